@@ -1,0 +1,1 @@
+"""Shared values: data, architectures, activations, precision, memory budget, experiments and claims, errors."""

@@ -1,0 +1,62 @@
+"""One network description, read by the finite network and by its infinitely wide limit."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import equinox as eqx
+
+from unlazy.core.activations import Activation, activation
+from unlazy.core.errors import check_positive_integer
+
+
+class MLP(eqx.Module):
+    """Fully connected network [K6] with `depth` hidden layers, so depth + 1 weight matrices.
+
+    f¹ = σ_w W¹x/√d + σ_b b¹,  f^l = s f^{l-1} + σ_w W^l φ(f^{l-1})/√w + σ_b b^l,  weights N(0,1).
+
+    `sigma_w` and `sigma_b` are one number or one per weight matrix (depth + 1 of them). `scale_input` divides
+    ⟨x,z⟩ by d (the fan-in of the first layer). `residual` is the weight s of the skip past each hidden layer but
+    the first; the head has none. `width` and `outputs` matter to finite networks only.
+    """
+
+    depth: int = eqx.field(static=True)
+    activation: Activation = eqx.field(static=True)
+    sigma_w: tuple
+    sigma_b: tuple
+    residual: float
+    scale_input: bool = eqx.field(static=True)
+    width: int | None = eqx.field(static=True)
+    outputs: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        depth: int = 1,
+        activation: str | Activation | Callable = "relu",
+        sigma_w: float | Sequence[float] = math.sqrt(2.0),
+        sigma_b: float | Sequence[float] = 0.0,
+        *,
+        residual: float = 0.0,
+        scale_input: bool = True,
+        width: int | None = None,
+        outputs: int = 1,
+    ):
+        self.depth = check_positive_integer("depth (number of hidden layers)", depth)
+        self.activation = _activation(activation)
+        self.sigma_w = per_layer("sigma_w", sigma_w, depth + 1)
+        self.sigma_b = per_layer("sigma_b", sigma_b, depth + 1)
+        self.residual = residual
+        self.scale_input = scale_input
+        self.width = None if width is None else check_positive_integer("width", width)
+        self.outputs = check_positive_integer("outputs", outputs)
+
+
+_activation = activation  # the class has a field of that name
+
+
+def per_layer(what: str, value: float | Sequence[float], layers: int) -> tuple:
+    """One value per weight matrix from one number or a sequence of the right length."""
+    if isinstance(value, tuple | list):
+        if len(value) != layers:
+            raise ValueError(f"{what} needs one value or {layers} (one per weight matrix), got {len(value)}")
+        return tuple(value)
+    return (value,) * layers

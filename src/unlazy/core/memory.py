@@ -1,0 +1,72 @@
+"""How much memory a computation may take, and how large a block that allows."""
+
+import os
+from pathlib import Path
+
+from unlazy.core.errors import check_positive_integer
+
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+SHARE_OF_FREE = 0.5
+"""Part of the free memory one computation takes unless told otherwise: results, copies and others need the rest."""
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes from '4GiB', '500 MB', '2g' or a plain number.
+
+    >>> parse_bytes("4GiB")
+    4294967296
+    """
+    cleaned = text.strip().lower().removesuffix("ib").removesuffix("b").strip()
+    number, unit = (cleaned[:-1], cleaned[-1]) if cleaned and cleaned[-1] in "kmgt" else (cleaned, "")
+    try:
+        size = int(float(number) * _UNITS[unit])
+    except (ValueError, OverflowError):
+        size = 0
+    if size <= 0:
+        raise ValueError(f"a memory size looks like '4GiB' or '500MB', got {text!r}")
+    return size
+
+
+def free_memory() -> int:
+    """Bytes this process could still take: the smaller of the machine's available memory and the cgroup's rest."""
+    candidates = [c for c in (_available(), _cgroup_rest()) if c is not None]
+    return min(candidates) if candidates else 2 * 2**30
+
+
+def memory_budget(override: int | str | None = None) -> int:
+    """Bytes one computation may take.
+
+    `override` wins, then the environment variable UNLAZY_MEMORY, then half of the free memory.
+    """
+    chosen = override if override is not None else os.environ.get("UNLAZY_MEMORY")
+    if chosen is None:
+        return int(SHARE_OF_FREE * free_memory())
+    return parse_bytes(chosen) if isinstance(chosen, str) else check_positive_integer("the memory budget", chosen)
+
+
+def block_rows(row_bytes: int, rows: int, budget: int | str | None = None) -> int:
+    """Largest number of rows, between 1 and `rows`, whose `row_bytes` each fit the budget."""
+    return max(1, min(rows, memory_budget(budget) // max(1, row_bytes)))
+
+
+def _available() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def _cgroup_rest() -> int | None:
+    """Memory left in a version 2 control group; None where there is no limit."""
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):
+        return None
+    return None if limit == "max" else max(0, int(limit) - used)

@@ -1,0 +1,1 @@
+"""Kernels: one elementwise formula `entry(xz, xx, zz)` each; everything else is derived from it."""

@@ -1,0 +1,1 @@
+"""Sweeps, store, resume, engines."""

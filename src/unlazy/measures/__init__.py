@@ -1,0 +1,1 @@
+"""What is measured of a fit: risk, subspaces, alignment, drift, scaling exponents."""

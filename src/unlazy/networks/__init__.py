@@ -1,0 +1,1 @@
+"""Finite networks: parameters, forward pass, linearisation, tangent kernels."""

@@ -1,0 +1,1 @@
+"""Kernel fixed, find the coefficients."""

@@ -1,0 +1,1 @@
+"""Distributions that know their answer."""

@@ -1,0 +1,1 @@
+"""Every formula of the sources as pure functions, arrays to arrays."""
