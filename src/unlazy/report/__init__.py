@@ -1,1 +1,1 @@
-"""Records to figures, tables and one page."""
+"""Records to tables, figures and one page. Reads records only: no figure depends on a re-run."""

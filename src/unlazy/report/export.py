@@ -1,0 +1,26 @@
+"""Records to CSV or Parquet, for whatever program comes next."""
+
+from pathlib import Path
+
+from unlazy.core.errors import UnlazyError
+from unlazy.core.experiment import Records
+
+
+def export(records: Records, path: Path) -> None:
+    """Write a row a trial: parameters, seed, scalar measures, seconds. The suffix chooses the format."""
+    path = Path(path)
+    if path.suffix not in (".csv", ".parquet"):
+        raise ValueError(f"export writes .csv or .parquet, got {path.name!r}")
+    if not len(records):
+        raise UnlazyError("nothing to export: no finished trials of this experiment are stored; run it first")
+    frame = records.frame()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".csv":
+            frame.to_csv(path, index=False)
+        else:
+            frame.to_parquet(path, index=False)
+    except ImportError as error:
+        raise UnlazyError("Parquet needs pyarrow: install it with pip install 'unlazy[parquet]', or use .csv") from error
+    except OSError as error:
+        raise UnlazyError(f"cannot write {path}: {error.strerror or error}; choose another place") from error

@@ -1,0 +1,50 @@
+"""One look for every figure: sized for a paper column, legible on a phone, safe for colour-blind readers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette: distinguishable with every common kind of colour vision.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C00")
+
+_SETTINGS = {
+    "figure.constrained_layout.use": True,
+    "figure.dpi": 110,
+    "savefig.dpi": 160,
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.labelsize": 9,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4,
+    "pdf.fonttype": 42,
+}
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Draw in the house style; the caller's matplotlib settings come back afterwards."""
+    import matplotlib
+    from cycler import cycler
+
+    with matplotlib.rc_context({**_SETTINGS, "axes.prop_cycle": cycler(color=COLOURS)}):
+        yield
+
+
+def save_figure(figure: "Figure", folder: Path, name: str) -> tuple[Path, Path]:
+    """Write NAME.png for the page and NAME.pdf for the paper; returns both paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
+    figure.savefig(png, metadata={"Software": None})
+    figure.savefig(pdf, metadata={"CreationDate": None})
+    return png, pdf

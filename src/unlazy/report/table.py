@@ -1,0 +1,47 @@
+"""The table of claims on a terminal."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from unlazy.core.claims import Claim
+from unlazy.core.experiment import Experiment
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_LOOK = {"holds": "[green]✓ holds[/]", "does not hold": "[red]✗ does not hold[/]", "undecided": "[yellow]? undecided[/]"}
+
+
+def print_claims(rows: Sequence[tuple[Experiment, Sequence[Claim]]], console: "Console | None" = None) -> None:
+    """Theory against measurement, a row a claim, grouped by experiment."""
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title="Theory against measurement", title_justify="left")
+    for name in ("claim", "theory", "measured", "verdict"):
+        table.add_column(name, overflow="fold")
+    for experiment, claims in rows:
+        table.add_row(f"[bold]{escape(experiment.name)}[/]", "", "", "")
+        for c in claims:
+            table.add_row(
+                f"{escape(c.statement)} [dim]\\[{escape(c.tag)}][/]", escape(c.predicted), escape(c.measured_text),
+                _LOOK[c.verdict],
+            )  # fmt: skip
+    console = console or Console()
+    console.print(table)
+    console.print(summary([c for _, claims in rows for c in claims]))
+
+
+def summary(claims: Sequence[Claim]) -> str:
+    """One sentence that counts the verdicts."""
+    if not claims:
+        return "No claims: nothing has been run yet."
+    count = {v: sum(c.verdict == v for c in claims) for v in _LOOK}
+    parts = [f"{count['holds']} of {len(claims)} claims hold"]
+    if count["does not hold"]:
+        parts.append(f"{count['does not hold']} do not" if count["does not hold"] > 1 else "1 does not")
+    if count["undecided"]:
+        parts.append(f"{count['undecided']} undecided")
+    return ", ".join(parts) + "."
