@@ -11,7 +11,7 @@ Precision = Literal["float32", "float64"]
 
 
 @contextmanager
-def precision(name: Precision) -> Iterator[None]:
+def precision(name: str) -> Iterator[None]:
     """Run a block of code in float32 or float64.
 
     >>> import jax.numpy as jnp

@@ -21,6 +21,7 @@ def export(records: Records, path: Path) -> None:
         else:
             frame.to_parquet(path, index=False)
     except ImportError as error:
-        raise UnlazyError("Parquet needs pyarrow: install it with pip install 'unlazy[parquet]', or use .csv") from error
+        remedy = "install it with pip install 'unlazy[parquet]', or export to .csv"
+        raise UnlazyError(f"Parquet needs pyarrow: {remedy}") from error
     except OSError as error:
         raise UnlazyError(f"cannot write {path}: {error.strerror or error}; choose another place") from error

@@ -32,7 +32,8 @@ def write_report(results: Sequence[tuple[Experiment, Records]], folder: Path, pr
         page = folder / "report.html"
         page.write_text(_page([html for html, _ in sections], results, claims, provenance), encoding="utf-8")
     except OSError as error:
-        raise UnlazyError(f"cannot write the report to {folder}: {error.strerror or error}; choose another --store") from error
+        why = error.strerror or error
+        raise UnlazyError(f"cannot write the report to {folder}: {why}; choose another --store") from error
     return page
 
 
@@ -42,14 +43,14 @@ def _by_source(results: Sequence[tuple[Experiment, Records]]) -> list[tuple[Expe
 
 
 def _section(experiment: Experiment, records: Records, folder: Path) -> tuple[str, list[Claim]]:
-    claims = experiment.claims(records) if len(records) else []
+    claims, missing = _claims(experiment, records)
     words = [
         f'<section id="{escape(experiment.name)}"><h2>{escape(experiment.name.replace("_", " "))}</h2>',
         f'<p class="source">{escape(SOURCES[experiment.source])} · {escape(", ".join(experiment.tags))}</p>',
         f'<p class="question">{escape(experiment.question)}</p>',
         f"<p><b>Prediction.</b> {escape(experiment.prediction)}</p>",
-        _claims_table(claims),
-        _figure(experiment, records, folder),
+        _claims_table(claims, missing),
+        "" if missing else _figure(experiment, records, folder),
         f"<details><summary>Protocol and verdict rule</summary><p><b>Protocol.</b> {escape(experiment.protocol)}</p>"
         f"<p><b>Verdict rule.</b> {escape(experiment.verdict)}</p>{_settings(records)}</details>",
     ]
@@ -58,9 +59,19 @@ def _section(experiment: Experiment, records: Records, folder: Path) -> tuple[st
     return "\n".join([*words, "</section>"]), claims
 
 
-def _claims_table(claims: Sequence[Claim]) -> str:
+def _claims(experiment: Experiment, records: Records) -> tuple[list[Claim], str]:
+    """The claims, or why a half-finished sweep cannot be judged yet."""
+    if not len(records):
+        return [], "Nothing has been run yet."
+    try:
+        return experiment.claims(records), ""
+    except (KeyError, IndexError, ValueError, ZeroDivisionError, FloatingPointError) as error:
+        return [], f"{len(records)} stored trials are not enough to judge the claims ({type(error).__name__}: {error})."
+
+
+def _claims_table(claims: Sequence[Claim], missing: str) -> str:
     if not claims:
-        return "<p>Nothing has been run yet.</p>"
+        return f"<p>{escape(missing or 'No claims.')}</p>"
     rows = "".join(
         f'<tr><td>{escape(c.statement)} <span class="tag">[{escape(c.tag)}]</span></td>'
         f'<td data-label="theory">{escape(c.predicted)}</td>'
@@ -104,7 +115,9 @@ def _values(values: list) -> str:
     return ", ".join(shown if len(shown) <= 12 else [*shown[:10], "…", shown[-1]])
 
 
-def _page(sections: list[str], results: Sequence[tuple[Experiment, Records]], claims: list[Claim], provenance: str) -> str:
+def _page(
+    sections: list[str], results: Sequence[tuple[Experiment, Records]], claims: list[Claim], provenance: str
+) -> str:
     links = " · ".join(
         f'<a href="#{escape(e.name)}">{escape(e.name.replace("_", " "))}</a>' for e, _ in _by_source(results)
     )
@@ -114,6 +127,7 @@ def _page(sections: list[str], results: Sequence[tuple[Experiment, Records]], cl
 <body><header><h1>Theory against measurement</h1>
 <p class="summary">{escape(summary(claims))}</p><nav>{links}</nav></header>
 <main>{"".join(sections)}</main>
-<footer><p>Made by unlazy. {escape(provenance)} Each verdict follows from the rule stated with its experiment.</p></footer>
+<footer><p>Made by unlazy. {escape(provenance)}
+Each verdict follows from the rule stated with its experiment.</p></footer>
 </body></html>
 """

@@ -9,7 +9,11 @@ from unlazy.core.experiment import Experiment
 if TYPE_CHECKING:
     from rich.console import Console
 
-_LOOK = {"holds": "[green]✓ holds[/]", "does not hold": "[red]✗ does not hold[/]", "undecided": "[yellow]? undecided[/]"}
+_LOOK = {
+    "holds": "[green]✓ holds[/]",
+    "does not hold": "[red]✗ does not hold[/]",
+    "undecided": "[yellow]? undecided[/]",
+}
 
 
 def print_claims(rows: Sequence[tuple[Experiment, Sequence[Claim]]], console: "Console | None" = None) -> None:

@@ -1,0 +1,106 @@
+"""The page is self-contained, complete, and survives half-finished sweeps and hostile names."""
+
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from unlazy.core.claims import at_most, consistent, within
+from unlazy.core.errors import UnlazyError
+from unlazy.core.experiment import Experiment, Record, Records, config
+from unlazy.report.export import export
+from unlazy.report.page import write_report
+from unlazy.report.table import print_claims, summary
+
+
+def _figure(records):
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots()
+    axes.plot(*records.over("n", "risk"))
+    axes.set(xlabel="n", ylabel="risk")
+    return figure
+
+
+def _claims(records):
+    return [at_most("risk < 1 & falls", "K2", float(records.where(n=20).measure("risk")[0]), 1.0)]
+
+
+EXPERIMENT = Experiment(
+    name="toy", source="S1", tags=("K2",), question="Is <1> & 2?", prediction="yes", protocol="none",
+    verdict="risk at most 1", trial=lambda params, key: {}, claims=_claims, figure=_figure,
+    quick=config({"n": [10, 20]}, seeds=2), full=config({"n": [10, 20]}, seeds=2),
+)  # fmt: skip
+RECORDS = Records(
+    Record({"n": n, "name": "a<b"}, seed, {"risk": 1.0 / n, "curve": np.arange(3.0)})
+    for n in (10, 20)
+    for seed in (0, 1)
+)
+
+
+class _Balance(HTMLParser):
+    """Collects tags that were opened and never closed."""
+
+    VOID = ("meta", "img", "br", "link")
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.images = [], 0
+
+    def handle_starttag(self, tag, attrs):
+        self.images += tag == "img"
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_page_is_whole_and_needs_no_network(tmp_path):
+    page = write_report([(EXPERIMENT, RECORDS)], tmp_path)
+    html = page.read_text()
+    parser = _Balance()
+    parser.feed(html)
+    assert parser.open == [] and parser.images == 1
+    assert "Is &lt;1&gt; &amp; 2?" in html and "a&lt;b" in html
+    assert not re.search(r'(src|href)="(https?:)?//', html)
+    assert (tmp_path / "figures/toy.png").stat().st_size > 1000 and (tmp_path / "figures/toy.pdf").exists()
+
+
+def test_half_a_sweep_is_reported_as_such(tmp_path):
+    html = write_report([(EXPERIMENT, RECORDS.where(n=10))], tmp_path).read_text()
+    assert "not enough to judge" in html or "undecided" in html
+    assert "Nothing has been run yet" in write_report([(EXPERIMENT, Records())], tmp_path).read_text()
+
+
+def test_unwritable_folder_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UnlazyError, match="choose another"):
+        write_report([(EXPERIMENT, RECORDS)], tmp_path / "file" / "below")
+
+
+def test_claims_table_counts_and_escapes(capsys):
+    claims = [
+        within("[bold] is not markup", "K1", 1.0, 0.0, 2.0),
+        consistent("far off", "K2", 1.0, 5.0, 0.1),
+        at_most("straddles", "K3", 1.0, 1.1, error=0.2),
+    ]
+    print_claims([(EXPERIMENT, claims)])
+    out = capsys.readouterr().out
+    assert "[bold]" in out and "✗" in out
+    assert summary(claims) == "1 of 3 claims hold, 1 does not, 1 undecided."
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_export_round_trip(tmp_path, suffix):
+    import pandas as pd
+
+    path = tmp_path / f"out.{suffix}"
+    export(RECORDS, path)
+    frame = pd.read_csv(path) if suffix == "csv" else pd.read_parquet(path)
+    assert list(frame["risk"]) == [0.1, 0.1, 0.05, 0.05] and "curve" not in frame
+    with pytest.raises(ValueError, match="parquet"):
+        export(RECORDS, tmp_path / "out.xlsx")
+    with pytest.raises(UnlazyError, match="run it first"):
+        export(Records(), path)
