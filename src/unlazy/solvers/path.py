@@ -1,0 +1,205 @@
+"""Every ridge, every training time and the leave-one-out error from one eigendecomposition [K2, K3].
+
+>>> spectrum = decompose(kernel, X)                              # O(n³), once
+>>> spectrum.ridge_path(y, [1e-3, 1e-2, 1e-1]).predict(Z)        # (ridges, m)
+>>> spectrum.flow(y, [1.0, 10.0, float("inf")]).predict(Z)       # (times, m)
+
+Inside jit or vmap, `decompose` works too (with `weights` that are zero on padded rows); what needs values, that is
+warnings, notes and the memory check, is then left out. The maths is theory.dynamics.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Real
+
+from unlazy.core.errors import UnlazyWarning
+from unlazy.core.memory import block_rows, memory_budget
+from unlazy.kernels.base import Kernel
+from unlazy.theory import dynamics
+
+Values = Real[ArrayLike, "*t"] | Sequence[float]
+"""Points of a path: one number, a list or an array."""
+_COPIES = 5
+"""Matrices of n² entries alive at once: K, U and the workspace of the divide-and-conquer eigensolver (about 3)."""
+
+
+class Path(eqx.Module):
+    """Models along a path of ridges, times or steps: f(z) = f₀(z) + K(z,X) α, one α for each point of the path."""
+
+    kernel: Kernel
+    X: Float[Array, "n d"]
+    coefficients: Float[Array, "..."]
+    """Shape (*path, n, *outputs)."""
+    fitted: Float[Array, "..."]
+    """f at the training points, same shape."""
+    started_at_zero: bool = eqx.field(static=True)
+    outputs: tuple[int, ...] = eqx.field(static=True)
+    notes: tuple[str, ...] = eqx.field(static=True, default=())
+
+    def predict(
+        self, Z: Float[Array, "m d"], f0: Float[Array, "m *c"] | None = None, memory: int | str | None = None
+    ) -> Float[Array, "..."]:
+        """f(Z) at every point of the path, shape (*path, m, *outputs); `f0` holds the starting function at Z."""
+        if f0 is None and not self.started_at_zero:
+            raise ValueError("this path started from f0 ≠ 0: pass its values at these points, predict(Z, f0=f0(Z))")
+        alpha = self.coefficients.reshape(*self.coefficients.shape[: self.coefficients.ndim - len(self.outputs)], -1)
+        rows = block_rows(3 * self.X.shape[0] * alpha.dtype.itemsize, Z.shape[0], memory)
+        blocks = [self.kernel.gram(Z[i : i + rows], self.X) @ alpha for i in range(0, Z.shape[0], rows)]
+        change = jnp.concatenate(blocks, axis=-2)
+        change = change.reshape(*change.shape[:-1], *self.outputs)
+        return change if f0 is None else f0 + change
+
+
+class Decomposition(eqx.Module):
+    """K(X,X) = U diag(λ) Uᵀ, and what follows from it for any labels."""
+
+    kernel: Kernel
+    X: Float[Array, "n d"]
+    eigenvalues: Float[Array, " n"]
+    """Ascending; those that rounding made negative are zero."""
+    eigenvectors: Float[Array, "n n"]
+    floor: Float[Array, ""]
+    """Eigenvalues at or below this are rounding: null directions."""
+    weights: Float[Array, " n"] | None = None
+    notes: tuple[str, ...] = eqx.field(static=True, default=())
+
+    @property
+    def largest_step_size(self) -> Float[Array, ""]:
+        """2/λ_max: gradient descent converges below it."""
+        return dynamics.largest_step_size(self.eigenvalues)
+
+    @property
+    def null(self) -> Bool[Array, " n"]:
+        """Directions that K cannot tell from zero."""
+        return self.eigenvalues <= self.floor
+
+    def ridge_path(self, y: Float[Array, "n *c"], ridges: Values) -> Path:
+        """Kernel ridge regression, (K + ρI)α = y, for every ridge ρ [K2]. ρ = 0 interpolates."""
+        rho = self._path_values("ridges", ridges)
+        return self._train(y, None, dynamics.ridge_coefficient(self.eigenvalues, rho))
+
+    def flow(self, y: Float[Array, "n *c"], times: Values, f0: Float[Array, "n *c"] | None = None) -> Path:
+        """Gradient flow on ½Σ(f - y)² from `f0` (its values at X; zero if left out) at every time [K3]; ∞ allowed."""
+        t = self._path_values("times", times)
+        return self._train(y, f0, dynamics.flow_coefficient(self.eigenvalues, t))
+
+    def descent(
+        self,
+        y: Float[Array, "n *c"],
+        step_size: Real[ArrayLike, ""],
+        steps: Values,
+        f0: Float[Array, "n *c"] | None = None,
+    ) -> Path:
+        """Gradient descent on ½Σ(f - y)², α ← α + η(y - f), after every number of steps [K3]; ∞ allowed."""
+        s = self._path_values("steps", steps)
+        if _concrete(step_size, self.eigenvalues) and not 0 < step_size < self.largest_step_size:
+            raise ValueError(
+                f"gradient descent with step_size {float(step_size):.4g} diverges on this kernel: take one between 0 "
+                f"and 2/λ_max = {float(self.largest_step_size):.4g} (`largest_step_size`)"
+            )
+        return self._train(y, f0, dynamics.descent_coefficient(self.eigenvalues, step_size, s))
+
+    def leave_one_out(self, y: Float[Array, "n *c"], ridges: Values) -> Float[Array, "..."]:
+        """Residuals y_i - f^{(-i)}(x_i), shape (*ridges, n, *outputs), without refitting. Ridges under the floor
+        count as the floor: without it a singular K has no leave-one-out fit."""
+        rho = jnp.maximum(self._path_values("ridges", ridges), self.floor)
+        return dynamics.leave_one_out_residual(self.eigenvectors, self.eigenvalues, self._labels(y), rho)
+
+    def gcv(self, y: Float[Array, "n *c"], ridges: Values) -> Float[Array, "*t"]:
+        """Generalised cross-validation score of every ridge; ridges under the floor count as the floor."""
+        rho = jnp.maximum(self._path_values("ridges", ridges), self.floor)
+        return dynamics.generalised_cross_validation(
+            self.eigenvectors, self.eigenvalues, self._labels(y), rho, self.weights
+        )
+
+    def _train(self, y: jax.Array, f0: jax.Array | None, c: jax.Array) -> Path:
+        if f0 is not None and f0.shape != y.shape:
+            raise ValueError(f"f0 holds the start at the training points: shape {y.shape}, got {f0.shape}")
+        residual = self._labels(y if f0 is None else y - f0)
+        c = dynamics.trusted(c, self.eigenvalues, self.floor)
+        alpha = dynamics.coefficients(self.eigenvectors, c, residual)
+        change = dynamics.coefficients(self.eigenvectors, self.eigenvalues * c, residual)
+        fitted = change if f0 is None else f0 + change
+        return Path(self.kernel, self.X, alpha, fitted, f0 is None, y.shape[1:], self.notes)
+
+    def _labels(self, y: jax.Array) -> jax.Array:
+        """y, zero on padded rows."""
+        if self.weights is None:
+            return y
+        keep = (self.weights > 0).reshape(-1, *(1,) * (y.ndim - 1))
+        return jnp.where(keep, y, 0)
+
+    def _path_values(self, what: str, values: Any) -> jax.Array:
+        array = jnp.asarray(values, self.eigenvalues.dtype)
+        if _concrete(array) and not bool(jnp.all(array >= 0)):
+            raise ValueError(f"{what} must be zero or more, got {float(jnp.min(array))}")
+        return array
+
+
+def decompose(
+    kernel: Kernel,
+    X: Float[Array, "n d"],
+    *,
+    weights: Float[Array, " n"] | None = None,
+    memory: int | str | None = None,
+    eigh: Callable = jnp.linalg.eigh,
+) -> Decomposition:
+    """The eigendecomposition of K(X,X), from which all ridges, times and leave-one-out errors follow.
+
+    Rows of weight zero are padding. XLA's `eigh` is LAPACK's divide and conquer on the CPU, as fast as SciPy's
+    best driver, so the same call serves jit, vmap and GPUs.
+    """
+    n = X.shape[0]
+    need = _COPIES * n * n * X.dtype.itemsize
+    concrete = _concrete(X)
+    if concrete and need > memory_budget(memory):
+        raise ValueError(
+            f"n = {n} points need {need / 2**30:.2g} GiB for one eigendecomposition and the memory budget is "
+            f"{memory_budget(memory) / 2**30:.2g} GiB: use fewer points, float32, an iterative solver, or allow more "
+            "with memory='8GiB' or the environment variable UNLAZY_MEMORY"
+        )
+    K = kernel.gram(X)
+    if weights is not None:
+        K = dynamics.masked_gram(K, weights)
+    if concrete and _concrete(K) and not bool(jnp.all(jnp.isfinite(K))):
+        raise ValueError("the Gram matrix has entries that are not finite: look for NaN in X, or rescale the inputs")
+    raw, U = eigh(K)
+    floor = dynamics.rounding_floor(raw)
+    notes: tuple[str, ...] = ()
+    if _concrete(raw):
+        count = n if weights is None else int(jnp.sum(weights > 0))
+        notes = _notes(raw, float(floor), n - count)
+    for note in notes:
+        warnings.warn(note, UnlazyWarning, stacklevel=2)
+    return Decomposition(kernel, X, jnp.maximum(raw, 0), U, floor, weights, notes)
+
+
+def _notes(raw: jax.Array, floor: float, padded: int) -> tuple[str, ...]:
+    """What was mended, in words."""
+    n, null, smallest = raw.shape[0] - padded, int(jnp.sum(raw <= floor)) - padded, float(raw[0])
+    found = []
+    if not bool(jnp.all(jnp.isfinite(raw))):
+        raise ValueError("the eigendecomposition failed (non-finite eigenvalues): use float64 or rescale the inputs")
+    if null > 0:
+        found.append(
+            f"K is singular to rounding: {null} of {n} eigenvalues are at or below {floor:.2g} (duplicate or close "
+            "points, or a smooth kernel); these directions are left out of the fit where rounding would rule "
+            "(t → ∞, ridge → 0). More precision (float64) or a ridge above that removes the doubt."
+        )
+    if smallest < -100 * floor:
+        found.append(
+            f"K is not positive: its smallest eigenvalue is {smallest:.2g}, far below rounding; negative "
+            "eigenvalues were set to zero. Check the kernel, or compute it in float64."
+        )
+    return tuple(found)
+
+
+def _concrete(*arrays: Any) -> bool:
+    """Whether values can be looked at: false while tracing."""
+    return not any(isinstance(a, jax.core.Tracer) for a in arrays)
