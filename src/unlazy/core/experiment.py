@@ -27,11 +27,24 @@ class Record:
     seconds: float = float("nan")
 
 
-class Records(Sequence[Record]):
-    """Finished trials of one experiment, with the few selections that claims and figures need."""
+@dataclass(frozen=True)
+class Failure:
+    """One trial that raised: what was asked and the traceback it left. The next run tries it again."""
 
-    def __init__(self, rows: Iterable[Record] = ()):
+    params: Params
+    seed: int
+    traceback: str
+
+
+class Records(Sequence[Record]):
+    """Finished trials of one experiment, with the few selections that claims and figures need.
+
+    `failed` lists the trials that raised instead; selections do not carry it along.
+    """
+
+    def __init__(self, rows: Iterable[Record] = (), failed: Iterable[Failure] = ()):
         self._rows = list(rows)
+        self.failed = tuple(failed)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -92,13 +105,16 @@ class Config:
         return set(self.fixed) | {name for grid in self.grids for name in grid}
 
     def with_values(self, changes: Mapping[str, Sequence]) -> "Config":
-        """The same configuration with some parameters replaced by other lists of values."""
+        """The same configuration with some parameters replaced by other lists of values.
+
+        A grid that never had a parameter does not get it, so that its points stay what they were.
+        """
         for name in changes:
             if name not in self.names():
                 raise ValueError(f"no parameter {name!r} here{nearest(name, self.names())}")
-        single = {k: v[0] for k, v in changes.items() if len(v) == 1}
-        many = {k: v for k, v in changes.items() if len(v) > 1}
-        grids = tuple({k: v for k, v in grid.items() if k not in changes} | dict(many) for grid in self.grids)
+        single = {k: v[0] for k, v in changes.items() if k in self.fixed and len(v) == 1}
+        many = {k: v for k, v in changes.items() if k in self.fixed and len(v) > 1}
+        grids = tuple({k: changes.get(k, v) for k, v in (dict(grid) | many).items()} for grid in self.grids)
         fixed = {k: v for k, v in self.fixed.items() if k not in many} | single
         return replace(self, grids=grids, fixed=fixed)
 
@@ -142,6 +158,8 @@ class Experiment:
     vectorised: bool = True
     precision: Literal["float32", "float64"] = "float64"
     version: int = 1
+    choices: Mapping[str, Sequence] = field(default_factory=dict)
+    """Words a parameter may be set to besides those in `quick` and `full`."""
     caveats: str = ""
     """What the theory bounds, what is only asymptotic, what a reader might wrongly conclude."""
     demo: bool = False

@@ -1,0 +1,158 @@
+"""Where chunks run: processes of this machine (`local`), a dask cluster (`dask`), or this process (`inline`).
+
+Every engine gives the outcomes as they finish; only the process that asked writes to the store. Workers have one
+thread each, whatever their number, so that their numbers do not depend on it. `inline` leaves this process's threads
+alone and is for debugging.
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from unlazy.core.errors import UnlazyError, check_positive_integer, nearest
+from unlazy.lab.sweep import Chunk, Outcome
+
+ENGINES = ("local", "dask", "inline")
+
+
+class Engine(Protocol):
+    """Runs chunks."""
+
+    def outcomes(self, chunks: Sequence[Chunk]) -> Iterator[Outcome]:
+        """The outcome of every chunk, in any order."""
+
+    def close(self) -> None:
+        """End what this engine started, at once."""
+
+
+def open_engine(name: str = "local", jobs: int | None = None, address: str | None = None) -> Engine:
+    """The engine of this name; `jobs` workers (default: one a core)."""
+    if jobs is not None:
+        check_positive_integer("jobs", jobs)
+    if address is not None and name != "dask":
+        raise ValueError(f"an address belongs to the dask engine, and the engine is {name!r}")
+    if name == "local":
+        return Local(jobs)
+    if name == "dask":
+        return Dask(jobs, address)
+    if name == "inline":
+        return Inline()
+    raise ValueError(f"no engine {name!r}{nearest(name, ENGINES)}")
+
+
+class Inline:
+    """This process, one chunk after another."""
+
+    def outcomes(self, chunks: Sequence[Chunk]) -> Iterator[Outcome]:
+        from unlazy.lab.worker import run_chunk
+
+        return map(run_chunk, chunks)
+
+    def close(self) -> None:
+        from unlazy.lab.worker import forget
+
+        forget()
+
+
+class Local:
+    """Fresh processes of this machine (loky: never a fork), also when there is one; each keeps to its group."""
+
+    def __init__(self, jobs: int | None):
+        import joblib
+        from joblib.externals.loky import ProcessPoolExecutor
+
+        from unlazy.lab.worker import ONE_THREAD, start
+
+        self.jobs = jobs or joblib.cpu_count()
+        self._pool = ProcessPoolExecutor(self.jobs, initializer=start, initargs=(os.getpid(),), env=ONE_THREAD)
+
+    def outcomes(self, chunks: Sequence[Chunk]) -> Iterator[Outcome]:
+        from concurrent.futures import FIRST_COMPLETED, Future, wait
+
+        from joblib.externals.loky import BrokenProcessPool
+
+        from unlazy.lab.worker import run_chunk
+
+        queue, running, idle_group = _Queue(chunks), set[Future](), ""
+        try:
+            while queue or running:
+                while queue and len(running) < self.jobs:  # no more than that: the next goes to who is idle now
+                    running.add(self._pool.submit(run_chunk, queue.take(idle_group)))
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    outcome: Outcome = future.result()
+                    idle_group = queue.release(outcome.group)
+                    yield outcome
+        except BrokenProcessPool as error:
+            raise UnlazyError(
+                "a worker process died, perhaps for want of memory; what finished is stored: "
+                "run the same command again, with fewer --jobs"
+            ) from error
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, kill_workers=True)
+
+
+class Dask:
+    """Workers of a dask cluster through joblib; without an address, a cluster of this machine's processes."""
+
+    def __init__(self, jobs: int | None, address: str | None):
+        try:
+            from distributed import Client
+        except ImportError as error:
+            raise UnlazyError("the dask engine needs the package distributed: pip install 'unlazy[dask]'") from error
+        import joblib
+
+        self._jobs = jobs
+        try:
+            self._client = (
+                Client(address, timeout="10s", set_as_default=False)
+                if address
+                else Client(
+                    n_workers=jobs or joblib.cpu_count(), threads_per_worker=1, processes=True,
+                    dashboard_address=None, set_as_default=False,
+                )
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            raise UnlazyError(f"no dask scheduler answers at {address}: {error}") from error
+
+    def outcomes(self, chunks: Sequence[Chunk]) -> Iterator[Outcome]:
+        from joblib import Parallel, delayed, parallel_config
+
+        from unlazy.lab.worker import run_remote_chunk
+
+        with parallel_config(backend="dask", client=self._client):
+            parallel = Parallel(n_jobs=self._jobs or -1, return_as="generator_unordered", batch_size=1)
+            yield from parallel(delayed(run_remote_chunk)(chunk) for chunk in chunks)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class _Queue:
+    """Waiting chunks by group. A worker keeps its group while it lasts, then takes one that nobody works on."""
+
+    def __init__(self, chunks: Sequence[Chunk]):
+        self._waiting: dict[str, deque[Chunk]] = {}
+        for chunk in chunks:
+            self._waiting.setdefault(chunk.group, deque()).append(chunk)
+        self._busy: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def take(self, preferred: str) -> Chunk:
+        group = preferred if preferred in self._waiting else min(self._waiting, key=self._rank)
+        self._busy[group] = self._busy.get(group, 0) + 1
+        chunk = self._waiting[group].popleft()
+        if not self._waiting[group]:
+            del self._waiting[group]
+        return chunk
+
+    def release(self, group: str) -> str:
+        self._busy[group] -= 1
+        return group
+
+    def _rank(self, group: str) -> tuple[int, int]:
+        return self._busy.get(group, 0), -len(self._waiting[group])

@@ -1,0 +1,157 @@
+"""One SQLite file of finished trials (WAL): written chunk by chunk, safe against being killed, never overwritten."""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from unlazy.core.errors import UnlazyError
+from unlazy.core.experiment import Experiment, Failure, Params, Record, Records
+from unlazy.lab.sweep import Outcome
+from unlazy.lab.values import canonical, pack, unpack
+
+SCHEMA = 1
+FILE = "trials.sqlite"
+_APPLICATION = 0x756E6C7A  # "unlz": tells our file from any other SQLite file
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS environment (
+    id INTEGER PRIMARY KEY, unlazy TEXT NOT NULL, jax TEXT NOT NULL, python TEXT NOT NULL, device TEXT NOT NULL,
+    git_commit TEXT NOT NULL, UNIQUE (unlazy, jax, python, device, git_commit));
+CREATE TABLE IF NOT EXISTS trial (
+    experiment TEXT NOT NULL, version INTEGER NOT NULL, params TEXT NOT NULL, seed INTEGER NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('done', 'failed')), measures TEXT, arrays BLOB, seconds REAL,
+    traceback TEXT, environment INTEGER NOT NULL REFERENCES environment (id), finished TEXT NOT NULL,
+    PRIMARY KEY (experiment, version, params, seed));
+"""
+_INSERT = """
+INSERT INTO trial VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
+    status = excluded.status, measures = excluded.measures, arrays = excluded.arrays, seconds = excluded.seconds,
+    traceback = excluded.traceback, environment = excluded.environment, finished = excluded.finished
+WHERE trial.status = 'failed'
+"""  # a finished trial is never overwritten, whoever else writes here
+
+
+class Store:
+    """Finished trials under `folder`; `None` keeps them in memory. `create=False` only reads."""
+
+    def __init__(self, folder: str | Path | None, create: bool = True):
+        self.folder = None if folder is None else Path(folder)
+        self._where = "memory" if self.folder is None else str(self.folder / FILE)
+        with self._sentence("open"):
+            self._db = self._connect(create)
+        try:
+            with self._sentence("open"):
+                self._check_or_create()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file; SQLite folds its log back in."""
+        self._db.close()
+
+    def finished(self, experiment: Experiment) -> set[tuple[str, int]]:
+        """(canonical parameters, seed) of every trial that needs no running."""
+        query = "SELECT params, seed FROM trial WHERE experiment = ? AND version = ? AND status = 'done'"
+        with self._sentence("read"):
+            return set(self._db.execute(query, (experiment.name, experiment.version)))
+
+    def add(self, experiment: Experiment, outcome: Outcome) -> None:
+        """Store the trials of one chunk, all or none."""
+        with self._sentence("write to"), self._db:
+            environment = self._environment(astuple(outcome.environment))
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            for trial in outcome.trials:
+                numbers, arrays = (None, None) if trial.measures is None else pack(trial.measures)
+                status = "failed" if trial.measures is None else "done"
+                self._db.execute(_INSERT, (
+                    experiment.name, experiment.version, canonical(outcome.params), trial.seed, status, numbers, arrays,
+                    trial.seconds, trial.traceback, environment, now,
+                ))  # fmt: skip
+
+    def records(self, experiment: Experiment, points: Sequence[Params], seeds: int) -> Records:
+        """What is stored of these points and seeds, in their order, with the parameters as given."""
+        query = (
+            "SELECT seed, status, measures, arrays, seconds, traceback FROM trial "
+            "WHERE experiment = ? AND version = ? AND params = ? AND seed < ? ORDER BY seed"
+        )
+        done, failed = [], []
+        with self._sentence("read"):
+            for params in points:
+                key = (experiment.name, experiment.version, canonical(params), seeds)
+                for seed, status, numbers, arrays, seconds, traceback in self._db.execute(query, key):
+                    if status == "done":
+                        done.append(Record(params, seed, unpack(numbers, arrays), seconds))
+                    else:
+                        failed.append(Failure(params, seed, traceback))
+        return Records(done, failed)
+
+    def points(self, experiment: Experiment) -> list[str]:
+        """Canonical parameters of every point with a finished trial, in the order they first finished."""
+        query = (
+            "SELECT params FROM trial WHERE experiment = ? AND version = ? AND status = 'done' "
+            "GROUP BY params ORDER BY min(rowid)"
+        )
+        with self._sentence("read"):
+            return [row[0] for row in self._db.execute(query, (experiment.name, experiment.version))]
+
+    def _connect(self, create: bool) -> sqlite3.Connection:
+        if self.folder is None:
+            return sqlite3.connect(":memory:")
+        path = self.folder / FILE
+        if create:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        elif not path.exists():
+            raise UnlazyError(f"nothing is stored in {self.folder}; run an experiment first, or name another --store")
+        return sqlite3.connect(path, timeout=30.0)
+
+    def _check_or_create(self) -> None:
+        version, application, tables = (
+            self._db.execute(query).fetchone()[0]
+            for query in ("PRAGMA user_version", "PRAGMA application_id", "SELECT count(*) FROM sqlite_master")
+        )
+        if tables and application != _APPLICATION:
+            raise UnlazyError(f"{self._where} is not a store of unlazy; name another --store")
+        if version > SCHEMA:
+            raise UnlazyError(
+                f"{self._where} was written by a newer unlazy (format {version}, this one reads up to {SCHEMA}); "
+                "upgrade unlazy or name another --store"
+            )
+        # NORMAL: a commit survives the death of the process; a power cut may lose the last ones, never the file.
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        if not tables:
+            self._db.execute("PRAGMA journal_mode = WAL")
+            head = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {SCHEMA};"
+            self._db.executescript(f"BEGIN IMMEDIATE; {_TABLES} {head} COMMIT;")
+
+    def _environment(self, row: tuple[str, ...]) -> int:
+        self._db.execute(
+            "INSERT OR IGNORE INTO environment (unlazy, jax, python, device, git_commit) VALUES (?, ?, ?, ?, ?)", row
+        )
+        query = "SELECT id FROM environment WHERE (unlazy, jax, python, device, git_commit) = (?, ?, ?, ?, ?)"
+        return self._db.execute(query, row).fetchone()[0]
+
+    @contextmanager
+    def _sentence(self, verb: str) -> Iterator[None]:
+        """Failures of the disk, the folder or the file as one sentence."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            advice = "it is damaged or not a store" if "malformed" in str(error) or "not a" in str(error) else _ADVICE
+            raise UnlazyError(f"cannot {verb} the store {self._where}: {error}; {advice}") from error
+        except OSError as error:
+            raise UnlazyError(f"cannot {verb} the store {self._where}: {error.strerror or error}; {_ADVICE}") from error
+
+
+_ADVICE = "what is stored is safe; make room or name another folder with --store, then run the same command again"

@@ -1,0 +1,153 @@
+"""What happens inside a worker: one chunk, one thread, one compiled function per group of points."""
+
+import os
+import platform
+import signal
+import subprocess
+import threading
+import time
+import traceback
+import zlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import unlazy
+from unlazy.core.experiment import Experiment, Params, padded_size
+from unlazy.core.precision import precision
+from unlazy.lab.sweep import Chunk, Environment, Outcome, Trial
+from unlazy.lab.values import check_measures, tidy
+
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip(),
+    "XLA_PYTHON_CLIENT_PREALLOCATE": os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),  # workers share a GPU
+}
+
+_compiled: dict[tuple, Callable] = {}
+_KEEP = 32  # compiled functions a worker holds on to
+
+
+def start(parent: int | None = None) -> None:
+    """Make this process a worker: one thread (before JAX starts), deaf to Ctrl-C, gone when its parent is."""
+    os.environ.update(ONE_THREAD)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and ends us
+    if parent is not None:
+        threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+
+
+def run_chunk(chunk: Chunk) -> Outcome:
+    """Run one chunk in this process; an exception in a trial becomes its outcome."""
+    from threadpoolctl import threadpool_limits
+
+    run = _run_vectorised if chunk.experiment.vectorised else _run_plainly
+    with precision(chunk.experiment.precision), threadpool_limits(1):
+        try:
+            trials = run(chunk)
+        except Exception:
+            text = traceback.format_exc()
+            trials = [Trial(seed, None, float("nan"), text) for seed in chunk.wanted]
+        return Outcome(chunk.params, tuple(trials), environment(), os.getpid(), chunk.group)
+
+
+def run_remote_chunk(chunk: Chunk) -> Outcome:
+    """`run_chunk` for workers somebody else started: makes the process one-threaded first."""
+    _start_once()
+    return run_chunk(chunk)
+
+
+def trial_key(experiment: Experiment, seed: Any) -> Any:
+    """The key of a trial: its seed and the experiment's name alone, so that every point sees the same randomness."""
+    return jax.random.fold_in(jax.random.key(seed), zlib.crc32(experiment.name.encode()))
+
+
+def forget() -> None:
+    """Drop every compiled function."""
+    _compiled.clear()
+
+
+@cache
+def environment() -> Environment:
+    """Versions, device and commit of this process."""
+    device = jax.devices()[0]
+    kind = f"{device.platform} {device.device_kind}" if device.platform != device.device_kind else device.platform
+    processor = f" {platform.machine()}" if device.platform == "cpu" else ""
+    return Environment(unlazy.__version__, jax.__version__, platform.python_version(), kind + processor, _commit())
+
+
+def _run_vectorised(chunk: Chunk) -> list[Trial]:
+    experiment = chunk.experiment
+    moving = {k: chunk.params[k] for k in (*experiment.traced, *experiment.padded) if k in chunk.params}
+    for name, value in moving.items():
+        if not isinstance(value, int | float | np.number):
+            raise TypeError(f"traced parameter {name!r} must be a number, got {value!r}")
+    seeds = np.asarray(chunk.lanes, np.uint32)
+    function = _compile(chunk, moving, seeds)
+    began = time.perf_counter()
+    measures = jax.device_get(function(moving, seeds))
+    seconds = (time.perf_counter() - began) / len(chunk.lanes)
+    lanes = {seed: i for i, seed in enumerate(chunk.lanes)}
+    return [Trial(s, tidy({k: v[lanes[s]] for k, v in measures.items()}), seconds) for s in chunk.wanted]
+
+
+def _compile(chunk: Chunk, moving: Params, seeds: np.ndarray) -> Callable:
+    """One function for all points of a group: (traced parameters, seeds) → measures with a leading axis of lanes."""
+    key = (chunk.group, *(type(v) for v in moving.values()))
+    if key not in _compiled:
+        experiment, static = chunk.experiment, _static(chunk)
+
+        def one(moving: Params, seed: Any) -> dict[str, Any]:
+            return check_measures(experiment.trial(static | moving, trial_key(experiment, seed)))
+
+        while len(_compiled) >= _KEEP:
+            del _compiled[next(iter(_compiled))]
+        _compiled[key] = jax.jit(jax.vmap(one, in_axes=(None, 0))).lower(moving, seeds).compile()
+    return _compiled[key]
+
+
+def _run_plainly(chunk: Chunk) -> list[Trial]:
+    trials = []
+    for seed in chunk.wanted:
+        began = time.perf_counter()
+        measures = tidy(chunk.experiment.trial(_static(chunk) | chunk.params, trial_key(chunk.experiment, seed)))
+        trials.append(Trial(seed, measures, time.perf_counter() - began))
+    return trials
+
+
+def _static(chunk: Chunk) -> Params:
+    return dict(chunk.experiment.static_part(chunk.params))
+
+
+@cache
+def _start_once() -> None:
+    start()
+
+
+def _leave_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _commit() -> str:
+    """The commit of this package's source tree, marked when it was edited; empty where there is none."""
+    folder = Path(unlazy.__file__).parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")
+        edited = "+" if git("status", "--porcelain", "--untracked-files=no", ".") else ""
+        return git("rev-parse", "HEAD") + edited
+    except (OSError, subprocess.SubprocessError):
+        return ""
