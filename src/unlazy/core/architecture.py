@@ -17,6 +17,9 @@ class MLP(eqx.Module):
     `sigma_w` and `sigma_b` are one number or one per weight matrix (depth + 1 of them). `scale_input` divides
     ⟨x,z⟩ by d (the fan-in of the first layer). `residual` is the weight s of the skip past each hidden layer but
     the first; the head has none. `width` and `outputs` matter to finite networks only.
+
+    `biases` and `skips` are facts about the architecture, fixed when it is made: false where every σ_b (or s) was
+    given as the number 0. Kernels then use formulas that know it, also inside jit, where values are not known.
     """
 
     depth: int = eqx.field(static=True)
@@ -27,6 +30,8 @@ class MLP(eqx.Module):
     scale_input: bool = eqx.field(static=True)
     width: int | None = eqx.field(static=True)
     outputs: int = eqx.field(static=True)
+    biases: bool = eqx.field(static=True)
+    skips: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -48,9 +53,16 @@ class MLP(eqx.Module):
         self.scale_input = scale_input
         self.width = None if width is None else check_positive_integer("width", width)
         self.outputs = check_positive_integer("outputs", outputs)
+        self.biases = not all(_is_zero(b) for b in self.sigma_b)
+        self.skips = not _is_zero(residual)
 
 
 _activation = activation  # the class has a field of that name
+
+
+def _is_zero(value: object) -> bool:
+    """Known to be zero: a plain number, not an array that may be traced."""
+    return isinstance(value, int | float) and value == 0
 
 
 def per_layer(what: str, value: float | Sequence[float], layers: int) -> tuple:

@@ -4,8 +4,9 @@ Misuse of a function raises `ValueError`. Things that go wrong outside the progr
 written, a file that is not ours) raise `UnlazyError`, which the command line prints as one sentence.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 class UnlazyError(Exception):
@@ -34,3 +35,14 @@ def check_positive_integer(what: str, value: object, remedy: str = "") -> int:
     if number < 1 or isinstance(value, bool):
         raise ValueError(f"{what} must be a positive whole number, got {value!r}{'; ' + remedy if remedy else ''}")
     return number
+
+
+def check_positive(what: str) -> Callable[[Any], Any]:
+    """A converter that lets positive numbers and any array through (traced values cannot be looked at)."""
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, int | float) and not value > 0:
+            raise ValueError(f"{what} must be positive, got {value!r}")
+        return value
+
+    return convert

@@ -1,0 +1,120 @@
+"""Kernels add, multiply and scale; formulas compose where the inputs are embedded alike, Grams do elsewhere."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unlazy.kernels.base import InnerProductKernel, Kernel
+
+
+def add(first: Kernel, second: Kernel) -> Kernel:
+    """k1 + k2."""
+    return _combine(first, second, "add")
+
+
+def multiply(first: Kernel, second: Kernel) -> Kernel:
+    """k1 · k2, entry by entry."""
+    return _combine(first, second, "multiply")
+
+
+def scale(kernel: Kernel, factor: "float | Array") -> Kernel:
+    """factor · k, factor ≥ 0."""
+    if isinstance(factor, int | float) and factor < 0:
+        raise ValueError(f"a kernel times {factor!r} is not positive; multiply by a number of at least 0")
+    if isinstance(kernel, InnerProductKernel):
+        return ScaledFormula(kernel, factor)
+    return ScaledGram(kernel, factor)
+
+
+def _combine(first: Kernel, second: Kernel, operation: str) -> Kernel:
+    if (
+        isinstance(first, InnerProductKernel)
+        and isinstance(second, InnerProductKernel)
+        and first.embedding() == second.embedding()
+    ):
+        return CombinedFormula(first, second, operation)
+    return CombinedGram(first, second, operation)
+
+
+_OPERATIONS: dict[str, Callable] = {"add": jnp.add, "multiply": jnp.multiply}
+
+
+class CombinedFormula(InnerProductKernel):
+    """Sum or product of two formulas of the same inner products."""
+
+    first: InnerProductKernel
+    second: InnerProductKernel
+    operation: str = eqx.field(static=True)
+
+    def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
+        return _OPERATIONS[self.operation](self.first.entry(xz, xx, zz), self.second.entry(xz, xx, zz))
+
+    def entry_distance(self, distance, half_chord, xx, zz):
+        values = (k.entry_distance(distance, half_chord, xx, zz) for k in (self.first, self.second))
+        return _OPERATIONS[self.operation](*values)
+
+    def embed(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
+        return self.first.embed(X)
+
+    def embedding(self) -> tuple:
+        return self.first.embedding()
+
+    @property
+    def stationary(self) -> bool:
+        return self.first.stationary and self.second.stationary
+
+
+class ScaledFormula(InnerProductKernel):
+    """factor · k."""
+
+    kernel: InnerProductKernel
+    factor: float | Array
+
+    def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
+        return self.factor * self.kernel.entry(xz, xx, zz)
+
+    def entry_distance(self, distance, half_chord, xx, zz):
+        return self.factor * self.kernel.entry_distance(distance, half_chord, xx, zz)
+
+    def embed(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
+        return self.kernel.embed(X)
+
+    def embedding(self) -> tuple:
+        return self.kernel.embedding()
+
+    @property
+    def stationary(self) -> bool:
+        return self.kernel.stationary
+
+
+class CombinedGram(Kernel):
+    """Sum or product of kernels that share no inner products."""
+
+    first: Kernel
+    second: Kernel
+    operation: str = eqx.field(static=True)
+
+    def gram(
+        self, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = None, accurate: bool = False
+    ) -> Float[Array, "n m"]:
+        return _OPERATIONS[self.operation](self.first.gram(X, Z, accurate), self.second.gram(X, Z, accurate))
+
+    def diag(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        return _OPERATIONS[self.operation](self.first.diag(X), self.second.diag(X))
+
+
+class ScaledGram(Kernel):
+    """factor · k."""
+
+    kernel: Kernel
+    factor: float | Array
+
+    def gram(
+        self, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = None, accurate: bool = False
+    ) -> Float[Array, "n m"]:
+        return self.factor * self.kernel.gram(X, Z, accurate)
+
+    def diag(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        return self.factor * self.kernel.diag(X)

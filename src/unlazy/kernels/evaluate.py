@@ -1,0 +1,154 @@
+"""Gram matrices from an entry formula: exact diagonals, coincident points, row blocks, differences of inputs.
+
+A `formula` here is any kernel-like pytree with `entry`, `entry_distance`, `embed` and `stationary`; its entries may be
+a tuple (the NNGP and the NTK together), and so are then the Grams.
+"""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unlazy.core.memory import memory_budget
+from unlazy.theory.angles import safe_reciprocal, safe_sqrt
+
+CACHED_ROWS = 128
+"""Rows of a block on the CPU: its inner products stay in the cache until `entry` has used them."""
+TEMPORARIES = 4
+"""Gram-sized arrays that one unblocked evaluation may hold besides its outputs, as measured for the NTK."""
+SNAP_UNITS = 4.0
+"""Relative squared distances under SNAP_UNITS·(1 + √d)/2 units of rounding count as zero; see `snap_floor`."""
+
+
+def gram(formula: Any, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = None, accurate: bool = False) -> Any:
+    """K(X, Z), or K(X, X) with its diagonal set to `diagonal(X)`."""
+    if Z is not None and X.shape[1] != Z.shape[1]:
+        raise ValueError(f"X has {X.shape[1]} columns and Z has {Z.shape[1]}; they must agree")
+    X = jnp.asarray(X, dtype=jnp.result_type(X, 0.0))
+    Z = None if Z is None else jnp.asarray(Z, dtype=X.dtype)
+    on_diagonal = diagonal(formula, X)
+    if Z is not None:
+        diagonal(formula, Z)
+    columns = X.shape[0] if Z is None else Z.shape[0]
+    rows = _rows_at_once(X, columns, accurate)
+    return _gram(formula, X, Z, on_diagonal, accurate, rows)
+
+
+def diagonal(formula: Any, X: Float[Array, "n d"]) -> Any:
+    """k(x, x) of every row; a ValueError where it overflows or the inputs are not finite."""
+    values = _diagonal(formula, X)
+    if not any(isinstance(v, jax.core.Tracer) for v in jax.tree.leaves(values)):
+        _refuse_overflow(values, X)
+    return values
+
+
+@jax.jit
+def _diagonal(formula: Any, X: Array) -> Any:
+    xx = _squares(formula.embed(X))
+    return formula.entry(xx, xx, xx)
+
+
+@functools.partial(jax.jit, static_argnames=("accurate", "rows"))
+def _gram(formula: Any, X: Array, Z: Array | None, on_diagonal: Any, accurate: bool, rows: int | None) -> Any:
+    left, right = _embedded(formula, X, Z)
+    if rows is None:
+        K = _block(formula, left, right, accurate)
+    else:
+        K = _by_rows(formula, left, right, accurate, rows)
+    if Z is None:
+        i = jnp.arange(X.shape[0])
+        K = jax.tree.map(lambda k, v: k.at[i, i].set(v), K, on_diagonal)
+    return K
+
+
+def _embedded(formula: Any, X: Array, Z: Array | None) -> tuple[Array, Array]:
+    left = formula.embed(X)
+    right = left if Z is None else formula.embed(Z)
+    if formula.stationary:
+        # the distance does not change, and its rounding is then relative to the spread, not to the offset
+        centre = jnp.mean(right, 0)
+        left, right = (left - centre, right - centre) if Z is not None else (left - centre,) * 2
+    return left, right
+
+
+def _block(formula: Any, left: Array, right: Array, accurate: bool) -> Any:
+    """The entries of some rows against all columns."""
+    xx, zz = _squares(left)[:, None], _squares(right)[None, :]
+    if accurate:
+        distance = squared_distances(left, right)
+        chord = squared_distances(left * safe_reciprocal(safe_sqrt(xx)), right * safe_reciprocal(safe_sqrt(zz.T)))
+        return formula.entry_distance(distance, 0.5 * chord, xx, zz)
+    xz = jnp.matmul(left, right.T, precision=jax.lax.Precision.HIGHEST)
+    return formula.entry(snap(xz, xx, zz, left.shape[1]), xx, zz)
+
+
+def _by_rows(formula: Any, left: Array, right: Array, accurate: bool, rows: int) -> Any:
+    """The same, `rows` at a time, written in place; the last block overlaps the one before."""
+    n = left.shape[0]
+    shape = jax.eval_shape(lambda: _block(formula, left[:rows], right, accurate))
+    outputs = jax.tree.map(lambda s: jnp.zeros((n, s.shape[1]), s.dtype), shape)
+
+    def fill(i: Array, K: Any) -> Any:
+        start = jnp.minimum(i * rows, n - rows)
+        part = _block(formula, jax.lax.dynamic_slice_in_dim(left, start, rows), right, accurate)
+        return jax.tree.map(lambda k, p: jax.lax.dynamic_update_slice_in_dim(k, p, start, 0), K, part)
+
+    return jax.lax.fori_loop(0, math.ceil(n / rows), fill, outputs)
+
+
+def _rows_at_once(X: Array, columns: int, accurate: bool) -> int | None:
+    """How many rows to evaluate at a time; None for all. Under a transformation the caller is in charge: all."""
+    n = X.shape[0]
+    if isinstance(X, jax.core.Tracer):
+        return None
+    row_bytes = columns * X.dtype.itemsize * (TEMPORARIES + (2 * X.shape[1] if accurate else 0))
+    allowed = max(1, memory_budget() // row_bytes)
+    on_cpu = jax.default_backend() == "cpu"
+    wanted = min(allowed, CACHED_ROWS if on_cpu and n * columns > 2**20 else n)
+    return None if wanted >= n else wanted
+
+
+def squared_distances(left: Float[Array, "n d"], right: Float[Array, "m d"]) -> Float[Array, "n m"]:
+    """‖x-z‖² from differences, a coordinate at a time: exact to rounding however close the points are."""
+
+    def add(total: Array, columns: tuple[Array, Array]) -> tuple[Array, None]:
+        a, b = columns
+        return total + jnp.square(a[:, None] - b[None, :]), None
+
+    start = jnp.zeros((left.shape[0], right.shape[0]), left.dtype)
+    return jax.lax.scan(add, start, (left.T, right.T))[0]
+
+
+def snap_floor(dimension: int, dtype: Any) -> float:
+    """Relative squared distance that rounding of ⟨x,z⟩ can fake when x = z.
+
+    Sums of d products in other orders differ by about √d roundings of their value where errors are independent, so
+    xx + zz - 2 xz of coincident points is within a few times (1 + √d)·2^-24 (xx + zz).
+    """
+    return SNAP_UNITS * (1 + math.sqrt(dimension)) / 2 * float(jnp.finfo(dtype).eps) / 2
+
+
+def snap(xz: Array, xx: Array, zz: Array, dimension: int) -> Array:
+    """⟨x,z⟩ with pairs closer than the rounding floor made coincident; the derivative is left as it was."""
+    middle = 0.5 * (xx + zz)
+    close = middle - xz <= snap_floor(dimension, xz.dtype) * middle
+    return xz + jax.lax.stop_gradient(jnp.where(close, middle - xz, 0))
+
+
+def _squares(X: Array) -> Array:
+    return jnp.sum(X * X, 1)
+
+
+def _refuse_overflow(values: Any, X: Array) -> None:
+    if all(bool(jnp.isfinite(v).all()) for v in jax.tree.leaves(values)):
+        return
+    if not bool(jnp.isfinite(X).all()):
+        raise ValueError("inputs contain NaN or infinity; remove or impute those rows")
+    largest = float(jnp.max(jnp.abs(X)))
+    raise ValueError(
+        f"k(x, x) overflows {X.dtype} for inputs as large as {largest:.3g}; rescale the inputs (for example to unit "
+        "standard deviation) or use float64"
+    )

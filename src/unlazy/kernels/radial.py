@@ -1,0 +1,88 @@
+"""Kernels of the distance ‖x-z‖ [L3]: Gaussian, Laplace, Matérn, rational quadratic."""
+
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unlazy.core.errors import check_positive
+from unlazy.kernels.base import InnerProductKernel
+from unlazy.theory.angles import safe_sqrt
+
+
+class RadialKernel(InnerProductKernel):
+    """A kernel that is one formula of D = ‖x-z‖² = ⟨x,x⟩ + ⟨z,z⟩ - 2⟨x,z⟩."""
+
+    def of_distance(self, distance: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
+        """k as a function of the squared distance."""
+        raise NotImplementedError
+
+    def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
+        return self.of_distance(jnp.maximum(xx + zz - 2 * xz, 0))
+
+    def entry_distance(self, distance, half_chord, xx, zz):
+        return self.of_distance(distance)
+
+    @property
+    def stationary(self) -> bool:
+        return True
+
+
+class Gaussian(RadialKernel):
+    """exp(-‖x-z‖²/(2 bandwidth²))."""
+
+    bandwidth: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_positive("bandwidth"))
+
+    def of_distance(self, distance: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
+        return jnp.exp(distance * (-0.5 / self.bandwidth**2))
+
+
+class Laplace(RadialKernel):
+    """exp(-‖x-z‖/bandwidth)."""
+
+    bandwidth: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_positive("bandwidth"))
+
+    def of_distance(self, distance: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
+        return jnp.exp(safe_sqrt(distance) * (-1 / self.bandwidth))
+
+
+class Matern(RadialKernel):
+    """Matérn kernel of smoothness ν = 1/2, 3/2 or 5/2, with s = √(2ν) ‖x-z‖/bandwidth.
+
+    e^{-s},  (1 + s) e^{-s},  (1 + s + s²/3) e^{-s}. Rasmussen and Williams (2006), section 4.2.
+    """
+
+    smoothness: float = eqx.field(static=True, default=1.5)
+    bandwidth: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_positive("bandwidth"))
+
+    def __check_init__(self):
+        if self.smoothness not in (0.5, 1.5, 2.5):
+            raise ValueError(f"smoothness must be 0.5, 1.5 or 2.5, got {self.smoothness!r}")
+
+    def of_distance(self, distance: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
+        # s² comes from the distance, so that its gradient at x = z is the true one and not that of the root
+        square = distance * (2 * self.smoothness / self.bandwidth**2)
+        s = safe_sqrt(square)
+        shape = {0.5: 1.0, 1.5: 1 + s, 2.5: 1 + s + square / 3}[self.smoothness]
+        return shape * jnp.exp(-s)
+
+
+class RationalQuadratic(RadialKernel):
+    """(1 + ‖x-z‖²/(2 mixture · bandwidth²))^{-mixture}: a mixture of Gaussians of many bandwidths."""
+
+    bandwidth: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_positive("bandwidth"))
+    mixture: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_positive("mixture"))
+
+    def of_distance(self, distance: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
+        return jnp.exp(-self.mixture * jnp.log1p(distance / (2 * self.mixture * self.bandwidth**2)))
+
+
+def median_bandwidth(X: Float[Array, "n d"], limit: int = 1000) -> Float[Array, ""]:
+    """Median distance between the rows (of the first `limit`): a usual first bandwidth."""
+    part = X[:limit]
+    squares = jnp.sum(part * part, 1)
+    distance = jnp.maximum(squares[:, None] + squares[None] - 2 * part @ part.T, 0)
+    i, j = jnp.triu_indices(part.shape[0], 1)
+    return jnp.sqrt(jnp.median(distance[i, j]))
+
+

@@ -1,0 +1,83 @@
+"""Kernels of infinitely wide fully connected networks as functions of ⟨x,z⟩, ⟨x,x⟩, ⟨z,z⟩ [K7, K8, L2].
+
+Σ¹ = σ_w²⟨x,z⟩ + σ_b²,  Σ^l = s²Σ^{l-1} + σ_w² E φ(a)φ(b) + σ_b²,
+Θ¹ = Σ¹,  Θ^l = σ_w² E φ(a)φ(b) + σ_b² + Θ^{l-1}(s² + σ_w² E φ'(a)φ'(b)),  (a,b) ~ N(0, Σ^{l-1} at the pair).
+
+The inputs' 1/d belongs to whoever forms the inner products. Lee et al. (2018), Jacot et al. (2018).
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unlazy.core.architecture import MLP
+from unlazy.theory import homogeneous
+from unlazy.theory.homogeneous import LayerTerm, slope_below_zero
+
+Pair = tuple[Float[Array, "*s"], Float[Array, "*s"]]
+
+
+def nngp(xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None = None) -> Float[Array, "*s"]:
+    """Covariance Σ of the output of an infinitely wide network at its random start [K7]."""
+    return nngp_and_tangent(xz, xx, zz, network, (1.0,) * (network.depth + 1), half_chord=half_chord)[0]
+
+
+def ntk(xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None = None) -> Float[Array, "*s"]:
+    """Neural tangent kernel Θ = Σ_l K_l [K8]."""
+    return nngp_and_ntk(xz, xx, zz, network, half_chord)[1]
+
+
+def nngp_and_ntk(xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None = None) -> Pair:
+    """Σ and Θ in one pass over the layers."""
+    return nngp_and_tangent(xz, xx, zz, network, (1.0,) * (network.depth + 1), half_chord=half_chord)
+
+
+def nngp_and_tangent(
+    xz: Array, xx: Array, zz: Array, network: MLP, weights: tuple, bias_weights: tuple | None = None,
+    half_chord: Array | None = None,
+) -> Pair:  # fmt: skip
+    """Σ, and Σ_l α_l K_l [L1, L2] with the weights of matrix l counted α_l times and its biases `bias_weights[l]`.
+
+    `half_chord` is ½‖x/|x| - z/|z|‖² where the caller knows it better than ⟨x,z⟩ does (from differences of inputs).
+    """
+    check(network)
+    slope = slope_below_zero(network.activation)
+    plain = slope is not None and not network.biases and not network.skips
+    if plain and jnp.result_type(xz) != jnp.float64 and slope is not None:
+        u = homogeneous.cosine_gap(xz, xx, zz) if half_chord is None else half_chord
+        fast = homogeneous.by_angle_polynomial(u, xx, zz, network, slope, weights)
+        if fast is not None:
+            return fast
+    terms = layer_terms(xz, xx, zz, network, half_chord)
+    tangent = jnp.zeros(())
+    for term, a, b in zip(terms, weights, weights if bias_weights is None else bias_weights):
+        tangent = a * term.weights + b * term.bias + tangent * term.slope
+    return terms[-1].weights + terms[-1].bias, tangent
+
+
+def layer_kernels(
+    xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None = None
+) -> list[Float[Array, "*s"]]:
+    """K_1 … K_{depth+1}, one a weight matrix with its biases: K_l = Σ^l Π_{l'>l} Σ'^{l'}; their sum is the NTK [L2]."""
+    check(network)
+    kernels: list[Array] = []
+    for term in layer_terms(xz, xx, zz, network, half_chord):
+        kernels = [k * term.slope for k in kernels] + [term.weights + term.bias]
+    return kernels
+
+
+def layer_terms(xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None = None) -> list[LayerTerm]:
+    """What each weight matrix adds to Σ^l, and the factor with which Θ^{l-1} passes through layer l."""
+    slope = slope_below_zero(network.activation)
+    if slope is not None:
+        return homogeneous.layer_terms(xz, xx, zz, network, slope, half_chord)
+    raise NotImplementedError(network.activation.name)
+
+
+def check(network: MLP) -> None:
+    """A network made without biases or skips cannot be given some later by editing its leaves."""
+    late = [s for s in network.sigma_b if not network.biases and isinstance(s, int | float) and s != 0]
+    if late or (not network.skips and isinstance(network.residual, int | float) and network.residual != 0):
+        raise ValueError(
+            f"this network was made without biases or skips but has sigma_b={network.sigma_b}, "
+            f"residual={network.residual}; make a new MLP with these values"
+        )
