@@ -1,0 +1,247 @@
+"""Single- and multi-index models: Gaussian inputs, f*(x) = g(⟨u_1,x⟩, …, ⟨u_r,x⟩) [D1]."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from unlazy.core.activations import Activation
+from unlazy.core.errors import check_positive_integer
+from unlazy.tasks.base import HermiteCoefficients
+from unlazy.tasks.gaussian import GaussianTask, gaussian_directions
+from unlazy.theory import hermite
+
+KNOWN_DEGREE = 12
+"""Hermite coefficients kept of a link that is not a polynomial."""
+QUARTILE = 0.6744897501960817
+"""Φ^{-1}(3/4): |z| exceeds it with probability one half."""
+Link = Mapping[int, float] | Sequence[float] | Activation | Callable
+
+
+class HermiteLink(eqx.Module):
+    """g(z) = Σ_α c_α Π_i h_{α_i}(z_i): a polynomial in r variables by its normalised Hermite coefficients."""
+
+    terms: tuple[tuple[tuple[int, ...], float], ...] = eqx.field(static=True)
+
+    def __init__(self, coefficients: Mapping[tuple[int, ...], float]):
+        self.terms = tuple(sorted((tuple(a), float(c)) for a, c in coefficients.items() if c != 0))
+        lengths = {len(a) for a, _ in self.terms}
+        if len(lengths) != 1 or min(lengths) == 0:
+            raise ValueError(f"a link needs multi-indices of one length and a coefficient ≠ 0, got {coefficients!r}")
+        if any(k < 0 for a, _ in self.terms for k in a):
+            raise ValueError(f"degrees are whole numbers ≥ 0, got {coefficients!r}")
+        unused = [i for i in range(self.r) if not any(a[i] for a, _ in self.terms)]
+        if unused:
+            raise ValueError(f"no term uses direction {unused[0]}; leave it out, so that the subspace is the true one")
+
+    @property
+    def r(self) -> int:
+        return len(self.terms[0][0])
+
+    @property
+    def degree(self) -> int:
+        return max(sum(a) for a, _ in self.terms)
+
+    def __call__(self, Z: Float[Array, "n r"]) -> Float[Array, " n"]:
+        H = jnp.asarray(hermite.basis(Z, max(max(a) for a, _ in self.terms)))
+        return sum(
+            (c * math.prod(H[:, i, k] for i, k in enumerate(a) if k) * jnp.ones_like(Z[:, 0]) for a, c in self.terms),
+            jnp.zeros_like(Z[:, 0]),
+        )
+
+    @property
+    def coefficients(self) -> HermiteCoefficients:
+        return dict(self.terms)
+
+    @property
+    def second_moment(self) -> float:
+        return sum(c * c for _, c in self.terms)
+
+
+class FunctionLink(eqx.Module):
+    """g(z) = r^{-1/2} Σ_i φ(z_i) for any function φ; its Hermite coefficients come from quadrature, in float64.
+
+    `kinks` are the points where φ or a derivative jumps.
+    """
+
+    function: Callable = eqx.field(static=True)
+    r: int = eqx.field(static=True)
+    known: tuple[float, ...] = eqx.field(static=True)
+    square: float = eqx.field(static=True)
+    degree: int = eqx.field(static=True)
+
+    def __init__(self, function: Callable, kinks: Sequence[float] = (), r: int = 1, degree: int = 4):
+        self.function, self.r, self.degree = function, r, degree
+        found = hermite.coefficients(function, KNOWN_DEGREE, kinks)
+        self.square = hermite.second_moment(function, kinks)
+        # what quadrature leaves of a zero is rounding: 1e-12 of the norm
+        self.known = tuple(float(c) if abs(c) > 1e-12 * math.sqrt(self.square) else 0.0 for c in found)
+
+    def __call__(self, Z: Float[Array, "n r"]) -> Float[Array, " n"]:
+        return self.function(Z).sum(1) / math.sqrt(self.r)
+
+    @property
+    def coefficients(self) -> HermiteCoefficients:
+        return _additive(self.known, self.r)
+
+    @property
+    def second_moment(self) -> float:
+        mean = self.known[0]
+        return self.square - mean**2 + self.r * mean**2
+
+
+class IndexModel(GaussianTask):
+    """f*(x) = g(Ux) with Gaussian x and U of orthonormal rows [D1]; knows everything its link g knows."""
+
+    U: Float[Array, "r d"]
+    link: HermiteLink | FunctionLink
+    noise: float | Float[Array, ""]
+    d: int = eqx.field(static=True)
+    degree: int = eqx.field(static=True)
+
+    def __init__(
+        self, U: Float[Array, "r d"], link: HermiteLink | FunctionLink, noise: float | Float[Array, ""] = 0.0
+    ):
+        self.U, self.link, self.noise = U, link, noise
+        self.d, self.degree = U.shape[1], link.degree
+
+    @property
+    def r(self) -> int:
+        return self.link.r
+
+    def target(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        return self.link(jnp.matmul(X, self.U.T.astype(X.dtype), precision="highest"))
+
+    @property
+    def subspace(self) -> Float[Array, "r d"]:
+        return self.U
+
+    @property
+    def second_moment(self) -> float:
+        return self.link.second_moment
+
+    @property
+    def hessian(self) -> Float[Array, "d d"]:
+        """H = Uᵀ E[∇²g] U, where E ∂_i∂_j g is √2 c_{2e_i} on the diagonal and c_{e_i+e_j} off it."""
+        return self.U.T @ jnp.asarray(link_hessian(self.link.coefficients, self.r), self.U.dtype) @ self.U
+
+    @property
+    def kappa(self) -> float:
+        sizes = np.abs(np.linalg.eigvalsh(link_hessian(self.link.coefficients, self.r)))
+        smallest = float(sizes.min())
+        return math.inf if smallest < 1e-9 * math.sqrt(self.second_moment) else 1 / (smallest * math.sqrt(self.r))
+
+    @property
+    def hermite_coefficients(self) -> HermiteCoefficients:
+        return self.link.coefficients
+
+    @property
+    def information_exponent(self) -> int | None:
+        return min((sum(a) for a, c in self.link.coefficients.items() if c and any(a)), default=None)
+
+    @property
+    def leap(self) -> int | None:
+        return hermite.leap(a for a, c in self.link.coefficients.items() if c)
+
+
+def link_hessian(coefficients: HermiteCoefficients, r: int) -> Float[np.ndarray, "r r"]:
+    """E ∇²g of a link from its Hermite coefficients of degree 2."""
+    H = np.zeros((r, r))
+    for alpha, c in coefficients.items():
+        if sum(alpha) == 2:
+            touched = [i for i, a in enumerate(alpha) for _ in range(a)]
+            i, j = touched
+            H[i, j] = H[j, i] = c * (math.sqrt(2) if i == j else 1.0)
+    return H
+
+
+def index_model(
+    d: int, coefficients: Mapping[tuple[int, ...], float], *, key: PRNGKeyArray | None = None,
+    directions: Float[Array, "r d"] | None = None, noise: float = 0.0,
+) -> IndexModel:  # fmt: skip
+    """f*(x) = Σ_α c_α Π_i h_{α_i}(u_i·x): any polynomial of r directions, h_k = He_k/√k!.
+
+    `key` draws random directions; without it they are the first axes, unless `directions` are given.
+    """
+    link = HermiteLink(coefficients)
+    return IndexModel(gaussian_directions(d, link.r, directions, key), link, noise)
+
+
+def multi_index(
+    d: int, r: int, link: Link, *, kinks: Sequence[float] = (), key: PRNGKeyArray | None = None,
+    directions: Float[Array, "r d"] | None = None, noise: float = 0.0,
+) -> IndexModel:  # fmt: skip
+    """f*(x) = r^{-1/2} Σ_i g(u_i·x).
+
+    `link` is {degree: coefficient} or a list of coefficients of the normalised h_k, an activation, or any function
+    of one array with the points where it kinks.
+    """
+    r = check_positive_integer("r (the number of directions)", r)
+    if isinstance(link, Mapping):
+        series = {int(k): float(c) for k, c in link.items()}
+        chosen: HermiteLink | FunctionLink = HermiteLink(_additive_mapping(series, r))
+    elif callable(link):
+        chosen = FunctionLink(link, link.kinks if isinstance(link, Activation) else kinks, r)
+    else:
+        chosen = HermiteLink(_additive_mapping(dict(enumerate(link)), r))
+    return IndexModel(gaussian_directions(d, r, directions, key), chosen, noise)
+
+
+def single_index(
+    d: int, link: Link, *, kinks: Sequence[float] = (), key: PRNGKeyArray | None = None,
+    directions: Float[Array, "1 d"] | None = None, noise: float = 0.0,
+) -> IndexModel:  # fmt: skip
+    """f*(x) = g(u·x); `link` as in `multi_index`.
+
+    >>> single_index(10, {3: 1.0}).information_exponent
+    3
+    """
+    return multi_index(d, 1, link, kinks=kinks, key=key, directions=directions, noise=noise)
+
+
+def quadratic_plus(
+    d: int, degree: int = 4, r: int = 1, *, key: PRNGKeyArray | None = None,
+    directions: Float[Array, "r d"] | None = None, noise: float = 0.0,
+) -> IndexModel:  # fmt: skip
+    """g = He_2/2 + He_p/√(2 p!) along each of r directions [D9]: E f*² = 1, half of it in degree p, κ = 1.
+
+    Damian, Lee and Soltanolkotabi, Neural networks can learn representations with gradient descent (COLT 2022).
+    """
+    if degree < 3:
+        raise ValueError(f"degree must be 3 or more, got {degree}; degree 2 is there already")
+    half = math.sqrt(0.5)
+    return multi_index(d, r, {2: half, degree: half}, key=key, directions=directions, noise=noise)
+
+
+def cubic_sign(d: int, *, key: PRNGKeyArray | None = None, noise: float = 0.0) -> IndexModel:
+    """f* = sign(z³ - 2 ln 2 z), z = u·x: bounded labels of information exponent 3, so H = 0 and y² ≡ 1."""
+    root = math.sqrt(2 * math.log(2))
+    return single_index(d, _cubic_sign, kinks=(-root, 0.0, root), key=key, noise=noise)
+
+
+def band_sign(d: int, *, key: PRNGKeyArray | None = None, noise: float = 0.0) -> IndexModel:
+    """f* = sign(|z| - Φ^{-1}(3/4)), z = u·x: bounded, balanced labels of information exponent 2."""
+    return single_index(d, _band_sign, kinks=(-QUARTILE, QUARTILE), key=key, noise=noise)
+
+
+def _cubic_sign(z: Float[Array, "..."]) -> Float[Array, "..."]:
+    return jnp.sign(z * (z * z - 2 * math.log(2)))
+
+
+def _band_sign(z: Float[Array, "..."]) -> Float[Array, "..."]:
+    return jnp.sign(jnp.abs(z) - QUARTILE)
+
+
+def _additive_mapping(series: Mapping[int, float], r: int) -> HermiteCoefficients:
+    """Multi-indices of r^{-1/2} Σ_i Σ_k c_k h_k(z_i)."""
+    out = {(0,) * r: series.get(0, 0.0) * math.sqrt(r)}
+    for i in range(r):
+        out |= {tuple(k if j == i else 0 for j in range(r)): c / math.sqrt(r) for k, c in series.items() if k > 0}
+    return {a: c for a, c in out.items() if c}
+
+
+def _additive(series: Sequence[float], r: int) -> HermiteCoefficients:
+    return _additive_mapping(dict(enumerate(series)), r)
