@@ -84,7 +84,7 @@ class Decomposition(eqx.Module):
         rho = self._path_values("ridges", ridges)
         return self._train(y, None, dynamics.ridge_coefficient(self.eigenvalues, rho))
 
-    def flow(self, y: Float[Array, "n *c"], times: Values, f0: Float[Array, "n *c"] | None = None) -> Path:
+    def flow(self, y: Float[Array, "n *c"], times: Values, f0: Float[Array, "n *start"] | None = None) -> Path:
         """Gradient flow on ½Σ(f - y)² from `f0` (its values at X; zero if left out) at every time [K3]; ∞ allowed."""
         t = self._path_values("times", times)
         return self._train(y, f0, dynamics.flow_coefficient(self.eigenvalues, t))
@@ -94,7 +94,7 @@ class Decomposition(eqx.Module):
         y: Float[Array, "n *c"],
         step_size: Real[ArrayLike, ""],
         steps: Values,
-        f0: Float[Array, "n *c"] | None = None,
+        f0: Float[Array, "n *start"] | None = None,
     ) -> Path:
         """Gradient descent on ½Σ(f - y)², α ← α + η(y - f), after every number of steps [K3]; ∞ allowed."""
         s = self._path_values("steps", steps)
