@@ -1,0 +1,117 @@
+"""The finite network of an architecture description [K6]: a function of parameters and inputs, and its start."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from unlazy.core.architecture import MLP
+from unlazy.core.errors import check_positive_integer, nearest
+from unlazy.core.precision import default_float
+from unlazy.networks.parametrisation import Layer, Scales, check_parametrisation, layer_scales
+
+STARTS = ("gaussian", "antisymmetric", "symmetric")
+Parameters = tuple[Layer, ...]
+
+
+def product(A: Float[Array, "n k"], B: Float[Array, "k m"]) -> Float[Array, "n m"]:
+    """A B with float32 products in float32: GPUs would otherwise round the factors to tf32 (3 digits)."""
+    return jnp.matmul(A, B, precision=jax.lax.Precision.HIGHEST)
+
+
+class Network(eqx.Module):
+    """A finite fully connected network: `network.init(key)` draws parameters, `network(params, X)` evaluates.
+
+    f¹ = m_w W¹x + m_b b¹,  f^l = s f^{l-1} + m_w W^l φ(f^{l-1}) + m_b b^l   [K6],
+    multipliers, start and layer-wise rates by the parametrisation. One output gives shape (n,), more give (n, c).
+
+    >>> import jax
+    >>> network = Network(MLP(depth=1, width=4), inputs=3)
+    >>> network(network.init(jax.random.key(0)), jax.numpy.ones((2, 3))).shape
+    (2,)
+    """
+
+    mlp: MLP
+    inputs: int = eqx.field(static=True)
+    parametrisation: str = eqx.field(static=True)
+    output_scale: Any
+
+    def __init__(
+        self, mlp: MLP, inputs: int, parametrisation: str = "ntk", *, output_scale: Any = 1.0
+    ):
+        check_parametrisation(parametrisation)
+        self.mlp = mlp
+        self.inputs = check_positive_integer("inputs (dimension of x)", inputs)
+        self.parametrisation = parametrisation
+        self.output_scale = output_scale
+        _ = self.scales  # a description without a width fails here, not at the first use
+
+    @property
+    def scales(self) -> tuple[Scales, ...]:
+        return layer_scales(self.mlp, self.inputs, self.parametrisation, self.output_scale)
+
+    @property
+    def rates(self) -> tuple[Layer, ...]:
+        """Layer-wise learning rates of the parametrisation: multiply them with the step size."""
+        return tuple(scale.rate for scale in self.scales)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """(fan-out, fan-in) of every weight matrix."""
+        width = self.mlp.width or 0
+        sizes = [self.inputs, *[width] * self.mlp.depth, self.mlp.outputs]
+        return tuple(zip(sizes[1:], sizes[:-1]))
+
+    def init(self, key: PRNGKeyArray, start: str = "gaussian") -> Parameters:
+        """Parameters at the start.
+
+        gaussian: independent N(0, s²). antisymmetric: the second half of the last hidden layer repeats the first and
+        the head has the opposite sign there, so f_0 ≡ 0 and the limit kernels are unchanged [P3]. symmetric: the same
+        with head entries ±s and no biases [D3].
+        """
+        if start not in STARTS:
+            raise ValueError(f"unknown start {start!r}{nearest(str(start), STARTS)}")
+        dtype, keys = default_float(), jax.random.split(key, 2 * len(self.shapes))
+        layers = []
+        for l, ((rows, columns), scale) in enumerate(zip(self.shapes, self.scales)):
+            weight = scale.deviation.weight * jax.random.normal(keys[2 * l], (rows, columns), dtype)
+            bias = scale.deviation.bias * jax.random.normal(keys[2 * l + 1], (rows,), dtype)
+            layers.append(Layer(jnp.asarray(weight, dtype), jnp.asarray(bias, dtype)))
+        return tuple(layers) if start == "gaussian" else self._mirrored(layers, signs=start == "symmetric")
+
+    def _mirrored(self, layers: list[Layer], signs: bool) -> Parameters:
+        width = self.mlp.width or 0
+        if width % 2:
+            raise ValueError(f"a mirrored start pairs neurons: the width must be even, got {width}")
+        for l in range(self.mlp.depth):
+            if l == self.mlp.depth - 1 or self.mlp.skips:  # a skip carries the layer below upwards: it must be mirrored too
+                half = Layer(*(part[: width // 2] for part in layers[l]))
+                layers[l] = Layer(*(jnp.concatenate([part, part]) for part in half))
+        head, bias = layers[-1]
+        half_head = head[:, : width // 2]
+        if signs:
+            half_head = self.scales[-1].deviation.weight * jnp.where(half_head >= 0, 1.0, -1.0).astype(head.dtype)
+            layers = [Layer(weight, jnp.zeros_like(b)) for weight, b in layers]
+        layers[-1] = Layer(jnp.concatenate([half_head, -half_head], axis=1), jnp.zeros_like(bias))
+        return tuple(layers)
+
+    def preactivations(self, params: Parameters, X: Float[Array, "n d"]) -> tuple[Float[Array, "n _"], ...]:
+        """f^1 … f^{L+1}: the argument of every activation, then the output."""
+        if X.shape[1] != self.inputs:
+            raise ValueError(f"the network takes {self.inputs} inputs, got rows of length {X.shape[1]}")
+        found: list[Array] = []
+        for l, ((weight, bias), scale) in enumerate(zip(params, self.scales)):
+            below = X if l == 0 else self.mlp.activation(found[-1])
+            f = scale.multiplier.weight * product(below, weight.T) + scale.multiplier.bias * bias
+            found.append(f + self.mlp.residual * found[-1] if self.mlp.skips and 0 < l < self.mlp.depth else f)
+        return tuple(found)
+
+    def hidden(self, params: Parameters, X: Float[Array, "n d"], layer: int = -1) -> Float[Array, "n w"]:
+        """Features φ(f^l) of a hidden layer, the last unless told."""
+        return self.mlp.activation(self.preactivations(params, X)[:-1][layer])
+
+    def __call__(self, params: Parameters, X: Float[Array, "n d"]) -> Float[Array, "n *c"]:
+        output = self.preactivations(params, X)[-1]
+        return output[:, 0] if self.mlp.outputs == 1 else output

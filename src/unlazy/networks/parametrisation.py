@@ -1,0 +1,118 @@
+"""Parametrisations [L1]: the same architecture, four ways to share scale between multipliers, start and step sizes.
+
+A layer computes f = m_w W h + m_b b with entries of W and b started at standard deviation s and moved by r times the
+step size. Functions at the start agree in law for NTK and standard; training differs through m² r, the weight α_l
+of a layer's tangent kernel.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from unlazy.core.architecture import MLP
+from unlazy.core.errors import nearest
+
+PARAMETRISATIONS = ("ntk", "standard", "mean_field", "mup")
+
+
+class Layer(NamedTuple):
+    """What belongs to one weight matrix and its biases: the parameters themselves, or one number for each of the two.
+
+    `weight` is (fan-out, fan-in): a row is a neuron.
+    """
+
+    weight: Any
+    bias: Any
+
+
+class Scales(NamedTuple):
+    """Forward multipliers, standard deviations of the start and layer-wise rates of one layer."""
+
+    multiplier: Layer
+    deviation: Layer
+    rate: Layer
+
+
+def layer_scales(
+    mlp: MLP, inputs: int, parametrisation: str = "ntk", output_scale: Any = 1.0
+) -> tuple[Scales, ...]:
+    """Scales of every layer, for gradient descent (rates for other optimisers: `adam_rates`).
+
+    With fan-in v, width w, and the head's values in brackets:
+
+    ==========  ==============  ===========  =========================================
+    name        m_w             s_w          rate of W (of b)
+    ==========  ==============  ===========  =========================================
+    ntk         σ_w/√v          1            1 (1)                  Jacot et al. 2018
+    standard    1               σ_w/√v       1 (1)
+    mean_field  σ_w/√v [σ_w/w]  1            w (w, head 1)          Mei et al. 2018
+    mup         1               σ_w/√v [/w]  w, 1, …, [1/w] (w, 1)  Yang, Hu 2021
+    ==========  ==============  ===========  =========================================
+
+    `output_scale` α multiplies the head and divides every rate by α² (Chizat, Oyallon, Bach 2019): α → ∞ is lazy.
+    """
+    check_parametrisation(parametrisation)
+    width, last = _width(mlp), mlp.depth
+    rows = []
+    for l, (sigma_w, sigma_b) in enumerate(zip(mlp.sigma_w, mlp.sigma_b)):
+        fan_in = inputs if l == 0 else width
+        spread = sigma_w / (math.sqrt(fan_in) if l > 0 or mlp.scale_input else 1.0)
+        head = l == last
+        if parametrisation == "ntk":
+            row = Scales(Layer(spread, sigma_b), Layer(1.0, 1.0), Layer(1.0, 1.0))
+        elif parametrisation == "standard":
+            row = Scales(Layer(1.0, 1.0), Layer(spread, sigma_b), Layer(1.0, 1.0))
+        elif parametrisation == "mean_field":
+            multiplier = Layer(spread / math.sqrt(width) if head else spread, sigma_b)
+            row = Scales(multiplier, Layer(1.0, 1.0), Layer(float(width), 1.0 if head else float(width)))
+        else:
+            deviation = Layer(spread / math.sqrt(width) if head else spread, sigma_b)
+            rate = Layer(1.0 / width if head else float(width) if l == 0 else 1.0, 1.0 if head else float(width))
+            row = Scales(Layer(1.0, 1.0), deviation, rate)
+        if head:
+            row = row._replace(multiplier=Layer(*(output_scale * m for m in row.multiplier)))
+        rows.append(row._replace(rate=Layer(*(r / output_scale**2 for r in row.rate))))
+    return tuple(rows)
+
+
+def adam_rates(mlp: MLP, inputs: int) -> tuple[Layer, ...]:
+    """Layer-wise rates of Adam under the maximal update parametrisation: 1 at the input and biases, 1/w elsewhere.
+
+    Adam's step has size 1 per entry whatever the gradient, so a matrix with fan-in w moves its output w times too far.
+    """
+    del inputs
+    return tuple(Layer(1.0 if l == 0 else 1.0 / _width(mlp), 1.0) for l in range(mlp.depth + 1))
+
+
+def spread_over(values: Any, params: Any) -> Any:
+    """One value for every parameter array, from a tree that may be coarser (a number, or one number a layer)."""
+    try:
+        return jax.tree.map(lambda value, part: jax.tree.map(lambda _: value, part), values, params)
+    except ValueError as error:
+        raise ValueError(
+            f"rates must be one number, one per layer, or shaped like the parameters: {jax.tree.structure(values)} "
+            f"does not fit {jax.tree.structure(params)}"
+        ) from error
+
+
+def only_layers(params: Any, layers: Sequence[int]) -> Any:
+    """Rates 1 for the chosen layers (top-level entries of the parameters; -1 is the last) and 0 for the others."""
+    entries, shape = jax.tree.flatten(params, is_leaf=lambda part: part is not params)
+    wrong = [l for l in layers if not -len(entries) <= l < len(entries)]
+    if wrong or not layers:
+        raise ValueError(f"layers must name some of 0 … {len(entries) - 1} (or -1 for the last), got {tuple(layers)}")
+    chosen = {l % len(entries) for l in layers}
+    return jax.tree.unflatten(shape, [1.0 if l in chosen else 0.0 for l in range(len(entries))])
+
+
+def check_parametrisation(name: str) -> None:
+    if name not in PARAMETRISATIONS:
+        raise ValueError(f"unknown parametrisation {name!r}{nearest(str(name), PARAMETRISATIONS)}")
+
+
+def _width(mlp: MLP) -> int:
+    if mlp.width is None:
+        raise ValueError("a finite network needs a width: MLP(..., width=512); got width None")
+    return mlp.width

@@ -1,0 +1,86 @@
+"""Expansions around the start: exact for polynomials in θ, error of the right order else; closed-form training."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from unlazy.core.architecture import MLP
+from unlazy.networks import Network, linearise, quadratic_expansion, tangent_kernel
+from unlazy.networks.linearise import trained_linearisation
+
+EPS = np.finfo(float).eps
+
+
+@pytest.fixture
+def X(x64):
+    return jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)))
+
+
+def build(c=1):
+    network = Network(MLP(2, "tanh", 1.3, 0.4, width=6, outputs=c), 3)
+    return network, network.init(jax.random.key(0))
+
+
+@pytest.mark.parametrize("expand, order", [(linearise, 1), (quadratic_expansion, 2)])
+def test_error_has_the_order_after_the_last_term(X, expand, order):
+    """|f(θ_0 + tδ) - expansion| ~ t^{order+1}: halving t divides it by 2^{order+1}, up to O(t)."""
+    network, start = build()
+    move = network.init(jax.random.key(9))
+    model = expand(network, start)
+    errors = []
+    for t in (2e-2, 1e-2):
+        params = jax.tree.map(lambda p, m, t=t: p + t * m, start, move)
+        errors.append(float(jnp.abs(network(params, X) - model(params, X)).max()))
+    assert abs(np.log2(errors[0] / errors[1]) - (order + 1)) < 0.2
+    np.testing.assert_array_equal(model(start, X), network(start, X))
+
+
+def test_quadratic_expansion_is_exact_for_a_quadratic_function(X):
+    """f = θ₁θ₂ x is its own second-order expansion."""
+
+    def apply(params, x):
+        return params[0] * params[1] * x[:, 0]
+
+    start, end = (jnp.array(1.0), jnp.array(-2.0)), (jnp.array(0.3), jnp.array(4.0))
+    found = quadratic_expansion(apply, start)(end, X)
+    np.testing.assert_allclose(found, apply(end, X), atol=20 * EPS)
+
+
+def test_the_tangent_kernel_of_the_linearisation_never_moves(X):
+    network, start = build()
+    model, moved = linearise(network, start), network.init(jax.random.key(9))
+    K = tangent_kernel(network, start, X)
+    found = tangent_kernel(model, moved, X)
+    np.testing.assert_allclose(found, K, atol=300 * EPS * float(K.max()))
+
+
+@pytest.mark.parametrize("c", [1, 2])
+def test_closed_form_parameters_equal_gradient_descent(X, c):
+    """θ after s steps on ½Σ(f_lin - y)² in closed form [K3] against the steps themselves, layer-wise rates included."""
+    network, start = build(c)
+    model = linearise(network, start)
+    y = jax.random.normal(jax.random.key(5), (5,) if c == 1 else (5, c))
+    rates = (1.0, 0.5, 2.0)
+    K = tangent_kernel(network, start, X, rates=rates).reshape(5 * c, 5 * c)
+    eta, steps = 1 / float(jnp.linalg.eigvalsh(K)[-1]), 40
+    gradient = jax.jit(jax.grad(lambda p: 0.5 * jnp.sum((model(p, X) - y) ** 2)))
+    params = start
+    for _ in range(steps):
+        params = tuple(
+            jax.tree.map(lambda p, g, r=r: p - eta * r * g, a, b) for a, b, r in zip(params, gradient(params), rates)
+        )
+    closed = trained_linearisation(network, start, X, y, lambda k: (1 - eta * k) ** steps, rates)
+    # each of 40 steps adds rounding of a sum of about 60 products of size 1
+    for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(closed)):
+        np.testing.assert_allclose(a, b, rtol=0, atol=40 * 60 * EPS)
+
+
+def test_trained_to_the_end_interpolates(X):
+    network, start = build()
+    y = jnp.arange(5.0)
+    end = trained_linearisation(network, start, X, y, jnp.zeros_like)
+    K = tangent_kernel(network, start, X)
+    # residual of a solve: condition of K times rounding
+    allowed = 50 * EPS * float(jnp.linalg.cond(K)) * 4
+    np.testing.assert_allclose(linearise(network, start)(end, X), y, rtol=0, atol=allowed)

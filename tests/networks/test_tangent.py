@@ -1,0 +1,140 @@
+"""Tangent kernels: layer structure against Jacobians, blocks against one piece, products without the matrix."""
+
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from unlazy.core.activations import ACTIVATIONS
+from unlazy.core.architecture import MLP
+from unlazy.networks import Network, layer_tangent_kernels, only_layers, tangent_kernel, tangent_product
+from unlazy.networks.parametrisation import PARAMETRISATIONS
+
+D, N, M = 3, 5, 4
+X = np.random.default_rng(0).normal(size=(N, D))
+Z = np.random.default_rng(1).normal(size=(M, D))
+EPS = np.finfo(float).eps
+
+
+def build(c=1, depth=3, name="tanh", parametrisation="ntk", residual=0.7):
+    mlp = MLP(depth, name, 1.3, 0.4, residual=residual, width=6, outputs=c)
+    network = Network(mlp, D, parametrisation, output_scale=1.5)
+    return network, network.init(jax.random.key(0))
+
+
+def numpy_oracle(apply, params, A, B):
+    """J(A) J(B)ᵀ as (n, c, m, c) from dense Jacobians of the flattened parameters."""
+    flat, unravel = jax.flatten_util.ravel_pytree(params)
+
+    def rows(x):
+        J = np.asarray(jax.jacfwd(lambda t: apply(unravel(t), jnp.asarray(x)).reshape(len(x), -1))(flat))
+        return J
+
+    return np.einsum("icp,jkp->icjk", rows(A), rows(B))
+
+
+@pytest.mark.parametrize("outputs", ["full", "trace", "diagonal"])
+@pytest.mark.parametrize("c", [1, 2])
+def test_structure_equals_the_jacobian_product(x64, c, outputs):
+    network, params = build(c)
+    for B in (None, jnp.asarray(Z)):
+        whole = numpy_oracle(network, params, X, X if B is None else Z)
+        expected = {
+            "full": whole if c > 1 else whole[:, 0, :, 0],
+            "trace": np.einsum("icjc->ij", whole),
+            "diagonal": np.einsum("icjc->ijc", whole) if c > 1 else whole[:, 0, :, 0],
+        }[outputs]
+        for apply in (network, lambda p, x: network(p, x)):  # by layers, then by rows of the Jacobian
+            found = tangent_kernel(apply, params, jnp.asarray(X), B, outputs=outputs)
+            # sums of about 100 products through 4 layers: a few hundred units of rounding of the largest entry
+            np.testing.assert_allclose(found, expected, rtol=0, atol=300 * EPS * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("parametrisation", PARAMETRISATIONS)
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_layers_one_by_one_for_every_activation_and_parametrisation(x64, name, parametrisation):
+    network, params = build(1, 2, name, parametrisation, 0.0)
+    by_layers = layer_tangent_kernels(network, params, jnp.asarray(X), rates=network.rates)
+    by_rows = layer_tangent_kernels(lambda p, x: network(p, x), params, jnp.asarray(X), rates=network.rates)
+    assert len(by_layers) == len(by_rows) == 3
+    for a, b in zip(by_layers, by_rows):
+        assert a.shape == (N, N)
+        np.testing.assert_allclose(a, b, rtol=0, atol=300 * EPS * float(jnp.abs(b).max()))
+
+
+def test_two_layer_kernels_are_the_sums_of_l1(x64):
+    """K_1 = Σ a_j² σ'(w_j·x)σ'(w_j·z)⟨x,z⟩, K_2 = Σ σ(w_j·x)σ(w_j·z) [L1] in NumPy."""
+    network = Network(MLP(1, "relu", 1.0, 0.0, width=6, scale_input=False), D, "standard")
+    params = network.init(jax.random.key(3))
+    W, a = np.asarray(params[0].weight), np.asarray(params[1].weight)[0]
+    pre, pre_z = X @ W.T, Z @ W.T
+    K1 = ((pre > 0) * a**2) @ (pre_z > 0).T * (X @ Z.T)
+    K2 = np.maximum(pre, 0) @ np.maximum(pre_z, 0).T
+    weights_only = tuple(layer._replace(weight=1.0, bias=0.0) for layer in params)
+    found = layer_tangent_kernels(network, params, jnp.asarray(X), jnp.asarray(Z), rates=weights_only)
+    np.testing.assert_allclose(found[0], K1, rtol=0, atol=50 * EPS * np.abs(K1).max())
+    np.testing.assert_allclose(found[1], K2, rtol=0, atol=50 * EPS * np.abs(K2).max())
+
+
+def test_memory_in_blocks_changes_nothing(x64, monkeypatch):
+    """A budget of two Jacobian rows forces blocks; values agree to rounding (sums in another order)."""
+    network, params = build(2)
+
+    def free(p, x):
+        return network(p, x)
+
+    for outputs in ("full", "trace", "diagonal"):
+        whole = layer_tangent_kernels(free, params, jnp.asarray(X), jnp.asarray(Z), outputs=outputs)
+        with monkeypatch.context() as patch:
+            patch.setenv("UNLAZY_MEMORY", str(2 * 3 * 2 * sum(leaf.nbytes for leaf in jax.tree.leaves(params))))
+            blocks = layer_tangent_kernels(free, params, jnp.asarray(X), jnp.asarray(Z), outputs=outputs)
+        for a, b in zip(whole, blocks):
+            np.testing.assert_allclose(a, b, rtol=0, atol=100 * EPS * float(jnp.abs(a).max()))
+
+
+@pytest.mark.parametrize("c", [1, 2])
+def test_product_without_the_matrix(x64, c):
+    network, params = build(c)
+    K = tangent_kernel(network, params, jnp.asarray(X), jnp.asarray(Z), rates=network.rates)
+    V = jax.random.normal(jax.random.key(4), (M,) if c == 1 else (M, c))
+    found = tangent_product(network, params, jnp.asarray(X), V, jnp.asarray(Z), rates=network.rates)
+    expected = K @ V if c == 1 else jnp.einsum("icjk,jk->ic", K, V)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=500 * EPS * float(jnp.abs(expected).max() + 1))
+
+
+def test_any_function_of_parameters_and_inputs(x64):
+    """A function with parameters in a dictionary: linear in θ, so its kernel is known."""
+
+    def apply(params, x):
+        return params["slope"] * x[:, 0] + params["square"] * x[:, 1] ** 2
+
+    params = {"slope": jnp.array(2.0), "square": jnp.array(-1.0)}
+    parts = layer_tangent_kernels(apply, params, jnp.asarray(X))
+    np.testing.assert_allclose(parts[0], np.outer(X[:, 0], X[:, 0]), atol=10 * EPS)
+    np.testing.assert_allclose(parts[1], np.outer(X[:, 1] ** 2, X[:, 1] ** 2), atol=50 * EPS)
+    first = tangent_kernel(apply, params, jnp.asarray(X), rates=only_layers(params, [0]))
+    np.testing.assert_allclose(first, parts[0], atol=10 * EPS)
+
+
+def test_only_the_head_is_random_features(x64):
+    """Rates zero below the head leave K_2 = φ(x)·φ(z)/w + σ_b² [K4]."""
+    network, params = build(1, depth=2)
+    head = tangent_kernel(network, params, jnp.asarray(X), rates=only_layers(params, [-1]))
+    H = network.hidden(params, jnp.asarray(X))
+    expected = 1.5**2 * (1.3**2 * H @ H.T / 6 + 0.4**2)
+    np.testing.assert_allclose(head, expected, atol=100 * EPS)
+    with pytest.raises(ValueError, match=r"0 … 2"):
+        only_layers(params, [3])
+    with pytest.raises(ValueError, match="did you mean 'diagonal'"):
+        tangent_kernel(network, params, jnp.asarray(X), outputs="diag")
+
+
+def test_float32_agrees_with_float64(x64):
+    """float32 inputs: rounding 6e-8 of sums of positive size, through 4 layers."""
+    network, params = build(1)
+    exact = tangent_kernel(network, params, jnp.asarray(X))
+    single = jax.tree.map(lambda p: p.astype(jnp.float32), params)
+    found = tangent_kernel(network, single, jnp.asarray(X, jnp.float32))
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, exact, rtol=0, atol=100 * np.finfo(np.float32).eps * float(exact.max()))
