@@ -1,1 +1,271 @@
-"""The command line."""
+"""The command line: theorems confronted with measurements, one command away."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from unlazy.core.claims import Claim
+    from unlazy.core.experiment import Config, Experiment, Records
+
+app = typer.Typer(
+    name="unlazy", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    help="Kernels, infinitely wide networks and the feature learning beyond them: theory against measurement.",
+)  # fmt: skip
+
+Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]... | all", help="Experiments, or all of them.")]
+Full = Annotated[bool, typer.Option("--full", help="The full configuration instead of the quick one.")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE[,VALUE]", help="Other values of a setting.")]
+Seeds = Annotated[int | None, typer.Option(help="How many seeds a point.")]
+Jobs = Annotated[int | None, typer.Option(help="How many workers (default: one a core).")]
+Where = Annotated[str, typer.Option("--engine", help="local, dask or inline.")]
+Address = Annotated[str | None, typer.Option(help="A dask scheduler, as tcp://host:port.")]
+Folder = Annotated[Path, typer.Option("--store", help="Where finished trials are kept.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 when a claim does not hold.")]
+
+_RESULTS = Path("results")
+
+
+@app.command()
+def demo(jobs: Jobs = None, store: Folder = _RESULTS) -> None:
+    """Run the quick experiments that tell the story; print their claims and write one page."""
+    with _plainly():
+        from unlazy import lab
+
+        chosen = [e for e in lab.all_experiments() if e.demo]
+        if not chosen:
+            raise ValueError("no experiment is part of the demo")
+        results = _run([(e, e.quick) for e in chosen], store, "local", jobs, None)
+        wrong = _print_claims(results)
+        _write_report(results, store)
+        raise typer.Exit(1 if wrong.broken or _failed(results) else 0)
+
+
+@app.command(name="list")
+def list_experiments() -> None:
+    """Every experiment, its source and its question."""
+    with _plainly():
+        from rich.console import Console
+        from rich.table import Table
+
+        from unlazy import lab
+
+        table = Table("name", "source", "tags", "question", box=None, pad_edge=False)
+        for e in lab.all_experiments():
+            table.add_row(f"[bold]{e.name}[/bold]", e.source, " ".join(e.tags), e.question)
+        Console().print(table)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    failures: Annotated[bool, typer.Option("--failures", help="Tracebacks of stored trials that failed.")] = False,
+    store: Folder = _RESULTS,
+) -> None:
+    """One experiment: question, prediction, protocol, verdict rule, source and settings."""
+    with _plainly():
+        from unlazy import lab
+
+        experiment = lab.find(name)
+        if failures:
+            with lab.Store(store, create=False) as kept:
+                for failure in kept.everything(experiment).failed:
+                    typer.echo(f"{failure.params}, seed {failure.seed}\n{failure.traceback}")
+        else:
+            _describe(experiment)
+
+
+@app.command()
+def run(
+    names: Names = None, full: Full = False, change: Set = None, seeds: Seeds = None, jobs: Jobs = None,
+    engine: Where = "local", address: Address = None, store: Folder = _RESULTS, strict: Strict = False,
+) -> None:  # fmt: skip
+    """Run experiments and print their claims; what is stored already is not run again."""
+    with _plainly():
+        chosen = _chosen(names, full, change, seeds)
+        results = _run(chosen, store, engine, jobs, address)
+        wrong = _print_claims(results)
+        raise typer.Exit(1 if wrong.broken or _failed(results) or (strict and wrong.refuted) else 0)
+
+
+@app.command()
+def report(
+    names: Names = None, full: Full = False, change: Set = None, seeds: Seeds = None, store: Folder = _RESULTS,
+    strict: Strict = False,
+) -> None:  # fmt: skip
+    """Figures, claims and one page from what is stored; nothing is run."""
+    with _plainly():
+        from unlazy import lab
+
+        results = []
+        with lab.Store(store, create=False) as kept:
+            for experiment, config in _chosen(names or ["all"], full, change, seeds):
+                records, size = kept.records(experiment, config.points(), config.seeds), config.size
+                if 0 < len(records) < size:
+                    _say(f"note: {experiment.name}: {len(records)} of {size} trials are stored")
+                results += [(experiment, records)] if len(records) else []
+        if not results:
+            raise ValueError(f"nothing of this is stored in {store}; run it first: unlazy run")
+        wrong = _print_claims(results)
+        _write_report(results, store)
+        raise typer.Exit(1 if wrong.broken or (strict and wrong.refuted) else 0)
+
+
+@app.command()
+def export(
+    names: Names = None, kind: Annotated[str, typer.Option("--format", help="csv or parquet.")] = "csv",
+    out: Annotated[Path | None, typer.Option(help="The folder to write to (default: STORE/export).")] = None,
+    store: Folder = _RESULTS,
+) -> None:  # fmt: skip
+    """Every stored trial of the named experiments, one table each."""
+    with _plainly():
+        from unlazy import lab
+        from unlazy.report.export import export as write
+
+        if kind not in ("csv", "parquet"):
+            raise ValueError(f"--format must be csv or parquet, got {kind!r}")
+        folder = out or store / "export"
+        with lab.Store(store, create=False) as kept:
+            tables = [(e, kept.everything(e)) for e in _experiments(names or ["all"])]
+        tables = [(e, records) for e, records in tables if len(records)]
+        if not tables:
+            raise ValueError(f"nothing of this is stored in {store}; run it first: unlazy run")
+        folder.mkdir(parents=True, exist_ok=True)
+        for experiment, records in tables:
+            path = folder / f"{experiment.name}.{kind}"
+            write(records, path)
+            typer.echo(f"{path}: {len(records)} trials")
+
+
+def main() -> None:
+    """The `unlazy` command."""
+    app()
+
+
+class _Wrong:
+    """What the claims table has that is not as it should be."""
+
+    refuted = False
+    broken = False
+
+
+def _experiments(names: list[str] | None) -> "list[Experiment]":
+    from unlazy import lab
+
+    if not names:
+        raise ValueError("name one or more experiments (unlazy list shows them), or all")
+    return lab.all_experiments() if names == ["all"] else [lab.find(name) for name in dict.fromkeys(names)]
+
+
+def _chosen(
+    names: list[str] | None, full: bool, change: list[str] | None, seeds: int | None
+) -> "list[tuple[Experiment, Config]]":
+    """Experiments with their configurations; every bad value is found here, before anything runs."""
+    from unlazy.lab.settings import choose, parse_changes
+
+    changes = parse_changes(change or [])
+    return [(e, choose(e, "full" if full else "quick", seeds, changes)) for e in _experiments(names)]
+
+
+def _run(
+    chosen: "list[tuple[Experiment, Config]]", store: Path, engine: str, jobs: int | None, address: str | None
+) -> "list[tuple[Experiment, Records]]":
+    """One set of workers for all of them."""
+    from unlazy import lab
+
+    workers = lab.open_engine(engine, jobs, address)
+    try:
+        return [(e, lab.run(e, c, store=store, engine=workers)) for e, c in chosen]
+    finally:
+        workers.close()
+
+
+def _failed(results: "list[tuple[Experiment, Records]]") -> bool:
+    for experiment, records in results:
+        if records.failed:
+            _say(f"unlazy show {experiment.name} --failures prints the tracebacks")
+    return any(records.failed for _, records in results)
+
+
+def _print_claims(results: "list[tuple[Experiment, Records]]") -> _Wrong:
+    from unlazy.report.table import print_claims
+
+    wrong, rows = _Wrong(), []
+    for experiment, records in results:
+        claims: list[Claim] = []
+        try:
+            claims = experiment.claims(records) if len(records) else []
+        except Exception as error:  # too few records, say: the others still have something to tell
+            _say(f"note: the claims of {experiment.name} could not be computed: {type(error).__name__}: {error}")
+            wrong.broken = True
+        rows.append((experiment, claims))
+        wrong.refuted |= any(claim.verdict == "does not hold" for claim in claims)
+    print_claims(rows)
+    return wrong
+
+
+def _write_report(results: "list[tuple[Experiment, Records]]", store: Path) -> None:
+    from unlazy import lab
+    from unlazy.report.page import write_report
+
+    with lab.Store(store, create=False) as kept:
+        places = dict.fromkeys(str(place) for e, _ in results for place in kept.environments(e))
+    typer.echo(f"The page: {write_report(results, store, 'Ran with ' + '; '.join(places) + '.')}")
+
+
+def _describe(experiment: "Experiment") -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for word in ("question", "prediction", "protocol", "verdict", "caveats"):
+        if getattr(experiment, word):
+            table.add_row(Text(word, "bold"), Text(" ".join(getattr(experiment, word).split())))
+    table.add_row(Text("source", "bold"), Text(f"{experiment.source} [{', '.join(experiment.tags)}]"))
+    for word, config in (("quick", experiment.quick), ("full", experiment.full)):
+        settings = [dict(config.fixed), *map(dict, config.grids)]
+        lines = [f"{k} = {v if not isinstance(v, list | tuple) else ', '.join(map(str, v))}"
+                 for part in settings for k, v in part.items()]  # fmt: skip
+        count = f"{len(config.points())} points × {config.seeds} seeds"
+        table.add_row(Text(word, "bold"), Text("\n".join([count, *lines])))
+    console = Console()
+    console.print(Text(experiment.name, "bold"))
+    console.print(table)
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """Failures and warnings in one sentence; the exit code says which: 2 could not run, 130 interrupted."""
+    from unlazy.core.errors import UnlazyError, UnlazyWarning
+
+    usual = warnings.showwarning
+
+    def one_line(message, category, *rest, **more):  # type: ignore[no-untyped-def]
+        if issubclass(category, UnlazyWarning):
+            _say(f"note: {message}")
+        else:
+            usual(message, category, *rest, **more)
+
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = one_line
+            yield
+    except (UnlazyError, ValueError) as error:
+        _say(f"unlazy: {' '.join(str(error).split())}")
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt as error:
+        _say(f"unlazy: {error or 'stopped'}")
+        raise typer.Exit(130) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from unlazy import lab
 from unlazy.core.claims import at_least
 from unlazy.core.experiment import Experiment, Records, config
 
@@ -25,8 +26,31 @@ def mean_trial(params, key):
     return {"value": value, "first": x[:3], "product": jnp.sum(matrix @ matrix), "n": params["n"]}
 
 
-def claims(records: Records):
+def plain_trial(params, key):
+    """Not traceable: sleeps, keeps a log, fails at n = 2 when told so."""
+    from threadpoolctl import threadpool_info
+
+    time.sleep(params["pause"])
+    draw = np.asarray(jax.random.normal(key, (4,)))
+    if os.environ.get("TOY_FAILS") and params["n"] == 2 and draw[0] < np.inf:
+        raise RuntimeError("this one fails")
+    if "TOY_LOG" in os.environ:
+        with open(os.environ["TOY_LOG"], "a") as log:
+            log.write(f"{os.getpid()}\n")
+    threads = max((pool["num_threads"] for pool in threadpool_info()), default=1)
+    return {"value": float(draw.sum() * params["n"]), "draw": draw, "nan": float("nan"), "threads": threads}
+
+
+def broken_trial(params, key):
+    raise RuntimeError("never works")
+
+
+def holds(records: Records):
     return [at_least("records exist", "T1", len(records), 1)]
+
+
+def refuted(records: Records):
+    return [at_least("there are a million records", "T1", len(records), 10**6)]
 
 
 def figure(records: Records):
@@ -37,31 +61,33 @@ def figure(records: Records):
     return shown
 
 
-def make(name, trial, quick, full=None, claims=claims, **options):
+def make(name, trial, quick, claims=holds, **options):
     words = dict.fromkeys(("question", "prediction", "protocol", "verdict"), "a toy for the tests")
     return Experiment(
-        name, "general", ("T1",), **words, trial=trial, claims=claims, figure=figure, quick=quick, full=full or quick,
-        **options,
-    )  # fmt: skip
+        name, "general", ("T1",), **words, trial=trial, claims=claims, figure=figure, quick=quick, full=quick, **options
+    )
 
 
-means = make(
-    "toy_means",
-    mean_trial,
-    config({"n": [5, 7, 9, 16], "method": ["mean", "absolute"]}, seeds=6, scale=2.0),
-    traced=("scale",),
-    padded=("n",),
-)
-
-
-def plain_trial(params, key):
-    """Not traceable: sleeps, branches on its value, and refuses one seed when told so."""
-    time.sleep(params["pause"])
-    draw = np.asarray(jax.random.normal(key, (4,)))
-    if os.environ.get("TOY_FAILS") and params["n"] == 2 and draw[0] < np.inf:
-        raise RuntimeError("this one fails")
-    return {"value": float(draw.sum() * params["n"]), "draw": draw, "nothing": float("nan"), "word": "ok"}
-
-
+_grid = config({"n": [5, 7, 9, 16], "method": ["mean", "absolute"]}, seeds=6, scale=2.0)
+means = make("toy_means", mean_trial, _grid, traced=("scale",), padded=("n",))
 plain = make("toy_plain", plain_trial, config({"n": [1, 2, 3]}, seeds=4, pause=0.0), vectorised=False)
-many = make("toy_many", plain_trial, config({"n": list(range(1, 41))}, seeds=10, pause=0.008), vectorised=False)
+wrong = make("toy_wrong", plain_trial, config({"n": [1]}, seeds=1, pause=0.0), refuted, vectorised=False)
+broken = make("toy_broken", broken_trial, config({"n": [1]}, seeds=3))
+many = make("toy_many", plain_trial, config({"n": list(range(1, 41))}, seeds=10, pause=0.006), vectorised=False)
+
+
+def run_many(store):
+    lab.run(many, store=store, engine="inline", progress=False)
+
+
+def same(a: Records, b: Records) -> bool:
+    """The same trials with the same numbers, bit for bit; the seconds may differ."""
+    return [(r.params, r.seed) for r in a] == [(r.params, r.seed) for r in b] and all(
+        x.measures.keys() == y.measures.keys() and all(_equal(x.measures[k], y.measures[k]) for k in x.measures)
+        for x, y in zip(a, b)
+    )
+
+
+def _equal(a, b) -> bool:
+    a, b = np.asarray(a), np.asarray(b)
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()

@@ -101,6 +101,11 @@ class Config:
         ]
         return [p for i, p in enumerate(rows) if p not in rows[:i]]
 
+    @property
+    def size(self) -> int:
+        """How many trials that is."""
+        return len(self.points()) * self.seeds
+
     def names(self) -> set[str]:
         return set(self.fixed) | {name for grid in self.grids for name in grid}
 

@@ -8,7 +8,7 @@ alone and is for debugging.
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from unlazy.core.errors import UnlazyError, check_positive_integer, nearest
 from unlazy.lab.sweep import Chunk, Outcome
@@ -16,6 +16,7 @@ from unlazy.lab.sweep import Chunk, Outcome
 ENGINES = ("local", "dask", "inline")
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Runs chunks."""
 

@@ -68,10 +68,10 @@ def load(
 
 def _how_to_resume(kept: Store, experiment: Experiment, config: Config, store: str | Path | None) -> str:
     count = len(kept.records(experiment, config.points(), config.seeds))
-    total = len(config.points()) * config.seeds
+    done = f"{count} of {config.size} trials of {experiment.name}"
     if store is None:
-        return f"stopped after {count} of {total} trials of {experiment.name}; nothing was kept (store=None)"
-    return f"stopped: {count} of {total} trials of {experiment.name} are in {store}; the same command goes on from there"
+        return f"stopped after {done}; nothing was kept (store=None)"
+    return f"stopped: {done} are in {store}; the same command goes on from there"
 
 
 @contextmanager
@@ -93,15 +93,16 @@ def _progress(experiment: Experiment, chunks: list, wanted: bool) -> Iterator[Ca
     if not wanted:
         yield lambda outcome: None
         return
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     failed = 0
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("[red]{task.fields[failed]}"),
-        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+        rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(),
+        rich.TextColumn("[red]{task.fields[failed]}"), rich.TimeElapsedColumn(), rich.TextColumn("left"),
+        rich.TimeRemainingColumn(),
     )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with rich.Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(experiment.name, total=sum(len(c.wanted) for c in chunks), failed="")
 
         def show(outcome: Outcome) -> None:

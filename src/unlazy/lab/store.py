@@ -1,5 +1,6 @@
 """One SQLite file of finished trials (WAL): written chunk by chunk, safe against being killed, never overwritten."""
 
+import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import Self
 
 from unlazy.core.errors import UnlazyError
 from unlazy.core.experiment import Experiment, Failure, Params, Record, Records
-from unlazy.lab.sweep import Outcome
+from unlazy.lab.sweep import Environment, Outcome
 from unlazy.lab.values import canonical, pack, unpack
 
 SCHEMA = 1
@@ -97,14 +98,21 @@ class Store:
                         failed.append(Failure(params, seed, traceback))
         return Records(done, failed)
 
-    def points(self, experiment: Experiment) -> list[str]:
-        """Canonical parameters of every point with a finished trial, in the order they first finished."""
+    def everything(self, experiment: Experiment) -> Records:
+        """All that is stored of this version of an experiment, whatever configuration asked for it."""
+        query = "SELECT DISTINCT params FROM trial WHERE experiment = ? AND version = ? ORDER BY params"
+        with self._sentence("read"):
+            points = [json.loads(p) for (p,) in self._db.execute(query, (experiment.name, experiment.version))]
+        return self.records(experiment, points, seeds=2**62)
+
+    def environments(self, experiment: Experiment) -> list[Environment]:
+        """Where the stored trials of an experiment ran."""
         query = (
-            "SELECT params FROM trial WHERE experiment = ? AND version = ? AND status = 'done' "
-            "GROUP BY params ORDER BY min(rowid)"
+            "SELECT DISTINCT unlazy, jax, python, device, git_commit FROM trial JOIN environment ON environment = id "
+            "WHERE experiment = ? AND version = ? ORDER BY id"
         )
         with self._sentence("read"):
-            return [row[0] for row in self._db.execute(query, (experiment.name, experiment.version))]
+            return [Environment(*row) for row in self._db.execute(query, (experiment.name, experiment.version))]
 
     def _connect(self, create: bool) -> sqlite3.Connection:
         if self.folder is None:

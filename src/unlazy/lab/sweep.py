@@ -45,6 +45,10 @@ class Environment:
     device: str
     git_commit: str
 
+    def __str__(self) -> str:
+        commit = f", commit {self.git_commit[:12]}{'+' * self.git_commit.endswith('+')}" if self.git_commit else ""
+        return f"unlazy {self.unlazy}, JAX {self.jax}, Python {self.python} on {self.device}{commit}"
+
 
 @dataclass(frozen=True)
 class Outcome:

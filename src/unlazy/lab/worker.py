@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 import unlazy
-from unlazy.core.experiment import Experiment, Params, padded_size
+from unlazy.core.experiment import Experiment, Params
 from unlazy.core.precision import precision
 from unlazy.lab.sweep import Chunk, Environment, Outcome, Trial
 from unlazy.lab.values import check_measures, tidy

@@ -1,0 +1,140 @@
+"""One worker, two workers, a dask cluster: the same records; one thread each; no worker outlives its parent."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import lab_toys
+import pytest
+
+from unlazy import lab
+from unlazy.core.errors import UnlazyError
+from unlazy.core.experiment import config
+from unlazy.lab.engines import _Queue
+from unlazy.lab.sweep import plan
+
+
+@pytest.fixture(scope="module")
+def one_worker():
+    return lab.run(lab_toys.means, engine="local", jobs=1, store=None, progress=False)
+
+
+def test_two_workers_give_the_records_of_one(one_worker):
+    two = lab.run("lab_toys:means", engine="local", jobs=2, store=None, progress=False)
+    assert len(two) == 48 and lab_toys.same(one_worker, two)
+
+
+@pytest.mark.slow
+def test_a_dask_cluster_gives_the_records_of_one_worker(one_worker):
+    assert lab_toys.same(one_worker, lab.run("lab_toys:means", engine="dask", jobs=2, store=None, progress=False))
+
+
+@pytest.mark.slow
+def test_a_dask_scheduler_at_an_address(one_worker):
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        address = cluster.scheduler_address
+        records = lab.run(lab_toys.means, engine="dask", address=address, store=None, progress=False)
+    assert lab_toys.same(one_worker, records)
+
+
+def test_workers_are_processes_with_one_thread(tmp_path, monkeypatch):
+    """Also for one job; and an experiment defined on the spot reaches them."""
+    monkeypatch.setenv("TOY_LOG", str(tmp_path / "log"))
+
+    def trial(params, key):
+        flags = os.environ["XLA_FLAGS"]
+        return lab_toys.plain_trial(params, key) | {"flag": "--xla_cpu_multi_thread_eigen=false" in flags}
+
+    here = lab_toys.make("toy_here", trial, config({"n": [1]}, seeds=2, pause=0.0), vectorised=False)
+    records = lab.run(here, engine="local", jobs=1, store=None, progress=False)
+    assert records.measure("threads").tolist() == [1, 1] and records.measure("flag").all()
+    assert str(os.getpid()) not in (tmp_path / "log").read_text().split()
+
+
+def test_a_worker_keeps_its_group_while_it_lasts():
+    chunks = plan(lab_toys.means, lab_toys.means.quick.points(), 6, set())
+    queue = _Queue(chunks)
+    first, second = queue.take(""), queue.take("")
+    assert first.group != second.group  # two idle workers: two groups
+    for _ in range(3):  # a group has 2 points × 2 blocks
+        queue.release(first.group)
+        assert queue.take(first.group).group == first.group
+    assert queue.take(first.group).group not in (first.group, second.group)
+
+
+def test_a_dead_worker_is_one_sentence_and_nothing_is_lost(tmp_path):
+    def trial(params, key):
+        if params["n"] == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"value": 1.0}
+
+    mortal = lab_toys.make("toy_mortal", trial, config({"n": [1, 2, 3]}, seeds=1), vectorised=False)
+    with pytest.raises(UnlazyError, match="a worker process died"):
+        lab.run(mortal, engine="local", jobs=1, store=tmp_path, progress=False)
+    assert [r.params["n"] for r in lab.load(mortal, store=tmp_path)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"engine": "dusk"}, "no engine 'dusk'; did you mean 'dask'"),
+        ({"jobs": 0}, "jobs must be a positive whole number, got 0"),
+        ({"address": "tcp://nowhere:1"}, "an address belongs to the dask engine"),
+    ],
+)
+def test_bad_engines_are_refused(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        lab.run(lab_toys.plain, store=None, progress=False, **options)
+
+
+def _gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def _start_many(tmp_path, pause: str = "0.2") -> subprocess.Popen:
+    """`unlazy run` on two workers, returned once it has finished its first trials."""
+    log = tmp_path / "log"
+    log.unlink(missing_ok=True)
+    environment = os.environ | {"TOY_LOG": str(log), "PYTHONPATH": str(Path(__file__).parent)}
+    command = ["run", "lab_toys:many", "--set", f"pause={pause}", "--jobs", "2", "--store", str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "unlazy.cli", *command], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    while not log.exists() or len(log.read_text().splitlines()) < 4:
+        assert process.poll() is None
+        time.sleep(0.05)
+    return process
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at /proc")
+def test_workers_leave_with_a_killed_parent(tmp_path):
+    process = _start_many(tmp_path)
+    workers = {int(pid) for pid in (tmp_path / "log").read_text().split()}
+    process.kill()
+    process.communicate()
+    for _ in range(300):
+        if all(map(_gone, workers)):
+            break
+        time.sleep(0.1)
+    assert all(map(_gone, workers))
+    assert len(lab.load(lab_toys.many, change={"pause": 0.2}, store=tmp_path)) >= 1
+
+
+def test_interrupt_says_how_to_go_on(tmp_path):
+    process = _start_many(tmp_path)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    last = said.strip().splitlines()[-1]
+    stored = len(lab.load(lab_toys.many, change={"pause": 0.2}, store=tmp_path))
+    assert last.startswith(f"unlazy: stopped: {stored} of 400 trials of toy_many are in")
+    assert last.endswith("the same command goes on from there")
