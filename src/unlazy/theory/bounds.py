@@ -58,7 +58,7 @@ def query_tolerance(d: int, *, degree: int, queries: float) -> float:
 
 
 def query_samples(d: int, *, degree: int) -> float:
-    """n ≈ d^{p/2} [D7]: Theorem 2 read with tolerance 1/√n and without its logarithms. A heuristic, as the source says."""
+    """n ≈ d^{p/2} [D7]: Theorem 2 read with tolerance 1/√n, without logarithms. The source calls it a heuristic."""
     return float(d) ** (degree / 2)
 
 

@@ -70,9 +70,7 @@ def population_gradient_terms(
     return jnp.stack(terms)
 
 
-def hessian_term(
-    H: Float[Array, "d d"], W: Float[Array, "w d"], heads: Float[Array, " w"]
-) -> Float[Array, "w d"]:
+def hessian_term(H: Float[Array, "d d"], W: Float[Array, "w d"], heads: Float[Array, " w"]) -> Float[Array, "w d"]:
     """The leading term of Lemma 1 [D5]: -2 a_j H w_j/√(2π), with w_j as drawn."""
     return -2 * heads[:, None] * (W @ H) / math.sqrt(2 * math.pi)
 
