@@ -3,7 +3,6 @@
 import abc
 
 import equinox as eqx
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.kernels import evaluate

@@ -63,8 +63,8 @@ class Matern(RadialKernel):
         # s² comes from the distance, so that its gradient at x = z is the true one and not that of the root
         square = distance * (2 * self.smoothness / self.bandwidth**2)
         s = safe_sqrt(square)
-        shape = {0.5: 1.0, 1.5: 1 + s, 2.5: 1 + s + square / 3}[self.smoothness]
-        return shape * jnp.exp(-s)
+        polynomial = {0.5: jnp.ones_like(s), 1.5: 1 + s, 2.5: 1 + s + square / 3}[self.smoothness]
+        return polynomial * jnp.exp(-s)
 
 
 class RationalQuadratic(RadialKernel):

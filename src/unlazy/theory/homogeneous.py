@@ -5,8 +5,8 @@ h = sin θ - θ cos θ, gain g = (1 + slope²)/2 and kink w = (1 - slope)²/(1 +
 
     E φ(a)φ(b) = g |a||b| (1 - u + w h/π),   E φ'(a)φ'(b) = g (1 - w θ/π),   |a| = √q11, |b| = √q22.
 
-Near the diagonal 1 - cos θ', not cos θ', is what the next layer needs: with unit vectors (α, β) = (√(σ_w² g) |a|, σ_b)/|a'|
-of each point,  u' = α1 α2 (u - w h/π) + ½((α1 - α2)² + (β1 - β2)²),  a sum of positive terms.
+Near the diagonal 1 - cos θ', not cos θ', is what the next layer needs. With the unit vectors
+(α, β) = (√(σ_w² g) |a|, σ_b)/|a'| of each point,  u' = α1 α2 (u - w h/π) + ½((α1 - α2)² + (β1 - β2)²): positive terms.
 """
 
 import functools

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.core.architecture import MLP
-from unlazy.theory import homogeneous
+from unlazy.theory import duals, homogeneous, numeric_duals
 from unlazy.theory.homogeneous import LayerTerm, slope_below_zero
 
 Pair = tuple[Float[Array, "*s"], Float[Array, "*s"]]
@@ -18,7 +18,7 @@ Pair = tuple[Float[Array, "*s"], Float[Array, "*s"]]
 
 def nngp(xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None = None) -> Float[Array, "*s"]:
     """Covariance Σ of the output of an infinitely wide network at its random start [K7]."""
-    return nngp_and_tangent(xz, xx, zz, network, (1.0,) * (network.depth + 1), half_chord=half_chord)[0]
+    return nngp_and_tangent(xz, xx, zz, network, None, half_chord=half_chord)[0]
 
 
 def ntk(xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None = None) -> Float[Array, "*s"]:
@@ -32,26 +32,29 @@ def nngp_and_ntk(xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Arra
 
 
 def nngp_and_tangent(
-    xz: Array, xx: Array, zz: Array, network: MLP, weights: tuple, bias_weights: tuple | None = None,
+    xz: Array, xx: Array, zz: Array, network: MLP, weights: tuple | None, bias_weights: tuple | None = None,
     half_chord: Array | None = None,
 ) -> Pair:  # fmt: skip
     """Σ, and Σ_l α_l K_l [L1, L2] with the weights of matrix l counted α_l times and its biases `bias_weights[l]`.
 
     `half_chord` is ½‖x/|x| - z/|z|‖² where the caller knows it better than ⟨x,z⟩ does (from differences of inputs).
+    With `weights` None only Σ is meant, and the second is 0: activations without a derivative then pass.
     """
     check(network)
     slope = slope_below_zero(network.activation)
     plain = slope is not None and not network.biases and not network.skips
     if plain and jnp.result_type(xz) != jnp.float64 and slope is not None:
         u = homogeneous.cosine_gap(xz, xx, zz) if half_chord is None else half_chord
-        fast = homogeneous.by_angle_polynomial(u, xx, zz, network, slope, weights)
+        fast = homogeneous.by_angle_polynomial(u, xx, zz, network, slope, weights or (0.0,) * (network.depth + 1))
         if fast is not None:
             return fast
-    terms = layer_terms(xz, xx, zz, network, half_chord)
-    tangent = jnp.zeros(())
-    for term, a, b in zip(terms, weights, weights if bias_weights is None else bias_weights):
-        tangent = a * term.weights + b * term.bias + tangent * term.slope
-    return terms[-1].weights + terms[-1].bias, tangent
+    terms = layer_terms(xz, xx, zz, network, half_chord, tangent=weights is not None)
+    sigma = terms[-1].weights + terms[-1].bias
+    tangent = jnp.zeros_like(sigma)
+    if weights is not None:
+        for term, a, b in zip(terms, weights, weights if bias_weights is None else bias_weights):
+            tangent = a * term.weights + b * term.bias + tangent * term.slope
+    return sigma, tangent
 
 
 def layer_kernels(
@@ -65,12 +68,45 @@ def layer_kernels(
     return kernels
 
 
-def layer_terms(xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None = None) -> list[LayerTerm]:
+def layer_terms(
+    xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None = None, tangent: bool = True
+) -> list[LayerTerm]:
     """What each weight matrix adds to Σ^l, and the factor with which Θ^{l-1} passes through layer l."""
     slope = slope_below_zero(network.activation)
     if slope is not None:
         return homogeneous.layer_terms(xz, xx, zz, network, slope, half_chord)
-    raise NotImplementedError(network.activation.name)
+    phi = network.activation
+    sw2, sb2 = network.sigma_w[0] ** 2, network.sigma_b[0] ** 2
+    q12, q11, q22 = sw2 * xz + sb2, sw2 * xx + sb2, sw2 * zz + sb2
+    terms = [LayerTerm(sw2 * xz, sb2, 0.0)]
+    for l in range(1, network.depth + 1):
+        sw2, sb2 = network.sigma_w[l] ** 2, network.sigma_b[l] ** 2
+        skip2 = network.residual**2 if network.skips and l < network.depth else 0.0
+        passed = skip2 + sw2 * duals.dual_derivative(q12, q11, q22, phi) if tangent else 0.0
+        weights = sw2 * duals.dual(q12, q11, q22, phi)
+        terms.append(LayerTerm(weights, sb2, passed))
+        if l < network.depth:
+            q12 = skip2 * q12 + weights + sb2
+            q11, q22 = (skip2 * q + sw2 * duals.dual(q, q, q, phi) + sb2 for q in (q11, q22))
+    return terms
+
+
+def dual_error(network: MLP, xx: Float[Array, " k"]) -> Float[Array, " k"]:
+    """Largest relative error that the numerical duals of the network's activation make at any layer; 0 if closed.
+
+    `xx` are squared norms of inputs (after their scaling).
+    """
+    phi = network.activation
+    worst = jnp.zeros_like(xx)
+    if duals.has_closed_form(phi):
+        return worst
+    q = network.sigma_w[0] ** 2 * xx + network.sigma_b[0] ** 2
+    for l in range(1, network.depth + 1):
+        for derivative in (False, True):
+            worst = jnp.maximum(worst, numeric_duals.error_estimate(phi, jnp.sqrt(q), derivative))
+        skip2 = network.residual**2
+        q = skip2 * q + network.sigma_w[l] ** 2 * duals.dual(q, q, q, phi) + network.sigma_b[l] ** 2
+    return worst
 
 
 def check(network: MLP) -> None:
