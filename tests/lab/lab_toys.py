@@ -13,6 +13,8 @@ from unlazy.core.experiment import Experiment, Records, config
 
 traces: list[tuple] = []
 """One entry each time a trial is traced: what was static."""
+lived: list[dict] = []
+"""The plain trials of this process; those beyond TOY_LIMIT never end."""
 
 
 def mean_trial(params, key):
@@ -30,7 +32,8 @@ def plain_trial(params, key):
     """Not traceable: sleeps, keeps a log, fails at n = 2 when told so."""
     from threadpoolctl import threadpool_info
 
-    time.sleep(params["pause"])
+    lived.append(params)
+    time.sleep(600 if len(lived) > int(os.environ.get("TOY_LIMIT", 10**9)) else params["pause"])
     draw = np.asarray(jax.random.normal(key, (4,)))
     if os.environ.get("TOY_FAILS") and params["n"] == 2 and draw[0] < np.inf:
         raise RuntimeError("this one fails")
@@ -73,7 +76,7 @@ means = make("toy_means", mean_trial, _grid, traced=("scale",), padded=("n",))
 plain = make("toy_plain", plain_trial, config({"n": [1, 2, 3]}, seeds=4, pause=0.0), vectorised=False)
 wrong = make("toy_wrong", plain_trial, config({"n": [1]}, seeds=1, pause=0.0), refuted, vectorised=False)
 broken = make("toy_broken", broken_trial, config({"n": [1]}, seeds=3))
-many = make("toy_many", plain_trial, config({"n": list(range(1, 41))}, seeds=10, pause=0.006), vectorised=False)
+many = make("toy_many", plain_trial, config({"n": list(range(1, 41))}, seeds=10, pause=0.004), vectorised=False)
 
 
 def run_many(store):

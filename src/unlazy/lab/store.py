@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import astuple
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from unlazy.core.errors import UnlazyError
 from unlazy.core.experiment import Experiment, Failure, Params, Record, Records
@@ -52,10 +50,10 @@ class Store:
             self._db.close()
             raise
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Store":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -51,9 +51,8 @@ def run_chunk(chunk: Chunk) -> Outcome:
     with precision(chunk.experiment.precision), threadpool_limits(1):
         try:
             trials = run(chunk)
-        except Exception:
-            text = traceback.format_exc()
-            trials = [Trial(seed, None, float("nan"), text) for seed in chunk.wanted]
+        except Exception as error:
+            trials = [Trial(seed, None, float("nan"), _traceback(error)) for seed in chunk.wanted]
         return Outcome(chunk.params, tuple(trials), environment(), os.getpid(), chunk.group)
 
 
@@ -123,6 +122,13 @@ def _run_plainly(chunk: Chunk) -> list[Trial]:
 
 def _static(chunk: Chunk) -> Params:
     return dict(chunk.experiment.static_part(chunk.params))
+
+
+def _traceback(error: Exception) -> str:
+    """The traceback, its last line always the reason (JAX may add remarks after it)."""
+    text = "".join(traceback.format_exception(error)).rstrip()
+    reason = " ".join(traceback.format_exception_only(error)[0].split())
+    return text if text.splitlines()[-1] == reason else f"{text}\n{reason}"
 
 
 @cache

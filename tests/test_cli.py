@@ -1,0 +1,184 @@
+"""The command line: honest exit codes, one sentence for every bad input, a light start."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from unlazy import lab
+from unlazy.cli import app
+from unlazy.lab.store import FILE, SCHEMA
+
+TOYS = Path(__file__).parent / "lab"
+
+
+@pytest.fixture(autouse=True)
+def somewhere(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(TOYS)
+    monkeypatch.chdir(tmp_path)
+
+
+def unlazy(*arguments: str):
+    return CliRunner().invoke(app, arguments)
+
+
+def run(*arguments: str):
+    return unlazy("run", *arguments, "--engine", "inline")
+
+
+def sentence(result) -> str:
+    """The one line it said on standard error; nothing else, no traceback, exit code 2."""
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    (line,) = result.stderr.strip().splitlines()
+    assert line.startswith("unlazy: ")
+    return line
+
+
+def test_run_prints_claims_and_keeps_trials(tmp_path):
+    result = run("lab_toys:plain")
+    assert result.exit_code == 0, result.output
+    assert "records exist" in result.stdout
+    assert len(lab.load("lab_toys:plain", store=tmp_path / "results")) == 12
+
+
+def test_set_seeds_and_store(tmp_path):
+    result = run("lab_toys:plain", "--set", "n=5,6", "--seeds", "2", "--store", "here")
+    assert result.exit_code == 0, result.output
+    stored = lab.load("lab_toys:plain", seeds=2, change={"n": [5, 6]}, store="here")
+    assert [(r.params["n"], r.seed) for r in stored] == [(5, 0), (5, 1), (6, 0), (6, 1)]
+
+
+def test_strict_fails_when_a_claim_does():
+    assert run("lab_toys:wrong").exit_code == 0
+    assert run("lab_toys:wrong", "--strict").exit_code == 1
+    assert run("lab_toys:plain", "--strict").exit_code == 0
+
+
+def test_failed_trials_make_the_exit_code_say_so(monkeypatch):
+    monkeypatch.setenv("TOY_FAILS", "1")
+    result = run("lab_toys:plain")
+    assert result.exit_code == 1
+    assert "note: 4 trials of toy_plain failed (the first with RuntimeError: this one fails)" in result.stderr
+    shown = unlazy("show", "lab_toys:plain", "--failures")
+    assert shown.exit_code == 0 and shown.stdout.count("RuntimeError: this one fails") == 4
+
+
+def test_report_and_export_from_what_is_stored():
+    run("lab_toys:plain", "--seeds", "2")
+    result = unlazy("report", "lab_toys:plain")
+    assert result.exit_code == 0, result.output
+    assert "note: toy_plain: 6 of 12 trials are stored" in result.stderr
+    assert "toy_plain" in Path("results/report.html").read_text()
+    exported = unlazy("export", "lab_toys:plain")
+    assert exported.exit_code == 0, exported.output
+    assert len(Path("results/export/toy_plain.csv").read_text().splitlines()) == 7
+
+
+def test_demo_runs_and_writes_the_page(monkeypatch):
+    from dataclasses import replace
+
+    import lab_toys
+
+    monkeypatch.setattr(lab, "all_experiments", lambda: [replace(lab_toys.plain, demo=True), lab_toys.broken])
+    result = unlazy("demo", "--jobs", "1")
+    assert result.exit_code == 0, result.output
+    assert "records exist" in result.stdout and Path("results/report.html").exists()
+    assert "results/report.html" in result.stdout.replace("\n", "")
+
+
+def test_list_and_show():
+    assert unlazy("list").exit_code == 0
+    shown = unlazy("show", "lab_toys:means")
+    assert shown.exit_code == 0
+    for part in ("a toy for the tests", "T1", "8 points × 6 seeds", "n = 5, 7, 9, 16", "scale = 2.0"):
+        assert part in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("nothing_like_this",), "no experiment 'nothing_like_this'"),
+        ((), "name one or more experiments"),
+        (("lab_toys:plain", "--set", "n=-5"), "n must be at least 1, got -5"),
+        (("lab_toys:means", "--set", "n=0"), "n must be at least 1, got 0"),
+        (("lab_toys:plain", "--set", "m=5"), "toy_plain has no parameter 'm'"),
+        (("lab_toys:means", "--set", "method=mode"), "method cannot be 'mode'"),
+        (("lab_toys:plain", "--set", "n"), "--set takes name=value"),
+        (("lab_toys:plain", "--seeds", "0"), "seeds must be a positive whole number, got 0"),
+        (("lab_toys:plain", "--jobs", "-1"), "jobs must be a positive whole number, got -1"),
+        (("lab_toys:plain", "--address", "tcp://x:1"), "an address belongs to the dask engine"),
+        (("lab_toys:plain", "--store", "/dev/null/results"), "cannot open the store"),
+        (("lab_toys:plain", "--store", "/dev/full"), "cannot open the store"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, expected):
+    assert expected in sentence(run(*arguments))
+
+
+def test_an_unknown_engine_suggests_the_nearest():
+    assert "did you mean 'inline'" in sentence(unlazy("run", "lab_toys:plain", "--engine", "inlin"))
+
+
+def test_a_name_nearly_right_suggests_it(monkeypatch):
+    import lab_toys
+
+    monkeypatch.setattr("unlazy.lab.catalogue.all_experiments", lambda: [lab_toys.plain])
+    assert "did you mean 'toy_plain'" in sentence(run("toy_plian"))
+
+
+@pytest.mark.parametrize("command", ["report", "export"])
+def test_reading_an_empty_place_is_one_sentence(command):
+    assert "nothing is stored in nowhere" in sentence(unlazy(command, "--store", "nowhere"))
+
+
+def test_a_newer_store_is_one_sentence_and_untouched():
+    run("lab_toys:plain")
+    with sqlite3.connect(Path("results") / FILE) as db:
+        db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    db.close()
+    before = (Path("results") / FILE).read_bytes()
+    assert "written by a newer unlazy" in sentence(run("lab_toys:plain", "--seeds", "9"))
+    assert (Path("results") / FILE).read_bytes() == before
+
+
+def test_a_file_that_is_not_a_store_is_one_sentence():
+    Path("results").mkdir()
+    (Path("results") / FILE).write_text("not a database at all, just some text" * 30)
+    assert "not a database" in sentence(run("lab_toys:plain"))
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing():
+    """The kernel refuses to let any file grow beyond a limit, as a full disk does."""
+    run("lab_toys:plain", "--seeds", "1")
+    limited = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2**17, 2**17));"  # the log of 600 trials is larger
+        "from unlazy.cli import main; main()"
+    )
+    command = ["run", "lab_toys:plain", "--seeds", "200", "--engine", "inline"]
+    result = subprocess.run(
+        [sys.executable, "-c", limited, *command], capture_output=True, text=True,
+        env={k: v for k, v in os.environ.items() if not k.startswith("JAX_COMP")} | {"PYTHONPATH": str(TOYS)},
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert "cannot write to the store" in result.stderr.strip().splitlines()[-1]
+    kept = len(lab.load("lab_toys:plain", seeds=200))
+    assert 3 < kept < 600
+    assert run("lab_toys:plain", "--seeds", "5").exit_code == 0  # room again: it goes on
+    assert len(lab.load("lab_toys:plain", seeds=200)) >= kept
+    assert len(lab.load("lab_toys:plain", seeds=5)) == 15
+
+
+def test_the_command_starts_light():
+    heavy = {"jax", "sklearn", "matplotlib", "pandas", "dask", "joblib"}
+    code = (
+        "import sys; from typer.testing import CliRunner; from unlazy.cli import app;"
+        "assert CliRunner().invoke(app, ['list', '--help']).exit_code == 0;"
+        f"print(sorted({heavy} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
