@@ -1,0 +1,100 @@
+"""Gradients of kernel predictors and their average outer product [D11], for any entry formula.
+
+f_c(x) = Σ_i α_ic k(x, x_i) with k = entry(⟨x,x_i⟩, ⟨x,x⟩, ⟨x_i,x_i⟩) has
+
+    ∇f_c(x) = Σ_i α_ic ∂₁entry · x_i  +  2x Σ_i α_ic ∂₂entry,
+
+two products with matrices shaped like K; nothing is differentiated through a Gram matrix. At x = x_i a kernel that is
+rough there has a kink in the angle (or the distance), whose derivative is zero by symmetry and is left out; the radial
+derivative stays. The AGOP is (1/n) Σ_x Σ_c ∇f_c(x) ∇f_c(x)ᵀ (Radhakrishnan et al. 2024).
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unlazy.kernels.base import InnerProductKernel, Kernel
+from unlazy.products.blocked import block_rows
+from unlazy.products.pairs import HIGHEST, as_columns, embedded, inner_products, same_width
+
+
+def gradient(
+    kernel: Kernel, X: Float[Array, "n d"], centres: Float[Array, "m _"], coefficients: Float[Array, "_ *c"],
+    memory: int | str | None = None,
+) -> Float[Array, "n *c d"]:  # fmt: skip
+    """∇f at every row of X."""
+    alpha, rows = _prepared(kernel, X, centres, coefficients, memory)
+    G = _gradient(kernel, X, centres, alpha, rows)
+    return G.reshape(X.shape[:1] + coefficients.shape[1:] + X.shape[1:])
+
+
+def agop(
+    kernel: Kernel, X: Float[Array, "n d"], centres: Float[Array, "m _"], coefficients: Float[Array, "_ *c"],
+    memory: int | str | None = None,
+) -> Float[Array, "d d"]:  # fmt: skip
+    """Average gradient outer product over the rows of X, summed over outputs; gradients are not kept."""
+    alpha, rows = _prepared(kernel, X, centres, coefficients, memory)
+    return _agop(kernel, X, centres, alpha, rows)
+
+
+def _prepared(kernel: Kernel, X: Array, centres: Array, coefficients: Array, memory: int | str | None):
+    if not isinstance(kernel, InnerProductKernel):
+        raise ValueError(
+            f"{type(kernel).__name__} has no entry formula, so its gradient has no closed form here: differentiate "
+            "kernel.gram with jax.grad"
+        )
+    same_width(X, centres)
+    alpha = as_columns(coefficients, centres.shape[0], "coefficients").astype(X.dtype)
+    # a block holds two derivatives besides the entries, and c gradients of d numbers a row
+    width = 3 * centres.shape[0] + alpha.shape[1] * X.shape[1]
+    return alpha, block_rows(X.shape[0], width, X.dtype.itemsize, memory)
+
+
+def _block_gradient(kernel: InnerProductKernel, left: Array, right: Array, alpha: Array) -> Array:
+    """∇ with respect to the embedded point, shape (rows, c, e)."""
+    xz, xx, zz = inner_products(left, right)
+    one, zero = jnp.ones_like(xz), jnp.zeros_like(xz)
+    full_xx, full_zz = xx + zero, zz + zero
+    _, by_product = jax.jvp(kernel.entry, (xz, full_xx, full_zz), (one, zero, zero))
+    _, by_norm = jax.jvp(kernel.entry, (xz, full_xx, full_zz), (zero, one, zero))
+    # an output at a time: all of them at once would hold c copies of the centres
+    along_centres = jax.lax.map(lambda a: jnp.matmul(by_product * a, right, precision=HIGHEST), alpha.T)
+    along_point = jnp.matmul(by_norm, alpha, precision=HIGHEST)
+    return jnp.moveaxis(along_centres, 0, 1) + 2 * along_point[:, :, None] * left[:, None, :]
+
+
+def _rows_gradient(kernel: InnerProductKernel, part: Array, centres: Array, alpha: Array) -> Array:
+    """∇ with respect to x itself: the embedding's transposed derivative, applied to each output's gradient."""
+    left, right = embedded(kernel, part, centres)
+    G = _block_gradient(kernel, left, right, alpha)
+    _, pull = jax.vjp(kernel.embed, part)
+    return jax.vmap(lambda g: pull(g)[0], in_axes=1, out_axes=1)(G)
+
+
+@functools.partial(jax.jit, static_argnames="rows")
+def _gradient(kernel: InnerProductKernel, X: Array, centres: Array, alpha: Array, rows: int) -> Array:
+    n = X.shape[0]
+
+    def fill(i: Array, out: Array) -> Array:
+        start = jnp.minimum(i * rows, n - rows)
+        G = _rows_gradient(kernel, jax.lax.dynamic_slice_in_dim(X, start, rows), centres, alpha)
+        return jax.lax.dynamic_update_slice_in_dim(out, G, start, 0)
+
+    return jax.lax.fori_loop(0, math.ceil(n / rows), fill, jnp.zeros((n, alpha.shape[1], X.shape[1]), X.dtype))
+
+
+@functools.partial(jax.jit, static_argnames="rows")
+def _agop(kernel: InnerProductKernel, X: Array, centres: Array, alpha: Array, rows: int) -> Array:
+    n, d = X.shape
+
+    def add(i: Array, total: Array) -> Array:
+        start = jnp.minimum(i * rows, n - rows)
+        G = _rows_gradient(kernel, jax.lax.dynamic_slice_in_dim(X, start, rows), centres, alpha)
+        fresh = (start + jnp.arange(rows) >= i * rows)[:, None, None]  # the last block overlaps the one before
+        G = jnp.where(fresh, G, 0).reshape(-1, d)
+        return total + jnp.matmul(G.T, G, precision=HIGHEST)
+
+    return jax.lax.fori_loop(0, math.ceil(n / rows), add, jnp.zeros((d, d), X.dtype)) / n

@@ -1,0 +1,128 @@
+"""K @ V, Kᵀ @ U and Kᵀ(K @ V) by row blocks: K is never formed, a block lives in the cache and is forgotten.
+
+Every kernel is symmetric, K(X, Z) = K(Z, X)ᵀ, so blocks always run along the longer side and a block is as wide as the
+shorter one; where that is too wide for the budget, the shorter side is cut too.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unlazy.core.memory import memory_budget
+from unlazy.kernels.base import Kernel
+from unlazy.products.pairs import HIGHEST, as_columns, embedded, entries, same_width
+
+CPU_ROWS = 128
+"""Rows of a block on the CPU: twice as fast as 2,048 at m = 20,000, since entries are used while in the cache."""
+CPU_ENTRIES = 2**19
+"""A block on the CPU has at least this many entries, so that narrow products are not all loop."""
+GPU_ENTRIES = 2**26
+"""Entries of a block on an accelerator, where each is written and read once."""
+TEMPORARIES = 4
+"""Arrays of a block's size alive at once while its entries are evaluated."""
+WIDEST = 2**16
+"""Columns of a block at most: beyond, even 128 rows leave every cache."""
+
+
+def matmul(
+    kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m _"], V: Float[Array, "m *c"],
+    memory: int | str | None = None,
+) -> Float[Array, "n *c"]:  # fmt: skip
+    """K(X, Z) @ V."""
+    same_width(X, Z)
+    columns = as_columns(V, Z.shape[0], "V").astype(X.dtype)
+    left, right = _embedded(kernel, X, Z)
+    return apply(kernel, left, right, columns, memory).reshape(X.shape[:1] + V.shape[1:])
+
+
+def apply(
+    kernel: Kernel, left: Float[Array, "n e"], right: Float[Array, "m e"], V: Float[Array, "m c"],
+    memory: int | str | None = None,
+) -> Float[Array, "n c"]:  # fmt: skip
+    """The same for embedded points."""
+    n, m = left.shape[0], right.shape[0]
+    along_left = n >= m
+    width = min(n, m, WIDEST)
+    rows = block_rows(max(n, m), width, left.dtype.itemsize, memory)
+    total = jnp.zeros((n, V.shape[1]), left.dtype) if along_left else None
+    parts = []
+    for j in range(0, min(n, m), width):
+        if along_left:
+            total = total + _matmul(kernel, left, right[j : j + width], V[j : j + width], rows)
+        else:
+            parts.append(_rmatmul(kernel, right, left[j : j + width], V, rows))
+    return total if along_left else jnp.concatenate(parts)  # type: ignore[return-value]
+
+
+def normal(
+    kernel: Kernel, left: Float[Array, "n e"], right: Float[Array, "m e"], V: Float[Array, "m c"],
+    memory: int | str | None = None,
+) -> Float[Array, "m c"]:  # fmt: skip
+    """Kᵀ(K V) for embedded points: one evaluation of each entry instead of two, where a block is wide enough."""
+    n, m = left.shape[0], right.shape[0]
+    if m > WIDEST or m > n:
+        return apply(kernel, right, left, apply(kernel, left, right, V, memory), memory)
+    return _normal(kernel, left, right, V, block_rows(n, m, left.dtype.itemsize, memory))
+
+
+def block_rows(n: int, width: int, itemsize: int, memory: int | str | None = None) -> int:
+    """Rows of a block: what the cache (CPU) or the card likes, within the memory budget."""
+    on_cpu = jax.default_backend() == "cpu"
+    liked = max(CPU_ROWS, CPU_ENTRIES // width) if on_cpu else max(CPU_ROWS, GPU_ENTRIES // width)
+    allowed = memory_budget(memory) // (TEMPORARIES * width * itemsize)
+    return int(max(1, min(n, liked, allowed)))
+
+
+_embedded = jax.jit(embedded)
+
+
+@functools.partial(jax.jit, static_argnames="rows")
+def _matmul(kernel: Kernel, left: Array, right: Array, V: Array, rows: int) -> Array:
+    n = left.shape[0]
+
+    def fill(i: Array, out: Array) -> Array:
+        start = jnp.minimum(i * rows, n - rows)  # the last block overlaps the one before: no padding
+        K = entries(kernel, jax.lax.dynamic_slice_in_dim(left, start, rows), right)
+        part = jnp.matmul(K, V, precision=HIGHEST)
+        return jax.lax.dynamic_update_slice_in_dim(out, part, start, 0)
+
+    return jax.lax.fori_loop(0, math.ceil(n / rows), fill, jnp.zeros((n, V.shape[1]), V.dtype))
+
+
+@functools.partial(jax.jit, static_argnames="rows")
+def _rmatmul(kernel: Kernel, left: Array, right: Array, U: Array, rows: int) -> Array:
+    """K(left, right)ᵀ @ U."""
+    n = left.shape[0]
+
+    def add(i: Array, total: Array) -> Array:
+        start = jnp.minimum(i * rows, n - rows)
+        K = entries(kernel, jax.lax.dynamic_slice_in_dim(left, start, rows), right)
+        return total + _transposed_dot(K, _fresh(jax.lax.dynamic_slice_in_dim(U, start, rows), start, i * rows))
+
+    return jax.lax.fori_loop(0, math.ceil(n / rows), add, jnp.zeros((right.shape[0], U.shape[1]), U.dtype))
+
+
+@functools.partial(jax.jit, static_argnames="rows")
+def _normal(kernel: Kernel, left: Array, right: Array, V: Array, rows: int) -> Array:
+    n = left.shape[0]
+
+    def add(i: Array, total: Array) -> Array:
+        start = jnp.minimum(i * rows, n - rows)
+        K = entries(kernel, jax.lax.dynamic_slice_in_dim(left, start, rows), right)
+        return total + _transposed_dot(K, _fresh(jnp.matmul(K, V, precision=HIGHEST), start, i * rows))
+
+    return jax.lax.fori_loop(0, math.ceil(n / rows), add, jnp.zeros((right.shape[0], V.shape[1]), V.dtype))
+
+
+def _fresh(part: Array, start: Array, first: Array) -> Array:
+    """Rows that an earlier block has already counted become zero."""
+    index = start + jnp.arange(part.shape[0])
+    return jnp.where((index >= first)[:, None], part, 0)
+
+
+def _transposed_dot(K: Array, U: Array) -> Array:
+    """Kᵀ @ U spelled (Uᵀ @ K)ᵀ: for one column XLA's CPU backend is twenty times faster at that."""
+    return jnp.matmul(U.T, K, precision=HIGHEST).T

@@ -1,0 +1,82 @@
+"""One front door to K @ V: stored, blocked, fused on the GPU or sharded, chosen by size, memory and device."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unlazy.core.errors import nearest
+from unlazy.core.memory import memory_budget
+from unlazy.kernels.base import Kernel
+from unlazy.products.pairs import Matrix, same_width
+from unlazy.products.product import Fused, Product, fused_available, recomputed, stored
+from unlazy.products.sharded import sharded
+
+_HOWS = ("stored", "blocked", "fused", "sharded")
+
+
+def product(
+    kernel: Kernel,
+    X: Float[Matrix, "n d"],
+    Z: Float[Matrix, "m _"] | None = None,
+    *,
+    how: str | None = None,
+    passes: int = 1,
+    memory: int | str | None = None,
+    devices: Sequence[jax.Device] | None = None,
+) -> Product:
+    """K(X, Z), or K(X, X), ready for `passes` products.
+
+    Several devices share the rows. On a GPU entries are recomputed on the chip, which beats reading a stored K; on the
+    CPU K is stored when it fits `memory` and is used more than once; else it is recomputed by blocks.
+    """
+    X = jnp.asarray(X, dtype=jnp.result_type(X, 0.0))
+    Z = None if Z is None else jnp.asarray(Z, dtype=X.dtype)
+    same_width(X, X if Z is None else Z)
+    if how is not None and how not in _HOWS:
+        raise ValueError(f"unknown way to multiply {how!r}{nearest(str(how), _HOWS)}")
+    chosen = how or _choose(kernel, X, Z, passes, memory, devices)
+    if chosen == "sharded":
+        return sharded(kernel, X, X if Z is None else Z, devices, memory)
+    if chosen == "fused":
+        return Fused(kernel, X, X if Z is None else Z)
+    if chosen == "stored":
+        return stored(kernel, X, Z, memory)
+    return recomputed(kernel, X, Z, None if memory is None else memory_budget(memory))
+
+
+def matmul(
+    kernel: Kernel,
+    X: Float[Matrix, "n d"],
+    Z: Float[Matrix, "m _"],
+    V: Float[Matrix, "m *c"],
+    *,
+    memory: int | str | None = None,
+) -> Float[Array, "n *c"]:
+    """K(X, Z) @ V without keeping K.
+
+    >>> matmul(Gaussian(2.0), X, Z, coefficients)          # predictions at X
+    """
+    return product(kernel, X, Z, memory=memory).matmul(V)
+
+
+def rmatmul(
+    kernel: Kernel,
+    X: Float[Matrix, "n d"],
+    Z: Float[Matrix, "m _"],
+    U: Float[Matrix, "n *c"],
+    *,
+    memory: int | str | None = None,
+) -> Float[Array, "m *c"]:
+    """K(X, Z)ᵀ @ U without keeping K."""
+    return product(kernel, X, Z, memory=memory).rmatmul(U)
+
+
+def _choose(kernel: Kernel, X: Array, Z: Array | None, passes: int, memory: int | str | None, devices) -> str:
+    if len(jax.devices() if devices is None else devices) > 1:
+        return "sharded"
+    if fused_available(kernel, X):
+        return "fused"
+    need = X.shape[0] * (X if Z is None else Z).shape[0] * X.dtype.itemsize
+    return "stored" if passes > 1 and need <= memory_budget(memory) else "blocked"

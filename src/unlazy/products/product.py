@@ -1,0 +1,184 @@
+"""K(X, Z) as something to multiply by, again and again: stored, by blocks, fused on the GPU, or over many devices."""
+
+import abc
+import importlib.util
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unlazy.kernels.base import Kernel
+from unlazy.products import blocked, dense
+from unlazy.products.pairs import HIGHEST, Matrix, as_columns, embedded
+
+
+class Product(eqx.Module):
+    """K(X, Z) for `matmul` (K @ V), `rmatmul` (Kᵀ @ U) and `normal` (Kᵀ(K @ V)); V of shape (m,) or (m, c)."""
+
+    @property
+    @abc.abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of K."""
+
+    @property
+    @abc.abstractmethod
+    def how(self) -> str:
+        """One word: stored, blocked, fused or sharded."""
+
+    @property
+    @abc.abstractmethod
+    def dtype(self) -> jnp.dtype:
+        """Type of the entries."""
+
+    @property
+    def bytes(self) -> int:
+        """Memory held between products besides the inputs."""
+        return 0
+
+    def matmul(self, V: Float[Matrix, "_ *c"]) -> Float[Array, "n *c"]:
+        """K(X, Z) @ V."""
+        return self._on_columns(self._matmul, V, self.shape[1], "V")
+
+    def rmatmul(self, U: Float[Matrix, "_ *c"]) -> Float[Array, "m *c"]:
+        """K(X, Z)ᵀ @ U."""
+        return self._on_columns(self._rmatmul, U, self.shape[0], "U")
+
+    def normal(self, V: Float[Matrix, "m *c"]) -> Float[Array, "m *c"]:
+        """K(X, Z)ᵀ K(X, Z) @ V."""
+        return self._on_columns(self._normal, V, self.shape[1], "V")
+
+    def _on_columns(self, verb, V, rows: int, what: str):  # type: ignore[no-untyped-def]
+        columns = as_columns(jnp.asarray(V), rows, what).astype(self.dtype)
+        out = verb(columns)
+        return out.reshape(out.shape[:1] + V.shape[1:])
+
+    @abc.abstractmethod
+    def _matmul(self, V: Array) -> Array: ...
+
+    @abc.abstractmethod
+    def _rmatmul(self, U: Array) -> Array: ...
+
+    def _normal(self, V: Array) -> Array:
+        return self._rmatmul(self._matmul(V))
+
+
+class Stored(Product):
+    """K kept in memory: six times faster a pass than recomputing it on the CPU."""
+
+    K: Float[Array, "n m"]
+    symmetric: bool = eqx.field(static=True, default=False)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.K.shape  # type: ignore[return-value]
+
+    @property
+    def how(self) -> str:
+        return "stored"
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        return self.K.dtype
+
+    @property
+    def bytes(self) -> int:
+        return self.K.nbytes
+
+    def _matmul(self, V: Array) -> Array:
+        return _dot(self.K, V)
+
+    def _rmatmul(self, U: Array) -> Array:
+        return _dot(self.K, U) if self.symmetric else _transposed_dot(self.K, U)
+
+
+class Blocked(Product):
+    """K recomputed block by block in every product."""
+
+    kernel: Kernel
+    left: Float[Array, "n e"]
+    right: Float[Array, "m e"]
+    memory: int | None = eqx.field(static=True, default=None)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.left.shape[0], self.right.shape[0]
+
+    @property
+    def how(self) -> str:
+        return "blocked"
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        return self.left.dtype
+
+    def _matmul(self, V: Array) -> Array:
+        return blocked.apply(self.kernel, self.left, self.right, V, self.memory)
+
+    def _rmatmul(self, U: Array) -> Array:
+        return blocked.apply(self.kernel, self.right, self.left, U, self.memory)
+
+    def _normal(self, V: Array) -> Array:
+        return blocked.normal(self.kernel, self.left, self.right, V, self.memory)
+
+
+class Fused(Product):
+    """K recomputed on the chip of a GPU in every product."""
+
+    kernel: Kernel
+    X: Float[Array, "n d"]
+    Z: Float[Array, "m d"]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.X.shape[0], self.Z.shape[0]
+
+    @property
+    def how(self) -> str:
+        return "fused"
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        return self.X.dtype
+
+    def _matmul(self, V: Array) -> Array:
+        from unlazy.products import fused
+
+        return fused.matmul(self.kernel, self.X, self.Z, V)
+
+    def _rmatmul(self, U: Array) -> Array:
+        from unlazy.products import fused
+
+        return fused.matmul(self.kernel, self.Z, self.X, U)
+
+
+def stored(kernel: Kernel, X: Array, Z: Array | None, memory: int | str | None = None) -> Stored:
+    """Form K once; refused where it does not fit the budget."""
+    return Stored(dense.gram(kernel, X, Z, memory), Z is None)
+
+
+def recomputed(kernel: Kernel, X: Array, Z: Array | None, memory: int | None = None) -> Blocked:
+    """Embed both sides once; K is recomputed in every product."""
+    left, right = jax.jit(embedded)(kernel, X, Z)
+    return Blocked(kernel, left, right, memory)
+
+
+def fused_available(kernel: Kernel, X: Float[Array, "n d"]) -> bool:
+    """Whether the GPU's fused product takes this kernel and these inputs."""
+    if jax.default_backend() == "cpu" or importlib.util.find_spec("unlazy.products.fused") is None:
+        return False
+    from unlazy.products import fused
+
+    return fused.available(kernel, X)
+
+
+@jax.jit
+def _dot(K: Array, V: Array) -> Array:
+    return jnp.matmul(K, V, precision=HIGHEST)
+
+
+@jax.jit
+def _transposed_dot(K: Array, U: Array) -> Array:
+    if U.shape[1] == 1:  # Kᵀu is twenty times slower than uᵀK on the CPU; with more columns they are alike
+        return jnp.matmul(U.T, K, precision=HIGHEST).T
+    return jnp.matmul(K.T, U, precision=HIGHEST)

@@ -1,0 +1,121 @@
+"""Every way to multiply by K against the Gram matrix in float64 (NumPy), for kernels with and without a formula."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from unlazy.core.architecture import MLP
+from unlazy.kernels.base import Kernel
+from unlazy.kernels.infinite_width import NTK
+from unlazy.kernels.radial import Gaussian, Laplace
+from unlazy.products import blocked, dense, gram, matmul, product, rmatmul
+
+
+class Product1(Kernel):
+    """Π exp(-|x_j - z_j|): not a formula of inner products."""
+
+    def gram(self, X, Z=None, accurate=False):
+        Z = X if Z is None else Z
+        return jnp.exp(-jnp.abs(X[:, None, :] - Z[None, :, :]).sum(-1))
+
+    def diag(self, X):
+        return jnp.ones(X.shape[0], X.dtype)
+
+
+KERNELS = {"gaussian": Gaussian(2.0), "laplace": Laplace(2.0), "ntk": NTK(MLP(3, sigma_b=0.3)), "l1": Product1()}
+N, M, D = 700, 300, 5
+
+
+def points(n, seed=0, dtype=np.float32):
+    return np.random.default_rng(seed).normal(size=(n, D)).astype(dtype)
+
+
+def exact(kernel, X, Z):
+    """K in float64 from float32 inputs."""
+    with jax.enable_x64(True):
+        return np.asarray(kernel.gram(jnp.asarray(X, jnp.float64), jnp.asarray(Z, jnp.float64), accurate=True))
+
+
+def rounding_bound(K, V, extra=1.0):
+    """Bound on the rounding of K @ V in float32: sums of m terms lose at most about √m·2^-24 of Σ|K||V| when errors
+    are independent (4 such), and entries carry some 8 roundings of their own, √D-type kernels more near x = z."""
+    return extra * (4 * np.sqrt(K.shape[1]) + 16) * 2.0**-24 * (np.abs(K) @ np.abs(V))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("how", ["stored", "blocked"])
+def test_products_agree_with_the_gram_in_float64(name, how):
+    kernel, X = KERNELS[name], points(N)
+    Z = np.concatenate([X[:50], points(M - 50, 1)])  # coincident points on purpose
+    K = exact(kernel, X, Z)
+    V, U = points(M, 2)[:, :3], points(N, 3)[:, :3]
+    K_hat = product(kernel, X, Z, how=how)
+    # Laplace and NTK lose √rounding next to x = z; these sets have no such pairs besides the exact ones
+    assert np.all(np.abs(K_hat.matmul(V) - K @ V) <= rounding_bound(K, V, 4))
+    assert np.all(np.abs(K_hat.rmatmul(U) - K.T @ U) <= rounding_bound(K.T, U, 4))
+    assert np.all(np.abs(K_hat.normal(V) - K.T @ (K @ V)) <= rounding_bound(np.abs(K.T) @ np.abs(K), np.abs(V), 8))
+    assert K_hat.shape == (N, M) and K_hat.how == how
+
+
+def test_one_column_keeps_its_shape_and_both_orientations_agree():
+    X, Z, v = points(N), points(M, 1), points(M, 2)[:, 0]
+    kernel = KERNELS["gaussian"]
+    K = exact(kernel, X, Z)
+    tall, wide = matmul(kernel, X, Z, jnp.asarray(v)), rmatmul(kernel, jnp.asarray(Z), jnp.asarray(X), jnp.asarray(v))
+    assert tall.shape == (N,) and wide.shape == (N,)
+    assert np.all(np.abs(tall - K @ v) <= rounding_bound(K, v))
+    assert np.all(np.abs(wide - K @ v) <= rounding_bound(K, v))
+
+
+def test_float64_products_are_float64(x64):
+    X, V = points(N, dtype=np.float64), points(N, 2, np.float64)[:, :2]
+    K = exact(KERNELS["ntk"], X, X)
+    assert np.allclose(product(KERNELS["ntk"], X, how="blocked").matmul(V), K @ V, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("n", [dense.TILE + 1, 2 * dense.TILE, 1337])
+def test_tiled_gram_is_symmetric_with_an_exact_diagonal(n):
+    kernel = KERNELS["laplace"]
+    X = np.concatenate([points(n - 3), points(3)])  # three duplicates
+    K = np.asarray(gram(kernel, jnp.asarray(X)))
+    assert np.array_equal(K, K.T) and np.all(np.diag(K) == 1)
+    assert K[0, n - 3] == 1
+    # one entry: √(8 roundings of a squared distance near 10) at worst, times a slope of at most 1/2
+    assert np.max(np.abs(K - exact(kernel, X, X))) < 2e-6 + 0.5 * np.sqrt(40 * 2.0**-24) * (K > 0.99).max()
+    tall = np.asarray(gram(kernel, jnp.asarray(X), jnp.asarray(X[:600])))
+    assert np.allclose(tall, K[:, :600], atol=1e-6)
+
+
+def test_a_narrow_budget_cuts_both_sides(monkeypatch):
+    monkeypatch.setattr(blocked, "WIDEST", 64)
+    X, Z, V = points(N), points(M, 1), points(M, 2)[:, :2]
+    kernel = KERNELS["ntk"]
+    K = exact(kernel, X, Z)
+    K_hat = product(kernel, X, Z, how="blocked", memory=64 * 4 * 4 * 10)  # room for ten rows of 64
+    assert blocked.block_rows(N, 64, 4, 64 * 4 * 4 * 10) == 10
+    assert np.all(np.abs(K_hat.matmul(V) - K @ V) <= rounding_bound(K, V, 4))
+    assert np.all(np.abs(K_hat.rmatmul(points(N, 4)) - K.T @ points(N, 4)) <= rounding_bound(K.T, points(N, 4), 4))
+    assert np.all(np.abs(K_hat.normal(V) - K.T @ (K @ V)) <= rounding_bound(np.abs(K.T) @ np.abs(K), np.abs(V), 8))
+
+
+def test_the_front_door_stores_what_fits_and_is_used_again():
+    X = points(N)
+    kernel = KERNELS["gaussian"]
+    assert product(kernel, X, passes=10).how == "stored"
+    assert product(kernel, X, passes=1).how == "blocked"
+    assert product(kernel, X, passes=10, memory=N * N * 4 - 1).how == "blocked"
+    assert product(kernel, X, how="stored").bytes == N * N * 4
+
+
+def test_misuse_is_named():
+    X = points(N)
+    kernel = KERNELS["gaussian"]
+    with pytest.raises(ValueError, match="memory budget"):
+        gram(kernel, jnp.asarray(X), memory="1kB")
+    with pytest.raises(ValueError, match="columns"):
+        product(kernel, X, points(M)[:, :2])
+    with pytest.raises(ValueError, match="700 rows"):
+        product(kernel, X).matmul(np.ones(3, np.float32))
+    with pytest.raises(ValueError, match="did you mean 'stored'"):
+        product(kernel, X, how="store")
