@@ -1,0 +1,123 @@
+"""K(X, Z) @ V on one GPU: pairs a second and relative error, beside XLA blocks, chunked PyTorch and the chip's limits.
+
+    python benchmarks/gpu_products.py            the table
+    python benchmarks/gpu_products.py --tune     the same for a list of tiles
+
+n = 2^18, m = 2^16, d = 32, one column, float32; 1,024 of the rows of Z are rows of X. The error is that of 256 rows
+against float64, ‖difference‖/‖product‖. Time is the median of the repeats after one warm-up.
+"""
+
+import argparse
+import itertools
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from unlazy.core.architecture import MLP
+from unlazy.kernels.infinite_width import NTK
+from unlazy.kernels.radial import Gaussian, Laplace, Matern
+from unlazy.products import fused
+
+KERNELS = {
+    "gaussian": lambda d: Gaussian(d**0.5),
+    "laplace": lambda d: Laplace(d**0.5),
+    "ntk, depth 3, no biases": lambda d: NTK(MLP(3)),
+    "ntk, depth 10, no biases": lambda d: NTK(MLP(10)),
+    "ntk, depth 2, biases": lambda d: NTK(MLP(2, sigma_b=0.3)),
+    "matern 5/2": lambda d: Matern(2.5, d**0.5),
+}
+
+
+def problem(n, m, d, c=1, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)).astype(np.float32)
+    Z = rng.normal(size=(m, d)).astype(np.float32)
+    shared = min(1024, m, n)
+    Z[:shared] = X[:shared]
+    return jnp.asarray(X), jnp.asarray(Z), jnp.asarray(rng.normal(size=(m, c)).astype(np.float32))
+
+
+def median_seconds(call, repeats=7):
+    jax.block_until_ready(call())
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(call())
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
+
+
+def exact(kernel, X, Z, V, rows=256):
+    with jax.enable_x64(True):
+        X, Z, V = (jnp.asarray(np.asarray(a), jnp.float64) for a in (X[:rows], Z, V))
+        return np.asarray(kernel.gram(X, Z, accurate=True) @ V)
+
+
+def xla_blocks(kernel, X, Z, V, rows=1024):
+    @jax.jit
+    def product(X, Z, V):
+        return jax.lax.map(lambda x: kernel.gram(x, Z) @ V, X.reshape(-1, rows, X.shape[1])).reshape(X.shape[0], -1)
+
+    return lambda: product(X, Z, V)
+
+
+def torch_chunked(X, Z, V, bandwidth, rows=4096):
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    X, Z, V = (torch.tensor(np.asarray(a), device="cuda") for a in (X, Z, V))
+    zz = (Z * Z).sum(1)
+
+    def product():
+        out = []
+        for x in X.split(rows):
+            D = (x * x).sum(1)[:, None] + zz[None] - 2 * x @ Z.T
+            out.append(torch.exp(D.mul_(-0.5 / bandwidth**2)) @ V)
+        torch.cuda.synchronize()
+        return np.zeros(1)
+
+    return product
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--small", action="store_true", help="a few rows in interpret mode, on a CPU")
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    interpret = options.small
+    n, m, d = (256, 512, 32) if options.small else (2**18, 2**16, 32)
+    X, Z, V = problem(n, m, d)
+    chosen = {k: f for k, f in KERNELS.items() if options.only in k}
+    for name, make in chosen.items():
+        kernel = make(d)
+        truth = exact(kernel, X, Z, V)
+        tiles = [None]
+        if options.tune:
+            tiles += [
+                fused.Tile(x, z, w, s)
+                for x, z, w, s in itertools.product((32, 64, 128), (32, 64, 128, 256), (4, 8), (2, 3))
+                if 4096 <= x * z <= 16384 and (s == 2 or w == 4)
+            ]
+        for tile in tiles:
+            try:
+                call = lambda kernel=kernel, tile=tile: fused.matmul(kernel, X, Z, V, tile=tile, interpret=interpret)  # noqa: E731
+                error = np.linalg.norm(np.asarray(call()[:256], np.float64) - truth) / np.linalg.norm(truth)
+                seconds = median_seconds(call)
+                rate = f"{n * m / seconds / 1e12:6.3f} Tpairs/s  error {error:.1e}"
+                print(f"{name:28s} {tile or 'default'!s:60s} {rate}", flush=True)
+            except Exception as problem_found:  # a tile that does not fit is a result too
+                print(f"{name:28s} {tile}: {type(problem_found).__name__} {str(problem_found)[:300]}", flush=True)
+    if not options.small and not options.only:
+        peers = {
+            "XLA blocks, gaussian": xla_blocks(Gaussian(d**0.5), X, Z, V),
+            "chunked PyTorch, gaussian": torch_chunked(X, Z, V, d**0.5),
+        }
+        for name, call in peers.items():
+            print(f"{name:28s} {n * m / median_seconds(call, 3) / 1e12:6.3f} Tpairs/s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

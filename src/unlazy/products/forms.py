@@ -1,0 +1,187 @@
+"""How a kernel looks to a fused program: K(x, z) = s(x) s(z) F(⟨x', z'⟩ + a(x) + a(z), p(x), p(z)).
+
+x' is an embedding of x, a and p are numbers of one point each (norms, say), s is a factor taken out of the sum. What
+depends on one point alone is thus computed once a point, not once a pair: a Gaussian is one exp2 a pair, the NTK of any
+depth without biases one polynomial of the angle [K8].
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+from numpy.polynomial import Polynomial, chebyshev
+
+from unlazy.kernels.base import InnerProductKernel, Kernel
+from unlazy.kernels.infinite_width import NNGP, NTK
+from unlazy.kernels.radial import Gaussian, Laplace
+from unlazy.theory.homogeneous import _by_angle as by_angle
+from unlazy.theory.homogeneous import slope_below_zero
+
+LOG2E = math.log2(math.e)
+COINCIDENT = 2.0**-17
+"""1 - cos below this is 0: points rounded to two bfloat16 halves have norms good to 2^-18 only."""
+SNAP = 2.0**-20
+"""Squared distances below this part of the squared norms are 0: eight units of float32 rounding."""
+
+
+class Prepared(NamedTuple):
+    """One side of a product: embedded points x', per-point numbers p, the added number a, the factor s."""
+
+    points: Float[Array, "n k"]
+    rows: list[Float[Array, " n"]]
+    added: Float[Array, " n"] | None = None
+    scale: Float[Array, " n"] | None = None
+
+
+@dataclass(frozen=True)
+class Form:
+    """Base: `prepare` runs outside the fused program, on embedded inputs; `formula` runs inside.
+
+    Hashable, since it is a static argument of the compiled program: numbers that a user may vary (bandwidths) are used
+    in `prepare`. `sharp` formulas have a kink at x = z: there ⟨x,z⟩ keeps the product lo·lo that a smooth one can do
+    without.
+    """
+
+    sharp = True
+
+    def prepare(self, kernel: Any, X: Float[Array, "n d"]) -> Prepared:
+        raise NotImplementedError
+
+    def formula(self, t: Array, p: list, q: list) -> Array:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class GaussianForm(Form):
+    """exp(-|x-z|²/2h²) = exp2(⟨x',z'⟩ - |x'|²/2 - |z'|²/2), x' = x √(log2 e)/h."""
+
+    sharp = False
+
+    def prepare(self, kernel, X):
+        points = two_halves(X * (math.sqrt(LOG2E) / kernel.bandwidth))
+        return Prepared(points, [], added=-0.5 * jnp.sum(points * points, 1))
+
+    def formula(self, t, p, q):
+        return jnp.exp2(t)
+
+
+@dataclass(frozen=True)
+class LaplaceForm(Form):
+    """exp(-|x-z|/h) = exp2(-√(|x'|²/2 + |z'|²/2 - ⟨x',z'⟩)), x' = √2 x log2(e)/h, the root's argument by a."""
+
+    def prepare(self, kernel, X):
+        points = two_halves(X * (math.sqrt(2) * LOG2E / kernel.bandwidth))
+        half = -0.5 * jnp.sum(points * points, 1)
+        return Prepared(points, [half], added=half)
+
+    def formula(self, t, p, q):
+        D = jnp.where(t > SNAP * q[0], 0.0, -t)
+        return jnp.exp2(-jnp.sqrt(D))
+
+
+@dataclass(frozen=True)
+class AngleForm(Form):
+    """|x||z| G(φ), φ = π/2 - θ the arcsine of the cosine: ReLU NNGP and NTK of any depth without biases [K8].
+
+    G by powers of φ, lowest first, scaled to 1 at θ = 0. One reciprocal square root and one polynomial give φ.
+    """
+
+    polynomial: tuple[float, ...]
+
+    def prepare(self, kernel, X):
+        norm = jnp.sqrt(jnp.sum(X * X, 1))
+        # k(x, x) = G(π/2) s(x)² = s(x)²
+        return Prepared(two_halves(X / jnp.where(norm > 0, norm, 1)[:, None]), [], scale=jnp.sqrt(_on_diagonal(kernel, X)))
+
+    def formula(self, t, p, q):
+        size = jnp.abs(t)
+        gap = 1 - size
+        gap = jnp.where(gap < COINCIDENT, 0.0, gap)
+        right = math.pi / 2 - jnp.sqrt(gap) * _horner(ARCCOS, size)
+        return _horner(self.polynomial, jnp.where(t < 0, -right, right))
+
+
+@dataclass(frozen=True)
+class EntryForm(Form):
+    """Any entry formula k(⟨x,z⟩, |x|², |z|²). What it derives from one norm alone stays one number a point."""
+
+    kernel: InnerProductKernel
+
+    def prepare(self, kernel, X):
+        points = two_halves(X)
+        return Prepared(points, [jnp.sum(points * points, 1)])
+
+    def formula(self, t, p, q):
+        middle = 0.5 * (p[0] + q[0])
+        return self.kernel.entry(jnp.where(middle - t < SNAP * middle, middle, t), p[0], q[0])
+
+
+def form_of(kernel: Kernel) -> Form | None:
+    """The fused form of a kernel; None where it has no entry formula, or one with parameters not yet known."""
+    if not isinstance(kernel, InnerProductKernel):
+        return None
+    if isinstance(kernel, Gaussian | Laplace):
+        return GaussianForm() if isinstance(kernel, Gaussian) else LaplaceForm()
+    if isinstance(kernel, NNGP | NTK):
+        slope = slope_below_zero(kernel.network.activation)
+        if slope is not None and not kernel.network.biases and not kernel.network.skips:
+            return AngleForm(_angle_polynomial(kernel.network.depth, slope, isinstance(kernel, NTK)))
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(kernel)):
+        return None
+    # Arrays of more than one number (a metric) belong to `embed`; the formula does without them.
+    return EntryForm(jax.tree.map(lambda leaf: float(leaf) if np.ndim(leaf) == 0 else None, kernel))
+
+
+@functools.lru_cache(maxsize=256)
+def _angle_polynomial(depth: int, slope: float, tangent: bool) -> tuple[float, ...]:
+    """The shortest polynomial in φ good to 1e-6 of the diagonal, or the best of degree 16."""
+    fine = np.linspace(-1, 1, 2001)
+    for degree in range(6, 17):
+        nodes = np.cos(np.pi * (np.arange(4 * degree) + 0.5) / (4 * degree))
+        series = chebyshev.chebfit(nodes, _at_angle(np.pi / 2 * (1 - nodes), depth, slope, tangent), degree)
+        error = np.abs(chebyshev.chebval(fine, series) - _at_angle(np.pi / 2 * (1 - fine), depth, slope, tangent)).max()
+        if error <= 1e-6:
+            break
+    return tuple(Polynomial(chebyshev.cheb2poly(series))(Polynomial([0, 2 / np.pi])).coef.tolist())
+
+
+def _at_angle(theta: np.ndarray, depth: int, slope: float, tangent: bool) -> np.ndarray:
+    kernels = by_angle(theta, depth, slope)
+    return kernels[1:].mean(0) if tangent else kernels[0]
+
+
+def _on_diagonal(kernel: InnerProductKernel, X: Array) -> Array:
+    xx = jnp.sum(X * X, 1)
+    return kernel.entry(xx, xx, xx)
+
+
+ARCCOS = (1.57079615, -0.2145837, 0.08873733, -0.0487244, 0.02674933, -0.01101239, 0.00225137)
+"""arccos(x)/√(1-x) on [0, 1] to 2e-7: the Chebyshev fit of degree 6, by powers."""
+
+
+def split_bfloat16(A: Float[Array, "n d"]) -> tuple[Array, Array]:
+    """A = hi + lo + O(2^-18 |A|), both bfloat16.
+
+    reduce_precision, not a cast there and back, which XLA would simplify away and so lose lo.
+    """
+    hi = lax.reduce_precision(A, exponent_bits=8, mantissa_bits=7)
+    return hi.astype(jnp.bfloat16), lax.reduce_precision(A - hi, exponent_bits=8, mantissa_bits=7).astype(jnp.bfloat16)
+
+
+def two_halves(A: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    """A rounded to what its two bfloat16 halves hold, so that norms and inner products speak of the same points."""
+    hi, lo = split_bfloat16(A)
+    return hi.astype(A.dtype) + lo.astype(A.dtype)
+
+
+def _horner(c: tuple[float, ...], x: Array) -> Array:
+    total = jnp.full_like(x, c[-1])
+    for a in c[-2::-1]:
+        total = total * x + a
+    return total

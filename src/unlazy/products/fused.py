@@ -1,0 +1,217 @@
+"""K(X, Z) @ V on the GPU in one pass: inner products, the kernel's formula and the sum never leave the chip.
+
+A program owns a tile of rows of X and streams over Z. ⟨x,z⟩ is formed on the tensor cores from operands split
+beforehand into two bfloat16 halves (x = hi + lo; hi·hi + hi·lo + lo·hi, and lo·lo for kernels with a kink at x = z),
+which keeps float32's level of accuracy; the kernel's formula (products.forms, as assembly by products.ptx) is applied
+to the tile in registers and contracted with V there. Several columns of V: the tile of K is split into halves too and
+multiplied on the tensor cores. Z is cut into splits where X alone has too few rows to fill the card.
+
+A Pallas program for its Triton backend; on a CPU it runs in interpret mode, for tests.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from unlazy.kernels.base import InnerProductKernel, Kernel
+from unlazy.products.forms import EntryForm, Form, Prepared, form_of, split_bfloat16
+from unlazy.products.ptx import PairProgram, Unsupported, pair_program
+
+try:  # the Triton backend is due to be replaced; without it the caller falls back to XLA blocks
+    from jax.experimental.pallas import triton as backend
+except ImportError:  # pragma: no cover
+    backend = None  # type: ignore[assignment]
+
+_WHOLE = 64
+"""Inner dimensions up to here are one slab held on chip; beyond, slabs of 32 are streamed."""
+_PROGRAMS = 8 * 132
+"""Programs that fill a card of 132 processors about eight times over, so that the last ones do not wait alone."""
+
+
+class Tile(NamedTuple):
+    """How the work is cut: rows of X and of Z in a tile, warps, pipeline stages, pieces Z is cut into."""
+
+    x: int = 64
+    z: int = 128
+    warps: int = 4
+    stages: int = 2
+    splits: int | None = None
+
+
+def available(kernel: Kernel, X: Float[Array, "n d"]) -> bool:
+    """Whether this product can run fused: a float32 array on a CUDA GPU and a kernel with an entry formula."""
+    on_gpu = backend is not None and jax.default_backend() == "gpu"
+    return on_gpu and X.dtype == jnp.float32 and form_of(kernel) is not None
+
+
+def matmul(
+    kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m d"], V: Float[Array, "m *c"], *,
+    tile: Tile | None = None, interpret: bool = False,
+) -> Float[Array, "n *c"]:  # fmt: skip
+    """K(X, Z) @ V without forming K; float32, relative error near 1e-6 (4e-6 with several columns)."""
+    form = form_of(kernel)
+    if form is None or not isinstance(kernel, InnerProductKernel):
+        raise ValueError(f"{type(kernel).__name__} has no entry formula to fuse; use products.matmul, which chooses")
+    columns = V.reshape(V.shape[0], -1)
+    tile = tile or (Tile() if columns.shape[1] == 1 and not isinstance(form, EntryForm) else Tile(x=128, z=64))
+    left, right = _prepared(form, kernel, X, Z)
+    weighted = columns if right.scale is None else columns * right.scale[:, None]
+    product = _product(form, left, right, weighted, tile, interpret)
+    return (product if left.scale is None else product * left.scale[:, None]).reshape(X.shape[:1] + V.shape[1:])
+
+
+@partial(jax.jit, static_argnames="form")
+def _prepared(form: Form, kernel: InnerProductKernel, X: Array, Z: Array) -> tuple[Prepared, Prepared]:
+    left, right = kernel.embed(X), kernel.embed(Z)
+    if kernel.stationary:  # distances do not change, and keep more digits
+        centre = jnp.mean(right, 0)
+        left, right = left - centre, right - centre
+    return form.prepare(kernel, left), form.prepare(kernel, right)
+
+
+@lru_cache(maxsize=256)
+def _assembly(form: Form, rows: int) -> PairProgram | None:
+    """The formula as assembly, or None where it uses an operation that has none: Triton then compiles it itself."""
+    try:
+        return pair_program(form.formula, rows)
+    except Unsupported:
+        return None
+
+
+def _padded(A: Array, rows: int, columns: int | None = None) -> Array:
+    wide = 0 if columns is None else columns - A.shape[1]
+    return jnp.pad(A, ((0, rows - A.shape[0]),) + (((0, wide),) if A.ndim == 2 else ()))
+
+
+def _repeated(A: Array, rows: int) -> Array:
+    """Padded with its first number, so that a formula stays finite where V is zero."""
+    return jnp.concatenate([A, jnp.broadcast_to(A[:1], (rows - A.shape[0],))])
+
+
+def _inner_width(d: int) -> int:
+    """d padded to what the tensor cores take: a power of two from 16 to 64, or a multiple of 32."""
+    return max(16, pl.next_power_of_2(d)) if d <= _WHOLE else 32 * pl.cdiv(d, 32)
+
+
+def _splits(n_tiles: int, m_tiles: int, wanted: int | None) -> int:
+    """Pieces of Z: enough programs to fill the card, each with at least four tiles to stream."""
+    if wanted is not None:
+        return min(wanted, m_tiles)
+    return max(1, min(m_tiles // 4, pl.cdiv(_PROGRAMS, n_tiles)))
+
+
+@partial(jax.jit, static_argnames=("form", "tile", "interpret"))
+def _product(form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile, interpret: bool) -> Array:
+    X, Z, x_rows, z_rows = left.points, right.points, left.rows, right.rows
+    n, m, c = X.shape[0], Z.shape[0], V.shape[1]
+    program = None if interpret else _assembly(form, len(x_rows))
+    if program is not None:
+        x_rows, z_rows = program.left(x_rows), program.right(z_rows)
+    x_added, z_added = ([] if side.added is None else [side.added] for side in (left, right))
+    width, n_tiles = _inner_width(X.shape[1]), pl.cdiv(n, tile.x)
+    splits = _splits(n_tiles, pl.cdiv(m, tile.z), tile.splits)
+    share = tile.z * pl.cdiv(m, splits * tile.z)
+    n_full, m_full = n_tiles * tile.x, splits * share
+    wide = 1 if c == 1 else max(16, pl.next_power_of_2(c))
+    V = _padded(V, m_full, wide)
+    values = [V[:, 0]] if c == 1 else list(split_bfloat16(V))
+    arrays = (
+        [_padded(a, n_full, width) for a in split_bfloat16(X)],
+        [_repeated(r, n_full) for r in (*x_added, *x_rows)],
+        [_padded(a, m_full, width) for a in split_bfloat16(Z)],
+        [_repeated(r, m_full) for r in (*z_added, *z_rows)],
+        values,
+    )
+    x_block, z_block = _rows_block(tile.x, 0), _rows_block(share, 1)
+    parts = pl.pallas_call(
+        partial(_body, form=form, program=program, tile=tile, added=len(x_added), counts=[len(a) for a in arrays]),
+        grid=(n_tiles, splits),
+        in_specs=[(x_block if k < 2 else z_block)(a.shape) for k, group in enumerate(arrays) for a in group],
+        out_specs=pl.BlockSpec((None, tile.x, wide)[: 2 + (c > 1)], lambda i, s: (s, i, 0)[: 2 + (c > 1)]),
+        out_shape=jax.ShapeDtypeStruct((splits, n_full, wide)[: 2 + (c > 1)], jnp.float32),
+        compiler_params=backend.CompilerParams(num_warps=tile.warps, num_stages=tile.stages),
+        interpret=interpret,
+        name="kernel_matmul",
+    )(*[a for group in arrays for a in group])
+    return parts.sum(0).reshape(n_full, wide)[:n, :c]
+
+
+def _rows_block(rows: int, axis: int) -> Callable:
+    """Block of an array for the program at (i, s): its rows i (axis 0) or s (axis 1), all of its columns."""
+
+    def spec(shape: tuple) -> pl.BlockSpec:
+        return pl.BlockSpec((rows, *shape[1:]), lambda *at: (at[axis], 0)[: len(shape)])
+
+    return spec
+
+
+def _body(*refs, form: Form, program: PairProgram | None, tile: Tile, added: int, counts: list[int]) -> None:
+    """One tile of rows of X against one piece of Z."""
+    groups, rest = [], list(refs)
+    for count in counts:
+        groups.append(rest[:count])
+        rest = rest[count:]
+    x_parts, x_rows, z_parts, z_rows, values = groups
+    (out,) = rest
+    p = [ref[:][:, None] for ref in x_rows]
+    read_x = _reader(x_parts, slice(None))
+
+    def step(j: Array, total: Array) -> Array:
+        span = pl.ds(j * tile.z, tile.z)
+        q = [ref[span][None, :] for ref in z_rows]
+        start = p[0] + q[0] if added else jnp.zeros((1, 1), jnp.float32)
+        seed = jnp.broadcast_to(start, (tile.x, tile.z))
+        t = _inner_products(read_x, _reader(z_parts, span), seed, x_parts[0].shape[1], form.sharp)
+        apply = form.formula if program is None else partial(_apply, program)
+        K = apply(t, p[added:], q[added:])
+        return total + _contract(K, [ref[span] if ref.ndim == 1 else ref[span, :] for ref in values])
+
+    nothing = jnp.zeros(out.shape, jnp.float32)
+    out[...] = lax.fori_loop(0, z_parts[0].shape[0] // tile.z, step, nothing)
+
+
+def _apply(program: PairProgram, t: Array, p: list, q: list) -> Array:
+    arguments = [t, *[jnp.broadcast_to(a, t.shape) for a in (*p, *q)]]
+    result = [jax.ShapeDtypeStruct(t.shape, jnp.float32)]
+    return backend.elementwise_inline_asm(
+        program.code, args=arguments, constraints=program.constraints, pack=1, result_shape_dtypes=result
+    )[0]
+
+
+def _contract(K: Array, values: list) -> Array:
+    """K @ V for a tile: a sum where V is one column, three products of bfloat16 halves where it is several."""
+    if len(values) == 1:
+        return jnp.sum(K * values[0][None, :], axis=1)
+    v_hi, v_lo = values
+    hi = K.astype(jnp.bfloat16)
+    lo = (K - hi.astype(jnp.float32)).astype(jnp.bfloat16)
+    return backend.dot(hi, v_lo) + backend.dot(lo, v_hi) + backend.dot(hi, v_hi)
+
+
+def _inner_products(read_x: Callable, read_z: Callable, seed: Array, width: int, sharp: bool) -> Array:
+    """seed + X @ Zᵀ; the two functions read a slab of the (hi, lo) halves."""
+
+    def slab(total: Array, start: Any, size: int) -> Array:
+        x_hi, x_lo = read_x(start, size)
+        z_hi, z_lo = read_z(start, size)
+        small = total + backend.dot(x_lo, z_lo, trans_b=True) if sharp else total
+        small = small + backend.dot(x_hi, z_lo, trans_b=True) + backend.dot(x_lo, z_hi, trans_b=True)
+        return small + backend.dot(x_hi, z_hi, trans_b=True)
+
+    if width <= _WHOLE:
+        return slab(seed, 0, width)
+    return lax.fori_loop(0, width // 32, lambda k, total: slab(total, 32 * k, 32), seed)
+
+
+def _reader(parts: list, span: Any) -> Callable:
+    """Reads columns start … start + size of the given rows; once for all where one slab is the whole width."""
+    if parts[0].shape[1] <= _WHOLE:
+        held = [ref[span, :] for ref in parts]
+        return lambda start, size: held
+    return lambda start, size: [ref[span, pl.ds(start, size)] for ref in parts]

@@ -1,0 +1,238 @@
+"""An elementwise formula of a pair as GPU assembly (PTX), what depends on one point alone taken out of it.
+
+Triton rounds after every multiplication and takes the slow exact roots; PTX lets the assembler fuse multiply-adds and
+names the fast instructions (two units of rounding). A formula F(t, p, q), written once in jax.numpy, is traced; its
+steps are sorted into those of p alone, of q alone (done once a point, outside the fused program) and those of the
+pair, which become one block of PTX.
+"""
+
+import math
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+
+class Unsupported(Exception):
+    """The formula uses an operation that has no PTX here."""
+
+
+class PairProgram(NamedTuple):
+    """`left` and `right` map per-point numbers to those the code needs; `code` takes t, then left's, then right's."""
+
+    left: Callable
+    right: Callable
+    left_count: int
+    right_count: int
+    code: str
+
+    @property
+    def constraints(self) -> str:
+        return "=f" + ",f" * (1 + self.left_count + self.right_count)
+
+
+def pair_program(formula: Callable, rows: int) -> PairProgram:
+    """Sort and translate F(t, [p…], [q…]) with `rows` numbers p and as many q; raises Unsupported."""
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    p, q = [scalar] * rows, [scalar] * rows
+    traced = jax.make_jaxpr(formula)(scalar, p, q)
+    steps = _Steps(traced, rows)
+    emitted = _Emitter(steps).emit()
+    return PairProgram(
+        steps.side_function("p", emitted.used["p"]), steps.side_function("q", emitted.used["q"]),
+        len(emitted.used["p"]), len(emitted.used["q"]), emitted.text,
+    )  # fmt: skip
+
+
+class _Step(NamedTuple):
+    primitive: Any
+    params: dict
+    inputs: tuple  # of int (an earlier value) or float/bool (a constant)
+    output: int
+
+
+class _Steps:
+    """The traced formula flattened to one list of elementwise steps; `side[i]` says what value i depends on."""
+
+    def __init__(self, traced: ClosedJaxpr, rows: int):
+        self.steps: list[_Step] = []
+        self.side: list[str] = ["t"] + ["p"] * rows + ["q"] * rows
+        self.rows = rows
+        outputs = self._inline(traced.jaxpr, traced.consts, list(range(1 + 2 * rows)))
+        self.result = outputs[0]
+
+    def _inline(self, jaxpr: Jaxpr, consts: list, arguments: list) -> list:
+        known: dict = dict(zip(jaxpr.constvars, [_constant(c) for c in consts])) | dict(zip(jaxpr.invars, arguments))
+
+        def value(atom: Any) -> Any:
+            return _constant(atom.val) if isinstance(atom, Literal) else known[atom]
+
+        for eqn in jaxpr.eqns:
+            inputs = [value(atom) for atom in eqn.invars]
+            inner = next((v for v in eqn.params.values() if isinstance(v, ClosedJaxpr | Jaxpr)), None)
+            if inner is not None:
+                closed = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, [])
+                outputs = self._inline(closed.jaxpr, list(closed.consts), inputs)
+            else:
+                outputs = [self._add(eqn, inputs)]
+            known.update(zip(eqn.outvars, outputs))
+        return [value(atom) for atom in jaxpr.outvars]
+
+    def _add(self, eqn: Any, inputs: list) -> Any:
+        if eqn.primitive.name in _IDENTITIES:
+            return inputs[0]
+        if eqn.primitive.name == "convert_element_type" and not isinstance(inputs[0], int):
+            return _constant(np.asarray(inputs[0][0], eqn.params["new_dtype"]))
+        if not any(isinstance(i, int) for i in inputs):
+            arrays = [jnp.asarray(i[0]) if isinstance(i[0], bool) else jnp.float32(i[0]) for i in inputs]
+            return _constant(eqn.primitive.bind(*arrays, **eqn.params))
+        sides = {self.side[i] for i in inputs if isinstance(i, int)}
+        self.side.append(sides.pop() if len(sides) == 1 else "t")
+        self.steps.append(_Step(eqn.primitive, eqn.params, tuple(inputs), len(self.side) - 1))
+        return len(self.side) - 1
+
+    def side_function(self, side: str, wanted: list[int]) -> Callable:
+        """From the per-point numbers of one side to those values of it that the pair's code uses."""
+        offset = 1 if side == "p" else 1 + self.rows
+        mine = [s for s in self.steps if self.side[s.output] == side]
+
+        def scalars(numbers: list) -> list:
+            known = {offset + k: v for k, v in enumerate(numbers)}
+            for s in mine:
+                inputs = [known[i] if isinstance(i, int) else jnp.asarray(i[0]) for i in s.inputs]
+                inputs = [i if i.dtype == bool else i.astype(jnp.float32) for i in inputs]
+                known[s.output] = s.primitive.bind(*inputs, **s.params)
+            return [known[i].astype(jnp.float32) for i in wanted]
+
+        return lambda rows: list(jax.vmap(scalars)(list(rows))) if wanted else []
+
+
+def _constant(value: Any) -> tuple:
+    """A constant is a 1-tuple, so that it is not mistaken for the number of a value."""
+    item = np.asarray(value).reshape(-1)
+    if item.size != 1:
+        raise Unsupported("an array constant")
+    return (bool(item[0]),) if item.dtype == bool else (float(item[0]),)
+
+
+_IDENTITIES = {"stop_gradient", "copy", "broadcast_in_dim", "reshape", "squeeze", "copy_p", "pvary"}
+_BINARY = {
+    "add": "add.f32", "sub": "sub.f32", "mul": "mul.f32", "div": "div.full.f32", "max": "max.f32", "min": "min.f32",
+}  # fmt: skip
+_UNARY = {
+    "neg": "neg.f32", "abs": "abs.f32", "sqrt": "sqrt.approx.ftz.f32", "rsqrt": "rsqrt.approx.ftz.f32",
+    "exp2": "ex2.approx.ftz.f32",
+}  # fmt: skip
+_COMPARE = {"lt", "le", "gt", "ge", "eq", "ne"}
+
+
+class _Emitter:
+    """Writes the pair's steps as PTX. Floats live in registers f<i>, truth values in predicates b<i>."""
+
+    def __init__(self, steps: _Steps):
+        self.steps = steps
+        self.lines: list[str] = []
+        self.used: dict[str, list[int]] = {"p": [], "q": []}
+        self.booleans: set[int] = set()
+        self.extra = 0
+        self.text = ""
+
+    def emit(self) -> "_Emitter":
+        mine = self._needed()
+        for s in mine:
+            for i in s.inputs:
+                if isinstance(i, int) and self.steps.side[i] != "t" and i not in self.used[self.steps.side[i]]:
+                    self.used[self.steps.side[i]].append(i)
+        result = self.steps.result
+        if not isinstance(result, int) or self.steps.side[result] != "t":
+            raise Unsupported("a formula that does not depend on the pair")
+        for s in mine:
+            self._step(s)
+        self.lines.append(f"mov.f32 $0, {self._name(result)};")
+        floats = [f"f{s.output}" for s in mine if s.output not in self.booleans] + [f"e{k}" for k in range(self.extra)]
+        predicates = [f"b{i}" for i in sorted(self.booleans)]
+        header = (f".reg .f32 {', '.join(floats)}; " if floats else "") + (
+            f".reg .pred {', '.join(predicates)}; " if predicates else ""
+        )
+        self.text = "{ " + header + " ".join(self.lines) + " }"
+        return self
+
+    def _needed(self) -> list[_Step]:
+        """The pair's steps that the result depends on, in order."""
+        by_output = {s.output: s for s in self.steps.steps}
+        wanted, found = [self.steps.result], set()
+        while wanted:
+            i = wanted.pop()
+            if isinstance(i, int) and i in by_output and i not in found and self.steps.side[i] == "t":
+                found.add(i)
+                wanted.extend(by_output[i].inputs)
+        return [by_output[i] for i in sorted(found)]
+
+    def _name(self, i: Any) -> str:
+        if not isinstance(i, int):
+            if isinstance(i[0], bool):
+                raise Unsupported("a constant truth value")
+            return f"0f{struct.unpack('>I', struct.pack('>f', i[0]))[0]:08X}"
+        side = self.steps.side[i]
+        if i == 0:
+            return "$1"
+        if side == "t":
+            return f"b{i}" if i in self.booleans else f"f{i}"
+        offset = 2 if side == "p" else 2 + len(self.used["p"])
+        return f"${offset + self.used[side].index(i)}"
+
+    def _temporary(self) -> str:
+        self.extra += 1
+        return f"e{self.extra - 1}"
+
+    def _step(self, s: _Step) -> None:
+        name = s.primitive.name
+        out = f"f{s.output}"
+        if name in _COMPARE or (name in ("and", "or", "not") and s.inputs[0] in self.booleans):
+            self.booleans.add(s.output)
+        arguments = [self._name(i) for i in s.inputs]
+        write = self.lines.append
+        if name == "div" and not isinstance(s.inputs[1], int):
+            write(f"mul.f32 {out}, {arguments[0]}, {self._name((1 / s.inputs[1][0],))};")
+        elif name in _BINARY:
+            write(f"{_BINARY[name]} {out}, {arguments[0]}, {arguments[1]};")
+        elif name in _UNARY:
+            write(f"{_UNARY[name]} {out}, {arguments[0]};")
+        elif name == "square":
+            write(f"mul.f32 {out}, {arguments[0]}, {arguments[0]};")
+        elif name == "exp":
+            scaled = self._temporary()
+            write(f"mul.f32 {scaled}, {arguments[0]}, {self._name((math.log2(math.e),))};")
+            write(f"ex2.approx.ftz.f32 {out}, {scaled};")
+        elif name in ("log", "log1p"):
+            scaled, inside = self._temporary(), arguments[0]
+            if name == "log1p":
+                inside = self._temporary()
+                write(f"add.f32 {inside}, {arguments[0]}, {self._name((1.0,))};")
+            write(f"lg2.approx.ftz.f32 {scaled}, {inside};")
+            write(f"mul.f32 {out}, {scaled}, {self._name((math.log(2),))};")
+        elif name == "integer_pow":
+            self._integer_pow(out, arguments[0], s.params["y"])
+        elif name in _COMPARE:
+            write(f"setp.{name}.f32 b{s.output}, {arguments[0]}, {arguments[1]};")
+        elif name in ("and", "or") and s.output in self.booleans:
+            write(f"{name}.pred b{s.output}, {arguments[0]}, {arguments[1]};")
+        elif name == "not" and s.output in self.booleans:
+            write(f"not.pred b{s.output}, {arguments[0]};")
+        elif name == "select_n" and s.inputs[0] in self.booleans and len(arguments) == 3:
+            write(f"selp.f32 {out}, {arguments[2]}, {arguments[1]}, {arguments[0]};")
+        elif name == "convert_element_type" and s.inputs[0] not in self.booleans:
+            write(f"mov.f32 {out}, {arguments[0]};")
+        else:
+            raise Unsupported(name)
+
+    def _integer_pow(self, out: str, base: str, power: int) -> None:
+        if not 1 <= power <= 8:
+            raise Unsupported(f"integer_pow {power}")
+        self.lines.append(f"mov.f32 {out}, {base};")
+        for _ in range(power - 1):
+            self.lines.append(f"mul.f32 {out}, {out}, {base};")
