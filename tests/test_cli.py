@@ -53,6 +53,12 @@ def test_set_seeds_and_store(tmp_path):
     assert [(r.params["n"], r.seed) for r in stored] == [(5, 0), (5, 1), (6, 0), (6, 1)]
 
 
+def test_fresh_runs_again_and_keeps_nothing():
+    run("lab_toys:plain", "--seeds", "1")
+    assert run("lab_toys:plain", "--fresh").exit_code == 0
+    assert len(lab.load("lab_toys:plain")) == 3
+
+
 def test_strict_fails_when_a_claim_does():
     assert run("lab_toys:wrong").exit_code == 0
     assert run("lab_toys:wrong", "--strict").exit_code == 1

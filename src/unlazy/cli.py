@@ -25,6 +25,7 @@ Jobs = Annotated[int | None, typer.Option(help="How many workers (default: one a
 Where = Annotated[str, typer.Option("--engine", help="local, dask or inline.")]
 Address = Annotated[str | None, typer.Option(help="A dask scheduler, as tcp://host:port.")]
 Folder = Annotated[Path, typer.Option("--store", help="Where finished trials are kept.")]
+Resume = Annotated[bool, typer.Option("--resume/--fresh", help="Use what is stored, or run all and keep nothing.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 when a claim does not hold.")]
 
 _RESULTS = Path("results")
@@ -82,12 +83,13 @@ def show(
 @app.command()
 def run(
     names: Names = None, full: Full = False, change: Set = None, seeds: Seeds = None, jobs: Jobs = None,
-    engine: Where = "local", address: Address = None, store: Folder = _RESULTS, strict: Strict = False,
+    engine: Where = "local", address: Address = None, store: Folder = _RESULTS, resume: Resume = True,
+    strict: Strict = False,
 ) -> None:  # fmt: skip
     """Run experiments and print their claims; what is stored already is not run again."""
     with _plainly():
         chosen = _chosen(names, full, change, seeds)
-        results = _run(chosen, store, engine, jobs, address)
+        results = _run(chosen, store if resume else None, engine, jobs, address)
         wrong = _print_claims(results)
         raise typer.Exit(1 if wrong.broken or _failed(results) or (strict and wrong.refuted) else 0)
 
@@ -172,7 +174,7 @@ def _chosen(
 
 
 def _run(
-    chosen: "list[tuple[Experiment, Config]]", store: Path, engine: str, jobs: int | None, address: str | None
+    chosen: "list[tuple[Experiment, Config]]", store: Path | None, engine: str, jobs: int | None, address: str | None
 ) -> "list[tuple[Experiment, Records]]":
     """One set of workers for all of them."""
     from unlazy import lab
