@@ -28,6 +28,15 @@ class GaussianTask(Task):
     def input_row(self, key: PRNGKeyArray) -> Float[Array, " d"]:
         return jax.random.normal(key, (self.d,))
 
+    @property
+    def kappa(self) -> float | Float[Array, ""] | None:
+        U, H = self.subspace, self.hessian
+        if U is None or H is None:
+            return None
+        sizes = jnp.abs(jnp.linalg.eigvalsh(U @ H @ U.T))
+        singular = sizes.min() <= 100 * jnp.finfo(H.dtype).eps * jnp.maximum(sizes.max(), 1e-30)
+        return jnp.where(singular, jnp.inf, 1 / (jnp.where(singular, 1, sizes.min()) * math.sqrt(len(sizes))))
+
     def population_risk(self, predict: Predictor, key: PRNGKeyArray, m: int = 4096) -> Estimate:
         """E (predict(x) - f*(x))² from at most m points; r = 1, 2 by quadrature along S* and sampling across.
 

@@ -1,0 +1,81 @@
+"""Images as tables: scikit-learn's digits out of the box, MNIST-like idx or npz files when given."""
+
+import gzip
+import math
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from unlazy.core.errors import UnlazyError
+from unlazy.tasks.table import Table
+
+_IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+
+def digits(classes: Sequence[int] | None = None) -> Table:
+    """scikit-learn's 8×8 digits with pixels in [0, 1]; two classes give labels ±1, more give one column each."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    return labelled_images(found.data / 16.0, found.target, classes)
+
+
+def idx_images(images: str | Path, labels: str | Path, classes: Sequence[int] | None = None) -> Table:
+    """MNIST and its likes from two idx files, gzipped or not; pixels in [0, 1]."""
+    pixels, targets = read_idx(images), read_idx(labels)
+    if pixels.ndim < 2 or targets.ndim != 1 or len(pixels) != len(targets):
+        raise UnlazyError(f"{images} holds {pixels.shape} and {labels} {targets.shape}: not images and their labels")
+    return labelled_images(_unit_range(pixels.reshape(len(pixels), -1)), targets, classes)
+
+
+def npz_images(
+    path: str | Path, images: str = "x_train", labels: str = "y_train", classes: Sequence[int] | None = None
+) -> Table:
+    """Images and labels from two arrays of an npz file; pixels in [0, 1]."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            missing = [name for name in (images, labels) if name not in file]
+            if missing:
+                raise UnlazyError(f"{path} has no array {missing[0]!r}; it has {', '.join(file.files)}")
+            pixels, targets = file[images], file[labels]
+    except (OSError, ValueError) as problem:
+        raise UnlazyError(f"cannot read {path} as npz: {problem}") from None
+    if len(pixels) != len(targets):
+        raise UnlazyError(f"{path} has {len(pixels)} images and {len(targets)} labels")
+    return labelled_images(_unit_range(pixels.reshape(len(pixels), -1)), targets.ravel(), classes)
+
+
+def labelled_images(X: np.ndarray, labels: np.ndarray, classes: Sequence[int] | None = None) -> Table:
+    """The rows of the chosen classes. Two classes: -1 for the first, +1 for the second; more: one column each."""
+    known = np.unique(labels)
+    chosen = known if classes is None else np.asarray(classes)
+    absent = [c for c in chosen if c not in known]
+    if absent or len(chosen) < 2 or len(set(chosen.tolist())) < len(chosen):
+        raise ValueError(f"choose two or more different classes of {known.tolist()}, got {chosen.tolist()}")
+    keep = np.isin(labels, chosen)
+    one_hot = (labels[keep][:, None] == chosen[None, :]).astype(float)
+    return Table(X[keep], one_hot[:, 1] - one_hot[:, 0] if len(chosen) == 2 else one_hot)
+
+
+def read_idx(path: str | Path) -> np.ndarray:
+    """One array from an idx file: two zero bytes, a type byte, the number of axes, their sizes, the numbers."""
+    try:
+        raw = Path(path).read_bytes()
+        raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    except (OSError, EOFError) as problem:
+        raise UnlazyError(f"cannot read {path}: {problem}") from None
+    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _IDX_TYPES:
+        raise UnlazyError(f"{path} is not an idx file (its first bytes are {raw[:4].hex()})")
+    axes, dtype = raw[3], np.dtype(_IDX_TYPES[raw[2]])
+    start = 4 + 4 * axes
+    shape = struct.unpack(f">{axes}I", raw[4:start]) if len(raw) >= start else ()
+    if len(raw) < start or len(raw) - start != math.prod(shape) * dtype.itemsize:
+        raise UnlazyError(f"{path} is cut short or damaged: its header promises {shape}, it has {len(raw)} bytes")
+    return np.frombuffer(raw, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
+
+
+def _unit_range(pixels: np.ndarray) -> np.ndarray:
+    """Bytes become [0, 1]; other numbers are left as they are."""
+    return pixels / 255.0 if pixels.dtype == np.uint8 else np.asarray(pixels, float)

@@ -1,0 +1,83 @@
+"""A function on a low-dimensional curved manifold in R^d [A1]."""
+
+import math
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from unlazy.core.errors import check_positive_integer
+from unlazy.tasks.base import Task
+from unlazy.tasks.gaussian import directions
+
+
+class Manifold(Task):
+    """x = Q (s, ε ψ(s)) with s uniform on the unit sphere of dimension k, f*(x) = g(s).
+
+    ψ(s)_i = √(2/(d-k-1)) cos(2 ω_i·s + b_i) fills the other d - k - 1 dimensions, so that the support is curved
+    in all of R^d and yet k-dimensional; ε is `bend`, ε = 0 a flat sphere. Q is orthogonal.
+    """
+
+    Q: Float[Array, "d d"]
+    frequencies: Float[Array, "e s"]
+    phases: Float[Array, " e"]
+    bend: float = eqx.field(static=True)
+    function: Callable = eqx.field(static=True)
+    square: float | None = eqx.field(static=True)
+    noise: float | Float[Array, ""]
+    d: int = eqx.field(static=True)
+
+    def __init__(
+        self, Q: Float[Array, "d d"], frequencies: Float[Array, "e s"], phases: Float[Array, " e"], bend: float,
+        function: Callable, square: float | None, noise: float | Float[Array, ""] = 0.0,
+    ):  # fmt: skip
+        self.Q, self.frequencies, self.phases, self.bend = Q, frequencies, phases, bend
+        self.function, self.square, self.noise, self.d = function, square, noise, Q.shape[0]
+
+    @property
+    def intrinsic_dimension(self) -> int:
+        return self.frequencies.shape[1] - 1
+
+    def input_row(self, key: PRNGKeyArray) -> Float[Array, " d"]:
+        s = jax.random.normal(key, (self.intrinsic_dimension + 1,))
+        s = s / jnp.linalg.norm(s)
+        extra = jnp.cos(2 * self.frequencies @ s + self.phases) * math.sqrt(2 / max(1, len(self.phases)))
+        return jnp.matmul(jnp.concatenate([s, self.bend * extra]), self.Q, precision="highest")
+
+    def target(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        return self.function(jnp.matmul(X, self.subspace.T.astype(X.dtype), precision="highest"))
+
+    @property
+    def subspace(self) -> Float[Array, "r d"]:
+        """The k + 1 directions that hold the sphere."""
+        return self.Q[: self.intrinsic_dimension + 1]
+
+    @property
+    def second_moment(self) -> float | None:
+        return self.square
+
+
+def manifold(
+    d: int, k: int, function: Callable | None = None, *, bend: float = 0.5, key: PRNGKeyArray,
+    second_moment: float | None = None, noise: float = 0.0,
+) -> Manifold:  # fmt: skip
+    """A k-dimensional manifold in R^d; `function` of s ∈ S^k, rows of an (n, k+1) array.
+
+    By default the distance of s to a pole over √2: not smooth at the pole, dependent on every direction, E f*² = 1.
+    """
+    d, k = check_positive_integer("d (the ambient dimension)", d), check_positive_integer("k (the dimension)", k)
+    if k + 1 > d:
+        raise ValueError(f"a sphere of dimension k = {k} needs k + 1 ambient dimensions, got d = {d}")
+    key_frame, key_waves, key_phases = jax.random.split(key, 3)
+    waves = jax.random.normal(key_waves, (d - k - 1, k + 1))
+    phases = 2 * math.pi * jax.random.uniform(key_phases, (d - k - 1,))
+    known = 1.0 if function is None else second_moment
+    return Manifold(directions(d, d, key_frame), waves, phases, bend, function or _pole_distance, known, noise)
+
+
+def _pole_distance(s: Float[Array, "n e"]) -> Float[Array, " n"]:
+    """‖s - e‖/√2 with e = (1, …, 1)/√(k+1); its mean square is 1 since E s = 0."""
+    pole = 1 / math.sqrt(s.shape[1])
+    return jnp.sqrt(jnp.sum((s - pole) ** 2, 1) / 2)

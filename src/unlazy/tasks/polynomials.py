@@ -1,0 +1,91 @@
+"""Rank-r polynomials of Gaussian inputs [L7]."""
+
+import math
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from unlazy.core.errors import check_positive_integer
+from unlazy.tasks.index_models import IndexModel, multi_index
+from unlazy.tasks.ridge_sums import RidgeSum, unit_rows
+from unlazy.theory import hermite
+
+
+class RankPolynomial(RidgeSum):
+    """f*(x) = Σ_s a_s (w_s·x)^{p_s} [L7], x ~ N(0, I_d), ‖w_s‖ = 1. All facts are exact.
+
+    Bai and Lee, Beyond linearization: on quadratic and higher-order approximation of wide neural networks (2020).
+    """
+
+    W: Float[Array, "r d"]
+    heads: Float[Array, " r"]
+    powers: tuple[int, ...] = eqx.field(static=True)
+    noise: float | Float[Array, ""]
+    d: int = eqx.field(static=True)
+    degree: int = eqx.field(static=True)
+
+    def __init__(
+        self, W: Float[Array, "r d"], heads: Float[Array, " r"], powers: tuple[int, ...],
+        noise: float | Float[Array, ""] = 0.0,
+    ):  # fmt: skip
+        self.W, self.heads, self.powers, self.noise = W, heads, powers, noise
+        self.d, self.degree = W.shape[1], max(powers)
+
+    def ridges(self, Z: Float[Array, "n r"]) -> Float[Array, "n r"]:
+        return jnp.stack([Z[:, j] ** p for j, p in enumerate(self.powers)], 1)
+
+    def ridge_coefficients(self) -> Float[np.ndarray, "r k"]:
+        size = max(self.degree, 2) + 1
+        return np.stack([hermite.from_monomials(np.eye(size)[p]) for p in self.powers])
+
+    def pair_moments(self, correlation: Float[Array, "r r"]) -> Float[Array, "r r"]:
+        """Σ_k c_k(g_i) c_k(g_j) ρ_ij^k."""
+        C = jnp.asarray(self.ridge_coefficients(), correlation.dtype)
+        return sum(
+            (C[:, k : k + 1] * C[:, k] * correlation**k for k in range(C.shape[1])), jnp.zeros_like(correlation)
+        )
+
+
+def rank_polynomial(
+    d: int, powers: Sequence[int], *, heads: Float[Array, " r"] | None = None, key: PRNGKeyArray | None = None,
+    weights: Float[Array, "r d"] | None = None, orthogonal: bool = True, noise: float = 0.0,
+) -> RankPolynomial:  # fmt: skip
+    """Σ_s a_s (w_s·x)^{p_s} with one power per direction; without `heads` they are equal and E f*² = 1."""
+    chosen = tuple(check_positive_integer("a power", p) for p in powers)
+    if not chosen:
+        raise ValueError("`powers` is empty; give one power per direction, such as (2, 4)")
+    W = unit_rows(d, len(chosen), weights, key, orthogonal)
+    if heads is not None:
+        if heads.shape != (len(chosen),):
+            raise ValueError(f"`heads` must have shape ({len(chosen)},), got {heads.shape}")
+        return RankPolynomial(W, heads, chosen, noise)
+    equal = RankPolynomial(W, jnp.ones(len(chosen), W.dtype), chosen, noise)
+    return RankPolynomial(W, equal.heads / jnp.sqrt(equal.second_moment), chosen, noise)
+
+
+def quadratic(d: int, r: int = 1, *, key: PRNGKeyArray | None = None, noise: float = 0.0) -> RankPolynomial:
+    """Σ_s (w_s·x)² over r orthonormal directions, scaled to E f*² = 1: the F1 against F2 example [L6]."""
+    return rank_polynomial(d, (2,) * check_positive_integer("r (the rank)", r), key=key, noise=noise)
+
+
+def hermite_polynomial(
+    d: int, degree: int = 4, r: int = 1, *, key: PRNGKeyArray | None = None, noise: float = 0.0
+) -> IndexModel:
+    """r^{-1/2} Σ_s He_p(w_s·x)/√p!: the pure degree p that no lower-degree method can see, E f*² = 1.
+
+    (A raw fourth power has three quarters of its variance in degree 2.)
+    """
+    return multi_index(d, r, {check_positive_integer("degree", degree): 1.0}, key=key, noise=noise)
+
+
+def monomial_share(power: int, degree: int) -> float:
+    """Share of the variance of (w·x)^power that lies in one Hermite degree.
+
+    >>> round(monomial_share(4, 2), 12)
+    0.75
+    """
+    c = hermite.from_monomials(np.eye(power + 1)[power])
+    return float(c[degree] ** 2 / math.fsum(c[1:] ** 2)) if 1 <= degree <= power else 0.0
