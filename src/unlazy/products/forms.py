@@ -21,7 +21,7 @@ from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.infinite_width import NNGP, NTK
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.theory.homogeneous import _by_angle as by_angle
-from unlazy.theory.homogeneous import slope_below_zero
+from unlazy.theory.homogeneous import gain_and_kink, slope_below_zero
 
 LOG2E = math.log2(math.e)
 COINCIDENT = 2.0**-17
@@ -96,15 +96,52 @@ class AngleForm(Form):
 
     def prepare(self, kernel, X):
         norm = jnp.sqrt(jnp.sum(X * X, 1))
-        # k(x, x) = G(π/2) s(x)² = s(x)²
-        return Prepared(two_halves(X / jnp.where(norm > 0, norm, 1)[:, None]), [], scale=jnp.sqrt(_on_diagonal(kernel, X)))
+        unit = two_halves(X / jnp.where(norm > 0, norm, 1)[:, None])
+        return Prepared(unit, [], scale=jnp.sqrt(_on_diagonal(kernel, X)))  # k(x, x) = s(x)² G(π/2) = s(x)²
 
     def formula(self, t, p, q):
-        size = jnp.abs(t)
-        gap = 1 - size
-        gap = jnp.where(gap < COINCIDENT, 0.0, gap)
-        right = math.pi / 2 - jnp.sqrt(gap) * _horner(ARCCOS, size)
-        return _horner(self.polynomial, jnp.where(t < 0, -right, right))
+        return _horner(self.polynomial, _arcsine(t)[0])
+
+
+@dataclass(frozen=True)
+class LayersForm(Form):
+    """NNGP and NTK of a piecewise linear network with biases, layer by layer [K7, K8], on cosines.
+
+    With n_l(x)² = Σ^l(x,x), ρ_l the cosine of Σ^l and T_l = Θ^l/(n_l(x) n_l(z)):
+    κ_1 = ρ + (w/π)(sin θ - θ cos θ),  κ_0 = 1 - wθ/π,  A = σ_w √g n_{l-1}/n_l,  B = σ_b/n_l,
+    ρ_l = A(x)A(z) κ_1 + B(x)B(z),  T_l = ρ_l + T_{l-1} A(x)A(z) κ_0.
+    """
+
+    depth: int
+    slope: float
+    tangent: bool
+
+    def prepare(self, kernel, X):
+        network = kernel.network
+        gain, _ = gain_and_kink(self.slope)
+        square = network.sigma_w[0] ** 2 * jnp.sum(X * X, 1) + network.sigma_b[0] ** 2
+        norm = jnp.sqrt(square)
+        inverse = 1 / jnp.where(norm > 0, norm, 1)
+        points, rows = two_halves(X * (network.sigma_w[0] * inverse)[:, None]), [network.sigma_b[0] * inverse]
+        for sw, sb in zip(network.sigma_w[1:], network.sigma_b[1:]):
+            after = jnp.sqrt(sw**2 * gain * norm**2 + sb**2)
+            inverse = 1 / jnp.where(after > 0, after, 1)
+            rows += [sw * math.sqrt(gain) * norm * inverse, sb * inverse]
+            norm = after
+        return Prepared(points, rows, scale=norm)
+
+    def formula(self, t, p, q):
+        kink = gain_and_kink(self.slope)[1]
+        cosine = t + p[0] * q[0]
+        tangent = cosine
+        for l in range(self.depth):
+            phi, sine = _arcsine(cosine)
+            both = p[2 * l + 1] * q[2 * l + 1]
+            value = cosine * (1 - kink / 2) + (phi * cosine + sine) * (kink / math.pi)
+            passed = phi * (kink / math.pi) + (1 - kink / 2)
+            cosine = both * value + p[2 * l + 2] * q[2 * l + 2]
+            tangent = (tangent * both) * passed + cosine
+        return tangent if self.tangent else cosine
 
 
 @dataclass(frozen=True)
@@ -130,8 +167,11 @@ def form_of(kernel: Kernel) -> Form | None:
         return GaussianForm() if isinstance(kernel, Gaussian) else LaplaceForm()
     if isinstance(kernel, NNGP | NTK):
         slope = slope_below_zero(kernel.network.activation)
-        if slope is not None and not kernel.network.biases and not kernel.network.skips:
-            return AngleForm(_angle_polynomial(kernel.network.depth, slope, isinstance(kernel, NTK)))
+        if slope is not None and not kernel.network.skips:
+            depth, tangent = kernel.network.depth, isinstance(kernel, NTK)
+            if kernel.network.biases:
+                return LayersForm(depth, slope, tangent)
+            return AngleForm(_angle_polynomial(depth, slope, tangent))
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(kernel)):
         return None
     # Arrays of more than one number (a metric) belong to `embed`; the formula does without them.
@@ -178,6 +218,15 @@ def two_halves(A: Float[Array, "n d"]) -> Float[Array, "n d"]:
     """A rounded to what its two bfloat16 halves hold, so that norms and inner products speak of the same points."""
     hi, lo = split_bfloat16(A)
     return hi.astype(A.dtype) + lo.astype(A.dtype)
+
+
+def _arcsine(cosine: Array) -> tuple[Array, Array]:
+    """φ = π/2 - θ and sin θ from cos θ, exact where it is 1; one polynomial, two roots."""
+    size = jnp.abs(cosine)
+    gap = 1 - size
+    gap = jnp.where(gap < COINCIDENT, 0.0, gap)
+    right = math.pi / 2 - jnp.sqrt(gap) * _horner(ARCCOS, size)
+    return jnp.where(cosine < 0, -right, right), jnp.sqrt(gap * (2 - gap))
 
 
 def _horner(c: tuple[float, ...], x: Array) -> Array:

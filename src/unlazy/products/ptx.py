@@ -39,8 +39,8 @@ def pair_program(formula: Callable, rows: int) -> PairProgram:
     """Sort and translate F(t, [p…], [q…]) with `rows` numbers p and as many q; raises Unsupported."""
     scalar = jax.ShapeDtypeStruct((), jnp.float32)
     p, q = [scalar] * rows, [scalar] * rows
-    traced = jax.make_jaxpr(formula)(scalar, p, q)
-    steps = _Steps(traced, rows)
+    with jax.ensure_compile_time_eval():  # constants are computed now, also when the caller is being traced
+        steps = _Steps(jax.make_jaxpr(formula)(scalar, p, q), rows)
     emitted = _Emitter(steps).emit()
     return PairProgram(
         steps.side_function("p", emitted.used["p"]), steps.side_function("q", emitted.used["q"]),
