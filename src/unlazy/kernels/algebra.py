@@ -55,8 +55,8 @@ class CombinedFormula(InnerProductKernel):
         values = (k.entry_distance(distance, half_chord, xx, zz) for k in (self.first, self.second))
         return _OPERATIONS[self.operation](*values)
 
-    def embed(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
-        return self.first.embed(X)
+    def embed(self, X: Float[Array, "n d"], inputs: int | None = None) -> Float[Array, "n e"]:
+        return self.first.embed(X, inputs)
 
     def embedding(self) -> tuple:
         return self.first.embedding()
@@ -78,8 +78,8 @@ class ScaledFormula(InnerProductKernel):
     def entry_distance(self, distance, half_chord, xx, zz):
         return self.factor * self.kernel.entry_distance(distance, half_chord, xx, zz)
 
-    def embed(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
-        return self.kernel.embed(X)
+    def embed(self, X: Float[Array, "n d"], inputs: int | None = None) -> Float[Array, "n e"]:
+        return self.kernel.embed(X, inputs)
 
     def embedding(self) -> tuple:
         return self.kernel.embedding()

@@ -61,8 +61,11 @@ class InnerProductKernel(Kernel):
         """
         return self.entry(0.5 * (xx + zz - distance), xx, zz)
 
-    def embed(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
-        """The map applied to inputs before inner products: identity here; x → x/√d, x → L x elsewhere."""
+    def embed(self, X: Float[Array, "n d"], inputs: int | None = None) -> Float[Array, "n e"]:
+        """The map applied to inputs before inner products: identity here; x → x/√d, x → L x elsewhere.
+
+        `inputs` is the number of coordinates before a metric changed it: the d of 1/√d.
+        """
         return X
 
     def embedding(self) -> tuple:

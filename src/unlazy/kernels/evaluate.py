@@ -6,6 +6,7 @@ a tuple (the NNGP and the NTK together), and so are then the Grams.
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -37,18 +38,37 @@ def gram(formula: Any, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = N
     return _gram(formula, X, Z, on_diagonal, accurate, rows)
 
 
+def by_blocks(kernel: Any, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = None) -> Float[Array, "n m"]:
+    """K(X, Z) of a kernel that gives `block(rows, columns)` and `diag`, a block of rows at a time."""
+    X = jnp.asarray(X, dtype=jnp.result_type(X, 0.0))
+    other = X if Z is None else jnp.asarray(Z, X.dtype)
+    rows = _rows_at_once(X, other.shape[0], False)
+    return _by_blocks(kernel, X, other, kernel.diag(X) if Z is None else None, rows)
+
+
+@functools.partial(jax.jit, static_argnames=("rows",))
+def _by_blocks(kernel: Any, X: Array, Z: Array, on_diagonal: Array | None, rows: int | None) -> Array:
+    K = kernel.block(X, Z) if rows is None else _by_rows(kernel.block, X, Z, rows)
+    if on_diagonal is None:
+        return K
+    i = jnp.arange(X.shape[0])
+    return K.at[i, i].set(on_diagonal)
+
+
 def diagonal(formula: Any, X: Float[Array, "n d"]) -> Any:
     """k(x, x) of every row; a ValueError where it overflows or the inputs are not finite."""
-    values = _diagonal(formula, X)
+    values, xx = _diagonal(formula, X)
     if not any(isinstance(v, jax.core.Tracer) for v in jax.tree.leaves(values)):
         _refuse_overflow(values, X)
+        if hasattr(formula, "warn"):
+            formula.warn(xx)
     return values
 
 
 @jax.jit
 def _diagonal(formula: Any, X: Array) -> Any:
     xx = _squares(formula.embed(X))
-    return formula.entry(xx, xx, xx)
+    return formula.entry(xx, xx, xx), xx
 
 
 @functools.partial(jax.jit, static_argnames=("accurate", "rows"))
@@ -57,7 +77,7 @@ def _gram(formula: Any, X: Array, Z: Array | None, on_diagonal: Any, accurate: b
     if rows is None:
         K = _block(formula, left, right, accurate)
     else:
-        K = _by_rows(formula, left, right, accurate, rows)
+        K = _by_rows(lambda a, b: _block(formula, a, b, accurate), left, right, rows)
     if Z is None:
         i = jnp.arange(X.shape[0])
         K = jax.tree.map(lambda k, v: k.at[i, i].set(v), K, on_diagonal)
@@ -85,15 +105,15 @@ def _block(formula: Any, left: Array, right: Array, accurate: bool) -> Any:
     return formula.entry(snap(xz, xx, zz, left.shape[1]), xx, zz)
 
 
-def _by_rows(formula: Any, left: Array, right: Array, accurate: bool, rows: int) -> Any:
+def _by_rows(block: Callable[[Array, Array], Any], left: Array, right: Array, rows: int) -> Any:
     """The same, `rows` at a time, written in place; the last block overlaps the one before."""
     n = left.shape[0]
-    shape = jax.eval_shape(lambda: _block(formula, left[:rows], right, accurate))
+    shape = jax.eval_shape(lambda: block(left[:rows], right))
     outputs = jax.tree.map(lambda s: jnp.zeros((n, s.shape[1]), s.dtype), shape)
 
     def fill(i: Array, K: Any) -> Any:
         start = jnp.minimum(i * rows, n - rows)
-        part = _block(formula, jax.lax.dynamic_slice_in_dim(left, start, rows), right, accurate)
+        part = block(jax.lax.dynamic_slice_in_dim(left, start, rows), right)
         return jax.tree.map(lambda k, p: jax.lax.dynamic_update_slice_in_dim(k, p, start, 0), K, part)
 
     return jax.lax.fori_loop(0, math.ceil(n / rows), fill, outputs)

@@ -1,10 +1,15 @@
 """NNGP, NTK and the tangent family of infinitely wide networks [K7, K8, L1, L2]; the maths is theory.infinite_width."""
 
 import math
+import warnings
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.core.architecture import MLP
+from unlazy.core.errors import UnlazyWarning
+from unlazy.core.precision import rounding
 from unlazy.kernels import evaluate
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.theory import infinite_width
@@ -15,11 +20,15 @@ class NetworkKernel(InnerProductKernel):
 
     network: MLP
 
-    def embed(self, X: Float[Array, "n d"]) -> Float[Array, "n d"]:
-        return X / math.sqrt(X.shape[1]) if self.network.scale_input else X
+    def embed(self, X: Float[Array, "n d"], inputs: int | None = None) -> Float[Array, "n d"]:
+        return X / math.sqrt(inputs or X.shape[1]) if self.network.scale_input else X
 
     def embedding(self) -> tuple:
         return ("1/√d",) if self.network.scale_input else ()
+
+    def warn(self, xx: Float[Array, " n"]) -> None:
+        """Says so when the numerical duals of this activation are not exact to rounding at such norms."""
+        warn_of_inexact_duals(self.network, xx)
 
 
 class NNGP(NetworkKernel):
@@ -42,6 +51,60 @@ class NTK(NetworkKernel):
         return infinite_width.ntk(0.5 * (xx + zz - distance), xx, zz, self.network, half_chord)
 
 
+class LayerKernel(NetworkKernel):
+    """The tangent family Σ_l α_l K_l [L1, L2]: `weights[l]` times the kernel of weight matrix l, biases alike.
+
+    All ones: the NTK. `bias_weights` counts the biases' part apart from the weights' where they differ.
+
+    >>> kernel = LayerKernel(MLP(depth=2), weights=(0.0, 0.0, 1.0))  # only the head: random features
+    """
+
+    weights: tuple
+    bias_weights: tuple
+
+    def __init__(self, network: MLP, weights: tuple | list, bias_weights: tuple | list | None = None):
+        self.network = network
+        self.weights = tuple(weights)
+        self.bias_weights = self.weights if bias_weights is None else tuple(bias_weights)
+        for given in (self.weights, self.bias_weights):
+            if len(given) != network.depth + 1:
+                raise ValueError(f"{network.depth + 1} weight matrices need as many weights, got {len(given)}")
+
+    def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
+        return infinite_width.nngp_and_tangent(xz, xx, zz, self.network, self.weights, self.bias_weights)[1]
+
+    def entry_distance(self, distance, half_chord, xx, zz):
+        xz = 0.5 * (xx + zz - distance)
+        return infinite_width.nngp_and_tangent(
+            xz, xx, zz, self.network, self.weights, self.bias_weights, half_chord
+        )[1]  # fmt: skip
+
+
+def layer_kernel(network: MLP, layer: int) -> LayerKernel:
+    """K_l alone: layer 1 is the first weight matrix, depth + 1 (or -1) the head."""
+    count = network.depth + 1
+    index = layer - 1 if layer > 0 else count + layer
+    if layer == 0 or not 0 <= index < count:
+        raise ValueError(f"layers are 1 to {count} (or -1 for the head), got {layer!r}")
+    return LayerKernel(network, tuple(float(l == index) for l in range(count)))
+
+
+def standard_parametrisation(network: MLP, inputs: int, width: int | None = None) -> LayerKernel:
+    """The tangent kernel of the same network with weights N(0, σ_w²/fan-in) and plain multiplication, over the width.
+
+    Its gradient in W_l is √fan-in/σ_w times that of the NTK parametrisation, so α_l = fan-in/(width σ_w²) for weights
+    and 1/(width σ_b²) for biases [L1]: as the width grows only the later layers are left.
+    """
+    wide = width if width is not None else network.width
+    if wide is None:
+        raise ValueError("the standard parametrisation depends on the width: give width=…, or make the MLP with one")
+    first = inputs if network.scale_input else 1
+    fan_in = (first, *(wide,) * network.depth)
+    weights = tuple(n / (wide * s**2) for n, s in zip(fan_in, network.sigma_w))
+    bias = tuple(1 / (wide * s**2) if network.biases else 0.0 for s in network.sigma_b)
+    return LayerKernel(network, weights, bias)
+
+
 class _Both(NetworkKernel):
     """Both formulas in one pass: an entry is a pair."""
 
@@ -57,3 +120,20 @@ def nngp_and_ntk(
 ) -> tuple[Float[Array, "n m"], Float[Array, "n m"]]:
     """The NNGP's and the NTK's Gram matrices together, for little more than one of them."""
     return evaluate.gram(_Both(network), X, Z, accurate)
+
+
+def warn_of_inexact_duals(network: MLP, xx: Float[Array, " n"]) -> None:
+    """Warns where the Hermite expansion of the activation leaves out more than rounding, at the given squared norms."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((network, xx))):
+        return
+    extremes = jnp.stack([jnp.min(xx), jnp.max(xx)])
+    error = float(jnp.max(infinite_width.dual_error(network, extremes)))
+    allowed = 1e4 * rounding(xx.dtype)
+    if error > allowed:
+        warnings.warn(
+            f"the dual of activation {network.activation.name!r} is off by up to {error:.1e} of k(x, x) at these norms "
+            f"(more than {allowed:.0e}): name its kinks in Activation(…, kinks=…), scale the inputs down, or use an "
+            "activation with a closed form",
+            UnlazyWarning,
+            stacklevel=4,
+        )

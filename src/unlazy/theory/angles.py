@@ -23,7 +23,7 @@ def _coefficients(degree: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     t = np.cos(np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1))
     v = (1 + t) / 2
     series = chebyshev.cheb2poly(chebyshev.chebfit(t, 2 * np.arcsin(np.sqrt(v / 2)) / np.sqrt(v), degree))
-    a = Polynomial(series)(Polynomial([-1.0, 2.0])).coef
+    a = np.asarray(Polynomial(series)(Polynomial([-1.0, 2.0])).coef, float)
     return tuple(map(float, a)), tuple(float(c / (k + 1.5)) for k, c in enumerate(a))
 
 
@@ -59,6 +59,30 @@ def _angle_and_gap_jvp(primals, tangents):
     inside = square > (64 * float(jnp.finfo(u.dtype).eps)) ** 2
     slope = jnp.where(inside, jax.lax.rsqrt(jnp.where(inside, square, 1)), 0)
     return (theta, gap), (slope * du, theta * du)
+
+
+@functools.cache
+def _arcsine_coefficients(degree: int) -> tuple[float, ...]:
+    """Taylor coefficients of arcsin(x)/x in x²: (2k)!/(4^k k!² (2k+1)), enough for |x| ≤ 1/2 at 4^-degree."""
+    return tuple(math.comb(2 * k, k) / (4**k * (2 * k + 1)) for k in range(degree + 1))
+
+
+@jax.custom_jvp
+def arcsine(x: Float[Array, "*s"], rest: Float[Array, "*s"]) -> Float[Array, "*s"]:
+    """arcsin x where rest = 1 - x² is known without cancellation: relative accuracy at 0 and at ±1."""
+    wide = x.dtype == jnp.float64
+    a, _ = _coefficients(DEGREE["float64" if wide else "float32"])
+    size = jnp.abs(x)
+    v = rest / (1 + size)
+    far = math.pi / 2 - jnp.sqrt(v) * horner(a, v)
+    near = x * horner(_arcsine_coefficients(24 if wide else 10), x * x)
+    return jnp.where(size < 0.5, near, jnp.sign(x) * far)
+
+
+@arcsine.defjvp
+def _arcsine_jvp(primals, tangents):
+    (x, rest), (dx, _) = primals, tangents
+    return arcsine(x, rest), dx * safe_reciprocal(safe_sqrt(rest))
 
 
 def safe_sqrt(x: Float[Array, "*s"]) -> Float[Array, "*s"]:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from unlazy.core.activations import Activation
 from unlazy.theory import numeric_duals, truncated
-from unlazy.theory.angles import angle_and_gap, safe_sqrt
+from unlazy.theory.angles import angle_and_gap, arcsine, horner, safe_sqrt
 from unlazy.theory.homogeneous import cosine_gap, gain_and_kink, slope_below_zero
 
 Dual = Callable[[Array, Array, Array], Array]
@@ -27,6 +27,13 @@ def dual(q12: Array, q11: Array, q22: Array, activation: Activation) -> Float[Ar
 def dual_derivative(q12: Array, q11: Array, q22: Array, activation: Activation) -> Float[Array, "*s"]:
     """E φ'(a)φ'(b); infinite, hence refused, where φ jumps."""
     return _pair(activation)[1](q12, q11, q22)
+
+
+def dual_pair(q12: Array, q11: Array, q22: Array, activation: Activation) -> tuple[Array, Array]:
+    """Both at once, where they share work."""
+    if activation.name == "truncated_relu":
+        return truncated.dual_pair(q12, q11, q22)
+    return dual(q12, q11, q22, activation), dual_derivative(q12, q11, q22, activation)
 
 
 def has_closed_form(activation: Activation) -> bool:
@@ -73,9 +80,7 @@ def _no_derivative(q12, q11, q22):
 def _erf(q12, q11, q22):
     """(2/π) arcsin(2 q12/√((1 + 2 q11)(1 + 2 q22)))."""
     r1, r2 = 1 / jnp.sqrt(1 + 2 * q11), 1 / jnp.sqrt(1 + 2 * q22)
-    ratio = 2 * q12 * (r1 * r2)
-    # arcsin through arctan2, whose second argument is free of cancellation: finite slope however large q is
-    return (2 / math.pi) * jnp.arctan2(ratio, jnp.sqrt(_complement(q12, q11, q22, 2.0)))
+    return (2 / math.pi) * arcsine(2 * q12 * (r1 * r2), _complement(q12, q11, q22, 2.0))
 
 
 def _erf_derivative(q12, q11, q22):
@@ -92,16 +97,18 @@ def _complement(q12, q11, q22, scale: float):
 
 
 def _gelu_parts(q12, q11, q22):
-    """i1 + i2, m, m N and arcsin ρ: i = 1/(1 + q), ρ = q12 √(i1 i2), m = √(i1 i2/(1 - ρ²)), N = q11 q22 - q12²(1 - i1 - i2).
+    """i1 + i2, m, m N and arcsin ρ.
 
+    i = 1/(1 + q), ρ = q12 √(i1 i2), m = √(i1 i2/(1 - ρ²)), N = q11 q22 - q12²(1 - i1 - i2).
     N is written with u, since its first two terms cancel near a = b, and factors are paired so that none overflows.
     """
     r1, r2 = 1 / jnp.sqrt(1 + q11), 1 / jnp.sqrt(1 + q22)
-    rest = jnp.sqrt(_complement(q12, q11, q22, 1.0))
+    complement = _complement(q12, q11, q22, 1.0)
+    rest = jnp.sqrt(complement)
     u = cosine_gap(q12, q11, q22)
     sum_i = r1 * r1 + r2 * r2
     mN = ((q11 * r1) * (q22 * r2) * (u * (2 - u)) + (q12 * r1) * (q12 * r2) * sum_i) / rest
-    return sum_i, r1 * r2 / rest, mN, jnp.arctan2(q12 * (r1 * r2), rest)
+    return sum_i, r1 * r2 / rest, mN, arcsine(q12 * (r1 * r2), complement)
 
 
 def _gelu(q12, q11, q22):
@@ -120,15 +127,22 @@ def _waves(frequency: float) -> tuple[Dual, Dual]:
     """e^{-s} sinh x and e^{-s} cosh x with s = ω²(q11 + q22)/2, x = ω² q12, never through a large exponential."""
     w2 = frequency**2
 
-    def sinh(q12, q11, q22):
+    def exponentials(q12, q11, q22):
         s, x = 0.5 * w2 * (q11 + q22), w2 * q12
-        up, down = jnp.maximum(x, 0), jnp.minimum(x, 0)
-        rising = jnp.exp(jnp.minimum(up - s, 0)) * jnp.expm1(-2 * up)
-        return 0.5 * (jnp.exp(jnp.minimum(-down - s, 0)) * jnp.expm1(2 * down) - rising)
+        return x, jnp.exp(jnp.minimum(x - s, 0)), jnp.exp(jnp.minimum(-x - s, 0))
+
+    def sinh(q12, q11, q22):
+        x, rising, falling = exponentials(q12, q11, q22)
+        small = jnp.abs(x) < 0.5
+        # the Taylor series of sinh where the difference would cancel: its next term is under 1e-17
+        near = jnp.where(small, x, 0)
+        taylor = near * horner(tuple(1 / math.factorial(2 * k + 1) for k in range(7)), near * near)
+        outer = jnp.exp(-0.5 * w2 * q11) * jnp.exp(-0.5 * w2 * q22)
+        return jnp.where(small, outer * taylor, 0.5 * (rising - falling))
 
     def cosh(q12, q11, q22):
-        s, x = 0.5 * w2 * (q11 + q22), w2 * q12
-        return 0.5 * (jnp.exp(jnp.minimum(x - s, 0)) + jnp.exp(jnp.minimum(-x - s, 0)))
+        _, rising, falling = exponentials(q12, q11, q22)
+        return 0.5 * (rising + falling)
 
     return sinh, cosh
 

@@ -109,11 +109,11 @@ def angle_polynomials(depth: int, slope: float) -> tuple[np.ndarray, float] | No
     largest error found on a dense grid. None where no polynomial of float32-safe size reaches FIT_ERROR.
     """
     grid = np.linspace(0, np.pi, 2001)
-    wanted = _by_angle(grid, depth, slope)
+    wanted = by_angle(grid, depth, slope)
     for degree in range(9, 25):
         t = np.cos(np.pi * (np.arange(degree) + 0.5) / degree)
         theta = (t + 1) * np.pi / 2
-        series = chebyshev.chebfit(t, ((_by_angle(theta, depth, slope) - 1) / theta).T, degree - 1)
+        series = chebyshev.chebfit(t, ((by_angle(theta, depth, slope) - 1) / theta).T, degree - 1)
         error = np.abs(1 + grid * chebyshev.chebval(2 * grid / np.pi - 1, series) - wanted).max()
         if error <= FIT_ERROR:
             powers = np.array([chebyshev.cheb2poly(row) for row in series.T])
@@ -121,7 +121,7 @@ def angle_polynomials(depth: int, slope: float) -> tuple[np.ndarray, float] | No
     return None
 
 
-def _by_angle(theta: np.ndarray, depth: int, slope: float) -> np.ndarray:
+def by_angle(theta: np.ndarray, depth: int, slope: float) -> np.ndarray:
     """NNGP and K_1 … K_{depth+1} without biases at unit norms and unit gains, in NumPy float64: rows as above."""
     kink = gain_and_kink(slope)[1]
     u = 2 * np.sin(theta / 2) ** 2
@@ -149,3 +149,6 @@ def by_angle_polynomial(u: Array, xx: Array, zz: Array, network: MLP, slope: flo
     tangent = tuple(sum(a * float(p) for a, p in zip(weights, column)) for column in powers[1:].T)
     nngp = tuple(float(p) for p in powers[0])
     return size * (1 + theta * horner(nngp, t)), size * (total + theta * horner(tangent, t))
+
+
+_by_angle = by_angle

@@ -82,9 +82,12 @@ def layer_terms(
     for l in range(1, network.depth + 1):
         sw2, sb2 = network.sigma_w[l] ** 2, network.sigma_b[l] ** 2
         skip2 = network.residual**2 if network.skips and l < network.depth else 0.0
-        passed = skip2 + sw2 * duals.dual_derivative(q12, q11, q22, phi) if tangent else 0.0
-        weights = sw2 * duals.dual(q12, q11, q22, phi)
-        terms.append(LayerTerm(weights, sb2, passed))
+        if tangent:
+            value, derivative = duals.dual_pair(q12, q11, q22, phi)
+        else:
+            value, derivative = duals.dual(q12, q11, q22, phi), 0.0
+        weights = sw2 * value
+        terms.append(LayerTerm(weights, sb2, skip2 + sw2 * derivative))
         if l < network.depth:
             q12 = skip2 * q12 + weights + sb2
             q11, q22 = (skip2 * q + sw2 * duals.dual(q, q, q, phi) + sb2 for q in (q11, q22))

@@ -52,12 +52,12 @@ def coefficients(activation: Activation, root: Array, derivative: bool) -> tuple
     if any(k != 0 for k in activation.kinks):
         x, w = _moving_nodes(activation.kinks, root)
         values = _evaluate(activation, root[..., None] * x, derivative)
-        c = _project(values * w, x)
+        c = _project(values, x, w)
     else:
         nodes, weights, basis = _fixed_nodes()
         x, w = jnp.asarray(nodes, root.dtype), jnp.asarray(weights, root.dtype)
         values = _evaluate(activation, root[..., None] * x, derivative)
-        c = jnp.matmul(values * w, jnp.asarray(basis, root.dtype), precision=jax.lax.Precision.HIGHEST)
+        c = jnp.matmul(values, jnp.asarray(basis, root.dtype), precision=jax.lax.Precision.HIGHEST)
     square = jnp.sum(values * values * w, -1)
     return c, safe_sqrt(square - jnp.sum(c * c, -1)), square
 
@@ -83,7 +83,7 @@ def _fixed_nodes() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     middle, half = (edges[1:] + edges[:-1]) / 2, np.diff(edges) / 2
     x = (middle[:, None] + half[:, None] * t).ravel()
     w = (half[:, None] * weight).ravel() * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
-    basis = [np.ones_like(x), x]
+    basis = [w, w * x]  # weights times h_k, which alone would leave float32
     for k in range(1, TERMS - 1):
         basis.append((x * basis[-1] - math.sqrt(k) * basis[-2]) / math.sqrt(k + 1))
     return x, w, np.stack(basis, 1)
@@ -101,8 +101,10 @@ def _moving_nodes(kinks: tuple[float, ...], root: Array) -> tuple[Array, Array]:
     return x, w
 
 
-def _project(weighted: Array, x: Array) -> Array:
-    """Σ_j weighted_j h_k(x_j) for every k, by the recurrence of h."""
+def _project(values: Array, x: Array, w: Array) -> Array:
+    """Σ_j w_j values_j h_k(x_j) for every k, by the recurrence of √w h, which stays small."""
+    half = jnp.sqrt(w)
+    weighted = values * half
 
     def step(pair: tuple[Array, Array], k: Array) -> tuple[tuple[Array, Array], Array]:
         previous, current = pair
@@ -110,4 +112,4 @@ def _project(weighted: Array, x: Array) -> Array:
         return (current, following), jnp.sum(weighted * current, -1)
 
     ks = jnp.arange(TERMS, dtype=x.dtype)
-    return jnp.moveaxis(jax.lax.scan(step, (jnp.zeros_like(x), jnp.ones_like(x)), ks)[1], 0, -1)
+    return jnp.moveaxis(jax.lax.scan(step, (jnp.zeros_like(x), half), ks)[1], 0, -1)

@@ -1,0 +1,64 @@
+"""Kernels of the inner product [K1, L7]: linear, polynomial, arc-cosine."""
+
+import math
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from unlazy.core.errors import check_positive_integer
+from unlazy.kernels.base import InnerProductKernel
+from unlazy.theory.angles import angle_and_gap, safe_sqrt
+from unlazy.theory.homogeneous import cosine_gap
+
+
+class Linear(InnerProductKernel):
+    """⟨x,z⟩ + offset."""
+
+    offset: float | Float[Array, ""] = 0.0
+
+    def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
+        return xz + self.offset
+
+
+class Polynomial(InnerProductKernel):
+    """(⟨x,z⟩ + offset)^degree; with offset 0 only degree-`degree` monomials are seen [K1]."""
+
+    degree: int = eqx.field(static=True, default=2)
+    offset: float | Float[Array, ""] = 1.0
+
+    def __check_init__(self):
+        check_positive_integer("degree", self.degree)
+        if isinstance(self.offset, int | float) and self.offset < 0:
+            raise ValueError(f"offset must be at least 0 for a positive kernel, got {self.offset!r}")
+
+    def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
+        return (xz + self.offset) ** self.degree
+
+
+class ArcCosine(InnerProductKernel):
+    """2 E max(w·x, 0)^k max(w·z, 0)^k for w ~ N(0, I): |x|^k |z|^k J_k(θ)/π. Cho and Saul (2009).
+
+    J_0 = π - θ,  J_1 = sin θ + (π - θ) cos θ,  J_2 = 3 sin θ cos θ + (π - θ)(1 + 2 cos²θ), each written with
+    u = 1 - cos θ and h = sin θ - θ cos θ so that nothing cancels near θ = 0.
+    """
+
+    order: int = eqx.field(static=True, default=1)
+
+    def __check_init__(self):
+        if self.order not in (0, 1, 2):
+            raise ValueError(f"order must be 0, 1 or 2, got {self.order!r}")
+
+    def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
+        return self._of_angle(cosine_gap(xz, xx, zz), xx, zz)
+
+    def entry_distance(self, distance, half_chord, xx, zz):
+        return self._of_angle(half_chord, xx, zz)
+
+    def _of_angle(self, u: Array, xx: Array, zz: Array) -> Array:
+        theta, gap = angle_and_gap(u)
+        if self.order == 0:
+            return 1 - theta / math.pi
+        if self.order == 1:
+            return safe_sqrt(xx) * safe_sqrt(zz) * (1 - u + gap / math.pi)
+        cosine = 1 - u
+        return xx * zz * (1 + 2 * cosine**2 + (3 * cosine * gap - theta * u * (2 - u)) / math.pi)

@@ -1,0 +1,51 @@
+"""Learned metrics: the kernel of L x instead of x [D11]. The kernel's formula does not know."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unlazy.kernels.base import InnerProductKernel
+
+
+class Metric(InnerProductKernel):
+    """k(Lx, Lz), so that ⟨x,z⟩ becomes ⟨x, Mz⟩ with M = LᵀL. Radhakrishnan et al. (2024).
+
+    `map` is L: a vector of d scales (diagonal), or a matrix r×d (full or low rank). A network kernel's 1/√d keeps the
+    d of the inputs, so that any L with the same LᵀL gives the same kernel.
+    """
+
+    kernel: InnerProductKernel
+    map: Float[Array, " d"] | Float[Array, "r d"]
+
+    def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
+        return self.kernel.entry(xz, xx, zz)
+
+    def entry_distance(self, distance, half_chord, xx, zz):
+        return self.kernel.entry_distance(distance, half_chord, xx, zz)
+
+    def embed(self, X: Float[Array, "n d"], inputs: int | None = None) -> Float[Array, "n e"]:
+        if X.shape[1] != self.map.shape[-1]:
+            raise ValueError(f"the metric is for {self.map.shape[-1]} coordinates, the inputs have {X.shape[1]}")
+        mapped = X * self.map if self.map.ndim == 1 else jnp.matmul(X, self.map.T, precision="highest")
+        return self.kernel.embed(mapped, inputs or X.shape[1])
+
+    def embedding(self) -> tuple:
+        return ("metric", id(self.map), *self.kernel.embedding())
+
+    @property
+    def stationary(self) -> bool:
+        return self.kernel.stationary
+
+
+def with_metric(
+    kernel: InnerProductKernel, matrix: Float[Array, "d d"] | Float[Array, " d"], rank: int | None = None
+) -> Metric:
+    """The kernel with ⟨x, Mz⟩ for M positive semi-definite (its diagonal suffices); keeps the top `rank` directions.
+
+    L = √Λ Vᵀ of the eigendecomposition M = V Λ Vᵀ; eigenvalues under zero by rounding count as zero.
+    """
+    M = jnp.asarray(matrix)
+    if M.ndim == 1:
+        return Metric(kernel, jnp.sqrt(jnp.maximum(M, 0)))
+    values, vectors = jnp.linalg.eigh(0.5 * (M + M.T))
+    L = jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T
+    return Metric(kernel, L if rank is None else L[-rank:])

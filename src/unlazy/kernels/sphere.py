@@ -1,0 +1,87 @@
+"""Kernels on a sphere: inputs normalised, and there any kernel as one short polynomial of the angle."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.polynomial import chebyshev
+
+from unlazy.core.errors import check_positive
+from unlazy.kernels.base import InnerProductKernel
+from unlazy.theory.angles import angle_and_gap, horner, safe_reciprocal, safe_sqrt
+from unlazy.theory.homogeneous import cosine_gap
+
+
+class OnSphere(InnerProductKernel):
+    """k(R x/|x|, R z/|z|); 0 stays 0."""
+
+    kernel: InnerProductKernel
+    radius: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_positive("radius"))
+
+    def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
+        return self.kernel.entry(xz, xx, zz)
+
+    def entry_distance(self, distance, half_chord, xx, zz):
+        return self.kernel.entry_distance(distance, half_chord, xx, zz)
+
+    def embed(self, X: Float[Array, "n d"], inputs: int | None = None) -> Float[Array, "n e"]:
+        largest = jnp.max(jnp.abs(X), 1, keepdims=True)
+        # divided by the largest coordinate first: squares of 1e±20 would leave float32
+        scaled = X * safe_reciprocal(jax.lax.stop_gradient(largest))
+        norm = safe_sqrt(jnp.sum(scaled * scaled, 1, keepdims=True))
+        return self.kernel.embed(self.radius * scaled * safe_reciprocal(norm), inputs)
+
+    def embedding(self) -> tuple:
+        return ("sphere", self.radius if isinstance(self.radius, float) else id(self.radius), *self.kernel.embedding())
+
+
+class AnglePolynomial(InnerProductKernel):
+    """c + θ P(2θ/π - 1): a kernel of the angle alone; `error` is the largest found when it was fitted."""
+
+    at_zero: Float[Array, ""]
+    powers: Float[Array, " k"]
+    error: float = eqx.field(static=True)
+
+    def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
+        return self._of_gap(cosine_gap(xz, xx, zz))
+
+    def entry_distance(self, distance, half_chord, xx, zz):
+        return self._of_gap(half_chord)
+
+    def _of_gap(self, u: Array) -> Array:
+        theta, _ = angle_and_gap(u)
+        return self.at_zero + theta * horner(tuple(self.powers), theta * (2 / np.pi) - 1)
+
+
+def polynomial_on_sphere(
+    kernel: InnerProductKernel, inputs: int, radius: float = 1.0, tolerance: float = 3e-8
+) -> AnglePolynomial:
+    """The kernel on a sphere as one polynomial of the angle, so that depth, biases and activation cost nothing.
+
+    Every kernel here is analytic in θ on [0, π] when norms are fixed, kinked ones included. Fitted in float64 at
+    Chebyshev points; `tolerance` is relative to k(x, x), and a ValueError says what was reached if it was missed.
+    `inputs` is d, for kernels that divide by it.
+    """
+    grid = np.linspace(0, np.pi, 1001)
+    with jax.enable_x64(True):
+        scale = float(kernel.embed(jnp.full((1, 1), radius), inputs)[0, 0]) ** 2
+        wanted, on_diagonal = _at_angles(kernel, scale, grid), _at_angles(kernel, scale, np.zeros(1))[0]
+        for degree in range(6, 33):
+            t = np.cos(np.pi * (np.arange(degree) + 0.5) / degree)
+            theta = (t + 1) * np.pi / 2
+            series = chebyshev.chebfit(t, (_at_angles(kernel, scale, theta) - on_diagonal) / theta, degree - 1)
+            fitted = on_diagonal + grid * chebyshev.chebval(2 * grid / np.pi - 1, series)
+            error = float(np.abs(fitted - wanted).max() / on_diagonal)
+            if error <= tolerance:
+                break
+    if not error <= tolerance:
+        raise ValueError(f"no polynomial of degree 32 is within {tolerance:g} of this kernel; it reached {error:.2g}")
+    powers = chebyshev.cheb2poly(series)
+    return AnglePolynomial(jnp.asarray(on_diagonal), jnp.asarray(powers), error)
+
+
+def _at_angles(kernel: InnerProductKernel, square: float, theta: np.ndarray) -> np.ndarray:
+    half_chord = jnp.asarray(2 * np.sin(theta / 2) ** 2)
+    norms = jnp.full_like(half_chord, square)
+    return np.asarray(kernel.entry_distance(2 * square * half_chord, half_chord, norms, norms), float)
