@@ -1,0 +1,143 @@
+"""Stochastic gradient descent in function space with the top of the spectrum flattened (EigenPro).
+
+For A = K + ρI and a sample s of the points with A_ss = V diag(σ) Vᵀ, a batch b changes
+
+    α_b ← α_b + η r_b,   α_s ← α_s - η Q A_sb r_b,   r_b = y_b - A_b· α,   Q = Σ_{i≤q} (1 - σ_{q+1}/σ_i)/σ_i v_i v_iᵀ,
+
+so that the largest eigenvalue a batch sees falls from σ_1 to about σ_{q+1} and η grows as much. Every batch has the
+solution of Aα = y as a fixed point, so there is no noise floor. η = 1/λ_max of the preconditioned kernel, measured on
+batches: nothing is assumed of k(x, x), which is not 1 for an NTK. Ma and Belkin (2019).
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from unlazy.products import Product, product
+from unlazy.products.pairs import HIGHEST
+from unlazy.products.product import Stored
+from unlazy.solvers.problem import Fit, Problem
+from unlazy.solvers.watch import Watch
+
+SAMPLE = 2000
+BATCH = 1000
+MARGIN = 0.9
+"""η over 1/λ_max of the batches measured; convergence needs less than 2."""
+
+
+def solve(problem: Problem, watch: Watch, rank: int | None = None) -> Fit:
+    """α after as many epochs (passes over K) as the tolerance takes; `rank` directions are flattened."""
+    problem = problem.mended()
+    rng = problem.rng()
+    order = rng.permutation(problem.n)
+    X = problem.X()[jnp.asarray(order)]
+    y = problem.y[order]
+    n, s = problem.n, min(problem.n, SAMPLE)
+    K = problem.product(X, problem.memory - 3 * s * s * 8)
+    pre = Preconditioner(problem, X[:s], rank)
+    batch = min(n, BATCH)
+    eta = MARGIN / pre.batch_eigenvalue(problem, X, batch, rng)
+    rows = Rows(problem, K, X, batch)
+    kept = watch.resume()
+    alpha, epoch = (np.zeros_like(y), 0) if kept is None else (kept["x"][order], int(kept["step"]))
+    notes, stopped, last, good = list(problem.notes), None, np.inf, alpha.copy()
+
+    def in_order() -> np.ndarray:
+        out = np.empty_like(alpha)
+        out[order] = alpha
+        return out
+
+    while stopped is None:
+        seen = 0.0
+        for start in rng.permutation(np.arange(0, n, batch)):
+            start = min(int(start), n - batch)
+            r = y[start : start + batch] - rows.times(start, alpha) - problem.ridge * alpha[start : start + batch]
+            seen = seen + np.sum(r * r, 0)
+            alpha[start : start + batch] += eta * r
+            alpha[:s] -= eta * pre.correction(X[start : start + batch], r, start)
+        epoch += 1
+        now = float(np.max(np.sqrt(seen) / problem.y_norm))
+        if not now < 2 * last:  # the batches measured were too kind
+            alpha, eta = good.copy(), eta / 2
+            notes.append(f"step size halved to {eta:.2g} in epoch {epoch}")
+            now = last
+        else:
+            good, last = alpha.copy(), now
+        if now <= 2 * watch.tolerance or epoch >= watch.max_steps:
+            now = _true(problem, K, alpha, y)  # what the batches saw is older than α
+        else:
+            now = max(now, 1.01 * watch.tolerance)
+        stopped = watch.after(epoch, now, in_order, lambda: {"x": in_order(), "step": np.array(epoch)})
+        if eta < 1e-12:
+            stopped = "stalled"
+    residual = _true(problem, K, alpha, y)
+    notes.append(f"K {K.how}, {pre.flattened} directions of {s} flattened, batches of {batch}")
+    return Fit(in_order(), residual, epoch, stopped, K.bytes + 3 * s * s * 8, tuple(notes), ridge=problem.ridge)
+
+
+def _true(problem: Problem, K: Product, alpha: np.ndarray, y: np.ndarray) -> float:
+    r = y - np.asarray(K.matmul(jnp.asarray(alpha, K.dtype)), np.float64) - problem.ridge * alpha
+    return problem.relative(r)
+
+
+class Preconditioner:
+    """Q of a sample, and what it does to a batch."""
+
+    def __init__(self, problem: Problem, sample: jax.Array, rank: int | None):
+        self.kernel, self.sample, self.ridge = problem.kernel, sample, problem.ridge
+        s = sample.shape[0]
+        A = np.asarray(problem.kernel.gram(sample), np.float64) + problem.ridge * np.eye(s)
+        values, vectors = np.linalg.eigh(A)
+        values, vectors = np.maximum(values[::-1], problem.ridge), vectors[:, ::-1]
+        # a sample tells less about its smaller eigenvalues; of all the points everything is known
+        most = s - 1 if s == problem.n else s // 4
+        q = max(0, min(most, most if rank is None else rank))
+        self.flattened = q
+        self.weights = (1 - values[q] / values[:q]) / values[:q] if q else np.zeros(0)
+        self.vectors = vectors[:, :q]
+
+    def columns(self, X: jax.Array, start: int | None) -> np.ndarray:
+        """A_sb: K plus the ridge where a point of the batch is one of the sample."""
+        A = np.array(product(self.kernel, self.sample, X, how="stored").K, np.float64)  # type: ignore[attr-defined]
+        if start is not None:
+            inside = np.arange(start, start + X.shape[0])
+            hit = inside < A.shape[0]
+            A[inside[hit], np.flatnonzero(hit)] += self.ridge
+        return A
+
+    def correction(self, X: jax.Array, r: np.ndarray, start: int) -> np.ndarray:
+        """Q A_sb r_b."""
+        inner = self.vectors.T @ (self.columns(X, start) @ r)
+        return self.vectors @ (self.weights[:, None] * inner)
+
+    def batch_eigenvalue(self, problem: Problem, X: jax.Array, batch: int, rng: np.random.Generator) -> float:
+        """λ_max of A_bb - A_bs Q A_sb over a few batches, by its largest eigenvalue."""
+        worst = 0.0
+        starts = {0, X.shape[0] - batch, int(rng.integers(0, X.shape[0] - batch + 1))}
+        for start in starts:
+            part = X[start : start + batch]
+            A = np.asarray(problem.kernel.gram(part), np.float64) + problem.ridge * np.eye(batch)
+            half = (self.vectors * np.sqrt(np.maximum(self.weights, 0))).T @ self.columns(part, start)
+            worst = max(worst, float(np.linalg.eigvalsh(A - half.T @ half)[-1]))
+        return max(worst, problem.ridge)
+
+
+class Rows:
+    """K(batch, X) @ α: rows of a stored K, or recomputed."""
+
+    def __init__(self, problem: Problem, K: Product, X: jax.Array, batch: int):
+        self.problem, self.K, self.X, self.batch = problem, K, X, batch
+
+    def times(self, start: int, alpha: np.ndarray) -> np.ndarray:
+        a = jnp.asarray(alpha, self.K.dtype)
+        if isinstance(self.K, Stored):
+            return np.asarray(_stored_rows(self.K.K, a, start, self.batch), np.float64)
+        part = self.X[start : start + self.batch]
+        return np.asarray(product(self.problem.kernel, part, self.X, memory=self.problem.memory).matmul(a), np.float64)
+
+
+@functools.partial(jax.jit, static_argnames="batch")
+def _stored_rows(K: jax.Array, alpha: jax.Array, start: int | jax.Array, batch: int) -> jax.Array:
+    return jnp.matmul(jax.lax.dynamic_slice_in_dim(K, start, batch), alpha, precision=HIGHEST)

@@ -1,0 +1,148 @@
+"""A checked problem: (K + ridge·I)α = y, or its restriction to M centres, with the means to solve it."""
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from unlazy.core.memory import memory_budget
+from unlazy.core.precision import rounding
+from unlazy.kernels.base import Kernel
+from unlazy.products import Product, matmul, product
+from unlazy.solvers.sources import Source, as_source, finite_floats
+
+PILOT = 512
+"""Points of the sample from which the top of the spectrum is guessed."""
+
+
+class Fit(NamedTuple):
+    """What a method hands back; centres None stands for all the points."""
+
+    coefficients: np.ndarray
+    residual: float
+    steps: int
+    stopped: str
+    bytes: int
+    notes: tuple[str, ...] = ()
+    centres: np.ndarray | None = None
+    ridge: float | None = None
+    """The ridge used, where it is not the one asked for."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Inputs (read by blocks where they are large), labels (n, c) in float64, ridge added to K, and the means."""
+
+    kernel: Kernel
+    source: Source
+    y: np.ndarray
+    ridge: float
+    dtype: np.dtype
+    memory: int
+    seed: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def n(self) -> int:
+        return self.source.n
+
+    @property
+    def y_norm(self) -> np.ndarray:
+        """‖y‖ of every output; 1 where an output is zero, which needs no relative error."""
+        norm = np.linalg.norm(self.y, axis=0)
+        return np.where(norm > 0, norm, 1.0)
+
+    def rng(self) -> np.random.Generator:
+        """Random choices of a method; the same in every run."""
+        return np.random.default_rng(self.seed)
+
+    def X(self) -> jax.Array:
+        """All inputs on the device."""
+        if self.source.whole is None:
+            need = self.n * self.source.d * self.dtype.itemsize
+            if need > self.memory // 2:
+                raise ValueError(
+                    f"this method keeps all inputs in memory ({need / 2**30:.3g} GiB, more than half of the budget of "
+                    f"{self.memory / 2**30:.3g} GiB): use method='nystrom_cg', which reads them by blocks, or allow more"
+                )
+            return jnp.asarray(self.source.rows(0, self.n), self.dtype)
+        return jnp.asarray(self.source.whole, self.dtype)
+
+    def product(self, X: jax.Array, budget: int) -> Product:
+        """K(X, X) for many passes: stored where `budget` bytes allow."""
+        return product(self.kernel, X, passes=100, memory=max(budget, 1))
+
+    def pilot(self) -> tuple[float, float]:
+        """(λ_max, rounding floor) of K, from a sample of points: λ_max ≈ n/s λ_max(K_ss)."""
+        size = min(self.n, PILOT)
+        index = np.sort(self.rng().choice(self.n, size, replace=False))
+        K = np.asarray(self.kernel.gram(jnp.asarray(self.source.take(index), self.dtype)), np.float64)
+        if not np.isfinite(K).all():
+            raise ValueError("the kernel gives NaN or infinity on these inputs: rescale them, or use float64")
+        top = float(np.linalg.eigvalsh(K)[-1]) * self.n / size
+        return top, 4 * rounding(self.dtype) * top
+
+    def mended(self) -> "Problem":
+        """The problem with the ridge raised to the rounding floor of K where it is below, and a note that says so.
+
+        Under it the smallest directions of (K + ridge·I) are noise: no iteration in this precision can fit them.
+        """
+        _, floor = self.pilot()
+        if self.ridge >= floor:
+            return self
+        note = (
+            f"ridge {self.ridge:.2g} is below the rounding of K in {self.dtype.name}; {floor:.2g} was used instead "
+            "(jitter)" + ("; float64 allows less" if self.dtype == np.float32 else "")
+        )
+        return replace(self, ridge=floor, notes=(*self.notes, note))
+
+    def residual(self, K: Product, alpha: np.ndarray) -> np.ndarray:
+        """y - (K + ridge·I)α."""
+        return self.y - times(K, alpha) - self.ridge * alpha
+
+    def relative(self, residual: np.ndarray) -> float:
+        """Largest ‖residual‖/‖y‖ over outputs: it bounds the error of the fitted values, since ‖K(K+ρ)⁻¹‖ ≤ 1."""
+        return float(np.max(np.linalg.norm(residual, axis=0) / self.y_norm))
+
+    def identity(self, method: str, extra: str = "") -> dict[str, str]:
+        """What a checkpoint must share with the problem it continues."""
+        probe = np.unique(np.linspace(0, self.n - 1, 64).astype(int))
+        data = hashlib.sha256(self.source.take(probe).tobytes() + self.y[probe].tobytes())
+        data.update(np.asarray(self.y.sum(0)).tobytes())
+        return {
+            "method": method + extra, "data": data.hexdigest(), "ridge": repr(self.ridge), "kernel": repr(self.kernel),
+            "precision": self.dtype.name, "shape": repr((self.n, self.source.d, self.y.shape[1])),
+        }  # fmt: skip
+
+
+def times(K: Product, V: np.ndarray) -> np.ndarray:
+    """K @ V in the kernel's precision, back as float64: vectors keep digits that a float32 kernel cannot lose."""
+    return np.asarray(K.matmul(jnp.asarray(V, K.dtype)), np.float64)
+
+
+def predict(kernel: Kernel, X: np.ndarray, centres: jax.Array, alpha: np.ndarray, memory: int) -> np.ndarray:
+    """Predictions as float64."""
+    out = matmul(kernel, jnp.asarray(X, centres.dtype), centres, jnp.asarray(alpha, centres.dtype), memory=memory)
+    return np.asarray(out, np.float64)
+
+
+def labels(y: Any, n: int) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Labels as (n, c) float64, and the shape of one label."""
+    array = finite_floats("y", np.asarray(y))
+    if array.ndim not in (1, 2) or array.shape[0] != n or 0 in array.shape:
+        raise ValueError(f"y must have one row for each of the {n} rows of X and one or two axes, got {array.shape}")
+    return array.reshape(n, -1).astype(np.float64), array.shape[1:]
+
+
+def make(kernel: Kernel, X: Any, y: Any, ridge: float, memory: int | str | None = None, seed: int = 0) -> Problem:
+    """A checked problem in float32; `front` settles precision and method."""
+    if not isinstance(kernel, Kernel):
+        raise ValueError(f"kernel must be a unlazy kernel, for example Gaussian(1.0); got {type(kernel).__name__}")
+    source = X if isinstance(X, Source) else as_source(X)
+    columns, _ = labels(y, source.n)
+    if isinstance(ridge, bool) or not isinstance(ridge, int | float | np.number) or not 0 <= ridge < np.inf:
+        raise ValueError(f"ridge must be a number, zero or more, got {ridge!r}")
+    return Problem(kernel, source, columns, float(ridge), np.dtype("float32"), memory_budget(memory), seed)

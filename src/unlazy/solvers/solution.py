@@ -1,0 +1,58 @@
+"""What every solver returns: the coefficients and the evidence that they solve the problem."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unlazy.core.precision import precision
+from unlazy.kernels.base import Kernel
+from unlazy.products import gradient, matmul
+from unlazy.products.pairs import Matrix
+
+
+class Solution(eqx.Module):
+    """f(x) = Σ_i α_i k(x, c_i), with how it was found.
+
+    `residual` bounds the relative error of the fitted values: ‖f(X) - f°(X)‖ ≤ residual·‖y‖ for the worst output, f°
+    the exact minimiser of the problem that was solved (`notes` say where that is not quite the one that was asked).
+    """
+
+    kernel: Kernel
+    centres: Float[Array, "m d"]
+    coefficients: Float[Array, "m *c"]
+    residual: float = eqx.field(static=True)
+    steps: int = eqx.field(static=True)
+    converged: bool = eqx.field(static=True)
+    """Whether `residual` reached the tolerance that was asked for."""
+    seconds: float = eqx.field(static=True)
+    bytes: int = eqx.field(static=True)
+    """Memory the method planned for, besides the data."""
+    method: str = eqx.field(static=True)
+    why: str = eqx.field(static=True)
+    """Why this method was chosen."""
+    stopped: str = eqx.field(static=True)
+    """What ended the run: tolerance, steps, validation, stalled or exact."""
+    ridge: float = eqx.field(static=True)
+    """The ridge that was used, jitter included."""
+    notes: tuple[str, ...] = eqx.field(static=True, default=())
+
+    def predict(self, X: Float[Matrix, "k d"], memory: int | str | None = None) -> Float[Array, "k *c"]:
+        """f at every row of X, in the precision of the coefficients."""
+        with precision(self.coefficients.dtype.name):
+            X = jnp.asarray(X, self.coefficients.dtype)
+            return matmul(self.kernel, X, self.centres, self.coefficients, memory=memory)
+
+    def gradient(self, X: Float[Matrix, "k d"], memory: int | str | None = None) -> Float[Array, "k *c d"]:
+        """∇f at every row of X."""
+        with precision(self.coefficients.dtype.name):
+            X = jnp.asarray(X, self.coefficients.dtype)
+            return gradient(self.kernel, X, self.centres, self.coefficients, memory)
+
+    def __str__(self) -> str:
+        state = "converged" if self.converged else f"NOT converged (stopped by {self.stopped})"
+        lines = [
+            f"{self.method}: {state}, residual {self.residual:.2g} after {self.steps} steps, {self.seconds:.3g} s, "
+            f"{self.bytes / 2**20:.3g} MiB, {self.centres.shape[0]} centres",
+            f"chosen because {self.why}",
+        ]
+        return "\n".join(lines + [f"note: {note}" for note in self.notes])

@@ -1,0 +1,128 @@
+"""Data that may be larger than memory: arrays, .npy files, Parquet files and anything with a shape and row slices."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class Source:
+    """n rows of d numbers, read a range at a time. `whole` is the array itself where it is in memory."""
+
+    def __init__(self, rows: Any, n: int, d: int, whole: np.ndarray | None = None):
+        self._rows, self.n, self.d, self.whole = rows, n, d, whole
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Rows start … stop-1 as floats, checked."""
+        return finite_floats("X", np.asarray(self._rows[start:stop]), start)
+
+    def take(self, indices: np.ndarray) -> np.ndarray:
+        """Rows at increasing indices, reading one stretch of the file at a time."""
+        if self.whole is not None:
+            return self.whole[indices]
+        stretch = 65_536
+        parts = []
+        for start in range(0, self.n, stretch):
+            inside = indices[(indices >= start) & (indices < start + stretch)]
+            if inside.size:
+                parts.append(self.rows(start, min(start + stretch, self.n))[inside - start])
+        return np.concatenate(parts)
+
+    def blocks(self, size: int) -> Iterator[tuple[int, np.ndarray]]:
+        """(first row, rows) from top to bottom."""
+        for start in range(0, self.n, size):
+            yield start, self.rows(start, min(start + size, self.n))
+
+
+class ParquetRows:
+    """Row ranges of a Parquet file; the last row group read is kept."""
+
+    def __init__(self, path: Path, columns: list[str] | None = None):
+        from pyarrow import parquet
+
+        self.file = parquet.ParquetFile(path)
+        self.columns = columns or list(self.file.schema_arrow.names)
+        counts = [self.file.metadata.row_group(i).num_rows for i in range(self.file.metadata.num_row_groups)]
+        self.edges = np.concatenate([[0], np.cumsum(counts)])
+        self.shape = (int(self.edges[-1]), len(self.columns))
+        self._kept: tuple[int, np.ndarray] | None = None
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        start, stop, _ = rows.indices(self.shape[0])
+        parts = []
+        for g in range(len(self.edges) - 1):
+            low, high = max(start, self.edges[g]), min(stop, self.edges[g + 1])
+            if low < high:
+                parts.append(self._group(g)[low - self.edges[g] : high - self.edges[g]])
+        return np.concatenate(parts) if parts else np.empty((0, self.shape[1]))
+
+    def _group(self, g: int) -> np.ndarray:
+        if self._kept is None or self._kept[0] != g:
+            table = self.file.read_row_group(g, columns=self.columns)
+            self._kept = g, np.column_stack([table[c].to_numpy() for c in self.columns])
+        return self._kept[1]
+
+
+def parquet(path: str | Path, columns: list[str]) -> ParquetRows:
+    """Some columns of a Parquet file, as inputs: `solve(kernel, parquet("higgs.parquet", features), y, ridge)`."""
+    return ParquetRows(Path(path), columns)
+
+
+def as_source(X: Any) -> Source:
+    """A source from an array, a path (.npy, .parquet) or an object with `shape` and row slices (memmap, Zarr, HDF5)."""
+    if isinstance(X, str | Path):
+        X = _open(Path(X))
+    on_disk = isinstance(X, np.memmap) or not (isinstance(X, np.ndarray) or _is_jax(X) or isinstance(X, list | tuple))
+    if on_disk and hasattr(X, "shape") and hasattr(X, "__getitem__") and not hasattr(X, "to_numpy"):
+        n, d = _two_axes(tuple(X.shape))
+        return Source(X, n, d)
+    array = finite_floats("X", np.asarray(X))
+    n, d = _two_axes(array.shape)
+    return Source(array, n, d, array)
+
+
+def finite_floats(what: str, array: np.ndarray, first: int = 0) -> np.ndarray:
+    """The array as floats; a ValueError that names text, complex numbers, and the first row that is not finite."""
+    if array.dtype.kind not in "fiub":
+        try:
+            array = array.astype(np.float64) if array.dtype.kind == "O" else None  # type: ignore[assignment]
+        except (ValueError, TypeError):
+            array = None  # type: ignore[assignment]
+        if array is None:
+            raise ValueError(f"{what} must hold real numbers, and some entries are not: encode text as numbers first")
+    if array.dtype.kind != "f" or array.dtype.itemsize < 4:
+        array = array.astype(np.float64)
+    if array.size and not np.isfinite(array.sum(dtype=np.float64)):
+        bad = ~np.isfinite(array.reshape(array.shape[0], -1)).all(1)
+        if bad.any():
+            raise ValueError(
+                f"{what} has NaN or infinity in {int(bad.sum())} rows, the first of them row {first + int(bad.argmax())}: "
+                "remove or impute them"
+            )
+    return array
+
+
+def _open(path: Path) -> Any:
+    if not path.exists():
+        raise ValueError(f"no such file: {path}")
+    if path.suffix == ".npy":
+        return np.load(path, mmap_mode="r")
+    if path.suffix in (".parquet", ".pq"):
+        return ParquetRows(path)
+    raise ValueError(f"cannot read {path.name}: inputs come as .npy or .parquet, or as an array")
+
+
+def _is_jax(X: Any) -> bool:
+    import jax
+
+    return isinstance(X, jax.Array)
+
+
+def _two_axes(shape: tuple[int, ...]) -> tuple[int, int]:
+    if len(shape) != 2 or 0 in shape:
+        raise ValueError(
+            f"X must have two axes, points × inputs, neither of them empty; got shape {shape}"
+            + ("; one input a point is X[:, None]" if len(shape) == 1 else "")
+        )
+    return shape  # type: ignore[return-value]

@@ -1,0 +1,96 @@
+"""The fused program in interpret mode against float64, at coincident points too, for every form and odd shapes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from unlazy.core.architecture import MLP
+from unlazy.kernels.infinite_width import NNGP, NTK
+from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
+from unlazy.products import fused
+from unlazy.products.forms import AngleForm, EntryForm, GaussianForm, LaplaceForm, LayersForm, form_of, split_bfloat16
+
+KERNELS = {
+    "gaussian": (Gaussian(2.0), GaussianForm),
+    "laplace": (Laplace(2.0), LaplaceForm),
+    "matern": (Matern(2.5, 2.0), EntryForm),
+    "ntk": (NTK(MLP(3)), AngleForm),
+    "leaky nngp": (NNGP(MLP(2, "leaky_relu")), AngleForm),
+    "ntk with biases": (NTK(MLP(2, sigma_b=0.3)), LayersForm),
+    "nngp with biases": (NNGP(MLP(2, sigma_b=[0.1, 0.2, 0.3])), LayersForm),
+    "residual ntk": (NTK(MLP(2, residual=1.0)), EntryForm),
+    "sum": (Gaussian(1.0) + 0.5 * Laplace(2.0), EntryForm),
+}
+TILE = fused.Tile(x=32, z=32)
+
+
+def _problem(n, m, d, c):
+    rng = np.random.default_rng(n + d)
+    X, Z = rng.normal(size=(n, d)).astype(np.float32), rng.normal(size=(m, d)).astype(np.float32)
+    shared = min(n, m) // 2
+    Z[:shared] = X[:shared]
+    return X, Z, rng.normal(size=(m, c)).astype(np.float32)
+
+
+def _exact(kernel, X, Z, V):
+    with jax.enable_x64(True):
+        X, Z, V = (jnp.asarray(a, jnp.float64) for a in (X, Z, V))
+        return np.asarray(kernel.gram(X, Z, accurate=True) @ V)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("c", [1, 3])
+def test_every_form_at_coincident_points(name, c):
+    kernel, form = KERNELS[name]
+    X, Z, V = _problem(40, 70, 5, c)
+    assert isinstance(form_of(kernel), form)
+    got = fused.matmul(kernel, jnp.asarray(X), jnp.asarray(Z), jnp.asarray(V), tile=TILE, interpret=True)
+    want = _exact(kernel, X, Z, V)
+    # Points rounded to two bfloat16 halves move ⟨x,z⟩ by 2^-18 |x||z| = 4e-6; K's own halves with several columns as
+    # much again. Kernels here change by at most their value per unit of relative ⟨x,z⟩, times 3 where |x|/h is large.
+    assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("n, m, d", [(1, 1, 1), (33, 65, 3), (64, 32, 64), (40, 40, 100)])
+def test_odd_shapes_and_streamed_width(n, m, d):
+    X, Z, V = _problem(n, m, d, 1)
+    kernel = Gaussian(float(d) ** 0.5)
+    got = fused.matmul(kernel, jnp.asarray(X), jnp.asarray(Z), jnp.asarray(V[:, 0]), tile=TILE, interpret=True)
+    want = _exact(kernel, X, Z, V[:, 0])
+    assert got.shape == (n,) and np.linalg.norm(got - want) <= 2e-5 * np.linalg.norm(want)
+
+
+def test_splits_of_the_long_side_add_up():
+    X, Z, V = _problem(32, 256, 4, 1)
+    whole, cut = (
+        fused.matmul(Laplace(1.0), *map(jnp.asarray, (X, Z, V)), tile=fused.Tile(32, 32, splits=s), interpret=True)
+        for s in (1, 4)
+    )
+    # the same 256 terms in another order: 256 units of rounding of their absolute sum at worst
+    np.testing.assert_allclose(whole, cut, atol=256 * 2**-24 * np.abs(V).sum())
+
+
+def test_the_halves_hold_sixteen_bits():
+    A = jnp.asarray(np.random.default_rng(0).normal(size=(50, 50)), jnp.float32)
+    hi, lo = split_bfloat16(A)
+    assert hi.dtype == lo.dtype == jnp.bfloat16
+    difference = np.abs(np.asarray(A, np.float64) - np.asarray(hi, np.float64) - np.asarray(lo, np.float64))
+    assert (difference <= 2.0**-17 * np.abs(A)).all() and np.abs(np.asarray(lo, np.float64)).max() > 0
+
+
+def test_only_a_gpu_is_offered_the_fused_path_and_other_kernels_are_refused():
+    from unlazy.kernels.base import Kernel
+
+    class Plain(Kernel):
+        def gram(self, X, Z=None, accurate=False):
+            return jnp.ones((X.shape[0], X.shape[0]))
+
+        def diag(self, X):
+            return jnp.ones(X.shape[0])
+
+    X = jnp.ones((3, 2), jnp.float32)
+    assert fused.available(Gaussian(1.0), X) == (jax.default_backend() == "gpu")
+    with pytest.raises(ValueError, match="Plain has no entry formula"):
+        fused.matmul(Plain(), X, X, jnp.ones((3, 1)))
+    assert form_of(RationalQuadratic(1.0, 2.0)) is not None
