@@ -41,6 +41,8 @@ TESTED = (8, 17, 27, 38, 52, 62)
 """Places on the grid where distributions are tested: between the points and in the gap."""
 SHOWN = 12
 MOMENTS = ("start", "middle", "end")
+LIMIT = MLP(1, "relu", 1.0, scale_input=False)
+"""The network whose NNGP kernel is E φ(w·x)φ(w·z)."""
 
 
 def features(key: Any, X: jax.Array, p: int) -> jax.Array:
@@ -49,57 +51,66 @@ def features(key: Any, X: jax.Array, p: int) -> jax.Array:
     return jnp.maximum(X @ W.T, 0) / jnp.sqrt(p)
 
 
-def descend(Phi: jax.Array, y: jax.Array, theta: jax.Array, step_size: jax.Array, steps: int) -> jax.Array:
-    """The plain loop θ ← θ - ηΦᵀ(Φθ - y), one column of θ for each start."""
-    return jax.lax.fori_loop(0, steps, lambda _, th: th - step_size * Phi.T @ (Phi @ th - y[:, None]), theta)
+def descend(Phi: jax.Array, y: jax.Array, theta: jax.Array, step_size: jax.Array, steps: jax.Array) -> jax.Array:
+    """The plain loop θ ← θ - ηΦᵀ(Φθ - y), one column of θ for each start; θ after each number of steps."""
+
+    def go_on(state: tuple[jax.Array, jax.Array], until: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        theta, done = state
+        theta = jax.lax.fori_loop(done, until, lambda _, th: th - step_size * Phi.T @ (Phi @ th - y[:, None]), theta)
+        return (theta, until), theta
+
+    return jax.lax.scan(go_on, (theta, jnp.zeros((), steps.dtype)), steps)[1]
 
 
 def trial(params: Params, key: Any) -> dict[str, Any]:
     X, Z = TASK.place(jnp.array(TRAINING)), TASK.place(jnp.arange(GRID) / GRID)
     key_w, key_theta = jax.random.split(key)
-    both = features(key_w, jnp.concatenate([X, Z]), params["features"])
-    Phi, Phi_z = both[: len(X)], both[len(X) :]
-    if params["part"] == "limit":
-        K = NNGP(MLP(1, "relu", 1.0, scale_input=False)).gram(X)
-        return {"kernel_error": jnp.linalg.norm(Phi @ Phi.T - K) / jnp.linalg.norm(K)}
-    return _train(Phi, Phi_z, TASK.target(X), key_theta, params)
+    many = features(key_w, jnp.concatenate([X, Z]), params["largest"])
+    p = params["features"]
+    some = many[:, :p] * jnp.sqrt(params["largest"] / p)
+    measures = _train(some[: len(X)], some[len(X) :], TASK.target(X), key_theta, params)
+    return measures | {"kernel_error": _kernel_errors(many[: len(X)], NNGP(LIMIT).gram(X), _counts(params["largest"]))}
+
+
+def _counts(largest: int) -> list[int]:
+    """64, 256, … up to the largest number of features."""
+    return [4**k for k in range(3, 12) if 4**k <= largest]
+
+
+def _kernel_errors(Phi: jax.Array, K: jax.Array, counts: list[int]) -> jax.Array:
+    """‖K_p - K‖/‖K‖ of the first p features, for every p."""
+    grams = [Phi[:, :p] @ Phi[:, :p].T * (Phi.shape[1] / p) for p in counts]
+    return jnp.stack([jnp.linalg.norm(G - K) for G in grams]) / jnp.linalg.norm(K)
 
 
 def _train(Phi: jax.Array, Phi_z: jax.Array, y: jax.Array, key: Any, params: Params) -> dict[str, Any]:
     lam, U = jnp.linalg.eigh(Phi @ Phi.T)
     K_zx, K_zz = Phi_z @ Phi.T, Phi_z @ Phi_z.T
-    step_size = 1.5 / lam[-1]
-    theta = jax.random.normal(key, (Phi.shape[1], params["draws"]), Phi.dtype)
-    f0, f0_x = Phi_z @ theta, Phi @ theta
-    out: dict[str, Any] = {"step_size": step_size, "eigenvalues": lam}
-    difference, done = jnp.zeros(()), 0
-    steps = (0, params["middle"], params["steps"])
+    step_size, steps = 1.5 / lam[-1], jnp.array([0, params["middle"], params["steps"]])
+    start = jax.random.normal(key, (Phi.shape[1], params["draws"]), Phi.dtype)
+    f = Phi_z @ descend(Phi, y, start, step_size, steps)  # (moments, points, draws)
+    c = dynamics.descent_coefficient(lam, step_size, steps)
+    closed = Phi_z @ start + K_zx @ dynamics.coefficients(U, c, y[:, None] - Phi @ start)
+    # distributions: the end is held against the limit itself
+    c = c.at[-1].set(dynamics.flow_coefficient(lam, jnp.inf))
+    mean = dynamics.coefficients(U, c, y) @ K_zx.T
+    covariance = dynamics.random_features_covariance(K_zz, K_zx, U, lam, c)
     at = jnp.array(TESTED)
-    for name, s in zip(MOMENTS, steps):
-        theta = descend(Phi, y, theta, step_size, s - done)
-        done = s
-        f = Phi_z @ theta
-        # the limit itself for the distribution at the end, the exact number of steps for the comparison
-        c = dynamics.descent_coefficient(lam, step_size, s)
-        alpha = dynamics.coefficients(U, c, y[:, None] - f0_x)
-        difference = jnp.maximum(difference, jnp.max(jnp.abs(f - (f0 + K_zx @ alpha))))
-        c = dynamics.flow_coefficient(lam, jnp.inf) if name == "end" else c
-        mean = K_zx @ dynamics.coefficients(U, c, y)
-        covariance = dynamics.random_features_covariance(K_zz, K_zx, U, lam, c)
-        first, second = distribution.moments(distribution.whiten(f[at].T, mean[at], covariance[at][:, at]))
-        out |= {
-            f"{name}_first": first, f"{name}_second": second, f"{name}_draws": f[:, :SHOWN].T,
-            f"{name}_mean": mean, f"{name}_std": jnp.sqrt(jnp.maximum(jnp.diagonal(covariance), 0)),
-        }  # fmt: skip
-    return out | {"difference": difference, "left": dynamics.descent_residual(lam, step_size, steps[-1])[0]}
+    white = jax.vmap(distribution.whiten)(jnp.swapaxes(f[:, at], 1, 2), mean[:, at], covariance[:, at][:, :, at])
+    first, second = jax.vmap(distribution.moments)(white)
+    return {
+        "difference": jnp.max(jnp.abs(f - closed)), "first": first, "second": second,
+        "draws": jnp.swapaxes(f[:, :, :SHOWN], 1, 2), "mean": mean,
+        "std": jnp.sqrt(jnp.maximum(jnp.diagonal(covariance, axis1=1, axis2=2), 0)),
+        "left": dynamics.descent_residual(lam, step_size, steps[-1])[0],
+    }  # fmt: skip
 
 
 def claims(records: Records) -> list[Claim]:
-    trained, limit = records.where(part="train"), records.where(part="limit")
     rows = [
         at_most(
             "gradient descent on random features is the closed form: largest |difference| over steps, draws, points",
-            "K3", float(trained.measure("difference").max()), 1e-10, predicted="≤ 1e-10 (rounding)",
+            "K3", float(records.measure("difference").max()), 1e-10, predicted="≤ 1e-10 (rounding)",
         )
     ]  # fmt: skip
     words = {
@@ -107,15 +118,15 @@ def claims(records: Records) -> list[Claim]:
         "middle": "part-way, f has the closed-form mean and covariance",
         "end": "at t → ∞, f ~ the noiseless Gaussian-process posterior",
     }
-    draws = len(trained) * trained[0].params["draws"]
-    for name in MOMENTS:
-        z = distribution.z_scores(
-            trained.measure(f"{name}_first").mean(0), trained.measure(f"{name}_second").mean(0), draws
-        )
+    draws = len(records) * records[0].params["draws"]
+    firsts, seconds = records.measure("first").mean(0), records.measure("second").mean(0)
+    for name, first, second in zip(MOMENTS, firsts, seconds):
+        z = distribution.z_scores(first, second, draws)
         bound = distribution.largest_allowed(len(z))
         statement = f"{words[name]}: largest |z| of {len(z)} moments, {draws} draws"
         rows.append(at_most(statement, "K5", float(np.abs(z).max()), bound))
-    slopes = _limit_slopes(limit)
+    p = jnp.array(_counts(records[0].params["largest"]), float)
+    slopes = np.array([float(log_log_slope(p, jnp.asarray(row))) for row in records.measure("kernel_error")])
     error = slopes.std(ddof=1) / np.sqrt(len(slopes))
     rows.append(
         within("K_p → K: slope of log error in log p", "K4", float(slopes.mean()), -0.6, -0.4, error=float(error))
@@ -123,18 +134,10 @@ def claims(records: Records) -> list[Claim]:
     return rows
 
 
-def _limit_slopes(limit: Records) -> np.ndarray:
-    """One slope for each seed."""
-    p = limit.values("features")
-    errors = np.stack([limit.where(features=value).measure("kernel_error") for value in p])
-    return np.array([float(log_log_slope(jnp.array(p, float), jnp.asarray(column))) for column in errors.T])
-
-
 def figure(records: Records) -> "Figure":
     import matplotlib.pyplot as plt
 
-    trained, limit = records.where(part="train"), records.where(part="limit")
-    one = trained[0]
+    one = records[0]
     turn = np.arange(GRID + 1) / GRID * 360
     X = np.array(TRAINING) * 360
     fig, axes = plt.subplots(2, 2, figsize=(7.2, 5.0), layout="constrained")
@@ -144,28 +147,27 @@ def figure(records: Records) -> "Figure":
         "end": f"after {one.params['steps']:,} steps: the posterior",
     }
     y = np.asarray(TASK.target(TASK.place(jnp.array(TRAINING))))
-    for name, ax in zip(MOMENTS, axes.flat):
-        closed = {k: np.append(v, v[0]) for k, v in ((k, one.measures[f"{name}_{k}"]) for k in ("mean", "std"))}
-        for i, f in enumerate(one.measures[f"{name}_draws"]):
+    for k, (name, ax) in enumerate(zip(MOMENTS, axes.flat)):
+        mean, std = (np.append(v[k], v[k][0]) for v in (one.measures["mean"], one.measures["std"]))
+        for i, f in enumerate(one.measures["draws"][k]):
             label = "gradient descent, one line a draw" if i == 0 else None
             ax.plot(turn, np.append(f, f[0]), color="0.6", lw=0.6, label=label)
         ax.fill_between(
-            turn, closed["mean"] - 2 * closed["std"], closed["mean"] + 2 * closed["std"],
+            turn, mean - 2 * std, mean + 2 * std,
             color="#0072B2", alpha=0.18, lw=0, label="closed form, ± 2 standard deviations",
         )  # fmt: skip
-        ax.plot(turn, closed["mean"], color="#0072B2", label="closed form, mean")
+        ax.plot(turn, mean, color="#0072B2", label="closed form, mean")
         ax.plot(X, y, "o", color="#D55E00", ms=4, label="training points", zorder=5)
         ax.set(title=titles[name], xlabel="angle (degrees)", ylabel="f", xlim=(0, 360), ylim=(-3, 3))
         ax.set_xticks([0, 90, 180, 270, 360])
     fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    _draw_limit(axes[1, 1], limit)
+    _draw_limit(axes[1, 1], records)
     return fig
 
 
-def _draw_limit(ax: Any, limit: Records) -> None:
-    p, median = limit.over("features", "kernel_error")
-    _, low = limit.over("features", "kernel_error", lambda v, axis: np.quantile(v, 0.1, axis=axis))
-    _, high = limit.over("features", "kernel_error", lambda v, axis: np.quantile(v, 0.9, axis=axis))
+def _draw_limit(ax: Any, records: Records) -> None:
+    p = np.array(_counts(records[0].params["largest"]))
+    low, median, high = np.quantile(records.measure("kernel_error"), [0.1, 0.5, 0.9], axis=0)
     ax.fill_between(p, low, high, color="#009E73", alpha=0.2, lw=0)
     ax.loglog(p, median, "o-", color="#009E73", label="median, 10–90 % of seeds")
     ax.loglog(p, median[0] * (p / p[0]) ** -0.5, "k--", lw=1, label="slope −1/2")
@@ -184,14 +186,8 @@ experiment = Experiment(
     trial=trial,
     claims=claims,
     figure=figure,
-    quick=config(
-        {"part": ["train"], "features": [128]}, {"part": ["limit"], "features": [64, 256, 1024, 4096]},
-        seeds=16, draws=32, middle=5, steps=10_000,
-    ),
-    full=config(
-        {"part": ["train"], "features": [512]}, {"part": ["limit"], "features": [64, 256, 1024, 4096, 16384]},
-        seeds=40, draws=256, middle=5, steps=20_000,
-    ),
+    quick=config({"features": [128]}, seeds=16, draws=32, middle=5, steps=10_000, largest=4096),
+    full=config({"features": [128, 512]}, seeds=40, draws=256, middle=5, steps=20_000, largest=16384),
     caveats="Exact for fixed features at any p; only the limit K_p → K is asymptotic.",
     demo=True,
-)  # fmt: skip
+)

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 
@@ -10,7 +11,7 @@ def whiten(
 ) -> Float[Array, "s q"]:
     """Draws as they would be independent standard normals if they came from N(mean, covariance)."""
     L = jnp.linalg.cholesky(covariance)
-    return jnp.linalg.solve(L, (draws - mean).T).T
+    return solve_triangular(L, (draws - mean).T, lower=True).T
 
 
 def moments(whitened: Float[Array, "s q"]) -> tuple[Float[Array, " q"], Float[Array, "q q"]]:
