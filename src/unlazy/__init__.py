@@ -1,3 +1,71 @@
-"""unlazy: kernels, infinitely wide networks, and the feature learning beyond them."""
+"""unlazy: kernels, infinitely wide networks, and the feature learning beyond them.
+
+The names a user types, listed by hand. Each is imported when first used, so that `import unlazy` stays light.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_WHERE = {
+    # the network description that finite networks and infinite kernels share
+    "MLP": "core.architecture",
+    "precision": "core.precision",
+    # kernels
+    "ArcCosine": "kernels.dot_product",
+    "Gaussian": "kernels.radial",
+    "Laplace": "kernels.radial",
+    "LayerKernel": "kernels.infinite_width",
+    "Linear": "kernels.dot_product",
+    "Matern": "kernels.radial",
+    "NNGP": "kernels.infinite_width",
+    "NTK": "kernels.infinite_width",
+    "Polynomial": "kernels.dot_product",
+    "ProductLaplace": "kernels.product_laplace",
+    "RationalQuadratic": "kernels.radial",
+    "nngp_and_ntk": "kernels.infinite_width",
+    "with_metric": "kernels.metric",
+    # kernel fixed: one ridge at any size, or every ridge and every training time at once
+    "solve": "solvers.front",
+    "decompose": "solvers.path",
+    "ensemble": "solvers.gaussian_process",
+    "posterior": "solvers.gaussian_process",
+    "prior": "solvers.gaussian_process",
+    # features move
+    "Network": "networks.mlp",
+    "descend": "training.descent",
+    "one_step": "training.one_step",
+}
+_ROOMS = ("kernels", "lab", "measures", "networks", "products", "report", "solvers", "tasks", "theory", "training")
+
+__all__ = ["__version__", *_ROOMS, *_WHERE]
+
+if TYPE_CHECKING:
+    from unlazy import kernels as kernels
+    from unlazy import lab as lab
+    from unlazy import measures as measures
+    from unlazy import networks as networks
+    from unlazy import products as products
+    from unlazy import report as report
+    from unlazy import solvers as solvers
+    from unlazy import tasks as tasks
+    from unlazy import theory as theory
+    from unlazy import training as training
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        value = getattr(import_module(f"unlazy.{_WHERE[name]}"), name)
+    elif name in _ROOMS:
+        value = import_module(f"unlazy.{name}")
+    else:
+        from unlazy.core.errors import nearest
+
+        raise AttributeError(f"unlazy has no {name!r}{nearest(name, [*_WHERE, *_ROOMS])}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

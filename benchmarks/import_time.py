@@ -1,0 +1,35 @@
+"""CPU-seconds to import unlazy and what it is used with, beside jax alone: the median of five fresh interpreters each.
+
+    python benchmarks/import_time.py
+"""
+
+import resource
+import statistics
+import subprocess
+import sys
+
+CASES = {
+    "nothing": "pass",
+    "jax": "import jax",
+    "unlazy": "import unlazy",
+    "unlazy and a kernel": "import unlazy; unlazy.NTK",
+    "unlazy and the lab": "import unlazy; unlazy.lab.run",
+    "the command line": "import unlazy.cli",
+}
+
+
+def cpu_seconds(code: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", code], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    times = {name: statistics.median(cpu_seconds(code) for _ in range(5)) for name, code in CASES.items()}
+    for name, seconds in times.items():
+        print(f"{name:22s} {seconds:6.2f} CPU-s   {seconds / times['jax']:5.2f} × jax alone")
+
+
+if __name__ == "__main__":
+    main()
