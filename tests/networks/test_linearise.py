@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from unlazy.core.architecture import MLP
-from unlazy.networks import Network, linearise, quadratic_expansion, tangent_kernel
-from unlazy.networks.linearise import trained_linearisation
+from unlazy.networks import Network, linearise, quadratic_expansion, tangent_kernel, trained_linearisation
 
 EPS = np.finfo(float).eps
 
@@ -70,7 +69,7 @@ def test_closed_form_parameters_equal_gradient_descent(X, c):
         params = tuple(
             jax.tree.map(lambda p, g, r=r: p - eta * r * g, a, b) for a, b, r in zip(params, gradient(params), rates)
         )
-    closed = trained_linearisation(network, start, X, y, lambda k: (1 - eta * k) ** steps, rates)
+    closed = trained_linearisation(network, start, X, y, step_size=eta, steps=steps, rates=rates)
     # each of 40 steps adds rounding of a sum of about 60 products of size 1
     for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(closed)):
         np.testing.assert_allclose(a, b, rtol=0, atol=40 * 60 * EPS)
@@ -79,8 +78,14 @@ def test_closed_form_parameters_equal_gradient_descent(X, c):
 def test_trained_to_the_end_interpolates(X):
     network, start = build()
     y = jnp.arange(5.0)
-    end = trained_linearisation(network, start, X, y, jnp.zeros_like)
+    end = trained_linearisation(network, start, X, y, time=float("inf"))
     K = tangent_kernel(network, start, X)
     # residual of a solve: condition of K times rounding
     allowed = 50 * EPS * float(jnp.linalg.cond(K)) * 4
     np.testing.assert_allclose(linearise(network, start)(end, X), y, rtol=0, atol=allowed)
+
+
+def test_one_way_of_training_at_a_time(X):
+    network, start = build()
+    with pytest.raises(ValueError, match="either time, or step_size and steps"):
+        trained_linearisation(network, start, X, jnp.arange(5.0), time=1.0, step_size=0.1, steps=3)

@@ -26,7 +26,7 @@ def test_values_are_the_recursion_of_k6(x64):
     params, X = network.init(jax.random.key(0)), points()
     h, f = np.asarray(X), None
     for l, (W, b) in enumerate(params):
-        new = mlp.sigma_w[l] * h @ np.asarray(W).T / math.sqrt(W.shape[1]) + mlp.sigma_b[l] * np.asarray(b)
+        new = mlp.sigma_w[l] * h @ np.asarray(W) / math.sqrt(W.shape[0]) + mlp.sigma_b[l] * np.asarray(b)
         f = new + (0.5 * f if 0 < l < 3 else 0)
         h = np.tanh(f)
     # a handful of sums of at most 6 terms of size 1: rounding well below 100 units
@@ -69,7 +69,7 @@ def test_mirrored_starts_give_zero(x64, start, depth, residual):
     assert jnp.abs(network(params, X)).max() <= 8 * 10 * jnp.finfo(float).eps
     assert jnp.abs(network.hidden(params, X)).max() > 0.1
     head = params[-1].weight
-    np.testing.assert_array_equal(head[:, :4], -head[:, 4:])
+    np.testing.assert_array_equal(head[:4], -head[4:])
     if start == "symmetric":
         assert set(np.unique(np.asarray(head))) == {-1.0, 1.0}
         assert all(jnp.all(layer.bias == 0) for layer in params)

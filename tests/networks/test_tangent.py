@@ -67,8 +67,8 @@ def test_two_layer_kernels_are_the_sums_of_l1(x64):
     """K_1 = Σ a_j² σ'(w_j·x)σ'(w_j·z)⟨x,z⟩, K_2 = Σ σ(w_j·x)σ(w_j·z) [L1] in NumPy."""
     network = Network(MLP(1, "relu", 1.0, 0.0, width=6, scale_input=False), D, "standard")
     params = network.init(jax.random.key(3))
-    W, a = np.asarray(params[0].weight), np.asarray(params[1].weight)[0]
-    pre, pre_z = X @ W.T, Z @ W.T
+    W, a = np.asarray(params[0].weight), np.asarray(params[1].weight)[:, 0]
+    pre, pre_z = X @ W, Z @ W
     K1 = ((pre > 0) * a**2) @ (pre_z > 0).T * (X @ Z.T)
     K2 = np.maximum(pre, 0) @ np.maximum(pre_z, 0).T
     weights_only = tuple(layer._replace(weight=1.0, bias=0.0) for layer in params)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from unlazy.networks.parametrisation import spread_over
 from unlazy.networks.tangent import tangent_kernel
+from unlazy.theory import dynamics
 
 Apply = Callable[[Any, Array], Array]
 
@@ -53,20 +54,27 @@ def trained_linearisation(
     params: Any,
     X: Float[Array, "n d"],
     y: Float[Array, "n *c"],
-    decay: Callable[[Float[Array, " k"]], Float[Array, " k"]],
+    *,
+    time: float | None = None,
+    step_size: Any = None,
+    steps: int | None = None,
     rates: Any = 1.0,
 ) -> Any:
-    """Parameters of f_lin after training on ½Σ(f - y)², in closed form: θ = θ_0 + Jᵀ K^-1 (I - D(K)) (y - f_0) [K3].
+    """Parameters of f_lin after training on ½Σ(f - y)², in closed form: θ = θ_0 + R Jᵀ c(K) (y - f_0(X)) [K3].
 
-    `decay` maps eigenvalues of the tangent kernel K to what is left of a residual along them: e^{-λt} for gradient flow
-    until t, (1 - ηλ)^s for s steps, 0 for t → ∞. Directions with λ at rounding level stay where they started.
+    Gradient flow until `time` (infinity allowed) or `steps` steps of `step_size`; c(λ) = (1 - e^{-λt})/λ or
+    (1 - (1 - ηλ)^s)/λ on the eigenvalues of the tangent kernel K = J R Jᵀ, R the layer-wise rates.
     """
+    if (time is None) == (step_size is None) or (step_size is None) != (steps is None):
+        raise ValueError(f"give either time, or step_size and steps; got {time=}, {step_size=}, {steps=}")
     K = tangent_kernel(apply, params, X, rates=rates)
-    size = y.size
-    eigenvalues, Q = jnp.linalg.eigh(K.reshape(size, size))
-    floor = size * jnp.finfo(K.dtype).eps * eigenvalues[-1]
-    inverse = jnp.where(eigenvalues > floor, 1 / jnp.where(eigenvalues > floor, eigenvalues, 1.0), 0.0)
-    residual, pull = jax.vjp(lambda theta: y - apply(theta, X), params)
-    coefficients = Q @ (inverse * (1 - decay(eigenvalues)) * (Q.T @ residual.ravel()))
-    (gradient,) = pull(-coefficients.reshape(residual.shape))
+    eigenvalues, U = jnp.linalg.eigh(K.reshape(y.size, y.size))
+    if time is not None:
+        c = dynamics.flow_coefficient(eigenvalues, time)
+    else:
+        c = dynamics.descent_coefficient(eigenvalues, step_size, jnp.asarray(steps))
+    c = dynamics.trusted(c, eigenvalues, dynamics.rounding_floor(eigenvalues))
+    f0, pull = jax.vjp(lambda theta: apply(theta, X), params)
+    alpha = dynamics.coefficients(U, c, (y - f0).ravel())
+    (gradient,) = pull(alpha.reshape(f0.shape))
     return jax.tree.map(lambda p, r, g: p + r * g, params, spread_over(rates, params), gradient)

@@ -1,5 +1,6 @@
 """The finite network of an architecture description [K6]: a function of parameters and inputs, and its start."""
 
+from itertools import pairwise
 from typing import Any
 
 import equinox as eqx
@@ -59,10 +60,10 @@ class Network(eqx.Module):
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """(fan-out, fan-in) of every weight matrix."""
+        """(fan-in, fan-out) of every weight matrix."""
         width = self.mlp.width or 0
         sizes = [self.inputs, *[width] * self.mlp.depth, self.mlp.outputs]
-        return tuple(zip(sizes[1:], sizes[:-1]))
+        return tuple(pairwise(sizes))
 
     def init(self, key: PRNGKeyArray, start: str = "gaussian") -> Parameters:
         """Parameters at the start.
@@ -75,9 +76,9 @@ class Network(eqx.Module):
             raise ValueError(f"unknown start {start!r}{nearest(str(start), STARTS)}")
         dtype, keys = default_float(), jax.random.split(key, 2 * len(self.shapes))
         layers = []
-        for l, ((rows, columns), scale) in enumerate(zip(self.shapes, self.scales)):
-            weight = scale.deviation.weight * jax.random.normal(keys[2 * l], (rows, columns), dtype)
-            bias = scale.deviation.bias * jax.random.normal(keys[2 * l + 1], (rows,), dtype)
+        for l, (shape, scale) in enumerate(zip(self.shapes, self.scales)):
+            weight = scale.deviation.weight * jax.random.normal(keys[2 * l], shape, dtype)
+            bias = scale.deviation.bias * jax.random.normal(keys[2 * l + 1], shape[1:], dtype)
             layers.append(Layer(jnp.asarray(weight, dtype), jnp.asarray(bias, dtype)))
         return tuple(layers) if start == "gaussian" else self._mirrored(layers, signs=start == "symmetric")
 
@@ -86,15 +87,15 @@ class Network(eqx.Module):
         if width % 2:
             raise ValueError(f"a mirrored start pairs neurons: the width must be even, got {width}")
         for l in range(self.mlp.depth):
-            if l == self.mlp.depth - 1 or self.mlp.skips:  # a skip carries the layer below upwards: it must be mirrored too
-                half = Layer(*(part[: width // 2] for part in layers[l]))
-                layers[l] = Layer(*(jnp.concatenate([part, part]) for part in half))
+            if l == self.mlp.depth - 1 or self.mlp.skips:  # a skip carries the layer below upwards
+                half = Layer(*(part[..., : width // 2] for part in layers[l]))
+                layers[l] = Layer(*(jnp.concatenate([part, part], axis=-1) for part in half))
         head, bias = layers[-1]
-        half_head = head[:, : width // 2]
+        half_head = head[: width // 2]
         if signs:
             half_head = self.scales[-1].deviation.weight * jnp.where(half_head >= 0, 1.0, -1.0).astype(head.dtype)
             layers = [Layer(weight, jnp.zeros_like(b)) for weight, b in layers]
-        layers[-1] = Layer(jnp.concatenate([half_head, -half_head], axis=1), jnp.zeros_like(bias))
+        layers[-1] = Layer(jnp.concatenate([half_head, -half_head]), jnp.zeros_like(bias))
         return tuple(layers)
 
     def preactivations(self, params: Parameters, X: Float[Array, "n d"]) -> tuple[Float[Array, "n _"], ...]:
@@ -104,7 +105,7 @@ class Network(eqx.Module):
         found: list[Array] = []
         for l, ((weight, bias), scale) in enumerate(zip(params, self.scales)):
             below = X if l == 0 else self.mlp.activation(found[-1])
-            f = scale.multiplier.weight * product(below, weight.T) + scale.multiplier.bias * bias
+            f = scale.multiplier.weight * product(below, weight) + scale.multiplier.bias * bias
             found.append(f + self.mlp.residual * found[-1] if self.mlp.skips and 0 < l < self.mlp.depth else f)
         return tuple(found)
 

@@ -20,7 +20,7 @@ PARAMETRISATIONS = ("ntk", "standard", "mean_field", "mup")
 class Layer(NamedTuple):
     """What belongs to one weight matrix and its biases: the parameters themselves, or one number for each of the two.
 
-    `weight` is (fan-out, fan-in): a row is a neuron.
+    `weight` is (fan-in, fan-out): a column is a neuron, and X @ weight needs no transpose (2× on the CPU).
     """
 
     weight: Any

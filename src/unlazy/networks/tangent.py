@@ -76,11 +76,11 @@ def _sides(network: Network, params: Parameters, X: Float[Array, "n d"]) -> list
     found = network.preactivations(params, X)[:-1]
     hidden, slopes = zip(*(jax.jvp(phi, (f,), (jnp.ones_like(f),)) for f in found))
     weight = scales[-1].multiplier.weight * params[-1].weight
-    G = slopes[-1][:, None, :] * weight[None, :, :]
+    G = slopes[-1][:, None, :] * weight.T[None, :, :]
     sides: list[tuple[Array, Array | None]] = [(hidden[-1], None), (X if depth == 1 else hidden[-2], G)]
     for l in range(depth - 1, 0, -1):
         weight = scales[l].multiplier.weight * params[l].weight
-        back = jnp.matmul(G.reshape(-1, G.shape[-1]), weight, precision=_HIGHEST).reshape(*G.shape[:2], -1)
+        back = jnp.matmul(G.reshape(-1, G.shape[-1]), weight.T, precision=_HIGHEST).reshape(*G.shape[:2], -1)
         G = slopes[l - 1][:, None, :] * back + (network.mlp.residual * G if network.mlp.skips else 0)
         sides.append((X if l == 1 else hidden[l - 2], G))
     return sides[::-1]
