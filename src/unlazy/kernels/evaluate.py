@@ -14,14 +14,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.core.memory import memory_budget
-from unlazy.theory.angles import safe_reciprocal, safe_sqrt
+from unlazy.theory.angles import SNAP_UNITS, safe_reciprocal, safe_sqrt
 
 CACHED_ROWS = 128
 """Rows of a block on the CPU: its inner products stay in the cache until `entry` has used them."""
 TEMPORARIES = 4
 """Gram-sized arrays that one unblocked evaluation may hold besides its outputs, as measured for the NTK."""
-SNAP_UNITS = 4.0
-"""Relative squared distances under SNAP_UNITS·(1 + √d)/2 units of rounding count as zero; see `snap_floor`."""
 
 
 def gram(formula: Any, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = None, accurate: bool = False) -> Any:
@@ -67,7 +65,7 @@ def diagonal(formula: Any, X: Float[Array, "n d"]) -> Any:
 
 @jax.jit
 def _diagonal(formula: Any, X: Array) -> Any:
-    xx = _squares(formula.embed(X))
+    xx = squares(formula.embed(X))
     return formula.entry(xx, xx, xx), xx
 
 
@@ -96,7 +94,7 @@ def _embedded(formula: Any, X: Array, Z: Array | None) -> tuple[Array, Array]:
 
 def _block(formula: Any, left: Array, right: Array, accurate: bool) -> Any:
     """The entries of some rows against all columns."""
-    xx, zz = _squares(left)[:, None], _squares(right)[None, :]
+    xx, zz = squares(left)[:, None], squares(right)[None, :]
     if accurate:
         distance = squared_distances(left, right)
         chord = squared_distances(left * safe_reciprocal(safe_sqrt(xx)), right * safe_reciprocal(safe_sqrt(zz.T)))
@@ -143,12 +141,13 @@ def squared_distances(left: Float[Array, "n d"], right: Float[Array, "m d"]) -> 
 
 
 def snap_floor(dimension: int, dtype: Any) -> float:
-    """Relative squared distance that rounding of ⟨x,z⟩ can fake when x = z.
+    """Half the relative squared distance that rounding of ⟨x,z⟩ can fake when x = z.
 
-    Sums of d products in other orders differ by about √d roundings of their value where errors are independent, so
-    xx + zz - 2 xz of coincident points is within a few times (1 + √d)·2^-24 (xx + zz).
+    On the CPU `squares` adds in the order of the matrix product and agrees with it but for a few units. Elsewhere
+    the orders differ: independent roundings of d terms then add up to about √d of them.
     """
-    return SNAP_UNITS * (1 + math.sqrt(dimension)) / 2 * float(jnp.finfo(dtype).eps) / 2
+    units = SNAP_UNITS if jax.default_backend() == "cpu" else SNAP_UNITS + 2 * math.sqrt(dimension)
+    return units * float(jnp.finfo(dtype).eps) / 2
 
 
 def snap(xz: Array, xx: Array, zz: Array, dimension: int) -> Array:
@@ -158,8 +157,14 @@ def snap(xz: Array, xx: Array, zz: Array, dimension: int) -> Array:
     return xz + jax.lax.stop_gradient(jnp.where(close, middle - xz, 0))
 
 
-def _squares(X: Array) -> Array:
-    return jnp.sum(X * X, 1)
+def squares(X: Float[Array, "n e"]) -> Float[Array, " n"]:
+    """⟨x,x⟩ of every row; on the CPU summed as the matrix product sums, so that both round alike."""
+    n, e = X.shape
+    if jax.default_backend() != "cpu" or n < 8:
+        return jnp.sum(X * X, 1)
+    padded = jnp.concatenate([X, X[: (-n) % 8]]).reshape(-1, 8, e)
+    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+    return jax.lax.map(lambda rows: jnp.diagonal(product(rows, rows.T)), padded).reshape(-1)[:n]
 
 
 def _refuse_overflow(values: Any, X: Array) -> None:

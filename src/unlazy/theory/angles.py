@@ -97,12 +97,12 @@ def safe_reciprocal(x: Float[Array, "*s"]) -> Float[Array, "*s"]:
     return jnp.where(nonzero, 1 / jnp.where(nonzero, x, 1), 0)
 
 
-SNAP = 16.0
-"""u below this many units of rounding is 0: three products and two roots round that much when x and z coincide."""
+SNAP_UNITS = 4.0
+"""Units of rounding by which u of parallel vectors may miss 0 (or 2): three inner products and their roots."""
 
 
 def snapped(u: Float[Array, "*s"]) -> Float[Array, "*s"]:
-    """u cut to [0, 2] and set to 0 under the rounding floor; its derivative is left as it was."""
-    floor = SNAP * float(jnp.finfo(u.dtype).eps) / 2
-    cut = jnp.where(u < floor, 0, jnp.minimum(u, 2))
+    """u cut to [0, 2] and set to either end within the rounding floor; its derivative is left as it was."""
+    floor = SNAP_UNITS * float(jnp.finfo(u.dtype).eps) / 2
+    cut = jnp.where(u <= floor, 0, jnp.where(u >= 2 - 2 * floor, 2, u))
     return u + jax.lax.stop_gradient(cut - u)

@@ -47,9 +47,16 @@ def gain_and_kink(slope: float) -> tuple[float, float]:
 
 
 def cosine_gap(xz: Array, xx: Array, zz: Array) -> Float[Array, "*s"]:
-    """u = 1 - cos of the angle of x and z; 1 where one of them is 0. Norms are never multiplied before the root."""
-    inverse = safe_reciprocal(safe_sqrt(xx)), safe_reciprocal(safe_sqrt(zz))
-    return snapped(1 - xz * (inverse[0] * inverse[1]))
+    """u = 1 - cos of the angle of x and z; 1 where one of them is 0. Norms are never multiplied before the root.
+
+    For norms of similar size it is (½(xx + zz) - xz - ½(|x| - |z|)²)/(|x||z|), whose first difference is exact near the
+    diagonal: u is then as good as the inner products are, and exactly 0 where all three agree.
+    """
+    n1, n2 = safe_sqrt(xx), safe_sqrt(zz)
+    inverse = safe_reciprocal(n1) * safe_reciprocal(n2)
+    middle = 0.5 * (xx + zz)
+    near = (middle - xz) - 0.5 * (n1 - n2) ** 2
+    return snapped(jnp.where(middle * inverse <= 2, near * inverse, 1 - xz * inverse))
 
 
 def layer_terms(
