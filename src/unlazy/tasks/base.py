@@ -61,6 +61,8 @@ class Task(eqx.Module):
         key_x, key_noise = jax.random.split(key)
         X = self.inputs(key_x, n)
         y = self.target(X)
+        if isinstance(self.noise, int | float) and self.noise == 0:
+            return Data(X, y)
         signs = nested(lambda k: jax.random.rademacher(k, y.shape[1:], dtype=y.dtype), key_noise, n)
         return Data(X, y + jnp.asarray(self.noise, y.dtype) * signs)
 

@@ -77,8 +77,7 @@ class FunctionLink(eqx.Module):
         self.function, self.r, self.degree = function, r, degree
         found = hermite.coefficients(function, KNOWN_DEGREE, kinks)
         self.square = hermite.second_moment(function, kinks)
-        # what quadrature leaves of a zero is rounding: 1e-12 of the norm
-        self.known = tuple(float(c) if abs(c) > 1e-12 * math.sqrt(self.square) else 0.0 for c in found)
+        self.known = hermite.without_rounding(found, math.sqrt(self.square))
 
     def __call__(self, Z: Float[Array, "n r"]) -> Float[Array, " n"]:
         return self.function(Z).sum(1) / math.sqrt(self.r)

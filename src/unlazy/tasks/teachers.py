@@ -1,5 +1,6 @@
 """Two-layer teacher networks on Gaussian inputs [L5]."""
 
+import math
 from collections.abc import Callable
 
 import equinox as eqx
@@ -33,7 +34,9 @@ class Teacher(RidgeSum):
     ):  # fmt: skip
         self.W, self.heads, self.activation, self.noise = W, heads, activation, noise
         self.d, self.degree = W.shape[1], 4
-        self.coefficients = tuple(hermite.coefficients(activation, KNOWN_DEGREE, activation.kinks).tolist())
+        found = hermite.coefficients(activation, KNOWN_DEGREE, activation.kinks)
+        norm = math.sqrt(hermite.second_moment(activation, activation.kinks))
+        self.coefficients = hermite.without_rounding(found, norm)
 
     def ridges(self, Z: Float[Array, "n r"]) -> Float[Array, "n r"]:
         return self.activation(Z)

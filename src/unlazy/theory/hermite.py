@@ -123,6 +123,11 @@ def coefficients(
     return fine
 
 
+def without_rounding(found: Vector, norm: float, tolerance: float = 1e-12) -> tuple[float, ...]:
+    """Coefficients from quadrature with those that are only rounding (below tolerance·norm) set to zero."""
+    return tuple(float(c) if abs(c) > tolerance * norm else 0.0 for c in found)
+
+
 def second_moment(function: Callable[[Array], Array], kinks: Iterable[float] = ()) -> float:
     """E f(z)² in float64, by the same panels."""
     z, w = panel_rule(1600, 14.0, kinks)
