@@ -1,6 +1,6 @@
 """The finite network of an architecture description [K6]: a function of parameters and inputs, and its start."""
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import equinox as eqx
@@ -74,11 +74,13 @@ class Network(eqx.Module):
         """
         if start not in STARTS:
             raise ValueError(f"unknown start {start!r}{nearest(str(start), STARTS)}")
-        dtype, keys = default_float(), jax.random.split(key, 2 * len(self.shapes))
+        dtype = default_float()
+        sizes = [size for fan_in, fan_out in self.shapes for size in (fan_in * fan_out, fan_out)]
+        normals = jax.random.normal(key, (sum(sizes),), dtype)  # one draw compiles much faster than one a layer
+        parts = iter(jnp.split(normals, list(accumulate(sizes))[:-1]))
         layers = []
-        for l, (shape, scale) in enumerate(zip(self.shapes, self.scales)):
-            weight = scale.deviation.weight * jax.random.normal(keys[2 * l], shape, dtype)
-            bias = scale.deviation.bias * jax.random.normal(keys[2 * l + 1], shape[1:], dtype)
+        for shape, scale in zip(self.shapes, self.scales):
+            weight, bias = scale.deviation.weight * next(parts).reshape(shape), scale.deviation.bias * next(parts)
             layers.append(Layer(jnp.asarray(weight, dtype), jnp.asarray(bias, dtype)))
         return tuple(layers) if start == "gaussian" else self._mirrored(layers, signs=start == "symmetric")
 
