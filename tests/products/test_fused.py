@@ -71,6 +71,16 @@ def test_splits_of_the_long_side_add_up():
     np.testing.assert_allclose(whole, cut, atol=256 * 2**-24 * np.abs(V).sum())
 
 
+@pytest.mark.parametrize("name", ["gaussian", "ntk with biases"])
+def test_the_transposed_product_is_of_the_same_matrix(name):
+    """Inputs far from the origin, so that centring matters; entries agree to the rounding of sums in another order."""
+    X, Z, _ = _problem(32, 64, 5, 1)
+    left, right = fused.prepared(KERNELS[name][0], jnp.asarray(X) + 3, jnp.asarray(Z) + 3)
+    K = fused.apply(left, right, jnp.eye(64), tile=TILE, interpret=True)
+    K_transposed = fused.apply(right, left, jnp.eye(32), tile=TILE, interpret=True)
+    np.testing.assert_allclose(K, K_transposed.T, atol=64 * 2**-24 * float(K.max()))
+
+
 def test_the_halves_hold_sixteen_bits():
     A = jnp.asarray(np.random.default_rng(0).normal(size=(50, 50)), jnp.float32)
     hi, lo = split_bfloat16(A)

@@ -10,7 +10,7 @@ from unlazy.core.errors import nearest
 from unlazy.core.memory import memory_budget
 from unlazy.kernels.base import Kernel
 from unlazy.products.pairs import Matrix, same_width
-from unlazy.products.product import Fused, Product, fused_available, recomputed, stored
+from unlazy.products.product import Product, fused_available, fused_product, recomputed, stored
 from unlazy.products.sharded import sharded
 
 _HOWS = ("stored", "blocked", "fused", "sharded")
@@ -40,7 +40,7 @@ def product(
     if chosen == "sharded":
         return sharded(kernel, X, X if Z is None else Z, devices, memory)
     if chosen == "fused":
-        return Fused(kernel, X, X if Z is None else Z)
+        return fused_product(kernel, X, X if Z is None else Z)
     if chosen == "stored":
         return stored(kernel, X, Z, memory)
     return recomputed(kernel, X, Z, None if memory is None else memory_budget(memory))

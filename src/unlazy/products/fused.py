@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -21,6 +22,7 @@ from jaxtyping import Array, Float
 
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.products.forms import Form, Prepared, form_of, split_bfloat16
+from unlazy.products.pairs import embedded
 from unlazy.products.ptx import PairProgram, Unsupported, pair_program
 
 try:  # the Triton backend is due to be replaced; without it the caller falls back to XLA blocks
@@ -55,11 +57,34 @@ def matmul(
     tile: Tile | None = None, interpret: bool = False,
 ) -> Float[Array, "n *c"]:  # fmt: skip
     """K(X, Z) @ V without forming K; float32, relative error near 1e-6 (4e-6 with several columns)."""
+    left, right = prepared(kernel, X, Z)
+    return apply(left, right, V, tile=tile, interpret=interpret)
+
+
+class Side(eqx.Module):
+    """One side of K, embedded, centred and put into its form; kept by those who multiply again and again."""
+
+    form: Form = eqx.field(static=True)
+    of: Prepared
+
+
+def prepared(kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> tuple[Side, Side]:
+    """Both sides of K(X, Z): `apply(left, right, V)` is K @ V and `apply(right, left, U)` is Kᵀ @ U.
+
+    Both use the same rounded points, so of one and the same K: conjugate gradients on KᵀK need that.
+    """
     form = form_of(kernel)
     if form is None or not isinstance(kernel, InnerProductKernel):
         raise ValueError(f"{type(kernel).__name__} has no entry formula to fuse; use products.matmul, which chooses")
-    tile = tile or _tile(form, V.size // V.shape[0])
-    return _matmul(form, kernel, X, Z, V, tile, interpret)
+    left, right = _prepared(form, kernel, X, Z)
+    return Side(form, left), Side(form, right)
+
+
+def apply(
+    left: Side, right: Side, V: Float[Array, "m *c"], *, tile: Tile | None = None, interpret: bool = False
+) -> Float[Array, "n *c"]:
+    """K @ V for sides made by `prepared`."""
+    return _apply_sides(left, right, V, tile or _tile(left.form, V.size // V.shape[0]), interpret)
 
 
 def _tile(form: Form, columns: int) -> Tile:
@@ -69,20 +94,18 @@ def _tile(form: Form, columns: int) -> Tile:
     return Tile(x=64, z=64) if form.sharp else Tile(x=64, z=128)
 
 
-@partial(jax.jit, static_argnames=("form", "tile", "interpret"))
-def _matmul(form: Form, kernel: InnerProductKernel, X: Array, Z: Array, V: Array, tile: Tile, interpret: bool) -> Array:
-    left, right = _prepared(form, kernel, X, Z)
+@partial(jax.jit, static_argnames=("tile", "interpret"))
+def _apply_sides(left: Side, right: Side, V: Array, tile: Tile, interpret: bool) -> Array:
     columns = V.reshape(V.shape[0], -1)
-    weighted = columns if right.scale is None else columns * right.scale[:, None]
-    product = _product(form, left, right, weighted, tile, interpret)
-    return (product if left.scale is None else product * left.scale[:, None]).reshape(X.shape[:1] + V.shape[1:])
+    s_left, s_right = left.of.scale, right.of.scale
+    weighted = columns if s_right is None else columns * s_right[:, None]
+    product = _product(left.form, left.of, right.of, weighted, tile, interpret)
+    return (product if s_left is None else product * s_left[:, None]).reshape(product.shape[:1] + V.shape[1:])
 
 
+@partial(jax.jit, static_argnames="form")
 def _prepared(form: Form, kernel: InnerProductKernel, X: Array, Z: Array) -> tuple[Prepared, Prepared]:
-    left, right = kernel.embed(X), kernel.embed(Z)
-    if kernel.stationary:  # distances do not change, and keep more digits
-        centre = jnp.mean(right, 0)
-        left, right = left - centre, right - centre
+    left, right = embedded(kernel, X, Z)
     return form.prepare(kernel, left), form.prepare(kernel, right)
 
 

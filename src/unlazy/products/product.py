@@ -2,6 +2,7 @@
 
 import abc
 import importlib.util
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -125,13 +126,12 @@ class Blocked(Product):
 class Fused(Product):
     """K recomputed on the chip of a GPU in every product."""
 
-    kernel: Kernel
-    X: Float[Array, "n d"]
-    Z: Float[Array, "m d"]
+    left: Any  # fused.Side: that module brings Pallas and is imported when used
+    right: Any
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.X.shape[0], self.Z.shape[0]
+        return self.left.of.points.shape[0], self.right.of.points.shape[0]
 
     @property
     def how(self) -> str:
@@ -139,17 +139,28 @@ class Fused(Product):
 
     @property
     def dtype(self) -> jnp.dtype:
-        return self.X.dtype
+        return self.left.of.points.dtype
+
+    @property
+    def bytes(self) -> int:
+        return sum(leaf.nbytes for leaf in jax.tree.leaves((self.left, self.right)))
 
     def _matmul(self, V: Array) -> Array:
         from unlazy.products import fused
 
-        return fused.matmul(self.kernel, self.X, self.Z, V)
+        return fused.apply(self.left, self.right, V)
 
     def _rmatmul(self, U: Array) -> Array:
         from unlazy.products import fused
 
-        return fused.matmul(self.kernel, self.Z, self.X, U)
+        return fused.apply(self.right, self.left, U)
+
+
+def fused_product(kernel: Kernel, X: Array, Z: Array) -> Fused:
+    """Put both sides into the kernel's fused form once; every product then shares the same rounded points."""
+    from unlazy.products import fused
+
+    return Fused(*fused.prepared(kernel, X, Z))
 
 
 def stored(kernel: Kernel, X: Array, Z: Array | None, memory: int | str | None = None) -> Stored:
