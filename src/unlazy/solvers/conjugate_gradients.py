@@ -65,7 +65,7 @@ def conjugate_gradients(
 
 def _start(b: np.ndarray, precondition: Operator, kept: dict[str, np.ndarray] | None) -> State:
     if kept is not None:
-        return State(kept["x"], kept["r"], kept["p"], kept["rz"], int(kept["step"]))
+        return State(kept["x"], kept["r"], kept["p"], kept["rz"], int(kept["step"].item()))
     z = precondition(b)
     return State(np.zeros_like(b), b.copy(), z, np.sum(b * z, 0))
 

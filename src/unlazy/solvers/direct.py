@@ -4,6 +4,8 @@ On the CPU by LAPACK through SciPy, in the memory of K itself; XLA's Cholesky ca
 copies (n = 3,000, float32: SciPy 0.27 CPU-seconds, XLA 0.33).
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,7 +34,7 @@ def solve(problem: Problem, watch: Watch) -> Fit:
     ridge = problem.ridge + jitter
     notes = problem.notes
     if jitter:
-        notes += (f"K + {problem.ridge:.2g}·I is singular to rounding: {jitter:.2g} was added to its diagonal (jitter)",)
+        notes += (f"K + {problem.ridge:.2g}·I is singular to rounding: {jitter:.2g} was added (jitter)",)
     K = product(problem.kernel, X, how="blocked", memory=problem.memory)
     alpha = np.zeros_like(problem.y)
     residual, best, steps = problem.y, np.inf, 0
@@ -45,13 +47,14 @@ def solve(problem: Problem, watch: Watch) -> Fit:
         alpha, residual, best, steps = candidate, true, now, steps + 1
         if best <= watch.tolerance:
             break
-    stopped = watch.after(steps, best, lambda: alpha, lambda: {"x": alpha})
-    return Fit(alpha, best, steps, "exact" if best <= watch.tolerance else stopped or "stalled", need, notes, ridge=ridge)
+    watch.after(steps, best, lambda: alpha, lambda: {"x": alpha})
+    return Fit(alpha, best, steps, "exact" if best <= watch.tolerance else "stalled", need, notes, ridge=ridge)
 
 
 def factorised(problem: Problem, X: jax.Array):  # type: ignore[no-untyped-def]
     """The Cholesky factor of K + (ρ + jitter)I, and the jitter it took: 0, else growing by tens from rounding."""
     jitter, unit = 0.0, 0.0
+    K: Any
     for _ in range(ATTEMPTS):
         if jax.default_backend() == "cpu":
             K = fill(problem.kernel, X)

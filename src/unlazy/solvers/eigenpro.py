@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from unlazy.core.precision import rounding
 from unlazy.products import Product, product
 from unlazy.products.pairs import HIGHEST
 from unlazy.products.product import Stored
@@ -41,7 +42,7 @@ def solve(problem: Problem, watch: Watch, rank: int | None = None) -> Fit:
     eta = MARGIN / pre.batch_eigenvalue(problem, X, batch, rng)
     rows = Rows(problem, K, X, batch)
     kept = watch.resume()
-    alpha, epoch = (np.zeros_like(y), 0) if kept is None else (kept["x"][order], int(kept["step"]))
+    alpha, epoch = (np.zeros_like(y), 0) if kept is None else (kept["x"][order], int(kept["step"].item()))
     notes, stopped, last, good = list(problem.notes), None, np.inf, alpha.copy()
 
     def in_order() -> np.ndarray:
@@ -69,7 +70,8 @@ def solve(problem: Problem, watch: Watch, rank: int | None = None) -> Fit:
             now = _true(problem, K, alpha, y)  # what the batches saw is older than α
         else:
             now = max(now, 1.01 * watch.tolerance)
-        stopped = watch.after(epoch, now, in_order, lambda: {"x": in_order(), "step": np.array(epoch)})
+        kept = {"x": in_order(), "step": np.array(epoch)}
+        stopped = watch.after(epoch, now, kept["x"].view, kept.copy)
         if eta < 1e-12:
             stopped = "stalled"
     residual = _true(problem, K, alpha, y)
@@ -93,6 +95,8 @@ class Preconditioner:
         values, vectors = np.maximum(values[::-1], problem.ridge), vectors[:, ::-1]
         # a sample tells less about its smaller eigenvalues; of all the points everything is known
         most = s - 1 if s == problem.n else s // 4
+        # directions within a hundred roundings of nothing are noise, and 1/σ_i would make much of them
+        most = min(most, max(0, int(np.sum(values > 100 * rounding(problem.dtype) * values[0])) - 1))
         q = max(0, min(most, most if rank is None else rank))
         self.flattened = q
         self.weights = (1 - values[q] / values[:q]) / values[:q] if q else np.zeros(0)

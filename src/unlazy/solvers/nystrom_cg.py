@@ -6,12 +6,13 @@ A pass reads the data by blocks, so they may be larger than memory; cost n·M a 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import LinAlgError, cholesky
-from scipy.linalg.blas import dtrsm, strsm
+from scipy.linalg.blas import dtrsm
 
 from unlazy.core.precision import rounding
 from unlazy.products import Product, product
@@ -24,12 +25,18 @@ from unlazy.solvers.watch import Watch
 MATRICES = 4
 """M × M matrices alive at once: K_MM, T, A and a workspace."""
 MOST_CENTRES = 32_768
+LEAST_RIDGE = 1e-8
+"""Ridge over λ_max at least: H squares the condition, so that ρκ for the smallest direction κ of K_MM must stay above
+the rounding of λ_max² in float64."""
+CACHED_ROWS = 256
+"""Rows of a stored K that are used twice while in the cache."""
 BLOCK_BYTES = 2**28
 """Inputs read at a time where they do not fit."""
 
 
 def solve(problem: Problem, watch: Watch, centres: int | np.ndarray | None = None) -> Fit:
     """α of ridge regression on M centres: drawn from the points without repeats, or given as rows."""
+    problem = problem.mended(LEAST_RIDGE)
     notes, Z = problem.notes, None
     if centres is not None and not isinstance(centres, int | np.integer):
         Z = jnp.asarray(centres, problem.dtype)
@@ -38,7 +45,7 @@ def solve(problem: Problem, watch: Watch, centres: int | np.ndarray | None = Non
         index = np.sort(problem.rng().choice(problem.n, min(M, problem.n), replace=False))
         Z = jnp.asarray(problem.source.take(index), problem.dtype)
     M, watch.centres = Z.shape[0], Z
-    square = MATRICES * M * M * problem.dtype.itemsize
+    square = MATRICES * M * M * 8
     passes = Passes(problem, Z, problem.memory - square)
     change = Change(problem, Z)
 
@@ -53,35 +60,57 @@ def solve(problem: Problem, watch: Watch, centres: int | np.ndarray | None = Non
         return float(np.max(np.linalg.norm(r, axis=0) / problem.y_norm) / np.sqrt(smallest))
 
     beta, residual, steps, stopped = conjugate_gradients(apply, b, lambda r: r, measure, change.forward, watch)
-    notes += (f"{M} centres, K {passes.how}", *change.notes)
-    return Fit(change.forward(beta), residual, steps, stopped, square + passes.bytes, notes, np.asarray(Z))
+    notes += (f"{M} centres, K {passes.how}",)
+    return Fit(change.forward(beta), residual, steps, stopped, square + passes.bytes, notes, np.asarray(Z), problem.ridge)
 
 
 def default_centres(problem: Problem) -> int:
     """20√n, of the order at which the statistical error is kept (Rudi et al. 2017), as memory allows."""
-    fits = int(np.sqrt(problem.memory / 2 / (MATRICES * problem.dtype.itemsize)))
+    fits = int(np.sqrt(problem.memory / 2 / (MATRICES * 8)))
     return int(max(1, min(problem.n, 20 * np.sqrt(problem.n), fits, MOST_CENTRES)))
 
 
 class Passes:
-    """K_nMᵀ(K_nM v) and K_nMᵀ y: one product where the inputs fit, else block after block from the source."""
+    """K_nMᵀ(K_nM v) and K_nMᵀ y: stored on the CPU where it fits, one product where the inputs fit, else block after
+    block from the source. Sums over many rows are kept in float64: B amplifies what rounding leaves in them."""
 
     def __init__(self, problem: Problem, Z: jax.Array, budget: int):
         self.problem, self.Z, self.budget = problem, Z, max(budget, 1)
-        row = problem.source.d * problem.dtype.itemsize
+        n, row = problem.n, problem.source.d * problem.dtype.itemsize
+        self.K: np.ndarray | None = None
         self.whole: Product | None = None
-        if problem.source.whole is not None or problem.n * row <= self.budget // 4:
+        self.rows = int(max(1, min(n, BLOCK_BYTES // row, self.budget // (8 * row))))
+        self.bytes = 2 * self.rows * row
+        held = problem.source.whole is not None or n * row <= self.budget // 4
+        alone = jax.default_backend() == "cpu" and jax.device_count() == 1
+        if alone and held and n * Z.shape[0] * problem.dtype.itemsize <= self.budget:
+            self.K, self.how = fill(problem.kernel, problem.X(), Z), "stored"
+            self.bytes = self.K.nbytes
+        elif held:
             self.whole = product(problem.kernel, problem.X(), Z, passes=100, memory=self.budget)
-        self.rows = int(max(1, min(problem.n, BLOCK_BYTES // row, self.budget // (8 * row))))
-        self.how = self.whole.how if self.whole is not None else "by blocks from the source"
-        self.bytes = self.whole.bytes if self.whole is not None else 2 * self.rows * row
+            self.how, self.bytes = self.whole.how, self.whole.bytes
+        else:
+            self.how = "by blocks from the source"
 
     def normal(self, v: np.ndarray) -> np.ndarray:
+        if self.K is not None:
+            v = v.astype(self.K.dtype)
+            return self._stored(lambda rows, K: K @ v, v.shape[1])
         return self._sum(lambda K, _: K.normal(jnp.asarray(v, K.dtype)), v.shape[1])
 
     def right_side(self) -> np.ndarray:
         y = self.problem.y
+        if self.K is not None:
+            return self._stored(lambda rows, K: y[rows].astype(K.dtype), y.shape[1])
         return self._sum(lambda K, rows: K.rmatmul(jnp.asarray(y[rows], K.dtype)), y.shape[1])
+
+    def _stored(self, left: Callable[[slice, np.ndarray], np.ndarray], c: int) -> np.ndarray:
+        """Σ K_bᵀ left_b: a block is read from memory once and is still in the cache when its transpose is needed."""
+        total = np.zeros((c, self.Z.shape[0]))
+        for start in range(0, self.problem.n, CACHED_ROWS):
+            rows = slice(start, start + CACHED_ROWS)
+            total += left(rows, self.K[rows]).T @ self.K[rows]  # type: ignore[index]
+        return total.T
 
     def _sum(self, part: Callable[[Product, slice], jax.Array], c: int) -> np.ndarray:
         if self.whole is not None:
@@ -95,14 +124,16 @@ class Passes:
 
 class Change:
     """α = B β with B = T⁻¹A⁻¹. On the CPU by triangular solves of BLAS (in JAX they are 30 times slower for one
-    column); on a GPU by inverses, formed once."""
+    column), in float64: with float32 factors the residual stops falling at 1e-3 instead of 1e-4. On a GPU by inverses,
+    formed once, in the kernel's precision."""
 
     def __init__(self, problem: Problem, Z: jax.Array):
-        self.dtype, self.notes = problem.dtype, ()
         self.on_cpu = jax.default_backend() == "cpu"
+        self.dtype = np.dtype("float64") if self.on_cpu else problem.dtype
         M = Z.shape[0]
-        self.K = fill(problem.kernel, Z) if self.on_cpu else problem.kernel.gram(Z)
-        unit = 4 * rounding(problem.dtype) * float(abs(self.K).sum(0).max())
+        self.K: Any = fill(problem.kernel, Z) if self.on_cpu else problem.kernel.gram(Z)
+        sums = (np if self.on_cpu else jnp).abs(self.K).sum(0)
+        unit = max(4 * rounding(problem.dtype), 0.1 * LEAST_RIDGE) * float(sums.max())
         for _ in range(8):
             try:
                 T = self._factor(self.K, unit)
@@ -111,9 +142,8 @@ class Change:
                 unit *= 10
         else:
             raise ValueError("the kernel between the centres is not positive: is it a kernel, are its entries finite?")
-        # the ridge that A sees is not below its own rounding; H itself keeps the true one
-        ridge = max(problem.ridge, unit * M / problem.n)
-        self.T, self.A = T, self._factor(self._outer(T) * (problem.n / M), ridge)
+        self.jitter = unit
+        self.T, self.A = T, self._factor(self._outer(T) * (problem.n / M), problem.ridge)
         if not self.on_cpu:
             eye = jnp.eye(M, dtype=self.dtype)
             self.T, self.A = (jax.scipy.linalg.solve_triangular(F, eye, lower=False) for F in (self.T, self.A))
@@ -121,7 +151,7 @@ class Change:
     def _factor(self, K, diagonal: float):  # type: ignore[no-untyped-def]
         """Upper U with UᵀU = K + diagonal·I."""
         if self.on_cpu:
-            K = np.array(K, order="F")
+            K = np.array(K, self.dtype, order="F")
             K[np.diag_indices_from(K)] += diagonal
             return cholesky(K, lower=False, overwrite_a=True, check_finite=False)
         U = jnp.linalg.cholesky(K + diagonal * jnp.eye(K.shape[0], dtype=K.dtype)).T
@@ -141,14 +171,16 @@ class Change:
         return self._solve(self.A, self._solve(self.T, v, True), True)
 
     def K_times(self, v: np.ndarray) -> np.ndarray:
+        """TᵀT v = (K_MM + jitter·I) v: the jitter is rounding to K, and without it centres that coincide make H
+        singular."""
         if self.on_cpu:
-            return (self.K @ v.astype(self.dtype)).astype(np.float64)
-        return np.asarray(jnp.matmul(self.K, jnp.asarray(v, self.dtype), precision=HIGHEST), np.float64)
+            return (self.K @ v.astype(self.K.dtype)).astype(np.float64) + self.jitter * v
+        Kv = jnp.matmul(self.K, jnp.asarray(v, self.dtype), precision=HIGHEST)
+        return np.asarray(Kv, np.float64) + self.jitter * v
 
     def _solve(self, F, v: np.ndarray, transposed: bool = False) -> np.ndarray:  # type: ignore[no-untyped-def]
         if self.on_cpu:
-            trsm = strsm if self.dtype == np.float32 else dtrsm
-            return trsm(1.0, F, np.asfortranarray(v, self.dtype), trans_a=int(transposed)).astype(np.float64)
+            return dtrsm(1.0, F, np.asfortranarray(v), trans_a=int(transposed))
         return np.asarray(
             jnp.matmul(F.T if transposed else F, jnp.asarray(v, self.dtype), precision=HIGHEST), np.float64
         )

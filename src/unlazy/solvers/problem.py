@@ -66,7 +66,7 @@ class Problem:
             if need > self.memory // 2:
                 raise ValueError(
                     f"this method keeps all inputs in memory ({need / 2**30:.3g} GiB, more than half of the budget of "
-                    f"{self.memory / 2**30:.3g} GiB): use method='nystrom_cg', which reads them by blocks, or allow more"
+                    f"{self.memory / 2**30:.3g} GiB): use method='nystrom_cg', which reads by blocks, or allow more"
                 )
             return jnp.asarray(self.source.rows(0, self.n), self.dtype)
         return jnp.asarray(self.source.whole, self.dtype)
@@ -75,27 +75,27 @@ class Problem:
         """K(X, X) for many passes: stored where `budget` bytes allow."""
         return product(self.kernel, X, passes=100, memory=max(budget, 1))
 
-    def pilot(self) -> tuple[float, float]:
-        """(λ_max, rounding floor) of K, from a sample of points: λ_max ≈ n/s λ_max(K_ss)."""
+    def largest_eigenvalue(self) -> float:
+        """λ_max of K guessed from a sample of s points: n/s λ_max(K_ss)."""
         size = min(self.n, PILOT)
         index = np.sort(self.rng().choice(self.n, size, replace=False))
         K = np.asarray(self.kernel.gram(jnp.asarray(self.source.take(index), self.dtype)), np.float64)
         if not np.isfinite(K).all():
             raise ValueError("the kernel gives NaN or infinity on these inputs: rescale them, or use float64")
-        top = float(np.linalg.eigvalsh(K)[-1]) * self.n / size
-        return top, 4 * rounding(self.dtype) * top
+        return float(np.linalg.eigvalsh(K)[-1]) * self.n / size
 
-    def mended(self) -> "Problem":
+    def mended(self, least: float = 0.0) -> "Problem":
         """The problem with the ridge raised to the rounding floor of K where it is below, and a note that says so.
 
-        Under it the smallest directions of (K + ridge·I) are noise: no iteration in this precision can fit them.
+        Under it the smallest directions of (K + ridge·I) are noise: no iteration in this precision can fit them. The
+        floor is 4 roundings of λ_max, or `least` of it where the method needs more.
         """
-        _, floor = self.pilot()
+        floor = max(4 * rounding(self.dtype), least) * self.largest_eigenvalue()
         if self.ridge >= floor:
             return self
         note = (
-            f"ridge {self.ridge:.2g} is below the rounding of K in {self.dtype.name}; {floor:.2g} was used instead "
-            "(jitter)" + ("; float64 allows less" if self.dtype == np.float32 else "")
+            f"ridge {self.ridge:.2g} is below what this method resolves in {self.dtype.name}; {floor:.2g} was used "
+            "instead (jitter)" + ("; float64 allows less" if self.dtype == np.float32 else "")
         )
         return replace(self, ridge=floor, notes=(*self.notes, note))
 

@@ -19,7 +19,7 @@ def solve(problem: Problem, watch: Watch, step_size: float | None = None) -> Fit
     K = problem.product(X, problem.memory)
     eta = 1 / (largest_eigenvalue(K, problem.rng()) + problem.ridge) if step_size is None else step_size
     kept = watch.resume()
-    alpha, step = (np.zeros_like(problem.y), 0) if kept is None else (kept["x"], int(kept["step"]))
+    alpha, step = (np.zeros_like(problem.y), 0) if kept is None else (kept["x"], int(kept["step"].item()))
     residual = problem.residual(K, alpha)
     first = problem.relative(residual)
     stopped = "tolerance" if first <= watch.tolerance else None
@@ -33,7 +33,8 @@ def solve(problem: Problem, watch: Watch, step_size: float | None = None) -> Fit
                 f"Richardson's iteration diverges with step_size {eta:.3g}: take one below 2/(λ_max + ridge), or leave "
                 "it to be chosen"
             )
-        stopped = watch.after(step, now, lambda: alpha, lambda: {"x": alpha, "step": np.array(step)})
+        kept = {"x": alpha, "step": np.array(step)}
+        stopped = watch.after(step, now, kept["x"].view, kept.copy)
     notes = (*problem.notes, f"K {K.how}, step size {eta:.3g}")
     return Fit(alpha, problem.relative(residual), step, stopped, K.bytes, notes, ridge=problem.ridge)
 

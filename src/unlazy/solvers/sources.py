@@ -96,9 +96,9 @@ def finite_floats(what: str, array: np.ndarray, first: int = 0) -> np.ndarray:
     if array.size and not np.isfinite(array.sum(dtype=np.float64)):
         bad = ~np.isfinite(array.reshape(array.shape[0], -1)).all(1)
         if bad.any():
+            row = first + int(bad.argmax())
             raise ValueError(
-                f"{what} has NaN or infinity in {int(bad.sum())} rows, the first of them row {first + int(bad.argmax())}: "
-                "remove or impute them"
+                f"{what} has NaN or infinity in {int(bad.sum())} rows, first in row {row}: remove or impute them"
             )
     return array
 

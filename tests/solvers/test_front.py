@@ -1,0 +1,213 @@
+"""The front door: what it chooses and says, bad inputs, mending, early stopping, progress, continuation after a kill."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from unlazy.core.errors import UnlazyWarning
+from unlazy.kernels.radial import Gaussian, Laplace
+from unlazy.solvers.checkpoint import Checkpoint
+from unlazy.solvers.front import METHODS, solve
+
+N, D = 120, 5
+KERNEL = Gaussian(2.0)
+
+
+def data(n=N, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, D))
+    return X, np.sin(X[:, 0]) + 0.1 * rng.normal(size=n)
+
+
+def broken(row, value):
+    X, y = data()
+    X[row, 2] = value
+    return X, y
+
+
+BAD = {
+    "NaN in X": (*broken(7, np.nan), r"NaN or infinity in 1 rows, first in row 7.*impute"),
+    "infinity in X": (*broken(3, np.inf), r"first in row 3"),
+    "NaN in y": (data()[0], np.where(np.arange(N) == 5, np.nan, data()[1]), r"y has NaN.*row 5"),
+    "no rows": (np.zeros((0, D)), np.zeros(0), r"got shape \(0, 5\)"),
+    "no columns": (np.zeros((N, 0)), data()[1], r"got shape \(120, 0\)"),
+    "one axis": (data()[1], data()[1], r"X\[:, None\]"),
+    "three axes": (np.zeros((4, 2, 2)), np.zeros(4), "two axes"),
+    "y too short": (data()[0], data()[1][:-1], r"one row for each of the 120 rows"),
+    "y of three axes": (data()[0], np.zeros((N, 2, 2)), "one or two axes"),
+    "strings": (np.full((N, D), "a"), data()[1], "real numbers"),
+    "strings as labels": (data()[0], np.array(["cat", "dog"] * (N // 2)), "y must hold real numbers"),
+    "complex": (data()[0] * 1j, data()[1], "real numbers"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_data_is_named_with_a_remedy(case):
+    X, y, message = BAD[case]
+    with pytest.raises(ValueError, match=message):
+        solve(KERNEL, X, y, 0.1)
+
+
+@pytest.mark.parametrize(
+    "keywords, message",
+    [
+        ({"ridge": -1.0}, "zero or more, got -1.0"),
+        ({"ridge": float("nan")}, "zero or more"),
+        ({"method": "direkt"}, "did you mean 'direct'"),
+        ({"tolerance": 0.0}, "between 0 and 1"),
+        ({"centres": 0}, "positive whole number"),
+        ({"centres": 10, "method": "direct"}, "belong to method 'nystrom_cg'"),
+        ({"rank": 5, "method": "direct"}, "belongs to"),
+        ({"max_steps": 0}, "positive whole number"),
+        ({"precision": "float16"}, "float32"),
+        ({"validation": (np.zeros((3, 2)), np.zeros(3))}, "5 columns"),
+        ({"memory": "1kB", "method": "direct"}, "memory budget"),
+    ],
+)
+def test_misuse_is_named(keywords, message):
+    X, y = data()
+    with pytest.raises(ValueError, match=message):
+        solve(KERNEL, X, y, **({"ridge": 0.1} | keywords))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_point_duplicates_constants_and_a_zero_ridge_are_solved(method):
+    y1 = solve(KERNEL, np.ones((1, 3)), np.array([2.0]), 1.0, method=method)
+    assert y1.converged and float(y1.predict(np.ones((1, 3)))[0]) == pytest.approx(1.0, abs=2e-3)
+    X, _ = data()
+    X[:, 1] = 7.0  # a constant column
+    X = np.concatenate([X[:40]] * 2)  # every point twice
+    y = np.sin(X[:, 0])
+    with_ridge = solve(KERNEL, X, y, 0.1, method=method)
+    assert with_ridge.converged
+    # a zero ridge on a singular K: jitter, in the notes; with consistent labels the fit interpolates
+    cut = {"max_steps": 2000} if method == "richardson" else {}
+    if method == "richardson":  # first order: the smallest of 40 eigenvalues is out of its reach, and it says so
+        with pytest.warns(UnlazyWarning, match="max_steps"):
+            zero = solve(KERNEL, X, y, 0.0, method=method, tolerance=1e-4, **cut)
+        assert not zero.converged and any("jitter" in note for note in zero.notes)
+        return
+    zero = solve(Laplace(2.0), X, y, 0.0, method=method, tolerance=1e-4)
+    assert zero.converged
+    assert any("jitter" in note for note in zero.notes) and zero.ridge > 0
+    assert np.max(np.abs(np.asarray(zero.predict(X)) - y)) < 1e-2
+
+
+def test_small_problems_are_solved_directly_in_float64():
+    X, y = data()
+    solution = solve(KERNEL, X, y, 0.1)
+    assert solution.method == "direct" and "one factorisation" in solution.why
+    assert solution.coefficients.dtype == np.float64 and solution.residual < 1e-12
+    assert "chosen because" in str(solution)
+
+
+def test_the_choice_follows_size_memory_and_roughness(monkeypatch):
+    from unlazy.solvers import choice
+    from unlazy.solvers.problem import make
+
+    monkeypatch.setattr(choice, "SMALL", 100)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 20))
+    y = X[:, 0]
+
+    def chosen(kernel, tolerance=1e-3, memory="1GiB", given=False):
+        return choice.choose(make(kernel, X, y, 0.1, memory), None, tolerance, given)
+
+    smooth, rough = Gaussian(20**0.5), Laplace(20**0.5)
+    assert chosen(smooth)[0] == "nystrom_cg" and "smooth" in chosen(smooth)[1]
+    assert chosen(rough)[0] == "preconditioned_cg" and "rough" in chosen(rough)[1]
+    assert chosen(smooth, tolerance=1e-6)[0] == "preconditioned_cg"
+    assert chosen(rough, memory="1MB")[0] == "nystrom_cg"
+    assert chosen(rough, given=True) == ("nystrom_cg", "centres were given")
+
+
+def test_early_stopping_keeps_the_best_coefficients():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 2))
+    y = np.sin(X[:, 0]) + 2.0 * rng.normal(size=100)  # mostly noise: fitting it hurts
+    held_out = rng.normal(size=(500, 2))
+    truth = np.sin(held_out[:, 0])
+    errors = []
+    # Richardson with hardly any ridge fits the signal first and the noise later
+    stopped = solve(
+        KERNEL, X, y, 1e-6, method="richardson", tolerance=1e-8, max_steps=3000, validation=(held_out, truth),
+        progress=lambda p: errors.append(p.validation_error),
+    )  # fmt: skip
+    assert stopped.stopped == "validation" and not stopped.converged
+    assert stopped.steps < 3000 and len(errors) == stopped.steps
+    now = float(np.mean((np.asarray(stopped.predict(held_out)) - truth) ** 2))
+    # improvements under a thousandth do not count as such, so the best kept is within that of the smallest seen
+    assert now == pytest.approx(min(errors), rel=2e-3)
+    full = solve(KERNEL, X, y, 1e-6, method="direct", tolerance=1e-6)
+    assert now < 0.5 * float(np.mean((np.asarray(full.predict(held_out)) - truth) ** 2))
+
+
+def test_progress_estimates_the_time_left():
+    X, y = data()
+    seen = []
+    solve(KERNEL, X, y, 0.1, method="richardson", tolerance=1e-4, progress=seen.append)
+    assert [p.step for p in seen] == list(range(1, len(seen) + 1))
+    assert all(p.seconds_left >= 0 for p in seen)
+    assert seen[-1].residual <= 1e-4 and seen[-1].seconds_left == 0
+
+
+@pytest.mark.parametrize("method", ["preconditioned_cg", "nystrom_cg", "eigenpro", "richardson"])
+def test_a_run_continues_where_it_was_cut(method, tmp_path):
+    X, y = data()
+    keywords = {"method": method, "tolerance": 1e-7, "checkpoint": Checkpoint(tmp_path / "run.safetensors", every=0)}
+    if method == "nystrom_cg":
+        keywords["centres"] = 30
+    if method == "eigenpro":
+        keywords["rank"] = 20
+    whole = solve(KERNEL, X, y, 0.5, **(keywords | {"checkpoint": None}))
+    cut = max(1, whole.steps // 2)
+    with pytest.warns(UnlazyWarning):
+        solve(KERNEL, X, y, 0.5, max_steps=cut, **keywords)
+    steps = []
+    continued = solve(KERNEL, X, y, 0.5, progress=lambda p: steps.append(p.step), **keywords)
+    assert steps[0] == cut + 1 and continued.converged
+    # EigenPro's batches are drawn afresh; the others take the same steps as if never cut
+    if method != "eigenpro":
+        assert abs(continued.steps - whole.steps) <= 1
+    a, b = np.asarray(continued.predict(X)), np.asarray(whole.predict(X))
+    assert np.linalg.norm(a - b) <= 2.01e-7 * np.linalg.norm(y)  # both within the tolerance of the solution
+    with pytest.raises(ValueError, match="another problem"):
+        solve(KERNEL, X, y, 0.25, **keywords)
+
+
+KILLED = """
+import os, sys
+import numpy as np
+from unlazy.kernels.radial import Gaussian
+from unlazy.solvers.checkpoint import Checkpoint
+from unlazy.solvers.front import solve
+rng = np.random.default_rng(0)
+X = rng.normal(size=(120, 5)); y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=120)
+def kill(p):
+    if p.step == 40:
+        os._exit(9)
+solve(Gaussian(2.0), X, y, 0.5, method="richardson", tolerance=1e-6, progress=kill,
+      checkpoint=Checkpoint(sys.argv[1], every=0))
+"""
+
+
+def test_a_killed_process_loses_at_most_one_step(tmp_path):
+    path = tmp_path / "run.safetensors"
+    done = subprocess.run([sys.executable, "-c", KILLED, str(path)], capture_output=True, timeout=300)
+    assert done.returncode == 9, done.stderr.decode()
+    X, y = data()
+    steps = []
+    solution = solve(
+        KERNEL, X, y, 0.5, method="richardson", tolerance=1e-6, checkpoint=path, progress=lambda p: steps.append(p.step)
+    )
+    assert steps[0] == 40 and solution.converged  # killed in step 40, before it was kept
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
+    path = Path(tmp_path / "notes.txt")
+    path.write_text("hello")
+    with pytest.raises(ValueError, match="not a checkpoint"):
+        solve(KERNEL, *data(), 0.5, method="richardson", checkpoint=path)
