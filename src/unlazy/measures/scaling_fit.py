@@ -1,0 +1,148 @@
+"""Exponents from measurements: slopes on log-log paper, where a risk curve crosses a level, with bootstraps."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Num
+
+Numbers = Sequence[float] | Num[np.ndarray, " _"]
+BOOTSTRAPS = 2_000
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with the interval [low, high]; `failed` is the share of bootstrap draws that gave no value."""
+
+    value: float
+    low: float
+    high: float
+    failed: float = 0.0
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """y ≈ constant·x^exponent, fitted by least squares of logarithms."""
+
+    exponent: float
+    constant: float
+
+    def __call__(self, x: Numbers) -> Float[np.ndarray, " _"]:
+        return self.constant * np.asarray(x, float) ** self.exponent
+
+
+def power_law(x: Numbers, y: Numbers) -> PowerLaw:
+    """Least-squares line through (log x, log y)."""
+    a, b = np.asarray(x, float), np.asarray(y, float)
+    if a.shape != b.shape or len(np.unique(a)) < 2:
+        raise ValueError(f"a slope needs two or more different x and one y each, got {a.shape} and {b.shape}")
+    if not (np.all(a > 0) and np.all(b > 0) and np.all(np.isfinite(a)) and np.all(np.isfinite(b))):
+        raise ValueError("logarithms need positive finite numbers; leave out points that were not reached")
+    log_x, log_y = np.log(a), np.log(b)
+    centred = log_x - log_x.mean()
+    slope = float(centred @ log_y / (centred @ centred))
+    return PowerLaw(slope, math.exp(log_y.mean() - slope * log_x.mean()))
+
+
+def slope(
+    x: Numbers, y: Float[np.ndarray, "points seeds"], *, statistic: Callable = np.median, level: float = 0.95,
+    seed: int = 0,
+) -> Interval:  # fmt: skip
+    """Log-log slope of the statistic over seeds, with a percentile bootstrap that redraws the seeds of each point.
+
+    Seeds of different points are redrawn independently, as are the experiments they come from. `statistic` takes an
+    array and `axis`.
+    """
+    values = np.asarray(y, float)
+    if values.ndim != 2 or values.shape[0] != len(x):
+        raise ValueError(f"y must have one row per x ({len(x)}) and one column per seed, got {values.shape}")
+
+    value = power_law(x, statistic(values, axis=1)).exponent
+    log_x = np.log(np.asarray(x, float))
+    centred = log_x - log_x.mean()
+    chosen = np.random.default_rng(seed).integers(values.shape[1], size=(BOOTSTRAPS, *values.shape))
+    middles = statistic(np.take_along_axis(values[None], chosen, 2), axis=2)
+    return _interval(value, np.log(middles) @ centred / (centred @ centred), level)
+
+
+def crossing(n: Numbers, curve: Numbers, threshold: float) -> float:
+    """First n at which a falling curve meets the threshold, by interpolation of logarithms; NaN where it never does.
+
+    n must increase. A curve that starts below has its first n as answer: the crossing is at most that.
+    """
+    sizes, values = np.asarray(n, float), np.asarray(curve, float)
+    if sizes.shape != values.shape or np.any(np.diff(sizes) <= 0) or np.any(sizes <= 0):
+        raise ValueError(f"n must be positive and increasing with one value each, got {sizes} and {values.shape}")
+    if not threshold > 0:
+        raise ValueError(f"the threshold must be positive, got {threshold}")
+    below = np.flatnonzero(values <= threshold)
+    if len(below) == 0:
+        return math.nan
+    i = int(below[0])
+    if i == 0:
+        return float(sizes[0])
+    high, low = math.log(values[i - 1]), math.log(max(values[i], 1e-300))
+    share = (high - math.log(threshold)) / (high - low)
+    return float(math.exp((1 - share) * math.log(sizes[i - 1]) + share * math.log(sizes[i])))
+
+
+def first_n(
+    n: Numbers, risks: Float[np.ndarray, "points seeds"], threshold: float, *, level: float = 0.95, seed: int = 0
+) -> Interval:
+    """n* at which the median risk over seeds first meets the threshold, with a bootstrap over seeds.
+
+    Samples are nested in n, so a seed is a whole curve: curves are redrawn, not points.
+    """
+    values = _curves(n, risks)
+
+    def redraw(rng: np.random.Generator) -> float:
+        chosen = rng.integers(values.shape[1], size=values.shape[1])
+        return crossing(n, np.median(values[:, chosen], 1), threshold)
+
+    return _bootstrap(crossing(n, np.median(values, 1), threshold), redraw, level, seed)
+
+
+def scaling_exponent(
+    curves: Mapping[float, tuple[Numbers, Float[np.ndarray, "points seeds"]]], threshold: float, *,
+    level: float = 0.95, seed: int = 0,
+) -> Interval:  # fmt: skip
+    """Exponent of n*(d) ∝ d^exponent from risk curves {d: (n, risks over seeds)}, with a bootstrap over seeds.
+
+    Every draw redraws the curves of each d, finds its n* and fits the slope; draws in which some d never meets the
+    threshold are left out and counted in `failed`.
+    """
+    checked = {d: (n, _curves(n, risks)) for d, (n, risks) in curves.items()}
+
+    def fit(rng: np.random.Generator | None) -> float:
+        found = {}
+        for d, (n, values) in checked.items():
+            seeds = values.shape[1]
+            chosen = np.arange(seeds) if rng is None else rng.integers(seeds, size=seeds)
+            found[d] = crossing(n, np.median(values[:, chosen], 1), threshold)
+        finite = all(map(math.isfinite, found.values()))
+        return power_law(list(found), list(found.values())).exponent if finite else math.nan
+
+    return _bootstrap(fit(None), fit, level, seed)
+
+
+def _curves(n: Numbers, risks: Float[np.ndarray, "points seeds"]) -> np.ndarray:
+    values = np.asarray(risks, float)
+    if values.ndim != 2 or values.shape[0] != len(n):
+        raise ValueError(f"risks must have one row per n ({len(n)}) and one column per seed, got {values.shape}")
+    return values
+
+
+def _bootstrap(value: float, redraw: Callable, level: float, seed: int) -> Interval:
+    rng = np.random.default_rng(seed)
+    return _interval(value, np.array([redraw(rng) for _ in range(BOOTSTRAPS)]), level)
+
+
+def _interval(value: float, draws: np.ndarray, level: float) -> Interval:
+    """Percentile interval; draws that are not finite are counted, not used, and half of them must be finite."""
+    kept = draws[np.isfinite(draws)]
+    failed = 1 - len(kept) / len(draws)
+    if failed > 0.5:
+        return Interval(value, math.nan, math.nan, failed)
+    low, high = np.quantile(kept, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(value, float(low), float(high), failed)

@@ -1,0 +1,79 @@
+"""Fits on made-up laws whose exponents are known."""
+
+import math
+
+import numpy as np
+import pytest
+
+from unlazy.measures.scaling_fit import crossing, first_n, power_law, scaling_exponent, slope
+
+
+def test_a_power_law_is_found_exactly():
+    x = np.array([10, 30, 100, 1_000])
+    law = power_law(x, 2.5 * x**-0.75)
+    assert law.exponent == pytest.approx(-0.75, abs=1e-13)
+    assert law.constant == pytest.approx(2.5, rel=1e-12)
+    np.testing.assert_allclose(law(x), 2.5 * x**-0.75, rtol=1e-12)
+
+
+def test_slope_equals_numpys_polyfit_and_its_interval_covers():
+    """With log-normal noise the median's slope has a known spread: the 95% interval should cover 90-99% of the time."""
+    rng = np.random.default_rng(0)
+    x = np.array([1.0, 2, 4, 8, 16])
+    covered = 0
+    runs = 60
+    for run in range(runs):
+        y = x[:, None] ** -0.5 * np.exp(0.3 * rng.normal(size=(5, 12)))
+        fit = slope(x, y, seed=run)
+        covered += fit.low <= -0.5 <= fit.high
+    assert fit.value == pytest.approx(np.polyfit(np.log(x), np.log(np.median(y, 1)), 1)[0], abs=1e-12)
+    # A true coverage of 0.9 (percentile bootstraps of a median are rough) gives ≥ 46 of 60 with probability 0.9995.
+    assert covered >= 46
+
+
+def test_crossing_interpolates_logarithms():
+    n = [10, 100, 1_000]
+    assert crossing(n, [1.0, 0.5, 0.125], 0.25) == pytest.approx(math.sqrt(100 * 1_000), rel=1e-12)
+    assert crossing(n, [0.2, 0.1, 0.1], 0.25) == 10
+    assert math.isnan(crossing(n, [1.0, 0.9, 0.8], 0.25))
+    assert crossing(n, [1.0, 0.2, 0.9], 0.25) < 100  # the first crossing counts
+
+
+def test_first_n_of_a_noiseless_law_is_exact_and_without_spread():
+    n = np.array([10, 20, 40, 80])
+    risks = np.tile((10 / n)[:, None], (1, 5))
+    found = first_n(n, risks, 0.3)
+    assert found.value == pytest.approx(10 / 0.3, rel=1e-12)
+    assert found.low == found.high == pytest.approx(found.value, rel=1e-12)
+    never = first_n(n, risks + 1, 0.3)
+    assert math.isnan(never.value) and math.isnan(never.low) and never.failed == 1
+
+
+def test_scaling_exponent_of_a_law():
+    """risk(n, d) = d^1.5/n with log-normal noise per seed: n*(d) ∝ d^1.5."""
+    rng = np.random.default_rng(1)
+    curves = {}
+    for d in (8, 16, 32, 64):
+        n = np.geomspace(d, 40 * d**1.5, 12)
+        curves[d] = (n, d**1.5 / n[:, None] * np.exp(0.2 * rng.normal(size=(1, 10))))
+    found = scaling_exponent(curves, 0.25)
+    # Median of 10 log-normal factors: spread 0.2·1.25/√10 = 0.08 of each log n*; over log d of spread 0.775·2 the
+    # slope's standard error is 0.08/(√4·0.775) = 0.051.
+    assert abs(found.value - 1.5) <= 4 * 0.051
+    assert found.low < found.value < found.high < found.low + 0.5
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda: power_law([1.0, 1.0], [1.0, 2.0]),
+        lambda: power_law([1.0, 2.0], [1.0, -2.0]),
+        lambda: crossing([2.0, 1.0], [1.0, 0.5], 0.1),
+        lambda: crossing([1.0, 2.0], [1.0, 0.5], 0.0),
+        lambda: first_n([1.0, 2.0], np.ones((3, 4)), 0.5),
+        lambda: slope([1.0, 2.0], np.ones((3, 4))),
+    ],
+)
+def test_misuse_is_refused(bad):
+    with pytest.raises(ValueError):
+        bad()
