@@ -205,13 +205,17 @@ ARCCOS = (1.57079615, -0.2145837, 0.08873733, -0.0487244, 0.02674933, -0.0110123
 """arccos(x)/√(1-x) on [0, 1] to 2e-7: the Chebyshev fit of degree 6, by powers."""
 
 
-def split_bfloat16(A: Float[Array, "n d"]) -> tuple[Array, Array]:
-    """A = hi + lo + O(2^-18 |A|), both bfloat16.
+def split_bfloat16(A: Float[Array, "n d"], parts: int = 2) -> tuple[Array, ...]:
+    """A as a sum of bfloat16 parts, each what the ones before left over: two hold A to 2^-18, three to float32.
 
-    reduce_precision, not a cast there and back, which XLA would simplify away and so lose lo.
+    reduce_precision, not a cast there and back, which XLA would simplify away and so lose the later parts.
     """
-    hi = lax.reduce_precision(A, exponent_bits=8, mantissa_bits=7)
-    return hi.astype(jnp.bfloat16), lax.reduce_precision(A - hi, exponent_bits=8, mantissa_bits=7).astype(jnp.bfloat16)
+    found, rest = [], A
+    for _ in range(parts):
+        part = lax.reduce_precision(rest, exponent_bits=8, mantissa_bits=7)
+        found.append(part.astype(jnp.bfloat16))
+        rest = rest - part
+    return tuple(found)
 
 
 def two_halves(A: Float[Array, "n d"]) -> Float[Array, "n d"]:

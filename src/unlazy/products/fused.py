@@ -153,7 +153,7 @@ def _product(form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile, 
     n_full, m_full = n_tiles * tile.x, splits * share
     wide = 1 if c == 1 else max(16, pl.next_power_of_2(c))
     V = _padded(V, m_full, wide)
-    values = [V[:, 0]] if c == 1 else list(split_bfloat16(V))
+    values = [V[:, 0]] if c == 1 else list(split_bfloat16(V, 3))
     arrays = (
         [_padded(a, n_full, width) for a in split_bfloat16(X)],
         [_repeated(r, n_full) for r in (*x_added, *x_rows)],
@@ -218,13 +218,17 @@ def _apply(program: PairProgram, t: Array, p: list, q: list) -> Array:
 
 
 def _contract(K: Array, values: list) -> Array:
-    """K @ V for a tile: a sum where V is one column, three products of bfloat16 halves where it is several."""
+    """K @ V for a tile: a sum where V is one column, products of bfloat16 parts where it is several.
+
+    K in two parts, V in three: what is lost is of K alone, so that KᵀK stays symmetric.
+    """
     if len(values) == 1:
         return jnp.sum(K * values[0][None, :], axis=1)
-    v_hi, v_lo = values
+    v_hi, v_mid, v_lo = values
     hi = K.astype(jnp.bfloat16)
     lo = (K - hi.astype(jnp.float32)).astype(jnp.bfloat16)
-    return backend.dot(hi, v_lo) + backend.dot(lo, v_hi) + backend.dot(hi, v_hi)
+    small = backend.dot(hi, v_lo) + backend.dot(lo, v_mid)
+    return small + backend.dot(hi, v_mid) + backend.dot(lo, v_hi) + backend.dot(hi, v_hi)
 
 
 def _inner_products(read_x: Callable, read_z: Callable, seed: Array, width: int, sharp: bool) -> Array:
