@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+STRETCH_BYTES = 2**26
+"""Rows in float64 read at a time when some of them are picked out of a file."""
+
 
 class Source:
     """n rows of d numbers, read a range at a time. `whole` is the array itself where it is in memory."""
@@ -21,7 +24,7 @@ class Source:
         """Rows at increasing indices, reading one stretch of the file at a time."""
         if self.whole is not None:
             return self.whole[indices]
-        stretch = 65_536
+        stretch = max(1, STRETCH_BYTES // (8 * self.d))
         parts = []
         for start in range(0, self.n, stretch):
             inside = indices[(indices >= start) & (indices < start + stretch)]

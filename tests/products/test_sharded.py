@@ -1,0 +1,80 @@
+"""Rows spread over four devices of one process, and over two processes, give the single-device result to rounding."""
+
+import os
+import socket
+import subprocess
+import sys
+
+COMMON = """
+import os, sys
+import numpy as np
+import jax, jax.numpy as jnp
+{start}
+from unlazy.kernels.infinite_width import NTK
+from unlazy.kernels.radial import Laplace
+from unlazy.core.architecture import MLP
+from unlazy.products import product
+from unlazy.solvers.front import solve
+
+assert jax.device_count() == {devices}, jax.devices()
+rng = np.random.default_rng(0)
+X = rng.normal(size=(203, 5)).astype(np.float32)          # 203 rows do not divide by 2 or 4
+Z = np.concatenate([X[:20], rng.normal(size=(30, 5)).astype(np.float32)])
+V, U = rng.normal(size=(50, 2)).astype(np.float32), rng.normal(size=(203, 2)).astype(np.float32)
+for kernel in ({kernels}):
+    many = product(kernel, X, Z)
+    one = product(kernel, X, Z, how="blocked")
+    assert many.how == "sharded" and many.shape == (203, 50)
+    K = np.abs(np.asarray(product(kernel, X, Z, how="stored").K))
+    # sums in another order: √terms roundings of Σ|K||V|, four such
+    def close(a, b, size, terms):
+        assert np.all(np.abs(np.asarray(a) - np.asarray(b)) <= 4 * np.sqrt(terms) * 2.0**-24 * size), np.max(np.abs(a - b))
+    close(many.matmul(V), one.matmul(V), K @ np.abs(V), 50)
+    close(many.rmatmul(U), one.rmatmul(U), K.T @ np.abs(U), 203)
+    close(many.normal(V), one.normal(V), K.T @ (K @ np.abs(V)), 253)
+y = np.sin(X[:, 0])
+for method in ("preconditioned_cg", "nystrom_cg"):
+    solution = solve(Laplace(2.0), X, y, 0.1, method=method, tolerance=1e-4, precision="float32")
+    assert solution.converged and "sharded" in solution.notes[-1], str(solution)
+    A = np.asarray(Laplace(2.0).gram(jnp.asarray(X)), np.float64)
+    exact = A @ np.linalg.solve(A + 0.1 * np.eye(203), y)
+    fitted = A[:, :] @ np.asarray(solution.coefficients) if method == "preconditioned_cg" else np.asarray(solution.predict(X))
+    # Nyström has all points as centres here: 20√203 > 203
+    assert np.linalg.norm(fitted - exact) <= 2e-4 * np.linalg.norm(y), np.linalg.norm(fitted - exact)
+print("fine")
+"""
+
+
+def _environment(devices):
+    kept = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    return kept | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
+
+
+def test_four_devices_in_one_process():
+    program = COMMON.format(start="", devices=4, kernels="Laplace(2.0), NTK(MLP(2, sigma_b=0.1))")
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=_environment(4), capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0 and "fine" in done.stdout, done.stderr[-3000:]
+
+
+def test_two_processes():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    start = f'jax.distributed.initialize("127.0.0.1:{port}", num_processes=2, process_id=int(sys.argv[1]))'
+    program = COMMON.format(start=start, devices=2, kernels="Laplace(2.0),")
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(i)], env=_environment(1), stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )
+        for i in range(2)
+    ]  # fmt: skip
+    try:
+        for process in both:
+            out, err = process.communicate(timeout=600)
+            assert process.returncode == 0 and "fine" in out, err[-3000:]
+    finally:
+        for process in both:
+            process.kill()

@@ -1,0 +1,139 @@
+"""Inputs read by blocks from files give the same solution as the array; memory stays within the budget."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from unlazy.kernels.radial import Gaussian
+from unlazy.solvers import nystrom_cg, sources
+from unlazy.solvers.front import solve
+from unlazy.solvers.sources import Source, as_source, parquet
+
+N, D = 500, 4
+
+
+class ZarrLike:
+    """Only a shape and row slices, as Zarr and HDF5 give them."""
+
+    def __init__(self, array):
+        self.array, self.shape, self.largest = array, array.shape, 0
+
+    def __getitem__(self, rows):
+        part = self.array[rows]
+        self.largest = max(self.largest, part.shape[0])
+        return part
+
+
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, D)).astype(np.float32)
+    return X, np.sin(X[:, 0]).astype(np.float64)
+
+
+def forms(tmp_path):
+    import pandas as pd
+
+    X, _ = data()
+    np.save(tmp_path / "X.npy", X)
+    pd.DataFrame(X, columns=list("abcd")).to_parquet(tmp_path / "X.parquet", row_group_size=130)
+    return {
+        "npy": tmp_path / "X.npy",
+        "npy as text": str(tmp_path / "X.npy"),
+        "memmap": np.load(tmp_path / "X.npy", mmap_mode="r"),
+        "parquet": tmp_path / "X.parquet",
+        "parquet columns": parquet(tmp_path / "X.parquet", list("abcd")),
+        "zarr-like": ZarrLike(X),
+    }
+
+
+def test_every_form_reads_the_same_rows(tmp_path):
+    X, _ = data()
+    index = np.array([0, 3, 129, 130, 499])
+    for name, form in forms(tmp_path).items():
+        source = as_source(form)
+        assert (source.n, source.d) == X.shape, name
+        assert source.whole is None, name
+        assert np.array_equal(source.rows(100, 300), X[100:300]), name
+        assert np.array_equal(source.take(index), X[index]), name
+        assert np.array_equal(np.concatenate([b for _, b in source.blocks(77)]), X), name
+    assert as_source(X).whole is not None
+
+
+def test_a_solution_from_blocks_is_that_of_the_array(tmp_path, monkeypatch):
+    X, y = data()
+    # blocks of 16 rows, and inputs that count as too large for memory
+    monkeypatch.setattr(nystrom_cg, "BLOCK_BYTES", 16 * D * 8)
+    monkeypatch.setattr(sources, "STRETCH_BYTES", 50 * D * 8)
+    source = ZarrLike(X)
+    keywords = {"centres": 60, "tolerance": 1e-6, "precision": "float64"}
+    whole = solve(Gaussian(2.0), X, y, 0.1, **keywords)
+    budget = 4 * N * D * 8 - 1 + nystrom_cg.MATRICES * 60 * 60 * 8  # a quarter of what is left does not hold X
+    blocks = solve(Gaussian(2.0), source, y, 0.1, memory=budget, **keywords)
+    assert "by blocks" in blocks.notes[-1] and blocks.converged
+    assert source.largest == 50
+    a, b = np.asarray(whole.predict(X)), np.asarray(blocks.predict(X))
+    assert np.linalg.norm(a - b) <= 2.01e-6 * np.linalg.norm(y)
+
+
+def test_small_files_are_read_whole_by_other_methods(tmp_path):
+    X, y = data()
+    solution = solve(Gaussian(2.0), forms(tmp_path)["npy"], y, 0.1)
+    assert solution.method == "direct" and solution.converged
+
+
+def test_problems_with_files_are_named(tmp_path):
+    X, y = data()
+    (tmp_path / "X.txt").write_text("1 2 3")
+    with pytest.raises(ValueError, match=r"\.npy or \.parquet"):
+        as_source(tmp_path / "X.txt")
+    with pytest.raises(ValueError, match="no such file"):
+        as_source(tmp_path / "missing.npy")
+    bad = X.copy()
+    bad[321, 1] = np.nan
+    with pytest.raises(ValueError, match="first in row 321"):
+        solve(Gaussian(2.0), ZarrLike(bad), y, 0.1, centres=50, memory=100_000)
+    with pytest.raises(ValueError, match="nystrom_cg"):
+        solve(Gaussian(2.0), ZarrLike(X), y, 0.1, method="richardson", memory=2 * X.nbytes - 1, precision="float32")
+    assert isinstance(as_source(X.tolist()), Source)
+
+
+PEAK = """
+import resource, sys
+import numpy as np
+from unlazy.kernels.radial import Gaussian
+from unlazy.solvers.front import solve
+method, n, budget = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+rng = np.random.default_rng(0)
+X = rng.normal(size=(n, 8)).astype(np.float32)
+y = np.sin(X[:, 0])
+keywords = {"method": method, "max_steps": 4, "precision": "float32"}
+# a small run first, so that compilers and libraries are counted in the base
+import warnings; warnings.simplefilter("ignore")
+solve(Gaussian(3.0), X[:1700], y[:1700], 1.0, memory="1GiB", **keywords)
+base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+s = solve(Gaussian(3.0), X, y, 1.0, memory=budget, **keywords)
+print(base * 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, s.bytes, s.notes)
+"""
+SLACK = 48 * 2**20
+"""What is not counted: LAPACK's and XLA's buffers, compiled programs, copies of vectors and of X."""
+
+
+@pytest.mark.parametrize(
+    "method, n, budget",
+    [
+        ("direct", 6000, 6000**2 * 4 + 2**20),
+        ("preconditioned_cg", 6000, 256 * 2**20),
+        ("preconditioned_cg", 12_000, 128 * 2**20),  # K would take 576 MB
+        ("nystrom_cg", 60_000, 128 * 2**20),
+    ],
+)
+def test_peak_memory_stays_within_the_budget(method, n, budget):
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, method, str(n), str(budget)], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    base, peak, planned = map(int, done.stdout.split()[:3])
+    assert planned <= budget
+    assert peak - base <= budget + SLACK, f"{(peak - base) / 2**20:.0f} MiB of {budget / 2**20:.0f}: {done.stdout}"
