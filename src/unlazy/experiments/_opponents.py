@@ -89,11 +89,15 @@ def median_with_interval(values: np.ndarray) -> tuple[float, float, float]:
 _learn = jax.jit(learn_features, static_argnames=("width", "scale", "biased_step"))
 
 
-def algorithm_one(key: Any, sample: Sample, *, width: int = 512, **options: Any) -> tuple[Predictor, Features]:
-    """Algorithm 1 [D4], ridge by validation."""
+def learn(key: Any, sample: Sample, *, width: int = 512, **options: Any) -> Features:
+    """The features of Algorithm 1 [D4] from the training rows."""
     train = sample.train
-    features = _learn(key, train.X, train.y, width=width, weights=train.weights, **options)
-    return head_on(features, sample), features
+    return _learn(key, train.X, train.y, width=width, weights=train.weights, **options)
+
+
+def algorithm_one(key: Any, sample: Sample, *, width: int = 512, **options: Any) -> Predictor:
+    """Algorithm 1 [D4], ridge by validation."""
+    return head_on(learn(key, sample, width=width, **options), sample)
 
 
 def head_on(features: Features, sample: Sample) -> Predictor:
@@ -174,9 +178,8 @@ def trained(key: Any, sample: Sample, *, width: int = 512, steps: int = 3000, ra
     float32: this is the one method whose accuracy is not limited by linear algebra.
     """
     with precision("float32"):
-        train, val = (
-            Data(*(None if part is None else jnp.asarray(np.asarray(part), jnp.float32) for part in (s.X, s.y, s.weights)))
-            for s in (sample.train, sample.validation)
+        train, val = jax.tree.map(
+            lambda part: jnp.asarray(np.asarray(part), jnp.float32), (sample.train, sample.validation)
         )
         params = _train(train, val, jnp.float32(rate), key, width=width, steps=steps)
     double = jax.tree.map(lambda part: jnp.asarray(np.asarray(part, np.float64)), params)

@@ -2,13 +2,13 @@
 
 Question: how well do kernels learn the step 1{x > 0} on [-1, 1], and which of them ring?
 Prediction [A1]: every kernel adapts to the smoothness of the target, and to no more than that. The step has Sobolev
-smoothness 1/2, for which no linear method (a kernel with a ridge is one) beats n^{-2s/(2s+1)} = n^{-1/2} from noisy labels
-(Donoho and Johnstone 1998). Without noise only the analytic Gaussian kernel overshoots at the jump (Gibbs).
-Protocol: Gaussian, Laplace and ReLU NTK; n uniform points, labels ±0.3 off or exact; bandwidth (the NTK's: the scale of x
-against its bias) and ridge chosen together by closed-form leave-one-out; risk on 2,048 evenly spaced points.
-Verdict: slopes of log median risk against log n within 1/4 of -1/2, which keeps them apart from the n^{-1} of methods that
-find the jump (2 bootstrap standard errors inside); overshoot without noise at n = 128 at least 0.05 for the Gaussian and
-at most 0.02 for Laplace and NTK (median over seeds).
+smoothness 1/2, for which no linear method (a kernel with a ridge is one) beats n^{-2s/(2s+1)} = n^{-1/2} from noisy
+labels (Donoho and Johnstone 1998). Without noise only the analytic Gaussian kernel overshoots at the jump (Gibbs).
+Protocol: Gaussian, Laplace and ReLU NTK; n uniform points, labels ±0.3 off or exact; bandwidth (the NTK's: the scale
+of x against its bias) and ridge chosen together by closed-form leave-one-out; risk on 2,048 evenly spaced points.
+Verdict: slopes of log median risk against log n within 1/4 of -1/2, which keeps them apart from the n^{-1} of methods
+that find the jump (2 bootstrap standard errors inside); overshoot without noise at n = 128 at least 0.05 for the
+Gaussian and at most 0.02 for Laplace and NTK (median over seeds).
 """
 
 from typing import TYPE_CHECKING, Any
