@@ -49,11 +49,13 @@ def test_leap_and_exponent_of_a_staircase_of_two_directions():
     assert task.kappa == math.inf
 
 
-@pytest.mark.parametrize(("r", "gain"), [(1, 5.0), (2, 2.5), (3, 2.5)])
+@pytest.mark.parametrize(("r", "gain"), [(1, 20.0), (2, 10.0), (3, 4.0)])
 def test_the_risk_estimator_beats_plain_sampling_on_a_degree_4_target(r, gain):
     """Same number of points, 24 keys: root mean square error of both, and whether the stated error is the true one.
 
-    The predictor sees half of the target and errs across S*. Its true risk is exact: (1/2)² E f*² + 0.2² E x_5².
+    The gains asked for are a third of those found (58, 30 and 11 with these keys): plain sampling of a degree-4 target
+    has heavy tails, so 24 keys do not fix its error to better than a factor. The predictor sees half of the target
+    and errs across S*; its true risk is (1/2)² E f*² + 0.2² E x_5².
     """
     task = tasks.quadratic_plus(6, 4, r)
     predict = lambda X: 0.5 * task.target(X) + 0.2 * X[:, 5]  # noqa: E731

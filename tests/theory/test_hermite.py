@@ -107,6 +107,17 @@ def test_relu_closed_form_and_second_moment():
     assert hermite.second_moment(activation("relu"), (0.0,)) == pytest.approx(0.5, abs=1e-13)
 
 
+def test_pair_moments_of_correlated_gaussians_in_closed_form(x64):
+    """Step: 1/4 + asin(ρ)/2π. Product of Hermite polynomials: ρ^k. Jumps are split, so both come to rounding."""
+    rho = jnp.array([-0.999, -0.5, 0.0, 0.3, 0.9])
+    step = activation("step")
+    expected = 0.25 + np.arcsin(rho) / (2 * math.pi)
+    np.testing.assert_allclose(hermite.pair_moment(step, rho, step.kinks), expected, atol=1e-9)
+    cubic = lambda z: hermite.series(z, [0.0, 0.0, 0.0, 1.0])  # noqa: E731
+    np.testing.assert_allclose(hermite.pair_moment(cubic, rho), rho**3, atol=1e-12)
+    np.testing.assert_allclose(hermite.pair_moment(step, jnp.array([1.0, -1.0]), (0.0,)), [0.5, 0.0], atol=1e-9)
+
+
 def test_an_undeclared_kink_is_noticed():
     with pytest.warns(UnlazyWarning, match="kinks"):
         hermite.coefficients(lambda z: jnp.where(z > 0.3, 1.0, 0.0), 4)

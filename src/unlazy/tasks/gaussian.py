@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.errors import check_positive_integer
-from unlazy.tasks.base import Estimate, Predictor, Task, mean_estimate, nested, squared_errors
+from unlazy.tasks.base import Estimate, Predictor, Task, mean_estimate, squared_errors
 
 COPIES = 16
 """Independent copies of the quadrature grid: their spread is the standard error."""
@@ -108,11 +108,6 @@ def gaussian_directions(
         raise ValueError(f"`directions` must have shape ({r}, {d}), got {given.shape}")
     check_orthonormal(given)
     return given
-
-
-def fresh_gaussian(key: PRNGKeyArray, n: int, d: int) -> Float[Array, "n d"]:
-    """n standard Gaussian rows, nested in n."""
-    return nested(lambda k: jax.random.normal(k, (d,)), key, n)
 
 
 def _nodes_per_side(r: int, m: int) -> int:
