@@ -29,7 +29,7 @@ KERNEL_RIDGES = (1e-6, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 """Relative to the mean of k(x, x). Without label noise the error is flat below 1e-4."""
 TILE = 1024
 """Kernels of JAX are evaluated in square tiles of this size: one compilation for every n."""
-WITH_BIAS = {"sigma_w": (1.0, 2**0.5), "sigma_b": (1.0, 0.0)}
+WITH_BIAS = MLP(1, "relu", sigma_w=(1.0, 2**0.5), sigma_b=(1.0, 0.0))
 """Kernels see (x/√d, 1): without the bias coordinate odd degrees ≥ 3 are invisible to them."""
 
 
@@ -69,7 +69,12 @@ def risk(task: Any, predict: Predictor, key: Any) -> tuple[Any, Any]:
 def _points(task: Any, key: Any) -> Any:
     """The points at which the task will ask for predictions."""
     asked: list = []
-    task.population_risk(lambda X: asked.append(X) or task.target(X), key)
+
+    def note(X: Any) -> Any:
+        asked.append(X)
+        return task.target(X)
+
+    task.population_risk(note, key)
     return asked[0]
 
 
@@ -113,7 +118,7 @@ def untrained(key: Any, sample: Sample, *, width: int = 512) -> Predictor:
 
 def infinite(name: str, sample: Sample) -> Predictor:
     """The infinitely wide network: 'ntk' trains all layers, 'arccos' the head alone (infinite random features)."""
-    kernel = {"ntk": NTK, "arccos": NNGP}[name](MLP(1, "relu", **WITH_BIAS))
+    kernel = {"ntk": NTK, "arccos": NNGP}[name](WITH_BIAS)
     return kernel_ridge(partial(tiled_gram, kernel), sample)
 
 

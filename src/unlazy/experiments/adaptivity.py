@@ -163,9 +163,9 @@ def figure(records: Records) -> "Figure":
     return fig
 
 
-_STEP = {"kind": ["smoothness"], "method": [*KERNELS, "network"], "noise": [0.0, 0.1], "n": [256]}
-_SUPPORT = {"kind": ["support"], "method": ["laplace", "ntk", "network"], "n": [64, 256, 1024]}
-_LATENT = {"kind": ["latent"], "method": ["ntk", "one_step"], "d": [6, 24], "n": [1000, 2000, 4000]}
+_STEP: dict[str, list] = {"kind": ["smoothness"], "method": [*KERNELS, "network"], "noise": [0.0, 0.1], "n": [256]}
+_SUPPORT: dict[str, list] = {"kind": ["support"], "method": ["laplace", "ntk", "network"], "n": [64, 256, 1024]}
+_LATENT: dict[str, list] = {"kind": ["latent"], "method": ["ntk", "one_step"], "d": [6, 24], "n": [1000, 2000, 4000]}
 experiment = Experiment(
     name="adaptivity",
     source="S2",

@@ -118,7 +118,7 @@ def figure(records: Records) -> "Figure":
         n, energy = part.over("n", "energy", np.mean)
         fine = np.geomspace(n.min(), n.max(), 100)
         right.semilogx(n / d**2, energy, "o", color=f"C{i}", label=f"r = {r}")
-        right.semilogx(fine / d**2, gradients.subspace_energy(fine, d, r), "-", color=f"C{i}")
+        right.semilogx(fine / d**2, [gradients.subspace_energy(v, d, r) for v in fine.tolist()], "-", color=f"C{i}")
         right.semilogx(n / d**2, part.over("n", "overlap", np.mean)[1], "x", color=f"C{i}")
     left.set(xlabel="input dimension d", ylabel="root mean square", title="Exact gradient: points; theory: lines")
     right.set(xlabel="n / d²", ylabel="share in S*", ylim=(0, 1.03), title="Energy of W¹ (o), its top-r directions (×)")
@@ -142,7 +142,7 @@ experiment = Experiment(
     figure=figure,
     quick=config({"part": ["population"], "d": [64, 128, 256, 512], "r": [1, 2, 4]},
                  {"part": ["sample"], "d": [64], "r": [1, 2, 4], "n": [1024, 4096, 16_384, 65_536]},
-                 seeds=4, width=256),
+                 seeds=12, width=256),
     full=config({"part": ["population"], "d": [64, 128, 256, 512, 1024], "r": [1, 2, 4, 8]},
                 {"part": ["sample"], "d": [64], "r": [1, 2, 4], "n": [1024, 2048, 4096, 8192, 16_384, 32_768, 65_536]},
                 seeds=16, width=512),

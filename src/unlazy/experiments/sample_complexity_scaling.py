@@ -63,7 +63,8 @@ def thresholds(records: Records, method: str, degree: int, draws: int = 1000) ->
 def exponent(d: np.ndarray, found: np.ndarray) -> tuple[float, float, float]:
     """Slope of log n* in log d with its 95% bootstrap interval."""
     slopes = np.array([np.polyfit(np.log(d), np.log(row), 1)[0] for row in found if np.all(np.isfinite(row))])
-    return float(slopes[0]), *(float(q) for q in np.quantile(slopes[1:], [0.025, 0.975]))
+    low, high = np.quantile(slopes[1:], [0.025, 0.975])
+    return float(slopes[0]), float(low), float(high)
 
 
 def claims(records: Records) -> list[Claim]:

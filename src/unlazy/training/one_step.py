@@ -9,13 +9,16 @@ departure, on by default: the step is scaled so that the rows of W¹ have root m
 constant; `scale="sqrt_d"` is the paper's η1 = step·√d.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.errors import check_positive_integer
-from unlazy.training.head import HeadPath, relative_ridges, ridge_path
+from unlazy.training.head import HeadPath, library, relative_ridges, ridge_path
 
 
 class Features(eqx.Module):
@@ -156,13 +159,14 @@ def fit_head(
     With other data of the same directions this is transfer [D8]: see `transferred`.
     """
     relative = relative_ridges() if ridges is None else ridges
-    path = ridge_path(features(X), y - features.linear(X), relative, weights, errors=choose != "validation")
+    xp = library(X, y, features.W, relative, weights)
+    Phi, rest = _prepared(xp, features, X, y)
+    path = ridge_path(Phi, rest, relative, weights, errors=choose != "validation")
     if choose == "validation":
         if validation is None:
             raise ValueError('choose="validation" needs validation=(X, y): fresh points; or choose "leave-one-out"')
-        X_val, y_val = validation
-        fitted = path.heads @ features(X_val).T
-        errors = jnp.mean((fitted - (y_val - features.linear(X_val))) ** 2, 1)
+        Psi, truth = _prepared(xp, features, *validation)
+        errors = jnp.asarray(xp.mean((xp.asarray(path.heads) @ Psi.T - truth) ** 2, 1))
     elif choose in ("leave-one-out", "gcv"):
         found = path.leave_one_out if choose == "leave-one-out" else path.gcv
         assert found is not None
@@ -171,6 +175,17 @@ def fit_head(
         raise ValueError(f"choose must be 'validation', 'leave-one-out' or 'gcv', got {choose!r}")
     head, ridge = path.best(errors)
     return OneStep(features, head, ridge, errors, path)
+
+
+def _prepared(xp: Any, features: Features, X: Any, y: Any) -> tuple[Any, Any]:
+    """σ(Wx + b) and y - α - β·x; on the host without temporary copies."""
+    if xp is jnp:
+        return features(X), y - features.linear(X)
+    host = [np.asarray(part) for part in (features.W, features.b, features.alpha, features.beta, X, y)]
+    W, b, alpha, beta, rows, labels = host
+    Phi = rows @ W.T
+    Phi += b
+    return np.maximum(Phi, 0, out=Phi), labels - alpha - rows @ beta
 
 
 def transferred(features: Features) -> Features:
