@@ -8,7 +8,7 @@ import os
 import time
 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ |= {"PJRT_NPROC": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 import jax
 import jax.numpy as jnp

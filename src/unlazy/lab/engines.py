@@ -1,8 +1,9 @@
 """Where chunks run: processes of this machine (`local`), a dask cluster (`dask`), or this process (`inline`).
 
 Every engine gives the outcomes as they finish; only the process that asked writes to the store. Workers have one
-thread each, whatever their number, so that their numbers do not depend on it. `inline` leaves this process's threads
-alone and is for debugging.
+thread each, whatever their number, so that their numbers do not depend on it. `inline` leaves XLA's threads of this
+process alone and is for debugging: with few cores, several vectorised decompositions in one trial can then deadlock
+in jaxlib (seen in 0.10), which workers cannot.
 """
 
 import os

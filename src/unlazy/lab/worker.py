@@ -26,6 +26,9 @@ ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
+    # A pool of one: XLA then splits nothing over threads, and batched LAPACK calls of one program cannot wait for each
+    # other's threads forever (jaxlib maps a batch over the very pool that its caller occupies).
+    "PJRT_NPROC": "1",
     "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip(),
     "XLA_PYTHON_CLIENT_PREALLOCATE": os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),  # workers share a GPU
 }
@@ -45,6 +48,7 @@ def start(parent: int | None = None) -> None:
 
 def run_chunk(chunk: Chunk) -> Outcome:
     """Run one chunk in this process; an exception in a trial becomes its outcome."""
+    import scipy.linalg  # noqa: F401  its BLAS is the one JAX uses; limits reach only what is loaded
     from threadpoolctl import threadpool_limits
 
     run = _run_vectorised if chunk.experiment.vectorised else _run_plainly
