@@ -112,7 +112,7 @@ def test_nystrom_solves_its_own_problem_on_fewer_centres():
 
 def test_the_residual_is_the_true_one():
     """What `residual` says equals ‖y - (K + ρ)α‖/‖y‖ formed here."""
-    X, y = problem()
+    _, y = problem()
     K, _ = oracle("matern")
     for method in ("preconditioned_cg", "richardson", "eigenpro"):
         solution = run("matern", method, y, tolerance=1e-3)

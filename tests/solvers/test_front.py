@@ -1,4 +1,4 @@
-"""The front door: what it chooses and says, bad inputs, mending, early stopping, progress, continuation after a kill."""
+"""The front door: its choice and what it says, bad inputs, mending, early stopping, progress, life after a kill."""
 
 import subprocess
 import sys
@@ -104,24 +104,21 @@ def test_small_problems_are_solved_directly_in_float64():
     assert "chosen because" in str(solution)
 
 
-def test_the_choice_follows_size_memory_and_roughness(monkeypatch):
+def test_the_choice_follows_size_and_memory(monkeypatch):
     from unlazy.solvers import choice
     from unlazy.solvers.problem import make
 
     monkeypatch.setattr(choice, "SMALL", 100)
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(600, 20))
-    y = X[:, 0]
+    X, y = data()
 
-    def chosen(kernel, tolerance=1e-3, memory="1GiB", given=False):
-        return choice.choose(make(kernel, X, y, 0.1, memory), None, tolerance, given)
+    def chosen(memory="1GiB", given=False):
+        return choice.choose(make(KERNEL, X, y, 0.1, memory), None, given)
 
-    smooth, rough = Gaussian(20**0.5), Laplace(20**0.5)
-    assert chosen(smooth)[0] == "nystrom_cg" and "smooth" in chosen(smooth)[1]
-    assert chosen(rough)[0] == "preconditioned_cg" and "rough" in chosen(rough)[1]
-    assert chosen(smooth, tolerance=1e-6)[0] == "preconditioned_cg"
-    assert chosen(rough, memory="1MB")[0] == "nystrom_cg"
-    assert chosen(rough, given=True) == ("nystrom_cg", "centres were given")
+    assert chosen()[0] == "preconditioned_cg" and "K fits" in chosen()[1]
+    assert chosen(memory=4 * N * N)[0] == "nystrom_cg" and "does not fit" in chosen(memory=4 * N * N)[1]
+    assert chosen(given=True) == ("nystrom_cg", "centres were given")
+    monkeypatch.setattr(choice, "SMALL", N)
+    assert chosen()[0] == "direct"
 
 
 def test_early_stopping_keeps_the_best_coefficients():

@@ -78,7 +78,7 @@ def test_a_solution_from_blocks_is_that_of_the_array(tmp_path, monkeypatch):
 
 
 def test_small_files_are_read_whole_by_other_methods(tmp_path):
-    X, y = data()
+    _, y = data()
     solution = solve(Gaussian(2.0), forms(tmp_path)["npy"], y, 0.1)
     assert solution.method == "direct" and solution.converged
 

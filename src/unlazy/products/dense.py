@@ -36,7 +36,7 @@ def gram(
 def fill(kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None = None) -> Float[np.ndarray, "n m"]:
     """The same as a NumPy array of one's own, which LAPACK may overwrite; JAX takes it without a copy."""
     n, m = X.shape[0], (X if Z is None else Z).shape[0]
-    if min(n, m) <= TILE:
+    if min(n, m) < TILE:
         K = aligned((n, m), X.dtype)
         K[...] = kernel.gram(X, Z)
         return K

@@ -7,11 +7,18 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.kernels.base import Kernel
 from unlazy.products import blocked, dense
 from unlazy.products.pairs import HIGHEST, Matrix, as_columns, embedded
+
+ACCURATE_ROWS = 64
+"""Rows of a stored K turned into float64 at a time; they stay in the cache."""
+
+BLAS_COLUMNS = 2
+"""Up to so many columns a symmetric K is read by halves: n = 20,000, one column, 0.050 CPU-seconds against 0.084."""
 
 
 class Product(eqx.Module):
@@ -48,6 +55,10 @@ class Product(eqx.Module):
     def normal(self, V: Float[Matrix, "m *c"]) -> Float[Array, "m *c"]:
         """K(X, Z)ᵀ K(X, Z) @ V."""
         return self._on_columns(self._normal, V, self.shape[1], "V")
+
+    def accurate(self, V: Float[np.ndarray, "_ c"]) -> Float[np.ndarray, "_ c"]:
+        """K @ V with sums in float64 where that is possible: for residuals, of which little is left."""
+        return np.asarray(self.matmul(jnp.asarray(V, self.dtype)), np.float64)
 
     def _on_columns(self, verb, V, rows: int, what: str):  # type: ignore[no-untyped-def]
         columns = as_columns(jnp.asarray(V), rows, what).astype(self.dtype)
@@ -86,7 +97,16 @@ class Stored(Product):
     def bytes(self) -> int:
         return self.K.nbytes
 
+    def accurate(self, V: Float[np.ndarray, "_ c"]) -> Float[np.ndarray, "_ c"]:
+        if jax.default_backend() != "cpu":
+            return super().accurate(V)
+        K = np.asarray(self.K)
+        parts = [K[i : i + ACCURATE_ROWS].astype(np.float64) @ V for i in range(0, K.shape[0], ACCURATE_ROWS)]
+        return np.concatenate(parts)
+
     def _matmul(self, V: Array) -> Array:
+        if self.symmetric and V.shape[1] <= BLAS_COLUMNS and jax.default_backend() == "cpu":
+            return _symmetric_dot(self.K, V)
         return _dot(self.K, V)
 
     def _rmatmul(self, U: Array) -> Array:
@@ -181,6 +201,15 @@ def fused_available(kernel: Kernel, X: Float[Array, "n d"]) -> bool:
     from unlazy.products import fused
 
     return fused.available(kernel, X)
+
+
+def _symmetric_dot(K: Array, V: Array) -> Array:
+    """K @ V a column at a time, reading one triangle of K (BLAS symv): the pass is bound by memory."""
+    from scipy.linalg import blas
+
+    symv = blas.dsymv if K.dtype == jnp.float64 else blas.ssymv
+    triangle, columns = np.asarray(K).T, np.asarray(V)
+    return jnp.asarray(np.column_stack([symv(1.0, triangle, column) for column in columns.T]))
 
 
 @jax.jit

@@ -1,7 +1,6 @@
 """Which method and which precision suit a problem, and why, in a sentence."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from unlazy.solvers.problem import Problem
@@ -10,15 +9,11 @@ SMALL = 4000
 """Up to here a factorisation in float64 takes about a second and leaves nothing to ask for."""
 GPU_FULL = 300_000
 """Up to here a GPU makes a pass over all pairs in a tenth of a second, so all points can be centres."""
-ROUGH = 0.35
-"""A kernel is rough when this part of its trace lies outside its largest tenth of directions (sample of PILOT points).
-Gaussian kernels of usual bandwidth are near 0.2, Laplace and NTK-like kernels in ten dimensions or more above 0.4."""
-PILOT = 1000
 TIGHT = 1e-5
 """Tolerances below this are beyond what a float32 kernel resolves."""
 
 
-def choose(problem: Problem, method: str | None, tolerance: float, centres_given: bool = False) -> tuple[str, str]:
+def choose(problem: Problem, method: str | None, centres_given: bool = False) -> tuple[str, str]:
     """The method's name and the reason."""
     n, memory = problem.n, problem.memory
     if method is not None:
@@ -32,21 +27,8 @@ def choose(problem: Problem, method: str | None, tolerance: float, centres_given
     stored = 4 * n * n <= 0.8 * memory
     if not stored and (jax.default_backend() == "cpu" or n > GPU_FULL):
         return "nystrom_cg", f"K of n = {n} points does not fit the memory budget of {memory / 2**30:.3g} GiB"
-    if tolerance < 1e-4:
-        return "preconditioned_cg", f"tolerance {tolerance:.0e} asks for the full solution, not one on some centres"
-    rough = roughness(problem)
-    if rough > ROUGH:
-        return "preconditioned_cg", f"the kernel is rough (roughness {rough:.2f}): few centres would lose accuracy"
-    return "nystrom_cg", f"the kernel is smooth (roughness {rough:.2f}): a part of the points as centres is enough"
-
-
-def roughness(problem: Problem) -> float:
-    """Part of the trace of K outside the largest tenth of its directions, on a sample."""
-    size = min(problem.n, PILOT)
-    index = np.sort(problem.rng().choice(problem.n, size, replace=False))
-    K = np.asarray(problem.kernel.gram(jnp.asarray(problem.source.take(index), problem.dtype)), np.float64)
-    values = np.linalg.eigvalsh(K)
-    return float(max(0.0, values[: -max(1, size // 10)].sum()) / max(values.sum(), np.finfo(float).tiny))
+    where = "a pass over K costs little on this device" if not stored else "K fits the memory budget"
+    return "preconditioned_cg", f"{where}, so all points can be centres"
 
 
 def choose_precision(

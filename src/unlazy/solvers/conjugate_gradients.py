@@ -42,16 +42,17 @@ def conjugate_gradients(
     measure: Callable[[np.ndarray, float], float],
     coefficients: Operator,
     watch: Watch,
+    accurate: Operator | None = None,
 ) -> tuple[np.ndarray, float, int, str]:
     """Solve A x = b; returns x, its true residual by `measure(r, smallest Ritz value)`, the steps and why it stopped.
 
-    `coefficients` turns x into what `watch` validates.
+    `coefficients` turns x into what `watch` validates; `accurate` is `apply` with more digits, for true residuals.
     """
     s = _start(b, precondition, watch.resume())
     previous = np.inf
     for _ in range(RESTARTS):
         stopped = _run(apply, precondition, measure, coefficients, watch, s)
-        s.r = b - apply(s.x)
+        s.r = b - (accurate or apply)(s.x)
         true = measure(s.r, smallest_ritz(s))
         if stopped != "tolerance" or true <= watch.tolerance:
             return s.x, true, s.step, "tolerance" if true <= watch.tolerance else stopped

@@ -66,7 +66,7 @@ def solve(
     seed = 0 if key is None else int(jax.random.key_data(key).ravel()[-1])
     problem = make(kernel, X, y, ridge, memory, seed)
     _check(method, tolerance)
-    chosen, why = choose(problem, method, tolerance, centres is not None)
+    chosen, why = choose(problem, method, centres is not None)
     dtype, dtype_note = choose_precision(problem, chosen, tolerance, precision)
     problem = replace(problem, dtype=dtype, notes=problem.notes + dtype_note)
     keywords = _keywords(chosen, centres, rank)

@@ -61,7 +61,8 @@ def solve(problem: Problem, watch: Watch, centres: int | np.ndarray | None = Non
 
     beta, residual, steps, stopped = conjugate_gradients(apply, b, lambda r: r, measure, change.forward, watch)
     notes += (f"{M} centres, K {passes.how}",)
-    return Fit(change.forward(beta), residual, steps, stopped, square + passes.bytes, notes, np.asarray(Z), problem.ridge)
+    used = square + passes.bytes
+    return Fit(change.forward(beta), residual, steps, stopped, used, notes, np.asarray(Z), problem.ridge)
 
 
 def default_centres(problem: Problem) -> int:
