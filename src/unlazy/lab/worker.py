@@ -10,13 +10,13 @@ import traceback
 import zlib
 from collections.abc import Callable
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-import unlazy
 from unlazy.core.experiment import Experiment, Params
 from unlazy.core.precision import precision
 from unlazy.lab.sweep import Chunk, Environment, Outcome, Trial
@@ -82,7 +82,7 @@ def environment() -> Environment:
     device = jax.devices()[0]
     kind = f"{device.platform} {device.device_kind}" if device.platform != device.device_kind else device.platform
     processor = f" {platform.machine()}" if device.platform == "cpu" else ""
-    return Environment(unlazy.__version__, jax.__version__, platform.python_version(), kind + processor, _commit())
+    return Environment(version("unlazy"), jax.__version__, platform.python_version(), kind + processor, _commit())
 
 
 def _run_vectorised(chunk: Chunk) -> list[Trial]:
@@ -148,7 +148,7 @@ def _leave_with(parent: int) -> None:
 
 def _commit() -> str:
     """The commit of this package's source tree, marked when it was edited; empty where there is none."""
-    folder = Path(unlazy.__file__).parent
+    folder = Path(__file__).parents[1]
 
     def git(*arguments: str) -> str:
         return subprocess.run(
