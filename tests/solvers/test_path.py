@@ -108,11 +108,11 @@ def test_a_kernel_that_is_not_positive_in_float32_says_so():
 def test_misuse_names_the_value_and_the_remedy(x64):
     X, y, _ = sample()
     spectrum = decompose(Radial(), X)
-    with pytest.raises(ValueError, match="diverges.*largest_step_size"):
+    with pytest.raises(ValueError, match=r"diverges.*largest_step_size"):
         spectrum.descent(y, 1.01 * float(spectrum.largest_step_size), 10)
     with pytest.raises(ValueError, match=r"ridges must be zero or more, got -1\.0"):
         spectrum.ridge_path(y, [-1.0, 1.0])
-    with pytest.raises(ValueError, match="n = 12 points need.*UNLAZY_MEMORY"):
+    with pytest.raises(ValueError, match=r"n = 12 points need.*UNLAZY_MEMORY"):
         decompose(Radial(), X, memory=1000)
     with pytest.raises(ValueError, match="not finite"):
         decompose(Radial(), X.at[0, 0].set(jnp.nan))

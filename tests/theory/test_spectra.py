@@ -47,7 +47,8 @@ def test_rough_kernels_converge_geometrically_in_the_angle(x64):
     tail = float(1 - counts @ np.asarray(values))
     assert 0 < tail < 1.5 * float(counts[100:] @ np.asarray(values)[100:])
     errors = [abs(float(spectra.decay_exponent(values, 5, a, 2 * a)) + 5) for a in (12, 25, 50)]
-    assert errors[2] < 0.35 * errors[1] and errors[1] < 0.35 * errors[0] < 0.05  # → -d, as ℓ^-2: a quarter at each doubling
+    # → -d as ℓ^-2: a quarter at each doubling
+    assert errors[2] < 0.35 * errors[1] and errors[1] < 0.35 * errors[0] < 0.05
 
 
 def test_gaussian_measure_gives_mehlers_hermite_eigenvalues(x64):

@@ -2,17 +2,16 @@
 
 Question. Do draws made from a kernel have that kernel as their covariance, and does its behaviour at x = z show in
 how rough they are?
-Prediction. [K5] f ~ GP(0, K): E f(x)f(z) = K(x,z). E(f(x+h) - f(x))² = 2(K(0) - K(h)) grows like h^{2H} for small h: H =
-1/2 for the Laplace kernel (rough, as a random walk), 1 for Gaussian, Matérn 3/2 and the ReLU NNGP (a derivative).
+Prediction. [K5] f ~ GP(0, K): E f(x)f(z) = K(x,z). E(f(x+h) - f(x))² = 2(K(0) - K(h)) grows like h^{2H} for small h:
+H = 1/2 for the Laplace kernel (rough, as a random walk), 1 for Gaussian, Matérn 3/2 and ReLU NNGP (a derivative).
 Protocol. 160 points on the circle with a third coordinate 0.5, draws by the eigendecomposition, float64.
 Verdict. Whitened by K at 6 points, the draws have 6 means and 21 second moments: the largest |z| stays under what 27
-exact scores exceed with chance 1e-4. The roughness exponent 2H, from increments over 1 and 2 grid steps, agrees with the
-kernel's own value at those steps within 4 standard errors (between seeds).
+exact scores exceed with chance 1e-4. The roughness exponent 2H, from increments over 1 and 2 grid steps, agrees with
+the kernel's own value at those steps within 4 standard errors (between seeds).
 """
 
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -67,9 +66,8 @@ def claims(records: Records) -> list[Claim]:
         rough = some.measure("roughness")
         error = rough.std(ddof=1) / np.sqrt(len(rough))
         expected = float(some.measure("expected_roughness").mean())
-        rows.append(
-            consistent(f"{name}: roughness exponent 2H of the draws", "K12", float(rough.mean()), expected, float(error))
-        )
+        statement = f"{name}: roughness exponent 2H of the draws"
+        rows.append(consistent(statement, "K12", float(rough.mean()), expected, float(error)))
     return rows
 
 
@@ -77,9 +75,12 @@ def figure(records: Records) -> "Figure":
     import matplotlib.pyplot as plt
 
     names = [name for name in KERNELS if name in records.values("kernel")]
-    fig, axes = plt.subplots(2, len(names), figsize=(2.1 * len(names), 4.2), layout="constrained", sharex=True, sharey="row")
+    fig, axes = plt.subplots(
+        2, len(names), figsize=(max(2.1 * len(names), 3.2), 4.2), layout="constrained", sharex=True, sharey="row",
+        squeeze=False,
+    )  # fmt: skip
     angle = np.arange(GRID) / GRID * 360
-    for name, (top, bottom) in zip(names, np.reshape(axes, (2, len(names))).T):
+    for name, (top, bottom) in zip(names, axes.T):
         some = records.where(kernel=name)
         sd = np.sqrt(some[0].measures["row"][GRID // 2])
         for f in some[0].measures["shown"]:

@@ -61,7 +61,7 @@ def sphere_eigenvalues(
     """Eigenvalues of k(x,z) = profile(⟨x,z⟩) on S^{d-1}, degrees 0 … degrees [L3] (Funk-Hecke).
 
     λ_ℓ = E[k(t) P_ℓ(t)], t = ⟨x,z⟩ of independent uniform points; Σ_ℓ multiplicity(d, ℓ) λ_ℓ = k(1). Quadrature
-    leaves an absolute error of about 1e-13·k(1): smaller eigenvalues (Gaussian kernel, high ℓ) are noise of either sign.
+    leaves an absolute error of about 1e-13·k(1): smaller eigenvalues (Gaussian kernel, high ℓ) are noise.
     """
     t, projection = angle_rule(d, degrees, nodes or 2 * degrees + d + 200)
     return jnp.asarray(projection) @ profile(jnp.asarray(t))
