@@ -98,12 +98,13 @@ class Decomposition(eqx.Module):
     ) -> Path:
         """Gradient descent on ½Σ(f - y)², α ← α + η(y - f), after every number of steps [K3]; ∞ allowed."""
         s = self._path_values("steps", steps)
-        if _concrete(step_size, self.eigenvalues) and not 0 < step_size < self.largest_step_size:
+        rate = jnp.asarray(step_size, self.eigenvalues.dtype)
+        if _concrete(rate, self.eigenvalues) and not 0 < rate < self.largest_step_size:
             raise ValueError(
-                f"gradient descent with step_size {float(step_size):.4g} diverges on this kernel: take one between 0 "
+                f"gradient descent with step_size {float(rate):.4g} diverges on this kernel: take one between 0 "
                 f"and 2/λ_max = {float(self.largest_step_size):.4g} (`largest_step_size`)"
             )
-        return self._train(y, f0, dynamics.descent_coefficient(self.eigenvalues, step_size, s))
+        return self._train(y, f0, dynamics.descent_coefficient(self.eigenvalues, rate, s))
 
     def leave_one_out(self, y: Float[Array, "n *c"], ridges: Values) -> Float[Array, "..."]:
         """Residuals y_i - f^{(-i)}(x_i), shape (*ridges, n, *outputs), without refitting. Ridges under the floor

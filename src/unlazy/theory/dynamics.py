@@ -53,7 +53,7 @@ def descent_residual(
 ) -> Float[Array, "*t n"]:
     """r(λ) = (1 - ηλ)^s [K3], accurate for ηλ far below rounding and for any whole s; s = ∞ allowed."""
     s, lam = _columns(steps, eigenvalues)
-    sign, log_size = _descent_parts(s, step_size * lam)
+    sign, log_size = _descent_parts(s, lam * jnp.asarray(step_size, lam.dtype))
     return sign * jnp.exp(log_size)
 
 
@@ -62,9 +62,9 @@ def descent_coefficient(
 ) -> Float[Array, "*t n"]:
     """c(λ) = (1 - (1 - ηλ)^s)/λ [K3]; ηs at λ = 0, except at s = ∞: zero."""
     s, lam = _columns(steps, eigenvalues)
-    sign, log_size = _descent_parts(s, step_size * lam)
+    sign, log_size = _descent_parts(s, lam * jnp.asarray(step_size, lam.dtype))
     learned = jnp.where(sign > 0, -jnp.expm1(log_size), 1 + jnp.exp(log_size))
-    return _divide(learned, lam, jnp.where(jnp.isinf(s), 0, step_size * s))
+    return _divide(learned, lam, jnp.where(jnp.isinf(s), 0, s * jnp.asarray(step_size, s.dtype)))
 
 
 def ridge_residual(eigenvalues: Float[Array, " n"], ridge: Real[ArrayLike, "*t"]) -> Float[Array, "*t n"]:
