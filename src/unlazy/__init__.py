@@ -6,7 +6,7 @@ The names a user types, listed by hand. Each is imported when first used, so tha
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from unlazy.core.version import VERSION as __version__
 
 _WHERE = {
     # the network description that finite networks and infinite kernels share

@@ -10,7 +10,6 @@ import traceback
 import zlib
 from collections.abc import Callable
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from unlazy.core.experiment import Experiment, Params
 from unlazy.core.precision import precision
+from unlazy.core.version import VERSION
 from unlazy.lab.sweep import Chunk, Environment, Outcome, Trial
 from unlazy.lab.values import check_measures, tidy
 
@@ -82,7 +82,7 @@ def environment() -> Environment:
     device = jax.devices()[0]
     kind = f"{device.platform} {device.device_kind}" if device.platform != device.device_kind else device.platform
     processor = f" {platform.machine()}" if device.platform == "cpu" else ""
-    return Environment(version("unlazy"), jax.__version__, platform.python_version(), kind + processor, _commit())
+    return Environment(VERSION, jax.__version__, platform.python_version(), kind + processor, _commit())
 
 
 def _run_vectorised(chunk: Chunk) -> list[Trial]:
