@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import equinox as eqx
+import jax
 
 from unlazy.core.activations import Activation, activation
 from unlazy.core.errors import check_positive_integer
@@ -26,7 +27,7 @@ class MLP(eqx.Module):
     activation: Activation = eqx.field(static=True)
     sigma_w: tuple
     sigma_b: tuple
-    residual: float
+    residual: float | jax.Array
     scale_input: bool = eqx.field(static=True)
     width: int | None = eqx.field(static=True)
     outputs: int = eqx.field(static=True)
@@ -37,10 +38,10 @@ class MLP(eqx.Module):
         self,
         depth: int = 1,
         activation: str | Activation | Callable = "relu",
-        sigma_w: float | Sequence[float] = math.sqrt(2.0),
-        sigma_b: float | Sequence[float] = 0.0,
+        sigma_w: float | jax.Array | Sequence = math.sqrt(2.0),
+        sigma_b: float | jax.Array | Sequence = 0.0,
         *,
-        residual: float = 0.0,
+        residual: float | jax.Array = 0.0,
         scale_input: bool = True,
         width: int | None = None,
         outputs: int = 1,
@@ -65,7 +66,7 @@ def _is_zero(value: object) -> bool:
     return isinstance(value, int | float) and value == 0
 
 
-def per_layer(what: str, value: float | Sequence[float], layers: int) -> tuple:
+def per_layer(what: str, value: float | jax.Array | Sequence, layers: int) -> tuple:
     """One value per weight matrix from one number or a sequence of the right length."""
     if isinstance(value, tuple | list):
         if len(value) != layers:

@@ -24,33 +24,22 @@ TEMPORARIES = 4
 
 def gram(formula: Any, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = None, accurate: bool = False) -> Any:
     """K(X, Z), or K(X, X) with its diagonal set to `diagonal(X)`."""
-    if Z is not None and X.shape[1] != Z.shape[1]:
-        raise ValueError(f"X has {X.shape[1]} columns and Z has {Z.shape[1]}; they must agree")
-    X = jnp.asarray(X, dtype=jnp.result_type(X, 0.0))
-    Z = None if Z is None else jnp.asarray(Z, dtype=X.dtype)
+    X, Z = _checked(X, Z)
     on_diagonal = diagonal(formula, X)
     if Z is not None:
         diagonal(formula, Z)
-    columns = X.shape[0] if Z is None else Z.shape[0]
-    rows = _rows_at_once(X, columns, accurate)
+    rows = _rows_at_once(X, X.shape[0] if Z is None else Z.shape[0], accurate)
     return _gram(formula, X, Z, on_diagonal, accurate, rows)
 
 
 def by_blocks(kernel: Any, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = None) -> Float[Array, "n m"]:
     """K(X, Z) of a kernel that gives `block(rows, columns)` and `diag`, a block of rows at a time."""
-    X = jnp.asarray(X, dtype=jnp.result_type(X, 0.0))
-    other = X if Z is None else jnp.asarray(Z, X.dtype)
-    rows = _rows_at_once(X, other.shape[0], False)
-    return _by_blocks(kernel, X, other, kernel.diag(X) if Z is None else None, rows)
-
-
-@functools.partial(jax.jit, static_argnames=("rows",))
-def _by_blocks(kernel: Any, X: Array, Z: Array, on_diagonal: Array | None, rows: int | None) -> Array:
-    K = kernel.block(X, Z) if rows is None else _by_rows(kernel.block, X, Z, rows)
-    if on_diagonal is None:
-        return K
-    i = jnp.arange(X.shape[0])
-    return K.at[i, i].set(on_diagonal)
+    X, Z = _checked(X, Z)
+    on_diagonal = kernel.diag(X)
+    if not isinstance(on_diagonal, jax.core.Tracer):
+        _refuse_overflow(on_diagonal, X)
+    rows = _rows_at_once(X, X.shape[0] if Z is None else Z.shape[0], False)
+    return _by_blocks(kernel, X, Z, on_diagonal, rows)
 
 
 def diagonal(formula: Any, X: Float[Array, "n d"]) -> Any:
@@ -72,14 +61,29 @@ def _diagonal(formula: Any, X: Array) -> Any:
 @functools.partial(jax.jit, static_argnames=("accurate", "rows"))
 def _gram(formula: Any, X: Array, Z: Array | None, on_diagonal: Any, accurate: bool, rows: int | None) -> Any:
     left, right = _embedded(formula, X, Z)
-    if rows is None:
-        K = _block(formula, left, right, accurate)
-    else:
-        K = _by_rows(lambda a, b: _block(formula, a, b, accurate), left, right, rows)
-    if Z is None:
-        i = jnp.arange(X.shape[0])
-        K = jax.tree.map(lambda k, v: k.at[i, i].set(v), K, on_diagonal)
-    return K
+    block = functools.partial(_block, formula, accurate=accurate)
+    return _assemble(block, left, right if Z is not None else None, on_diagonal, rows)
+
+
+@functools.partial(jax.jit, static_argnames=("rows",))
+def _by_blocks(kernel: Any, X: Array, Z: Array | None, on_diagonal: Array, rows: int | None) -> Array:
+    return _assemble(kernel.block, X, Z, on_diagonal, rows)
+
+
+def _assemble(block: Callable, left: Array, right: Array | None, on_diagonal: Any, rows: int | None) -> Any:
+    """All entries, whole or in parts; without a right side symmetric, with the diagonal that is given."""
+    if right is not None:
+        return block(left, right) if rows is None else by_rows(block, left, right, rows)
+    K = block(left, left) if rows is None else by_tiles(block, left, min(2 * rows, left.shape[0]))
+    i = jnp.arange(left.shape[0])
+    K = K if rows is not None else jax.tree.map(_mirrored, K)
+    return jax.tree.map(lambda k, v: k.at[i, i].set(v), K, on_diagonal)
+
+
+def _mirrored(K: Array) -> Array:
+    """The upper triangle on both sides: rounding is not always symmetric."""
+    i = jnp.arange(K.shape[0])
+    return jnp.where(i[:, None] <= i[None, :], K, K.T)
 
 
 def _embedded(formula: Any, X: Array, Z: Array | None) -> tuple[Array, Array]:
@@ -92,29 +96,66 @@ def _embedded(formula: Any, X: Array, Z: Array | None) -> tuple[Array, Array]:
     return left, right
 
 
-def _block(formula: Any, left: Array, right: Array, accurate: bool) -> Any:
+def _block(formula: Any, left: Array, right: Array, accurate: bool = False) -> Any:
     """The entries of some rows against all columns."""
     xx, zz = squares(left)[:, None], squares(right)[None, :]
     if accurate:
         distance = squared_distances(left, right)
         chord = squared_distances(left * safe_reciprocal(safe_sqrt(xx)), right * safe_reciprocal(safe_sqrt(zz.T)))
-        return formula.entry_distance(distance, 0.5 * chord, xx, zz)
+        # opposite points: there 2 - u, not u, would be needed to more digits than u has
+        top = 2 - 2 * SNAP_UNITS * float(jnp.finfo(chord.dtype).eps)
+        half_chord = jnp.where(0.5 * chord >= top, 2, 0.5 * chord)
+        # 0 is at right angles to everything, as in `cosine_gap`
+        return formula.entry_distance(distance, jnp.where((xx == 0) | (zz == 0), 1, half_chord), xx, zz)
     xz = jnp.matmul(left, right.T, precision=jax.lax.Precision.HIGHEST)
     return formula.entry(snap(xz, xx, zz, left.shape[1]), xx, zz)
 
 
-def _by_rows(block: Callable[[Array, Array], Any], left: Array, right: Array, rows: int) -> Any:
-    """The same, `rows` at a time, written in place; the last block overlaps the one before."""
+def by_rows(block: Callable[[Array, Array], Any], left: Array, right: Array, rows: int) -> Any:
+    """All entries, `rows` at a time, written in place; the last block overlaps the one before."""
     n = left.shape[0]
-    shape = jax.eval_shape(lambda: block(left[:rows], right))
-    outputs = jax.tree.map(lambda s: jnp.zeros((n, s.shape[1]), s.dtype), shape)
 
     def fill(i: Array, K: Any) -> Any:
         start = jnp.minimum(i * rows, n - rows)
         part = block(jax.lax.dynamic_slice_in_dim(left, start, rows), right)
         return jax.tree.map(lambda k, p: jax.lax.dynamic_update_slice_in_dim(k, p, start, 0), K, part)
 
-    return jax.lax.fori_loop(0, math.ceil(n / rows), fill, outputs)
+    return jax.lax.fori_loop(0, math.ceil(n / rows), fill, _empty(block, left, right, rows))
+
+
+def by_tiles(block: Callable[[Array, Array], Any], points: Array, side: int) -> Any:
+    """K(X, X) by square tiles above the diagonal, each written twice: half the work, and symmetric whatever rounds.
+
+    Tiles on the diagonal come last: those at the end overlap others, and theirs is the last word.
+    """
+    n = points.shape[0]
+    starts = [min(i * side, n - side) for i in range(math.ceil(n / side))]
+    pairs = [(s, t) for i, s in enumerate(starts) for t in starts[i + 1 :]] + [(s, s) for s in starts]
+    corners = jnp.asarray(pairs)
+
+    def fill(p: Array, K: Any) -> Any:
+        s, t = corners[p, 0], corners[p, 1]
+        tiles = block(jax.lax.dynamic_slice_in_dim(points, s, side), jax.lax.dynamic_slice_in_dim(points, t, side))
+        # without the barriers XLA would evaluate the formula again for each use, column by column
+        tiles = jax.lax.optimization_barrier(tiles)
+        tiles = jax.tree.map(lambda T: jax.lax.cond(s == t, _mirrored, lambda T: T, T), tiles)
+        tiles = jax.lax.optimization_barrier(tiles)
+        K = jax.tree.map(lambda k, T: jax.lax.dynamic_update_slice(k, T, (s, t)), K, tiles)
+        return jax.tree.map(lambda k, T: jax.lax.dynamic_update_slice(k, T.T, (t, s)), K, tiles)
+
+    return jax.lax.fori_loop(0, len(pairs), fill, _empty(block, points, points, side))
+
+
+def _empty(block: Callable, left: Array, right: Array, rows: int) -> Any:
+    shape = jax.eval_shape(lambda: block(left[:rows], right))
+    return jax.tree.map(lambda s: jnp.zeros((left.shape[0], right.shape[0]), s.dtype), shape)
+
+
+def _checked(X: Array, Z: Array | None) -> tuple[Array, Array | None]:
+    if Z is not None and X.shape[1] != Z.shape[1]:
+        raise ValueError(f"X has {X.shape[1]} columns and Z has {Z.shape[1]}; they must agree")
+    X = jnp.asarray(X, dtype=jnp.result_type(X, 0.0))
+    return X, None if Z is None else jnp.asarray(Z, dtype=X.dtype)
 
 
 def _rows_at_once(X: Array, columns: int, accurate: bool) -> int | None:

@@ -13,6 +13,9 @@ from unlazy.theory.angles import angle_and_gap, horner, safe_reciprocal, safe_sq
 from unlazy.theory.homogeneous import cosine_gap
 
 
+LARGEST_DEGREE = 40
+
+
 class OnSphere(InnerProductKernel):
     """k(R x/|x|, R z/|z|); 0 stays 0."""
 
@@ -63,25 +66,24 @@ def polynomial_on_sphere(
     Chebyshev points; `tolerance` is relative to k(x, x), and a ValueError says what was reached if it was missed.
     `inputs` is d, for kernels that divide by it.
     """
-    grid = np.linspace(0, np.pi, 1001)
+    t = np.cos(np.pi * (np.arange(LARGEST_DEGREE) + 0.5) / LARGEST_DEGREE)
+    nodes, grid = (t + 1) * np.pi / 2, np.linspace(0, np.pi, 1001)
     with jax.enable_x64(True):
-        scale = float(kernel.embed(jnp.full((1, 1), radius), inputs)[0, 0]) ** 2
-        wanted, on_diagonal = _at_angles(kernel, scale, grid), _at_angles(kernel, scale, np.zeros(1))[0]
-        for degree in range(6, 33):
-            t = np.cos(np.pi * (np.arange(degree) + 0.5) / degree)
-            theta = (t + 1) * np.pi / 2
-            series = chebyshev.chebfit(t, (_at_angles(kernel, scale, theta) - on_diagonal) / theta, degree - 1)
-            fitted = on_diagonal + grid * chebyshev.chebval(2 * grid / np.pi - 1, series)
-            error = float(np.abs(fitted - wanted).max() / on_diagonal)
-            if error <= tolerance:
-                break
-    if not error <= tolerance:
-        raise ValueError(f"no polynomial of degree 32 is within {tolerance:g} of this kernel; it reached {error:.2g}")
-    powers = chebyshev.cheb2poly(series)
-    return AnglePolynomial(jnp.asarray(on_diagonal), jnp.asarray(powers), error)
+        square = float(kernel.embed(jnp.full((1, 1), radius), inputs)[0, 0]) ** 2
+        values = _at_angles(kernel, square, np.concatenate([nodes, grid]))
+    at_nodes, wanted, on_diagonal = values[: len(t)], values[len(t) :], values[len(t)]
+    series = chebyshev.chebfit(t, (at_nodes - on_diagonal) / nodes, LARGEST_DEGREE - 1)
+    for degree in range(6, LARGEST_DEGREE + 1):
+        fitted = on_diagonal + grid * chebyshev.chebval(2 * grid / np.pi - 1, series[:degree])
+        error = float(np.abs(fitted - wanted).max() / on_diagonal)
+        if error <= tolerance:
+            powers = chebyshev.cheb2poly(series[:degree])
+            return AnglePolynomial(jnp.asarray(on_diagonal), jnp.asarray(powers), error)
+    raise ValueError(f"no polynomial of degree {degree} is within {tolerance:g} of this kernel; it reached {error:.2g}")
 
 
 def _at_angles(kernel: InnerProductKernel, square: float, theta: np.ndarray) -> np.ndarray:
     half_chord = jnp.asarray(2 * np.sin(theta / 2) ** 2)
     norms = jnp.full_like(half_chord, square)
-    return np.asarray(kernel.entry_distance(2 * square * half_chord, half_chord, norms, norms), float)
+    formula = jax.jit(lambda kernel, u, q: kernel.entry_distance(2 * q * u, u, q, q))
+    return np.asarray(formula(kernel, half_chord, norms), float)

@@ -56,7 +56,8 @@ def cosine_gap(xz: Array, xx: Array, zz: Array) -> Float[Array, "*s"]:
     inverse = safe_reciprocal(n1) * safe_reciprocal(n2)
     middle = 0.5 * (xx + zz)
     near = (middle - xz) - 0.5 * (n1 - n2) ** 2
-    return snapped(jnp.where(middle * inverse <= 2, near * inverse, 1 - xz * inverse))
+    similar = (inverse > 0) & (middle * inverse <= 2)
+    return snapped(jnp.where(similar, near * inverse, 1 - xz * inverse))
 
 
 def layer_terms(

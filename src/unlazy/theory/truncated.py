@@ -49,13 +49,14 @@ class _Pair:
         self.roots = jnp.maximum(safe_sqrt(q11), SMALLEST_ROOT), jnp.maximum(safe_sqrt(q22), SMALLEST_ROOT)
         u = cosine_gap(q12, q11, q22)
         theta, _ = angle_and_gap(u)
-        self.cosine, self.sine = 1 - u, safe_sqrt(u * (2 - u))
+        self.gap, self.cosine, self.sine = u, 1 - u, safe_sqrt(u * (2 - u))
         h, k = 1 / self.roots[0], 1 / self.roots[1]
         inverse = safe_reciprocal(self.sine)
         # cot θ is infinite where the points coincide; 1e6 is as good, and its square is finite in float32
         cotangent = jnp.where(self.sine > 0, jnp.clip(self.cosine * inverse, -1e6, 1e6), jnp.sign(self.cosine) * 1e6)
-        across_h = jnp.clip(((k - h) / h + u) * inverse, -1e6, 1e6)
-        across_k = jnp.clip(((h - k) / k + u) * inverse, -1e6, 1e6)
+        opposite = jnp.where((self.sine == 0) & (u > 1), 1e6, 0)
+        across_h = jnp.clip(((k - h) / h + u) * inverse, -1e6, 1e6) + opposite
+        across_k = jnp.clip(((h - k) / k + u) * inverse, -1e6, 1e6) + opposite
         self.tails = {
             (0, 0): 0.5 - theta / (2 * math.pi),
             (1, 0): 0.5 * ndtr(-h) + owens_t(h, cotangent),
@@ -70,15 +71,17 @@ class _Pair:
         """
         (r1, r2), T = self.roots, self.tails[s, t]
         at_s, at_t = _density(s / r1), _density(t / r2)
-        excess, above_t = self._given(s / r1, t, r2)
-        _, above_s = self._given(t / r2, s, r1)
+        excess, above_t = self._given(s, r1, t, r2)
+        _, above_s = self._given(t, r2, s, r1)
         # q11 f_a(s) = √q11 · density of the standardised variable, and so on
         first = self.q12 * T + r1 * at_s * excess
         return first - s * (self.cosine * r2 * at_s * above_t + r2 * at_t * above_s - t * T) if s else first
 
-    def _given(self, standard: Array, level: int, root: Array) -> tuple[Array, Array]:
-        """E (y - level)_+ and P(y > level) for y ~ N(root·cos θ·standard, (root·sin θ)²)."""
-        mean, spread = root * self.cosine * standard - level, root * self.sine
+    def _given(self, at: int, other: Array, level: int, root: Array) -> tuple[Array, Array]:
+        """E (y - level)_+ and P(y > level) for y ~ N(root·cos θ·at/other, (root·sin θ)²): b given a = at."""
+        # root·cos θ·at/other - level, arranged so that equal points give exactly 0 at equal levels
+        mean = at * ((root - other) - self.gap * root) / other + (at - level)
+        spread = root * self.sine
         inverse = safe_reciprocal(spread)
         # with no spread the probability is 0, 1, or 1/2 at the level itself
         above = jnp.where(spread > 0, ndtr(mean * inverse), 0.5 * (1 + jnp.sign(mean)))

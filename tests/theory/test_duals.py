@@ -1,0 +1,134 @@
+"""Dual activations against brute-force quadrature, and where they are hard: a = b, q = 0, large q, no closed form."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracles_gaussian import bivariate_expectation
+
+from unlazy.core.activations import ACTIVATIONS, Activation, activation
+from unlazy.theory import duals, numeric_duals
+
+COVARIANCES = [(0.3, 1.2, 0.7), (-0.5, 0.6, 1.5), (0.69, 0.7, 0.72)]
+EVERY = [activation(name) for name in ACTIVATIONS] + [
+    activation("leaky_relu", -0.3),
+    activation("sin", 2.0),
+    activation("monomial", 5),
+    activation("hermite", 4),
+]
+NAMES = [f"{a.name}-{a.parameter}" for a in EVERY]
+
+
+def _numpy(phi: Activation, derivative: bool):
+    function = jax.jit((lambda x: jax.jvp(phi, (x,), (jnp.ones_like(x),))[1]) if derivative else phi)
+    return lambda x: np.asarray(function(jnp.asarray(x)))
+
+
+@pytest.mark.parametrize("phi", EVERY, ids=NAMES)
+def test_against_quadrature(phi, x64):
+    # the quadrature itself is good to 1e-11 (found by doubling its nodes); values are of order 1, monomials of order 100
+    q12, q11, q22 = (jnp.asarray(q) for q in zip(*COVARIANCES))
+    value = duals.dual(q12, q11, q22, phi)
+    expected = [bivariate_expectation(_numpy(phi, False), *q, phi.kinks) for q in COVARIANCES]
+    np.testing.assert_allclose(value, expected, rtol=1e-10, atol=1e-10)
+    if phi.name == "step":
+        with pytest.raises(ValueError, match="no derivative"):
+            duals.dual_derivative(q12, q11, q22, phi)
+        return
+    expected = [bivariate_expectation(_numpy(phi, True), *q, phi.kinks) for q in COVARIANCES]
+    np.testing.assert_allclose(duals.dual_derivative(q12, q11, q22, phi), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("phi", EVERY, ids=NAMES)
+def test_price_theorem(phi, x64):
+    # d/dq12 E φφ = E φ'φ': the formula's own derivative against the other formula. Rounding only; 1e-8 leaves room for
+    # the fitted arccos (1e-15) differentiated through degree 19
+    if phi.name == "step":
+        pytest.skip("no derivative")
+    q12, q11, q22 = (jnp.asarray(q) for q in zip(*COVARIANCES))
+    slope = jax.grad(lambda q: duals.dual(q, q11, q22, phi).sum())(q12)
+    np.testing.assert_allclose(slope, duals.dual_derivative(q12, q11, q22, phi), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("phi", EVERY, ids=NAMES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_finite_with_finite_gradient_at_coincidence_and_zero(phi, dtype):
+    with jax.enable_x64(dtype == "float64"):
+        q = jnp.asarray([1.0, 0.0, 1e-30, 0.3], dtype)
+        q12 = jnp.asarray([1.0, 0.0, 1e-30, 0.3], dtype)
+
+        def both(q12, q11, q22):
+            value = duals.dual(q12, q11, q22, phi)
+            return value.sum() + (0 if phi.name == "step" else duals.dual_derivative(q12, q11, q22, phi).sum())
+
+        gradient = jax.grad(both, argnums=(0, 1, 2))(q12, q, q)
+        assert all(np.isfinite(g).all() for g in gradient)
+        assert np.isfinite(both(q12, q, q))
+
+
+@pytest.mark.parametrize("name", ["relu", "abs", "step", "erf", "gelu", "sin", "cos", "truncated_relu"])
+def test_large_variances_do_not_overflow(name):
+    q11, q22, q12 = jnp.float32(1e30), jnp.float32(2e30), jnp.float32(1e30)
+    phi = activation(name)
+    assert np.isfinite(duals.dual(q12, q11, q22, phi))
+    if name != "step":
+        assert np.isfinite(duals.dual_derivative(q12, q11, q22, phi))
+
+
+def test_saturated_erf_is_the_sign_function():
+    # E erf erf → (2/π) arcsin ρ as q → ∞, with a gap of order q^{-1/2} at ρ = 1/√2: 1e-15 here
+    value = duals.dual(jnp.float32(1e30), jnp.float32(1e30), jnp.float32(2e30), activation("erf"))
+    assert abs(float(value) - 0.5) < 4e-7  # some units of float32 rounding
+
+
+def test_small_inputs_keep_relative_accuracy(x64):
+    # odd functions are linear at 0: E φφ → φ'(0)² q12, with a relative correction of order q = 1e-12
+    q = jnp.asarray(1e-12)
+    for name, slope in (("erf", 2 / np.sqrt(np.pi)), ("sin", 1.0), ("tanh", 1.0)):
+        np.testing.assert_allclose(duals.dual(0.4 * q, q, q, activation(name)), slope**2 * 0.4 * q, rtol=1e-10)
+
+
+def test_user_function_and_its_error_estimate(x64):
+    smooth = Activation("swish", lambda x: x * jax.nn.sigmoid(x))
+    assert float(numeric_duals.error_estimate(smooth, jnp.asarray([1.1]))[0]) < 1e-12
+    q = COVARIANCES[0]
+    expected = bivariate_expectation(_numpy(smooth, False), *q)
+    np.testing.assert_allclose(duals.dual(*map(jnp.asarray, q), smooth), expected, rtol=1e-10)
+
+
+def test_kinked_user_function_is_within_its_stated_error(x64):
+    kinked = Activation("ramp", lambda x: jnp.maximum(x - 0.5, 0), kinks=(0.5,))
+    for derivative in (False, True):
+        stated = numeric_duals.error_estimate(kinked, jnp.asarray([1.1]), derivative)[0]
+        assert stated > 1e-8  # a kink is not hidden
+        for q12 in (1.05, 1.2, -1.0):
+            q = (q12, 1.21, 1.21)
+            expected = bivariate_expectation(_numpy(kinked, derivative), *q, (0.5,))
+            formula = duals.dual_derivative if derivative else duals.dual
+            scale = bivariate_expectation(_numpy(kinked, derivative), 1.21 * (1 - 1e-6), 1.21, 1.21, (0.5,))
+            assert abs(float(formula(*map(jnp.asarray, q), kinked)) - expected) <= stated * scale + 1e-10
+
+
+def test_expansion_is_exact_at_coincidence(x64):
+    # the mass left out goes to the last power of ρ, so a = b gives E φ² to rounding however large the input
+    phi = activation("tanh")
+    q = jnp.asarray([0.1, 1.0, 25.0])
+    x, w = np.polynomial.hermite_e.hermegauss(150)
+    expected = [np.sum(w * np.tanh(np.sqrt(v) * x) ** 2) / np.sqrt(2 * np.pi) for v in (0.1, 1.0)]
+    np.testing.assert_allclose(duals.dual(q, q, q, phi)[:2], expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("phi", EVERY, ids=NAMES)
+def test_coincidence_is_the_limit(phi):
+    # float32, q from 0.05 to 4: equal covariances in another shape and through another program than the diagonal's;
+    # a few roundings, and values of order up to 1e4 for the monomial of degree 5
+    q = jnp.linspace(0.05, 4, 7)
+    diagonal = jax.jit(lambda q: duals.dual(q, q, q, phi))(q)
+    matrix = jax.jit(lambda q12, a, b: duals.dual(q12, a, b, phi))(jnp.minimum(q[:, None], q), q[:, None], q[None])
+    np.testing.assert_allclose(jnp.diagonal(matrix), diagonal, rtol=64 * 2.0**-24, atol=64 * 2.0**-24)
+    if phi.name != "step":
+        diagonal = jax.jit(lambda q: duals.dual_derivative(q, q, q, phi))(q)
+        matrix = jax.jit(lambda q12, a, b: duals.dual_derivative(q12, a, b, phi))(
+            jnp.minimum(q[:, None], q), q[:, None], q[None]
+        )
+        np.testing.assert_allclose(jnp.diagonal(matrix), diagonal, rtol=64 * 2.0**-24, atol=64 * 2.0**-24)
