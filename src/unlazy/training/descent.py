@@ -105,12 +105,7 @@ def descend(
 
     def chunk(carry: tuple[State, Any], first: Array) -> tuple[tuple[State, Any], tuple[Array, dict]]:
         state, best = carry
-        state, losses = jax.lax.cond(
-            state.status == RUNNING,
-            lambda state: jax.lax.scan(step, state, first + jnp.arange(every)),
-            lambda state: (state, jnp.full((every,), state.loss)),
-            state,
-        )
+        state, losses = step.many(state, first, every)
         values = {name: measure(state.params) for name, measure in measures.items()}
         if patience is not None:
             best, state = watch(best, state, values[patience[0]], patience[1])

@@ -81,6 +81,29 @@ class Stepper:
         keep = (_where(go, moved, state.params), _where(go, memory, state.memory))
         return State(*keep, order, status, state.steps + go.astype(jnp.int32), loss), loss
 
+    def many(self, state: State, first: Array, count: int) -> tuple[State, Array]:
+        """`count` steps and the loss before each. Where a loss to stop at was given, a loop that ends there (under vmap
+        when every seed has stopped), else one of fixed length, which compiles to less."""
+        if self.stop_below is None:
+            return jax.lax.cond(
+                state.status == RUNNING,
+                lambda state: jax.lax.scan(self, state, first + jnp.arange(count)),
+                lambda state: (state, jnp.full((count,), state.loss)),
+                state,
+            )
+
+        def unfinished(carry: tuple[State, Array, Array]) -> Array:
+            return (carry[2] < count) & (carry[0].status == RUNNING)
+
+        def once(carry: tuple[State, Array, Array]) -> tuple[State, Array, Array]:
+            state, losses, i = carry
+            state, loss = self(state, first + i)
+            return state, losses.at[i].set(loss), i + 1
+
+        losses = jnp.full((count,), state.loss)
+        state, losses, i = jax.lax.while_loop(unfinished, once, (state, losses, jnp.int32(0)))
+        return state, jnp.where(jnp.arange(count) < i, losses, state.loss)
+
 
 def watch(best: Any, state: State, value: Array, patience: int) -> tuple[Any, State]:
     """The best value of a measure, its parameters, and how many records ago; stops when that is `patience`."""
