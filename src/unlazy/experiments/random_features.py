@@ -187,7 +187,7 @@ experiment = Experiment(
     claims=claims,
     figure=figure,
     quick=config({"features": [128]}, seeds=16, draws=32, middle=5, steps=10_000, largest=4096),
-    full=config({"features": [512]}, seeds=40, draws=64, middle=5, steps=20_000, largest=16384),
+    full=config({"features": [512]}, seeds=40, draws=64, middle=5, steps=10_000, largest=16384),
     caveats="Exact for fixed features at any p; only the limit K_p → K is asymptotic.",
     demo=True,
 )
