@@ -132,6 +132,8 @@ def figure(records: Records) -> "Figure":
         widths, values = _by_width(records, name)
         right.loglog(widths, np.median(values, axis=1), marker + "-", label=label)
     right.set(xlabel="width", ylabel="drift of the tangent kernel", title="parametrisation")
+    right.set_xticks(widths, [str(w) for w in widths])
+    right.minorticks_off()
     right.legend()
     return fig
 
