@@ -7,8 +7,9 @@ imports not. BLAS gets one thread for all of them: on a shared machine its threa
 spinning counts as CPU time (--threads 0 leaves it alone).
 
 Bars: unlazy's own choice, Gaussian at most 12 CPU-s and Laplace at most 18; both within 5% of the exact error, at least
-5× less CPU than scikit-learn's KernelRidge and (Gaussian) 3× less than Nystroem + Ridge at that error; GPyTorch's error
-at less CPU. The exponent of time in n of Nyström-CG at fixed M is at most 1.15.
+5× less CPU than scikit-learn's KernelRidge; unlazy's Nyström-CG (Gaussian) 3× less than its Nystroem + Ridge, both
+within 5% of the exact error; GPyTorch does not reach unlazy's error in less CPU. The exponent of CPU time in n of
+Nyström-CG at fixed M is at most 1.15.
 
     python benchmarks/cpu_solvers.py                                    # everything but GPyTorch
     python benchmarks/cpu_solvers.py --n 5000                           # quick look
@@ -94,7 +95,7 @@ def exact(kernel, X, y, X_test):
     return unlazy(kernel, X, y, X_test, method="direct", tolerance=1e-3, precision="float32")
 
 
-def gpytorch(kernel, X, y, X_test):
+def gpytorch(kernel, X, y, X_test, iterations):
     """As its tutorial says: exact GP, fixed hyperparameters, CG with a pivoted Cholesky preconditioner of rank 100."""
     import gpytorch as gp
     import torch
@@ -115,9 +116,9 @@ def gpytorch(kernel, X, y, X_test):
         likelihood.noise = RIDGE
         model = Model(torch.tensor(X), torch.tensor(y, dtype=torch.float32), likelihood).eval()
         settings = gp.settings
-        with torch.no_grad(), settings.max_preconditioner_size(100), settings.max_cg_iterations(30), \
-                settings.cg_tolerance(0.01), settings.max_cholesky_size(0), settings.skip_posterior_variances():
-            return model(torch.tensor(X_test)).mean.numpy(), "30 CG iterations, rank 100"
+        with torch.no_grad(), settings.max_preconditioner_size(100), settings.max_cg_iterations(iterations), \
+                settings.cg_tolerance(1e-3), settings.max_cholesky_size(0), settings.skip_posterior_variances():
+            return model(torch.tensor(X_test)).mean.numpy(), f"at most {iterations} CG iterations, rank 100"
 
     return run
 
@@ -132,7 +133,7 @@ def contestants(kernel, n, with_gpytorch):
         rows.append((f"unlazy {method}", "unlazy", {"method": method}))
     rows.append(("unlazy eigenpro, 5 epochs", "unlazy", {"method": "eigenpro", "max_steps": 5}))
     if with_gpytorch:
-        rows.append(("GPyTorch", "gpytorch", {}))
+        rows += [(f"GPyTorch, {k} iterations", "gpytorch", {"iterations": k}) for k in (30, 120)]
     return rows
 
 
@@ -169,6 +170,8 @@ def race(kernel, n, args):
     print(f"\n{kernel}, n = {n}\n{'':44}{'CPU-s':>8}{'wall':>8}{'test MSE':>10}")
     found = {}
     for name, maker, keywords in contestants(kernel, n, args.gpytorch):
+        if not any(part in name for part in args.only or [""]):
+            continue
         python = args.gpytorch if maker == "gpytorch" else sys.executable
         row, error = child(python, maker, kernel, n, keywords, args.threads)
         if row is None:
@@ -181,7 +184,9 @@ def race(kernel, n, args):
 
 def verdicts(kernel, rows, n):
     """Each bar with the figure it is held against."""
-    mine, reference = rows["unlazy, its choice"], rows["exact (unlazy direct, float32)"]
+    mine, reference = rows.get("unlazy, its choice"), rows.get("exact (unlazy direct, float32)")
+    if mine is None or reference is None:
+        return
     bars = [("test error over the exact one", mine["mse"] / reference["mse"], 1.05, "at most")]
     if n == 20_000:
         bars.append(("CPU-seconds", mine["cpu"], {"gaussian": 12, "laplace": 18}[kernel], "at most"))
@@ -189,12 +194,18 @@ def verdicts(kernel, rows, n):
         ratio = rows["scikit-learn KernelRidge"]["cpu"] / mine["cpu"]
         bars.append(("times less CPU than KernelRidge", ratio, 5, "at least"))
     peers = [r for k, r in rows.items() if "Nystroem" in k and r["mse"] <= 1.05 * reference["mse"]]
-    if peers:
-        ratio = min(r["cpu"] for r in peers) / mine["cpu"]
-        bars.append(("times less CPU than Nystroem + Ridge at that error", ratio, 3, "at least"))
-    if "GPyTorch" in rows:
-        fair = rows["GPyTorch"]["mse"] >= mine["mse"] or rows["GPyTorch"]["cpu"] >= mine["cpu"]
-        bars.append(("not beaten by GPyTorch in both error and CPU", float(fair), 1, "at least"))
+    if peers and "unlazy nystrom_cg" in rows:
+        # the same problem, some points as centres, on both sides
+        ratio = min(r["cpu"] for r in peers) / rows["unlazy nystrom_cg"]["cpu"]
+        bars.append(("nystrom_cg: times less CPU than Nystroem + Ridge at that error", ratio, 3, "at least"))
+        error = rows["unlazy nystrom_cg"]["mse"] / reference["mse"]
+        bars.append(("nystrom_cg: test error over the exact one", error, 1.05, "at most"))
+    peers = {k: r for k, r in rows.items() if "GPyTorch" in k}
+    reached = [r["cpu"] / mine["cpu"] for r in peers.values() if r["mse"] <= 1.05 * reference["mse"]]
+    if reached:
+        bars.append(("times less CPU than GPyTorch at that error", min(reached), 1, "at least"))
+    elif peers:
+        print("  holds  GPyTorch does not reach that error")
     for what, value, bar, sense in bars:
         holds = value <= bar if sense == "at most" else value >= bar
         print(f"  {'holds' if holds else 'FAILS':6} {what}: {value:.3g} ({sense} {bar})")
@@ -238,13 +249,15 @@ def main():
     parser.add_argument("--gpytorch", help="an interpreter with gpytorch installed")
     parser.add_argument("--threads", type=int, default=1, help="BLAS threads of every contestant; 0 for the default")
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 20_000, 40_000, 80_000])
+    parser.add_argument("--only", nargs="+", help="contestants whose name has one of these in it")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         return measure(*json.loads(args.child))
     for kernel in args.kernels:
         verdicts(kernel, race(kernel, args.n, args), args.n)
-    exponent(args)
+    if not args.only:
+        exponent(args)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from unlazy.core.precision import rounding
-from unlazy.products import Product, product
+from unlazy.products import Product, gram, product
 from unlazy.products.pairs import HIGHEST
 from unlazy.products.product import Stored
 from unlazy.solvers.problem import Fit, Problem
@@ -57,7 +57,7 @@ def solve(problem: Problem, watch: Watch, rank: int | None = None) -> Fit:
             r = y[start : start + batch] - rows.times(start, alpha) - problem.ridge * alpha[start : start + batch]
             seen = seen + np.sum(r * r, 0)
             alpha[start : start + batch] += eta * r
-            alpha[:s] -= eta * pre.correction(X[start : start + batch], r, start)
+            alpha[:s] -= eta * pre.correction(rows.sample_times(start, s, r), r, start)
         epoch += 1
         now = float(np.max(np.sqrt(seen) / problem.y_norm))
         if not now < 2 * last:  # the batches measured were too kind
@@ -102,34 +102,42 @@ class Preconditioner:
         self.weights = (1 - values[q] / values[:q]) / values[:q] if q else np.zeros(0)
         self.vectors = vectors[:, :q]
 
-    def columns(self, X: jax.Array, start: int | None) -> np.ndarray:
-        """A_sb: K plus the ridge where a point of the batch is one of the sample."""
-        A = np.array(product(self.kernel, self.sample, X, how="stored").K, np.float64)  # type: ignore[attr-defined]
-        if start is not None:
-            inside = np.arange(start, start + X.shape[0])
-            hit = inside < A.shape[0]
-            A[inside[hit], np.flatnonzero(hit)] += self.ridge
+    def correction(self, K_r: np.ndarray, r: np.ndarray, start: int) -> np.ndarray:
+        """Q A_sb r_b from K_sb r_b: A has the ridge besides, where a point of the batch is one of the sample."""
+        A_r = K_r.copy()
+        shared = A_r[start : start + r.shape[0]]  # the sample is the first points, so none where the batch is behind it
+        shared += self.ridge * r[: shared.shape[0]]
+        return self.vectors @ (self.weights[:, None] * (self.vectors.T @ A_r))
+
+    def columns(self, X: jax.Array, start: int) -> np.ndarray:
+        """A_sb."""
+        A = np.array(gram(self.kernel, self.sample, X), np.float64)
+        inside = np.arange(start, min(start + X.shape[0], A.shape[0]))
+        A[inside, inside - start] += self.ridge
         return A
 
-    def correction(self, X: jax.Array, r: np.ndarray, start: int) -> np.ndarray:
-        """Q A_sb r_b."""
-        inner = self.vectors.T @ (self.columns(X, start) @ r)
-        return self.vectors @ (self.weights[:, None] * inner)
-
     def batch_eigenvalue(self, problem: Problem, X: jax.Array, batch: int, rng: np.random.Generator) -> float:
-        """λ_max of A_bb - A_bs Q A_sb over a few batches, by its largest eigenvalue."""
+        """λ_max of A_bb - A_bs Q A_sb over a few batches."""
         worst = 0.0
         starts = {0, X.shape[0] - batch, int(rng.integers(0, X.shape[0] - batch + 1))}
         for start in starts:
             part = X[start : start + batch]
             A = np.asarray(problem.kernel.gram(part), np.float64) + problem.ridge * np.eye(batch)
             half = (self.vectors * np.sqrt(np.maximum(self.weights, 0))).T @ self.columns(part, start)
-            worst = max(worst, float(np.linalg.eigvalsh(A - half.T @ half)[-1]))
+            worst = max(worst, _top(A - half.T @ half, rng))
         return max(worst, problem.ridge)
 
 
+def _top(A: np.ndarray, rng: np.random.Generator) -> float:
+    """Largest eigenvalue by 50 steps of power iteration, from below; MARGIN and the halving of η cover the rest."""
+    v = rng.normal(size=A.shape[0])
+    for _ in range(50):
+        v = A @ (v / np.linalg.norm(v))
+    return float(np.linalg.norm(v))
+
+
 class Rows:
-    """K(batch, X) @ α: rows of a stored K, or recomputed."""
+    """K(batch, X) @ α and K(sample, batch) @ r: from rows of a stored K, or recomputed."""
 
     def __init__(self, problem: Problem, K: Product, X: jax.Array, batch: int):
         self.problem, self.K, self.X, self.batch = problem, K, X, batch
@@ -140,6 +148,21 @@ class Rows:
             return np.asarray(_stored_rows(self.K.K, a, start, self.batch), np.float64)
         part = self.X[start : start + self.batch]
         return np.asarray(product(self.problem.kernel, part, self.X, memory=self.problem.memory).matmul(a), np.float64)
+
+    def sample_times(self, start: int, s: int, r: np.ndarray) -> np.ndarray:
+        r32 = jnp.asarray(r, self.K.dtype)
+        if isinstance(self.K, Stored):
+            return np.asarray(_stored_sample(self.K.K, r32, start, self.batch, s), np.float64)
+        part = self.X[start : start + self.batch]
+        K = product(self.problem.kernel, self.X[:s], part, memory=self.problem.memory)
+        return np.asarray(K.matmul(r32), np.float64)
+
+
+@functools.partial(jax.jit, static_argnames=("batch", "s"))
+def _stored_sample(K: jax.Array, r: jax.Array, start: int | jax.Array, batch: int, s: int) -> jax.Array:
+    """K_sb r = (rᵀ K_bs)ᵀ: K is symmetric, and rows lie together."""
+    rows = jax.lax.dynamic_slice(K, (start, 0), (batch, s))
+    return jnp.matmul(r.T, rows, precision=HIGHEST).T
 
 
 @functools.partial(jax.jit, static_argnames="batch")
