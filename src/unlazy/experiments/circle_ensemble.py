@@ -46,7 +46,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     eta = 1 / jnp.linalg.eigvalsh(ntk.gram(X))[-1]
     starts = jax.vmap(network.init)(jax.random.split(key, UNTRAINED * params["networks"]))  # one draw compiles fastest
 
-    def train(start: Any) -> jax.Array:
+    def train(start: Any) -> Any:
         return descend(network, start, Data(X, y), steps=params["steps"], step_size=POINTS * eta).params
 
     before = jax.lax.map(lambda start: network(start, Z), starts)
