@@ -54,8 +54,8 @@ def speed(points: int, repeats: int) -> None:
     product = cpu_seconds(jax.jit(lambda X: X @ X.T), X, repeats=repeats)
     print(f"n = {points}: floor {base:.3f} CPU-s (of it the product {product:.3f})")
     for name, bias, bound in (("without biases", 0.0, 1.2), ("with biases", 0.5, 2.0)):
-        seconds = cpu_seconds(lambda X, b=bias: nngp_and_ntk(network(3, b), X), X, repeats=repeats)
-        accurate = cpu_seconds(lambda X, b=bias: nngp_and_ntk(network(3, b), X, accurate=True), X, repeats=2)
+        seconds = cpu_seconds(nngp_and_ntk, network(3, bias), X, repeats=repeats)
+        accurate = cpu_seconds(nngp_and_ntk, network(3, bias), X, None, True, repeats=2)
         print(
             f"  depth 3, {name}: {seconds:.3f} CPU-s, {seconds / base:.2f} of the floor (bound {bound});"
             f" accurate {accurate / base:.2f}"
@@ -65,10 +65,8 @@ def speed(points: int, repeats: int) -> None:
 def growth(points: int, repeats: int) -> None:
     X = inputs(points)
     for name, bias in (("without biases", 0.0), ("with biases", 0.5)):
-        seconds = {
-            depth: cpu_seconds(lambda X, m=network(depth, bias): nngp_and_ntk(m, X), X, repeats=repeats)
-            for depth in (1, 3, 10)
-        }
+        networks = {depth: network(depth, bias) for depth in (1, 3, 10)}
+        seconds = {depth: cpu_seconds(nngp_and_ntk, m, X, repeats=repeats) for depth, m in networks.items()}
         row = ", ".join(f"depth {depth} {s:.3f}" for depth, s in seconds.items())
         print(f"n = {points}, {name}: {row} CPU-s; 1 → 10 costs {seconds[10] / seconds[1]:.2f} times as much")
 
@@ -77,7 +75,7 @@ def activations(points: int, repeats: int) -> None:
     X = inputs(points)
     base = cpu_seconds(floor, X, repeats=repeats)
     for name in ("erf", "gelu", "sin", "tanh", "truncated_relu"):
-        seconds = cpu_seconds(lambda X, m=network(3, 0.5, name): nngp_and_ntk(m, X), X, repeats=2)
+        seconds = cpu_seconds(nngp_and_ntk, network(3, 0.5, name), X, repeats=2)
         print(f"n = {points}, {name}, depth 3, biases: {seconds / base:.2f} of the floor")
 
 

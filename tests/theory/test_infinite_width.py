@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracles_mpmath import reference
 
+from oracles_mpmath import reference
 from unlazy.core.activations import activation
 from unlazy.core.architecture import MLP
 from unlazy.theory import homogeneous, infinite_width

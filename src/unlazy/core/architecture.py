@@ -10,6 +10,10 @@ from unlazy.core.activations import Activation, activation
 from unlazy.core.errors import check_positive_integer
 
 
+SQRT2 = math.sqrt(2.0)
+"""σ_w with which ReLU layers keep the size of their inputs."""
+
+
 class MLP(eqx.Module):
     """Fully connected network [K6] with `depth` hidden layers, so depth + 1 weight matrices.
 
@@ -38,7 +42,7 @@ class MLP(eqx.Module):
         self,
         depth: int = 1,
         activation: str | Activation | Callable = "relu",
-        sigma_w: float | jax.Array | Sequence = math.sqrt(2.0),
+        sigma_w: float | jax.Array | Sequence = SQRT2,
         sigma_b: float | jax.Array | Sequence = 0.0,
         *,
         residual: float | jax.Array = 0.0,

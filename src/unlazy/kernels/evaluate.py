@@ -6,14 +6,15 @@ a tuple (the NNGP and the NTK together), and so are then the Grams.
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Float, UInt
 
 from unlazy.core.memory import memory_budget
+from unlazy.kernels.assemble import assemble
 from unlazy.theory.angles import SNAP_UNITS, safe_reciprocal, safe_sqrt
 
 CACHED_ROWS = 128
@@ -62,28 +63,13 @@ def _diagonal(formula: Any, X: Array) -> Any:
 def _gram(formula: Any, X: Array, Z: Array | None, on_diagonal: Any, accurate: bool, rows: int | None) -> Any:
     left, right = _embedded(formula, X, Z)
     block = functools.partial(_block, formula, accurate=accurate)
-    return _assemble(block, left, right if Z is not None else None, on_diagonal, rows)
+    sides = (left, row_keys(X)), None if Z is None else (right, row_keys(Z))
+    return assemble(block, *sides, on_diagonal, rows)
 
 
 @functools.partial(jax.jit, static_argnames=("rows",))
 def _by_blocks(kernel: Any, X: Array, Z: Array | None, on_diagonal: Array, rows: int | None) -> Array:
-    return _assemble(kernel.block, X, Z, on_diagonal, rows)
-
-
-def _assemble(block: Callable, left: Array, right: Array | None, on_diagonal: Any, rows: int | None) -> Any:
-    """All entries, whole or in parts; without a right side symmetric, with the diagonal that is given."""
-    if right is not None:
-        return block(left, right) if rows is None else by_rows(block, left, right, rows)
-    K = block(left, left) if rows is None else by_tiles(block, left, min(2 * rows, left.shape[0]))
-    i = jnp.arange(left.shape[0])
-    K = K if rows is not None else jax.tree.map(_mirrored, K)
-    return jax.tree.map(lambda k, v: k.at[i, i].set(v), K, on_diagonal)
-
-
-def _mirrored(K: Array) -> Array:
-    """The upper triangle on both sides: rounding is not always symmetric."""
-    i = jnp.arange(K.shape[0])
-    return jnp.where(i[:, None] <= i[None, :], K, K.T)
+    return assemble(kernel.block, X, Z, on_diagonal, rows)
 
 
 def _embedded(formula: Any, X: Array, Z: Array | None) -> tuple[Array, Array]:
@@ -96,59 +82,20 @@ def _embedded(formula: Any, X: Array, Z: Array | None) -> tuple[Array, Array]:
     return left, right
 
 
-def _block(formula: Any, left: Array, right: Array, accurate: bool = False) -> Any:
-    """The entries of some rows against all columns."""
-    xx, zz = squares(left)[:, None], squares(right)[None, :]
+def _block(formula: Any, left: tuple[Array, Array], right: tuple[Array, Array], accurate: bool = False) -> Any:
+    """The entries of some rows against some columns; a side is embedded points and the keys of their rows."""
+    (x, x_keys), (z, z_keys) = left, right
+    xx, zz = squares(x)[:, None], squares(z)[None, :]
     if accurate:
-        distance = squared_distances(left, right)
-        chord = squared_distances(left * safe_reciprocal(safe_sqrt(xx)), right * safe_reciprocal(safe_sqrt(zz.T)))
+        distance = squared_distances(x, z)
+        chord = squared_distances(x * safe_reciprocal(safe_sqrt(xx)), z * safe_reciprocal(safe_sqrt(zz.T)))
         # opposite points: there 2 - u, not u, would be needed to more digits than u has
         top = 2 - 2 * SNAP_UNITS * float(jnp.finfo(chord.dtype).eps)
         half_chord = jnp.where(0.5 * chord >= top, 2, 0.5 * chord)
         # 0 is at right angles to everything, as in `cosine_gap`
         return formula.entry_distance(distance, jnp.where((xx == 0) | (zz == 0), 1, half_chord), xx, zz)
-    xz = jnp.matmul(left, right.T, precision=jax.lax.Precision.HIGHEST)
-    return formula.entry(snap(xz, xx, zz, left.shape[1]), xx, zz)
-
-
-def by_rows(block: Callable[[Array, Array], Any], left: Array, right: Array, rows: int) -> Any:
-    """All entries, `rows` at a time, written in place; the last block overlaps the one before."""
-    n = left.shape[0]
-
-    def fill(i: Array, K: Any) -> Any:
-        start = jnp.minimum(i * rows, n - rows)
-        part = block(jax.lax.dynamic_slice_in_dim(left, start, rows), right)
-        return jax.tree.map(lambda k, p: jax.lax.dynamic_update_slice_in_dim(k, p, start, 0), K, part)
-
-    return jax.lax.fori_loop(0, math.ceil(n / rows), fill, _empty(block, left, right, rows))
-
-
-def by_tiles(block: Callable[[Array, Array], Any], points: Array, side: int) -> Any:
-    """K(X, X) by square tiles above the diagonal, each written twice: half the work, and symmetric whatever rounds.
-
-    Tiles on the diagonal come last: those at the end overlap others, and theirs is the last word.
-    """
-    n = points.shape[0]
-    starts = [min(i * side, n - side) for i in range(math.ceil(n / side))]
-    pairs = [(s, t) for i, s in enumerate(starts) for t in starts[i + 1 :]] + [(s, s) for s in starts]
-    corners = jnp.asarray(pairs)
-
-    def fill(p: Array, K: Any) -> Any:
-        s, t = corners[p, 0], corners[p, 1]
-        tiles = block(jax.lax.dynamic_slice_in_dim(points, s, side), jax.lax.dynamic_slice_in_dim(points, t, side))
-        # without the barriers XLA would evaluate the formula again for each use, column by column
-        tiles = jax.lax.optimization_barrier(tiles)
-        tiles = jax.tree.map(lambda T: jax.lax.cond(s == t, _mirrored, lambda T: T, T), tiles)
-        tiles = jax.lax.optimization_barrier(tiles)
-        K = jax.tree.map(lambda k, T: jax.lax.dynamic_update_slice(k, T, (s, t)), K, tiles)
-        return jax.tree.map(lambda k, T: jax.lax.dynamic_update_slice(k, T.T, (t, s)), K, tiles)
-
-    return jax.lax.fori_loop(0, len(pairs), fill, _empty(block, points, points, side))
-
-
-def _empty(block: Callable, left: Array, right: Array, rows: int) -> Any:
-    shape = jax.eval_shape(lambda: block(left[:rows], right))
-    return jax.tree.map(lambda s: jnp.zeros((left.shape[0], right.shape[0]), s.dtype), shape)
+    xz = jnp.matmul(x, z.T, precision=jax.lax.Precision.HIGHEST)
+    return formula.entry(coincide(xz, xx, zz, x_keys[:, None] == z_keys[None, :], x.shape[1]), xx, zz)
 
 
 def _checked(X: Array, Z: Array | None) -> tuple[Array, Array | None]:
@@ -182,30 +129,34 @@ def squared_distances(left: Float[Array, "n d"], right: Float[Array, "m d"]) -> 
 
 
 def snap_floor(dimension: int, dtype: Any) -> float:
-    """Half the relative squared distance that rounding of ⟨x,z⟩ can fake when x = z.
-
-    On the CPU `squares` adds in the order of the matrix product and agrees with it but for a few units. Elsewhere
-    the orders differ: independent roundings of d terms then add up to about √d of them.
-    """
-    units = SNAP_UNITS if jax.default_backend() == "cpu" else SNAP_UNITS + 2 * math.sqrt(dimension)
-    return units * float(jnp.finfo(dtype).eps) / 2
+    """Half the relative squared distance that rounding of ⟨x,z⟩ fakes when x = z: √d independent roundings or so."""
+    return (SNAP_UNITS + 2 * math.sqrt(dimension)) * float(jnp.finfo(dtype).eps) / 2
 
 
 def snap(xz: Array, xx: Array, zz: Array, dimension: int) -> Array:
-    """⟨x,z⟩ with pairs closer than the rounding floor made coincident; the derivative is left as it was."""
+    """⟨x,z⟩ with pairs closer than the rounding floor made coincident, for products that keep no keys of rows."""
     middle = 0.5 * (xx + zz)
     close = middle - xz <= snap_floor(dimension, xz.dtype) * middle
     return xz + jax.lax.stop_gradient(jnp.where(close, middle - xz, 0))
 
 
 def squares(X: Float[Array, "n e"]) -> Float[Array, " n"]:
-    """⟨x,x⟩ of every row; on the CPU summed as the matrix product sums, so that both round alike."""
-    n, e = X.shape
-    if jax.default_backend() != "cpu" or n < 8:
-        return jnp.sum(X * X, 1)
-    padded = jnp.concatenate([X, X[: (-n) % 8]]).reshape(-1, 8, e)
-    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-    return jax.lax.map(lambda rows: jnp.diagonal(product(rows, rows.T)), padded).reshape(-1)[:n]
+    """⟨x,x⟩ of every row."""
+    return jnp.sum(X * X, 1)
+
+
+def row_keys(X: Float[Array, "n d"]) -> UInt[Array, " n"]:
+    """A whole number a row, the same for rows that are the same bit by bit: sums of integers do not round."""
+    bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(X) + 0.0, f"uint{8 * X.dtype.itemsize}")
+    random = np.random.default_rng(0).integers(0, 2**31, X.shape[1], dtype=np.uint32)
+    return jnp.sum((bits ^ (bits >> 15)) * jnp.asarray(2 * random + 1, bits.dtype), 1, dtype=bits.dtype)
+
+
+def coincide(xz: Array, xx: Array, zz: Array, same: Array, dimension: int) -> Array:
+    """⟨x,z⟩ with rows that are the same made exactly so. Keys may agree by chance: only where d roundings allow it."""
+    middle = 0.5 * (xx + zz)
+    allowed = (2 * dimension + 8) * float(jnp.finfo(xz.dtype).eps) / 2
+    return xz + jax.lax.stop_gradient(jnp.where(same & (middle - xz <= allowed * middle), middle - xz, 0))
 
 
 def _refuse_overflow(values: Any, X: Array) -> None:

@@ -12,7 +12,6 @@ from unlazy.kernels.base import InnerProductKernel
 from unlazy.theory.angles import angle_and_gap, horner, safe_reciprocal, safe_sqrt
 from unlazy.theory.homogeneous import cosine_gap
 
-
 LARGEST_DEGREE = 40
 
 

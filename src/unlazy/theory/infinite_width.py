@@ -84,10 +84,11 @@ def layer_terms(
         skip2 = network.residual**2 if network.skips and l < network.depth else 0.0
         if tangent:
             value, derivative = duals.dual_pair(q12, q11, q22, phi)
+            passed = skip2 + sw2 * derivative
         else:
-            value, derivative = duals.dual(q12, q11, q22, phi), 0.0
+            value, passed = duals.dual(q12, q11, q22, phi), 0.0
         weights = sw2 * value
-        terms.append(LayerTerm(weights, sb2, skip2 + sw2 * derivative))
+        terms.append(LayerTerm(weights, sb2, passed))
         if l < network.depth:
             q12 = skip2 * q12 + weights + sb2
             q11, q22 = (skip2 * q + sw2 * duals.dual(q, q, q, phi) + sb2 for q in (q11, q22))

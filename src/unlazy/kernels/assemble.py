@@ -1,0 +1,75 @@
+"""Gram matrices from blocks of entries: rows or symmetric tiles at a time, written in place.
+
+A side is an array of points, or a tree of arrays with one row a point; a block may be a tree of matrices.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+
+def assemble(block: Callable, left: Any, right: Any, on_diagonal: Any, rows: int | None) -> Any:
+    """All entries, whole or in parts; without a right side symmetric, with the diagonal that is given."""
+    if right is not None:
+        return block(left, right) if rows is None else by_rows(block, left, right, rows)
+    n = _count(left)
+    K = block(left, left) if rows is None else by_tiles(block, left, min(2 * rows, n))
+    i = jnp.arange(n)
+    K = K if rows is not None else jax.tree.map(_mirrored, K)
+    return jax.tree.map(lambda k, v: k.at[i, i].set(v), K, on_diagonal)
+
+
+def _mirrored(K: Array) -> Array:
+    """The upper triangle on both sides: rounding is not always symmetric."""
+    i = jnp.arange(K.shape[0])
+    return jnp.where(i[:, None] <= i[None, :], K, K.T)
+
+
+def by_rows(block: Callable[[Any, Any], Any], left: Any, right: Any, rows: int) -> Any:
+    """All entries, `rows` at a time, written in place; the last block overlaps the one before."""
+    n = _count(left)
+
+    def fill(i: Array, K: Any) -> Any:
+        start = jnp.minimum(i * rows, n - rows)
+        part = block(_slice(left, start, rows), right)
+        return jax.tree.map(lambda k, p: jax.lax.dynamic_update_slice_in_dim(k, p, start, 0), K, part)
+
+    return jax.lax.fori_loop(0, math.ceil(n / rows), fill, _empty(block, left, right))
+
+
+def by_tiles(block: Callable[[Any, Any], Any], points: Any, side: int) -> Any:
+    """K(X, X) by square tiles above the diagonal, each written twice: half the work, and symmetric whatever rounds.
+
+    Tiles on the diagonal come last: those at the end overlap others, and theirs is the last word.
+    """
+    n = _count(points)
+    starts = [min(i * side, n - side) for i in range(math.ceil(n / side))]
+    pairs = [(s, t) for i, s in enumerate(starts) for t in starts[i + 1 :]] + [(s, s) for s in starts]
+    corners = jnp.asarray(pairs)
+
+    def fill(p: Array, K: Any) -> Any:
+        s, t = corners[p, 0], corners[p, 1]
+        # without the barriers XLA would evaluate the formula again for each use, column by column
+        tiles = jax.lax.optimization_barrier(block(_slice(points, s, side), _slice(points, t, side)))
+        tiles = jax.tree.map(lambda T: jax.lax.cond(s == t, _mirrored, lambda T: T, T), tiles)
+        tiles = jax.lax.optimization_barrier(tiles)
+        K = jax.tree.map(lambda k, T: jax.lax.dynamic_update_slice(k, T, (s, t)), K, tiles)
+        return jax.tree.map(lambda k, T: jax.lax.dynamic_update_slice(k, T.T, (t, s)), K, tiles)
+
+    return jax.lax.fori_loop(0, len(pairs), fill, _empty(block, points, points))
+
+
+def _slice(side: Any, start: Array, rows: int) -> Any:
+    return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, rows), side)
+
+
+def _count(side: Any) -> int:
+    return jax.tree.leaves(side)[0].shape[0]
+
+
+def _empty(block: Callable, left: Any, right: Any) -> Any:
+    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(block, left, right))
