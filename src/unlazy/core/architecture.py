@@ -9,7 +9,6 @@ import jax
 from unlazy.core.activations import Activation, activation
 from unlazy.core.errors import check_positive_integer
 
-
 SQRT2 = math.sqrt(2.0)
 """σ_w with which ReLU layers keep the size of their inputs."""
 
