@@ -138,8 +138,8 @@ def figure(records: Records) -> "Figure":
     return fig
 
 
-_SCALES = {"part": ["scale"], "parametrisation": ["ntk"], "width": [100]}
-_WIDTHS = {"part": ["width"], "parametrisation": ["ntk", "mean_field"], "scale": [1.0]}
+_SCALES: dict[str, list] = {"part": ["scale"], "parametrisation": ["ntk"], "width": [100]}
+_WIDTHS: dict[str, list] = {"part": ["width"], "parametrisation": ["ntk", "mean_field"], "scale": [1.0]}
 
 experiment = Experiment(
     name="lazy_to_rich",

@@ -40,7 +40,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     features = mlp.sigma_w[-1] ** 2 * H @ H.T / params["width"] + SIGMA_B**2
     return {
         "layers": jnp.stack([relative_change(K, k) for k, K in zip(finite, infinite)]),
-        "ntk": relative_change(sum(infinite), sum(finite)),
+        "ntk": relative_change(sum(infinite, jnp.zeros(())), sum(finite, jnp.zeros(()))),
         "nngp": relative_change(NNGP(mlp).gram(X), features),
     }
 
