@@ -179,7 +179,7 @@ def figure(records: Records) -> "Figure":
         right.set_title(f"learning curves, d = {d}")
         right.set_xticks(n, [str(value) for value in n])
         right.set_xticks([], minor=True)
-        right.legend()
+        right.legend(loc="upper right")
     return fig
 
 
