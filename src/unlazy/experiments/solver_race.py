@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 D, RIDGE, TESTS, PASSES = 10, 0.01, 1000, 200
-METHODS = {
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "direct": ("direct, Cholesky", {}),
     "preconditioned_cg": ("preconditioned CG", {}),
     "nystrom_cg": ("Nyström-CG, 500 centres", {"centres": 500}),

@@ -204,7 +204,8 @@ def fused_available(kernel: Kernel, X: Float[Array, "n d"]) -> bool:
 
 
 def _symmetric_dot(K: Array, V: Array) -> Array:
-    """K @ V a column at a time, reading one triangle of K (BLAS symv): the pass is bound by memory."""
+    """K @ V a column at a time, reading one triangle of K (BLAS symv): the pass is bound by memory. Storing only that
+    triangle would not help: packed (spmv) or in panels a pass costs as much as one over the whole."""
     from scipy.linalg import blas
 
     symv = blas.dsymv if K.dtype == jnp.float64 else blas.ssymv

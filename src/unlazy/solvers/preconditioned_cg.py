@@ -4,6 +4,9 @@ K ≈ F Fᵀ of rank k gives P = F Fᵀ + ρI, whose inverse is (I - F (FᵀF + 
 steps depends on what F leaves out, not on n. Díaz, Epperly, Frangella, Tropp and Webber (2023).
 """
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -52,18 +55,28 @@ def default_rank(n: int) -> int:
 
 def preconditioner(problem: Problem, X, rank: int) -> Operator:  # type: ignore[no-untyped-def]
     """r → (F Fᵀ + ρI)⁻¹ r. The k × k system is factored in float64: its condition is that of K/ρ."""
+    F: Any
     F, _ = randomly_pivoted_cholesky(problem.kernel, X, rank, problem.rng())
     core = _gram64(F)
     ridge = problem.ridge
     core[np.diag_indices_from(core)] += ridge
     factor = cho_factor(core, lower=True, check_finite=False)
 
+    if jax.default_backend() == "cpu":  # NumPy's products of a tall F with a few columns need no compilation
+        F = np.asarray(F)
+
+    def times_F(weights: np.ndarray) -> np.ndarray:
+        return np.asarray(_matmul(F, weights.astype(F.dtype)), np.float64)
+
     def apply(r: np.ndarray) -> np.ndarray:
-        inner = np.asarray(jnp.matmul(jnp.asarray(r.T, F.dtype), F, precision=HIGHEST), np.float64).T
-        weights = cho_solve(factor, inner, check_finite=False)
-        return (r - np.asarray(jnp.matmul(F, jnp.asarray(weights, F.dtype), precision=HIGHEST), np.float64)) / ridge
+        inner = np.asarray(_matmul(r.T.astype(F.dtype), F), np.float64).T
+        return (r - times_F(cho_solve(factor, inner, check_finite=False))) / ridge
 
     return apply
+
+
+def _matmul(A, B):  # type: ignore[no-untyped-def]
+    return A @ B if isinstance(A, np.ndarray) and isinstance(B, np.ndarray) else jnp.matmul(A, B, precision=HIGHEST)
 
 
 def _gram64(F) -> np.ndarray:  # type: ignore[no-untyped-def]
