@@ -169,17 +169,18 @@ def figure(records: Records) -> "Figure":
         left.legend()
         n, risk = _curves(some, "risk")
         _, predicted = _curves(some, "predicted")
-        for k, (name, colour) in enumerate(zip(KERNELS, COLOURS)):
+        for k, colour in enumerate(COLOURS):
             error = 2 * risk[:, :, k].std(1, ddof=1) / np.sqrt(risk.shape[1])
-            right.errorbar(n, risk[:, :, k].mean(1), error, fmt="o", ms=3.5, color=colour, label=name)
+            right.errorbar(n, risk[:, :, k].mean(1), error, fmt="o", ms=3.5, color=colour)
             right.plot(n, predicted[:, 0, k], "-", lw=1.2, color=colour)
-        right.plot([], [], "k-", lw=1.2, label="predicted from the spectrum")
+        right.plot([], [], "ko", ms=3.5, label="measured, ± 2 s.e.")
+        right.plot([], [], "k-", lw=1.2, label="predicted by the spectrum")
         right.axhline(GOAL, color="0.6", lw=0.8, ls=":")
         right.set(xscale="log", yscale="log", xlabel="training points n", ylabel="risk  E(f − f*)²")
         right.set_title(f"learning curves, d = {d}")
         right.set_xticks(n, [str(value) for value in n])
         right.set_xticks([], minor=True)
-        right.legend(loc="upper right")
+        right.legend(loc="lower left")
     return fig
 
 
