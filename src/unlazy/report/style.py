@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette: distinguishable with every common kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C00")
 
-_SETTINGS = {
+_SETTINGS: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
     "figure.dpi": 110,
     "savefig.dpi": 160,
