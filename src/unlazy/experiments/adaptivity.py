@@ -4,21 +4,23 @@ Question: who adapts to low-dimensional support, to the (lack of) smoothness of 
 Prediction [A1], the talk's table: support: kernels yes, networks yes; smoothness: both, though from noisy labels a
 network beats every kernel at a jump (a kernel is a linear method: n^{-1/2}); latent directions f*(x) = g(Ux):
 networks yes, kernels no.
-Protocol: support: the distance to a pole on a k-dimensional curved sphere in R^d (no noise), Laplace kernel, NTK and
-a trained network, k = 1 and 3 in d = 6 and 24: exponents of the risk in n. Smoothness: the step 1{x > 0}, n = 256,
-label noise 0.1 and 0. Latent: He_2/2 + He_4/√48 of u·x, d = 6 and 24, NTK against Algorithm 1: exponents of the risk
-between n = 1,000 and 4,000. Kernels choose bandwidth and ridge, networks their stopping time, on the same fresh
-validation points.
+Protocol: support: 20 kinked waves on a k-dimensional curved sphere in R^d (no noise), Laplace kernel, NTK and a
+trained network (two hidden layers of 64, Adam), k = 1 and 3 in d = 6 and 24: exponents of the risk in n. Smoothness:
+the step 1{x > 0}, n = 256, label noise 0.1 and 0. Latent: He_2/2 + He_4/√48 of u·x, d = 6 and 24, NTK against
+Algorithm 1: exponents of the risk between n = 1,000 and 4,000. Kernels choose bandwidth and ridge, networks their
+stopping time, on the same fresh validation points.
 Verdict: support: the exponent at d = 24 is at least 2/3 of that at d = 6, and that of k = 1 at least 1.3 times that
-of k = 3, for the best kernel and the network. Smoothness: the network's median risk at most 0.8 times the best
-kernel's at noise 0.1. Latent: the exponent at d = 24 is at least 2/3 of that at d = 6 for the network and at most 1/2
-for the kernel.
+of k = 3, for every kernel and the network. Smoothness: the network's median risk at most 0.8 times the best kernel's
+at noise 0.1. Latent: the exponent at d = 24 is at least 2/3 of that at d = 6 for the network and at most 1/2 for the
+kernel.
 """
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from unlazy.core.architecture import MLP
@@ -44,13 +46,28 @@ SCALES = {"gaussian": (0.03, 0.06, 0.12, 0.3), "laplace": (0.1, 0.5, 2.0), "ntk"
 """On the interval: bandwidths, and 1/scale multiplies x before the NTK. Elsewhere: 1 (data have unit size)."""
 
 
+@dataclass(frozen=True)
+class Waves:
+    """Σ_j ±|sin(2 ω_j·s + φ_j)|/√20 over 20 random unit directions of R^{k+1}: kinks, and every direction used."""
+
+    k: int
+
+    def __call__(self, s: Any) -> Any:
+        rng = np.random.default_rng(self.k)
+        omega = rng.standard_normal((20, self.k + 1))
+        omega /= np.linalg.norm(omega, axis=1, keepdims=True)
+        phase, sign = rng.uniform(0, 2 * np.pi, 20), rng.choice([-1.0, 1.0], 20)
+        W, b, a = (jnp.asarray(part, s.dtype) for part in (omega, phase, sign))
+        return jnp.abs(jnp.sin(2 * s @ W.T + b)) @ a / 20**0.5
+
+
 def trial(params: Params, key: Any) -> dict[str, Any]:
     key_task, key_data, key_fit, key_risk = jax.random.split(key, 4)
     kind, d, method = params["kind"], params.get("d", 1), params["method"]
     if kind == "smoothness":
         task: Any = heaviside(noise=params["noise"])
     elif kind == "support":
-        task = manifold(d, params["k"], key=key_task)
+        task = manifold(d, params["k"], Waves(params["k"]), key=key_task)
     else:
         task = quadratic_plus(d, 4, key=key_task)
     sample = fits.draw(task, key_data, params["n"])
@@ -62,8 +79,7 @@ def fit(kind: str, method: str, key: Any, sample: fits.Sample) -> fits.Predictor
     if method == "one_step":
         return fits.algorithm_one(key, sample)
     if method == "network":
-        width, rate = (64, 0.02) if kind == "smoothness" else (256, 0.02)
-        return fits.trained(key, sample, width=width, steps=6000, rate=rate)
+        return fits.trained(key, sample, depth=2, width=64, steps=6000, rate=0.01)
     if kind == "latent":
         return fits.infinite("ntk", sample)
     ridges = tuple(10.0**k for k in range(-8, 2))
@@ -118,7 +134,7 @@ def claims(records: Records) -> list[Claim]:
         ))  # fmt: skip
     step = records.where(kind="smoothness", noise=0.1, n=256)
     if all(len(step.where(method=m)) for m in (*KERNELS, "network")):
-        medians = {m: np.median(step.where(method=m).measure("risk")) for m in KERNELS}
+        medians = {m: float(np.median(step.where(method=m).measure("risk"))) for m in KERNELS}
         best = min(medians, key=lambda m: medians[m])
         values = step.where(method="network").measure("risk")
         middle, low, high = (v / medians[best] for v in fits.median_with_interval(values))
@@ -164,7 +180,7 @@ def figure(records: Records) -> "Figure":
 
 
 _STEP: dict[str, list] = {"kind": ["smoothness"], "method": [*KERNELS, "network"], "noise": [0.0, 0.1], "n": [256]}
-_SUPPORT: dict[str, list] = {"kind": ["support"], "method": ["laplace", "ntk", "network"], "n": [64, 256, 1024]}
+_SUPPORT: dict[str, list] = {"kind": ["support"], "method": ["laplace", "ntk", "network"], "n": [16, 64, 256]}
 _LATENT: dict[str, list] = {"kind": ["latent"], "method": ["ntk", "one_step"], "d": [6, 24], "n": [1000, 2000, 4000]}
 experiment = Experiment(
     name="adaptivity",
@@ -183,7 +199,7 @@ experiment = Experiment(
     figure=figure,
     quick=config(_STEP, {**_SUPPORT, "d": [6, 24], "k": [3]}, {**_SUPPORT, "d": [24], "k": [1]}, _LATENT, seeds=5),
     full=config({**_STEP, "n": [64, 256, 1024]},
-                {**_SUPPORT, "d": [6, 12, 24], "k": [1, 2, 3], "n": [64, 128, 256, 512, 1024, 2048]},
+                {**_SUPPORT, "d": [6, 12, 24], "k": [1, 2, 3], "n": [16, 32, 64, 128, 256]},
                 {**_LATENT, "d": [6, 12, 24], "n": [500, 1000, 2000, 4000, 8000]}, seeds=16),
     vectorised=False,
     caveats="Exponents are read at finite n and differ between targets; only their dependence on d and k is claimed. "

@@ -17,9 +17,10 @@ import jax
 import numpy as np
 
 from unlazy.core.claims import Claim, interval_claim
+from unlazy.core.data import Data
 from unlazy.core.experiment import Experiment, Params, Records, config
 from unlazy.experiments import _opponents as fits
-from unlazy.tasks.index_models import quadratic_plus
+from unlazy.tasks.index_models import quadratic_plus, single_index
 from unlazy.theory.bounds import kernel_staircase
 
 if TYPE_CHECKING:
@@ -53,7 +54,21 @@ def fit(method: str, key: Any, sample: fits.Sample, width: int) -> fits.Predicto
     return rest[method](key, sample, width=width)
 
 
+def authors_cell(params: Params, key: Any) -> dict[str, Any]:
+    """The authors' public script: He_2/√2, unit Gaussian label noise, biases already at the step, rows of rms 1."""
+    key_task, key_data, key_noise, key_fit, key_risk = jax.random.split(key, 5)
+    task = single_index(params["d"], {2: 1.0}, key=key_task)
+    sample = fits.draw(task, key_data, params["n"])
+    noise = jax.random.normal(key_noise, sample.train.y.shape)
+    noisy = sample._replace(train=Data(sample.train.X, sample.train.y + noise, sample.train.weights))
+    predict = fits.algorithm_one(key_fit, noisy, width=params["width"], step=1.0, biased_step=True)
+    mean, error = fits.risk(task, predict, key_risk)
+    return {"risk": mean, "error": error}
+
+
 def trial(params: Params, key: Any) -> dict[str, Any]:
+    if params["method"] == "authors":
+        return authors_cell(params, key)
     key_task, key_data, key_fit, key_risk = jax.random.split(key, 4)
     task = quadratic_plus(params["d"], params["degree"], key=key_task, noise=params["noise"])
     sample = fits.draw(task, key_data, params["n"])
@@ -70,12 +85,19 @@ def claims(records: Records) -> list[Claim]:
             holds = middle <= bound if side == "≤" else middle >= bound
             statement = f"{NAMES[method]}: median risk at d = {d}, n = {n:,}"
             rows.append(interval_claim(statement, "D9", middle, low, high, holds, f"{side} {bound}", "95%, bootstrap"))
+    part = records.where(method="authors")
+    if len(part):
+        middle, low, high = fits.median_with_interval(part.measure("risk"))
+        statement = "The authors' public cell (He_2/√2, d = 100, n = 10,000, width 1,000, unit noise): median risk"
+        inside = 0.05 <= middle <= 0.13
+        rows.append(interval_claim(statement, "D9", middle, low, high, inside, "0.05 to 0.13", "95%, bootstrap"))
     return rows
 
 
 def figure(records: Records) -> "Figure":
     import matplotlib.pyplot as plt
 
+    records = Records(r for r in records if r.params["method"] in NAMES)
     dimensions = [d for d in records.values("d") if len(records.where(d=d).values("n")) > 1]
     fig, axes = plt.subplots(1, len(dimensions), figsize=(1.4 + 3.2 * len(dimensions), 3.4), squeeze=False, sharey=True)
     for axis, d in zip(axes[0], dimensions):
@@ -118,6 +140,7 @@ experiment = Experiment(
     full=config({"d": [10], "method": METHODS, "n": [32, 100, 178, 316, 562, 1000, 1778, 3162, 5623, 10_000]},
                 {"d": [20], "method": METHODS, "n": [400, 1000, 3000]},
                 {"d": [40], "method": ["one_step", "random", "ntk"], "n": [1600, 3000, 6000]},
+                {"d": [100], "method": ["authors"], "n": [10_000], "width": [1000]},
                 seeds=10, degree=4, width=512, noise=0.0),
     vectorised=False,
     demo=True,
