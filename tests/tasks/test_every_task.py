@@ -65,7 +65,7 @@ GAUSSIAN = [
     if name.startswith(("single", "multi", "index", "quadratic", "cubic", "band", "rank", "hermite", "teacher"))
 ]  # fmt: skip
 JUMPS = ("cubic_sign", "band_sign", "patterns", "patterns_unstructured", "patterns_majority")
-both_precisions = pytest.mark.parametrize("dtype", ["float32", "float64"])
+both_precisions = pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 
 
 @functools.cache
