@@ -96,6 +96,7 @@ def claims(records: Records) -> list[Claim]:
 
 def figure(records: Records) -> "Figure":
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullFormatter
 
     records = Records(r for r in records if r.params["method"] in NAMES)
     dimensions = [d for d in records.values("d") if len(records.where(d=d).values("n")) > 1]
@@ -113,11 +114,17 @@ def figure(records: Records) -> "Figure":
         link = [0, 0, 0.5**0.5, 0, 0.5**0.5]
         axis.loglog(n, [max(kernel_staircase(v, d, link), 1e-9) for v in n], "k:", label="kernels as d → ∞")
         for power in (2, 3):
-            axis.axvline(d**power, color="#999999", linewidth=0.8)
-            axis.text(d**power, 1.5, f" d{'²³'[power - 2]}", color="#777777", va="top", clip_on=True)
+            if d**power < 1.2 * max(part.values("n")):
+                axis.axvline(d**power, color="#999999", linewidth=0.8)
+                axis.text(d**power, 1.5, f" d{'²³'[power - 2]}", color="#777777", va="top")
         axis.set(xlabel="training points n", title=f"d = {d}", ylim=(5e-3, 1.7))
+        axis.set_xlim(n[0] / 1.3, n[-1] * 1.3)
+        if n[-1] / n[0] < 20:  # less than two decades have no room for minor labels, but need more than one tick
+            axis.set_xticks(part.values("n"), [f"{v:,}" for v in part.values("n")])
+        axis.xaxis.set_minor_formatter(NullFormatter())
     axes[0][0].set_ylabel("risk E(f - f*)², median and quartiles")
-    axes[0][-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    entries = {label: line for axis in axes[0] for line, label in zip(*axis.get_legend_handles_labels())}
+    axes[0][-1].legend(entries.values(), entries.keys(), loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return fig
 
 

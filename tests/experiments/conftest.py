@@ -1,0 +1,11 @@
+"""Tests that run a sweep belong to the slow suite, but for the quickest; what every experiment must have is fast."""
+
+import pytest
+
+FAST = {"test_every_experiment", "test_random_features", "test_training_dynamics", "test_gp_prior_draws"}
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "tests/experiments/" in item.path.as_posix() and item.path.stem not in FAST:
+            item.add_marker(pytest.mark.slow)
