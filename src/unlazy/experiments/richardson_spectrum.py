@@ -97,7 +97,7 @@ def count_exponents(record: Any) -> tuple[float, float]:
 
 def claims(records: Records) -> list[Claim]:
     rows = []
-    worst, products = 0.0, []
+    worst, products = (0.0 if len(records) else math.nan), []
     for record in records:
         m = record.measures
         error = np.abs(m["fitted"] - filters(m["eigenvalues"]) * m["labels"])
