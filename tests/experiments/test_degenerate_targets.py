@@ -37,9 +37,9 @@ def made_up(good):
                 rise = 0.02 * d if t != "control" else 0.05
                 v = dt.TAIL.get(t, 9.0)
                 share = v / (v + d - 1) + (0 if good else 0.1)
-                total = 1 + 0.1 * rng.standard_normal()
+                share += 0.01 * rng.standard_normal()
                 risk = rise if good else 0.7 - 0.01 * d
-                measures = {"risk": risk, "risk_signs": risk, "inside_signs": share * total, "total_signs": total}
+                measures = {"risk": risk, "risk_signs": risk, "energy_signs": share, "tail": v}
                 rows.append(Record({"target": t, "d": d, "ratio": 16}, s, measures))
     return Records(rows)
 
