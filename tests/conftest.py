@@ -19,3 +19,10 @@ def x64():
     """The test runs in float64."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_compiled_programs():
+    """Compiled programs of a whole suite would fill gigabytes; modules share few of them."""
+    yield
+    jax.clear_caches()
