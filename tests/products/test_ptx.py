@@ -15,10 +15,13 @@ from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
 from unlazy.products.forms import EntryForm, form_of
 from unlazy.products.ptx import Unsupported, pair_program
 
-BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum}
+BINARY = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum,
+    "and": np.logical_and, "or": np.logical_or,
+}  # fmt: skip
 UNARY = {
     "neg": np.negative, "abs": np.abs, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "ex2": np.exp2,
-    "lg2": np.log2, "mov": lambda x: x,
+    "lg2": np.log2, "mov": lambda x: x, "not": np.logical_not,
 }  # fmt: skip
 
 

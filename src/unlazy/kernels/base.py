@@ -16,7 +16,7 @@ class Kernel(eqx.Module):
 
     @abc.abstractmethod
     def gram(
-        self, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = None, accurate: bool = False
+        self, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None = None, accurate: bool = False
     ) -> Float[Array, "n m"]:
         """K(X, Z); K(X, X) when Z is left out, exactly symmetric with an exact diagonal.
 
@@ -78,7 +78,7 @@ class InnerProductKernel(Kernel):
         return False
 
     def gram(
-        self, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = None, accurate: bool = False
+        self, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None = None, accurate: bool = False
     ) -> Float[Array, "n m"]:
         """One matrix product, then `entry`; the diagonal of K(X, X) is `diag`, coincident points are exact."""
         return evaluate.gram(self, X, Z, accurate)
