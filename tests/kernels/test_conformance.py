@@ -72,7 +72,7 @@ def _inputs(dtype):
     return jnp.asarray(X)
 
 
-DOUBLE = ["laplace", "ntk", "ntk_no_bias", "ntk_gelu", "ntk_tanh", "layers", "two_layer"]
+DOUBLE = ["laplace", "ntk", "ntk_no_bias", "ntk_gelu"]
 CASES = [pytest.param(name, "float32", id=f"{name}-32") for name in KERNELS] + [
     pytest.param(name, "float64", id=f"{name}-64", marks=[] if name in DOUBLE else pytest.mark.slow) for name in KERNELS
 ]

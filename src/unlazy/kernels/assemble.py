@@ -3,6 +3,7 @@
 A side is an array of points, or a tree of arrays with one row a point; a block may be a tree of matrices.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,14 +13,22 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 
-def assemble(block: Callable, left: Any, right: Any, on_diagonal: Any, rows: int | None) -> Any:
-    """All entries, whole or in parts; without a right side symmetric, with the diagonal that is given."""
+def assemble(block: Callable, left: Any, right: Any, rows: int | None) -> Any:
+    """All entries, whole or `rows` at a time; without a right side those of the left with itself."""
     if right is not None:
         return block(left, right) if rows is None else by_rows(block, left, right, rows)
-    n = _count(left)
-    K = block(left, left) if rows is None else by_tiles(block, left, min(2 * rows, n))
-    i = jnp.arange(n)
-    K = K if rows is not None else jax.tree.map(_mirrored, K)
+    return block(left, left) if rows is None else by_tiles(block, left, min(2 * rows, _count(left)))
+
+
+@functools.partial(jax.jit, static_argnames=("mirror",), donate_argnums=(0,))
+def finish(K: Any, on_diagonal: Any, mirror: bool) -> Any:
+    """K(X, X) with its diagonal set, and made symmetric to the last bit unless tiles have done that.
+
+    A program of its own: in one with the formula, XLA would evaluate that again for the other triangle, and round
+    differently there.
+    """
+    K = jax.tree.map(_mirrored, K) if mirror else K
+    i = jnp.arange(jax.tree.leaves(K)[0].shape[0])
     return jax.tree.map(lambda k, v: k.at[i, i].set(v), K, on_diagonal)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, UInt
 
 from unlazy.core.memory import memory_budget
-from unlazy.kernels.assemble import assemble
+from unlazy.kernels.assemble import assemble, finish
 from unlazy.theory.angles import SNAP_UNITS, safe_reciprocal, safe_sqrt
 
 CACHED_ROWS = 128
@@ -30,7 +30,8 @@ def gram(formula: Any, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = N
     if Z is not None:
         diagonal(formula, Z)
     rows = _rows_at_once(X, X.shape[0] if Z is None else Z.shape[0], accurate)
-    return _gram(formula, X, Z, on_diagonal, accurate, rows)
+    K = _gram(formula, X, Z, accurate, rows)
+    return K if Z is not None else finish(K, on_diagonal, mirror=rows is None)
 
 
 def by_blocks(kernel: Any, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = None) -> Float[Array, "n m"]:
@@ -40,7 +41,8 @@ def by_blocks(kernel: Any, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None
     if not isinstance(on_diagonal, jax.core.Tracer):
         _refuse_overflow(on_diagonal, X)
     rows = _rows_at_once(X, X.shape[0] if Z is None else Z.shape[0], False)
-    return _by_blocks(kernel, X, Z, on_diagonal, rows)
+    K = _by_blocks(kernel, X, Z, rows)
+    return K if Z is not None else finish(K, on_diagonal, mirror=rows is None)
 
 
 def diagonal(formula: Any, X: Float[Array, "n d"]) -> Any:
@@ -60,16 +62,16 @@ def _diagonal(formula: Any, X: Array) -> Any:
 
 
 @functools.partial(jax.jit, static_argnames=("accurate", "rows"))
-def _gram(formula: Any, X: Array, Z: Array | None, on_diagonal: Any, accurate: bool, rows: int | None) -> Any:
+def _gram(formula: Any, X: Array, Z: Array | None, accurate: bool, rows: int | None) -> Any:
     left, right = _embedded(formula, X, Z)
     block = functools.partial(_block, formula, accurate=accurate)
     sides = (left, row_keys(X)), None if Z is None else (right, row_keys(Z))
-    return assemble(block, *sides, on_diagonal, rows)
+    return assemble(block, *sides, rows)
 
 
 @functools.partial(jax.jit, static_argnames=("rows",))
-def _by_blocks(kernel: Any, X: Array, Z: Array | None, on_diagonal: Array, rows: int | None) -> Array:
-    return assemble(kernel.block, X, Z, on_diagonal, rows)
+def _by_blocks(kernel: Any, X: Array, Z: Array | None, rows: int | None) -> Array:
+    return assemble(kernel.block, X, Z, rows)
 
 
 def _embedded(formula: Any, X: Array, Z: Array | None) -> tuple[Array, Array]:
