@@ -97,7 +97,7 @@ class CombinedGram(Kernel):
     operation: str = eqx.field(static=True)
 
     def gram(
-        self, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = None, accurate: bool = False
+        self, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None = None, accurate: bool = False
     ) -> Float[Array, "n m"]:
         return _OPERATIONS[self.operation](self.first.gram(X, Z, accurate), self.second.gram(X, Z, accurate))
 
@@ -112,7 +112,7 @@ class ScaledGram(Kernel):
     factor: float | Array
 
     def gram(
-        self, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = None, accurate: bool = False
+        self, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None = None, accurate: bool = False
     ) -> Float[Array, "n m"]:
         return self.factor * self.kernel.gram(X, Z, accurate)
 

@@ -24,7 +24,7 @@ class TwoLayer(Kernel):
     head: float | Float[Array, ""] = 1.0
 
     def gram(
-        self, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = None, accurate: bool = False
+        self, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None = None, accurate: bool = False
     ) -> Float[Array, "n m"]:
         """Features are finite sums: `accurate` has nothing to add."""
         return evaluate.by_blocks(self, X, Z)

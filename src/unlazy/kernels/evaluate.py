@@ -23,7 +23,7 @@ TEMPORARIES = 4
 """Gram-sized arrays that one unblocked evaluation may hold besides its outputs, as measured for the NTK."""
 
 
-def gram(formula: Any, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = None, accurate: bool = False) -> Any:
+def gram(formula: Any, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None = None, accurate: bool = False) -> Any:
     """K(X, Z), or K(X, X) with its diagonal set to `diagonal(X)`."""
     X, Z = _checked(X, Z)
     on_diagonal = diagonal(formula, X)
@@ -34,7 +34,7 @@ def gram(formula: Any, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = N
     return K if Z is not None else finish(K, on_diagonal, mirror=rows is None)
 
 
-def by_blocks(kernel: Any, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = None) -> Float[Array, "n m"]:
+def by_blocks(kernel: Any, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None = None) -> Float[Array, "n m"]:
     """K(X, Z) of a kernel that gives `block(rows, columns)` and `diag`, a block of rows at a time."""
     X, Z = _checked(X, Z)
     on_diagonal = kernel.diag(X)

@@ -116,7 +116,7 @@ class _Both(NetworkKernel):
 
 
 def nngp_and_ntk(
-    network: MLP, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = None, accurate: bool = False
+    network: MLP, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None = None, accurate: bool = False
 ) -> tuple[Float[Array, "n m"], Float[Array, "n m"]]:
     """The NNGP's and the NTK's Gram matrices together, for little more than one of them."""
     return evaluate.gram(_Both(network), X, Z, accurate)

@@ -18,7 +18,7 @@ class ProductLaplace(Kernel):
     )
 
     def gram(
-        self, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = None, accurate: bool = False
+        self, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None = None, accurate: bool = False
     ) -> Float[Array, "n m"]:
         """From differences always, so `accurate` changes nothing."""
         return evaluate.by_blocks(self, X, Z)
