@@ -147,7 +147,8 @@ experiment = Experiment(
     protocol="Bounded labels of information exponent 3 and 2 at n = 4 d²; He_3, He_4 and the control He_2/2 + "
     "He_4/√48 at n = 16 d², first step on true and on sign-randomised labels.",
     verdict="Median risk ≥ 0.97 (exponent 3) and ≤ 0.40 (exponent 2) for d ≥ 16; risks of He_3, He_4 rise with d, the "
-    "control's stays ≤ 0.2; share along u with random signs, at the largest d, within 0.05 of v/(v+d-1), v of the sample.",
+    "control's stays ≤ 0.2; share along u with random signs, at the largest d, within 0.05 of v/(v+d-1), v of the "
+    "sample.",
     trial=trial,
     claims=claims,
     figure=figure,
