@@ -10,39 +10,38 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dpstrf
 
 from unlazy.kernels.base import Kernel
-from unlazy.products.pairs import HIGHEST, embedded, entries
+from unlazy.products.pairs import HIGHEST, Matrix, embedded, entries
 
 
 def randomly_pivoted_cholesky(
-    kernel: Kernel, X: Float[Array, "n d"], rank: int, rng: np.random.Generator, block: int | None = None
-) -> tuple[Float[Array, "n k"], Float[np.ndarray, " n"]]:
-    """F with at most `rank` columns, and what is left of the diagonal of K - F Fᵀ."""
+    kernel: Kernel,
+    X: Float[Array, "n d"],
+    rank: int,
+    rng: np.random.Generator,
+    K: Float[np.ndarray, "n n"] | None = None,
+) -> tuple[Float[Matrix, "n k"], Float[np.ndarray, " n"]]:
+    """F with at most `rank` columns, and what is left of the diagonal of K - F Fᵀ; K itself where it is at hand."""
     n = X.shape[0]
     rank = min(rank, n)
-    block = min(rank, block or max(10, rank // 10))
-    points, _ = jax.jit(embedded)(kernel, X, None)
+    block = min(rank, max(10, rank // 20))
+    work = _InMemory(K, rank) if K is not None else _OnDevice(kernel, X, rank, block)
     left = np.maximum(np.asarray(kernel.diag(X), np.float64), 0)
-    start = left.sum()
-    F = jnp.zeros((n, rank), X.dtype)
-    used = 0
-    while used < rank and left.sum() > 1e-6 * start and np.count_nonzero(left) > 0:
+    start, used = left.sum(), 0
+    while used < rank and left.sum() > 1e-6 * start:
         count = min(block, rank - used, int(np.count_nonzero(left)))
         pivots = rng.choice(n, size=count, replace=False, p=left / left.sum())
-        # the count of pivots varies, so it is padded: one compilation for all rounds
-        padded = np.concatenate([pivots, np.full(block - count, pivots[0])])
-        columns, core = _columns(kernel, points, F, jnp.asarray(padded))
-        weights, kept = _orthogonalised(np.asarray(core, np.float64)[:count, :count])
-        step = np.zeros((block, block))
-        step[:count, : len(kept)] = weights
-        F, gone = _append(F, columns, jnp.asarray(step, X.dtype), used)
-        left = np.maximum(left - np.asarray(gone, np.float64), 0)
-        left[pivots[kept]] = 0
-        used += len(kept)
-        if not len(kept):
+        weights, kept = _orthogonalised(np.asarray(work.residual_columns(pivots, used), np.float64))
+        if len(kept):
+            left = np.maximum(left - work.append(weights, used), 0)
+            left[pivots[kept]] = 0
+            used += len(kept)
+        else:
             left[pivots] = 0
-    return F[:, :used], left
+    return work.F[:, :used], left
 
 
 def _orthogonalised(core: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -50,33 +49,63 @@ def _orthogonalised(core: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     core is the residual kernel between the pivots. With core[kept, kept] = L Lᵀ, W = L⁻ᵀ on the kept rows.
     """
-    from scipy.linalg import solve_triangular
-    from scipy.linalg.lapack import dpstrf
-
     scale = float(np.trace(core))
     if scale <= 0:
         return np.zeros((core.shape[0], 0)), np.zeros(0, int)
     factor, order, rank, _ = dpstrf(core, tol=1e-6 * scale, lower=1)
     kept = order[:rank] - 1
-    L = np.tril(factor[:rank, :rank])
     W = np.zeros((core.shape[0], rank))
-    W[kept] = solve_triangular(L, np.eye(rank), lower=True).T
+    W[kept] = solve_triangular(np.tril(factor[:rank, :rank]), np.eye(rank), lower=True).T
     return W, kept
+
+
+class _InMemory:
+    """Columns of a K that is stored, in NumPy: nothing to compile."""
+
+    def __init__(self, K: np.ndarray, rank: int):
+        self.K, self.F = K, np.zeros((K.shape[0], rank), K.dtype)
+
+    def residual_columns(self, pivots: np.ndarray, used: int) -> np.ndarray:
+        """Forms the columns of K - F Fᵀ at the pivots; returns their rows at the pivots."""
+        self.columns = self.K[pivots].T - self.F[:, :used] @ self.F[pivots, :used].T
+        return self.columns[pivots]
+
+    def append(self, W: np.ndarray, used: int) -> np.ndarray:
+        """Writes new columns of F; returns their squares, which leave the diagonal."""
+        new = self.columns @ W.astype(self.F.dtype)
+        self.F[:, used : used + W.shape[1]] = new
+        return np.einsum("ij,ij->i", new, new, dtype=np.float64)
+
+
+class _OnDevice:
+    """Columns computed where the inputs are. The count of pivots is padded: one compilation for all rounds."""
+
+    def __init__(self, kernel: Kernel, X: Array, rank: int, block: int):
+        self.kernel, self.block = kernel, block
+        self.points, _ = jax.jit(embedded)(kernel, X, None)
+        self.F = jnp.zeros((X.shape[0], rank), X.dtype)
+
+    def residual_columns(self, pivots: np.ndarray, used: int) -> np.ndarray:
+        padded = np.concatenate([pivots, np.full(self.block - pivots.size, pivots[0])])
+        self.columns, core = _columns(self.kernel, self.points, self.F, jnp.asarray(padded))
+        return np.asarray(core)[: pivots.size, : pivots.size]
+
+    def append(self, W: np.ndarray, used: int) -> np.ndarray:
+        padded = np.zeros((self.block, self.block))
+        padded[: W.shape[0], : W.shape[1]] = W
+        self.F, gone = _append(self.F, self.columns, jnp.asarray(padded, self.F.dtype), used)
+        return np.asarray(gone, np.float64)
 
 
 @jax.jit
 def _columns(kernel: Kernel, points: Array, F: Array, pivots: Array) -> tuple[Array, Array]:
-    """Columns of K - F Fᵀ at the pivots, and their rows at the pivots."""
     columns = entries(kernel, points, points[pivots]) - jnp.matmul(F, F[pivots].T, precision=HIGHEST)
     return columns, columns[pivots]
 
 
 @functools.partial(jax.jit, donate_argnums=0)
 def _append(F: Array, columns: Array, W: Array, used: int | Array) -> tuple[Array, Array]:
-    """Write the new columns behind the `used` ones; also their squares, which leave the diagonal.
-
-    A block that would stick out at the end is shifted back by dynamic_update_slice, so it is rolled first.
-    """
+    """A block that would stick out at the end is shifted back by dynamic_update_slice, so it is rolled first."""
     new = jnp.matmul(columns, W, precision=HIGHEST)
     block, rank = new.shape[1], F.shape[1]
     begin = jnp.minimum(used, rank - block)

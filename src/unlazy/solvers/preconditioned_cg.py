@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
+from unlazy.products import Product
 from unlazy.products.pairs import HIGHEST
+from unlazy.products.product import Stored
 from unlazy.solvers.conjugate_gradients import Operator, conjugate_gradients
 from unlazy.solvers.pivoted_cholesky import randomly_pivoted_cholesky
 from unlazy.solvers.problem import Fit, Problem, times
@@ -25,7 +27,7 @@ def solve(problem: Problem, watch: Watch, rank: int | None = None) -> Fit:
     rank = default_rank(problem.n) if rank is None else min(rank, problem.n)
     factor_bytes = problem.n * rank * problem.dtype.itemsize
     K = problem.product(X, problem.memory - 3 * factor_bytes)
-    precondition = preconditioner(problem, X, rank)
+    precondition, rank = preconditioner(problem, X, rank, K)
 
     def apply(P: np.ndarray) -> np.ndarray:
         return times(K, P) + problem.ridge * P
@@ -53,16 +55,18 @@ def default_rank(n: int) -> int:
     return int(min(n, 5 * np.sqrt(n), 1000))
 
 
-def preconditioner(problem: Problem, X, rank: int) -> Operator:  # type: ignore[no-untyped-def]
-    """r → (F Fᵀ + ρI)⁻¹ r. The k × k system is factored in float64: its condition is that of K/ρ."""
+def preconditioner(problem: Problem, X: jax.Array, rank: int, K: Product) -> tuple[Operator, int]:
+    """r → (F Fᵀ + ρI)⁻¹ r, and the rank of F. The k × k system is factored in float64: its condition is that of K/ρ."""
     F: Any
-    F, _ = randomly_pivoted_cholesky(problem.kernel, X, rank, problem.rng())
+    on_cpu = jax.default_backend() == "cpu"
+    at_hand = np.asarray(K.K) if isinstance(K, Stored) and on_cpu else None
+    F, _ = randomly_pivoted_cholesky(problem.kernel, X, rank, problem.rng(), at_hand)
     core = _gram64(F)
     ridge = problem.ridge
     core[np.diag_indices_from(core)] += ridge
     factor = cho_factor(core, lower=True, check_finite=False)
 
-    if jax.default_backend() == "cpu":  # NumPy's products of a tall F with a few columns need no compilation
+    if on_cpu:  # NumPy's products of a tall F with a few columns need no compilation
         F = np.asarray(F)
 
     def times_F(weights: np.ndarray) -> np.ndarray:
@@ -72,7 +76,7 @@ def preconditioner(problem: Problem, X, rank: int) -> Operator:  # type: ignore[
         inner = np.asarray(_matmul(r.T.astype(F.dtype), F), np.float64).T
         return (r - times_F(cho_solve(factor, inner, check_finite=False))) / ridge
 
-    return apply
+    return apply, F.shape[1]
 
 
 def _matmul(A, B):  # type: ignore[no-untyped-def]

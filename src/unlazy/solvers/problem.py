@@ -94,7 +94,12 @@ class Problem:
         Under it the smallest directions of (K + ridge·I) are noise: no iteration in this precision can fit them. The
         floor is 4 roundings of λ_max, or `least` of it where the method needs more.
         """
-        floor = max(4 * rounding(self.dtype), least) * self.largest_eigenvalue()
+        share = max(4 * rounding(self.dtype), least)
+        if self.source.whole is not None:
+            trace = float(np.sum(np.asarray(self.kernel.diag(self.X()), np.float64)))
+            if self.ridge >= share * trace:  # λ_max is at most the trace: no need to look closer
+                return self
+        floor = share * self.largest_eigenvalue()
         if self.ridge >= floor:
             return self
         note = (
