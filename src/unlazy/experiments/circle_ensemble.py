@@ -146,7 +146,7 @@ experiment = Experiment(
     claims=claims,
     figure=figure,
     quick=config({"width": [64], "networks": [60]}, {"width": [1024], "networks": [30]}, seeds=8, steps=400),
-    full=config({"width": [64, 256, 1024, 4096]}, seeds=16, networks=100, steps=400),
+    full=config({"width": [64, 256, 1024, 4096]}, seeds=16, networks=50, steps=400),
     lanes=1,
     caveats="A theorem on infinite width. At 1,024 most of the mean's distance is bias, which falls slowly.",
     demo=True,
