@@ -20,16 +20,24 @@ def assemble(block: Callable, left: Any, right: Any, rows: int | None) -> Any:
     return block(left, left) if rows is None else by_tiles(block, left, min(2 * rows, _count(left)))
 
 
-@functools.partial(jax.jit, static_argnames=("mirror",), donate_argnums=(0,))
 def finish(K: Any, on_diagonal: Any, mirror: bool) -> Any:
     """K(X, X) with its diagonal set, and made symmetric to the last bit unless tiles have done that.
 
     A program of its own: in one with the formula, XLA would evaluate that again for the other triangle, and round
-    differently there.
+    differently there. In place, unless K is being differentiated: its derivative may still need it.
     """
+    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((K, on_diagonal)))
+    return (_finish if traced else _finish_in_place)(K, on_diagonal, mirror)
+
+
+def _finished(K: Any, on_diagonal: Any, mirror: bool) -> Any:
     K = jax.tree.map(_mirrored, K) if mirror else K
     i = jnp.arange(jax.tree.leaves(K)[0].shape[0])
     return jax.tree.map(lambda k, v: k.at[i, i].set(v), K, on_diagonal)
+
+
+_finish = jax.jit(_finished, static_argnums=2)
+_finish_in_place = jax.jit(_finished, static_argnums=2, donate_argnums=0)
 
 
 def _mirrored(K: Array) -> Array:
