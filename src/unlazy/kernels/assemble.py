@@ -3,7 +3,6 @@
 A side is an array of points, or a tree of arrays with one row a point; a block may be a tree of matrices.
 """
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
