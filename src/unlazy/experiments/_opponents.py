@@ -14,7 +14,7 @@ import numpy as np
 
 from unlazy.core.architecture import MLP
 from unlazy.core.data import Data
-from unlazy.core.experiment import padded_size
+from unlazy.core.experiment import Records, padded_size
 from unlazy.core.precision import precision
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.infinite_width import NNGP, NTK
@@ -81,6 +81,14 @@ def _points(task: Any, key: Any) -> Any:
 def _score(task: Any, key: Any, predicted: Any) -> tuple[Any, Any]:
     found = task.population_risk(lambda X: predicted, key)
     return found.mean, found.error
+
+
+def by_seed(records: Records, param: str, measure: str) -> tuple[list, np.ndarray]:
+    """The parameter's values and a table (values × seeds) of the seeds they all have: a sweep may be unfinished."""
+    values = records.values(param)
+    found = [{r.seed: float(r.measures[measure]) for r in records.where(**{param: v})} for v in values]
+    seeds = sorted(set.intersection(*map(set, found))) if found else []
+    return values, np.array([[row[s] for s in seeds] for row in found])
 
 
 def median_with_interval(values: np.ndarray) -> tuple[float, float, float]:

@@ -100,8 +100,10 @@ def kernel(name: str, scale: float) -> Kernel:
 
 def exponent(part: Records) -> np.ndarray:
     """-slope of log median risk in log n: from all seeds, then from 1,000 bootstrap draws of seeds."""
-    n = part.values("n")
-    table = np.log(np.array([part.where(n=v).measure("risk") for v in n]))
+    n, risks = fits.by_seed(part, "n", "risk")
+    table = np.log(risks)
+    if len(n) < 2 or not table.size:
+        return np.full(2, np.nan)
     rng = np.random.default_rng(0)
     picks = [np.arange(table.shape[1]), *rng.integers(0, table.shape[1], (1000, table.shape[1]))]
     return np.array([-np.polyfit(np.log(n), np.median(table[:, p], axis=1), 1)[0] for p in picks])
@@ -153,8 +155,9 @@ def claims(records: Records) -> list[Claim]:
 
 def figure(records: Records) -> "Figure":
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullFormatter
 
-    fig, axes = plt.subplots(1, 3, figsize=(10.2, 3.6))
+    fig, axes = plt.subplots(1, 3, figsize=(10.2, 4.4))
     for axis, kind, fixed in ((axes[0], "support", {"k": 3}), (axes[2], "latent", {})):
         part = records.where(kind=kind, **fixed)
         for i, method in enumerate(NAMES):
@@ -164,15 +167,19 @@ def figure(records: Records) -> "Figure":
                     n, risk = curve.over("n", "risk")
                     label = f"{NAMES[method]}, d = {d}: {-exponent(curve)[0]:.2f}"
                     axis.loglog(n, risk, style, color=f"C{i}", label=label)
+        if len(part):
+            axis.set_xticks(part.values("n"), [f"{v:,}" for v in part.values("n")])
+            axis.xaxis.set_minor_formatter(NullFormatter())
+            axis.yaxis.set_minor_formatter(NullFormatter())
         axis.set(xlabel="training points n")
-        axis.legend(fontsize=7)
+        axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18))
     step = records.where(kind="smoothness", n=256)
     methods = [m for m in NAMES if len(step.where(method=m))]
     for j, noise in enumerate(step.values("noise")):
         heights = [np.median(step.where(method=m, noise=noise).measure("risk")) for m in methods]
         axes[1].bar(np.arange(len(methods)) + 0.4 * j - 0.2, heights, 0.38, label=f"label noise {noise}")
     axes[1].set_xticks(range(len(methods)), [NAMES[m].replace(" kernel", "").split(",")[0] for m in methods])
-    axes[1].legend()
+    axes[1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.18))
     axes[0].set(title="Support: k = 3 in R⁶ and R²⁴\nkernels yes, networks yes", ylabel="median risk")
     axes[1].set(title="Smoothness: the step, n = 256\nboth; networks more so under noise")
     axes[2].set(title="Latent direction in R⁶ and R²⁴\nkernels no, networks yes")

@@ -20,7 +20,7 @@ import numpy as np
 from unlazy.core.architecture import MLP
 from unlazy.core.claims import Claim, interval_claim, within
 from unlazy.core.experiment import Experiment, Params, Records, config
-from unlazy.experiments._opponents import median_with_interval
+from unlazy.experiments._opponents import by_seed, median_with_interval
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace
@@ -74,9 +74,8 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 def slope(records: Records) -> tuple[float, float]:
     """Slope of log median risk against log n, and its standard error by resampling seeds (whole curves)."""
-    n = records.values("n")
-    table = np.array([records.where(n=v).measure("risk") for v in n])
-    if len(n) < 2:
+    n, table = by_seed(records, "n", "risk")
+    if len(n) < 2 or not table.size:
         return float("nan"), float("nan")
     rng = np.random.default_rng(0)
 
@@ -112,12 +111,15 @@ def figure(records: Records) -> "Figure":
 
     fig, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.0))
     x = np.asarray(heaviside().grid(POINTS))[::4, 0]
+    rings = records.where(kernel="gaussian", noise=0.0)
+    n_exact = rings.values("n")[0] if len(rings) else 0
+    overshoot = rings.where(n=n_exact).measure("overshoot")
+    typical = int(np.argsort(overshoot)[len(overshoot) // 2]) if len(rings) else 0
     for name in KERNELS:
         exact = records.where(kernel=name, noise=0.0)
         if len(exact):
-            smallest = exact.where(n=exact.values("n")[0])
-            left.plot(x, smallest[0].measures["curve"], label=NAMES[name])
-            left.set_title(f"No noise, n = {smallest.values('n')[0]}, one seed")
+            left.plot(x, exact.where(n=n_exact)[typical].measures["curve"], label=NAMES[name])
+            left.set_title(f"No noise, n = {n_exact}, the seed of median ringing")
         noisy = records.where(kernel=name, noise=0.3)
         if len(noisy):
             n, risk = noisy.over("n", "risk")
@@ -126,6 +128,7 @@ def figure(records: Records) -> "Figure":
         n = np.array(records.where(noise=0.3).values("n"), float)
         right.loglog(n, 0.17 * n**-0.5, "k:", label="n^(-1/2)")
         right.set_xticks(n, [f"{v:.0f}" for v in n])
+        right.set_yticks([0.005, 0.01, 0.02, 0.04], ["0.005", "0.01", "0.02", "0.04"])
         right.minorticks_off()
     left.set(xlim=(-0.3, 0.3), xlabel="x", ylabel="fit")
     right.set(xlabel="training points n", ylabel="risk E(f - f*)²", title="Label noise 0.3, median over seeds")

@@ -117,7 +117,7 @@ def _trend(part: Records, name: str) -> Claim:
 def figure(records: Records) -> "Figure":
     import matplotlib.pyplot as plt
 
-    fig, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.4), sharey=True)
+    fig, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.9), sharey=True)
     for i, name in enumerate(("cubic_sign", "band_sign")):
         part = records.where(target=name, ratio=4)
         if len(part):
@@ -131,8 +131,8 @@ def figure(records: Records) -> "Figure":
             right.plot(d, part.over("d", "risk_signs")[1], "x:", color=f"C{i + 2}")
     for axis, title in ((left, "Bounded labels, n = 4 d²"), (right, "n = 16 d²; ×: first step on random signs")):
         axis.set(xlabel="input dimension d", title=title, ylim=(0, 1.15))
-        axis.set_xticks(records.values("d"))
-        axis.legend(loc="center right")
+        axis.set_xticks(sorted({round(v) for line in axis.lines for v in line.get_xdata()}))
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17))
     left.set_ylabel("median risk (predicting zero: 1)")
     return fig
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from unlazy.core.claims import Claim, within
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.experiments._opponents import by_seed
 from unlazy.tasks.index_models import quadratic_plus
 from unlazy.theory import gradients
 from unlazy.training.one_step import learn_features
@@ -64,7 +65,10 @@ def claims(records: Records) -> list[Claim]:
     exact = records.where(part="population")
     for r in exact.values("r"):
         part = exact.where(r=r)
-        d, table = np.array(part.values("d")), np.array([part.where(d=v).measure("residual") for v in part.values("d")])
+        values, table = by_seed(part, "d", "residual")
+        d = np.array(values)
+        if len(d) < 2 or not table.size:
+            continue
         slopes = np.polyfit(np.log(d), np.log(table), 1)[0]  # one of every seed
         rows.append(within(
             f"Remainder of the first step, r = {r}: slope in d", "D5", slopes.mean(), -1.03, -0.97,

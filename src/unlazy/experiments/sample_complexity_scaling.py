@@ -18,6 +18,7 @@ import numpy as np
 from unlazy.core.claims import Claim, interval_claim
 from unlazy.core.experiment import Experiment, Params, Records, config
 from unlazy.experiments import sample_complexity
+from unlazy.experiments._opponents import by_seed
 from unlazy.experiments.sample_complexity import NAMES
 
 if TYPE_CHECKING:
@@ -50,13 +51,12 @@ def crossing(n: np.ndarray, risk: np.ndarray) -> float:
 def thresholds(records: Records, method: str, degree: int, draws: int = 1000) -> tuple[np.ndarray, np.ndarray]:
     """d, and n*(d): row 0 from all seeds, then one row for each bootstrap draw of seeds."""
     part = records.where(method=method, degree=degree)
-    d = [v for v in part.values("d") if len(part.where(d=v).values("n")) > 1]
-    rng = np.random.default_rng(0)
-    columns = []
-    for v in d:
-        here = part.where(d=v)
-        n = here.values("n")
-        table = np.array([here.where(n=m).measure("risk") for m in n])
+    rng, d, columns = np.random.default_rng(0), [], []
+    for v in part.values("d"):
+        n, table = by_seed(part.where(d=v), "n", "risk")
+        if len(n) < 2 or not table.size:
+            continue
+        d.append(v)
         picks = [np.arange(table.shape[1]), *rng.integers(0, table.shape[1], (draws, table.shape[1]))]
         columns.append([crossing(np.array(n), np.median(table[:, pick], axis=1)) for pick in picks])
     return np.array(d), np.array(columns).T
@@ -114,7 +114,7 @@ def ratio(first: tuple, second: tuple) -> tuple[np.ndarray, np.ndarray]:
 def figure(records: Records) -> "Figure":
     import matplotlib.pyplot as plt
 
-    fig, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.4))
+    fig, (left, right) = plt.subplots(1, 2, figsize=(7.6, 4.1))
     kept = {}
     for i, (method, degree) in enumerate(EXPECTED):
         d, table = thresholds(records, method, degree)
@@ -132,13 +132,14 @@ def figure(records: Records) -> "Figure":
         left.set_xticks(d, [f"{v:.0f}" for v in d])
         left.minorticks_off()
     left.set(xlabel="input dimension d", ylabel="n* for risk 1/4")
-    left.legend(fontsize=7)
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17))
     if ("ntk", 3) in kept and ("one_step", 3) in kept:
         common, ratios = ratio(kept["ntk", 3], kept["one_step", 3])
         bars = np.abs(np.nanquantile(ratios[1:], [0.025, 0.975], axis=0) - ratios[0])
         right.errorbar(common, ratios[0], bars, fmt="o-", capsize=3, label="p = 3")
         right.set(ylim=(0, None))
-        right.legend()
+        right.set_xticks(common, [str(v) for v in common])
+        right.legend(loc="lower right")
     right.set(xlabel="input dimension d", ylabel="n*(NTK) / n*(Algorithm 1)")
     return fig
 
