@@ -64,7 +64,10 @@ def thresholds(records: Records, method: str, degree: int, draws: int = 1000) ->
 
 def exponent(d: np.ndarray, found: np.ndarray) -> tuple[float, float, float]:
     """Slope of log n* in log d with its 95% bootstrap interval."""
-    slopes = np.array([np.polyfit(np.log(d), np.log(row), 1)[0] for row in found if np.all(np.isfinite(row))])
+    good = np.all(np.isfinite(found), axis=1)
+    if not good[0] or good.sum() < 20:  # some median risk did not fall with n: no threshold to speak of
+        return float("nan"), float("nan"), float("nan")
+    slopes = np.array([np.polyfit(np.log(d), np.log(row), 1)[0] for row in found[good]])
     low, high = np.quantile(slopes[1:], [0.025, 0.975])
     return float(slopes[0]), float(low), float(high)
 
