@@ -157,6 +157,7 @@ experiment = Experiment(
     full=config({"target": ["cubic_sign", "band_sign"], "d": [16, 24, 32, 48, 64], "ratio": [4, 16]},
                 {"target": ["he3", "he4", "control"], "d": [10, 16, 24, 32, 48], "ratio": [16]}, seeds=16, width=512),
     vectorised=False,
+    version=2,
     caveats="Theorem 2 is about queries with adversarial errors; n ≳ d^{p/2} is its heuristic reading for samples. "
     "What is shown here is that Algorithm 1 fails at n of order d², not that nothing could succeed. For He_4 a part "
     "of the leak is signal after all, from the next terms of the gradient: random signs cost it some of its risk.",
