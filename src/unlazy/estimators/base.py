@@ -1,0 +1,146 @@
+"""What all estimators share: checked inputs, precision, random keys, weights, progress, and `save`.
+
+A subclass lists its parameters in `__init__` and only stores them (scikit-learn's rule); `precision`, `random_state`
+and `progress` are read here where it has them. Fitted attributes end in an underscore and hold NumPy arrays, numbers,
+text, kernels, architectures, estimators, or lists, tuples and dicts of those: `persistence` can then save them.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from unlazy.core.precision import precision as in_precision
+from unlazy.estimators.checks import dense_floats
+
+
+class Training(NamedTuple):
+    """Checked training data, all of the estimator's float type; weights None where all are equal to one."""
+
+    X: np.ndarray
+    Y: np.ndarray
+    """(n, c), also for one output."""
+    weights: np.ndarray | None
+
+    def merged(self) -> "Training":
+        """Equal rows as one row of their total weight and mean label.
+
+        The weighted least-squares problem is the same up to a constant; K loses exact duplicates, and leave-one-out
+        cannot see a left-out point through its copy. Rows come back sorted where something was merged.
+        """
+        unique, index = np.unique(self.X, axis=0, return_inverse=True)
+        if len(unique) == len(self.X):
+            return self
+        w = np.ones(len(self.X), self.X.dtype) if self.weights is None else self.weights
+        total = np.bincount(index.ravel(), w)
+        means = np.stack([np.bincount(index.ravel(), w * column) / total for column in self.Y.T], 1)
+        return Training(unique, means.astype(self.Y.dtype), total.astype(self.X.dtype))
+
+
+class Estimator(BaseEstimator):
+    """Mixin under every estimator: `class KernelRegressor(RegressorMixin, Estimator)`."""
+
+    @property
+    def _dtype(self) -> np.dtype:
+        """float64 on the CPU and float32 on other devices, unless `precision` says otherwise."""
+        asked = getattr(self, "precision", None)
+        if asked not in (None, "float32", "float64"):
+            raise ValueError(f"precision must be 'float32', 'float64' or None, got {asked!r}")
+        return np.dtype(asked or ("float64" if jax.default_backend() == "cpu" else "float32"))
+
+    @contextmanager
+    def _scope(self) -> Iterator[None]:
+        """JAX computes in this estimator's precision inside; the caller's setting is back afterwards."""
+        with in_precision(self._dtype.name):
+            yield
+
+    def _key(self) -> PRNGKeyArray:
+        """A JAX key from `random_state` (None, a number or a NumPy RandomState), as scikit-learn reads it."""
+        seed = check_random_state(getattr(self, "random_state", None)).randint(np.iinfo(np.int32).max)
+        return jax.random.key(int(seed))
+
+    def _training(self, X: Any, y: Any, sample_weight: Any = None) -> Training:
+        """Checked X and real-valued y; remembers columns' names and whether y had one axis (`_y_axes_`)."""
+        X, y = self._pair(X, y, y_numeric=True, multi_output=True)
+        self._y_axes_ = int(y.ndim)
+        Y = np.asarray(y, dtype=self._dtype).reshape(len(y), -1)
+        return self._weighted(X, Y, sample_weight)
+
+    def _labelled(self, X: Any, y: Any, sample_weight: Any = None) -> Training:
+        """The same for classes: sets `classes_`, Y is one-hot."""
+        X, y = self._pair(X, y)
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        Y = np.eye(len(self.classes_), dtype=self._dtype)[codes]
+        return self._weighted(X, Y, sample_weight)
+
+    def _inputs(self, X: Any) -> np.ndarray:
+        """Checked rows to predict at: fitted, same columns as in training."""
+        check_is_fitted(self)
+        return self._columns(X, reset=False)
+
+    def _columns(self, X: Any, reset: bool) -> np.ndarray:
+        """Checked X alone."""
+        keep = {"ensure_all_finite": False, "dtype": np.float64}
+        return dense_floats(X, lambda X: validate_data(self, X, reset=reset, **keep), self._dtype)
+
+    def _pair(self, X: Any, y: Any, **check_y: Any) -> tuple[np.ndarray, np.ndarray]:
+        found = {}
+
+        def validate(X: Any) -> np.ndarray:
+            try:
+                X, found["y"] = validate_data(self, X, y, ensure_all_finite=False, dtype=np.float64, **check_y)
+            except ValueError as error:
+                if "Input y contains" in str(error):
+                    raise ValueError(f"{error} Drop the rows whose target is unknown or infinite.") from error
+                raise
+            return X
+
+        y = np.asarray(y) if isinstance(y, jax.Array) else y
+        return dense_floats(X, validate, self._dtype), found["y"]
+
+    def _weighted(self, X: np.ndarray, Y: np.ndarray, sample_weight: Any) -> Training:
+        """Rows of weight zero are left out; equal weights of one are no weights."""
+        if sample_weight is None:
+            return Training(X, Y, None)
+        weights = _check_sample_weight(sample_weight, X, dtype=self._dtype, ensure_non_negative=True)
+        keep = weights > 0
+        if not keep.any():
+            raise ValueError("all sample weights are zero: give at least one row a positive weight")
+        X, Y, weights = X[keep], Y[keep], weights[keep]
+        return Training(X, Y, None if np.all(weights == 1) else weights)
+
+    def _shaped(self, Y: Any) -> np.ndarray:
+        """Predictions (m, c) as NumPy, with as many axes as the y of `fit`."""
+        Y = np.asarray(Y)
+        return Y[:, 0] if self._y_axes_ == 1 else Y
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted estimator to a file that `unlazy.load` reads: safetensors with JSON, never pickle."""
+        from unlazy.estimators.persistence import save
+
+        save(self, path)
+
+
+@contextmanager
+def progress_bar(show: bool, what: str, total: int) -> Iterator[Callable[[str], None]]:
+    """A bar on stderr where `show`; the body calls `advance(note)` once a step."""
+    if not show:
+        yield lambda note="": None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    note = TextColumn("{task.fields[note]}")
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), note)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total, note="")
+        yield lambda note="": bar.update(task, advance=1, note=note)
