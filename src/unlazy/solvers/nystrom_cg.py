@@ -20,6 +20,7 @@ from unlazy.products.dense import fill
 from unlazy.products.pairs import HIGHEST
 from unlazy.solvers.conjugate_gradients import conjugate_gradients
 from unlazy.solvers.problem import Fit, Problem
+from unlazy.solvers.triangles import UpperFactor, lower_of_outer, upper_factor
 from unlazy.solvers.watch import Watch
 
 MATRICES = 4
@@ -47,7 +48,7 @@ def solve(problem: Problem, watch: Watch, centres: int | np.ndarray | None = Non
     M, watch.centres = Z.shape[0], Z
     square = MATRICES * M * M * 8
     passes = Passes(problem, Z, problem.memory - square)
-    change = Change(problem, Z)
+    change = (ChangeOnCPU if jax.default_backend() == "cpu" else ChangeOnGPU)(problem, Z)
 
     def apply(beta: np.ndarray) -> np.ndarray:
         v = change.forward(beta)
@@ -124,64 +125,84 @@ class Passes:
 
 
 class Change:
-    """α = B β with B = T⁻¹A⁻¹. On the CPU by triangular solves of BLAS (in JAX they are 30 times slower for one
-    column), in float64: with float32 factors the residual stops falling at 1e-3 instead of 1e-4. On a GPU by inverses,
-    formed once, in the kernel's precision."""
+    """α = B β with B = T⁻¹A⁻¹, where TᵀT = K_MM + jitter·I and AᵀA = (n/M) TTᵀ + ρI."""
 
-    def __init__(self, problem: Problem, Z: jax.Array):
-        self.on_cpu = jax.default_backend() == "cpu"
-        self.dtype = np.dtype("float64") if self.on_cpu else problem.dtype
-        M = Z.shape[0]
-        self.K: Any = fill(problem.kernel, Z) if self.on_cpu else problem.kernel.gram(Z)
-        sums = (np if self.on_cpu else jnp).abs(self.K).sum(0)
-        unit = max(4 * rounding(problem.dtype), 0.1 * LEAST_RIDGE) * float(sums.max())
-        for _ in range(8):
-            try:
-                T = self._factor(self.K, unit)
-                break
-            except LinAlgError:
-                unit *= 10
-        else:
-            raise ValueError("the kernel between the centres is not positive: is it a kernel, are its entries finite?")
-        self.jitter = unit
-        self.T, self.A = T, self._factor(self._outer(T) * (problem.n / M), problem.ridge)
-        if not self.on_cpu:
-            eye = jnp.eye(M, dtype=self.dtype)
-            self.T, self.A = (jax.scipy.linalg.solve_triangular(F, eye, lower=False) for F in (self.T, self.A))
-
-    def _factor(self, K, diagonal: float):  # type: ignore[no-untyped-def]
-        """Upper U with UᵀU = K + diagonal·I."""
-        if self.on_cpu:
-            K = np.array(K, self.dtype, order="F")
-            K[np.diag_indices_from(K)] += diagonal
-            return cholesky(K, lower=False, overwrite_a=True, check_finite=False)
-        U = jnp.linalg.cholesky(K + diagonal * jnp.eye(K.shape[0], dtype=K.dtype)).T
-        if not bool(jnp.isfinite(U[-1, -1])):
-            raise LinAlgError
-        return U
-
-    def _outer(self, T):  # type: ignore[no-untyped-def]
-        return T @ T.T if self.on_cpu else jnp.matmul(T, T.T, precision=HIGHEST)
+    jitter: float
 
     def forward(self, beta: np.ndarray) -> np.ndarray:
         """B β."""
-        return self._solve(self.T, self._solve(self.A, beta))
+        raise NotImplementedError
 
     def backward(self, v: np.ndarray) -> np.ndarray:
         """Bᵀ v."""
-        return self._solve(self.A, self._solve(self.T, v, True), True)
+        raise NotImplementedError
 
     def K_times(self, v: np.ndarray) -> np.ndarray:
         """TᵀT v = (K_MM + jitter·I) v: the jitter is rounding to K, and without it centres that coincide make H
         singular."""
-        if self.on_cpu:
-            return (self.K @ v.astype(self.K.dtype)).astype(np.float64) + self.jitter * v
-        Kv = jnp.matmul(self.K, jnp.asarray(v, self.dtype), precision=HIGHEST)
-        return np.asarray(Kv, np.float64) + self.jitter * v
+        raise NotImplementedError
 
-    def _solve(self, F, v: np.ndarray, transposed: bool = False) -> np.ndarray:  # type: ignore[no-untyped-def]
-        if self.on_cpu:
-            return dtrsm(1.0, F, np.asfortranarray(v), trans_a=int(transposed))
-        return np.asarray(
-            jnp.matmul(F.T if transposed else F, jnp.asarray(v, self.dtype), precision=HIGHEST), np.float64
-        )
+
+class ChangeOnCPU(Change):
+    """By BLAS (triangular solves of one column are 30 times slower in JAX), in float64: with float32 factors the
+    residual stops falling at 1e-3 instead of 1e-4."""
+
+    def __init__(self, problem: Problem, Z: jax.Array):
+        self.K = fill(problem.kernel, Z)
+        T, self.jitter = _jittered(_upper, self.K, problem, float(np.abs(self.K).sum(0).max()))
+        self.T, self.A = T, _upper(T @ T.T * (problem.n / Z.shape[0]), problem.ridge)
+
+    def forward(self, beta: np.ndarray) -> np.ndarray:
+        return dtrsm(1.0, self.T, dtrsm(1.0, self.A, np.asfortranarray(beta)))
+
+    def backward(self, v: np.ndarray) -> np.ndarray:
+        return dtrsm(1.0, self.A, dtrsm(1.0, self.T, np.asfortranarray(v), trans_a=1), trans_a=1)
+
+    def K_times(self, v: np.ndarray) -> np.ndarray:
+        return (self.K @ v.astype(self.K.dtype)).astype(np.float64) + self.jitter * v
+
+
+class ChangeOnGPU(Change):
+    """By blocks of products (solvers.triangles), in the kernel's precision."""
+
+    def __init__(self, problem: Problem, Z: jax.Array):
+        self.K = problem.kernel.gram(Z)
+        self.T, self.jitter = _jittered(_upper_factor, self.K, problem, float(jnp.abs(self.K).sum(0).max()))
+        self.A = _upper_factor(lower_of_outer(self.T.U) * (problem.n / Z.shape[0]), problem.ridge)
+
+    def forward(self, beta: np.ndarray) -> np.ndarray:
+        return np.asarray(self.T.solve(self.A.solve(self._in(beta))), np.float64)
+
+    def backward(self, v: np.ndarray) -> np.ndarray:
+        return np.asarray(self.A.solve_transposed(self.T.solve_transposed(self._in(v))), np.float64)
+
+    def K_times(self, v: np.ndarray) -> np.ndarray:
+        return np.asarray(jnp.matmul(self.K, self._in(v), precision=HIGHEST), np.float64) + self.jitter * v
+
+    def _in(self, v: np.ndarray) -> jax.Array:
+        return jnp.asarray(v, self.K.dtype)
+
+
+def _upper(K: np.ndarray, diagonal: float) -> np.ndarray:
+    """U with UᵀU = K + diagonal·I, in float64."""
+    K = np.array(K, np.float64, order="F")
+    K[np.diag_indices_from(K)] += diagonal
+    return cholesky(K, lower=False, overwrite_a=True, check_finite=False)
+
+
+def _upper_factor(K: jax.Array, diagonal: float) -> UpperFactor:
+    factor = upper_factor(K, jnp.asarray(diagonal, K.dtype))
+    if not bool(jnp.isfinite(factor.U[-1, -1])):
+        raise LinAlgError
+    return factor
+
+
+def _jittered(factor: Callable[[Any, float], Any], K: Any, problem: Problem, norm: float) -> tuple[Any, float]:
+    """The factor of K plus the least jitter that makes it positive, and that jitter."""
+    jitter = max(4 * rounding(problem.dtype), 0.1 * LEAST_RIDGE) * norm
+    for _ in range(8):
+        try:
+            return factor(K, jitter), jitter
+        except LinAlgError:
+            jitter *= 10
+    raise ValueError("the kernel between the centres is not positive: is it a kernel, are its entries finite?")
