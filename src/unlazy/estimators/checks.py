@@ -68,8 +68,8 @@ def check_finite(X: np.ndarray, names: list[str] | None, dtype: np.dtype) -> Non
 def _refuse_dates(X: Any) -> None:
     """Dates would quietly become nanoseconds since 1970."""
     for name, kind in zip(getattr(X, "columns", ()), getattr(X, "dtypes", ())):
-        if getattr(kind, "kind", "") in "mM":
-            raise ValueError(f"column {str(name)!r} of X holds dates ({kind}): turn it into numbers, such as a day count")
+        if getattr(kind, "kind", "") in ("m", "M"):
+            raise ValueError(f"column {str(name)!r} of X holds dates ({kind}): turn it into a number")
 
 
 def _with_column(error: ValueError | TypeError, X: Any) -> ValueError | TypeError:

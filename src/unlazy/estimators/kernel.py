@@ -1,0 +1,209 @@
+"""Kernel ridge regression and classification: any kernel, ridge by leave-one-out, from one row to millions."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from unlazy.estimators.base import Estimator, Training
+from unlazy.estimators.calibration import Calibration, calibrate, logits, probabilities
+from unlazy.estimators.named_kernels import kernel_named, usual_bandwidth
+from unlazy.estimators.ridge import RidgeFit, fit_ridge
+from unlazy.kernels.base import Kernel
+from unlazy.products import gram, matmul
+from unlazy.solvers.front import solve
+
+EXACT = 3000
+"""Distinct rows up to which one eigendecomposition gives the fit and every leave-one-out error; beyond, `solve` fits
+and a random sample of so many rows chooses the ridge (and the probabilities' calibration)."""
+_BLOCK = 4096
+"""Rows predicted at once. Fewer are padded to a power of two, so that few shapes are ever compiled."""
+
+
+class KernelMachine(Estimator):
+    """f(x) = b + Σ_i α_i k(x - o, x_i - o), α from ridge regression with a free intercept b; o is `offset_`."""
+
+    kernel: str | Kernel
+    bandwidth: float | str | None
+    ridge: float | None
+    tolerance: float
+    precision: str | None
+    progress: bool
+
+    def __init__(
+        self,
+        kernel: str | Kernel = "laplace",
+        *,
+        bandwidth: float | str | None = None,
+        ridge: float | None = None,
+        tolerance: float = 1e-3,
+        precision: str | None = None,
+        random_state: Any = None,
+        progress: bool = False,
+    ):
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.ridge = ridge
+        self.tolerance = tolerance
+        self.precision = precision
+        self.random_state = random_state
+        self.progress = progress
+
+    def _fit(self, given: Training) -> tuple[RidgeFit, Training]:
+        """Sets the fitted attributes; the closed-form fit and the rows it saw (a sample, where there are many)."""
+        self._check()
+        data = given.merged()
+        by_name = isinstance(self.kernel, str)
+        self.offset_ = data.X.mean(0) if by_name else np.zeros(data.X.shape[1], data.X.dtype)
+        data = data._replace(X=data.X - self.offset_)
+        with self._scope():
+            part = data if len(data.X) <= EXACT else self._sample(data)
+            exact = self._choose(part)
+            self.ridge_, self.leave_one_out_error_ = exact.ridge, exact.error
+            if part is data:
+                self.X_fit_, self.dual_coef_, self.intercept_ = data.X, exact.alpha, exact.intercept
+                self.solver_ = "eigendecomposition"
+            else:
+                self._solve(data)
+        return exact, part
+
+    def _choose(self, data: Training) -> RidgeFit:
+        """Sets `kernel_` and `bandwidth_`; the fit of the best (or only) bandwidth."""
+        if isinstance(self.kernel, Kernel):
+            self.kernel_, self.bandwidth_ = self.kernel, None
+            return self._exact(self.kernel_, data)
+        usual = usual_bandwidth(self.kernel, data.X)
+        if self.bandwidth == "search":
+            options = [usual * factor for factor in (0.25, 0.5, 1.0, 2.0, 4.0)]
+        else:
+            options = [usual if self.bandwidth is None else float(self.bandwidth)]
+        kernels = [kernel_named(self.kernel, h, data.X.shape[1]) for h in options]
+        fits = [self._exact(kernel, data) for kernel in kernels]
+        best = int(np.argmin([fit.error for fit in fits]))
+        self.kernel_, self.bandwidth_ = kernels[best], float(options[best])
+        return fits[best]
+
+    def _exact(self, kernel: Kernel, data: Training) -> RidgeFit:
+        return fit_ridge(np.asarray(gram(kernel, jnp.asarray(data.X))), data.Y, data.weights, self.ridge)
+
+    def _solve(self, data: Training) -> None:
+        """The fit to all rows by part 7's solvers: labels less their mean, weights as a factor of the kernel."""
+        w = data.weights
+        mean = np.average(data.Y, axis=0, weights=w)
+        kernel, X, Y = self.kernel_, data.X, data.Y - mean
+        if w is not None:
+            root = np.sqrt(w)[:, None]
+            kernel, X, Y = Weighted(self.kernel_), np.hstack([X, root]), Y * root
+        found = solve(
+            kernel, X, Y, self.ridge_, tolerance=self.tolerance, precision=self.precision, key=self._key(),
+            progress=self.progress,
+        )  # fmt: skip
+        centres, alpha = np.asarray(found.centres), np.asarray(found.coefficients)
+        if w is not None:
+            centres, alpha = centres[:, :-1], alpha * centres[:, -1:]
+        self.X_fit_, self.dual_coef_, self.intercept_ = centres, alpha, mean
+        self.solver_, self.converged_ = found.method, bool(found.converged)
+
+    def _sample(self, data: Training) -> Training:
+        rng = np.random.default_rng(int(jax.random.randint(self._key(), (), 0, 2**31 - 1)))
+        rows = np.sort(rng.choice(len(data.X), EXACT, replace=False))
+        return Training(data.X[rows], data.Y[rows], None if data.weights is None else data.weights[rows])
+
+    def _scores(self, X: Any) -> np.ndarray:
+        """f at the rows of X, (m, c)."""
+        X = self._inputs(X) - self.offset_
+        with self._scope():
+            blocks = [self._block(X[i : i + _BLOCK]) for i in range(0, len(X), _BLOCK)]
+        return np.concatenate(blocks) + self.intercept_
+
+    def _block(self, X: np.ndarray) -> np.ndarray:
+        rows = min(_BLOCK, max(16, 1 << (len(X) - 1).bit_length()))
+        padded = np.concatenate([X, np.broadcast_to(X[:1], (rows - len(X), X.shape[1]))])
+        out = matmul(self.kernel_, jnp.asarray(padded), jnp.asarray(self.X_fit_), jnp.asarray(self.dual_coef_))
+        return np.asarray(out)[: len(X)]
+
+    def _check(self) -> None:
+        if not isinstance(self.kernel, str | Kernel):
+            raise ValueError(f"kernel must be a name such as 'laplace' or a kernel of unlazy, got {self.kernel!r}")
+        if isinstance(self.kernel, Kernel) and self.bandwidth is not None:
+            raise ValueError(
+                f"bandwidth={self.bandwidth!r} belongs to kernels given by name; a kernel object brings its own"
+            )
+        if self.bandwidth not in (None, "search") and not _is_number(self.bandwidth, above=0):
+            raise ValueError(f"bandwidth must be a positive number, 'search' or None (median), got {self.bandwidth!r}")
+        if self.ridge is not None and not (_is_number(self.ridge, above=0) or self.ridge == 0):
+            raise ValueError(f"ridge must be zero, positive or None (leave-one-out), got {self.ridge!r}")
+
+
+class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
+    """Kernel ridge regression [K2] with a free intercept.
+
+    `kernel` is a name ('laplace', 'gaussian', 'matern', 'product_laplace', 'rational_quadratic', 'ntk', 'nngp',
+    'linear', 'polynomial') or a kernel; `bandwidth` a number, None for the median distance, or 'search' for the best
+    of five around it; `ridge` (added to K) a number or None for the smallest leave-one-out error. Columns are taken as
+    they come: scale them first where their units differ. float64 on the CPU, float32 on request and on GPUs.
+
+    >>> KernelRegressor("gaussian").fit(X, y).predict(Z)
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelRegressor":
+        """Weights count rows: a row of weight 2 is that row twice."""
+        self._fit(self._training(X, y, sample_weight))
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        return self._shaped(self._scores(X))
+
+
+class KernelClassifier(ClassifierMixin, KernelMachine):
+    """Least squares on one-hot labels; probabilities are calibrated on leave-one-out scores. Parameters as
+    `KernelRegressor`.
+
+    >>> KernelClassifier("laplace").fit(X, labels).predict_proba(Z)
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelClassifier":
+        """Weights count rows: a row of weight 2 is that row twice."""
+        exact, seen = self._fit(self._labelled(X, y, sample_weight))
+        self.calibration_slope_, self.calibration_shift_ = calibrate(exact.held_out, seen.Y, seen.weights)
+        return self
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Calibrated logits: one a class, or for two classes the difference in favour of the second."""
+        check_is_fitted(self)
+        found = logits(self._scores(X), self._calibration)
+        return found[:, 1] - found[:, 0] if len(self.classes_) == 2 else found
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        return probabilities(self._scores(X), self._calibration)
+
+    def predict(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        return self.classes_[np.argmax(logits(self._scores(X), self._calibration), axis=1)]
+
+    @property
+    def _calibration(self) -> Calibration:
+        return Calibration(self.calibration_slope_, self.calibration_shift_)
+
+
+class Weighted(Kernel):
+    """√w √v k(x, z) of rows that carry the root of their weight in the last column."""
+
+    kernel: Kernel
+
+    def gram(self, X: Any, Z: Any = None, accurate: bool = False) -> Any:
+        right = X if Z is None else Z
+        K = self.kernel.gram(X[:, :-1], None if Z is None else Z[:, :-1], accurate)
+        return X[:, -1:] * K * right[:, -1]
+
+    def diag(self, X: Any) -> Any:
+        return X[:, -1] ** 2 * self.kernel.diag(X[:, :-1])
+
+
+def _is_number(value: object, above: float) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and above < float(value) < np.inf
