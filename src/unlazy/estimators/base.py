@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 from sklearn.base import BaseEstimator
@@ -123,11 +125,52 @@ class Estimator(BaseEstimator):
         Y = np.asarray(Y)
         return Y[:, 0] if self._y_axes_ == 1 else Y
 
+    def __getstate__(self) -> dict[str, Any]:
+        # JAX would read pickled float64 arrays back as float32 outside a float64 scope: kernels travel as NumPy
+        return {name: _map_leaves(value, jax.Array, _Travelling) for name, value in super().__getstate__().items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        arrive = _Travelling.arrive
+        super().__setstate__({name: _map_leaves(value, _Travelling, arrive) for name, value in state.items()})
+
     def save(self, path: str | Path) -> None:
         """Write the fitted estimator to a file that `unlazy.load` reads: safetensors with JSON, never pickle."""
         from unlazy.estimators.persistence import save
 
         save(self, path)
+
+
+class _Travelling:
+    """A JAX array on its way through pickle."""
+
+    def __init__(self, array: jax.Array):
+        self.array = np.asarray(array)
+
+    def arrive(self) -> jax.Array:
+        with jax.enable_x64(self.array.dtype.itemsize == 8):
+            return jnp.asarray(self.array)
+
+
+def _map_leaves(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """Kernels and networks with their arrays of one kind changed; other attributes as they are."""
+    if not isinstance(value, eqx.Module | kind):
+        return value
+
+    def is_kind(leaf: Any) -> bool:
+        return isinstance(leaf, kind)
+
+    return jax.tree.map(lambda leaf: change(leaf) if is_kind(leaf) else leaf, value, is_leaf=is_kind)
+
+
+def by_blocks(f: Callable[[np.ndarray], Any], X: np.ndarray, rows: int = 4096) -> np.ndarray:
+    """f of blocks of rows of X, joined. Short blocks are padded to a power of two, so that few shapes are compiled."""
+    found = []
+    for i in range(0, len(X), rows):
+        block = X[i : i + rows]
+        size = min(rows, max(16, 1 << (len(block) - 1).bit_length()))
+        padded = np.concatenate([block, np.broadcast_to(block[:1], (size - len(block), *X.shape[1:]))])
+        found.append(np.asarray(f(padded))[: len(block)])
+    return np.concatenate(found)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from unlazy.estimators.base import Estimator, Training
+from unlazy.estimators.base import Estimator, Training, by_blocks
 from unlazy.estimators.calibration import Calibration, calibrate, logits, probabilities
 from unlazy.estimators.named_kernels import kernel_named, usual_bandwidth
 from unlazy.estimators.ridge import RidgeFit, fit_ridge
@@ -19,8 +19,6 @@ from unlazy.solvers.front import solve
 EXACT = 3000
 """Distinct rows up to which one eigendecomposition gives the fit and every leave-one-out error; beyond, `solve` fits
 and a random sample of so many rows chooses the ridge (and the probabilities' calibration)."""
-_BLOCK = 4096
-"""Rows predicted at once. Fewer are padded to a power of two, so that few shapes are ever compiled."""
 
 
 class KernelMachine(Estimator):
@@ -116,14 +114,8 @@ class KernelMachine(Estimator):
         """f at the rows of X, (m, c)."""
         X = self._inputs(X) - self.offset_
         with self._scope():
-            blocks = [self._block(X[i : i + _BLOCK]) for i in range(0, len(X), _BLOCK)]
-        return np.concatenate(blocks) + self.intercept_
-
-    def _block(self, X: np.ndarray) -> np.ndarray:
-        rows = min(_BLOCK, max(16, 1 << (len(X) - 1).bit_length()))
-        padded = np.concatenate([X, np.broadcast_to(X[:1], (rows - len(X), X.shape[1]))])
-        out = matmul(self.kernel_, jnp.asarray(padded), jnp.asarray(self.X_fit_), jnp.asarray(self.dual_coef_))
-        return np.asarray(out)[: len(X)]
+            centres, alpha = jnp.asarray(self.X_fit_), jnp.asarray(self.dual_coef_)
+            return by_blocks(lambda Z: matmul(self.kernel_, jnp.asarray(Z), centres, alpha), X) + self.intercept_
 
     def _check(self) -> None:
         if not isinstance(self.kernel, str | Kernel):

@@ -41,7 +41,12 @@ def kernel_named(name: str, bandwidth: float, columns: int) -> Kernel:
         return _RADIAL[name](bandwidth)
     if name not in _SCALED:
         raise ValueError(f"unknown kernel {name!r}{nearest(str(name), NAMES)}, or pass a kernel such as Laplace(2.0)")
-    return Metric(_SCALED[name], jnp.full(columns, 1 / bandwidth))
+    return scaled(_SCALED[name], bandwidth, columns)
+
+
+def scaled(kernel: InnerProductKernel, bandwidth: float, columns: int) -> Metric:
+    """k(x/bandwidth, z/bandwidth)."""
+    return Metric(kernel, jnp.full(columns, 1 / bandwidth))
 
 
 def usual_bandwidth(name: str, X: np.ndarray) -> float:

@@ -1,0 +1,185 @@
+"""Gaussian processes of infinitely wide networks: Bayesian ones (NNGP) and ensembles of trained ones (NTK)."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from scipy.linalg import cholesky, eigh, solve_triangular
+from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from unlazy.core.architecture import MLP
+from unlazy.estimators.base import Estimator, Training, by_blocks
+from unlazy.estimators.named_kernels import NETWORK, kernel_named, scaled, usual_bandwidth
+from unlazy.estimators.ridge import RELATIVE
+from unlazy.kernels.base import Kernel
+from unlazy.kernels.infinite_width import NNGP, NTK
+from unlazy.products import gram
+from unlazy.theory import dynamics
+
+ENSEMBLE = "ntk_ensemble"
+
+
+class GaussianProcess(MultiOutputMixin, RegressorMixin, Estimator):
+    """A distribution over functions given the data.
+
+    kernel='nngp': Bayesian inference for the infinitely wide `network` (Lee et al. 2018) [K7]; any other kernel name or
+    kernel likewise. kernel='ntk_ensemble': the distribution of wide networks trained by gradient flow for `time` from
+    independent starts [K11] (Lee et al. 2019).
+
+    The mean of y is taken off; the prior's amplitude is the one of largest marginal likelihood (for the ensemble: the
+    variance of y). `noise` is the noise's variance over the prior's; None maximises the marginal likelihood, the
+    ensemble has none. Memory is that of an n×n matrix.
+
+    >>> mean, std = GaussianProcess().fit(X, y).predict(Z, return_std=True)
+    """
+
+    def __init__(
+        self,
+        kernel: str | Kernel = "nngp",
+        *,
+        network: MLP | None = None,
+        noise: float | None = None,
+        time: float = np.inf,
+        precision: str | None = None,
+    ):
+        self.kernel = kernel
+        self.network = network
+        self.noise = noise
+        self.time = time
+        self.precision = precision
+
+    def fit(self, X: Any, y: Any) -> "GaussianProcess":
+        data = self._training(X, y)
+        self._check()
+        self.X_fit_ = self._prepare(data.X)
+        self.y_mean_ = data.Y.mean(0)
+        with self._scope():
+            if self.kernel == ENSEMBLE:
+                self._train(data)
+            else:
+                self._infer(data)
+        return self
+
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+        """The mean; with its standard deviation (m,) or covariance (m, m), of f itself, without the noise. Several
+        outputs add a last axis."""
+        check_is_fitted(self)
+        if return_std and return_cov:
+            raise ValueError("ask for return_std or return_cov, not for both: the covariance holds the deviations")
+        Z = self._inputs(X) - self.offset_
+        with self._scope():
+            mean = self._shaped(self._gram(self.mean_kernel_, Z, self.X_fit_) @ self.dual_coef_ + self.y_mean_)
+            if not return_std and not return_cov:
+                return mean
+            spread = self._covariance(Z) if return_cov else np.sqrt(np.maximum(self._variance(Z), 0))
+        scale = self.amplitude_ if return_cov else np.sqrt(self.amplitude_)
+        return mean, self._shaped_spread(spread[..., None] * scale)
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Functions drawn from the distribution, at the rows of X: (m, n_samples) or (m, outputs, n_samples)."""
+        check_is_fitted(self)
+        mean = self.predict(X)
+        Z = self._inputs(X) - self.offset_
+        with self._scope():
+            s, U = eigh(self._covariance(Z))
+        root = U * np.sqrt(np.maximum(s, 0))
+        normal = check_random_state(random_state).standard_normal((len(Z), self.amplitude_.size, n_samples))
+        draws = np.einsum("ab,bcs->acs", root, normal) * np.sqrt(self.amplitude_)[:, None]
+        return (mean[:, None] + draws[:, 0] if self._y_axes_ == 1 else mean[:, :, None] + draws).astype(self._dtype)
+
+    def _prepare(self, X: np.ndarray) -> np.ndarray:
+        """Sets offset, bandwidth and kernels; inputs less the offset."""
+        d = X.shape[1]
+        if isinstance(self.kernel, Kernel):
+            self.offset_, self.kernel_ = np.zeros(d, X.dtype), self.kernel
+            self.mean_kernel_ = self.kernel_
+            return X
+        self.offset_ = X.mean(0)
+        network = NETWORK if self.network is None else self.network
+        of_network = {"nngp": (NNGP, NNGP), "ntk": (NTK, NTK), ENSEMBLE: (NNGP, NTK)}
+        with self._scope():
+            if self.kernel in of_network:
+                h = usual_bandwidth("nngp", X)
+                self.kernel_, self.mean_kernel_ = (scaled(kind(network), h, d) for kind in of_network[self.kernel])
+            else:
+                self.kernel_ = kernel_named(self.kernel, usual_bandwidth(self.kernel, X), d)
+                self.mean_kernel_ = self.kernel_
+        return X - self.offset_
+
+    def _infer(self, data: Training) -> None:
+        """Posterior: amplitude in closed form, and the noise of the largest marginal likelihood, from one spectrum."""
+        Y, n = data.Y - self.y_mean_, len(data.X)
+        K = self._gram(self.kernel_, self.X_fit_, None)
+        s, U = eigh(K, check_finite=False)
+        floor = n * float(np.finfo(K.dtype).eps) * float(s[-1])
+        unit = float(np.mean(np.diag(K)))
+        rho = np.maximum(unit * (RELATIVE if self.noise is None else np.array([self.noise])), floor)
+        shifted = np.maximum(s, 0) + rho[:, None]  # (ridges, n)
+        energy = np.einsum("nc,ln->lc", (U.T @ Y) ** 2, 1 / shifted) / n
+        least = np.finfo(np.float32).tiny  # of labels that are all alike
+        evidence = -0.5 * n * np.sum(np.log(np.maximum(energy, least)) + 1 + np.log(2 * np.pi), 1)
+        evidence = evidence - 0.5 * Y.shape[1] * np.sum(np.log(shifted), 1)
+        best = int(np.argmax(evidence))
+        self.log_marginal_likelihood_value_ = float(evidence[best])
+        self.amplitude_ = energy[best]
+        self.noise_variance_ = rho[best] * self.amplitude_
+        self.factor_ = cholesky(K + rho[best] * np.eye(n, dtype=K.dtype), lower=True)
+        self.dual_coef_ = solve_triangular(self.factor_.T, solve_triangular(self.factor_, Y, lower=True), lower=False)
+
+    def _train(self, data: Training) -> None:
+        """Gradient flow in the NTK: f_t = Θ_zX Θ⁻¹(1 - e^{-Θt}) y on average."""
+        T = self._gram(self.mean_kernel_, self.X_fit_, None)
+        s, U = eigh(T, check_finite=False)
+        raw, floor = jnp.asarray(s), dynamics.rounding_floor(jnp.asarray(s))
+        c = dynamics.flow_coefficient(jnp.maximum(raw, 0), jnp.asarray(self.time, raw.dtype))
+        c = np.asarray(dynamics.trusted(c, jnp.maximum(raw, 0), floor))
+        self.factor_ = (U * c) @ U.T
+        Y = data.Y - self.y_mean_
+        self.dual_coef_ = self.factor_ @ Y
+        self.amplitude_ = Y.var(0)
+        self.noise_variance_ = np.zeros_like(self.amplitude_)
+
+    def _variance(self, Z: np.ndarray) -> np.ndarray:
+        S_zx = self._gram(self.kernel_, Z, self.X_fit_)
+        prior = by_blocks(lambda Z: self.kernel_.diag(jnp.asarray(Z)), Z)
+        if self.kernel != ENSEMBLE:
+            return prior - np.sum(self._whitened(S_zx) ** 2, 0)
+        A = self._gram(self.mean_kernel_, Z, self.X_fit_) @ self.factor_
+        S_xx = self._gram(self.kernel_, self.X_fit_, None)
+        return prior - 2 * np.sum(A * S_zx, 1) + np.sum((A @ S_xx) * A, 1)
+
+    def _covariance(self, Z: np.ndarray) -> np.ndarray:
+        S_zz, S_zx = self._gram(self.kernel_, Z, None), self._gram(self.kernel_, Z, self.X_fit_)
+        if self.kernel != ENSEMBLE:
+            V = self._whitened(S_zx)
+            return S_zz - V.T @ V
+        A = self._gram(self.mean_kernel_, Z, self.X_fit_) @ self.factor_
+        cross = A @ S_zx.T
+        C = S_zz - cross - cross.T + A @ self._gram(self.kernel_, self.X_fit_, None) @ A.T
+        return 0.5 * (C + C.T)
+
+    def _whitened(self, S_zx: np.ndarray) -> np.ndarray:
+        return solve_triangular(self.factor_, S_zx.T, lower=True)
+
+    @staticmethod
+    def _gram(kernel: Kernel, Z: np.ndarray, X: np.ndarray | None) -> np.ndarray:
+        if X is None:
+            return np.asarray(gram(kernel, jnp.asarray(Z)))
+        columns = jnp.asarray(X)
+        return by_blocks(lambda Z: gram(kernel, jnp.asarray(Z), columns), Z)
+
+    def _shaped_spread(self, spread: np.ndarray) -> np.ndarray:
+        return spread[..., 0] if self._y_axes_ == 1 else spread
+
+    def _check(self) -> None:
+        if not isinstance(self.kernel, str | Kernel):
+            raise ValueError(f"kernel must be 'nngp', 'ntk_ensemble', another name or a kernel, got {self.kernel!r}")
+        if self.noise is not None and not 0 <= self.noise < np.inf:
+            raise ValueError(f"noise must be zero, positive or None, got {self.noise!r}")
+        if not self.time > 0:
+            raise ValueError(f"time must be positive (infinity: trained to the end), got {self.time!r}")
+        of_network = isinstance(self.kernel, str) and self.kernel in ("nngp", "ntk", ENSEMBLE)
+        if self.network is not None and not of_network:
+            raise ValueError(f"network belongs to kernel='nngp', 'ntk' or 'ntk_ensemble', not to {self.kernel!r}")

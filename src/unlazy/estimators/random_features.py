@@ -1,0 +1,117 @@
+"""Random features: a finite map whose inner products approach a kernel's, for linear models downstream."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from unlazy.core.architecture import MLP
+from unlazy.core.errors import check_positive_integer, nearest
+from unlazy.estimators.base import Estimator, by_blocks
+from unlazy.estimators.named_kernels import NETWORK, kernel_named, scaled, usual_bandwidth
+from unlazy.kernels.infinite_width import NNGP
+from unlazy.networks.mlp import Network
+from unlazy.networks.parametrisation import Layer
+
+KERNELS = ("gaussian", "laplace", "matern", "product_laplace", "nngp")
+
+
+class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):
+    """φ(x) with φ(x)·φ(z) → k(x, z) as `n_components` grows, the error falling like 1/√n_components.
+
+    Kernels of a distance: cosines and sines at frequencies drawn from the kernel's Fourier transform (Rahimi and Recht
+    2007), φ = (cos ωx, sin ωx)/√(n/2), ω normal for the Gaussian, Student's t with 2ν degrees of freedom for Matérn
+    (ν = 1/2 is Laplace), Cauchy in every coordinate for the product Laplace. 'nngp': the last hidden layer of a random
+    network of that width (σ_w φ(f)/√w and the bias' σ_b) [K7]. `kernel_` is the limit; bandwidths as `KernelRegressor`.
+
+    >>> make_pipeline(RandomFeatures(random_state=0), RidgeCV()).fit(X, y)
+    """
+
+    def __init__(
+        self,
+        kernel: str = "gaussian",
+        *,
+        n_components: int = 256,
+        bandwidth: float | None = None,
+        network: MLP | None = None,
+        precision: str | None = None,
+        random_state: Any = None,
+    ):
+        self.kernel = kernel
+        self.n_components = n_components
+        self.bandwidth = bandwidth
+        self.network = network
+        self.precision = precision
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> "RandomFeatures":
+        """Draws the features; y is not looked at."""
+        X = self._columns(X, reset=True)
+        self._check()
+        self._n_features_out_ = int(self.n_components)
+        h = usual_bandwidth(self.kernel, X) if self.bandwidth is None else float(self.bandwidth)
+        self.offset_, self.bandwidth_ = X.mean(0), h
+        with self._scope():
+            if self.kernel == "nngp":
+                self._draw_network(X.shape[1])
+            else:
+                self.kernel_ = kernel_named(self.kernel, h, X.shape[1])
+                self.frequencies_ = self._frequencies(X.shape[1]).astype(self._dtype)
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        X = self._inputs(X) - self.offset_
+        if self.kernel != "nngp":
+            angle = X @ self.frequencies_
+            waves = np.stack([np.cos(angle), np.sin(angle)], -1).reshape(len(X), -1)
+            return waves[:, : self._n_features_out] / np.sqrt(self._n_features_out / 2, dtype=X.dtype)
+        network = Network(self.mlp_, X.shape[1])
+        with self._scope():
+            weights = tuple(Layer(jnp.asarray(w), jnp.asarray(b)) for w, b in self.layers_)
+            hidden = by_blocks(lambda Z: network.hidden(weights, jnp.asarray(Z / self.bandwidth_)), X)
+        features = hidden * (self.mlp_.sigma_w[-1] / np.sqrt(hidden.shape[1], dtype=X.dtype))
+        if not self.mlp_.biases:
+            return features
+        return np.hstack([features, np.full((len(X), 1), self.mlp_.sigma_b[-1], X.dtype)])
+
+    @property
+    def _n_features_out(self) -> int:
+        return self._n_features_out_
+
+    def _draw_network(self, d: int) -> None:
+        given = NETWORK if self.network is None else self.network
+        width = int(self.n_components) - given.biases
+        if width < 1:
+            raise ValueError("a network with biases needs n_components of at least 2: one is its bias'")
+        self.mlp_ = MLP(
+            given.depth, given.activation, given.sigma_w, given.sigma_b,
+            residual=given.residual, scale_input=given.scale_input, width=width,
+        )  # fmt: skip
+        self.kernel_ = scaled(NNGP(given), self.bandwidth_, d)
+        params = Network(self.mlp_, d).init(self._key())
+        self.layers_ = [(np.asarray(layer.weight), np.asarray(layer.bias)) for layer in params]
+
+    def _frequencies(self, d: int) -> np.ndarray:
+        """(d, ⌈n/2⌉) draws from the Fourier transform of the kernel."""
+        rng = check_random_state(self.random_state)
+        count = -(-int(self.n_components) // 2)
+        if self.kernel == "product_laplace":
+            return rng.standard_cauchy((d, count)) / self.bandwidth_
+        normal = rng.standard_normal((d, count)) / self.bandwidth_
+        if self.kernel == "gaussian":
+            return normal
+        freedom = {"laplace": 1.0, "matern": 3.0}[self.kernel]
+        return normal / np.sqrt(rng.chisquare(freedom, count) / freedom)
+
+    def _check(self) -> None:
+        if self.kernel not in KERNELS:
+            raise ValueError(f"kernel {self.kernel!r} has no random features here{nearest(str(self.kernel), KERNELS)}")
+        check_positive_integer("n_components", self.n_components)
+        if self.bandwidth is not None and not 0 < self.bandwidth < np.inf:
+            raise ValueError(f"bandwidth must be a positive number or None (median), got {self.bandwidth!r}")
+        if self.network is not None and self.kernel != "nngp":
+            raise ValueError(f"network belongs to kernel='nngp', not to {self.kernel!r}")
