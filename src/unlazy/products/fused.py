@@ -32,8 +32,9 @@ except ImportError:  # pragma: no cover
 
 _WHOLE = 64
 """Inner dimensions up to here are one slab held on chip; beyond, slabs of 32 are streamed."""
-_PROGRAMS = 8 * 132
-"""Programs that fill a card of 132 processors about eight times over, so that the last ones do not wait alone."""
+_ENOUGH, _PROGRAMS = 8 * 132, 32 * 132
+"""Programs that fill a card of 132 processors several times over, so that the last ones do not wait alone; where rows
+alone make enough of them, Z is not cut."""
 
 
 class Tile(NamedTuple):
@@ -137,7 +138,7 @@ def _splits(n_tiles: int, m_tiles: int, wanted: int | None) -> int:
     """Pieces of Z: enough programs to fill the card, each with at least four tiles to stream."""
     if wanted is not None:
         return min(wanted, m_tiles)
-    return max(1, min(m_tiles // 4, pl.cdiv(_PROGRAMS, n_tiles)))
+    return 1 if n_tiles >= _ENOUGH else max(1, min(m_tiles // 4, pl.cdiv(_PROGRAMS, n_tiles)))
 
 
 def _product(form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile, interpret: bool) -> Array:
@@ -195,7 +196,7 @@ def _body(*refs, form: Form, program: PairProgram | None, tile: Tile, added: int
     p = [ref[:][:, None] for ref in x_rows]
     read_x = _reader(x_parts, slice(None))
 
-    def step(j: Array, total: Array) -> Array:
+    def step(j: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
         span = pl.ds(j * tile.z, tile.z)
         q = [ref[span][None, :] for ref in z_rows]
         start = p[0] + q[0] if added else jnp.zeros((1, 1), jnp.float32)
@@ -203,10 +204,19 @@ def _body(*refs, form: Form, program: PairProgram | None, tile: Tile, added: int
         t = _inner_products(read_x, _reader(z_parts, span), seed, x_parts[0].shape[1], form.sharp)
         apply = form.formula if program is None else partial(_apply, program)
         K = apply(t, p[added:], q[added:])
-        return total + _contract(K, [ref[span] if ref.ndim == 1 else ref[span, :] for ref in values])
+        return _add(sums, _contract(K, [ref[span] if ref.ndim == 1 else ref[span, :] for ref in values]))
 
     nothing = jnp.zeros(out.shape, jnp.float32)
-    out[...] = lax.fori_loop(0, z_parts[0].shape[0] // tile.z, step, nothing)
+    out[...] = lax.fori_loop(0, z_parts[0].shape[0] // tile.z, step, (nothing, nothing))[0]
+
+
+def _add(sums: tuple[Array, Array], part: Array) -> tuple[Array, Array]:
+    """(sum, what rounding took from it) plus one tile's part: over millions of points float32 sums lose three digits
+    without this, and B of Nyström-CG amplifies what is lost. Kahan (1965)."""
+    total, lost = sums
+    part = part - lost
+    now = total + part
+    return now, (now - total) - part
 
 
 def _apply(program: PairProgram, t: Array, p: list, q: list) -> Array:
