@@ -32,15 +32,19 @@ class Training(NamedTuple):
     """(n, c), also for one output."""
     weights: np.ndarray | None
 
+    def rows(self, index: np.ndarray) -> "Training":
+        """Some of the rows."""
+        return Training(self.X[index], self.Y[index], None if self.weights is None else self.weights[index])
+
     def merged(self) -> "Training":
         """Equal rows as one row of their total weight and mean label.
 
         The weighted least-squares problem is the same up to a constant; K loses exact duplicates, and leave-one-out
-        cannot see a left-out point through its copy. Rows come back sorted where something was merged.
+        cannot see a left-out point through its copy. Rows come back sorted: a fit does not depend on their order.
         """
         unique, index = np.unique(self.X, axis=0, return_inverse=True)
         if len(unique) == len(self.X):
-            return self
+            return self.rows(np.argsort(index.ravel()))
         w = np.ones(len(self.X), self.X.dtype) if self.weights is None else self.weights
         total = np.bincount(index.ravel(), w)
         means = np.stack([np.bincount(index.ravel(), w * column) / total for column in self.Y.T], 1)
@@ -69,9 +73,9 @@ class Estimator(BaseEstimator):
         seed = check_random_state(getattr(self, "random_state", None)).randint(np.iinfo(np.int32).max)
         return jax.random.key(int(seed))
 
-    def _training(self, X: Any, y: Any, sample_weight: Any = None) -> Training:
+    def _training(self, X: Any, y: Any, sample_weight: Any = None, multi_output: bool = True) -> Training:
         """Checked X and real-valued y; remembers columns' names and whether y had one axis (`_y_axes_`)."""
-        X, y = self._pair(X, y, y_numeric=True, multi_output=True)
+        X, y = self._pair(X, y, y_numeric=True, multi_output=multi_output)
         self._y_axes_ = int(y.ndim)
         Y = np.asarray(y, dtype=self._dtype).reshape(len(y), -1)
         return self._weighted(X, Y, sample_weight)

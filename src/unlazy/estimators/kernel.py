@@ -107,8 +107,7 @@ class KernelMachine(Estimator):
 
     def _sample(self, data: Training) -> Training:
         rng = np.random.default_rng(int(jax.random.randint(self._key(), (), 0, 2**31 - 1)))
-        rows = np.sort(rng.choice(len(data.X), EXACT, replace=False))
-        return Training(data.X[rows], data.Y[rows], None if data.weights is None else data.weights[rows])
+        return data.rows(np.sort(rng.choice(len(data.X), EXACT, replace=False)))
 
     def _scores(self, X: Any) -> np.ndarray:
         """f at the rows of X, (m, c)."""

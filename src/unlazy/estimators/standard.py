@@ -1,0 +1,26 @@
+"""Columns at mean zero and variance one, for models that need it; a constant column becomes zero."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Standard(NamedTuple):
+    centre: np.ndarray
+    scale: np.ndarray
+
+    def __call__(self, X: np.ndarray) -> np.ndarray:
+        return (X - self.centre) / self.scale
+
+    def back(self, X: np.ndarray) -> np.ndarray:
+        return X * self.scale + self.centre
+
+
+def standard(X: np.ndarray, weights: np.ndarray | None = None) -> Standard:
+    """Mean and deviation of every column. Columns that vary by rounding only count as constant: scale one."""
+    centre = np.average(X, axis=0, weights=weights)
+    largest = np.abs(X).max(0)
+    unit = np.where(largest > 0, largest, 1)  # so that squares neither overflow nor vanish
+    deviation = unit * np.sqrt(np.average(((X - centre) / unit) ** 2, axis=0, weights=weights))
+    varies = deviation > 10 * np.finfo(X.dtype).eps * largest
+    return Standard(centre.astype(X.dtype), np.where(varies, deviation, 1).astype(X.dtype))

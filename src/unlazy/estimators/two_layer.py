@@ -1,0 +1,110 @@
+"""Algorithm 1 as an estimator: one gradient step finds the directions, ridge regression learns the function [D4]."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from unlazy.core.errors import check_positive_integer
+from unlazy.estimators.base import Estimator, Training
+from unlazy.estimators.standard import Standard, standard
+from unlazy.training.head import relative_ridges
+from unlazy.training.one_step import OneStep, one_step
+
+SPLIT_FROM = 20
+"""Points from which a part of them chooses the ridge; with fewer, leave-one-out does."""
+
+
+class TwoLayerRegressor(RegressorMixin, Estimator):
+    """f(x) = α + β·x + Σ_j a_j relu(w_j·x + b_j), W from one gradient step, a from ridge regression.
+
+    Damian, Lee and Soltanolkotabi (2022), for targets that depend on few directions of many, inputs roughly normal;
+    columns are standardised here. `ridge` is relative to the mean of ‖φ(x)‖²; None chooses it on a held-out part
+    (`validation_fraction`) and fits anew to all points: leave-one-out is too hopeful here, since the features have seen
+    the labels. `metric_` is WᵀW with trace one, in the units of the standardised columns.
+
+    >>> TwoLayerRegressor(random_state=0).fit(X, y).feature_importances_
+    """
+
+    def __init__(
+        self,
+        width: int = 512,
+        *,
+        step: float = 0.5,
+        ridge: float | None = None,
+        validation_fraction: float = 0.2,
+        precision: str | None = None,
+        random_state: Any = None,
+    ):
+        self.width = width
+        self.step = step
+        self.ridge = ridge
+        self.validation_fraction = validation_fraction
+        self.precision = precision
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> "TwoLayerRegressor":
+        data = self._training(X, y, multi_output=False)
+        self._check()
+        of_X, of_y = standard(data.X), standard(data.Y)
+        self.centre_, self.scale_ = of_X
+        with self._scope():
+            key = self._key()
+            points = Training(of_X(data.X), of_y(data.Y), None)
+            relative = self.ridge if self.ridge is not None else self._choose(key, points)
+            found = self._train(key, points, jnp.asarray([relative], points.X.dtype))
+        self.ridge_ = float(relative)
+        self.W_, self.b_ = np.asarray(found.features.W), np.asarray(found.features.b)
+        self.head_ = np.asarray(found.head) * of_y.scale
+        self.alpha_ = np.asarray(found.features.alpha) * of_y.scale + of_y.centre
+        self.beta_ = np.asarray(found.features.beta) * of_y.scale
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        X = Standard(self.centre_, self.scale_)(self._inputs(X))
+        return np.maximum(X @ self.W_.T + self.b_, 0) @ self.head_ + X @ self.beta_ + self.alpha_
+
+    @property
+    def metric_(self) -> np.ndarray:
+        """WᵀW with trace one: the directions that the step found."""
+        check_is_fitted(self)
+        M = self.W_.T @ self.W_
+        total = np.trace(M)
+        return M / total if total > 0 else np.eye(len(M), dtype=M.dtype) / len(M)
+
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """The metric's diagonal; sums to one."""
+        return np.diag(self.metric_).copy()
+
+    def _choose(self, key: Any, points: Training) -> float:
+        """The relative ridge of the smallest error on held-out points."""
+        n, ridges = len(points.X), relative_ridges()
+        if n < SPLIT_FROM:
+            errors = self._train(key, points, ridges).errors
+        else:
+            order = np.asarray(jax.random.permutation(jax.random.fold_in(key, 1), n))
+            held = max(2, round(self.validation_fraction * n))
+            out, kept = (points.rows(index) for index in (order[:held], order[held:]))
+            errors = self._train(key, kept, ridges, validation=out).errors
+        return float(ridges[int(np.nanargmin(np.asarray(errors)))])
+
+    def _train(self, key: Any, points: Training, ridges: jax.Array, validation: Training | None = None) -> OneStep:
+        """Algorithm 1 for these ridges, judged on `validation` or by leave-one-out."""
+        held_out = None if validation is None else (jnp.asarray(validation.X), jnp.asarray(validation.Y[:, 0]))
+        return one_step(
+            key, jnp.asarray(points.X), jnp.asarray(points.Y[:, 0]), validation=held_out, ridges=ridges,
+            choose="leave-one-out" if held_out is None else "validation", width=int(self.width), step=self.step,
+        )  # fmt: skip
+
+    def _check(self) -> None:
+        if check_positive_integer("width", self.width) % 2:
+            raise ValueError(f"width must be even for the symmetric start, got {self.width}; take {self.width + 1}")
+        if self.ridge is not None and not 0 < self.ridge < np.inf:
+            raise ValueError(f"ridge must be positive, or None to choose it on held-out points, got {self.ridge!r}")
+        if not 0 < self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction!r}")
