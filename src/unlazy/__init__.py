@@ -36,12 +36,25 @@ _WHERE = {
     "Network": "networks.mlp",
     "descend": "training.descent",
     "one_step": "training.one_step",
+    # scikit-learn's manners, and files that cannot run code
+    "GaussianProcess": "estimators.gaussian_process",
+    "KernelClassifier": "estimators.kernel",
+    "KernelRegressor": "estimators.kernel",
+    "NetworkClassifier": "estimators.network",
+    "NetworkRegressor": "estimators.network",
+    "RandomFeatures": "estimators.random_features",
+    "TwoLayerRegressor": "estimators.two_layer",
+    "load": "estimators.persistence",
 }
-_ROOMS = ("kernels", "lab", "measures", "networks", "products", "report", "solvers", "tasks", "theory", "training")
+_ROOMS = (
+    "estimators", "kernels", "lab", "measures", "networks", "products", "report", "solvers", "tasks", "theory",
+    "training",
+)  # fmt: skip
 
 __all__ = ["__version__", *_ROOMS, *_WHERE]
 
 if TYPE_CHECKING:
+    from unlazy import estimators as estimators
     from unlazy import kernels as kernels
     from unlazy import lab as lab
     from unlazy import measures as measures

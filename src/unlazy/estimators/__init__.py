@@ -1,1 +1,24 @@
-"""scikit-learn faces and safe persistence."""
+"""scikit-learn faces of the library, and safe files for them. Each name is imported when first used."""
+
+from importlib import import_module
+from typing import Any
+
+from unlazy.estimators.registry import ESTIMATORS
+
+_WHERE = {**ESTIMATORS, "load": "unlazy.estimators.persistence", "save": "unlazy.estimators.persistence"}
+
+__all__ = [*_WHERE]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        from unlazy.core.errors import nearest
+
+        raise AttributeError(f"unlazy.estimators has no {name!r}{nearest(name, _WHERE)}")
+    value = getattr(import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

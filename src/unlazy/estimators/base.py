@@ -181,7 +181,7 @@ def by_blocks(f: Callable[[np.ndarray], Any], X: np.ndarray, rows: int = 4096) -
 def progress_bar(show: bool, what: str, total: int) -> Iterator[Callable[[str], None]]:
     """A bar on stderr where `show`; the body calls `advance(note)` once a step."""
     if not show:
-        yield lambda note="": None
+        yield _nothing
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -190,4 +190,12 @@ def progress_bar(show: bool, what: str, total: int) -> Iterator[Callable[[str], 
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), note)
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total, note="")
-        yield lambda note="": bar.update(task, advance=1, note=note)
+
+        def advance(note: str) -> None:
+            bar.update(task, advance=1, note=note)
+
+        yield advance
+
+
+def _nothing(note: str) -> None:
+    pass

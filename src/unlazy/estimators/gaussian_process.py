@@ -132,10 +132,9 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, Estimator):
         """Gradient flow in the NTK: f_t = Θ_zX Θ⁻¹(1 - e^{-Θt}) y on average."""
         T = self._gram(self.mean_kernel_, self.X_fit_, None)
         s, U = eigh(T, check_finite=False)
-        raw, floor = jnp.asarray(s), dynamics.rounding_floor(jnp.asarray(s))
-        c = dynamics.flow_coefficient(jnp.maximum(raw, 0), jnp.asarray(self.time, raw.dtype))
-        c = np.asarray(dynamics.trusted(c, jnp.maximum(raw, 0), floor))
-        self.factor_ = (U * c) @ U.T
+        values, floor = jnp.asarray(np.maximum(s, 0)), dynamics.rounding_floor(jnp.asarray(s))
+        c = dynamics.flow_coefficient(values, jnp.asarray(self.time, values.dtype))
+        self.factor_ = (U * np.asarray(dynamics.trusted(c, values, floor))) @ U.T
         Y = data.Y - self.y_mean_
         self.dual_coef_ = self.factor_ @ Y
         self.amplitude_ = Y.var(0)

@@ -50,9 +50,9 @@ DERIVED = {"MLP": ("biases", "skips")}
 """Fields that the constructor works out itself."""
 
 
-def class_named(name: object, table: dict[str, str]) -> type:
+def class_named(name: str, table: dict[str, str]) -> type:
     """The class of this name, or a KeyError."""
-    return getattr(import_module(table[name]), name)  # type: ignore[index, arg-type]
+    return getattr(import_module(table[name]), name)
 
 
 def name_of(value: Any, table: dict[str, str]) -> str | None:
