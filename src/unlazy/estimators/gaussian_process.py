@@ -35,15 +35,15 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, Estimator):
     >>> mean, std = GaussianProcess().fit(X, y).predict(Z, return_std=True)
     """
 
+    kernel: str | Kernel
+    network: MLP | None
+    noise: float | None
+    time: float
+    precision: str | None
+
     def __init__(
-        self,
-        kernel: str | Kernel = "nngp",
-        *,
-        network: MLP | None = None,
-        noise: float | None = None,
-        time: float = np.inf,
-        precision: str | None = None,
-    ):
+        self, kernel="nngp", *, network=None, noise=None, time=np.inf, precision=None
+    ):  # fmt: skip
         self.kernel = kernel
         self.network = network
         self.noise = noise

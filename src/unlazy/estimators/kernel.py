@@ -29,19 +29,13 @@ class KernelMachine(Estimator):
     ridge: float | None
     tolerance: float
     precision: str | None
+    random_state: Any
     progress: bool
 
     def __init__(
-        self,
-        kernel: str | Kernel = "laplace",
-        *,
-        bandwidth: float | str | None = None,
-        ridge: float | None = None,
-        tolerance: float = 1e-3,
-        precision: str | None = None,
-        random_state: Any = None,
-        progress: bool = False,
-    ):
+        self, kernel="laplace", *, bandwidth=None, ridge=None, tolerance=1e-3,
+        precision=None, random_state=None, progress=False,
+    ):  # fmt: skip
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.ridge = ridge
@@ -88,7 +82,7 @@ class KernelMachine(Estimator):
         return fit_ridge(np.asarray(gram(kernel, jnp.asarray(data.X))), data.Y, data.weights, self.ridge)
 
     def _solve(self, data: Training) -> None:
-        """The fit to all rows by part 7's solvers: labels less their mean, weights as a factor of the kernel."""
+        """The fit to all rows by `solve`: labels less their mean, weights as a factor of the kernel."""
         w = data.weights
         mean = np.average(data.Y, axis=0, weights=w)
         kernel, X, Y = self.kernel_, data.X, data.Y - mean

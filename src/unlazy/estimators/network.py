@@ -34,22 +34,23 @@ DONE = 1e-6
 class NetworkMachine(Estimator):
     """What both networks share: the description, descent with early stopping, predictions."""
 
+    depth: int
+    width: int
+    activation: str
+    parametrisation: str
+    step_size: float
+    steps: int
+    batch_size: int
+    decay: float
+    validation_fraction: float
+    precision: str | None
+    random_state: Any
+    progress: bool
+
     def __init__(
-        self,
-        depth: int = 2,
-        width: int = 128,
-        *,
-        activation: str = "relu",
-        parametrisation: str = "standard",
-        step_size: float = 1e-3,
-        steps: int = 2000,
-        batch_size: int = 128,
-        decay: float = 1e-4,
-        validation_fraction: float = 0.1,
-        precision: str | None = None,
-        random_state: Any = None,
-        progress: bool = False,
-    ):
+        self, depth=2, width=128, *, activation="relu", parametrisation="standard", step_size=1e-3, steps=2000,
+        batch_size=128, decay=1e-4, validation_fraction=0.1, precision=None, random_state=None, progress=False,
+    ):  # fmt: skip
         self.depth = depth
         self.width = width
         self.activation = activation
@@ -192,8 +193,8 @@ def _descend(
     train: Data,
     held: Data | None,
     key: jax.Array,
-    step_size: float,
-    decay: float,
+    step_size: float | jax.Array,
+    decay: float | jax.Array,
     *,
     loss: str,
     every: int,

@@ -30,16 +30,16 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
     >>> make_pipeline(RandomFeatures(random_state=0), RidgeCV()).fit(X, y)
     """
 
+    kernel: str
+    n_components: int
+    bandwidth: float | None
+    network: MLP | None
+    precision: str | None
+    random_state: Any
+
     def __init__(
-        self,
-        kernel: str = "gaussian",
-        *,
-        n_components: int = 256,
-        bandwidth: float | None = None,
-        network: MLP | None = None,
-        precision: str | None = None,
-        random_state: Any = None,
-    ):
+        self, kernel="gaussian", *, n_components=256, bandwidth=None, network=None, precision=None, random_state=None
+    ):  # fmt: skip
         self.kernel = kernel
         self.n_components = n_components
         self.bandwidth = bandwidth

@@ -1,5 +1,6 @@
 """Algorithm 1 as an estimator: one gradient step finds the directions, ridge regression learns the function [D4]."""
 
+import functools
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from unlazy.core.errors import check_positive_integer
 from unlazy.estimators.base import Estimator, Training
 from unlazy.estimators.standard import Standard, standard
 from unlazy.training.head import relative_ridges
-from unlazy.training.one_step import OneStep, one_step
+from unlazy.training.one_step import Features, OneStep, fit_head, learn_features
 
 SPLIT_FROM = 20
 """Points from which a part of them chooses the ridge; with fewer, leave-one-out does."""
@@ -29,16 +30,16 @@ class TwoLayerRegressor(RegressorMixin, Estimator):
     >>> TwoLayerRegressor(random_state=0).fit(X, y).feature_importances_
     """
 
+    width: int
+    step: float
+    ridge: float | None
+    validation_fraction: float
+    precision: str | None
+    random_state: Any
+
     def __init__(
-        self,
-        width: int = 512,
-        *,
-        step: float = 0.5,
-        ridge: float | None = None,
-        validation_fraction: float = 0.2,
-        precision: str | None = None,
-        random_state: Any = None,
-    ):
+        self, width=512, *, step=0.5, ridge=None, validation_fraction=0.2, precision=None, random_state=None
+    ):  # fmt: skip
         self.width = width
         self.step = step
         self.ridge = ridge
@@ -96,15 +97,31 @@ class TwoLayerRegressor(RegressorMixin, Estimator):
     def _train(self, key: Any, points: Training, ridges: jax.Array, validation: Training | None = None) -> OneStep:
         """Algorithm 1 for these ridges, judged on `validation` or by leave-one-out."""
         held_out = None if validation is None else (jnp.asarray(validation.X), jnp.asarray(validation.Y[:, 0]))
-        return one_step(
-            key, jnp.asarray(points.X), jnp.asarray(points.Y[:, 0]), validation=held_out, ridges=ridges,
-            choose="leave-one-out" if held_out is None else "validation", width=int(self.width), step=self.step,
-        )  # fmt: skip
+        X, y = jnp.asarray(points.X), jnp.asarray(points.Y[:, 0])
+        features = _features(key, *_padded(X, y), width=int(self.width), step=float(self.step))
+        choose = "leave-one-out" if held_out is None else "validation"
+        return fit_head(features, X, y, validation=held_out, ridges=ridges, choose=choose)
 
     def _check(self) -> None:
         if check_positive_integer("width", self.width) % 2:
             raise ValueError(f"width must be even for the symmetric start, got {self.width}; take {self.width + 1}")
+        if not 0 < self.step < np.inf:
+            raise ValueError(f"step must be positive, got {self.step!r}")
         if self.ridge is not None and not 0 < self.ridge < np.inf:
             raise ValueError(f"ridge must be positive, or None to choose it on held-out points, got {self.ridge!r}")
         if not 0 < self.validation_fraction < 1:
             raise ValueError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction!r}")
+
+
+@functools.partial(jax.jit, static_argnames=("width", "step"))
+def _features(key: Any, X: jax.Array, y: jax.Array, weights: jax.Array, *, width: int, step: float) -> Features:
+    return learn_features(key, X, y, width=width, step=step, weights=weights)
+
+
+def _padded(X: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Rows up to a power of two, those beyond the data of weight zero: few shapes are then compiled."""
+    n = len(X)
+    more = max(16, 1 << (n - 1).bit_length()) - n
+    weights = np.concatenate([np.ones(n, X.dtype), np.zeros(more, X.dtype)])
+    rows, labels = np.pad(np.asarray(X), ((0, more), (0, 0))), np.pad(np.asarray(y), (0, more))
+    return jnp.asarray(rows), jnp.asarray(labels), jnp.asarray(weights)

@@ -1,0 +1,20 @@
+"""scikit-learn's checks compile a program for every shape they think of: a few of them run fast, all of them slow."""
+
+import pytest
+
+FAST = (
+    "RandomFeatures",
+    "KernelRegressor-check_estimators_pickle",
+    "KernelRegressor-check_n_features_in",
+    "KernelRegressor-check_estimators_nan_inf",
+    "KernelClassifier-check_classifiers_one_label",
+)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.name == "test_every_estimator.py" and item.originalname == "test_scikit_learn_check":
+            estimator, check = item.callspec.params["estimator"], item.callspec.params["check"]
+            name = f"{type(estimator).__name__}-{getattr(check, 'func', check).__name__}"
+            if not name.startswith(FAST):
+                item.add_marker(pytest.mark.slow)
