@@ -1,0 +1,187 @@
+"""Rows seen by a kernel through a metric: K at every bandwidth, and the average gradient outer product of a fit [D11].
+
+The map L (M = LᵀL) and the bandwidth h change inputs only, x → Lx/h, so one table of inner products (or of ℓ1
+distances) a metric serves every bandwidth. Everything is NumPy: for a thousand rows LAPACK on the host is the fast way.
+"""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from unlazy.kernels.base import InnerProductKernel, Kernel
+from unlazy.kernels.metric import Metric
+from unlazy.kernels.product_laplace import ProductLaplace
+from unlazy.kernels.radial import RadialKernel
+from unlazy.products import host
+
+Map = Float[np.ndarray, " d"] | Float[np.ndarray, "r d"]
+SAMPLE = 500
+"""Rows whose distances give the usual bandwidth."""
+GRADIENTS = 600
+"""Rows over which gradients are averaged."""
+
+
+def scaled(kernel: Kernel, L: Map, h: float) -> Kernel:
+    """The kernel at Lx/h, as a kernel."""
+    if isinstance(kernel, ProductLaplace):
+        with np.errstate(divide="ignore"):
+            return ProductLaplace(jnp.asarray(kernel.bandwidth * h / L))
+    assert isinstance(kernel, InnerProductKernel)
+    return Metric(kernel, jnp.asarray(L / h))
+
+
+def geometry(kernel: Kernel, X: Float[np.ndarray, "n d"], L: Map) -> "Geometry":
+    """X under the map L, seen by this kernel."""
+    if isinstance(kernel, ProductLaplace):
+        return Absolute(kernel, X, L)
+    if isinstance(kernel, RadialKernel):
+        return Radial(kernel, X, L)
+    if isinstance(kernel, InnerProductKernel):
+        return Inner(kernel, X, L)
+    raise ValueError(
+        f"{type(kernel).__name__} has no entry formula and so no metric to learn: use a kernel of inner products "
+        "(Gaussian, Laplace, Matern, NNGP, NTK) or ProductLaplace"
+    )
+
+
+class Geometry:
+    """Training rows under one metric."""
+
+    X: Float[np.ndarray, "n d"]
+    map: Map
+    usual: float
+    """A first bandwidth."""
+
+    def gram(self, h: float) -> Float[np.ndarray, "n n"]:
+        """K(X, X) at bandwidth h."""
+        raise NotImplementedError
+
+    def cross(self, Z: Float[np.ndarray, "m d"], h: float) -> Float[np.ndarray, "m n"]:
+        """K(Z, X)."""
+        raise NotImplementedError
+
+    def agop(
+        self, h: float, alpha: Float[np.ndarray, "n c"], diagonal: bool, rows: np.ndarray | None = None
+    ) -> Float[np.ndarray, "d d"] | Float[np.ndarray, " d"]:
+        """(1/n) Σ_x Σ_c ∇f_c(x) ∇f_c(x)ᵀ over a sample of `rows` (of all, where None), or its diagonal."""
+        raise NotImplementedError
+
+    def _sample(self, size: int, rows: np.ndarray | None = None) -> np.ndarray:
+        every = np.arange(len(self.X)) if rows is None else rows
+        return every[np.unique(np.linspace(0, len(every) - 1, min(len(every), size)).astype(int))]
+
+
+class Radial(Geometry):
+    """Kernels of the distance ‖Lx - Lz‖."""
+
+    def __init__(self, kernel: RadialKernel, X: np.ndarray, L: Map):
+        self.kernel, self.X, self.map = kernel, X, L
+        F = X * L if L.ndim == 1 else X @ L.T
+        self.centre = F.mean(0)
+        self.F = F - self.centre
+        self.D = host.squared_distances(self.F)
+        self.usual = math.sqrt(_typical(self.D, self._sample(SAMPLE)))
+
+    def gram(self, h: float) -> np.ndarray:
+        return host.radial_entries(self.kernel, self.D * (1 / h**2))
+
+    def cross(self, Z: np.ndarray, h: float) -> np.ndarray:
+        F = (Z * self.map if self.map.ndim == 1 else Z @ self.map.T) - self.centre
+        return host.radial_entries(self.kernel, host.squared_distances(F, self.F) * (1 / h**2))
+
+    def agop(self, h: float, alpha: np.ndarray, diagonal: bool, rows: np.ndarray | None = None) -> np.ndarray:
+        """∇f(x) = 2 Lᵀ Σ_i α_i k'(‖Lx - Lx_i‖²) (Lx - Lx_i)."""
+        part, s = self._sample(GRADIENTS, rows), 1 / h**2
+        slope = host.radial_derivatives(self.kernel, self.D[part] * s)
+        total = np.zeros((self.F.shape[1],) * 2, self.X.dtype)
+        for a in alpha.T:
+            G = (slope @ a)[:, None] * self.F[part] - slope @ (a[:, None] * self.F)
+            total += G.T @ G
+        total *= 4 * s * s / len(part)
+        if self.map.ndim == 1:
+            total *= self.map[:, None] * self.map
+        else:
+            total = self.map.T @ total @ self.map
+        return np.diag(total).copy() if diagonal else total
+
+
+class Inner(Geometry):
+    """Other kernels of inner products."""
+
+    def __init__(self, kernel: InnerProductKernel, X: np.ndarray, L: Map):
+        self.kernel, self.X, self.map = kernel, X, L
+        mapped = np.diag(L) if L.ndim == 1 else L
+        self.to = mapped.T @ host.embedding(kernel, np.eye(len(mapped), dtype=X.dtype), X.shape[1])
+        F = X @ self.to
+        self.centre = F.mean(0) if kernel.stationary else np.zeros(F.shape[1], F.dtype)
+        self.F = F - self.centre
+        self.xz, self.xx, _ = host.inner_products(self.F)
+        typical = float(np.mean(self.xx))
+        self.usual = math.sqrt(typical) if typical > 0 else 1.0
+
+    def gram(self, h: float) -> np.ndarray:
+        s = 1 / h**2
+        return host.entries(self.kernel, self.xz * s, self.xx * s, self.xx * s)
+
+    def cross(self, Z: np.ndarray, h: float) -> np.ndarray:
+        s = 1 / h**2
+        zx, zz, xx = host.inner_products(Z @ self.to - self.centre, self.F)
+        return host.entries(self.kernel, zx * s, zz * s, xx * s)
+
+    def agop(self, h: float, alpha: np.ndarray, diagonal: bool, rows: np.ndarray | None = None) -> np.ndarray:
+        part, s = self._sample(GRADIENTS, rows), 1 / h**2
+        by_product, by_norm = host.derivatives(self.kernel, self.xz[part] * s, self.xx[part] * s, self.xx * s)
+        total = np.zeros((self.to.shape[1],) * 2, self.X.dtype)
+        for a in alpha.T:
+            G = by_product @ (a[:, None] * self.F) + 2 * (by_norm @ a)[:, None] * self.F[part]
+            total += G.T @ G
+        M = self.to @ total @ self.to.T * (s * s / len(part))
+        return np.diag(M).copy() if diagonal else M
+
+
+class Absolute(Geometry):
+    """The ℓ1 (product) Laplace kernel with a diagonal metric: at a tie in one column its derivative there is zero."""
+
+    def __init__(self, kernel: ProductLaplace, X: np.ndarray, L: Map):
+        from scipy.spatial.distance import cdist
+
+        if L.ndim != 1:
+            raise ValueError("the ℓ1 kernel takes a diagonal metric only: metric='diagonal'")
+        self.X, self.map, self.L = X, L, L / np.asarray(kernel.bandwidth)
+        self.used = np.flatnonzero(self.L)
+        self.F = (X * self.L)[:, self.used]
+        self.D = cdist(self.F, self.F, "cityblock").astype(X.dtype, copy=False)
+        self.usual = _typical(self.D, self._sample(SAMPLE))
+
+    def gram(self, h: float) -> np.ndarray:
+        return np.exp(self.D * (-1 / h))
+
+    def cross(self, Z: np.ndarray, h: float) -> np.ndarray:
+        from scipy.spatial.distance import cdist
+
+        D = cdist((Z * self.L)[:, self.used], self.F, "cityblock").astype(self.X.dtype, copy=False)
+        return np.exp(D * (-1 / h))
+
+    def agop(self, h: float, alpha: np.ndarray, diagonal: bool, rows: np.ndarray | None = None) -> np.ndarray:
+        """∂_j f(x) = -(L_j/h) Σ_i α_i k(x, x_i) sign(x_j - x_ij)."""
+        part = self._sample(GRADIENTS, rows)
+        K = np.exp(self.D[part] * (-1 / h))
+        single = K * alpha[:, 0] if alpha.shape[1] == 1 else None
+        found, side = np.zeros(self.X.shape[1], self.X.dtype), np.empty_like(K)
+        for j in self.used:
+            np.sign(np.subtract.outer(self.X[part, j], self.X[:, j], out=side), out=side)
+            if single is not None:
+                total = np.mean(np.einsum("ij,ij->i", single, side) ** 2)
+            else:
+                total = np.mean(np.sum((np.multiply(side, K, out=side) @ alpha) ** 2, 1))
+            found[j] = total * (self.L[j] / h) ** 2
+        return found
+
+
+def _typical(D: np.ndarray, part: np.ndarray) -> float:
+    """The median of the distances between some rows; something positive where all coincide."""
+    i, j = np.triu_indices(len(part), 1)
+    found = float(np.median(D[part[i], part[j]])) if len(i) else 0.0
+    return found if found > 0 else float(D.max(initial=0)) or 1.0

@@ -1,0 +1,116 @@
+"""Recursive feature machines [D11]: fit, take the average gradient outer product (AGOP), see the inputs through it, fit
+again; for every kernel of inner products, and with a diagonal metric for the ℓ1 (product) Laplace kernel.
+
+    α = (K_M + ρI)⁻¹ y,   M ← AGOP(f)/tr AGOP(f),   K_M(x, z) = k(M^½ x/h, M^½ z/h).
+
+Bandwidth h and ridge ρ are chosen anew at every iterate by closed-form leave-one-out. M is normalised by its trace, so
+nothing depends on the scale of the labels. Radhakrishnan, Beaglehole, Pandit and Belkin (Science 2024).
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from unlazy.core.errors import nearest
+from unlazy.kernels.base import Kernel
+from unlazy.kernels.product_laplace import ProductLaplace
+from unlazy.training.geometry import Geometry, Map, geometry
+from unlazy.training.leave_one_out import Fit, descend, fit, leave_one_out
+
+METRICS = ("full", "diagonal", "low_rank")
+FIRST_RIDGE = 1e-3
+
+
+class Iterate(NamedTuple):
+    """One round: the metric it saw the inputs through, bandwidth, ridge and the fit."""
+
+    matrix: Float[np.ndarray, "d d"] | Float[np.ndarray, " d"]
+    """M with trace one, or its diagonal."""
+    map: Map
+    """L with M = LᵀL."""
+    bandwidth: float
+    ridge: float
+    """In units of the mean of k(x, x)."""
+    fit: Fit
+
+
+def isotropic(d: int, metric: str, dtype: Any = np.float64) -> np.ndarray:
+    """The metric before anything was learnt: the identity over d, or its diagonal."""
+    return np.full(d, 1 / d, dtype) if metric == "diagonal" else np.eye(d, dtype=dtype) / d
+
+
+def root(matrix: np.ndarray, rank: int | None = None) -> Map:
+    """L with LᵀL = M; the top `rank` directions only. Directions at the rounding of the largest are left out."""
+    if matrix.ndim == 1:
+        return np.sqrt(np.maximum(matrix, 0))
+    values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
+    keep = values > values[-1] * len(values) * np.finfo(matrix.dtype).eps
+    if rank is not None:
+        keep[: max(0, len(values) - rank)] = False
+    return np.sqrt(values[keep])[:, None] * vectors.T[keep]
+
+
+def learn(
+    kernel: Kernel,
+    X: Float[np.ndarray, "n d"],
+    Y: Float[np.ndarray, "n c"],
+    *,
+    metric: str = "full",
+    updates: int = 5,
+    rank: int | None = None,
+    ridge: float | None = None,
+    bandwidth: float | None = None,
+    weights: Float[np.ndarray, " n"] | None = None,
+    start: np.ndarray | None = None,
+) -> list[Iterate]:
+    """All iterates, the plain kernel first. `kernel` has bandwidth one: inputs are divided by h instead.
+
+    `bandwidth` is a multiple of the usual one (median distance, or root mean square norm), which every metric sets
+    anew; `ridge` is in units of the mean of k(x, x). What is None is chosen by leave-one-out before the first update,
+    and kept: later the metric has seen the labels, and leave-one-out would not know. `start` is a metric to begin
+    with, such as W¹ᵀW¹ of Algorithm 1.
+    """
+    check_metric(kernel, metric)
+    M = isotropic(X.shape[1], metric, X.dtype) if start is None else normalised(start, metric)
+    seen = geometry(kernel, X, root(M))
+    (h, rho), _ = descend(
+        leave_one_out(seen.gram, Y, weights), ((bandwidth or 1.0) * seen.usual, FIRST_RIDGE if ridge is None else ridge),
+        ridge=ridge is None, bandwidth=bandwidth is None,
+    )  # fmt: skip
+    factor, found = h / seen.usual, []
+    for t in range(updates + 1):
+        got = fit(seen.gram(factor * seen.usual), Y, rho, weights)
+        if got is None:
+            raise ValueError(f"K + {rho:.2g}·I is not positive to rounding: take a larger ridge, or float64")
+        found.append(Iterate(M, seen.map, factor * seen.usual, rho, got))
+        if t < updates:
+            M = updated(seen, factor * seen.usual, got.alpha, metric, M)
+            seen = geometry(kernel, X, root(M, rank if metric == "low_rank" else None))
+    return found
+
+
+def updated(
+    seen: Geometry, h: float, alpha: np.ndarray, metric: str, before: np.ndarray, rows: np.ndarray | None = None
+) -> np.ndarray:
+    """The next metric, AGOP (at `rows`) over its trace; the one before where the fit is constant: no gradient."""
+    new = seen.agop(h, alpha, metric == "diagonal", rows)
+    return normalised(new, metric) if np.isfinite(new).all() and _trace(new) > 0 else before
+
+
+def check_metric(kernel: Kernel, metric: str) -> None:
+    """A ValueError for a metric this kernel cannot have."""
+    if metric not in METRICS:
+        raise ValueError(f"unknown metric {metric!r}{nearest(str(metric), METRICS)}")
+    if isinstance(kernel, ProductLaplace) and metric != "diagonal":
+        raise ValueError(f"the ℓ1 (product) Laplace kernel takes metric='diagonal', got {metric!r}")
+
+
+def normalised(M: np.ndarray, metric: str) -> np.ndarray:
+    """M, or its diagonal where that is the metric, with trace one."""
+    M = np.diag(M) if metric == "diagonal" and M.ndim == 2 else M
+    return M / _trace(M)
+
+
+def _trace(M: np.ndarray) -> float:
+    return float(M.sum() if M.ndim == 1 else np.trace(M))
