@@ -1,5 +1,6 @@
 """The pattern task and the network that is trained on it: shared by the experiments of source S4."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -7,12 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from unlazy.core.data import Data
-from unlazy.core.experiment import Params, Records
+from unlazy.core.experiment import Params
 from unlazy.measures.neurons import feature_cosines
 from unlazy.measures.risk import accuracy
-from unlazy.networks.mlp import Network
 from unlazy.tasks.patterns import Patterns, pattern_task
-from unlazy.training.forgetting import Emergence, emerge, pattern_network
+from unlazy.training.forgetting import emerge, pattern_network
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,18 +49,30 @@ def both_accuracies(predicted: Any, s: Setting) -> Any:
     return jnp.stack([accuracy(predicted, truth), accuracy(predicted, truth, first)])
 
 
-def train(s: Setting, params: Params, **options: Any) -> tuple[Network, Emergence]:
-    """The two-step schedule and SGD [P3] on fresh points of the task."""
-    network = pattern_network(s.task.d, params["width"])
-    sizes = {name: params[name] for name in ("samples", "batch", "steps")}
-    record = {"accuracy": lambda theta: both_accuracies(network(theta, s.test.X[:CURVE_POINTS]), s)}
-    return network, emerge(network, s.key, s.task.sample, record=record, every=EVERY, **sizes, **options)
+def network_run(params: Params, key: Any) -> dict[str, Any]:
+    """The two-step schedule and SGD [P3] on fresh points of a task: what three experiments look at.
+
+    One compiled program for all of them, so that with JAX's compilation cache they share it.
+    """
+    return dict(_network_run(key, *(params[name] for name in ("structured", "d", "width", "samples", "steps", "batch"))))
 
 
-def stage_cosines(s: Setting, found: Emergence) -> Any:
-    """Signed cosines of every neuron with Σ_A M_j at start, step 1, step 2 and end."""
-    stages = (found.start, found.first, found.second, found.end)
-    return jnp.stack([feature_cosines(stage[0].weight.T, s.task.feature) for stage in stages])
+@partial(jax.jit, static_argnums=range(1, 7))
+def _network_run(
+    key: Any, structured: bool, d: int, width: int, samples: int, steps: int, batch: int
+) -> dict[str, Any]:
+    s = setting(structured, d, key)
+    network = pattern_network(d, width)
+    record = {"curve": lambda theta: both_accuracies(network(theta, s.test.X[:CURVE_POINTS]), s)}
+    found = emerge(
+        network, s.key, s.task.sample, samples=samples, steps=steps, batch=batch, record=record, every=EVERY
+    )  # fmt: skip
+    weights = jnp.stack([stage[0].weight.T for stage in (found.start, found.first, found.second, found.end)])
+    return {
+        "accuracy": both_accuracies(network(found.end, s.test.X), s), "curve": found.recorded["curve"],
+        "margin": found.margins[1], "weights": weights, "feature": s.task.feature,
+        "cosines": jax.vmap(feature_cosines, (0, None))(weights, s.task.feature),
+    }  # fmt: skip
 
 
 def curve_steps(steps: int) -> np.ndarray:
@@ -68,16 +80,10 @@ def curve_steps(steps: int) -> np.ndarray:
     return np.array([0, 1, 2, *(2 + np.arange(EVERY, steps + 1, EVERY))])
 
 
-def within_seeds(records: Records, name: str) -> tuple[float, float]:
-    """Smallest and largest value of a measure over all records, NaN where there is none."""
-    values = records.measure(name) if len(records) else np.array([np.nan])
-    return float(values.min()), float(values.max())
-
-
-def draw_lines(axis: "Axes", names: bool = True) -> None:
+def draw_lines(axis: "Axes", vertical: bool = False) -> None:
     """What a majority vote over the relevant patterns gets, overall and on part 1, and chance."""
     overall, first = pattern_task(DICTIONARY, DICTIONARY, RELEVANT).majority_accuracy
     for value, style, label in (
-        (overall, "--", "majority vote, all: 27/32"), (first, "-.", "majority vote, part 1: 22/32"), (0.5, ":", "chance"),
+        (overall, "--", "majority vote: 27/32"), (first, "-.", "majority vote, part 1: 22/32"), (0.5, ":", "chance"),
     ):  # fmt: skip
-        axis.axhline(value, color="0.35", lw=0.9, ls=style, label=label if names else None)
+        (axis.axvline if vertical else axis.axhline)(value, color="0.35", lw=0.9, ls=style, label=label)

@@ -17,9 +17,7 @@ import numpy as np
 
 from unlazy.core.claims import Claim, at_least, at_most, within
 from unlazy.core.experiment import Experiment, Params, Records, config
-from unlazy.experiments._patterns import (
-    SIZES, STAGES, both_accuracies, curve_steps, draw_lines, setting, stage_cosines, train,
-)  # fmt: skip
+from unlazy.experiments._patterns import SIZES, STAGES, curve_steps, draw_lines, network_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,13 +25,9 @@ if TYPE_CHECKING:
 
 def trial(params: Params, key: Any) -> dict[str, Any]:
     """Accuracy (overall, part 1) along the steps and at the end, cosines at the four stages."""
-    s = setting(params["structured"], params["d"], key)
-    network, found = train(s, params)
-    overall, first = both_accuracies(network(found.end, s.test.X), s)
-    return {
-        "accuracy": overall, "part_1": first, "curve": found.recorded["accuracy"],
-        "cosines": stage_cosines(s, found), "margin": found.margins[1],
-    }  # fmt: skip
+    found = network_run(params, key)
+    overall, first = found["accuracy"]
+    return {"accuracy": overall, "part_1": first} | {name: found[name] for name in ("curve", "cosines", "margin")}
 
 
 def claims(records: Records) -> list[Claim]:
@@ -114,7 +108,7 @@ experiment = Experiment(
     figure=figure,
     quick=config({"structured": [True, False]}, seeds=5, d=100, steps=300, batch=500, **SIZES),
     full=config({"structured": [True, False], "d": [100, 500]}, seeds=10, steps=500, batch=1000, **SIZES),
-    lanes=1,
+    vectorised=False,
     precision="float32",
     demo=True,
     caveats=(
