@@ -3,13 +3,15 @@
 Depth 3, width 1024, n = 500, ReLU, float32. The floor is what no method of this kind avoids: the forward pass, the
 backward pass to every hidden layer (for each output), and one matrix product per layer and side. Claims, in
 CPU-seconds of one run: structure at most 1.5 times the floor; Jacobian contraction at least 50 times the structure.
-With 10 outputs (full kernel, 5,000 × 5,000): structure at most 2.6 times its floor, which is where the structured
-derivatives of neural-tangents 0.6.5 were measured with one output (0.18 against 0.07 CPU-s).
+With 10 outputs (full kernel, 5,000 × 5,000): no slower than the structured derivatives of neural-tangents. That
+package runs with an old JAX only, so `--peer` names an interpreter that has it (0.6.5 with jax 0.4.24, numpy < 2); the
+same network, points and count of threads there.
 
-    python benchmarks/empirical_ntk.py [--skip-jacobian] [--width 1024] [--points 500]
+    python benchmarks/empirical_ntk.py [--skip-jacobian] [--width 1024] [--points 500] [--peer /path/to/python]
 """
 
 import argparse
+import subprocess
 import time
 
 import jax
@@ -59,13 +61,48 @@ def floor(network: Network):
     return jax.jit(run)
 
 
+PEER = """
+import sys, time
+import jax
+import neural_tangents as nt
+from neural_tangents import stax
+width, points, repeats = map(int, sys.argv[1:])
+X = jax.random.normal(jax.random.PRNGKey(0), (points, 64))
+for outputs in (1, 10):
+    layers = [part for _ in range(3) for part in (stax.Dense(width), stax.Relu())]
+    init, apply, _ = stax.serial(*layers, stax.Dense(outputs))
+    _, params = init(jax.random.PRNGKey(1), X.shape)
+    way = nt.NtkImplementation.STRUCTURED_DERIVATIVES
+    kernel = jax.jit(nt.empirical_ntk_fn(apply, trace_axes=(), vmap_axes=0, implementation=way), static_argnums=1)
+    jax.block_until_ready(kernel(X, None, params))
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.process_time()
+        jax.block_until_ready(kernel(X, None, params))
+        best = min(best, time.process_time() - start)
+    print(outputs, best)
+"""
+
+
+def peer(python: str, width: int, points: int, repeats: int) -> dict[int, float]:
+    """CPU-seconds of neural-tangents' structured derivatives by number of outputs."""
+    command = [python, "-c", PEER, str(width), str(points), str(repeats)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"neural-tangents failed with {python}:\n{done.stderr[-1500:]}")
+    rows = [line.split() for line in done.stdout.splitlines()]
+    return {int(outputs): float(seconds) for outputs, seconds in rows}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--skip-jacobian", action="store_true")
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--points", type=int, default=500)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--peer", help="a Python interpreter that has neural-tangents")
     given = parser.parse_args()
+    theirs = peer(given.peer, given.width, given.points, given.repeats) if given.peer else {}
     X = jax.random.normal(jax.random.key(0), (given.points, 64))
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, depth 3, width {given.width}, n = {given.points}")
     for outputs in (1, 10):
@@ -76,6 +113,10 @@ def main() -> None:
         times = smallest(runs, given.repeats if outputs == 1 else 2)
         print(f"  {outputs:2d} outputs: floor {times['floor']:.3f} CPU-s, structure {times['structure']:.3f} CPU-s, "
               f"ratio {times['structure'] / times['floor']:.2f}")  # fmt: skip
+        if outputs in theirs:
+            ratio = theirs[outputs] / times["structure"]
+            print(f"              neural-tangents (structured derivatives) {theirs[outputs]:.3f} CPU-s, {ratio:.2f} "
+                  "times the structure")  # fmt: skip
         if outputs == 1 and not given.skip_jacobian:
             by_rows = jax.jit(lambda p, x, net=network: sum(layer_tangent_kernels(lambda q, z: net(q, z), p, x)))
             compiled = by_rows.lower(params, X).compile()
