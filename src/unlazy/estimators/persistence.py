@@ -17,6 +17,7 @@ import numpy as np
 
 from unlazy.core.errors import UnlazyError, UnlazyWarning
 from unlazy.core.version import VERSION
+from unlazy.estimators.registry import COMPANIONS
 
 FORMAT = 1
 """Raised when a file of this version could not be read by the version before."""
@@ -85,7 +86,8 @@ def _verified(content: bytes, path: str | Path) -> tuple[Any, dict[str, np.ndarr
         )
     if found is None or metadata.get("unlazy_checksum") != found.group(1).decode() or not _intact(content, found):
         raise UnlazyError(f"{path} was altered or damaged: its checksum is wrong. Save it again, or copy it anew")
-    _compare_versions(version, document.get("scikit-learn"), path)
+    holds_theirs = any(f'"class": "{name}"' in metadata["unlazy"] for name in COMPANIONS)
+    _compare_versions(version, document.get("scikit-learn") if holds_theirs else None, path)
     try:
         return document["tree"], from_bytes(content)
     except Exception as error:
@@ -112,10 +114,10 @@ def _compare_versions(version: str, sklearn: Any, path: str | Path) -> None:
             UnlazyWarning,
             stacklevel=4,
         )
-    if _numbers(str(sklearn))[:2] != _numbers(_sklearn_version())[:2]:
+    if sklearn is not None and _numbers(str(sklearn))[:2] != _numbers(_sklearn_version())[:2]:
         warnings.warn(
-            f"{path} was saved with scikit-learn {sklearn}, this is {_sklearn_version()}: its own transformers, where "
-            "the file holds any, may behave differently",
+            f"{path} holds transformers of scikit-learn {sklearn}, this is {_sklearn_version()}: they may behave "
+            "differently",
             UnlazyWarning,
             stacklevel=4,
         )

@@ -1,0 +1,276 @@
+"""Saved estimators predict the same bits; a file that is not exactly what was saved is refused, and runs nothing."""
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+from estimator_roster import NAMES, data, make, output, target
+from safetensors.numpy import save as to_bytes
+from sklearn.compose import ColumnTransformer
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+import unlazy
+from unlazy.core.activations import activation
+from unlazy.core.errors import UnlazyError, UnlazyWarning
+from unlazy.estimators import persistence
+from unlazy.estimators.encoding import Decoder, Encoder
+from unlazy.estimators.kernel import KernelClassifier, KernelRegressor
+from unlazy.kernels.infinite_width import LayerKernel
+from unlazy.kernels.metric import with_metric
+
+MUTATIONS = 200
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A classifier with text labels and named columns, and its file."""
+    X, y = data()
+    table = pd.DataFrame(X, columns=["a", "b", "c"])
+    path = tmp_path_factory.mktemp("models") / "model.unlazy"
+    KernelClassifier().fit(table, target("KernelClassifier", y)).save(path)
+    return path, path.read_bytes()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_bits_after_loading(name, tmp_path):
+    X, y = data()
+    table = pd.DataFrame(X, columns=["a", "b", "c"])
+    model = make(name).fit(table, target(name, y))
+    expected = output(model, table)
+    path = tmp_path / "model"
+    model.save(path)
+    buffer = io.BytesIO()
+    joblib.dump(model, buffer)
+    buffer.seek(0)
+    for again in (unlazy.load(path), pickle.loads(pickle.dumps(model)), joblib.load(buffer)):
+        assert type(again) is type(model) and again.get_params() == model.get_params()
+        found = output(again, table)
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+        assert list(again.feature_names_in_) == ["a", "b", "c"]
+
+
+def kernels():
+    network = unlazy.MLP(3, "gelu", sigma_w=(1.0, 1.5, 1.0, 0.5), sigma_b=0.3, residual=0.5, width=64)
+    rng = np.random.default_rng(0)
+    L = jnp.asarray(rng.normal(size=(3, 3)))
+    return {
+        "ntk": unlazy.NTK(network),
+        "layers": LayerKernel(unlazy.MLP(1), (0.5, 1.0), (0.0, 1.0)),
+        "metric": with_metric(unlazy.NTK(network), L @ L.T),
+        "diagonal": with_metric(unlazy.Laplace(2.0), jnp.array([1.0, 0.1, 3.0])),
+        "sum": 2.0 * unlazy.Gaussian(1.5) + unlazy.Matern(2.5, 0.7) * unlazy.Polynomial(3),
+        "grams": 0.5 * unlazy.ProductLaplace(jnp.array([1.0, 2.0, 3.0])) + unlazy.NNGP(network),
+        "leaky": unlazy.NNGP(unlazy.MLP(2, activation("leaky_relu", 0.2))),
+        "arc": unlazy.ArcCosine(2) + unlazy.Linear(1.0) + unlazy.RationalQuadratic(2.0, 3.0),
+    }
+
+
+@pytest.mark.parametrize("which", ["ntk", "layers", "metric", "diagonal", "sum", "grams", "leaky", "arc"])
+def test_kernels_by_value(which, x64):
+    """Every field comes back, nested as deep as it was, to the last bit."""
+    kernel = kernels()[which]
+    encoder = Encoder()
+    tree = json.loads(json.dumps(encoder.encode(kernel, "kernel")))
+    again = Decoder(encoder.arrays).decode(tree)
+    assert jax.tree.structure(again) == jax.tree.structure(kernel)
+    for left, right in zip(jax.tree.leaves(again), jax.tree.leaves(kernel)):
+        assert type(left) is type(right)
+        np.testing.assert_array_equal(left, right)
+
+
+def test_values_that_json_has_no_word_for():
+    values = {
+        "tuple": (1, (2.5, None), [True]), "nan": float("nan"), "big": -(2**70), "inf": -np.inf,
+        "table": {"a": 1, 2: slice(1, None)}, "single": np.float32(0.1), "whole": np.int64(3), "type": np.float32,
+        "mixed": np.array(["x", None, 1.5], object), "empty": np.zeros((0, 2)), "point": np.array(2.0),
+        "columns": np.asfortranarray(np.arange(6.0).reshape(2, 3)), "flags": np.array([True, False]),
+        "text": np.array(["ä", "bb"]),
+    }  # fmt: skip
+    encoder = Encoder()
+    again = Decoder(encoder.arrays).decode(json.loads(json.dumps(encoder.encode(values, "values"))))
+    assert list(again) == list(values)
+    for name, value in values.items():
+        assert type(again[name]) is type(value), name
+        if isinstance(value, np.ndarray):
+            assert again[name].dtype == value.dtype and again[name].flags.c_contiguous == value.flags.c_contiguous
+            np.testing.assert_array_equal(again[name], value)
+        elif name != "nan":
+            assert again[name] == value
+    assert np.isnan(again["nan"])
+
+
+def test_a_pipeline_with_encoders(tmp_path):
+    X, y = data()
+    table = pd.DataFrame(X, columns=["a", "b", "c"]).assign(colour=np.where(X[:, 2] > 0, "red", "blue"))
+    table.loc[3, "a"] = np.nan
+    columns = ColumnTransformer(
+        [
+            ("numbers", make_pipeline(SimpleImputer(), StandardScaler()), ["a", "b", "c"]),
+            ("words", OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["colour"]),
+        ]
+    )
+    model = make_pipeline(columns, KernelRegressor()).fit(table, y)
+    persistence.save(model, tmp_path / "pipeline")
+    again = unlazy.load(tmp_path / "pipeline")
+    np.testing.assert_array_equal(again.predict(table), model.predict(table))
+    model.set_params(memory=str(tmp_path))
+    with pytest.raises(UnlazyError, match="memory"):  # joblib unpickles from such a folder
+        persistence.save(model, tmp_path / "pipeline")
+
+
+def mutants(content: bytes):
+    """Bytes changed, cut off, put in, swapped, headers replaced."""
+    rng = np.random.default_rng(0)
+    header = 8 + int.from_bytes(content[:8], "little")
+    for i in range(MUTATIONS):
+        raw = bytearray(content)
+        kind = i % 8
+        if kind == 0:  # one bit anywhere
+            raw[rng.integers(len(raw))] ^= 1 << int(rng.integers(8))
+        elif kind == 1:  # one byte of the header
+            at = int(rng.integers(header))
+            raw[at] = (raw[at] + int(rng.integers(1, 256))) % 256
+        elif kind == 2:
+            raw = raw[: rng.integers(len(raw))]
+        elif kind == 3:
+            raw += rng.bytes(int(rng.integers(1, 64)))
+        elif kind == 4:  # another length of the header
+            raw[:8] = int(rng.integers(0, 2 ** int(rng.integers(1, 62)))).to_bytes(8, "little")
+        elif kind == 5:
+            at, count = int(rng.integers(len(raw))), int(rng.integers(1, 200))
+            raw[at : at + count] = rng.bytes(count)
+        elif kind == 6:  # a stretch taken out
+            at = int(rng.integers(len(raw) - 1))
+            del raw[at : at + int(rng.integers(1, 100))]
+        else:
+            raw = bytearray(rng.bytes(int(rng.integers(0, 300))))
+        if bytes(raw) != content:
+            yield bytes(raw)
+
+
+def test_mutated_files_end_in_our_error(saved, tmp_path):
+    path, content = saved
+    unlazy.load(path)
+    count = 0
+    for raw in mutants(content):
+        (tmp_path / "mutant").write_bytes(raw)
+        with pytest.raises(UnlazyError, match="mutant"):
+            unlazy.load(tmp_path / "mutant")
+        count += 1
+    assert count == MUTATIONS
+
+
+def forged(tree, arrays=None, **changes):
+    """A file with a right checksum around any tree."""
+    versions = {"format": persistence.FORMAT, "unlazy": persistence.VERSION, "scikit-learn": "0"}
+    document = {**versions, "tree": tree, **changes}
+    metadata = {"unlazy": json.dumps(document), "unlazy_checksum": "0" * 64}
+    content = to_bytes(arrays or {"t0": np.zeros(2)}, metadata)
+    return content.replace(b"0" * 64, hashlib.sha256(content).hexdigest().encode(), 1)
+
+
+def estimator(**fitted):
+    return {"#": "estimator", "class": "KernelRegressor", "given": {}, "fitted": fitted}
+
+
+@pytest.mark.filterwarnings("ignore::unlazy.core.errors.UnlazyWarning")
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"#": "estimator", "class": "Popen", "given": {"args": ["touch", "hacked"]}, "fitted": {}},
+        {"#": "estimator", "class": "os.system", "given": {}, "fitted": {}},
+        {"#": "module", "class": "MLP", "fields": {"depth": 2}},
+        estimator(__class__={"#": "type", "v": "float64"}),
+        estimator(predict=1),
+        estimator(__init__=1),
+        estimator(x_={"#": "module", "class": "MLP", "fields": {"depth": 10**9, "sigma_w": 1.0, "sigma_b": 0.0}}),
+        estimator(x_={"#": "module", "class": "Gaussian", "fields": {"bandwidth": -1.0}}),
+        estimator(x_={"#": "activation", "name": "eval", "parameter": None}),
+        estimator(x_={"#": "array", "v": "absent", "order": "C", "scalar": False}),
+        estimator(x_={"#": "pickle", "v": "gASVBQAAAAAAAACMAWGULg=="}),
+        estimator(x_={"#": "dtype", "v": "V8"}),
+        {"#": "estimator", "class": "KernelRegressor", "given": {"no_such": 1}, "fitted": {}},
+        {"#": "estimator", "class": "Pipeline", "given": {"steps": [], "memory": "cache"}, "fitted": {}},
+        {"#": "estimator", "class": ["KernelRegressor"], "given": {}, "fitted": {}},
+        {"#": "array", "v": "t0", "order": "C", "scalar": False},
+        [], None, 3, "text", {},
+    ],
+)  # fmt: skip
+def test_forged_trees_build_nothing(tree, tmp_path):
+    """A right checksum is no pass: only classes of the table, only fitted attributes, only known kinds."""
+    (tmp_path / "forged").write_bytes(forged(tree))
+    before = set(os.listdir())
+    with pytest.raises(UnlazyError, match="does not describe an estimator"):
+        unlazy.load(tmp_path / "forged")
+    assert set(os.listdir()) == before
+
+
+def test_deep_nesting_is_an_error_not_a_crash(tmp_path):
+    for depth in (2_000, 200_000):
+        raw = '{"format":1,"unlazy":"0.1.0","tree":' + "[" * depth + "]" * depth + "}"
+        content = to_bytes({"t0": np.zeros(2)}, {"unlazy": raw, "unlazy_checksum": "0" * 64})
+        content = content.replace(b"0" * 64, hashlib.sha256(content).hexdigest().encode(), 1)
+        (tmp_path / "deep").write_bytes(content)
+        with pytest.raises(UnlazyError):
+            unlazy.load(tmp_path / "deep")
+
+
+def test_versions(tmp_path):
+    (tmp_path / "new").write_bytes(forged(estimator(), format=2, unlazy="9.0"))
+    with pytest.raises(UnlazyError, match=r"format 2 .unlazy 9.0.*upgrade"):
+        unlazy.load(tmp_path / "new")
+    (tmp_path / "new").write_bytes(forged(estimator(), unlazy="9.0"))
+    with pytest.warns(UnlazyWarning, match="newer"):
+        assert isinstance(unlazy.load(tmp_path / "new"), KernelRegressor)
+
+
+def test_other_files(tmp_path):
+    with pytest.raises(UnlazyError, match=r"cannot read .*absent"):
+        unlazy.load(tmp_path / "absent")
+    (tmp_path / "tensors").write_bytes(to_bytes({"w": np.zeros(3)}))
+    (tmp_path / "pickle").write_bytes(pickle.dumps({"a": 1}))
+    (tmp_path / "empty").write_bytes(b"")
+    for name in ("tensors", "pickle", "empty"):
+        with pytest.raises(UnlazyError, match="is not a file that unlazy saved"):
+            unlazy.load(tmp_path / name)
+
+
+def test_code_is_refused_when_saving(tmp_path):
+    X, y = data()
+    model = KernelRegressor(unlazy.NNGP(unlazy.MLP(1, lambda x: x))).fit(X, y)
+    with pytest.raises(UnlazyError, match=r"KernelRegressor.kernel.*a function of your own"):
+        model.save(tmp_path / "model")
+    model = KernelRegressor().fit(X, y)
+    model.extra_ = print
+    with pytest.raises(UnlazyError, match=r"KernelRegressor.extra_ .*no code"):
+        model.save(tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UnlazyError, match="cannot write"):
+        KernelRegressor().fit(X, y).save(tmp_path / "no" / "folder")
+
+
+def test_loading_needs_no_pickle(saved):
+    """In a fresh interpreter where pickle refuses to load anything."""
+    code = (
+        "import pickle, sys\n"
+        "def no(*a, **k): raise SystemExit('pickle was used')\n"
+        "import unlazy, joblib\n"
+        "pickle.load = pickle.loads = pickle._loads = pickle.Unpickler = no\n"
+        "print(unlazy.load(sys.argv[1]).classes_)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(saved[0])], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "high" in done.stdout
