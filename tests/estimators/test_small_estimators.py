@@ -1,0 +1,112 @@
+"""RandomFeatures, TwoLayerRegressor and the networks against their formulas."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from estimator_roster import data, make
+
+import unlazy
+from unlazy.estimators.network import NetworkClassifier, NetworkRegressor
+from unlazy.estimators.random_features import KERNELS, RandomFeatures
+from unlazy.estimators.two_layer import TwoLayerRegressor
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_random_features_approach_their_kernel(kernel):
+    """Entries are means of 2,000 terms: cosines, variance at most 1/2 each, so 5 standard errors of 136 entries are
+    5/√4,000. Two random layers add their errors, and a relu feature's fourth moment is a few times its kernel squared:
+    twice that, relative to the largest entry."""
+    X, _ = data(16)
+    model = RandomFeatures(kernel, n_components=4000, random_state=0).fit(X)
+    Phi = model.transform(X)
+    with jax.enable_x64(True):
+        K = np.asarray(model.kernel_.gram(jnp.asarray(X - model.offset_)))
+    assert np.abs(Phi @ Phi.T - K).max() < (2 if kernel == "nngp" else 1) * 5 / np.sqrt(4000) * K.max()
+    assert list(model.get_feature_names_out()[:2]) == ["randomfeatures0", "randomfeatures1"]
+
+
+def test_random_features_misuse():
+    X, _ = data()
+    for given, message in (
+        ({"kernel": "ntk"}, "no random features"),
+        ({"n_components": 0}, "n_components must be a positive"),
+        ({"bandwidth": 0.0}, "bandwidth must be"),
+        ({"network": unlazy.MLP(1)}, "network belongs to kernel='nngp'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            RandomFeatures(**given).fit(X)
+
+
+def test_two_layer_finds_the_direction():
+    """y = He_2(u·x)/√2 in d = 10, n = 2,000 > d²: one step finds u [D6]; prototypes reach an alignment of 0.95 here."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 10)) * 3 + 1  # other units: columns are standardised inside
+    t = (X[:, 0] - 1) / 3
+    y = 100 + (t**2 - 1) / np.sqrt(2)
+    model = TwoLayerRegressor(128, random_state=0).fit(X[:1500], y[:1500])
+    assert model.feature_importances_[0] > 0.8 and model.feature_importances_.sum() == pytest.approx(1)
+    top = np.linalg.eigh(model.metric_)[1][:, -1]
+    assert abs(top[0]) > 0.9
+    assert model.score(X[1500:], y[1500:]) > 0.8
+
+
+def test_two_layer_misuse():
+    X, y = data()
+    for given, message in (
+        ({"width": 7}, "width must be even"),
+        ({"ridge": 0.0}, "ridge must be positive"),
+        ({"step": 0.0}, "step must be positive"),
+        ({"validation_fraction": 1.0}, "validation_fraction must lie"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            TwoLayerRegressor(**given).fit(X, y)
+
+
+def test_network_predicts_what_its_layers_say():
+    """The forward pass in NumPy: standardise, relu layers, undo."""
+    X, y = data()
+    model = make("NetworkRegressor").fit(X, y)
+    h = (X - model.centre_) / model.scale_
+    for weight, bias in model.layers_[:-1]:
+        h = np.maximum(h @ weight + bias, 0)
+    weight, bias = model.layers_[-1]
+    expected = (h @ weight + bias)[:, 0] * model.y_scale_[0] + model.y_centre_[0]
+    np.testing.assert_allclose(model.predict(X), expected, rtol=1e-12, atol=1e-12)
+    assert model.score(X, y) > 0.9
+
+
+@pytest.mark.slow
+def test_network_stops_by_held_out_points(capsys):
+    """Pure noise: the held-out loss rises as the network learns by heart, and the best parameters are kept."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(400, 5)), rng.normal(size=400)
+    model = NetworkRegressor(width=64, step_size=1e-2, random_state=0, progress=True).fit(X, y)
+    assert model.n_steps_ < 2000
+    best = model.validation_losses_.min()
+    assert best <= model.validation_losses_[0] and model.score(X[:360], y[:360]) < 0.5
+    three = np.digitize(X[:, 0], [-0.5, 0.5])
+    classes = NetworkClassifier(random_state=0).fit(X, three)
+    assert classes.score(X, three) > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parametrisation", ["ntk", "standard", "mup", "mean_field"])
+def test_network_parametrisations(parametrisation):
+    X, y = data()
+    model = make("NetworkRegressor", parametrisation=parametrisation, width=64, steps=1000).fit(X, y)
+    assert model.score(X, y) > 0.7
+
+
+def test_network_misuse():
+    X, y = data()
+    for given, message in (
+        ({"depth": 0}, "depth must be a positive"),
+        ({"step_size": 0.0}, "step_size must be positive"),
+        ({"decay": -1.0}, "decay must be zero"),
+        ({"activation": "rellu"}, "did you mean 'relu'"),
+        ({"parametrisation": "nkt"}, "did you mean 'ntk'"),
+        ({"validation_fraction": 1.0}, "validation_fraction must be"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            NetworkRegressor(**given).fit(X, y)

@@ -1,0 +1,21 @@
+"""Every script in examples/ runs to its end and says something."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.py"))
+FAST = ("tables.py",)
+
+
+@pytest.mark.parametrize("script", [
+    pytest.param(path, id=path.stem, marks=() if path.name in FAST else pytest.mark.slow) for path in SCRIPTS
+])  # fmt: skip
+def test_example_runs(script, capsys):
+    runpy.run_path(str(script), run_name="__main__")
+    assert capsys.readouterr().out.strip()
+
+
+def test_there_are_examples():
+    assert SCRIPTS
