@@ -44,7 +44,7 @@ def squared_distances(F: Float[np.ndarray, "n e"], G: Float[np.ndarray, "m e"] |
     D += xx[:, None]
     D += zz
     floor = 2 * snap_floor(F.shape[1], F.dtype) * (xx.max(initial=0) + zz.max(initial=0))
-    D[D <= floor] = 0
+    np.copyto(D, 0, where=floor >= D)
     if G is None:
         np.fill_diagonal(D, 0)
     return D

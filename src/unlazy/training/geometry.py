@@ -46,6 +46,31 @@ def geometry(kernel: Kernel, X: Float[np.ndarray, "n d"], L: Map) -> "Geometry":
     )
 
 
+def cross(
+    kernel: Kernel, Z: Float[np.ndarray, "m d"], X: Float[np.ndarray, "n d"], L: Map, h: float
+) -> Float[np.ndarray, "m n"]:
+    """K(Z, X) at Lx/h."""
+    if isinstance(kernel, ProductLaplace):
+        from scipy.spatial.distance import cdist
+
+        used, scale = np.flatnonzero(L), L / (h * np.asarray(kernel.bandwidth))
+        return np.exp(-cdist((Z * scale)[:, used], (X * scale)[:, used], "cityblock")).astype(X.dtype, copy=False)
+    assert isinstance(kernel, InnerProductKernel)
+    to = _linear(kernel, L, X.shape[1], X.dtype) / h
+    F = X @ to
+    centre = F.mean(0) if kernel.stationary else 0.0
+    E, F = Z @ to - centre, F - centre
+    if isinstance(kernel, RadialKernel):
+        return host.radial_entries(kernel, host.squared_distances(E, F))
+    return host.entries(kernel, *host.inner_products(E, F))
+
+
+def _linear(kernel: InnerProductKernel, L: Map, d: int, dtype: np.dtype) -> Float[np.ndarray, "d e"]:
+    """x → embed(Lx) as a matrix: embeddings are linear, what they do to the unit vectors is what they do."""
+    mapped = np.diag(L) if L.ndim == 1 else L
+    return mapped.T @ host.embedding(kernel, np.eye(len(mapped), dtype=dtype), d)
+
+
 class Geometry:
     """Training rows under one metric."""
 
@@ -56,10 +81,6 @@ class Geometry:
 
     def gram(self, h: float) -> Float[np.ndarray, "n n"]:
         """K(X, X) at bandwidth h."""
-        raise NotImplementedError
-
-    def cross(self, Z: Float[np.ndarray, "m d"], h: float) -> Float[np.ndarray, "m n"]:
-        """K(Z, X)."""
         raise NotImplementedError
 
     def agop(
@@ -79,17 +100,12 @@ class Radial(Geometry):
     def __init__(self, kernel: RadialKernel, X: np.ndarray, L: Map):
         self.kernel, self.X, self.map = kernel, X, L
         F = X * L if L.ndim == 1 else X @ L.T
-        self.centre = F.mean(0)
-        self.F = F - self.centre
+        self.F = F - F.mean(0)
         self.D = host.squared_distances(self.F)
         self.usual = math.sqrt(_typical(self.D, self._sample(SAMPLE)))
 
     def gram(self, h: float) -> np.ndarray:
         return host.radial_entries(self.kernel, self.D * (1 / h**2))
-
-    def cross(self, Z: np.ndarray, h: float) -> np.ndarray:
-        F = (Z * self.map if self.map.ndim == 1 else Z @ self.map.T) - self.centre
-        return host.radial_entries(self.kernel, host.squared_distances(F, self.F) * (1 / h**2))
 
     def agop(self, h: float, alpha: np.ndarray, diagonal: bool, rows: np.ndarray | None = None) -> np.ndarray:
         """∇f(x) = 2 Lᵀ Σ_i α_i k'(‖Lx - Lx_i‖²) (Lx - Lx_i)."""
@@ -112,11 +128,9 @@ class Inner(Geometry):
 
     def __init__(self, kernel: InnerProductKernel, X: np.ndarray, L: Map):
         self.kernel, self.X, self.map = kernel, X, L
-        mapped = np.diag(L) if L.ndim == 1 else L
-        self.to = mapped.T @ host.embedding(kernel, np.eye(len(mapped), dtype=X.dtype), X.shape[1])
+        self.to = _linear(kernel, L, X.shape[1], X.dtype)
         F = X @ self.to
-        self.centre = F.mean(0) if kernel.stationary else np.zeros(F.shape[1], F.dtype)
-        self.F = F - self.centre
+        self.F = F - F.mean(0) if kernel.stationary else F
         self.xz, self.xx, _ = host.inner_products(self.F)
         typical = float(np.mean(self.xx))
         self.usual = math.sqrt(typical) if typical > 0 else 1.0
@@ -125,12 +139,8 @@ class Inner(Geometry):
         s = 1 / h**2
         return host.entries(self.kernel, self.xz * s, self.xx * s, self.xx * s)
 
-    def cross(self, Z: np.ndarray, h: float) -> np.ndarray:
-        s = 1 / h**2
-        zx, zz, xx = host.inner_products(Z @ self.to - self.centre, self.F)
-        return host.entries(self.kernel, zx * s, zz * s, xx * s)
-
     def agop(self, h: float, alpha: np.ndarray, diagonal: bool, rows: np.ndarray | None = None) -> np.ndarray:
+        """The chain rule through both inner products that hold x."""
         part, s = self._sample(GRADIENTS, rows), 1 / h**2
         by_product, by_norm = host.derivatives(self.kernel, self.xz[part] * s, self.xx[part] * s, self.xx * s)
         total = np.zeros((self.to.shape[1],) * 2, self.X.dtype)
@@ -157,12 +167,6 @@ class Absolute(Geometry):
 
     def gram(self, h: float) -> np.ndarray:
         return np.exp(self.D * (-1 / h))
-
-    def cross(self, Z: np.ndarray, h: float) -> np.ndarray:
-        from scipy.spatial.distance import cdist
-
-        D = cdist((Z * self.L)[:, self.used], self.F, "cityblock").astype(self.X.dtype, copy=False)
-        return np.exp(D * (-1 / h))
 
     def agop(self, h: float, alpha: np.ndarray, diagonal: bool, rows: np.ndarray | None = None) -> np.ndarray:
         """∂_j f(x) = -(L_j/h) Σ_i α_i k(x, x_i) sign(x_j - x_ij)."""

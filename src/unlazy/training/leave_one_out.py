@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+Square = Float[np.ndarray, "n n"]
 SMALLEST, LARGEST = 1e-9, 1e3
 """Ridges stay between these, in units of the mean of k(x, x)."""
 
@@ -50,7 +51,7 @@ class Inverse(NamedTuple):
         return left
 
 
-def invert(K: Float[np.ndarray, "n n"], ridge: float, weights: Float[np.ndarray, " n"] | None = None) -> Inverse | None:
+def invert(K: Square, ridge: float, weights: Float[np.ndarray, " n"] | None = None) -> Inverse | None:
     """P at one ridge (in units of the mean of k(x, x)); None where K + ρW⁻¹ is not positive to rounding."""
     from scipy.linalg.lapack import dpotrf, dpotri, spotrf, spotri
 
@@ -74,11 +75,30 @@ def invert(K: Float[np.ndarray, "n n"], ridge: float, weights: Float[np.ndarray,
 
 
 def fit(
-    K: Float[np.ndarray, "n n"], Y: Float[np.ndarray, "n c"], ridge: float, weights: Float[np.ndarray, " n"] | None = None
+    K: Square, Y: Float[np.ndarray, "n c"], ridge: float, weights: Float[np.ndarray, " n"] | None = None
 ) -> Fit | None:
     """The fit at one ridge; None where K + ρW⁻¹ is not positive to rounding."""
     found = invert(K, ridge, weights)
     return None if found is None else found.fit(Y, weights)
+
+
+def coefficients(
+    K: Square, Y: Float[np.ndarray, "n c"], ridge: float, weights: Float[np.ndarray, " n"] | None = None
+) -> tuple[Float[np.ndarray, "n c"], Float[np.ndarray, " c"]]:
+    """α and the intercept alone, for a third of the work; a ValueError where K + ρW⁻¹ is not positive to rounding."""
+    from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+    A = np.array(K.T, order="F")
+    extra = ridge * float(np.mean(np.diagonal(K)))
+    A.reshape(-1, order="F")[:: len(K) + 1] += extra if weights is None else extra / weights
+    try:
+        factor = cho_factor(A, lower=True, overwrite_a=True, check_finite=False)
+    except LinAlgError as error:
+        raise ValueError(f"K + {ridge:.2g}·I is not positive to rounding: take a larger ridge, or float64") from error
+    centre = mean(Y, weights)
+    S = cho_solve(factor, np.concatenate([Y - centre, np.ones((len(Y), 1), Y.dtype)], 1), check_finite=False)
+    shift = S[:, :-1].sum(0) / S[:, -1].sum()
+    return S[:, :-1] - S[:, -1:] * shift, centre + shift
 
 
 def mean(Y: Float[np.ndarray, "n c"], weights: Float[np.ndarray, " n"] | None) -> Float[np.ndarray, " c"]:

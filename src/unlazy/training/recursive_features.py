@@ -15,15 +15,15 @@ from jaxtyping import Float
 from unlazy.core.errors import nearest
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.product_laplace import ProductLaplace
-from unlazy.training.geometry import Geometry, Map, geometry
-from unlazy.training.leave_one_out import Fit, descend, fit, leave_one_out
+from unlazy.training.geometry import Geometry, Map, cross, geometry
+from unlazy.training.leave_one_out import coefficients, descend, leave_one_out, mean
 
 METRICS = ("full", "diagonal", "low_rank")
 FIRST_RIDGE = 1e-3
 
 
 class Iterate(NamedTuple):
-    """One round: the metric it saw the inputs through, bandwidth, ridge and the fit."""
+    """One round: the metric it saw the inputs through, and the fit f(x) = b + Σ_i α_i k(Lx/h, Lx_i/h)."""
 
     matrix: Float[np.ndarray, "d d"] | Float[np.ndarray, " d"]
     """M with trace one, or its diagonal."""
@@ -32,7 +32,14 @@ class Iterate(NamedTuple):
     bandwidth: float
     ridge: float
     """In units of the mean of k(x, x)."""
-    fit: Fit
+    alpha: Float[np.ndarray, "n c"]
+    intercept: Float[np.ndarray, " c"]
+
+    def predict(
+        self, kernel: Kernel, X: Float[np.ndarray, "n d"], Z: Float[np.ndarray, "m d"]
+    ) -> Float[np.ndarray, "m c"]:
+        """f at the rows of Z, for the kernel and the training rows it was fitted with."""
+        return cross(kernel, Z, X, self.map, self.bandwidth) @ self.alpha + self.intercept
 
 
 def isotropic(d: int, metric: str, dtype: Any = np.float64) -> np.ndarray:
@@ -63,29 +70,35 @@ def learn(
     bandwidth: float | None = None,
     weights: Float[np.ndarray, " n"] | None = None,
     start: np.ndarray | None = None,
+    last: bool = True,
 ) -> list[Iterate]:
     """All iterates, the plain kernel first. `kernel` has bandwidth one: inputs are divided by h instead.
 
     `bandwidth` is a multiple of the usual one (median distance, or root mean square norm), which every metric sets
     anew; `ridge` is in units of the mean of k(x, x). What is None is chosen by leave-one-out before the first update,
     and kept: later the metric has seen the labels, and leave-one-out would not know. `start` is a metric to begin
-    with, such as W¹ᵀW¹ of Algorithm 1.
+    with, such as W¹ᵀW¹ of Algorithm 1. Without `last` the last iterate has its metric but no fit (zeros): for those
+    who fit it otherwise.
     """
     check_metric(kernel, metric)
     M = isotropic(X.shape[1], metric, X.dtype) if start is None else normalised(start, metric)
     seen = geometry(kernel, X, root(M))
-    (h, rho), _ = descend(
-        leave_one_out(seen.gram, Y, weights), ((bandwidth or 1.0) * seen.usual, FIRST_RIDGE if ridge is None else ridge),
-        ridge=ridge is None, bandwidth=bandwidth is None,
-    )  # fmt: skip
+    begin = ((bandwidth or 1.0) * seen.usual, FIRST_RIDGE if ridge is None else ridge)
+    error = leave_one_out(seen.gram, Y, weights)
+    if bandwidth is None or ridge is None:
+        (h, rho), _ = descend(error, begin, ridge=ridge is None, bandwidth=bandwidth is None)
+    else:
+        h, rho = begin
     factor, found = h / seen.usual, []
     for t in range(updates + 1):
-        got = fit(seen.gram(factor * seen.usual), Y, rho, weights)
-        if got is None:
-            raise ValueError(f"K + {rho:.2g}·I is not positive to rounding: take a larger ridge, or float64")
-        found.append(Iterate(M, seen.map, factor * seen.usual, rho, got))
+        h = factor * seen.usual
+        if t == updates and not last:
+            found.append(Iterate(M, seen.map, h, rho, np.zeros_like(Y), mean(Y, weights)))
+            break
+        alpha, intercept = coefficients(seen.gram(h), Y, rho, weights)
+        found.append(Iterate(M, seen.map, h, rho, alpha, intercept))
         if t < updates:
-            M = updated(seen, factor * seen.usual, got.alpha, metric, M)
+            M = updated(seen, h, alpha, metric, M)
             seen = geometry(kernel, X, root(M, rank if metric == "low_rank" else None))
     return found
 

@@ -14,14 +14,17 @@ import numpy as np
 from jaxtyping import Float
 
 from unlazy.kernels.base import Kernel
-from unlazy.training.geometry import geometry
-from unlazy.training.leave_one_out import descend, error_of, fit, invert, leave_one_out
-from unlazy.training.recursive_features import FIRST_RIDGE, isotropic, root, updated
+from unlazy.training.geometry import Geometry, geometry
+from unlazy.training.leave_one_out import Place, descend, error_of, fit, invert, leave_one_out
+from unlazy.training.recursive_features import FIRST_RIDGE, isotropic, normalised, root, updated
 
+Begin = Callable[[np.ndarray], np.ndarray]
 PATIENCE = 0.99
 """An update is worth a further one if it brings the error below this share of the best before it."""
 RACE = 1.5
 """A kernel whose first update leaves it this far behind the best of all is given up."""
+BLIND = 0.9
+"""A plain kernel that explains less than a tenth gets four updates before it is given up: metrics start slowly."""
 FIRST = 400
 """Rows of the first look at bandwidths and ridges."""
 LEARNING_RIDGE = 0.1
@@ -40,9 +43,9 @@ class Selected(NamedTuple):
 
     candidate: Candidate
     updates: int
-    learning: tuple[float, float]
+    learning: Place
     """Bandwidth (in units of the usual one) and ridge of the fits whose gradients make the metric."""
-    final: tuple[float, float]
+    final: Place
     """Bandwidth and ridge of the last fit."""
     held_out: Float[np.ndarray, "n c"]
     error: float
@@ -53,10 +56,10 @@ class Selected(NamedTuple):
 class _State:
     """One candidate in the race: its folds' metrics, its errors."""
 
-    def __init__(self, candidate: Candidate, place: tuple[float, float], error: float, held_out: np.ndarray, d: int, folds: int):
+    def __init__(self, candidate: Candidate, place: Place, error: float, held_out: np.ndarray, first: list[np.ndarray]):
         self.candidate, self.place = candidate, place
         self.learning = (place[0], min(place[1], LEARNING_RIDGE))
-        self.matrices = [[isotropic(d, candidate.metric)] * folds]
+        self.matrices = [first]
         self.errors, self.held_out = [error], [held_out]
 
     @property
@@ -75,27 +78,37 @@ def select(
     bandwidth: float | None = None,
     ridge: float | None = None,
     rank: int | None = None,
+    begin: Begin | None = None,
+    last: bool = False,
     seed: int = 0,
     advance: Callable[[str], None] = lambda note: None,
 ) -> Selected:
-    """The best of all candidates after 0 to `updates` updates, with its bandwidth and ridge."""
+    """The best of all candidates after 0 to `updates` updates, with its bandwidth and ridge.
+
+    `bandwidth` and `ridge` fix what is otherwise searched, in the units of `recursive_features.learn`. `begin` gives
+    the first metric from the rows whose labels it may use (W¹ᵀW¹ of Algorithm 1, say) instead of the identity.
+    `last` makes all updates, and chooses the rest.
+    """
     n = len(X)
     folds = min(n, folds or (3 if n < 600 else 2))
     fold = np.random.default_rng(seed).permutation(n) % folds
     race = _Race(X, Y, weights, fold, folds, rank)
-    states = race.start(candidates, bandwidth, ridge)
+    states = race.start(candidates, bandwidth, ridge, begin)
     top = min(s.errors[0] for s in states)
     for s in states:
         while folds > 1 and len(s.errors) <= updates:
             race.advance(s)
             advance(type(s.candidate.kernel).__name__)
             top = min(top, s.errors[-1])
-            if s.errors[-1] > RACE * top or s.errors[-1] > PATIENCE * min(s.errors[:-1]):
+            if last:
+                continue
+            hopeless = s.errors[0] > BLIND and len(s.errors) <= 4
+            if s.errors[-1] > RACE * top or (s.errors[-1] > PATIENCE * min(s.errors[:-1]) and not hopeless):
                 break
-    winner = min(states, key=lambda s: min(s.errors))
+    winner = min(states, key=lambda s: s.errors[-1] if last else min(s.errors))
     table = tuple((i, t, e) for i, s in enumerate(states) for t, e in enumerate(s.errors))
-    t = winner.best
-    if t == 0:
+    t = len(winner.errors) - 1 if last else winner.best
+    if t == 0 and begin is None:
         return Selected(winner.candidate, 0, winner.learning, winner.place, winner.held_out[0], winner.errors[0], table)
     place, error, held_out = race.refine(winner, t, bandwidth is None, ridge is None)
     return Selected(winner.candidate, t, winner.learning, place, held_out, error, table)
@@ -107,33 +120,41 @@ class _Race:
         self.rows = [np.flatnonzero(fold == k) for k in range(folds)]
         self.others = [np.flatnonzero(fold != k) for k in range(folds)]
 
-    def start(self, candidates: Sequence[Candidate], bandwidth: float | None, ridge: float | None) -> list[_State]:
+    def start(
+        self, candidates: Sequence[Candidate], bandwidth: float | None, ridge: float | None, begin: Begin | None
+    ) -> list[_State]:
         """The plain kernels, bandwidth and ridge by leave-one-out: nothing but coefficients has seen a label."""
         done: dict[int, tuple] = {}
         for c in candidates:
             if id(c.kernel) in done:
                 continue
-            place = ((bandwidth or 1.0), FIRST_RIDGE if ridge is None else ridge)
-            for rows, steps in self._stages():
+            usual = place = ((bandwidth or 1.0), FIRST_RIDGE if ridge is None else ridge)
+            for rows in self._stages():
                 X, Y, w = self.X[rows], self.Y[rows], None if self.weights is None else self.weights[rows]
                 seen = geometry(c.kernel, X, root(isotropic(X.shape[1], "diagonal", X.dtype)))
+                loss = leave_one_out(seen.gram, Y, w)
+                options = [(p[0] * seen.usual, p[1]) for p in dict.fromkeys((place, usual))]
+                # what fewer rows chose may be a corner: the usual place is looked at again
                 (h, rho), error = descend(
-                    leave_one_out(seen.gram, Y, w), (place[0] * seen.usual, place[1]), steps=steps,
-                    ridge=ridge is None, bandwidth=bandwidth is None,
-                )  # fmt: skip
+                    loss, min(options, key=lambda p: loss(*p)), ridge=ridge is None, bandwidth=bandwidth is None
+                )
                 place = (h / seen.usual, rho)
             got = fit(seen.gram(h), self.Y, rho, self.weights)
             held_out = np.full_like(self.Y, np.nan) if got is None else got.held_out
             done[id(c.kernel)] = (place, error, held_out)
-        return [_State(c, *done[id(c.kernel)], self.X.shape[1], len(self.rows)) for c in candidates]
+        states = []
+        for c in candidates:
+            first = [isotropic(self.X.shape[1], c.metric, self.X.dtype)] * len(self.rows)
+            states.append(_State(c, *done[id(c.kernel)], first))
+            if begin is not None:  # a metric that has seen labels: once a fold, without those of its rows
+                states[-1].matrices = [[normalised(begin(rows), c.metric) for rows in self.others]]
+                self._judge(states[-1], 0)
+        return states
 
-    def _stages(self) -> list[tuple[slice, tuple]]:
-        """Where many rows: large steps on a part of them first, which cost little."""
+    def _stages(self) -> list[slice]:
+        """Where there are many rows, a part of them first: it costs little and the search begins near its end."""
         n = len(self.X)
-        coarse, fine = (2.0, 10.0), (2.0**0.5, 10.0**0.5)
-        if n <= 1.5 * FIRST:
-            return [(slice(None), (coarse, fine))]
-        return [(slice(None, None, -(-n // FIRST)), (coarse,)), (slice(None), (fine,))]
+        return [slice(None)] if n <= 1.5 * FIRST else [slice(None, None, -(-n // FIRST)), slice(None)]
 
     def advance(self, s: _State) -> None:
         """One more update in every fold, without the labels of its rows, and the error it leaves."""
@@ -143,44 +164,48 @@ class _Race:
             seen = self._seen(s, M)
             h = factor * seen.usual
             inverse = invert(seen.gram(h), rho, self.weights)
-            if inverse is None:
-                s.errors.append(math.inf)
-                s.held_out.append(s.held_out[-1])
-                s.matrices.append(s.matrices[-1])
-                return
+            if inverse is None:  # not positive to rounding: no further update
+                matrices = list(s.matrices[-1])
+                break
             alpha = inverse.without(inverse.fit(self.Y, self.weights).alpha, self.rows[k])
             matrices.append(updated(seen, h, alpha, s.candidate.metric, M, self.others[k]))
         s.matrices.append(matrices)
-        held_out = self._held_out(s, matrices, s.place)
-        s.held_out.append(held_out)
-        s.errors.append(error_of(held_out - self.Y, self.Y, self.weights))
+        s.held_out.append(self.Y)
+        s.errors.append(math.inf)
+        self._judge(s, -1)
 
-    def refine(self, s: _State, t: int, bandwidth: bool, ridge: bool):  # type: ignore[no-untyped-def]
+    def refine(self, s: _State, t: int, bandwidth: bool, ridge: bool) -> tuple[Place, float, np.ndarray]:
         """Bandwidth and ridge of the last fit, by the same held-out predictions."""
         seen = [self._seen(s, M) for M in s.matrices[t]]
 
-        def predicted(factor: float, rho: float) -> np.ndarray:
-            found = np.full_like(self.Y, np.nan)
-            for k, g in enumerate(seen):
-                got = fit(g.gram(factor * g.usual), self.Y, rho, self.weights)
-                if got is not None:
-                    found[self.rows[k]] = got.held_out[self.rows[k]]
-            return found
+        place, value = descend(
+            lambda h, rho: self._error(self._predicted(seen, (h, rho))), s.place, ridge=ridge, bandwidth=bandwidth,
+            steps=((2.0, 10.0**0.5),),
+        )  # fmt: skip
+        return place, value, self._predicted(seen, place)
 
-        def error(factor: float, rho: float) -> float:
-            return error_of(predicted(factor, rho) - self.Y, self.Y, self.weights)
-
-        place, value = descend(error, s.place, ridge=ridge, bandwidth=bandwidth, steps=((2.0, 10.0**0.5),))
-        return place, value, predicted(*place)
-
-    def _seen(self, s: _State, M: np.ndarray):  # type: ignore[no-untyped-def]
+    def _seen(self, s: _State, M: np.ndarray) -> Geometry:
         return geometry(s.candidate.kernel, self.X, root(M, self.rank if s.candidate.metric == "low_rank" else None))
 
-    def _held_out(self, s: _State, matrices: list[np.ndarray], place: tuple[float, float]) -> np.ndarray:
+    def _judge(self, s: _State, t: int) -> None:
+        """Error and held-out predictions with the folds' metrics after t updates; with the plain kernel's ridge, and
+        with the one the metric was learnt with, where that is smaller: a better metric needs less."""
+        seen = [self._seen(s, M) for M in s.matrices[t]]
+        found = [self._predicted(seen, place) for place in dict.fromkeys((s.place, s.learning))]
+        errors = [self._error(predicted) for predicted in found]
+        best = int(np.argmin(errors))
+        s.held_out[t], s.errors[t] = found[best], errors[best]
+        if best:
+            s.place = s.learning
+
+    def _predicted(self, seen: list[Geometry], place: Place) -> np.ndarray:
         found = np.full_like(self.Y, np.nan)
-        for k, M in enumerate(matrices):
-            g = self._seen(s, M)
+        for rows, g in zip(self.rows, seen):
             got = fit(g.gram(place[0] * g.usual), self.Y, place[1], self.weights)
             if got is not None:
-                found[self.rows[k]] = got.held_out[self.rows[k]]
+                found[rows] = got.held_out[rows]
         return found
+
+    def _error(self, predicted: np.ndarray) -> float:
+        found = error_of(predicted - self.Y, self.Y, self.weights)
+        return found if math.isfinite(found) else math.inf

@@ -1,0 +1,38 @@
+"""Columns in units of their own spread."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+
+class Columns(NamedTuple):
+    """x → (x - offset)/scale, column by column."""
+
+    offset: Float[np.ndarray, " d"]
+    scale: Float[np.ndarray, " d"]
+
+    @classmethod
+    def of(cls, X: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"] | None, standardise: bool) -> "Columns":
+        """Mean and deviation of every column, rows by weight; columns of two values are one apart, since the deviation
+        of a rare indicator would make it the largest of all; constant columns become zero.
+
+        Without `standardise` the offset is subtracted (it costs digits of distances) and the units are kept.
+        """
+        w = np.full(len(X), 1 / len(X)) if weights is None else weights / weights.sum()
+        low, high = X.min(0), X.max(0)
+        unit = np.maximum(np.abs(low), np.abs(high))
+        unit = np.where(unit > 0, unit, 1)
+        offset = (w @ (X / unit)) * unit
+        rounding = 8 * np.finfo(X.dtype).eps * unit
+        constant = high - low <= rounding
+        offset = np.where(constant, low, offset)
+        if not standardise:
+            return cls(offset, np.ones_like(offset))
+        span = np.where(constant, 1, high - low)
+        scale = span * np.sqrt(w @ ((X - offset) / span) ** 2)
+        two = np.all((low == X) | (high == X), axis=0)
+        return cls(offset, np.where(constant, np.maximum(unit, 1), np.where(two, span, scale)))
+
+    def __call__(self, X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
+        return (X - self.offset) / self.scale

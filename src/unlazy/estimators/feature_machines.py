@@ -1,0 +1,316 @@
+"""Recursive feature machines [D11] as scikit-learn estimators: kernels that learn which directions matter."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from unlazy.core.architecture import MLP
+from unlazy.core.errors import check_positive_integer, nearest
+from unlazy.estimators.base import Estimator, Training, progress_bar
+from unlazy.estimators.calibration import Calibration, calibrate, logits, probabilities
+from unlazy.estimators.columns import Columns
+from unlazy.estimators.kernel import Weighted
+from unlazy.kernels.base import Kernel
+from unlazy.kernels.infinite_width import NNGP, NTK
+from unlazy.kernels.product_laplace import ProductLaplace
+from unlazy.kernels.radial import Gaussian, Laplace, Matern
+from unlazy.products import matmul
+from unlazy.solvers.front import solve
+from unlazy.training.geometry import cross, geometry, scaled
+from unlazy.training.leave_one_out import coefficients, mean
+from unlazy.training.one_step import learn_features
+from unlazy.training.recursive_features import METRICS, check_metric, isotropic, learn, normalised, root
+from unlazy.training.selection import Candidate, Selected, select
+
+SEARCH = 1200
+"""Distinct rows among which kernel, metric, bandwidth, ridge and the number of updates are chosen."""
+LEARN = 3000
+"""Distinct rows from which the final metric is learnt."""
+EXACT = 5000
+"""Distinct rows up to which the last fit is exact; beyond, `solve` chooses a method."""
+SMALL = 600
+"""Rows up to which the search runs on one thread."""
+_BLOCK = 2048
+NETWORK = MLP(depth=1, activation="relu", sigma_b=1.0)
+"""The network of 'nngp' and 'ntk': with biases. Without them its kernels see a direction t through {t, |t|} alone."""
+KERNELS: dict[str, Kernel] = {
+    "product_laplace": ProductLaplace(1.0),
+    "laplace": Laplace(1.0),
+    "gaussian": Gaussian(1.0),
+    "matern": Matern(1.5, 1.0),
+    "ntk": NTK(NETWORK),
+    "nngp": NNGP(NETWORK),
+}
+DEFAULT = ("product_laplace", "laplace", "gaussian")
+
+
+class FeatureMachine(Estimator):
+    """f(x) = b + Σ_i α_i k(Lx/h, Lx_i/h) of standardised columns, M = LᵀL learnt from gradients of earlier fits."""
+
+    def __init__(
+        self,
+        kernel: str | Kernel | None = None,
+        *,
+        metric: str | None = None,
+        updates: int = 8,
+        iterate: str = "best",
+        rank: int | None = None,
+        start: str | None = None,
+        bandwidth: float | None = None,
+        ridge: float | None = None,
+        standardise: bool = True,
+        tolerance: float = 1e-3,
+        precision: str | None = None,
+        random_state: Any = 0,
+        progress: bool = False,
+    ):
+        self.kernel = kernel
+        self.metric = metric
+        self.updates = updates
+        self.iterate = iterate
+        self.rank = rank
+        self.start = start
+        self.bandwidth = bandwidth
+        self.ridge = ridge
+        self.standardise = standardise
+        self.tolerance = tolerance
+        self.precision = precision
+        self.random_state = random_state
+        self.progress = progress
+
+    def _fit(self, given: Training, unit: bool) -> tuple[Selected | None, Training]:
+        """Sets the fitted attributes; what was selected and the rows it was selected on."""
+        candidates = self._candidates()
+        data = _double(given).merged()
+        order = np.lexsort(data.X.T[::-1])  # the order of rows is not information
+        data = _rows(data, order)
+        columns = Columns.of(data.X, data.weights, self.standardise)
+        self.offset_, self.scale_ = columns.offset, columns.scale
+        centre = mean(data.Y, data.weights)
+        spread = np.sqrt(mean((data.Y - centre) ** 2, data.weights))
+        spread = np.where(spread > 0, spread, 1) if unit else np.ones_like(spread)
+        data = Training(columns(data.X), (data.Y - centre) / spread, data.weights)
+        rng = np.random.default_rng(int(jax.random.randint(self._key(), (), 0, 2**31 - 1)))
+        order = rng.permutation(len(data.X))
+        with self._double_scope():
+            if len(data.X) == 1 or not np.any(data.Y):
+                self._constant(candidates[0], data)
+                found, part = None, data
+            else:
+                part = _rows(data, np.sort(order[:SEARCH]))
+                found = self._select(candidates, part)
+                self._learn(found, data, order)
+        self.intercept_ = (self.intercept_ * spread + centre).astype(self._dtype)
+        self.dual_coef_ = (self.dual_coef_ * spread).astype(self._dtype)
+        self.X_fit_ = self.X_fit_.astype(self._dtype)
+        if found is not None:
+            found = found._replace(held_out=found.held_out * spread + centre)
+        return found, part._replace(Y=part.Y * spread + centre)
+
+    def _select(self, candidates: list[Candidate], part: Training) -> Selected:
+        from threadpoolctl import threadpool_limits
+
+        begin = None if self.start is None else lambda rows: self._one_step(_rows(part, rows))
+        # small factorisations lose more to threads that wait for each other than they gain
+        threads = threadpool_limits(1 if len(part.X) <= SMALL else None, "blas")
+        steps = len(candidates) * (self.updates + 1)
+        with threads, progress_bar(self.progress, "learning a metric", steps) as advance:
+            found = select(
+                candidates, part.X, part.Y, weights=part.weights, updates=self.updates, bandwidth=self.bandwidth,
+                ridge=self.ridge, rank=self.rank, begin=begin, last=self.iterate == "last", advance=advance,
+            )  # fmt: skip
+        self.leave_one_out_error_ = float(found.error)
+        return found
+
+    def _learn(self, found: Selected, data: Training, order: np.ndarray) -> None:
+        """The chosen trajectory on (up to LEARN) rows, then the last fit on all."""
+        kernel, metric = found.candidate
+        part = _rows(data, np.sort(order[:LEARN]))
+        M = isotropic(part.X.shape[1], metric)
+        if self.start is not None:
+            M = normalised(self._one_step(part), metric)
+        if found.updates:
+            M = learn(
+                kernel, part.X, part.Y, metric=metric, updates=found.updates, rank=self.rank, weights=part.weights,
+                bandwidth=found.learning[0], ridge=found.learning[1], start=M, last=False,
+            )[-1].matrix  # fmt: skip
+        L = root(M, self.rank if metric == "low_rank" and found.updates else None)
+        seen = geometry(kernel, _rows(data, np.sort(order[:EXACT])).X, L)
+        h = found.final[0] * seen.usual
+        self._remember(kernel, M, L, h, found.updates)
+        self.ridge_ = found.final[1]
+        if len(data.X) <= EXACT:
+            alpha, b = coefficients(seen.gram(h), data.Y, self.ridge_, data.weights)
+            self.X_fit_, self.dual_coef_, self.intercept_, self.solver_ = data.X, alpha, b, "cholesky"
+        else:
+            self._solve(data, scaled(kernel, L, h))
+
+    def _remember(self, kernel: Kernel, M: np.ndarray, L: np.ndarray, h: float, updates: int) -> None:
+        self._base_, self.map_, self.bandwidth_ = kernel, L, float(h)
+        self.metric_, self.n_updates_ = M, int(updates)
+        weight = M if M.ndim == 1 else np.diag(M).copy()
+        self.feature_importances_ = weight / weight.sum()
+
+    def _constant(self, candidate: Candidate, data: Training) -> None:
+        """Nothing to learn: one row, or one label."""
+        M = isotropic(data.X.shape[1], candidate.metric)
+        self._remember(candidate.kernel, M, root(M), 1.0, 0)
+        self.ridge_, self.leave_one_out_error_, self.solver_ = 0.0, 0.0, "constant"
+        self.X_fit_, self.dual_coef_ = data.X[:1], np.zeros((1, data.Y.shape[1]))
+        self.intercept_ = mean(data.Y, data.weights)
+
+    def _solve(self, data: Training, kernel: Kernel) -> None:
+        """The last fit to many rows by the large-scale solvers: labels less their mean, weights inside the kernel."""
+        centre, w = mean(data.Y, data.weights), data.weights
+        X, Y, used = data.X, data.Y - centre, kernel
+        if w is not None:
+            scale = np.sqrt(w)[:, None]
+            used, X, Y = Weighted(kernel), np.hstack([X, scale]), Y * scale
+        unit = float(np.mean(np.asarray(kernel.diag(jnp.asarray(data.X[:SEARCH])))))
+        solution = solve(
+            used, X, Y, self.ridge_ * unit, tolerance=self.tolerance, precision=self.precision, key=self._key(),
+            progress=self.progress,
+        )  # fmt: skip
+        centres, alpha = np.asarray(solution.centres), np.asarray(solution.coefficients)
+        if w is not None:
+            centres, alpha = centres[:, :-1], alpha * centres[:, -1:]
+        self.X_fit_, self.dual_coef_, self.intercept_ = centres, alpha, centre
+        self.solver_, self.converged_ = solution.method, bool(solution.converged)
+
+    def _one_step(self, data: Training) -> np.ndarray:
+        """W¹ᵀW¹ of Algorithm 1 [D4], summed over outputs."""
+        X, total = jnp.asarray(data.X), np.zeros((data.X.shape[1],) * 2)
+        for y in data.Y.T:
+            W = np.asarray(learn_features(self._key(), X, jnp.asarray(y)).W)
+            total += W.T @ W
+        return total if np.trace(total) > 0 else np.eye(len(total))
+
+    def _scores(self, X: Any) -> np.ndarray:
+        """f at the rows of X, (m, c)."""
+        Z = (self._inputs(X) - self.offset_.astype(self._dtype)) / self.scale_.astype(self._dtype)
+        if jax.default_backend() == "cpu" and self.solver_ in ("cholesky", "constant"):
+            with self._scope():
+                L = self.map_.astype(self._dtype)
+                found = [
+                    cross(self._base_, Z[i : i + _BLOCK], self.X_fit_, L, self.bandwidth_) @ self.dual_coef_
+                    for i in range(0, len(Z), _BLOCK)
+                ]
+            return np.concatenate(found) + self.intercept_
+        with self._scope():
+            arrays = (jnp.asarray(a, self._dtype) for a in (Z, self.X_fit_, self.dual_coef_))
+            return np.asarray(matmul(self.kernel_, *arrays)) + self.intercept_
+
+    @property
+    def kernel_(self) -> Kernel:
+        """The fitted kernel, of standardised columns."""
+        check_is_fitted(self)
+        return scaled(self._base_, self.map_.astype(self._dtype), self.bandwidth_)
+
+    def _double_scope(self) -> Any:
+        from unlazy.core.precision import precision
+
+        return precision("float64")
+
+    def _candidates(self) -> list[Candidate]:
+        """The kernels and metrics to choose from."""
+        if self.metric is not None and self.metric not in METRICS:
+            raise ValueError(f"unknown metric {self.metric!r}{nearest(str(self.metric), METRICS)}")
+        if self.metric == "low_rank":
+            check_positive_integer("rank", self.rank, "metric='low_rank' keeps so many directions")
+        if self.iterate not in ("best", "last"):
+            raise ValueError(f"iterate must be 'best' or 'last', got {self.iterate!r}")
+        if self.start not in (None, "one_step"):
+            raise ValueError(f"start must be None or 'one_step', got {self.start!r}")
+        if self.updates != 0:
+            check_positive_integer("updates", self.updates, "or 0 for a fixed kernel")
+        for what in ("bandwidth", "ridge"):
+            value = getattr(self, what)
+            if value is not None and not (isinstance(value, int | float | np.number) and 0 < value < math.inf):
+                raise ValueError(f"{what} must be positive or None (leave-one-out), got {value!r}")
+        if isinstance(self.kernel, str) and self.kernel not in KERNELS:
+            raise ValueError(f"unknown kernel {self.kernel!r}{nearest(self.kernel, KERNELS)}, or pass a kernel")
+        if not isinstance(self.kernel, str | Kernel | None):
+            raise ValueError(f"kernel must be a name, a kernel of unlazy or None, got {self.kernel!r}")
+        names = DEFAULT if self.kernel is None else (self.kernel,)
+        kernels = [KERNELS[k] if isinstance(k, str) else k for k in names]
+        metrics = ("full", "diagonal") if self.metric is None else (self.metric,)
+        pairs = [Candidate(k, m) for k in kernels for m in metrics]
+        found = [c for c in pairs if c.metric == "diagonal" or not isinstance(c.kernel, ProductLaplace)]
+        if not found:
+            check_metric(kernels[0], metrics[0])
+        return found
+
+
+class FeatureMachineRegressor(MultiOutputMixin, RegressorMixin, FeatureMachine):
+    """A kernel machine that learns its metric from the average gradient outer product of its own fits [D11].
+
+    With no arguments it chooses among the ℓ1 Laplace kernel with a diagonal metric and the Laplace and Gaussian
+    kernels with full and diagonal metrics, their bandwidth, ridge and number of updates, all by leave-one-out in which
+    the metric never sees a held-out label. Columns are standardised and a free intercept is fitted, so neither units
+    nor offsets matter. `kernel` ('product_laplace', 'laplace', 'gaussian', 'matern', 'ntk', 'nngp', or a kernel),
+    `metric` ('full', 'diagonal', 'low_rank' with `rank`), `bandwidth` (a multiple of the median distance) and `ridge`
+    (a multiple of k(x, x)) fix what is otherwise chosen; `iterate='last'` always makes all `updates`;
+    `start='one_step'` begins with the metric W¹ᵀW¹ of Algorithm 1.
+
+    Fitted: `metric_` (M of trace one, for standardised columns), `feature_importances_` (its diagonal), `n_updates_`,
+    `bandwidth_`, `ridge_`, `kernel_`, `leave_one_out_error_` (share of the variance not explained).
+
+    >>> FeatureMachineRegressor().fit(X, y).predict(Z)
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "FeatureMachineRegressor":
+        """Weights count rows: a row of weight 2 is that row twice."""
+        self._fit(self._training(X, y, sample_weight), unit=True)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        return self._shaped(self._scores(X))
+
+
+class FeatureMachineClassifier(ClassifierMixin, FeatureMachine):
+    """Least squares on one-hot labels with a learnt metric; probabilities are calibrated on held-out scores.
+    Parameters and fitted attributes as `FeatureMachineRegressor`.
+
+    >>> FeatureMachineClassifier().fit(X, labels).predict_proba(Z)
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "FeatureMachineClassifier":
+        """Weights count rows: a row of weight 2 is that row twice."""
+        found, part = self._fit(self._labelled(X, y, sample_weight), unit=False)
+        held_out = part.Y if found is None else found.held_out
+        chosen = calibrate(held_out, part.Y, part.weights)
+        self.calibration_slope_, self.calibration_shift_ = chosen.slope, chosen.shift
+        return self
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Calibrated scores: their softmax gives the probabilities; one column for two classes."""
+        check_is_fitted(self)
+        scores = logits(self._scores(X), self._calibration)
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        return probabilities(self._scores(X), self._calibration)
+
+    def predict(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        return self.classes_[np.argmax(logits(self._scores(X), self._calibration), axis=1)]
+
+    @property
+    def _calibration(self) -> Calibration:
+        return Calibration(self.calibration_slope_, self.calibration_shift_)
+
+
+def _rows(data: Training, rows: np.ndarray) -> Training:
+    return Training(data.X[rows], data.Y[rows], None if data.weights is None else data.weights[rows])
+
+
+def _double(data: Training) -> Training:
+    """Search and last fit run in float64 on the host whatever the estimator's precision: they are small."""
+    return Training(*(None if a is None else np.asarray(a, np.float64) for a in data))
