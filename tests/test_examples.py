@@ -6,12 +6,10 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.py"))
-FAST = ("tables.py",)
 
 
-@pytest.mark.parametrize("script", [
-    pytest.param(path, id=path.stem, marks=() if path.name in FAST else pytest.mark.slow) for path in SCRIPTS
-])  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_example_runs(script, capsys):
     runpy.run_path(str(script), run_name="__main__")
     assert capsys.readouterr().out.strip()

@@ -37,6 +37,8 @@ _WHERE = {
     "descend": "training.descent",
     "one_step": "training.one_step",
     # scikit-learn's manners, and files that cannot run code
+    "FeatureMachineClassifier": "estimators.feature_machines",
+    "FeatureMachineRegressor": "estimators.feature_machines",
     "GaussianProcess": "estimators.gaussian_process",
     "KernelClassifier": "estimators.kernel",
     "KernelRegressor": "estimators.kernel",

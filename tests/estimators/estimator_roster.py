@@ -4,6 +4,7 @@ import importlib.util
 from typing import Any
 
 import numpy as np
+import pytest
 
 from unlazy.estimators import registry
 
@@ -19,6 +20,15 @@ CLASSIFIERS = [name for name in NAMES if name.endswith("Classifier")]
 TRANSFORMERS = ["RandomFeatures"]
 REGRESSORS = [name for name in NAMES if name not in CLASSIFIERS + TRANSFORMERS]
 RANDOM = ("RandomFeatures", "TwoLayerRegressor", "NetworkRegressor", "NetworkClassifier")
+
+
+HEAVY = ("TwoLayerRegressor", "NetworkRegressor", "NetworkClassifier")
+"""These compile for seconds at every new shape."""
+
+
+def light_first(names: list[str]) -> list[Any]:
+    """Parameters of a test, those of heavy estimators marked slow."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in HEAVY else name for name in names]
 
 
 def make(name: str, **given: Any) -> Any:

@@ -104,6 +104,7 @@ def test_large_n_goes_through_the_solvers(monkeypatch, weighted):
     np.testing.assert_allclose(found.predict(X), exact, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_every_name_fits():
     X, y = data()
     for name in NAMES:

@@ -12,7 +12,7 @@ from unlazy.estimators.random_features import KERNELS, RandomFeatures
 from unlazy.estimators.two_layer import TwoLayerRegressor
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", [*KERNELS[:-1], pytest.param("nngp", marks=pytest.mark.slow)])
 def test_random_features_approach_their_kernel(kernel):
     """Entries are means of 2,000 terms: cosines, variance at most 1/2 each, so 5 standard errors of 136 entries are
     5/√4,000. Two random layers add their errors, and a relu feature's fourth moment is a few times its kernel squared:
