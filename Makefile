@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.2
 
-.PHONY: demo test slow lint figures clean
+.PHONY: demo test slow lint docs figures clean
 
 demo: $(VENV)/.installed
 	$(BIN)/unlazy demo
@@ -21,6 +21,14 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(VENV)/.installed-docs
+	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+figures: $(VENV)/.installed-docs
+	$(BIN)/unlazy run all
+	$(BIN)/python docs/collect.py results
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -30,6 +38,10 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]"
+	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[docs]"
 	touch $@ $(VENV)/.installed
 
 clean:

@@ -1,4 +1,7 @@
-"""A target of one direction in twenty dimensions: fixed kernels do not see it, features learned in one step do.
+"""Few directions
+==============
+
+A target of one direction in twenty dimensions: fixed kernels do not see it, features learned in one step do.
 
     python examples/few_directions.py
 """

@@ -1,4 +1,7 @@
-"""A table with named columns: fit, look at probabilities and uncertainty, save, load.
+"""A table with named columns
+==========================
+
+A table with named columns: fit, look at probabilities and uncertainty, save, load.
 
     python examples/tables.py
 """

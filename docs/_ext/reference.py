@@ -1,0 +1,125 @@
+"""Pages written from the code: one reference page for each room, and the index of formulas by their tag.
+
+A tag such as [K8] in a docstring names a formula of a source talk; the index says where each is computed. Docstrings
+here are plain text with letters like ‖x‖ and |σ''|, so what reStructuredText would take for markup is escaped.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "unlazy"
+ROOMS = {
+    "core": "Shared values", "theory": "Every formula", "tasks": "Distributions that know their answer",
+    "kernels": "Entry formulas as objects", "products": "Gram matrices and products", "networks": "Finite networks",
+    "measures": "What is measured", "solvers": "Kernel fixed, find coefficients", "training": "Features move",
+    "estimators": "scikit-learn faces", "compare": "Does feature learning pay here?", "lab": "Sweeps and stores",
+    "report": "Records to pages",
+}  # fmt: skip
+TAG = re.compile(r"\[((?:[A-Z]\d{1,2})(?:[,–\- ]+[A-Z]\d{1,2})*)\]")
+
+
+def write_pages(app) -> None:
+    folder = Path(app.srcdir) / "reference"
+    folder.mkdir(exist_ok=True)
+    rooms = [room for room in ROOMS if (SOURCE / room).is_dir()]
+    for room in rooms:
+        _keep(folder / f"{room}.md", _room_page(room))
+    listing = "\n".join(["```{toctree}", *rooms, "```", ""])
+    _keep(folder / "index.md", f"# Reference\n\nOne page for each room of the library.\n\n{listing}")
+    _keep(folder / "formulas.md", _formula_page())
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write only what changed: Sphinx then rebuilds only that."""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+
+
+def _modules(room: str) -> list[str]:
+    names = sorted(p.stem for p in (SOURCE / room).glob("*.py") if not p.stem.startswith("_"))
+    return [f"unlazy.{room}.{name}" for name in names]
+
+
+def _room_page(room: str) -> str:
+    parts = [f"# {room}: {ROOMS[room].lower()}\n"]
+    for module in _modules(room):
+        parts.append(f"## {module}\n\n```{{eval-rst}}\n.. automodule:: {module}\n   :members:\n   :no-index:\n```\n")
+    return "\n".join(parts)
+
+
+def formulas() -> dict[str, list[tuple[str, str, str]]]:
+    """tag → (module, name, first line of the docstring) of everything that names it."""
+    found: dict[str, list[tuple[str, str, str]]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        module = ".".join(["unlazy", *path.relative_to(SOURCE).with_suffix("").parts]).removesuffix(".__init__")
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in [tree, *(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef))]:
+            text = ast.get_docstring(node) or ""
+            name = getattr(node, "name", "")
+            for group in TAG.findall(text):
+                for tag in _expanded(group):
+                    row = (module, name, text.splitlines()[0])
+                    if row not in found.setdefault(tag, []):
+                        found[tag].append(row)
+    return found
+
+
+def _expanded(group: str) -> list[str]:
+    """'K4, K5' and 'P1–P3' as single tags."""
+    tags: list[str] = []
+    for part in re.split(r",\s*", group):
+        ends = re.findall(r"([A-Z])(\d+)", part)
+        if len(ends) == 2 and ends[0][0] == ends[1][0]:
+            tags += [f"{ends[0][0]}{i}" for i in range(int(ends[0][1]), int(ends[1][1]) + 1)]
+        else:
+            tags += [f"{letter}{number}" for letter, number in ends]
+    return tags
+
+
+def _formula_page() -> str:
+    lines = ["# Formulas and where they live", "", "Tags name a formula or a claim of a source talk.", ""]
+    order = {letter: i for i, letter in enumerate("KADLP")}
+    found = formulas()
+    for tag in sorted(found, key=lambda t: (order.get(t[0], 9), t[0], int(t[1:]))):
+        lines += [f"## {tag}", "", "| where | what it says |", "|---|---|"]
+        for module, name, first in found[tag]:
+            where = f"{module}.{name}" if name else module
+            lines.append(f"| `{where}` | {_cell(first)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"([|*_\[\]`<>\\])", r"\\\1", text)
+
+
+def escape_docstring(app, what, name, obj, options, lines: list[str]) -> None:
+    """Plain text to reStructuredText: `code` becomes literal, everything else is taken as it stands."""
+    verbatim = False
+    for i, line in enumerate(lines):  # examples and tables already are what they should be
+        verbatim = line.lstrip().startswith((">>>", "===")) or (verbatim and bool(line.strip()))
+        if verbatim:
+            continue
+        parts = re.split(r"(``?[^`]+``?)", line)
+        lines[i] = "".join(
+            "``" + part.strip("`") + "``" if k % 2 else re.sub(r"([\\*|_])", r"\\\1", part).replace("`", r"\`")
+            for k, part in enumerate(parts)
+        )
+        if lines[i].lstrip().startswith(("- ", "+ ", ":")):
+            lines[i] = lines[i].replace(lines[i].lstrip()[0], "\\" + lines[i].lstrip()[0], 1)
+    indent_is_text(lines)
+
+
+def indent_is_text(lines: list[str]) -> None:
+    """Indented formulas become line blocks, so that no indentation is taken for a quotation that ends badly."""
+    for i, line in enumerate(lines):
+        if line.startswith("    ") and ">>>" not in line:
+            lines[i] = "| " + line.strip()
+
+
+def setup(app) -> dict:
+    app.connect("builder-inited", write_pages, priority=100)
+    app.connect("autodoc-process-docstring", escape_docstring)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,53 @@
+"""Figures and measured claims for the documentation, from stored records: docs/figures/NAME.png and NAME.json.
+
+    python docs/collect.py results [--config full] [NAME …]
+
+Nothing is run here. A name without records is left as it is.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from unlazy import lab
+from unlazy.lab.catalogue import all_experiments
+from unlazy.report.style import house_style
+
+FIGURES = Path(__file__).parent / "figures"
+COLOURS = 128
+"""A palette is enough for line figures and makes the files four times smaller."""
+
+
+def collect(name: str, store: Path, config: str) -> bool:
+    from PIL import Image
+
+    experiment = lab.find(name)
+    records = lab.load(experiment, config, store=store)
+    if not len(records):
+        return False
+    claims = [
+        {"statement": c.statement, "predicted": c.predicted, "measured": c.measured_text, "verdict": c.verdict}
+        for c in experiment.claims(records)
+    ]
+    with house_style():
+        figure = experiment.figure(records)
+        path = FIGURES / f"{name}.png"
+        figure.savefig(path, dpi=120)
+    Image.open(path).convert("RGB").quantize(COLOURS).save(path, optimize=True)
+    kept = {"config": config, "trials": len(records), "claims": claims}
+    path.with_suffix(".json").write_text(json.dumps(kept, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("store", type=Path)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--config", choices=["quick", "full"], default="quick")
+    given = parser.parse_args()
+    for name in given.names or [e.name for e in all_experiments()]:
+        print(f"{name:28s} {'written' if collect(name, given.store, given.config) else 'no records'}")
+
+
+if __name__ == "__main__":
+    main()
