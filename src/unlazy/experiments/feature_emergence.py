@@ -91,7 +91,7 @@ def figure(records: Records) -> "Figure":
                 drawn[part].set(color=colour, lw=1)
     right.set_xticks(range(4), STAGES)
     right.set(ylabel=r"$|\cos|$ of neurons with $\Sigma_{j\in A} M_j$", ylim=(-0.03, 1.05),
-              title="neurons find the feature (blue), or nothing (red)")  # fmt: skip
+              title="neurons find the feature (blue), or nothing (orange)")  # fmt: skip
     return fig
 
 

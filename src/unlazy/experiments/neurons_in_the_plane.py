@@ -68,16 +68,18 @@ def figure(records: Records) -> "Figure":
     fig, axes = plt.subplots(len(kinds), 4, figsize=(9.6, 2.6 * len(kinds) + 0.3), squeeze=False, layout="constrained")
     for row, structured in zip(axes, kinds):
         record = records.where(structured=structured)[0]
-        cosines = np.abs(record.measures["cosines"])
         for i, (axis, name) in enumerate(zip(row, STAGES)):
-            points = record.measures["points"][i]
-            axis.scatter(*points[:-2].T, s=11, c="C0", alpha=0.35, lw=0, label="neurons")
-            for j, (label, colour) in enumerate(
-                ((r"$+\Sigma_{j\in A} M_j$", "C1"), (r"$-\Sigma_{j\in A} M_j$", "C4"))
-            ):
-                axis.plot(*points[-2 + j], "*", ms=13, mec="k", mew=0.6, color=colour, label=label)
-            axis.set_title(f"{name}: median $|\\cos|$ = {np.median(cosines[i]):.2f}")
-            reach = 1.15 * np.abs(points).max()
+            points, cosines = record.measures["points"][i], record.measures["cosines"][i]
+            for star, sign, colour in zip(points[-2:], "+-", ("C1", "C4")):
+                label = rf"${sign}\Sigma_{{j\in A}} M_j$"
+                axis.plot(*star, "*", ms=21, mfc="none", mec=colour, mew=1.4, label=label, zorder=1)
+            axis.scatter(*points[:-2].T, s=9, c="C0", alpha=0.5, lw=0, label="neurons", zorder=2)
+            if np.abs(cosines).min() > 0.9:  # neurons lie on top of each other: say how many
+                for star, count in zip(points[-2:], (np.sum(cosines > 0), np.sum(cosines < 0))):
+                    axis.annotate(f"{count} neurons", star, (11, -3), textcoords="offset points", fontsize=8)
+            median, least = np.median(np.abs(cosines)), np.abs(cosines).min()
+            axis.set_title(rf"{name}: $|\cos|$ {median:.3f}, min {least:.3f}", fontsize=8.5)
+            reach = 1.25 * np.abs(points).max()
             axis.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
         row[0].set_ylabel("structured" if structured else "unstructured")
     fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)

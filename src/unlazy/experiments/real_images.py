@@ -134,7 +134,7 @@ def figure(records: Records) -> "Figure":
                 axis.set_title(f"$\\sigma_w$ = {sigma:g}, {when}: $|\\cos|$ = {middle:.2f}")
                 reach = 1.15 * np.abs(points).max()
                 axis.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
-        row[0].set_ylabel(f"{name_of(file)}: w blue, -w red")
+        row[0].set_ylabel(f"{name_of(file)}: w blue, -w orange")
     return fig
 
 

@@ -188,10 +188,10 @@ def figure(records: Records) -> "Figure":
         for i, column in enumerate(values.T):
             right.plot(column, [i] * len(column), "k.", ms=3)
     right.axvline(27 / 32, color="0.35", lw=0.9, ls="--")
-    right.text(27 / 32 - 0.01, 3.55, "27/32", fontsize=7.5, ha="right")
+    right.text(27 / 32 - 0.01, 3.9, "27/32", fontsize=7.5, ha="right")
     right.set_yticks(range(4), [name.replace(", ", ",\n") for name in CONTROLS])
     right.invert_yaxis()
-    right.set(xlim=(0.5, 1.02), ylim=(3.75, -0.5), xlabel="test accuracy of a ridge head",
+    right.set(xlim=(0.5, 1.02), ylim=(4.1, -0.5), xlabel="test accuracy of a ridge head",
               title="control: scale, not direction")  # fmt: skip
     return fig
 
