@@ -151,11 +151,15 @@ def figure(records: Records) -> "Figure":
     shown = max((d for d in records.values("d") if len(records.where(d=d, method="polynomial"))), default=None)
     for i, (method, name) in enumerate(NAMES.items()):
         found = records.where(method=method, d=shown)
-        if len(found) and len(found.values("n")) > 1:
+        if len(found):
             n, middle = found.over("n", "risk")
-            left.loglog(n, middle, "os^Dv"[i] + "-", color=f"C{i}", label=name)
+            left.loglog(n, np.maximum(middle, 1e-4), "os^Dv"[i] + "-", color=f"C{i}", label=name)
     left.axhline(THRESHOLD, color="k", lw=0.8, ls=":")
-    left.set(xlabel="samples n", ylabel="median risk", title=f"He₄ of one direction, d = {shown}")
+    left.set(xlabel="samples n", ylabel="median risk (1e-4: exact)", title=f"He₄ of one direction, d = {shown}")
+    largest = max(records.where(d=shown).values("n"), default=50)
+    sizes = [v for v in (50, 100, 200, 500, 1000, 2000, 5000) if v <= largest]
+    left.set_xticks(sizes, [str(v) for v in sizes])
+    left.minorticks_off()
     left.legend(loc="lower left")
     for i, method in ((0, "hermite"), (2, "polynomial")):
         table = curves(records, method)
