@@ -24,6 +24,8 @@ COMPANIONS = {
     "OneHotEncoder": "sklearn.preprocessing",
     "OrdinalEncoder": "sklearn.preprocessing",
     "SimpleImputer": "sklearn.impute",
+    # ours, and no model
+    "TableEncoder": "unlazy.estimators.table_encoder",
 }
 MODULES = {
     # frozen values with fields: kernels, and the network description

@@ -1,0 +1,224 @@
+"""Who takes part: the lazy family (fixed features), the rich one (features move), and two outside references.
+
+The lazy kernels are the feature machine with no update: the same code, the same search for bandwidth and ridge by
+leave-one-out, so that what an update changes is feature learning and nothing else. Each contestant reports an error
+that it estimated on training rows alone; the choice of the best of a family goes by it.
+"""
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from unlazy.compare.scoring import risk_of
+from unlazy.core.errors import nearest
+
+Family = Literal["lazy", "rich", "outside"]
+Maker = Callable[[bool, int], Any]
+HELD_OUT = 0.25
+"""Share of the training rows that judges a setting where no closed form does."""
+WATCHED = 20.5
+"""Rows that a network needs to watch its held-out error by."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A model by name; `options` make it (classification?, seed), the first one always, the others as time allows."""
+
+    name: str
+    title: str
+    family: Family
+    options: tuple[Maker, ...]
+    isotropic: bool = False
+    """A kernel to which all directions are alike."""
+    saveable: bool = True
+
+
+class Fitted(NamedTuple):
+    """A model fitted to all the rows it was given, its error estimated on them alone, and how many settings it "
+    "tried."""
+
+    model: Any
+    inner: float
+    tried: int
+
+
+def fit_contestant(
+    contestant: Contestant, X: np.ndarray, y: np.ndarray, classes: np.ndarray | None, seconds: float, seed: int
+) -> Fitted:
+    """The best setting by training rows alone, refitted to all of them; no new setting is begun after `seconds`."""
+    began, best, chosen = time.perf_counter(), (np.inf, contestant.options[0]), 0
+    tried = 0
+    known: dict[int, Fitted] = {}
+    for i, option in enumerate(contestant.options):
+        if tried and time.perf_counter() - began > seconds * i / (i + 1):
+            break
+        inner, model = _judged(option, X, y, classes, seed)
+        tried += 1
+        if model is not None:
+            known[i] = Fitted(model, inner, tried)
+        if inner < best[0]:
+            best, chosen = (inner, option), i
+    inner, option = best
+    if chosen in known:
+        return known[chosen]._replace(tried=tried)
+    return Fitted(_fit(option(classes is not None, seed), X, y), inner, tried)
+
+
+def _judged(
+    option: Maker, X: np.ndarray, y: np.ndarray, classes: np.ndarray | None, seed: int
+) -> tuple[float, Any | None]:
+    """The error on rows that a fit has not seen, and the model where judging it fitted all rows: leave-one-out."""
+    model = option(classes is not None, seed)
+    last = model[-1] if hasattr(model, "named_steps") else model
+    if hasattr(last, "oob_score"):
+        _fit(model, X, y)
+        out = model.oob_prediction_ if classes is None else model.oob_decision_function_
+        return risk_of(np.nan_to_num(out), model.classes_ if classes is not None else None, y, classes), model
+    if "FeatureMachine" in type(last).__name__:
+        _fit(model, X, y)
+        return float(last.leave_one_out_error_), model
+    if "Network" in type(last).__name__:  # its own held-out rows, by which it stops; a second fit would compile anew
+        last.set_params(validation_fraction=float(np.clip(WATCHED / len(X), 0.1, 0.34)))
+        _fit(model, X, y)
+        return _network_error(last, y, classes), model
+    held = np.random.default_rng([seed, len(X)]).permutation(len(X))[: max(5, round(HELD_OUT * len(X)))]
+    kept = np.setdiff1d(np.arange(len(X)), held)
+    if classes is not None and len(np.unique(y[kept])) < 2:
+        return np.inf, None
+    _fit(model, X[kept], y[kept])
+    return model_risk(model, X[held], y[held], classes), None
+
+
+def _network_error(model: Any, y: np.ndarray, classes: np.ndarray | None) -> float:
+    """The smallest held-out loss over the constant's: ½ of the variance, or the entropy of the classes' shares."""
+    if model.validation_losses_ is None:
+        return np.inf
+    loss = float(np.nanmin(model.validation_losses_))
+    if classes is None:
+        return 2 * loss
+    shares = np.unique(y, return_counts=True)[1] / len(y)
+    return loss / float(-np.sum(shares * np.log(shares)))
+
+
+def model_risk(model: Any, X: np.ndarray, y: np.ndarray, classes: np.ndarray | None) -> float:
+    """Mean squared error of predictions, or of class probabilities (Brier), in units of the constant's."""
+    if classes is None:
+        return risk_of(np.asarray(model.predict(X)), None, y, None)
+    return risk_of(model.predict_proba(X), model.classes_, y, classes)
+
+
+def _fit(model: Any, X: np.ndarray, y: np.ndarray) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what a trial run of a setting says is no news; a bad one is not chosen
+        return model.fit(X, y)
+
+
+def find(name: str) -> Contestant:
+    """The contestant of this name."""
+    if name not in CONTESTANTS:
+        raise ValueError(f"no model {name!r}{nearest(name, CONTESTANTS)}")
+    return CONTESTANTS[name]
+
+
+def _kernel(kernel: Any, **settings: Any) -> Maker:
+    """The feature machine that never updates: a fixed kernel."""
+
+    def make(classify: bool, seed: int) -> Any:
+        return _machine(classify, kernel=kernel, metric="diagonal", updates=0, random_state=seed, **settings)
+
+    return make
+
+
+def _machine(classify: bool, **settings: Any) -> Any:
+    from unlazy.estimators import feature_machines as room
+
+    return (room.FeatureMachineClassifier if classify else room.FeatureMachineRegressor)(**settings)
+
+
+def _linear(classify: bool, seed: int) -> Any:
+    from unlazy.kernels.dot_product import Linear
+
+    return _kernel(Linear())(classify, seed)
+
+
+def _random_features(count: int) -> Maker:
+    def make(classify: bool, seed: int) -> Any:
+        from sklearn.pipeline import Pipeline
+
+        from unlazy.estimators.random_features import RandomFeatures
+        from unlazy.kernels.dot_product import Linear
+
+        features = RandomFeatures("gaussian", n_components=count, random_state=seed)
+        return Pipeline([("features", features), ("linear", _kernel(Linear(), standardise=False)(classify, seed))])
+
+    return make
+
+
+def _default_machine(classify: bool, seed: int) -> Any:
+    return _machine(classify, random_state=seed)
+
+
+def _one_step(classify: bool, seed: int) -> Any:
+    if classify:  # the step's metric WᵀW, summed over classes, under a kernel
+        return _machine(True, kernel="gaussian", metric="full", updates=0, start="one_step", random_state=seed)
+    from unlazy.estimators.two_layer import TwoLayerRegressor
+
+    return TwoLayerRegressor(width=256, random_state=seed)
+
+
+def _network(**settings: Any) -> Maker:
+    def make(classify: bool, seed: int) -> Any:
+        from unlazy.estimators import network as room
+
+        kind = room.NetworkClassifier if classify else room.NetworkRegressor
+        return kind(**{"steps": 1000, "precision": "float32", "random_state": seed, **settings})
+
+    return make
+
+
+def _forest(**settings: Any) -> Maker:
+    def make(classify: bool, seed: int) -> Any:
+        from sklearn import ensemble
+
+        kind = ensemble.RandomForestClassifier if classify else ensemble.RandomForestRegressor
+        return kind(**{"n_estimators": 100, "oob_score": True, "n_jobs": 1, "random_state": seed, **settings})
+
+    return make
+
+
+def _boosting(**settings: Any) -> Maker:
+    def make(classify: bool, seed: int) -> Any:
+        from sklearn import ensemble
+
+        kind = ensemble.HistGradientBoostingClassifier if classify else ensemble.HistGradientBoostingRegressor
+        return kind(**{"early_stopping": False, "random_state": seed, **settings})
+
+    return make
+
+
+_ALL = (
+    Contestant("linear", "linear ridge", "lazy", (_linear,), isotropic=True),
+    Contestant("gaussian", "Gaussian kernel", "lazy", (_kernel("gaussian"),), isotropic=True),
+    Contestant("laplace", "Laplace kernel", "lazy", (_kernel("laplace"),), isotropic=True),
+    Contestant("product_laplace", "ℓ1 Laplace kernel", "lazy", (_kernel("product_laplace"),)),
+    Contestant("nngp", "NNGP kernel", "lazy", (_kernel("nngp"),), isotropic=True),
+    Contestant("ntk", "NTK kernel", "lazy", (_kernel("ntk"),), isotropic=True),
+    Contestant("random_features", "random features", "lazy", (_random_features(500),), isotropic=True),
+    Contestant("feature_machine", "feature machine", "rich", (_default_machine,)),
+    Contestant("one_step", "Algorithm 1 (one step)", "rich", (_one_step,)),
+    Contestant("network", "trained network", "rich", (
+        _network(), _network(depth=1, width=256, step_size=3e-3), _network(depth=3, step_size=3e-3, decay=1e-3),
+    )),
+    Contestant("forest", "random forest", "outside", (
+        _forest(), _forest(max_features=0.34), _forest(max_features=0.34, min_samples_leaf=4),
+    ), saveable=False),
+    Contestant("boosting", "gradient boosting", "outside", (
+        _boosting(), _boosting(learning_rate=0.05, max_leaf_nodes=8, max_iter=200),
+        _boosting(learning_rate=0.03, max_iter=300, min_samples_leaf=10),
+    ), saveable=False),
+)  # fmt: skip
+CONTESTANTS = {contestant.name: contestant for contestant in _ALL}

@@ -1,0 +1,76 @@
+"""What a fitted function depends on: directions (average gradient outer product [D11]) and inputs (permutation)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+STEP = 0.1
+"""Central differences, in units of a standardised column."""
+POINTS = 128
+KEPT = 8
+"""Directions that are kept."""
+
+Outputs = Callable[[np.ndarray], np.ndarray]
+
+
+def outputs(model: Any) -> Outputs:
+    """Predictions, or the probabilities of the classes, as (rows, outputs)."""
+    if hasattr(model, "predict_proba"):
+        return lambda X: np.asarray(model.predict_proba(X), dtype=np.float64)
+    return lambda X: np.asarray(model.predict(X), dtype=np.float64).reshape(len(X), -1)
+
+
+def gradient_outer_product(f: Outputs, X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "d d"]:
+    """Mean of ∇f∇fᵀ, summed over outputs, by central differences at (up to 128) rows of X."""
+    X = X[:POINTS]
+    n, d = X.shape
+    G = np.empty((n, d, f(X[:1]).shape[1]))
+    for j in range(d):
+        shift = np.zeros(d)
+        shift[j] = STEP
+        both = f(np.concatenate([X + shift, X - shift]))
+        G[:, j] = (both[:n] - both[n:]) / (2 * STEP)
+    return np.einsum("nic,njc->ij", G, G) / n
+
+
+def directions(M: Float[np.ndarray, "d d"]) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, "k d"]]:
+    """Eigenvalues over the trace, largest first, and the leading eigenvectors as rows."""
+    values, vectors = np.linalg.eigh(0.5 * (M + M.T))
+    values = np.maximum(values[::-1], 0)
+    total = values.sum()
+    return (values / total if total > 0 else values), vectors.T[::-1][:KEPT].copy()
+
+
+def effective_rank(values: Float[np.ndarray, " d"]) -> float:
+    """(Σλ)²/Σλ²: how many directions carry the average gradient outer product; 1 for one, d for all alike."""
+    square = float(np.sum(values**2))
+    return float(values.sum() ** 2 / square) if square > 0 else 0.0
+
+
+def count_directions(values: Float[np.ndarray, " d"], share: float = 0.9) -> int:
+    """How many of the leading directions carry this share of the trace."""
+    total = float(values.sum())
+    if total <= 0:
+        return 0
+    return int(np.searchsorted(np.cumsum(np.sort(values)[::-1]) / total, share - 1e-12) + 1)
+
+
+def permutation_rise(
+    loss: Callable[[np.ndarray], float], X: Float[np.ndarray, "n d"], source: np.ndarray, seed: int, repeats: int = 3
+) -> Float[np.ndarray, " columns"]:
+    """How much the loss rises when the values of an input are shuffled over rows (Breiman 2001), inputs by number.
+
+    `source` says which input each encoded column comes from: all of its parts move together.
+    """
+    rng = np.random.default_rng(seed)
+    before = loss(X)
+    found = np.zeros(int(source.max()) + 1)
+    for j in range(len(found)):
+        parts = np.flatnonzero(source == j)
+        for _ in range(repeats):
+            Z = X.copy()
+            Z[:, parts] = X[rng.permutation(len(X))][:, parts]
+            found[j] += (loss(Z) - before) / repeats
+    return found

@@ -1,0 +1,92 @@
+"""Tables as numbers: learnt from the fitted rows only, matched by name, saved without pickle."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.pipeline import make_pipeline
+
+import unlazy
+from unlazy.core.errors import UnlazyWarning
+from unlazy.estimators.kernel import KernelRegressor
+from unlazy.estimators.persistence import save
+from unlazy.estimators.table_encoder import TableEncoder
+
+
+def frame(n=80):
+    rng = np.random.default_rng(0)
+    many = np.array([f"town{i}" for i in rng.integers(0, 20, n)], dtype=object)
+    few = np.array(["red", "blue", None], dtype=object)[rng.integers(0, 3, n)]
+    x = rng.normal(3.0, 2.0, n)
+    x[::9] = np.nan
+    return pd.DataFrame({"x": x, "flag": rng.integers(0, 2, n).astype(float), "colour": few, "town": many})
+
+
+Y = np.random.default_rng(1).normal(size=80)
+
+
+def test_each_kind_of_column():
+    X = frame()
+    encoder = TableEncoder()
+    A = encoder.fit_transform(X, Y)
+    expected = ["x", "x missing", "flag", "colour = (missing)", "colour = blue", "colour = red", "town (mean target)"]
+    assert encoder.names_ == expected and list(encoder.source_) == [0, 0, 1, 2, 2, 2, 3]
+    filled = X["x"].fillna(X["x"].median())
+    # sample deviation (ddof 0) and mean by pandas: an independent sum, so rounding of 80 terms
+    np.testing.assert_allclose(A[:, 0], (filled - filled.mean()) / filled.std(ddof=0), atol=1e-12)
+    assert A[:, 2].max() - A[:, 2].min() == pytest.approx(1.0)
+
+
+def test_a_row_does_not_see_its_own_label_through_its_category():
+    """Changing one label changes the encoding of other rows, not of its own."""
+    X = frame()[["town"]]
+    changed = Y.copy()
+    changed[5] += 100
+    raw = []
+    for labels in (Y, changed):
+        encoder = TableEncoder()
+        raw.append(encoder.fit_transform(X, labels)[:, 0] * encoder.scale_ + encoder.offset_)
+    assert raw[0][5] == pytest.approx(raw[1][5], rel=1e-12)
+    same = (X["town"] == X["town"][5]).to_numpy() & (np.arange(80) != 5)
+    assert np.any(np.abs(raw[1][same] - raw[0][same]) > 1)
+
+
+def test_means_are_shrunk_towards_the_overall_mean():
+    X = pd.DataFrame({"c": np.array([f"c{i % 13}" for i in range(78)], dtype=object)})
+    encoder = TableEncoder(smoothing=4.0).fit(X, Y[:78])
+    members = Y[:78][np.arange(78) % 13 == 3]
+    expected = (members.sum() + 4 * Y[:78].mean()) / (len(members) + 4)
+    assert encoder.means_["c"][encoder.categories_["c"].index("c3"), 0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_columns_by_name_and_unknown_values(tmp_path):
+    X = frame()
+    encoder = TableEncoder(target="y").fit(X, Y)
+    A = encoder.transform(X)
+    np.testing.assert_array_equal(encoder.transform(X[["town", "flag", "x", "colour"]]), A)
+    np.testing.assert_array_equal(encoder.transform(X.assign(y=1.0)), A)
+    with pytest.warns(UnlazyWarning, match="left aside: extra, more"):
+        np.testing.assert_array_equal(encoder.transform(X.assign(extra=1, more="a")), A)
+    with pytest.raises(ValueError, match="missing: x, town"):
+        encoder.transform(X[["flag", "colour"]])
+    with pytest.raises(ValueError, match="column 'x' was numbers in training and holds 'tall'"):
+        encoder.transform(X.assign(x="tall"))
+    with pytest.raises(ValueError, match="holds infinity"):
+        encoder.transform(X.assign(x=np.inf))
+    new = encoder.transform(X.iloc[:1].assign(town="Atlantis", colour="pink", flag=np.nan))
+    raw = new * encoder.scale_ + encoder.offset_
+    assert raw[0, 6] == pytest.approx(Y.mean(), rel=1e-9)
+    np.testing.assert_allclose(raw[0, 3:6], 0, atol=1e-12)
+
+
+def test_classes_are_averaged_one_by_one():
+    labels = np.array(["a", "b", "c"])[np.arange(80) % 3]
+    assert TableEncoder().fit_transform(frame(), labels).shape == (80, 6 + 2)
+
+
+def test_saved_and_loaded_in_a_pipeline(tmp_path):
+    X = frame()
+    model = make_pipeline(TableEncoder(target="price"), KernelRegressor("laplace", ridge=0.1)).fit(X, Y)
+    save(model, tmp_path / "m.unlazy")
+    again = unlazy.load(tmp_path / "m.unlazy")
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    assert again[0].target == "price"
