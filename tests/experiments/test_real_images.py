@@ -16,7 +16,7 @@ def made_up(after=0.95, p=0.001, lazy=0.1):
     rows = []
     for sigma, value in ((ri.SMALL, after), (ri.LARGE, lazy)):
         rows.append(Record({"sigma": sigma, "file": None}, 0, {
-            "before": 0.09, "after": value, "p_value": p, "accuracy": 0.99, "points": np.eye(8)[:, :2][None] * np.ones((2, 1, 1)),
+            "before": 0.09, "after": value, "p_value": p, "accuracy": 0.99, "points": np.ones((2, 8, 2)),
         }))  # fmt: skip
     return Records(rows)
 

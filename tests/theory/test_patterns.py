@@ -30,8 +30,8 @@ def everything(q, b, task, spread):
 
 @pytest.mark.parametrize("background", [0.5, 0.3])
 def test_components_against_full_enumeration(x64, background):
-    """A Gaussian for Σ φ_l q_l errs by its fourth (0.3: third) cumulant: with |z| moved by at most 0.15, half the noise's
-    spread of 0.3, that is below 1% of the signal γ/σ̃ E σ' (here ≈ 0.05)."""
+    """A Gaussian for Σ φ_l q_l errs by its fourth (0.3: third) cumulant: with |z| moved by at most 0.15, half the
+    noise's spread of 0.3, that is below 1% of the signal γ/σ̃ E σ' (here ≈ 0.05)."""
     task = pattern_task(12, 12, 3, background=background)
     q = 0.1 * np.asarray(jax.random.normal(jax.random.key(0), (2, 12)))
     b = np.array([0.1, -0.2])
@@ -45,7 +45,7 @@ def test_components_against_full_enumeration(x64, background):
 
 
 def test_components_of_weights_in_the_relevant_span_are_exact(x64):
-    """q = 0 outside A: the background does not reach the neuron, T_j outside A is exactly zero, inside no limit is used."""
+    """q = 0 outside A: the background does not reach the neuron, T_j there is zero, inside no limit is used."""
     task = pattern_task(8, 8, 3)
     q = np.zeros((1, 8))
     q[0, :3] = [0.7, -0.4, 0.2]

@@ -54,7 +54,8 @@ def network_run(params: Params, key: Any) -> dict[str, Any]:
 
     One compiled program for all of them, so that with JAX's compilation cache they share it.
     """
-    return dict(_network_run(key, *(params[name] for name in ("structured", "d", "width", "samples", "steps", "batch"))))
+    names = ("structured", "d", "width", "samples", "steps", "batch")
+    return dict(_network_run(key, *(params[name] for name in names)))
 
 
 @partial(jax.jit, static_argnums=range(1, 7))

@@ -2,11 +2,11 @@
 
 Question: on the data where the network reaches 100%, what do methods get whose features do not depend on the data?
 Prediction [P5]: their hinge loss stays above p_0(1 - √(2N)B/2^k) for N features and norm B. They see the part of the
-label that is linear in the patterns: a majority vote, 27/32 overall and 22/32 on part 1, and no more. Without structure
-there is nothing linear: chance [P6].
-Protocol: parity of 5 of 100 patterns, structured or not; each method gets fresh points (10,000 where it has few features,
-else `n`), 1,000 more to choose its ridge, and is tested on 5,000. With p_0 = 1/2 every input has |x| = 1 and ⟨x,z⟩ takes
-D + 1 values, so that an inner-product kernel is a table. The network is trained beside them.
+label that is linear in the patterns: a majority vote, 27/32 overall and 22/32 on part 1, and no more. Without
+structure there is nothing linear: chance [P6].
+Protocol: parity of 5 of 100 patterns, structured or not; each method gets fresh points (10,000 where it has few
+features, else `n`), 1,000 more to choose its ridge, and is tested on 5,000. With p_0 = 1/2 every input has |x| = 1
+and ⟨x,z⟩ takes D + 1 values, so that an inner-product kernel is a table. The network is trained beside them.
 Verdict: structured: every fixed-feature method ≤ 0.87 overall and ≤ 0.72 on part 1 on every seed, the network ≥ 0.99;
 unstructured: everyone within 0.03 of 1/2; no feature method's hinge loss is below the bound.
 """
@@ -24,7 +24,14 @@ from unlazy.core.architecture import MLP
 from unlazy.core.claims import Claim, at_least, at_most, consistent
 from unlazy.core.experiment import Experiment, Params, Records, config
 from unlazy.experiments._patterns import (
-    DICTIONARY, RELEVANT, SIZES, Setting, both_accuracies, draw_lines, network_run, setting,
+    DICTIONARY,
+    RELEVANT,
+    SIZES,
+    Setting,
+    both_accuracies,
+    draw_lines,
+    network_run,
+    setting,
 )  # fmt: skip
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.kernels.dot_product import Polynomial
@@ -144,7 +151,8 @@ def _tangent(key: Any, X: Any, y: Any, V: Any, truth: Any, Z: Any) -> np.ndarray
     kernel = TwoLayer(jnp.concatenate([W, b[None]]).T, a, activation("truncated_relu"), 1 / 600, 1 / 600)
     X, V, Z = (np.concatenate([A, np.ones((len(A), 1), A.dtype)], 1) for A in (X, V, Z))
     alpha = ridge_coefficients(np.array(_block(kernel, X, X)), np.asarray(_block(kernel, V, X)), y, truth)
-    return np.concatenate([np.asarray(_block(kernel, Z[i : i + VALIDATION], X)) @ alpha for i in range(0, TEST, VALIDATION)])
+    parts = [Z[i : i + VALIDATION] for i in range(0, len(Z), VALIDATION)]
+    return np.concatenate([np.asarray(_block(kernel, part, X)) @ alpha for part in parts])
 
 
 def _norms_and_losses(phi: Callable, X: Any, y: Any, Z: Any, truth: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -227,7 +235,8 @@ def figure(records: Records) -> "Figure":
     if len(mine):
         middle.semilogx(np.median(mine.measure("norms"), 0), np.median(mine.measure("losses"), 0), "o-", ms=3,
                         color="C0", label="600 random features")  # fmt: skip
-    middle.set(xlabel=r"norm $B$ of the head", ylabel="hinge loss", ylim=(0, 1.1), xlim=(1e-3, 1e2), title="the bound on fixed features")
+    middle.set(xlabel=r"norm $B$ of the head", ylabel="hinge loss", ylim=(0, 1.1), xlim=(1e-3, 1e2),
+               title="the bound on fixed features")  # fmt: skip
     D = np.arange(10, 1001)
     for i, k in enumerate((3, 5, 9)):
         right.loglog(D, [queries_needed(int(size), k) for size in D], color=f"C{i}", label=f"k = {k}")
@@ -267,7 +276,7 @@ experiment = Experiment(
     caveats=(
         "27/32 is what a majority vote over the relevant patterns scores: 22/32 on part 1, where the patterns are "
         "uniform, and everything on part 2, where all are on or off. So failing means at most about 85% here, not 50%. "
-        "At k = 5 the bound [P5] is empty for 600 features of norm above 0.9: it is a statement about large k. The query "
-        "bound [P6], 211 here, is below the number of queries SGD makes: failure without structure is measured."
+        "At k = 5 the bound [P5] is empty for 600 features of norm above 0.9: it is a statement about large k. The "
+        "query bound [P6], 211 here, is below the number of queries SGD makes: failure without structure is measured."
     ),
 )

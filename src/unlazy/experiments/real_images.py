@@ -1,12 +1,13 @@
 """Neurons cluster on real images too, if the start is small [P7].
 
 Question: do a network's weights gather in a few directions when it learns to tell two kinds of digits apart?
-Prediction [P4, P7]: from a small start (σ_w = 5e-4) the gradient soon outweighs it, and all neurons share its direction;
-from a larger one (σ_w = 0.01) the network is lazier: it classifies as well and its weights turn little.
-Protocol: 0 against 1 of scikit-learn's 8×8 digits, or of an MNIST-like file, centred and scaled by one number [P2] to a
-root mean square length of 2; 100 truncated ReLUs in antisymmetric pairs, σ_a = 0.03, hinge loss, 200 full-batch gradient steps of 0.1. Measured on one neuron of every pair: the median |cosine| of
-two neurons, before and after, and a permutation test: under the hypothesis that training leaves the law of directions
-alone, before and after of any neuron can be exchanged (measures.neurons.clustering_test, 999 exchanges).
+Prediction [P4, P7]: from a small start (σ_w = 5e-4) the gradient soon outweighs it, and all neurons share its
+direction; from a larger one (σ_w = 0.01) the network is lazier: it classifies as well and its weights turn little.
+Protocol: 0 against 1 of scikit-learn's 8×8 digits, or of an MNIST-like file, centred and scaled by one number [P2] to
+a root mean square length of 2; 100 truncated ReLUs in antisymmetric pairs, σ_a = 0.03, hinge loss, 200 full-batch
+gradient steps of 0.1. Measured on one neuron of every pair: the median |cosine| of two neurons, before and after, and
+a permutation test: under the hypothesis that training leaves the law of directions alone, before and after of any
+neuron can be exchanged (measures.neurons.clustering_test, 999 exchanges).
 Verdict: small start: median |cosine| ≤ 0.15 before and ≥ 0.85 after with p ≤ 0.01 on every seed; larger start: ≤ 0.5
 after; test accuracy ≥ 0.97 for both.
 """
@@ -41,7 +42,7 @@ WIDTH, MOST = 100, 1000
 
 @cache
 def images(file: str | None) -> Table:
-    """Zeros and ones: of scikit-learn's digits, of an npz file, or of a folder with train-images and train-labels idx."""
+    """Zeros and ones: of scikit-learn's digits, of an npz file, or of a folder with idx files of train images."""
     if file is None:
         return digits((0, 1))
     path = Path(file)
@@ -155,8 +156,8 @@ experiment = Experiment(
     precision="float32",
     choices={"file": ("mnist.npz",)},
     caveats=(
-        "`--set file=PATH` takes an npz file (x_train, y_train) or a folder of idx files. The p-value says that directions "
-        "changed in law towards clustering; it is 0.001 at best with 999 exchanges, and small changes reach it too: the "
-        "size of the effect is the median |cosine|."
+        "`--set file=PATH` takes an npz file (x_train, y_train) or a folder of idx files. The p-value says that "
+        "directions changed in law towards clustering; it is 0.001 at best with 999 exchanges, and small changes reach "
+        "it too: the size of the effect is the median |cosine|."
     ),
 )

@@ -1,14 +1,16 @@
 """What the first two gradients contain: T_j of relevant and other patterns, and their ratio [P4].
 
-Question: how large are the gradient's components along relevant patterns, how small along the others, at steps 1 and 2?
-Prediction [P4]: the gradient of neuron i is -a_i Σ_j M_j T_j with T_j ≈ (γ/σ̃) E σ' for j in A at both steps; outside A
-T_j is small at step 1 and much smaller at step 2, where weights are short and point along the feature already.
+Question: how large are the gradient's components along relevant patterns, how small along the others, at steps 1 and
+2?
+Prediction [P4]: the gradient of neuron i is -a_i Σ_j M_j T_j with T_j ≈ (γ/σ̃) E σ' for j in A at both steps; outside
+A T_j is small at step 1 and much smaller at step 2, where weights are short and point along the feature already.
 Protocol: parity of 5 of 100 patterns. Exact part: the 2^5 relevant settings are enumerated and the background is
-Gaussian by the central limit theorem, no sampling. Sampled part: 20,000 and 1,000 fresh points a step. Gradual part: the
-same without forgetting (small heads, large steps, no decay). Control: ridge on frozen features of step 1, of step 2, and
-of both with their norms exchanged, so that scale and direction are not confused.
-Verdict: the median signal-to-noise ratio grows 100-fold; median T_A/(γ/σ̃) in [0.4, 0.55]; with 20,000 points the smallest
-|cosine| rises and is ≥ 0.99 after step 2; gradual cosines rise; the control says which of scale and direction matters.
+Gaussian by the central limit theorem, no sampling. Sampled part: 20,000 and 1,000 fresh points a step. Gradual part:
+the same without forgetting (small heads, large steps, no decay). Control: ridge on frozen features of step 1, of step
+2, and of both with their norms exchanged, so that scale and direction are not confused.
+Verdict: the median signal-to-noise ratio grows 100-fold; median T_A/(γ/σ̃) in [0.4, 0.55]; with 20,000 points the
+smallest |cosine| rises and is ≥ 0.99 after step 2; gradual cosines rise; the control says which of scale and
+direction matters.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -79,7 +81,7 @@ def sampled(params: Params, key: Any) -> dict[str, Any]:
 
 
 def control(layers: list, data: Data) -> np.ndarray:
-    """Test accuracy of ridge heads on four frozen first layers: steps 1 and 2, each at its own and the other's norms."""
+    """Test accuracy of ridge heads on frozen first layers: steps 1 and 2, each at its own and the other's norms."""
     first, second = (np.asarray(layer.weight, float) for layer in layers)
     sizes = [np.linalg.norm(W, axis=0) for W in (first, second)]
     X, y, b = (np.asarray(part, float) for part in (data.X, data.y, layers[0].bias))
@@ -157,7 +159,8 @@ def _forgetting(records: Records) -> Records:
 def figure(records: Records) -> "Figure":
     import matplotlib.pyplot as plt
 
-    fig, (left, middle, right) = plt.subplots(1, 3, figsize=(10.2, 3.5), layout="constrained", width_ratios=(1, 1.2, 0.9))
+    fig, axes = plt.subplots(1, 3, figsize=(10.2, 3.5), layout="constrained", width_ratios=(1, 1.2, 0.9))
+    left, middle, right = axes
     series = [("exact", records.where(part="exact"))]
     chosen = records.where(part="sampled", regime="forgetting")
     series += [(f"{n:,} points", chosen.where(samples=n)) for n in reversed(chosen.values("samples"))]
@@ -165,10 +168,11 @@ def figure(records: Records) -> "Figure":
     for marker, (label, mine) in zip("osD^", series):
         if len(mine):
             left.semilogy([1, 2], np.median(mine.measure("ratio"), axis=(0, 2)), marker + "-", label=label)
-    left.set(xlabel="gradient step", xticks=[1, 2], xlim=(0.8, 2.2), ylabel=r"median of mean $T_A$ / rms $T_{\notin A}$",
-             title="signal to noise")  # fmt: skip
-    for shift, label, mine, colour in ((-0.19, "forgetting", _forgetting(records), "C1"),
-                                       (0.19, "gradual (no decay)", records.where(regime="gradual"), "C3")):  # fmt: skip
+    left.set(xlabel="gradient step", xticks=[1, 2], xlim=(0.8, 2.2), title="signal to noise",
+             ylabel=r"median of mean $T_A$ / rms $T_{\notin A}$")  # fmt: skip
+    both = ((-0.19, "forgetting", _forgetting(records), "C1"),
+            (0.19, "gradual (no decay)", records.where(regime="gradual"), "C3"))  # fmt: skip
+    for shift, label, mine, colour in both:
         if len(mine):
             cosines = np.abs(mine.measure("cosines")).transpose(1, 0, 2).reshape(3, -1)
             drawn = middle.violinplot(list(cosines), np.arange(3) + shift, widths=0.34, showmedians=True, points=200)
@@ -178,7 +182,8 @@ def figure(records: Records) -> "Figure":
                 drawn[part].set(color=colour, lw=1)
             middle.plot([], [], color=colour, lw=5, alpha=0.5, label=label)
     middle.set_xticks(range(3), STAGES[:3])
-    middle.set(ylabel=r"$|\cos|$ with $\Sigma_{j\in A}M_j$", ylim=(-0.03, 1.05), title="20,000 points: where neurons point")
+    middle.set(ylabel=r"$|\cos|$ with $\Sigma_{j\in A}M_j$", ylim=(-0.03, 1.05),
+               title="20,000 points: where neurons point")  # fmt: skip
     for axis in (left, middle):
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, fontsize=7.5)
     many = _forgetting(records)
@@ -196,6 +201,15 @@ def figure(records: Records) -> "Figure":
     return fig
 
 
+def sampled_grids(d: int) -> tuple[dict[str, list], ...]:
+    """1,000 and 20,000 points with forgetting, the control on the latter; 20,000 without, in R^100."""
+    rows = (("forgetting", 1000, False, d), ("forgetting", 20_000, True, d), ("gradual", 20_000, False, 100))
+    return tuple(
+        {"part": ["sampled"], "regime": [r], "samples": [n], "control": [c], "d": [dim], "width": [600]}
+        for r, n, c, dim in rows
+    )
+
+
 experiment = Experiment(
     name="two_steps",
     source="S4",
@@ -207,20 +221,8 @@ experiment = Experiment(
     trial=trial,
     claims=claims,
     figure=figure,
-    quick=config(
-        {"part": ["exact"], "width": [300]},
-        {"part": ["sampled"], "regime": ["forgetting"], "samples": [1000], "control": [False], "d": [100], "width": [600]},
-        {"part": ["sampled"], "regime": ["forgetting"], "samples": [20_000], "control": [True], "d": [100], "width": [600]},
-        {"part": ["sampled"], "regime": ["gradual"], "samples": [20_000], "control": [False], "d": [100], "width": [600]},
-        seeds=3,
-    ),
-    full=config(
-        {"part": ["exact"], "width": [1000]},
-        {"part": ["sampled"], "regime": ["forgetting"], "samples": [1000], "control": [False], "d": [500], "width": [600]},
-        {"part": ["sampled"], "regime": ["forgetting"], "samples": [20_000], "control": [True], "d": [500], "width": [600]},
-        {"part": ["sampled"], "regime": ["gradual"], "samples": [20_000], "control": [False], "d": [100], "width": [600]},
-        seeds=10,
-    ),
+    quick=config({"part": ["exact"], "width": [300]}, *sampled_grids(d=100), seeds=3),
+    full=config({"part": ["exact"], "width": [1000]}, *sampled_grids(d=500), seeds=10),
     vectorised=False,
     caveats=(
         "Ridge on frozen step-1 features stays at the majority vote and on step-2 features learns parity, but step-1 "

@@ -65,7 +65,7 @@ def clustering_test(before: Vectors, after: Vectors, *, permutations: int = 999,
     pairs = np.triu_indices(w, 1)
     medians = [float(np.median(block[pairs])) for block in (C[:w, :w], C[w:, w:])]
     reached = int(np.sum(rises[1:] >= rises[0] * (1 - 1e-12)))  # the same sum in another order counts as equal
-    return ClusteringTest(*medians, (1 + reached) / (1 + permutations))
+    return ClusteringTest(medians[0], medians[1], (1 + reached) / (1 + permutations))
 
 
 class Plane(NamedTuple):

@@ -116,7 +116,8 @@ def emerge(
     zeroed = (moved[0], Layer(*(jnp.zeros_like(part) for part in moved[1])))
     end, later = _descend_fresh(network, zeroed, keys[3], draw, steps, batch, sgd_rates, decay, measures, every)
     recorded = {name: jnp.concatenate([before[name], later[name]]) for name in measures}
-    return Emergence(*(jax.tree.map(lambda part, i=i: part[i], stages) for i in range(3)), end, margins, recorded)
+    first, second = (jax.tree.map(lambda part, i=i: part[i], both) for i in range(2))
+    return Emergence(start, first, second, end, margins, recorded)
 
 
 def _descend_fresh(
