@@ -24,11 +24,13 @@ from unlazy.solvers.front import solve
 from unlazy.training.geometry import cross, geometry, scaled
 from unlazy.training.leave_one_out import coefficients, mean
 from unlazy.training.one_step import learn_features
-from unlazy.training.recursive_features import METRICS, check_metric, isotropic, learn, normalised, root
+from unlazy.training.recursive_features import METRICS, check_metric, follow, isotropic, normalised, root
 from unlazy.training.selection import Candidate, Selected, select
 
 SEARCH = 1200
 """Distinct rows among which kernel, metric, bandwidth, ridge and the number of updates are chosen."""
+SEARCH_MANY = 2000
+"""The same where there are more than LEARN rows."""
 LEARN = 3000
 """Distinct rows from which the final metric is learnt."""
 EXACT = 5000
@@ -52,23 +54,23 @@ DEFAULT = ("product_laplace", "laplace", "gaussian")
 class FeatureMachine(Estimator):
     """f(x) = b + Σ_i α_i k(Lx/h, Lx_i/h) of standardised columns, M = LᵀL learnt from gradients of earlier fits."""
 
+    kernel: str | Kernel | None
+    metric: str | None
+    updates: int
+    iterate: str
+    rank: int | None
+    start: str | None
+    bandwidth: float | None
+    ridge: float | None
+    standardise: bool
+    tolerance: float
+    precision: str | None
+    progress: bool
+
     def __init__(
-        self,
-        kernel: str | Kernel | None = None,
-        *,
-        metric: str | None = None,
-        updates: int = 8,
-        iterate: str = "best",
-        rank: int | None = None,
-        start: str | None = None,
-        bandwidth: float | None = None,
-        ridge: float | None = None,
-        standardise: bool = True,
-        tolerance: float = 1e-3,
-        precision: str | None = None,
-        random_state: Any = 0,
-        progress: bool = False,
-    ):
+        self, kernel=None, *, metric=None, updates=8, iterate="best", rank=None, start=None, bandwidth=None, ridge=None,
+        standardise=True, tolerance=1e-3, precision=None, random_state=0, progress=False,
+    ):  # fmt: skip
         self.kernel = kernel
         self.metric = metric
         self.updates = updates
@@ -102,7 +104,7 @@ class FeatureMachine(Estimator):
                 self._constant(candidates[0], data)
                 found, part = None, data
             else:
-                part = _rows(data, np.sort(order[:SEARCH]))
+                part = _rows(data, np.sort(order[: SEARCH if len(order) <= LEARN else SEARCH_MANY]))
                 found = self._select(candidates, part)
                 self._learn(found, data, order)
         self.intercept_ = (self.intercept_ * spread + centre).astype(self._dtype)
@@ -134,11 +136,7 @@ class FeatureMachine(Estimator):
         M = isotropic(part.X.shape[1], metric)
         if self.start is not None:
             M = normalised(self._one_step(part), metric)
-        if found.updates:
-            M = learn(
-                kernel, part.X, part.Y, metric=metric, updates=found.updates, rank=self.rank, weights=part.weights,
-                bandwidth=found.learning[0], ridge=found.learning[1], start=M, last=False,
-            )[-1].matrix  # fmt: skip
+        M = follow(found.steps, part.X, part.Y, metric, rank=self.rank, weights=part.weights, start=M)
         L = root(M, self.rank if metric == "low_rank" and found.updates else None)
         seen = geometry(kernel, _rows(data, np.sort(order[:EXACT])).X, L)
         h = found.final[0] * seen.usual

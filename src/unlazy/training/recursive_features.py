@@ -7,6 +7,7 @@ Bandwidth h and ridge ρ are chosen anew at every iterate by closed-form leave-o
 nothing depends on the scale of the labels. Radhakrishnan, Beaglehole, Pandit and Belkin (Science 2024).
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from unlazy.core.errors import nearest
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.training.geometry import Geometry, Map, cross, geometry
-from unlazy.training.leave_one_out import coefficients, descend, leave_one_out, mean
+from unlazy.training.leave_one_out import coefficients, descend, leave_one_out
 
 METRICS = ("full", "diagonal", "low_rank")
 FIRST_RIDGE = 1e-3
@@ -69,46 +70,81 @@ def learn(
     ridge: float | None = None,
     bandwidth: float | None = None,
     weights: Float[np.ndarray, " n"] | None = None,
+    power: float | Sequence[float] = 1.0,
     start: np.ndarray | None = None,
-    last: bool = True,
 ) -> list[Iterate]:
     """All iterates, the plain kernel first. `kernel` has bandwidth one: inputs are divided by h instead.
 
     `bandwidth` is a multiple of the usual one (median distance, or root mean square norm), which every metric sets
     anew; `ridge` is in units of the mean of k(x, x). What is None is chosen by leave-one-out before the first update,
-    and kept: later the metric has seen the labels, and leave-one-out would not know. `start` is a metric to begin
-    with, such as W¹ᵀW¹ of Algorithm 1. Without `last` the last iterate has its metric but no fit (zeros): for those
-    who fit it otherwise.
+    and kept: later the metric has seen the labels, and leave-one-out would not know. M is AGOP to the `power`, one
+    number or one an update: below 1 the metric sharpens slowly, and directions get time to turn before others are
+    lost. `start` is a metric to begin with, such as W¹ᵀW¹ of Algorithm 1.
     """
     check_metric(kernel, metric)
     M = isotropic(X.shape[1], metric, X.dtype) if start is None else normalised(start, metric)
     seen = geometry(kernel, X, root(M))
-    begin = ((bandwidth or 1.0) * seen.usual, FIRST_RIDGE if ridge is None else ridge)
-    error = leave_one_out(seen.gram, Y, weights)
+    place = ((bandwidth or 1.0) * seen.usual, FIRST_RIDGE if ridge is None else ridge)
     if bandwidth is None or ridge is None:
-        (h, rho), _ = descend(error, begin, ridge=ridge is None, bandwidth=bandwidth is None)
-    else:
-        h, rho = begin
-    factor, found = h / seen.usual, []
+        error = leave_one_out(seen.gram, Y, weights)
+        place, _ = descend(error, place, ridge=ridge is None, bandwidth=bandwidth is None)
+    factor, rho = place[0] / seen.usual, place[1]
+    powers = [float(power)] * updates if isinstance(power, int | float) else [float(p) for p in power]
+    if len(powers) != updates:
+        raise ValueError(f"{updates} updates need as many powers, got {len(powers)}")
+    found = []
     for t in range(updates + 1):
         h = factor * seen.usual
-        if t == updates and not last:
-            found.append(Iterate(M, seen.map, h, rho, np.zeros_like(Y), mean(Y, weights)))
-            break
         alpha, intercept = coefficients(seen.gram(h), Y, rho, weights)
         found.append(Iterate(M, seen.map, h, rho, alpha, intercept))
         if t < updates:
-            M = updated(seen, h, alpha, metric, M)
+            M = updated(seen, h, alpha, metric, M, power=powers[t])
             seen = geometry(kernel, X, root(M, rank if metric == "low_rank" else None))
     return found
 
 
+class Step(NamedTuple):
+    """A fit whose gradients make the next metric: kernel, bandwidth (in units of the usual one) and ridge."""
+
+    kernel: Kernel
+    bandwidth: float
+    ridge: float
+
+
+def follow(
+    steps: Sequence[Step],
+    X: Float[np.ndarray, "n d"],
+    Y: Float[np.ndarray, "n c"],
+    metric: str,
+    *,
+    rank: int | None = None,
+    weights: Float[np.ndarray, " n"] | None = None,
+    start: np.ndarray | None = None,
+) -> np.ndarray:
+    """The metric after these steps, chosen elsewhere (`selection`)."""
+    M = isotropic(X.shape[1], metric, X.dtype) if start is None else normalised(start, metric)
+    for t, step in enumerate(steps):
+        seen = geometry(step.kernel, X, root(M, rank if metric == "low_rank" and t else None))
+        h = step.bandwidth * seen.usual
+        M = updated(seen, h, coefficients(seen.gram(h), Y, step.ridge, weights)[0], metric, M)
+    return M
+
+
 def updated(
-    seen: Geometry, h: float, alpha: np.ndarray, metric: str, before: np.ndarray, rows: np.ndarray | None = None
+    seen: Geometry,
+    h: float,
+    alpha: np.ndarray,
+    metric: str,
+    before: np.ndarray,
+    rows: np.ndarray | None = None,
+    power: float = 1.0,
 ) -> np.ndarray:
     """The next metric, AGOP (at `rows`) over its trace; the one before where the fit is constant: no gradient."""
     new = seen.agop(h, alpha, metric == "diagonal", rows)
-    return normalised(new, metric) if np.isfinite(new).all() and _trace(new) > 0 else before
+    if not (np.isfinite(new).all() and _trace(new) > 0):
+        return before
+    new = normalised(new, metric)
+    return new if power == 1 else normalised(_power(new, power), metric)
 
 
 def check_metric(kernel: Kernel, metric: str) -> None:
@@ -123,6 +159,13 @@ def normalised(M: np.ndarray, metric: str) -> np.ndarray:
     """M, or its diagonal where that is the metric, with trace one."""
     M = np.diag(M) if metric == "diagonal" and M.ndim == 2 else M
     return M / _trace(M)
+
+
+def _power(M: np.ndarray, power: float) -> np.ndarray:
+    if M.ndim == 1:
+        return M**power
+    values, vectors = np.linalg.eigh(0.5 * (M + M.T))
+    return (vectors * np.maximum(values, 0) ** power) @ vectors.T
 
 
 def _trace(M: np.ndarray) -> float:

@@ -14,17 +14,20 @@ import numpy as np
 from jaxtyping import Float
 
 from unlazy.kernels.base import Kernel
+from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.training.geometry import Geometry, geometry
-from unlazy.training.leave_one_out import Place, descend, error_of, fit, invert, leave_one_out
-from unlazy.training.recursive_features import FIRST_RIDGE, isotropic, normalised, root, updated
+from unlazy.training.leave_one_out import LARGEST, SMALLEST, Place, descend, error_of, fit, invert, leave_one_out
+from unlazy.training.recursive_features import FIRST_RIDGE, Step, isotropic, normalised, root, updated
 
 Begin = Callable[[np.ndarray], np.ndarray]
 PATIENCE = 0.99
 """An update is worth a further one if it brings the error below this share of the best before it."""
-RACE = 1.5
-"""A kernel whose first update leaves it this far behind the best of all is given up."""
+RACE = 1.25
+"""A kernel is given up where its error, falling once more as it just fell, would be this far behind the best of all."""
 BLIND = 0.9
-"""A plain kernel that explains less than a tenth gets four updates before it is given up: metrics start slowly."""
+"""A plain kernel that explains less than a tenth gets four updates before it may be given up: metrics start slowly."""
+RELAY = 0.97
+"""Another kernel takes over a metric if its error is below this share."""
 FIRST = 400
 """Rows of the first look at bandwidths and ridges."""
 LEARNING_RIDGE = 0.1
@@ -43,8 +46,8 @@ class Selected(NamedTuple):
 
     candidate: Candidate
     updates: int
-    learning: Place
-    """Bandwidth (in units of the usual one) and ridge of the fits whose gradients make the metric."""
+    steps: tuple[Step, ...]
+    """The fits whose gradients make the metric (`recursive_features.follow`)."""
     final: Place
     """Bandwidth and ridge of the last fit."""
     held_out: Float[np.ndarray, "n c"]
@@ -57,14 +60,36 @@ class _State:
     """One candidate in the race: its folds' metrics, its errors."""
 
     def __init__(self, candidate: Candidate, place: Place, error: float, held_out: np.ndarray, first: list[np.ndarray]):
-        self.candidate, self.place = candidate, place
-        self.learning = (place[0], min(place[1], LEARNING_RIDGE))
+        self.candidate = candidate
+        self.steps: list[Step] = []
+        self.places = [place]
         self.matrices = [first]
         self.errors, self.held_out = [error], [held_out]
+        self.before = 0
+        """Updates made by another kernel."""
+
+    def step(self) -> Step:
+        """The fit whose gradients make the next metric."""
+        h, rho = self.places[-1]
+        return Step(self.candidate.kernel, h, min(rho, LEARNING_RIDGE))
+
+    def handed_to(self, kernel: Kernel) -> "_State":
+        """Another kernel with the metrics of this one's best iterate, not yet judged."""
+        t, candidate = self.best, Candidate(kernel, self.candidate.metric)
+        other = _State(candidate, self.places[t], math.inf, self.held_out[t], self.matrices[t])
+        other.steps, other.before = self.steps[: self.before + t], self.before + t
+        return other
 
     @property
     def best(self) -> int:
         return int(np.argmin(self.errors))
+
+    def promising(self, top: float) -> bool:
+        """Whether one more update may pay: the last one did, and another like it would come near the best of all."""
+        before, now = min(self.errors[:-1]), self.errors[-1]
+        if self.errors[0] > BLIND and len(self.errors) <= 4:
+            return True
+        return now < PATIENCE * before and now * (now / before) < RACE * top
 
 
 def select(
@@ -92,31 +117,24 @@ def select(
     n = len(X)
     folds = min(n, folds or (3 if n < 600 else 2))
     fold = np.random.default_rng(seed).permutation(n) % folds
-    race = _Race(X, Y, weights, fold, folds, rank)
+    race = _Race(X, Y, weights, fold, folds, rank, (bandwidth is None, ridge is None))
     states = race.start(candidates, bandwidth, ridge, begin)
-    top = min(s.errors[0] for s in states)
-    for s in states:
-        while folds > 1 and len(s.errors) <= updates:
-            race.advance(s)
-            advance(type(s.candidate.kernel).__name__)
-            top = min(top, s.errors[-1])
-            if last:
-                continue
-            hopeless = s.errors[0] > BLIND and len(s.errors) <= 4
-            if s.errors[-1] > RACE * top or (s.errors[-1] > PATIENCE * min(s.errors[:-1]) and not hopeless):
-                break
-    winner = min(states, key=lambda s: s.errors[-1] if last else min(s.errors))
+    race.run(states, updates if folds > 1 else 0, last, advance)
     table = tuple((i, t, e) for i, s in enumerate(states) for t, e in enumerate(s.errors))
+    winner = min(states, key=lambda s: s.errors[-1] if last else min(s.errors))
+    if winner.best and not last:
+        winner = race.relay(winner, [c.kernel for c in candidates], updates, advance)
     t = len(winner.errors) - 1 if last else winner.best
-    if t == 0 and begin is None:
-        return Selected(winner.candidate, 0, winner.learning, winner.place, winner.held_out[0], winner.errors[0], table)
-    place, error, held_out = race.refine(winner, t, bandwidth is None, ridge is None)
-    return Selected(winner.candidate, t, winner.learning, place, held_out, error, table)
+    place, error, held_out = winner.places[t], winner.errors[t], winner.held_out[t]
+    count = winner.before + t
+    if count or begin is not None:
+        place, error, held_out = race.refine(winner, t, bandwidth is None, ridge is None)
+    return Selected(winner.candidate, count, tuple(winner.steps[:count]), place, held_out, error, table)
 
 
 class _Race:
-    def __init__(self, X, Y, weights, fold, folds, rank):  # type: ignore[no-untyped-def]
-        self.X, self.Y, self.weights, self.rank = X, Y, weights, rank
+    def __init__(self, X, Y, weights, fold, folds, rank, free):  # type: ignore[no-untyped-def]
+        self.X, self.Y, self.weights, self.rank, self.free = X, Y, weights, rank, free
         self.rows = [np.flatnonzero(fold == k) for k in range(folds)]
         self.others = [np.flatnonzero(fold != k) for k in range(folds)]
 
@@ -158,28 +176,57 @@ class _Race:
 
     def advance(self, s: _State) -> None:
         """One more update in every fold, without the labels of its rows, and the error it leaves."""
-        factor, rho = s.learning
-        matrices = []
+        step, matrices = s.step(), []
         for k, M in enumerate(s.matrices[-1]):
             seen = self._seen(s, M)
-            h = factor * seen.usual
-            inverse = invert(seen.gram(h), rho, self.weights)
+            h = step.bandwidth * seen.usual
+            inverse = invert(seen.gram(h), step.ridge, self.weights)
             if inverse is None:  # not positive to rounding: no further update
                 matrices = list(s.matrices[-1])
                 break
             alpha = inverse.without(inverse.fit(self.Y, self.weights).alpha, self.rows[k])
             matrices.append(updated(seen, h, alpha, s.candidate.metric, M, self.others[k]))
+        s.steps.append(step)
         s.matrices.append(matrices)
         s.held_out.append(self.Y)
         s.errors.append(math.inf)
-        self._judge(s, -1)
+        s.places.append(s.places[-1])
+        self._judge(s, len(s.errors) - 1)
+
+    def run(self, states: list[_State], updates: int, last: bool, advance: Callable[[str], None]) -> None:
+        """Updates, round by round, of all that promise something (of all, where `last`)."""
+        running = list(states)
+        for _ in range(updates):
+            for s in running:
+                self.advance(s)
+                advance(type(s.candidate.kernel).__name__)
+            top = min(min(s.errors) for s in states)
+            running = [s for s in running if last or s.promising(top)]
+
+    def relay(
+        self, winner: _State, kernels: list[Kernel], updates: int, advance: Callable[[str], None]
+    ) -> _State:
+        """The winner, or another kernel that does better with its metric and goes on from there: a rough kernel may be
+        the first to find what a smooth one then uses best."""
+        for kernel in {id(k): k for k in kernels}.values():
+            if kernel is winner.candidate.kernel:
+                continue
+            if isinstance(kernel, ProductLaplace) and winner.candidate.metric != "diagonal":
+                continue
+            other = winner.handed_to(kernel)
+            other.places[0] = (1.0, min(other.places[0][1], LEARNING_RIDGE))
+            other.places[0], other.errors[0], other.held_out[0] = self.refine(other, 0, *self.free)
+            if other.errors[0] < RELAY * min(winner.errors):
+                self.run([other], max(0, updates - other.before), False, advance)
+                winner = other
+        return winner
 
     def refine(self, s: _State, t: int, bandwidth: bool, ridge: bool) -> tuple[Place, float, np.ndarray]:
         """Bandwidth and ridge of the last fit, by the same held-out predictions."""
         seen = [self._seen(s, M) for M in s.matrices[t]]
 
         place, value = descend(
-            lambda h, rho: self._error(self._predicted(seen, (h, rho))), s.place, ridge=ridge, bandwidth=bandwidth,
+            lambda h, rho: self._error(self._predicted(seen, (h, rho))), s.places[t], ridge=ridge, bandwidth=bandwidth,
             steps=((2.0, 10.0**0.5),),
         )  # fmt: skip
         return place, value, self._predicted(seen, place)
@@ -188,15 +235,19 @@ class _Race:
         return geometry(s.candidate.kernel, self.X, root(M, self.rank if s.candidate.metric == "low_rank" else None))
 
     def _judge(self, s: _State, t: int) -> None:
-        """Error and held-out predictions with the folds' metrics after t updates; with the plain kernel's ridge, and
-        with the one the metric was learnt with, where that is smaller: a better metric needs less."""
-        seen = [self._seen(s, M) for M in s.matrices[t]]
-        found = [self._predicted(seen, place) for place in dict.fromkeys((s.place, s.learning))]
+        """Error and held-out predictions with the folds' metrics after t updates: at the place of the update before,
+        and at a smaller ridge and a larger bandwidth by turns: what a better metric wants."""
+        seen, (h, rho) = [self._seen(s, M) for M in s.matrices[t]], s.places[t]
+        options = [(h, rho)]
+        if t % 2 and self.free[1]:
+            options += [(h, min(rho, LEARNING_RIDGE)), (h, rho / 10)]
+        elif self.free[0] and t:
+            options.append((2 * h, rho))
+        options = [p for p in dict.fromkeys(options) if SMALLEST <= p[1] <= LARGEST]
+        found = [self._predicted(seen, place) for place in options]
         errors = [self._error(predicted) for predicted in found]
         best = int(np.argmin(errors))
-        s.held_out[t], s.errors[t] = found[best], errors[best]
-        if best:
-            s.place = s.learning
+        s.places[t], s.held_out[t], s.errors[t] = options[best], found[best], errors[best]
 
     def _predicted(self, seen: list[Geometry], place: Place) -> np.ndarray:
         found = np.full_like(self.Y, np.nan)

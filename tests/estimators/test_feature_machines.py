@@ -1,0 +1,129 @@
+"""Feature machines as estimators: choices, units, many rows, several outputs, probabilities, importances."""
+
+import numpy as np
+import pytest
+
+import unlazy
+from unlazy.core.architecture import MLP
+from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor, feature_machines
+from unlazy.estimators.columns import Columns
+from unlazy.kernels.infinite_width import NTK
+from unlazy.kernels.product_laplace import ProductLaplace
+
+
+def data(n=120, d=5, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    return X, np.sin(2 * X[:, 0]) + X[:, 1]
+
+
+def test_default_finds_what_matters():
+    X, y = data()
+    Z, truth = data(seed=1)
+    model = FeatureMachineRegressor().fit(X, y)
+    assert model.n_updates_ >= 1 and model.leave_one_out_error_ < 0.05
+    assert model.feature_importances_[:2].sum() > 0.95  # two of five columns carry the function
+    assert model.feature_importances_.sum() == pytest.approx(1)
+    assert model.score(Z, truth) > 0.98
+
+
+def test_units_and_offsets_do_not_matter():
+    """Columns in other units, targets shifted and scaled: the same function to rounding of a fit of condition 1e6."""
+    X, y = data(60)
+    units, shift = np.array([1e3, 1e-4, 1.0, 7.0, 1.0]), np.array([5.0, 0.0, -3e2, 1.0, 0.0])
+    plain = FeatureMachineRegressor().fit(X, y).predict(X)
+    other = FeatureMachineRegressor().fit(X * units + shift, 1e4 + 50 * y).predict(X * units + shift)
+    np.testing.assert_allclose((other - 1e4) / 50, plain, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"kernel": "ntk", "metric": "full"}, {"kernel": NTK(MLP(2, sigma_b=0.5)), "metric": "diagonal"},
+     {"kernel": "gaussian", "metric": "low_rank", "rank": 2, "iterate": "last", "updates": 3},
+     {"kernel": "matern", "metric": "full", "start": "one_step", "bandwidth": 1.0, "ridge": 1e-3},
+     {"kernel": "laplace", "updates": 0}, {"standardise": False, "kernel": "product_laplace"}],
+)  # fmt: skip
+def test_settings(settings):
+    X, y = data(80)
+    model = FeatureMachineRegressor(**{"updates": 2, **settings}).fit(X, np.stack([y, X[:, 1] ** 2], 1))
+    assert model.predict(X[:3]).shape == (3, 2)
+    assert model.score(X, np.stack([y, X[:, 1] ** 2], 1)) > 0.7
+    if settings.get("iterate") == "last":
+        assert model.n_updates_ == 3 and model.map_.shape == (2, 5)
+    if settings.get("updates") == 0:
+        assert model.n_updates_ == 0
+
+
+def test_many_rows_go_through_the_solvers(monkeypatch):
+    X, y = data(300)
+    whole = FeatureMachineRegressor("gaussian", metric="diagonal", updates=2).fit(X, y)
+    for name, value in {"SEARCH": 100, "SEARCH_MANY": 120, "LEARN": 150, "EXACT": 200}.items():
+        monkeypatch.setattr(feature_machines, name, value)
+    weights = np.ones(300)
+    weights[:10] = 2
+    for w in (None, weights):
+        part = FeatureMachineRegressor("gaussian", metric="diagonal", updates=2, tolerance=1e-4).fit(X, y, w)
+        assert part.solver_ != "cholesky" and part.converged_
+        Z, truth = data(seed=1)
+        assert part.score(Z, truth) > 0.95
+    assert whole.solver_ == "cholesky"
+
+
+def test_probabilities_are_calibrated():
+    """Labels drawn with probability σ(3 x_1): mean predicted probability within 4 standard errors of the frequency in
+    the upper and lower half, and better than the frequency of the classes alone in log loss."""
+    rng = np.random.default_rng(0)
+    X, Z = rng.normal(size=(250, 3)), rng.normal(size=(2000, 3))
+    y, truth = (rng.uniform(size=len(A)) < 1 / (1 + np.exp(-3 * A[:, 0])) for A in (X, Z))
+    model = FeatureMachineClassifier().fit(X, np.where(y, "yes", "no"))
+    p = model.predict_proba(Z)[:, list(model.classes_).index("yes")]
+    for half in (p > 0.5, p <= 0.5):
+        bias = abs(p[half].mean() - truth[half].mean())
+        assert bias < 4 * 0.5 * (1 / np.sqrt(half.sum()) + 1 / np.sqrt(250 / 2))
+    loss = -np.mean(np.where(truth, np.log(p), np.log1p(-p)))
+    assert loss < 0.8 * np.log(2)
+
+
+def test_saved_predictions_are_the_same_bits(tmp_path):
+    X, y = data(50)
+    for model in (
+        FeatureMachineRegressor("product_laplace", updates=1).fit(X, y),
+        FeatureMachineClassifier("ntk", metric="full", updates=1).fit(X, np.digitize(y, [-0.5, 0.5])),
+    ):
+        model.save(tmp_path / "machine")
+        again = unlazy.load(tmp_path / "machine")
+        np.testing.assert_array_equal(again.predict(X), model.predict(X))
+
+
+def test_columns_of_two_values_are_one_apart():
+    X = np.array([[0.0, 3.0, 5.0], [0.0, 9.0, 5.0], [1.0, 3.0, 5.0], [0.0, 3.0, 5.0]])
+    seen = Columns.of(X, None, True)(X)
+    np.testing.assert_allclose(np.ptp(seen, 0), [1, 1, 0])
+    weights = np.array([1.0, 2.0, 3.0, 4.0])
+    np.testing.assert_allclose(weights @ Columns.of(X, weights, True)(X) / 10, 0, atol=1e-15)
+    tiny = Columns.of(np.array([[1e8], [1e8 + 1e-8]]), None, True)  # equal to rounding: constant
+    np.testing.assert_allclose(tiny(np.array([[1e8]])), 0)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [({"kernel": "laplac"}, "did you mean 'laplace'"), ({"metric": "ful"}, "did you mean 'full'"),
+     ({"kernel": "product_laplace", "metric": "full"}, "metric='diagonal'"),
+     ({"metric": "low_rank"}, "rank must be a positive whole number"), ({"iterate": "first"}, "'best' or 'last'"),
+     ({"start": "two_steps"}, "'one_step'"), ({"updates": -1}, "updates must be"), ({"ridge": 0.0}, "ridge must be positive"),
+     ({"kernel": 3}, "kernel must be a name")],
+)  # fmt: skip
+def test_misuse(settings, message):
+    X, y = data(20)
+    with pytest.raises(ValueError, match=message):
+        FeatureMachineRegressor(**settings).fit(X, y)
+
+
+def test_fitted_kernel_is_a_kernel_of_standardised_columns():
+    X, y = data(40)
+    model = FeatureMachineRegressor("product_laplace").fit(X, y)
+    assert isinstance(model.kernel_, ProductLaplace)
+    with unlazy.core.precision.precision("float64"):
+        K = np.asarray(model.kernel_.gram(np.asarray(model.X_fit_)))
+        f = K @ model.dual_coef_ + model.intercept_
+    np.testing.assert_allclose(f[:, 0], model.predict(model.X_fit_ * model.scale_ + model.offset_), atol=1e-9)

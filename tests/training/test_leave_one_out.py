@@ -1,0 +1,79 @@
+"""The closed forms against refits without the point, or without the fold."""
+
+import numpy as np
+import pytest
+
+from unlazy.training.leave_one_out import coefficients, descend, fit, invert
+
+
+def problem(n=40, c=2, seed=0):
+    rng = np.random.default_rng(seed)
+    X, Y = rng.normal(size=(n, 3)), rng.normal(size=(n, c))
+    return np.exp(-((X[:, None] - X[None]) ** 2).sum(2) / 4), Y, rng.uniform(0.5, 3, n)
+
+
+def bordered(K, Y, rho, weights, keep):
+    """Coefficients (zero on the rows left out) and intercept from the bordered system, by a general solver."""
+    n, keep = len(K), np.flatnonzero(keep)
+    A = np.zeros((len(keep) + 1,) * 2)
+    A[:-1, :-1] = K[np.ix_(keep, keep)] + np.diag(rho / weights[keep])
+    A[-1, :-1] = A[:-1, -1] = 1
+    found = np.linalg.solve(A, np.vstack([Y[keep], np.zeros((1, Y.shape[1]))]))
+    alpha = np.zeros((n, Y.shape[1]))
+    alpha[keep] = found[:-1]
+    return alpha, found[-1]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_every_point_left_out(weighted):
+    K, Y, w = problem()
+    weights = w if weighted else None
+    used = w if weighted else np.ones(len(K))
+    got = fit(K, Y, 1e-2, weights)
+    alpha, b = bordered(K, Y, 1e-2, used, np.ones(len(K), bool))
+    # condition below 1e4, float64: ten digits are left
+    np.testing.assert_allclose(got.alpha, alpha, atol=1e-9)
+    np.testing.assert_allclose(got.intercept, b, atol=1e-9)
+    for i in range(0, len(K), 7):
+        a, b = bordered(K, Y, 1e-2, used, np.arange(len(K)) != i)
+        np.testing.assert_allclose(got.held_out[i], K[i] @ a + b, atol=1e-8)
+    light, b = coefficients(K, Y, 1e-2, weights)
+    np.testing.assert_allclose(light, got.alpha, atol=1e-9)
+    np.testing.assert_allclose(b, got.intercept, atol=1e-9)
+
+
+def test_a_fold_left_out():
+    K, Y, w = problem()
+    rows = np.arange(0, 40, 3)
+    inverse = invert(K, 1e-2, w)
+    left = inverse.without(inverse.fit(Y, w).alpha, rows)
+    reference, _ = bordered(K, Y, 1e-2, w, ~np.isin(np.arange(40), rows))
+    np.testing.assert_allclose(left, reference, atol=1e-8)
+
+
+def test_error_is_relative_and_free_of_shift_and_scale():
+    K, Y, _ = problem()
+    first, second = fit(K, Y, 1.0), fit(K, 7 + 1e3 * Y, 1.0)
+    assert second.error == pytest.approx(first.error, rel=1e-9)
+    np.testing.assert_allclose(second.held_out, 7 + 1e3 * first.held_out, rtol=1e-9)
+    assert fit(K, np.ones((40, 1)), 1.0).error == 0
+
+
+def test_not_positive_is_said_and_search_raises_the_ridge():
+    K = np.ones((30, 30)) - 1e-3 * np.eye(30)
+    assert fit(K, np.zeros((30, 1)), 1e-9) is None
+    with pytest.raises(ValueError, match="larger ridge"):
+        coefficients(K, np.zeros((30, 1)), 1e-9)
+    (_, rho), value = descend(lambda h, r: np.inf if r < 1e-2 else r, (1.0, 1e-6), bandwidth=False)
+    assert rho >= 1e-2 and value == rho
+
+
+def test_descent_finds_a_minimum_and_stays_where_it_may_not_move():
+    def bowl(h, rho):
+        return 1 + (np.log2(h) - 3) ** 2 + (np.log10(rho) + 5) ** 2
+
+    (h, rho), value = descend(bowl, (1.0, 1e-3))
+    # the last steps are factors √2 and √10: half of one away at most, each way
+    assert abs(np.log2(h) - 3) <= 0.25 and abs(np.log10(rho) + 5) <= 0.25 and value <= 1.13
+    assert descend(bowl, (1.0, 1e-3), bandwidth=False)[0][0] == 1.0
+    assert descend(bowl, (1.0, 1e-3), ridge=False)[0][1] == 1e-3

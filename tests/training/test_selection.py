@@ -1,0 +1,75 @@
+"""No held-out label reaches the metric that is judged on it."""
+
+import numpy as np
+import pytest
+
+from unlazy.kernels.product_laplace import ProductLaplace
+from unlazy.kernels.radial import Gaussian, Laplace
+from unlazy.training import selection
+from unlazy.training.geometry import geometry
+from unlazy.training.leave_one_out import fit
+from unlazy.training.recursive_features import learn
+from unlazy.training.selection import Candidate, select
+
+
+def noise(n=90, d=20, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, d)), rng.normal(size=(n, 1))
+
+
+@pytest.mark.parametrize("candidate", [Candidate(Gaussian(1.0), "full"), Candidate(ProductLaplace(1.0), "diagonal")])
+def test_other_labels_in_a_fold_leave_its_metric_alone(x64, candidate):
+    """Labels of fold 0 replaced: the metrics that judge fold 0 are the same, those of fold 1 are not."""
+    X, Y = noise(40, 5)
+    fold = np.arange(40) % 2
+    planted = np.where(fold[:, None] == 0, 1e3 * noise(40, 5, seed=1)[1], Y)
+    matrices = []
+    for labels in (Y, planted):
+        race = selection._Race(X, labels, None, fold, 2, None, (False, False))
+        (state,) = race.start([candidate], 1.0, 1e-2, None)
+        for _ in range(2):
+            race.advance(state)
+        matrices.append(state.matrices)
+    for t in (1, 2):
+        # the closed form subtracts what the fold contributed: exact but for rounding, here of labels 1e3 times larger
+        np.testing.assert_allclose(matrices[0][t][0], matrices[1][t][0], rtol=0, atol=1e-9)
+        assert np.abs(matrices[0][t][1] - matrices[1][t][1]).max() > 1e-2
+
+
+def test_pure_noise_promises_nothing(x64):
+    """y independent of x: the honest error cannot be below 1 by more than chance, the naive one is far below.
+
+    Standard deviation of a mean of 90 squares of normal numbers, relative: √(2/90) = 0.15; the best of a few iterates
+    and ridges is at most about two of them low. The mean over five data sets is within 0.15.
+    """
+    honest, naive = [], []
+    for seed in range(5):
+        X, Y = noise(seed=seed)
+        candidate = Candidate(Gaussian(1.0), "full")
+        honest.append(select([candidate], X, Y, updates=3, last=True, ridge=1e-2, bandwidth=1.0).error)
+        last = learn(candidate.kernel, X, Y, updates=3, ridge=1e-2, bandwidth=1.0)[-1]
+        naive.append(fit(geometry(candidate.kernel, X, last.map).gram(last.bandwidth), Y, 1e-2).error)
+    assert np.mean(honest) > 0.85
+    assert np.mean(naive) < 0.6
+
+
+def test_the_learnable_is_learnt_and_the_table_tells(x64):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 8))
+    Y = np.sin(2 * X[:, :1]) + X[:, 1:2]
+    kernels = [Candidate(Laplace(1.0), "diagonal"), Candidate(Gaussian(1.0), "full")]
+    found = select(kernels, X, Y, updates=4)
+    assert found.updates >= 1 and len(found.steps) == found.updates
+    plain = min(e for _, t, e in found.table if t == 0)
+    assert found.error < 0.3 * plain
+    assert found.held_out.shape == Y.shape and np.isfinite(found.held_out).all()
+
+
+def test_a_smooth_kernel_may_take_over(x64):
+    """A rough kernel is not needed once its metric is known: the last kernel can be another than the first."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 10))
+    Y = (X[:, :1] * X[:, 1:2]) + 0.01 * rng.normal(size=(150, 1))
+    found = select([Candidate(Laplace(1.0), "diagonal"), Candidate(Gaussian(1.0), "diagonal")], X, Y, updates=4)
+    alone = select([Candidate(Laplace(1.0), "diagonal")], X, Y, updates=4)
+    assert found.error <= alone.error
