@@ -105,4 +105,4 @@ def test_misuse():
         with pytest.raises(ValueError, match=message):
             GaussianProcess(**given).fit(X, y)
     with pytest.raises(ValueError, match="return_std or return_cov"):
-        GaussianProcess().fit(X, y).predict(X, return_std=True, return_cov=True)
+        GaussianProcess("gaussian").fit(X, y).predict(X, return_std=True, return_cov=True)

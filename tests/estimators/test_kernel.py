@@ -156,6 +156,7 @@ def test_calibration_recovers_known_probabilities():
     assert np.abs(probabilities(f, found)[:, 0] - p).max() < 0.03
 
 
+@pytest.mark.slow
 def test_probabilities_are_calibrated():
     """Classes with known noise: of the points given p, a share p is right. 2,000 fresh points, in five bins."""
     rng = np.random.default_rng(0)
@@ -173,6 +174,7 @@ def test_probabilities_are_calibrated():
         assert error < 2 / np.sqrt(inside.sum()) + 0.08, (low, error)
 
 
+@pytest.mark.slow
 def test_progress_and_precision_reach_the_solver(monkeypatch):
     X, y = data(64)
     monkeypatch.setattr(module, "EXACT", 40)

@@ -38,6 +38,7 @@ def test_random_features_misuse():
             RandomFeatures(**given).fit(X)
 
 
+@pytest.mark.slow
 def test_two_layer_finds_the_direction():
     """y = He_2(u·x)/√2 in d = 10, n = 2,000 > d²: one step finds u [D6]; prototypes reach an alignment of 0.95 here."""
     rng = np.random.default_rng(0)
@@ -63,6 +64,7 @@ def test_two_layer_misuse():
             TwoLayerRegressor(**given).fit(X, y)
 
 
+@pytest.mark.slow
 def test_network_predicts_what_its_layers_say():
     """The forward pass in NumPy: standardise, relu layers, undo."""
     X, y = data()
