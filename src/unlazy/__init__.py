@@ -47,15 +47,19 @@ _WHERE = {
     "RandomFeatures": "estimators.random_features",
     "TwoLayerRegressor": "estimators.two_layer",
     "load": "estimators.persistence",
+    # does feature learning pay on my data?
+    "compare": "comparison.compare",
+    "Comparison": "comparison.compare",
 }
 _ROOMS = (
-    "estimators", "kernels", "lab", "measures", "networks", "products", "report", "solvers", "tasks", "theory",
-    "training",
+    "comparison", "estimators", "kernels", "lab", "measures", "networks", "products", "report", "solvers", "tasks",
+    "theory", "training",
 )  # fmt: skip
 
 __all__ = ["__version__", *_ROOMS, *_WHERE]
 
 if TYPE_CHECKING:
+    from unlazy import comparison as comparison
     from unlazy import estimators as estimators
     from unlazy import kernels as kernels
     from unlazy import lab as lab

@@ -59,7 +59,10 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         Y = _targets(y, len(X))
         self.columns_ = [str(name) for name in X.columns]
         self.prior_ = Y.mean(0)
-        self.kinds_, self.fill_, self.categories_, self.means_ = {}, {}, {}, {}
+        self.kinds_: dict[str, str] = {}
+        self.fill_: dict[str, float] = {}
+        self.categories_: dict[str, list[str]] = {}
+        self.means_: dict[str, np.ndarray] = {}
         fold = np.random.default_rng(0).permutation(len(X)) % max(2, int(self.folds))
         parts, names, source = [], [], []
         for j, name in enumerate(self.columns_):

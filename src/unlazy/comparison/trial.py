@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from unlazy.compare.contestants import find, fit_contestant
-from unlazy.compare.scoring import risk_of, spread_of
-from unlazy.compare.structure import directions, gradient_outer_product, outputs, permutation_rise
-from unlazy.compare.table import Table
+from unlazy.comparison.contestants import find, fit_contestant
+from unlazy.comparison.scoring import risk_of, spread_of
+from unlazy.comparison.structure import directions, gradient_outer_product, outputs, permutation_rise
+from unlazy.comparison.table import Table
 from unlazy.core.errors import UnlazyError
 from unlazy.core.experiment import Params
 
@@ -35,8 +35,9 @@ def save_table(table: Table, folder: Path) -> str:
     for j, name in enumerate(table.frame.columns):
         values = table.frame[name].to_numpy()
         if values.dtype.kind == "O":
-            arrays[f"missing{j}"] = np.array([v is None for v in values])
-            values = np.array(["" if v is None else v for v in values], dtype=np.str_)
+            gone = table.frame[name].isna().to_numpy()
+            arrays[f"missing{j}"] = gone
+            values = np.where(gone, "", values).astype(np.str_)
         arrays[f"column{j}"] = values
     words = {"columns": list(table.frame.columns), "task": table.task, "target": table.target, "notes": table.notes}
     try:
@@ -126,7 +127,7 @@ def run_trial(params: Params, key: Any, folder: str) -> dict[str, Any]:
 
     found: dict[str, Any] = {"risk": loss(B), "inner": fitted.inner, "tried": fitted.tried}
     found["constant"] = _constant_risk(y, truth, classes, spread)
-    if classes is not None:
+    if columns is not None:
         found["mistakes"] = float(np.mean(columns[np.argmax(predict(B), 1)] != truth))
     if not np.isfinite(found["risk"]):
         raise FloatingPointError(f"{contestant.title} predicts values that are not finite")

@@ -1,21 +1,17 @@
-"""The command line: theorems confronted with measurements, one command away."""
+"""Experiments from the command line: list, show, run, report, export, demo."""
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unlazy.cli.plainly import plainly, say
+
 if TYPE_CHECKING:
     from unlazy.core.claims import Claim
     from unlazy.core.experiment import Config, Experiment, Records
 
-app = typer.Typer(
-    name="unlazy", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    help="Kernels, infinitely wide networks and the feature learning beyond them: theory against measurement.",
-)  # fmt: skip
+app = typer.Typer()
 
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]... | all", help="Experiments, or all of them.")]
 Full = Annotated[bool, typer.Option("--full", help="The full configuration instead of the quick one.")]
@@ -34,7 +30,7 @@ _RESULTS = Path("results")
 @app.command()
 def demo(jobs: Jobs = None, store: Folder = _RESULTS) -> None:
     """Run the quick experiments that tell the story; print their claims and write one page."""
-    with _plainly():
+    with plainly():
         from unlazy import lab
 
         chosen = [e for e in lab.all_experiments() if e.demo]
@@ -49,7 +45,7 @@ def demo(jobs: Jobs = None, store: Folder = _RESULTS) -> None:
 @app.command(name="list")
 def list_experiments() -> None:
     """Every experiment, its source and its question."""
-    with _plainly():
+    with plainly():
         from rich.console import Console
         from rich.table import Table
 
@@ -68,7 +64,7 @@ def show(
     store: Folder = _RESULTS,
 ) -> None:
     """One experiment: question, prediction, protocol, verdict rule, source and settings."""
-    with _plainly():
+    with plainly():
         from unlazy import lab
 
         experiment = lab.find(name)
@@ -87,7 +83,7 @@ def run(
     strict: Strict = False,
 ) -> None:  # fmt: skip
     """Run experiments and print their claims; what is stored already is not run again."""
-    with _plainly():
+    with plainly():
         chosen = _chosen(names, full, change, seeds)
         results = _run(chosen, store if resume else None, engine, jobs, address)
         wrong = _print_claims(results)
@@ -100,7 +96,7 @@ def report(
     strict: Strict = False,
 ) -> None:  # fmt: skip
     """Figures, claims and one page from what is stored; nothing is run."""
-    with _plainly():
+    with plainly():
         from unlazy import lab
 
         results = []
@@ -108,7 +104,7 @@ def report(
             for experiment, config in _chosen(names or ["all"], full, change, seeds):
                 records, size = kept.records(experiment, config.points(), config.seeds), config.size
                 if 0 < len(records) < size:
-                    _say(f"note: {experiment.name}: {len(records)} of {size} trials are stored")
+                    say(f"note: {experiment.name}: {len(records)} of {size} trials are stored")
                 results += [(experiment, records)] if len(records) else []
         if not results:
             raise ValueError(f"nothing of this is stored in {store}; run it first: unlazy run")
@@ -124,7 +120,7 @@ def export(
     store: Folder = _RESULTS,
 ) -> None:  # fmt: skip
     """Every stored trial of the named experiments, one table each."""
-    with _plainly():
+    with plainly():
         from unlazy import lab
         from unlazy.report.export import export as write
 
@@ -141,11 +137,6 @@ def export(
             path = folder / f"{experiment.name}.{kind}"
             write(records, path)
             typer.echo(f"{path}: {len(records)} trials")
-
-
-def main() -> None:
-    """The `unlazy` command."""
-    app()
 
 
 class _Wrong:
@@ -189,7 +180,7 @@ def _run(
 def _failed(results: "list[tuple[Experiment, Records]]") -> bool:
     for experiment, records in results:
         if records.failed:
-            _say(f"unlazy show {experiment.name} --failures prints the tracebacks")
+            say(f"unlazy show {experiment.name} --failures prints the tracebacks")
     return any(records.failed for _, records in results)
 
 
@@ -202,7 +193,7 @@ def _print_claims(results: "list[tuple[Experiment, Records]]") -> _Wrong:
         try:
             claims = experiment.claims(records) if len(records) else []
         except Exception as error:  # too few records, say: the others still have something to tell
-            _say(f"note: the claims of {experiment.name} could not be computed: {type(error).__name__}: {error}")
+            say(f"note: the claims of {experiment.name} could not be computed: {type(error).__name__}: {error}")
             wrong.broken = True
         rows.append((experiment, claims))
         wrong.refuted |= any(claim.verdict == "does not hold" for claim in claims)
@@ -238,36 +229,3 @@ def _describe(experiment: "Experiment") -> None:
     console = Console()
     console.print(Text(experiment.name, "bold"))
     console.print(table)
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)
-
-
-@contextmanager
-def _plainly() -> Iterator[None]:
-    """Failures and warnings in one sentence; the exit code says which: 2 could not run, 130 interrupted."""
-    from unlazy.core.errors import UnlazyError, UnlazyWarning
-
-    usual = warnings.showwarning
-
-    def one_line(message, category, *rest, **more):  # type: ignore[no-untyped-def]
-        if issubclass(category, UnlazyWarning):
-            _say(f"note: {message}")
-        else:
-            usual(message, category, *rest, **more)
-
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = one_line
-            yield
-    except (UnlazyError, ValueError) as error:
-        _say(f"unlazy: {' '.join(str(error).split())}")
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt as error:
-        _say(f"unlazy: {error or 'stopped'}")
-        raise typer.Exit(130) from None
-
-
-if __name__ == "__main__":
-    main()

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from unlazy.compare.scoring import risk_of
+from unlazy.comparison.scoring import risk_of
 from unlazy.core.errors import nearest
 
 Family = Literal["lazy", "rich", "outside"]
@@ -195,7 +195,7 @@ def _boosting(**settings: Any) -> Maker:
         from sklearn import ensemble
 
         kind = ensemble.HistGradientBoostingClassifier if classify else ensemble.HistGradientBoostingRegressor
-        return kind(**{"early_stopping": False, "random_state": seed, **settings})
+        return kind(**{"early_stopping": False, "min_samples_leaf": 10, "random_state": seed, **settings})
 
     return make
 
@@ -218,7 +218,7 @@ _ALL = (
     ), saveable=False),
     Contestant("boosting", "gradient boosting", "outside", (
         _boosting(), _boosting(learning_rate=0.05, max_leaf_nodes=8, max_iter=200),
-        _boosting(learning_rate=0.03, max_iter=300, min_samples_leaf=10),
+        _boosting(learning_rate=0.03, max_iter=300, min_samples_leaf=20),
     ), saveable=False),
 )  # fmt: skip
 CONTESTANTS = {contestant.name: contestant for contestant in _ALL}

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from unlazy.compare.kinds import as_category, as_number, kind_of
-from unlazy.compare.reading import read_frame
+from unlazy.comparison.kinds import as_category, as_number, kind_of
+from unlazy.comparison.reading import read_frame
 from unlazy.core.errors import UnlazyError, nearest
 
 if TYPE_CHECKING:

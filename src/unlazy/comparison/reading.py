@@ -25,33 +25,36 @@ _SAME_FIELDS = 0.9
 
 
 def read_frame(
-    source: str | Path, target: str | None = None, delimiter: str | None = None
+    source: str | Path, target: str | None = None, delimiter: str | None = None, *, labelled: bool = True
 ) -> "tuple[pd.DataFrame, str | None]":
-    """The table at `source` and the name of its target where the source itself says it (npz, toy sets)."""
+    """The table at `source` and the name of its target where the source itself says it (npz, toy sets).
+
+    Without `labelled` a target may be absent, and one column is enough: rows to predict at.
+    """
     path = Path(source)
     if not path.exists():
         if str(source) in TOYS:
             return _toy(str(source))
-        known = f"; toy sets by name are {', '.join(TOYS)}" if path.suffix == "" else ""
+        known = f"; toy sets by name are {', '.join(TOYS)}" if path.suffix == "" else "; check its name and folder"
         raise UnlazyError(f"there is no file {source}{known}")
     if path.is_dir():
         raise UnlazyError(f"{source} is a folder; name the CSV, Parquet or npz file in it")
     if path.stat().st_size == 0:
         raise UnlazyError(f"{source} is empty; it should hold a header row and one row a sample")
     if path.suffix == ".npz":
-        return _npz(path, target)
+        return _npz(path, target, labelled)
     if path.suffix in (".parquet", ".pq"):
         return _parquet(path), None
-    return _csv(path, delimiter), None
+    return _csv(path, delimiter, 2 if labelled else 1), None
 
 
-def _csv(path: Path, delimiter: str | None) -> "pd.DataFrame":
+def _csv(path: Path, delimiter: str | None, least: int) -> "pd.DataFrame":
     import pandas as pd
 
     lines = _lines(path)
     if not lines:
         raise UnlazyError(f"{path} has nothing but blank lines; it should hold a header row and one row a sample")
-    header = _header(path, lines, delimiter)
+    header = _header(path, lines, delimiter, least)
     try:
         frame = pd.read_csv(
             path, sep=header.delimiter, encoding="utf-8-sig", na_values=MISSING, low_memory=False,
@@ -72,14 +75,14 @@ class _Header:
         self.delimiter, self.names = delimiter, names
 
 
-def _header(path: Path, lines: list[str], delimiter: str | None) -> _Header:
+def _header(path: Path, lines: list[str], delimiter: str | None, least: int) -> _Header:
     """Delimiter and column names, or a sentence: one column only, a name twice, no names at all."""
     found = _sniff(lines)
     if delimiter is not None and len(delimiter) != 1:
         raise ValueError(f"a delimiter is one character, got {delimiter!r}")
-    used = delimiter or found
+    used = delimiter or found or ("," if least == 1 else None)
     names = [name.strip() for name in next(csv.reader([lines[0]], delimiter=used or ","))]
-    if used is None or len(names) < 2:
+    if used is None or len(names) < least:
         other = f"; it looks separated by {DELIMITERS[found]}: leave --delimiter out" if found and delimiter else ""
         remedy = other or "; save it as CSV with a header row, or name its separator with --delimiter"
         raise UnlazyError(f"{path} is not a table of two or more columns as {_spelt(used)} would separate them{remedy}")
@@ -129,7 +132,7 @@ def _parquet(path: Path) -> "pd.DataFrame":
         ) from error
 
 
-def _npz(path: Path, target: str | None) -> "tuple[pd.DataFrame, str]":
+def _npz(path: Path, target: str | None, labelled: bool) -> "tuple[pd.DataFrame, str]":
     """Arrays X and y, or NAME/X and NAME/y where the target is NAME/y; other arrays of as many rows are columns too."""
     import pandas as pd
 
@@ -145,6 +148,8 @@ def _npz(path: Path, target: str | None) -> "tuple[pd.DataFrame, str]":
             f"{path} is not an npz file of plain arrays; write it with numpy.savez(path, X=X, y=y)"
         ) from error
     if label not in arrays:
+        if not labelled and prefix + "X" in arrays:
+            return pd.DataFrame(_array_columns("X", arrays[prefix + "X"], arrays.get(prefix + "columns"))), label
         raise UnlazyError(f"{path} has no array {label!r}{nearest(label, names)}")
     y = arrays.pop(label)
     y = y.ravel() if y.size == len(y) else y

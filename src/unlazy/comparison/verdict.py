@@ -12,14 +12,15 @@ share r of the rows, with Student's t.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 
-from unlazy.compare.contestants import CONTESTANTS
-from unlazy.compare.study import Study
+from unlazy.comparison.contestants import CONTESTANTS
+from unlazy.comparison.study import Study
 from unlazy.measures.scaling_fit import Interval
 
 Word = Literal["pays", "does not pay", "undecided", "noise"]
@@ -60,18 +61,34 @@ def corrected(logs: Float[np.ndarray, " splits"], overlap: float) -> Interval:
 
 def judge(study: Study) -> Verdict:
     """Apply the rules."""
-    risk, inner, constant = (_grid(study, name) for name in ("risk", "inner", "constant"))
-    ratios, chosen = {}, {}
-    for n in study.sizes:
-        lazy, rich = (_picks(study, inner, n, family) for family in ("lazy", "rich"))
-        logs = [_log(risk[n][l, s]) - _log(risk[n][r, s]) for s, (l, r) in enumerate(zip(lazy, rich)) if min(l, r) >= 0]
-        ratios[n] = corrected(np.array(logs), study.overlap) if logs else Interval(math.nan, math.nan, math.nan)
-        chosen = {"lazy": _often(study, lazy), "rich": _often(study, rich)}
+    family = {word: [c for c in study.contestants if CONTESTANTS[c].family == word] for word in ("lazy", "rich")}
+    ratios = {n: inner_ratio(study, n, family["lazy"], family["rich"]) for n in study.sizes}
     top = study.sizes[-1]
-    best = _picks(study, inner, top, None)
-    gains = [_log(risk[top][b, s]) - _log(constant[top][b, s]) for s, b in enumerate(best) if b >= 0]
+    picks = {word: _often(inner_choice(study, top, names)) for word, names in family.items()}
+    best = inner_choice(study, top, study.contestants)
+    risk, constant = _grid(study, top, "risk"), _grid(study, top, "constant")
+    gains = [_log(risk[name, s]) - _log(constant[name, s]) for s, name in best.items()]
     signal = corrected(np.array(gains), study.overlap)
-    return Verdict(_word(ratios[top], signal), ratios[top], signal, _onset(ratios), ratios, chosen)
+    return Verdict(_word(ratios[top], signal), ratios[top], signal, _onset(ratios), ratios, picks)
+
+
+def inner_choice(study: Study, n: int, names: Sequence[str]) -> dict[int, str]:
+    """Split → who of these has the smallest error estimated on training rows; splits where nobody has one are "
+    "absent."""
+    inner = _grid(study, n, "inner")
+    found = {}
+    for s in range(study.splits):
+        errors = {name: inner[name, s] for name in names if math.isfinite(inner.get((name, s), math.nan))}
+        if errors:
+            found[s] = min(errors, key=errors.__getitem__)
+    return found
+
+
+def inner_ratio(study: Study, n: int, first: Sequence[str], second: Sequence[str]) -> Interval:
+    """Test risk of the best of `first` over that of the best of `second`, both chosen on training rows, over splits."""
+    risk, one, other = _grid(study, n, "risk"), inner_choice(study, n, first), inner_choice(study, n, second)
+    logs = [_log(risk[one[s], s]) - _log(risk[other[s], s]) for s in one if s in other]
+    return corrected(np.array(logs), study.overlap) if logs else Interval(math.nan, math.nan, math.nan)
 
 
 def _word(ratio: Interval, signal: Interval) -> Word:
@@ -92,27 +109,14 @@ def _onset(ratios: dict[int, Interval]) -> int | None:
     return found
 
 
-def _grid(study: Study, measure: str) -> dict[int, np.ndarray]:
-    """size → (contestants, splits), NaN where a trial failed."""
-    found = {n: np.full((len(study.contestants), study.splits), np.nan) for n in study.sizes}
-    for r in study.records:
-        found[r.params["n"]][study.contestants.index(r.params["contestant"]), r.params["split"]] = r.measures[measure]
-    return found
+def _grid(study: Study, n: int, measure: str) -> dict[tuple[str, int], float]:
+    """(contestant, split) → the measure at one size; what failed is absent."""
+    return {(r.params["contestant"], r.params["split"]): r.measures[measure] for r in study.records.where(n=n)}
 
 
-def _picks(study: Study, inner: dict[int, np.ndarray], n: int, family: str | None) -> list[int]:
-    """Who has the smallest training-side error, split by split; -1 where nobody has one."""
-    mine = [i for i, name in enumerate(study.contestants) if family in (None, CONTESTANTS[name].family)]
-    found = []
-    for s in range(study.splits):
-        errors = np.where(np.isfinite(inner[n][mine, s]), inner[n][mine, s], np.inf) if mine else np.array([np.inf])
-        found.append(mine[int(np.argmin(errors))] if np.isfinite(errors).any() else -1)
-    return found
-
-
-def _often(study: Study, picks: list[int]) -> str:
-    known = [p for p in picks if p >= 0]
-    return study.contestants[max(set(known), key=known.count)] if known else ""
+def _often(choice: dict[int, str]) -> str:
+    names = list(choice.values())
+    return max(names, key=names.count) if names else ""
 
 
 def _log(risk: float) -> float:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from unlazy.compare.table import make_table, read_table
+from unlazy.comparison.table import make_table, read_table
 from unlazy.core.errors import UnlazyError
 
 N = 60

@@ -6,6 +6,7 @@ as the work they recorded (seconds of processor time, which on an idle machine a
 other splits would still fit. Records decide, not the clock, so a resumed run takes the same decisions.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from unlazy import lab
-from unlazy.compare.contestants import CONTESTANTS, find
-from unlazy.compare.table import Table
-from unlazy.compare.trial import run_trial, save_table, split, test_rows
+from unlazy.comparison.contestants import CONTESTANTS, find
+from unlazy.comparison.table import Table
+from unlazy.comparison.trial import run_trial, save_table, split, test_rows
 from unlazy.core.errors import UnlazyError
 from unlazy.core.experiment import Config, Experiment, Records, config
 from unlazy.lab.engines import Engine
@@ -102,9 +103,9 @@ class _Plan:
     def affords_size(self, climbed: list[int], n: int) -> bool:
         """Whether every split could go up to n, by what the sizes so far took once programs were compiled."""
         top = self._steady(climbed[-1:])
-        rise = (GROWTH if n > 300 else 2.0) ** np.log2(n / climbed[-1])
+        rise = (GROWTH if n > 300 else 2.0) ** math.log2(n / climbed[-1])
         left = (WANTED - 2) * self._steady(climbed) + WANTED * rise * top
-        return self._spent(climbed) + self._spent(climbed[-1:]) - 2 * top + left <= self._worth
+        return bool(self._spent(climbed) + self._spent(climbed[-1:]) - 2 * top + left <= self._worth)
 
     def affords_split(self, done: int) -> bool:
         """Whether one more split fits."""
@@ -130,7 +131,7 @@ class _Plan:
 
     def _config(self, sizes: Sequence[int], splits: Sequence[int]) -> Config:
         names = sorted(self.names, key=lambda name: name not in _SLOW)
-        grid = {"n": sorted(sizes, reverse=True), "contestant": names, "split": list(splits)}
+        grid: dict[str, list] = {"n": sorted(sizes, reverse=True), "contestant": names, "split": list(splits)}
         share = round(self.budget / 60, 3)  # of one trial, for settings beyond the first
         return config(grid, seeds=1, table=self.digest, seconds=share)
 

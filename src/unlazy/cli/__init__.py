@@ -1,0 +1,17 @@
+"""The command line: theorems confronted with measurements, and a user's table with both, one command away."""
+
+import typer
+
+from unlazy.cli import experiments, tables
+
+app = typer.Typer(
+    name="unlazy", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    help="Kernels, infinitely wide networks and the feature learning beyond them: theory against measurement.",
+)  # fmt: skip
+app.add_typer(experiments.app)
+app.add_typer(tables.app)
+
+
+def main() -> None:
+    """The `unlazy` command."""
+    app()

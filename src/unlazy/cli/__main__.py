@@ -1,0 +1,5 @@
+"""`python -m unlazy.cli`."""
+
+from unlazy.cli import main
+
+main()

@@ -1,0 +1,154 @@
+"""A user's own table from the command line: compare, fit, predict."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unlazy.cli.plainly import plainly, say
+
+app = typer.Typer()
+
+Data = Annotated[
+    str | None, typer.Argument(metavar="DATA", help="CSV, Parquet or npz file, or a toy set such as digits.")
+]
+Toy = Annotated[str | None, typer.Option("--data", help="The same, as an option.")]
+Target = Annotated[str | None, typer.Option(help="The column to predict.")]
+Task = Annotated[str | None, typer.Option(help="regression or classification (default: recognised).")]
+Drop = Annotated[list[str] | None, typer.Option(help="A column to leave out; may be repeated.")]
+Categorical = Annotated[list[str] | None, typer.Option(help="A column of numbers that are names; may be repeated.")]
+Delimiter = Annotated[str | None, typer.Option(help="What separates the columns of a CSV (default: recognised).")]
+Budget = Annotated[str, typer.Option(help="How long it may take: 90s, 2m, 1h.")]
+Models = Annotated[list[str] | None, typer.Option("--model", help="Only these models; may be repeated.")]
+Jobs = Annotated[int | None, typer.Option(help="How many workers (default: one a core).")]
+Where = Annotated[str, typer.Option("--engine", help="local, dask or inline.")]
+Address = Annotated[str | None, typer.Option(help="A dask scheduler, as tcp://host:port.")]
+Folder = Annotated[Path, typer.Option("--store", help="Where trials, page and model are kept.")]
+Resume = Annotated[bool, typer.Option("--resume/--fresh", help="Use what is stored, or run all and keep no trial.")]
+
+
+@app.command()
+def compare(
+    data: Data = None, toy: Toy = None, target: Target = None, task: Task = None, budget: Budget = "2m",
+    model: Models = None, drop: Drop = None, categorical: Categorical = None, delimiter: Delimiter = None,
+    jobs: Jobs = None, engine: Where = "local", address: Address = None, store: Folder = Path("compare"),
+    resume: Resume = True,
+) -> None:  # fmt: skip
+    """Does feature learning pay on my data? The answer, a page, and a model for `unlazy predict`."""
+    with plainly():
+        import tempfile
+
+        from unlazy.comparison.compare import compare_table
+        from unlazy.comparison.study import parse_budget
+        from unlazy.comparison.table import read_table
+
+        seconds = parse_budget(budget)
+        table = read_table(
+            _source(data, toy), target, task=task, delimiter=delimiter, drop=tuple(drop or ()),
+            categorical=tuple(categorical or ()),
+        )  # fmt: skip
+        for note in table.notes:
+            say(f"note: {note}")
+        with tempfile.TemporaryDirectory(prefix="unlazy-") as scratch:
+            found = compare_table(
+                table, budget=seconds, models=tuple(model or ()), store=store if resume else scratch, jobs=jobs,
+                engine=engine, address=address,
+            )  # fmt: skip
+        _print(found)
+        kept = found.save(_made(store) / "model.unlazy")
+        typer.echo(f"The model: {kept} (unlazy predict {kept} NEWDATA)")
+        typer.echo(f"The page: {found.page(store)}")
+
+
+@app.command()
+def fit(
+    data: Data = None, toy: Toy = None, target: Target = None,
+    model: Annotated[str, typer.Option(help="Which model.")] = "feature_machine",
+    task: Task = None, drop: Drop = None, categorical: Categorical = None, delimiter: Delimiter = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("model.unlazy"),
+) -> None:  # fmt: skip
+    """Fit one named model to a table, tuned on it, and save it for `unlazy predict`."""
+    with plainly():
+        from unlazy.comparison.contestants import CONTESTANTS, find
+        from unlazy.comparison.final import fit_table, save_model
+        from unlazy.comparison.table import read_table
+
+        if not find(model).saveable:
+            able = ", ".join(name for name, c in CONTESTANTS.items() if c.saveable)
+            raise ValueError(f"{model} cannot be saved, since files hold no code; choose one of {able}")
+        table = read_table(
+            _source(data, toy), target, task=task, delimiter=delimiter, drop=tuple(drop or ()),
+            categorical=tuple(categorical or ()),
+        )  # fmt: skip
+        for note in table.notes:
+            say(f"note: {note}")
+        found = fit_table(table, model)
+        kept = save_model(found, out)
+        typer.echo(
+            f"{find(model).title} fitted to {found.rows} rows; error estimated on them {found.inner:.3g} of a "
+            "constant's"
+        )
+        typer.echo(f"The model: {kept} (unlazy predict {kept} NEWDATA)")
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A file that compare or fit wrote.")],
+    data: Annotated[str, typer.Argument(metavar="NEWDATA", help="CSV, Parquet or npz file.")],
+    out: Annotated[Path | None, typer.Option(help="A CSV file to write (default: standard output).")] = None,
+    delimiter: Delimiter = None,
+) -> None:  # fmt: skip
+    """Predictions of a saved model for the rows of a table; columns are matched by name."""
+    with plainly():
+        from unlazy.comparison.prediction import predictions
+
+        frame = predictions(model, data, delimiter)
+        try:
+            text = frame.to_csv(out, index=False)
+        except OSError as error:
+            raise ValueError(f"cannot write {out}: {error.strerror or error}; choose another place") from error
+        if text is not None:
+            typer.echo(text, nl=False)
+        else:
+            typer.echo(f"{out}: {len(frame)} predictions")
+
+
+def _source(data: str | None, toy: str | None) -> str:
+    if (data is None) == (toy is None):
+        raise ValueError("name one table: a CSV, Parquet or npz file, or a toy set such as digits")
+    return str(data or toy)
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"cannot make the folder {folder}: {error.strerror or error}; choose another --store"
+        ) from error
+    return folder
+
+
+def _print(found) -> None:  # type: ignore[no-untyped-def]
+    """The table of models, then the answer."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from unlazy.comparison import words
+
+    console = Console()
+    error = "mistakes" if "mistakes" in found.models else "rmse"
+    table = Table(box=box.SIMPLE_HEAD, title=f"At {found.study.sizes[-1]} training rows", title_justify="left")
+    for name in ("model", "family", "risk / constant's", error, "seconds"):
+        table.add_column(name, overflow="fold")
+    for _, row in found.models.iterrows():
+        shown = f"{100 * row[error]:.1f}%" if error == "mistakes" else f"{row[error]:.4g}"
+        interval = f"{row['risk']:.3g} [{row['low']:.3g}, {row['high']:.3g}]"
+        table.add_row(row["model"], row["family"], interval.replace("[", "\\["), shown, f"{row['seconds']:.1f}")
+    console.print(table)
+    typer.echo(words.headline(found))
+    for text in words.sentences(found):
+        typer.echo(f"- {text}")
+    for note in found.notes[len(found.study.table.notes) :]:
+        say(f"note: {note}")

@@ -1,0 +1,76 @@
+"""The model to keep: the best that can be saved, its settings chosen and fitted anew on all rows."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from unlazy.comparison.contestants import CONTESTANTS, fit_contestant
+from unlazy.comparison.table import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from unlazy.comparison.study import Study
+
+MOST_ROWS = 200_000
+LEAST_SECONDS = 20.0
+"""What the last fit may always take."""
+
+
+class Final(NamedTuple):
+    """A pipeline of encoder and model, its contestant, the rows it saw, its own held-out error, and what to say."""
+
+    model: Any
+    name: str
+    rows: int
+    inner: float
+    notes: tuple[str, ...] = ()
+
+
+def fit_table(table: Table, name: str, *, seconds: float = 10.0, seed: int = 0) -> Final:
+    """One contestant, tuned and fitted on every row of the table."""
+    from sklearn.pipeline import Pipeline
+
+    from unlazy.core.precision import precision
+    from unlazy.estimators.table_encoder import TableEncoder
+
+    classes = np.unique(table.y) if table.task == "classification" else None
+    encoder = TableEncoder(target=table.target)
+    X = encoder.fit_transform(table.frame, table.y)
+    with precision("float64"):
+        found = fit_contestant(CONTESTANTS[name], X, table.y, classes, seconds, seed)
+    return Final(Pipeline([("columns", encoder), ("model", found.model)]), name, len(table), found.inner)
+
+
+def final_model(study: "Study", table: Table, models: "pd.DataFrame") -> Final:
+    """The best contestant that files can hold, on all rows of `table`, or on as many as the budget allows."""
+    notes = []
+    first = models["name"].iloc[0]
+    name = next((c for c in models["name"] if CONTESTANTS[c].saveable), None)
+    if name is None:
+        raise ValueError("no model that can be saved took part; add one, such as 'feature_machine'")
+    if name != first:
+        notes.append(
+            f"the smallest risk is the {CONTESTANTS[first].title}'s, which files without code cannot hold; "
+            f"the saved model is the next best, the {CONTESTANTS[name].title}"
+        )
+    top = study.sizes[-1]
+    took = float(np.median(study.records.where(contestant=name, n=top).measure("work")))
+    allowed = max(LEAST_SECONDS, 0.3 * study.budget)
+    rows = int(min(MOST_ROWS, top * max(1.0, np.sqrt(allowed / max(took, 1e-3)))))
+    if rows < len(table):
+        notes.append(
+            f"the saved model is fitted to {rows} of {len(table)} rows, drawn at random, to keep to the budget"
+        )
+        table = table.rows(np.sort(np.random.default_rng(0).permutation(len(table))[:rows]))
+    found = fit_table(table, name, seconds=study.budget / 60)
+    return found._replace(notes=tuple(notes))
+
+
+def save_model(final: Final, path: str | Path) -> Path:
+    """Write the pipeline to a file that `unlazy.load` and `unlazy predict` read."""
+    from unlazy.estimators.persistence import save
+
+    save(final.model, path)
+    return Path(path)

@@ -1,0 +1,143 @@
+"""What the records say beyond the verdict: every model's risk, which directions and inputs matter, what to use."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from unlazy.comparison.contestants import CONTESTANTS
+from unlazy.comparison.curves import Curve
+from unlazy.comparison.scoring import spread_of
+from unlazy.comparison.structure import count_directions, directions, effective_rank
+from unlazy.comparison.study import Study
+from unlazy.comparison.verdict import Verdict, corrected, inner_ratio
+from unlazy.measures.scaling_fit import Interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Character = Literal["low-dimensional", "smooth", "neither", "unknown"]
+ALIKE = 1.1
+"""Risks within this factor count as equal when the target is described."""
+RELEVANT = 0.02
+"""An input matters if shuffling it surely raises the risk, by at least this share of the largest rise."""
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What the chosen rich model depends on, averaged over splits at the largest size."""
+
+    model: str
+    eigenvalues: np.ndarray
+    """Of the average gradient outer product, over its trace."""
+    rank: float
+    count: int
+    """Directions that carry nine tenths of it."""
+    directions: np.ndarray | None
+    """Leading ones as rows, in units of the encoded columns; None where splits encode differently."""
+    rise: np.ndarray
+    """Rise of the risk when an input is shuffled: splits × inputs."""
+
+
+def curves(study: Study) -> dict[str, Curve]:
+    """Learning curves by contestant; a size at which some split failed is left out of that curve."""
+    found = {}
+    for name in study.contestants:
+        mine = study.records.where(contestant=name)
+        rows = {n: [r.measures["risk"] for r in mine.where(n=n)] for n in study.sizes}
+        sizes = tuple(n for n in study.sizes if len(rows[n]) == study.splits)
+        if sizes:
+            found[name] = Curve(sizes, np.array([rows[n] for n in sizes]))
+    return found
+
+
+def models_table(study: Study) -> "pd.DataFrame":
+    """A row a contestant at the largest size, best first: risk in units of the constant's, with its interval."""
+    import pandas as pd
+
+    rows = []
+    for name, curve in curves(study).items():
+        if curve.sizes[-1] != study.sizes[-1]:
+            continue
+        last = study.records.where(contestant=name, n=study.sizes[-1])
+        risk = corrected(np.log(np.maximum(curve.risks[-1], 1e-9)), study.overlap)
+        row = {
+            "model": CONTESTANTS[name].title, "name": name, "family": CONTESTANTS[name].family, "risk": risk.value,
+            "low": risk.low, "high": risk.high, "seconds": float(np.median(last.measure("work"))),
+        }  # fmt: skip
+        if study.table.task == "classification":
+            row["mistakes"] = float(np.mean(last.measure("mistakes")))
+        else:
+            row["rmse"] = math.sqrt(risk.value * spread_of(study.table.y, None))
+        rows.append(row)
+    return pd.DataFrame(rows).sort_values("risk", ignore_index=True)
+
+
+def structure(study: Study, verdict: Verdict) -> Structure | None:
+    """Directions and inputs of the rich model that was chosen most often."""
+    name = verdict.picks["rich"]
+    records = study.records.where(contestant=name, n=study.sizes[-1]) if name else []
+    if not len(records):
+        return None
+    spectra = [np.asarray(r.measures["eigenvalues"]) for r in records]
+    rise = np.array([r.measures["rise"] for r in records])
+    same = len({len(s) for s in spectra}) == 1
+    values = np.mean(spectra, axis=0) if same else spectra[0]
+    leading = None
+    if same:
+        M = sum(_matrix(r.measures) for r in records) / len(records)
+        leading = directions(np.asarray(M))[1]
+    rank = float(np.mean([effective_rank(s) for s in spectra]))
+    return Structure(name, values, rank, count_directions(values), leading, rise)
+
+
+def _matrix(measures: dict) -> np.ndarray:
+    V = np.asarray(measures["directions"])
+    return (V.T * np.asarray(measures["eigenvalues"])[: len(V)]) @ V
+
+
+def inputs_table(study: Study, found: Structure) -> "pd.DataFrame":
+    """A row an input, most important first: rise of the risk when it is shuffled, and whether it surely matters."""
+    import pandas as pd
+    from scipy.stats import t
+
+    J = len(found.rise)
+    mean = found.rise.mean(0)
+    r = study.overlap
+    error = np.sqrt((1 / J + r / (1 - r)) * found.rise.var(0, ddof=1)) if J > 1 else np.full(len(mean), np.inf)
+    reach = float(t.ppf(0.975, max(1, J - 1))) * error
+    matters = (mean - reach > 0) & (mean >= RELEVANT * mean.max(initial=0))
+    table = {"input": list(study.table.frame.columns), "rise": mean, "low": mean - reach, "high": mean + reach}
+    return pd.DataFrame(table | {"matters": matters}).sort_values("rise", ascending=False, ignore_index=True)
+
+
+def isotropic_ratio(study: Study) -> Interval:
+    """Risk of the best isotropic kernel over the best rich model's, both chosen on training rows, at the largest "
+    "size."""
+    mine = [name for name in study.contestants if CONTESTANTS[name].isotropic]
+    rich = [name for name in study.contestants if CONTESTANTS[name].family == "rich"]
+    return inner_ratio(study, study.sizes[-1], mine, rich)
+
+
+def character(study: Study, verdict: Verdict, models: "pd.DataFrame", found: Structure | None) -> Character:
+    """Closer to smooth, to low-dimensional, or to neither."""
+    if verdict.word == "noise" or not len(models):
+        return "unknown"
+    d = len(found.eigenvalues) if found is not None else 0
+    if verdict.word == "pays" and found is not None and found.count <= max(1, d / 2):
+        return "low-dimensional"
+    isotropic = models[models["name"].map(lambda name: CONTESTANTS[name].isotropic)]["risk"].min()
+    return "smooth" if isotropic <= ALIKE * models["risk"].min() else "neither"
+
+
+def expected_risk(study: Study) -> Interval:
+    """Risk of the best model at the largest size, chosen for each split by the other splits: the choice's own optimism
+    is not in it."""
+    usable = [c for c in curves(study).values() if c.sizes[-1] == study.sizes[-1]]
+    logs = np.log(np.maximum([c.risks[-1] for c in usable], 1e-9))
+    J = logs.shape[1]
+    if J < 2:
+        return Interval(float(np.exp(logs.min())), math.nan, math.nan)
+    picked = [logs[np.argmin(np.delete(logs, s, 1).mean(1)), s] for s in range(J)]
+    return corrected(np.array(picked), study.overlap)
