@@ -35,7 +35,7 @@ def numpy_oracle(apply, params, A, B):
 
 
 @pytest.mark.parametrize("outputs", ["full", "trace", "diagonal"])
-@pytest.mark.parametrize("c", [1, 2])
+@pytest.mark.parametrize("c", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_structure_equals_the_jacobian_product(x64, c, outputs):
     network, params = build(c)
     for B in (None, jnp.asarray(Z)):

@@ -123,8 +123,8 @@ SLACK = 48 * 2**20
 @pytest.mark.parametrize(
     "method, n, budget",
     [
-        ("direct", 6000, 6000**2 * 4 + 2**20),
-        ("preconditioned_cg", 6000, 256 * 2**20),
+        pytest.param("direct", 6000, 6000**2 * 4 + 2**20, marks=pytest.mark.slow),
+        pytest.param("preconditioned_cg", 6000, 256 * 2**20, marks=pytest.mark.slow),
         ("preconditioned_cg", 12_000, 128 * 2**20),  # K would take 576 MB
         ("nystrom_cg", 60_000, 128 * 2**20),
     ],

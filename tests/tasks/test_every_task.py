@@ -92,6 +92,7 @@ def assert_mean(samples, expected, slack=0.0):
     assert worst <= 4, f"{worst:.1f} standard errors"
 
 
+@pytest.mark.slow
 def test_the_list_of_gaussian_tasks_is_right():
     assert [name for name in CASES if isinstance(case(name)[0], GaussianTask)] == GAUSSIAN
 

@@ -50,8 +50,14 @@ def test_price_theorem(phi, x64):
     np.testing.assert_allclose(slope, duals.dual_derivative(q12, q11, q22, phi), rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("phi", EVERY, ids=NAMES)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+HEAVY = ("truncated_relu", "tanh", "sigmoid", "softplus", "gelu")
+"""Their formulas compile for seconds when differentiated."""
+
+
+@pytest.mark.parametrize(
+    "phi", [pytest.param(a, id=n, marks=pytest.mark.slow if a.name in HEAVY else []) for a, n in zip(EVERY, NAMES)]
+)
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_finite_with_finite_gradient_at_coincidence_and_zero(phi, dtype):
     with jax.enable_x64(dtype == "float64"):
         q = jnp.asarray([1.0, 0.0, 1e-30, 0.3], dtype)
