@@ -94,9 +94,9 @@ def claims(records: Records) -> list[Claim]:
     for d, n in POINTS:
         here = records.where(d=d, n=n)
         for other in ("plain", "ntk"):
-            found = _log_ratios(here, "signed", other)
+            found = log_ratios(here, "signed", other)
             if len(found) > 1:
-                value, low, high = _geometric(found)
+                value, low, high = geometric(found)
                 rows.append(interval_claim(f"d = {d}, n = {n}: risk with signs over {NAMES[other]}, {len(found)} seeds",
                                            "L8", value, low, high, high <= 0.7, "≤ 0.7", "± 2 standard errors"))
         for method, rule, bound in (("signed", at_most, 0.1), ("plain", at_least, 0.5)):
@@ -105,21 +105,21 @@ def claims(records: Records) -> list[Claim]:
                 share = part.measure("odd_share")
                 rows.append(rule(f"d = {d}, n = {n}, {NAMES[method]}: share of the linear part", "L8",
                                  float(share.mean()), bound, error=float(share.std(ddof=1) / math.sqrt(len(share)))))
-    found = _log_ratios(records.where(d=8, n=700), "signed", "ntk")
+    found = log_ratios(records.where(d=8, n=700), "signed", "ntk")
     if len(found) > 1:
-        value, low, high = _geometric(found)
+        value, low, high = geometric(found)
         rows.append(interval_claim("d = 8, n = 700 > C(12, 4): risk with signs over its NTK", "L8", value, low, high,
                                    low >= 1, "≥ 1: the kernel is exact here", "± 2 standard errors"))
     return rows  # fmt: skip
 
 
-def _log_ratios(records: Records, method: str, other: str) -> np.ndarray:
+def log_ratios(records: Records, method: str, other: str) -> np.ndarray:
     """log of the risks' ratio, seed by seed."""
     tables = [dict((r.seed, float(r.measures["risk"])) for r in records.where(method=m)) for m in (method, other)]
     return np.log([tables[0][s] / max(tables[1][s], 1e-12) for s in sorted(set(tables[0]) & set(tables[1]))])
 
 
-def _geometric(logs: np.ndarray) -> tuple[float, float, float]:
+def geometric(logs: np.ndarray) -> tuple[float, float, float]:
     middle, error = float(np.mean(logs)), float(np.std(logs, ddof=1) / math.sqrt(len(logs)))
     return math.exp(middle), math.exp(middle - 2 * error), math.exp(middle + 2 * error)
 
