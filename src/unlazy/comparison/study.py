@@ -7,6 +7,7 @@ other splits would still fit. Records decide, not the clock, so a resumed run ta
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,15 +23,17 @@ from unlazy.core.errors import UnlazyError
 from unlazy.core.experiment import Config, Experiment, Records, config
 from unlazy.lab.engines import Engine
 
-LADDER = 5
+LADDER = 4
 """Sizes at most, each twice the one before."""
+CURVE = 3
+"""Sizes that a learning curve needs: smaller ones are added where the budget ends the ladder early."""
 SMALLEST = 30
 LARGEST = 6000
 MOST_ROWS = 40_000
 """Rows beyond this are sampled before the study: what a budget can train on is less."""
-WANTED, FEWEST, MOST = 6, 3, 10
+WANTED, FEWEST, MOST = 5, 3, 10
 """Splits that sizes are planned for; that an interval needs; that are run where time is left."""
-GROWTH = 3.0
+GROWTH = 2.4
 """What twice the rows cost at most: between square and cubic."""
 SHARE = 0.85
 """Of the budget, for trials; the rest is for starting, the last fit and the page."""
@@ -62,6 +65,10 @@ def run_study(
 ) -> Study:  # fmt: skip
     """Run what is not stored yet."""
     names = tuple(find(name).name for name in contestants) or tuple(CONTESTANTS)
+    for family in ("lazy", "rich"):
+        if not any(find(name).family == family for name in names):
+            known = ", ".join(name for name, c in CONTESTANTS.items() if c.family == family)
+            raise ValueError(f"a comparison needs a {family} model among {', '.join(names)}; add one of {known}")
     table = sampled(table)
     digest = save_table(table, Path(store))
     study = experiment(store)
@@ -76,6 +83,12 @@ def run_study(
             plan.run([n], (0, 1), store, workers, progress)
             climbed.append(n)
         splits = 2
+        while splits < WANTED and plan.affords_split(splits):
+            plan.run(climbed, (splits,), store, workers, progress)
+            splits += 1
+        while len(climbed) < CURVE and climbed[0] // 2 >= smallest(table) and plan.affords_smaller(climbed[0], splits):
+            climbed.insert(0, climbed[0] // 2)
+            plan.run(climbed[:1], range(splits), store, workers, progress)
         while splits < MOST and plan.affords_split(splits):
             plan.run(climbed, (splits,), store, workers, progress)
             splits += 1
@@ -97,7 +110,10 @@ class _Plan:
         self, sizes: Sequence[int], splits: Sequence[int], store: str | Path, workers: Engine, progress: bool
     ) -> None:
         """The trials of these splits at these sizes; the slow ones first, so that workers end together."""
-        found = lab.run(self.study, self._config(sizes, splits), store=store, engine=workers, progress=progress)
+        with warnings.catch_warnings():
+            # joblib replaces a worker that compiled programs made large; nothing is lost
+            warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given")
+            found = lab.run(self.study, self._config(sizes, splits), store=store, engine=workers, progress=progress)
         self.records = Records([*self.records, *found], [*self.records.failed, *found.failed])
 
     def affords_size(self, climbed: list[int], n: int) -> bool:
@@ -106,6 +122,11 @@ class _Plan:
         rise = (GROWTH if n > 300 else 2.0) ** math.log2(n / climbed[-1])
         left = (WANTED - 2) * self._steady(climbed) + WANTED * rise * top
         return bool(self._spent(climbed) + self._spent(climbed[-1:]) - 2 * top + left <= self._worth)
+
+    def affords_smaller(self, n: int, splits: int) -> bool:
+        """Whether a curve that has few sizes can have one more, half of n."""
+        more = self._spent([n]) - splits * self._steady([n]) + 0.6 * splits * self._steady([n])
+        return self._spent(self.records.values("n")) + more <= self._worth
 
     def affords_split(self, done: int) -> bool:
         """Whether one more split fits."""
@@ -157,9 +178,12 @@ def ladder(table: Table) -> list[int]:
     """Training sizes, smallest first: halves of the largest."""
     top = min(LARGEST, len(split(table, 0)[0]))
     sizes = [max(2, top >> k) for k in range(LADDER)]
-    classes = len(np.unique(table.y)) if table.task == "classification" else 1
-    smallest = max(SMALLEST, 3 * classes)
-    return sorted({n for n in sizes if n >= smallest} or {top})
+    return sorted({n for n in sizes if n >= smallest(table)} or {top})
+
+
+def smallest(table: Table) -> int:
+    """Rows below which nothing is trained."""
+    return max(SMALLEST, 3 * len(np.unique(table.y)) if table.task == "classification" else 0)
 
 
 def sampled(table: Table) -> Table:

@@ -1,0 +1,71 @@
+"""compare, fit and predict from the command line: files in, answer, page and model out; one sentence for bad input."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from unlazy.cli import app
+from unlazy.comparison import study
+
+
+@pytest.fixture(autouse=True)
+def somewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(study, "MOST", 3)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=90), "b": rng.normal(size=90), "c": rng.choice(["u", "v"], 90)})
+    frame["price"] = frame["a"] ** 2 + 0.1 * rng.normal(size=90)
+    frame["kind"] = np.where(frame["price"] > 0.5, "dear", "cheap")
+    frame.to_csv("t.csv", index=False)
+
+
+def unlazy(*arguments: str):
+    return CliRunner().invoke(app, arguments)
+
+
+def sentence(*arguments: str) -> str:
+    """The one line on standard error of a command that could not run."""
+    result = unlazy(*arguments)
+    assert result.exit_code == 2 and result.stdout == "", result.output
+    (line,) = result.stderr.strip().splitlines()
+    assert line.startswith("unlazy: ")
+    return line
+
+
+def test_compare_then_predict(tmp_path):
+    few = ("--model", "gaussian", "--model", "feature_machine", "--engine", "inline", "--budget", "30s")
+    result = unlazy("compare", "t.csv", "--target", "price", "--drop", "kind", *few)
+    assert result.exit_code == 0, result.output
+    assert "eature learning" in result.stdout or "Undecided" in result.stdout
+    assert (tmp_path / "compare/compare.html").exists() and (tmp_path / "compare/figures/curves.png").exists()
+    pd.read_csv("t.csv")[["c", "b", "a"]].to_csv("new.csv", index=False)
+    found = unlazy("predict", "compare/model.unlazy", "new.csv")
+    assert found.exit_code == 0 and found.stdout.splitlines()[0] == "price" and len(found.stdout.splitlines()) == 91
+    pd.read_csv("t.csv")[["b", "c"]].to_csv("less.csv", index=False)
+    assert "missing: a" in sentence("predict", "compare/model.unlazy", "less.csv")
+    pd.read_csv("t.csv").to_csv("more.csv", index=False)
+    more = unlazy("predict", "compare/model.unlazy", "more.csv", "--out", "out.csv")
+    assert more.exit_code == 0 and "note: columns unknown to the model were left aside: kind" in more.stderr
+    np.testing.assert_allclose(pd.read_csv("out.csv")["price"], np.array(found.stdout.split()[1:], float), rtol=1e-12)
+
+
+def test_fit_and_predict_classes():
+    options = ("--target", "kind", "--drop", "price", "--model", "laplace", "--out", "m.unlazy")
+    result = unlazy("fit", "t.csv", *options)
+    assert result.exit_code == 0 and "Laplace kernel fitted to 90 rows" in result.stdout
+    found = unlazy("predict", "m.unlazy", "t.csv")
+    assert found.stdout.splitlines()[0] == "kind,probability cheap,probability dear"
+
+
+def test_one_sentence_for_what_cannot_be_done(tmp_path):
+    assert "name one table" in sentence("compare")
+    assert "did you mean 'price'" in sentence("compare", "t.csv", "--target", "pric")
+    assert "a budget looks like" in sentence("compare", "t.csv", "--target", "price", "--budget", "soon")
+    assert "needs a rich model" in sentence("compare", "t.csv", "--target", "price", "--model", "linear")
+    assert "no model 'lasso'" in sentence("fit", "t.csv", "--target", "price", "--model", "lasso")
+    assert "cannot be saved" in sentence("fit", "t.csv", "--target", "price", "--model", "forest")
+    assert "cannot read nothing.unlazy" in sentence("predict", "nothing.unlazy", "t.csv")
+    (tmp_path / "bad.unlazy").write_text("no model")
+    assert "not a file that unlazy saved" in sentence("predict", "bad.unlazy", "t.csv")
+    assert "no file nothing.csv" in sentence("compare", "nothing.csv", "--target", "price")
