@@ -14,6 +14,7 @@ from unlazy import lab
 from unlazy.core.errors import UnlazyError
 from unlazy.core.experiment import config
 from unlazy.lab.engines import _Queue
+from unlazy.lab.run import _interruptible
 from unlazy.lab.sweep import plan
 
 
@@ -128,6 +129,17 @@ def test_workers_leave_with_a_killed_parent(tmp_path):
         time.sleep(0.1)
     assert all(map(_gone, workers))
     assert len(lab.load(lab_toys.many, change={"pause": 0.2}, store=tmp_path)) >= 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_inside_a_finaliser_is_not_lost():
+    class Finalised:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt), _interruptible() as check:
+        Finalised()  # Python prints what is raised here and goes on
+        check()
 
 
 def test_interrupt_says_how_to_go_on(tmp_path):

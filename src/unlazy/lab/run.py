@@ -1,5 +1,7 @@
 """Run an experiment: what is stored is not run again, what finishes is stored at once."""
 
+import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -37,11 +39,16 @@ def run(
     with Store(store) as kept:
         chunks = plan(experiment, points, config.seeds, kept.finished(experiment))
         if chunks:
-            with _opened(engine, jobs, address) as workers, _progress(experiment, chunks, progress) as show:
+            with (
+                _interruptible() as check,
+                _opened(engine, jobs, address) as workers,
+                _progress(experiment, chunks, progress) as show,
+            ):
                 try:
                     for outcome in workers.outcomes(chunks):
                         kept.add(experiment, outcome)
                         show(outcome)
+                        check()
                 except KeyboardInterrupt:
                     raise Interrupted(_how_to_resume(kept, experiment, config, store)) from None
         records = kept.records(experiment, points, config.seeds)
@@ -72,6 +79,30 @@ def _how_to_resume(kept: Store, experiment: Experiment, config: Config, store: s
     if store is None:
         return f"stopped after {done}; nothing was kept (store=None)"
     return f"stopped: {done} are in {store}; the same command goes on from there"
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], None]]:
+    """Ctrl-C is remembered until `check()` is called: one that comes while Python runs a finaliser or a callback is
+    raised there, printed and lost, and the sweep would go on."""
+    asked = False
+
+    def remember(number: int, frame: Any) -> None:
+        nonlocal asked
+        asked = True
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    mine = threading.current_thread() is threading.main_thread()  # only there may handlers be set
+    before = signal.signal(signal.SIGINT, remember) if mine else None
+    try:
+        yield check
+    finally:
+        if mine and before is not None:
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
