@@ -157,7 +157,7 @@ def figure(records: Records) -> "Figure":
                 axis.semilogy([i] * len(values), values, "o", color=f"C{i}", alpha=0.4)
                 axis.semilogy(i, np.median(values), "_", color=f"C{i}", ms=24, mew=2)
         axis.set_xticks(range(3), ["linear", "quadratic", "network,\nsigned"])
-        axis.set(xlim=(-0.6, 2.6), title=title, ylabel="risk")
+        axis.set(xlim=(-0.6, 2.6), ylim=(4e-3, 3), title=title, ylabel="risk")
     widths = records.where(part="width")
     if len(widths):
         for i, (measure, name) in enumerate((("linear_move", "move, linear"), ("quadratic_move", "move, quadratic"),
@@ -195,5 +195,5 @@ experiment = Experiment(
                 {"part": ["width"], "width": [64, 128, 256, 512, 1024, 2048]}, seeds=12),
     vectorised=False,
     caveats="The step-size gain is that of the curvature along the way, not of a tuned optimiser: Adam was used. "
-    "The clean demonstration of the quadratic model is degree 2; three layers are what gains at degree 4 (three_layers).",
+    "The clean demonstration of the quadratic model is degree 2; at degree 4 it takes three layers (three_layers).",
 )  # fmt: skip
