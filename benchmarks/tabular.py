@@ -1,7 +1,8 @@
 """Claim: the feature machine called with no arguments ranks first on tables, in less time than tuning xRFM takes.
 
 24 real sets, at most 3,000 training (--rows) and 3,000 test rows each, one split a set (--seeds for more), the same for
-every method; everything is chosen on training rows. R² for regression, accuracy for classification; ranks are averaged over sets, ties shared.
+every method; everything is chosen on training rows. R² for regression, accuracy for classification; ranks are averaged
+over sets, ties shared.
 
     python benchmarks/tabular.py --data FOLDER --store tabular.jsonl --jobs 2     # resumes where it stopped
     python benchmarks/tabular.py --data FOLDER --store tabular.jsonl --table      # the table alone

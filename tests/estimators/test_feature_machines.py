@@ -1,5 +1,6 @@
 """Feature machines as estimators: choices, units, many rows, several outputs, probabilities, importances."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -110,7 +111,8 @@ def test_columns_of_two_values_are_one_apart():
     [({"kernel": "laplac"}, "did you mean 'laplace'"), ({"metric": "ful"}, "did you mean 'full'"),
      ({"kernel": "product_laplace", "metric": "full"}, "metric='diagonal'"),
      ({"metric": "low_rank"}, "rank must be a positive whole number"), ({"iterate": "first"}, "'best' or 'last'"),
-     ({"start": "two_steps"}, "'one_step'"), ({"updates": -1}, "updates must be"), ({"ridge": 0.0}, "ridge must be positive"),
+     ({"start": "two_steps"}, "'one_step'"), ({"updates": -1}, "updates must be"),
+     ({"ridge": 0.0}, "ridge must be positive"),
      ({"kernel": 3}, "kernel must be a name")],
 )  # fmt: skip
 def test_misuse(settings, message):
@@ -124,6 +126,6 @@ def test_fitted_kernel_is_a_kernel_of_standardised_columns():
     model = FeatureMachineRegressor("product_laplace").fit(X, y)
     assert isinstance(model.kernel_, ProductLaplace)
     with unlazy.core.precision.precision("float64"):
-        K = np.asarray(model.kernel_.gram(np.asarray(model.X_fit_)))
+        K = np.asarray(model.kernel_.gram(jnp.asarray(model.X_fit_)))
         f = K @ model.dual_coef_ + model.intercept_
     np.testing.assert_allclose(f[:, 0], model.predict(model.X_fit_ * model.scale_ + model.offset_), atol=1e-9)

@@ -11,7 +11,12 @@ from unlazy.kernels.radial import Gaussian, Laplace, Matern
 from unlazy.products import agop, host
 from unlazy.training.geometry import geometry
 
-KERNELS = {"gaussian": Gaussian(1.0), "laplace": Laplace(1.0), "matern": Matern(2.5, 1.0), "ntk": NTK(MLP(2, sigma_b=0.5))}
+KERNELS = {
+    "gaussian": Gaussian(1.0),
+    "laplace": Laplace(1.0),
+    "matern": Matern(2.5, 1.0),
+    "ntk": NTK(MLP(2, sigma_b=0.5)),
+}
 
 
 def rows(n=220, d=4, seed=0):

@@ -137,7 +137,7 @@ class FeatureMachine(Estimator):
         if self.start is not None:
             M = normalised(self._one_step(part), metric)
         M = follow(found.steps, part.X, part.Y, metric, rank=self.rank, weights=part.weights, start=M)
-        L = root(M, self.rank if metric == "low_rank" and found.updates else None)
+        L = root(M)
         seen = geometry(kernel, _rows(data, np.sort(order[:EXACT])).X, L)
         h = found.final[0] * seen.usual
         self._remember(kernel, M, L, h, found.updates)

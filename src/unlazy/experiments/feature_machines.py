@@ -97,7 +97,8 @@ def claims(records: Records) -> list[Claim]:
             holds = middle <= bound if side == "≤" else middle >= bound
             what = "|cosine| of M's first direction with u" if measure == "alignment" else "risk"
             statement = f"{NAMES[method]}: median {what} at d = {d}, n = {n:,}"
-            rows.append(interval_claim(statement, "D11", middle, low, high, holds, f"{side} {bound}", "95%, bootstrap"))
+            theory = f"{side} {bound}"
+            rows.append(interval_claim(statement, "D11", middle, low, high, holds, theory, "95%, bootstrap"))
     return rows
 
 
@@ -153,7 +154,7 @@ experiment = Experiment(
                 {"d": [20], "method": METHODS, "n": [100, 200, 400, 800, 1789]},
                 {"d": [40], "method": METHODS, "n": [400, 800, 1600]}, seeds=10),
     vectorised=False,
-    caveats="Noiseless labels, and settings taken from earlier runs of the same task with other seeds. M is learnt from "
-    "the labels it is then fitted to: leave-one-out over coefficients is far too hopeful about it (0.1 where the risk "
-    "is 0.4), which is why the estimators relearn M in every fold.",
+    caveats="Noiseless labels, and settings taken from earlier runs of the same task with other seeds. M is learnt "
+    "from the labels it is then fitted to: leave-one-out over coefficients is far too hopeful about it (0.1 where the "
+    "risk is 0.4), which is why the estimators relearn M in every fold.",
 )  # fmt: skip

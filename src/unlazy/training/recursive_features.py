@@ -48,14 +48,12 @@ def isotropic(d: int, metric: str, dtype: Any = np.float64) -> np.ndarray:
     return np.full(d, 1 / d, dtype) if metric == "diagonal" else np.eye(d, dtype=dtype) / d
 
 
-def root(matrix: np.ndarray, rank: int | None = None) -> Map:
-    """L with LᵀL = M; the top `rank` directions only. Directions at the rounding of the largest are left out."""
+def root(matrix: np.ndarray) -> Map:
+    """L with LᵀL = M, one row a direction. Directions at the rounding of the largest are left out."""
     if matrix.ndim == 1:
         return np.sqrt(np.maximum(matrix, 0))
     values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
     keep = values > values[-1] * len(values) * np.finfo(matrix.dtype).eps
-    if rank is not None:
-        keep[: max(0, len(values) - rank)] = False
     return np.sqrt(values[keep])[:, None] * vectors.T[keep]
 
 
@@ -98,17 +96,19 @@ def learn(
         alpha, intercept = coefficients(seen.gram(h), Y, rho, weights)
         found.append(Iterate(M, seen.map, h, rho, alpha, intercept))
         if t < updates:
-            M = updated(seen, h, alpha, metric, M, power=powers[t])
-            seen = geometry(kernel, X, root(M, rank if metric == "low_rank" else None))
+            M = updated(seen, h, alpha, metric, M, rank=rank, power=powers[t])
+            seen = geometry(kernel, X, root(M))
     return found
 
 
 class Step(NamedTuple):
-    """A fit whose gradients make the next metric: kernel, bandwidth (in units of the usual one) and ridge."""
+    """A fit whose gradients make the next metric: kernel, bandwidth (in units of the usual one), ridge, and the power
+    of the AGOP."""
 
     kernel: Kernel
     bandwidth: float
     ridge: float
+    power: float = 1.0
 
 
 def follow(
@@ -123,10 +123,11 @@ def follow(
 ) -> np.ndarray:
     """The metric after these steps, chosen elsewhere (`selection`)."""
     M = isotropic(X.shape[1], metric, X.dtype) if start is None else normalised(start, metric)
-    for t, step in enumerate(steps):
-        seen = geometry(step.kernel, X, root(M, rank if metric == "low_rank" and t else None))
+    for step in steps:
+        seen = geometry(step.kernel, X, root(M))
         h = step.bandwidth * seen.usual
-        M = updated(seen, h, coefficients(seen.gram(h), Y, step.ridge, weights)[0], metric, M)
+        alpha, _ = coefficients(seen.gram(h), Y, step.ridge, weights)
+        M = updated(seen, h, alpha, metric, M, rank=rank, power=step.power)
     return M
 
 
@@ -137,14 +138,19 @@ def updated(
     metric: str,
     before: np.ndarray,
     rows: np.ndarray | None = None,
+    rank: int | None = None,
     power: float = 1.0,
 ) -> np.ndarray:
-    """The next metric, AGOP (at `rows`) over its trace; the one before where the fit is constant: no gradient."""
+    """The next metric, AGOP (at `rows`) over its trace, of the top `rank` directions where it is low rank; the one
+    before where the fit is constant: no gradient."""
     new = seen.agop(h, alpha, metric == "diagonal", rows)
     if not (np.isfinite(new).all() and _trace(new) > 0):
         return before
+    if metric == "low_rank" and rank is not None and rank < len(new):
+        values, vectors = np.linalg.eigh(0.5 * (new + new.T))
+        new = (vectors[:, -rank:] * values[-rank:]) @ vectors[:, -rank:].T
     new = normalised(new, metric)
-    return new if power == 1 else normalised(_power(new, power), metric)
+    return new if power == 1 else normalised(raised(new, power), metric)
 
 
 def check_metric(kernel: Kernel, metric: str) -> None:
@@ -161,7 +167,8 @@ def normalised(M: np.ndarray, metric: str) -> np.ndarray:
     return M / _trace(M)
 
 
-def _power(M: np.ndarray, power: float) -> np.ndarray:
+def raised(M: np.ndarray, power: float) -> np.ndarray:
+    """M to a power, by its eigenvalues; a diagonal entry by entry."""
     if M.ndim == 1:
         return M**power
     values, vectors = np.linalg.eigh(0.5 * (M + M.T))

@@ -17,7 +17,7 @@ from unlazy.kernels.base import Kernel
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.training.geometry import Geometry, geometry
 from unlazy.training.leave_one_out import LARGEST, SMALLEST, Place, descend, error_of, fit, invert, leave_one_out
-from unlazy.training.recursive_features import FIRST_RIDGE, Step, isotropic, normalised, root, updated
+from unlazy.training.recursive_features import FIRST_RIDGE, Step, isotropic, normalised, raised, root, updated
 
 Begin = Callable[[np.ndarray], np.ndarray]
 PATIENCE = 0.99
@@ -26,8 +26,12 @@ RACE = 1.25
 """A kernel is given up where its error, falling once more as it just fell, would be this far behind the best of all."""
 BLIND = 0.9
 """A plain kernel that explains less than a tenth gets four updates before it may be given up: metrics start slowly."""
-RELAY = 0.97
-"""Another kernel takes over a metric if its error is below this share."""
+RELAY = 0.98
+"""Another kernel, or slow updates, take over a metric if their error is below this share."""
+HOPE = 1.1
+"""Slow updates are tried where the metric they start from is not worse than this."""
+SLOW = 0.6
+"""Power of the AGOP in slow updates."""
 FIRST = 400
 """Rows of the first look at bandwidths and ridges."""
 LEARNING_RIDGE = 0.1
@@ -67,17 +71,21 @@ class _State:
         self.errors, self.held_out = [error], [held_out]
         self.before = 0
         """Updates made by another kernel."""
+        self.power = 1.0
 
     def step(self) -> Step:
         """The fit whose gradients make the next metric."""
         h, rho = self.places[-1]
-        return Step(self.candidate.kernel, h, min(rho, LEARNING_RIDGE))
+        return Step(self.candidate.kernel, h, min(rho, LEARNING_RIDGE), self.power)
 
-    def handed_to(self, kernel: Kernel) -> "_State":
-        """Another kernel with the metrics of this one's best iterate, not yet judged."""
-        t, candidate = self.best, Candidate(kernel, self.candidate.metric)
-        other = _State(candidate, self.places[t], math.inf, self.held_out[t], self.matrices[t])
-        other.steps, other.before = self.steps[: self.before + t], self.before + t
+    def handed_to(self, kernel: Kernel, power: float = 1.0) -> "_State":
+        """A kernel with the metrics of this one's best iterate, those and later ones to a power; not yet judged."""
+        t, metric = self.best, self.candidate.metric
+        first = [M if power == 1 else normalised(raised(M, power), metric) for M in self.matrices[t]]
+        other = _State(Candidate(kernel, metric), self.places[t], math.inf, self.held_out[t], first)
+        other.steps, other.before, other.power = self.steps[: self.before + t], self.before + t, power
+        if other.steps:
+            other.steps[-1] = other.steps[-1]._replace(power=power * other.steps[-1].power)
         return other
 
     @property
@@ -85,9 +93,10 @@ class _State:
         return int(np.argmin(self.errors))
 
     def promising(self, top: float) -> bool:
-        """Whether one more update may pay: the last one did, and another like it would come near the best of all."""
+        """Whether one more update may pay: the last one did, and another like it would come near the best of all.
+        Slow updates get two before they are judged."""
         before, now = min(self.errors[:-1]), self.errors[-1]
-        if self.errors[0] > BLIND and len(self.errors) <= 4:
+        if len(self.errors) <= (4 if self.errors[0] > BLIND else 2 if self.power != 1 else 0):
             return True
         return now < PATIENCE * before and now * (now / before) < RACE * top
 
@@ -122,8 +131,8 @@ def select(
     race.run(states, updates if folds > 1 else 0, last, advance)
     table = tuple((i, t, e) for i, s in enumerate(states) for t, e in enumerate(s.errors))
     winner = min(states, key=lambda s: s.errors[-1] if last else min(s.errors))
-    if winner.best and not last:
-        winner = race.relay(winner, [c.kernel for c in candidates], updates, advance)
+    if folds > 1 and updates and not last:
+        winner = race.relay(winner, candidates, updates, advance)
     t = len(winner.errors) - 1 if last else winner.best
     place, error, held_out = winner.places[t], winner.errors[t], winner.held_out[t]
     count = winner.before + t
@@ -185,7 +194,7 @@ class _Race:
                 matrices = list(s.matrices[-1])
                 break
             alpha = inverse.without(inverse.fit(self.Y, self.weights).alpha, self.rows[k])
-            matrices.append(updated(seen, h, alpha, s.candidate.metric, M, self.others[k]))
+            matrices.append(updated(seen, h, alpha, s.candidate.metric, M, self.others[k], self.rank, s.power))
         s.steps.append(step)
         s.matrices.append(matrices)
         s.held_out.append(self.Y)
@@ -204,22 +213,35 @@ class _Race:
             running = [s for s in running if last or s.promising(top)]
 
     def relay(
-        self, winner: _State, kernels: list[Kernel], updates: int, advance: Callable[[str], None]
+        self, winner: _State, candidates: Sequence[Candidate], updates: int, advance: Callable[[str], None]
     ) -> _State:
-        """The winner, or another kernel that does better with its metric and goes on from there: a rough kernel may be
-        the first to find what a smooth one then uses best."""
-        for kernel in {id(k): k for k in kernels}.values():
-            if kernel is winner.candidate.kernel:
-                continue
-            if isinstance(kernel, ProductLaplace) and winner.candidate.metric != "diagonal":
-                continue
-            other = winner.handed_to(kernel)
-            other.places[0] = (1.0, min(other.places[0][1], LEARNING_RIDGE))
-            other.places[0], other.errors[0], other.held_out[0] = self.refine(other, 0, *self.free)
-            if other.errors[0] < RELAY * min(winner.errors):
-                self.run([other], max(0, updates - other.before), False, advance)
-                winner = other
+        """The winner, or one that goes on from its metric with slow updates, which keep inputs of little influence, and
+        does better: the same kernel or another, since a rough one may be the first to find what a smooth one then uses
+        best."""
+        first, metric = winner, winner.candidate.metric
+        if first.best:
+            for kernel in {id(c.kernel): c.kernel for c in candidates}.values():
+                if metric == "diagonal" or not isinstance(kernel, ProductLaplace):
+                    winner = self._better(winner, first.handed_to(kernel, SLOW), updates, advance)
+            return winner
+        for candidate in candidates:
+            if candidate.kernel is winner.candidate.kernel:
+                slow = winner.handed_to(candidate.kernel, SLOW)
+                slow.candidate = candidate
+                slow.matrices = [[isotropic(self.X.shape[1], candidate.metric, self.X.dtype)] * len(self.rows)]
+                slow.errors[0] = winner.errors[0]
+                self.run([slow], updates, False, advance)
+                winner = slow if min(slow.errors) < RELAY * min(winner.errors) else winner
         return winner
+
+    def _better(self, winner: _State, other: _State, updates: int, advance: Callable[[str], None]) -> _State:
+        """`other` where it beats the winner, after as many updates of its own as pay."""
+        if other.candidate.kernel is not winner.candidate.kernel:
+            other.places[0] = (1.0, min(other.places[0][1], LEARNING_RIDGE))
+        other.places[0], other.errors[0], other.held_out[0] = self.refine(other, 0, *self.free)
+        if other.errors[0] < HOPE * min(winner.errors):
+            self.run([other], updates, False, advance)
+        return other if min(other.errors) < RELAY * min(winner.errors) else winner
 
     def refine(self, s: _State, t: int, bandwidth: bool, ridge: bool) -> tuple[Place, float, np.ndarray]:
         """Bandwidth and ridge of the last fit, by the same held-out predictions."""
@@ -232,7 +254,7 @@ class _Race:
         return place, value, self._predicted(seen, place)
 
     def _seen(self, s: _State, M: np.ndarray) -> Geometry:
-        return geometry(s.candidate.kernel, self.X, root(M, self.rank if s.candidate.metric == "low_rank" else None))
+        return geometry(s.candidate.kernel, self.X, root(M))
 
     def _judge(self, s: _State, t: int) -> None:
         """Error and held-out predictions with the folds' metrics after t updates: at the place of the update before,
@@ -246,7 +268,7 @@ class _Race:
         options = [p for p in dict.fromkeys(options) if SMALLEST <= p[1] <= LARGEST]
         found = [self._predicted(seen, place) for place in options]
         errors = [self._error(predicted) for predicted in found]
-        best = int(np.argmin(errors))
+        best = int(np.argmin(errors)) if min(errors) < PATIENCE * errors[0] else 0
         s.places[t], s.held_out[t], s.errors[t] = options[best], found[best], errors[best]
 
     def _predicted(self, seen: list[Geometry], place: Place) -> np.ndarray:
