@@ -42,7 +42,7 @@ def compared():
 def test_a_ridge_function_pays_in_one_direction(compared):
     task = quadratic_plus(10, key=jax.random.key(0), noise=0.1)
     data = task.sample(jax.random.key(1), 600)
-    c = compared(np.asarray(data.X, float), np.asarray(data.y, float), fit=False)
+    c = compared(np.asarray(data.X, float), np.asarray(data.y, float), budget=120, fit=False)
     print(c)
     assert c.verdict.word == "pays" and c.structure.count == 1
     u = np.asarray(task.subspace)[0]
@@ -97,7 +97,7 @@ def permutation_names(X, y, seeds=5):
 @needs_data
 def test_pumadyn_pays(compared):
     path = Path(str(DATA)) / "uci_pumadyn32nm.npz"
-    c = compared(path, budget=600, fit=False, store=os.environ.get("UNLAZY_STORE"))
+    c = compared(path, budget=300, fit=False, store=os.environ.get("UNLAZY_STORE"))
     print(c)
     assert c.verdict.word == "pays" and c.isotropic.value >= 5 and c.structure.count <= 4
     with np.load(path) as file:

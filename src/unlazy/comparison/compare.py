@@ -54,11 +54,11 @@ class Comparison:
 
     @cached_property
     def inputs(self) -> "pd.DataFrame":
-        """Every input: how much the risk rises when it is shuffled, and whether it surely matters."""
+        """Every input: its share of the rise of the risk when inputs are shuffled, and whether it surely matters."""
         import pandas as pd
 
         if self.structure is None:
-            return pd.DataFrame({"input": [], "rise": [], "low": [], "high": [], "matters": np.zeros(0, bool)})
+            return pd.DataFrame({"input": [], "share": [], "low": [], "high": [], "matters": np.zeros(0, bool)})
         return findings.inputs_table(self.study, self.structure)
 
     @cached_property

@@ -98,13 +98,13 @@ def structure_figure(c: "Comparison") -> "Figure":
         left.set(xlabel="direction", ylabel="share of the gradients", title=f"effective rank {c.structure.rank:.1f}")
         place = np.arange(len(table))[::-1]
         colours = [COLOURS[1] if matters else "#bbbbbb" for matters in table["matters"]]
-        right.barh(place, table["rise"], color=colours)
+        right.barh(place, table["share"], color=colours)
         right.errorbar(
-            table["rise"], place, xerr=[table["rise"] - table["low"], table["high"] - table["rise"]], fmt="none",
+            table["share"], place, xerr=[table["share"] - table["low"], table["high"] - table["share"]], fmt="none",
             ecolor="#444444", elinewidth=0.7,
         )  # fmt: skip
         right.set_yticks(place, [_short(name) for name in table["input"]])
-        right.set(xlabel="rise of the risk when shuffled", title="inputs (orange: surely matters)")
+        right.set(xlabel="share of the rise of the risk when shuffled", title="inputs (orange: surely matters)")
     return figure
 
 

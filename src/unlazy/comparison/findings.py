@@ -8,7 +8,6 @@ import numpy as np
 
 from unlazy.comparison.contestants import CONTESTANTS
 from unlazy.comparison.curves import Curve
-from unlazy.comparison.scoring import spread_of
 from unlazy.comparison.structure import count_directions, directions, effective_rank
 from unlazy.comparison.study import Study
 from unlazy.comparison.verdict import Verdict, corrected, inner_ratio
@@ -69,7 +68,7 @@ def models_table(study: Study) -> "pd.DataFrame":
         if study.table.task == "classification":
             row["mistakes"] = float(np.mean(last.measure("mistakes")))
         else:
-            row["rmse"] = math.sqrt(risk.value * spread_of(study.table.y, None))
+            row["rmse"] = math.sqrt(float(np.mean(last.measure("risk") * last.measure("constant"))))
         rows.append(row)
     return pd.DataFrame(rows).sort_values("risk", ignore_index=True)
 
@@ -98,18 +97,20 @@ def _matrix(measures: dict) -> np.ndarray:
 
 
 def inputs_table(study: Study, found: Structure) -> "pd.DataFrame":
-    """A row an input, most important first: rise of the risk when it is shuffled, and whether it surely matters."""
+    """A row an input, most important first: the rise of the risk when it is shuffled, as a share of all inputs' rises,
+    and whether it surely matters."""
     import pandas as pd
     from scipy.stats import t
 
     J = len(found.rise)
-    mean = found.rise.mean(0)
+    shares = found.rise / np.maximum(np.maximum(found.rise, 0).sum(1, keepdims=True), 1e-12)
+    mean = shares.mean(0)
     r = study.overlap
-    error = np.sqrt((1 / J + r / (1 - r)) * found.rise.var(0, ddof=1)) if J > 1 else np.full(len(mean), np.inf)
+    error = np.sqrt((1 / J + r / (1 - r)) * shares.var(0, ddof=1)) if J > 1 else np.full(len(mean), np.inf)
     reach = float(t.ppf(0.975, max(1, J - 1))) * error
     matters = (mean - reach > 0) & (mean >= RELEVANT * mean.max(initial=0))
-    table = {"input": list(study.table.frame.columns), "rise": mean, "low": mean - reach, "high": mean + reach}
-    return pd.DataFrame(table | {"matters": matters}).sort_values("rise", ascending=False, ignore_index=True)
+    table = {"input": list(study.table.frame.columns), "share": mean, "low": mean - reach, "high": mean + reach}
+    return pd.DataFrame(table | {"matters": matters}).sort_values("share", ascending=False, ignore_index=True)
 
 
 def isotropic_ratio(study: Study) -> Interval:

@@ -100,7 +100,7 @@ def _models(c: "Comparison") -> str:
 
 def _inputs(c: "Comparison") -> str:
     rows = [
-        (row["input"], {"rise of the risk": f"{row['rise']:.3g} [{row['low']:.3g}, {row['high']:.3g}]",
+        (row["input"], {"share of the rise when shuffled": f"{row['share']:.3g} [{row['low']:.3g}, {row['high']:.3g}]",
                         "matters": "yes" if row["matters"] else "not surely"})
         for _, row in c.inputs.head(12).iterrows()
     ]  # fmt: skip

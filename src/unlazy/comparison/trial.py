@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from unlazy.comparison.contestants import find, fit_contestant
-from unlazy.comparison.scoring import risk_of, spread_of
+from unlazy.comparison.scoring import risk_of
 from unlazy.comparison.structure import directions, gradient_outer_product, outputs, permutation_rise
 from unlazy.comparison.table import Table
 from unlazy.core.errors import UnlazyError
@@ -110,7 +110,6 @@ def run_trial(params: Params, key: Any, folder: str) -> dict[str, Any]:
     began = time.process_time()
     table = load_table(folder, params["table"])
     classes = np.unique(table.y) if table.task == "classification" else None
-    spread = spread_of(table.y, classes)
     train, test = split(table, params["split"])
     rows = train[: params["n"]]
     encoder = TableEncoder(target=table.target)
@@ -122,11 +121,12 @@ def run_trial(params: Params, key: Any, folder: str) -> dict[str, Any]:
     predict = outputs(fitted.model)
     columns = fitted.model.classes_ if classes is not None else None
 
-    def loss(X: np.ndarray, y: np.ndarray = truth) -> float:
-        return risk_of(predict(X), columns, y, classes, spread)
+    constant = _constant_risk(y, truth, classes)
 
-    found: dict[str, Any] = {"risk": loss(B), "inner": fitted.inner, "tried": fitted.tried}
-    found["constant"] = _constant_risk(y, truth, classes, spread)
+    def loss(X: np.ndarray, y: np.ndarray = truth) -> float:
+        return risk_of(predict(X), columns, y, classes, constant)
+
+    found: dict[str, Any] = {"risk": loss(B), "inner": fitted.inner, "tried": fitted.tried, "constant": constant}
     if columns is not None:
         found["mistakes"] = float(np.mean(columns[np.argmax(predict(B), 1)] != truth))
     if not np.isfinite(found["risk"]):
@@ -138,9 +138,12 @@ def run_trial(params: Params, key: Any, folder: str) -> dict[str, Any]:
     return found | {"work": time.process_time() - began}
 
 
-def _constant_risk(y: np.ndarray, truth: np.ndarray, classes: np.ndarray | None, spread: float) -> float:
-    """Risk of the training rows' mean, or of their class shares."""
+def _constant_risk(y: np.ndarray, truth: np.ndarray, classes: np.ndarray | None) -> float:
+    """Mean squared error of the training rows' mean, or Brier score of their class shares, on the test rows.
+
+    The unit of the split's risks: rows that are hard for all would otherwise be what differs between splits.
+    """
     if classes is None:
-        return float(np.mean((truth - y.mean()) ** 2)) / spread
+        return float(np.mean((truth - y.mean()) ** 2))
     shares = np.array([np.mean(y == c) for c in classes])
-    return risk_of(np.tile(shares, (len(truth), 1)), classes, truth, classes, spread)
+    return risk_of(np.tile(shares, (len(truth), 1)), classes, truth, classes, 1.0)

@@ -66,9 +66,8 @@ def judge(study: Study) -> Verdict:
     top = study.sizes[-1]
     picks = {word: _often(inner_choice(study, top, names)) for word, names in family.items()}
     best = inner_choice(study, top, study.contestants)
-    risk, constant = _grid(study, top, "risk"), _grid(study, top, "constant")
-    gains = [_log(risk[name, s]) - _log(constant[name, s]) for s, name in best.items()]
-    signal = corrected(np.array(gains), study.overlap)
+    risk = _grid(study, top, "risk")  # in units of the constant's
+    signal = corrected(np.array([_log(risk[name, s]) for s, name in best.items()]), study.overlap)
     return Verdict(_word(ratios[top], signal), ratios[top], signal, _onset(ratios), ratios, picks)
 
 

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 from unlazy.comparison.contestants import CONTESTANTS
 from unlazy.comparison.curves import Curve
-from unlazy.comparison.scoring import spread_of
 from unlazy.measures.scaling_fit import Interval
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from unlazy.comparison.compare import Comparison
 
 _CHARACTER = {
@@ -25,20 +26,22 @@ def headline(c: "Comparison") -> str:
     ratio = _times(c.verdict.ratio)
     lazy, rich = (_title(c.verdict.picks[word]) for word in ("lazy", "rich"))
     n = c.study.sizes[-1]
-    return {
-        "pays": f"Feature learning pays: at {n} training rows the best rich model ({rich}) has a risk {ratio} times "
-        "smaller "
-        f"than the best lazy one ({lazy}).",
-        "does not pay": f"Feature learning does not pay: at {n} training rows the risk of the best lazy model ({lazy}) "
-        "is "
-        f"{ratio} times that of the best rich one ({rich}).",
-        "undecided": f"Undecided: at {n} training rows the risk of the best lazy model ({lazy}) is {ratio} times that "
-        "of the "
-        f"best rich one ({rich}); more rows or a larger --budget would tell.",
-        "noise": f"These inputs say nothing measurable about {c.study.table.target!r}: no model, chosen on training "
-        "rows, is "
-        f"surely better than a constant (risk {_range(c.verdict.signal)} of the constant's).",
-    }[c.verdict.word]  # fmt: skip
+    if c.verdict.word == "pays":
+        return (
+            f"Feature learning pays: at {n} training rows the best rich model ({rich}) has a risk {ratio} times "
+            "smaller "
+            f"than the best lazy one ({lazy})."
+        )
+    if c.verdict.word == "noise":
+        return (
+            f"These inputs say nothing measurable about {c.study.table.target!r}: at {n} training rows no model, "
+            "chosen "
+            f"on them, is surely better than a constant (risk {_range(c.verdict.signal)} of the constant's)."
+        )
+    how = f"at {n} training rows the best lazy model ({lazy}) has {ratio} times the risk of the best rich one ({rich})"
+    if c.verdict.word == "does not pay":
+        return f"Feature learning does not pay: {how}."
+    return f"Undecided: {how}; more rows or a larger --budget would tell."
 
 
 def sentences(c: "Comparison") -> list[str]:
@@ -86,19 +89,18 @@ def _use(c: "Comparison") -> list[str]:
         explained = f"{100 * (1 - risk.value):.0f}% of the {what}"
         lines.append(
             f"Use the {best['model']}: trained on {c.study.sizes[-1]} rows its expected error is "
-            f"{error_text(c, float(best['risk']), best)}; the best model's risk is {_range(risk)} of a constant's, so "
+            f"{error_text(c, best)}; the best model's risk is {_range(risk)} of a constant's, so "
             "it "
             f"explains {explained}."
         )  # fmt: skip
     return lines
 
 
-def error_text(c: "Comparison", risk: float, row: "object | None" = None) -> str:
-    """A risk in the units a reader knows: root mean squared error, or mistakes."""
+def error_text(c: "Comparison", row: "pd.Series") -> str:
+    """An error in the units a reader knows: root mean squared error, or mistakes."""
     if c.study.table.task == "regression":
-        table = c.study.table
-        return f"{math.sqrt(risk * spread_of(table.y, None)):.3g} (root mean square, in units of {table.target})"
-    return f"{100 * float(row['mistakes']):.1f}% mistakes"  # type: ignore[index]
+        return f"{row['rmse']:.3g} (root mean square, in units of {c.study.table.target})"
+    return f"{100 * row['mistakes']:.1f}% mistakes"
 
 
 def _more(c: "Comparison") -> list[str]:

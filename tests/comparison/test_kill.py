@@ -1,0 +1,80 @@
+"""A comparison that is killed goes on where it stopped; dask workers give the same records."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from unlazy import lab
+from unlazy.comparison import study
+from unlazy.comparison.study import run_study
+from unlazy.comparison.table import make_table
+
+pytestmark = pytest.mark.slow
+FEW = ("linear", "gaussian", "laplace", "product_laplace", "feature_machine")
+
+
+def table():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 6))
+    return make_table(X, np.sin(X[:, 0]) + 0.1 * rng.normal(size=300))
+
+
+def finished(path):
+    try:
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+            return db.execute("SELECT count(*) FROM trial").fetchone()[0]
+    except sqlite3.Error:
+        return 0
+
+
+def test_a_killed_comparison_resumes(tmp_path):
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[2])\n"
+        "from test_kill import FEW, run_study, study, table\n"
+        "if __name__ == '__main__':\n"
+        "    study.MOST = 3\n"
+        "    run_study(table(), budget=60, store=sys.argv[1], contestants=FEW, jobs=1, progress=False)\n"
+    )
+    script = tmp_path / "run.py"
+    script.write_text(code)
+    here = os.path.dirname(__file__)
+    process = subprocess.Popen([sys.executable, str(script), str(tmp_path), here], stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(1200):
+            if finished(tmp_path / "trials.sqlite") >= 3:
+                break
+            time.sleep(0.1)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    before = finished(tmp_path / "trials.sqlite")
+    assert before >= 3
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "MOST", 3)
+        options = {"contestants": FEW, "progress": False}
+        found = run_study(table(), budget=60, store=tmp_path, jobs=1, **options)
+        whole = run_study(table(), budget=60, store=tmp_path / "whole", jobs=1, **options)
+    assert found.splits == 3 and len(found.records) == len(FEW) * len(found.sizes) * 3
+    common = min(len(found.sizes), len(whole.sizes))
+    for n in whole.sizes[:common]:
+        if n in found.sizes:
+            a, b = (s.records.where(n=n, contestant="gaussian").measure("risk") for s in (found, whole))
+            np.testing.assert_array_equal(a, b)
+
+
+def test_dask_workers_give_the_same(tmp_path):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "MOST", 3)
+        options = {"contestants": FEW, "progress": False, "budget": 60}
+        local = run_study(table(), store=tmp_path / "local", engine=lab.open_engine("inline"), **options)
+        dask = run_study(table(), store=tmp_path / "dask", engine="dask", jobs=1, **options)
+    for n in set(local.sizes) & set(dask.sizes):
+        for name in ("linear", "gaussian"):
+            a, b = (s.records.where(n=n, contestant=name).measure("risk")[:3] for s in (local, dask))
+            np.testing.assert_allclose(a, b, rtol=1e-9)
