@@ -223,6 +223,12 @@ class _Race:
             for kernel in {id(c.kernel): c.kernel for c in candidates}.values():
                 if metric == "diagonal" or not isinstance(kernel, ProductLaplace):
                     winner = self._better(winner, first.handed_to(kernel, SLOW), updates, advance)
+            if winner is not first:  # a better metric may suit another kernel
+                for kernel in {id(c.kernel): c.kernel for c in candidates}.values():
+                    if kernel is not winner.candidate.kernel and (
+                        metric == "diagonal" or not isinstance(kernel, ProductLaplace)
+                    ):
+                        winner = self._better(winner, winner.handed_to(kernel), 0, advance)
             return winner
         for candidate in candidates:
             if candidate.kernel is winner.candidate.kernel:
