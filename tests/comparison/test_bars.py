@@ -97,7 +97,7 @@ def permutation_names(X, y, seeds=5):
 @needs_data
 def test_pumadyn_pays(compared):
     path = Path(str(DATA)) / "uci_pumadyn32nm.npz"
-    c = compared(path, budget=300, fit=False, store=os.environ.get("UNLAZY_STORE"))
+    c = compared(path, budget=220, fit=False, store=os.environ.get("UNLAZY_STORE"))
     print(c)
     assert c.verdict.word == "pays" and c.isotropic.value >= 5 and c.structure.count <= 4
     with np.load(path) as file:

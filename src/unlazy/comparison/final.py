@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from unlazy.comparison.study import Study
 
 MOST_ROWS = 200_000
-LEAST_SECONDS = 20.0
-"""What the last fit may always take."""
+ALWAYS = 5000
+"""Rows that the last fit always takes: an exact fit of so many is a matter of seconds."""
 
 
 class Final(NamedTuple):
@@ -57,8 +57,8 @@ def final_model(study: "Study", table: Table, models: "pd.DataFrame") -> Final:
         )
     top = study.sizes[-1]
     took = float(np.median(study.records.where(contestant=name, n=top).measure("work")))
-    allowed = max(LEAST_SECONDS, 0.3 * study.budget)
-    rows = int(min(MOST_ROWS, top * max(1.0, np.sqrt(allowed / max(took, 1e-3)))))
+    affordable = top * max(1.0, 0.3 * study.budget / max(took, 1e-3)) ** (2 / 3)
+    rows = int(min(MOST_ROWS, max(ALWAYS, affordable)))
     if rows < len(table):
         notes.append(
             f"the saved model is fitted to {rows} of {len(table)} rows, drawn at random, to keep to the budget"

@@ -9,6 +9,8 @@ from jaxtyping import Float
 STEP = 0.1
 """Central differences, in units of a standardised column."""
 POINTS = 128
+PREDICTIONS = 10_000
+"""What finite differences, and shuffling, may ask of a model; more columns then see fewer rows."""
 KEPT = 8
 """Directions that are kept."""
 
@@ -23,8 +25,9 @@ def outputs(model: Any) -> Outputs:
 
 
 def gradient_outer_product(f: Outputs, X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "d d"]:
-    """Mean of ∇f∇fᵀ, summed over outputs, by central differences at (up to 128) rows of X."""
-    X = X[:POINTS]
+    """Mean of ∇f∇fᵀ, summed over outputs, by central differences at (up to 128) rows of X; fewer where columns are "
+    "many."""
+    X = X[: min(POINTS, max(16, PREDICTIONS // X.shape[1]))]
     n, d = X.shape
     G = np.empty((n, d, f(X[:1]).shape[1]))
     for j in range(d):
@@ -57,8 +60,14 @@ def count_directions(values: Float[np.ndarray, " d"], share: float = 0.9) -> int
     return int(np.searchsorted(np.cumsum(np.sort(values)[::-1]) / total, share - 1e-12) + 1)
 
 
+def rows_to_shuffle(inputs: int) -> tuple[int, int]:
+    """Rows and repeats with which shuffling `inputs` inputs keeps to a few times PREDICTIONS."""
+    repeats = 3 if inputs <= 30 else 1
+    return int(np.clip(4 * PREDICTIONS // (repeats * inputs), 60, 400)), repeats
+
+
 def permutation_rise(
-    loss: Callable[[np.ndarray], float], X: Float[np.ndarray, "n d"], source: np.ndarray, seed: int, repeats: int = 3
+    loss: Callable[[np.ndarray], float], X: Float[np.ndarray, "n d"], source: np.ndarray, seed: int, repeats: int
 ) -> Float[np.ndarray, " columns"]:
     """How much the loss rises when the values of an input are shuffled over rows (Breiman 2001), inputs by number.
 

@@ -18,15 +18,15 @@ import numpy as np
 from unlazy import lab
 from unlazy.comparison.contestants import CONTESTANTS, find
 from unlazy.comparison.table import Table
-from unlazy.comparison.trial import run_trial, save_table, split, test_rows
+from unlazy.comparison.trial import held_out_rows, run_trial, save_table, split
 from unlazy.core.errors import UnlazyError
 from unlazy.core.experiment import Config, Experiment, Records, config
 from unlazy.lab.engines import Engine
 
-LADDER = 4
-"""Sizes at most, each twice the one before."""
-CURVE = 3
-"""Sizes that a learning curve needs: smaller ones are added where the budget ends the ladder early."""
+CURVE = 4
+"""Sizes of a learning curve: smaller ones are added as far as time allows, once the largest has its splits."""
+FIRST = 4
+"""Rows of the first size for every second of work that the budget buys: about a tenth of it, by experience."""
 SMALLEST = 30
 LARGEST = 6000
 MOST_ROWS = 40_000
@@ -56,7 +56,7 @@ class Study:
     @property
     def overlap(self) -> float:
         """Share of all rows that a split tests on, as the variance correction over splits needs it."""
-        return test_rows(self.table) / len(self.table)
+        return held_out_rows(self.table) / len(self.table)
 
 
 def run_study(
@@ -77,7 +77,7 @@ def run_study(
     try:
         sizes = ladder(table)
         climbed: list[int] = []
-        for n in sizes:
+        for n in plan.from_first(sizes):
             if climbed and not plan.affords_size(climbed, n):
                 break
             plan.run([n], (0, 1), store, workers, progress)
@@ -115,6 +115,10 @@ class _Plan:
             warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given")
             found = lab.run(self.study, self._config(sizes, splits), store=store, engine=workers, progress=progress)
         self.records = Records([*self.records, *found], [*self.records.failed, *found.failed])
+
+    def from_first(self, sizes: list[int]) -> list[int]:
+        """Sizes from the first one on: the largest that surely costs little of the budget."""
+        return sizes[max(0, sum(n <= FIRST * self._worth for n in sizes) - 1) :]
 
     def affords_size(self, climbed: list[int], n: int) -> bool:
         """Whether every split could go up to n, by what the sizes so far took once programs were compiled."""
@@ -177,7 +181,7 @@ def experiment(store: str | Path) -> Experiment:
 def ladder(table: Table) -> list[int]:
     """Training sizes, smallest first: halves of the largest."""
     top = min(LARGEST, len(split(table, 0)[0]))
-    sizes = [max(2, top >> k) for k in range(LADDER)]
+    sizes = [top >> k for k in range(top.bit_length())]
     return sorted({n for n in sizes if n >= smallest(table)} or {top})
 
 
@@ -200,7 +204,8 @@ def _remarks(
     notes = []
     if climbed[-1] < sizes[-1]:
         notes.append(
-            f"the budget of {budget:g} s ends the training sizes at {climbed[-1]} of {len(table) - test_rows(table)} "
+            f"the budget of {budget:g} s ends the training sizes at {climbed[-1]} of "
+            f"{len(table) - held_out_rows(table)} "
             "rows; "
             "a larger --budget goes further"
         )

@@ -14,15 +14,13 @@ import numpy as np
 
 from unlazy.comparison.contestants import find, fit_contestant
 from unlazy.comparison.scoring import risk_of
-from unlazy.comparison.structure import directions, gradient_outer_product, outputs, permutation_rise
+from unlazy.comparison.structure import directions, gradient_outer_product, outputs, permutation_rise, rows_to_shuffle
 from unlazy.comparison.table import Table
 from unlazy.core.errors import UnlazyError
 from unlazy.core.experiment import Params
 
 TEST_SHARE = 0.25
 MOST_TESTS = 2000
-SHUFFLED = 400
-"""Test rows on which inputs are shuffled."""
 
 
 def save_table(table: Table, folder: Path) -> str:
@@ -74,7 +72,7 @@ def load_table(folder: str, digest: str) -> Table:
     return Table(pd.DataFrame(columns), y, words["task"], words["target"], tuple(words["notes"]), groups)
 
 
-def test_rows(table: Table) -> int:
+def held_out_rows(table: Table) -> int:
     """How many rows each split holds out."""
     return min(MOST_TESTS, round(TEST_SHARE * len(table)))
 
@@ -97,7 +95,7 @@ def split(table: Table, number: int) -> tuple[np.ndarray, np.ndarray]:
     rank = np.empty(len(first), int)
     rank[order] = np.arange(len(first))
     rows = np.argsort(rank[table.groups], kind="stable")
-    held = test_rows(table)
+    held = held_out_rows(table)
     while held < len(rows) - 1 and table.groups[rows[held]] == table.groups[rows[held - 1]]:
         held += 1  # not through the middle of equal rows
     return rows[held:], rows[:held]
@@ -111,9 +109,9 @@ def run_trial(params: Params, key: Any, folder: str) -> dict[str, Any]:
     table = load_table(folder, params["table"])
     classes = np.unique(table.y) if table.task == "classification" else None
     train, test = split(table, params["split"])
-    rows = train[: params["n"]]
+    chosen = train[: params["n"]]
     encoder = TableEncoder(target=table.target)
-    A, y = encoder.fit_transform(table.frame.iloc[rows], table.y[rows]), table.y[rows]
+    A, y = encoder.fit_transform(table.frame.iloc[chosen], table.y[chosen]), table.y[chosen]
     B, truth = encoder.transform(table.frame.iloc[test]), table.y[test]
     contestant = find(params["contestant"])
     seed = int(params["split"])
@@ -133,8 +131,8 @@ def run_trial(params: Params, key: Any, folder: str) -> dict[str, Any]:
         raise FloatingPointError(f"{contestant.title} predicts values that are not finite")
     if contestant.family == "rich":
         found["eigenvalues"], found["directions"] = directions(gradient_outer_product(predict, B))
-        some = B[:SHUFFLED]
-        found["rise"] = permutation_rise(lambda X: loss(X, truth[:SHUFFLED]), some, encoder.source_, seed)
+        rows, repeats = rows_to_shuffle(len(table.frame.columns))
+        found["rise"] = permutation_rise(lambda X: loss(X, truth[:rows]), B[:rows], encoder.source_, seed, repeats)
     return found | {"work": time.process_time() - began}
 
 
