@@ -37,6 +37,7 @@ def test_he4_is_a_quadratic_of_degree_two_features(x64):
                                atol=200 * EPS * float(jnp.abs(expected).max() + 10))  # fmt: skip
 
 
+@pytest.mark.slow
 def test_whitened_layers_have_unit_covariance(x64):
     X = jax.random.normal(jax.random.key(0), (400, 3))
     layer = random_first_layer(jax.random.key(1), 3, 12, "square").whitened(X, 10)  # quadratics of 3 inputs: 10

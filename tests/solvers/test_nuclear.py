@@ -55,6 +55,7 @@ def test_interpolation_finds_the_rank_one_matrix_and_certifies_it(x64):
     np.testing.assert_allclose(fit.M, M, atol=1e-3 * np.abs(M).max())
 
 
+@pytest.mark.slow
 def test_padding_changes_nothing(x64):
     X, y, _ = problem(n=20)
     rows = jnp.arange(32) < 20

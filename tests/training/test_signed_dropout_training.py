@@ -36,6 +36,7 @@ def test_mean_over_all_signs(model):
     np.testing.assert_allclose(jnp.mean((values - data.y) ** 2), expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_plain_training_is_adam(model):
     apply, delta, data = model
     rule, steps = optax.adam(optax.cosine_decay_schedule(1e-2, 5)), 5
@@ -52,6 +53,7 @@ def test_plain_training_is_adam(model):
     assert found.losses.shape == (steps,) and not found.diverged
 
 
+@pytest.mark.slow
 def test_signed_training_lowers_the_even_loss_and_starves_the_odd_part(model):
     """500 steps on six points: the even part fits better than at the start, and the odd share falls."""
     apply, delta, data = model

@@ -26,6 +26,7 @@ def test_contraction_is_the_hermite_tensor(x64):
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_exact_moments_give_the_neurons(x64):
     """A quartic teacher on a Gauss–Hermite grid: moments are exact, so neurons come out to rounding. The rule's weights
     are imitated by repeating nodes in proportion; instead labels carry them, y → n w y, which the means undo."""
