@@ -273,7 +273,7 @@ experiment = Experiment(
         *(_nuclear(d, FINE) for d in (10, 15, 20, 30, 40)),
         *(_frobenius(d, (0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 1)) for d in (10, 15, 20, 30, 40)),
         _grid("network", 20, {30, 40, 60, 80, 100, 140, 210}),
-        {"part": ["relu"], "n": [8, 12, 16, 24, 32, 48]}, seeds=10,
+        {"part": ["relu"], "n": [8, 12, 16, 24, 32]}, seeds=10,
     ),
     vectorised=False,
     caveats="Exact labels: with noise both norms need a penalty and n grows with it. The constant of n ≈ dr is near 3. "
