@@ -146,7 +146,8 @@ class FeatureMachine(Estimator):
             alpha, b = coefficients(seen.gram(h), data.Y, self.ridge_, data.weights)
             self.X_fit_, self.dual_coef_, self.intercept_, self.solver_ = data.X, alpha, b, "cholesky"
         else:
-            self._solve(data, scaled(kernel, L, h))
+            # the solver may work in float32, where a float64 map would be refused aloud
+            self._solve(data, scaled(kernel, L.astype(np.float32), h))
 
     def _remember(self, kernel: Kernel, M: np.ndarray, L: np.ndarray, h: float, updates: int) -> None:
         self._base_, self.map_, self.bandwidth_ = kernel, L, float(h)

@@ -95,7 +95,7 @@ def claims(records: Records) -> list[Claim]:
 def figure(records: Records) -> "Figure":
     import matplotlib.pyplot as plt
 
-    fig, axes = plt.subplots(1, 3, figsize=(9.5, 3.0), width_ratios=(1, 1, 1.25))
+    fig, axes = plt.subplots(1, 3, figsize=(9.5, 3.4), width_ratios=(1, 1, 1.25))
     one = records.where(scale=RICH)[0]
     top = max(float(np.max(one.measures[name])) for name in ("gram", "root"))
     for axis, name, title in zip(axes, ("gram", "root"), ("W¹ᵀW¹ / trace, rich", "AGOP^½ / trace, rich")):
@@ -108,7 +108,7 @@ def figure(records: Records) -> "Figure":
         axes[2].errorbar(scales, values.mean(1), values.std(1), marker="o", capsize=2, label=label)
     axes[2].set(xscale="log", xlabel="output scale α (rich to lazy)", ylim=(-0.5, 1.05))
     axes[2].set_ylabel("correlation with W¹ᵀW¹")
-    axes[2].legend(loc="lower left")
+    axes[2].legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=2)
     return fig
 
 
