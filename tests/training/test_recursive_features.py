@@ -10,7 +10,7 @@ from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.training.geometry import cross, geometry
 from unlazy.training.one_step import learn_features
-from unlazy.training.recursive_features import Step, follow, learn, root
+from unlazy.training.recursive_features import Step, follow, learn, pruned, root
 
 
 def single_index(n=150, d=6, seed=0):
@@ -83,6 +83,13 @@ def test_power_slows_the_metric_down(x64):
     plain, slow = (learn(Gaussian(1.0), X, Y, updates=1, power=p)[-1].matrix for p in (1.0, 0.5))
     a, b = np.linalg.eigvalsh(plain), np.linalg.eigvalsh(slow)
     np.testing.assert_allclose(b, np.sqrt(a) / np.sqrt(a).sum(), rtol=1e-6)
+
+
+def test_pruning_takes_the_floor_off():
+    M = np.array([0.5, 0.4, 0.03, 0.03, 0.04])
+    np.testing.assert_allclose(pruned(M, 1.0), np.array([0.46, 0.36, 0, 0, 0]) / 0.82)
+    np.testing.assert_allclose(pruned(np.diag(M), 1.0), np.diag(pruned(M, 1.0)), atol=1e-15)
+    assert pruned(np.full(3, 1 / 3), 2.0).sum() == pytest.approx(1)  # nothing would be left: nothing is taken
 
 
 def test_misuse():

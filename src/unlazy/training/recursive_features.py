@@ -102,13 +102,14 @@ def learn(
 
 
 class Step(NamedTuple):
-    """A fit whose gradients make the next metric: kernel, bandwidth (in units of the usual one), ridge, and the power
-    of the AGOP."""
+    """A fit whose gradients make the next metric: kernel, bandwidth (in units of the usual one), ridge, the power of
+    the AGOP, and how much of its noise floor is taken off (`pruned`)."""
 
     kernel: Kernel
     bandwidth: float
     ridge: float
     power: float = 1.0
+    floor: float = 0.0
 
 
 def follow(
@@ -127,7 +128,7 @@ def follow(
         seen = geometry(step.kernel, X, root(M))
         h = step.bandwidth * seen.usual
         alpha, _ = coefficients(seen.gram(h), Y, step.ridge, weights)
-        M = updated(seen, h, alpha, metric, M, rank=rank, power=step.power)
+        M = pruned(updated(seen, h, alpha, metric, M, rank=rank, power=step.power), step.floor)
     return M
 
 
@@ -165,6 +166,21 @@ def normalised(M: np.ndarray, metric: str) -> np.ndarray:
     """M, or its diagonal where that is the metric, with trace one."""
     M = np.diag(M) if metric == "diagonal" and M.ndim == 2 else M
     return M / _trace(M)
+
+
+def pruned(M: np.ndarray, floor: float) -> np.ndarray:
+    """M less `floor` times the median of its diagonal (of its eigenvalues, where it is a matrix), nothing below zero.
+
+    Where few inputs matter the median is what gradients show of inputs that do not.
+    """
+    if floor == 0:
+        return M
+    values, vectors = (M, None) if M.ndim == 1 else np.linalg.eigh(0.5 * (M + M.T))
+    left = np.maximum(values - floor * np.median(values), 0)
+    if not left.sum() > 0:
+        return M
+    left = left / left.sum()
+    return left if vectors is None else (vectors * left) @ vectors.T
 
 
 def raised(M: np.ndarray, power: float) -> np.ndarray:

@@ -17,7 +17,7 @@ from unlazy.kernels.base import Kernel
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.training.geometry import Geometry, geometry
 from unlazy.training.leave_one_out import LARGEST, SMALLEST, Place, descend, error_of, fit, invert, leave_one_out
-from unlazy.training.recursive_features import FIRST_RIDGE, Step, isotropic, normalised, raised, root, updated
+from unlazy.training.recursive_features import FIRST_RIDGE, Step, isotropic, normalised, pruned, raised, root, updated
 
 Begin = Callable[[np.ndarray], np.ndarray]
 PATIENCE = 0.99
@@ -28,6 +28,8 @@ BLIND = 0.9
 """A plain kernel that explains less than a tenth gets four updates before it may be given up: metrics start slowly."""
 RELAY = 0.98
 """Another kernel, or slow updates, take over a metric if their error is below this share."""
+FLOOR = 2.0
+"""Multiple of the median that is taken off what slow updates have found: inputs that do not matter go at last."""
 HOPE = 1.1
 """Slow updates are tried where the metric they start from is not worse than this."""
 SLOW = 0.6
@@ -78,14 +80,15 @@ class _State:
         h, rho = self.places[-1]
         return Step(self.candidate.kernel, h, min(rho, LEARNING_RIDGE), self.power)
 
-    def handed_to(self, kernel: Kernel, power: float = 1.0) -> "_State":
+    def handed_to(self, kernel: Kernel, power: float = 1.0, floor: float = 0.0) -> "_State":
         """A kernel with the metrics of this one's best iterate, those and later ones to a power; not yet judged."""
         t, metric = self.best, self.candidate.metric
         first = [M if power == 1 else normalised(raised(M, power), metric) for M in self.matrices[t]]
+        first = [pruned(M, floor) for M in first]
         other = _State(Candidate(kernel, metric), self.places[t], math.inf, self.held_out[t], first)
         other.steps, other.before, other.power = self.steps[: self.before + t], self.before + t, power
         if other.steps:
-            other.steps[-1] = other.steps[-1]._replace(power=power * other.steps[-1].power)
+            other.steps[-1] = other.steps[-1]._replace(power=power * other.steps[-1].power, floor=floor)
         return other
 
     @property
@@ -229,6 +232,7 @@ class _Race:
                         metric == "diagonal" or not isinstance(kernel, ProductLaplace)
                     ):
                         winner = self._better(winner, winner.handed_to(kernel), 0, advance)
+                winner = self._better(winner, winner.handed_to(winner.candidate.kernel, floor=FLOOR), 0, advance)
             return winner
         for candidate in candidates:
             if candidate.kernel is winner.candidate.kernel:
