@@ -66,6 +66,9 @@ class FeatureMachine(Estimator):
     tolerance: float
     precision: str | None
     progress: bool
+    X_fit_: np.ndarray
+    dual_coef_: np.ndarray
+    intercept_: np.ndarray
 
     def __init__(
         self, kernel=None, *, metric=None, updates=8, iterate="best", rank=None, start=None, bandwidth=None, ridge=None,
@@ -312,4 +315,5 @@ def _rows(data: Training, rows: np.ndarray) -> Training:
 
 def _double(data: Training) -> Training:
     """Search and last fit run in float64 on the host whatever the estimator's precision: they are small."""
-    return Training(*(None if a is None else np.asarray(a, np.float64) for a in data))
+    w = data.weights
+    return Training(data.X.astype(np.float64), data.Y.astype(np.float64), None if w is None else w.astype(np.float64))

@@ -66,8 +66,8 @@ def machine(method: str, X: np.ndarray, y: np.ndarray) -> tuple[fits.Predictor, 
     if method.endswith("_fixed"):
         found = learn(kernel, X, y[:, None], updates=0)[-1]
     else:
-        settings = {"bandwidth": bandwidth, "ridge": ridge, "power": POWERS}
-        found = learn(kernel, X, y[:, None], updates=len(POWERS), **settings)[-1]
+        count = len(POWERS)
+        found = learn(kernel, X, y[:, None], updates=count, bandwidth=bandwidth, ridge=ridge, power=POWERS)[-1]
     return lambda Z: found.predict(kernel, X, np.asarray(Z))[:, 0], found.matrix
 
 

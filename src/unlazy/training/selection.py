@@ -154,7 +154,7 @@ class _Race:
         self, candidates: Sequence[Candidate], bandwidth: float | None, ridge: float | None, begin: Begin | None
     ) -> list[_State]:
         """The plain kernels, bandwidth and ridge by leave-one-out: nothing but coefficients has seen a label."""
-        done: dict[int, tuple] = {}
+        done: dict[int, tuple[Place, float, np.ndarray]] = {}
         for c in candidates:
             if id(c.kernel) in done:
                 continue
@@ -175,7 +175,8 @@ class _Race:
         states = []
         for c in candidates:
             first = [isotropic(self.X.shape[1], c.metric, self.X.dtype)] * len(self.rows)
-            states.append(_State(c, *done[id(c.kernel)], first))
+            place, error, held_out = done[id(c.kernel)]
+            states.append(_State(c, place, error, held_out, first))
             if begin is not None:  # a metric that has seen labels: once a fold, without those of its rows
                 states[-1].matrices = [[normalised(begin(rows), c.metric) for rows in self.others]]
                 self._judge(states[-1], 0)
