@@ -10,10 +10,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from scipy.spatial.distance import cdist
 
 import unlazy
 from unlazy import lab
-from unlazy.kernels.radial import Gaussian
 from unlazy.tasks.index_models import quadratic_plus
 
 pytestmark = pytest.mark.slow
@@ -49,21 +49,22 @@ def test_a_ridge_function_pays_in_one_direction(compared):
     assert abs(c.structure.directions[0] @ u) >= 0.98
 
 
-def gaussian_process(seed, n=240, d=4, bandwidth=2.0, noise=0.1):
+def gaussian_process(seed, n=200, d=4, bandwidth=2.0, noise=0.1):
     """One draw of a Gaussian process whose kernel treats all directions alike, with noise."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d))
-    with jax.enable_x64(True):
-        K = np.asarray(Gaussian(bandwidth).gram(X))
+    K = np.exp(-cdist(X, X, "sqeuclidean") / (2 * bandwidth**2))
     L = np.linalg.cholesky(K + 1e-9 * np.eye(n))
     return X, L @ rng.normal(size=n) + noise * rng.normal(size=n)
 
 
 def test_isotropic_draws_rarely_pay(compared):
-    """At most 1 false "pays" in 20, and most of them say that it does not."""
+    """At most 1 false "pays" in 20, and most of them say that it does not. The network is left out for its time, and
+    trees, which no verdict looks at."""
+    models = ("linear", "gaussian", "laplace", "product_laplace", "ntk", "nngp", "feature_machine", "one_step")
     found = []
     for seed in range(20):
-        c = compared(*gaussian_process(seed), budget=30, fit=False)
+        c = compared(*gaussian_process(seed), budget=30, models=models, fit=False)
         found.append(c.verdict.word)
         print(seed, c.verdict.word, c.verdict.ratio, c.verdict.picks, c.study.sizes, c.study.splits, flush=True)
     assert found.count("pays") <= 1 and found.count("noise") == 0
@@ -71,7 +72,6 @@ def test_isotropic_draws_rarely_pay(compared):
 
 
 def test_noise_is_called_noise(compared):
-    rng = np.random.default_rng(0)
     for seed in range(3):
         rng = np.random.default_rng(seed)
         c = compared(rng.normal(size=(300, 6)), rng.normal(size=300), budget=30, fit=False)

@@ -86,7 +86,7 @@ def run_study(
         while splits < WANTED and plan.affords_split(splits):
             plan.run(climbed, (splits,), store, workers, progress)
             splits += 1
-        while len(climbed) < CURVE and climbed[0] // 2 >= smallest(table) and plan.affords_smaller(climbed[0], splits):
+        while len(climbed) < CURVE and climbed[0] // 2 >= smallest(table) and plan.affords_smaller(climbed[0]):
             climbed.insert(0, climbed[0] // 2)
             plan.run(climbed[:1], range(splits), store, workers, progress)
         while splits < MOST and plan.affords_split(splits):
@@ -127,10 +127,9 @@ class _Plan:
         left = (WANTED - 2) * self._steady(climbed) + WANTED * rise * top
         return bool(self._spent(climbed) + self._spent(climbed[-1:]) - 2 * top + left <= self._worth)
 
-    def affords_smaller(self, n: int, splits: int) -> bool:
-        """Whether a curve that has few sizes can have one more, half of n."""
-        more = self._spent([n]) - splits * self._steady([n]) + 0.6 * splits * self._steady([n])
-        return self._spent(self.records.values("n")) + more <= self._worth
+    def affords_smaller(self, n: int) -> bool:
+        """Whether a curve that has few sizes can have one more, half of n, for every split so far."""
+        return self._spent(self.records.values("n")) + 0.6 * self._spent([n]) <= self._worth
 
     def affords_split(self, done: int) -> bool:
         """Whether one more split fits."""
@@ -146,13 +145,12 @@ class _Plan:
         return sum(r.measures["work"] for r in self.records if r.params["n"] in sizes)
 
     def _steady(self, sizes: Sequence[int]) -> float:
-        """Work of one split at these sizes: the least over splits, since the first of a size compiles programs."""
-        least: dict[tuple, float] = {}
+        """Work of one split at these sizes: the (lower) median over splits, since the first of a size compiles."""
+        work: dict[tuple, list[float]] = {}
         for r in self.records:
             if r.params["n"] in sizes:
-                key = (r.params["n"], r.params["contestant"])
-                least[key] = min(least.get(key, np.inf), r.measures["work"])
-        return sum(least.values())
+                work.setdefault((r.params["n"], r.params["contestant"]), []).append(r.measures["work"])
+        return sum(sorted(found)[(len(found) - 1) // 2] for found in work.values())
 
     def _config(self, sizes: Sequence[int], splits: Sequence[int]) -> Config:
         names = sorted(self.names, key=lambda name: name not in _SLOW)
