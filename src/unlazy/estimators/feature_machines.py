@@ -33,7 +33,7 @@ SEARCH_MANY = 2000
 """The same where there are more than LEARN rows."""
 LEARN = 3000
 """Distinct rows from which the final metric is learnt."""
-EXACT = 5000
+EXACT = 8000
 """Distinct rows up to which the last fit is exact; beyond, `solve` chooses a method."""
 SMALL = 600
 """Rows up to which the search runs on one thread."""
@@ -141,16 +141,16 @@ class FeatureMachine(Estimator):
             M = normalised(self._one_step(part), metric)
         M = follow(found.steps, part.X, part.Y, metric, rank=self.rank, weights=part.weights, start=M)
         L = root(M)
-        seen = geometry(kernel, _rows(data, np.sort(order[:EXACT])).X, L)
+        exact = len(data.X) <= EXACT
+        seen = geometry(kernel, data.X if exact else data.X[np.sort(order[:SEARCH])], L)
         h = found.final[0] * seen.usual
         self._remember(kernel, M, L, h, found.updates)
         self.ridge_ = found.final[1]
-        if len(data.X) <= EXACT:
+        if exact:
             alpha, b = coefficients(seen.gram(h), data.Y, self.ridge_, data.weights)
             self.X_fit_, self.dual_coef_, self.intercept_, self.solver_ = data.X, alpha, b, "cholesky"
         else:
-            # the solver may work in float32, where a float64 map would be refused aloud
-            self._solve(data, scaled(kernel, L.astype(np.float32), h))
+            self._solve(data, scaled(kernel, L.astype(self._dtype), h))
 
     def _remember(self, kernel: Kernel, M: np.ndarray, L: np.ndarray, h: float, updates: int) -> None:
         self._base_, self.map_, self.bandwidth_ = kernel, L, float(h)
@@ -175,7 +175,7 @@ class FeatureMachine(Estimator):
             used, X, Y = Weighted(kernel), np.hstack([X, scale]), Y * scale
         unit = float(np.mean(np.asarray(kernel.diag(jnp.asarray(data.X[:SEARCH])))))
         solution = solve(
-            used, X, Y, self.ridge_ * unit, tolerance=self.tolerance, precision=self.precision, key=self._key(),
+            used, X, Y, self.ridge_ * unit, tolerance=self.tolerance, precision=self._dtype.name, key=self._key(),
             progress=self.progress,
         )  # fmt: skip
         centres, alpha = np.asarray(solution.centres), np.asarray(solution.coefficients)
