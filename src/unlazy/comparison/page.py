@@ -135,6 +135,7 @@ def _rules(c: "Comparison") -> str:
         f"and Bengio (2003). Lazy over rich: {ratios}.",
         f"Pays: the 95% interval lies above {rules.MARGIN}. Does not pay: it lies below {rules.ENOUGH}. Noise: the "
         "best model, "
-        f"chosen likewise, is not surely below {rules.LITTLE} of the constant's risk.",
+        f"chosen likewise, is not surely below {rules.LITTLE} of the constant's risk and seems not below "
+        f"{rules.SEEMS}.",
     )
     return "<details><summary>Rules</summary>" + "".join(f"<p>{escape(line)}</p>" for line in lines) + "</details>"

@@ -7,7 +7,7 @@ share r of the rows, with Student's t.
 
     pays           the 95% interval of lazy/rich risk lies above 1.05
     does not pay   it lies below 1.25: at most a fifth of the risk is to be gained
-    noise          the best model (chosen likewise) is not surely better than the constant
+    noise          the best model (chosen likewise) is not surely below 0.98 of the constant's risk, and seems not below 0.9
     undecided      otherwise
 """
 
@@ -26,8 +26,9 @@ from unlazy.measures.scaling_fit import Interval
 Word = Literal["pays", "does not pay", "undecided", "noise"]
 MARGIN = 1.05
 ENOUGH = 1.25
-LITTLE = 0.98
-"""A best model whose risk, in units of the constant's, is not surely below this has found nothing."""
+LITTLE, SEEMS = 0.98, 0.9
+"""A best model whose risk, in units of the constant's, is not surely below the first nor seems below the second has
+found nothing."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def inner_ratio(study: Study, n: int, first: Sequence[str], second: Sequence[str
 
 
 def _word(ratio: Interval, signal: Interval) -> Word:
-    if not signal.high < LITTLE:
+    if not signal.high < LITTLE and not signal.value < SEEMS:
         return "noise"
     if ratio.low > MARGIN:
         return "pays"
