@@ -41,7 +41,8 @@ def test_units_and_offsets_do_not_matter():
     "settings",
     [{"kernel": "ntk", "metric": "full"}, {"kernel": NTK(MLP(2, sigma_b=0.5)), "metric": "diagonal"},
      {"kernel": "gaussian", "metric": "low_rank", "rank": 2, "iterate": "last", "updates": 3},
-     {"kernel": "matern", "metric": "full", "start": "one_step", "bandwidth": 1.0, "ridge": 1e-3},
+     pytest.param({"kernel": "matern", "metric": "full", "start": "one_step", "bandwidth": 1.0, "ridge": 1e-3},
+                  marks=pytest.mark.slow),
      {"kernel": "laplace", "updates": 0}, {"standardise": False, "kernel": "product_laplace"}],
 )  # fmt: skip
 def test_settings(settings):
@@ -55,6 +56,7 @@ def test_settings(settings):
         assert model.n_updates_ == 0
 
 
+@pytest.mark.slow
 def test_many_rows_go_through_the_solvers(monkeypatch):
     X, y = data(300)
     whole = FeatureMachineRegressor("gaussian", metric="diagonal", updates=2).fit(X, y)

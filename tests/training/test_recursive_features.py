@@ -19,7 +19,10 @@ def single_index(n=150, d=6, seed=0):
     return X, (X[:, 0] ** 2 - 1)[:, None]
 
 
-@pytest.mark.parametrize("kernel", [Gaussian(1.0), Laplace(1.0), NTK(MLP(1, sigma_b=1.0)), NNGP(MLP(2, sigma_b=1.0))])
+NNGP_2 = pytest.param(NNGP(MLP(2, sigma_b=1.0)), marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("kernel", [Gaussian(1.0), Laplace(1.0), NTK(MLP(1, sigma_b=1.0)), NNGP_2])
 def test_the_direction_is_found(x64, kernel):
     """d = 6, n = 150 ≈ 4 d²: the first direction of M is u to within 0.1 (|cosine| 0.99 means an angle of 8°)."""
     X, Y = single_index()
@@ -69,6 +72,7 @@ def test_low_rank_keeps_the_top_directions(x64):
     np.testing.assert_allclose(root(cut.matrix).T @ root(cut.matrix), cut.matrix, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_one_step_metric_and_steps_chosen_elsewhere(x64):
     X, Y = single_index()
     W = np.asarray(learn_features(jax.random.key(0), jax.numpy.asarray(X), jax.numpy.asarray(Y[:, 0])).W)

@@ -65,6 +65,7 @@ def test_the_learnable_is_learnt_and_the_table_tells(x64):
     assert found.held_out.shape == Y.shape and np.isfinite(found.held_out).all()
 
 
+@pytest.mark.slow
 def test_a_smooth_kernel_may_take_over(x64):
     """A rough kernel is not needed once its metric is known: the last kernel can be another than the first."""
     rng = np.random.default_rng(0)
