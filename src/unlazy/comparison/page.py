@@ -124,18 +124,14 @@ def _rules(c: "Comparison") -> str:
     lines = (
         f"{study.splits} random splits test on {100 * study.overlap:.0f}% of the rows; training sizes "
         f"{', '.join(map(str, study.sizes))} are nested. Filling in, scaling, categories and all settings are learnt "
-        "from "
-        "training rows alone.",
+        "from training rows alone.",
         "Risk is the mean squared error (for classes that of the probabilities, the Brier score) over that of the best "
         "constant.",
         "At every split the best lazy and the best rich model are chosen by errors estimated on training rows. The "
-        "logarithm "
-        "of the ratio of their test risks is averaged over splits; since splits share rows, its variance is that of "
-        "Nadeau "
-        f"and Bengio (2003). Lazy over rich: {ratios}.",
+        "logarithm of the ratio of their test risks is averaged over splits; since splits share rows, its variance is "
+        f"that of Nadeau and Bengio (2003). Lazy over rich: {ratios}.",
         f"Pays: the 95% interval lies above {rules.MARGIN}. Does not pay: it lies below {rules.ENOUGH}. Noise: the "
-        "best model, "
-        f"chosen likewise, is not surely below {rules.LITTLE} of the constant's risk and seems not below "
+        f"best model, chosen likewise, is not surely below {rules.LITTLE} of the constant's risk, nor seems below "
         f"{rules.SEEMS}.",
     )
     return "<details><summary>Rules</summary>" + "".join(f"<p>{escape(line)}</p>" for line in lines) + "</details>"

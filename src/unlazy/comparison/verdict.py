@@ -7,7 +7,7 @@ share r of the rows, with Student's t.
 
     pays           the 95% interval of lazy/rich risk lies above 1.05
     does not pay   it lies below 1.25: at most a fifth of the risk is to be gained
-    noise          the best model (chosen likewise) is not surely below 0.98 of the constant's risk, and seems not below 0.9
+    noise          the best model (chosen likewise) is not surely below 0.98 of the constant's risk, nor seems below 0.9
     undecided      otherwise
 """
 

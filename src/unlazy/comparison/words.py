@@ -29,14 +29,12 @@ def headline(c: "Comparison") -> str:
     if c.verdict.word == "pays":
         return (
             f"Feature learning pays: at {n} training rows the best rich model ({rich}) has a risk {ratio} times "
-            "smaller "
-            f"than the best lazy one ({lazy})."
+            f"smaller than the best lazy one ({lazy})."
         )
     if c.verdict.word == "noise":
         return (
             f"These inputs say nothing measurable about {c.study.table.target!r}: at {n} training rows no model, "
-            "chosen "
-            f"on them, is surely better than a constant (risk {_range(c.verdict.signal)} of the constant's)."
+            f"chosen on them, is surely better than a constant (risk {_range(c.verdict.signal)} of the constant's)."
         )
     how = f"at {n} training rows the best lazy model ({lazy}) has {ratio} times the risk of the best rich one ({rich})"
     if c.verdict.word == "does not pay":
@@ -90,8 +88,7 @@ def _use(c: "Comparison") -> list[str]:
         lines.append(
             f"Use the {best['model']}: trained on {c.study.sizes[-1]} rows its expected error is "
             f"{error_text(c, best)}; the best model's risk is {_range(risk)} of a constant's, so "
-            "it "
-            f"explains {explained}."
+            f"it explains {explained}."
         )  # fmt: skip
     return lines
 
@@ -114,10 +111,8 @@ def _more(c: "Comparison") -> list[str]:
     assert twice is not None and back is not None
     return [
         f"Twice the rows ({2 * n}) would bring its risk from {_number(float(curve.mean[-1]))} to {_range(twice)}, if "
-        "the "
-        f"power law n^(-{law.value:.2f} [{law.low:.2f}, {law.high:.2f}]) goes on (fitted without the last size it "
-        "predicts "
-        f"{_number(back[0])} there; measured {_number(back[1])})."
+        f"the power law n^(-{law.value:.2f} [{law.low:.2f}, {law.high:.2f}]) goes on (fitted without the last size it "
+        f"predicts {_number(back[0])} there; measured {_number(back[1])})."
     ]  # fmt: skip
 
 
