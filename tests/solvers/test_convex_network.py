@@ -62,6 +62,16 @@ def test_a_single_neuron_is_found():
     assert fit.W[k] @ w > 0.999 and abs(fit.a[k]) > 0.9
 
 
+def test_neurons_that_depend_on_each_other_do_not_stall_it():
+    """Two teachers' neurons and this draw: on the way some neuron is a combination of the others, and the weights'
+    correction has no unique answer."""
+    rng = np.random.default_rng(58)
+    X, W = rng.normal(size=(24, 3)), rng.normal(size=(2, 3))
+    y = np.maximum(X @ (W / np.linalg.norm(W, axis=1)[:, None]).T, 0) @ np.array([1.0, -1.0]) / np.sqrt(2)
+    found = convex_relu_network(X, y, penalty=24e-4)
+    assert found.converged and found.gap <= 1e-6
+
+
 def test_misuse_is_named():
     X, y = np.zeros((3, 4)), np.zeros(3)
     with pytest.raises(ValueError, match="2 or 3 dimensions only, got d = 4"):

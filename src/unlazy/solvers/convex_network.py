@@ -19,6 +19,8 @@ from unlazy.solvers.relu_cells import Cells, cells, hot_spots
 
 _NEW = 8
 """Neurons added a round."""
+_LIFT = 1e-12
+"""Added to the Gram matrix of the neurons, in units of its largest diagonal entry."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,9 @@ def _moves(X: np.ndarray, u: np.ndarray, W: np.ndarray, signs: np.ndarray) -> tu
 def _corrected(Phi: np.ndarray, y: np.ndarray, penalty: float, a: np.ndarray) -> np.ndarray:
     """min ½‖Φa - y‖² + λΣa over a ≥ 0 by active sets (Lawson and Hanson 1974), started from a feasible a."""
     G, c, inside, useless = Phi.T @ Phi, Phi.T @ y - penalty, a > 0, np.zeros(len(a), bool)
+    # Neurons may depend on each other linearly: Σa then falls along a line on which the fit stays, until one of them
+    # is zero. A lift far below the tolerance makes that line a long finite step.
+    G[np.diag_indices_from(G)] += _LIFT * np.diagonal(G).max(initial=0)
     for _ in range(5 * len(a) + 20):
         slope = np.where(inside | useless, -np.inf, c - G @ a)
         if slope.max(initial=-np.inf) <= 1e-10 * np.abs(c).max(initial=1e-300):
@@ -115,13 +120,13 @@ def _corrected(Phi: np.ndarray, y: np.ndarray, penalty: float, a: np.ndarray) ->
         inside[entering] = True
         while inside.any():
             aim = np.zeros(len(a))
-            aim[inside] = np.linalg.lstsq(G[np.ix_(inside, inside)], c[inside], rcond=None)[0]
+            aim[inside] = np.linalg.solve(G[np.ix_(inside, inside)], c[inside])
             out = inside & (aim <= 0)
             if not out.any():
                 a = aim
                 break
             a = a + np.min(a[out] / np.maximum(a[out] - aim[out], 1e-300)) * (aim - a)
-            inside = inside & (a > 1e-14 * max(a.max(), 1e-300))
+            inside = inside & ~(out & (a <= 1e-14 * max(a.max(), 1e-300)))  # what blocks leaves, what enters may stay
             a = np.where(inside, a, 0.0)
         useless[entering] = not inside[entering]  # twins of a neuron inside come and go by rounding
     return a

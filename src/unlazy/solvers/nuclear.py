@@ -80,7 +80,7 @@ def minimum_nuclear_norm(
     misfit_weight: Any = 0.0,
     weights: Float[Array, " n"] | None = None,
     tolerance: float = 1e-6,
-    max_steps: int = 5000,
+    max_steps: int = 20_000,
 ) -> MatrixFit:
     """The quadratic form of least nuclear norm that fits y, certified by its duality gap [L6].
 
