@@ -251,6 +251,7 @@ def _frobenius(d: int, shares: tuple[float, ...]) -> dict:
 FINE = (1.5, 2, 2.25, 2.5, 2.75, 3, 3.25, 3.5, 4, 5)
 experiment = Experiment(
     name="frobenius_nuclear",
+    version=2,
     source="S3",
     tags=("L6",),
     question="How many samples does a rank-1 quadratic need with the Frobenius norm, how many with the nuclear norm?",
