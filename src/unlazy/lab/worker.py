@@ -40,6 +40,7 @@ _KEEP = 32  # compiled functions a worker holds on to
 def start(parent: int | None = None) -> None:
     """Make this process a worker: one thread (before JAX starts), deaf to Ctrl-C, gone when its parent is."""
     os.environ.update(ONE_THREAD)
+    _keep_compiled_programs()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and ends us
     if parent is not None:
@@ -138,6 +139,14 @@ def _traceback(error: Exception) -> str:
 @cache
 def _start_once() -> None:
     start()
+
+
+def _keep_compiled_programs(limit: int = 4 * 2**30) -> None:
+    """joblib ends a worker that has grown by 300 MB; compiled programs are no leak, and a new worker has none."""
+    from joblib.externals.loky import process_executor
+
+    if hasattr(process_executor, "_MAX_MEMORY_LEAK_SIZE"):
+        process_executor._MAX_MEMORY_LEAK_SIZE = limit
 
 
 def _leave_with(parent: int) -> None:
