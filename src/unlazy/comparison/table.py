@@ -53,7 +53,8 @@ class Table:
     def rows(self, index: np.ndarray, *notes: str) -> "Table":
         """Some of the rows."""
         part = self.frame.iloc[index].reset_index(drop=True)
-        return Table(part, self.y[index], self.task, self.target, (*self.notes, *notes), self.groups[index])
+        groups = np.unique(self.groups[index], return_inverse=True)[1]
+        return Table(part, self.y[index], self.task, self.target, (*self.notes, *notes), groups)
 
 
 def read_table(
