@@ -83,7 +83,7 @@ def run_study(
             plan.run([n], (0, 1), store, workers, progress)
             climbed.append(n)
         splits = 2
-        while splits < WANTED and plan.affords_split(splits):
+        while splits < min(WANTED, MOST) and plan.affords_split(splits):
             plan.run(climbed, (splits,), store, workers, progress)
             splits += 1
         while len(climbed) < CURVE and climbed[0] // 2 >= smallest(table) and plan.affords_smaller(climbed[0]):
