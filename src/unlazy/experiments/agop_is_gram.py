@@ -96,7 +96,7 @@ def figure(records: Records) -> "Figure":
     import matplotlib.pyplot as plt
 
     fig, axes = plt.subplots(1, 3, figsize=(9.5, 3.4), width_ratios=(1, 1, 1.25))
-    one = records.where(scale=RICH)[0]
+    one = (records.where(scale=RICH) or records)[0]  # a sweep may be unfinished
     top = max(float(np.max(one.measures[name])) for name in ("gram", "root"))
     for axis, name, title in zip(axes, ("gram", "root"), ("W¹ᵀW¹ / trace, rich", "AGOP^½ / trace, rich")):
         image = axis.imshow(one.measures[name], vmin=-top, vmax=top, cmap="RdBu_r")
