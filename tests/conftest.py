@@ -5,7 +5,7 @@ from pathlib import Path
 
 _CACHE = Path(__file__).resolve().parent.parent / ".cache" / "jax"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # Batched decompositions in one program can wait for each other on jaxlib's thread pool where cores are few.
 os.environ.setdefault("PJRT_NPROC", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")

@@ -75,7 +75,10 @@ def _inputs(dtype):
 DOUBLE = ["laplace", "ntk"]
 DIFFERENTIATED = ["gaussian", "laplace", "product_laplace", "arccos1", "ntk", "ntk_erf", "metric_diagonal", "mixed_sum"]
 """Gradients compile for seconds: these stand for the rest, which is in the slow suite."""
-CASES = [pytest.param(name, "float32", id=f"{name}-32") for name in KERNELS] + [
+VALUED = [*DIFFERENTIATED, "matern32", "polynomial", "nngp", "ntk_no_bias", "ntk_gelu", "layers", "on_sphere"]
+CASES = [
+    pytest.param(name, "float32", id=f"{name}-32", marks=[] if name in VALUED else pytest.mark.slow) for name in KERNELS
+] + [
     pytest.param(name, "float64", id=f"{name}-64", marks=[] if name in DOUBLE else pytest.mark.slow) for name in KERNELS
 ]
 

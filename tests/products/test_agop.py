@@ -18,7 +18,7 @@ def problem(n=150, m=40, d=4, c=2, seed=0):
     return (jnp.asarray(rng.normal(size=s)) for s in ((n, d), (m, d), (m, c)))
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", [pytest.param(k, marks=pytest.mark.slow if k == "ntk" else []) for k in KERNELS])
 def test_gradient_away_from_the_centres_is_that_of_autodiff(x64, name):
     kernel = KERNELS[name]
     X, Z, alpha = problem()

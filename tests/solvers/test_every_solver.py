@@ -50,7 +50,9 @@ def run(name, method, y, X=None, **keywords):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(k, marks=[] if k in ("gaussian", "ntk3") else pytest.mark.slow) for k in KERNELS]
+)
 def test_every_solver_finds_the_cholesky_solution(name, method):
     X, y = problem()
     K, alpha = oracle(name)

@@ -73,7 +73,9 @@ def test_misuse_is_named(keywords, message):
         solve(KERNEL, X, y, **({"ridge": 0.1} | keywords))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(m, marks=pytest.mark.slow if m == "richardson" else []) for m in METHODS]
+)
 def test_one_point_duplicates_constants_and_a_zero_ridge_are_solved(method):
     y1 = solve(KERNEL, np.ones((1, 3)), np.array([2.0]), 1.0, method=method)
     assert y1.converged and float(y1.predict(np.ones((1, 3)))[0]) == pytest.approx(1.0, abs=2e-3)
@@ -151,7 +153,9 @@ def test_progress_estimates_the_time_left():
     assert seen[-1].residual <= 1e-4 and seen[-1].seconds_left == 0
 
 
-@pytest.mark.parametrize("method", ["preconditioned_cg", "nystrom_cg", "eigenpro", "richardson"])
+@pytest.mark.parametrize(
+    "method", ["preconditioned_cg", "nystrom_cg", "eigenpro", pytest.param("richardson", marks=pytest.mark.slow)]
+)
 def test_a_run_continues_where_it_was_cut(method, tmp_path):
     X, y = data()
     keywords = {"method": method, "tolerance": 1e-7, "checkpoint": Checkpoint(tmp_path / "run.safetensors", every=0)}

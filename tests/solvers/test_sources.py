@@ -61,6 +61,7 @@ def test_every_form_reads_the_same_rows(tmp_path):
     assert as_source(X).whole is not None
 
 
+@pytest.mark.slow
 def test_a_solution_from_blocks_is_that_of_the_array(tmp_path, monkeypatch):
     X, y = data()
     # blocks of 16 rows, and inputs that count as too large for memory
@@ -125,7 +126,7 @@ SLACK = 48 * 2**20
     [
         pytest.param("direct", 6000, 6000**2 * 4 + 2**20, marks=pytest.mark.slow),
         pytest.param("preconditioned_cg", 6000, 256 * 2**20, marks=pytest.mark.slow),
-        ("preconditioned_cg", 12_000, 128 * 2**20),  # K would take 576 MB
+        pytest.param("preconditioned_cg", 12_000, 128 * 2**20, marks=pytest.mark.slow),  # K would take 576 MB
         ("nystrom_cg", 60_000, 128 * 2**20),
     ],
 )

@@ -65,6 +65,14 @@ GAUSSIAN = [
     if name.startswith(("single", "multi", "index", "quadratic", "cubic", "band", "rank", "hermite", "teacher"))
 ]  # fmt: skip
 JUMPS = ("cubic_sign", "band_sign", "patterns", "patterns_unstructured", "patterns_majority")
+REPRESENTATIVES = ("single_index", "multi_index", "teacher", "patterns", "parity", "circle", "table", "digits")
+
+
+def some(names):
+    """A few tasks in the fast suite, all of them in the slow one: every task compiles its own programs."""
+    return [pytest.param(n, marks=[] if n in REPRESENTATIVES else pytest.mark.slow) for n in names]
+
+
 both_precisions = pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 
 
@@ -98,7 +106,7 @@ def test_the_list_of_gaussian_tasks_is_right():
 
 
 @both_precisions
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some(CASES))
 def test_samples_are_reproducible_nested_and_of_the_right_kind(name, dtype):
     with precision(dtype):
         task, large, _ = case(name, dtype)
@@ -117,7 +125,7 @@ def test_samples_are_reproducible_nested_and_of_the_right_kind(name, dtype):
 
 
 @both_precisions
-@pytest.mark.parametrize("name", KNOWS_TARGET)
+@pytest.mark.parametrize("name", some(KNOWS_TARGET))
 def test_labels_are_the_target_plus_noise(name, dtype):
     task, data, answers = case(name, dtype)
     residual = np.asarray(data.y, float) - np.asarray(answers, float)
@@ -130,7 +138,7 @@ def test_labels_are_the_target_plus_noise(name, dtype):
 
 
 @both_precisions
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some(CASES))
 def test_second_moment_is_what_sampling_says(name, dtype):
     task, _, y = in_numpy(name, dtype)
     with precision(dtype):
@@ -141,7 +149,7 @@ def test_second_moment_is_what_sampling_says(name, dtype):
 
 
 @both_precisions
-@pytest.mark.parametrize("name", GAUSSIAN)
+@pytest.mark.parametrize("name", some(GAUSSIAN))
 def test_hessian_is_what_steins_identity_says(name, dtype):
     """H = E ∇²f* = E f*(x)(xxᵀ - I), which needs no derivative of f*; κ follows from H and S*."""
     task, X, y = in_numpy(name, dtype)
@@ -154,7 +162,7 @@ def test_hessian_is_what_steins_identity_says(name, dtype):
     assert kappa == pytest.approx(expected, rel=1e-5 * max(1.0, 1 / smallest if smallest > 1e-4 else 1))
 
 
-@pytest.mark.parametrize("name", GAUSSIAN)
+@pytest.mark.parametrize("name", some(GAUSSIAN))
 def test_hermite_coefficients_are_what_sampling_says(name):
     task, X, y = in_numpy(name)
     known = task.hermite_coefficients
@@ -170,7 +178,7 @@ def test_hermite_coefficients_are_what_sampling_says(name):
 
 
 @both_precisions
-@pytest.mark.parametrize("name", KNOWS_TARGET)
+@pytest.mark.parametrize("name", some(KNOWS_TARGET))
 def test_the_subspace_is_all_that_matters(name, dtype):
     """f* does not change when x moves orthogonally to S*, and does when it moves along any direction of S*."""
     with precision(dtype):
@@ -193,7 +201,7 @@ def test_the_subspace_is_all_that_matters(name, dtype):
         assert np.all(np.max(np.abs(after[1:] - before), 1) > 100 * bound)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some(CASES))
 def test_population_risk_has_an_honest_error(name):
     """Of the zero predictor: the second moment. Of a linear one: what ten times as many plain samples say."""
     task, X, y = in_numpy(name)
@@ -216,7 +224,7 @@ def test_population_risk_has_an_honest_error(name):
         assert float(exact.mean) <= 1e-10 and float(exact.error) <= 1e-10
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some(CASES))
 def test_everything_can_be_traced(name):
     """Sampling with a traced n, the target and the risk work under jit and vmap (traced here, compiled below)."""
     task, _, _ = case(name)
@@ -243,7 +251,7 @@ def test_a_traced_n_over_padded_rows_is_the_sample_of_size_n(name):
 
 
 @pytest.mark.parametrize("n", [0, -3, True])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some(CASES))
 def test_bad_sizes_are_refused(name, n):
     task, _, _ = case(name)
     for ask in (task.sample, task.inputs, lambda key, m: task.population_risk(lambda X: X[:, 0], key, m)):

@@ -17,6 +17,9 @@ EVERY = [activation(name) for name in ACTIVATIONS] + [
     activation("hermite", 4),
 ]
 NAMES = [f"{a.name}-{a.parameter}" for a in EVERY]
+HEAVY = ("truncated_relu", "tanh", "sigmoid", "softplus", "gelu")
+"""Their formulas compile for seconds."""
+MOST = [pytest.param(a, id=n, marks=pytest.mark.slow if a.name in HEAVY else []) for a, n in zip(EVERY, NAMES)]
 
 
 def _numpy(phi: Activation, derivative: bool):
@@ -45,7 +48,7 @@ def test_against_quadrature(phi, x64):
     np.testing.assert_allclose(duals.dual_derivative(q12, q11, q22, phi), expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("phi", EVERY, ids=NAMES)
+@pytest.mark.parametrize("phi", MOST)
 def test_price_theorem(phi, x64):
     # d/dq12 E φφ = E φ'φ': the formula's own derivative against the other formula. Rounding only; 1e-8 leaves room for
     # the fitted arccos (1e-15) differentiated through degree 19
@@ -56,13 +59,7 @@ def test_price_theorem(phi, x64):
     np.testing.assert_allclose(slope, duals.dual_derivative(q12, q11, q22, phi), rtol=1e-8, atol=1e-8)
 
 
-HEAVY = ("truncated_relu", "tanh", "sigmoid", "softplus", "gelu")
-"""Their formulas compile for seconds when differentiated."""
-
-
-@pytest.mark.parametrize(
-    "phi", [pytest.param(a, id=n, marks=pytest.mark.slow if a.name in HEAVY else []) for a, n in zip(EVERY, NAMES)]
-)
+@pytest.mark.parametrize("phi", MOST)
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_finite_with_finite_gradient_at_coincidence_and_zero(phi, dtype):
     with jax.enable_x64(dtype == "float64"):
@@ -108,6 +105,7 @@ def test_user_function_and_its_error_estimate(x64):
     np.testing.assert_allclose(duals.dual(*map(jnp.asarray, q), smooth), expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_kinked_user_function_is_within_its_stated_error(x64):
     kinked = Activation("ramp", lambda x: jnp.maximum(x - 0.5, 0), kinks=(0.5,))
     for derivative in (False, True):
@@ -130,7 +128,7 @@ def test_expansion_is_exact_at_coincidence(x64):
     np.testing.assert_allclose(duals.dual(q, q, q, phi)[:2], expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize("phi", EVERY, ids=NAMES)
+@pytest.mark.parametrize("phi", MOST)
 def test_coincidence_is_the_limit(phi):
     # float32, q from 0.05 to 4: equal covariances in another shape and through another program than the diagonal's;
     # a few roundings, and values of order up to 1e4 for the monomial of degree 5

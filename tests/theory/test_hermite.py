@@ -87,8 +87,10 @@ def reference_coefficient(function, k, cuts):
     [
         ("relu", lambda z: max(z, mpmath.mpf(0)), [0]),
         ("step", lambda z: mpmath.mpf(z > 0), [0]),
-        ("truncated_relu", lambda z: min(mpmath.mpf(1), max(z, mpmath.mpf(0))), [0, 1]),
-        ("erf", mpmath.erf, [-5, 0, 5]),
+        pytest.param(
+            "truncated_relu", lambda z: min(mpmath.mpf(1), max(z, mpmath.mpf(0))), [0, 1], marks=pytest.mark.slow
+        ),
+        pytest.param("erf", mpmath.erf, [-5, 0, 5], marks=pytest.mark.slow),
     ],
 )
 def test_coefficients_against_mpmath(name, reference, cuts):

@@ -29,7 +29,9 @@ def _products(X, Z):
     return jnp.asarray(X @ Z.T / d), jnp.asarray((X**2).sum(1) / d)[:, None], jnp.asarray((Z**2).sum(1) / d)[None]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=[] if i % 4 == 0 else pytest.mark.slow) for i, c in enumerate(CASES)]
+)
 def test_agrees_with_neural_tangents(case, x64):
     network, X, Z = _network(case), DATA[f"{case}/X"], DATA[f"{case}/Z"]
     unit = [P / np.linalg.norm(P, axis=1, keepdims=True) for P in (X, Z)]
