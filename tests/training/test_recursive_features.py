@@ -34,7 +34,9 @@ def test_the_direction_is_found(x64, kernel):
     assert errors[-1] < 0.8 * errors[0]  # the plain Gaussian is good at squares already
 
 
-@pytest.mark.parametrize("kernel, metric", [(Gaussian(1.0), "full"), (ProductLaplace(1.0), "diagonal")])
+@pytest.mark.parametrize(
+    "kernel, metric", [pytest.param(Gaussian(1.0), "full", marks=pytest.mark.slow), (ProductLaplace(1.0), "diagonal")]
+)
 def test_units_do_not_matter(x64, kernel, metric):
     """Inputs × 1000, targets × 10 + 5: the same function. Rounding of a few fits of condition 1e6: ten digits less."""
     X, Y = single_index(80, 4)
