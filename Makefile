@@ -17,7 +17,7 @@ slow: $(VENV)/.installed-dev
 	$(BIN)/pytest -m slow
 
 lint: $(VENV)/.installed-dev
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks examples docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

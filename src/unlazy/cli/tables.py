@@ -40,15 +40,9 @@ def compare(
 
         from unlazy.comparison.compare import compare_table
         from unlazy.comparison.study import parse_budget
-        from unlazy.comparison.table import read_table
 
         seconds = parse_budget(budget)
-        table = read_table(
-            _source(data, toy), target, task=task, delimiter=delimiter, drop=tuple(drop or ()),
-            categorical=tuple(categorical or ()),
-        )  # fmt: skip
-        for note in table.notes:
-            say(f"note: {note}")
+        table = _table(_source(data, toy), target, task, delimiter, drop, categorical)
         with tempfile.TemporaryDirectory(prefix="unlazy-") as scratch:
             found = compare_table(
                 table, budget=seconds, models=tuple(model or ()), store=store if resume else scratch, jobs=jobs,
@@ -71,17 +65,11 @@ def fit(
     with plainly():
         from unlazy.comparison.contestants import CONTESTANTS, find
         from unlazy.comparison.final import fit_table, save_model
-        from unlazy.comparison.table import read_table
 
         if not find(model).saveable:
             able = ", ".join(name for name, c in CONTESTANTS.items() if c.saveable)
             raise ValueError(f"{model} cannot be saved, since files hold no code; choose one of {able}")
-        table = read_table(
-            _source(data, toy), target, task=task, delimiter=delimiter, drop=tuple(drop or ()),
-            categorical=tuple(categorical or ()),
-        )  # fmt: skip
-        for note in table.notes:
-            say(f"note: {note}")
+        table = _table(_source(data, toy), target, task, delimiter, drop, categorical)
         found = fit_table(table, model)
         kept = save_model(found, out)
         typer.echo(
@@ -111,6 +99,17 @@ def predict(
             typer.echo(text, nl=False)
         else:
             typer.echo(f"{out}: {len(frame)} predictions")
+
+
+def _table(source, target, task, delimiter, drop, categorical):  # type: ignore[no-untyped-def]
+    """The checked table, its notes said."""
+    from unlazy.comparison.table import read_table
+
+    lists = {"drop": tuple(drop or ()), "categorical": tuple(categorical or ())}
+    table = read_table(source, target, task=task, delimiter=delimiter, **lists)
+    for note in table.notes:
+        say(f"note: {note}")
+    return table
 
 
 def _source(data: str | None, toy: str | None) -> str:

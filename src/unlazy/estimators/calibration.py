@@ -48,7 +48,12 @@ def logits(scores: Scores, calibration: Calibration) -> Scores:
 
 def probabilities(scores: Scores, calibration: Calibration) -> Scores:
     """softmax(a·f + b); rows sum to one."""
-    return np.exp(_log_softmax(logits(scores, calibration)))
+    return softmax(logits(scores, calibration))
+
+
+def softmax(f: Scores) -> Scores:
+    """Rows of exponentials that sum to one."""
+    return np.exp(_log_softmax(f))
 
 
 def _log_softmax(f: np.ndarray) -> np.ndarray:

@@ -6,13 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from unlazy.core.architecture import MLP
 from unlazy.core.errors import check_positive_integer, nearest
 from unlazy.estimators.base import Estimator, Training, progress_bar
-from unlazy.estimators.calibration import Calibration, calibrate, logits, probabilities
+from unlazy.estimators.classes import CalibratedClassifier
 from unlazy.estimators.columns import Columns
 from unlazy.estimators.kernel import Weighted
 from unlazy.kernels.base import Kernel
@@ -275,7 +275,7 @@ class FeatureMachineRegressor(MultiOutputMixin, RegressorMixin, FeatureMachine):
         return self._shaped(self._scores(X))
 
 
-class FeatureMachineClassifier(ClassifierMixin, FeatureMachine):
+class FeatureMachineClassifier(CalibratedClassifier, FeatureMachine):
     """Least squares on one-hot labels with a learnt metric; probabilities are calibrated on held-out scores.
     Parameters and fitted attributes as `FeatureMachineRegressor`.
 
@@ -286,27 +286,8 @@ class FeatureMachineClassifier(ClassifierMixin, FeatureMachine):
         """Weights count rows: a row of weight 2 is that row twice."""
         found, part = self._fit(self._labelled(X, y, sample_weight), unit=False)
         held_out = part.Y if found is None else found.held_out
-        chosen = calibrate(held_out, part.Y, part.weights)
-        self.calibration_slope_, self.calibration_shift_ = chosen.slope, chosen.shift
+        self._calibrate(held_out, part.Y, part.weights)
         return self
-
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Calibrated scores: their softmax gives the probabilities; one column for two classes."""
-        check_is_fitted(self)
-        scores = logits(self._scores(X), self._calibration)
-        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        check_is_fitted(self)
-        return probabilities(self._scores(X), self._calibration)
-
-    def predict(self, X: Any) -> np.ndarray:
-        check_is_fitted(self)
-        return self.classes_[np.argmax(logits(self._scores(X), self._calibration), axis=1)]
-
-    @property
-    def _calibration(self) -> Calibration:
-        return Calibration(self.calibration_slope_, self.calibration_shift_)
 
 
 def _rows(data: Training, rows: np.ndarray) -> Training:

@@ -5,11 +5,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from unlazy.estimators.base import Estimator, Training, by_blocks
-from unlazy.estimators.calibration import Calibration, calibrate, logits, probabilities
+from unlazy.estimators.classes import CalibratedClassifier
 from unlazy.estimators.named_kernels import kernel_named, usual_bandwidth
 from unlazy.estimators.ridge import RidgeFit, fit_ridge
 from unlazy.kernels.base import Kernel
@@ -144,7 +144,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
         return self._shaped(self._scores(X))
 
 
-class KernelClassifier(ClassifierMixin, KernelMachine):
+class KernelClassifier(CalibratedClassifier, KernelMachine):
     """Least squares on one-hot labels; probabilities are calibrated on leave-one-out scores. Parameters as
     `KernelRegressor`.
 
@@ -154,26 +154,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelClassifier":
         """Weights count rows: a row of weight 2 is that row twice."""
         exact, seen = self._fit(self._labelled(X, y, sample_weight))
-        self.calibration_slope_, self.calibration_shift_ = calibrate(exact.held_out, seen.Y, seen.weights)
+        self._calibrate(exact.held_out, seen.Y, seen.weights)
         return self
-
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Calibrated logits: one a class, or for two classes the difference in favour of the second."""
-        check_is_fitted(self)
-        found = logits(self._scores(X), self._calibration)
-        return found[:, 1] - found[:, 0] if len(self.classes_) == 2 else found
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        check_is_fitted(self)
-        return probabilities(self._scores(X), self._calibration)
-
-    def predict(self, X: Any) -> np.ndarray:
-        check_is_fitted(self)
-        return self.classes_[np.argmax(logits(self._scores(X), self._calibration), axis=1)]
-
-    @property
-    def _calibration(self) -> Calibration:
-        return Calibration(self.calibration_slope_, self.calibration_shift_)
 
 
 class Weighted(Kernel):

@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from unlazy.core.architecture import MLP
 from unlazy.core.data import Data
 from unlazy.core.errors import UnlazyWarning, check_positive_integer
 from unlazy.estimators.base import Estimator, Training, by_blocks, progress_bar
+from unlazy.estimators.classes import LogitClassifier
 from unlazy.estimators.standard import Standard, standard
 from unlazy.networks.mlp import Network, Parameters
 from unlazy.networks.parametrisation import Layer, adam_rates
@@ -154,7 +155,7 @@ class NetworkRegressor(MultiOutputMixin, RegressorMixin, NetworkMachine):
         return self._shaped(Standard(self.y_centre_, self.y_scale_).back(self._outputs(X)))
 
 
-class NetworkClassifier(ClassifierMixin, NetworkMachine):
+class NetworkClassifier(LogitClassifier, NetworkMachine):
     """The same network trained on the cross-entropy; its softmax are the probabilities."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "NetworkClassifier":
@@ -164,21 +165,8 @@ class NetworkClassifier(ClassifierMixin, NetworkMachine):
         self._fit(data, "cross_entropy")
         return self
 
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Logits: one a class, or for two classes the difference in favour of the second."""
-        check_is_fitted(self)
-        found = self._outputs(X)[:, : len(self.classes_)]
-        return found[:, 1] - found[:, 0] if len(self.classes_) == 2 else found
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        check_is_fitted(self)
-        f = self._outputs(X)[:, : len(self.classes_)]
-        p = np.exp(f - f.max(1, keepdims=True))
-        return p / p.sum(1, keepdims=True)
-
-    def predict(self, X: Any) -> np.ndarray:
-        check_is_fitted(self)
-        return self.classes_[np.argmax(self._outputs(X)[:, : len(self.classes_)], axis=1)]
+    def _logits(self, X: Any) -> np.ndarray:
+        return self._outputs(X)[:, : len(self.classes_)]
 
 
 @jax.jit
