@@ -4,8 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 
-from unlazy.measures.scaling_fit import crossing, first_n, power_law, scaling_exponent, slope
+from unlazy.measures.scaling_fit import (
+    EXPONENTS, crossing, first_n, floored_laws, power_law, scaling_exponent, slope,
+)  # fmt: skip
 
 
 def test_a_power_law_is_found_exactly():
@@ -14,6 +17,33 @@ def test_a_power_law_is_found_exactly():
     assert law.exponent == pytest.approx(-0.75, abs=1e-13)
     assert law.constant == pytest.approx(2.5, rel=1e-12)
     np.testing.assert_allclose(law(x), 2.5 * x**-0.75, rtol=1e-12)
+
+
+def test_a_law_with_a_floor():
+    """An exponent of the grid is found exactly; between two of them the fit is at least as good as SciPy's optimum up to
+    the grid's step. Risks that do not fall have no power, a pure power has no floor, and signs are kept."""
+    x, on_grid = np.array([50.0, 100, 200, 400]), float(EXPONENTS[90])
+    exact, flat = 0.3 + 5 * x**on_grid, np.full(4, 0.7)
+    pure, rising = 3 * x ** float(EXPONENTS[60]), np.array([0.5, 0.6, 0.65, 0.7])
+    one, level, power, up = floored_laws(x, np.stack([exact, flat, pure, rising]))
+    np.testing.assert_allclose([one.exponent, one.constant, one.floor], [on_grid, 5, 0.3], rtol=1e-8)
+    np.testing.assert_allclose(level([1000.0]), 0.7, rtol=1e-12)
+    np.testing.assert_allclose([power.exponent, power.constant, power.floor], [EXPONENTS[60], 3, 0], atol=1e-8)
+    assert up.constant >= 0 and up.floor >= 0 and np.ptp(up(x)) < 1e-6
+
+    noisy = exact * np.exp(0.05 * np.random.default_rng(0).normal(size=4))
+
+    def misfit(numbers):
+        return np.sum(((numbers[0] + numbers[1] * x ** numbers[2]) / noisy - 1) ** 2)
+
+    best = minimize(misfit, [0.3, 5.0, on_grid], bounds=[(0, None), (0, None), (-4, -0.02)], tol=1e-14).fun
+    law = floored_laws(x, noisy[None])[0]
+    step = np.log(EXPONENTS[91] / EXPONENTS[90])
+    curvature = 4 * np.max(np.abs(on_grid * np.log(x / x[-1]))) ** 2  # of the misfit in the exponent's logarithm
+    assert misfit([law.floor, law.constant, law.exponent]) <= best + curvature * step**2
+    assert floored_laws(x[:2], noisy[None, :2])[0].floor == 0
+    with pytest.raises(ValueError, match="two or more"):
+        floored_laws([3.0], np.ones((1, 1)))
 
 
 def test_slope_equals_numpys_polyfit_and_its_interval_covers():

@@ -13,13 +13,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from unlazy.comparison.scoring import risk_of
+from unlazy.comparison.scoring import risk_of, spread_of
 from unlazy.core.errors import nearest
 
 Family = Literal["lazy", "rich", "outside"]
 Maker = Callable[[bool, int], Any]
-HELD_OUT = 0.25
-"""Share of the training rows that judges a setting where no closed form does."""
+QUARTERS, JUDGES = 4, 300
+"""Where no closed form judges a setting, quarters of the training rows do: all of them, or as make so many rows."""
 WATCHED = 20.5
 """Rows that a network needs to watch its held-out error by."""
 
@@ -81,37 +81,38 @@ def _judged(
     if "FeatureMachine" in type(last).__name__:
         _fit(model, X, y)
         return float(last.leave_one_out_error_), model
-    if "Network" in type(last).__name__:  # its own held-out rows, by which it stops; a second fit would compile anew
-        last.set_params(validation_fraction=float(np.clip(WATCHED / len(X), 0.1, 0.34)))
-        _fit(model, X, y)
-        return _network_error(last, y, classes), model
-    held = np.random.default_rng([seed, len(X)]).permutation(len(X))[: max(5, round(HELD_OUT * len(X)))]
-    kept = np.setdiff1d(np.arange(len(X)), held)
-    if classes is not None and len(np.unique(y[kept])) < 2:
-        return np.inf, None
-    _fit(model, X[kept], y[kept])
-    return model_risk(model, X[held], y[held], classes), None
+    return _cross_validated(option, X, y, classes, seed), None
 
 
-def _network_error(model: Any, y: np.ndarray, classes: np.ndarray | None) -> float:
-    """The smallest held-out loss over the constant's: ½ of the variance, or the entropy of the classes' shares."""
-    if model.validation_losses_ is None:
-        return np.inf
-    loss = float(np.nanmin(model.validation_losses_))
+def _cross_validated(option: Maker, X: np.ndarray, y: np.ndarray, classes: np.ndarray | None, seed: int) -> float:
+    """The error over quarters of the rows, each held out from a fit to the rest; as many quarters as make JUDGES rows.
+
+    Few rows say little of a model, and the smallest of several noisy errors is too small: a model judged by fewer rows
+    than its rivals would be chosen for its luck. All fits have one shape, so that one program serves them.
+    """
+    order = np.random.default_rng([seed, len(X)]).permutation(len(X))
+    size = max(1, len(X) // QUARTERS)
+    folds = min(QUARTERS, -(-JUDGES // size))
+    unit, errors = spread_of(y, classes), []
+    for held in order[: folds * size].reshape(folds, size):
+        kept = np.setdiff1d(order, held)
+        if classes is not None and len(np.unique(y[kept])) < 2:
+            return np.inf
+        model = _fit(option(classes is not None, seed), X[kept], y[kept])
+        errors.append(_error(model, X[held], y[held], classes, unit))
+    return float(np.mean(errors))
+
+
+def _error(model: Any, X: np.ndarray, y: np.ndarray, classes: np.ndarray | None, unit: float) -> float:
+    """Mean squared error of predictions, or of class probabilities (Brier), over `unit`."""
     if classes is None:
-        return 2 * loss
-    shares = np.unique(y, return_counts=True)[1] / len(y)
-    return loss / float(-np.sum(shares * np.log(shares)))
-
-
-def model_risk(model: Any, X: np.ndarray, y: np.ndarray, classes: np.ndarray | None) -> float:
-    """Mean squared error of predictions, or of class probabilities (Brier), in units of the constant's."""
-    if classes is None:
-        return risk_of(np.asarray(model.predict(X)), None, y, None)
-    return risk_of(model.predict_proba(X), model.classes_, y, classes)
+        return risk_of(np.asarray(model.predict(X)), None, y, None, unit)
+    return risk_of(model.predict_proba(X), model.classes_, y, classes, unit)
 
 
 def _fit(model: Any, X: np.ndarray, y: np.ndarray) -> Any:
+    if "Network" in type(model).__name__:
+        model.set_params(validation_fraction=float(np.clip(WATCHED / len(X), 0.1, 0.34)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what a trial run of a setting says is no news; a bad one is not chosen
         return model.fit(X, y)
@@ -211,7 +212,8 @@ _ALL = (
     Contestant("feature_machine", "feature machine", "rich", (_default_machine,)),
     Contestant("one_step", "Algorithm 1 (one step)", "rich", (_one_step,)),
     Contestant("network", "trained network", "rich", (
-        _network(), _network(depth=1, width=256, step_size=3e-3), _network(depth=3, step_size=3e-3, decay=1e-3),
+        # one shape, one program: another depth or width would cost more to compile than to train
+        _network(), _network(step_size=3e-3, decay=1e-3), _network(step_size=3e-4), _network(decay=1e-2),
     )),
     Contestant("forest", "random forest", "outside", (
         _forest(), _forest(max_features=0.34), _forest(max_features=0.34, min_samples_leaf=4),

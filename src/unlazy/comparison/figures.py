@@ -47,7 +47,7 @@ def curves_figure(c: "Comparison") -> "Figure":
 def _extrapolation(axes, curve, colour) -> None:  # type: ignore[no-untyped-def]
     n = np.geomspace(curve.sizes[-1], 4 * curve.sizes[-1], 4)
     found = [curve.extrapolated(float(m)) for m in n]
-    axes.plot(n, [f.value for f in found], "--", color=colour, linewidth=1, label="power law, 95%")
+    axes.plot(n, [f.value for f in found], "--", color=colour, linewidth=1, label="its law, 95%")
     axes.fill_between(n, [f.low for f in found], [f.high for f in found], color=colour, alpha=0.15, linewidth=0)
 
 

@@ -28,15 +28,18 @@ def headline(c: "Comparison") -> str:
     n = c.study.sizes[-1]
     if c.verdict.word == "pays":
         return (
-            f"Feature learning pays: at {n} training rows the best rich model ({rich}) has a risk {ratio} times "
-            f"smaller than the best lazy one ({lazy})."
+            f"Feature learning pays: at {n} training rows the rich model chosen on them ({rich}) has a risk {ratio} "
+            f"times smaller than the lazy one ({lazy})."
         )
     if c.verdict.word == "noise":
         return (
             f"These inputs say nothing measurable about {c.study.table.target!r}: at {n} training rows no model, "
             f"chosen on them, is surely better than a constant (risk {_range(c.verdict.signal)} of the constant's)."
         )
-    how = f"at {n} training rows the best lazy model ({lazy}) has {ratio} times the risk of the best rich one ({rich})"
+    how = (
+        f"at {n} training rows the lazy model chosen on them ({lazy}) has {ratio} times the risk of the rich one "
+        f"({rich})"
+    )
     if c.verdict.word == "does not pay":
         return f"Feature learning does not pay: {how}."
     return f"Undecided: {how}; more rows or a larger --budget would tell."
@@ -103,16 +106,16 @@ def error_text(c: "Comparison", row: "pd.Series") -> str:
 def _more(c: "Comparison") -> list[str]:
     """What more data would buy, for the best model."""
     curve: Curve | None = c.curves.get(str(c.models.iloc[0]["name"]))
-    law = None if curve is None else curve.exponent()
-    if curve is None or law is None or len(curve.sizes) < 3 or c.verdict.word == "noise":
+    if curve is None or len(curve.sizes) < 3 or c.verdict.word == "noise":
         return []
-    n = curve.sizes[-1]
+    n, law = curve.sizes[-1], curve.law()
     twice, back = curve.extrapolated(2 * n), curve.backtest()
-    assert twice is not None and back is not None
+    assert law is not None and twice is not None and back is not None
+    floor = f"{_number(law.floor)} + " if law.floor > 0 else ""
     return [
         f"Twice the rows ({2 * n}) would bring its risk from {_number(float(curve.mean[-1]))} to {_range(twice)}, if "
-        f"the power law n^(-{law.value:.2f} [{law.low:.2f}, {law.high:.2f}]) goes on (fitted without the last size it "
-        f"predicts {_number(back[0])} there; measured {_number(back[1])})."
+        f"its curve ({floor}c·n^{law.exponent:.2f}) goes on (without the last size it predicts {_number(back[0])} "
+        f"there; measured {_number(back[1])})."
     ]  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from unlazy.core.data import Data
 from unlazy.core.errors import UnlazyWarning, check_positive_integer
 from unlazy.estimators.base import Estimator, Training, by_blocks, progress_bar
 from unlazy.estimators.classes import LogitClassifier
+from unlazy.estimators.padding import bucket, padded, repeated, shuffled
 from unlazy.estimators.standard import Standard, standard
 from unlazy.networks.mlp import Network, Parameters
 from unlazy.networks.parametrisation import Layer, adam_rates
@@ -101,18 +102,15 @@ class NetworkMachine(Estimator):
         held = round(self.validation_fraction * n)
         if held < LEAST_HELD_OUT:
             return self._padded(data), None
-        order = np.asarray(jax.random.permutation(key, n))
+        order = shuffled(key, n)
         kept, out = (data.rows(part) for part in (order[held:], order[:held]))
-        return self._padded(kept), self._padded(out)
+        return self._padded(kept), _data(padded(out, bucket(n - held)))
 
     def _padded(self, data: Training) -> Data:
-        """Few rows are padded to a power of two, with weight zero, so that few shapes are compiled."""
+        """Points that train, in one of few shapes: where all make one batch, with rows of weight zero; else with rows
+        that come again for a share of their weight, so that every batch is of points."""
         n = len(data.X)
-        size = max(16, 1 << (n - 1).bit_length()) if n <= self.batch_size else n
-        weights = np.ones(n, data.X.dtype) if data.weights is None else data.weights / data.weights.mean()
-        parts = (data.X, data.Y, weights)
-        X, Y, w = (np.concatenate([part, np.zeros((size - n, *part.shape[1:]), part.dtype)]) for part in parts)
-        return Data(jnp.asarray(X), jnp.asarray(Y[:, 0] if Y.shape[1] == 1 else Y), jnp.asarray(w))
+        return _data(padded(data, bucket(n, 2)) if n <= self.batch_size else repeated(data, bucket(n)))
 
     def _outputs(self, X: Any) -> np.ndarray:
         """The network at the rows of X, (m, c)."""
@@ -167,6 +165,11 @@ class NetworkClassifier(LogitClassifier, NetworkMachine):
 
     def _logits(self, X: Any) -> np.ndarray:
         return self._outputs(X)[:, : len(self.classes_)]
+
+
+def _data(found: Training) -> Data:
+    Y = found.Y[:, 0] if found.Y.shape[1] == 1 else found.Y
+    return Data(jnp.asarray(found.X), jnp.asarray(Y), jnp.asarray(found.weights))
 
 
 @jax.jit

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from unlazy.core.errors import check_positive_integer
 from unlazy.estimators.base import Estimator, Training
+from unlazy.estimators.padding import bucket, padded, shuffled
 from unlazy.estimators.standard import Standard, standard
 from unlazy.training.head import relative_ridges
 from unlazy.training.one_step import Features, OneStep, fit_head, learn_features
@@ -88,7 +89,7 @@ class TwoLayerRegressor(RegressorMixin, Estimator):
         if n < SPLIT_FROM:
             errors = self._train(key, points, ridges).errors
         else:
-            order = np.asarray(jax.random.permutation(jax.random.fold_in(key, 1), n))
+            order = shuffled(jax.random.fold_in(key, 1), n)
             held = max(2, round(self.validation_fraction * n))
             out, kept = (points.rows(index) for index in (order[:held], order[held:]))
             errors = self._train(key, kept, ridges, validation=out).errors
@@ -98,7 +99,8 @@ class TwoLayerRegressor(RegressorMixin, Estimator):
         """Algorithm 1 for these ridges, judged on `validation` or by leave-one-out."""
         held_out = None if validation is None else (jnp.asarray(validation.X), jnp.asarray(validation.Y[:, 0]))
         X, y = jnp.asarray(points.X), jnp.asarray(points.Y[:, 0])
-        features = _features(key, *_padded(X, y), width=int(self.width), step=float(self.step))
+        wide = (jnp.asarray(a) for a in padded(points, bucket(len(points.X))))
+        features = _features(key, *wide, width=int(self.width), step=float(self.step))
         choose = "leave-one-out" if held_out is None else "validation"
         return fit_head(features, X, y, validation=held_out, ridges=ridges, choose=choose)
 
@@ -114,14 +116,5 @@ class TwoLayerRegressor(RegressorMixin, Estimator):
 
 
 @functools.partial(jax.jit, static_argnames=("width", "step"))
-def _features(key: Any, X: jax.Array, y: jax.Array, weights: jax.Array, *, width: int, step: float) -> Features:
-    return learn_features(key, X, y, width=width, step=step, weights=weights)
-
-
-def _padded(X: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Rows up to a power of two, those beyond the data of weight zero: few shapes are then compiled."""
-    n = len(X)
-    more = max(16, 1 << (n - 1).bit_length()) - n
-    weights = np.concatenate([np.ones(n, X.dtype), np.zeros(more, X.dtype)])
-    rows, labels = np.pad(np.asarray(X), ((0, more), (0, 0))), np.pad(np.asarray(y), (0, more))
-    return jnp.asarray(rows), jnp.asarray(labels), jnp.asarray(weights)
+def _features(key: Any, X: jax.Array, Y: jax.Array, weights: jax.Array, *, width: int, step: float) -> Features:
+    return learn_features(key, X, Y[:, 0], width=width, step=step, weights=weights)

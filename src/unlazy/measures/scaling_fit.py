@@ -45,6 +45,52 @@ def power_law(x: Numbers, y: Numbers) -> PowerLaw:
     return PowerLaw(slope, math.exp(log_y.mean() - slope * log_x.mean()))
 
 
+@dataclass(frozen=True)
+class FlooredLaw:
+    """y ≈ floor + constant·x^exponent with floor ≥ 0 and exponent < 0, by least squares of relative errors."""
+
+    exponent: float
+    constant: float
+    floor: float
+
+    def __call__(self, x: Numbers) -> Float[np.ndarray, " _"]:
+        return self.floor + self.constant * np.asarray(x, float) ** self.exponent
+
+
+EXPONENTS = -np.geomspace(0.02, 4, 160)
+"""The exponents that `floored_laws` tries."""
+
+
+def floored_laws(x: Numbers, curves: Float[np.ndarray, "curves points"]) -> list[FlooredLaw]:
+    """The law with a floor through each curve; with fewer than three points, or where no floor fits better, it has none.
+
+    For a given exponent the two other numbers are a least-squares problem in two unknowns, solved with their signs:
+    both free, or the floor zero, or the power zero.
+    """
+    sizes, y = np.asarray(x, float), np.asarray(curves, float)
+    if y.ndim != 2 or y.shape[1] != len(sizes) or len(np.unique(sizes)) < 2:
+        raise ValueError(f"a law needs two or more different x and one y each, got {sizes.shape} and {y.shape}")
+    scale = sizes[-1]
+    powers = (sizes / scale) ** EXPONENTS[:, None]
+    p, q = powers[None] / y[:, None], np.broadcast_to(1 / y[:, None], (len(y), len(EXPONENTS), len(sizes)))
+    pp, pq, qq, p1, q1 = ((a * b).sum(-1) for a, b in ((p, p), (p, q), (q, q), (p, 1), (q, 1)))
+    det = np.maximum(pp * qq - pq**2, 1e-300)
+    free = np.stack([(p1 * qq - q1 * pq) / det, (q1 * pp - p1 * pq) / det])
+    no_floor = np.stack([p1 / pp, np.zeros_like(pp)])
+    flat = np.stack([np.zeros_like(qq), q1 / qq])
+    options = np.stack([free, no_floor, flat])  # option, (constant, floor), curve, exponent
+    fits = options[:, 0, ..., None] * p + options[:, 1, ..., None] * q
+    loss = ((fits - 1) ** 2).sum(-1)
+    loss[0] = np.where((free >= 0).all(0) & (len(sizes) > 2), loss[0], np.inf)
+    found = []
+    for i in range(len(y)):
+        option, j = np.unravel_index(np.argmin(loss[:, i]), loss[:, i].shape)
+        constant, floor = options[option, :, i, j]
+        exponent = float(EXPONENTS[j])
+        found.append(FlooredLaw(exponent, float(constant * scale**-exponent), float(floor)))
+    return found
+
+
 def slope(
     x: Numbers, y: Float[np.ndarray, "points seeds"], *, statistic: Callable = np.median, level: float = 0.95,
     seed: int = 0,

@@ -79,19 +79,20 @@ class Geometry:
     usual: float
     """A first bandwidth."""
 
-    def gram(self, h: float) -> Float[np.ndarray, "n n"]:
-        """K(X, X) at bandwidth h."""
+    def gram(self, h: float, first: int | None = None) -> Float[np.ndarray, "m m"]:
+        """K of the first rows (of all, where None) at bandwidth h."""
         raise NotImplementedError
 
     def agop(
-        self, h: float, alpha: Float[np.ndarray, "n c"], diagonal: bool, rows: np.ndarray | None = None
+        self, h: float, alpha: Float[np.ndarray, "m c"], diagonal: bool
     ) -> Float[np.ndarray, "d d"] | Float[np.ndarray, " d"]:
-        """(1/n) Σ_x Σ_c ∇f_c(x) ∇f_c(x)ᵀ over a sample of `rows` (of all, where None), or its diagonal."""
+        """(1/m) Σ_x Σ_c ∇f_c(x) ∇f_c(x)ᵀ of the fit alpha to the first m rows, over a sample of them, or its
+        diagonal."""
         raise NotImplementedError
 
-    def _sample(self, size: int, rows: np.ndarray | None = None) -> np.ndarray:
-        every = np.arange(len(self.X)) if rows is None else rows
-        return every[np.unique(np.linspace(0, len(every) - 1, min(len(every), size)).astype(int))]
+    def _sample(self, size: int, first: int | None = None) -> np.ndarray:
+        m = len(self.X) if first is None else first
+        return np.unique(np.linspace(0, m - 1, min(m, size)).astype(int))
 
 
 class Radial(Geometry):
@@ -104,16 +105,17 @@ class Radial(Geometry):
         self.D = host.squared_distances(self.F)
         self.usual = math.sqrt(_typical(self.D, self._sample(SAMPLE)))
 
-    def gram(self, h: float) -> np.ndarray:
-        return host.radial_entries(self.kernel, self.D * (1 / h**2))
+    def gram(self, h: float, first: int | None = None) -> np.ndarray:
+        return host.radial_entries(self.kernel, self.D[:first, :first] * (1 / h**2))
 
-    def agop(self, h: float, alpha: np.ndarray, diagonal: bool, rows: np.ndarray | None = None) -> np.ndarray:
+    def agop(self, h: float, alpha: np.ndarray, diagonal: bool) -> np.ndarray:
         """∇f(x) = 2 Lᵀ Σ_i α_i k'(‖Lx - Lx_i‖²) (Lx - Lx_i)."""
-        part, s = self._sample(GRADIENTS, rows), 1 / h**2
-        slope = host.radial_derivatives(self.kernel, self.D[part] * s)
+        m = len(alpha)
+        part, s, F = self._sample(GRADIENTS, m), 1 / h**2, self.F[:m]
+        slope = host.radial_derivatives(self.kernel, self.D[part, :m] * s)
         total = np.zeros((self.F.shape[1],) * 2, self.X.dtype)
         for a in alpha.T:
-            G = (slope @ a)[:, None] * self.F[part] - slope @ (a[:, None] * self.F)
+            G = (slope @ a)[:, None] * F[part] - slope @ (a[:, None] * F)
             total += G.T @ G
         total *= 4 * s * s / len(part)
         if self.map.ndim == 1:
@@ -135,17 +137,19 @@ class Inner(Geometry):
         typical = float(np.mean(self.xx))
         self.usual = math.sqrt(typical) if typical > 0 else 1.0
 
-    def gram(self, h: float) -> np.ndarray:
+    def gram(self, h: float, first: int | None = None) -> np.ndarray:
         s = 1 / h**2
-        return host.entries(self.kernel, self.xz * s, self.xx * s, self.xx * s)
+        norms = self.xx[:first] * s
+        return host.entries(self.kernel, self.xz[:first, :first] * s, norms, norms)
 
-    def agop(self, h: float, alpha: np.ndarray, diagonal: bool, rows: np.ndarray | None = None) -> np.ndarray:
+    def agop(self, h: float, alpha: np.ndarray, diagonal: bool) -> np.ndarray:
         """The chain rule through both inner products that hold x."""
-        part, s = self._sample(GRADIENTS, rows), 1 / h**2
-        by_product, by_norm = host.derivatives(self.kernel, self.xz[part] * s, self.xx[part] * s, self.xx * s)
+        m = len(alpha)
+        part, s, F = self._sample(GRADIENTS, m), 1 / h**2, self.F[:m]
+        by_product, by_norm = host.derivatives(self.kernel, self.xz[part, :m] * s, self.xx[part] * s, self.xx[:m] * s)
         total = np.zeros((self.to.shape[1],) * 2, self.X.dtype)
         for a in alpha.T:
-            G = by_product @ (a[:, None] * self.F) + 2 * (by_norm @ a)[:, None] * self.F[part]
+            G = by_product @ (a[:, None] * F) + 2 * (by_norm @ a)[:, None] * F[part]
             total += G.T @ G
         M = self.to @ total @ self.to.T * (s * s / len(part))
         return np.diag(M).copy() if diagonal else M
@@ -165,17 +169,18 @@ class Absolute(Geometry):
         self.D = cdist(self.F, self.F, "cityblock").astype(X.dtype, copy=False)
         self.usual = _typical(self.D, self._sample(SAMPLE))
 
-    def gram(self, h: float) -> np.ndarray:
-        return np.exp(self.D * (-1 / h))
+    def gram(self, h: float, first: int | None = None) -> np.ndarray:
+        return np.exp(self.D[:first, :first] * (-1 / h))
 
-    def agop(self, h: float, alpha: np.ndarray, diagonal: bool, rows: np.ndarray | None = None) -> np.ndarray:
+    def agop(self, h: float, alpha: np.ndarray, diagonal: bool) -> np.ndarray:
         """∂_j f(x) = -(L_j/h) Σ_i α_i k(x, x_i) sign(x_j - x_ij)."""
-        part = self._sample(GRADIENTS, rows)
-        K = np.exp(self.D[part] * (-1 / h))
+        m = len(alpha)
+        part = self._sample(GRADIENTS, m)
+        K = np.exp(self.D[part, :m] * (-1 / h))
         single = K * alpha[:, 0] if alpha.shape[1] == 1 else None
         found, side = np.zeros(self.X.shape[1], self.X.dtype), np.empty_like(K)
         for j in self.used:
-            np.sign(np.subtract.outer(self.X[part, j], self.X[:, j], out=side), out=side)
+            np.sign(np.subtract.outer(self.X[part, j], self.X[:m, j], out=side), out=side)
             if single is not None:
                 total = np.mean(np.einsum("ij,ij->i", single, side) ** 2)
             else:

@@ -1,7 +1,7 @@
 """Kernel ridge regression with a free intercept, and its leave-one-out error in closed form [K2, K3].
 
 min Σ_i w_i (f(x_i) + b - y_i)² + ρ‖f‖² is solved by α = P y, P = A⁻¹ - A⁻¹11ᵀA⁻¹/(1ᵀA⁻¹1), A = K + ρW⁻¹, and the fit
-that never saw point i misses y_i by α_i/P_ii. A Cholesky factor and its inverse cost a sixth of an eigendecomposition,
+that never saw point i misses y_i by α_i/P_ii. A Cholesky factor and its inverse cost a tenth of an eigendecomposition,
 so a search that looks at few ridges uses them; bandwidth and ridge go downhill together on a grid of logarithms.
 """
 
@@ -18,87 +18,69 @@ SMALLEST, LARGEST = 1e-9, 1e3
 
 
 class Fit(NamedTuple):
-    """Coefficients, intercept, and at every point the prediction of the fit without it."""
+    """Coefficients, intercept, and at every judged point the prediction of the fit without it."""
 
     alpha: Float[np.ndarray, "n c"]
     intercept: Float[np.ndarray, " c"]
-    held_out: Float[np.ndarray, "n c"]
+    held_out: Float[np.ndarray, "m c"]
     error: float
     """Mean squared leave-one-out error over the variance of the outputs: 1 knows nothing but the mean."""
 
 
-class Inverse(NamedTuple):
-    """P of a Gram matrix and a ridge, and A⁻¹1 for the intercept."""
-
-    P: Float[np.ndarray, "n n"]
-    ones: Float[np.ndarray, " n"]
-
-    def fit(self, Y: Float[np.ndarray, "n c"], weights: Float[np.ndarray, " n"] | None = None) -> Fit:
-        """α = P y, the intercept, and the leave-one-out predictions."""
-        centre = mean(Y, weights)
-        alpha = self.P @ (Y - centre)
-        shift = self.ones @ (Y - centre) / self.ones.sum()
-        missed = alpha / np.diagonal(self.P)[:, None]
-        return Fit(alpha, centre + shift, Y - missed, error_of(missed, Y, weights))
-
-    def without(self, alpha: Float[np.ndarray, "n c"], rows: np.ndarray) -> Float[np.ndarray, "n c"]:
-        """The coefficients of the fit that never saw `rows` (zero there): α - P_{·R} P_RR⁻¹ α_R."""
-        from scipy.linalg import cho_factor, cho_solve
-
-        inside = cho_factor(self.P[np.ix_(rows, rows)], lower=True, overwrite_a=True, check_finite=False)
-        left = alpha - self.P[:, rows] @ cho_solve(inside, alpha[rows], check_finite=False)
-        left[rows] = 0
-        return left
-
-
-def invert(K: Square, ridge: float, weights: Float[np.ndarray, " n"] | None = None) -> Inverse | None:
-    """P at one ridge (in units of the mean of k(x, x)); None where K + ρW⁻¹ is not positive to rounding."""
-    from scipy.linalg.lapack import dpotrf, dpotri, spotrf, spotri
-
-    factor, inverted = (dpotrf, dpotri) if K.dtype == np.float64 else (spotrf, spotri)
-    n = len(K)
-    A = np.array(K.T, order="F")  # K is symmetric: its transpose is what LAPACK wants, and no copy is turned around
-    extra = ridge * float(np.mean(np.diagonal(K)))
-    A.reshape(-1, order="F")[:: n + 1] += extra if weights is None else extra / weights
-    A, failed = factor(A, lower=1, overwrite_a=1, clean=1)
-    if not failed:
-        A, failed = inverted(A, lower=1, overwrite_c=1)
-    if failed:
-        return None
-    P = A + A.T
-    P.reshape(-1, order="A")[:: n + 1] *= 0.5
-    ones = P.sum(1)
-    before = np.diagonal(P).copy()
-    P -= np.outer(ones / ones.sum(), ones)
-    P.reshape(-1, order="A")[:: n + 1] = np.maximum(np.diagonal(P), np.finfo(K.dtype).eps * before)
-    return Inverse(P, ones)
-
-
 def fit(
-    K: Square, Y: Float[np.ndarray, "n c"], ridge: float, weights: Float[np.ndarray, " n"] | None = None
-) -> Fit | None:
-    """The fit at one ridge; None where K + ρW⁻¹ is not positive to rounding."""
-    found = invert(K, ridge, weights)
-    return None if found is None else found.fit(Y, weights)
+    K: Square, Y: Float[np.ndarray, "n c"], ridge: float, weights: Float[np.ndarray, " n"] | None = None,
+    last: int | None = None,
+) -> Fit | None:  # fmt: skip
+    """The fit at one ridge (in units of the mean of k(x, x)), judged at its `last` points (all, where None).
+
+    None where A = K + ρW⁻¹ is not positive to rounding. With A = LLᵀ the last m diagonal entries of A⁻¹ are the squared
+    column norms of the inverse of L's last m × m block, so few points are judged for little more than the factor.
+    """
+    from scipy.linalg.lapack import dtrtri, strtri
+
+    L = _factor(K, ridge, weights)
+    if L is None:
+        return None
+    alpha, shift, ones = _centred(L, Y - mean(Y, weights))
+    judged = slice(len(K) - (len(K) if last is None else last), None)
+    inverse, _ = (dtrtri if K.dtype == np.float64 else strtri)(L[judged, judged], lower=1)
+    diagonal = np.einsum("ij,ij->j", inverse, inverse)
+    P = np.maximum(diagonal - ones[judged] ** 2 / ones.sum(), np.finfo(K.dtype).eps * diagonal)
+    missed = alpha[judged] / P[:, None]
+    error = error_of(missed, Y[judged], None if weights is None else weights[judged])
+    return Fit(alpha, mean(Y, weights) + shift, Y[judged] - missed, error)
 
 
 def coefficients(
     K: Square, Y: Float[np.ndarray, "n c"], ridge: float, weights: Float[np.ndarray, " n"] | None = None
 ) -> tuple[Float[np.ndarray, "n c"], Float[np.ndarray, " c"]]:
-    """α and the intercept alone, for a third of the work; a ValueError where K + ρW⁻¹ is not positive to rounding."""
-    from scipy.linalg import LinAlgError, cho_factor, cho_solve
+    """α and the intercept alone, for half of the work; a ValueError where K + ρW⁻¹ is not positive to rounding."""
+    L = _factor(K, ridge, weights)
+    if L is None:
+        raise ValueError(f"K + {ridge:.2g}·I is not positive to rounding: take a larger ridge, or float64")
+    centre = mean(Y, weights)
+    alpha, shift, _ = _centred(L, Y - centre)
+    return alpha, centre + shift
 
-    A = np.array(K.T, order="F")
+
+def _factor(K: Square, ridge: float, weights: Float[np.ndarray, " n"] | None) -> Square | None:
+    """L of K + ρW⁻¹ = LLᵀ, zeros above it; None where that is not positive to rounding."""
+    from scipy.linalg.lapack import dpotrf, spotrf
+
+    A = np.array(K.T, order="F")  # K is symmetric: its transpose is what LAPACK wants, and no copy is turned around
     extra = ridge * float(np.mean(np.diagonal(K)))
     A.reshape(-1, order="F")[:: len(K) + 1] += extra if weights is None else extra / weights
-    try:
-        factor = cho_factor(A, lower=True, overwrite_a=True, check_finite=False)
-    except LinAlgError as error:
-        raise ValueError(f"K + {ridge:.2g}·I is not positive to rounding: take a larger ridge, or float64") from error
-    centre = mean(Y, weights)
-    S = cho_solve(factor, np.concatenate([Y - centre, np.ones((len(Y), 1), Y.dtype)], 1), check_finite=False)
+    A, failed = (dpotrf if K.dtype == np.float64 else spotrf)(A, lower=1, overwrite_a=1, clean=1)
+    return None if failed else A
+
+
+def _centred(L: Square, Y: Float[np.ndarray, "n c"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """α, the intercept's shift and A⁻¹1 from the factor."""
+    from scipy.linalg import cho_solve
+
+    S = cho_solve((L, True), np.concatenate([Y, np.ones((len(Y), 1), Y.dtype)], 1), check_finite=False)
     shift = S[:, :-1].sum(0) / S[:, -1].sum()
-    return S[:, :-1] - S[:, -1:] * shift, centre + shift
+    return S[:, :-1] - S[:, -1:] * shift, shift, S[:, -1]
 
 
 def mean(Y: Float[np.ndarray, "n c"], weights: Float[np.ndarray, " n"] | None) -> Float[np.ndarray, " c"]:

@@ -138,13 +138,12 @@ def updated(
     alpha: np.ndarray,
     metric: str,
     before: np.ndarray,
-    rows: np.ndarray | None = None,
     rank: int | None = None,
     power: float = 1.0,
 ) -> np.ndarray:
-    """The next metric, AGOP (at `rows`) over its trace, of the top `rank` directions where it is low rank; the one
+    """The next metric, AGOP of the first len(alpha) rows over its trace, of the top `rank` directions where it is low rank; the one
     before where the fit is constant: no gradient."""
-    new = seen.agop(h, alpha, metric == "diagonal", rows)
+    new = seen.agop(h, alpha, metric == "diagonal")
     if not (np.isfinite(new).all() and _trace(new) > 0):
         return before
     if metric == "low_rank" and rank is not None and rank < len(new):

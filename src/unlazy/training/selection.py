@@ -2,8 +2,8 @@
 labels.
 
 A metric has seen the labels it was learnt from, so leave-one-out over coefficients alone is too hopeful: for every fold
-R the trajectory is run with the coefficients that never saw R (closed form, no refit), and the rows of R are predicted
-with that metric by coefficients that never saw them. What an update promises is then what it keeps.
+R the trajectory is run on the other rows, and the rows of R are predicted with that metric by coefficients that never
+saw them. What an update promises is then what it keeps.
 """
 
 import math
@@ -16,7 +16,7 @@ from jaxtyping import Float
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.training.geometry import Geometry, geometry
-from unlazy.training.leave_one_out import LARGEST, SMALLEST, Place, descend, error_of, fit, invert, leave_one_out
+from unlazy.training.leave_one_out import LARGEST, SMALLEST, Place, coefficients, descend, error_of, fit, leave_one_out
 from unlazy.training.recursive_features import FIRST_RIDGE, Step, isotropic, normalised, pruned, raised, root, updated
 
 Begin = Callable[[np.ndarray], np.ndarray]
@@ -149,6 +149,8 @@ class _Race:
         self.X, self.Y, self.weights, self.rank, self.free = X, Y, weights, rank, free
         self.rows = [np.flatnonzero(fold == k) for k in range(folds)]
         self.others = [np.flatnonzero(fold != k) for k in range(folds)]
+        self.folds = [self._part(np.concatenate([first, last])) for first, last in zip(self.others, self.rows)]
+        """X, Y, weights with the rows of a fold at the end."""
 
     def start(
         self, candidates: Sequence[Candidate], bandwidth: float | None, ridge: float | None, begin: Begin | None
@@ -160,7 +162,7 @@ class _Race:
                 continue
             usual = place = ((bandwidth or 1.0), FIRST_RIDGE if ridge is None else ridge)
             for rows in self._stages():
-                X, Y, w = self.X[rows], self.Y[rows], None if self.weights is None else self.weights[rows]
+                X, Y, w = self._part(rows)
                 seen = geometry(c.kernel, X, root(isotropic(X.shape[1], "diagonal", X.dtype)))
                 loss = leave_one_out(seen.gram, Y, w)
                 options = [(p[0] * seen.usual, p[1]) for p in dict.fromkeys((place, usual))]
@@ -190,15 +192,14 @@ class _Race:
     def advance(self, s: _State) -> None:
         """One more update in every fold, without the labels of its rows, and the error it leaves."""
         step, matrices = s.step(), []
-        for k, M in enumerate(s.matrices[-1]):
-            seen = self._seen(s, M)
-            h = step.bandwidth * seen.usual
-            inverse = invert(seen.gram(h), step.ridge, self.weights)
-            if inverse is None:  # not positive to rounding: no further update
+        for seen, M, (_, Y, w), others in zip(self._seen(s, -1), s.matrices[-1], self.folds, self.others):
+            h, m = step.bandwidth * seen.usual, len(others)
+            try:
+                alpha, _ = coefficients(seen.gram(h, m), Y[:m], step.ridge, None if w is None else w[:m])
+            except ValueError:  # not positive to rounding: no further update
                 matrices = list(s.matrices[-1])
                 break
-            alpha = inverse.without(inverse.fit(self.Y, self.weights).alpha, self.rows[k])
-            matrices.append(updated(seen, h, alpha, s.candidate.metric, M, self.others[k], self.rank, s.power))
+            matrices.append(updated(seen, h, alpha, s.candidate.metric, M, self.rank, s.power))
         s.steps.append(step)
         s.matrices.append(matrices)
         s.held_out.append(self.Y)
@@ -256,7 +257,7 @@ class _Race:
 
     def refine(self, s: _State, t: int, bandwidth: bool, ridge: bool) -> tuple[Place, float, np.ndarray]:
         """Bandwidth and ridge of the last fit, by the same held-out predictions."""
-        seen = [self._seen(s, M) for M in s.matrices[t]]
+        seen = self._seen(s, t)
 
         place, value = descend(
             lambda h, rho: self._error(self._predicted(seen, (h, rho))), s.places[t], ridge=ridge, bandwidth=bandwidth,
@@ -264,13 +265,17 @@ class _Race:
         )  # fmt: skip
         return place, value, self._predicted(seen, place)
 
-    def _seen(self, s: _State, M: np.ndarray) -> Geometry:
-        return geometry(s.candidate.kernel, self.X, root(M))
+    def _seen(self, s: _State, t: int) -> list[Geometry]:
+        """Every fold's rows under its metric after t updates."""
+        return [geometry(s.candidate.kernel, X, root(M)) for (X, _, _), M in zip(self.folds, s.matrices[t])]
+
+    def _part(self, rows: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        return self.X[rows], self.Y[rows], None if self.weights is None else self.weights[rows]
 
     def _judge(self, s: _State, t: int) -> None:
         """Error and held-out predictions with the folds' metrics after t updates: at the place of the update before,
         and at a smaller ridge and a larger bandwidth by turns: what a better metric wants."""
-        seen, (h, rho) = [self._seen(s, M) for M in s.matrices[t]], s.places[t]
+        seen, (h, rho) = self._seen(s, t), s.places[t]
         options = [(h, rho)]
         if t % 2 and self.free[1]:
             options += [(h, min(rho, LEARNING_RIDGE)), (h, rho / 10)]
@@ -284,10 +289,10 @@ class _Race:
 
     def _predicted(self, seen: list[Geometry], place: Place) -> np.ndarray:
         found = np.full_like(self.Y, np.nan)
-        for rows, g in zip(self.rows, seen):
-            got = fit(g.gram(place[0] * g.usual), self.Y, place[1], self.weights)
+        for rows, (_, Y, w), g in zip(self.rows, self.folds, seen):
+            got = fit(g.gram(place[0] * g.usual), Y, place[1], w, len(rows))
             if got is not None:
-                found[rows] = got.held_out[rows]
+                found[rows] = got.held_out
         return found
 
     def _error(self, predicted: np.ndarray) -> float:
