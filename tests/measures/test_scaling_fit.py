@@ -7,7 +7,13 @@ import pytest
 from scipy.optimize import minimize
 
 from unlazy.measures.scaling_fit import (
-    EXPONENTS, crossing, first_n, floored_laws, power_law, scaling_exponent, slope,
+    EXPONENTS,
+    crossing,
+    first_n,
+    floored_laws,
+    power_law,
+    scaling_exponent,
+    slope,
 )  # fmt: skip
 
 
@@ -20,8 +26,8 @@ def test_a_power_law_is_found_exactly():
 
 
 def test_a_law_with_a_floor():
-    """An exponent of the grid is found exactly; between two of them the fit is at least as good as SciPy's optimum up to
-    the grid's step. Risks that do not fall have no power, a pure power has no floor, and signs are kept."""
+    """An exponent of the grid is found exactly; between two of them the fit is as good as SciPy's optimum up to the
+    grid's step. Risks that do not fall have no power, a pure power has no floor, and signs are kept."""
     x, on_grid = np.array([50.0, 100, 200, 400]), float(EXPONENTS[90])
     exact, flat = 0.3 + 5 * x**on_grid, np.full(4, 0.7)
     pure, rising = 3 * x ** float(EXPONENTS[60]), np.array([0.5, 0.6, 0.65, 0.7])

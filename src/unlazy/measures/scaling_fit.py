@@ -62,7 +62,7 @@ EXPONENTS = -np.geomspace(0.02, 4, 160)
 
 
 def floored_laws(x: Numbers, curves: Float[np.ndarray, "curves points"]) -> list[FlooredLaw]:
-    """The law with a floor through each curve; with fewer than three points, or where no floor fits better, it has none.
+    """The law with a floor through each curve; of fewer than three points, or where none fits better, it has no floor.
 
     For a given exponent the two other numbers are a least-squares problem in two unknowns, solved with their signs:
     both free, or the floor zero, or the power zero.

@@ -141,8 +141,8 @@ def updated(
     rank: int | None = None,
     power: float = 1.0,
 ) -> np.ndarray:
-    """The next metric, AGOP of the first len(alpha) rows over its trace, of the top `rank` directions where it is low rank; the one
-    before where the fit is constant: no gradient."""
+    """The next metric: AGOP of the fit alpha to the first rows over its trace, of the top `rank` directions where it is
+    low rank; the one before where the fit is constant: no gradient."""
     new = seen.agop(h, alpha, metric == "diagonal")
     if not (np.isfinite(new).all() and _trace(new) > 0):
         return before
