@@ -40,9 +40,11 @@ _finish_in_place = jax.jit(_finished, static_argnums=2, donate_argnums=0)
 
 
 def _mirrored(K: Array) -> Array:
-    """The upper triangle on both sides: rounding is not always symmetric."""
-    i = jnp.arange(K.shape[0])
-    return jnp.where(i[:, None] <= i[None, :], K, K.T)
+    """The upper triangle on both sides: rounding is not always symmetric.
+
+    A sum, since jaxlib 0.10.2 crashes on where(upper, K, K.T) of about a thousand rows.
+    """
+    return jnp.triu(K) + jnp.triu(K, 1).T
 
 
 def by_rows(block: Callable[[Any, Any], Any], left: Any, right: Any, rows: int) -> Any:
