@@ -213,7 +213,7 @@ _ALL = (
     Contestant("one_step", "Algorithm 1 (one step)", "rich", (_one_step,)),
     Contestant("network", "trained network", "rich", (
         # one shape, one program: another depth or width would cost more to compile than to train
-        _network(), _network(step_size=3e-3, decay=1e-3), _network(step_size=3e-4), _network(decay=1e-2),
+        _network(), _network(step_size=3e-3, decay=1e-3), _network(step_size=3e-4),
     )),
     Contestant("forest", "random forest", "outside", (
         _forest(), _forest(max_features=0.34), _forest(max_features=0.34, min_samples_leaf=4),
