@@ -155,7 +155,7 @@ class _Plan:
     def _config(self, sizes: Sequence[int], splits: Sequence[int]) -> Config:
         names = sorted(self.names, key=lambda name: name not in _SLOW)
         grid: dict[str, list] = {"n": sorted(sizes, reverse=True), "contestant": names, "split": list(splits)}
-        share = round(self.budget / 60, 3)  # of one trial, for settings beyond the first
+        share = round(self.budget / 120, 3)  # of one trial, for settings beyond the first
         return config(grid, seeds=1, table=self.digest, seconds=share)
 
 
@@ -172,7 +172,7 @@ def experiment(store: str | Path) -> Experiment:
         protocol="Random splits, nested training sizes, everything chosen on training rows.",
         verdict="The interval of the ratio of risks, paired over splits.",
         trial=partial(run_trial, folder=str(Path(store).resolve())), claims=_nothing, figure=_no_figure,
-        vectorised=False, version=4,
+        vectorised=False, version=5,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ The map L (M = LᵀL) and the bandwidth h change inputs only, x → Lx/h, so one
 distances) a metric serves every bandwidth. Everything is NumPy: for a thousand rows LAPACK on the host is the fast way.
 """
 
+import functools
 import math
 
 import jax.numpy as jnp
@@ -80,7 +81,22 @@ class Geometry:
     """A first bandwidth."""
 
     def gram(self, h: float, first: int | None = None) -> Float[np.ndarray, "m m"]:
-        """K of the first rows (of all, where None) at bandwidth h."""
+        """K of the first rows (of all, where None) at bandwidth h; the last K of all rows is kept until `forget`, since
+        ridges are searched at one bandwidth."""
+        if self._last is not None and self._last[0] == h:
+            return self._last[1][:first, :first]
+        K = self._gram(h, first)
+        if first is None:
+            self._last = (h, K)
+        return K
+
+    def forget(self) -> None:
+        """Drop the kept K."""
+        self._last = None
+
+    _last: tuple[float, np.ndarray] | None = None
+
+    def _gram(self, h: float, first: int | None) -> np.ndarray:
         raise NotImplementedError
 
     def agop(
@@ -105,7 +121,7 @@ class Radial(Geometry):
         self.D = host.squared_distances(self.F)
         self.usual = math.sqrt(_typical(self.D, self._sample(SAMPLE)))
 
-    def gram(self, h: float, first: int | None = None) -> np.ndarray:
+    def _gram(self, h: float, first: int | None) -> np.ndarray:
         return host.radial_entries(self.kernel, self.D[:first, :first] * (1 / h**2))
 
     def agop(self, h: float, alpha: np.ndarray, diagonal: bool) -> np.ndarray:
@@ -137,7 +153,7 @@ class Inner(Geometry):
         typical = float(np.mean(self.xx))
         self.usual = math.sqrt(typical) if typical > 0 else 1.0
 
-    def gram(self, h: float, first: int | None = None) -> np.ndarray:
+    def _gram(self, h: float, first: int | None) -> np.ndarray:
         s = 1 / h**2
         norms = self.xx[:first] * s
         return host.entries(self.kernel, self.xz[:first, :first] * s, norms, norms)
@@ -169,7 +185,7 @@ class Absolute(Geometry):
         self.D = cdist(self.F, self.F, "cityblock").astype(X.dtype, copy=False)
         self.usual = _typical(self.D, self._sample(SAMPLE))
 
-    def gram(self, h: float, first: int | None = None) -> np.ndarray:
+    def _gram(self, h: float, first: int | None) -> np.ndarray:
         return np.exp(self.D[:first, :first] * (-1 / h))
 
     def agop(self, h: float, alpha: np.ndarray, diagonal: bool) -> np.ndarray:
@@ -191,6 +207,11 @@ class Absolute(Geometry):
 
 def _typical(D: np.ndarray, part: np.ndarray) -> float:
     """The median of the distances between some rows; something positive where all coincide."""
-    i, j = np.triu_indices(len(part), 1)
+    i, j = _pairs(len(part))
     found = float(np.median(D[part[i], part[j]])) if len(i) else 0.0
     return found if found > 0 else float(D.max(initial=0)) or 1.0
+
+
+@functools.lru_cache(maxsize=2)
+def _pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.triu_indices(n, 1)

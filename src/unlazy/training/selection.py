@@ -74,6 +74,8 @@ class _State:
         self.before = 0
         """Updates made by another kernel."""
         self.power = 1.0
+        self.seen: tuple[int, list[Geometry]] | None = None
+        """The folds' rows under their latest metrics, after so many updates."""
 
     def step(self) -> Step:
         """The fit whose gradients make the next metric."""
@@ -216,6 +218,9 @@ class _Race:
                 advance(type(s.candidate.kernel).__name__)
             top = min(min(s.errors) for s in states)
             running = [s for s in running if last or s.promising(top)]
+            for s in states:
+                if s not in running:
+                    s.seen = None
 
     def relay(
         self, winner: _State, candidates: Sequence[Candidate], updates: int, advance: Callable[[str], None]
@@ -267,7 +272,10 @@ class _Race:
 
     def _seen(self, s: _State, t: int) -> list[Geometry]:
         """Every fold's rows under its metric after t updates."""
-        return [geometry(s.candidate.kernel, X, root(M)) for (X, _, _), M in zip(self.folds, s.matrices[t])]
+        t = t % len(s.matrices)
+        if s.seen is None or s.seen[0] != t:
+            s.seen = (t, [geometry(s.candidate.kernel, X, root(M)) for (X, _, _), M in zip(self.folds, s.matrices[t])])
+        return s.seen[1]
 
     def _part(self, rows: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         return self.X[rows], self.Y[rows], None if self.weights is None else self.weights[rows]
@@ -284,6 +292,8 @@ class _Race:
         options = [p for p in dict.fromkeys(options) if SMALLEST <= p[1] <= LARGEST]
         found = [self._predicted(seen, place) for place in options]
         errors = [self._error(predicted) for predicted in found]
+        for g in seen:
+            g.forget()
         best = int(np.argmin(errors)) if min(errors) < PATIENCE * errors[0] else 0
         s.places[t], s.held_out[t], s.errors[t] = options[best], found[best], errors[best]
 
