@@ -109,7 +109,7 @@ class Comparison:
         return save_model(self.final, path)
 
     def plot_curves(self) -> "Figure":
-        """Learning curves with their spread, and the power law beyond the last size."""
+        """Learning curves with their spread, and the best one's law beyond the last size."""
         from unlazy.comparison.figures import curves_figure
 
         return curves_figure(self)

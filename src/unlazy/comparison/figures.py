@@ -19,7 +19,7 @@ _SHOWN = 15
 
 
 def curves_figure(c: "Comparison") -> "Figure":
-    """Risk against training rows on logarithmic axes; bars are one deviation over splits, dashes the power law."""
+    """Risk against training rows on logarithmic axes; bars are one deviation over splits, dashes the best one's law."""
     from matplotlib import pyplot as plt
 
     with house_style():

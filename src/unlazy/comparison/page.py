@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _FIGURES = {
     "curves": "Learning curves: nested training rows, one deviation over splits; dashes continue the best model's "
-    "power law.",
+    "law.",
     "models": "Every model at the largest training size.",
     "structure": "What the chosen rich model depends on: directions of its average gradient outer product, and inputs.",
 }

@@ -113,7 +113,8 @@ class _Plan:
         with warnings.catch_warnings():
             # joblib replaces a worker that compiled programs made large; nothing is lost
             warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given")
-            found = lab.run(self.study, self._config(sizes, splits), store=store, engine=workers, progress=progress)
+            shown = progress and f"{_stage(sizes, splits):32s}"
+            found = lab.run(self.study, self._config(sizes, splits), store=store, engine=workers, progress=shown)
         self.records = Records([*self.records, *found], [*self.records.failed, *found.failed])
 
     def from_first(self, sizes: list[int]) -> list[int]:
@@ -157,6 +158,12 @@ class _Plan:
         grid: dict[str, list] = {"n": sorted(sizes, reverse=True), "contestant": names, "split": list(splits)}
         share = round(self.budget / 120, 3)  # of one trial, for settings beyond the first
         return config(grid, seeds=1, table=self.digest, seconds=share)
+
+
+def _stage(sizes: Sequence[int], splits: Sequence[int]) -> str:
+    """What a bar of progress is about."""
+    few = f"split {splits[0] + 1}" if len(splits) == 1 else f"splits 1 to {len(splits)}"
+    return f"{sizes[0]} rows, {few}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} rows, {few}"
 
 
 _SLOW = ("feature_machine", "network", "one_step", "forest")

@@ -24,13 +24,14 @@ class Interrupted(KeyboardInterrupt):
 def run(
     experiment: Experiment | str, config: str | Config = "quick", *, seeds: int | None = None,
     change: Mapping[str, Any] | None = None, store: str | Path | None = "results", jobs: int | None = None,
-    engine: str | Engine = "local", address: str | None = None, progress: bool = True,
+    engine: str | Engine = "local", address: str | None = None, progress: bool | str = True,
 ) -> Records:  # fmt: skip
     """Records of one experiment, run where they are not stored yet.
 
     `experiment` is an Experiment, its name, or `module:attribute`. `config` is "quick", "full" or a Config; `change`
     sets parameters to other values (`{"n": [100, 300]}`). `store` is a folder, or None to keep nothing. `engine` is
-    "local" (processes), "dask" (with `address`) or "inline" (this process). Trials that raise are in `.failed`.
+    "local" (processes), "dask" (with `address`) or "inline" (this process). `progress` shows a bar, under the
+    experiment's name or the one it gives. Trials that raise are in `.failed`.
     """
     if isinstance(experiment, str):
         experiment = find(experiment)
@@ -119,7 +120,7 @@ def _opened(engine: str | Engine, jobs: int | None, address: str | None) -> Iter
 
 
 @contextmanager
-def _progress(experiment: Experiment, chunks: list, wanted: bool) -> Iterator[Callable[[Outcome], None]]:
+def _progress(experiment: Experiment, chunks: list, wanted: bool | str) -> Iterator[Callable[[Outcome], None]]:
     """Done, failed and time left, on standard error."""
     if not wanted:
         yield lambda outcome: None
@@ -134,7 +135,8 @@ def _progress(experiment: Experiment, chunks: list, wanted: bool) -> Iterator[Ca
         rich.TimeRemainingColumn(),
     )  # fmt: skip
     with rich.Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(experiment.name, total=sum(len(c.wanted) for c in chunks), failed="")
+        name = wanted if isinstance(wanted, str) else experiment.name
+        task = bar.add_task(name, total=sum(len(c.wanted) for c in chunks), failed="")
 
         def show(outcome: Outcome) -> None:
             nonlocal failed
