@@ -38,8 +38,7 @@ class Contestant:
 
 
 class Fitted(NamedTuple):
-    """A model fitted to all the rows it was given, its error estimated on them alone, and how many settings it "
-    "tried."""
+    """A model fitted to all the rows it was given, its error estimated on them alone, how many settings it tried."""
 
     model: Any
     inner: float

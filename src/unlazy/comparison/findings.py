@@ -114,8 +114,8 @@ def inputs_table(study: Study, found: Structure) -> "pd.DataFrame":
 
 
 def isotropic_ratio(study: Study) -> Interval:
-    """Risk of the best isotropic kernel over the best rich model's, both chosen on training rows, at the largest "
-    "size."""
+    """Risk of the best isotropic kernel over the best rich model's, both chosen on training rows, at the largest
+    size."""
     mine = [name for name in study.contestants if CONTESTANTS[name].isotropic]
     rich = [name for name in study.contestants if CONTESTANTS[name].family == "rich"]
     return inner_ratio(study, study.sizes[-1], mine, rich)

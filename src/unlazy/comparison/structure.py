@@ -25,8 +25,8 @@ def outputs(model: Any) -> Outputs:
 
 
 def gradient_outer_product(f: Outputs, X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "d d"]:
-    """Mean of ∇f∇fᵀ, summed over outputs, by central differences at (up to 128) rows of X; fewer where columns are "
-    "many."""
+    """Mean of ∇f∇fᵀ, summed over outputs, by central differences at (up to 128) rows of X; fewer where columns are
+    many."""
     X = X[: min(POINTS, max(16, PREDICTIONS // X.shape[1]))]
     n, d = X.shape
     G = np.empty((n, d, f(X[:1]).shape[1]))

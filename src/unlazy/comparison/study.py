@@ -210,9 +210,7 @@ def _remarks(
     if climbed[-1] < sizes[-1]:
         notes.append(
             f"the budget of {budget:g} s ends the training sizes at {climbed[-1]} of "
-            f"{len(table) - held_out_rows(table)} "
-            "rows; "
-            "a larger --budget goes further"
+            f"{len(table) - held_out_rows(table)} rows; a larger --budget goes further"
         )
     if splits < WANTED:
         notes.append(f"the budget left time for {splits} splits; more would narrow the intervals")

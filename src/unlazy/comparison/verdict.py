@@ -73,8 +73,7 @@ def judge(study: Study) -> Verdict:
 
 
 def inner_choice(study: Study, n: int, names: Sequence[str]) -> dict[int, str]:
-    """Split → who of these has the smallest error estimated on training rows; splits where nobody has one are "
-    "absent."""
+    """Split → who of these has the smallest error estimated on training rows; absent where nobody has one."""
     inner = _grid(study, n, "inner")
     found = {}
     for s in range(study.splits):

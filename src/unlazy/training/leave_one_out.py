@@ -150,14 +150,11 @@ def leave_one_out(
     Y: Float[np.ndarray, "n c"],
     weights: Float[np.ndarray, " n"] | None = None,
 ) -> Callable[[float, float], float]:
-    """The leave-one-out error as a function of bandwidth and ridge; `gram` is K as a function of the bandwidth."""
-    last: dict[float, np.ndarray] = {}
+    """The leave-one-out error as a function of bandwidth and ridge; `gram` is K as a function of the bandwidth, keeping
+    its last one (`Geometry.gram`)."""
 
     def error(h: float, rho: float) -> float:
-        if h not in last:
-            last.clear()  # one K at a time
-            last[h] = gram(h)
-        found = fit(last[h], Y, rho, weights)
+        found = fit(gram(h), Y, rho, weights)
         return math.inf if found is None else found.error
 
     return error
