@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from unlazy.core.architecture import MLP
 from unlazy.core.errors import check_positive_integer, nearest
+from unlazy.core.linear import dot
 from unlazy.estimators.base import Estimator, Training, progress_bar
 from unlazy.estimators.classes import CalibratedClassifier
 from unlazy.estimators.columns import Columns
@@ -189,7 +190,7 @@ class FeatureMachine(Estimator):
         X, total = jnp.asarray(data.X), np.zeros((data.X.shape[1],) * 2)
         for y in data.Y.T:
             W = np.asarray(learn_features(self._key(), X, jnp.asarray(y)).W)
-            total += W.T @ W
+            total += dot(W.T, W)
         return total if np.trace(total) > 0 else np.eye(len(total))
 
     def _scores(self, X: Any) -> np.ndarray:
@@ -199,7 +200,7 @@ class FeatureMachine(Estimator):
             with self._scope():
                 L = self.map_.astype(self._dtype)
                 found = [
-                    cross(self._base_, Z[i : i + _BLOCK], self.X_fit_, L, self.bandwidth_) @ self.dual_coef_
+                    dot(cross(self._base_, Z[i : i + _BLOCK], self.X_fit_, L, self.bandwidth_), self.dual_coef_)
                     for i in range(0, len(Z), _BLOCK)
                 ]
             return np.concatenate(found) + self.intercept_

@@ -10,6 +10,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from unlazy.core.architecture import MLP
+from unlazy.core.linear import dot
 from unlazy.estimators.base import Estimator, Training, by_blocks
 from unlazy.estimators.named_kernels import NETWORK, kernel_named, scaled, usual_bandwidth
 from unlazy.estimators.ridge import RELATIVE
@@ -70,7 +71,7 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, Estimator):
             raise ValueError("ask for return_std or return_cov, not for both: the covariance holds the deviations")
         Z = self._inputs(X) - self.offset_
         with self._scope():
-            mean = self._shaped(self._gram(self.mean_kernel_, Z, self.X_fit_) @ self.dual_coef_ + self.y_mean_)
+            mean = self._shaped(dot(self._gram(self.mean_kernel_, Z, self.X_fit_), self.dual_coef_) + self.y_mean_)
             if not return_std and not return_cov:
                 return mean
             spread = self._covariance(Z) if return_cov else np.sqrt(np.maximum(self._variance(Z), 0))
@@ -117,7 +118,7 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, Estimator):
         unit = float(np.mean(np.diag(K)))
         rho = np.maximum(unit * (RELATIVE if self.noise is None else np.array([self.noise])), floor)
         shifted = np.maximum(s, 0) + rho[:, None]  # (ridges, n)
-        energy = np.einsum("nc,ln->lc", (U.T @ Y) ** 2, 1 / shifted) / n
+        energy = np.einsum("nc,ln->lc", dot(U.T, Y) ** 2, 1 / shifted) / n
         least = np.finfo(np.float32).tiny  # of labels that are all alike
         evidence = -0.5 * n * np.sum(np.log(np.maximum(energy, least)) + 1 + np.log(2 * np.pi), 1)
         evidence = evidence - 0.5 * Y.shape[1] * np.sum(np.log(shifted), 1)
@@ -134,9 +135,9 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, Estimator):
         s, U = eigh(T, check_finite=False)
         values, floor = jnp.asarray(np.maximum(s, 0)), dynamics.rounding_floor(jnp.asarray(s))
         c = dynamics.flow_coefficient(values, jnp.asarray(self.time, values.dtype))
-        self.factor_ = (U * np.asarray(dynamics.trusted(c, values, floor))) @ U.T
+        self.factor_ = dot(U * np.asarray(dynamics.trusted(c, values, floor)), U.T)
         Y = data.Y - self.y_mean_
-        self.dual_coef_ = self.factor_ @ Y
+        self.dual_coef_ = dot(self.factor_, Y)
         self.amplitude_ = Y.var(0)
         self.noise_variance_ = np.zeros_like(self.amplitude_)
 
@@ -145,18 +146,18 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, Estimator):
         prior = by_blocks(lambda Z: self.kernel_.diag(jnp.asarray(Z)), Z)
         if self.kernel != ENSEMBLE:
             return prior - np.sum(self._whitened(S_zx) ** 2, 0)
-        A = self._gram(self.mean_kernel_, Z, self.X_fit_) @ self.factor_
+        A = dot(self._gram(self.mean_kernel_, Z, self.X_fit_), self.factor_)
         S_xx = self._gram(self.kernel_, self.X_fit_, None)
-        return prior - 2 * np.sum(A * S_zx, 1) + np.sum((A @ S_xx) * A, 1)
+        return prior - 2 * np.sum(A * S_zx, 1) + np.sum(dot(A, S_xx) * A, 1)
 
     def _covariance(self, Z: np.ndarray) -> np.ndarray:
         S_zz, S_zx = self._gram(self.kernel_, Z, None), self._gram(self.kernel_, Z, self.X_fit_)
         if self.kernel != ENSEMBLE:
             V = self._whitened(S_zx)
-            return S_zz - V.T @ V
-        A = self._gram(self.mean_kernel_, Z, self.X_fit_) @ self.factor_
-        cross = A @ S_zx.T
-        C = S_zz - cross - cross.T + A @ self._gram(self.kernel_, self.X_fit_, None) @ A.T
+            return S_zz - dot(V.T, V)
+        A = dot(self._gram(self.mean_kernel_, Z, self.X_fit_), self.factor_)
+        cross = dot(A, S_zx.T)
+        C = S_zz - cross - cross.T + dot(A, self._gram(self.kernel_, self.X_fit_, None), A.T)
         return 0.5 * (C + C.T)
 
     def _whitened(self, S_zx: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from unlazy.core.architecture import MLP
 from unlazy.core.errors import check_positive_integer, nearest
+from unlazy.core.linear import dot
 from unlazy.estimators.base import Estimator, by_blocks
 from unlazy.estimators.named_kernels import NETWORK, kernel_named, scaled, usual_bandwidth
 from unlazy.kernels.infinite_width import NNGP
@@ -66,7 +67,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
         check_is_fitted(self)
         X = self._inputs(X) - self.offset_
         if self.kernel != "nngp":
-            angle = X @ self.frequencies_
+            angle = dot(X, self.frequencies_)
             waves = np.stack([np.cos(angle), np.sin(angle)], -1).reshape(len(X), -1)
             return waves[:, : self._n_features_out] / np.sqrt(self._n_features_out / 2, dtype=X.dtype)
         network = Network(self.mlp_, X.shape[1])

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from unlazy.core.linear import dot
+
 RELATIVE = np.geomspace(1e2, 1e-9, 34)
 """Ridges that are tried, in units of the mean of k(x, x); from the largest, so that ties give the smoother fit."""
 
@@ -30,7 +32,7 @@ def fit_ridge(K: np.ndarray, Y: np.ndarray, weights: np.ndarray | None, ridge: f
     """The fit at `ridge`, or at the ridge of the smallest leave-one-out error where it is None."""
     n = len(K)
     w = np.ones(n, Y.dtype) if weights is None else weights
-    mean = w @ Y / w.sum()
+    mean = dot(w, Y) / w.sum()
     if n == 1:
         return RidgeFit(np.zeros_like(Y), mean, Y, 0.0, 0.0 if ridge is None else float(ridge))
     root = np.sqrt(w)[:, None]
@@ -40,9 +42,9 @@ def fit_ridge(K: np.ndarray, Y: np.ndarray, weights: np.ndarray | None, ridge: f
     rho = np.maximum(RELATIVE * unit if ridge is None else np.array([ridge]), floor)
     F = 1 / (np.maximum(s, 0)[:, None] + rho)  # (n, ridges)
     G = _Inverse(V, F, root)
-    scale = np.maximum(w @ (Y - mean) ** 2 / w.sum(), np.finfo(Y.dtype).tiny)
+    scale = np.maximum(dot(w, (Y - mean) ** 2) / w.sum(), np.finfo(Y.dtype).tiny)
     found = [_at(G, Y - mean, l) for l in range(len(rho))]
-    errors = [float(np.mean(w @ e**2 / w.sum() / scale)) for _, _, e in found]
+    errors = [float(np.mean(dot(w, e**2) / w.sum() / scale)) for _, _, e in found]
     best = int(np.nanargmin(errors)) if np.isfinite(errors).any() else 0
     alpha, shift, missed = found[best]
     return RidgeFit(alpha, mean + shift, Y - missed, errors[best], float(rho[best]))
@@ -53,21 +55,21 @@ class _Inverse:
 
     def __init__(self, V: np.ndarray, F: np.ndarray, root: np.ndarray):
         self.V, self.F, self.root = V, F, root
-        self.diagonal = root**2 * (V**2 @ F)
-        self.ones = root * (V @ (F * (V.T @ root)))
+        self.diagonal = root**2 * dot(V**2, F)
+        self.ones = root * dot(V, F * dot(V.T, root))
         self._cache: dict[str, Any] = {}
 
     def times(self, Y: np.ndarray, l: int) -> np.ndarray:
         if "inside" not in self._cache:
-            self._cache["inside"] = self.V.T @ (self.root * Y)
-        return self.root * (self.V @ (self.F[:, l, None] * self._cache["inside"]))
+            self._cache["inside"] = dot(self.V.T, self.root * Y)
+        return self.root * dot(self.V, self.F[:, l, None] * self._cache["inside"])
 
 
 def _at(G: _Inverse, Y: np.ndarray, l: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """α, intercept and leave-one-out residuals at one ridge, through the bordered inverse."""
     g = G.ones[:, l]
     total = g.sum()
-    shift = g @ Y / total
+    shift = dot(g, Y) / total
     alpha = G.times(Y, l) - g[:, None] * shift
     inverse = G.diagonal[:, l] - g * g / total
     tiny = np.finfo(Y.dtype).eps * G.diagonal[:, l]

@@ -10,6 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from unlazy.core.errors import check_positive_integer
+from unlazy.core.linear import dot
 from unlazy.estimators.base import Estimator, Training
 from unlazy.estimators.padding import bucket, padded, shuffled
 from unlazy.estimators.standard import Standard, standard
@@ -68,13 +69,13 @@ class TwoLayerRegressor(RegressorMixin, Estimator):
     def predict(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
         X = Standard(self.centre_, self.scale_)(self._inputs(X))
-        return np.maximum(X @ self.W_.T + self.b_, 0) @ self.head_ + X @ self.beta_ + self.alpha_
+        return dot(np.maximum(dot(X, self.W_.T) + self.b_, 0), self.head_) + dot(X, self.beta_) + self.alpha_
 
     @property
     def metric_(self) -> np.ndarray:
         """WᵀW with trace one: the directions that the step found."""
         check_is_fitted(self)
-        M = self.W_.T @ self.W_
+        M = dot(self.W_.T, self.W_)
         total = np.trace(M)
         return M / total if total > 0 else np.eye(len(M), dtype=M.dtype) / len(M)
 

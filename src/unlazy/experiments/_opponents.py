@@ -15,6 +15,7 @@ import numpy as np
 from unlazy.core.architecture import MLP
 from unlazy.core.data import Data
 from unlazy.core.experiment import Records, padded_size
+from unlazy.core.linear import dot
 from unlazy.core.precision import precision
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.infinite_width import NNGP, NTK
@@ -150,9 +151,9 @@ def linearised(key: Any, sample: Sample, *, width: int = 512) -> Predictor:
     W, b = np.asarray(features.W), np.asarray(features.b)
 
     def gram(X: np.ndarray, Z: np.ndarray) -> np.ndarray:
-        f, g = X @ W.T + b, Z @ W.T + b
-        active = (f > 0).astype(np.float32) @ (g > 0).astype(np.float32).T  # counts: exact in float32
-        return (np.maximum(f, 0) @ np.maximum(g, 0).T + (X @ Z.T / d + 1) * active) / width
+        f, g = dot(X, W.T) + b, dot(Z, W.T) + b
+        active = dot((f > 0).astype(np.float32), (g > 0).astype(np.float32).T)  # counts: exact in float32
+        return (dot(np.maximum(f, 0), np.maximum(g, 0).T) + (dot(X, Z.T) / d + 1) * active) / width
 
     return kernel_ridge(gram, sample)
 
@@ -176,12 +177,12 @@ def kernel_ridge(gram: Callable, sample: Sample, relative: tuple[float, ...] = K
             alpha = cho_solve(cho_factor(K.T, lower=True, check_finite=False), y, check_finite=False)
         except LinAlgError:  # singular to rounding at this ridge: the next is larger
             continue
-        error = float(np.mean((across @ alpha - truth) ** 2))
+        error = float(np.mean((dot(across, alpha) - truth) ** 2))
         if error < best:
             best, chosen = error, alpha
         elif error > 1.005 * best and len(K) > TILE:
             break
-    return lambda Z: jnp.asarray(gram(np.asarray(Z), X) @ chosen)
+    return lambda Z: jnp.asarray(dot(gram(np.asarray(Z), X), chosen))
 
 
 def trained(

@@ -26,6 +26,7 @@ import numpy as np
 from unlazy.core.architecture import MLP
 from unlazy.core.claims import Claim, interval_claim
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.experiments import _opponents as fits
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.infinite_width import NTK
@@ -58,7 +59,7 @@ class Waves:
         omega /= np.linalg.norm(omega, axis=1, keepdims=True)
         phase, sign = rng.uniform(0, 2 * np.pi, 20), rng.choice([-1.0, 1.0], 20)
         W, b, a = (jnp.asarray(part, s.dtype) for part in (omega, phase, sign))
-        return jnp.abs(jnp.sin(2 * s @ W.T + b)) @ a / 20**0.5
+        return dot(jnp.abs(jnp.sin(dot(2 * s, W.T) + b)), a) / 20**0.5
 
 
 def trial(params: Params, key: Any) -> dict[str, Any]:

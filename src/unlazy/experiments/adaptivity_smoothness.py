@@ -20,6 +20,7 @@ import numpy as np
 from unlazy.core.architecture import MLP
 from unlazy.core.claims import Claim, interval_claim, within
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.experiments._opponents import by_seed, median_with_interval
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.infinite_width import NTK
@@ -63,7 +64,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     coefficients, errors = jax.lax.map(fit, scales)
     best = jnp.argmin(errors)
     Z = task.grid(POINTS)
-    curve = 0.5 + kernel(params["kernel"], scales[best]).gram(Z, data.X) @ coefficients[best]
+    curve = 0.5 + dot(kernel(params["kernel"], scales[best]).gram(Z, data.X), coefficients[best])
     return {
         "risk": jnp.mean((curve - task.target(Z)) ** 2),
         "overshoot": jnp.maximum(jnp.max(curve) - 1, -jnp.min(curve)),

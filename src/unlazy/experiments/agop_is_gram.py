@@ -23,6 +23,7 @@ from unlazy.core.architecture import MLP
 from unlazy.core.claims import Claim, at_least, at_most
 from unlazy.core.data import Data
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.measures.subspace import top_overlap
 from unlazy.networks import Network
 from unlazy.training.descent import STOPPED, descend
@@ -38,7 +39,7 @@ RICH, LAZY = 0.001, 30.0
 def agop(f: Any, X: Any) -> Any:
     """(1/n) Σ ∇f(x) ∇f(x)ᵀ of any function of a row."""
     G = jax.vmap(jax.grad(f))(X)
-    return G.T @ G / X.shape[0]
+    return dot(G.T, G) / X.shape[0]
 
 
 def likeness(A: Any, B: Any) -> Any:
@@ -62,9 +63,9 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     W0, W = start[0].weight, found.params[0].weight
     M = agop(lambda x: network(found.params, x[None])[0], X)
     values, vectors = jnp.linalg.eigh(M)
-    half = (vectors * jnp.sqrt(jnp.maximum(values, 0))) @ vectors.T
+    half = dot(vectors * jnp.sqrt(jnp.maximum(values, 0)), vectors.T)
     plane = jnp.eye(INPUTS)[:2]
-    gram, before = W @ W.T, W0 @ W0.T  # a column is a neuron
+    gram, before = dot(W, W.T), dot(W0, W0.T)  # a column is a neuron
     return {
         "half": likeness(gram, half), "one": likeness(gram, M), "start": likeness(before, half),
         "weights_overlap": top_overlap(gram, plane), "agop_overlap": top_overlap(M, plane),

@@ -25,6 +25,7 @@ import numpy as np
 from unlazy.core.claims import Claim, interval_claim, within
 from unlazy.core.data import Data
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.experiments import _opponents as fits
 from unlazy.tasks.index_models import IndexModel, band_sign, cubic_sign, quadratic_plus, single_index
 from unlazy.training.one_step import Features
@@ -61,10 +62,10 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     # the head and the linear part always see the true labels: only the first layer is blinded
     blinded = Features(noise.W, noise.b, honest.alpha, honest.beta)
     X, y = sample.exact
-    measures = {"tail": jnp.sum((y * (X @ task.subspace.T)[:, 0]) ** 2) / jnp.sum(y**2)}
+    measures = {"tail": jnp.sum((y * dot(X, task.subspace.T)[:, 0]) ** 2) / jnp.sum(y**2)}
     for name, features in (("", honest), ("_signs", blinded)):
         measures[f"risk{name}"] = fits.risk(task, fits.head_on(features, sample), key_risk)[0]
-        measures[f"energy{name}"] = jnp.sum((features.W @ task.subspace.T) ** 2) / jnp.sum(features.W**2)
+        measures[f"energy{name}"] = jnp.sum(dot(features.W, task.subspace.T) ** 2) / jnp.sum(features.W**2)
     return measures
 
 

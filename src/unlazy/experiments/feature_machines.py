@@ -20,6 +20,7 @@ import numpy as np
 from unlazy.core.architecture import MLP
 from unlazy.core.claims import Claim, interval_claim
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.experiments import _opponents as fits
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.infinite_width import NTK
@@ -80,12 +81,12 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     if params["method"] == "one_step":
         features = fits.learn(key_fit, sample)
         predict, W = fits.head_on(features, sample), np.asarray(features.W)
-        M = W.T @ W
+        M = dot(W.T, W)
     else:
         predict, M = machine(params["method"], *(np.asarray(part) for part in sample.exact))
     mean, error = fits.risk(task, predict, key_risk)
     top = np.linalg.eigh(M)[1][:, -1]
-    return {"risk": mean, "error": error, "alignment": float(abs(top @ np.asarray(task.subspace)[0]))}
+    return {"risk": mean, "error": error, "alignment": float(abs(dot(top, np.asarray(task.subspace)[0])))}
 
 
 def claims(records: Records) -> list[Claim]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from unlazy.core.claims import Claim, within
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.experiments._opponents import by_seed
 from unlazy.tasks.index_models import quadratic_plus
 from unlazy.theory import gradients
@@ -37,7 +38,7 @@ def population(d: int, r: int, key: Any) -> dict[str, Any]:
     W = jax.random.normal(key, (NEURONS, d)) / math.sqrt(d)
     a = jnp.ones(NEURONS)
     tensors = gradients.additive_tensors(np.tile(LINK, (r, 1)) / math.sqrt(r))
-    leading = gradients.hessian_term(U.T @ U / math.sqrt(r), W, a)
+    leading = gradients.hessian_term(dot(U.T, U) / math.sqrt(r), W, a)
     rest = gradients.population_gradient_terms(tensors, U, W, a).sum(0) - leading
     return {name: jnp.sqrt(jnp.mean(jnp.sum(part**2, 1))) for name, part in (("signal", leading), ("residual", rest))}
 
@@ -48,11 +49,11 @@ def sampled(params: Params, key: Any) -> dict[str, Any]:
     task = quadratic_plus(params["d"], 4, params["r"], key=key_task)
     data = task.sample_padded(key_data, params["n"], params["n_padded"])
     W = learn_features(key_start, data.X, data.y, width=params["width"], weights=data.weights).W
-    inside = W @ task.subspace.T
-    top = jnp.linalg.eigh(W.T @ W)[1][:, -params["r"] :]
+    inside = dot(W, task.subspace.T)
+    top = jnp.linalg.eigh(dot(W.T, W))[1][:, -params["r"] :]
     return {
         "energy": jnp.sum(inside**2) / jnp.sum(W**2),
-        "overlap": jnp.sum((task.subspace @ top) ** 2) / params["r"],
+        "overlap": jnp.sum(dot(task.subspace, top) ** 2) / params["r"],
     }
 
 

@@ -23,6 +23,7 @@ from unlazy.core.activations import activation
 from unlazy.core.architecture import MLP
 from unlazy.core.claims import Claim, at_least, at_most, consistent
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.experiments._patterns import (
     DICTIONARY,
     RELEVANT,
@@ -91,7 +92,7 @@ def ridge_coefficients(K: np.ndarray, across: np.ndarray, y: np.ndarray, truth: 
     for ridge in RIDGES:
         np.fill_diagonal(K, diagonal + ridge * scale)
         alpha = cho_solve(cho_factor(K, lower=True, check_finite=False), y, check_finite=False)
-        error = float(np.mean((across @ alpha - truth) ** 2))
+        error = float(np.mean((dot(across, alpha) - truth) ** 2))
         if error >= best:
             break
         best, chosen = error, alpha
@@ -113,21 +114,21 @@ def opponents(s: Setting, n: int) -> dict[str, Any]:
     differ = [_differences(A, X) for A in (X, V, Z)]
     for name, table in tables().items():
         alpha = ridge_coefficients(table[differ[0]], table[differ[1]], y, truth)
-        found[name] = table[differ[2]] @ alpha
+        found[name] = dot(table[differ[2]], alpha)
     scores = [np.asarray(both_accuracies(jnp.asarray(found[name]), s)) for name in METHODS]
     return {"accuracy": np.stack(scores), "norms": norms, "losses": losses}
 
 
 def _differences(A: np.ndarray, B: np.ndarray) -> np.ndarray:
     """In how many patterns two inputs differ: (1 - ⟨x,z⟩)D/2, a whole number."""
-    return np.rint((1 - A @ B.T) * (DICTIONARY / 2)).astype(np.uint8)
+    return np.rint((1 - dot(A, B.T)) * (DICTIONARY / 2)).astype(np.uint8)
 
 
 def _random(key: Any, d: int, width: int) -> Callable[[np.ndarray], np.ndarray]:
     """The network's own features at its start: truncated ReLUs of w·x + b."""
     key_w, key_b = jax.random.split(key)
     W, b = SIGMA_W * np.asarray(jax.random.normal(key_w, (d, width))), np.asarray(jax.random.normal(key_b, (width,)))
-    return lambda x: np.clip(x @ W + SIGMA_B * b, 0, 1)
+    return lambda x: np.clip(dot(x, W) + SIGMA_B * b, 0, 1)
 
 
 def _features(phi: Callable, X: Any, y: Any, V: Any, truth: Any, Z: Any) -> np.ndarray:
@@ -137,10 +138,10 @@ def _features(phi: Callable, X: Any, y: Any, V: Any, truth: Any, Z: Any) -> np.n
     F, G, H = F - middle, G - middle, H - middle
     offset = y.mean()
     if F.shape[1] >= F.shape[0]:
-        return H @ (F.T @ ridge_coefficients(F @ F.T, G @ F.T, y - offset, truth - offset)) + offset
+        return dot(H, dot(F.T, ridge_coefficients(dot(F, F.T), dot(G, F.T), y - offset, truth - offset))) + offset
     # (FᵀF + ρI)⁻¹Fᵀy: the same loop with features for points
-    C = F.T @ F
-    return H @ ridge_coefficients(C, G, F.T @ (y - offset), truth - offset) + offset
+    C = dot(F.T, F)
+    return dot(H, ridge_coefficients(C, G, dot(F.T, y - offset), truth - offset)) + offset
 
 
 def _tangent(key: Any, X: Any, y: Any, V: Any, truth: Any, Z: Any) -> np.ndarray:
@@ -152,16 +153,17 @@ def _tangent(key: Any, X: Any, y: Any, V: Any, truth: Any, Z: Any) -> np.ndarray
     X, V, Z = (np.concatenate([A, np.ones((len(A), 1), A.dtype)], 1) for A in (X, V, Z))
     alpha = ridge_coefficients(np.array(_block(kernel, X, X)), np.asarray(_block(kernel, V, X)), y, truth)
     parts = [Z[i : i + VALIDATION] for i in range(0, len(Z), VALIDATION)]
-    return np.concatenate([np.asarray(_block(kernel, part, X)) @ alpha for part in parts])
+    return np.concatenate([dot(np.asarray(_block(kernel, part, X)), alpha) for part in parts])
 
 
 def _norms_and_losses(phi: Callable, X: Any, y: Any, Z: Any, truth: Any) -> tuple[np.ndarray, np.ndarray]:
     """‖w‖ and test hinge loss of 600 random features in [0, 1] along a path of ridges."""
     F = phi(X)
-    C = (F.T @ F).astype(float) / len(F)
+    C = dot(F.T, F).astype(float) / len(F)
     values, Q = np.linalg.eigh(C)
-    heads = ((Q.T @ (F.T @ y / len(F)))[:, None] / (np.maximum(values, 0)[:, None] + NORMS * np.trace(C))).T @ Q.T
-    outputs = phi(Z) @ heads.T.astype(np.float32)
+    shrunk = dot(Q.T, dot(F.T, y) / len(F))[:, None] / (np.maximum(values, 0)[:, None] + NORMS * np.trace(C))
+    heads = dot(shrunk.T, Q.T)
+    outputs = dot(phi(Z), heads.T.astype(np.float32))
     return np.linalg.norm(heads, axis=1), np.mean(np.maximum(0, 1 - truth[:, None] * outputs), 0)
 
 

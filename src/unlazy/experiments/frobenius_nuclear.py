@@ -29,6 +29,7 @@ import optax
 from unlazy.core.claims import Claim, at_least, at_most, interval_claim
 from unlazy.core.data import Data
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.experiments._opponents import by_seed, tiled_gram
 from unlazy.kernels.dot_product import ArcCosine
 from unlazy.measures.scaling_fit import Interval
@@ -83,7 +84,7 @@ def _relu(n: int, key: Any) -> dict[str, Any]:
     F1 = convex_relu_network(X, y, penalty=1e-4 * n)
     K, across = tiled_gram(ArcCosine(1), X, X), tiled_gram(ArcCosine(1), Z, X)
     ridges = np.array(RIDGES) * np.trace(K) / n
-    F2 = [np.mean((across @ np.linalg.solve(K + r * np.eye(n), y) - truth) ** 2) for r in ridges]
+    F2 = [np.mean((dot(across, np.linalg.solve(K + r * np.eye(n), y)) - truth) ** 2) for r in ridges]
     trivial = np.mean(truth**2)
     return {"risk": np.mean((F1(Z) - truth) ** 2) / trivial, "kernel": min(F2) / trivial, "gap": F1.gap,
             "neurons": len(F1.a)}  # fmt: skip
@@ -125,7 +126,7 @@ def summary(draws: np.ndarray) -> Interval:
 
 def exponent(d: np.ndarray, stars: np.ndarray) -> Interval:
     centred = np.log(d) - np.log(d).mean()
-    return summary(np.log(stars) @ centred / (centred @ centred))
+    return summary(dot(np.log(stars), centred) / dot(centred, centred))
 
 
 def claims(records: Records) -> list[Claim]:

@@ -22,6 +22,7 @@ import numpy as np
 from unlazy.core.architecture import MLP
 from unlazy.core.claims import Claim, at_most, within
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.kernels.infinite_width import NNGP
 from unlazy.measures import distribution
 from unlazy.measures.spectra import log_log_slope
@@ -58,7 +59,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     products = g[:, :, None] * g[:, None, :]
     inside = jnp.histogram(f[:, 0] / jnp.sqrt(K[0, 0]), bins=jnp.asarray(EDGES))[0]
     return {
-        "second": products.mean(0), "fourth": jnp.square(products).mean(0), "covariance": f.T @ f / f.shape[0],
+        "second": products.mean(0), "fourth": jnp.square(products).mean(0), "covariance": dot(f.T, f) / f.shape[0],
         "kernel": K, "kurtosis": 3 * jnp.var(q, ddof=1) / jnp.square(K[0, 0]), "histogram": inside,
     }  # fmt: skip
 

@@ -18,6 +18,7 @@ import numpy as np
 from unlazy.core.architecture import MLP
 from unlazy.core.claims import Claim, at_most, consistent
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.infinite_width import NNGP
 from unlazy.kernels.radial import Gaussian, Laplace, Matern
@@ -50,7 +51,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     expected = [2 * jnp.mean(jnp.diagonal(K) - jnp.diagonal(jnp.roll(K, s, axis=1))) for s in (1, 2)]
     return {
         "first": first, "second": second, "shown": f[:SHOWN], "row": K[GRID // 2],
-        "sample_row": f[:, GRID // 2] @ f / f.shape[0],
+        "sample_row": dot(f[:, GRID // 2], f) / f.shape[0],
         "roughness": jnp.log2(steps[1] / steps[0]), "expected_roughness": jnp.log2(expected[1] / expected[0]),
     }  # fmt: skip
 

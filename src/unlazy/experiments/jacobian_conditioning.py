@@ -24,6 +24,7 @@ from unlazy.core.architecture import MLP
 from unlazy.core.claims import Claim, at_least, at_most, interval_claim, within
 from unlazy.core.data import Data
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.measures.scaling_fit import slope
 from unlazy.networks import Layer, Network
 from unlazy.networks.jacobian import jacobian_rows
@@ -125,7 +126,7 @@ def _descent(params: Params, key: Any) -> dict[str, Any]:
 
 
 def _norm(A: jax.Array) -> jax.Array:
-    return jnp.sqrt(jnp.linalg.eigvalsh(A @ A.T)[-1])
+    return jnp.sqrt(jnp.linalg.eigvalsh(dot(A, A.T))[-1])
 
 
 def _paired(W: jax.Array) -> jax.Array:

@@ -25,6 +25,7 @@ from unlazy.core.architecture import MLP
 from unlazy.core.claims import Claim, at_least, at_most, interval_claim, within
 from unlazy.core.data import Data
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.measures.risk import risk
 from unlazy.measures.scaling_fit import slope
 from unlazy.measures.tangent_drift import relative_change
@@ -57,7 +58,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     )
     K = tangent_kernel(network, start, train.X, rates=network.rates)
     alpha = jnp.linalg.solve(K, train.y)
-    linear = tangent_kernel(network, start, test.X, train.X, rates=network.rates) @ alpha
+    linear = dot(tangent_kernel(network, start, test.X, train.X, rates=network.rates), alpha)
     H0, H = network.hidden(start, train.X), network.hidden(found.params, train.X)
     return {
         "risk": risk(network(found.params, test.X), test.y), "linear_risk": risk(linear, test.y),

@@ -19,6 +19,7 @@ from unlazy.core.architecture import MLP
 from unlazy.core.claims import Claim, at_most
 from unlazy.core.data import Data
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.measures.scaling_fit import power_law, slope
 from unlazy.networks import Network, tangent_kernel
 from unlazy.theory import dynamics
@@ -45,7 +46,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     )  # fmt: skip
     c = dynamics.descent_coefficient(eigenvalues, eta, found.recorded_at)
     alpha = dynamics.coefficients(U, c, y - network(start, X))
-    linear = network(start, Z) + alpha @ tangent_kernel(network, start, X, Z)
+    linear = network(start, Z) + dot(alpha, tangent_kernel(network, start, X, Z))
     gap = jnp.sqrt(jnp.mean(jnp.square(found.recorded["f"] - linear), axis=1))
     return {
         "gap": gap, "sup": jnp.max(gap), "drift": found.recorded["drift"][-1], "loss": found.final_loss,

@@ -22,6 +22,7 @@ import numpy as np
 from unlazy.core.architecture import MLP
 from unlazy.core.claims import Claim, at_most, within
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot, einsum
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace
@@ -47,13 +48,13 @@ def harmonics(X: jax.Array, d: int) -> jax.Array:
     U = rng.standard_normal((CENTRES, d))
     U /= np.linalg.norm(U, axis=1, keepdims=True)
     c = rng.standard_normal(CENTRES)
-    inner = spectra.gegenbauer(U @ U.T, d, 3)
-    scales = [np.sqrt(spectra.multiplicity(d, l) / 3 / (c @ inner[l] @ c)) for l in (1, 2, 3)]
-    t = X @ jnp.asarray(U).T
+    inner = spectra.gegenbauer(dot(U, U.T), d, 3)
+    scales = [np.sqrt(spectra.multiplicity(d, l) / 3 / dot(c, inner[l], c)) for l in (1, 2, 3)]
+    t = dot(X, jnp.asarray(U).T)
     P = [jnp.ones_like(t), t]
     for l in (1, 2):
         P.append(((2 * l + d - 2) * t * P[l] - l * P[l - 1]) / (l + d - 2))
-    return sum((s * (P[l] @ jnp.asarray(c)) for l, s in zip((1, 2, 3), scales)), jnp.zeros(len(X)))
+    return sum((s * dot(P[l], jnp.asarray(c)) for l, s in zip((1, 2, 3), scales)), jnp.zeros(len(X)))
 
 
 def trial(params: Params, key: Any) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     L = jnp.linalg.cholesky(jnp.stack(grams) + RIDGE * jnp.eye(size))
     alpha = jax.scipy.linalg.cho_solve((L, True), jnp.broadcast_to(y[:, None], (len(KERNELS), size, 1)))[..., 0]
     cross = jnp.stack([_normalised(kernel, X[size:], X[:size]) for kernel in KERNELS.values()])
-    f = jnp.einsum("kmn,kn->km", cross, jnp.where(keep, alpha, 0))
+    f = einsum("kmn,kn->km", cross, jnp.where(keep, alpha, 0))
     predicted, eigenvalues = zip(*(_predict(kernel, d, jnp.asarray(n, X.dtype)) for kernel in KERNELS.values()))
     return {
         "risk": jnp.mean(jnp.square(f - target[size:]), 1), "predicted": jnp.stack(predicted),

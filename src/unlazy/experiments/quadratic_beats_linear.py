@@ -29,6 +29,7 @@ from unlazy.core.activations import activation
 from unlazy.core.claims import Claim, interval_claim, within
 from unlazy.core.data import Data
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.experiments._opponents import by_seed
 from unlazy.experiments.signed_dropout import geometric, log_ratios
 from unlazy.networks.quadratic import alternating, fourth_power_norm, second_order
@@ -58,15 +59,15 @@ def _risk(key: Any, *, degree: int, method: str, d: int, n: int, width: int) -> 
     model, nudge = _start(key_start, d, width, "softplus")
     if method == "linear":
         s, U, gram = _tangent(model.W0, data.X, "softplus")
-        alphas = [U @ ((U.T @ data.y) / (jnp.maximum(s, 0) + r * jnp.mean(s))) for r in RIDGES]
-        risks = [task.population_risk(lambda Z, v=v: gram(Z, data.X) @ v, key_test).mean for v in alphas]
+        alphas = [dot(U, dot(U.T, data.y) / (jnp.maximum(s, 0) + r * jnp.mean(s))) for r in RIDGES]
+        risks = [task.population_risk(lambda Z, v=v: dot(gram(Z, data.X), v), key_test).mean for v in alphas]
         return {"risk": jnp.min(jnp.stack(risks))}
     single = jax.tree.map(lambda part: part.astype(jnp.float32), (data.X, data.y, model.W0, model.a, nudge))
     X, y, W0, a, nudge = single
     model = second_order(W0, a, "softplus")
 
     def network(delta: Any, Z: Any) -> Any:
-        return activation("softplus")(Z.astype(delta.dtype) @ (W0 + delta).T) @ a
+        return dot(activation("softplus")(dot(Z.astype(delta.dtype), (W0 + delta).T)), a)
 
     def quadratic_part(delta: Any, Z: Any) -> Any:
         return model.even(delta, Z.astype(delta.dtype))
@@ -87,7 +88,7 @@ def _step_sizes(key: Any, *, width: int) -> dict[str, Any]:
     data = quadratic(d, key=key_task).sample(key_data, n)
     model, nudge = _start(key_start, d, width, "square")
     s, U, _ = _tangent(model.W0, data.X, "square")
-    linear_move = jnp.sqrt(jnp.sum((U.T @ data.y) ** 2 / jnp.maximum(s, 1e-10 * s[-1])) / width)
+    linear_move = jnp.sqrt(jnp.sum(dot(U.T, data.y) ** 2 / jnp.maximum(s, 1e-10 * s[-1])) / width)
     found = train_moves(model.even, nudge, data, steps=STEPS, rate=0.04 * width**-0.25, signs=None,
                         penalty=lambda delta: PENALTY * fourth_power_norm(delta))  # fmt: skip
     after = sharpness(model.even, found.delta, data)
@@ -107,11 +108,11 @@ def _tangent(W0: Any, X: Any, name: str) -> tuple[Any, Any, Any]:
     """Eigendecomposition of K_1 = mean_r σ'(w_r·x)σ'(w_r·z)⟨x,z⟩ on X, and the kernel itself."""
 
     def slopes(Z: Any) -> Any:
-        z = Z @ W0.T
+        z = dot(Z, W0.T)
         return jax.jvp(activation(name), (z,), (jnp.ones_like(z),))[1]
 
     def gram(Z: Any, X: Any) -> Any:
-        return (slopes(Z) @ slopes(X).T / W0.shape[0]) * (Z @ X.T)
+        return (dot(slopes(Z), slopes(X).T) / W0.shape[0]) * dot(Z, X.T)
 
     return *jnp.linalg.eigh(gram(X, X)), gram
 

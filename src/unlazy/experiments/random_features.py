@@ -24,6 +24,7 @@ import numpy as np
 from unlazy.core.architecture import MLP
 from unlazy.core.claims import Claim, at_most, within
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.kernels.infinite_width import NNGP
 from unlazy.measures import distribution
 from unlazy.measures.spectra import log_log_slope
@@ -48,7 +49,7 @@ LIMIT = MLP(1, "relu", 1.0, scale_input=False)
 def features(key: Any, X: jax.Array, p: int) -> jax.Array:
     """φ(W x)/√p with ReLU and W ~ N(0, I) [K4]: K_p is their inner product."""
     W = jax.random.normal(key, (p, X.shape[1]), X.dtype)
-    return jnp.maximum(X @ W.T, 0) / jnp.sqrt(p)
+    return jnp.maximum(dot(X, W.T), 0) / jnp.sqrt(p)
 
 
 def descend(Phi: jax.Array, y: jax.Array, theta: jax.Array, step_size: jax.Array, steps: jax.Array) -> jax.Array:
@@ -56,7 +57,9 @@ def descend(Phi: jax.Array, y: jax.Array, theta: jax.Array, step_size: jax.Array
 
     def go_on(state: tuple[jax.Array, jax.Array], until: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         theta, done = state
-        theta = jax.lax.fori_loop(done, until, lambda _, th: th - step_size * Phi.T @ (Phi @ th - y[:, None]), theta)
+        theta = jax.lax.fori_loop(
+            done, until, lambda _, th: th - dot(step_size * Phi.T, dot(Phi, th) - y[:, None]), theta
+        )
         return (theta, until), theta
 
     return jax.lax.scan(go_on, (theta, jnp.zeros((), steps.dtype)), steps)[1]
@@ -79,21 +82,21 @@ def _counts(largest: int) -> list[int]:
 
 def _kernel_errors(Phi: jax.Array, K: jax.Array, counts: list[int]) -> jax.Array:
     """‖K_p - K‖/‖K‖ of the first p features, for every p."""
-    grams = [Phi[:, :p] @ Phi[:, :p].T * (Phi.shape[1] / p) for p in counts]
+    grams = [dot(Phi[:, :p], Phi[:, :p].T) * (Phi.shape[1] / p) for p in counts]
     return jnp.stack([jnp.linalg.norm(G - K) for G in grams]) / jnp.linalg.norm(K)
 
 
 def _train(Phi: jax.Array, Phi_z: jax.Array, y: jax.Array, key: Any, params: Params) -> dict[str, Any]:
-    lam, U = jnp.linalg.eigh(Phi @ Phi.T)
-    K_zx, K_zz = Phi_z @ Phi.T, Phi_z @ Phi_z.T
+    lam, U = jnp.linalg.eigh(dot(Phi, Phi.T))
+    K_zx, K_zz = dot(Phi_z, Phi.T), dot(Phi_z, Phi_z.T)
     step_size, steps = 1.5 / lam[-1], jnp.array([0, params["middle"], params["steps"]])
     start = jax.random.normal(key, (Phi.shape[1], params["draws"]), Phi.dtype)
-    f = Phi_z @ descend(Phi, y, start, step_size, steps)  # (moments, points, draws)
+    f = dot(Phi_z, descend(Phi, y, start, step_size, steps))  # (moments, points, draws)
     c = dynamics.descent_coefficient(lam, step_size, steps)
-    closed = Phi_z @ start + K_zx @ dynamics.coefficients(U, c, y[:, None] - Phi @ start)
+    closed = dot(Phi_z, start) + dot(K_zx, dynamics.coefficients(U, c, y[:, None] - dot(Phi, start)))
     # distributions: the end is held against the limit itself
     c = c.at[-1].set(dynamics.flow_coefficient(lam, jnp.inf))
-    mean = dynamics.coefficients(U, c, y) @ K_zx.T
+    mean = dot(dynamics.coefficients(U, c, y), K_zx.T)
     covariance = dynamics.random_features_covariance(K_zz, K_zx, U, lam, c)
     at = jnp.array(TESTED)
     white = jax.vmap(distribution.whiten)(jnp.swapaxes(f[:, at], 1, 2), mean[:, at], covariance[:, at][:, :, at])

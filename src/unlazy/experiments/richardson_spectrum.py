@@ -22,6 +22,7 @@ import numpy as np
 from unlazy.core.architecture import MLP
 from unlazy.core.claims import Claim, at_most, within
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace
 
@@ -46,13 +47,13 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     eta = 1 / eigenvalues[-1]
 
     def step(_: Any, alpha: jax.Array) -> jax.Array:
-        return alpha - eta * (K @ alpha - y)
+        return alpha - eta * (dot(K, alpha) - y)
 
     alpha, done, fitted = jnp.zeros(N), 0, []
     for s in STEPS:
         alpha, done = jax.lax.fori_loop(done, s, step, alpha), s
-        fitted.append(U.T @ (K @ alpha))
-    return {"eigenvalues": eigenvalues[::-1], "labels": (U.T @ y)[::-1], "fitted": jnp.stack(fitted)[:, ::-1]}
+        fitted.append(dot(U.T, dot(K, alpha)))
+    return {"eigenvalues": eigenvalues[::-1], "labels": dot(U.T, y)[::-1], "fitted": jnp.stack(fitted)[:, ::-1]}
 
 
 def filters(eigenvalues: np.ndarray) -> np.ndarray:

@@ -26,6 +26,7 @@ import numpy as np
 from unlazy.core.claims import Claim, at_least, at_most, interval_claim
 from unlazy.core.data import Data
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.experiments._opponents import by_seed
 from unlazy.networks.quadratic import alternating
 from unlazy.networks.three_layer import random_first_layer
@@ -59,7 +60,7 @@ def _trial(key: Any, *, method: str, d: int, n: int, neurons: int) -> dict[str, 
     W0, a = W0.astype(jnp.float32), alternating(neurons).astype(jnp.float32) / math.sqrt(neurons)
 
     def network(delta: Any, G: Any) -> Any:
-        return 0.5 * jnp.square(G.astype(jnp.float32) @ (W0 + delta).T) @ a
+        return dot(0.5 * jnp.square(dot(G.astype(jnp.float32), (W0 + delta).T)), a)
 
     nudge = 0.01 * jax.random.normal(key_train, W0.shape, jnp.float32) / math.sqrt(D)  # δ = 0 is a saddle with signs
     train = Data(layer(data.X).astype(jnp.float32), data.y.astype(jnp.float32))
@@ -77,15 +78,15 @@ def _trial(key: Any, *, method: str, d: int, n: int, neurons: int) -> dict[str, 
 
 def _ntk(task: Any, data: Data, layer: Any, W0: Any, key: Any) -> Any:
     """Risk of kernel ridge with K_1(x,z) = mean_r (w_r·g)(w_r·g') ⟨g,g'⟩, at its best ridge."""
-    M = W0.T @ W0 / W0.shape[0]
+    M = dot(W0.T, W0) / W0.shape[0]
 
     def gram(G: Any, H: Any) -> Any:
-        return (G @ M @ H.T) * (G @ H.T)
+        return dot(G, M, H.T) * dot(G, H.T)
 
     G = layer(data.X)
     s, U = jnp.linalg.eigh(gram(G, G))
-    alphas = [U @ ((U.T @ data.y) / (jnp.maximum(s, 0) + r * jnp.mean(s))) for r in RIDGES]
-    risks = [task.population_risk(lambda Z, v=v: gram(layer(Z), G) @ v, key).mean for v in alphas]
+    alphas = [dot(U, dot(U.T, data.y) / (jnp.maximum(s, 0) + r * jnp.mean(s))) for r in RIDGES]
+    risks = [task.population_risk(lambda Z, v=v: dot(gram(layer(Z), G), v), key).mean for v in alphas]
     return jnp.min(jnp.stack(risks))
 
 

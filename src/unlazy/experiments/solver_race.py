@@ -24,6 +24,7 @@ import numpy as np
 
 from unlazy.core.claims import Claim, at_most
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.kernels.radial import Laplace
 from unlazy.solvers.front import solve
 
@@ -77,7 +78,7 @@ def sample(key: Any, n: int) -> tuple[np.ndarray, ...]:
     u = rng.standard_normal((D, 3))
     u /= np.linalg.norm(u, axis=0)
     X = rng.standard_normal((n + TESTS, D))
-    f = np.sin(X @ u[:, 0]) + 0.5 * np.cos(X @ u[:, 1]) * (X @ u[:, 2])
+    f = np.sin(dot(X, u[:, 0])) + 0.5 * np.cos(dot(X, u[:, 1])) * dot(X, u[:, 2])
     y = f[:n] + 0.1 * rng.standard_normal(n)
     return X[:n].astype(np.float32), y, X[n:].astype(np.float32), f[n:]
 

@@ -26,6 +26,7 @@ import optax
 from unlazy.core.claims import Claim, at_least, at_most
 from unlazy.core.data import Data
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.experiments._opponents import draw, infinite, risk
 from unlazy.tasks.teachers import teacher
 from unlazy.training.descent import descend
@@ -49,7 +50,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     if method == "ntk":
         return {"risk": risk(task, infinite("ntk", sample), key_test)[0] / beyond}
     W, a = (np.asarray(part) for part in _student(key_start, *sample.exact, r=r, method=method))
-    found = risk(task, lambda Z: jnp.maximum(Z @ W.T, 0) @ a, key_test)[0] / beyond
+    found = risk(task, lambda Z: dot(jnp.maximum(dot(Z, W.T), 0), a), key_test)[0] / beyond
     return {"risk": found, "cosine": worst_cosine(W, np.asarray(task.W))}
 
 
@@ -67,13 +68,13 @@ def _student(key: Any, X: Any, y: Any, *, r: int, method: str) -> tuple[Any, Any
     else:
         W = spectral_start(X, y, r, key=key).W
         both = jnp.stack([W, -W])  # even moments leave the signs open: the slope of y along w_j tells
-        W = jnp.where((X.T @ y @ W.T > 0)[:, None], both[0], both[1])
+        W = jnp.where((dot(X.T, y, W.T) > 0)[:, None], both[0], both[1])
     if method == "moments":
         return W, heads
     rule = optax.adam(optax.cosine_decay_schedule(RATE, STEPS))
 
     def student(theta: Any, Z: Any) -> Any:
-        return jnp.maximum(Z @ theta[0].T, 0) @ theta[1]
+        return dot(jnp.maximum(dot(Z, theta[0].T), 0), theta[1])
 
     return descend(student, (W, heads), Data(X, y), steps=STEPS, optimiser=rule).params
 
@@ -83,7 +84,7 @@ def worst_cosine(W: np.ndarray, truth: np.ndarray) -> float:
     from scipy.optimize import linear_sum_assignment
 
     unit = W / np.maximum(np.linalg.norm(W, axis=1, keepdims=True), 1e-300)
-    C = np.abs(unit @ truth.T)
+    C = np.abs(dot(unit, truth.T))
     return float(C[linear_sum_assignment(-C)].min())
 
 

@@ -27,6 +27,7 @@ import optax
 from unlazy.core.claims import Claim, at_least, at_most, interval_claim
 from unlazy.core.data import Data
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.experiments._opponents import by_seed, draw, infinite, kernel_ridge, risk
 from unlazy.measures.scaling_fit import first_n, scaling_exponent
 from unlazy.networks.quadratic import QuadraticNetwork
@@ -56,7 +57,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     if method == "ntk":
         predict = infinite("ntk", sample)
     elif method == "polynomial":
-        predict = kernel_ridge(lambda X, Z: (1 + X @ Z.T / d) ** 4, sample, POLYNOMIAL_RIDGES)
+        predict = kernel_ridge(lambda X, Z: (1 + dot(X, Z.T) / d) ** 4, sample, POLYNOMIAL_RIDGES)
     else:
         train = jax.tree.map(lambda part: part[: params["rows"]], sample.train)
         steps = params["steps"]

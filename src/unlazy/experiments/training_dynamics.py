@@ -20,6 +20,7 @@ import numpy as np
 from unlazy.core.architecture import MLP
 from unlazy.core.claims import Claim, at_most, within
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.kernels.infinite_width import NNGP
 from unlazy.measures.spectra import log_log_slope
 from unlazy.tasks.circle import Circle
@@ -41,21 +42,21 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     X, Z = TASK.place(jnp.arange(POINTS) / POINTS), TASK.place((jnp.arange(GRID) + 0.5) / GRID)
     y, p = TASK.target(X), params["features"]
     W = jax.random.normal(key, (p, X.shape[1]))
-    Phi, Phi_z = (jnp.maximum(A @ W.T, 0) / jnp.sqrt(p) for A in (X, Z))
+    Phi, Phi_z = (jnp.maximum(dot(A, W.T), 0) / jnp.sqrt(p) for A in (X, Z))
     limit = NNGP(LIMIT)
     lam, U = jnp.linalg.eigh(limit.gram(X))
     step_size = 1 / lam[-1]
     theta = _descend(Phi, y, step_size, jnp.asarray(STEPS))
-    f, on_training = theta @ Phi_z.T, theta @ Phi.T
-    own_lam, own_U = jnp.linalg.eigh(Phi @ Phi.T)
-    own = _closed(own_lam, own_U, Phi_z @ Phi.T, y, step_size)
+    f, on_training = dot(theta, Phi_z.T), dot(theta, Phi.T)
+    own_lam, own_U = jnp.linalg.eigh(dot(Phi, Phi.T))
+    own = _closed(own_lam, own_U, dot(Phi_z, Phi.T), y, step_size)
     infinite = _closed(lam, U, limit.gram(Z, X), y, step_size)
     distance = jnp.sqrt(jnp.mean(jnp.square(f - infinite), 1))
     shown = jnp.array(SHOWN)
     return {
         "difference": jnp.max(jnp.abs(f - own)), "distance": distance, "sup_distance": distance.max(),
         "loss": jnp.mean(jnp.square(on_training - y), 1), "growth": _growth(Phi, y, own_lam),
-        "limit_loss": jnp.mean(jnp.square(dynamics.descent_residual(lam, step_size, STEPS) * (U.T @ y)), 1),
+        "limit_loss": jnp.mean(jnp.square(dynamics.descent_residual(lam, step_size, STEPS) * dot(U.T, y)), 1),
         "path": f[:, shown], "limit_path": infinite[:, shown],
     }  # fmt: skip
 
@@ -64,21 +65,23 @@ def _descend(Phi: jax.Array, y: jax.Array, step_size: jax.Array, steps: jax.Arra
     """The plain loop from θ = 0; θ after each of the numbers of steps."""
 
     def go_on(state: tuple[jax.Array, jax.Array], until: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-        theta = jax.lax.fori_loop(state[1], until, lambda _, th: th - step_size * Phi.T @ (Phi @ th - y), state[0])
+        theta = jax.lax.fori_loop(
+            state[1], until, lambda _, th: th - dot(step_size * Phi.T, dot(Phi, th) - y), state[0]
+        )
         return (theta, until), theta
 
     return jax.lax.scan(go_on, (jnp.zeros(Phi.shape[1]), jnp.zeros((), steps.dtype)), steps)[1]
 
 
 def _closed(lam: jax.Array, U: jax.Array, K_zx: jax.Array, y: jax.Array, step_size: jax.Array) -> jax.Array:
-    return dynamics.coefficients(U, dynamics.descent_coefficient(lam, step_size, STEPS), y) @ K_zx.T
+    return dot(dynamics.coefficients(U, dynamics.descent_coefficient(lam, step_size, STEPS), y), K_zx.T)
 
 
 def _growth(Phi: jax.Array, y: jax.Array, lam: jax.Array) -> jax.Array:
     """What the 200th step multiplies the residual by, at each multiple of the largest stable step size."""
     rates = jnp.asarray(EDGES) * dynamics.largest_step_size(lam)
     steps = jnp.array([199, 200])
-    norms = jax.vmap(lambda rate: jnp.linalg.norm(_descend(Phi, y, rate, steps) @ Phi.T - y, axis=1))(rates)
+    norms = jax.vmap(lambda rate: jnp.linalg.norm(dot(_descend(Phi, y, rate, steps), Phi.T) - y, axis=1))(rates)
     return norms[:, 1] / norms[:, 0]
 
 

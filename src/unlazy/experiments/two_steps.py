@@ -22,6 +22,7 @@ import numpy as np
 from unlazy.core.claims import Claim, at_least, at_most, within
 from unlazy.core.data import Data
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.core.precision import precision
 from unlazy.experiments._patterns import DICTIONARY, RELEVANT, STAGES
 from unlazy.measures.neurons import feature_cosines
@@ -73,7 +74,7 @@ def sampled(params: Params, key: Any) -> dict[str, Any]:
     for rate, key_points in zip(rates, keys):
         gradient, margin = _gradient(noisy(network, SPREAD), theta, _points(task, key_points, n))
         theta = step_on_weights(theta, gradient, rate, forget)
-        ratios.append(patterns.signal_to_noise(-(task.M.T @ gradient).T / a[:, None], RELEVANT))
+        ratios.append(patterns.signal_to_noise(-dot(task.M.T, gradient).T / a[:, None], RELEVANT))
         cosines.append(_cosines(theta, task))
         layers.append(theta[0])
     found = {"cosines": np.stack(cosines), "ratio": np.stack(ratios), "margin": margin}
@@ -86,16 +87,16 @@ def control(layers: list, data: Data) -> np.ndarray:
     sizes = [np.linalg.norm(W, axis=0) for W in (first, second)]
     X, y, b = (np.asarray(part, float) for part in (data.X, data.y, layers[0].bias))
     weights = (first, second, first * (sizes[1] / sizes[0]), second * (sizes[0] / sizes[1]))
-    return np.array([_head_accuracy(np.clip(X[: 3 * HEAD_POINTS] @ W + b, 0, 1), y) for W in weights])
+    return np.array([_head_accuracy(np.clip(dot(X[: 3 * HEAD_POINTS], W) + b, 0, 1), y) for W in weights])
 
 
 def _head_accuracy(Phi: np.ndarray, y: np.ndarray) -> float:
     train, val, test = (slice(i * HEAD_POINTS, (i + 1) * HEAD_POINTS) for i in range(3))
     Phi = np.concatenate([Phi, np.ones((len(Phi), 1))], 1)
     path = ridge_path(Phi[train], y[train], np.asarray(relative_ridges()))
-    errors = np.mean((Phi[val] @ np.asarray(path.heads).T - y[val, None]) ** 2, 0)
+    errors = np.mean((dot(Phi[val], np.asarray(path.heads).T) - y[val, None]) ** 2, 0)
     head = np.asarray(path.heads)[int(np.argmin(errors))]
-    return float(np.mean(np.sign(Phi[test] @ head) == y[test]))
+    return float(np.mean(np.sign(dot(Phi[test], head)) == y[test]))
 
 
 def _cosines(theta: Parameters, task: Patterns) -> np.ndarray:

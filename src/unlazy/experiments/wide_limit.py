@@ -18,6 +18,7 @@ import numpy as np
 from unlazy.core.architecture import MLP
 from unlazy.core.claims import Claim, within
 from unlazy.core.experiment import Experiment, Params, Records, config
+from unlazy.core.linear import dot
 from unlazy.kernels.infinite_width import NNGP, layer_kernel
 from unlazy.measures.scaling_fit import power_law, slope
 from unlazy.measures.tangent_drift import relative_change
@@ -37,7 +38,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     finite = layer_tangent_kernels(network, start, X)
     infinite = [layer_kernel(mlp, l + 1).gram(X) for l in range(mlp.depth + 1)]
     H = network.hidden(start, X)
-    features = mlp.sigma_w[-1] ** 2 * H @ H.T / params["width"] + SIGMA_B**2
+    features = dot(mlp.sigma_w[-1] ** 2 * H, H.T) / params["width"] + SIGMA_B**2
     return {
         "layers": jnp.stack([relative_change(K, k) for k, K in zip(finite, infinite)]),
         "ntk": relative_change(sum(infinite, jnp.zeros(())), sum(finite, jnp.zeros(()))),

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt
 
+from unlazy.core.linear import dot
 from unlazy.core.memory import memory_budget
 from unlazy.kernels.assemble import assemble, finish
 from unlazy.theory.angles import SNAP_UNITS, safe_reciprocal, safe_sqrt
@@ -96,7 +97,7 @@ def _block(formula: Any, left: tuple[Array, Array], right: tuple[Array, Array], 
         half_chord = jnp.where(0.5 * chord >= top, 2, 0.5 * chord)
         # 0 is at right angles to everything, as in `cosine_gap`
         return formula.entry_distance(distance, jnp.where((xx == 0) | (zz == 0), 1, half_chord), xx, zz)
-    xz = jnp.matmul(x, z.T, precision=jax.lax.Precision.HIGHEST)
+    xz = dot(x, z.T)
     return formula.entry(coincide(xz, xx, zz, x_keys[:, None] == z_keys[None, :], x.shape[1]), xx, zz)
 
 

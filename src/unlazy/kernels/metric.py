@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unlazy.core.linear import dot
 from unlazy.kernels.base import InnerProductKernel
 
 
@@ -25,7 +26,7 @@ class Metric(InnerProductKernel):
     def embed(self, X: Float[Array, "n d"], inputs: int | None = None) -> Float[Array, "n e"]:
         if X.shape[1] != self.map.shape[-1]:
             raise ValueError(f"the metric is for {self.map.shape[-1]} coordinates, the inputs have {X.shape[1]}")
-        mapped = X * self.map if self.map.ndim == 1 else jnp.matmul(X, self.map.T, precision="highest")
+        mapped = X * self.map if self.map.ndim == 1 else dot(X, self.map.T)
         return self.kernel.embed(mapped, inputs or X.shape[1])
 
     def embedding(self) -> tuple:

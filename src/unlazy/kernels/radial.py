@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import check_positive
+from unlazy.core.linear import dot
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.theory.angles import safe_sqrt
 
@@ -81,7 +82,7 @@ def median_bandwidth(X: Float[Array, "n d"], limit: int = 1000) -> Float[Array, 
     """Median distance between the rows (of the first `limit`): a usual first bandwidth."""
     part = X[:limit]
     squares = jnp.sum(part * part, 1)
-    distance = jnp.maximum(squares[:, None] + squares[None] - 2 * part @ part.T, 0)
+    distance = jnp.maximum(squares[:, None] + squares[None] - dot(2 * part, part.T), 0)
     i, j = jnp.triu_indices(part.shape[0], 1)
     return jnp.sqrt(jnp.median(distance[i, j]))
 

@@ -3,6 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unlazy.core.linear import dot
+
 
 def kernel_alignment(K: Float[Array, "n n"], L: Float[Array, "n n"]) -> Float[Array, ""]:
     """⟨K, L⟩_F / (‖K‖_F ‖L‖_F): cosine between two kernels (Cristianini et al. 2001)."""
@@ -12,7 +14,7 @@ def kernel_alignment(K: Float[Array, "n n"], L: Float[Array, "n n"]) -> Float[Ar
 def target_alignment(K: Float[Array, "n n"], y: Float[Array, "n *c"]) -> Float[Array, ""]:
     """Alignment of K with the labels' own kernel, yᵀKy / (‖K‖_F ‖yyᵀ‖_F); 1 when K = yyᵀ."""
     Y = y.reshape(y.shape[0], -1)
-    return jnp.sum(Y * (K @ Y)) / (jnp.linalg.norm(K) * jnp.linalg.norm(Y.T @ Y))
+    return jnp.sum(Y * dot(K, Y)) / (jnp.linalg.norm(K) * jnp.linalg.norm(dot(Y.T, Y)))
 
 
 def centred_alignment(K: Float[Array, "n n"], L: Float[Array, "n n"]) -> Float[Array, ""]:

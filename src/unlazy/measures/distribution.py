@@ -5,6 +5,8 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from unlazy.core.linear import dot
+
 
 def whiten(
     draws: Float[Array, "s q"], mean: Float[Array, " q"], covariance: Float[Array, "q q"]
@@ -16,7 +18,7 @@ def whiten(
 
 def moments(whitened: Float[Array, "s q"]) -> tuple[Float[Array, " q"], Float[Array, "q q"]]:
     """First and second moments over the draws: zero and the identity in expectation."""
-    return whitened.mean(0), whitened.T @ whitened / whitened.shape[0]
+    return whitened.mean(0), dot(whitened.T, whitened) / whitened.shape[0]
 
 
 def z_scores(first: np.ndarray, second: np.ndarray, draws: int) -> np.ndarray:

@@ -7,13 +7,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import check_positive_integer
+from unlazy.core.linear import dot
 
 Vectors = Float[Array | np.ndarray, "w d"]
 
 
 def feature_cosines(W: Float[Array, "w d"], feature: Float[Array, " d"]) -> Float[Array, " w"]:
     """cos(w_j, feature) of every row [P4]; zero for a zero row."""
-    inside = jnp.matmul(W, feature, precision="highest")
+    inside = dot(W, feature)
     sizes = jnp.linalg.norm(W, axis=1) * jnp.linalg.norm(feature)
     return jnp.where(sizes > 0, inside / jnp.where(sizes > 0, sizes, 1), 0.0)
 
@@ -22,7 +23,7 @@ def pairwise_cosines(W: Float[Array, "w d"]) -> Float[Array, "w w"]:
     """cos(w_i, w_j) of every two rows; zero for a zero row."""
     norms = jnp.linalg.norm(W, axis=1, keepdims=True)
     unit = jnp.where(norms > 0, W / jnp.where(norms > 0, norms, 1), 0.0)
-    return jnp.clip(jnp.matmul(unit, unit.T, precision="highest"), -1, 1)
+    return jnp.clip(dot(unit, unit.T), -1, 1)
 
 
 def clustering(W: Float[Array, "w d"]) -> Float[Array, ""]:
@@ -56,12 +57,12 @@ def clustering_test(before: Vectors, after: Vectors, *, permutations: int = 999,
     w = before.shape[0]
     both = np.concatenate([np.asarray(before, float), np.asarray(after, float)])
     both /= np.maximum(np.linalg.norm(both, axis=1, keepdims=True), np.finfo(float).tiny)
-    C = np.abs(both @ both.T)
+    C = np.abs(dot(both, both.T))
     np.fill_diagonal(C, 0)
     exchanged = np.random.default_rng(seed).integers(2, size=(permutations, w)).astype(bool)
     taken = np.concatenate([np.zeros((1, w), bool), exchanged])
     first, second = (np.concatenate(pair, 1).astype(float) for pair in ((~taken, taken), (taken, ~taken)))
-    rises = np.sum(second @ C * second, 1) - np.sum(first @ C * first, 1)
+    rises = np.sum(dot(second, C) * second, 1) - np.sum(dot(first, C) * first, 1)
     pairs = np.triu_indices(w, 1)
     medians = [float(np.median(block[pairs])) for block in (C[:w, :w], C[w:, w:])]
     reached = int(np.sum(rises[1:] >= rises[0] * (1 - 1e-12)))  # the same sum in another order counts as equal
@@ -98,5 +99,5 @@ def _classical(distances: np.ndarray) -> np.ndarray:
     """Torgerson's solution: the two leading directions of the doubly centred squared distances."""
     n = len(distances)
     centre = np.eye(n) - 1 / n
-    values, vectors = np.linalg.eigh(-0.5 * centre @ distances**2 @ centre)
+    values, vectors = np.linalg.eigh(dot(-0.5 * centre, distances**2, centre))
     return vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 1e-12))

@@ -3,6 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unlazy.core.linear import dot
+
 
 def energy(W: Float[Array, "w d"], subspace: Float[Array, "r d"]) -> Float[Array, ""]:
     """‖W Uᵀ‖²_F/‖W‖²_F: the share of the rows of W that lies in S*. r/d for random rows, 1 for perfect ones.
@@ -56,4 +58,4 @@ def top_overlap(W: Float[Array, "w d"], subspace: Float[Array, "r d"]) -> Float[
 
 
 def _product(first: Float[Array, "a d"], second: Float[Array, "d b"]) -> Float[Array, "a b"]:
-    return jnp.matmul(first, second.astype(first.dtype), precision="highest")
+    return dot(first, second.astype(first.dtype))

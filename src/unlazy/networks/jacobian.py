@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unlazy.core.linear import einsum
 from unlazy.core.memory import block_rows
 from unlazy.networks.parametrisation import spread_over
 
@@ -80,7 +81,7 @@ def _in_blocks(rows: Callable, X: Array, Z: Array, outputs: str, block: int) -> 
 
 def _contract(A: Float[Array, "n c p"], B: Float[Array, "m c p"], outputs: str) -> Float[Array, "n m ..."]:
     formula = {"full": "icp,jkp->ijck", "trace": "icp,jcp->ij", "diagonal": "icp,jcp->ijc"}[outputs]
-    return jnp.einsum(formula, A, B, precision=jax.lax.Precision.HIGHEST)
+    return einsum(formula, A, B)
 
 
 def arranged(K: Float[Array, "n m ..."], outputs: str, scalar: bool) -> Float[Array, "n ..."]:

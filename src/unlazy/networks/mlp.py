@@ -10,16 +10,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.architecture import MLP
 from unlazy.core.errors import check_positive_integer, nearest
+from unlazy.core.linear import dot
 from unlazy.core.precision import default_float
 from unlazy.networks.parametrisation import Layer, Scales, check_parametrisation, layer_scales
 
 STARTS = ("gaussian", "antisymmetric", "symmetric")
 Parameters = tuple[Layer, ...]
-
-
-def product(A: Float[Array, "n k"], B: Float[Array, "k m"]) -> Float[Array, "n m"]:
-    """A B with float32 products in float32: GPUs would otherwise round the factors to tf32 (3 digits)."""
-    return jnp.matmul(A, B, precision=jax.lax.Precision.HIGHEST)
 
 
 class Network(eqx.Module):
@@ -107,7 +103,7 @@ class Network(eqx.Module):
         found: list[Array] = []
         for l, ((weight, bias), scale) in enumerate(zip(params, self.scales)):
             below = X if l == 0 else self.mlp.activation(found[-1])
-            f = scale.multiplier.weight * product(below, weight) + scale.multiplier.bias * bias
+            f = scale.multiplier.weight * dot(below, weight) + scale.multiplier.bias * bias
             found.append(f + self.mlp.residual * found[-1] if self.mlp.skips and 0 < l < self.mlp.depth else f)
         return tuple(found)
 

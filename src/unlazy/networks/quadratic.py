@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from unlazy.core.activations import Activation
 from unlazy.core.activations import activation as named_activation
 from unlazy.core.errors import check_positive_integer
+from unlazy.core.linear import dot
 from unlazy.core.precision import default_float
-from unlazy.networks.mlp import product
 
 
 class QuadraticNetwork(eqx.Module):
@@ -36,10 +36,10 @@ class QuadraticNetwork(eqx.Module):
 
     def matrix(self, W: Float[Array, "w d"]) -> Float[Array, "d d"]:
         """M with f(x) = xᵀMx."""
-        return (W.T * self.signs.astype(W.dtype)) @ W
+        return dot(W.T * self.signs.astype(W.dtype), W)
 
     def __call__(self, W: Float[Array, "w d"], X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        return jnp.square(product(X, W.T)) @ self.signs.astype(X.dtype)
+        return dot(jnp.square(dot(X, W.T)), self.signs.astype(X.dtype))
 
 
 class SecondOrder(eqx.Module):
@@ -59,13 +59,13 @@ class SecondOrder(eqx.Module):
         self, delta: Float[Array, "w d"], X: Float[Array, "n d"]
     ) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, " n"]]:
         """The value at the start, the linear and the quadratic part."""
-        z, move = product(X, self.W0.T), product(X, delta.T)
+        z, move = dot(X, self.W0.T), dot(X, delta.T)
         slope = _derivative(self.activation)
         a = self.a.astype(z.dtype)
         return (
-            self.activation(z) @ a,
-            (slope(z) * move) @ a,
-            (_derivative(slope)(z) * jnp.square(move)) @ a / 2,
+            dot(self.activation(z), a),
+            dot(slope(z) * move, a),
+            dot(_derivative(slope)(z) * jnp.square(move), a) / 2,
         )
 
     def linear(self, delta: Float[Array, "w d"], X: Float[Array, "n d"]) -> Float[Array, " n"]:

@@ -12,15 +12,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import nearest
+from unlazy.core.linear import dot, einsum
 from unlazy.networks.jacobian import jacobian_kernels, tangent_product
 from unlazy.networks.mlp import Network, Parameters
 from unlazy.networks.parametrisation import spread_over
 
 __all__ = ["layer_tangent_kernels", "tangent_kernel", "tangent_product"]
 
-
 OUTPUTS = ("full", "trace", "diagonal")
-_HIGHEST = jax.lax.Precision.HIGHEST
 
 
 def tangent_kernel(
@@ -61,7 +60,7 @@ def layer_tangent_kernels(
     kernels = []
     for l, ((H, G), (H2, G2)) in enumerate(zip(left, right)):
         multiplier, rate = apply.scales[l].multiplier, per_layer[l]
-        forward = multiplier.weight**2 * rate.weight * jnp.matmul(H, H2.T, precision=_HIGHEST)
+        forward = multiplier.weight**2 * rate.weight * dot(H, H2.T)
         forward = forward + multiplier.bias**2 * rate.bias
         kernels.append(_hadamard(forward, G, G2, outputs, apply.mlp.outputs))
     return tuple(kernels)
@@ -80,7 +79,7 @@ def _sides(network: Network, params: Parameters, X: Float[Array, "n d"]) -> list
     sides: list[tuple[Array, Array | None]] = [(hidden[-1], None), (X if depth == 1 else hidden[-2], G)]
     for l in range(depth - 1, 0, -1):
         weight = scales[l].multiplier.weight * params[l].weight
-        back = jnp.matmul(G.reshape(-1, G.shape[-1]), weight.T, precision=_HIGHEST).reshape(*G.shape[:2], -1)
+        back = dot(G.reshape(-1, G.shape[-1]), weight.T).reshape(*G.shape[:2], -1)
         G = slopes[l - 1][:, None, :] * back + (network.mlp.residual * G if network.mlp.skips else 0)
         sides.append((X if l == 1 else hidden[l - 2], G))
     return sides[::-1]
@@ -96,8 +95,8 @@ def _hadamard(A: Float[Array, "n m"], G: Array | None, G2: Array | None, outputs
         return A * count
     (n, c, w), m = G.shape, G2.shape[0]
     if outputs == "diagonal" and c > 1:
-        return A[:, :, None] * jnp.einsum("icw,jcw->ijc", G, G2, precision=_HIGHEST)
+        return A[:, :, None] * einsum("icw,jcw->ijc", G, G2)
     if outputs == "full" and c > 1:
-        gram = jnp.matmul(G.reshape(n * c, w), G2.reshape(m * c, w).T, precision=_HIGHEST)
+        gram = dot(G.reshape(n * c, w), G2.reshape(m * c, w).T)
         return A[:, None, :, None] * gram.reshape(n, c, m, c)
-    return A * jnp.matmul(G.reshape(n, c * w), G2.reshape(m, c * w).T, precision=_HIGHEST)
+    return A * dot(G.reshape(n, c * w), G2.reshape(m, c * w).T)

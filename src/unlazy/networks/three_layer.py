@@ -17,8 +17,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.activations import activation as named_activation
 from unlazy.core.errors import check_positive_integer
+from unlazy.core.linear import dot
 from unlazy.core.precision import default_float
-from unlazy.networks.mlp import product
 from unlazy.theory import hermite
 
 Features = Callable[[Float[Array, "n d"]], Float[Array, "n g"]]
@@ -62,11 +62,11 @@ class RandomFirstLayer(eqx.Module):
 
     def raw(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
         """The neurons and a constant."""
-        g = named_activation(self.activation)(product(X, self.V.T) + self.b)
+        g = named_activation(self.activation)(dot(X, self.V.T) + self.b)
         return jnp.concatenate([g, jnp.ones((X.shape[0], 1), g.dtype)], 1)
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n g"]:
-        return self.raw(X) if self.root is None else product(self.raw(X), self.root.T)
+        return self.raw(X) if self.root is None else dot(self.raw(X), self.root.T)
 
     def whitened(self, X: Float[Array, "n d"], keep: int) -> "RandomFirstLayer":
         """The same layer followed by Σ̂^{-1/2} on its `keep` largest directions, Σ̂ = E g gᵀ over the rows of X."""
@@ -87,12 +87,12 @@ def random_first_layer(key: PRNGKeyArray, inputs: int, neurons: int, activation:
 
 def second_moment(G: Float[Array, "n g"]) -> Float[Array, "g g"]:
     """Σ̂ = mean of g gᵀ."""
-    return product(G.T, G) / G.shape[0]
+    return dot(G.T, G) / G.shape[0]
 
 
 def data_norm(W: Float[Array, "w g"], covariance: Float[Array, "g g"]) -> Float[Array, ""]:
     """‖W Σ̂^{1/2}‖_{2,4}^4 = Σ_r (w_rᵀ Σ̂ w_r)² [L9]: the root is never formed."""
-    return jnp.sum(jnp.square(jnp.sum(product(W, covariance) * W, 1)))
+    return jnp.sum(jnp.square(jnp.sum(dot(W, covariance) * W, 1)))
 
 
 def _multi_indices(d: int, degree: int) -> list[tuple[int, ...]]:

@@ -16,9 +16,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unlazy.core.linear import dot
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.products.blocked import block_rows
-from unlazy.products.pairs import HIGHEST, as_columns, embedded, inner_products, same_width
+from unlazy.products.pairs import as_columns, embedded, inner_products, same_width
 
 
 def gradient(
@@ -61,8 +62,8 @@ def _block_gradient(kernel: InnerProductKernel, left: Array, right: Array, alpha
     _, by_product = jax.jvp(kernel.entry, (xz, full_xx, full_zz), (one, zero, zero))
     _, by_norm = jax.jvp(kernel.entry, (xz, full_xx, full_zz), (zero, one, zero))
     # an output at a time: all of them at once would hold c copies of the centres
-    along_centres = jax.lax.map(lambda a: jnp.matmul(by_product * a, right, precision=HIGHEST), alpha.T)
-    along_point = jnp.matmul(by_norm, alpha, precision=HIGHEST)
+    along_centres = jax.lax.map(lambda a: dot(by_product * a, right), alpha.T)
+    along_point = dot(by_norm, alpha)
     return jnp.moveaxis(along_centres, 0, 1) + 2 * along_point[:, :, None] * left[:, None, :]
 
 
@@ -95,6 +96,6 @@ def _agop(kernel: InnerProductKernel, X: Array, centres: Array, alpha: Array, ro
         G = _rows_gradient(kernel, jax.lax.dynamic_slice_in_dim(X, start, rows), centres, alpha)
         fresh = (start + jnp.arange(rows) >= i * rows)[:, None, None]  # the last block overlaps the one before
         G = jnp.where(fresh, G, 0).reshape(-1, d)
-        return total + jnp.matmul(G.T, G, precision=HIGHEST)
+        return total + dot(G.T, G)
 
     return jax.lax.fori_loop(0, math.ceil(n / rows), add, jnp.zeros((d, d), X.dtype)) / n

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unlazy.core.linear import dot
 from unlazy.core.memory import memory_budget
 from unlazy.kernels.base import Kernel
-from unlazy.products.pairs import HIGHEST, as_columns, embedded, entries, same_width
+from unlazy.products.pairs import as_columns, embedded, entries, same_width
 
 CPU_ROWS = 128
 """Rows of a block on the CPU: twice as fast as 2,048 at m = 20,000, since entries are used while in the cache."""
@@ -86,7 +87,7 @@ def _matmul(kernel: Kernel, left: Array, right: Array, V: Array, rows: int) -> A
     def fill(i: Array, out: Array) -> Array:
         start = jnp.minimum(i * rows, n - rows)  # the last block overlaps the one before: no padding
         K = entries(kernel, jax.lax.dynamic_slice_in_dim(left, start, rows), right)
-        part = jnp.matmul(K, V, precision=HIGHEST)
+        part = dot(K, V)
         return jax.lax.dynamic_update_slice_in_dim(out, part, start, 0)
 
     return jax.lax.fori_loop(0, math.ceil(n / rows), fill, jnp.zeros((n, V.shape[1]), V.dtype))
@@ -114,7 +115,7 @@ def _normal(kernel: Kernel, left: Array, right: Array, V: Array, rows: int) -> A
     def add(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
         start = jnp.minimum(i * rows, n - rows)
         K = entries(kernel, jax.lax.dynamic_slice_in_dim(left, start, rows), right)
-        return _add(sums, _transposed_dot(K, _fresh(jnp.matmul(K, V, precision=HIGHEST), start, i * rows)))
+        return _add(sums, _transposed_dot(K, _fresh(dot(K, V), start, i * rows)))
 
     zero = jnp.zeros((right.shape[0], V.shape[1]), V.dtype)
     return jax.lax.fori_loop(0, math.ceil(n / rows), add, (zero, zero))[0]
@@ -136,4 +137,4 @@ def _fresh(part: Array, start: Array, first: Array) -> Array:
 
 def _transposed_dot(K: Array, U: Array) -> Array:
     """Kᵀ @ U spelled (Uᵀ @ K)ᵀ: for one column XLA's CPU backend is twenty times faster at that."""
-    return jnp.matmul(U.T, K, precision=HIGHEST).T
+    return dot(U.T, K).T

@@ -3,18 +3,16 @@
 Kernels without an entry formula (convolutional, empirical, ℓ1) come in through their own `gram`.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core.linear import dot
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.evaluate import snap
 
 Matrix = Array | np.ndarray
 """What a front door takes: JAX's arrays or NumPy's."""
-HIGHEST = jax.lax.Precision.HIGHEST
-"""Matrix products in full float32: the default of a GPU is tf32, which costs three digits."""
 
 
 def embedded(
@@ -45,7 +43,7 @@ def inner_products(
 ) -> tuple[Float[Array, "n m"], Float[Array, "n 1"], Float[Array, "1 m"]]:
     """⟨x,z⟩ of all pairs, ⟨x,x⟩ as a column and ⟨z,z⟩ as a row."""
     xx, zz = jnp.sum(left * left, 1)[:, None], jnp.sum(right * right, 1)[None, :]
-    xz = jnp.matmul(left, right.T, precision=HIGHEST)
+    xz = dot(left, right.T)
     return snap(xz, xx, zz, left.shape[1]), xx, zz
 
 

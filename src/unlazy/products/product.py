@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core.linear import dot
 from unlazy.kernels.base import Kernel
 from unlazy.products import blocked, dense
-from unlazy.products.pairs import HIGHEST, Matrix, as_columns, embedded
+from unlazy.products.pairs import Matrix, as_columns, embedded
 
 ACCURATE_ROWS = 64
 """Rows of a stored K turned into float64 at a time; they stay in the cache."""
@@ -101,7 +102,7 @@ class Stored(Product):
         if jax.default_backend() != "cpu":
             return super().accurate(V)
         K = np.asarray(self.K)
-        parts = [K[i : i + ACCURATE_ROWS].astype(np.float64) @ V for i in range(0, K.shape[0], ACCURATE_ROWS)]
+        parts = [dot(K[i : i + ACCURATE_ROWS].astype(np.float64), V) for i in range(0, K.shape[0], ACCURATE_ROWS)]
         return np.concatenate(parts)
 
     def _matmul(self, V: Array) -> Array:
@@ -215,11 +216,11 @@ def _symmetric_dot(K: Array, V: Array) -> Array:
 
 @jax.jit
 def _dot(K: Array, V: Array) -> Array:
-    return jnp.matmul(K, V, precision=HIGHEST)
+    return dot(K, V)
 
 
 @jax.jit
 def _transposed_dot(K: Array, U: Array) -> Array:
     if U.shape[1] == 1:  # Kᵀu is twenty times slower than uᵀK on the CPU; with more columns they are alike
-        return jnp.matmul(U.T, K, precision=HIGHEST).T
-    return jnp.matmul(K.T, U, precision=HIGHEST)
+        return dot(U.T, K).T
+    return dot(K.T, U)

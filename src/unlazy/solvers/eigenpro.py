@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from unlazy.core.linear import dot
 from unlazy.core.precision import rounding
 from unlazy.products import Product, gram, product
-from unlazy.products.pairs import HIGHEST
 from unlazy.products.product import Stored
 from unlazy.solvers.problem import Fit, Problem
 from unlazy.solvers.watch import Watch
@@ -107,7 +107,7 @@ class Preconditioner:
         A_r = K_r.copy()
         shared = A_r[start : start + r.shape[0]]  # the sample is the first points, so none where the batch is behind it
         shared += self.ridge * r[: shared.shape[0]]
-        return self.vectors @ (self.weights[:, None] * (self.vectors.T @ A_r))
+        return dot(self.vectors, self.weights[:, None] * dot(self.vectors.T, A_r))
 
     def columns(self, X: jax.Array, start: int) -> np.ndarray:
         """A_sb."""
@@ -123,8 +123,8 @@ class Preconditioner:
         for start in starts:
             part = X[start : start + batch]
             A = np.asarray(problem.kernel.gram(part), np.float64) + problem.ridge * np.eye(batch)
-            half = (self.vectors * np.sqrt(np.maximum(self.weights, 0))).T @ self.columns(part, start)
-            worst = max(worst, _top(A - half.T @ half, rng))
+            half = dot((self.vectors * np.sqrt(np.maximum(self.weights, 0))).T, self.columns(part, start))
+            worst = max(worst, _top(A - dot(half.T, half), rng))
         return max(worst, problem.ridge)
 
 
@@ -132,7 +132,7 @@ def _top(A: np.ndarray, rng: np.random.Generator) -> float:
     """Largest eigenvalue by 50 steps of power iteration, from below; MARGIN and the halving of η cover the rest."""
     v = rng.normal(size=A.shape[0])
     for _ in range(50):
-        v = A @ (v / np.linalg.norm(v))
+        v = dot(A, v / np.linalg.norm(v))
     return float(np.linalg.norm(v))
 
 
@@ -162,9 +162,9 @@ class Rows:
 def _stored_sample(K: jax.Array, r: jax.Array, start: int | jax.Array, batch: int, s: int) -> jax.Array:
     """K_sb r = (rᵀ K_bs)ᵀ: K is symmetric, and rows lie together."""
     rows = jax.lax.dynamic_slice(K, (start, 0), (batch, s))
-    return jnp.matmul(r.T, rows, precision=HIGHEST).T
+    return dot(r.T, rows).T
 
 
 @functools.partial(jax.jit, static_argnames="batch")
 def _stored_rows(K: jax.Array, alpha: jax.Array, start: int | jax.Array, batch: int) -> jax.Array:
-    return jnp.matmul(jax.lax.dynamic_slice_in_dim(K, start, batch), alpha, precision=HIGHEST)
+    return dot(jax.lax.dynamic_slice_in_dim(K, start, batch), alpha)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
+from unlazy.core.linear import dot
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.path import Decomposition, Path, Values, decompose
 from unlazy.theory import dynamics
@@ -43,7 +44,7 @@ class GaussianProcess(eqx.Module):
         flat = self.covariance.reshape(-1, m, m)
         root = jax.vmap(theory.square_root)(flat).reshape(*path, m, m)
         noise = jax.random.normal(key, (draws, *path, m, max(1, _size(outputs))), self.mean.dtype)
-        return self.mean + (root @ noise).reshape(draws, *path, m, *outputs)
+        return self.mean + dot(root, noise).reshape(draws, *path, m, *outputs)
 
 
 def prior(kernel: Kernel, Z: Float[Array, "m d"]) -> GaussianProcess:

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from unlazy.core.errors import check_positive_integer
+from unlazy.core.linear import dot
 from unlazy.core.precision import rounding
 
 _RELAX = 1.7
@@ -58,19 +59,19 @@ class _Problem(eqx.Module):
         i, j, scale = _triangle(self.d)
         e, V = jnp.linalg.eigh(self.matrix(v))
         e = jnp.sign(e) * jnp.maximum(jnp.abs(e) - by, 0)
-        return ((V * e) @ V.T)[i, j] * scale
+        return dot(V * e, V.T)[i, j] * scale
 
     def sizes(self, v: Float[Array, " D"]) -> Float[Array, " d"]:
         return jnp.abs(jnp.linalg.eigvalsh(self.matrix(v)))
 
     def primal(self, v: Float[Array, " D"]) -> Float[Array, ""]:
-        loss = jnp.sum((self.A @ v - self.y) ** 2) / (2 * jnp.where(self.mu > 0, self.mu, 1))
+        loss = jnp.sum((dot(self.A, v) - self.y) ** 2) / (2 * jnp.where(self.mu > 0, self.mu, 1))
         return jnp.sum(self.sizes(v)) + jnp.where(self.mu > 0, loss, 0)
 
     def dual(self, u: Float[Array, " n"]) -> Float[Array, ""]:
         """The dual value of u, scaled back into the unit ball of the operator norm."""
-        u = u / jnp.maximum(1, jnp.max(self.sizes(self.A.T @ u)))
-        return self.y @ u - self.mu / 2 * (u @ u)
+        u = u / jnp.maximum(1, jnp.max(self.sizes(dot(self.A.T, u))))
+        return dot(self.y, u) - self.mu / 2 * dot(u, u)
 
 
 def minimum_nuclear_norm(
@@ -115,7 +116,7 @@ def minimum_nuclear_norm(
 
     first = (jnp.int32(0), zero, zero, rho, jnp.asarray(jnp.inf, zero.dtype), zero)
     steps, _, _, _, gap, best = jax.lax.while_loop(unfinished, several, first)
-    misfit = jnp.linalg.norm(p.A @ best - p.y) / jnp.maximum(jnp.linalg.norm(y), jnp.finfo(y.dtype).tiny)
+    misfit = jnp.linalg.norm(dot(p.A, best) - p.y) / jnp.maximum(jnp.linalg.norm(y), jnp.finfo(y.dtype).tiny)
     return MatrixFit(p.matrix(best), p.primal(best), gap, misfit, steps, gap <= tolerance)
 
 
@@ -127,21 +128,21 @@ def minimum_frobenius_norm(
     M = Σ_i α_i x_i x_iᵀ, Kα = y with K_ij = ⟨x_i,x_j⟩². K is lifted by 400 units of rounding (1e-13), which serves n >
     d(d+1)/2 points (K singular, labels consistent) and is below what the labels can show otherwise.
     """
-    K = jnp.square(X @ X.T)
+    K = jnp.square(dot(X, X.T))
     if weights is not None:
         keep = weights > 0
         K, y = jnp.where(keep[:, None] & keep, K, 0), jnp.where(keep, y, 0)
     lift = 800 * rounding(y.dtype) * jnp.trace(K) / jnp.sum(jnp.diagonal(K) > 0)
     K = K + jnp.diag(jnp.where(jnp.diagonal(K) > 0, lift, 1))
     alpha = jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(K), y)
-    return (X.T * alpha) @ X
+    return dot(X.T * alpha, X)
 
 
 def _step(p: _Problem, state: tuple) -> tuple[tuple, tuple]:
     Z, D, rho = state
     v = Z - D
-    u = jnp.where(p.keep, (p.y - p.A @ v) / jnp.where(p.keep, p.spectrum + p.mu * rho, 1), 0)
-    m = v + p.A.T @ u
+    u = jnp.where(p.keep, (p.y - dot(p.A, v)) / jnp.where(p.keep, p.spectrum + p.mu * rho, 1), 0)
+    m = v + dot(p.A.T, u)
     relaxed = _RELAX * m + (1 - _RELAX) * Z
     new = p.shrunk(relaxed + D, 1 / rho)
     report = (rho * u, m, rho * jnp.linalg.norm(m - new), rho * jnp.linalg.norm(new - Z))
@@ -153,11 +154,11 @@ def _rotated(X: Array, y: Array, weights: Array | None, misfit_weight: Any) -> _
     A = X[:, i] * X[:, j] * scale
     if weights is not None:
         A, y = jnp.where(weights[:, None] > 0, A, 0), jnp.where(weights > 0, y, 0)
-    spectrum, U = jnp.linalg.eigh(A @ A.T)
+    spectrum, U = jnp.linalg.eigh(dot(A, A.T))
     mu = jnp.asarray(misfit_weight, y.dtype)
     seen = spectrum > 4 * len(y) * rounding(y.dtype) * spectrum[-1]
     keep = seen | (mu > 0)  # labels outside the range of A: misfit where it is weighed, inconsistent where it is not
-    A, y = jnp.where(seen[:, None], U.T @ A, 0), jnp.where(keep, U.T @ y, 0)
+    A, y = jnp.where(seen[:, None], dot(U.T, A), 0), jnp.where(keep, dot(U.T, y), 0)
     return _Problem(A, y, jnp.where(seen, spectrum, 0), keep, mu, X.shape[1])
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cholesky
 from scipy.linalg.blas import dtrsm
 
+from unlazy.core.linear import dot
 from unlazy.core.precision import precision, rounding
 from unlazy.products import Product, product
 from unlazy.products.dense import fill
@@ -96,7 +97,7 @@ class Passes:
     def normal(self, v: np.ndarray) -> np.ndarray:
         if self.K is not None:
             v = v.astype(self.K.dtype)
-            return self._stored(lambda rows, K: K @ v, v.shape[1])
+            return self._stored(lambda rows, K: dot(K, v), v.shape[1])
         return self._sum(lambda K, _: K.normal(jnp.asarray(v, K.dtype)), v.shape[1])
 
     def right_side(self) -> np.ndarray:
@@ -110,7 +111,7 @@ class Passes:
         total = np.zeros((c, self.Z.shape[0]))
         for start in range(0, self.problem.n, CACHED_ROWS):
             rows = slice(start, start + CACHED_ROWS)
-            total += left(rows, self.K[rows]).T @ self.K[rows]  # type: ignore[index]
+            total += dot(left(rows, self.K[rows]).T, self.K[rows])  # type: ignore[index]
         return total.T
 
     def _sum(self, part: Callable[[Product, slice], jax.Array], c: int) -> np.ndarray:
@@ -149,7 +150,7 @@ class ChangeOnCPU(Change):
     def __init__(self, problem: Problem, Z: jax.Array):
         self.K = fill(problem.kernel, Z)
         T, self.jitter = _jittered(_upper, self.K, problem, float(np.abs(self.K).sum(0).max()))
-        self.T, self.A = T, _upper(T @ T.T * (problem.n / Z.shape[0]), problem.ridge)
+        self.T, self.A = T, _upper(dot(T, T.T) * (problem.n / Z.shape[0]), problem.ridge)
 
     def forward(self, beta: np.ndarray) -> np.ndarray:
         return dtrsm(1.0, self.T, dtrsm(1.0, self.A, np.asfortranarray(beta)))
@@ -158,7 +159,7 @@ class ChangeOnCPU(Change):
         return dtrsm(1.0, self.A, dtrsm(1.0, self.T, np.asfortranarray(v), trans_a=1), trans_a=1)
 
     def K_times(self, v: np.ndarray) -> np.ndarray:
-        return (self.K @ v.astype(self.K.dtype)).astype(np.float64) + self.jitter * v
+        return dot(self.K, v.astype(self.K.dtype)).astype(np.float64) + self.jitter * v
 
 
 class ChangeOnGPU(Change):
@@ -182,7 +183,7 @@ class ChangeOnGPU(Change):
 
     def K_times(self, v: np.ndarray) -> np.ndarray:
         with precision("float64"):
-            return np.asarray(jnp.matmul(self.K, jnp.asarray(v))) + self.jitter * v
+            return np.asarray(dot(self.K, jnp.asarray(v))) + self.jitter * v
 
 
 def _upper(K: np.ndarray, diagonal: float) -> np.ndarray:

@@ -19,6 +19,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Real
 
 from unlazy.core.errors import UnlazyWarning
+from unlazy.core.linear import dot
 from unlazy.core.memory import block_rows, memory_budget
 from unlazy.kernels.base import Kernel
 from unlazy.theory import dynamics
@@ -50,7 +51,7 @@ class Path(eqx.Module):
             raise ValueError("this path started from f0 ≠ 0: pass its values at these points, predict(Z, f0=f0(Z))")
         alpha = self.coefficients.reshape(*self.coefficients.shape[: self.coefficients.ndim - len(self.outputs)], -1)
         rows = block_rows(3 * self.X.shape[0] * alpha.dtype.itemsize, Z.shape[0], memory)
-        blocks = [self.kernel.gram(Z[i : i + rows], self.X) @ alpha for i in range(0, Z.shape[0], rows)]
+        blocks = [dot(self.kernel.gram(Z[i : i + rows], self.X), alpha) for i in range(0, Z.shape[0], rows)]
         change = jnp.concatenate(blocks, axis=-2)
         change = change.reshape(*change.shape[:-1], *self.outputs)
         return change if f0 is None else f0 + change

@@ -13,8 +13,9 @@ from jaxtyping import Array, Float
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpstrf
 
+from unlazy.core.linear import dot
 from unlazy.kernels.base import Kernel
-from unlazy.products.pairs import HIGHEST, Matrix, embedded, entries
+from unlazy.products.pairs import Matrix, embedded, entries
 
 
 def randomly_pivoted_cholesky(
@@ -67,12 +68,12 @@ class _InMemory:
 
     def residual_columns(self, pivots: np.ndarray, used: int) -> np.ndarray:
         """Forms the columns of K - F Fᵀ at the pivots; returns their rows at the pivots."""
-        self.columns = self.K[pivots].T - self.F[:, :used] @ self.F[pivots, :used].T
+        self.columns = self.K[pivots].T - dot(self.F[:, :used], self.F[pivots, :used].T)
         return self.columns[pivots]
 
     def append(self, W: np.ndarray, used: int) -> np.ndarray:
         """Writes new columns of F; returns their squares, which leave the diagonal."""
-        new = self.columns @ W.astype(self.F.dtype)
+        new = dot(self.columns, W.astype(self.F.dtype))
         self.F[:, used : used + W.shape[1]] = new
         return np.einsum("ij,ij->i", new, new, dtype=np.float64)
 
@@ -99,14 +100,14 @@ class _OnDevice:
 
 @jax.jit
 def _columns(kernel: Kernel, points: Array, F: Array, pivots: Array) -> tuple[Array, Array]:
-    columns = entries(kernel, points, points[pivots]) - jnp.matmul(F, F[pivots].T, precision=HIGHEST)
+    columns = entries(kernel, points, points[pivots]) - dot(F, F[pivots].T)
     return columns, columns[pivots]
 
 
 @functools.partial(jax.jit, donate_argnums=0)
 def _append(F: Array, columns: Array, W: Array, used: int | Array) -> tuple[Array, Array]:
     """A block that would stick out at the end is shifted back by dynamic_update_slice, so it is rolled first."""
-    new = jnp.matmul(columns, W, precision=HIGHEST)
+    new = dot(columns, W)
     block, rank = new.shape[1], F.shape[1]
     begin = jnp.minimum(used, rank - block)
     behind = jax.lax.dynamic_slice_in_dim(F, begin, block, 1)

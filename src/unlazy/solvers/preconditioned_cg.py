@@ -7,12 +7,11 @@ steps depends on what F leaves out, not on n. Díaz, Epperly, Frangella, Tropp a
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
+from unlazy.core.linear import dot
 from unlazy.products import Product
-from unlazy.products.pairs import HIGHEST
 from unlazy.products.product import Stored
 from unlazy.solvers.conjugate_gradients import Operator, conjugate_gradients
 from unlazy.solvers.pivoted_cholesky import randomly_pivoted_cholesky
@@ -70,17 +69,13 @@ def preconditioner(problem: Problem, X: jax.Array, rank: int, K: Product) -> tup
         F = np.asarray(F)
 
     def times_F(weights: np.ndarray) -> np.ndarray:
-        return np.asarray(_matmul(F, weights.astype(F.dtype)), np.float64)
+        return np.asarray(dot(F, weights.astype(F.dtype)), np.float64)
 
     def apply(r: np.ndarray) -> np.ndarray:
-        inner = np.asarray(_matmul(r.T.astype(F.dtype), F), np.float64).T
+        inner = np.asarray(dot(r.T.astype(F.dtype), F), np.float64).T
         return (r - times_F(cho_solve(factor, inner, check_finite=False))) / ridge
 
     return apply, F.shape[1]
-
-
-def _matmul(A, B):  # type: ignore[no-untyped-def]
-    return A @ B if isinstance(A, np.ndarray) and isinstance(B, np.ndarray) else jnp.matmul(A, B, precision=HIGHEST)
 
 
 def _gram64(F) -> np.ndarray:  # type: ignore[no-untyped-def]
@@ -89,5 +84,5 @@ def _gram64(F) -> np.ndarray:  # type: ignore[no-untyped-def]
     total = np.zeros((k, k))
     for start in range(0, n, 8192):
         part = np.asarray(F[start : start + 8192], np.float64)
-        total += part.T @ part
+        total += dot(part.T, part)
     return total

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from unlazy.core.linear import dot
 from unlazy.core.memory import memory_budget
 from unlazy.core.precision import rounding
 from unlazy.kernels.base import Kernel
@@ -85,7 +86,7 @@ class Problem:
             raise ValueError("the kernel gives NaN or infinity on these inputs: rescale them, or use float64")
         v = self.rng().normal(size=size)
         for _ in range(30):  # a guess is enough, so power iteration
-            v = K @ (v / np.linalg.norm(v))
+            v = dot(K, v / np.linalg.norm(v))
         return float(np.linalg.norm(v)) * self.n / size
 
     def mended(self, least: float = 0.0) -> "Problem":

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.products.pairs import HIGHEST
+from unlazy.core.linear import dot
 
 BLOCK = 2048
 
@@ -47,7 +47,7 @@ def lower_of_outer(U: Float[Array, "M M"]) -> Float[Array, "M M"]:
     M = U.shape[0]
     rows = []
     for s in _blocks(M):
-        row = jnp.matmul(U[s, s.start :], U[: s.stop, s.start :].T, precision=HIGHEST)
+        row = dot(U[s, s.start :], U[: s.stop, s.start :].T)
         rows.append(jnp.pad(row, ((0, 0), (0, M - s.stop))))
     return jnp.concatenate(rows)
 
@@ -60,8 +60,8 @@ def _blocks(M: int) -> list[slice]:
 def _solve(F: UpperFactor, v: Array) -> Array:
     solved = v[:0]
     for s, inverse in reversed(list(zip(_blocks(v.shape[0]), F.inverses, strict=True))):
-        rest = v[s] - jnp.matmul(F.U[s, s.stop :], solved, precision=HIGHEST)
-        solved = jnp.concatenate([jnp.matmul(inverse, rest, precision=HIGHEST), solved])
+        rest = v[s] - dot(F.U[s, s.stop :], solved)
+        solved = jnp.concatenate([dot(inverse, rest), solved])
     return solved
 
 
@@ -69,6 +69,6 @@ def _solve(F: UpperFactor, v: Array) -> Array:
 def _solve_transposed(F: UpperFactor, v: Array) -> Array:
     solved = v[:0]
     for s, inverse in zip(_blocks(v.shape[0]), F.inverses, strict=True):
-        rest = v[s] - jnp.matmul(F.U[: s.start, s].T, solved, precision=HIGHEST)
-        solved = jnp.concatenate([solved, jnp.matmul(inverse.T, rest, precision=HIGHEST)])
+        rest = v[s] - dot(F.U[: s.start, s].T, solved)
+        solved = jnp.concatenate([solved, dot(inverse.T, rest)])
     return solved

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.errors import check_positive_integer
+from unlazy.core.linear import dot
 from unlazy.tasks.base import Estimate, Predictor, Task, mean_estimate, squared_errors
 
 COPIES = 16
@@ -33,7 +34,7 @@ class GaussianTask(Task):
         U, H = self.subspace, self.hessian
         if U is None or H is None:
             return None
-        sizes = jnp.abs(jnp.linalg.eigvalsh(U @ H @ U.T))
+        sizes = jnp.abs(jnp.linalg.eigvalsh(dot(U, H, U.T)))
         singular = sizes.min() <= 100 * jnp.finfo(H.dtype).eps * jnp.maximum(sizes.max(), 1e-30)
         return jnp.where(singular, jnp.inf, 1 / (jnp.where(singular, 1, sizes.min()) * math.sqrt(len(sizes))))
 
@@ -58,7 +59,7 @@ class GaussianTask(Task):
         )
         U = U.astype(X.dtype)
         Z = Z.reshape(-1, r)
-        X = X + jnp.matmul(Z - jnp.matmul(X, U.T, precision="highest"), U, precision="highest")
+        X = X + dot(Z - dot(X, U.T), U)
         values = squared_errors(predict(X), self.target(X)).reshape(weights.shape)
         return mean_estimate(jnp.sum(weights * values, 1))
 
@@ -93,7 +94,7 @@ def check_orthonormal(U: Float[Array, "r d"]) -> None:
         values = np.asarray(U, float)
     except jax.errors.TracerArrayConversionError:
         return
-    gap = float(np.max(np.abs(values @ values.T - np.eye(len(values)))))
+    gap = float(np.max(np.abs(dot(values, values.T) - np.eye(len(values)))))
     if not gap < 1e-4:
         raise ValueError(f"the rows of `directions` must be orthonormal, they miss by {gap:.1e}; take a QR first")
 

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.activations import Activation
 from unlazy.core.errors import check_positive_integer
+from unlazy.core.linear import dot
 from unlazy.tasks.base import HermiteCoefficients
 from unlazy.tasks.gaussian import GaussianTask, gaussian_directions
 from unlazy.theory import hermite
@@ -112,7 +113,7 @@ class IndexModel(GaussianTask):
         return self.link.r
 
     def target(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        return self.link(jnp.matmul(X, self.U.T.astype(X.dtype), precision="highest"))
+        return self.link(dot(X, self.U.T.astype(X.dtype)))
 
     @property
     def subspace(self) -> Float[Array, "r d"]:
@@ -125,7 +126,7 @@ class IndexModel(GaussianTask):
     @property
     def hessian(self) -> Float[Array, "d d"]:
         """H = Uᵀ E[∇²g] U, where E ∂_i∂_j g is √2 c_{2e_i} on the diagonal and c_{e_i+e_j} off it."""
-        return self.U.T @ jnp.asarray(link_hessian(self.link.coefficients, self.r), self.U.dtype) @ self.U
+        return dot(self.U.T, jnp.asarray(link_hessian(self.link.coefficients, self.r), self.U.dtype), self.U)
 
     @property
     def kappa(self) -> float:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.errors import check_positive_integer
+from unlazy.core.linear import dot
 from unlazy.tasks.base import Task
 from unlazy.tasks.gaussian import directions
 
@@ -43,11 +44,11 @@ class Manifold(Task):
     def input_row(self, key: PRNGKeyArray) -> Float[Array, " d"]:
         s = jax.random.normal(key, (self.intrinsic_dimension + 1,))
         s = s / jnp.linalg.norm(s)
-        extra = jnp.cos(2 * self.frequencies @ s + self.phases) * math.sqrt(2 / max(1, len(self.phases)))
-        return jnp.matmul(jnp.concatenate([s, self.bend * extra]), self.Q, precision="highest")
+        extra = jnp.cos(dot(2 * self.frequencies, s) + self.phases) * math.sqrt(2 / max(1, len(self.phases)))
+        return dot(jnp.concatenate([s, self.bend * extra]), self.Q)
 
     def target(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        return self.function(jnp.matmul(X, self.subspace.T.astype(X.dtype), precision="highest"))
+        return self.function(dot(X, self.subspace.T.astype(X.dtype)))
 
     @property
     def subspace(self) -> Float[Array, "r d"]:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from unlazy.core.data import Data
 from unlazy.core.errors import check_positive_integer
+from unlazy.core.linear import dot
 from unlazy.tasks.base import Task, nested
 from unlazy.tasks.gaussian import directions
 
@@ -52,14 +53,14 @@ class Patterns(Task):
 
     def embed(self, phi: Float[Array, "*n D"]) -> Float[Array, "*n d"]:
         """x = M(φ - E φ)/σ̃."""
-        return jnp.matmul((phi - self.pattern_mean) / self.scale, self.M.T, precision="highest")
+        return dot((phi - self.pattern_mean) / self.scale, self.M.T)
 
     def input_row(self, key: PRNGKeyArray) -> Float[Array, " d"]:
         return self.embed(self.hidden_row(key)[0])
 
     def target(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
         """±1 by the count of relevant patterns, read back from the input."""
-        coordinates = jnp.matmul(X, self.M[:, : self.k].astype(X.dtype), precision="highest")
+        coordinates = dot(X, self.M[:, : self.k].astype(X.dtype))
         count = jnp.round(jnp.sum(coordinates, 1) * self.scale + self.k / 2)
         return jnp.where(jnp.isin(count, jnp.asarray(self.positive, X.dtype)), 1.0, -1.0).astype(X.dtype)
 

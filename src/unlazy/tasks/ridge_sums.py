@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.errors import check_positive_integer
+from unlazy.core.linear import dot
 from unlazy.tasks.gaussian import GaussianTask, directions
 
 
@@ -34,8 +35,8 @@ class RidgeSum(GaussianTask):
         raise NotImplementedError
 
     def target(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        Z = jnp.matmul(X, self.W.T.astype(X.dtype), precision="highest")
-        return jnp.matmul(self.ridges(Z), self.heads.astype(X.dtype), precision="highest")
+        Z = dot(X, self.W.T.astype(X.dtype))
+        return dot(self.ridges(Z), self.heads.astype(X.dtype))
 
     @property
     def subspace(self) -> Float[Array, "r d"]:
@@ -45,14 +46,14 @@ class RidgeSum(GaussianTask):
 
     @property
     def second_moment(self) -> Float[Array, ""]:
-        correlation = jnp.clip(jnp.matmul(self.W, self.W.T, precision="highest"), -1, 1)
-        return self.heads @ self.pair_moments(correlation) @ self.heads
+        correlation = jnp.clip(dot(self.W, self.W.T), -1, 1)
+        return dot(self.heads, self.pair_moments(correlation), self.heads)
 
     @property
     def hessian(self) -> Float[Array, "d d"]:
         """H = Σ_j a_j E[g_j''] w_j w_jᵀ, and E g'' = √2 c_2 by Stein's identity, kinked g included."""
         curvature = self.heads * (math.sqrt(2) * jnp.asarray(self.ridge_coefficients()[:, 2], self.W.dtype))
-        return (self.W.T * curvature) @ self.W
+        return dot(self.W.T * curvature, self.W)
 
     @property
     def information_exponent(self) -> int | None:
@@ -64,7 +65,7 @@ class RidgeSum(GaussianTask):
         C = heads[:, None] * self.ridge_coefficients()
         rounding = float(jnp.finfo(self.W.dtype).eps)
         for k in range(1, C.shape[1]):
-            energy = C[:, k] @ ((W @ W.T) ** k) @ C[:, k]
+            energy = dot(C[:, k], dot(W, W.T) ** k, C[:, k])
             if energy > 100 * rounding * np.sum(np.abs(C[:, k])) ** 2 and energy > 1e-18:
                 return k
         return None

@@ -10,6 +10,8 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unlazy.core.linear import dot
+
 CURVATURE = {
     "softplus": 1 / 4,
     "sigmoid": 1 / (6 * math.sqrt(3)),
@@ -49,7 +51,7 @@ def jacobian_change_bound(
     For ‖V‖_F = 1, entry i of the change applied to V is at most |σ''| ‖a‖_∞ Σ_j |δ_j·x_i| |v_j·x_i|, and by
     2αβ ≤ tα² + β²/t that sum is at most ⟨x_i x_iᵀ, M⟩, M = (δᵀδ/‖δ‖ + ‖δ‖ VᵀV)/2, whose norm is at most ‖δ‖_F.
     """
-    gram = jnp.square(X @ X.T)
+    gram = jnp.square(dot(X, X.T))
     return curvature * jnp.sqrt(jnp.linalg.eigvalsh(gram)[-1]) * jnp.max(jnp.abs(a)) * jnp.linalg.norm(move)
 
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Real
 
+from unlazy.core.linear import dot, einsum
 from unlazy.core.precision import rounding
 
 
@@ -95,8 +96,8 @@ def coefficients(
 ) -> Float[Array, "..."]:
     """α = U c(λ) Uᵀ (y - f₀), shape (*t, n, *c): f(z) = f₀(z) + K(z,X) α [K2, K3]."""
     target = residual.reshape(residual.shape[0], -1)
-    rotated = jnp.einsum("...n,nc->...nc", coefficient, eigenvectors.T @ target)
-    return (eigenvectors @ rotated).reshape(*coefficient.shape, *residual.shape[1:])
+    rotated = einsum("...n,nc->...nc", coefficient, dot(eigenvectors.T, target))
+    return dot(eigenvectors, rotated).reshape(*coefficient.shape, *residual.shape[1:])
 
 
 def random_features_covariance(
@@ -111,9 +112,9 @@ def random_features_covariance(
     f_t = f₀ + A(y - f₀(X)), A = K_zX U c Uᵀ and f₀ ~ GP(0, K): Cov = K_zz - K_zX U (2c - λc²) Uᵀ K_Xz, where
     2c - λc² = (1 - r²)/λ ≥ 0. At t → ∞ it is the noiseless posterior K_zz - K_zX K⁻¹ K_Xz.
     """
-    B = K_zx @ eigenvectors
+    B = dot(K_zx, eigenvectors)
     learned = coefficient * (2 - eigenvalues * coefficient)
-    return K_zz - jnp.einsum("an,...n,bn->...ab", B, learned, B)
+    return K_zz - einsum("an,...n,bn->...ab", B, learned, B)
 
 
 def ensemble_covariance(
@@ -128,10 +129,10 @@ def ensemble_covariance(
 
     With Θ = U diag(λ) Uᵀ the NTK, Σ the NNGP kernel, A = Θ_zX U c Uᵀ: Cov = Σ_zz - AΣ_Xz - Σ_zX Aᵀ + AΣ_XX Aᵀ.
     """
-    A = jnp.einsum("an,...n,bn->...ab", T_zx @ eigenvectors, coefficient, eigenvectors)
+    A = einsum("an,...n,bn->...ab", dot(T_zx, eigenvectors), coefficient, eigenvectors)
     A_t = jnp.swapaxes(A, -1, -2)
-    cross = A @ S_zx.T
-    covariance = S_zz - cross - jnp.swapaxes(cross, -1, -2) + A @ S_xx @ A_t
+    cross = dot(A, S_zx.T)
+    covariance = S_zz - cross - jnp.swapaxes(cross, -1, -2) + dot(A, S_xx, A_t)
     return (covariance + jnp.swapaxes(covariance, -1, -2)) / 2
 
 
@@ -152,7 +153,7 @@ def leave_one_out_residual(
     """
     c = ridge_coefficient(eigenvalues, ridge)
     alpha = coefficients(eigenvectors, c, y)
-    diagonal = jnp.einsum("...n,in->...i", c, jnp.square(eigenvectors))
+    diagonal = einsum("...n,in->...i", c, jnp.square(eigenvectors))
     diagonal = diagonal.reshape(*diagonal.shape, *(1,) * (y.ndim - 1))
     return _divide(alpha, diagonal, jnp.zeros_like(alpha))
 
@@ -171,9 +172,9 @@ def generalised_cross_validation(
     """
     keep = jnp.ones(y.shape[0], y.dtype) if weights is None else (weights > 0).astype(y.dtype)
     c = ridge_coefficient(eigenvalues, ridge)
-    target = eigenvectors.T @ y.reshape(y.shape[0], -1)
-    square = jnp.einsum("...n,nc->...c", jnp.square(c), jnp.square(target)).mean(-1)
-    trace = jnp.einsum("...n,n->...", c, keep @ jnp.square(eigenvectors))
+    target = dot(eigenvectors.T, y.reshape(y.shape[0], -1))
+    square = einsum("...n,nc->...c", jnp.square(c), jnp.square(target)).mean(-1)
+    trace = einsum("...n,n->...", c, dot(keep, jnp.square(eigenvectors)))
     return keep.sum() * square / jnp.square(trace)
 
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unlazy.core.linear import dot, einsum
 from unlazy.core.precision import rounding
 
 
@@ -14,8 +15,8 @@ def posterior_covariance(
     coefficient: Float[Array, "*t n"],
 ) -> Float[Array, "*t m m"]:  # fmt: skip
     """K_zz - K_zX (K + ρI)⁻¹ K_Xz, with (K + ρI)⁻¹ = U c(λ) Uᵀ: the posterior under noise of variance ρ."""
-    B = K_zx @ eigenvectors
-    return K_zz - jnp.einsum("an,...n,bn->...ab", B, coefficient, B)
+    B = dot(K_zx, eigenvectors)
+    return K_zz - einsum("an,...n,bn->...ab", B, coefficient, B)
 
 
 def square_root(covariance: Float[Array, "m m"]) -> Float[Array, "m m"]:
@@ -46,25 +47,25 @@ def _evidence(K: jax.Array, y: jax.Array, noise: jax.Array) -> tuple[jax.Array, 
 
     def by_cholesky() -> tuple[jax.Array, jax.Array]:
         inverse = jax.scipy.linalg.solve_triangular(L, eye, lower=True)
-        return inverse.T @ inverse, 2 * jnp.sum(jnp.log(jnp.diagonal(L)))
+        return dot(inverse.T, inverse), 2 * jnp.sum(jnp.log(jnp.diagonal(L)))
 
     def by_eigenvalues() -> tuple[jax.Array, jax.Array]:
         values, U = jnp.linalg.eigh(K)
         shifted = jnp.maximum(values, 0) + s
-        return (U / shifted) @ U.T, jnp.sum(jnp.log(shifted))
+        return dot(U / shifted, U.T), jnp.sum(jnp.log(shifted))
 
     P, log_det = jax.lax.cond(jnp.all(jnp.isfinite(L)), by_cholesky, by_eigenvalues)
-    return -0.5 * jnp.sum(y * (P @ y)) - 0.5 * c * log_det - 0.5 * n * c * math.log(2 * math.pi), P
+    return -0.5 * jnp.sum(y * dot(P, y)) - 0.5 * c * log_det - 0.5 * n * c * math.log(2 * math.pi), P
 
 
 def _forward(K: jax.Array, y: jax.Array, noise: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     value, P = _evidence(K, y, noise)
-    return value, (P, P @ y)
+    return value, (P, dot(P, y))
 
 
 def _backward(saved: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     P, alpha = saved
-    to_K = 0.5 * g * (alpha @ alpha.T - alpha.shape[1] * P)
+    to_K = 0.5 * g * (dot(alpha, alpha.T) - alpha.shape[1] * P)
     return to_K, -g * alpha, jnp.trace(to_K)
 
 

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core.linear import dot, einsum
+
 Tensors = Sequence[Float[Array, "..."]]
 
 
@@ -59,20 +61,20 @@ def population_gradient_terms(
     """
     norms = jnp.linalg.norm(W, axis=1)
     directions = W / norms[:, None]
-    v = directions @ U.T
+    v = dot(directions, U.T)
     c = relu_coefficients(len(tensors) + 1, jnp.zeros_like(norms) if biases is None else biases / norms)
     terms = []
     for k, tensor in enumerate(tensors):
         along = c[:, k + 2, None] * directions * _contract(tensor, v, k)[:, None]
         if k + 1 < len(tensors):
-            along += c[:, k + 1, None] * (_contract(tensors[k + 1], v, k) @ U)
+            along += c[:, k + 1, None] * dot(_contract(tensors[k + 1], v, k), U)
         terms.append(-2 * heads[:, None] * along / math.factorial(k))
     return jnp.stack(terms)
 
 
 def hessian_term(H: Float[Array, "d d"], W: Float[Array, "w d"], heads: Float[Array, " w"]) -> Float[Array, "w d"]:
     """The leading term of Lemma 1 [D5]: -2 a_j H w_j/√(2π), with w_j as drawn."""
-    return -2 * heads[:, None] * (W @ H) / math.sqrt(2 * math.pi)
+    return -2 * heads[:, None] * dot(W, H) / math.sqrt(2 * math.pi)
 
 
 def signal_size(d: int) -> float:
@@ -115,5 +117,5 @@ def _contract(tensor: jax.Array, v: jax.Array, times: int) -> jax.Array:
     """The tensor with v_j in its last `times` slots, for every row v_j at once."""
     out = jnp.broadcast_to(jnp.asarray(tensor, v.dtype), (v.shape[0], *jnp.shape(tensor)))
     for _ in range(times):
-        out = jnp.einsum("w...i,wi->w...", out, v)
+        out = einsum("w...i,wi->w...", out, v)
     return out

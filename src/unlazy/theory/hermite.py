@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import UnlazyWarning, check_positive_integer
+from unlazy.core.linear import dot
 
 Vector = Float[np.ndarray, " _"]
 
@@ -142,7 +143,7 @@ def evaluate(function: Callable[[Array], Array], z: Vector) -> Vector:
 
 def _project(function: Callable[[Array], Array], degree: int, z: Vector, w: Vector) -> tuple[Vector, float]:
     values = evaluate(function, z)
-    return (w * values) @ basis(z, degree), math.sqrt(float(np.sum(w * values**2)))
+    return dot(w * values, basis(z, degree)), math.sqrt(float(np.sum(w * values**2)))
 
 
 def pair_moment(

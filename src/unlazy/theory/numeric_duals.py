@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.core.activations import Activation
+from unlazy.core.linear import dot
 from unlazy.theory.angles import safe_sqrt
 from unlazy.theory.homogeneous import cosine_gap
 
@@ -57,7 +58,7 @@ def coefficients(activation: Activation, root: Array, derivative: bool) -> tuple
         nodes, weights, basis = _fixed_nodes()
         x, w = jnp.asarray(nodes, root.dtype), jnp.asarray(weights, root.dtype)
         values = _evaluate(activation, root[..., None] * x, derivative)
-        c = jnp.matmul(values, jnp.asarray(basis, root.dtype), precision=jax.lax.Precision.HIGHEST)
+        c = dot(values, jnp.asarray(basis, root.dtype))
     square = jnp.sum(values * values * w, -1)
     return c, safe_sqrt(square - jnp.sum(c * c, -1)), square
 

@@ -25,6 +25,7 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import check_positive_integer
+from unlazy.core.linear import dot
 
 
 class RelevantPatterns(NamedTuple):
@@ -79,15 +80,15 @@ def gradient_components(
     k = patterns.bits.shape[1]
     phi = jnp.asarray((patterns.bits - 0.5) / scale, q.dtype)
     signed = jnp.asarray(patterns.probability * patterns.label, q.dtype)
-    mean = jnp.matmul(q[:, :k], phi.T, precision="highest") + b[:, None]  # neurons × states
+    mean = dot(q[:, :k], phi.T) + b[:, None]  # neurons × states
     variance = background * (1 - background) / scale**2 * q[:, k:] ** 2
     total = jnp.sum(variance, 1, keepdims=True) + spread**2
-    inside = jnp.matmul(signed * smoothed_slope(mean, jnp.sqrt(total)), phi, precision="highest")
+    inside = dot(signed * smoothed_slope(mean, jnp.sqrt(total)), phi)
 
     def outside(value: float) -> Array:
         """Σ_states ± P(state) P(0 < argument < 1) with φ_j = value, for every neuron and j outside A."""
         shifted = mean[:, None, :] + value * q[:, k:, None]
-        return smoothed_slope(shifted, jnp.sqrt(total - variance)[..., None]) @ signed
+        return dot(smoothed_slope(shifted, jnp.sqrt(total - variance)[..., None]), signed)
 
     on, off = (1 - background) / scale, -background / scale
     beyond = background * on * outside(on) + (1 - background) * off * outside(off)

@@ -16,6 +16,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import comb, gammaln, roots_genlaguerre, roots_legendre
 
+from unlazy.core.linear import dot, einsum
+
 
 def multiplicity(d: int, degree: int) -> int:
     """Number of spherical harmonics of one degree on S^{d-1}: C(ℓ+d-1, d-1) - C(ℓ+d-3, d-1)."""
@@ -64,7 +66,7 @@ def sphere_eigenvalues(
     leaves an absolute error of about 1e-13·k(1): smaller eigenvalues (Gaussian kernel, high ℓ) are noise.
     """
     t, projection = angle_rule(d, degrees, nodes or 2 * degrees + d + 200)
-    return jnp.asarray(projection) @ profile(jnp.asarray(t))
+    return dot(jnp.asarray(projection), profile(jnp.asarray(t)))
 
 
 def gaussian_eigenvalues(
@@ -83,7 +85,7 @@ def gaussian_eigenvalues(
     r = jnp.sqrt(square)
     xz = r[:, None, None] * r[None, :, None] * jnp.asarray(t)
     values = entry(xz, square[:, None, None], square[None, :, None])
-    operators = jnp.einsum("lj,abj->lab", jnp.asarray(projection), values) * root[:, None] * root[None, :]
+    operators = einsum("lj,abj->lab", jnp.asarray(projection), values) * root[:, None] * root[None, :]
     return jnp.linalg.eigvalsh((operators + jnp.swapaxes(operators, 1, 2)) / 2)[:, ::-1]
 
 

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.core.activations import Activation
-
-_HIGHEST = jax.lax.Precision.HIGHEST
+from unlazy.core.linear import dot
 
 
 def first_layer_kernel(
@@ -18,17 +17,17 @@ def first_layer_kernel(
 ) -> Float[Array, "n m"]:
     """K_1, the kernel of the hidden weights."""
     left, right = _slopes(X, W, phi) * (a * a), _slopes(Z, W, phi)
-    return jnp.matmul(left, right.T, precision=_HIGHEST) * jnp.matmul(X, Z.T, precision=_HIGHEST)
+    return dot(left, right.T) * dot(X, Z.T)
 
 
 def head_kernel(
     X: Float[Array, "n d"], Z: Float[Array, "m d"], W: Float[Array, "w d"], phi: Activation
 ) -> Float[Array, "n m"]:
     """K_2, the kernel of the head: random features."""
-    left, right = (phi(jnp.matmul(x, W.T, precision=_HIGHEST)) for x in (X, Z))
-    return jnp.matmul(left, right.T, precision=_HIGHEST)
+    left, right = (phi(dot(x, W.T)) for x in (X, Z))
+    return dot(left, right.T)
 
 
 def _slopes(X: Array, W: Array, phi: Activation) -> Array:
-    hidden = jnp.matmul(X, W.T, precision=_HIGHEST)
+    hidden = dot(X, W.T)
     return jax.jvp(phi, (hidden,), (jnp.ones_like(hidden),))[1]

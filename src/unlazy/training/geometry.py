@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from unlazy.core.linear import dot
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.metric import Metric
 from unlazy.kernels.product_laplace import ProductLaplace
@@ -58,9 +59,9 @@ def cross(
         return np.exp(-cdist((Z * scale)[:, used], (X * scale)[:, used], "cityblock")).astype(X.dtype, copy=False)
     assert isinstance(kernel, InnerProductKernel)
     to = _linear(kernel, L, X.shape[1], X.dtype) / h
-    F = X @ to
+    F = dot(X, to)
     centre = F.mean(0) if kernel.stationary else 0.0
-    E, F = Z @ to - centre, F - centre
+    E, F = dot(Z, to) - centre, F - centre
     if isinstance(kernel, RadialKernel):
         return host.radial_entries(kernel, host.squared_distances(E, F))
     return host.entries(kernel, *host.inner_products(E, F))
@@ -69,7 +70,7 @@ def cross(
 def _linear(kernel: InnerProductKernel, L: Map, d: int, dtype: np.dtype) -> Float[np.ndarray, "d e"]:
     """x → embed(Lx) as a matrix: embeddings are linear, what they do to the unit vectors is what they do."""
     mapped = np.diag(L) if L.ndim == 1 else L
-    return mapped.T @ host.embedding(kernel, np.eye(len(mapped), dtype=dtype), d)
+    return dot(mapped.T, host.embedding(kernel, np.eye(len(mapped), dtype=dtype), d))
 
 
 class Geometry:
@@ -116,7 +117,7 @@ class Radial(Geometry):
 
     def __init__(self, kernel: RadialKernel, X: np.ndarray, L: Map):
         self.kernel, self.X, self.map = kernel, X, L
-        F = X * L if L.ndim == 1 else X @ L.T
+        F = X * L if L.ndim == 1 else dot(X, L.T)
         self.F = F - F.mean(0)
         self.D = host.squared_distances(self.F)
         self.usual = math.sqrt(_typical(self.D, self._sample(SAMPLE)))
@@ -131,13 +132,13 @@ class Radial(Geometry):
         slope = host.radial_derivatives(self.kernel, self.D[part, :m] * s)
         total = np.zeros((self.F.shape[1],) * 2, self.X.dtype)
         for a in alpha.T:
-            G = (slope @ a)[:, None] * F[part] - slope @ (a[:, None] * F)
-            total += G.T @ G
+            G = dot(slope, a)[:, None] * F[part] - dot(slope, a[:, None] * F)
+            total += dot(G.T, G)
         total *= 4 * s * s / len(part)
         if self.map.ndim == 1:
             total *= self.map[:, None] * self.map
         else:
-            total = self.map.T @ total @ self.map
+            total = dot(self.map.T, total, self.map)
         return np.diag(total).copy() if diagonal else total
 
 
@@ -147,7 +148,7 @@ class Inner(Geometry):
     def __init__(self, kernel: InnerProductKernel, X: np.ndarray, L: Map):
         self.kernel, self.X, self.map = kernel, X, L
         self.to = _linear(kernel, L, X.shape[1], X.dtype)
-        F = X @ self.to
+        F = dot(X, self.to)
         self.F = F - F.mean(0) if kernel.stationary else F
         self.xz, self.xx, _ = host.inner_products(self.F)
         typical = float(np.mean(self.xx))
@@ -165,9 +166,9 @@ class Inner(Geometry):
         by_product, by_norm = host.derivatives(self.kernel, self.xz[part, :m] * s, self.xx[part] * s, self.xx[:m] * s)
         total = np.zeros((self.to.shape[1],) * 2, self.X.dtype)
         for a in alpha.T:
-            G = by_product @ (a[:, None] * F) + 2 * (by_norm @ a)[:, None] * F[part]
-            total += G.T @ G
-        M = self.to @ total @ self.to.T * (s * s / len(part))
+            G = dot(by_product, a[:, None] * F) + 2 * dot(by_norm, a)[:, None] * F[part]
+            total += dot(G.T, G)
+        M = dot(self.to, total, self.to.T) * (s * s / len(part))
         return np.diag(M).copy() if diagonal else M
 
 
@@ -200,7 +201,7 @@ class Absolute(Geometry):
             if single is not None:
                 total = np.mean(np.einsum("ij,ij->i", single, side) ** 2)
             else:
-                total = np.mean(np.sum((np.multiply(side, K, out=side) @ alpha) ** 2, 1))
+                total = np.mean(np.sum(dot(np.multiply(side, K, out=side), alpha) ** 2, 1))
             found[j] = total * (self.L[j] / h) ** 2
         return found
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core.linear import dot, vdot
 from unlazy.core.precision import rounding
 from unlazy.theory import dynamics
 
@@ -55,7 +56,7 @@ def ridge_path(
     """
     xp = library(features, y, relative, weights)
     Phi, labels, n = _masked(xp, features, y, weights)
-    ridges = xp.asarray(relative) * xp.vdot(Phi, Phi) / n
+    ridges = xp.asarray(relative) * vdot(Phi, Phi) / n
     spectrum, heads, basis = _solve(xp, Phi, labels, n, ridges)
     if not errors:
         return HeadPath(jnp.asarray(ridges), jnp.asarray(heads), None, None)
@@ -80,11 +81,11 @@ def descent_head(
     need millions of steps here (condition numbers of 10^7). Diverges, as the loop does, beyond η = 2/(2s_max + λ).
     """
     Phi, y, n = _masked(jnp, features, y, weights)
-    s, V = jnp.linalg.eigh(Phi.T @ Phi / n)
+    s, V = jnp.linalg.eigh(dot(Phi.T, Phi) / n)
     curvature = 2 * jnp.maximum(s, 0) + decay
-    learned = dynamics.descent_coefficient(curvature, step_size, steps) * (V.T @ (2 * Phi.T @ y / n))
-    left = 0.0 if start is None else dynamics.descent_residual(curvature, step_size, steps) * (V.T @ start)
-    return V @ (learned + left)
+    learned = dynamics.descent_coefficient(curvature, step_size, steps) * dot(V.T, dot(2 * Phi.T, y) / n)
+    left = 0.0 if start is None else dynamics.descent_residual(curvature, step_size, steps) * dot(V.T, start)
+    return dot(V, learned + left)
 
 
 def library(*arrays: Any) -> Any:
@@ -118,13 +119,13 @@ def _solve(xp: Any, Phi: Any, y: Any, n: Any, ridges: Any) -> tuple[Any, Any, Ca
     """
     if Phi.dtype == jnp.float32:
         U, sigma, Vt = xp.linalg.svd(Phi / xp.sqrt(n), full_matrices=False)
-        filtered = sigma / (sigma**2 + ridges[:, None]) * (U.T @ y)
-        return sigma**2, filtered @ Vt / xp.sqrt(n), lambda: U
+        filtered = sigma / (sigma**2 + ridges[:, None]) * dot(U.T, y)
+        return sigma**2, dot(filtered, Vt) / xp.sqrt(n), lambda: U
     if Phi.shape[1] <= Phi.shape[0]:
-        s, V = _eigh(xp, Phi.T @ Phi / n)
-        return s, ((V.T @ (Phi.T @ y)) / (s + ridges[:, None])) @ V.T / n, lambda: Phi @ V
-    s, U = _eigh(xp, Phi @ Phi.T / n)
-    return s, ((U.T @ y) / (s + ridges[:, None])) @ U.T @ Phi / n, lambda: U
+        s, V = _eigh(xp, dot(Phi.T, Phi) / n)
+        return s, dot(dot(V.T, dot(Phi.T, y)) / (s + ridges[:, None]), V.T) / n, lambda: dot(Phi, V)
+    s, U = _eigh(xp, dot(Phi, Phi.T) / n)
+    return s, dot(dot(U.T, y) / (s + ridges[:, None]), U.T, Phi) / n, lambda: U
 
 
 def _eigh(xp: Any, G: Any) -> tuple[Any, Any]:
@@ -147,10 +148,10 @@ def _unit_columns(xp: Any, columns: Any, spectrum: Any) -> Any:
 def _errors(xp: Any, U: Any, s: Any, y: Any, ridges: Any, kept: Any, n: Any) -> tuple[Any, Any]:
     """Leave-one-out and GCV from 1 - H = U diag(ρ/(s + ρ)) Uᵀ + (1 - UUᵀ): sums of positive parts, no cancellation."""
     shrink = ridges[:, None] / (s + ridges[:, None])
-    inside = U.T @ y
-    residual = (shrink * inside) @ U.T + (y - U @ inside)
+    inside = dot(U.T, y)
+    residual = dot(shrink * inside, U.T) + (y - dot(U, inside))
     outside = xp.maximum(1 - xp.sum(U * U, 1), 0)
-    leverage = shrink @ (U * U).T + xp.where(kept, outside, 1)
+    leverage = dot(shrink, (U * U).T) + xp.where(kept, outside, 1)
     tiny = xp.finfo(y.dtype).eps
     loo = xp.sum((residual / xp.maximum(leverage, tiny)) ** 2, 1) / n
     free = xp.sum(xp.where(kept, leverage, 0), 1) / n

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.errors import check_positive_integer
+from unlazy.core.linear import dot
 from unlazy.training.head import HeadPath, library, relative_ridges, ridge_path
 
 
@@ -30,10 +31,10 @@ class Features(eqx.Module):
     beta: Float[Array, " d"]
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n w"]:
-        return jax.nn.relu(X @ self.W.T + self.b)
+        return jax.nn.relu(dot(X, self.W.T) + self.b)
 
     def linear(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        return self.alpha + X @ self.beta
+        return self.alpha + dot(X, self.beta)
 
 
 class OneStep(eqx.Module):
@@ -48,7 +49,7 @@ class OneStep(eqx.Module):
 
     def predict(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
         """α + β·x + aᵀσ(W¹x + b)."""
-        return self.features.linear(X) + self.features(X) @ self.head
+        return self.features.linear(X) + dot(self.features(X), self.head)
 
 
 def symmetric_start(key: PRNGKeyArray, width: int, d: int) -> tuple[Float[Array, "w d"], Float[Array, " w"]]:
@@ -66,8 +67,8 @@ def remove_linear_part(
 ) -> tuple[Float[Array, ""], Float[Array, " d"], Float[Array, " n"]]:
     """α = mean y, β = mean y x and y - α - β·x [D4]; rows of weight zero stay out and come back as zero."""
     share = _shares(y, weights)
-    alpha, beta = share @ y, (share * y) @ X
-    return alpha, beta, jnp.where(share > 0, y - alpha - X @ beta, 0)
+    alpha, beta = dot(share, y), dot(share * y, X)
+    return alpha, beta, jnp.where(share > 0, y - alpha - dot(X, beta), 0)
 
 
 def first_gradient(
@@ -79,8 +80,8 @@ def first_gradient(
     biases: Float[Array, " w"] | None = None,
 ) -> Float[Array, "w d"]:
     """∇_{w_j} of mean (f - y)² at f_0 ≡ 0: -2 a_j mean_i y_i x_i 1{w_j·x_i + b_j > 0} [D5]."""
-    active = (X @ W.T + (0 if biases is None else biases) > 0).astype(X.dtype)
-    return -2 * heads[:, None] * (active.T @ ((_shares(y, weights) * y)[:, None] * X))
+    active = (dot(X, W.T) + (0 if biases is None else biases) > 0).astype(X.dtype)
+    return -2 * heads[:, None] * dot(active.T, (_shares(y, weights) * y)[:, None] * X)
 
 
 def first_step(gradient: Float[Array, "w d"], *, step: float = 0.5, scale: str = "rms") -> Float[Array, "w d"]:
@@ -166,7 +167,7 @@ def fit_head(
         if validation is None:
             raise ValueError('choose="validation" needs validation=(X, y): fresh points; or choose "leave-one-out"')
         Psi, truth = _prepared(xp, features, *validation)
-        errors = jnp.asarray(xp.mean((xp.asarray(path.heads) @ Psi.T - truth) ** 2, 1))
+        errors = jnp.asarray(xp.mean((dot(xp.asarray(path.heads), Psi.T) - truth) ** 2, 1))
     elif choose in ("leave-one-out", "gcv"):
         found = path.leave_one_out if choose == "leave-one-out" else path.gcv
         assert found is not None
@@ -183,9 +184,9 @@ def _prepared(xp: Any, features: Features, X: Any, y: Any) -> tuple[Any, Any]:
         return features(X), y - features.linear(X)
     host = [np.asarray(part) for part in (features.W, features.b, features.alpha, features.beta, X, y)]
     W, b, alpha, beta, rows, labels = host
-    Phi = rows @ W.T
+    Phi = dot(rows, W.T)
     Phi += b
-    return np.maximum(Phi, 0, out=Phi), labels - alpha - rows @ beta
+    return np.maximum(Phi, 0, out=Phi), labels - alpha - dot(rows, beta)
 
 
 def transferred(features: Features) -> Features:

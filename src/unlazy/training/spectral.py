@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.errors import check_positive_integer
+from unlazy.core.linear import dot
 
 _DRAWS = 32
 """Random contractions, of which the one with the best separated eigenvalues is used."""
@@ -33,17 +34,17 @@ class SpectralStart(eqx.Module):
 def hessian_moment(X: Float[Array, "n d"], y: Float[Array, " n"]) -> Float[Array, "d d"]:
     """mean of (y - ȳ)(xxᵀ - I): E ∇²f* by Stein's identity. Centring y changes nothing in the mean and saves noise."""
     centred = y - jnp.mean(y)
-    return (X.T * centred) @ X / X.shape[0] - jnp.mean(centred) * jnp.eye(X.shape[1], dtype=X.dtype)
+    return dot(X.T * centred, X) / X.shape[0] - jnp.mean(centred) * jnp.eye(X.shape[1], dtype=X.dtype)
 
 
 def contracted_fourth_moment(
     Z: Float[Array, "n r"], y: Float[Array, " n"], v: Float[Array, " r"]
 ) -> Float[Array, "r r"]:
     """mean of y He_4(z)[v, v, ·, ·]: √4! c_4 Σ_j a_j (u_j·v)² u_j u_jᵀ without forming the r⁴ tensor."""
-    t, y = Z @ v, y - jnp.mean(y)
-    zz = (Z.T * (y * (t**2 - v @ v))) @ Z
-    zv = jnp.outer(Z.T @ (y * t), v)
-    size = jnp.sum(y * t**2) - jnp.sum(y) * (v @ v)
+    t, y = dot(Z, v), y - jnp.mean(y)
+    zz = dot(Z.T * (y * (t**2 - dot(v, v))), Z)
+    zv = jnp.outer(dot(Z.T, y * t), v)
+    size = jnp.sum(y * t**2) - jnp.sum(y) * dot(v, v)
     rest = -2 * (zv + zv.T) - size * jnp.eye(Z.shape[1], dtype=Z.dtype) + 2 * jnp.sum(y) * jnp.outer(v, v)
     return (zz + rest) / Z.shape[0]
 
@@ -62,7 +63,7 @@ def spectral_start(
     top = jnp.argsort(-jnp.abs(values))[:neurons]
     scale = jnp.sqrt(jnp.maximum(jnp.abs(values[top]), jnp.finfo(values.dtype).tiny))
     V = vectors[:, top]
-    Z = X @ V
+    Z = dot(X, V)
 
     def contraction(v: Array) -> tuple[Array, Array]:
         # T(v, v, ·, ·) in whitened coordinates: contract with scaled vectors, scale the free sides
@@ -74,5 +75,5 @@ def spectral_start(
     draws = jax.random.normal(key, (_DRAWS, neurons), X.dtype)
     gaps, bases = jax.vmap(contraction)(draws / jnp.linalg.norm(draws, axis=1, keepdims=True))
     U = bases[jnp.argmax(gaps)]
-    W = (V @ (scale[:, None] * U)).T
+    W = dot(V, scale[:, None] * U).T
     return SpectralStart(W / jnp.linalg.norm(W, axis=1, keepdims=True), V.T, values)
