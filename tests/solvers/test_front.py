@@ -113,11 +113,13 @@ def test_the_choice_follows_size_and_memory(monkeypatch):
     monkeypatch.setattr(choice, "SMALL", 100)
     X, y = data()
 
-    def chosen(memory="1GiB", given=False):
+    def chosen(memory="1GiB", given=False, backend="cpu"):
+        monkeypatch.setattr("jax.default_backend", lambda: backend)
         return choice.choose(make(KERNEL, X, y, 0.1, memory), None, given)
 
     assert chosen()[0] == "preconditioned_cg" and "K fits" in chosen()[1]
     assert chosen(memory=4 * N * N)[0] == "nystrom_cg" and "does not fit" in chosen(memory=4 * N * N)[1]
+    assert chosen(memory=4 * N * N, backend="gpu")[0] == "preconditioned_cg"  # a pass over K costs little there
     assert chosen(given=True) == ("nystrom_cg", "centres were given")
     monkeypatch.setattr(choice, "SMALL", N)
     assert chosen()[0] == "direct"

@@ -58,7 +58,7 @@ def _csv(path: Path, delimiter: str | None, least: int) -> "pd.DataFrame":
     try:
         frame = pd.read_csv(
             path, sep=header.delimiter, encoding="utf-8-sig", na_values=MISSING, low_memory=False,
-            skipinitialspace=True, index_col=False, on_bad_lines="error",
+            skipinitialspace=True, index_col=False, on_bad_lines="error", **_exact_numbers(pd.__version__),
         )  # fmt: skip
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         why = " ".join(str(error).removeprefix("Error tokenizing data. C error:").split())
@@ -73,6 +73,11 @@ def _csv(path: Path, delimiter: str | None, least: int) -> "pd.DataFrame":
 class _Header:
     def __init__(self, delimiter: str, names: list[str]):
         self.delimiter, self.names = delimiter, names
+
+
+def _exact_numbers(version: str) -> dict[str, Any]:
+    """Digits to the nearest float64: pandas does so by itself from 3.1 on, before that only when asked."""
+    return {"float_precision": "round_trip"} if tuple(map(int, version.split(".")[:2])) < (3, 1) else {}
 
 
 def _header(path: Path, lines: list[str], delimiter: str | None, least: int) -> _Header:

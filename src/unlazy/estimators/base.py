@@ -56,11 +56,11 @@ class Estimator(BaseEstimator):
 
     @property
     def _dtype(self) -> np.dtype:
-        """float64 on the CPU and float32 on other devices, unless `precision` says otherwise."""
+        """float64 on every device, unless `precision` says otherwise."""
         asked = getattr(self, "precision", None)
         if asked not in (None, "float32", "float64"):
             raise ValueError(f"precision must be 'float32', 'float64' or None, got {asked!r}")
-        return np.dtype(asked or ("float64" if jax.default_backend() == "cpu" else "float32"))
+        return np.dtype(asked or "float64")
 
     @contextmanager
     def _scope(self) -> Iterator[None]:

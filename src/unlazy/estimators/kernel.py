@@ -129,7 +129,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
     `kernel` is a name ('laplace', 'gaussian', 'matern', 'product_laplace', 'rational_quadratic', 'ntk', 'nngp',
     'linear', 'polynomial') or a kernel; `bandwidth` a number, None for the median distance, or 'search' for the best
     of five around it; `ridge` (added to K) a number or None for the smallest leave-one-out error. Columns are taken as
-    they come: scale them first where their units differ. float64 on the CPU, float32 on request and on GPUs.
+    they come: scale them first where their units differ. float64 on every device, float32 on request.
 
     >>> KernelRegressor("gaussian").fit(X, y).predict(Z)
     """

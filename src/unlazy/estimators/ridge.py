@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from unlazy.core.linear import dot
+from unlazy.core.precision import precision
 
 RELATIVE = np.geomspace(1e2, 1e-9, 34)
 """Ridges that are tried, in units of the mean of k(x, x); from the largest, so that ties give the smoother fit."""
@@ -77,10 +78,11 @@ def _at(G: _Inverse, Y: np.ndarray, l: int) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def _eigh(K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """LAPACK on the CPU; the accelerator where there is one."""
+    """LAPACK on the CPU; the accelerator where there is one. In the precision of K, whatever the caller's scope."""
     if jax.default_backend() != "cpu":
-        s, V = jnp.linalg.eigh(jnp.asarray(K))
-        return np.asarray(s), np.asarray(V)
+        with precision(K.dtype.name):
+            s, V = jnp.linalg.eigh(jnp.asarray(K))
+            return np.asarray(s), np.asarray(V)
     from scipy.linalg import eigh
 
     return eigh(K, driver="evd", check_finite=False)
