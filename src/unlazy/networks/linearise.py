@@ -11,6 +11,8 @@ from jaxtyping import Array, Float
 from unlazy.networks.parametrisation import spread_over
 from unlazy.networks.tangent import tangent_kernel
 from unlazy.theory import dynamics
+from unlazy.theory.divided_differences import DESCENT, FLOW
+from unlazy.theory.matrix_functions import MatrixFunction, spectrum_of
 
 Apply = Callable[[Any, Array], Array]
 
@@ -68,13 +70,10 @@ def trained_linearisation(
     if (time is None) == (step_size is None) or (step_size is None) != (steps is None):
         raise ValueError(f"give either time, or step_size and steps; got {time=}, {step_size=}, {steps=}")
     K = tangent_kernel(apply, params, X, rates=rates)
-    eigenvalues, U = jnp.linalg.eigh(K.reshape(y.size, y.size))
-    if time is not None:
-        c = dynamics.flow_coefficient(eigenvalues, time)
-    else:
-        c = dynamics.descent_coefficient(eigenvalues, step_size, jnp.asarray(steps))
-    c = dynamics.trusted(c, eigenvalues, dynamics.rounding_floor(eigenvalues))
+    spectrum, raw = spectrum_of(K.reshape(y.size, y.size))
+    way, given = (FLOW, [time]) if time is not None else (DESCENT, [step_size, steps])
+    c = MatrixFunction(way, spectrum, tuple(jnp.asarray(v, K.dtype) for v in given), dynamics.rounding_floor(raw))
     f0, pull = jax.vjp(lambda theta: apply(theta, X), params)
-    alpha = dynamics.coefficients(U, c, (y - f0).ravel())
+    alpha = dynamics.coefficients(spectrum.eigenvectors, c, (y - f0).ravel())
     (gradient,) = pull(alpha.reshape(f0.shape))
     return jax.tree.map(lambda p, r, g: p + r * g, params, spread_over(rates, params), gradient)

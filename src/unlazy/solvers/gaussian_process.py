@@ -13,9 +13,10 @@ from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from unlazy.core.linear import dot
 from unlazy.kernels.base import Kernel
-from unlazy.solvers.path import Decomposition, Path, Values, decompose
+from unlazy.solvers.path import Values, decompose
 from unlazy.theory import dynamics
 from unlazy.theory import gaussian_process as theory
+from unlazy.theory.divided_differences import FLOW, RIDGE
 
 
 class GaussianProcess(eqx.Module):
@@ -66,9 +67,8 @@ def posterior(
     """
     spectrum = decompose(kernel, X)
     fit = spectrum.ridge_path(y, noise_variance)
-    c = dynamics.ridge_coefficient(spectrum.eigenvalues, jnp.asarray(noise_variance))
-    c = dynamics.trusted(c, spectrum.eigenvalues, spectrum.floor)
-    covariance = theory.posterior_covariance(kernel.gram(Z), kernel.gram(Z, X), spectrum.eigenvectors, c)
+    c = spectrum.function(RIDGE, noise_variance)
+    covariance = theory.posterior_covariance(kernel.gram(Z), kernel.gram(Z, X), spectrum.spectrum.eigenvectors, c)
     return GaussianProcess(fit.predict(Z), covariance, spectrum.notes)
 
 
@@ -82,11 +82,10 @@ def trained_random_features(
     """The distribution at time t of a random-features model, or of a network of which only the head is trained,
     started at θ ~ N(0, I) [K5]. At t = ∞ it is the noiseless posterior."""
     spectrum = decompose(kernel, X)
-    fit, c = _flow(spectrum, y, times)
-    covariance = dynamics.random_features_covariance(
-        kernel.gram(Z), kernel.gram(Z, X), spectrum.eigenvectors, spectrum.eigenvalues, c
-    )
-    return GaussianProcess(fit.predict(Z), covariance, spectrum.notes)
+    lam, U, _ = spectrum.spectrum
+    c = spectrum.function(FLOW, times)
+    covariance = dynamics.random_features_covariance(kernel.gram(Z), kernel.gram(Z, X), U, lam, c)
+    return GaussianProcess(spectrum.flow(y, times).predict(Z), covariance, spectrum.notes)
 
 
 def ensemble(
@@ -102,11 +101,9 @@ def ensemble(
     Mean Θ_zX Θ⁻¹(I - e^{-Θt})y; covariance from NNGP and NTK together (Lee et al. 2019, eq. 16).
     """
     spectrum = decompose(ntk, X)
-    fit, c = _flow(spectrum, y, times)
-    covariance = dynamics.ensemble_covariance(
-        nngp.gram(Z), nngp.gram(Z, X), nngp.gram(X), ntk.gram(Z, X), spectrum.eigenvectors, c
-    )
-    return GaussianProcess(fit.predict(Z), covariance, spectrum.notes)
+    U, c = spectrum.spectrum.eigenvectors, spectrum.function(FLOW, times)
+    covariance = dynamics.ensemble_covariance(nngp.gram(Z), nngp.gram(Z, X), nngp.gram(X), ntk.gram(Z, X), U, c)
+    return GaussianProcess(spectrum.flow(y, times).predict(Z), covariance, spectrum.notes)
 
 
 def log_marginal_likelihood(
@@ -115,11 +112,6 @@ def log_marginal_likelihood(
     """log p(y | X), differentiable in the kernel's parameters, X and the noise; finite on a singular K."""
     noise = jnp.asarray(noise_variance, X.dtype)
     return theory.log_marginal_likelihood(kernel.gram(X), y.reshape(y.shape[0], -1), noise)
-
-
-def _flow(spectrum: Decomposition, y: jax.Array, times: Values) -> tuple[Path, jax.Array]:
-    c = dynamics.flow_coefficient(spectrum.eigenvalues, jnp.asarray(times))
-    return spectrum.flow(y, times), dynamics.trusted(c, spectrum.eigenvalues, spectrum.floor)
 
 
 def _size(shape: tuple[int, ...]) -> int:

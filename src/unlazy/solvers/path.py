@@ -5,7 +5,8 @@
 >>> spectrum.flow(y, [1.0, 10.0, float("inf")]).predict(Z)       # (times, m)
 
 Inside jit or vmap, `decompose` works too (with `weights` that are zero on padded rows); what needs values, that is
-warnings, notes and the memory check, is then left out. The maths is theory.dynamics.
+warnings, notes and the memory check, is then left out. First derivatives in the kernel's parameters, X, y, ridges and
+times are right where eigenvalues repeat (grids, circles, duplicates). The maths is theory.dynamics.
 """
 
 import warnings
@@ -22,7 +23,9 @@ from unlazy.core.errors import UnlazyWarning
 from unlazy.core.linear import dot
 from unlazy.core.memory import block_rows, memory_budget
 from unlazy.kernels.base import Kernel
-from unlazy.theory import dynamics
+from unlazy.theory import dynamics, matrix_functions
+from unlazy.theory.divided_differences import DESCENT, FLOW, RIDGE
+from unlazy.theory.matrix_functions import MatrixFunction, Rule, Spectrum, spectrum_of
 
 Values = Real[ArrayLike, "*t"] | Sequence[float]
 """Points of a path: one number, a list or an array."""
@@ -62,13 +65,22 @@ class Decomposition(eqx.Module):
 
     kernel: Kernel
     X: Float[Array, "n d"]
-    eigenvalues: Float[Array, " n"]
-    """Ascending; those that rounding made negative are zero."""
-    eigenvectors: Float[Array, "n n"]
+    spectrum: Spectrum
     floor: Float[Array, ""]
     """Eigenvalues at or below this are rounding: null directions."""
     weights: Float[Array, " n"] | None = None
     notes: tuple[str, ...] = eqx.field(static=True, default=())
+
+    @property
+    def eigenvalues(self) -> Float[Array, " n"]:
+        """Ascending; those that rounding made negative are zero. Derivatives hold for simple eigenvalues and for sums
+        over coinciding ones."""
+        return matrix_functions.eigenvalues(self.spectrum)
+
+    @property
+    def eigenvectors(self) -> Float[Array, "n n"]:
+        """Columns; differentiating them is refused, since they have no derivative where eigenvalues meet."""
+        return matrix_functions.eigenvectors(self.spectrum)
 
     @property
     def largest_step_size(self) -> Float[Array, ""]:
@@ -83,12 +95,12 @@ class Decomposition(eqx.Module):
     def ridge_path(self, y: Float[Array, "n *c"], ridges: Values) -> Path:
         """Kernel ridge regression, (K + ρI)α = y, for every ridge ρ [K2]. ρ = 0 interpolates."""
         rho = self._path_values("ridges", ridges)
-        return self._train(y, None, dynamics.ridge_coefficient(self.eigenvalues, rho))
+        return self._train(y, None, self.function(RIDGE, rho))
 
     def flow(self, y: Float[Array, "n *c"], times: Values, f0: Float[Array, "n *start"] | None = None) -> Path:
         """Gradient flow on ½Σ(f - y)² from `f0` (its values at X; zero if left out) at every time [K3]; ∞ allowed."""
         t = self._path_values("times", times)
-        return self._train(y, f0, dynamics.flow_coefficient(self.eigenvalues, t))
+        return self._train(y, f0, self.function(FLOW, t))
 
     def descent(
         self,
@@ -99,34 +111,39 @@ class Decomposition(eqx.Module):
     ) -> Path:
         """Gradient descent on ½Σ(f - y)², α ← α + η(y - f), after every number of steps [K3]; ∞ allowed."""
         s = self._path_values("steps", steps)
-        rate = jnp.asarray(step_size, self.eigenvalues.dtype)
-        if _concrete(rate, self.eigenvalues) and not 0 < rate < self.largest_step_size:
+        rate = jnp.asarray(step_size, self.floor.dtype)
+        if _concrete(rate, self.floor) and not 0 < rate < self.largest_step_size:
             raise ValueError(
                 f"gradient descent with step_size {float(rate):.4g} diverges on this kernel: take one between 0 "
                 f"and 2/λ_max = {float(self.largest_step_size):.4g} (`largest_step_size`)"
             )
-        return self._train(y, f0, dynamics.descent_coefficient(self.eigenvalues, rate, s))
+        return self._train(y, f0, self.function(DESCENT, rate, s))
 
     def leave_one_out(self, y: Float[Array, "n *c"], ridges: Values) -> Float[Array, "..."]:
         """Residuals y_i - f^{(-i)}(x_i), shape (*ridges, n, *outputs), without refitting. Ridges under the floor
         count as the floor: without it a singular K has no leave-one-out fit."""
         rho = jnp.maximum(self._path_values("ridges", ridges), self.floor)
-        return dynamics.leave_one_out_residual(self.eigenvectors, self.eigenvalues, self._labels(y), rho)
+        c = MatrixFunction(RIDGE, self.spectrum, (rho,))  # the ridge is above the floor: nothing to drop
+        return dynamics.left_out(self.spectrum.eigenvectors, c, self._labels(y))
 
     def gcv(self, y: Float[Array, "n *c"], ridges: Values) -> Float[Array, "*t"]:
         """Generalised cross-validation score of every ridge; ridges under the floor count as the floor."""
         rho = jnp.maximum(self._path_values("ridges", ridges), self.floor)
-        return dynamics.generalised_cross_validation(
-            self.eigenvectors, self.eigenvalues, self._labels(y), rho, self.weights
-        )
+        c = MatrixFunction(RIDGE, self.spectrum, (rho,))
+        return dynamics.cross_validated(self.spectrum.eigenvectors, c, self._labels(y), self.weights)
 
-    def _train(self, y: jax.Array, f0: jax.Array | None, c: jax.Array) -> Path:
+    def function(self, rule: Rule, *parameters: Any) -> MatrixFunction:
+        """c(K) of a way of training, null directions dropped where rounding would rule."""
+        values = tuple(jnp.asarray(p, self.floor.dtype) for p in parameters)
+        return MatrixFunction(rule, self.spectrum, values, self.floor)
+
+    def _train(self, y: jax.Array, f0: jax.Array | None, c: MatrixFunction) -> Path:
         if f0 is not None and f0.shape != y.shape:
             raise ValueError(f"f0 holds the start at the training points: shape {y.shape}, got {f0.shape}")
         residual = self._labels(y if f0 is None else y - f0)
-        c = dynamics.trusted(c, self.eigenvalues, self.floor)
-        alpha = dynamics.coefficients(self.eigenvectors, c, residual)
-        change = dynamics.coefficients(self.eigenvectors, self.eigenvalues * c, residual)
+        U = self.spectrum.eigenvectors
+        alpha = dynamics.coefficients(U, c, residual)
+        change = dynamics.coefficients(U, matrix_functions.learned(self.spectrum.eigenvalues, c), residual)
         fitted = change if f0 is None else f0 + change
         return Path(self.kernel, self.X, alpha, fitted, f0 is None, y.shape[1:], self.notes)
 
@@ -138,7 +155,7 @@ class Decomposition(eqx.Module):
         return jnp.where(keep, y, 0)
 
     def _path_values(self, what: str, values: Any) -> jax.Array:
-        array = jnp.asarray(values, self.eigenvalues.dtype)
+        array = jnp.asarray(values, self.floor.dtype)
         if _concrete(array) and not bool(jnp.all(array >= 0)):
             raise ValueError(f"{what} must be zero or more, got {float(jnp.min(array))}")
         return array
@@ -171,7 +188,7 @@ def decompose(
         K = dynamics.masked_gram(K, weights)
     if concrete and _concrete(K) and not bool(jnp.all(jnp.isfinite(K))):
         raise ValueError("the Gram matrix has entries that are not finite: look for NaN in X, or rescale the inputs")
-    raw, U = eigh(K)
+    spectrum, raw = spectrum_of(K, eigh)
     floor = dynamics.rounding_floor(raw)
     notes: tuple[str, ...] = ()
     if _concrete(raw):
@@ -179,7 +196,7 @@ def decompose(
         notes = _notes(raw, float(floor), n - count)
     for note in notes:
         warnings.warn(note, UnlazyWarning, stacklevel=2)
-    return Decomposition(kernel, X, jnp.maximum(raw, 0), U, floor, weights, notes)
+    return Decomposition(kernel, X, spectrum, floor, weights, notes)
 
 
 def _notes(raw: jax.Array, floor: float, padded: int) -> tuple[str, ...]:

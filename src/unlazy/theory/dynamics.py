@@ -9,8 +9,10 @@ c(λ) = (1 - r(λ))/λ, which gives the coefficients α = U c(λ) Uᵀ (y - f₀
 | gradient descent, step size η, s steps | (1 - ηλ)^s | ηs |
 | ridge regression | ρ/(λ + ρ) | 1/ρ |
 
-Everything here is a pure function of arrays, so it runs under jit, vmap and grad. Padded rows (weight zero) need only
-K with zero rows and columns there, and y = f₀ = 0 there: `masked_gram` makes it so.
+Everything here is a pure function of arrays, so it runs under jit, vmap and grad. Where a coefficient c(λ) goes in, so
+does c(K) (theory.matrix_functions), whose derivatives in K are right where eigenvalues repeat; autodiff through an
+eigendecomposition is not. Padded rows (weight zero) need only K with zero rows and columns there, and y = f₀ = 0 there:
+`masked_gram` makes it so.
 """
 
 import jax
@@ -18,8 +20,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Real
 
-from unlazy.core.linear import dot, einsum
+from unlazy.core.linear import dot
 from unlazy.core.precision import rounding
+from unlazy.theory.matrix_functions import MatrixFunction, covered, diagonal, filtered
+
+Coefficient = Float[Array, "*t n"] | MatrixFunction
+"""c(λ) of every eigenvalue, or c(K)."""
 
 
 def masked_gram(K: Float[Array, "n n"], weights: Float[Array, " n"]) -> Float[Array, "n n"]:
@@ -54,8 +60,7 @@ def descent_residual(
 ) -> Float[Array, "*t n"]:
     """r(λ) = (1 - ηλ)^s [K3], accurate for ηλ far below rounding and for any whole s; s = ∞ allowed."""
     s, lam = _columns(steps, eigenvalues)
-    sign, log_size = _descent_parts(s, lam * jnp.asarray(step_size, lam.dtype))
-    return sign * jnp.exp(log_size)
+    return _power(lam * jnp.asarray(step_size, lam.dtype), s)
 
 
 def descent_coefficient(
@@ -63,8 +68,7 @@ def descent_coefficient(
 ) -> Float[Array, "*t n"]:
     """c(λ) = (1 - (1 - ηλ)^s)/λ [K3]; ηs at λ = 0, except at s = ∞: zero."""
     s, lam = _columns(steps, eigenvalues)
-    sign, log_size = _descent_parts(s, lam * jnp.asarray(step_size, lam.dtype))
-    learned = jnp.where(sign > 0, -jnp.expm1(log_size), 1 + jnp.exp(log_size))
+    learned = _one_minus_power(lam * jnp.asarray(step_size, lam.dtype), s)
     return _divide(learned, lam, jnp.where(jnp.isinf(s), 0, s * jnp.asarray(step_size, s.dtype)))
 
 
@@ -80,24 +84,23 @@ def ridge_coefficient(eigenvalues: Float[Array, " n"], ridge: Real[ArrayLike, "*
     return _divide(jnp.ones_like(lam), lam + rho, jnp.zeros_like(lam))
 
 
-def trusted(
-    coefficient: Float[Array, "*t n"], eigenvalues: Float[Array, " n"], floor: Real[ArrayLike, ""]
-) -> Float[Array, "*t n"]:
+def trusted(coefficient: Coefficient, eigenvalues: Float[Array, " n"], floor: Real[ArrayLike, ""]) -> Coefficient:
     """c(λ) with null directions (λ ≤ floor) dropped once c exceeds 1/floor.
 
     K(z,X)u carries rounding of the size of the floor; times c it stays harmless up to c = 1/floor and is noise
     beyond. So training for a finite time is exact on a singular K, and t → ∞ is its pseudo-inverse.
     """
+    if isinstance(coefficient, MatrixFunction):
+        return coefficient._replace(floor=floor)
     return jnp.where((eigenvalues <= floor) & (coefficient * floor >= 1), 0, coefficient)
 
 
 def coefficients(
-    eigenvectors: Float[Array, "n n"], coefficient: Float[Array, "*t n"], residual: Float[Array, "n *c"]
+    eigenvectors: Float[Array, "n n"], coefficient: Coefficient, residual: Float[Array, "n *c"]
 ) -> Float[Array, "..."]:
     """α = U c(λ) Uᵀ (y - f₀), shape (*t, n, *c): f(z) = f₀(z) + K(z,X) α [K2, K3]."""
-    target = residual.reshape(residual.shape[0], -1)
-    rotated = einsum("...n,nc->...nc", coefficient, dot(eigenvectors.T, target))
-    return dot(eigenvectors, rotated).reshape(*coefficient.shape, *residual.shape[1:])
+    alpha = dot(eigenvectors, filtered(coefficient, dot(eigenvectors.T, residual.reshape(residual.shape[0], -1))))
+    return alpha.reshape(*alpha.shape[:-1], *residual.shape[1:])
 
 
 def random_features_covariance(
@@ -105,7 +108,7 @@ def random_features_covariance(
     K_zx: Float[Array, "m n"],
     eigenvectors: Float[Array, "n n"],
     eigenvalues: Float[Array, " n"],
-    coefficient: Float[Array, "*t n"],
+    coefficient: Coefficient,
 ) -> Float[Array, "*t m m"]:
     """Covariance of a random-features model whose head started at N(0, I) [K5].
 
@@ -113,8 +116,7 @@ def random_features_covariance(
     2c - λc² = (1 - r²)/λ ≥ 0. At t → ∞ it is the noiseless posterior K_zz - K_zX K⁻¹ K_Xz.
     """
     B = dot(K_zx, eigenvectors)
-    learned = coefficient * (2 - eigenvalues * coefficient)
-    return K_zz - einsum("an,...n,bn->...ab", B, learned, B)
+    return K_zz - dot(B, filtered(covered(eigenvalues, coefficient), B.T))
 
 
 def ensemble_covariance(
@@ -123,14 +125,14 @@ def ensemble_covariance(
     S_xx: Float[Array, "n n"],
     T_zx: Float[Array, "m n"],
     eigenvectors: Float[Array, "n n"],
-    coefficient: Float[Array, "*t n"],
+    coefficient: Coefficient,
 ) -> Float[Array, "*t m m"]:
     """Covariance of an ensemble of trained wide networks [K11] (Lee et al. 2019, eq. 16).
 
     With Θ = U diag(λ) Uᵀ the NTK, Σ the NNGP kernel, A = Θ_zX U c Uᵀ: Cov = Σ_zz - AΣ_Xz - Σ_zX Aᵀ + AΣ_XX Aᵀ.
     """
-    A = einsum("an,...n,bn->...ab", dot(T_zx, eigenvectors), coefficient, eigenvectors)
-    A_t = jnp.swapaxes(A, -1, -2)
+    A_t = dot(eigenvectors, filtered(coefficient, dot(T_zx, eigenvectors).T))
+    A = jnp.swapaxes(A_t, -1, -2)
     cross = dot(A, S_zx.T)
     covariance = S_zz - cross - jnp.swapaxes(cross, -1, -2) + dot(A, S_xx, A_t)
     return (covariance + jnp.swapaxes(covariance, -1, -2)) / 2
@@ -151,11 +153,16 @@ def leave_one_out_residual(
 
     Exact, for kernel ridge regression refitted without point i. A padded row (y = 0 there) gives zero up to rounding.
     """
-    c = ridge_coefficient(eigenvalues, ridge)
-    alpha = coefficients(eigenvectors, c, y)
-    diagonal = einsum("...n,in->...i", c, jnp.square(eigenvectors))
-    diagonal = diagonal.reshape(*diagonal.shape, *(1,) * (y.ndim - 1))
-    return _divide(alpha, diagonal, jnp.zeros_like(alpha))
+    return left_out(eigenvectors, ridge_coefficient(eigenvalues, ridge), y)
+
+
+def left_out(
+    eigenvectors: Float[Array, "n n"], coefficient: Coefficient, y: Float[Array, "n *c"]
+) -> Float[Array, "..."]:
+    """The same from c = 1/(λ + ρ)."""
+    alpha = coefficients(eigenvectors, coefficient, y)
+    inverse = diagonal(eigenvectors, coefficient)
+    return _divide(alpha, inverse.reshape(*inverse.shape, *(1,) * (y.ndim - 1)), jnp.zeros_like(alpha))
 
 
 def generalised_cross_validation(
@@ -170,11 +177,20 @@ def generalised_cross_validation(
     I - H = ρ(K + ρI)⁻¹, and ρ cancels: what is computed has a limit at ρ → 0. Mean over outputs. `weights` is zero on
     padded rows, which stay out of the trace.
     """
+    return cross_validated(eigenvectors, ridge_coefficient(eigenvalues, ridge), y, weights)
+
+
+def cross_validated(
+    eigenvectors: Float[Array, "n n"],
+    coefficient: Coefficient,
+    y: Float[Array, "n *c"],
+    weights: Float[Array, " n"] | None = None,
+) -> Float[Array, "*t"]:
+    """The same from c = 1/(λ + ρ)."""
     keep = jnp.ones(y.shape[0], y.dtype) if weights is None else (weights > 0).astype(y.dtype)
-    c = ridge_coefficient(eigenvalues, ridge)
-    target = dot(eigenvectors.T, y.reshape(y.shape[0], -1))
-    square = einsum("...n,nc->...c", jnp.square(c), jnp.square(target)).mean(-1)
-    trace = einsum("...n,n->...", c, dot(keep, jnp.square(eigenvectors)))
+    alpha = filtered(coefficient, dot(eigenvectors.T, y.reshape(y.shape[0], -1)))
+    square = jnp.sum(jnp.square(alpha), -2).mean(-1)
+    trace = dot(diagonal(eigenvectors, coefficient), keep)
     return keep.sum() * square / jnp.square(trace)
 
 
@@ -195,6 +211,39 @@ def _divide(top: jax.Array, bottom: jax.Array, at_zero: jax.Array) -> jax.Array:
     """top/bottom, `at_zero` where bottom is zero; gradients stay finite."""
     safe = jnp.where(bottom == 0, 1, bottom)
     return jnp.where(bottom == 0, at_zero, top / safe)
+
+
+@jax.custom_jvp
+def _power(x: jax.Array, s: jax.Array) -> jax.Array:
+    """(1 - x)^s; its derivative is finite at x = 1, where the logarithm's is not."""
+    sign, log_size = _descent_parts(s, x)
+    return sign * jnp.exp(log_size)
+
+
+@jax.custom_jvp
+def _one_minus_power(x: jax.Array, s: jax.Array) -> jax.Array:
+    """1 - (1 - x)^s, also where that is far below rounding."""
+    sign, log_size = _descent_parts(s, x)
+    return jnp.where(sign > 0, -jnp.expm1(log_size), 1 + jnp.exp(log_size))
+
+
+def _power_change(x: jax.Array, s: jax.Array, dx: jax.Array, ds: jax.Array) -> jax.Array:
+    """-s (1 - x)^{s-1} dx + (1 - x)^s log|1 - x| ds."""
+    still = (s == 0) | jnp.isinf(s)  # at s = ∞ every direction is learned or null: nothing changes
+    along = jnp.where(still, 0, s) * _power(x, jnp.where(still, 0, s - 1))
+    gap = jnp.abs(1 - x)
+    log = jnp.where(x < 0.5, jnp.log1p(-jnp.minimum(x, 0.5)), jnp.log(jnp.where(gap == 0, 1, gap)))
+    return -along * dx + _power(x, s) * log * ds
+
+
+@_power.defjvp
+def _power_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    return _power(*primals), _power_change(*primals, *tangents)
+
+
+@_one_minus_power.defjvp
+def _one_minus_power_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    return _one_minus_power(*primals), -_power_change(*primals, *tangents)
 
 
 def _descent_parts(s: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
