@@ -14,6 +14,7 @@ from unlazy.cli import app
 from unlazy.lab.store import FILE, SCHEMA
 
 TOYS = Path(__file__).parent / "lab"
+_WITH_TOYS = {"PYTHONPATH": os.pathsep.join([str(TOYS), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)}
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +127,138 @@ def test_bad_input_is_one_sentence(arguments, expected):
     assert expected in sentence(run(*arguments))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("../../evil",), "no experiment '../../evil'"),
+        (("../../evil:x",), "'../../evil' is not the name of a module"),
+        ((":x",), "'' is not the name of a module"),
+        (("no_such_module:x",), "No module named 'no_such_module'"),
+        (("lab_toys:nothing",), "'lab_toys:nothing' is not an Experiment"),
+        (("",), "no experiment ''"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "show", "report", "export"])
+def test_bad_names_are_one_sentence(command, arguments, expected, tmp_path):
+    if command in ("report", "export"):
+        run("lab_toys:plain", "--seeds", "1")
+    assert expected in sentence(unlazy(command, *arguments))
+    assert {p.name for p in tmp_path.iterdir()} <= {"results"}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (f"n={10**400}", "n must be below 2^63, got a number of about 401 digits"),
+        (f"n={'9' * 5000}", "--set cannot read 999999999999999999999999999999… (5000 characters)"),
+        (f"n={2**63}", "n must be below 2^63"),
+        ("n=1e300", "n must be below 2^63, got 1e+300"),
+        ("n=nan", "n must be a whole number, got nan"),
+        ("n=inf", "n must be a whole number, got inf"),
+        ("n=Infinity", "n must be a whole number, got inf"),
+        ("n=,", "n cannot be ''"),
+        ("n=1,,2", "n cannot be ''"),
+        ("n=[]", "n cannot be []"),
+        ("pause=nan", "pause must be a finite number, got nan"),
+        ("pause=-inf", "pause must be a finite number, got -inf"),
+        ("pause=1e400", "pause must be a finite number, got inf"),
+        (f"pause={10**400}", "pause must be below 2^63"),
+        (f"n={'[' * 20000}{']' * 20000}", "that is no setting"),
+        ("pause=", "--set takes name=value"),
+    ],
+)
+def test_values_that_no_trial_can_have_are_one_sentence(change, expected, tmp_path):
+    assert expected in sentence(run("lab_toys:plain", "--set", change))
+    assert not list(tmp_path.iterdir())
+
+
+def test_too_many_seeds_are_one_sentence():
+    assert "seeds must be at most 1,000,000" in sentence(run("lab_toys:plain", "--seeds", str(10**9)))
+
+
+OWN = """
+from lab_toys import figure, holds
+from unlazy.core.experiment import Experiment, config
+
+def trial(params, key):
+    return {"value": VALUE}
+
+words = dict.fromkeys(("question", "prediction", "protocol", "verdict"), "my own")
+grid = config({"n": [1, 2]}, seeds=2)
+mine = Experiment("NAME", "general", ("T1",), **words, trial=trial, claims=holds, figure=figure, quick=grid, full=grid,
+                  vectorised=False)
+"""
+
+
+def write_module(name: str, experiment: str, value: float) -> None:
+    Path(f"{name}.py").write_text(OWN.replace("NAME", experiment).replace("VALUE", str(value)))
+
+
+def test_modules_of_the_working_folder_are_found_and_reported_again():
+    write_module("own_first", "my_first", 1.0)
+    assert run("own_first:mine").exit_code == 0
+    shown = unlazy("show", "my_first")  # by its name, since the store knows where it lives
+    assert shown.exit_code == 0 and "my own" in shown.stdout
+    report = unlazy("report")
+    assert report.exit_code == 0, report.output
+    assert 'id="my_first"' in Path("results/report.html").read_text()
+    assert unlazy("export").exit_code == 0
+    assert len(Path("results/export/my_first.csv").read_text().splitlines()) == 5
+    Path("own_first.py").unlink()
+    del sys.modules["own_first"]
+    gone = unlazy("report")
+    assert gone.exit_code == 2 and "note: no experiment 'own_first:my_first'" in gone.stderr
+
+
+def test_one_name_in_two_modules_is_two_experiments():
+    for name, value in (("own_second", 2.0), ("own_third", 3.0)):
+        write_module(name, "shared", value)
+        assert run(f"{name}:mine").exit_code == 0
+    assert set(lab.load("own_second:mine").measure("value")) == {2.0}
+    assert set(lab.load("own_third:mine").measure("value")) == {3.0}
+    assert unlazy("export").exit_code == 0
+    assert {p.name for p in Path("results/export").iterdir()} == {"own_second.shared.csv", "own_third.shared.csv"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1/0", "ZeroDivisionError: division by zero"), ("def", "SyntaxError"), ("raise SystemExit(3)", "SystemExit: 3")],
+)
+def test_a_module_that_cannot_be_imported_is_one_sentence(text, expected):
+    Path("own_broken.py").write_text(text)
+    assert expected in sentence(run("own_broken:mine"))
+
+
+def test_a_module_hidden_by_an_installed_one_is_one_sentence():
+    Path("random.py").write_text("raise RuntimeError('never imported')")
+    assert "random.py of this folder is hidden by" in sentence(run("random:mine"))
+
+
+@pytest.mark.slow
+def test_workers_find_modules_of_the_working_folder():
+    write_module("own_fourth", "my_fourth", 4.0)
+    script = "from unlazy.cli import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", script, "run", "own_fourth:mine", "--jobs", "1"], capture_output=True, text=True,
+        env=os.environ | _WITH_TOYS,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_damaged_trial_is_one_sentence():
+    run("lab_toys:plain", "--seeds", "1")
+    for column, value in (("measures", "{not json"), ("measures", "[1]"), ("arrays", b"\xff" * 40), ("measures", None)):
+        with sqlite3.connect(Path("results") / FILE) as db:
+            before = db.execute(f"SELECT rowid, {column} FROM trial LIMIT 1").fetchone()
+            db.execute(f"UPDATE trial SET {column} = ? WHERE rowid = ?", (value, before[0]))
+        for command in (("report",), ("export",), ("run", "lab_toys:plain", "--seeds", "1", "--engine", "inline")):
+            assert "holds a damaged trial of toy_plain: what seed 0 measured" in sentence(unlazy(*command))
+        with sqlite3.connect(Path("results") / FILE) as db:
+            db.execute(f"UPDATE trial SET {column} = ? WHERE rowid = ?", before[::-1])
+        db.close()
+    assert unlazy("export").exit_code == 0
+
+
 def test_an_unknown_engine_suggests_the_nearest():
     assert "did you mean 'inline'" in sentence(unlazy("run", "lab_toys:plain", "--engine", "inlin"))
 
@@ -168,7 +301,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing():
     command = ["run", "lab_toys:plain", "--seeds", "200", "--engine", "inline"]
     result = subprocess.run(
         [sys.executable, "-c", limited, *command], capture_output=True, text=True,
-        env={k: v for k, v in os.environ.items() if not k.startswith("JAX_COMP")} | {"PYTHONPATH": str(TOYS)},
+        env={k: v for k, v in os.environ.items() if not k.startswith("JAX_COMP")} | _WITH_TOYS,
     )  # fmt: skip
     assert result.returncode == 2
     assert "Traceback" not in result.stderr

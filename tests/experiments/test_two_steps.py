@@ -17,7 +17,7 @@ def made_up(growth=1e6, cosine=0.998, rescaled=1.0):
             params = {"part": "sampled", "regime": regime, "samples": 20_000}
             rows.append(Record(params, seed, {
                 "cosines": np.outer(values, np.ones(9)), "ratio": np.full((2, 9), 60.0), "margin": 0.4,
-                "control": np.array([0.84, 1.0, rescaled, 0.84])}))  # fmt: skip
+                "controls": np.array([0.84, 1.0, rescaled, 0.84])}))  # fmt: skip
     return Records(rows)
 
 

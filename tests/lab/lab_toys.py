@@ -25,7 +25,7 @@ def mean_trial(params, key):
     weight = jnp.arange(size) < params["n"]
     value = jnp.sum(jnp.where(weight, x if params["method"] == "mean" else jnp.abs(x), 0.0)) / params["n"]
     matrix = x[:, None] * x[None, :]
-    return {"value": value, "first": x[:3], "product": jnp.sum(matrix @ matrix), "n": params["n"]}
+    return {"value": value, "first": x[:3], "product": jnp.sum(matrix @ matrix), "count": params["n"]}
 
 
 def plain_trial(params, key):

@@ -57,7 +57,7 @@ def test_values_take_the_type_of_those_they_replace():
         ({"n": True}, "n cannot be True"),
         ({"n": []}, "n needs at least one value"),
         ({"noise": -0.1}, "noise must be at least 0, got -0.1"),
-        ({"noise": float("nan")}, "noise must be at least 0, got nan"),
+        ({"noise": float("nan")}, "noise must be a finite number, got nan"),
         ({"method": "ntq"}, "method cannot be 'ntq'; did you mean 'ntk'"),
         ({"centred": 3}, "centred cannot be 3"),
     ],

@@ -2,7 +2,11 @@
 
 import math
 import os
+import shutil
 import sqlite3
+import sys
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import lab_toys
@@ -11,6 +15,7 @@ import pytest
 
 from unlazy import lab
 from unlazy.core.errors import UnlazyError
+from unlazy.core.experiment import config
 from unlazy.lab.store import FILE, SCHEMA, Store
 from unlazy.lab.sweep import Environment, Outcome, Trial
 from unlazy.lab.values import canonical, pack, tidy, unpack
@@ -151,3 +156,55 @@ def test_reading_where_nothing_is(tmp_path):
     with pytest.raises(UnlazyError, match="nothing is stored"):
         lab.load(lab_toys.plain, store=tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.fixture
+def sealed():
+    """A folder, and a function that makes it and what lies in it read-only, also for root."""
+    folder = Path(tempfile.mkdtemp())
+    user = os.geteuid()
+
+    def seal():
+        for path in folder.iterdir():
+            path.chmod(0o444)
+        folder.chmod(0o555)
+        if user == 0:
+            os.seteuid(65534)  # to root nothing is read-only
+
+    yield folder, seal
+    if user == 0:
+        os.seteuid(0)
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs permissions")
+@pytest.mark.parametrize("log", [False, True])
+def test_a_store_in_a_read_only_folder_is_read(sealed, log):
+    """Also with trials that are still in SQLite's log, as a killed writer leaves them."""
+    folder, seal = sealed
+    with Store(folder) as store:
+        store.add(lab_toys.plain, outcome(Trial(0, {"value": 1.0}, 0.1)))
+        kept = {p.name: p.read_bytes() for p in folder.iterdir()}
+    if log:
+        for name, content in kept.items():
+            if not name.endswith("-shm"):
+                (folder / name).write_bytes(content)
+        assert (folder / f"{FILE}-wal").stat().st_size > 0
+    seal()
+    with Store(folder, create=False) as store:
+        assert len(stored(store)) == 1
+        assert store.identities() == ["lab_toys:toy_plain"]
+    with pytest.raises(UnlazyError, match=r"cannot (open|write to) the store"), Store(folder) as store:
+        store.add(lab_toys.plain, outcome(Trial(1, {"value": 1.0}, 0.1)))
+
+
+def test_a_name_that_leaves_the_folder_is_refused():
+    for name in ("../../evil", "a/b", "", ".hidden", "C:\\evil", "two words", "x" * 101, "new\nline"):
+        with pytest.raises(ValueError, match="becomes file names"):
+            replace(lab_toys.plain, name=name)
+
+
+def test_a_parameter_called_seed_is_refused():
+    with pytest.raises(ValueError, match="cannot be called 'seed'"):
+        replace(lab_toys.plain, quick=config({"seed": [1]}, seeds=1))

@@ -110,3 +110,13 @@ def test_measures_that_cannot_be_stored_fail_the_trial():
         assert not len(run(odd, seeds=1))
     with pytest.warns(UnlazyWarning, match="returns a dict"):
         assert not len(run(replace(lab_toys.plain, trial=lambda params, key: [1.0]), seeds=1))
+
+
+@pytest.mark.parametrize("name", ["n", "pause", "seed", "seconds"])
+@pytest.mark.parametrize("vectorised", [False, True])
+def test_a_measure_may_not_be_called_like_another_column(name, vectorised):
+    from dataclasses import replace
+
+    odd = replace(lab_toys.plain, trial=lambda params, key: {name: 1.0}, vectorised=vectorised)
+    with pytest.warns(UnlazyWarning, match=f"the measure '{name}' is called like a (parameter|column)"):
+        assert not len(run(odd, seeds=1))

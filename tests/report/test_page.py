@@ -104,3 +104,29 @@ def test_export_round_trip(tmp_path, suffix):
         export(RECORDS, tmp_path / "out.xlsx")
     with pytest.raises(UnlazyError, match="run it first"):
         export(Records(), path)
+
+
+def test_text_that_begins_like_a_formula_is_plain_in_csv(tmp_path):
+    import pandas as pd
+
+    texts = ["=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "plain", "-1.5", "a=b"]
+    rows = [Record({"=what": t, "n": -i}, 0, {"value": -0.5}) for i, t in enumerate(texts)]
+    export(Records(rows), tmp_path / "out.csv")
+    back = pd.read_csv(tmp_path / "out.csv", dtype={"'=what": str}, lineterminator="\n")
+    assert list(back["'=what"]) == [*(f"'{t}" for t in texts[:7]), *texts[7:]]
+    assert list(back["n"]) == [-i for i in range(10)] and set(back["value"]) == {-0.5}
+    export(Records(rows), tmp_path / "out.parquet")  # no spreadsheet opens it: as it is
+    assert list(pd.read_parquet(tmp_path / "out.parquet")["=what"]) == texts
+
+
+def test_predicted_text_that_begins_like_a_formula_is_plain(monkeypatch, tmp_path):
+    import pandas as pd
+    from typer.testing import CliRunner
+
+    from unlazy.cli import app
+    from unlazy.comparison import prediction
+
+    found = pd.DataFrame({"@label": ["=cmd", "fine"], "probability =cmd": [0.5, 0.25]})
+    monkeypatch.setattr(prediction, "predictions", lambda *given: found)
+    result = CliRunner().invoke(app, ["predict", "model", "data"])
+    assert result.stdout.splitlines() == ["'@label,probability =cmd", "'=cmd,0.5", "fine,0.25"]

@@ -8,8 +8,11 @@ import typer
 from unlazy.cli.plainly import plainly, say
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from unlazy.core.claims import Claim
     from unlazy.core.experiment import Config, Experiment, Records
+    from unlazy.lab.store import Store
 
 app = typer.Typer()
 
@@ -22,6 +25,7 @@ Where = Annotated[str, typer.Option("--engine", help="local, dask or inline.")]
 Address = Annotated[str | None, typer.Option(help="A dask scheduler, as tcp://host:port.")]
 Folder = Annotated[Path, typer.Option("--store", help="Where finished trials are kept.")]
 Resume = Annotated[bool, typer.Option("--resume/--fresh", help="Use what is stored, or run all and keep nothing.")]
+Out = Annotated[Path | None, typer.Option(help="The folder to write to (default: the store's).")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 when a claim does not hold.")]
 
 _RESULTS = Path("results")
@@ -67,7 +71,7 @@ def show(
     with plainly():
         from unlazy import lab
 
-        experiment = lab.find(name)
+        experiment = _named(name, store)
         if failures:
             with lab.Store(store, create=False) as kept:
                 for failure in kept.everything(experiment).failed:
@@ -92,16 +96,16 @@ def run(
 
 @app.command()
 def report(
-    names: Names = None, full: Full = False, change: Set = None, seeds: Seeds = None, store: Folder = _RESULTS,
-    strict: Strict = False,
+    names: Names = None, full: Full = False, change: Set = None, seeds: Seeds = None, out: Out = None,
+    store: Folder = _RESULTS, strict: Strict = False,
 ) -> None:  # fmt: skip
-    """Figures, claims and one page from what is stored; nothing is run."""
+    """Figures, claims and one page from what is stored, your own experiments too; nothing is run."""
     with plainly():
         from unlazy import lab
 
         results = []
         with lab.Store(store, create=False) as kept:
-            for experiment, config in _chosen(names or ["all"], full, change, seeds):
+            for experiment, config in _chosen(names or ["all"], full, change, seeds, kept):
                 records, size = kept.records(experiment, config.points(), config.seeds), config.size
                 if 0 < len(records) < size:
                     say(f"note: {experiment.name}: {len(records)} of {size} trials are stored")
@@ -109,7 +113,7 @@ def report(
         if not results:
             raise ValueError(f"nothing of this is stored in {store}; run it first: unlazy run")
         wrong = _print_claims(results)
-        _write_report(results, store)
+        _write_report(results, store, out)
         raise typer.Exit(1 if wrong.broken or (strict and wrong.refuted) else 0)
 
 
@@ -122,19 +126,19 @@ def export(
     """Every stored trial of the named experiments, one table each."""
     with plainly():
         from unlazy import lab
+        from unlazy.core.experiment import file_names
         from unlazy.report.export import export as write
 
         if kind not in ("csv", "parquet"):
             raise ValueError(f"--format must be csv or parquet, got {kind!r}")
         folder = out or store / "export"
         with lab.Store(store, create=False) as kept:
-            tables = [(e, kept.everything(e)) for e in _experiments(names or ["all"])]
+            tables = [(e, kept.everything(e)) for e in _experiments(names or ["all"], kept)]
         tables = [(e, records) for e, records in tables if len(records)]
         if not tables:
             raise ValueError(f"nothing of this is stored in {store}; run it first: unlazy run")
-        folder.mkdir(parents=True, exist_ok=True)
-        for experiment, records in tables:
-            path = folder / f"{experiment.name}.{kind}"
+        for name, (_, records) in zip(file_names([e for e, _ in tables]), tables):
+            path = folder / f"{name}.{kind}"
             write(records, path)
             typer.echo(f"{path}: {len(records)} trials")
 
@@ -146,22 +150,54 @@ class _Wrong:
     broken = False
 
 
-def _experiments(names: list[str] | None) -> "list[Experiment]":
+def _experiments(names: list[str] | None, kept: "Store | None" = None) -> "list[Experiment]":
+    """The experiments of these names; those of the user's own that `kept` has trials of are found by name too."""
     from unlazy import lab
 
     if not names:
         raise ValueError("name one or more experiments (unlazy list shows them), or all")
-    return lab.all_experiments() if names == ["all"] else [lab.find(name) for name in dict.fromkeys(names)]
+    if names == ["all"]:
+        return [*lab.all_experiments(), *_own(kept)]
+    named = dict.fromkeys(names)
+    own = [] if all(":" in name for name in named) else _own(kept, named)
+    by_name = {e.name: e for e in own}
+    return [by_name[name] if name in by_name else lab.find(name) for name in named]
+
+
+def _own(kept: "Store | None", names: "Iterable[str] | None" = None) -> "list[Experiment]":
+    """The user's own experiments with stored trials (of these names, where the package has none so called)."""
+    from unlazy import lab
+
+    if kept is None:
+        return []
+    found = kept.identities()
+    if names is not None:
+        wanted = set(names) - {e.name for e in lab.all_experiments()}
+        found = [identity for identity in found if identity.partition(":")[2] in wanted]
+    own, missing = lab.own_experiments(found)
+    for sentence in missing:
+        say(f"note: {sentence}")
+    return own
+
+
+def _named(name: str, store: Path) -> "Experiment":
+    from unlazy import lab
+    from unlazy.lab.store import FILE
+
+    if ":" in name or not (store / FILE).exists():
+        return lab.find(name)
+    with lab.Store(store, create=False) as kept:
+        return _experiments([name], kept)[0]
 
 
 def _chosen(
-    names: list[str] | None, full: bool, change: list[str] | None, seeds: int | None
+    names: list[str] | None, full: bool, change: list[str] | None, seeds: int | None, kept: "Store | None" = None
 ) -> "list[tuple[Experiment, Config]]":
     """Experiments with their configurations; every bad value is found here, before anything runs."""
     from unlazy.lab.settings import choose, parse_changes
 
     changes = parse_changes(change or [])
-    return [(e, choose(e, "full" if full else "quick", seeds, changes)) for e in _experiments(names)]
+    return [(e, choose(e, "full" if full else "quick", seeds, changes)) for e in _experiments(names, kept)]
 
 
 def _run(
@@ -180,7 +216,7 @@ def _run(
 def _failed(results: "list[tuple[Experiment, Records]]") -> bool:
     for experiment, records in results:
         if records.failed:
-            say(f"unlazy show {experiment.name} --failures prints the tracebacks")
+            say(f"unlazy show {experiment.name} --failures prints the tracebacks (of the same --store)")
     return any(records.failed for _, records in results)
 
 
@@ -201,13 +237,13 @@ def _print_claims(results: "list[tuple[Experiment, Records]]") -> _Wrong:
     return wrong
 
 
-def _write_report(results: "list[tuple[Experiment, Records]]", store: Path) -> None:
+def _write_report(results: "list[tuple[Experiment, Records]]", store: Path, out: Path | None = None) -> None:
     from unlazy import lab
     from unlazy.report.page import write_report
 
     with lab.Store(store, create=False) as kept:
         places = dict.fromkeys(str(place) for e, _ in results for place in kept.environments(e))
-    typer.echo(f"The page: {write_report(results, store, 'Ran with ' + '; '.join(places) + '.')}")
+    typer.echo(f"The page: {write_report(results, out or store, 'Ran with ' + '; '.join(places) + '.')}")
 
 
 def _describe(experiment: "Experiment") -> None:

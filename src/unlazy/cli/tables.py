@@ -89,10 +89,11 @@ def predict(
     """Predictions of a saved model for the rows of a table; columns are matched by name."""
     with plainly():
         from unlazy.comparison.prediction import predictions
+        from unlazy.core.spreadsheet import write_csv
 
         frame = predictions(model, data, delimiter)
         try:
-            text = frame.to_csv(out, index=False)
+            text = write_csv(frame, out)
         except OSError as error:
             raise ValueError(f"cannot write {out}: {error.strerror or error}; choose another place") from error
         if text is not None:

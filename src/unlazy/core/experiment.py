@@ -1,8 +1,13 @@
 """An experiment is a claim that can fail: question, prediction, protocol, verdict rule, trial, claims, figure."""
 
+import inspect
+import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,6 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Params = dict[str, Any]
+COLUMNS = ("seed", "seconds")
+"""Columns of a table of records beside parameters and measures: neither may be called so."""
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -170,6 +178,24 @@ class Experiment:
     demo: bool = False
     """Part of `unlazy demo`."""
 
+    def __post_init__(self) -> None:
+        if not (isinstance(self.name, str) and _NAME.fullmatch(self.name)):
+            raise ValueError(
+                "an experiment's name becomes file names: take letters, digits, _, - and ., at most 100 of them; "
+                f"got {self.name!r}"
+            )
+        if "seed" in self.quick.names() | self.full.names():
+            raise ValueError("a parameter cannot be called 'seed', which every trial has already; rename it")
+
+    @property
+    def identity(self) -> str:
+        """What its stored trials are filed under: its name, with the module of its trial where that is not ours.
+
+        Two experiments of one name from two modules are then two, and the module says where to find one again.
+        """
+        module = _home(self.trial)
+        return self.name if module.partition(".")[0] == "unlazy" else f"{module}:{self.name}"
+
     def static_part(self, params: Params) -> tuple:
         """What determines the compiled function: values of the parameters that are not traced, padded sizes."""
         moving = {*self.traced, *self.padded}
@@ -181,3 +207,21 @@ class Experiment:
 def padded_size(n: int) -> int:
     """The next power of two: the array size that serves every count up to it."""
     return 1 << (check_positive_integer("a padded count", n) - 1).bit_length()
+
+
+def file_names(experiments: Sequence[Experiment]) -> list[str]:
+    """A name for the files of each: its own, or with its module where several share it."""
+    names = [e.name for e in experiments]
+    return [e.name if names.count(e.name) == 1 else e.identity.replace(":", ".") for e in experiments]
+
+
+def _home(trial: Callable) -> str:
+    """The module a function is imported from, also where it is the script that runs."""
+    while isinstance(trial, partial):
+        trial = trial.func
+    module = getattr(inspect.unwrap(trial), "__module__", None) or type(trial).__module__
+    if module != "__main__":
+        return module
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    return spec.name.removesuffix(".__main__") if spec else Path(file).stem if file else module

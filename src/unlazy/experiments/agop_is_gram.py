@@ -70,7 +70,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
         "half": likeness(gram, half), "one": likeness(gram, M), "start": likeness(before, half),
         "weights_overlap": top_overlap(gram, plane), "agop_overlap": top_overlap(M, plane),
         "gram": gram / jnp.trace(gram), "root": half / jnp.trace(half),
-        "reached": found.status == STOPPED, "steps": found.steps,
+        "reached": found.status == STOPPED, "steps_taken": found.steps,
     }  # fmt: skip
 
 
@@ -126,6 +126,7 @@ experiment = Experiment(
     trial=trial,
     claims=claims,
     figure=figure,
+    version=2,
     quick=config({"scale": [RICH, 0.03, 1.0, LAZY]}, seeds=4, width=128, steps=20_000),
     full=config({"scale": [RICH, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, LAZY]}, seeds=12, width=128, steps=40_000),
     traced=("scale",),

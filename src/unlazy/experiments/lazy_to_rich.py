@@ -63,7 +63,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     return {
         "risk": risk(network(found.params, test.X), test.y), "linear_risk": risk(linear, test.y),
         "drift": relative_change(K, tangent_kernel(network, found.params, train.X, rates=network.rates)),
-        "features": relative_change(H0, H), "reached": found.status == STOPPED, "steps": found.steps,
+        "features": relative_change(H0, H), "reached": found.status == STOPPED, "steps_taken": found.steps,
     }  # fmt: skip
 
 
@@ -153,6 +153,7 @@ experiment = Experiment(
     trial=trial,
     claims=claims,
     figure=figure,
+    version=2,
     quick=config(
         {**_SCALES, "scale": [0.03, 0.3, 3.0, 30.0]}, {**_WIDTHS, "width": [64, 256]}, seeds=8, steps=4000
     ),

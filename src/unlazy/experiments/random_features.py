@@ -103,7 +103,7 @@ def _train(Phi: jax.Array, Phi_z: jax.Array, y: jax.Array, key: Any, params: Par
     first, second = jax.vmap(distribution.moments)(white)
     return {
         "difference": jnp.max(jnp.abs(f - closed)), "first": first, "second": second,
-        "draws": jnp.swapaxes(f[:, :, :SHOWN], 1, 2), "mean": mean,
+        "drawn": jnp.swapaxes(f[:, :, :SHOWN], 1, 2), "mean": mean,
         "std": jnp.sqrt(jnp.maximum(jnp.diagonal(covariance, axis1=1, axis2=2), 0)),
         "left": dynamics.descent_residual(lam, step_size, steps[-1])[0],
     }  # fmt: skip
@@ -152,7 +152,7 @@ def figure(records: Records) -> "Figure":
     y = np.asarray(TASK.target(TASK.place(jnp.array(TRAINING))))
     for k, (name, ax) in enumerate(zip(MOMENTS, axes.flat)):
         mean, std = (np.append(v[k], v[k][0]) for v in (one.measures["mean"], one.measures["std"]))
-        for i, f in enumerate(one.measures["draws"][k]):
+        for i, f in enumerate(one.measures["drawn"][k]):
             label = "gradient descent, one line a draw" if i == 0 else None
             ax.plot(turn, np.append(f, f[0]), color="0.6", lw=0.6, label=label)
         ax.fill_between(
@@ -189,6 +189,7 @@ experiment = Experiment(
     trial=trial,
     claims=claims,
     figure=figure,
+    version=2,
     quick=config({"features": [128]}, seeds=16, draws=32, middle=5, steps=10_000, largest=4096),
     full=config({"features": [512]}, seeds=40, draws=64, middle=5, steps=10_000, largest=16384),
     caveats="Exact for fixed features at any p; only the limit K_p → K is asymptotic.",

@@ -78,7 +78,7 @@ def sampled(params: Params, key: Any) -> dict[str, Any]:
         cosines.append(_cosines(theta, task))
         layers.append(theta[0])
     found = {"cosines": np.stack(cosines), "ratio": np.stack(ratios), "margin": margin}
-    return found | ({"control": control(layers, _points(task, keys[2], n))} if params["control"] else {})
+    return found | ({"controls": control(layers, _points(task, keys[2], n))} if params["control"] else {})
 
 
 def control(layers: list, data: Data) -> np.ndarray:
@@ -139,7 +139,7 @@ def claims(records: Records) -> list[Claim]:
             at_most(f"{n:,} points: largest margin at step 2 (the lemma needs < 1)", "P4",
                     float(many.measure("margin").max()), 1.0),
         ]  # fmt: skip
-        for name, value, good in zip(CONTROLS, many.measure("control").T, (False, True, True, False)):
+        for name, value, good in zip(CONTROLS, many.measure("controls").T, (False, True, True, False)):
             text = f"control: ridge on frozen features, {name}"
             worst = float(value.min() if good else value.max())
             rows.append(at_least(text, "P4", worst, 0.99) if good else at_most(text, "P4", worst, 0.87))
@@ -189,7 +189,7 @@ def figure(records: Records) -> "Figure":
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, fontsize=7.5)
     many = _forgetting(records)
     if len(many):
-        values = many.measure("control")
+        values = many.measure("controls")
         right.barh(range(4), np.median(values, 0), color=["C1", "C1", "C2", "C2"], alpha=0.8)
         for i, column in enumerate(values.T):
             right.plot(column, [i] * len(column), "k.", ms=3)
@@ -222,6 +222,7 @@ experiment = Experiment(
     trial=trial,
     claims=claims,
     figure=figure,
+    version=2,
     quick=config({"part": ["exact"], "width": [300]}, *sampled_grids(d=100), seeds=3),
     full=config({"part": ["exact"], "width": [1000]}, *sampled_grids(d=500), seeds=10),
     vectorised=False,

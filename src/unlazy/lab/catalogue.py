@@ -1,7 +1,12 @@
-"""Which experiments there are: every module of `unlazy.experiments` that has an `experiment`."""
+"""Which experiments there are: every module of `unlazy.experiments` that has an `experiment`, and those of your own."""
 
+import os
 import pkgutil
+import sys
+from collections.abc import Iterable
 from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 
 from unlazy.core.errors import nearest
 from unlazy.core.experiment import Experiment
@@ -38,12 +43,47 @@ def _experiment_of(module: str) -> Experiment | None:
     return found if isinstance(found, Experiment) else None
 
 
+def own_experiments(identities: Iterable[str]) -> tuple[list[Experiment], list[str]]:
+    """Experiments that were stored as `module:name`, and a sentence for each that cannot be found again."""
+    found, missing = [], []
+    for identity in identities:
+        module, colon, _ = identity.partition(":")
+        if not colon:
+            continue  # one of the package's, or of a first release, which did not say where it came from
+        try:
+            values = list(vars(_module(module, identity)).values())
+        except ValueError as error:
+            missing.append(str(error))
+            continue
+        mine = [v for v in values if isinstance(v, Experiment) and v.identity == identity]
+        found += mine[:1]
+        if not mine:
+            missing.append(f"{identity!r} has stored trials, but {module} has no such experiment any more")
+    return found, missing
+
+
 def _at(reference: str) -> Experiment:
     module, _, attribute = reference.partition(":")
-    try:
-        found = getattr(import_module(module), attribute or "experiment", None)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"no experiment {reference!r}: {error}") from error
+    found = getattr(_module(module, reference), attribute or "experiment", None)
     if not isinstance(found, Experiment):
         raise ValueError(f"{reference!r} is not an Experiment; name one as module:attribute")
     return found
+
+
+def _module(name: str, reference: str) -> ModuleType:
+    """Import a module, also from the working folder, which comes last: nothing in it hides an installed package."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ValueError(f"no experiment {reference!r}: {name!r} is not the name of a module")
+    folder = os.getcwd()
+    if folder not in sys.path and "" not in sys.path:
+        sys.path.append(folder)  # for good: worker processes look for the trial there too
+    try:
+        module = import_module(name)
+    except (Exception, SystemExit) as error:  # whatever a module of the user's does when it is imported
+        why = str(error) if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: {error}"
+        raise ValueError(f"no experiment {reference!r}: {why}") from error
+    mine = Path(folder, *name.split(".")).with_suffix(".py")
+    if mine.exists() and not (getattr(module, "__file__", None) and mine.samefile(module.__file__ or "")):
+        where = getattr(module, "__file__", None) or "Python itself"
+        raise ValueError(f"no experiment {reference!r}: {mine.name} of this folder is hidden by {where}; rename it")
+    return module

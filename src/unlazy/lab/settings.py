@@ -10,6 +10,11 @@ import numpy as np
 from unlazy.core.errors import check_positive_integer, nearest
 from unlazy.core.experiment import Config, Experiment
 
+MOST = 1_000_000
+"""Seeds of one run: a sweep of more would not fit the memory of the process that plans it."""
+_WHOLE = 2**63 - 1
+"""What the machine's integers hold; nothing larger can reach an array."""
+
 
 def choose(
     experiment: Experiment, config: str | Config = "quick", seeds: int | None = None,
@@ -27,6 +32,8 @@ def choose(
         config = config.with_values({k: _checked(experiment, k, _values(v)) for k, v in change.items()})
     if seeds is not None:
         config = replace(config, seeds=check_positive_integer("seeds", seeds))
+    if config.seeds > MOST:
+        raise ValueError(f"seeds must be at most {MOST:,}, got {_short(config.seeds)}")
     return config
 
 
@@ -62,7 +69,10 @@ def _like(name: str, value: Any, known: list) -> Any:
     shown = ", ".join(map(repr, known))
     numbers = [k for k in known if isinstance(k, int | float | np.number) and not isinstance(k, bool)]
     if isinstance(value, list) and any(isinstance(k, tuple) for k in known):
-        return tuple(value)
+        if not value:
+            raise ValueError(f"{name} needs at least one entry, got []; it takes values like {shown}")
+        entries = [entry for k in known if isinstance(k, tuple) for entry in k]
+        return tuple(_like(name, entry, entries) for entry in value)
     if not known or any(type(value) is type(k) and value == k for k in known):
         return value
     if isinstance(value, str) and all(isinstance(k, str) for k in known):
@@ -70,19 +80,31 @@ def _like(name: str, value: Any, known: list) -> Any:
     if isinstance(value, int | float | np.number) and not isinstance(value, bool) and numbers:
         return _like_numbers(name, value, numbers)
     if not any(type(value) is type(k) for k in known):
-        raise ValueError(f"{name} cannot be {value!r}; it takes values like {shown}")
+        raise ValueError(f"{name} cannot be {_short(value)}; it takes values like {shown}")
     return value
 
 
 def _like_numbers(name: str, value: Any, known: list) -> Any:
     whole = all(isinstance(k, int | np.integer) for k in known)
     shown = ", ".join(map(repr, known))
+    if abs(value) > _WHOLE and (isinstance(value, int) or (whole and abs(value) < np.inf)):
+        raise ValueError(f"{name} must be below 2^63, got {_short(value)}; it takes values like {shown}")
+    if not whole and not np.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value!r}; it takes values like {shown}")
     if whole and not (np.isfinite(value) and value == int(value)):
         raise ValueError(f"{name} must be a whole number, got {value!r}; it takes values like {shown}")
     smallest = (1 if whole and min(known) >= 1 else 0) if min(known) >= 0 else -np.inf
     if value < smallest or value != value:
         raise ValueError(f"{name} must be at least {smallest}, got {value!r}; it takes values like {shown}")
     return int(value) if whole else float(value)
+
+
+def _short(value: Any) -> str:
+    """The value, or what can be said of it in little room."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a number of about {int(value.bit_length() * 0.30103) + 1} digits"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}… ({len(text)} characters)"
 
 
 def _values(value: Any) -> list:
@@ -94,6 +116,8 @@ def _parse(text: str) -> list:
         return json.loads(f"[{text}]")
     except json.JSONDecodeError:
         return [_word(part.strip()) for part in text.split(",")]
+    except (ValueError, RecursionError):  # thousands of digits, or of brackets
+        raise ValueError(f"--set cannot read {text[:30]}… ({len(text)} characters): that is no setting") from None
 
 
 def _word(text: str) -> Any:

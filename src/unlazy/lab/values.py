@@ -1,11 +1,12 @@
 """Parameters and measures as text and bytes: one spelling per value, and every float comes back bit for bit."""
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
-from unlazy.core.experiment import Params
+from unlazy.core.experiment import COLUMNS, Params
 
 
 def canonical(params: Params) -> str:
@@ -18,16 +19,20 @@ def canonical(params: Params) -> str:
         ) from error
 
 
-def check_measures(measures: Any) -> dict[str, Any]:
-    """What a trial returned, if it is a flat dict of named measures."""
+def check_measures(measures: Any, params: Collection[str] = ()) -> dict[str, Any]:
+    """What a trial returned, if it is a flat dict of measures, none of which has the name of another column."""
     if not isinstance(measures, dict) or not all(isinstance(name, str) for name in measures):
         raise TypeError(f"a trial returns a dict of named measures, got {measures!r}")
+    for name in measures:
+        if name in params or name in COLUMNS:
+            what = "a parameter" if name in params else "a column that every trial has"
+            raise ValueError(f"the measure {name!r} is called like {what}; give it a name of its own")
     return measures
 
 
-def tidy(measures: Any) -> dict[str, Any]:
+def tidy(measures: Any, params: Collection[str] = ()) -> dict[str, Any]:
     """Measures as plain numbers (shape ()) and NumPy arrays; what cannot be stored is refused here, in the trial."""
-    return {name: _measure(name, value) for name, value in check_measures(measures).items()}
+    return {name: _measure(name, value) for name, value in check_measures(measures, params).items()}
 
 
 def pack(measures: dict[str, Any]) -> tuple[str, bytes | None]:
@@ -43,7 +48,10 @@ def unpack(numbers: str, arrays: bytes | None) -> dict[str, Any]:
     """The measures that `pack` put away."""
     from safetensors.numpy import load
 
-    return json.loads(numbers) | (load(arrays) if arrays else {})
+    found = json.loads(numbers)
+    if not isinstance(found, dict):
+        raise ValueError(f"not a set of measures: {numbers[:80]!r}")
+    return found | (load(arrays) if arrays else {})
 
 
 def _measure(name: str, value: Any) -> Any:

@@ -19,6 +19,7 @@ import numpy as np
 from unlazy.core.experiment import Experiment, Params
 from unlazy.core.precision import precision
 from unlazy.core.version import VERSION
+from unlazy.lab.resident import Keeper
 from unlazy.lab.sweep import Chunk, Environment, Outcome, Trial
 from unlazy.lab.values import check_measures, tidy
 
@@ -35,12 +36,14 @@ ONE_THREAD = {
 
 _compiled: dict[tuple, Callable] = {}
 _KEEP = 32  # compiled functions a worker holds on to
+_keeper: list[Keeper] = []  # of a process that is a worker: in the user's own, programs are the user's
 
 
 def start(parent: int | None = None) -> None:
     """Make this process a worker: one thread (before JAX starts), deaf to Ctrl-C, gone when its parent is."""
     os.environ.update(ONE_THREAD)
     _keep_compiled_programs()
+    _keeper[:] = [Keeper(forget)]
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and ends us
     if parent is not None:
@@ -58,7 +61,10 @@ def run_chunk(chunk: Chunk) -> Outcome:
             trials = run(chunk)
         except Exception as error:
             trials = [Trial(seed, None, float("nan"), _traceback(error)) for seed in chunk.wanted]
-        return Outcome(chunk.params, tuple(trials), environment(), os.getpid(), chunk.group)
+        outcome = Outcome(chunk.params, tuple(trials), environment(), os.getpid(), chunk.group)
+    for keeper in _keeper:
+        keeper.look()
+    return outcome
 
 
 def run_remote_chunk(chunk: Chunk) -> Outcome:
@@ -98,7 +104,8 @@ def _run_vectorised(chunk: Chunk) -> list[Trial]:
     measures = jax.device_get(function(moving, seeds))
     seconds = (time.perf_counter() - began) / len(chunk.lanes)
     lanes = {seed: i for i, seed in enumerate(chunk.lanes)}
-    return [Trial(s, tidy({k: v[lanes[s]] for k, v in measures.items()}), seconds) for s in chunk.wanted]
+    found = [(s, {k: v[lanes[s]] for k, v in measures.items()}) for s in chunk.wanted]
+    return [Trial(s, tidy(values, chunk.params), seconds) for s, values in found]
 
 
 def _compile(chunk: Chunk, moving: Params, seeds: np.ndarray) -> Callable:
@@ -108,7 +115,7 @@ def _compile(chunk: Chunk, moving: Params, seeds: np.ndarray) -> Callable:
         experiment, static = chunk.experiment, _static(chunk)
 
         def one(moving: Params, seed: Any) -> dict[str, Any]:
-            return check_measures(experiment.trial(static | moving, trial_key(experiment, seed)))
+            return check_measures(experiment.trial(static | moving, trial_key(experiment, seed)), chunk.params)
 
         while len(_compiled) >= _KEEP:
             del _compiled[next(iter(_compiled))]
@@ -120,8 +127,8 @@ def _run_plainly(chunk: Chunk) -> list[Trial]:
     trials = []
     for seed in chunk.wanted:
         began = time.perf_counter()
-        measures = tidy(chunk.experiment.trial(_static(chunk) | chunk.params, trial_key(chunk.experiment, seed)))
-        trials.append(Trial(seed, measures, time.perf_counter() - began))
+        measures = chunk.experiment.trial(_static(chunk) | chunk.params, trial_key(chunk.experiment, seed))
+        trials.append(Trial(seed, tidy(measures, chunk.params), time.perf_counter() - began))
     return trials
 
 

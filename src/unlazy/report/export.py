@@ -4,10 +4,14 @@ from pathlib import Path
 
 from unlazy.core.errors import UnlazyError
 from unlazy.core.experiment import Records
+from unlazy.core.spreadsheet import write_csv
 
 
 def export(records: Records, path: Path) -> None:
-    """Write a row a trial: parameters, seed, scalar measures, seconds. The suffix chooses the format."""
+    """Write a row a trial: parameters, seed, scalar measures, seconds. The suffix chooses the format.
+
+    In CSV, text that a spreadsheet would take for a formula gets an apostrophe in front.
+    """
     path = Path(path)
     if path.suffix not in (".csv", ".parquet"):
         raise ValueError(f"export writes .csv or .parquet, got {path.name!r}")
@@ -17,7 +21,7 @@ def export(records: Records, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".csv":
-            frame.to_csv(path, index=False)
+            write_csv(frame, path)
         else:
             frame.to_parquet(path, index=False)
     except ImportError as error:

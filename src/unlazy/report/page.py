@@ -7,7 +7,7 @@ from pathlib import Path
 
 from unlazy.core.claims import Claim
 from unlazy.core.errors import UnlazyError
-from unlazy.core.experiment import Experiment, Records
+from unlazy.core.experiment import Experiment, Records, file_names
 from unlazy.report.style import house_style, save_figure
 from unlazy.report.table import summary
 
@@ -27,13 +27,15 @@ def write_report(results: Sequence[tuple[Experiment, Records]], folder: Path, pr
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        sections = [_section(experiment, records, folder) for experiment, records in _by_source(results)]
+        results = _by_source(results)
+        names = file_names([experiment for experiment, _ in results])
+        sections = [_section(name, *result, folder) for name, result in zip(names, results)]
         claims = [c for _, found in sections for c in found]
         page = folder / "report.html"
-        page.write_text(_page([html for html, _ in sections], results, claims, provenance), encoding="utf-8")
+        page.write_text(_page([html for html, _ in sections], names, claims, provenance), encoding="utf-8")
     except OSError as error:
         why = error.strerror or error
-        raise UnlazyError(f"cannot write the report to {folder}: {why}; choose another --store") from error
+        raise UnlazyError(f"cannot write the report to {folder}: {why}; choose another place with --out") from error
     return page
 
 
@@ -42,15 +44,15 @@ def _by_source(results: Sequence[tuple[Experiment, Records]]) -> list[tuple[Expe
     return sorted(results, key=lambda pair: order.index(pair[0].source))
 
 
-def _section(experiment: Experiment, records: Records, folder: Path) -> tuple[str, list[Claim]]:
+def _section(name: str, experiment: Experiment, records: Records, folder: Path) -> tuple[str, list[Claim]]:
     claims, missing = _claims(experiment, records)
     words = [
-        f'<section id="{escape(experiment.name)}"><h2>{escape(experiment.name.replace("_", " "))}</h2>',
+        f'<section id="{escape(name)}"><h2>{escape(name.replace("_", " "))}</h2>',
         f'<p class="source">{escape(SOURCES[experiment.source])} · {escape(", ".join(experiment.tags))}</p>',
         f'<p class="question">{escape(experiment.question)}</p>',
         f"<p><b>Prediction.</b> {escape(experiment.prediction)}</p>",
         _claims_table(claims, missing),
-        "" if missing else _figure(experiment, records, folder),
+        "" if missing else _figure(name, experiment, records, folder),
         f"<details><summary>Protocol and verdict rule</summary><p><b>Protocol.</b> {escape(experiment.protocol)}</p>"
         f"<p><b>Verdict rule.</b> {escape(experiment.verdict)}</p>{_settings(records)}</details>",
     ]
@@ -83,7 +85,7 @@ def _claims_table(claims: Sequence[Claim], missing: str) -> str:
     return f'<table class="claims"><thead>{head}</thead><tbody>{rows}</tbody></table>'
 
 
-def _figure(experiment: Experiment, records: Records, folder: Path) -> str:
+def _figure(name: str, experiment: Experiment, records: Records, folder: Path) -> str:
     if not len(records):
         return ""
     from matplotlib import pyplot as plt
@@ -91,7 +93,7 @@ def _figure(experiment: Experiment, records: Records, folder: Path) -> str:
     with house_style():
         figure = experiment.figure(records)
         try:
-            png, pdf = save_figure(figure, folder / "figures", experiment.name)
+            png, pdf = save_figure(figure, folder / "figures", name)
         finally:
             plt.close(figure)
     data = base64.b64encode(png.read_bytes()).decode()
@@ -115,12 +117,8 @@ def _values(values: list) -> str:
     return ", ".join(shown if len(shown) <= 12 else [*shown[:10], "…", shown[-1]])
 
 
-def _page(
-    sections: list[str], results: Sequence[tuple[Experiment, Records]], claims: list[Claim], provenance: str
-) -> str:
-    links = " · ".join(
-        f'<a href="#{escape(e.name)}">{escape(e.name.replace("_", " "))}</a>' for e, _ in _by_source(results)
-    )
+def _page(sections: list[str], names: list[str], claims: list[Claim], provenance: str) -> str:
+    links = " · ".join(f'<a href="#{escape(name)}">{escape(name.replace("_", " "))}</a>' for name in names)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>unlazy: theory against measurement</title><style>{_STYLE}</style></head>
