@@ -11,6 +11,8 @@ from unlazy import lab
 from unlazy.core.claims import at_least
 from unlazy.core.experiment import Experiment, Records, config
 
+HERE = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+"""PYTHONPATH of a process that is to find these toys."""
 traces: list[tuple] = []
 """One entry each time a trial is traced: what was static."""
 lived: list[dict] = []

@@ -106,7 +106,7 @@ def _start_many(tmp_path, pause: str = "0.2") -> subprocess.Popen:
     """`unlazy run` on two workers, returned once it has finished its first trials."""
     log = tmp_path / "log"
     log.unlink(missing_ok=True)
-    environment = os.environ | {"TOY_LOG": str(log), "PYTHONPATH": str(Path(__file__).parent)}
+    environment = os.environ | {"TOY_LOG": str(log), "PYTHONPATH": lab_toys.HERE}
     command = ["run", "lab_toys:many", "--set", f"pause={pause}", "--jobs", "2", "--store", str(tmp_path)]
     process = subprocess.Popen(
         [sys.executable, "-m", "unlazy.cli", *command], env=environment, stderr=subprocess.PIPE, text=True

@@ -32,7 +32,7 @@ def test_twenty_kills_change_nothing(tmp_path, monkeypatch):
     log = tmp_path / "log"
     monkeypatch.setenv("TOY_LOG", str(log))
     monkeypatch.setenv("TOY_LIMIT", "18")  # 20 lives of 18 trials are fewer than 400, however slow this test is to kill
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", lab_toys.HERE)
     context = multiprocessing.get_context("forkserver")  # its server has imported JAX but not started it
     context.set_forkserver_preload(["unlazy.lab.worker", "unlazy.lab.run", "lab_toys"])
     moments = random.Random(0)
