@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.core.linear import einsum
 from unlazy.core.memory import block_rows
-from unlazy.networks.parametrisation import spread_over
+from unlazy.networks.parametrisation import layers_of, split, spread_over
 
 Apply = Callable[[Any, Array], Array]
 
@@ -17,43 +18,52 @@ Apply = Callable[[Any, Array], Array]
 def tangent_product(
     apply: Apply,
     params: Any,
-    X: Float[Array, "n d"],
-    V: Float[Array, "m *c"],
-    Z: Float[Array, "m d"] | None = None,
+    X: Float[Array, "n ..."],
+    V: Float[Array, "m ..."],
+    Z: Float[Array, "m ..."] | None = None,
     *,
     rates: Any = 1.0,
-) -> Float[Array, "n *c"]:
+) -> Float[Array, "n ..."]:
     """K(X, Z) V without the matrix: a reverse pass through Z, then a forward one through X, memory as for a gradient.
 
     V has the shape of apply(params, Z). Z is X when left out.
     """
-    _, pull = jax.vjp(lambda theta: apply(theta, X if Z is None else Z), params)
+    f, start = of_parameters(apply, params)
+    _, pull = jax.vjp(lambda theta: f(theta, X if Z is None else Z), start)
     (gradient,) = pull(V)
-    move = jax.tree.map(lambda r, g: jnp.asarray(r * g, g.dtype), spread_over(rates, params), gradient)
-    return jax.jvp(lambda theta: apply(theta, X), (params,), (move,))[1]
+    move = jax.tree.map(lambda r, g: jnp.asarray(r * g, g.dtype), spread_over(rates, start), gradient)
+    return jax.jvp(lambda theta: f(theta, X), (start,), (move,))[1]
 
 
-def jacobian_rows(apply: Apply, params: Any, X: Float[Array, "n d"], rates: Any = 1.0) -> list[Float[Array, "n c _"]]:
-    """∂f_c(x)/∂θ of every row, flattened, one array per layer (top-level entry of the parameters), times √rate."""
-    scale = spread_over(rates, params)
+def of_parameters(apply: Apply, params: Any) -> tuple[Apply, Any]:
+    """The function of those leaves that can be differentiated, the others held fixed; and those leaves."""
+    start, fixed = split(params)
+    return lambda theta, X: apply(eqx.combine(theta, fixed), X), start
+
+
+def jacobian_rows(apply: Apply, params: Any, X: Float[Array, "n ..."], rates: Any = 1.0) -> list[Float[Array, "n c _"]]:
+    """∂f_c(x)/∂θ of every row, flattened, one array per layer (top-level entry with parameters), times √rate."""
+    f, start = of_parameters(apply, params)
+    scale = spread_over(rates, start)
 
     def of_one(x: Array) -> list[Array]:
-        rows = jax.jacrev(lambda theta: apply(theta, x[None])[0].reshape(-1))(params)
+        rows = jax.jacrev(lambda theta: f(theta, x[None])[0].reshape(-1))(start)
         scaled = jax.tree.map(lambda r, leaf: jnp.sqrt(jnp.asarray(r, leaf.dtype)) * leaf, scale, rows)
-        layers = jax.tree.leaves(scaled, is_leaf=lambda part: part is not scaled)
-        return [_flat(layer) for layer in layers]
+        return [_flat(layer) for layer in layers_of(scaled)]
 
     return jax.vmap(of_one)(X)
 
 
 def jacobian_kernels(
-    apply: Apply, params: Any, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None, rates: Any, outputs: str
+    apply: Apply, params: Any, X: Float[Array, "n ..."], Z: Float[Array, "m ..."] | None, rates: Any, outputs: str
 ) -> tuple[Float[Array, "..."], ...]:
     """K_l = J_l(X) J_l(Z)ᵀ of every layer; never more Jacobian rows at once than the memory budget allows."""
     other = X if Z is None else Z
     n, m = X.shape[0], other.shape[0]
-    one = jax.eval_shape(apply, params, X[:1])
-    row_bytes = 3 * one.size * sum(leaf.nbytes for leaf in jax.tree.leaves(params))  # a row, its making, both sides
+    f, start = of_parameters(apply, params)
+    one = jax.eval_shape(f, start, X[:1])
+    size = sum(jnp.asarray(leaf).nbytes for leaf in jax.tree.leaves(start))
+    row_bytes = 3 * one.size * size  # a row, its making, both sides
     block = block_rows(row_bytes, max(n, m))
     if block >= max(n, m):
         right = jacobian_rows(apply, params, other, rates)
@@ -66,7 +76,7 @@ def jacobian_kernels(
 
 def _in_blocks(rows: Callable, X: Array, Z: Array, outputs: str, block: int) -> list[Array]:
     def blocks_of(A: Array) -> Array:
-        return jnp.pad(A, ((0, -len(A) % block), (0, 0))).reshape(-1, block, A.shape[1])
+        return jnp.pad(A, ((0, -len(A) % block), *((0, 0),) * (A.ndim - 1))).reshape(-1, block, *A.shape[1:])
 
     def strip(x: Array) -> list[Array]:
         left = rows(x)

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.networks.parametrisation import spread_over
+from unlazy.networks.jacobian import of_parameters
+from unlazy.networks.parametrisation import split, spread_over
 from unlazy.networks.tangent import tangent_kernel
 from unlazy.theory import dynamics
 from unlazy.theory.divided_differences import DESCENT, FLOW
@@ -28,16 +29,17 @@ class Expansion(eqx.Module):
     start: Any
     order: int = eqx.field(static=True)
 
-    def __call__(self, params: Any, X: Float[Array, "n d"]) -> Float[Array, "n *c"]:
-        move = jax.tree.map(jnp.subtract, params, self.start)
+    def __call__(self, params: Any, X: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
+        f, start = of_parameters(self.apply, self.start)
+        move = jax.tree.map(jnp.subtract, split(params)[0], start)
 
         def along(base: Any) -> tuple[Array, Array]:
-            return jax.jvp(lambda theta: self.apply(theta, X), (base,), (move,))
+            return jax.jvp(lambda theta: f(theta, X), (base,), (move,))
 
         if self.order == 1:
-            value, slope = along(self.start)
+            value, slope = along(start)
             return value + slope
-        (value, slope), (_, curvature) = jax.jvp(along, (self.start,), (move,))
+        (value, slope), (_, curvature) = jax.jvp(along, (start,), (move,))
         return value + slope + curvature / 2
 
 
@@ -54,8 +56,8 @@ def quadratic_expansion(apply: Apply, params: Any) -> Expansion:
 def trained_linearisation(
     apply: Apply,
     params: Any,
-    X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    X: Float[Array, "n ..."],
+    y: Float[Array, "n ..."],
     *,
     time: float | None = None,
     step_size: Any = None,
@@ -73,7 +75,9 @@ def trained_linearisation(
     spectrum, raw = spectrum_of(K.reshape(y.size, y.size))
     way, given = (FLOW, [time]) if time is not None else (DESCENT, [step_size, steps])
     c = MatrixFunction(way, spectrum, tuple(jnp.asarray(v, K.dtype) for v in given), dynamics.rounding_floor(raw))
-    f0, pull = jax.vjp(lambda theta: apply(theta, X), params)
+    f, start = of_parameters(apply, params)
+    f0, pull = jax.vjp(lambda theta: f(theta, X), start)
     alpha = dynamics.coefficients(spectrum.eigenvectors, c, (y - f0).ravel())
     (gradient,) = pull(alpha.reshape(f0.shape))
-    return jax.tree.map(lambda p, r, g: p + r * g, params, spread_over(rates, params), gradient)
+    moved = jax.tree.map(lambda p, r, g: p + r * g, start, spread_over(rates, start), gradient)
+    return eqx.combine(moved, split(params)[1])

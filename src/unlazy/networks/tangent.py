@@ -25,13 +25,17 @@ OUTPUTS = ("full", "trace", "diagonal")
 def tangent_kernel(
     apply: Callable[[Any, Array], Array],
     params: Any,
-    X: Float[Array, "n d"],
-    Z: Float[Array, "m d"] | None = None,
+    X: Float[Array, "n ..."],
+    Z: Float[Array, "m ..."] | None = None,
     *,
     outputs: str = "full",
     rates: Any = 1.0,
 ) -> Float[Array, "n ..."]:
     """Θ(x, z) = Σ_θ r_θ ∂f(x)/∂θ ∂f(z)/∂θ [K9] (Jacot et al. 2018; layer structure: Novak et al. 2022).
+
+    `apply` is any function of (parameters, inputs), `params` any tree: arrays of real numbers are differentiated, the
+    rest of an Equinox module (functions, settings, None after `eqx.partition`) is held fixed. Inputs may have any shape
+    behind their leading axis.
 
     One scalar output: (n, m). c outputs: full (n, c, m, c), its trace over outputs (n, m) or its diagonal (n, m, c).
     `rates` are layer-wise learning rates (a number, one a layer, or shaped like the parameters): `network.rates` gives
@@ -43,13 +47,13 @@ def tangent_kernel(
 def layer_tangent_kernels(
     apply: Callable[[Any, Array], Array],
     params: Any,
-    X: Float[Array, "n d"],
-    Z: Float[Array, "m d"] | None = None,
+    X: Float[Array, "n ..."],
+    Z: Float[Array, "m ..."] | None = None,
     *,
     outputs: str = "full",
     rates: Any = 1.0,
 ) -> tuple[Float[Array, "n ..."], ...]:
-    """K_l of every layer (top-level entry of the parameters) one by one [L1, L2]; they sum to `tangent_kernel`."""
+    """K_l of every layer (top-level entry with parameters) one by one [L1, L2]; they sum to `tangent_kernel`."""
     if outputs not in OUTPUTS:
         raise ValueError(f"unknown outputs {outputs!r}{nearest(str(outputs), OUTPUTS)}")
     if not isinstance(apply, Network):
