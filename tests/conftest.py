@@ -9,9 +9,18 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # Batched decompositions in one program can wait for each other on jaxlib's thread pool where cores are few.
 os.environ.setdefault("PJRT_NPROC", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+if os.environ.get("UNLAZY_TEST_COMPILER") == "quick":  # `make test`: nearly all its time is XLA's compiler
+    import jaxlib.version
+
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    if jaxlib.version.__version_info__ < (0, 11):  # a third of it is MLIR's emitters, which later releases always use
+        os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false " + os.environ.get("XLA_FLAGS", "")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
+
+FORGET = 2 * 2**30
+"""Bytes of a test process from which compiled programs are dropped between modules."""
 
 
 @pytest.fixture
@@ -23,6 +32,9 @@ def x64():
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_compiled_programs():
-    """Compiled programs of a whole suite would fill gigabytes; modules share few of them."""
+    """Compiled programs of a whole suite would fill gigabytes; below one, modules share them."""
     yield
-    jax.clear_caches()
+    from unlazy.lab.resident import resident  # here, so that shapes are checked in what it imports
+
+    if (resident() or FORGET) >= FORGET:
+        jax.clear_caches()
