@@ -40,7 +40,7 @@ def emulate(code: str, arguments: list) -> np.ndarray:
             continue
         kind, out, values = parts[0].split("."), parts[1], [read(a) for a in parts[2:]]
         if kind[0] == "setp":
-            registers[out] = getattr(operator, kind[1])(*values)
+            registers[out] = getattr(operator, kind[1].removesuffix("u"))(*values)
         elif kind[0] == "selp":
             registers[out] = np.where(values[2], values[0], values[1])
         else:

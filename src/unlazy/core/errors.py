@@ -37,12 +37,36 @@ def check_positive_integer(what: str, value: object, remedy: str = "") -> int:
     return number
 
 
-def check_positive(what: str) -> Callable[[Any], Any]:
-    """A converter that lets positive numbers and any array through (traced values cannot be looked at)."""
+def check_positive(what: str, several: bool = False) -> Callable[[Any], Any]:
+    """A converter that lets positive numbers through, also as arrays; traced values cannot be looked at.
 
-    def convert(value: Any) -> Any:
-        if isinstance(value, int | float) and not value > 0:
-            raise ValueError(f"{what} must be positive, got {value!r}")
+    `several` numbers (one a coordinate) or one.
+    """
+    return lambda value: _checked_parameter(what, value, "positive", several)
+
+
+def check_not_negative(what: str) -> Callable[[Any], Any]:
+    """The same for one number of at least zero."""
+    return lambda value: _checked_parameter(what, value, "zero or more", False)
+
+
+def _checked_parameter(what: str, value: Any, wanted: str, several: bool) -> Any:
+    import jax
+    import numpy as np
+
+    if isinstance(value, jax.core.Tracer):
         return value
-
-    return convert
+    if isinstance(value, list | tuple):
+        value = np.asarray(value)
+    array = np.asarray(value)
+    if not (np.issubdtype(array.dtype, np.number) or array.dtype.kind == "V") or array.dtype.kind == "c":
+        raise ValueError(f"{what} must be a number, {wanted}, got {value!r}")
+    if array.ndim > (1 if several else 0):
+        remedy = "a row of numbers" if several else "one number (one for each input is a metric: with_metric)"
+        raise ValueError(f"{what} must be {remedy}, got shape {array.shape}")
+    right = array > 0 if wanted == "positive" else array >= 0
+    if not right.all():  # false for NaN too
+        shown = value if array.ndim == 0 else array[~right][0]
+        why = "" if wanted == "positive" else "; below zero the kernel is not positive"
+        raise ValueError(f"{what} must be {wanted}, got {shown!r}{why}")
+    return value

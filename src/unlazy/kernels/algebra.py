@@ -6,6 +6,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unlazy.core.errors import check_not_negative
+from unlazy.core.inputs import Points
 from unlazy.kernels.base import InnerProductKernel, Kernel
 
 
@@ -21,8 +23,7 @@ def multiply(first: Kernel, second: Kernel) -> Kernel:
 
 def scale(kernel: Kernel, factor: "float | Array") -> Kernel:
     """factor · k, factor ≥ 0."""
-    if isinstance(factor, int | float) and factor < 0:
-        raise ValueError(f"a kernel times {factor!r} is not positive; multiply by a number of at least 0")
+    factor = check_not_negative("the factor of a kernel")(factor)
     if isinstance(kernel, InnerProductKernel):
         return ScaledFormula(kernel, factor)
     return ScaledGram(kernel, factor)
@@ -96,12 +97,10 @@ class CombinedGram(Kernel):
     second: Kernel
     operation: str = eqx.field(static=True)
 
-    def gram(
-        self, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None = None, accurate: bool = False
-    ) -> Float[Array, "n m"]:
+    def gram(self, X: Points, Z: Points | None = None, accurate: bool = False) -> Float[Array, "n m"]:
         return _OPERATIONS[self.operation](self.first.gram(X, Z, accurate), self.second.gram(X, Z, accurate))
 
-    def diag(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+    def diag(self, X: Points) -> Float[Array, " n"]:
         return _OPERATIONS[self.operation](self.first.diag(X), self.second.diag(X))
 
 
@@ -111,10 +110,8 @@ class ScaledGram(Kernel):
     kernel: Kernel
     factor: float | Array
 
-    def gram(
-        self, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None = None, accurate: bool = False
-    ) -> Float[Array, "n m"]:
+    def gram(self, X: Points, Z: Points | None = None, accurate: bool = False) -> Float[Array, "n m"]:
         return self.factor * self.kernel.gram(X, Z, accurate)
 
-    def diag(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+    def diag(self, X: Points) -> Float[Array, " n"]:
         return self.factor * self.kernel.diag(X)

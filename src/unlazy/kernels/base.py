@@ -5,6 +5,7 @@ import abc
 import equinox as eqx
 from jaxtyping import Array, Float
 
+from unlazy.core.inputs import Points
 from unlazy.kernels import evaluate
 
 
@@ -15,16 +16,14 @@ class Kernel(eqx.Module):
     """
 
     @abc.abstractmethod
-    def gram(
-        self, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None = None, accurate: bool = False
-    ) -> Float[Array, "n m"]:
+    def gram(self, X: Points, Z: Points | None = None, accurate: bool = False) -> Float[Array, "n m"]:
         """K(X, Z); K(X, X) when Z is left out, exactly symmetric with an exact diagonal.
 
         `accurate` spends differences of inputs instead of inner products, where the kernel knows how.
         """
 
     @abc.abstractmethod
-    def diag(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+    def diag(self, X: Points) -> Float[Array, " n"]:
         """k(x, x) of every row."""
 
     def __add__(self, other: "Kernel") -> "Kernel":
@@ -77,13 +76,11 @@ class InnerProductKernel(Kernel):
         """Whether k depends on x - z alone: inputs may then be centred, which keeps more digits of a distance."""
         return False
 
-    def gram(
-        self, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None = None, accurate: bool = False
-    ) -> Float[Array, "n m"]:
+    def gram(self, X: Points, Z: Points | None = None, accurate: bool = False) -> Float[Array, "n m"]:
         """One matrix product, then `entry`; the diagonal of K(X, X) is `diag`, coincident points are exact."""
         return evaluate.gram(self, X, Z, accurate)
 
-    def diag(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+    def diag(self, X: Points) -> Float[Array, " n"]:
         """`entry` at x = z."""
         return evaluate.diagonal(self, X)
 

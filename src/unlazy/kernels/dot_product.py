@@ -5,7 +5,7 @@ import math
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from unlazy.core.errors import check_positive_integer
+from unlazy.core.errors import check_not_negative, check_positive_integer
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.theory.angles import angle_and_gap, safe_sqrt
 from unlazy.theory.homogeneous import cosine_gap
@@ -14,7 +14,7 @@ from unlazy.theory.homogeneous import cosine_gap
 class Linear(InnerProductKernel):
     """⟨x,z⟩ + offset."""
 
-    offset: float | Float[Array, ""] = 0.0
+    offset: float | Float[Array, ""] = eqx.field(default=0.0, converter=check_not_negative("offset"))
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
         return xz + self.offset
@@ -24,12 +24,10 @@ class Polynomial(InnerProductKernel):
     """(⟨x,z⟩ + offset)^degree; with offset 0 only degree-`degree` monomials are seen [K1]."""
 
     degree: int = eqx.field(static=True, default=2)
-    offset: float | Float[Array, ""] = 1.0
+    offset: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_not_negative("offset"))
 
     def __check_init__(self):
         check_positive_integer("degree", self.degree)
-        if isinstance(self.offset, int | float) and self.offset < 0:
-            raise ValueError(f"offset must be at least 0 for a positive kernel, got {self.offset!r}")
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
         return (xz + self.offset) ** self.degree

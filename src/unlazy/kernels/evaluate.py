@@ -6,6 +6,7 @@ a tuple (the NNGP and the NTK together), and so are then the Grams.
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,8 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt
 
+from unlazy.core.inputs import Points, points, sides
 from unlazy.core.linear import dot
 from unlazy.core.memory import memory_budget
+from unlazy.kernels.admit import admit, admit_diagonal, squares
+from unlazy.kernels.admit import diagonal as formula_diagonal
 from unlazy.kernels.assemble import assemble, finish
 from unlazy.theory.angles import SNAP_UNITS, safe_reciprocal, safe_sqrt
 
@@ -24,50 +28,45 @@ TEMPORARIES = 4
 """Gram-sized arrays that one unblocked evaluation may hold besides its outputs, as measured for the NTK."""
 
 
-def gram(formula: Any, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None = None, accurate: bool = False) -> Any:
+def gram(formula: Any, X: Points, Z: Points | None = None, accurate: bool = False) -> Any:
     """K(X, Z), or K(X, X) with its diagonal set to `diagonal(X)`."""
-    X, Z = _checked(X, Z)
-    on_diagonal = diagonal(formula, X)
+    X, Z = sides(X, Z)
     if Z is not None:
-        diagonal(formula, Z)
-    rows = _rows_at_once(X, X.shape[0] if Z is None else Z.shape[0], accurate)
-    K = _gram(formula, X, Z, accurate, rows)
-    return K if Z is not None else finish(K, on_diagonal, mirror=rows is None)
+        admit(formula, X, Z)
+        return _gram(formula, X, Z, accurate, _rows_at_once(X, Z.shape[0], accurate))
+    on_diagonal = diagonal(formula, X)
+    rows = _rows_at_once(X, X.shape[0], accurate)
+    return finish(_gram(formula, X, None, accurate, rows), on_diagonal, mirror=rows is None)
 
 
-def by_blocks(kernel: Any, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None = None) -> Float[Array, "n m"]:
+def by_blocks(kernel: Any, X: Points, Z: Points | None = None) -> Float[Array, "n m"]:
     """K(X, Z) of a kernel that gives `block(rows, columns)` and `diag`, a block of rows at a time."""
-    X, Z = _checked(X, Z)
+    X, Z = sides(X, Z)
+    if Z is not None:
+        admit(kernel, X, Z)
+        return _by_blocks(kernel, X, Z, _rows_at_once(X, Z.shape[0], False))
     on_diagonal = kernel.diag(X)
-    if not isinstance(on_diagonal, jax.core.Tracer):
-        _refuse_overflow(on_diagonal, X)
-    rows = _rows_at_once(X, X.shape[0] if Z is None else Z.shape[0], False)
-    K = _by_blocks(kernel, X, Z, rows)
-    return K if Z is not None else finish(K, on_diagonal, mirror=rows is None)
+    rows = _rows_at_once(X, X.shape[0], False)
+    return finish(_by_blocks(kernel, X, None, rows), on_diagonal, mirror=rows is None)
 
 
-def diagonal(formula: Any, X: Float[Array, "n d"]) -> Any:
+def diagonal(formula: Any, X: Points) -> Any:
     """k(x, x) of every row; a ValueError where it overflows or the inputs are not finite."""
-    values, xx = _diagonal(formula, X)
-    if not any(isinstance(v, jax.core.Tracer) for v in jax.tree.leaves(values)):
-        _refuse_overflow(values, X)
-        if hasattr(formula, "warn"):
-            formula.warn(xx)
-    return values
+    return formula_diagonal(formula, points(X))
 
 
-@jax.jit
-def _diagonal(formula: Any, X: Array) -> Any:
-    xx = squares(formula.embed(X))
-    return formula.entry(xx, xx, xx), xx
+def plain_diagonal(of: Callable[[Array], Array], X: Points) -> Float[Array, " n"]:
+    """The same for a kernel without an entry formula, from its own function of the rows."""
+    X = points(X)
+    return admit_diagonal(of(X), X)
 
 
 @functools.partial(jax.jit, static_argnames=("accurate", "rows"))
 def _gram(formula: Any, X: Array, Z: Array | None, accurate: bool, rows: int | None) -> Any:
     left, right = _embedded(formula, X, Z)
     block = functools.partial(_block, formula, accurate=accurate)
-    sides = (left, row_keys(X)), None if Z is None else (right, row_keys(Z))
-    return assemble(block, *sides, rows)
+    keyed = (left, row_keys(X)), None if Z is None else (right, row_keys(Z))
+    return assemble(block, *keyed, rows)
 
 
 @functools.partial(jax.jit, static_argnames=("rows",))
@@ -95,17 +94,11 @@ def _block(formula: Any, left: tuple[Array, Array], right: tuple[Array, Array], 
         # opposite points: there 2 - u, not u, would be needed to more digits than u has
         top = 2 - 2 * SNAP_UNITS * float(jnp.finfo(chord.dtype).eps)
         half_chord = jnp.where(0.5 * chord >= top, 2, 0.5 * chord)
-        # 0 is at right angles to everything, as in `cosine_gap`
-        return formula.entry_distance(distance, jnp.where((xx == 0) | (zz == 0), 1, half_chord), xx, zz)
+        # 0 is at right angles to everything that is a number, as in `cosine_gap`
+        right_angle = ((xx == 0) & (zz == zz)) | ((zz == 0) & (xx == xx))
+        return formula.entry_distance(distance, jnp.where(right_angle, 1, half_chord), xx, zz)
     xz = dot(x, z.T)
     return formula.entry(coincide(xz, xx, zz, x_keys[:, None] == z_keys[None, :], x.shape[1]), xx, zz)
-
-
-def _checked(X: Array, Z: Array | None) -> tuple[Array, Array | None]:
-    if Z is not None and X.shape[1] != Z.shape[1]:
-        raise ValueError(f"X has {X.shape[1]} columns and Z has {Z.shape[1]}; they must agree")
-    X = jnp.asarray(X, dtype=jnp.result_type(X, 0.0))
-    return X, None if Z is None else jnp.asarray(Z, dtype=X.dtype)
 
 
 def _rows_at_once(X: Array, columns: int, accurate: bool) -> int | None:
@@ -143,11 +136,6 @@ def snap(xz: Array, xx: Array, zz: Array, dimension: int) -> Array:
     return xz + jax.lax.stop_gradient(jnp.where(close, middle - xz, 0))
 
 
-def squares(X: Float[Array, "n e"]) -> Float[Array, " n"]:
-    """⟨x,x⟩ of every row."""
-    return jnp.sum(X * X, 1)
-
-
 def row_keys(X: Float[Array, "n d"]) -> UInt[Array, " n"]:
     """A whole number a row, the same for rows that are the same bit by bit: sums of integers do not round."""
     bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(X) + 0.0, f"uint{8 * X.dtype.itemsize}")
@@ -160,15 +148,3 @@ def coincide(xz: Array, xx: Array, zz: Array, same: Array, dimension: int) -> Ar
     middle = 0.5 * (xx + zz)
     allowed = (2 * dimension + 8) * float(jnp.finfo(xz.dtype).eps) / 2
     return xz + jax.lax.stop_gradient(jnp.where(same & (middle - xz <= allowed * middle), middle - xz, 0))
-
-
-def _refuse_overflow(values: Any, X: Array) -> None:
-    if all(bool(jnp.isfinite(v).all()) for v in jax.tree.leaves(values)):
-        return
-    if not bool(jnp.isfinite(X).all()):
-        raise ValueError("inputs contain NaN or infinity; remove or impute those rows")
-    largest = float(jnp.max(jnp.abs(X)))
-    raise ValueError(
-        f"k(x, x) overflows {X.dtype} for inputs as large as {largest:.3g}; rescale the inputs (for example to unit "
-        "standard deviation) or use float64"
-    )

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from unlazy.core.architecture import MLP
 from unlazy.core.errors import UnlazyWarning
+from unlazy.core.inputs import Points
 from unlazy.core.precision import rounding
 from unlazy.kernels import evaluate
 from unlazy.kernels.base import InnerProductKernel
@@ -116,7 +117,7 @@ class _Both(NetworkKernel):
 
 
 def nngp_and_ntk(
-    network: MLP, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None = None, accurate: bool = False
+    network: MLP, X: Points, Z: Points | None = None, accurate: bool = False
 ) -> tuple[Float[Array, "n m"], Float[Array, "n m"]]:
     """The NNGP's and the NTK's Gram matrices together, for little more than one of them."""
     return evaluate.gram(_Both(network), X, Z, accurate)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import check_positive
+from unlazy.core.inputs import Points
 from unlazy.kernels import evaluate
 from unlazy.kernels.base import Kernel
 
@@ -14,17 +15,15 @@ class ProductLaplace(Kernel):
     """exp(-Σ_i |x_i - z_i|/h_i), one bandwidth or one a coordinate (a diagonal metric)."""
 
     bandwidth: float | Float[Array, ""] | Float[Array, " d"] = eqx.field(
-        default=1.0, converter=check_positive("bandwidth")
+        default=1.0, converter=check_positive("bandwidth", several=True)
     )
 
-    def gram(
-        self, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None = None, accurate: bool = False
-    ) -> Float[Array, "n m"]:
+    def gram(self, X: Points, Z: Points | None = None, accurate: bool = False) -> Float[Array, "n m"]:
         """From differences always, so `accurate` changes nothing."""
         return evaluate.by_blocks(self, X, Z)
 
-    def diag(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        return jnp.ones(X.shape[0], X.dtype)
+    def diag(self, X: Points) -> Float[Array, " n"]:
+        return evaluate.plain_diagonal(lambda X: jnp.ones(X.shape[0], X.dtype), X)
 
     def block(self, left: Float[Array, "n d"], right: Float[Array, "m d"]) -> Float[Array, "n m"]:
         """The entries of some rows against all columns."""

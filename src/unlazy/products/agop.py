@@ -14,44 +14,44 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core.inputs import Labels, Points
 from unlazy.core.linear import dot
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.products.blocked import block_rows
-from unlazy.products.pairs import as_columns, embedded, inner_products, same_width
+from unlazy.products.pairs import as_columns, both_sides, embedded, inner_products
 
 
 def gradient(
-    kernel: Kernel, X: Float[Array, "n d"], centres: Float[Array, "m _"], coefficients: Float[Array, "_ *c"],
-    memory: int | str | None = None,
-) -> Float[Array, "n *c d"]:  # fmt: skip
+    kernel: Kernel, X: Points, centres: Points, coefficients: Labels, memory: int | str | None = None
+) -> Float[Array, "n *c d"]:
     """∇f at every row of X."""
-    alpha, rows = _prepared(kernel, X, centres, coefficients, memory)
+    X, centres, alpha, rows = _prepared(kernel, X, centres, coefficients, memory)
     G = _gradient(kernel, X, centres, alpha, rows)
-    return G.reshape(X.shape[:1] + coefficients.shape[1:] + X.shape[1:])
+    return G.reshape(X.shape[:1] + np.shape(coefficients)[1:] + X.shape[1:])
 
 
 def agop(
-    kernel: Kernel, X: Float[Array, "n d"], centres: Float[Array, "m _"], coefficients: Float[Array, "_ *c"],
-    memory: int | str | None = None,
-) -> Float[Array, "d d"]:  # fmt: skip
+    kernel: Kernel, X: Points, centres: Points, coefficients: Labels, memory: int | str | None = None
+) -> Float[Array, "d d"]:
     """Average gradient outer product over the rows of X, summed over outputs; gradients are not kept."""
-    alpha, rows = _prepared(kernel, X, centres, coefficients, memory)
+    X, centres, alpha, rows = _prepared(kernel, X, centres, coefficients, memory)
     return _agop(kernel, X, centres, alpha, rows)
 
 
-def _prepared(kernel: Kernel, X: Array, centres: Array, coefficients: Array, memory: int | str | None):
+def _prepared(kernel: Kernel, X: Points, centres: Points, coefficients: Labels, memory: int | str | None):
     if not isinstance(kernel, InnerProductKernel):
         raise ValueError(
             f"{type(kernel).__name__} has no entry formula, so its gradient has no closed form here: differentiate "
             "kernel.gram with jax.grad"
         )
-    same_width(X, centres)
-    alpha = as_columns(coefficients, centres.shape[0], "coefficients").astype(X.dtype)
+    X, centres = both_sides(kernel, X, centres, ("X", "centres"))
+    alpha = as_columns(coefficients, centres.shape[0], "coefficients", X.dtype)
     # a block holds two derivatives besides the entries, and c gradients of d numbers a row
     width = 3 * centres.shape[0] + alpha.shape[1] * X.shape[1]
-    return alpha, block_rows(X.shape[0], width, X.dtype.itemsize, memory)
+    return X, centres, alpha, block_rows(X.shape[0], width, X.dtype.itemsize, memory)
 
 
 def _block_gradient(kernel: InnerProductKernel, left: Array, right: Array, alpha: Array) -> Array:

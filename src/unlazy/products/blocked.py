@@ -9,12 +9,14 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core.inputs import Labels, Points
 from unlazy.core.linear import dot
 from unlazy.core.memory import memory_budget
 from unlazy.kernels.base import Kernel
-from unlazy.products.pairs import as_columns, embedded, entries, same_width
+from unlazy.products.pairs import as_columns, both_sides, embedded, entries
 
 CPU_ROWS = 128
 """Rows of a block on the CPU: twice as fast as 2,048 at m = 20,000, since entries are used while in the cache."""
@@ -29,14 +31,12 @@ WIDEST = 2**16
 
 
 def matmul(
-    kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m _"], V: Float[Array, "m *c"],
-    memory: int | str | None = None,
-) -> Float[Array, "n *c"]:  # fmt: skip
+    kernel: Kernel, X: Points, Z: Points, V: Labels, memory: int | str | None = None
+) -> Float[Array, "n *c"]:
     """K(X, Z) @ V."""
-    same_width(X, Z)
-    columns = as_columns(V, Z.shape[0], "V").astype(X.dtype)
-    left, right = _embedded(kernel, X, Z)
-    return apply(kernel, left, right, columns, memory).reshape(X.shape[:1] + V.shape[1:])
+    left, right = _embedded(kernel, *both_sides(kernel, X, Z))
+    columns = as_columns(V, right.shape[0], "V", left.dtype)
+    return apply(kernel, left, right, columns, memory).reshape(left.shape[:1] + np.shape(V)[1:])
 
 
 def apply(

@@ -6,9 +6,10 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core.inputs import Points
 from unlazy.core.memory import memory_budget
 from unlazy.kernels.base import Kernel
-from unlazy.products.pairs import embedded, entries, same_width
+from unlazy.products.pairs import both_sides, embedded, entries, read_sides
 
 TILE = 800
 """Side of a square tile on the CPU: its entries stay in the cache until they are copied out. For n = 20,000 sides
@@ -16,11 +17,10 @@ from 400 to 1,000 cost the same within noise, 250 and 2,000 nearly twice as much
 
 
 def gram(
-    kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None = None, memory: int | str | None = None
+    kernel: Kernel, X: Points, Z: Points | None = None, memory: int | str | None = None
 ) -> Float[Array, "n m"]:
     """K(X, Z), or K(X, X) exactly symmetric with an exact diagonal; refused where it does not fit the budget."""
-    if Z is not None:
-        same_width(X, Z)
+    X, Z = read_sides(kernel, X, Z)
     n, m = X.shape[0], (X if Z is None else Z).shape[0]
     need, budget = n * m * X.dtype.itemsize, memory_budget(memory)
     if need > budget:
@@ -40,7 +40,7 @@ def fill(kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None =
         K = aligned((n, m), X.dtype)
         K[...] = kernel.gram(X, Z)
         return K
-    left, right = _embedded(kernel, X, Z)
+    left, right = _embedded(kernel, *both_sides(kernel, X, Z))
     return _rectangular(kernel, left, right) if Z is not None else _symmetric(kernel, left, np.asarray(kernel.diag(X)))
 
 

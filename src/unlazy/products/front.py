@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import nearest
+from unlazy.core.inputs import Labels, Points
 from unlazy.core.memory import memory_budget
 from unlazy.kernels.base import Kernel
-from unlazy.products.pairs import Matrix, same_width
+from unlazy.products.pairs import read_sides
 from unlazy.products.product import Product, fused_available, fused_product, recomputed, stored
 from unlazy.products.sharded import sharded
 
@@ -18,8 +18,8 @@ _HOWS = ("stored", "blocked", "fused", "sharded")
 
 def product(
     kernel: Kernel,
-    X: Float[Matrix, "n d"],
-    Z: Float[Matrix, "m _"] | None = None,
+    X: Points,
+    Z: Points | None = None,
     *,
     how: str | None = None,
     passes: int = 1,
@@ -31,9 +31,7 @@ def product(
     Several devices share the rows. On a GPU entries are recomputed on the chip, which beats reading a stored K; on the
     CPU K is stored when it fits `memory` and is used more than once; else it is recomputed by blocks.
     """
-    X = jnp.asarray(X, dtype=jnp.result_type(X, 0.0))
-    Z = None if Z is None else jnp.asarray(Z, dtype=X.dtype)
-    same_width(X, X if Z is None else Z)
+    X, Z = read_sides(kernel, X, Z)
     if how is not None and how not in _HOWS:
         raise ValueError(f"unknown way to multiply {how!r}{nearest(str(how), _HOWS)}")
     chosen = how or _choose(kernel, X, Z, passes, memory, devices)
@@ -48,9 +46,9 @@ def product(
 
 def matmul(
     kernel: Kernel,
-    X: Float[Matrix, "n d"],
-    Z: Float[Matrix, "m _"],
-    V: Float[Matrix, "m *c"],
+    X: Points,
+    Z: Points,
+    V: Labels,
     *,
     memory: int | str | None = None,
 ) -> Float[Array, "n *c"]:
@@ -63,9 +61,9 @@ def matmul(
 
 def rmatmul(
     kernel: Kernel,
-    X: Float[Matrix, "n d"],
-    Z: Float[Matrix, "m _"],
-    U: Float[Matrix, "n *c"],
+    X: Points,
+    Z: Points,
+    U: Labels,
     *,
     memory: int | str | None = None,
 ) -> Float[Array, "m *c"]:

@@ -20,9 +20,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
+from unlazy.core.inputs import Points
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.products.forms import Form, Prepared, form_of, split_bfloat16
-from unlazy.products.pairs import embedded
+from unlazy.products.pairs import both_sides, embedded
 from unlazy.products.ptx import PairProgram, Unsupported, pair_program
 
 try:  # the Triton backend is due to be replaced; without it the caller falls back to XLA blocks
@@ -54,7 +55,7 @@ def available(kernel: Kernel, X: Float[Array, "n d"]) -> bool:
 
 
 def matmul(
-    kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m d"], V: Float[Array, "m *c"], *,
+    kernel: Kernel, X: Points, Z: Points, V: Float[Array, "m *c"], *,
     tile: Tile | None = None, interpret: bool = False,
 ) -> Float[Array, "n *c"]:  # fmt: skip
     """K(X, Z) @ V without forming K; float32, relative error near 1e-6 (4e-6 with several columns)."""
@@ -69,7 +70,7 @@ class Side(eqx.Module):
     of: Prepared
 
 
-def prepared(kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> tuple[Side, Side]:
+def prepared(kernel: Kernel, X: Points, Z: Points) -> tuple[Side, Side]:
     """Both sides of K(X, Z): `apply(left, right, V)` is K @ V and `apply(right, left, U)` is Kᵀ @ U.
 
     Both use the same rounded points, so of one and the same K: conjugate gradients on KᵀK need that.
@@ -77,7 +78,7 @@ def prepared(kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> 
     form = form_of(kernel)
     if form is None or not isinstance(kernel, InnerProductKernel):
         raise ValueError(f"{type(kernel).__name__} has no entry formula to fuse; use products.matmul, which chooses")
-    left, right = _prepared(form, kernel, X, Z)
+    left, right = _prepared(form, kernel, *both_sides(kernel, X, Z))
     return Side(form, left), Side(form, right)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from unlazy.core.linear import dot
+from unlazy.kernels.admit import host_squares
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.kernels.evaluate import snap_floor
 from unlazy.kernels.radial import RadialKernel
@@ -27,7 +28,8 @@ Square = Float[np.ndarray, "n m"]
 def inner_products(F: Float[np.ndarray, "n e"], G: Float[np.ndarray, "m e"] | None = None) -> tuple[Any, Any, Any]:
     """⟨x,z⟩, ⟨x,x⟩ and ⟨z,z⟩; pairs closer than rounding are made coincident, x with itself exactly."""
     H = F if G is None else G
-    xz, xx, zz = dot(F, H.T), np.einsum("ij,ij->i", F, F), np.einsum("ij,ij->i", H, H)
+    xx, zz = host_squares(F), host_squares(H)
+    xz = dot(F, H.T)
     middle = 0.5 * (xx[:, None] + zz)
     close = middle - xz <= snap_floor(F.shape[1], F.dtype) * middle
     if G is None:
@@ -39,7 +41,7 @@ def inner_products(F: Float[np.ndarray, "n e"], G: Float[np.ndarray, "m e"] | No
 def squared_distances(F: Float[np.ndarray, "n e"], G: Float[np.ndarray, "m e"] | None = None) -> Square:
     """‖x-z‖² of all pairs, zero where rounding cannot tell it from zero."""
     H = F if G is None else G
-    xx, zz = np.einsum("ij,ij->i", F, F), np.einsum("ij,ij->i", H, H)
+    xx, zz = host_squares(F), host_squares(H)
     D = dot(F, H.T)
     D *= -2
     D += xx[:, None]

@@ -7,12 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core.inputs import Points, floats, sides
 from unlazy.core.linear import dot
+from unlazy.kernels.admit import admit, squares
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.evaluate import snap
 
 Matrix = Array | np.ndarray
-"""What a front door takes: JAX's arrays or NumPy's."""
+"""What inner doors take: JAX's arrays or NumPy's."""
 
 
 def embedded(
@@ -42,19 +44,30 @@ def inner_products(
     left: Float[Array, "n e"], right: Float[Array, "m e"]
 ) -> tuple[Float[Array, "n m"], Float[Array, "n 1"], Float[Array, "1 m"]]:
     """⟨x,z⟩ of all pairs, ⟨x,x⟩ as a column and ⟨z,z⟩ as a row."""
-    xx, zz = jnp.sum(left * left, 1)[:, None], jnp.sum(right * right, 1)[None, :]
+    xx, zz = squares(left)[:, None], squares(right)[None, :]
     xz = dot(left, right.T)
     return snap(xz, xx, zz, left.shape[1]), xx, zz
 
 
-def as_columns(V: Array, rows: int, what: str) -> Array:
-    """V as a matrix of columns, or a ValueError when it has another number of rows."""
+def both_sides(
+    kernel: Kernel, X: Points, Z: Points | None = None, names: tuple[str, str] = ("X", "Z")
+) -> tuple[Array, Array | None]:
+    """Both sides as floats of one type, admitted to the kernel: the door of every engine."""
+    left, right = read_sides(kernel, X, Z, names)
+    admit(kernel, left, right, names=names)
+    return left, right
+
+
+def read_sides(
+    kernel: Kernel, X: Points, Z: Points | None = None, names: tuple[str, str] = ("X", "Z")
+) -> tuple[Array, Array | None]:
+    """The same before the values are looked at; only kernels with a formula of inner products insist on two axes."""
+    return sides(X, Z, names, more_axes=not isinstance(kernel, InnerProductKernel))
+
+
+def as_columns(V: Points, rows: int, what: str, dtype: jnp.dtype) -> Array:
+    """V as a matrix of columns of that type, or a ValueError when it has another number of rows."""
+    V = floats(V, what, dtype)
     if V.ndim not in (1, 2) or V.shape[0] != rows:
         raise ValueError(f"{what} needs {rows} rows and one or two axes, got shape {tuple(V.shape)}")
     return V.reshape(rows, -1)
-
-
-def same_width(X: Array, Z: Array) -> None:
-    """A ValueError when the two sides do not have the same number of columns."""
-    if X.ndim != 2 or Z.ndim != 2 or X.shape[1] != Z.shape[1]:
-        raise ValueError(f"both sides need two axes and the same number of columns, got {X.shape} and {Z.shape}")

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core.inputs import Labels
 from unlazy.core.linear import dot
 from unlazy.kernels.base import Kernel
 from unlazy.products import blocked, dense
-from unlazy.products.pairs import Matrix, as_columns, embedded
+from unlazy.products.pairs import as_columns, both_sides, embedded
 
 ACCURATE_ROWS = 64
 """Rows of a stored K turned into float64 at a time; they stay in the cache."""
@@ -45,15 +46,15 @@ class Product(eqx.Module):
         """Memory held between products besides the inputs."""
         return 0
 
-    def matmul(self, V: Float[Matrix, "_ *c"]) -> Float[Array, "n *c"]:
+    def matmul(self, V: Labels) -> Float[Array, "n *c"]:
         """K(X, Z) @ V."""
         return self._on_columns(self._matmul, V, self.shape[1], "V")
 
-    def rmatmul(self, U: Float[Matrix, "_ *c"]) -> Float[Array, "m *c"]:
+    def rmatmul(self, U: Labels) -> Float[Array, "m *c"]:
         """K(X, Z)ᵀ @ U."""
         return self._on_columns(self._rmatmul, U, self.shape[0], "U")
 
-    def normal(self, V: Float[Matrix, "m *c"]) -> Float[Array, "m *c"]:
+    def normal(self, V: Labels) -> Float[Array, "m *c"]:
         """K(X, Z)ᵀ K(X, Z) @ V."""
         return self._on_columns(self._normal, V, self.shape[1], "V")
 
@@ -62,9 +63,8 @@ class Product(eqx.Module):
         return np.asarray(self.matmul(jnp.asarray(V, self.dtype)), np.float64)
 
     def _on_columns(self, verb, V, rows: int, what: str):  # type: ignore[no-untyped-def]
-        columns = as_columns(jnp.asarray(V), rows, what).astype(self.dtype)
-        out = verb(columns)
-        return out.reshape(out.shape[:1] + V.shape[1:])
+        out = verb(as_columns(V, rows, what, self.dtype))
+        return out.reshape(out.shape[:1] + np.shape(V)[1:])
 
     @abc.abstractmethod
     def _matmul(self, V: Array) -> Array: ...
@@ -191,7 +191,7 @@ def stored(kernel: Kernel, X: Array, Z: Array | None, memory: int | str | None =
 
 def recomputed(kernel: Kernel, X: Array, Z: Array | None, memory: int | None = None) -> Blocked:
     """Embed both sides once; K is recomputed in every product."""
-    left, right = jax.jit(embedded)(kernel, X, Z)
+    left, right = jax.jit(embedded)(kernel, *both_sides(kernel, X, Z))
     return Blocked(kernel, left, right, memory)
 
 

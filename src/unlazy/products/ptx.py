@@ -121,7 +121,8 @@ def _constant(value: Any) -> tuple:
 
 _IDENTITIES = {"stop_gradient", "copy", "broadcast_in_dim", "reshape", "squeeze", "copy_p", "pvary"}
 _BINARY = {
-    "add": "add.f32", "sub": "sub.f32", "mul": "mul.f32", "div": "div.full.f32", "max": "max.f32", "min": "min.f32",
+    "add": "add.f32", "sub": "sub.f32", "mul": "mul.f32", "div": "div.full.f32", "max": "max.NaN.f32",
+    "min": "min.NaN.f32",
 }  # fmt: skip
 _UNARY = {
     "neg": "neg.f32", "abs": "abs.f32", "sqrt": "sqrt.approx.ftz.f32", "rsqrt": "rsqrt.approx.ftz.f32",
@@ -218,7 +219,8 @@ class _Emitter:
         elif name == "integer_pow":
             self._integer_pow(out, arguments[0], s.params["y"])
         elif name in _COMPARE:
-            write(f"setp.{name}.f32 b{s.output}, {arguments[0]}, {arguments[1]};")
+            # "ne" of PTX is false for NaN, unlike everyone else's
+            write(f"setp.{'neu' if name == 'ne' else name}.f32 b{s.output}, {arguments[0]}, {arguments[1]};")
         elif name in ("and", "or") and s.output in self.booleans:
             write(f"{name}.pred b{s.output}, {arguments[0]}, {arguments[1]};")
         elif name == "not" and s.output in self.booleans:

@@ -16,10 +16,11 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
+from unlazy.core.inputs import Points
 from unlazy.core.memory import memory_budget
 from unlazy.kernels.base import Kernel
 from unlazy.products import blocked
-from unlazy.products.pairs import embedded
+from unlazy.products.pairs import both_sides, embedded
 from unlazy.products.product import Product, fused_available
 
 AXIS = "rows"
@@ -80,13 +81,14 @@ class Sharded(Product):
 
 def sharded(
     kernel: Kernel,
-    X: Float[Array, "n d"],
-    Z: Float[Array, "m d"],
+    X: Points,
+    Z: Points,
     devices: Sequence[jax.Device] | None = None,
     memory: int | str | None = None,
 ) -> Sharded:
     """Spread the rows of X over `devices` (all of them, on all hosts, unless told)."""
     mesh = Mesh(np.array(jax.devices() if devices is None else list(devices)), (AXIS,))
+    X, Z = both_sides(kernel, X, Z)
     fused = fused_available(kernel, X)
     left, right = (X, Z) if fused else jax.jit(embedded)(kernel, X, Z)
     n, parts = X.shape[0], mesh.devices.size

@@ -86,15 +86,15 @@ def _arcsine_jvp(primals, tangents):
 
 
 def safe_sqrt(x: Float[Array, "*s"]) -> Float[Array, "*s"]:
-    """√x with derivative 0, not ∞, at x = 0."""
-    positive = x > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
+    """√x with derivative 0, not ∞, at x = 0; below it 0, and NaN stays NaN."""
+    zero = x <= 0  # false for NaN, where `x > 0` would make it 0
+    return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, x)))
 
 
 def safe_reciprocal(x: Float[Array, "*s"]) -> Float[Array, "*s"]:
-    """1/x, and 0 with derivative 0 at x = 0."""
-    nonzero = x != 0
-    return jnp.where(nonzero, 1 / jnp.where(nonzero, x, 1), 0)
+    """1/x, and 0 with derivative 0 at x = 0; NaN stays NaN."""
+    zero = x == 0
+    return jnp.where(zero, 0, 1 / jnp.where(zero, 1, x))
 
 
 SNAP_UNITS = 4.0

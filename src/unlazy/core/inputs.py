@@ -1,0 +1,151 @@
+"""One door for arrays: lists, NumPy, JAX, frames and any type of number come in, float32 or float64 come out.
+
+Whole numbers become the default float, float16 and bfloat16 are computed in float32. What cannot be read is refused
+with a sentence; values inside jit cannot be looked at, so there NaN goes through to the result.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+Points = Any
+"""n points of d inputs: an array of JAX or NumPy (also traced), nested lists, a pandas frame."""
+Labels = Any
+"""One label, or a row of labels, for each point; the same forms."""
+
+
+def concrete(*trees: Any) -> bool:
+    """Whether values can be looked at: false while tracing."""
+    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
+
+
+def floats(values: Any, what: str = "X", dtype: Any = None) -> Float[Array, "..."]:
+    """The values as a JAX array of float32 or float64 (`dtype` where it is given); shapes are not looked at."""
+    if not isinstance(values, jax.Array):
+        values = real_numbers(what, values)
+        return jnp.asarray(values, dtype or jnp.result_type(values.dtype, jnp.float32))
+    if jnp.issubdtype(values.dtype, jnp.complexfloating):
+        raise ValueError(f"{what} must hold real numbers, got {values.dtype}: pass its real and imaginary parts")
+    wanted = jnp.dtype(dtype or _computed_in(values.dtype))
+    return values if values.dtype == wanted else values.astype(wanted)
+
+
+def points(X: Points, what: str = "X", dtype: Any = None, more_axes: bool = False) -> Float[Array, "..."]:
+    """The rows as floats; a ValueError unless there are two axes (or more, for images), neither of them empty."""
+    array = floats(X, what, dtype)
+    check_axes(what, array.shape, more_axes)
+    return array
+
+
+def sides(
+    X: Points, Z: Points | None = None, names: tuple[str, str] = ("X", "Z"), more_axes: bool = False
+) -> tuple[Float[Array, "..."], Float[Array, "..."] | None]:
+    """Both sides of a Gram matrix, of one type: the wider of the two."""
+    left = points(X, names[0], more_axes=more_axes)
+    if Z is None:
+        return left, None
+    right = points(Z, names[1], more_axes=more_axes)
+    if left.shape[1:] != right.shape[1:]:
+        raise ValueError(
+            f"{names[0]} has {_width(left)} columns and {names[1]} has {_width(right)}; they must be the same inputs, "
+            "so the numbers must agree"
+        )
+    dtype = jnp.promote_types(left.dtype, right.dtype)
+    return left.astype(dtype), right.astype(dtype)
+
+
+def labels(y: Labels, n: int, what: str = "y", of: str = "X", dtype: Any = None) -> Float[Array, "n ..."]:
+    """Labels as floats, one row for each of the n points; concrete ones must be finite."""
+    array = floats(y, what, dtype)
+    if array.ndim == 0 or array.shape[0] != n:
+        raise ValueError(f"{what} must have one row for each of the {n} rows of {of}, got shape {array.shape}")
+    if concrete(array):
+        refuse_not_finite(what, np.asarray(array))
+    return array
+
+
+def check_axes(what: str, shape: tuple[int, ...], more_axes: bool = False) -> None:
+    """A ValueError with the remedy unless the shape is points × inputs, at least one of each."""
+    if len(shape) == 1:
+        raise ValueError(
+            f"{what} has one axis, shape {shape}, and must have two, points × inputs: {what}.reshape(-1, 1) if these "
+            f"are {shape[0]} points of one input, {what}.reshape(1, -1) if they are one point of {shape[0]} inputs"
+        )
+    if len(shape) < 2 or (len(shape) > 2 and not more_axes):
+        remedy = f"; {what}.reshape(len({what}), -1) makes a row of every point" if shape else ""
+        raise ValueError(f"{what} must have two axes, points × inputs, got shape {shape}{remedy}")
+    if 0 in shape:
+        raise ValueError(f"{what} is empty, shape {shape}: give at least one point with at least one input")
+
+
+def real_numbers(what: str, values: Any) -> np.ndarray:
+    """NumPy's float32 or float64 from anything that holds real numbers, or a ValueError that names what does not."""
+    if hasattr(values, "toarray"):
+        raise ValueError(f"{what} is sparse and kernels need dense inputs: pass {what}.toarray()")
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{what} is not a table of numbers: its rows differ in length or hold other things") from error
+    if array.dtype.kind == "O":
+        array = _from_objects(what, values, array)
+    if jnp.issubdtype(array.dtype, jnp.floating):
+        return array if array.dtype in (np.float32, np.float64) else array.astype(_computed_in(array.dtype))
+    if array.dtype.kind in "iub":
+        return array.astype(np.float64)
+    raise ValueError(
+        f"{what} must hold real numbers, and {_of_kind(array)} are not: encode text and dates as numbers first"
+    )
+
+
+def refuse_not_finite(what: str, array: np.ndarray, first: int = 0) -> None:
+    """A ValueError that names the first row with NaN or infinity; rows are counted from `first`."""
+    with np.errstate(over="ignore", invalid="ignore"):  # that is what is being looked for
+        fine = array.size == 0 or np.isfinite(array.sum(dtype=np.float64))
+    if fine:
+        return
+    bad = ~np.isfinite(array.reshape(array.shape[0] if array.ndim else 1, -1)).all(1)
+    if bad.any():
+        row = first + int(bad.argmax())
+        raise ValueError(
+            f"{what} has NaN or infinity in {int(bad.sum())} of {bad.size} rows, first in row {row}: remove or impute "
+            "them"
+        )
+
+
+def _computed_in(dtype: Any) -> Any:
+    """float32 for shorter floats, the default float for whole numbers, float64 for longer ones where it is allowed."""
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return jnp.zeros(()).dtype
+    size = jnp.dtype(dtype).itemsize
+    return jnp.dtype("float32") if size < 4 else jnp.dtype("float64") if size > 8 else jnp.dtype(dtype)
+
+
+def _from_objects(what: str, values: Any, array: np.ndarray) -> np.ndarray:
+    """float64 from Python objects; the ValueError names the first entry that is no number, by its column."""
+    try:
+        return array.astype(np.float64)
+    except (ValueError, TypeError) as error:
+        names = getattr(values, "columns", None)
+        for index, entry in np.ndenumerate(array):
+            try:
+                float(entry)
+            except (ValueError, TypeError):
+                column = "" if len(index) < 2 else f" in column {index[1] if names is None else names[index[1]]!r}"
+                raise ValueError(
+                    f"{what} must hold real numbers, and {entry!r}{column} is not one: encode text and categories as "
+                    "numbers, impute or drop what is missing"
+                ) from error
+        raise
+
+
+def _of_kind(array: np.ndarray) -> str:
+    return {"U": "texts", "S": "texts", "c": "complex numbers", "M": "dates", "m": "durations"}.get(
+        array.dtype.kind, f"entries of type {array.dtype}"
+    )
+
+
+def _width(array: Array) -> Any:
+    return array.shape[1] if array.ndim == 2 else array.shape[1:]

@@ -1,0 +1,129 @@
+"""The one rule for points that a kernel cannot see rightly: NaN, infinity, squares outside the range of floats.
+
+Points that can be looked at are refused with a sentence, before anything is computed from them. Traced ones cannot:
+there `squares` is NaN, every formula lets NaN through, and the result says so.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from unlazy.core.inputs import concrete, refuse_not_finite
+
+HEADROOM = 16.0
+"""A squared norm stays below the largest float by this: centring may double a norm, and ‖x-z‖² adds four of them."""
+
+
+def squares(X: Float[Array, "n e"]) -> Float[Array, " n"]:
+    """⟨x,x⟩ of every row; NaN where it is not finite or so large that ‖x-z‖² may overflow."""
+    xx = jnp.sum(X * X, 1)
+    return jnp.where(xx <= float(jnp.finfo(xx.dtype).max) / HEADROOM, xx, jnp.nan)
+
+
+def host_squares(F: Float[np.ndarray, "n e"]) -> Float[np.ndarray, " n"]:
+    """The same for embedded NumPy rows, refused."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        xx = np.einsum("ij,ij->i", F, F)
+    if not xx.max(initial=0) <= float(np.finfo(F.dtype).max) / HEADROOM:
+        refuse_not_finite("X", F)
+        raise _overflow(F, "X", "squared norms overflow")
+    return xx
+
+
+def admit(kernel: Any, *points: Float[Array, "..."] | None, names: tuple[str, ...] = ("X", "Z")) -> None:
+    """Refuses points whose k(x, x) or squared norm is not finite; one reduction, nothing while tracing."""
+    given = tuple(X for X in points if X is not None)
+    if not concrete(kernel, given):
+        return
+    if not hasattr(kernel, "entry"):
+        for X, name in zip(given, names):
+            admit_diagonal(kernel.diag(X), X, name)
+        return
+    range_and_size = np.asarray(_range(kernel, given))
+    # k(x, x) depends on |x| alone, and grows with it: the two ends speak for all, in one program for all shapes
+    at_ends = np.asarray(_largest(kernel, jnp.asarray(range_and_size[:2])))
+    _refuse(range_and_size, at_ends, given, names)
+    warn(kernel, range_and_size)
+
+
+def diagonal(kernel: Any, X: Float[Array, "n d"], name: str = "X") -> Any:
+    """k(x, x) of every row by the entry formula, refused by the same rule."""
+    values, range_and_size, largest = _diagonal(kernel, X)
+    if concrete(values):
+        seen = np.asarray(range_and_size)
+        _refuse(seen, np.asarray(largest), (X,), (name,))
+        warn(kernel, seen)
+    return values
+
+
+def admit_diagonal(values: Float[Array, " n"], X: Float[Array, "..."], name: str = "X") -> Float[Array, " n"]:
+    """k(x, x) of a kernel without an entry formula: refused, or NaN in a traced row, where the row is not finite."""
+    if not concrete(values, X):
+        return jnp.where(jnp.isfinite(jnp.sum(X.reshape(X.shape[0], -1), 1)), values, jnp.nan)
+    refuse_not_finite(name, np.asarray(X))
+    if not np.isfinite(np.asarray(values)).all():
+        raise _overflow(np.asarray(X), name, "k(x, x) overflows")
+    return values
+
+
+def warn(kernel: Any, range_and_size: np.ndarray) -> None:
+    """Lets a kernel say what it cannot do exactly at the smallest and the largest squared norm."""
+    if hasattr(kernel, "warn"):
+        kernel.warn(jnp.asarray(range_and_size[:2]))
+
+
+@jax.jit
+def _range(kernel: Any, points: tuple[Array, ...]) -> Array:
+    """Smallest and largest squared norm, and the largest coordinate, of embedded points."""
+    parts = [_ends(kernel.embed(X)) for X in points]
+    return jnp.stack([jnp.min(jnp.stack([p[0] for p in parts])), *jnp.max(jnp.stack([p[1:] for p in parts]), 0)])
+
+
+@jax.jit
+def _largest(kernel: Any, xx: Array) -> Array:
+    return _size(kernel.entry(xx, xx, xx))
+
+
+@jax.jit
+def _diagonal(kernel: Any, X: Array) -> Any:
+    E = kernel.embed(X)
+    xx = squares(E)
+    values = kernel.entry(xx, xx, xx)
+    return values, _ends(E), _size(values)
+
+
+def _ends(E: Array) -> Array:
+    xx = squares(E)
+    return jnp.stack([jnp.min(xx), jnp.max(xx), jnp.max(jnp.abs(E))])
+
+
+def _size(values: Any) -> Array:
+    return jnp.max(jnp.stack([jnp.max(jnp.abs(v)) for v in jax.tree.leaves(values)]))
+
+
+def _refuse(seen: np.ndarray, largest: np.ndarray, points: tuple[Array, ...], names: tuple[str, ...]) -> None:
+    """The sentence, where one is due. NaN of any row is NaN in `seen`."""
+    _, square, coordinate = seen
+    limits = np.finfo(seen.dtype)
+    # squares under tiny/ε have lost digits, and all differences of points with them
+    too_small = coordinate > 0 and square < limits.tiny / limits.eps
+    if np.isfinite(square) and np.isfinite(largest) and not too_small:
+        return
+    for X, name in zip(points, names):
+        refuse_not_finite(name, np.asarray(X))
+    sizes = [float(jnp.max(jnp.abs(X))) for X in points]
+    X, name = points[int(np.argmax(sizes))], names[int(np.argmax(sizes))]
+    if too_small:
+        raise _overflow(np.asarray(X), name, "squared norms underflow")
+    raise _overflow(np.asarray(X), name, "squared norms overflow" if not np.isfinite(square) else "k(x, x) overflows")
+
+
+def _overflow(X: np.ndarray, name: str, what: str) -> ValueError:
+    size = "small" if "underflow" in what else "large"
+    return ValueError(
+        f"{what} {X.dtype} for inputs as {size} as {float(np.max(np.abs(X))):.3g} in {name}; rescale the inputs (for "
+        "example to unit standard deviation)" + ("" if X.dtype == np.float64 else " or use float64")
+    )
