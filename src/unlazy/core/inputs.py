@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core.precision import default_float
+
 Points = Any
 """n points of d inputs: an array of JAX or NumPy (also traced), nested lists, a pandas frame."""
 Labels = Any
@@ -26,7 +28,8 @@ def floats(values: Any, what: str = "X", dtype: Any = None) -> Float[Array, "...
     """The values as a JAX array of float32 or float64 (`dtype` where it is given); shapes are not looked at."""
     if not isinstance(values, jax.Array):
         values = real_numbers(what, values)
-        return jnp.asarray(values, dtype or jnp.result_type(values.dtype, jnp.float32))
+        wide = values.dtype == np.float64
+        return jnp.asarray(values, dtype or (default_float() if wide else jnp.float32))
     if jnp.issubdtype(values.dtype, jnp.complexfloating):
         raise ValueError(f"{what} must hold real numbers, got {values.dtype}: pass its real and imaginary parts")
     wanted = jnp.dtype(dtype or _computed_in(values.dtype))
@@ -110,15 +113,14 @@ def refuse_not_finite(what: str, array: np.ndarray, first: int = 0) -> None:
     if bad.any():
         row = first + int(bad.argmax())
         raise ValueError(
-            f"{what} has NaN or infinity in {int(bad.sum())} of {bad.size} rows, first in row {row}: remove or impute "
-            "them"
+            f"{what} has NaN or infinity in {int(bad.sum())} rows, first in row {row}: remove or impute them"
         )
 
 
 def _computed_in(dtype: Any) -> Any:
     """float32 for shorter floats, the default float for whole numbers, float64 for longer ones where it is allowed."""
     if not jnp.issubdtype(dtype, jnp.floating):
-        return jnp.zeros(()).dtype
+        return default_float()
     size = jnp.dtype(dtype).itemsize
     return jnp.dtype("float32") if size < 4 else jnp.dtype("float64") if size > 8 else jnp.dtype(dtype)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import check_not_negative
@@ -21,7 +22,7 @@ def multiply(first: Kernel, second: Kernel) -> Kernel:
     return _combine(first, second, "multiply")
 
 
-def scale(kernel: Kernel, factor: "float | Array") -> Kernel:
+def scale(kernel: Kernel, factor: "float | Array | np.ndarray | np.number") -> Kernel:
     """factor · k, factor ≥ 0."""
     factor = check_not_negative("the factor of a kernel")(factor)
     if isinstance(kernel, InnerProductKernel):
@@ -71,7 +72,7 @@ class ScaledFormula(InnerProductKernel):
     """factor · k."""
 
     kernel: InnerProductKernel
-    factor: float | Array
+    factor: float | Array | np.ndarray | np.number
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
         return self.factor * self.kernel.entry(xz, xx, zz)
@@ -108,7 +109,7 @@ class ScaledGram(Kernel):
     """factor · k."""
 
     kernel: Kernel
-    factor: float | Array
+    factor: float | Array | np.ndarray | np.number
 
     def gram(self, X: Points, Z: Points | None = None, accurate: bool = False) -> Float[Array, "n m"]:
         return self.factor * self.kernel.gram(X, Z, accurate)

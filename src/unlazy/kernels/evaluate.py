@@ -89,7 +89,8 @@ def _block(formula: Any, left: tuple[Array, Array], right: tuple[Array, Array], 
     (x, x_keys), (z, z_keys) = left, right
     xx, zz = squares(x)[:, None], squares(z)[None, :]
     if accurate:
-        distance = squared_distances(x, z)
+        # differences would give k(∞, z) = 0: what `squares` cannot take is NaN here too
+        distance = jnp.where(jnp.isnan(xx + zz), jnp.nan, squared_distances(x, z))
         chord = squared_distances(x * safe_reciprocal(safe_sqrt(xx)), z * safe_reciprocal(safe_sqrt(zz.T)))
         # opposite points: there 2 - u, not u, would be needed to more digits than u has
         top = 2 - 2 * SNAP_UNITS * float(jnp.finfo(chord.dtype).eps)

@@ -28,6 +28,7 @@ class ProductLaplace(Kernel):
     def block(self, left: Float[Array, "n d"], right: Float[Array, "m d"]) -> Float[Array, "n m"]:
         """The entries of some rows against all columns."""
         # centred first, since bandwidths divide: a large offset would cost digits of the difference
+        left, right = (jnp.where(jnp.isfinite(X), X, jnp.nan) for X in (left, right))
         centre = jnp.mean(right, 0)
         return jnp.exp(-_absolute_distances((left - centre) / self.bandwidth, (right - centre) / self.bandwidth))
 

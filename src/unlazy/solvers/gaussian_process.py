@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
+from unlazy.core.inputs import Labels, Points, labels, points, sides
 from unlazy.core.linear import dot
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.path import Values, decompose
@@ -48,16 +49,17 @@ class GaussianProcess(eqx.Module):
         return self.mean + dot(root, noise).reshape(draws, *path, m, *outputs)
 
 
-def prior(kernel: Kernel, Z: Float[Array, "m d"]) -> GaussianProcess:
+def prior(kernel: Kernel, Z: Points) -> GaussianProcess:
     """f ~ GP(0, K) at Z [K5]: what a wide random network is before training, when K is its NNGP kernel."""
+    Z = points(Z, "Z")
     return GaussianProcess(jnp.zeros(Z.shape[0], Z.dtype), kernel.gram(Z))
 
 
 def posterior(
     kernel: Kernel,
-    X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
-    Z: Float[Array, "m d"],
+    X: Points,
+    y: Labels,
+    Z: Points,
     noise_variance: Values = 0.0,
 ) -> GaussianProcess:
     """f | y for y = f(X) + noise [K2, K5]: mean K_zX(K + ρI)⁻¹y, covariance K_zz - K_zX(K + ρI)⁻¹K_Xz.
@@ -65,6 +67,8 @@ def posterior(
     `noise_variance` ρ may be an array: the whole path costs one eigendecomposition. With K = NNGP this is Bayesian
     inference for the infinitely wide network.
     """
+    X, Z = sides(X, Z)
+    y = labels(y, X.shape[0])
     spectrum = decompose(kernel, X)
     fit = spectrum.ridge_path(y, noise_variance)
     c = spectrum.function(RIDGE, noise_variance)
@@ -74,13 +78,15 @@ def posterior(
 
 def trained_random_features(
     kernel: Kernel,
-    X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
-    Z: Float[Array, "m d"],
+    X: Points,
+    y: Labels,
+    Z: Points,
     times: Values = jnp.inf,
 ) -> GaussianProcess:
     """The distribution at time t of a random-features model, or of a network of which only the head is trained,
     started at θ ~ N(0, I) [K5]. At t = ∞ it is the noiseless posterior."""
+    X, Z = sides(X, Z)
+    y = labels(y, X.shape[0])
     spectrum = decompose(kernel, X)
     lam, U, _ = spectrum.spectrum
     c = spectrum.function(FLOW, times)
@@ -91,15 +97,17 @@ def trained_random_features(
 def ensemble(
     nngp: Kernel,
     ntk: Kernel,
-    X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
-    Z: Float[Array, "m d"],
+    X: Points,
+    y: Labels,
+    Z: Points,
     times: Values = jnp.inf,
 ) -> GaussianProcess:
     """The distribution at time t over wide networks trained in all layers from independent starts [K11].
 
     Mean Θ_zX Θ⁻¹(I - e^{-Θt})y; covariance from NNGP and NTK together (Lee et al. 2019, eq. 16).
     """
+    X, Z = sides(X, Z)
+    y = labels(y, X.shape[0])
     spectrum = decompose(ntk, X)
     U, c = spectrum.spectrum.eigenvectors, spectrum.function(FLOW, times)
     covariance = dynamics.ensemble_covariance(nngp.gram(Z), nngp.gram(Z, X), nngp.gram(X), ntk.gram(Z, X), U, c)
@@ -107,9 +115,11 @@ def ensemble(
 
 
 def log_marginal_likelihood(
-    kernel: Kernel, X: Float[Array, "n d"], y: Float[Array, "n *c"], noise_variance: Real[ArrayLike, ""] = 0.0
+    kernel: Kernel, X: Points, y: Labels, noise_variance: Real[ArrayLike, ""] = 0.0
 ) -> Float[Array, ""]:
     """log p(y | X), differentiable in the kernel's parameters, X and the noise; finite on a singular K."""
+    X = points(X)
+    y = labels(y, X.shape[0])
     noise = jnp.asarray(noise_variance, X.dtype)
     return theory.log_marginal_likelihood(kernel.gram(X), y.reshape(y.shape[0], -1), noise)
 

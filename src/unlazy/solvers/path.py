@@ -20,6 +20,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Real
 
 from unlazy.core.errors import UnlazyWarning
+from unlazy.core.inputs import Labels, Points, floats, labels, points, sides
 from unlazy.core.linear import dot
 from unlazy.core.memory import block_rows, memory_budget
 from unlazy.kernels.base import Kernel
@@ -47,11 +48,13 @@ class Path(eqx.Module):
     notes: tuple[str, ...] = eqx.field(static=True, default=())
 
     def predict(
-        self, Z: Float[Array, "m d"], f0: Float[Array, "m *c"] | None = None, memory: int | str | None = None
+        self, Z: Points, f0: Labels | None = None, memory: int | str | None = None
     ) -> Float[Array, "..."]:
         """f(Z) at every point of the path, shape (*path, m, *outputs); `f0` holds the starting function at Z."""
         if f0 is None and not self.started_at_zero:
             raise ValueError("this path started from f0 ≠ 0: pass its values at these points, predict(Z, f0=f0(Z))")
+        _, Z = sides(self.X, Z)
+        f0 = None if f0 is None else _start(f0, (Z.shape[0], *self.outputs), "Z")
         alpha = self.coefficients.reshape(*self.coefficients.shape[: self.coefficients.ndim - len(self.outputs)], -1)
         rows = block_rows(3 * self.X.shape[0] * alpha.dtype.itemsize, Z.shape[0], memory)
         blocks = [dot(self.kernel.gram(Z[i : i + rows], self.X), alpha) for i in range(0, Z.shape[0], rows)]
@@ -92,22 +95,22 @@ class Decomposition(eqx.Module):
         """Directions that K cannot tell from zero."""
         return self.eigenvalues <= self.floor
 
-    def ridge_path(self, y: Float[Array, "n *c"], ridges: Values) -> Path:
+    def ridge_path(self, y: Labels, ridges: Values) -> Path:
         """Kernel ridge regression, (K + ρI)α = y, for every ridge ρ [K2]. ρ = 0 interpolates."""
         rho = self._path_values("ridges", ridges)
         return self._train(y, None, self.function(RIDGE, rho))
 
-    def flow(self, y: Float[Array, "n *c"], times: Values, f0: Float[Array, "n *start"] | None = None) -> Path:
+    def flow(self, y: Labels, times: Values, f0: Labels | None = None) -> Path:
         """Gradient flow on ½Σ(f - y)² from `f0` (its values at X; zero if left out) at every time [K3]; ∞ allowed."""
         t = self._path_values("times", times)
         return self._train(y, f0, self.function(FLOW, t))
 
     def descent(
         self,
-        y: Float[Array, "n *c"],
+        y: Labels,
         step_size: Real[ArrayLike, ""],
         steps: Values,
-        f0: Float[Array, "n *start"] | None = None,
+        f0: Labels | None = None,
     ) -> Path:
         """Gradient descent on ½Σ(f - y)², α ← α + η(y - f), after every number of steps [K3]; ∞ allowed."""
         s = self._path_values("steps", steps)
@@ -119,14 +122,14 @@ class Decomposition(eqx.Module):
             )
         return self._train(y, f0, self.function(DESCENT, rate, s))
 
-    def leave_one_out(self, y: Float[Array, "n *c"], ridges: Values) -> Float[Array, "..."]:
+    def leave_one_out(self, y: Labels, ridges: Values) -> Float[Array, "..."]:
         """Residuals y_i - f^{(-i)}(x_i), shape (*ridges, n, *outputs), without refitting. Ridges under the floor
         count as the floor: without it a singular K has no leave-one-out fit."""
         rho = jnp.maximum(self._path_values("ridges", ridges), self.floor)
         c = MatrixFunction(RIDGE, self.spectrum, (rho,))  # the ridge is above the floor: nothing to drop
         return dynamics.left_out(self.spectrum.eigenvectors, c, self._labels(y))
 
-    def gcv(self, y: Float[Array, "n *c"], ridges: Values) -> Float[Array, "*t"]:
+    def gcv(self, y: Labels, ridges: Values) -> Float[Array, "*t"]:
         """Generalised cross-validation score of every ridge; ridges under the floor count as the floor."""
         rho = jnp.maximum(self._path_values("ridges", ridges), self.floor)
         c = MatrixFunction(RIDGE, self.spectrum, (rho,))
@@ -137,22 +140,24 @@ class Decomposition(eqx.Module):
         values = tuple(jnp.asarray(p, self.floor.dtype) for p in parameters)
         return MatrixFunction(rule, self.spectrum, values, self.floor)
 
-    def _train(self, y: jax.Array, f0: jax.Array | None, c: MatrixFunction) -> Path:
-        if f0 is not None and f0.shape != y.shape:
-            raise ValueError(f"f0 holds the start at the training points: shape {y.shape}, got {f0.shape}")
-        residual = self._labels(y if f0 is None else y - f0)
+    def _train(self, y: Labels, f0: Labels | None, c: MatrixFunction) -> Path:
+        y = self._labels(y)
+        f0 = None if f0 is None else _start(f0, y.shape, "X")
+        residual = y if f0 is None else self._labels(y - f0)
         U = self.spectrum.eigenvectors
         alpha = dynamics.coefficients(U, c, residual)
         change = dynamics.coefficients(U, matrix_functions.learned(self.spectrum.eigenvalues, c), residual)
         fitted = change if f0 is None else f0 + change
         return Path(self.kernel, self.X, alpha, fitted, f0 is None, y.shape[1:], self.notes)
 
-    def _labels(self, y: jax.Array) -> jax.Array:
-        """y, zero on padded rows."""
+    def _labels(self, y: Labels) -> jax.Array:
+        """y as floats, one row a point, zero on padded rows."""
+        n = self.X.shape[0]
         if self.weights is None:
-            return y
+            return labels(y, n)
+        y = floats(y, "y")
         keep = (self.weights > 0).reshape(-1, *(1,) * (y.ndim - 1))
-        return jnp.where(keep, y, 0)
+        return labels(jnp.where(keep, y, 0) if y.shape[:1] == (n,) else y, n)
 
     def _path_values(self, what: str, values: Any) -> jax.Array:
         array = jnp.asarray(values, self.floor.dtype)
@@ -163,9 +168,9 @@ class Decomposition(eqx.Module):
 
 def decompose(
     kernel: Kernel,
-    X: Float[Array, "n d"],
+    X: Points,
     *,
-    weights: Float[Array, " n"] | None = None,
+    weights: Labels | None = None,
     memory: int | str | None = None,
     eigh: Callable = jnp.linalg.eigh,
 ) -> Decomposition:
@@ -174,7 +179,9 @@ def decompose(
     Rows of weight zero are padding. XLA's `eigh` is LAPACK's divide and conquer on the CPU, as fast as SciPy's
     best driver, so the same call serves jit, vmap and GPUs.
     """
+    X = points(X)
     n = X.shape[0]
+    weights = None if weights is None else _weights(weights, n)
     need = _COPIES * n * n * X.dtype.itemsize
     concrete = _concrete(X)
     if concrete and need > memory_budget(memory):
@@ -217,6 +224,20 @@ def _notes(raw: jax.Array, floor: float, padded: int) -> tuple[str, ...]:
             "eigenvalues were set to zero. Check the kernel, or compute it in float64."
         )
     return tuple(found)
+
+
+def _weights(weights: Labels, n: int) -> jax.Array:
+    array = labels(weights, n, "weights")
+    if array.ndim != 1:
+        raise ValueError(f"weights hold one number for each of the {n} rows of X, got shape {array.shape}")
+    return array
+
+
+def _start(f0: Labels, shape: tuple[int, ...], of: str) -> jax.Array:
+    array = labels(f0, shape[0], "f0", of)
+    if array.shape != shape:
+        raise ValueError(f"f0 holds the start at the rows of {of}, every output: shape {shape}, got {array.shape}")
+    return array
 
 
 def _concrete(*arrays: Any) -> bool:

@@ -1,13 +1,12 @@
 """What every solver returns: the coefficients and the evidence that they solve the problem."""
 
 import equinox as eqx
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unlazy.core.inputs import Points, points
 from unlazy.core.precision import precision
 from unlazy.kernels.base import Kernel
 from unlazy.products import gradient, matmul
-from unlazy.products.pairs import Matrix
 
 
 class Solution(eqx.Module):
@@ -36,16 +35,16 @@ class Solution(eqx.Module):
     """The ridge that was used, jitter included."""
     notes: tuple[str, ...] = eqx.field(static=True, default=())
 
-    def predict(self, X: Float[Matrix, "k d"], memory: int | str | None = None) -> Float[Array, "k *c"]:
+    def predict(self, X: Points, memory: int | str | None = None) -> Float[Array, "k *c"]:
         """f at every row of X, in the precision of the coefficients."""
         with precision(self.coefficients.dtype.name):
-            X = jnp.asarray(X, self.coefficients.dtype)
+            X = points(X, "X", self.coefficients.dtype)
             return matmul(self.kernel, X, self.centres, self.coefficients, memory=memory)
 
-    def gradient(self, X: Float[Matrix, "k d"], memory: int | str | None = None) -> Float[Array, "k *c d"]:
+    def gradient(self, X: Points, memory: int | str | None = None) -> Float[Array, "k *c d"]:
         """∇f at every row of X."""
         with precision(self.coefficients.dtype.name):
-            X = jnp.asarray(X, self.coefficients.dtype)
+            X = points(X, "X", self.coefficients.dtype)
             return gradient(self.kernel, X, self.centres, self.coefficients, memory)
 
     def __str__(self) -> str:

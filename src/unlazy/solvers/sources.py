@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from unlazy.core.inputs import check_axes, real_numbers, refuse_not_finite
+
 STRETCH_BYTES = 2**26
 """Rows in float64 read at a time when some of them are picked out of a file."""
 
@@ -80,29 +82,15 @@ def as_source(X: Any) -> Source:
     if on_disk and hasattr(X, "shape") and hasattr(X, "__getitem__") and not hasattr(X, "to_numpy"):
         n, d = _two_axes(tuple(X.shape))
         return Source(X, n, d)
-    array = finite_floats("X", np.asarray(X))
+    array = finite_floats("X", X)
     n, d = _two_axes(array.shape)
     return Source(array, n, d, array)
 
 
-def finite_floats(what: str, array: np.ndarray, first: int = 0) -> np.ndarray:
+def finite_floats(what: str, array: Any, first: int = 0) -> np.ndarray:
     """The array as floats; a ValueError that names text, complex numbers, and the first row that is not finite."""
-    if array.dtype.kind not in "fiub":
-        try:
-            array = array.astype(np.float64) if array.dtype.kind == "O" else None  # type: ignore[assignment]
-        except (ValueError, TypeError):
-            array = None  # type: ignore[assignment]
-        if array is None:
-            raise ValueError(f"{what} must hold real numbers, and some entries are not: encode text as numbers first")
-    if array.dtype.kind != "f" or array.dtype.itemsize < 4:
-        array = array.astype(np.float64)
-    if array.size and not np.isfinite(array.sum(dtype=np.float64)):
-        bad = ~np.isfinite(array.reshape(array.shape[0], -1)).all(1)
-        if bad.any():
-            row = first + int(bad.argmax())
-            raise ValueError(
-                f"{what} has NaN or infinity in {int(bad.sum())} rows, first in row {row}: remove or impute them"
-            )
+    array = real_numbers(what, array)
+    refuse_not_finite(what, array, first)
     return array
 
 
@@ -123,9 +111,5 @@ def _is_jax(X: Any) -> bool:
 
 
 def _two_axes(shape: tuple[int, ...]) -> tuple[int, int]:
-    if len(shape) != 2 or 0 in shape:
-        raise ValueError(
-            f"X must have two axes, points × inputs, neither of them empty; got shape {shape}"
-            + ("; one input a point is X[:, None]" if len(shape) == 1 else "")
-        )
+    check_axes("X", shape)
     return shape  # type: ignore[return-value]
