@@ -25,6 +25,8 @@ def multiply(first: Kernel, second: Kernel) -> Kernel:
 def scale(kernel: Kernel, factor: "float | Array | np.ndarray | np.number") -> Kernel:
     """factor · k, factor ≥ 0."""
     factor = check_not_negative("the factor of a kernel")(factor)
+    if isinstance(factor, np.ndarray | np.number) and not isinstance(factor, float):
+        factor = jnp.asarray(factor)
     if isinstance(kernel, InnerProductKernel):
         return ScaledFormula(kernel, factor)
     return ScaledGram(kernel, factor)
@@ -72,7 +74,7 @@ class ScaledFormula(InnerProductKernel):
     """factor · k."""
 
     kernel: InnerProductKernel
-    factor: float | Array | np.ndarray | np.number
+    factor: float | Array
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
         return self.factor * self.kernel.entry(xz, xx, zz)
@@ -109,7 +111,7 @@ class ScaledGram(Kernel):
     """factor · k."""
 
     kernel: Kernel
-    factor: float | Array | np.ndarray | np.number
+    factor: float | Array
 
     def gram(self, X: Points, Z: Points | None = None, accurate: bool = False) -> Float[Array, "n m"]:
         return self.factor * self.kernel.gram(X, Z, accurate)
