@@ -41,8 +41,8 @@ def test_units_and_offsets_do_not_matter():
     "settings",
     [{"kernel": "ntk", "metric": "full"}, {"kernel": NTK(MLP(2, sigma_b=0.5)), "metric": "diagonal"},
      {"kernel": "gaussian", "metric": "low_rank", "rank": 2, "iterate": "last", "updates": 3},
-     pytest.param({"kernel": "matern", "metric": "full", "start": "one_step", "bandwidth": 1.0, "ridge": 1e-3},
-                  marks=pytest.mark.slow),
+     pytest.param({"kernel": "matern", "metric": "full", "start": "one_step", "relative_bandwidth": 1.0,
+                   "relative_ridge": 1e-3}, marks=pytest.mark.slow),
      {"kernel": "laplace", "updates": 0}, {"standardise": False, "kernel": "product_laplace"}],
 )  # fmt: skip
 def test_settings(settings):
@@ -114,7 +114,7 @@ def test_columns_of_two_values_are_one_apart():
      ({"kernel": "product_laplace", "metric": "full"}, "metric='diagonal'"),
      ({"metric": "low_rank"}, "rank must be a positive whole number"), ({"iterate": "first"}, "'best' or 'last'"),
      ({"start": "two_steps"}, "'one_step'"), ({"updates": -1}, "updates must be"),
-     ({"ridge": 0.0}, "ridge must be positive"),
+     ({"relative_ridge": 0.0}, "relative_ridge must be positive"),
      ({"kernel": 3}, "kernel must be a name")],
 )  # fmt: skip
 def test_misuse(settings, message):

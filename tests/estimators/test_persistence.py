@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import joblib
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from estimator_roster import NAMES, data, light_first, make, output, target
+from jaxtyping import Array, Float
 from safetensors.numpy import save as to_bytes
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
@@ -24,9 +26,10 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 import unlazy
 from unlazy.core.activations import activation
 from unlazy.core.errors import UnlazyError, UnlazyWarning
-from unlazy.estimators import persistence
+from unlazy.estimators import persistence, registry
 from unlazy.estimators.encoding import Decoder, Encoder
 from unlazy.estimators.kernel import KernelClassifier, KernelRegressor
+from unlazy.kernels.base import InnerProductKernel
 from unlazy.kernels.infinite_width import LayerKernel
 from unlazy.kernels.metric import with_metric
 
@@ -229,8 +232,8 @@ def test_deep_nesting_is_an_error_not_a_crash(tmp_path):
 
 
 def test_versions(tmp_path):
-    (tmp_path / "new").write_bytes(forged(estimator(), format=2, unlazy="9.0"))
-    with pytest.raises(UnlazyError, match=r"format 2 .unlazy 9.0.*upgrade"):
+    (tmp_path / "new").write_bytes(forged(estimator(), format=3, unlazy="9.0"))
+    with pytest.raises(UnlazyError, match=r"format 3 .unlazy 9.0.*upgrade"):
         unlazy.load(tmp_path / "new")
     (tmp_path / "new").write_bytes(forged(estimator(), unlazy="9.0"))
     with pytest.warns(UnlazyWarning, match="newer"):
@@ -275,3 +278,55 @@ def test_loading_needs_no_pickle(saved):
     done = subprocess.run([sys.executable, "-c", code, str(saved[0])], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "high" in done.stdout
+
+
+class Own(InnerProductKernel):
+    """(1 + x·z/s)^p of a user."""
+
+    scale: Float[Array, ""] | float
+    power: int = eqx.field(static=True, default=2)
+
+    def entry(self, xz, xx, zz):
+        return (1 + xz / self.scale) ** self.power
+
+
+def test_a_kernel_of_ones_own_is_saved_once_registered(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_OWN", {})
+    X = np.random.default_rng(0).normal(size=(12, 2))
+    model = KernelRegressor(2.0 * Own(3.0, 3)).fit(X, X[:, 0])
+    with pytest.raises(UnlazyError, match=r"is a Own, which cannot be saved.*unlazy.estimators.register\(Own\)"):
+        model.save(tmp_path / "own")
+    assert unlazy.estimators.register(Own) is Own
+    model.save(tmp_path / "own")
+    back = unlazy.load(tmp_path / "own")
+    np.testing.assert_array_equal(back.predict(X), model.predict(X))
+    assert eqx.tree_equal(back.kernel, model.kernel)
+    monkeypatch.setattr(registry, "_OWN", {})
+    with pytest.raises(UnlazyError, match=r"holds a 'Own', which is not of unlazy: .*register on it before load"):
+        unlazy.load(tmp_path / "own")
+
+
+def test_only_kernels_are_registered_and_no_name_twice(monkeypatch):
+    monkeypatch.setattr(registry, "_OWN", {})
+    for wrong in (3, Own(1.0), int, KernelRegressor):
+        with pytest.raises(ValueError, match="a kernel's class"):
+            registry.register(wrong)
+    with pytest.raises(ValueError, match="another 'Gaussian' already"):
+        registry.register(Own, "Gaussian")
+    registry.register(Own)
+    registry.register(Own)  # a cell of a notebook, run again
+    other = type("Own", (Own,), {"__module__": "elsewhere"})
+    with pytest.raises(ValueError, match="is registered as 'Own' already"):
+        registry.register(other)
+
+
+def test_files_of_format_1_have_relative_ridges_under_their_old_name(tmp_path):
+    given = {"bandwidth": 2.0, "ridge": 0.1, "updates": 3}
+    tree = {"#": "estimator", "class": "FeatureMachineRegressor", "given": given, "fitted": {"ridge_": 0.1}}
+    (tmp_path / "old").write_bytes(forged(tree, format=1))
+    back = unlazy.load(tmp_path / "old")
+    assert (back.relative_bandwidth, back.relative_ridge, back.relative_ridge_) == (2.0, 0.1, 0.1)
+    assert not hasattr(back, "ridge_")
+    (tmp_path / "new").write_bytes(forged(tree))
+    with pytest.raises(UnlazyError, match="was always relative"):
+        unlazy.load(tmp_path / "new")

@@ -56,7 +56,7 @@ def test_two_layer_misuse():
     X, y = data()
     for given, message in (
         ({"width": 7}, "width must be even"),
-        ({"ridge": 0.0}, "ridge must be positive"),
+        ({"relative_ridge": 0.0}, "relative_ridge must be positive"),
         ({"step": 0.0}, "step must be positive"),
         ({"validation_fraction": 1.0}, "validation_fraction must lie"),
     ):

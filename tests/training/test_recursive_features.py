@@ -26,7 +26,7 @@ NNGP_2 = pytest.param(NNGP(MLP(2, sigma_b=1.0)), marks=pytest.mark.slow)
 def test_the_direction_is_found(x64, kernel):
     """d = 6, n = 150 ≈ 4 d²: the first direction of M is u to within 0.1 (|cosine| 0.99 means an angle of 8°)."""
     X, Y = single_index()
-    found = learn(kernel, X, Y, updates=4, bandwidth=2.0, ridge=1e-4)
+    found = learn(kernel, X, Y, updates=4, relative_bandwidth=2.0, relative_ridge=1e-4)
     assert [np.isclose(np.trace(it.matrix), 1) for it in found] == [True] * 5
     assert abs(np.linalg.eigh(found[-1].matrix)[1][0, -1]) > 0.99
     Z, truth = single_index(seed=1)
@@ -78,7 +78,7 @@ def test_low_rank_keeps_the_top_directions(x64):
 def test_one_step_metric_and_steps_chosen_elsewhere(x64):
     X, Y = single_index()
     W = np.asarray(learn_features(jax.random.key(0), jax.numpy.asarray(X), jax.numpy.asarray(Y[:, 0])).W)
-    found = learn(Gaussian(1.0), X, Y, start=W.T @ W, updates=1, bandwidth=1.0, ridge=1e-3)
+    found = learn(Gaussian(1.0), X, Y, start=W.T @ W, updates=1, relative_bandwidth=1.0, relative_ridge=1e-3)
     np.testing.assert_allclose(found[0].matrix, W.T @ W / np.trace(W.T @ W), atol=1e-12)
     M = follow([Step(Gaussian(1.0), 1.0, 1e-3)], X, Y, "full", start=W.T @ W)
     np.testing.assert_allclose(M, found[1].matrix, atol=1e-12)

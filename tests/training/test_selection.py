@@ -46,8 +46,9 @@ def test_pure_noise_promises_nothing(x64):
     for seed in range(5):
         X, Y = noise(seed=seed)
         candidate = Candidate(Gaussian(1.0), "full")
-        honest.append(select([candidate], X, Y, updates=3, last=True, ridge=1e-2, bandwidth=1.0).error)
-        last = learn(candidate.kernel, X, Y, updates=3, ridge=1e-2, bandwidth=1.0)[-1]
+        place = {"relative_ridge": 1e-2, "relative_bandwidth": 1.0}
+        honest.append(select([candidate], X, Y, updates=3, last=True, **place).error)
+        last = learn(candidate.kernel, X, Y, updates=3, **place)[-1]
         naive.append(fit(geometry(candidate.kernel, X, last.map).gram(last.bandwidth), Y, 1e-2).error)
     assert np.mean(honest) > 0.85
     assert np.mean(naive) < 0.6

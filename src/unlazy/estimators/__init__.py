@@ -5,7 +5,10 @@ from typing import Any
 
 from unlazy.estimators.registry import ESTIMATORS
 
-_WHERE = {**ESTIMATORS, "load": "unlazy.estimators.persistence", "save": "unlazy.estimators.persistence"}
+_WHERE = {
+    **ESTIMATORS, "load": "unlazy.estimators.persistence", "register": "unlazy.estimators.registry",
+    "save": "unlazy.estimators.persistence",
+}  # fmt: skip
 
 __all__ = [*_WHERE]
 

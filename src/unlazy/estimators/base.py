@@ -3,12 +3,14 @@
 A subclass lists its parameters in `__init__` and only stores them (scikit-learn's rule); `precision`, `random_state`
 and `progress` are read here where it has them. Fitted attributes end in an underscore and hold NumPy arrays, numbers,
 text, kernels, architectures, estimators, or lists, tuples and dicts of those: `persistence` can then save them.
+
+`random_state` is 0 by default, everywhere: a fit is the same each time. None draws anew, as scikit-learn reads it.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -54,6 +56,15 @@ class Training(NamedTuple):
 class Estimator(BaseEstimator):
     """Mixin under every estimator: `class KernelRegressor(RegressorMixin, Estimator)`."""
 
+    _renamed: ClassVar[dict[str, str]] = {}
+    """Parameters of an earlier release and what they are called now: the old word would mean something else."""
+
+    def __new__(cls, *args: Any, **given: Any) -> Any:
+        for old, new in cls._renamed.items():
+            if old in given:
+                raise ValueError(f"{old}={given[old]!r} of {cls.__name__} was always relative: it is called {new} now")
+        return super().__new__(cls)
+
     @property
     def _dtype(self) -> np.dtype:
         """float64 on every device, unless `precision` says otherwise."""
@@ -70,7 +81,7 @@ class Estimator(BaseEstimator):
 
     def _key(self) -> PRNGKeyArray:
         """A JAX key from `random_state` (None, a number or a NumPy RandomState), as scikit-learn reads it."""
-        seed = check_random_state(getattr(self, "random_state", None)).randint(np.iinfo(np.int32).max)
+        seed = check_random_state(getattr(self, "random_state", 0)).randint(np.iinfo(np.int32).max)
         return jax.random.key(int(seed))
 
     def _training(self, X: Any, y: Any, sample_weight: Any = None, multi_output: bool = True) -> Training:

@@ -4,7 +4,6 @@ JSON holds numbers, text and the tree; arrays go beside it by number. What JSON 
 key "#": array, text, jax, tuple, dict, slice, float (NaN and infinities), module, activation, estimator.
 """
 
-import dataclasses
 import math
 import re
 from collections.abc import Callable
@@ -16,7 +15,16 @@ import numpy as np
 
 from unlazy.core.activations import ACTIVATIONS, Activation, activation
 from unlazy.core.errors import UnlazyError
-from unlazy.estimators.registry import COMPANIONS, DERIVED, ESTIMATORS, MODULES, class_named, name_of
+from unlazy.estimators.registry import (
+    COMPANIONS,
+    ESTIMATORS,
+    RENAMED,
+    class_named,
+    module_name,
+    module_named,
+    name_of,
+    saved_fields,
+)
 
 _FITTED = re.compile(r"(?!__)[A-Za-z_]\w*_", re.ASCII)
 _PRIVATE = re.compile(r"(?!__)[A-Za-z_]\w*", re.ASCII)
@@ -82,16 +90,16 @@ class Encoder:
         return {"#": "type", "v": np.dtype(value).name}
 
     def _module(self, value: Any, where: str) -> Any:
-        name = name_of(value, MODULES)
+        name = module_name(value)
         if name is None and isinstance(value, np.dtype) and value.kind in "biufUO":
             return {"#": "dtype", "v": value.str}
         if name is None:
             raise UnlazyError(
                 f"{where} is a {type(value).__name__}, which cannot be saved: files hold numbers, text, arrays, the "
-                "kernels and networks of unlazy, and its estimators, but no code"
+                "kernels and networks of unlazy, and its estimators, but no code; a kernel of your own can be saved "
+                f"after unlazy.estimators.register({type(value).__name__})"
             )
-        names = [f.name for f in dataclasses.fields(value) if f.name not in DERIVED.get(name, ())]
-        return {"#": "module", "class": name, "fields": self._named(value, names, where)}
+        return {"#": "module", "class": name, "fields": self._named(value, saved_fields(value, name), where)}
 
     def _estimator(self, value: Any, where: str) -> Any:
         ours, theirs = name_of(value, ESTIMATORS), name_of(value, COMPANIONS)
@@ -114,10 +122,12 @@ class Encoder:
 
 
 class Decoder:
-    """The way back; raises KeyError, TypeError or ValueError on anything it does not know."""
+    """The way back; raises LookupError, TypeError or ValueError on anything it does not know."""
 
-    def __init__(self, arrays: dict[str, np.ndarray]) -> None:
+    def __init__(self, arrays: dict[str, np.ndarray], renamed: bool = False) -> None:
         self.arrays = arrays
+        self._renamed = RENAMED if renamed else {}
+        """Of files that still use the words of format 1."""
 
     def decode(self, tree: Any) -> Any:
         if isinstance(tree, list):
@@ -145,7 +155,7 @@ class Decoder:
             return jnp.asarray(array)
 
     def _module(self, tree: dict) -> Any:
-        kind = class_named(tree["class"], MODULES)
+        kind = module_named(tree["class"])
         fields = {name: self.decode(value) for name, value in tree["fields"].items()}
         if tree["class"] == "MLP" and not all(isinstance(fields[name], tuple) for name in ("sigma_w", "sigma_b")):
             raise ValueError("a network needs one sigma a layer")  # else a small file could ask for any depth
@@ -154,14 +164,15 @@ class Decoder:
     def _estimator(self, tree: dict) -> Any:
         ours = tree["class"] in ESTIMATORS
         kind = class_named(tree["class"], ESTIMATORS if ours else COMPANIONS)
-        estimator = kind(**{name: self.decode(value) for name, value in tree["given"].items()})
+        now = self._renamed.get(tree["class"], {})
+        estimator = kind(**{now.get(name, name): self.decode(value) for name, value in tree["given"].items()})
         if getattr(estimator, "memory", None) is not None:
             raise ValueError("a pipeline with a cache on disk")  # joblib would unpickle what lies there
         allowed = _FITTED if ours else _PRIVATE
         for name, value in tree["fitted"].items():
             if not allowed.fullmatch(name) or callable(getattr(kind, name, None)):
                 raise ValueError(f"{name!r} is not a fitted attribute")
-            setattr(estimator, name, self.decode(value))
+            setattr(estimator, now.get(name, name), self.decode(value))
         return estimator
 
 

@@ -1,7 +1,7 @@
 """Recursive feature machines [D11] as scikit-learn estimators: kernels that learn which directions matter."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -9,17 +9,15 @@ import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from unlazy.core.architecture import MLP
 from unlazy.core.errors import check_positive_integer, nearest
 from unlazy.core.linear import dot
 from unlazy.estimators.base import Estimator, Training, progress_bar
 from unlazy.estimators.classes import CalibratedClassifier
 from unlazy.estimators.columns import Columns
 from unlazy.estimators.kernel import Weighted
+from unlazy.estimators.named_kernels import UNIT
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.infinite_width import NNGP, NTK
 from unlazy.kernels.product_laplace import ProductLaplace
-from unlazy.kernels.radial import Gaussian, Laplace, Matern
 from unlazy.products import matmul
 from unlazy.solvers.front import solve
 from unlazy.training.geometry import cross, geometry, scaled
@@ -39,30 +37,22 @@ EXACT = 8000
 SMALL = 600
 """Rows up to which the search runs on one thread."""
 _BLOCK = 2048
-NETWORK = MLP(depth=1, activation="relu", sigma_b=1.0)
-"""The network of 'nngp' and 'ntk': with biases. Without them its kernels see a direction t through {t, |t|} alone."""
-KERNELS: dict[str, Kernel] = {
-    "product_laplace": ProductLaplace(1.0),
-    "laplace": Laplace(1.0),
-    "gaussian": Gaussian(1.0),
-    "matern": Matern(1.5, 1.0),
-    "ntk": NTK(NETWORK),
-    "nngp": NNGP(NETWORK),
-}
+KERNELS = {name: UNIT[name] for name in ("product_laplace", "laplace", "gaussian", "matern", "ntk", "nngp")}
 DEFAULT = ("product_laplace", "laplace", "gaussian")
 
 
 class FeatureMachine(Estimator):
     """f(x) = b + Σ_i α_i k(Lx/h, Lx_i/h) of standardised columns, M = LᵀL learnt from gradients of earlier fits."""
 
+    _renamed: ClassVar = {"bandwidth": "relative_bandwidth", "ridge": "relative_ridge"}
     kernel: str | Kernel | None
     metric: str | None
     updates: int
     iterate: str
     rank: int | None
     start: str | None
-    bandwidth: float | None
-    ridge: float | None
+    relative_bandwidth: float | None
+    relative_ridge: float | None
     standardise: bool
     tolerance: float
     precision: str | None
@@ -72,8 +62,8 @@ class FeatureMachine(Estimator):
     intercept_: np.ndarray
 
     def __init__(
-        self, kernel=None, *, metric=None, updates=8, iterate="best", rank=None, start=None, bandwidth=None, ridge=None,
-        standardise=True, tolerance=1e-3, precision=None, random_state=0, progress=False,
+        self, kernel=None, *, metric=None, updates=8, iterate="best", rank=None, start=None, relative_bandwidth=None,
+        relative_ridge=None, standardise=True, tolerance=1e-3, precision=None, random_state=0, progress=False,
     ):  # fmt: skip
         self.kernel = kernel
         self.metric = metric
@@ -81,8 +71,8 @@ class FeatureMachine(Estimator):
         self.iterate = iterate
         self.rank = rank
         self.start = start
-        self.bandwidth = bandwidth
-        self.ridge = ridge
+        self.relative_bandwidth = relative_bandwidth
+        self.relative_ridge = relative_ridge
         self.standardise = standardise
         self.tolerance = tolerance
         self.precision = precision
@@ -127,8 +117,9 @@ class FeatureMachine(Estimator):
         steps = len(candidates) * (self.updates + 1)
         with threads, progress_bar(self.progress, "learning a metric", steps) as advance:
             found = select(
-                candidates, part.X, part.Y, weights=part.weights, updates=self.updates, bandwidth=self.bandwidth,
-                ridge=self.ridge, rank=self.rank, begin=begin, last=self.iterate == "last", advance=advance,
+                candidates, part.X, part.Y, weights=part.weights, updates=self.updates,
+                relative_bandwidth=self.relative_bandwidth, relative_ridge=self.relative_ridge, rank=self.rank,
+                begin=begin, last=self.iterate == "last", advance=advance,
             )  # fmt: skip
         self.leave_one_out_error_ = float(found.error)
         return found
@@ -146,9 +137,11 @@ class FeatureMachine(Estimator):
         seen = geometry(kernel, data.X if exact else data.X[np.sort(order[:SEARCH])], L)
         h = found.final[0] * seen.usual
         self._remember(kernel, M, L, h, found.updates)
-        self.ridge_ = found.final[1]
+        self.relative_ridge_ = found.final[1]
         if exact:
-            alpha, b = coefficients(seen.gram(h), data.Y, self.ridge_, data.weights)
+            K = seen.gram(h)
+            self.ridge_ = self.relative_ridge_ * float(np.mean(np.diagonal(K)))
+            alpha, b = coefficients(K, data.Y, self.relative_ridge_, data.weights)
             self.X_fit_, self.dual_coef_, self.intercept_, self.solver_ = data.X, alpha, b, "cholesky"
         else:
             self._solve(data, scaled(kernel, L.astype(self._dtype), h))
@@ -163,7 +156,8 @@ class FeatureMachine(Estimator):
         """Nothing to learn: one row, or one label."""
         M = isotropic(data.X.shape[1], candidate.metric)
         self._remember(candidate.kernel, M, root(M), 1.0, 0)
-        self.ridge_, self.leave_one_out_error_, self.solver_ = 0.0, 0.0, "constant"
+        self.ridge_ = self.relative_ridge_ = self.leave_one_out_error_ = 0.0
+        self.solver_ = "constant"
         self.X_fit_, self.dual_coef_ = data.X[:1], np.zeros((1, data.Y.shape[1]))
         self.intercept_ = mean(data.Y, data.weights)
 
@@ -175,8 +169,9 @@ class FeatureMachine(Estimator):
             scale = np.sqrt(w)[:, None]
             used, X, Y = Weighted(kernel), np.hstack([X, scale]), Y * scale
         unit = float(np.mean(np.asarray(kernel.diag(jnp.asarray(data.X[:SEARCH])))))
+        self.ridge_ = self.relative_ridge_ * unit
         solution = solve(
-            used, X, Y, self.ridge_ * unit, tolerance=self.tolerance, precision=self._dtype.name, key=self._key(),
+            used, X, Y, self.ridge_, tolerance=self.tolerance, precision=self._dtype.name, key=self._key(),
             progress=self.progress,
         )  # fmt: skip
         centres, alpha = np.asarray(solution.centres), np.asarray(solution.coefficients)
@@ -231,7 +226,7 @@ class FeatureMachine(Estimator):
             raise ValueError(f"start must be None or 'one_step', got {self.start!r}")
         if self.updates != 0:
             check_positive_integer("updates", self.updates, "or 0 for a fixed kernel")
-        for what in ("bandwidth", "ridge"):
+        for what in ("relative_bandwidth", "relative_ridge"):
             value = getattr(self, what)
             if value is not None and not (isinstance(value, int | float | np.number) and 0 < value < math.inf):
                 raise ValueError(f"{what} must be positive or None (leave-one-out), got {value!r}")
@@ -256,12 +251,13 @@ class FeatureMachineRegressor(MultiOutputMixin, RegressorMixin, FeatureMachine):
     kernels with full and diagonal metrics, their bandwidth, ridge and number of updates, all by leave-one-out in which
     the metric never sees a held-out label. Columns are standardised and a free intercept is fitted, so neither units
     nor offsets matter. `kernel` ('product_laplace', 'laplace', 'gaussian', 'matern', 'ntk', 'nngp', or a kernel),
-    `metric` ('full', 'diagonal', 'low_rank' with `rank`), `bandwidth` (a multiple of the median distance) and `ridge`
-    (a multiple of k(x, x)) fix what is otherwise chosen; `iterate='last'` always makes all `updates`;
+    `metric` ('full', 'diagonal', 'low_rank' with `rank`), `relative_bandwidth` (a multiple of the median distance) and
+    `relative_ridge` (a multiple of k(x, x)) fix what is otherwise chosen; `iterate='last'` always makes all `updates`;
     `start='one_step'` begins with the metric W¹ᵀW¹ of Algorithm 1.
 
     Fitted: `metric_` (M of trace one, for standardised columns), `feature_importances_` (its diagonal), `n_updates_`,
-    `bandwidth_`, `ridge_`, `kernel_`, `leave_one_out_error_` (share of the variance not explained).
+    `bandwidth_`, `ridge_` (added to K), `relative_ridge_`, `kernel_`, `leave_one_out_error_` (share of the
+    variance not explained).
 
     >>> FeatureMachineRegressor().fit(X, y).predict(Z)
     """

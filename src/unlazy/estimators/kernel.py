@@ -34,7 +34,7 @@ class KernelMachine(Estimator):
 
     def __init__(
         self, kernel="laplace", *, bandwidth=None, ridge=None, tolerance=1e-3,
-        precision=None, random_state=None, progress=False,
+        precision=None, random_state=0, progress=False,
     ):  # fmt: skip
         self.kernel = kernel
         self.bandwidth = bandwidth

@@ -1,4 +1,4 @@
-"""Kernels by name, with a bandwidth read off the data."""
+"""Kernels by name, with a bandwidth read off the data: one table, so that a name is one kernel to every estimator."""
 
 from collections.abc import Callable
 
@@ -31,6 +31,8 @@ _SCALED: dict[str, InnerProductKernel] = {
     "polynomial": Polynomial(2),
 }
 NAMES = (*_RADIAL, *_SCALED)
+UNIT: dict[str, Kernel] = {name: make(1.0) for name, make in _RADIAL.items()} | _SCALED
+"""Every named kernel at bandwidth one."""
 SAMPLE = 1000
 """Rows whose distances give the median."""
 

@@ -51,7 +51,7 @@ class NetworkMachine(Estimator):
 
     def __init__(
         self, depth=2, width=128, *, activation="relu", parametrisation="standard", step_size=1e-3, steps=2000,
-        batch_size=128, decay=1e-4, validation_fraction=0.1, precision=None, random_state=None, progress=False,
+        batch_size=128, decay=1e-4, validation_fraction=0.1, precision=None, random_state=0, progress=False,
     ):  # fmt: skip
         self.depth = depth
         self.width = width

@@ -17,10 +17,11 @@ import numpy as np
 
 from unlazy.core.errors import UnlazyError, UnlazyWarning
 from unlazy.core.version import VERSION
-from unlazy.estimators.registry import COMPANIONS
+from unlazy.estimators.registry import COMPANIONS, Unregistered
 
-FORMAT = 1
-"""Raised when a file of this version could not be read by the version before."""
+FORMAT = 2
+"""Raised when a file of this version could not be read by the version before. Format 1 is read too: its words for
+relative ridges and bandwidths are translated (`registry.RENAMED`)."""
 _ZEROS = "0" * 64
 _CHECKSUM = re.compile(rb'"unlazy_checksum":"([0-9a-f]{64})"')
 _HEADER_LIMIT = 100_000_000
@@ -57,18 +58,20 @@ def load(path: str | Path) -> Any:
     from unlazy.estimators.encoding import Decoder
 
     content = _read(Path(path))
-    tree, arrays = _verified(content, path)
+    tree, arrays, written = _verified(content, path)
     try:
         if tree["#"] != "estimator":
             raise ValueError("no estimator")
-        return Decoder(arrays).decode(tree)
+        return Decoder(arrays, renamed=written == 1).decode(tree)
+    except Unregistered as error:
+        raise UnlazyError(f"{path} cannot be loaded: {error}") from error
     except Exception as error:  # whatever an unexpected tree leads to, the user gets one sentence
         why = f"{type(error).__name__}: {error}"
         raise UnlazyError(f"{path} does not describe an estimator of unlazy ({why})") from error
 
 
-def _verified(content: bytes, path: str | Path) -> tuple[Any, dict[str, np.ndarray]]:
-    """The tree and the arrays of a file whose checksum and version are right."""
+def _verified(content: bytes, path: str | Path) -> tuple[Any, dict[str, np.ndarray], int]:
+    """The tree, the arrays and the format of a file whose checksum and version are right."""
     from safetensors.numpy import load as from_bytes
 
     try:
@@ -79,9 +82,9 @@ def _verified(content: bytes, path: str | Path) -> tuple[Any, dict[str, np.ndarr
         written, version = document["format"], str(document["unlazy"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UnlazyError(f"{path} is not a file that unlazy saved, or it was cut short or altered") from error
-    if type(written) is not int or written != FORMAT:
+    if type(written) is not int or not 1 <= written <= FORMAT:
         raise UnlazyError(
-            f"{path} is of format {written!r} (unlazy {version}); this unlazy {VERSION} reads format {FORMAT}: "
+            f"{path} is of format {written!r} (unlazy {version}); this unlazy {VERSION} reads formats 1 to {FORMAT}: "
             + ("upgrade unlazy" if isinstance(written, int) and written > FORMAT else "fit and save the model again")
         )
     if found is None or metadata.get("unlazy_checksum") != found.group(1).decode() or not _intact(content, found):
@@ -89,7 +92,7 @@ def _verified(content: bytes, path: str | Path) -> tuple[Any, dict[str, np.ndarr
     holds_theirs = any(f'"class": "{name}"' in metadata["unlazy"] for name in COMPANIONS)
     _compare_versions(version, document.get("scikit-learn") if holds_theirs else None, path)
     try:
-        return document["tree"], from_bytes(content)
+        return document["tree"], from_bytes(content), written
     except Exception as error:
         raise UnlazyError(f"the arrays of {path} cannot be read ({error})") from error
 

@@ -39,7 +39,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
     random_state: Any
 
     def __init__(
-        self, kernel="gaussian", *, n_components=256, bandwidth=None, network=None, precision=None, random_state=None
+        self, kernel="gaussian", *, n_components=256, bandwidth=None, network=None, precision=None, random_state=0
     ):  # fmt: skip
         self.kernel = kernel
         self.n_components = n_components

@@ -1,7 +1,7 @@
 """Algorithm 1 as an estimator: one gradient step finds the directions, ridge regression learns the function [D4]."""
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -25,26 +25,27 @@ class TwoLayerRegressor(RegressorMixin, Estimator):
     """f(x) = α + β·x + Σ_j a_j relu(w_j·x + b_j), W from one gradient step, a from ridge regression.
 
     Damian, Lee and Soltanolkotabi (2022), for targets that depend on few directions of many, inputs roughly normal;
-    columns are standardised here. `ridge` is relative to the mean of ‖φ(x)‖²; None chooses it on a held-out part
-    (`validation_fraction`) and fits anew to all points: leave-one-out is too hopeful here, since the features have seen
-    the labels. `metric_` is WᵀW with trace one, in the units of the standardised columns.
+    columns are standardised here. `relative_ridge` is in units of the mean of ‖φ(x)‖²; None chooses it on a held-out
+    part (`validation_fraction`) and fits anew to all points: leave-one-out is too hopeful here, since the features have
+    seen the labels. `metric_` is WᵀW with trace one, in the units of the standardised columns.
 
     >>> TwoLayerRegressor(random_state=0).fit(X, y).feature_importances_
     """
 
+    _renamed: ClassVar = {"ridge": "relative_ridge"}
     width: int
     step: float
-    ridge: float | None
+    relative_ridge: float | None
     validation_fraction: float
     precision: str | None
     random_state: Any
 
     def __init__(
-        self, width=512, *, step=0.5, ridge=None, validation_fraction=0.2, precision=None, random_state=None
+        self, width=512, *, step=0.5, relative_ridge=None, validation_fraction=0.2, precision=None, random_state=0
     ):  # fmt: skip
         self.width = width
         self.step = step
-        self.ridge = ridge
+        self.relative_ridge = relative_ridge
         self.validation_fraction = validation_fraction
         self.precision = precision
         self.random_state = random_state
@@ -57,9 +58,9 @@ class TwoLayerRegressor(RegressorMixin, Estimator):
         with self._scope():
             key = self._key()
             points = Training(of_X(data.X), of_y(data.Y), None)
-            relative = self.ridge if self.ridge is not None else self._choose(key, points)
+            relative = self.relative_ridge if self.relative_ridge is not None else self._choose(key, points)
             found = self._train(key, points, jnp.asarray([relative], points.X.dtype))
-        self.ridge_ = float(relative)
+        self.relative_ridge_ = float(relative)
         self.W_, self.b_ = np.asarray(found.features.W), np.asarray(found.features.b)
         self.head_ = np.asarray(found.head) * of_y.scale
         self.alpha_ = np.asarray(found.features.alpha) * of_y.scale + of_y.centre
@@ -103,15 +104,17 @@ class TwoLayerRegressor(RegressorMixin, Estimator):
         wide = (jnp.asarray(a) for a in padded(points, bucket(len(points.X))))
         features = _features(key, *wide, width=int(self.width), step=float(self.step))
         choose = "leave-one-out" if held_out is None else "validation"
-        return fit_head(features, X, y, validation=held_out, ridges=ridges, choose=choose)
+        return fit_head(features, X, y, validation=held_out, relative_ridges=ridges, choose=choose)
 
     def _check(self) -> None:
         if check_positive_integer("width", self.width) % 2:
             raise ValueError(f"width must be even for the symmetric start, got {self.width}; take {self.width + 1}")
         if not 0 < self.step < np.inf:
             raise ValueError(f"step must be positive, got {self.step!r}")
-        if self.ridge is not None and not 0 < self.ridge < np.inf:
-            raise ValueError(f"ridge must be positive, or None to choose it on held-out points, got {self.ridge!r}")
+        if self.relative_ridge is not None and not 0 < self.relative_ridge < np.inf:
+            raise ValueError(
+                f"relative_ridge must be positive, or None to choose it on held-out points, got {self.relative_ridge!r}"
+            )
         if not 0 < self.validation_fraction < 1:
             raise ValueError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction!r}")
 

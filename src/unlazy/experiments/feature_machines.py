@@ -63,12 +63,14 @@ BOUNDS = (
 
 def machine(method: str, X: np.ndarray, y: np.ndarray) -> tuple[fits.Predictor, np.ndarray]:
     """A fitted machine, or the same kernel with M = I, and its metric."""
-    kernel, bandwidth, ridge = SETTINGS[method.removesuffix("_fixed")]
+    kernel, h, rho = SETTINGS[method.removesuffix("_fixed")]
     if method.endswith("_fixed"):
         found = learn(kernel, X, y[:, None], updates=0)[-1]
     else:
         count = len(POWERS)
-        found = learn(kernel, X, y[:, None], updates=count, bandwidth=bandwidth, ridge=ridge, power=POWERS)[-1]
+        found = learn(
+            kernel, X, y[:, None], updates=count, relative_bandwidth=h, relative_ridge=rho, power=POWERS
+        )[-1]
     return lambda Z: found.predict(kernel, X, np.asarray(Z))[:, 0], found.matrix
 
 

@@ -28,17 +28,17 @@ class Fit(NamedTuple):
 
 
 def fit(
-    K: Square, Y: Float[np.ndarray, "n c"], ridge: float, weights: Float[np.ndarray, " n"] | None = None,
+    K: Square, Y: Float[np.ndarray, "n c"], relative_ridge: float, weights: Float[np.ndarray, " n"] | None = None,
     last: int | None = None,
 ) -> Fit | None:  # fmt: skip
-    """The fit at one ridge (in units of the mean of k(x, x)), judged at its `last` points (all, where None).
+    """The fit at one ridge, relative to the mean of k(x, x), judged at its `last` points (all, where None).
 
     None where A = K + ρW⁻¹ is not positive to rounding. With A = LLᵀ the last m diagonal entries of A⁻¹ are the squared
     column norms of the inverse of L's last m × m block, so few points are judged for little more than the factor.
     """
     from scipy.linalg.lapack import dtrtri, strtri
 
-    L = _factor(K, ridge, weights)
+    L = _factor(K, relative_ridge, weights)
     if L is None:
         return None
     alpha, shift, ones = _centred(L, Y - mean(Y, weights))
@@ -52,23 +52,25 @@ def fit(
 
 
 def coefficients(
-    K: Square, Y: Float[np.ndarray, "n c"], ridge: float, weights: Float[np.ndarray, " n"] | None = None
+    K: Square, Y: Float[np.ndarray, "n c"], relative_ridge: float, weights: Float[np.ndarray, " n"] | None = None
 ) -> tuple[Float[np.ndarray, "n c"], Float[np.ndarray, " c"]]:
     """α and the intercept alone, for half of the work; a ValueError where K + ρW⁻¹ is not positive to rounding."""
-    L = _factor(K, ridge, weights)
+    L = _factor(K, relative_ridge, weights)
     if L is None:
-        raise ValueError(f"K + {ridge:.2g}·I is not positive to rounding: take a larger ridge, or float64")
+        raise ValueError(
+            f"K + {relative_ridge:.2g}·mean k(x, x)·I is not positive to rounding: take a larger ridge, or float64"
+        )
     centre = mean(Y, weights)
     alpha, shift, _ = _centred(L, Y - centre)
     return alpha, centre + shift
 
 
-def _factor(K: Square, ridge: float, weights: Float[np.ndarray, " n"] | None) -> Square | None:
+def _factor(K: Square, relative_ridge: float, weights: Float[np.ndarray, " n"] | None) -> Square | None:
     """L of K + ρW⁻¹ = LLᵀ, zeros above it; None where that is not positive to rounding."""
     from scipy.linalg.lapack import dpotrf, spotrf
 
     A = np.array(K.T, order="F")  # K is symmetric: its transpose is what LAPACK wants, and no copy is turned around
-    extra = ridge * float(np.mean(np.diagonal(K)))
+    extra = relative_ridge * float(np.mean(np.diagonal(K)))
     A.reshape(-1, order="F")[:: len(K) + 1] += extra if weights is None else extra / weights
     A, failed = (dpotrf if K.dtype == np.float64 else spotrf)(A, lower=1, overwrite_a=1, clean=1)
     return None if failed else A
@@ -99,7 +101,7 @@ def error_of(
 
 
 Place = tuple[float, float]
-"""Bandwidth and ridge."""
+"""Bandwidth, and ridge relative to the mean of k(x, x)."""
 
 
 def descend(

@@ -19,7 +19,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.errors import check_positive_integer
 from unlazy.core.linear import dot
-from unlazy.training.head import HeadPath, library, relative_ridges, ridge_path
+from unlazy.training.head import HeadPath, library, ridge_path
+from unlazy.training.head import relative_ridges as usual_ridges
 
 
 class Features(eqx.Module):
@@ -43,6 +44,7 @@ class OneStep(eqx.Module):
     features: Features
     head: Float[Array, " w"]
     ridge: Float[Array, ""]
+    """ρ of min (1/n)‖Φa - y‖² + ρ‖a‖²."""
     errors: Float[Array, " l"]
     """The criterion at every ridge of the path; the chosen one is its minimum."""
     path: HeadPath
@@ -128,7 +130,7 @@ def one_step(
     *,
     validation: tuple[Float[Array, "m d"], Float[Array, " m"]] | None = None,
     choose: str = "validation",
-    ridges: Float[Array, " l"] | None = None,
+    relative_ridges: Float[Array, " l"] | None = None,
     width: int = 512,
     step: float = 0.5,
     scale: str = "rms",
@@ -137,12 +139,14 @@ def one_step(
 ) -> OneStep:
     """Train a two-layer network by Algorithm 1 [D4], its head by ridge regression in closed form.
 
-    `ridges` are relative to the mean of ‖φ(x)‖² (31 from 1e-12 to 1e3). `choose` picks one: by error on `validation`
-    = (X, y); by "leave-one-out", as good as validation for n ≳ d³ but too hopeful with noisy n ≲ d², since the
-    features have seen the labels; by "gcv", which can pick an interpolant and is offered for comparison.
+    `relative_ridges` are in units of the mean of ‖φ(x)‖² (31 from 1e-12 to 1e3). `choose` picks one: by error on
+    `validation` = (X, y); by "leave-one-out", as good as validation for n ≳ d³ but too hopeful with noisy n ≲ d², since
+    the features have seen the labels; by "gcv", which can pick an interpolant and is offered for comparison.
     """
     features = learn_features(key, X, y, width=width, step=step, scale=scale, weights=weights, biased_step=biased_step)
-    return fit_head(features, X, y, validation=validation, choose=choose, ridges=ridges, weights=weights)
+    return fit_head(
+        features, X, y, validation=validation, choose=choose, relative_ridges=relative_ridges, weights=weights
+    )
 
 
 def fit_head(
@@ -152,14 +156,14 @@ def fit_head(
     *,
     validation: tuple[Float[Array, "m d"], Float[Array, " m"]] | None = None,
     choose: str = "validation",
-    ridges: Float[Array, " l"] | None = None,
+    relative_ridges: Float[Array, " l"] | None = None,
     weights: Float[Array, " n"] | None = None,
 ) -> OneStep:
     """Stage (iv) [D4]: ridge regression of y - α - β·x on the features, for all ridges, one of them chosen.
 
     With other data of the same directions this is transfer [D8]: see `transferred`.
     """
-    relative = relative_ridges() if ridges is None else ridges
+    relative = usual_ridges() if relative_ridges is None else relative_ridges
     xp = library(X, y, features.W, relative, weights)
     Phi, rest = _prepared(xp, features, X, y)
     path = ridge_path(Phi, rest, relative, weights, errors=choose != "validation")

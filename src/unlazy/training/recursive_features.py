@@ -31,7 +31,7 @@ class Iterate(NamedTuple):
     map: Map
     """L with M = LᵀL."""
     bandwidth: float
-    ridge: float
+    relative_ridge: float
     """In units of the mean of k(x, x)."""
     alpha: Float[np.ndarray, "n c"]
     intercept: Float[np.ndarray, " c"]
@@ -65,27 +65,27 @@ def learn(
     metric: str = "full",
     updates: int = 5,
     rank: int | None = None,
-    ridge: float | None = None,
-    bandwidth: float | None = None,
+    relative_ridge: float | None = None,
+    relative_bandwidth: float | None = None,
     weights: Float[np.ndarray, " n"] | None = None,
     power: float | Sequence[float] = 1.0,
     start: np.ndarray | None = None,
 ) -> list[Iterate]:
     """All iterates, the plain kernel first. `kernel` has bandwidth one: inputs are divided by h instead.
 
-    `bandwidth` is a multiple of the usual one (median distance, or root mean square norm), which every metric sets
-    anew; `ridge` is in units of the mean of k(x, x). What is None is chosen by leave-one-out before the first update,
-    and kept: later the metric has seen the labels, and leave-one-out would not know. M is AGOP to the `power`, one
-    number or one an update: below 1 the metric sharpens slowly, and directions get time to turn before others are
-    lost. `start` is a metric to begin with, such as W¹ᵀW¹ of Algorithm 1.
+    `relative_bandwidth` is a multiple of the usual one (median distance, or root mean square norm), which every metric
+    sets anew; `relative_ridge` is in units of the mean of k(x, x). What is None is chosen by leave-one-out before the
+    first update, and kept: later the metric has seen the labels, and leave-one-out would not know. M is AGOP to the
+    `power`, one number or one an update: below 1 the metric sharpens slowly, and directions get time to turn before
+    others are lost. `start` is a metric to begin with, such as W¹ᵀW¹ of Algorithm 1.
     """
     check_metric(kernel, metric)
     M = isotropic(X.shape[1], metric, X.dtype) if start is None else normalised(start, metric)
     seen = geometry(kernel, X, root(M))
-    place = ((bandwidth or 1.0) * seen.usual, FIRST_RIDGE if ridge is None else ridge)
-    if bandwidth is None or ridge is None:
+    place = ((relative_bandwidth or 1.0) * seen.usual, FIRST_RIDGE if relative_ridge is None else relative_ridge)
+    if relative_bandwidth is None or relative_ridge is None:
         error = leave_one_out(seen.gram, Y, weights)
-        place, _ = descend(error, place, ridge=ridge is None, bandwidth=bandwidth is None)
+        place, _ = descend(error, place, ridge=relative_ridge is None, bandwidth=relative_bandwidth is None)
     factor, rho = place[0] / seen.usual, place[1]
     powers = [float(power)] * updates if isinstance(power, int | float) else [float(p) for p in power]
     if len(powers) != updates:
@@ -102,12 +102,12 @@ def learn(
 
 
 class Step(NamedTuple):
-    """A fit whose gradients make the next metric: kernel, bandwidth (in units of the usual one), ridge, the power of
-    the AGOP, and how much of its noise floor is taken off (`pruned`)."""
+    """A fit whose gradients make the next metric: kernel, bandwidth in units of the usual one, ridge in units of the
+    mean of k(x, x), the power of the AGOP, and how much of its noise floor is taken off (`pruned`)."""
 
     kernel: Kernel
-    bandwidth: float
-    ridge: float
+    relative_bandwidth: float
+    relative_ridge: float
     power: float = 1.0
     floor: float = 0.0
 
@@ -126,8 +126,8 @@ def follow(
     M = isotropic(X.shape[1], metric, X.dtype) if start is None else normalised(start, metric)
     for step in steps:
         seen = geometry(step.kernel, X, root(M))
-        h = step.bandwidth * seen.usual
-        alpha, _ = coefficients(seen.gram(h), Y, step.ridge, weights)
+        h = step.relative_bandwidth * seen.usual
+        alpha, _ = coefficients(seen.gram(h), Y, step.relative_ridge, weights)
         M = pruned(updated(seen, h, alpha, metric, M, rank=rank, power=step.power), step.floor)
     return M
 

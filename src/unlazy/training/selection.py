@@ -55,7 +55,7 @@ class Selected(NamedTuple):
     steps: tuple[Step, ...]
     """The fits whose gradients make the metric (`recursive_features.follow`)."""
     final: Place
-    """Bandwidth and ridge of the last fit."""
+    """Bandwidth and ridge of the last fit, both relative."""
     held_out: Float[np.ndarray, "n c"]
     error: float
     table: tuple[tuple[int, int, float], ...]
@@ -114,8 +114,8 @@ def select(
     weights: Float[np.ndarray, " n"] | None = None,
     updates: int = 8,
     folds: int | None = None,
-    bandwidth: float | None = None,
-    ridge: float | None = None,
+    relative_bandwidth: float | None = None,
+    relative_ridge: float | None = None,
     rank: int | None = None,
     begin: Begin | None = None,
     last: bool = False,
@@ -124,15 +124,15 @@ def select(
 ) -> Selected:
     """The best of all candidates after 0 to `updates` updates, with its bandwidth and ridge.
 
-    `bandwidth` and `ridge` fix what is otherwise searched, in the units of `recursive_features.learn`. `begin` gives
+    `relative_bandwidth` and `relative_ridge` fix what is otherwise searched (`recursive_features.learn`). `begin` gives
     the first metric from the rows whose labels it may use (W¹ᵀW¹ of Algorithm 1, say) instead of the identity.
     `last` makes all updates, and chooses the rest.
     """
     n = len(X)
     folds = min(n, folds or (3 if n < 600 else 2))
     fold = np.random.default_rng(seed).permutation(n) % folds
-    race = _Race(X, Y, weights, fold, folds, rank, (bandwidth is None, ridge is None))
-    states = race.start(candidates, bandwidth, ridge, begin)
+    race = _Race(X, Y, weights, fold, folds, rank, (relative_bandwidth is None, relative_ridge is None))
+    states = race.start(candidates, relative_bandwidth, relative_ridge, begin)
     race.run(states, updates if folds > 1 else 0, last, advance)
     table = tuple((i, t, e) for i, s in enumerate(states) for t, e in enumerate(s.errors))
     winner = min(states, key=lambda s: s.errors[-1] if last else min(s.errors))
@@ -142,7 +142,7 @@ def select(
     place, error, held_out = winner.places[t], winner.errors[t], winner.held_out[t]
     count = winner.before + t
     if count or begin is not None:
-        place, error, held_out = race.refine(winner, t, bandwidth is None, ridge is None)
+        place, error, held_out = race.refine(winner, t, relative_bandwidth is None, relative_ridge is None)
     return Selected(winner.candidate, count, tuple(winner.steps[:count]), place, held_out, error, table)
 
 
@@ -195,9 +195,9 @@ class _Race:
         """One more update in every fold, without the labels of its rows, and the error it leaves."""
         step, matrices = s.step(), []
         for seen, M, (_, Y, w), others in zip(self._seen(s, -1), s.matrices[-1], self.folds, self.others):
-            h, m = step.bandwidth * seen.usual, len(others)
+            h, m = step.relative_bandwidth * seen.usual, len(others)
             try:
-                alpha, _ = coefficients(seen.gram(h, m), Y[:m], step.ridge, None if w is None else w[:m])
+                alpha, _ = coefficients(seen.gram(h, m), Y[:m], step.relative_ridge, None if w is None else w[:m])
             except ValueError:  # not positive to rounding: no further update
                 matrices = list(s.matrices[-1])
                 break
