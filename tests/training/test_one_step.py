@@ -102,7 +102,7 @@ def test_padding_changes_nothing(x64):
     n, rows = 40, 64
     X, y = data(rows)
     weights = (jnp.arange(rows) < n).astype(y.dtype)
-    options = {"width": WIDTH, "choose": "leave-one-out", "ridges": jnp.geomspace(1e-5, 1, 5)}
+    options = {"width": WIDTH, "choose": "leave-one-out", "relative_ridges": jnp.geomspace(1e-5, 1, 5)}
     plain = one_step.one_step(jax.random.key(0), X[:n], y[:n], **options)
     padded = one_step.one_step(jax.random.key(0), X, y, weights=weights, **options)
     traced = jax.jit(lambda X, y, w: one_step.one_step(jax.random.key(0), X, y, weights=w, **options))(X, y, weights)
