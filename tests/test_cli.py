@@ -202,6 +202,9 @@ def test_modules_of_the_working_folder_are_found_and_reported_again():
     report = unlazy("report")
     assert report.exit_code == 0, report.output
     assert 'id="my_first"' in Path("results/report.html").read_text()
+    before = set(Path("results").iterdir())
+    assert unlazy("report", "my_first", "--out", "elsewhere").exit_code == 0
+    assert Path("elsewhere/report.html").exists() and set(Path("results").iterdir()) == before
     assert unlazy("export").exit_code == 0
     assert len(Path("results/export/my_first.csv").read_text().splitlines()) == 5
     Path("own_first.py").unlink()
@@ -216,6 +219,7 @@ def test_one_name_in_two_modules_is_two_experiments():
         assert run(f"{name}:mine").exit_code == 0
     assert set(lab.load("own_second:mine").measure("value")) == {2.0}
     assert set(lab.load("own_third:mine").measure("value")) == {3.0}
+    assert "say which, as module:attribute" in sentence(unlazy("show", "shared"))
     assert unlazy("export").exit_code == 0
     assert {p.name for p in Path("results/export").iterdir()} == {"own_second.shared.csv", "own_third.shared.csv"}
 

@@ -8,8 +8,6 @@ import typer
 from unlazy.cli.plainly import plainly, say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from unlazy.core.claims import Claim
     from unlazy.core.experiment import Config, Experiment, Records
     from unlazy.lab.store import Store
@@ -70,8 +68,15 @@ def show(
     """One experiment: question, prediction, protocol, verdict rule, source and settings."""
     with plainly():
         from unlazy import lab
+        from unlazy.lab.store import FILE
 
-        experiment = _named(name, store)
+        try:
+            experiment = lab.find(name)
+        except ValueError:
+            if ":" in name or not (store / FILE).exists():
+                raise
+            with lab.Store(store, create=False) as kept:
+                experiment = _named(name, kept)
         if failures:
             with lab.Store(store, create=False) as kept:
                 for failure in kept.everything(experiment).failed:
@@ -158,36 +163,36 @@ def _experiments(names: list[str] | None, kept: "Store | None" = None) -> "list[
         raise ValueError("name one or more experiments (unlazy list shows them), or all")
     if names == ["all"]:
         return [*lab.all_experiments(), *_own(kept)]
-    named = dict.fromkeys(names)
-    own = [] if all(":" in name for name in named) else _own(kept, named)
-    by_name = {e.name: e for e in own}
-    return [by_name[name] if name in by_name else lab.find(name) for name in named]
+    return [_named(name, kept) for name in dict.fromkeys(names)]
 
 
-def _own(kept: "Store | None", names: "Iterable[str] | None" = None) -> "list[Experiment]":
-    """The user's own experiments with stored trials (of these names, where the package has none so called)."""
+def _named(name: str, kept: "Store | None") -> "Experiment":
+    """The package's experiment of this name, or one of the user's own with trials in `kept`."""
+    from unlazy import lab
+
+    try:
+        return lab.find(name)
+    except ValueError:
+        own = [] if ":" in name else _own(kept, name)
+        if not own:
+            raise
+    if len(own) > 1:
+        places = " and ".join(e.identity for e in own)
+        raise ValueError(f"{name!r} is the name of {places}; say which, as module:attribute")
+    return own[0]
+
+
+def _own(kept: "Store | None", name: str | None = None) -> "list[Experiment]":
+    """The user's own experiments (of this name) with trials in `kept`; a note for those that are not found again."""
     from unlazy import lab
 
     if kept is None:
         return []
-    found = kept.identities()
-    if names is not None:
-        wanted = set(names) - {e.name for e in lab.all_experiments()}
-        found = [identity for identity in found if identity.partition(":")[2] in wanted]
+    found = [identity for identity in kept.identities() if name in (None, identity.partition(":")[2])]
     own, missing = lab.own_experiments(found)
     for sentence in missing:
         say(f"note: {sentence}")
     return own
-
-
-def _named(name: str, store: Path) -> "Experiment":
-    from unlazy import lab
-    from unlazy.lab.store import FILE
-
-    if ":" in name or not (store / FILE).exists():
-        return lab.find(name)
-    with lab.Store(store, create=False) as kept:
-        return _experiments([name], kept)[0]
 
 
 def _chosen(
