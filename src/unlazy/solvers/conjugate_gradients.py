@@ -43,8 +43,9 @@ def conjugate_gradients(
     coefficients: Operator,
     watch: Watch,
     accurate: Operator | None = None,
-) -> tuple[np.ndarray, float, int, str]:
-    """Solve A x = b; returns x, its true residual by `measure(r, smallest Ritz value)`, the steps and why it stopped.
+) -> tuple[np.ndarray, float, int, str, np.ndarray]:
+    """Solve A x = b; returns x, the size of its true residual by `measure(r, smallest Ritz value)`, the steps, why it
+    stopped, and that residual.
 
     `coefficients` turns x into what `watch` validates; `accurate` is `apply` with more digits, for true residuals.
     """
@@ -58,13 +59,13 @@ def conjugate_gradients(
             s.r = b - accurate(s.x)
             true = measure(s.r, smallest_ritz(s))
         if stopped != "tolerance" or true <= watch.tolerance:
-            return s.x, true, s.step, "tolerance" if true <= watch.tolerance else stopped
+            return s.x, true, s.step, "tolerance" if true <= watch.tolerance else stopped, s.r
         if true > 0.5 * previous:
             break
         previous = true
         z = precondition(s.r)
         s.p, s.rz = z, np.sum(s.r * z, 0)
-    return s.x, true, s.step, "stalled"
+    return s.x, true, s.step, "stalled", s.r
 
 
 def _start(b: np.ndarray, precondition: Operator, kept: dict[str, np.ndarray] | None) -> State:

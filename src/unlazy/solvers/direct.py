@@ -48,7 +48,8 @@ def solve(problem: Problem, watch: Watch) -> Fit:
         if best <= watch.tolerance:
             break
     watch.after(steps, best, lambda: alpha, lambda: {"x": alpha})
-    return Fit(alpha, best, steps, "exact" if best <= watch.tolerance else "stalled", need, notes, ridge=ridge)
+    stopped = "exact" if best <= watch.tolerance else "stalled"
+    return Fit(alpha, best, steps, stopped, need, notes, ridge=ridge, left=residual)
 
 
 def factorised(problem: Problem, X: jax.Array):  # type: ignore[no-untyped-def]

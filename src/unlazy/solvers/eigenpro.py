@@ -67,21 +67,22 @@ def solve(problem: Problem, watch: Watch, rank: int | None = None) -> Fit:
         else:
             good, last = alpha.copy(), now
         if now <= 2 * watch.tolerance or epoch >= watch.max_steps:
-            now = _true(problem, K, alpha, y)  # what the batches saw is older than α
+            now = problem.relative(_left(problem, K, alpha, y))  # what the batches saw is older than α
         else:
             now = max(now, 1.01 * watch.tolerance)
         kept = {"x": in_order(), "step": np.array(epoch)}
         stopped = watch.after(epoch, now, kept["x"].view, kept.copy)
         if eta < 1e-12:
             stopped = "stalled"
-    residual = _true(problem, K, alpha, y)
+    left = np.empty_like(y)
+    left[order] = _left(problem, K, alpha, y)
     notes.append(f"K {K.how}, {pre.flattened} directions of {s} flattened, batches of {batch}")
-    return Fit(in_order(), residual, epoch, stopped, K.bytes + 3 * s * s * 8, tuple(notes), ridge=problem.ridge)
+    used, residual = K.bytes + 3 * s * s * 8, problem.relative(left)
+    return Fit(in_order(), residual, epoch, stopped, used, tuple(notes), ridge=problem.ridge, left=left)
 
 
-def _true(problem: Problem, K: Product, alpha: np.ndarray, y: np.ndarray) -> float:
-    r = y - np.asarray(K.matmul(jnp.asarray(alpha, K.dtype)), np.float64) - problem.ridge * alpha
-    return problem.relative(r)
+def _left(problem: Problem, K: Product, alpha: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return y - np.asarray(K.matmul(jnp.asarray(alpha, K.dtype)), np.float64) - problem.ridge * alpha
 
 
 class Preconditioner:

@@ -47,9 +47,7 @@ class Path(eqx.Module):
     outputs: tuple[int, ...] = eqx.field(static=True)
     notes: tuple[str, ...] = eqx.field(static=True, default=())
 
-    def predict(
-        self, Z: Points, f0: Labels | None = None, memory: int | str | None = None
-    ) -> Float[Array, "..."]:
+    def predict(self, Z: Points, f0: Labels | None = None, memory: int | str | None = None) -> Float[Array, "..."]:
         """f(Z) at every point of the path, shape (*path, m, *outputs); `f0` holds the starting function at Z."""
         if f0 is None and not self.started_at_zero:
             raise ValueError("this path started from f0 ≠ 0: pass its values at these points, predict(Z, f0=f0(Z))")

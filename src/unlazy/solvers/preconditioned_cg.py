@@ -23,7 +23,7 @@ def solve(problem: Problem, watch: Watch, rank: int | None = None) -> Fit:
     """α of full kernel ridge regression."""
     problem = problem.mended()
     X = problem.X()
-    rank = default_rank(problem.n) if rank is None else min(rank, problem.n)
+    rank = default_rank(problem) if rank is None else min(rank, problem.n)
     factor_bytes = problem.n * rank * problem.dtype.itemsize
     K = problem.product(X, problem.memory - 3 * factor_bytes)
     precondition, rank = preconditioner(problem, X, rank, K)
@@ -34,7 +34,7 @@ def solve(problem: Problem, watch: Watch, rank: int | None = None) -> Fit:
     def accurate(P: np.ndarray) -> np.ndarray:
         return K.accurate(P) + problem.ridge * P
 
-    alpha, residual, steps, stopped = conjugate_gradients(
+    alpha, residual, steps, stopped, left = conjugate_gradients(
         apply, problem.y, precondition, lambda r, _: problem.relative(r), lambda x: x, watch, accurate
     )
     return Fit(
@@ -45,13 +45,16 @@ def solve(problem: Problem, watch: Watch, rank: int | None = None) -> Fit:
         K.bytes + factor_bytes,
         (*problem.notes, f"K {K.how}, rank {rank}"),
         ridge=problem.ridge,
+        left=left,
     )
 
 
-def default_rank(n: int) -> int:
-    """5√n up to 1,000: the factor, n k², then costs no more than some 25 passes over K. At n = 20,000, Gaussian, rank
-    400, 700, 1,000, 1,500 took 12.7, 10.2, 11.8, 13.8 CPU-seconds in all."""
-    return int(min(n, 5 * np.sqrt(n), 1000))
+def default_rank(problem: Problem) -> int:
+    """5√n up to 1,000, as memory allows: the factor, n k², then costs no more than some 25 passes over K. At
+    n = 20,000, Gaussian, rank 400, 700, 1,000, 1,500 took 12.7, 10.2, 11.8, 13.8 CPU-seconds in all."""
+    n = problem.n
+    fits = problem.memory // 4 // (3 * n * problem.dtype.itemsize)
+    return int(min(n, max(10, min(5 * np.sqrt(n), 1000, fits))))
 
 
 def preconditioner(problem: Problem, X: jax.Array, rank: int, K: Product) -> tuple[Operator, int]:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from unlazy.core.identity import fingerprint
 from unlazy.core.linear import dot
 from unlazy.core.memory import memory_budget
 from unlazy.core.precision import rounding
@@ -32,6 +33,8 @@ class Fit(NamedTuple):
     centres: np.ndarray | None = None
     ridge: float | None = None
     """The ridge used, where it is not the one asked for."""
+    left: np.ndarray | None = None
+    """y - (K + ridge)α of every row as the method knows it, for full regression."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,14 @@ class Problem:
             v = dot(K, v / np.linalg.norm(v))
         return float(np.linalg.norm(v)) * self.n / size
 
+    def ridge_within(self, share: float) -> bool:
+        """Whether the ridge is below `share` of λ_max."""
+        if self.source.whole is not None:
+            trace = float(np.sum(np.asarray(self.kernel.diag(self.X()), np.float64)))
+            if self.ridge >= share * trace:  # λ_max is at most the trace: no need to look closer
+                return False
+        return self.ridge < share * self.largest_eigenvalue()
+
     def mended(self, least: float = 0.0) -> "Problem":
         """The problem with the ridge raised to the rounding floor of K where it is below, and a note that says so.
 
@@ -96,13 +107,9 @@ class Problem:
         floor is 4 roundings of λ_max, or `least` of it where the method needs more.
         """
         share = max(4 * rounding(self.dtype), least)
-        if self.source.whole is not None:
-            trace = float(np.sum(np.asarray(self.kernel.diag(self.X()), np.float64)))
-            if self.ridge >= share * trace:  # λ_max is at most the trace: no need to look closer
-                return self
-        floor = share * self.largest_eigenvalue()
-        if self.ridge >= floor:
+        if not self.ridge_within(share):
             return self
+        floor = share * self.largest_eigenvalue()
         note = (
             f"ridge {self.ridge:.2g} is below what this method resolves in {self.dtype.name}; {floor:.2g} was used "
             "instead (jitter)" + ("; float64 allows less" if self.dtype == np.float32 else "")
@@ -117,14 +124,15 @@ class Problem:
         """Largest ‖residual‖/‖y‖ over outputs: it bounds the error of the fitted values, since ‖K(K+ρ)⁻¹‖ ≤ 1."""
         return float(np.max(np.linalg.norm(residual, axis=0) / self.y_norm))
 
-    def identity(self, method: str, extra: str = "") -> dict[str, str]:
-        """What a checkpoint must share with the problem it continues."""
-        probe = np.unique(np.linspace(0, self.n - 1, 64).astype(int))
-        data = hashlib.sha256(self.source.take(probe).tobytes() + self.y[probe].tobytes())
-        data.update(np.asarray(self.y.sum(0)).tobytes())
+    def identity(self, method: str, extra: object = ()) -> dict[str, str]:
+        """What a checkpoint must share with the problem it continues. All rows are read: a step reads them too."""
+        data = hashlib.sha256(self.y.tobytes())
+        for _, rows in self.source.blocks(max(1, 2**24 // self.source.d)):
+            data.update(np.ascontiguousarray(rows).tobytes())
         return {
-            "method": method + extra, "data": data.hexdigest(), "ridge": repr(self.ridge), "kernel": repr(self.kernel),
-            "precision": self.dtype.name, "shape": repr((self.n, self.source.d, self.y.shape[1])),
+            "method": method + fingerprint(extra), "data": data.hexdigest(), "ridge": repr(self.ridge),
+            "kernel": fingerprint(self.kernel), "precision": self.dtype.name,
+            "shape": repr((self.n, self.source.d, self.y.shape[1])),
         }  # fmt: skip
 
 
@@ -147,12 +155,14 @@ def labels(y: Any, n: int) -> tuple[np.ndarray, tuple[int, ...]]:
     return array.reshape(n, -1).astype(np.float64), array.shape[1:]
 
 
-def make(kernel: Kernel, X: Any, y: Any, ridge: float, memory: int | str | None = None, seed: int = 0) -> Problem:
+def make(kernel: Kernel, X: Any, y: Any, ridge: Any, memory: int | str | None = None, seed: int = 0) -> Problem:
     """A checked problem in float32; `front` settles precision and method."""
     if not isinstance(kernel, Kernel):
         raise ValueError(f"kernel must be a unlazy kernel, for example Gaussian(1.0); got {type(kernel).__name__}")
     source = X if isinstance(X, Source) else as_source(X)
     columns, _ = labels(y, source.n)
+    if isinstance(ridge, jax.Array | np.ndarray) and ridge.ndim == 0 and ridge.dtype.kind in "fiu":
+        ridge = float(ridge)
     if isinstance(ridge, bool) or not isinstance(ridge, int | float | np.number) or not 0 <= ridge < np.inf:
         raise ValueError(f"ridge must be a number, zero or more, got {ridge!r}")
     return Problem(kernel, source, columns, float(ridge), np.dtype("float32"), memory_budget(memory), seed)

@@ -36,7 +36,7 @@ def solve(problem: Problem, watch: Watch, step_size: float | None = None) -> Fit
         kept = {"x": alpha, "step": np.array(step)}
         stopped = watch.after(step, now, kept["x"].view, kept.copy)
     notes = (*problem.notes, f"K {K.how}, step size {eta:.3g}")
-    return Fit(alpha, problem.relative(residual), step, stopped, K.bytes, notes, ridge=problem.ridge)
+    return Fit(alpha, problem.relative(residual), step, stopped, K.bytes, notes, ridge=problem.ridge, left=residual)
 
 
 def largest_eigenvalue(K: Product, rng: np.random.Generator, steps: int = 30) -> float:

@@ -3,7 +3,8 @@
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from unlazy.core.inputs import Points, points
+from unlazy.core.inputs import Points, concrete, points
+from unlazy.core.linear import dot
 from unlazy.core.precision import precision
 from unlazy.kernels.base import Kernel
 from unlazy.products import gradient, matmul
@@ -12,8 +13,9 @@ from unlazy.products import gradient, matmul
 class Solution(eqx.Module):
     """f(x) = Σ_i α_i k(x, c_i), with how it was found.
 
-    `residual` bounds the relative error of the fitted values: ‖f(X) - f°(X)‖ ≤ residual·‖y‖ for the worst output, f°
-    the exact minimiser of the problem that was solved (`notes` say where that is not quite the one that was asked).
+    `residual` is the relative error of the predictions at the training points, ‖f(X) - f°(X)‖ ≤ residual·‖y‖ for the
+    worst output, f° the exact minimiser (`notes` say where rounding forced a ridge other than the one asked for). Where
+    f is float32, what rounding adds is in it, estimated in float64 on rows drawn at random (solvers.audit).
     """
 
     kernel: Kernel
@@ -30,13 +32,17 @@ class Solution(eqx.Module):
     why: str = eqx.field(static=True)
     """Why this method was chosen."""
     stopped: str = eqx.field(static=True)
-    """What ended the run: tolerance, steps, validation, stalled or exact."""
+    """What ended the run: tolerance, steps, validation, stalled, exact, centres (too few of them) or traced."""
     ridge: float = eqx.field(static=True)
     """The ridge that was used, jitter included."""
     notes: tuple[str, ...] = eqx.field(static=True, default=())
 
     def predict(self, X: Points, memory: int | str | None = None) -> Float[Array, "k *c"]:
-        """f at every row of X, in the precision of the coefficients."""
+        """f at every row of X, in the precision of the coefficients; differentiable."""
+        if not concrete(self, X):  # the precision is then that of the program around this
+            X = points(X, "X")
+            centres, alpha = self.centres.astype(X.dtype), self.coefficients.astype(X.dtype)
+            return dot(self.kernel.gram(X, centres), alpha)
         with precision(self.coefficients.dtype.name):
             X = points(X, "X", self.coefficients.dtype)
             return matmul(self.kernel, X, self.centres, self.coefficients, memory=memory)

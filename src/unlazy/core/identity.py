@@ -1,0 +1,125 @@
+"""What identifies a value, in one hash: every array leaf by its bytes, every function by what it computes.
+
+The text form of a kernel abbreviates its arrays, so two metrics may print alike; a checkpoint or a store that compares
+texts takes one problem for another. Hashes agree between processes and machines, not between versions of Python where
+a function has no name to be found by.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import sys
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+def fingerprint(*values: Any) -> str:
+    """SHA-256 of any nesting of arrays, numbers, texts, containers, dataclasses (kernels, networks) and functions.
+
+    >>> fingerprint(np.zeros(3)) == fingerprint(np.zeros(3)), fingerprint(np.zeros(3)) == fingerprint(np.zeros(4))
+    (True, False)
+    """
+    total = hashlib.sha256()
+    for value in values:
+        _add(total, value, ())
+    return total.hexdigest()
+
+
+def _add(total: Any, value: Any, seen: tuple[int, ...]) -> None:
+    """Every piece is announced by its type and size, so that no two nestings give the same bytes."""
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic | np.dtype):
+        _text(total, f"{type(value).__name__} {value!r}")
+    elif isinstance(value, np.ndarray) or hasattr(value, "__jax_array__") or _is_jax(value):
+        _array(total, value, seen)
+    elif isinstance(value, type):
+        _text(total, f"type {value.__module__}.{value.__qualname__}")
+    elif isinstance(value, types.ModuleType):
+        _text(total, f"module {value.__name__}")
+    elif id(value) in seen:
+        _text(total, "again")
+    else:
+        _compound(total, value, (*seen, id(value)))
+
+
+def _compound(total: Any, value: Any, seen: tuple[int, ...]) -> None:
+    parts: Any
+    if isinstance(value, Mapping):
+        parts = sorted(((fingerprint(k), v) for k, v in value.items()), key=lambda item: item[0])
+    elif isinstance(value, set | frozenset):
+        parts = sorted(fingerprint(v) for v in value)
+    elif isinstance(value, list | tuple):
+        parts = list(value)
+    elif dataclasses.is_dataclass(value):
+        parts = [(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)]
+    elif isinstance(value, functools.partial):
+        parts = [value.func, value.args, value.keywords]
+    elif isinstance(value, types.MethodType):
+        parts = [value.__func__, value.__self__]
+    elif isinstance(value, types.CodeType):
+        parts = [value.co_code, value.co_names, value.co_varnames, value.co_freevars, list(value.co_consts)]
+    elif callable(value):
+        parts = _function(value)
+    elif hasattr(value, "__dict__"):
+        parts = [vars(value)]
+    else:
+        raise ValueError(
+            f"no way to identify a {type(value).__name__} between runs: use arrays or dataclasses"
+        )
+    _text(total, f"{type(value).__module__}.{type(value).__qualname__} {len(parts)}")
+    for part in parts:
+        _add(total, part, seen)
+
+
+def _function(function: Any) -> list[Any]:
+    """Its name where that name leads back to it; else its code with all that the code refers to."""
+    module, name = getattr(function, "__module__", None) or "", getattr(function, "__qualname__", None) or ""
+    name = name or getattr(function, "__name__", "")
+    found: Any = sys.modules.get(module)
+    for part in name.split(".") if name else []:
+        found = getattr(found, part, None)
+    if found is function and module != "__main__":
+        return ["named", module, name]
+    if hasattr(function, "__wrapped__"):  # jit and its like
+        return ["wrapped", type(function), function.__wrapped__]
+    code = getattr(function, "__code__", None)
+    if code is None:
+        inside = getattr(function, "__dict__", {})
+        return ["object", type(function), dict(inside)] if inside else ["named", module, name]
+    used = {n: function.__globals__[n] for n in _names(code) if n in function.__globals__}
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return ["code", code, function.__defaults__, function.__kwdefaults__, cells, used]
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Names a function's code looks up, those of functions inside it included."""
+    inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
+    return set(code.co_names).union(*(_names(c) for c in inner))
+
+
+def _array(total: Any, value: Any, seen: tuple[int, ...]) -> None:
+    import jax
+
+    if _is_jax(value) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        _text(total, f"key {value.dtype}")
+        value = jax.random.key_data(value)
+    array = np.asarray(value)
+    if array.dtype.kind == "O":
+        _text(total, f"objects {array.shape}")
+        for item in array.ravel():
+            _add(total, item, seen)
+        return
+    _text(total, f"array {array.dtype.str} {array.dtype.name} {array.shape}")
+    total.update(np.ascontiguousarray(array).tobytes())
+
+
+def _is_jax(value: Any) -> bool:
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.Array)
+
+
+def _text(total: Any, text: str) -> None:
+    data = text.encode()
+    total.update(f"{len(data)}:".encode() + data)

@@ -1,0 +1,112 @@
+"""How far predictions are off: measured with float64 entries of K on rows drawn at random, all centres counted.
+
+A float32 run knows its residual for the K it rounded. What `predict` gives differs from that by the rounding of the
+entries, of the coefficients and of the sums, each times ‖α‖, which is large where the ridge is small. So some hundred
+rows are computed again in float64 and compared with what float32 made of them.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from unlazy.core.linear import dot
+from unlazy.core.precision import precision
+from unlazy.kernels.base import InnerProductKernel
+from unlazy.products import host, product
+from unlazy.solvers.problem import Problem
+
+ROWS = 256
+"""Rows drawn: a norm estimated from them has a standard error of 1/√(2·256), 4%."""
+COLUMNS = 2**13
+"""Columns evaluated at once on the CPU."""
+ROOM = 0.9
+"""Part of the tolerance an iteration uses up where rounding and jitter count; they may then take √(1 - 0.9²) of it."""
+
+
+def rows_of(problem: Problem) -> np.ndarray:
+    """The rows to look at; all of them where there are few."""
+    return np.sort(np.random.default_rng(problem.seed + 1).choice(problem.n, min(problem.n, ROWS), replace=False))
+
+
+def full_error(problem: Problem, alpha: np.ndarray, left: np.ndarray | None) -> float:
+    """Relative error of the predictions of full regression at the training points, the worst of the outputs.
+
+    With the coefficients α̂ that `predict` uses, r = y - (K + ρ)α̂ in float64 and e what `predict` adds by rounding,
+    the error is e - K(K + ρ)⁻¹r. `left` is the residual the method itself found for all rows: ‖r‖² is then ‖left‖² and
+    the mean square of what the sample shows besides, which is known better than ‖r‖² from a sample alone.
+    """
+    index = rows_of(problem)
+    rounded = alpha.astype(problem.dtype).astype(np.float64)
+    exact, e = _products(problem, problem.source.take(index), problem.source.rows(0, problem.n), rounded)
+    r = problem.y[index] - exact - problem.ridge * rounded[index]
+    share = problem.n / len(index)
+    if left is None:
+        square = share * np.sum(r * r, 0)
+    else:
+        more = r - left[index]
+        square = np.sum(left * left, 0) + share * np.sum(more * (more + 2 * left[index]), 0)
+    return float(np.max(np.sqrt(np.maximum(square, 0) + share * np.sum(e * e, 0)) / problem.y_norm))
+
+
+def centres_rounding(problem: Problem, Z: np.ndarray, alpha: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For centres Z: the size of one entry of e, what `predict` adds by rounding, for every output; and a draw of
+    δKᵀ(y - Kα) + ρδK_MM α, what the rounding of K does to the normal equations: entries round on their own.
+    """
+    index = rows_of(problem)
+    X, share = problem.source.take(index), problem.n / len(index)
+    rounded = alpha.astype(problem.dtype).astype(np.float64)
+    exact, e = _products(problem, X, Z, rounded)
+    size = np.sqrt(np.mean(e * e, 0))
+    _, moved = _products(problem, X, Z, problem.y[index] - exact, transposed=True)
+    return size, np.sqrt(share) * moved + problem.ridge * size * problem.rng().normal(size=alpha.shape)
+
+
+def fitted_norm(problem: Problem, Z: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+    """‖K(X, Z)α‖ of every output, from a sample of the rows."""
+    index = rows_of(problem)
+    values = _engine(problem)(problem, problem.source.take(index), Z, alpha, problem.dtype, False)
+    return np.sqrt(problem.n / len(index)) * np.linalg.norm(values, axis=0)
+
+
+def _engine(problem: Problem) -> Callable[..., np.ndarray]:
+    on_host = jax.default_backend() == "cpu" and isinstance(problem.kernel, InnerProductKernel)
+    return _on_host if on_host else _on_device
+
+
+def _products(
+    problem: Problem, X: np.ndarray, Z: np.ndarray, V: np.ndarray, transposed: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """K(X, Z) V, or its transpose times V, from float64 entries, and what the problem's precision adds to it."""
+    one = _engine(problem)
+    exact = one(problem, X, Z, V, np.dtype("float64"), transposed)
+    return exact, one(problem, X, Z, V, problem.dtype, transposed) - exact
+
+
+def _on_device(
+    problem: Problem, X: np.ndarray, Z: np.ndarray, V: np.ndarray, dtype: np.dtype, transposed: bool
+) -> np.ndarray:
+    how = None if dtype == problem.dtype else "blocked"
+    with precision(dtype.name):
+        K = product(problem.kernel, jnp.asarray(X, dtype), jnp.asarray(Z, dtype), how=how, memory=problem.memory)
+        return np.asarray((K.rmatmul if transposed else K.matmul)(jnp.asarray(V, dtype)), np.float64)
+
+
+def _on_host(
+    problem: Problem, X: np.ndarray, Z: np.ndarray, V: np.ndarray, dtype: np.dtype, transposed: bool
+) -> np.ndarray:
+    """The same by NumPy's products and one small program: to compile a product for some hundred rows costs more."""
+    kernel = problem.kernel
+    assert isinstance(kernel, InnerProductKernel)
+    with precision(dtype.name):
+        left, right = (np.asarray(kernel.embed(jnp.asarray(A, dtype))) for A in (X, Z))
+        if kernel.stationary:  # as products do
+            centre = right.mean(0, dtype=np.float64).astype(dtype)
+            left, right = left - centre, right - centre
+        V, parts = V.astype(dtype), []
+        for start in range(0, len(Z), COLUMNS):
+            K = host.entries(kernel, *host.inner_products(left, right[start : start + COLUMNS]))
+            # JAX's sums, which `predict` makes, round more than those of BLAS
+            parts.append(dot(K.T, V) if transposed else np.asarray(dot(jnp.asarray(K), V[start : start + COLUMNS])))
+    return np.asarray(np.concatenate(parts) if transposed else np.sum(parts, 0), np.float64)
