@@ -18,6 +18,7 @@ from unlazy.core.linear import dot
 from unlazy.core.precision import precision, rounding
 from unlazy.products import Product, product
 from unlazy.products.dense import fill
+from unlazy.products.pairs import Matrix
 from unlazy.solvers.audit import centres_rounding, fitted_norm, rows_of
 from unlazy.solvers.conjugate_gradients import conjugate_gradients
 from unlazy.solvers.problem import Fit, Problem, predict
@@ -183,7 +184,7 @@ class ChangeOnCPU(Change):
     """By BLAS (triangular solves of one column are 30 times slower in JAX), in float64: with float32 factors the
     residual stops falling at 1e-3 instead of 1e-4."""
 
-    def __init__(self, problem: Problem, Z: np.ndarray):
+    def __init__(self, problem: Problem, Z: Matrix):
         self.K = fill(problem.kernel, jnp.asarray(Z, problem.dtype))
         T, self.jitter = _jittered(_upper, self.K, problem, float(np.abs(self.K).sum(0).max()))
         self.T, self.A = T, _upper(dot(T, T.T) * (problem.n / Z.shape[0]), problem.ridge)
@@ -202,7 +203,7 @@ class ChangeOnGPU(Change):
     """By blocks of products (solvers.triangles), in float64 too: cards made for computing have fast float64 units, and
     with float32 factors the true residual stops falling ten times higher."""
 
-    def __init__(self, problem: Problem, Z: np.ndarray):
+    def __init__(self, problem: Problem, Z: Matrix):
         K = problem.kernel.gram(jnp.asarray(Z, problem.dtype))
         with precision("float64"):
             self.K = K.astype(jnp.float64)
