@@ -1,11 +1,13 @@
 """One description: per-layer values, names with suggestions, precision in a scope."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.activations import ACTIVATIONS, activation
+from unlazy.core.activations import ACTIVATIONS, Activation, activation
 from unlazy.core.architecture import MLP
 from unlazy.core.precision import default_float, precision
 
@@ -48,3 +50,64 @@ def test_precision_is_scoped():
     assert default_float() == before and not jax.config.jax_enable_x64
     with pytest.raises(ValueError, match="float16"), precision("float16"):
         pass
+
+
+def test_an_activation_is_what_it_computes_not_what_it_is_called():
+    def relu(x):
+        return jnp.where(x > 1, x, 0)
+
+    mine = activation(relu)
+    assert mine.name == "relu" and mine != activation("relu") and mine.kinks == ()
+    assert activation(jax.nn.leaky_relu).parameter == 0.01
+    assert activation(functools.partial(jax.nn.leaky_relu, negative_slope=0.2)).parameter == 0.2
+    assert activation(jax.nn.relu6).kinks == (0.0, 6.0)
+    # equal when functions and parameters are, whatever the name
+    assert Activation("a", jnp.tanh) == Activation("b", jnp.tanh) == activation("tanh")
+    assert activation(jax.nn.gelu) == activation(functools.partial(jax.nn.gelu, approximate=True))
+    assert activation(jax.nn.gelu) != activation(functools.partial(jax.nn.gelu, approximate=False))
+    with pytest.raises(ValueError, match="one plain number"):
+        activation(functools.partial(jax.nn.elu, alpha=jnp.ones(2)))
+
+
+def test_equal_lambdas_are_one_function_only_where_that_is_certain():
+    def made(value, other=None):
+        return activation(lambda x: jnp.tanh(value * x) if other is None else other(x))
+
+    assert made(2.0) == made(2.0)
+    assert made(2.0) != made(3.0) and made(2.0) != made(2) and made(0.0) != made(-0.0)
+    assert made(2.0, jnp.sin) == made(2.0, jnp.sin) != made(2.0, jnp.cos)
+    mutable = [1.0]
+    assert activation(lambda x: mutable[0] * x) != activation(lambda x: mutable[0] * x)  # it may change: itself alone
+    # values are those at the time: a name that is bound anew later does not reach it
+    slope = 2.0
+    frozen = activation(lambda x: slope * x)
+    slope = 3.0
+    assert float(frozen(jnp.float32(1.0))) == 2.0
+
+
+@pytest.mark.parametrize("array", [np.array, jnp.array])
+def test_one_sigma_a_matrix_from_an_array(array):
+    network = MLP(2, "relu", sigma_w=array([1.0, 2.0, 3.0]), sigma_b=array([0.0, 0.5, 1.0]))
+    assert [float(s) for s in network.sigma_w] == [1.0, 2.0, 3.0] and all(np.ndim(s) == 0 for s in network.sigma_b)
+    assert MLP(2, sigma_w=array(1.5)).sigma_w[2] == 1.5
+    with pytest.raises(ValueError, match=r"sigma_w needs one value or 3 .* got 2"):
+        MLP(2, sigma_w=array([1.0, 2.0]))
+    with pytest.raises(ValueError, match=r"sigma_b .* shape \(3, 3\)"):
+        MLP(2, sigma_b=array(np.ones((3, 3))))
+    with pytest.raises(ValueError, match=r"shape \(2,\)"):
+        MLP(1, sigma_w=(array([1.0, 2.0]), 1.0))
+
+
+def test_traced_sigmas_pass():
+    widths = jax.jit(lambda s: MLP(2, sigma_w=s).sigma_w[1] + MLP(2, sigma_w=s[0]).sigma_w[2])
+    assert float(widths(jnp.array([1.0, 2.0, 3.0]))) == 3.0
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), np.float32(-2), jnp.array([1.0, jnp.nan])])
+@pytest.mark.parametrize("what", ["sigma_w", "sigma_b"])
+def test_parameters_that_make_no_network(what, value):
+    with pytest.raises(ValueError, match=f"{what} must be finite and at least 0"):
+        MLP(1, **{what: value})
+    if np.ndim(value) == 0:
+        with pytest.raises(ValueError, match="residual must be finite"):
+            MLP(1, residual=value)

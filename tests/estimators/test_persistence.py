@@ -1,5 +1,6 @@
 """Saved estimators predict the same bits; a file that is not exactly what was saved is refused, and runs nothing."""
 
+import functools
 import hashlib
 import io
 import json
@@ -330,3 +331,22 @@ def test_files_of_format_1_have_relative_ridges_under_their_old_name(tmp_path):
     (tmp_path / "new").write_bytes(forged(tree))
     with pytest.raises(UnlazyError, match="was always relative"):
         unlazy.load(tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [jax.nn.elu, jnp.sign, functools.partial(jax.nn.gelu, approximate=False), "tanh", jnp.tanh],
+    ids=["elu", "sign", "gelu", "name", "tanh"],
+)
+def test_known_functions_of_jax_are_saved_by_their_address(function):
+    encoder = Encoder()
+    tree = json.loads(json.dumps(encoder.encode(activation(function), "here")))
+    assert Decoder(encoder.arrays).decode(tree) == activation(function)
+
+
+def test_a_function_with_a_known_name_is_not_saved_as_it():
+    def relu(x):
+        return 2 * x
+
+    with pytest.raises(UnlazyError, match="a function of your own"):
+        Encoder().encode(activation(relu), "here")

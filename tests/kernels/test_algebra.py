@@ -18,6 +18,8 @@ from unlazy.kernels.metric import Metric, with_metric
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
 from unlazy.kernels.sphere import OnSphere, polynomial_on_sphere
+from unlazy.products.front import matmul
+from unlazy.solvers.front import solve
 
 RNG = np.random.default_rng(0)
 X, Z = RNG.normal(size=(6, 4)), RNG.normal(size=(6, 4))
@@ -119,6 +121,12 @@ def test_tangent_family(x64):
     np.testing.assert_allclose(weighted, 2 * layers[0] + 0.5 * layers[2], rtol=1e-12)
     with pytest.raises(ValueError, match="3 weight matrices"):
         LayerKernel(NETWORK, (1.0, 1.0))
+    assert LayerKernel(NETWORK, np.array([2.0, 0.0, 0.5])).weights == (2.0, 0.0, 0.5)
+    for wrong in (np.ones((3, 3)), jnp.ones(2), 1.0):
+        with pytest.raises(ValueError, match="3 weight matrices need as many weights"):
+            LayerKernel(NETWORK, wrong)
+    with pytest.raises(ValueError, match="weights must be finite and at least 0"):
+        LayerKernel(NETWORK, jnp.array([1.0, jnp.nan, 1.0]))
     with pytest.raises(ValueError, match="layers are 1 to 3"):
         layer_kernel(NETWORK, 4)
 
@@ -163,10 +171,38 @@ def test_kernels_are_differentiable_in_their_parameters(x64):
         np.testing.assert_allclose(slope, (shifted[0] - shifted[1]) / (2 * step), rtol=1e-6)
 
 
-def test_numerical_duals_warn_when_they_are_inexact():
-    kinked = NTK(MLP(1, Activation("ramp", lambda x: jnp.maximum(x - 0.5, 0), kinks=(0.5,)), 1.0, 0.1))
-    with pytest.warns(UnlazyWarning, match="off by up to"):
-        kinked.gram(jnp.asarray(X, jnp.float32))
+# a kink that was not named: the expansion cannot know it, and says so however the kernel is used
+UNNAMED = NTK(MLP(1, Activation("ramp", lambda x: jnp.maximum(x - 0.5, 0)), 1.0, 0.1))
+COMPOSED = {
+    "scaled metric": lambda: (2 * with_metric(UNNAMED, jnp.ones(4))).diag,
+    "sum": lambda: (UNNAMED + UNNAMED).gram,
+    "product": lambda: (UNNAMED * UNNAMED).gram,
+    "sphere": lambda: OnSphere(UNNAMED).gram,
+    "other inputs": lambda: (Gaussian() + UNNAMED).gram,
+    "matmul": lambda: lambda A: matmul(2 * UNNAMED, A, A, A[:, :1]),
+    "solve": lambda: lambda A: solve(2 * UNNAMED, A, A[:, 0], 0.1),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "matmul" else pytest.mark.slow) for n in COMPOSED])
+def test_warnings_survive_composition(name):
+    with pytest.warns(UnlazyWarning, match="off by up to") as caught:
+        COMPOSED[name]()(jnp.asarray(X, jnp.float32))
+    assert any(w.filename == __file__ for w in caught)  # it points at who called, not into the library
+
+
+def test_every_composition_hands_the_warning_on():
+    # the same without compiling a kernel: `warn` is what `diagonal` and products call
+    both = UNNAMED + UNNAMED, UNNAMED * UNNAMED
+    for each in (2 * UNNAMED, *both, with_metric(UNNAMED, jnp.ones(4)), OnSphere(UNNAMED)):
+        with pytest.warns(UnlazyWarning, match="off by up to"):
+            each.warn(jnp.ones(3))
+
+
+def test_closed_forms_and_named_kinks_do_not_warn(recwarn):
+    for phi in (jax.nn.hard_tanh, Activation("ramp", lambda x: jnp.maximum(x - 0.5, 0), kinks=(0.5,)), "tanh"):
+        (2 * NTK(MLP(1, phi, 1.0, 0.1))).warn(jnp.asarray([0.5, 2.0], jnp.float32))
+    assert not [w for w in recwarn if issubclass(w.category, UnlazyWarning)]
 
 
 def test_a_new_kernel_is_one_formula(x64):

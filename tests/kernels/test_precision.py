@@ -7,8 +7,10 @@ import pytest
 
 from oracles_mpmath import reference
 from unlazy.core.architecture import MLP
-from unlazy.kernels.infinite_width import nngp_and_ntk
+from unlazy.core.errors import UnlazyWarning
+from unlazy.kernels.infinite_width import NTK, nngp_and_ntk
 from unlazy.kernels.radial import Gaussian, Laplace
+from unlazy.theory import dual_errors
 from unlazy.theory.angles import SNAP_UNITS
 
 D, PAIRS = 20, 3
@@ -96,3 +98,59 @@ def test_offsets_do_not_cost_digits():
     K = np.asarray(Gaussian(1.0).gram(jnp.asarray(X)))
     # the centre itself rounds (shared by both, cancels); entries of X - centre are exact to 2^-24·8; D ≤ 60
     assert np.abs(K - np.exp(-0.5 * squares)).max() < 60 * 8 * 2.0**-24
+
+
+def _erf_oracle(X, network):
+    """NTK of an erf network by Williams' formula in NumPy float64, on the inputs as float32 rounded them."""
+    X = X.astype(np.float64)
+    (w0, *ws), (b0, *bs) = network.sigma_w, network.sigma_b
+    Q = w0**2 * (X @ X.T) / X.shape[1] + b0**2
+    theta = Q
+    for w, b in zip(ws, bs):
+        d = 1 + 2 * np.diagonal(Q)
+        outer = np.sqrt(np.outer(d, d))
+        # 1 - ρ² without cancellation: (outer - 2Q)(outer + 2Q)/outer²; outer - 2Q keeps 1e-16·1e4 of about 1
+        slope = w**2 * 4 / np.pi / np.sqrt((outer - 2 * Q) * (outer + 2 * Q))
+        Q = w**2 * 2 / np.pi * np.arcsin(np.clip(2 * Q / outer, -1, 1)) + b**2
+        theta = Q + theta * slope
+    return theta
+
+
+def test_erf_far_from_the_origin():
+    """Inputs of mean 100 and spread 1 in float32: right from differences, and a word where inner products lose it.
+
+    From differences u is known to (d + 8) units relative, and so is all that follows from it at the first layer;
+    later layers have variances of order 1, and round some 30 times each.
+    """
+    rng = np.random.default_rng(0)
+    X = (100 + rng.normal(size=(24, 6))).astype(np.float32)
+    network = MLP(2, "erf", 1.3, 0.4)
+    expected = _erf_oracle(X, network)
+    scale = np.sqrt(np.outer(np.diagonal(expected), np.diagonal(expected)))
+    ours = np.asarray(NTK(network).gram(jnp.asarray(X), accurate=True))
+    assert (np.abs(ours - expected) / scale).max() < (6 + 8 + 30 * 3) * 2.0**-24
+    with pytest.warns(UnlazyWarning, match="inner products in float32"):
+        plain = np.asarray(NTK(network).gram(jnp.asarray(X)))
+    stated = dual_errors.rounding_error(network, float((X.astype(float) ** 2).sum(1).max() / 6), 2.0**-24)
+    assert (np.abs(plain - expected) / scale).max() <= stated
+
+
+@pytest.mark.parametrize("name", ["gelu", "sin", pytest.param("truncated_relu", marks=pytest.mark.slow)])
+def test_closed_forms_far_from_the_origin(name):
+    # the same network in float64 on the same inputs, whose inner products keep 1e-16 · 1e4 of distances of order 1;
+    # the truncated ReLU counts how many points lie between two kinks 1/100 of a deviation apart: condition 100
+    X = (100 + np.random.default_rng(0).normal(size=(12, 6))).astype(np.float32)
+    network = MLP(1, name, 1.0, 0.4)
+    ours = np.asarray(NTK(network).gram(jnp.asarray(X), accurate=True))
+    with jax.enable_x64(True):
+        expected = np.asarray(NTK(network).gram(jnp.asarray(X, jnp.float64), accurate=True))
+    scale = np.sqrt(np.outer(np.diagonal(expected), np.diagonal(expected)))
+    # distances: |x| - |z| of norms of 100 rounds by 100 units, D by 2·D^½·100 units ≤ 1000 units; sin's exponent is D/2
+    allowed = {"sin": 1000, "gelu": 200, "truncated_relu": 100 * 100}[name] * 2.0**-24
+    assert (np.abs(ours - expected) / scale).max() < allowed
+
+
+def test_offset_inputs_of_other_kernels_do_not_warn(recwarn):
+    X = jnp.asarray(100 + np.random.default_rng(0).normal(size=(4, 6)), jnp.float32)
+    NTK(MLP(2, "relu", 1.3, 0.4)).gram(X)
+    assert not [w for w in recwarn if issubclass(w.category, UnlazyWarning)]

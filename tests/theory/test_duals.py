@@ -7,7 +7,7 @@ import pytest
 
 from oracles_gaussian import bivariate_expectation
 from unlazy.core.activations import ACTIVATIONS, Activation, activation
-from unlazy.theory import duals, numeric_duals
+from unlazy.theory import dual_errors, duals
 
 COVARIANCES = [(0.3, 1.2, 0.7), (-0.5, 0.6, 1.5), (0.69, 0.7, 0.72)]
 EVERY = [activation(name) for name in ACTIVATIONS] + [
@@ -99,24 +99,40 @@ def test_small_inputs_keep_relative_accuracy(x64):
 
 def test_user_function_and_its_error_estimate(x64):
     smooth = Activation("swish", lambda x: x * jax.nn.sigmoid(x))
-    assert float(numeric_duals.error_estimate(smooth, jnp.asarray([1.1]))[0]) < 1e-12
+    assert float(dual_errors.error(smooth, np.array([1.1]))[0]) < 1e-12
     q = COVARIANCES[0]
     expected = bivariate_expectation(_numpy(smooth, False), *q)
     np.testing.assert_allclose(duals.dual(*map(jnp.asarray, q), smooth), expected, rtol=1e-10)
 
 
-@pytest.mark.slow
-def test_kinked_user_function_is_within_its_stated_error(x64):
-    kinked = Activation("ramp", lambda x: jnp.maximum(x - 0.5, 0), kinks=(0.5,))
+KINKED = {
+    "ramp": Activation("ramp", lambda x: jnp.maximum(x - 0.5, 0), kinks=(0.5,)),
+    "bent": Activation("bent", lambda x: jnp.where(x > 0.5, jnp.sin(x), x * x), kinks=(0.5,)),
+    "unnamed": Activation("unnamed", lambda x: jnp.maximum(x - 0.5, 0)),
+}
+"""Closed but for its kink; jumps and bends at a named one; a kink that was not named."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "bent" else pytest.mark.slow) for n in KINKED])
+def test_kinked_user_function_is_within_its_stated_error(name, x64):
+    phi = KINKED[name]
+    q12 = jnp.asarray([1.05, 1.2, -1.0])
+    q = jnp.full_like(q12, 1.21)
     for derivative in (False, True):
-        stated = numeric_duals.error_estimate(kinked, jnp.asarray([1.1]), derivative)[0]
-        assert stated > 1e-8  # a kink is not hidden
-        for q12 in (1.05, 1.2, -1.0):
-            q = (q12, 1.21, 1.21)
-            expected = bivariate_expectation(_numpy(kinked, derivative), *q, (0.5,))
-            formula = duals.dual_derivative if derivative else duals.dual
-            scale = bivariate_expectation(_numpy(kinked, derivative), 1.21 * (1 - 1e-6), 1.21, 1.21, (0.5,))
-            assert abs(float(formula(*map(jnp.asarray, q), kinked)) - expected) <= stated * scale + 1e-10
+        if name == "bent" and derivative:
+            with pytest.raises(ValueError, match=r"jumps at 0\.5"):
+                duals.dual_derivative(q12, q, q, phi)
+            continue
+        stated = float(dual_errors.error(phi, np.array([1.1]), derivative)[0])
+        assert stated > 1e-8 or duals.has_closed_form(phi, derivative)  # a kink is not hidden
+        assert (name == "ramp") == duals.has_closed_form(phi, derivative)
+        formula = duals.dual_derivative if derivative else duals.dual
+        ours = np.asarray(jax.jit(lambda *q, f=formula: f(*q, phi))(q12, q, q))
+        of = _numpy(phi, derivative)
+        scale = bivariate_expectation(of, 1.21 * (1 - 1e-6), 1.21, 1.21, (0.5,))
+        for value, at in zip(ours, np.asarray(q12)):
+            expected = bivariate_expectation(of, at, 1.21, 1.21, (0.5,))
+            assert abs(value - expected) <= stated * scale + 1e-10  # the oracle's own error
 
 
 def test_expansion_is_exact_at_coincidence(x64):

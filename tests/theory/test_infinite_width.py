@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -150,8 +151,46 @@ def test_sigmas_can_be_differentiated_and_traced():
 
 
 def test_biases_cannot_appear_after_construction():
-    import equinox as eqx
-
     network = eqx.tree_at(lambda m: m.sigma_b, MLP(1), (0.5, 0.5))
     with pytest.raises(ValueError, match="make a new MLP"):
         infinite_width.ntk(jnp.ones(()), jnp.ones(()), jnp.ones(()), network)
+
+
+DEEP = {
+    "relu": MLP(3, "relu", np.linspace(1.0, 1.45, 4), np.linspace(0.1, 0.3, 4), residual=0.8),
+    "erf": MLP(3, "erf", np.linspace(1.0, 1.45, 4), 0.2),
+}
+
+
+@pytest.mark.parametrize("name", ["relu", pytest.param("erf", marks=pytest.mark.slow)])
+def test_a_loop_over_layers_is_the_layers_written_out(name, x64):
+    rng = np.random.default_rng(3)
+    products = _products(rng.normal(size=(3, 5)), rng.normal(size=(4, 5)))
+
+    def found(scale):
+        network = eqx.tree_at(lambda m: m.sigma_w, DEEP[name], tuple(scale * s for s in DEEP[name].sigma_w))
+        return jnp.stack(infinite_width.nngp_and_tangent(*products, network, (1.0, 2.0, 3.0, 4.0)))
+
+    value, slope = jax.jit(lambda t: jax.jvp(found, (t,), (jnp.ones_like(t),)))(1.0)
+    with infinite_width.written_out():
+        ours = jax.jit(lambda t: found(t))
+        plain, above, below = (ours(t) for t in (1.0, 1 + 1e-5, 1 - 1e-5))
+    # the same operations on numbers of order 1 to 100, fused in another order: some 50 units a layer
+    np.testing.assert_allclose(value, plain, rtol=1e-13, atol=1e-13)
+    # central difference: step² times the third derivative, and rounding of 1e-14/step: some 1e-8 of numbers up to 100
+    np.testing.assert_allclose(slope, (above - below) / 2e-5, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_depth_costs_no_compile_time(name):
+    # the traced program has as many lines at depth 40 as at depth 20, but for stacking the layers' parameters
+    def lines(depth):
+        network = MLP(depth, name, 1.2, 0.3)
+        q = jnp.ones((2, 2), jnp.float32)
+        jaxpr = jax.make_jaxpr(lambda q: infinite_width.ntk(0.5 * q, q, q, network))(q)
+        return sum(1 for eqn in jaxpr.jaxpr.eqns if eqn.primitive.name not in STACKING)
+
+    assert lines(40) == lines(20)
+
+
+STACKING = ("broadcast_in_dim", "convert_element_type", "concatenate", "reshape", "copy")

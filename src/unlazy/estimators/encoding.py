@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unlazy.core.activations import ACTIVATIONS, Activation, activation
+from unlazy.core.activations import ACTIVATIONS, KNOWN, Activation, activation
 from unlazy.core.errors import UnlazyError
 from unlazy.estimators.registry import (
     COMPANIONS,
@@ -77,12 +77,13 @@ class Encoder:
         raise UnlazyError(f"{where} is an array of {array.dtype}, which cannot be saved")
 
     def _activation(self, value: Activation, where: str) -> Any:
-        if value.name not in ACTIVATIONS or value != activation(value.name, value.parameter):
+        known = KNOWN.get(value.function)
+        if known is None or value != activation(known.name, value.parameter):
             raise UnlazyError(
                 f"{where} uses the activation {value.name!r}, a function of your own: files hold no code, so only "
-                f"named activations can be saved ({', '.join(ACTIVATIONS)})"
+                f"named activations ({', '.join(ACTIVATIONS)}) and known functions of jax can be saved"
             )
-        return {"#": "activation", "name": value.name, "parameter": self.encode(value.parameter, where)}
+        return {"#": "activation", "name": known.name, "parameter": self.encode(value.parameter, where)}
 
     def _type(self, value: type, where: str) -> Any:
         if not issubclass(value, np.floating | np.integer | np.bool_):

@@ -33,7 +33,9 @@ def host_squares(F: Float[np.ndarray, "n e"]) -> Float[np.ndarray, " n"]:
     return xx
 
 
-def admit(kernel: Any, *points: Float[Array, "..."] | None, names: tuple[str, ...] = ("X", "Z")) -> None:
+def admit(
+    kernel: Any, *points: Float[Array, "..."] | None, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False
+) -> None:
     """Refuses points whose k(x, x) or squared norm is not finite; one reduction, nothing while tracing."""
     given = tuple(X for X in points if X is not None)
     if not concrete(kernel, given):
@@ -46,16 +48,16 @@ def admit(kernel: Any, *points: Float[Array, "..."] | None, names: tuple[str, ..
     # k(x, x) depends on |x| alone, and grows with it: the two ends speak for all, in one program for all shapes
     at_ends = np.asarray(_largest(kernel, jnp.asarray(range_and_size[:2])))
     _refuse(range_and_size, at_ends, given, names)
-    warn(kernel, range_and_size)
+    warn(kernel, range_and_size, accurate)
 
 
-def diagonal(kernel: Any, X: Float[Array, "n d"], name: str = "X") -> Any:
+def diagonal(kernel: Any, X: Float[Array, "n d"], name: str = "X", accurate: bool = False) -> Any:
     """k(x, x) of every row by the entry formula, refused by the same rule."""
     values, range_and_size, largest = _diagonal(kernel, X)
     if concrete(values):
         seen = np.asarray(range_and_size)
         _refuse(seen, np.asarray(largest), (X,), (name,))
-        warn(kernel, seen)
+        warn(kernel, seen, accurate)
     return values
 
 
@@ -69,10 +71,10 @@ def admit_diagonal(values: Float[Array, " n"], X: Float[Array, "..."], name: str
     return values
 
 
-def warn(kernel: Any, range_and_size: np.ndarray) -> None:
+def warn(kernel: Any, range_and_size: np.ndarray, accurate: bool = False) -> None:
     """Lets a kernel say what it cannot do exactly at the smallest and the largest squared norm."""
     if hasattr(kernel, "warn"):
-        kernel.warn(jnp.asarray(range_and_size[:2]))
+        kernel.warn(jnp.asarray(range_and_size[:2]), accurate)
 
 
 @jax.jit

@@ -65,6 +65,10 @@ class CombinedFormula(InnerProductKernel):
     def embedding(self) -> tuple:
         return self.first.embedding()
 
+    def warn(self, xx: Float[Array, " n"], accurate: bool = False) -> None:
+        self.first.warn(xx, accurate)
+        self.second.warn(xx, accurate)
+
     @property
     def stationary(self) -> bool:
         return self.first.stationary and self.second.stationary
@@ -87,6 +91,9 @@ class ScaledFormula(InnerProductKernel):
 
     def embedding(self) -> tuple:
         return self.kernel.embedding()
+
+    def warn(self, xx: Float[Array, " n"], accurate: bool = False) -> None:
+        self.kernel.warn(xx, accurate)
 
     @property
     def stationary(self) -> bool:

@@ -76,6 +76,9 @@ class InnerProductKernel(Kernel):
         """Whether k depends on x - z alone: inputs may then be centred, which keeps more digits of a distance."""
         return False
 
+    def warn(self, xx: Float[Array, " n"], accurate: bool = False) -> None:
+        """Warns where the formula is off by more than rounding at these squared norms of embedded inputs."""
+
     def gram(self, X: Points, Z: Points | None = None, accurate: bool = False) -> Float[Array, "n m"]:
         """One matrix product, then `entry`; the diagonal of K(X, X) is `diag`, coincident points are exact."""
         return evaluate.gram(self, X, Z, accurate)

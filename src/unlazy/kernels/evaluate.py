@@ -32,9 +32,9 @@ def gram(formula: Any, X: Points, Z: Points | None = None, accurate: bool = Fals
     """K(X, Z), or K(X, X) with its diagonal set to `diagonal(X)`."""
     X, Z = sides(X, Z)
     if Z is not None:
-        admit(formula, X, Z)
+        admit(formula, X, Z, accurate=accurate)
         return _gram(formula, X, Z, accurate, _rows_at_once(X, Z.shape[0], accurate))
-    on_diagonal = diagonal(formula, X)
+    on_diagonal = formula_diagonal(formula, X, accurate=accurate)
     rows = _rows_at_once(X, X.shape[0], accurate)
     return finish(_gram(formula, X, None, accurate, rows), on_diagonal, mirror=rows is None)
 

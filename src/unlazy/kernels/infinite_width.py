@@ -1,19 +1,24 @@
 """NNGP, NTK and the tangent family of infinitely wide networks [K7, K8, L1, L2]; the maths is theory.infinite_width."""
 
+import inspect
 import math
 import warnings
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.architecture import MLP
+from unlazy.core.architecture import MLP, per_layer
 from unlazy.core.errors import UnlazyWarning
 from unlazy.core.inputs import Points
 from unlazy.core.precision import rounding
 from unlazy.kernels import evaluate
 from unlazy.kernels.base import InnerProductKernel
-from unlazy.theory import infinite_width
+from unlazy.theory import dual_errors, infinite_width
+
+Weights = Sequence | Array | np.ndarray | float
 
 
 class NetworkKernel(InnerProductKernel):
@@ -27,9 +32,9 @@ class NetworkKernel(InnerProductKernel):
     def embedding(self) -> tuple:
         return ("1/√d",) if self.network.scale_input else ()
 
-    def warn(self, xx: Float[Array, " n"]) -> None:
-        """Says so when the numerical duals of this activation are not exact to rounding at such norms."""
-        warn_of_inexact_duals(self.network, xx)
+    def warn(self, xx: Float[Array, " n"], accurate: bool = False) -> None:
+        """Says so when the duals of this activation are not exact to rounding at such norms."""
+        warn_of_inexact_duals(self.network, xx, accurate, tangent=not isinstance(self, NNGP))
 
 
 class NNGP(NetworkKernel):
@@ -63,13 +68,10 @@ class LayerKernel(NetworkKernel):
     weights: tuple
     bias_weights: tuple
 
-    def __init__(self, network: MLP, weights: tuple | list, bias_weights: tuple | list | None = None):
+    def __init__(self, network: MLP, weights: Weights, bias_weights: Weights | None = None):
         self.network = network
-        self.weights = tuple(weights)
-        self.bias_weights = self.weights if bias_weights is None else tuple(bias_weights)
-        for given in (self.weights, self.bias_weights):
-            if len(given) != network.depth + 1:
-                raise ValueError(f"{network.depth + 1} weight matrices need as many weights, got {len(given)}")
+        self.weights = _one_each("weights", weights, network)
+        self.bias_weights = self.weights if bias_weights is None else _one_each("bias_weights", bias_weights, network)
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
         return infinite_width.nngp_and_tangent(xz, xx, zz, self.network, self.weights, self.bias_weights)[1]
@@ -79,6 +81,14 @@ class LayerKernel(NetworkKernel):
         return infinite_width.nngp_and_tangent(
             xz, xx, zz, self.network, self.weights, self.bias_weights, half_chord
         )[1]  # fmt: skip
+
+
+def _one_each(what: str, given: Weights, network: MLP) -> tuple:
+    count = len(given) if isinstance(given, tuple | list) else np.shape(given)
+    if count not in (network.depth + 1, (network.depth + 1,)):
+        shape = f"shape {count}" if isinstance(count, tuple) else count
+        raise ValueError(f"{network.depth + 1} weight matrices need as many {what}, got {shape}: one number a matrix")
+    return per_layer(what, given, network.depth + 1)
 
 
 def layer_kernel(network: MLP, layer: int) -> LayerKernel:
@@ -123,18 +133,42 @@ def nngp_and_ntk(
     return evaluate.gram(_Both(network), X, Z, accurate)
 
 
-def warn_of_inexact_duals(network: MLP, xx: Float[Array, " n"]) -> None:
-    """Warns where the Hermite expansion of the activation leaves out more than rounding, at the given squared norms."""
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((network, xx))):
+def warn_of_inexact_duals(
+    network: MLP, xx: Float[Array, " n"], accurate: bool = False, tangent: bool = True
+) -> None:
+    """Warns where duals are off by more than rounding at the given squared norms: expansions, or lost differences."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((network, xx))) or xx.size == 0:
         return
-    extremes = jnp.stack([jnp.min(xx), jnp.max(xx)])
-    error = float(jnp.max(infinite_width.dual_error(network, extremes)))
-    allowed = 1e4 * rounding(xx.dtype)
-    if error > allowed:
+    ends = np.asarray([jnp.min(xx), jnp.max(xx)], float)
+    unit = rounding(xx.dtype)
+    allowed = 1e4 * unit
+    name = network.activation.name
+    error = dual_errors.network_error(network, ends, tangent)
+    if not error <= allowed:
         warnings.warn(
-            f"the dual of activation {network.activation.name!r} is off by up to {error:.1e} of k(x, x) at these norms "
+            f"the dual of activation {name!r} is off by up to {error:.1e} of k(x, x) at these norms "
             f"(more than {allowed:.0e}): name its kinks in Activation(…, kinks=…), scale the inputs down, or use an "
             "activation with a closed form",
             UnlazyWarning,
-            stacklevel=4,
+            stacklevel=_outside(),
         )
+    lost = 0.0 if accurate else dual_errors.rounding_error(network, ends[1], unit, tangent)
+    if not lost <= allowed:
+        warnings.warn(
+            f"inner products in {xx.dtype} leave the kernel of activation {name!r} uncertain by up to {lost:.1e} of "
+            f"k(x, x) between close points (more than {allowed:.0e}), since the inputs are so large: subtract their "
+            "mean, scale them down, pass accurate=True, or use float64",
+            UnlazyWarning,
+            stacklevel=_outside(),
+        )
+
+
+def _outside() -> int:
+    """The stack level of whoever called this library: composed kernels and products warn from further inside."""
+    frame, level, outermost = inspect.currentframe(), 0, 1
+    while frame is not None:  # other packages' wrappers stand between two functions of this one, and around a method
+        name = frame.f_globals.get("__name__", "").split(".")[0]
+        if name == "unlazy" or (name in ("equinox", "jaxtyping") and level == outermost + 1):
+            outermost = level
+        frame, level = frame.f_back, level + 1
+    return outermost + 1

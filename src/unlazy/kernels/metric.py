@@ -32,6 +32,9 @@ class Metric(InnerProductKernel):
     def embedding(self) -> tuple:
         return ("metric", id(self.map), *self.kernel.embedding())
 
+    def warn(self, xx: Float[Array, " n"], accurate: bool = False) -> None:
+        self.kernel.warn(xx, accurate)
+
     @property
     def stationary(self) -> bool:
         return self.kernel.stationary

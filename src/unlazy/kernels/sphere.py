@@ -37,6 +37,9 @@ class OnSphere(InnerProductKernel):
     def embedding(self) -> tuple:
         return ("sphere", self.radius if isinstance(self.radius, float) else id(self.radius), *self.kernel.embedding())
 
+    def warn(self, xx: Float[Array, " n"], accurate: bool = False) -> None:
+        self.kernel.warn(xx, accurate)
+
 
 class AnglePolynomial(InnerProductKernel):
     """c + θ P(2θ/π - 1): a kernel of the angle alone; `error` is the largest found when it was fitted."""

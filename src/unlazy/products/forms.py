@@ -22,6 +22,7 @@ from unlazy.kernels.infinite_width import NNGP, NTK
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.theory.homogeneous import _by_angle as by_angle
 from unlazy.theory.homogeneous import gain_and_kink, slope_below_zero
+from unlazy.theory.infinite_width import written_out
 
 LOG2E = math.log2(math.e)
 COINCIDENT = 2.0**-17
@@ -156,7 +157,8 @@ class EntryForm(Form):
 
     def formula(self, t, p, q):
         middle = 0.5 * (p[0] + q[0])
-        return self.kernel.entry(jnp.where(middle - t < SNAP * middle, middle, t), p[0], q[0])
+        with written_out():
+            return self.kernel.entry(jnp.where(middle - t < SNAP * middle, middle, t), p[0], q[0])
 
 
 def form_of(kernel: Kernel) -> Form | None:

@@ -72,6 +72,8 @@ class _Steps:
             return _constant(atom.val) if isinstance(atom, Literal) else known[atom]
 
         for eqn in jaxpr.eqns:
+            if eqn.primitive.name in _LOOPS:
+                raise Unsupported(eqn.primitive.name)  # its body runs more than once, or perhaps never
             inputs = [value(atom) for atom in eqn.invars]
             inner = next((v for v in eqn.params.values() if isinstance(v, ClosedJaxpr | Jaxpr)), None)
             if inner is not None:
@@ -120,6 +122,7 @@ def _constant(value: Any) -> tuple:
 
 
 _IDENTITIES = {"stop_gradient", "copy", "broadcast_in_dim", "reshape", "squeeze", "copy_p", "pvary"}
+_LOOPS = {"scan", "while", "cond"}
 _BINARY = {
     "add": "add.f32", "sub": "sub.f32", "mul": "mul.f32", "div": "div.full.f32", "max": "max.NaN.f32",
     "min": "min.NaN.f32",

@@ -11,13 +11,16 @@ Near the diagonal 1 - cos θ', not cos θ', is what the next layer needs. With t
 
 import functools
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from numpy.polynomial import chebyshev
 
+from unlazy.core import activations
 from unlazy.core.activations import Activation
 from unlazy.core.architecture import MLP
 from unlazy.theory.angles import angle_and_gap, horner, safe_reciprocal, safe_sqrt, snapped
@@ -34,11 +37,26 @@ class LayerTerm(NamedTuple):
     slope: Array | float
 
 
+class Layer(NamedTuple):
+    """σ_w, σ_b and the weight of the skip of one weight matrix."""
+
+    sigma_w: Array | float
+    sigma_b: Array | float
+    skip: Array | float
+
+
 def slope_below_zero(activation: Activation) -> float | None:
     """The slope of φ left of its kink; None where φ is not piecewise linear with its kink at 0."""
-    if activation.name == "leaky_relu":
+    if activation.function in (activations.leaky_relu, jax.nn.leaky_relu):
         return float(activation.parameter or 0.0)
-    return {"relu": 0.0, "abs": -1.0, "identity": 1.0}.get(activation.name)
+    return _SLOPES.get(activation.function)
+
+
+_SLOPES: dict[Callable, float] = {
+    activations.relu: 0.0, jax.nn.relu: 0.0,
+    jnp.abs: -1.0, jnp.absolute: -1.0, jnp.fabs: -1.0,
+    activations.identity: 1.0, jax.nn.identity: 1.0, jnp.positive: 1.0,
+}  # fmt: skip
 
 
 def gain_and_kink(slope: float) -> tuple[float, float]:
@@ -60,49 +78,52 @@ def cosine_gap(xz: Array, xx: Array, zz: Array) -> Float[Array, "*s"]:
     return snapped(jnp.where(similar, near * inverse, 1 - xz * inverse))
 
 
-def layer_terms(
-    xz: Array, xx: Array, zz: Array, network: MLP, slope: float, half_chord: Array | None = None
-) -> list[LayerTerm]:
-    """The terms of every weight matrix [K7, K8]; `half_chord` is u of the inputs where it is known better than xz."""
-    gain, kink = gain_and_kink(slope)
-    terms, u, norms = _first_layer(xz, xx, zz, network, half_chord)
-    for l in range(1, network.depth + 1):
-        sw2, sb2 = network.sigma_w[l] ** 2 * gain, network.sigma_b[l] ** 2 if network.biases else 0.0
-        skip2 = network.residual**2 if network.skips and l < network.depth else 0.0
-        total = sw2 + skip2
-        theta, gap = angle_and_gap(u)
-        before = norms[0] * norms[1]
-        rest = kink / math.pi * gap
-        terms.append(LayerTerm(sw2 * before * (1 - u + rest), sb2, total - sw2 * kink / math.pi * theta))
-        u = jnp.maximum(u - rest * (sw2 / total if network.skips else 1.0), 0)
-        if network.biases:
-            after = tuple(safe_sqrt(total * n * n + sb2) for n in norms)
-            u = _with_bias(u, [jnp.sqrt(total) * n for n in norms], network.sigma_b[l], after)
-        else:
-            after = tuple(jnp.sqrt(total) * n for n in norms)
-        norms = after
-    return terms
+class State(NamedTuple):
+    """u = 1 - cos of the pair's angle after some layers, and the roots of the diagonals of Σ there."""
+
+    u: Array
+    left: Array
+    right: Array
 
 
-def _first_layer(xz, xx, zz, network: MLP, half_chord):
-    """Σ¹ = σ_w² ⟨x,z⟩ + σ_b² as a term, with u and the roots of its diagonals."""
+def first_layer(
+    xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None = None
+) -> tuple[State, LayerTerm]:
+    """Σ¹ = σ_w² ⟨x,z⟩ + σ_b² [K7]; `half_chord` is u of the inputs where it is known better than xz."""
     sw, sb = network.sigma_w[0], network.sigma_b[0]
     norms = tuple(sw * safe_sqrt(q) for q in (xx, zz))
     if not network.biases:
         u = cosine_gap(xz, xx, zz) if half_chord is None else half_chord
-        return [LayerTerm(norms[0] * norms[1] * (1 - u), 0.0, 0.0)], u, norms
+        return State(u, *norms), LayerTerm(norms[0] * norms[1] * (1 - u), 0.0, 0.0)
     after = tuple(safe_sqrt(sw**2 * q + sb**2) for q in (xx, zz))
     if half_chord is None:
         # straight from the covariance: its gradient at x = 0 is right where that of the angle at the input is lost
         u = cosine_gap(sw**2 * xz + sb**2, sw**2 * xx + sb**2, sw**2 * zz + sb**2)
-        weights = sw**2 * xz
-    else:
-        weights = norms[0] * norms[1] * (1 - half_chord)
-        u = _with_bias(half_chord, norms, sb, after)
-    return [LayerTerm(weights, sb**2, 0.0)], u, after
+        return State(u, *after), LayerTerm(sw**2 * xz, sb**2, 0.0)
+    return (
+        State(gap_with_bias(half_chord, norms, sb, after), *after),
+        LayerTerm(norms[0] * norms[1] * (1 - half_chord), sb**2, 0.0),
+    )
 
 
-def _with_bias(u, weights, bias, after):
+def next_layer(state: State, layer: Layer, network: MLP, slope: float) -> tuple[State, LayerTerm]:
+    """One hidden layer and the weight matrix after it [K7, K8]."""
+    gain, kink = gain_and_kink(slope)
+    u, norms = state.u, state[1:]
+    sw2, sb2 = layer.sigma_w**2 * gain, layer.sigma_b**2 if network.biases else 0.0
+    total = sw2 + layer.skip**2 if network.skips else sw2
+    theta, gap = angle_and_gap(u)
+    rest = kink / math.pi * gap
+    term = LayerTerm(sw2 * (norms[0] * norms[1]) * (1 - u + rest), sb2, total - sw2 * kink / math.pi * theta)
+    u = jnp.maximum(u - rest * (sw2 / total if network.skips else 1.0), 0)
+    if not network.biases:
+        return State(u, *(jnp.sqrt(total) * n for n in norms)), term
+    after = tuple(safe_sqrt(total * n * n + sb2) for n in norms)
+    u = gap_with_bias(u, [jnp.sqrt(total) * n for n in norms], layer.sigma_b, after)
+    return State(u, *after), term
+
+
+def gap_with_bias(u, weights, bias, after):
     """1 - cos after adding the bias: of unit vectors (weights, bias)/after, whose weight parts are at 1 - cos = u."""
     (a1, b1), (a2, b2) = ((w * safe_reciprocal(s), bias * safe_reciprocal(s)) for w, s in zip(weights, after))
     return a1 * a2 * u + 0.5 * ((a1 - a2) ** 2 + (b1 - b2) ** 2)

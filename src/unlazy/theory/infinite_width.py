@@ -6,14 +6,38 @@
 The inputs' 1/d belongs to whoever forms the inner products. Lee et al. (2018), Jacot et al. (2018).
 """
 
+import contextlib
+import contextvars
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.core.architecture import MLP
-from unlazy.theory import duals, homogeneous, numeric_duals
-from unlazy.theory.homogeneous import LayerTerm, slope_below_zero
+from unlazy.theory import duals, homogeneous
+from unlazy.theory.angles import safe_sqrt
+from unlazy.theory.covariance import covariance
+from unlazy.theory.homogeneous import Layer, LayerTerm, slope_below_zero
 
 Pair = tuple[Float[Array, "*s"], Float[Array, "*s"]]
+UNROLLED = 1
+"""Networks of up to so many hidden layers are written out, deeper ones are a loop over layers. Written out, XLA's CPU
+backend repeats a layer for each use of it: depth 3, erf 1.3 and gelu 2.7 times slower than the loop, ReLU the same.
+"""
+_WRITTEN_OUT: contextvars.ContextVar[bool] = contextvars.ContextVar("written out", default=False)
+
+
+@contextlib.contextmanager
+def written_out() -> Iterator[None]:
+    """Every layer is written out in this scope, whatever the depth: for those who translate a formula line by line."""
+    before = _WRITTEN_OUT.set(True)
+    try:
+        yield
+    finally:
+        _WRITTEN_OUT.reset(before)
 
 
 def nngp(xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None = None) -> Float[Array, "*s"]:
@@ -48,13 +72,60 @@ def nngp_and_tangent(
         fast = homogeneous.by_angle_polynomial(u, xx, zz, network, slope, weights or (0.0,) * (network.depth + 1))
         if fast is not None:
             return fast
-    terms = layer_terms(xz, xx, zz, network, half_chord, tangent=weights is not None)
-    sigma = terms[-1].weights + terms[-1].bias
-    tangent = jnp.zeros_like(sigma)
-    if weights is not None:
-        for term, a, b in zip(terms, weights, weights if bias_weights is None else bias_weights):
-            tangent = a * term.weights + b * term.bias + tangent * term.slope
-    return sigma, tangent
+    ones = weights if weights is not None else (0.0,) * (network.depth + 1)
+    counts = [Counts(a, b) for a, b in zip(ones, ones if bias_weights is None else bias_weights)]
+    state, term = _first(xz, xx, zz, network, half_chord)
+    step = functools.partial(_step, network, weights is not None)
+    carry = _Carry(state, term.weights + term.bias, _count(term, counts[0], 0.0))
+    if network.depth <= UNROLLED or _WRITTEN_OUT.get():
+        for layer, count in zip(_layers(network), counts[1:]):
+            carry = step(carry, (layer, count))
+    else:
+        carry = _looped(step, carry, network, counts)
+    return carry.sigma, carry.tangent if weights is not None else jnp.zeros_like(carry.sigma)
+
+
+class Counts(NamedTuple):
+    """How often the weights and the biases of one matrix count."""
+
+    weights: Array | float
+    biases: Array | float
+
+
+class _Carry(NamedTuple):
+    """What passes from layer to layer: the pair's state, Σ, and the tangent kernel so far."""
+
+    state: Any
+    sigma: Array
+    tangent: Array
+
+
+def _count(term: LayerTerm, count: Counts, before: Array | float) -> Array:
+    return count.weights * term.weights + count.biases * term.bias + before * term.slope
+
+
+def _step(network: MLP, tangent: bool, carry: _Carry, at: tuple[Layer, Counts]) -> _Carry:
+    state, term = _next(carry.state, at[0], network, tangent)
+    return _Carry(state, term.weights + term.bias, _count(term, at[1], carry.tangent) if tangent else carry.tangent)
+
+
+def _looped(step: Callable, carry: _Carry, network: MLP, counts: list[Counts]) -> _Carry:
+    """The same layers as a loop: unrolled, XLA compiles forty of them for a minute.
+
+    Layers are stacked as arrays, and what is carried keeps one shape and type.
+    """
+    xs = list(zip(_layers(network), counts[1:]))
+    after = jax.eval_shape(step, carry, xs[0])
+    dtype = jnp.result_type(*jax.tree.leaves(xs), *jax.tree.leaves(after))
+    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(v, dtype) for v in leaves]), *xs)
+    start = jax.tree.map(lambda v, s: jnp.broadcast_to(jnp.asarray(v, dtype), s.shape), carry, after)
+    return jax.lax.scan(lambda c, x: (step(c, x), None), start, stacked)[0]
+
+
+def _layers(network: MLP) -> list[Layer]:
+    """Those after the first; the head has no skip."""
+    skips = [network.residual if network.skips else 0.0] * (network.depth - 1) + [0.0]
+    return [Layer(*values) for values in zip(network.sigma_w[1:], network.sigma_b[1:], skips)]
 
 
 def layer_kernels(
@@ -62,55 +133,37 @@ def layer_kernels(
 ) -> list[Float[Array, "*s"]]:
     """K_1 … K_{depth+1}, one a weight matrix with its biases: K_l = Σ^l Π_{l'>l} Σ'^{l'}; their sum is the NTK [L2]."""
     check(network)
-    kernels: list[Array] = []
-    for term in layer_terms(xz, xx, zz, network, half_chord):
+    state, term = _first(xz, xx, zz, network, half_chord)
+    kernels = [term.weights + term.bias]
+    for layer in _layers(network):
+        state, term = _next(state, layer, network, True)
         kernels = [k * term.slope for k in kernels] + [term.weights + term.bias]
     return kernels
 
 
-def layer_terms(
-    xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None = None, tangent: bool = True
-) -> list[LayerTerm]:
-    """What each weight matrix adds to Σ^l, and the factor with which Θ^{l-1} passes through layer l."""
+def _first(xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None) -> tuple[Any, LayerTerm]:
+    """The pair's covariance after the first weight matrix, and what that adds."""
+    if slope_below_zero(network.activation) is not None:
+        return homogeneous.first_layer(xz, xx, zz, network, half_chord)
+    sw, sb = network.sigma_w[0], network.sigma_b[0]
+    q12, q11, q22 = (sw**2 * q + sb**2 for q in (xz, xx, zz))
+    gap = half_chord
+    if half_chord is not None and network.biases:
+        norms, after = ([sw * safe_sqrt(q) for q in (xx, zz)], [safe_sqrt(q) for q in (q11, q22)])
+        gap = homogeneous.gap_with_bias(half_chord, norms, sb, after)
+    return covariance(q12, q11, q22, gap), LayerTerm(sw**2 * xz, sb**2, 0.0)
+
+
+def _next(state: Any, layer: Layer, network: MLP, tangent: bool) -> tuple[Any, LayerTerm]:
+    """One hidden layer and the weight matrix after it; Θ^{l-1} passes with the term's slope."""
     slope = slope_below_zero(network.activation)
     if slope is not None:
-        return homogeneous.layer_terms(xz, xx, zz, network, slope, half_chord)
-    phi = network.activation
-    sw2, sb2 = network.sigma_w[0] ** 2, network.sigma_b[0] ** 2
-    q12, q11, q22 = sw2 * xz + sb2, sw2 * xx + sb2, sw2 * zz + sb2
-    terms = [LayerTerm(sw2 * xz, sb2, 0.0)]
-    for l in range(1, network.depth + 1):
-        sw2, sb2 = network.sigma_w[l] ** 2, network.sigma_b[l] ** 2
-        skip2 = network.residual**2 if network.skips and l < network.depth else 0.0
-        if tangent:
-            value, derivative = duals.dual_pair(q12, q11, q22, phi)
-            passed = skip2 + sw2 * derivative
-        else:
-            value, passed = duals.dual(q12, q11, q22, phi), 0.0
-        weights = sw2 * value
-        terms.append(LayerTerm(weights, sb2, passed))
-        if l < network.depth:
-            q12 = skip2 * q12 + weights + sb2
-            q11, q22 = (skip2 * q + sw2 * duals.dual(q, q, q, phi) + sb2 for q in (q11, q22))
-    return terms
-
-
-def dual_error(network: MLP, xx: Float[Array, " k"]) -> Float[Array, " k"]:
-    """Largest relative error that the numerical duals of the network's activation make at any layer; 0 if closed.
-
-    `xx` are squared norms of inputs (after their scaling).
-    """
-    phi = network.activation
-    worst = jnp.zeros_like(xx)
-    if duals.has_closed_form(phi):
-        return worst
-    q = network.sigma_w[0] ** 2 * xx + network.sigma_b[0] ** 2
-    for l in range(1, network.depth + 1):
-        for derivative in (False, True):
-            worst = jnp.maximum(worst, numeric_duals.error_estimate(phi, jnp.sqrt(q), derivative))
-        skip2 = network.residual**2
-        q = skip2 * q + network.sigma_w[l] ** 2 * duals.dual(q, q, q, phi) + network.sigma_b[l] ** 2
-    return worst
+        return homogeneous.next_layer(state, layer, network, slope)
+    value, derivative = duals.of(network.activation)
+    sw2, sb2, skip2 = layer.sigma_w**2, layer.sigma_b**2, layer.skip**2
+    term = LayerTerm(sw2 * value(state), sb2, skip2 + sw2 * derivative(state) if tangent else 0.0)
+    q11, q22 = (skip2 * q + sw2 * value(covariance(q, q, q)) + sb2 for q in (state.q11, state.q22))
+    return covariance(skip2 * state.q12 + term.weights + sb2, q11, q22), term
 
 
 def check(network: MLP) -> None:

@@ -1,8 +1,9 @@
 """Duals of functions without a closed form, by Hermite expansion: E φ(a)φ(b) = Σ_k c_k(√q11) c_k(√q22) ρ^k.
 
-c_k(s) = E φ(s x) h_k(x), h_k = He_k/√k!, x ~ N(0,1), is taken by Gauss-Legendre panels split at the kinks of φ. What
-TERMS coefficients leave out is known exactly from Parseval, E φ(s x)² - Σ c_k², and is given to the last power of ρ:
-values at a = b are then exact, and the omitted part bounds the error elsewhere. Daniely, Frostig and Singer (2016).
+c_k(s) = E φ(s x) h_k(x), h_k = He_k/√k!, x ~ N(0,1), is taken by Gauss-Legendre panels split at the kinks of φ, whose
+steps and ramps are taken out first (theory.piecewise). What TERMS coefficients of the rest leave out is known from
+Parseval, E g(s x)² - Σ c_k², and is given to the last power of ρ; theory.dual_errors says how much it may matter.
+Daniely, Frostig and Singer (2016).
 """
 
 import functools
@@ -12,12 +13,14 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from unlazy.core.activations import Activation
 from unlazy.core.linear import dot
+from unlazy.theory import piecewise, truncated
 from unlazy.theory.angles import safe_sqrt
-from unlazy.theory.homogeneous import cosine_gap
+from unlazy.theory.covariance import Covariance
+from unlazy.theory.piecewise import Split
 
 TERMS = 128
 NODES_A_PANEL = 16
@@ -25,56 +28,86 @@ REACH = 2 * math.sqrt(TERMS) + 6
 """Beyond this h_k(x) times the density is under 1e-16 for every k < TERMS."""
 
 
-def duals(activation: Activation) -> tuple[Callable, Callable]:
-    """E φ(a)φ(b) and E φ'(a)φ'(b) as functions of (q12, q11, q22)."""
+def duals(activation: Activation) -> tuple[Callable[[Covariance], Array], Callable[[Covariance], Array]]:
+    """E φ(a)φ(b) and E φ'(a)φ'(b) as functions of the covariance."""
     return functools.partial(_series, activation, False), functools.partial(_series, activation, True)
 
 
-def error_estimate(activation: Activation, root: Float[Array, " k"], derivative: bool = False) -> Float[Array, " k"]:
-    """Largest possible error of the dual at √q = root, relative to its value at a = b: the mass left out."""
-    _, left_out, square = coefficients(activation, root, derivative)
-    return left_out**2 / jnp.maximum(square, jnp.finfo(root.dtype).tiny)
+def is_closed(activation: Activation, derivative: bool = False) -> bool:
+    """Whether steps, ramps and a polynomial are all there is: the expansion then ends by itself."""
+    return bool(activation.kinks) and piecewise.split(activation, derivative).rest is not None
 
 
-def _series(activation: Activation, derivative: bool, q12: Array, q11: Array, q22: Array) -> Array:
-    c1, rest1, _ = coefficients(activation, safe_sqrt(q11), derivative)
-    c2, rest2, _ = coefficients(activation, safe_sqrt(q22), derivative)
-    rho = 1 - cosine_gap(q12, q11, q22)
-
-    def add(total: Array, pair: tuple[Array, Array]) -> tuple[Array, None]:
-        return total * rho + pair[0] * pair[1], None
-
+def _series(activation: Activation, derivative: bool, pair: Covariance) -> Array:
+    whole = piecewise.split(activation, derivative) if activation.kinks else Split((), None)
+    if derivative and activation.kinks:
+        refuse_jumps(activation)
+    if whole.rest == (0.0, 0.0, 0.0):
+        return truncated.expectation(whole.kinks, pair)
+    r1, r2 = safe_sqrt(pair.q11), safe_sqrt(pair.q22)
+    (a1, rest1), (a2, rest2) = (coefficients(activation, r, derivative, whole) for r in (r1, r2))
+    rho = 1 - pair.gap
     start = jnp.broadcast_to(rest1 * rest2, rho.shape)
-    return jax.lax.scan(add, start, (jnp.moveaxis(c1, -1, 0), jnp.moveaxis(c2, -1, 0)), reverse=True)[0]
+    if not whole.kinks:
+        return _sum(lambda c: c[0] * c[1], start, rho, (a1, a2))
+    p1, p2 = (piecewise.part_coefficients(whole.kinks, r, a1.shape[-1]) for r in (r1, r2))
+    # a a' + a p' + p a': the product of the kinks' own is in the closed form
+    mixed = _sum(lambda c: c[0] * (c[1] + c[3]) + c[2] * c[1], start, rho, (a1, a2, p1, p2))
+    return mixed + truncated.expectation(whole.kinks, pair)
 
 
-def coefficients(activation: Activation, root: Array, derivative: bool) -> tuple[Array, Array, Array]:
-    """c_0 … c_{TERMS-1} on a last axis, the root of the mass they leave out, and E φ(s x)²."""
+def _sum(term: Callable, start: Array, rho: Array, coefficients: tuple[Array, ...]) -> Array:
+    def add(total: Array, c: tuple[Array, ...]) -> tuple[Array, None]:
+        return total * rho + term(c), None
+
+    return jax.lax.scan(add, start, tuple(jnp.moveaxis(c, -1, 0) for c in coefficients), reverse=True)[0]
+
+
+def refuse_jumps(activation: Activation) -> None:
+    """A ValueError where φ itself jumps: E φ'φ' is then infinite."""
+    jumps = [kink.side * kink.level for kink in piecewise.split(activation).kinks if kink.jump]
+    if jumps:
+        raise ValueError(
+            f"activation {activation.name!r} jumps at {', '.join(f'{x:g}' for x in jumps)}: it has no derivative, so "
+            "no NTK; use its NNGP, or a smooth activation such as erf"
+        )
+
+
+def coefficients(activation: Activation, root: Array, derivative: bool, whole: Split) -> tuple[Array, Array]:
+    """Those of the smooth part on a last axis, and the root of the mass they leave out."""
+    if whole.rest is not None:
+        constant, linear, quadratic = whole.rest
+        q = root * root
+        few = [constant + quadratic * q, linear * root, math.sqrt(2) * quadratic * q]
+        return jnp.stack(few, -1), jnp.zeros_like(root)
     if any(k != 0 for k in activation.kinks):
         x, w = _moving_nodes(activation.kinks, root)
-        values = _evaluate(activation, root[..., None] * x, derivative)
+        values = _evaluate(activation, root[..., None] * x, derivative, whole)
         c = _project(values, x, w)
     else:
         nodes, weights, basis = _fixed_nodes()
         x, w = jnp.asarray(nodes, root.dtype), jnp.asarray(weights, root.dtype)
-        values = _evaluate(activation, root[..., None] * x, derivative)
+        values = _evaluate(activation, root[..., None] * x, derivative, whole)
         c = dot(values, jnp.asarray(basis, root.dtype))
     square = jnp.sum(values * values * w, -1)
-    return c, safe_sqrt(square - jnp.sum(c * c, -1)), square
+    return c, safe_sqrt(square - jnp.sum(c * c, -1))
 
 
-def _evaluate(activation: Activation, x: Array, derivative: bool) -> Array:
-    if not derivative:
-        return activation(x)
-    return jax.jvp(activation, (x,), (jnp.ones_like(x),))[1]
+def _evaluate(activation: Activation, x: Array, derivative: bool, whole: Split) -> Array:
+    values = jax.jvp(activation, (x,), (jnp.ones_like(x),))[1] if derivative else activation(x)
+    return values - piecewise.parts(whole.kinks, x) if whole.kinks else values
+
+
+def panel_edges(reach: float) -> np.ndarray:
+    """Panels that halve towards 0, where activations bend, and have unit length further out."""
+    inner = 2.0 ** -np.arange(7, 0, -1)
+    outer = np.linspace(1, reach, math.ceil(reach))
+    return np.concatenate([-outer[::-1], -inner[::-1], [0.0], inner, outer])
 
 
 @functools.cache
 def _edges() -> np.ndarray:
-    """Panels that halve towards 0, where activations bend, and have unit length further out."""
-    inner = 2.0 ** -np.arange(7, 0, -1)
-    outer = np.linspace(1, REACH, math.ceil(REACH))
-    return np.concatenate([-outer[::-1], -inner[::-1], [0.0], inner, outer])
+    return panel_edges(REACH)
 
 
 @functools.cache

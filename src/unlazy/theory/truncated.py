@@ -1,13 +1,15 @@
-"""Duals of the truncated ReLU min(1, max(z, 0)) [P3] = max(z, 0) - max(z - 1, 0), through the bivariate normal.
+"""Gaussian expectations of steps and ramps with kinks anywhere, through the bivariate normal [P3].
 
 With h = s/√q11, k = t/√q22 ≥ 0, ρ the correlation, Q the normal tail and T Owen's function (Owen 1956),
 
     P(a > s, b > t) = ½Q(h) + ½Q(k) - T(h, (k - ρh)/(h √(1-ρ²))) - T(k, (h - ρk)/(k √(1-ρ²))),
 
-and P(a > s, b > 0) = ½Q(h) + T(h, ρ/√(1-ρ²)): nothing cancels near a = b.
+and P(a > s, b > 0) = ½Q(h) + T(h, ρ/√(1-ρ²)): nothing cancels near a = b. The truncated ReLU min(1, max(z, 0)) is
+max(z, 0) - max(z - 1, 0). A kink left of 0 is one right of 0 of -a, so that levels are never negative.
 """
 
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,65 +18,86 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array
 
 from unlazy.theory.angles import angle_and_gap, safe_reciprocal, safe_sqrt
-from unlazy.theory.homogeneous import cosine_gap
+from unlazy.theory.covariance import Covariance
 
 NODES = {"float32": 6, "float64": 13}
 """Gauss-Legendre nodes for T on [0, 1]: its poles at ±i let every node gain a factor of about 20."""
 SMALLEST_ROOT = 1e-6
 """√q below this counts as this: a kink 10^6 standard deviations away is never met."""
+STEEPEST = 1e6
+"""Slopes are infinite where the points are parallel; this is as good, and its square is finite in float32."""
 
 
-def dual(q12: Array, q11: Array, q22: Array) -> Array:
-    """E φ(a)φ(b)."""
-    return dual_pair(q12, q11, q22)[0]
+class Kink(NamedTuple):
+    """jump · [εx > level] + slope · max(εx - level, 0): ε = side = ±1, level ≥ 0."""
+
+    side: int
+    level: float
+    jump: float
+    slope: float
 
 
-def dual_derivative(q12: Array, q11: Array, q22: Array) -> Array:
-    """P(0 < a < 1, 0 < b < 1)."""
-    return dual_pair(q12, q11, q22)[1]
+class _Pair(NamedTuple):
+    """A kink of a with a kink of b, their sides folded into u and q12."""
+
+    s: float
+    t: float
+    q12: Array
+    u: Array
 
 
-def dual_pair(q12: Array, q11: Array, q22: Array) -> tuple[Array, Array]:
-    """Both: sums over the four pairs of kinks (s, t), stacked on a first axis, with signs +, -, -, +."""
-    q12, q11, q22 = jnp.broadcast_arrays(q12, q11, q22)
+def expectation(kinks: tuple[Kink, ...], pair: Covariance) -> Array:
+    """E P(a)P(b) of a sum P of steps and ramps."""
+    q12, q11, q22, u = jnp.broadcast_arrays(pair.q12, pair.q11, pair.q22, pair.gap)
     r1, r2 = (jnp.maximum(safe_sqrt(q), SMALLEST_ROOT) for q in (q11, q22))
-    u = cosine_gap(q12, q11, q22)
     sine = safe_sqrt(u * (2 - u))
-    s, t, sign = (jnp.reshape(jnp.asarray(v, u.dtype), (4,) + (1,) * u.ndim) for v in _KINKS)
-    tails = _tails(1 / r1, 1 / r2, u, sine)
-    return jnp.sum(sign * _ramps(s, t, q12, r1, r2, u, sine, tails), 0), jnp.sum(sign * tails, 0)
+    both = [(i, j) for i in kinks for j in kinks]
+    pairs = [_Pair(i.level, j.level, i.side * j.side * q12, u if i.side == j.side else 2 - u) for i, j in both]
+    total = jnp.zeros_like(u)
+    for (i, j), p, tail in zip(both, pairs, _tails(pairs, r1, r2, sine)):
+        if i.jump * j.jump:
+            total = total + i.jump * j.jump * tail
+        if i.slope or j.slope:
+            given_a, given_b = _given(p.s, r1, p.t, r2, p.u, sine), _given(p.t, r2, p.s, r1, p.u, sine)
+            at_s, at_t = _density(p.s / r1), _density(p.t / r2)
+            # E [a > s] (b - t)_+ and E (a - s)_+ [b > t], by Stein's identity
+            rising_b = (1 - p.u) * r2 * at_s * given_a[1] + r2 * at_t * given_b[1] - p.t * tail
+            rising_a = (1 - p.u) * r1 * at_t * given_b[1] + r1 * at_s * given_a[1] - p.s * tail
+            total = total + i.jump * j.slope * rising_b + i.slope * j.jump * rising_a
+            # E (a - s)_+ (b - t)_+ = q12 P + q11 f_a(s) E[(b-t)_+ | a = s] - s E [a > s] (b - t)_+
+            total = total + i.slope * j.slope * (p.q12 * tail + r1 * at_s * given_a[0] - p.s * rising_b)
+    return total
 
 
-_KINKS = (0, 1, 0, 1), (0, 0, 1, 1), (1, -1, -1, 1)
-
-
-def _tails(h: Array, k: Array, u: Array, sine: Array) -> Array:
-    """P(a > s, b > t) for (s, t) = (0,0), (1,0), (0,1), (1,1)."""
-    theta, _ = angle_and_gap(u)
+def _tails(pairs: list[_Pair], r1: Array, r2: Array, sine: Array) -> list[Array]:
+    """P(a > s, b > t) of every pair of kinks; all of Owen's functions in one call."""
     inverse = safe_reciprocal(sine)
-    # slopes are infinite where the points are parallel; 1e6 is as good, and its square is finite in float32
-    cotangent = jnp.where(sine > 0, jnp.clip((1 - u) * inverse, -1e6, 1e6), jnp.where(u > 1, -1e6, 1e6))
-    opposite = jnp.where((sine == 0) & (u > 1), 1e6, 0)
-    across_h, across_k = (jnp.clip((gap + u) * inverse, -1e6, 1e6) + opposite for gap in ((k - h) / h, (h - k) / k))
-    T = owens_t(jnp.stack([h, k, h, k]), jnp.stack([cotangent, cotangent, across_h, across_k]))
-    half_h, half_k = 0.5 * ndtr(-h), 0.5 * ndtr(-k)
-    return jnp.stack([0.5 - theta / (2 * math.pi), half_h + T[0], half_k + T[1], half_h + half_k - T[2] - T[3]])
+    levels, slopes, found = [], [], []
+    for p in pairs:
+        h, k = p.s / r1, p.t / r2
+        if p.s and p.t:
+            levels += [h, k]
+            slopes += [_steep((k - h) / h + p.u, sine, inverse), _steep((h - k) / k + p.u, sine, inverse)]
+        elif p.s or p.t:
+            levels.append(h if p.s else k)
+            slopes.append(_steep(1 - p.u, sine, inverse))
+    T = iter(owens_t(jnp.stack(levels), jnp.stack(slopes))) if levels else iter(())
+    for p in pairs:
+        half_h, half_k = 0.5 * ndtr(-p.s / r1), 0.5 * ndtr(-p.t / r2)
+        if p.s and p.t:
+            found.append(half_h + half_k - next(T) - next(T))
+        elif p.s or p.t:
+            found.append((half_h if p.s else half_k) + next(T))
+        else:
+            found.append(0.5 - angle_and_gap(p.u)[0] / (2 * math.pi))
+    return found
 
 
-def _ramps(s, t, q12, r1, r2, u, sine, tails) -> Array:
-    """E (a-s)_+ (b-t)_+ by Stein's identity, with T the tail, f the densities.
-
-    q12 T + q11 f_a(s) E[(b-t)_+ | a = s] - s (q12 f_a(s) P(b > t | a = s) + q22 f_b(t) P(a > s | b = t) - t T).
-    """
-    # q11 f_a(s) = √q11 · density of the standardised variable, and so on
-    at_s, at_t = _density(s / r1), _density(t / r2)
-    excess, above_t = _given(s, r1, t, r2, u, sine)
-    _, above_s = _given(t, r2, s, r1, u, sine)
-    below = (1 - u) * r2 * at_s * above_t + r2 * at_t * above_s - t * tails
-    return q12 * tails + r1 * at_s * excess - s * below
+def _steep(rise: Array, sine: Array, inverse: Array) -> Array:
+    return jnp.where(sine > 0, jnp.clip(rise * inverse, -STEEPEST, STEEPEST), STEEPEST * jnp.sign(rise))
 
 
-def _given(at, other, level, root, u, sine) -> tuple[Array, Array]:
+def _given(at: float, other: Array, level: float, root: Array, u: Array, sine: Array) -> tuple[Array, Array]:
     """E (y - level)_+ and P(y > level) for y ~ N(root·cos θ·at/other, (root·sin θ)²): b given a = at."""
     # root·cos θ·at/other - level, arranged so that equal points give exactly 0 at equal levels
     mean = at * ((root - other) - u * root) / other + (at - level)

@@ -1,0 +1,26 @@
+"""The covariance of a Gaussian pair (a, b), with what its three numbers have lost near a = b."""
+
+from typing import NamedTuple
+
+from jaxtyping import Array
+
+from unlazy.theory.angles import safe_sqrt
+from unlazy.theory.homogeneous import cosine_gap
+
+
+class Covariance(NamedTuple):
+    """E ab, E a², E b², u = 1 - cos of their angle, and D = E (a - b)²."""
+
+    q12: Array
+    q11: Array
+    q22: Array
+    gap: Array
+    distance: Array
+
+
+def covariance(q12: Array, q11: Array, q22: Array, gap: Array | None = None) -> Covariance:
+    """From the three, or with u where the caller knows it better: D = (|a| - |b|)² + 2|a||b|u is then as good."""
+    if gap is None:
+        return Covariance(q12, q11, q22, cosine_gap(q12, q11, q22), q11 + q22 - 2 * q12)
+    n1, n2 = safe_sqrt(q11), safe_sqrt(q22)
+    return Covariance(q12, q11, q22, gap, (n1 - n2) ** 2 + 2 * n1 * n2 * gap)
