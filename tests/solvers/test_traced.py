@@ -66,6 +66,13 @@ def test_a_traced_solution_says_so_and_what_needs_values_is_refused(x64):
         jax.make_jaxpr(lambda y: solve(Gaussian(1.0), X, y, 0.1).coefficients)(Y[:3])
 
 
+def test_constants_inside_a_traced_program_are_solved_at_once(x64):
+    found = jax.jit(lambda b: b * solve(Gaussian(0.8), X, Y, 0.1, method="preconditioned_cg").coefficients)(2.0)
+    # ‖α - α°‖ ≤ ‖r‖/ridge, and ‖r‖ is within the tolerance of ‖y‖
+    exact = solve(Gaussian(0.8), X, Y, 0.1).coefficients
+    np.testing.assert_allclose(found, 2 * exact, atol=2 * 1e-3 * np.linalg.norm(Y) / 0.1)
+
+
 def test_predictions_of_a_solution_have_derivatives_in_their_inputs():
     """The solution was found outside, in float64; x comes from a float32 program."""
     solution = solve(Gaussian(0.8), X, Y, 0.1)

@@ -44,7 +44,10 @@ def admit(
         for X, name in zip(given, names):
             admit_diagonal(kernel.diag(X), X, name)
         return
-    range_and_size = np.asarray(_range(kernel, given))
+    found = _range(kernel, given)
+    if not concrete(found):  # constants inside a program that is being traced
+        return
+    range_and_size = np.asarray(found)
     # k(x, x) depends on |x| alone, and grows with it: the two ends speak for all, in one program for all shapes
     at_ends = np.asarray(_largest(kernel, jnp.asarray(range_and_size[:2])))
     _refuse(range_and_size, at_ends, given, names)

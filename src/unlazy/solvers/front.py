@@ -83,12 +83,14 @@ def solve(
         alone=method is None and centres is None, free=method is None and rank is None,
     )  # fmt: skip
     chosen, why = choose(problem, method, centres is not None)
-    dtype, notes = choose_precision(problem, chosen, tolerance, precision)
+    with jax.ensure_compile_time_eval():
+        dtype, notes = choose_precision(problem, chosen, tolerance, precision)
     if dtype == np.float64 and wide_method(problem, chosen, request.free) != chosen:
         chosen, why = "direct", f"n = {problem.n} can be factorised in float64"
-    solution = _attempt(problem, request, chosen, why, dtype, notes)
-    if dtype == np.float32 and precision is None:
-        solution = _widened(problem, request, solution)
+    with jax.ensure_compile_time_eval():  # constants inside a program that is being traced are solved at once
+        solution = _attempt(problem, request, chosen, why, dtype, notes)
+        if dtype == np.float32 and precision is None:
+            solution = _widened(problem, request, solution)
     if not solution.residual < 1 and not request.cut(solution):
         raise ValueError(f"this is worse than predicting zero: {_advice(solution, tolerance)}")
     if not solution.converged and solution.stopped != "validation":
