@@ -63,13 +63,6 @@ def centres_rounding(problem: Problem, Z: np.ndarray, alpha: np.ndarray) -> tupl
     return size, np.sqrt(share) * moved + problem.ridge * size * problem.rng().normal(size=alpha.shape)
 
 
-def fitted_norm(problem: Problem, Z: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    """‖K(X, Z)α‖ of every output, from a sample of the rows."""
-    index = rows_of(problem)
-    values = _engine(problem)(problem, problem.source.take(index), Z, alpha, problem.dtype, False)
-    return np.sqrt(problem.n / len(index)) * np.linalg.norm(values, axis=0)
-
-
 def _engine(problem: Problem) -> Callable[..., np.ndarray]:
     on_host = jax.default_backend() == "cpu" and isinstance(problem.kernel, InnerProductKernel)
     return _on_host if on_host else _on_device

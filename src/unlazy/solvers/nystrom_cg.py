@@ -19,7 +19,7 @@ from unlazy.core.precision import precision, rounding
 from unlazy.products import Product, product
 from unlazy.products.dense import fill
 from unlazy.products.pairs import Matrix
-from unlazy.solvers.audit import centres_rounding, fitted_norm, rows_of
+from unlazy.solvers.audit import centres_rounding, rows_of
 from unlazy.solvers.conjugate_gradients import conjugate_gradients
 from unlazy.solvers.problem import Fit, Problem, predict
 from unlazy.solvers.triangles import UpperFactor, lower_of_outer, upper_factor
@@ -40,7 +40,7 @@ BLOCK_BYTES = 2**28
 def solve(problem: Problem, watch: Watch, centres: int | np.ndarray | None = None) -> Fit:
     """α of ridge regression on M centres: drawn from the points without repeats, or given as rows."""
     problem = problem.mended(LEAST_RIDGE)
-    notes = problem.notes
+    notes, seen = problem.notes, [1.0]
     if centres is not None and not isinstance(centres, int | np.integer):
         rows = np.asarray(centres)
     else:
@@ -59,24 +59,24 @@ def solve(problem: Problem, watch: Watch, centres: int | np.ndarray | None = Non
     b = change.backward(passes.right_side())
 
     def measure(r: np.ndarray, smallest: float) -> float:
+        seen[0] = smallest
         # ‖f - f°‖ = ‖K_nM B (BᵀHB)⁻¹ r‖ ≤ ‖r‖/√λ_min(BᵀHB), with λ_min from the Ritz values
         return float(np.max(np.linalg.norm(r, axis=0) / problem.y_norm) / np.sqrt(smallest))
 
     beta, residual, steps, stopped, _ = conjugate_gradients(apply, b, lambda r: r, measure, change.forward, watch)
     alpha = change.forward(beta)
-    residual = float(np.hypot(residual, _rounding(problem, rows, alpha, change)))
+    residual = float(np.hypot(residual, _rounding(problem, rows, alpha, change, seen[0])))
     notes += (f"{M} centres, K {passes.how}",)
     used = square + passes.bytes
     return Fit(alpha, residual, steps, stopped, used, notes, rows, problem.ridge)
 
 
-def _rounding(problem: Problem, Z: np.ndarray, alpha: np.ndarray, change: "Change") -> float:
+def _rounding(problem: Problem, Z: np.ndarray, alpha: np.ndarray, change: "Change", smallest: float) -> float:
     """What rounding adds to the relative error of predictions: e in `predict`; e again in the normal equations, where
-    ‖K_nM H⁻¹ K_nMᵀ‖ ≤ 1; and K_nM H⁻¹g there, g from the rounding of K_nMᵀ and K_MM and from the jitter, H⁻¹ ≈ BBᵀ."""
+    ‖K_nM H⁻¹ K_nMᵀ‖ ≤ 1; and there the rounding of K_nMᵀ and K_MM and the jitter, measured as a residual is."""
     size, moved = centres_rounding(problem, Z, alpha) if problem.dtype == np.float32 else (np.zeros(1), 0.0)
-    step = change.forward(change.backward(moved + problem.ridge * change.jitter * alpha))
-    shift = fitted_norm(problem, Z, step)
-    return float(np.max(np.sqrt(2 * problem.n * size**2 + shift**2) / problem.y_norm))
+    g = change.backward(moved + problem.ridge * change.jitter * alpha)
+    return float(np.max(np.sqrt(2 * problem.n * size**2 + np.sum(g * g, 0) / smallest) / problem.y_norm))
 
 
 def against_full(problem: Problem, fit: Fit, tolerance: float) -> Fit:
