@@ -334,8 +334,8 @@ def _verdict(given):
         if case.kind in REFUSED:
             return f"{case.text}: not refused"
         # at norms of 1e4 rounding leaves erf's fits without a bound, in float64 too
-        unknown = outcome == "unknown" and case.computed == "float64" and not (case.entry.stretch and case.kind == "large")
-        return None if not unknown else f"{case.text}: no bound"
+        excused = case.computed == "float32" or (case.entry.stretch and case.kind == "large")
+        return None if outcome != "unknown" or excused else f"{case.text}: no bound"
 
 
 @pytest.mark.parametrize("name", KERNELS)
