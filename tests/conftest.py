@@ -9,6 +9,8 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # Batched decompositions in one program can wait for each other on jaxlib's thread pool where cores are few.
 os.environ.setdefault("PJRT_NPROC", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Test workers and the processes that tests start share one GPU, where there is one.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 if os.environ.get("UNLAZY_TEST_COMPILER") == "quick":  # `make test`: nearly all its time is XLA's compiler
     import jaxlib.version
 
