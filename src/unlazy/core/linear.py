@@ -39,6 +39,15 @@ def vdot(A: Any, B: Any) -> Any:
     return np.vdot(A, B) if _on_host(A, B) else jnp.vdot(A, B, precision=HIGHEST)
 
 
+def namespace(*arrays: Any) -> Any:
+    """NumPy where all are NumPy's arrays, else jax.numpy: for formulas that serve both.
+
+    >>> namespace(np.ones(2)).__name__
+    'numpy'
+    """
+    return np if _on_host(*arrays) else jnp
+
+
 def _pair(A: Any, B: Any) -> Any:
     return np.matmul(A, B) if _on_host(A, B) else jnp.matmul(A, B, precision=HIGHEST)
 

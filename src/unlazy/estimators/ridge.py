@@ -13,6 +13,7 @@ import numpy as np
 
 from unlazy.core.linear import dot
 from unlazy.core.precision import precision
+from unlazy.theory.leave_one_out import bordered_diagonal, left_out, with_intercept
 
 RELATIVE = np.geomspace(1e2, 1e-9, 34)
 """Ridges that are tried, in units of the mean of k(x, x); from the largest, so that ties give the smoother fit."""
@@ -69,12 +70,8 @@ class _Inverse:
 def _at(G: _Inverse, Y: np.ndarray, l: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """α, intercept and leave-one-out residuals at one ridge, through the bordered inverse."""
     g = G.ones[:, l]
-    total = g.sum()
-    shift = dot(g, Y) / total
-    alpha = G.times(Y, l) - g[:, None] * shift
-    inverse = G.diagonal[:, l] - g * g / total
-    tiny = np.finfo(Y.dtype).eps * G.diagonal[:, l]
-    return alpha, shift, alpha / np.maximum(inverse, tiny)[:, None]
+    alpha, shift = with_intercept(G.times(Y, l), g)
+    return alpha, shift, left_out(alpha, bordered_diagonal(G.diagonal[:, l], g, g.sum())[:, None])
 
 
 def _eigh(K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

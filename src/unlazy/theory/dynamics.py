@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, Real
 
 from unlazy.core.linear import dot
 from unlazy.core.precision import rounding
+from unlazy.theory import leave_one_out
 from unlazy.theory.matrix_functions import MatrixFunction, covered, diagonal, filtered
 
 Coefficient = Float[Array, "*t n"] | MatrixFunction
@@ -162,7 +163,7 @@ def left_out(
     """The same from c = 1/(λ + ρ)."""
     alpha = coefficients(eigenvectors, coefficient, y)
     inverse = diagonal(eigenvectors, coefficient)
-    return _divide(alpha, inverse.reshape(*inverse.shape, *(1,) * (y.ndim - 1)), jnp.zeros_like(alpha))
+    return leave_one_out.left_out(alpha, inverse.reshape(*inverse.shape, *(1,) * (y.ndim - 1)))
 
 
 def generalised_cross_validation(
@@ -191,7 +192,7 @@ def cross_validated(
     alpha = filtered(coefficient, dot(eigenvectors.T, y.reshape(y.shape[0], -1)))
     square = jnp.sum(jnp.square(alpha), -2).mean(-1)
     trace = dot(diagonal(eigenvectors, coefficient), keep)
-    return keep.sum() * square / jnp.square(trace)
+    return leave_one_out.generalised(square, trace, keep.sum())
 
 
 def _columns(path: ArrayLike, eigenvalues: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from unlazy.core.linear import dot, vdot
 from unlazy.core.precision import rounding
-from unlazy.theory import dynamics
+from unlazy.theory import dynamics, leave_one_out
 
 
 class HeadPath(eqx.Module):
@@ -153,6 +153,6 @@ def _errors(xp: Any, U: Any, s: Any, y: Any, ridges: Any, kept: Any, n: Any) -> 
     outside = xp.maximum(1 - xp.sum(U * U, 1), 0)
     leverage = dot(shrink, (U * U).T) + xp.where(kept, outside, 1)
     tiny = xp.finfo(y.dtype).eps
-    loo = xp.sum((residual / xp.maximum(leverage, tiny)) ** 2, 1) / n
-    free = xp.sum(xp.where(kept, leverage, 0), 1) / n
-    return loo, xp.sum(residual**2, 1) / n / xp.maximum(free, tiny) ** 2
+    loo = xp.sum(leave_one_out.left_out(residual, xp.maximum(leverage, tiny)) ** 2, 1) / n
+    free = xp.maximum(xp.sum(xp.where(kept, leverage, 0), 1), n * tiny)
+    return loo, leave_one_out.generalised(xp.sum(residual**2, 1), free, n)

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from unlazy.theory.leave_one_out import bordered_diagonal, left_out, with_intercept
+
 Square = Float[np.ndarray, "n n"]
 SMALLEST, LARGEST = 1e-9, 1e3
 """Ridges stay between these, in units of the mean of k(x, x)."""
@@ -41,14 +43,14 @@ def fit(
     L = _factor(K, relative_ridge, weights)
     if L is None:
         return None
-    alpha, shift, ones = _centred(L, Y - mean(Y, weights))
+    centre = mean(Y, weights)
+    alpha, shift, ones = _centred(L, Y - centre)
     judged = slice(len(K) - (len(K) if last is None else last), None)
     inverse, _ = (dtrtri if K.dtype == np.float64 else strtri)(L[judged, judged], lower=1)
     diagonal = np.einsum("ij,ij->j", inverse, inverse)
-    P = np.maximum(diagonal - ones[judged] ** 2 / ones.sum(), np.finfo(K.dtype).eps * diagonal)
-    missed = alpha[judged] / P[:, None]
+    missed = left_out(alpha[judged], bordered_diagonal(diagonal, ones[judged], ones.sum())[:, None])
     error = error_of(missed, Y[judged], None if weights is None else weights[judged])
-    return Fit(alpha, mean(Y, weights) + shift, Y[judged] - missed, error)
+    return Fit(alpha, centre + shift, Y[judged] - missed, error)
 
 
 def coefficients(
@@ -81,8 +83,7 @@ def _centred(L: Square, Y: Float[np.ndarray, "n c"]) -> tuple[np.ndarray, np.nda
     from scipy.linalg import cho_solve
 
     S = cho_solve((L, True), np.concatenate([Y, np.ones((len(Y), 1), Y.dtype)], 1), check_finite=False)
-    shift = S[:, :-1].sum(0) / S[:, -1].sum()
-    return S[:, :-1] - S[:, -1:] * shift, shift, S[:, -1]
+    return *with_intercept(S[:, :-1], S[:, -1]), S[:, -1]
 
 
 def mean(Y: Float[np.ndarray, "n c"], weights: Float[np.ndarray, " n"] | None) -> Float[np.ndarray, " c"]:
