@@ -44,7 +44,7 @@ def _offered():
     """name → function: what of jax.nn and jax.numpy maps a vector to one of its shape, entry by entry, finitely."""
     found = {f"nn.{n}": getattr(jax.nn, n) for n in dir(jax.nn) if n[0] != "_" and callable(getattr(jax.nn, n))}
     found = {n: f for n, f in found.items() if n[3:] not in NOT_ELEMENTWISE | NOT_ON_THE_LINE}
-    x = np.array([[0.3, -2.7], [1.9, -0.4]], np.float32)
+    x = np.array([[0.3, -9.7], [8.9, -0.4]], np.float32)
     for name in dir(jnp):
         function = getattr(jnp, name)
         if name[0] == "_" or name == "spacing" or isinstance(function, type) or not callable(function):
@@ -66,6 +66,7 @@ def _elementwise(function, x):
             and len(set(whole.ravel().tolist())) > 1
             and np.array_equal(function(x[::-1, ::-1]), whole[::-1, ::-1])
             and np.array_equal(function(x[:1, 1:]), whole[:1, 1:])
+            and np.array_equal(function(x[:, 0]), whole[:, 0])  # and no axis is added
         )
     except Exception:
         return False
@@ -134,8 +135,9 @@ def test_every_function_that_jax_offers():
             if plain in INFINITE:
                 continue
             stated = check(function, plain in STAIRS)
-            # activations are accurate, not just honest: those of jax.nn to half of what float32 is allowed unwarned
-            assert stated < 3e-4 or not name.startswith("nn."), stated
+            # activations are accurate, not just honest: those of jax.nn to half of what float32 is allowed unwarned,
+            # but for soft_sign, all of whose derivatives jump at 0, ever more: it is warned of
+            assert stated < (2e-3 if plain == "soft_sign" else 3e-4) or not name.startswith("nn."), stated
         except Exception as error:
             failed[name] = repr(error)[:200]
             print(name, failed[name])
