@@ -6,6 +6,7 @@ rows are computed again in float64 and compared with what float32 made of them.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -99,7 +100,8 @@ def _on_host(
             left, right = left - centre, right - centre
         V, parts = V.astype(dtype), []
         for start in range(0, len(Z), COLUMNS):
-            K = host.entries(kernel, *host.inner_products(left, right[start : start + COLUMNS]))
-            # JAX's sums, which `predict` makes, round more than those of BLAS
-            parts.append(dot(K.T, V) if transposed else np.asarray(dot(jnp.asarray(K), V[start : start + COLUMNS])))
+            K: Any = host.entries(kernel, *host.inner_products(left, right[start : start + COLUMNS]))
+            if not transposed and dtype == np.float32:  # JAX's sums, as in `predict`, round more than those of BLAS
+                K = jnp.asarray(K)
+            parts.append(dot(K.T, V) if transposed else np.asarray(dot(K, V[start : start + COLUMNS])))
     return np.asarray(np.concatenate(parts) if transposed else np.sum(parts, 0), np.float64)
