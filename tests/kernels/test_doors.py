@@ -51,7 +51,7 @@ def test_concrete_points_that_are_not_finite_are_refused(name):
 
 
 @pytest.mark.parametrize("name", [pytest.param(k, marks=[] if k in TRACED else pytest.mark.slow) for k in KERNELS])
-def test_traced_points_that_are_not_finite_give_nan(name):
+def test_traced_points_that_are_not_finite_stay_so(name):
     @jax.jit
     def traced(kernel, X, Z):
         return kernel.gram(X, Z), kernel.gram(X, Z, accurate=True), kernel.diag(X), kernel.gram(X).diagonal()
@@ -61,11 +61,11 @@ def test_traced_points_that_are_not_finite_give_nan(name):
     for bad, _ in list(_broken())[:2]:
         for result, expected in zip(traced(kernel, bad, good), right):
             result, expected = np.asarray(result), np.asarray(expected)
-            assert np.isnan(result[3]).all()
+            assert not np.isfinite(result[3]).any()  # ⟨x,z⟩ itself is ±∞ there
             # the others are what they were: no row sees another's NaN, bar rounding in another program's order
             assert np.allclose(np.delete(result, 3, 0), np.delete(expected, 3, 0), rtol=0, atol=0)
         for result in traced(kernel, good, bad)[:2]:
-            assert np.isnan(np.asarray(result)[:, 3]).all()
+            assert not np.isfinite(np.asarray(result)[:, 3]).any()
 
 
 def _engines(kernel):
