@@ -126,3 +126,12 @@ def test_only_a_gpu_is_offered_the_fused_path_and_other_kernels_are_refused():
     with pytest.raises(ValueError, match="Plain has no entry formula"):
         fused.matmul(Plain(), X, X, jnp.ones((3, 1)))
     assert form_of(RationalQuadratic(1.0, 2.0)) is not None
+
+
+def test_what_cannot_be_fused_is_not_offered():
+    """Tables of a numerical dual cannot travel into a fused program; folded constants would become such tables."""
+    assert form_of(NTK(MLP(1, "tanh"))) is None and form_of(NTK(MLP(1, "gelu"))) is not None
+    assert not fused.folding()
+    with jax.ensure_compile_time_eval():
+        assert fused.folding()
+    assert jax.jit(lambda x: x if not fused.folding() else 0 * x)(1.0) == 1

@@ -162,7 +162,7 @@ class EntryForm(Form):
 
 
 def form_of(kernel: Kernel) -> Form | None:
-    """The fused form of a kernel; None where it has no entry formula, or one with parameters not yet known."""
+    """The fused form of a kernel; None where it has no entry formula, or one with tables or unknown parameters."""
     if not isinstance(kernel, InnerProductKernel):
         return None
     if isinstance(kernel, Gaussian | Laplace):
@@ -177,7 +177,16 @@ def form_of(kernel: Kernel) -> Form | None:
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(kernel)):
         return None
     # Arrays of more than one number (a metric) belong to `embed`; the formula does without them.
-    return EntryForm(jax.tree.map(lambda leaf: float(leaf) if np.ndim(leaf) == 0 else None, kernel))
+    form = EntryForm(jax.tree.map(lambda leaf: float(leaf) if np.ndim(leaf) == 0 else None, kernel))
+    return form if _without_tables(form) else None
+
+
+@functools.lru_cache(maxsize=256)
+def _without_tables(form: EntryForm) -> bool:
+    """Whether the formula holds numbers only: quadrature nodes of a numerical dual are arrays, which a fused program
+    does not carry."""
+    number = jax.ShapeDtypeStruct((), jnp.float32)
+    return all(np.ndim(c) == 0 for c in jax.make_jaxpr(form.formula)(number, [number], [number]).consts)
 
 
 @functools.lru_cache(maxsize=256)

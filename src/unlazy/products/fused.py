@@ -49,9 +49,17 @@ class Tile(NamedTuple):
 
 
 def available(kernel: Kernel, X: Float[Array, "n d"]) -> bool:
-    """Whether this product can run fused: a float32 array on a CUDA GPU and a kernel with an entry formula."""
+    """Whether this product can run fused: a float32 array on a CUDA GPU and a kernel with an entry formula.
+
+    Not where constants are folded (`jax.ensure_compile_time_eval`): those of the fused program would be too.
+    """
     on_gpu = backend is not None and jax.default_backend() == "gpu"
-    return on_gpu and X.dtype == jnp.float32 and form_of(kernel) is not None
+    return on_gpu and X.dtype == jnp.float32 and form_of(kernel) is not None and not folding()
+
+
+def folding() -> bool:
+    """Whether JAX evaluates constants while it traces."""
+    return not jax.make_jaxpr(lambda: jnp.zeros(2))().eqns
 
 
 def matmul(

@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -83,11 +84,11 @@ def solve(
         alone=method is None and centres is None, free=method is None and rank is None,
     )  # fmt: skip
     chosen, why = choose(problem, method, centres is not None)
-    with jax.ensure_compile_time_eval():
+    with _at_once():
         dtype, notes = choose_precision(problem, chosen, tolerance, precision)
     if dtype == np.float64 and wide_method(problem, chosen, request.free) != chosen:
         chosen, why = "direct", f"n = {problem.n} can be factorised in float64"
-    with jax.ensure_compile_time_eval():  # constants inside a program that is being traced are solved at once
+    with _at_once():
         solution = _attempt(problem, request, chosen, why, dtype, notes)
         if dtype == np.float32 and precision is None:
             solution = _widened(problem, request, solution)
@@ -96,6 +97,13 @@ def solve(
     if not solution.converged and solution.stopped != "validation":
         warnings.warn(_advice(solution, tolerance), UnlazyWarning, stacklevel=2)
     return solution
+
+
+def _at_once() -> AbstractContextManager:
+    """Where a program is being traced, constants are solved while it is; elsewhere nothing: fused products are traced
+    themselves, and may not see their own constants folded."""
+    traced_now = isinstance(jnp.zeros(()), jax.core.Tracer)
+    return jax.ensure_compile_time_eval() if traced_now else nullcontext()
 
 
 @dataclass(frozen=True)
