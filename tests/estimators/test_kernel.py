@@ -12,7 +12,7 @@ from unlazy.estimators.base import Training
 from unlazy.estimators.calibration import calibrate, probabilities
 from unlazy.estimators.kernel import KernelClassifier, KernelRegressor
 from unlazy.estimators.named_kernels import NAMES, usual_bandwidth
-from unlazy.estimators.ridge import fit_ridge
+from unlazy.solvers.intercept import fit_every
 
 
 def gram(kernel, X):
@@ -33,7 +33,7 @@ def test_weighted_ridge_and_leave_one_out_against_refits():
     Y = np.stack([y, np.cos(X[:, 2])], 1)
     w = np.random.default_rng(1).uniform(0.3, 3, 20)
     K = gram(unlazy.Laplace(2.0), X)
-    fit = fit_ridge(K, Y, w, 0.05)
+    fit = fit_every(K, Y, w, 0.05)
     alpha, b = bordered(K, Y, w, 0.05)
     # the condition of K + ρ/w is below 1e4: 1e-10 leaves room for four of sixteen digits and a few sums
     np.testing.assert_allclose(fit.alpha, alpha, rtol=1e-10, atol=1e-10)
@@ -48,10 +48,10 @@ def test_the_chosen_ridge_has_the_smallest_leave_one_out_error():
     X, y = data()
     y = y + np.random.default_rng(0).normal(size=32)  # noise, so that the best ridge lies inside
     K, Y = gram(unlazy.Gaussian(2.0), X), y[:, None]
-    chosen = fit_ridge(K, Y, None, None)
+    chosen = fit_every(K, Y, None, None)
     assert 1e-6 < chosen.ridge < 50
     for factor in (0.2, 5.0):
-        assert fit_ridge(K, Y, None, chosen.ridge * factor).error >= chosen.error
+        assert fit_every(K, Y, None, chosen.ridge * factor).error >= chosen.error
 
 
 @pytest.mark.parametrize("kind", [KernelRegressor, KernelClassifier])

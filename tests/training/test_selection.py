@@ -5,9 +5,9 @@ import pytest
 
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
+from unlazy.solvers.intercept import fit
 from unlazy.training import selection
 from unlazy.training.geometry import geometry
-from unlazy.training.leave_one_out import fit
 from unlazy.training.recursive_features import learn
 from unlazy.training.selection import Candidate, select
 

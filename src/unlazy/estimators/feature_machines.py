@@ -20,8 +20,8 @@ from unlazy.kernels.base import Kernel
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.products import matmul
 from unlazy.solvers.front import solve
+from unlazy.solvers.intercept import coefficients, mean
 from unlazy.training.geometry import cross, geometry, scaled
-from unlazy.training.leave_one_out import coefficients, mean
 from unlazy.training.one_step import learn_features
 from unlazy.training.recursive_features import METRICS, check_metric, follow, isotropic, normalised, root
 from unlazy.training.selection import Candidate, Selected, select

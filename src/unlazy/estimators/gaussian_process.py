@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import cholesky, eigh, solve_triangular
+from scipy.linalg import solve_triangular
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -13,10 +13,11 @@ from unlazy.core.architecture import MLP
 from unlazy.core.linear import dot
 from unlazy.estimators.base import Estimator, Training, by_blocks
 from unlazy.estimators.named_kernels import NETWORK, kernel_named, scaled, usual_bandwidth
-from unlazy.estimators.ridge import RELATIVE
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.infinite_width import NNGP, NTK
 from unlazy.products import gram
+from unlazy.solvers import host_ridge
+from unlazy.solvers.intercept import RELATIVE_RIDGES
 from unlazy.theory import dynamics
 
 ENSEMBLE = "ntk_ensemble"
@@ -113,10 +114,10 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, Estimator):
         """Posterior: amplitude in closed form, and the noise of the largest marginal likelihood, from one spectrum."""
         Y, n = data.Y - self.y_mean_, len(data.X)
         K = self._gram(self.kernel_, self.X_fit_, None)
-        s, U = eigh(K, check_finite=False)
+        s, U = host_ridge.eigh(K)
         floor = n * float(np.finfo(K.dtype).eps) * float(s[-1])
         unit = float(np.mean(np.diag(K)))
-        rho = np.maximum(unit * (RELATIVE if self.noise is None else np.array([self.noise])), floor)
+        rho = np.maximum(unit * (RELATIVE_RIDGES if self.noise is None else np.array([self.noise])), floor)
         shifted = np.maximum(s, 0) + rho[:, None]  # (ridges, n)
         energy = np.einsum("nc,ln->lc", dot(U.T, Y) ** 2, 1 / shifted) / n
         least = np.finfo(np.float32).tiny  # of labels that are all alike
@@ -126,13 +127,15 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, Estimator):
         self.log_marginal_likelihood_value_ = float(evidence[best])
         self.amplitude_ = energy[best]
         self.noise_variance_ = rho[best] * self.amplitude_
-        self.factor_ = cholesky(K + rho[best] * np.eye(n, dtype=K.dtype), lower=True)
-        self.dual_coef_ = solve_triangular(self.factor_.T, solve_triangular(self.factor_, Y, lower=True), lower=False)
+        L = host_ridge.factor(K, float(rho[best]))
+        if L is None:
+            raise ValueError(f"K + {rho[best]:.2g}·I is not positive to rounding: give a larger noise, or use float64")
+        self.factor_, self.dual_coef_ = L, host_ridge.substitute(L, Y)
 
     def _train(self, data: Training) -> None:
         """Gradient flow in the NTK: f_t = Θ_zX Θ⁻¹(1 - e^{-Θt}) y on average."""
         T = self._gram(self.mean_kernel_, self.X_fit_, None)
-        s, U = eigh(T, check_finite=False)
+        s, U = host_ridge.eigh(T)
         values, floor = jnp.asarray(np.maximum(s, 0)), dynamics.rounding_floor(jnp.asarray(s))
         c = dynamics.flow_coefficient(values, jnp.asarray(self.time, values.dtype))
         self.factor_ = dot(U * np.asarray(dynamics.trusted(c, values, floor)), U.T)

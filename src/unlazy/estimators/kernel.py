@@ -11,10 +11,10 @@ from sklearn.utils.validation import check_is_fitted
 from unlazy.estimators.base import Estimator, Training, by_blocks
 from unlazy.estimators.classes import CalibratedClassifier
 from unlazy.estimators.named_kernels import kernel_named, usual_bandwidth
-from unlazy.estimators.ridge import RidgeFit, fit_ridge
 from unlazy.kernels.base import Kernel
 from unlazy.products import gram, matmul
 from unlazy.solvers.front import solve
+from unlazy.solvers.intercept import Fit, fit_every
 
 EXACT = 3000
 """Distinct rows up to which one eigendecomposition gives the fit and every leave-one-out error; beyond, `solve` fits
@@ -44,7 +44,7 @@ class KernelMachine(Estimator):
         self.random_state = random_state
         self.progress = progress
 
-    def _fit(self, given: Training) -> tuple[RidgeFit, Training]:
+    def _fit(self, given: Training) -> tuple[Fit, Training]:
         """Sets the fitted attributes; the closed-form fit and the rows it saw (a sample, where there are many)."""
         self._check()
         data = given.merged()
@@ -62,7 +62,7 @@ class KernelMachine(Estimator):
                 self._solve(data)
         return exact, part
 
-    def _choose(self, data: Training) -> RidgeFit:
+    def _choose(self, data: Training) -> Fit:
         """Sets `kernel_` and `bandwidth_`; the fit of the best (or only) bandwidth."""
         if isinstance(self.kernel, Kernel):
             self.kernel_, self.bandwidth_ = self.kernel, None
@@ -78,8 +78,8 @@ class KernelMachine(Estimator):
         self.kernel_, self.bandwidth_ = kernels[best], float(options[best])
         return fits[best]
 
-    def _exact(self, kernel: Kernel, data: Training) -> RidgeFit:
-        return fit_ridge(np.asarray(gram(kernel, jnp.asarray(data.X))), data.Y, data.weights, self.ridge)
+    def _exact(self, kernel: Kernel, data: Training) -> Fit:
+        return fit_every(np.asarray(gram(kernel, jnp.asarray(data.X))), data.Y, data.weights, self.ridge)
 
     def _solve(self, data: Training) -> None:
         """The fit to all rows by `solve`: labels less their mean, weights as a factor of the kernel."""

@@ -39,6 +39,7 @@ from unlazy.kernels.dot_product import Polynomial
 from unlazy.kernels.empirical import TwoLayer
 from unlazy.kernels.infinite_width import LayerKernel
 from unlazy.kernels.radial import Gaussian, Laplace
+from unlazy.solvers import host_ridge
 from unlazy.tasks.patterns import pattern_task
 from unlazy.theory.patterns import fixed_feature_loss, queries_needed
 
@@ -86,12 +87,12 @@ def _entries(kernels: dict[str, InnerProductKernel]) -> dict[str, Any]:
 
 def ridge_coefficients(K: np.ndarray, across: np.ndarray, y: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """(K + ρI)⁻¹y at the ridge with the smallest squared error on the validation rows."""
-    from scipy.linalg import cho_factor, cho_solve
-
-    scale, diagonal, best, chosen = np.trace(K) / len(K), np.diagonal(K).copy(), np.inf, np.zeros_like(y)
+    scale, best, chosen = np.trace(K) / len(K), np.inf, np.zeros_like(y)
     for ridge in RIDGES:
-        np.fill_diagonal(K, diagonal + ridge * scale)
-        alpha = cho_solve(cho_factor(K, lower=True, check_finite=False), y, check_finite=False)
+        L = host_ridge.factor(K, ridge * scale)
+        if L is None:
+            raise ValueError(f"K + {ridge * scale:.2g}·I is not positive to rounding: start from a larger ridge")
+        alpha = host_ridge.substitute(L, y)
         error = float(np.mean((dot(across, alpha) - truth) ** 2))
         if error >= best:
             break

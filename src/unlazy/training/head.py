@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from unlazy.core.linear import dot, vdot
 from unlazy.core.precision import rounding
+from unlazy.solvers import host_ridge
 from unlazy.theory import dynamics, leave_one_out
 
 
@@ -129,12 +130,7 @@ def _solve(xp: Any, Phi: Any, y: Any, n: Any, ridges: Any) -> tuple[Any, Any, Ca
 
 
 def _eigh(xp: Any, G: Any) -> tuple[Any, Any]:
-    if xp is np:
-        from scipy.linalg import eigh
-
-        s, V = eigh(G, driver="evd", check_finite=False, overwrite_a=True)
-    else:
-        s, V = jnp.linalg.eigh(G)
+    s, V = host_ridge.eigh(G, overwrite=True) if xp is np else jnp.linalg.eigh(G)
     return xp.maximum(s, 0), V
 
 

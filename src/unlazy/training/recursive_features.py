@@ -16,8 +16,9 @@ from jaxtyping import Float
 from unlazy.core.errors import nearest
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.product_laplace import ProductLaplace
+from unlazy.solvers.intercept import coefficients
+from unlazy.training.bandwidth_and_ridge import descend, leave_one_out
 from unlazy.training.geometry import Geometry, Map, cross, geometry
-from unlazy.training.leave_one_out import coefficients, descend, leave_one_out
 
 METRICS = ("full", "diagonal", "low_rank")
 FIRST_RIDGE = 1e-3

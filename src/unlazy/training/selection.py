@@ -15,8 +15,9 @@ from jaxtyping import Float
 
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.product_laplace import ProductLaplace
+from unlazy.solvers.intercept import coefficients, fit, unexplained
+from unlazy.training.bandwidth_and_ridge import LARGEST, SMALLEST, Place, descend, leave_one_out
 from unlazy.training.geometry import Geometry, geometry
-from unlazy.training.leave_one_out import LARGEST, SMALLEST, Place, coefficients, descend, error_of, fit, leave_one_out
 from unlazy.training.recursive_features import FIRST_RIDGE, Step, isotropic, normalised, pruned, raised, root, updated
 
 Begin = Callable[[np.ndarray], np.ndarray]
@@ -306,5 +307,5 @@ class _Race:
         return found
 
     def _error(self, predicted: np.ndarray) -> float:
-        found = error_of(predicted - self.Y, self.Y, self.weights)
+        found = unexplained(predicted - self.Y, self.Y, self.weights)
         return found if math.isfinite(found) else math.inf
