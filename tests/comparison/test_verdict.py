@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from unlazy.comparison import findings, words
-from unlazy.comparison.compare import Comparison
 from unlazy.comparison.contestants import CONTESTANTS
 from unlazy.comparison.study import Study
 from unlazy.comparison.table import make_table
@@ -60,10 +58,7 @@ def test_undecided_when_splits_disagree():
 
 
 def test_noise_when_nothing_beats_the_constant():
-    found = study(flat(gaussian=1.0, laplace=1.01, feature_machine=1.02, boosting=1.1))
-    assert judge(found).word == "noise"
-    text = str(Comparison(found, judge(found), None))
-    assert "say nothing measurable" in text and "Use the" not in text
+    assert judge(study(flat(gaussian=1.0, laplace=1.01, feature_machine=1.02, boosting=1.1))).word == "noise"
 
 
 def test_onset_is_where_paying_begins():
@@ -78,37 +73,6 @@ def test_the_choice_is_made_on_training_rows():
     inner = flat(gaussian=0.5, laplace=0.9, feature_machine=0.3, boosting=0.2)
     found = judge(study(risks, inner))
     assert found.picks["lazy"] == "gaussian" and found.word == "pays"
-
-
-def test_tables_and_words():
-    found = study({**flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2),
-                   "feature_machine": lambda n: 2 / math.sqrt(n)})  # fmt: skip
-    c = Comparison(found, judge(found), None)
-    assert list(c.models["name"])[:2] == ["feature_machine", "boosting"]
-    assert list(c.inputs["input"]) == ["x0", "x2", "x1"] and list(c.inputs["matters"]) == [True, True, False]
-    # wobble 0.02 and a common factor of deviation 0.05 over 6 splits: a size's mean logarithm has standard error 0.022,
-    # the slope between the first and the last size, a factor of four apart, √2·0.022/ln 4
-    law, error = c.curves["feature_machine"].law(), math.sqrt(0.02**2 + 0.05**2) / math.sqrt(6)
-    first, middle, last = law([75, 150, 300])
-    assert math.log(middle / (2 / math.sqrt(150))) == pytest.approx(0, abs=4 * error)
-    assert math.log(first / last) / math.log(4) == pytest.approx(0.5, abs=4 * math.sqrt(2) * error / math.log(4))
-    twice, back = c.curves["feature_machine"].extrapolated(600), c.curves["feature_machine"].backtest()
-    assert twice.low < twice.value < twice.high and twice.value == pytest.approx(2 / math.sqrt(600), rel=0.15)
-    assert back[0] == pytest.approx(back[1], rel=0.15)
-    assert c.structure.count == 1 and c.character == "low-dimensional"
-    text = str(c)
-    for part in ("Feature learning pays", "1 direction carries", "x0, x2", "Use the feature machine", "Twice the rows"):
-        assert part in text
-    assert words.headline(c) == text.splitlines()[0]
-    with pytest.raises(ValueError, match="fit=True"):
-        c.predict(TABLE.frame)
-
-
-def test_expected_risk_is_not_the_minimum_over_test_rows():
-    """Ten equal models: the smallest mean risk is below the common one, the leave-one-split-out choice is not."""
-    found = study(flat(gaussian=0.5, laplace=0.5, feature_machine=0.5, boosting=0.5), wobble=0.2, splits=10)
-    best = float(findings.models_table(found)["risk"].min())
-    assert best < findings.expected_risk(found).value
 
 
 def test_corrected_interval():

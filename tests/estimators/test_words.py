@@ -33,7 +33,7 @@ def test_the_network_of_a_name_is_one_network():
     for name in ("ntk", "nngp"):
         assert feature_machines.KERNELS[name].network == network
         assert named_kernels.kernel_named(name, 1.0, 2).kernel.network == network
-        assert CONTESTANTS[name].options[0](False, 0).kernel == name  # by name: what the name means is said once
+        assert CONTESTANTS[name].options[0](False, 0, 100).model.kernel == name  # what the name means is said once
     process = unlazy.GaussianProcess("ntk_ensemble").fit(X, Y)
     assert process.kernel_.kernel.network == process.mean_kernel_.kernel.network == network
 

@@ -124,9 +124,9 @@ def test_predicted_text_that_begins_like_a_formula_is_plain(monkeypatch, tmp_pat
     from typer.testing import CliRunner
 
     from unlazy.cli import app
-    from unlazy.comparison import prediction
+    from unlazy.comparison import model
 
     found = pd.DataFrame({"@label": ["=cmd", "fine"], "probability =cmd": [0.5, 0.25]})
-    monkeypatch.setattr(prediction, "predictions", lambda *given: found)
+    monkeypatch.setattr(model, "predictions", lambda *given: found)
     result = CliRunner().invoke(app, ["predict", "model", "data"])
     assert result.stdout.splitlines() == ["'@label,probability =cmd", "'=cmd,0.5", "fine,0.25"]

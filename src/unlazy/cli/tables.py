@@ -64,7 +64,7 @@ def fit(
     """Fit one named model to a table, tuned on it, and save it for `unlazy predict`."""
     with plainly():
         from unlazy.comparison.contestants import CONTESTANTS, find
-        from unlazy.comparison.final import fit_table, save_model
+        from unlazy.comparison.model import fit_table, save_model
 
         if not find(model).saveable:
             able = ", ".join(name for name, c in CONTESTANTS.items() if c.saveable)
@@ -88,7 +88,7 @@ def predict(
 ) -> None:  # fmt: skip
     """Predictions of a saved model for the rows of a table; columns are matched by name."""
     with plainly():
-        from unlazy.comparison.prediction import predictions
+        from unlazy.comparison.model import predictions
         from unlazy.core.spreadsheet import write_csv
 
         frame = predictions(model, data, delimiter)
@@ -104,7 +104,7 @@ def predict(
 
 def _table(source, target, task, delimiter, drop, categorical):  # type: ignore[no-untyped-def]
     """The checked table, its notes said."""
-    from unlazy.comparison.table import read_table
+    from unlazy.comparison.reading import read_table
 
     lists = {"drop": tuple(drop or ()), "categorical": tuple(categorical or ())}
     table = read_table(source, target, task=task, delimiter=delimiter, **lists)

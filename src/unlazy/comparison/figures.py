@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unlazy.comparison.contestants import CONTESTANTS
+from unlazy.comparison.findings import Findings
 from unlazy.report.style import COLOURS, house_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from unlazy.comparison.compare import Comparison
 
 _FAMILY = {"lazy": COLOURS[0], "rich": COLOURS[1], "outside": COLOURS[2]}
 _MARKS = ("o", "s", "^", "D", "v", "P", "X")
@@ -18,7 +17,7 @@ _SHOWN = 15
 """Inputs and directions in a figure."""
 
 
-def curves_figure(c: "Comparison") -> "Figure":
+def curves_figure(c: Findings) -> "Figure":
     """Risk against training rows on logarithmic axes; bars are one deviation over splits, dashes the best one's law."""
     from matplotlib import pyplot as plt
 
@@ -64,7 +63,7 @@ def _plain_ticks(axes, sizes) -> None:  # type: ignore[no-untyped-def]
         axes.set_yticks(ticks, [f"{t:g}" for t in ticks])
 
 
-def models_figure(c: "Comparison") -> "Figure":
+def models_figure(c: Findings) -> "Figure":
     """Every model's risk with its 95% interval, best on top."""
     from matplotlib import pyplot as plt
 
@@ -83,7 +82,7 @@ def models_figure(c: "Comparison") -> "Figure":
     return figure
 
 
-def structure_figure(c: "Comparison") -> "Figure":
+def structure_figure(c: Findings) -> "Figure":
     """Left: eigenvalues of the average gradient outer product. Right: rise of the risk when an input is shuffled."""
     from matplotlib import pyplot as plt
 

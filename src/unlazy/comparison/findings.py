@@ -1,16 +1,21 @@
-"""What the records say beyond the verdict: every model's risk, which directions and inputs matter, what to use."""
+"""What the records say: the verdict, every model's risk, which directions and inputs matter, what to use.
+
+`Findings` is the whole answer as a value; words, figures and page read it.
+"""
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from unlazy.comparison.contestants import CONTESTANTS
-from unlazy.comparison.curves import Curve
-from unlazy.comparison.structure import count_directions, directions, effective_rank
+from unlazy.comparison.model import Final
 from unlazy.comparison.study import Study
 from unlazy.comparison.verdict import Verdict, corrected, inner_ratio
+from unlazy.measures.dependence import count_directions, directions, effective_rank
+from unlazy.measures.learning_curve import Curve
 from unlazy.measures.scaling_fit import Interval
 
 if TYPE_CHECKING:
@@ -37,6 +42,81 @@ class Structure:
     """Leading ones as rows, in units of the encoded columns; None where splits encode differently."""
     rise: np.ndarray
     """Rise of the risk when an input is shuffled: splits × inputs."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Does feature learning pay on this table? The answer is `verdict.word`; all else is its evidence."""
+
+    study: Study
+    verdict: Verdict
+    final: Final | None
+    """The fitted model that can be saved; None where none was asked for."""
+
+    @cached_property
+    def models(self) -> "pd.DataFrame":
+        """Every model at the largest size, best first. Risk 1 is the constant's; low and high its 95% interval."""
+        return models_table(self.study)
+
+    @cached_property
+    def curves(self) -> dict[str, Curve]:
+        """Learning curves by model."""
+        return curves(self.study)
+
+    @cached_property
+    def curve_table(self) -> "pd.DataFrame":
+        """Every trial's risk: model, n, split, risk, error estimated on training rows, seconds of work."""
+        names = {"contestant": "model", "inner": "training_error", "work": "seconds_of_work"}
+        frame = self.study.records.frame().rename(columns=names)
+        kept = ["model", "n", "split", "risk", "training_error", "seconds_of_work"]
+        return frame[[*kept, *(["mistakes"] if "mistakes" in frame else [])]]
+
+    @cached_property
+    def structure(self) -> Structure | None:
+        return structure(self.study, self.verdict)
+
+    @cached_property
+    def inputs(self) -> "pd.DataFrame":
+        """Every input: its share of the rise of the risk when inputs are shuffled, and whether it surely matters."""
+        import pandas as pd
+
+        if self.structure is None:
+            return pd.DataFrame({"input": [], "share": [], "low": [], "high": [], "matters": np.zeros(0, bool)})
+        return inputs_table(self.study, self.structure)
+
+    @cached_property
+    def directions(self) -> "pd.DataFrame":
+        """Leading directions of the rich model, a column each, in units of standardised inputs."""
+        import pandas as pd
+
+        from unlazy.estimators.table_encoder import TableEncoder
+
+        if self.structure is None or self.structure.directions is None:
+            return pd.DataFrame()
+        V = self.structure.directions
+        names = TableEncoder().fit(self.study.table.frame, self.study.table.y).names_
+        index = names if len(names) == V.shape[1] else None
+        return pd.DataFrame(V.T, index=index, columns=[f"direction {k + 1}" for k in range(len(V))])
+
+    @cached_property
+    def isotropic(self) -> Interval:
+        """Risk of the best isotropic kernel over that of the best rich model."""
+        return isotropic_ratio(self.study)
+
+    @cached_property
+    def expected(self) -> Interval:
+        """Risk to expect of the best model, in units of the constant's."""
+        return expected_risk(self.study)
+
+    @cached_property
+    def character(self) -> Character:
+        """Whether the target is closer to smooth, low-dimensional, or neither."""
+        return character(self.study, self.verdict, self.models, self.structure)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was mended, left out or cut short."""
+        return (*self.study.table.notes, *self.study.notes, *(self.final.notes if self.final else ()))
 
 
 def curves(study: Study) -> dict[str, Curve]:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from unlazy import report
 from unlazy.comparison import verdict as rules
 from unlazy.comparison import words
+from unlazy.comparison.figures import curves_figure, models_figure, structure_figure
+from unlazy.comparison.findings import Findings
 from unlazy.core.errors import UnlazyError
 from unlazy.core.version import VERSION
 from unlazy.report.style import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from unlazy.comparison.compare import Comparison
 
 _FIGURES = {
     "curves": "Learning curves: nested training rows, one deviation over splits; dashes continue the best model's "
@@ -26,13 +26,13 @@ _FIGURES = {
 _CLEAN = "<li>Nothing was mended, left out or cut short.</li>"
 
 
-def write_page(c: "Comparison", folder: Path) -> Path:
+def write_page(c: Findings, folder: Path) -> Path:
     """Write compare.html and figures/*.png, *.pdf; returns the page's path."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        figures = {"curves": c.plot_curves(), "models": c.plot_models()}
+        figures = {"curves": curves_figure(c), "models": models_figure(c)}
         if c.structure is not None:
-            figures["structure"] = c.plot_structure()
+            figures["structure"] = structure_figure(c)
         shown = {name: _figure(figure, name, folder) for name, figure in figures.items()}
         page = folder / "compare.html"
         page.write_text(_page(c, shown), encoding="utf-8")
@@ -58,7 +58,7 @@ def _figure(figure: "Figure", name: str, folder: Path) -> str:
     )
 
 
-def _page(c: "Comparison", figures: dict[str, str]) -> str:
+def _page(c: Findings, figures: dict[str, str]) -> str:
     style = (Path(report.__file__).parent / "page.css").read_text()
     table = c.study.table
     shape = f"{len(table)} rows, {table.frame.shape[1]} inputs, {table.task} of {table.target}"
@@ -78,13 +78,13 @@ def _page(c: "Comparison", figures: dict[str, str]) -> str:
 """
 
 
-def _short(c: "Comparison") -> str:
+def _short(c: Findings) -> str:
     return {"pays": "Yes.", "does not pay": "No.", "undecided": "Undecided.", "noise": "There is nothing to learn."}[
         c.verdict.word
     ]
 
 
-def _models(c: "Comparison") -> str:
+def _models(c: Findings) -> str:
     word = "mistakes" if c.study.table.task == "classification" else "rmse"
     rows = []
     for _, row in c.models.iterrows():
@@ -98,7 +98,7 @@ def _models(c: "Comparison") -> str:
     return _table("model", rows)
 
 
-def _inputs(c: "Comparison") -> str:
+def _inputs(c: Findings) -> str:
     rows = [
         (row["input"], {"share of the rise when shuffled": f"{row['share']:.3g} [{row['low']:.3g}, {row['high']:.3g}]",
                         "matters": "yes" if row["matters"] else "not surely"})
@@ -118,7 +118,7 @@ def _table(first: str, rows: list[tuple[str, dict[str, str]]]) -> str:
     return f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
-def _rules(c: "Comparison") -> str:
+def _rules(c: Findings) -> str:
     study = c.study
     ratios = "; ".join(f"n = {n}: {r.value:.2f} [{r.low:.2f}, {r.high:.2f}]" for n, r in c.verdict.ratios.items())
     lines = (

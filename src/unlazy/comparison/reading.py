@@ -1,6 +1,6 @@
-"""Files to frames: CSV with any common delimiter, Parquet, npz, and scikit-learn's toy sets by name.
+"""Files to tables: CSV with any common delimiter, Parquet, npz, and scikit-learn's toy sets by name.
 
-Nothing is interpreted yet beyond what a file says itself; what cannot be a table ends in one sentence.
+What cannot be a table ends in one sentence.
 """
 
 import csv
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unlazy.comparison.columns import listed
+from unlazy.comparison.table import Table, make_table
 from unlazy.core.errors import UnlazyError, nearest
 
 if TYPE_CHECKING:
@@ -22,6 +24,22 @@ MISSING = ["?"]
 _SAMPLE = 200
 _SAME_FIELDS = 0.9
 """Share of lines that must have the same number of fields for a delimiter to be believed."""
+
+
+def read_table(
+    source: str | Path, target: str | None = None, *, task: str | None = None, delimiter: str | None = None,
+    drop: tuple[str, ...] = (), categorical: tuple[str, ...] = (),
+) -> Table:  # fmt: skip
+    """The table of a file or a toy set; `drop` leaves columns out, `categorical` takes numbers for names."""
+    frame, own = read_frame(source, target, delimiter)
+    target = target or own
+    if target is None:
+        raise UnlazyError(
+            f"which column of {source} is to be predicted? Name it with --target; it has {listed(frame.columns)}"
+        )
+    if target not in frame.columns:
+        raise UnlazyError(f"{source} has no column {target!r} to predict{nearest(target, map(str, frame.columns))}")
+    return make_table(frame.drop(columns=target), frame[target], task=task, drop=drop, categorical=categorical)
 
 
 def read_frame(

@@ -17,8 +17,8 @@ import numpy as np
 
 from unlazy import lab
 from unlazy.comparison.contestants import CONTESTANTS, find
-from unlazy.comparison.table import Table
-from unlazy.comparison.trial import held_out_rows, run_trial, save_table, split
+from unlazy.comparison.table import Table, held_out_rows, save_table, split
+from unlazy.comparison.trial import run_trial
 from unlazy.core.errors import UnlazyError
 from unlazy.core.experiment import Config, Experiment, Records, config
 from unlazy.lab.engines import Engine

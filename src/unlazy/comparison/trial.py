@@ -1,104 +1,23 @@
 """One trial: one contestant, fitted to the first n training rows of one split, judged on its test rows.
 
-Tables travel as a file beside the store, read by every worker. Everything that looks at data (filling in, scaling,
-categories by their mean target, settings, the error that choices go by) is learnt from the n training rows.
+Everything that looks at data (filling in, scaling, categories by their mean target, settings, the error that choices go
+by) is learnt from the n training rows. Errors are in units of the best constant's: 1 knows nothing but the mean (or the
+shares of the classes), 0 is exact.
 """
 
-import json
 import time
-from functools import lru_cache
-from pathlib import Path
-from typing import Any
+import warnings
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from unlazy.comparison.contestants import find, fit_contestant
-from unlazy.comparison.scoring import risk_of
-from unlazy.comparison.structure import directions, gradient_outer_product, outputs, permutation_rise, rows_to_shuffle
-from unlazy.comparison.table import Table
-from unlazy.core.errors import UnlazyError
+from unlazy.comparison.contestants import Contestant, Maker, Setting, find
+from unlazy.comparison.table import load_table, split
 from unlazy.core.experiment import Params
+from unlazy.measures.dependence import directions, gradient_outer_product, outputs, permutation_rise, rows_to_shuffle
 
-TEST_SHARE = 0.25
-MOST_TESTS = 2000
-
-
-def save_table(table: Table, folder: Path) -> str:
-    """Write the table as plain arrays under its digest, all or nothing; returns the digest."""
-    digest = table.digest
-    path = folder / f"table-{digest}.npz"
-    if path.exists():
-        return digest
-    arrays: dict[str, np.ndarray] = {"y": table.y, "groups": table.groups}
-    for j, name in enumerate(table.frame.columns):
-        values = table.frame[name].to_numpy()
-        if values.dtype.kind == "O":
-            gone = table.frame[name].isna().to_numpy()
-            arrays[f"missing{j}"] = gone
-            values = np.where(gone, "", values).astype(np.str_)
-        arrays[f"column{j}"] = values
-    words = {"columns": list(table.frame.columns), "task": table.task, "target": table.target, "notes": table.notes}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial.npz")
-        np.savez_compressed(partial, words=np.array(json.dumps(words)), **arrays)  # type: ignore[arg-type]
-        partial.replace(path)
-    except OSError as error:
-        raise UnlazyError(f"cannot write to {folder}: {error.strerror or error}; choose another --store") from error
-    return digest
-
-
-@lru_cache(maxsize=2)
-def load_table(folder: str, digest: str) -> Table:
-    """The table that `save_table` wrote."""
-    import pandas as pd
-
-    path = Path(folder) / f"table-{digest}.npz"
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            words = json.loads(str(file["words"]))
-            columns: dict[str, np.ndarray] = {}
-            for j, name in enumerate(words["columns"]):
-                values = file[f"column{j}"]
-                if values.dtype.kind == "U":
-                    values = values.astype(object)
-                    values[file[f"missing{j}"]] = None
-                columns[name] = values
-            y, groups = file["y"], file["groups"]
-    except OSError as error:
-        raise UnlazyError(
-            f"this worker cannot read {path}; the store must be a folder that all workers share"
-        ) from error
-    return Table(pd.DataFrame(columns), y, words["task"], words["target"], tuple(words["notes"]), groups)
-
-
-def held_out_rows(table: Table) -> int:
-    """How many rows each split holds out."""
-    return min(MOST_TESTS, round(TEST_SHARE * len(table)))
-
-
-def split(table: Table, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Training rows in an order whose every beginning is a sample, and test rows.
-
-    Rows of equal inputs stay together; classes are spread evenly over the order.
-    """
-    rng = np.random.default_rng([number, len(table)])
-    first = np.unique(table.groups, return_index=True)[1]
-    order = rng.permutation(len(first))
-    if table.task == "classification":
-        labels = table.y[first][order]
-        place = np.empty(len(order))
-        for label in np.unique(labels):
-            rows = np.flatnonzero(labels == label)
-            place[rows] = (np.arange(len(rows)) + rng.random()) / len(rows)
-        order = order[np.argsort(place, kind="stable")]
-    rank = np.empty(len(first), int)
-    rank[order] = np.arange(len(first))
-    rows = np.argsort(rank[table.groups], kind="stable")
-    held = held_out_rows(table)
-    while held < len(rows) - 1 and table.groups[rows[held]] == table.groups[rows[held - 1]]:
-        held += 1  # not through the middle of equal rows
-    return rows[held:], rows[:held]
+QUARTERS, JUDGES = 4, 300
+"""Where no closed form judges a setting, quarters of the training rows do: all of them, or as make so many rows."""
 
 
 def run_trial(params: Params, key: Any, folder: str) -> dict[str, Any]:
@@ -107,7 +26,7 @@ def run_trial(params: Params, key: Any, folder: str) -> dict[str, Any]:
 
     began = time.process_time()
     table = load_table(folder, params["table"])
-    classes = np.unique(table.y) if table.task == "classification" else None
+    classes = table.classes
     train, test = split(table, params["split"])
     chosen = train[: params["n"]]
     encoder = TableEncoder(target=table.target)
@@ -146,3 +65,115 @@ def _constant_risk(y: np.ndarray, truth: np.ndarray, classes: np.ndarray | None)
         return float(np.mean((truth - y.mean()) ** 2))
     shares = np.array([np.mean(y == c) for c in classes])
     return risk_of(np.tile(shares, (len(truth), 1)), classes, truth, classes, 1.0)
+
+
+class Fitted(NamedTuple):
+    """A model fitted to all the rows it was given, its error estimated on them alone, how many settings it tried."""
+
+    model: Any
+    inner: float
+    tried: int
+
+
+def fit_contestant(
+    contestant: Contestant, X: np.ndarray, y: np.ndarray, classes: np.ndarray | None, seconds: float, seed: int
+) -> Fitted:
+    """The best setting by training rows alone, refitted to all of them; no new setting is begun after `seconds`."""
+    began, best, chosen = time.process_time(), (np.inf, contestant.options[0]), 0
+    tried = 0
+    known: dict[int, Fitted] = {}
+    for i, option in enumerate(contestant.options):
+        if tried and time.process_time() - began > seconds * i / (i + 1):
+            break
+        inner, model = _judged(option, X, y, classes, seed)
+        tried += 1
+        if model is not None:
+            known[i] = Fitted(model, inner, tried)
+        if inner < best[0]:
+            best, chosen = (inner, option), i
+    inner, option = best
+    if chosen in known:
+        return known[chosen]._replace(tried=tried)
+    return Fitted(_fit(option(classes is not None, seed, len(X)), X, y), inner, tried)
+
+
+def _judged(
+    option: Maker, X: np.ndarray, y: np.ndarray, classes: np.ndarray | None, seed: int
+) -> tuple[float, Any | None]:
+    """The error on rows that a fit has not seen, and the model where judging it fitted all rows."""
+    setting = option(classes is not None, seed, len(X))
+    if setting.judge == "quarters":
+        return _cross_validated(option, X, y, classes, seed), None
+    model = _fit(setting, X, y)
+    if setting.judge == "leave-one-out":
+        last = model[-1] if hasattr(model, "named_steps") else model
+        return float(last.leave_one_out_error_), model
+    out = model.oob_prediction_ if classes is None else model.oob_decision_function_
+    return risk_of(np.nan_to_num(out), model.classes_ if classes is not None else None, y, classes), model
+
+
+def _cross_validated(option: Maker, X: np.ndarray, y: np.ndarray, classes: np.ndarray | None, seed: int) -> float:
+    """The error over quarters of the rows, each held out from a fit to the rest; as many quarters as make JUDGES rows.
+
+    Few rows say little of a model, and the smallest of several noisy errors is too small: a model judged by fewer rows
+    than its rivals would be chosen for its luck. All fits have one shape, so that one program serves them.
+    """
+    order = np.random.default_rng([seed, len(X)]).permutation(len(X))
+    size = max(1, len(X) // QUARTERS)
+    folds = min(QUARTERS, -(-JUDGES // size))
+    unit, errors = spread_of(y, classes), []
+    for held in order[: folds * size].reshape(folds, size):
+        kept = np.setdiff1d(order, held)
+        if classes is not None and len(np.unique(y[kept])) < 2:
+            return np.inf
+        model = _fit(option(classes is not None, seed, len(kept)), X[kept], y[kept])
+        errors.append(_error(model, X[held], y[held], classes, unit))
+    return float(np.mean(errors))
+
+
+def _error(model: Any, X: np.ndarray, y: np.ndarray, classes: np.ndarray | None, unit: float) -> float:
+    """Mean squared error of predictions, or of class probabilities (Brier), over `unit`."""
+    if classes is None:
+        return risk_of(np.asarray(model.predict(X)), None, y, None, unit)
+    return risk_of(model.predict_proba(X), model.classes_, y, classes, unit)
+
+
+def _fit(setting: Setting, X: np.ndarray, y: np.ndarray) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what a trial run of a setting says is no news; a bad one is not chosen
+        return setting.model.fit(X, y)
+
+
+def spread_of(y: np.ndarray, classes: np.ndarray | None) -> float:
+    """Error of the constant: the variance, or 1 - Σ p_c² for classes of shares p_c."""
+    if classes is None:
+        return float(np.var(y))
+    shares = np.array([np.mean(y == c) for c in classes])
+    return float(1 - np.sum(shares**2))
+
+
+def risk_of(
+    predicted: np.ndarray, columns: np.ndarray | None, y: np.ndarray, classes: np.ndarray | None,
+    spread: float | None = None,
+) -> float:  # fmt: skip
+    """Mean squared error, or Brier score Σ_c (p_c - 1{y = c})², over `spread` (by default the constant's on y)."""
+    unit = spread_of(y, classes) if spread is None else spread
+    if classes is None:
+        found = float(np.mean((np.ravel(predicted) - y) ** 2))
+    else:
+        found = float(np.mean(np.sum((aligned(predicted, columns, classes) - one_hot(y, classes)) ** 2, 1)))
+    return found / unit if unit > 0 else found
+
+
+def aligned(probabilities: np.ndarray, columns: np.ndarray | None, classes: np.ndarray) -> np.ndarray:
+    """Probabilities by class of the whole table; a class that training never met has none."""
+    if columns is None or len(columns) == len(classes):
+        return probabilities
+    full = np.zeros((len(probabilities), len(classes)))
+    full[:, np.searchsorted(classes, columns)] = probabilities
+    return full
+
+
+def one_hot(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Indicators (rows, classes)."""
+    return (y[:, None] == classes[None]).astype(np.float64)

@@ -4,13 +4,12 @@ import math
 from typing import TYPE_CHECKING
 
 from unlazy.comparison.contestants import CONTESTANTS
-from unlazy.comparison.curves import Curve
+from unlazy.comparison.findings import Findings
+from unlazy.measures.learning_curve import Curve
 from unlazy.measures.scaling_fit import Interval
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from unlazy.comparison.compare import Comparison
 
 _CHARACTER = {
     "low-dimensional": "The target is closest to low-dimensional: it varies along few directions of the inputs.",
@@ -21,7 +20,7 @@ _CHARACTER = {
 }
 
 
-def headline(c: "Comparison") -> str:
+def headline(c: Findings) -> str:
     """The verdict in one sentence."""
     ratio = _times(c.verdict.ratio)
     lazy, rich = (_title(c.verdict.picks[word]) for word in ("lazy", "rich"))
@@ -45,24 +44,24 @@ def headline(c: "Comparison") -> str:
     return f"Undecided: {how}; more rows or a larger --budget would tell."
 
 
-def sentences(c: "Comparison") -> list[str]:
+def sentences(c: Findings) -> list[str]:
     """Everything below the headline."""
     found = [*_noise(c)] if c.verdict.word == "noise" else [*_when(c), *_where(c), _CHARACTER[c.character]]
     return [text for text in [*found, *_use(c), *_more(c)] if text]
 
 
-def _noise(c: "Comparison") -> list[str]:
+def _noise(c: Findings) -> list[str]:
     return ["Which model to prefer, and which inputs matter, cannot be said where nothing is predicted."]
 
 
-def _when(c: "Comparison") -> list[str]:
+def _when(c: Findings) -> list[str]:
     if c.verdict.word == "pays" and c.verdict.onset is not None:
         smallest = c.verdict.onset == c.study.sizes[0]
         return [f"It pays from {'at most ' if smallest else 'about '}{c.verdict.onset} training rows on."]
     return []
 
 
-def _where(c: "Comparison") -> list[str]:
+def _where(c: Findings) -> list[str]:
     s = c.structure
     if s is None:
         return []
@@ -81,7 +80,7 @@ def _where(c: "Comparison") -> list[str]:
     return lines
 
 
-def _use(c: "Comparison") -> list[str]:
+def _use(c: Findings) -> list[str]:
     best = c.models.iloc[0]
     lines = []
     if c.verdict.word != "noise":
@@ -96,14 +95,14 @@ def _use(c: "Comparison") -> list[str]:
     return lines
 
 
-def error_text(c: "Comparison", row: "pd.Series") -> str:
+def error_text(c: Findings, row: "pd.Series") -> str:
     """An error in the units a reader knows: root mean squared error, or mistakes."""
     if c.study.table.task == "regression":
         return f"{row['rmse']:.3g} (root mean square, in units of {c.study.table.target})"
     return f"{100 * row['mistakes']:.1f}% mistakes"
 
 
-def _more(c: "Comparison") -> list[str]:
+def _more(c: Findings) -> list[str]:
     """What more data would buy, for the best model."""
     curve: Curve | None = c.curves.get(str(c.models.iloc[0]["name"]))
     if curve is None or len(curve.sizes) < 3 or c.verdict.word == "noise":

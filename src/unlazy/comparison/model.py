@@ -1,17 +1,19 @@
-"""The model to keep: the best that can be saved, its settings chosen and fitted anew on all rows."""
+"""The model to keep: the best that can be saved, its settings chosen and fitted anew on all rows; its predictions."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from unlazy.comparison.contestants import CONTESTANTS, fit_contestant
+from unlazy.comparison.contestants import CONTESTANTS
+from unlazy.comparison.reading import read_frame
+from unlazy.comparison.study import Study
 from unlazy.comparison.table import Table
+from unlazy.comparison.trial import fit_contestant
+from unlazy.core.errors import UnlazyError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from unlazy.comparison.study import Study
 
 MOST_ROWS = 200_000
 ALWAYS = 2000
@@ -35,15 +37,14 @@ def fit_table(table: Table, name: str, *, seconds: float = 10.0, seed: int = 0) 
     from unlazy.core.precision import precision
     from unlazy.estimators.table_encoder import TableEncoder
 
-    classes = np.unique(table.y) if table.task == "classification" else None
     encoder = TableEncoder(target=table.target)
     X = encoder.fit_transform(table.frame, table.y)
     with precision("float64"):
-        found = fit_contestant(CONTESTANTS[name], X, table.y, classes, seconds, seed)
+        found = fit_contestant(CONTESTANTS[name], X, table.y, table.classes, seconds, seed)
     return Final(Pipeline([("columns", encoder), ("model", found.model)]), name, len(table), found.inner)
 
 
-def final_model(study: "Study", table: Table, models: "pd.DataFrame") -> Final:
+def final_model(study: Study, table: Table, models: "pd.DataFrame") -> Final:
     """The best contestant that files can hold, on all rows of `table`, or on as many as the budget allows."""
     notes = []
     first = models["name"].iloc[0]
@@ -75,3 +76,21 @@ def save_model(final: Final, path: str | Path) -> Path:
 
     save(final.model, path)
     return Path(path)
+
+
+def predictions(model: str | Path, source: str | Path, delimiter: str | None = None) -> "pd.DataFrame":
+    """A column of predictions under the target's name; for classes a column of probability each besides."""
+    import pandas as pd
+
+    from unlazy.estimators.persistence import load
+
+    pipeline = load(model)
+    encoder = pipeline[0] if hasattr(pipeline, "named_steps") else None
+    if encoder is None or not hasattr(encoder, "columns_"):
+        raise UnlazyError(f"{model} is not a model of a table; make one with unlazy compare or unlazy fit")
+    frame, _ = read_frame(source, None, delimiter, labelled=False)
+    found = pd.DataFrame({encoder.target: pipeline.predict(frame)})
+    if hasattr(pipeline, "predict_proba"):
+        for label, column in zip(pipeline.classes_, pipeline.predict_proba(frame).T):
+            found[f"probability {label}"] = column
+    return found

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from unlazy.comparison.structure import (
+from unlazy.measures.dependence import (
     count_directions,
     directions,
     effective_rank,
