@@ -158,3 +158,21 @@ def test_coincidence_is_the_limit(phi):
             jnp.minimum(q[:, None], q), q[:, None], q[None]
         )
         np.testing.assert_allclose(jnp.diagonal(matrix), diagonal, rtol=64 * 2.0**-24, atol=64 * 2.0**-24)
+
+
+@pytest.mark.parametrize("name", ["truncated_relu", "jax.nn.hard_tanh"])
+def test_parallel_points_of_different_norm(name, x64):
+    # a = s1 x, b = s2 x, and opposite: one dimension. The midpoint rule of 2e6 cells on [-9, 9]: (1e-5)²/24 times φφ''
+    # in all, and one cell of 1e-5 around each of the kinks of φ' with its jumps
+    x = (np.arange(2_000_000) + 0.5) * 9e-6 - 9
+    w = np.exp(-0.5 * x * x) * 9e-6 / np.sqrt(2 * np.pi)
+    low = 0 if name == "truncated_relu" else -1
+    phi = activation(name)
+    q12, q11, q22 = jnp.asarray([1.2, -1.2]), jnp.asarray(1.44), jnp.asarray(1.0)
+    value, slope = jax.jit(lambda *q: (duals.dual(*q, phi), duals.dual_derivative(*q, phi)))(q12, q11, q22)
+    for i, sign in enumerate((1, -1)):
+        a, b = 1.2 * x, sign * x
+        expected = np.sum(w * np.clip(a, low, 1) * np.clip(b, low, 1))
+        assert abs(float(value[i]) - expected) < 1e-9
+        inside = np.sum(w * ((a > low) & (a < 1) & (b > low) & (b < 1)))
+        assert abs(float(slope[i]) - inside) < 2e-5

@@ -43,6 +43,12 @@ def of(activation: Activation) -> tuple[Dual, Dual]:
     return _closed(activation) or numeric_duals.duals(activation)
 
 
+def both(activation: Activation, pair: Covariance) -> tuple[Array, Array]:
+    """E φ(a)φ(b) and E φ'(a)φ'(b) of one covariance, where they share work."""
+    closed = _closed(activation)
+    return numeric_duals.both(activation, pair) if closed is None else (closed[0](pair), closed[1](pair))
+
+
 def _closed(activation: Activation) -> tuple[Dual, Dual] | None:
     slope = slope_below_zero(activation)
     if slope is not None:

@@ -159,9 +159,10 @@ def _next(state: Any, layer: Layer, network: MLP, tangent: bool) -> tuple[Any, L
     slope = slope_below_zero(network.activation)
     if slope is not None:
         return homogeneous.next_layer(state, layer, network, slope)
-    value, derivative = duals.of(network.activation)
+    value = duals.of(network.activation)[0]
+    at, slope_at = duals.both(network.activation, state) if tangent else (value(state), 0.0)
     sw2, sb2, skip2 = layer.sigma_w**2, layer.sigma_b**2, layer.skip**2
-    term = LayerTerm(sw2 * value(state), sb2, skip2 + sw2 * derivative(state) if tangent else 0.0)
+    term = LayerTerm(sw2 * at, sb2, skip2 + sw2 * slope_at)
     q11, q22 = (skip2 * q + sw2 * value(covariance(q, q, q)) + sb2 for q in (state.q11, state.q22))
     return covariance(skip2 * state.q12 + term.weights + sb2, q11, q22), term
 

@@ -33,17 +33,27 @@ def duals(activation: Activation) -> tuple[Callable[[Covariance], Array], Callab
     return functools.partial(_series, activation, False), functools.partial(_series, activation, True)
 
 
+def both(activation: Activation, pair: Covariance) -> tuple[Array, Array]:
+    """The two at once; what their kinks share is computed once: XLA does not see that two loops are the same."""
+    shared = None
+    if activation.kinks:
+        kinks, others = (piecewise.split(activation, derivative).kinks for derivative in (False, True))
+        if kinks and [kink[:2] for kink in kinks] == [kink[:2] for kink in others]:
+            shared = truncated.tails(kinks, pair)
+    return _series(activation, False, pair, shared), _series(activation, True, pair, shared)
+
+
 def is_closed(activation: Activation, derivative: bool = False) -> bool:
     """Whether steps, ramps and a polynomial are all there is: the expansion then ends by itself."""
     return bool(activation.kinks) and piecewise.split(activation, derivative).rest is not None
 
 
-def _series(activation: Activation, derivative: bool, pair: Covariance) -> Array:
+def _series(activation: Activation, derivative: bool, pair: Covariance, tails: list[Array] | None = None) -> Array:
     whole = piecewise.split(activation, derivative) if activation.kinks else Split((), None)
     if derivative and activation.kinks:
         refuse_jumps(activation)
     if whole.rest == (0.0, 0.0, 0.0):
-        return truncated.expectation(whole.kinks, pair)
+        return truncated.expectation(whole.kinks, pair, tails)
     r1, r2 = safe_sqrt(pair.q11), safe_sqrt(pair.q22)
     (a1, rest1), (a2, rest2) = (coefficients(activation, r, derivative, whole) for r in (r1, r2))
     rho = 1 - pair.gap
@@ -53,7 +63,7 @@ def _series(activation: Activation, derivative: bool, pair: Covariance) -> Array
     p1, p2 = (piecewise.part_coefficients(whole.kinks, r, a1.shape[-1]) for r in (r1, r2))
     # a a' + a p' + p a': the product of the kinks' own is in the closed form
     mixed = _sum(lambda c: c[0] * (c[1] + c[3]) + c[2] * c[1], start, rho, (a1, a2, p1, p2))
-    return mixed + truncated.expectation(whole.kinks, pair)
+    return mixed + truncated.expectation(whole.kinks, pair, tails)
 
 
 def _sum(term: Callable, start: Array, rho: Array, coefficients: tuple[Array, ...]) -> Array:

@@ -46,26 +46,45 @@ class _Pair(NamedTuple):
     u: Array
 
 
-def expectation(kinks: tuple[Kink, ...], pair: Covariance) -> Array:
-    """E P(a)P(b) of a sum P of steps and ramps."""
-    q12, q11, q22, u = jnp.broadcast_arrays(pair.q12, pair.q11, pair.q22, pair.gap)
-    r1, r2 = (jnp.maximum(safe_sqrt(q), SMALLEST_ROOT) for q in (q11, q22))
-    sine = safe_sqrt(u * (2 - u))
+def tails(kinks: tuple[Kink, ...], pair: Covariance) -> list[Array]:
+    """P(ε_i a > κ_i, ε_j b > κ_j) of every pair of kinks: what φ and φ' share."""
+    pairs, roots, sine = _pairs(kinks, pair)
+    return _tails(pairs, *roots, sine)
+
+
+def _pairs(kinks: tuple[Kink, ...], pair: Covariance) -> tuple[list[_Pair], tuple[Array, Array], Array]:
+    """Roots keep the shape of their side: what depends on one point alone is computed once a point."""
+    u, q12 = jnp.broadcast_arrays(pair.gap, pair.q12)
+    r1, r2 = (jnp.maximum(safe_sqrt(q), SMALLEST_ROOT) for q in (pair.q11, pair.q22))
+    pairs = [
+        _Pair(i.level, j.level, i.side * j.side * q12, u if i.side == j.side else 2 - u) for i in kinks for j in kinks
+    ]
+    return pairs, (r1, r2), safe_sqrt(u * (2 - u))
+
+
+def expectation(kinks: tuple[Kink, ...], pair: Covariance, known: list[Array] | None = None) -> Array:
+    """E P(a)P(b) of a sum P of steps and ramps; `known` are their tails, where they have been computed."""
+    pairs, (r1, r2), sine = _pairs(kinks, pair)
     both = [(i, j) for i in kinks for j in kinks]
-    pairs = [_Pair(i.level, j.level, i.side * j.side * q12, u if i.side == j.side else 2 - u) for i, j in both]
-    total = jnp.zeros_like(u)
-    for (i, j), p, tail in zip(both, pairs, _tails(pairs, r1, r2, sine)):
-        if i.jump * j.jump:
-            total = total + i.jump * j.jump * tail
-        if i.slope or j.slope:
-            given_a, given_b = _given(p.s, r1, p.t, r2, p.u, sine), _given(p.t, r2, p.s, r1, p.u, sine)
-            at_s, at_t = _density(p.s / r1), _density(p.t / r2)
-            # E [a > s] (b - t)_+ and E (a - s)_+ [b > t], by Stein's identity
-            rising_b = (1 - p.u) * r2 * at_s * given_a[1] + r2 * at_t * given_b[1] - p.t * tail
-            rising_a = (1 - p.u) * r1 * at_t * given_b[1] + r1 * at_s * given_a[1] - p.s * tail
-            total = total + i.jump * j.slope * rising_b + i.slope * j.jump * rising_a
+    total = jnp.zeros_like(sine)
+    for (i, j), p, tail in zip(both, pairs, _tails(pairs, r1, r2, sine) if known is None else known):
+        total = total + i.jump * j.jump * tail if i.jump * j.jump else total
+        if not (i.slope or j.slope):
+            continue
+        at_s, at_t = _density(p.s / r1), _density(p.t / r2)
+        excess, above_t = _given(p.s, r1, p.t, r2, p.u, sine)
+        stepped = i.jump * j.slope or i.slope * j.jump or p.s
+        above_s = _given(p.t, r2, p.s, r1, p.u, sine)[1] if stepped else 0.0
+        # E [a > s] (b - t)_+ and E (a - s)_+ [b > t], by Stein's identity
+        rising_b = (1 - p.u) * r2 * at_s * above_t + r2 * at_t * above_s - p.t * tail if stepped else 0.0
+        if i.jump * j.slope:
+            total = total + i.jump * j.slope * rising_b
+        if i.slope * j.jump:
+            rising_a = (1 - p.u) * r1 * at_t * above_s + r1 * at_s * above_t - p.s * tail
+            total = total + i.slope * j.jump * rising_a
+        if i.slope * j.slope:
             # E (a - s)_+ (b - t)_+ = q12 P + q11 f_a(s) E[(b-t)_+ | a = s] - s E [a > s] (b - t)_+
-            total = total + i.slope * j.slope * (p.q12 * tail + r1 * at_s * given_a[0] - p.s * rising_b)
+            total = total + i.slope * j.slope * (p.q12 * tail + r1 * at_s * excess - p.s * rising_b)
     return total
 
 
@@ -81,9 +100,10 @@ def _tails(pairs: list[_Pair], r1: Array, r2: Array, sine: Array) -> list[Array]
         elif p.s or p.t:
             levels.append(h if p.s else k)
             slopes.append(_steep(1 - p.u, sine, inverse))
-    T = iter(owens_t(jnp.stack(levels), jnp.stack(slopes))) if levels else iter(())
+    full = [jnp.broadcast_to(level, sine.shape) for level in levels]
+    T = iter(owens_t(jnp.stack(full), jnp.stack(slopes))) if levels else iter(())
     for p in pairs:
-        half_h, half_k = 0.5 * ndtr(-p.s / r1), 0.5 * ndtr(-p.t / r2)
+        half_h, half_k = (0.5 * ndtr(-level / r) if level else 0.0 for level, r in ((p.s, r1), (p.t, r2)))
         if p.s and p.t:
             found.append(half_h + half_k - next(T) - next(T))
         elif p.s or p.t:
@@ -99,6 +119,8 @@ def _steep(rise: Array, sine: Array, inverse: Array) -> Array:
 
 def _given(at: float, other: Array, level: float, root: Array, u: Array, sine: Array) -> tuple[Array, Array]:
     """E (y - level)_+ and P(y > level) for y ~ N(root·cos θ·at/other, (root·sin θ)²): b given a = at."""
+    if not at and not level:
+        return root * sine / math.sqrt(2 * math.pi), jnp.full_like(sine, 0.5)
     # root·cos θ·at/other - level, arranged so that equal points give exactly 0 at equal levels
     mean = at * ((root - other) - u * root) / other + (at - level)
     spread = root * sine
