@@ -11,6 +11,7 @@ from unlazy.comparison import words
 from unlazy.comparison.figures import curves_figure, models_figure, structure_figure
 from unlazy.comparison.findings import Findings
 from unlazy.core.errors import UnlazyError
+from unlazy.core.files import written_whole
 from unlazy.core.version import VERSION
 from unlazy.report.style import save_figure
 
@@ -35,7 +36,8 @@ def write_page(c: Findings, folder: Path) -> Path:
             figures["structure"] = structure_figure(c)
         shown = {name: _figure(figure, name, folder) for name, figure in figures.items()}
         page = folder / "compare.html"
-        page.write_text(_page(c, shown), encoding="utf-8")
+        with written_whole(page) as aside:
+            aside.write_text(_page(c, shown), encoding="utf-8")
     except OSError as error:
         raise UnlazyError(
             f"cannot write the page to {folder}: {error.strerror or error}; choose another --store"

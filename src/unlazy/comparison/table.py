@@ -169,6 +169,7 @@ def save_table(table: Table, folder: Path) -> str:
         arrays[f"column{j}"] = values
     words = {"columns": list(table.frame.columns), "task": table.task, "target": table.target, "notes": table.notes}
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         with written_whole(path) as aside:
             np.savez_compressed(aside, words=np.array(json.dumps(words)), **arrays)  # type: ignore[arg-type]
     except OSError as error:

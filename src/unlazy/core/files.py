@@ -11,11 +11,10 @@ from pathlib import Path
 def written_whole(path: str | Path) -> Iterator[Path]:
     """Where to write what is to stand at `path`: it takes its place when the block ends, and goes where that fails.
 
-    A crash leaves the file that was there before. The folder is made where there is none; the ending of the name stays,
-    since some writers go by it. Links are followed; what is no plain file (a terminal, a pipe) is written directly.
+    A crash leaves the file that was there before. The ending of the name stays, since some writers go by it. Links are
+    followed; what is no plain file (a terminal, a pipe) is written directly.
     """
     target = Path(os.path.realpath(path))
-    target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists() and not target.is_file():
         yield target
         return

@@ -11,8 +11,8 @@ each other."""
 class Display:
     """What runs, how many steps of how many, a note, what went wrong, the time and the time left.
 
-    Without a `total` only the note is shown. It begins with the first `advance`, and is `kept` on the screen or cleared
-    when it is closed.
+    Without a `total` only the note is shown. It begins with `with` or the first `advance`, and is `kept` on the screen
+    or cleared when it is closed.
     """
 
     def __init__(self, what: str, total: int | None = None, *, show: bool = True, kept: bool = False):

@@ -4,6 +4,8 @@ import csv
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unlazy.core.files import written_whole
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -25,7 +27,12 @@ def write_csv(frame: "pd.DataFrame", path: Path | None = None) -> str | None:
             shown.isetitem(at, column)
             returns |= any("\r" in cell for cell in column if isinstance(cell, str))
     # pandas leaves a carriage return bare, which ends the row for whoever reads it
-    return shown.to_csv(path, index=False, quoting=csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL)
+    quoting = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
+    if path is None:
+        return shown.to_csv(None, index=False, quoting=quoting)
+    with written_whole(path) as aside:
+        shown.to_csv(aside, index=False, quoting=quoting)
+    return None
 
 
 def _plain(cell: Any) -> Any:

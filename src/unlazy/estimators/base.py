@@ -186,27 +186,3 @@ def by_blocks(f: Callable[[np.ndarray], Any], X: np.ndarray, rows: int = 4096) -
         padded = np.concatenate([block, np.broadcast_to(block[:1], (size - len(block), *X.shape[1:]))])
         found.append(np.asarray(f(padded))[: len(block)])
     return np.concatenate(found)
-
-
-@contextmanager
-def progress_bar(show: bool, what: str, total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on stderr where `show`; the body calls `advance(note)` once a step."""
-    if not show:
-        yield _nothing
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    note = TextColumn("{task.fields[note]}")
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), note)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total, note="")
-
-        def advance(note: str) -> None:
-            bar.update(task, advance=1, note=note)
-
-        yield advance
-
-
-def _nothing(note: str) -> None:
-    pass

@@ -11,7 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from unlazy.core.errors import check_positive_integer, nearest
 from unlazy.core.linear import dot
-from unlazy.estimators.base import Estimator, Training, progress_bar
+from unlazy.core.progress import Display
+from unlazy.estimators.base import Estimator, Training
 from unlazy.estimators.classes import CalibratedClassifier
 from unlazy.estimators.columns import Columns
 from unlazy.estimators.kernel import Weighted
@@ -115,11 +116,11 @@ class FeatureMachine(Estimator):
         # small factorisations lose more to threads that wait for each other than they gain
         threads = threadpool_limits(1 if len(part.X) <= SMALL else None, "blas")
         steps = len(candidates) * (self.updates + 1)
-        with threads, progress_bar(self.progress, "learning a metric", steps) as advance:
+        with threads, Display("learning a metric", steps, show=self.progress) as shown:
             found = select(
                 candidates, part.X, part.Y, weights=part.weights, updates=self.updates,
                 relative_bandwidth=self.relative_bandwidth, relative_ridge=self.relative_ridge, rank=self.rank,
-                begin=begin, last=self.iterate == "last", advance=advance,
+                begin=begin, last=self.iterate == "last", advance=shown.advance,
             )  # fmt: skip
         self.leave_one_out_error_ = float(found.error)
         return found

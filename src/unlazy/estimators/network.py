@@ -15,7 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 from unlazy.core.architecture import MLP
 from unlazy.core.data import Data
 from unlazy.core.errors import UnlazyWarning, check_positive_integer
-from unlazy.estimators.base import Estimator, Training, by_blocks, progress_bar
+from unlazy.core.progress import Display
+from unlazy.estimators.base import Estimator, Training, by_blocks
 from unlazy.estimators.classes import LogitClassifier
 from unlazy.estimators.padding import bucket, padded, repeated, shuffled
 from unlazy.estimators.standard import Standard, standard
@@ -82,12 +83,12 @@ class NetworkMachine(Estimator):
             start_key, key = jax.random.split(self._key())
             train, held = self._split(data._replace(X=of_X(data.X)), jax.random.fold_in(key, 0))
             every = max(1, -(-int(self.steps) // RECORDS))
-            with progress_bar(self.progress, "training", RECORDS + 1) as advance:
+            with Display("training", RECORDS + 1, show=self.progress) as shown:
                 found = _descend(
                     network, network.init(start_key), train, held, key, self.step_size, self.decay, loss=loss,
                     every=every, steps=every * -(-int(self.steps) // every),
                     batch_size=int(self.batch_size) if self.batch_size < train.n else None,
-                    tick=advance if self.progress else None,
+                    tick=shown.advance if self.progress else None,
                 )  # fmt: skip
                 jax.block_until_ready(found.params)
             if bool(found.diverged):

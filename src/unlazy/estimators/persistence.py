@@ -6,9 +6,7 @@ carries a SHA-256 of the whole file (its own digits counted as zeros): a truncat
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from unlazy.core.errors import UnlazyError, UnlazyWarning
+from unlazy.core.files import written_whole
 from unlazy.core.version import VERSION
 from unlazy.estimators.registry import COMPANIONS, Unregistered
 
@@ -144,22 +143,8 @@ def _read(path: Path) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """All or nothing: a crash leaves the file that was there before."""
     try:
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".partial")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            os.chmod(partial, 0o666 & ~_umask())
-            os.replace(partial, path)
-        except BaseException:
-            os.unlink(partial)
-            raise
+        with written_whole(path) as aside:
+            aside.write_bytes(content)
     except OSError as error:
         raise UnlazyError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

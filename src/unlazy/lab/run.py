@@ -10,6 +10,7 @@ from typing import Any
 
 from unlazy.core.errors import UnlazyWarning
 from unlazy.core.experiment import Config, Experiment, Records
+from unlazy.core.progress import Display
 from unlazy.lab.catalogue import find
 from unlazy.lab.engines import Engine, open_engine
 from unlazy.lab.settings import choose
@@ -121,26 +122,14 @@ def _opened(engine: str | Engine, jobs: int | None, address: str | None) -> Iter
 
 @contextmanager
 def _progress(experiment: Experiment, chunks: list, wanted: bool | str) -> Iterator[Callable[[Outcome], None]]:
-    """Done, failed and time left, on standard error."""
-    if not wanted:
-        yield lambda outcome: None
-        return
-    from rich import progress as rich
-    from rich.console import Console
-
+    """Done, failed and time left."""
+    name = wanted if isinstance(wanted, str) else experiment.name
     failed = 0
-    columns = (
-        rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(),
-        rich.TextColumn("[red]{task.fields[failed]}"), rich.TimeElapsedColumn(), rich.TextColumn("left"),
-        rich.TimeRemainingColumn(),
-    )  # fmt: skip
-    with rich.Progress(*columns, console=Console(stderr=True)) as bar:
-        name = wanted if isinstance(wanted, str) else experiment.name
-        task = bar.add_task(name, total=sum(len(c.wanted) for c in chunks), failed="")
+    with Display(name, sum(len(c.wanted) for c in chunks), show=bool(wanted), kept=True) as shown:
 
         def show(outcome: Outcome) -> None:
             nonlocal failed
             failed += sum(trial.measures is None for trial in outcome.trials)
-            bar.update(task, advance=len(outcome.trials), failed=f"{failed} failed" if failed else "")
+            shown.advance(steps=len(outcome.trials), wrong=f"{failed} failed" if failed else "")
 
         yield show

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from unlazy.core.errors import UnlazyError
 from unlazy.core.experiment import Records
+from unlazy.core.files import written_whole
 from unlazy.core.spreadsheet import write_csv
 
 
@@ -23,7 +24,8 @@ def export(records: Records, path: Path) -> None:
         if path.suffix == ".csv":
             write_csv(frame, path)
         else:
-            frame.to_parquet(path, index=False)
+            with written_whole(path) as aside:
+                frame.to_parquet(aside, index=False)
     except ImportError as error:
         remedy = "install it with pip install 'unlazy[parquet]', or export to .csv"
         raise UnlazyError(f"Parquet needs pyarrow: {remedy}") from error

@@ -8,6 +8,7 @@ from pathlib import Path
 from unlazy.core.claims import Claim
 from unlazy.core.errors import UnlazyError
 from unlazy.core.experiment import Experiment, Records, file_names
+from unlazy.core.files import written_whole
 from unlazy.report.style import house_style, save_figure
 from unlazy.report.table import summary
 
@@ -32,7 +33,8 @@ def write_report(results: Sequence[tuple[Experiment, Records]], folder: Path, pr
         sections = [_section(name, *result, folder) for name, result in zip(names, results)]
         claims = [c for _, found in sections for c in found]
         page = folder / "report.html"
-        page.write_text(_page([html for html, _ in sections], names, claims, provenance), encoding="utf-8")
+        with written_whole(page) as aside:
+            aside.write_text(_page([html for html, _ in sections], names, claims, provenance), encoding="utf-8")
     except OSError as error:
         why = error.strerror or error
         raise UnlazyError(f"cannot write the report to {folder}: {why}; choose another place with --out") from error

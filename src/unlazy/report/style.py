@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unlazy.core.files import written_whole
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -45,6 +47,7 @@ def save_figure(figure: "Figure", folder: Path, name: str) -> tuple[Path, Path]:
     """Write NAME.png for the page and NAME.pdf for the paper; returns both paths."""
     folder.mkdir(parents=True, exist_ok=True)
     png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
-    figure.savefig(png, metadata={"Software": None})
-    figure.savefig(pdf, metadata={"CreationDate": None})
+    for path, unsaid in ((png, "Software"), (pdf, "CreationDate")):  # the same figure is the same file
+        with written_whole(path) as aside:
+            figure.savefig(aside, metadata={unsaid: None})
     return png, pdf

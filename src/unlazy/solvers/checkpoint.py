@@ -1,13 +1,14 @@
 """A run that survives a kill: its state in one safetensors file, written aside and moved into place."""
 
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+
+from unlazy.core.files import written_whole
 
 State = dict[str, np.ndarray]
 
@@ -50,8 +51,7 @@ class Checkpoint:
             return
         path = Path(self.path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(path.name + ".part")
         tensors = {k: np.ascontiguousarray(v) for k, v in state().items()}
-        save_file(tensors, aside, metadata={"problem": json.dumps(self.problem)})
-        os.replace(aside, path)
+        with written_whole(path) as aside:
+            save_file(tensors, aside, metadata={"problem": json.dumps(self.problem)})
         self._last = time.monotonic()

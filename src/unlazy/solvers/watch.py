@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from unlazy.core.progress import Display
 from unlazy.solvers.checkpoint import Checkpoint, State
 
 QUIET_SECONDS = 3.0
@@ -46,7 +47,7 @@ class Watch:
     _since_best: int = 0
     _history: list[tuple[float, float]] = field(default_factory=list)
     _start: float = field(default_factory=time.monotonic)
-    _bar: Any = None
+    _display: Display = field(default_factory=lambda: Display("solving"))
 
     def resume(self) -> State | None:
         """The state of an earlier run, where there is one."""
@@ -72,9 +73,7 @@ class Watch:
         return self._end(reason) if reason else None
 
     def _end(self, reason: str) -> str:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        self._display.close()
         return reason
 
     def _check(self, coefficients: Callable[[], np.ndarray], residual: float) -> float:
@@ -106,11 +105,5 @@ class Watch:
         return min(limit, max(0.0, math.log(r1 / self.tolerance) / rate))
 
     def _draw(self, step: int, residual: float, left: float) -> None:
-        if self._bar is None:
-            from rich.console import Console
-            from rich.status import Status
-
-            self._bar = Status("", console=Console(stderr=True))
-            self._bar.start()
         text = f"step {step}, residual {residual:.2g} (to reach {self.tolerance:.2g}), about {left:.0f} s left"
-        self._bar.update(text)
+        self._display.advance(text)
