@@ -34,7 +34,7 @@ class Training(NamedTuple):
     """(n, c), also for one output."""
     weights: np.ndarray | None
 
-    def rows(self, index: np.ndarray) -> "Training":
+    def rows(self, index: np.ndarray | slice) -> "Training":
         """Some of the rows."""
         return Training(self.X[index], self.Y[index], None if self.weights is None else self.weights[index])
 

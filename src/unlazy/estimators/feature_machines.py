@@ -15,6 +15,7 @@ from unlazy.core.progress import Display
 from unlazy.estimators.base import Estimator, Training
 from unlazy.estimators.classes import CalibratedClassifier
 from unlazy.estimators.columns import Columns
+from unlazy.estimators.feature_search import Candidate, Selected, select
 from unlazy.estimators.kernel import Weighted
 from unlazy.estimators.named_kernels import UNIT
 from unlazy.kernels.base import Kernel
@@ -25,7 +26,6 @@ from unlazy.solvers.intercept import coefficients, mean
 from unlazy.training.geometry import cross, geometry, scaled
 from unlazy.training.one_step import learn_features
 from unlazy.training.recursive_features import METRICS, check_metric, follow, isotropic, normalised, root
-from unlazy.training.selection import Candidate, Selected, select
 
 SEARCH = 1200
 """Distinct rows among which kernel, metric, bandwidth, ridge and the number of updates are chosen."""
@@ -85,7 +85,7 @@ class FeatureMachine(Estimator):
         candidates = self._candidates()
         data = _double(given).merged()
         order = np.lexsort(data.X.T[::-1])  # the order of rows is not information
-        data = _rows(data, order)
+        data = data.rows(order)
         columns = Columns.of(data.X, data.weights, self.standardise)
         self.offset_, self.scale_ = columns.offset, columns.scale
         centre = mean(data.Y, data.weights)
@@ -99,7 +99,7 @@ class FeatureMachine(Estimator):
                 self._constant(candidates[0], data)
                 found, part = None, data
             else:
-                part = _rows(data, np.sort(order[: SEARCH if len(order) <= LEARN else SEARCH_MANY]))
+                part = data.rows(np.sort(order[: SEARCH if len(order) <= LEARN else SEARCH_MANY]))
                 found = self._select(candidates, part)
                 self._learn(found, data, order)
         self.intercept_ = (self.intercept_ * spread + centre).astype(self._dtype)
@@ -112,7 +112,7 @@ class FeatureMachine(Estimator):
     def _select(self, candidates: list[Candidate], part: Training) -> Selected:
         from threadpoolctl import threadpool_limits
 
-        begin = None if self.start is None else lambda rows: self._one_step(_rows(part, rows))
+        begin = None if self.start is None else lambda rows: self._one_step(part.rows(rows))
         # small factorisations lose more to threads that wait for each other than they gain
         threads = threadpool_limits(1 if len(part.X) <= SMALL else None, "blas")
         steps = len(candidates) * (self.updates + 1)
@@ -128,7 +128,7 @@ class FeatureMachine(Estimator):
     def _learn(self, found: Selected, data: Training, order: np.ndarray) -> None:
         """The chosen trajectory on (up to LEARN) rows, then the last fit on all."""
         kernel, metric = found.candidate
-        part = _rows(data, np.sort(order[:LEARN]))
+        part = data.rows(np.sort(order[:LEARN]))
         M = isotropic(part.X.shape[1], metric)
         if self.start is not None:
             M = normalised(self._one_step(part), metric)
@@ -286,10 +286,6 @@ class FeatureMachineClassifier(CalibratedClassifier, FeatureMachine):
         held_out = part.Y if found is None else found.held_out
         self._calibrate(held_out, part.Y, part.weights)
         return self
-
-
-def _rows(data: Training, rows: np.ndarray) -> Training:
-    return Training(data.X[rows], data.Y[rows], None if data.weights is None else data.weights[rows])
 
 
 def _double(data: Training) -> Training:

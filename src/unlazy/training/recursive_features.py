@@ -123,7 +123,7 @@ def follow(
     weights: Float[np.ndarray, " n"] | None = None,
     start: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The metric after these steps, chosen elsewhere (`selection`)."""
+    """The metric after these steps, chosen elsewhere (`estimators.feature_search`)."""
     M = isotropic(X.shape[1], metric, X.dtype) if start is None else normalised(start, metric)
     for step in steps:
         seen = geometry(step.kernel, X, root(M))

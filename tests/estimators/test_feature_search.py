@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 
+from unlazy.estimators.base import Training
+from unlazy.estimators.feature_search import Candidate, select
+from unlazy.estimators.feature_search.folds import Folds
+from unlazy.estimators.feature_search.search import Search
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.solvers.intercept import fit
-from unlazy.training import selection
 from unlazy.training.geometry import geometry
 from unlazy.training.recursive_features import learn
-from unlazy.training.selection import Candidate, select
 
 
 def noise(n=90, d=20, seed=0):
@@ -25,11 +27,11 @@ def test_other_labels_in_a_fold_leave_its_metric_alone(x64, candidate):
     planted = np.where(fold[:, None] == 0, 1e3 * noise(40, 5, seed=1)[1], Y)
     matrices = []
     for labels in (Y, planted):
-        race = selection._Race(X, labels, None, fold, 2, None, (False, False))
-        (state,) = race.start([candidate], 1.0, 1e-2, None)
+        search = Search(Folds(Training(X, labels, None), fold), bandwidth=1.0, ridge=1e-2)
+        (run,) = search.start([candidate])
         for _ in range(2):
-            race.advance(state)
-        matrices.append(state.matrices)
+            search.update(run)
+        matrices.append(run.metrics)
     for t in (1, 2):
         # the closed form subtracts what the fold contributed: exact but for rounding, here of labels 1e3 times larger
         np.testing.assert_allclose(matrices[0][t][0], matrices[1][t][0], rtol=0, atol=1e-9)

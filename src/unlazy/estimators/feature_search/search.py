@@ -1,0 +1,209 @@
+"""The search, from plain kernels to the last fit.
+
+1. Every plain kernel gets the bandwidth and the ridge of its smallest leave-one-out error.
+2. Round by round every candidate that promises something makes one more update of its metric.
+3. From the best metric slow updates go on, with its kernel and with the others: a rough kernel may be the first to find
+   what a smooth one then uses best.
+4. Bandwidth and ridge of the last fit are searched once more.
+
+All that is compared are predictions of rows whose labels neither metric nor coefficients have seen (`folds`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from unlazy.estimators.base import Training
+from unlazy.estimators.feature_search import rules
+from unlazy.estimators.feature_search.folds import Folds, plain
+from unlazy.estimators.feature_search.trajectory import Candidate, Judged, Trajectory
+from unlazy.kernels.base import Kernel
+from unlazy.kernels.product_laplace import ProductLaplace
+from unlazy.training.bandwidth_and_ridge import LARGEST, SMALLEST, Place, descend
+from unlazy.training.geometry import Geometry
+from unlazy.training.recursive_features import Step, isotropic, normalised
+
+Begin = Callable[[np.ndarray], np.ndarray]
+Tick = Callable[[str], None]
+
+
+class Selected(NamedTuple):
+    """What to fit, and the evidence: predictions of every row by fits and metrics that never saw it."""
+
+    candidate: Candidate
+    updates: int
+    steps: tuple[Step, ...]
+    """The fits whose gradients make the metric (`recursive_features.follow`)."""
+    final: Place
+    """Bandwidth and ridge of the last fit, both relative."""
+    held_out: Float[np.ndarray, "n c"]
+    error: float
+    table: tuple[tuple[int, int, float], ...]
+    """(candidate, updates, error) of all that was tried."""
+
+
+def select(
+    candidates: Sequence[Candidate],
+    X: Float[np.ndarray, "n d"],
+    Y: Float[np.ndarray, "n c"],
+    *,
+    weights: Float[np.ndarray, " n"] | None = None,
+    updates: int = 8,
+    folds: int | None = None,
+    relative_bandwidth: float | None = None,
+    relative_ridge: float | None = None,
+    rank: int | None = None,
+    begin: Begin | None = None,
+    last: bool = False,
+    seed: int = 0,
+    advance: Tick = lambda note: None,
+) -> Selected:
+    """The best of all candidates after 0 to `updates` updates, with its bandwidth and ridge.
+
+    `relative_bandwidth` and `relative_ridge` fix what is otherwise searched (`recursive_features.learn`). `begin` gives
+    the first metric from the rows whose labels it may use (W¹ᵀW¹ of Algorithm 1, say) instead of the identity.
+    `last` makes all updates, and chooses the rest.
+    """
+    n = len(X)
+    count = min(n, folds or (rules.FOLDS if n < rules.MANY_ROWS else 2))
+    fold = np.random.default_rng(seed).permutation(n) % count
+    search = Search(Folds(Training(X, Y, weights), fold), relative_bandwidth, relative_ridge, rank, advance)
+    runs = search.start(candidates, begin)
+    search.rounds(runs, updates if count > 1 else 0, to_the_end=last)
+    table = tuple((i, t, e) for i, run in enumerate(runs) for t, e in enumerate(run.errors))
+    best = min(runs, key=lambda run: run.errors[-1] if last else run.smallest)
+    if count > 1 and updates and not last:
+        best = search.slowly(best, candidates, updates)
+    t = len(best.judged) - 1 if last else best.best
+    made, chosen = best.before + t, best.judged[t]
+    if made or begin is not None:
+        chosen = search.refined(best, t)
+    steps = tuple(best.steps[:made])
+    return Selected(best.candidate, made, steps, chosen.place, chosen.held_out, chosen.error, table)
+
+
+class Search:
+    """Rows in folds, and what is free: a bandwidth or a ridge that is None."""
+
+    def __init__(
+        self, folds: Folds, bandwidth: float | None = None, ridge: float | None = None, rank: int | None = None,
+        advance: Tick = lambda note: None,
+    ):  # fmt: skip
+        self.folds, self.bandwidth, self.ridge, self.rank, self.advance = folds, bandwidth, ridge, rank, advance
+
+    def start(self, candidates: Sequence[Candidate], begin: Begin | None = None) -> list[Trajectory]:
+        """The plain kernels; with `begin` under a first metric, that of each fold without the labels of its rows."""
+        kernels = _kernels(candidates)
+        found = {key: plain(k, self.folds.data, self.bandwidth, self.ridge) for key, k in kernels.items()}
+        runs = []
+        for c in candidates:
+            run = Trajectory(c, found[id(c.kernel)], self._isotropic(c))
+            if begin is not None:
+                run.metrics = [[normalised(begin(rows), c.metric) for rows in self.folds.others]]
+                run.judged = [self._judged(run, 0)]
+            runs.append(run)
+        return runs
+
+    def rounds(self, runs: list[Trajectory], updates: int, to_the_end: bool = False) -> None:
+        """Updates, round by round, of all that promise something (of all, where `to_the_end`)."""
+        going = list(runs)
+        for _ in range(updates):
+            for run in going:
+                self.update(run)
+                self.advance(type(run.candidate.kernel).__name__)
+            best = min(run.smallest for run in runs)
+            going = [run for run in going if to_the_end or run.promising(best)]
+            for run in runs:
+                if run not in going:
+                    run.views = None
+
+    def update(self, run: Trajectory) -> None:
+        """One more update in every fold, without the labels of its rows, and the error it leaves."""
+        step, views = run.next_step(), self._views(run, len(run.metrics) - 1)
+        run.metrics.append(self.folds.updated(views, run.metrics[-1], step, run.candidate.metric, self.rank))
+        run.steps.append(step)
+        run.judged.append(run.judged[-1])
+        run.judged[-1] = self._judged(run, len(run.judged) - 1)
+
+    def slowly(self, best: Trajectory, candidates: Sequence[Candidate], updates: int) -> Trajectory:
+        """The best so far, or what does better with slow updates, which keep inputs of little influence."""
+        if not best.best:
+            return self._slowly_from_nothing(best, candidates, updates)
+        metric = best.candidate.metric
+        kernels = [k for k in _kernels(candidates).values() if takes(k, metric)]
+        found = best
+        for kernel in kernels:
+            found = self._better(found, best.handed_to(kernel, rules.SLOW_POWER), updates)
+        if found is not best:  # a better metric may suit another kernel
+            for kernel in kernels:
+                if kernel is not found.candidate.kernel:
+                    found = self._better(found, found.handed_to(kernel), 0)
+            found = self._better(found, found.handed_to(found.candidate.kernel, floor=rules.NOISE_FLOOR), 0)
+        return found
+
+    def _slowly_from_nothing(self, best: Trajectory, candidates: Sequence[Candidate], updates: int) -> Trajectory:
+        """Where no update helped: slow ones of the same kernel, with every kind of metric."""
+        for candidate in candidates:
+            if candidate.kernel is best.candidate.kernel:
+                slow = best.handed_to(candidate.kernel, rules.SLOW_POWER)
+                slow.candidate, slow.metrics = candidate, [self._isotropic(candidate)]
+                slow.judged = [best.judged[0]]
+                self.rounds([slow], updates)
+                best = slow if slow.smallest < rules.TAKES_OVER * best.smallest else best
+        return best
+
+    def _better(self, best: Trajectory, other: Trajectory, updates: int) -> Trajectory:
+        """`other` where it beats the best, after as many updates of its own as pay."""
+        if other.candidate.kernel is not best.candidate.kernel:  # another kernel, another bandwidth
+            ridge = min(other.judged[0].place[1], rules.LEARNING_RIDGE)
+            other.judged[0] = other.judged[0]._replace(place=(1.0, ridge))
+        other.judged[0] = self.refined(other, 0)
+        if other.errors[0] < rules.WORTH_SLOWING * best.smallest:
+            self.rounds([other], updates)
+        return other if other.smallest < rules.TAKES_OVER * best.smallest else best
+
+    def refined(self, run: Trajectory, t: int) -> Judged:
+        """Bandwidth and ridge with the metrics after t updates, downhill by the same held-out predictions."""
+        views = self._views(run, t)
+        place, _ = descend(
+            lambda h, rho: self.folds.judged(views, (h, rho)).error, run.judged[t].place,
+            ridge=self.ridge is None, bandwidth=self.bandwidth is None, steps=((2.0, 10.0**0.5),),
+        )  # fmt: skip
+        return self.folds.judged(views, place)
+
+    def _judged(self, run: Trajectory, t: int) -> Judged:
+        """The metrics after t updates: at the bandwidth and ridge of the update before, and at a smaller ridge and a
+        larger bandwidth by turns, what a better metric wants."""
+        views, (h, rho) = self._views(run, t), run.judged[t].place
+        options = [(h, rho)]
+        if t % 2 and self.ridge is None:
+            options += [(h, min(rho, rules.LEARNING_RIDGE)), (h, rho / 10)]
+        elif self.bandwidth is None and t:
+            options.append((2 * h, rho))
+        found = [self.folds.judged(views, p) for p in dict.fromkeys(options) if SMALLEST <= p[1] <= LARGEST]
+        for view in views:
+            view.forget()
+        best = min(found, key=lambda judged: judged.error)
+        return best if best.error < rules.WORTH_ANOTHER * found[0].error else found[0]
+
+    def _views(self, run: Trajectory, t: int) -> list[Geometry]:
+        """Every fold's rows under its metric after t updates; the latest are kept."""
+        if run.views is None or run.views[0] != t:
+            run.views = (t, self.folds.views(run.candidate.kernel, run.metrics[t]))
+        return run.views[1]
+
+    def _isotropic(self, candidate: Candidate) -> list[np.ndarray]:
+        X = self.folds.data.X
+        return [isotropic(X.shape[1], candidate.metric, X.dtype)] * len(self.folds.rows)
+
+
+def takes(kernel: Kernel, metric: str) -> bool:
+    """Whether the kernel can have this kind of metric."""
+    return metric == "diagonal" or not isinstance(kernel, ProductLaplace)
+
+
+def _kernels(candidates: Sequence[Candidate]) -> dict[int, Kernel]:
+    """Every kernel once."""
+    return {id(c.kernel): c.kernel for c in candidates}

@@ -1,0 +1,83 @@
+"""One kernel and its metrics, update after update."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from unlazy.estimators.feature_search import rules
+from unlazy.kernels.base import Kernel
+from unlazy.training.bandwidth_and_ridge import Place
+from unlazy.training.geometry import Geometry
+from unlazy.training.recursive_features import Step, normalised, pruned, raised
+
+
+class Candidate(NamedTuple):
+    """A kernel of bandwidth one and the kind of metric it learns."""
+
+    kernel: Kernel
+    metric: str
+
+
+class Judged(NamedTuple):
+    """A fit by the predictions of rows it never saw."""
+
+    place: Place
+    """Bandwidth and ridge, both relative."""
+    error: float
+    held_out: Float[np.ndarray, "n c"]
+
+
+class Trajectory:
+    """A candidate's metrics after 0, 1, 2, … updates, one for every fold, and what each is worth."""
+
+    def __init__(self, candidate: Candidate, plain: Judged, metrics: list[np.ndarray]):
+        self.candidate = candidate
+        self.steps: list[Step] = []
+        """The fits whose gradients made the metrics, those of a kernel before this one included."""
+        self.judged, self.metrics = [plain], [metrics]
+        self.before = 0
+        """Updates made by another kernel."""
+        self.power = 1.0
+        """Power of the AGOP in its updates."""
+        self.views: tuple[int, list[Geometry]] | None = None
+        """The folds' rows under their metrics after so many updates, the latest that were asked for."""
+
+    @property
+    def errors(self) -> list[float]:
+        return [judged.error for judged in self.judged]
+
+    @property
+    def best(self) -> int:
+        """The number of updates with the smallest error."""
+        return int(np.argmin(self.errors))
+
+    @property
+    def smallest(self) -> float:
+        return min(self.errors)
+
+    def next_step(self) -> Step:
+        """The fit whose gradients make the next metric."""
+        h, rho = self.judged[-1].place
+        return Step(self.candidate.kernel, h, min(rho, rules.LEARNING_RIDGE), self.power)
+
+    def promising(self, best: float) -> bool:
+        """Whether one more update may pay: the last one did, and another like it would come near the best of all."""
+        errors = self.errors
+        before, now = min(errors[:-1]), errors[-1]
+        slow = rules.SLOW_PATIENCE if self.power != 1 else 0
+        if len(errors) <= (rules.PATIENCE if errors[0] > rules.EXPLAINS_NOTHING else slow):
+            return True
+        return now < rules.WORTH_ANOTHER * before and now * (now / before) < rules.WITHIN_REACH * best
+
+    def handed_to(self, kernel: Kernel, power: float = 1.0, floor: float = 0.0) -> "Trajectory":
+        """A kernel that goes on from the best metrics here, raised to a power and pruned; not yet judged."""
+        t, kind = self.best, self.candidate.metric
+        metrics = [M if power == 1 else normalised(raised(M, power), kind) for M in self.metrics[t]]
+        start = self.judged[t]._replace(error=math.inf)
+        other = Trajectory(Candidate(kernel, kind), start, [pruned(M, floor) for M in metrics])
+        other.steps, other.before, other.power = self.steps[: self.before + t], self.before + t, power
+        if other.steps:
+            other.steps[-1] = other.steps[-1]._replace(power=power * other.steps[-1].power, floor=floor)
+        return other
