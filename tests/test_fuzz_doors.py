@@ -333,8 +333,8 @@ def _verdict(given):
             return f"{case.text}: {str(wrong).strip().splitlines()[0] if str(wrong) else wrong!r}"
         if case.kind in REFUSED:
             return f"{case.text}: not refused"
-        # at norms of 1e4 rounding leaves erf's fits without a bound, in float64 too
-        excused = case.computed == "float32" or (case.entry.stretch and case.kind == "large")
+        # at norms of 1e4 and more rounding leaves erf's fits without a bound, in float64 too
+        excused = case.computed == "float32" or (case.entry.stretch and case.kind in ("large", "huge"))
         return None if outcome != "unknown" or excused else f"{case.text}: no bound"
 
 

@@ -35,8 +35,9 @@ def full_error(problem: Problem, alpha: np.ndarray, left: np.ndarray | None) -> 
     """Relative error of the predictions of full regression at the training points, the worst of the outputs.
 
     With the coefficients α̂ that `predict` uses, r = y - (K + ρ)α̂ in float64 and e what `predict` adds by rounding,
-    the error is e - K(K + ρ)⁻¹r. `left` is the residual the method itself found for all rows: ‖r‖² is then ‖left‖² and
-    the mean square of what the sample shows besides, which is known better than ‖r‖² from a sample alone.
+    the error is e - K(K + ρ)⁻¹r, at most ‖e‖ + ‖r‖: they may point the same way. `left` is the residual the method
+    itself found for all rows: ‖r‖² is then ‖left‖² and the mean square of what the sample shows besides, which is known
+    better than ‖r‖² from a sample alone.
     """
     index = rows_of(problem)
     rounded = alpha.astype(problem.dtype).astype(np.float64)
@@ -48,7 +49,8 @@ def full_error(problem: Problem, alpha: np.ndarray, left: np.ndarray | None) -> 
     else:
         more = r - left[index]
         square = np.sum(left * left, 0) + share * np.sum(more * (more + 2 * left[index]), 0)
-    return float(np.max(np.sqrt(np.maximum(square, 0) + share * np.sum(e * e, 0)) / problem.y_norm))
+    size = np.sqrt(np.maximum(square, 0)) + np.sqrt(share * np.sum(e * e, 0))
+    return float(np.max(size / problem.y_norm))
 
 
 def centres_rounding(problem: Problem, Z: np.ndarray, alpha: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -65,8 +67,9 @@ def centres_rounding(problem: Problem, Z: np.ndarray, alpha: np.ndarray) -> tupl
 
 
 def _engine(problem: Problem) -> Callable[..., np.ndarray]:
+    """The host where a sample stands for many rows; few rows are looked at by the very program that predicts them."""
     on_host = jax.default_backend() == "cpu" and isinstance(problem.kernel, InnerProductKernel)
-    return _on_host if on_host else _on_device
+    return _on_host if on_host and problem.n > ROWS else _on_device
 
 
 def _products(
