@@ -173,7 +173,7 @@ def test_blocks_equal_the_whole(monkeypatch):
     kernel = NTK(DEEP)
     whole = kernel.gram(X)
     monkeypatch.setenv("UNLAZY_MEMORY", str(4 * 50 * 4 * 8))
-    assert evaluate._rows_at_once(X, 50, False) == 8
+    assert evaluate._rows_at_once(kernel, X, 50, False) == 8
     blocked = kernel.gram(X)
     assert np.abs(np.asarray(whole - blocked)).max() <= 3 * np.sqrt(16 * 2.0**-24) * np.asarray(whole).max()
     assert np.array_equal(np.asarray(blocked), np.asarray(blocked).T)

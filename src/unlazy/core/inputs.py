@@ -17,6 +17,9 @@ Points = Any
 """n points of d inputs: an array of JAX or NumPy (also traced), nested lists, a pandas frame."""
 Labels = Any
 """One label, or a row of labels, for each point; the same forms."""
+TAKES = ("matrix", "array", "tree")
+"""What a kernel takes for n points, narrowest first: a matrix n × d; an array with a leading axis of points and more
+behind it (images); any tree of arrays with a leading axis of points (sequences with masks, graphs)."""
 
 
 def concrete(*trees: Any) -> bool:
@@ -36,28 +39,81 @@ def floats(values: Any, what: str = "X", dtype: Any = None) -> Float[Array, "...
     return values if values.dtype == wanted else values.astype(wanted)
 
 
-def points(X: Points, what: str = "X", dtype: Any = None, more_axes: bool = False) -> Float[Array, "..."]:
-    """The rows as floats; a ValueError unless there are two axes (or more, for images), neither of them empty."""
+def points(X: Points, what: str = "X", dtype: Any = None, takes: str = "matrix") -> Any:
+    """The points as floats; a ValueError unless they have the axes that the kernel `takes`, none of them empty."""
+    if takes == "tree":
+        return _tree(X, what, dtype)
     array = floats(X, what, dtype)
-    check_axes(what, array.shape, more_axes)
+    check_axes(what, array.shape, takes == "array")
     return array
 
 
 def sides(
-    X: Points, Z: Points | None = None, names: tuple[str, str] = ("X", "Z"), more_axes: bool = False
-) -> tuple[Float[Array, "..."], Float[Array, "..."] | None]:
+    X: Points, Z: Points | None = None, names: tuple[str, str] = ("X", "Z"), takes: str = "matrix"
+) -> tuple[Any, Any]:
     """Both sides of a Gram matrix, of one type: the wider of the two."""
-    left = points(X, names[0], more_axes=more_axes)
+    left = points(X, names[0], takes=takes)
     if Z is None:
         return left, None
-    right = points(Z, names[1], more_axes=more_axes)
-    if left.shape[1:] != right.shape[1:]:
+    right = points(Z, names[1], takes=takes)
+    if takes == "tree":
+        _check_alike(left, right, names)
+    elif left.shape[1:] != right.shape[1:]:
         raise ValueError(
             f"{names[0]} has {_width(left)} columns and {names[1]} has {_width(right)}; they must be the same inputs, "
             "so the numbers must agree"
         )
-    dtype = jnp.promote_types(left.dtype, right.dtype)
-    return left.astype(dtype), right.astype(dtype)
+    dtype = jnp.promote_types(float_type(left), float_type(right))
+    return with_type(left, dtype), with_type(right, dtype)
+
+
+def count(X: Any) -> int:
+    """How many points: the leading axis of every array."""
+    return jax.tree.leaves(X)[0].shape[0]
+
+
+def float_type(X: Any) -> Any:
+    """The widest type of the floats among the arrays; the default float where there are none (tokens)."""
+    found = [leaf.dtype for leaf in jax.tree.leaves(X) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.dtype(jnp.result_type(*found)) if found else default_float()
+
+
+def with_type(X: Any, dtype: Any) -> Any:
+    """The points with their floats in that type; whole numbers of a tree (tokens, edges) stay what they are."""
+    return jax.tree.map(lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, X)
+
+
+def _tree(X: Any, what: str, dtype: Any) -> Any:
+    """A tree of arrays with one leading axis. A list is an array, as everywhere; tuples, dictionaries and other
+    registered containers are trees."""
+    if isinstance(X, list) or hasattr(X, "to_numpy"):
+        X = np.asarray(X)
+    leaves, structure = jax.tree.flatten(X)
+    arrays = [_leaf(leaf, what, dtype) for leaf in leaves]
+    shapes = [a.shape for a in arrays]
+    if not shapes or any(not s or 0 in s for s in shapes) or len({s[0] for s in shapes}) > 1:
+        raise ValueError(
+            f"{what} must be arrays with one leading axis, the points, none of them empty; got shapes {shapes}"
+        )
+    return jax.tree.unflatten(structure, arrays)
+
+
+def _leaf(leaf: Any, what: str, dtype: Any) -> Array:
+    """Whole numbers and truth values stay what they are: they may be tokens, edges or masks."""
+    array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    return jnp.asarray(array) if array.dtype.kind in "iub" else floats(leaf, what, dtype)
+
+
+def _check_alike(left: Any, right: Any, names: tuple[str, str]) -> None:
+    one, two = str(jax.tree.structure(left)), str(jax.tree.structure(right))
+    if one != two:
+        raise ValueError(f"{names[0]} and {names[1]} must be trees of the same structure, got {one} and {two}")
+    shapes = [[leaf.shape[1:] for leaf in jax.tree.leaves(side)] for side in (left, right)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"{names[0]} has points of shapes {shapes[0]} and {names[1]} of {shapes[1]}; they must be the same inputs, "
+            "so the shapes must agree"
+        )
 
 
 def labels(y: Labels, n: int, what: str = "y", of: str = "X", dtype: Any = None) -> Float[Array, "n ..."]:

@@ -163,13 +163,30 @@ class Weighted(Kernel):
 
     kernel: Kernel
 
-    def gram(self, X: Any, Z: Any = None, accurate: bool = False) -> Any:
-        right = X if Z is None else Z
-        K = self.kernel.gram(X[:, :-1], None if Z is None else Z[:, :-1], accurate)
-        return X[:, -1:] * K * right[:, -1]
+    def prepare(self, X: Any) -> Any:
+        return self.kernel.prepare(X[:, :-1]), X[:, -1]
+
+    def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
+        left, right = self.kernel.sides(X[:, :-1], None if Z is None else Z[:, :-1], keyed)
+        return (left, X[:, -1]), None if Z is None else (right, Z[:, -1])
+
+    def block(self, left: Any, right: Any) -> Any:
+        return left[1][:, None] * self.kernel.block(left[0], right[0]) * right[1]
+
+    def accurate_block(self, left: Any, right: Any) -> Any:
+        return left[1][:, None] * self.kernel.accurate_block(left[0], right[0]) * right[1]
 
     def diag(self, X: Any) -> Any:
         return X[:, -1] ** 2 * self.kernel.diag(X[:, :-1])
+
+    def on_diagonal(self, X: Any, accurate: bool = False) -> Any:
+        return X[:, -1] ** 2 * self.kernel.on_diagonal(X[:, :-1], accurate)
+
+    def admit(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
+        self.kernel.admit(*(P if P is None else P[:, :-1] for P in points), names=names, accurate=accurate)
+
+    def held(self, X: Any, accurate: bool = False) -> int:
+        return self.kernel.held(X[:, :-1], accurate)
 
 
 def _is_number(value: object, above: float) -> bool:

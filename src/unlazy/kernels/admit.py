@@ -33,16 +33,10 @@ def host_squares(F: Float[np.ndarray, "n e"]) -> Float[np.ndarray, " n"]:
     return xx
 
 
-def admit(
-    kernel: Any, *points: Float[Array, "..."] | None, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False
-) -> None:
+def admit_formula(kernel: Any, points: tuple, names: tuple[str, ...], accurate: bool) -> None:
     """Refuses points whose k(x, x) or squared norm is not finite; one reduction, nothing while tracing."""
     given = tuple(X for X in points if X is not None)
     if not concrete(kernel, given):
-        return
-    if not hasattr(kernel, "entry"):
-        for X, name in zip(given, names):
-            admit_diagonal(kernel.diag(X), X, name)
         return
     found = _range(kernel, given)
     if not concrete(found):  # constants inside a program that is being traced
@@ -51,7 +45,16 @@ def admit(
     # k(x, x) depends on |x| alone, and grows with it: the two ends speak for all, in one program for all shapes
     at_ends = np.asarray(_largest(kernel, jnp.asarray(range_and_size[:2])))
     _refuse(range_and_size, at_ends, given, names)
-    warn(kernel, range_and_size, accurate)
+    kernel.warn(jnp.asarray(range_and_size[:2]), accurate)
+
+
+def admit_plain(kernel: Any, points: tuple, names: tuple[str, ...]) -> None:
+    """The same for a kernel without an entry formula, by its diagonal."""
+    given = tuple(X for X in points if X is not None)
+    if not concrete(kernel, given):
+        return
+    for X, name in zip(given, names):
+        admit_diagonal(kernel.diag(X), X, name)
 
 
 def diagonal(kernel: Any, X: Float[Array, "n d"], name: str = "X", accurate: bool = False) -> Any:
@@ -60,24 +63,22 @@ def diagonal(kernel: Any, X: Float[Array, "n d"], name: str = "X", accurate: boo
     if concrete(values):
         seen = np.asarray(range_and_size)
         _refuse(seen, np.asarray(largest), (X,), (name,))
-        warn(kernel, seen, accurate)
+        kernel.warn(jnp.asarray(seen[:2]), accurate)
     return values
 
 
-def admit_diagonal(values: Float[Array, " n"], X: Float[Array, "..."], name: str = "X") -> Float[Array, " n"]:
-    """k(x, x) of a kernel without an entry formula: refused, or NaN in a traced row, where the row is not finite."""
+def admit_diagonal(values: Float[Array, " n"], X: Any, name: str = "X") -> Float[Array, " n"]:
+    """k(x, x) of a kernel without an entry formula: refused, or NaN at a traced point, where that is not finite."""
+    floats = [leaf for leaf in jax.tree.leaves(X) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     if not concrete(values, X):
-        return jnp.where(jnp.isfinite(jnp.sum(X.reshape(X.shape[0], -1), 1)), values, jnp.nan)
-    refuse_not_finite(name, np.asarray(X))
+        for leaf in floats:
+            values = jnp.where(jnp.isfinite(jnp.sum(leaf.reshape(leaf.shape[0], -1), 1)), values, jnp.nan)
+        return values
+    for leaf in floats:
+        refuse_not_finite(name, np.asarray(leaf))
     if not np.isfinite(np.asarray(values)).all():
-        raise _overflow(np.asarray(X), name, "k(x, x) overflows")
+        raise _overflow(np.asarray((floats or jax.tree.leaves(X))[0]), name, "k(x, x) overflows")
     return values
-
-
-def warn(kernel: Any, range_and_size: np.ndarray, accurate: bool = False) -> None:
-    """Lets a kernel say what it cannot do exactly at the smallest and the largest squared norm."""
-    if hasattr(kernel, "warn"):
-        kernel.warn(jnp.asarray(range_and_size[:2]), accurate)
 
 
 @jax.jit

@@ -1,20 +1,26 @@
-"""Kernels add, multiply and scale; formulas compose where the inputs are embedded alike, Grams do elsewhere."""
+"""Kernels add, multiply, scale and have powers; formulas compose where inputs are embedded alike, blocks elsewhere."""
 
+import operator
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import check_not_negative
-from unlazy.core.inputs import Points
+from unlazy.core.inputs import TAKES, Points, count, float_type
+from unlazy.kernels import admit, evaluate
 from unlazy.kernels.base import InnerProductKernel, Kernel
 
 
-def add(first: Kernel, second: Kernel) -> Kernel:
-    """k1 + k2."""
-    return _combine(first, second, "add")
+def add(first: Kernel, second: "Kernel | float | Array") -> Kernel:
+    """k1 + k2; a number is the constant kernel, and 0 nothing, so that `sum(kernels)` works."""
+    if isinstance(second, Kernel):
+        return _combine(first, second, "add")
+    return first if isinstance(second, int | float) and second == 0 else _combine(first, Constant(second), "add")
 
 
 def multiply(first: Kernel, second: Kernel) -> Kernel:
@@ -27,22 +33,78 @@ def scale(kernel: Kernel, factor: "float | Array | np.ndarray | np.number") -> K
     factor = check_not_negative("the factor of a kernel")(factor)
     if isinstance(factor, np.ndarray | np.number) and not isinstance(factor, float):
         factor = jnp.asarray(factor)
-    if isinstance(kernel, InnerProductKernel):
-        return ScaledFormula(kernel, factor)
-    return ScaledGram(kernel, factor)
+    formula = kernel.formula
+    return ScaledGram(kernel, factor) if formula is None else ScaledFormula(formula, factor)
+
+
+def power(kernel: Kernel, exponent: int) -> Kernel:
+    """k^p entry by entry, p = 1, 2, …: other powers need not be positive."""
+    try:
+        whole = operator.index(exponent)
+    except TypeError:
+        whole = 0
+    if whole < 1:
+        raise ValueError(f"a kernel has whole powers from 1 on, got {exponent!r}: others need not be positive")
+    formula = kernel.formula
+    return PowerGram(kernel, whole) if formula is None else PowerFormula(formula, whole)
 
 
 def _combine(first: Kernel, second: Kernel, operation: str) -> Kernel:
-    if (
-        isinstance(first, InnerProductKernel)
-        and isinstance(second, InnerProductKernel)
-        and first.embedding() == second.embedding()
-    ):
-        return CombinedFormula(first, second, operation)
-    return CombinedGram(first, second, operation)
+    one, two = first.formula, second.formula
+    if isinstance(first, Constant) and not isinstance(second, Constant):
+        return _combine(second, first, operation)
+    if one is None or two is None or not (isinstance(two, Constant) or one.embedding() == two.embedding()):
+        return CombinedGram(first, second, operation)
+    return CombinedFormula(one, two, operation)
 
 
 _OPERATIONS: dict[str, Callable] = {"add": jnp.add, "multiply": jnp.multiply}
+
+
+class Constant(InnerProductKernel):
+    """k(x, z) = value, of any points; joins every formula."""
+
+    value: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_not_negative("the constant"))
+
+    @property
+    def takes(self) -> str:
+        return "tree"
+
+    def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
+        return self.value + 0 * xz  # NaN stays NaN
+
+    @property
+    def stationary(self) -> bool:
+        return True
+
+    def prepare(self, X: Any) -> Float[Array, " n"]:
+        """0 of every point, NaN where it is not finite."""
+        zero = jnp.zeros(count(X), float_type(X))
+        for leaf in jax.tree.leaves(X):
+            finite = jnp.isfinite(leaf.reshape(leaf.shape[0], -1)).all(1)
+            zero = jnp.where(finite, zero, jnp.nan)
+        return zero
+
+    def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
+        return self.prepare(X), None if Z is None else self.prepare(Z)
+
+    def block(self, left: Float[Array, " n"], right: Float[Array, " m"]) -> Float[Array, "n m"]:
+        return self.value + left[:, None] + right[None, :]
+
+    def accurate_block(self, left: Float[Array, " n"], right: Float[Array, " m"]) -> Float[Array, "n m"]:
+        return self.block(left, right)
+
+    def diag(self, X: Points) -> Float[Array, " n"]:
+        return evaluate.plain_diagonal(self, lambda X: self.value + self.prepare(X), X)
+
+    def on_diagonal(self, X: Any, accurate: bool = False) -> Any:
+        return self.diag(X)
+
+    def admit(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
+        admit.admit_plain(self, points, names)
+
+    def held(self, X: Any, accurate: bool = False) -> int:
+        return evaluate.TEMPORARIES
 
 
 class CombinedFormula(InnerProductKernel):
@@ -73,18 +135,25 @@ class CombinedFormula(InnerProductKernel):
     def stationary(self) -> bool:
         return self.first.stationary and self.second.stationary
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return tuple(m for m in self.first.metrics if m in self.second.metrics)
 
-class ScaledFormula(InnerProductKernel):
-    """factor · k."""
+
+class _OfFormula(InnerProductKernel):
+    """An elementwise function of one formula: the same embedding, another entry."""
 
     kernel: InnerProductKernel
-    factor: float | Array
+
+    def of(self, values: Any) -> Any:
+        """The function."""
+        raise NotImplementedError
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
-        return self.factor * self.kernel.entry(xz, xx, zz)
+        return self.of(self.kernel.entry(xz, xx, zz))
 
     def entry_distance(self, distance, half_chord, xx, zz):
-        return self.factor * self.kernel.entry_distance(distance, half_chord, xx, zz)
+        return self.of(self.kernel.entry_distance(distance, half_chord, xx, zz))
 
     def embed(self, X: Float[Array, "n d"], inputs: int | None = None) -> Float[Array, "n e"]:
         return self.kernel.embed(X, inputs)
@@ -99,29 +168,106 @@ class ScaledFormula(InnerProductKernel):
     def stationary(self) -> bool:
         return self.kernel.stationary
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return self.kernel.metrics
 
-class CombinedGram(Kernel):
+
+class ScaledFormula(_OfFormula):
+    """factor · k."""
+
+    factor: float | Array
+
+    def of(self, values: Any) -> Any:
+        return self.factor * values
+
+
+class PowerFormula(_OfFormula):
+    """k^exponent."""
+
+    exponent: int = eqx.field(static=True)
+
+    def of(self, values: Any) -> Any:
+        return values**self.exponent
+
+
+class _OfBlocks(Kernel):
+    """An elementwise function of the blocks of one kernel or several."""
+
+    def parts(self) -> tuple[Kernel, ...]:
+        """The kernels."""
+        raise NotImplementedError
+
+    def of(self, *values: Any) -> Any:
+        """The function."""
+        raise NotImplementedError
+
+    @property
+    def takes(self) -> str:
+        return min((k.takes for k in self.parts()), key=TAKES.index)
+
+    def prepare(self, X: Any) -> tuple:
+        return tuple(k.prepare(X) for k in self.parts())
+
+    def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
+        left, right = zip(*(k.sides(X, Z, keyed) for k in self.parts()))
+        return left, None if Z is None else right
+
+    def block(self, left: Any, right: Any) -> Float[Array, "n m"]:
+        return self.of(*(k.block(x, z) for k, x, z in zip(self.parts(), left, right)))
+
+    def accurate_block(self, left: Any, right: Any) -> Float[Array, "n m"]:
+        return self.of(*(k.accurate_block(x, z) for k, x, z in zip(self.parts(), left, right)))
+
+    def diag(self, X: Points) -> Float[Array, " n"]:
+        return self.on_diagonal(self.read(X)[0])
+
+    def on_diagonal(self, X: Any, accurate: bool = False) -> Any:
+        return self.of(*(k.on_diagonal(X, accurate) for k in self.parts()))
+
+    def admit(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
+        for k in self.parts():
+            k.admit(*points, names=names, accurate=accurate)
+
+    def held(self, X: Any, accurate: bool = False) -> int:
+        return sum(k.held(X, accurate) for k in self.parts())
+
+
+class CombinedGram(_OfBlocks):
     """Sum or product of kernels that share no inner products."""
 
     first: Kernel
     second: Kernel
     operation: str = eqx.field(static=True)
 
-    def gram(self, X: Points, Z: Points | None = None, accurate: bool = False) -> Float[Array, "n m"]:
-        return _OPERATIONS[self.operation](self.first.gram(X, Z, accurate), self.second.gram(X, Z, accurate))
+    def parts(self) -> tuple[Kernel, ...]:
+        return self.first, self.second
 
-    def diag(self, X: Points) -> Float[Array, " n"]:
-        return _OPERATIONS[self.operation](self.first.diag(X), self.second.diag(X))
+    def of(self, *values: Any) -> Any:
+        return _OPERATIONS[self.operation](*values)
 
 
-class ScaledGram(Kernel):
+class ScaledGram(_OfBlocks):
     """factor · k."""
 
     kernel: Kernel
     factor: float | Array
 
-    def gram(self, X: Points, Z: Points | None = None, accurate: bool = False) -> Float[Array, "n m"]:
-        return self.factor * self.kernel.gram(X, Z, accurate)
+    def parts(self) -> tuple[Kernel, ...]:
+        return (self.kernel,)
 
-    def diag(self, X: Points) -> Float[Array, " n"]:
-        return self.factor * self.kernel.diag(X)
+    def of(self, *values: Any) -> Any:
+        return self.factor * values[0]
+
+
+class PowerGram(_OfBlocks):
+    """k^exponent."""
+
+    kernel: Kernel
+    exponent: int = eqx.field(static=True)
+
+    def parts(self) -> tuple[Kernel, ...]:
+        return (self.kernel,)
+
+    def of(self, *values: Any) -> Any:
+        return values[0] ** self.exponent

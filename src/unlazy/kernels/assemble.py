@@ -11,12 +11,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from unlazy.core.inputs import count
+
 
 def assemble(block: Callable, left: Any, right: Any, rows: int | None) -> Any:
     """All entries, whole or `rows` at a time; without a right side those of the left with itself."""
     if right is not None:
         return block(left, right) if rows is None else by_rows(block, left, right, rows)
-    return block(left, left) if rows is None else by_tiles(block, left, min(2 * rows, _count(left)))
+    return block(left, left) if rows is None else by_tiles(block, left, min(2 * rows, count(left)))
 
 
 def finish(K: Any, on_diagonal: Any, mirror: bool) -> Any:
@@ -49,12 +51,12 @@ def _mirrored(K: Array) -> Array:
 
 def by_rows(block: Callable[[Any, Any], Any], left: Any, right: Any, rows: int) -> Any:
     """All entries, `rows` at a time, written in place; the last block overlaps the one before."""
-    n = _count(left)
+    n = count(left)
 
     def fill(i: Array, K: Any) -> Any:
         start = jnp.minimum(i * rows, n - rows)
-        part = block(_slice(left, start, rows), right)
-        return jax.tree.map(lambda k, p: jax.lax.dynamic_update_slice_in_dim(k, p, start, 0), K, part)
+        new = block(part(left, start, rows), right)
+        return jax.tree.map(lambda k, p: jax.lax.dynamic_update_slice_in_dim(k, p, start, 0), K, new)
 
     return jax.lax.fori_loop(0, math.ceil(n / rows), fill, _empty(block, left, right))
 
@@ -64,7 +66,7 @@ def by_tiles(block: Callable[[Any, Any], Any], points: Any, side: int) -> Any:
 
     Tiles on the diagonal come last: those at the end overlap others, and theirs is the last word.
     """
-    n = _count(points)
+    n = count(points)
     starts = [min(i * side, n - side) for i in range(math.ceil(n / side))]
     pairs = [(s, t) for i, s in enumerate(starts) for t in starts[i + 1 :]] + [(s, s) for s in starts]
     corners = jnp.asarray(pairs)
@@ -72,7 +74,7 @@ def by_tiles(block: Callable[[Any, Any], Any], points: Any, side: int) -> Any:
     def fill(p: Array, K: Any) -> Any:
         s, t = corners[p, 0], corners[p, 1]
         # without the barriers XLA would evaluate the formula again for each use, column by column
-        tiles = jax.lax.optimization_barrier(block(_slice(points, s, side), _slice(points, t, side)))
+        tiles = jax.lax.optimization_barrier(block(part(points, s, side), part(points, t, side)))
         tiles = jax.tree.map(lambda T: jax.lax.cond(s == t, _mirrored, lambda T: T, T), tiles)
         tiles = jax.lax.optimization_barrier(tiles)
         K = jax.tree.map(lambda k, T: jax.lax.dynamic_update_slice(k, T, (s, t)), K, tiles)
@@ -81,12 +83,9 @@ def by_tiles(block: Callable[[Any, Any], Any], points: Any, side: int) -> Any:
     return jax.lax.fori_loop(0, len(pairs), fill, _empty(block, points, points))
 
 
-def _slice(side: Any, start: Array, rows: int) -> Any:
+def part(side: Any, start: int | Array, rows: int) -> Any:
+    """Some points of a side."""
     return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, rows), side)
-
-
-def _count(side: Any) -> int:
-    return jax.tree.leaves(side)[0].shape[0]
 
 
 def _empty(block: Callable, left: Any, right: Any) -> Any:

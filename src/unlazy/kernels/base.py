@@ -1,35 +1,100 @@
 """The contract of a kernel, and what follows from an entry formula."""
 
 import abc
+from typing import Any
 
 import equinox as eqx
 from jaxtyping import Array, Float
 
+from unlazy.core import inputs
 from unlazy.core.inputs import Points
-from unlazy.kernels import evaluate
+from unlazy.kernels import admit, evaluate
 
 
 class Kernel(eqx.Module):
-    """A positive semi-definite function of two inputs: `gram` and `diag`.
+    """A positive semi-definite function of two points. What a kernel gives is `block`; the rest follows from it.
 
-    Kernels add, multiply and scale: `2 * Gaussian(1.0) + NTK(network)`.
+    `takes` says what n points are (a matrix unless told), `prepare` does for each point what need not be done for each
+    pair, `block` gives all pairs of two prepared sides. Gram matrices by rows and tiles within the memory budget,
+    exactly symmetric with an exact diagonal, products and solvers are derived.
+
+    Kernels add, multiply, scale and have whole powers: `2 * Gaussian(1.0) + NTK(network) ** 2 + 1`.
     """
 
-    @abc.abstractmethod
+    @property
+    def takes(self) -> str:
+        """What n points are: "matrix" (n × d), "array" (n × …, images) or "tree" (arrays with a leading axis n)."""
+        return "matrix"
+
+    def prepare(self, X: Any) -> Any:
+        """One side of a block: any tree of arrays with a leading axis of points. The points themselves unless told."""
+        return X
+
+    def block(self, left: Any, right: Any) -> Float[Array, "n m"]:
+        """k of every pair of two prepared sides."""
+        if type(self).gram is Kernel.gram:
+            raise NotImplementedError(f"{type(self).__name__} must give block(left, right)")
+        return self.gram(left, right)
+
+    def accurate_block(self, left: Any, right: Any) -> Float[Array, "n m"]:
+        """The same from differences of inputs instead of inner products, where the kernel knows how."""
+        return self.block(left, right)
+
+    def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
+        """Both sides prepared; overridden where they share something, say a centre. Without Z the second is None.
+
+        Points that are `keyed` know which others are the same bit by bit, where that matters near x = z.
+        """
+        return self.prepare(X), None if Z is None else self.prepare(Z)
+
     def gram(self, X: Points, Z: Points | None = None, accurate: bool = False) -> Float[Array, "n m"]:
         """K(X, Z); K(X, X) when Z is left out, exactly symmetric with an exact diagonal.
 
         `accurate` spends differences of inputs instead of inner products, where the kernel knows how.
         """
+        return evaluate.gram(self, X, Z, accurate)
 
-    @abc.abstractmethod
     def diag(self, X: Points) -> Float[Array, " n"]:
-        """k(x, x) of every row."""
+        """k(x, x) of every point."""
+        return evaluate.diagonal(self, X)
 
-    def __add__(self, other: "Kernel") -> "Kernel":
+    def on_diagonal(self, X: Any, accurate: bool = False) -> Any:
+        """`diag` of points that have been read, refused where they are not finite: the diagonal of `gram`."""
+        return self.diag(X)
+
+    def admit(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
+        """Refuses points that this kernel cannot see rightly; nothing while tracing."""
+        admit.admit_plain(self, points, names)
+
+    def read(self, X: Points, Z: Points | None = None, names: tuple[str, str] = ("X", "Z")) -> tuple[Any, Any]:
+        """Points as they come in, as what this kernel takes: floats of one type, with the right axes."""
+        return inputs.sides(X, Z, names, self.takes)
+
+    def held(self, X: Any, accurate: bool = False) -> int:
+        """Numbers that one pair of points may hold in memory while a block is evaluated, its output included."""
+        return evaluate.TEMPORARIES
+
+    @property
+    def formula(self) -> "InnerProductKernel | None":
+        """The kernel as one formula of inner products, where it is one: for gradients, AGOPs and fused products."""
+        return None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that can be learned for this kernel: "full" and "diagonal", one of them, or none."""
+        return ()
+
+    def __call__(self, x: Any, z: Any) -> Float[Array, ""]:
+        """k(x, z) of two single points. Sets of points: `gram`."""
+        return evaluate.pair(self, x, z)
+
+    def __add__(self, other: "Kernel | float | Array") -> "Kernel":
         from unlazy.kernels.algebra import add
 
-        return add(self, other) if isinstance(other, Kernel) else NotImplemented
+        return add(self, other)
+
+    def __radd__(self, other: "float | Array") -> "Kernel":
+        return self + other
 
     def __mul__(self, other: "Kernel | float | Array") -> "Kernel":
         from unlazy.kernels.algebra import multiply, scale
@@ -38,6 +103,11 @@ class Kernel(eqx.Module):
 
     def __rmul__(self, other: "float | Array") -> "Kernel":
         return self * other
+
+    def __pow__(self, exponent: int) -> "Kernel":
+        from unlazy.kernels.algebra import power
+
+        return power(self, exponent)
 
 
 class InnerProductKernel(Kernel):
@@ -79,11 +149,40 @@ class InnerProductKernel(Kernel):
     def warn(self, xx: Float[Array, " n"], accurate: bool = False) -> None:
         """Warns where the formula is off by more than rounding at these squared norms of embedded inputs."""
 
-    def gram(self, X: Points, Z: Points | None = None, accurate: bool = False) -> Float[Array, "n m"]:
-        """One matrix product, then `entry`; the diagonal of K(X, X) is `diag`, coincident points are exact."""
-        return evaluate.gram(self, X, Z, accurate)
+    @property
+    def formula(self) -> "InnerProductKernel | None":
+        return self
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Both, where `embed` is linear."""
+        return ("full", "diagonal")
+
+    def prepare(self, X: Any) -> Any:
+        """An `evaluate.Side`: embedded inputs and keys of their rows."""
+        return evaluate.Side(self.embed(X), evaluate.row_keys(X))
+
+    def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
+        """The same, centred together where only differences matter."""
+        return evaluate.prepared(self, X, Z, keyed)
+
+    def block(self, left: Any, right: Any) -> Any:
+        """One matrix product, then `entry`; coincident points are exact."""
+        return self.entry(*evaluate.inner_products(left, right))
+
+    def accurate_block(self, left: Any, right: Any) -> Any:
+        """`entry_distance` of differences."""
+        return self.entry_distance(*evaluate.differences(left, right))
 
     def diag(self, X: Points) -> Float[Array, " n"]:
         """`entry` at x = z."""
-        return evaluate.diagonal(self, X)
+        return self.on_diagonal(self.read(X)[0])
 
+    def on_diagonal(self, X: Any, accurate: bool = False) -> Any:
+        return admit.diagonal(self, X, accurate=accurate)
+
+    def admit(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
+        admit.admit_formula(self, points, names, accurate)
+
+    def held(self, X: Any, accurate: bool = False) -> int:
+        return evaluate.TEMPORARIES + (2 * X.shape[1] if accurate else 0)

@@ -8,8 +8,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from unlazy.core.activations import Activation, activation
 from unlazy.core.architecture import MLP
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.inputs import Points
-from unlazy.kernels import evaluate
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.infinite_width import LayerKernel
 from unlazy.theory import two_layer
@@ -24,15 +22,8 @@ class TwoLayer(Kernel):
     first: float | Float[Array, ""] = 1.0
     head: float | Float[Array, ""] = 1.0
 
-    def gram(self, X: Points, Z: Points | None = None, accurate: bool = False) -> Float[Array, "n m"]:
-        """Features are finite sums: `accurate` has nothing to add."""
-        return evaluate.by_blocks(self, X, Z)
-
-    def diag(self, X: Points) -> Float[Array, " n"]:
-        return evaluate.plain_diagonal(jax.vmap(lambda x: self.block(x[None], x[None])[0, 0]), X)
-
     def block(self, left: Float[Array, "n d"], right: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """The entries of some rows against all columns."""
+        """Features are finite sums: from differences nothing would be gained."""
         first = self.first * two_layer.first_layer_kernel(left, right, self.W, self.a, self.phi)
         return first + self.head * two_layer.head_kernel(left, right, self.W, self.phi)
 

@@ -1,24 +1,22 @@
-"""Gram matrices from an entry formula: exact diagonals, coincident points, row blocks, differences of inputs.
+"""Gram matrices of any kernel from its blocks: exact diagonals, coincident points, row blocks, differences of inputs.
 
-A `formula` here is any kernel-like pytree with `entry`, `entry_distance`, `embed` and `stationary`; its entries may be
-a tuple (the NNGP and the NTK together), and so are then the Grams.
+Blocks may be a tuple of matrices (the NNGP and the NTK together), and so are then the Grams.
 """
 
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt
 
-from unlazy.core.inputs import Points, points, sides
+from unlazy.core.inputs import Points, concrete, count, float_type
 from unlazy.core.linear import dot
 from unlazy.core.memory import memory_budget
-from unlazy.kernels.admit import admit, admit_diagonal, squares
-from unlazy.kernels.admit import diagonal as formula_diagonal
+from unlazy.kernels.admit import admit_diagonal, squares
 from unlazy.kernels.assemble import assemble, finish
 from unlazy.theory.angles import SNAP_UNITS, safe_reciprocal, safe_sqrt
 
@@ -28,53 +26,74 @@ TEMPORARIES = 4
 """Gram-sized arrays that one unblocked evaluation may hold besides its outputs, as measured for the NTK."""
 
 
-def gram(formula: Any, X: Points, Z: Points | None = None, accurate: bool = False) -> Any:
-    """K(X, Z), or K(X, X) with its diagonal set to `diagonal(X)`."""
-    X, Z = sides(X, Z)
+class Side(NamedTuple):
+    """One side of a block of an entry formula: embedded points, and the keys of their rows where they are kept."""
+
+    points: Float[Array, "n e"]
+    keys: UInt[Array, " n"] | None = None
+
+
+def gram(kernel: Any, X: Points, Z: Points | None = None, accurate: bool = False) -> Any:
+    """K(X, Z), or K(X, X) with its diagonal set to that of the kernel."""
+    X, Z = kernel.read(X, Z)
     if Z is not None:
-        admit(formula, X, Z, accurate=accurate)
-        return _gram(formula, X, Z, accurate, _rows_at_once(X, Z.shape[0], accurate))
-    on_diagonal = formula_diagonal(formula, X, accurate=accurate)
-    rows = _rows_at_once(X, X.shape[0], accurate)
-    return finish(_gram(formula, X, None, accurate, rows), on_diagonal, mirror=rows is None)
+        kernel.admit(X, Z, accurate=accurate)
+        return _gram(kernel, X, Z, accurate, _rows_at_once(kernel, X, count(Z), accurate))
+    on_diagonal = kernel.on_diagonal(X, accurate)
+    rows = _rows_at_once(kernel, X, count(X), accurate)
+    return finish(_gram(kernel, X, None, accurate, rows), on_diagonal, mirror=rows is None)
 
 
-def by_blocks(kernel: Any, X: Points, Z: Points | None = None) -> Float[Array, "n m"]:
-    """K(X, Z) of a kernel that gives `block(rows, columns)` and `diag`, a block of rows at a time."""
-    X, Z = sides(X, Z)
-    if Z is not None:
-        admit(kernel, X, Z)
-        return _by_blocks(kernel, X, Z, _rows_at_once(X, Z.shape[0], False))
-    on_diagonal = kernel.diag(X)
-    rows = _rows_at_once(X, X.shape[0], False)
-    return finish(_by_blocks(kernel, X, None, rows), on_diagonal, mirror=rows is None)
+def diagonal(kernel: Any, X: Points) -> Any:
+    """k(x, x) of every point from blocks of one; a ValueError where it or the point is not finite."""
+    return plain_diagonal(kernel, functools.partial(_diagonal, kernel), X)
 
 
-def diagonal(formula: Any, X: Points) -> Any:
-    """k(x, x) of every row; a ValueError where it overflows or the inputs are not finite."""
-    return formula_diagonal(formula, points(X))
-
-
-def plain_diagonal(of: Callable[[Array], Array], X: Points) -> Float[Array, " n"]:
-    """The same for a kernel without an entry formula, from its own function of the rows."""
-    X = points(X)
+def plain_diagonal(kernel: Any, of: Callable[[Any], Array], X: Points) -> Float[Array, " n"]:
+    """The same from the kernel's own function of its points."""
+    X = kernel.read(X)[0]
     return admit_diagonal(of(X), X)
 
 
+def pair(kernel: Any, x: Any, z: Any) -> Float[Array, ""]:
+    """k(x, z) of two points."""
+    if kernel.takes == "tree":
+        left, right = (jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], p) for p in (x, z))
+    else:
+        axes = [np.ndim(p) for p in (x, z)]
+        if kernel.takes == "matrix" and max(axes) > 1:
+            raise ValueError(
+                f"kernel(x, z) is k of two points, got {axes[0]} and {axes[1]} axes: K of two sets of points is "
+                "kernel.gram(X, Z)"
+            )
+        left, right = (jnp.reshape(jnp.asarray(p), (1, *(np.shape(p) or (1,)))) for p in (x, z))
+    return kernel.gram(left, right)[0, 0]
+
+
 @functools.partial(jax.jit, static_argnames=("accurate", "rows"))
-def _gram(formula: Any, X: Array, Z: Array | None, accurate: bool, rows: int | None) -> Any:
-    left, right = _embedded(formula, X, Z)
-    block = functools.partial(_block, formula, accurate=accurate)
-    keyed = (left, row_keys(X)), None if Z is None else (right, row_keys(Z))
-    return assemble(block, *keyed, rows)
+def _gram(kernel: Any, X: Any, Z: Any, accurate: bool, rows: int | None) -> Any:
+    left, right = kernel.sides(X, Z)
+    return assemble(kernel.accurate_block if accurate else kernel.block, left, right, rows)
 
 
-@functools.partial(jax.jit, static_argnames=("rows",))
-def _by_blocks(kernel: Any, X: Array, Z: Array | None, rows: int | None) -> Array:
-    return assemble(kernel.block, X, Z, rows)
+@jax.jit
+def _diagonal(kernel: Any, X: Any) -> Array:
+    def one(side: Any) -> Array:
+        alone = jax.tree.map(lambda leaf: leaf[None], side)
+        return kernel.block(alone, alone)[0, 0]
+
+    return jax.vmap(one)(kernel.sides(X)[0])
 
 
-def _embedded(formula: Any, X: Array, Z: Array | None) -> tuple[Array, Array]:
+def prepared(formula: Any, X: Array, Z: Array | None, keyed: bool) -> tuple[Side, Side | None]:
+    """Both sides of an entry formula."""
+    left, right = embedded(formula, X, Z)
+    first = Side(left, row_keys(X) if keyed else None)
+    return first, None if Z is None else Side(right, row_keys(Z) if keyed else None)
+
+
+def embedded(formula: Any, X: Array, Z: Array | None = None) -> tuple[Array, Array]:
+    """Both sides after `embed`, centred together where only differences matter."""
     left = formula.embed(X)
     right = left if Z is None else formula.embed(Z)
     if formula.stationary:
@@ -84,30 +103,38 @@ def _embedded(formula: Any, X: Array, Z: Array | None) -> tuple[Array, Array]:
     return left, right
 
 
-def _block(formula: Any, left: tuple[Array, Array], right: tuple[Array, Array], accurate: bool = False) -> Any:
-    """The entries of some rows against some columns; a side is embedded points and the keys of their rows."""
-    (x, x_keys), (z, z_keys) = left, right
+def inner_products(left: Side, right: Side) -> tuple[Float[Array, "n m"], Float[Array, "n 1"], Float[Array, "1 m"]]:
+    """⟨x,z⟩ of all pairs, ⟨x,x⟩ as a column and ⟨z,z⟩ as a row. Rows with the same key are coincident; where no keys
+    are kept, pairs closer than rounding."""
+    x, z = left.points, right.points
     xx, zz = squares(x)[:, None], squares(z)[None, :]
-    if accurate:
-        # differences would give k(∞, z) = 0: what `squares` cannot take is NaN here too
-        distance = jnp.where(jnp.isnan(xx + zz), jnp.nan, squared_distances(x, z))
-        chord = squared_distances(x * safe_reciprocal(safe_sqrt(xx)), z * safe_reciprocal(safe_sqrt(zz.T)))
-        # opposite points: there 2 - u, not u, would be needed to more digits than u has
-        top = 2 - 2 * SNAP_UNITS * float(jnp.finfo(chord.dtype).eps)
-        half_chord = jnp.where(0.5 * chord >= top, 2, 0.5 * chord)
-        # 0 is at right angles to everything that is a number, as in `cosine_gap`
-        right_angle = ((xx == 0) & (zz == zz)) | ((zz == 0) & (xx == xx))
-        return formula.entry_distance(distance, jnp.where(right_angle, 1, half_chord), xx, zz)
     xz = dot(x, z.T)
-    return formula.entry(coincide(xz, xx, zz, x_keys[:, None] == z_keys[None, :], x.shape[1]), xx, zz)
+    if left.keys is None or right.keys is None:
+        return snap(xz, xx, zz, x.shape[1]), xx, zz
+    return coincide(xz, xx, zz, left.keys[:, None] == right.keys[None, :], x.shape[1]), xx, zz
 
 
-def _rows_at_once(X: Array, columns: int, accurate: bool) -> int | None:
+def differences(left: Side, right: Side) -> tuple[Array, Array, Array, Array]:
+    """‖x-z‖², 1 - cos θ, ⟨x,x⟩ and ⟨z,z⟩ of all pairs, from differences."""
+    x, z = left.points, right.points
+    xx, zz = squares(x)[:, None], squares(z)[None, :]
+    # differences would give k(∞, z) = 0: what `squares` cannot take is NaN here too
+    distance = jnp.where(jnp.isnan(xx + zz), jnp.nan, squared_distances(x, z))
+    chord = squared_distances(x * safe_reciprocal(safe_sqrt(xx)), z * safe_reciprocal(safe_sqrt(zz.T)))
+    # opposite points: there 2 - u, not u, would be needed to more digits than u has
+    top = 2 - 2 * SNAP_UNITS * float(jnp.finfo(chord.dtype).eps)
+    half_chord = jnp.where(0.5 * chord >= top, 2, 0.5 * chord)
+    # 0 is at right angles to everything that is a number, as in `cosine_gap`
+    right_angle = ((xx == 0) & (zz == zz)) | ((zz == 0) & (xx == xx))
+    return distance, jnp.where(right_angle, 1, half_chord), xx, zz
+
+
+def _rows_at_once(kernel: Any, X: Any, columns: int, accurate: bool) -> int | None:
     """How many rows to evaluate at a time; None for all. Under a transformation the caller is in charge: all."""
-    n = X.shape[0]
-    if isinstance(X, jax.core.Tracer):
+    n = count(X)
+    if not concrete(X):
         return None
-    row_bytes = columns * X.dtype.itemsize * (TEMPORARIES + (2 * X.shape[1] if accurate else 0))
+    row_bytes = columns * float_type(X).itemsize * kernel.held(X, accurate)
     allowed = max(1, memory_budget() // row_bytes)
     on_cpu = jax.default_backend() == "cpu"
     wanted = min(allowed, CACHED_ROWS if on_cpu and n * columns > 2**20 else n)

@@ -1,5 +1,7 @@
 """The product Laplace kernel exp(-‖x-z‖_1/h): not of inner-product form, strong on tables."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -18,19 +20,24 @@ class ProductLaplace(Kernel):
         default=1.0, converter=check_positive("bandwidth", several=True)
     )
 
-    def gram(self, X: Points, Z: Points | None = None, accurate: bool = False) -> Float[Array, "n m"]:
-        """From differences always, so `accurate` changes nothing."""
-        return evaluate.by_blocks(self, X, Z)
+    def prepare(self, X: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        return jnp.where(jnp.isfinite(X), X, jnp.nan) / self.bandwidth
 
-    def diag(self, X: Points) -> Float[Array, " n"]:
-        return evaluate.plain_diagonal(lambda X: jnp.ones(X.shape[0], X.dtype), X)
+    def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
+        """Centred first, since bandwidths divide: a large offset would cost digits of the difference."""
+        centre = jnp.mean(X if Z is None else Z, 0)
+        return self.prepare(X - centre), None if Z is None else self.prepare(Z - centre)
 
     def block(self, left: Float[Array, "n d"], right: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """The entries of some rows against all columns."""
-        # centred first, since bandwidths divide: a large offset would cost digits of the difference
-        left, right = (jnp.where(jnp.isfinite(X), X, jnp.nan) for X in (left, right))
-        centre = jnp.mean(right, 0)
-        return jnp.exp(-_absolute_distances((left - centre) / self.bandwidth, (right - centre) / self.bandwidth))
+        """From differences always."""
+        return jnp.exp(-_absolute_distances(left, right))
+
+    def diag(self, X: Points) -> Float[Array, " n"]:
+        return evaluate.plain_diagonal(self, lambda X: jnp.ones(X.shape[0], X.dtype), X)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("diagonal",)
 
 
 def _absolute_distances(left: Array, right: Array) -> Array:

@@ -20,16 +20,17 @@ from jaxtyping import Array, Float
 from unlazy.core.inputs import Labels, Points
 from unlazy.core.linear import dot
 from unlazy.kernels.base import InnerProductKernel, Kernel
+from unlazy.kernels.evaluate import Side, embedded, inner_products
 from unlazy.products.blocked import block_rows
-from unlazy.products.pairs import as_columns, both_sides, embedded, inner_products
+from unlazy.products.pairs import as_columns, both_sides
 
 
 def gradient(
     kernel: Kernel, X: Points, centres: Points, coefficients: Labels, memory: int | str | None = None
 ) -> Float[Array, "n *c d"]:
     """∇f at every row of X."""
-    X, centres, alpha, rows = _prepared(kernel, X, centres, coefficients, memory)
-    G = _gradient(kernel, X, centres, alpha, rows)
+    formula, X, centres, alpha, rows = _prepared(kernel, X, centres, coefficients, memory)
+    G = _gradient(formula, X, centres, alpha, rows)
     return G.reshape(X.shape[:1] + np.shape(coefficients)[1:] + X.shape[1:])
 
 
@@ -37,12 +38,13 @@ def agop(
     kernel: Kernel, X: Points, centres: Points, coefficients: Labels, memory: int | str | None = None
 ) -> Float[Array, "d d"]:
     """Average gradient outer product over the rows of X, summed over outputs; gradients are not kept."""
-    X, centres, alpha, rows = _prepared(kernel, X, centres, coefficients, memory)
-    return _agop(kernel, X, centres, alpha, rows)
+    formula, X, centres, alpha, rows = _prepared(kernel, X, centres, coefficients, memory)
+    return _agop(formula, X, centres, alpha, rows)
 
 
 def _prepared(kernel: Kernel, X: Points, centres: Points, coefficients: Labels, memory: int | str | None):
-    if not isinstance(kernel, InnerProductKernel):
+    formula = kernel.formula
+    if formula is None:
         raise ValueError(
             f"{type(kernel).__name__} has no entry formula, so its gradient has no closed form here: differentiate "
             "kernel.gram with jax.grad"
@@ -51,12 +53,12 @@ def _prepared(kernel: Kernel, X: Points, centres: Points, coefficients: Labels, 
     alpha = as_columns(coefficients, centres.shape[0], "coefficients", X.dtype)
     # a block holds two derivatives besides the entries, and c gradients of d numbers a row
     width = 3 * centres.shape[0] + alpha.shape[1] * X.shape[1]
-    return X, centres, alpha, block_rows(X.shape[0], width, X.dtype.itemsize, memory)
+    return formula, X, centres, alpha, block_rows(X.shape[0], width, X.dtype.itemsize, memory)
 
 
 def _block_gradient(kernel: InnerProductKernel, left: Array, right: Array, alpha: Array) -> Array:
     """∇ with respect to the embedded point, shape (rows, c, e)."""
-    xz, xx, zz = inner_products(left, right)
+    xz, xx, zz = inner_products(Side(left), Side(right))
     one, zero = jnp.ones_like(xz), jnp.zeros_like(xz)
     full_xx, full_zz = xx + zero, zz + zero
     _, by_product = jax.jvp(kernel.entry, (xz, full_xx, full_zz), (one, zero, zero))

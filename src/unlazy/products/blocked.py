@@ -6,17 +6,19 @@ shorter one; where that is too wide for the budget, the shorter side is cut too.
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.inputs import Labels, Points
+from unlazy.core.inputs import Labels, Points, count, float_type
 from unlazy.core.linear import dot
 from unlazy.core.memory import memory_budget
+from unlazy.kernels.assemble import part
 from unlazy.kernels.base import Kernel
-from unlazy.products.pairs import as_columns, both_sides, embedded, entries
+from unlazy.products.pairs import as_columns, both_sides, entries, prepared
 
 CPU_ROWS = 128
 """Rows of a block on the CPU: twice as fast as 2,048 at m = 20,000, since entries are used while in the cache."""
@@ -34,39 +36,37 @@ def matmul(
     kernel: Kernel, X: Points, Z: Points, V: Labels, memory: int | str | None = None
 ) -> Float[Array, "n *c"]:
     """K(X, Z) @ V."""
-    left, right = _embedded(kernel, *both_sides(kernel, X, Z))
-    columns = as_columns(V, right.shape[0], "V", left.dtype)
-    return apply(kernel, left, right, columns, memory).reshape(left.shape[:1] + np.shape(V)[1:])
+    left, right = _prepared(kernel, *both_sides(kernel, X, Z))
+    columns = as_columns(V, count(right), "V", float_type(left))
+    return apply(kernel, left, right, columns, memory).reshape((count(left), *np.shape(V)[1:]))
 
 
 def apply(
-    kernel: Kernel, left: Float[Array, "n e"], right: Float[Array, "m e"], V: Float[Array, "m c"],
-    memory: int | str | None = None,
-) -> Float[Array, "n c"]:  # fmt: skip
-    """The same for embedded points."""
-    n, m = left.shape[0], right.shape[0]
+    kernel: Kernel, left: Any, right: Any, V: Float[Array, "m c"], memory: int | str | None = None
+) -> Float[Array, "n c"]:
+    """The same for prepared sides."""
+    n, m = count(left), count(right)
     along_left = n >= m
     width = min(n, m, WIDEST)
-    rows = block_rows(max(n, m), width, left.dtype.itemsize, memory)
-    total = jnp.zeros((n, V.shape[1]), left.dtype) if along_left else None
+    rows = block_rows(max(n, m), width, V.dtype.itemsize, memory)
+    total = jnp.zeros((n, V.shape[1]), V.dtype) if along_left else None
     parts = []
     for j in range(0, min(n, m), width):
         if along_left:
-            total = total + _matmul(kernel, left, right[j : j + width], V[j : j + width], rows)
+            total = total + _matmul(kernel, left, _rows(right, j, width), V[j : j + width], rows)
         else:
-            parts.append(_rmatmul(kernel, right, left[j : j + width], V, rows))
+            parts.append(_rmatmul(kernel, right, _rows(left, j, width), V, rows))
     return total if along_left else jnp.concatenate(parts)  # type: ignore[return-value]
 
 
 def normal(
-    kernel: Kernel, left: Float[Array, "n e"], right: Float[Array, "m e"], V: Float[Array, "m c"],
-    memory: int | str | None = None,
-) -> Float[Array, "m c"]:  # fmt: skip
-    """Kᵀ(K V) for embedded points: one evaluation of each entry instead of two, where a block is wide enough."""
-    n, m = left.shape[0], right.shape[0]
+    kernel: Kernel, left: Any, right: Any, V: Float[Array, "m c"], memory: int | str | None = None
+) -> Float[Array, "m c"]:
+    """Kᵀ(K V) for prepared sides: one evaluation of each entry instead of two, where a block is wide enough."""
+    n, m = count(left), count(right)
     if m > WIDEST or m > n:
         return apply(kernel, right, left, apply(kernel, left, right, V, memory), memory)
-    return _normal(kernel, left, right, V, block_rows(n, m, left.dtype.itemsize, memory))
+    return _normal(kernel, left, right, V, block_rows(n, m, V.dtype.itemsize, memory))
 
 
 def block_rows(n: int, width: int, itemsize: int, memory: int | str | None = None) -> int:
@@ -77,48 +77,50 @@ def block_rows(n: int, width: int, itemsize: int, memory: int | str | None = Non
     return int(max(1, min(n, liked, allowed)))
 
 
-_embedded = jax.jit(embedded)
+_prepared = jax.jit(prepared)
 
 
 @functools.partial(jax.jit, static_argnames="rows")
-def _matmul(kernel: Kernel, left: Array, right: Array, V: Array, rows: int) -> Array:
-    n = left.shape[0]
+def _matmul(kernel: Kernel, left: Any, right: Any, V: Array, rows: int) -> Array:
+    n = count(left)
 
     def fill(i: Array, out: Array) -> Array:
         start = jnp.minimum(i * rows, n - rows)  # the last block overlaps the one before: no padding
-        K = entries(kernel, jax.lax.dynamic_slice_in_dim(left, start, rows), right)
-        part = dot(K, V)
-        return jax.lax.dynamic_update_slice_in_dim(out, part, start, 0)
+        K = entries(kernel, part(left, start, rows), right)
+        return jax.lax.dynamic_update_slice_in_dim(out, dot(K, V), start, 0)
 
     return jax.lax.fori_loop(0, math.ceil(n / rows), fill, jnp.zeros((n, V.shape[1]), V.dtype))
 
 
 @functools.partial(jax.jit, static_argnames="rows")
-def _rmatmul(kernel: Kernel, left: Array, right: Array, U: Array, rows: int) -> Array:
+def _rmatmul(kernel: Kernel, left: Any, right: Any, U: Array, rows: int) -> Array:
     """K(left, right)ᵀ @ U."""
-    n = left.shape[0]
+    n = count(left)
 
     def add(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
         start = jnp.minimum(i * rows, n - rows)
-        K = entries(kernel, jax.lax.dynamic_slice_in_dim(left, start, rows), right)
-        part = _transposed_dot(K, _fresh(jax.lax.dynamic_slice_in_dim(U, start, rows), start, i * rows))
-        return _add(sums, part)
+        K = entries(kernel, part(left, start, rows), right)
+        return _add(sums, _transposed_dot(K, _fresh(part(U, start, rows), start, i * rows)))
 
-    zero = jnp.zeros((right.shape[0], U.shape[1]), U.dtype)
+    zero = jnp.zeros((count(right), U.shape[1]), U.dtype)
     return jax.lax.fori_loop(0, math.ceil(n / rows), add, (zero, zero))[0]
 
 
 @functools.partial(jax.jit, static_argnames="rows")
-def _normal(kernel: Kernel, left: Array, right: Array, V: Array, rows: int) -> Array:
-    n = left.shape[0]
+def _normal(kernel: Kernel, left: Any, right: Any, V: Array, rows: int) -> Array:
+    n = count(left)
 
     def add(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
         start = jnp.minimum(i * rows, n - rows)
-        K = entries(kernel, jax.lax.dynamic_slice_in_dim(left, start, rows), right)
+        K = entries(kernel, part(left, start, rows), right)
         return _add(sums, _transposed_dot(K, _fresh(dot(K, V), start, i * rows)))
 
-    zero = jnp.zeros((right.shape[0], V.shape[1]), V.dtype)
+    zero = jnp.zeros((count(right), V.shape[1]), V.dtype)
     return jax.lax.fori_loop(0, math.ceil(n / rows), add, (zero, zero))[0]
+
+
+def _rows(side: Any, start: int, width: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[start : start + width], side)
 
 
 def _add(sums: tuple[Array, Array], part: Array) -> tuple[Array, Array]:

@@ -1,15 +1,17 @@
 """The Gram matrix itself, in tiles that stay in the cache; symmetric halves are computed once."""
 
 import math
+from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.inputs import Points
+from unlazy.core.inputs import Points, count, float_type
 from unlazy.core.memory import memory_budget
+from unlazy.kernels.assemble import part
 from unlazy.kernels.base import Kernel
-from unlazy.products.pairs import both_sides, embedded, entries, read_sides
+from unlazy.products.pairs import both_sides, entries, prepared
 
 TILE = 800
 """Side of a square tile on the CPU: its entries stay in the cache until they are copied out. For n = 20,000 sides
@@ -20,9 +22,9 @@ def gram(
     kernel: Kernel, X: Points, Z: Points | None = None, memory: int | str | None = None
 ) -> Float[Array, "n m"]:
     """K(X, Z), or K(X, X) exactly symmetric with an exact diagonal; refused where it does not fit the budget."""
-    X, Z = read_sides(kernel, X, Z)
-    n, m = X.shape[0], (X if Z is None else Z).shape[0]
-    need, budget = n * m * X.dtype.itemsize, memory_budget(memory)
+    X, Z = kernel.read(X, Z)
+    n, m = count(X), count(X if Z is None else Z)
+    need, budget = n * m * float_type(X).itemsize, memory_budget(memory)
     if need > budget:
         raise ValueError(
             f"a Gram matrix of {n} × {m} takes {need / 2**30:.3g} GiB and the memory budget is {budget / 2**30:.3g} "
@@ -33,14 +35,15 @@ def gram(
     return jax.device_put(fill(kernel, X, Z))
 
 
-def fill(kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m _"] | None = None) -> Float[np.ndarray, "n m"]:
+def fill(kernel: Kernel, X: Any, Z: Any = None) -> Float[np.ndarray, "n m"]:
     """The same as a NumPy array of one's own, which LAPACK may overwrite; JAX takes it without a copy."""
-    n, m = X.shape[0], (X if Z is None else Z).shape[0]
+    n, m = count(X), count(X if Z is None else Z)
     if min(n, m) < TILE:
-        K = aligned((n, m), X.dtype)
-        K[...] = kernel.gram(X, Z)
+        entries_of_K = kernel.gram(X, Z)
+        K = aligned((n, m), entries_of_K.dtype)
+        K[...] = entries_of_K
         return K
-    left, right = _embedded(kernel, *both_sides(kernel, X, Z))
+    left, right = _prepared(kernel, *both_sides(kernel, X, Z))
     return _rectangular(kernel, left, right) if Z is not None else _symmetric(kernel, left, np.asarray(kernel.diag(X)))
 
 
@@ -52,7 +55,7 @@ def aligned(shape: tuple[int, int], dtype: np.typing.DTypeLike) -> np.ndarray:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
-_embedded = jax.jit(embedded)
+_prepared = jax.jit(prepared)
 
 
 def _starts(n: int) -> list[int]:
@@ -60,9 +63,9 @@ def _starts(n: int) -> list[int]:
     return [min(i * TILE, n - TILE) for i in range(math.ceil(n / TILE))]
 
 
-def _symmetric(kernel: Kernel, points: Array, diagonal: np.ndarray) -> np.ndarray:
-    K = aligned((points.shape[0],) * 2, points.dtype)
-    starts = _starts(points.shape[0])
+def _symmetric(kernel: Kernel, points: Any, diagonal: np.ndarray) -> np.ndarray:
+    K = aligned((count(points),) * 2, diagonal.dtype)
+    starts = _starts(count(points))
     for a, i in enumerate(starts):
         for j in starts[:a]:
             tile = np.asarray(_tile(kernel, points, points, i, j))
@@ -75,16 +78,14 @@ def _symmetric(kernel: Kernel, points: Array, diagonal: np.ndarray) -> np.ndarra
     return K
 
 
-def _rectangular(kernel: Kernel, left: Array, right: Array) -> np.ndarray:
-    K = aligned((left.shape[0], right.shape[0]), left.dtype)
-    for i in _starts(left.shape[0]):
-        for j in _starts(right.shape[0]):
+def _rectangular(kernel: Kernel, left: Any, right: Any) -> np.ndarray:
+    K = aligned((count(left), count(right)), float_type(left))
+    for i in _starts(count(left)):
+        for j in _starts(count(right)):
             K[i : i + TILE, j : j + TILE] = _tile(kernel, left, right, i, j)
     return K
 
 
 @jax.jit
-def _tile(kernel: Kernel, left: Array, right: Array, i: int | Array, j: int | Array) -> Array:
-    return entries(
-        kernel, jax.lax.dynamic_slice_in_dim(left, i, TILE), jax.lax.dynamic_slice_in_dim(right, j, TILE)
-    )
+def _tile(kernel: Kernel, left: Any, right: Any, i: int | Array, j: int | Array) -> Array:
+    return entries(kernel, part(left, i, TILE), part(right, j, TILE))

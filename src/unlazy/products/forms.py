@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from numpy.polynomial import Polynomial, chebyshev
 
 from unlazy.kernels.base import InnerProductKernel, Kernel
-from unlazy.kernels.infinite_width import NNGP, NTK
+from unlazy.kernels.infinite_width import NNGP, NTK, NetworkKernel
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.theory.homogeneous import _by_angle as by_angle
 from unlazy.theory.homogeneous import gain_and_kink, slope_below_zero
@@ -161,23 +161,14 @@ class EntryForm(Form):
             return self.kernel.entry(jnp.where(middle - t < SNAP * middle, middle, t), p[0], q[0])
 
 
+@functools.singledispatch
 def form_of(kernel: Kernel) -> Form | None:
-    """The fused form of a kernel; None where it has no entry formula, or one with tables or unknown parameters."""
-    if not isinstance(kernel, InnerProductKernel):
-        return None
-    if isinstance(kernel, Gaussian | Laplace):
-        return GaussianForm() if isinstance(kernel, Gaussian) else LaplaceForm()
-    if isinstance(kernel, NNGP | NTK):
-        slope = slope_below_zero(kernel.network.activation)
-        if slope is not None and not kernel.network.skips:
-            depth, tangent = kernel.network.depth, isinstance(kernel, NTK)
-            if kernel.network.biases:
-                return LayersForm(depth, slope, tangent)
-            return AngleForm(_angle_polynomial(depth, slope, tangent))
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(kernel)):
+    """The fused form of a kernel, registered here by its class or that of its entry formula; None where it has no such
+    formula, or one with tables or parameters not yet known."""
+    if kernel.formula is None or any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(kernel)):
         return None
     # Arrays of more than one number (a metric) belong to `embed`; the formula does without them.
-    form = EntryForm(jax.tree.map(lambda leaf: float(leaf) if np.ndim(leaf) == 0 else None, kernel))
+    form = EntryForm(jax.tree.map(lambda leaf: float(leaf) if np.ndim(leaf) == 0 else None, kernel.formula))
     return form if _without_tables(form) else None
 
 
@@ -187,6 +178,39 @@ def _without_tables(form: EntryForm) -> bool:
     does not carry."""
     number = jax.ShapeDtypeStruct((), jnp.float32)
     return all(np.ndim(c) == 0 for c in jax.make_jaxpr(form.formula)(number, [number], [number]).consts)
+
+
+_general = form_of.dispatch(Kernel)
+
+
+@form_of.register
+def _(kernel: Gaussian) -> Form | None:
+    return GaussianForm()
+
+
+@form_of.register
+def _(kernel: Laplace) -> Form | None:
+    return LaplaceForm()
+
+
+@form_of.register
+def _(kernel: NNGP) -> Form | None:
+    return _of_network(kernel, tangent=False)
+
+
+@form_of.register
+def _(kernel: NTK) -> Form | None:
+    return _of_network(kernel, tangent=True)
+
+
+def _of_network(kernel: NetworkKernel, tangent: bool) -> Form | None:
+    """Piecewise linear networks without skips have forms of their own."""
+    slope, depth = slope_below_zero(kernel.network.activation), kernel.network.depth
+    if slope is None or kernel.network.skips:
+        return _general(kernel)
+    if kernel.network.biases:
+        return LayersForm(depth, slope, tangent)
+    return AngleForm(_angle_polynomial(depth, slope, tangent))
 
 
 @functools.lru_cache(maxsize=256)

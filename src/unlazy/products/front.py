@@ -1,15 +1,15 @@
 """One front door to K @ V: stored, blocked, fused on the GPU or sharded, chosen by size, memory and device."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import nearest
-from unlazy.core.inputs import Labels, Points
+from unlazy.core.inputs import Labels, Points, count, float_type
 from unlazy.core.memory import memory_budget
 from unlazy.kernels.base import Kernel
-from unlazy.products.pairs import read_sides
 from unlazy.products.product import Product, fused_available, fused_product, recomputed, stored
 from unlazy.products.sharded import sharded
 
@@ -31,7 +31,7 @@ def product(
     Several devices share the rows. On a GPU entries are recomputed on the chip, which beats reading a stored K; on the
     CPU K is stored when it fits `memory` and is used more than once; else it is recomputed by blocks.
     """
-    X, Z = read_sides(kernel, X, Z)
+    X, Z = kernel.read(X, Z)
     if how is not None and how not in _HOWS:
         raise ValueError(f"unknown way to multiply {how!r}{nearest(str(how), _HOWS)}")
     chosen = how or _choose(kernel, X, Z, passes, memory, devices)
@@ -71,10 +71,10 @@ def rmatmul(
     return product(kernel, X, Z, memory=memory).rmatmul(U)
 
 
-def _choose(kernel: Kernel, X: Array, Z: Array | None, passes: int, memory: int | str | None, devices) -> str:
+def _choose(kernel: Kernel, X: Any, Z: Any, passes: int, memory: int | str | None, devices) -> str:
     if len(jax.devices() if devices is None else devices) > 1:
         return "sharded"
     if fused_available(kernel, X):
         return "fused"
-    need = X.shape[0] * (X if Z is None else Z).shape[0] * X.dtype.itemsize
+    need = count(X) * count(X if Z is None else Z) * float_type(X).itemsize
     return "stored" if passes > 1 and need <= memory_budget(memory) else "blocked"

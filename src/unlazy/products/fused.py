@@ -22,8 +22,9 @@ from jaxtyping import Array, Float
 
 from unlazy.core.inputs import Points
 from unlazy.kernels.base import InnerProductKernel, Kernel
+from unlazy.kernels.evaluate import embedded
 from unlazy.products.forms import Form, Prepared, form_of, split_bfloat16
-from unlazy.products.pairs import both_sides, embedded
+from unlazy.products.pairs import both_sides
 from unlazy.products.ptx import PairProgram, Unsupported, pair_program
 
 try:  # the Triton backend is due to be replaced; without it the caller falls back to XLA blocks
@@ -48,13 +49,15 @@ class Tile(NamedTuple):
     splits: int | None = None
 
 
-def available(kernel: Kernel, X: Float[Array, "n d"]) -> bool:
+def available(kernel: Kernel, X: Any) -> bool:
     """Whether this product can run fused: a float32 array on a CUDA GPU and a kernel with an entry formula.
 
     Not where constants are folded (`jax.ensure_compile_time_eval`): those of the fused program would be too.
     """
     on_gpu = backend is not None and jax.default_backend() == "gpu"
-    return on_gpu and X.dtype == jnp.float32 and form_of(kernel) is not None and not folding()
+    if not on_gpu or getattr(X, "ndim", 0) != 2:  # trees and images have no inner products
+        return False
+    return X.dtype == jnp.float32 and form_of(kernel) is not None and not folding()
 
 
 def folding() -> bool:
@@ -84,7 +87,7 @@ def prepared(kernel: Kernel, X: Points, Z: Points) -> tuple[Side, Side]:
     Both use the same rounded points, so of one and the same K: conjugate gradients on KᵀK need that.
     """
     form = form_of(kernel)
-    if form is None or not isinstance(kernel, InnerProductKernel):
+    if form is None or kernel.formula is None:
         raise ValueError(f"{type(kernel).__name__} has no entry formula to fuse; use products.matmul, which chooses")
     left, right = _prepared(form, kernel, *both_sides(kernel, X, Z))
     return Side(form, left), Side(form, right)

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.inputs import Labels
+from unlazy.core.inputs import Labels, count, float_type
 from unlazy.core.linear import dot
 from unlazy.kernels.base import Kernel
 from unlazy.products import blocked, dense
-from unlazy.products.pairs import as_columns, both_sides, embedded
+from unlazy.products.pairs import as_columns, both_sides, prepared
 
 ACCURATE_ROWS = 64
 """Rows of a stored K turned into float64 at a time; they stay in the cache."""
@@ -118,13 +118,13 @@ class Blocked(Product):
     """K recomputed block by block in every product."""
 
     kernel: Kernel
-    left: Float[Array, "n e"]
-    right: Float[Array, "m e"]
+    left: Any
+    right: Any
     memory: int | None = eqx.field(static=True, default=None)
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.left.shape[0], self.right.shape[0]
+        return count(self.left), count(self.right)
 
     @property
     def how(self) -> str:
@@ -132,7 +132,7 @@ class Blocked(Product):
 
     @property
     def dtype(self) -> jnp.dtype:
-        return self.left.dtype
+        return float_type(self.left)
 
     def _matmul(self, V: Array) -> Array:
         return blocked.apply(self.kernel, self.left, self.right, V, self.memory)
@@ -184,18 +184,18 @@ def fused_product(kernel: Kernel, X: Array, Z: Array) -> Fused:
     return Fused(*fused.prepared(kernel, X, Z))
 
 
-def stored(kernel: Kernel, X: Array, Z: Array | None, memory: int | str | None = None) -> Stored:
+def stored(kernel: Kernel, X: Any, Z: Any, memory: int | str | None = None) -> Stored:
     """Form K once; refused where it does not fit the budget."""
     return Stored(dense.gram(kernel, X, Z, memory), Z is None)
 
 
-def recomputed(kernel: Kernel, X: Array, Z: Array | None, memory: int | None = None) -> Blocked:
-    """Embed both sides once; K is recomputed in every product."""
-    left, right = jax.jit(embedded)(kernel, *both_sides(kernel, X, Z))
+def recomputed(kernel: Kernel, X: Any, Z: Any, memory: int | None = None) -> Blocked:
+    """Prepare both sides once; K is recomputed in every product."""
+    left, right = jax.jit(prepared)(kernel, *both_sides(kernel, X, Z))
     return Blocked(kernel, left, right, memory)
 
 
-def fused_available(kernel: Kernel, X: Float[Array, "n d"]) -> bool:
+def fused_available(kernel: Kernel, X: Any) -> bool:
     """Whether the GPU's fused product takes this kernel and these inputs."""
     if jax.default_backend() == "cpu" or importlib.util.find_spec("unlazy.products.fused") is None:
         return False

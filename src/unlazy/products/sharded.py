@@ -7,6 +7,7 @@ devices, K @ V with one gather. With several processes every one of them makes t
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,11 +17,11 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
-from unlazy.core.inputs import Points
+from unlazy.core.inputs import Points, count, float_type
 from unlazy.core.memory import memory_budget
 from unlazy.kernels.base import Kernel
 from unlazy.products import blocked
-from unlazy.products.pairs import both_sides, embedded
+from unlazy.products.pairs import both_sides, prepared
 from unlazy.products.product import Product, fused_available
 
 AXIS = "rows"
@@ -30,8 +31,8 @@ class Sharded(Product):
     """K with its rows spread over the devices of `mesh`; rows that only pad have weight zero."""
 
     kernel: Kernel
-    left: Float[Array, "p e"]
-    right: Float[Array, "m e"]
+    left: Any
+    right: Any
     weights: Float[Array, "p 1"]
     rows: int = eqx.field(static=True)
     mesh: Mesh = eqx.field(static=True)
@@ -40,7 +41,7 @@ class Sharded(Product):
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.rows, self.right.shape[0]
+        return self.rows, count(self.right)
 
     @property
     def how(self) -> str:
@@ -48,7 +49,7 @@ class Sharded(Product):
 
     @property
     def dtype(self) -> jnp.dtype:
-        return self.left.dtype
+        return float_type(self.left)
 
     def _matmul(self, V: Array) -> Array:
         out = _apply("matmul", self.mesh, self.fused, self.memory)(
@@ -57,7 +58,7 @@ class Sharded(Product):
         return self._local(out)[: self.rows]
 
     def _rmatmul(self, U: Array) -> Array:
-        padded = jnp.pad(U, ((0, self.left.shape[0] - self.rows), (0, 0)))
+        padded = jnp.pad(U, ((0, count(self.left) - self.rows), (0, 0)))
         U = jax.device_put(np.asarray(padded), NamedSharding(self.mesh, P(AXIS)))
         return self._local(
             _apply("rmatmul", self.mesh, self.fused, self.memory)(self.kernel, self.left, self.right, self.weights, U)
@@ -90,14 +91,15 @@ def sharded(
     mesh = Mesh(np.array(jax.devices() if devices is None else list(devices)), (AXIS,))
     X, Z = both_sides(kernel, X, Z)
     fused = fused_available(kernel, X)
-    left, right = (X, Z) if fused else jax.jit(embedded)(kernel, X, Z)
-    n, parts = X.shape[0], mesh.devices.size
+    left, right = (X, Z) if fused else jax.jit(prepared)(kernel, X, Z)
+    n, parts = count(X), mesh.devices.size
     extra = -n % parts
-    padded = np.concatenate([np.asarray(left), np.repeat(np.asarray(left[:1]), extra, 0)])
-    weights = (np.arange(n + extra) < n).astype(padded.dtype)[:, None]
+    left, right = jax.tree.map(np.asarray, (left, right))
+    padded = jax.tree.map(lambda leaf: np.concatenate([leaf, np.repeat(leaf[:1], extra, 0)]), left)
+    weights = (np.arange(n + extra) < n).astype(float_type(padded))[:, None]
     by_rows, everywhere = NamedSharding(mesh, P(AXIS)), NamedSharding(mesh, P())
     return Sharded(
-        kernel, jax.device_put(padded, by_rows), jax.device_put(np.asarray(right), everywhere),
+        kernel, jax.device_put(padded, by_rows), jax.device_put(right, everywhere),
         jax.device_put(weights, by_rows), n, mesh, fused, None if memory is None else memory_budget(memory),
     )  # fmt: skip
 
@@ -106,14 +108,14 @@ def sharded(
 def _apply(verb: str, mesh: Mesh, fused: bool, memory: int | None):  # type: ignore[no-untyped-def]
     """The compiled program of one verb; one sum or gather over the devices at its end."""
 
-    def multiply(kernel: Kernel, left: Array, right: Array, V: Array) -> Array:
+    def multiply(kernel: Kernel, left: Any, right: Any, V: Array) -> Array:
         if fused:
             from unlazy.products import fused as gpu
 
             return gpu.matmul(kernel, left, right, V)
         return blocked.apply(kernel, left, right, V, memory)
 
-    def on_device(kernel: Kernel, left: Array, right: Array, weights: Array, V: Array) -> Array:
+    def on_device(kernel: Kernel, left: Any, right: Any, weights: Array, V: Array) -> Array:
         if verb == "matmul":
             return jax.lax.all_gather(multiply(kernel, left, right, V), AXIS, tiled=True)
         if verb == "normal":

@@ -5,6 +5,7 @@ computed by matrix products; pivots that others of the round have already explai
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from scipy.linalg.lapack import dpstrf
 
 from unlazy.core.linear import dot
 from unlazy.kernels.base import Kernel
-from unlazy.products.pairs import Matrix, embedded, entries
+from unlazy.products.pairs import Matrix, entries, prepared
 
 
 def randomly_pivoted_cholesky(
@@ -83,7 +84,7 @@ class _OnDevice:
 
     def __init__(self, kernel: Kernel, X: Array, rank: int, block: int):
         self.kernel, self.block = kernel, block
-        self.points, _ = jax.jit(embedded)(kernel, X, None)
+        self.points, _ = jax.jit(prepared)(kernel, X, None)
         self.F = jnp.zeros((X.shape[0], rank), X.dtype)
 
     def residual_columns(self, pivots: np.ndarray, used: int) -> np.ndarray:
@@ -99,8 +100,9 @@ class _OnDevice:
 
 
 @jax.jit
-def _columns(kernel: Kernel, points: Array, F: Array, pivots: Array) -> tuple[Array, Array]:
-    columns = entries(kernel, points, points[pivots]) - dot(F, F[pivots].T)
+def _columns(kernel: Kernel, points: Any, F: Array, pivots: Array) -> tuple[Array, Array]:
+    at_pivots = jax.tree.map(lambda leaf: leaf[pivots], points)
+    columns = entries(kernel, points, at_pivots) - dot(F, F[pivots].T)
     return columns, columns[pivots]
 
 
