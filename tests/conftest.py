@@ -25,6 +25,17 @@ FORGET = 2 * 2**30
 """Bytes of a test process from which compiled programs are dropped between modules."""
 
 
+_SLOW = {line for line in (Path(__file__).parent / "slow_cases.txt").read_text().splitlines() if line[:1] != "#"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Cases of tests that cost much to compile, beside cheaper ones of the same test, count as slow."""
+    for item in items:
+        if item.nodeid in _SLOW:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def x64():
     """The test runs in float64."""

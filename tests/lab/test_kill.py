@@ -7,11 +7,10 @@ import time
 from pathlib import Path
 
 import lab_toys
+import pytest
 
 from unlazy import lab
 from unlazy.lab.store import FILE
-
-KILLS = 20
 
 
 def _lines(log: Path) -> int:
@@ -28,7 +27,8 @@ def _stored(store: Path) -> int:
         return db.execute("SELECT count(*) FROM trial WHERE status = 'done'").fetchone()[0] if tables else 0
 
 
-def test_twenty_kills_change_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_kills_change_nothing(tmp_path, monkeypatch, kills):
     log = tmp_path / "log"
     monkeypatch.setenv("TOY_LOG", str(log))
     monkeypatch.setenv("TOY_LIMIT", "18")  # 20 lives of 18 trials are fewer than 400, however slow this test is to kill
@@ -37,7 +37,7 @@ def test_twenty_kills_change_nothing(tmp_path, monkeypatch):
     context.set_forkserver_preload(["unlazy.lab.worker", "unlazy.lab.run", "lab_toys"])
     moments = random.Random(0)
     stored = killed = 0
-    while killed < KILLS:
+    while killed < kills:
         before = _lines(log)
         process = context.Process(target=lab_toys.run_many, args=(tmp_path,))
         process.start()
@@ -55,7 +55,7 @@ def test_twenty_kills_change_nothing(tmp_path, monkeypatch):
 
     monkeypatch.delenv("TOY_LIMIT")
     resumed = lab.run(lab_toys.many, store=tmp_path, engine="inline", progress=False)
-    assert _lines(log) <= lab_toys.many.quick.size + KILLS  # nothing stored was run again
+    assert _lines(log) <= lab_toys.many.quick.size + kills  # nothing stored was run again
     monkeypatch.delenv("TOY_LOG")
     undisturbed = lab.run(lab_toys.many, store=None, engine="inline", progress=False)
     assert len(undisturbed) == lab_toys.many.quick.size == 400
