@@ -1,0 +1,49 @@
+"""Pages from Jinja templates: text is escaped, figures are inside, nothing is fetched.
+
+A page's template lies beside the module that fills it and extends `layout.html`.
+"""
+
+import base64
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from unlazy.core.files import written_whole
+from unlazy.report.style import save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_HERE = Path(__file__).parent
+
+
+class Picture(NamedTuple):
+    """A figure as a page shows it: what it says, its pixels in base64, the name of its PDF."""
+
+    text: str
+    data: str
+    pdf: str
+
+
+def picture(figure: "Figure", folder: Path, name: str, text: str) -> Picture:
+    """Write figures/NAME.png and .pdf into `folder` and close the figure."""
+    from matplotlib import pyplot as plt
+
+    try:
+        png, pdf = save_figure(figure, folder / "figures", name)
+    finally:
+        plt.close(figure)
+    return Picture(text, base64.b64encode(png.read_bytes()).decode(), pdf.name)
+
+
+def write(page: Path, template: Path, **values: Any) -> Path:
+    """Fill the template and write the page; a name that the template uses and nobody gives is an error."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    pages = Environment(
+        loader=FileSystemLoader([template.parent, _HERE]), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    text = pages.get_template(template.name).render(**values)
+    with written_whole(page) as aside:
+        aside.write_text(text, encoding="utf-8")
+    return page

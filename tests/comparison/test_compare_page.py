@@ -1,0 +1,32 @@
+"""The page says what the findings say, with names that look like HTML left as text."""
+
+import re
+from dataclasses import replace
+from html import unescape
+
+import numpy as np
+import pandas as pd
+from test_verdict import flat, study
+
+from unlazy.comparison import words
+from unlazy.comparison.findings import Findings
+from unlazy.comparison.page import write_page
+from unlazy.comparison.table import make_table
+from unlazy.comparison.verdict import judge
+
+
+def test_the_page_says_it_all(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(400, 3)), columns=["<b>a", "b & c", "it's"])
+    table = make_table(frame, pd.Series(rng.normal(size=400), name="<i>price"))
+    records = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2))
+    found = replace(records, table=table, notes=("a <note>",))
+    c = Findings(found, judge(found), None)
+    html = write_page(c, tmp_path).read_text()
+    text = unescape(re.sub(r"<[^>]*>", "\n", html))
+    for part in (words.headline(c), *words.sentences(c), *c.inputs["input"], *c.models["model"], "a <note>.", "Rules"):
+        assert part in text, part
+    assert "<b>a" not in html and "<i>price" not in html and "<note>" not in html
+    assert html.count("data:image/png;base64") == 3 and html.count("<tr>") == 2 + len(c.models) + 3
+    clean = write_page(Findings(records, judge(records), None), tmp_path).read_text()
+    assert "Nothing was mended, left out or cut short." in clean
