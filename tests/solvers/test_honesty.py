@@ -102,7 +102,8 @@ def test_a_small_budget_solves_the_same_problem(small, monkeypatch):
     with pytest.raises(ValueError, match="allow that with memory="):
         solve(Laplace(3.0), X, y, 1e-2, memory=10_000)
     # where there are too many points, other centres are announced with their distance from what was asked
-    monkeypatch.setattr(choice, "CPU_FULL", 10)
+    for limit in ("CPU_FULL", "GPU_FULL"):
+        monkeypatch.setattr(choice, limit, 10)
     with pytest.warns(UnlazyWarning, match="centres are the limit"):
         few = solve(Laplace(3.0), X, y, 1e-2, memory=60_000)
     error = np.linalg.norm(np.asarray(few.predict(X), float) - fitted) / np.linalg.norm(y)
