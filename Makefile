@@ -15,10 +15,10 @@ test: $(VENV)/.installed-dev
 
 # programs compiled in a hurry, twice as quickly: what users run is compiled in the slow suite
 fast: $(VENV)/.installed-dev
-	UNLAZY_TEST_COMPILER=quick $(BIN)/pytest -n 2 --dist loadfile
+	UNLAZY_TEST_COMPILER=quick $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 slow: $(VENV)/.installed-dev
-	$(BIN)/pytest -n 2 --dist loadfile -m slow
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check src tests benchmarks examples docs

@@ -12,6 +12,8 @@ import pytest
 from unlazy import lab
 from unlazy.lab.store import FILE
 
+KILLS = 20
+
 
 def _lines(log: Path) -> int:
     return len(log.read_text().splitlines()) if log.exists() else 0
@@ -27,8 +29,8 @@ def _stored(store: Path) -> int:
         return db.execute("SELECT count(*) FROM trial WHERE status = 'done'").fetchone()[0] if tables else 0
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
-def test_kills_change_nothing(tmp_path, monkeypatch, kills):
+@pytest.mark.slow
+def test_twenty_kills_change_nothing(tmp_path, monkeypatch):
     log = tmp_path / "log"
     monkeypatch.setenv("TOY_LOG", str(log))
     monkeypatch.setenv("TOY_LIMIT", "18")  # 20 lives of 18 trials are fewer than 400, however slow this test is to kill
@@ -37,7 +39,7 @@ def test_kills_change_nothing(tmp_path, monkeypatch, kills):
     context.set_forkserver_preload(["unlazy.lab.worker", "unlazy.lab.run", "lab_toys"])
     moments = random.Random(0)
     stored = killed = 0
-    while killed < kills:
+    while killed < KILLS:
         before = _lines(log)
         process = context.Process(target=lab_toys.run_many, args=(tmp_path,))
         process.start()
@@ -55,7 +57,7 @@ def test_kills_change_nothing(tmp_path, monkeypatch, kills):
 
     monkeypatch.delenv("TOY_LIMIT")
     resumed = lab.run(lab_toys.many, store=tmp_path, engine="inline", progress=False)
-    assert _lines(log) <= lab_toys.many.quick.size + kills  # nothing stored was run again
+    assert _lines(log) <= lab_toys.many.quick.size + KILLS  # nothing stored was run again
     monkeypatch.delenv("TOY_LOG")
     undisturbed = lab.run(lab_toys.many, store=None, engine="inline", progress=False)
     assert len(undisturbed) == lab_toys.many.quick.size == 400
