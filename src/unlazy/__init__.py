@@ -14,6 +14,8 @@ _WHERE = {
     "precision": "core.precision",
     # kernels
     "ArcCosine": "kernels.dot_product",
+    "Constant": "kernels.algebra",
+    "Custom": "kernels.custom",
     "Gaussian": "kernels.radial",
     "Laplace": "kernels.radial",
     "LayerKernel": "kernels.infinite_width",
@@ -21,19 +23,24 @@ _WHERE = {
     "Matern": "kernels.radial",
     "NNGP": "kernels.infinite_width",
     "NTK": "kernels.infinite_width",
+    "Periodic": "kernels.periodic",
     "Polynomial": "kernels.dot_product",
     "ProductLaplace": "kernels.product_laplace",
     "RationalQuadratic": "kernels.radial",
+    "SpectralMixture": "kernels.periodic",
     "nngp_and_ntk": "kernels.infinite_width",
     "with_metric": "kernels.metric",
     # kernel fixed: one ridge at any size, or every ridge and every training time at once
     "solve": "solvers.front",
     "decompose": "solvers.path",
     "ensemble": "solvers.gaussian_process",
+    "log_marginal_likelihood": "solvers.gaussian_process",
     "posterior": "solvers.gaussian_process",
     "prior": "solvers.gaussian_process",
     # features move
     "Network": "networks.mlp",
+    "linearise": "networks.linearise",
+    "tangent_kernel": "networks.tangent",
     "descend": "training.descent",
     "one_step": "training.one_step",
     # scikit-learn's manners, and files that cannot run code

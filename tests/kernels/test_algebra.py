@@ -18,6 +18,7 @@ from unlazy.kernels.dot_product import ArcCosine, Linear, Polynomial
 from unlazy.kernels.empirical import infinite_two_layer, sample_two_layer
 from unlazy.kernels.infinite_width import NNGP, NTK, LayerKernel, layer_kernel, standard_parametrisation
 from unlazy.kernels.metric import Metric, with_metric
+from unlazy.kernels.periodic import Periodic, SpectralMixture
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
 from unlazy.kernels.sphere import OnSphere, polynomial_on_sphere
@@ -28,6 +29,8 @@ RNG = np.random.default_rng(0)
 X, Z = RNG.normal(size=(6, 4)), RNG.normal(size=(6, 4))
 SQUARES = ((X[:, None] - Z[None]) ** 2).sum(-1)
 ROOT = np.sqrt(SQUARES)
+LENGTHS, DIFFERENCES = np.array([0.5, 1.0, 2.0, 3.0]), X[:, None] - Z[None]
+SEVERAL = np.sqrt((DIFFERENCES**2 / LENGTHS**2).sum(-1))
 NETWORK = MLP(2, "relu", (1.2, 1.0, 0.8), (0.1, 0.2, 0.3))
 
 PLAIN = {
@@ -43,6 +46,15 @@ PLAIN = {
     "linear": (Linear(0.5), X @ Z.T + 0.5),
     "polynomial": (Polynomial(3, 0.5), (X @ Z.T + 0.5) ** 3),
     "product_laplace": (ProductLaplace(1.3), np.exp(-np.abs(X[:, None] - Z[None]).sum(-1) / 1.3)),
+    "gaussian_several": (Gaussian(LENGTHS), np.exp(-(SEVERAL**2) / 2)),
+    "laplace_several": (Laplace(LENGTHS), np.exp(-SEVERAL)),
+    "matern_several": (Matern(1.5, LENGTHS), (1 + 3**0.5 * SEVERAL) * np.exp(-(3**0.5) * SEVERAL)),
+    "rational_several": (RationalQuadratic(LENGTHS, 0.7), (1 + SEVERAL**2 / (2 * 0.7)) ** -0.7),
+    "several_scaled": (2.0 * Gaussian(LENGTHS) + Laplace(1.3), 2 * np.exp(-(SEVERAL**2) / 2) + np.exp(-ROOT / 1.3)),
+    "periodic": (
+        Periodic(1.7 * LENGTHS, LENGTHS),
+        np.exp(-2 * (np.sin(np.pi * DIFFERENCES / (1.7 * LENGTHS)) ** 2 / LENGTHS**2).sum(-1)),
+    ),
     "sum": (Gaussian(1.3) + 2.0 * Laplace(0.7), np.exp(-SQUARES / (2 * 1.3**2)) + 2 * np.exp(-ROOT / 0.7)),
     "product": (Gaussian(1.3) * Linear(1.0), np.exp(-SQUARES / (2 * 1.3**2)) * (X @ Z.T + 1)),
     "mixed": (Linear(0.0) * ProductLaplace(1.3), X @ Z.T * np.exp(-np.abs(X[:, None] - Z[None]).sum(-1) / 1.3)),
@@ -53,6 +65,23 @@ PLAIN = {
 def test_against_numpy(name, x64):
     kernel, expected = PLAIN[name]
     np.testing.assert_allclose(kernel.gram(jnp.asarray(X), jnp.asarray(Z)), expected, rtol=1e-12)
+
+
+def test_spectral_mixture_against_numpy(x64):
+    weights, variances = np.array([1.0, 0.5]), np.full((2, 4), 0.02)
+    means = np.array([[0.3, -0.2, 0.1, 0.0], [1.0, 0.5, 0.0, 0.2]])
+    decay = np.exp(-2 * np.pi**2 * np.einsum("nmd,qd->qnm", DIFFERENCES**2, variances))
+    waves = np.cos(2 * np.pi * np.einsum("nmd,qd->qnm", DIFFERENCES, means))
+    K = SpectralMixture(weights, means, variances).gram(jnp.asarray(X), jnp.asarray(Z))
+    # waves cross zero, so errors are absolute: a phase of at most 2π·6 radians rounds by some ten units of itself
+    allowed = 1.5 * 10 * 12 * np.pi * 2.0**-53
+    np.testing.assert_allclose(K, np.einsum("q,qnm->nm", weights, decay * waves), rtol=0, atol=allowed)
+    with pytest.raises(ValueError, match=r"got shapes \(2,\), \(2, 4\) and \(1, 4\)"):
+        SpectralMixture(weights, means, variances[:1])
+    with pytest.raises(ValueError, match="variances must be positive"):
+        SpectralMixture(weights, means, -variances)
+    with pytest.raises(ValueError, match="for 4 coordinates, the inputs have 3"):
+        SpectralMixture(weights, means, variances).gram(X[:, :3])
 
 
 @pytest.mark.parametrize("order", [0, 1, 2])

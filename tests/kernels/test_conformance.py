@@ -9,11 +9,14 @@ import pytest
 from unlazy.core.activations import Activation
 from unlazy.core.architecture import MLP
 from unlazy.kernels import evaluate
+from unlazy.kernels.algebra import Constant
 from unlazy.kernels.base import InnerProductKernel
+from unlazy.kernels.custom import Custom
 from unlazy.kernels.dot_product import ArcCosine, Linear, Polynomial
 from unlazy.kernels.empirical import sample_two_layer
 from unlazy.kernels.infinite_width import NNGP, NTK, LayerKernel, layer_kernel, standard_parametrisation
 from unlazy.kernels.metric import Metric
+from unlazy.kernels.periodic import Periodic, SpectralMixture
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
 from unlazy.kernels.sphere import OnSphere, polynomial_on_sphere
@@ -62,6 +65,14 @@ KERNELS = {
     "metric_low_rank": lambda: Metric(NTK(DEEP), jnp.ones((2, D)) * jnp.asarray([[1.0], [0.5]]) + jnp.eye(2, D)),
     "on_sphere": lambda: OnSphere(NTK(DEEP), 2.0),
     "polynomial_on_sphere": lambda: polynomial_on_sphere(NTK(DEEP), D, 2.0),
+    "gaussian_several": lambda: Gaussian(jnp.arange(1.0, D + 1)),
+    "laplace_several": lambda: Laplace(jnp.arange(1.0, D + 1)),
+    "periodic": lambda: Periodic(3.0, 1.5),
+    "spectral_mixture": lambda: SpectralMixture([1.0, 0.5], np.full((2, D), 0.1), np.full((2, D), 0.01)),
+    "constant": lambda: Constant(2.0),
+    "plus_one": lambda: 1 + Gaussian(1.5),
+    "squared": lambda: NTK(DEEP) ** 2,
+    "custom": lambda: Custom(lambda x, z: jnp.exp(-jnp.sum(jnp.abs(x - z)))),
     "two_layer": lambda: sample_two_layer(jax.random.key(0), 64, D),
 }
 

@@ -62,7 +62,7 @@ def _checked_parameter(what: str, value: Any, wanted: str, several: bool) -> Any
     if not (np.issubdtype(array.dtype, np.number) or array.dtype.kind == "V") or array.dtype.kind == "c":
         raise ValueError(f"{what} must be a number, {wanted}, got {value!r}")
     if array.ndim > (1 if several else 0):
-        remedy = "a row of numbers" if several else "one number (one for each input is a metric: with_metric)"
+        remedy = "a row of numbers" if several else "one number"
         raise ValueError(f"{what} must be {remedy}, got shape {array.shape}")
     right = array > 0 if wanted == "positive" else array >= 0
     if not right.all():  # false for NaN too

@@ -19,7 +19,6 @@ from unlazy.estimators.feature_search import Candidate, Selected, select
 from unlazy.estimators.kernel import Weighted
 from unlazy.estimators.named_kernels import UNIT
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.products import matmul
 from unlazy.solvers.front import solve
 from unlazy.solvers.intercept import coefficients, mean
@@ -239,7 +238,7 @@ class FeatureMachine(Estimator):
         kernels = [KERNELS[k] if isinstance(k, str) else k for k in names]
         metrics = ("full", "diagonal") if self.metric is None else (self.metric,)
         pairs = [Candidate(k, m) for k in kernels for m in metrics]
-        found = [c for c in pairs if c.metric == "diagonal" or not isinstance(c.kernel, ProductLaplace)]
+        found = [c for c in pairs if c.metric in c.kernel.metrics]
         if not found:
             check_metric(kernels[0], metrics[0])
         return found

@@ -49,6 +49,11 @@ MODULES = {
     "CombinedGram": "unlazy.kernels.algebra",
     "ScaledFormula": "unlazy.kernels.algebra",
     "ScaledGram": "unlazy.kernels.algebra",
+    "PowerFormula": "unlazy.kernels.algebra",
+    "PowerGram": "unlazy.kernels.algebra",
+    "Constant": "unlazy.kernels.algebra",
+    "Periodic": "unlazy.kernels.periodic",
+    "SpectralMixture": "unlazy.kernels.periodic",
 }
 DERIVED = {"MLP": ("biases", "skips")}
 """Fields that the constructor works out itself."""

@@ -33,11 +33,13 @@ def scale(kernel: Kernel, factor: "float | Array | np.ndarray | np.number") -> K
     factor = check_not_negative("the factor of a kernel")(factor)
     if isinstance(factor, np.ndarray | np.number) and not isinstance(factor, float):
         factor = jnp.asarray(factor)
+    if isinstance(kernel, Constant):
+        return Constant(kernel.value * factor)
     formula = kernel.formula
     return ScaledGram(kernel, factor) if formula is None else ScaledFormula(formula, factor)
 
 
-def power(kernel: Kernel, exponent: int) -> Kernel:
+def power(kernel: Kernel, exponent: Any) -> Kernel:
     """k^p entry by entry, p = 1, 2, …: other powers need not be positive."""
     try:
         whole = operator.index(exponent)

@@ -81,7 +81,7 @@ class Kernel(eqx.Module):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics that can be learned for this kernel: "full" and "diagonal", one of them, or none."""
+        """The metrics that can be learned for this kernel: "full", "diagonal", "low_rank", some of them, or none."""
         return ()
 
     def __call__(self, x: Any, z: Any) -> Float[Array, ""]:
@@ -104,7 +104,7 @@ class Kernel(eqx.Module):
     def __rmul__(self, other: "float | Array") -> "Kernel":
         return self * other
 
-    def __pow__(self, exponent: int) -> "Kernel":
+    def __pow__(self, exponent: Any) -> "Kernel":
         from unlazy.kernels.algebra import power
 
         return power(self, exponent)
@@ -155,8 +155,8 @@ class InnerProductKernel(Kernel):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Both, where `embed` is linear."""
-        return ("full", "diagonal")
+        """All, where `embed` is linear."""
+        return ("full", "diagonal", "low_rank")
 
     def prepare(self, X: Any) -> Any:
         """An `evaluate.Side`: embedded inputs and keys of their rows."""

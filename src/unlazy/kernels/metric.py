@@ -39,6 +39,10 @@ class Metric(InnerProductKernel):
     def stationary(self) -> bool:
         return self.kernel.stationary
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return self.kernel.metrics
+
 
 def with_metric(
     kernel: InnerProductKernel, matrix: Float[Array, "d d"] | Float[Array, " d"], rank: int | None = None

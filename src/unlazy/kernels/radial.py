@@ -1,5 +1,6 @@
 """Kernels of the distance ‖x-z‖ [L3]: Gaussian, Laplace, Matérn, rational quadratic."""
 
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,9 +11,16 @@ from unlazy.core.linear import dot
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.theory.angles import safe_sqrt
 
+Bandwidth = float | Float[Array, ""] | Float[Array, " d"]
+"""A length in the units of the inputs: one number, or one for each coordinate."""
+
 
 class RadialKernel(InnerProductKernel):
-    """A kernel that is one formula of D = ‖x-z‖² = ⟨x,x⟩ + ⟨z,z⟩ - 2⟨x,z⟩."""
+    """A kernel that is one formula of D = ‖x-z‖² = ⟨x,x⟩ + ⟨z,z⟩ - 2⟨x,z⟩.
+
+    With a bandwidth h_i for each coordinate, D/h² stands for Σ_i (x_i - z_i)²/h_i² (automatic relevance determination,
+    MacKay 1994): small where a coordinate matters.
+    """
 
     def of_distance(self, distance: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
         """k as a function of the squared distance."""
@@ -25,26 +33,53 @@ class RadialKernel(InnerProductKernel):
         return self.of_distance(distance)
 
     @property
+    def length(self) -> Any:
+        """The bandwidth that the formula divides by: 1 where `embed` has divided by one for each coordinate."""
+        return 1.0 if self._several else getattr(self, "bandwidth", 1.0)
+
+    def embed(self, X: Float[Array, "n d"], inputs: int | None = None) -> Float[Array, "n d"]:
+        if not self._several:
+            return X
+        bandwidth = jnp.asarray(self.bandwidth, X.dtype)  # type: ignore[attr-defined]
+        if bandwidth.shape[0] != X.shape[1]:
+            raise ValueError(f"{bandwidth.shape[0]} bandwidths need as many inputs, got {X.shape[1]}")
+        return X / bandwidth
+
+    def embedding(self) -> tuple:
+        # bandwidths may be learned, each by itself: two rows of them are never the same map
+        return ("bandwidths", object()) if self._several else ()
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """None with a bandwidth for each coordinate, which is a metric already."""
+        return () if self._several else super().metrics
+
+    @property
     def stationary(self) -> bool:
         return True
+
+    @property
+    def _several(self) -> bool:
+        bandwidth = getattr(self, "bandwidth", 1.0)
+        return bandwidth is None or jnp.ndim(bandwidth) == 1  # fused forms drop arrays that belong to `embed`
 
 
 class Gaussian(RadialKernel):
     """exp(-‖x-z‖²/(2 bandwidth²))."""
 
-    bandwidth: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_positive("bandwidth"))
+    bandwidth: Bandwidth = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
 
     def of_distance(self, distance: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
-        return jnp.exp(distance * (-0.5 / self.bandwidth**2))
+        return jnp.exp(distance * (-0.5 / self.length**2))
 
 
 class Laplace(RadialKernel):
     """exp(-‖x-z‖/bandwidth)."""
 
-    bandwidth: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_positive("bandwidth"))
+    bandwidth: Bandwidth = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
 
     def of_distance(self, distance: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
-        return jnp.exp(safe_sqrt(distance) * (-1 / self.bandwidth))
+        return jnp.exp(safe_sqrt(distance) * (-1 / self.length))
 
 
 class Matern(RadialKernel):
@@ -54,7 +89,7 @@ class Matern(RadialKernel):
     """
 
     smoothness: float = eqx.field(static=True, default=1.5)
-    bandwidth: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_positive("bandwidth"))
+    bandwidth: Bandwidth = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
 
     def __check_init__(self):
         if self.smoothness not in (0.5, 1.5, 2.5):
@@ -62,7 +97,7 @@ class Matern(RadialKernel):
 
     def of_distance(self, distance: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
         # s² comes from the distance, so that its gradient at x = z is the true one and not that of the root
-        square = distance * (2 * self.smoothness / self.bandwidth**2)
+        square = distance * (2 * self.smoothness / self.length**2)
         s = safe_sqrt(square)
         polynomial = {0.5: jnp.ones_like(s), 1.5: 1 + s, 2.5: 1 + s + square / 3}[self.smoothness]
         return polynomial * jnp.exp(-s)
@@ -71,11 +106,11 @@ class Matern(RadialKernel):
 class RationalQuadratic(RadialKernel):
     """(1 + ‖x-z‖²/(2 mixture · bandwidth²))^{-mixture}: a mixture of Gaussians of many bandwidths."""
 
-    bandwidth: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_positive("bandwidth"))
+    bandwidth: Bandwidth = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
     mixture: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_positive("mixture"))
 
     def of_distance(self, distance: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
-        return jnp.exp(-self.mixture * jnp.log1p(distance / (2 * self.mixture * self.bandwidth**2)))
+        return jnp.exp(-self.mixture * jnp.log1p(distance / (2 * self.mixture * self.length**2)))
 
 
 def median_bandwidth(X: Float[Array, "n d"], limit: int = 1000) -> Float[Array, ""]:

@@ -40,6 +40,10 @@ class OnSphere(InnerProductKernel):
     def warn(self, xx: Float[Array, " n"], accurate: bool = False) -> None:
         self.kernel.warn(xx, accurate)
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ()
+
 
 class AnglePolynomial(InnerProductKernel):
     """c + θ P(2θ/π - 1): a kernel of the angle alone; `error` is the largest found when it was fitted."""

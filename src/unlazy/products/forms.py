@@ -65,7 +65,7 @@ class GaussianForm(Form):
     sharp = False
 
     def prepare(self, kernel, X):
-        points = two_halves(X * (math.sqrt(LOG2E) / kernel.bandwidth))
+        points = two_halves(X * (math.sqrt(LOG2E) / kernel.length))
         return Prepared(points, [], added=-0.5 * jnp.sum(points * points, 1))
 
     def formula(self, t, p, q):
@@ -77,7 +77,7 @@ class LaplaceForm(Form):
     """exp(-|x-z|/h) = exp2(-√(|x'|²/2 + |z'|²/2 - ⟨x',z'⟩)), x' = √2 x log2(e)/h, the root's argument by a."""
 
     def prepare(self, kernel, X):
-        points = two_halves(X * (math.sqrt(2) * LOG2E / kernel.bandwidth))
+        points = two_halves(X * (math.sqrt(2) * LOG2E / kernel.length))
         half = -0.5 * jnp.sum(points * points, 1)
         return Prepared(points, [half], added=half)
 

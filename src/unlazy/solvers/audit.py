@@ -14,9 +14,8 @@ import numpy as np
 
 from unlazy.core.linear import dot
 from unlazy.core.precision import precision
-from unlazy.kernels.base import InnerProductKernel
 from unlazy.products import host, product
-from unlazy.solvers.problem import Problem
+from unlazy.solvers.problem import Problem, on_device
 
 ROWS = 256
 """Rows drawn: a norm estimated from them has a standard error of 1/√(2·256), 4%."""
@@ -68,12 +67,12 @@ def centres_rounding(problem: Problem, Z: np.ndarray, alpha: np.ndarray) -> tupl
 
 def _engine(problem: Problem) -> Callable[..., np.ndarray]:
     """The host where a sample stands for many rows; few rows are looked at by the very program that predicts them."""
-    on_host = jax.default_backend() == "cpu" and isinstance(problem.kernel, InnerProductKernel)
-    return _on_host if on_host and problem.n > ROWS else _on_device
+    on_host = jax.default_backend() == "cpu" and problem.kernel.formula is not None
+    return _on_host if on_host and problem.source.matrix and problem.n > ROWS else _on_device
 
 
 def _products(
-    problem: Problem, X: np.ndarray, Z: np.ndarray, V: np.ndarray, transposed: bool = False
+    problem: Problem, X: Any, Z: Any, V: np.ndarray, transposed: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """K(X, Z) V, or its transpose times V, from float64 entries, and what the problem's precision adds to it."""
     one = _engine(problem)
@@ -82,11 +81,11 @@ def _products(
 
 
 def _on_device(
-    problem: Problem, X: np.ndarray, Z: np.ndarray, V: np.ndarray, dtype: np.dtype, transposed: bool
+    problem: Problem, X: Any, Z: Any, V: np.ndarray, dtype: np.dtype, transposed: bool
 ) -> np.ndarray:
     how = None if dtype == problem.dtype else "blocked"
     with precision(dtype.name):
-        K = product(problem.kernel, jnp.asarray(X, dtype), jnp.asarray(Z, dtype), how=how, memory=problem.memory)
+        K = product(problem.kernel, on_device(X, dtype), on_device(Z, dtype), how=how, memory=problem.memory)
         return np.asarray((K.rmatmul if transposed else K.matmul)(jnp.asarray(V, dtype)), np.float64)
 
 
@@ -94,8 +93,8 @@ def _on_host(
     problem: Problem, X: np.ndarray, Z: np.ndarray, V: np.ndarray, dtype: np.dtype, transposed: bool
 ) -> np.ndarray:
     """The same by NumPy's products and one small program: to compile a product for some hundred rows costs more."""
-    kernel = problem.kernel
-    assert isinstance(kernel, InnerProductKernel)
+    kernel = problem.kernel.formula
+    assert kernel is not None
     with precision(dtype.name):
         left, right = (np.asarray(kernel.embed(jnp.asarray(A, dtype))) for A in (X, Z))
         if kernel.stationary:  # as products do

@@ -26,6 +26,8 @@ LEAST_RANK = 10
 def choose(problem: Problem, method: str | None, centres_given: bool = False) -> tuple[str, str]:
     """The method's name and the reason."""
     n, memory = problem.n, problem.memory
+    if not problem.source.matrix:
+        return _for_any_data(problem, method, centres_given)
     if method is not None:
         return method, "it was asked for"
     if centres_given:
@@ -46,6 +48,19 @@ def choose(problem: Problem, method: str | None, centres_given: bool = False) ->
             "ask for an approximation with centres="
         )
     return "preconditioned_cg", f"{budget}, so it is computed again in every pass"
+
+
+def _for_any_data(problem: Problem, method: str | None, centres_given: bool) -> tuple[str, str]:
+    """Images and trees are solved by one factorisation; the other methods read rows of a matrix."""
+    asked = "centres" if centres_given else f"method {method!r}"
+    if centres_given or method not in (None, "direct"):
+        raise ValueError(f"{asked} needs inputs that are a matrix; images and trees are solved with method='direct'")
+    if 4 * problem.n**2 > problem.memory:
+        raise ValueError(
+            f"K of n = {problem.n} points does not fit the memory budget of {_size(problem.memory)}, and inputs that "
+            "are no matrix are solved with K in memory: use fewer points, or allow more with memory="
+        )
+    return "direct", "the inputs are no matrix: one factorisation serves any data"
 
 
 def choose_precision(

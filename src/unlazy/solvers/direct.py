@@ -52,7 +52,7 @@ def solve(problem: Problem, watch: Watch) -> Fit:
     return Fit(alpha, best, steps, stopped, need, notes, ridge=ridge, left=residual)
 
 
-def factorised(problem: Problem, X: jax.Array):  # type: ignore[no-untyped-def]
+def factorised(problem: Problem, X: Any):  # type: ignore[no-untyped-def]
     """The Cholesky factor of K + (ρ + jitter)I, and the jitter it took: 0, else growing by tens from rounding."""
     jitter, unit = 0.0, 0.0
     K: Any

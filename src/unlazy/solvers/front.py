@@ -58,6 +58,7 @@ def solve(
     """Kernel ridge regression, (K + ridge·I)α = y [K2], from a thousand points to tens of millions.
 
     `X` is an array, a .npy or .parquet file, or anything with a shape and row slices; `y` has one or several outputs.
+    Where the kernel takes images or trees, X may be such (method "direct").
     `tolerance` is on the relative error of the predictions at the training points, rounding included: where float32
     cannot reach it, float64 is used, and the notes say so. `centres` (a number or rows) belongs to nystrom_cg, `rank`
     to the preconditioners of preconditioned_cg and eigenpro. `validation` = (X, y) stops a run when the error there no
@@ -203,6 +204,8 @@ def _validator(problem: Problem, validation: tuple[Any, Any], watch: Watch) -> C
     """Mean squared error on the held-out points of a predictor with these coefficients."""
     if not isinstance(validation, tuple | list) or len(validation) != 2:
         raise ValueError("validation is a pair (X, y) of held-out points")
+    if not problem.source.matrix:
+        raise ValueError("validation needs inputs that are a matrix: predict at held-out points after the solution")
     X = finite_floats("validation X", np.asarray(validation[0]))
     if X.ndim != 2 or X.shape[1] != problem.source.d:
         raise ValueError(f"validation X must have {problem.source.d} columns, got shape {X.shape}")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
-from unlazy.core.inputs import Labels, Points, labels, points, sides
+from unlazy.core.inputs import Labels, Points, count, float_type, labels
 from unlazy.core.linear import dot
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.path import Values, decompose
@@ -51,8 +51,8 @@ class GaussianProcess(eqx.Module):
 
 def prior(kernel: Kernel, Z: Points) -> GaussianProcess:
     """f ~ GP(0, K) at Z [K5]: what a wide random network is before training, when K is its NNGP kernel."""
-    Z = points(Z, "Z")
-    return GaussianProcess(jnp.zeros(Z.shape[0], Z.dtype), kernel.gram(Z))
+    Z, _ = kernel.read(Z, names=("Z", ""))
+    return GaussianProcess(jnp.zeros(count(Z), float_type(Z)), kernel.gram(Z))
 
 
 def posterior(
@@ -67,8 +67,8 @@ def posterior(
     `noise_variance` ρ may be an array: the whole path costs one eigendecomposition. With K = NNGP this is Bayesian
     inference for the infinitely wide network.
     """
-    X, Z = sides(X, Z)
-    y = labels(y, X.shape[0])
+    X, Z = kernel.read(X, Z)
+    y = labels(y, count(X))
     spectrum = decompose(kernel, X)
     fit = spectrum.ridge_path(y, noise_variance)
     c = spectrum.function(RIDGE, noise_variance)
@@ -85,8 +85,8 @@ def trained_random_features(
 ) -> GaussianProcess:
     """The distribution at time t of a random-features model, or of a network of which only the head is trained,
     started at θ ~ N(0, I) [K5]. At t = ∞ it is the noiseless posterior."""
-    X, Z = sides(X, Z)
-    y = labels(y, X.shape[0])
+    X, Z = kernel.read(X, Z)
+    y = labels(y, count(X))
     spectrum = decompose(kernel, X)
     lam, U, _ = spectrum.spectrum
     c = spectrum.function(FLOW, times)
@@ -106,8 +106,8 @@ def ensemble(
 
     Mean Θ_zX Θ⁻¹(I - e^{-Θt})y; covariance from NNGP and NTK together (Lee et al. 2019, eq. 16).
     """
-    X, Z = sides(X, Z)
-    y = labels(y, X.shape[0])
+    X, Z = ntk.read(X, Z)
+    y = labels(y, count(X))
     spectrum = decompose(ntk, X)
     U, c = spectrum.spectrum.eigenvectors, spectrum.function(FLOW, times)
     covariance = dynamics.ensemble_covariance(nngp.gram(Z), nngp.gram(Z, X), nngp.gram(X), ntk.gram(Z, X), U, c)
@@ -118,9 +118,9 @@ def log_marginal_likelihood(
     kernel: Kernel, X: Points, y: Labels, noise_variance: Real[ArrayLike, ""] = 0.0
 ) -> Float[Array, ""]:
     """log p(y | X), differentiable in the kernel's parameters, X and the noise; finite on a singular K."""
-    X = points(X)
-    y = labels(y, X.shape[0])
-    noise = jnp.asarray(noise_variance, X.dtype)
+    X, _ = kernel.read(X)
+    y = labels(y, count(X))
+    noise = jnp.asarray(noise_variance, float_type(X))
     return theory.log_marginal_likelihood(kernel.gram(X), y.reshape(y.shape[0], -1), noise)
 
 

@@ -20,7 +20,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Real
 
 from unlazy.core.errors import UnlazyWarning
-from unlazy.core.inputs import Labels, Points, floats, labels, points, sides
+from unlazy.core.inputs import Labels, Points, concrete, count, float_type, floats, labels
 from unlazy.core.linear import dot
 from unlazy.core.memory import block_rows, memory_budget
 from unlazy.kernels.base import Kernel
@@ -38,7 +38,7 @@ class Path(eqx.Module):
     """Models along a path of ridges, times or steps: f(z) = f₀(z) + K(z,X) α, one α for each point of the path."""
 
     kernel: Kernel
-    X: Float[Array, "n d"]
+    X: Any
     coefficients: Float[Array, "..."]
     """Shape (*path, n, *outputs)."""
     fitted: Float[Array, "..."]
@@ -51,12 +51,13 @@ class Path(eqx.Module):
         """f(Z) at every point of the path, shape (*path, m, *outputs); `f0` holds the starting function at Z."""
         if f0 is None and not self.started_at_zero:
             raise ValueError("this path started from f0 ≠ 0: pass its values at these points, predict(Z, f0=f0(Z))")
-        _, Z = sides(self.X, Z)
-        f0 = None if f0 is None else _start(f0, (Z.shape[0], *self.outputs), "Z")
+        X, Z = self.kernel.read(self.X, Z)
+        m = count(Z)
+        f0 = None if f0 is None else _start(f0, (m, *self.outputs), "Z")
         alpha = self.coefficients.reshape(*self.coefficients.shape[: self.coefficients.ndim - len(self.outputs)], -1)
-        rows = block_rows(3 * self.X.shape[0] * alpha.dtype.itemsize, Z.shape[0], memory)
-        blocks = [dot(self.kernel.gram(Z[i : i + rows], self.X), alpha) for i in range(0, Z.shape[0], rows)]
-        change = jnp.concatenate(blocks, axis=-2)
+        rows = block_rows(3 * count(X) * alpha.dtype.itemsize, m, memory)
+        parts = (jax.tree.map(lambda leaf: leaf[i : i + rows], Z) for i in range(0, m, rows))  # noqa: B023
+        change = jnp.concatenate([dot(self.kernel.gram(part, X), alpha) for part in parts], axis=-2)
         change = change.reshape(*change.shape[:-1], *self.outputs)
         return change if f0 is None else f0 + change
 
@@ -65,7 +66,7 @@ class Decomposition(eqx.Module):
     """K(X,X) = U diag(λ) Uᵀ, and what follows from it for any labels."""
 
     kernel: Kernel
-    X: Float[Array, "n d"]
+    X: Any
     spectrum: Spectrum
     floor: Float[Array, ""]
     """Eigenvalues at or below this are rounding: null directions."""
@@ -113,7 +114,7 @@ class Decomposition(eqx.Module):
         """Gradient descent on ½Σ(f - y)², α ← α + η(y - f), after every number of steps [K3]; ∞ allowed."""
         s = self._path_values("steps", steps)
         rate = jnp.asarray(step_size, self.floor.dtype)
-        if _concrete(rate, self.floor) and not 0 < rate < self.largest_step_size:
+        if concrete(rate, self.floor) and not 0 < rate < self.largest_step_size:
             raise ValueError(
                 f"gradient descent with step_size {float(rate):.4g} diverges on this kernel: take one between 0 "
                 f"and 2/λ_max = {float(self.largest_step_size):.4g} (`largest_step_size`)"
@@ -150,7 +151,7 @@ class Decomposition(eqx.Module):
 
     def _labels(self, y: Labels) -> jax.Array:
         """y as floats, one row a point, zero on padded rows."""
-        n = self.X.shape[0]
+        n = count(self.X)
         if self.weights is None:
             return labels(y, n)
         y = floats(y, "y")
@@ -159,7 +160,7 @@ class Decomposition(eqx.Module):
 
     def _path_values(self, what: str, values: Any) -> jax.Array:
         array = jnp.asarray(values, self.floor.dtype)
-        if _concrete(array) and not bool(jnp.all(array >= 0)):
+        if concrete(array) and not bool(jnp.all(array >= 0)):
             raise ValueError(f"{what} must be zero or more, got {float(jnp.min(array))}")
         return array
 
@@ -177,12 +178,11 @@ def decompose(
     Rows of weight zero are padding. XLA's `eigh` is LAPACK's divide and conquer on the CPU, as fast as SciPy's
     best driver, so the same call serves jit, vmap and GPUs.
     """
-    X = points(X)
-    n = X.shape[0]
+    X, _ = kernel.read(X)
+    n = count(X)
     weights = None if weights is None else _weights(weights, n)
-    need = _COPIES * n * n * X.dtype.itemsize
-    concrete = _concrete(X)
-    if concrete and need > memory_budget(memory):
+    need = _COPIES * n * n * float_type(X).itemsize
+    if concrete(X) and need > memory_budget(memory):
         raise ValueError(
             f"n = {n} points need {need / 2**30:.2g} GiB for one eigendecomposition and the memory budget is "
             f"{memory_budget(memory) / 2**30:.2g} GiB: use fewer points, float32, an iterative solver, or allow more "
@@ -191,14 +191,14 @@ def decompose(
     K = kernel.gram(X)
     if weights is not None:
         K = dynamics.masked_gram(K, weights)
-    if concrete and _concrete(K) and not bool(jnp.all(jnp.isfinite(K))):
+    if concrete(X, K) and not bool(jnp.all(jnp.isfinite(K))):
         raise ValueError("the Gram matrix has entries that are not finite: look for NaN in X, or rescale the inputs")
     spectrum, raw = spectrum_of(K, eigh)
     floor = dynamics.rounding_floor(raw)
     notes: tuple[str, ...] = ()
-    if _concrete(raw):
-        count = n if weights is None else int(jnp.sum(weights > 0))
-        notes = _notes(raw, float(floor), n - count)
+    if concrete(raw):
+        padded = 0 if weights is None else n - int(jnp.sum(weights > 0))
+        notes = _notes(raw, float(floor), padded)
     for note in notes:
         warnings.warn(note, UnlazyWarning, stacklevel=2)
     return Decomposition(kernel, X, spectrum, floor, weights, notes)
@@ -236,8 +236,3 @@ def _start(f0: Labels, shape: tuple[int, ...], of: str) -> jax.Array:
     if array.shape != shape:
         raise ValueError(f"f0 holds the start at the rows of {of}, every output: shape {shape}, got {array.shape}")
     return array
-
-
-def _concrete(*arrays: Any) -> bool:
-    """Whether values can be looked at: false while tracing."""
-    return not any(isinstance(a, jax.core.Tracer) for a in arrays)

@@ -64,7 +64,7 @@ class Problem:
         """Random choices of a method; the same in every run."""
         return np.random.default_rng(self.seed)
 
-    def X(self) -> jax.Array:
+    def X(self) -> Any:
         """All inputs on the device."""
         if self.source.whole is None:
             need = self.n * self.source.d * self.dtype.itemsize
@@ -73,10 +73,10 @@ class Problem:
                     f"this method keeps all inputs in memory ({need / 2**30:.3g} GiB, more than half of the budget of "
                     f"{self.memory / 2**30:.3g} GiB): use method='nystrom_cg', which reads by blocks, or allow more"
                 )
-            return jnp.asarray(self.source.rows(0, self.n), self.dtype)
-        return jnp.asarray(self.source.whole, self.dtype)
+            return on_device(self.source.rows(0, self.n), self.dtype)
+        return on_device(self.source.whole, self.dtype)
 
-    def product(self, X: jax.Array, budget: int) -> Product:
+    def product(self, X: Any, budget: int) -> Product:
         """K(X, X) for many passes: stored where `budget` bytes allow."""
         return product(self.kernel, X, passes=100, memory=max(budget, 1))
 
@@ -84,7 +84,7 @@ class Problem:
         """λ_max of K guessed from a sample of s points: n/s λ_max(K_ss)."""
         size = min(self.n, PILOT)
         index = np.sort(self.rng().choice(self.n, size, replace=False))
-        K = np.asarray(gram(self.kernel, jnp.asarray(self.source.take(index), self.dtype)), np.float64)
+        K = np.asarray(gram(self.kernel, on_device(self.source.take(index), self.dtype)), np.float64)
         if not np.isfinite(K).all():
             raise ValueError("the kernel gives NaN or infinity on these inputs: rescale them, or use float64")
         v = self.rng().normal(size=size)
@@ -128,12 +128,18 @@ class Problem:
         """What a checkpoint must share with the problem it continues. All rows are read: a step reads them too."""
         data = hashlib.sha256(self.y.tobytes())
         for _, rows in self.source.blocks(max(1, 2**24 // self.source.d)):
-            data.update(np.ascontiguousarray(rows).tobytes())
+            for leaf in jax.tree.leaves(rows):
+                data.update(np.ascontiguousarray(leaf).tobytes())
         return {
             "method": method + fingerprint(extra), "data": data.hexdigest(), "ridge": repr(self.ridge),
             "kernel": fingerprint(self.kernel), "precision": self.dtype.name,
             "shape": repr((self.n, self.source.d, self.y.shape[1])),
         }  # fmt: skip
+
+
+def on_device(X: Any, dtype: np.dtype) -> Any:
+    """Inputs in the precision of the problem; whole numbers of a tree stay what they are."""
+    return jax.tree.map(lambda a: jnp.asarray(a, dtype if np.issubdtype(a.dtype, np.floating) else None), X)
 
 
 def times(K: Product, V: np.ndarray) -> np.ndarray:
@@ -159,7 +165,7 @@ def make(kernel: Kernel, X: Any, y: Any, ridge: Any, memory: int | str | None = 
     """A checked problem in float32; `front` settles precision and method."""
     if not isinstance(kernel, Kernel):
         raise ValueError(f"kernel must be a unlazy kernel, for example Gaussian(1.0); got {type(kernel).__name__}")
-    source = X if isinstance(X, Source) else as_source(X)
+    source = X if isinstance(X, Source) else as_source(X, kernel.takes)
     columns, _ = labels(y, source.n)
     if isinstance(ridge, jax.Array | np.ndarray) and ridge.ndim == 0 and ridge.dtype.kind in "fiu":
         ridge = float(ridge)

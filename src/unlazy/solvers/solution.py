@@ -1,9 +1,11 @@
 """What every solver returns: the coefficients and the evidence that they solve the problem."""
 
+from typing import Any
+
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from unlazy.core.inputs import Points, concrete, points
+from unlazy.core.inputs import Points, concrete, count, float_type, points, with_type
 from unlazy.core.linear import dot
 from unlazy.core.precision import precision
 from unlazy.kernels.base import Kernel
@@ -19,7 +21,8 @@ class Solution(eqx.Module):
     """
 
     kernel: Kernel
-    centres: Float[Array, "m d"]
+    centres: Any
+    """The points whose coefficients these are: a matrix, or whatever the kernel takes."""
     coefficients: Float[Array, "m *c"]
     residual: float = eqx.field(static=True)
     steps: int = eqx.field(static=True)
@@ -40,11 +43,11 @@ class Solution(eqx.Module):
     def predict(self, X: Points, memory: int | str | None = None) -> Float[Array, "k *c"]:
         """f at every row of X, in the precision of the coefficients; differentiable."""
         if not concrete(self, X):  # the precision is then that of the program around this
-            X = points(X, "X")
-            centres, alpha = self.centres.astype(X.dtype), self.coefficients.astype(X.dtype)
-            return dot(self.kernel.gram(X, centres), alpha)
+            X, _ = self.kernel.read(X)
+            dtype = float_type(X)
+            return dot(self.kernel.gram(X, with_type(self.centres, dtype)), self.coefficients.astype(dtype))
         with precision(self.coefficients.dtype.name):
-            X = points(X, "X", self.coefficients.dtype)
+            X = points(X, "X", self.coefficients.dtype, self.kernel.takes)
             return matmul(self.kernel, X, self.centres, self.coefficients, memory=memory)
 
     def gradient(self, X: Points, memory: int | str | None = None) -> Float[Array, "k *c d"]:
@@ -57,7 +60,7 @@ class Solution(eqx.Module):
         state = "converged" if self.converged else f"NOT converged (stopped by {self.stopped})"
         lines = [
             f"{self.method}: {state}, residual {self.residual:.2g} after {self.steps} steps, {self.seconds:.3g} s, "
-            f"{self.bytes / 2**20:.3g} MiB, {self.centres.shape[0]} centres",
+            f"{self.bytes / 2**20:.3g} MiB, {count(self.centres)} centres",
             f"chosen because {self.why}",
         ]
         return "\n".join(lines + [f"note: {note}" for note in self.notes])

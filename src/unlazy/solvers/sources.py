@@ -1,12 +1,15 @@
 """Data that may be larger than memory: arrays, .npy files, Parquet files and anything with a shape and row slices."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
-from unlazy.core.inputs import check_axes, real_numbers, refuse_not_finite
+from unlazy.core.inputs import check_axes, count, points, real_numbers, refuse_not_finite
+from unlazy.core.precision import precision
 
 STRETCH_BYTES = 2**26
 """Rows in float64 read at a time when some of them are picked out of a file."""
@@ -15,7 +18,10 @@ STRETCH_BYTES = 2**26
 class Source:
     """n rows of d numbers, read a range at a time. `whole` is the array itself where it is in memory."""
 
-    def __init__(self, rows: Any, n: int, d: int, whole: np.ndarray | None = None):
+    matrix = True
+    """Whether a point is a row of numbers."""
+
+    def __init__(self, rows: Any, n: int, d: int, whole: Any = None):
         self._rows, self.n, self.d, self.whole = rows, n, d, whole
 
     def rows(self, start: int, stop: int) -> np.ndarray:
@@ -38,6 +44,22 @@ class Source:
         """(first row, rows) from top to bottom."""
         for start in range(0, self.n, size):
             yield start, self.rows(start, min(start + size, self.n))
+
+
+class TreeSource(Source):
+    """n points that are no rows: images, or a tree of arrays with a leading axis; in memory."""
+
+    matrix = False
+
+    def __init__(self, X: Any):
+        d = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(X))
+        super().__init__(None, count(X), d, X)
+
+    def rows(self, start: int, stop: int) -> Any:
+        return jax.tree.map(lambda leaf: leaf[start:stop], self.whole)
+
+    def take(self, indices: np.ndarray) -> Any:
+        return jax.tree.map(lambda leaf: leaf[indices], self.whole)
 
 
 class ParquetRows:
@@ -74,11 +96,22 @@ def parquet(path: str | Path, columns: list[str]) -> ParquetRows:
     return ParquetRows(Path(path), columns)
 
 
-def as_source(X: Any) -> Source:
-    """A source from an array, a path (.npy, .parquet) or an object with `shape` and row slices (memmap, Zarr, HDF5)."""
+def as_source(X: Any, takes: str = "matrix") -> Source:
+    """A source from an array, a path (.npy, .parquet) or an object with `shape` and row slices (memmap, Zarr, HDF5).
+
+    Where the kernel takes more than a matrix, also images or a tree of arrays.
+    """
+    if takes != "matrix" and isinstance(X, list):
+        X = np.asarray(X)
+    if takes != "matrix" and not isinstance(X, str | Path) and len(getattr(X, "shape", ())) != 2:
+        with precision("float64"):  # nothing is lost on the way in
+            tree = jax.tree.map(np.asarray, points(X, takes=takes))
+        for leaf in jax.tree.leaves(tree):
+            refuse_not_finite("X", leaf)
+        return TreeSource(tree)
     if isinstance(X, str | Path):
         X = _open(Path(X))
-    on_disk = isinstance(X, np.memmap) or not (isinstance(X, np.ndarray) or _is_jax(X) or isinstance(X, list | tuple))
+    on_disk = isinstance(X, np.memmap) or not isinstance(X, np.ndarray | jax.Array | list | tuple)
     if on_disk and hasattr(X, "shape") and hasattr(X, "__getitem__") and not hasattr(X, "to_numpy"):
         n, d = _two_axes(tuple(X.shape))
         return Source(X, n, d)
@@ -102,12 +135,6 @@ def _open(path: Path) -> Any:
     if path.suffix in (".parquet", ".pq"):
         return ParquetRows(path)
     raise ValueError(f"cannot read {path.name}: inputs come as .npy or .parquet, or as an array")
-
-
-def _is_jax(X: Any) -> bool:
-    import jax
-
-    return isinstance(X, jax.Array)
 
 
 def _two_axes(shape: tuple[int, ...]) -> tuple[int, int]:

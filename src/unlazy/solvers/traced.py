@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
 
-from unlazy.core.inputs import labels, points
+from unlazy.core.inputs import count, float_type, labels
 from unlazy.core.linear import dot
 from unlazy.core.memory import memory_budget
 from unlazy.core.precision import rounding
@@ -33,25 +33,25 @@ def solve(
     refused = [name for name, value in others.items() if value is not None]
     if refused:
         raise ValueError(f"{', '.join(refused)} cannot be used inside jit, grad or vmap: leave out, or solve outside")
-    X = points(X)
-    n = X.shape[0]
-    y = labels(y, n, dtype=X.dtype)
+    X, _ = kernel.read(X)
+    n, dtype = count(X), float_type(X)
+    y = labels(y, n, dtype=dtype)
     if y.ndim > 2:
         raise ValueError(f"y must have one or two axes, got shape {y.shape}")
-    need = COPIES * n * n * X.dtype.itemsize
+    need = COPIES * n * n * dtype.itemsize
     if need > memory_budget(memory):
         raise ValueError(
             f"inside jit, grad or vmap n = {n} points take {need / 2**30:.3g} GiB, and the memory budget is "
             f"{memory_budget(memory) / 2**30:.3g} GiB: use fewer points or allow more with memory='…GiB'"
         )
-    A = kernel.gram(X) + jnp.asarray(ridge, X.dtype) * jnp.eye(n, dtype=X.dtype)
+    A = kernel.gram(X) + jnp.asarray(ridge, dtype) * jnp.eye(n, dtype=dtype)
     L = _factor(jax.lax.stop_gradient(A))
     alpha = jax.lax.custom_linear_solve(lambda v: dot(A, v), y, lambda _, b: cho_solve((L, True), b), symmetric=True)
     return Solution(
         kernel=kernel, centres=X, coefficients=alpha, residual=float("nan"), steps=1, converged=False, seconds=0.0,
         bytes=need, method="direct", why="it runs inside jit, grad or vmap", stopped="traced",
         ridge=float("nan") if isinstance(ridge, jax.core.Tracer) else float(ridge),
-        notes=(f"traced: one factorisation in {X.dtype.name}, whose error was not looked at",),
+        notes=(f"traced: one factorisation in {dtype.name}, whose error was not looked at",),
     )  # fmt: skip
 
 

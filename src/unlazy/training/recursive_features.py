@@ -15,7 +15,6 @@ from jaxtyping import Float
 
 from unlazy.core.errors import nearest
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.solvers.intercept import coefficients
 from unlazy.training.bandwidth_and_ridge import descend, leave_one_out
 from unlazy.training.geometry import Geometry, Map, cross, geometry
@@ -158,8 +157,13 @@ def check_metric(kernel: Kernel, metric: str) -> None:
     """A ValueError for a metric this kernel cannot have."""
     if metric not in METRICS:
         raise ValueError(f"unknown metric {metric!r}{nearest(str(metric), METRICS)}")
-    if isinstance(kernel, ProductLaplace) and metric != "diagonal":
-        raise ValueError(f"the ℓ1 (product) Laplace kernel takes metric='diagonal', got {metric!r}")
+    if not kernel.metrics:
+        raise ValueError(
+            f"{type(kernel).__name__} has no entry formula of linear maps of x, or a metric already, and so none to "
+            "learn: use a kernel of inner products (Gaussian, Laplace, Matern, NNGP, NTK) or ProductLaplace"
+        )
+    if metric not in kernel.metrics:
+        raise ValueError(f"{type(kernel).__name__} takes metric={kernel.metrics[0]!r}, got {metric!r}")
 
 
 def normalised(M: np.ndarray, metric: str) -> np.ndarray:

@@ -1,0 +1,111 @@
+"""Kernels of things that repeat: one period for each coordinate, or a mixture of frequencies."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from unlazy.core.errors import check_positive
+from unlazy.core.inputs import Points
+from unlazy.core.linear import dot
+from unlazy.kernels import evaluate
+from unlazy.kernels.admit import squares
+from unlazy.kernels.base import InnerProductKernel, Kernel
+
+Matrix = Array | np.ndarray
+Several = float | Float[Array, ""] | Float[Array, " d"]
+
+
+class Periodic(InnerProductKernel):
+    """exp(-2 Σ_i sin²(π(x_i - z_i)/p_i)/h_i²), one p and h or one for each coordinate. MacKay (1998).
+
+    A Gaussian kernel of points on circles: u(x) = (cos 2πx/p, sin 2πx/p)/h has ‖u(x) - u(z)‖² = 4 sin²(π(x-z)/p)/h².
+    p is a period in the units of the inputs; h, the bandwidth, is in those of the circle's radius.
+    """
+
+    period: Several = eqx.field(default=1.0, converter=check_positive("period", several=True))
+    bandwidth: Several = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
+
+    def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
+        return jnp.exp(-0.5 * jnp.maximum(xx + zz - 2 * xz, 0))
+
+    def entry_distance(self, distance, half_chord, xx, zz):
+        return jnp.exp(-0.5 * distance)
+
+    def embed(self, X: Float[Array, "n d"], inputs: int | None = None) -> Float[Array, "n e"]:
+        period, bandwidth = jnp.asarray(self.period, X.dtype), jnp.asarray(self.bandwidth, X.dtype)
+        turns = X / period
+        turns = turns - jax.lax.stop_gradient(jnp.round(turns))
+        # so many turns away from 0 no digit of the angle is left
+        angle = 2 * math.pi * jnp.where(jnp.abs(X) * float(jnp.finfo(X.dtype).eps) < period, turns, jnp.nan)
+        return jnp.concatenate([jnp.cos(angle) / bandwidth, jnp.sin(angle) / bandwidth], 1)
+
+    def embedding(self) -> tuple:
+        return ("circles", object())  # never the same map: period and bandwidth may be learned
+
+    @property
+    def stationary(self) -> bool:
+        return True
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ()
+
+
+class SpectralMixture(Kernel):
+    """Σ_q w_q exp(-2π² Σ_i v_qi (x_i - z_i)²) cos(2π Σ_i μ_qi (x_i - z_i)). Wilson and Adams (2013).
+
+    The stationary kernel whose spectral density is a mixture of Gaussians, of weights w, means ±μ and variances v
+    (components × coordinates), in cycles for each unit of the input. Enough components come close to any of them.
+    """
+
+    weights: Float[Matrix, " q"]
+    means: Float[Matrix, "q d"]
+    variances: Float[Matrix, "q d"]
+
+    def __init__(self, weights: Any, means: Any, variances: Any):
+        self.weights = _array(check_positive("weights", several=True)(weights))
+        self.means, self.variances = _array(means), _array(variances)
+        shapes = [a.shape for a in (self.weights, self.means, self.variances)]
+        if [len(s) for s in shapes] != [1, 2, 2] or len({s[0] for s in shapes}) > 1 or shapes[1] != shapes[2]:
+            raise ValueError(
+                "a mixture has one weight for each component, and means and variances of shape (components, inputs), "
+                f"got shapes {shapes[0]}, {shapes[1]} and {shapes[2]}"
+            )
+        for row in (self.variances,) if isinstance(self.variances, jax.core.Tracer) else self.variances:
+            check_positive("variances", several=True)(row)
+
+    def prepare(self, X: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        if X.shape[1] != self.means.shape[1]:
+            raise ValueError(f"this mixture is for {self.means.shape[1]} coordinates, the inputs have {X.shape[1]}")
+        return X + 0 * squares(X)[:, None]  # NaN where a distance may overflow
+
+    def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
+        """Centred together: phases then round relative to the spread of the points, not to their offset."""
+        centre = jnp.mean(X if Z is None else Z, 0)
+        return self.prepare(X - centre), None if Z is None else self.prepare(Z - centre)
+
+    def block(self, left: Float[Array, "n d"], right: Float[Array, "m d"]) -> Float[Array, "n m"]:
+        """A component at a time, from differences."""
+
+        def add(total: Array, component: tuple[Array, ...]) -> tuple[Array, None]:
+            weight, mean, variance = component
+            scale = math.pi * jnp.sqrt(2 * variance)
+            distance = evaluate.squared_distances(left * scale, right * scale)
+            turns = dot(left, mean)[:, None] - dot(right, mean)[None, :]
+            return total + weight * jnp.exp(-distance) * jnp.cos(2 * math.pi * turns), None
+
+        start = jnp.zeros((left.shape[0], right.shape[0]), left.dtype)
+        parameters = (jnp.asarray(p, left.dtype) for p in (self.weights, self.means, self.variances))
+        return jax.lax.scan(add, start, tuple(parameters))[0]
+
+    def diag(self, X: Points) -> Float[Array, " n"]:
+        return evaluate.plain_diagonal(self, lambda X: jnp.sum(jnp.asarray(self.weights, X.dtype)) + 0 * squares(X), X)
+
+
+def _array(values: Any) -> Any:
+    return values if isinstance(values, jax.Array) else np.asarray(values, np.float64)
