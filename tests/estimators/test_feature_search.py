@@ -9,8 +9,8 @@ from unlazy.estimators.feature_search.folds import Folds
 from unlazy.estimators.feature_search.search import Search
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
+from unlazy.products.views import view
 from unlazy.solvers.intercept import fit
-from unlazy.training.geometry import geometry
 from unlazy.training.recursive_features import learn
 
 
@@ -51,7 +51,7 @@ def test_pure_noise_promises_nothing(x64):
         place = {"relative_ridge": 1e-2, "relative_bandwidth": 1.0}
         honest.append(select([candidate], X, Y, updates=3, last=True, **place).error)
         last = learn(candidate.kernel, X, Y, updates=3, **place)[-1]
-        naive.append(fit(geometry(candidate.kernel, X, last.map).gram(last.bandwidth), Y, 1e-2).error)
+        naive.append(fit(view(candidate.kernel, X, last.map).gram(last.bandwidth), Y, 1e-2).error)
     assert np.mean(honest) > 0.85
     assert np.mean(naive) < 0.6
 

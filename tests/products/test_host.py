@@ -9,7 +9,7 @@ from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.metric import Metric
 from unlazy.kernels.radial import Gaussian, Laplace, Matern
 from unlazy.products import agop, host
-from unlazy.training.geometry import geometry
+from unlazy.products.views import view
 
 KERNELS = {
     "gaussian": Gaussian(1.0),
@@ -28,7 +28,7 @@ def test_entries_are_those_of_the_gram_matrix(x64, name):
     """220² entries are more than one piece and not a whole number of them; one row twice."""
     X, kernel, L = rows(), KERNELS[name], np.array([1.0, 0.5, 0.0, 2.0])
     X[7] = X[3]
-    K = geometry(kernel, X, L).gram(1.5)
+    K = view(kernel, X, L).gram(1.5)
     reference = np.asarray(Metric(kernel, jnp.asarray(L / 1.5)).gram(jnp.asarray(X)))
     # distances come from inner products in both: ‖x-z‖² is good to 1e-15, its root at coincident points is exact
     np.testing.assert_allclose(K, reference, rtol=0, atol=1e-12)
@@ -40,10 +40,10 @@ def test_agop_is_that_of_products(x64, name):
     X, kernel = rows(120), KERNELS[name]
     L = np.random.default_rng(1).normal(size=(3, 4))
     alpha = np.random.default_rng(2).normal(size=(120, 2))
-    M = geometry(kernel, X, L).agop(2.0, alpha, diagonal=False)
+    M = view(kernel, X, L).agop(2.0, alpha, diagonal=False)
     reference = np.asarray(agop(Metric(kernel, jnp.asarray(L / 2.0)), *map(jnp.asarray, (X, X, alpha))))
     np.testing.assert_allclose(M, reference, rtol=1e-8, atol=1e-8 * np.abs(reference).max())
-    diagonal = geometry(kernel, X, L).agop(2.0, alpha, diagonal=True)
+    diagonal = view(kernel, X, L).agop(2.0, alpha, diagonal=True)
     np.testing.assert_allclose(diagonal, np.diag(M), rtol=1e-12)
 
 

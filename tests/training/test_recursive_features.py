@@ -8,7 +8,7 @@ from unlazy.core.architecture import MLP
 from unlazy.kernels.infinite_width import NNGP, NTK
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
-from unlazy.training.geometry import cross, geometry
+from unlazy.products.views import cross, view
 from unlazy.training.one_step import learn_features
 from unlazy.training.recursive_features import Step, follow, learn, pruned, root
 
@@ -53,7 +53,7 @@ def test_l1_gradients_are_those_of_differences(x64):
     rng = np.random.default_rng(0)
     X, alpha, L = rng.normal(size=(60, 3)), rng.normal(size=(60, 2)), np.array([1.0, 0.3, 2.0])
     kernel, h = ProductLaplace(1.0), 1e-6
-    got = geometry(kernel, X, L).agop(2.0, alpha, diagonal=True)
+    got = view(kernel, X, L).agop(2.0, alpha, diagonal=True)
     expected = np.zeros(3)
     for j in range(3):
         for i in range(60):
@@ -107,4 +107,4 @@ def test_misuse():
     with pytest.raises(ValueError, match="2 updates need as many powers, got 1"):
         learn(Gaussian(1.0), X, Y, updates=2, power=[1.0])
     with pytest.raises(ValueError, match="no entry formula"):
-        geometry(Gaussian(1.0) + ProductLaplace(1.0), X, np.ones(6))
+        view(Gaussian(1.0) + ProductLaplace(1.0), X, np.ones(6))

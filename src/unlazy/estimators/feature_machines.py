@@ -19,10 +19,11 @@ from unlazy.estimators.feature_search import Candidate, Selected, select
 from unlazy.estimators.kernel import Weighted
 from unlazy.estimators.named_kernels import UNIT
 from unlazy.kernels.base import Kernel
+from unlazy.kernels.metric import mapped
 from unlazy.products import matmul
+from unlazy.products.views import cross, view
 from unlazy.solvers.front import solve
 from unlazy.solvers.intercept import coefficients, mean
-from unlazy.training.geometry import cross, geometry, scaled
 from unlazy.training.one_step import learn_features
 from unlazy.training.recursive_features import METRICS, check_metric, follow, isotropic, normalised, root
 
@@ -134,7 +135,7 @@ class FeatureMachine(Estimator):
         M = follow(found.steps, part.X, part.Y, metric, rank=self.rank, weights=part.weights, start=M)
         L = root(M)
         exact = len(data.X) <= EXACT
-        seen = geometry(kernel, data.X if exact else data.X[np.sort(order[:SEARCH])], L)
+        seen = view(kernel, data.X if exact else data.X[np.sort(order[:SEARCH])], L)
         h = found.final[0] * seen.usual
         self._remember(kernel, M, L, h, found.updates)
         self.relative_ridge_ = found.final[1]
@@ -144,7 +145,7 @@ class FeatureMachine(Estimator):
             alpha, b = coefficients(K, data.Y, self.relative_ridge_, data.weights)
             self.X_fit_, self.dual_coef_, self.intercept_, self.solver_ = data.X, alpha, b, "cholesky"
         else:
-            self._solve(data, scaled(kernel, L.astype(self._dtype), h))
+            self._solve(data, mapped(kernel, L.astype(self._dtype) / h))
 
     def _remember(self, kernel: Kernel, M: np.ndarray, L: np.ndarray, h: float, updates: int) -> None:
         self._base_, self.map_, self.bandwidth_ = kernel, L, float(h)
@@ -207,7 +208,7 @@ class FeatureMachine(Estimator):
     def kernel_(self) -> Kernel:
         """The fitted kernel, of standardised columns."""
         check_is_fitted(self)
-        return scaled(self._base_, self.map_.astype(self._dtype), self.bandwidth_)
+        return mapped(self._base_, self.map_.astype(self._dtype) / self.bandwidth_)
 
     def _double_scope(self) -> Any:
         from unlazy.core.precision import precision

@@ -1,7 +1,7 @@
 """The contract of a kernel, and what follows from an entry formula."""
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -20,6 +20,10 @@ class Kernel(eqx.Module):
 
     Kernels add, multiply, scale and have whole powers: `2 * Gaussian(1.0) + NTK(network) ** 2 + 1`.
     """
+
+    reads: ClassVar[str | None] = None
+    """What an entry is a function of, if that is all it sees of two inputs: "inner products", "distance" (Euclidean) or
+    "absolute distance" (ℓ1). A metric changes these and nothing else."""
 
     @property
     def takes(self) -> str:
@@ -112,6 +116,8 @@ class Kernel(eqx.Module):
 
 class InnerProductKernel(Kernel):
     """A kernel that is one elementwise formula of ⟨x,z⟩, ⟨x,x⟩ and ⟨z,z⟩ of embedded inputs."""
+
+    reads = "inner products"
 
     @abc.abstractmethod
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:

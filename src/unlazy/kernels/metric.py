@@ -1,10 +1,13 @@
 """Learned metrics: the kernel of L x instead of x [D11]. The kernel's formula does not know."""
 
+import functools
+
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.core.linear import dot
-from unlazy.kernels.base import InnerProductKernel
+from unlazy.kernels.base import InnerProductKernel, Kernel
 
 
 class Metric(InnerProductKernel):
@@ -42,6 +45,25 @@ class Metric(InnerProductKernel):
     @property
     def metrics(self) -> tuple[str, ...]:
         return self.kernel.metrics
+
+
+@functools.singledispatch
+def mapped(kernel: Kernel, L: Float[Array | np.ndarray, " d"] | Float[Array | np.ndarray, "r d"]) -> Kernel:
+    """k(Lx, Lz) as a kernel of the family that knows how; a ValueError for one without a metric."""
+    raise no_metric(kernel)
+
+
+def no_metric(kernel: Kernel) -> ValueError:
+    """What to say of a kernel that cannot be seen through a metric."""
+    return ValueError(
+        f"{type(kernel).__name__} has no entry formula and so no metric to learn: use a kernel of inner products "
+        "(Gaussian, Laplace, Matern, NNGP, NTK) or ProductLaplace"
+    )
+
+
+@mapped.register(InnerProductKernel)
+def _mapped(kernel: InnerProductKernel, L: Float[Array | np.ndarray, "..."]) -> Kernel:
+    return Metric(kernel, jnp.asarray(L))
 
 
 def with_metric(

@@ -5,16 +5,20 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import check_positive
 from unlazy.core.inputs import Points
 from unlazy.kernels import evaluate
 from unlazy.kernels.base import Kernel
+from unlazy.kernels.metric import mapped
 
 
 class ProductLaplace(Kernel):
     """exp(-Σ_i |x_i - z_i|/h_i), one bandwidth or one a coordinate (a diagonal metric)."""
+
+    reads = "absolute distance"
 
     bandwidth: float | Float[Array, ""] | Float[Array, " d"] = eqx.field(
         default=1.0, converter=check_positive("bandwidth", several=True)
@@ -38,6 +42,12 @@ class ProductLaplace(Kernel):
     @property
     def metrics(self) -> tuple[str, ...]:
         return ("diagonal",)
+
+
+@mapped.register(ProductLaplace)
+def _mapped(kernel: ProductLaplace, L: Float[Array | np.ndarray, " d"]) -> ProductLaplace:
+    with np.errstate(divide="ignore"):  # a column of scale 0 is not seen: its bandwidth is infinite
+        return ProductLaplace(jnp.asarray(kernel.bandwidth / L))
 
 
 def _absolute_distances(left: Array, right: Array) -> Array:

@@ -22,6 +22,8 @@ class RadialKernel(InnerProductKernel):
     MacKay 1994): small where a coordinate matters.
     """
 
+    reads = "distance"
+
     def of_distance(self, distance: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
         """k as a function of the squared distance."""
         raise NotImplementedError

@@ -1,12 +1,7 @@
-"""Gradients of kernel predictors and their average outer product [D11], for any entry formula.
+"""Gradients of kernel predictors and their average outer product [D11], for any entry formula: theory.agop.
 
-f_c(x) = Σ_i α_ic k(x, x_i) with k = entry(⟨x,x_i⟩, ⟨x,x⟩, ⟨x_i,x_i⟩) has
-
-    ∇f_c(x) = Σ_i α_ic ∂₁entry · x_i  +  2x Σ_i α_ic ∂₂entry,
-
-two products with matrices shaped like K; nothing is differentiated through a Gram matrix. At x = x_i a kernel that is
-rough there has a kink in the angle (or the distance), whose derivative is zero by symmetry and is left out; the radial
-derivative stays. The AGOP is (1/n) Σ_x Σ_c ∇f_c(x) ∇f_c(x)ᵀ (Radhakrishnan et al. 2024).
+At x = x_i a kernel that is rough there has a kink in the angle (or the distance), whose derivative is zero by symmetry
+and is left out; the radial derivative stays. The AGOP is (1/n) Σ_x Σ_c ∇f_c(x) ∇f_c(x)ᵀ (Radhakrishnan et al. 2024).
 """
 
 import functools
@@ -23,6 +18,7 @@ from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.evaluate import Side, embedded, inner_products
 from unlazy.products.blocked import block_rows
 from unlazy.products.pairs import as_columns, both_sides
+from unlazy.theory import agop as theory_agop
 
 
 def gradient(
@@ -64,9 +60,8 @@ def _block_gradient(kernel: InnerProductKernel, left: Array, right: Array, alpha
     _, by_product = jax.jvp(kernel.entry, (xz, full_xx, full_zz), (one, zero, zero))
     _, by_norm = jax.jvp(kernel.entry, (xz, full_xx, full_zz), (zero, one, zero))
     # an output at a time: all of them at once would hold c copies of the centres
-    along_centres = jax.lax.map(lambda a: dot(by_product * a, right), alpha.T)
-    along_point = dot(by_norm, alpha)
-    return jnp.moveaxis(along_centres, 0, 1) + 2 * along_point[:, :, None] * left[:, None, :]
+    found = jax.lax.map(lambda a: theory_agop.gradient(by_product, by_norm, a, left, right), alpha.T)
+    return jnp.moveaxis(found, 0, 1)
 
 
 def _rows_gradient(kernel: InnerProductKernel, part: Array, centres: Array, alpha: Array) -> Array:

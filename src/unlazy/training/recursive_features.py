@@ -15,9 +15,9 @@ from jaxtyping import Float
 
 from unlazy.core.errors import nearest
 from unlazy.kernels.base import Kernel
+from unlazy.products.views import Map, View, cross, view
 from unlazy.solvers.intercept import coefficients
 from unlazy.training.bandwidth_and_ridge import descend, leave_one_out
-from unlazy.training.geometry import Geometry, Map, cross, geometry
 
 METRICS = ("full", "diagonal", "low_rank")
 FIRST_RIDGE = 1e-3
@@ -81,7 +81,7 @@ def learn(
     """
     check_metric(kernel, metric)
     M = isotropic(X.shape[1], metric, X.dtype) if start is None else normalised(start, metric)
-    seen = geometry(kernel, X, root(M))
+    seen = view(kernel, X, root(M))
     place = ((relative_bandwidth or 1.0) * seen.usual, FIRST_RIDGE if relative_ridge is None else relative_ridge)
     if relative_bandwidth is None or relative_ridge is None:
         error = leave_one_out(seen.gram, Y, weights)
@@ -97,7 +97,7 @@ def learn(
         found.append(Iterate(M, seen.map, h, rho, alpha, intercept))
         if t < updates:
             M = updated(seen, h, alpha, metric, M, rank=rank, power=powers[t])
-            seen = geometry(kernel, X, root(M))
+            seen = view(kernel, X, root(M))
     return found
 
 
@@ -125,7 +125,7 @@ def follow(
     """The metric after these steps, chosen elsewhere (`estimators.feature_search`)."""
     M = isotropic(X.shape[1], metric, X.dtype) if start is None else normalised(start, metric)
     for step in steps:
-        seen = geometry(step.kernel, X, root(M))
+        seen = view(step.kernel, X, root(M))
         h = step.relative_bandwidth * seen.usual
         alpha, _ = coefficients(seen.gram(h), Y, step.relative_ridge, weights)
         M = pruned(updated(seen, h, alpha, metric, M, rank=rank, power=step.power), step.floor)
@@ -133,7 +133,7 @@ def follow(
 
 
 def updated(
-    seen: Geometry,
+    seen: View,
     h: float,
     alpha: np.ndarray,
     metric: str,

@@ -14,9 +14,9 @@ from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search.rules import FIRST_LOOK_ROWS
 from unlazy.estimators.feature_search.trajectory import Judged
 from unlazy.kernels.base import Kernel
+from unlazy.products.views import View, view
 from unlazy.solvers.intercept import coefficients, fit, unexplained
 from unlazy.training.bandwidth_and_ridge import Place, descend, leave_one_out
-from unlazy.training.geometry import Geometry, geometry
 from unlazy.training.recursive_features import FIRST_RIDGE, Step, isotropic, root, updated
 
 Predictions = Float[np.ndarray, "n c"]
@@ -31,30 +31,30 @@ class Folds:
         self.others = [np.flatnonzero(fold != k) for k in range(len(self.rows))]
         self.parts = [data.rows(np.concatenate([first, last])) for first, last in zip(self.others, self.rows)]
 
-    def views(self, kernel: Kernel, metrics: list[np.ndarray]) -> list[Geometry]:
+    def views(self, kernel: Kernel, metrics: list[np.ndarray]) -> list[View]:
         """Every fold's rows under its metric."""
-        return [geometry(kernel, part.X, root(M)) for part, M in zip(self.parts, metrics)]
+        return [view(kernel, part.X, root(M)) for part, M in zip(self.parts, metrics)]
 
     def updated(
-        self, views: list[Geometry], metrics: list[np.ndarray], step: Step, metric: str, rank: int | None
+        self, views: list[View], metrics: list[np.ndarray], step: Step, metric: str, rank: int | None
     ) -> list[np.ndarray]:
         """The next metrics, each without the labels of its fold; all as before where a fit is not positive."""
         found = []
-        for view, M, part, others in zip(views, metrics, self.parts, self.others):
-            h, m = step.relative_bandwidth * view.usual, len(others)
+        for seen, M, part, others in zip(views, metrics, self.parts, self.others):
+            h, m = step.relative_bandwidth * seen.usual, len(others)
             w = None if part.weights is None else part.weights[:m]
             try:
-                alpha, _ = coefficients(view.gram(h, m), part.Y[:m], step.relative_ridge, w)
+                alpha, _ = coefficients(seen.gram(h, m), part.Y[:m], step.relative_ridge, w)
             except ValueError:
                 return list(metrics)
-            found.append(updated(view, h, alpha, metric, M, rank, step.power))
+            found.append(updated(seen, h, alpha, metric, M, rank, step.power))
         return found
 
-    def judged(self, views: list[Geometry], place: Place) -> Judged:
+    def judged(self, views: list[View], place: Place) -> Judged:
         """The fit at this bandwidth and ridge by its held-out predictions."""
         found = np.full_like(self.data.Y, np.nan)
-        for rows, part, view in zip(self.rows, self.parts, views):
-            got = fit(view.gram(place[0] * view.usual), part.Y, place[1], part.weights, len(rows))
+        for rows, part, seen in zip(self.rows, self.parts, views):
+            got = fit(seen.gram(place[0] * seen.usual), part.Y, place[1], part.weights, len(rows))
             if got is not None:
                 found[rows] = got.held_out
         error = unexplained(found - self.data.Y, self.data.Y, self.data.weights)
@@ -69,12 +69,12 @@ def plain(kernel: Kernel, data: Training, bandwidth: float | None, ridge: float 
     few = [] if n <= 1.5 * FIRST_LOOK_ROWS else [slice(None, None, -(-n // FIRST_LOOK_ROWS))]
     for rows in [*few, slice(None)]:
         part = data.rows(rows)
-        view = geometry(kernel, part.X, root(isotropic(part.X.shape[1], "diagonal", part.X.dtype)))
-        loss = leave_one_out(view.gram, part.Y, part.weights)
+        seen = view(kernel, part.X, root(isotropic(part.X.shape[1], "diagonal", part.X.dtype)))
+        loss = leave_one_out(seen.gram, part.Y, part.weights)
         # what fewer rows chose may be a corner: the usual place is looked at again
-        options = [(p[0] * view.usual, p[1]) for p in dict.fromkeys((place, usual))]
+        options = [(p[0] * seen.usual, p[1]) for p in dict.fromkeys((place, usual))]
         start = min(options, key=lambda p: loss(*p))
         (h, rho), error = descend(loss, start, ridge=ridge is None, bandwidth=bandwidth is None)
-        place = (h / view.usual, rho)
-    got = fit(view.gram(h), data.Y, rho, data.weights)
+        place = (h / seen.usual, rho)
+    got = fit(seen.gram(h), data.Y, rho, data.weights)
     return Judged(place, error, np.full_like(data.Y, np.nan) if got is None else got.held_out)

@@ -20,9 +20,8 @@ from unlazy.estimators.feature_search import rules
 from unlazy.estimators.feature_search.folds import Folds, plain
 from unlazy.estimators.feature_search.trajectory import Candidate, Judged, Trajectory
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.product_laplace import ProductLaplace
+from unlazy.products.views import View
 from unlazy.training.bandwidth_and_ridge import LARGEST, SMALLEST, Place, descend
-from unlazy.training.geometry import Geometry
 from unlazy.training.recursive_features import Step, isotropic, normalised
 
 Begin = Callable[[np.ndarray], np.ndarray]
@@ -132,7 +131,7 @@ class Search:
         if not best.best:
             return self._slowly_from_nothing(best, candidates, updates)
         metric = best.candidate.metric
-        kernels = [k for k in _kernels(candidates).values() if takes(k, metric)]
+        kernels = [k for k in _kernels(candidates).values() if metric in k.metrics]
         found = best
         for kernel in kernels:
             found = self._better(found, best.handed_to(kernel, rules.SLOW_POWER), updates)
@@ -188,7 +187,7 @@ class Search:
         best = min(found, key=lambda judged: judged.error)
         return best if best.error < rules.WORTH_ANOTHER * found[0].error else found[0]
 
-    def _views(self, run: Trajectory, t: int) -> list[Geometry]:
+    def _views(self, run: Trajectory, t: int) -> list[View]:
         """Every fold's rows under its metric after t updates; the latest are kept."""
         if run.views is None or run.views[0] != t:
             run.views = (t, self.folds.views(run.candidate.kernel, run.metrics[t]))
@@ -197,11 +196,6 @@ class Search:
     def _isotropic(self, candidate: Candidate) -> list[np.ndarray]:
         X = self.folds.data.X
         return [isotropic(X.shape[1], candidate.metric, X.dtype)] * len(self.folds.rows)
-
-
-def takes(kernel: Kernel, metric: str) -> bool:
-    """Whether the kernel can have this kind of metric."""
-    return metric == "diagonal" or not isinstance(kernel, ProductLaplace)
 
 
 def _kernels(candidates: Sequence[Candidate]) -> dict[int, Kernel]:

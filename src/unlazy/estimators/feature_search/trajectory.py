@@ -8,8 +8,8 @@ from jaxtyping import Float
 
 from unlazy.estimators.feature_search import rules
 from unlazy.kernels.base import Kernel
+from unlazy.products.views import View
 from unlazy.training.bandwidth_and_ridge import Place
-from unlazy.training.geometry import Geometry
 from unlazy.training.recursive_features import Step, normalised, pruned, raised
 
 
@@ -41,7 +41,7 @@ class Trajectory:
         """Updates made by another kernel."""
         self.power = 1.0
         """Power of the AGOP in its updates."""
-        self.views: tuple[int, list[Geometry]] | None = None
+        self.views: tuple[int, list[View]] | None = None
         """The folds' rows under their metrics after so many updates, the latest that were asked for."""
 
     @property

@@ -1,4 +1,4 @@
-"""Rows seen by a kernel through a metric: K at every bandwidth, and the average gradient outer product of a fit [D11].
+"""Rows seen by a kernel through a metric, on the host: K at every bandwidth, and the AGOP of a fit [D11].
 
 The map L (M = LᵀL) and the bandwidth h change inputs only, x → Lx/h, so one table of inner products (or of ℓ1
 distances) a metric serves every bandwidth. Everything is NumPy: for a thousand rows LAPACK on the host is the fast way.
@@ -6,17 +6,18 @@ distances) a metric serves every bandwidth. Everything is NumPy: for a thousand 
 
 import functools
 import math
+from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from unlazy.core.linear import dot
 from unlazy.kernels.base import InnerProductKernel, Kernel
-from unlazy.kernels.metric import Metric
+from unlazy.kernels.metric import no_metric
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import RadialKernel
 from unlazy.products import host
+from unlazy.theory.agop import gradient
 
 Map = Float[np.ndarray, " d"] | Float[np.ndarray, "r d"]
 SAMPLE = 500
@@ -25,55 +26,26 @@ GRADIENTS = 600
 """Rows over which gradients are averaged."""
 
 
-def scaled(kernel: Kernel, L: Map, h: float) -> Kernel:
-    """The kernel at Lx/h, as a kernel."""
-    if isinstance(kernel, ProductLaplace):
-        with np.errstate(divide="ignore"):
-            return ProductLaplace(jnp.asarray(kernel.bandwidth * h / L))
-    assert isinstance(kernel, InnerProductKernel)
-    return Metric(kernel, jnp.asarray(L / h))
-
-
-def geometry(kernel: Kernel, X: Float[np.ndarray, "n d"], L: Map) -> "Geometry":
+def view(kernel: Kernel, X: Float[np.ndarray, "n d"], L: Map) -> "View":
     """X under the map L, seen by this kernel."""
-    if isinstance(kernel, ProductLaplace):
-        return Absolute(kernel, X, L)
-    if isinstance(kernel, RadialKernel):
-        return Radial(kernel, X, L)
-    if isinstance(kernel, InnerProductKernel):
-        return Inner(kernel, X, L)
-    raise ValueError(
-        f"{type(kernel).__name__} has no entry formula and so no metric to learn: use a kernel of inner products "
-        "(Gaussian, Laplace, Matern, NNGP, NTK) or ProductLaplace"
-    )
+    return _kind(kernel)(kernel, X, L)
 
 
 def cross(
     kernel: Kernel, Z: Float[np.ndarray, "m d"], X: Float[np.ndarray, "n d"], L: Map, h: float
 ) -> Float[np.ndarray, "m n"]:
     """K(Z, X) at Lx/h."""
-    if isinstance(kernel, ProductLaplace):
-        from scipy.spatial.distance import cdist
-
-        used, scale = np.flatnonzero(L), L / (h * np.asarray(kernel.bandwidth))
-        return np.exp(-cdist((Z * scale)[:, used], (X * scale)[:, used], "cityblock")).astype(X.dtype, copy=False)
-    assert isinstance(kernel, InnerProductKernel)
-    to = _linear(kernel, L, X.shape[1], X.dtype) / h
-    F = dot(X, to)
-    centre = F.mean(0) if kernel.stationary else 0.0
-    E, F = dot(Z, to) - centre, F - centre
-    if isinstance(kernel, RadialKernel):
-        return host.radial_entries(kernel, host.squared_distances(E, F))
-    return host.entries(kernel, *host.inner_products(E, F))
+    return _kind(kernel).cross(kernel, Z, X, L, h)
 
 
-def _linear(kernel: InnerProductKernel, L: Map, d: int, dtype: np.dtype) -> Float[np.ndarray, "d e"]:
-    """x → embed(Lx) as a matrix: embeddings are linear, what they do to the unit vectors is what they do."""
-    mapped = np.diag(L) if L.ndim == 1 else L
-    return dot(mapped.T, host.embedding(kernel, np.eye(len(mapped), dtype=dtype), d))
+def _kind(kernel: Kernel) -> "type[View]":
+    if kernel.reads is None:
+        raise no_metric(kernel)
+    kinds = {"distance": Distances, "inner products": InnerProducts, "absolute distance": AbsoluteDistances}
+    return kinds[kernel.reads]
 
 
-class Geometry:
+class View:
     """Training rows under one metric."""
 
     X: Float[np.ndarray, "n d"]
@@ -97,6 +69,14 @@ class Geometry:
 
     _last: tuple[float, np.ndarray] | None = None
 
+    def __init__(self, kernel: Any, X: np.ndarray, L: Map):
+        raise NotImplementedError
+
+    @staticmethod
+    def cross(kernel: Any, Z: np.ndarray, X: np.ndarray, L: Map, h: float) -> np.ndarray:
+        """K(Z, X) at Lx/h."""
+        raise NotImplementedError
+
     def _gram(self, h: float, first: int | None) -> np.ndarray:
         raise NotImplementedError
 
@@ -112,7 +92,7 @@ class Geometry:
         return np.unique(np.linspace(0, m - 1, min(m, size)).astype(int))
 
 
-class Radial(Geometry):
+class Distances(View):
     """Kernels of the distance ‖Lx - Lz‖."""
 
     def __init__(self, kernel: RadialKernel, X: np.ndarray, L: Map):
@@ -122,19 +102,18 @@ class Radial(Geometry):
         self.D = host.squared_distances(self.F)
         self.usual = math.sqrt(_typical(self.D, self._sample(SAMPLE)))
 
+    @staticmethod
+    def cross(kernel: RadialKernel, Z: np.ndarray, X: np.ndarray, L: Map, h: float) -> np.ndarray:
+        return host.radial_entries(kernel, host.squared_distances(*_both(kernel, Z, X, L, h)))
+
     def _gram(self, h: float, first: int | None) -> np.ndarray:
         return host.radial_entries(self.kernel, self.D[:first, :first] * (1 / h**2))
 
     def agop(self, h: float, alpha: np.ndarray, diagonal: bool) -> np.ndarray:
-        """∇f(x) = 2 Lᵀ Σ_i α_i k'(‖Lx - Lx_i‖²) (Lx - Lx_i)."""
-        m = len(alpha)
-        part, s, F = self._sample(GRADIENTS, m), 1 / h**2, self.F[:m]
-        slope = host.radial_derivatives(self.kernel, self.D[part, :m] * s)
-        total = np.zeros((self.F.shape[1],) * 2, self.X.dtype)
-        for a in alpha.T:
-            G = dot(slope, a)[:, None] * F[part] - dot(slope, a[:, None] * F)
-            total += dot(G.T, G)
-        total *= 4 * s * s / len(part)
+        part, s = self._sample(GRADIENTS, len(alpha)), 1 / h**2
+        slope = host.radial_derivatives(self.kernel, self.D[part, : len(alpha)] * s)
+        total = _outer(-2 * slope, slope, alpha, self.F, part)
+        total *= s * s / len(part)
         if self.map.ndim == 1:
             total *= self.map[:, None] * self.map
         else:
@@ -142,7 +121,7 @@ class Radial(Geometry):
         return np.diag(total).copy() if diagonal else total
 
 
-class Inner(Geometry):
+class InnerProducts(View):
     """Other kernels of inner products."""
 
     def __init__(self, kernel: InnerProductKernel, X: np.ndarray, L: Map):
@@ -154,25 +133,24 @@ class Inner(Geometry):
         typical = float(np.mean(self.xx))
         self.usual = math.sqrt(typical) if typical > 0 else 1.0
 
+    @staticmethod
+    def cross(kernel: InnerProductKernel, Z: np.ndarray, X: np.ndarray, L: Map, h: float) -> np.ndarray:
+        return host.entries(kernel, *host.inner_products(*_both(kernel, Z, X, L, h)))
+
     def _gram(self, h: float, first: int | None) -> np.ndarray:
         s = 1 / h**2
         norms = self.xx[:first] * s
         return host.entries(self.kernel, self.xz[:first, :first] * s, norms, norms)
 
     def agop(self, h: float, alpha: np.ndarray, diagonal: bool) -> np.ndarray:
-        """The chain rule through both inner products that hold x."""
         m = len(alpha)
-        part, s, F = self._sample(GRADIENTS, m), 1 / h**2, self.F[:m]
-        by_product, by_norm = host.derivatives(self.kernel, self.xz[part, :m] * s, self.xx[part] * s, self.xx[:m] * s)
-        total = np.zeros((self.to.shape[1],) * 2, self.X.dtype)
-        for a in alpha.T:
-            G = dot(by_product, a[:, None] * F) + 2 * dot(by_norm, a)[:, None] * F[part]
-            total += dot(G.T, G)
-        M = dot(self.to, total, self.to.T) * (s * s / len(part))
+        part, s = self._sample(GRADIENTS, m), 1 / h**2
+        derivatives = host.derivatives(self.kernel, self.xz[part, :m] * s, self.xx[part] * s, self.xx[:m] * s)
+        M = dot(self.to, _outer(*derivatives, alpha, self.F, part), self.to.T) * (s * s / len(part))
         return np.diag(M).copy() if diagonal else M
 
 
-class Absolute(Geometry):
+class AbsoluteDistances(View):
     """The ℓ1 (product) Laplace kernel with a diagonal metric: at a tie in one column its derivative there is zero."""
 
     def __init__(self, kernel: ProductLaplace, X: np.ndarray, L: Map):
@@ -185,6 +163,13 @@ class Absolute(Geometry):
         self.F = (X * self.L)[:, self.used]
         self.D = cdist(self.F, self.F, "cityblock").astype(X.dtype, copy=False)
         self.usual = _typical(self.D, self._sample(SAMPLE))
+
+    @staticmethod
+    def cross(kernel: ProductLaplace, Z: np.ndarray, X: np.ndarray, L: Map, h: float) -> np.ndarray:
+        from scipy.spatial.distance import cdist
+
+        used, scale = np.flatnonzero(L), L / (h * np.asarray(kernel.bandwidth))
+        return np.exp(-cdist((Z * scale)[:, used], (X * scale)[:, used], "cityblock")).astype(X.dtype, copy=False)
 
     def _gram(self, h: float, first: int | None) -> np.ndarray:
         return np.exp(self.D[:first, :first] * (-1 / h))
@@ -204,6 +189,33 @@ class Absolute(Geometry):
                 total = np.mean(np.sum(dot(np.multiply(side, K, out=side), alpha) ** 2, 1))
             found[j] = total * (self.L[j] / h) ** 2
         return found
+
+
+def _linear(kernel: InnerProductKernel, L: Map, d: int, dtype: np.dtype) -> Float[np.ndarray, "d e"]:
+    """x → embed(Lx) as a matrix: embeddings are linear, what they do to the unit vectors is what they do."""
+    mapped = np.diag(L) if L.ndim == 1 else L
+    return dot(mapped.T, host.embedding(kernel, np.eye(len(mapped), dtype=dtype), d))
+
+
+def _both(
+    kernel: InnerProductKernel, Z: np.ndarray, X: np.ndarray, L: Map, h: float
+) -> tuple[Float[np.ndarray, "m e"], Float[np.ndarray, "n e"]]:
+    """Both sides after map, bandwidth and embedding, centred together where only differences matter."""
+    to = _linear(kernel, L, X.shape[1], X.dtype) / h
+    F = dot(X, to)
+    centre = F.mean(0) if kernel.stationary else 0.0
+    return dot(Z, to) - centre, F - centre
+
+
+def _outer(
+    by_product: np.ndarray, by_norm: np.ndarray, alpha: np.ndarray, F: np.ndarray, part: np.ndarray
+) -> Float[np.ndarray, "e e"]:
+    """Σ_x Σ_c ∇f_c ∇f_cᵀ over the rows of the part, an output at a time."""
+    total = np.zeros((F.shape[1],) * 2, F.dtype)
+    for a in alpha.T:
+        G = gradient(by_product, by_norm, a, F[part], F[: len(alpha)])
+        total += dot(G.T, G)
+    return total
 
 
 def _typical(D: np.ndarray, part: np.ndarray) -> float:
