@@ -17,8 +17,9 @@ test: $(VENV)/.installed-dev
 fast: $(VENV)/.installed-dev
 	UNLAZY_TEST_COMPILER=quick $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+# ROOMS names files or folders where not all are wanted
 slow: $(VENV)/.installed-dev
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow
+	$(BIN)/pytest -n 2 -m slow $(ROOMS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check src tests benchmarks examples docs
