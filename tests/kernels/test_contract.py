@@ -1,5 +1,7 @@
 """Kernels of any data: what they take, blocks and diagonals, functions of a user, sums, powers, single points."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from jaxtyping import Array
 from unlazy.kernels.algebra import CombinedFormula, Constant
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.custom import Custom
+from unlazy.kernels.periodic import Periodic
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.products import gram, matmul
@@ -147,3 +150,13 @@ def test_bandwidths_are_learned_each_by_itself(x64):
     by_first = (np.exp(-0.5 * (D / [1, 4]).sum(-1))[..., None] * D / [1, 8]).sum((0, 1))
     np.testing.assert_allclose(slope.first.bandwidth, by_first, rtol=1e-10)
     assert np.all(np.asarray(slope.second.bandwidth) > 0)
+
+
+def test_periods_far_from_zero_are_right_or_refused():
+    """float32 keeps the angle to 2π·turns·2⁻²³ (x/p and p round), so k to about that times its slope of at most 2."""
+    turns = 2000
+    x = (turns * 0.7 + np.linspace(0, 1, 6))[:, None].astype(np.float32)
+    exact = np.exp(-2 * np.sin(np.pi * (x.astype(float) - x.astype(float).T) / 0.7) ** 2)
+    assert np.abs(np.asarray(Periodic(0.7).gram(x)) - exact).max() <= 4 * math.pi * turns * 2.0**-23
+    with pytest.raises(ValueError, match="float64"):
+        Periodic(0.7).gram(x + np.float32(1e4))

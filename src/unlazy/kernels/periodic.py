@@ -40,8 +40,9 @@ class Periodic(InnerProductKernel):
         period, bandwidth = jnp.asarray(self.period, X.dtype), jnp.asarray(self.bandwidth, X.dtype)
         turns = X / period
         turns = turns - jax.lax.stop_gradient(jnp.round(turns))
-        # so many turns away from 0 no digit of the angle is left
-        angle = 2 * math.pi * jnp.where(jnp.abs(X) * float(jnp.finfo(X.dtype).eps) < period, turns, jnp.nan)
+        # each turn away from 0 costs the angle one rounding: beyond 1/√ε of them fewer than half of its digits are left
+        most = float(jnp.finfo(X.dtype).eps) ** -0.5
+        angle = 2 * math.pi * jnp.where(jnp.abs(X) < most * period, turns, jnp.nan)
         return jnp.concatenate([jnp.cos(angle) / bandwidth, jnp.sin(angle) / bandwidth], 1)
 
     def embedding(self) -> tuple:
