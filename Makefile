@@ -23,6 +23,7 @@ slow: $(VENV)/.installed-dev
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check src tests benchmarks examples docs
+	$(BIN)/ruff format --check --quiet src tests benchmarks examples docs
 	$(BIN)/lint-imports
 
 types: $(VENV)/.installed-dev

@@ -116,8 +116,14 @@ def gpytorch(kernel, X, y, X_test, iterations):
         likelihood.noise = RIDGE
         model = Model(torch.tensor(X), torch.tensor(y, dtype=torch.float32), likelihood).eval()
         settings = gp.settings
-        with torch.no_grad(), settings.max_preconditioner_size(100), settings.max_cg_iterations(iterations), \
-                settings.cg_tolerance(1e-3), settings.max_cholesky_size(0), settings.skip_posterior_variances():
+        with (
+            torch.no_grad(),
+            settings.max_preconditioner_size(100),
+            settings.max_cg_iterations(iterations),
+            settings.cg_tolerance(1e-3),
+            settings.max_cholesky_size(0),
+            settings.skip_posterior_variances(),
+        ):
             return model(torch.tensor(X_test)).mean.numpy(), f"at most {iterations} CG iterations, rank 100"
 
     return run

@@ -1,6 +1,6 @@
 """CPU-seconds to import unlazy and what it is used with, beside jax alone: the median of five fresh interpreters each.
 
-    python benchmarks/import_time.py
+python benchmarks/import_time.py
 """
 
 import resource

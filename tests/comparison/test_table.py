@@ -69,6 +69,8 @@ def test_bad_targets():
         make_table(X, np.zeros(3))
     with pytest.raises(UnlazyError, match="no input column varies"):
         make_table(np.zeros((N, 2)), np.arange(N))
+
+
 def test_splits_keep_equal_rows_together_and_sizes_nested():
     t = table(classes=True)
     doubled = make_table(pd.concat([t.frame, t.frame[:40]]), np.concatenate([t.y, t.y[:40]]))

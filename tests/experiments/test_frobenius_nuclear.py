@@ -20,8 +20,13 @@ def made_up(nuclear_star, relu):
             for n in sorted({*np.unique(np.round(star * np.array([0.8, 0.9, 0.95, 1.0, 1.05]))).astype(int), 100}):
                 for seed in range(10):
                     risk = 0.3 + 0.01 * rng.random() if n < star else 1e-9
-                    rows.append(Record({"part": "square", "method": method, "d": d, "n": int(n)}, seed,
-                                       {"risk": risk, **({"gap": relu * 1e-6} if method == "nuclear" else {})}))
+                    rows.append(
+                        Record(
+                            {"part": "square", "method": method, "d": d, "n": int(n)},
+                            seed,
+                            {"risk": risk, **({"gap": relu * 1e-6} if method == "nuclear" else {})},
+                        )
+                    )
     rows += [Record({"part": "relu", "n": 32}, s, {"risk": relu * (1 + s / 99), "kernel": 1.0, "gap": relu * 1e-6})
              for s in range(5)]  # fmt: skip
     return Records(rows)

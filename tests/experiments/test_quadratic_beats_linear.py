@@ -14,8 +14,9 @@ def made_up(ratio, four, powers):
         for degree, n, gain in ((2, 160, ratio), (4, 300, four)):
             for method, risk in (("linear", 0.5), ("quadratic", 0.5 * gain), ("signed", 0.5 * gain)):
                 risk *= np.exp(0.02 * rng.standard_normal())
-                rows.append(Record({"part": "risk", "degree": degree, "method": method, "d": 20, "n": n}, seed,
-                                   {"risk": risk}))
+                rows.append(
+                    Record({"part": "risk", "degree": degree, "method": method, "d": 20, "n": n}, seed, {"risk": risk})
+                )
         for w in (64, 256, 1024):
             values = {k: (1 + 0.1 * seed) * w**p * np.exp(0.01 * rng.standard_normal()) for k, p in powers.items()}
             rows.append(Record({"part": "width", "width": w}, seed, values))

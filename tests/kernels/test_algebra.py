@@ -178,9 +178,7 @@ def test_standard_parametrisation_is_the_gradient_of_such_a_network(x64):
 def test_finite_two_layer_kernels_tend_to_their_limits(first, head):
     A, B = jnp.asarray(X, jnp.float32), jnp.asarray(Z, jnp.float32)
     limit = np.asarray(infinite_two_layer("relu", first, head).gram(A, B))
-    draws = np.stack(
-        [sample_two_layer(jax.random.key(s), 512, 4, "relu", first, head).gram(A, B) for s in range(24)]
-    )
+    draws = np.stack([sample_two_layer(jax.random.key(s), 512, 4, "relu", first, head).gram(A, B) for s in range(24)])
     # unbiased at any width: within 4.5 standard errors of the mean of 24 draws (36 entries, 3 cases: chance 1e-3)
     error = draws.std(0, ddof=1) / np.sqrt(24)
     assert (np.abs(draws.mean(0) - limit) < 4.5 * error + 1e-6).all()

@@ -11,8 +11,7 @@ from unlazy.core.version import VERSION
 from unlazy.report import template
 
 _FIGURES = {
-    "curves": "Learning curves: nested training rows, one deviation over splits; dashes continue the best model's "
-    "law.",
+    "curves": "Learning curves: nested training rows, one deviation over splits; dashes continue the best model's law.",
     "models": "Every model at the largest training size.",
     "structure": "What the chosen rich model depends on: directions of its average gradient outer product, and inputs.",
 }

@@ -104,9 +104,7 @@ class Config:
 
     def points(self) -> list[Params]:
         """Every combination, in order, without repeats."""
-        rows = [
-            dict(self.fixed) | dict(zip(grid, values)) for grid in self.grids for values in product(*grid.values())
-        ]
+        rows = [dict(self.fixed) | dict(zip(grid, values)) for grid in self.grids for values in product(*grid.values())]
         return [p for i, p in enumerate(rows) if p not in rows[:i]]
 
     @property

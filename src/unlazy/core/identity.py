@@ -65,9 +65,7 @@ def _compound(total: Any, value: Any, seen: tuple[int, ...]) -> None:
     elif hasattr(value, "__dict__"):
         parts = [vars(value)]
     else:
-        raise ValueError(
-            f"no way to identify a {type(value).__name__} between runs: use arrays or dataclasses"
-        )
+        raise ValueError(f"no way to identify a {type(value).__name__} between runs: use arrays or dataclasses")
     _text(total, f"{type(value).__module__}.{type(value).__qualname__} {len(parts)}")
     for part in parts:
         _add(total, part, seen)

@@ -57,9 +57,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     start = network.init(key_start, "antisymmetric")
     part = SAFETY * jnp.minimum(1, params["scale"])  # from a small start the kernel grows by about 1/α
     eta = part * stable_step_size(network, start, train, rates=network.rates)
-    found = descend(
-        network, start, train, steps=params["steps"], step_size=eta, rates=network.rates, stop_below=ENOUGH
-    )
+    found = descend(network, start, train, steps=params["steps"], step_size=eta, rates=network.rates, stop_below=ENOUGH)
     W0, W = start[0].weight, found.params[0].weight
     M = agop(lambda x: network(found.params, x[None])[0], X)
     values, vectors = jnp.linalg.eigh(M)

@@ -68,9 +68,7 @@ def machine(method: str, X: np.ndarray, y: np.ndarray) -> tuple[fits.Predictor, 
         found = learn(kernel, X, y[:, None], updates=0)[-1]
     else:
         count = len(POWERS)
-        found = learn(
-            kernel, X, y[:, None], updates=count, relative_bandwidth=h, relative_ridge=rho, power=POWERS
-        )[-1]
+        found = learn(kernel, X, y[:, None], updates=count, relative_bandwidth=h, relative_ridge=rho, power=POWERS)[-1]
     return lambda Z: found.predict(kernel, X, np.asarray(Z))[:, 0], found.matrix
 
 

@@ -53,9 +53,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     network = Network(mlp, INPUTS, params["parametrisation"], output_scale=params["scale"])
     start = network.init(key_start, "antisymmetric")
     eta = SAFETY * stable_step_size(network, start, train, rates=network.rates)
-    found = descend(
-        network, start, train, steps=params["steps"], step_size=eta, rates=network.rates, stop_below=ENOUGH
-    )
+    found = descend(network, start, train, steps=params["steps"], step_size=eta, rates=network.rates, stop_below=ENOUGH)
     K = tangent_kernel(network, start, train.X, rates=network.rates)
     alpha = jnp.linalg.solve(K, train.y)
     linear = dot(tangent_kernel(network, start, test.X, train.X, rates=network.rates), alpha)
@@ -154,9 +152,7 @@ experiment = Experiment(
     claims=claims,
     figure=figure,
     version=2,
-    quick=config(
-        {**_SCALES, "scale": [0.03, 0.3, 3.0, 30.0]}, {**_WIDTHS, "width": [64, 256]}, seeds=8, steps=4000
-    ),
+    quick=config({**_SCALES, "scale": [0.03, 0.3, 3.0, 30.0]}, {**_WIDTHS, "width": [64, 256]}, seeds=8, steps=4000),
     full=config(
         {**_SCALES, "scale": [0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0]},
         {**_WIDTHS, "width": [64, 128, 256, 512, 1024, 2048]},

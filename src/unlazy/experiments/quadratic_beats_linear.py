@@ -125,24 +125,53 @@ def claims(records: Records) -> list[Claim]:
         logs = log_ratios(two, method, "linear") if len(two) and len(two.values("n")) == 1 else np.zeros(0)
         if len(logs) > 1:
             value, low, high = geometric(logs)
-            rows.append(interval_claim(f"degree 2, d = 20, n = 160: risk of {NAMES[method]} over the linear model's",
-                                       "L8", value, low, high, high <= 0.5, "≤ 0.5", "± 2 standard errors"))
+            rows.append(
+                interval_claim(
+                    f"degree 2, d = 20, n = 160: risk of {NAMES[method]} over the linear model's",
+                    "L8",
+                    value,
+                    low,
+                    high,
+                    high <= 0.5,
+                    "≤ 0.5",
+                    "± 2 standard errors",
+                )
+            )
     logs = log_ratios(four, "quadratic", "linear")
     if len(logs) > 1:
         value, low, high = geometric(logs)
-        rows.append(interval_claim("degree 4, d = 8, n = 300, what does not work: risk of the quadratic model over the "
-                                   "linear model's", "L7", value, low, high, low >= 0.7, "≥ 0.7: no gain at d ≤ 10",
-                                   "± 2 standard errors"))
+        rows.append(
+            interval_claim(
+                "degree 4, d = 8, n = 300, what does not work: risk of the quadratic model over the linear model's",
+                "L7",
+                value,
+                low,
+                high,
+                low >= 0.7,
+                "≥ 0.7: no gain at d ≤ 10",
+                "± 2 standard errors",
+            )
+        )
     widths = records.where(part="width")
-    for measure, name, low, high in (("linear_move", "moves of the linear model", -0.55, -0.45),
-                                     ("quadratic_move", "moves of the quadratic model", -0.32, -0.18),
-                                     ("gain", "step-size gain of the quadratic model", 0.35, 0.65)):
+    for measure, name, low, high in (
+        ("linear_move", "moves of the linear model", -0.55, -0.45),
+        ("quadratic_move", "moves of the quadratic model", -0.32, -0.18),
+        ("gain", "step-size gain of the quadratic model", 0.35, 0.65),
+    ):
         if len(widths) and len(widths.values("width")) > 1:
             w, table = by_seed(widths, "width", measure)
             slopes = np.polyfit(np.log(w), np.log(table), 1)[0]  # one of every seed: seeds share task and data
-            rows.append(within(f"{name}: exponent in the width", "L8", float(slopes.mean()), low, high,
-                               error=float(slopes.std(ddof=1) / math.sqrt(len(slopes))),
-                               predicted=f"{(low + high) / 2:g} ± {(high - low) / 2:g}"))
+            rows.append(
+                within(
+                    f"{name}: exponent in the width",
+                    "L8",
+                    float(slopes.mean()),
+                    low,
+                    high,
+                    error=float(slopes.std(ddof=1) / math.sqrt(len(slopes))),
+                    predicted=f"{(low + high) / 2:g} ± {(high - low) / 2:g}",
+                )
+            )
     return rows  # fmt: skip
 
 

@@ -98,19 +98,46 @@ def claims(records: Records) -> list[Claim]:
             found = log_ratios(here, "signed", other)
             if len(found) > 1:
                 value, low, high = geometric(found)
-                rows.append(interval_claim(f"d = {d}, n = {n}: risk with signs over {NAMES[other]}, {len(found)} seeds",
-                                           "L8", value, low, high, high <= 0.7, "≤ 0.7", "± 2 standard errors"))
+                rows.append(
+                    interval_claim(
+                        f"d = {d}, n = {n}: risk with signs over {NAMES[other]}, {len(found)} seeds",
+                        "L8",
+                        value,
+                        low,
+                        high,
+                        high <= 0.7,
+                        "≤ 0.7",
+                        "± 2 standard errors",
+                    )
+                )
         for method, rule, bound in (("signed", at_most, 0.1), ("plain", at_least, 0.5)):
             part = here.where(method=method)
             if len(part) > 1:
                 share = part.measure("odd_share")
-                rows.append(rule(f"d = {d}, n = {n}, {NAMES[method]}: share of the linear part", "L8",
-                                 float(share.mean()), bound, error=float(share.std(ddof=1) / math.sqrt(len(share)))))
+                rows.append(
+                    rule(
+                        f"d = {d}, n = {n}, {NAMES[method]}: share of the linear part",
+                        "L8",
+                        float(share.mean()),
+                        bound,
+                        error=float(share.std(ddof=1) / math.sqrt(len(share))),
+                    )
+                )
     found = log_ratios(records.where(d=8, n=700), "signed", "ntk")
     if len(found) > 1:
         value, low, high = geometric(found)
-        rows.append(interval_claim("d = 8, n = 700 > C(12, 4): risk with signs over its NTK", "L8", value, low, high,
-                                   low >= 1, "≥ 1: the kernel is exact here", "± 2 standard errors"))
+        rows.append(
+            interval_claim(
+                "d = 8, n = 700 > C(12, 4): risk with signs over its NTK",
+                "L8",
+                value,
+                low,
+                high,
+                low >= 1,
+                "≥ 1: the kernel is exact here",
+                "± 2 standard errors",
+            )
+        )
     return rows  # fmt: skip
 
 

@@ -98,8 +98,14 @@ def claims(records: Records) -> list[Claim]:
     for d in (10, 20, 40):
         found = records.where(method="spectral", d=d, r=4, multiple=32)
         if len(found) > 1:
-            rows.append(at_least(f"spectral start, d = {d}, r = 4, n = 32dr: share of {len(found)} seeds recovered",
-                                 "L5", _share(found), 0.9))
+            rows.append(
+                at_least(
+                    f"spectral start, d = {d}, r = 4, n = 32dr: share of {len(found)} seeds recovered",
+                    "L5",
+                    _share(found),
+                    0.9,
+                )
+            )
     here = records.where(d=20, r=4, multiple=32)
     parts = {m: here.where(method=m) for m in NAMES}
     if len(parts["spectral"]) and len(parts["ntk"]):
@@ -109,15 +115,28 @@ def claims(records: Records) -> list[Claim]:
         worst = float(np.median(parts["moments"].measure("cosine")))
         rows.append(at_most("moments alone, what does not work: worst cosine, n = 32dr", "L5", worst, RECOVERED))
     if len(parts["random"]) > 1:
-        rows.append(at_least("random start, d = 20, r = 4, n = 32dr: share recovered (no spectral start needed here)",
-                             "L5", _share(parts["random"]), 0.9))
+        rows.append(
+            at_least(
+                "random start, d = 20, r = 4, n = 32dr: share recovered (no spectral start needed here)",
+                "L5",
+                _share(parts["random"]),
+                0.9,
+            )
+        )
     many = [records.where(method=m, d=20, r=16) for m in ("spectral", "random")]
     if all(len(part) > 1 for part in many):
         (a, b) = (np.array([r.measures["cosine"] for r in sorted(part, key=lambda r: r.seed)]) for part in many)
         size = min(len(a), len(b))
         gain = a[:size] - b[:size]
-        rows.append(at_least("r = 16: worst cosine, spectral less random start", "L5", float(gain.mean()), 0.0,
-                             error=float(gain.std(ddof=1) / math.sqrt(size))))
+        rows.append(
+            at_least(
+                "r = 16: worst cosine, spectral less random start",
+                "L5",
+                float(gain.mean()),
+                0.0,
+                error=float(gain.std(ddof=1) / math.sqrt(size)),
+            )
+        )
     return rows  # fmt: skip
 
 

@@ -133,9 +133,7 @@ def nngp_and_ntk(
     return evaluate.gram(_Both(network), X, Z, accurate)
 
 
-def warn_of_inexact_duals(
-    network: MLP, xx: Float[Array, " n"], accurate: bool = False, tangent: bool = True
-) -> None:
+def warn_of_inexact_duals(network: MLP, xx: Float[Array, " n"], accurate: bool = False, tangent: bool = True) -> None:
     """Warns where duals are off by more than rounding at the given squared norms: expansions, or lost differences."""
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((network, xx))) or xx.size == 0:
         return

@@ -122,5 +122,3 @@ def median_bandwidth(X: Float[Array, "n d"], limit: int = 1000) -> Float[Array, 
     distance = jnp.maximum(squares[:, None] + squares[None] - dot(2 * part, part.T), 0)
     i, j = jnp.triu_indices(part.shape[0], 1)
     return jnp.sqrt(jnp.median(distance[i, j]))
-
-

@@ -35,9 +35,7 @@ class Network(eqx.Module):
     parametrisation: str = eqx.field(static=True)
     output_scale: Any
 
-    def __init__(
-        self, mlp: MLP, inputs: int, parametrisation: str = "ntk", *, output_scale: Any = 1.0
-    ):
+    def __init__(self, mlp: MLP, inputs: int, parametrisation: str = "ntk", *, output_scale: Any = 1.0):
         check_parametrisation(parametrisation)
         self.mlp = mlp
         self.inputs = check_positive_integer("inputs (dimension of x)", inputs)

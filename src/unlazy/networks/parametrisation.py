@@ -36,9 +36,7 @@ class Scales(NamedTuple):
     rate: Layer
 
 
-def layer_scales(
-    mlp: MLP, inputs: int, parametrisation: str = "ntk", output_scale: Any = 1.0
-) -> tuple[Scales, ...]:
+def layer_scales(mlp: MLP, inputs: int, parametrisation: str = "ntk", output_scale: Any = 1.0) -> tuple[Scales, ...]:
     """Scales of every layer, for gradient descent (rates for other optimisers: `adam_rates`).
 
     With fan-in v, width w, and the head's values in brackets:

@@ -32,9 +32,7 @@ WIDEST = 2**16
 """Columns of a block at most: beyond, even 128 rows leave every cache."""
 
 
-def matmul(
-    kernel: Kernel, X: Points, Z: Points, V: Labels, memory: int | str | None = None
-) -> Float[Array, "n *c"]:
+def matmul(kernel: Kernel, X: Points, Z: Points, V: Labels, memory: int | str | None = None) -> Float[Array, "n *c"]:
     """K(X, Z) @ V."""
     left, right = _prepared(kernel, *both_sides(kernel, X, Z))
     columns = as_columns(V, count(right), "V", float_type(left))

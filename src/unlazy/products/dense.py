@@ -18,9 +18,7 @@ TILE = 800
 from 400 to 1,000 cost the same within noise, 250 and 2,000 nearly twice as much."""
 
 
-def gram(
-    kernel: Kernel, X: Points, Z: Points | None = None, memory: int | str | None = None
-) -> Float[Array, "n m"]:
+def gram(kernel: Kernel, X: Points, Z: Points | None = None, memory: int | str | None = None) -> Float[Array, "n m"]:
     """K(X, Z), or K(X, X) exactly symmetric with an exact diagonal; refused where it does not fit the budget."""
     X, Z = kernel.read(X, Z)
     n, m = count(X), count(X if Z is None else Z)

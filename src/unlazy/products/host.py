@@ -53,9 +53,7 @@ def squared_distances(F: Float[np.ndarray, "n e"], G: Float[np.ndarray, "m e"] |
     return D
 
 
-def entries(
-    kernel: InnerProductKernel, xz: Square, xx: Float[np.ndarray, " n"], zz: Float[np.ndarray, " m"]
-) -> Square:
+def entries(kernel: InnerProductKernel, xz: Square, xx: Float[np.ndarray, " n"], zz: Float[np.ndarray, " m"]) -> Square:
     """k of every pair."""
     return _pieces(_entry, kernel, xz, xx, zz)[0]
 

@@ -80,9 +80,7 @@ def _products(
     return exact, one(problem, X, Z, V, problem.dtype, transposed) - exact
 
 
-def _on_device(
-    problem: Problem, X: Any, Z: Any, V: np.ndarray, dtype: np.dtype, transposed: bool
-) -> np.ndarray:
+def _on_device(problem: Problem, X: Any, Z: Any, V: np.ndarray, dtype: np.dtype, transposed: bool) -> np.ndarray:
     how = None if dtype == problem.dtype else "blocked"
     with precision(dtype.name):
         K = product(problem.kernel, on_device(X, dtype), on_device(Z, dtype), how=how, memory=problem.memory)

@@ -24,9 +24,7 @@ class CubePolynomial(Task):
     d: int = eqx.field(static=True)
     noise: float | Float[Array, ""]
 
-    def __init__(
-        self, d: int, coefficients: Mapping[Iterable[int], float], noise: float | Float[Array, ""] = 0.0
-    ):
+    def __init__(self, d: int, coefficients: Mapping[Iterable[int], float], noise: float | Float[Array, ""] = 0.0):
         self.d, self.noise = check_positive_integer("d (the number of bits)", d), noise
         self.terms = tuple((tuple(sorted(set(S))), float(c)) for S, c in coefficients.items() if c != 0)
         used = {i for S, _ in self.terms for i in S}

@@ -102,9 +102,7 @@ class IndexModel(GaussianTask):
     d: int = eqx.field(static=True)
     degree: int = eqx.field(static=True)
 
-    def __init__(
-        self, U: Float[Array, "r d"], link: HermiteLink | FunctionLink, noise: float | Float[Array, ""] = 0.0
-    ):
+    def __init__(self, U: Float[Array, "r d"], link: HermiteLink | FunctionLink, noise: float | Float[Array, ""] = 0.0):
         self.U, self.link, self.noise = U, link, noise
         self.d, self.degree = U.shape[1], link.degree
 

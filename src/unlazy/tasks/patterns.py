@@ -35,9 +35,7 @@ class Patterns(Task):
     noise: float = eqx.field(static=True)
     d: int = eqx.field(static=True)
 
-    def __init__(
-        self, M: Float[Array, "d D"], k: int, positive: Iterable[int], uniform_part: float, background: float
-    ):
+    def __init__(self, M: Float[Array, "d D"], k: int, positive: Iterable[int], uniform_part: float, background: float):
         self.M, self.k, self.positive = M, k, tuple(sorted(set(positive)))
         self.uniform_part, self.background, self.noise, self.d = uniform_part, background, 0.0, M.shape[0]
 

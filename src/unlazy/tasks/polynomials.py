@@ -44,9 +44,7 @@ class RankPolynomial(RidgeSum):
     def pair_moments(self, correlation: Float[Array, "r r"]) -> Float[Array, "r r"]:
         """Σ_k c_k(g_i) c_k(g_j) ρ_ij^k."""
         C = jnp.asarray(self.ridge_coefficients(), correlation.dtype)
-        return sum(
-            (C[:, k : k + 1] * C[:, k] * correlation**k for k in range(C.shape[1])), jnp.zeros_like(correlation)
-        )
+        return sum((C[:, k : k + 1] * C[:, k] * correlation**k for k in range(C.shape[1])), jnp.zeros_like(correlation))
 
 
 def rank_polynomial(

@@ -36,9 +36,7 @@ def rank_limit(width: int, inputs: int, activation: str) -> int:
     return narrow * inputs - narrow * (narrow - 1) // 2
 
 
-def smallest_singular_scale(
-    W: Float[Array, "w d"], a: Float[Array, " w"]
-) -> Float[Array, ""]:
+def smallest_singular_scale(W: Float[Array, "w d"], a: Float[Array, " w"]) -> Float[Array, ""]:
     """d σ_min(W) ‖a‖_∞, to which σ_min(J(W)) is comparable for Gaussian data, w ≥ d and w d ≳ n [L4]."""
     return W.shape[1] * jnp.linalg.svd(W, compute_uv=False)[-1] * jnp.max(jnp.abs(a))
 

@@ -41,9 +41,7 @@ def split(activation: Activation, derivative: bool = False) -> Split:
     x = np.concatenate([grid, *(at + width * (1 + t) / 2 for at, width in ends)])
     values = evaluate(activation, x, derivative)  # in one call: every shape is compiled
     size = np.abs(values[np.abs(x) < 3]).max() + 1e-300
-    fitted = [
-        _one_sided(t, part, width) for part, (_, width) in zip(values[grid.size :].reshape(-1, FIT_NODES), ends)
-    ]
+    fitted = [_one_sided(t, part, width) for part, (_, width) in zip(values[grid.size :].reshape(-1, FIT_NODES), ends)]
     kinks = []
     for at, (above, up), (below, down) in zip(activation.kinks, fitted[::2], fitted[1::2]):
         jump, slope = (_plain(d, size) for d in (above - below, up - down))

@@ -58,9 +58,7 @@ def noisy(network: Network, spread: float) -> Network:
     return eqx.tree_at(lambda net: net.mlp, network, _with_activation(network.mlp, smooth))
 
 
-def weight_gradient(
-    network: Network, params: Parameters, data: Data
-) -> tuple[Float[Array, "d w"], Float[Array, ""]]:
+def weight_gradient(network: Network, params: Parameters, data: Data) -> tuple[Float[Array, "d w"], Float[Array, ""]]:
     """∇_w of the mean hinge loss in the first layer's weights, and the largest margin y f(x)."""
 
     def loss(weight: Array) -> tuple[Array, Array]:

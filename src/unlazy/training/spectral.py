@@ -49,9 +49,7 @@ def contracted_fourth_moment(
     return (zz + rest) / Z.shape[0]
 
 
-def spectral_start(
-    X: Float[Array, "n d"], y: Float[Array, " n"], neurons: int, *, key: PRNGKeyArray
-) -> SpectralStart:
+def spectral_start(X: Float[Array, "n d"], y: Float[Array, " n"], neurons: int, *, key: PRNGKeyArray) -> SpectralStart:
     """r ≤ d neurons from the second and fourth moments; heads of one sign, c_2 and c_4 of σ not zero, as for ReLU.
 
     For neurons of the teacher that are orthonormal with equal heads whitening does nothing; it is what allows others.

@@ -1,9 +1,9 @@
 """Which kernel, which metric, how many updates: chosen by predictions of rows whose labels nothing has seen.
 
-    search       the description, read from top to bottom: plain kernels, rounds of updates, slow updates, last fit
-    trajectory   one kernel and its metrics, update after update
-    folds        held-out predictions: a fold's metric and coefficients never see the labels of its rows
-    rules        the numbers by which the search decides, in one table
+search       the description, read from top to bottom: plain kernels, rounds of updates, slow updates, last fit
+trajectory   one kernel and its metrics, update after update
+folds        held-out predictions: a fold's metric and coefficients never see the labels of its rows
+rules        the numbers by which the search decides, in one table
 """
 
 from unlazy.estimators.feature_search.search import Selected, select
