@@ -238,8 +238,12 @@ def _upper_factor(K: jax.Array, diagonal: float) -> UpperFactor:
 
 
 def _jittered(factor: Callable[[Any, float], Any], K: Any, problem: Problem, norm: float) -> tuple[Any, float]:
-    """The factor of K plus the least jitter that makes it positive, and that jitter."""
-    jitter = max(4 * rounding(problem.dtype), 0.1 * LEAST_RIDGE) * norm
+    """The factor of K plus the least jitter that makes it positive, and that jitter.
+
+    H = K_nMᵀK_nM + ρK_MM: where ρ·jitter stays above the rounding of (n/M)‖K‖² in float64, no direction is lost.
+    """
+    least = rounding(np.float64) * problem.n / K.shape[0] * norm / problem.ridge
+    jitter = max(4 * rounding(problem.dtype), min(0.1 * LEAST_RIDGE, least)) * norm
     for _ in range(8):
         try:
             return factor(K, jitter), jitter

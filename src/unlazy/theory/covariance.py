@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from unlazy.theory.angles import safe_sqrt
@@ -22,5 +23,6 @@ def covariance(q12: Array, q11: Array, q22: Array, gap: Array | None = None) -> 
     """From the three, or with u where the caller knows it better: D = (|a| - |b|)² + 2|a||b|u is then as good."""
     if gap is None:
         return Covariance(q12, q11, q22, cosine_gap(q12, q11, q22), q11 + q22 - 2 * q12)
+    gap = jnp.where(gap > 2, 2, gap)  # opposite points: rounding must not leave 1 - cos above 2
     n1, n2 = safe_sqrt(q11), safe_sqrt(q22)
     return Covariance(q12, q11, q22, gap, (n1 - n2) ** 2 + 2 * n1 * n2 * gap)
