@@ -19,7 +19,7 @@ fast: $(VENV)/.installed-dev
 
 # ROOMS names files or folders where not all are wanted
 slow: $(VENV)/.installed-dev
-	$(BIN)/pytest -n 2 -m slow $(ROOMS)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow $(ROOMS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check src tests benchmarks examples docs
