@@ -1,8 +1,8 @@
 """How much memory a computation may take, and how large a block that allows."""
 
 import os
-from pathlib import Path
 
+from unlazy.core.device import free_memory
 from unlazy.core.errors import check_positive_integer
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -27,16 +27,11 @@ def parse_bytes(text: str) -> int:
     return size
 
 
-def free_memory() -> int:
-    """Bytes this process could still take: the smaller of the machine's available memory and the cgroup's rest."""
-    candidates = [c for c in (_available(), _cgroup_rest()) if c is not None]
-    return min(candidates) if candidates else 2 * 2**30
-
-
 def memory_budget(override: int | str | None = None) -> int:
     """Bytes one computation may take.
 
-    `override` wins, then the environment variable UNLAZY_MEMORY, then half of the free memory.
+    `override` wins, then the environment variable UNLAZY_MEMORY, then half of the memory that is free where arrays lie:
+    on a GPU that of the card, else of the host.
     """
     chosen = override if override is not None else os.environ.get("UNLAZY_MEMORY")
     if chosen is None:
@@ -47,26 +42,3 @@ def memory_budget(override: int | str | None = None) -> int:
 def block_rows(row_bytes: int, rows: int, budget: int | str | None = None) -> int:
     """Largest number of rows, between 1 and `rows`, whose `row_bytes` each fit the budget."""
     return max(1, min(rows, memory_budget(budget) // max(1, row_bytes)))
-
-
-def _available() -> int | None:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (ValueError, OSError, AttributeError):
-        return None
-
-
-def _cgroup_rest() -> int | None:
-    """Memory left in a version 2 control group; None where there is no limit."""
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-    except (OSError, ValueError):
-        return None
-    return None if limit == "max" else max(0, int(limit) - used)

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from unlazy.core import device
 from unlazy.core.errors import check_positive_integer, nearest
 from unlazy.core.linear import dot
 from unlazy.core.progress import Display
@@ -192,7 +193,7 @@ class FeatureMachine(Estimator):
     def _scores(self, X: Any) -> np.ndarray:
         """f at the rows of X, (m, c)."""
         Z = (self._inputs(X) - self.offset_.astype(self._dtype)) / self.scale_.astype(self._dtype)
-        if jax.default_backend() == "cpu" and self.solver_ in ("cholesky", "constant"):
+        if device.is_host() and self.solver_ in ("cholesky", "constant"):
             with self._scope():
                 L = self.map_.astype(self._dtype)
                 found = [

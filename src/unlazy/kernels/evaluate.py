@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt
 
+from unlazy.core import device
 from unlazy.core.inputs import Points, concrete, count, float_type
 from unlazy.core.linear import dot
 from unlazy.core.memory import memory_budget
@@ -136,7 +137,7 @@ def _rows_at_once(kernel: Any, X: Any, columns: int, accurate: bool) -> int | No
         return None
     row_bytes = columns * float_type(X).itemsize * kernel.held(X, accurate)
     allowed = max(1, memory_budget() // row_bytes)
-    on_cpu = jax.default_backend() == "cpu"
+    on_cpu = device.is_host()
     wanted = min(allowed, CACHED_ROWS if on_cpu and n * columns > 2**20 else n)
     return None if wanted >= n else wanted
 

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from unlazy.core import device
 from unlazy.core.experiment import Experiment, Params
 from unlazy.core.precision import precision
 from unlazy.core.version import VERSION
@@ -86,10 +87,7 @@ def forget() -> None:
 @cache
 def environment() -> Environment:
     """Versions, device and commit of this process."""
-    device = jax.devices()[0]
-    kind = f"{device.platform} {device.device_kind}" if device.platform != device.device_kind else device.platform
-    processor = f" {platform.machine()}" if device.platform == "cpu" else ""
-    return Environment(VERSION, jax.__version__, platform.python_version(), kind + processor, _commit())
+    return Environment(VERSION, jax.__version__, platform.python_version(), device.description(), _commit())
 
 
 def _run_vectorised(chunk: Chunk) -> list[Trial]:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core import device
 from unlazy.core.inputs import Labels, Points, count, float_type
 from unlazy.core.linear import dot
 from unlazy.core.memory import memory_budget
@@ -69,7 +70,7 @@ def normal(
 
 def block_rows(n: int, width: int, itemsize: int, memory: int | str | None = None) -> int:
     """Rows of a block: what the cache (CPU) or the card likes, within the memory budget."""
-    on_cpu = jax.default_backend() == "cpu"
+    on_cpu = device.is_host()
     liked = max(CPU_ROWS, CPU_ENTRIES // width) if on_cpu else max(CPU_ROWS, GPU_ENTRIES // width)
     allowed = memory_budget(memory) // (TEMPORARIES * width * itemsize)
     return int(max(1, min(n, liked, allowed)))

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core import device
 from unlazy.core.inputs import Points, count, float_type
 from unlazy.core.memory import memory_budget
 from unlazy.kernels.assemble import part
@@ -28,7 +29,7 @@ def gram(kernel: Kernel, X: Points, Z: Points | None = None, memory: int | str |
             f"a Gram matrix of {n} × {m} takes {need / 2**30:.3g} GiB and the memory budget is {budget / 2**30:.3g} "
             "GiB: use products.matmul, which never forms it, or allow more with memory='8GiB'"
         )
-    if jax.default_backend() != "cpu":
+    if not device.is_host():
         return kernel.gram(X, Z)
     return jax.device_put(fill(kernel, X, Z))
 

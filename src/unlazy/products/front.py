@@ -6,6 +6,7 @@ from typing import Any
 import jax
 from jaxtyping import Array, Float
 
+from unlazy.core import device
 from unlazy.core.errors import nearest
 from unlazy.core.inputs import Labels, Points, count, float_type
 from unlazy.core.memory import memory_budget
@@ -72,7 +73,7 @@ def rmatmul(
 
 
 def _choose(kernel: Kernel, X: Any, Z: Any, passes: int, memory: int | str | None, devices) -> str:
-    if len(jax.devices() if devices is None else devices) > 1:
+    if len(device.every() if devices is None else devices) > 1:
         return "sharded"
     if fused_available(kernel, X):
         return "fused"

@@ -20,6 +20,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
+from unlazy.core import device
 from unlazy.core.inputs import Points
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.evaluate import embedded
@@ -34,9 +35,9 @@ except ImportError:  # pragma: no cover
 
 _WHOLE = 64
 """Inner dimensions up to here are one slab held on chip; beyond, slabs of 32 are streamed."""
-_ENOUGH, _PROGRAMS = 8 * 132, 32 * 132
-"""Programs that fill a card of 132 processors several times over, so that the last ones do not wait alone; where rows
-alone make enough of them, Z is not cut."""
+_ENOUGH, _PROGRAMS = 8, 32
+"""Programs for every multiprocessor of the card, so that the last ones do not wait alone: where rows alone make enough
+of them, Z is not cut."""
 
 
 class Tile(NamedTuple):
@@ -54,7 +55,7 @@ def available(kernel: Kernel, X: Any) -> bool:
 
     Not where constants are folded (`jax.ensure_compile_time_eval`): those of the fused program would be too.
     """
-    on_gpu = backend is not None and jax.default_backend() == "gpu"
+    on_gpu = backend is not None and device.kind() == "gpu"
     if not on_gpu or getattr(X, "ndim", 0) != 2:  # trees and images have no inner products
         return False
     return X.dtype == jnp.float32 and form_of(kernel) is not None and not folding()
@@ -150,7 +151,10 @@ def _splits(n_tiles: int, m_tiles: int, wanted: int | None) -> int:
     """Pieces of Z: enough programs to fill the card, each with at least four tiles to stream."""
     if wanted is not None:
         return min(wanted, m_tiles)
-    return 1 if n_tiles >= _ENOUGH else max(1, min(m_tiles // 4, pl.cdiv(_PROGRAMS, n_tiles)))
+    processors = device.multiprocessors()
+    if n_tiles >= _ENOUGH * processors:
+        return 1
+    return max(1, min(m_tiles // 4, pl.cdiv(_PROGRAMS * processors, n_tiles)))
 
 
 def _product(form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile, interpret: bool) -> Array:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core import device
 from unlazy.core.inputs import Labels, count, float_type
 from unlazy.core.linear import dot
 from unlazy.kernels.base import Kernel
@@ -99,14 +100,14 @@ class Stored(Product):
         return self.K.nbytes
 
     def accurate(self, V: Float[np.ndarray, "_ c"]) -> Float[np.ndarray, "_ c"]:
-        if jax.default_backend() != "cpu":
+        if not device.is_host():
             return super().accurate(V)
         K = np.asarray(self.K)
         parts = [dot(K[i : i + ACCURATE_ROWS].astype(np.float64), V) for i in range(0, K.shape[0], ACCURATE_ROWS)]
         return np.concatenate(parts)
 
     def _matmul(self, V: Array) -> Array:
-        if self.symmetric and V.shape[1] <= BLAS_COLUMNS and jax.default_backend() == "cpu":
+        if self.symmetric and V.shape[1] <= BLAS_COLUMNS and device.is_host():
             return _symmetric_dot(self.K, V)
         return _dot(self.K, V)
 
@@ -197,7 +198,7 @@ def recomputed(kernel: Kernel, X: Any, Z: Any, memory: int | None = None) -> Blo
 
 def fused_available(kernel: Kernel, X: Any) -> bool:
     """Whether the GPU's fused product takes this kernel and these inputs."""
-    if jax.default_backend() == "cpu" or importlib.util.find_spec("unlazy.products.fused") is None:
+    if device.is_host() or importlib.util.find_spec("unlazy.products.fused") is None:
         return False
     from unlazy.products import fused
 

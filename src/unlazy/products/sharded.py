@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
+from unlazy.core import device
 from unlazy.core.inputs import Points, count, float_type
 from unlazy.core.memory import memory_budget
 from unlazy.kernels.base import Kernel
@@ -88,7 +89,7 @@ def sharded(
     memory: int | str | None = None,
 ) -> Sharded:
     """Spread the rows of X over `devices` (all of them, on all hosts, unless told)."""
-    mesh = Mesh(np.array(jax.devices() if devices is None else list(devices)), (AXIS,))
+    mesh = Mesh(np.array(device.every() if devices is None else list(devices)), (AXIS,))
     X, Z = both_sides(kernel, X, Z)
     fused = fused_available(kernel, X)
     left, right = (X, Z) if fused else jax.jit(prepared)(kernel, X, Z)

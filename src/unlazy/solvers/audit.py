@@ -8,10 +8,10 @@ rows are computed again in float64 and compared with what float32 made of them.
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from unlazy.core import device
 from unlazy.core.linear import dot
 from unlazy.core.precision import precision
 from unlazy.products import host, product
@@ -67,7 +67,7 @@ def centres_rounding(problem: Problem, Z: np.ndarray, alpha: np.ndarray) -> tupl
 
 def _engine(problem: Problem) -> Callable[..., np.ndarray]:
     """The host where a sample stands for many rows; few rows are looked at by the very program that predicts them."""
-    on_host = jax.default_backend() == "cpu" and problem.kernel.formula is not None
+    on_host = device.is_host() and problem.kernel.formula is not None
     return _on_host if on_host and problem.source.matrix and problem.n > ROWS else _on_device
 
 

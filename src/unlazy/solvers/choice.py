@@ -1,8 +1,8 @@
 """Which method and which precision suit a problem, and why, in a sentence; what to try next where float32 fails."""
 
-import jax
 import numpy as np
 
+from unlazy.core import device
 from unlazy.core.precision import rounding
 from unlazy.solvers.problem import Problem
 
@@ -39,7 +39,7 @@ def choose(problem: Problem, method: str | None, centres_given: bool = False) ->
     if 4 * n * n <= 0.8 * memory:
         return "preconditioned_cg", "K fits the memory budget, so all points can be centres"
     budget = f"K of n = {n} points does not fit the memory budget of {_size(memory)}"
-    if n > (CPU_FULL if jax.default_backend() == "cpu" else GPU_FULL):
+    if n > (CPU_FULL if device.is_host() else GPU_FULL):
         return "nystrom_cg", f"{budget}, and there are too many points to compute it again in every pass"
     least = n * (4 * (3 * LEAST_RANK + 4) + 64 * problem.y.shape[1])
     if memory < least:
@@ -85,8 +85,8 @@ def choose_precision(
 
 def wide_method(problem: Problem, method: str, free: bool) -> str:
     """The method for float64: a factorisation where that is quick enough and fits and the choice is free."""
-    most = CPU_DIRECT if jax.default_backend() == "cpu" else GPU_DIRECT
-    copies = 1 if jax.default_backend() == "cpu" else 3
+    most = CPU_DIRECT if device.is_host() else GPU_DIRECT
+    copies = 1 if device.is_host() else 3
     full = method == "preconditioned_cg" and free
     return "direct" if full and problem.n <= most and copies * 8 * problem.n**2 <= problem.memory else method
 

@@ -6,12 +6,12 @@ copies (n = 3,000, float32: SciPy 0.27 CPU-seconds, XLA 0.33).
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve as device_cho_solve
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
+from unlazy.core import device
 from unlazy.core.precision import rounding
 from unlazy.products import gram, product
 from unlazy.products.dense import fill
@@ -58,7 +58,7 @@ def factorised(problem: Problem, X: Any):  # type: ignore[no-untyped-def]
     jitter, unit = 0.0, 0.0
     K: Any
     for _ in range(ATTEMPTS):
-        if jax.default_backend() == "cpu":
+        if device.is_host():
             K = fill(problem.kernel, X)
             unit = unit or _unit(problem, K)
             K[np.diag_indices_from(K)] += problem.ridge + jitter

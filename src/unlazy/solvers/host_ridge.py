@@ -4,11 +4,11 @@ A thousand rows are LAPACK's: a factor and the diagonal of its inverse cost a te
 looks at few ridges takes the factor. `direct` is for kernels and large n: it forms K itself and refines.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from unlazy.core import device
 from unlazy.core.precision import precision
 
 Square = Float[np.ndarray, "n n"]
@@ -43,7 +43,7 @@ def inverse_diagonal(L: Square, last: int | None = None) -> Float[np.ndarray, " 
 
 def eigh(K: Square, overwrite: bool = False) -> tuple[Float[np.ndarray, " n"], Square]:
     """LAPACK on the CPU; the accelerator where there is one. In the precision of K, whatever the caller's scope."""
-    if jax.default_backend() != "cpu":
+    if not device.is_host():
         with precision(K.dtype.name):
             s, V = jnp.linalg.eigh(jnp.asarray(K))
             return np.asarray(s), np.asarray(V)

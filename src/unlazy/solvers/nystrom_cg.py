@@ -14,6 +14,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cholesky
 from scipy.linalg.blas import dtrsm
 
+from unlazy.core import device
 from unlazy.core.linear import dot
 from unlazy.core.precision import precision, rounding
 from unlazy.products import Product, product
@@ -50,7 +51,7 @@ def solve(problem: Problem, watch: Watch, centres: int | np.ndarray | None = Non
     M, watch.centres = Z.shape[0], Z
     square = MATRICES * M * M * 8
     passes = Passes(problem, Z, problem.memory - square)
-    change = (ChangeOnCPU if jax.default_backend() == "cpu" else ChangeOnGPU)(problem, rows)
+    change = (ChangeOnCPU if device.is_host() else ChangeOnGPU)(problem, rows)
 
     def apply(beta: np.ndarray) -> np.ndarray:
         v = change.forward(beta)
@@ -121,7 +122,7 @@ class Passes:
         self.rows = int(max(1, min(n, BLOCK_BYTES // row, self.budget // (8 * row))))
         self.bytes = 2 * self.rows * row
         held = problem.source.whole is not None or n * row <= self.budget // 4
-        alone = jax.default_backend() == "cpu" and jax.device_count() == 1
+        alone = device.is_host() and device.count() == 1
         if alone and held and n * Z.shape[0] * problem.dtype.itemsize <= self.budget:
             self.K, self.how = fill(problem.kernel, problem.X(), Z), "stored"
             self.bytes = self.K.nbytes

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
+from unlazy.core import device
 from unlazy.core.linear import dot
 from unlazy.products import Product
 from unlazy.products.product import Stored
@@ -60,7 +61,7 @@ def default_rank(problem: Problem) -> int:
 def preconditioner(problem: Problem, X: jax.Array, rank: int, K: Product) -> tuple[Operator, int]:
     """r → (F Fᵀ + ρI)⁻¹ r, and the rank of F. The k × k system is factored in float64: its condition is that of K/ρ."""
     F: Any
-    on_cpu = jax.default_backend() == "cpu"
+    on_cpu = device.is_host()
     at_hand = np.asarray(K.K) if isinstance(K, Stored) and on_cpu else None
     F, _ = randomly_pivoted_cholesky(problem.kernel, X, rank, problem.rng(), at_hand)
     core = _gram64(F)

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core import device
 from unlazy.core.linear import dot, vdot
 from unlazy.core.precision import rounding
 from unlazy.solvers import host_ridge
@@ -94,12 +94,7 @@ def library(*arrays: Any) -> Any:
 
     In float64 NumPy's products are several times faster than XLA's on a CPU, and padding can be dropped.
     """
-    for array in arrays:
-        if isinstance(array, jax.Array) and (
-            isinstance(array, jax.core.Tracer) or any(d.platform != "cpu" for d in array.devices())
-        ):
-            return jnp
-    return np
+    return np if all(device.lies_on_host(array) for array in arrays) else jnp
 
 
 def _masked(xp: Any, features: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:

@@ -7,6 +7,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 
+from unlazy.core import device
+
 _SMALL = 4096
 """Bytes of a run's largest array up to which a CPU gains from seeds side by side; beyond, they only crowd its caches
 (measured: 1.3× faster at 2 kB, 1.5 to 3× slower from 30 kB on)."""
@@ -19,7 +21,7 @@ def over_seeds(run: Callable[[Array], Any], keys: Key[Array, " seeds"], side_by_
     on a CPU unless the arrays are tiny. The numbers are those of `jax.vmap(run)` up to rounding.
     """
     if side_by_side is None:
-        side_by_side = len(keys) if jax.default_backend() != "cpu" or _largest_array(run, keys[0]) <= _SMALL else 1
+        side_by_side = len(keys) if not device.is_host() or _largest_array(run, keys[0]) <= _SMALL else 1
     if side_by_side >= len(keys):
         return jax.jit(jax.vmap(run))(keys)
     batch = None if side_by_side == 1 else side_by_side

@@ -1,0 +1,86 @@
+"""One place knows devices: nobody else asks JAX, a card's own memory is its budget, and what is not told is assumed."""
+
+import ast
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unlazy
+from unlazy.core import device, memory
+
+ROOT = Path(unlazy.__file__).parent
+ASKED = {"default_backend", "device_count", "local_device_count", "local_devices", "memory_stats"}
+ASKED |= {"core_count", "device_kind"}
+
+
+def questions(source):
+    """Lines that ask for devices: by an attribute of that name, jax.devices, array.devices() or a device's platform."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module == "jax":
+            if {alias.name for alias in node.names} & (ASKED | {"devices"}):
+                yield node.lineno
+        elif isinstance(node, ast.Attribute):
+            of_sys = isinstance(node.value, ast.Name) and node.value.id == "sys"
+            of_jax = isinstance(node.value, ast.Name) and node.value.id == "jax"
+            if node.attr in ASKED or (node.attr == "devices" and of_jax) or (node.attr == "platform" and not of_sys):
+                yield node.lineno
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "devices":
+            yield node.lineno
+
+
+@pytest.mark.parametrize("line", ["jax.devices()", "a = jax.default_backend()", "x.devices()", "d.platform"])
+def test_a_question_is_seen(line):
+    assert list(questions(line)) and not list(questions("mesh.devices.size, sys.platform, device.every()"))
+
+
+def test_no_other_file_asks_for_devices():
+    files = [path for path in ROOT.rglob("*.py") if path != ROOT / "core" / "device.py"]
+    assert len(files) > 100
+    found = [f"{path.relative_to(ROOT)}:{line}" for path in files for line in questions(path.read_text())]
+    assert not found, f"ask core.device instead: {found}"
+
+
+class Card:
+    """A device of jaxlib's as a GPU shows it."""
+
+    platform, device_kind, core_count = "gpu", "NVIDIA H200", 148
+
+    def __init__(self, stats):
+        self.stats = stats
+
+    def memory_stats(self):
+        return self.stats
+
+
+def machine(monkeypatch, *cards):
+    monkeypatch.delenv("UNLAZY_MEMORY", raising=False)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    for name in ("devices", "local_devices"):
+        monkeypatch.setattr(jax, name, lambda: list(cards))
+
+
+def test_the_budget_of_a_card_is_half_of_what_the_fullest_has_free(monkeypatch):
+    machine(monkeypatch, Card({"bytes_limit": 80 * 2**30}), Card({"bytes_limit": 80 * 2**30, "bytes_in_use": 2**34}))
+    assert device.free_memory() == 64 * 2**30 and memory.memory_budget() == 32 * 2**30
+    assert memory.memory_budget("1GiB") == 2**30  # what is said wins
+    assert device.multiprocessors() == 148 and device.description() == "gpu NVIDIA H200" and not device.is_host()
+
+
+def test_a_card_that_does_not_say_has_the_memory_of_the_host_and_a_usual_number_of_processors(monkeypatch):
+    silent = Card(None)
+    silent.core_count = None
+    machine(monkeypatch, silent)
+    monkeypatch.setattr(device, "host_free_memory", lambda: 77)
+    assert device.free_memory() == 77 and device.multiprocessors() == device.MULTIPROCESSORS
+
+
+def test_where_values_lie():
+    assert device.lies_on_host(np.ones(2)) and device.lies_on_host(3.0)
+    assert device.lies_on_host(jnp.ones(2)) == device.is_host()
+    traced = []
+    jax.make_jaxpr(lambda x: traced.append(device.lies_on_host(x)) or x)(jnp.ones(2))
+    assert traced == [False]
+    assert device.count() == len(device.every())
