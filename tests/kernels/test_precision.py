@@ -11,7 +11,7 @@ from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.infinite_width import NTK, nngp_and_ntk
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.theory import dual_errors
-from unlazy.theory.angles import SNAP_UNITS
+from unlazy.theory.coincidence import SNAP_UNITS
 
 D, PAIRS = 20, 3
 DISTANCES = 10.0 ** -np.arange(7)

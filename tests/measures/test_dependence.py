@@ -6,10 +6,10 @@ import pytest
 from unlazy.measures.dependence import (
     count_directions,
     directions,
-    effective_rank,
     gradient_outer_product,
     permutation_rise,
 )
+from unlazy.measures.spectra import participation_ratio
 
 X = np.random.default_rng(0).normal(size=(128, 4))
 U = np.array([0.6, 0.8, 0.0, 0.0])
@@ -21,12 +21,12 @@ def test_one_direction_of_a_ridge_function():
     # central differences are exact for a quadratic: M = mean(4 (u·x)²) u uᵀ up to rounding
     np.testing.assert_allclose(M, 4 * np.mean((X @ U) ** 2) * np.outer(U, U), atol=1e-11)
     assert abs(vectors[0] @ U) == pytest.approx(1, abs=1e-12)
-    assert effective_rank(values) == pytest.approx(1, abs=1e-9) and count_directions(values) == 1
+    assert participation_ratio(values) == pytest.approx(1, abs=1e-9) and count_directions(values) == 1
 
 
 def test_ranks_of_known_spectra():
-    assert effective_rank(np.ones(5)) == pytest.approx(5) and count_directions(np.ones(10) / 10) == 9
-    assert effective_rank(np.zeros(3)) == 0 and count_directions(np.zeros(3)) == 0
+    assert participation_ratio(np.ones(5)) == pytest.approx(5) and count_directions(np.ones(10) / 10) == 9
+    assert participation_ratio(np.zeros(3)) == 0 and count_directions(np.zeros(3)) == 0
     assert count_directions(np.array([0.8, 0.15, 0.05])) == 2
 
 

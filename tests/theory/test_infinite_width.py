@@ -97,7 +97,7 @@ def test_residual_identity_network_is_the_closed_form(x64):
 @pytest.mark.parametrize("depth", [1, 3, 10])
 @pytest.mark.parametrize("slope", [0.0, 0.1])
 def test_angle_polynomial_keeps_its_bound(depth, slope):
-    powers, stated = homogeneous.angle_polynomials(depth, slope)
+    powers, stated = homogeneous.polynomials(depth, slope)
     assert stated <= homogeneous.FIT_ERROR
     assert powers.shape[1] <= 20  # nearly the cost of one layer
     theta = np.random.default_rng(0).uniform(0, np.pi, 5000)

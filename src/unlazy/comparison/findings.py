@@ -14,9 +14,10 @@ from unlazy.comparison.contestants import CONTESTANTS
 from unlazy.comparison.model import Final
 from unlazy.comparison.study import Study
 from unlazy.comparison.verdict import Verdict, corrected, inner_ratio
-from unlazy.measures.dependence import count_directions, directions, effective_rank
+from unlazy.measures.dependence import count_directions, directions
 from unlazy.measures.learning_curve import Curve
 from unlazy.measures.scaling_fit import Interval
+from unlazy.measures.spectra import participation_ratio
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,7 +168,7 @@ def structure(study: Study, verdict: Verdict) -> Structure | None:
     if same:
         M = sum(_matrix(r.measures) for r in records) / len(records)
         leading = directions(np.asarray(M))[1]
-    rank = float(np.mean([effective_rank(s) for s in spectra]))
+    rank = float(np.mean([participation_ratio(s) for s in spectra]))
     return Structure(name, values, rank, count_directions(values), leading, rise)
 
 

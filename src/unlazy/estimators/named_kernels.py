@@ -13,6 +13,7 @@ from unlazy.kernels.infinite_width import NNGP, NTK
 from unlazy.kernels.metric import Metric
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
+from unlazy.theory.bandwidth import median_distance, some_rows, typical_norm
 
 NETWORK = MLP(depth=2, activation="relu", sigma_b=0.5)
 """The network of 'nngp' and 'ntk': with biases, since without them its kernels see one degree of freedom of ‖x‖."""
@@ -53,8 +54,8 @@ def scaled(kernel: InnerProductKernel, bandwidth: float, columns: int) -> Metric
 
 def usual_bandwidth(name: str, X: np.ndarray) -> float:
     """Median distance between rows for kernels of a distance (ℓ1 for the product kernel), for others the root mean
-    square of a coordinate (times √d for polynomials): inputs are then of size one in the kernel's eyes."""
-    part = X[np.unique(np.linspace(0, len(X) - 1, min(len(X), SAMPLE)).astype(int))].astype(np.float64)
+    square norm of what they embed (a coordinate's for networks): inputs are then of size one in the kernel's eyes."""
+    part = X[some_rows(len(X), SAMPLE)].astype(np.float64)
     part = part - part.mean(0)
     unit = float(np.abs(part).max(initial=0))
     if unit == 0:
@@ -63,7 +64,7 @@ def usual_bandwidth(name: str, X: np.ndarray) -> float:
     if name in _RADIAL:
         from scipy.spatial.distance import pdist
 
-        found = float(np.median(pdist(part, "cityblock" if name == "product_laplace" else "euclidean")))
-    else:
-        found = float(np.sqrt(np.mean(part**2) * (1 if name in ("nngp", "ntk") else part.shape[1])))
-    return unit * found if found > 0 else unit
+        metric = "cityblock" if UNIT[name].reads == "absolute distance" else "euclidean"
+        return unit * median_distance(pdist(part, metric), 1.0)
+    squares = np.mean(part**2, 1) * (1 if name in ("nngp", "ntk") else part.shape[1])
+    return unit * typical_norm(squares)

@@ -12,7 +12,7 @@ from unlazy.core.experiment import Params
 from unlazy.measures.neurons import feature_cosines
 from unlazy.measures.risk import accuracy
 from unlazy.tasks.patterns import Patterns, pattern_task
-from unlazy.training.forgetting import emerge, pattern_network
+from unlazy.training.two_steps import emerge, pattern_network
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

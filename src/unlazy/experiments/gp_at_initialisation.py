@@ -25,7 +25,7 @@ from unlazy.core.experiment import Experiment, Params, Records, config
 from unlazy.core.linear import dot
 from unlazy.kernels.infinite_width import NNGP
 from unlazy.measures import distribution
-from unlazy.measures.spectra import log_log_slope
+from unlazy.measures.scaling_fit import power_law
 from unlazy.networks.mlp import Network, Parameters
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def claims(records: Records) -> list[Claim]:
 
 
 def _slope(widths: np.ndarray, values: np.ndarray) -> float:
-    return float(log_log_slope(jnp.asarray(widths, float), jnp.asarray(values)))
+    return power_law(widths, values).exponent
 
 
 def figure(records: Records) -> "Figure":

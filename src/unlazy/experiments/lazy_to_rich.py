@@ -25,11 +25,10 @@ from unlazy.core.architecture import MLP
 from unlazy.core.claims import Claim, at_least, at_most, interval_claim, within
 from unlazy.core.data import Data
 from unlazy.core.experiment import Experiment, Params, Records, config
-from unlazy.core.linear import dot
 from unlazy.measures.risk import risk
 from unlazy.measures.scaling_fit import slope
 from unlazy.measures.tangent_drift import relative_change
-from unlazy.networks import Network, tangent_kernel
+from unlazy.networks import Network, linearise, tangent_kernel, trained_linearisation
 from unlazy.training.descent import STOPPED, descend
 from unlazy.training.stability import stable_step_size
 
@@ -55,8 +54,8 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     eta = SAFETY * stable_step_size(network, start, train, rates=network.rates)
     found = descend(network, start, train, steps=params["steps"], step_size=eta, rates=network.rates, stop_below=ENOUGH)
     K = tangent_kernel(network, start, train.X, rates=network.rates)
-    alpha = jnp.linalg.solve(K, train.y)
-    linear = dot(tangent_kernel(network, start, test.X, train.X, rates=network.rates), alpha)
+    trained = trained_linearisation(network, start, train.X, train.y, time=jnp.inf, rates=network.rates)
+    linear = linearise(network, start)(trained, test.X)
     H0, H = network.hidden(start, train.X), network.hidden(found.params, train.X)
     return {
         "risk": risk(network(found.params, test.X), test.y), "linear_risk": risk(linear, test.y),

@@ -27,7 +27,7 @@ from unlazy.core.experiment import Experiment, Params, Records, config
 from unlazy.core.linear import dot
 from unlazy.kernels.infinite_width import NNGP
 from unlazy.measures import distribution
-from unlazy.measures.spectra import log_log_slope
+from unlazy.measures.scaling_fit import power_law
 from unlazy.tasks.circle import Circle
 from unlazy.theory import dynamics
 
@@ -128,8 +128,8 @@ def claims(records: Records) -> list[Claim]:
         bound = distribution.largest_allowed(len(z))
         statement = f"{words[name]}: largest |z| of {len(z)} moments, {draws} draws"
         rows.append(at_most(statement, "K5", float(np.abs(z).max()), bound))
-    p = jnp.array(_counts(records[0].params["largest"]), float)
-    slopes = np.array([float(log_log_slope(p, jnp.asarray(row))) for row in records.measure("kernel_error")])
+    p = _counts(records[0].params["largest"])
+    slopes = np.array([power_law(p, row).exponent for row in records.measure("kernel_error")])
     error = slopes.std(ddof=1) / np.sqrt(len(slopes))
     rows.append(
         within("K_p → K: slope of log error in log p", "K4", float(slopes.mean()), -0.6, -0.4, error=float(error))

@@ -28,7 +28,7 @@ from unlazy.measures.risk import accuracy
 from unlazy.tasks.images import digits, idx_images, npz_images
 from unlazy.tasks.table import Table
 from unlazy.training.descent import descend
-from unlazy.training.forgetting import pattern_network
+from unlazy.training.two_steps import pattern_network
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,9 +5,10 @@ Prediction [L5]: n ≈ dr suffices information-theoretically; kernels cannot use
 the labels give a start near the neurons for r ≤ d (method of moments), from which gradient descent converges to them.
 Protocol: f* = r^{-1/2} Σ_j ReLU(w_j·x), orthonormal w_j, x ~ N(0, I_d), no noise, n = m·dr for m = 1 … 32. Student: r
 neurons, first layer and heads trained, Adam 1e-2 with cosine decay, 2,000 steps, all samples; start: random unit
-neurons or the spectral start (training.spectral), heads r^{-1/2} in both. Recovery: the smallest |cosine| of the best
-matching between student and teacher exceeds 0.99. `moments`: the spectral start itself, untrained. Kernel ridge with
-the NTK, ridge by validation. Risks are over Var f* left by the best linear function, 1: no better than linear.
+neurons or the spectral start (training.method_of_moments), heads r^{-1/2} in both. Recovery: the smallest |cosine| of
+the best matching between student and teacher exceeds 0.99. `moments`: the spectral start itself, untrained. Kernel
+ridge with the NTK, ridge by validation. Risks are over Var f* left by the best linear function, 1: no better than
+linear.
 Verdict: spectral start, r = 4, n = 32dr: recovered in at least 90% of the seeds at d = 10, 20, 40, and at d = 20 the
 median risk is at most a tenth of the NTK's. With r = 16 neurons at d = 20 the spectral start ends nearer to the teacher
 than the random one (median of the worst cosine). What does not work: the moments alone do not recover (worst cosine
@@ -30,7 +31,7 @@ from unlazy.core.linear import dot
 from unlazy.experiments._opponents import draw, infinite, risk
 from unlazy.tasks.teachers import teacher
 from unlazy.training.descent import descend
-from unlazy.training.spectral import spectral_start
+from unlazy.training.method_of_moments import spectral_start
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -22,7 +22,7 @@ from unlazy.core.claims import Claim, at_most, within
 from unlazy.core.experiment import Experiment, Params, Records, config
 from unlazy.core.linear import dot
 from unlazy.kernels.infinite_width import NNGP
-from unlazy.measures.spectra import log_log_slope
+from unlazy.measures.scaling_fit import power_law
 from unlazy.tasks.circle import Circle
 from unlazy.theory import dynamics
 
@@ -87,7 +87,7 @@ def _growth(Phi: jax.Array, y: jax.Array, lam: jax.Array) -> jax.Array:
 
 def claims(records: Records) -> list[Claim]:
     p, sup = records.over("features", "sup_distance", lambda v, axis: v)
-    slopes = np.array([float(log_log_slope(jnp.asarray(p, float), jnp.asarray(column))) for column in sup.T])
+    slopes = np.array([power_law(p, column).exponent for column in sup.T])
     error = float(slopes.std(ddof=1) / np.sqrt(len(slopes)))
     below, above = records.measure("growth").T
     worst = above[np.argmax(np.abs(above - 1.2))]

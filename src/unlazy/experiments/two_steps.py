@@ -29,8 +29,8 @@ from unlazy.measures.neurons import feature_cosines
 from unlazy.networks.mlp import Parameters
 from unlazy.tasks.patterns import Patterns, pattern_task
 from unlazy.theory import patterns
-from unlazy.training.forgetting import noisy, pattern_network, step_on_weights, weight_gradient
 from unlazy.training.head import relative_ridges, ridge_path
+from unlazy.training.two_steps import noisy, pattern_network, step_on_weights, weight_gradient
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

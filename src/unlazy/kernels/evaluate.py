@@ -4,7 +4,6 @@ Blocks may be a tuple of matrices (the NNGP and the NTK together), and so are th
 """
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,7 +18,8 @@ from unlazy.core.linear import dot
 from unlazy.core.memory import memory_budget
 from unlazy.kernels.admit import admit_diagonal, squares
 from unlazy.kernels.assemble import assemble, finish
-from unlazy.theory.angles import SNAP_UNITS, safe_reciprocal, safe_sqrt
+from unlazy.theory.angles import safe_reciprocal, safe_sqrt
+from unlazy.theory.coincidence import opposite, rounding_floor, row_keys, snap
 
 CACHED_ROWS = 128
 """Rows of a block on the CPU: its inner products stay in the cache until `entry` has used them."""
@@ -110,9 +110,8 @@ def inner_products(left: Side, right: Side) -> tuple[Float[Array, "n m"], Float[
     x, z = left.points, right.points
     xx, zz = squares(x)[:, None], squares(z)[None, :]
     xz = dot(x, z.T)
-    if left.keys is None or right.keys is None:
-        return snap(xz, xx, zz, x.shape[1]), xx, zz
-    return coincide(xz, xx, zz, left.keys[:, None] == right.keys[None, :], x.shape[1]), xx, zz
+    same = None if left.keys is None or right.keys is None else left.keys[:, None] == right.keys[None, :]
+    return snap(xz, xx, zz, x.shape[1], same), xx, zz
 
 
 def differences(left: Side, right: Side) -> tuple[Array, Array, Array, Array]:
@@ -123,8 +122,8 @@ def differences(left: Side, right: Side) -> tuple[Array, Array, Array, Array]:
     distance = jnp.where(jnp.isnan(xx + zz), jnp.nan, squared_distances(x, z))
     chord = squared_distances(x * safe_reciprocal(safe_sqrt(xx)), z * safe_reciprocal(safe_sqrt(zz.T)))
     # opposite points: there 2 - u, not u, would be needed to more digits than u has
-    top = 2 - 2 * SNAP_UNITS * float(jnp.finfo(chord.dtype).eps)
-    half_chord = jnp.where(0.5 * chord >= top, 2, 0.5 * chord)
+    floor = 2 * rounding_floor(0, chord.dtype)
+    half_chord = jnp.where(opposite(0.5 * chord, floor), 2, 0.5 * chord)
     # 0 is at right angles to everything that is a number, as in `cosine_gap`
     right_angle = ((xx == 0) & (zz == zz)) | ((zz == 0) & (xx == xx))
     return distance, jnp.where(right_angle, 1, half_chord), xx, zz
@@ -151,29 +150,3 @@ def squared_distances(left: Float[Array, "n d"], right: Float[Array, "m d"]) -> 
 
     start = jnp.zeros((left.shape[0], right.shape[0]), left.dtype)
     return jax.lax.scan(add, start, (left.T, right.T))[0]
-
-
-def snap_floor(dimension: int, dtype: Any) -> float:
-    """Half the relative squared distance that rounding of ⟨x,z⟩ fakes when x = z: √d independent roundings or so."""
-    return (SNAP_UNITS + 2 * math.sqrt(dimension)) * float(jnp.finfo(dtype).eps) / 2
-
-
-def snap(xz: Array, xx: Array, zz: Array, dimension: int) -> Array:
-    """⟨x,z⟩ with pairs closer than the rounding floor made coincident, for products that keep no keys of rows."""
-    middle = 0.5 * (xx + zz)
-    close = middle - xz <= snap_floor(dimension, xz.dtype) * middle
-    return xz + jax.lax.stop_gradient(jnp.where(close, middle - xz, 0))
-
-
-def row_keys(X: Float[Array, "n d"]) -> UInt[Array, " n"]:
-    """A whole number a row, the same for rows that are the same bit by bit: sums of integers do not round."""
-    bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(X) + 0.0, f"uint{8 * X.dtype.itemsize}")
-    random = np.random.default_rng(0).integers(0, 2**31, X.shape[1], dtype=np.uint32)
-    return jnp.sum((bits ^ (bits >> 15)) * jnp.asarray(2 * random + 1, bits.dtype), 1, dtype=bits.dtype)
-
-
-def coincide(xz: Array, xx: Array, zz: Array, same: Array, dimension: int) -> Array:
-    """⟨x,z⟩ with rows that are the same made exactly so. Keys may agree by chance: only where d roundings allow it."""
-    middle = 0.5 * (xx + zz)
-    allowed = (2 * dimension + 8) * float(jnp.finfo(xz.dtype).eps) / 2
-    return xz + jax.lax.stop_gradient(jnp.where(same & (middle - xz <= allowed * middle), middle - xz, 0))

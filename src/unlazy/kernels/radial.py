@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import check_positive
-from unlazy.core.linear import dot
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.theory.angles import safe_sqrt
 
@@ -113,12 +112,3 @@ class RationalQuadratic(RadialKernel):
 
     def of_distance(self, distance: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
         return jnp.exp(-self.mixture * jnp.log1p(distance / (2 * self.mixture * self.length**2)))
-
-
-def median_bandwidth(X: Float[Array, "n d"], limit: int = 1000) -> Float[Array, ""]:
-    """Median distance between the rows (of the first `limit`): a usual first bandwidth."""
-    part = X[:limit]
-    squares = jnp.sum(part * part, 1)
-    distance = jnp.maximum(squares[:, None] + squares[None] - dot(2 * part, part.T), 0)
-    i, j = jnp.triu_indices(part.shape[0], 1)
-    return jnp.sqrt(jnp.median(distance[i, j]))

@@ -1,15 +1,17 @@
 """Kernels on a sphere: inputs normalised, and there any kernel as one short polynomial of the angle."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from numpy.polynomial import chebyshev
 
 from unlazy.core.errors import check_positive
 from unlazy.kernels.base import InnerProductKernel
-from unlazy.theory.angles import angle_and_gap, horner, safe_reciprocal, safe_sqrt
+from unlazy.theory import angle_polynomials
+from unlazy.theory.angles import angle_and_gap, safe_reciprocal, safe_sqrt
 from unlazy.theory.homogeneous import cosine_gap
 
 LARGEST_DEGREE = 40
@@ -60,7 +62,7 @@ class AnglePolynomial(InnerProductKernel):
 
     def _of_gap(self, u: Array) -> Array:
         theta, _ = angle_and_gap(u)
-        return self.at_zero + theta * horner(tuple(self.powers), theta * (2 / np.pi) - 1)
+        return angle_polynomials.at_angle(self.at_zero, tuple(self.powers), theta)
 
 
 def polynomial_on_sphere(
@@ -72,24 +74,30 @@ def polynomial_on_sphere(
     Chebyshev points; `tolerance` is relative to k(x, x), and a ValueError says what was reached if it was missed.
     `inputs` is d, for kernels that divide by it.
     """
-    t = np.cos(np.pi * (np.arange(LARGEST_DEGREE) + 0.5) / LARGEST_DEGREE)
-    nodes, grid = (t + 1) * np.pi / 2, np.linspace(0, np.pi, 1001)
     with jax.enable_x64(True):
         square = float(kernel.embed(jnp.full((1, 1), radius), inputs)[0, 0]) ** 2
-        values = _at_angles(kernel, square, np.concatenate([nodes, grid]))
-    at_nodes, wanted, on_diagonal = values[: len(t)], values[len(t) :], values[len(t)]
-    series = chebyshev.chebfit(t, (at_nodes - on_diagonal) / nodes, LARGEST_DEGREE - 1)
-    for degree in range(6, LARGEST_DEGREE + 1):
-        fitted = on_diagonal + grid * chebyshev.chebval(2 * grid / np.pi - 1, series[:degree])
-        error = float(np.abs(fitted - wanted).max() / on_diagonal)
-        if error <= tolerance:
-            powers = chebyshev.cheb2poly(series[:degree])
-            return AnglePolynomial(jnp.asarray(on_diagonal), jnp.asarray(powers), error)
-    raise ValueError(f"no polynomial of degree {degree} is within {tolerance:g} of this kernel; it reached {error:.2g}")
+        on_diagonal = float(_at_angles(kernel, square, np.zeros(1))[0])
+        relative = functools.partial(_relative, kernel, square, on_diagonal)
+        (powers,), error = angle_polynomials.fit(relative, tolerance, range(6, LARGEST_DEGREE + 1))
+    if error > tolerance:
+        raise ValueError(
+            f"no polynomial of degree {LARGEST_DEGREE} is within {tolerance:g} of this kernel; it reached {error:.2g}"
+        )
+    return AnglePolynomial(jnp.asarray(on_diagonal), jnp.asarray(on_diagonal * powers), error)
+
+
+def _relative(kernel: InnerProductKernel, square: float, on_diagonal: float, theta: np.ndarray) -> np.ndarray:
+    return _at_angles(kernel, square, theta) / on_diagonal
 
 
 def _at_angles(kernel: InnerProductKernel, square: float, theta: np.ndarray) -> np.ndarray:
-    half_chord = jnp.asarray(2 * np.sin(theta / 2) ** 2)
-    norms = jnp.full_like(half_chord, square)
-    formula = jax.jit(lambda kernel, u, q: kernel.entry_distance(2 * q * u, u, q, q))
-    return np.asarray(formula(kernel, half_chord, norms), float)
+    """k at these angles; padded to one length, so that it is compiled once."""
+    padded = np.zeros(len(angle_polynomials.GRID))
+    padded[: len(theta)] = 2 * np.sin(theta / 2) ** 2
+    half_chord = jnp.asarray(padded)
+    return np.asarray(_on_sphere(kernel, half_chord, jnp.full_like(half_chord, square)), float)[: len(theta)]
+
+
+@jax.jit
+def _on_sphere(kernel: InnerProductKernel, u: Array, square: Array) -> Array:
+    return kernel.entry_distance(2 * square * u, u, square, square)

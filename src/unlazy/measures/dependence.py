@@ -46,12 +46,6 @@ def directions(M: Float[np.ndarray, "d d"]) -> tuple[Float[np.ndarray, " d"], Fl
     return (values / total if total > 0 else values), vectors.T[::-1][:KEPT].copy()
 
 
-def effective_rank(values: Float[np.ndarray, " d"]) -> float:
-    """(Σλ)²/Σλ²: how many directions carry the average gradient outer product; 1 for one, d for all alike."""
-    square = float(np.sum(values**2))
-    return float(values.sum() ** 2 / square) if square > 0 else 0.0
-
-
 def count_directions(values: Float[np.ndarray, " d"], share: float = 0.9) -> int:
     """How many of the leading directions carry this share of the trace."""
     total = float(values.sum())

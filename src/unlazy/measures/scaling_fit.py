@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Num
 
+from unlazy.theory import spectra
+
 Numbers = Sequence[float] | Num[np.ndarray, " _"]
 BOOTSTRAPS = 2_000
 
@@ -40,9 +42,8 @@ def power_law(x: Numbers, y: Numbers) -> PowerLaw:
     if not (np.all(a > 0) and np.all(b > 0) and np.all(np.isfinite(a)) and np.all(np.isfinite(b))):
         raise ValueError("logarithms need positive finite numbers; leave out points that were not reached")
     log_x, log_y = np.log(a), np.log(b)
-    centred = log_x - log_x.mean()
-    slope = float(centred @ log_y / (centred @ centred))
-    return PowerLaw(slope, math.exp(log_y.mean() - slope * log_x.mean()))
+    exponent = float(spectra.slope(log_x, log_y))
+    return PowerLaw(exponent, math.exp(log_y.mean() - exponent * log_x.mean()))
 
 
 @dataclass(frozen=True)

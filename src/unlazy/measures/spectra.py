@@ -1,6 +1,7 @@
-"""What a Gram matrix shows of a kernel's spectrum: eigenvalues, effective dimension, decay [L3]."""
+"""What a Gram matrix shows of a kernel's spectrum: eigenvalues, effective dimension [L3]."""
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 
@@ -15,12 +16,8 @@ def effective_dimension(eigenvalues: Float[Array, " n"], ridge: Float[Array, ""]
     return jnp.sum(lam / (lam + ridge))
 
 
-def participation_ratio(eigenvalues: Float[Array, " n"]) -> Float[Array, ""]:
-    """(Σλ)²/Σλ²: the number of directions that carry the kernel, n for the identity and 1 for rank one."""
-    return jnp.square(jnp.sum(eigenvalues)) / jnp.sum(jnp.square(eigenvalues))
-
-
-def log_log_slope(x: Float[Array, " k"], y: Float[Array, " k"]) -> Float[Array, ""]:
-    """Least-squares slope of log y against log x."""
-    u, v = jnp.log(x), jnp.log(y)
-    return jnp.sum((u - u.mean()) * (v - v.mean())) / jnp.sum(jnp.square(u - u.mean()))
+def participation_ratio(eigenvalues: Float[Array | np.ndarray, " n"]) -> Float[Array, ""] | float:
+    """(Σλ)²/Σλ²: how many directions carry a kernel, or an average gradient outer product: n for the identity, 1 for
+    rank one, 0 where all are 0."""
+    squares = (eigenvalues**2).sum()
+    return eigenvalues.sum() ** 2 / (squares + (squares == 0))

@@ -15,20 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
-from numpy.polynomial import Polynomial, chebyshev
 
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.infinite_width import NNGP, NTK, NetworkKernel
 from unlazy.kernels.radial import Gaussian, Laplace
-from unlazy.theory.homogeneous import _by_angle as by_angle
-from unlazy.theory.homogeneous import gain_and_kink, slope_below_zero
+from unlazy.theory import angle_polynomials, layers
+from unlazy.theory.angles import horner
+from unlazy.theory.coincidence import HALVES_ANGLE_FLOOR, HALVES_FLOOR, coincident
+from unlazy.theory.homogeneous import angular_part, by_angle, gain_and_kink, norm_after, slope_below_zero, unit_parts
 from unlazy.theory.infinite_width import written_out
 
 LOG2E = math.log2(math.e)
-COINCIDENT = 2.0**-17
-"""1 - cos below this is 0: points rounded to two bfloat16 halves have norms good to 2^-18 only."""
-SNAP = 2.0**-20
-"""Squared distances below this part of the squared norms are 0: eight units of float32 rounding."""
 
 
 class Prepared(NamedTuple):
@@ -78,12 +75,12 @@ class LaplaceForm(Form):
 
     def prepare(self, kernel, X):
         points = two_halves(X * (math.sqrt(2) * LOG2E / kernel.length))
-        half = -0.5 * jnp.sum(points * points, 1)
-        return Prepared(points, [half], added=half)
+        half = 0.5 * jnp.sum(points * points, 1)
+        return Prepared(points, [half], added=-half)
 
     def formula(self, t, p, q):
-        D = jnp.where(t > SNAP * q[0], 0.0, -t)
-        return jnp.exp2(-jnp.sqrt(D))
+        D = -t
+        return jnp.exp2(-jnp.sqrt(jnp.where(coincident(D, q[0], HALVES_FLOOR), 0.0, D)))
 
 
 @dataclass(frozen=True)
@@ -101,16 +98,17 @@ class AngleForm(Form):
         return Prepared(unit, [], scale=jnp.sqrt(_on_diagonal(kernel, X)))  # k(x, x) = s(x)² G(π/2) = s(x)²
 
     def formula(self, t, p, q):
-        return _horner(self.polynomial, _arcsine(t)[0])
+        right = math.pi / 2 - _acute(t)[0]
+        return horner(self.polynomial, jnp.where(t < 0, -right, right))
 
 
 @dataclass(frozen=True)
 class LayersForm(Form):
-    """NNGP and NTK of a piecewise linear network with biases, layer by layer [K7, K8], on cosines.
+    """NNGP and NTK of a piecewise linear network with biases: the recursion of theory.layers [K7, K8] on cosines.
 
-    With n_l(x)² = Σ^l(x,x), ρ_l the cosine of Σ^l and T_l = Θ^l/(n_l(x) n_l(z)):
-    κ_1 = ρ + (w/π)(sin θ - θ cos θ),  κ_0 = 1 - wθ/π,  A = σ_w √g n_{l-1}/n_l,  B = σ_b/n_l,
-    ρ_l = A(x)A(z) κ_1 + B(x)B(z),  T_l = ρ_l + T_{l-1} A(x)A(z) κ_0.
+    Its terms are divided by n_l(x) n_l(z), n_l(x)² = Σ^l(x,x): points bring their unit vectors (A, B) of
+    theory.homogeneous, Σ^l becomes the cosine ρ_l = A(x)A(z)(ρ + w h/π) + B(x)B(z), and Θ^{l-1} passes with
+    A(x)A(z)(1 - wθ/π). There 1 - cos θ is carried along, for digits that bfloat16 halves do not have.
     """
 
     depth: int
@@ -120,15 +118,13 @@ class LayersForm(Form):
     def prepare(self, kernel, X):
         network = kernel.network
         gain, _ = gain_and_kink(self.slope)
-        square = network.sigma_w[0] ** 2 * jnp.sum(X * X, 1) + network.sigma_b[0] ** 2
-        norm = jnp.sqrt(square)
-        inverse = 1 / jnp.where(norm > 0, norm, 1)
-        points, rows = two_halves(X * (network.sigma_w[0] * inverse)[:, None]), [network.sigma_b[0] * inverse]
+        sw, sb = network.sigma_w[0], network.sigma_b[0]
+        norm = norm_after(jnp.sum(X * X, 1), sw**2, sb**2)
+        weight, bias = unit_parts(sw, sb, norm)
+        points, rows = two_halves(X * weight[:, None]), [bias]
         for sw, sb in zip(network.sigma_w[1:], network.sigma_b[1:]):
-            after = jnp.sqrt(sw**2 * gain * norm**2 + sb**2)
-            inverse = 1 / jnp.where(after > 0, after, 1)
-            rows += [sw * math.sqrt(gain) * norm * inverse, sb * inverse]
-            norm = after
+            before, norm = norm, norm_after(norm * norm, sw**2 * gain, sb**2)
+            rows += unit_parts(sw * math.sqrt(gain) * before, sb, norm)
         return Prepared(points, rows, scale=norm)
 
     def formula(self, t, p, q):
@@ -136,12 +132,12 @@ class LayersForm(Form):
         cosine = t + p[0] * q[0]
         tangent = cosine
         for l in range(self.depth):
-            phi, sine = _arcsine(cosine)
+            near, sine = _acute(cosine)
+            theta = jnp.where(cosine < 0, math.pi - near, near)
+            added, lost = angular_part(theta, sine - theta * cosine, kink)
             both = p[2 * l + 1] * q[2 * l + 1]
-            value = cosine * (1 - kink / 2) + (phi * cosine + sine) * (kink / math.pi)
-            passed = phi * (kink / math.pi) + (1 - kink / 2)
-            cosine = both * value + p[2 * l + 2] * q[2 * l + 2]
-            tangent = (tangent * both) * passed + cosine
+            term = layers.Term(both * (cosine + added), p[2 * l + 2] * q[2 * l + 2], both * (1 - lost))
+            cosine, tangent = layers.add(term, tangent)
         return tangent if self.tangent else cosine
 
 
@@ -158,7 +154,8 @@ class EntryForm(Form):
     def formula(self, t, p, q):
         middle = 0.5 * (p[0] + q[0])
         with written_out():
-            return self.kernel.entry(jnp.where(middle - t < SNAP * middle, middle, t), p[0], q[0])
+            t = jnp.where(coincident(middle - t, middle, HALVES_FLOOR), middle, t)
+            return self.kernel.entry(t, p[0], q[0])
 
 
 @functools.singledispatch
@@ -216,19 +213,13 @@ def _of_network(kernel: NetworkKernel, tangent: bool) -> Form | None:
 @functools.lru_cache(maxsize=256)
 def _angle_polynomial(depth: int, slope: float, tangent: bool) -> tuple[float, ...]:
     """The shortest polynomial in φ good to 1e-6 of the diagonal, or the best of degree 16."""
-    fine = np.linspace(-1, 1, 2001)
-    for degree in range(6, 17):
-        nodes = np.cos(np.pi * (np.arange(4 * degree) + 0.5) / (4 * degree))
-        series = chebyshev.chebfit(nodes, _at_angle(np.pi / 2 * (1 - nodes), depth, slope, tangent), degree)
-        error = np.abs(chebyshev.chebval(fine, series) - _at_angle(np.pi / 2 * (1 - fine), depth, slope, tangent)).max()
-        if error <= 1e-6:
-            break
-    return tuple(Polynomial(chebyshev.cheb2poly(series))(Polynomial([0, 2 / np.pi])).coef.tolist())
 
+    def wanted(theta: np.ndarray) -> np.ndarray:
+        kernels = by_angle(theta, depth, slope)
+        return kernels[1:].mean(0) if tangent else kernels[0]
 
-def _at_angle(theta: np.ndarray, depth: int, slope: float, tangent: bool) -> np.ndarray:
-    kernels = by_angle(theta, depth, slope)
-    return kernels[1:].mean(0) if tangent else kernels[0]
+    (powers,), _ = angle_polynomials.fit(wanted, 1e-6, range(7, 18), pinned=False)
+    return angle_polynomials.in_complement(powers)
 
 
 def _on_diagonal(kernel: InnerProductKernel, X: Array) -> Array:
@@ -259,17 +250,10 @@ def two_halves(A: Float[Array, "n d"]) -> Float[Array, "n d"]:
     return hi.astype(A.dtype) + lo.astype(A.dtype)
 
 
-def _arcsine(cosine: Array) -> tuple[Array, Array]:
-    """φ = π/2 - θ and sin θ from cos θ, exact where it is 1; one polynomial, two roots."""
+def _acute(cosine: Array) -> tuple[Array, Array]:
+    """The angle of x with the nearer of z and -z, and sin θ, from cos θ, exact where that is ±1: one polynomial, two
+    roots."""
     size = jnp.abs(cosine)
     gap = 1 - size
-    gap = jnp.where(gap < COINCIDENT, 0.0, gap)
-    right = math.pi / 2 - jnp.sqrt(gap) * _horner(ARCCOS, size)
-    return jnp.where(cosine < 0, -right, right), jnp.sqrt(gap * (2 - gap))
-
-
-def _horner(c: tuple[float, ...], x: Array) -> Array:
-    total = jnp.full_like(x, c[-1])
-    for a in c[-2::-1]:
-        total = total * x + a
-    return total
+    gap = jnp.where(coincident(gap, 1, HALVES_ANGLE_FLOOR), 0.0, gap)
+    return jnp.sqrt(gap) * horner(ARCCOS, size), jnp.sqrt(gap * (2 - gap))

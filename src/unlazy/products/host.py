@@ -16,8 +16,8 @@ from jaxtyping import Float
 from unlazy.core.linear import dot
 from unlazy.kernels.admit import host_squares
 from unlazy.kernels.base import InnerProductKernel
-from unlazy.kernels.evaluate import snap_floor
 from unlazy.kernels.radial import RadialKernel
+from unlazy.theory.coincidence import coincident, rounding_floor
 
 PIECE = 2**15
 """Entries evaluated at once: small enough to stay in the cache, large enough to hide the call."""
@@ -31,7 +31,7 @@ def inner_products(F: Float[np.ndarray, "n e"], G: Float[np.ndarray, "m e"] | No
     xx, zz = host_squares(F), host_squares(H)
     xz = dot(F, H.T)
     middle = 0.5 * (xx[:, None] + zz)
-    close = middle - xz <= snap_floor(F.shape[1], F.dtype) * middle
+    close = coincident(middle - xz, middle, rounding_floor(F.shape[1], F.dtype))
     if G is None:
         np.fill_diagonal(close, True)
     np.copyto(xz, middle, where=close)
@@ -46,8 +46,9 @@ def squared_distances(F: Float[np.ndarray, "n e"], G: Float[np.ndarray, "m e"] |
     D *= -2
     D += xx[:, None]
     D += zz
-    floor = 2 * snap_floor(F.shape[1], F.dtype) * (xx.max(initial=0) + zz.max(initial=0))
-    np.copyto(D, 0, where=floor >= D)
+    # against the largest norms, not those of each pair: one pass over D
+    largest = 2 * (xx.max(initial=0) + zz.max(initial=0))
+    np.copyto(D, 0, where=coincident(D, largest, rounding_floor(F.shape[1], F.dtype)))
     if G is None:
         np.fill_diagonal(D, 0)
     return D

@@ -61,6 +61,12 @@ def _angle_and_gap_jvp(primals, tangents):
     return (theta, gap), (slope * du, theta * du)
 
 
+def angle_and_gap_on_host(u: Float[np.ndarray, "*s"]) -> tuple[Float[np.ndarray, "*s"], Float[np.ndarray, "*s"]]:
+    """The same in NumPy, by its definition: for fits in float64."""
+    theta = 2 * np.arcsin(np.sqrt(np.clip(u / 2, 0, 1)))
+    return theta, np.sin(theta) - theta * np.cos(theta)
+
+
 @functools.cache
 def _arcsine_coefficients(degree: int) -> tuple[float, ...]:
     """Taylor coefficients of arcsin(x)/x in x²: (2k)!/(4^k k!² (2k+1)), enough for |x| ≤ 1/2 at 4^-degree."""
@@ -95,14 +101,3 @@ def safe_reciprocal(x: Float[Array, "*s"]) -> Float[Array, "*s"]:
     """1/x, and 0 with derivative 0 at x = 0; NaN stays NaN."""
     zero = x == 0
     return jnp.where(zero, 0, 1 / jnp.where(zero, 1, x))
-
-
-SNAP_UNITS = 4.0
-"""Units of rounding by which u of parallel vectors may miss 0 (or 2): three inner products and their roots."""
-
-
-def snapped(u: Float[Array, "*s"]) -> Float[Array, "*s"]:
-    """u cut to [0, 2] and set to either end within the rounding floor; its derivative is left as it was."""
-    floor = SNAP_UNITS * float(jnp.finfo(u.dtype).eps) / 2
-    cut = jnp.where(u <= floor, 0, jnp.where(u >= 2 - 2 * floor, 2, u))
-    return u + jax.lax.stop_gradient(cut - u)

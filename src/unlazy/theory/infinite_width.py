@@ -17,10 +17,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.core.architecture import MLP
-from unlazy.theory import duals, homogeneous
+from unlazy.theory import duals, homogeneous, layers
 from unlazy.theory.angles import safe_sqrt
 from unlazy.theory.covariance import covariance
-from unlazy.theory.homogeneous import Layer, LayerTerm, slope_below_zero
+from unlazy.theory.homogeneous import slope_below_zero
+from unlazy.theory.layers import Counts, Layer, Term
 
 Pair = tuple[Float[Array, "*s"], Float[Array, "*s"]]
 UNROLLED = 1
@@ -76,20 +77,13 @@ def nngp_and_tangent(
     counts = [Counts(a, b) for a, b in zip(ones, ones if bias_weights is None else bias_weights)]
     state, term = _first(xz, xx, zz, network, half_chord)
     step = functools.partial(_step, network, weights is not None)
-    carry = _Carry(state, term.weights + term.bias, _count(term, counts[0], 0.0))
+    carry = _Carry(state, *_grown(term, counts[0], 0.0))
     if network.depth <= UNROLLED or _WRITTEN_OUT.get():
         for layer, count in zip(_layers(network), counts[1:]):
             carry = step(carry, (layer, count))
     else:
         carry = _looped(step, carry, network, counts)
     return carry.sigma, carry.tangent if weights is not None else jnp.zeros_like(carry.sigma)
-
-
-class Counts(NamedTuple):
-    """How often the weights and the biases of one matrix count."""
-
-    weights: Array | float
-    biases: Array | float
 
 
 class _Carry(NamedTuple):
@@ -100,13 +94,14 @@ class _Carry(NamedTuple):
     tangent: Array
 
 
-def _count(term: LayerTerm, count: Counts, before: Array | float) -> Array:
-    return count.weights * term.weights + count.biases * term.bias + before * term.slope
-
-
 def _step(network: MLP, tangent: bool, carry: _Carry, at: tuple[Layer, Counts]) -> _Carry:
     state, term = _next(carry.state, at[0], network, tangent)
-    return _Carry(state, term.weights + term.bias, _count(term, at[1], carry.tangent) if tangent else carry.tangent)
+    sigma, grown = _grown(term, at[1], carry.tangent)
+    return _Carry(state, sigma, grown if tangent else carry.tangent)
+
+
+def _grown(term: Term, counts: Counts, before: Array | float) -> Pair:
+    return layers.add(term, before)[0], layers.add(layers.counted(term, counts), before)[1]
 
 
 def _looped(step: Callable, carry: _Carry, network: MLP, counts: list[Counts]) -> _Carry:
@@ -137,11 +132,11 @@ def layer_kernels(
     kernels = [term.weights + term.bias]
     for layer in _layers(network):
         state, term = _next(state, layer, network, True)
-        kernels = [k * term.slope for k in kernels] + [term.weights + term.bias]
+        kernels = layers.add_apart(term, kernels)
     return kernels
 
 
-def _first(xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None) -> tuple[Any, LayerTerm]:
+def _first(xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None) -> tuple[Any, Term]:
     """The pair's covariance after the first weight matrix, and what that adds."""
     if slope_below_zero(network.activation) is not None:
         return homogeneous.first_layer(xz, xx, zz, network, half_chord)
@@ -151,18 +146,18 @@ def _first(xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | No
     if half_chord is not None and network.biases:
         norms, after = ([sw * safe_sqrt(q) for q in (xx, zz)], [safe_sqrt(q) for q in (q11, q22)])
         gap = homogeneous.gap_with_bias(half_chord, norms, sb, after)
-    return covariance(q12, q11, q22, gap), LayerTerm(sw**2 * xz, sb**2, 0.0)
+    return covariance(q12, q11, q22, gap), Term(sw**2 * xz, sb**2, 0.0)
 
 
-def _next(state: Any, layer: Layer, network: MLP, tangent: bool) -> tuple[Any, LayerTerm]:
+def _next(state: Any, layer: Layer, network: MLP, tangent: bool) -> tuple[Any, Term]:
     """One hidden layer and the weight matrix after it; Θ^{l-1} passes with the term's slope."""
     slope = slope_below_zero(network.activation)
     if slope is not None:
-        return homogeneous.next_layer(state, layer, network, slope)
+        return homogeneous.next_layer(state, layer, slope, network.biases, network.skips)
     value = duals.of(network.activation)[0]
     at, slope_at = duals.both(network.activation, state) if tangent else (value(state), 0.0)
     sw2, sb2, skip2 = layer.sigma_w**2, layer.sigma_b**2, layer.skip**2
-    term = LayerTerm(sw2 * at, sb2, skip2 + sw2 * slope_at)
+    term = Term(sw2 * at, sb2, skip2 + sw2 * slope_at)
     q11, q22 = (skip2 * q + sw2 * value(covariance(q, q, q)) + sb2 for q in (state.q11, state.q22))
     return covariance(skip2 * state.q12 + term.weights + sb2, q11, q22), term
 

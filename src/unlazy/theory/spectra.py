@@ -108,8 +108,13 @@ def decay_exponent(eigenvalues: Float[Array, " l"], d: int, first: int, last: in
     eigenvalue ℓ(ℓ + d - 2) completed to a square: with it the slope's error is O(ℓ^-2), with ℓ alone O(1/ℓ).
     """
     x = jnp.log(jnp.arange(first, last + 1) + (d / 2 - 1))
-    y = jnp.log(eigenvalues[first : last + 1])
-    return jnp.sum((x - x.mean()) * (y - y.mean())) / jnp.sum(jnp.square(x - x.mean()))
+    return slope(x, jnp.log(eigenvalues[first : last + 1]))
+
+
+def slope(x: Any, y: Any) -> Any:
+    """The slope of the least-squares line through (x, y): of arrays of JAX or NumPy."""
+    centred = x - x.mean()
+    return (centred * (y - y.mean())).sum() / (centred * centred).sum()
 
 
 def effective_regularisation(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from unlazy.theory import hermite
-from unlazy.training.spectral import contracted_fourth_moment, hessian_moment, spectral_start
+from unlazy.training.method_of_moments import contracted_fourth_moment, hessian_moment, spectral_start
 
 
 def test_contraction_is_the_hermite_tensor(x64):

@@ -9,7 +9,7 @@ from unlazy.measures.neurons import feature_cosines
 from unlazy.measures.risk import accuracy
 from unlazy.tasks import pattern_task
 from unlazy.theory import patterns
-from unlazy.training import forgetting
+from unlazy.training import two_steps
 
 KEY = jax.random.key(3)
 N, WIDTH = 20_000, 8
@@ -18,15 +18,15 @@ N, WIDTH = 20_000, 8
 @pytest.fixture(scope="module")
 def first_gradient():
     task = pattern_task(16, 16, 3)
-    network = forgetting.pattern_network(16, WIDTH)
+    network = two_steps.pattern_network(16, WIDTH)
     params = network.init(KEY, "antisymmetric")
     data = task.sample(jax.random.key(5), N)
-    gradient, margin = jax.jit(forgetting.weight_gradient)(forgetting.noisy(network, 0.3), params, data)
+    gradient, margin = jax.jit(two_steps.weight_gradient)(two_steps.noisy(network, 0.3), params, data)
     return task, params, np.asarray(gradient), float(margin)
 
 
 def test_the_start_is_gaussian_in_pairs_with_the_asked_scales():
-    network = forgetting.pattern_network(50, 400, sigma_w=0.2, sigma_b=0.3, sigma_a=4.0)
+    network = two_steps.pattern_network(50, 400, sigma_w=0.2, sigma_b=0.3, sigma_a=4.0)
     (W, b), (a, c) = network.init(KEY, "antisymmetric")
     # 10,000, 200 and 200 independent numbers: 4 standard errors of a standard deviation are 4/√(2n)
     for values, scale, n in ((W, 0.2, 10_000), (b, 0.3, 200), (a, 4.0, 200)):
@@ -52,9 +52,9 @@ def test_first_gradient_is_the_lemma(first_gradient):
 
 def test_forgetting_leaves_the_gradient_alone(first_gradient):
     _, params, gradient, _ = first_gradient
-    moved = forgetting.step_on_weights(params, jnp.asarray(gradient), 0.5)
+    moved = two_steps.step_on_weights(params, jnp.asarray(gradient), 0.5)
     np.testing.assert_allclose(moved[0].weight, -0.5 * gradient, rtol=1e-6)
-    kept = forgetting.step_on_weights(params, jnp.asarray(gradient), 0.5, forget=False)
+    kept = two_steps.step_on_weights(params, jnp.asarray(gradient), 0.5, forget=False)
     np.testing.assert_allclose(kept[0].weight, params[0].weight - 0.5 * gradient, rtol=1e-6)
     assert moved[0].bias is params[0].bias and moved[1] is params[1]
 
@@ -62,13 +62,13 @@ def test_forgetting_leaves_the_gradient_alone(first_gradient):
 @pytest.mark.slow
 def test_schedule_finds_the_feature_and_the_parity():
     task = pattern_task(20, 20, 3)
-    network = forgetting.pattern_network(20, 60)
+    network = two_steps.pattern_network(20, 60)
     test = task.sample(jax.random.key(9), 1000)
 
     @jax.jit
     def run(key):
         score = {"accuracy": lambda theta: accuracy(network(theta, test.X), test.y)}
-        found = forgetting.emerge(network, key, task.sample, samples=4000, steps=200, batch=200, rates=(0.005, 10.0),
+        found = two_steps.emerge(network, key, task.sample, samples=4000, steps=200, batch=200, rates=(0.005, 10.0),
                                   sgd_rates=(0.3, 0.03), record=score, every=100)  # fmt: skip
         return found, jnp.abs(feature_cosines(found.second[0].weight.T, task.feature))
 
@@ -81,6 +81,6 @@ def test_schedule_finds_the_feature_and_the_parity():
 
 
 def test_misuse():
-    network = forgetting.pattern_network(4, 4)
+    network = two_steps.pattern_network(4, 4)
     with pytest.raises(ValueError, match="steps=10 and every=3"):
-        forgetting.emerge(network, KEY, lambda key, n: None, steps=10, every=3)
+        two_steps.emerge(network, KEY, lambda key, n: None, steps=10, every=3)
