@@ -62,13 +62,8 @@ def by_rows(block: Callable[[Any, Any], Any], left: Any, right: Any, rows: int) 
 
 
 def by_tiles(block: Callable[[Any, Any], Any], points: Any, side: int) -> Any:
-    """K(X, X) by square tiles above the diagonal, each written twice: half the work, and symmetric whatever rounds.
-
-    Tiles on the diagonal come last: those at the end overlap others, and theirs is the last word.
-    """
-    n = count(points)
-    starts = [min(i * side, n - side) for i in range(math.ceil(n / side))]
-    pairs = [(s, t) for i, s in enumerate(starts) for t in starts[i + 1 :]] + [(s, s) for s in starts]
+    """K(X, X) by square tiles above the diagonal, each written twice: half the work, and symmetric whatever rounds."""
+    pairs = symmetric_tiles(count(points), side)
     corners = jnp.asarray(pairs)
 
     def fill(p: Array, K: Any) -> Any:
@@ -81,6 +76,18 @@ def by_tiles(block: Callable[[Any, Any], Any], points: Any, side: int) -> Any:
         return jax.tree.map(lambda k, T: jax.lax.dynamic_update_slice(k, T.T, (t, s)), K, tiles)
 
     return jax.lax.fori_loop(0, len(pairs), fill, _empty(block, points, points))
+
+
+def starts(n: int, side: int) -> list[int]:
+    """Where tiles begin; the last overlaps the one before, so that all have one shape and one compilation."""
+    return [min(i * side, n - side) for i in range(math.ceil(n / side))]
+
+
+def symmetric_tiles(n: int, side: int) -> list[tuple[int, int]]:
+    """Where tiles above the diagonal begin, then those on it: the last ones overlap others, and theirs is the last
+    word."""
+    at = starts(n, side)
+    return [(s, t) for i, s in enumerate(at) for t in at[i + 1 :]] + [(s, s) for s in at]
 
 
 def part(side: Any, start: int | Array, rows: int) -> Any:

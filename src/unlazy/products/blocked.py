@@ -19,7 +19,7 @@ from unlazy.core.linear import dot
 from unlazy.core.memory import memory_budget
 from unlazy.kernels.assemble import part
 from unlazy.kernels.base import Kernel
-from unlazy.products.pairs import as_columns, both_sides, entries, prepared
+from unlazy.products.pairs import add_compensated, as_columns, both_sides, entries, prepared
 
 CPU_ROWS = 128
 """Rows of a block on the CPU: twice as fast as 2,048 at m = 20,000, since entries are used while in the cache."""
@@ -99,7 +99,7 @@ def _rmatmul(kernel: Kernel, left: Any, right: Any, U: Array, rows: int) -> Arra
     def add(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
         start = jnp.minimum(i * rows, n - rows)
         K = entries(kernel, part(left, start, rows), right)
-        return _add(sums, _transposed_dot(K, _fresh(part(U, start, rows), start, i * rows)))
+        return add_compensated(sums, _transposed_dot(K, _fresh(part(U, start, rows), start, i * rows)))
 
     zero = jnp.zeros((count(right), U.shape[1]), U.dtype)
     return jax.lax.fori_loop(0, math.ceil(n / rows), add, (zero, zero))[0]
@@ -112,7 +112,7 @@ def _normal(kernel: Kernel, left: Any, right: Any, V: Array, rows: int) -> Array
     def add(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
         start = jnp.minimum(i * rows, n - rows)
         K = entries(kernel, part(left, start, rows), right)
-        return _add(sums, _transposed_dot(K, _fresh(dot(K, V), start, i * rows)))
+        return add_compensated(sums, _transposed_dot(K, _fresh(dot(K, V), start, i * rows)))
 
     zero = jnp.zeros((count(right), V.shape[1]), V.dtype)
     return jax.lax.fori_loop(0, math.ceil(n / rows), add, (zero, zero))[0]
@@ -120,14 +120,6 @@ def _normal(kernel: Kernel, left: Any, right: Any, V: Array, rows: int) -> Array
 
 def _rows(side: Any, start: int, width: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[start : start + width], side)
-
-
-def _add(sums: tuple[Array, Array], part: Array) -> tuple[Array, Array]:
-    """Compensated sum (Kahan): over 10^5 blocks a plain float32 sum would lose three digits."""
-    total, lost = sums
-    part = part - lost
-    new = total + part
-    return new, (new - total) - part
 
 
 def _fresh(part: Array, start: Array, first: Array) -> Array:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from unlazy.core import device
 from unlazy.core.inputs import Points, count, float_type
 from unlazy.core.memory import memory_budget
-from unlazy.kernels.assemble import part
+from unlazy.kernels.assemble import part, starts, symmetric_tiles
 from unlazy.kernels.base import Kernel
 from unlazy.products.pairs import both_sides, entries, prepared
 
@@ -57,30 +57,23 @@ def aligned(shape: tuple[int, int], dtype: np.typing.DTypeLike) -> np.ndarray:
 _prepared = jax.jit(prepared)
 
 
-def _starts(n: int) -> list[int]:
-    """Where tiles begin; the last overlaps the one before, so that all have one shape and one compilation."""
-    return [min(i * TILE, n - TILE) for i in range(math.ceil(n / TILE))]
-
-
 def _symmetric(kernel: Kernel, points: Any, diagonal: np.ndarray) -> np.ndarray:
     K = aligned((count(points),) * 2, diagonal.dtype)
-    starts = _starts(count(points))
-    for a, i in enumerate(starts):
-        for j in starts[:a]:
-            tile = np.asarray(_tile(kernel, points, points, i, j))
-            K[i : i + TILE, j : j + TILE] = tile
-            K[j : j + TILE, i : i + TILE] = tile.T
-    for i in starts:  # last, since an overlapping last tile reaches into these
-        lower = np.tril(np.asarray(_tile(kernel, points, points, i, i)), -1)
-        K[i : i + TILE, i : i + TILE] = lower + lower.T
+    for j, i in symmetric_tiles(count(points), TILE):
+        tile = np.asarray(_tile(kernel, points, points, i, j))
+        if i == j:
+            lower = np.tril(tile, -1)
+            tile = lower + lower.T
+        K[i : i + TILE, j : j + TILE] = tile
+        K[j : j + TILE, i : i + TILE] = tile.T
     np.fill_diagonal(K, diagonal)
     return K
 
 
 def _rectangular(kernel: Kernel, left: Any, right: Any) -> np.ndarray:
     K = aligned((count(left), count(right)), float_type(left))
-    for i in _starts(count(left)):
-        for j in _starts(count(right)):
+    for i in starts(count(left), TILE):
+        for j in starts(count(right), TILE):
             K[i : i + TILE, j : j + TILE] = _tile(kernel, left, right, i, j)
     return K
 

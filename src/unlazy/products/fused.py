@@ -25,7 +25,7 @@ from unlazy.core.inputs import Points
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.evaluate import embedded
 from unlazy.products.forms import Form, Prepared, form_of, split_bfloat16
-from unlazy.products.pairs import both_sides
+from unlazy.products.pairs import add_compensated, both_sides
 from unlazy.products.ptx import PairProgram, Unsupported, pair_program
 
 try:  # the Triton backend is due to be replaced; without it the caller falls back to XLA blocks
@@ -220,19 +220,10 @@ def _body(*refs, form: Form, program: PairProgram | None, tile: Tile, added: int
         t = _inner_products(read_x, _reader(z_parts, span), seed, x_parts[0].shape[1], form.sharp)
         apply = form.formula if program is None else partial(_apply, program)
         K = apply(t, p[added:], q[added:])
-        return _add(sums, _contract(K, [ref[span] if ref.ndim == 1 else ref[span, :] for ref in values]))
+        return add_compensated(sums, _contract(K, [ref[span] if ref.ndim == 1 else ref[span, :] for ref in values]))
 
     nothing = jnp.zeros(out.shape, jnp.float32)
     out[...] = lax.fori_loop(0, z_parts[0].shape[0] // tile.z, step, (nothing, nothing))[0]
-
-
-def _add(sums: tuple[Array, Array], part: Array) -> tuple[Array, Array]:
-    """(sum, what rounding took from it) plus one tile's part: over millions of points float32 sums lose three digits
-    without this, and B of Nyström-CG amplifies what is lost. Kahan (1965)."""
-    total, lost = sums
-    part = part - lost
-    now = total + part
-    return now, (now - total) - part
 
 
 def _apply(program: PairProgram, t: Array, p: list, q: list) -> Array:

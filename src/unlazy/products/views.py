@@ -4,7 +4,6 @@ The map L (M = LᵀL) and the bandwidth h change inputs only, x → Lx/h, so one
 distances) a metric serves every bandwidth. Everything is NumPy: for a thousand rows LAPACK on the host is the fast way.
 """
 
-import functools
 import math
 from typing import Any
 
@@ -17,6 +16,7 @@ from unlazy.kernels.metric import no_metric
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import RadialKernel
 from unlazy.products import host
+from unlazy.theory import bandwidth
 from unlazy.theory.agop import gradient
 
 Map = Float[np.ndarray, " d"] | Float[np.ndarray, "r d"]
@@ -88,8 +88,7 @@ class View:
         raise NotImplementedError
 
     def _sample(self, size: int, first: int | None = None) -> np.ndarray:
-        m = len(self.X) if first is None else first
-        return np.unique(np.linspace(0, m - 1, min(m, size)).astype(int))
+        return bandwidth.some_rows(len(self.X) if first is None else first, size)
 
 
 class Distances(View):
@@ -220,11 +219,5 @@ def _outer(
 
 def _typical(D: np.ndarray, part: np.ndarray) -> float:
     """The median of the distances between some rows; something positive where all coincide."""
-    i, j = _pairs(len(part))
-    found = float(np.median(D[part[i], part[j]])) if len(i) else 0.0
-    return found if found > 0 else float(D.max(initial=0)) or 1.0
-
-
-@functools.lru_cache(maxsize=2)
-def _pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.triu_indices(n, 1)
+    i, j = bandwidth.pairs(len(part))
+    return bandwidth.median_distance(D[part[i], part[j]], 0.0) or float(D.max(initial=0)) or 1.0
