@@ -50,10 +50,7 @@ def harmonics(X: jax.Array, d: int) -> jax.Array:
     c = rng.standard_normal(CENTRES)
     inner = spectra.gegenbauer(dot(U, U.T), d, 3)
     scales = [np.sqrt(spectra.multiplicity(d, l) / 3 / dot(c, inner[l], c)) for l in (1, 2, 3)]
-    t = dot(X, jnp.asarray(U).T)
-    P = [jnp.ones_like(t), t]
-    for l in (1, 2):
-        P.append(((2 * l + d - 2) * t * P[l] - l * P[l - 1]) / (l + d - 2))
+    P = spectra.gegenbauer(dot(X, jnp.asarray(U).T), d, 3)
     return sum((s * dot(P[l], jnp.asarray(c)) for l, s in zip((1, 2, 3), scales)), jnp.zeros(len(X)))
 
 

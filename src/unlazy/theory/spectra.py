@@ -30,15 +30,16 @@ def multiplicities(d: int, degrees: int) -> np.ndarray:
     return np.array([multiplicity(d, degree) for degree in range(degrees + 1)], float)
 
 
-def gegenbauer(t: np.ndarray, d: int, degrees: int) -> np.ndarray:
+def gegenbauer(t: Any, d: int, degrees: int) -> Any:
     """P_ℓ(t), ℓ = 0 … degrees, normalised to P_ℓ(1) = 1: E over the sphere of P_ℓ(x·u)² is 1/multiplicity.
 
-    (ℓ + d - 2) P_{ℓ+1} = (2ℓ + d - 2) t P_ℓ - ℓ P_{ℓ-1}; Legendre for d = 3, cos ℓθ for d = 2.
+    (ℓ + d - 2) P_{ℓ+1} = (2ℓ + d - 2) t P_ℓ - ℓ P_{ℓ-1}; Legendre for d = 3, cos ℓθ for d = 2. NumPy's arrays or JAX's.
     """
-    rows = [np.ones_like(t), t]
+    xp: Any = np if isinstance(t, np.ndarray) else jnp
+    rows = [xp.ones_like(t), t]
     for ell in range(1, degrees):
         rows.append(((2 * ell + d - 2) * t * rows[-1] - ell * rows[-2]) / (ell + d - 2))
-    return np.stack(rows[: degrees + 1])
+    return xp.stack(rows[: degrees + 1])
 
 
 @lru_cache(maxsize=32)
