@@ -14,6 +14,7 @@ Nyström-CG at fixed M is at most 1.15.
     python benchmarks/cpu_solvers.py                                    # everything but GPyTorch
     python benchmarks/cpu_solvers.py --n 5000                           # quick look
     python benchmarks/cpu_solvers.py --gpytorch /path/to/python         # an interpreter that has gpytorch
+    python benchmarks/cpu_solvers.py --record                           # keeps the figures
 """
 
 import argparse
@@ -24,6 +25,7 @@ import sys
 import time
 
 import numpy as np
+from record import add_option, recorder
 
 D, RIDGE, TESTS = 20, 0.01, 2000
 
@@ -173,6 +175,7 @@ def child(python, maker, kernel, n, keywords, threads):
 
 def race(kernel, n, args):
     """One table; returns the rows by name."""
+    note = recorder(__file__, args.record)
     print(f"\n{kernel}, n = {n}\n{'':44}{'CPU-s':>8}{'wall':>8}{'test MSE':>10}")
     found = {}
     for name, maker, keywords in contestants(kernel, n, args.gpytorch):
@@ -185,6 +188,7 @@ def race(kernel, n, args):
             continue
         found[name] = row
         print(f"{name:44}{row['cpu']:8.1f}{row['wall']:8.1f}{row['mse']:10.5f}  {row['remark']}", flush=True)
+        note(f"{name}, {kernel}, n = {n}", row["cpu"], "CPU-s")
     return found
 
 
@@ -224,6 +228,7 @@ def exponent(args):
         print("exponent failed:", error)
         return
     print(f"\nNyström-CG, M = 1,000, 10 steps: CPU-s {row['remark']}")
+    recorder(__file__, args.record)("Nyström-CG, exponent of CPU time in n", row["mse"], "exponent")
     verdict = "holds" if row["mse"] <= 1.15 else "FAILS"
     print(f"  {verdict:6} exponent of CPU time in n: {row['mse']:.3f} (at most 1.15)")
 
@@ -256,6 +261,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1, help="BLAS threads of every contestant; 0 for the default")
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 20_000, 40_000, 80_000])
     parser.add_argument("--only", nargs="+", help="contestants whose name has one of these in it")
+    add_option(parser)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:

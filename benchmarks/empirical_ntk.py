@@ -8,6 +8,7 @@ package runs with an old JAX only, so `--peer` names an interpreter that has it 
 same network, points and count of threads there.
 
     python benchmarks/empirical_ntk.py [--skip-jacobian] [--width 1024] [--points 500] [--peer /path/to/python]
+                                       [--record]
 """
 
 import argparse
@@ -16,6 +17,7 @@ import time
 
 import jax
 import jax.numpy as jnp
+from record import add_option, recorder
 
 from unlazy.core.architecture import MLP
 from unlazy.networks import Network, layer_tangent_kernels, tangent_kernel
@@ -101,7 +103,9 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=500)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--peer", help="a Python interpreter that has neural-tangents")
+    add_option(parser)
     given = parser.parse_args()
+    note = recorder(__file__, given.record)
     theirs = peer(given.peer, given.width, given.points, given.repeats) if given.peer else {}
     X = jax.random.normal(jax.random.key(0), (given.points, 64))
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, depth 3, width {given.width}, n = {given.points}")
@@ -113,10 +117,13 @@ def main() -> None:
         times = smallest(runs, given.repeats if outputs == 1 else 2)
         print(f"  {outputs:2d} outputs: floor {times['floor']:.3f} CPU-s, structure {times['structure']:.3f} CPU-s, "
               f"ratio {times['structure'] / times['floor']:.2f}")  # fmt: skip
+        size = f"width {given.width}, n = {given.points}, {outputs} outputs"
+        note(f"tangent kernel over the floor, {size}", times["structure"] / times["floor"], "ratio")
         if outputs in theirs:
             ratio = theirs[outputs] / times["structure"]
             print(f"              neural-tangents (structured derivatives) {theirs[outputs]:.3f} CPU-s, {ratio:.2f} "
                   "times the structure")  # fmt: skip
+            note(f"neural-tangents over ours, {size}", ratio, "ratio")
         if outputs == 1 and not given.skip_jacobian:
             by_rows = jax.jit(lambda p, x, net=network: sum(layer_tangent_kernels(lambda q, z: net(q, z), p, x)))
             compiled = by_rows.lower(params, X).compile()
@@ -127,6 +134,7 @@ def main() -> None:
             gap = float(jnp.max(jnp.abs(J - K)) / jnp.max(jnp.abs(K)))
             print(f"              Jacobian contraction {jacobian:.2f} CPU-s, {jacobian / times['structure']:.0f} times "
                   f"the structure; largest relative difference {gap:.1e}")  # fmt: skip
+            note(f"Jacobian contraction over ours, {size}", jacobian / times["structure"], "ratio")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Kernel ridge regression on ten million points on one GPU: 15 iterations of Nyström-CG, after compilation.
 
-    python benchmarks/gpu_nystrom.py [--n 10000000] [--centres 32768] [--kernel gaussian|ntk]
+    python benchmarks/gpu_nystrom.py [--n 10000000] [--centres 32768] [--kernel gaussian|ntk] [--record]
 
 The limit: 31 passes of n·M pairs (two an iteration, one for the right-hand side; one more pair of passes checks the
 residual) at the speed of the fused product, plus the preconditioner's M³ work. The lines say where the time went.
@@ -13,6 +13,7 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
+from record import add_option, recorder
 
 from unlazy.core.architecture import MLP
 from unlazy.kernels.infinite_width import NTK
@@ -44,7 +45,9 @@ def main() -> None:
     parser.add_argument("--centres", type=int, default=32_768)
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--kernel", choices=["gaussian", "ntk"], default="gaussian")
+    add_option(parser)
     options = parser.parse_args()
+    note = recorder(__file__, options.record)
     d = 28
     kernel = Gaussian(2 * d**0.5) if options.kernel == "gaussian" else NTK(MLP(2))
     X, y = data(options.n, d, 0)
@@ -69,6 +72,7 @@ def main() -> None:
     back = seconds_of(lambda: K.rmatmul(jnp.ones(options.n)))
     size = f"n = {options.n}, d = {d}, {options.centres} centres, {options.steps} iterations"
     print(f"{options.kernel}: {size}: {seconds:.2f} s")
+    note(f"{options.kernel}, {size}", seconds, "s")
     print(f"  residual {solution.residual:.2e}, test rmse {error:.4f} (labels' noise 0.1, spread {y_test.std():.2f})")
     speed, speed_back = (options.n * options.centres / t / 1e12 for t in (one_pass, back))
     print(f"  K v {one_pass:.3f} s = {speed:.2f} Tpairs/s, its transpose {back:.3f} s = {speed_back:.2f}")

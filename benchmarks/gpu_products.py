@@ -1,6 +1,6 @@
 """K(X, Z) @ V on one GPU: pairs a second and relative error, beside XLA blocks, chunked PyTorch and the chip's limits.
 
-    python benchmarks/gpu_products.py            the table
+    python benchmarks/gpu_products.py            the table (--record keeps the figures)
     python benchmarks/gpu_products.py --tune     the same for a list of tiles
 
 n = 2^18, m = 2^16, d = 32, one column, float32; 1,024 of the rows of Z are rows of X. The error is that of 256 rows
@@ -14,6 +14,7 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+from record import add_option, recorder
 
 from unlazy.core.architecture import MLP
 from unlazy.kernels.infinite_width import NTK
@@ -86,7 +87,9 @@ def main():
     parser.add_argument("--tune", action="store_true")
     parser.add_argument("--small", action="store_true", help="a few rows in interpret mode, on a CPU")
     parser.add_argument("--only", default="")
+    add_option(parser)
     options = parser.parse_args()
+    note = recorder(__file__, options.record)
     interpret = options.small
     n, m, d = (256, 512, 32) if options.small else (2**18, 2**16, 32)
     X, Z, V = problem(n, m, d)
@@ -108,6 +111,7 @@ def main():
                 seconds = median_seconds(call)
                 rate = f"{n * m / seconds / 1e12:6.3f} Tpairs/s  error {error:.1e}"
                 print(f"{name:28s} {tile or 'default'!s:60s} {rate}", flush=True)
+                note(f"{name}, {tile or 'default tile'}, n = {n}, m = {m}", n * m / seconds / 1e12, "Tpairs/s")
             except Exception as problem_found:  # a tile that does not fit is a result too
                 print(f"{name:28s} {tile}: {type(problem_found).__name__} {str(problem_found)[:300]}", flush=True)
     if not options.small and not options.only:
@@ -116,7 +120,9 @@ def main():
             "chunked PyTorch, gaussian": torch_chunked(X, Z, V, d**0.5),
         }
         for name, call in peers.items():
-            print(f"{name:28s} {n * m / median_seconds(call, 3) / 1e12:6.3f} Tpairs/s", flush=True)
+            speed = n * m / median_seconds(call, 3) / 1e12
+            print(f"{name:28s} {speed:6.3f} Tpairs/s", flush=True)
+            note(f"{name}, n = {n}, m = {m}", speed, "Tpairs/s")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
 """CPU-seconds to import unlazy and what it is used with, beside jax alone: the median of five fresh interpreters each.
 
-python benchmarks/import_time.py
+python benchmarks/import_time.py [--record]
 """
 
+import argparse
 import resource
 import statistics
 import subprocess
 import sys
+
+from record import add_option, recorder
 
 CASES = {
     "nothing": "pass",
@@ -26,9 +29,13 @@ def cpu_seconds(code: str) -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_option(parser)
+    note = recorder(__file__, parser.parse_args().record)
     times = {name: statistics.median(cpu_seconds(code) for _ in range(5)) for name, code in CASES.items()}
     for name, seconds in times.items():
         print(f"{name:22s} {seconds:6.2f} CPU-s   {seconds / times['jax']:5.2f} × jax alone")
+        note(f"import {name}", seconds, "CPU-s")
 
 
 if __name__ == "__main__":

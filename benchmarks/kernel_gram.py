@@ -3,7 +3,7 @@
 Claims: ReLU, 3 hidden layers, d = 64, float32, CPU time at most 1.2 times the floor without biases and 2 times with
 them; peak extra memory at most 2 times the two outputs; depth costs nearly nothing without biases.
 
-    python benchmarks/kernel_gram.py [--points 4000 8000] [--repeats 5]
+    python benchmarks/kernel_gram.py [--points 4000 8000] [--repeats 5] [--record]
 """
 
 import argparse
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+from record import add_option, recorder
 
 from unlazy.core.architecture import MLP
 from unlazy.kernels.infinite_width import nngp_and_ntk
@@ -48,7 +49,7 @@ def inputs(points: int) -> jax.Array:
     return jax.random.normal(jax.random.key(0), (points, INPUTS))
 
 
-def speed(points: int, repeats: int) -> None:
+def speed(points: int, repeats: int, note) -> None:
     X = inputs(points)
     base = cpu_seconds(floor, X, repeats=repeats)
     product = cpu_seconds(jax.jit(lambda X: X @ X.T), X, repeats=repeats)
@@ -60,6 +61,7 @@ def speed(points: int, repeats: int) -> None:
             f"  depth 3, {name}: {seconds:.3f} CPU-s, {seconds / base:.2f} of the floor (bound {bound});"
             f" accurate {accurate / base:.2f}"
         )
+        note(f"NNGP and NTK {name}, n = {points}, over the floor", seconds / base, "ratio")
 
 
 def growth(points: int, repeats: int) -> None:
@@ -105,13 +107,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--points", type=int, nargs="+", default=[4000, 8000])
     parser.add_argument("--repeats", type=int, default=5)
+    add_option(parser)
     parser.add_argument("--peak", type=float, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.peak:
         peak(int(options.peak[0]), options.peak[1])
         return
     for points in options.points:
-        speed(points, options.repeats)
+        speed(points, options.repeats, recorder(__file__, options.record))
         for bias in (0.0, 0.5):
             subprocess.run([sys.executable, __file__, "--peak", str(points), str(bias)], check=True)
     growth(options.points[0], options.repeats)

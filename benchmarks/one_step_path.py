@@ -4,7 +4,7 @@ The same work on both sides: n × d Gaussian inputs, one gradient step, width w,
 validation points. PyTorch twice: a solve for every ridge, and one decomposition for all of them. PyTorch is no
 dependency: `--torch PYTHON` names an interpreter that has it (and NumPy), which runs this file's other half.
 
-    python benchmarks/one_step_path.py --torch /path/to/python-with-torch
+    python benchmarks/one_step_path.py --torch /path/to/python-with-torch [--record]
 """
 
 import argparse
@@ -13,6 +13,8 @@ import os
 import subprocess
 import sys
 import time
+
+from record import add_option, recorder
 
 ONE = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 ONE["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
@@ -112,10 +114,12 @@ def main() -> None:
     parser.add_argument("--torch", help="a Python interpreter that has torch and numpy")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--side", choices=["ours", "torch"], help=argparse.SUPPRESS)
+    add_option(parser)
     chosen = parser.parse_args()
     if chosen.side:
         print(json.dumps((ours if chosen.side == "ours" else torch_side)(chosen.repeats)))
         return
+    note = recorder(__file__, chosen.record)
     mine = child(sys.executable, "ours", chosen.repeats)
     theirs = child(chosen.torch, "torch", chosen.repeats) if chosen.torch else {}
     print("CPU-seconds of one thread, least of several calls; ratio = unlazy / PyTorch (below 1: unlazy is faster)")
@@ -124,10 +128,12 @@ def main() -> None:
         key = f"{d},{n},{w}"
         t = mine[key]["seconds"]
         line = f"{d:4d} {n:6d} {w:6d} {t:9.4f}"
+        note(f"ridge path, d = {d}, n = {n}, width {w}", t, "CPU-s")
         if key in theirs:
             for name, room in (("path", 11), ("solves", 13)):
                 other = theirs[key][name]["seconds"]
                 line += f" {other:{room}.4f} {t / other:6.2f}"
+                note(f"over PyTorch's {name}, d = {d}, n = {n}, width {w}", t / other, "ratio")
         print(line)
 
 

@@ -5,7 +5,7 @@ every method; everything is chosen on training rows. R² for regression, accurac
 over sets, ties shared.
 
     python benchmarks/tabular.py --data FOLDER --store tabular.jsonl --jobs 2     # resumes where it stopped
-    python benchmarks/tabular.py --data FOLDER --store tabular.jsonl --table      # the table alone
+    python benchmarks/tabular.py --data FOLDER --store tabular.jsonl --table      # the table alone (--record keeps it)
 
 xRFM 0.4.5 needs torch; without it its rows are left out. One thread a set, CPU-seconds of fit and prediction together.
 """
@@ -24,6 +24,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
 import numpy as np  # noqa: E402  (the threads come first)
+from record import add_option, recorder  # noqa: E402
 
 TESTS = 3000
 REGRESSION = ("uci_airfoil", "uci_autompg", "uci_bike", "california_housing", "uci_concrete", "uci_elevators",
@@ -228,7 +229,7 @@ def read(store: Path, rows: int) -> list[dict]:
     return [r for r in map(json.loads, filter(None, lines)) if r["rows"] == rows]
 
 
-def table(records: list[dict], methods: list[str]) -> str:
+def table(records: list[dict], methods: list[str], note) -> str:
     """Scores, mean ranks and times over the (set, seed) pairs that every method has finished."""
     from scipy.stats import rankdata
 
@@ -243,7 +244,11 @@ def table(records: list[dict], methods: list[str]) -> str:
     for c, row in zip(cells, scores):
         r = found[*c, methods[0]]
         lines.append(f"| {c[0]} | {r['n']} | {r['d']} | " + " | ".join(f"{v:.4f}" for v in row) + " |")
-    for label, values in (("mean rank", ranks.mean(0)), ("CPU-seconds, all sets", seconds.sum(0))):
+    for label, values, unit in (
+        ("mean rank", ranks.mean(0), "rank"), ("CPU-seconds, all sets", seconds.sum(0), "CPU-s"),
+    ):  # fmt: skip
+        for method, value in zip(methods, values):
+            note(f"{label}, {method}, {len(cells)} sets", value, unit)
         lines.append(f"| {label} | | | " + " | ".join(f"{v:.2f}" for v in values) + " |")
     return "\n".join(lines)
 
@@ -258,6 +263,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=3000, help="training rows at most")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--table", action="store_true", help="print the table of what is stored and stop")
+    add_option(parser)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -265,7 +271,7 @@ def main() -> None:
         return
     if not options.table:
         run(options)
-    print(table(read(options.store, options.rows), options.methods))
+    print(table(read(options.store, options.rows), options.methods, recorder(__file__, options.record)))
 
 
 def run(options: argparse.Namespace) -> None:

@@ -4,7 +4,7 @@
 products. Claim: on the CPU not slower (CPU-seconds), on an H200 at least 10 times faster (wall-clock).
 
     python benchmarks/vectorised_descent.py            a small version: 20 seeds, 100 steps
-    python benchmarks/vectorised_descent.py --full     the claim's own size
+    python benchmarks/vectorised_descent.py --full     the claim's own size (--record keeps the figures)
 """
 
 import argparse
@@ -12,6 +12,7 @@ import time
 
 import jax
 import jax.numpy as jnp
+from record import add_option, recorder
 
 from unlazy.core.architecture import MLP
 from unlazy.core.data import Data
@@ -41,7 +42,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=3)
+    add_option(parser)
     given = parser.parse_args()
+    note = recorder(__file__, given.record)
     seeds, steps = given.seeds or (100 if given.full else 20), given.steps or (1000 if given.full else 100)
 
     network = Network(MLP(1, "relu", width=given.width), inputs=20)
@@ -67,6 +70,8 @@ def main() -> None:
     for name, (cpu, wall) in times.items():
         ratios = f"loop/this {loop[0] / cpu:5.2f} CPU {loop[1] / wall:6.2f} wall"
         print(f"  {name:22s} {cpu:8.2f} CPU-s {wall:8.2f} s   {ratios}")
+        note(f"loop / {name}, {seeds} seeds, {steps} steps", loop[0] / cpu, "CPU ratio")
+        note(f"loop / {name}, {seeds} seeds, {steps} steps", loop[1] / wall, "wall ratio")
     first, second = together(keys, data)[0], jnp.stack([one(key, data)[0] for key in keys])
     print(f"  largest relative difference of the final losses {float(jnp.max(jnp.abs(first / second - 1))):.1e}")
 

@@ -2,8 +2,11 @@
 
 CPU seconds of one thread, both in the same run after compiling, for small problems (a ridge regression on random
 features) of growing size. Prints loop / vectorised, which should be at least 1.
+
+    python benchmarks/vectorised_trials.py [--record]
 """
 
+import argparse
 import os
 import time
 
@@ -13,6 +16,7 @@ os.environ |= {"PJRT_NPROC": "1", "OPENBLAS_NUM_THREADS": "1"}
 import jax
 import jax.numpy as jnp
 import numpy as np
+from record import add_option, recorder
 
 from unlazy.core.precision import precision
 
@@ -51,13 +55,17 @@ def ratio(size: int, calls: int) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    print(f"{LANES} seeds a call, float64, one thread; CPU milliseconds a seed")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_option(parser)
+    note = recorder(__file__, parser.parse_args().record)
+    print(f"{LANES} seeds per call, float64, one thread; CPU milliseconds per seed")
     print(f"{'size':>6} {'loop':>9} {'vmap':>9}  ratio")
     with precision("float64"):
         for size, calls in ((4, 200), (16, 100), (64, 20), (256, 2)):
             loop, together, gain = ratio(size, calls)
             scale = 1e3 / (calls * LANES)
             print(f"{size:>6} {loop * scale:>9.4f} {together * scale:>9.4f}  {gain:.2f}x")
+            note(f"loop / vectorised, {size} features", gain, "ratio")
 
 
 if __name__ == "__main__":

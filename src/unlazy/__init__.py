@@ -65,7 +65,7 @@ _ROOMS = (
 
 __all__ = ["__version__", *_ROOMS, *_WHERE]
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy import comparison as comparison
     from unlazy import estimators as estimators
     from unlazy import kernels as kernels
@@ -78,19 +78,62 @@ if TYPE_CHECKING:
     from unlazy import tasks as tasks
     from unlazy import theory as theory
     from unlazy import training as training
+    from unlazy.comparison.compare import Comparison as Comparison
+    from unlazy.comparison.compare import compare as compare
+    from unlazy.core.architecture import MLP as MLP
+    from unlazy.core.precision import precision as precision
+    from unlazy.estimators.feature_machines import FeatureMachineClassifier as FeatureMachineClassifier
+    from unlazy.estimators.feature_machines import FeatureMachineRegressor as FeatureMachineRegressor
+    from unlazy.estimators.gaussian_process import GaussianProcess as GaussianProcess
+    from unlazy.estimators.kernel import KernelClassifier as KernelClassifier
+    from unlazy.estimators.kernel import KernelRegressor as KernelRegressor
+    from unlazy.estimators.network import NetworkClassifier as NetworkClassifier
+    from unlazy.estimators.network import NetworkRegressor as NetworkRegressor
+    from unlazy.estimators.persistence import load as load
+    from unlazy.estimators.random_features import RandomFeatures as RandomFeatures
+    from unlazy.estimators.two_layer import TwoLayerRegressor as TwoLayerRegressor
+    from unlazy.kernels.algebra import Constant as Constant
+    from unlazy.kernels.custom import Custom as Custom
+    from unlazy.kernels.dot_product import ArcCosine as ArcCosine
+    from unlazy.kernels.dot_product import Linear as Linear
+    from unlazy.kernels.dot_product import Polynomial as Polynomial
+    from unlazy.kernels.infinite_width import NNGP as NNGP
+    from unlazy.kernels.infinite_width import NTK as NTK
+    from unlazy.kernels.infinite_width import LayerKernel as LayerKernel
+    from unlazy.kernels.infinite_width import nngp_and_ntk as nngp_and_ntk
+    from unlazy.kernels.metric import with_metric as with_metric
+    from unlazy.kernels.periodic import Periodic as Periodic
+    from unlazy.kernels.periodic import SpectralMixture as SpectralMixture
+    from unlazy.kernels.product_laplace import ProductLaplace as ProductLaplace
+    from unlazy.kernels.radial import Gaussian as Gaussian
+    from unlazy.kernels.radial import Laplace as Laplace
+    from unlazy.kernels.radial import Matern as Matern
+    from unlazy.kernels.radial import RationalQuadratic as RationalQuadratic
+    from unlazy.networks.linearise import linearise as linearise
+    from unlazy.networks.mlp import Network as Network
+    from unlazy.networks.tangent import tangent_kernel as tangent_kernel
+    from unlazy.solvers.front import solve as solve
+    from unlazy.solvers.gaussian_process import ensemble as ensemble
+    from unlazy.solvers.gaussian_process import log_marginal_likelihood as log_marginal_likelihood
+    from unlazy.solvers.gaussian_process import posterior as posterior
+    from unlazy.solvers.gaussian_process import prior as prior
+    from unlazy.solvers.path import decompose as decompose
+    from unlazy.training.descent import descend as descend
+    from unlazy.training.one_step import one_step as one_step
 
+else:  # hidden from them: it would make a name of every typing error
 
-def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        value = getattr(import_module(f"unlazy.{_WHERE[name]}"), name)
-    elif name in _ROOMS:
-        value = import_module(f"unlazy.{name}")
-    else:
-        from unlazy.core.errors import nearest
+    def __getattr__(name: str) -> Any:
+        if name in _WHERE:
+            value = getattr(import_module(f"unlazy.{_WHERE[name]}"), name)
+        elif name in _ROOMS:
+            value = import_module(f"unlazy.{name}")
+        else:
+            from unlazy.core.errors import nearest
 
-        raise AttributeError(f"unlazy has no {name!r}{nearest(name, [*_WHERE, *_ROOMS])}")
-    globals()[name] = value
-    return value
+            raise AttributeError(f"unlazy has no {name!r}{nearest(name, [*_WHERE, *_ROOMS])}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

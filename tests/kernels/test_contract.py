@@ -158,5 +158,10 @@ def test_periods_far_from_zero_are_right_or_refused():
     x = (turns * 0.7 + np.linspace(0, 1, 6))[:, None].astype(np.float32)
     exact = np.exp(-2 * np.sin(np.pi * (x.astype(float) - x.astype(float).T) / 0.7) ** 2)
     assert np.abs(np.asarray(Periodic(0.7).gram(x)) - exact).max() <= 4 * math.pi * turns * 2.0**-23
-    with pytest.raises(ValueError, match="float64"):
-        Periodic(0.7).gram(x + np.float32(1e4))
+    far = x + np.float32(1e4)
+    for kernel in (Periodic(0.7), 2 * Periodic(0.7) + 1):
+        for call in (kernel.gram, kernel.diag, lambda X, kernel=kernel: kernel.gram(x, X)):
+            with pytest.raises(ValueError, match=r"1\.63e\+04 periods from 0.*half of its digits.*subtract.*float64"):
+                call(far)
+    with pytest.raises(ValueError, match="NaN or infinity in 1 rows"):
+        Periodic(0.7).gram(np.where(np.arange(6)[:, None] == 2, np.inf, x))

@@ -1,6 +1,7 @@
 """The one rule for points that a kernel cannot see rightly: NaN, infinity, squares outside the range of floats.
 
-Points that can be looked at are refused with a sentence, before anything is computed from them. Traced ones cannot:
+Points that can be looked at are refused with a sentence, before anything is computed from them; in the host's memory
+NumPy looks, since a program for each shape would cost more to compile than to run. Traced points cannot be looked at:
 there `squares` is NaN, every formula lets NaN through, and the result says so.
 """
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core import device
 from unlazy.core.inputs import concrete, refuse_not_finite
 
 HEADROOM = 16.0
@@ -33,19 +35,16 @@ def host_squares(F: Float[np.ndarray, "n e"]) -> Float[np.ndarray, " n"]:
     return xx
 
 
+def host_embedding(kernel: Any, X: Float[Array, "n d"]) -> Float[np.ndarray, "n e"]:
+    """Embedded points in NumPy's hands."""
+    return np.asarray(kernel.embed(X))  # outside a program: nothing is compiled where the map is the identity
+
+
 def admit_formula(kernel: Any, points: tuple, names: tuple[str, ...], accurate: bool) -> None:
     """Refuses points whose k(x, x) or squared norm is not finite; one reduction, nothing while tracing."""
     given = tuple(X for X in points if X is not None)
-    if not concrete(kernel, given):
-        return
-    found = _range(kernel, given)
-    if not concrete(found):  # constants inside a program that is being traced
-        return
-    range_and_size = np.asarray(found)
-    # k(x, x) depends on |x| alone, and grows with it: the two ends speak for all, in one program for all shapes
-    at_ends = np.asarray(_largest(kernel, jnp.asarray(range_and_size[:2])))
-    _refuse(range_and_size, at_ends, given, names)
-    kernel.warn(jnp.asarray(range_and_size[:2]), accurate)
+    if concrete(kernel, given):
+        _look(kernel, given, names, accurate)
 
 
 def admit_plain(kernel: Any, points: tuple, names: tuple[str, ...]) -> None:
@@ -59,11 +58,14 @@ def admit_plain(kernel: Any, points: tuple, names: tuple[str, ...]) -> None:
 
 def diagonal(kernel: Any, X: Float[Array, "n d"], name: str = "X", accurate: bool = False) -> Any:
     """k(x, x) of every row by the entry formula, refused by the same rule."""
+    if kernel.stationary and concrete(kernel, X) and _on_host((X,)):  # one number: no program for this n
+        at_ends = _look(kernel, (X,), (name,), accurate)
+        if at_ends is not None:
+            return jax.tree.map(lambda ends: jax.device_put(np.full(X.shape[0], np.asarray(ends)[0])), at_ends)
     values, range_and_size, largest = _diagonal(kernel, X)
     if concrete(values):
-        seen = np.asarray(range_and_size)
-        _refuse(seen, np.asarray(largest), (X,), (name,))
-        kernel.warn(jnp.asarray(seen[:2]), accurate)
+        _refuse(kernel, np.asarray(range_and_size), np.asarray(largest), (X,), (name,))
+        kernel.warn(jax.device_put(np.asarray(range_and_size)[:2]), accurate)
     return values
 
 
@@ -81,6 +83,43 @@ def admit_diagonal(values: Float[Array, " n"], X: Any, name: str = "X") -> Float
     return values
 
 
+def _look(kernel: Any, points: tuple[Array, ...], names: tuple[str, ...], accurate: bool) -> Any:
+    """Refuses concrete points, or gives k(x, x) at the smallest and the largest norm; None inside another program.
+
+    k(x, x) depends on |x| alone, and grows with it: the two ends speak for all, in one program for all shapes.
+    """
+    found = _host_range(kernel, points) if _on_host(points) else _range(kernel, points)
+    if found is None or not concrete(found):  # constants inside a program that is being traced
+        return None
+    seen = np.asarray(found)
+    at_ends = _at_itself(kernel, seen[:2])
+    if not concrete(at_ends):
+        return None
+    _refuse(kernel, seen, np.max([np.abs(values).max() for values in jax.tree.leaves(at_ends)]), points, names)
+    kernel.warn(jax.device_put(seen[:2]), accurate)
+    return at_ends
+
+
+def _on_host(points: tuple[Array, ...]) -> bool:
+    """Whether NumPy reads these where they are, and JAX takes their type back as it is."""
+    return all(device.lies_on_host(X) and jax.dtypes.canonicalize_dtype(X.dtype) == X.dtype for X in points)
+
+
+def _host_range(kernel: Any, points: tuple[Array, ...]) -> np.ndarray | None:
+    """`_range` by NumPy, without a temporary of their size."""
+    embedded = [kernel.embed(X) for X in points]
+    if not concrete(embedded):
+        return None
+    ends = []
+    with np.errstate(all="ignore"):  # that is what is being looked for
+        for E in map(np.asarray, embedded):
+            xx, limit = np.einsum("ij,ij->i", E, E), float(np.finfo(E.dtype).max) / HEADROOM
+            small, large = xx.min(), xx.max()
+            ends.append((small, large if large <= limit else np.nan, max(E.max(), -E.min())))
+    low, high, size = np.asarray(ends, E.dtype).T
+    return np.stack([low.min(), high.max(), size.max()])
+
+
 @jax.jit
 def _range(kernel: Any, points: tuple[Array, ...]) -> Array:
     """Smallest and largest squared norm, and the largest coordinate, of embedded points."""
@@ -89,8 +128,8 @@ def _range(kernel: Any, points: tuple[Array, ...]) -> Array:
 
 
 @jax.jit
-def _largest(kernel: Any, xx: Array) -> Array:
-    return _size(kernel.entry(xx, xx, xx))
+def _at_itself(kernel: Any, xx: Any) -> Any:
+    return kernel.entry(xx, xx, xx)
 
 
 @jax.jit
@@ -110,7 +149,7 @@ def _size(values: Any) -> Array:
     return jnp.max(jnp.stack([jnp.max(jnp.abs(v)) for v in jax.tree.leaves(values)]))
 
 
-def _refuse(seen: np.ndarray, largest: np.ndarray, points: tuple[Array, ...], names: tuple[str, ...]) -> None:
+def _refuse(kernel: Any, seen: np.ndarray, largest: Any, points: tuple[Array, ...], names: tuple[str, ...]) -> None:
     """The sentence, where one is due. NaN of any row is NaN in `seen`."""
     _, square, coordinate = seen
     limits = np.finfo(seen.dtype)
@@ -120,6 +159,7 @@ def _refuse(seen: np.ndarray, largest: np.ndarray, points: tuple[Array, ...], na
         return
     for X, name in zip(points, names):
         refuse_not_finite(name, np.asarray(X))
+        kernel.embed(X)  # a map that cannot take these points says so itself, unless it is traced
     sizes = [float(jnp.max(jnp.abs(X))) for X in points]
     X, name = points[int(np.argmax(sizes))], names[int(np.argmax(sizes))]
     if too_small:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import check_positive
-from unlazy.core.inputs import Points
+from unlazy.core.inputs import Points, concrete
 from unlazy.core.linear import dot
 from unlazy.kernels import evaluate
 from unlazy.kernels.admit import squares
@@ -42,6 +42,8 @@ class Periodic(InnerProductKernel):
         turns = turns - jax.lax.stop_gradient(jnp.round(turns))
         # each turn away from 0 costs the angle one rounding: beyond 1/√ε of them fewer than half of its digits are left
         most = float(jnp.finfo(X.dtype).eps) ** -0.5
+        if concrete(X, period):
+            _refuse_far(np.asarray(X), np.asarray(period), most)
         angle = 2 * math.pi * jnp.where(jnp.abs(X) < most * period, turns, jnp.nan)
         return jnp.concatenate([jnp.cos(angle) / bandwidth, jnp.sin(angle) / bandwidth], 1)
 
@@ -106,6 +108,17 @@ class SpectralMixture(Kernel):
 
     def diag(self, X: Points) -> Float[Array, " n"]:
         return evaluate.plain_diagonal(self, lambda X: jnp.sum(jnp.asarray(self.weights, X.dtype)) + 0 * squares(X), X)
+
+
+def _refuse_far(X: np.ndarray, period: np.ndarray, most: float) -> None:
+    with np.errstate(over="ignore"):
+        turns = np.abs(np.where(np.isfinite(X), X, 0) / period)  # NaN and infinity have a sentence of their own
+    if turns.max(initial=0) >= most:
+        remedy = "subtract whole periods from the inputs" + ("" if X.dtype == np.float64 else ", or use float64")
+        raise ValueError(
+            f"inputs lie up to {turns.max():.3g} periods from 0, where the angle keeps fewer than half of its digits "
+            f"in {X.dtype} (from {most:.3g} periods on): {remedy}"
+        )
 
 
 def _array(values: Any) -> Any:

@@ -1,0 +1,69 @@
+"""What benchmarks found, kept in the repository: benchmarks/record.csv, one line per figure of a run.
+
+A benchmark called with --record appends its figures: date, commit ("+" where files had changed), machine, benchmark,
+what was measured, the figure, its unit. Figures of one machine compare; those of two do not.
+"""
+
+import argparse
+import csv
+import datetime
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+FILE = Path(__file__).with_name("record.csv")
+COLUMNS = ("date", "commit", "machine", "benchmark", "what", "figure", "unit")
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    """--record, the same in every benchmark."""
+    parser.add_argument("--record", action="store_true", help=f"append the figures to benchmarks/{FILE.name}")
+
+
+def recorder(script: str, keep: bool, file: Path = FILE) -> Callable[[str, float, str], None]:
+    """note(what, figure, unit), which appends a line where `keep`, and does nothing otherwise."""
+    if not keep:
+        return lambda what, figure, unit: None
+    run = (datetime.datetime.now(datetime.UTC).date().isoformat(), commit(), machine(), Path(script).stem)
+
+    def note(what: str, figure: float, unit: str) -> None:
+        new = not file.exists()
+        with file.open("a", newline="", encoding="utf-8") as out:
+            lines = csv.writer(out, lineterminator="\n")
+            if new:
+                lines.writerow(COLUMNS)
+            lines.writerow((*run, what, f"{figure:.4g}", unit))
+
+    return note
+
+
+def commit() -> str:
+    """The commit this was measured at."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(("git", *words), cwd=FILE.parent, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":!record.csv")
+    return (git("rev-parse", "--short=10", "HEAD") or "unknown") + ("+" if changed else "")
+
+
+def machine() -> str:
+    """Processor and cores, and the accelerator where JAX runs on one."""
+    here = f"{_processor()} × {os.cpu_count()}"
+    jax = sys.modules.get("jax")  # not imported for this: it would count in what is measured
+    if jax is not None and jax.default_backend() != "cpu":
+        here += f", {jax.devices()[0].device_kind}"
+    return here
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
