@@ -32,6 +32,11 @@ _WHERE = {
     "with_metric": "kernels.metric",
     # kernel fixed: one ridge at any size, or every ridge and every training time at once
     "solve": "solvers.front",
+    "Direct": "solvers.methods",
+    "PreconditionedCG": "solvers.methods",
+    "NystromCG": "solvers.methods",
+    "EigenPro": "solvers.methods",
+    "Richardson": "solvers.methods",
     "decompose": "solvers.path",
     "ensemble": "solvers.gaussian_process",
     "log_marginal_likelihood": "solvers.gaussian_process",

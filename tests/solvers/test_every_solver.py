@@ -13,7 +13,8 @@ from unlazy.core.architecture import MLP
 from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
-from unlazy.solvers.front import METHODS, solve
+from unlazy.solvers.front import solve
+from unlazy.solvers.methods import METHODS
 
 KERNELS = {
     "gaussian": Gaussian(2.0),

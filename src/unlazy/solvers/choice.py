@@ -4,6 +4,7 @@ import numpy as np
 
 from unlazy.core import device
 from unlazy.core.precision import rounding
+from unlazy.solvers.methods import METHODS
 from unlazy.solvers.problem import Problem
 
 SMALL = 4000
@@ -51,10 +52,12 @@ def choose(problem: Problem, method: str | None, centres_given: bool = False) ->
 
 
 def _for_any_data(problem: Problem, method: str | None, centres_given: bool) -> tuple[str, str]:
-    """Images and trees are solved by one factorisation; the other methods read rows of a matrix."""
-    asked = "centres" if centres_given else f"method {method!r}"
-    if centres_given or method not in (None, "direct"):
+    """Images and trees are solved by one factorisation; most other methods read rows of a matrix."""
+    if centres_given or (method is not None and not METHODS[method].any_data):
+        asked = "centres" if centres_given else f"method {method!r}"
         raise ValueError(f"{asked} needs inputs that are a matrix; images and trees are solved with method='direct'")
+    if method is not None:
+        return method, "it was asked for"
     if 4 * problem.n**2 > problem.memory:
         raise ValueError(
             f"K of n = {problem.n} points does not fit the memory budget of {_size(problem.memory)}, and inputs that "

@@ -15,6 +15,7 @@ from unlazy.core import device
 from unlazy.core.precision import rounding
 from unlazy.products import gram, product
 from unlazy.products.dense import fill
+from unlazy.solvers.method import Method
 from unlazy.solvers.problem import Fit, Problem
 from unlazy.solvers.watch import Watch
 
@@ -22,35 +23,42 @@ ATTEMPTS = 8
 BAND = 512
 
 
-def solve(problem: Problem, watch: Watch) -> Fit:
-    """α by one factorisation, then at most three steps of refinement against the true residual."""
-    X = problem.X()
-    need = problem.n**2 * problem.dtype.itemsize
-    if need > problem.memory:
-        raise ValueError(
-            f"a direct solution of n = {problem.n} takes {need / 2**30:.3g} GiB and the memory budget is "
-            f"{problem.memory / 2**30:.3g} GiB: leave method to be chosen, or allow more with memory='…GiB'"
-        )
-    factor, jitter = factorised(problem, X)
-    ridge = problem.ridge + jitter
-    notes = problem.notes
-    if jitter:
-        notes += (f"K + {problem.ridge:.2g}·I is singular to rounding: {jitter:.2g} was added (jitter)",)
-    K = product(problem.kernel, X, how="blocked", memory=problem.memory)
-    alpha = np.zeros_like(problem.y)
-    residual, best, steps = problem.y, np.inf, 0
-    while steps < 4:
-        candidate = alpha + _substitute(factor, residual)
-        true = problem.y - np.asarray(K.matmul(jnp.asarray(candidate, K.dtype)), np.float64) - ridge * candidate
-        now = problem.relative(true)
-        if not now < best:
-            break
-        alpha, residual, best, steps = candidate, true, now, steps + 1
-        if best <= watch.tolerance:
-            break
-    watch.after(steps, best, lambda: alpha, lambda: {"x": alpha})
-    stopped = "exact" if best <= watch.tolerance else "stalled"
-    return Fit(alpha, best, steps, stopped, need, notes, ridge=ridge, left=residual)
+class Direct(Method):
+    """One Cholesky factorisation of K, for any data whose K fits."""
+
+    name = "direct"
+    most_steps = 4
+    any_data = True
+
+    def solve(self, problem: Problem, watch: Watch) -> Fit:
+        """α by one factorisation, then at most three steps of refinement against the true residual."""
+        X = problem.X()
+        need = problem.n**2 * problem.dtype.itemsize
+        if need > problem.memory:
+            raise ValueError(
+                f"a direct solution of n = {problem.n} takes {need / 2**30:.3g} GiB and the memory budget is "
+                f"{problem.memory / 2**30:.3g} GiB: leave method to be chosen, or allow more with memory='…GiB'"
+            )
+        factor, jitter = factorised(problem, X)
+        ridge = problem.ridge + jitter
+        notes = problem.notes
+        if jitter:
+            notes += (f"K + {problem.ridge:.2g}·I is singular to rounding: {jitter:.2g} was added (jitter)",)
+        K = product(problem.kernel, X, how="blocked", memory=problem.memory)
+        alpha = np.zeros_like(problem.y)
+        residual, best, steps = problem.y, np.inf, 0
+        while steps < self.most_steps:
+            candidate = alpha + _substitute(factor, residual)
+            true = problem.y - np.asarray(K.matmul(jnp.asarray(candidate, K.dtype)), np.float64) - ridge * candidate
+            now = problem.relative(true)
+            if not now < best:
+                break
+            alpha, residual, best, steps = candidate, true, now, steps + 1
+            if best <= watch.tolerance:
+                break
+        watch.after(steps, best, lambda: alpha, lambda: {"x": alpha})
+        stopped = "exact" if best <= watch.tolerance else "stalled"
+        return Fit(alpha, best, steps, stopped, need, notes, ridge=ridge, left=residual)
 
 
 def factorised(problem: Problem, X: Any):  # type: ignore[no-untyped-def]

@@ -11,6 +11,7 @@ batches: nothing is assumed of k(x, x), which is not 1 for an NTK. Ma and Belkin
 
 import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,66 +20,75 @@ from unlazy.core.linear import dot
 from unlazy.core.precision import rounding
 from unlazy.products import Product, gram, product
 from unlazy.products.product import Stored
+from unlazy.solvers.method import Method, count
 from unlazy.solvers.problem import Fit, Problem
 from unlazy.solvers.watch import Watch
 
-SAMPLE = 2000
-BATCH = 1000
 MARGIN = 0.9
 """η over 1/λ_max of the batches measured; convergence needs less than 2."""
 
 
-def solve(problem: Problem, watch: Watch, rank: int | None = None) -> Fit:
-    """α after as many epochs (passes over K) as the tolerance takes; `rank` directions are flattened."""
-    problem = problem.mended()
-    rng = problem.rng()
-    order = rng.permutation(problem.n)
-    X = problem.X()[jnp.asarray(order)]
-    y = problem.y[order]
-    n, s = problem.n, min(problem.n, SAMPLE)
-    K = problem.product(X, problem.memory - 3 * s * s * 8)
-    pre = Preconditioner(problem, X[:s], rank)
-    batch = min(n, BATCH)
-    eta = MARGIN / pre.batch_eigenvalue(problem, X, batch, rng)
-    rows = Rows(problem, K, X, batch)
-    kept = watch.resume()
-    alpha, epoch = (np.zeros_like(y), 0) if kept is None else (kept["x"][order], int(kept["step"].item()))
-    notes, stopped, last, good = list(problem.notes), None, np.inf, alpha.copy()
+class EigenPro(Method):
+    """Batches of `batch` points; the top `rank` directions of a `sample` of the points are flattened, as many as the
+    sample knows unless given."""
 
-    def in_order() -> np.ndarray:
-        out = np.empty_like(alpha)
-        out[order] = alpha
-        return out
+    name = "eigenpro"
+    most_steps = 500
+    rank: int | None = eqx.field(default=None, static=True, converter=count("rank"))
+    sample: int = eqx.field(default=2000, static=True, converter=count("sample"))
+    batch: int = eqx.field(default=1000, static=True, converter=count("batch"))
 
-    while stopped is None:
-        seen = 0.0
-        for start in rng.permutation(np.arange(0, n, batch)):
-            start = min(int(start), n - batch)
-            r = y[start : start + batch] - rows.times(start, alpha) - problem.ridge * alpha[start : start + batch]
-            seen = seen + np.sum(r * r, 0)
-            alpha[start : start + batch] += eta * r
-            alpha[:s] -= eta * pre.correction(rows.sample_times(start, s, r), r, start)
-        epoch += 1
-        now = float(np.max(np.sqrt(seen) / problem.y_norm))
-        if not now < 2 * last:  # the batches measured were too kind
-            alpha, eta = good.copy(), eta / 2
-            notes.append(f"step size halved to {eta:.2g} in epoch {epoch}")
-            now = last
-        else:
-            good, last = alpha.copy(), now
-        if now <= 2 * watch.tolerance or epoch >= watch.max_steps:
-            now = problem.relative(_left(problem, K, alpha, y))  # what the batches saw is older than α
-        else:
-            now = max(now, 1.01 * watch.tolerance)
-        kept = {"x": in_order(), "step": np.array(epoch)}
-        stopped = watch.after(epoch, now, kept["x"].view, kept.copy)
-        if eta < 1e-12:
-            stopped = "stalled"
-    left = np.empty_like(y)
-    left[order] = _left(problem, K, alpha, y)
-    notes.append(f"K {K.how}, {pre.flattened} directions of {s} flattened, batches of {batch}")
-    used, residual = K.bytes + 3 * s * s * 8, problem.relative(left)
-    return Fit(in_order(), residual, epoch, stopped, used, tuple(notes), ridge=problem.ridge, left=left)
+    def solve(self, problem: Problem, watch: Watch) -> Fit:
+        """α after as many epochs (passes over K) as the tolerance takes."""
+        problem = problem.mended()
+        rng = problem.rng()
+        order = rng.permutation(problem.n)
+        X = problem.X()[jnp.asarray(order)]
+        y = problem.y[order]
+        n, s = problem.n, min(problem.n, self.sample)
+        K = problem.product(X, problem.memory - 3 * s * s * 8)
+        pre = Preconditioner(problem, X[:s], self.rank)
+        batch = min(n, self.batch)
+        eta = MARGIN / pre.batch_eigenvalue(problem, X, batch, rng)
+        rows = Rows(problem, K, X, batch)
+        kept = watch.resume()
+        alpha, epoch = (np.zeros_like(y), 0) if kept is None else (kept["x"][order], int(kept["step"].item()))
+        notes, stopped, last, good = list(problem.notes), None, np.inf, alpha.copy()
+
+        def in_order() -> np.ndarray:
+            out = np.empty_like(alpha)
+            out[order] = alpha
+            return out
+
+        while stopped is None:
+            seen = 0.0
+            for start in rng.permutation(np.arange(0, n, batch)):
+                start = min(int(start), n - batch)
+                r = y[start : start + batch] - rows.times(start, alpha) - problem.ridge * alpha[start : start + batch]
+                seen = seen + np.sum(r * r, 0)
+                alpha[start : start + batch] += eta * r
+                alpha[:s] -= eta * pre.correction(rows.sample_times(start, s, r), r, start)
+            epoch += 1
+            now = float(np.max(np.sqrt(seen) / problem.y_norm))
+            if not now < 2 * last:  # the batches measured were too kind
+                alpha, eta = good.copy(), eta / 2
+                notes.append(f"step size halved to {eta:.2g} in epoch {epoch}")
+                now = last
+            else:
+                good, last = alpha.copy(), now
+            if now <= 2 * watch.tolerance or epoch >= watch.max_steps:
+                now = problem.relative(_left(problem, K, alpha, y))  # what the batches saw is older than α
+            else:
+                now = max(now, 1.01 * watch.tolerance)
+            kept = {"x": in_order(), "step": np.array(epoch)}
+            stopped = watch.after(epoch, now, kept["x"].view, kept.copy)
+            if eta < 1e-12:
+                stopped = "stalled"
+        left = np.empty_like(y)
+        left[order] = _left(problem, K, alpha, y)
+        notes.append(f"K {K.how}, {pre.flattened} directions of {s} flattened, batches of {batch}")
+        used, residual = K.bytes + 3 * s * s * 8, problem.relative(left)
+        return Fit(in_order(), residual, epoch, stopped, used, tuple(notes), ridge=problem.ridge, left=left)
 
 
 def _left(problem: Problem, K: Product, alpha: np.ndarray, y: np.ndarray) -> np.ndarray:

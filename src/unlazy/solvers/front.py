@@ -14,27 +14,21 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import PRNGKeyArray, Real
 
-from unlazy.core.errors import UnlazyWarning, check_positive_integer, nearest
+from unlazy.core.errors import UnlazyWarning, check_positive_integer
+from unlazy.core.fitted import Evidence, Words
 from unlazy.core.inputs import concrete
 from unlazy.core.precision import precision as in_precision
 from unlazy.kernels.base import Kernel
-from unlazy.solvers import direct, eigenpro, nystrom_cg, preconditioned_cg, richardson, traced
+from unlazy.solvers import traced
 from unlazy.solvers.audit import ROOM, full_error
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.solvers.choice import choose, choose_precision, wide_method
+from unlazy.solvers.method import Method
+from unlazy.solvers.methods import check_method, made
 from unlazy.solvers.problem import Fit, Problem, labels, make, predict
-from unlazy.solvers.solution import Solution
+from unlazy.solvers.solution import PROBLEM, Solution
 from unlazy.solvers.sources import finite_floats
 from unlazy.solvers.watch import Progress, Watch
-
-METHODS: dict[str, Callable[..., Fit]] = {
-    "direct": direct.solve,
-    "preconditioned_cg": preconditioned_cg.solve,
-    "nystrom_cg": nystrom_cg.solve,
-    "eigenpro": eigenpro.solve,
-    "richardson": richardson.solve,
-}
-DEFAULT_STEPS = {"direct": 4, "preconditioned_cg": 1000, "nystrom_cg": 500, "eigenpro": 500, "richardson": 100_000}
 
 
 def solve(
@@ -43,7 +37,7 @@ def solve(
     y: Any,
     ridge: float | Real[ArrayLike, ""],
     *,
-    method: str | None = None,
+    method: str | Method | None = None,
     tolerance: float = 1e-3,
     precision: str | None = None,
     max_steps: int | None = None,
@@ -60,39 +54,46 @@ def solve(
     `X` is an array, a .npy or .parquet file, or anything with a shape and row slices; `y` has one or several outputs.
     Where the kernel takes images or trees, X may be such (method "direct").
     `tolerance` is on the relative error of the predictions at the training points, rounding included: where float32
-    cannot reach it, float64 is used, and the notes say so. `centres` (a number or rows) belongs to nystrom_cg, `rank`
-    to the preconditioners of preconditioned_cg and eigenpro. `validation` = (X, y) stops a run when the error there no
-    longer falls, and keeps the best coefficients. `checkpoint` names a file from which a killed run continues.
-    `progress` is a bool or a function of watch.Progress.
+    cannot reach it, float64 is used, and the notes say so. `method` is chosen unless given: a word ("nystrom_cg") or a
+    value with options of its own (`NystromCG(centres=1000)`); `centres` and `rank` alone stand for those options of
+    whatever is chosen. `validation` = (X, y) stops a run when the error there no longer falls, and keeps the best
+    coefficients. `checkpoint` names a file from which a killed run continues. `progress` is a bool or a function of
+    watch.Progress.
 
     Inside jit, grad, jvp and vmap the solution is the direct one, differentiable in the kernel's parameters, X, y and
     the ridge (solvers.traced).
 
     >>> solution = solve(Gaussian(2.0), X, y, ridge=1e-6)
     >>> solution.converged, solution.residual, solution.method
+    >>> solve(Gaussian(2.0), X, y, ridge=1e-6, method=NystromCG(centres=1000))
     """
-    _check(method, tolerance)
+    options = {name: value for name, value in (("centres", centres), ("rank", rank)) if value is not None}
+    check_method(method, options)
+    if not 0 < tolerance < 1:
+        raise ValueError(f"tolerance must lie between 0 and 1, got {tolerance!r}")
+    asked = method.name if isinstance(method, Method) else method
     if not concrete(kernel, X, y, ridge):
         others = {
             "precision": precision, "max_steps": max_steps, "centres": centres, "rank": rank, "validation": validation,
             "progress": progress, "checkpoint": checkpoint,
         }  # fmt: skip
-        return traced.solve(kernel, X, y, ridge, method, memory, others)
+        return traced.solve(kernel, X, y, ridge, asked, memory, others)
     seed = 0 if key is None else int(jax.random.key_data(key).ravel()[-1])
     problem = make(kernel, X, y, ridge, memory, seed)
     request = _Request(
-        tolerance, max_steps, centres, rank, validation, progress, checkpoint, labels(y, problem.n)[1],
+        tolerance, max_steps, validation, progress, checkpoint, labels(y, problem.n)[1],
         alone=method is None and centres is None, free=method is None and rank is None,
     )  # fmt: skip
-    chosen, why = choose(problem, method, centres is not None)
+    name, why = choose(problem, asked, centres is not None)
     with _at_once():
-        dtype, notes = choose_precision(problem, chosen, tolerance, precision)
-    if dtype == np.float64 and wide_method(problem, chosen, request.free) != chosen:
-        chosen, why = "direct", f"n = {problem.n} can be factorised in float64"
+        dtype, notes = choose_precision(problem, name, tolerance, precision)
+    if dtype == np.float64 and wide_method(problem, name, request.free) != name:
+        name, why = "direct", f"n = {problem.n} can be factorised in float64"
+    chosen = method if isinstance(method, Method) else made(name, options)
     with _at_once():
         solution = _attempt(problem, request, chosen, why, dtype, notes)
         if dtype == np.float32 and precision is None:
-            solution = _widened(problem, request, solution)
+            solution = _widened(problem, request, chosen, solution)
     if not solution.residual < 1 and not request.cut(solution):
         raise ValueError(f"this is worse than predicting zero: {_advice(solution, tolerance)}")
     if not solution.converged and solution.stopped != "validation":
@@ -113,8 +114,6 @@ class _Request:
 
     tolerance: float
     max_steps: int | None
-    centres: Any
-    rank: int | None
     validation: tuple[Any, Any] | None
     progress: bool | Callable[[Progress], None] | None
     checkpoint: str | Path | Checkpoint | None
@@ -131,69 +130,41 @@ class _Request:
 
 
 def _attempt(
-    problem: Problem, request: _Request, chosen: str, why: str, dtype: np.dtype, notes: tuple[str, ...]
+    problem: Problem, request: _Request, chosen: Method, why: str, dtype: np.dtype, notes: tuple[str, ...]
 ) -> Solution:
     """One run of one method in one precision."""
-    keywords = _keywords(chosen, request.centres, request.rank)
     problem = replace(problem, dtype=dtype, notes=problem.notes + notes)
-    target = request.tolerance * (ROOM if dtype == np.float32 or chosen == "nystrom_cg" else 1.0)
+    target = request.tolerance * (ROOM if dtype == np.float32 or chosen.restricts else 1.0)
     with in_precision(dtype.name):
-        watch = _watch(problem, chosen, target, request, keywords)
-        fit = METHODS[chosen](problem, watch, **keywords)
-        if chosen == "nystrom_cg" and request.alone:
-            fit = nystrom_cg.against_full(problem, fit, target)
-        return _solution(problem, fit, watch, request, chosen, why)
+        watch = _watch(problem, chosen, target, request)
+        fit = chosen.solve(problem, watch)
+        if request.alone:
+            fit = chosen.against_full(problem, fit, target)
+        return _solution(problem, fit, watch, request, chosen.name, why)
 
 
-def _widened(problem: Problem, request: _Request, solution: Solution) -> Solution:
+def _widened(problem: Problem, request: _Request, chosen: Method, solution: Solution) -> Solution:
     """The solution, or one in float64 where float32 came short; more steps of the same would not be another answer."""
     if solution.converged or request.cut(solution) or solution.stopped == "centres":
         return solution
-    wide = wide_method(problem, solution.method, request.free)
-    if solution.stopped == "steps" and wide == solution.method:
+    wide = wide_method(problem, chosen.name, request.free)
+    if solution.stopped == "steps" and wide == chosen.name:
         return solution
     note = f"float64, since {solution.method} in float32 came to an error of {solution.residual:.2g} only"
     if request.checkpoint is not None:  # the first file belongs to the run in float32
         kept = request.checkpoint if isinstance(request.checkpoint, Checkpoint) else Checkpoint(request.checkpoint)
         request = replace(request, checkpoint=Checkpoint(f"{kept.path}.float64", kept.every))
-    return _attempt(problem, request, wide, solution.why, np.dtype("float64"), (note,))
+    chosen = chosen if wide == chosen.name else made(wide, {})
+    return _attempt(problem, request, chosen, solution.why, np.dtype("float64"), (note,))
 
 
-def _check(method: str | None, tolerance: float) -> None:
-    if method is not None and method not in METHODS:
-        raise ValueError(f"unknown method {method!r}{nearest(str(method), METHODS)}")
-    if not 0 < tolerance < 1:
-        raise ValueError(f"tolerance must lie between 0 and 1, got {tolerance!r}")
-
-
-def _keywords(method: str, centres: Any, rank: int | None) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if centres is not None:
-        if method != "nystrom_cg":
-            raise ValueError(f"centres belong to method 'nystrom_cg', not to {method!r}")
-        whole = isinstance(centres, int | np.integer)
-        found["centres"] = check_positive_integer("centres", centres) if whole else _rows(centres)
-    if rank is not None:
-        if method not in ("preconditioned_cg", "eigenpro"):
-            raise ValueError(f"rank belongs to 'preconditioned_cg' and 'eigenpro', not to {method!r}")
-        found["rank"] = check_positive_integer("rank", rank)
-    return found
-
-
-def _rows(centres: Any) -> np.ndarray:
-    array = finite_floats("centres", np.asarray(centres))
-    if array.ndim != 2 or not array.size:
-        raise ValueError(f"centres are a number or rows of inputs, got shape {array.shape}")
-    return array
-
-
-def _watch(problem: Problem, method: str, tolerance: float, request: _Request, keywords: dict[str, Any]) -> Watch:
+def _watch(problem: Problem, method: Method, tolerance: float, request: _Request) -> Watch:
     most, checkpoint = request.max_steps, request.checkpoint
-    steps = DEFAULT_STEPS[method] if most is None else check_positive_integer("max_steps", most)
+    steps = method.most_steps if most is None else check_positive_integer("max_steps", most)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint)
     if checkpoint is not None:
-        checkpoint = Checkpoint(checkpoint.path, checkpoint.every, problem.identity(method, keywords))
+        checkpoint = Checkpoint(checkpoint.path, checkpoint.every, problem.identity(method.name, method.options()))
     watch = Watch(tolerance, steps, request.progress, None, checkpoint)
     if request.validation is not None:
         watch.validate = _validator(problem, request.validation, watch)
@@ -230,13 +201,13 @@ def _solution(problem: Problem, fit: Fit, watch: Watch, request: _Request, metho
     if fit.centres is None and problem.dtype == np.float32:
         residual = full_error(replace(problem, ridge=problem.ridge if fit.ridge is None else fit.ridge), alpha, left)
     centres = problem.X() if fit.centres is None else jnp.asarray(fit.centres, problem.dtype)
-    return Solution(
-        kernel=problem.kernel, centres=centres,
-        coefficients=jnp.asarray(alpha, problem.dtype).reshape((alpha.shape[0], *request.label_shape)),
-        residual=float(residual), steps=fit.steps, converged=bool(residual <= request.tolerance),
-        seconds=time.perf_counter() - request.started, bytes=int(fit.bytes), method=method, why=why,
-        stopped=fit.stopped, ridge=float(fit.ridge if fit.ridge is not None else problem.ridge), notes=tuple(notes),
+    words = Words(PROBLEM, method, why, fit.stopped, tuple(notes))
+    evidence = Evidence(
+        float(residual), request.tolerance, float(fit.ridge if fit.ridge is not None else problem.ridge), fit.steps,
+        time.perf_counter() - request.started, int(fit.bytes), words,
     )  # fmt: skip
+    shape = (alpha.shape[0], *request.label_shape)
+    return Solution(problem.kernel, centres, jnp.asarray(alpha, problem.dtype).reshape(shape), evidence)
 
 
 def _advice(solution: Solution, tolerance: float) -> str:

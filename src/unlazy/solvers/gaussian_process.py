@@ -2,8 +2,12 @@
 
 >>> prior(kernel, Z).sample(key, 5)
 >>> posterior(kernel, X, y, Z, noise_variance=0.01).std
+>>> condition(kernel, X, y, noise_variance=0.01).predict(Z)      # the same mean; X is factorised once for every Z
 >>> ensemble(NNGP(network), NTK(network), X, y, Z, times=[1.0, float("inf")]).mean     # (times, m)
 """
+
+import abc
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,10 +15,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
+from unlazy.core.fitted import Evidence
 from unlazy.core.inputs import Labels, Points, count, float_type, labels
 from unlazy.core.linear import dot
 from unlazy.kernels.base import Kernel
-from unlazy.solvers.path import Values, decompose
+from unlazy.solvers.path import Decomposition, Path, Values, decompose
 from unlazy.theory import dynamics
 from unlazy.theory import gaussian_process as theory
 from unlazy.theory.divided_differences import FLOW, RIDGE
@@ -30,7 +35,11 @@ class GaussianProcess(eqx.Module):
     """Shape (*path, m, *outputs)."""
     covariance: Float[Array, "*t m m"]
     """The same for every output."""
-    notes: tuple[str, ...] = eqx.field(static=True, default=())
+    evidence: Evidence = Evidence()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.evidence.notes
 
     @property
     def std(self) -> Float[Array, "*t m"]:
@@ -55,63 +64,106 @@ def prior(kernel: Kernel, Z: Points) -> GaussianProcess:
     return GaussianProcess(jnp.zeros(count(Z), float_type(Z)), kernel.gram(Z))
 
 
-def posterior(
-    kernel: Kernel,
-    X: Points,
-    y: Labels,
-    Z: Points,
-    noise_variance: Values = 0.0,
-) -> GaussianProcess:
-    """f | y for y = f(X) + noise [K2, K5]: mean K_zX(K + ρI)⁻¹y, covariance K_zz - K_zX(K + ρI)⁻¹K_Xz.
+class Conditioned(eqx.Module):
+    """A process that has seen data: `predict` gives its mean, `at` the joint distribution at points."""
+
+    kernel: Kernel
+    """The covariance before."""
+    spectrum: Decomposition
+    path: Path
+    """The mean along noise levels or times."""
+
+    @property
+    def evidence(self) -> Evidence:
+        return self.path.evidence
+
+    @property
+    def times(self) -> Float[Array, "*t"]:
+        """Noise levels or times."""
+        return self.path.times
+
+    def predict(self, Z: Points, t: Any = None, memory: int | str | None = None) -> Float[Array, "..."]:
+        """The mean at Z, shape (*path, m, *outputs), or at t, one or several of `times`."""
+        return self.path.predict(Z, t, memory=memory)
+
+    def kernel_at(self, t: Any) -> Kernel:
+        """The kernel in which the mean is a regression: the same at every t."""
+        return self.path.kernel
+
+    def at(self, Z: Points) -> GaussianProcess:
+        """The joint distribution at Z."""
+        X, Z = self.path.kernel.read(self.path.X, Z)
+        return GaussianProcess(self.path.predict(Z), self._covariance(X, Z), self.evidence)
+
+    @abc.abstractmethod
+    def _covariance(self, X: Any, Z: Any) -> Float[Array, "*t m m"]: ...
+
+
+class Posterior(Conditioned):
+    """f | y for y = f(X) + noise [K2, K5]."""
+
+    def _covariance(self, X: Any, Z: Any) -> Float[Array, "*t m m"]:
+        U, c = self.spectrum.spectrum.eigenvectors, self.spectrum.function(RIDGE, self.times)
+        return theory.posterior_covariance(self.kernel.gram(Z), self.kernel.gram(Z, X), U, c)
+
+
+class TrainedFeatures(Conditioned):
+    """A random-features model at time t of gradient flow [K5]."""
+
+    def _covariance(self, X: Any, Z: Any) -> Float[Array, "*t m m"]:
+        (lam, U, _), c = self.spectrum.spectrum, self.spectrum.function(FLOW, self.times)
+        return dynamics.random_features_covariance(self.kernel.gram(Z), self.kernel.gram(Z, X), U, lam, c)
+
+
+class Ensemble(Conditioned):
+    """Wide networks trained in all layers for time t from independent starts [K11]: `kernel` is the NNGP."""
+
+    def _covariance(self, X: Any, Z: Any) -> Float[Array, "*t m m"]:
+        nngp, ntk = self.kernel, self.path.kernel
+        U, c = self.spectrum.spectrum.eigenvectors, self.spectrum.function(FLOW, self.times)
+        return dynamics.ensemble_covariance(nngp.gram(Z), nngp.gram(Z, X), nngp.gram(X), ntk.gram(Z, X), U, c)
+
+
+def condition(kernel: Kernel, X: Points, y: Labels, noise_variance: Values = 0.0) -> Posterior:
+    """The process given y = f(X) + noise, for any Z: mean K_zX(K + ρI)⁻¹y, covariance K_zz - K_zX(K + ρI)⁻¹K_Xz
+    [K2, K5].
 
     `noise_variance` ρ may be an array: the whole path costs one eigendecomposition. With K = NNGP this is Bayesian
     inference for the infinitely wide network.
     """
-    X, Z = kernel.read(X, Z)
-    y = labels(y, count(X))
     spectrum = decompose(kernel, X)
-    fit = spectrum.ridge_path(y, noise_variance)
-    c = spectrum.function(RIDGE, noise_variance)
-    covariance = theory.posterior_covariance(kernel.gram(Z), kernel.gram(Z, X), spectrum.spectrum.eigenvectors, c)
-    return GaussianProcess(fit.predict(Z), covariance, spectrum.notes)
+    return Posterior(kernel, spectrum, spectrum.ridge_path(y, noise_variance))
+
+
+def posterior(kernel: Kernel, X: Points, y: Labels, Z: Points, noise_variance: Values = 0.0) -> GaussianProcess:
+    """The distribution of `condition` at Z."""
+    X, Z = kernel.read(X, Z)
+    return condition(kernel, X, y, noise_variance).at(Z)
 
 
 def trained_random_features(
-    kernel: Kernel,
-    X: Points,
-    y: Labels,
-    Z: Points,
-    times: Values = jnp.inf,
+    kernel: Kernel, X: Points, y: Labels, Z: Points, times: Values = jnp.inf
 ) -> GaussianProcess:
     """The distribution at time t of a random-features model, or of a network of which only the head is trained,
     started at θ ~ N(0, I) [K5]. At t = ∞ it is the noiseless posterior."""
     X, Z = kernel.read(X, Z)
-    y = labels(y, count(X))
     spectrum = decompose(kernel, X)
-    lam, U, _ = spectrum.spectrum
-    c = spectrum.function(FLOW, times)
-    covariance = dynamics.random_features_covariance(kernel.gram(Z), kernel.gram(Z, X), U, lam, c)
-    return GaussianProcess(spectrum.flow(y, times).predict(Z), covariance, spectrum.notes)
+    return TrainedFeatures(kernel, spectrum, spectrum.flow(y, times)).at(Z)
 
 
-def ensemble(
-    nngp: Kernel,
-    ntk: Kernel,
-    X: Points,
-    y: Labels,
-    Z: Points,
-    times: Values = jnp.inf,
-) -> GaussianProcess:
-    """The distribution at time t over wide networks trained in all layers from independent starts [K11].
+def trained_ensemble(nngp: Kernel, ntk: Kernel, X: Points, y: Labels, times: Values = jnp.inf) -> Ensemble:
+    """Wide networks trained in all layers from independent starts [K11], for any Z.
 
     Mean Θ_zX Θ⁻¹(I - e^{-Θt})y; covariance from NNGP and NTK together (Lee et al. 2019, eq. 16).
     """
-    X, Z = ntk.read(X, Z)
-    y = labels(y, count(X))
     spectrum = decompose(ntk, X)
-    U, c = spectrum.spectrum.eigenvectors, spectrum.function(FLOW, times)
-    covariance = dynamics.ensemble_covariance(nngp.gram(Z), nngp.gram(Z, X), nngp.gram(X), ntk.gram(Z, X), U, c)
-    return GaussianProcess(spectrum.flow(y, times).predict(Z), covariance, spectrum.notes)
+    return Ensemble(nngp, spectrum, spectrum.flow(y, times))
+
+
+def ensemble(nngp: Kernel, ntk: Kernel, X: Points, y: Labels, Z: Points, times: Values = jnp.inf) -> GaussianProcess:
+    """The distribution of `trained_ensemble` at Z."""
+    X, Z = ntk.read(X, Z)
+    return trained_ensemble(nngp, ntk, X, y, times).at(Z)
 
 
 def log_marginal_likelihood(

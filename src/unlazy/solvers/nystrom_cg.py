@@ -8,9 +8,11 @@ A pass reads the data by blocks, so they may be larger than memory; cost n·M a 
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 from scipy.linalg import LinAlgError, cholesky
 from scipy.linalg.blas import dtrsm
 
@@ -22,7 +24,9 @@ from unlazy.products.dense import fill
 from unlazy.products.pairs import Matrix
 from unlazy.solvers.audit import centres_rounding, rows_of
 from unlazy.solvers.conjugate_gradients import conjugate_gradients
+from unlazy.solvers.method import Method, count
 from unlazy.solvers.problem import Fit, Problem, predict
+from unlazy.solvers.sources import finite_floats
 from unlazy.solvers.triangles import UpperFactor, lower_of_outer, upper_factor
 from unlazy.solvers.watch import Watch
 
@@ -38,38 +42,79 @@ BLOCK_BYTES = 2**28
 """Inputs read at a time where they do not fit."""
 
 
-def solve(problem: Problem, watch: Watch, centres: int | np.ndarray | None = None) -> Fit:
-    """α of ridge regression on M centres: drawn from the points without repeats, or given as rows."""
-    problem = problem.mended(LEAST_RIDGE)
-    notes, seen = problem.notes, [1.0]
-    if centres is not None and not isinstance(centres, int | np.integer):
-        rows = np.asarray(centres)
-    else:
-        M = default_centres(problem) if centres is None else int(centres)
-        rows = problem.source.take(np.sort(problem.rng().choice(problem.n, min(M, problem.n), replace=False)))
-    Z = jnp.asarray(rows, problem.dtype)
-    M, watch.centres = Z.shape[0], Z
-    square = MATRICES * M * M * 8
-    passes = Passes(problem, Z, problem.memory - square)
-    change = (ChangeOnCPU if device.is_host() else ChangeOnGPU)(problem, rows)
+def _read(centres: Any) -> Any:
+    """A number, rows of inputs, or None."""
+    if centres is None or isinstance(centres, int | np.integer):
+        return count("centres")(centres)
+    array = finite_floats("centres", np.asarray(centres))
+    if array.ndim != 2 or not array.size:
+        raise ValueError(f"centres are a number or rows of inputs, got shape {array.shape}")
+    return array
 
-    def apply(beta: np.ndarray) -> np.ndarray:
-        v = change.forward(beta)
-        return change.backward(passes.normal(v) + problem.ridge * change.K_times(v))
 
-    b = change.backward(passes.right_side())
+class NystromCG(Method):
+    """Some points as centres: `centres` of them drawn without repeats (20√n unless given), or rows."""
 
-    def measure(r: np.ndarray, smallest: float) -> float:
-        seen[0] = smallest
-        # ‖f - f°‖ = ‖K_nM B (BᵀHB)⁻¹ r‖ ≤ ‖r‖/√λ_min(BᵀHB), with λ_min from the Ritz values
-        return float(np.max(np.linalg.norm(r, axis=0) / problem.y_norm) / np.sqrt(smallest))
+    name = "nystrom_cg"
+    most_steps = 500
+    restricts = True
+    centres: int | Float[np.ndarray, "m d"] | None = eqx.field(default=None, converter=_read)
 
-    beta, residual, steps, stopped, _ = conjugate_gradients(apply, b, lambda r: r, measure, change.forward, watch)
-    alpha = change.forward(beta)
-    residual = float(np.hypot(residual, _rounding(problem, rows, alpha, change, seen[0])))
-    notes += (f"{M} centres, K {passes.how}",)
-    used = square + passes.bytes
-    return Fit(alpha, residual, steps, stopped, used, notes, rows, problem.ridge)
+    def solve(self, problem: Problem, watch: Watch) -> Fit:
+        """α of ridge regression on M centres: drawn from the points without repeats, or given as rows."""
+        problem = problem.mended(LEAST_RIDGE)
+        notes, seen = problem.notes, [1.0]
+        if isinstance(self.centres, np.ndarray):
+            rows = self.centres
+        else:
+            M = default_centres(problem) if self.centres is None else self.centres
+            rows = problem.source.take(np.sort(problem.rng().choice(problem.n, min(M, problem.n), replace=False)))
+        Z = jnp.asarray(rows, problem.dtype)
+        M, watch.centres = Z.shape[0], Z
+        square = MATRICES * M * M * 8
+        passes = Passes(problem, Z, problem.memory - square)
+        change = (ChangeOnCPU if device.is_host() else ChangeOnGPU)(problem, rows)
+
+        def apply(beta: np.ndarray) -> np.ndarray:
+            v = change.forward(beta)
+            return change.backward(passes.normal(v) + problem.ridge * change.K_times(v))
+
+        b = change.backward(passes.right_side())
+
+        def measure(r: np.ndarray, smallest: float) -> float:
+            seen[0] = smallest
+            # ‖f - f°‖ = ‖K_nM B (BᵀHB)⁻¹ r‖ ≤ ‖r‖/√λ_min(BᵀHB), with λ_min from the Ritz values
+            return float(np.max(np.linalg.norm(r, axis=0) / problem.y_norm) / np.sqrt(smallest))
+
+        beta, residual, steps, stopped, _ = conjugate_gradients(apply, b, lambda r: r, measure, change.forward, watch)
+        alpha = change.forward(beta)
+        residual = float(np.hypot(residual, _rounding(problem, rows, alpha, change, seen[0])))
+        notes += (f"{M} centres, K {passes.how}",)
+        used = square + passes.bytes
+        return Fit(alpha, residual, steps, stopped, used, notes, rows, problem.ridge)
+
+    def against_full(self, problem: Problem, fit: Fit, tolerance: float) -> Fit:
+        """The fit with the distance of its problem, M centres that nobody asked for, from full regression.
+
+        Half of the centres give f', and the error of f is at most ‖f - f'‖/(√2 - 1) where it falls as 1/√M or faster.
+        """
+        half = problem.rng().permutation(len(fit.centres))[: max(1, len(fit.centres) // 2)]  # type: ignore[arg-type]
+        rows = fit.centres[np.sort(half)]  # type: ignore[index]
+        coarse = NystromCG(rows).solve(problem, Watch(tolerance, self.most_steps))
+        index = rows_of(problem)
+        X = problem.source.take(index)
+        fine, rough = (
+            predict(problem.kernel, X, jnp.asarray(f.centres, problem.dtype), f.coefficients, problem.memory)
+            for f in (fit, coarse)
+        )
+        scale = np.sqrt(problem.n / len(index)) / (np.sqrt(2) - 1) / problem.y_norm
+        off = float(np.max(np.linalg.norm(fine - rough, axis=0) * scale))
+        note = (
+            f"{len(fit.centres)} of {problem.n} points are centres: predictions differ from those of full "  # type: ignore[arg-type]
+            f"regression by about {off:.2g} of the labels (estimated from half as many)"
+        )
+        stopped = "centres" if off > tolerance else fit.stopped
+        return fit._replace(residual=float(np.hypot(fit.residual, off)), notes=(*fit.notes, note), stopped=stopped)
 
 
 def _rounding(problem: Problem, Z: np.ndarray, alpha: np.ndarray, change: "Change", smallest: float) -> float:
@@ -78,30 +123,6 @@ def _rounding(problem: Problem, Z: np.ndarray, alpha: np.ndarray, change: "Chang
     size, moved = centres_rounding(problem, Z, alpha) if problem.dtype == np.float32 else (np.zeros(1), 0.0)
     g = change.backward(moved + problem.ridge * change.jitter * alpha)
     return float(np.max(np.sqrt(2 * problem.n * size**2 + np.sum(g * g, 0) / smallest) / problem.y_norm))
-
-
-def against_full(problem: Problem, fit: Fit, tolerance: float) -> Fit:
-    """The fit with the distance of its problem, M centres that nobody asked for, from full regression.
-
-    Half of the centres give f', and the error of f is at most ‖f - f'‖/(√2 - 1) where it falls as 1/√M or faster.
-    """
-    half = problem.rng().permutation(len(fit.centres))[: max(1, len(fit.centres) // 2)]  # type: ignore[arg-type]
-    rows = fit.centres[np.sort(half)]  # type: ignore[index]
-    coarse = solve(problem, Watch(tolerance, 500), rows)
-    index = rows_of(problem)
-    X = problem.source.take(index)
-    fine, rough = (
-        predict(problem.kernel, X, jnp.asarray(f.centres, problem.dtype), f.coefficients, problem.memory)
-        for f in (fit, coarse)
-    )
-    scale = np.sqrt(problem.n / len(index)) / (np.sqrt(2) - 1) / problem.y_norm
-    off = float(np.max(np.linalg.norm(fine - rough, axis=0) * scale))
-    note = (
-        f"{len(fit.centres)} of {problem.n} points are centres: predictions differ from those of full regression by "  # type: ignore[arg-type]
-        f"about {off:.2g} of the labels (estimated from half as many)"
-    )
-    stopped = "centres" if off > tolerance else fit.stopped
-    return fit._replace(residual=float(np.hypot(fit.residual, off)), notes=(*fit.notes, note), stopped=stopped)
 
 
 def default_centres(problem: Problem) -> int:

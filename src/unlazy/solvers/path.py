@@ -20,10 +20,12 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Real
 
 from unlazy.core.errors import UnlazyWarning
+from unlazy.core.fitted import Evidence, closed_form, place
 from unlazy.core.inputs import Labels, Points, concrete, count, float_type, floats, labels
 from unlazy.core.linear import dot
 from unlazy.core.memory import block_rows, memory_budget
 from unlazy.kernels.base import Kernel
+from unlazy.solvers.solution import PROBLEM
 from unlazy.theory import dynamics, matrix_functions
 from unlazy.theory.divided_differences import DESCENT, FLOW, RIDGE
 from unlazy.theory.matrix_functions import MatrixFunction, Rule, Spectrum, spectrum_of
@@ -43,23 +45,41 @@ class Path(eqx.Module):
     """Shape (*path, n, *outputs)."""
     fitted: Float[Array, "..."]
     """f at the training points, same shape."""
+    times: Float[Array, "*t"]
+    """Where the path was computed: times of gradient flow, steps of descent, or ridges."""
+    evidence: Evidence
     started_at_zero: bool = eqx.field(static=True)
     outputs: tuple[int, ...] = eqx.field(static=True)
-    notes: tuple[str, ...] = eqx.field(static=True, default=())
 
-    def predict(self, Z: Points, f0: Labels | None = None, memory: int | str | None = None) -> Float[Array, "..."]:
-        """f(Z) at every point of the path, shape (*path, m, *outputs); `f0` holds the starting function at Z."""
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.evidence.notes
+
+    def predict(
+        self, Z: Points, t: Any = None, *, f0: Labels | None = None, memory: int | str | None = None
+    ) -> Float[Array, "..."]:
+        """f(Z) at every point of the path, shape (*path, m, *outputs), or at t, one or several of `times`; `f0` holds
+        the starting function at Z."""
         if f0 is None and not self.started_at_zero:
             raise ValueError("this path started from f0 ≠ 0: pass its values at these points, predict(Z, f0=f0(Z))")
         X, Z = self.kernel.read(self.X, Z)
         m = count(Z)
         f0 = None if f0 is None else _start(f0, (m, *self.outputs), "Z")
-        alpha = self.coefficients.reshape(*self.coefficients.shape[: self.coefficients.ndim - len(self.outputs)], -1)
+        alpha = self.coefficients if t is None else self._at(t)
+        alpha = alpha.reshape(*alpha.shape[: alpha.ndim - len(self.outputs)], -1)
         rows = block_rows(3 * count(X) * alpha.dtype.itemsize, m, memory)
         parts = (jax.tree.map(lambda leaf: leaf[i : i + rows], Z) for i in range(0, m, rows))  # noqa: B023
         change = jnp.concatenate([dot(self.kernel.gram(part, X), alpha) for part in parts], axis=-2)
         change = change.reshape(*change.shape[:-1], *self.outputs)
         return change if f0 is None else f0 + change
+
+    def kernel_at(self, t: Any) -> Kernel:
+        """The same at every t: features do not move."""
+        return self.kernel
+
+    def _at(self, t: Any) -> Float[Array, "..."]:
+        times = jnp.atleast_1d(self.times)
+        return self.coefficients.reshape(*times.shape, *self.fitted.shape[self.times.ndim :])[place(times, t)]
 
 
 class Decomposition(eqx.Module):
@@ -70,8 +90,12 @@ class Decomposition(eqx.Module):
     spectrum: Spectrum
     floor: Float[Array, ""]
     """Eigenvalues at or below this are rounding: null directions."""
+    evidence: Evidence
     weights: Float[Array, " n"] | None = None
-    notes: tuple[str, ...] = eqx.field(static=True, default=())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.evidence.notes
 
     @property
     def eigenvalues(self) -> Float[Array, " n"]:
@@ -97,12 +121,12 @@ class Decomposition(eqx.Module):
     def ridge_path(self, y: Labels, ridges: Values) -> Path:
         """Kernel ridge regression, (K + ρI)α = y, for every ridge ρ [K2]. ρ = 0 interpolates."""
         rho = self._path_values("ridges", ridges)
-        return self._train(y, None, self.function(RIDGE, rho))
+        return self._train(y, None, self.function(RIDGE, rho), rho, f"{PROBLEM} at every ridge")
 
     def flow(self, y: Labels, times: Values, f0: Labels | None = None) -> Path:
         """Gradient flow on ½Σ(f - y)² from `f0` (its values at X; zero if left out) at every time [K3]; ∞ allowed."""
         t = self._path_values("times", times)
-        return self._train(y, f0, self.function(FLOW, t))
+        return self._train(y, f0, self.function(FLOW, t), t, "gradient flow on ½Σ(f - y)² [K3]")
 
     def descent(
         self,
@@ -119,7 +143,7 @@ class Decomposition(eqx.Module):
                 f"gradient descent with step_size {float(rate):.4g} diverges on this kernel: take one between 0 "
                 f"and 2/λ_max = {float(self.largest_step_size):.4g} (`largest_step_size`)"
             )
-        return self._train(y, f0, self.function(DESCENT, rate, s))
+        return self._train(y, f0, self.function(DESCENT, rate, s), s, "gradient descent on ½Σ(f - y)² [K3]")
 
     def leave_one_out(self, y: Labels, ridges: Values) -> Float[Array, "..."]:
         """Residuals y_i - f^{(-i)}(x_i), shape (*ridges, n, *outputs), without refitting. Ridges under the floor
@@ -139,7 +163,7 @@ class Decomposition(eqx.Module):
         values = tuple(jnp.asarray(p, self.floor.dtype) for p in parameters)
         return MatrixFunction(rule, self.spectrum, values, self.floor)
 
-    def _train(self, y: Labels, f0: Labels | None, c: MatrixFunction) -> Path:
+    def _train(self, y: Labels, f0: Labels | None, c: MatrixFunction, times: jax.Array, solved: str) -> Path:
         y = self._labels(y)
         f0 = None if f0 is None else _start(f0, y.shape, "X")
         residual = y if f0 is None else self._labels(y - f0)
@@ -147,7 +171,8 @@ class Decomposition(eqx.Module):
         alpha = dynamics.coefficients(U, c, residual)
         change = dynamics.coefficients(U, matrix_functions.learned(self.spectrum.eigenvalues, c), residual)
         fitted = change if f0 is None else f0 + change
-        return Path(self.kernel, self.X, alpha, fitted, f0 is None, y.shape[1:], self.notes)
+        evidence = self.evidence.saying(solved=solved)
+        return Path(self.kernel, self.X, alpha, fitted, times, evidence, f0 is None, y.shape[1:])
 
     def _labels(self, y: Labels) -> jax.Array:
         """y as floats, one row a point, zero on padded rows."""
@@ -201,7 +226,8 @@ def decompose(
         notes = _notes(raw, float(floor), padded)
     for note in notes:
         warnings.warn(note, UnlazyWarning, stacklevel=2)
-    return Decomposition(kernel, X, spectrum, floor, weights, notes)
+    said = {"solved": "K = U diag(λ) Uᵀ", "method": "eigendecomposition", "notes": notes}
+    return Decomposition(kernel, X, spectrum, floor, closed_form(raw, n, **said), weights)
 
 
 def _notes(raw: jax.Array, floor: float, padded: int) -> tuple[str, ...]:

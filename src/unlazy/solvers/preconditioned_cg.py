@@ -6,6 +6,7 @@ steps depends on what F leaves out, not on n. Díaz, Epperly, Frangella, Tropp a
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -15,39 +16,47 @@ from unlazy.core.linear import dot
 from unlazy.products import Product
 from unlazy.products.product import Stored
 from unlazy.solvers.conjugate_gradients import Operator, conjugate_gradients
+from unlazy.solvers.method import Method, count
 from unlazy.solvers.pivoted_cholesky import randomly_pivoted_cholesky
 from unlazy.solvers.problem import Fit, Problem, times
 from unlazy.solvers.watch import Watch
 
 
-def solve(problem: Problem, watch: Watch, rank: int | None = None) -> Fit:
-    """α of full kernel ridge regression."""
-    problem = problem.mended()
-    X = problem.X()
-    rank = default_rank(problem) if rank is None else min(rank, problem.n)
-    factor_bytes = problem.n * rank * problem.dtype.itemsize
-    K = problem.product(X, problem.memory - 3 * factor_bytes)
-    precondition, rank = preconditioner(problem, X, rank, K)
+class PreconditionedCG(Method):
+    """All points as centres; `rank` columns of K precondition, 5√n or so unless given."""
 
-    def apply(P: np.ndarray) -> np.ndarray:
-        return times(K, P) + problem.ridge * P
+    name = "preconditioned_cg"
+    most_steps = 1000
+    rank: int | None = eqx.field(default=None, static=True, converter=count("rank"))
 
-    def accurate(P: np.ndarray) -> np.ndarray:
-        return K.accurate(P) + problem.ridge * P
+    def solve(self, problem: Problem, watch: Watch) -> Fit:
+        """α of full kernel ridge regression."""
+        problem = problem.mended()
+        X = problem.X()
+        rank = default_rank(problem) if self.rank is None else min(self.rank, problem.n)
+        factor_bytes = problem.n * rank * problem.dtype.itemsize
+        K = problem.product(X, problem.memory - 3 * factor_bytes)
+        precondition, rank = preconditioner(problem, X, rank, K)
 
-    alpha, residual, steps, stopped, left = conjugate_gradients(
-        apply, problem.y, precondition, lambda r, _: problem.relative(r), lambda x: x, watch, accurate
-    )
-    return Fit(
-        alpha,
-        residual,
-        steps,
-        stopped,
-        K.bytes + factor_bytes,
-        (*problem.notes, f"K {K.how}, rank {rank}"),
-        ridge=problem.ridge,
-        left=left,
-    )
+        def apply(P: np.ndarray) -> np.ndarray:
+            return times(K, P) + problem.ridge * P
+
+        def accurate(P: np.ndarray) -> np.ndarray:
+            return K.accurate(P) + problem.ridge * P
+
+        alpha, residual, steps, stopped, left = conjugate_gradients(
+            apply, problem.y, precondition, lambda r, _: problem.relative(r), lambda x: x, watch, accurate
+        )
+        return Fit(
+            alpha,
+            residual,
+            steps,
+            stopped,
+            K.bytes + factor_bytes,
+            (*problem.notes, f"K {K.how}, rank {rank}"),
+            ridge=problem.ridge,
+            left=left,
+        )
 
 
 def default_rank(problem: Problem) -> int:

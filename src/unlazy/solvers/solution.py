@@ -5,11 +5,14 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, Float
 
+from unlazy.core.fitted import Evidence
 from unlazy.core.inputs import Points, concrete, count, float_type, points, with_type
 from unlazy.core.linear import dot
 from unlazy.core.precision import precision
 from unlazy.kernels.base import Kernel
 from unlazy.products import gradient, matmul
+
+PROBLEM = "kernel ridge regression, (K + ridge·I)α = y [K2]"
 
 
 class Solution(eqx.Module):
@@ -24,21 +27,53 @@ class Solution(eqx.Module):
     centres: Any
     """The points whose coefficients these are: a matrix, or whatever the kernel takes."""
     coefficients: Float[Array, "m *c"]
-    residual: float = eqx.field(static=True)
-    steps: int = eqx.field(static=True)
-    converged: bool = eqx.field(static=True)
-    """Whether `residual` reached the tolerance that was asked for."""
-    seconds: float = eqx.field(static=True)
-    bytes: int = eqx.field(static=True)
-    """Memory the method planned for, besides the data."""
-    method: str = eqx.field(static=True)
-    why: str = eqx.field(static=True)
-    """Why this method was chosen."""
-    stopped: str = eqx.field(static=True)
-    """What ended the run: tolerance, steps, validation, stalled, exact, centres (too few of them) or traced."""
-    ridge: float = eqx.field(static=True)
-    """The ridge that was used, jitter included."""
-    notes: tuple[str, ...] = eqx.field(static=True, default=())
+    evidence: Evidence
+    """All that follows, as a Predictor has it."""
+
+    @property
+    def residual(self) -> Any:
+        return self.evidence.residual
+
+    @property
+    def converged(self) -> Any:
+        """Whether `residual` reached the tolerance that was asked for."""
+        return self.evidence.converged
+
+    @property
+    def steps(self) -> Any:
+        return self.evidence.steps
+
+    @property
+    def seconds(self) -> Any:
+        return self.evidence.seconds
+
+    @property
+    def bytes(self) -> Any:
+        """Memory the method planned for, besides the data."""
+        return self.evidence.bytes
+
+    @property
+    def ridge(self) -> Any:
+        """The ridge that was used, jitter included."""
+        return self.evidence.ridge
+
+    @property
+    def method(self) -> str:
+        return self.evidence.words.method
+
+    @property
+    def why(self) -> str:
+        """Why this method was chosen."""
+        return self.evidence.words.why
+
+    @property
+    def stopped(self) -> str:
+        """What ended the run: tolerance, steps, validation, stalled, exact, centres (too few of them) or traced."""
+        return self.evidence.words.stopped
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.evidence.notes
 
     def predict(self, X: Points, memory: int | str | None = None) -> Float[Array, "k *c"]:
         """f at every row of X, in the precision of the coefficients; differentiable."""

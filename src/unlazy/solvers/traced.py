@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
 
+from unlazy.core.fitted import Evidence, Words
 from unlazy.core.inputs import count, float_type, labels
 from unlazy.core.linear import dot
 from unlazy.core.memory import memory_budget
 from unlazy.core.precision import rounding
 from unlazy.kernels.base import Kernel
-from unlazy.solvers.solution import Solution
+from unlazy.solvers.solution import PROBLEM, Solution
 
 ATTEMPTS = 8
 COPIES = 3
@@ -47,12 +48,11 @@ def solve(
     A = kernel.gram(X) + jnp.asarray(ridge, dtype) * jnp.eye(n, dtype=dtype)
     L = _factor(jax.lax.stop_gradient(A))
     alpha = jax.lax.custom_linear_solve(lambda v: dot(A, v), y, lambda _, b: cho_solve((L, True), b), symmetric=True)
-    return Solution(
-        kernel=kernel, centres=X, coefficients=alpha, residual=float("nan"), steps=1, converged=False, seconds=0.0,
-        bytes=need, method="direct", why="it runs inside jit, grad or vmap", stopped="traced",
-        ridge=float("nan") if isinstance(ridge, jax.core.Tracer) else float(ridge),
-        notes=(f"traced: one factorisation in {dtype.name}, whose error was not looked at",),
+    words = Words(
+        PROBLEM, "direct", "it runs inside jit, grad or vmap", "traced",
+        (f"traced: one factorisation in {dtype.name}, whose error was not looked at",),
     )  # fmt: skip
+    return Solution(kernel, X, alpha, Evidence(ridge=ridge, bytes=need, words=words))
 
 
 def _factor(A: jax.Array) -> jax.Array:

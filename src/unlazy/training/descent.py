@@ -12,10 +12,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from unlazy.core.data import Data
 from unlazy.core.errors import check_positive_integer
+from unlazy.core.fitted import Evidence, Words
+from unlazy.core.inputs import concrete
 from unlazy.networks.parametrisation import spread_over
 from unlazy.training.losses import Loss, loss_named
 from unlazy.training.stability import stable_step_size
 from unlazy.training.steps import DIVERGED, RUNNING, STOPPED, Batches, State, Stepper, is_zero, watch
+from unlazy.training.trained import TrainedFunction
 
 _BLOW_UP = 1e6
 """A loss this many times that of the start (or of predicting zero) will not come back: transients of large steps on
@@ -35,9 +38,27 @@ class Descent(eqx.Module):
     status: Int[Array, "*s"]
     stable_step: Float[Array, "*s"]
     """Where descent diverged: half the largest step size stable at the start (of plain gradient descent); else NaN."""
-    recorded: dict[str, Array]
+    recorded: dict[str, Any]
+    """Arrays, or trees of them, with a leading axis of times."""
     recorded_at: Int[Array, "*s times"]
     """The steps after which the measures were recorded; the first is 0, the start."""
+
+    @property
+    def evidence(self) -> Evidence:
+        """`residual` is the training loss over that of the start; NaN where descent diverged."""
+        share = jnp.where(self.diverged, jnp.nan, self.final_loss / self.losses[..., 0])
+        notes = (self.report,) if concrete(share) else ()
+        return Evidence(share, steps=self.steps, words=Words("min L(θ) by gradient descent", "descent", notes=notes))
+
+    def trained(self, apply: Callable[[Any, Array], Array]) -> TrainedFunction:
+        """The function with these parameters, of `apply`; a trajectory where `recording.parameters` was recorded as
+        "params". Of several seeds: vmap over the descents."""
+        found = self.recorded.get("params")
+        if found is None:
+            return TrainedFunction(
+                apply, self.params, self.evidence, self.steps[None], jax.tree.map(lambda p: p[None], self.params)
+            )
+        return TrainedFunction(apply, self.params, self.evidence, self.recorded_at, found)
 
     @property
     def diverged(self) -> Array:
@@ -84,7 +105,8 @@ def descend(
     (a number, one a layer, or shaped like the parameters; 0 freezes a layer, `only_layers` picks). `decay` is λ, in the
     same three shapes. [K3]'s time on ½Σ(f - y)² is t = η·steps/n here, since L is a mean.
 
-    `record` maps names to functions of the parameters, evaluated at the start and after each `every` steps.
+    `record` maps names to functions of the parameters (arrays or trees), evaluated at the start and after each `every`
+    steps.
     `stop_below` stops at a training loss; `patience=(name, k)` stops when the recorded measure has not improved k times
     in a row and returns the parameters of its best value. `batch_size` needs a `key`; batches reshuffle every epoch.
     """
@@ -119,9 +141,13 @@ def descend(
     final = objective(found, data)
     status = jnp.where((state.status == RUNNING) & ~(final <= limit), DIVERGED, state.status)
     advice = stable_step_size(apply, params, data, loss=loss, rates=rates, decay=decay, wanted=status == DIVERGED)
-    recorded = {name: jnp.concatenate([before[name][None], later]) for name, later in values.items()}
+    recorded = {name: jax.tree.map(_joined, before[name], later) for name, later in values.items()}
     times = jnp.arange(0, steps + 1, every)
     return Descent(found, losses.ravel(), final, state.steps, status, advice, recorded, times)
+
+
+def _joined(first: Array, later: Array) -> Array:
+    return jnp.concatenate([first[None], later])
 
 
 def _rule(step_size: Any, optimiser: optax.GradientTransformation | None) -> optax.GradientTransformation:

@@ -14,6 +14,11 @@ Apply = Callable[[Any, Array], Array]
 Measure = Callable[[Any], Array]
 
 
+def parameters(params: Any) -> Any:
+    """The parameters themselves: with them a descent is a trajectory (`Descent.trained`)."""
+    return params
+
+
 def risk(apply: Apply, X: Float[Array, "n d"], y: Float[Array, "n *c"]) -> Measure:
     """Mean of |f(x) - y|² over points."""
     return lambda params: jnp.mean(jnp.sum(jnp.square(apply(params, X) - y).reshape(X.shape[0], -1), axis=1))

@@ -1,0 +1,69 @@
+"""Methods carry their options: words, keywords and values mean the same."""
+
+import jax
+import numpy as np
+import pytest
+
+from unlazy.kernels.radial import Gaussian
+from unlazy.solvers.front import solve
+from unlazy.solvers.methods import METHODS, Direct, EigenPro, NystromCG, PreconditionedCG, Richardson, check_method
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(120, 5))  # the shapes of test_every_solver: no program is compiled twice
+Y = np.sin(X[:, :2])
+KERNEL = Gaussian(2.0)
+
+
+def coefficients(**keywords):
+    return np.asarray(solve(KERNEL, X, Y, 0.5, tolerance=1e-5, **keywords).coefficients)
+
+
+def test_words_keywords_and_values_are_the_same_run():
+    assert np.array_equal(coefficients(method=Direct()), coefficients(method="direct"))
+    drawn = coefficients(method=NystromCG(centres=10))
+    assert drawn.shape == (10, 2) and np.array_equal(drawn, coefficients(method="nystrom_cg", centres=10))
+    assert np.array_equal(drawn, coefficients(centres=10))
+    given = coefficients(method=NystromCG(centres=X[:10].tolist()))
+    assert np.array_equal(given, coefficients(centres=X[:10]))
+    assert np.array_equal(coefficients(method=EigenPro(rank=5)), coefficients(method="eigenpro", rank=5))
+    assert "rank 5" in solve(KERNEL, X, Y, 0.5, method=PreconditionedCG(rank=5)).notes[-1]
+
+
+def test_options_that_only_values_carry():
+    found = solve(KERNEL, X, Y, 0.5, method=EigenPro(sample=60, batch=60))
+    assert found.converged and "of 60 flattened, batches of 60" in found.notes[-1]
+    assert "step size 0.01" in solve(KERNEL, X, Y, 0.5, method=Richardson(step_size=0.01)).notes[-1]
+
+
+def test_methods_are_frozen_values():
+    assert NystromCG(100) == NystromCG(centres=np.int64(100)) != NystromCG(50)
+    assert hash(EigenPro(rank=3)) == hash(EigenPro(3)) and repr(PreconditionedCG(7)) == "PreconditionedCG(rank=7)"
+    assert EigenPro().options() == {} and EigenPro(rank=3, batch=50).options() == {"rank": 3, "batch": 50}
+    with pytest.raises(AttributeError):
+        Direct().most_steps = 3  # type: ignore[misc]
+    assert all(METHODS[name].name == name for name in METHODS)
+    inside = jax.jit(lambda ridge: solve(KERNEL, X, Y, ridge, method=Direct()).coefficients)
+    # float32: ‖δα‖ ≤ condition·n·2^-24·‖α‖, the condition at most 1 + n/ridge, ‖α‖ ≤ ‖y‖/ridge
+    bound = 241 * 120 * 2.0**-24 * np.linalg.norm(Y) / 0.5
+    np.testing.assert_allclose(inside(0.5), coefficients(method="direct"), rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: NystromCG(centres=0), "centres must be a positive whole number, got 0"),
+        (lambda: NystromCG(centres=np.ones(3)), r"a number or rows of inputs, got shape \(3,\)"),
+        (lambda: NystromCG(centres=[[np.nan]]), "NaN"),
+        (lambda: PreconditionedCG(rank=2.5), "rank must be a positive whole number, got 2.5"),
+        (lambda: EigenPro(batch=-1), "batch must be a positive whole number"),
+        (lambda: Richardson(step_size=0.0), "step_size must be positive"),
+        (lambda: check_method(NystromCG, {}), r"a value, not a class: NystromCG\(\)"),
+        (lambda: solve(KERNEL, X, Y, 0.5, method=NystromCG(), centres=5), r"method=NystromCG\(centres=…\)"),
+        (lambda: solve(KERNEL, X, Y, 0.5, method="direct", rank=5), "'preconditioned_cg' and 'eigenpro', not to 'dir"),
+        (lambda: solve(KERNEL, X, Y, 0.5, method="nystrom"), "did you mean 'nystrom_cg'"),
+        (lambda: check_method(3, {}), "unknown method 3"),
+    ],
+)
+def test_misuse_is_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
