@@ -122,6 +122,11 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy.solvers.gaussian_process import log_marginal_likelihood as log_marginal_likelihood
     from unlazy.solvers.gaussian_process import posterior as posterior
     from unlazy.solvers.gaussian_process import prior as prior
+    from unlazy.solvers.methods import Direct as Direct
+    from unlazy.solvers.methods import EigenPro as EigenPro
+    from unlazy.solvers.methods import NystromCG as NystromCG
+    from unlazy.solvers.methods import PreconditionedCG as PreconditionedCG
+    from unlazy.solvers.methods import Richardson as Richardson
     from unlazy.solvers.path import decompose as decompose
     from unlazy.training.descent import descend as descend
     from unlazy.training.one_step import one_step as one_step

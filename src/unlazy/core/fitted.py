@@ -117,7 +117,8 @@ class Evidence:
 
     @classmethod
     def tree_unflatten(cls, words: Words, numbers: Sequence[Any]) -> "Evidence":
-        return cls(*numbers, LOST if any(isinstance(v, jax.core.Tracer) for v in numbers) else words)
+        traced = any(isinstance(v, jax.core.Tracer) for v in numbers)
+        return replace(cls(*numbers), words=LOST if traced else words)
 
 
 def closed_form(values: Array, rows: int, **words: Any) -> Evidence:

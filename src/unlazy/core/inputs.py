@@ -84,10 +84,10 @@ def with_type(X: Any, dtype: Any) -> Any:
 
 
 def _tree(X: Any, what: str, dtype: Any) -> Any:
-    """A tree of arrays with one leading axis. A list is an array, as everywhere; tuples, dictionaries and other
-    registered containers are trees."""
+    """A tree of arrays with one leading axis. A list is an array, as everywhere, or points that are trees themselves;
+    tuples, dictionaries and other registered containers are trees."""
     if isinstance(X, list) or hasattr(X, "to_numpy"):
-        X = np.asarray(X)
+        X = gathered(X, what)
     leaves, structure = jax.tree.flatten(X)
     arrays = [_leaf(leaf, what, dtype) for leaf in leaves]
     shapes = [a.shape for a in arrays]
@@ -96,6 +96,18 @@ def _tree(X: Any, what: str, dtype: Any) -> Any:
             f"{what} must be arrays with one leading axis, the points, none of them empty; got shapes {shapes}"
         )
     return jax.tree.unflatten(structure, arrays)
+
+
+def gathered(X: Any, what: str = "X") -> Any:
+    """A list of points as one tree: dictionaries (or other containers with names) are put together leaf by leaf."""
+    first = X[0] if isinstance(X, list) and X else None
+    plain = isinstance(first, list | tuple) and not hasattr(first, "_fields")
+    try:
+        if first is None or plain or jax.tree_util.all_leaves([first]):
+            return np.asarray(X)
+        return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *X)
+    except ValueError as error:
+        raise ValueError(f"{what} is a list of points that differ in structure or shape: {error}") from error
 
 
 def _leaf(leaf: Any, what: str, dtype: Any) -> Array:

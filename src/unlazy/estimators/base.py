@@ -22,21 +22,29 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from unlazy.core.inputs import count
 from unlazy.core.precision import precision as in_precision
 from unlazy.estimators.checks import dense_floats
+from unlazy.estimators.points import as_rows, is_table, read_points, take
+from unlazy.kernels.base import Kernel
 
 
 class Training(NamedTuple):
     """Checked training data, all of the estimator's float type; weights None where all are equal to one."""
 
-    X: np.ndarray
+    X: Any
+    """Rows of numbers; for kernels that take them, any tree of arrays with a leading axis of points."""
     Y: np.ndarray
     """(n, c), also for one output."""
     weights: np.ndarray | None
 
+    @property
+    def n(self) -> int:
+        return len(self.Y)
+
     def rows(self, index: np.ndarray | slice) -> "Training":
-        """Some of the rows."""
-        return Training(self.X[index], self.Y[index], None if self.weights is None else self.weights[index])
+        """Some of the points."""
+        return Training(take(self.X, index), self.Y[index], None if self.weights is None else self.weights[index])
 
     def merged(self) -> "Training":
         """Equal rows as one row of their total weight and mean label.
@@ -44,13 +52,13 @@ class Training(NamedTuple):
         The weighted least-squares problem is the same up to a constant; K loses exact duplicates, and leave-one-out
         cannot see a left-out point through its copy. Rows come back sorted: a fit does not depend on their order.
         """
-        unique, index = np.unique(self.X, axis=0, return_inverse=True)
-        if len(unique) == len(self.X):
+        unique, first, index = np.unique(as_rows(self.X), axis=0, return_index=True, return_inverse=True)
+        if len(unique) == self.n:
             return self.rows(np.argsort(index.ravel()))
-        w = np.ones(len(self.X), self.X.dtype) if self.weights is None else self.weights
+        w = np.ones(self.n, self.Y.dtype) if self.weights is None else self.weights
         total = np.bincount(index.ravel(), w)
         means = np.stack([np.bincount(index.ravel(), w * column) / total for column in self.Y.T], 1)
-        return Training(unique, means.astype(self.Y.dtype), total.astype(self.X.dtype))
+        return Training(take(self.X, first), means.astype(self.Y.dtype), total.astype(self.Y.dtype))
 
 
 class Estimator(BaseEstimator):
@@ -99,17 +107,35 @@ class Estimator(BaseEstimator):
         Y = np.eye(len(self.classes_), dtype=self._dtype)[codes]
         return self._weighted(X, Y, sample_weight)
 
-    def _inputs(self, X: Any) -> np.ndarray:
-        """Checked rows to predict at: fitted, same columns as in training."""
+    @property
+    def _takes(self) -> str:
+        """What points may be (`core.inputs.TAKES`): rows, unless the estimator is given a kernel of more."""
+        return "matrix"
+
+    def _inputs(self, X: Any) -> Any:
+        """Checked points to predict at: fitted, same columns as in training."""
         check_is_fitted(self)
-        return self._columns(X, reset=False)
+        if getattr(self, "_table_", True):
+            return self._columns(X, reset=False)
+        return read_points(X, self._takes, self._dtype)
 
     def _columns(self, X: Any, reset: bool) -> np.ndarray:
         """Checked X alone."""
         keep = {"ensure_all_finite": False, "dtype": np.float64}
         return dense_floats(X, lambda X: validate_data(self, X, reset=reset, **keep), self._dtype)
 
-    def _pair(self, X: Any, y: Any, **check_y: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _pair(self, X: Any, y: Any, **check_y: Any) -> tuple[Any, np.ndarray]:
+        table = is_table(X, self._takes)
+        if table:
+            X, y = self._pair_of(X, y, **check_y)
+        else:
+            X = read_points(X, self._takes, self._dtype)
+            _, y = self._pair_of(np.zeros((count(X), 1)), y, **check_y)  # y is checked as beside a table
+            del self.n_features_in_
+        self._table_ = table
+        return X, y
+
+    def _pair_of(self, X: Any, y: Any, **check_y: Any) -> tuple[np.ndarray, np.ndarray]:
         found = {}
 
         def validate(X: Any) -> np.ndarray:
@@ -124,15 +150,15 @@ class Estimator(BaseEstimator):
         y = np.asarray(y) if isinstance(y, jax.Array) else y
         return dense_floats(X, validate, self._dtype), found["y"]
 
-    def _weighted(self, X: np.ndarray, Y: np.ndarray, sample_weight: Any) -> Training:
+    def _weighted(self, X: Any, Y: np.ndarray, sample_weight: Any) -> Training:
         """Rows of weight zero are left out; equal weights of one are no weights."""
         if sample_weight is None:
             return Training(X, Y, None)
-        weights = _check_sample_weight(sample_weight, X, dtype=self._dtype, ensure_non_negative=True)
+        weights = _check_sample_weight(sample_weight, Y, dtype=self._dtype, ensure_non_negative=True)
         keep = weights > 0
         if not keep.any():
             raise ValueError("all sample weights are zero: give at least one row a positive weight")
-        X, Y, weights = X[keep], Y[keep], weights[keep]
+        X, Y, weights = take(X, keep), Y[keep], weights[keep]
         return Training(X, Y, None if np.all(weights == 1) else weights)
 
     def _shaped(self, Y: Any) -> np.ndarray:
@@ -153,6 +179,25 @@ class Estimator(BaseEstimator):
         from unlazy.estimators.persistence import save
 
         save(self, path)
+
+
+class KernelEstimator(Estimator):
+    """An estimator of a `kernel`: by name for rows of numbers, or an object for whatever that takes."""
+
+    kernel: str | Kernel
+    offset_: np.ndarray
+    """Taken off rows before a kernel given by name sees them."""
+
+    @property
+    def _takes(self) -> str:
+        return self.kernel.takes if isinstance(self.kernel, Kernel) else "matrix"
+
+    def _no_offset(self, X: Any) -> np.ndarray:
+        """Of a kernel object: zero for every column, or for points that have none."""
+        return np.zeros(X.shape[1] if self._table_ else (), self._dtype)
+
+    def _moved(self, X: Any) -> Any:
+        return X - self.offset_ if self.offset_.ndim else X
 
 
 class _Travelling:
@@ -177,12 +222,12 @@ def _map_leaves(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     return jax.tree.map(lambda leaf: change(leaf) if is_kind(leaf) else leaf, value, is_leaf=is_kind)
 
 
-def by_blocks(f: Callable[[np.ndarray], Any], X: np.ndarray, rows: int = 4096) -> np.ndarray:
-    """f of blocks of rows of X, joined. Short blocks are padded to a power of two, so that few shapes are compiled."""
-    found = []
-    for i in range(0, len(X), rows):
-        block = X[i : i + rows]
-        size = min(rows, max(16, 1 << (len(block) - 1).bit_length()))
-        padded = np.concatenate([block, np.broadcast_to(block[:1], (size - len(block), *X.shape[1:]))])
-        found.append(np.asarray(f(padded))[: len(block)])
+def by_blocks(f: Callable[[Any], Any], X: Any, rows: int = 4096) -> np.ndarray:
+    """f of blocks of points, joined. Short blocks are padded to a power of two, so that few shapes are compiled."""
+    found, n = [], count(X)
+    for i in range(0, n, rows):
+        length = min(rows, n - i)
+        size = min(rows, max(16, 1 << (length - 1).bit_length()))
+        index = np.where(np.arange(size) < length, np.arange(i, i + size), i)  # the first point again
+        found.append(np.asarray(f(take(X, index)))[:length])
     return np.concatenate(found)

@@ -10,9 +10,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from unlazy.core.architecture import MLP
+from unlazy.core.inputs import count
 from unlazy.core.linear import dot
-from unlazy.estimators.base import Estimator, Training, by_blocks
+from unlazy.estimators.base import KernelEstimator, Training, by_blocks
 from unlazy.estimators.named_kernels import NETWORK, kernel_named, scaled, usual_bandwidth
+from unlazy.estimators.points import on_device
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.infinite_width import NNGP, NTK
 from unlazy.products import gram
@@ -23,7 +25,7 @@ from unlazy.theory import dynamics
 ENSEMBLE = "ntk_ensemble"
 
 
-class GaussianProcess(MultiOutputMixin, RegressorMixin, Estimator):
+class GaussianProcess(MultiOutputMixin, RegressorMixin, KernelEstimator):
     """A distribution over functions given the data.
 
     kernel='nngp': Bayesian inference for the infinitely wide `network` (Lee et al. 2018) [K7]; any other kernel name or
@@ -32,7 +34,7 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, Estimator):
 
     The mean of y is taken off; the prior's amplitude is the one of largest marginal likelihood (for the ensemble: the
     variance of y). `noise` is the noise's variance over the prior's; None maximises the marginal likelihood, the
-    ensemble has none. Memory is that of an n×n matrix.
+    ensemble has none. Memory is that of an n×n matrix. X may be whatever a given kernel takes (`KernelRegressor`).
 
     >>> mean, std = GaussianProcess().fit(X, y).predict(Z, return_std=True)
     """
@@ -70,7 +72,7 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, Estimator):
         check_is_fitted(self)
         if return_std and return_cov:
             raise ValueError("ask for return_std or return_cov, not for both: the covariance holds the deviations")
-        Z = self._inputs(X) - self.offset_
+        Z = self._moved(self._inputs(X))
         with self._scope():
             mean = self._shaped(dot(self._gram(self.mean_kernel_, Z, self.X_fit_), self.dual_coef_) + self.y_mean_)
             if not return_std and not return_cov:
@@ -83,22 +85,21 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, Estimator):
         """Functions drawn from the distribution, at the rows of X: (m, n_samples) or (m, outputs, n_samples)."""
         check_is_fitted(self)
         mean = self.predict(X)
-        Z = self._inputs(X) - self.offset_
+        Z = self._moved(self._inputs(X))
         with self._scope():
             s, U = eigh(self._covariance(Z))
         root = U * np.sqrt(np.maximum(s, 0))
-        normal = check_random_state(random_state).standard_normal((len(Z), self.amplitude_.size, n_samples))
+        normal = check_random_state(random_state).standard_normal((count(Z), self.amplitude_.size, n_samples))
         draws = np.einsum("ab,bcs->acs", root, normal) * np.sqrt(self.amplitude_)[:, None]
         return (mean[:, None] + draws[:, 0] if self._y_axes_ == 1 else mean[:, :, None] + draws).astype(self._dtype)
 
-    def _prepare(self, X: np.ndarray) -> np.ndarray:
+    def _prepare(self, X: Any) -> Any:
         """Sets offset, bandwidth and kernels; inputs less the offset."""
-        d = X.shape[1]
         if isinstance(self.kernel, Kernel):
-            self.offset_, self.kernel_ = np.zeros(d, X.dtype), self.kernel
-            self.mean_kernel_ = self.kernel_
+            self.offset_ = self._no_offset(X)
+            self.kernel_ = self.mean_kernel_ = self.kernel
             return X
-        self.offset_ = X.mean(0)
+        d, self.offset_ = X.shape[1], X.mean(0)
         network = NETWORK if self.network is None else self.network
         of_network = {"nngp": (NNGP, NNGP), "ntk": (NTK, NTK), ENSEMBLE: (NNGP, NTK)}
         with self._scope():
@@ -112,7 +113,7 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, Estimator):
 
     def _infer(self, data: Training) -> None:
         """Posterior: amplitude in closed form, and the noise of the largest marginal likelihood, from one spectrum."""
-        Y, n = data.Y - self.y_mean_, len(data.X)
+        Y, n = data.Y - self.y_mean_, data.n
         K = self._gram(self.kernel_, self.X_fit_, None)
         s, U = host_ridge.eigh(K)
         floor = n * float(np.finfo(K.dtype).eps) * float(s[-1])
@@ -144,16 +145,16 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, Estimator):
         self.amplitude_ = Y.var(0)
         self.noise_variance_ = np.zeros_like(self.amplitude_)
 
-    def _variance(self, Z: np.ndarray) -> np.ndarray:
+    def _variance(self, Z: Any) -> np.ndarray:
         S_zx = self._gram(self.kernel_, Z, self.X_fit_)
-        prior = by_blocks(lambda Z: self.kernel_.diag(jnp.asarray(Z)), Z)
+        prior = by_blocks(lambda Z: self.kernel_.diag(on_device(Z)), Z)
         if self.kernel != ENSEMBLE:
             return prior - np.sum(self._whitened(S_zx) ** 2, 0)
         A = dot(self._gram(self.mean_kernel_, Z, self.X_fit_), self.factor_)
         S_xx = self._gram(self.kernel_, self.X_fit_, None)
         return prior - 2 * np.sum(A * S_zx, 1) + np.sum(dot(A, S_xx) * A, 1)
 
-    def _covariance(self, Z: np.ndarray) -> np.ndarray:
+    def _covariance(self, Z: Any) -> np.ndarray:
         S_zz, S_zx = self._gram(self.kernel_, Z, None), self._gram(self.kernel_, Z, self.X_fit_)
         if self.kernel != ENSEMBLE:
             V = self._whitened(S_zx)
@@ -167,11 +168,11 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, Estimator):
         return solve_triangular(self.factor_, S_zx.T, lower=True)
 
     @staticmethod
-    def _gram(kernel: Kernel, Z: np.ndarray, X: np.ndarray | None) -> np.ndarray:
+    def _gram(kernel: Kernel, Z: Any, X: Any) -> np.ndarray:
         if X is None:
-            return np.asarray(gram(kernel, jnp.asarray(Z)))
-        columns = jnp.asarray(X)
-        return by_blocks(lambda Z: gram(kernel, jnp.asarray(Z), columns), Z)
+            return np.asarray(gram(kernel, on_device(Z)))
+        columns = on_device(X)
+        return by_blocks(lambda Z: gram(kernel, on_device(Z), columns), Z)
 
     def _shaped_spread(self, spread: np.ndarray) -> np.ndarray:
         return spread[..., 0] if self._y_axes_ == 1 else spread

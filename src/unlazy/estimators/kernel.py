@@ -2,15 +2,17 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from unlazy.estimators.base import Estimator, Training, by_blocks
+from unlazy.estimators.base import KernelEstimator, Training, by_blocks
 from unlazy.estimators.classes import CalibratedClassifier
 from unlazy.estimators.named_kernels import kernel_named, usual_bandwidth
+from unlazy.estimators.points import on_device
 from unlazy.kernels.base import Kernel
 from unlazy.products import gram, matmul
 from unlazy.solvers.front import solve
@@ -21,7 +23,7 @@ EXACT = 3000
 and a random sample of so many rows chooses the ridge (and the probabilities' calibration)."""
 
 
-class KernelMachine(Estimator):
+class KernelMachine(KernelEstimator):
     """f(x) = b + Σ_i α_i k(x - o, x_i - o), α from ridge regression with a free intercept b; o is `offset_`."""
 
     kernel: str | Kernel
@@ -48,11 +50,10 @@ class KernelMachine(Estimator):
         """Sets the fitted attributes; the closed-form fit and the rows it saw (a sample, where there are many)."""
         self._check()
         data = given.merged()
-        by_name = isinstance(self.kernel, str)
-        self.offset_ = data.X.mean(0) if by_name else np.zeros(data.X.shape[1], data.X.dtype)
-        data = data._replace(X=data.X - self.offset_)
+        self.offset_ = data.X.mean(0) if isinstance(self.kernel, str) else self._no_offset(data.X)
+        data = data._replace(X=self._moved(data.X))
         with self._scope():
-            part = data if len(data.X) <= EXACT else self._sample(data)
+            part = data if data.n <= EXACT else self._sample(data)
             exact = self._choose(part)
             self.ridge_, self.leave_one_out_error_ = exact.ridge, exact.error
             if part is data:
@@ -79,36 +80,39 @@ class KernelMachine(Estimator):
         return fits[best]
 
     def _exact(self, kernel: Kernel, data: Training) -> Fit:
-        return fit_every(np.asarray(gram(kernel, jnp.asarray(data.X))), data.Y, data.weights, self.ridge)
+        return fit_every(np.asarray(gram(kernel, on_device(data.X))), data.Y, data.weights, self.ridge)
 
     def _solve(self, data: Training) -> None:
         """The fit to all rows by `solve`: labels less their mean, weights as a factor of the kernel."""
         w = data.weights
         mean = np.average(data.Y, axis=0, weights=w)
         kernel, X, Y = self.kernel_, data.X, data.Y - mean
+        weighted = Weighted(kernel, not self._table_)
         if w is not None:
             root = np.sqrt(w)[:, None]
-            kernel, X, Y = Weighted(self.kernel_), np.hstack([X, root]), Y * root
+            X = np.hstack([X, root]) if self._table_ else (X, root[:, 0])
+            kernel, Y = weighted, Y * root
         found = solve(
             kernel, X, Y, self.ridge_, tolerance=self.tolerance, precision=self.precision, key=self._key(),
             progress=self.progress,
         )  # fmt: skip
-        centres, alpha = np.asarray(found.centres), np.asarray(found.coefficients)
+        centres, alpha = jax.tree.map(np.asarray, found.centres), np.asarray(found.coefficients)
         if w is not None:
-            centres, alpha = centres[:, :-1], alpha * centres[:, -1:]
+            centres, root = weighted.parts(centres)
+            alpha = alpha * root[:, None]
         self.X_fit_, self.dual_coef_, self.intercept_ = centres, alpha, mean
         self.solver_, self.converged_ = found.method, bool(found.converged)
 
     def _sample(self, data: Training) -> Training:
         rng = np.random.default_rng(int(jax.random.randint(self._key(), (), 0, 2**31 - 1)))
-        return data.rows(np.sort(rng.choice(len(data.X), EXACT, replace=False)))
+        return data.rows(np.sort(rng.choice(data.n, EXACT, replace=False)))
 
     def _scores(self, X: Any) -> np.ndarray:
         """f at the rows of X, (m, c)."""
-        X = self._inputs(X) - self.offset_
+        X = self._moved(self._inputs(X))
         with self._scope():
-            centres, alpha = jnp.asarray(self.X_fit_), jnp.asarray(self.dual_coef_)
-            return by_blocks(lambda Z: matmul(self.kernel_, jnp.asarray(Z), centres, alpha), X) + self.intercept_
+            centres, alpha = on_device(self.X_fit_), jnp.asarray(self.dual_coef_)
+            return by_blocks(lambda Z: matmul(self.kernel_, on_device(Z), centres, alpha), X) + self.intercept_
 
     def _check(self) -> None:
         if not isinstance(self.kernel, str | Kernel):
@@ -129,7 +133,9 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
     `kernel` is a name ('laplace', 'gaussian', 'matern', 'product_laplace', 'rational_quadratic', 'ntk', 'nngp',
     'linear', 'polynomial') or a kernel; `bandwidth` a number, None for the median distance, or 'search' for the best
     of five around it; `ridge` (added to K) a number or None for the smallest leave-one-out error. Columns are taken as
-    they come: scale them first where their units differ. float64 on every device, float32 on request.
+    they come: scale them first where their units differ. float64 on every device, float32 on request. Where a kernel
+    takes more than rows, X may be that: images, tokens, a dictionary of arrays with a leading axis of points, or a list
+    of such points.
 
     >>> KernelRegressor("gaussian").fit(X, y).predict(Z)
     """
@@ -159,16 +165,27 @@ class KernelClassifier(CalibratedClassifier, KernelMachine):
 
 
 class Weighted(Kernel):
-    """√w √v k(x, z) of rows that carry the root of their weight in the last column."""
+    """√w √v k(x, z) of rows that carry the root of their weight in the last column, or of pairs (points, roots)."""
 
     kernel: Kernel
+    pairs: bool = eqx.field(static=True, default=False)
+
+    @property
+    def takes(self) -> str:
+        return "tree" if self.pairs else "matrix"
+
+    def parts(self, X: Any) -> tuple[Any, Any]:
+        """Points and roots."""
+        return X if self.pairs else (X[:, :-1], X[:, -1])
 
     def prepare(self, X: Any) -> Any:
-        return self.kernel.prepare(X[:, :-1]), X[:, -1]
+        points, root = self.parts(X)
+        return self.kernel.prepare(points), root
 
     def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
-        left, right = self.kernel.sides(X[:, :-1], None if Z is None else Z[:, :-1], keyed)
-        return (left, X[:, -1]), None if Z is None else (right, Z[:, -1])
+        (one, root), (two, other) = self.parts(X), (None, None) if Z is None else self.parts(Z)
+        left, right = self.kernel.sides(one, two, keyed)
+        return (left, root), None if Z is None else (right, other)
 
     def block(self, left: Any, right: Any) -> Any:
         return left[1][:, None] * self.kernel.block(left[0], right[0]) * right[1]
@@ -177,16 +194,18 @@ class Weighted(Kernel):
         return left[1][:, None] * self.kernel.accurate_block(left[0], right[0]) * right[1]
 
     def diag(self, X: Any) -> Any:
-        return X[:, -1] ** 2 * self.kernel.diag(X[:, :-1])
+        points, root = self.parts(X)
+        return root**2 * self.kernel.diag(points)
 
     def on_diagonal(self, X: Any, accurate: bool = False) -> Any:
-        return X[:, -1] ** 2 * self.kernel.on_diagonal(X[:, :-1], accurate)
+        points, root = self.parts(X)
+        return root**2 * self.kernel.on_diagonal(points, accurate)
 
     def admit(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
-        self.kernel.admit(*(P if P is None else P[:, :-1] for P in points), names=names, accurate=accurate)
+        self.kernel.admit(*(P if P is None else self.parts(P)[0] for P in points), names=names, accurate=accurate)
 
     def held(self, X: Any, accurate: bool = False) -> int:
-        return self.kernel.held(X[:, :-1], accurate)
+        return self.kernel.held(self.parts(X)[0], accurate)
 
 
 def _is_number(value: object, above: float) -> bool:

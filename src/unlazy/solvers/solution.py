@@ -1,6 +1,6 @@
 """What every solver returns: the coefficients and the evidence that they solve the problem."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -12,6 +12,12 @@ from unlazy.core.precision import precision
 from unlazy.kernels.base import Kernel
 from unlazy.products import gradient, matmul
 
+if TYPE_CHECKING:
+    Number = float
+    Whole = int
+    Truth = bool
+else:  # inside jit these are tracers
+    Number = Whole = Truth = Any
 PROBLEM = "kernel ridge regression, (K + ridge·I)α = y [K2]"
 
 
@@ -31,29 +37,29 @@ class Solution(eqx.Module):
     """All that follows, as a Predictor has it."""
 
     @property
-    def residual(self) -> Any:
+    def residual(self) -> Number:
         return self.evidence.residual
 
     @property
-    def converged(self) -> Any:
+    def converged(self) -> Truth:
         """Whether `residual` reached the tolerance that was asked for."""
         return self.evidence.converged
 
     @property
-    def steps(self) -> Any:
+    def steps(self) -> Whole:
         return self.evidence.steps
 
     @property
-    def seconds(self) -> Any:
+    def seconds(self) -> Number:
         return self.evidence.seconds
 
     @property
-    def bytes(self) -> Any:
+    def bytes(self) -> Whole:
         """Memory the method planned for, besides the data."""
         return self.evidence.bytes
 
     @property
-    def ridge(self) -> Any:
+    def ridge(self) -> Number:
         """The ridge that was used, jitter included."""
         return self.evidence.ridge
 

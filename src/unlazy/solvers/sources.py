@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from unlazy.core.inputs import check_axes, count, points, real_numbers, refuse_not_finite
+from unlazy.core.inputs import check_axes, count, gathered, points, real_numbers, refuse_not_finite
 from unlazy.core.precision import precision
 
 STRETCH_BYTES = 2**26
@@ -102,7 +102,7 @@ def as_source(X: Any, takes: str = "matrix") -> Source:
     Where the kernel takes more than a matrix, also images or a tree of arrays.
     """
     if takes != "matrix" and isinstance(X, list):
-        X = np.asarray(X)
+        X = gathered(X)
     if takes != "matrix" and not isinstance(X, str | Path) and len(getattr(X, "shape", ())) != 2:
         with precision("float64"):  # nothing is lost on the way in
             tree = jax.tree.map(np.asarray, points(X, takes=takes))
