@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import comb, gammaln, roots_genlaguerre, roots_legendre
 
-from unlazy.core.linear import dot, einsum
+from unlazy.core.linear import dot, einsum, namespace
 
 
 def multiplicity(d: int, degree: int) -> int:
@@ -35,7 +35,7 @@ def gegenbauer(t: Any, d: int, degrees: int) -> Any:
 
     (ℓ + d - 2) P_{ℓ+1} = (2ℓ + d - 2) t P_ℓ - ℓ P_{ℓ-1}; Legendre for d = 3, cos ℓθ for d = 2. NumPy's arrays or JAX's.
     """
-    xp: Any = np if isinstance(t, np.ndarray) else jnp
+    xp = namespace(t)
     rows = [xp.ones_like(t), t]
     for ell in range(1, degrees):
         rows.append(((2 * ell + d - 2) * t * rows[-1] - ell * rows[-2]) / (ell + d - 2))
