@@ -46,7 +46,7 @@ def data(n, seed=0):
 
 def unlazy(kernel, X, y, X_test, **keywords):
     from unlazy.kernels.radial import Gaussian, Laplace
-    from unlazy.solvers.front import solve
+    from unlazy.solvers.solve import solve
 
     def run():
         solution = solve({"gaussian": Gaussian, "laplace": Laplace}[kernel](D**0.5), X, y, RIDGE, **keywords)

@@ -19,7 +19,7 @@ from unlazy.core.architecture import MLP
 from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian
 from unlazy.products import product
-from unlazy.solvers.front import solve
+from unlazy.solvers.solve import solve
 
 warnings.simplefilter("ignore")
 

@@ -13,9 +13,9 @@ import pytest
 from unlazy.core.data import Data
 from unlazy.core.fitted import LOST, Evidence, Predictor, Trajectory, Words, place
 from unlazy.kernels.radial import Gaussian, Laplace
-from unlazy.solvers.front import solve
 from unlazy.solvers.gaussian_process import condition, trained_ensemble
 from unlazy.solvers.path import decompose
+from unlazy.solvers.solve import solve
 from unlazy.training import recording
 from unlazy.training.descent import descend
 from unlazy.training.machine import Machine

@@ -33,10 +33,10 @@ from unlazy.kernels.metric import Metric
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
 from unlazy.products import gram, matmul
-from unlazy.solvers.front import solve
 from unlazy.solvers.gaussian_process import posterior
 from unlazy.solvers.methods import METHODS
 from unlazy.solvers.path import decompose
+from unlazy.solvers.solve import solve
 
 pytestmark = pytest.mark.slow
 

@@ -31,7 +31,7 @@ _WHERE = {
     "nngp_and_ntk": "kernels.infinite_width",
     "with_metric": "kernels.metric",
     # kernel fixed: one ridge at any size, or every ridge and every training time at once
-    "solve": "solvers.front",
+    "solve": "solvers.solve",
     "Direct": "solvers.methods",
     "PreconditionedCG": "solvers.methods",
     "NystromCG": "solvers.methods",
@@ -117,7 +117,6 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy.networks.linearise import linearise as linearise
     from unlazy.networks.mlp import Network as Network
     from unlazy.networks.tangent import tangent_kernel as tangent_kernel
-    from unlazy.solvers.front import solve as solve
     from unlazy.solvers.gaussian_process import ensemble as ensemble
     from unlazy.solvers.gaussian_process import log_marginal_likelihood as log_marginal_likelihood
     from unlazy.solvers.gaussian_process import posterior as posterior
@@ -128,6 +127,7 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy.solvers.methods import PreconditionedCG as PreconditionedCG
     from unlazy.solvers.methods import Richardson as Richardson
     from unlazy.solvers.path import decompose as decompose
+    from unlazy.solvers.solve import solve as solve
     from unlazy.training.descent import descend as descend
     from unlazy.training.one_step import one_step as one_step
 

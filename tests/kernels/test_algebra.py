@@ -23,7 +23,7 @@ from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
 from unlazy.kernels.sphere import OnSphere, polynomial_on_sphere
 from unlazy.products.front import matmul
-from unlazy.solvers.front import solve
+from unlazy.solvers.solve import solve
 
 RNG = np.random.default_rng(0)
 X, Z = RNG.normal(size=(6, 4)), RNG.normal(size=(6, 4))

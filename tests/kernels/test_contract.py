@@ -15,9 +15,9 @@ from unlazy.kernels.periodic import Periodic
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.products import gram, matmul
-from unlazy.solvers.front import solve
 from unlazy.solvers.gaussian_process import log_marginal_likelihood, posterior
 from unlazy.solvers.path import decompose
+from unlazy.solvers.solve import solve
 
 N, M = 9, 4
 RNG = np.random.default_rng(0)

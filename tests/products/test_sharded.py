@@ -14,7 +14,7 @@ from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.radial import Laplace
 from unlazy.core.architecture import MLP
 from unlazy.products import product
-from unlazy.solvers.front import solve
+from unlazy.solvers.solve import solve
 
 assert jax.device_count() == {devices}, jax.devices()
 rng = np.random.default_rng(0)

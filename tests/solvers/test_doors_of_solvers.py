@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 
 from unlazy.kernels.radial import Laplace
-from unlazy.solvers.front import solve
 from unlazy.solvers.gaussian_process import (
     ensemble,
     log_marginal_likelihood,
@@ -15,6 +14,7 @@ from unlazy.solvers.gaussian_process import (
     trained_random_features,
 )
 from unlazy.solvers.path import decompose
+from unlazy.solvers.solve import solve
 
 KERNEL = Laplace(1.5)
 X = np.array([[1, 2], [0, 3], [2, 2], [1, 0]])

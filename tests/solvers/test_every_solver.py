@@ -13,8 +13,8 @@ from unlazy.core.architecture import MLP
 from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
-from unlazy.solvers.front import solve
 from unlazy.solvers.methods import METHODS
+from unlazy.solvers.solve import solve
 
 KERNELS = {
     "gaussian": Gaussian(2.0),

@@ -11,7 +11,7 @@ from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.solvers import choice
 from unlazy.solvers.checkpoint import Checkpoint
-from unlazy.solvers.front import solve
+from unlazy.solvers.solve import solve
 
 N, D = 300, 5
 

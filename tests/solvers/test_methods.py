@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from unlazy.kernels.radial import Gaussian
-from unlazy.solvers.front import solve
 from unlazy.solvers.methods import METHODS, Direct, EigenPro, NystromCG, PreconditionedCG, Richardson, check_method
+from unlazy.solvers.solve import solve
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(120, 5))  # the shapes of test_every_solver: no program is compiled twice

@@ -8,7 +8,7 @@ import pytest
 
 from unlazy.kernels.radial import Gaussian
 from unlazy.solvers import nystrom_cg, sources
-from unlazy.solvers.front import solve
+from unlazy.solvers.solve import solve
 from unlazy.solvers.sources import Source, as_source, parquet
 
 N, D = 500, 4
@@ -104,7 +104,7 @@ PEAK = """
 import resource, sys
 import numpy as np
 from unlazy.kernels.radial import Gaussian
-from unlazy.solvers.front import solve
+from unlazy.solvers.solve import solve
 method, n, budget = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 rng = np.random.default_rng(0)
 X = rng.normal(size=(n, 8)).astype(np.float32)

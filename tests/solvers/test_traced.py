@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from unlazy.kernels.radial import Gaussian
-from unlazy.solvers.front import solve
+from unlazy.solvers.solve import solve
 
 N = 16
 ANGLES = 2 * np.pi * np.arange(N) / N

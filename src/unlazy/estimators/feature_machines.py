@@ -23,8 +23,8 @@ from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import mapped
 from unlazy.products import matmul
 from unlazy.products.views import cross, view
-from unlazy.solvers.front import solve
 from unlazy.solvers.intercept import coefficients, mean
+from unlazy.solvers.solve import solve
 from unlazy.training.one_step import learn_features
 from unlazy.training.recursive_features import METRICS, check_metric, follow, isotropic, normalised, root
 

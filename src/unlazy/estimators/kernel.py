@@ -15,8 +15,8 @@ from unlazy.estimators.named_kernels import kernel_named, usual_bandwidth
 from unlazy.estimators.points import on_device
 from unlazy.kernels.base import Kernel
 from unlazy.products import gram, matmul
-from unlazy.solvers.front import solve
 from unlazy.solvers.intercept import Fit, fit_every
+from unlazy.solvers.solve import solve
 
 EXACT = 3000
 """Distinct rows up to which one eigendecomposition gives the fit and every leave-one-out error; beyond, `solve` fits

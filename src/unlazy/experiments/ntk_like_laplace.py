@@ -26,6 +26,7 @@ from unlazy.core.linear import dot, einsum
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace
+from unlazy.solvers.traced import coefficients
 from unlazy.theory import spectra
 from unlazy.theory.dynamics import masked_gram
 
@@ -64,8 +65,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     y = jnp.where(keep, target[:size] + NOISE * jax.random.normal(key_noise, (size,)), 0)
     grams = [masked_gram(_normalised(kernel, X[:size]), keep.astype(X.dtype)) for kernel in KERNELS.values()]
     # one factorisation of the stack: several independent ones in a program can wait for each other's threads forever
-    L = jnp.linalg.cholesky(jnp.stack(grams) + RIDGE * jnp.eye(size))
-    alpha = jax.scipy.linalg.cho_solve((L, True), jnp.broadcast_to(y[:, None], (len(KERNELS), size, 1)))[..., 0]
+    alpha = jax.vmap(coefficients, (0, None))(jnp.stack(grams) + RIDGE * jnp.eye(size), y)
     cross = jnp.stack([_normalised(kernel, X[size:], X[:size]) for kernel in KERNELS.values()])
     f = einsum("kmn,kn->km", cross, jnp.where(keep, alpha, 0))
     predicted, eigenvalues = zip(*(_predict(kernel, d, jnp.asarray(n, X.dtype)) for kernel in KERNELS.values()))

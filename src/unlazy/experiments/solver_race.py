@@ -26,7 +26,7 @@ from unlazy.core.claims import Claim, at_most
 from unlazy.core.experiment import Experiment, Params, Records, config
 from unlazy.core.linear import dot
 from unlazy.kernels.radial import Laplace
-from unlazy.solvers.front import solve
+from unlazy.solvers.solve import solve
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -162,7 +162,7 @@ def labels(y: Any, n: int) -> tuple[np.ndarray, tuple[int, ...]]:
 
 
 def make(kernel: Kernel, X: Any, y: Any, ridge: Any, memory: int | str | None = None, seed: int = 0) -> Problem:
-    """A checked problem in float32; `front` settles precision and method."""
+    """A checked problem in float32; `solve` settles precision and method."""
     if not isinstance(kernel, Kernel):
         raise ValueError(f"kernel must be a unlazy kernel, for example Gaussian(1.0); got {type(kernel).__name__}")
     source = X if isinstance(X, Source) else as_source(X, kernel.takes)

@@ -46,13 +46,18 @@ def solve(
             f"{memory_budget(memory) / 2**30:.3g} GiB: use fewer points or allow more with memory='…GiB'"
         )
     A = kernel.gram(X) + jnp.asarray(ridge, dtype) * jnp.eye(n, dtype=dtype)
-    L = _factor(jax.lax.stop_gradient(A))
-    alpha = jax.lax.custom_linear_solve(lambda v: dot(A, v), y, lambda _, b: cho_solve((L, True), b), symmetric=True)
+    alpha = coefficients(A, y)
     words = Words(
         PROBLEM, "direct", "it runs inside jit, grad or vmap", "traced",
         (f"traced: one factorisation in {dtype.name}, whose error was not looked at",),
     )  # fmt: skip
     return Solution(kernel, X, alpha, Evidence(ridge=ridge, bytes=need, words=words))
+
+
+def coefficients(A: jax.Array, y: jax.Array) -> jax.Array:
+    """α of Aα = y for A = K + ρI at hand, positive but for rounding; a stack of systems by `jax.vmap`."""
+    L = _factor(jax.lax.stop_gradient(A))
+    return jax.lax.custom_linear_solve(lambda v: dot(A, v), y, lambda _, b: cho_solve((L, True), b), symmetric=True)
 
 
 def _factor(A: jax.Array) -> jax.Array:

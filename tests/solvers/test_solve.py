@@ -10,8 +10,8 @@ import pytest
 from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.solvers.checkpoint import Checkpoint
-from unlazy.solvers.front import solve
 from unlazy.solvers.methods import METHODS
+from unlazy.solvers.solve import solve
 
 N, D = 120, 5
 KERNEL = Gaussian(2.0)
@@ -193,7 +193,7 @@ import os, sys
 import numpy as np
 from unlazy.kernels.radial import Gaussian
 from unlazy.solvers.checkpoint import Checkpoint
-from unlazy.solvers.front import solve
+from unlazy.solvers.solve import solve
 rng = np.random.default_rng(0)
 X = rng.normal(size=(120, 5)); y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=120)
 def kill(p):
