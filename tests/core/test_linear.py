@@ -26,7 +26,7 @@ from unlazy.solvers.path import decompose
 from unlazy.tasks.index_models import single_index
 from unlazy.tasks.patterns import pattern_task
 from unlazy.theory import gaussian_process, gradients, two_layer
-from unlazy.training import head, one_step, spectral
+from unlazy.training import head, method_of_moments, one_step
 
 ROOT = Path(unlazy.__file__).parent
 PRODUCTS = {
@@ -132,8 +132,8 @@ PROGRAMS = {
     "likelihood's gradient": lambda: jax.grad(gaussian_process.log_marginal_likelihood)(K, Y, a[0]),
     "path": lambda: decompose(Gaussian(1.0), X).ridge_path(y, jnp.ones(3)).predict(Z),
     "frobenius": lambda: minimum_frobenius_norm(X, y),
-    "hessian moment": lambda: spectral.hessian_moment(X, y),
-    "fourth moment": lambda: spectral.contracted_fourth_moment(X, y, v),
+    "hessian moment": lambda: method_of_moments.hessian_moment(X, y),
+    "fourth moment": lambda: method_of_moments.contracted_fourth_moment(X, y, v),
     "first gradient": lambda: one_step.first_gradient(X, y, W, a),
     "head": lambda: jax.jit(lambda F: head.ridge_path(F, y, jnp.ones(2), errors=True))(X).leave_one_out,
     "descent head": lambda: head.descent_head(X, y, steps=3, step_size=0.1),

@@ -6,7 +6,7 @@ import pytest
 
 import unlazy
 from unlazy.core.architecture import MLP
-from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor, feature_machines
+from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
 from unlazy.estimators.columns import Columns
 from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.product_laplace import ProductLaplace
@@ -54,22 +54,6 @@ def test_settings(settings):
         assert model.n_updates_ == 3 and model.map_.shape == (2, 5)
     if settings.get("updates") == 0:
         assert model.n_updates_ == 0
-
-
-@pytest.mark.slow
-def test_many_rows_go_through_the_solvers(monkeypatch):
-    X, y = data(300)
-    whole = FeatureMachineRegressor("gaussian", metric="diagonal", updates=2).fit(X, y)
-    for name, value in {"SEARCH": 100, "SEARCH_MANY": 120, "LEARN": 150, "EXACT": 200}.items():
-        monkeypatch.setattr(feature_machines, name, value)
-    weights = np.ones(300)
-    weights[:10] = 2
-    for w in (None, weights):
-        part = FeatureMachineRegressor("gaussian", metric="diagonal", updates=2, tolerance=1e-4).fit(X, y, w)
-        assert part.solver_ != "cholesky" and part.converged_
-        Z, truth = data(seed=1)
-        assert part.score(Z, truth) > 0.95
-    assert whole.solver_ == "cholesky"
 
 
 def test_probabilities_are_calibrated():

@@ -9,36 +9,29 @@ import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from unlazy.core import device
 from unlazy.core.errors import check_positive_integer, nearest
 from unlazy.core.linear import dot
 from unlazy.core.progress import Display
 from unlazy.estimators.base import Estimator, Training
 from unlazy.estimators.classes import CalibratedClassifier
 from unlazy.estimators.columns import Columns
-from unlazy.estimators.feature_search import Candidate, Selected, select
-from unlazy.estimators.kernel import Weighted
+from unlazy.estimators.feature_search import Candidate, Selected, rules, select
+from unlazy.estimators.feature_search.growth import grown
+from unlazy.estimators.feature_search.last_fit import Model, last_fit, predictions
 from unlazy.estimators.named_kernels import UNIT
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import mapped
-from unlazy.products import matmul
-from unlazy.products.views import cross, view
+from unlazy.products.views import view
 from unlazy.solvers.intercept import coefficients, mean
-from unlazy.solvers.solve import solve
 from unlazy.training.one_step import learn_features
+from unlazy.training.partition import Tree
 from unlazy.training.recursive_features import METRICS, check_metric, follow, isotropic, normalised, root
 
 SEARCH = 1200
-"""Distinct rows among which kernel, metric, bandwidth, ridge and the number of updates are chosen."""
-SEARCH_MANY = 2000
-"""The same where there are more than LEARN rows."""
-LEARN = 3000
-"""Distinct rows from which the final metric is learnt."""
-EXACT = 8000
-"""Distinct rows up to which the last fit is exact; beyond, `solve` chooses a method."""
+"""Distinct rows among which kernel, metric, bandwidth, ridge and the number of updates are chosen, where there are at
+most `feature_search.rules.MANY`; beyond, choices are made again at larger sizes (`feature_search.growth`)."""
 SMALL = 600
 """Rows up to which the search runs on one thread."""
-_BLOCK = 2048
 KERNELS = {name: UNIT[name] for name in ("product_laplace", "laplace", "gaussian", "matern", "ntk", "nngp")}
 DEFAULT = ("product_laplace", "laplace", "gaussian")
 
@@ -62,6 +55,7 @@ class FeatureMachine(Estimator):
     X_fit_: np.ndarray
     dual_coef_: np.ndarray
     intercept_: np.ndarray
+    _tree_: dict[str, np.ndarray] | None
 
     def __init__(
         self, kernel=None, *, metric=None, updates=8, iterate="best", rank=None, start=None, relative_bandwidth=None,
@@ -81,12 +75,12 @@ class FeatureMachine(Estimator):
         self.random_state = random_state
         self.progress = progress
 
-    def _fit(self, given: Training, unit: bool) -> tuple[Selected | None, Training]:
-        """Sets the fitted attributes; what was selected and the rows it was selected on."""
+    def _fit(self, given: Training, unit: bool) -> tuple[np.ndarray, Training]:
+        """Sets the fitted attributes; predictions of rows by fits that never saw them, and those rows."""
         candidates = self._candidates()
         data = _double(given).merged()
-        order = np.lexsort(data.X.T[::-1])  # the order of rows is not information
-        data = data.rows(order)
+        if len(data.X) <= rules.MANY:
+            data = data.rows(np.lexsort(data.X.T[::-1]))  # the order of rows is not information
         columns = Columns.of(data.X, data.weights, self.standardise)
         self.offset_, self.scale_ = columns.offset, columns.scale
         centre = mean(data.Y, data.weights)
@@ -98,17 +92,18 @@ class FeatureMachine(Estimator):
         with self._double_scope():
             if len(data.X) == 1 or not np.any(data.Y):
                 self._constant(candidates[0], data)
-                found, part = None, data
-            else:
-                part = data.rows(np.sort(order[: SEARCH if len(order) <= LEARN else SEARCH_MANY]))
+                held_out, part = data.Y, data
+            elif len(data.X) <= rules.MANY:
+                part = data.rows(np.sort(order[:SEARCH]))
                 found = self._select(candidates, part)
-                self._learn(found, data, order)
+                self._learn(found, data)
+                held_out = found.held_out
+            else:
+                held_out, part = self._grow(candidates, data, order)
         self.intercept_ = (self.intercept_ * spread + centre).astype(self._dtype)
         self.dual_coef_ = (self.dual_coef_ * spread).astype(self._dtype)
         self.X_fit_ = self.X_fit_.astype(self._dtype)
-        if found is not None:
-            found = found._replace(held_out=found.held_out * spread + centre)
-        return found, part._replace(Y=part.Y * spread + centre)
+        return held_out * spread + centre, part._replace(Y=part.Y * spread + centre)
 
     def _select(self, candidates: list[Candidate], part: Training) -> Selected:
         from threadpoolctl import threadpool_limits
@@ -126,27 +121,43 @@ class FeatureMachine(Estimator):
         self.leave_one_out_error_ = float(found.error)
         return found
 
-    def _learn(self, found: Selected, data: Training, order: np.ndarray) -> None:
-        """The chosen trajectory on (up to LEARN) rows, then the last fit on all."""
+    def _learn(self, found: Selected, data: Training) -> None:
+        """The chosen trajectory and the last fit, on all rows."""
         kernel, metric = found.candidate
-        part = data.rows(np.sort(order[:LEARN]))
-        M = isotropic(part.X.shape[1], metric)
+        M = isotropic(data.X.shape[1], metric)
         if self.start is not None:
-            M = normalised(self._one_step(part), metric)
-        M = follow(found.steps, part.X, part.Y, metric, rank=self.rank, weights=part.weights, start=M)
+            M = normalised(self._one_step(data), metric)
+        M = follow(found.steps, data.X, data.Y, metric, rank=self.rank, weights=data.weights, start=M)
         L = root(M)
-        exact = len(data.X) <= EXACT
-        seen = view(kernel, data.X if exact else data.X[np.sort(order[:SEARCH])], L)
+        seen = view(kernel, data.X, L)
         h = found.final[0] * seen.usual
         self._remember(kernel, M, L, h, found.updates)
         self.relative_ridge_ = found.final[1]
-        if exact:
-            K = seen.gram(h)
-            self.ridge_ = self.relative_ridge_ * float(np.mean(np.diagonal(K)))
-            alpha, b = coefficients(K, data.Y, self.relative_ridge_, data.weights)
-            self.X_fit_, self.dual_coef_, self.intercept_, self.solver_ = data.X, alpha, b, "cholesky"
-        else:
-            self._solve(data, mapped(kernel, L.astype(self._dtype) / h))
+        K = seen.gram(h)
+        self.ridge_ = self.relative_ridge_ * float(np.mean(np.diagonal(K)))
+        alpha, b = coefficients(K, data.Y, self.relative_ridge_, data.weights)
+        self.X_fit_, self.dual_coef_, self.intercept_, self.solver_ = data.X, alpha, b, "cholesky"
+        self._tree_ = None
+
+    def _grow(self, candidates: list[Candidate], data: Training, order: np.ndarray) -> tuple[np.ndarray, Training]:
+        """Choices at growing sizes, then the last fit to all rows; predictions of held-out rows, and those rows."""
+        steps = len(candidates) * (self.updates + 1)
+        with Display("learning a metric", steps, show=self.progress) as shown:
+            chosen = grown(
+                candidates, data, order, updates=self.updates, bandwidth=self.relative_bandwidth,
+                ridge=self.relative_ridge, rank=self.rank, begin=None if self.start is None else self._one_step,
+                last=self.iterate == "last", advance=shown.advance,
+            )  # fmt: skip
+        fixed = (self.relative_bandwidth, self.relative_ridge)
+        model, problem, best = last_fit(chosen, data, fixed, self.tolerance, self._key(), self.progress)
+        kernel, _ = best.candidate
+        self._remember(kernel, best.metric, problem.map, problem.bandwidth, best.updates)
+        self.relative_ridge_, self.ridge_ = problem.relative_ridge, model.ridge
+        self.leave_one_out_error_ = float(best.error)
+        self.X_fit_, self.dual_coef_, self.intercept_ = model.centres, model.alpha, model.intercept
+        self.solver_, self.converged_ = model.solver, model.converged
+        self._tree_ = None if model.tree is None else model.tree._asdict()
+        return best.judged.held_out, chosen.judging
 
     def _remember(self, kernel: Kernel, M: np.ndarray, L: np.ndarray, h: float, updates: int) -> None:
         self._base_, self.map_, self.bandwidth_ = kernel, L, float(h)
@@ -159,28 +170,9 @@ class FeatureMachine(Estimator):
         M = isotropic(data.X.shape[1], candidate.metric)
         self._remember(candidate.kernel, M, root(M), 1.0, 0)
         self.ridge_ = self.relative_ridge_ = self.leave_one_out_error_ = 0.0
-        self.solver_ = "constant"
+        self.solver_, self._tree_ = "constant", None
         self.X_fit_, self.dual_coef_ = data.X[:1], np.zeros((1, data.Y.shape[1]))
         self.intercept_ = mean(data.Y, data.weights)
-
-    def _solve(self, data: Training, kernel: Kernel) -> None:
-        """The last fit to many rows by the large-scale solvers: labels less their mean, weights inside the kernel."""
-        centre, w = mean(data.Y, data.weights), data.weights
-        X, Y, used = data.X, data.Y - centre, kernel
-        if w is not None:
-            scale = np.sqrt(w)[:, None]
-            used, X, Y = Weighted(kernel), np.hstack([X, scale]), Y * scale
-        unit = float(np.mean(np.asarray(kernel.diag(jnp.asarray(data.X[:SEARCH])))))
-        self.ridge_ = self.relative_ridge_ * unit
-        solution = solve(
-            used, X, Y, self.ridge_, tolerance=self.tolerance, precision=self._dtype.name, key=self._key(),
-            progress=self.progress,
-        )  # fmt: skip
-        centres, alpha = np.asarray(solution.centres), np.asarray(solution.coefficients)
-        if w is not None:
-            centres, alpha = centres[:, :-1], alpha * centres[:, -1:]
-        self.X_fit_, self.dual_coef_, self.intercept_ = centres, alpha, centre
-        self.solver_, self.converged_ = solution.method, bool(solution.converged)
 
     def _one_step(self, data: Training) -> np.ndarray:
         """W¹ᵀW¹ of Algorithm 1 [D4], summed over outputs."""
@@ -193,17 +185,10 @@ class FeatureMachine(Estimator):
     def _scores(self, X: Any) -> np.ndarray:
         """f at the rows of X, (m, c)."""
         Z = (self._inputs(X) - self.offset_.astype(self._dtype)) / self.scale_.astype(self._dtype)
-        if device.is_host() and self.solver_ in ("cholesky", "constant"):
-            with self._scope():
-                L = self.map_.astype(self._dtype)
-                found = [
-                    dot(cross(self._base_, Z[i : i + _BLOCK], self.X_fit_, L, self.bandwidth_), self.dual_coef_)
-                    for i in range(0, len(Z), _BLOCK)
-                ]
-            return np.concatenate(found) + self.intercept_
+        tree = getattr(self, "_tree_", None)
+        parts = (self.X_fit_, self.dual_coef_, self.intercept_, None if tree is None else Tree(**tree))
         with self._scope():
-            arrays = (jnp.asarray(a, self._dtype) for a in (Z, self.X_fit_, self.dual_coef_))
-            return np.asarray(matmul(self.kernel_, *arrays)) + self.intercept_
+            return predictions(self.kernel_, Model(*parts, self.solver_, self.ridge_), Z, self._dtype)
 
     @property
     def kernel_(self) -> Kernel:
@@ -252,14 +237,17 @@ class FeatureMachineRegressor(MultiOutputMixin, RegressorMixin, FeatureMachine):
     With no arguments it chooses among the ℓ1 Laplace kernel with a diagonal metric and the Laplace and Gaussian
     kernels with full and diagonal metrics, their bandwidth, ridge and number of updates, all by leave-one-out in which
     the metric never sees a held-out label. Columns are standardised and a free intercept is fitted, so neither units
-    nor offsets matter. `kernel` ('product_laplace', 'laplace', 'gaussian', 'matern', 'ntk', 'nngp', or a kernel),
+    nor offsets matter. Beyond 3,000 rows a split of held-out rows judges instead, choices are made again at growing
+    sizes, and more rows than one factorisation holds are fitted by leaves of a partition or by iteration.
+
+    `kernel` ('product_laplace', 'laplace', 'gaussian', 'matern', 'ntk', 'nngp', or a kernel),
     `metric` ('full', 'diagonal', 'low_rank' with `rank`), `relative_bandwidth` (a multiple of the median distance) and
     `relative_ridge` (a multiple of k(x, x)) fix what is otherwise chosen; `iterate='last'` always makes all `updates`;
     `start='one_step'` begins with the metric W¹ᵀW¹ of Algorithm 1.
 
     Fitted: `metric_` (M of trace one, for standardised columns), `feature_importances_` (its diagonal), `n_updates_`,
     `bandwidth_`, `ridge_` (added to K), `relative_ridge_`, `kernel_`, `leave_one_out_error_` (share of the
-    variance not explained).
+    variance not explained, of held-out rows where there are many), `solver_`.
 
     >>> FeatureMachineRegressor().fit(X, y).predict(Z)
     """
@@ -283,8 +271,7 @@ class FeatureMachineClassifier(CalibratedClassifier, FeatureMachine):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "FeatureMachineClassifier":
         """Weights count rows: a row of weight 2 is that row twice."""
-        found, part = self._fit(self._labelled(X, y, sample_weight), unit=False)
-        held_out = part.Y if found is None else found.held_out
+        held_out, part = self._fit(self._labelled(X, y, sample_weight), unit=False)
         self._calibrate(held_out, part.Y, part.weights)
         return self
 

@@ -6,6 +6,7 @@ and is left out; the radial derivative stays. The AGOP is (1/n) Σ_x Σ_c ∇f_c
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +40,7 @@ def agop(
 
 
 def _prepared(kernel: Kernel, X: Points, centres: Points, coefficients: Labels, memory: int | str | None):
-    formula = kernel.formula
+    formula = kernel if kernel.reads == "absolute distance" else kernel.formula
     if formula is None:
         raise ValueError(
             f"{type(kernel).__name__} has no entry formula, so its gradient has no closed form here: differentiate "
@@ -64,8 +65,11 @@ def _block_gradient(kernel: InnerProductKernel, left: Array, right: Array, alpha
     return jnp.moveaxis(found, 0, 1)
 
 
-def _rows_gradient(kernel: InnerProductKernel, part: Array, centres: Array, alpha: Array) -> Array:
+def _rows_gradient(kernel: Any, part: Array, centres: Array, alpha: Array) -> Array:
     """∇ with respect to x itself: the embedding's transposed derivative, applied to each output's gradient."""
+    if kernel.reads == "absolute distance":
+        left, right = kernel.sides(part, centres)
+        return theory_agop.absolute_gradient(kernel.block(left, right), alpha, left, right) / kernel.bandwidth
     left, right = embedded(kernel, part, centres)
     G = _block_gradient(kernel, left, right, alpha)
     _, pull = jax.vjp(kernel.embed, part)
@@ -73,7 +77,7 @@ def _rows_gradient(kernel: InnerProductKernel, part: Array, centres: Array, alph
 
 
 @functools.partial(jax.jit, static_argnames="rows")
-def _gradient(kernel: InnerProductKernel, X: Array, centres: Array, alpha: Array, rows: int) -> Array:
+def _gradient(kernel: Any, X: Array, centres: Array, alpha: Array, rows: int) -> Array:
     n = X.shape[0]
 
     def fill(i: Array, out: Array) -> Array:
@@ -85,7 +89,7 @@ def _gradient(kernel: InnerProductKernel, X: Array, centres: Array, alpha: Array
 
 
 @functools.partial(jax.jit, static_argnames="rows")
-def _agop(kernel: InnerProductKernel, X: Array, centres: Array, alpha: Array, rows: int) -> Array:
+def _agop(kernel: Any, X: Array, centres: Array, alpha: Array, rows: int) -> Array:
     n, d = X.shape
 
     def add(i: Array, total: Array) -> Array:

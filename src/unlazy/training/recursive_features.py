@@ -8,14 +8,14 @@ nothing depends on the scale of the labels. Radhakrishnan, Beaglehole, Pandit an
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 
 from unlazy.core.errors import nearest
 from unlazy.kernels.base import Kernel
-from unlazy.products.views import Map, View, cross, view
+from unlazy.products.views import Map, cross, view
 from unlazy.solvers.intercept import coefficients
 from unlazy.training.bandwidth_and_ridge import descend, leave_one_out
 
@@ -132,8 +132,15 @@ def follow(
     return M
 
 
+@runtime_checkable
+class HasGradients(Protocol):
+    """Rows under a metric that know the average gradient outer product of a fit to the first of them."""
+
+    def agop(self, h: float, alpha: Float[np.ndarray, "m c"], diagonal: bool) -> np.ndarray: ...
+
+
 def updated(
-    seen: View,
+    seen: HasGradients,
     h: float,
     alpha: np.ndarray,
     metric: str,

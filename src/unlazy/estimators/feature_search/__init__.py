@@ -3,6 +3,9 @@
 search       the description, read from top to bottom: plain kernels, rounds of updates, slow updates, last fit
 trajectory   one kernel and its metrics, update after update
 folds        held-out predictions: a fold's metric and coefficients never see the labels of its rows
+held_out     the same with one split, for many rows
+growth       many rows: choices are made again at growing sizes
+last_fit     the fit to all rows: one factorisation, leaves of a partition, or an iterative solution
 rules        the numbers by which the search decides, in one table
 """
 

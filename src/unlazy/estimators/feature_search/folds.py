@@ -60,21 +60,27 @@ class Folds:
         error = unexplained(found - self.data.Y, self.data.Y, self.data.weights)
         return Judged(place, error if math.isfinite(error) else math.inf, found)
 
+    def plain(self, kernel: Kernel, bandwidth: float | None, ridge: float | None) -> Judged:
+        """The kernel without a metric, by plain leave-one-out: nothing but coefficients has seen a label. A bandwidth
+        or a ridge that is None goes downhill; with many rows on a part of them first, which costs little and ends
+        nearby."""
+        data = self.data
+        usual = place = ((bandwidth or 1.0), FIRST_RIDGE if ridge is None else ridge)
+        n = len(data.X)
+        few = [] if n <= 1.5 * FIRST_LOOK_ROWS else [slice(None, None, -(-n // FIRST_LOOK_ROWS))]
+        for rows in [*few, slice(None)]:
+            part = data.rows(rows)
+            seen = view(kernel, part.X, root(isotropic(part.X.shape[1], "diagonal", part.X.dtype)))
+            loss = leave_one_out(seen.gram, part.Y, part.weights)
+            # what fewer rows chose may be a corner: the usual place is looked at again
+            options = [(p[0] * seen.usual, p[1]) for p in dict.fromkeys((place, usual))]
+            start = min(options, key=lambda p: loss(*p))
+            (h, rho), error = descend(loss, start, ridge=ridge is None, bandwidth=bandwidth is None)
+            place = (h / seen.usual, rho)
+        got = fit(seen.gram(h), data.Y, rho, data.weights)
+        return Judged(place, error, np.full_like(data.Y, np.nan) if got is None else got.held_out)
 
-def plain(kernel: Kernel, data: Training, bandwidth: float | None, ridge: float | None) -> Judged:
-    """The kernel without a metric, by plain leave-one-out: nothing but coefficients has seen a label. A bandwidth or a
-    ridge that is None goes downhill; with many rows on a part of them first, which costs little and ends nearby."""
-    usual = place = ((bandwidth or 1.0), FIRST_RIDGE if ridge is None else ridge)
-    n = len(data.X)
-    few = [] if n <= 1.5 * FIRST_LOOK_ROWS else [slice(None, None, -(-n // FIRST_LOOK_ROWS))]
-    for rows in [*few, slice(None)]:
-        part = data.rows(rows)
-        seen = view(kernel, part.X, root(isotropic(part.X.shape[1], "diagonal", part.X.dtype)))
-        loss = leave_one_out(seen.gram, part.Y, part.weights)
-        # what fewer rows chose may be a corner: the usual place is looked at again
-        options = [(p[0] * seen.usual, p[1]) for p in dict.fromkeys((place, usual))]
-        start = min(options, key=lambda p: loss(*p))
-        (h, rho), error = descend(loss, start, ridge=ridge is None, bandwidth=bandwidth is None)
-        place = (h / seen.usual, rho)
-    got = fit(seen.gram(h), data.Y, rho, data.weights)
-    return Judged(place, error, np.full_like(data.Y, np.nan) if got is None else got.held_out)
+    def isotropic(self, metric: str) -> list[np.ndarray]:
+        """Every fold's metric before anything was learnt."""
+        X = self.data.X
+        return [isotropic(X.shape[1], metric, X.dtype)] * len(self.rows)

@@ -14,6 +14,19 @@
 | NOISE_FLOOR | multiple of the median taken off what slow updates have found: inputs that do not matter go at last |
 | LEARNING_RIDGE | the largest ridge with which gradients are taken: a fit shrunk to nothing has none |
 | FOLDS | so many folds below MANY_ROWS rows, two from there on |
+| MANY | from so many distinct rows on one split judges instead of folds, and choices are made again at larger sizes |
+| JUDGING | so many rows judge: at most, and at most a tenth of all, a fifth where there are fewer than TEN_THOUSAND |
+| RACE_JUDGING | so many of them in the race on the host |
+| RACE | rows all candidates are first tried on: on the host, on an accelerator |
+| GROWN | rows up to which choices are made again, on the host; an accelerator goes as far as fits are exact |
+| AGAIN | rows up to which the metric is learnt from the beginning again, not only learnt on |
+| GROWTH | from one size to the next |
+| STILL_IN | a candidate whose error is within this factor of the best is tried at the next size, STILL_LATER then on |
+| CONTENDERS | at most so many |
+| UPDATES | of a metric at each larger size, as long as judges do not call them worse; two that do not pay end it |
+| OTHER_PLACE | an update from all rows that brings the error below this share asks for another bandwidth and ridge |
+| SOFT_RIDGE | iterations on an accelerator need a relative ridge of at least this: below, they are many |
+| EXACT | rows up to which a fit is one factorisation on the host; on an accelerator EXACT_DEVICE, if they fit |
 """
 
 FIRST_LOOK_ROWS = 400
@@ -29,3 +42,15 @@ NOISE_FLOOR = 2.0
 LEARNING_RIDGE = 0.1
 FOLDS = 3
 MANY_ROWS = 600
+MANY = 3000
+JUDGING, RACE_JUDGING, TEN_THOUSAND = 5000, 1000, 10_000
+RACE, RACE_DEVICE = 1500, 4096
+GROWN = 4000
+AGAIN = 20_000
+GROWTH = 4
+STILL_IN, STILL_LATER = 1.1, 1.02
+CONTENDERS = 3
+UPDATES = 3
+EXACT, EXACT_DEVICE = 8000, 60_000
+SOFT_RIDGE = 1e-3
+OTHER_PLACE = 0.95

@@ -10,19 +10,19 @@ All that is compared are predictions of rows whose labels neither metric nor coe
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import rules
-from unlazy.estimators.feature_search.folds import Folds, plain
+from unlazy.estimators.feature_search.folds import Folds
+from unlazy.estimators.feature_search.held_out import HeldOut
 from unlazy.estimators.feature_search.trajectory import Candidate, Judged, Trajectory
 from unlazy.kernels.base import Kernel
-from unlazy.products.views import View
 from unlazy.training.bandwidth_and_ridge import LARGEST, SMALLEST, Place, descend
-from unlazy.training.recursive_features import Step, isotropic, normalised
+from unlazy.training.recursive_features import Step, normalised
 
 Begin = Callable[[np.ndarray], np.ndarray]
 Tick = Callable[[str], None]
@@ -69,12 +69,9 @@ def select(
     count = min(n, folds or (rules.FOLDS if n < rules.MANY_ROWS else 2))
     fold = np.random.default_rng(seed).permutation(n) % count
     search = Search(Folds(Training(X, Y, weights), fold), relative_bandwidth, relative_ridge, rank, advance)
-    runs = search.start(candidates, begin)
-    search.rounds(runs, updates if count > 1 else 0, to_the_end=last)
-    table = tuple((i, t, e) for i, run in enumerate(runs) for t, e in enumerate(run.errors))
-    best = min(runs, key=lambda run: run.errors[-1] if last else run.smallest)
-    if count > 1 and updates and not last:
-        best = search.slowly(best, candidates, updates)
+    runs = search.run(candidates, updates if count > 1 else 0, begin, last)
+    table = tuple((i, t, e) for i, run in enumerate(runs[1:]) for t, e in enumerate(run.errors))
+    best = runs[0]
     t = len(best.judged) - 1 if last else best.best
     made, chosen = best.before + t, best.judged[t]
     if made or begin is not None:
@@ -84,23 +81,34 @@ def select(
 
 
 class Search:
-    """Rows in folds, and what is free: a bandwidth or a ridge that is None."""
+    """Rows that judge what others have learnt, and what is free: a bandwidth or a ridge that is None."""
 
     def __init__(
-        self, folds: Folds, bandwidth: float | None = None, ridge: float | None = None, rank: int | None = None,
-        advance: Tick = lambda note: None,
+        self, evidence: Folds | HeldOut, bandwidth: float | None = None, ridge: float | None = None,
+        rank: int | None = None, advance: Tick = lambda note: None,
     ):  # fmt: skip
-        self.folds, self.bandwidth, self.ridge, self.rank, self.advance = folds, bandwidth, ridge, rank, advance
+        self.evidence, self.bandwidth, self.ridge, self.rank, self.advance = evidence, bandwidth, ridge, rank, advance
+
+    def run(
+        self, candidates: Sequence[Candidate], updates: int, begin: Begin | None = None, last: bool = False
+    ) -> list[Trajectory]:
+        """The best trajectory first, then those of all candidates."""
+        runs = self.start(candidates, begin)
+        self.rounds(runs, updates, to_the_end=last)
+        best = min(runs, key=lambda run: run.errors[-1] if last else run.smallest)
+        if updates and not last:
+            best = self.slowly(best, candidates, updates)
+        return [best, *runs]
 
     def start(self, candidates: Sequence[Candidate], begin: Begin | None = None) -> list[Trajectory]:
         """The plain kernels; with `begin` under a first metric, that of each fold without the labels of its rows."""
         kernels = _kernels(candidates)
-        found = {key: plain(k, self.folds.data, self.bandwidth, self.ridge) for key, k in kernels.items()}
+        found = {key: self.evidence.plain(k, self.bandwidth, self.ridge) for key, k in kernels.items()}
         runs = []
         for c in candidates:
-            run = Trajectory(c, found[id(c.kernel)], self._isotropic(c))
+            run = Trajectory(c, found[id(c.kernel)], self.evidence.isotropic(c.metric))
             if begin is not None:
-                run.metrics = [[normalised(begin(rows), c.metric) for rows in self.folds.others]]
+                run.metrics = [[normalised(begin(rows), c.metric) for rows in self.evidence.others]]
                 run.judged = [self._judged(run, 0)]
             runs.append(run)
         return runs
@@ -121,7 +129,7 @@ class Search:
     def update(self, run: Trajectory) -> None:
         """One more update in every fold, without the labels of its rows, and the error it leaves."""
         step, views = run.next_step(), self._views(run, len(run.metrics) - 1)
-        run.metrics.append(self.folds.updated(views, run.metrics[-1], step, run.candidate.metric, self.rank))
+        run.metrics.append(self.evidence.updated(views, run.metrics[-1], step, run.candidate.metric, self.rank))
         run.steps.append(step)
         run.judged.append(run.judged[-1])
         run.judged[-1] = self._judged(run, len(run.judged) - 1)
@@ -147,7 +155,7 @@ class Search:
         for candidate in candidates:
             if candidate.kernel is best.candidate.kernel:
                 slow = best.handed_to(candidate.kernel, rules.SLOW_POWER)
-                slow.candidate, slow.metrics = candidate, [self._isotropic(candidate)]
+                slow.candidate, slow.metrics = candidate, [self.evidence.isotropic(candidate.metric)]
                 slow.judged = [best.judged[0]]
                 self.rounds([slow], updates)
                 best = slow if slow.smallest < rules.TAKES_OVER * best.smallest else best
@@ -167,10 +175,10 @@ class Search:
         """Bandwidth and ridge with the metrics after t updates, downhill by the same held-out predictions."""
         views = self._views(run, t)
         place, _ = descend(
-            lambda h, rho: self.folds.judged(views, (h, rho)).error, run.judged[t].place,
+            lambda h, rho: self.evidence.judged(views, (h, rho)).error, run.judged[t].place,
             ridge=self.ridge is None, bandwidth=self.bandwidth is None, steps=((2.0, 10.0**0.5),),
         )  # fmt: skip
-        return self.folds.judged(views, place)
+        return self.evidence.judged(views, place)
 
     def _judged(self, run: Trajectory, t: int) -> Judged:
         """The metrics after t updates: at the bandwidth and ridge of the update before, and at a smaller ridge and a
@@ -181,21 +189,17 @@ class Search:
             options += [(h, min(rho, rules.LEARNING_RIDGE)), (h, rho / 10)]
         elif self.bandwidth is None and t:
             options.append((2 * h, rho))
-        found = [self.folds.judged(views, p) for p in dict.fromkeys(options) if SMALLEST <= p[1] <= LARGEST]
+        found = [self.evidence.judged(views, p) for p in dict.fromkeys(options) if SMALLEST <= p[1] <= LARGEST]
         for view in views:
             view.forget()
         best = min(found, key=lambda judged: judged.error)
         return best if best.error < rules.WORTH_ANOTHER * found[0].error else found[0]
 
-    def _views(self, run: Trajectory, t: int) -> list[View]:
+    def _views(self, run: Trajectory, t: int) -> list[Any]:
         """Every fold's rows under its metric after t updates; the latest are kept."""
         if run.views is None or run.views[0] != t:
-            run.views = (t, self.folds.views(run.candidate.kernel, run.metrics[t]))
+            run.views = (t, self.evidence.views(run.candidate.kernel, run.metrics[t]))
         return run.views[1]
-
-    def _isotropic(self, candidate: Candidate) -> list[np.ndarray]:
-        X = self.folds.data.X
-        return [isotropic(X.shape[1], candidate.metric, X.dtype)] * len(self.folds.rows)
 
 
 def _kernels(candidates: Sequence[Candidate]) -> dict[int, Kernel]:

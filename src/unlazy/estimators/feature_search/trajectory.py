@@ -1,14 +1,13 @@
 """One kernel and its metrics, update after update."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from unlazy.estimators.feature_search import rules
 from unlazy.kernels.base import Kernel
-from unlazy.products.views import View
 from unlazy.training.bandwidth_and_ridge import Place
 from unlazy.training.recursive_features import Step, normalised, pruned, raised
 
@@ -41,7 +40,7 @@ class Trajectory:
         """Updates made by another kernel."""
         self.power = 1.0
         """Power of the AGOP in its updates."""
-        self.views: tuple[int, list[View]] | None = None
+        self.views: tuple[int, list[Any]] | None = None
         """The folds' rows under their metrics after so many updates, the latest that were asked for."""
 
     @property

@@ -1,0 +1,178 @@
+"""From few rows to many: what the search chose is chosen again at larger sizes, judged by the same held-out rows.
+
+1. All candidates race on a few thousand rows (`search`), judged on rows that nothing was learnt from.
+2. The best go on to four times as many rows, and again: bandwidth and ridge move downhill, the metric is learnt on from
+   the fit at that size as long as the judges say that it pays; who falls behind is left.
+3. The last size is what one factorisation holds. Beyond, `last_fit` takes over.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from unlazy.core import device
+from unlazy.estimators.base import Training
+from unlazy.estimators.feature_search import rules
+from unlazy.estimators.feature_search.held_out import HeldOut, Seen
+from unlazy.estimators.feature_search.search import Begin, Search, Tick
+from unlazy.estimators.feature_search.trajectory import Candidate, Judged, Trajectory
+from unlazy.training.bandwidth_and_ridge import descend
+from unlazy.training.recursive_features import Step, pruned
+
+
+class Contender(NamedTuple):
+    """A kernel with its metric, bandwidth and ridge, and what the judges say of it at one size."""
+
+    candidate: Candidate
+    metric: np.ndarray
+    power: float
+    """Of the AGOP in its updates."""
+    judged: Judged
+    updates: int
+    rows: int
+    """Rows it was fitted to."""
+    steps: tuple[Step, ...] = ()
+    """The fits of the race whose gradients made its metric."""
+
+    @property
+    def error(self) -> float:
+        return self.judged.error
+
+
+class Grown(NamedTuple):
+    """What to fit to all rows."""
+
+    best: Contender
+    judging: Training
+    """The rows that judged, in the order of `best.judged.held_out`."""
+    learnt: Training
+    """All others."""
+
+
+def most_exact() -> int:
+    """Rows up to which a fit is one factorisation here: K, its factor and a copy in float64 on a card."""
+    if device.is_host():
+        return rules.EXACT
+    return int(min(rules.EXACT_DEVICE, np.sqrt(device.free_memory() / (3.5 * 8))))
+
+
+def grown(
+    candidates: Sequence[Candidate], data: Training, order: np.ndarray, *, updates: int, bandwidth: float | None,
+    ridge: float | None, rank: int | None, begin: Callable[[Training], np.ndarray] | None, last: bool, advance: Tick,
+) -> Grown:  # fmt: skip
+    """The best contender at the largest size; `order` is a permutation of the rows, of which the last judge."""
+    judges = min(rules.JUDGING, len(order) // (5 if len(order) < rules.TEN_THOUSAND else 10))
+    learnt, judging = data.rows(order[:-judges]), data.rows(order[-judges:])
+    free = {"bandwidth": bandwidth, "ridge": ridge, "rank": rank, "advance": advance}
+    best: list[Contender] = []
+    for size in sizes(len(learnt.X)):
+        rows = learnt.rows(slice(size))
+        if not best:
+            start = None if begin is None else (lambda index, rows=rows: begin(rows.rows(index)))
+            few = judging.rows(slice(rules.RACE_JUDGING)) if device.is_host() else judging
+            best = _race(Search(HeldOut(rows, few), **free), candidates, updates, start, last, size)  # type: ignore[arg-type]
+            continue
+        evidence = HeldOut(rows, judging)
+        at_size = [_at_size(c, evidence, size, updates, last, **free) for c in best]  # type: ignore[arg-type]
+        best = _left(at_size, rules.STILL_LATER)
+        advance(f"{size} rows")
+    return Grown(best[0], judging, learnt)
+
+
+def sizes(n: int) -> Iterator[int]:
+    """Numbers of rows to choose on, the last as large as pays or fits."""
+    first, most = (rules.RACE, rules.GROWN) if device.is_host() else (rules.RACE_DEVICE, most_exact())
+    size, most = min(first, n), min(most, n)
+    while size < most:
+        yield size
+        size = size * rules.GROWTH if size * rules.GROWTH * 1.5 < most else most
+    yield size
+
+
+def _race(
+    search: Search, candidates: Sequence[Candidate], updates: int, begin: Begin | None, last: bool, size: int
+) -> list[Contender]:
+    """The winner and who came near, each with its bandwidth and ridge."""
+    found = []
+    for run in search.run(candidates, updates, begin, last):
+        t = len(run.judged) - 1 if last else run.best
+        found.append((run.errors[t], run, t))
+    contenders: list[Contender] = []
+    found.sort(key=lambda item: item[0])
+    for error, run, t in found:
+        if error <= rules.STILL_IN * found[0][0] and all(not _same(c, run, t) for c in contenders):
+            judged = search.refined(run, t) if run.before + t else run.judged[t]
+            made = run.before + t
+            steps = tuple(run.steps[:made])
+            contenders.append(Contender(run.candidate, run.metrics[t][0], run.power, judged, made, size, steps))
+    return _left(contenders, rules.STILL_IN)
+
+
+def _same(contender: Contender, run: Trajectory, t: int) -> bool:
+    """Whether it is the same kernel with the same kind of metric."""
+    one, other = contender.candidate, run.candidate
+    return one.kernel is other.kernel and (one.metric == other.metric or contender.updates == run.before + t == 0)
+
+
+def _left(contenders: list[Contender], within: float) -> list[Contender]:
+    """Those near the best, the best first."""
+    ranked = sorted(contenders, key=lambda c: c.error)
+    return [c for c in ranked if c.error <= within * ranked[0].error][: rules.CONTENDERS]
+
+
+def _at_size(
+    contender: Contender, evidence: HeldOut, size: int, updates: int, last: bool, *, bandwidth: float | None,
+    ridge: float | None, rank: int | None, advance: Tick,
+) -> Contender:  # fmt: skip
+    """The contender with its metric learnt anew from these rows, bandwidth and ridge of this size, and its metric
+    learnt on."""
+    kernel, kind = contender.candidate
+    views = evidence.views(kernel, [contender.metric])
+    now = contender._replace(judged=evidence.judged(views, contender.judged.place), rows=size)
+    if contender.steps and size <= rules.AGAIN:
+        metrics = _again(contender, evidence, rank)
+        other = evidence.views(kernel, metrics)
+        judged = evidence.judged(other, contender.judged.place)
+        if not evidence.surely_worse(judged, now.judged):
+            now, views = now._replace(metric=metrics[0], judged=judged), other
+    now = tuned(now, evidence, views, bandwidth, ridge)
+    if not contender.updates and not last:  # the plain kernel won: whether a metric pays now is seen by one update
+        tries = min(1, updates)
+    else:
+        tries = 0 if last or not updates else rules.UPDATES
+    for _ in range(tries):
+        step = Step(kernel, now.judged.place[0], min(now.judged.place[1], rules.LEARNING_RIDGE), now.power)
+        metrics = evidence.updated(views, [now.metric], step, kind, rank)
+        views = evidence.views(kernel, metrics)
+        judged = evidence.judged(views, now.judged.place)
+        if evidence.surely_worse(judged, now.judged):
+            break
+        paid = judged.error < now.error
+        # where the judges cannot tell, the metric that was learnt from more rows is taken, once
+        now = now._replace(metric=metrics[0], judged=judged, updates=now.updates + 1)
+        advance(type(kernel).__name__)
+        if not paid:
+            break
+    return now
+
+
+def tuned(
+    contender: Contender, evidence: HeldOut, views: list[Seen], bandwidth: float | None, ridge: float | None
+) -> Contender:
+    """The contender at the bandwidth and the ridge that suit these rows."""
+    place, _ = descend(
+        evidence.error_at(views), contender.judged.place, ridge=ridge is None, bandwidth=bandwidth is None,
+        steps=((2.0**0.5, 10.0**0.5),),
+    )  # fmt: skip
+    return contender._replace(judged=evidence.judged(views, place))
+
+
+def _again(contender: Contender, evidence: HeldOut, rank: int | None) -> list[np.ndarray]:
+    """The metric by the steps of the race, from the beginning: a direction that few rows lost is not lost again."""
+    kind = contender.candidate.metric
+    metrics = evidence.isotropic(kind)
+    for step in contender.steps:
+        metrics = evidence.updated(evidence.views(step.kernel, metrics), metrics, step, kind, rank)
+        metrics = [pruned(M, step.floor) for M in metrics]
+    return metrics

@@ -1,0 +1,91 @@
+"""One split instead of folds, for many rows: the first rows are learnt from, the last ones judge.
+
+Neither metric nor coefficients see a label of the rows that judge, at any size. The interface is that of `Folds`.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float
+
+from unlazy.estimators.base import Training
+from unlazy.estimators.feature_search.rules import FIRST_LOOK_ROWS
+from unlazy.estimators.feature_search.trajectory import Judged
+from unlazy.kernels.base import Kernel
+from unlazy.solvers.intercept import unexplained
+from unlazy.training.bandwidth_and_ridge import Place, descend
+from unlazy.training.recursive_features import FIRST_RIDGE, Step, isotropic, root, updated
+from unlazy.training.split_fits import OnDevice, OnHost, split_fits
+
+Seen = OnHost | OnDevice
+LARGE = ((2.0, 10.0),)
+
+
+class HeldOut:
+    """Rows of which the first m are learnt from and the others judge."""
+
+    def __init__(self, learnt: Training, judging: Training):
+        self.learnt, self.judging = learnt, judging
+        self.X = np.concatenate([learnt.X, judging.X])
+        self.others = [np.arange(len(learnt.X))]
+        """Rows whose labels the one metric may use."""
+
+    def views(self, kernel: Kernel, metrics: list[np.ndarray]) -> list[Seen]:
+        """The rows under the metric."""
+        return [split_fits(kernel, self.X, len(self.learnt.X), root(metrics[0]))]
+
+    def updated(
+        self, views: list[Seen], metrics: list[np.ndarray], step: Step, metric: str, rank: int | None
+    ) -> list[np.ndarray]:
+        """The next metric; the one before where the fit is not positive."""
+        seen, (M,) = views[0], metrics
+        h = step.relative_bandwidth * seen.usual
+        found = seen.fit(h, step.relative_ridge, self.learnt.Y, self.learnt.weights)
+        return [M] if found is None else [updated(seen, h, found.alpha, metric, M, rank, step.power)]
+
+    def judged(self, views: list[Seen], place: Place) -> Judged:
+        """The fit at this bandwidth and ridge by its predictions of the rows that judge."""
+        seen = views[0]
+        found = seen.fit(place[0] * seen.usual, place[1], self.learnt.Y, self.learnt.weights)
+        if found is None:
+            return Judged(place, math.inf, np.full_like(self.judging.Y, np.nan))
+        return Judged(place, self._error(found.judged), found.judged)
+
+    def plain(self, kernel: Kernel, bandwidth: float | None, ridge: float | None) -> Judged:
+        """The kernel without a metric, at the bandwidth and ridge of its smallest error downhill: by large factors on
+        some of the rows first, which costs little and ends nearby."""
+        place = (bandwidth or 1.0, FIRST_RIDGE if ridge is None else ridge)
+        few = -(-len(self.learnt.X) // FIRST_LOOK_ROWS)
+        fine = ((2.0**0.5, 10.0**0.5),)
+        for evidence, steps in ((HeldOut(self.learnt.rows(slice(None, None, few)), self.judging), LARGE), (self, fine)):
+            views = evidence.views(kernel, self.isotropic("diagonal"))
+            error = evidence.error_at(views)
+            place, _ = descend(error, place, ridge=ridge is None, bandwidth=bandwidth is None, steps=steps)
+        return self.judged(views, place)
+
+    def error_at(self, views: list[Seen]) -> Callable[[float, float], float]:
+        """The error as a function of bandwidth and ridge."""
+        return lambda h, rho: self.judged(views, (h, rho)).error
+
+    def isotropic(self, metric: str) -> list[np.ndarray]:
+        """The metric before anything was learnt."""
+        return [isotropic(self.X.shape[1], metric, self.X.dtype)]
+
+    def surely_worse(self, new: Judged, old: Judged) -> bool:
+        """Whether the judges can tell that the new one is worse: by more than one standard error of the difference of
+        squared errors, row by row."""
+        return surely_worse(new, old, self.judging)
+
+    def _error(self, predicted: Float[np.ndarray, "r c"]) -> float:
+        error = unexplained(predicted - self.judging.Y, self.judging.Y, self.judging.weights)
+        return error if math.isfinite(error) else math.inf
+
+
+def surely_worse(new: Judged, old: Judged, judging: Training) -> bool:
+    """The same for any rows that judge; what is not finite is worse."""
+    more = np.sum((new.held_out - judging.Y) ** 2 - (old.held_out - judging.Y) ** 2, 1)
+    w = np.ones(len(more)) if judging.weights is None else judging.weights
+    mean = float(w @ more / w.sum())
+    error = float(np.sqrt(w**2 @ (more - mean) ** 2) / w.sum())
+    return not mean <= error

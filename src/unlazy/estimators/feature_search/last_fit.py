@@ -1,0 +1,246 @@
+"""The last fit, to all rows: one factorisation where it fits; beyond, leaves of a partition or one iterative solution,
+whichever predicts held-out rows better, and neither where the fit to fewer rows is better still.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from unlazy.core import device
+from unlazy.core.errors import UnlazyError, UnlazyWarning
+from unlazy.core.precision import precision
+from unlazy.estimators.base import Training, by_blocks
+from unlazy.estimators.feature_search import rules
+from unlazy.estimators.feature_search.growth import Contender, Grown, most_exact, sizes, tuned
+from unlazy.estimators.feature_search.held_out import HeldOut, surely_worse
+from unlazy.estimators.kernel import Weighted
+from unlazy.kernels.base import Kernel
+from unlazy.kernels.metric import mapped
+from unlazy.products import matmul
+from unlazy.products.agop import agop
+from unlazy.products.views import view
+from unlazy.solvers.intercept import mean, unexplained
+from unlazy.solvers.solve import solve
+from unlazy.training.bandwidth_and_ridge import Place
+from unlazy.training.partition import Tree, partition
+from unlazy.training.recursive_features import normalised, raised, root
+from unlazy.training.split_fits import exact
+
+SAMPLE = 1200
+"""Rows whose distances give the usual bandwidth."""
+GRADIENTS = 2000
+"""Rows over which gradients are averaged."""
+FEW_LEAVES = 5
+"""Leaves that are not tried where one fit of all rows is better than that of fewer."""
+CENTRES = 32_768
+"""Of an iterative solution on an accelerator, where K of all points cannot be recomputed in every pass."""
+
+
+class Model(NamedTuple):
+    """f(x) = b + Σ_i α_i k(x, x_i), or one such sum for every leaf of a tree."""
+
+    centres: Float[np.ndarray, "n d"] | Float[np.ndarray, "l m d"]
+    alpha: Float[np.ndarray, "n c"] | Float[np.ndarray, "l m c"]
+    intercept: Float[np.ndarray, " c"] | Float[np.ndarray, "l c"]
+    tree: Tree | None
+    solver: str
+    ridge: float
+    converged: bool = True
+
+
+class Problem(NamedTuple):
+    """A kernel under its metric at one bandwidth, and the ridge."""
+
+    contender: Contender
+    map: np.ndarray
+    bandwidth: float
+    tolerance: float
+    key: Any
+    progress: bool
+
+    @property
+    def kernel(self) -> Kernel:
+        return mapped(self.contender.candidate.kernel, self.map / self.bandwidth)
+
+    @property
+    def relative_ridge(self) -> float:
+        return self.contender.judged.place[1]
+
+
+def last_fit(
+    found: Grown, data: Training, fixed: tuple[float | None, float | None], tolerance: float, key: Any, progress: bool
+) -> tuple[Model, Problem, Contender]:
+    """The model for all rows, and the contender with what the judges say of it; `fixed` is a bandwidth and a ridge that
+    may not be chosen."""
+    limit = most_exact()
+
+    def problem(contender: Contender) -> Problem:
+        L = root(contender.metric)
+        rows = np.unique(np.linspace(0, len(data.X) - 1, min(len(data.X), SAMPLE)).astype(int))
+        usual = view(contender.candidate.kernel, data.X[rows], L).usual
+        return Problem(contender, L, contender.judged.place[0] * usual, tolerance, key, progress)
+
+    first = problem(found.best)
+    if len(data.X) <= limit:
+        return _exactly(first, data), first, found.best
+    best, model = found.best, None
+    maker: Callable[[Problem, Training], Model | None] = _exactly
+    for make in _makers(first):
+        judged = _judged(make, first, found)
+        if judged is not None and not surely_worse(judged[0].judged, best.judged, found.judging):
+            best, model, maker = *judged, make
+        if device.is_host() and model is not None and len(data.X) <= FEW_LEAVES * limit:
+            break  # one fit of all rows beats a few leaves
+    for _ in range(rules.UPDATES if best.updates else 0):  # a metric that pays is learnt from all rows
+        if model is None:
+            break
+        learnt = _learnt_on(model, problem(best), found.learnt)
+        sharper = best._replace(metric=learnt, updates=best.updates + 1)
+        judged = _judged(maker, problem(sharper), found)
+        if judged is None or surely_worse(judged[0].judged, best.judged, found.judging):
+            break
+        gain = judged[0].error / best.error if best.error > 0 else 1.0
+        best, model = judged
+        if gain > rules.WORTH_ANOTHER:
+            break
+        if gain < rules.OTHER_PLACE:  # so much better a metric wants another bandwidth and ridge
+            best = best._replace(judged=best.judged._replace(place=_place(best, found, fixed)))
+    chosen = problem(best)
+    if model is None:
+        return _exactly(chosen, found.learnt.rows(slice(limit))), chosen, best
+    few = len(found.judging.X) <= 0.1 * len(data.X)  # leaving them out costs less than another fit
+    return model if few else (maker(chosen, data) or model), chosen, best
+
+
+def _place(contender: Contender, found: Grown, fixed: tuple[float | None, float | None]) -> Place:
+    """Bandwidth and ridge for this metric, on as many rows as choices are made on."""
+    *_, size = sizes(len(found.learnt.X))
+    evidence = HeldOut(found.learnt.rows(slice(size)), found.judging)
+    views = evidence.views(contender.candidate.kernel, [contender.metric])
+    return tuned(contender, evidence, views, *fixed).judged.place
+
+
+def _makers(problem: Problem) -> list[Callable[[Problem, Training], Model | None]]:
+    """Ways to fit more rows than one factorisation holds, what is quick first."""
+    if device.is_host():
+        return [_by_iteration, _by_leaves]
+    soft = problem.relative_ridge >= rules.SOFT_RIDGE and problem.kernel.formula is not None
+    return [_by_leaves, _by_iteration] if soft else [_by_leaves]
+
+
+def predictions(
+    kernel: Kernel, model: Model, Z: Float[np.ndarray, "r d"], dtype: np.dtype | None = None
+) -> Float[np.ndarray, "r c"]:
+    """f at the rows of Z."""
+    dtype = np.dtype("float64") if dtype is None else dtype
+    with precision(dtype.name):
+        arrays = [np.asarray(a, dtype) for a in model[:3]]
+        if model.tree is None:
+            return np.asarray(matmul(kernel, Z.astype(dtype), *arrays[:2])) + arrays[2]
+        leaf = model.tree.leaf(Z)
+        found = np.empty((len(Z), arrays[2].shape[1]), dtype)
+        for i, (X, alpha, b) in enumerate(zip(*arrays)):
+            rows = np.flatnonzero(leaf == i)
+            if len(rows):
+                at = functools.partial(_product, kernel, jnp.asarray(X), jnp.asarray(alpha))
+                found[rows] = by_blocks(at, Z[rows].astype(dtype)) + b
+        return found
+
+
+def _product(kernel: Kernel, X: Any, alpha: Any, Z: Any) -> Any:
+    return matmul(kernel, Z, X, alpha)
+
+
+def _judged(
+    make: Callable[[Problem, Training], Model | None], problem: Problem, found: Grown
+) -> tuple[Contender, Model] | None:
+    """What the judges say of a model made without them."""
+    model = make(problem, found.learnt)
+    if model is None:
+        return None
+    judging = found.judging
+    predicted = predictions(problem.kernel, model, judging.X)
+    error = unexplained(predicted - judging.Y, judging.Y, judging.weights)
+    if not np.isfinite(error):
+        return None
+    judged = problem.contender.judged._replace(error=error, held_out=predicted)
+    return problem.contender._replace(judged=judged, rows=len(found.learnt.X)), model
+
+
+def _exactly(problem: Problem, data: Training) -> Model:
+    """One factorisation of all rows."""
+    alpha, b, ridge = exact(
+        problem.contender.candidate.kernel, data.X, problem.map, problem.bandwidth, problem.relative_ridge, data.Y,
+        data.weights,
+    )  # fmt: skip
+    return Model(data.X, alpha, b, None, "cholesky", ridge)
+
+
+def _by_leaves(problem: Problem, data: Training) -> Model | None:
+    """A factorisation for every leaf of a partition in the learnt metric."""
+    tree, leaves = partition(data.X, problem.map, most_exact())
+    centres, found, ridge = [], [], 0.0
+    for rows in leaves:
+        part = data.rows(rows)
+        try:
+            model = _exactly(problem, part)
+        except ValueError:
+            return None
+        centres.append(part.X)
+        found.append((model.alpha, model.intercept))
+        ridge = model.ridge
+    alphas, intercepts = zip(*found)
+    return Model(np.stack(centres), np.stack(alphas), np.stack(intercepts), tree, "partition", ridge)
+
+
+def _by_iteration(problem: Problem, data: Training) -> Model | None:
+    """One solution for all rows by the large-scale solvers: labels less their mean, weights inside the kernel."""
+    w, n = data.weights, len(data.X)
+    # a card's fused products are float32's
+    dtype = np.dtype("float64" if device.is_host() else "float32")
+    with precision(dtype.name):
+        kernel = mapped(problem.contender.candidate.kernel, (problem.map / problem.bandwidth).astype(dtype))
+        unit = float(np.mean(np.asarray(kernel.diag(jnp.asarray(data.X[:SAMPLE], dtype)))))
+    centre = mean(data.Y, w)
+    X, Y, used = data.X, data.Y - centre, kernel
+    if w is not None:
+        scale = np.sqrt(w)[:, None]
+        used, X, Y = Weighted(kernel), np.hstack([X, scale]), Y * scale
+    ridge = problem.relative_ridge * unit
+    centres = None if device.is_host() or n <= 300_000 else CENTRES
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnlazyWarning)  # the judges see what it is worth
+            solution = solve(
+                used, X, Y, ridge, tolerance=problem.tolerance, centres=centres, key=problem.key,
+                precision=dtype.name, progress=problem.progress,
+            )  # fmt: skip
+    except (ValueError, UnlazyError):
+        return None
+    Z, alpha = np.asarray(solution.centres, np.float64), np.asarray(solution.coefficients, np.float64)
+    if w is not None:
+        Z, alpha = Z[:, :-1], alpha * Z[:, -1:]
+    return Model(Z, alpha, centre, None, solution.method, ridge, bool(solution.converged))
+
+
+def _learnt_on(model: Model, problem: Problem, data: Training) -> np.ndarray:
+    """The metric from the gradients of this model at some of the rows."""
+    kind, power = problem.contender.candidate.metric, problem.contender.power
+    rows = data.X[np.unique(np.linspace(0, len(data.X) - 1, min(len(data.X), GRADIENTS)).astype(int))]
+    kernel = problem.kernel
+    with precision("float64"):
+        if model.tree is None:
+            total = np.asarray(agop(kernel, rows, model.centres, model.alpha))
+        else:
+            leaf, total = model.tree.leaf(rows), np.zeros((rows.shape[1],) * 2)
+            for i, (X, alpha) in enumerate(zip(model.centres, model.alpha)):
+                here = rows[leaf == i]
+                if len(here):
+                    total += len(here) / len(rows) * np.asarray(agop(kernel, here, X, alpha))
+    M = normalised(total, kind)
+    return M if power == 1 else normalised(raised(M, power), kind)

@@ -1,0 +1,153 @@
+"""Fits to some rows under a metric, judged on others: α and b on the first m rows, predictions of the rest [D11].
+
+    f(x) = b + Σ_{i ≤ m} α_i k(Lx/h, Lx_i/h),   [K + ρW⁻¹, 1; 1ᵀ, 0][α; b] = [y; 0].
+
+On the host one table of distances serves every bandwidth, and LAPACK solves. On an accelerator each fit is one program
+that keeps nothing: K, its factor in float64 (which such cards do as fast as float32), the predictions.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import cho_solve
+from jaxtyping import Array, Float
+
+from unlazy.core import device
+from unlazy.core.linear import dot
+from unlazy.core.precision import precision
+from unlazy.kernels.base import Kernel
+from unlazy.kernels.metric import mapped
+from unlazy.products.agop import agop
+from unlazy.products.views import Map, cross, view
+from unlazy.solvers.intercept import coefficients
+from unlazy.theory.leave_one_out import with_intercept
+
+SAMPLE = 500
+"""Rows whose distances give the usual bandwidth on an accelerator."""
+GRADIENTS = 2000
+"""Rows over which gradients are averaged there."""
+
+
+class SplitFit(NamedTuple):
+    """Coefficients, intercept, and the predictions of the rows that judge."""
+
+    alpha: Float[np.ndarray, "m c"]
+    intercept: Float[np.ndarray, " c"]
+    judged: Float[np.ndarray, "r c"]
+
+
+class OnHost:
+    """Rows under one metric, the first m of which are fitted."""
+
+    def __init__(self, kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map):
+        self.view, self.kernel, self.judging = view(kernel, X[:m], L), kernel, X[m:]
+        self.usual = self.view.usual
+        """A first bandwidth."""
+
+    def fit(
+        self, h: float, relative_ridge: float, Y: Float[np.ndarray, "m c"], weights: Float[np.ndarray, " m"] | None
+    ) -> SplitFit | None:
+        """The fit at this bandwidth and ridge; None where K + ρW⁻¹ is not positive to rounding."""
+        try:
+            alpha, b = coefficients(self.view.gram(h), Y, relative_ridge, weights)
+        except ValueError:
+            return None
+        if self._cross is None or self._cross[0] != h:  # ridges are searched at one bandwidth
+            self._cross = (h, cross(self.kernel, self.judging, self.view.X, self.view.map, h))
+        return SplitFit(alpha, b, dot(self._cross[1], alpha) + b)
+
+    def agop(self, h: float, alpha: Float[np.ndarray, "m c"], diagonal: bool) -> np.ndarray:
+        """The average gradient outer product of a fit, or its diagonal."""
+        return self.view.agop(h, alpha, diagonal)
+
+    def forget(self) -> None:
+        """Drop the kept K."""
+        self._cross = None
+        self.view.forget()
+
+    _cross: tuple[float, np.ndarray] | None = None
+
+
+class OnDevice:
+    """The same on an accelerator."""
+
+    def __init__(self, kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map):
+        self.kernel, self.m, self.map = kernel, m, _filled(L, X.shape[1])
+        self.usual = view(kernel, X[np.unique(np.linspace(0, m - 1, min(m, SAMPLE)).astype(int))], L).usual
+        with precision("float64"):
+            self.X = jnp.asarray(X, jnp.float64)
+
+    def at(self, h: float) -> Kernel:
+        """The kernel of x itself."""
+        return mapped(self.kernel, self.map / h)
+
+    def fit(
+        self, h: float, relative_ridge: float, Y: Float[np.ndarray, "m c"], weights: Float[np.ndarray, " m"] | None
+    ) -> SplitFit | None:
+        """The fit at this bandwidth and ridge; None where K + ρW⁻¹ is not positive to rounding."""
+        with precision("float64"):
+            w = jnp.ones(1) if weights is None else jnp.asarray(weights)
+            found = _fit(self.at(h), self.X[: self.m], self.X[self.m :], jnp.asarray(Y), relative_ridge, w)
+            alpha, b, judged = (np.asarray(a) for a in found)
+        return SplitFit(alpha, b, judged) if np.isfinite(b).all() else None
+
+    def agop(self, h: float, alpha: Float[np.ndarray, "m c"], diagonal: bool) -> np.ndarray:
+        """The average gradient outer product of a fit, or its diagonal."""
+        part = np.unique(np.linspace(0, self.m - 1, min(self.m, GRADIENTS)).astype(int))
+        with precision("float64"):
+            X = self.X[: self.m]
+            found = np.asarray(agop(self.at(h), X[part], X, jnp.asarray(alpha)))
+        return np.diag(found).copy() if diagonal else found
+
+    def forget(self) -> None:
+        """Nothing is kept."""
+
+
+def split_fits(kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map) -> OnHost | OnDevice:
+    """Rows under a metric on what computes here."""
+    return (OnHost if device.is_host() else OnDevice)(kernel, X, m, L)
+
+
+def exact(
+    kernel: Kernel, X: Float[np.ndarray, "n d"], L: Map, h: float, relative_ridge: float, Y: Float[np.ndarray, "n c"],
+    weights: Float[np.ndarray, " n"] | None = None,
+) -> tuple[Float[np.ndarray, "n c"], Float[np.ndarray, " c"], float]:  # fmt: skip
+    """α and b of the fit to all rows, and the ridge that was added to K."""
+    if device.is_host():
+        K = view(kernel, X, L).gram(h)
+        alpha, b = coefficients(K, Y, relative_ridge, weights)
+        return alpha, b, relative_ridge * float(np.mean(np.diagonal(K)))
+    with precision("float64"):
+        w = jnp.ones(1) if weights is None else jnp.asarray(weights)
+        used = mapped(kernel, _filled(L, X.shape[1]) / h)
+        found = _coefficients(used, jnp.asarray(X, jnp.float64), jnp.asarray(Y), relative_ridge, w)
+        alpha, b, ridge = (np.asarray(a) for a in found)
+    if not np.isfinite(b).all():
+        raise ValueError(f"K + {ridge:.2g}·I is not positive to rounding: take a larger ridge")
+    return alpha, b, float(ridge)
+
+
+@jax.jit
+def _fit(kernel: Kernel, X: Array, Z: Array, Y: Array, relative_ridge: Any, weights: Array) -> tuple[Array, ...]:
+    alpha, b, _ = _coefficients(kernel, X, Y, relative_ridge, weights)
+    return alpha, b, dot(kernel.gram(Z, X), alpha) + b
+
+
+@jax.jit
+def _coefficients(kernel: Kernel, X: Array, Y: Array, relative_ridge: Any, weights: Array) -> tuple[Array, ...]:
+    K = kernel.gram(X)
+    ridge = relative_ridge * jnp.mean(jnp.diagonal(K))
+    at = jnp.arange(len(X))
+    factor = jnp.linalg.cholesky(K.at[at, at].add(ridge / weights))
+    centre = dot(weights, Y) / weights.sum() if weights.size > 1 else Y.mean(0)
+    solved = cho_solve((factor, True), jnp.concatenate([Y - centre, jnp.ones((len(Y), 1))], 1))
+    alpha, shift = with_intercept(solved[:, :-1], solved[:, -1])
+    return alpha, centre + shift, ridge
+
+
+def _filled(L: np.ndarray, d: int) -> np.ndarray:
+    """A matrix with as many rows as there are coordinates, so that all metrics of a table share one compilation: rows
+    of zeros change no inner product."""
+    return L if L.ndim == 1 else np.concatenate([L, np.zeros((max(0, d - len(L)), d), L.dtype)])

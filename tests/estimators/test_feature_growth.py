@@ -1,0 +1,148 @@
+"""Many rows: choices at growing sizes, judged by rows that nothing was learnt from; the last fit in all its ways."""
+
+import numpy as np
+import pytest
+
+import unlazy
+from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
+from unlazy.estimators.base import Training
+from unlazy.estimators.feature_search import Candidate, last_fit, rules
+from unlazy.estimators.feature_search.growth import grown, sizes
+from unlazy.estimators.feature_search.held_out import HeldOut, surely_worse
+from unlazy.estimators.feature_search.trajectory import Judged
+from unlazy.kernels.radial import Gaussian
+
+FREE = {"updates": 2, "bandwidth": None, "ridge": None, "rank": None, "begin": None, "last": False}
+
+
+def data(n=120, d=5, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    return X, np.sin(2 * X[:, 0]) + X[:, 1]
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Sizes a test can afford: many rows are 100, a factorisation holds 120."""
+    changed = {"MANY": 100, "RACE": 60, "GROWN": 100, "EXACT": 120, "TEN_THOUSAND": 150, "FIRST_LOOK_ROWS": 30}
+    for name, value in changed.items():
+        monkeypatch.setattr(rules, name, value)
+
+
+def test_sizes_grow_to_what_pays(monkeypatch):
+    assert list(sizes(3000)) == [1500, 3000] and list(sizes(50_000)) == [1500, 4000]
+    assert list(sizes(1200)) == [1200]
+    monkeypatch.setattr("unlazy.core.device.is_host", lambda: False)
+    monkeypatch.setattr("unlazy.core.device.free_memory", lambda: 139 * 2**30)
+    assert list(sizes(10**6)) == [4096, 16_384, 60_000]
+    monkeypatch.setattr("unlazy.core.device.free_memory", lambda: 16 * 2**30)  # K, its factor and a copy: 24,700 rows
+    assert list(sizes(10**6))[-1] < 25_000
+
+
+def test_labels_of_the_judges_reach_no_metric(x64, few):
+    """Other labels of the rows that judge: with everything else fixed, the metric is the same to the last bit."""
+    X, y = data(200)
+    order, found = np.arange(200), []
+    free = {**FREE, "bandwidth": 1.0, "ridge": 1e-2, "last": True}
+    for judges in (y[160:], 1e3 * np.random.default_rng(1).normal(size=40)):
+        Y = np.concatenate([y[:160], judges])[:, None]
+        chosen = grown([Candidate(Gaussian(1.0), "full")], Training(X, Y, None), order, advance=lambda _: None, **free)
+        assert chosen.best.updates == 2 and chosen.best.rows == 100
+        found.append(chosen.best.metric)
+    np.testing.assert_array_equal(*found)
+
+
+def test_pure_noise_promises_nothing(x64, few):
+    """What the judges say of noise is at least 1 less two standard errors of the mean of 5·40 squares, √(2/200)."""
+    errors = []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        X, Y = rng.normal(size=(200, 8)), rng.normal(size=(200, 1))
+        chosen = grown(
+            [Candidate(Gaussian(1.0), "full")], Training(X, Y, None), np.arange(200), advance=lambda _: None, **FREE
+        )
+        errors.append(chosen.best.error)
+    assert np.mean(errors) > 1 - 2 * np.sqrt(2 / 200)
+
+
+def test_judges_can_tell_or_not():
+    """New errors of ±δ beside old ones of ±1 on 100 rows: the mean difference of squares is δ² - 1 plus noise."""
+    Y = np.zeros((100, 1))
+    judging = Training(np.zeros((100, 1)), Y, None)
+    side = np.where(np.arange(100) % 2, 1.0, -1.0)[:, None]
+
+    def judged(errors):
+        return Judged((1.0, 1.0), float(np.mean(errors**2)), errors)
+
+    assert surely_worse(judged(1.2 * side), judged(side), judging)
+    assert not surely_worse(judged(0.9 * side), judged(side), judging)
+    loud = np.where(np.arange(100) < 50, 1.5, 0.3)[:, None] * side  # 0.17 worse, with a standard error of 0.11
+    unsure = np.where(np.arange(100) < 50, 1.45, 0.3)[:, None] * side  # 0.096 worse, with 0.1
+    assert surely_worse(judged(loud), judged(side), judging)
+    assert not surely_worse(judged(unsure), judged(side), judging)
+    assert surely_worse(judged(np.nan * side), judged(side), judging)
+
+
+@pytest.mark.parametrize("way", ["iteration", pytest.param("partition", marks=pytest.mark.slow)])
+def test_more_rows_than_a_factorisation_holds(few, monkeypatch, tmp_path, way):
+    X, y = data(400)
+    Z, truth = data(seed=1)
+    if way == "partition":
+        monkeypatch.setattr(last_fit, "_by_iteration", lambda problem, data: None)
+    weights = np.ones(400)
+    weights[:10] = 2
+    for w in (None, weights):
+        model = FeatureMachineRegressor("gaussian", metric="diagonal", updates=2, tolerance=1e-4).fit(X, y, w)
+        assert (model.solver_ == "partition") == (way == "partition") and model.solver_ != "cholesky"
+        assert model.score(Z, truth) > 0.95
+        assert model.feature_importances_[:2].sum() > 0.9
+        model.save(tmp_path / "machine")
+        np.testing.assert_array_equal(unlazy.load(tmp_path / "machine").predict(Z), model.predict(Z))
+
+
+@pytest.mark.slow
+def test_a_model_that_the_judges_refuse_is_not_taken(few, monkeypatch):
+    """Where all that fits more rows is worse than the fit to fewer, that one is kept."""
+    X, y = data(400)
+    bad = last_fit._by_leaves
+
+    def spoilt(problem, data):
+        return bad(problem, data)._replace(intercept=np.full((4, 1), 9.0))
+
+    monkeypatch.setattr(last_fit, "_by_leaves", spoilt)
+    monkeypatch.setattr(last_fit, "_by_iteration", lambda problem, data: None)
+    model = FeatureMachineRegressor("gaussian", metric="diagonal", updates=1).fit(X, y)
+    assert model.solver_ == "cholesky" and len(model.X_fit_) == 120
+    assert model.score(*data(seed=1)) > 0.9
+
+
+@pytest.mark.slow
+def test_classes_by_leaves(few, monkeypatch):
+    monkeypatch.setattr(last_fit, "_by_iteration", lambda problem, data: None)
+    X, y = data(400)
+    Z, truth = data(seed=1)
+    cuts = [-0.5, 0.5]
+    model = FeatureMachineClassifier("laplace", metric="full", updates=1).fit(X, np.digitize(y, cuts))
+    assert model.solver_ == "partition" and model.score(Z, np.digitize(truth, cuts)) > 0.75
+    np.testing.assert_allclose(model.predict_proba(Z).sum(1), 1, atol=1e-12)
+
+
+def test_the_order_of_rows_is_not_information(few):
+    X, y = data(150)
+    one = FeatureMachineRegressor("gaussian", metric="diagonal", updates=1).fit(X, y)
+    turned = FeatureMachineRegressor("gaussian", metric="diagonal", updates=1).fit(X[::-1], y[::-1])
+    np.testing.assert_array_equal(one.predict(X), turned.predict(X))
+
+
+def test_held_out_is_what_it_says(x64):
+    """The judges' predictions against ridge regression with an intercept written out."""
+    X, y = data(60)
+    evidence = HeldOut(Training(X[:40], y[:40, None], None), Training(X[40:], y[40:, None], None))
+    views = evidence.views(Gaussian(1.0), evidence.isotropic("diagonal"))
+    judged = evidence.judged(views, (1.0, 1e-2))
+    h2 = np.median([np.sum((a - b) ** 2) for i, a in enumerate(X[:40]) for b in X[:i]]) / 5
+    K = np.exp(-((X[:, None] - X[None, :40]) ** 2).sum(-1) / 5 / h2 / 2)
+    bordered = np.block([[K[:40] + 1e-2 * np.eye(40), np.ones((40, 1))], [np.ones((1, 40)), 0]])
+    solved = np.linalg.solve(bordered, np.append(y[:40], 0))
+    np.testing.assert_allclose(judged.held_out[:, 0], K[40:] @ solved[:40] + solved[40], rtol=0, atol=1e-10)
+    assert judged.error == pytest.approx(np.mean((judged.held_out[:, 0] - y[40:]) ** 2) / np.var(y[40:]))

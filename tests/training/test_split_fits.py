@@ -1,0 +1,63 @@
+"""The accelerator's program and the host's tables give the same fits and gradients."""
+
+import numpy as np
+import pytest
+
+from unlazy.core.architecture import MLP
+from unlazy.kernels.infinite_width import NTK
+from unlazy.kernels.product_laplace import ProductLaplace
+from unlazy.kernels.radial import Gaussian, Laplace
+from unlazy.training.split_fits import OnDevice, OnHost, exact
+
+KERNELS = {"l1": ProductLaplace(1.0), "laplace": Laplace(1.0), "gaussian": Gaussian(1.0), "ntk": NTK(MLP(2))}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    "name", [pytest.param(k, marks=[] if k in ("l1", "laplace") else pytest.mark.slow) for k in KERNELS]
+)
+def test_two_places_one_fit(x64, name, weighted):
+    """K + ρW⁻¹ has a condition of at most n/ρ ≈ 1e5: its rounding, 1e-16, becomes 1e-11 of the coefficients."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 5))
+    Y = np.stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]], 1)
+    w = rng.uniform(0.5, 2, 100) if weighted else None
+    L = np.abs(rng.normal(size=5)) if name == "l1" else rng.normal(size=(3, 5))
+    host, card = (kind(KERNELS[name], X, 100, L) for kind in (OnHost, OnDevice))
+    assert card.usual == pytest.approx(host.usual, rel=1e-12)  # all rows are in the sample
+    h = host.usual
+    fits = [place.fit(h, 1e-3, Y[:100], w) for place in (host, card)]
+    for one, other in zip(*fits):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-10 * np.abs(one).max())
+    alpha = fits[0].alpha
+    found = [place.agop(h, alpha, name == "l1") for place in (host, card)]
+    np.testing.assert_allclose(*found, rtol=0, atol=1e-11 * np.abs(found[0]).max())
+    same = exact(KERNELS[name], X[:100], L, h, 1e-3, Y[:100], w)
+    np.testing.assert_allclose(same[0], alpha, rtol=0, atol=1e-10 * np.abs(alpha).max())
+
+
+def test_a_matrix_that_is_not_positive_is_no_fit(x64):
+    X = np.zeros((10, 2))
+    for kind in (OnHost, OnDevice):
+        assert kind(Gaussian(1.0), X, 8, np.ones(2)).fit(1.0, -1.0, np.ones((8, 1)), None) is None
+
+
+def test_gradients_of_the_l1_kernel_are_differences(x64):
+    """∇f of products.agop against central differences of step 1e-6: rounding 1e-16 over it, 1e-10."""
+    import jax.numpy as jnp
+
+    from unlazy.products.agop import agop, gradient
+
+    rng = np.random.default_rng(1)
+    X, Z, alpha = rng.normal(size=(6, 3)), rng.normal(size=(9, 3)), rng.normal(size=(9, 2))
+    kernel = ProductLaplace(jnp.asarray([0.7, 1.3, np.inf]))
+
+    def f(A):
+        return np.asarray(kernel.gram(A, Z)) @ alpha
+
+    G = np.asarray(gradient(kernel, X, Z, alpha))
+    for j in range(3):
+        step = 1e-6 * np.eye(3)[j]
+        np.testing.assert_allclose(G[:, :, j], (f(X + step) - f(X - step)) / 2e-6, atol=1e-8)
+    expected = np.einsum("ncj,nck->jk", G, G) / 6
+    np.testing.assert_allclose(agop(kernel, X, Z, alpha), expected, rtol=1e-12, atol=1e-15)
