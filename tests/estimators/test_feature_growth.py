@@ -23,13 +23,15 @@ def data(n=120, d=5, seed=0):
 
 @pytest.fixture
 def few(monkeypatch):
-    """Sizes a test can afford: many rows are 100, a factorisation holds 120."""
+    """Sizes a test can afford: many rows are 100, a factorisation holds 120; by the host's rules on every machine."""
+    monkeypatch.setattr("unlazy.core.device.is_host", lambda: True)
     changed = {"MANY": 100, "RACE": 60, "GROWN": 100, "EXACT": 120, "TEN_THOUSAND": 150, "FIRST_LOOK_ROWS": 30}
     for name, value in changed.items():
         monkeypatch.setattr(rules, name, value)
 
 
 def test_sizes_grow_to_what_pays(monkeypatch):
+    monkeypatch.setattr("unlazy.core.device.is_host", lambda: True)
     assert list(sizes(3000)) == [1500, 3000] and list(sizes(50_000)) == [1500, 4000]
     assert list(sizes(1200)) == [1200]
     monkeypatch.setattr("unlazy.core.device.is_host", lambda: False)
