@@ -3,13 +3,16 @@
 import equinox as eqx
 from jaxtyping import Array, Float
 
+from unlazy.core.inputs import read_numbers
+
 
 class Data(eqx.Module):
-    """n labelled points. `weights`, where given, are zero for rows that only pad the arrays to a fixed size."""
+    """n labelled points, from any form of numbers. `weights`, where given, are zero for rows that only pad the arrays
+    to a fixed size."""
 
-    X: Float[Array, "n d"]
-    y: Float[Array, "n *c"]
-    weights: Float[Array, " n"] | None = None
+    X: Float[Array, "n d"] = eqx.field(converter=read_numbers)
+    y: Float[Array, "n *c"] = eqx.field(converter=read_numbers)
+    weights: Float[Array, " n"] | None = eqx.field(converter=read_numbers, default=None)
 
     @property
     def n(self) -> int:

@@ -4,7 +4,9 @@ Whole numbers become the default float, float16 and bfloat16 are computed in flo
 with a sentence; values inside jit cannot be looked at, so there NaN goes through to the result.
 """
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,7 @@ from jaxtyping import Array, Float
 
 from unlazy.core.precision import default_float
 
+R = TypeVar("R")
 Points = Any
 """n points of d inputs: an array of JAX or NumPy (also traced), nested lists, a pandas frame."""
 Labels = Any
@@ -37,6 +40,26 @@ def floats(values: Any, what: str = "X", dtype: Any = None) -> Float[Array, "...
         raise ValueError(f"{what} must hold real numbers, got {values.dtype}: pass its real and imaginary parts")
     wanted = jnp.dtype(dtype or _computed_in(values.dtype))
     return values if values.dtype == wanted else values.astype(wanted)
+
+
+def read_numbers(values: Any) -> Any:
+    """Lists, NumPy's arrays and frames as JAX's floats; anything else is left alone."""
+    given = isinstance(values, list | tuple | np.ndarray) or hasattr(values, "to_numpy")
+    return floats(values, "the numbers given") if given else values
+
+
+def of_any_numbers(function: Callable[..., R]) -> Callable[..., R]:
+    """A function of JAX's arrays that takes lists, NumPy's arrays and frames too.
+
+    >>> print(of_any_numbers(jnp.sum)([1, 2]))
+    3.0
+    """
+
+    @functools.wraps(function)
+    def read(*args: Any, **keywords: Any) -> R:
+        return function(*map(read_numbers, args), **{name: read_numbers(v) for name, v in keywords.items()})
+
+    return read
 
 
 def points(X: Points, what: str = "X", dtype: Any = None, takes: str = "matrix") -> Any:

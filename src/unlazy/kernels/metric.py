@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core.inputs import Points, floats
 from unlazy.core.linear import dot
 from unlazy.kernels.base import InnerProductKernel, Kernel
 
@@ -66,14 +67,12 @@ def _mapped(kernel: InnerProductKernel, L: Float[Array | np.ndarray, "..."]) -> 
     return Metric(kernel, jnp.asarray(L))
 
 
-def with_metric(
-    kernel: InnerProductKernel, matrix: Float[Array, "d d"] | Float[Array, " d"], rank: int | None = None
-) -> Metric:
+def with_metric(kernel: InnerProductKernel, matrix: Points, rank: int | None = None) -> Metric:
     """The kernel with ⟨x, Mz⟩ for M positive semi-definite (its diagonal suffices); keeps the top `rank` directions.
 
     L = √Λ Vᵀ of the eigendecomposition M = V Λ Vᵀ; eigenvalues under zero by rounding count as zero.
     """
-    M = jnp.asarray(matrix)
+    M = floats(matrix, "the metric")
     if M.ndim == 1:
         return Metric(kernel, jnp.sqrt(jnp.maximum(M, 0)))
     values, vectors = jnp.linalg.eigh(0.5 * (M + M.T))

@@ -3,20 +3,24 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unlazy.core.inputs import of_any_numbers
 from unlazy.core.linear import dot
 
 
+@of_any_numbers
 def kernel_alignment(K: Float[Array, "n n"], L: Float[Array, "n n"]) -> Float[Array, ""]:
     """⟨K, L⟩_F / (‖K‖_F ‖L‖_F): cosine between two kernels (Cristianini et al. 2001)."""
     return jnp.sum(K * L) / (jnp.linalg.norm(K) * jnp.linalg.norm(L))
 
 
+@of_any_numbers
 def target_alignment(K: Float[Array, "n n"], y: Float[Array, "n *c"]) -> Float[Array, ""]:
     """Alignment of K with the labels' own kernel, yᵀKy / (‖K‖_F ‖yyᵀ‖_F); 1 when K = yyᵀ."""
     Y = y.reshape(y.shape[0], -1)
     return jnp.sum(Y * dot(K, Y)) / (jnp.linalg.norm(K) * jnp.linalg.norm(dot(Y.T, Y)))
 
 
+@of_any_numbers
 def centred_alignment(K: Float[Array, "n n"], L: Float[Array, "n n"]) -> Float[Array, ""]:
     """Cosine after removing the mean feature of both (CKA; Cortes et al. 2012)."""
     return kernel_alignment(_centred(K), _centred(L))

@@ -7,11 +7,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import check_positive_integer
+from unlazy.core.inputs import of_any_numbers
 from unlazy.core.linear import dot
 
 Vectors = Float[Array | np.ndarray, "w d"]
 
 
+@of_any_numbers
 def feature_cosines(W: Float[Array, "w d"], feature: Float[Array, " d"]) -> Float[Array, " w"]:
     """cos(w_j, feature) of every row [P4]; zero for a zero row."""
     inside = dot(W, feature)
@@ -19,6 +21,7 @@ def feature_cosines(W: Float[Array, "w d"], feature: Float[Array, " d"]) -> Floa
     return jnp.where(sizes > 0, inside / jnp.where(sizes > 0, sizes, 1), 0.0)
 
 
+@of_any_numbers
 def pairwise_cosines(W: Float[Array, "w d"]) -> Float[Array, "w w"]:
     """cos(w_i, w_j) of every two rows; zero for a zero row."""
     norms = jnp.linalg.norm(W, axis=1, keepdims=True)
@@ -26,6 +29,7 @@ def pairwise_cosines(W: Float[Array, "w d"]) -> Float[Array, "w w"]:
     return jnp.clip(dot(unit, unit.T), -1, 1)
 
 
+@of_any_numbers
 def clustering(W: Float[Array, "w d"]) -> Float[Array, ""]:
     """Median |cos(w_i, w_j)| over pairs of different rows: about 0.67/√d for random directions, 1 for one line.
 

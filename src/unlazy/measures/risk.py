@@ -3,7 +3,10 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unlazy.core.inputs import of_any_numbers
 
+
+@of_any_numbers
 def risk(
     predicted: Float[Array, "..."], truth: Float[Array, "n ..."], weights: Float[Array, " n"] | None = None
 ) -> Float[Array, ""]:
@@ -11,6 +14,7 @@ def risk(
     return _mean(_per_row(jnp.square(_difference(predicted, truth))), weights)
 
 
+@of_any_numbers
 def normalised_risk(
     predicted: Float[Array, "..."], truth: Float[Array, "n ..."], weights: Float[Array, " n"] | None = None
 ) -> Float[Array, ""]:
@@ -26,6 +30,7 @@ def normalised_risk(
     return jnp.where(spread > 0, found / jnp.where(spread > 0, spread, 1), jnp.where(found > 0, jnp.inf, 0.0))
 
 
+@of_any_numbers
 def accuracy(
     predicted: Float[Array, "..."], truth: Float[Array, "n ..."], weights: Float[Array, " n"] | None = None
 ) -> Float[Array, ""]:

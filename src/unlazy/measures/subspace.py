@@ -3,9 +3,11 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unlazy.core.inputs import of_any_numbers
 from unlazy.core.linear import dot
 
 
+@of_any_numbers
 def energy(W: Float[Array, "w d"], subspace: Float[Array, "r d"]) -> Float[Array, ""]:
     """‖W Uᵀ‖²_F/‖W‖²_F: the share of the rows of W that lies in S*. r/d for random rows, 1 for perfect ones.
 
@@ -16,6 +18,7 @@ def energy(W: Float[Array, "w d"], subspace: Float[Array, "r d"]) -> Float[Array
     return jnp.where(total > 0, inside / jnp.where(total > 0, total, 1), 0.0)
 
 
+@of_any_numbers
 def row_alignment(W: Float[Array, "w d"], subspace: Float[Array, "r d"]) -> Float[Array, " w"]:
     """‖U w_j‖/‖w_j‖ of every row: |cosine| with S*. Zero for a zero row."""
     norms = jnp.linalg.norm(W, axis=1)
@@ -23,11 +26,13 @@ def row_alignment(W: Float[Array, "w d"], subspace: Float[Array, "r d"]) -> Floa
     return jnp.where(norms > 0, inside / jnp.where(norms > 0, norms, 1), 0.0)
 
 
+@of_any_numbers
 def cosines(first: Float[Array, "r d"], second: Float[Array, "s d"]) -> Float[Array, " k"]:
     """Cosines of the principal angles between two spans of orthonormal rows, largest first, min(r, s) of them."""
     return jnp.clip(jnp.linalg.svd(_product(first, second.T), compute_uv=False), 0, 1)
 
 
+@of_any_numbers
 def principal_angles(first: Float[Array, "r d"], second: Float[Array, "s d"]) -> Float[Array, " k"]:
     """Principal angles in radians, smallest first; small ones from sines, which arccos near 1 would lose.
 
@@ -40,11 +45,13 @@ def principal_angles(first: Float[Array, "r d"], second: Float[Array, "s d"]) ->
     return jnp.where(c > 0.7, jnp.arcsin(sines[: c.shape[0]]), jnp.arccos(c))
 
 
+@of_any_numbers
 def overlap(first: Float[Array, "r d"], second: Float[Array, "s d"]) -> Float[Array, ""]:
     """Root mean square of the principal cosines: 1 when one span lies in the other, √(max(r,s)/d) by chance."""
     return jnp.sqrt(jnp.mean(jnp.square(cosines(first, second))))
 
 
+@of_any_numbers
 def top_directions(W: Float[Array, "w d"], r: int) -> Float[Array, "r d"]:
     """The r leading right singular vectors of W, as rows: what W looks at most."""
     if not 1 <= r <= min(W.shape):
@@ -52,6 +59,7 @@ def top_directions(W: Float[Array, "w d"], r: int) -> Float[Array, "r d"]:
     return jnp.linalg.svd(W, full_matrices=False)[2][:r]
 
 
+@of_any_numbers
 def top_overlap(W: Float[Array, "w d"], subspace: Float[Array, "r d"]) -> Float[Array, ""]:
     """Overlap of S* with the r leading right singular vectors of W."""
     return overlap(top_directions(W, subspace.shape[0]), subspace)

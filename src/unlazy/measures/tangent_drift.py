@@ -6,7 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unlazy.core.inputs import of_any_numbers
 
+
+@of_any_numbers
 def relative_change(start: Float[Array, "*s"], now: Float[Array, "*s"]) -> Float[Array, ""]:
     """‖A_t - A_0‖_F / ‖A_0‖_F: of a tangent kernel (its drift) or of hidden features (their movement)."""
     return jnp.linalg.norm(jnp.ravel(now - start)) / jnp.linalg.norm(jnp.ravel(start))

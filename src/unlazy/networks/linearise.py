@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unlazy.core.inputs import Labels, Points, count, labels, points
 from unlazy.networks.jacobian import of_parameters
 from unlazy.networks.parametrisation import split, spread_over
 from unlazy.networks.tangent import tangent_kernel
@@ -29,7 +30,8 @@ class Expansion(eqx.Module):
     start: Any
     order: int = eqx.field(static=True)
 
-    def __call__(self, params: Any, X: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
+    def __call__(self, params: Any, X: Points) -> Float[Array, "n ..."]:
+        X = points(X, takes="tree")
         f, start = of_parameters(self.apply, self.start)
         move = jax.tree.map(jnp.subtract, split(params)[0], start)
 
@@ -56,8 +58,8 @@ def quadratic_expansion(apply: Apply, params: Any) -> Expansion:
 def trained_linearisation(
     apply: Apply,
     params: Any,
-    X: Float[Array, "n ..."],
-    y: Float[Array, "n ..."],
+    X: Points,
+    y: Labels,
     *,
     time: float | None = None,
     step_size: Any = None,
@@ -71,6 +73,8 @@ def trained_linearisation(
     """
     if (time is None) == (step_size is None) or (step_size is None) != (steps is None):
         raise ValueError(f"give either time, or step_size and steps; got {time=}, {step_size=}, {steps=}")
+    X = points(X, takes="tree")
+    y = labels(y, count(X))
     K = tangent_kernel(apply, params, X, rates=rates)
     spectrum, raw = spectrum_of(K.reshape(y.size, y.size))
     way, given = (FLOW, [time]) if time is not None else (DESCENT, [step_size, steps])

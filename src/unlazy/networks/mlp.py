@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.architecture import MLP
 from unlazy.core.errors import check_positive_integer, nearest
+from unlazy.core.inputs import Points, points
 from unlazy.core.linear import dot
 from unlazy.core.precision import default_float
 from unlazy.networks.parametrisation import Layer, Scales, check_parametrisation, layer_scales
@@ -94,8 +95,9 @@ class Network(eqx.Module):
         layers[-1] = Layer(jnp.concatenate([half_head, -half_head]), jnp.zeros_like(bias))
         return tuple(layers)
 
-    def preactivations(self, params: Parameters, X: Float[Array, "n d"]) -> tuple[Float[Array, "n _"], ...]:
+    def preactivations(self, params: Parameters, X: Points) -> tuple[Float[Array, "n _"], ...]:
         """f^1 … f^{L+1}: the argument of every activation, then the output."""
+        X = points(X)
         if X.shape[1] != self.inputs:
             raise ValueError(f"the network takes {self.inputs} inputs, got rows of length {X.shape[1]}")
         found: list[Array] = []
@@ -105,10 +107,10 @@ class Network(eqx.Module):
             found.append(f + self.mlp.residual * found[-1] if self.mlp.skips and 0 < l < self.mlp.depth else f)
         return tuple(found)
 
-    def hidden(self, params: Parameters, X: Float[Array, "n d"], layer: int = -1) -> Float[Array, "n w"]:
+    def hidden(self, params: Parameters, X: Points, layer: int = -1) -> Float[Array, "n w"]:
         """Features φ(f^l) of a hidden layer, the last unless told."""
         return self.mlp.activation(self.preactivations(params, X)[:-1][layer])
 
-    def __call__(self, params: Parameters, X: Float[Array, "n d"]) -> Float[Array, "n *c"]:
+    def __call__(self, params: Parameters, X: Points) -> Float[Array, "n *c"]:
         output = self.preactivations(params, X)[-1]
         return output[:, 0] if self.mlp.outputs == 1 else output

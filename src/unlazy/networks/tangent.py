@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import nearest
+from unlazy.core.inputs import Points, points
 from unlazy.core.linear import dot, einsum
 from unlazy.networks.jacobian import jacobian_kernels, tangent_product
 from unlazy.networks.mlp import Network, Parameters
@@ -25,8 +26,8 @@ OUTPUTS = ("full", "trace", "diagonal")
 def tangent_kernel(
     apply: Callable[[Any, Array], Array],
     params: Any,
-    X: Float[Array, "n ..."],
-    Z: Float[Array, "m ..."] | None = None,
+    X: Points,
+    Z: Points | None = None,
     *,
     outputs: str = "full",
     rates: Any = 1.0,
@@ -47,8 +48,8 @@ def tangent_kernel(
 def layer_tangent_kernels(
     apply: Callable[[Any, Array], Array],
     params: Any,
-    X: Float[Array, "n ..."],
-    Z: Float[Array, "m ..."] | None = None,
+    X: Points,
+    Z: Points | None = None,
     *,
     outputs: str = "full",
     rates: Any = 1.0,
@@ -56,6 +57,8 @@ def layer_tangent_kernels(
     """K_l of every layer (top-level entry with parameters) one by one [L1, L2]; they sum to `tangent_kernel`."""
     if outputs not in OUTPUTS:
         raise ValueError(f"unknown outputs {outputs!r}{nearest(str(outputs), OUTPUTS)}")
+    takes = "matrix" if isinstance(apply, Network) else "tree"
+    X, Z = points(X, takes=takes), None if Z is None else points(Z, "Z", takes=takes)
     if not isinstance(apply, Network):
         return jacobian_kernels(apply, params, X, Z, rates, outputs)
     per_layer = spread_over(rates, params)

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.errors import check_positive_integer
 from unlazy.core.fitted import Evidence, closed_form
-from unlazy.core.inputs import Points, concrete, points
+from unlazy.core.inputs import Labels, Points, concrete, floats, points
 from unlazy.core.linear import dot
 from unlazy.core.precision import precision
 from unlazy.training.head import HeadPath, library, ridge_path
@@ -139,10 +139,10 @@ def learn_features(
 
 def one_step(
     key: PRNGKeyArray,
-    X: Float[Array, "n d"],
-    y: Float[Array, " n"],
+    X: Points,
+    y: Labels,
     *,
-    validation: tuple[Float[Array, "m d"], Float[Array, " m"]] | None = None,
+    validation: tuple[Points, Labels] | None = None,
     choose: str = "validation",
     relative_ridges: Float[Array, " l"] | None = None,
     width: int = 512,
@@ -157,6 +157,9 @@ def one_step(
     `validation` = (X, y); by "leave-one-out", as good as validation for n ≳ d³ but too hopeful with noisy n ≲ d², since
     the features have seen the labels; by "gcv", which can pick an interpolant and is offered for comparison.
     """
+    X, y = _sample(X, y, "X", "y")
+    if validation is not None:
+        validation = _sample(*validation, "validation X", "validation y")
     features = learn_features(key, X, y, width=width, step=step, scale=scale, weights=weights, biased_step=biased_step)
     return fit_head(
         features, X, y, validation=validation, choose=choose, relative_ridges=relative_ridges, weights=weights
@@ -205,6 +208,13 @@ def _prepared(xp: Any, features: Features, X: Any, y: Any) -> tuple[Any, Any]:
     Phi = dot(rows, W.T)
     Phi += b
     return np.maximum(Phi, 0, out=Phi), labels - alpha - dot(rows, beta)
+
+
+def _sample(X: Points, y: Labels, what: str, of: str) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
+    X, y = points(X, what), floats(y, of)
+    if y.shape != X.shape[:1]:
+        raise ValueError(f"{of} must hold one number for each of the {X.shape[0]} rows of {what}, got shape {y.shape}")
+    return X, y
 
 
 def transferred(features: Features) -> Features:
