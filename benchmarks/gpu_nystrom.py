@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_nystrom.py [--n 10000000] [--centres 32768] [--kernel gaussian|ntk] [--record]
 
-The limit: 31 passes of n·M pairs (two an iteration, one for the right-hand side; one more pair of passes checks the
+The limit: 31 passes of n·M pairs (two per iteration, one for the right-hand side; one more pair of passes checks the
 residual) at the speed of the fused product, plus the preconditioner's M³ work. The lines say where the time went.
 """
 

@@ -1,4 +1,4 @@
-"""K(X, Z) @ V on one GPU: pairs a second and relative error, beside XLA blocks, chunked PyTorch and the chip's limits.
+"""K(X, Z) @ V on one GPU: pairs per second and error, beside XLA blocks, chunked PyTorch and the chip's limits.
 
     python benchmarks/gpu_products.py            the table (--record keeps the figures)
     python benchmarks/gpu_products.py --tune     the same for a list of tiles

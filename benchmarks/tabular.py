@@ -1,13 +1,13 @@
 """Claim: the feature machine called with no arguments ranks first on tables, in less time than tuning xRFM takes.
 
-24 real sets, at most 3,000 training (--rows) and 3,000 test rows each, one split a set (--seeds for more), the same for
-every method; everything is chosen on training rows. R² for regression, accuracy for classification; ranks are averaged
-over sets, ties shared.
+24 real sets, at most 3,000 training (--rows) and 3,000 test rows each, one split per set (--seeds for more), the same
+for every method; everything is chosen on training rows. R² for regression, accuracy for classification; ranks are
+averaged over sets, ties shared.
 
     python benchmarks/tabular.py --data FOLDER --store tabular.jsonl --jobs 2     # resumes where it stopped
     python benchmarks/tabular.py --data FOLDER --store tabular.jsonl --table      # the table alone (--record keeps it)
 
-xRFM 0.4.5 needs torch; without it its rows are left out. One thread a set, CPU-seconds of fit and prediction together.
+xRFM 0.4.5 needs torch; without it its rows are left out. One thread per set, CPU-seconds of fit and prediction.
 """
 
 import argparse

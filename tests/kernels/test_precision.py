@@ -61,7 +61,7 @@ def test_default_error_is_what_rounding_of_inner_products_implies(depth, bias):
 
     δ: an inner product of d terms rounds by at most d units of |x||z| in any order (Higham 2002, section 3.1); u is
     made of three of them, with weights 1, ½, ½, and of 4 units of further rounding; pairs below the snap floor are set
-    to 0, which adds the floor. All other operations: 30 units a layer.
+    to 0, which adds the floor. All other operations: 30 units per layer.
     """
     unit = 2.0**-24
     delta = (2 * D + 4 + SNAP_UNITS) * unit

@@ -12,7 +12,7 @@ EPS = np.finfo(float).eps
 
 
 def test_features_are_orthonormal(x64):
-    """Gauss–Hermite with 4 nodes a side is exact to degree 7 in each variable; products of features have degree 6."""
+    """Gauss–Hermite with 4 nodes per side is exact to degree 7 in each variable; products of features have degree 6."""
     features = HermiteFeatures(3, 3)
     z, w = hermite.gauss_hermite(4)
     grid = np.stack(np.meshgrid(z, z, z, indexing="ij"), -1).reshape(-1, 3)

@@ -175,7 +175,7 @@ def test_a_loop_over_layers_is_the_layers_written_out(name, x64):
     with infinite_width.written_out():
         ours = jax.jit(lambda t: found(t))
         plain, above, below = (ours(t) for t in (1.0, 1 + 1e-5, 1 - 1e-5))
-    # the same operations on numbers of order 1 to 100, fused in another order: some 50 units a layer
+    # the same operations on numbers of order 1 to 100, fused in another order: some 50 units per layer
     np.testing.assert_allclose(value, plain, rtol=1e-13, atol=1e-13)
     # central difference: step² times the third derivative, and rounding of 1e-14/step: some 1e-8 of numbers up to 100
     np.testing.assert_allclose(slope, (above - below) / 2e-5, rtol=1e-7, atol=1e-7)

@@ -20,7 +20,7 @@ Categorical = Annotated[list[str] | None, typer.Option(help="A column of numbers
 Delimiter = Annotated[str | None, typer.Option(help="What separates the columns of a CSV (default: recognised).")]
 Budget = Annotated[str, typer.Option(help="How long it may take: 90s, 2m, 1h.")]
 Models = Annotated[list[str] | None, typer.Option("--model", help="Only these models; may be repeated.")]
-Jobs = Annotated[int | None, typer.Option(help="How many workers (default: one a core).")]
+Jobs = Annotated[int | None, typer.Option(help="How many workers (default: one per core).")]
 Where = Annotated[str, typer.Option("--engine", help="local, dask or inline.")]
 Address = Annotated[str | None, typer.Option(help="A dask scheduler, as tcp://host:port.")]
 Folder = Annotated[Path, typer.Option("--store", help="Where trials, page and model are kept.")]

@@ -58,7 +58,7 @@ def read_frame(
     if path.is_dir():
         raise UnlazyError(f"{source} is a folder; name the CSV, Parquet or npz file in it")
     if path.stat().st_size == 0:
-        raise UnlazyError(f"{source} is empty; it should hold a header row and one row a sample")
+        raise UnlazyError(f"{source} is empty; it should hold a header row and one row per sample")
     if path.suffix == ".npz":
         return _npz(path, target, labelled)
     if path.suffix in (".parquet", ".pq"):
@@ -71,7 +71,7 @@ def _csv(path: Path, delimiter: str | None, least: int) -> "pd.DataFrame":
 
     lines = _lines(path)
     if not lines:
-        raise UnlazyError(f"{path} has nothing but blank lines; it should hold a header row and one row a sample")
+        raise UnlazyError(f"{path} has nothing but blank lines; it should hold a header row and one row per sample")
     header = _header(path, lines, delimiter, least)
     try:
         frame = pd.read_csv(
@@ -84,7 +84,7 @@ def _csv(path: Path, delimiter: str | None, least: int) -> "pd.DataFrame":
             f"{path} cannot be read as a table ({why}); give every row as many fields as the header"
         ) from error
     if len(frame) == 0:
-        raise UnlazyError(f"{path} has a header and no rows; add one row a sample")
+        raise UnlazyError(f"{path} has a header and no rows; add one row per sample")
     return frame
 
 

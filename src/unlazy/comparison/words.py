@@ -1,4 +1,4 @@
-"""The answer in words: one sentence a finding, numbers with their intervals."""
+"""The answer in words: one sentence per finding, numbers with their intervals."""
 
 import math
 from typing import TYPE_CHECKING

@@ -40,7 +40,7 @@ def check_positive_integer(what: str, value: object, remedy: str = "") -> int:
 def check_positive(what: str, several: bool = False) -> Callable[[Any], Any]:
     """A converter that lets positive numbers through, also as arrays; traced values cannot be looked at.
 
-    `several` numbers (one a coordinate) or one.
+    `several` numbers (one per coordinate) or one.
     """
     return lambda value: _checked_parameter(what, value, "positive", several)
 

@@ -85,7 +85,7 @@ class Records(Sequence[Record]):
         return np.array(values), np.array([statistic(self.where(**{param: v}).measure(name), axis=0) for v in values])
 
     def frame(self) -> "pd.DataFrame":
-        """A pandas table: a row a trial, a column a parameter or scalar measure."""
+        """A pandas table: a row per trial, a column per parameter or scalar measure."""
         import pandas as pd
 
         scalars = [{k: v for k, v in r.measures.items() if np.ndim(v) == 0} for r in self._rows]

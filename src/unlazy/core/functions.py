@@ -1,6 +1,6 @@
 """Functions as values: two of the same code and the same constants are one object, so that programs are compiled once.
 
-jit keeps a program a function object, and `lambda x: x * jnp.tanh(x)` written in a loop is a new object each time. A
+jit keeps a program per function object, and `lambda x: x * jnp.tanh(x)` written in a loop is a new object each time. A
 function is *settled* when all it can see besides its argument is known: its code, plain numbers in its closure,
 defaults and globals, and names of jax, numpy and math. It is then rebuilt with exactly those values, once, and every
 equal function is that one object. A function that sees anything else is left as it is and equals only itself.

@@ -11,7 +11,7 @@ from unlazy.estimators.calibration import Calibration, calibrate, logits, softma
 
 
 class LogitClassifier(ClassifierMixin):
-    """A classifier whose `_logits(X)` has one column a class; `classes_` are their labels."""
+    """A classifier whose `_logits(X)` has one column per class; `classes_` are their labels."""
 
     classes_: np.ndarray
 
@@ -19,7 +19,7 @@ class LogitClassifier(ClassifierMixin):
         raise NotImplementedError
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Logits: one a class, or for two classes the difference in favour of the second."""
+        """Logits: one per class, or for two classes the difference in favour of the second."""
         check_is_fitted(self)
         found = self._logits(X)
         return found[:, 1] - found[:, 0] if len(self.classes_) == 2 else found

@@ -159,7 +159,7 @@ class Decoder:
         kind = module_named(tree["class"])
         fields = {name: self.decode(value) for name, value in tree["fields"].items()}
         if tree["class"] == "MLP" and not all(isinstance(fields[name], tuple) for name in ("sigma_w", "sigma_b")):
-            raise ValueError("a network needs one sigma a layer")  # else a small file could ask for any depth
+            raise ValueError("a network needs one sigma per layer")  # else a small file could ask for any depth
         return kind(**fields)
 
     def _estimator(self, tree: dict) -> Any:

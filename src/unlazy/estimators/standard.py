@@ -1,4 +1,7 @@
-"""Columns at mean zero and variance one, for models that need it; a constant column becomes zero."""
+"""Columns at mean zero and variance one, for models that need it; a constant column becomes zero.
+
+StandardScaler squares columns as they are: of size 1e200 it finds NaN, of 1e-200 it calls constant.
+"""
 
 from typing import NamedTuple
 

@@ -3,6 +3,11 @@
 Numbers are filled in by their median (a column of its own marks where) and standardised; few categories become one
 indicator each; many are replaced by the mean target of their rows, shrunk towards the overall mean, and in training by
 the mean over other folds, so that no row sees its own label (Micci-Barreca 2001; cross-fitting as in scikit-learn).
+
+By hand, since scikit-learn's own do something else or less: TargetEncoder stratifies its folds and has a column for
+every class, not for all but the first; StandardScaler makes a rare indicator the largest column of all (see `columns`);
+nothing there matches columns by name. The medians and indicators that it would take over are a line each, and what is
+kept here (numbers, texts, arrays) is what a saved file can hold.
 """
 
 import warnings

@@ -74,7 +74,7 @@ def _size(network: Network) -> int:
 
 
 def _unpack(network: Network, flat: jax.Array) -> Parameters:
-    """The N(0,1) start of [K6] from one vector of normals: one random call compiles far faster than one a layer."""
+    """The N(0,1) start of [K6] from one vector of normals: one random call compiles far faster than one per layer."""
     leaves, tree = jax.tree.flatten(_layout(network))
     ends = np.cumsum([leaf.size for leaf in leaves])
     parts = [flat[end - leaf.size : end].reshape(leaf.shape) for leaf, end in zip(leaves, ends)]

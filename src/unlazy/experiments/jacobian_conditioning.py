@@ -6,7 +6,7 @@ Prediction. [L4] σ_min(J) > 0 up to n = wd (softplus, ReLU) and n = d(d+1)/2 (s
 ‖y - f_0‖/σ_min of the start; ‖J(W̄) - J(W)‖ ≤ |σ''|_∞ ‖X⊗X‖ ‖a‖_∞ ‖W̄ - W‖.
 Protocol. f = Σ_j a_j σ(w_j·x), a_j = ±1 and frozen, w_j ~ N(0, I), x ~ N(0, I_d), y ~ N(0,1); float64. `threshold`:
 d = 6, w = 16, smallest singular value for n around the prediction, zero below 1e-10 of the largest. `scale`: square,
-n = d(d+1)/4, w = 2d (and 4d), mean of 8 draws a seed. `width`: softplus, d = 8, n = 64, the first w neurons of one
+n = d(d+1)/4, w = 2d (and 4d), mean of 8 draws per seed. `width`: softplus, d = 8, n = 64, the first w neurons of one
 draw, w around n/d. `descent`: softplus, d = 10, n = 40, antisymmetric pairs (f_0 = 0), η = 1/σ_max², down to a loss of
 1e-13; rate over the last quarter of the decades.
 Verdict. Thresholds exact for every seed. Smallest ratio σ_min/(d σ_min(W_0)‖a‖_∞) at least 0.15, and its slope in d at

@@ -122,7 +122,7 @@ def _curve_claims(records: Records, d: int) -> list[Claim]:
     rows = []
     for k, name in enumerate(KERNELS):
         ratio = np.log(risk[:, :, k].mean(1) / predicted[:, 0, k])
-        spread = np.log(risk[:, :, k]).mean(0)  # one number a seed: n share their points
+        spread = np.log(risk[:, :, k]).mean(0)  # one number per seed: n share their points
         error = float(np.exp(ratio.mean()) * spread.std(ddof=1) / np.sqrt(len(spread)))
         statement = f"d = {d}: {name} risk over the one its spectrum predicts, geometric mean over n"
         rows.append(within(statement, "L3", float(np.exp(ratio.mean())), 0.85, 1.2, error=error))

@@ -11,7 +11,7 @@ first layer, best ridge on the test set. `quadratic`: value at the start and qua
 Adam 1e-2 with cosine decay, 1,500 steps. `signed`: the network itself under signed dropout, same penalty; its even part
 predicts. Targets (β·x)²/√3 at d = 20, n = 160, and He_4(β·x)/√24 at d = 8, n = 300. Step sizes: square activation, d =
 10, n = 40, widths 64 … 2,048, rate 0.04 w^{-1/4}; the largest eigenvalue of the Gauss–Newton matrix at the start
-(linear) and at the end (quadratic) is what a step size is measured against; one slope a seed.
+(linear) and at the end (quadratic) is what a step size is measured against; one slope per seed.
 Verdict: degree 2: risks of the quadratic model and of the network with signs at most half of the linear model's
 (geometric mean over seeds, ± 2 standard errors); exponents in the width: moves -1/2 ± 0.05 and -1/4 ± 0.07, step-size
 gain 1/2 ± 0.15. Degree 4: the quadratic model's risk is at least 0.7 of the linear model's: what does not work.

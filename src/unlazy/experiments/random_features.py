@@ -153,7 +153,7 @@ def figure(records: Records) -> "Figure":
     for k, (name, ax) in enumerate(zip(MOMENTS, axes.flat)):
         mean, std = (np.append(v[k], v[k][0]) for v in (one.measures["mean"], one.measures["std"]))
         for i, f in enumerate(one.measures["drawn"][k]):
-            label = "gradient descent, one line a draw" if i == 0 else None
+            label = "gradient descent, one line per draw" if i == 0 else None
             ax.plot(turn, np.append(f, f[0]), color="0.6", lw=0.6, label=label)
         ax.fill_between(
             turn, mean - 2 * std, mean + 2 * std,

@@ -1,6 +1,6 @@
 """Which eigendirections of K has Richardson's iteration fitted by step s? [A2, K3]
 
-Question: α ← α - η(Kα - y) costs one pass over K a step. What has it learnt after s of them?
+Question: α ← α - η(Kα - y) costs one pass over K per step. What has it learnt after s of them?
 Prediction [K3]: along the eigenvector of eigenvalue λ the fitted part of the labels is 1 - (1 - ηλ)^s: directions with
 ηλs > ln 2 are at least half fitted, the others are not, so s steps act like a ridge of about 1/(ηs). Where
 λ_i ~ i^{-b}, the number of fitted directions grows like s^{1/b}.

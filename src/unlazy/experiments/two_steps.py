@@ -5,7 +5,7 @@ Question: how large are the gradient's components along relevant patterns, how s
 Prediction [P4]: the gradient of neuron i is -a_i Σ_j M_j T_j with T_j ≈ (γ/σ̃) E σ' for j in A at both steps; outside
 A T_j is small at step 1 and much smaller at step 2, where weights are short and point along the feature already.
 Protocol: parity of 5 of 100 patterns. Exact part: the 2^5 relevant settings are enumerated and the background is
-Gaussian by the central limit theorem, no sampling. Sampled part: 20,000 and 1,000 fresh points a step. Gradual part:
+Gaussian by the central limit theorem, no sampling. Sampled part: 20,000 and 1,000 fresh points per step. Gradual part:
 the same without forgetting (small heads, large steps, no decay). Control: ridge on frozen features of step 1, of step
 2, and of both with their norms exchanged, so that scale and direction are not confused.
 Verdict: the median signal-to-noise ratio grows 100-fold; median T_A/(γ/σ̃) in [0.4, 0.55]; with 20,000 points the

@@ -1,6 +1,6 @@
 """Gram matrices from blocks of entries: rows or symmetric tiles at a time, written in place.
 
-A side is an array of points, or a tree of arrays with one row a point; a block may be a tree of matrices.
+A side is an array of points, or a tree of arrays with one row per point; a block may be a tree of matrices.
 """
 
 import math

@@ -87,7 +87,7 @@ def _one_each(what: str, given: Weights, network: MLP) -> tuple:
     count = len(given) if isinstance(given, tuple | list) else np.shape(given)
     if count not in (network.depth + 1, (network.depth + 1,)):
         shape = f"shape {count}" if isinstance(count, tuple) else count
-        raise ValueError(f"{network.depth + 1} weight matrices need as many {what}, got {shape}: one number a matrix")
+        raise ValueError(f"{network.depth + 1} weight matrices need as many {what}, got {shape}: one number per matrix")
     return per_layer(what, given, network.depth + 1)
 
 

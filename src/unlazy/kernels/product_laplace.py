@@ -17,7 +17,7 @@ from unlazy.kernels.metric import mapped
 
 
 class ProductLaplace(Kernel):
-    """exp(-Σ_i |x_i - z_i|/h_i), one bandwidth or one a coordinate (a diagonal metric)."""
+    """exp(-Σ_i |x_i - z_i|/h_i), one bandwidth or one per coordinate (a diagonal metric)."""
 
     reads = "absolute distance"
 

@@ -29,7 +29,7 @@ class Engine(Protocol):
 
 
 def open_engine(name: str = "local", jobs: int | None = None, address: str | None = None) -> Engine:
-    """The engine of this name; `jobs` workers (default: one a core)."""
+    """The engine of this name; `jobs` workers (default: one per core)."""
     if jobs is not None:
         check_positive_integer("jobs", jobs)
     if address is not None and name != "dask":

@@ -34,7 +34,7 @@ def normalised_risk(
 def accuracy(
     predicted: Float[Array, "..."], truth: Float[Array, "n ..."], weights: Float[Array, " n"] | None = None
 ) -> Float[Array, ""]:
-    """Share of rows classified right: by sign for labels ±1, by the largest column for one column a class.
+    """Share of rows classified right: by sign for labels ±1, by the largest column for one column per class.
 
     A prediction of exactly zero decides for nobody and counts one half.
     """

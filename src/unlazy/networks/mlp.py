@@ -71,7 +71,7 @@ class Network(eqx.Module):
             raise ValueError(f"unknown start {start!r}{nearest(str(start), STARTS)}")
         dtype = default_float()
         sizes = [size for fan_in, fan_out in self.shapes for size in (fan_in * fan_out, fan_out)]
-        normals = jax.random.normal(key, (sum(sizes),), dtype)  # one draw compiles much faster than one a layer
+        normals = jax.random.normal(key, (sum(sizes),), dtype)  # one draw compiles much faster than one per layer
         parts = iter(jnp.split(normals, list(accumulate(sizes))[:-1]))
         layers = []
         for shape, scale in zip(self.shapes, self.scales):

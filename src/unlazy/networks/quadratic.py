@@ -89,7 +89,7 @@ def second_order(W0: Float[Array, "w d"], a: Float[Array, " w"], activation: str
     if chosen.kinks:
         raise ValueError(f"{chosen.name!r} has no second derivative at its kinks; take softplus, square, gelu or tanh")
     if a.shape != W0.shape[:1]:
-        raise ValueError(f"`a` needs one entry a neuron, {W0.shape[0]}, got {a.shape}")
+        raise ValueError(f"`a` needs one entry per neuron, {W0.shape[0]}, got {a.shape}")
     return SecondOrder(W0, a, chosen)
 
 

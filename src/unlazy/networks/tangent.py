@@ -39,8 +39,8 @@ def tangent_kernel(
     behind their leading axis.
 
     One scalar output: (n, m). c outputs: full (n, c, m, c), its trace over outputs (n, m) or its diagonal (n, m, c).
-    `rates` are layer-wise learning rates (a number, one a layer, or shaped like the parameters): `network.rates` gives
-    the kernel that drives training, `only_layers(params, [-1])` random features.
+    `rates` are layer-wise learning rates (a number, one per layer, or shaped like the parameters): `network.rates`
+    gives the kernel that drives training, `only_layers(params, [-1])` random features.
     """
     return sum(layer_tangent_kernels(apply, params, X, Z, outputs=outputs, rates=rates))  # type: ignore[return-value]
 

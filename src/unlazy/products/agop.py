@@ -48,7 +48,7 @@ def _prepared(kernel: Kernel, X: Points, centres: Points, coefficients: Labels, 
         )
     X, centres = both_sides(kernel, X, centres, ("X", "centres"))
     alpha = as_columns(coefficients, centres.shape[0], "coefficients", X.dtype)
-    # a block holds two derivatives besides the entries, and c gradients of d numbers a row
+    # a block holds two derivatives besides the entries, and c gradients of d numbers per row
     width = 3 * centres.shape[0] + alpha.shape[1] * X.shape[1]
     return formula, X, centres, alpha, block_rows(X.shape[0], width, X.dtype.itemsize, memory)
 

@@ -143,7 +143,7 @@ class LayersForm(Form):
 
 @dataclass(frozen=True)
 class EntryForm(Form):
-    """Any entry formula k(⟨x,z⟩, |x|², |z|²). What it derives from one norm alone stays one number a point."""
+    """Any entry formula k(⟨x,z⟩, |x|², |z|²). What it derives from one norm alone stays one number per point."""
 
     kernel: InnerProductKernel
 

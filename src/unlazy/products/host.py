@@ -1,4 +1,4 @@
-"""Entries of a kernel and their derivatives for NumPy arrays: one compilation a kernel, whatever the shapes.
+"""Entries of a kernel and their derivatives for NumPy arrays: one compilation per kernel, whatever the shapes.
 
 A search over bandwidths and metrics on a thousand rows makes hundreds of small Grams of many shapes; there LAPACK on
 the host is the fast solver, and compiling each shape would cost more than all of them. The formula runs on flat pieces

@@ -78,7 +78,7 @@ class Product(eqx.Module):
 
 
 class Stored(Product):
-    """K kept in memory: six times faster a pass than recomputing it on the CPU."""
+    """K kept in memory: six times faster per pass than recomputing it on the CPU."""
 
     K: Float[Array, "n m"]
     symmetric: bool = eqx.field(static=True, default=False)

@@ -9,7 +9,7 @@ from unlazy.core.spreadsheet import write_csv
 
 
 def export(records: Records, path: Path) -> None:
-    """Write a row a trial: parameters, seed, scalar measures, seconds. The suffix chooses the format.
+    """Write a row per trial: parameters, seed, scalar measures, seconds. The suffix chooses the format.
 
     In CSV, text that a spreadsheet would take for a formula gets an apostrophe in front.
     """

@@ -17,7 +17,7 @@ _LOOK = {
 
 
 def print_claims(rows: Sequence[tuple[Experiment, Sequence[Claim]]], console: "Console | None" = None) -> None:
-    """Theory against measurement, a row a claim, grouped by experiment."""
+    """Theory against measurement, a row per claim, grouped by experiment."""
     from rich import box
     from rich.console import Console
     from rich.markup import escape

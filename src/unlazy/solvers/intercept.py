@@ -106,7 +106,7 @@ def _from_factor(L: Square, Y: Outputs) -> tuple[Outputs, Float[np.ndarray, " c"
 
 
 class _Spectral:
-    """(K + ρW⁻¹)⁻¹ = √W V F Vᵀ √W with √W K √W = V diag(s) Vᵀ and F = 1/(s + ρ), one column a ridge."""
+    """(K + ρW⁻¹)⁻¹ = √W V F Vᵀ √W with √W K √W = V diag(s) Vᵀ and F = 1/(s + ρ), one column per ridge."""
 
     def __init__(self, K: Square, root: Float[np.ndarray, "n 1"], Y: Outputs):
         self.s, self.V = host_ridge.eigh(K * root * root.T)

@@ -92,7 +92,7 @@ def minimum_nuclear_norm(
     """
     check_positive_integer("max_steps", max_steps)
     if X.shape[0] != y.shape[0]:
-        raise ValueError(f"X has {X.shape[0]} rows and y {y.shape[0]}; give one label a row")
+        raise ValueError(f"X has {X.shape[0]} rows and y {y.shape[0]}; give one label per row")
     if isinstance(misfit_weight, int | float) and misfit_weight < 0:
         raise ValueError(f"misfit_weight must be zero (interpolate) or positive, got {misfit_weight}")
     p = _rotated(X, y, weights, misfit_weight)

@@ -2,7 +2,7 @@
 
 With K_MM = TᵀT and K_nMᵀK_nM ≈ (n/M) K_MM², H ≈ Tᵀ(n/M TTᵀ + ρI)T = (AT)ᵀ(AT): in the variables β = A T α the matrix
 is near the identity and a few passes over the data suffice. Falkon's problem: Rudi, Carratino and Rosasco (2017).
-A pass reads the data by blocks, so they may be larger than memory; cost n·M a step, memory M².
+A pass reads the data by blocks, so they may be larger than memory; cost n·M per step, memory M².
 """
 
 from collections.abc import Callable

@@ -175,7 +175,7 @@ class Decomposition(eqx.Module):
         return Path(self.kernel, self.X, alpha, fitted, times, evidence, f0 is None, y.shape[1:])
 
     def _labels(self, y: Labels) -> jax.Array:
-        """y as floats, one row a point, zero on padded rows."""
+        """y as floats, one row per point, zero on padded rows."""
         n = count(self.X)
         if self.weights is None:
             return labels(y, n)

@@ -1,7 +1,7 @@
 """All points as centres: (K + ρI)α = y by conjugate gradients with a randomly pivoted Cholesky preconditioner.
 
-K ≈ F Fᵀ of rank k gives P = F Fᵀ + ρI, whose inverse is (I - F (FᵀF + ρI)⁻¹ Fᵀ)/ρ. A pass over K a step; the number of
-steps depends on what F leaves out, not on n. Díaz, Epperly, Frangella, Tropp and Webber (2023).
+K ≈ F Fᵀ of rank k gives P = F Fᵀ + ρI, whose inverse is (I - F (FᵀF + ρI)⁻¹ Fᵀ)/ρ. A pass over K per step; the number
+of steps depends on what F leaves out, not on n. Díaz, Epperly, Frangella, Tropp and Webber (2023).
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Richardson's iteration α ← α - η((K + ρI)α - y): one pass over K a step [A2].
+"""Richardson's iteration α ← α - η((K + ρI)α - y): one pass over K per step [A2].
 
 It is gradient descent in function space: after s steps the error along an eigenvector of K is (1 - η(λ + ρ))^s of what
 it was, so large eigenvalues are fitted first [K3]. η = 1/(λ_max + ρ), λ_max by power iteration.

@@ -102,8 +102,8 @@ def descend(
     """θ ← θ - η r (∇L(θ) + λθ), L the mean loss over the training points (or over a batch).
 
     Plain steps of `step_size`, or any optax `optimiser`, whose updates are multiplied by the layer-wise `rates`
-    (a number, one a layer, or shaped like the parameters; 0 freezes a layer, `only_layers` picks). `decay` is λ, in the
-    same three shapes. [K3]'s time on ½Σ(f - y)² is t = η·steps/n here, since L is a mean.
+    (a number, one per layer, or shaped like the parameters; 0 freezes a layer, `only_layers` picks). `decay` is λ, in
+    the same three shapes. [K3]'s time on ½Σ(f - y)² is t = η·steps/n here, since L is a mean.
 
     `record` maps names to functions of the parameters (arrays or trees), evaluated at the start and after each `every`
     steps.

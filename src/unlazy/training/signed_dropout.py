@@ -1,6 +1,6 @@
 """Signed dropout: every step multiplies each neuron's move by a fresh random sign [L8].
 
-    δ ← δ - η ∇_δ [ L(f(W_0 + zδ)) + penalty(δ) ],   z_r = ±1 with equal chance, one a neuron.
+    δ ← δ - η ∇_δ [ L(f(W_0 + zδ)) + penalty(δ) ],   z_r = ±1 with equal chance, one per neuron.
 
 f(W_0 + zδ) has the linear part Σ z_r a_r σ'(w_r·x)(δ_r·x), of mean zero, and the quadratic part unchanged, so training
 cannot use the linear part: the network leaves the tangent regime. Predict with `even_part`, the mean over signs for a
