@@ -5,7 +5,7 @@ Each method chooses on training rows alone. R² for regression, accuracy for cla
 and prediction; with --twice each fit is made twice and the second is reported too: what is left after compilation.
 
     python benchmarks/large_tables.py --data FOLDER --store large.jsonl          # resumes where it stopped
-    python benchmarks/large_tables.py --data FOLDER --methods machine --sets uci_protein covtype:100000
+    python benchmarks/large_tables.py --data FOLDER --methods machine --sets uci_protein covtype:100000 --record
 
 LightGBM and xRFM are no dependencies: what cannot be imported is left out and named.
 """
@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import tabular
+from record import add_option, recorder
 
 SETS = ("uci_kin40k", "uci_protein", "covtype:100000", "covtype:561012", "adult", "uci_bike", "uci_elevators",
         "higgs_11k", "mnist")  # fmt: skip
@@ -123,7 +124,9 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=METHODS)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--twice", action="store_true", help="fit twice: the second time nothing is compiled")
+    add_option(parser)
     options = parser.parse_args()
+    note = recorder(__file__, options.record)
     missing = [m for m in options.methods if importlib.util.find_spec(METHODS[m]) is None]
     if missing:
         print(f"not installed here and left out: {', '.join(missing)}")
@@ -138,6 +141,10 @@ def main() -> None:
                 with options.store.open("a") as f:
                     f.write(json.dumps(record) + "\n")
                 print(json.dumps(record), flush=True)
+                note(
+                    f"{method}, {which}, {'accuracy' if which.startswith(CLASSES) else 'R²'}", record["score"], "score"
+                )
+                note(f"{method}, {which}, fit and prediction", record["seconds"][-1], "s")
     print(table(read(options.store), methods))
 
 
