@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 from test_conformance import KERNELS, D
 
+from unlazy.core import device
 from unlazy.core.architecture import MLP
+from unlazy.kernels import admit
 from unlazy.kernels.dot_product import ArcCosine, Linear, Polynomial
 from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.product_laplace import ProductLaplace
@@ -96,6 +98,19 @@ def test_points_so_small_that_squares_vanish_are_refused():
         with pytest.raises(ValueError, match=r"underflow.*rescale"):
             kernel.gram(X)
     assert np.array_equal(Laplace(1.0).gram(np.zeros((3, 2))), np.ones((3, 3)))
+
+
+@pytest.mark.skipif(not device.is_host(), reason="elsewhere points are looked at where they are")
+def test_points_in_memory_are_looked_at_without_a_program_for_their_shape(monkeypatch):
+    X = jnp.asarray(_inputs())
+    for kernel in (Laplace(1.5), NTK(MLP(1)), Laplace(np.arange(1.0, D + 1))):
+        seen, wanted = admit._host_range(kernel, (X, 2 * X)), admit._range(kernel, (X, 2 * X))
+        # sums of D squares, each rounded D + 2 times at most, in any order
+        np.testing.assert_allclose(seen, wanted, rtol=2 * (D + 2) * 2.0**-24)
+    for program in ("_range", "_diagonal"):
+        monkeypatch.setattr(admit, program, None)
+    Laplace(1.5).admit(X, 2 * X)
+    assert np.array_equal(Laplace(1.5).diag(X), np.ones(12, np.float32))
 
 
 WHOLE = np.array([[1, 2], [0, 3], [2, 2], [1, 0]])

@@ -102,7 +102,7 @@ def _teacher_sample(key: Any) -> tuple[Any, ...]:
 
 
 def thresholds(records: Records, method: str) -> tuple[np.ndarray, np.ndarray]:
-    """d, and n*(d): one row a draw of seeds and of a point inside the bracket; row 0 is all seeds, its middle."""
+    """d, and n*(d): one row per draw of seeds and of a point inside the bracket; row 0 is all seeds, its middle."""
     part, rng = records.where(part="square", method=method), np.random.default_rng(0)
     dims, columns = [], []
     for d in part.values("d"):

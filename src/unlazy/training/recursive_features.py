@@ -49,7 +49,7 @@ def isotropic(d: int, metric: str, dtype: Any = np.float64) -> np.ndarray:
 
 
 def root(matrix: np.ndarray) -> Map:
-    """L with LᵀL = M, one row a direction. Directions at the rounding of the largest are left out."""
+    """L with LᵀL = M, one row per direction. Directions at the rounding of the largest are left out."""
     if matrix.ndim == 1:
         return np.sqrt(np.maximum(matrix, 0))
     values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
@@ -76,7 +76,7 @@ def learn(
     `relative_bandwidth` is a multiple of the usual one (median distance, or root mean square norm), which every metric
     sets anew; `relative_ridge` is in units of the mean of k(x, x). What is None is chosen by leave-one-out before the
     first update, and kept: later the metric has seen the labels, and leave-one-out would not know. M is AGOP to the
-    `power`, one number or one an update: below 1 the metric sharpens slowly, and directions get time to turn before
+    `power`, one number or one per update: below 1 the metric sharpens slowly, and directions get time to turn before
     others are lost. `start` is a metric to begin with, such as W¹ᵀW¹ of Algorithm 1.
     """
     check_metric(kernel, metric)
