@@ -20,6 +20,8 @@ Points = Any
 """n points of d inputs: an array of JAX or NumPy (also traced), nested lists, a pandas frame."""
 Labels = Any
 """One label, or a row of labels, for each point; the same forms."""
+Matrix = Array | np.ndarray
+"""What serves the device and the host alike: JAX's arrays or NumPy's."""
 TAKES = ("matrix", "array", "tree")
 """What a kernel takes for n points, narrowest first: a matrix n × d; an array with a leading axis of points and more
 behind it (images); any tree of arrays with a leading axis of points (sequences with masks, graphs)."""

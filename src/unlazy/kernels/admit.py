@@ -35,11 +35,6 @@ def host_squares(F: Float[np.ndarray, "n e"]) -> Float[np.ndarray, " n"]:
     return xx
 
 
-def host_embedding(kernel: Any, X: Float[Array, "n d"]) -> Float[np.ndarray, "n e"]:
-    """Embedded points in NumPy's hands."""
-    return np.asarray(kernel.embed(X))  # outside a program: nothing is compiled where the map is the identity
-
-
 def admit_formula(kernel: Any, points: tuple, names: tuple[str, ...], accurate: bool) -> None:
     """Refuses points whose k(x, x) or squared norm is not finite; one reduction, nothing while tracing."""
     given = tuple(X for X in points if X is not None)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import check_not_negative
-from unlazy.core.inputs import TAKES, Points, count, float_type
+from unlazy.core.inputs import TAKES, Matrix, Points, count, float_type
 from unlazy.kernels import admit, evaluate
 from unlazy.kernels.base import InnerProductKernel, Kernel
 
@@ -123,7 +123,7 @@ class CombinedFormula(InnerProductKernel):
         values = (k.entry_distance(distance, half_chord, xx, zz) for k in (self.first, self.second))
         return _OPERATIONS[self.operation](*values)
 
-    def embed(self, X: Float[Array, "n d"], inputs: int | None = None) -> Float[Array, "n e"]:
+    def embed(self, X: Float[Matrix, "n d"], inputs: int | None = None) -> Float[Matrix, "n e"]:
         return self.first.embed(X, inputs)
 
     def embedding(self) -> tuple:
@@ -157,7 +157,7 @@ class _OfFormula(InnerProductKernel):
     def entry_distance(self, distance, half_chord, xx, zz):
         return self.of(self.kernel.entry_distance(distance, half_chord, xx, zz))
 
-    def embed(self, X: Float[Array, "n d"], inputs: int | None = None) -> Float[Array, "n e"]:
+    def embed(self, X: Float[Matrix, "n d"], inputs: int | None = None) -> Float[Matrix, "n e"]:
         return self.kernel.embed(X, inputs)
 
     def embedding(self) -> tuple:
@@ -182,6 +182,13 @@ class ScaledFormula(_OfFormula):
 
     def of(self, values: Any) -> Any:
         return self.factor * values
+
+    @property
+    def has_product(self) -> bool:
+        return self.kernel.has_product
+
+    def times(self, left: Any, right: Any, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
+        return self.factor * self.kernel.times(left, right, V)
 
 
 class PowerFormula(_OfFormula):

@@ -7,7 +7,7 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from unlazy.core import inputs
-from unlazy.core.inputs import Points
+from unlazy.core.inputs import Matrix, Points
 from unlazy.kernels import admit, evaluate
 
 
@@ -79,6 +79,15 @@ class Kernel(eqx.Module):
         return evaluate.TEMPORARIES
 
     @property
+    def has_product(self) -> bool:
+        """Whether K @ V has a way of the kernel's own, `times`: products then take it before any other."""
+        return False
+
+    def times(self, left: Any, right: Any, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
+        """K @ V of two prepared sides without K, in less than n·m work: for kernels that know their structure."""
+        raise NotImplementedError(f"{type(self).__name__} says has_product and must give times(left, right, V)")
+
+    @property
     def formula(self) -> "InnerProductKernel | None":
         """The kernel as one formula of inner products, where it is one: for gradients, AGOPs and fused products."""
         return None
@@ -136,16 +145,21 @@ class InnerProductKernel(Kernel):
         """
         return self.entry(0.5 * (xx + zz - distance), xx, zz)
 
-    def embed(self, X: Float[Array, "n d"], inputs: int | None = None) -> Float[Array, "n e"]:
+    def embed(self, X: Float[Matrix, "n d"], inputs: int | None = None) -> Float[Matrix, "n e"]:
         """The map applied to inputs before inner products: identity here; x → x/√d, x → L x elsewhere.
 
-        `inputs` is the number of coordinates before a metric changed it: the d of 1/√d.
+        `inputs` is the number of coordinates before a metric changed it: the d of 1/√d. A linear map also serves NumPy.
         """
         return X
 
     def embedding(self) -> tuple:
         """Equal for two kernels exactly when their `embed` is the same map: their formulas then compose."""
         return ()
+
+    @property
+    def bare(self) -> "InnerProductKernel":
+        """The formula alone, without its embedding, where that is another kernel: one program serves all metrics."""
+        return self
 
     @property
     def stationary(self) -> bool:
@@ -166,7 +180,8 @@ class InnerProductKernel(Kernel):
 
     def prepare(self, X: Any) -> Any:
         """An `evaluate.Side`: embedded inputs and keys of their rows."""
-        return evaluate.Side(self.embed(X), evaluate.row_keys(X))
+        points: Any = self.embed(X)
+        return evaluate.Side(points, evaluate.row_keys(X))
 
     def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
         """The same, centred together where only differences matter."""

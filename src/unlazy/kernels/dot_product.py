@@ -3,10 +3,13 @@
 import math
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import check_not_negative, check_positive_integer
+from unlazy.core.linear import dot
 from unlazy.kernels.base import InnerProductKernel
+from unlazy.kernels.evaluate import Side
 from unlazy.theory.angles import angle_and_gap, safe_sqrt
 from unlazy.theory.homogeneous import cosine_gap
 
@@ -18,6 +21,14 @@ class Linear(InnerProductKernel):
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
         return xz + self.offset
+
+    @property
+    def has_product(self) -> bool:
+        return True
+
+    def times(self, left: Side, right: Side, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
+        """X(ZᵀV) + offset · 1ᵀV: (n + m)d work a column."""
+        return dot(left.points, dot(right.points.T, V)) + self.offset * jnp.sum(V, 0)
 
 
 class Polynomial(InnerProductKernel):
@@ -31,6 +42,13 @@ class Polynomial(InnerProductKernel):
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
         return (xz + self.offset) ** self.degree
+
+    @property
+    def has_product(self) -> bool:
+        return self.degree == 1
+
+    def times(self, left: Side, right: Side, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
+        return Linear(self.offset).times(left, right, V)
 
 
 class ArcCosine(InnerProductKernel):

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from unlazy.core.architecture import MLP, per_layer
 from unlazy.core.errors import UnlazyWarning
-from unlazy.core.inputs import Points
+from unlazy.core.inputs import Matrix, Points
 from unlazy.core.precision import rounding
 from unlazy.kernels import evaluate
 from unlazy.kernels.base import InnerProductKernel
@@ -26,7 +26,7 @@ class NetworkKernel(InnerProductKernel):
 
     network: MLP
 
-    def embed(self, X: Float[Array, "n d"], inputs: int | None = None) -> Float[Array, "n d"]:
+    def embed(self, X: Float[Matrix, "n d"], inputs: int | None = None) -> Float[Matrix, "n d"]:
         return X / math.sqrt(inputs or X.shape[1]) if self.network.scale_input else X
 
     def embedding(self) -> tuple:

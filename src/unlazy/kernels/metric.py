@@ -1,12 +1,13 @@
 """Learned metrics: the kernel of L x instead of x [D11]. The kernel's formula does not know."""
 
 import functools
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.inputs import Points, floats
+from unlazy.core.inputs import Matrix, Points, floats
 from unlazy.core.linear import dot
 from unlazy.kernels.base import InnerProductKernel, Kernel
 
@@ -27,7 +28,7 @@ class Metric(InnerProductKernel):
     def entry_distance(self, distance, half_chord, xx, zz):
         return self.kernel.entry_distance(distance, half_chord, xx, zz)
 
-    def embed(self, X: Float[Array, "n d"], inputs: int | None = None) -> Float[Array, "n e"]:
+    def embed(self, X: Float[Matrix, "n d"], inputs: int | None = None) -> Float[Matrix, "n e"]:
         if X.shape[1] != self.map.shape[-1]:
             raise ValueError(f"the metric is for {self.map.shape[-1]} coordinates, the inputs have {X.shape[1]}")
         mapped = X * self.map if self.map.ndim == 1 else dot(X, self.map.T)
@@ -35,6 +36,17 @@ class Metric(InnerProductKernel):
 
     def embedding(self) -> tuple:
         return ("metric", id(self.map), *self.kernel.embedding())
+
+    @property
+    def bare(self) -> InnerProductKernel:
+        return self.kernel.bare
+
+    @property
+    def has_product(self) -> bool:
+        return self.kernel.has_product
+
+    def times(self, left: Any, right: Any, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
+        return self.kernel.times(left, right, V)
 
     def warn(self, xx: Float[Array, " n"], accurate: bool = False) -> None:
         self.kernel.warn(xx, accurate)

@@ -36,7 +36,7 @@ class Periodic(InnerProductKernel):
     def entry_distance(self, distance, half_chord, xx, zz):
         return jnp.exp(-0.5 * distance)
 
-    def embed(self, X: Float[Array, "n d"], inputs: int | None = None) -> Float[Array, "n e"]:
+    def embed(self, X: Float[Matrix, "n d"], inputs: int | None = None) -> Float[Matrix, "n e"]:
         period, bandwidth = jnp.asarray(self.period, X.dtype), jnp.asarray(self.bandwidth, X.dtype)
         turns = X / period
         turns = turns - jax.lax.stop_gradient(jnp.round(turns))

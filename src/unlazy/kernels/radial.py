@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import check_positive
+from unlazy.core.inputs import Matrix
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.theory.angles import safe_sqrt
 
@@ -38,7 +39,7 @@ class RadialKernel(InnerProductKernel):
         """The bandwidth that the formula divides by: 1 where `embed` has divided by one for each coordinate."""
         return 1.0 if self._several else getattr(self, "bandwidth", 1.0)
 
-    def embed(self, X: Float[Array, "n d"], inputs: int | None = None) -> Float[Array, "n d"]:
+    def embed(self, X: Float[Matrix, "n d"], inputs: int | None = None) -> Float[Matrix, "n d"]:
         if not self._several:
             return X
         bandwidth = jnp.asarray(self.bandwidth, X.dtype)  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import check_positive
+from unlazy.core.inputs import Matrix
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.theory import angle_polynomials
 from unlazy.theory.angles import angle_and_gap, safe_reciprocal, safe_sqrt
@@ -29,7 +30,7 @@ class OnSphere(InnerProductKernel):
     def entry_distance(self, distance, half_chord, xx, zz):
         return self.kernel.entry_distance(distance, half_chord, xx, zz)
 
-    def embed(self, X: Float[Array, "n d"], inputs: int | None = None) -> Float[Array, "n e"]:
+    def embed(self, X: Float[Matrix, "n d"], inputs: int | None = None) -> Float[Matrix, "n e"]:
         largest = jnp.max(jnp.abs(X), 1, keepdims=True)
         # divided by the largest coordinate first: squares of 1e±20 would leave float32
         scaled = X * safe_reciprocal(jax.lax.stop_gradient(largest))

@@ -1,20 +1,15 @@
-"""One front door to K @ V: stored, blocked, fused on the GPU or sharded, chosen by size, memory and device."""
+"""One front door to K @ V: the engines say what they would cost, and the cheapest multiplies."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 from jaxtyping import Array, Float
 
-from unlazy.core import device
 from unlazy.core.errors import nearest
-from unlazy.core.inputs import Labels, Points, count, float_type
-from unlazy.core.memory import memory_budget
+from unlazy.core.inputs import Labels, Points
 from unlazy.kernels.base import Kernel
-from unlazy.products.product import Product, fused_available, fused_product, recomputed, stored
-from unlazy.products.sharded import sharded
-
-_HOWS = ("stored", "blocked", "fused", "sharded")
+from unlazy.products.engines import ENGINES, Job, cheapest
+from unlazy.products.product import Product
 
 
 def product(
@@ -27,22 +22,18 @@ def product(
     memory: int | str | None = None,
     devices: Sequence[jax.Device] | None = None,
 ) -> Product:
-    """K(X, Z), or K(X, X), ready for `passes` products.
+    """K(X, Z), or K(X, X), ready for `passes` products, by the engine that costs least; `how` names one.
 
-    Several devices share the rows. On a GPU entries are recomputed on the chip, which beats reading a stored K; on the
-    CPU K is stored when it fits `memory` and is used more than once; else it is recomputed by blocks.
+    A kernel with a product of its own makes it. Several devices share the rows. On a GPU entries are recomputed on the
+    chip, which beats reading a stored K. On the CPU K is stored when it fits `memory` and is used more than once; a
+    small one used once in float64 is NumPy's; else it is recomputed by blocks.
     """
     X, Z = kernel.read(X, Z)
-    if how is not None and how not in _HOWS:
-        raise ValueError(f"unknown way to multiply {how!r}{nearest(str(how), _HOWS)}")
-    chosen = how or _choose(kernel, X, Z, passes, memory, devices)
-    if chosen == "sharded":
-        return sharded(kernel, X, X if Z is None else Z, devices, memory)
-    if chosen == "fused":
-        return fused_product(kernel, X, X if Z is None else Z)
-    if chosen == "stored":
-        return stored(kernel, X, Z, memory)
-    return recomputed(kernel, X, Z, None if memory is None else memory_budget(memory))
+    names = {engine.name: engine for engine in ENGINES}
+    if how is not None and how not in names:
+        raise ValueError(f"unknown way to multiply {how!r}{nearest(str(how), names)}")
+    job = Job(kernel, X, Z, passes, memory, devices)
+    return (cheapest(job) if how is None else names[how]).build(job)
 
 
 def matmul(
@@ -70,12 +61,3 @@ def rmatmul(
 ) -> Float[Array, "m *c"]:
     """K(X, Z)ᵀ @ U without keeping K."""
     return product(kernel, X, Z, memory=memory).rmatmul(U)
-
-
-def _choose(kernel: Kernel, X: Any, Z: Any, passes: int, memory: int | str | None, devices) -> str:
-    if len(device.every() if devices is None else devices) > 1:
-        return "sharded"
-    if fused_available(kernel, X):
-        return "fused"
-    need = count(X) * count(X if Z is None else Z) * float_type(X).itemsize
-    return "stored" if passes > 1 and need <= memory_budget(memory) else "blocked"

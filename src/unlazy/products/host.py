@@ -1,11 +1,14 @@
 """Entries of a kernel and their derivatives for NumPy arrays: one compilation per kernel, whatever the shapes.
 
 A search over bandwidths and metrics on a thousand rows makes hundreds of small Grams of many shapes; there LAPACK on
-the host is the fast solver, and compiling each shape would cost more than all of them. The formula runs on flat pieces
-of one length, the last ones padded.
+the host is the fast solver, and compiling each shape would cost more than all of them. What a kernel reads of all pairs
+is a table, made by NumPy; its formula runs on flat pieces of one length, the last ones padded.
 """
 
+import abc
 import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,17 +18,137 @@ from jaxtyping import Float
 
 from unlazy.core.linear import dot
 from unlazy.kernels.admit import host_squares
-from unlazy.kernels.base import InnerProductKernel
-from unlazy.kernels.radial import RadialKernel
+from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.theory.coincidence import coincident, rounding_floor
 
 PIECE = 2**15
 """Entries evaluated at once: small enough to stay in the cache, large enough to hide the call."""
 
 Square = Float[np.ndarray, "n m"]
+Rows = Float[np.ndarray, "n e"]
 
 
-def inner_products(F: Float[np.ndarray, "n e"], G: Float[np.ndarray, "m e"] | None = None) -> tuple[Any, Any, Any]:
+class Table(abc.ABC):
+    """What a kernel reads of every pair of two sides. A bandwidth h changes inputs only, x → x/h, so one table serves
+    all of them."""
+
+    @classmethod
+    @abc.abstractmethod
+    def of(cls, F: Rows, G: Float[np.ndarray, "m e"] | None = None) -> "Table":
+        """Of every row of F with every row of G, or of F with itself."""
+
+    @abc.abstractmethod
+    def part(self, rows: Any, columns: Any) -> "Table":
+        """The same of some pairs; indices as NumPy takes them."""
+
+    @abc.abstractmethod
+    def entries(self, kernel: Any, h: float = 1.0) -> Square:
+        """k of every pair at x/h."""
+
+
+@dataclass(frozen=True)
+class Distances(Table):
+    """‖x-z‖², for formulas of the distance."""
+
+    D: Square
+
+    @classmethod
+    def of(cls, F: Rows, G: Float[np.ndarray, "m e"] | None = None) -> "Distances":
+        return cls(squared_distances(F, G))
+
+    def part(self, rows: Any, columns: Any) -> "Distances":
+        return Distances(self.D[rows, columns])
+
+    def entries(self, kernel: InnerProductKernel, h: float = 1.0) -> Square:
+        return _flat(_of_distance, kernel, self.D * (1 / h**2))
+
+    def slopes(self, kernel: InnerProductKernel, h: float) -> tuple[Square, Square]:
+        """∂k/∂⟨x,z⟩ and ∂k/∂⟨x,x⟩ at x/h; at coincident points zero for kernels with a kink there."""
+        slope = _flat(_by_distance, kernel, self.D * (1 / h**2))
+        return -2 * slope, slope
+
+
+@dataclass(frozen=True)
+class InnerProducts(Table):
+    """⟨x,z⟩, ⟨x,x⟩ and ⟨z,z⟩, for every other formula."""
+
+    xz: Square
+    xx: Float[np.ndarray, " n"]
+    zz: Float[np.ndarray, " m"]
+
+    @classmethod
+    def of(cls, F: Rows, G: Float[np.ndarray, "m e"] | None = None) -> "InnerProducts":
+        return cls(*inner_products(F, G))
+
+    def part(self, rows: Any, columns: Any) -> "InnerProducts":
+        return InnerProducts(self.xz[rows, columns], self.xx[rows], self.zz[columns])
+
+    def entries(self, kernel: InnerProductKernel, h: float = 1.0) -> Square:
+        return _pieces(_entry, kernel, *self._at(h))[0]
+
+    def slopes(self, kernel: InnerProductKernel, h: float) -> tuple[Square, Square]:
+        """∂k/∂⟨x,z⟩ and ∂k/∂⟨x,x⟩ at x/h; at coincident points the kink's derivative is left out."""
+        return _pieces(_derivative, kernel, *self._at(h))
+
+    def _at(self, h: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        s = 1 / h**2
+        return self.xz * s, self.xx * s, self.zz * s
+
+
+@dataclass(frozen=True)
+class AbsoluteDistances(Table):
+    """‖x-z‖_1, for the product Laplace kernel."""
+
+    D: Square
+
+    @classmethod
+    def of(cls, F: Rows, G: Float[np.ndarray, "m e"] | None = None) -> "AbsoluteDistances":
+        from scipy.spatial.distance import cdist
+
+        return cls(cdist(F, F if G is None else G, "cityblock").astype(F.dtype, copy=False))
+
+    def part(self, rows: Any, columns: Any) -> "AbsoluteDistances":
+        return AbsoluteDistances(self.D[rows, columns])
+
+    def entries(self, kernel: Kernel, h: float = 1.0) -> Square:
+        return np.exp(self.D * (-1 / h))
+
+
+def table_of(kernel: Kernel) -> type[Table] | None:
+    """What all entries of this kernel can be read from; None: not on the host."""
+    if kernel.formula is not None:
+        return Distances if kernel.formula.stationary else InnerProducts
+    return AbsoluteDistances if kernel.reads == "absolute distance" else None
+
+
+def sides(kernel: Kernel, X: Float[np.ndarray, "n d"], Z: Float[np.ndarray, "m d"]) -> tuple[np.ndarray, np.ndarray]:
+    """Both sides as a table takes them: embedded, centred together where only differences matter."""
+    formula = kernel.formula
+    if formula is None:
+        return lengths(kernel, X), lengths(kernel, Z)
+    left, right = embedded(formula, X), embedded(formula, Z)
+    if not formula.stationary:
+        return left, right
+    centre = right.mean(0, dtype=np.float64).astype(right.dtype)
+    return left - centre, right - centre
+
+
+def lengths(kernel: Any, X: Float[np.ndarray, "n d"], scale: Any = 1.0) -> Rows:
+    """scale · x in units of the product Laplace kernel's bandwidths, without columns that it does not see."""
+    unit = np.broadcast_to(scale / np.asarray(kernel.bandwidth, X.dtype), X.shape[1:])
+    used = np.flatnonzero(unit)
+    return X[:, used] * unit[used]
+
+
+def embedded(kernel: InnerProductKernel, X: Float[np.ndarray, "n d"], inputs: int | None = None) -> Rows:
+    """Rows after `embed`; where that is linear (a metric could be learned) by NumPy, with nothing to compile."""
+    if not kernel.metrics:
+        return np.asarray(_embed(kernel, X, inputs), X.dtype)
+    known = jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, kernel)
+    return np.asarray(known.embed(X, inputs), X.dtype)
+
+
+def inner_products(F: Rows, G: Float[np.ndarray, "m e"] | None = None) -> tuple[Any, Any, Any]:
     """⟨x,z⟩, ⟨x,x⟩ and ⟨z,z⟩; pairs closer than rounding are made coincident, x with itself exactly."""
     H = F if G is None else G
     xx, zz = host_squares(F), host_squares(H)
@@ -38,7 +161,7 @@ def inner_products(F: Float[np.ndarray, "n e"], G: Float[np.ndarray, "m e"] | No
     return xz, xx, zz
 
 
-def squared_distances(F: Float[np.ndarray, "n e"], G: Float[np.ndarray, "m e"] | None = None) -> Square:
+def squared_distances(F: Rows, G: Float[np.ndarray, "m e"] | None = None) -> Square:
     """‖x-z‖² of all pairs, zero where rounding cannot tell it from zero."""
     H = F if G is None else G
     xx, zz = host_squares(F), host_squares(H)
@@ -46,46 +169,18 @@ def squared_distances(F: Float[np.ndarray, "n e"], G: Float[np.ndarray, "m e"] |
     D *= -2
     D += xx[:, None]
     D += zz
-    # against the largest norms, not those of each pair: one pass over D
+    floor = rounding_floor(F.shape[1], F.dtype)
     largest = 2 * (xx.max(initial=0) + zz.max(initial=0))
-    np.copyto(D, 0, where=coincident(D, largest, rounding_floor(F.shape[1], F.dtype)))
+    i, j = np.nonzero(coincident(D, largest, floor))  # few: the others need no closer look
+    D[i, j] = np.where(coincident(D[i, j], 2 * (xx[i] + zz[j]), floor), 0, D[i, j])
     if G is None:
         np.fill_diagonal(D, 0)
     return D
 
 
-def entries(kernel: InnerProductKernel, xz: Square, xx: Float[np.ndarray, " n"], zz: Float[np.ndarray, " m"]) -> Square:
-    """k of every pair."""
-    return _pieces(_entry, kernel, xz, xx, zz)[0]
-
-
-def derivatives(
-    kernel: InnerProductKernel, xz: Square, xx: Float[np.ndarray, " n"], zz: Float[np.ndarray, " m"]
-) -> tuple[Square, Square]:
-    """∂k/∂⟨x,z⟩ and ∂k/∂⟨x,x⟩ of every pair; at coincident points the kink's derivative is left out."""
-    return _pieces(_derivative, kernel, xz, xx, zz)
-
-
-def radial_entries(kernel: RadialKernel, D: Square) -> Square:
-    """k as a function of the squared distance."""
-    return _flat(_of_distance, kernel, D)
-
-
-def radial_derivatives(kernel: RadialKernel, D: Square) -> Square:
-    """dk/d‖x-z‖²; at coincident points zero for kernels with a kink there."""
-    return _flat(_by_distance, kernel, D)
-
-
-def embedding(kernel: InnerProductKernel, eye: Float[np.ndarray, "r r"], inputs: int) -> Float[np.ndarray, "r e"]:
-    """What the kernel's linear `embed` does to the unit vectors."""
-    if type(kernel).embed is InnerProductKernel.embed:
-        return eye
-    return np.asarray(_embed(kernel, eye, inputs), eye.dtype)
-
-
 @functools.partial(jax.jit, static_argnames="inputs")
-def _embed(kernel: InnerProductKernel, eye: Any, inputs: int) -> Any:
-    return kernel.embed(eye, inputs)
+def _embed(kernel: InnerProductKernel, X: Any, inputs: int | None) -> Any:
+    return kernel.embed(X, inputs)
 
 
 @jax.jit
@@ -101,16 +196,21 @@ def _derivative(kernel: InnerProductKernel, xz: Any, xx: Any, zz: Any) -> Any:
 
 
 @jax.jit
-def _of_distance(kernel: RadialKernel, D: Any) -> Any:
-    return kernel.of_distance(D)
+def _of_distance(kernel: InnerProductKernel, D: Any) -> Any:
+    return _moved(kernel, D)
 
 
 @jax.jit
-def _by_distance(kernel: RadialKernel, D: Any) -> Any:
-    return jax.jvp(kernel.of_distance, (D,), (jnp.ones_like(D),))[1]
+def _by_distance(kernel: InnerProductKernel, D: Any) -> Any:
+    return jax.jvp(functools.partial(_moved, kernel), (D,), (jnp.ones_like(D),))[1]
 
 
-def _flat(function: Any, kernel: RadialKernel, D: np.ndarray) -> np.ndarray:
+def _moved(kernel: InnerProductKernel, D: Any) -> Any:
+    """k(x - z, 0), which is k(x, z) where only the difference counts; 0 is at right angles to everything."""
+    return kernel.entry_distance(D, jnp.ones_like(D), D, jnp.zeros_like(D))
+
+
+def _flat(function: Callable, kernel: InnerProductKernel, D: Square) -> Square:
     out, source = np.empty(D.size, D.dtype), np.ascontiguousarray(D).reshape(-1)
     whole = D.size - D.size % PIECE
     for i in range(0, whole, PIECE):
@@ -122,7 +222,7 @@ def _flat(function: Any, kernel: RadialKernel, D: np.ndarray) -> np.ndarray:
     return out.reshape(D.shape)
 
 
-def _pieces(function: Any, kernel: InnerProductKernel, xz: np.ndarray, xx: np.ndarray, zz: np.ndarray) -> Any:
+def _pieces(function: Callable, kernel: InnerProductKernel, xz: np.ndarray, xx: np.ndarray, zz: np.ndarray) -> Any:
     n, m = xz.shape
     outputs: list[np.ndarray] = []
     rows = max(1, PIECE // m)

@@ -1,4 +1,4 @@
-"""K(X, Z) as something to multiply by, again and again: stored, by blocks, fused on the GPU, or over many devices."""
+"""K(X, Z) as something to multiply by, again and again: stored, by blocks, fused on the GPU, or as the kernel knows."""
 
 import abc
 import importlib.util
@@ -35,7 +35,7 @@ class Product(eqx.Module):
     @property
     @abc.abstractmethod
     def how(self) -> str:
-        """One word: stored, blocked, fused or sharded."""
+        """One word: own, stored, blocked, fused, sharded or host."""
 
     @property
     @abc.abstractmethod
@@ -65,7 +65,8 @@ class Product(eqx.Module):
 
     def _on_columns(self, verb, V, rows: int, what: str):  # type: ignore[no-untyped-def]
         out = verb(as_columns(V, rows, what, self.dtype))
-        return out.reshape(out.shape[:1] + np.shape(V)[1:])
+        shape = out.shape[:1] + np.shape(V)[1:]
+        return out if out.shape == shape else out.reshape(shape)
 
     @abc.abstractmethod
     def _matmul(self, V: Array) -> Array: ...
@@ -145,6 +146,32 @@ class Blocked(Product):
         return blocked.normal(self.kernel, self.left, self.right, V, self.memory)
 
 
+class Own(Product):
+    """K never formed: the kernel multiplies by itself (`Kernel.times`)."""
+
+    kernel: Kernel
+    left: Any
+    right: Any
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return count(self.left), count(self.right)
+
+    @property
+    def how(self) -> str:
+        return "own"
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        return float_type(self.left)
+
+    def _matmul(self, V: Array) -> Array:
+        return _times(self.kernel, self.left, self.right, V)
+
+    def _rmatmul(self, U: Array) -> Array:
+        return _times(self.kernel, self.right, self.left, U)
+
+
 class Fused(Product):
     """K recomputed on the chip of a GPU in every product."""
 
@@ -196,6 +223,13 @@ def recomputed(kernel: Kernel, X: Any, Z: Any, memory: int | None = None) -> Blo
     return Blocked(kernel, left, right, memory)
 
 
+def own_product(kernel: Kernel, X: Any, Z: Any) -> Own:
+    """Prepare both sides once for a kernel with a product of its own."""
+    if not kernel.has_product:
+        raise ValueError(f"{type(kernel).__name__} has no product of its own; leave `how` out, which chooses")
+    return Own(kernel, *jax.jit(prepared)(kernel, *both_sides(kernel, X, Z)))
+
+
 def fused_available(kernel: Kernel, X: Any) -> bool:
     """Whether the GPU's fused product takes this kernel and these inputs."""
     if device.is_host() or importlib.util.find_spec("unlazy.products.fused") is None:
@@ -213,6 +247,11 @@ def _symmetric_dot(K: Array, V: Array) -> Array:
     symv = blas.dsymv if K.dtype == jnp.float64 else blas.ssymv
     triangle, columns = np.asarray(K).T, np.asarray(V)
     return jnp.asarray(np.column_stack([symv(1.0, triangle, column) for column in columns.T]))
+
+
+@jax.jit
+def _times(kernel: Kernel, left: Any, right: Any, V: Array) -> Array:
+    return kernel.times(left, right, V)
 
 
 @jax.jit

@@ -16,8 +16,8 @@ import numpy as np
 from unlazy.core import device
 from unlazy.core.linear import dot
 from unlazy.core.precision import precision
-from unlazy.kernels.admit import host_embedding
-from unlazy.products import host, product
+from unlazy.products import product
+from unlazy.products.hosted import hosted
 from unlazy.solvers.problem import Problem, on_device
 
 ROWS = 256
@@ -95,18 +95,13 @@ def _on_host(
     problem: Problem, X: np.ndarray, Z: np.ndarray, V: np.ndarray, dtype: np.dtype, transposed: bool
 ) -> np.ndarray:
     """The same by NumPy's products and one small program: to compile a product for some hundred rows costs more."""
-    kernel = problem.kernel.formula
-    assert kernel is not None
     with precision(dtype.name):
-        left, right = (host_embedding(kernel, jax.device_put(A.astype(dtype))) for A in (X, Z))
-        if kernel.stationary:  # as products do
-            centre = right.mean(0, dtype=np.float64).astype(dtype)
-            left, right = left - centre, right - centre
+        entries = hosted(problem.kernel, X.astype(dtype), Z.astype(dtype)).block
         V, parts = V.astype(dtype), []
         width = math.ceil(len(Z) / math.ceil(len(Z) / COLUMNS))
         for first in range(0, len(Z), width):
             start = min(first, len(Z) - width)  # the last piece overlaps the one before: all have one shape
-            K: Any = host.entries(kernel, *host.inner_products(left, right[start : start + width]))
+            K: Any = entries(slice(None), slice(start, start + width))
             if transposed:
                 parts.append(dot(K.T, V)[first - start :])
                 continue
