@@ -17,9 +17,17 @@ test: $(VENV)/.installed-dev
 fast: $(VENV)/.installed-dev
 	UNLAZY_TEST_COMPILER=quick $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# ROOMS names files or folders where not all are wanted
+# Conformance is nearly all compilation and compiles in a hurry; the rest, and plain `pytest -m slow`, as users do.
+# ROOMS names files or folders where not all are wanted.
+SLOW := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow
+HURRIED := tests/kernels tests/networks tests/tasks tests/theory
 slow: $(VENV)/.installed-dev
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow $(ROOMS)
+ifdef ROOMS
+	$(SLOW) $(ROOMS)
+else
+	UNLAZY_TEST_COMPILER=quick $(SLOW) $(HURRIED)
+	$(SLOW) $(addprefix --ignore=,$(HURRIED))
+endif
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check src tests benchmarks examples docs

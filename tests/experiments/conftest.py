@@ -1,4 +1,5 @@
-"""Tests that run a sweep belong to the slow suite, but for the quickest; what every experiment must have is fast."""
+"""Tests that run a sweep belong to the slow suite, but for the quickest; what every experiment must have is fast.
+A trial that fails is a failure of the test that ran it, not a warning beside claims that hold."""
 
 import pytest
 
@@ -7,5 +8,7 @@ FAST = {"test_every_experiment", "test_random_features", "test_training_dynamics
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if "tests/experiments/" in item.path.as_posix() and item.path.stem not in FAST:
-            item.add_marker(pytest.mark.slow)
+        if "tests/experiments/" in item.path.as_posix():
+            item.add_marker(pytest.mark.filterwarnings("error:.*the next run tries them again"))
+            if item.path.stem not in FAST:
+                item.add_marker(pytest.mark.slow)

@@ -171,7 +171,7 @@ def kernel_ridge(gram: Callable, sample: Sample, relative: tuple[float, ...] = K
     scale = np.trace(K) / len(K)
     best, chosen = np.inf, np.zeros(len(K))
     for ridge in relative:
-        L = host_ridge.factor(K, ridge * scale)
+        L = host_ridge.factor(K, float(ridge * scale))
         if L is None:  # singular to rounding at this ridge: the next is larger
             continue
         alpha = host_ridge.substitute(L, y)

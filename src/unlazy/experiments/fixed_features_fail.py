@@ -89,7 +89,7 @@ def ridge_coefficients(K: np.ndarray, across: np.ndarray, y: np.ndarray, truth: 
     """(K + ρI)⁻¹y at the ridge with the smallest squared error on the validation rows."""
     scale, best, chosen = np.trace(K) / len(K), np.inf, np.zeros_like(y)
     for ridge in RIDGES:
-        L = host_ridge.factor(K, ridge * scale)
+        L = host_ridge.factor(K, float(ridge * scale))
         if L is None:
             raise ValueError(f"K + {ridge * scale:.2g}·I is not positive to rounding: start from a larger ridge")
         alpha = host_ridge.substitute(L, y)
