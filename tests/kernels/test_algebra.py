@@ -22,7 +22,7 @@ from unlazy.kernels.periodic import Periodic, SpectralMixture
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
 from unlazy.kernels.sphere import OnSphere, polynomial_on_sphere
-from unlazy.products.front import matmul
+from unlazy.products.multiply import matmul
 from unlazy.solvers.solve import solve
 
 RNG = np.random.default_rng(0)

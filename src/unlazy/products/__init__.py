@@ -2,7 +2,7 @@
 
 from unlazy.products.agop import agop, gradient
 from unlazy.products.dense import gram
-from unlazy.products.front import matmul, product, rmatmul
+from unlazy.products.multiply import matmul, product, rmatmul
 from unlazy.products.product import Product
 
 __all__ = ["Product", "agop", "gradient", "gram", "matmul", "product", "rmatmul"]

@@ -1,4 +1,4 @@
-"""The ways to multiply by K as values: what each would cost, and how it is built. The front door takes the cheapest.
+"""The ways to multiply by K as values: what each would cost, and how it is built. `multiply` takes the cheapest.
 
 Costs count entries: 1 is what it takes to evaluate one entry by blocks, some twenty nanoseconds on a CPU. None: this
 engine cannot, or what it keeps does not fit.

@@ -1,4 +1,4 @@
-"""One front door to K @ V: the engines say what they would cost, and the cheapest multiplies."""
+"""K @ V: the engines say what they would cost, and the cheapest multiplies."""
 
 from collections.abc import Sequence
 
