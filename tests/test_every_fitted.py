@@ -75,9 +75,15 @@ def fitted_by(name, several=False):
 
 ON_THE_HOST = ("machine",)
 ONE_OUTPUT = ("algorithm 1",)
+HEAVY = ("algorithm 1", "descent", "ridges", "ensemble")
+"""These compile for seconds: the others stand for them in the fast suite."""
 
 
-@pytest.mark.parametrize("name", PREDICTORS)
+def light_first(names):
+    return [pytest.param(name, marks=pytest.mark.slow if name in HEAVY else []) for name in names]
+
+
+@pytest.mark.parametrize("name", light_first(PREDICTORS))
 def test_every_predictor_takes_every_form_and_keeps_the_shape_of_labels(name):
     for several in (False,) if name in ONE_OUTPUT else (False, True):
         fitted = fitted_by(name, several)
@@ -86,7 +92,7 @@ def test_every_predictor_takes_every_form_and_keeps_the_shape_of_labels(name):
         assert all(f.shape == ((5, 3) if several else (5,)) and np.array_equal(f, found[0]) for f in found)
 
 
-@pytest.mark.parametrize("name", PREDICTORS)
+@pytest.mark.parametrize("name", light_first(PREDICTORS))
 def test_every_predictor_tells_its_evidence_and_survives_as_a_tree(name):
     fitted = fitted_by(name)
     evidence = fitted.evidence
@@ -97,7 +103,7 @@ def test_every_predictor_tells_its_evidence_and_survives_as_a_tree(name):
     assert again.evidence.words.notes == evidence.notes and float(again.evidence.residual) == float(evidence.residual)
 
 
-@pytest.mark.parametrize("name", [name for name in PREDICTORS if name not in ON_THE_HOST])
+@pytest.mark.parametrize("name", light_first(name for name in PREDICTORS if name not in ON_THE_HOST))
 def test_other_numbers_of_the_same_shapes_are_compiled_once(name):
     traces = []
 
@@ -134,21 +140,20 @@ def test_words_do_not_split_programs_and_never_speak_of_another_fit():
     assert np.all(np.isfinite(slope.coefficients)) and slope.evidence.words == Words()
 
 
-@pytest.mark.parametrize("name", TRAJECTORIES)
+@pytest.mark.parametrize("name", light_first(TRAJECTORIES))
 def test_every_trajectory_predicts_at_its_times_and_has_a_kernel_there(name):
     make, times = TRAJECTORIES[name]
-    for y in (Y[:, 0], Y):
-        path = make(y)
-        assert isinstance(path, Trajectory) and path.evidence.converged is True
-        several = np.asarray(path.predict(Z, times))
-        assert several.shape == (2, 5, *y.shape[1:])
-        for t, f in zip(times, several):
-            assert np.any(np.isclose(path.times, t))
-            # one row of a product may be summed in another order: 12 roundings of float32 times a sum below 100
-            np.testing.assert_allclose(path.predict(Z, t), f, rtol=0, atol=12 * 2.0**-24 * 100)
-            assert path.kernel_at(t).gram(X, Z).shape == (12, 5)
-        with pytest.raises(ValueError, match=r"0.3 is not on this path, which has"):
-            path.predict(Z, 0.3)
+    path = make(Y)
+    assert isinstance(path, Trajectory) and path.evidence.converged is True
+    several = np.asarray(path.predict(Z, times))
+    assert several.shape == (2, 5, 3)
+    for t, f in zip(times, several):
+        assert np.any(np.isclose(path.times, t))
+        # one row of a product may be summed in another order: 12 roundings of float32 times a sum below 100
+        np.testing.assert_allclose(path.predict(Z, t), f, rtol=0, atol=12 * 2.0**-24 * 100)
+        assert path.kernel_at(t).gram(X, Z).shape == (12, 5)
+    with pytest.raises(ValueError, match=r"0.3 is not on this path, which has"):
+        path.predict(Z, 0.3)
 
 
 def test_kernels_move_where_features_are_learned_and_stay_where_they_are_not():
@@ -161,7 +166,10 @@ def test_kernels_move_where_features_are_learned_and_stay_where_they_are_not():
     np.testing.assert_allclose(moving.predict(Z, 2), f, rtol=0, atol=2.0**-18 * size)
     lazy = decompose(Gaussian(1.0), X).flow(Y[:, 0], [1.0, 2.0])
     assert lazy.kernel_at(1.0) is lazy.kernel_at(2.0)
-    # the tangent kernel of x·θ is the linear kernel, whatever θ
+
+
+@pytest.mark.slow
+def test_the_tangent_kernel_of_a_linear_model_is_the_linear_kernel_whatever_its_parameters():
     np.testing.assert_allclose(descended(Y[:, 0]).kernel_at(4).gram(X, Z), X @ Z.T, rtol=0, atol=2.0**-22)
 
 

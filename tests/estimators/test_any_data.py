@@ -89,6 +89,7 @@ def test_many_points_go_through_the_solver_with_their_weights(monkeypatch):
     np.testing.assert_allclose(found.predict(TREE), plain.predict(ROWS), rtol=0, atol=4e-9 * np.linalg.norm(Y))
 
 
+@pytest.mark.slow
 def test_tokens_stay_whole_numbers_and_tables_stay_tables():
     tokens = RNG.integers(0, 5, (24, 6))
     shared = Custom(lambda x, z: jnp.exp(jnp.mean(jnp.asarray(x == z, float))) if x.dtype == jnp.int32 else jnp.nan)

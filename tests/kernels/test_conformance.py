@@ -77,10 +77,11 @@ KERNELS = {
 }
 
 
-def _inputs(dtype):
+def _inputs(dtype, kernel=None):
     X = np.random.default_rng(0).normal(size=(12, D)).astype(dtype)
     X[3], X[5], X[7] = 0.0, X[4], -2 * X[4]  # the origin, a duplicate, an opposite
-    return jnp.asarray(X)
+    images = kernel is not None and kernel.takes == "array"
+    return jnp.asarray(X.reshape(12, D, 1, 1) if images else X)  # n × height × width × channels
 
 
 DOUBLE = ["laplace", "ntk"]
@@ -97,7 +98,8 @@ CASES = [
 @pytest.mark.parametrize("name,dtype", CASES)
 def test_values(name, dtype):
     with jax.enable_x64(dtype == "float64"):
-        kernel, X = KERNELS[name](), _inputs(dtype)
+        kernel = KERNELS[name]()
+        X = _inputs(dtype, kernel)
         K = np.asarray(kernel.gram(X))
         diagonal = np.asarray(kernel.diag(X))
         other, accurate = np.asarray(kernel.gram(X, X)), np.asarray(kernel.gram(X, accurate=True))
@@ -127,7 +129,8 @@ def test_gradients_are_finite(name, dtype):
         return jax.grad(total, argnums=(0, 1, 2))(kernel, X, Z)
 
     with jax.enable_x64(dtype == "float64"):
-        kernel, X = KERNELS[name](), _inputs(dtype)
+        kernel = KERNELS[name]()
+        X = _inputs(dtype, kernel)
         kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), kernel)
         assert all(np.isfinite(np.asarray(g)).all() for g in jax.tree.leaves(gradients(kernel, X, X)))
 
@@ -138,7 +141,7 @@ def test_gradients_are_finite(name, dtype):
 @pytest.mark.parametrize("size", [1e-15, 1e15])
 def test_extreme_norms_are_finite_or_refused(name, size):
     kernel = KERNELS[name]()
-    X = _inputs("float32")
+    X = _inputs("float32", kernel)
     X = X * (size / jnp.linalg.norm(X[0]))
     try:
         values = [kernel.gram(X), kernel.gram(X, X), kernel.gram(X, accurate=True), kernel.diag(X)]
