@@ -92,7 +92,11 @@ def test_every_name_at_the_top_is_here():
     assert sum(map(len, tables)) == len(set.union(*tables)) and set.union(*tables) == set(unlazy._WHERE)
 
 
-@pytest.mark.parametrize("name", DOORS)
+SOLVERS = {"solve", "decompose", "posterior", "prior", "ensemble", "log_marginal_likelihood"}
+"""Compiled again here for seconds; tests/solvers/test_doors_of_solvers.py has them in the fast suite."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(k, marks=[pytest.mark.slow] * (k in SOLVERS)) for k in DOORS])
 def test_functions(name):
     _same(DOORS[name], X, Y)
 
