@@ -103,6 +103,17 @@ def test_more_rows_than_a_factorisation_holds(few, monkeypatch, tmp_path, way):
 
 
 @pytest.mark.slow
+def test_a_bandwidth_for_the_next_metric_is_not_that_of_this_model(few, monkeypatch):
+    """A new bandwidth and ridge are for the fit after the next update: predictions use those of the fit they have."""
+    monkeypatch.setattr(rules, "OTHER_PLACE", 10.0)
+    monkeypatch.setattr(rules, "WORTH_ANOTHER", 10.0)
+    monkeypatch.setattr(last_fit, "_place", lambda *_: (50.0, 1.0))
+    X, y = data(400)
+    model = FeatureMachineRegressor("gaussian", metric="diagonal", updates=2, tolerance=1e-4).fit(X, y)
+    assert model.n_updates_ > 2 and model.score(*data(seed=1)) > 0.95
+
+
+@pytest.mark.slow
 def test_a_model_that_the_judges_refuse_is_not_taken(few, monkeypatch):
     """Where all that fits more rows is worse than the fit to fewer, that one is kept."""
     X, y = data(400)

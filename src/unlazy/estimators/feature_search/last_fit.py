@@ -88,7 +88,7 @@ def last_fit(
     first = problem(found.best)
     if len(data.X) <= limit:
         return _exactly(first, data), first, found.best
-    best, model = found.best, None
+    best, model, used = found.best, None, first
     maker: Callable[[Problem, Training], Model | None] = _exactly
     for make in _makers(first):
         judged = _judged(make, first, found)
@@ -96,25 +96,25 @@ def last_fit(
             best, model, maker = *judged, make
         if device.is_host() and model is not None and len(data.X) <= FEW_LEAVES * limit:
             break  # one fit of all rows beats a few leaves
+    place = best.judged.place
     for _ in range(rules.UPDATES if best.updates else 0):  # a metric that pays is learnt from all rows
         if model is None:
             break
-        learnt = _learnt_on(model, problem(best), found.learnt)
-        sharper = best._replace(metric=learnt, updates=best.updates + 1)
-        judged = _judged(maker, problem(sharper), found)
+        sharper = best._replace(metric=_learnt_on(model, used, found.learnt), updates=best.updates + 1)
+        tried = problem(sharper._replace(judged=best.judged._replace(place=place)))
+        judged = _judged(maker, tried, found)
         if judged is None or surely_worse(judged[0].judged, best.judged, found.judging):
             break
         gain = judged[0].error / best.error if best.error > 0 else 1.0
-        best, model = judged
+        best, model, used = *judged, tried
         if gain > rules.WORTH_ANOTHER:
             break
         if gain < rules.OTHER_PLACE:  # so much better a metric wants another bandwidth and ridge
-            best = best._replace(judged=best.judged._replace(place=_place(best, found, fixed)))
-    chosen = problem(best)
+            place = _place(best, found, fixed)
     if model is None:
-        return _exactly(chosen, found.learnt.rows(slice(limit))), chosen, best
+        return _exactly(first, found.learnt.rows(slice(limit))), first, found.best
     few = len(found.judging.X) <= 0.1 * len(data.X)  # leaving them out costs less than another fit
-    return model if few else (maker(chosen, data) or model), chosen, best
+    return model if few else (maker(used, data) or model), used, best
 
 
 def _place(contender: Contender, found: Grown, fixed: tuple[float | None, float | None]) -> Place:
