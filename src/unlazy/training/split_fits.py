@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from unlazy.core import device
 from unlazy.core.linear import dot
@@ -28,6 +28,11 @@ SAMPLE = 500
 """Rows whose distances give the usual bandwidth on an accelerator."""
 GRADIENTS = 2000
 """Rows over which gradients are averaged there."""
+
+
+def spread(n: int, most: int) -> Int[np.ndarray, " m"]:
+    """At most so many of n rows, evenly spread."""
+    return np.unique(np.linspace(0, n - 1, min(n, most)).astype(int))
 
 
 class SplitFit(NamedTuple):
@@ -75,7 +80,7 @@ class OnDevice:
 
     def __init__(self, kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map):
         self.kernel, self.m, self.map = kernel, m, _filled(L, X.shape[1])
-        self.usual = view(kernel, X[np.unique(np.linspace(0, m - 1, min(m, SAMPLE)).astype(int))], L).usual
+        self.usual = view(kernel, X[spread(m, SAMPLE)], L).usual
         with precision("float64"):
             self.X = jnp.asarray(X, jnp.float64)
 
@@ -95,7 +100,7 @@ class OnDevice:
 
     def agop(self, h: float, alpha: Float[np.ndarray, "m c"], diagonal: bool) -> np.ndarray:
         """The average gradient outer product of a fit, or its diagonal."""
-        part = np.unique(np.linspace(0, self.m - 1, min(self.m, GRADIENTS)).astype(int))
+        part = spread(self.m, GRADIENTS)
         with precision("float64"):
             X = self.X[: self.m]
             found = np.asarray(agop(self.at(h), X[part], X, jnp.asarray(alpha)))

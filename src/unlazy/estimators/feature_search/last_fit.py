@@ -24,12 +24,13 @@ from unlazy.kernels.metric import mapped
 from unlazy.products import matmul
 from unlazy.products.agop import agop
 from unlazy.products.views import view
+from unlazy.solvers.choice import GPU_FULL
 from unlazy.solvers.intercept import mean, unexplained
 from unlazy.solvers.solve import solve
 from unlazy.training.bandwidth_and_ridge import Place
 from unlazy.training.partition import Tree, partition
 from unlazy.training.recursive_features import normalised, raised, root
-from unlazy.training.split_fits import exact
+from unlazy.training.split_fits import exact, spread
 
 SAMPLE = 1200
 """Rows whose distances give the usual bandwidth."""
@@ -81,8 +82,7 @@ def last_fit(
 
     def problem(contender: Contender) -> Problem:
         L = root(contender.metric)
-        rows = np.unique(np.linspace(0, len(data.X) - 1, min(len(data.X), SAMPLE)).astype(int))
-        usual = view(contender.candidate.kernel, data.X[rows], L).usual
+        usual = view(contender.candidate.kernel, data.X[spread(len(data.X), SAMPLE)], L).usual
         return Problem(contender, L, contender.judged.place[0] * usual, tolerance, key, progress)
 
     first = problem(found.best)
@@ -212,7 +212,7 @@ def _by_iteration(problem: Problem, data: Training) -> Model | None:
         scale = np.sqrt(w)[:, None]
         used, X, Y = Weighted(kernel), np.hstack([X, scale]), Y * scale
     ridge = problem.relative_ridge * unit
-    centres = None if device.is_host() or n <= 300_000 else CENTRES
+    centres = None if device.is_host() or n <= GPU_FULL else CENTRES
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnlazyWarning)  # the judges see what it is worth
@@ -231,7 +231,7 @@ def _by_iteration(problem: Problem, data: Training) -> Model | None:
 def _learnt_on(model: Model, problem: Problem, data: Training) -> np.ndarray:
     """The metric from the gradients of this model at some of the rows."""
     kind, power = problem.contender.candidate.metric, problem.contender.power
-    rows = data.X[np.unique(np.linspace(0, len(data.X) - 1, min(len(data.X), GRADIENTS)).astype(int))]
+    rows = data.X[spread(len(data.X), GRADIENTS)]
     kernel = problem.kernel
     with precision("float64"):
         if model.tree is None:
