@@ -46,8 +46,14 @@ def _posterior(X, y):
     return found.mean, found.covariance
 
 
+def _machine(X, y):
+    machine = unlazy.recursive_features(KERNEL, X, y, updates=1)
+    return machine.metric, machine.predict(X)
+
+
 DOORS = {
     "solve": _solution, "decompose": _decomposition, "posterior": _posterior, "one_step": _one_step,
+    "recursive_features": _machine,
     "prior": lambda X, y: unlazy.prior(KERNEL, X).covariance,
     "ensemble": lambda X, y: unlazy.ensemble(KERNEL, KERNEL, X, y, X, 1.0).mean,
     "log_marginal_likelihood": lambda X, y: unlazy.log_marginal_likelihood(KERNEL, X, y, 0.1),
@@ -92,8 +98,8 @@ def test_every_name_at_the_top_is_here():
     assert sum(map(len, tables)) == len(set.union(*tables)) and set.union(*tables) == set(unlazy._WHERE)
 
 
-SOLVERS = {"solve", "decompose", "posterior", "prior", "ensemble", "log_marginal_likelihood"}
-"""Compiled again here for seconds; tests/solvers/test_doors_of_solvers.py has them in the fast suite."""
+SOLVERS = {"solve", "decompose", "posterior", "prior", "ensemble", "log_marginal_likelihood", "recursive_features"}
+"""Compiled again here for seconds; tests/solvers/test_doors_of_solvers.py has most of them in the fast suite."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(k, marks=[pytest.mark.slow] * (k in SOLVERS)) for k in DOORS])

@@ -48,6 +48,7 @@ _WHERE = {
     "tangent_kernel": "networks.tangent",
     "descend": "training.descent",
     "one_step": "training.one_step",
+    "recursive_features": "training.machine",
     # scikit-learn's manners, and files that cannot run code
     "FeatureMachineClassifier": "estimators.feature_machines",
     "FeatureMachineRegressor": "estimators.feature_machines",
@@ -129,6 +130,7 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy.solvers.path import decompose as decompose
     from unlazy.solvers.solve import solve as solve
     from unlazy.training.descent import descend as descend
+    from unlazy.training.machine import recursive_features as recursive_features
     from unlazy.training.one_step import one_step as one_step
 
 else:  # hidden from them: it would make a name of every typing error

@@ -32,11 +32,14 @@ def gradient(
 
 
 def agop(
-    kernel: Kernel, X: Points, centres: Points, coefficients: Labels, memory: int | str | None = None
-) -> Float[Array, "d d"]:
-    """Average gradient outer product over the rows of X, summed over outputs; gradients are not kept."""
+    kernel: Kernel, X: Points, centres: Points, coefficients: Labels, memory: int | str | None = None,
+    weights: Labels | None = None,
+) -> Float[Array, "d d"]:  # fmt: skip
+    """Average gradient outer product over the rows of X, by weight where `weights` are given, summed over outputs;
+    gradients are not kept."""
     formula, X, centres, alpha, rows = _prepared(kernel, X, centres, coefficients, memory)
-    return _agop(formula, X, centres, alpha, rows)
+    share = None if weights is None else as_columns(weights, X.shape[0], "weights", X.dtype)[:, 0]
+    return _agop(formula, X, centres, alpha, share, rows)
 
 
 def _prepared(kernel: Kernel, X: Points, centres: Points, coefficients: Labels, memory: int | str | None):
@@ -89,14 +92,18 @@ def _gradient(kernel: Any, X: Array, centres: Array, alpha: Array, rows: int) ->
 
 
 @functools.partial(jax.jit, static_argnames="rows")
-def _agop(kernel: Any, X: Array, centres: Array, alpha: Array, rows: int) -> Array:
+def _agop(kernel: Any, X: Array, centres: Array, alpha: Array, weights: Array | None, rows: int) -> Array:
     n, d = X.shape
+    root = None if weights is None else jnp.sqrt(weights / weights.sum())[:, None, None]
 
     def add(i: Array, total: Array) -> Array:
         start = jnp.minimum(i * rows, n - rows)
         G = _rows_gradient(kernel, jax.lax.dynamic_slice_in_dim(X, start, rows), centres, alpha)
         fresh = (start + jnp.arange(rows) >= i * rows)[:, None, None]  # the last block overlaps the one before
+        if root is not None:
+            G = G * jax.lax.dynamic_slice_in_dim(root, start, rows)
         G = jnp.where(fresh, G, 0).reshape(-1, d)
         return total + dot(G.T, G)
 
-    return jax.lax.fori_loop(0, math.ceil(n / rows), add, jnp.zeros((d, d), X.dtype)) / n
+    total = jax.lax.fori_loop(0, math.ceil(n / rows), add, jnp.zeros((d, d), X.dtype))
+    return total / n if root is None else total

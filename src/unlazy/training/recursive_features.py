@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from unlazy.core.errors import nearest
+from unlazy.core.fitted import Evidence
 from unlazy.kernels.base import Kernel
 from unlazy.products.views import Map, cross, view
 from unlazy.solvers.intercept import coefficients
@@ -35,12 +36,17 @@ class Iterate(NamedTuple):
     """In units of the mean of k(x, x)."""
     alpha: Float[np.ndarray, "n c"]
     intercept: Float[np.ndarray, " c"]
+    centres: Float[np.ndarray, "n d"] | None = None
+    """Where not all training rows are (`machine.recursive_features` of very many)."""
+    evidence: Evidence | None = None
+    """How the fit was found; None: by one factorisation."""
 
     def predict(
         self, kernel: Kernel, X: Float[np.ndarray, "n d"], Z: Float[np.ndarray, "m d"]
     ) -> Float[np.ndarray, "m c"]:
         """f at the rows of Z, for the kernel and the training rows it was fitted with."""
-        return cross(kernel, Z, X, self.map, self.bandwidth) @ self.alpha + self.intercept
+        centres = X if self.centres is None else self.centres
+        return cross(kernel, Z, centres, self.map, self.bandwidth) @ self.alpha + self.intercept
 
 
 def isotropic(d: int, metric: str, dtype: Any = np.float64) -> np.ndarray:
@@ -87,9 +93,7 @@ def learn(
         error = leave_one_out(seen.gram, Y, weights)
         place, _ = descend(error, place, ridge=relative_ridge is None, bandwidth=relative_bandwidth is None)
     factor, rho = place[0] / seen.usual, place[1]
-    powers = [float(power)] * updates if isinstance(power, int | float) else [float(p) for p in power]
-    if len(powers) != updates:
-        raise ValueError(f"{updates} updates need as many powers, got {len(powers)}")
+    powers = every_power(power, updates)
     found = []
     for t in range(updates + 1):
         h = factor * seen.usual
@@ -99,6 +103,14 @@ def learn(
             M = updated(seen, h, alpha, metric, M, rank=rank, power=powers[t])
             seen = view(kernel, X, root(M))
     return found
+
+
+def every_power(power: float | Sequence[float], updates: int) -> list[float]:
+    """One power for each update."""
+    powers = [float(power)] * updates if isinstance(power, int | float) else [float(p) for p in power]
+    if len(powers) != updates:
+        raise ValueError(f"{updates} updates need as many powers, got {len(powers)}")
+    return powers
 
 
 class Step(NamedTuple):
@@ -148,9 +160,15 @@ def updated(
     rank: int | None = None,
     power: float = 1.0,
 ) -> np.ndarray:
-    """The next metric: AGOP of the fit alpha to the first rows over its trace, of the top `rank` directions where it is
-    low rank; the one before where the fit is constant: no gradient."""
-    new = seen.agop(h, alpha, metric == "diagonal")
+    """The next metric: AGOP of the fit alpha to the first rows, `sharpened`."""
+    return sharpened(seen.agop(h, alpha, metric == "diagonal"), metric, before, rank, power)
+
+
+def sharpened(
+    new: np.ndarray, metric: str, before: np.ndarray, rank: int | None = None, power: float = 1.0
+) -> np.ndarray:
+    """An AGOP as a metric: over its trace, of the top `rank` directions where it is low rank; the one before where the
+    fit is constant: no gradient."""
     if not (np.isfinite(new).all() and _trace(new) > 0):
         return before
     if metric == "low_rank" and rank is not None and rank < len(new):

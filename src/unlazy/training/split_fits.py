@@ -79,7 +79,7 @@ class OnDevice:
     """The same on an accelerator."""
 
     def __init__(self, kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map):
-        self.kernel, self.m, self.map = kernel, m, _filled(L, X.shape[1])
+        self.kernel, self.m, self.map = kernel, m, filled(L, X.shape[1])
         self.usual = view(kernel, X[spread(m, SAMPLE)], L).usual
         with precision("float64"):
             self.X = jnp.asarray(X, jnp.float64)
@@ -126,7 +126,7 @@ def exact(
         return alpha, b, relative_ridge * float(np.mean(np.diagonal(K)))
     with precision("float64"):
         w = jnp.ones(1) if weights is None else jnp.asarray(weights)
-        used = mapped(kernel, _filled(L, X.shape[1]) / h)
+        used = mapped(kernel, filled(L, X.shape[1]) / h)
         found = _coefficients(used, jnp.asarray(X, jnp.float64), jnp.asarray(Y), relative_ridge, w)
         alpha, b, ridge = (np.asarray(a) for a in found)
     if not np.isfinite(b).all():
@@ -152,7 +152,7 @@ def _coefficients(kernel: Kernel, X: Array, Y: Array, relative_ridge: Any, weigh
     return alpha, centre + shift, ridge
 
 
-def _filled(L: np.ndarray, d: int) -> np.ndarray:
+def filled(L: np.ndarray, d: int) -> np.ndarray:
     """A matrix with as many rows as there are coordinates, so that all metrics of a table share one compilation: rows
     of zeros change no inner product."""
     return L if L.ndim == 1 else np.concatenate([L, np.zeros((max(0, d - len(L)), d), L.dtype)])

@@ -18,9 +18,9 @@ from unlazy.estimators.base import Training, by_blocks
 from unlazy.estimators.feature_search import rules
 from unlazy.estimators.feature_search.growth import Contender, Grown, most_exact, sizes, tuned
 from unlazy.estimators.feature_search.held_out import HeldOut, surely_worse
-from unlazy.estimators.kernel import Weighted
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import mapped
+from unlazy.kernels.weighted import Weighted
 from unlazy.products import matmul
 from unlazy.products.agop import agop
 from unlazy.products.views import view
