@@ -14,8 +14,10 @@ from unlazy.core.linear import dot
 from unlazy.core.progress import Display
 from unlazy.estimators.base import Estimator, Training
 from unlazy.estimators.classes import CalibratedClassifier
+from unlazy.estimators.codes import Codes, readings
 from unlazy.estimators.columns import Columns
 from unlazy.estimators.feature_search import Candidate, Selected, rules, select
+from unlazy.estimators.feature_search.first_look import best_reading
 from unlazy.estimators.feature_search.growth import grown
 from unlazy.estimators.feature_search.last_fit import Model, last_fit, predictions
 from unlazy.estimators.named_kernels import UNIT
@@ -49,6 +51,7 @@ class FeatureMachine(Estimator):
     relative_bandwidth: float | None
     relative_ridge: float | None
     standardise: bool
+    categories: Any
     tolerance: float
     precision: str | None
     progress: bool
@@ -59,7 +62,8 @@ class FeatureMachine(Estimator):
 
     def __init__(
         self, kernel=None, *, metric=None, updates=8, iterate="best", rank=None, start=None, relative_bandwidth=None,
-        relative_ridge=None, standardise=True, tolerance=1e-3, precision=None, random_state=0, progress=False,
+        relative_ridge=None, standardise=True, categories=None, tolerance=1e-3, precision=None, random_state=0,
+        progress=False,
     ):  # fmt: skip
         self.kernel = kernel
         self.metric = metric
@@ -70,6 +74,7 @@ class FeatureMachine(Estimator):
         self.relative_bandwidth = relative_bandwidth
         self.relative_ridge = relative_ridge
         self.standardise = standardise
+        self.categories = categories
         self.tolerance = tolerance
         self.precision = precision
         self.random_state = random_state
@@ -81,21 +86,21 @@ class FeatureMachine(Estimator):
         data = _double(given).merged()
         if len(data.X) <= rules.MANY:
             data = data.rows(np.lexsort(data.X.T[::-1]))  # the order of rows is not information
-        columns = Columns.of(data.X, data.weights, self.standardise)
-        self.offset_, self.scale_ = columns.offset, columns.scale
         centre = mean(data.Y, data.weights)
         spread = np.sqrt(mean((data.Y - centre) ** 2, data.weights))
         spread = np.where(spread > 0, spread, 1) if unit else np.ones_like(spread)
-        data = Training(columns(data.X), (data.Y - centre) / spread, data.weights)
+        data = data._replace(Y=(data.Y - centre) / spread)
         rng = np.random.default_rng(int(jax.random.randint(self._key(), (), 0, 2**31 - 1)))
         order = rng.permutation(len(data.X))
         with self._double_scope():
+            data, found = self._read(candidates, data, order)
             if len(data.X) == 1 or not np.any(data.Y):
                 self._constant(candidates[0], data)
                 held_out, part = data.Y, data
             elif len(data.X) <= rules.MANY:
                 part = data.rows(np.sort(order[:SEARCH]))
-                found = self._select(candidates, part)
+                found = found or self._select(candidates, part)
+                self.leave_one_out_error_ = float(found.error)
                 self._learn(found, data)
                 held_out = found.held_out
             else:
@@ -104,6 +109,22 @@ class FeatureMachine(Estimator):
         self.dual_coef_ = (self.dual_coef_ * spread).astype(self._dtype)
         self.X_fit_ = self.X_fit_.astype(self._dtype)
         return held_out * spread + centre, part._replace(Y=part.Y * spread + centre)
+
+    def _read(self, candidates: list[Candidate], data: Training, order: np.ndarray) -> tuple[Training, Selected | None]:
+        """Columns as numbers or as categories, in units of their own spread. Which is chosen on rows that do not judge
+        later; where they are all there is, their search is the search."""
+        options = readings(data.X, self.categories, getattr(self, "feature_names_in_", None))
+        codes, found = options[0], None
+        if len(data.X) > 1 and np.any(data.Y):
+            rows = np.sort(order[: rules.LOOK])
+            codes, found = best_reading(
+                options, data.rows(rows), self.standardise, lambda part: self._select(candidates, part)
+            )
+        self._codes_ = codes._asdict()
+        X = codes(data.X)
+        columns = Columns.of(X, data.weights, self.standardise)
+        self.offset_, self.scale_ = columns.offset, columns.scale
+        return data._replace(X=columns(X)), found if len(data.X) <= rules.LOOK else None
 
     def _select(self, candidates: list[Candidate], part: Training) -> Selected:
         from threadpoolctl import threadpool_limits
@@ -118,7 +139,6 @@ class FeatureMachine(Estimator):
                 relative_bandwidth=self.relative_bandwidth, relative_ridge=self.relative_ridge, rank=self.rank,
                 begin=begin, last=self.iterate == "last", advance=shown.advance,
             )  # fmt: skip
-        self.leave_one_out_error_ = float(found.error)
         return found
 
     def _learn(self, found: Selected, data: Training) -> None:
@@ -163,6 +183,8 @@ class FeatureMachine(Estimator):
         self._base_, self.map_, self.bandwidth_ = kernel, L, float(h)
         self.metric_, self.n_updates_ = M, int(updates)
         weight = M if M.ndim == 1 else np.diag(M).copy()
+        if self.categories_:
+            weight = np.bincount(self._read_as.source(self.n_features_in_), weight, self.n_features_in_)
         self.feature_importances_ = weight / weight.sum()
 
     def _constant(self, candidate: Candidate, data: Training) -> None:
@@ -184,11 +206,28 @@ class FeatureMachine(Estimator):
 
     def _scores(self, X: Any) -> np.ndarray:
         """f at the rows of X, (m, c)."""
-        Z = (self._inputs(X) - self.offset_.astype(self._dtype)) / self.scale_.astype(self._dtype)
+        Z = (self._read_as(self._inputs(X)) - self.offset_.astype(self._dtype)) / self.scale_.astype(self._dtype)
         tree = getattr(self, "_tree_", None)
         parts = (self.X_fit_, self.dual_coef_, self.intercept_, None if tree is None else Tree(**tree))
         with self._scope():
             return predictions(self.kernel_, Model(*parts, self.solver_, self.ridge_), Z, self._dtype)
+
+    @property
+    def _read_as(self) -> Codes:
+        return Codes(**getattr(self, "_codes_", {}))  # files of earlier versions hold none
+
+    @property
+    def coding_(self) -> str:
+        """How columns that look like codes are read: 'numbers', 'categories' or 'numbers and categories'."""
+        check_is_fitted(self)
+        return self._read_as.coding
+
+    @property
+    def categories_(self) -> dict[Any, np.ndarray]:
+        """The values of every column that is read as categories, by its name where there are names, else its number."""
+        codes = self._read_as
+        names = getattr(self, "feature_names_in_", None)
+        return {j if names is None else str(names[j]): values for j, values in zip(codes.columns, codes.levels)}
 
     @property
     def kernel_(self) -> Kernel:
@@ -240,6 +279,10 @@ class FeatureMachineRegressor(MultiOutputMixin, RegressorMixin, FeatureMachine):
     nor offsets matter. Beyond 3,000 rows a split of held-out rows judges instead, choices are made again at growing
     sizes, and more rows than one factorisation holds are fitted by leaves of a partition or by iteration.
 
+    Columns of few evenly spaced values (months, grades) are tried as categories too, an indicator for every value in
+    place of the number or beside it, by searches on 400 rows; `categories` names those that are categories (columns by
+    name or number; an empty list for none).
+
     `kernel` ('product_laplace', 'laplace', 'gaussian', 'matern', 'ntk', 'nngp', or a kernel),
     `metric` ('full', 'diagonal', 'low_rank' with `rank`), `relative_bandwidth` (a multiple of the median distance) and
     `relative_ridge` (a multiple of k(x, x)) fix what is otherwise chosen; `iterate='last'` always makes all `updates`;
@@ -247,7 +290,8 @@ class FeatureMachineRegressor(MultiOutputMixin, RegressorMixin, FeatureMachine):
 
     Fitted: `metric_` (M of trace one, for standardised columns), `feature_importances_` (its diagonal), `n_updates_`,
     `bandwidth_`, `ridge_` (added to K), `relative_ridge_`, `kernel_`, `leave_one_out_error_` (share of the
-    variance not explained, of held-out rows where there are many), `solver_`.
+    variance not explained, of held-out rows where there are many), `solver_`, `coding_` ('numbers', 'categories' or
+    'numbers and categories', of columns that look like codes) and `categories_` (their values).
 
     >>> FeatureMachineRegressor().fit(X, y).predict(Z)
     """

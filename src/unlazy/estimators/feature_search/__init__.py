@@ -1,5 +1,6 @@
 """Which kernel, which metric, how many updates: chosen by predictions of rows whose labels nothing has seen.
 
+first_look   how to read the table: codes as numbers or as categories
 search       the description, read from top to bottom: plain kernels, rounds of updates, slow updates, last fit
 trajectory   one kernel and its metrics, update after update
 folds        held-out predictions: a fold's metric and coefficients never see the labels of its rows

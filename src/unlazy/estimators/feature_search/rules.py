@@ -2,6 +2,7 @@
 
 | name | what it decides |
 |---|---|
+| LOOK | rows on which a short search says how the table is read (`first_look`) |
 | FIRST_LOOK_ROWS | rows on which bandwidth and ridge of a plain kernel are looked for first, where there are many |
 | WORTH_ANOTHER | an update is worth a further one if it brings the error below this share of the best before it |
 | WITHIN_REACH | a kernel goes on if its error, falling once more as it just fell, is within this factor of the best |
@@ -29,6 +30,7 @@
 | EXACT | rows up to which a fit is one factorisation on the host; on an accelerator EXACT_DEVICE, if they fit |
 """
 
+LOOK = 400
 FIRST_LOOK_ROWS = 400
 WORTH_ANOTHER = 0.99
 WITHIN_REACH = 1.25

@@ -1,0 +1,31 @@
+"""Before the search: how to read the table, by the held-out errors of short searches on some of the rows.
+
+What is not in doubt is not looked at: codes are tried only where columns look like codes (`codes`). A plain kernel
+would not do as a judge: categories often pay only once a metric has been learnt on them.
+"""
+
+from collections.abc import Callable, Sequence
+
+from unlazy.estimators.base import Training
+from unlazy.estimators.codes import Codes
+from unlazy.estimators.columns import Columns
+from unlazy.estimators.feature_search import rules
+from unlazy.estimators.feature_search.search import Selected
+
+
+def best_reading(
+    options: Sequence[Codes], data: Training, standardise: bool, search: Callable[[Training], Selected]
+) -> tuple[Codes, Selected | None]:
+    """The reading of the smallest held-out error, and the search that found it; the first one, where another is not
+    better by a share that counts (rules.TAKES_OVER)."""
+    if len(options) == 1:
+        return options[0], None
+    found = [search(_read(codes, data, standardise)) for codes in options]
+    best = min(range(len(found)), key=lambda i: found[i].error)
+    best = best if found[best].error < rules.TAKES_OVER * found[0].error else 0
+    return options[best], found[best]
+
+
+def _read(codes: Codes, data: Training, standardise: bool) -> Training:
+    X = codes(data.X)
+    return data._replace(X=Columns.of(X, data.weights, standardise)(X))
