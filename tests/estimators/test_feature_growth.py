@@ -1,5 +1,10 @@
 """Many rows: choices at growing sizes, judged by rows that nothing was learnt from; the last fit in all its ways."""
 
+import contextlib
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -9,9 +14,13 @@ from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import Candidate, last_fit, rules
 from unlazy.estimators.feature_search.growth import grown, sizes
 from unlazy.estimators.feature_search.held_out import HeldOut, surely_worse
+from unlazy.estimators.feature_search.stages import Stages
 from unlazy.estimators.feature_search.trajectory import Judged
 from unlazy.kernels.radial import Gaussian
+from unlazy.solvers.checkpoint import Checkpoint
+from unlazy.training.recursive_features import Step
 
+FEW = {"MANY": 100, "RACE": 60, "GROWN": 100, "EXACT": 120, "TEN_THOUSAND": 150, "FIRST_LOOK_ROWS": 30}
 FREE = {"updates": 2, "bandwidth": None, "ridge": None, "rank": None, "begin": None, "last": False}
 
 
@@ -25,8 +34,7 @@ def data(n=120, d=5, seed=0):
 def few(monkeypatch):
     """Sizes a test can afford: many rows are 100, a factorisation holds 120; by the host's rules on every machine."""
     monkeypatch.setattr("unlazy.core.device.is_host", lambda: True)
-    changed = {"MANY": 100, "RACE": 60, "GROWN": 100, "EXACT": 120, "TEN_THOUSAND": 150, "FIRST_LOOK_ROWS": 30}
-    for name, value in changed.items():
+    for name, value in FEW.items():
         monkeypatch.setattr(rules, name, value)
 
 
@@ -100,6 +108,97 @@ def test_more_rows_than_a_factorisation_holds(few, monkeypatch, tmp_path, way):
         assert model.feature_importances_[:2].sum() > 0.9
         model.save(tmp_path / "machine")
         np.testing.assert_array_equal(unlazy.load(tmp_path / "machine").predict(Z), model.predict(Z))
+
+
+def test_stages_are_read_back_as_they_were(tmp_path):
+    kernels = [Gaussian(1.0), Gaussian(2.0)]
+    step = Step(kernels[1], 0.1, 1e-300, np.float64(0.6))
+    found = [Judged((np.pi, float("inf")), 0.1, np.random.default_rng(0).normal(size=(3, 2)).T), (step, None, True, 7)]
+
+    def stages():
+        return Stages(kernels, Checkpoint(tmp_path / "kept", 0.0, {"data": "a"}))
+
+    first = stages()("race", lambda: found)
+    again = stages()("race", lambda: pytest.fail("done twice"))
+    for got in (first, again):
+        assert got[0].place == found[0].place and got[1] == found[1] and got[1][0].kernel is kernels[1]
+        assert got[0].held_out.tobytes() == np.ascontiguousarray(found[0].held_out).tobytes()
+        assert got[0].held_out.flags.c_contiguous and isinstance(got[0], Judged) and isinstance(got, list)
+    with pytest.raises(TypeError, match="cannot keep a dict"):
+        stages()("more", dict)
+
+
+@pytest.mark.slow
+def test_a_broken_fit_continues_after_its_last_stage(few, monkeypatch, tmp_path):
+    """Broken off after one more stage each time: nothing is done twice, and the model is the same bit for bit."""
+    X, y = data(400)
+    free = {"metric": "diagonal", "updates": 1, "tolerance": 1e-4}
+    whole = FeatureMachineRegressor("gaussian", **free).fit(X, y)
+    model = FeatureMachineRegressor("gaussian", checkpoint=tmp_path / "kept", **free)
+    keep, runs, kept = Checkpoint.keep, 0, []
+
+    def breaking(self, state, now=False):
+        keep(self, state, now)
+        kept.append(len(state()))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoint, "keep", breaking)
+    while not hasattr(model, "X_fit_") and runs < 20:
+        runs += 1
+        with contextlib.suppress(KeyboardInterrupt):
+            model.fit(X, y)
+    assert runs == len(kept) + 1 >= 4 and kept == sorted(set(kept))  # race, size, iteration, …, and the end
+    np.testing.assert_array_equal(model.predict(X), whole.predict(X))
+    assert vars(model).keys() == vars(whole).keys() and model.n_updates_ == whole.n_updates_
+    with pytest.raises(ValueError, match="belongs to another problem \\(different data\\)"):
+        model.fit(X, y + 1e-9 * X[:, 0])
+    with pytest.raises(ValueError, match="different settings"):
+        model.set_params(updates=2).fit(X, y)
+    with pytest.raises(ValueError, match="random_state=None draws anew"):
+        model.set_params(random_state=None).fit(X, y)
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+from unlazy.estimators import FeatureMachineClassifier
+from unlazy.estimators.feature_search import rules
+from unlazy.solvers.checkpoint import Checkpoint
+
+for name, value in {few}.items():
+    setattr(rules, name, value)
+keep, left = Checkpoint.keep, int(sys.argv[2])
+
+def counting(self, state, now=False):
+    global left
+    keep(self, state, now)
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Checkpoint.keep = counting
+X = np.random.default_rng(0).normal(size=(400, 4))
+y = np.digitize(np.sin(2 * X[:, 0]) + X[:, 1], [-0.5, 0.5])
+model = FeatureMachineClassifier("laplace", metric="full", updates=1, checkpoint=sys.argv[1] or None).fit(X, y)
+np.save(sys.argv[3], model.predict_proba(X))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
+def test_a_killed_fit_continues(tmp_path):
+    """Killed from outside Python's reach after one stage, then after two more; the third process ends it."""
+    script, kept, found, plain = (tmp_path / name for name in ("fit.py", "kept", "found.npy", "plain.npy"))
+    script.write_text(KILLED.replace("{few}", repr(FEW)))
+
+    def run(checkpoint, stages, out):
+        return subprocess.run(
+            [sys.executable, script, checkpoint, str(stages), out], timeout=900, check=False
+        ).returncode
+
+    assert run(kept, 1, found) == run(kept, 2, found) == -signal.SIGKILL and not found.exists()
+    assert run(kept, -1, found) == run("", -1, plain) == 0
+    np.testing.assert_array_equal(np.load(found), np.load(plain))
 
 
 @pytest.mark.slow

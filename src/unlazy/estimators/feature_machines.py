@@ -1,6 +1,7 @@
 """Recursive feature machines [D11] as scikit-learn estimators: kernels that learn which directions matter."""
 
 import math
+from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
@@ -10,8 +11,10 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from unlazy.core.errors import check_positive_integer, nearest
+from unlazy.core.identity import fingerprint
 from unlazy.core.linear import dot
 from unlazy.core.progress import Display
+from unlazy.core.version import VERSION
 from unlazy.estimators.base import Estimator, Training
 from unlazy.estimators.classes import CalibratedClassifier
 from unlazy.estimators.codes import Codes, readings
@@ -20,10 +23,12 @@ from unlazy.estimators.feature_search import Candidate, Selected, rules, select
 from unlazy.estimators.feature_search.first_look import best_reading
 from unlazy.estimators.feature_search.growth import grown
 from unlazy.estimators.feature_search.last_fit import Model, last_fit, predictions
+from unlazy.estimators.feature_search.stages import Stages
 from unlazy.estimators.named_kernels import UNIT
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import mapped
 from unlazy.products.views import view
+from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.solvers.intercept import coefficients, mean
 from unlazy.training.one_step import learn_features
 from unlazy.training.partition import Tree
@@ -34,6 +39,8 @@ SEARCH = 1200
 most `feature_search.rules.MANY`; beyond, choices are made again at larger sizes (`feature_search.growth`)."""
 SMALL = 600
 """Rows up to which the search runs on one thread."""
+UNKEPT = ("progress", "checkpoint", "precision")
+"""Parameters that a fit's stages do not depend on."""
 KERNELS = {name: UNIT[name] for name in ("product_laplace", "laplace", "gaussian", "matern", "ntk", "nngp")}
 DEFAULT = ("product_laplace", "laplace", "gaussian")
 
@@ -55,6 +62,7 @@ class FeatureMachine(Estimator):
     tolerance: float
     precision: str | None
     progress: bool
+    checkpoint: str | Path | None
     X_fit_: np.ndarray
     dual_coef_: np.ndarray
     intercept_: np.ndarray
@@ -63,7 +71,7 @@ class FeatureMachine(Estimator):
     def __init__(
         self, kernel=None, *, metric=None, updates=8, iterate="best", rank=None, start=None, relative_bandwidth=None,
         relative_ridge=None, standardise=True, categories=None, tolerance=1e-3, precision=None, random_state=0,
-        progress=False,
+        progress=False, checkpoint=None,
     ):  # fmt: skip
         self.kernel = kernel
         self.metric = metric
@@ -79,6 +87,7 @@ class FeatureMachine(Estimator):
         self.precision = precision
         self.random_state = random_state
         self.progress = progress
+        self.checkpoint = checkpoint
 
     def _fit(self, given: Training, unit: bool) -> tuple[np.ndarray, Training]:
         """Sets the fitted attributes; predictions of rows by fits that never saw them, and those rows."""
@@ -161,15 +170,16 @@ class FeatureMachine(Estimator):
 
     def _grow(self, candidates: list[Candidate], data: Training, order: np.ndarray) -> tuple[np.ndarray, Training]:
         """Choices at growing sizes, then the last fit to all rows; predictions of held-out rows, and those rows."""
+        stages = self._stages(candidates, data, order)
         steps = len(candidates) * (self.updates + 1)
         with Display("learning a metric", steps, show=self.progress) as shown:
             chosen = grown(
                 candidates, data, order, updates=self.updates, bandwidth=self.relative_bandwidth,
                 ridge=self.relative_ridge, rank=self.rank, begin=None if self.start is None else self._one_step,
-                last=self.iterate == "last", advance=shown.advance,
+                last=self.iterate == "last", advance=shown.advance, stages=stages,
             )  # fmt: skip
         fixed = (self.relative_bandwidth, self.relative_ridge)
-        model, problem, best = last_fit(chosen, data, fixed, self.tolerance, self._key(), self.progress)
+        model, problem, best = last_fit(chosen, data, fixed, self.tolerance, self._key(), self.progress, stages)
         kernel, _ = best.candidate
         self._remember(kernel, best.metric, problem.map, problem.bandwidth, best.updates)
         self.relative_ridge_, self.ridge_ = problem.relative_ridge, model.ridge
@@ -178,6 +188,18 @@ class FeatureMachine(Estimator):
         self.solver_, self.converged_ = model.solver, model.converged
         self._tree_ = None if model.tree is None else model.tree._asdict()
         return best.judged.held_out, chosen.judging
+
+    def _stages(self, candidates: list[Candidate], data: Training, order: np.ndarray) -> Stages:
+        """The stages of this fit, those that an earlier run has kept among them."""
+        if self.checkpoint is None:
+            return Stages()
+        if self.random_state is None:
+            raise ValueError("random_state=None draws anew in every run, and a checkpoint continues one: give a number")
+        asked = {name: value for name, value in self.get_params(deep=False).items() if name not in UNKEPT}
+        asked["random_state"] = order  # what came of it
+        problem = {"settings": fingerprint(VERSION, asked, candidates), "data": fingerprint(data)}
+        kernels = [c.kernel for c in candidates]
+        return Stages(kernels, Checkpoint(self.checkpoint, 0.0, problem))
 
     def _remember(self, kernel: Kernel, M: np.ndarray, L: np.ndarray, h: float, updates: int) -> None:
         self._base_, self.map_, self.bandwidth_ = kernel, L, float(h)
@@ -286,7 +308,8 @@ class FeatureMachineRegressor(MultiOutputMixin, RegressorMixin, FeatureMachine):
     `kernel` ('product_laplace', 'laplace', 'gaussian', 'matern', 'ntk', 'nngp', or a kernel),
     `metric` ('full', 'diagonal', 'low_rank' with `rank`), `relative_bandwidth` (a multiple of the median distance) and
     `relative_ridge` (a multiple of k(x, x)) fix what is otherwise chosen; `iterate='last'` always makes all `updates`;
-    `start='one_step'` begins with the metric W¹ᵀW¹ of Algorithm 1.
+    `start='one_step'` begins with the metric W¹ᵀW¹ of Algorithm 1. `checkpoint` names a file from which a killed fit of
+    more than 3,000 rows continues after its last finished stage, to the same model bit for bit.
 
     Fitted: `metric_` (M of trace one, for standardised columns), `feature_importances_` (its diagonal), `n_updates_`,
     `bandwidth_`, `ridge_` (added to K), `relative_ridge_`, `kernel_`, `leave_one_out_error_` (share of the

@@ -6,8 +6,9 @@
 3. The last size is what one factorisation holds. Beyond, `last_fit` takes over.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,11 +17,13 @@ from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import rules
 from unlazy.estimators.feature_search.held_out import HeldOut, Seen
 from unlazy.estimators.feature_search.search import Begin, Search, Tick
+from unlazy.estimators.feature_search.stages import Stages, kept
 from unlazy.estimators.feature_search.trajectory import Candidate, Judged, Trajectory
 from unlazy.training.bandwidth_and_ridge import descend
 from unlazy.training.recursive_features import Step, pruned
 
 
+@kept
 class Contender(NamedTuple):
     """A kernel with its metric, bandwidth and ridge, and what the judges say of it at one size."""
 
@@ -60,21 +63,28 @@ def most_exact() -> int:
 def grown(
     candidates: Sequence[Candidate], data: Training, order: np.ndarray, *, updates: int, bandwidth: float | None,
     ridge: float | None, rank: int | None, begin: Callable[[Training], np.ndarray] | None, last: bool, advance: Tick,
+    stages: Stages | None = None,
 ) -> Grown:  # fmt: skip
-    """The best contender at the largest size; `order` is a permutation of the rows, of which the last judge."""
+    """The best contender at the largest size; `order` is a permutation of the rows, of which the last judge. What every
+    size found is one of the `stages`."""
+    stages = stages or Stages()
     judges = min(rules.JUDGING, len(order) // (5 if len(order) < rules.TEN_THOUSAND else 10))
     learnt, judging = data.rows(order[:-judges]), data.rows(order[-judges:])
-    free = {"bandwidth": bandwidth, "ridge": ridge, "rank": rank, "advance": advance}
+    free: dict[str, Any] = {"bandwidth": bandwidth, "ridge": ridge, "rank": rank, "advance": advance}
     best: list[Contender] = []
     for size in sizes(len(learnt.X)):
         rows = learnt.rows(slice(size))
         if not best:
             start = None if begin is None else (lambda index, rows=rows: begin(rows.rows(index)))
             few = judging.rows(slice(rules.RACE_JUDGING)) if device.is_host() else judging
-            best = _race(Search(HeldOut(rows, few), **free), candidates, updates, start, last, size)  # type: ignore[arg-type]
+            search = Search(HeldOut(rows, few), **free)
+            best = stages("race", functools.partial(_race, search, candidates, updates, start, last, size))
             continue
         evidence = HeldOut(rows, judging)
-        at_size = [_at_size(c, evidence, size, updates, last, **free) for c in best]  # type: ignore[arg-type]
+        at_size = [
+            stages(f"{size} rows {i}", functools.partial(_at_size, c, evidence, size, updates, last, **free))
+            for i, c in enumerate(best)
+        ]
         best = _left(at_size, rules.STILL_LATER)
         advance(f"{size} rows")
     return Grown(best[0], judging, learnt)

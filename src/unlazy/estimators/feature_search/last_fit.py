@@ -18,6 +18,7 @@ from unlazy.estimators.base import Training, by_blocks
 from unlazy.estimators.feature_search import rules
 from unlazy.estimators.feature_search.growth import Contender, Grown, most_exact, sizes, tuned
 from unlazy.estimators.feature_search.held_out import HeldOut, surely_worse
+from unlazy.estimators.feature_search.stages import Stages, kept
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import mapped
 from unlazy.kernels.weighted import Weighted
@@ -42,6 +43,7 @@ CENTRES = 32_768
 """Of an iterative solution on an accelerator, where K of all points cannot be recomputed in every pass."""
 
 
+@kept
 class Model(NamedTuple):
     """f(x) = b + Σ_i α_i k(x, x_i), or one such sum for every leaf of a tree."""
 
@@ -74,11 +76,12 @@ class Problem(NamedTuple):
 
 
 def last_fit(
-    found: Grown, data: Training, fixed: tuple[float | None, float | None], tolerance: float, key: Any, progress: bool
-) -> tuple[Model, Problem, Contender]:
+    found: Grown, data: Training, fixed: tuple[float | None, float | None], tolerance: float, key: Any, progress: bool,
+    stages: Stages | None = None,
+) -> tuple[Model, Problem, Contender]:  # fmt: skip
     """The model for all rows, and the contender with what the judges say of it; `fixed` is a bandwidth and a ridge that
-    may not be chosen."""
-    limit = most_exact()
+    may not be chosen. Every fit and choice is one of the `stages`."""
+    limit, stages = most_exact(), stages or Stages()
 
     def problem(contender: Contender) -> Problem:
         L = root(contender.metric)
@@ -90,19 +93,20 @@ def last_fit(
         return _exactly(first, data), first, found.best
     best, model, used = found.best, None, first
     maker: Callable[[Problem, Training], Model | None] = _exactly
-    for make in _makers(first):
-        judged = _judged(make, first, found)
+    for i, make in enumerate(_makers(first)):
+        judged = stages(f"last fit {i}", functools.partial(_judged, make, first, found))
         if judged is not None and not surely_worse(judged[0].judged, best.judged, found.judging):
             best, model, maker = *judged, make
         if device.is_host() and model is not None and len(data.X) <= FEW_LEAVES * limit:
             break  # one fit of all rows beats a few leaves
     place = best.judged.place
-    for _ in range(rules.UPDATES if best.updates else 0):  # a metric that pays is learnt from all rows
+    for i in range(rules.UPDATES if best.updates else 0):  # a metric that pays is learnt from all rows
         if model is None:
             break
-        sharper = best._replace(metric=_learnt_on(model, used, found.learnt), updates=best.updates + 1)
+        metric = stages(f"metric {i}", functools.partial(_learnt_on, model, used, found.learnt))
+        sharper = best._replace(metric=metric, updates=best.updates + 1)
         tried = problem(sharper._replace(judged=best.judged._replace(place=place)))
-        judged = _judged(maker, tried, found)
+        judged = stages(f"update {i}", functools.partial(_judged, maker, tried, found))
         if judged is None or surely_worse(judged[0].judged, best.judged, found.judging):
             break
         gain = judged[0].error / best.error if best.error > 0 else 1.0
@@ -110,11 +114,11 @@ def last_fit(
         if gain > rules.WORTH_ANOTHER:
             break
         if gain < rules.OTHER_PLACE:  # so much better a metric wants another bandwidth and ridge
-            place = _place(best, found, fixed)
+            place = stages(f"place {i}", functools.partial(_place, best, found, fixed))
     if model is None:
         return _exactly(first, found.learnt.rows(slice(limit))), first, found.best
     few = len(found.judging.X) <= 0.1 * len(data.X)  # leaving them out costs less than another fit
-    return model if few else (maker(used, data) or model), used, best
+    return model if few else (stages("all rows", functools.partial(maker, used, data)) or model), used, best
 
 
 def _place(contender: Contender, found: Grown, fixed: tuple[float | None, float | None]) -> Place:

@@ -7,11 +7,13 @@ import numpy as np
 from jaxtyping import Float
 
 from unlazy.estimators.feature_search import rules
+from unlazy.estimators.feature_search.stages import kept
 from unlazy.kernels.base import Kernel
 from unlazy.training.bandwidth_and_ridge import Place
 from unlazy.training.recursive_features import Step, normalised, pruned, raised
 
 
+@kept
 class Candidate(NamedTuple):
     """A kernel of bandwidth one and the kind of metric it learns."""
 
@@ -19,6 +21,7 @@ class Candidate(NamedTuple):
     metric: str
 
 
+@kept
 class Judged(NamedTuple):
     """A fit by the predictions of rows it never saw."""
 
