@@ -14,6 +14,7 @@ from unlazy.core.errors import check_positive_integer, nearest
 from unlazy.core.identity import fingerprint
 from unlazy.core.linear import dot
 from unlazy.core.progress import Display
+from unlazy.core.threads import one_thread_each
 from unlazy.core.version import VERSION
 from unlazy.estimators.base import Estimator, Training
 from unlazy.estimators.classes import CalibratedClassifier
@@ -37,8 +38,6 @@ from unlazy.training.recursive_features import METRICS, check_metric, follow, is
 SEARCH = 1200
 """Distinct rows among which kernel, metric, bandwidth, ridge and the number of updates are chosen, where there are at
 most `feature_search.rules.MANY`; beyond, choices are made again at larger sizes (`feature_search.growth`)."""
-SMALL = 600
-"""Rows up to which the search runs on one thread."""
 UNKEPT = ("progress", "checkpoint", "precision")
 """Parameters that a fit's stages do not depend on."""
 KERNELS = {name: UNIT[name] for name in ("product_laplace", "laplace", "gaussian", "matern", "ntk", "nngp")}
@@ -136,13 +135,9 @@ class FeatureMachine(Estimator):
         return data._replace(X=columns(X)), found if len(data.X) <= rules.LOOK else None
 
     def _select(self, candidates: list[Candidate], part: Training) -> Selected:
-        from threadpoolctl import threadpool_limits
-
         begin = None if self.start is None else lambda rows: self._one_step(part.rows(rows))
-        # small factorisations lose more to threads that wait for each other than they gain
-        threads = threadpool_limits(1 if len(part.X) <= SMALL else None, "blas")
         steps = len(candidates) * (self.updates + 1)
-        with threads, Display("learning a metric", steps, show=self.progress) as shown:
+        with one_thread_each(), Display("learning a metric", steps, show=self.progress) as shown:
             found = select(
                 candidates, part.X, part.Y, weights=part.weights, updates=self.updates,
                 relative_bandwidth=self.relative_bandwidth, relative_ridge=self.relative_ridge, rank=self.rank,

@@ -24,6 +24,9 @@ from unlazy.theory.coincidence import coincident, rounding_floor
 PIECE = 2**15
 """Entries evaluated at once: small enough to stay in the cache, large enough to hide the call."""
 
+STRIP = 64
+"""Rows of a symmetric table that are evaluated together, up to the diagonal."""
+
 Square = Float[np.ndarray, "n m"]
 Rows = Float[np.ndarray, "n e"]
 
@@ -42,8 +45,8 @@ class Table(abc.ABC):
         """The same of some pairs; indices as NumPy takes them."""
 
     @abc.abstractmethod
-    def entries(self, kernel: Any, h: float = 1.0) -> Square:
-        """k of every pair at x/h."""
+    def entries(self, kernel: Any, h: float = 1.0, dtype: Any = None) -> Square:
+        """k of every pair at x/h, in the table's precision or another."""
 
 
 @dataclass(frozen=True)
@@ -51,20 +54,24 @@ class Distances(Table):
     """‖x-z‖², for formulas of the distance."""
 
     D: Square
+    symmetric: bool = False
+    """Whether both sides are the same rows."""
 
     @classmethod
     def of(cls, F: Rows, G: Float[np.ndarray, "m e"] | None = None) -> "Distances":
-        return cls(squared_distances(F, G))
+        return cls(squared_distances(F, G), G is None)
 
     def part(self, rows: Any, columns: Any) -> "Distances":
-        return Distances(self.D[rows, columns])
+        same = isinstance(rows, slice) and rows == columns
+        return Distances(self.D[rows, columns], self.symmetric and same)
 
-    def entries(self, kernel: InnerProductKernel, h: float = 1.0) -> Square:
-        return _flat(_of_distance, kernel, self.D * (1 / h**2))
+    def entries(self, kernel: InnerProductKernel, h: float = 1.0, dtype: Any = None) -> Square:
+        evaluate = _triangle if self.symmetric else _flat
+        return evaluate(_of_distance, kernel, self.D, 1 / h**2, dtype or self.D.dtype)
 
     def slopes(self, kernel: InnerProductKernel, h: float) -> tuple[Square, Square]:
         """∂k/∂⟨x,z⟩ and ∂k/∂⟨x,x⟩ at x/h; at coincident points zero for kernels with a kink there."""
-        slope = _flat(_by_distance, kernel, self.D * (1 / h**2))
+        slope = _flat(_by_distance, kernel, self.D, 1 / h**2, self.D.dtype)
         return -2 * slope, slope
 
 
@@ -83,8 +90,8 @@ class InnerProducts(Table):
     def part(self, rows: Any, columns: Any) -> "InnerProducts":
         return InnerProducts(self.xz[rows, columns], self.xx[rows], self.zz[columns])
 
-    def entries(self, kernel: InnerProductKernel, h: float = 1.0) -> Square:
-        return _pieces(_entry, kernel, *self._at(h))[0]
+    def entries(self, kernel: InnerProductKernel, h: float = 1.0, dtype: Any = None) -> Square:
+        return _pieces(_entry, kernel, *self._at(h))[0].astype(dtype or self.xz.dtype, copy=False)
 
     def slopes(self, kernel: InnerProductKernel, h: float) -> tuple[Square, Square]:
         """∂k/∂⟨x,z⟩ and ∂k/∂⟨x,x⟩ at x/h; at coincident points the kink's derivative is left out."""
@@ -110,8 +117,9 @@ class AbsoluteDistances(Table):
     def part(self, rows: Any, columns: Any) -> "AbsoluteDistances":
         return AbsoluteDistances(self.D[rows, columns])
 
-    def entries(self, kernel: Kernel, h: float = 1.0) -> Square:
-        return np.exp(self.D * (-1 / h))
+    def entries(self, kernel: Kernel, h: float = 1.0, dtype: Any = None) -> Square:
+        found = np.multiply(self.D, -1 / h, dtype=dtype or self.D.dtype, casting="same_kind")
+        return np.exp(found, out=found)
 
 
 def table_of(kernel: Kernel) -> type[Table] | None:
@@ -210,16 +218,36 @@ def _moved(kernel: InnerProductKernel, D: Any) -> Any:
     return kernel.entry_distance(D, jnp.ones_like(D), D, jnp.zeros_like(D))
 
 
-def _flat(function: Callable, kernel: InnerProductKernel, D: Square) -> Square:
-    out, source = np.empty(D.size, D.dtype), np.ascontiguousarray(D).reshape(-1)
-    whole = D.size - D.size % PIECE
-    for i in range(0, whole, PIECE):
-        out[i : i + PIECE] = function(kernel, source[i : i + PIECE])
-    if whole < D.size:
-        rest = np.zeros(PIECE, D.dtype)
-        rest[: D.size - whole] = source[whole:]
-        out[whole:] = np.asarray(function(kernel, rest))[: D.size - whole]
+def _flat(function: Callable, kernel: InnerProductKernel, D: np.ndarray, scale: float, dtype: Any) -> np.ndarray:
+    """function(scale · D), entry by entry."""
+    out, source = np.empty(D.size, dtype), np.ascontiguousarray(D).reshape(-1)
+    for i in range(0, D.size, PIECE):
+        out[i : i + PIECE] = _piece(function, kernel, (source[i : i + PIECE] * scale).astype(dtype, copy=False))
     return out.reshape(D.shape)
+
+
+def _triangle(function: Callable, kernel: InnerProductKernel, D: Square, scale: float, dtype: Any) -> Square:
+    """The same of a symmetric table, each pair once: strips up to the diagonal, end to end, and their mirror image."""
+    n = len(D)
+    strips = [slice(i, min(i + STRIP, n)) for i in range(0, n, STRIP)]
+    found = _flat(function, kernel, np.concatenate([D[s, : s.stop].ravel() for s in strips]), scale, dtype)
+    out, at = np.empty(D.shape, dtype), 0
+    for s in strips:
+        shape = (s.stop - s.start, s.stop)
+        part = found[at : at + shape[0] * shape[1]].reshape(shape)
+        out[s, : s.stop] = part
+        out[: s.start, s] = part[:, : s.start].T
+        at += part.size
+    return out
+
+
+def _piece(function: Callable, kernel: InnerProductKernel, D: Float[np.ndarray, " p"]) -> Float[np.ndarray, " p"]:
+    """At most PIECE entries, padded to as many."""
+    if D.size == PIECE:
+        return np.asarray(function(kernel, D))
+    padded = np.zeros(PIECE, D.dtype)
+    padded[: D.size] = D
+    return np.asarray(function(kernel, padded))[: D.size]
 
 
 def _pieces(function: Callable, kernel: InnerProductKernel, xz: np.ndarray, xx: np.ndarray, zz: np.ndarray) -> Any:

@@ -31,11 +31,11 @@ def view(kernel: Kernel, X: Float[np.ndarray, "n d"], L: Map) -> "View":
 
 
 def cross(
-    kernel: Kernel, Z: Float[np.ndarray, "m d"], X: Float[np.ndarray, "n d"], L: Map, h: float
+    kernel: Kernel, Z: Float[np.ndarray, "m d"], X: Float[np.ndarray, "n d"], L: Map, h: float, dtype: Any = None
 ) -> Float[np.ndarray, "m n"]:
-    """K(Z, X) at Lx/h."""
+    """K(Z, X) at Lx/h, in the precision of X or another."""
     kind = _kind(kernel)
-    return kind.table_kind.of(*kind.both(kernel, Z, X, L, h)).entries(kernel)
+    return kind.table_kind.of(*kind.both(kernel, Z, X, L, h)).entries(kernel, dtype=dtype)
 
 
 def _kind(kernel: Kernel) -> "type[View]":
@@ -63,12 +63,13 @@ class View:
         """Z and X at Lx/h as the table takes them."""
         raise NotImplementedError
 
-    def gram(self, h: float, first: int | None = None) -> Float[np.ndarray, "m m"]:
-        """K of the first rows (of all, where None) at bandwidth h; the last K of all rows is kept until `forget`, since
-        ridges are searched at one bandwidth."""
-        if self._last is not None and self._last[0] == h:
+    def gram(self, h: float, first: int | None = None, dtype: Any = None) -> Float[np.ndarray, "m m"]:
+        """K of the first rows (of all, where None) at bandwidth h, in the rows' precision or another; the last K of all
+        rows is kept until `forget`, since ridges are searched at one bandwidth."""
+        dtype = np.dtype(dtype or self.X.dtype)
+        if self._last is not None and self._last[0] == h and self._last[1].dtype == dtype:
             return self._last[1][:first, :first]
-        K = self.table.part(slice(first), slice(first)).entries(self.kernel, h)
+        K = self.table.part(slice(first), slice(first)).entries(self.kernel, h, dtype)
         if first is None:
             self._last = (h, K)
         return K

@@ -37,31 +37,29 @@ def fit(
 ) -> Fit | None:
     """The fit at one ridge, relative to the mean of k(x, x), judged at its `last` points (all, where None); the error
     is that of all outputs together. None where K + ρW⁻¹ is not positive to rounding."""
-    ridge = relative_ridge * _unit(K)
-    L = host_ridge.factor(K, ridge, weights)
-    if L is None:
-        return None
     centre = mean(Y, weights)
-    alpha, shift, ones = _from_factor(L, Y - centre)
+    solved = _solved(K, Y - centre, relative_ridge, weights)
+    if solved is None:
+        return None
+    alpha, shift, ones, L = solved
     judged = slice(len(K) - (len(K) if last is None else last), None)
-    diagonal = bordered_diagonal(host_ridge.inverse_diagonal(L, last), ones[judged], ones.sum())
+    diagonal = bordered_diagonal(host_ridge.inverse_diagonal(L, last).astype(Y.dtype), ones[judged], ones.sum())
     missed = left_out(alpha[judged], diagonal[:, None])
     error = unexplained(missed, Y[judged], None if weights is None else weights[judged])
-    return Fit(alpha, centre + shift, Y[judged] - missed, error, ridge)
+    return Fit(alpha, centre + shift, Y[judged] - missed, error, relative_ridge * _unit(K))
 
 
 def coefficients(
     K: Square, Y: Outputs, relative_ridge: float, weights: Weights | None = None
 ) -> tuple[Outputs, Float[np.ndarray, " c"]]:
     """α and the intercept alone, for half of the work; a ValueError where K + ρW⁻¹ is not positive to rounding."""
-    L = host_ridge.factor(K, relative_ridge * _unit(K), weights)
-    if L is None:
+    centre = mean(Y, weights)
+    solved = _solved(K, Y - centre, relative_ridge, weights)
+    if solved is None:
         raise ValueError(
             f"K + {relative_ridge:.2g}·mean k(x, x)·I is not positive to rounding: take a larger ridge, or float64"
         )
-    centre = mean(Y, weights)
-    alpha, shift, _ = _from_factor(L, Y - centre)
-    return alpha, centre + shift
+    return solved[0], centre + solved[1]
 
 
 def fit_every(K: Square, Y: Outputs, weights: Weights | None, ridge: float | None) -> Fit:
@@ -99,10 +97,23 @@ def _unit(K: Square) -> float:
     return float(np.mean(np.diagonal(K)))
 
 
-def _from_factor(L: Square, Y: Outputs) -> tuple[Outputs, Float[np.ndarray, " c"], Weights]:
-    """α, the intercept's shift and A⁻¹1."""
-    S = host_ridge.substitute(L, np.concatenate([Y, np.ones((len(Y), 1), Y.dtype)], 1))
-    return *with_intercept(S[:, :-1], S[:, -1]), S[:, -1]
+def _solved(
+    K: Square, Y: Outputs, relative_ridge: float, weights: Weights | None
+) -> tuple[Outputs, Float[np.ndarray, " c"], Weights, Square] | None:
+    """α, the intercept's shift and A⁻¹1, computed in K's precision and given in that of Y, and the factor; None where A
+    is not positive to rounding."""
+    B = np.concatenate([Y, np.ones((len(Y), 1), Y.dtype)], 1).astype(K.dtype, copy=False)
+    A = host_ridge.factored(K, relative_ridge, weights, B.shape[1])
+    if A is None:
+        return None
+    S = A.solve(B)
+    if S is None:  # beyond refinement: in full precision
+        L = host_ridge.factor(K, relative_ridge * _unit(K), weights)
+        if L is None:
+            return None
+        A, S = A._replace(L=L), host_ridge.substitute(L, B)
+    S = S.astype(Y.dtype, copy=False)
+    return *with_intercept(S[:, :-1], S[:, -1]), S[:, -1], A.L
 
 
 class _Spectral:

@@ -9,12 +9,16 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float
 
+from unlazy.solvers.host_ridge import judging_precision
 from unlazy.solvers.intercept import fit
 
 SMALLEST, LARGEST = 1e-9, 1e3
 """Ridges stay between these, in units of the mean of k(x, x)."""
 Place = tuple[float, float]
 """Bandwidth, and ridge relative to the mean of k(x, x)."""
+
+LARGE, SMALL = (2.0, 10.0), (2.0**0.5, 10.0**0.5)
+"""Factors of bandwidth and ridge by which a search moves."""
 
 
 def descend(
@@ -23,7 +27,7 @@ def descend(
     *,
     ridge: bool = True,
     bandwidth: bool = True,
-    steps: tuple[Place, ...] = ((2.0, 10.0), (2.0**0.5, 10.0**0.5)),
+    steps: tuple[Place, ...] = (LARGE, SMALL),
     reach: float = 128.0,
 ) -> tuple[Place, float]:
     """Bandwidth and ridge of a small error: downhill from `start`, first by large factors, then by small ones.
@@ -61,15 +65,15 @@ def descend(
 
 
 def leave_one_out(
-    gram: Callable[[float], Float[np.ndarray, "n n"]],
+    gram: Callable[..., Float[np.ndarray, "n n"]],
     Y: Float[np.ndarray, "n c"],
     weights: Float[np.ndarray, " n"] | None = None,
 ) -> Callable[[float, float], float]:
     """The leave-one-out error as a function of bandwidth and ridge; `gram` is K as a function of the bandwidth, keeping
-    its last one (`Geometry.gram`)."""
+    its last one (`View.gram`)."""
 
     def error(h: float, rho: float) -> float:
-        found = fit(gram(h), Y, rho, weights)
+        found = fit(gram(h, dtype=judging_precision(len(Y), rho, weights)), Y, rho, weights)
         return math.inf if found is None else found.error
 
     return error

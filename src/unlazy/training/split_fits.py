@@ -21,6 +21,7 @@ from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import mapped
 from unlazy.products.agop import agop
 from unlazy.products.views import Map, cross, view
+from unlazy.solvers.host_ridge import judging_precision
 from unlazy.solvers.intercept import coefficients
 from unlazy.theory.leave_one_out import with_intercept
 
@@ -55,24 +56,31 @@ class OnHost:
         self, h: float, relative_ridge: float, Y: Float[np.ndarray, "m c"], weights: Float[np.ndarray, " m"] | None
     ) -> SplitFit | None:
         """The fit at this bandwidth and ridge; None where K + ρW⁻¹ is not positive to rounding."""
+        if self._fitted is not None and self._fitted[0] == (h, relative_ridge):  # what was judged makes the next metric
+            return self._fitted[1]
+        dtype = np.dtype(judging_precision(len(Y), relative_ridge, weights))
         try:
-            alpha, b = coefficients(self.view.gram(h), Y, relative_ridge, weights)
+            alpha, b = coefficients(self.view.gram(h, dtype=dtype), Y, relative_ridge, weights)
         except ValueError:
             return None
-        if self._cross is None or self._cross[0] != h:  # ridges are searched at one bandwidth
-            self._cross = (h, cross(self.kernel, self.judging, self.view.X, self.view.map, h))
-        return SplitFit(alpha, b, dot(self._cross[1], alpha) + b)
+        if self._cross is None or self._cross[0] != (h, dtype):  # ridges are searched at one bandwidth
+            self._cross = ((h, dtype), cross(self.kernel, self.judging, self.view.X, self.view.map, h, dtype))
+        found = SplitFit(alpha, b, dot(self._cross[1], alpha.astype(dtype)).astype(Y.dtype) + b)
+        self._fitted = ((h, relative_ridge), found)
+        return found
 
     def agop(self, h: float, alpha: Float[np.ndarray, "m c"], diagonal: bool) -> np.ndarray:
         """The average gradient outer product of a fit, or its diagonal."""
         return self.view.agop(h, alpha, diagonal)
 
     def forget(self) -> None:
-        """Drop the kept K."""
+        """Drop the kept K; the last fit is small and stays."""
         self._cross = None
         self.view.forget()
 
-    _cross: tuple[float, np.ndarray] | None = None
+    _cross: tuple[tuple[float, np.dtype], np.ndarray] | None = None
+    _fitted: tuple[tuple[float, float], SplitFit] | None = None
+    """Bandwidth, ridge and fit, the latest; the labels of a split are always the same."""
 
 
 class OnDevice:

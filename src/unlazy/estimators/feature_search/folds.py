@@ -5,18 +5,21 @@ the metric is learnt on the other rows, and the fold's rows are predicted with i
 What an update promises is then what it keeps.
 """
 
+import functools
 import math
 
 import numpy as np
 from jaxtyping import Float
 
+from unlazy.core.threads import together
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search.rules import FIRST_LOOK_ROWS
 from unlazy.estimators.feature_search.trajectory import Judged
 from unlazy.kernels.base import Kernel
 from unlazy.products.views import View, view
+from unlazy.solvers.host_ridge import judging_precision
 from unlazy.solvers.intercept import coefficients, fit, unexplained
-from unlazy.training.bandwidth_and_ridge import Place, descend, leave_one_out
+from unlazy.training.bandwidth_and_ridge import LARGE, SMALL, Place, descend, leave_one_out
 from unlazy.training.recursive_features import FIRST_RIDGE, Step, isotropic, root, updated
 
 Predictions = Float[np.ndarray, "n c"]
@@ -33,30 +36,42 @@ class Folds:
 
     def views(self, kernel: Kernel, metrics: list[np.ndarray]) -> list[View]:
         """Every fold's rows under its metric."""
-        return [view(kernel, part.X, root(M)) for part, M in zip(self.parts, metrics)]
+        return together([functools.partial(self._view, kernel, part.X, M) for part, M in zip(self.parts, metrics)])
+
+    @staticmethod
+    def _view(kernel: Kernel, X: np.ndarray, M: np.ndarray) -> View:
+        return view(kernel, X, root(M))
 
     def updated(
         self, views: list[View], metrics: list[np.ndarray], step: Step, metric: str, rank: int | None
     ) -> list[np.ndarray]:
         """The next metrics, each without the labels of its fold; all as before where a fit is not positive."""
-        found = []
-        for seen, M, part, others in zip(views, metrics, self.parts, self.others):
-            h, m = step.relative_bandwidth * seen.usual, len(others)
+
+        def one(seen: View, M: np.ndarray, part: Training, m: int) -> np.ndarray | None:
+            h = step.relative_bandwidth * seen.usual
             w = None if part.weights is None else part.weights[:m]
             try:
                 alpha, _ = coefficients(seen.gram(h, m), part.Y[:m], step.relative_ridge, w)
             except ValueError:
-                return list(metrics)
-            found.append(updated(seen, h, alpha, metric, M, rank, step.power))
-        return found
+                return None
+            return updated(seen, h, alpha, metric, M, rank, step.power)
+
+        sizes = [len(others) for others in self.others]
+        found = together([functools.partial(one, *each) for each in zip(views, metrics, self.parts, sizes)])
+        return list(metrics) if any(M is None for M in found) else found  # type: ignore[return-value]
 
     def judged(self, views: list[View], place: Place) -> Judged:
         """The fit at this bandwidth and ridge by its held-out predictions."""
-        found = np.full_like(self.data.Y, np.nan)
-        for rows, part, seen in zip(self.rows, self.parts, views):
-            got = fit(seen.gram(place[0] * seen.usual), part.Y, place[1], part.weights, len(rows))
-            if got is not None:
-                found[rows] = got.held_out
+
+        def one(rows: np.ndarray, part: Training, seen: View) -> Predictions | float:
+            K = seen.gram(place[0] * seen.usual, dtype=judging_precision(len(part.X), place[1], part.weights))
+            got = fit(K, part.Y, place[1], part.weights, len(rows))
+            return math.nan if got is None else got.held_out
+
+        found = np.empty_like(self.data.Y)
+        each = list(zip(self.rows, self.parts, views))
+        for rows, held_out in zip(self.rows, together([functools.partial(one, *fold) for fold in each])):
+            found[rows] = held_out
         error = unexplained(found - self.data.Y, self.data.Y, self.data.weights)
         return Judged(place, error if math.isfinite(error) else math.inf, found)
 
@@ -75,7 +90,8 @@ class Folds:
             # what fewer rows chose may be a corner: the usual place is looked at again
             options = [(p[0] * seen.usual, p[1]) for p in dict.fromkeys((place, usual))]
             start = min(options, key=lambda p: loss(*p))
-            (h, rho), error = descend(loss, start, ridge=ridge is None, bandwidth=bandwidth is None)
+            steps = (LARGE, SMALL) if not few else (SMALL if rows == slice(None) else LARGE,)
+            (h, rho), error = descend(loss, start, ridge=ridge is None, bandwidth=bandwidth is None, steps=steps)
             place = (h / seen.usual, rho)
         got = fit(seen.gram(h), data.Y, rho, data.weights)
         return Judged(place, error, np.full_like(data.Y, np.nan) if got is None else got.held_out)

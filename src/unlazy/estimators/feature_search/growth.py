@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unlazy.core import device
+from unlazy.core.threads import one_thread_each
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import rules
 from unlazy.estimators.feature_search.held_out import HeldOut, Seen
 from unlazy.estimators.feature_search.search import Begin, Search, Tick
 from unlazy.estimators.feature_search.stages import Stages, kept
 from unlazy.estimators.feature_search.trajectory import Candidate, Judged, Trajectory
-from unlazy.training.bandwidth_and_ridge import descend
+from unlazy.training.bandwidth_and_ridge import SMALL, descend
 from unlazy.training.recursive_features import Step, pruned
 
 
@@ -78,7 +79,8 @@ def grown(
             start = None if begin is None else (lambda index, rows=rows: begin(rows.rows(index)))
             few = judging.rows(slice(rules.RACE_JUDGING)) if device.is_host() else judging
             search = Search(HeldOut(rows, few), **free)
-            best = stages("race", functools.partial(_race, search, candidates, updates, start, last, size))
+            with one_thread_each():
+                best = stages("race", functools.partial(_race, search, candidates, updates, start, last, size))
             continue
         evidence = HeldOut(rows, judging)
         at_size = [
@@ -173,7 +175,7 @@ def tuned(
     """The contender at the bandwidth and the ridge that suit these rows."""
     place, _ = descend(
         evidence.error_at(views), contender.judged.place, ridge=ridge is None, bandwidth=bandwidth is None,
-        steps=((2.0**0.5, 10.0**0.5),),
+        steps=(SMALL,),
     )  # fmt: skip
     return contender._replace(judged=evidence.judged(views, place))
 

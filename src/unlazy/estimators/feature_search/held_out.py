@@ -14,12 +14,11 @@ from unlazy.estimators.feature_search.rules import FIRST_LOOK_ROWS
 from unlazy.estimators.feature_search.trajectory import Judged
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.intercept import unexplained
-from unlazy.training.bandwidth_and_ridge import Place, descend
+from unlazy.training.bandwidth_and_ridge import LARGE, SMALL, Place, descend
 from unlazy.training.recursive_features import FIRST_RIDGE, Step, isotropic, root, updated
 from unlazy.training.split_fits import OnDevice, OnHost, split_fits
 
 Seen = OnHost | OnDevice
-LARGE = ((2.0, 10.0),)
 
 
 class HeldOut:
@@ -57,11 +56,10 @@ class HeldOut:
         some of the rows first, which costs little and ends nearby."""
         place = (bandwidth or 1.0, FIRST_RIDGE if ridge is None else ridge)
         few = -(-len(self.learnt.X) // FIRST_LOOK_ROWS)
-        fine = ((2.0**0.5, 10.0**0.5),)
-        for evidence, steps in ((HeldOut(self.learnt.rows(slice(None, None, few)), self.judging), LARGE), (self, fine)):
+        for evidence, by in ((HeldOut(self.learnt.rows(slice(None, None, few)), self.judging), LARGE), (self, SMALL)):
             views = evidence.views(kernel, self.isotropic("diagonal"))
             error = evidence.error_at(views)
-            place, _ = descend(error, place, ridge=ridge is None, bandwidth=bandwidth is None, steps=steps)
+            place, _ = descend(error, place, ridge=ridge is None, bandwidth=bandwidth is None, steps=(by,))
         return self.judged(views, place)
 
     def error_at(self, views: list[Seen]) -> Callable[[float, float], float]:

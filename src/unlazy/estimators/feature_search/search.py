@@ -9,12 +9,14 @@
 All that is compared are predictions of rows whose labels neither metric nor coefficients have seen (`folds`).
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+from unlazy.core.threads import together
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import rules
 from unlazy.estimators.feature_search.folds import Folds
@@ -103,7 +105,8 @@ class Search:
     def start(self, candidates: Sequence[Candidate], begin: Begin | None = None) -> list[Trajectory]:
         """The plain kernels; with `begin` under a first metric, that of each fold without the labels of its rows."""
         kernels = _kernels(candidates)
-        found = {key: self.evidence.plain(k, self.bandwidth, self.ridge) for key, k in kernels.items()}
+        plain = functools.partial(self.evidence.plain, bandwidth=self.bandwidth, ridge=self.ridge)
+        found = dict(zip(kernels, together([functools.partial(plain, kernel) for kernel in kernels.values()])))
         runs = []
         for c in candidates:
             run = Trajectory(c, found[id(c.kernel)], self.evidence.isotropic(c.metric))
@@ -117,8 +120,8 @@ class Search:
         """Updates, round by round, of all that promise something (of all, where `to_the_end`)."""
         going = list(runs)
         for _ in range(updates):
+            together([functools.partial(self.update, run) for run in going])
             for run in going:
-                self.update(run)
                 self.advance(type(run.candidate.kernel).__name__)
             best = min(run.smallest for run in runs)
             going = [run for run in going if to_the_end or run.promising(best)]

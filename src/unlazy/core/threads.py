@@ -1,0 +1,45 @@
+"""Independent pieces of work on the cores at hand, side by side in threads.
+
+NumPy, LAPACK and compiled programs let other threads run while they compute. Many factorisations of a thousand rows are
+done faster next to each other, each on one core, than one after the other on all of them.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from unlazy.core.precision import default_float, precision
+
+T = TypeVar("T")
+_inside = threading.local()
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def together(tasks: Sequence[Callable[[], T]]) -> list[T]:
+    """The results of all tasks, in their order; each runs in the caller's precision. Tasks inside tasks run one after
+    the other."""
+    workers = min(len(tasks), cores())
+    if workers < 2 or getattr(_inside, "busy", False):
+        return [task() for task in tasks]
+    name = default_float().name
+
+    def run(task: Callable[[], Any]) -> Any:
+        _inside.busy = True
+        with precision(name):
+            return task()
+
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(run, tasks))
+
+
+def one_thread_each() -> Any:
+    """A scope in which BLAS takes one thread: small factorisations lose more to threads that wait than they gain."""
+    from threadpoolctl import threadpool_limits
+
+    return threadpool_limits(1, "blas")
