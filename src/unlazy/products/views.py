@@ -5,6 +5,7 @@ serves every bandwidth. Everything is NumPy: for a thousand rows LAPACK on the h
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,10 @@ class View:
         diagonal."""
         raise NotImplementedError
 
+    def slopes(self, h: float, alpha: Float[np.ndarray, "m c"], rows: np.ndarray) -> Float[np.ndarray, "p c r"]:
+        """∂f_c/∂(Lx)_k at some of the first m rows, of the fit alpha to them."""
+        raise NotImplementedError
+
 
 class _OfFormula(View):
     """Kernels with an entry formula: F = X · to, embedded rows."""
@@ -106,16 +111,27 @@ class _OfFormula(View):
         return dot(Z, to) - centre, F - centre
 
     def agop(self, h: float, alpha: np.ndarray, diagonal: bool) -> np.ndarray:
-        m = len(alpha)
-        part = some_rows(m, GRADIENTS)
+        part = some_rows(len(alpha), GRADIENTS)
         total = np.zeros((self.F.shape[1],) * 2, self.F.dtype)
-        by_product, by_norm = self.table.part(part, slice(m)).slopes(self.kernel, h)
-        for a in alpha.T:  # an output at a time
-            G = gradient(by_product, by_norm, a, self.F[part], self.F[:m])
+        for G in self._gradients(h, alpha, part):
             total += dot(G.T, G)
         total *= 1 / h**4 / len(part)
         M = total * self.to[:, None] * self.to if self.to.ndim == 1 else dot(self.to, total, self.to.T)
         return np.diag(M).copy() if diagonal else M
+
+    def _gradients(self, h: float, alpha: np.ndarray, rows: np.ndarray) -> Iterator[Float[np.ndarray, "p e"]]:
+        """h²∇f with respect to embedded rows, an output at a time."""
+        m = len(alpha)
+        by_product, by_norm = self.table.part(rows, slice(m)).slopes(self.kernel, h)
+        for a in alpha.T:
+            yield gradient(by_product, by_norm, a, self.F[rows], self.F[:m])
+
+    def slopes(self, h: float, alpha: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return np.stack([dot(G, self._embedding().T) for G in self._gradients(h, alpha, rows)], 1) / h**2
+
+    def _embedding(self) -> Float[np.ndarray, "r e"]:
+        """Lx → embedded rows."""
+        return host.embedded(self.kernel, np.eye(len(self.map), dtype=self.X.dtype), self.X.shape[1])
 
 
 class OfDistances(_OfFormula):
@@ -170,12 +186,25 @@ class OfAbsoluteDistances(View):
         single = K * alpha[:, 0] if alpha.shape[1] == 1 else None
         found, side = np.zeros(self.X.shape[1], self.X.dtype), np.empty_like(K)
         for j in np.flatnonzero(rate):
-            np.sign(np.subtract.outer(self.X[part, j], self.X[:m, j], out=side), out=side)
+            self._sides(j, part, m, side)
             if single is not None:
                 total = np.mean(np.einsum("ij,ij->i", single, side) ** 2)
             else:
                 total = np.mean(np.sum(dot(np.multiply(side, K, out=side), alpha) ** 2, 1))
             found[j] = total * rate[j] ** 2
+        return found
+
+    def _sides(self, j: int, rows: np.ndarray, m: int, out: np.ndarray) -> None:
+        """sign(x_j - x_ij)."""
+        np.sign(np.subtract.outer(self.X[rows, j], self.X[:m, j], out=out), out=out)
+
+    def slopes(self, h: float, alpha: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        m, rate = len(alpha), 1 / (h * np.broadcast_to(self.kernel.bandwidth, self.map.shape))
+        K = self.table.part(rows, slice(m)).entries(self.kernel, h)
+        found, side = np.zeros((len(rows), alpha.shape[1], len(self.map)), self.X.dtype), np.empty_like(K)
+        for j in np.flatnonzero(self.map):
+            self._sides(j, rows, m, side)
+            found[:, :, j] = -rate[j] * dot(np.multiply(side, K, out=side), alpha)
         return found
 
 

@@ -15,6 +15,7 @@ from jaxtyping import Float
 
 from unlazy.core.errors import nearest
 from unlazy.core.fitted import Evidence
+from unlazy.core.linear import dot
 from unlazy.kernels.base import Kernel
 from unlazy.products.views import Map, cross, view
 from unlazy.solvers.intercept import coefficients
@@ -61,6 +62,11 @@ def root(matrix: np.ndarray) -> Map:
     values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
     keep = values > values[-1] * len(values) * np.finfo(matrix.dtype).eps
     return np.sqrt(values[keep])[:, None] * vectors.T[keep]
+
+
+def squared(L: Map) -> np.ndarray:
+    """M = LᵀL, or its diagonal."""
+    return L**2 if L.ndim == 1 else dot(L.T, L)
 
 
 def learn(
@@ -209,6 +215,17 @@ def pruned(M: np.ndarray, floor: float) -> np.ndarray:
     if not left.sum() > 0:
         return M
     left = left / left.sum()
+    return left if vectors is None else (vectors * left) @ vectors.T
+
+
+def narrowed(M: np.ndarray, share: float) -> np.ndarray:
+    """M without its directions (inputs, where it is a diagonal) of least weight, the others holding at least this
+    share."""
+    values, vectors = (M, None) if M.ndim == 1 else np.linalg.eigh(0.5 * (M + M.T))
+    order = np.argsort(values)[::-1]
+    count = int(np.searchsorted(np.cumsum(values[order]), share * values.sum())) + 1
+    left = np.zeros_like(values)
+    left[order[:count]] = values[order[:count]] / values[order[:count]].sum()
     return left if vectors is None else (vectors * left) @ vectors.T
 
 

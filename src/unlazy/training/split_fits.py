@@ -19,7 +19,7 @@ from unlazy.core.linear import dot
 from unlazy.core.precision import precision
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import mapped
-from unlazy.products.agop import agop
+from unlazy.products.agop import agop, gradient
 from unlazy.products.views import Map, cross, view
 from unlazy.solvers.host_ridge import judging_precision
 from unlazy.solvers.intercept import coefficients
@@ -37,11 +37,12 @@ def spread(n: int, most: int) -> Int[np.ndarray, " m"]:
 
 
 class SplitFit(NamedTuple):
-    """Coefficients, intercept, and the predictions of the rows that judge."""
+    """Coefficients, intercept, the predictions of the rows that judge, and what was added to K."""
 
     alpha: Float[np.ndarray, "m c"]
     intercept: Float[np.ndarray, " c"]
     judged: Float[np.ndarray, "r c"]
+    ridge: float
 
 
 class OnHost:
@@ -60,18 +61,24 @@ class OnHost:
             return self._fitted[1]
         dtype = np.dtype(judging_precision(len(Y), relative_ridge, weights))
         try:
-            alpha, b = coefficients(self.view.gram(h, dtype=dtype), Y, relative_ridge, weights)
+            K = self.view.gram(h, dtype=dtype)
+            alpha, b = coefficients(K, Y, relative_ridge, weights)
         except ValueError:
             return None
         if self._cross is None or self._cross[0] != (h, dtype):  # ridges are searched at one bandwidth
             self._cross = ((h, dtype), cross(self.kernel, self.judging, self.view.X, self.view.map, h, dtype))
-        found = SplitFit(alpha, b, dot(self._cross[1], alpha.astype(dtype)).astype(Y.dtype) + b)
+        judged = dot(self._cross[1], alpha.astype(dtype)).astype(Y.dtype) + b
+        found = SplitFit(alpha, b, judged, relative_ridge * float(np.mean(np.diagonal(K))))
         self._fitted = ((h, relative_ridge), found)
         return found
 
     def agop(self, h: float, alpha: Float[np.ndarray, "m c"], diagonal: bool) -> np.ndarray:
         """The average gradient outer product of a fit, or its diagonal."""
         return self.view.agop(h, alpha, diagonal)
+
+    def slopes(self, h: float, alpha: Float[np.ndarray, "m c"], rows: np.ndarray) -> Float[np.ndarray, "p c r"]:
+        """Derivatives of a fit along Lx at some of the rows it was made from."""
+        return self.view.slopes(h, alpha, rows)
 
     def forget(self) -> None:
         """Drop the kept K; the last fit is small and stays."""
@@ -103,8 +110,8 @@ class OnDevice:
         with precision("float64"):
             w = jnp.ones(1) if weights is None else jnp.asarray(weights)
             found = _fit(self.at(h), self.X[: self.m], self.X[self.m :], jnp.asarray(Y), relative_ridge, w)
-            alpha, b, judged = (np.asarray(a) for a in found)
-        return SplitFit(alpha, b, judged) if np.isfinite(b).all() else None
+            alpha, b, judged, ridge = (np.asarray(a) for a in found)
+        return SplitFit(alpha, b, judged, float(ridge)) if np.isfinite(b).all() else None
 
     def agop(self, h: float, alpha: Float[np.ndarray, "m c"], diagonal: bool) -> np.ndarray:
         """The average gradient outer product of a fit, or its diagonal."""
@@ -114,8 +121,23 @@ class OnDevice:
             found = np.asarray(agop(self.at(h), X[part], X, jnp.asarray(alpha)))
         return np.diag(found).copy() if diagonal else found
 
+    def slopes(self, h: float, alpha: Float[np.ndarray, "m c"], rows: np.ndarray) -> Float[np.ndarray, "p c r"]:
+        """Derivatives of a fit along Lx at some of the rows it was made from."""
+        return slopes(self.kernel, self.X[: self.m], self.map, h, alpha, self.X[rows])
+
     def forget(self) -> None:
         """Nothing is kept."""
+
+
+def slopes(
+    kernel: Kernel, X: Float[Any, "n d"], L: Map, h: float, alpha: Float[np.ndarray, "n c"], Z: Float[Any, "p d"]
+) -> Float[np.ndarray, "p c r"]:
+    """∂f_c/∂(Lx)_k at the rows of Z, of f(x) = Σ_i α_i k(Lx/h, Lx_i/h)."""
+    full = _filled(L, X.shape[1])  # as many coordinates as there are inputs, which kernels may count
+    with precision("float64"):
+        left, right = ((A * full if full.ndim == 1 else dot(A, full.T)) / h for A in (jnp.asarray(Z), jnp.asarray(X)))
+        found = np.asarray(gradient(kernel, left, right, jnp.asarray(alpha))) / h
+    return found[:, :, : len(L)]
 
 
 def split_fits(kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map) -> OnHost | OnDevice:
@@ -144,8 +166,8 @@ def exact(
 
 @jax.jit
 def _fit(kernel: Kernel, X: Array, Z: Array, Y: Array, relative_ridge: Any, weights: Array) -> tuple[Array, ...]:
-    alpha, b, _ = _coefficients(kernel, X, Y, relative_ridge, weights)
-    return alpha, b, dot(kernel.gram(Z, X), alpha) + b
+    alpha, b, ridge = _coefficients(kernel, X, Y, relative_ridge, weights)
+    return alpha, b, dot(kernel.gram(Z, X), alpha) + b, ridge
 
 
 @jax.jit

@@ -21,7 +21,7 @@ from unlazy.estimators.feature_search.search import Begin, Search, Tick
 from unlazy.estimators.feature_search.stages import Stages, kept
 from unlazy.estimators.feature_search.trajectory import Candidate, Judged, Trajectory
 from unlazy.training.bandwidth_and_ridge import SMALL, descend
-from unlazy.training.recursive_features import Step, pruned
+from unlazy.training.recursive_features import Step, narrowed, pruned
 
 
 @kept
@@ -166,7 +166,31 @@ def _at_size(
         advance(type(kernel).__name__)
         if not paid:
             break
-    return now
+    return _turned(now, evidence, bandwidth, ridge) if tries else now
+
+
+def _turned(contender: Contender, evidence: HeldOut, bandwidth: float | None, ridge: float | None) -> Contender:
+    """The contender with its directions turned as long as the judges like it: the few that hold nearly all of the
+    metric, or all."""
+    kernel, kind = contender.candidate
+    best, seen = contender, None
+    for start in (narrowed(contender.metric, rules.NEARLY_ALL), contender.metric):
+        now, M, views = contender, [start], evidence.views(kernel, [start])
+        for _ in range(rules.TURNS):
+            moved = evidence.turned(views, M, now.judged.place, kind)
+            if moved is None:
+                break
+            M, views = moved, evidence.views(kernel, moved)
+            judged = evidence.judged(views, now.judged.place)
+            paid = judged.error < rules.WORTH_TURNING * now.error
+            if judged.error < now.error:
+                now = now._replace(metric=M[0], judged=judged, updates=now.updates + 1)
+                best, seen = (now, views) if now.error < best.error else (best, seen)
+            if not paid:
+                break
+        if best is not contender:
+            break
+    return best if seen is None else tuned(best, evidence, seen, bandwidth, ridge)
 
 
 def tuned(

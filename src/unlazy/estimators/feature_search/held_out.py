@@ -15,10 +15,13 @@ from unlazy.estimators.feature_search.trajectory import Judged
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.intercept import unexplained
 from unlazy.training.bandwidth_and_ridge import LARGE, SMALL, Place, descend
-from unlazy.training.recursive_features import FIRST_RIDGE, Step, isotropic, root, updated
-from unlazy.training.split_fits import OnDevice, OnHost, split_fits
+from unlazy.training.recursive_features import FIRST_RIDGE, Step, isotropic, normalised, root, squared, updated
+from unlazy.training.split_fits import OnDevice, OnHost, split_fits, spread
+from unlazy.training.turning import free_directions, turned
 
 Seen = OnHost | OnDevice
+TURNING = 8000
+"""Rows whose residuals turn directions."""
 
 
 class HeldOut:
@@ -42,6 +45,21 @@ class HeldOut:
         h = step.relative_bandwidth * seen.usual
         found = seen.fit(h, step.relative_ridge, self.learnt.Y, self.learnt.weights)
         return [M] if found is None else [updated(seen, h, found.alpha, metric, M, rank, step.power)]
+
+    def turned(self, views: list[Seen], metrics: list[np.ndarray], place: Place, metric: str) -> list[np.ndarray] | None:
+        """The metric with its directions turned by the residuals of the fit at this place (`training.turning`); None
+        where there are too few rows for that, or the fit is not positive."""
+        seen, L, data = views[0], root(metrics[0]), self.learnt
+        rows = spread(len(data.X), TURNING)
+        free, h = free_directions(L, self.X.shape[1], len(rows)), place[0] * seen.usual
+        found = seen.fit(h, place[1], data.Y, data.weights) if free else None
+        if found is None:
+            return None
+        w = np.ones(len(data.X)) if data.weights is None else data.weights
+        missed = found.ridge * found.alpha / w[:, None]  # y - f of a ridge fit
+        along = seen.slopes(h, found.alpha, rows)
+        along = along if L.ndim == 1 else along[:, :, -free:]
+        return [normalised(squared(turned(L, data.X[rows], missed[rows], along, w[rows])), metric)]
 
     def judged(self, views: list[Seen], place: Place) -> Judged:
         """The fit at this bandwidth and ridge by its predictions of the rows that judge."""

@@ -25,6 +25,9 @@
 | STILL_IN | a candidate whose error is within this factor of the best is tried at the next size, STILL_LATER then on |
 | CONTENDERS | at most so many |
 | UPDATES | of a metric at each larger size, as long as judges do not call them worse; two that do not pay end it |
+| TURNS | at most so many times directions are turned at a size |
+| WORTH_TURNING | a turn is taken if it brings the error below this share |
+| NEARLY_ALL | of the trace of a metric: directions beyond are left out where that helps a turn |
 | OTHER_PLACE | an update from all rows that brings the error below this share asks for another bandwidth and ridge |
 | SOFT_RIDGE | iterations on an accelerator need a relative ridge of at least this: below, they are many |
 | EXACT | rows up to which a fit is one factorisation on the host; on an accelerator EXACT_DEVICE, if they fit |
@@ -53,6 +56,8 @@ GROWTH = 4
 STILL_IN, STILL_LATER = 1.1, 1.02
 CONTENDERS = 3
 UPDATES = 3
+TURNS, WORTH_TURNING = 3, 0.999
+NEARLY_ALL = 0.95
 EXACT, EXACT_DEVICE = 8000, 60_000
 SOFT_RIDGE = 1e-3
 OTHER_PLACE = 0.95

@@ -1,0 +1,64 @@
+"""The directions of a metric, turned by a Gauss-Newton step.
+
+The average gradient outer product finds which directions matter, but gradients only live in the directions the fit
+before could see, so one that is a little off stays so. What residuals show of a better map is linear in small changes,
+
+    y_i - f(x_i) ≈ Σ_kj ∂_k f(Lx_i) x_ij δL_kj,
+
+with ∂_k the derivative along (Lx)_k: least squares in δL, as efficient as any estimate that knows the link (the
+refinement of outer products of gradients by minimum average variance, Xia, Tong, Li and Zhu, JRSS B 2002).
+"""
+
+import numpy as np
+from jaxtyping import Float
+
+from unlazy.core.linear import dot
+from unlazy.products.views import Map
+
+UNKNOWNS = 1200
+"""Entries of L that move at once: the directions of largest weight, so many as this allows."""
+DAMPING = 1e-4
+"""Added to the diagonal of the normal equations, in units of its mean: directions that residuals say nothing of stay."""
+BLOCK = 2**22
+"""Numbers of the design held at once."""
+
+
+def free_directions(L: Map, d: int, n: int) -> int:
+    """How many directions may turn: ten rows for each unknown, and no more unknowns than UNKNOWNS."""
+    if L.ndim == 1:
+        return 1 if 10 * d <= n and d <= UNKNOWNS else 0
+    return min(len(L), UNKNOWNS // d, n // (10 * d))
+
+
+def turned(
+    L: Map,
+    X: Float[np.ndarray, "n d"],
+    residuals: Float[np.ndarray, "n c"],
+    slopes: Float[np.ndarray, "n c r"],
+    weights: Float[np.ndarray, " n"] | None = None,
+) -> Map:
+    """L + δL of the least squares above, for its last rows (`root` puts the largest last), or for all lengths where L
+    is diagonal; `slopes` are the derivatives along them. L itself where nothing slopes."""
+    n, d = X.shape
+    centred = X - X.mean(0)  # a shift of all points is none of the metric's business
+    unknowns = d if L.ndim == 1 else d * slopes.shape[2]
+    A, b = np.zeros((unknowns, unknowns)), np.zeros(unknowns)
+    rows = max(1, BLOCK // unknowns)
+    root = np.ones((n, 1)) if weights is None else np.sqrt(weights)[:, None]
+    for c in range(residuals.shape[1]):
+        for i in range(0, n, rows):
+            part = slice(i, i + rows)
+            G, Z = slopes[part, c] * root[part], centred[part]
+            F = G * Z if L.ndim == 1 else (G[:, :, None] * Z[:, None]).reshape(len(Z), -1)
+            A += dot(F.T, F)
+            b += dot(F.T, residuals[part, c] * root[part, 0])
+    scale = float(np.trace(A)) / unknowns
+    if not (np.isfinite(scale) and scale > 0):
+        return L
+    A[np.diag_indices(unknowns)] += DAMPING * scale
+    step = np.linalg.solve(A, b)
+    if L.ndim == 1:
+        return np.maximum(L + step, 0)
+    moved = L.copy()
+    moved[-slopes.shape[2] :] += step.reshape(-1, d)
+    return moved
