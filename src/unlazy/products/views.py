@@ -194,7 +194,7 @@ class OfAbsoluteDistances(View):
             found[j] = total * rate[j] ** 2
         return found
 
-    def _sides(self, j: int, rows: np.ndarray, m: int, out: np.ndarray) -> None:
+    def _sides(self, j: Any, rows: np.ndarray, m: int, out: np.ndarray) -> None:
         """sign(x_j - x_ij)."""
         np.sign(np.subtract.outer(self.X[rows, j], self.X[:m, j], out=out), out=out)
 

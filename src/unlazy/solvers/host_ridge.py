@@ -68,7 +68,9 @@ class Factored(NamedTuple):
         return None
 
 
-def factored(K: Square, relative_ridge: float, weights: Float[np.ndarray, " n"] | None, columns: int) -> Factored | None:
+def factored(
+    K: Square, relative_ridge: float, weights: Float[np.ndarray, " n"] | None, columns: int
+) -> Factored | None:
     """K + ρW⁻¹ ready to solve for so many right-hand sides; ρ in units of the mean of k(x, x). None where it is not
     positive to rounding."""
     ridge = relative_ridge * float(np.mean(np.diagonal(K)))

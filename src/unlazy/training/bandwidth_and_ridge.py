@@ -29,11 +29,13 @@ def descend(
     bandwidth: bool = True,
     steps: tuple[Place, ...] = (LARGE, SMALL),
     reach: float = 128.0,
+    worth: float = 1e-4,
 ) -> tuple[Place, float]:
     """Bandwidth and ridge of a small error: downhill from `start`, first by large factors, then by small ones.
 
-    `ridge` and `bandwidth` say what may move; the bandwidth stays within a factor `reach` of its start. A move that
-    helped is tried again first. An infinite error (K + ρI not positive) at the start raises the ridge.
+    `ridge` and `bandwidth` say what may move; the bandwidth stays within a factor `reach` of its start. A move counts
+    where it takes more than the share `worth` off the error; one that helped is tried again first. An infinite error
+    (K + ρI not positive) at the start raises the ridge.
     """
     known: dict[tuple[int, int], float] = {}
 
@@ -57,7 +59,7 @@ def descend(
             for move in moves:
                 new_h, new_rho = h * move[0], rho * move[1]
                 inside = SMALLEST <= new_rho <= LARGEST and 1 / reach <= new_h / first <= reach
-                if inside and at(new_h, new_rho) < best * (1 - 1e-4):
+                if inside and at(new_h, new_rho) < best * (1 - worth):
                     h, rho, best, moved = new_h, new_rho, at(new_h, new_rho), True
                     moves = [move, *(m for m in moves if m != move)]
                     break

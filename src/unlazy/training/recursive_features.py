@@ -218,15 +218,18 @@ def pruned(M: np.ndarray, floor: float) -> np.ndarray:
     return left if vectors is None else (vectors * left) @ vectors.T
 
 
-def narrowed(M: np.ndarray, share: float) -> np.ndarray:
-    """M without its directions (inputs, where it is a diagonal) of least weight, the others holding at least this
-    share."""
-    values, vectors = (M, None) if M.ndim == 1 else np.linalg.eigh(0.5 * (M + M.T))
-    order = np.argsort(values)[::-1]
-    count = int(np.searchsorted(np.cumsum(values[order]), share * values.sum())) + 1
-    left = np.zeros_like(values)
-    left[order[:count]] = values[order[:count]] / values[order[:count]].sum()
-    return left if vectors is None else (vectors * left) @ vectors.T
+def heaviest(L: Map, share: float) -> np.ndarray:
+    """The last rows of L, which hold at least this share of the trace of LᵀL; of a diagonal its largest lengths, zeros
+    elsewhere."""
+    weight = L**2 if L.ndim == 1 else np.sum(L**2, 1)
+    order = np.argsort(weight)[::-1]
+    count = int(np.searchsorted(np.cumsum(weight[order]), share * weight.sum() * (1 - 1e-12))) + 1
+    kept = np.sort(order[:count])
+    if L.ndim == 2:
+        return L[kept]
+    left = np.zeros_like(L)
+    left[kept] = L[kept]
+    return left
 
 
 def raised(M: np.ndarray, power: float) -> np.ndarray:

@@ -94,7 +94,7 @@ class OnDevice:
     """The same on an accelerator."""
 
     def __init__(self, kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map):
-        self.kernel, self.m, self.map = kernel, m, filled(L, X.shape[1])
+        self.kernel, self.m, self.given, self.map = kernel, m, L, filled(L, X.shape[1])
         self.usual = view(kernel, X[spread(m, SAMPLE)], L).usual
         with precision("float64"):
             self.X = jnp.asarray(X, jnp.float64)
@@ -123,20 +123,24 @@ class OnDevice:
 
     def slopes(self, h: float, alpha: Float[np.ndarray, "m c"], rows: np.ndarray) -> Float[np.ndarray, "p c r"]:
         """Derivatives of a fit along Lx at some of the rows it was made from."""
-        return slopes(self.kernel, self.X[: self.m], self.map, h, alpha, self.X[rows])
+        return slopes(self.kernel, self.X[: self.m], self.given, h, alpha, self.X[rows])
 
     def forget(self) -> None:
         """Nothing is kept."""
 
 
 def slopes(
-    kernel: Kernel, X: Float[Any, "n d"], L: Map, h: float, alpha: Float[np.ndarray, "n c"], Z: Float[Any, "p d"]
-) -> Float[np.ndarray, "p c r"]:
+    kernel: Kernel, X: Float[Any, "n d"], L: Map, h: float, alpha: Float[np.ndarray, "n c"], Z: Float[Any, "p d"],
+    dtype: str = "float64",
+) -> Float[np.ndarray, "p c r"]:  # fmt: skip
     """∂f_c/∂(Lx)_k at the rows of Z, of f(x) = Σ_i α_i k(Lx/h, Lx_i/h)."""
-    full = _filled(L, X.shape[1])  # as many coordinates as there are inputs, which kernels may count
+    # as many coordinates as there are inputs, where a kernel may count them, or programs are shared
+    full = L if device.is_host() and kernel.reads == "distance" else filled(L, X.shape[1])
     with precision("float64"):
         left, right = ((A * full if full.ndim == 1 else dot(A, full.T)) / h for A in (jnp.asarray(Z), jnp.asarray(X)))
-        found = np.asarray(gradient(kernel, left, right, jnp.asarray(alpha))) / h
+        left, right, a = (np.asarray(A, dtype) for A in (left, right, alpha))
+    with precision(dtype):
+        found = np.asarray(gradient(kernel, left, right, a), np.float64) / h
     return found[:, :, : len(L)]
 
 

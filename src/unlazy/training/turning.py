@@ -9,16 +9,19 @@ with ∂_k the derivative along (Lx)_k: least squares in δL, as efficient as an
 refinement of outer products of gradients by minimum average variance, Xia, Tong, Li and Zhu, JRSS B 2002).
 """
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from unlazy.core import device
 from unlazy.core.linear import dot
+from unlazy.core.precision import precision
 from unlazy.products.views import Map
 
 UNKNOWNS = 1200
 """Entries of L that move at once: the directions of largest weight, so many as this allows."""
 DAMPING = 1e-4
-"""Added to the diagonal of the normal equations, in units of its mean: directions that residuals say nothing of stay."""
+"""Added to the diagonal of the normal equations, in units of its mean: what residuals say nothing of stays."""
 BLOCK = 2**22
 """Numbers of the design held at once."""
 
@@ -34,31 +37,41 @@ def turned(
     L: Map,
     X: Float[np.ndarray, "n d"],
     residuals: Float[np.ndarray, "n c"],
-    slopes: Float[np.ndarray, "n c r"],
+    slopes: Float[np.ndarray, "n c f"],
     weights: Float[np.ndarray, " n"] | None = None,
 ) -> Map:
     """L + δL of the least squares above, for its last rows (`root` puts the largest last), or for all lengths where L
     is diagonal; `slopes` are the derivatives along them. L itself where nothing slopes."""
     n, d = X.shape
-    centred = X - X.mean(0)  # a shift of all points is none of the metric's business
-    unknowns = d if L.ndim == 1 else d * slopes.shape[2]
-    A, b = np.zeros((unknowns, unknowns)), np.zeros(unknowns)
-    rows = max(1, BLOCK // unknowns)
-    root = np.ones((n, 1)) if weights is None else np.sqrt(weights)[:, None]
-    for c in range(residuals.shape[1]):
-        for i in range(0, n, rows):
-            part = slice(i, i + rows)
-            G, Z = slopes[part, c] * root[part], centred[part]
-            F = G * Z if L.ndim == 1 else (G[:, :, None] * Z[:, None]).reshape(len(Z), -1)
-            A += dot(F.T, F)
-            b += dot(F.T, residuals[part, c] * root[part, 0])
+    diagonal = L.ndim == 1
+    unknowns = d if diagonal else d * slopes.shape[2]
+    w = np.ones(n) if weights is None else np.sqrt(weights)
+    # a shift of all points is none of the metric's business
+    A, b = _normal(slopes * w[:, None, None], X - X.mean(0), residuals * w[:, None], unknowns, diagonal)
     scale = float(np.trace(A)) / unknowns
     if not (np.isfinite(scale) and scale > 0):
         return L
     A[np.diag_indices(unknowns)] += DAMPING * scale
     step = np.linalg.solve(A, b)
-    if L.ndim == 1:
+    if diagonal:
         return np.maximum(L + step, 0)
     moved = L.copy()
     moved[-slopes.shape[2] :] += step.reshape(-1, d)
     return moved
+
+
+def _normal(
+    slopes: np.ndarray, X: np.ndarray, residuals: np.ndarray, unknowns: int, diagonal: bool
+) -> tuple[Float[np.ndarray, "u u"], Float[np.ndarray, " u"]]:
+    """The normal equations, blocks of rows at a time, on whatever computes here."""
+    with precision("float64"):
+        xp = np if device.is_host() else jnp
+        G, Z, R = xp.asarray(slopes), xp.asarray(X), xp.asarray(residuals)
+        A, b = xp.zeros((unknowns, unknowns)), xp.zeros(unknowns)
+        rows = max(1, BLOCK // unknowns)
+        for c in range(R.shape[1]):
+            for i in range(0, len(X), rows):
+                g, z = G[i : i + rows, c], Z[i : i + rows]
+                F = g * z if diagonal else (g[:, :, None] * z[:, None]).reshape(len(z), -1)
+                A, b = A + dot(F.T, F), b + dot(F.T, R[i : i + rows, c])
+        return np.array(A), np.array(b)

@@ -21,7 +21,7 @@ from unlazy.estimators.feature_search.search import Begin, Search, Tick
 from unlazy.estimators.feature_search.stages import Stages, kept
 from unlazy.estimators.feature_search.trajectory import Candidate, Judged, Trajectory
 from unlazy.training.bandwidth_and_ridge import SMALL, descend
-from unlazy.training.recursive_features import Step, narrowed, pruned
+from unlazy.training.recursive_features import Step, heaviest, normalised, pruned, root, squared
 
 
 @kept
@@ -38,6 +38,8 @@ class Contender(NamedTuple):
     """Rows it was fitted to."""
     steps: tuple[Step, ...] = ()
     """The fits of the race whose gradients made its metric."""
+    turns: tuple[float, ...] = (rules.NEARLY_ALL, 1.0)
+    """Shares of the metric whose directions may be worth turning: what did not pay is not tried again."""
 
     @property
     def error(self) -> float:
@@ -148,7 +150,6 @@ def _at_size(
         judged = evidence.judged(other, contender.judged.place)
         if not evidence.surely_worse(judged, now.judged):
             now, views = now._replace(metric=metrics[0], judged=judged), other
-    now = tuned(now, evidence, views, bandwidth, ridge)
     if not contender.updates and not last:  # the plain kernel won: whether a metric pays now is seen by one update
         tries = min(1, updates)
     else:
@@ -166,31 +167,28 @@ def _at_size(
         advance(type(kernel).__name__)
         if not paid:
             break
-    return _turned(now, evidence, bandwidth, ridge) if tries else now
+    now = _turned(now, evidence) if tries else now
+    return tuned(now, evidence, evidence.views(kernel, [now.metric]), bandwidth, ridge)
 
 
-def _turned(contender: Contender, evidence: HeldOut, bandwidth: float | None, ridge: float | None) -> Contender:
+def _turned(contender: Contender, evidence: HeldOut) -> Contender:
     """The contender with its directions turned as long as the judges like it: the few that hold nearly all of the
-    metric, or all."""
+    metric, or where that does not pay all of them."""
     kernel, kind = contender.candidate
-    best, seen = contender, None
-    for start in (narrowed(contender.metric, rules.NEARLY_ALL), contender.metric):
-        now, M, views = contender, [start], evidence.views(kernel, [start])
+    for share in contender.turns:
+        now, M = contender, [normalised(squared(heaviest(root(contender.metric), share)), kind)]
         for _ in range(rules.TURNS):
-            moved = evidence.turned(views, M, now.judged.place, kind)
+            moved = evidence.turned(evidence.views(kernel, M), M, now.judged.place, kind)
             if moved is None:
                 break
-            M, views = moved, evidence.views(kernel, moved)
-            judged = evidence.judged(views, now.judged.place)
-            paid = judged.error < rules.WORTH_TURNING * now.error
-            if judged.error < now.error:
-                now = now._replace(metric=M[0], judged=judged, updates=now.updates + 1)
-                best, seen = (now, views) if now.error < best.error else (best, seen)
-            if not paid:
+            judged, before, M = evidence.judged(evidence.views(kernel, moved), now.judged.place), now.error, moved
+            if judged.error < before:
+                now = now._replace(metric=M[0], judged=judged, updates=now.updates + 1, turns=(share,))
+            if not judged.error < rules.WORTH_TURNING * before:
                 break
-        if best is not contender:
-            break
-    return best if seen is None else tuned(best, evidence, seen, bandwidth, ridge)
+        if now is not contender:
+            return now
+    return contender._replace(turns=())
 
 
 def tuned(
@@ -199,7 +197,7 @@ def tuned(
     """The contender at the bandwidth and the ridge that suit these rows."""
     place, _ = descend(
         evidence.error_at(views), contender.judged.place, ridge=ridge is None, bandwidth=bandwidth is None,
-        steps=(SMALL,),
+        steps=(SMALL,), worth=rules.WORTH_MOVING,
     )  # fmt: skip
     return contender._replace(judged=evidence.judged(views, place))
 

@@ -46,7 +46,9 @@ class HeldOut:
         found = seen.fit(h, step.relative_ridge, self.learnt.Y, self.learnt.weights)
         return [M] if found is None else [updated(seen, h, found.alpha, metric, M, rank, step.power)]
 
-    def turned(self, views: list[Seen], metrics: list[np.ndarray], place: Place, metric: str) -> list[np.ndarray] | None:
+    def turned(
+        self, views: list[Seen], metrics: list[np.ndarray], place: Place, metric: str
+    ) -> list[np.ndarray] | None:
         """The metric with its directions turned by the residuals of the fit at this place (`training.turning`); None
         where there are too few rows for that, or the fit is not positive."""
         seen, L, data = views[0], root(metrics[0]), self.learnt

@@ -4,7 +4,7 @@ whichever predicts held-out rows better, and neither where the fit to fewer rows
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -30,13 +30,16 @@ from unlazy.solvers.intercept import mean, unexplained
 from unlazy.solvers.solve import solve
 from unlazy.training.bandwidth_and_ridge import Place
 from unlazy.training.partition import Tree, partition
-from unlazy.training.recursive_features import normalised, raised, root
-from unlazy.training.split_fits import exact, spread
+from unlazy.training.recursive_features import heaviest, normalised, raised, root, squared
+from unlazy.training.split_fits import exact, slopes, spread
+from unlazy.training.turning import free_directions, turned
 
 SAMPLE = 1200
 """Rows whose distances give the usual bandwidth."""
 GRADIENTS = 2000
 """Rows over which gradients are averaged."""
+TURNING, TURNING_DEVICE = 20_000, 60_000
+"""Rows whose residuals turn directions."""
 FEW_LEAVES = 5
 """Leaves that are not tried where one fit of all rows is better than that of fewer."""
 CENTRES = 32_768
@@ -103,7 +106,7 @@ def last_fit(
     for i in range(rules.UPDATES if best.updates else 0):  # a metric that pays is learnt from all rows
         if model is None:
             break
-        metric = stages(f"metric {i}", functools.partial(_learnt_on, model, used, found.learnt))
+        metric = stages(f"metric {i}", functools.partial(_next_metric, model, used, found.learnt))
         sharper = best._replace(metric=metric, updates=best.updates + 1)
         tried = problem(sharper._replace(judged=best.judged._replace(place=place)))
         judged = stages(f"update {i}", functools.partial(_judged, maker, tried, found))
@@ -232,19 +235,52 @@ def _by_iteration(problem: Problem, data: Training) -> Model | None:
     return Model(Z, alpha, centre, None, solution.method, ridge, bool(solution.converged))
 
 
+def _next_metric(model: Model, problem: Problem, data: Training) -> np.ndarray:
+    """The metric turned by the residuals of this model where turning has paid, else from its gradients."""
+    share = problem.contender.turns
+    M = _turned(model, problem, data, share[0]) if share else None
+    return _learnt_on(model, problem, data) if M is None else M
+
+
+def _parts(model: Model, Z: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Which of these rows belong together, and the centres and coefficients that predict them."""
+    if model.tree is None:
+        yield np.arange(len(Z)), model.centres, model.alpha
+        return
+    leaf = model.tree.leaf(Z)
+    for i, (X, alpha) in enumerate(zip(model.centres, model.alpha)):
+        rows = np.flatnonzero(leaf == i)
+        if len(rows):
+            yield rows, X, alpha
+
+
+def _turned(model: Model, problem: Problem, data: Training, share: float) -> np.ndarray | None:
+    """The metric with its directions turned by residuals at some of the rows; None where these are too few."""
+    contender = problem.contender
+    rows = spread(len(data.X), TURNING if device.is_host() else TURNING_DEVICE)
+    part, L = data.rows(rows), heaviest(problem.map, share)
+    free = free_directions(L, data.X.shape[1], len(rows))
+    if not free:
+        return None
+    if len(model.centres) == len(data.X):  # y - f of a ridge fit to these rows
+        w = np.ones(len(rows)) if part.weights is None else part.weights
+        missed = model.ridge * model.alpha[rows] / w[:, None]
+    else:
+        missed = part.Y - predictions(problem.kernel, model, part.X)
+    along = np.empty((len(rows), part.Y.shape[1], len(L) if L.ndim == 1 else free))
+    for index, X, alpha in _parts(model, part.X):
+        found = slopes(contender.candidate.kernel, X, problem.map, problem.bandwidth, alpha, part.X[index], "float32")
+        along[index] = found if L.ndim == 1 else found[:, :, -free:]
+    return normalised(squared(turned(L, part.X, missed, along, part.weights)), contender.candidate.metric)
+
+
 def _learnt_on(model: Model, problem: Problem, data: Training) -> np.ndarray:
     """The metric from the gradients of this model at some of the rows."""
     kind, power = problem.contender.candidate.metric, problem.contender.power
     rows = data.X[spread(len(data.X), GRADIENTS)]
-    kernel = problem.kernel
+    total = np.zeros((rows.shape[1],) * 2)
     with precision("float64"):
-        if model.tree is None:
-            total = np.asarray(agop(kernel, rows, model.centres, model.alpha))
-        else:
-            leaf, total = model.tree.leaf(rows), np.zeros((rows.shape[1],) * 2)
-            for i, (X, alpha) in enumerate(zip(model.centres, model.alpha)):
-                here = rows[leaf == i]
-                if len(here):
-                    total += len(here) / len(rows) * np.asarray(agop(kernel, here, X, alpha))
+        for index, X, alpha in _parts(model, rows):
+            total += len(index) / len(rows) * np.asarray(agop(problem.kernel, rows[index], X, alpha))
     M = normalised(total, kind)
     return M if power == 1 else normalised(raised(M, power), kind)

@@ -25,6 +25,7 @@
 | STILL_IN | a candidate whose error is within this factor of the best is tried at the next size, STILL_LATER then on |
 | CONTENDERS | at most so many |
 | UPDATES | of a metric at each larger size, as long as judges do not call them worse; two that do not pay end it |
+| WORTH_MOVING | at larger sizes bandwidth or ridge move if that takes more than this share off the error |
 | TURNS | at most so many times directions are turned at a size |
 | WORTH_TURNING | a turn is taken if it brings the error below this share |
 | NEARLY_ALL | of the trace of a metric: directions beyond are left out where that helps a turn |
@@ -56,6 +57,7 @@ GROWTH = 4
 STILL_IN, STILL_LATER = 1.1, 1.02
 CONTENDERS = 3
 UPDATES = 3
+WORTH_MOVING = 1e-3
 TURNS, WORTH_TURNING = 3, 0.999
 NEARLY_ALL = 0.95
 EXACT, EXACT_DEVICE = 8000, 60_000
