@@ -75,7 +75,9 @@ def lightgbm(X, y, Z, classify, seed):
 
 def xrfm(X, y, Z, classify, seed):
     """xRFM as in `tabular`, on the GPU where there is one."""
-    return tabular.xrfm(X, y, Z, classify, seed), ""
+    import torch
+
+    return tabular.xrfm(X, y, Z, classify, seed, where="cuda" if torch.cuda.is_available() else "cpu"), ""
 
 
 def measure(folder: Path, which: str, method: str, seed: int, twice: bool) -> dict:

@@ -99,12 +99,12 @@ def machine(X, y, Z, classify, seed):
     return model.fit(X, y).predict(Z)
 
 
-def xrfm(X, y, Z, classify, seed, draws=8):
+def xrfm(X, y, Z, classify, seed, draws=8, where="cpu"):
     """xRFM 0.4.5, 8 draws from the search space of its authors' benchmark entry, the best on 20% of the rows kept."""
     import torch
     from xrfm import xRFM
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(1 if where == "cpu" else 8)
     X, Z = standardised(X, Z)
     fit, rest = halves(len(X), y if classify else None, seed)
     classes, codes = np.unique(y, return_inverse=True) if classify else (None, None)
@@ -125,7 +125,7 @@ def xrfm(X, y, Z, classify, seed, draws=8):
         reg = float(np.exp(rng.uniform(np.log(1e-6), np.log(10))))
         found = xRFM(rfm_params={"model": model, "fit": {"reg": reg, "iters": 5, "verbose": False,
                      "early_stop_rfm": True, "early_stop_multiplier": 1.1, "return_best_params": True}},
-                     device=torch.device("cpu"), tuning_metric="brier" if classify else "mse", verbose=False,
+                     device=torch.device(where), tuning_metric="brier" if classify else "mse", verbose=False,
                      classification_mode="prevalence", random_state=seed, n_threads=1)  # fmt: skip
         try:
             found.fit(tensor[0], labels[0], tensor[1], labels[1])

@@ -40,6 +40,8 @@ GRADIENTS = 2000
 """Rows over which gradients are averaged."""
 TURNING, TURNING_DEVICE = 20_000, 60_000
 """Rows whose residuals turn directions."""
+MANY_LEAVES, LOOK_LEAVES = 16, 4
+"""Beyond so many leaves some of them are looked at before all are fitted."""
 FEW_LEAVES = 5
 """Leaves that are not tried where one fit of all rows is better than that of fewer."""
 CENTRES = 32_768
@@ -96,7 +98,10 @@ def last_fit(
         return _exactly(first, data), first, found.best
     best, model, used = found.best, None, first
     maker: Callable[[Problem, Training], Model | None] = _exactly
-    for i, make in enumerate(_makers(first)):
+    many = len(data.X) > MANY_LEAVES * limit
+    for i, make in enumerate(_makers(first, many)):
+        if make is _by_leaves and many and model is not None and not _leaves_promise(first, found, best):
+            continue
         judged = stages(f"last fit {i}", functools.partial(_judged, make, first, found))
         if judged is not None and not surely_worse(judged[0].judged, best.judged, found.judging):
             best, model, maker = *judged, make
@@ -132,9 +137,9 @@ def _place(contender: Contender, found: Grown, fixed: tuple[float | None, float 
     return tuned(contender, evidence, views, *fixed).judged.place
 
 
-def _makers(problem: Problem) -> list[Callable[[Problem, Training], Model | None]]:
-    """Ways to fit more rows than one factorisation holds, what is quick first."""
-    if device.is_host():
+def _makers(problem: Problem, many: bool) -> list[Callable[[Problem, Training], Model | None]]:
+    """Ways to fit more rows than one factorisation holds, what is quick first; `many` leaves are not."""
+    if device.is_host() or (many and problem.kernel.formula is not None):
         return [_by_iteration, _by_leaves]
     soft = problem.relative_ridge >= rules.SOFT_RIDGE and problem.kernel.formula is not None
     return [_by_leaves, _by_iteration] if soft else [_by_leaves]
@@ -203,6 +208,24 @@ def _by_leaves(problem: Problem, data: Training) -> Model | None:
         ridge = model.ridge
     alphas, intercepts = zip(*found)
     return Model(np.stack(centres), np.stack(alphas), np.stack(intercepts), tree, "partition", ridge)
+
+
+def _leaves_promise(problem: Problem, found: Grown, other: Contender) -> bool:
+    """Whether a few of the leaves predict their own held-out rows better than the other fit does, surely."""
+    tree, leaves = partition(found.learnt.X, problem.map, most_exact())
+    leaf = tree.leaf(found.judging.X)
+    looked_at = np.argsort(np.bincount(leaf, minlength=len(leaves)))[-LOOK_LEAVES:]
+    rows = np.flatnonzero(np.isin(leaf, looked_at))
+    predicted = np.empty_like(found.judging.Y)
+    for i in looked_at:
+        here = np.flatnonzero(leaf == i)
+        try:
+            model = _exactly(problem, found.learnt.rows(leaves[i]))
+        except ValueError:
+            return False
+        predicted[here] = predictions(problem.kernel, model, found.judging.X[here])
+    mine, others = (other.judged._replace(held_out=p[rows]) for p in (predicted, other.judged.held_out))
+    return surely_worse(others, mine, found.judging.rows(rows))
 
 
 def _by_iteration(problem: Problem, data: Training) -> Model | None:
