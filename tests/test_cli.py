@@ -213,7 +213,8 @@ def test_modules_of_the_working_folder_are_found_and_reported_again():
     assert gone.exit_code == 2 and "note: no experiment 'own_first:my_first'" in gone.stderr
 
 
-def test_one_name_in_two_modules_is_two_experiments():
+def test_one_name_in_two_modules_is_two_experiments(monkeypatch):
+    monkeypatch.syspath_prepend(".")
     for name, value in (("own_second", 2.0), ("own_third", 3.0)):
         write_module(name, "shared", value)
         assert run(f"{name}:mine").exit_code == 0
@@ -255,7 +256,7 @@ def test_a_damaged_trial_is_one_sentence():
         with sqlite3.connect(Path("results") / FILE) as db:
             before = db.execute(f"SELECT rowid, {column} FROM trial LIMIT 1").fetchone()
             db.execute(f"UPDATE trial SET {column} = ? WHERE rowid = ?", (value, before[0]))
-        for command in (("report",), ("export",), ("run", "lab_toys:plain", "--seeds", "1", "--engine", "inline")):
+        for command in (("run", "lab_toys:plain", "--seeds", "1", "--engine", "inline"), ("report",), ("export",)):
             assert "holds a damaged trial of toy_plain: what seed 0 measured" in sentence(unlazy(*command))
         with sqlite3.connect(Path("results") / FILE) as db:
             db.execute(f"UPDATE trial SET {column} = ? WHERE rowid = ?", before[::-1])

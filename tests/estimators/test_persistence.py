@@ -292,11 +292,11 @@ class Own(InnerProductKernel):
 
 
 def test_a_kernel_of_ones_own_is_saved_once_registered(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "_OWN", {})
     X = np.random.default_rng(0).normal(size=(12, 2))
     model = KernelRegressor(2.0 * Own(3.0, 3)).fit(X, X[:, 0])
     with pytest.raises(UnlazyError, match=r"is a Own, which cannot be saved.*unlazy.estimators.register\(Own\)"):
         model.save(tmp_path / "own")
+    monkeypatch.setattr(registry, "_OWN", {})
     assert unlazy.estimators.register(Own) is Own
     model.save(tmp_path / "own")
     back = unlazy.load(tmp_path / "own")
