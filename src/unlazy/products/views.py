@@ -22,6 +22,8 @@ from unlazy.theory.bandwidth import median_distance, pairs, some_rows, typical_n
 Map = Float[np.ndarray, " d"] | Float[np.ndarray, "r d"]
 SAMPLE = 500
 """Rows whose distances give the usual bandwidth."""
+STRIP = 256
+"""Rows of K that are evaluated together where no table is kept."""
 GRADIENTS = 600
 """Rows over which gradients are averaged."""
 
@@ -37,6 +39,17 @@ def cross(
     """K(Z, X) at Lx/h, in the precision of X or another."""
     kind = _kind(kernel)
     return kind.table_kind.of(*kind.both(kernel, Z, X, L, h)).entries(kernel, dtype=dtype)
+
+
+def lower(kernel: Kernel, X: Float[np.ndarray, "n d"], L: Map, h: float) -> Float[np.ndarray, "n n"]:
+    """K at Lx/h up to its diagonal, what lies above it not set: half of the work, and no table beside it."""
+    kind, n = _kind(kernel), len(X)
+    F, _ = kind.both(kernel, X, X, L, h)
+    K = np.empty((n, n), X.dtype)
+    for i in range(0, n, STRIP):
+        stop = min(i + STRIP, n)
+        K[i:stop, :stop] = kind.table_kind.of(F[i:stop], F[:stop]).entries(kernel)
+    return K
 
 
 def _kind(kernel: Kernel) -> "type[View]":

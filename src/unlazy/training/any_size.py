@@ -32,8 +32,8 @@ from unlazy.training.split_fits import exact, filled
 
 EXACT, EXACT_DEVICE = 8000, 60_000
 """Rows up to which a fit is one factorisation, if it fits the memory budget: some seconds, on a card two."""
-COPIES, COPIES_DEVICE = 1.5, 3.5
-"""Matrices of all pairs alive at once then."""
+COPIES, COPIES_DEVICE = 1.25, 3.5
+"""Matrices of all pairs alive at once then; on the host K and its strips."""
 SAMPLE = 500
 """Rows whose distances give the usual bandwidth."""
 

@@ -20,8 +20,9 @@ from unlazy.core.precision import precision
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import mapped
 from unlazy.products.agop import agop, gradient
-from unlazy.products.views import Map, cross, view
+from unlazy.products.views import Map, cross, lower, view
 from unlazy.solvers.host_ridge import judging_precision
+from unlazy.solvers.in_place import coefficients_in_place
 from unlazy.solvers.intercept import coefficients
 from unlazy.theory.leave_one_out import with_intercept
 
@@ -155,9 +156,9 @@ def exact(
 ) -> tuple[Float[np.ndarray, "n c"], Float[np.ndarray, " c"], float]:  # fmt: skip
     """α and b of the fit to all rows, and the ridge that was added to K."""
     if device.is_host():
-        K = view(kernel, X, L).gram(h)
-        alpha, b = coefficients(K, Y, relative_ridge, weights)
-        return alpha, b, relative_ridge * float(np.mean(np.diagonal(K)))
+        K = lower(kernel, X, L, h)
+        added = relative_ridge * float(np.mean(np.diagonal(K)))
+        return *coefficients_in_place(K, Y, added, weights), added
     with precision("float64"):
         w = jnp.ones(1) if weights is None else jnp.asarray(weights)
         used = mapped(kernel, filled(L, X.shape[1]) / h)
