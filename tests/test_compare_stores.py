@@ -46,7 +46,5 @@ def test_what_differs_is_found(script, tmp_path, monkeypatch, capsys):
     line, where, held, last = capsys.readouterr().out.splitlines()[1:]
     assert line.split() == ["lab_toys:toy_plain", "8", "0", "16", "15", "0.33"]
     assert where.startswith("    0.33 value: [1.] → [1.5], seed 3 of") and '"n":2' in where
-    assert (
-        held == "lab_toys:toy_plain: 1 claims, 1 hold, 1 equal to the bit"
+    assert held == "lab_toys:toy_plain: 1 claims, 1 hold, 1 equal to the bit"
     assert last == "0 claims changed their verdict"
-    )
