@@ -1,5 +1,6 @@
 """Feature machines as estimators: choices, units, many rows, several outputs, probabilities, importances."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
 from unlazy.estimators.columns import Columns
 from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.product_laplace import ProductLaplace
+from unlazy.products import engines
 
 
 def data(n=120, d=5, seed=0):
@@ -115,3 +117,33 @@ def test_fitted_kernel_is_a_kernel_of_standardised_columns():
         K = np.asarray(model.kernel_.gram(jnp.asarray(model.X_fit_)))
         f = K @ model.dual_coef_ + model.intercept_
     np.testing.assert_allclose(f[:, 0], model.predict(model.X_fit_ * model.scale_ + model.offset_), atol=1e-9)
+
+
+@pytest.mark.parametrize("host", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["host", "device"])
+def test_other_numbers_of_rows_compile_nothing(monkeypatch, host):
+    """NumPy computes small products whatever their shape; a device's programs are for 16, 32, 64 … rows."""
+    X, y = data(40)
+    model = FeatureMachineRegressor(
+        "laplace", metric="full", updates=0, relative_bandwidth=1.0, relative_ridge=0.1, precision="float32"
+    ).fit(X, y)
+    if not host:
+        monkeypatch.setattr(engines.Host, "cost", lambda *_: None)
+    for k in (16, 32, 40):
+        want = model.predict(X[:k])
+    traced = []
+
+    def listen(event, *_, **__):
+        traced.append(event) if "trace" in event else None
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        found = [model.predict(X[:k]) for k in range(1, 41)]
+        assert traced == []
+        jax.jit(lambda x: x + 1)(1.0)
+        assert traced  # or nobody would have heard
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert found[-1].dtype == np.float32
+    bound = 40 * np.finfo(np.float32).eps * np.abs(model.dual_coef_).sum()  # sums of 40 terms in another order
+    for one in found:
+        np.testing.assert_allclose(one, want[: len(one)], rtol=0, atol=bound)

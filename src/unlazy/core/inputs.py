@@ -35,13 +35,18 @@ def concrete(*trees: Any) -> bool:
 def floats(values: Any, what: str = "X", dtype: Any = None) -> Float[Array, "..."]:
     """The values as a JAX array of float32 or float64 (`dtype` where it is given); shapes are not looked at."""
     if not isinstance(values, jax.Array):
-        values = real_numbers(what, values)
-        wide = values.dtype == np.float64
-        return jnp.asarray(values, dtype or (default_float() if wide else jnp.float32))
+        return jnp.asarray(host_floats(values, what, dtype))
     if jnp.issubdtype(values.dtype, jnp.complexfloating):
         raise ValueError(f"{what} must hold real numbers, got {values.dtype}: pass its real and imaginary parts")
     wanted = jnp.dtype(dtype or _computed_in(values.dtype))
     return values if values.dtype == wanted else values.astype(wanted)
+
+
+def host_floats(values: Any, what: str = "X", dtype: Any = None) -> Float[np.ndarray, "..."]:
+    """The same by NumPy, in the type that JAX would give them: for those who may compute in the host's memory."""
+    values = real_numbers(what, values)
+    wide = values.dtype == np.float64
+    return np.asarray(values, dtype or (default_float() if wide else jnp.float32))
 
 
 def read_numbers(values: Any) -> Any:
@@ -64,23 +69,28 @@ def of_any_numbers(function: Callable[..., R]) -> Callable[..., R]:
     return read
 
 
-def points(X: Points, what: str = "X", dtype: Any = None, takes: str = "matrix") -> Any:
+def points(X: Points, what: str = "X", dtype: Any = None, takes: str = "matrix", put: bool = True) -> Any:
     """The points as floats; a ValueError unless they have the axes that the kernel `takes`, none of them empty."""
     if takes == "tree":
         return _tree(X, what, dtype)
-    array = floats(X, what, dtype)
+    array = floats(X, what, dtype) if put or isinstance(X, jax.Array) else host_floats(X, what, dtype)
     check_axes(what, array.shape, takes == "array")
     return array
 
 
 def sides(
-    X: Points, Z: Points | None = None, names: tuple[str, str] = ("X", "Z"), takes: str = "matrix"
+    X: Points,
+    Z: Points | None = None,
+    names: tuple[str, str] = ("X", "Z"),
+    takes: str = "matrix",
+    put: bool = True,
 ) -> tuple[Any, Any]:
-    """Both sides of a Gram matrix, of one type: the wider of the two."""
-    left = points(X, names[0], takes=takes)
+    """Both sides of a Gram matrix, of one type, the wider of the two; without `put` rows that are not JAX's stay in the
+    host's memory."""
+    left = points(X, names[0], takes=takes, put=put)
     if Z is None:
         return left, None
-    right = points(Z, names[1], takes=takes)
+    right = points(Z, names[1], takes=takes, put=put)
     if takes == "tree":
         _check_alike(left, right, names)
     elif left.shape[1:] != right.shape[1:]:
@@ -105,7 +115,11 @@ def float_type(X: Any) -> Any:
 
 def with_type(X: Any, dtype: Any) -> Any:
     """The points with their floats in that type; whole numbers of a tree (tokens, edges) stay what they are."""
-    return jax.tree.map(lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, X)
+
+    def typed(leaf: Any) -> Any:
+        return leaf.astype(dtype) if leaf.dtype != dtype and jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+    return jax.tree.map(typed, X)
 
 
 def _tree(X: Any, what: str, dtype: Any) -> Any:
@@ -242,5 +256,5 @@ def _of_kind(array: np.ndarray) -> str:
     )
 
 
-def _width(array: Array) -> Any:
+def _width(array: Matrix) -> Any:
     return array.shape[1] if array.ndim == 2 else array.shape[1:]

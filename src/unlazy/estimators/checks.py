@@ -41,7 +41,10 @@ def named(index: int, names: list[str] | None) -> str:
 
 def check_finite(X: np.ndarray, names: list[str] | None, dtype: np.dtype) -> None:
     """Finite entries whose squares can be summed in `dtype`, or a ValueError that names the first column at fault."""
+    limit = float(np.sqrt(np.finfo(dtype).max / (8 * max(1, X.shape[1]))))
     with np.errstate(over="ignore", invalid="ignore"):
+        if max(X.max(initial=0), -X.min(initial=0)) <= limit:  # false where there is NaN
+            return
         top = np.max(np.abs(X), axis=0)  # NaN where a column has one
     if np.isnan(top).any():
         j = int(np.argmax(np.isnan(top)))
@@ -55,7 +58,6 @@ def check_finite(X: np.ndarray, names: list[str] | None, dtype: np.dtype) -> Non
             f"{named(j, names)} of X contains infinity in {count} of {len(X)} rows: replace those values, or drop the "
             "rows"
         )
-    limit = float(np.sqrt(np.finfo(dtype).max / (8 * max(1, X.shape[1]))))
     if (top > limit).any():
         j = int(np.argmax(top > limit))
         raise ValueError(

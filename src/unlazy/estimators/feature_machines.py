@@ -226,8 +226,8 @@ class FeatureMachine(Estimator):
         Z = (self._read_as(self._inputs(X)) - self.offset_.astype(self._dtype)) / self.scale_.astype(self._dtype)
         tree = getattr(self, "_tree_", None)
         parts = (self.X_fit_, self.dual_coef_, self.intercept_, None if tree is None else Tree(**tree))
-        with self._scope():
-            return predictions(self.kernel_, Model(*parts, self.solver_, self.ridge_), Z, self._dtype)
+        model = Model(*parts, self.solver_, self.ridge_)
+        return predictions(self._base_, self.map_, self.bandwidth_, model, Z, self._dtype)
 
     @property
     def _read_as(self) -> Codes:
@@ -320,7 +320,6 @@ class FeatureMachineRegressor(MultiOutputMixin, RegressorMixin, FeatureMachine):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        check_is_fitted(self)
         return self._shaped(self._scores(X))
 
 

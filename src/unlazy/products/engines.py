@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
 
 from unlazy.core import device
 from unlazy.core.inputs import concrete, count, float_type
@@ -40,6 +42,8 @@ class Job(NamedTuple):
     passes: int = 1
     memory: int | str | None = None
     devices: Sequence[jax.Device] | None = None
+    any_sums: bool = False
+    """Whether float32 sums may be NumPy's too: nobody gives evidence of the rounding of the device's own."""
 
     @property
     def right(self) -> Any:
@@ -91,8 +95,9 @@ class Stored(Engine):
 
     def cost(self, job: Job) -> float | None:
         """Each entry evaluated once, read in every pass; for one device, where K is used again and fits the budget."""
-        need = job.entries * float_type(job.X).itemsize
-        if job.workers > 1 or job.passes < 2 or need > memory_budget(job.memory):
+        if job.passes < 2 or job.workers > 1:
+            return None
+        if job.entries * float_type(job.X).itemsize > memory_budget(job.memory):
             return None
         return PROGRAM + job.entries * (1 + READ * job.passes)
 
@@ -144,6 +149,12 @@ class Sharded(Engine):
         return sharded(job.kernel, job.X, job.right, job.devices, job.memory)
 
 
+@jax.jit
+def _zero() -> Array:
+    """Traced where a program is being traced, which would make what is computed meanwhile its own."""
+    return jnp.zeros(())
+
+
 class Host(Engine):
     """NumPy's products, and one small program for the formula whatever the shapes."""
 
@@ -151,12 +162,14 @@ class Host(Engine):
 
     def cost(self, job: Job) -> float | None:
         """Each entry evaluated, dearer than by blocks, but nothing is compiled: for one product of known points on the
-        CPU. In float64 only: evidence about a float32 fit is about the rounding of the device's own sums."""
-        if not device.is_host() or job.workers > 1 or job.passes > 1 or host.table_of(job.kernel) is None:
+        CPU. In float64, unless all sums will do."""
+        if job.passes > 1 or not device.is_host() or job.workers > 1 or host.table_of(job.kernel) is None:
             return None
-        probe = jnp.zeros(())  # a program that is being traced would make what is computed here its own
-        rows = getattr(job.X, "ndim", 0) == 2 and job.X.dtype == probe.dtype == jnp.float64
-        return HOST * job.entries if rows and concrete(job.kernel, job.X, job.Z, probe) else None
+        X, Z, probe = job.X, job.right, _zero()
+        rows = getattr(X, "ndim", 0) == 2 and X.dtype == probe.dtype
+        if not rows or not (job.any_sums or X.dtype == np.float64):
+            return None
+        return HOST * X.shape[0] * Z.shape[0] if concrete(job.kernel, X, Z, probe) else None
 
     def build(self, job: Job) -> Product:
         return hosted(job.kernel, job.X, job.Z, job.memory)

@@ -99,7 +99,7 @@ class InnerProducts(Table):
 
     def _at(self, h: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         s = 1 / h**2
-        return self.xz * s, self.xx * s, self.zz * s
+        return (self.xz, self.xx, self.zz) if s == 1 else (self.xz * s, self.xx * s, self.zz * s)
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def sides(kernel: Kernel, X: Float[np.ndarray, "n d"], Z: Float[np.ndarray, "m d
     formula = kernel.formula
     if formula is None:
         return lengths(kernel, X), lengths(kernel, Z)
-    left, right = embedded(formula, X), embedded(formula, Z)
+    left, right = np.split(embedded(formula, np.concatenate([X, Z])), [len(X)])
     if not formula.stationary:
         return left, right
     centre = right.mean(0, dtype=np.float64).astype(right.dtype)
@@ -152,8 +152,9 @@ def embedded(kernel: InnerProductKernel, X: Float[np.ndarray, "n d"], inputs: in
     """Rows after `embed`; where that is linear (a metric could be learned) by NumPy, with nothing to compile."""
     if not kernel.metrics:
         return np.asarray(_embed(kernel, X, inputs), X.dtype)
-    known = jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, kernel)
-    return np.asarray(known.embed(X, inputs), X.dtype)
+    if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(kernel)):
+        kernel = jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, kernel)
+    return np.asarray(type(kernel).embed(kernel, X, inputs), X.dtype)  # Equinox would make a tree of the method
 
 
 def inner_products(F: Rows, G: Float[np.ndarray, "m e"] | None = None) -> tuple[Any, Any, Any]:
@@ -173,13 +174,13 @@ def squared_distances(F: Rows, G: Float[np.ndarray, "m e"] | None = None) -> Squ
     """‖x-z‖² of all pairs, zero where rounding cannot tell it from zero."""
     H = F if G is None else G
     xx, zz = host_squares(F), host_squares(H)
-    D = dot(F, H.T)
-    D *= -2
+    D = dot(-2 * F, H.T)
     D += xx[:, None]
     D += zz
     floor = rounding_floor(F.shape[1], F.dtype)
     largest = 2 * (xx.max(initial=0) + zz.max(initial=0))
-    i, j = np.nonzero(coincident(D, largest, floor))  # few: the others need no closer look
+    # few: the others need no closer look; np.nonzero of a matrix counts row by row, which takes longer than D itself
+    i, j = np.unravel_index(np.flatnonzero(coincident(D, largest, floor)), D.shape)
     D[i, j] = np.where(coincident(D[i, j], 2 * (xx[i] + zz[j]), floor), 0, D[i, j])
     if G is None:
         np.fill_diagonal(D, 0)
@@ -222,7 +223,9 @@ def _flat(function: Callable, kernel: InnerProductKernel, D: np.ndarray, scale: 
     """function(scale · D), entry by entry."""
     out, source = np.empty(D.size, dtype), np.ascontiguousarray(D).reshape(-1)
     for i in range(0, D.size, PIECE):
-        out[i : i + PIECE] = _piece(function, kernel, (source[i : i + PIECE] * scale).astype(dtype, copy=False))
+        piece = source[i : i + PIECE]
+        piece = piece if scale == 1 else piece * scale
+        out[i : i + PIECE] = _piece(function, kernel, piece.astype(dtype, copy=False))
     return out.reshape(D.shape)
 
 
@@ -261,9 +264,8 @@ def _pieces(function: Callable, kernel: InnerProductKernel, xz: np.ndarray, xx: 
             shape = (part.stop - part.start, block.stop - block.start)
             count = shape[0] * shape[1]
             piece = np.ones((3, PIECE), xz.dtype)  # padding at x = z = 1, where every formula is finite
-            piece[0, :count] = xz[part, block].ravel()
-            piece[1, :count] = np.broadcast_to(xx[part, None], shape).ravel()
-            piece[2, :count] = np.broadcast_to(zz[None, block], shape).ravel()
+            for whole, side in zip(piece, (xz[part, block], xx[part, None], zz[None, block])):
+                whole[:count].reshape(shape)[...] = side
             found = function(kernel, *piece)
             outputs = outputs or [np.empty((n, m), xz.dtype) for _ in found]
             for out, values in zip(outputs, found):

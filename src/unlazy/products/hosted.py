@@ -31,6 +31,7 @@ class Hosted(Product):
     left: Float[np.ndarray, "n e"]
     right: Float[np.ndarray, "m e"]
     entries: int = eqx.field(static=True, default=ENTRIES)
+    on_host = True
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -48,29 +49,11 @@ class Hosted(Product):
         """Some entries of K."""
         return _entries(self.kernel)(self.left[rows], self.right[columns])
 
-    def _matmul(self, V: Array) -> Array:
-        return self._times(self.left, self.right, V)
+    def _matmul(self, V: Any) -> Array:
+        return _times(self, self.left, self.right, V)
 
-    def _rmatmul(self, U: Array) -> Array:
-        return self._times(self.right, self.left, U)
-
-    def _times(self, left: np.ndarray, right: np.ndarray, V: Any) -> Array:
-        entries = _entries(self.kernel)
-        if not concrete(V):  # K is known nevertheless: a constant of the program that is being traced
-            with jax.ensure_compile_time_eval():
-                K = entries(left, right)
-            return dot(K, V)
-        values = np.asarray(V)
-        width = min(len(right), COLUMNS)
-        rows = max(1, self.entries // width)
-        parts = []
-        for i in range(0, len(left), rows):
-            part = [
-                dot(entries(left[i : i + rows], right[j : j + width]), values[j : j + width])
-                for j in range(0, len(right), width)
-            ]
-            parts.append(sum(part[1:], part[0]))
-        return jax.device_put(np.concatenate(parts))  # jnp.asarray would compile a copy for each shape
+    def _rmatmul(self, U: Any) -> Array:
+        return _times(self, self.right, self.left, U)
 
 
 def hosted(kernel: Kernel, X: Any, Z: Any, memory: int | str | None = None) -> Hosted:
@@ -84,6 +67,25 @@ def hosted(kernel: Kernel, X: Any, Z: Any, memory: int | str | None = None) -> H
     _admit(kernel, points, sides)
     allowed = ENTRIES if memory is None else memory_budget(memory) // (TEMPORARIES * F.itemsize)
     return Hosted(kernel, F, G, max(1, min(ENTRIES, allowed)))
+
+
+def _times(K: Hosted, left: np.ndarray, right: np.ndarray, V: Any) -> Array:
+    entries = _entries(K.kernel)
+    if not concrete(V):  # K is known nevertheless: a constant of the program that is being traced
+        with jax.ensure_compile_time_eval():
+            constant = entries(left, right)
+        return dot(constant, V)
+    values = np.asarray(V)
+    width = min(len(right), COLUMNS)
+    rows = max(1, K.entries // width)
+    parts = []
+    for i in range(0, len(left), rows):
+        part = [
+            dot(entries(left[i : i + rows], right[j : j + width]), values[j : j + width])
+            for j in range(0, len(right), width)
+        ]
+        parts.append(sum(part[1:], part[0]))
+    return jax.device_put(np.concatenate(parts))  # jnp.asarray would compile a copy for each shape
 
 
 def _entries(kernel: Kernel) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:

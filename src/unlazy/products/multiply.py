@@ -6,7 +6,7 @@ import jax
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import nearest
-from unlazy.core.inputs import Labels, Points
+from unlazy.core.inputs import Labels, Points, sides
 from unlazy.kernels.base import Kernel
 from unlazy.products.engines import ENGINES, Job, cheapest
 from unlazy.products.product import Product
@@ -28,7 +28,7 @@ def product(
     chip, which beats reading a stored K. On the CPU K is stored when it fits `memory` and is used more than once; a
     small one used once in float64 is NumPy's; else it is recomputed by blocks.
     """
-    X, Z = kernel.read(X, Z)
+    X, Z = sides(X, Z, takes=kernel.takes, put=False)  # engines of the device put them there
     names = {engine.name: engine for engine in ENGINES}
     if how is not None and how not in names:
         raise ValueError(f"unknown way to multiply {how!r}{nearest(str(how), names)}")

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.inputs import Points, floats
+from unlazy.core.inputs import Points, floats, host_floats
 from unlazy.kernels.base import Kernel
 
 Matrix = Array | np.ndarray
@@ -42,9 +43,10 @@ def add_compensated(sums: tuple[Array, Array], part: Array) -> tuple[Array, Arra
     return now, (now - total) - part
 
 
-def as_columns(V: Points, rows: int, what: str, dtype: jnp.dtype) -> Array:
-    """V as a matrix of columns of that type, or a ValueError when it has another number of rows."""
-    V = floats(V, what, dtype)
+def as_columns(V: Points, rows: int, what: str, dtype: jnp.dtype, put: bool = True) -> Any:
+    """V as a matrix of columns of that type, or a ValueError when it has another number of rows; without `put` what is
+    not JAX's stays in the host's memory."""
+    V = floats(V, what, dtype) if put or isinstance(V, jax.Array) else host_floats(V, what, dtype)
     if V.ndim not in (1, 2) or V.shape[0] != rows:
         raise ValueError(f"{what} needs {rows} rows and one or two axes, got shape {tuple(V.shape)}")
     return V.reshape(rows, -1)

@@ -2,7 +2,8 @@
 
 import abc
 import importlib.util
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -27,6 +28,9 @@ BLAS_COLUMNS = 2
 class Product(eqx.Module):
     """K(X, Z) for `matmul` (K @ V), `rmatmul` (Kᵀ @ U) and `normal` (Kᵀ(K @ V)); V of shape (m,) or (m, c)."""
 
+    on_host: ClassVar[bool] = False
+    """Whether NumPy multiplies: columns then stay in the host's memory."""
+
     @property
     @abc.abstractmethod
     def shape(self) -> tuple[int, int]:
@@ -49,24 +53,19 @@ class Product(eqx.Module):
 
     def matmul(self, V: Labels) -> Float[Array, "n *c"]:
         """K(X, Z) @ V."""
-        return self._on_columns(self._matmul, V, self.shape[1], "V")
+        return _on_columns(self, self._matmul, V, self.shape[1], "V")
 
     def rmatmul(self, U: Labels) -> Float[Array, "m *c"]:
         """K(X, Z)ᵀ @ U."""
-        return self._on_columns(self._rmatmul, U, self.shape[0], "U")
+        return _on_columns(self, self._rmatmul, U, self.shape[0], "U")
 
     def normal(self, V: Labels) -> Float[Array, "m *c"]:
         """K(X, Z)ᵀ K(X, Z) @ V."""
-        return self._on_columns(self._normal, V, self.shape[1], "V")
+        return _on_columns(self, self._normal, V, self.shape[1], "V")
 
     def accurate(self, V: Float[np.ndarray, "_ c"]) -> Float[np.ndarray, "_ c"]:
         """K @ V with sums in float64 where that is possible: for residuals, of which little is left."""
         return np.asarray(self.matmul(jnp.asarray(V, self.dtype)), np.float64)
-
-    def _on_columns(self, verb, V, rows: int, what: str):  # type: ignore[no-untyped-def]
-        out = verb(as_columns(V, rows, what, self.dtype))
-        shape = out.shape[:1] + np.shape(V)[1:]
-        return out if out.shape == shape else out.reshape(shape)
 
     @abc.abstractmethod
     def _matmul(self, V: Array) -> Array: ...
@@ -76,6 +75,13 @@ class Product(eqx.Module):
 
     def _normal(self, V: Array) -> Array:
         return self._rmatmul(self._matmul(V))
+
+
+def _on_columns(K: Product, verb: Callable[[Any], Any], V: Labels, rows: int, what: str) -> Any:
+    """A verb of columns for V of one axis or two. A function: Equinox makes a tree of every method that is called."""
+    out = verb(as_columns(V, rows, what, K.dtype, put=not K.on_host))
+    shape = out.shape[:1] + np.shape(V)[1:]
+    return out if out.shape == shape else out.reshape(shape)
 
 
 class Stored(Product):
@@ -205,7 +211,7 @@ class Fused(Product):
         return fused.apply(self.right, self.left, U)
 
 
-def fused_product(kernel: Kernel, X: Array, Z: Array) -> Fused:
+def fused_product(kernel: Kernel, X: Any, Z: Any) -> Fused:
     """Put both sides into the kernel's fused form once; every product then shares the same rounded points."""
     from unlazy.products import fused
 

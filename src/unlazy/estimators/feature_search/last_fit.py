@@ -13,6 +13,7 @@ from jaxtyping import Float
 
 from unlazy.core import device
 from unlazy.core.errors import UnlazyError, UnlazyWarning
+from unlazy.core.linear import dot
 from unlazy.core.precision import precision
 from unlazy.estimators.base import Training, by_blocks
 from unlazy.estimators.feature_search import rules
@@ -22,9 +23,10 @@ from unlazy.estimators.feature_search.stages import Stages, kept
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import mapped
 from unlazy.kernels.weighted import Weighted
-from unlazy.products import matmul
 from unlazy.products.agop import agop
-from unlazy.products.views import view
+from unlazy.products.engines import Job, cheapest
+from unlazy.products.hosted import ENTRIES
+from unlazy.products.views import Map, cross, view
 from unlazy.solvers.choice import GPU_FULL
 from unlazy.solvers.intercept import mean, unexplained
 from unlazy.solvers.solve import solve
@@ -74,6 +76,10 @@ class Problem(NamedTuple):
     @property
     def kernel(self) -> Kernel:
         return mapped(self.contender.candidate.kernel, self.map / self.bandwidth)
+
+    def predict(self, model: "Model", Z: Float[np.ndarray, "rows d"]) -> Float[np.ndarray, "rows c"]:
+        """f of a model under this kernel."""
+        return predictions(self.contender.candidate.kernel, self.map, self.bandwidth, model, Z)
 
     @property
     def relative_ridge(self) -> float:
@@ -146,26 +152,33 @@ def _makers(problem: Problem, many: bool) -> list[Callable[[Problem, Training], 
 
 
 def predictions(
-    kernel: Kernel, model: Model, Z: Float[np.ndarray, "r d"], dtype: np.dtype | None = None
-) -> Float[np.ndarray, "r c"]:
-    """f at the rows of Z."""
+    kernel: Kernel, L: Map, h: float, model: Model, Z: Float[np.ndarray, "rows d"], dtype: np.dtype | None = None
+) -> Float[np.ndarray, "rows c"]:
+    """f at the rows of Z, seen through Lx/h."""
     dtype = np.dtype("float64") if dtype is None else dtype
     with precision(dtype.name):
-        arrays = [np.asarray(a, dtype) for a in model[:3]]
+        Z, L = Z.astype(dtype, copy=False), L.astype(dtype, copy=False)
+        centres, alphas, b = (np.asarray(a, dtype) for a in model[:3])
         if model.tree is None:
-            return np.asarray(matmul(kernel, Z.astype(dtype), *arrays[:2])) + arrays[2]
+            return _sums(kernel, L, h, Z, centres, alphas) + b
         leaf = model.tree.leaf(Z)
-        found = np.empty((len(Z), arrays[2].shape[1]), dtype)
-        for i, (X, alpha, b) in enumerate(zip(*arrays)):
+        found = np.empty((len(Z), b.shape[1]), dtype)
+        for i, (X, alpha) in enumerate(zip(centres, alphas)):
             rows = np.flatnonzero(leaf == i)
             if len(rows):
-                at = functools.partial(_product, kernel, jnp.asarray(X), jnp.asarray(alpha))
-                found[rows] = by_blocks(at, Z[rows].astype(dtype)) + b
+                found[rows] = _sums(kernel, L, h, Z[rows], X, alpha) + b[i]
         return found
 
 
-def _product(kernel: Kernel, X: Any, alpha: Any, Z: Any) -> Any:
-    return matmul(kernel, Z, X, alpha)
+def _sums(kernel: Kernel, L: Map, h: float, Z: np.ndarray, X: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+    """K(Z, X) α at Lx/h by the engine that costs least: NumPy's for any shape, a device's in blocks of few shapes."""
+    engine = cheapest(Job(kernel, Z, X, any_sums=True))
+    if engine.name == "host":
+        rows = max(1, ENTRIES // len(X))
+        parts = [dot(cross(kernel, Z[i : i + rows], X, L, h), alpha) for i in range(0, len(Z), rows)]
+        return np.concatenate(parts)
+    seen, centres, columns = mapped(kernel, L / h), jnp.asarray(X), jnp.asarray(alpha)
+    return by_blocks(lambda rows: engine.build(Job(seen, rows, centres)).matmul(columns), Z)
 
 
 def _judged(
@@ -176,7 +189,7 @@ def _judged(
     if model is None:
         return None
     judging = found.judging
-    predicted = predictions(problem.kernel, model, judging.X)
+    predicted = problem.predict(model, judging.X)
     error = unexplained(predicted - judging.Y, judging.Y, judging.weights)
     if not np.isfinite(error):
         return None
@@ -223,7 +236,7 @@ def _leaves_promise(problem: Problem, found: Grown, other: Contender) -> bool:
             model = _exactly(problem, found.learnt.rows(leaves[i]))
         except ValueError:
             return False
-        predicted[here] = predictions(problem.kernel, model, found.judging.X[here])
+        predicted[here] = problem.predict(model, found.judging.X[here])
     mine, others = (other.judged._replace(held_out=p[rows]) for p in (predicted, other.judged.held_out))
     return surely_worse(others, mine, found.judging.rows(rows))
 
@@ -289,7 +302,7 @@ def _turned(model: Model, problem: Problem, data: Training, share: float) -> np.
         w = np.ones(len(rows)) if part.weights is None else part.weights
         missed = model.ridge * model.alpha[rows] / w[:, None]
     else:
-        missed = part.Y - predictions(problem.kernel, model, part.X)
+        missed = part.Y - problem.predict(model, part.X)
     along = np.empty((len(rows), part.Y.shape[1], len(L) if L.ndim == 1 else free))
     for index, X, alpha in _parts(model, part.X):
         found = slopes(contender.candidate.kernel, X, problem.map, problem.bandwidth, alpha, part.X[index], "float32")
