@@ -258,3 +258,20 @@ def test_held_out_is_what_it_says(x64):
     solved = np.linalg.solve(bordered, np.append(y[:40], 0))
     np.testing.assert_allclose(judged.held_out[:, 0], K[40:] @ solved[:40] + solved[40], rtol=0, atol=1e-10)
     assert judged.error == pytest.approx(np.mean((judged.held_out[:, 0] - y[40:]) ** 2) / np.var(y[40:]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [600, 1500], ids=["one factorisation", "iteration"])
+def test_directions_are_turned_by_residuals(x64, few, monkeypatch, n):
+    """One index among twenty inputs: with turns the squared sine of the angle to it is at most half of that without."""
+    for name, value in {"RACE": 300, "GROWN": 500, "EXACT": 600}.items():
+        monkeypatch.setattr(rules, name, value)
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(n, 20))
+    y = np.sin(2 * X[:, 0]) + X[:, 0] ** 2 / 2 + 0.3 * rng.normal(size=n)
+    missed = []
+    for turns in (0, 3):
+        monkeypatch.setattr(rules, "TURNS", turns)
+        M = FeatureMachineRegressor(kernel="gaussian", metric="full").fit(X, y).metric_
+        missed.append(1 - np.linalg.eigh(M)[1][0, -1] ** 2)
+    assert missed[1] < 0.5 * missed[0], missed
