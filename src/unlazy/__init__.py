@@ -49,6 +49,8 @@ _WHERE = {
     "descend": "training.descent",
     "one_step": "training.one_step",
     "recursive_features": "training.machine",
+    "rich_limit": "training.rich.limit",
+    "rich_network": "training.rich.partner",
     # scikit-learn's manners, and files that cannot run code
     "FeatureMachineClassifier": "estimators.feature_machines",
     "FeatureMachineRegressor": "estimators.feature_machines",
@@ -132,6 +134,8 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy.training.descent import descend as descend
     from unlazy.training.machine import recursive_features as recursive_features
     from unlazy.training.one_step import one_step as one_step
+    from unlazy.training.rich.limit import rich_limit as rich_limit
+    from unlazy.training.rich.partner import rich_network as rich_network
 
 else:  # hidden from them: it would make a name of every typing error
 

@@ -1,0 +1,198 @@
+"""Training along recorded times: steps or flow, several runs side by side, progress, a file to go on from."""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from unlazy.core.data import Data
+from unlazy.core.identity import fingerprint
+from unlazy.core.progress import Display
+from unlazy.solvers.checkpoint import Checkpoint
+from unlazy.training.losses import Loss
+from unlazy.training.rich import flow
+from unlazy.training.rich.estimate import Estimate, over_runs
+from unlazy.training.steps import Batches
+
+QUIET_SECONDS = 3.0
+"""No progress is shown for runs that end before this."""
+
+
+class Recorded(NamedTuple):
+    """What is kept of one time, means over runs with their errors."""
+
+    fitted: Estimate
+    loss: Estimate
+    features: tuple[Estimate, ...]
+    gradients: tuple[Estimate, ...]
+    tangent: Estimate
+
+
+class Dynamics(eqx.Module):
+    """A system (what moves and how), data in its own coordinates, a loss, and how time is cut.
+
+    Gradient descent or flow on Σ_μ ℓ(f_μ, y_μ), [K3]'s time. With batches the sum over a batch is scaled to all points.
+    """
+
+    system: Any
+    data: Data
+    loss: Loss = eqx.field(static=True)
+    step_size: Any
+    """None: flow."""
+    tolerance: Any
+    batch_size: int | None = eqx.field(static=True)
+    key: PRNGKeyArray
+
+    def outputs(self, state: Any, X: Array) -> Array:
+        """f as the labels are shaped."""
+        f = self.system.outputs(state, X)
+        return f[:, 0] if f.shape[-1] == 1 else f
+
+    def velocity(self, states: Any, batch: Data | None = None) -> Any:
+        """dθ/dt of every run."""
+        some = self.data if batch is None else batch
+        share = self.data.n / some.n
+
+        def one(state: Any) -> Any:
+            f = self.outputs(state, some.X)
+            pull = -jax.grad(lambda f: share * jnp.sum(self.loss.each(f, some.y)))(f)
+            return self.system.move(state, some.X, pull.reshape(some.n, -1))
+
+        return jax.vmap(one)(states)
+
+    def error_size(self, errors: Any, states: Any) -> Array:
+        """A step's error over what is allowed, the largest of all runs."""
+        zero = jnp.zeros_like(self.outputs(jax.tree.map(lambda leaf: leaf[0], states), self.data.X))
+        pull = jax.grad(lambda f: jnp.sum(self.loss.each(f, self.data.y)))(zero)
+        label = jnp.maximum(jnp.sqrt(jnp.mean(jnp.square(pull))), jnp.finfo(pull.dtype).tiny)
+        each = jax.vmap(lambda e, s: self.system.error_size(e, s, self.data.X, label))(errors, states)
+        return jnp.max(each) / self.tolerance
+
+    def record(self, states: Any) -> Recorded:
+        """Predictions at the training points, mean loss and kernels."""
+        f = jax.vmap(lambda state: self.outputs(state, self.data.X))(states)
+        losses = jax.vmap(lambda f: self.loss.mean(f, self.data.y))(f)
+        features, gradients, tangent = jax.vmap(lambda state: self.system.kernels(state, self.data.X))(states)
+        layers = [tuple(map(over_runs, part)) for part in (features, gradients)]
+        return Recorded(over_runs(f), over_runs(losses), layers[0], layers[1], over_runs(tangent))
+
+
+class Descending(NamedTuple):
+    """Where plain steps are."""
+
+    state: Any
+    order: Array
+    taken: Array
+
+
+class Followed(NamedTuple):
+    """What a run left: records and states at every time, steps taken."""
+
+    records: Recorded
+    states: Any
+    steps: int
+    seconds: float
+
+
+def follow(
+    dynamics: Dynamics, states: Any, times: np.ndarray, *, keep: bool,
+    progress: bool | Callable[[int, float], None] | None, checkpoint: str | Path | Checkpoint | None, what: str,
+) -> Followed:  # fmt: skip
+    """The system at every recorded time, in order."""
+    began = time.perf_counter()
+    now = _begin(dynamics, states, jnp.asarray(times[1] if len(times) > 1 else times[0] or 1.0, float))
+    records: list[Recorded] = []
+    kept: list[Any] = []
+    first = 0
+    file = _file(checkpoint, dynamics, states, times)
+    if file is not None and (earlier := file.load()) is not None:
+        first, now, records, kept = _restored(earlier, now, dynamics, keep)
+    shown, display = progress is True or (progress is None and sys.stderr.isatty()), None
+    for i in range(first, len(times)):
+        now = _advance(dynamics, now, jnp.asarray(times[i], float if dynamics.step_size is None else jnp.int32))
+        records.append(_record(dynamics, now.state))
+        kept.append(now.state if keep else None)
+        seconds = time.perf_counter() - began
+        if callable(progress):
+            progress(i + 1, seconds)
+        elif shown and seconds > QUIET_SECONDS:
+            done, display = (1, display) if display else (i + 1, Display(what, len(times)))
+            display.advance(f"t = {times[i]:g}", done)
+        if file is not None:
+            file.keep(lambda: _state(i, now, records, kept), now=i == len(times) - 1)  # noqa: B023
+    if display is not None:
+        display.close()
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *records)
+    path = jax.tree.map(lambda *leaves: jnp.stack(leaves), *kept) if keep else None
+    return Followed(stacked, path, int(now.taken), time.perf_counter() - began)
+
+
+def _begin(dynamics: Dynamics, states: Any, first: Array) -> Any:
+    if dynamics.step_size is None:
+        return jax.jit(lambda d, s: flow.begin(d.velocity, s, first))(dynamics, states)
+    batches = Batches(dynamics.data, dynamics.batch_size, dynamics.key)
+    return Descending(states, batches.first_order(), jnp.zeros((), jnp.int32))
+
+
+@jax.jit
+def _advance(dynamics: Dynamics, now: Any, until: Array) -> Any:
+    if dynamics.step_size is None:
+        return flow.flow(dynamics.velocity, dynamics.error_size, now, until)
+    batches = Batches(dynamics.data, dynamics.batch_size, dynamics.key)
+
+    def once(now: Descending) -> Descending:
+        order, batch = batches.draw(now.order, now.taken)
+        slope = dynamics.velocity(now.state, batch)
+        moved = jax.tree.map(lambda s, v: s + dynamics.step_size * v, now.state, slope)
+        return Descending(moved, order, now.taken + 1)
+
+    return jax.lax.while_loop(lambda now: now.taken < until, once, now)
+
+
+@jax.jit
+def _record(dynamics: Dynamics, states: Any) -> Recorded:
+    return dynamics.record(states)
+
+
+def _file(checkpoint: Any, dynamics: Dynamics, states: Any, times: np.ndarray) -> Checkpoint | None:
+    if checkpoint is None:
+        return None
+    given = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
+    problem = {"system": fingerprint(dynamics.system, dynamics.tolerance, dynamics.step_size, dynamics.batch_size),
+               "data": fingerprint(dynamics.data, dynamics.loss.name), "start": fingerprint(jax.tree.leaves(states)),
+               "times": fingerprint(times)}  # fmt: skip
+    return Checkpoint(given.path, given.every, problem)
+
+
+def _state(i: int, now: Any, records: list, kept: list) -> dict[str, np.ndarray]:
+    leaves = {f"now.{j}": np.asarray(leaf) for j, leaf in enumerate(jax.tree.leaves(now))}
+    for name, rows in (("record", records), ("kept", kept)):
+        for j, row in enumerate(rows):
+            leaves |= {f"{name}.{j}.{l}": np.asarray(leaf) for l, leaf in enumerate(jax.tree.leaves(row))}
+    return leaves | {"done": np.asarray(i + 1)}
+
+
+def _restored(earlier: dict[str, np.ndarray], now: Any, dynamics: Dynamics, keep: bool) -> tuple:
+    done = int(earlier["done"])
+
+    def rebuilt(prefix: str, like: Any) -> Any:
+        leaves, shape = jax.tree.flatten(like)
+        return jax.tree.unflatten(shape, [jnp.asarray(earlier[f"{prefix}.{j}"]) for j in range(len(leaves))])
+
+    like = jax.eval_shape(dynamics.record, now.state)
+    records = [rebuilt(f"record.{i}", like) for i in range(done)]
+    kept = [rebuilt(f"kept.{i}", now.state) if keep else None for i in range(done)]
+    return done, rebuilt("now", now), records, kept
+
+
+def relative_error(estimate: Estimate) -> Float[Array, ""]:
+    """Root mean square of the standard errors over that of the values, all times together."""
+    size = jnp.sqrt(jnp.mean(jnp.square(estimate.value)))
+    return jnp.sqrt(jnp.mean(jnp.square(estimate.error))) / jnp.where(size > 0, size, 1)

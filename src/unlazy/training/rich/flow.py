@@ -1,0 +1,76 @@
+"""Gradient flow with adaptive steps, or plain steps of descent, of any tree of states.
+
+The flow is integrated by the third-order pair of Bogacki and Shampine (1989), whose second-order companion measures
+the error; its last slope is the first of the next step.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+SAFETY, SMALLEST, LARGEST = 0.9, 0.2, 5.0
+"""The next step is 0.9 err^{-1/3} times this one, within these factors."""
+MOST_STEPS = 100_000
+"""Between two recorded times; a flow that needs more has diverged or its tolerance is too small."""
+
+
+class Clock(NamedTuple):
+    """Where the flow is: time, the next step's length, the state, its slope, steps taken and tried."""
+
+    time: Array
+    step: Array
+    state: Any
+    slope: Any
+    taken: Array
+    tried: Array
+
+
+def begin(velocity: Callable[[Any], Any], state: Any, step: Array) -> Clock:
+    """A clock at time 0 that first tries a step of this length."""
+    zero = jnp.zeros((), jnp.int32)
+    return Clock(jnp.zeros_like(step), step, state, velocity(state), zero, zero)
+
+
+def flow(velocity: Callable[[Any], Any], error_size: Callable[[Any, Any], Array], clock: Clock, until: Array) -> Clock:
+    """The clock at time `until`; `error_size(error, state)` is 1 where a step's error is what is allowed."""
+
+    def unfinished(now: tuple[Clock, Array]) -> Array:
+        return (now[0].time < until) & (now[1] < MOST_STEPS)
+
+    def once(now: tuple[Clock, Array]) -> tuple[Clock, Array]:
+        return _step(velocity, error_size, now[0], until), now[1] + 1
+
+    return jax.lax.while_loop(unfinished, once, (clock, jnp.zeros((), jnp.int32)))[0]
+
+
+def _step(velocity: Callable, error_size: Callable, now: Clock, until: Array) -> Clock:
+    last = now.time + now.step * (1 + 1e-6) >= until  # no sliver of a step is left over
+    h = jnp.where(last, until - now.time, now.step)
+    k1 = now.slope
+    k2 = velocity(_moved(now.state, h, (0.5, k1)))
+    k3 = velocity(_moved(now.state, h, (0.75, k2)))
+    state = _moved(now.state, h, (2 / 9, k1), (1 / 3, k2), (4 / 9, k3))
+    k4 = velocity(state)
+    error = _moved(jax.tree.map(jnp.zeros_like, state), h, (-5 / 72, k1), (1 / 12, k2), (1 / 9, k3), (-1 / 8, k4))
+    size = error_size(error, state)
+    fine = size <= 1  # false for NaN
+    factor = jnp.clip(
+        SAFETY * jnp.maximum(jnp.where(jnp.isfinite(size), size, jnp.inf), 1e-6) ** (-1 / 3), SMALLEST, LARGEST
+    )
+    time = jnp.where(fine, jnp.where(last, until, now.time + h), now.time)
+    # a step that was cut short to end at `until` says nothing against the longer one
+    step = jnp.where(fine & last, jnp.maximum(now.step, h * factor), h * factor)
+    keep = [_where(fine, new, old) for new, old in ((state, now.state), (k4, k1))]
+    return Clock(time, step, *keep, now.taken + fine, now.tried + 1)
+
+
+def _moved(state: Any, h: Array, *slopes: tuple[float, Any]) -> Any:
+    weights, trees = zip(*slopes)
+    return jax.tree.map(lambda s, *ks: s + h * sum(w * k for w, k in zip(weights, ks)), state, *trees)
+
+
+def _where(condition: Array, yes: Any, no: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
