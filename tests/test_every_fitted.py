@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from unlazy.core.architecture import MLP
 from unlazy.core.data import Data
 from unlazy.core.fitted import LOST, Evidence, Predictor, Trajectory, Words, place
 from unlazy.kernels.radial import Gaussian, Laplace
@@ -21,6 +22,7 @@ from unlazy.training.descent import descend
 from unlazy.training.machine import Machine
 from unlazy.training.one_step import one_step
 from unlazy.training.recursive_features import learn
+from unlazy.training.rich.limit import rich_limit
 
 RNG = np.random.default_rng(0)
 X = RNG.integers(-8, 9, (12, 2)) / 8  # eighths: the same numbers in float32 and float64
@@ -47,6 +49,10 @@ def machine(y):
     return Machine(Gaussian(1.0), X, rounds, y.ndim == 1)
 
 
+def rich(y):
+    return rich_limit(MLP(1, outputs=y.shape[1]), X, y, richness=1.0, times=[0.5, 1.0], draws=64, runs=2)
+
+
 def first_step(y):
     return one_step(jax.random.key(0), jnp.asarray(X), jnp.asarray(y), width=8, choose="leave-one-out")
 
@@ -65,6 +71,7 @@ TRAJECTORIES = {
     "ensemble": (lambda y: trained_ensemble(Laplace(1.0), Gaussian(1.0), X, y, [0.5, 1.0]), [1.0, 0.5]),
     "descent": (descended, [0, 4]),
     "machine": (machine, [2, 0]),
+    "rich limit": (rich, [1.0, 0.5]),
 }
 
 
@@ -75,7 +82,7 @@ def fitted_by(name, several=False):
 
 ON_THE_HOST = ("machine",)
 ONE_OUTPUT = ("algorithm 1",)
-HEAVY = ("algorithm 1", "descent", "ridges", "ensemble")
+HEAVY = ("algorithm 1", "descent", "ridges", "ensemble", "rich limit")
 """These compile for seconds: the others stand for them in the fast suite."""
 
 

@@ -24,6 +24,7 @@ KEY = jax.random.key(0)
 KERNEL = unlazy.Laplace(1.5)
 NETWORK = unlazy.Network(unlazy.MLP(1, "relu", width=4), inputs=2)
 PARAMS = NETWORK.init(KEY)
+RICH = {"richness": 1.0, "times": [1], "step_size": 0.1, "runs": 1}
 
 
 def _solution(X, y):
@@ -64,6 +65,8 @@ DOORS = {
     "tangent_kernel": lambda X, y: (
         unlazy.tangent_kernel(NETWORK, PARAMS, X, X), unlazy.tangent_kernel(lambda p, x: x @ p, jnp.ones(2), X),
     ),
+    "rich_limit": lambda X, y: unlazy.rich_limit(unlazy.MLP(1), X, y, draws=4, **RICH).predict(X),
+    "rich_network": lambda X, y: unlazy.rich_network(unlazy.MLP(1), X, y, width=4, **RICH).predict(X),
     "descend": lambda X, y: unlazy.descend(NETWORK, PARAMS, Data(X, y), steps=2, step_size=0.1).losses,
 }  # fmt: skip
 KERNELS = {
@@ -98,11 +101,12 @@ def test_every_name_at_the_top_is_here():
     assert sum(map(len, tables)) == len(set.union(*tables)) and set.union(*tables) == set(unlazy._WHERE)
 
 
+SLOW = {"rich_limit", "rich_network"}
 SOLVERS = {"solve", "decompose", "posterior", "prior", "ensemble", "log_marginal_likelihood", "recursive_features"}
 """Compiled again here for seconds; tests/solvers/test_doors_of_solvers.py has most of them in the fast suite."""
 
 
-@pytest.mark.parametrize("name", [pytest.param(k, marks=[pytest.mark.slow] * (k in SOLVERS)) for k in DOORS])
+@pytest.mark.parametrize("name", [pytest.param(k, marks=[pytest.mark.slow] * (k in SOLVERS | SLOW)) for k in DOORS])
 def test_functions(name):
     _same(DOORS[name], X, Y)
 

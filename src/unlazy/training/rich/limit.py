@@ -65,10 +65,9 @@ def rich_limit(
         key = jax.random.key(0) if key is None else key
         key_start, key_batch = jax.random.split(key)
         system, start = two_layer_limit(network, X, richness, draws, runs, quasi, key_start)
-        dynamics = Dynamics(
-            system, Data(system.inputs(X), y), loss_named(loss), step_size, tolerance, check_batch(batch_size, step_size, X),
-            key_batch,
-        )  # fmt: skip
+        size = check_batch(batch_size, step_size, X)
+        data = Data(system.inputs(X), y)
+        dynamics = Dynamics(system, data, loss_named(loss), step_size, tolerance, size, key_batch)
         check_memory(start, len(chosen), keep)
         found = follow(dynamics, start, chosen, keep=keep, progress=progress, checkpoint=checkpoint, what="rich limit")
         said = f"{runs} × {draws} {'quasi-random ' if quasi else ''}neurons"
@@ -149,5 +148,6 @@ def check_memory(start: Any, times: int, keep: bool) -> None:
     if keep and need > memory_budget():
         raise ValueError(
             f"the states of {times} times take {need / 2**30:.2g} GiB and the memory budget is "
-            f"{memory_budget() / 2**30:.2g} GiB: take fewer times or draws, or keep=False (no predictions at new points)"
+            f"{memory_budget() / 2**30:.2g} GiB: take fewer times or draws, or keep=False, without predictions at "
+            "new points"
         )

@@ -65,7 +65,7 @@ class FiniteNetwork(eqx.Module):
         return Weights(moved, jax.tree.map(jnp.zeros_like, state.start))
 
     def kernels(self, state: Weights, X: Float[Array, "n d"]) -> tuple[tuple, tuple, Array]:
-        """Φ^l = φφᵀ/w, G^l = ggᵀ/w with g = √w γ ∂f/∂h, layer by layer, and Θ = Σ_l (σ_w² Φ^{l-1} + σ_b²) ∘ G^l [M3]."""
+        """Φ^l = φφᵀ/w and G^l = ggᵀ/w of every layer, g ∝ ∂f/∂h, and Θ = Σ_l (σ_w² Φ^{l-1} + σ_b²) ∘ G^l [M3]."""
         net, mlp, c = self.network, self.network.mlp, self.network.mlp.outputs
         hidden = net.preactivations(state.now, X)[:-1]
         values, slopes = zip(*(with_slope(mlp.activation, h) for h in hidden))
