@@ -14,14 +14,25 @@ kernel evolution in wide neural networks (2022); Mei, Montanari and Nguyen (2018
 of w and z: Monte Carlo estimates of the limit, or a network of as many neurons.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.core.activations import Activation
+from unlazy.core.architecture import MLP
 from unlazy.core.linear import dot
 
 Scalar = float | Float[Array, ""]
+
+
+def embed(network: MLP, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
+    """(σ_w x/√d, σ_b), whose inner products are K^x = Σ¹ [K7]; without the last where there are no biases."""
+    E = network.sigma_w[0] * X / (math.sqrt(X.shape[1]) if network.scale_input else 1.0)
+    if not network.biases:
+        return E
+    return jnp.concatenate([E, jnp.full((X.shape[0], 1), network.sigma_b[0], E.dtype)], axis=1)
 
 
 def with_slope(phi: Activation, h: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:

@@ -180,11 +180,12 @@ def _state(i: int, now: Any, records: list, kept: list) -> dict[str, np.ndarray]
 
 
 def _restored(earlier: dict[str, np.ndarray], now: Any, dynamics: Dynamics, keep: bool) -> tuple:
-    done = int(earlier["done"])
+    done = int(earlier["done"].item())
 
     def rebuilt(prefix: str, like: Any) -> Any:
         leaves, shape = jax.tree.flatten(like)
-        return jax.tree.unflatten(shape, [jnp.asarray(earlier[f"{prefix}.{j}"]) for j in range(len(leaves))])
+        kept = [jnp.asarray(earlier[f"{prefix}.{j}"]).reshape(leaf.shape) for j, leaf in enumerate(leaves)]
+        return jax.tree.unflatten(shape, kept)
 
     like = jax.eval_shape(dynamics.record, now.state)
     records = [rebuilt(f"record.{i}", like) for i in range(done)]

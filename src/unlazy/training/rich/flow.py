@@ -63,8 +63,8 @@ def _step(velocity: Callable, error_size: Callable, now: Clock, until: Array) ->
     time = jnp.where(fine, jnp.where(last, until, now.time + h), now.time)
     # a step that was cut short to end at `until` says nothing against the longer one
     step = jnp.where(fine & last, jnp.maximum(now.step, h * factor), h * factor)
-    keep = [_where(fine, new, old) for new, old in ((state, now.state), (k4, k1))]
-    return Clock(time, step, *keep, now.taken + fine, now.tried + 1)
+    state, slope = _where(fine, state, now.state), _where(fine, k4, k1)
+    return Clock(time, step, state, slope, now.taken + fine, now.tried + 1)
 
 
 def _moved(state: Any, h: Array, *slopes: tuple[float, Any]) -> Any:

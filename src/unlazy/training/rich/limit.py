@@ -18,7 +18,9 @@ from unlazy.core.memory import memory_budget
 from unlazy.core.precision import precision as in_precision
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.training.losses import Loss, loss_named
+from unlazy.training.rich.deep_trajectory import DeepTrajectory, deep_limit
 from unlazy.training.rich.dynamics import Dynamics, Followed, follow, relative_error
+from unlazy.training.rich.estimate import on_host
 from unlazy.training.rich.start import check_draws
 from unlazy.training.rich.trajectory import RichTrajectory
 from unlazy.training.rich.two_layer import two_layer_limit
@@ -43,8 +45,8 @@ def rich_limit(
     progress: bool | Callable[[int, float], None] | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     key: PRNGKeyArray | None = None,
-) -> RichTrajectory:
-    """An infinitely wide network that learns features, along its training [M1, M2].
+) -> RichTrajectory | DeepTrajectory:
+    """An infinitely wide network that learns features, along its training [M1–M3].
 
     f = (1/γ) aᵀφ(h)/√width with γ = γ_0 √width and rates γ²: `richness` is γ_0. γ_0 → 0 is the NTK's gradient flow
     [K3], in the same time; γ_0 of order 1 moves features. Training minimises Σ_μ ℓ(f_μ, y_μ) from f = 0.
@@ -53,16 +55,24 @@ def rich_limit(
     with a `step_size` they are numbers of plain steps, all points or `batch_size` at a time. Neurons are `draws`
     quasi-random normal numbers in symmetric sets of four, `runs` times over: standard errors come from the runs.
 
+    Networks of more hidden layers are followed step by step (one output, all points at every step): give a `step_size`.
+    Deep linear ones are exact. Checkpoints, progress and `keep` are for two layers.
+
     >>> rich = rich_limit(MLP(1, "relu"), X, y, richness=1.0, times=[0.1, 1.0, 10.0])
     >>> rich.losses.value, rich.losses.error, rich.predict(Z, 10.0), rich.kernel_at(10.0).gram(Z)
     """
     check_draws(draws, runs)
-    if network.depth != 1:
-        raise ValueError(f"the rich limit of two layers has depth 1, got depth {network.depth}")
     chosen = check_training(richness, times, step_size, tolerance)
     with in_precision(precision):
         X, y, described = read(network, X, y, precision)
         key = jax.random.key(0) if key is None else key
+        if network.depth > 1:
+            if batch_size is not None:
+                raise ValueError(f"a deep network takes all points at every step, got batch_size={batch_size}")
+            return deep_limit(
+                network, X, y, richness=richness, times=chosen, step_size=step_size, loss=loss_named(loss),
+                draws=draws, runs=runs, quasi=quasi, key=key,
+            )  # fmt: skip
         key_start, key_batch = jax.random.split(key)
         system, start = two_layer_limit(network, X, richness, draws, runs, quasi, key_start)
         size = check_batch(batch_size, step_size, X)
@@ -78,8 +88,8 @@ def trajectory(
     system: Any, X: Any, times: np.ndarray, found: Followed, outputs: tuple[int, ...], said: str, step_size: Any
 ) -> RichTrajectory:
     """What was followed, with its evidence: `residual` is the standard error of f over the size of f."""
-    records = found.records
-    finite = bool(jnp.all(jnp.isfinite(records.fitted.value)))
+    records = on_host(found.records)
+    finite = bool(np.all(np.isfinite(records.fitted.value)))
     error = float(relative_error(records.fitted)) if finite else float("nan")
     notes = () if finite else ("training diverged: take a smaller step_size, or None for the flow",)
     way = f"{found.steps} {'adaptive steps' if step_size is None else 'steps'}"

@@ -25,6 +25,7 @@ from unlazy.training.losses import Loss, loss_named
 from unlazy.training.rich.dynamics import Dynamics, follow
 from unlazy.training.rich.limit import check_batch, check_memory, check_training, read, trajectory
 from unlazy.training.rich.trajectory import RichTrajectory
+from unlazy.training.rich.two_layer import LOOSE
 
 
 class Weights(NamedTuple):
@@ -86,12 +87,12 @@ class FiniteNetwork(eqx.Module):
         return tuple(Phi), tuple(G), head + s[-1] ** 2 * inner
 
     def error_size(self, error: Weights, state: Weights, X: Array, label: Array) -> Array:
-        """The larger of the error in f over the labels' size and of a layer's error over its size."""
+        """The larger of the error in f over the labels' size and of LOOSE times a layer's error over its size."""
         f = self.outputs(state, X)
         before = Weights(jax.tree.map(jnp.subtract, state.now, error.now), state.start)
         in_f = jnp.sqrt(jnp.mean(jnp.square(f - self.outputs(before, X)))) / label
         layers = jax.tree.map(lambda e, s: jnp.linalg.norm(e) / jnp.linalg.norm(s), error.now, state.now)
-        return jnp.maximum(in_f, jnp.max(jnp.stack([layer.weight for layer in layers])))
+        return jnp.maximum(in_f, LOOSE * jnp.max(jnp.stack([layer.weight for layer in layers])))
 
     def predict(self, states: Weights, Z: Float[Array, "m d"]) -> Float[Array, "runs m c"]:
         return jax.vmap(lambda state: self.outputs(state, Z))(states)

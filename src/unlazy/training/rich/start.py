@@ -1,6 +1,5 @@
 """Where neurons live and how they are drawn: coordinates that know K^x alone, quasi-random numbers, symmetric sets."""
 
-import math
 from typing import Any
 
 import equinox as eqx
@@ -12,6 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from unlazy.core.architecture import MLP
 from unlazy.core.errors import check_positive_integer
 from unlazy.core.linear import dot
+from unlazy.theory.mean_field import embed
 
 SOBOL_DIMENSIONS = 21201
 """Dimensions that SciPy's direction numbers reach."""
@@ -44,14 +44,6 @@ class Coordinates(eqx.Module):
             return w
         outside = jax.random.normal(self.key, (*w.shape[:-1], self.basis.shape[1]), w.dtype)
         return dot(w, self.basis) + outside - dot(dot(outside, self.basis.T), self.basis)
-
-
-def embed(network: MLP, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
-    """(σ_w x/√d, σ_b), without the last where there are no biases."""
-    E = network.sigma_w[0] * X / (math.sqrt(X.shape[1]) if network.scale_input else 1.0)
-    if not network.biases:
-        return E
-    return jnp.concatenate([E, jnp.full((X.shape[0], 1), network.sigma_b[0], E.dtype)], axis=1)
 
 
 def coordinates(network: MLP, X: Float[Array, "n d"], key: PRNGKeyArray) -> Coordinates:

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from unlazy.core.fitted import Evidence, place
-from unlazy.core.inputs import Points, points
+from unlazy.core.inputs import Matrix, Points, points
 from unlazy.core.precision import precision
 from unlazy.kernels.base import Kernel
-from unlazy.training.rich.estimate import Estimate, over_runs
+from unlazy.training.rich.estimate import Estimate, on_host, over_runs
 
 
 class RichTrajectory(eqx.Module):
@@ -39,7 +39,7 @@ class RichTrajectory(eqx.Module):
     evidence: Evidence
     outputs: tuple[int, ...] = eqx.field(static=True)
 
-    def predict(self, Z: Points, t: Any = None) -> Float[Array, "..."]:
+    def predict(self, Z: Points, t: Any = None) -> Float[Matrix, "..."]:
         """f at Z at the last time, or at t, one or several of `times`: shape (*t, m, *outputs)."""
         return self.estimate(Z, t).value
 
@@ -53,7 +53,7 @@ class RichTrajectory(eqx.Module):
             at = jnp.asarray(-1 if t is None else place(self.times, t))
             each = jax.lax.map(lambda i: _outputs(self.system, self._at(i), Z), at.ravel())
             each = jnp.moveaxis(each.reshape(*at.shape, *each.shape[1:-1], *self.outputs), at.ndim, 0)
-            return over_runs(each)
+            return on_host(over_runs(each))
 
     def kernel_at(self, t: Any) -> Kernel:
         """The tangent kernel at time t, a mean over runs."""

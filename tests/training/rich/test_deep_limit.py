@@ -1,0 +1,89 @@
+"""Deep networks of infinite width [M3]: exact where they are linear, beside wide networks where they are not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unlazy
+from unlazy.theory.single_site import mean_product, whiten
+from unlazy.training.rich.limit import rich_limit
+from unlazy.training.rich.partner import rich_network
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(4, 5))
+Y = RNG.normal(size=4)
+ASK = {"richness": 1.5, "times": [0, 5, 15], "step_size": 0.03}
+
+
+def test_a_white_set_grows_by_what_is_new(x64):
+    a, b = (jnp.asarray(RNG.normal(size=(50, 2))) for _ in range(2))
+    again = a + 1e-6 * b
+    white = jnp.zeros((50, 6))
+    made = []
+    for i, new in enumerate((a, b, again)):
+        factor, white = whiten(new, white, jnp.asarray(2 * i), 1e-8)
+        made.append((new, factor))
+    kept = np.asarray(mean_product(white, white))
+    # four directions, orthonormal to the rounding of sums of 50; the third pair adds 1e-12 of its variance: none
+    np.testing.assert_allclose(kept, np.diag([1, 1, 1, 1, 0, 0]), rtol=0, atol=1e-12)
+    for new, factor in made:
+        np.testing.assert_allclose(white @ factor.T, new, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", ["identity", "tanh", "relu"])
+def test_wide_networks_of_two_hidden_layers_agree(activation):
+    net = unlazy.MLP(2, activation, sigma_w=1.2, sigma_b=(0.3, 0.2, 0.4))
+    limit = rich_limit(net, X, Y, draws=4096, **ASK)
+    wide = rich_network(net, X, Y, width=768, runs=8, keep=False, **ASK)
+    pairs = zip(limit.features + limit.gradients, wide.features + wide.gradients)
+    for a, b in ((limit.fitted, wide.fitted), (limit.tangent, wide.tangent), (limit.losses, wide.losses), *pairs):
+        error = np.sqrt(np.mean(np.square(a.error)) + np.mean(np.square(b.error)))
+        off = np.sqrt(np.mean(np.square(np.asarray(a.value) - np.asarray(b.value))))
+        # root mean squares: their errors, and a deviation of order 1/width of the mean of networks
+        assert off <= 3 * error + 10 / 768 * np.sqrt(np.mean(np.square(b.value)))
+    assert limit.evidence.converged and float(np.abs(limit.fitted.value[0]).max()) < 1e-12  # f starts at zero
+    if activation == "identity":
+        assert limit.evidence.residual == 0.0 and not np.any(limit.fitted.error)
+
+
+@pytest.mark.slow
+def test_two_layers_by_the_deep_equations_are_two_layers():
+    """One hidden layer has no responses: the same process, and with the same draws the same numbers."""
+    from unlazy.core.precision import precision
+    from unlazy.training.losses import loss_named
+    from unlazy.training.rich.deep import DeepLimit
+
+    net = unlazy.MLP(1, "erf", sigma_b=(0.3, 0.2))
+    two = rich_limit(net, X, Y, draws=4096, runs=4, **ASK)
+    with precision("float64"):
+        parts = (jnp.asarray(X), jnp.asarray(Y), 1.5, 0.03, loss_named("squared"), 15, 4096, 4, True, jax.random.key(0))
+        deep = DeepLimit(net, *parts).follow(jnp.asarray(X[:1] + 1.0))
+        f, theta = np.asarray(deep.f[:, ASK["times"]]), np.asarray(deep.tangent[:, ASK["times"]])
+    spread = f.std(0, ddof=1) / 2
+    assert np.all(np.abs(f.mean(0)[:, :4] - two.fitted.value) <= 8 * np.hypot(spread[:, :4], two.fitted.error) + 1e-12)
+    assert abs(f.mean(0)[2, 4] - float(two.predict(X[:1] + 1.0, 15)[0])) <= 8 * spread[2, 4] + 1e-3
+    np.testing.assert_allclose(theta.mean(0)[:, :4, :4], two.tangent.value, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.slow
+def test_new_points_are_followed_along():
+    net = unlazy.MLP(2, "identity", sigma_w=1.0)
+    found = rich_limit(net, X, Y, **ASK)
+    Z = RNG.normal(size=(2, 5))
+    both = found.predict(np.r_[X, Z], [5, 15])
+    assert both.shape == (2, 6)
+    # points followed along change nothing at the others but the order of sums
+    np.testing.assert_allclose(both[:, :4], found.fitted.value[1:], rtol=0, atol=1e-10)
+    gram = found.kernel_at(15).gram(np.asarray(X, np.float32))
+    np.testing.assert_allclose(gram, found.tangent.value[2], rtol=1e-4, atol=1e-4)  # inputs in float32
+
+
+def test_what_deep_limits_do_not_do_is_said():
+    net = unlazy.MLP(2)
+    for change, match in [({"step_size": None}, "give a step_size"), ({"batch_size": 2}, "all points at every step")]:
+        with pytest.raises(ValueError, match=match):
+            rich_limit(net, X, Y, **(ASK | change))
+    with pytest.raises(ValueError, match="residual=0"):
+        rich_limit(unlazy.MLP(2, residual=1.0), X, Y, **ASK)
