@@ -1,0 +1,157 @@
+"""The Bayesian adaptive kernel [M4]: features of an infinitely wide network under the posterior, without time.
+
+f = (1/(γ_0 w)) Σ_i a_i φ(h_i) with prior N(0, I) and noise of variance λ/(γ_0² w): as w → ∞ neurons are independent,
+
+p(h) ∝ N(h; 0, K^x) exp(½ γ_0² Σ_k (Δ_k·φ(h))²),  Φ = ⟨φ(h)φ(h)ᵀ⟩,  Δ = (Φ + λI)⁻¹ y,  f = Φ Δ.
+
+Neurons are Markov chains that move by elliptical slice sampling (Murray, Adams and MacKay 2010), which needs no step
+size; Δ follows their Φ. Lauditi, Bordelon and Pehlevan, Adaptive kernel predictors from feature-learning infinite
+limits of neural networks (2025).
+"""
+
+import math
+import time
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from unlazy.core.architecture import MLP
+from unlazy.core.errors import check_positive_integer
+from unlazy.core.fitted import Evidence, Words
+from unlazy.core.inputs import Labels, Points, points
+from unlazy.core.linear import dot
+from unlazy.core.precision import precision as in_precision
+from unlazy.kernels.adaptive import AdaptiveKernel
+from unlazy.training.rich.limit import check_training, read
+from unlazy.training.rich.start import check_draws, coordinates, symmetric_normals
+
+DAMPING = 0.2
+"""Share of the new Δ after every sweep."""
+
+
+class Chains(NamedTuple):
+    """Where the neurons are, Δ, and a mean of Φ over sweeps."""
+
+    w: Float[Array, "N r"]
+    pull: Float[Array, "n c"]
+    Phi: Float[Array, "n n"]
+
+
+class Adapted(eqx.Module):
+    """The kernel that was found, Φ Δ at any points, and how well."""
+
+    kernel: AdaptiveKernel
+    X: Float[Array, "n d"]
+    pull: Float[Array, "n c"]
+    gram: Float[Array, "n n"]
+    """Φ at the training points, a mean over the second half of the sweeps."""
+    evidence: Evidence
+    outputs: tuple[int, ...] = eqx.field(static=True)
+
+    def predict(self, Z: Points) -> Float[Array, "m ..."]:
+        """f = Φ(z, X) Δ, the posterior's mean."""
+        with in_precision(self.pull.dtype.name):
+            Z = points(Z, "Z", self.pull.dtype)
+            return dot(self.kernel.gram(Z, self.X), self.pull).reshape(Z.shape[0], *self.outputs)
+
+
+def adaptive_kernel(
+    network: MLP,
+    X: Points,
+    y: Labels,
+    *,
+    richness: float,
+    ridge: float,
+    draws: int = 4096,
+    sweeps: int = 200,
+    precision: str = "float64",
+    key: PRNGKeyArray | None = None,
+) -> Adapted:
+    """The kernel of features that a Bayesian network of two layers has after seeing (X, y) [M4].
+
+    `richness` is γ_0 (→ 0: the NNGP) and `ridge` λ, added to Φ. `.kernel` serves `solve` and the estimators. `residual`
+    of the evidence is the change of Φ between the last two quarters of the sweeps, over its size.
+
+    >>> found = adaptive_kernel(MLP(1, "relu"), X, y, richness=1.0, ridge=0.1)
+    >>> solve(found.kernel, X, y, ridge=0.1).predict(Z)
+    """
+    check_training(richness, [1.0], None, 0.5)
+    check_draws(draws, 1)
+    check_positive_integer("sweeps", sweeps)
+    if network.depth != 1:
+        raise ValueError(f"the adaptive kernel has two layers, depth 1; got depth {network.depth}")
+    if not 0 < ridge < math.inf:
+        raise ValueError(f"ridge must be positive: without noise the network has no posterior; got {ridge!r}")
+    with in_precision(precision):
+        began = time.perf_counter()
+        X, y, outputs = read(network, X, y, precision)
+        key_draw, key_outside, key_move = jax.random.split(jax.random.key(0) if key is None else key, 3)
+        place = coordinates(network, X, key_outside)
+        E = place.reduce(X)
+        w = symmetric_normals(key_draw, 1, draws, E.shape[1], 1, True, X.dtype)[0][0]
+        found, early, late = _sample(network, E, y.reshape(X.shape[0], -1), w, richness, ridge, sweeps, key_move)
+        change = float(jnp.linalg.norm(late - early) / jnp.linalg.norm(late))
+        words = Words("p(h) ∝ N(h; 0, K) exp(½ γ_0² (φ(h)·Δ)²), Δ = (Φ + λI)⁻¹ y [M4]",
+                      f"{draws} chains, {sweeps} sweeps of elliptical slice sampling")  # fmt: skip
+        evidence = Evidence(change, ridge=ridge, steps=sweeps, seconds=time.perf_counter() - began, words=words)
+        kernel = AdaptiveKernel(network, place.weights(found.w))
+        return Adapted(kernel, X, found.pull, found.Phi, evidence, outputs)
+
+
+@eqx.filter_jit
+def _sample(
+    network: MLP, E: Array, y: Array, w: Array, richness: Any, ridge: Any, sweeps: int, key: Any
+) -> tuple[Chains, Array, Array]:
+    s, b = network.sigma_w[1], network.sigma_b[1]
+
+    def gram(w: Array) -> Array:
+        value = network.activation(dot(E, w.T))
+        return s**2 * dot(value, value.T) / w.shape[0] + b**2
+
+    def solved(Phi: Array) -> Array:
+        return jnp.linalg.solve(Phi + ridge * jnp.eye(Phi.shape[0], dtype=Phi.dtype), y)
+
+    def sweep(chains: Chains, i: Array) -> tuple[Chains, Array]:
+        def tilt(w: Array) -> Array:
+            return 0.5 * (richness * s) ** 2 * jnp.sum(dot(network.activation(dot(w, E.T)), chains.pull) ** 2, 1)
+
+        w = slice_sweep(jax.random.fold_in(key, i), chains.w, tilt)
+        now = gram(w)
+        pull = (1 - DAMPING) * chains.pull + DAMPING * solved(now)
+        share = 1 / jnp.maximum(i + 1 - sweeps // 2, 1)
+        return Chains(w, pull, chains.Phi + share * (now - chains.Phi)), now
+
+    first = gram(w)
+    chains, Phis = jax.lax.scan(sweep, Chains(w, solved(first), first), jnp.arange(sweeps))
+    quarter = max(sweeps // 4, 1)
+    early, late = jnp.mean(Phis[-2 * quarter : -quarter], 0), jnp.mean(Phis[-quarter:], 0)
+    return chains._replace(pull=solved(chains.Phi)), early, late
+
+
+def slice_sweep(key: PRNGKeyArray, w: Float[Array, "N r"], tilt: Any) -> Float[Array, "N r"]:
+    """One move of every row under N(0, I)·exp(tilt): a point of the ellipse through w and a fresh draw, its angle drawn
+    from a bracket that shrinks to w until the tilt is above a random level."""
+    key_draw, key_level, key_angle = jax.random.split(key, 3)
+    N = w.shape[0]
+    fresh = jax.random.normal(key_draw, w.shape, w.dtype)
+    level = tilt(w) + jnp.log(jax.random.uniform(key_level, (N,), w.dtype, minval=jnp.finfo(w.dtype).tiny))
+    angle = 2 * jnp.pi * jax.random.uniform(key_angle, (N,), w.dtype)
+
+    def at(angle: Array) -> Array:
+        return w * jnp.cos(angle)[:, None] + fresh * jnp.sin(angle)[:, None]
+
+    def unfinished(state: tuple) -> Array:
+        return ~jnp.all(state[3])
+
+    def shrink(state: tuple) -> tuple:
+        i, angle, (low, high), done = state
+        done = done | (tilt(at(angle)) >= level)
+        low, high = jnp.where((angle < 0) & ~done, angle, low), jnp.where((angle >= 0) & ~done, angle, high)
+        u = jax.random.uniform(jax.random.fold_in(key_angle, i), (N,), w.dtype)
+        return i + 1, jnp.where(done, angle, low + u * (high - low)), (low, high), done
+
+    start = (jnp.int32(1), angle, (angle - 2 * jnp.pi, angle), jnp.zeros(N, bool))
+    return at(jax.lax.while_loop(unfinished, shrink, start)[1])

@@ -1,0 +1,94 @@
+"""Networks of finite width under the posterior of [M4], by Langevin steps: the adaptive kernel's finite partner."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from unlazy.core.architecture import MLP
+from unlazy.core.errors import check_positive_integer
+from unlazy.core.inputs import Labels, Points, points
+from unlazy.core.linear import dot
+from unlazy.core.precision import precision as in_precision
+from unlazy.theory.mean_field import embed
+from unlazy.training.rich.estimate import Estimate, on_host, over_runs
+from unlazy.training.rich.limit import read
+
+
+class Sampled(NamedTuple):
+    """Means over the second half of the steps, of independent networks."""
+
+    predictions: Estimate
+    """f at the new points: (m, *c)."""
+    fitted: Estimate
+    features: Estimate
+    """σ_w² φφᵀ/w + σ_b² at the training points."""
+
+
+def langevin(
+    network: MLP,
+    X: Points,
+    y: Labels,
+    Z: Points,
+    *,
+    richness: float,
+    ridge: float,
+    width: int,
+    steps: int,
+    step_size: float,
+    runs: int = 4,
+    key: PRNGKeyArray | None = None,
+) -> Sampled:
+    """θ ← θ - ε ∇U + √(2ε) ξ with U = ½‖θ‖² + (γ²/2λ) Σ (y - f)², γ = γ_0 √width [M4]; two layers.
+
+    `step_size` ε must be small against 1/(1 + λ_max(Θ)/λ); its bias is of that relative order.
+    """
+    with in_precision("float64"):
+        X, y, outputs = read(network, X, y, "float64")
+        Z = points(Z, "Z", "float64")
+        check_positive_integer("steps", steps)
+        keys = jax.random.split(jax.random.key(0) if key is None else key, runs)
+        E, F = embed(network, X), embed(network, Z)
+        found = _chains(network, E, F, y.reshape(X.shape[0], -1), richness, ridge, step_size, keys, width, steps)
+        f, at_z, Phi = found
+        shape = (runs, -1, *outputs)
+        return on_host(Sampled(over_runs(at_z.reshape(shape)), over_runs(f.reshape(shape)), over_runs(Phi)))
+
+
+def _chains(
+    network: MLP, E: Array, F: Array, y: Array, richness: Any, ridge: Any, eps: Any, keys: Array, width: int, steps: int
+) -> tuple[Array, Array, Array]:
+    s, b, scale = network.sigma_w[1], network.sigma_b[1], 1 / (richness * width)
+
+    def outputs(theta: tuple, E: Array) -> Float[Array, "n c"]:
+        w, a, bias = theta
+        return scale * s * dot(network.activation(dot(E, w)), a) + b * bias / (richness * math.sqrt(width))
+
+    def potential(theta: tuple) -> Array:
+        prior = sum(jnp.sum(part**2) for part in theta)
+        return 0.5 * prior + 0.5 * richness**2 * width / ridge * jnp.sum((y - outputs(theta, E)) ** 2)
+
+    def one(key: Array) -> tuple[Array, Array, Array]:
+        shapes = ((E.shape[1], width), (width, y.shape[1]), (y.shape[1],))
+
+        def normals(key: Array) -> tuple:
+            return tuple(jax.random.normal(k, shape, E.dtype) for k, shape in zip(jax.random.split(key, 3), shapes))
+
+        def step(carry: tuple, i: Array) -> tuple[tuple, None]:
+            theta, means = carry
+            noise = normals(jax.random.fold_in(key, i + 1))
+            slope = jax.grad(potential)(theta)
+            theta = jax.tree.map(lambda p, g, n: p - eps * g + jnp.sqrt(2 * eps) * n, theta, slope, noise)
+            value = network.activation(dot(E, theta[0]))
+            seen = (outputs(theta, E), outputs(theta, F), s**2 * dot(value, value.T) / width + b**2)
+            share = 1 / jnp.maximum(i + 1 - steps // 2, 1)
+            return (theta, jax.tree.map(lambda m, v: m + share * (v - m), means, seen)), None
+
+        start = normals(jax.random.fold_in(key, 0))
+        n, c = y.shape
+        zeros = (jnp.zeros((n, c)), jnp.zeros((F.shape[0], c)), jnp.zeros((n, n)))
+        return jax.lax.scan(step, (start, zeros), jnp.arange(steps))[0][1]
+
+    return jax.jit(lambda keys: jax.lax.map(one, keys))(keys)

@@ -1,0 +1,88 @@
+"""The Bayesian adaptive kernel [M4]: in closed form where φ is linear, the NNGP without richness, Langevin networks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unlazy
+from unlazy.core.precision import precision
+from unlazy.training.rich.adaptive import adaptive_kernel, slice_sweep
+from unlazy.training.rich.langevin import langevin
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(5, 3))
+Y = RNG.normal(size=5)
+Z = RNG.normal(size=(4, 3))
+
+
+def linear_solution(K, y, gamma, ridge):
+    """φ = id: p(h) is Gaussian with precision K⁻¹ - γ_0² ΔΔᵀ, so Φ = K + γ_0² KΔΔᵀK/(1 - γ_0² ΔᵀKΔ)."""
+    delta = np.linalg.solve(K + ridge * np.eye(len(y)), y)
+    for _ in range(4000):
+        v = K @ delta
+        strength = gamma**2 * delta @ v
+        if strength >= 1:
+            delta = delta * 0.9 / np.sqrt(strength)
+            continue
+        Phi = K + gamma**2 * np.outer(v, v) / (1 - strength)
+        delta = 0.98 * delta + 0.02 * np.linalg.solve(Phi + ridge * np.eye(len(y)), y)
+    return Phi, delta
+
+
+@pytest.mark.slow
+def test_a_linear_network_has_a_closed_form():
+    net = unlazy.MLP(1, "identity", sigma_w=1.0, sigma_b=(0.5, 0.0))
+    found = adaptive_kernel(net, X, Y, richness=1.0, ridge=0.3, draws=4096, sweeps=300)
+    K = X @ X.T / 3 + 0.25
+    Phi, delta = linear_solution(K, Y, 1.0, 0.3)
+    assert np.linalg.norm(Phi - K) > 0.1 * np.linalg.norm(K)  # features have moved
+    # 4,096 chains × 150 sweeps: well over 4,096 independent draws, so entries are off by 1/64 of the largest at most
+    np.testing.assert_allclose(found.gram, Phi, rtol=0, atol=4 * np.abs(Phi).max() / 64)
+    np.testing.assert_allclose(found.predict(X), Phi @ delta, rtol=0, atol=0.05 * np.abs(Y).max())
+
+
+@pytest.mark.slow
+def test_without_richness_it_is_the_nngp_and_it_serves_solve_and_estimators():
+    net = unlazy.MLP(1, "relu", sigma_b=0.3)
+    found = adaptive_kernel(net, X, Y, richness=1e-3, ridge=0.1, draws=16384, sweeps=20)
+    with precision("float64"):
+        wanted = np.asarray(unlazy.NNGP(net).gram(jnp.asarray(X)))
+    np.testing.assert_allclose(found.gram, wanted, rtol=0, atol=4 * wanted.max() / 128)
+    solution = unlazy.solve(found.kernel, X, Y, 0.1)
+    np.testing.assert_allclose(solution.predict(Z), found.predict(Z), rtol=0, atol=0.05)
+    model = unlazy.KernelRegressor(kernel=found.kernel).fit(X, Y)
+    assert model.predict(Z).shape == (4,)
+
+
+@pytest.mark.slow
+def test_langevin_networks_have_the_same_features_and_predictions():
+    net = unlazy.MLP(1, "erf", sigma_w=1.5)
+    ask = {"richness": 1.0, "ridge": 0.5}
+    found = adaptive_kernel(net, X, Y, draws=4096, sweeps=200, **ask)
+    sampled = langevin(net, X, Y, Z, width=512, steps=4000, step_size=0.02, runs=4, **ask)
+    for mine, theirs in ((found.gram, sampled.features), (found.predict(Z), sampled.predictions)):
+        off = np.sqrt(np.mean(np.square(np.asarray(mine) - np.asarray(theirs.value))))
+        error = np.sqrt(np.mean(np.square(theirs.error)))
+        # errors of four runs, ε = 0.02 times a curvature of a few, 1/width
+        assert off <= 3 * error + 0.06 * np.sqrt(np.mean(np.square(theirs.value)))
+
+
+@pytest.mark.slow
+def test_slices_keep_the_law(x64):
+    """A tilt ½ c w² of N(0, 1) is N(0, 1/(1 - c))."""
+    w = jnp.asarray(RNG.normal(size=(20000, 1)))
+    for i in range(30):
+        w = slice_sweep(jax.random.key(i), w, lambda w: 0.25 * w[:, 0] ** 2)
+    # variance 2; the variance's own standard error is 2 √(2/20000) = 0.02
+    assert abs(float(jnp.mean(w**2)) - 2.0) < 5 * 0.02
+
+
+def test_what_cannot_be_is_refused():
+    ask = {"richness": 1.0, "ridge": 0.1}
+    for net, change, match in [
+        (unlazy.MLP(2), {}, "depth 1; got depth 2"), (unlazy.MLP(1), {"ridge": 0.0}, "ridge must be positive"),
+        (unlazy.MLP(1), {"richness": -1.0}, "richness γ_0 must be positive"),
+    ]:  # fmt: skip
+        with pytest.raises(ValueError, match=match):
+            adaptive_kernel(net, X, Y, **(ask | change))
