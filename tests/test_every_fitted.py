@@ -14,7 +14,9 @@ from unlazy.core.architecture import MLP
 from unlazy.core.data import Data
 from unlazy.core.fitted import LOST, Evidence, Predictor, Trajectory, Words, place
 from unlazy.kernels.radial import Gaussian, Laplace
+from unlazy.solvers.convex_network import convex_relu_network
 from unlazy.solvers.gaussian_process import condition, trained_ensemble
+from unlazy.solvers.nuclear import minimum_nuclear_norm
 from unlazy.solvers.path import decompose
 from unlazy.solvers.solve import solve
 from unlazy.training import recording
@@ -57,6 +59,14 @@ def first_step(y):
     return one_step(jax.random.key(0), jnp.asarray(X), jnp.asarray(y), width=8, choose="leave-one-out")
 
 
+def convex_network(y):
+    return convex_relu_network(X, y, penalty=0.1)
+
+
+def quadratic_form(y):
+    return minimum_nuclear_norm(jnp.asarray(X), jnp.asarray(y), misfit_weight=1.0, tolerance=1e-4)
+
+
 PREDICTORS = {
     "solution": lambda y: solve(Gaussian(1.0), X, y, 0.1),
     "path": lambda y: decompose(Gaussian(1.0), X).ridge_path(y, 0.1),
@@ -64,6 +74,8 @@ PREDICTORS = {
     "algorithm 1": first_step,
     "descent": descended,
     "machine": machine,
+    "convex network": convex_network,
+    "quadratic form": quadratic_form,
 }
 TRAJECTORIES = {
     "ridges": (lambda y: decompose(Gaussian(1.0), X).ridge_path(y, [0.1, 1.0, 10.0]), [0.1, 10.0]),
@@ -80,9 +92,9 @@ def fitted_by(name, several=False):
     return PREDICTORS[name](Y if several else Y[:, 0])
 
 
-ON_THE_HOST = ("machine",)
-ONE_OUTPUT = ("algorithm 1",)
-HEAVY = ("algorithm 1", "descent", "ridges", "ensemble", "rich limit")
+ON_THE_HOST = ("machine", "convex network")
+ONE_OUTPUT = ("algorithm 1", "convex network", "quadratic form")
+HEAVY = ("algorithm 1", "descent", "ridges", "ensemble", "rich limit", "quadratic form")
 """These compile for seconds: the others stand for them in the fast suite."""
 
 

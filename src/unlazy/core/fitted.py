@@ -80,8 +80,9 @@ class Evidence:
     """What was solved and how well."""
 
     residual: Any = math.nan
-    """Relative error of the predictions at the training points; of a closed form the rounding of its matrix; NaN where
-    nobody looked, or nothing was found."""
+    """Relative error of the predictions at the training points; of a closed form the rounding of its matrix; of a
+    convex problem with a certificate its duality gap over the objective; NaN where nobody looked, or nothing was
+    found."""
     tolerance: Any = math.inf
     """The residual that was asked for."""
     ridge: Any = math.nan

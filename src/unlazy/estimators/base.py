@@ -27,6 +27,7 @@ from unlazy.core.precision import precision as in_precision
 from unlazy.estimators.checks import dense_floats
 from unlazy.estimators.points import as_rows, is_table, read_points, take
 from unlazy.kernels.base import Kernel
+from unlazy.kernels.given import given_kernel
 
 
 class Training(NamedTuple):
@@ -192,13 +193,19 @@ class Estimator(BaseEstimator):
 class KernelEstimator(Estimator):
     """An estimator of a `kernel`: by name for rows of numbers, or an object for whatever that takes."""
 
+    _named: ClassVar[str] = "a name such as 'laplace'"
     kernel: str | Kernel
     offset_: np.ndarray
     """Taken off rows before a kernel given by name sees them."""
 
     @property
     def _takes(self) -> str:
-        return self.kernel.takes if isinstance(self.kernel, Kernel) else "matrix"
+        return "matrix" if self._given is None else self._given.takes
+
+    @property
+    def _given(self) -> Kernel | None:
+        """The kernel, where it is an object; None where it is a name."""
+        return given_kernel(self.kernel, self._named)
 
     def _no_offset(self, X: Any) -> np.ndarray:
         """Of a kernel object: zero for every column, or for points that have none."""

@@ -27,6 +27,7 @@ from unlazy.estimators.feature_search.last_fit import Model, last_fit, predictio
 from unlazy.estimators.feature_search.stages import Stages
 from unlazy.estimators.named_kernels import UNIT
 from unlazy.kernels.base import Kernel
+from unlazy.kernels.given import given_kernel
 from unlazy.kernels.metric import mapped
 from unlazy.products.views import view
 from unlazy.solvers.checkpoint import Checkpoint
@@ -273,12 +274,13 @@ class FeatureMachine(Estimator):
             value = getattr(self, what)
             if value is not None and not (isinstance(value, int | float | np.number) and 0 < value < math.inf):
                 raise ValueError(f"{what} must be positive or None (leave-one-out), got {value!r}")
-        if isinstance(self.kernel, str) and self.kernel not in KERNELS:
-            raise ValueError(f"unknown kernel {self.kernel!r}{nearest(self.kernel, KERNELS)}, or pass a kernel")
-        if not isinstance(self.kernel, str | Kernel | None):
-            raise ValueError(f"kernel must be a name, a kernel of unlazy or None, got {self.kernel!r}")
-        names = DEFAULT if self.kernel is None else (self.kernel,)
-        kernels = [KERNELS[k] if isinstance(k, str) else k for k in names]
+        kernels = [KERNELS[name] for name in DEFAULT]
+        if self.kernel is not None:
+            given = given_kernel(self.kernel, "a name, None (a choice)")
+            if given is None and self.kernel not in KERNELS:
+                name = str(self.kernel)
+                raise ValueError(f"unknown kernel {name!r}{nearest(name, KERNELS)}, or pass a kernel")
+            kernels = [KERNELS[str(self.kernel)] if given is None else given]
         metrics = ("full", "diagonal") if self.metric is None else (self.metric,)
         pairs = [Candidate(k, m) for k in kernels for m in metrics]
         found = [c for c in pairs if c.metric in c.kernel.metrics]

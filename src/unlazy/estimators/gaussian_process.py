@@ -39,6 +39,7 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, KernelEstimator):
     >>> mean, std = GaussianProcess().fit(X, y).predict(Z, return_std=True)
     """
 
+    _named = "'nngp', 'ntk_ensemble', another name"
     kernel: str | Kernel
     network: MLP | None
     noise: float | None
@@ -95,19 +96,20 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, KernelEstimator):
 
     def _prepare(self, X: Any) -> Any:
         """Sets offset, bandwidth and kernels; inputs less the offset."""
-        if isinstance(self.kernel, Kernel):
+        if self._given is not None:
             self.offset_ = self._no_offset(X)
-            self.kernel_ = self.mean_kernel_ = self.kernel
+            self.kernel_ = self.mean_kernel_ = self._given
             return X
         d, self.offset_ = X.shape[1], X.mean(0)
         network = NETWORK if self.network is None else self.network
         of_network = {"nngp": (NNGP, NNGP), "ntk": (NTK, NTK), ENSEMBLE: (NNGP, NTK)}
         with self._scope():
-            if self.kernel in of_network:
+            name = str(self.kernel)
+            if name in of_network:
                 h = usual_bandwidth("nngp", X)
-                self.kernel_, self.mean_kernel_ = (scaled(kind(network), h, d) for kind in of_network[self.kernel])
+                self.kernel_, self.mean_kernel_ = (scaled(kind(network), h, d) for kind in of_network[name])
             else:
-                self.kernel_ = kernel_named(self.kernel, usual_bandwidth(self.kernel, X), d)
+                self.kernel_ = kernel_named(name, usual_bandwidth(name, X), d)
                 self.mean_kernel_ = self.kernel_
         return X - self.offset_
 
@@ -178,12 +180,10 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, KernelEstimator):
         return spread[..., 0] if self._y_axes_ == 1 else spread
 
     def _check(self) -> None:
-        if not isinstance(self.kernel, str | Kernel):
-            raise ValueError(f"kernel must be 'nngp', 'ntk_ensemble', another name or a kernel, got {self.kernel!r}")
         if self.noise is not None and not 0 <= self.noise < np.inf:
             raise ValueError(f"noise must be zero, positive or None, got {self.noise!r}")
         if not self.time > 0:
             raise ValueError(f"time must be positive (infinity: trained to the end), got {self.time!r}")
-        of_network = isinstance(self.kernel, str) and self.kernel in ("nngp", "ntk", ENSEMBLE)
+        of_network = self._given is None and self.kernel in ("nngp", "ntk", ENSEMBLE)
         if self.network is not None and not of_network:
             raise ValueError(f"network belongs to kernel='nngp', 'ntk' or 'ntk_ensemble', not to {self.kernel!r}")

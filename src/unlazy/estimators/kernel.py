@@ -50,7 +50,7 @@ class KernelMachine(KernelEstimator):
         """Sets the fitted attributes; the closed-form fit and the rows it saw (a sample, where there are many)."""
         self._check()
         data = given.merged()
-        self.offset_ = data.X.mean(0) if isinstance(self.kernel, str) else self._no_offset(data.X)
+        self.offset_ = data.X.mean(0) if self._given is None else self._no_offset(data.X)
         data = data._replace(X=self._moved(data.X))
         with self._scope():
             part = data if data.n <= EXACT else self._sample(data)
@@ -65,15 +65,16 @@ class KernelMachine(KernelEstimator):
 
     def _choose(self, data: Training) -> Fit:
         """Sets `kernel_` and `bandwidth_`; the fit of the best (or only) bandwidth."""
-        if isinstance(self.kernel, Kernel):
-            self.kernel_, self.bandwidth_ = self.kernel, None
+        if self._given is not None:
+            self.kernel_, self.bandwidth_ = self._given, None
             return self._exact(self.kernel_, data)
-        usual = usual_bandwidth(self.kernel, data.X)
+        name = str(self.kernel)
+        usual = usual_bandwidth(name, data.X)
         if self.bandwidth == "search":
             options = [usual * factor for factor in (0.25, 0.5, 1.0, 2.0, 4.0)]
         else:
             options = [usual if self.bandwidth is None else float(self.bandwidth)]
-        kernels = [kernel_named(self.kernel, h, data.X.shape[1]) for h in options]
+        kernels = [kernel_named(name, h, data.X.shape[1]) for h in options]
         fits = [self._exact(kernel, data) for kernel in kernels]
         best = int(np.argmin([fit.error for fit in fits]))
         self.kernel_, self.bandwidth_ = kernels[best], float(options[best])
@@ -115,9 +116,7 @@ class KernelMachine(KernelEstimator):
             return by_blocks(lambda Z: matmul(self.kernel_, on_device(Z), centres, alpha), X) + self.intercept_
 
     def _check(self) -> None:
-        if not isinstance(self.kernel, str | Kernel):
-            raise ValueError(f"kernel must be a name such as 'laplace' or a kernel of unlazy, got {self.kernel!r}")
-        if isinstance(self.kernel, Kernel) and self.bandwidth is not None:
+        if self._given is not None and self.bandwidth is not None:
             raise ValueError(
                 f"bandwidth={self.bandwidth!r} belongs to kernels given by name; a kernel object brings its own"
             )

@@ -9,12 +9,16 @@ cell and merges neurons of one cell, which never raises the norm. Bach (2017); D
 Frank–Wolfe algorithm (2019).
 """
 
-from dataclasses import dataclass
+import math
 
+import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
 from unlazy.core.errors import check_positive_integer
+from unlazy.core.fitted import Evidence, Words
+from unlazy.core.inputs import Points, check_axes, real_numbers
+from unlazy.core.linear import dot
 from unlazy.solvers.relu_cells import Cells, cells, hot_spots
 
 _NEW = 8
@@ -23,8 +27,7 @@ _LIFT = 1e-12
 """Added to the Gram matrix of the neurons, in units of its largest diagonal entry."""
 
 
-@dataclass(frozen=True)
-class ConvexNetwork:
+class ConvexNetwork(eqx.Module):
     """f(x) = Σ_j a_j ReLU(w_j·x), ‖w_j‖ = 1; `gap` = (primal - dual)/primal bounds what is left to gain."""
 
     W: Float[np.ndarray, "k d"]
@@ -33,9 +36,23 @@ class ConvexNetwork:
     gap: float
     rounds: int
     converged: bool
+    tolerance: float = math.inf
+    """The gap that was asked for."""
 
-    def __call__(self, X: Float[np.ndarray, "m d"]) -> Float[np.ndarray, " m"]:
-        return np.maximum(np.asarray(X) @ self.W.T, 0) @ self.a
+    def predict(self, Z: Points) -> Float[np.ndarray, " m"]:
+        """f at the rows of Z."""
+        rows = real_numbers("Z", Z)
+        check_axes("Z", rows.shape)
+        return np.maximum(dot(rows, self.W.T), 0) @ self.a
+
+    def __call__(self, X: Points) -> Float[np.ndarray, " m"]:
+        return self.predict(X)
+
+    @property
+    def evidence(self) -> Evidence:
+        """The duality gap, which bounds what is left to gain."""
+        words = Words("min ½‖f(X) - y‖² + λ∫|dρ| [L6]", "conditional gradients")
+        return Evidence(self.gap, self.tolerance, steps=self.rounds, words=words)
 
     @property
     def variation_norm(self) -> float:
@@ -66,7 +83,7 @@ def convex_relu_network(
         W, signs = np.concatenate([W, fresh]), np.concatenate([signs, fresh_signs])
         a = _corrected(np.maximum(X @ W.T, 0) * signs, y, penalty, np.concatenate([a, np.zeros(len(fresh))]))
         W, signs, a = _merged(X, W[a > 0], signs[a > 0], a[a > 0])
-    return ConvexNetwork(W, signs * a, objective, float(gap), rounds, bool(gap <= tolerance))
+    return ConvexNetwork(W, signs * a, objective, float(gap), rounds, bool(gap <= tolerance), tolerance)
 
 
 def _dual(y: np.ndarray, u: np.ndarray, largest: float, penalty: float) -> float:

@@ -18,6 +18,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from unlazy.core.errors import check_positive_integer
+from unlazy.core.fitted import Evidence, Words
+from unlazy.core.inputs import Points, points
 from unlazy.core.linear import dot
 from unlazy.core.precision import rounding
 
@@ -39,6 +41,19 @@ class MatrixFit(eqx.Module):
     """‖A(M) - y‖/‖y‖."""
     steps: Int[Array, ""]
     converged: Bool[Array, ""]
+    tolerance: Float[Array, ""]
+    """The gap that was asked for."""
+
+    def predict(self, Z: Points) -> Float[Array, " m"]:
+        """xᵀMx at the rows of Z."""
+        rows = points(Z, "Z", self.M.dtype)
+        return jnp.sum(dot(rows, self.M) * rows, 1)
+
+    @property
+    def evidence(self) -> Evidence:
+        """The duality gap."""
+        words = Words("min ‖M‖_* + ‖A(M) - y‖²/(2μ) [L6]", "alternating directions")
+        return Evidence(self.gap, self.tolerance, steps=self.steps, words=words)
 
 
 class _Problem(eqx.Module):
@@ -117,7 +132,8 @@ def minimum_nuclear_norm(
     first = (jnp.int32(0), zero, zero, rho, jnp.asarray(jnp.inf, zero.dtype), zero)
     steps, _, _, _, gap, best = jax.lax.while_loop(unfinished, several, first)
     misfit = jnp.linalg.norm(dot(p.A, best) - p.y) / jnp.maximum(jnp.linalg.norm(y), jnp.finfo(y.dtype).tiny)
-    return MatrixFit(p.matrix(best), p.primal(best), gap, misfit, steps, gap <= tolerance)
+    asked = jnp.asarray(tolerance, gap.dtype)
+    return MatrixFit(p.matrix(best), p.primal(best), gap, misfit, steps, gap <= asked, asked)
 
 
 def minimum_frobenius_norm(

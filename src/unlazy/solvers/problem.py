@@ -13,6 +13,7 @@ from unlazy.core.linear import dot
 from unlazy.core.memory import memory_budget
 from unlazy.core.precision import rounding
 from unlazy.kernels.base import Kernel
+from unlazy.kernels.given import given_kernel
 from unlazy.products import Product, gram, matmul, product
 from unlazy.products.dense import TILE
 from unlazy.solvers.sources import Source, as_source, finite_floats
@@ -163,8 +164,7 @@ def labels(y: Any, n: int) -> tuple[np.ndarray, tuple[int, ...]]:
 
 def make(kernel: Kernel, X: Any, y: Any, ridge: Any, memory: int | str | None = None, seed: int = 0) -> Problem:
     """A checked problem in float32; `solve` settles precision and method."""
-    if not isinstance(kernel, Kernel):
-        raise ValueError(f"kernel must be a unlazy kernel, for example Gaussian(1.0); got {type(kernel).__name__}")
+    given_kernel(kernel)
     source = X if isinstance(X, Source) else as_source(X, kernel.takes)
     columns, _ = labels(y, source.n)
     if isinstance(ridge, jax.Array | np.ndarray) and ridge.ndim == 0 and ridge.dtype.kind in "fiu":

@@ -16,6 +16,7 @@ from unlazy.core.inputs import Points, check_axes, real_numbers, refuse_not_fini
 from unlazy.core.precision import precision, rounding
 from unlazy.core.progress import Display
 from unlazy.kernels.base import Kernel
+from unlazy.kernels.given import given_kernel
 from unlazy.kernels.metric import mapped
 from unlazy.products import matmul
 from unlazy.products.views import view
@@ -182,8 +183,7 @@ def _chosen(
 
 def _kind(kernel: Kernel, metric: str, rank: int | None) -> str:
     """The kind of metric; a rank makes a full one low."""
-    if not isinstance(kernel, Kernel):
-        raise ValueError(f"kernel must be a unlazy kernel, for example Laplace(1.0); got {type(kernel).__name__}")
+    given_kernel(kernel)
     metric = "low_rank" if metric == "full" and rank is not None else metric
     check_metric(kernel, metric)
     if metric == "low_rank":
