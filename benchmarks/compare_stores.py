@@ -100,7 +100,11 @@ def trials(name: str, before: Trials, after: Trials, largest: int, above: float)
 
 def claims(name: str, before: Trials, after: Trials) -> int:
     """Prints what differs in the claims drawn from two sets of trials; how many verdicts do."""
-    old, new = (_claims(name, side) for side in (before, after))
+    try:
+        old, new = (_claims(name, side) for side in (before, after))
+    except (KeyError, IndexError, ValueError, ZeroDivisionError) as error:  # as the report does
+        print(f"{name}: not enough trials to judge ({error})")
+        return 0
     same, held = sum(a == b for a, b in zip(old, new)), sum(c.verdict == "holds" for c in new)
     print(f"{name}: {len(new)} claims, {held} hold, {same} equal to the bit")
     for a, b in zip(old, new):
