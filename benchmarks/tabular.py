@@ -141,9 +141,7 @@ def xrfm(X, y, Z, classify, seed, draws=8, where="cpu"):
 
 
 def _xrfm_values(model, X, classify):
-    import torch
-
-    inputs = torch.tensor(X, dtype=torch.float32)
+    inputs = X.astype(np.float32)
     return np.nan_to_num(np.asarray(model.predict_proba(inputs) if classify else model.predict(inputs)))
 
 

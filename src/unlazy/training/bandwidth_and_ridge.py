@@ -30,12 +30,13 @@ def descend(
     steps: tuple[Place, ...] = (LARGE, SMALL),
     reach: float = 128.0,
     worth: float = 1e-4,
+    at_start: float | None = None,
 ) -> tuple[Place, float]:
     """Bandwidth and ridge of a small error: downhill from `start`, first by large factors, then by small ones.
 
     `ridge` and `bandwidth` say what may move; the bandwidth stays within a factor `reach` of its start. A move counts
-    where it takes more than the share `worth` off the error; one that helped is tried again first. An infinite error
-    (K + ρI not positive) at the start raises the ridge.
+    where it takes more than the share `worth` off the error (at the start that is `at_start`, where known); one that
+    helped is tried again first. An infinite error (K + ρI not positive) at the start raises the ridge.
     """
     known: dict[tuple[int, int], float] = {}
 
@@ -47,7 +48,7 @@ def descend(
         return known[place]
 
     (h, rho), (first, _) = start, start
-    best = at(h, rho)
+    best = at(h, rho) if at_start is None else at_start
     while ridge and math.isinf(best) and rho < LARGEST:
         rho *= 10
         best = at(h, rho)

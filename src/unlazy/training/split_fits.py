@@ -6,6 +6,7 @@ On the host one table of distances serves every bandwidth, and LAPACK solves. On
 that keeps nothing: K, its factor in float64 (which such cards do as fast as float32), the predictions.
 """
 
+import abc
 from typing import Any, NamedTuple
 
 import jax
@@ -46,20 +47,34 @@ class SplitFit(NamedTuple):
     ridge: float
 
 
-class OnHost:
-    """Rows under one metric, the first m of which are fitted."""
+class SplitFits(abc.ABC):
+    """Rows under one metric, the first m of which are fitted, and the latest fit: what was judged makes the next metric
+    too. The labels of a split are always the same."""
+
+    _latest: tuple[tuple[float, float], SplitFit | None] | None = None
+
+    def fit(
+        self, h: float, relative_ridge: float, Y: Float[np.ndarray, "m c"], weights: Float[np.ndarray, " m"] | None
+    ) -> SplitFit | None:
+        """The fit at this bandwidth and ridge; None where K + ρW⁻¹ is not positive to rounding."""
+        place = (h, relative_ridge)
+        if self._latest is None or self._latest[0] != place:
+            self._latest = (place, self._fit(h, relative_ridge, Y, weights))
+        return self._latest[1]
+
+    @abc.abstractmethod
+    def _fit(self, h: float, relative_ridge: float, Y: np.ndarray, weights: np.ndarray | None) -> SplitFit | None: ...
+
+
+class OnHost(SplitFits):
+    """Rows on the host."""
 
     def __init__(self, kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map):
         self.view, self.kernel, self.judging = view(kernel, X[:m], L), kernel, X[m:]
         self.usual = self.view.usual
         """A first bandwidth."""
 
-    def fit(
-        self, h: float, relative_ridge: float, Y: Float[np.ndarray, "m c"], weights: Float[np.ndarray, " m"] | None
-    ) -> SplitFit | None:
-        """The fit at this bandwidth and ridge; None where K + ρW⁻¹ is not positive to rounding."""
-        if self._fitted is not None and self._fitted[0] == (h, relative_ridge):  # what was judged makes the next metric
-            return self._fitted[1]
+    def _fit(self, h: float, relative_ridge: float, Y: np.ndarray, weights: np.ndarray | None) -> SplitFit | None:
         dtype = np.dtype(judging_precision(len(Y), relative_ridge, weights))
         try:
             K = self.view.gram(h, dtype=dtype)
@@ -69,9 +84,7 @@ class OnHost:
         if self._cross is None or self._cross[0] != (h, dtype):  # ridges are searched at one bandwidth
             self._cross = ((h, dtype), cross(self.kernel, self.judging, self.view.X, self.view.map, h, dtype))
         judged = dot(self._cross[1], alpha.astype(dtype)).astype(Y.dtype) + b
-        found = SplitFit(alpha, b, judged, relative_ridge * float(np.mean(np.diagonal(K))))
-        self._fitted = ((h, relative_ridge), found)
-        return found
+        return SplitFit(alpha, b, judged, relative_ridge * float(np.mean(np.diagonal(K))))
 
     def agop(self, h: float, alpha: Float[np.ndarray, "m c"], diagonal: bool) -> np.ndarray:
         """The average gradient outer product of a fit, or its diagonal."""
@@ -87,12 +100,10 @@ class OnHost:
         self.view.forget()
 
     _cross: tuple[tuple[float, np.dtype], np.ndarray] | None = None
-    _fitted: tuple[tuple[float, float], SplitFit] | None = None
-    """Bandwidth, ridge and fit, the latest; the labels of a split are always the same."""
 
 
-class OnDevice:
-    """The same on an accelerator."""
+class OnDevice(SplitFits):
+    """Rows on an accelerator."""
 
     def __init__(self, kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map):
         self.kernel, self.m, self.given, self.map = kernel, m, L, filled(L, X.shape[1])
@@ -104,10 +115,7 @@ class OnDevice:
         """The kernel of x itself."""
         return mapped(self.kernel, self.map / h)
 
-    def fit(
-        self, h: float, relative_ridge: float, Y: Float[np.ndarray, "m c"], weights: Float[np.ndarray, " m"] | None
-    ) -> SplitFit | None:
-        """The fit at this bandwidth and ridge; None where K + ρW⁻¹ is not positive to rounding."""
+    def _fit(self, h: float, relative_ridge: float, Y: np.ndarray, weights: np.ndarray | None) -> SplitFit | None:
         with precision("float64"):
             w = jnp.ones(1) if weights is None else jnp.asarray(weights)
             found = _fit(self.at(h), self.X[: self.m], self.X[self.m :], jnp.asarray(Y), relative_ridge, w)

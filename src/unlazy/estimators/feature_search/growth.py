@@ -194,12 +194,12 @@ def _turned(contender: Contender, evidence: HeldOut) -> Contender:
 def tuned(
     contender: Contender, evidence: HeldOut, views: list[Seen], bandwidth: float | None, ridge: float | None
 ) -> Contender:
-    """The contender at the bandwidth and the ridge that suit these rows."""
+    """The contender, judged by this evidence, at the bandwidth and the ridge that suit these rows."""
     place, _ = descend(
         evidence.error_at(views), contender.judged.place, ridge=ridge is None, bandwidth=bandwidth is None,
-        steps=(SMALL,), worth=rules.WORTH_MOVING,
+        steps=(SMALL,), worth=rules.WORTH_MOVING, at_start=contender.error,
     )  # fmt: skip
-    return contender._replace(judged=evidence.judged(views, place))
+    return contender if place == contender.judged.place else contender._replace(judged=evidence.judged(views, place))
 
 
 def _again(contender: Contender, evidence: HeldOut, rank: int | None) -> list[np.ndarray]:

@@ -140,7 +140,8 @@ def _place(contender: Contender, found: Grown, fixed: tuple[float | None, float 
     *_, size = sizes(len(found.learnt.X))
     evidence = HeldOut(found.learnt.rows(slice(size)), found.judging)
     views = evidence.views(contender.candidate.kernel, [contender.metric])
-    return tuned(contender, evidence, views, *fixed).judged.place
+    here = contender._replace(judged=evidence.judged(views, contender.judged.place))
+    return tuned(here, evidence, views, *fixed).judged.place
 
 
 def _makers(problem: Problem, many: bool) -> list[Callable[[Problem, Training], Model | None]]:
