@@ -12,7 +12,7 @@ from unlazy.training.split_fits import OnDevice, OnHost
 from unlazy.training.turning import DAMPING, free_directions, turned
 
 RNG = np.random.default_rng(5)
-N, D, C = 60, 4, 2
+N, D, C, MANY = 60, 4, 2, 6
 X = RNG.normal(size=(N, D))
 FULL, LENGTHS = RNG.normal(size=(3, D)), RNG.uniform(0.5, 1.5, D)
 
@@ -22,14 +22,15 @@ def written_out(L, slopes, residuals, weights):
     Z, root = X - X.mean(0), np.sqrt(weights)
     F = np.stack([[(g * z if L.ndim == 1 else np.outer(g, z)).ravel() for g in slopes[i]] for i, z in enumerate(Z)])
     F, r = F * root[:, None, None], residuals * root[:, None]
-    F, r = F.reshape(N * C, -1), r.reshape(-1)
+    F, r = F.reshape(residuals.size, -1), r.reshape(-1)
     A = F.T @ F
     return np.linalg.solve(A + DAMPING * np.trace(A) / len(A) * np.eye(len(A)), F.T @ r)
 
 
+@pytest.mark.parametrize("c", [C, MANY])
 @pytest.mark.parametrize("L", [FULL, LENGTHS], ids=["full", "diagonal"])
-def test_a_turn_is_least_squares(L):
-    slopes, residuals, w = RNG.normal(size=(N, C, len(L))), RNG.normal(size=(N, C)), RNG.uniform(0.5, 2, N)
+def test_a_turn_is_least_squares(L, c):
+    slopes, residuals, w = RNG.normal(size=(N, c, len(L))), RNG.normal(size=(N, c)), RNG.uniform(0.5, 2, N)
     expected = L + written_out(L, slopes, residuals, w).reshape(L.shape)
     # condition of the normal equations below 1e4 (Gaussian design, more rows than unknowns): 1e-16 · 1e4, and room
     expected = np.maximum(expected, 0) if L.ndim == 1 else expected

@@ -140,7 +140,12 @@ class _OfFormula(View):
             yield gradient(by_product, by_norm, a, self.F[rows], self.F[:m])
 
     def slopes(self, h: float, alpha: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return np.stack([dot(G, self._embedding().T) for G in self._gradients(h, alpha, rows)], 1) / h**2
+        back = self._embedding().T / h**2
+        found = np.empty((len(rows), alpha.shape[1], len(self.map)), self.X.dtype)
+        for i in range(0, len(rows), GRADIENTS):  # a few rows at a time: two numbers are held for every pair
+            for c, G in enumerate(self._gradients(h, alpha, rows[i : i + GRADIENTS])):
+                found[i : i + GRADIENTS, c] = dot(G, back)
+        return found
 
     def _embedding(self) -> Float[np.ndarray, "r e"]:
         """Lx → embedded rows."""

@@ -9,12 +9,14 @@ with ∂_k the derivative along (Lx)_k: least squares in δL, as efficient as an
 refinement of outer products of gradients by minimum average variance, Xia, Tong, Li and Zhu, JRSS B 2002).
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from unlazy.core import device
-from unlazy.core.linear import dot
+from unlazy.core.linear import dot, einsum
 from unlazy.core.precision import precision
 from unlazy.products.views import Map
 
@@ -23,7 +25,9 @@ UNKNOWNS = 1200
 DAMPING = 1e-4
 """Added to the diagonal of the normal equations, in units of its mean: what residuals say nothing of stays."""
 BLOCK = 2**22
-"""Numbers of the design held at once."""
+"""Numbers held at once."""
+SEVERAL = 4
+"""Outputs from which on they are summed first."""
 
 
 def free_directions(L: Map, d: int, n: int) -> int:
@@ -67,6 +71,8 @@ def _normal(
     with precision("float64"):
         xp = np if device.is_host() else jnp
         G, Z, R = xp.asarray(slopes), xp.asarray(X), xp.asarray(residuals)
+        if R.shape[1] >= SEVERAL and not diagonal:
+            return _of_several(G, Z, R)
         A, b = xp.zeros((unknowns, unknowns)), xp.zeros(unknowns)
         rows = max(1, BLOCK // unknowns)
         for c in range(R.shape[1]):
@@ -75,3 +81,31 @@ def _normal(
                 F = g * z if diagonal else (g[:, :, None] * z[:, None]).reshape(len(z), -1)
                 A, b = A + dot(F.T, F), b + dot(F.T, R[i : i + rows, c])
         return np.array(A), np.array(b)
+
+
+def _of_several(
+    G: Float[Any, "n c f"], Z: Float[Any, "n d"], R: Float[Any, "n c"]
+) -> tuple[Float[np.ndarray, "u u"], Float[np.ndarray, " u"]]:
+    """A_(kj)(lm) = Σ_i (Σ_c g_ick g_icl) x_ij x_im: outputs meet in what slopes say of two directions, so that many of
+    them cost little more than one."""
+    f, unknowns = G.shape[2], G.shape[2] * Z.shape[1]
+    k, l = np.triu_indices(f)
+    pairs = np.asarray(_by_squares(dot(G.swapaxes(1, 2), G)[:, k, l], Z))
+    A = pairs[_symmetric(f)].transpose(0, 2, 1, 3).reshape(unknowns, unknowns)
+    return A, np.array(dot(einsum("icf,ic->if", G, R).T, Z)).reshape(-1)
+
+
+def _by_squares(S: Float[Any, "n p"], Z: Float[Any, "n d"]) -> Float[Any, "p d d"]:
+    """Σ_i s_ip x_ij x_im of many p: the products x_ij x_im of a block of rows once for all of them."""
+    j, m = np.triu_indices(Z.shape[1])
+    rows = max(1, BLOCK // len(j))
+    starts = range(0, len(Z), rows)
+    total = sum(dot(S[i : i + rows].T, Z[i : i + rows, j] * Z[i : i + rows, m]) for i in starts)
+    return total[:, _symmetric(Z.shape[1])]
+
+
+def _symmetric(n: int) -> Int[np.ndarray, "n n"]:
+    """Where every entry of a symmetric matrix stands among those of its upper triangle, row after row."""
+    place = np.zeros((n, n), int)
+    place[np.triu_indices(n)] = np.arange(n * (n + 1) // 2)
+    return np.maximum(place, place.T)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unlazy.core import device
+from unlazy.core.memory import memory_budget
 from unlazy.core.threads import one_thread_each
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import rules
@@ -22,6 +23,10 @@ from unlazy.estimators.feature_search.stages import Stages, kept
 from unlazy.estimators.feature_search.trajectory import Candidate, Judged, Trajectory
 from unlazy.training.bandwidth_and_ridge import SMALL, descend
 from unlazy.training.recursive_features import Step, heaviest, normalised, pruned, root, squared
+
+HELD = 8
+"""Matrices of all pairs of the rows that choices are made on, alive at once on the host: distances, K, its factor, what
+judges see, and copies."""
 
 
 @kept
@@ -57,9 +62,9 @@ class Grown(NamedTuple):
 
 
 def most_exact() -> int:
-    """Rows up to which a fit is one factorisation here: K, its factor and a copy in float64 on a card."""
+    """Rows up to which a fit is one factorisation here: K alone on the host, on a card its factor and a copy too."""
     if device.is_host():
-        return rules.EXACT
+        return int(min(rules.EXACT, np.sqrt(memory_budget() / (1.25 * 8))))
     return int(min(rules.EXACT_DEVICE, np.sqrt(device.free_memory() / (3.5 * 8))))
 
 
@@ -96,7 +101,10 @@ def grown(
 
 def sizes(n: int) -> Iterator[int]:
     """Numbers of rows to choose on, the last as large as pays or fits."""
-    first, most = (rules.RACE, rules.GROWN) if device.is_host() else (rules.RACE_DEVICE, most_exact())
+    if device.is_host():
+        first, most = rules.RACE, int(min(rules.GROWN, np.sqrt(memory_budget() / (HELD * 8))))
+    else:
+        first, most = rules.RACE_DEVICE, most_exact()
     size, most = min(first, n), min(most, n)
     while size < most:
         yield size

@@ -34,8 +34,13 @@ class HeldOut:
         """Rows whose labels the one metric may use."""
 
     def views(self, kernel: Kernel, metrics: list[np.ndarray]) -> list[Seen]:
-        """The rows under the metric."""
-        return [split_fits(kernel, self.X, len(self.learnt.X), root(metrics[0]))]
+        """The rows under the metric. What those before have kept is dropped: one K at a time."""
+        if self._latest is not None:
+            self._latest.forget()
+        self._latest = split_fits(kernel, self.X, len(self.learnt.X), root(metrics[0]))
+        return [self._latest]
+
+    _latest: Seen | None = None
 
     def updated(
         self, views: list[Seen], metrics: list[np.ndarray], step: Step, metric: str, rank: int | None

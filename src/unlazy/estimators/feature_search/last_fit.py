@@ -14,7 +14,7 @@ from jaxtyping import Float
 from unlazy.core import device
 from unlazy.core.errors import UnlazyError, UnlazyWarning
 from unlazy.core.linear import dot
-from unlazy.core.precision import precision
+from unlazy.core.precision import precision, rounding
 from unlazy.estimators.base import Training, by_blocks
 from unlazy.estimators.feature_search import rules
 from unlazy.estimators.feature_search.growth import Contender, Grown, most_exact, sizes, tuned
@@ -27,7 +27,7 @@ from unlazy.products.agop import agop
 from unlazy.products.engines import Job, cheapest
 from unlazy.products.hosted import ENTRIES
 from unlazy.products.views import Map, cross, view
-from unlazy.solvers.choice import GPU_FULL
+from unlazy.solvers.choice import GPU_FULL, HARD
 from unlazy.solvers.intercept import mean, unexplained
 from unlazy.solvers.solve import solve
 from unlazy.training.bandwidth_and_ridge import Place
@@ -245,8 +245,9 @@ def _leaves_promise(problem: Problem, found: Grown, other: Contender) -> bool:
 def _by_iteration(problem: Problem, data: Training) -> Model | None:
     """One solution for all rows by the large-scale solvers: labels less their mean, weights inside the kernel."""
     w, n = data.weights, len(data.X)
-    # a card's fused products are float32's
-    dtype = np.dtype("float64" if device.is_host() else "float32")
+    # float32 where K + ρI keeps its small directions in it (λ_max ≤ n·k(x, x)); a card's fused products are of float32
+    visible = problem.relative_ridge >= HARD * rounding(np.float32) * n
+    dtype = np.dtype("float32" if visible or not device.is_host() else "float64")
     with precision(dtype.name):
         kernel = mapped(problem.contender.candidate.kernel, (problem.map / problem.bandwidth).astype(dtype))
         unit = float(np.mean(np.asarray(kernel.diag(jnp.asarray(data.X[:SAMPLE], dtype)))))
@@ -262,7 +263,7 @@ def _by_iteration(problem: Problem, data: Training) -> Model | None:
             warnings.simplefilter("ignore", UnlazyWarning)  # the judges see what it is worth
             solution = solve(
                 used, X, Y, ridge, tolerance=problem.tolerance, centres=centres, key=problem.key,
-                precision=dtype.name, progress=problem.progress,
+                precision=None if visible and device.is_host() else dtype.name, progress=problem.progress,
             )  # fmt: skip
     except (ValueError, UnlazyError):
         return None
