@@ -9,6 +9,7 @@ from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
 from unlazy.estimators.base import Training
 from unlazy.estimators.codes import INDICATORS, Codes, look_like_codes, readings
 from unlazy.estimators.feature_search import rules
+from unlazy.estimators.machine_choices import choices
 
 
 def named(n=160, seed=0):
@@ -96,7 +97,7 @@ def test_rows_that_judge_later_have_no_say(monkeypatch):
     found = []
     for labels in (y, np.where(np.isin(np.arange(len(X)), order[60:]), 1e3 * later, y)):
         model.n_features_in_ = 3
-        data, search = model._read(model._candidates(), Training(X, labels[:, None], None), order)
+        data, search = model._read(choices(model), Training(X, labels[:, None], None), order)
         found.append((model.coding_, data.X.shape))
         assert search is None
     assert found[0] == found[1] and found[0][0] != "numbers"

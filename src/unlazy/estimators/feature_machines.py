@@ -1,6 +1,6 @@
 """Recursive feature machines [D11] as scikit-learn estimators: kernels that learn which directions matter."""
 
-import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,7 +10,6 @@ import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from unlazy.core.errors import check_positive_integer, nearest
 from unlazy.core.identity import fingerprint
 from unlazy.core.linear import dot
 from unlazy.core.progress import Display
@@ -24,25 +23,24 @@ from unlazy.estimators.feature_search import Candidate, Selected, rules, select
 from unlazy.estimators.feature_search.first_look import best_reading
 from unlazy.estimators.feature_search.growth import grown
 from unlazy.estimators.feature_search.last_fit import Model, last_fit, predictions
+from unlazy.estimators.feature_search.members import Member, learnt, mean_error
+from unlazy.estimators.feature_search.robust import Chosen, milder, robustly
 from unlazy.estimators.feature_search.stages import Stages
-from unlazy.estimators.named_kernels import UNIT
+from unlazy.estimators.machine_choices import KERNELS as KERNELS
+from unlazy.estimators.machine_choices import choices
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.given import given_kernel
 from unlazy.kernels.metric import mapped
-from unlazy.products.views import view
 from unlazy.solvers.checkpoint import Checkpoint
-from unlazy.solvers.intercept import coefficients, mean
+from unlazy.solvers.intercept import mean
 from unlazy.training.one_step import learn_features
 from unlazy.training.partition import Tree
-from unlazy.training.recursive_features import METRICS, check_metric, follow, isotropic, normalised, root
+from unlazy.training.recursive_features import isotropic, normalised, root
 
 SEARCH = 1200
 """Distinct rows among which kernel, metric, bandwidth, ridge and the number of updates are chosen, where there are at
 most `feature_search.rules.MANY`; beyond, choices are made again at larger sizes (`feature_search.growth`)."""
 UNKEPT = ("progress", "checkpoint", "precision")
 """Parameters that a fit's stages do not depend on."""
-KERNELS = {name: UNIT[name] for name in ("product_laplace", "laplace", "gaussian", "matern", "ntk", "nngp")}
-DEFAULT = ("product_laplace", "laplace", "gaussian")
 
 
 class FeatureMachine(Estimator):
@@ -59,6 +57,8 @@ class FeatureMachine(Estimator):
     relative_ridge: float | None
     standardise: bool
     categories: Any
+    robust: bool
+    average: bool
     tolerance: float
     precision: str | None
     progress: bool
@@ -66,12 +66,13 @@ class FeatureMachine(Estimator):
     X_fit_: np.ndarray
     dual_coef_: np.ndarray
     intercept_: np.ndarray
+    _others_: list[dict[str, Any]]
     _tree_: dict[str, np.ndarray] | None
 
     def __init__(
         self, kernel=None, *, metric=None, updates=8, iterate="best", rank=None, start=None, relative_bandwidth=None,
-        relative_ridge=None, standardise=True, categories=None, tolerance=1e-3, precision=None, random_state=0,
-        progress=False, checkpoint=None,
+        relative_ridge=None, standardise=True, categories=None, robust=True, average=True, tolerance=1e-3,
+        precision=None, random_state=0, progress=False, checkpoint=None,
     ):  # fmt: skip
         self.kernel = kernel
         self.metric = metric
@@ -83,40 +84,49 @@ class FeatureMachine(Estimator):
         self.relative_ridge = relative_ridge
         self.standardise = standardise
         self.categories = categories
+        self.robust = robust
+        self.average = average
         self.tolerance = tolerance
         self.precision = precision
         self.random_state = random_state
         self.progress = progress
         self.checkpoint = checkpoint
 
-    def _fit(self, given: Training, unit: bool) -> tuple[np.ndarray, Training]:
+    def _fit(self, given: Training, regression: bool) -> tuple[np.ndarray, Training]:
         """Sets the fitted attributes; predictions of rows by fits that never saw them, and those rows."""
-        candidates = self._candidates()
+        candidates = choices(self)
         data = _double(given).merged()
         if len(data.X) <= rules.MANY:
             data = data.rows(np.lexsort(data.X.T[::-1]))  # the order of rows is not information
         centre = mean(data.Y, data.weights)
         spread = np.sqrt(mean((data.Y - centre) ** 2, data.weights))
-        spread = np.where(spread > 0, spread, 1) if unit else np.ones_like(spread)
+        spread = np.where(spread > 0, spread, 1) if regression else np.ones_like(spread)
         data = data._replace(Y=(data.Y - centre) / spread)
         rng = np.random.default_rng(int(jax.random.randint(self._key(), (), 0, 2**31 - 1)))
         order = rng.permutation(len(data.X))
+        self._others_, self.outliers_, self.clip_ = [], "kept", np.full(len(spread), np.inf)
+        rows = np.sort(order[:SEARCH])
         with self._double_scope():
             data, found = self._read(candidates, data, order)
             if len(data.X) == 1 or not np.any(data.Y):
                 self._constant(candidates[0], data)
                 held_out, part = data.Y, data
             elif len(data.X) <= rules.MANY:
-                part = data.rows(np.sort(order[:SEARCH]))
+                part = data.rows(rows)
                 found = found or self._select(candidates, part)
-                self.leave_one_out_error_ = float(found.error)
-                self._learn(found, data)
-                held_out = found.held_out
+                chosen = Chosen([(found, data)], self.outliers_, self.clip_)
+                if regression and self.robust:
+                    chosen = robustly(found, data, rows, self._select, self._learnt)
+                held_out = self._learn(chosen, part)
             else:
-                held_out, part = self._grow(candidates, data, order)
+                held_out, part = self._grow(candidates, data, order, regression and self.robust)
+        self.clip_ = self.clip_ * spread
         self.intercept_ = (self.intercept_ * spread + centre).astype(self._dtype)
         self.dual_coef_ = (self.dual_coef_ * spread).astype(self._dtype)
         self.X_fit_ = self.X_fit_.astype(self._dtype)
+        for other in self._others_:
+            other["intercept"] = (other["intercept"] * spread + centre).astype(self._dtype)
+            other["dual_coef"] = (other["dual_coef"] * spread).astype(self._dtype)
         return held_out * spread + centre, part._replace(Y=part.Y * spread + centre)
 
     def _read(self, candidates: list[Candidate], data: Training, order: np.ndarray) -> tuple[Training, Selected | None]:
@@ -135,47 +145,59 @@ class FeatureMachine(Estimator):
         self.offset_, self.scale_ = columns.offset, columns.scale
         return data._replace(X=columns(X)), found if len(data.X) <= rules.LOOK else None
 
-    def _select(self, candidates: list[Candidate], part: Training) -> Selected:
+    def _select(self, candidates: Sequence[Candidate], part: Training) -> Selected:
         begin = None if self.start is None else lambda rows: self._one_step(part.rows(rows))
         steps = len(candidates) * (self.updates + 1)
         with one_thread_each(), Display("learning a metric", steps, show=self.progress) as shown:
             found = select(
                 candidates, part.X, part.Y, weights=part.weights, updates=self.updates,
                 relative_bandwidth=self.relative_bandwidth, relative_ridge=self.relative_ridge, rank=self.rank,
-                begin=begin, last=self.iterate == "last", advance=shown.advance,
+                begin=begin, last=self.iterate == "last", average=self.average, advance=shown.advance,
             )  # fmt: skip
         return found
 
-    def _learn(self, found: Selected, data: Training) -> None:
-        """The chosen trajectory and the last fit, on all rows."""
-        kernel, metric = found.candidate
-        M = isotropic(data.X.shape[1], metric)
-        if self.start is not None:
-            M = normalised(self._one_step(data), metric)
-        M = follow(found.steps, data.X, data.Y, metric, rank=self.rank, weights=data.weights, start=M)
-        L = root(M)
-        seen = view(kernel, data.X, L)
-        h = found.final[0] * seen.usual
-        self._remember(kernel, M, L, h, found.updates)
-        self.relative_ridge_ = found.final[1]
-        K = seen.gram(h)
-        self.ridge_ = self.relative_ridge_ * float(np.mean(np.diagonal(K)))
-        alpha, b = coefficients(K, data.Y, self.relative_ridge_, data.weights)
-        self.X_fit_, self.dual_coef_, self.intercept_, self.solver_ = data.X, alpha, b, "cholesky"
-        self._tree_ = None
+    def _learn(self, chosen: Chosen, part: Training) -> np.ndarray:
+        """Every trajectory chosen and its last fit, on all rows; held-out predictions of `part`."""
+        fits = []
+        for best, data in chosen.fits:
+            share = 1 / len(chosen.fits) / sum(one.weight for one in (best, *best.equals))
+            fits += [self._learnt(one, data)._replace(weight=share * one.weight) for one in (best, *best.equals)]
+        best, data = chosen.fits[0]
+        first = fits[0]
+        self._remember(first.kernel, first.metric, first.map, first.bandwidth, first.updates)
+        self.relative_ridge_, self.ridge_ = first.relative_ridge, first.ridge
+        self.X_fit_, self.dual_coef_, self.intercept_ = data.X, first.dual_coef, first.intercept
+        self.solver_, self._tree_ = "cholesky", None
+        self._others_ = [fit._asdict() for fit in fits[1:]]
+        self.feature_importances_ = sum(fit.weight * self._importances(fit.metric) for fit in fits)
+        self.outliers_, self.clip_ = chosen.outliers, chosen.clip
+        held_out = np.mean([found.held_out for found, _ in chosen.fits], 0)
+        self.leave_one_out_error_ = float(best.error) if chosen.outliers == "kept" else mean_error(held_out, part)
+        return held_out
 
-    def _grow(self, candidates: list[Candidate], data: Training, order: np.ndarray) -> tuple[np.ndarray, Training]:
+    def _learnt(self, found: Selected, data: Training) -> Member:
+        start = None if self.start is None else normalised(self._one_step(data), found.candidate.metric)
+        return learnt(found, data, self.rank, start)
+
+    def _grow(
+        self, candidates: list[Candidate], data: Training, order: np.ndarray, robust: bool
+    ) -> tuple[np.ndarray, Training]:
         """Choices at growing sizes, then the last fit to all rows; predictions of held-out rows, and those rows."""
+        given = data
+        if robust:
+            chosen = milder(candidates[0], data, np.sort(order[:SEARCH]), self._select, self._learnt)
+            self.outliers_, self.clip_ = chosen.outliers, chosen.clip
+            data = chosen.fits[0][1] if chosen.fits else data
         stages = self._stages(candidates, data, order)
         steps = len(candidates) * (self.updates + 1)
         with Display("learning a metric", steps, show=self.progress) as shown:
-            chosen = grown(
+            found = grown(
                 candidates, data, order, updates=self.updates, bandwidth=self.relative_bandwidth,
                 ridge=self.relative_ridge, rank=self.rank, begin=None if self.start is None else self._one_step,
                 last=self.iterate == "last", advance=shown.advance, stages=stages,
             )  # fmt: skip
         fixed = (self.relative_bandwidth, self.relative_ridge)
-        model, problem, best = last_fit(chosen, data, fixed, self.tolerance, self._key(), self.progress, stages)
+        model, problem, best = last_fit(found, data, fixed, self.tolerance, self._key(), self.progress, stages)
         kernel, _ = best.candidate
         self._remember(kernel, best.metric, problem.map, problem.bandwidth, best.updates)
         self.relative_ridge_, self.ridge_ = problem.relative_ridge, model.ridge
@@ -183,7 +205,11 @@ class FeatureMachine(Estimator):
         self.X_fit_, self.dual_coef_, self.intercept_ = model.centres, model.alpha, model.intercept
         self.solver_, self.converged_ = model.solver, model.converged
         self._tree_ = None if model.tree is None else model.tree._asdict()
-        return best.judged.held_out, chosen.judging
+        if self.outliers_ == "kept":
+            return best.judged.held_out, found.judging
+        judging = given.rows(order[-len(found.judging.X) :])  # with the labels they have
+        self.leave_one_out_error_ = mean_error(best.judged.held_out, judging)
+        return best.judged.held_out, judging
 
     def _stages(self, candidates: list[Candidate], data: Training, order: np.ndarray) -> Stages:
         """The stages of this fit, those that an earlier run has kept among them."""
@@ -200,10 +226,13 @@ class FeatureMachine(Estimator):
     def _remember(self, kernel: Kernel, M: np.ndarray, L: np.ndarray, h: float, updates: int) -> None:
         self._base_, self.map_, self.bandwidth_ = kernel, L, float(h)
         self.metric_, self.n_updates_ = M, int(updates)
+        self.feature_importances_ = self._importances(M)
+
+    def _importances(self, M: np.ndarray) -> np.ndarray:
         weight = M if M.ndim == 1 else np.diag(M).copy()
         if self.categories_:
             weight = np.bincount(self._read_as.source(self.n_features_in_), weight, self.n_features_in_)
-        self.feature_importances_ = weight / weight.sum()
+        return weight / weight.sum()
 
     def _constant(self, candidate: Candidate, data: Training) -> None:
         """Nothing to learn: one row, or one label."""
@@ -228,7 +257,26 @@ class FeatureMachine(Estimator):
         tree = getattr(self, "_tree_", None)
         parts = (self.X_fit_, self.dual_coef_, self.intercept_, None if tree is None else Tree(**tree))
         model = Model(*parts, self.solver_, self.ridge_)
-        return predictions(self._base_, self.map_, self.bandwidth_, model, Z, self._dtype)
+        found = predictions(self._base_, self.map_, self.bandwidth_, model, Z, self._dtype)
+        others = getattr(self, "_others_", [])
+        found = found if not others else self.members_[0]["weight"] * found
+        for one in others:
+            model = Model(self.X_fit_, one["dual_coef"], one["intercept"], None, self.solver_, one["ridge"])
+            seen = predictions(one["kernel"], one["map"], one["bandwidth"], model, Z, self._dtype)
+            found = found + one["weight"] * seen
+        return found
+
+    @property
+    def members_(self) -> list[dict[str, Any]]:
+        """The fits whose weighted mean is predicted, the best first: most often one."""
+        check_is_fitted(self)
+        first = {
+            "kernel": self._base_, "metric": self.metric_, "map": self.map_, "bandwidth": self.bandwidth_,
+            "updates": self.n_updates_, "relative_ridge": self.relative_ridge_, "ridge": self.ridge_,
+            "dual_coef": self.dual_coef_, "intercept": self.intercept_,
+        }  # fmt: skip
+        others = getattr(self, "_others_", [])
+        return [{**first, "weight": 1 - sum(one["weight"] for one in others)}, *others]
 
     @property
     def _read_as(self) -> Codes:
@@ -258,36 +306,6 @@ class FeatureMachine(Estimator):
 
         return precision("float64")
 
-    def _candidates(self) -> list[Candidate]:
-        """The kernels and metrics to choose from."""
-        if self.metric is not None and self.metric not in METRICS:
-            raise ValueError(f"unknown metric {self.metric!r}{nearest(str(self.metric), METRICS)}")
-        if self.metric == "low_rank":
-            check_positive_integer("rank", self.rank, "metric='low_rank' keeps so many directions")
-        if self.iterate not in ("best", "last"):
-            raise ValueError(f"iterate must be 'best' or 'last', got {self.iterate!r}")
-        if self.start not in (None, "one_step"):
-            raise ValueError(f"start must be None or 'one_step', got {self.start!r}")
-        if self.updates != 0:
-            check_positive_integer("updates", self.updates, "or 0 for a fixed kernel")
-        for what in ("relative_bandwidth", "relative_ridge"):
-            value = getattr(self, what)
-            if value is not None and not (isinstance(value, int | float | np.number) and 0 < value < math.inf):
-                raise ValueError(f"{what} must be positive or None (leave-one-out), got {value!r}")
-        kernels = [KERNELS[name] for name in DEFAULT]
-        if self.kernel is not None:
-            given = given_kernel(self.kernel, "a name, None (a choice)")
-            if given is None and self.kernel not in KERNELS:
-                name = str(self.kernel)
-                raise ValueError(f"unknown kernel {name!r}{nearest(name, KERNELS)}, or pass a kernel")
-            kernels = [KERNELS[str(self.kernel)] if given is None else given]
-        metrics = ("full", "diagonal") if self.metric is None else (self.metric,)
-        pairs = [Candidate(k, m) for k in kernels for m in metrics]
-        found = [c for c in pairs if c.metric in c.kernel.metrics]
-        if not found:
-            check_metric(kernels[0], metrics[0])
-        return found
-
 
 class FeatureMachineRegressor(MultiOutputMixin, RegressorMixin, FeatureMachine):
     """A kernel machine that learns its metric from the average gradient outer product of its own fits [D11].
@@ -302,6 +320,12 @@ class FeatureMachineRegressor(MultiOutputMixin, RegressorMixin, FeatureMachine):
     place of the number or beside it, by searches on 400 rows; `categories` names those that are categories (columns by
     name or number; an empty list for none).
 
+    Up to 400 rows the mean of all candidates is predicted that leave-one-out cannot tell from the best (the difference
+    of their squared errors is within two standard errors z, weights exp(-z²/2)); `average=False` picks the best.
+    Where residuals of held-out rows have a kurtosis above 8, labels are clipped to within three deviations of held-out
+    predictions, if that predicts held-out rows, with the labels they have, better by more than a standard error; if by
+    less, the mean of both fits is predicted. `robust=False` leaves labels alone.
+
     `kernel` ('product_laplace', 'laplace', 'gaussian', 'matern', 'ntk', 'nngp', or a kernel),
     `metric` ('full', 'diagonal', 'low_rank' with `rank`), `relative_bandwidth` (a multiple of the median distance) and
     `relative_ridge` (a multiple of k(x, x)) fix what is otherwise chosen; `iterate='last'` always makes all `updates`;
@@ -311,14 +335,17 @@ class FeatureMachineRegressor(MultiOutputMixin, RegressorMixin, FeatureMachine):
     Fitted: `metric_` (M of trace one, for standardised columns), `feature_importances_` (its diagonal), `n_updates_`,
     `bandwidth_`, `ridge_` (added to K), `relative_ridge_`, `kernel_`, `leave_one_out_error_` (share of the
     variance not explained, of held-out rows where there are many), `solver_`, `coding_` ('numbers', 'categories' or
-    'numbers and categories', of columns that look like codes) and `categories_` (their values).
+    'numbers and categories', of columns that look like codes) and `categories_` (their values), `members_` (the fits
+    whose mean is predicted; the attributes above are those of the first, importances the mean), `outliers_` ('kept',
+    'clipped' or 'averaged') and `clip_` (largest distance of a clipped label from its prediction, for every output;
+    infinite where none was).
 
     >>> FeatureMachineRegressor().fit(X, y).predict(Z)
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "FeatureMachineRegressor":
         """Weights count rows: a row of weight 2 is that row twice."""
-        self._fit(self._training(X, y, sample_weight), unit=True)
+        self._fit(self._training(X, y, sample_weight), regression=True)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -334,7 +361,7 @@ class FeatureMachineClassifier(CalibratedClassifier, FeatureMachine):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "FeatureMachineClassifier":
         """Weights count rows: a row of weight 2 is that row twice."""
-        held_out, part = self._fit(self._labelled(X, y, sample_weight), unit=False)
+        held_out, part = self._fit(self._labelled(X, y, sample_weight), regression=False)
         self._calibrate(held_out, part.Y, part.weights)
         return self
 

@@ -7,6 +7,8 @@ folds        held-out predictions: a fold's metric and coefficients never see th
 held_out     the same with one split, for many rows
 growth       many rows: choices are made again at growing sizes
 last_fit     the fit to all rows: one factorisation, leaves of a partition, or an iterative solution
+members      fits to all rows: one, or several whose mean predicts, where few rows cannot tell them apart
+heavy_tails  labels with outliers: noticed and clipped; robust: which labels are fitted
 rules        the numbers by which the search decides, in one table
 """
 

@@ -107,8 +107,15 @@ class HeldOut:
 
 def surely_worse(new: Judged, old: Judged, judging: Training) -> bool:
     """The same for any rows that judge; what is not finite is worse."""
-    more = np.sum((new.held_out - judging.Y) ** 2 - (old.held_out - judging.Y) ** 2, 1)
+    return not difference(new.held_out, old.held_out, judging) <= 1
+
+
+def difference(new: Float[np.ndarray, "r c"], old: Float[np.ndarray, "r c"], judging: Training) -> float:
+    """By how many standard errors the new predictions are worse: of the difference of squared errors, row by row."""
+    more = np.sum((new - judging.Y) ** 2 - (old - judging.Y) ** 2, 1)
     w = np.ones(len(more)) if judging.weights is None else judging.weights
     mean = float(w @ more / w.sum())
     error = float(np.sqrt(w**2 @ (more - mean) ** 2) / w.sum())
-    return not mean <= error
+    if not (math.isfinite(mean) and math.isfinite(error)):
+        return math.inf
+    return mean / error if error > 0 else math.copysign(math.inf, mean) if mean else 0.0

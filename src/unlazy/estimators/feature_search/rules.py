@@ -3,6 +3,9 @@
 | name | what it decides |
 |---|---|
 | LOOK | rows on which a short search says how the table is read (`first_look`) |
+| FEW | rows up to which candidates are averaged that are not worse than the best by APART standard errors |
+| HEAVY | kurtosis of residuals above which labels are heavy-tailed, where they hold MATTERS of the variance at least |
+| KEPT | clipped labels lie within so many deviations (1.48 medians) of held-out predictions, SEVERAL at least beyond |
 | FIRST_LOOK_ROWS | rows on which bandwidth and ridge of a plain kernel are looked for first, where there are many |
 | WORTH_ANOTHER | an update is worth a further one if it brings the error below this share of the best before it |
 | WITHIN_REACH | a kernel goes on if its error, falling once more as it just fell, is within this factor of the best |
@@ -35,6 +38,8 @@
 """
 
 LOOK = 400
+FEW, APART = 400, 2.0
+HEAVY, MATTERS, KEPT, SEVERAL = 8.0, 0.1, 3.0, 5
 FIRST_LOOK_ROWS = 400
 WORTH_ANOTHER = 0.99
 WITHIN_REACH = 1.25

@@ -10,6 +10,7 @@ All that is compared are predictions of rows whose labels neither metric nor coe
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,9 +21,10 @@ from unlazy.core.threads import together
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import rules
 from unlazy.estimators.feature_search.folds import Folds
-from unlazy.estimators.feature_search.held_out import HeldOut
+from unlazy.estimators.feature_search.held_out import HeldOut, difference
 from unlazy.estimators.feature_search.trajectory import Candidate, Judged, Trajectory
 from unlazy.kernels.base import Kernel
+from unlazy.solvers.intercept import unexplained
 from unlazy.training.bandwidth_and_ridge import LARGEST, SMALLEST, Place, descend
 from unlazy.training.recursive_features import Step, normalised
 
@@ -43,6 +45,10 @@ class Selected(NamedTuple):
     error: float
     table: tuple[tuple[int, int, float], ...]
     """(candidate, updates, error) of all that was tried."""
+    equals: tuple["Selected", ...] = ()
+    """Others that few rows cannot tell from it: `held_out` and `error` are those of the mean of all."""
+    weight: float = 1.0
+    """In such a mean, relative to the best."""
 
 
 def select(
@@ -58,6 +64,7 @@ def select(
     rank: int | None = None,
     begin: Begin | None = None,
     last: bool = False,
+    average: bool = False,
     seed: int = 0,
     advance: Tick = lambda note: None,
 ) -> Selected:
@@ -65,21 +72,46 @@ def select(
 
     `relative_bandwidth` and `relative_ridge` fix what is otherwise searched (`recursive_features.learn`). `begin` gives
     the first metric from the rows whose labels it may use (W¹ᵀW¹ of Algorithm 1, say) instead of the identity.
-    `last` makes all updates, and chooses the rest.
+    `last` makes all updates, and chooses the rest. `average` takes the mean of those that at most rules.FEW rows cannot
+    tell apart.
     """
     n = len(X)
     count = min(n, folds or (rules.FOLDS if n < rules.MANY_ROWS else 2))
     fold = np.random.default_rng(seed).permutation(n) % count
-    search = Search(Folds(Training(X, Y, weights), fold), relative_bandwidth, relative_ridge, rank, advance)
+    data = Training(X, Y, weights)
+    search = Search(Folds(data, fold), relative_bandwidth, relative_ridge, rank, advance)
     runs = search.run(candidates, updates if count > 1 else 0, begin, last)
     table = tuple((i, t, e) for i, run in enumerate(runs[1:]) for t, e in enumerate(run.errors))
     best = runs[0]
-    t = len(best.judged) - 1 if last else best.best
-    made, chosen = best.before + t, best.judged[t]
-    if made or begin is not None:
-        chosen = search.refined(best, t)
-    steps = tuple(best.steps[:made])
-    return Selected(best.candidate, made, steps, chosen.place, chosen.held_out, chosen.error, table)
+    found = search.selected(best, len(best.judged) - 1 if last else best.best, begin is not None, table)
+    if not average or last or n > rules.FEW:
+        return found
+    others = [search.selected(run, run.best, begin is not None) for run in _distinct(runs, found, data)]
+    return _mean(found, others, data)
+
+
+def _distinct(runs: list[Trajectory], best: Selected, data: Training) -> list[Trajectory]:
+    """Those that cannot be told from the first, which is the best; a kernel without updates once."""
+    seen: dict[Any, Trajectory] = {}
+    for run in runs:
+        made = run.before + run.best
+        seen.setdefault((id(run.candidate.kernel), run.candidate.metric) if made else id(run.candidate.kernel), run)
+    others = [run for run in seen.values() if run is not runs[0]]
+    return [run for run in others if difference(run.judged[run.best].held_out, best.held_out, data) <= rules.APART]
+
+
+def _mean(best: Selected, others: list[Selected], data: Training) -> Selected:
+    """The mean of the best and the others, each by how likely a difference like its own is by chance, exp(-z²/2).
+
+    That the best is best may be chance too: its own error, the smallest of several, is no reason to pick it."""
+    if not others:
+        return best
+    worse = [max(0.0, difference(found.held_out, best.held_out, data)) for found in others]
+    weights = [1.0, *(math.exp(-0.5 * z**2) for z in worse)]
+    held_out = np.average([found.held_out for found in (best, *others)], 0, weights)
+    error = unexplained(held_out - data.Y, data.Y, data.weights)
+    equals = tuple(found._replace(weight=w) for found, w in zip(others, weights[1:]) if w > 0)
+    return best._replace(held_out=held_out, error=error, equals=equals)
 
 
 class Search:
@@ -90,6 +122,15 @@ class Search:
         rank: int | None = None, advance: Tick = lambda note: None,
     ):  # fmt: skip
         self.evidence, self.bandwidth, self.ridge, self.rank, self.advance = evidence, bandwidth, ridge, rank, advance
+
+    def selected(self, run: Trajectory, t: int, begun: bool, table: tuple = ()) -> Selected:
+        """A trajectory after t updates, at the bandwidth and ridge of its last fit."""
+        made, chosen = run.before + t, run.judged[t]
+        if made or begun:
+            chosen = self.refined(run, t)
+        return Selected(
+            run.candidate, made, tuple(run.steps[:made]), chosen.place, chosen.held_out, chosen.error, table
+        )
 
     def run(
         self, candidates: Sequence[Candidate], updates: int, begin: Begin | None = None, last: bool = False
