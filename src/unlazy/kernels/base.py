@@ -181,7 +181,7 @@ class InnerProductKernel(Kernel):
     def prepare(self, X: Any) -> Any:
         """An `evaluate.Side`: embedded inputs and keys of their rows."""
         points: Any = self.embed(X)
-        return evaluate.Side(points, evaluate.row_keys(X))
+        return evaluate.Side.of(points, evaluate.row_keys(X))
 
     def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
         """The same, centred together where only differences matter."""

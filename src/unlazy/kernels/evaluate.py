@@ -28,10 +28,16 @@ TEMPORARIES = 4
 
 
 class Side(NamedTuple):
-    """One side of a block of an entry formula: embedded points, and the keys of their rows where they are kept."""
+    """One side of a block of an entry formula: embedded points, the keys of their rows where they are kept, and ⟨x,x⟩:
+    XLA would evaluate the rule for what is too large again for each pair."""
 
     points: Float[Array, "n e"]
     keys: UInt[Array, " n"] | None = None
+    squares: Float[Array, " n"] | None = None
+
+    @classmethod
+    def of(cls, points: Float[Array, "n e"], keys: UInt[Array, " n"] | None = None) -> "Side":
+        return cls(points, keys, squares(points))
 
 
 def gram(kernel: Any, X: Points, Z: Points | None = None, accurate: bool = False) -> Any:
@@ -89,8 +95,8 @@ def _diagonal(kernel: Any, X: Any) -> Array:
 def prepared(formula: Any, X: Array, Z: Array | None, keyed: bool) -> tuple[Side, Side | None]:
     """Both sides of an entry formula."""
     left, right = embedded(formula, X, Z)
-    first = Side(left, row_keys(X) if keyed else None)
-    return first, None if Z is None else Side(right, row_keys(Z) if keyed else None)
+    first = Side.of(left, row_keys(X) if keyed else None)
+    return first, None if Z is None else Side.of(right, row_keys(Z) if keyed else None)
 
 
 def embedded(formula: Any, X: Array, Z: Array | None = None) -> tuple[Array, Array]:
@@ -108,16 +114,20 @@ def inner_products(left: Side, right: Side) -> tuple[Float[Array, "n m"], Float[
     """⟨x,z⟩ of all pairs, ⟨x,x⟩ as a column and ⟨z,z⟩ as a row. Rows with the same key are coincident; where no keys
     are kept, pairs closer than rounding."""
     x, z = left.points, right.points
-    xx, zz = squares(x)[:, None], squares(z)[None, :]
+    xx, zz = _squares(left)[:, None], _squares(right)[None, :]
     xz = dot(x, z.T)
     same = None if left.keys is None or right.keys is None else left.keys[:, None] == right.keys[None, :]
     return snap(xz, xx, zz, x.shape[1], same), xx, zz
 
 
+def _squares(side: Side) -> Float[Array, " n"]:
+    return squares(side.points) if side.squares is None else side.squares
+
+
 def differences(left: Side, right: Side) -> tuple[Array, Array, Array, Array]:
     """‖x-z‖², 1 - cos θ, ⟨x,x⟩ and ⟨z,z⟩ of all pairs, from differences."""
     x, z = left.points, right.points
-    xx, zz = squares(x)[:, None], squares(z)[None, :]
+    xx, zz = _squares(left)[:, None], _squares(right)[None, :]
     # differences would give k(∞, z) = 0: what `squares` cannot take is NaN here too
     distance = jnp.where(jnp.isnan(xx + zz), jnp.nan, squared_distances(x, z))
     chord = squared_distances(x * safe_reciprocal(safe_sqrt(xx)), z * safe_reciprocal(safe_sqrt(zz.T)))

@@ -165,11 +165,12 @@ class Host(Engine):
         CPU. In float64, unless all sums will do."""
         if job.passes > 1 or not device.is_host() or job.workers > 1 or host.table_of(job.kernel) is None:
             return None
-        X, Z, probe = job.X, job.right, _zero()
-        rows = getattr(X, "ndim", 0) == 2 and X.dtype == probe.dtype
-        if not rows or not (job.any_sums or X.dtype == np.float64):
+        X, Z = job.X, job.right
+        if getattr(X, "ndim", 0) != 2 or not (job.any_sums or X.dtype == np.float64):
             return None
-        return HOST * X.shape[0] * Z.shape[0] if concrete(job.kernel, X, Z, probe) else None
+        probe = _zero()
+        known = X.dtype == probe.dtype and concrete(job.kernel, X, Z, probe)
+        return HOST * X.shape[0] * Z.shape[0] if known else None
 
     def build(self, job: Job) -> Product:
         return hosted(job.kernel, job.X, job.Z, job.memory)
