@@ -42,7 +42,7 @@ def mean_product(A: Float[Array, "S n"], B: Float[Array, "S D"]) -> Float[Array,
 
 
 def whiten(
-    new: Float[Array, "S n"], white: Float[Array, "S D"], column: Int[Array, ""], floor: float
+    new: Float[Array, "S n"], white: Float[Array, "S D"], column: Int[Array, ""], floor: float | Float[Array, ""]
 ) -> tuple[Float[Array, "n D"], Float[Array, "S D"]]:
     """The factor C of new = C w̃ and the white set w̃ with what is new in it, by Gram–Schmidt, twice for its rounding."""
     known = mean_product(new, white)
@@ -59,7 +59,7 @@ def whiten(
 
 
 def field(
-    fresh: Float[Array, "S n"] | Float[Array, "S 1"],
+    fresh: Float[Array, "S n"],
     white: Float[Array, "S D"],
     response: Float[Array, "n D"],
     past: Float[Array, "S D"],
