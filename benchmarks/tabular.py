@@ -7,11 +7,13 @@ averaged over sets, ties shared.
     python benchmarks/tabular.py --data FOLDER --store tabular.jsonl --jobs 2     # resumes where it stopped
     python benchmarks/tabular.py --data FOLDER --store tabular.jsonl --table      # the table alone (--record keeps it)
 
-xRFM 0.4.5 needs torch; without it its rows are left out. One thread per set, CPU-seconds of fit and prediction.
+xRFM 0.4.5 (needs torch) and LightGBM are peers, not dependencies: what is not installed is left out. One thread per
+set, CPU-seconds of fit and prediction.
 """
 
 import argparse
 import importlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -32,8 +34,8 @@ REGRESSION = ("uci_airfoil", "uci_autompg", "uci_bike", "california_housing", "u
               "uci_wine")  # fmt: skip
 CLASSIFICATION = ("adult", "covtype", "higgs_11k", "pmlb/ann_thyroid", "pmlb/churn", "pmlb/pendigits", "pmlb/phoneme",
                   "pmlb/satimage", "pmlb/spectf", "pmlb/tic_tac_toe", "pmlb/wine_quality_white")  # fmt: skip
-IMPORTS = {"machine": ("unlazy.estimators.feature_machines",), "xrfm": ("torch", "xrfm")}
-METHODS = ("machine", "xrfm", "laplace_l2", "laplace_l1", "forest", "boosting")
+IMPORTS = {"machine": ("unlazy.estimators.feature_machines",), "xrfm": ("torch", "xrfm"), "lightgbm": ("lightgbm",)}
+METHODS = ("machine", "xrfm", "lightgbm", "laplace_l2", "laplace_l1", "forest", "boosting")
 
 
 def load(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -178,6 +180,27 @@ def laplace_l1(X, y, Z, classify, seed):
     return laplace(X, y, Z, classify, seed, "cityblock")
 
 
+def lightgbm(X, y, Z, classify, seed):
+    """Eight settings of leaves, rate and rows per leaf, early stopping on 20% of the rows, the best refitted on all."""
+    import lightgbm as lgb
+
+    kind = lgb.LGBMClassifier if classify else lgb.LGBMRegressor
+    fit, rest = halves(len(X), y if classify else None, seed)
+    best, chosen = -np.inf, None
+    for leaves in (8, 31):
+        for rate in (0.03, 0.1):
+            for least in (5, 20):
+                setting = {"num_leaves": leaves, "learning_rate": rate, "min_child_samples": least}
+                model = kind(**setting, n_estimators=2000, random_state=seed, n_jobs=1, verbose=-1)
+                stop = [lgb.early_stopping(50, verbose=False)]
+                model.fit(X[fit], y[fit], eval_set=[(X[rest], y[rest])], callbacks=stop)
+                predicted = model.predict(X[rest])
+                value = np.mean(predicted == y[rest]) if classify else -np.mean((predicted - y[rest]) ** 2)
+                if value > best:
+                    best, chosen = value, {**setting, "n_estimators": model.best_iteration_}
+    return kind(**chosen, random_state=seed, n_jobs=1, verbose=-1).fit(X, y).predict(Z)
+
+
 def forest(X, y, Z, classify, seed):
     """500 trees, scikit-learn's defaults."""
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
@@ -203,6 +226,10 @@ def boosting(X, y, Z, classify, seed):
                 if rounds % 20 == 0 and value > best:
                     best, chosen = value, {"learning_rate": rate, "max_leaf_nodes": leaves, "max_iter": rounds}
     return kind(**chosen, early_stopping=False, random_state=seed).fit(X, y).predict(Z)
+
+
+def installed(method: str) -> bool:
+    return all(importlib.util.find_spec(module.partition(".")[0]) for module in IMPORTS.get(method, ()))
 
 
 def measure(folder: Path, name: str, method: str, seed: int, rows: int) -> dict:
@@ -257,7 +284,7 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=Path("tabular.jsonl"))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--sets", nargs="*", default=[*REGRESSION, *CLASSIFICATION])
-    parser.add_argument("--methods", nargs="*", default=list(METHODS))
+    parser.add_argument("--methods", nargs="*", default=[m for m in METHODS if installed(m)])
     parser.add_argument("--rows", type=int, default=3000, help="training rows at most")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--table", action="store_true", help="print the table of what is stored and stop")

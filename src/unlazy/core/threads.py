@@ -6,14 +6,17 @@ done faster next to each other, each on one core, than one after the other on al
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from unlazy.core.precision import default_float, precision
 
 T = TypeVar("T")
 _inside = threading.local()
+_most: ContextVar[int | None] = ContextVar("most", default=None)
 
 
 def cores() -> int:
@@ -24,7 +27,7 @@ def cores() -> int:
 def together(tasks: Sequence[Callable[[], T]]) -> list[T]:
     """The results of all tasks, in their order; each runs in the caller's precision. Tasks inside tasks run one after
     the other."""
-    workers = min(len(tasks), cores())
+    workers = min(len(tasks), _most.get() or cores())
     if workers < 2 or getattr(_inside, "busy", False):
         return [task() for task in tasks]
     name = default_float().name
@@ -43,3 +46,24 @@ def one_thread_each() -> Any:
     from threadpoolctl import threadpool_limits
 
     return threadpool_limits(1, "blas")
+
+
+@contextmanager
+def at_most(jobs: Any) -> Iterator[None]:
+    """A scope of at most so many threads, of `together` and of BLAS; -1 is all cores, -2 all but one, and so on, as in
+    scikit-learn; None changes nothing. The programs that XLA compiles for the CPU have threads of their own."""
+    from threadpoolctl import threadpool_limits
+
+    if jobs is None:
+        yield
+        return
+    whole = isinstance(jobs, int) and not isinstance(jobs, bool)
+    if not whole or jobs == 0:
+        raise ValueError(f"n_jobs must be a whole number, -1 for all cores, or None, got {jobs!r}")
+    most = jobs if jobs > 0 else max(1, cores() + 1 + jobs)
+    token = _most.set(most)
+    try:
+        with threadpool_limits(most, "blas"):
+            yield
+    finally:
+        _most.reset(token)

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from unlazy.core.identity import fingerprint
 from unlazy.core.linear import dot
 from unlazy.core.progress import Display
-from unlazy.core.threads import one_thread_each
+from unlazy.core.threads import at_most, one_thread_each
 from unlazy.core.version import VERSION
 from unlazy.estimators.base import Estimator, Training
 from unlazy.estimators.classes import CalibratedClassifier
@@ -39,7 +39,7 @@ from unlazy.training.recursive_features import isotropic, normalised, root
 SEARCH = 1200
 """Distinct rows among which kernel, metric, bandwidth, ridge and the number of updates are chosen, where there are at
 most `feature_search.rules.MANY`; beyond, choices are made again at larger sizes (`feature_search.growth`)."""
-UNKEPT = ("progress", "checkpoint", "precision")
+UNKEPT = ("progress", "checkpoint", "precision", "n_jobs")
 """Parameters that a fit's stages do not depend on."""
 
 
@@ -63,6 +63,7 @@ class FeatureMachine(Estimator):
     precision: str | None
     progress: bool
     checkpoint: str | Path | None
+    n_jobs: int | None
     X_fit_: np.ndarray
     dual_coef_: np.ndarray
     intercept_: np.ndarray
@@ -72,7 +73,7 @@ class FeatureMachine(Estimator):
     def __init__(
         self, kernel=None, *, metric=None, updates=8, iterate="best", rank=None, start=None, relative_bandwidth=None,
         relative_ridge=None, standardise=True, categories=None, robust=True, average=True, tolerance=1e-3,
-        precision=None, random_state=0, progress=False, checkpoint=None,
+        precision=None, random_state=0, progress=False, checkpoint=None, n_jobs=None,
     ):  # fmt: skip
         self.kernel = kernel
         self.metric = metric
@@ -91,6 +92,7 @@ class FeatureMachine(Estimator):
         self.random_state = random_state
         self.progress = progress
         self.checkpoint = checkpoint
+        self.n_jobs = n_jobs
 
     def _fit(self, given: Training, regression: bool) -> tuple[np.ndarray, Training]:
         """Sets the fitted attributes; predictions of rows by fits that never saw them, and those rows."""
@@ -332,6 +334,9 @@ class FeatureMachineRegressor(MultiOutputMixin, RegressorMixin, FeatureMachine):
     `start='one_step'` begins with the metric W¹ᵀW¹ of Algorithm 1. `checkpoint` names a file from which a killed fit of
     more than 3,000 rows continues after its last finished stage, to the same model bit for bit.
 
+    Candidates and folds run side by side in threads, as many as there are cores; `n_jobs` is the most of them, and of
+    BLAS's, in a fit.
+
     Fitted: `metric_` (M of trace one, for standardised columns), `feature_importances_` (its diagonal), `n_updates_`,
     `bandwidth_`, `ridge_` (added to K), `relative_ridge_`, `kernel_`, `leave_one_out_error_` (share of the
     variance not explained, of held-out rows where there are many), `solver_`, `coding_` ('numbers', 'categories' or
@@ -345,7 +350,8 @@ class FeatureMachineRegressor(MultiOutputMixin, RegressorMixin, FeatureMachine):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "FeatureMachineRegressor":
         """Weights count rows: a row of weight 2 is that row twice."""
-        self._fit(self._training(X, y, sample_weight), regression=True)
+        with at_most(self.n_jobs):
+            self._fit(self._training(X, y, sample_weight), regression=True)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -361,7 +367,8 @@ class FeatureMachineClassifier(CalibratedClassifier, FeatureMachine):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "FeatureMachineClassifier":
         """Weights count rows: a row of weight 2 is that row twice."""
-        held_out, part = self._fit(self._labelled(X, y, sample_weight), regression=False)
+        with at_most(self.n_jobs):
+            held_out, part = self._fit(self._labelled(X, y, sample_weight), regression=False)
         self._calibrate(held_out, part.Y, part.weights)
         return self
 
