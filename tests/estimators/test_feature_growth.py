@@ -4,6 +4,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import unlazy
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import Candidate, last_fit, rules
+from unlazy.estimators.feature_search.course import WHOLE, Course, parts
 from unlazy.estimators.feature_search.growth import grown, sizes
 from unlazy.estimators.feature_search.held_out import HeldOut, surely_worse
 from unlazy.estimators.feature_search.stages import Stages
@@ -126,6 +128,24 @@ def test_stages_are_read_back_as_they_were(tmp_path):
         assert got[0].held_out.flags.c_contiguous and isinstance(got[0], Judged) and isinstance(got, list)
     with pytest.raises(TypeError, match="cannot keep a dict"):
         stages()("more", dict)
+
+
+def test_progress_goes_forward_by_the_work_of_its_parts(monkeypatch):
+    monkeypatch.setattr("unlazy.core.device.is_host", lambda: True)
+    work = parts(20_000, candidates=5, updates=8)
+    assert list(work) == ["race", "4000 rows", "last fit", "metric"]
+    seen = []
+    shown = SimpleNamespace(advance=lambda note, steps: seen.append((note, steps)))
+    course = Course(shown, {"race": 3.0, "4000 rows": 1.0, "last fit": 4.0, "metric": 2.0})
+    course.tick("Gaussian")
+    course.done("race")
+    assert sum(step for _, step in seen) == pytest.approx(30 * (1 - 0.9**2))
+    course.done("4000 rows 0")
+    course.done("4000 rows 1")
+    assert sum(step for _, step in seen) == pytest.approx(30 + 10 * (1 - 0.9**2))
+    for stage in ("last fit 0", "metric 0", "update 0", "place 0", "metric 1", "all rows"):
+        course.done(stage)
+    assert 80 < sum(step for _, step in seen) < WHOLE and all(step >= 0 for _, step in seen)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ class Display:
     def __del__(self) -> None:
         self.close()
 
-    def advance(self, note: str = "", steps: int = 1, wrong: str = "") -> None:
+    def advance(self, note: str = "", steps: float = 1, wrong: str = "") -> None:
         """So many more steps are done."""
         self._begin()
         if self._bar is not None:

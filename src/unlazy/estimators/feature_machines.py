@@ -20,6 +20,7 @@ from unlazy.estimators.classes import CalibratedClassifier
 from unlazy.estimators.codes import Codes, readings
 from unlazy.estimators.columns import Columns
 from unlazy.estimators.feature_search import Candidate, Selected, rules, select
+from unlazy.estimators.feature_search.course import WHOLE, Course, parts
 from unlazy.estimators.feature_search.first_look import best_reading
 from unlazy.estimators.feature_search.growth import grown
 from unlazy.estimators.feature_search.last_fit import Model, last_fit, predictions
@@ -191,15 +192,16 @@ class FeatureMachine(Estimator):
             self.outliers_, self.clip_ = chosen.outliers, chosen.clip
             data = chosen.fits[0][1] if chosen.fits else data
         stages = self._stages(candidates, data, order)
-        steps = len(candidates) * (self.updates + 1)
-        with Display("learning a metric", steps, show=self.progress) as shown:
+        fixed = (self.relative_bandwidth, self.relative_ridge)
+        with Display("learning a metric", WHOLE, show=self.progress) as shown:
+            course = Course(shown, parts(len(data.X), len(candidates), self.updates))
+            stages.done = course.done
             found = grown(
                 candidates, data, order, updates=self.updates, bandwidth=self.relative_bandwidth,
                 ridge=self.relative_ridge, rank=self.rank, begin=None if self.start is None else self._one_step,
-                last=self.iterate == "last", advance=shown.advance, stages=stages,
+                last=self.iterate == "last", advance=course.tick, stages=stages,
             )  # fmt: skip
-        fixed = (self.relative_bandwidth, self.relative_ridge)
-        model, problem, best = last_fit(found, data, fixed, self.tolerance, self._key(), self.progress, stages)
+            model, problem, best = last_fit(found, data, fixed, self.tolerance, self._key(), self.progress, stages)
         kernel, _ = best.candidate
         self._remember(kernel, best.metric, problem.map, problem.bandwidth, best.updates)
         self.relative_ridge_, self.ridge_ = problem.relative_ridge, model.ridge

@@ -9,6 +9,8 @@ growth       many rows: choices are made again at growing sizes
 last_fit     the fit to all rows: one factorisation, leaves of a partition, or an iterative solution
 members      fits to all rows: one, or several whose mean predicts, where few rows cannot tell them apart
 heavy_tails  labels with outliers: noticed and clipped; robust: which labels are fitted
+stages       what outlasts a kill
+course       how far a fit has come
 rules        the numbers by which the search decides, in one table
 """
 

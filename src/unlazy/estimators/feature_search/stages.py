@@ -26,19 +26,26 @@ def kept(kind: type[T]) -> type[T]:
 
 
 class Stages:
-    """Stages one after another, by name; without a checkpoint each is simply done."""
+    """Stages one after another, by name; without a checkpoint each is simply done. `done` hears of each."""
 
-    def __init__(self, kernels: Sequence[Kernel] = (), checkpoint: Checkpoint | None = None):
-        self._kernels, self._checkpoint = list(kernels), checkpoint
+    def __init__(
+        self, kernels: Sequence[Kernel] = (), checkpoint: Checkpoint | None = None,
+        done: Callable[[str], None] = lambda name: None,
+    ):  # fmt: skip
+        self._kernels, self._checkpoint, self.done = list(kernels), checkpoint, done
         self._state: State = (checkpoint.load() if checkpoint is not None else None) or {}
 
     def __call__(self, name: str, make: Callable[[], T]) -> T:
         """What this stage finds, or found in an earlier run."""
-        if self._checkpoint is None:
-            return make()
+        found = make() if self._checkpoint is None else self._kept(name, make)
+        self.done(name)
+        return found
+
+    def _kept(self, name: str, make: Callable[[], T]) -> T:
         if name not in self._state:
             text = json.dumps(self._written(make(), name))
             self._state[name] = np.frombuffer(text.encode(), np.uint8)
+            assert self._checkpoint is not None
             self._checkpoint.keep(lambda: self._state, now=True)
         # read back in either case: arrays laid out otherwise would be summed in another order
         return self._read(json.loads(self._state[name].tobytes()))
