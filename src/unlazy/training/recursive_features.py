@@ -19,10 +19,14 @@ from unlazy.core.linear import dot
 from unlazy.kernels.base import Kernel
 from unlazy.products.views import Map, cross, view
 from unlazy.solvers.intercept import coefficients
+from unlazy.theory.bandwidth import some_rows
 from unlazy.training.bandwidth_and_ridge import descend, leave_one_out
+from unlazy.training.turning import free_directions, turned
 
 METRICS = ("full", "diagonal", "low_rank")
 FIRST_RIDGE = 1e-3
+TURNING = 8000
+"""Rows whose residuals turn directions."""
 
 
 class Iterate(NamedTuple):
@@ -121,13 +125,15 @@ def every_power(power: float | Sequence[float], updates: int) -> list[float]:
 
 class Step(NamedTuple):
     """A fit whose gradients make the next metric: kernel, bandwidth in units of the usual one, ridge in units of the
-    mean of k(x, x), the power of the AGOP, and how much of its noise floor is taken off (`pruned`)."""
+    mean of k(x, x), the power of the AGOP, and how much of its noise floor is taken off (`pruned`). Where `turn` is
+    positive its residuals make it instead: they turn the directions that hold this share of the metric (`turning`)."""
 
     kernel: Kernel
     relative_bandwidth: float
     relative_ridge: float
     power: float = 1.0
     floor: float = 0.0
+    turn: float = 0.0
 
 
 def follow(
@@ -143,10 +149,17 @@ def follow(
     """The metric after these steps, chosen elsewhere (`estimators.feature_search`)."""
     M = isotropic(X.shape[1], metric, X.dtype) if start is None else normalised(start, metric)
     for step in steps:
+        M = narrowed(M, step.turn, metric) if step.turn else M
         seen = view(step.kernel, X, root(M))
         h = step.relative_bandwidth * seen.usual
-        alpha, _ = coefficients(seen.gram(h), Y, step.relative_ridge, weights)
-        M = pruned(updated(seen, h, alpha, metric, M, rank=rank, power=step.power), step.floor)
+        K = seen.gram(h)
+        alpha, _ = coefficients(K, Y, step.relative_ridge, weights)
+        if step.turn:
+            M = by_residuals(
+                seen, h, alpha, step.relative_ridge * float(np.mean(np.diagonal(K))), metric, M, X, weights
+            )
+        else:
+            M = pruned(updated(seen, h, alpha, metric, M, rank=rank, power=step.power), step.floor)
     return M
 
 
@@ -155,6 +168,25 @@ class HasGradients(Protocol):
     """Rows under a metric that know the average gradient outer product of a fit to the first of them."""
 
     def agop(self, h: float, alpha: Float[np.ndarray, "m c"], diagonal: bool) -> np.ndarray: ...
+
+    def slopes(self, h: float, alpha: Float[np.ndarray, "m c"], rows: np.ndarray) -> Float[np.ndarray, "p c r"]: ...
+
+
+def by_residuals(
+    seen: HasGradients, h: float, alpha: np.ndarray, ridge: float, metric: str, before: np.ndarray,
+    X: Float[np.ndarray, "m d"], weights: Float[np.ndarray, " m"] | None,
+) -> np.ndarray:  # fmt: skip
+    """The metric with its directions turned by the residuals ρα/w of the ridge fit alpha to the rows X; the one before
+    where these are too few."""
+    rows, L = some_rows(len(alpha), TURNING), root(before)
+    free = free_directions(L, X.shape[1], len(rows))
+    if not free:
+        return before
+    w = np.ones(len(alpha)) if weights is None else weights
+    along = seen.slopes(h, alpha, rows)
+    along = along if L.ndim == 1 else along[:, :, -free:]
+    moved = turned(L, X[rows], (ridge * alpha / w[:, None])[rows], along, w[rows])
+    return normalised(squared(moved), metric)
 
 
 def updated(
@@ -216,6 +248,11 @@ def pruned(M: np.ndarray, floor: float) -> np.ndarray:
         return M
     left = left / left.sum()
     return left if vectors is None else (vectors * left) @ vectors.T
+
+
+def narrowed(M: np.ndarray, share: float, metric: str) -> np.ndarray:
+    """M of the directions alone that hold this share of it."""
+    return M if share >= 1 else normalised(squared(heaviest(root(M), share)), metric)
 
 
 def heaviest(L: Map, share: float) -> np.ndarray:

@@ -20,7 +20,7 @@ from unlazy.products.views import View, view
 from unlazy.solvers.host_ridge import judging_precision
 from unlazy.solvers.intercept import coefficients, fit, unexplained
 from unlazy.training.bandwidth_and_ridge import LARGE, SMALL, Place, descend, leave_one_out
-from unlazy.training.recursive_features import FIRST_RIDGE, Step, isotropic, root, updated
+from unlazy.training.recursive_features import FIRST_RIDGE, Step, by_residuals, isotropic, narrowed, root, updated
 
 Predictions = Float[np.ndarray, "n c"]
 
@@ -48,12 +48,18 @@ class Folds:
         """The next metrics, each without the labels of its fold; all as before where a fit is not positive."""
 
         def one(seen: View, M: np.ndarray, part: Training, m: int) -> np.ndarray | None:
+            if step.turn and (start := narrowed(M, step.turn, metric)) is not M:
+                M, seen = start, self._view(step.kernel, part.X, start)
             h = step.relative_bandwidth * seen.usual
             w = None if part.weights is None else part.weights[:m]
             try:
-                alpha, _ = coefficients(seen.gram(h, m), part.Y[:m], step.relative_ridge, w)
+                K = seen.gram(h, m)
+                alpha, _ = coefficients(K, part.Y[:m], step.relative_ridge, w)
             except ValueError:
                 return None
+            if step.turn:
+                ridge = step.relative_ridge * float(np.mean(np.diagonal(K)))
+                return by_residuals(seen, h, alpha, ridge, metric, M, part.X[:m], w)
             return updated(seen, h, alpha, metric, M, rank, step.power)
 
         sizes = [len(others) for others in self.others]

@@ -22,7 +22,7 @@ from unlazy.estimators.feature_search.search import Begin, Search, Tick
 from unlazy.estimators.feature_search.stages import Stages, kept
 from unlazy.estimators.feature_search.trajectory import Candidate, Judged, Trajectory
 from unlazy.training.bandwidth_and_ridge import SMALL, descend
-from unlazy.training.recursive_features import Step, heaviest, normalised, pruned, root, squared
+from unlazy.training.recursive_features import Step, pruned
 
 HELD = 8
 """Matrices of all pairs of the rows that choices are made on, alive at once on the host: distances, K, its factor, what
@@ -184,12 +184,11 @@ def _turned(contender: Contender, evidence: HeldOut) -> Contender:
     metric, or where that does not pay all of them."""
     kernel, kind = contender.candidate
     for share in contender.turns:
-        now, M = contender, [normalised(squared(heaviest(root(contender.metric), share)), kind)]
+        now, M = contender, [contender.metric]
         for _ in range(rules.TURNS):
-            moved = evidence.turned(evidence.views(kernel, M), M, now.judged.place, kind)
-            if moved is None:
-                break
-            judged, before, M = evidence.judged(evidence.views(kernel, moved), now.judged.place), now.error, moved
+            step = Step(kernel, *now.judged.place, turn=share)
+            M = evidence.updated(evidence.views(kernel, M), M, step, kind, None)
+            judged, before = evidence.judged(evidence.views(kernel, M), now.judged.place), now.error
             if judged.error < before:
                 now = now._replace(metric=M[0], judged=judged, updates=now.updates + 1, turns=(share,))
             if not judged.error < rules.WORTH_TURNING * before:

@@ -4,6 +4,7 @@ Neither metric nor coefficients see a label of the rows that judge, at any size.
 """
 
 import math
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -15,13 +16,10 @@ from unlazy.estimators.feature_search.trajectory import Judged
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.intercept import unexplained
 from unlazy.training.bandwidth_and_ridge import LARGE, SMALL, Place, descend
-from unlazy.training.recursive_features import FIRST_RIDGE, Step, isotropic, normalised, root, squared, updated
-from unlazy.training.split_fits import OnDevice, OnHost, split_fits, spread
-from unlazy.training.turning import free_directions, turned
+from unlazy.training.recursive_features import FIRST_RIDGE, Step, by_residuals, isotropic, narrowed, root, updated
+from unlazy.training.split_fits import OnDevice, OnHost, split_fits
 
 Seen = OnHost | OnDevice
-TURNING = 8000
-"""Rows whose residuals turn directions."""
 
 
 class HeldOut:
@@ -32,41 +30,30 @@ class HeldOut:
         self.X = np.concatenate([learnt.X, judging.X])
         self.others = [np.arange(len(learnt.X))]
         """Rows whose labels the one metric may use."""
+        self._mine = threading.local()
 
     def views(self, kernel: Kernel, metrics: list[np.ndarray]) -> list[Seen]:
-        """The rows under the metric. What those before have kept is dropped: one K at a time."""
-        if self._latest is not None:
-            self._latest.forget()
-        self._latest = split_fits(kernel, self.X, len(self.learnt.X), root(metrics[0]))
-        return [self._latest]
-
-    _latest: Seen | None = None
+        """The rows under the metric. What those before have kept is dropped: one K at a time in each thread."""
+        latest: Seen | None = getattr(self._mine, "views", None)
+        if latest is not None:
+            latest.forget()
+        self._mine.views = split_fits(kernel, self.X, len(self.learnt.X), root(metrics[0]))
+        return [self._mine.views]
 
     def updated(
         self, views: list[Seen], metrics: list[np.ndarray], step: Step, metric: str, rank: int | None
     ) -> list[np.ndarray]:
         """The next metric; the one before where the fit is not positive."""
-        seen, (M,) = views[0], metrics
+        seen, (M,), data = views[0], metrics, self.learnt
+        if step.turn and (start := narrowed(M, step.turn, metric)) is not M:
+            M, (seen,) = start, self.views(step.kernel, [start])
         h = step.relative_bandwidth * seen.usual
-        found = seen.fit(h, step.relative_ridge, self.learnt.Y, self.learnt.weights)
-        return [M] if found is None else [updated(seen, h, found.alpha, metric, M, rank, step.power)]
-
-    def turned(
-        self, views: list[Seen], metrics: list[np.ndarray], place: Place, metric: str
-    ) -> list[np.ndarray] | None:
-        """The metric with its directions turned by the residuals of the fit at this place (`training.turning`); None
-        where there are too few rows for that, or the fit is not positive."""
-        seen, L, data = views[0], root(metrics[0]), self.learnt
-        rows = spread(len(data.X), TURNING)
-        free, h = free_directions(L, self.X.shape[1], len(rows)), place[0] * seen.usual
-        found = seen.fit(h, place[1], data.Y, data.weights) if free else None
+        found = seen.fit(h, step.relative_ridge, data.Y, data.weights)
         if found is None:
-            return None
-        w = np.ones(len(data.X)) if data.weights is None else data.weights
-        missed = found.ridge * found.alpha / w[:, None]  # y - f of a ridge fit
-        along = seen.slopes(h, found.alpha, rows)
-        along = along if L.ndim == 1 else along[:, :, -free:]
-        return [normalised(squared(turned(L, data.X[rows], missed[rows], along, w[rows])), metric)]
+            return list(metrics)
+        if step.turn:
+            return [by_residuals(seen, h, found.alpha, found.ridge, metric, M, data.X, data.weights)]
+        return [updated(seen, h, found.alpha, metric, M, rank, step.power)]
 
     def judged(self, views: list[Seen], place: Place) -> Judged:
         """The fit at this bandwidth and ridge by its predictions of the rows that judge."""

@@ -140,7 +140,7 @@ class Search:
         self.rounds(runs, updates, to_the_end=last)
         best = min(runs, key=lambda run: run.errors[-1] if last else run.smallest)
         if updates and not last:
-            best = self.slowly(best, candidates, updates)
+            best = self.turned(self.slowly(best, candidates, updates))
         return [best, *runs]
 
     def start(self, candidates: Sequence[Candidate], begin: Begin | None = None) -> list[Trajectory]:
@@ -193,6 +193,16 @@ class Search:
                     found = self._better(found, found.handed_to(kernel), 0)
             found = self._better(found, found.handed_to(found.candidate.kernel, floor=rules.NOISE_FLOOR), 0)
         return found
+
+    def turned(self, best: Trajectory) -> Trajectory:
+        """The best so far, or what does better with its directions turned by residuals: the few that hold nearly all of
+        the metric, or where that does not pay all of them."""
+        for share in (rules.NEARLY_ALL, 1.0) if best.before + best.best else ():
+            other = best.turning(share)
+            self.rounds([other], rules.TURNS)
+            if other.smallest < rules.WORTH_TURNING * best.smallest:
+                return other
+        return best
 
     def _slowly_from_nothing(self, best: Trajectory, candidates: Sequence[Candidate], updates: int) -> Trajectory:
         """Where no update helped: slow ones of the same kernel, with every kind of metric."""

@@ -43,6 +43,8 @@ class Trajectory:
         """Updates made by another kernel."""
         self.power = 1.0
         """Power of the AGOP in its updates."""
+        self.turn = 0.0
+        """Share of the metric whose directions its updates turn by residuals, instead of gradients."""
         self.views: tuple[int, list[Any]] | None = None
         """The folds' rows under their metrics after so many updates, the latest that were asked for."""
 
@@ -62,7 +64,7 @@ class Trajectory:
     def next_step(self) -> Step:
         """The fit whose gradients make the next metric."""
         h, rho = self.judged[-1].place
-        return Step(self.candidate.kernel, h, min(rho, rules.LEARNING_RIDGE), self.power)
+        return Step(self.candidate.kernel, h, min(rho, rules.LEARNING_RIDGE), self.power, turn=self.turn)
 
     def promising(self, best: float) -> bool:
         """Whether one more update may pay: the last one did, and another like it would come near the best of all."""
@@ -72,6 +74,14 @@ class Trajectory:
         if len(errors) <= (rules.PATIENCE if errors[0] > rules.EXPLAINS_NOTHING else slow):
             return True
         return now < rules.WORTH_ANOTHER * before and now * (now / before) < rules.WITHIN_REACH * best
+
+    def turning(self, share: float) -> "Trajectory":
+        """The best metrics here, whose directions are turned from now on."""
+        t = self.best
+        other = Trajectory(self.candidate, self.judged[t], self.metrics[t])
+        other.steps, other.before, other.power = self.steps[: self.before + t], self.before + t, self.power
+        other.turn = share
+        return other
 
     def handed_to(self, kernel: Kernel, power: float = 1.0, floor: float = 0.0) -> "Trajectory":
         """A kernel that goes on from the best metrics here, raised to a power and pruned; not yet judged."""
