@@ -15,9 +15,9 @@ from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import Candidate, last_fit, rules
 from unlazy.estimators.feature_search.course import WHOLE, Course, parts
 from unlazy.estimators.feature_search.growth import grown, sizes
-from unlazy.estimators.feature_search.held_out import HeldOut, surely_worse
+from unlazy.estimators.feature_search.held_out import HeldOut
 from unlazy.estimators.feature_search.stages import Stages
-from unlazy.estimators.feature_search.trajectory import Judged
+from unlazy.estimators.feature_search.trajectory import Judged, surely_worse
 from unlazy.kernels.radial import Gaussian
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.training.recursive_features import Step

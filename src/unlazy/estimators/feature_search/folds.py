@@ -14,7 +14,7 @@ from jaxtyping import Float
 from unlazy.core.threads import together
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search.rules import FIRST_LOOK_ROWS
-from unlazy.estimators.feature_search.trajectory import Judged
+from unlazy.estimators.feature_search.trajectory import Judged, surely_worse
 from unlazy.kernels.base import Kernel
 from unlazy.products.views import View, view
 from unlazy.solvers.host_ridge import judging_precision
@@ -101,6 +101,10 @@ class Folds:
             place = (h / seen.usual, rho)
         got = fit(seen.gram(h), data.Y, rho, data.weights)
         return Judged(place, error, np.full_like(data.Y, np.nan) if got is None else got.held_out)
+
+    def surely_worse(self, new: Judged, old: Judged, by: float = 1.0) -> bool:
+        """Whether held-out predictions can tell that the new one is worse, by more than so many standard errors."""
+        return surely_worse(new, old, self.data, by)
 
     def isotropic(self, metric: str) -> list[np.ndarray]:
         """Every fold's metric before anything was learnt."""

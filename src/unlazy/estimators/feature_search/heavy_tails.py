@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import rules
-from unlazy.estimators.feature_search.held_out import difference
+from unlazy.estimators.feature_search.trajectory import difference
 from unlazy.solvers.intercept import mean
 
 Labels = Float[np.ndarray, "n c"]

@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search.rules import FIRST_LOOK_ROWS
-from unlazy.estimators.feature_search.trajectory import Judged
+from unlazy.estimators.feature_search.trajectory import Judged, surely_worse
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.intercept import unexplained
 from unlazy.training.bandwidth_and_ridge import LARGE, SMALL, Place, descend
@@ -82,27 +82,11 @@ class HeldOut:
         """The metric before anything was learnt."""
         return [isotropic(self.X.shape[1], metric, self.X.dtype)]
 
-    def surely_worse(self, new: Judged, old: Judged) -> bool:
-        """Whether the judges can tell that the new one is worse: by more than one standard error of the difference of
-        squared errors, row by row."""
-        return surely_worse(new, old, self.judging)
+    def surely_worse(self, new: Judged, old: Judged, by: float = 1.0) -> bool:
+        """Whether the judges can tell that the new one is worse: by more than so many standard errors of the difference
+        of squared errors, row by row."""
+        return surely_worse(new, old, self.judging, by)
 
     def _error(self, predicted: Float[np.ndarray, "r c"]) -> float:
         error = unexplained(predicted - self.judging.Y, self.judging.Y, self.judging.weights)
         return error if math.isfinite(error) else math.inf
-
-
-def surely_worse(new: Judged, old: Judged, judging: Training) -> bool:
-    """The same for any rows that judge; what is not finite is worse."""
-    return not difference(new.held_out, old.held_out, judging) <= 1
-
-
-def difference(new: Float[np.ndarray, "r c"], old: Float[np.ndarray, "r c"], judging: Training) -> float:
-    """By how many standard errors the new predictions are worse: of the difference of squared errors, row by row."""
-    more = np.sum((new - judging.Y) ** 2 - (old - judging.Y) ** 2, 1)
-    w = np.ones(len(more)) if judging.weights is None else judging.weights
-    mean = float(w @ more / w.sum())
-    error = float(np.sqrt(w**2 @ (more - mean) ** 2) / w.sum())
-    if not (math.isfinite(mean) and math.isfinite(error)):
-        return math.inf
-    return mean / error if error > 0 else math.copysign(math.inf, mean) if mean else 0.0

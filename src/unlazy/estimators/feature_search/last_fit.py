@@ -18,8 +18,9 @@ from unlazy.core.precision import precision, rounding
 from unlazy.estimators.base import Training, by_blocks
 from unlazy.estimators.feature_search import rules
 from unlazy.estimators.feature_search.growth import Contender, Grown, most_exact, sizes, tuned
-from unlazy.estimators.feature_search.held_out import HeldOut, surely_worse
+from unlazy.estimators.feature_search.held_out import HeldOut
 from unlazy.estimators.feature_search.stages import Stages, kept
+from unlazy.estimators.feature_search.trajectory import surely_worse
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import mapped
 from unlazy.kernels.weighted import Weighted

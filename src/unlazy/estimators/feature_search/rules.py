@@ -31,6 +31,7 @@
 | WORTH_MOVING | at larger sizes bandwidth or ridge move if that takes more than this share off the error |
 | TURNS | at most so many times directions are turned at a size |
 | WORTH_TURNING | a turn is taken if it brings the error below this share |
+| SURELY | standard errors by which a turn must be better in the search, where folds judge other metrics than the last |
 | NEARLY_ALL | of the trace of a metric: directions beyond are left out where that helps a turn |
 | OTHER_PLACE | an update from all rows that brings the error below this share asks for another bandwidth and ridge |
 | SOFT_RIDGE | iterations on an accelerator need a relative ridge of at least this: below, they are many |
@@ -65,6 +66,7 @@ UPDATES = 3
 WORTH_MOVING = 1e-3
 TURNS, WORTH_TURNING = 3, 0.999
 NEARLY_ALL = 0.95
+SURELY = 2.0
 EXACT, EXACT_DEVICE = 8000, 60_000
 SOFT_RIDGE = 1e-3
 OTHER_PLACE = 0.95

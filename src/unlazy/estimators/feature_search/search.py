@@ -196,11 +196,14 @@ class Search:
 
     def turned(self, best: Trajectory) -> Trajectory:
         """The best so far, or what does better with its directions turned by residuals: the few that hold nearly all of
-        the metric, or where that does not pay all of them."""
-        for share in (rules.NEARLY_ALL, 1.0) if best.before + best.best else ():
+        the metric, or where that does not pay all of them. Lengths of a diagonal stay: few rows mislead them."""
+        learnt = best.candidate.metric == "full" and best.before + best.best
+        for share in (rules.NEARLY_ALL, 1.0) if learnt else ():
             other = best.turning(share)
             self.rounds([other], rules.TURNS)
-            if other.smallest < rules.WORTH_TURNING * best.smallest:
+            found, before = other.judged[other.best], best.judged[best.best]
+            surely = self.evidence.surely_worse(before, found, rules.SURELY)
+            if surely and other.smallest < rules.TAKES_OVER * best.smallest:
                 return other
         return best
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import rules
 from unlazy.estimators.feature_search.stages import kept
 from unlazy.kernels.base import Kernel
@@ -93,3 +94,20 @@ class Trajectory:
         if other.steps:
             other.steps[-1] = other.steps[-1]._replace(power=power * other.steps[-1].power, floor=floor)
         return other
+
+
+def surely_worse(new: Judged, old: Judged, judging: Training, by: float = 1.0) -> bool:
+    """Whether the new one is worse on the rows that judge, by more than so many standard errors; what is not finite
+    is."""
+    return not difference(new.held_out, old.held_out, judging) <= by
+
+
+def difference(new: Float[np.ndarray, "r c"], old: Float[np.ndarray, "r c"], judging: Training) -> float:
+    """By how many standard errors the new predictions are worse: of the difference of squared errors, row by row."""
+    more = np.sum((new - judging.Y) ** 2 - (old - judging.Y) ** 2, 1)
+    w = np.ones(len(more)) if judging.weights is None else judging.weights
+    mean = float(w @ more / w.sum())
+    error = float(np.sqrt(w**2 @ (more - mean) ** 2) / w.sum())
+    if not (math.isfinite(mean) and math.isfinite(error)):
+        return math.inf
+    return mean / error if error > 0 else math.copysign(math.inf, mean) if mean else 0.0
