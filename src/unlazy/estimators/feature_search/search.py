@@ -21,8 +21,8 @@ from unlazy.core.threads import together
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import rules
 from unlazy.estimators.feature_search.folds import Folds
-from unlazy.estimators.feature_search.held_out import HeldOut, difference
-from unlazy.estimators.feature_search.trajectory import Candidate, Judged, Trajectory
+from unlazy.estimators.feature_search.held_out import HeldOut
+from unlazy.estimators.feature_search.trajectory import Candidate, Judged, Trajectory, difference
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.intercept import unexplained
 from unlazy.training.bandwidth_and_ridge import LARGEST, SMALLEST, Place, descend
