@@ -16,12 +16,14 @@ from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.metric import no_metric
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.products import host
-from unlazy.theory.agop import gradient
+from unlazy.theory.agop import gradients
 from unlazy.theory.bandwidth import median_distance, pairs, some_rows, typical_norm
 
 Map = Float[np.ndarray, " d"] | Float[np.ndarray, "r d"]
 SAMPLE = 500
 """Rows whose distances give the usual bandwidth."""
+COLUMNS = 512
+"""Columns of a product that makes gradients of several outputs at once."""
 STRIP = 256
 """Rows of K that are evaluated together where no table is kept."""
 GRADIENTS = 600
@@ -136,8 +138,10 @@ class _OfFormula(View):
         """h²∇f with respect to embedded rows, an output at a time."""
         m = len(alpha)
         by_product, by_norm = self.table.part(rows, slice(m)).slopes(self.kernel, h)
-        for a in alpha.T:
-            yield gradient(by_product, by_norm, a, self.F[rows], self.F[:m])
+        some = max(1, COLUMNS // self.F.shape[1])
+        for i in range(0, alpha.shape[1], some):
+            found = gradients(by_product, by_norm, alpha[:, i : i + some], self.F[rows], self.F[:m])
+            yield from np.moveaxis(found, 1, 0)
 
     def slopes(self, h: float, alpha: np.ndarray, rows: np.ndarray) -> np.ndarray:
         back = self._embedding().T / h**2

@@ -30,6 +30,19 @@ def gradient(
     return dot(by_product, alpha[:, None] * centres) + 2 * dot(by_norm, alpha)[:, None] * points
 
 
+def gradients(
+    by_product: Float[Any, "m n"],
+    by_norm: Float[Any, "m n"],
+    alpha: Float[Any, "n c"],
+    points: Float[Any, "m e"],
+    centres: Float[Any, "n e"],
+) -> Float[Any, "m c e"]:
+    """The same of several outputs: one wide product, which costs less than c narrow ones."""
+    columns = (alpha[:, :, None] * centres[:, None]).reshape(len(centres), -1)
+    along = dot(by_product, columns).reshape(len(points), *alpha.shape[1:], -1)
+    return along + 2 * dot(by_norm, alpha)[:, :, None] * points[:, None]
+
+
 def absolute_gradient(
     K: Float[Array, "m n"], alpha: Float[Array, "n c"], points: Float[Array, "m d"], centres: Float[Array, "n d"]
 ) -> Float[Array, "m c d"]:
