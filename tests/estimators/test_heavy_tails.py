@@ -7,6 +7,7 @@ from scipy import stats
 import unlazy
 from unlazy.estimators import FeatureMachineRegressor
 from unlazy.estimators.base import Training
+from unlazy.estimators.columns import median
 from unlazy.estimators.feature_search.heavy_tails import clipped, kurtosis, tail, verdict
 
 SETTINGS = {"kernel": "gaussian", "metric": "diagonal", "updates": 1}
@@ -32,6 +33,7 @@ def test_the_statistic_is_that_of_scipy_and_weights_count_rows():
     once = tail(F, Training(F, Y, weights))
     often = tail(np.repeat(F, counts, 0), Training(again, np.repeat(Y, counts, 0), None))
     np.testing.assert_allclose(once.kurtosis, often.kurtosis, rtol=1e-12)
+    np.testing.assert_allclose(median(np.abs(Y), weights), median(np.repeat(np.abs(Y), counts, 0), None), rtol=1e-15)
 
 
 def test_only_heavy_residuals_that_matter_are_clipped():

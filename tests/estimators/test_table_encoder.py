@@ -90,3 +90,16 @@ def test_saved_and_loaded_in_a_pipeline(tmp_path):
     again = unlazy.load(tmp_path / "m.unlazy")
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
     assert again[0].target == "price"
+
+
+def test_weights_count_rows():
+    """A row of weight k is that row k times: medians, means of categories and deviations alike, to rounding."""
+    X, rng = frame(), np.random.default_rng(3)
+    y, counts = rng.normal(size=len(X)), rng.integers(1, 4, len(X))
+    again = X.loc[X.index.repeat(counts)], np.repeat(y, counts)
+    weighted, repeated = TableEncoder(few=25).fit(X, y, sample_weight=counts), TableEncoder(few=25).fit(*again)
+    np.testing.assert_allclose(weighted.transform(X), repeated.transform(X), rtol=1e-12, atol=1e-12)
+    assert not np.allclose(weighted.transform(X), TableEncoder(few=25).fit(X, y).transform(X))
+    weighted, repeated = TableEncoder(few=2).fit(X, y, sample_weight=counts), TableEncoder(few=2).fit(*again)
+    np.testing.assert_allclose(weighted.means_["town"], repeated.means_["town"], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(weighted.prior_, repeated.prior_, rtol=1e-12)

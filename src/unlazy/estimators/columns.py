@@ -36,3 +36,14 @@ class Columns(NamedTuple):
 
     def __call__(self, X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
         return (X - self.offset) / self.scale
+
+
+def median(values: Float[np.ndarray, "n c"], weights: Float[np.ndarray, " n"] | None) -> Float[np.ndarray, " c"]:
+    """The middle of every column where weights count rows: halfway between two, where half of the weight is below."""
+    if weights is None:
+        return np.median(values, 0)
+    order = np.argsort(values, 0)
+    below = np.cumsum(weights[order], 0)
+    half = 0.5 * below[-1]
+    middle = [np.take_along_axis(order, np.argmax(at, 0)[None], 0) for at in (below >= half, below > half)]
+    return 0.5 * sum(np.take_along_axis(values, row, 0)[0] for row in middle)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from unlazy.core.errors import UnlazyWarning
-from unlazy.estimators.columns import Columns
+from unlazy.estimators.columns import Columns, median
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,13 +46,14 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self.folds = folds
         self.target = target
 
-    def fit(self, X: "pd.DataFrame", y: Any = None) -> "TableEncoder":
-        self._learn(X, y)
+    def fit(self, X: "pd.DataFrame", y: Any = None, sample_weight: Any = None) -> "TableEncoder":
+        """Weights count rows, in medians, means and deviations alike."""
+        self._learn(X, y, sample_weight)
         return self
 
-    def fit_transform(self, X: "pd.DataFrame", y: Any = None) -> np.ndarray:
+    def fit_transform(self, X: "pd.DataFrame", y: Any = None, sample_weight: Any = None) -> np.ndarray:
         """Training rows: categories by the mean target of the other folds."""
-        return self._learn(X, y)
+        return self._learn(X, y, sample_weight)
 
     def transform(self, X: "pd.DataFrame") -> np.ndarray:
         check_is_fitted(self)
@@ -60,10 +61,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         parts = [self._encode(X[name].to_numpy(), name) for name in self.columns_]
         return self._scaled(np.hstack(parts))
 
-    def _learn(self, X: "pd.DataFrame", y: Any) -> np.ndarray:
+    def _learn(self, X: "pd.DataFrame", y: Any, sample_weight: Any) -> np.ndarray:
         Y = _targets(y, len(X))
+        w = None if sample_weight is None else _check_sample_weight(sample_weight, Y, ensure_non_negative=True)
         self.columns_ = [str(name) for name in X.columns]
-        self.prior_ = Y.mean(0)
+        self.prior_ = _mean(Y, w)
         self.kinds_: dict[str, str] = {}
         self.fill_: dict[str, float] = {}
         self.categories_: dict[str, list[str]] = {}
@@ -72,22 +74,24 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         parts, names, source = [], [], []
         for j, name in enumerate(self.columns_):
             values = X[name].to_numpy()
-            part, labels = self._column(values, name, Y, fold)
+            part, labels = self._column(values, name, Y, fold, w)
             parts.append(part)
             names += labels
             source += [j] * len(labels)
         self.names_, self.source_ = names, np.array(source)
         raw = np.hstack(parts)
-        self.offset_, self.scale_ = Columns.of(raw, None, True)
+        self.offset_, self.scale_ = Columns.of(raw, w, True)
         return self._scaled(raw)
 
-    def _column(self, values: np.ndarray, name: str, Y: np.ndarray, fold: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    def _column(
+        self, values: np.ndarray, name: str, Y: np.ndarray, fold: np.ndarray, w: np.ndarray | None
+    ) -> tuple[np.ndarray, list[str]]:
         """What one column turns into in training, with the names of its parts."""
         if values.dtype.kind != "O":
             gone = np.isnan(values)
-            known = values[~gone]
+            known, counts = values[~gone].astype(np.float64), None if w is None else w[~gone]
             self.kinds_[name] = "marked" if gone.any() else "numeric"
-            self.fill_[name] = float(np.median(known)) if len(known) else 0.0
+            self.fill_[name] = float(median(known[:, None], counts)[0]) if len(known) else 0.0
             return self._encode(values, name), [name] + [f"{name} missing"] * bool(gone.any())
         words = [category_text(v) for v in values]
         self.categories_[name] = sorted(set(words))
@@ -97,11 +101,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             return self._encode(values, name), [f"{name} = {c or '(missing)'}" for c in self.categories_[name]]
         self.kinds_[name] = "means"
         k = len(self.categories_[name])
-        self.means_[name] = _means(codes, Y, k, self.smoothing)
+        self.means_[name] = _means(codes, Y, k, self.smoothing, w)
         part = np.empty_like(Y)
         for f in range(int(fold.max()) + 1):
             others = fold != f
-            part[~others] = _means(codes[others], Y[others], k, self.smoothing)[codes[~others]]
+            counts = None if w is None else w[others]
+            part[~others] = _means(codes[others], Y[others], k, self.smoothing, counts)[codes[~others]]
         many = Y.shape[1] > 1
         return part, [f"{name} (mean target{f' {c}' if many else ''})" for c in range(Y.shape[1])]
 
@@ -175,11 +180,15 @@ def _targets(y: Any, n: int) -> np.ndarray:
     return (y[:, None] == classes[None, 1:]).astype(np.float64) if len(classes) > 1 else np.zeros((n, 1))
 
 
-def _means(codes: np.ndarray, Y: np.ndarray, k: int, smoothing: float) -> np.ndarray:
-    """(Σ_{i in c} y_i + m·ȳ)/(n_c + m) of every category c."""
-    count = np.bincount(codes, minlength=k)[:, None]
-    total = np.stack([np.bincount(codes, column, minlength=k) for column in Y.T], 1)
-    return (total + smoothing * Y.mean(0)) / (count + smoothing)
+def _means(codes: np.ndarray, Y: np.ndarray, k: int, smoothing: float, w: np.ndarray | None) -> np.ndarray:
+    """(Σ_{i in c} w_i y_i + m·ȳ)/(n_c + m) of every category c, n_c its weight."""
+    count = np.bincount(codes, w, minlength=k)[:, None]
+    total = np.stack([np.bincount(codes, column if w is None else w * column, minlength=k) for column in Y.T], 1)
+    return (total + smoothing * _mean(Y, w)) / (count + smoothing)
+
+
+def _mean(Y: np.ndarray, w: np.ndarray | None) -> np.ndarray:
+    return Y.mean(0) if w is None else w @ Y / w.sum()
 
 
 def category_text(value: Any) -> str:

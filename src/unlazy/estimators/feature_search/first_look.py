@@ -11,6 +11,7 @@ from unlazy.estimators.codes import Codes
 from unlazy.estimators.columns import Columns
 from unlazy.estimators.feature_search import rules
 from unlazy.estimators.feature_search.search import Selected
+from unlazy.estimators.feature_search.trajectory import difference
 
 
 def best_reading(
@@ -20,7 +21,11 @@ def best_reading(
     better by a share that counts (rules.TAKES_OVER)."""
     if len(options) == 1:
         return options[0], None
-    found = [search(_read(codes, data, standardise)) for codes in options]
+    found: list[Selected] = []
+    for codes in options:
+        found.append(search(_read(codes, data, standardise)))
+        if difference(found[-1].held_out, found[0].held_out, data) > 1:
+            break  # indicators beside the numbers are surely worse: no need to try them in their place
     best = min(range(len(found)), key=lambda i: found[i].error)
     best = best if found[best].error < rules.TAKES_OVER * found[0].error else 0
     return options[best], found[best]

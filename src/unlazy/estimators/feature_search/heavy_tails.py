@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from unlazy.estimators.base import Training
+from unlazy.estimators.columns import median
 from unlazy.estimators.feature_search import rules
 from unlazy.estimators.feature_search.trajectory import difference
 from unlazy.solvers.intercept import mean
@@ -34,7 +35,7 @@ def tail(held_out: Labels, data: Training) -> Tail:
     missed, w = data.Y - held_out, data.weights
     heavy = kurtosis(missed, w)
     share = mean(missed**2, w) / np.maximum(mean((data.Y - mean(data.Y, w)) ** 2, w), np.finfo(np.float64).tiny)
-    size = 1.4826 * _median(np.abs(missed), w)
+    size = 1.4826 * median(np.abs(missed), w)
     several = np.sum(np.abs(missed) > rules.KEPT * size, 0) >= rules.SEVERAL
     clip = (heavy > rules.HEAVY) & (share > rules.MATTERS) & (size > 0) & several
     return Tail(heavy, np.where(clip, rules.KEPT * size, np.inf))
@@ -56,11 +57,3 @@ def verdict(as_is: Labels, clip: Labels, data: Training) -> str:
     """'clipped', 'averaged' or 'kept', by both fits' predictions of held-out rows with their own labels."""
     worse = difference(clip, as_is, data)
     return "clipped" if worse < -1 else "averaged" if worse < 0 else "kept"
-
-
-def _median(values: Labels, weights: Float[np.ndarray, " n"] | None) -> Float[np.ndarray, " c"]:
-    if weights is None:
-        return np.median(values, 0)
-    order = np.argsort(values, 0)
-    half = np.cumsum(weights[order], 0) >= 0.5 * weights.sum()
-    return np.take_along_axis(values, np.take_along_axis(order, np.argmax(half, 0)[None], 0), 0)[0]
