@@ -26,3 +26,18 @@ def test_a_look_at_some_leaves_decides(monkeypatch):
             judged = contender.judged._replace(held_out=other)
             found = Grown(contender, judging, learnt)
             assert _leaves_promise(problem, found, contender._replace(judged=judged)) == expected
+
+
+def test_a_ridge_that_rounding_hides_is_raised():
+    """Five hundred smooth rows on a line: K + 1e-20 is not positive to rounding, so the fit is made under a larger
+    ridge, and still predicts."""
+    X = np.linspace(-3, 3, 500)[:, None]
+    data = Training(X, np.sin(X), None)
+    contender = Contender(Candidate(UNIT["gaussian"], "full"), np.eye(1), 1.0, Judged((1.0, 1e-20), 0.5, X), 1, 500)
+    problem = Problem(contender, np.eye(1), 1.0, 1e-3, None, False)
+    with precision("float64"):
+        model = last_fit._exactly(problem, data)
+        predicted = last_fit.predictions(problem.kernel, model, X)
+    assert 1e-20 < model.ridge <= 10 * last_fit.HIDDEN
+    # the fit under a ridge of at most 1e-5 misses a smooth target by less than its square root
+    np.testing.assert_allclose(predicted, np.sin(X), atol=3e-3)
