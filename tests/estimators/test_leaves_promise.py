@@ -37,7 +37,7 @@ def test_a_ridge_that_rounding_hides_is_raised():
     problem = Problem(contender, np.eye(1), 1.0, 1e-3, None, False)
     with precision("float64"):
         model = last_fit._exactly(problem, data)
-        predicted = last_fit.predictions(problem.kernel, model, X)
+        predicted = last_fit.predictions(UNIT["gaussian"], problem.map, problem.bandwidth, model, X)
     assert 1e-20 < model.ridge <= 10 * last_fit.HIDDEN
     # the fit under a ridge of at most 1e-5 misses a smooth target by less than its square root
     np.testing.assert_allclose(predicted, np.sin(X), atol=3e-3)
