@@ -14,6 +14,7 @@ from jaxtyping import Float
 from unlazy.core import device
 from unlazy.core.errors import UnlazyError, UnlazyWarning
 from unlazy.core.linear import dot
+from unlazy.core.memory import memory_budget
 from unlazy.core.precision import precision, rounding
 from unlazy.estimators.base import Training, by_blocks
 from unlazy.estimators.feature_search import rules
@@ -258,8 +259,10 @@ def _leaves_promise(problem: Problem, found: Grown, other: Contender) -> bool:
 def _by_iteration(problem: Problem, data: Training) -> Model | None:
     """One solution for all rows by the large-scale solvers: labels less their mean, weights inside the kernel."""
     w, n = data.weights, len(data.X)
-    # float32 where K + ρI keeps its small directions in it (λ_max ≤ n·k(x, x)); a card's fused products are of float32
-    visible = problem.relative_ridge >= HARD * rounding(np.float32) * n
+    # float32 where K + ρI keeps its small directions in it (λ_max ≤ n·k(x, x)) and K can be stored, for half of the
+    # memory; a card's fused products are of float32
+    stored = 4 * n * n <= 0.8 * memory_budget()
+    visible = stored and problem.relative_ridge >= HARD * rounding(np.float32) * n
     dtype = np.dtype("float32" if visible or not device.is_host() else "float64")
     with precision(dtype.name):
         kernel = mapped(problem.contender.candidate.kernel, (problem.map / problem.bandwidth).astype(dtype))
