@@ -76,6 +76,7 @@ KERNELS = {
     "NTK": unlazy.NTK(unlazy.MLP(1)), "Periodic": unlazy.Periodic(1.0), "Polynomial": unlazy.Polynomial(2),
     "ProductLaplace": unlazy.ProductLaplace(1.0), "RationalQuadratic": unlazy.RationalQuadratic(1.0),
     "SpectralMixture": unlazy.SpectralMixture([1.0], [[1.0, 1.0]], [[1.0, 1.0]]),
+    "TangentKernel": unlazy.TangentKernel(NETWORK, PARAMS),
 }  # fmt: skip
 ESTIMATORS = {
     "FeatureMachineClassifier": {}, "FeatureMachineRegressor": {}, "GaussianProcess": {}, "KernelClassifier": {},

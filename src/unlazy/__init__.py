@@ -28,6 +28,7 @@ _WHERE = {
     "ProductLaplace": "kernels.product_laplace",
     "RationalQuadratic": "kernels.radial",
     "SpectralMixture": "kernels.periodic",
+    "TangentKernel": "kernels.tangent",
     "nngp_and_ntk": "kernels.infinite_width",
     "with_metric": "kernels.metric",
     # kernel fixed: one ridge at any size, or every ridge and every training time at once
@@ -67,8 +68,8 @@ _WHERE = {
     "Comparison": "comparison.compare",
 }
 _ROOMS = (
-    "comparison", "estimators", "kernels", "lab", "measures", "networks", "products", "report", "solvers", "tasks",
-    "theory", "training",
+    "comparison", "estimators", "kernels", "lab", "layers", "measures", "networks", "products", "report", "solvers",
+    "tasks", "theory", "training",
 )  # fmt: skip
 
 __all__ = ["__version__", *_ROOMS, *_WHERE]
@@ -78,6 +79,7 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy import estimators as estimators
     from unlazy import kernels as kernels
     from unlazy import lab as lab
+    from unlazy import layers as layers
     from unlazy import measures as measures
     from unlazy import networks as networks
     from unlazy import products as products
@@ -117,6 +119,7 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy.kernels.radial import Laplace as Laplace
     from unlazy.kernels.radial import Matern as Matern
     from unlazy.kernels.radial import RationalQuadratic as RationalQuadratic
+    from unlazy.kernels.tangent import TangentKernel as TangentKernel
     from unlazy.networks.linearise import linearise as linearise
     from unlazy.networks.mlp import Network as Network
     from unlazy.networks.tangent import tangent_kernel as tangent_kernel

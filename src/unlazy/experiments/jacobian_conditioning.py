@@ -27,8 +27,8 @@ from unlazy.core.experiment import Experiment, Params, Records, config
 from unlazy.core.linear import dot
 from unlazy.measures.scaling_fit import slope
 from unlazy.networks import Layer, Network
-from unlazy.networks.jacobian import jacobian_rows
 from unlazy.theory import conditioning
+from unlazy.theory.jacobian import jacobian_rows
 from unlazy.training.descent import descend
 
 if TYPE_CHECKING:

@@ -78,6 +78,16 @@ def admit_diagonal(values: Float[Array, " n"], X: Any, name: str = "X") -> Float
     return values
 
 
+def admit_size(X: Any, name: str = "X") -> None:
+    """Refuses concrete points that are not finite, or whose squares overflow."""
+    for leaf in jax.tree.leaves(X):
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            array = np.asarray(leaf)
+            refuse_not_finite(name, array)
+            if not np.max(np.abs(array)) <= np.sqrt(np.finfo(array.dtype).max / HEADROOM / max(1, array[0].size)):
+                raise _overflow(array, name, "squared norms overflow")
+
+
 def _look(kernel: Any, points: tuple[Array, ...], names: tuple[str, ...], accurate: bool) -> Any:
     """Refuses concrete points, or gives k(x, x) at the smallest and the largest norm; None inside another program.
 

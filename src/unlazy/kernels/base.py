@@ -79,6 +79,11 @@ class Kernel(eqx.Module):
         return evaluate.TEMPORARIES
 
     @property
+    def costly(self) -> bool:
+        """Whether an entry costs so much more than its place in memory that K(X, X) is worth evaluating by halves."""
+        return False
+
+    @property
     def has_product(self) -> bool:
         """Whether K @ V has a way of the kernel's own, `times`: products then take it before any other."""
         return False

@@ -23,6 +23,8 @@ from unlazy.theory.coincidence import opposite, rounding_floor, row_keys, snap
 
 CACHED_ROWS = 128
 """Rows of a block on the CPU: its inner products stay in the cache until `entry` has used them."""
+HALVED = 8
+"""Tiles to a side of K(X, X) of a costly kernel: 36 of 64 are evaluated."""
 TEMPORARIES = 4
 """Gram-sized arrays that one unblocked evaluation may hold besides its outputs, as measured for the NTK."""
 
@@ -47,7 +49,10 @@ def gram(kernel: Any, X: Points, Z: Points | None = None, accurate: bool = False
         kernel.admit(X, Z, accurate=accurate)
         return _gram(kernel, X, Z, accurate, _rows_at_once(kernel, X, count(Z), accurate))
     on_diagonal = kernel.on_diagonal(X, accurate)
-    rows = _rows_at_once(kernel, X, count(X), accurate)
+    n = count(X)
+    rows = _rows_at_once(kernel, X, n, accurate)
+    if kernel.costly and n >= 2 * HALVED and concrete(X):
+        rows = min(rows or n, n // (2 * HALVED))
     return finish(_gram(kernel, X, None, accurate, rows), on_diagonal, mirror=rows is None)
 
 

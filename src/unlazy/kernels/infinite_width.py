@@ -3,7 +3,8 @@
 import inspect
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,16 +14,35 @@ from jaxtyping import Array, Float
 from unlazy.core.architecture import MLP, per_layer
 from unlazy.core.errors import UnlazyWarning
 from unlazy.core.inputs import Matrix, Points
+from unlazy.core.layers import Layer
+from unlazy.core.layers.walk import as_mlp
 from unlazy.core.precision import rounding
-from unlazy.kernels import evaluate
+from unlazy.kernels import evaluate, layered
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.theory import dual_errors, infinite_width
 
 Weights = Sequence | Array | np.ndarray | float
 
 
-class NetworkKernel(InnerProductKernel):
+class _ByDescription(type(InnerProductKernel)):  # type: ignore[misc]
+    """Makes NNGP(…), NTK(…) and LayerKernel(…) of any description: one of layers that is no MLP has its own class."""
+
+    def __call__(cls, network: Any, *args: Any, **options: Any) -> Any:
+        if not isinstance(network, Layer):
+            return super().__call__(network, *args, **options)
+        mlp = as_mlp(network)
+        return super().__call__(mlp, *args, **options) if mlp is not None else cls.layered(network, *args, **options)
+
+
+class NetworkKernel(InnerProductKernel, metaclass=_ByDescription):
     """A kernel read off a network description: inputs are divided by √d where the network says so."""
+
+    layered: ClassVar[Callable] = layered.LayeredNTK
+    """What the same kernel is of a description of layers (`unlazy.layers`)."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, network: MLP | Layer): ...
 
     network: MLP
 
@@ -39,6 +59,8 @@ class NetworkKernel(InnerProductKernel):
 
 class NNGP(NetworkKernel):
     """Covariance of an infinitely wide network at its random start [K7]. Lee et al. (2018)."""
+
+    layered: ClassVar[Callable] = layered.LayeredNNGP
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
         return infinite_width.nngp(xz, xx, zz, self.network)
@@ -64,6 +86,8 @@ class LayerKernel(NetworkKernel):
 
     >>> kernel = LayerKernel(MLP(depth=2), weights=(0.0, 0.0, 1.0))  # only the head: random features
     """
+
+    layered: ClassVar[Callable] = layered.layer_kernel
 
     weights: tuple
     bias_weights: tuple
@@ -100,12 +124,17 @@ def layer_kernel(network: MLP, layer: int) -> LayerKernel:
     return LayerKernel(network, tuple(float(l == index) for l in range(count)))
 
 
-def standard_parametrisation(network: MLP, inputs: int, width: int | None = None) -> LayerKernel:
+def standard_parametrisation(network: MLP | Layer, inputs: Any, width: int | None = None) -> Any:
     """The tangent kernel of the same network with weights N(0, σ_w²/fan-in) and plain multiplication, over the width.
 
     Its gradient in W_l is √fan-in/σ_w times that of the NTK parametrisation, so α_l = fan-in/(width σ_w²) for weights
-    and 1/(width σ_b²) for biases [L1]: as the width grows only the later layers are left.
+    and 1/(width σ_b²) for biases [L1]: as the width grows only the later layers are left. Of a description of layers
+    `inputs` is the shape of a point.
     """
+    if isinstance(network, Layer):
+        if width is None:
+            raise ValueError("the standard parametrisation of a description depends on the width: give width=…")
+        return layered.standard_parametrisation(network, inputs, width)
     wide = width if width is not None else network.width
     if wide is None:
         raise ValueError("the standard parametrisation depends on the width: give width=…, or make the MLP with one")
@@ -119,6 +148,8 @@ def standard_parametrisation(network: MLP, inputs: int, width: int | None = None
 class _Both(NetworkKernel):
     """Both formulas in one pass: an entry is a pair."""
 
+    layered: ClassVar[Callable] = layered.LayeredBoth
+
     def entry(self, xz, xx, zz):
         return infinite_width.nngp_and_ntk(xz, xx, zz, self.network)
 
@@ -127,7 +158,7 @@ class _Both(NetworkKernel):
 
 
 def nngp_and_ntk(
-    network: MLP, X: Points, Z: Points | None = None, accurate: bool = False
+    network: MLP | Layer, X: Points, Z: Points | None = None, accurate: bool = False
 ) -> tuple[Float[Array, "n m"], Float[Array, "n m"]]:
     """The NNGP's and the NTK's Gram matrices together, for little more than one of them."""
     return evaluate.gram(_Both(network), X, Z, accurate)

@@ -1,5 +1,6 @@
 """Expansions of a function around its start [K10, L8], and the linear one trained in closed form [K3]."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,12 +9,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unlazy.core.errors import check_positive_integer
 from unlazy.core.inputs import Labels, Points, count, labels, points
-from unlazy.networks.jacobian import of_parameters
-from unlazy.networks.parametrisation import split, spread_over
+from unlazy.core.parameters import split, spread_over
 from unlazy.networks.tangent import tangent_kernel
 from unlazy.theory import dynamics
 from unlazy.theory.divided_differences import DESCENT, FLOW
+from unlazy.theory.jacobian import of_parameters
 from unlazy.theory.matrix_functions import MatrixFunction, spectrum_of
 
 Apply = Callable[[Any, Array], Array]
@@ -22,8 +24,8 @@ Apply = Callable[[Any, Array], Array]
 class Expansion(eqx.Module):
     """Taylor polynomial of f in its parameters around θ_0; itself a function of (parameters, inputs).
 
-    order 1: f(θ_0) + ∇f(θ_0)·δ [K10];  order 2: the same plus ½ δᵀ∇²f(θ_0)δ [L8], δ = θ - θ_0. No Jacobian is formed:
-    one forward-mode derivative per order.
+    order 1: f(θ_0) + ∇f(θ_0)·δ [K10];  order 2: the same plus ½ δᵀ∇²f(θ_0)δ [L8], δ = θ - θ_0;  order k: with all terms
+    d^j/dt^j f(θ_0 + tδ)/j! up to k. No Jacobian is formed: one forward-mode derivative per order.
     """
 
     apply: Apply
@@ -41,8 +43,27 @@ class Expansion(eqx.Module):
         if self.order == 1:
             value, slope = along(start)
             return value + slope
-        (value, slope), (_, curvature) = jax.jvp(along, (start,), (move,))
-        return value + slope + curvature / 2
+        if self.order == 2:
+            (value, slope), (_, curvature) = jax.jvp(along, (start,), (move,))
+            return value + slope + curvature / 2
+        terms = derivatives(lambda t: f(jax.tree.map(lambda p, d: p + t * d, start, move), X), self.order)
+        return sum(term / math.factorial(j) for j, term in enumerate(terms))  # type: ignore[return-value]
+
+
+def derivatives(line: Callable[[Array], Array], order: int) -> tuple[Array, ...]:
+    """line and its derivatives up to an order, at 0: forward mode in forward mode."""
+
+    def up_to(k: int) -> Callable[[Array], tuple[Array, ...]]:
+        if k == 0:
+            return lambda t: (line(t),)
+
+        def grown(t: Array) -> tuple[Array, ...]:
+            values, slopes = jax.jvp(up_to(k - 1), (t,), (jnp.ones_like(t),))
+            return (*values, slopes[-1])
+
+        return grown
+
+    return up_to(order)(jnp.zeros(()))
 
 
 def linearise(apply: Apply, params: Any) -> Expansion:
@@ -53,6 +74,11 @@ def linearise(apply: Apply, params: Any) -> Expansion:
 def quadratic_expansion(apply: Apply, params: Any) -> Expansion:
     """Second-order expansion around θ_0 [L8] (Bai, Lee 2020)."""
     return Expansion(apply, params, 2)
+
+
+def expand(apply: Apply, params: Any, order: int = 1) -> Expansion:
+    """Taylor polynomial of any order around θ_0, itself a function of (parameters, inputs) [K10, L8]."""
+    return Expansion(apply, params, check_positive_integer("order", order))
 
 
 def trained_linearisation(

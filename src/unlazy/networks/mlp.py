@@ -11,19 +11,31 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from unlazy.core.architecture import MLP
 from unlazy.core.errors import check_positive_integer, nearest
 from unlazy.core.inputs import Points, points
+from unlazy.core.layers import Layer as Described
 from unlazy.core.linear import dot
 from unlazy.core.precision import default_float
+from unlazy.networks.finite import LayeredNetwork
 from unlazy.networks.parametrisation import Layer, Scales, check_parametrisation, layer_scales
 
 STARTS = ("gaussian", "antisymmetric", "symmetric")
 Parameters = tuple[Layer, ...]
 
 
-class Network(eqx.Module):
+class _ByDescription(type(eqx.Module)):  # type: ignore[misc]
+    """Makes Network(…) of any description: one of layers that is no MLP has its own class."""
+
+    def __call__(cls, mlp: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(mlp, Described):
+            return LayeredNetwork(mlp, *args, **options)
+        return super().__call__(mlp, *args, **options)
+
+
+class Network(eqx.Module, metaclass=_ByDescription):
     """A finite fully connected network: `network.init(key)` draws parameters, `network(params, X)` evaluates.
 
     f¹ = m_w W¹x + m_b b¹,  f^l = s f^{l-1} + m_w W^l φ(f^{l-1}) + m_b b^l   [K6],
     multipliers, start and layer-wise rates by the parametrisation. One output gives shape (n,), more give (n, c).
+    A description of layers (`unlazy.layers`) gives a `LayeredNetwork`: Network(serial(…), inputs=(8, 8, 3), width=64).
 
     >>> import jax
     >>> network = Network(MLP(depth=1, width=4), inputs=3)
@@ -36,7 +48,12 @@ class Network(eqx.Module):
     parametrisation: str = eqx.field(static=True)
     output_scale: Any
 
-    def __init__(self, mlp: MLP, inputs: int, parametrisation: str = "ntk", *, output_scale: Any = 1.0):
+    def __init__(
+        self, mlp: Any, inputs: Any, parametrisation: str = "ntk", *, output_scale: Any = 1.0,
+        width: int | None = None, outputs: int | None = None,
+    ):  # fmt: skip
+        if width is not None or outputs is not None:
+            raise ValueError(f"an MLP has its own width and outputs: MLP(…, width={width}, outputs={outputs or 1})")
         check_parametrisation(parametrisation)
         self.mlp = mlp
         self.inputs = check_positive_integer("inputs (dimension of x)", inputs)

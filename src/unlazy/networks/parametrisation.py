@@ -9,11 +9,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 
 from unlazy.core.architecture import MLP
 from unlazy.core.errors import nearest
+from unlazy.core.parameters import split
 
 PARAMETRISATIONS = ("ntk", "standard", "mean_field", "mup")
 
@@ -85,17 +85,6 @@ def adam_rates(mlp: MLP, inputs: int) -> tuple[Layer, ...]:
     return tuple(Layer(1.0 if l == 0 else 1.0 / _width(mlp), 1.0) for l in range(mlp.depth + 1))
 
 
-def spread_over(values: Any, params: Any) -> Any:
-    """One value for every parameter array, from a tree that may be coarser (a number, or one number a layer)."""
-    try:
-        return jax.tree.map(lambda value, part: jax.tree.map(lambda _: value, part), values, params)
-    except ValueError as error:
-        raise ValueError(
-            f"rates must be one number, one per layer, or shaped like the parameters: {jax.tree.structure(values)} "
-            f"does not fit {jax.tree.structure(params)}"
-        ) from error
-
-
 def only_layers(params: Any, layers: Sequence[int]) -> Any:
     """Rates 1 for the chosen layers (top-level entries with parameters; -1 is the last) and 0 for the others."""
     moving, _ = split(params)
@@ -106,33 +95,6 @@ def only_layers(params: Any, layers: Sequence[int]) -> Any:
         raise ValueError(f"layers must name some of 0 … {len(places) - 1} (or -1 for the last), got {tuple(layers)}")
     chosen = {places[l] for l in layers}
     return jax.tree.unflatten(shape, [1.0 if i in chosen else 0.0 for i in range(len(entries))])
-
-
-def split(params: Any) -> tuple[Any, Any]:
-    """(what can be differentiated, the rest), None where a leaf belongs to the other; `eqx.combine` joins them.
-
-    Arrays of real numbers are parameters, and numbers too, as for `jax.grad`; in an Equinox module only arrays are, as
-    for `eqx.filter_grad`: a number there is a setting.
-    """
-
-    def is_module(part: Any) -> bool:
-        return isinstance(part, eqx.Module)
-
-    module = any(map(is_module, jax.tree.leaves(params, is_leaf=is_module)))
-
-    def moves(leaf: Any) -> bool:
-        return eqx.is_inexact_array(leaf) or (isinstance(leaf, float | complex) and not module)
-
-    moving, fixed = eqx.partition(params, moves)
-    if not jax.tree.leaves(moving):
-        raise ValueError(f"there is nothing to differentiate: no array of real numbers in {jax.tree.structure(params)}")
-    return moving, fixed
-
-
-def layers_of(moving: Any) -> list[Any]:
-    """Top-level entries that have parameters, of a tree of parameters alone."""
-    entries = jax.tree.leaves(moving, is_leaf=lambda part: part is not moving)
-    return [entry for entry in entries if jax.tree.leaves(entry)]
 
 
 def check_parametrisation(name: str) -> None:

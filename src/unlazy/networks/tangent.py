@@ -14,9 +14,9 @@ from jaxtyping import Array, Float
 from unlazy.core.errors import nearest
 from unlazy.core.inputs import Points, points
 from unlazy.core.linear import dot, einsum
-from unlazy.networks.jacobian import jacobian_kernels, tangent_product
+from unlazy.core.parameters import spread_over
 from unlazy.networks.mlp import Network, Parameters
-from unlazy.networks.parametrisation import spread_over
+from unlazy.theory.jacobian import jacobian_kernels, tangent_product
 
 __all__ = ["layer_tangent_kernels", "tangent_kernel", "tangent_product"]
 

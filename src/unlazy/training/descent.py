@@ -14,7 +14,7 @@ from unlazy.core.data import Data
 from unlazy.core.errors import check_positive_integer
 from unlazy.core.fitted import Evidence, Words
 from unlazy.core.inputs import concrete
-from unlazy.networks.parametrisation import spread_over
+from unlazy.core.parameters import spread_over
 from unlazy.training.losses import Loss, loss_named
 from unlazy.training.stability import stable_step_size
 from unlazy.training.steps import DIVERGED, RUNNING, STOPPED, Batches, State, Stepper, is_zero, watch

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.core.data import Data
-from unlazy.networks.jacobian import tangent_product
-from unlazy.networks.parametrisation import spread_over
+from unlazy.core.parameters import spread_over
+from unlazy.theory.jacobian import tangent_product
 from unlazy.training.losses import Loss, loss_named
 
 

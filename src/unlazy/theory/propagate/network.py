@@ -1,0 +1,54 @@
+"""The kernels of a whole description: one survey of every point, one pass for every pair [C1]."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from unlazy.core.layers import Layer, Shape
+from unlazy.core.layers.base import sized
+from unlazy.theory.propagate import paired
+from unlazy.theory.propagate.state import State, propagate, reaches, survey
+
+
+class Side(NamedTuple):
+    """One point: its inputs (positions × channels), what its pairs need of every layer, and its own Σ and Θ."""
+
+    inputs: Array
+    notes: Any
+    sigma: Array
+    theta: Array | None
+
+
+def grid_of(network: Layer, shape: Shape) -> paired.Grid:
+    """The pairs of positions that must be known of the inputs; a ValueError where the shape does not fit."""
+    end = network.after(shape)
+    if end.positions:
+        raise ValueError(
+            f"the description ends with {sized(end.positions)} positions, and a kernel is one number: end it with "
+            "Flatten, GlobalAvgPool or Index before the last Dense"
+        )
+    return paired.kept(shape.positions, reaches(network, shape, ()))
+
+
+def surveyed(network: Layer, x: Array, pattern: Array | None, tangent: bool) -> Side:
+    """Same-input covariances of one point, through all layers."""
+    shape = Shape(x.shape[:-1], x.shape[-1])
+    start = _start(x, x, grid_of(network, shape), tangent)._replace(pattern=pattern)
+    end, notes = survey(network, start)
+    return Side(x, notes, end.sigma, _final(end) if tangent else None)
+
+
+def of_pair(network: Layer, left: Side, right: Side, grid: paired.Grid, tangent: bool) -> tuple[Array, Array | None]:
+    """Σ and Θ of two surveyed points."""
+    end = propagate(network, _start(left.inputs, right.inputs, grid, tangent), left.notes, right.notes)
+    return end.sigma, _final(end) if tangent else None
+
+
+def _start(x: Array, z: Array, grid: paired.Grid, tangent: bool) -> State:
+    """Σ_pq = Σ_c x_pc z_qc/channels, without weights yet."""
+    return State(paired.products(x, z, grid) / x.shape[-1], 0.0 if tangent else None, grid, x.shape[-1])
+
+
+def _final(end: State) -> Array:
+    return jnp.broadcast_to(jnp.asarray(end.theta, end.sigma.dtype), end.sigma.shape)

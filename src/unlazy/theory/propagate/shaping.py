@@ -1,0 +1,114 @@
+"""Linear maps of positions: pooling, flattening, resizing, indices, graphs: Σ → P Σ Pᵀ, Θ → P Θ Pᵀ [C1]."""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from unlazy.core.layers import (
+    Aggregate,
+    AvgPool,
+    Flatten,
+    GlobalAvgPool,
+    GlobalSumPool,
+    ImageResize,
+    Index,
+    Shape,
+    SumPool,
+)  # fmt: skip
+from unlazy.core.linear import einsum
+from unlazy.theory.propagate import paired
+from unlazy.theory.propagate.state import State, look, propagate, reaches
+
+
+@propagate.register(AvgPool)
+@propagate.register(SumPool)
+def _pooled(layer: Any, state: State, left: Any, right: Any) -> State:
+    positions = state.shape.positions
+    factor = layer.factor(positions) ** 2
+    # means over positions are Gaussian where they were, sums over independent channels too
+    return state.along(paired.pooled, layer.over(positions)).each(lambda A: factor * A)
+
+
+@reaches.register(AvgPool)
+@reaches.register(SumPool)
+def _pool_reaches(layer: Any, shape: Shape, out: tuple[int, ...]) -> tuple[int, ...]:
+    over = layer.over(shape.positions)
+    return tuple(min(r * w.stride + (w.size - 1) * w.dilation, paired.ALL) for w, r in zip(over, out))
+
+
+@propagate.register(GlobalSumPool)
+@propagate.register(GlobalAvgPool)
+def _pooled_to_one(layer: GlobalSumPool, state: State, left: Any, right: Any) -> State:
+    factor = layer.factor(state.shape.positions) ** 2
+    return state.each(lambda A: factor * paired.total(A, state.grid), grid=())
+
+
+@propagate.register
+def _flat(layer: Flatten, state: State, left: Any, right: Any) -> State:
+    """The mean over p of Σ_pp: channels of all positions in one sum."""
+    count = math.prod(state.shape.positions)
+    channels = layer.after(state.shape).channels
+    # entries of one channel may differ in variance from position to position: no longer alike
+    normal = state.normal and count == 1
+    mean = state.each(lambda A: jnp.sum(paired.diagonal(A, state.grid)) / count, grid=())
+    return mean._replace(channels=channels, normal=normal)
+
+
+@reaches.register
+def _flat_reaches(layer: Flatten, shape: Shape, out: tuple[int, ...]) -> tuple[int, ...]:
+    return (0,) * len(shape.positions)
+
+
+@propagate.register
+def _resized(layer: ImageResize, state: State, left: Any, right: Any) -> State:
+    matrices = [jnp.asarray(M, state.sigma.dtype) for M in layer.matrices(state.shape.positions)]
+    resized = state.along(lambda A, a, axis, M: (paired.mapped(A, a, M), axis._replace(size=M.shape[0])), matrices)
+    return resized
+
+
+@propagate.register
+def _chosen(layer: Index, state: State, left: Any, right: Any) -> State:
+    some = state.along(paired.chosen, layer.ranges(state.shape.positions))
+    dropped = layer.dropped()
+    grid = tuple(axis for a, axis in enumerate(some.grid) if a not in dropped)
+    axes = tuple(2 * a for a in dropped)
+
+    def of_one(A: Array) -> Array:
+        # of an axis with one position the pair p = q is left, in the middle of its planes
+        for a in reversed(dropped):
+            A = jnp.take(A, some.grid[a].reach or 0, axis=2 * a + 1)[(*(slice(None),) * (2 * a), 0)]
+        return A
+
+    return some.each(of_one, grid=grid) if axes else some
+
+
+@reaches.register
+def _chosen_reaches(layer: Index, shape: Shape, out: tuple[int, ...]) -> tuple[int, ...]:
+    rest = iter(out)
+    ranges = layer.ranges(shape.positions)
+    return tuple(
+        0 if a in layer.dropped() else min(next(rest) * r.step, paired.ALL) for a, r in enumerate(ranges)
+    )  # fmt: skip
+
+
+@look.register
+def _graph(layer: Aggregate, state: State) -> Array:
+    if state.pattern is None:
+        raise ValueError(f"{layer.title} needs graphs: points are pairs (nodes × channels, matrix of nodes × nodes)")
+    return state.pattern
+
+
+@propagate.register
+def _aggregated(layer: Aggregate, state: State, left: Array, right: Array) -> State:
+    """A(x)ᵀ Σ A(z)."""
+    return state.each(lambda A: einsum("pi,qj,pq->ij", left, right, A))
+
+
+@reaches.register(GlobalSumPool)
+@reaches.register(GlobalAvgPool)
+@reaches.register(ImageResize)
+@reaches.register(Aggregate)
+def _everywhere(layer: Any, shape: Shape, out: tuple[int, ...]) -> tuple[int, ...]:
+    return (paired.ALL,) * len(shape.positions)

@@ -1,0 +1,87 @@
+"""What flows through the layers of an infinitely wide network, and the three questions a layer answers [C1].
+
+A layer is asked by its type: `reaches` (which pairs of positions must come in), `survey` (same-input covariances of one
+point: what comes out, and a note of what pairs with it will need) and `propagate` (the covariance of a pair). A layer
+of your own registers with `propagate`, and with the others where it is not the same in every position.
+"""
+
+from collections.abc import Callable
+from functools import singledispatch
+from typing import Any, NamedTuple
+
+from jaxtyping import Array
+
+from unlazy.core.layers import Layer, Shape
+from unlazy.theory.propagate import paired
+from unlazy.theory.propagate.paired import Grid
+
+
+class State(NamedTuple):
+    """Σ_pq and Θ_pq of two points between two layers, for the pairs of positions that `grid` keeps (`paired`).
+
+    `theta` is None where no tangent kernel is asked for, 0.0 before the first weights. `normal`: channels are
+    independent Gaussians of mean 0, as after weights; an activation needs that. `pattern`: the graph of a single point.
+    """
+
+    sigma: Array
+    theta: Any
+    grid: Grid
+    channels: int | None
+    normal: bool = False
+    pattern: Any = None
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(paired.sizes(self.grid), self.channels)
+
+    def each(self, linear: Callable[[Array], Array], **changes: Any) -> "State":
+        """The same linear map of Σ and Θ."""
+        theta = self.theta if self.theta is None or isinstance(self.theta, float) else linear(self.theta)
+        return self._replace(sigma=linear(self.sigma), theta=theta, **changes)
+
+    def along(self, linear: Callable, axes: Any, **changes: Any) -> "State":
+        """linear(A, axis number, axis, …) → (A, axis) on every axis in turn, of Σ and Θ."""
+        found = []
+
+        def run(A: Array) -> Array:
+            grid = list(self.grid)
+            for a, (axis, with_it) in enumerate(zip(self.grid, axes)):
+                A, grid[a] = linear(A, a, axis, with_it)
+            found.append(tuple(grid))
+            return A
+
+        state = self.each(run)
+        return state._replace(grid=found[0], **changes)
+
+
+@singledispatch
+def reaches(layer: Layer, shape: Shape, out: tuple[int, ...]) -> tuple[int, ...]:
+    """How far apart pairs of positions must be known before the layer, so that those up to `out` are after it."""
+    return out
+
+
+@singledispatch
+def survey(layer: Layer, state: State) -> tuple[State, Any]:
+    """Same-input covariances of one point after the layer, and a note for its pairs: arrays, in any tree."""
+    note = look(layer, state)
+    return propagate(layer, state, note, note), note
+
+
+@singledispatch
+def look(layer: Layer, state: State) -> Any:
+    """The note alone: nothing, unless the layer bends with the size of its input."""
+    return None
+
+
+@singledispatch
+def propagate(layer: Layer, state: State, left: Any, right: Any) -> State:
+    """The covariance of a pair after the layer, from that before it and the notes of both points."""
+    raise ValueError(
+        f"{type(layer).__name__} does not say what it does to covariances: register a function with "
+        "unlazy.layers.propagate"
+    )
+
+
+def variances(state: State) -> Array:
+    """Σ_pp of one point with itself."""
+    return paired.diagonal(state.sigma, state.grid)

@@ -1,0 +1,57 @@
+"""Weights: dense, convolution, transposed and local ones [C1, K7, K8].
+
+Σ' = σ_w²/k Σ_Δ V_{p+Δ,q+Δ} + σ_b²,   Θ' = r σ_w²/k Σ_Δ V_{p+Δ,q+Δ} + r_b σ_b² + σ_w²/k Σ_Δ Θ_{p+Δ,q+Δ}, r the rates.
+"""
+
+from typing import Any
+
+from unlazy.core.layers import Conv, ConvLocal, ConvTranspose, Dense, Shape, Weights
+from unlazy.theory.propagate import paired
+from unlazy.theory.propagate.state import State, propagate, reaches
+
+
+def weighted(layer: Weights, state: State) -> State:
+    """σ_w² and σ_b², of a state whose windows have been averaged."""
+    weights, bias = layer.sigma_w**2 * state.sigma, layer.sigma_b**2
+    theta = state.theta
+    if theta is not None:
+        theta = layer.rate * weights + layer.bias_rate * bias + layer.sigma_w**2 * theta
+    return state._replace(sigma=weights + bias, theta=theta, channels=layer.width, normal=True)
+
+
+@propagate.register
+def _dense(layer: Dense, state: State, left: Any, right: Any) -> State:
+    return weighted(layer, state)
+
+
+@propagate.register(Conv)
+@propagate.register(ConvTranspose)
+def _convolution(layer: Conv | ConvTranspose, state: State, left: Any, right: Any) -> State:
+    shape = state.shape
+    k = layer.points(shape)
+    summed = state.along(paired.slid, layer.over(shape.positions))
+    return weighted(layer, summed.each(lambda A: A / k))
+
+
+@propagate.register
+def _local(layer: ConvLocal, state: State, left: Any, right: Any) -> State:
+    """As a convolution, but positions that differ have nothing in common."""
+    shape = state.shape
+    k = layer.points(shape)
+    summed = state.along(paired.slid, layer.over(shape.positions)).each(lambda A: A / k)
+    same = paired.is_diagonal(summed.grid, state.sigma.dtype)
+    return weighted(layer, summed).each(lambda A: A * same)
+
+
+@reaches.register(Conv)
+@reaches.register(ConvLocal)
+@reaches.register(ConvTranspose)
+def _reaches(layer: Any, shape: Shape, out: tuple[int, ...]) -> tuple[int, ...]:
+    """Both positions of a pair move together: planes stay apart [C2]. Round a circle the ends of an axis are near."""
+    found = []
+    for window, reach in zip(layer.over(shape.positions), out):
+        if window.wraps and reach > 0:
+            found.append(paired.ALL)
+        else:
+            found.append(min(-(-reach * window.stride // window.spread), paired.ALL))
+    return tuple(found)

@@ -1,0 +1,237 @@
+"""Kernels of descriptions: against neural-tangents in float64, by structure, and what is refused."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from unlazy.core.architecture import MLP
+from unlazy.core.layers import (
+    Activation,
+    Aggregate,
+    AvgPool,
+    Concatenate,
+    Conv,
+    ConvLocal,
+    ConvTranspose,
+    Dense,
+    Dropout,
+    Erf,
+    Flatten,
+    Gelu,
+    GlobalAvgPool,
+    GlobalSumPool,
+    Index,
+    LayerNorm,
+    Product,
+    Relu,
+    SelfAttention,
+    Shape,
+    Sum,
+    SumPool,
+    residual,
+    serial,
+)  # fmt: skip
+from unlazy.kernels import layered
+from unlazy.kernels.infinite_width import NNGP, NTK, LayerKernel, nngp_and_ntk
+from unlazy.theory.propagate import grid_of
+
+DATA = np.load(Path(__file__).parent.parent / "data" / "neural_tangents_layers.npz")
+CASES = json.loads(str(DATA["descriptions"]))
+PLAIN = {
+    layer.__name__: layer for layer in (Relu, Erf, Gelu, Flatten, GlobalAvgPool, GlobalSumPool, LayerNorm, Aggregate)
+}
+WINDOWED = {layer.__name__: layer for layer in (Conv, ConvLocal, ConvTranspose, AvgPool, SumPool)}
+RNG = np.random.default_rng(0)
+
+
+def described(case):
+    """A description from the words of the reference."""
+    words = CASES[case]
+    sigmas = words["sigma_w"], words["sigma_b"]
+
+    def read(text):
+        kind, *rest = text.split()
+        if text.startswith("Residual("):
+            return residual(*(read(part.strip()) for part in text[9:-1].split(",")))
+        if text.startswith("Parallel("):
+            inside, how = text[9:].rsplit(")", 1)
+            branches = [tuple(read(part.strip()) for part in branch.split(",")) for branch in inside.split(";")]
+            if "multiplied" in how:  # both end in a Dense: only so are the numbers of the reference met (to 3e-15)
+                return Product(*((*branch, Dense(*sigmas)) for branch in branches))
+            return Concatenate(*branches)
+        if kind in WINDOWED:
+            window = tuple(map(int, rest[0].split("x")))
+            strides = int(rest[rest.index("stride") + 1]) if "stride" in rest else 1
+            if kind.endswith("Pool"):
+                return WINDOWED[kind](window, strides)
+            # transposed ones are circular, whatever the words say: only so are their numbers met (to 8e-16)
+            padding = "circular" if kind == "ConvTranspose" else next(word for word in rest if word.isupper())
+            return WINDOWED[kind](window, *sigmas, strides=strides, padding=padding)
+        if kind == "GlobalSelfAttention":
+            # σ_b = 0.1 is not in the words: only so are the numbers of the reference met (to 6e-16)
+            return SelfAttention(1.2, 1.1, 0.1, weighing="softmax" if "softmax" in text else "identity")
+        if kind == "Dropout":
+            return Dropout(words["keep"])
+        return Dense(*sigmas) if kind == "Dense" else PLAIN[kind]()
+
+    return serial(*map(read, words["layers"]))
+
+
+def sides(case, dtype):
+    found = [DATA[f"{case}/{name}"].astype(dtype) for name in "XZ"]
+    graphs = [DATA.get(f"{case}/pattern_{name}") for name in "XZ"]
+    return found if graphs[0] is None else list(zip(found, graphs))
+
+
+FAST = ("case04_myrtle_like",)
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=[] if c in FAST else pytest.mark.slow) for c in CASES])
+def test_agrees_with_neural_tangents(case, x64):
+    """The bar is 1e-10 of every entry: float64 leaves a million units of rounding for theirs and ours."""
+    for K, name in zip(nngp_and_ntk(described(case), *sides(case, np.float64)), ("nngp", "ntk")):
+        np.testing.assert_allclose(K, DATA[f"{case}/{name}"], rtol=1e-10, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_agrees_in_float32(case):
+    """1e-5 of √(k(x,x) k(z,z)), 170 units of rounding: inner products, some ten layers and their angles."""
+    X, Z = sides(case, np.float32)
+    network = described(case)
+    for kernel, name in ((NNGP(network), "nngp"), (NTK(network), "ntk")):
+        scale = np.sqrt(np.outer(kernel.diag(X), kernel.diag(Z)))
+        assert np.max(np.abs(kernel.gram(X, Z) - DATA[f"{case}/{name}"]) / scale) < 1e-5
+
+
+def test_only_needed_pairs_of_positions_are_kept():
+    """No pooling: p = q alone; a pool of 2 after one of 2 looks 3 apart; a global one sees all; strides multiply."""
+    image = Shape((32, 32), 3)
+    tail = (Flatten(), Dense())
+    assert [axis.reach for axis in grid_of(serial(Conv(3), "relu", Conv(3), *tail), image)] == [0, 0]
+    pools = serial(Conv(3), "relu", AvgPool(2), Conv(3), "relu", AvgPool(2), *tail)
+    assert [axis.reach for axis in grid_of(pools, image)] == [3, 3]
+    strided = serial(Conv(3, strides=2), "relu", AvgPool(2), *tail)
+    assert [axis.reach for axis in grid_of(strided, image)] == [2, 2]
+    whole = serial(Conv(3), "relu", GlobalAvgPool(), Dense())
+    assert [axis.reach for axis in grid_of(whole, image)] == [None, None]
+    circular = serial(Conv(3, padding="circular"), "relu", AvgPool(2), *tail)
+    assert [axis.reach for axis in grid_of(circular, image)] == [None, None]
+    assert [axis.reach for axis in grid_of(serial(Conv(3), Index(4, slice(0, 8, 2)), *tail), image)] == [0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["case04_myrtle_like", "case07_conv1d_sumpool"])
+def test_planes_and_all_pairs_agree(case, x64, monkeypatch):
+    """The same sums in another order: 1e-13 is hundreds of roundings for some dozens of terms."""
+    network, (X, Z) = described(case), sides(case, np.float64)
+    planes = NTK(network).gram(X, Z)
+    from unlazy.theory.propagate import paired
+
+    monkeypatch.setattr(paired, "kept", lambda sizes, reaches: tuple(paired.Axis(n, None) for n in sizes))
+    jax.clear_caches()
+    np.testing.assert_allclose(NTK(network).gram(X, Z), planes, rtol=1e-13)
+
+
+@pytest.mark.slow
+def test_tiles_change_nothing(x64, monkeypatch):
+    """Pair by pair instead of at once, with equal points among them: to the last bits of sums that fuse differently."""
+    network = serial(Conv(3, 1.2, 0.3), "relu", GlobalAvgPool(), Dense())
+    X = RNG.normal(size=(5, 4, 4, 2))
+    Z = np.concatenate([X[1:3], RNG.normal(size=(4, 4, 4, 2))])
+    kernel = NTK(network)
+    whole = kernel.gram(X, Z)
+    monkeypatch.setattr(layered, "CACHED", 8 * 4**4 * 3)
+    jax.clear_caches()
+    np.testing.assert_allclose(kernel.gram(X, Z), whole, rtol=1e-13)
+    np.testing.assert_array_equal(
+        np.asarray(whole)[[1, 2], [0, 1]], kernel.diag(X)[1:3]
+    )  # equal points: exactly k(x,x)
+
+
+@pytest.mark.slow
+def test_by_halves_and_patiently(x64):
+    """17 points: tiles of two, the last overlapping; 70: two strips of 64. To the last bits of sums that fuse apart."""
+    network = serial(Dense(1.2, 0.3), residual("erf", Dense(1.0, 0.1)), "relu", Dense())
+    kernel = NTK(network)
+    X = RNG.normal(size=(70, 3))
+    K = np.asarray(kernel.gram(X))
+    np.testing.assert_array_equal(K, K.T)
+    np.testing.assert_allclose(kernel.gram(X[:17], X[:5]), K[:17, :5], rtol=1e-12)
+    np.testing.assert_allclose(kernel.gram(X[:17]), K[:17, :17], rtol=1e-12)
+    patient = np.asarray(kernel.gram(X, progress=True))
+    np.testing.assert_allclose(patient, K, rtol=1e-12)
+    np.testing.assert_array_equal(patient, patient.T)
+    np.testing.assert_allclose(kernel.gram(X, X[:66], progress=True), K[:, :66], rtol=1e-12)
+
+
+def test_a_fully_connected_description_is_the_mlp():
+    network = serial(Dense(1.2, 0.1), "erf", Dense(1.1, 0.2), "erf", Dense(1.0, 0.3))
+    kernel = NTK(network)
+    assert isinstance(kernel, NTK) and kernel.formula is kernel
+    assert kernel.network == MLP(2, "erf", (1.2, 1.1, 1.0), (0.1, 0.2, 0.3))
+    assert isinstance(LayerKernel(network, (1.0, 0.0, 0.0)), LayerKernel)
+    assert isinstance(NTK(serial(Dense(), "relu", LayerNorm(), Dense())), layered.LayeredNTK)
+
+
+@pytest.mark.slow
+def test_layer_kernels_sum_to_the_ntk(x64):
+    """Sums of three numbers in another order: a few roundings."""
+    network = serial(
+        Conv(3, 1.2, 0.3), "relu", residual(Conv(3), "relu", Conv(3, 1.0, 0.1)), Flatten(), Dense(1.0, 0.2)
+    )
+    X = RNG.normal(size=(3, 4, 4, 2))
+    apart = [LayerKernel(network, tuple(float(l == j) for j in range(4))).gram(X) for l in range(4)]
+    np.testing.assert_allclose(sum(apart), NTK(network).gram(X), rtol=1e-13)
+
+
+WRONG = {
+    "layer 2, Conv 5 × 5 valid: .*does not fit on 4": (serial(Conv(3), Conv((5, 5), padding="valid")), (2, 4, 4, 1)),
+    "layer 1, Conv 3 × 3 × 3 same": (serial(Conv((3, 3, 3)), Flatten()), (2, 4, 4, 1)),
+    "ends with 4 × 4 positions": (serial(Conv(3)), (2, 4, 4, 1)),
+    "needs positions": (serial(Conv(3), Flatten()), (2, 5)),
+    "layer 2, SelfAttention: needs one axis": (serial(Dense(), SelfAttention(), GlobalAvgPool()), (2, 4, 4, 1)),
+    "must follow weights": (serial(Dense(), "relu", "relu", LayerNorm(), Dense()), (2, 5)),
+    "must be independent and of mean 0": (serial(Dense(), Sum(Activation("relu"), Activation("erf"))), (2, 5)),
+    "must be independent, all but one": (serial(Dense(), Product("relu", "erf")), (2, 5)),
+    "different positions: 4 × 4 and 2 × 2": (serial(Sum(Conv(3), Conv(3, strides=2)), Flatten()), (2, 4, 4, 1)),
+    "has no derivative, so no NTK": (serial(Conv(3), "step", Flatten(), Dense()), (2, 4, 4, 1)),
+    "pairs .nodes": (serial(Dense(), Aggregate(), GlobalAvgPool()), (2, 4, 3)),
+    "is empty": (serial(Conv(3), "relu", Flatten(), Dense()), (0, 4, 4, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_refusals_name_the_layer(said):
+    network, shape = WRONG[said]
+    with pytest.raises(ValueError, match=said):
+        NTK(network).gram(np.ones(shape))
+
+
+def test_graphs_of_unequal_size_are_refused():
+    kernel = NTK(serial(Dense(), "relu", Aggregate(), GlobalAvgPool(), Dense()))
+    graphs = [{"a": np.ones((n, 2)), "b": np.eye(n)} for n in (3, 4)]
+    with pytest.raises(ValueError, match="differ in structure or shape"):
+        kernel.gram(graphs)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda: Conv(0), lambda: Conv(3, padding="full"), lambda: Dense(-1.0), lambda: Dropout(0.0), lambda: serial()],
+)
+def test_layers_refuse_wrong_values(wrong):
+    with pytest.raises(ValueError):
+        wrong()
+
+
+@pytest.mark.slow
+def test_large_weights_and_deep_chains_stay_finite():
+    """σ_w = 1e3 over five layers: Σ near 1e29, whose square float32 does not hold."""
+    for activation in ("relu", "erf", "gelu"):
+        steps = [layer for _ in range(5) for layer in (Conv(3, 1e3, 0.1), activation)]
+        X = jnp.asarray(RNG.normal(size=(3, 3, 3, 2)), jnp.float32)
+        assert np.isfinite(NTK(serial(*steps, GlobalAvgPool(), Dense())).gram(X)).all()

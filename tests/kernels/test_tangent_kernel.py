@@ -1,0 +1,71 @@
+"""The tangent kernel of any function as a kernel: against NumPy, products without a Jacobian, solvers, modules."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from unlazy.kernels.tangent import TangentKernel
+from unlazy.products import matmul
+from unlazy.solvers.methods import PreconditionedCG
+from unlazy.solvers.path import decompose
+from unlazy.solvers.solve import solve
+
+N, M, D, W = 7, 5, 3, 4
+RNG = np.random.default_rng(0)
+X, Z, V = RNG.normal(size=(N, D)), RNG.normal(size=(M, D)), RNG.normal(size=(M, 2))
+PARAMS = {"W": RNG.normal(size=(D, W)), "a": RNG.normal(size=(W, 2))}
+
+
+def two_outputs(params, X):
+    return jnp.tanh(X @ params["W"]) @ params["a"]
+
+
+def jacobian(X):
+    """∂f_c/∂(W, a) of every point, by hand."""
+    H = np.tanh(X @ PARAMS["W"])
+    first = np.einsum("nd,nw,wc->ncdw", X, 1 - H**2, PARAMS["a"]).reshape(len(X), 2, -1)
+    head = np.einsum("nw,ce->ncwe", H, np.eye(2)).reshape(len(X), 2, -1)
+    return np.concatenate([first, head], -1)
+
+
+@pytest.mark.parametrize("batch", [3, pytest.param(1024, marks=pytest.mark.slow)])
+def test_gram_and_products_are_those_of_the_jacobian(batch, x64):
+    """Sums of 2·20 products of at most five factors: some hundred roundings."""
+    kernel = TangentKernel(two_outputs, PARAMS, batch=batch)
+    K = np.einsum("ncp,mcp->nm", jacobian(X), jacobian(Z))
+    np.testing.assert_allclose(matmul(kernel, X, Z, V), K @ V, rtol=0, atol=1e-13 * np.abs(K).sum(1).max())
+    if batch == 3:
+        np.testing.assert_allclose(kernel.gram(X, Z), K, rtol=0, atol=1e-13 * np.abs(K).max())
+
+
+@pytest.mark.slow
+def test_mean_and_rates(x64):
+    own = np.einsum("ncp,mcp->nm", jacobian(X), jacobian(Z))
+    head = np.einsum("ncp,mcp->nm", jacobian(X)[..., D * W :], jacobian(Z)[..., D * W :])
+    kernel = TangentKernel(two_outputs, PARAMS, outputs="mean", rates={"W": 1.0, "a": 3.0})
+    np.testing.assert_allclose(kernel.gram(X, Z), (own + 2 * head) / 2, rtol=1e-11)
+    np.testing.assert_allclose(matmul(kernel, X, Z, V), (own + 2 * head) @ V / 2, rtol=1e-11)
+
+
+@pytest.mark.slow
+def test_an_equinox_module_is_a_kernel_like_any_other(x64):
+    """Functions among the leaves are part of the program. Direct and matrix-free solvers find the same coefficients."""
+    model = eqx.nn.MLP(D, "scalar", 8, 2, activation=jnp.tanh, key=jax.random.key(0))
+    kernel = TangentKernel(lambda model, X: jax.vmap(model)(X), model)
+    y = RNG.normal(size=N)
+    exact = solve(kernel, X, y, ridge=0.1)
+    by_products = solve(kernel, X, y, ridge=0.1, method=PreconditionedCG(), tolerance=1e-10)
+    assert by_products.converged
+    # both solve K + 0.1 of condition under λ_max/0.1
+    np.testing.assert_allclose(by_products.predict(Z), exact.predict(Z), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(decompose(kernel, X).ridge_path(y, [0.1]).predict(Z)[0], exact.predict(Z), rtol=1e-8)
+    assert np.linalg.eigvalsh((kernel + kernel).gram(X))[0] > -1e-12
+
+
+def test_what_has_no_parameters_is_refused():
+    with pytest.raises(ValueError, match="nothing to differentiate"):
+        TangentKernel(lambda p, X: X, {"a": 1})
+    with pytest.raises(ValueError, match="unknown outputs 'ful'"):
+        TangentKernel(two_outputs, PARAMS, outputs="ful")

@@ -1,0 +1,159 @@
+"""Every layer: its infinite kernel against sampled finite networks, and what is asked of every kernel.
+
+A layer of your own is one line in LAYERS.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from unlazy import NNGP, NTK, Network
+from unlazy.kernels.layered import LayeredNTK
+from unlazy.layers import (
+    Activation,
+    Aggregate,
+    AvgPool,
+    Concatenate,
+    Conv,
+    ConvLocal,
+    ConvTranspose,
+    Dense,
+    Dropout,
+    Flatten,
+    GlobalAvgPool,
+    GlobalSumPool,
+    ImageResize,
+    Index,
+    LayerNorm,
+    Product,
+    SelfAttention,
+    Sum,
+    SumPool,
+    residual,
+    serial,
+)  # fmt: skip
+from unlazy.networks import tangent_kernel
+
+POINTS, WIDTH, DRAWS = 3, 96, 48
+IMAGE, LINE, ROW = (4, 4, 2), (5, 3), (6,)
+conv = functools.partial(Conv, sigma_w=1.3, sigma_b=0.2)
+END = (GlobalAvgPool(), Dense(1.1, 0.1))
+LAYERS = {
+    "dense": ((Dense(1.2, 0.3), "erf", LayerNorm(), Dense()), ROW),
+    "conv same": ((conv(3), "relu", Flatten(), Dense()), IMAGE),
+    "conv valid, global pool": ((conv(2, padding="valid"), "relu", *END), IMAGE),
+    "conv circular": ((conv(3, padding="circular"), "gelu", *END), IMAGE),
+    "conv strided and dilated": ((conv(2, strides=2), "relu", conv(2, dilation=2), "relu", *END), IMAGE),
+    "conv of one axis": ((conv(3), "sin", GlobalSumPool(), Dense(0.5)), LINE),
+    "local": ((ConvLocal(3, 1.2, 0.3), "relu", *END), IMAGE),
+    "transposed": ((ConvTranspose(3, 1.2, 0.3, strides=2), "relu", *END), (3, 3, 2)),
+    "transposed circular": ((ConvTranspose(3, 1.2, 0.3, strides=2, padding="circular"), "relu", *END), (3, 2)),
+    "transposed valid": ((ConvTranspose(2, 1.2, 0.3, strides=2, padding="valid"), "erf", *END), (3, 2)),
+    "average pool": ((conv(3), "relu", AvgPool(2), Flatten(), Dense()), IMAGE),
+    "overlapping sums": ((conv(3), "relu", SumPool(3, 1, "same"), Flatten(), Dense(0.5)), IMAGE),
+    "normalised over all": ((conv(3), LayerNorm("all"), "relu", *END), IMAGE),
+    "dropout": ((Dense(1.2, 0.3), "relu", Dropout(0.7), Dense(1.1, 0.2), "relu", Dense()), ROW),
+    "residual": ((conv(3), residual("relu", conv(3)), "relu", *END), IMAGE),
+    "sum": ((Sum((conv(3), "relu", conv(3)), conv(1)), "relu", *END), IMAGE),
+    "product": ((Dense(), Product(("relu", Dense(1.2, 0.3)), ("erf", Dense(1.1, 0.2))), Dense()), ROW),
+    "concatenated": ((Dense(), Concatenate(("relu", Dense(1.2, 0.3)), ("erf", Dense(0.6))), Dense()), ROW),
+    "attention": ((Dense(1.2, 0.3), "relu", SelfAttention(1.2, 1.1, 0.2), *END), LINE),
+    "attention with positions": ((Dense(), SelfAttention(weighing="identity", sigma_position=0.5), *END), LINE),
+    "graph": ((Dense(1.2, 0.3), "relu", Aggregate(), Dense(1.1, 0.2), "relu", *END), LINE),
+    "resized": ((conv(3), "relu", ImageResize((3, 6)), *END), IMAGE),
+    "index": ((conv(3), "relu", Index(slice(1, 4, 2), 2), Flatten(), Dense()), IMAGE),
+    "any function": ((conv(3), Activation(lambda x: x * jnp.exp(-x * x)), Flatten(), Dense()), IMAGE),
+}  # fmt: skip
+
+
+def points(name, n=POINTS, seed=0):
+    layers, shape = LAYERS[name]
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, *shape))
+    if not any(isinstance(layer, Aggregate) for layer in layers):
+        return X
+    return X, np.maximum(rng.integers(0, 2, size=(n, shape[0], shape[0])), np.eye(shape[0]))
+
+
+def nodes(X):
+    return X[0] if isinstance(X, tuple) else X
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYERS)
+def test_finite_networks_approach_the_kernels(name, x64):
+    """Means over draws within five standard errors, and 4/width for what a finite width is off by; scores of attention
+    are means over the width themselves, whose errors add up over 5 tokens.
+
+    Each of the two kernels has six entries: at five standard errors of 48 draws one in 10^5 fails by chance.
+    """
+    layers, shape = LAYERS[name]
+    X, description = points(name), serial(*layers)
+    network = Network(description, shape, width=WIDTH, outputs=8)
+
+    def sampled(key):
+        one, two = jax.random.split(key)
+        params = network.init(one)
+        drops = functools.partial(network, key=two) if "dropout" in name else network
+        f = drops(params, X)
+        kernel = tangent_kernel(drops, params, X, outputs="trace")
+        return f @ f.T / 8, kernel / 8
+
+    found = jax.lax.map(sampled, jax.random.split(jax.random.key(0), DRAWS), batch_size=4)
+    for kernel, values in zip((NNGP(description), NTK(description)), map(np.asarray, found)):
+        K = np.asarray(kernel.gram(X))
+        error = values.std(0, ddof=1) / np.sqrt(DRAWS)
+        scale = np.sqrt(np.outer(np.diag(K), np.diag(K)))
+        allowed = 5 * error + (20 if "attention" in name else 4) / WIDTH * scale
+        # Jacobians are taken point by point: one mask for all, so that only k(x, x) is that of the limit
+        seen = np.eye(POINTS) if "dropout" in name and isinstance(kernel, LayeredNTK) else np.ones_like(K)
+        assert np.all(seen * np.abs(values.mean(0) - K) <= allowed), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_is_asked_of_every_kernel(name, x64):
+    """Symmetric, positive to rounding, the same inside jit, differentiable in points and weights, like float32's."""
+    layers, _ = LAYERS[name]
+    X, Z, kernel = points(name, 5), points(name, 4, seed=1), NTK(serial(*layers))
+    K = np.asarray(kernel.gram(X))
+    np.testing.assert_array_equal(K, K.T)
+    np.testing.assert_array_equal(np.diag(K), kernel.diag(X))
+    assert np.linalg.eigvalsh(K)[0] > -1e-13 * np.trace(K)  # 5 × 5, each entry good to some hundred roundings
+    np.testing.assert_allclose(jax.jit(kernel.gram)(X, Z), kernel.gram(X, Z), rtol=1e-13)
+
+    def total(kernel, X):
+        return jnp.sum(jnp.sin(kernel.gram(X, Z)))
+
+    direction = np.random.default_rng(2).normal(size=nodes(X).shape)
+
+    def moved(step):
+        return (nodes(X) + step * direction, X[1]) if isinstance(X, tuple) else X + step * direction
+
+    # central differences of step h are off by h² and by rounding/h: 1e-5 leaves 1e-10 and 1e-11 of values near 10
+    slope = (total(kernel, moved(1e-5)) - total(kernel, moved(-1e-5))) / 2e-5
+    gradient = nodes(jax.grad(lambda x: total(kernel, x))(jax.tree.map(jnp.asarray, X)))
+    np.testing.assert_allclose(np.vdot(gradient, direction), slope, rtol=1e-6, atol=1e-7)
+    weights = jax.grad(total)(kernel, jax.tree.map(jnp.asarray, X))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(weights))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYERS)
+def test_float32_near_the_diagonal(name):
+    """Points 1e-3 apart: u = 1 - cos is near 5e-7 and known to 20 roundings of float32, so that its root, the angle,
+    is off by 20·6e-8/1e-3 = 1.2e-3, and a kinked kernel by that over π for each of three layers."""
+    layers, _ = LAYERS[name]
+    X, kernel = points(name), NTK(serial(*layers))
+    near = (nodes(X) + 1e-3 * np.random.default_rng(3).normal(size=nodes(X).shape)).astype(np.float32)
+    pair = [nodes(X).astype(np.float32), near]
+    if isinstance(X, tuple):
+        pair = [(x, X[1]) for x in pair]
+    K = np.asarray(kernel.gram(*pair))
+    with jax.enable_x64(True):
+        exact = kernel.gram(*jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), pair))
+        size = np.sqrt(np.outer(kernel.diag(X), kernel.diag(X)))
+    assert np.max(np.abs(K - exact) / size) < 3 * 1.2e-3 / np.pi
