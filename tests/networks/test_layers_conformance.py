@@ -42,7 +42,7 @@ IMAGE, LINE, ROW = (4, 4, 2), (5, 3), (6,)
 conv = functools.partial(Conv, sigma_w=1.3, sigma_b=0.2)
 END = (GlobalAvgPool(), Dense(1.1, 0.1))
 LAYERS = {
-    "dense": ((Dense(1.2, 0.3), "erf", LayerNorm(), Dense()), ROW),
+    "dense": ((Dense(1.2, 0.3), LayerNorm(), "erf", Dense()), ROW),
     "conv same": ((conv(3), "relu", Flatten(), Dense()), IMAGE),
     "conv valid, global pool": ((conv(2, padding="valid"), "relu", *END), IMAGE),
     "conv circular": ((conv(3, padding="circular"), "gelu", *END), IMAGE),
