@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from unlazy.core.layers import (
@@ -56,7 +57,8 @@ def _pooled(layer: Any, params: Any, x: Array, context: Context) -> Array:
     over = layer.over(positions)
     padding = [(0, 0), *((w.low, w.high) for w in over), (0, 0)]
     sizes, strides = ((1, *(getattr(w, name) for w in over), 1) for name in ("size", "stride"))
-    summed = jax.lax.reduce_window(x, jnp.zeros((), x.dtype), jax.lax.add, sizes, strides, padding)
+    # a zero of NumPy's: with one of JAX's the sum is not known to be one, and has no derivative
+    summed = jax.lax.reduce_window(x, np.zeros((), x.dtype), jax.lax.add, sizes, strides, padding)
     return layer.factor(positions) * summed
 
 
