@@ -73,7 +73,8 @@ def batched_product(
         return jax.lax.map(pushed, _batches(X, left)).reshape(-1)[: count(X)]
 
     def of_output(total: Array, output: Array) -> tuple[Array, None]:
-        return total + jax.lax.map(lambda v: of_column(v, output), columns, batch_size=COLUMNS).T, None
+        found = jax.lax.map(lambda v: of_column(v, output), columns, batch_size=COLUMNS)
+        return total + found.T.astype(V.dtype), None
 
     return jax.lax.scan(of_output, jnp.zeros((count(X), V.shape[1]), V.dtype), basis)[0]
 
