@@ -15,8 +15,9 @@ from unlazy.theory.single_site import Site, field, mean_product, whiten
 from unlazy.training.losses import Loss
 from unlazy.training.rich.start import symmetric_normals
 
-FLOOR = 1e-4
-"""Share of the variance below which a direction counts as known already: far below Monte Carlo errors."""
+FLOOR, EXACT_FLOOR = 1e-4, 1e-12
+"""Share of the variance below which a direction counts as known already: far below Monte Carlo errors; where nothing is
+sampled, above the rounding of float64."""
 
 
 class Moment(NamedTuple):
@@ -60,7 +61,6 @@ class DeepLimit(eqx.Module):
     runs: int = eqx.field(static=True)
     quasi: bool = eqx.field(static=True)
     key: PRNGKeyArray
-    floor: Any = FLOOR
 
     @property
     def linear(self) -> bool:
@@ -109,6 +109,7 @@ class DeepLimit(eqx.Module):
         net, L, column = self.network, self.network.depth, t * n
         s, b = net.sigma_w, net.sigma_b
         rate = self.richness * s[L] * self.step_size
+        floor = EXACT_FLOOR if self.linear and E.dtype == jnp.float64 else FLOOR
         sites, slopes, kernels = list(run.sites), [], []
         for l in range(L):
             site = sites[l]
@@ -119,7 +120,7 @@ class DeepLimit(eqx.Module):
             else:
                 below = sites[l - 1]
                 now = jax.lax.dynamic_slice_in_dim(below.value, column, n, 1)
-                factor, white = whiten(now, below.value_white, column, self.floor)
+                factor, white = whiten(now, below.value_white, column, floor)
                 sites[l - 1] = below._replace(value_white=white)
                 fresh = s[l] * dot(site.noise, factor.T) + b[l] * biases[l]
                 response = s[l] * mean_product(now, below.back_noise)
@@ -138,7 +139,7 @@ class DeepLimit(eqx.Module):
             sites[l] = sites[l]._replace(back=_put(sites[l].back, g, column))
             if l > 0:
                 site, above = sites[l - 1], sites[l]
-                factor, white = whiten(g, above.back_white, column, self.floor)
+                factor, white = whiten(g, above.back_white, column, floor)
                 sites[l] = above._replace(back_white=white)
                 fresh = s[l] * dot(site.back_noise, factor.T)
                 response = s[l] * mean_product(g, above.noise)
