@@ -218,7 +218,7 @@ def patient_gram(kernel: LayeredKernel, X: Points, Z: Points | None = None) -> A
                     K[t : t + side, s : s + side] = np.asarray(T).T
             shown.advance()
     K = jax.tree.map(jnp.asarray, found)
-    return K if right is not None else finish(K, kernel.on_diagonal(X), mirror=False)
+    return K if right is not None else finish(K, kernel.on_diagonal(X), mirror=True)
 
 
 @jax.jit

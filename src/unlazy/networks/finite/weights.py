@@ -24,14 +24,14 @@ def _dense(layer: Dense, params: Parameters, x: Array, context: Context) -> Arra
 
 @start.register(Conv)
 @start.register(ConvTranspose)
-def _start_convolution(layer: Conv, key: PRNGKeyArray, shape: Shape, context: Context) -> Parameters:
+def _start_convolution(layer: Conv | ConvTranspose, key: PRNGKeyArray, shape: Shape, context: Context) -> Parameters:
     sizes = tuple(w.size for w in layer.over(shape.positions))
     return drawn(layer, key, shape, (*sizes, shape.channels, layer.width), (layer.width,), context)
 
 
 @apply.register(Conv)
 @apply.register(ConvTranspose)
-def _convolution(layer: Conv, params: Parameters, x: Array, context: Context) -> Array:
+def _convolution(layer: Conv | ConvTranspose, params: Parameters, x: Array, context: Context) -> Array:
     shape = shape_of(x)
     over = layer.over(shape.positions)
     by = multipliers(layer, shape, context)

@@ -166,7 +166,9 @@ def numbers(grid: Grid) -> int:
 @functools.cache
 def _planes(axis: Axis) -> tuple[np.ndarray, np.ndarray]:
     """q of every (p, δ), cut to the axis, and whether it was inside."""
-    q = np.arange(axis.size)[:, None] + np.arange(-(axis.reach or 0), (axis.reach or 0) + 1)[None]
+    # 32 bits in float32's and in float64's scope: programs that both share must agree
+    q = np.arange(axis.size, dtype=np.int32)[:, None]
+    q = q + np.arange(-(axis.reach or 0), (axis.reach or 0) + 1, dtype=np.int32)[None]
     return np.clip(q, 0, axis.size - 1), (q >= 0) & (q < axis.size)
 
 
