@@ -39,6 +39,14 @@ def vdot(A: Any, B: Any) -> Any:
     return np.vdot(A, B) if _on_host(A, B) else jnp.vdot(A, B, precision=HIGHEST)
 
 
+def convolution(
+    x: Any, weight: Any, strides: Any, padding: Any, spread: Any, dilation: Any, letters: tuple[str, str, str]
+) -> Any:
+    """jax.lax.conv_general_dilated: `spread` dilates x, `dilation` the window, `letters` name the axes of x, of the
+    weights and of the result."""
+    return jax.lax.conv_general_dilated(x, weight, strides, padding, spread, dilation, letters, precision=HIGHEST)
+
+
 def namespace(*arrays: Any) -> Any:
     """NumPy where all are NumPy's arrays, else jax.numpy: for formulas that serve both.
 

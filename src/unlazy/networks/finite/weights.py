@@ -6,7 +6,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from unlazy.core.layers import Conv, ConvLocal, ConvTranspose, Dense, SelfAttention, Shape
 from unlazy.core.layers.windows import Window
-from unlazy.core.linear import HIGHEST, dot, einsum
+from unlazy.core.linear import HIGHEST, convolution, dot, einsum
 from unlazy.networks.finite.parts import Context, apply, drawn, multipliers, normal, rates, shape_of, start
 from unlazy.networks.parametrisation import Layer as Parameters
 
@@ -37,9 +37,9 @@ def _convolution(layer: Conv | ConvTranspose, params: Parameters, x: Array, cont
     by = multipliers(layer, shape, context)
     x, padding, spread = padded(x, over)
     axes = axis_letters(len(over))
-    found = jax.lax.conv_general_dilated(
+    found = convolution(
         x, params.weight, [w.stride for w in over], padding, spread, [w.dilation for w in over],
-        (f"N{axes}C", f"{axes}IO", f"N{axes}C"), precision=HIGHEST,
+        (f"N{axes}C", f"{axes}IO", f"N{axes}C"),
     )  # fmt: skip
     return by.weight * found + by.bias * params.bias
 
