@@ -3,7 +3,7 @@
 Training rows are the first n of one order, test rows are the same at all sizes; the standard error is that of the
 difference of two sizes' errors, row by row. Error: squared error over the variance, or the share of wrong classes.
 
-    python benchmarks/learning_curves.py --data FOLDER --store curves.jsonl          # resumes where it stopped
+    python benchmarks/learning_curves.py --data FOLDER --store curves.jsonl --record          # resumes where it stopped
 """
 
 import argparse
