@@ -48,6 +48,14 @@ def one_thread_each() -> Any:
     return threadpool_limits(1, "blas")
 
 
+def half_the_cores() -> Any:
+    """A scope in which BLAS takes every other core: in factorisations of a few thousand rows the second half of the
+    threads brings a sixth of the time for a sixth more work."""
+    from threadpoolctl import threadpool_limits
+
+    return threadpool_limits(max(1, (_most.get() or cores()) // 2), "blas")
+
+
 @contextmanager
 def at_most(jobs: Any) -> Iterator[None]:
     """A scope of at most so many threads, of `together` and of BLAS; -1 is all cores, -2 all but one, and so on, as in

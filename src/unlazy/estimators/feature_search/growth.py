@@ -14,7 +14,7 @@ import numpy as np
 
 from unlazy.core import device
 from unlazy.core.memory import memory_budget
-from unlazy.core.threads import one_thread_each
+from unlazy.core.threads import half_the_cores, one_thread_each
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import rules
 from unlazy.estimators.feature_search.held_out import HeldOut, Seen
@@ -90,10 +90,11 @@ def grown(
                 best = stages("race", functools.partial(_race, search, candidates, updates, start, last, size))
             continue
         evidence = HeldOut(rows, judging)
-        at_size = [
-            stages(f"{size} rows {i}", functools.partial(_at_size, c, evidence, size, updates, last, **free))
-            for i, c in enumerate(best)
-        ]
+        with half_the_cores():
+            at_size = [
+                stages(f"{size} rows {i}", functools.partial(_at_size, c, evidence, size, updates, last, **free))
+                for i, c in enumerate(best)
+            ]
         best = _left(at_size, rules.STILL_LATER)
         advance(f"{size} rows")
     return Grown(best[0], judging, learnt)
