@@ -155,28 +155,34 @@ def _resizing(n: int, size: int, method: str) -> np.ndarray:
 class Index(Layer):
     """Some positions: a slice for each axis, or a number, which takes the axis away. Axes not named stay whole."""
 
-    at: tuple = eqx.field(static=True)
+    at: tuple[int | tuple[int | None, int | None, int | None], ...] = eqx.field(static=True)
 
     def __init__(self, *at: int | slice):
-        self.at = tuple(slice(a.start, a.stop, a.step) if isinstance(a, slice) else int(a) for a in at)
-        if any(isinstance(a, slice) and (a.step or 1) < 1 for a in self.at):
-            raise ValueError(f"slices go forward, got {self.at}")
+        # slices have no hash before Python 3.12, and what is static needs one
+        self.at = tuple((a.start, a.stop, a.step) if isinstance(a, slice) else int(a) for a in at)
+        if any(isinstance(a, slice) and (a.step or 1) < 1 for a in at):
+            raise ValueError(f"slices go forward, got {at}")
+
+    @property
+    def chosen(self) -> tuple[int | slice, ...]:
+        """As given: a slice or a number for each of the first axes."""
+        return tuple(slice(*a) if isinstance(a, tuple) else a for a in self.at)
 
     def ranges(self, positions: tuple[int, ...]) -> tuple[range, ...]:
         """The chosen positions of every axis."""
         if len(self.at) > len(positions):
             raise ValueError(f"{len(self.at)} indices for {len(positions)} axes of positions")
-        at = (*self.at, *(slice(None),) * (len(positions) - len(self.at)))
+        at = (*self.chosen, *(slice(None),) * (len(positions) - len(self.at)))
         found = tuple(
             range(n)[a] if isinstance(a, slice) else range(n)[a : a + 1 or None] for n, a in zip(positions, at)
         )
         if not all(found):
-            raise ValueError(f"index {self.at} leaves nothing of {sized(positions)} positions")
+            raise ValueError(f"index {self.chosen} leaves nothing of {sized(positions)} positions")
         return found
 
     def dropped(self) -> tuple[int, ...]:
         """Axes that are taken away."""
-        return tuple(i for i, a in enumerate(self.at) if not isinstance(a, slice))
+        return tuple(i for i, a in enumerate(self.at) if isinstance(a, int))
 
     def after(self, shape: Shape) -> Shape:
         kept = tuple(len(r) for i, r in enumerate(self.ranges(shape.positions)) if i not in self.dropped())

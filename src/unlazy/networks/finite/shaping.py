@@ -82,7 +82,7 @@ def _resized(layer: ImageResize, params: Any, x: Array, context: Context) -> Arr
 
 @apply.register
 def _chosen(layer: Index, params: Any, x: Array, context: Context) -> Array:
-    return x[(slice(None), *layer.at)]
+    return x[(slice(None), *layer.chosen)]
 
 
 @apply.register
