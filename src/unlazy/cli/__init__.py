@@ -2,7 +2,7 @@
 
 import typer
 
-from unlazy.cli import experiments, tables
+from unlazy.cli import experiments, play, tables
 
 app = typer.Typer(
     name="unlazy", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -10,6 +10,7 @@ app = typer.Typer(
 )  # fmt: skip
 app.add_typer(experiments.app)
 app.add_typer(tables.app)
+app.add_typer(play.app)
 
 
 def main() -> None:
