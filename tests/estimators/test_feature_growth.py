@@ -1,6 +1,7 @@
 """Many rows: choices at growing sizes, judged by rows that nothing was learnt from; the last fit in all its ways."""
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -295,3 +296,36 @@ def test_directions_are_turned_by_residuals(x64, few, monkeypatch, n):
         M = FeatureMachineRegressor(kernel="gaussian", metric="full").fit(X, y).metric_
         missed.append(1 - np.linalg.eigh(M)[1][0, -1] ** 2)
     assert missed[1] < 0.5 * missed[0], missed
+
+
+BUDGETED = """
+import resource
+import numpy as np
+from unlazy.estimators import FeatureMachineRegressor
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(13_000, 20))
+y = X[:, 0] ** 2 + 0.3 * rng.normal(size=13_000)
+free = {"metric": "full", "updates": 2, "relative_bandwidth": 1.0, "relative_ridge": 1e-2, "tolerance": 1e-2}
+FeatureMachineRegressor("gaussian", **free).fit(X[:60], y[:60])  # libraries and threads are there
+before = resident()
+model = FeatureMachineRegressor("gaussian", **free).fit(X, y)
+peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(peak - before, len(model.X_fit_), abs(np.linalg.eigh(model.metric_)[1][0, -1]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read as Linux tells it")
+def test_a_fit_of_many_rows_stays_within_the_memory_budget():
+    """512 MiB: K of all rows, which would be stored if it might, takes 522 in float32 and 1,044 in float64."""
+    run = subprocess.run(
+        [sys.executable, "-c", BUDGETED], env={**os.environ, "UNLAZY_MEMORY": "512MiB"}, timeout=1200, check=True,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    taken, rows, cosine = map(float, run.stdout.split())
+    assert taken <= 2**29 and rows == 11_700 and cosine > 0.99, run.stdout

@@ -1,6 +1,9 @@
 """How much memory a computation may take, and how large a block that allows."""
 
+import contextlib
+import ctypes
 import os
+import sys
 
 from unlazy.core.device import free_memory
 from unlazy.core.errors import check_positive_integer
@@ -42,3 +45,10 @@ def memory_budget(override: int | str | None = None) -> int:
 def block_rows(row_bytes: int, rows: int, budget: int | str | None = None) -> int:
     """Largest number of rows, between 1 and `rows`, whose `row_bytes` each fit the budget."""
     return max(1, min(rows, memory_budget(budget) // max(1, row_bytes)))
+
+
+def trim() -> None:
+    """Ask glibc for the pages it keeps; other allocators give them back themselves, or not at all."""
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)

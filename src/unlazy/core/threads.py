@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from unlazy.core.memory import memory_budget
 from unlazy.core.precision import default_float, precision
 
 T = TypeVar("T")
@@ -54,6 +55,11 @@ def half_the_cores() -> Any:
     from threadpoolctl import threadpool_limits
 
     return threadpool_limits(max(1, (_most.get() or cores()) // 2), "blas")
+
+
+def within_memory(each: int) -> Any:
+    """A scope of as many threads at most as the memory budget has room for, if each takes so many bytes."""
+    return at_most(max(1, min(_most.get() or cores(), memory_budget() // each)))
 
 
 @contextmanager

@@ -4,15 +4,14 @@ JAX keeps every program it ever compiled, tens of megabytes each where a trial i
 pages after that: a worker that has been through many experiments would hold gigabytes that no trial needs.
 """
 
-import contextlib
-import ctypes
 import gc
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import jax
+
+from unlazy.core.memory import trim
 
 BOUND = 2**30
 """Bytes that a worker may hold before it forgets its programs."""
@@ -35,7 +34,7 @@ class Keeper:
         self._forget()
         jax.clear_caches()
         gc.collect()
-        _trim()
+        trim()
         # what is left is data or libraries: to forget after every chunk would only compile again
         self._limit = max(self._bound, (resident() or 0) + self._room)
         return True
@@ -52,10 +51,3 @@ def resident() -> int | None:
     except ImportError:
         return None
     return int(psutil.Process().memory_info().rss)
-
-
-def _trim() -> None:
-    """Ask glibc for the pages it keeps; other allocators give them back themselves, or not at all."""
-    if sys.platform.startswith("linux"):
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)

@@ -29,10 +29,16 @@ class Folds:
     """Rows in folds. To every fold belong all rows: first those whose labels its metric may use, then its own."""
 
     def __init__(self, data: Training, fold: np.ndarray):
-        self.data = data
+        self.data, self.fold = data, fold
         self.rows = [np.flatnonzero(fold == k) for k in range(int(fold.max()) + 1)]
         self.others = [np.flatnonzero(fold != k) for k in range(len(self.rows))]
         self.parts = [data.rows(np.concatenate([first, last])) for first, last in zip(self.others, self.rows)]
+
+    def fewer(self) -> "Folds | None":
+        """Some of the rows in the same folds, for a first look; None where all are few."""
+        n = len(self.data.X)
+        some = slice(None, None, -(-n // FIRST_LOOK_ROWS))
+        return None if n <= 1.5 * FIRST_LOOK_ROWS else Folds(self.data.rows(some), self.fold[some])
 
     def views(self, kernel: Kernel, metrics: list[np.ndarray]) -> list[View]:
         """Every fold's rows under its metric."""
@@ -87,16 +93,14 @@ class Folds:
         nearby."""
         data = self.data
         usual = place = ((bandwidth or 1.0), FIRST_RIDGE if ridge is None else ridge)
-        n = len(data.X)
-        few = [] if n <= 1.5 * FIRST_LOOK_ROWS else [slice(None, None, -(-n // FIRST_LOOK_ROWS))]
-        for rows in [*few, slice(None)]:
-            part = data.rows(rows)
+        fewer = self.fewer()
+        for part in (data,) if fewer is None else (fewer.data, data):
             seen = view(kernel, part.X, root(isotropic(part.X.shape[1], "diagonal", part.X.dtype)))
             loss = leave_one_out(seen.gram, part.Y, part.weights)
             # what fewer rows chose may be a corner: the usual place is looked at again
             options = [(p[0] * seen.usual, p[1]) for p in dict.fromkeys((place, usual))]
             start = min(options, key=lambda p: loss(*p))
-            steps = (LARGE, SMALL) if not few else (SMALL if rows == slice(None) else LARGE,)
+            steps = (LARGE, SMALL) if fewer is None else (SMALL if part is data else LARGE,)
             (h, rho), error = descend(loss, start, ridge=ridge is None, bandwidth=bandwidth is None, steps=steps)
             place = (h / seen.usual, rho)
         got = fit(seen.gram(h), data.Y, rho, data.weights)

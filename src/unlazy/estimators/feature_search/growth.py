@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unlazy.core import device
-from unlazy.core.memory import memory_budget
-from unlazy.core.threads import half_the_cores, one_thread_each
+from unlazy.core.memory import memory_budget, trim
+from unlazy.core.threads import half_the_cores, one_thread_each, within_memory
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import rules
 from unlazy.estimators.feature_search.held_out import HeldOut, Seen
@@ -24,9 +24,9 @@ from unlazy.estimators.feature_search.trajectory import Candidate, Judged, Traje
 from unlazy.training.bandwidth_and_ridge import SMALL, descend
 from unlazy.training.recursive_features import Step, pruned
 
-HELD = 8
-"""Matrices of all pairs of the rows that choices are made on, alive at once on the host: distances, K, its factor, what
-judges see, and copies."""
+HELD = 10
+"""Matrices of all pairs of the rows that choices are made on, alive at once on the host: distances under three metrics,
+K, its factor, what judges see, and copies."""
 
 
 @kept
@@ -86,8 +86,9 @@ def grown(
             start = None if begin is None else (lambda index, rows=rows: begin(rows.rows(index)))
             few = judging.rows(slice(rules.RACE_JUDGING)) if device.is_host() else judging
             search = Search(HeldOut(rows, few), **free)
-            with one_thread_each():
+            with within_memory(HELD * 8 * size**2), one_thread_each():
                 best = stages("race", functools.partial(_race, search, candidates, updates, start, last, size))
+            trim()  # what the threads of the race have freed: larger matrices do not fit into its pieces
             continue
         evidence = HeldOut(rows, judging)
         with half_the_cores():

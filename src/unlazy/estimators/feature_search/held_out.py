@@ -32,6 +32,11 @@ class HeldOut:
         """Rows whose labels the one metric may use."""
         self._mine = threading.local()
 
+    def fewer(self) -> "HeldOut":
+        """Some of the rows that are learnt from, for a first look; all of those that judge."""
+        some = slice(None, None, -(-len(self.learnt.X) // FIRST_LOOK_ROWS))
+        return HeldOut(self.learnt.rows(some), self.judging)
+
     def views(self, kernel: Kernel, metrics: list[np.ndarray]) -> list[Seen]:
         """The rows under the metric. What those before have kept is dropped: one K at a time in each thread."""
         latest: Seen | None = getattr(self._mine, "views", None)
@@ -51,6 +56,7 @@ class HeldOut:
         found = seen.fit(h, step.relative_ridge, data.Y, data.weights)
         if found is None:
             return list(metrics)
+        seen.forget()  # gradients come from distances: K is not asked for again
         if step.turn:
             return [by_residuals(seen, h, found.alpha, found.ridge, metric, M, data.X, data.weights)]
         return [updated(seen, h, found.alpha, metric, M, rank, step.power)]
@@ -67,8 +73,7 @@ class HeldOut:
         """The kernel without a metric, at the bandwidth and ridge of its smallest error downhill: by large factors on
         some of the rows first, which costs little and ends nearby."""
         place = (bandwidth or 1.0, FIRST_RIDGE if ridge is None else ridge)
-        few = -(-len(self.learnt.X) // FIRST_LOOK_ROWS)
-        for evidence, by in ((HeldOut(self.learnt.rows(slice(None, None, few)), self.judging), LARGE), (self, SMALL)):
+        for evidence, by in ((self.fewer(), LARGE), (self, SMALL)):
             views = evidence.views(kernel, self.isotropic("diagonal"))
             error = evidence.error_at(views)
             place, _ = descend(error, place, ridge=ridge is None, bandwidth=bandwidth is None, steps=(by,))

@@ -14,6 +14,9 @@
 | SLOW_PATIENCE | slow updates get so many before they are judged |
 | SLOW_POWER | power of the AGOP in slow updates, which keep inputs of little influence |
 | WORTH_SLOWING | slow updates are made where the metric they start from is within this factor of the best error |
+| COMES_NEAR | a kernel, at the bandwidth and ridge of fewer rows, is looked at closely within this factor of the best |
+| CLOSE | where another kernel tries a metric, bandwidth or ridge move if the error falls by more than this share |
+| CLOSEST | the same for the last fit |
 | TAKES_OVER | another kernel, or slow updates, take a metric over if their error is below this share |
 | NOISE_FLOOR | multiple of the median taken off what slow updates have found: inputs that do not matter go at last |
 | LEARNING_RIDGE | the largest ridge with which gradients are taken: a fit shrunk to nothing has none |
@@ -49,6 +52,8 @@ PATIENCE = 4
 SLOW_PATIENCE = 2
 SLOW_POWER = 0.6
 WORTH_SLOWING = 1.1
+COMES_NEAR = 1.3
+CLOSE, CLOSEST = 1e-2, 1e-4
 TAKES_OVER = 0.98
 NOISE_FLOOR = 2.0
 LEARNING_RIDGE = 0.1

@@ -223,19 +223,34 @@ class Search:
         if other.candidate.kernel is not best.candidate.kernel:  # another kernel, another bandwidth
             ridge = min(other.judged[0].place[1], rules.LEARNING_RIDGE)
             other.judged[0] = other.judged[0]._replace(place=(1.0, ridge))
-        other.judged[0] = self.refined(other, 0)
+            if not self._comes_near(other, best.smallest):
+                return best
+        other.judged[0] = self.refined(other, 0, rules.CLOSE)
         if other.errors[0] < rules.WORTH_SLOWING * best.smallest:
             self.rounds([other], updates)
         return other if other.smallest < rules.TAKES_OVER * best.smallest else best
 
-    def refined(self, run: Trajectory, t: int) -> Judged:
+    def _comes_near(self, other: Trajectory, best: float) -> bool:
+        """Whether bandwidth and ridge that some of the rows choose, at little cost, bring it near the best."""
+        fewer = self.evidence.fewer()
+        if fewer is None:
+            return True
+        views = fewer.views(other.candidate.kernel, other.metrics[0])
+        place = self._downhill(fewer, views, other.judged[0].place, rules.CLOSE)
+        other.judged[0] = self.evidence.judged(self._views(other, 0), place)
+        return other.errors[0] < rules.COMES_NEAR * best
+
+    def refined(self, run: Trajectory, t: int, worth: float = rules.CLOSEST) -> Judged:
         """Bandwidth and ridge with the metrics after t updates, downhill by the same held-out predictions."""
         views = self._views(run, t)
-        place, _ = descend(
-            lambda h, rho: self.evidence.judged(views, (h, rho)).error, run.judged[t].place,
-            ridge=self.ridge is None, bandwidth=self.bandwidth is None, steps=((2.0, 10.0**0.5),),
+        return self.evidence.judged(views, self._downhill(self.evidence, views, run.judged[t].place, worth))
+
+    def _downhill(self, evidence: Folds | HeldOut, views: list[Any], start: Place, worth: float) -> Place:
+        found, _ = descend(
+            lambda h, rho: evidence.judged(views, (h, rho)).error, start,
+            ridge=self.ridge is None, bandwidth=self.bandwidth is None, steps=((2.0, 10.0**0.5),), worth=worth,
         )  # fmt: skip
-        return self.evidence.judged(views, place)
+        return found
 
     def _judged(self, run: Trajectory, t: int) -> Judged:
         """The metrics after t updates: at the bandwidth and ridge of the update before, and at a smaller ridge and a
