@@ -157,6 +157,6 @@ def test_float32_near_the_diagonal(name):
         pair = [(x, X[1]) for x in pair]
     K = np.asarray(kernel.gram(*pair))
     with jax.enable_x64(True):
-        exact = kernel.gram(*jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), pair))
+        exact = np.asarray(kernel.gram(*jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), pair)))
         size = np.sqrt(np.outer(kernel.diag(X), kernel.diag(X)))
     assert np.max(np.abs(K - exact) / size) < 3 * 1.2e-3 / np.pi
