@@ -1,10 +1,11 @@
 """Headless Chromium for tests, driven through a pipe by its own protocol; nothing but the browser is needed."""
 
 import base64
+import fcntl
 import json
 import os
 import shutil
-import subprocess
+import signal
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -119,17 +120,17 @@ def browser(folder):
     """A tab in a browser of its own, gone at the end."""
     into, to = os.pipe()
     back, out = os.pipe()
-    line = f'exec "$0" "$@" 3<&{into} 4>&{out}'
-    flags = [*FLAGS, "--remote-debugging-pipe", f"--user-data-dir={folder}"]
-    process = subprocess.Popen(
-        ["sh", "-c", line, CHROMIUM, *flags], pass_fds=(into, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    os.close(into)
-    os.close(out)
+    high = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (into, out)]  # 3 and 4 may be other pipes' ends here
+    quiet = [(os.POSIX_SPAWN_OPEN, end, os.devnull, os.O_WRONLY, 0) for end in (1, 2)]
+    pipes = [(os.POSIX_SPAWN_DUP2, end, at) for end, at in zip(high, (3, 4))]
+    command = [CHROMIUM, *FLAGS, "--remote-debugging-pipe", f"--user-data-dir={folder}", "about:blank"]
+    process = os.posix_spawn(CHROMIUM, command, os.environ, file_actions=[*quiet, *pipes])
+    for end in (into, out, *high):
+        os.close(end)
     try:
         yield Tab(to, back)
     finally:
         os.close(to)
-        process.terminate()
-        process.wait(20)
+        os.kill(process, signal.SIGTERM)
+        os.waitpid(process, 0)
         os.close(back)

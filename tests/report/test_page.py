@@ -18,7 +18,7 @@ def _figure(records):
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots()
-    axes.plot(*records.over("n", "risk"))
+    axes.plot(*records.over("n", "risk"), "o-")
     axes.set(xlabel="n", ylabel="risk")
     return figure
 
@@ -42,7 +42,7 @@ RECORDS = Records(
 class _Balance(HTMLParser):
     """Collects tags that were opened and never closed."""
 
-    VOID = ("meta", "img", "br", "link")
+    VOID = ("meta", "img", "br", "link", "input")
 
     def __init__(self):
         super().__init__()

@@ -4,10 +4,12 @@ A page's template lies beside the module that fills it and extends `layout.html`
 """
 
 import base64
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unlazy.core.files import written_whole
+from unlazy.report.marks import marks
 from unlazy.report.style import save_figure
 
 if TYPE_CHECKING:
@@ -17,11 +19,13 @@ _HERE = Path(__file__).parent
 
 
 class Picture(NamedTuple):
-    """A figure as a page shows it: what it says, its pixels in base64, the name of its PDF."""
+    """A figure as a page shows it: what it says, its pixels in base64, the name of its PDF, what lies where."""
 
     text: str
     data: str
     pdf: str
+    marks: str
+    """JSON of `marks`."""
 
 
 def picture(figure: "Figure", folder: Path, name: str, text: str) -> Picture:
@@ -30,9 +34,10 @@ def picture(figure: "Figure", folder: Path, name: str, text: str) -> Picture:
 
     try:
         png, pdf = save_figure(figure, folder / "figures", name)
+        found = json.dumps(marks(figure), ensure_ascii=False, separators=(",", ":"))
     finally:
         plt.close(figure)
-    return Picture(text, base64.b64encode(png.read_bytes()).decode(), pdf.name)
+    return Picture(text, base64.b64encode(png.read_bytes()).decode(), pdf.name, found)
 
 
 def write(page: Path, template: Path, **values: Any) -> Path:
