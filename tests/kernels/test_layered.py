@@ -230,12 +230,9 @@ def test_layers_refuse_wrong_values(wrong):
 
 @pytest.mark.slow
 def test_large_weights_and_deep_chains_stay_finite(x64):
-    """σ_w = 1e3 over five layers: Σ near 1e29, whose square float32 does not hold. GELU's closed form squares it and is
-    refused there; in float64 it is finite."""
-    for activation, dtype in (("relu", "float32"), ("erf", "float32"), ("gelu", "float64")):
+    """σ_w = 1e3 over five layers: Σ near 1e29, whose square float32 does not hold."""
+    for activation, dtype in (("relu", "float32"), ("erf", "float32"), ("gelu", "float32")):
         steps = [layer for _ in range(5) for layer in (Conv(3, 1e3, 0.1), activation)]
         X = jnp.asarray(RNG.normal(size=(3, 3, 3, 2)), dtype)
         kernel = NTK(serial(*steps, GlobalAvgPool(), Dense()))
         assert np.isfinite(kernel.gram(X)).all()
-    with pytest.raises(ValueError, match="overflows float32"):
-        kernel.gram(X.astype(jnp.float32))

@@ -134,14 +134,14 @@ def _range(kernel: Any, points: tuple[Array, ...]) -> Array:
 
 @jax.jit
 def _at_itself(kernel: Any, xx: Any) -> Any:
-    return kernel.entry(xx, xx, xx)
+    return kernel.at_itself(xx)
 
 
 @jax.jit
 def _diagonal(kernel: Any, X: Array) -> Any:
     E = kernel.embed(X)
     xx = squares(E)
-    values = kernel.entry(xx, xx, xx)
+    values = kernel.at_itself(xx)
     return values, _ends(E), _size(values)
 
 

@@ -150,6 +150,10 @@ class InnerProductKernel(Kernel):
         """
         return self.entry(0.5 * (xx + zz - distance), xx, zz)
 
+    def at_itself(self, xx: Float[Array, "*s"]) -> Any:
+        """k(x, x) of these squared norms, where that is less work than an entry."""
+        return self.entry(xx, xx, xx)
+
     def embed(self, X: Float[Matrix, "n d"], inputs: int | None = None) -> Float[Matrix, "n e"]:
         """The map applied to inputs before inner products: identity here; x → x/√d, x → L x elsewhere.
 

@@ -31,11 +31,13 @@ TEMPORARIES = 4
 
 class Side(NamedTuple):
     """One side of a block of an entry formula: embedded points, the keys of their rows where they are kept, and ⟨x,x⟩:
-    XLA would evaluate the rule for what is too large again for each pair."""
+    XLA would evaluate the rule for what is too large again for each pair. `rows` is what else a formula has made of
+    each point, where it pays."""
 
     points: Float[Array, "n e"]
     keys: UInt[Array, " n"] | None = None
     squares: Float[Array, " n"] | None = None
+    rows: Any = None
 
     @classmethod
     def of(cls, points: Float[Array, "n e"], keys: UInt[Array, " n"] | None = None) -> "Side":

@@ -11,16 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core import device
 from unlazy.core.architecture import MLP, per_layer
 from unlazy.core.errors import UnlazyWarning
 from unlazy.core.inputs import Matrix, Points
 from unlazy.core.layers import Layer
 from unlazy.core.layers.walk import as_mlp
+from unlazy.core.memory import memory_budget
 from unlazy.core.precision import rounding
 from unlazy.kernels import evaluate, layered
 from unlazy.kernels.base import InnerProductKernel
-from unlazy.theory import dual_errors, infinite_width
+from unlazy.theory import dual_errors, infinite_width, rows
 
+MANY = 2**20
+"""Pairs from which on points bring along what is made of them alone; fewer are not worth another program."""
 Weights = Sequence | Array | np.ndarray | float
 
 
@@ -52,6 +56,38 @@ class NetworkKernel(InnerProductKernel, metaclass=_ByDescription):
     def embedding(self) -> tuple:
         return ("1/√d",) if self.network.scale_input else ()
 
+    @property
+    def counted(self) -> tuple[tuple | None, tuple | None]:
+        """How often the weights and the biases of each matrix count; None for the weights: no tangent kernel."""
+        return (1.0,) * (self.network.depth + 1), None
+
+    def of(self, sigma: Array, theta: Array) -> Any:
+        """What the kernel gives of Σ and Θ."""
+        return theta
+
+    def at_itself(self, xx: Float[Array, "*s"]) -> Any:
+        return self.of(*infinite_width.own(xx, self.network, *self.counted))
+
+    def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
+        """Where there are many pairs, points bring along what is made of them at every layer."""
+        left, right = super().sides(X, Z, keyed)
+        n, m = X.shape[0], X.shape[0] if Z is None else Z.shape[0]
+        many = device.is_host() and n * m > MANY and rows.suited(self.network)
+        if not many or max(n, m) * rows.numbers(self.network) * X.dtype.itemsize > memory_budget() // 8:
+            return left, right
+        left, right = (
+            None if side is None
+            else side._replace(rows=rows.of_points(side.squares, self.network, self.counted[0] is not None))
+            for side in (left, right)
+        )  # fmt: skip
+        return left, right
+
+    def block(self, left: Any, right: Any) -> Any:
+        if left.rows is None or right.rows is None:
+            return super().block(left, right)
+        products = evaluate.inner_products(left, right)
+        return self.of(*rows.nngp_and_tangent(products, left.rows, right.rows, self.network, *self.counted))
+
     def warn(self, xx: Float[Array, " n"], accurate: bool = False) -> None:
         """Says so when the duals of this activation are not exact to rounding at such norms."""
         warn_of_inexact_duals(self.network, xx, accurate, tangent=not isinstance(self, NNGP))
@@ -61,6 +97,13 @@ class NNGP(NetworkKernel):
     """Covariance of an infinitely wide network at its random start [K7]. Lee et al. (2018)."""
 
     layered: ClassVar[Callable] = layered.LayeredNNGP
+
+    @property
+    def counted(self) -> tuple[tuple | None, tuple | None]:
+        return None, None
+
+    def of(self, sigma: Array, theta: Array) -> Any:
+        return sigma
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
         return infinite_width.nngp(xz, xx, zz, self.network)
@@ -96,6 +139,10 @@ class LayerKernel(NetworkKernel):
         self.network = network
         self.weights = _one_each("weights", weights, network)
         self.bias_weights = self.weights if bias_weights is None else _one_each("bias_weights", bias_weights, network)
+
+    @property
+    def counted(self) -> tuple[tuple | None, tuple | None]:
+        return self.weights, self.bias_weights
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
         return infinite_width.nngp_and_tangent(xz, xx, zz, self.network, self.weights, self.bias_weights)[1]
@@ -149,6 +196,9 @@ class _Both(NetworkKernel):
     """Both formulas in one pass: an entry is a pair."""
 
     layered: ClassVar[Callable] = layered.LayeredBoth
+
+    def of(self, sigma: Array, theta: Array) -> Any:
+        return sigma, theta
 
     def entry(self, xz, xx, zz):
         return infinite_width.nngp_and_ntk(xz, xx, zz, self.network)

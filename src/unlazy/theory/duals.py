@@ -7,6 +7,7 @@ theory.numeric_duals. Cho and Saul (2009), Williams (1997), Tsuchida et al. (202
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +16,8 @@ from jaxtyping import Array, Float
 
 from unlazy.core import activations
 from unlazy.core.activations import Activation
-from unlazy.theory import numeric_duals
-from unlazy.theory.angles import angle_and_gap, arcsine, horner, safe_sqrt
+from unlazy.theory import mehler, normal_duals, numeric_duals
+from unlazy.theory.angles import angle_and_gap, horner, safe_sqrt
 from unlazy.theory.covariance import Covariance, covariance
 from unlazy.theory.homogeneous import gain_and_kink, slope_below_zero
 
@@ -47,6 +48,57 @@ def both(activation: Activation, pair: Covariance) -> tuple[Array, Array]:
     """E φ(a)φ(b) and E φ'(a)φ'(b) of one covariance, where they share work."""
     closed = _closed(activation)
     return numeric_duals.both(activation, pair) if closed is None else (closed[0](pair), closed[1](pair))
+
+
+def own(activation: Activation, q: Array, derivative: bool = True) -> tuple[Array, Array]:
+    """E φ(a)² and E φ'(a)² of variance q; with `derivative` off the second is 0."""
+    if is_smooth(activation) and q.ndim == 1:
+        return mehler.own(activation, q, derivative)
+    if is_smooth(activation):
+        value = numeric_duals.own_square(activation, q, False)
+        return value, numeric_duals.own_square(activation, q, True) if derivative else jnp.zeros_like(value)
+    pair = covariance(q, q, q)
+    if derivative:
+        return both(activation, pair)
+    value = of(activation)[0](pair)
+    return value, jnp.zeros_like(value)
+
+
+def is_smooth(activation: Activation) -> bool:
+    """Whether it has no closed form and no kinks."""
+    return _closed(activation) is None and not activation.kinks
+
+
+def has_rows(activation: Activation) -> bool:
+    """Whether its dual is made of what each of two variances brings: `row`, then `of_rows`."""
+    return is_smooth(activation) or _normal_form(activation) is not None
+
+
+def row(activation: Activation, q: Array, tangent: bool) -> tuple[Array, Any]:
+    """E φ(a)² of variance q, and what it brings to the dual of a pair."""
+    form = _normal_form(activation)
+    if form is None:
+        return mehler.row(activation, q, tangent)
+    return own(activation, q, False)[0], normal_duals.row(form[0], q)
+
+
+def row_numbers(activation: Activation) -> int:
+    """How many numbers `row` gives, about."""
+    return 4 if _normal_form(activation) is not None else 2 * numeric_duals.TERMS
+
+
+def of_rows(activation: Activation, pair: Covariance, left: Any, right: Any) -> tuple[Array, Array]:
+    """E φ(a)φ(b) and E φ'(a)φ'(b), from what the two variances bring."""
+    form = _normal_form(activation)
+    if form is None:
+        return mehler.both(pair.q12, left, right)
+    return form[1](pair, left, right)
+
+
+def _normal_form(activation: Activation) -> tuple[float, Any] | None:
+    if _closed(activation) is None:
+        return None
+    return normal_duals.FORMS.get(_NORMAL.get(activation.function, ""))
 
 
 def _closed(activation: Activation) -> tuple[Dual, Dual] | None:
@@ -83,50 +135,13 @@ def _no_derivative(pair):
     raise ValueError("the step function has no derivative, so no NTK; use its NNGP, or a smooth activation such as erf")
 
 
-def _erf(pair):
-    """(2/π) arcsin(2 q12/√((1 + 2 q11)(1 + 2 q22)))."""
-    r1, r2 = 1 / jnp.sqrt(1 + 2 * pair.q11), 1 / jnp.sqrt(1 + 2 * pair.q22)
-    return (2 / math.pi) * arcsine(2 * pair.q12 * (r1 * r2), _complement(pair, 2.0))
+def _normal(name: str) -> tuple[Dual, Dual]:
+    scale, formula = normal_duals.FORMS[name]
 
+    def both(pair):
+        return formula(pair, normal_duals.row(scale, pair.q11), normal_duals.row(scale, pair.q22))
 
-def _erf_derivative(pair):
-    """(4/π)/√((1 + 2 q11)(1 + 2 q22) - 4 q12²)."""
-    r1, r2 = 1 / jnp.sqrt(1 + 2 * pair.q11), 1 / jnp.sqrt(1 + 2 * pair.q22)
-    return (4 / math.pi) * r1 * r2 / jnp.sqrt(_complement(pair, 2.0))
-
-
-def _complement(pair, scale: float):
-    """1 - (s q12)²/((1 + s q11)(1 + s q22)) as a sum of positive terms."""
-    i1, i2 = 1 / (1 + scale * pair.q11), 1 / (1 + scale * pair.q22)
-    u = pair.gap
-    return i1 + i2 - i1 * i2 + (scale * pair.q11 * i1) * (scale * pair.q22 * i2) * (u * (2 - u))
-
-
-def _gelu_parts(pair):
-    """i1 + i2, m, m N and arcsin ρ.
-
-    i = 1/(1 + q), ρ = q12 √(i1 i2), m = √(i1 i2/(1 - ρ²)), N = q11 q22 - q12²(1 - i1 - i2).
-    N is written with u, since its first two terms cancel near a = b, and factors are paired so that none overflows.
-    """
-    q12, q11, q22, u = pair[:4]
-    r1, r2 = 1 / jnp.sqrt(1 + q11), 1 / jnp.sqrt(1 + q22)
-    complement = _complement(pair, 1.0)
-    rest = jnp.sqrt(complement)
-    sum_i = r1 * r1 + r2 * r2
-    mN = ((q11 * r1) * (q22 * r2) * (u * (2 - u)) + (q12 * r1) * (q12 * r2) * sum_i) / rest
-    return sum_i, r1 * r2 / rest, mN, arcsine(q12 * (r1 * r2), complement)
-
-
-def _gelu(pair):
-    """q12/4 + (q12 arcsin ρ + m N)/(2π), from Stein's identity applied twice to E ab Φ(a)Φ(b)."""
-    _, _, mN, arcsine = _gelu_parts(pair)
-    return pair.q12 / 4 + (pair.q12 * arcsine + mN) / (2 * math.pi)
-
-
-def _gelu_derivative(pair):
-    """1/4 + (arcsin ρ + m q12 (1 + m² N + 2(i1 + i2 - 1)))/(2π): the derivative of the above in q12."""
-    sum_i, m, mN, arcsine = _gelu_parts(pair)
-    return 1 / 4 + (arcsine + m * pair.q12 * (2 * sum_i - 1 + m * mN)) / (2 * math.pi)
+    return lambda pair: both(pair)[0], lambda pair: both(pair)[1]
 
 
 def _waves(frequency: float) -> tuple[Dual, Dual]:
@@ -204,13 +219,12 @@ def _zero(pair):
     return jnp.zeros_like(pair.q12)
 
 
+_NORMAL: dict[Callable, str] = {erf: "erf", activations.exact_gelu: "gelu", jax.nn.gelu: "gelu"}
 _STEP = _step, _no_derivative
 _CLOSED: dict[Callable, tuple[Dual, Dual] | Callable[..., tuple[Dual, Dual]]] = {
     activations.step: _STEP,
     jnp.heaviside: _STEP,  # its value at 0 has no weight
-    erf: (_erf, _erf_derivative),
-    activations.exact_gelu: (_gelu, _gelu_derivative),
-    jax.nn.gelu: (_gelu, _gelu_derivative),
+    **{function: _normal(name) for function, name in _NORMAL.items()},
     jnp.square: _monomial(2),
     activations.sine: _sin,
     jnp.sin: _sin,

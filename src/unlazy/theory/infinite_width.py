@@ -75,11 +75,11 @@ def nngp_and_tangent(
             return fast
     ones = weights if weights is not None else (0.0,) * (network.depth + 1)
     counts = [Counts(a, b) for a, b in zip(ones, ones if bias_weights is None else bias_weights)]
-    state, term = _first(xz, xx, zz, network, half_chord)
+    state, term = first(xz, xx, zz, network, half_chord)
     step = functools.partial(_step, network, weights is not None)
     carry = _Carry(state, *_grown(term, counts[0], 0.0))
     if network.depth <= UNROLLED or _WRITTEN_OUT.get():
-        for layer, count in zip(_layers(network), counts[1:]):
+        for layer, count in zip(hidden(network), counts[1:]):
             carry = step(carry, (layer, count))
     else:
         carry = _looped(step, carry, network, counts)
@@ -109,7 +109,7 @@ def _looped(step: Callable, carry: _Carry, network: MLP, counts: list[Counts]) -
 
     Layers are stacked as arrays, and what is carried keeps one shape and type.
     """
-    xs = list(zip(_layers(network), counts[1:]))
+    xs = list(zip(hidden(network), counts[1:]))
     after = jax.eval_shape(step, carry, xs[0])
     dtype = jnp.result_type(*jax.tree.leaves(xs), *jax.tree.leaves(after))
     stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(v, dtype) for v in leaves]), *xs)
@@ -117,8 +117,8 @@ def _looped(step: Callable, carry: _Carry, network: MLP, counts: list[Counts]) -
     return jax.lax.scan(lambda c, x: (step(c, x), None), start, stacked)[0]
 
 
-def _layers(network: MLP) -> list[Layer]:
-    """Those after the first; the head has no skip."""
+def hidden(network: MLP) -> list[Layer]:
+    """The weight matrices after the first, each with the hidden layer before it; the head has no skip."""
     skips = [network.residual if network.skips else 0.0] * (network.depth - 1) + [0.0]
     return [Layer(*values) for values in zip(network.sigma_w[1:], network.sigma_b[1:], skips)]
 
@@ -128,15 +128,15 @@ def layer_kernels(
 ) -> list[Float[Array, "*s"]]:
     """K_1 … K_{depth+1}, one a weight matrix with its biases: K_l = Σ^l Π_{l'>l} Σ'^{l'}; their sum is the NTK [L2]."""
     check(network)
-    state, term = _first(xz, xx, zz, network, half_chord)
+    state, term = first(xz, xx, zz, network, half_chord)
     kernels = [term.weights + term.bias]
-    for layer in _layers(network):
+    for layer in hidden(network):
         state, term = _next(state, layer, network, True)
         kernels = layers.add_apart(term, kernels)
     return kernels
 
 
-def _first(xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None) -> tuple[Any, Term]:
+def first(xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None) -> tuple[Any, Term]:
     """The pair's covariance after the first weight matrix, and what that adds."""
     if slope_below_zero(network.activation) is not None:
         return homogeneous.first_layer(xz, xx, zz, network, half_chord)
@@ -158,8 +158,30 @@ def _next(state: Any, layer: Layer, network: MLP, tangent: bool) -> tuple[Any, T
     at, slope_at = duals.both(network.activation, state) if tangent else (value(state), 0.0)
     sw2, sb2, skip2 = layer.sigma_w**2, layer.sigma_b**2, layer.skip**2
     term = Term(sw2 * at, sb2, skip2 + sw2 * slope_at)
-    q11, q22 = (skip2 * q + sw2 * value(covariance(q, q, q)) + sb2 for q in (state.q11, state.q22))
+    q11, q22 = (skip2 * q + sw2 * duals.own(network.activation, q, False)[0] + sb2 for q in (state.q11, state.q22))
     return covariance(skip2 * state.q12 + term.weights + sb2, q11, q22), term
+
+
+def own(xx: Array, network: MLP, weights: tuple | None, bias_weights: tuple | None = None) -> Pair:
+    """Σ(x,x) and Σ_l α_l K_l(x,x): with a smooth activation without a closed form, E φ² straight from its nodes."""
+    if not duals.is_smooth(network.activation):
+        return nngp_and_tangent(xx, xx, xx, network, weights, bias_weights)
+    ones = weights if weights is not None else (0.0,) * (network.depth + 1)
+    counts = [Counts(a, b) for a, b in zip(ones, ones if bias_weights is None else bias_weights)]
+    q = network.sigma_w[0] ** 2 * xx + network.sigma_b[0] ** 2
+    _, term = first(xx, xx, xx, network, None)
+    carry = _Carry(q, *_grown(term, counts[0], 0.0))
+
+    def step(carry: _Carry, at: tuple[Layer, Counts]) -> _Carry:
+        layer, count = at
+        value, slope = duals.own(network.activation, carry.state, weights is not None)
+        sw2, sb2, skip2 = layer.sigma_w**2, layer.sigma_b**2, layer.skip**2
+        term = Term(sw2 * value, sb2, skip2 + sw2 * slope)
+        sigma, grown = _grown(term, count, carry.tangent)
+        return _Carry(skip2 * carry.state + term.weights + sb2, sigma, grown if weights is not None else carry.tangent)
+
+    carry = _looped(step, carry, network, counts)
+    return carry.sigma, carry.tangent if weights is not None else jnp.zeros_like(carry.sigma)
 
 
 def check(network: MLP) -> None:

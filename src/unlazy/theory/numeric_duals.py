@@ -27,6 +27,9 @@ NODES_A_PANEL = 16
 REACH = 2 * math.sqrt(TERMS) + 6
 """Beyond this h_k(x) times the density is under 1e-16 for every k < TERMS."""
 
+SMOOTH = Split((), None)
+"""A function without kinks."""
+
 
 def duals(activation: Activation) -> tuple[Callable[[Covariance], Array], Callable[[Covariance], Array]]:
     """E φ(a)φ(b) and E φ'(a)φ'(b) as functions of the covariance."""
@@ -94,13 +97,31 @@ def coefficients(activation: Activation, root: Array, derivative: bool, whole: S
         x, w = _moving_nodes(activation.kinks, root)
         values = _evaluate(activation, root[..., None] * x, derivative, whole)
         c = _project(values, x, w)
+        square = jnp.sum(values * values * w, -1)
     else:
-        nodes, weights, basis = _fixed_nodes()
-        x, w = jnp.asarray(nodes, root.dtype), jnp.asarray(weights, root.dtype)
-        values = _evaluate(activation, root[..., None] * x, derivative, whole)
-        c = dot(values, jnp.asarray(basis, root.dtype))
-    square = jnp.sum(values * values * w, -1)
+        even, odd, square = by_parity(activation, root, derivative, whole)
+        c = jnp.stack([even, odd], -1).reshape(*root.shape, TERMS)
     return c, safe_sqrt(square - jnp.sum(c * c, -1))
+
+
+def by_parity(
+    activation: Activation, root: Array, derivative: bool, whole: Split = SMOOTH
+) -> tuple[Array, Array, Array]:
+    """c_k of even and of odd k on a last axis, and E φ²: nodes are symmetric, so each takes half of them."""
+    nodes, weights, basis = _fixed_nodes()
+    x, w = jnp.asarray(nodes, root.dtype), jnp.asarray(weights, root.dtype)
+    values = _evaluate(activation, root[..., None] * x, derivative, whole)
+    half = nodes.size // 2
+    above, below = values[..., half:], values[..., half - 1 :: -1]
+    even, odd = (jnp.asarray(basis[half:, p::2], root.dtype) for p in (0, 1))
+    return dot(above + below, even), dot(above - below, odd), jnp.sum(values * values * w, -1)
+
+
+def own_square(activation: Activation, q: Array, derivative: bool) -> Array:
+    """E φ(a)² of a function without kinks, straight from its nodes."""
+    nodes, weights, _ = _fixed_nodes()
+    values = _evaluate(activation, safe_sqrt(q)[..., None] * jnp.asarray(nodes, q.dtype), derivative, Split((), None))
+    return jnp.sum(values * values * jnp.asarray(weights, q.dtype), -1)
 
 
 def _evaluate(activation: Activation, x: Array, derivative: bool, whole: Split) -> Array:

@@ -1,0 +1,81 @@
+"""Duals of erf and GELU, whose Gaussian integrals are those of the normal distribution itself [K7, K8].
+
+With s = 2 for erf and 1 for GELU, A = √(1 + s q11), B = √(1 + s q22), x = s q12/(AB), i = 1/A², j = 1/B², w = 1 - x²,
+
+    erf:   E φφ = (2/π) arcsin x,   E φ'φ' = (4/π)/(AB √w),
+    GELU:  E φφ = AB (x/4 + (x arcsin x + (1-i)(1-j)√w + ij x²/√w)/(2π)),
+           E φ'φ' = 1/4 + (arcsin x + (i + j + ij/w) x/√w)/(2π),
+
+GELU's from Stein's identity applied twice to E ab Φ(a)Φ(b). All terms are positive at q12 > 0 and of the size of the
+result, none is larger than AB: nothing overflows before Σ does. Williams (1997), Tsuchida et al. (2021).
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from unlazy.theory.angles import arcsine
+from unlazy.theory.coincidence import coincident, rounding_floor
+from unlazy.theory.covariance import Covariance
+
+
+class Row(NamedTuple):
+    """What one variance q brings: A = √(1 + s q), 1/A and s q/A²."""
+
+    root: Array
+    inverse: Array
+    part: Array
+
+
+def row(scale: float, q: Array) -> Row:
+    """Of one variance."""
+    root = jnp.sqrt(1 + scale * q)
+    inverse = 1 / root
+    return Row(root, inverse, (scale * q * inverse) * inverse)
+
+
+def erf(pair: Covariance, left: Row, right: Row, once: Callable = lambda *v: v) -> tuple[Array, Array]:
+    """Both; `once` keeps what they share from being computed for each."""
+    x, gap = _sine(2.0, pair, left, right)
+    angle, steep = once(arcsine(x, gap), _steepness(gap))
+    return (2 / math.pi) * angle, (4 / math.pi) * (left.inverse * right.inverse) * steep
+
+
+def gelu(pair: Covariance, left: Row, right: Row, once: Callable = lambda *v: v) -> tuple[Array, Array]:
+    """Both; `once` keeps what they share from being computed for each."""
+    x, gap = _sine(1.0, pair, left, right)
+    angle, steep = once(arcsine(x, gap), _steepness(gap))
+    i, j = left.inverse * left.inverse, right.inverse * right.inverse
+    even = ((left.part * right.part) * (gap * (2 - gap)) + (i * j) * (x * x)) * steep
+    value = (left.root * right.root) * (x / 4 + (x * angle + even) / (2 * math.pi))
+    slope = 1 / 4 + (angle + (i + j + (i * j) * (steep * steep)) * (x * steep)) / (2 * math.pi)
+    return value, slope
+
+
+def _sine(scale: float, pair: Covariance, left: Row, right: Row) -> tuple[Array, Array]:
+    """x, and 1 - |x| = (AB - s|q12|)/(AB) with AB - s|q12| = 1 + ½(s D - (A - B)²), D the squared distance of a and ±b.
+
+    The two are nearly equal where norms are very different: there 1 - |x| itself has no less to say.
+    """
+    both = left.inverse * right.inverse
+    x = scale * pair.q12 * both
+    sum_q = pair.q11 + pair.q22
+    distance = jnp.where(pair.q12 < 0, sum_q + 2 * pair.q12, pair.distance)
+    cut = jnp.where(coincident(distance, sum_q, rounding_floor(0, x.dtype)), 0, distance)
+    distance = distance + jax.lax.stop_gradient(cut - distance)
+    near = 1 + 0.5 * (scale * distance - jnp.square(left.root - right.root))
+    similar = (2 + scale * sum_q) * both <= 4
+    return x, jnp.where(similar, near * both, 1 - jnp.abs(x))
+
+
+def _steepness(gap: Array) -> Array:
+    """1/√(1 - x²); finite also where a float cannot tell 1/(AB) from 0."""
+    return jax.lax.rsqrt(jnp.maximum(gap, float(jnp.finfo(gap.dtype).tiny)) * (2 - gap))
+
+
+FORMS: dict[str, tuple[float, Any]] = {"erf": (2.0, erf), "gelu": (1.0, gelu)}
+"""Scale and formula."""
