@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 
-.PHONY: demo test fast slow lint types docs figures clean
+.PHONY: demo test fast slow lint types docs figures browser-tools clean
 
 demo: $(VENV)/.installed
 	$(BIN)/unlazy demo
@@ -44,6 +44,10 @@ docs: $(VENV)/.installed-docs
 figures: $(VENV)/.installed-docs
 	$(BIN)/unlazy run all
 	$(BIN)/python docs/collect.py results
+
+# what two tests of the page in tests/play need beside Chromium: they are left out where it is not there
+browser-tools:
+	npm install --silent --no-fund --no-audit --prefix .cache/npm axe-core typescript
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

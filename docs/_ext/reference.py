@@ -15,7 +15,7 @@ ROOMS = {
     "kernels": "Entry formulas as objects", "products": "Gram matrices and products", "networks": "Finite networks",
     "measures": "What is measured", "solvers": "Kernel fixed, find coefficients", "training": "Features move",
     "estimators": "scikit-learn faces", "comparison": "Does feature learning pay here?", "lab": "Sweeps and stores",
-    "report": "Records to pages", "cli": "The command line",
+    "report": "Records to pages", "play": "A page to play with", "cli": "The command line",
 }  # fmt: skip
 TAG = re.compile(r"\[((?:[A-Z]\d{1,2})(?:[,–\- ]+[A-Z]\d{1,2})*)\]")
 

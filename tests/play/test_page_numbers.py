@@ -9,6 +9,7 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import unlazy
 from chromium import needs_chromium
@@ -16,7 +17,9 @@ from unlazy.core.data import Data
 from unlazy.networks.mlp import Network
 from unlazy.networks.parametrisation import Layer
 from unlazy.theory import dynamics, infinite_width, mean_field
+from unlazy.theory.bounds import kernel_staircase
 from unlazy.training.descent import descend
+from unlazy.training.one_step import first_gradient, first_step, remove_linear_part
 
 pytestmark = needs_chromium
 SETTINGS, POINTS, PLACES, INPUTS, WIDTH = 200, 9, 7, 3, 16
@@ -160,6 +163,36 @@ def test_twenty_gradient_steps(tab, page):
     print(worst)
     assert np.abs(expected[0]).max() > 0.1  # they did learn something
     assert max(worst.values()) < 1e-5, worst
+
+
+ONE_STEP = """const sample = {X: A(s.X), y: Float64Array.from(s.y), n: s.y.length, d: s.d, u: null};
+const linear = U.removeLinear(sample), W = U.firstStep(A(s.W), s.heads, sample.X, linear.rest);
+return {alpha: [linear.alpha], beta: [...linear.beta], W: [...W], stairs: s.stairs.map(n => U.staircase(n, s.d, 4))};"""
+
+
+STAIRS = [9, 24, 26, 99, 101, 624, 626, 10**4]
+
+
+def test_algorithm_one_and_the_staircase(tab, page):
+    rng, settings = np.random.default_rng(2), []
+    for i in range(SETTINGS):
+        n, d, width = 40, (5, 10)[i % 2], 8
+        X, half = rng.normal(size=(n, d)), rng.normal(size=(width // 2, d))
+        signs = rng.choice([-1.0, 1.0], width // 2)
+        settings.append({"X": X, "y": rng.normal(size=n) + X[:, 0] ** 2, "d": d, "W": np.concatenate([half, half]),
+                         "heads": np.concatenate([signs, -signs]), "stairs": STAIRS})  # fmt: skip
+    worst = 0.0
+    with unlazy.precision("float64"):
+        for s, found in zip(settings, ask(tab, page, settings, ONE_STEP)):
+            X, y, W, heads = (jnp.asarray(s[name]) for name in ("X", "y", "W", "heads"))
+            alpha, beta, rest = remove_linear_part(X, y)
+            learnt = first_step(first_gradient(W, heads, X, rest))
+            for name, truth in {"alpha": alpha, "beta": beta, "W": learnt}.items():
+                worst = max(worst, np.abs(np.array(found[name]) - np.ravel(truth)).max())
+            link = [0, 0, 0.5**0.5, 0, 0.5**0.5]
+            assert found["stairs"] == pytest.approx([kernel_staircase(v, s["d"], link) for v in s["stairs"]])
+    print(worst)
+    assert worst < 1e-6
 
 
 def test_a_wrong_kernel_would_be_seen(tab, page):

@@ -1,5 +1,6 @@
 """The page is one small file that asks for nothing, its modules fit together, and every control has its sentence."""
 
+import json
 import re
 from html.parser import HTMLParser
 
@@ -8,6 +9,8 @@ from typer.testing import CliRunner
 
 from unlazy.cli import app
 from unlazy.core.errors import UnlazyError
+from unlazy.core.experiment import Record, Records
+from unlazy.play import grid
 from unlazy.play import page as play
 from unlazy.play.page import write_play
 
@@ -84,3 +87,26 @@ def test_the_command_writes_the_file_and_opens_it_only_without_a_place(tmp_path,
     assert CliRunner().invoke(app, ["play", "--out", str(tmp_path / "file" / "p.html")]).exit_code == 2
     with pytest.raises(UnlazyError, match="choose another"):
         write_play(tmp_path / "file" / "p.html")
+
+
+def test_the_kept_risks_are_those_of_the_grid():
+    kept = json.loads(grid.FILE.read_text("utf-8"))
+    assert {name: kept[name] for name in ("d", "degree", "n")} == {
+        name: grid.GRID[name] for name in ("d", "degree", "n")
+    }
+    assert kept["seeds"] == grid.SEEDS and len(kept["risks"]) == len(grid.GRID["d"]) * len(grid.GRID["degree"])
+    for curves in kept["risks"].values():
+        assert set(curves) == set(grid.METHODS)
+        for curve in curves.values():
+            assert len(curve) == len(grid.GRID["n"])
+            assert all(0 < low <= middle <= high < 2 for middle, low, high in curve)
+
+
+def test_a_summary_is_median_smallest_and_largest():
+    rows = [
+        Record({"d": 5, "degree": 3, "n": n, "method": m, "width": 8}, seed, {"risk": (seed + 1) / n})
+        for n in (10, 20) for m in ("a", "b") for seed in range(3)
+    ]  # fmt: skip
+    found = grid.summary(Records(rows))
+    assert found["risks"]["5,3"]["b"] == [[0.2, 0.1, 0.3], [0.1, 0.05, 0.15]]
+    assert (found["seeds"], found["width"], found["n"]) == (3, 8, [10, 20])

@@ -4,6 +4,7 @@ The scripts under js/ are modules with JSDoc types. The page holds them one afte
 import and export, in the order of `MODULES`: each imports only from those before it, and a name stands in one of them.
 """
 
+import json
 import re
 from pathlib import Path
 
@@ -14,9 +15,9 @@ from unlazy.report import template
 HERE = Path(__file__).parent
 MODULES = (
     "random", "linear", "kernels", "flow", "network", "picture", "controls", "points", "stage_kernel", "tasks",
-    "training", "rich_pictures", "stage_rich", "main",
+    "training", "rich_pictures", "stage_rich", "one_step", "stage_samples", "main",
 )  # fmt: skip
-STAGES = (("kernel", "A kernel machine"), ("rich", "Lazy to rich"))
+STAGES = (("kernel", "A kernel machine"), ("rich", "Lazy to rich"), ("samples", "How many samples?"))
 
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./\w+\.js";\n', re.M)
 _EXPORT = re.compile(r"^export (?=(?:async )?function|const|class)", re.M)
@@ -35,7 +36,11 @@ def write_play(page: Path) -> Path:
     page = Path(page)
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
-        return template.write(page, HERE / "play.html", script=Markup(script()), stages=STAGES, version=VERSION)
+        grid = json.loads((HERE / "samples.json").read_text("utf-8"))
+        return template.write(
+            page, HERE / "play.html", script=Markup(script()), stages=STAGES, grid=grid,
+            numbers=lambda values: [(str(v), str(v)) for v in values], version=VERSION,
+        )  # fmt: skip
     except OSError as error:
         why = error.strerror or error
         raise UnlazyError(f"cannot write the page to {page}: {why}; choose another place with --out") from error

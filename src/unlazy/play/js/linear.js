@@ -40,15 +40,18 @@ export function timesTransposed(A, B, n, k, m) {
 }
 
 /**
- * Lower triangular L with L Lᵀ = A + jitter I.
- * @param {Matrix} A @param {number} n @param {number} jitter
+ * Lower triangular L with L Lᵀ = A + jitter I. The rows of A from `known` on are enough where its first `known` rows have
+ * been factored already, as `first`.
+ * @param {Matrix} A (n - known) × n @param {number} n @param {number} jitter @param {number} [known]
+ * @param {Matrix} [first]
  */
-export function cholesky(A, n, jitter = 0) {
+export function cholesky(A, n, jitter = 0, known = 0, first = new Float64Array(0)) {
   const L = new Float64Array(n * n);
-  for (let i = 0; i < n; i++)
+  for (let i = 0; i < known; i++) L.set(first.subarray(i * known, (i + 1) * known), i * n);
+  for (let i = known; i < n; i++)
     for (let j = 0; j <= i; j++) {
-      let sum = A[i * n + j] + (i === j ? jitter : 0);
-      for (let l = 0; l < j; l++) sum -= L[i * n + l] * L[j * n + l];
+      let sum = A[(i - known) * n + j] + (i === j ? jitter : 0);
+      for (let l = 0, a = i * n, b = j * n; l < j; l++, a++, b++) sum -= L[a] * L[b];
       L[i * n + j] = i === j ? Math.sqrt(Math.max(sum, jitter, 1e-300)) : sum / L[j * n + j];
     }
   return L;

@@ -3,9 +3,11 @@ import { byId, chosen, readAddress, restore, write, writeAddress } from "./contr
 import { coefficient, machine, mean, variance } from "./flow.js";
 import { diagonal, gram } from "./kernels.js";
 import { embed, outputs, step, tangent } from "./network.js";
+import { firstStep, removeLinear, staircase } from "./one_step.js";
 import { repaint } from "./picture.js";
 import { KernelStage } from "./stage_kernel.js";
 import { RichStage } from "./stage_rich.js";
+import { SamplesStage } from "./stage_samples.js";
 
 /** @typedef {"kernel" | "rich" | "samples"} Name */
 /** @typedef {{draw(now: number): boolean, touched(): void, toggle?(): void, running?: boolean}} Stage */
@@ -14,7 +16,7 @@ const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
 const kernelStage = new KernelStage(() => changed());
 const richStage = new RichStage();
 /** @type {Record<string, Stage>} */
-const stages = { kernel: kernelStage, rich: richStage };
+const stages = { kernel: kernelStage, rich: richStage, samples: new SamplesStage() };
 let open = "rich";
 let wanted = false;
 let saved = 0;
@@ -125,5 +127,8 @@ for (const query of ["(prefers-color-scheme: dark)", "print"])
 
 /** The page's numbers, for whoever wants to check them: the test suite does, against Python. */
 Object.assign(globalThis, {
-  unlazy: { coefficient, machine, mean, variance, diagonal, gram, embed, outputs, step, tangent, stages },
+  unlazy: {
+    coefficient, machine, mean, variance, diagonal, gram, embed, outputs, step, tangent, firstStep, removeLinear, staircase,
+    stages,
+  },
 });

@@ -226,8 +226,8 @@ export function ticks(range, log, most) {
   const size = [1, 2, 5, 10].map((f) => f * unit).find((f) => f >= rough * 0.999) ?? 10 * unit;
   /** @type {[number, string][]} */
   const found = [];
-  for (let v = Math.ceil(range[0] / size) * size; v <= range[1] + 1e-9 * size; v += size)
-    if (fits(v)) found.push([v, String(+v.toPrecision(6)).replace("-", "−")]);
+  for (let k = Math.ceil(range[0] / size - 1e-9); k * size <= range[1] + 1e-9 * size; k++)
+    if (fits(k * size)) found.push([k * size, String(+(k * size).toPrecision(6)).replace("-", "−")]);
   return found;
 }
 

@@ -48,6 +48,8 @@ export class KernelStage {
     this.running = false;
     this.last = 0;
     this.stale = true;
+    /** The start's covariance at the places, factored: it does not depend on the points. */
+    this.base = { key: "", L: new Float64Array(0) };
     this.editor = pointEditor(this.function, this.points, { x: REACH, y: HEIGHT }, () => {
       this.stale = true;
       changed();
@@ -113,7 +115,10 @@ export class KernelStage {
   draws(prior, X) {
     const all = Float64Array.from([...this.places, ...X]);
     const size = all.length;
-    const L = cholesky(gram(prior, all, all, 1), size, 1e-9);
+    const key = JSON.stringify(prior);
+    if (this.base.key !== key)
+      this.base = { key, L: cholesky(gram(prior, this.places, this.places, 1), PLACES, 1e-9) };
+    const L = cholesky(gram(prior, X, all, 1), size, 1e-9, PLACES, this.base.L);
     return Array.from({ length: PATHS }, (_, path) => {
       const random = normals(uniforms(path), PLACES);
       const z = Float64Array.from([...random, ...normals(uniforms(path + 100), 80)]);

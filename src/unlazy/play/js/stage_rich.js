@@ -6,7 +6,7 @@ import { Lesson, Training } from "./training.js";
 
 /** @typedef {import("./training.js").Setting} Setting */
 
-const GROWTH = 0.02, BUDGET = 7, OFTEN = 4;
+const GROWTH = 0.02, BUDGET = 7, OFTEN = 4, SELDOM = 16, MUCH = 2e6;
 
 /** What the controls say. @returns {Setting} */
 function settingOf() {
@@ -71,13 +71,14 @@ export class RichStage {
     }
     const busy = this.running || training.steps < this.goal;
     const { network, kernel } = training.functions();
-    if (this.frames++ % OFTEN === 0 || !busy) {
+    const cost = training.task.y.length ** 2 * training.setting.width;
+    if (this.frames++ % (cost > MUCH ? SELDOM : OFTEN) === 0 || !busy) {
       training.measure();
       training.record(network, kernel);
+      drawKernels(this.pictures.kernels, training);
     }
     drawFunctions(this.pictures.functions, training, network, kernel);
     drawNeurons(this.pictures.neurons, training);
-    drawKernels(this.pictures.kernels, training);
     drawDrift(this.pictures.drift, training);
     drawLosses(this.pictures.losses, training);
     this.say(training);
@@ -104,7 +105,7 @@ export class RichStage {
     if (training.diverged) return "It blew up: the step is too large for a kernel that grows. Make it smaller.";
     if (training.steps === 0) return "Press Play: the same points are learnt by a network and by its kernel.";
     if (training.drift < 0.1) return "Lazy so far: the network follows its kernel.";
-    if (training.drift < 0.5) return "The network is bending away from its kernel.";
+    if (training.parted < 0.15) return "The tangent kernel moves; the two functions still agree.";
     return "Rich: the network has left its kernel.";
   }
 }

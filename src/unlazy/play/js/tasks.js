@@ -3,10 +3,10 @@ import { normals, uniforms } from "./random.js";
 
 /**
  * Points to learn from and to look at. `seen` and `shown` are the coordinates that the picture draws them over; `plane`
- * names two of the inputs e(x), for which neurons are drawn.
+ * names two of the inputs e(x), for which neurons are drawn. `levels` are truths that hold around a whole number.
  * @typedef {{d: number, bias: number, X: Float64Array, y: Float64Array, Z: Float64Array, truth: Float64Array,
  *   seen: Float64Array, shown: Float64Array, line: boolean, x: [number, number], height: [number, number], xLabel: string,
- *   plane: [number, number], planeLabels: [string, string], about: string}} Task
+ *   plane: [number, number], planeLabels: [string, string], about: string, levels?: [number, number][]}} Task
  */
 
 /** @param {number} low @param {number} high @param {number} count */
@@ -34,7 +34,7 @@ function aCircle() {
   const shown = evenly(-Math.PI, Math.PI, 121);
   return {
     d: 2, bias: 0.7, X: place(seen), y: seen.map(wave), Z: place(shown), truth: shown.map(wave), seen, shown, line: true,
-    x: [-Math.PI, Math.PI + 0.3], height: [-2.2, 2.2], xLabel: "angle on the circle", plane: [0, 1],
+    x: [-Math.PI, Math.PI], height: [-2.2, 2.2], xLabel: "angle on the circle", plane: [0, 1],
     planeLabels: ["first weight", "second weight"], about: "Twelve points of two waves on a circle.",
   };
 }
@@ -79,6 +79,7 @@ function thePatterns() {
     d, bias: 0.3, X: X.subarray(0, n * d), y: labels.subarray(0, n), Z: X.subarray(n * d), truth: labels.subarray(n),
     seen: spread.subarray(0, n), shown: spread.subarray(n), line: false, x: [-0.5, 3.5], height: [-2.2, 2.2],
     xLabel: "relevant patterns that are on", plane: [0, 3], planeLabels: ["weight on a pattern that matters", "on one that does not"],
+    levels: [[0, -1], [1, 1], [2, -1], [3, 1]],
     about: "Three of ten patterns decide, by their parity. They often come together, and that gives them away.",
   };
 }

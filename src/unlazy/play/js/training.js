@@ -47,6 +47,8 @@ export class Training {
     this.now = this.first.tangent;
     this.drift = 0;
     this.loss = size(task.y) / task.y.length;
+    /** Largest distance between the two functions so far, relative to the truth. */
+    this.parted = 0;
     /** @type {Moment[]} */
     this.history = [];
   }
@@ -91,6 +93,7 @@ export class Training {
     const { parts, machine: of } = this.lesson;
     const last = this.history.at(-1);
     if (this.steps === 0 || (last && last.time === this.time)) return;
+    this.parted = Math.max(this.parted, Math.sqrt((apart(network, kernel) * kernel.length) / size(this.task.truth)));
     const left = parts.map((part, i) => part * Math.exp(-Math.max(of.values[i], 0) * this.time));
     this.history.push({
       time: this.time, train: this.loss, test: apart(network, this.task.truth), drift: this.drift,
