@@ -82,9 +82,26 @@ export function drawKernels(picture, training) {
  * @param {string} name
  */
 function drawMatrix(picture, training, K, left, side, name) {
-  const { order } = training.lesson;
-  const n = order.length;
   const { pen, box } = picture;
+  pen.imageSmoothingEnabled = false;
+  pen.drawImage(sheetOf(K, training.lesson.order), left, box.top + 16, side, side);
+  pen.strokeStyle = colour("line");
+  pen.strokeRect(left, box.top + 16, side, side);
+  pen.fillStyle = colour("quiet");
+  pen.textAlign = "center";
+  pen.textBaseline = "middle";
+  pen.fillText(name, left + side / 2, box.top + 4);
+}
+
+/** Matrices as images, each painted once. @type {WeakMap<Float64Array, {tone: string, sheet: OffscreenCanvas}>} */
+const sheets = new WeakMap();
+
+/** @param {Float64Array} K @param {number[]} order @returns {OffscreenCanvas} */
+function sheetOf(K, order) {
+  const tone = colour("page") + colour("kernel");
+  const painted = sheets.get(K);
+  if (painted?.tone === tone) return painted.sheet;
+  const n = order.length;
   const most = K.reduce((a, v) => Math.max(a, v), 1e-300);
   const image = new ImageData(n, n);
   const [low, high] = [rgb(colour("page")), rgb(colour("kernel"))];
@@ -96,14 +113,8 @@ function drawMatrix(picture, training, K, left, side, name) {
     }
   const sheet = new OffscreenCanvas(n, n);
   /** @type {OffscreenCanvasRenderingContext2D} */ (sheet.getContext("2d")).putImageData(image, 0, 0);
-  pen.imageSmoothingEnabled = false;
-  pen.drawImage(sheet, left, box.top + 16, side, side);
-  pen.strokeStyle = colour("line");
-  pen.strokeRect(left, box.top + 16, side, side);
-  pen.fillStyle = colour("quiet");
-  pen.textAlign = "center";
-  pen.textBaseline = "middle";
-  pen.fillText(name, left + side / 2, box.top + 4);
+  sheets.set(K, { tone, sheet });
+  return sheet;
 }
 
 /** How far the tangent kernel has moved, over time. @param {Picture} picture @param {Training} training */

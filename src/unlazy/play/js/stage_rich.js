@@ -6,7 +6,7 @@ import { Lesson, Training } from "./training.js";
 
 /** @typedef {import("./training.js").Setting} Setting */
 
-const GROWTH = 0.02, BUDGET = 7, OFTEN = 4, SELDOM = 16, MUCH = 2e6;
+const GROWTH = 0.02, BUDGET = 7, OFTEN = 4, SELDOM = 8, MUCH = 1e6;
 
 /** What the controls say. @returns {Setting} */
 function settingOf() {
@@ -71,14 +71,14 @@ export class RichStage {
     }
     const busy = this.running || training.steps < this.goal;
     const { network, kernel } = training.functions();
-    const cost = training.task.y.length ** 2 * training.setting.width;
+    const cost = training.lesson.order.length ** 2 * training.setting.width;
     if (this.frames++ % (cost > MUCH ? SELDOM : OFTEN) === 0 || !busy) {
       training.measure();
       training.record(network, kernel);
-      drawKernels(this.pictures.kernels, training);
     }
     drawFunctions(this.pictures.functions, training, network, kernel);
     drawNeurons(this.pictures.neurons, training);
+    drawKernels(this.pictures.kernels, training);
     drawDrift(this.pictures.drift, training);
     drawLosses(this.pictures.losses, training);
     this.say(training);
