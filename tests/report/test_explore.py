@@ -48,7 +48,7 @@ def test_the_pointer_reads_values(tab):
     tab("Input.dispatchMouseEvent", type="mouseMoved", x=x + 3, y=y - 3)
     assert (
         tab.run("document.querySelector('.tip').checkVisibility() && document.querySelector('.tip').textContent")
-        == "20 → 0.05"
+        == "20 → 0.05 (2 seeds)"
     )
     tab("Input.dispatchMouseEvent", type="mouseMoved", x=left + width / 2, y=top + 5)
     assert not tab.run("document.querySelector('.tip').checkVisibility()")

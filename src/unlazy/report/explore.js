@@ -4,8 +4,8 @@
 
 const NEAR = 26;
 
-/** @param {HTMLImageElement} image @param {Mark[]} marks @param {HTMLElement} tip */
-function answerPointer(image, marks, tip) {
+/** @param {HTMLImageElement} image @param {Mark[]} marks @param {HTMLElement} tip @param {string} note */
+function answerPointer(image, marks, tip, note) {
   /** @param {PointerEvent} event */
   const show = (event) => {
     const box = image.getBoundingClientRect();
@@ -14,7 +14,7 @@ function answerPointer(image, marks, tip) {
     const best = marks.reduce((a, b) => (far(b) < far(a) ? b : a));
     tip.hidden = far(best) > NEAR;
     if (tip.hidden) return;
-    tip.textContent = `${best[2] ? `${best[2]}: ` : ""}${best[3]} → ${best[4]}`;
+    tip.textContent = `${best[2] ? `${best[2]}: ` : ""}${best[3]} → ${best[4]}${note ? ` (${note})` : ""}`;
     tip.style.left = `${image.offsetLeft + Math.min((best[0] * box.width) / 1000, box.width - tip.offsetWidth - 4)}px`;
     tip.style.top = `${image.offsetTop + (best[1] * box.height) / 1000 + 10}px`;
   };
@@ -29,7 +29,7 @@ for (const figure of document.querySelectorAll("figure[data-marks]")) {
   if (!image || !marks.length) continue;
   const tip = Object.assign(document.createElement("div"), { className: "tip", hidden: true });
   figure.append(tip);
-  answerPointer(image, marks, tip);
+  answerPointer(image, marks, tip, /** @type {HTMLElement} */ (figure).dataset.note ?? "");
 }
 
 /** Show the claims that have all the words and one of the verdicts, and the sections that have such a claim. */
