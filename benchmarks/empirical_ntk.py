@@ -64,8 +64,9 @@ def floor(network: Network):
 
 
 PEER = """
-import sys, time
+import sys, time, types
 import jax
+sys.modules["neural_tangents.experimental"] = types.ModuleType("")  # it needs TensorFlow
 import neural_tangents as nt
 from neural_tangents import stax
 width, points, repeats = map(int, sys.argv[1:])

@@ -236,3 +236,15 @@ def test_large_weights_and_deep_chains_stay_finite(x64):
         X = jnp.asarray(RNG.normal(size=(3, 3, 3, 2)), dtype)
         kernel = NTK(serial(*steps, GlobalAvgPool(), Dense()))
         assert np.isfinite(kernel.gram(X)).all()
+
+
+@pytest.mark.slow
+def test_a_survey_by_parts_is_the_survey(monkeypatch):
+    """Points are surveyed on their own, so that parts of any size agree; five points by twos leave one over."""
+    X = jnp.asarray(np.random.default_rng(3).normal(size=(5, 4, 2)), jnp.float32)
+    kernel = NTK(serial(Conv(3, 1.2, 0.1), "relu", GlobalAvgPool(), Dense()))
+    whole = kernel.prepare(X).points
+    monkeypatch.setattr(layered, "SURVEYED", 2 * 4 * 4 * 4)
+    parts = kernel.prepare(X).points
+    for a, b in zip(jax.tree.leaves(parts), jax.tree.leaves(whole)):
+        np.testing.assert_allclose(a, b, rtol=16 * 2.0**-24)  # the same sums, fused differently

@@ -28,6 +28,8 @@ from unlazy.theory.propagate import paired
 
 CACHED = 2**20
 """Bytes of one covariance of a tile on the CPU: the caches keep what a layer leaves for the next."""
+SURVEYED = 2**21
+"""Bytes of the same-input covariances that are surveyed at once on the CPU."""
 STRIP = 64
 """Rows and columns of a tile between two looks at the progress."""
 TEMPORARIES = 8
@@ -79,10 +81,12 @@ class LayeredKernel(Kernel):
     def prepare(self, X: Any) -> Surveyed:
         nodes, patterns = parts(X) if self._graphs else (X, None)
         survey = functools.partial(propagate.surveyed, self.network, tangent=self.tangent)
+        grid = propagate.grid_of(self.network, Shape(nodes.shape[1:-1], nodes.shape[-1]))
+        at_once = points_at_once(paired.numbers(grid) * nodes.dtype.itemsize)
         if patterns is None:
-            found = jax.vmap(lambda x: survey(x, None))(nodes)
+            found = each(lambda x: survey(x, None), nodes, at_once)
         else:
-            found = jax.vmap(survey)(nodes, patterns)
+            found = each(lambda both: survey(*both), (nodes, patterns), at_once)
         return Surveyed(found, _keys(X) if self._exact else None)
 
     def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
@@ -174,6 +178,17 @@ def standard_parametrisation(network: Layer, inputs: int | tuple[int, ...], widt
 def _diagonal(kernel: LayeredKernel, X: Any) -> Any:
     side = kernel.prepare(X).points
     return kernel.of(side.sigma, side.theta)
+
+
+def points_at_once(bytes_a_point: int) -> int:
+    """How many points to survey at once, by the same rule as pairs."""
+    room = SURVEYED if device.is_host() else memory_budget() // TEMPORARIES
+    return max(1, room // bytes_a_point)
+
+
+def each(of: Callable, points: Any, at_once: int) -> Any:
+    """`of` every point, so many at a time."""
+    return jax.vmap(of)(points) if count(points) <= at_once else jax.lax.map(of, points, batch_size=at_once)
 
 
 def tile(n: int, m: int, bytes_a_pair: int) -> tuple[int, int]:
