@@ -60,11 +60,11 @@ def gaussian_process(seed, n=200, d=4, bandwidth=2.0, noise=0.1):
 
 def test_isotropic_draws_rarely_pay(compared):
     """At most 1 false "pays" in 20, and most of them say that it does not. The network is left out for its time, and
-    trees, which no verdict looks at."""
+    trees, which no verdict looks at. The budget is more than all splits take: what is said does not depend on speed."""
     models = ("linear", "gaussian", "laplace", "product_laplace", "ntk", "nngp", "feature_machine", "one_step")
     found = []
     for seed in range(20):
-        c = compared(*gaussian_process(seed), budget=30, models=models, fit=False)
+        c = compared(*gaussian_process(seed), budget=60, models=models, fit=False)
         found.append(c.verdict.word)
         print(seed, c.verdict.word, c.verdict.ratio, c.verdict.picks, c.study.sizes, c.study.splits, flush=True)
     assert found.count("pays") <= 1 and found.count("noise") == 0
