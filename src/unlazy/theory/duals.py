@@ -55,8 +55,9 @@ def own(activation: Activation, q: Array, derivative: bool = True) -> tuple[Arra
     if is_smooth(activation) and q.ndim == 1:
         return mehler.own(activation, q, derivative)
     if is_smooth(activation):
-        value = numeric_duals.own_square(activation, q, False)
-        return value, numeric_duals.own_square(activation, q, True) if derivative else jnp.zeros_like(value)
+        root = safe_sqrt(q)
+        value = numeric_duals.own_square(activation, root, False)
+        return value, numeric_duals.own_square(activation, root, True) if derivative else jnp.zeros_like(value)
     pair = covariance(q, q, q)
     if derivative:
         return both(activation, pair)

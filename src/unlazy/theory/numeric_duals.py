@@ -117,11 +117,11 @@ def by_parity(
     return dot(above + below, even), dot(above - below, odd), jnp.sum(values * values * w, -1)
 
 
-def own_square(activation: Activation, q: Array, derivative: bool) -> Array:
-    """E φ(a)² of a function without kinks, straight from its nodes."""
+def own_square(activation: Activation, root: Array, derivative: bool) -> Array:
+    """E φ(a)² for the standard deviation `root`, of a function without kinks, straight from its nodes."""
     nodes, weights, _ = _fixed_nodes()
-    values = _evaluate(activation, safe_sqrt(q)[..., None] * jnp.asarray(nodes, q.dtype), derivative, Split((), None))
-    return jnp.sum(values * values * jnp.asarray(weights, q.dtype), -1)
+    values = _evaluate(activation, root[..., None] * jnp.asarray(nodes, root.dtype), derivative, SMOOTH)
+    return jnp.sum(values * values * jnp.asarray(weights, root.dtype), -1)
 
 
 def _evaluate(activation: Activation, x: Array, derivative: bool, whole: Split) -> Array:
