@@ -19,7 +19,6 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from unlazy.theory.angles import arcsine
-from unlazy.theory.coincidence import coincident, rounding_floor
 from unlazy.theory.covariance import Covariance
 
 
@@ -57,19 +56,14 @@ def gelu(pair: Covariance, left: Row, right: Row, once: Callable = lambda *v: v)
 
 
 def _sine(scale: float, pair: Covariance, left: Row, right: Row) -> tuple[Array, Array]:
-    """x, and 1 - |x| = (AB - s|q12|)/(AB) with AB - s|q12| = 1 + ½(s D - (A - B)²), D the squared distance of a and ±b.
+    """x, and 1 - |x| = w/(1 + |x|) with w = 1 - x² = i + j - ij + (1-i)(1-j) u(2 - u), u = 1 - cos of a and b.
 
-    The two are nearly equal where norms are very different: there 1 - |x| itself has no less to say.
+    A sum of positive terms, as good as u is: differences of A and B, or of variances, are not.
     """
-    both = left.inverse * right.inverse
-    x = scale * pair.q12 * both
-    sum_q = pair.q11 + pair.q22
-    distance = jnp.where(pair.q12 < 0, sum_q + 2 * pair.q12, pair.distance)
-    cut = jnp.where(coincident(distance, sum_q, rounding_floor(0, x.dtype)), 0, distance)
-    distance = distance + jax.lax.stop_gradient(cut - distance)
-    near = 1 + 0.5 * (scale * distance - jnp.square(left.root - right.root))
-    similar = (2 + scale * sum_q) * both <= 4
-    return x, jnp.where(similar, near * both, 1 - jnp.abs(x))
+    x = scale * pair.q12 * (left.inverse * right.inverse)
+    i, j, u = left.inverse * left.inverse, right.inverse * right.inverse, pair.gap
+    rest = i + j * left.part + (left.part * right.part) * (u * (2 - u))
+    return x, rest / (1 + jnp.abs(x))
 
 
 def _steepness(gap: Array) -> Array:
