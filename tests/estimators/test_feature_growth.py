@@ -314,7 +314,8 @@ free = {"metric": "full", "updates": 2, "relative_bandwidth": 1.0, "relative_rid
 FeatureMachineRegressor("gaussian", **free).fit(X[:60], y[:60])  # libraries and threads are there
 before = resident()
 model = FeatureMachineRegressor("gaussian", **free).fit(X, y)
-peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with open("/proc/self/status") as file:  # ru_maxrss would begin with the peak of the process that started this one
+    (peak,) = (1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM"))
 print(peak - before, len(model.X_fit_), abs(np.linalg.eigh(model.metric_)[1][0, -1]))
 """
 
