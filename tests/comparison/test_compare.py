@@ -14,10 +14,10 @@ FEW = ("linear", "gaussian", "feature_machine")
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory):
-    """Three splits, since the budget would allow more than the test needs."""
+    """Two splits, since the budget would allow more than the test needs."""
     t, store = table(), tmp_path_factory.mktemp("store")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study, "MOST", 3)
+        patch.setattr(study, "MOST", 2)
         found = unlazy.compare(t.frame, t.y, budget=60, models=FEW, engine="inline", progress=False, store=store)
     object.__setattr__(found, "store", store)  # for the test that runs it again
     return found
@@ -27,7 +27,7 @@ def test_a_second_run_does_nothing_again(comparison, monkeypatch):
     def fail(*arguments, **more):
         raise AssertionError("run again")
 
-    monkeypatch.setattr(study, "MOST", 3)
+    monkeypatch.setattr(study, "MOST", 2)
     monkeypatch.setattr(trial, "fit_contestant", fail)
     options = {"contestants": FEW, "engine": "inline", "progress": False}
     again = run_study(table(), budget=60, store=comparison.store, **options)

@@ -61,12 +61,15 @@ def test_structure_equals_the_jacobian_product(x64, c, outputs):
 )
 def test_layers_one_by_one_for_every_activation_and_parametrisation(x64, name, parametrisation):
     network, params = build(1, 2, name, parametrisation, 0.0)
-    by_layers = layer_tangent_kernels(network, params, jnp.asarray(X), rates=network.rates)
-    by_rows = layer_tangent_kernels(lambda p, x: network(p, x), params, jnp.asarray(X), rates=network.rates)
+    by_layers, by_rows = jax.jit(
+        lambda p, x: [
+            layer_tangent_kernels(apply, p, x, rates=network.rates) for apply in (network, lambda p, x: network(p, x))
+        ]
+    )(params, X)
     assert len(by_layers) == len(by_rows) == 3
     for a, b in zip(by_layers, by_rows):
         assert a.shape == (N, N)
-        np.testing.assert_allclose(a, b, rtol=0, atol=300 * EPS * float(jnp.abs(b).max()))
+        np.testing.assert_allclose(a, b, rtol=0, atol=300 * EPS * np.abs(b).max())
 
 
 def test_two_layer_kernels_are_the_sums_of_l1(x64):
@@ -102,11 +105,11 @@ def test_memory_in_blocks_changes_nothing(x64, monkeypatch):
 @pytest.mark.parametrize("c", [1, 2])
 def test_product_without_the_matrix(x64, c):
     network, params = build(c)
-    K = tangent_kernel(network, params, jnp.asarray(X), jnp.asarray(Z), rates=network.rates)
-    V = jax.random.normal(jax.random.key(4), (M,) if c == 1 else (M, c))
-    found = tangent_product(network, params, jnp.asarray(X), V, jnp.asarray(Z), rates=network.rates)
-    expected = K @ V if c == 1 else jnp.einsum("icjk,jk->ic", K, V)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=500 * EPS * float(jnp.abs(expected).max() + 1))
+    K = jax.jit(lambda p, x, z: tangent_kernel(network, p, x, z, rates=network.rates))(params, X, Z)
+    V = np.random.default_rng(4).normal(size=(M,) if c == 1 else (M, c))
+    found = jax.jit(lambda p, x, v, z: tangent_product(network, p, x, v, z, rates=network.rates))(params, X, V, Z)
+    expected = np.asarray(K) @ V if c == 1 else np.einsum("icjk,jk->ic", K, V)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=500 * EPS * (np.abs(expected).max() + 1))
 
 
 def test_any_function_of_parameters_and_inputs(x64):
@@ -139,8 +142,9 @@ def test_only_the_head_is_random_features(x64):
 def test_float32_agrees_with_float64(x64):
     """float32 inputs: rounding 6e-8 of sums of positive size, through 4 layers."""
     network, params = build(1)
-    exact = tangent_kernel(network, params, jnp.asarray(X))
-    single = jax.tree.map(lambda p: p.astype(jnp.float32), params)
-    found = tangent_kernel(network, single, jnp.asarray(X, jnp.float32))
+    kernel = jax.jit(lambda p, x: tangent_kernel(network, p, x))
+    exact = kernel(params, X)
+    single = jax.tree.map(lambda p: np.asarray(p, np.float32), params)
+    found = kernel(single, np.asarray(X, np.float32))
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, exact, rtol=0, atol=100 * np.finfo(np.float32).eps * float(exact.max()))

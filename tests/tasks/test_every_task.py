@@ -65,7 +65,7 @@ GAUSSIAN = [
     if name.startswith(("single", "multi", "index", "quadratic", "cubic", "band", "rank", "hermite", "teacher"))
 ]  # fmt: skip
 JUMPS = ("cubic_sign", "band_sign", "patterns", "patterns_unstructured", "patterns_majority")
-REPRESENTATIVES = ("single_index", "multi_index", "teacher_relu", "patterns", "parity", "circle", "table", "digits")
+REPRESENTATIVES = ("single_index", "teacher_relu", "patterns", "parity", "circle", "table")
 
 
 def some(names):

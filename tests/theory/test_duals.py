@@ -37,7 +37,7 @@ def _numpy(phi: Activation, derivative: bool):
 def test_against_quadrature(phi, x64):
     # the quadrature itself is off by 2e-11 where it is worst (the truncated ReLU near a = b, against mpmath)
     q12, q11, q22 = (jnp.asarray(q) for q in zip(*COVARIANCES))
-    value = duals.dual(q12, q11, q22, phi)
+    value = jax.jit(lambda *q: duals.dual(*q, phi))(q12, q11, q22)
     expected = [bivariate_expectation(_numpy(phi, False), *q, phi.kinks) for q in COVARIANCES]
     np.testing.assert_allclose(value, expected, rtol=1e-10, atol=1e-10)
     if phi.name == "step":
@@ -45,7 +45,8 @@ def test_against_quadrature(phi, x64):
             duals.dual_derivative(q12, q11, q22, phi)
         return
     expected = [bivariate_expectation(_numpy(phi, True), *q, phi.kinks) for q in COVARIANCES]
-    np.testing.assert_allclose(duals.dual_derivative(q12, q11, q22, phi), expected, rtol=1e-10, atol=1e-10)
+    slope = jax.jit(lambda *q: duals.dual_derivative(*q, phi))(q12, q11, q22)
+    np.testing.assert_allclose(slope, expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("phi", MOST)
@@ -55,8 +56,13 @@ def test_price_theorem(phi, x64):
     if phi.name == "step":
         pytest.skip("no derivative")
     q12, q11, q22 = (jnp.asarray(q) for q in zip(*COVARIANCES))
-    slope = jax.grad(lambda q: duals.dual(q, q11, q22, phi).sum())(q12)
-    np.testing.assert_allclose(slope, duals.dual_derivative(q12, q11, q22, phi), rtol=1e-8, atol=1e-8)
+    slope, formula = jax.jit(
+        lambda q12: (
+            jax.grad(lambda q: duals.dual(q, q11, q22, phi).sum())(q12),
+            duals.dual_derivative(q12, q11, q22, phi),
+        )
+    )(q12)
+    np.testing.assert_allclose(slope, formula, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("phi", MOST)
@@ -70,18 +76,18 @@ def test_finite_with_finite_gradient_at_coincidence_and_zero(phi, dtype):
             value = duals.dual(q12, q11, q22, phi)
             return value.sum() + (0 if phi.name == "step" else duals.dual_derivative(q12, q11, q22, phi).sum())
 
-        gradient = jax.grad(both, argnums=(0, 1, 2))(q12, q, q)
+        value, gradient = jax.jit(jax.value_and_grad(both, argnums=(0, 1, 2)))(q12, q, q)
         assert all(np.isfinite(g).all() for g in gradient)
-        assert np.isfinite(both(q12, q, q))
+        assert np.isfinite(value)
 
 
 @pytest.mark.parametrize("name", ["relu", "abs", "step", "erf", "gelu", "sin", "cos", "truncated_relu"])
 def test_large_variances_do_not_overflow(name):
     q11, q22, q12 = jnp.float32(1e30), jnp.float32(2e30), jnp.float32(1e30)
     phi = activation(name)
-    assert np.isfinite(duals.dual(q12, q11, q22, phi))
-    if name != "step":
-        assert np.isfinite(duals.dual_derivative(q12, q11, q22, phi))
+    ask = (duals.dual,) if name == "step" else (duals.dual, duals.dual_derivative)
+    found = jax.jit(lambda *q: [formula(*q, phi) for formula in ask])(q12, q11, q22)
+    assert np.isfinite(found).all()
 
 
 def test_saturated_erf_is_the_sign_function():
@@ -148,16 +154,12 @@ def test_expansion_is_exact_at_coincidence(x64):
 def test_coincidence_is_the_limit(phi):
     # float32, q from 0.05 to 4: equal covariances in another shape and through another program than the diagonal's;
     # a few roundings, and values of order up to 1e4 for the monomial of degree 5
-    q = jnp.linspace(0.05, 4, 7)
-    diagonal = jax.jit(lambda q: duals.dual(q, q, q, phi))(q)
-    matrix = jax.jit(lambda q12, a, b: duals.dual(q12, a, b, phi))(jnp.minimum(q[:, None], q), q[:, None], q[None])
-    np.testing.assert_allclose(jnp.diagonal(matrix), diagonal, rtol=64 * 2.0**-24, atol=64 * 2.0**-24)
-    if phi.name != "step":
-        diagonal = jax.jit(lambda q: duals.dual_derivative(q, q, q, phi))(q)
-        matrix = jax.jit(lambda q12, a, b: duals.dual_derivative(q12, a, b, phi))(
-            jnp.minimum(q[:, None], q), q[:, None], q[None]
-        )
-        np.testing.assert_allclose(jnp.diagonal(matrix), diagonal, rtol=64 * 2.0**-24, atol=64 * 2.0**-24)
+    q = np.linspace(0.05, 4, 7, dtype=np.float32)
+    ask = (duals.dual,) if phi.name == "step" else (duals.dual, duals.dual_derivative)
+    diagonals = jax.jit(lambda q: [formula(q, q, q, phi) for formula in ask])(q)
+    several = jax.jit(lambda q12, a, b: [formula(q12, a, b, phi) for formula in ask])
+    for matrix, diagonal in zip(several(np.minimum(q[:, None], q), q[:, None], q[None]), diagonals):
+        np.testing.assert_allclose(np.diagonal(matrix), diagonal, rtol=64 * 2.0**-24, atol=64 * 2.0**-24)
 
 
 @pytest.mark.parametrize("name", ["truncated_relu", "jax.nn.hard_tanh"])

@@ -34,10 +34,13 @@ def test_steps_are_gradient_steps_with_decay_and_rates(problem):
     network, start, data = problem
     rates, decay, eta = (0.5, 2.0), 0.1, 0.3
     params = start
+    slope_of = jax.jit(jax.grad(lambda p: 0.5 * jnp.mean((network(p, data.X) - data.y) ** 2)))
     for _ in range(3):
-        gradient = jax.grad(lambda p: 0.5 * jnp.mean((network(p, data.X) - data.y) ** 2))(params)
+        gradient = slope_of(params)
         params = tuple(
-            jax.tree.map(lambda p, g, r=r: p - eta * r * (g + decay * p), layer, slope)
+            jax.tree.map(
+                lambda p, g, r=r: np.asarray(p) - eta * r * (np.asarray(g) + decay * np.asarray(p)), layer, slope
+            )
             for layer, slope, r in zip(params, gradient, rates)
         )
     found = descend(network, start, data, steps=3, step_size=eta, rates=rates, decay=decay)
