@@ -18,6 +18,8 @@ if os.environ.get("UNLAZY_TEST_COMPILER") == "quick":  # `make test`: nearly all
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     if jaxlib.version.__version_info__ < (0, 11):  # a third of it is MLIR's emitters, which later releases always use
         os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false " + os.environ.get("XLA_FLAGS", "")
+    if jaxlib.version.__version_info__ < (0, 13):  # small programs gain nothing by being cut up for many threads
+        os.environ["XLA_FLAGS"] = "--xla_cpu_parallel_codegen_split_count=1 " + os.environ.get("XLA_FLAGS", "")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
