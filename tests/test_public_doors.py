@@ -52,12 +52,23 @@ def _machine(X, y):
     return machine.metric, machine.predict(X)
 
 
+def _many(rows):
+    """A learning curve asks for forty points: these, moved by 1, 2, 3 and 4, in whatever form they come."""
+    if isinstance(rows, list):
+        return [[v + k for v in row] if isinstance(row, list) else row + k for k in range(5) for row in rows]
+    together = (
+        pd.concat if hasattr(rows, "iloc") else np.concatenate if isinstance(rows, np.ndarray) else jnp.concatenate
+    )
+    return together([rows + k for k in range(5)])
+
+
 DOORS = {
     "solve": _solution, "decompose": _decomposition, "posterior": _posterior, "one_step": _one_step,
     "recursive_features": _machine,
     "prior": lambda X, y: unlazy.prior(KERNEL, X).covariance,
     "ensemble": lambda X, y: unlazy.ensemble(KERNEL, KERNEL, X, y, X, 1.0).mean,
     "log_marginal_likelihood": lambda X, y: unlazy.log_marginal_likelihood(KERNEL, X, y, 0.1),
+    "learning_curve": lambda X, y: unlazy.learning_curve(KERNEL, _many(X), _many(y), [50]).risk,
     "nngp_and_ntk": lambda X, y: unlazy.nngp_and_ntk(unlazy.MLP(1), X),
     "with_metric": lambda X, y: unlazy.with_metric(KERNEL, np.cov(np.asarray(X).T)).gram(X),
     "Network": lambda X, y: (NETWORK(PARAMS, X), NETWORK.hidden(PARAMS, X)),
@@ -103,7 +114,10 @@ def test_every_name_at_the_top_is_here():
 
 
 SLOW = {"rich_limit", "rich_network"}
-SOLVERS = {"solve", "decompose", "posterior", "prior", "ensemble", "log_marginal_likelihood", "recursive_features"}
+SOLVERS = {
+    "solve", "decompose", "posterior", "prior", "ensemble", "log_marginal_likelihood", "recursive_features",
+    "learning_curve",
+}  # fmt: skip
 """Compiled again here for seconds; tests/solvers/test_doors_of_solvers.py has most of them in the fast suite."""
 
 

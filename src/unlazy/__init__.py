@@ -39,6 +39,7 @@ _WHERE = {
     "EigenPro": "solvers.methods",
     "Richardson": "solvers.methods",
     "decompose": "solvers.path",
+    "learning_curve": "solvers.path",
     "ensemble": "solvers.gaussian_process",
     "log_marginal_likelihood": "solvers.gaussian_process",
     "posterior": "solvers.gaussian_process",
@@ -133,6 +134,7 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy.solvers.methods import PreconditionedCG as PreconditionedCG
     from unlazy.solvers.methods import Richardson as Richardson
     from unlazy.solvers.path import decompose as decompose
+    from unlazy.solvers.path import learning_curve as learning_curve
     from unlazy.solvers.solve import solve as solve
     from unlazy.training.descent import descend as descend
     from unlazy.training.machine import recursive_features as recursive_features

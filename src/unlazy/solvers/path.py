@@ -24,7 +24,9 @@ from unlazy.core.fitted import Evidence, closed_form, place
 from unlazy.core.inputs import Labels, Points, concrete, count, float_type, floats, labels
 from unlazy.core.linear import dot
 from unlazy.core.memory import block_rows, memory_budget
+from unlazy.core.precision import precision
 from unlazy.kernels.base import Kernel
+from unlazy.solvers.curve_law import LearningCurve, Numbers, learning_curve_of
 from unlazy.solvers.solution import PROBLEM
 from unlazy.theory import dynamics, matrix_functions
 from unlazy.theory.divided_differences import DESCENT, FLOW, RIDGE
@@ -158,6 +160,15 @@ class Decomposition(eqx.Module):
         c = MatrixFunction(RIDGE, self.spectrum, (rho,))
         return dynamics.cross_validated(self.spectrum.eigenvectors, c, self._labels(y), self.weights)
 
+    def learning_curve(self, y: Labels, sizes: Numbers, ridges: Numbers = ()) -> LearningCurve:
+        """Expected risk of ridge regression from any number of points, also more than there are, without refits
+        [G1, G2]: at the best ridge of every size, and at `ridges`. Labels are taken as they are: centre them first
+        where the model has an intercept, as `unlazy.learning_curve` does."""
+        if self.weights is not None or not concrete(self.spectrum.eigenvalues, y):
+            raise ValueError("learning curves are read off numbers: call learning_curve outside jit, without weights")
+        found, labels = self.spectrum, self._labels(y)
+        return learning_curve_of(found.eigenvalues, found.eigenvectors, labels, sizes, ridges, floor=float(self.floor))
+
     def function(self, rule: Rule, *parameters: Any) -> MatrixFunction:
         """c(K) of a way of training, null directions dropped where rounding would rule."""
         values = tuple(jnp.asarray(p, self.floor.dtype) for p in parameters)
@@ -228,6 +239,29 @@ def decompose(
         warnings.warn(note, UnlazyWarning, stacklevel=2)
     said = {"solved": "K = U diag(λ) Uᵀ", "method": "eigendecomposition", "notes": notes}
     return Decomposition(kernel, X, spectrum, floor, closed_form(raw, n, **said), weights)
+
+
+def learning_curve(
+    kernel: Kernel, X: Points, y: Labels, sizes: Numbers | None = None, *, ridges: Numbers = (),
+    memory: int | str | None = None,
+) -> LearningCurve:  # fmt: skip
+    """What would more points bring? Expected risk of kernel ridge regression against their number [G1, G2].
+
+    One decomposition of the points at hand, no refit. `sizes` are by default a quarter of the points to sixteen times
+    as many; the mean of y counts as known.
+
+    >>> curve = learning_curve(Gaussian(1.0), X, y)
+    >>> print(curve)                       # risk, interval and share of the signal learnt, a line for every size
+    """
+    with precision("float64"), warnings.catch_warnings():  # small ridges matter: float32 would hide what they learn
+        warnings.simplefilter("ignore", UnlazyWarning)  # a singular K has a learning curve like any other
+        X, _ = kernel.read(X)
+        double = jax.tree.map(lambda x: x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x, X)
+        found = decompose(kernel, double, memory=memory)
+        n = count(found.X)
+        sizes = [n / 4, n / 2, n, 2 * n, 4 * n, 8 * n, 16 * n] if sizes is None else sizes
+        y = labels(y, n).astype(jnp.float64)
+        return found.learning_curve(y - jnp.mean(y, 0), sizes, ridges)
 
 
 def _notes(raw: jax.Array, floor: float, padded: int) -> tuple[str, ...]:

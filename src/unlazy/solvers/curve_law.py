@@ -1,0 +1,174 @@
+"""The learning curve of a kernel from one eigendecomposition: no refit, and beyond the rows at hand [G1, G2].
+
+Leave-one-out errors at n points, one for every ridge, give the bias as a function of the effective ridge κ
+(theory.renormalisation). That function and the counts of learnt modes are the population's, so the risk at any other
+number of points is read off them. Smaller κ than n points reach are read off laws: bias = floor + c·κ^s, modes a power
+of κ, both through what was measured.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Real
+
+from unlazy.core.linear import dot
+from unlazy.core.precision import precision
+from unlazy.measures.scaling_fit import floored_laws, power_law
+from unlazy.theory import dynamics, renormalisation
+
+Numbers = Real[ArrayLike, " _"] | Sequence[float]
+FEWEST = 40
+"""Points below which quarters of them say nothing."""
+RIDGES = 81
+TRUSTED, FITTED = 0.7, 0.05
+"""Share of n: up to so many learnt modes leave-one-out is believed (nearer to interpolation close points decide it),
+from so many on the law of the bias is fitted."""
+BEYOND = 1e4
+"""How far below the smallest trusted κ the laws are read."""
+PIECES = 4
+"""Quarters of the rows, each of which predicts the risk of all: how wrong the laws are on these very data."""
+
+
+@dataclass(frozen=True)
+class LearningCurve:
+    """Expected squared error at new points against the number of training points, noise included.
+
+    `risk` is that of the best ridge at every size, [low, high] its 90% interval, `ridge` that ridge (of K, not K/n),
+    `risks` those of given `ridges`: sizes × ridges.
+    """
+
+    sizes: Float[np.ndarray, " s"]
+    risk: Float[np.ndarray, " s"]
+    low: Float[np.ndarray, " s"]
+    high: Float[np.ndarray, " s"]
+    ridge: Float[np.ndarray, " s"]
+    learnt: Float[np.ndarray, " s"]
+    """Share of what is no noise that is learnt, 1 - (bias - noise)/(variance - noise)."""
+    beyond: np.ndarray
+    """Where the best κ is smaller than the points at hand reach: read off laws there."""
+    ridges: Float[np.ndarray, " r"]
+    risks: Float[np.ndarray, "s r"]
+    noise: float
+    """The floor of the law: what no number of points takes away from this kernel."""
+    variance: float
+    points: int
+
+    def __str__(self) -> str:
+        lines = [f"from {self.points} points; variance {self.variance:.4g}, floor {self.noise:.4g}"]
+        for n, value, low, high, learnt in zip(self.sizes, self.risk, self.low, self.high, self.learnt):
+            lines.append(f"{n:12,.0f} points: {value:.4g} [{low:.4g}, {high:.4g}], {learnt:.0%} of the signal learnt")
+        return "\n".join(lines)
+
+
+class _Law(NamedTuple):
+    """Bias, Σ L and Σ L² on a grid of log κ, ascending; `reached` is the smallest that was measured."""
+
+    log_kappa: np.ndarray
+    bias: np.ndarray
+    learnt: np.ndarray
+    squares: np.ndarray
+    reached: float
+    floor: float
+    error: float
+    """Relative standard error of the smallest leave-one-out error."""
+
+    def risks(self, m: float) -> np.ndarray:
+        """At every κ of the grid."""
+        with precision("float64"):
+            risk = np.asarray(renormalisation.risk(self.bias, self.squares, m))
+        return np.where(self.learnt < m, risk, np.inf)
+
+    def ridges(self, m: float) -> np.ndarray:
+        """δ = κ(m - Σ L), which rises with κ; not positive where m points cannot reach κ."""
+        return np.exp(self.log_kappa) * (m - self.learnt)
+
+
+def learning_curve_of(
+    eigenvalues: Float[Array, " n"],
+    eigenvectors: Float[Array, "n n"],
+    y: Float[Array, "n *c"],
+    sizes: Numbers,
+    ridges: Numbers = (),
+    *,
+    floor: float,
+) -> LearningCurve:
+    """The curve of labels y under K = U diag(λ) Uᵀ, whose eigenvalues are known up to `floor`."""
+    n, m = len(y), np.atleast_1d(np.asarray(sizes, float))
+    if n < FEWEST:
+        raise ValueError(f"a learning curve needs {FEWEST} points or more, got {n}")
+    if m.ndim != 1 or not (m.size and np.all(np.isfinite(m)) and np.all(m >= 1)):
+        raise ValueError(f"sizes are numbers of training points, one or more each, got {sizes!r}")
+    values, U, labels = np.asarray(eigenvalues, float), np.asarray(eigenvectors, float), np.asarray(y, float)
+    labels = labels.reshape(n, -1)
+    with precision("float64"):
+        law = _law(values, U, labels, floor)
+        spread = _spread(values, U, labels, law, floor)
+    variance = float(np.mean(np.sum(labels**2, 1)))
+    asked = np.asarray(ridges, float).reshape(-1)
+    if not np.all(asked > 0):
+        raise ValueError(f"ridges must be positive, got {ridges!r}")
+    rows, every = [], []
+    for size in m:
+        at, risk = law.ridges(size), law.risks(size)
+        best = int(np.argmin(risk))
+        error = 1.645 * np.hypot(law.error, spread * max(0.0, np.log(size / n) / np.log(PIECES)))
+        learnt = 1 - (law.bias[best] - law.floor) / max(variance - law.floor, np.finfo(float).tiny)
+        rows.append(
+            (risk[best], risk[best] * np.exp(-error), risk[best] * np.exp(error), max(at[best], 0.0), learnt,
+             law.log_kappa[best] < law.reached)
+        )  # fmt: skip
+        some = (at > 0) & np.isfinite(risk)
+        every.append(np.exp(np.interp(np.log(asked), np.log(at[some]), np.log(risk[some]))))
+    risk, low, high, ridge, learnt, beyond = (np.array(column) for column in zip(*rows))
+    return LearningCurve(
+        m, risk, low, high, ridge, np.clip(learnt, 0, 1), beyond, asked, np.array(every), law.floor, variance, n
+    )
+
+
+def _law(values: np.ndarray, U: np.ndarray, y: np.ndarray, floor: float) -> _Law:
+    """What leave-one-out measures, continued below."""
+    n, top = len(y), float(values[-1])
+    if not (top > 0 and np.any(y)):
+        raise ValueError("a learning curve needs labels that are not all zero, and a kernel that is not")
+    ridges = np.geomspace(max(1e-10 * top, floor), 10 * top, RIDGES)
+    parts = [np.asarray(p, float) for p in renormalisation.renormalised(values, ridges)]
+    left_out = np.asarray(dynamics.leave_one_out_residual(*map(jnp.asarray, (U, values, y, ridges))), float)
+    errors = np.sum(left_out**2, -1)
+    bias = np.asarray(renormalisation.bias(errors.mean(1), parts[2], n), float)
+    best = int(np.argmin(errors.mean(1)))
+    order = np.argsort(parts[0])
+    kappa, learnt, squares, bias = parts[0][order], parts[1][order], (n - parts[2])[order], bias[order]
+    bias = np.minimum.accumulate(bias[::-1])[::-1]  # it falls with κ; what rises is leave-one-out near interpolation
+    known = learnt <= max(TRUSTED * n, learnt.min())
+    kappa, learnt, squares, bias = (np.maximum(a[known], np.finfo(float).tiny) for a in (kappa, learnt, squares, bias))
+    fitted = learnt >= FITTED * n if np.sum(learnt >= FITTED * n) > 3 else np.ones(len(kappa), bool)
+    law = floored_laws(1 / kappa[fitted], bias[None, fitted])[0]
+    below = np.exp(np.linspace(np.log(kappa[0] / BEYOND), np.log(kappa[0]), 400, endpoint=False))
+
+    def continued(count: np.ndarray) -> np.ndarray:
+        power = (below / kappa[0]) ** power_law(kappa[:6], count[:6]).exponent
+        return np.concatenate([count[0] * power, count])
+
+    return _Law(
+        np.concatenate([np.log(below), np.log(kappa)]),
+        np.concatenate([law(1 / below) * bias[0] / law(1 / kappa[:1]), bias]),
+        continued(learnt), continued(squares), float(np.log(kappa[0])), law.floor,
+        float(errors[best].std() / np.sqrt(n) / errors[best].mean()),
+    )  # fmt: skip
+
+
+def _spread(values: np.ndarray, U: np.ndarray, y: np.ndarray, whole: _Law, floor: float) -> float:
+    """How far, in logarithms, quarters of the rows are from the risk of all of them that they predict."""
+    n = len(y)
+    measured, found = np.log(whole.risks(n).min()), []
+    for i in range(PIECES):
+        part = U[i::PIECES]
+        lam, V = np.linalg.eigh(dot(part * np.maximum(values, 0), part.T))
+        labels = y[i::PIECES]
+        if np.any(labels):
+            found.append(np.log(_law(lam, V, labels, floor).risks(n).min()) - measured)
+    return float(np.sqrt(np.mean(np.square(found))))

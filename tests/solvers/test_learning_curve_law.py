@@ -1,0 +1,88 @@
+"""The learning curve from one decomposition: leave-one-out at n, the closed form of a known population beyond it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unlazy
+from unlazy.kernels.dot_product import Linear
+from unlazy.kernels.radial import Gaussian
+from unlazy.solvers.path import decompose
+from unlazy.theory import spectra
+
+P = 400
+LAM = np.arange(1.0, P + 1) ** -1.5
+POWER = np.arange(1.0, P + 1) ** -2.0
+NOISE = 0.05
+
+
+def sample(n, seed):
+    """Gaussian features with eigenvalues LAM, so that Linear() is the kernel; the target's power by mode is POWER."""
+    rng = np.random.default_rng(seed)
+    Z = rng.normal(size=(n, P))
+    return Z * np.sqrt(LAM), Z @ np.sqrt(POWER) + np.sqrt(NOISE) * rng.normal(size=n)
+
+
+def known(n):
+    """The risk of the best ridge [G1], noise included."""
+    lam, power = jnp.asarray(LAM), jnp.asarray(POWER)
+    excess = jax.jit(lambda r: spectra.learning_curve(lam, jnp.ones(P), power, jnp.asarray(float(n)), r, 0.0, NOISE))
+    return min(float(excess(r)) for r in np.geomspace(1e-4, 30, 80)) + NOISE
+
+
+def test_at_the_points_at_hand_it_is_leave_one_out(x64):
+    X, y = sample(60, 0)
+    ridges = np.geomspace(0.2, 3, 5)
+    curve = decompose(Linear(), X).learning_curve(y, [60.0], ridges)
+    K = X @ X.T
+    refits = []
+    for ridge in ridges:
+        errors = []
+        for i in range(60):
+            keep = np.arange(60) != i
+            errors.append(y[i] - K[i, keep] @ np.linalg.solve(K[np.ix_(keep, keep)] + ridge * np.eye(59), y[keep]))
+        refits.append(np.mean(np.square(errors)))
+    # read off lines between 81 ridges over 11 decades: log steps of 0.3, so 0.3²/8 of the curvature, which is below 1/2
+    np.testing.assert_allclose(curve.risks[0], refits, rtol=0.006)
+    assert curve.risk[0] <= min(refits) * 1.02 and curve.low[0] < curve.risk[0] < curve.high[0]
+
+
+@pytest.mark.slow
+def test_more_points_are_foreseen(x64):
+    """From 200 points to 3,200: the mean of 12 draws is near the closed form, and intervals of 90% cover it."""
+    sizes = [100, 200, 400, 800, 3200]
+    truth = np.array([known(n) for n in sizes])
+    curves = [unlazy.learning_curve(Linear(), *sample(200, seed), sizes) for seed in range(12)]
+    found = np.array([c.risk for c in curves])
+    error = found.std(0, ddof=1) / np.sqrt(12)
+    # the minimum over ridges of a noisy curve is low by about its variance: 2 of the standard errors of one draw
+    assert np.all(np.abs(found.mean(0) - truth) <= 4 * error + 0.05 * truth)
+    inside = np.mean([(c.low <= truth) & (truth <= c.high) for c in curves])
+    assert inside >= 0.8
+    assert np.all(np.diff(found.mean(0)) < 0)
+
+
+def test_what_it_says(x64):
+    X, y = sample(60, 1)
+    curve = unlazy.learning_curve(Gaussian(2.0), X[:, :5], y)
+    assert curve.risk.shape == curve.ridge.shape == (7,) and np.all(np.diff(curve.risk) <= 1e-12)
+    assert np.all((curve.learnt >= 0) & (curve.learnt <= 1)) and 0 <= curve.noise <= curve.variance
+    assert "240 points" in str(curve) and curve.risks.shape == (7, 0)
+    two = unlazy.learning_curve(Gaussian(2.0), X[:, :5], np.stack([y, y], 1), [60])
+    np.testing.assert_allclose(two.risk, 2 * curve.risk[2], rtol=1e-9)  # the same fit twice
+
+
+def test_what_cannot_be_is_refused(x64):
+    X, y = sample(60, 1)
+    for sizes in ([], [0.5], [np.nan]):
+        with pytest.raises(ValueError, match="sizes are numbers of training points"):
+            unlazy.learning_curve(Linear(), X, y, sizes)
+    with pytest.raises(ValueError, match="40 points or more, got 20"):
+        unlazy.learning_curve(Linear(), X[:20], y[:20])
+    with pytest.raises(ValueError, match="not all zero"):
+        unlazy.learning_curve(Linear(), X, np.ones(60))
+    with pytest.raises(ValueError, match="ridges must be positive"):
+        unlazy.learning_curve(Linear(), X, y, [60], ridges=[0.0])
+    with pytest.raises(ValueError, match="outside jit"):
+        jax.jit(lambda y: decompose(Linear(), X).learning_curve(y, [60.0]).noise)(y)
