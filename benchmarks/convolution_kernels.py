@@ -1,12 +1,11 @@
-"""What do kernels of convolutional networks cost beside neural-tangents?
+"""What do kernels of networks cost beside neural-tangents?
 
 Three 3 × 3 convolutions with ReLU on images of 3 channels, float32, NTK of n × n different points; `pooled` ends with a
-global average pool (all pairs of positions), `flat` with Flatten (positions one by one). Wanted, in CPU-seconds of one
-run and in how far the peak of memory rises above that of two points (compiling included): pooled at least 5 times, flat
-at least 3 times faster than neural-tangents; at most a quarter of its memory. Flat is slower than it so far: pairs come
-before positions in memory, and windows over so few of them do not fill vectors. That package runs with an old JAX only,
-so `--peer` names an interpreter that has it (0.6.5 with jax 0.4.36); the same points there. Each side runs in a process
-of its own.
+global average pool (all pairs of positions), `flat` with Flatten (positions one by one), `dense` has three fully
+connected layers on 64 inputs instead. Wanted, in CPU-seconds of one run and in how far the peak of memory rises above
+that of two points (compiling included): pooled at least 5 times, flat at least 3 times faster than neural-tangents; at
+most a quarter of its memory. That package runs with an old JAX only, so `--peer` names an interpreter that has it
+(0.6.5 with jax 0.4.36); the same points there. Each side runs in a process of its own.
 
     python benchmarks/convolution_kernels.py [--side 16] [--points 12] [--peer /path/to/python] [--record]
 """
@@ -20,11 +19,17 @@ from record import add_option, recorder
 COMMON = """
 import resource, sys, time
 import numpy as np
-side, points, pooled = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "pooled"
+side, points, way = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+pooled, dense = way == "pooled", way == "dense"
 rng = np.random.default_rng(0)
-X, Z = (rng.normal(size=(points, side, side, 3)).astype(np.float32) for _ in range(2))
+shape = (64,) if dense else (side, side, 3)
+X, Z = (rng.normal(size=(points, *shape)).astype(np.float32) for _ in range(2))
 def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    try:  # ru_maxrss begins with the parent's
+        with open("/proc/self/status") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 2**10
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 def timed(run):
     run(X[:2], Z[:2])
     before = peak()  # with a compiler and its libraries at work
@@ -41,7 +46,7 @@ import unlazy
 from unlazy.layers import Conv, Dense, Flatten, GlobalAvgPool, serial
 conv = Conv(3, 1.4, 0.1)
 network = serial(conv, "relu", conv, "relu", conv, "relu", GlobalAvgPool() if pooled else Flatten(), Dense(1.4, 0.1))
-kernel = unlazy.NTK(network)
+kernel = unlazy.NTK(unlazy.MLP(3, "relu", 1.4, 0.1) if dense else network)
 timed(lambda X, Z: np.asarray(kernel.gram(X, Z)))
 """
 THEIRS = """
@@ -49,14 +54,16 @@ import types
 import jax
 sys.modules["neural_tangents.experimental"] = types.ModuleType("")  # it needs TensorFlow
 from neural_tangents import stax
-parts = [part for _ in range(3) for part in (stax.Conv(1, (3, 3), W_std=1.4, b_std=0.1, padding="SAME"), stax.Relu())]
-end = stax.GlobalAvgPool() if pooled else stax.Flatten()
-kernel = jax.jit(stax.serial(*parts, end, stax.Dense(1, W_std=1.4, b_std=0.1))[2], static_argnames="get")
+last = stax.Dense(1, W_std=1.4, b_std=0.1)
+layer = last if dense else stax.Conv(1, (3, 3), W_std=1.4, b_std=0.1, padding="SAME")
+end = [] if dense else [stax.GlobalAvgPool() if pooled else stax.Flatten()]
+parts = [part for _ in range(3) for part in (layer, stax.Relu())]
+kernel = jax.jit(stax.serial(*parts, *end, last)[2], static_argnames="get")
 timed(lambda X, Z: np.asarray(kernel(X, Z, get="ntk")))
 """
 
-FLAT = 16
-"""As many times more points where positions stay apart: a pair costs so much less."""
+MORE = {"dense": 250, "flat": 16, "pooled": 1}
+"""As many times more points where a pair costs so much less: no positions, or positions that stay apart."""
 
 
 def measured(python: str, program: str, side: int, points: int, way: str) -> list[float]:
@@ -75,11 +82,13 @@ def main() -> None:
     add_option(parser)
     given = parser.parse_args()
     note = recorder(__file__, given.record)
-    for way, points in (("flat", FLAT * given.points), ("pooled", given.points)):
+    for way, times in MORE.items():
+        points = times * given.points
         ours = measured(sys.executable, OURS, given.side, points, way)
-        size = f"{way}, {points} × {points} images of {given.side} × {given.side}"
+        what = "points of 64 inputs" if way == "dense" else f"images of {given.side} × {given.side}"
+        size = f"{way}, {points} × {points} {what}"
         pairs = 1e6 * ours[0] / points**2
-        print(f"{size}: {ours[0]:.3f} CPU-s, {pairs:.0f} µs a pair, {ours[1]:.0f} MiB")
+        print(f"{size}: {ours[0]:.3f} CPU-s, {pairs:.3g} µs a pair, {ours[1]:.0f} MiB")
         note(f"ours, {size}", pairs, "CPU-µs a pair")
         if given.peer:
             theirs = measured(given.peer, THEIRS, given.side, points, way)

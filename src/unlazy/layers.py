@@ -40,11 +40,11 @@ from unlazy.core.layers import (
     serial,
 )  # fmt: skip
 from unlazy.networks.finite import Context, apply, start
-from unlazy.theory.propagate import State, look, propagate, reaches, survey, variances, weighted
+from unlazy.theory.propagate import State, look, of_blocks, propagate, reaches, survey, variances, weighted
 
 __all__ = [
     "Activation", "Aggregate", "AvgPool", "Concatenate", "Context", "Conv", "ConvLocal", "ConvTranspose", "Dense",
     "Dropout", "Erf", "Flatten", "Gelu", "GlobalAvgPool", "GlobalSumPool", "Identity", "ImageResize", "Index", "Layer",
     "LayerNorm", "Product", "Relu", "SelfAttention", "Serial", "Shape", "State", "Sum", "SumPool", "Weights", "apply",
-    "look", "propagate", "reaches", "residual", "serial", "start", "survey", "variances", "weighted",
+    "look", "of_blocks", "propagate", "reaches", "residual", "serial", "start", "survey", "variances", "weighted",
 ]  # fmt: skip

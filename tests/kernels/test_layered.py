@@ -25,6 +25,7 @@ from unlazy.core.layers import (
     GlobalAvgPool,
     GlobalSumPool,
     Index,
+    Layer,
     LayerNorm,
     Product,
     Relu,
@@ -37,7 +38,7 @@ from unlazy.core.layers import (
 )  # fmt: skip
 from unlazy.kernels import layered
 from unlazy.kernels.infinite_width import NNGP, NTK, LayerKernel, nngp_and_ntk
-from unlazy.theory.propagate import grid_of
+from unlazy.theory.propagate import grid_of, look, pointwise, propagate
 
 DATA = np.load(Path(__file__).parent.parent / "data" / "neural_tangents_layers.npz")
 CASES = json.loads(str(DATA["descriptions"]))
@@ -248,3 +249,48 @@ def test_a_survey_by_parts_is_the_survey(monkeypatch):
     parts = kernel.prepare(X).points
     for a, b in zip(jax.tree.leaves(parts), jax.tree.leaves(whole)):
         np.testing.assert_allclose(a, b, rtol=16 * 2.0**-24)  # the same sums, fused differently
+
+
+def test_slices_of_positions_are_the_whole(monkeypatch):
+    """Whatever number of positions is taken at once, seven of them one by one included: the same formula everywhere."""
+    sigma, theta = (RNG.normal(size=(6, 7, 2, 3)) for _ in range(2))
+    q11, q22 = RNG.normal(size=(6, 1, 2, 1)), RNG.normal(size=(1, 7, 1, 3))
+
+    def of(sigma, theta, q11, q22):
+        return sigma * q11 + q22, None if theta is None else theta - q22
+
+    for room in (1, 2 * 7 * 6 * 8, 2**20):  # bytes: one position of six, two, all
+        monkeypatch.setattr(pointwise, "SLICE", room)
+        for right in (q22, np.repeat(q22, 6, 0)):
+            with jax.enable_x64(True):
+                given = [jnp.asarray(a) for a in (sigma, theta, q11, right)]
+                found, moved = pointwise.sliced(of, *given)
+                np.testing.assert_array_equal(found, sigma * q11 + q22)
+                np.testing.assert_array_equal(moved, theta - q22)
+                assert pointwise.sliced(of, given[0], None, *given[2:])[1] is None
+
+
+class _Doubled(Layer):
+    """Reads its arrays as those of one pair: sums, shapes and the last axis are of positions."""
+
+
+@propagate.register
+def _doubled(layer: _Doubled, state, left, right):
+    assert state.sigma.ndim == 2 * len(state.grid) and left.shape == (4,) == right.shape
+    mean = jnp.mean(left) * jnp.mean(right)
+    return state.each(lambda A: A * mean / jnp.sum(left) / jnp.sum(right) * 4 * A.shape[-1])
+
+
+@look.register
+def _sizes(layer: _Doubled, state):
+    return jnp.diagonal(state.sigma)
+
+
+@pytest.mark.slow
+def test_a_layer_that_knows_one_pair_is_mapped_over_blocks(x64):
+    """4 positions: the layer is the number 4 · 4/16 = 1 times its input, whatever it looks at."""
+    X, Z = RNG.normal(size=(5, 4, 2)), RNG.normal(size=(3, 4, 2))
+    parts = (Conv(3, 1.2, 0.3), "relu"), (GlobalAvgPool(), Dense())
+    for K, plain in zip(nngp_and_ntk(serial(*parts[0], _Doubled(), *parts[1]), X, Z),
+                        nngp_and_ntk(serial(*parts[0], *parts[1]), X, Z)):  # fmt: skip
+        np.testing.assert_allclose(K, plain, rtol=1e-14)

@@ -1,5 +1,9 @@
 """The tangent kernel of any function as a kernel: against NumPy, products without a Jacobian, solvers, modules."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,6 +15,7 @@ from unlazy.products import matmul
 from unlazy.solvers.methods import PreconditionedCG
 from unlazy.solvers.path import decompose
 from unlazy.solvers.solve import solve
+from unlazy.theory import jacobian as theory_jacobian
 
 N, M, D, W = 7, 5, 3, 4
 RNG = np.random.default_rng(0)
@@ -69,3 +74,61 @@ def test_what_has_no_parameters_is_refused():
         TangentKernel(lambda p, X: X, {"a": 1})
     with pytest.raises(ValueError, match="unknown outputs 'ful'"):
         TangentKernel(two_outputs, PARAMS, outputs="ful")
+
+
+@pytest.mark.slow
+def test_diagonal_is_that_of_the_gram_whatever_is_taken_at_once(x64, monkeypatch):
+    """Sums of the same 20 squares, and seven points by twos leave one over."""
+    for kernel in (TangentKernel(two_outputs, PARAMS), TangentKernel(two_outputs, PARAMS, outputs="mean", rates=2.0)):
+        whole = np.diag(kernel.gram(X))
+        np.testing.assert_allclose(kernel.diag(X), whole, rtol=1e-14)
+        monkeypatch.setattr(theory_jacobian, "AT_ONCE", 2 * 3 * 8 * (D * W + 2 * W))
+        jax.clear_caches()
+        np.testing.assert_allclose(kernel.diag(X), whole, rtol=1e-14)
+
+
+MATRIX_FREE = """
+import jax, jax.numpy as jnp, numpy as np
+import unlazy
+def peak():
+    with open("/proc/self/status") as file:
+        return next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM"))
+def f(params, X):
+    return jnp.tanh(X @ params["W"]) @ params["a"]
+d, width, n = 32, 4000, 1000
+rng = np.random.default_rng(0)
+params = {"W": rng.normal(size=(d, width)) / np.sqrt(d), "a": rng.normal(size=width) / np.sqrt(width)}
+params = {name: leaf.astype(np.float32) for name, leaf in params.items()}
+X = rng.normal(size=(n, d)).astype(np.float32)
+y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
+kernel, method = unlazy.TangentKernel(f, params, batch=128), unlazy.PreconditionedCG()
+unlazy.solve(kernel, X[:40], y[:40], ridge=10.0, method=method, memory="256MiB")  # compilers and libraries
+base = peak()
+found = unlazy.solve(kernel, X, y, ridge=10.0, method=method, memory="256MiB")
+rise = peak() - base
+X, W, a = (np.asarray(v, np.float64) for v in (X, params["W"], params["a"]))
+H = np.tanh(X @ W)
+K = H @ H.T + (X @ X.T) * (((1 - H**2) * a**2) @ (1 - H**2).T)
+fitted = K @ np.linalg.solve(K + 10.0 * np.eye(n), y)
+alpha = np.asarray(found.coefficients, np.float64)
+print(rise, found.residual, np.linalg.norm(K @ alpha - fitted), np.linalg.norm(K, 2) * np.linalg.norm(alpha),
+      np.linalg.norm(y))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+def test_regression_without_the_kernel_needs_little_memory_and_is_that_of_the_dense_kernel(monkeypatch):
+    """132,000 parameters, 1,000 points: the Jacobian takes 528 MB, of which the diagonal may hold 2^28 B at once.
+
+    Of (K̂ + ρ)α = y + r in float32 the fitted values are off by ‖r‖ and by the rounding of K̂α: a product of float32 sums
+    132,000 terms in blocks, hundreds of roundings at most.
+    """
+    monkeypatch.setenv("UNLAZY_MEMORY", "256MiB")
+    monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS", raising=False)  # programs as users run them
+    done = subprocess.run([sys.executable, "-c", MATRIX_FREE], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    rise, residual, off, size, scale = map(float, done.stdout.split())
+    assert rise < (256 + 64) * 2**20
+    assert off < residual * scale + 256 * 2.0**-24 * size
+    assert off < 0.01 * scale

@@ -28,7 +28,7 @@ from unlazy.theory.propagate import paired
 
 CACHED = 2**20
 """Bytes of one covariance of a tile on the CPU: the caches keep what a layer leaves for the next."""
-SURVEYED = 2**21
+SURVEYED = 2**19
 """Bytes of the same-input covariances that are surveyed at once on the CPU."""
 STRIP = 64
 """Rows and columns of a tile between two looks at the progress."""
@@ -102,11 +102,9 @@ class LayeredKernel(Kernel):
         inputs = left.points.inputs
         grid = propagate.grid_of(self.network, Shape(inputs.shape[1:-1], inputs.shape[-1]))
         rows, columns = tile(count(left), count(right), paired.numbers(grid) * inputs.dtype.itemsize)
-        one = functools.partial(propagate.of_pair, self.network, grid=grid, tangent=self.tangent)
 
         def pairs(left: Surveyed, right: Surveyed) -> Any:
-            against = jax.vmap(one, (None, 0))
-            found = jax.vmap(against, (0, None))(left.points, right.points)
+            found = propagate.of_block(self.network, left.points, right.points, grid, self.tangent)
             if left.keys is not None and right.keys is not None:
                 same = left.keys[:, None] == right.keys[None, :]
                 own = left.points.sigma, left.points.theta

@@ -1,5 +1,6 @@
 """The tangent kernel of any function of (parameters, inputs), as a kernel like any other [K9, C5]."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,9 +9,11 @@ import jax
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import nearest
+from unlazy.core.inputs import Points
 from unlazy.core.parameters import split
 from unlazy.kernels.base import Kernel
-from unlazy.theory.jacobian import batched_product, jacobian_kernels
+from unlazy.kernels.evaluate import plain_diagonal
+from unlazy.theory.jacobian import batched_product, jacobian_kernels, squared_gradients
 
 OUTPUTS = ("trace", "mean")
 
@@ -65,6 +68,10 @@ class TangentKernel(Kernel):
         )
         return sum(found) / self._divisor(left)  # type: ignore[return-value]
 
+    def diag(self, X: Points) -> Float[Array, " n"]:
+        """The squared length of every point's gradient, a few points at a time."""
+        return plain_diagonal(self, functools.partial(_squared_gradients, self), X)
+
     @property
     def has_product(self) -> bool:
         return True
@@ -79,6 +86,12 @@ class TangentKernel(Kernel):
             return 1
         first = jax.tree.map(lambda leaf: leaf[:1], X)
         return jax.eval_shape(self.apply, self.parameters, first).size
+
+
+@jax.jit
+def _squared_gradients(kernel: TangentKernel, X: Any) -> Array:
+    found = squared_gradients(kernel.apply, kernel.parameters, X, kernel.rates)
+    return found / kernel._divisor(X)
 
 
 class Fixed:

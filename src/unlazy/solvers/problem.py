@@ -21,6 +21,9 @@ from unlazy.solvers.sources import Source, as_source, finite_floats
 PILOT = TILE
 """Points of the sample from which the top of the spectrum is guessed: one tile, which larger Grams compile anyway."""
 
+OWN_STEPS = 8
+"""Steps of a power iteration by a product of the kernel's own, each as costly as a step of a solver on the sample."""
+
 
 class Fit(NamedTuple):
     """What a method hands back; centres None stands for all the points."""
@@ -85,17 +88,23 @@ class Problem:
         """λ_max of K guessed from a sample of s points: n/s λ_max(K_ss)."""
         size = min(self.n, PILOT)
         index = np.sort(self.rng().choice(self.n, size, replace=False))
-        K = np.asarray(gram(self.kernel, on_device(self.source.take(index), self.dtype)), np.float64)
-        if not np.isfinite(K).all():
+        sample = on_device(self.source.take(index), self.dtype)
+        K: Any
+        if self.kernel.has_product:  # entries of such a kernel may cost much: a gradient each
+            K, steps = product(self.kernel, sample, passes=OWN_STEPS), OWN_STEPS
+        else:
+            K, steps = np.asarray(gram(self.kernel, sample), np.float64), 30
+        v = self.rng().normal(size=(size, 1))
+        for _ in range(steps):  # a guess is enough, so power iteration
+            v = v / np.linalg.norm(v)
+            v = dot(K, v) if isinstance(K, np.ndarray) else times(K, v)
+        if not np.isfinite(v).all():
             raise ValueError("the kernel gives NaN or infinity on these inputs: rescale them, or use float64")
-        v = self.rng().normal(size=size)
-        for _ in range(30):  # a guess is enough, so power iteration
-            v = dot(K, v / np.linalg.norm(v))
         return float(np.linalg.norm(v)) * self.n / size
 
     def ridge_within(self, share: float) -> bool:
         """Whether the ridge is below `share` of λ_max."""
-        if self.source.whole is not None:
+        if self.source.whole is not None and not self.kernel.has_product:
             trace = float(np.sum(np.asarray(self.kernel.diag(self.X()), np.float64)))
             if self.ridge >= share * trace:  # λ_max is at most the trace: no need to look closer
                 return False

@@ -11,12 +11,14 @@ from jaxtyping import Array, Float
 
 from unlazy.core.inputs import count
 from unlazy.core.linear import einsum
-from unlazy.core.memory import block_rows
+from unlazy.core.memory import block_rows, memory_budget
 from unlazy.core.parameters import layers_of, split, spread_over
 
 Apply = Callable[[Any, Any], Array]
 COLUMNS = 8
 """Columns of a product that share their passes: each holds a gradient."""
+AT_ONCE = 2**28
+"""Bytes of Jacobian rows that are only squared and summed: more at once would not be faster."""
 
 
 def tangent_product(
@@ -111,6 +113,18 @@ def jacobian_rows(apply: Apply, params: Any, X: Any, rates: Any = 1.0) -> list[F
         return [_flat(layer) for layer in layers_of(scaled)]
 
     return jax.vmap(of_one)(X)
+
+
+def squared_gradients(apply: Apply, params: Any, X: Any, rates: Any = 1.0) -> Float[Array, " n"]:
+    """Σ_c Σ_θ r_θ (∂f_c(x)/∂θ)² of every point, the diagonal of the trace kernel: some points' Jacobians at a time."""
+    _, start = of_parameters(apply, params)
+    row_bytes = 3 * sum(jnp.asarray(leaf).nbytes for leaf in jax.tree.leaves(start))
+
+    def of_one(x: Any) -> Array:
+        rows = jacobian_rows(apply, params, jax.tree.map(lambda leaf: leaf[None], x), rates)
+        return jnp.sum(jnp.stack([jnp.sum(layer * layer) for layer in rows]))
+
+    return jax.lax.map(of_one, X, batch_size=block_rows(row_bytes, count(X), min(memory_budget(), AT_ONCE)))
 
 
 def jacobian_kernels(

@@ -4,11 +4,11 @@ Novak et al. (2019), Garriga-Alonso, Rasmussen and Aitchison (2019), Arora et al
 """
 
 from unlazy.theory.propagate import attention, combine, pointwise, shaping, weights
-from unlazy.theory.propagate.network import Side, grid_of, of_pair, surveyed
-from unlazy.theory.propagate.state import State, look, propagate, reaches, survey, variances
+from unlazy.theory.propagate.network import Side, grid_of, of_block, surveyed
+from unlazy.theory.propagate.state import State, look, of_blocks, propagate, reaches, survey, variances
 from unlazy.theory.propagate.weights import weighted
 
 __all__ = [
-    "Side", "State", "attention", "combine", "grid_of", "look", "of_pair", "pointwise", "propagate",
+    "Side", "State", "attention", "combine", "grid_of", "look", "of_block", "of_blocks", "pointwise", "propagate",
     "reaches", "shaping", "survey", "surveyed", "variances", "weighted", "weights",
 ]  # fmt: skip

@@ -6,10 +6,11 @@ from typing import Any
 
 from unlazy.core.layers import Concatenate, Identity, Product, Serial, Shape, Sum
 from unlazy.theory.propagate import paired
-from unlazy.theory.propagate.state import State, propagate, reaches, survey
+from unlazy.theory.propagate.state import State, across, of_blocks, propagate, reaches, survey
 
 
 @propagate.register
+@of_blocks
 def _nothing(layer: Identity, state: State, left: Any, right: Any) -> State:
     return state
 
@@ -24,9 +25,10 @@ def _survey_serial(layer: Serial, state: State) -> tuple[State, tuple]:
 
 
 @propagate.register
+@of_blocks
 def _serial(layer: Serial, state: State, left: tuple, right: tuple) -> State:
     for one, l, r in zip(layer.layers, left, right):
-        state = propagate(one, state, l, r)
+        state = across(one, state, l, r)
     return state
 
 
@@ -56,8 +58,9 @@ def _survey_branches(layer: Any, state: State) -> tuple[State, tuple]:
 @propagate.register(Sum)
 @propagate.register(Product)
 @propagate.register(Concatenate)
+@of_blocks
 def _branches(layer: Any, state: State, left: tuple, right: tuple) -> State:
-    found = [propagate(branch, state, l, r) for branch, l, r in zip(layer.branches, left, right)]
+    found = [across(branch, state, l, r) for branch, l, r in zip(layer.branches, left, right)]
     return joined(layer, state, found)
 
 

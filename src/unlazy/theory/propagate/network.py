@@ -1,14 +1,15 @@
-"""The kernels of a whole description: one survey of every point, one pass for every pair [C1]."""
+"""The kernels of a whole description: one survey of every point, one pass for every block of pairs [C1]."""
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from unlazy.core.layers import Layer, Shape
 from unlazy.core.layers.base import sized
 from unlazy.theory.propagate import paired
-from unlazy.theory.propagate.state import State, propagate, reaches, survey
+from unlazy.theory.propagate.state import State, across, reaches, survey
 
 
 class Side(NamedTuple):
@@ -39,15 +40,18 @@ def surveyed(network: Layer, x: Array, pattern: Array | None, tangent: bool) -> 
     return Side(x, notes, end.sigma, _final(end) if tangent else None)
 
 
-def of_pair(network: Layer, left: Side, right: Side, grid: paired.Grid, tangent: bool) -> tuple[Array, Array | None]:
-    """Σ and Θ of two surveyed points."""
-    end = propagate(network, _start(left.inputs, right.inputs, grid, tangent), left.notes, right.notes)
+def of_block(network: Layer, left: Side, right: Side, grid: paired.Grid, tangent: bool) -> tuple[Array, Array | None]:
+    """Σ and Θ of every pair of two sets of surveyed points, whose axis is the first."""
+    left, right = (jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), side) for side in (left, right))
+    notes = jax.tree.map(lambda a: a[..., None], left.notes), jax.tree.map(lambda a: a[..., None, :], right.notes)
+    end = across(network, _start(left.inputs, right.inputs, grid, tangent), *notes)
     return end.sigma, _final(end) if tangent else None
 
 
 def _start(x: Array, z: Array, grid: paired.Grid, tangent: bool) -> State:
     """Σ_pq = Σ_c x_pc z_qc/channels, without weights yet."""
-    return State(paired.products(x, z, grid) / x.shape[-1], 0.0 if tangent else None, grid, x.shape[-1])
+    channels = x.shape[len(grid)]
+    return State(paired.products(x, z, grid) / channels, 0.0 if tangent else None, grid, channels)
 
 
 def _final(end: State) -> Array:

@@ -2,12 +2,12 @@
 
 For every axis of positions an array has two, (p, q) where all pairs are kept, or (p, δ) where only those with
 |q - p| ≤ reach are, q = p + δ: one plane for each displacement, one alone (reach 0) where nothing downstream pools.
-Places of a plane outside the axis hold anything, and count as 0.
+Places of a plane outside the axis hold anything, and count as 0. Whatever axes follow those are carried along.
 """
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,8 @@ def sizes(grid: Grid) -> tuple[int, ...]:
 
 
 def products(x: Array, z: Array, grid: Grid) -> Array:
-    """Σ_c x_pc z_qc of two points, for the pairs that are kept."""
+    """Σ_c x_pc z_qc of two points, for the pairs that are kept; of two sets, x_pci and z_qcj, of every i and j."""
+    i, j = ("y", "z") if x.ndim > len(grid) + 1 else ("", "")
     left, right, out, letters = "", "", "", iter("abdefghijklmnop")
     for axis in grid:
         p, q = next(letters), next(letters)
@@ -60,7 +61,7 @@ def products(x: Array, z: Array, grid: Grid) -> Array:
             shape[len(right) : len(right) + 2] = inside.shape
             z = z * jnp.asarray(inside.reshape(shape), z.dtype)
             right += p + q
-    return einsum(f"{left}c,{right}c->{out}", x, z)
+    return einsum(f"{left}c{i},{right}c{j}->{out}{i}{j}", x, z)
 
 
 def of_left(values: Array, grid: Grid) -> Array:
@@ -73,26 +74,30 @@ def of_left(values: Array, grid: Grid) -> Array:
 def of_right(values: Array, grid: Grid) -> Array:
     """v_q for every pair."""
     for a, axis in enumerate(grid):
-        values = (
-            jnp.expand_dims(values, 2 * a) if axis.reach is None else jnp.take(values, _planes(axis)[0], axis=2 * a)
-        )
+        if axis.reach:
+            values = jnp.take(values, _planes(axis)[0], axis=2 * a)
+        else:
+            values = jnp.expand_dims(values, 2 * a if axis.reach is None else 2 * a + 1)
     return values
 
 
 def diagonal(A: Array, grid: Grid) -> Array:
     """The pairs p = q."""
-    for axis in grid:
-        A = jnp.diagonal(A, 0, 0, 1) if axis.reach is None else jnp.moveaxis(A[:, axis.reach], 0, -1)
+    for a, axis in enumerate(grid):
+        if axis.reach is None:
+            A = jnp.moveaxis(jnp.diagonal(A, 0, a, a + 1), -1, a)
+        else:
+            A = A[(*(slice(None),) * (a + 1), axis.reach)]
     return A
 
 
-def is_diagonal(grid: Grid, dtype: Any) -> Array:
-    """1 where p = q, else 0."""
+def is_diagonal(grid: Grid, A: Array) -> Array:
+    """1 where p = q, else 0, in a shape that multiplies A."""
     found = np.ones(())
     for axis in grid:
         one = np.eye(axis.size) if axis.reach is None else np.arange(axis.pairs)[None] == axis.reach
         found = found[..., None, None] * np.broadcast_to(one, (axis.size, axis.pairs))
-    return jnp.asarray(found, dtype)
+    return jnp.asarray(found.reshape(found.shape + (1,) * (A.ndim - found.ndim)), A.dtype)
 
 
 def slid(A: Array, a: int, axis: Axis, window: Window) -> tuple[Array, Axis]:
@@ -155,7 +160,7 @@ def total(A: Array, grid: Grid) -> Array:
     """The sum over all pairs p, q."""
     for a, axis in enumerate(grid):
         A = A if axis.reach is None else _inside(A, a, axis)
-    return jnp.sum(A)
+    return jnp.sum(A, tuple(range(2 * len(grid))))
 
 
 def numbers(grid: Grid) -> int:

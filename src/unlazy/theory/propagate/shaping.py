@@ -19,11 +19,12 @@ from unlazy.core.layers import (
 )  # fmt: skip
 from unlazy.core.linear import einsum
 from unlazy.theory.propagate import paired
-from unlazy.theory.propagate.state import State, look, propagate, reaches
+from unlazy.theory.propagate.state import State, look, of_blocks, propagate, reaches
 
 
 @propagate.register(AvgPool)
 @propagate.register(SumPool)
+@of_blocks
 def _pooled(layer: Any, state: State, left: Any, right: Any) -> State:
     positions = state.shape.positions
     factor = layer.factor(positions) ** 2
@@ -40,19 +41,22 @@ def _pool_reaches(layer: Any, shape: Shape, out: tuple[int, ...]) -> tuple[int, 
 
 @propagate.register(GlobalSumPool)
 @propagate.register(GlobalAvgPool)
+@of_blocks
 def _pooled_to_one(layer: GlobalSumPool, state: State, left: Any, right: Any) -> State:
     factor = layer.factor(state.shape.positions) ** 2
     return state.each(lambda A: factor * paired.total(A, state.grid), grid=())
 
 
 @propagate.register
+@of_blocks
 def _flat(layer: Flatten, state: State, left: Any, right: Any) -> State:
     """The mean over p of Σ_pp: channels of all positions in one sum."""
     count = math.prod(state.shape.positions)
     channels = layer.after(state.shape).channels
     # entries of one channel may differ in variance from position to position: no longer alike
     normal = state.normal and count == 1
-    mean = state.each(lambda A: jnp.sum(paired.diagonal(A, state.grid)) / count, grid=())
+    axes = tuple(range(len(state.grid)))
+    mean = state.each(lambda A: jnp.sum(paired.diagonal(A, state.grid), axes) / count, grid=())
     return mean._replace(channels=channels, normal=normal)
 
 
@@ -69,6 +73,7 @@ def _resized(layer: ImageResize, state: State, left: Any, right: Any) -> State:
 
 
 @propagate.register
+@of_blocks
 def _chosen(layer: Index, state: State, left: Any, right: Any) -> State:
     some = state.along(paired.chosen, layer.ranges(state.shape.positions))
     dropped = layer.dropped()

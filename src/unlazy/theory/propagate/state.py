@@ -3,12 +3,17 @@
 A layer is asked by its type: `reaches` (which pairs of positions must come in), `survey` (same-input covariances of one
 point: what comes out, and a note of what pairs with it will need) and `propagate` (the covariance of a pair). A layer
 of your own registers with `propagate`, and with the others where it is not the same in every position.
+
+Many pairs go through at once: pairs of points are then the last axes, so that sums over windows of positions and
+formulas of every entry run along whole rows of memory. Functions that count axes of positions from the front take such
+blocks as they are and say so (`of_blocks`); all others are mapped over the pairs.
 """
 
 from collections.abc import Callable
 from functools import singledispatch
 from typing import Any, NamedTuple
 
+import jax
 from jaxtyping import Array
 
 from unlazy.core.layers import Layer, Shape
@@ -80,6 +85,34 @@ def propagate(layer: Layer, state: State, left: Any, right: Any) -> State:
         f"{type(layer).__name__} does not say what it does to covariances: register a function with "
         "unlazy.layers.propagate"
     )
+
+
+BLOCKS: set[Callable] = set()
+"""The registered functions that take blocks of pairs."""
+
+
+def of_blocks(function: Callable) -> Callable:
+    """Says of a function registered with `propagate` that it minds only the axes of positions, which come first."""
+    BLOCKS.add(function)
+    return function
+
+
+def across(layer: Layer, state: State, left: Any, right: Any) -> State:
+    """`propagate` of one pair, or of a block: A[…, i, j], notes left[…, i, 0] and right[…, 0, j]."""
+    if state.sigma.ndim == 2 * len(state.grid) or propagate.dispatch(type(layer)) in BLOCKS:
+        return propagate(layer, state, left, right)
+    found = []
+
+    def one(sigma: Array, theta: Any, left: Any, right: Any) -> tuple[Array, Any]:
+        end = propagate(layer, state._replace(sigma=sigma, theta=state.theta if theta is None else theta), left, right)
+        found.append(end)
+        return end.sigma, end.theta
+
+    theta = None if isinstance(state.theta, float) else state.theta
+    left, right = jax.tree.map(lambda a: a[..., 0], left), jax.tree.map(lambda a: a[..., 0, :], right)
+    columns = jax.vmap(one, (-1, -1, None, -1), -1)
+    sigma, theta = jax.vmap(columns, (-2, -2, -1, None), -2)(state.sigma, theta, left, right)
+    return found[0]._replace(sigma=sigma, theta=theta)
 
 
 def variances(state: State) -> Array:

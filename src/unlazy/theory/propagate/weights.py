@@ -7,7 +7,7 @@ from typing import Any
 
 from unlazy.core.layers import Conv, ConvLocal, ConvTranspose, Dense, Shape, Weights
 from unlazy.theory.propagate import paired
-from unlazy.theory.propagate.state import State, propagate, reaches
+from unlazy.theory.propagate.state import State, of_blocks, propagate, reaches
 
 
 def weighted(layer: Weights, state: State) -> State:
@@ -20,12 +20,14 @@ def weighted(layer: Weights, state: State) -> State:
 
 
 @propagate.register
+@of_blocks
 def _dense(layer: Dense, state: State, left: Any, right: Any) -> State:
     return weighted(layer, state)
 
 
 @propagate.register(Conv)
 @propagate.register(ConvTranspose)
+@of_blocks
 def _convolution(layer: Conv | ConvTranspose, state: State, left: Any, right: Any) -> State:
     shape = state.shape
     k = layer.points(shape)
@@ -34,12 +36,13 @@ def _convolution(layer: Conv | ConvTranspose, state: State, left: Any, right: An
 
 
 @propagate.register
+@of_blocks
 def _local(layer: ConvLocal, state: State, left: Any, right: Any) -> State:
     """As a convolution, but positions that differ have nothing in common."""
     shape = state.shape
     k = layer.points(shape)
     summed = state.along(paired.slid, layer.over(shape.positions)).each(lambda A: A / k)
-    same = paired.is_diagonal(summed.grid, state.sigma.dtype)
+    same = paired.is_diagonal(summed.grid, summed.sigma)
     return weighted(layer, summed).each(lambda A: A * same)
 
 
