@@ -13,6 +13,7 @@ from unlazy.training.descent import descend
 from unlazy.training.losses import loss_named
 from unlazy.training.rich.limit import rich_limit
 from unlazy.training.rich.partner import rich_network
+from unlazy.training.rich.start import BITS, _sobol, scrambled
 from unlazy.training.rich.two_layer import two_layer_limit
 
 RNG = np.random.default_rng(0)
@@ -58,6 +59,16 @@ def test_steps_are_the_equations_in_kernel_space():
     spread = np.std([one[0][:6] for one in each], axis=0, ddof=1) / np.sqrt(2)
     np.testing.assert_allclose(found.fitted.error[0], spread, **rounding)
     np.testing.assert_allclose(found.losses.value[0], np.mean([0.5 * np.mean((one[0][:6] - Y) ** 2) for one in each]))
+
+
+def test_scrambled_points_are_as_even_as_before_and_uniform():
+    points = np.asarray(scrambled(jax.random.key(0), jnp.asarray(_sobol(64, 5)), 500)).astype(float) / 2**BITS
+    # every coordinate has one point in each of 64 equal parts, every pair one in each of 8 × 8 boxes (of these two)
+    assert np.all(np.sort(np.floor(64 * points), 1) == np.arange(64)[None, :, None])
+    boxes = np.floor(8 * points[..., 0]) * 8 + np.floor(8 * points[..., 1])
+    assert np.all(np.sort(boxes, 1) == np.arange(64))
+    # over 500 runs one point is uniform: mean within 4 standard errors, √(1/12/500) = 0.013
+    assert np.all(np.abs(points.mean(0)[3] - 0.5) < 4 * 0.013)
 
 
 def test_what_cannot_be_is_refused_with_the_remedy():

@@ -56,7 +56,9 @@ def rich_limit(
     quasi-random normal numbers in symmetric sets of four, `runs` times over: standard errors come from the runs.
 
     Networks of more hidden layers are followed step by step (one output, all points at every step): give a `step_size`.
-    Deep linear ones are exact. Checkpoints, progress and `keep` are for two layers.
+    Deep linear ones are exact. Others have, beside their standard errors, a bias in proportion to 1/draws, since the
+    noise of measured responses adds up over steps and points: look at twice the draws. Checkpoints, progress and `keep`
+    are for two layers.
 
     >>> rich = rich_limit(MLP(1, "relu"), X, y, richness=1.0, times=[0.1, 1.0, 10.0])
     >>> rich.losses.value, rich.losses.error, rich.predict(Z, 10.0), rich.kernel_at(10.0).gram(Z)

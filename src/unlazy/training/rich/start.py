@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 
 from unlazy.core.architecture import MLP
 from unlazy.core.errors import check_positive_integer
@@ -15,6 +15,8 @@ from unlazy.theory.mean_field import embed
 
 SOBOL_DIMENSIONS = 21201
 """Dimensions that SciPy's direction numbers reach."""
+BITS = 30
+"""Binary digits of a quasi-random number."""
 SYMMETRIC = 4
 """Neurons that share one draw: (w, z), (w, -z), (-w, z), (-w, -z). f starts at zero exactly."""
 
@@ -66,23 +68,44 @@ def symmetric_normals(
 ) -> tuple[Float[Array, "runs N first"], Float[Array, "runs N second"]]:
     """Standard normal rows in two parts, each with both signs of both parts, independent between runs.
 
-    Quasi-random: Sobol points with a random shift of each run (Cranley and Patterson 1976), which leaves every mean
-    unbiased.
+    Quasi-random: Sobol points, scrambled anew in each run.
     """
     sets, dims = draws // SYMMETRIC, first + second
     if quasi and dims <= SOBOL_DIMENSIONS:
-        points = jnp.asarray(_sobol(sets, dims), dtype)
-        shifts = jax.random.uniform(key, (runs, 1, dims), dtype)
+        points = scrambled(key, jnp.asarray(_sobol(sets, dims)), runs)
         tiny = jnp.finfo(dtype).eps
-        rows = jax.scipy.special.ndtri(jnp.clip((points + shifts) % 1.0, tiny, 1 - tiny))
+        uniform = (points.astype(dtype) + 0.5) / 2**BITS
+        rows = jax.scipy.special.ndtri(jnp.clip(uniform, tiny, 1 - tiny))
     else:
         rows = jax.random.normal(key, (runs, sets, dims), dtype)
     a, b = rows[..., :first], rows[..., first:]
     return jnp.concatenate([a, a, -a, -a], axis=1), jnp.concatenate([b, -b, b, -b], axis=1)
 
 
+def scrambled(key: PRNGKeyArray, points: UInt32[Array, "N q"], runs: int) -> UInt32[Array, "runs N q"]:
+    """Random linear maps of the digits of every coordinate, and a random digital shift, for every run.
+
+    Each point is then uniform, so means are unbiased, and the set stays as even as it was: variances fall faster than
+    with shifts alone. Matoušek, On the L2-discrepancy for anchored boxes (1998).
+    """
+    key_map, key_shift = jax.random.split(key)
+    shape = (runs, 1, points.shape[1])
+    shift = jax.random.bits(key_shift, shape, jnp.uint32) >> (32 - BITS)
+
+    def digit(p: Array, found: Array) -> Array:
+        one = jnp.uint32(1)
+        above = jax.random.bits(jax.random.fold_in(key_map, p), shape, jnp.uint32) << (p + 1).astype(jnp.uint32)
+        row = above | (one << p.astype(jnp.uint32))
+        return found | ((jax.lax.population_count(points & row) & one) << p.astype(jnp.uint32))
+
+    zeros = jnp.zeros((runs, *points.shape), jnp.uint32)
+    return jax.lax.fori_loop(0, BITS, digit, zeros) ^ shift
+
+
 def _sobol(rows: int, dims: int) -> np.ndarray:
+    """Points as whole numbers of 2^-BITS."""
     from scipy.stats import qmc
 
     # asked for in powers of two, else SciPy warns that the set is not balanced
-    return qmc.Sobol(dims, scramble=False).random_base2(max(rows - 1, 1).bit_length())[:rows]
+    points = qmc.Sobol(dims, scramble=False, bits=BITS).random_base2(max(rows - 1, 1).bit_length())[:rows]
+    return (points * 2**BITS).astype(np.uint32)
