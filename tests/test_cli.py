@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from unlazy import lab
 from unlazy.cli import app
+from unlazy.core.version import VERSION
 from unlazy.lab.store import FILE, SCHEMA
 
 TOYS = Path(__file__).parent / "lab"
@@ -96,6 +97,11 @@ def test_demo_runs_and_writes_the_page(monkeypatch):
     assert result.exit_code == 0, result.output
     assert "records exist" in result.stdout and Path("results/report.html").exists()
     assert "results/report.html" in result.stdout.replace("\n", "")
+
+
+def test_the_version_is_said():
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0 and result.stdout.strip() == f"unlazy {VERSION}"
 
 
 def test_list_and_show():

@@ -48,6 +48,35 @@ def test_decimal_commas_and_missing_values(tmp_path):
     assert np.isnan(table.frame["b"].to_numpy()[::7]).all() and any("b (9)" in note for note in table.notes)
 
 
+@pytest.mark.parametrize(
+    "texts, expected",
+    [
+        (["1,244", "961", "1,023,763"], [1244, 961, 1023763]),
+        (["1,244", "961", "12"], [1244, 961, 12]),
+        (["1,244.5", "3,001.25", "2,000"], [1244.5, 3001.25, 2000]),
+        (["-1,244", "2.5", "7"], [-1244, 2.5, 7]),
+        (["1,25", "3", "0,5"], [1.25, 3, 0.5]),
+        (["1,244", "0,125", "2,001"], [1.244, 0.125, 2.001]),
+    ],
+)
+def test_what_commas_mean(texts, expected):
+    """As an input and as the target; what was read as thousands is said."""
+    many, numbers = np.tile(texts, 20), np.tile(np.asarray(expected, float), 20)
+    other = np.arange(60.0)
+    table = make_table(pd.DataFrame({"a": many, "b": other}), other)
+    np.testing.assert_array_equal(table.frame["a"], numbers)
+    of_target = make_table(pd.DataFrame({"b": other}), pd.Series(many, name="y"), task="regression")
+    np.testing.assert_array_equal(of_target.y, numbers)
+    for notes in (table.notes, of_target.notes):
+        assert any("between thousands" in note for note in notes) == (np.abs(expected).max() >= 1000)
+
+
+@pytest.mark.parametrize("texts", [["1,244", "3,001", "2,500"], ["1,244", "3", "2,500"], ["1,244", "1500", "2,500"]])
+def test_a_comma_that_may_be_either_is_asked_about(texts):
+    with pytest.raises(UnlazyError, match="a thousand and more, or a decimal comma"):
+        make_table(pd.DataFrame({"a": np.tile(texts, 20), "b": np.arange(60.0)}), np.arange(60.0))
+
+
 def test_parquet_npz_and_toys(tmp_path):
     data = frame()
     data.to_parquet(tmp_path / "t.parquet")

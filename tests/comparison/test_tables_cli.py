@@ -7,6 +7,8 @@ from typer.testing import CliRunner
 
 from unlazy.cli import app
 from unlazy.comparison import study
+from unlazy.comparison.model import predictions
+from unlazy.core.errors import UnlazyError
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +50,25 @@ def test_compare_then_predict(tmp_path):
     more = unlazy("predict", "compare/model.unlazy", "more.csv", "--out", "out.csv")
     assert more.exit_code == 0 and "note: columns unknown to the model were left aside: kind" in more.stderr
     np.testing.assert_allclose(pd.read_csv("out.csv")["price"], np.array(found.stdout.split()[1:], float), rtol=1e-12)
+
+
+def test_rows_to_predict_are_read_like_the_table(tmp_path):
+    """Commas between thousands in both: the same numbers, the same predictions; what may be either is asked about."""
+    v = np.arange(300, 12_300, 200)
+    plain, grouped = tmp_path / "plain.csv", tmp_path / "grouped.csv"
+    for path, text in ((plain, "{}"), (grouped, "{:,}")):
+        path.write_text("a;b;y\n" + "".join(f"{text.format(x)};{x % 7};{x / 1000}\n" for x in v))
+    told = []
+    for path in (plain, grouped):
+        model = tmp_path / f"{path.stem}.unlazy"
+        done = unlazy("fit", str(path), "--target", "y", "--model", "linear", "--out", str(model))
+        assert done.exit_code == 0, done.output
+        told.append(predictions(model, path)["y"].to_numpy())
+        np.testing.assert_array_equal(predictions(model, plain)["y"], told[0])
+    np.testing.assert_array_equal(*told)
+    grouped.write_text('a;b\n"1,300";1\n"2,300";2\n')
+    with pytest.raises(UnlazyError, match="decimal comma"):
+        predictions(tmp_path / "plain.unlazy", grouped)
 
 
 def test_fit_and_predict_classes():

@@ -3,6 +3,7 @@
 import typer
 
 from unlazy.cli import experiments, play, tables
+from unlazy.core.version import VERSION
 
 app = typer.Typer(
     name="unlazy", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -11,6 +12,20 @@ app = typer.Typer(
 app.add_typer(experiments.app)
 app.add_typer(tables.app)
 app.add_typer(play.app)
+
+
+def _say_version(asked: bool) -> bool:
+    if asked:
+        typer.echo(f"unlazy {VERSION}")
+        raise typer.Exit
+    return asked
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_say_version, is_eager=True, help="Say it and leave."),
+) -> None:
+    pass
 
 
 def main() -> None:

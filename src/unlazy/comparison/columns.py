@@ -24,6 +24,8 @@ FEW_VALUES = 20
 """Whole-number targets of at most so many values are taken for classes."""
 _DATE = re.compile(r"\s*(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([T ]\d{1,2}:\d{2}.*)?\s*")
 _COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
+_THOUSANDS = re.compile(r"\s*[-+]?\d{1,3}(,\d{3})+(\.\d*)?\s*")
+_BELOW_ONE = re.compile(r"\s*[-+]?0+,\d+\s*")
 
 
 def kind_of(series: "pd.Series", allow_mixed: bool = False, remedy: str = "") -> Kind:
@@ -81,6 +83,8 @@ def target_of(labels: "pd.Series", asked: str | None, notes: list[str]) -> tuple
         raise UnlazyError(f"the target {name!r} holds dates; turn it into a number, such as days since the first one")
     if kind == "numeric" and asked != "classification":
         number = as_number(labels)
+        if example := thousands(labels):
+            notes.append(f"commas of the target {name!r} are read as those between thousands: {example}")
         if not np.isfinite(number).all():
             raise UnlazyError(f"the target {name!r} has infinite values; replace or drop those rows")
         count = len(np.unique(number))
@@ -149,7 +153,7 @@ def inputs_of(frame: "pd.DataFrame", categorical: tuple[str, ...], notes: list[s
     """Every column as float64 or as text, empty and constant ones left out."""
     import pandas as pd
 
-    columns, idle, holes = {}, [], []
+    columns, idle, holes, grouped = {}, [], [], []
     for name in frame.columns:
         series = frame[name]
         if series.isna().all() or series.nunique(dropna=False) < 2:
@@ -162,12 +166,16 @@ def inputs_of(frame: "pd.DataFrame", categorical: tuple[str, ...], notes: list[s
                 f"the first, month, weekday), or leave it out with --drop {name}"
             )
         columns[name] = as_number(series) if kind == "numeric" else as_category(series)
+        if kind == "numeric" and (example := thousands(series)):
+            grouped.append(f"{name} ({example})")
         if kind == "numeric" and np.isinf(columns[name]).any():
             raise UnlazyError(f"column {name!r} has infinite values; replace them, or leave it out with --drop {name}")
         if kind == "category":
             _check_categories(name, columns[name])
         if series.isna().any():
             holes.append(f"{name} ({int(series.isna().sum())})")
+    if grouped:
+        notes.append(f"commas are read as those between thousands: {listed(grouped)}")
     if idle:
         notes.append(f"columns that never vary were left out: {listed(idle)}")
     if not columns:
@@ -192,14 +200,46 @@ def listed(names: Any, most: int = 12) -> str:
 
 
 def _numbers(texts: "pd.Series") -> "pd.Series":
-    """Numbers where a text is one, also with a decimal comma if all that are not plain numbers have one."""
+    """Numbers where a text is one, also with commas if all that are not plain numbers have them alike."""
     import pandas as pd
 
     plain = pd.to_numeric(texts, errors="coerce")
-    rest = texts[plain.isna()]
-    if len(rest) and rest.map(lambda t: bool(_COMMA.fullmatch(t))).all():
-        return pd.to_numeric(texts.str.replace(",", ".", regex=False), errors="coerce")
-    return plain
+    commas = _commas(texts, plain)
+    if commas is None:
+        return plain
+    return pd.to_numeric(texts.str.replace(",", "." if commas == "decimal" else "", regex=False), errors="coerce")
+
+
+def _commas(texts: "pd.Series", plain: "pd.Series") -> Literal["decimal", "thousands"] | None:
+    """What commas mean in a column: '2,5' has one for a point, '1,023,763' and '1,244' beside '961' between thousands.
+    '1,244' alone may be either, and a factor of a thousand is not guessed."""
+    rest, numbers = texts[plain.isna()], texts[plain.notna()]
+    if not len(rest) or not rest.map(lambda t: bool(_COMMA.fullmatch(t) or _THOUSANDS.fullmatch(t))).all():
+        return None
+    points = bool(numbers.str.contains(".", regex=False).any() or rest.str.contains(".", regex=False).any())
+    if (
+        not rest.map(lambda t: bool(_THOUSANDS.fullmatch(t))).all()
+        or rest.map(lambda t: bool(_BELOW_ONE.match(t))).any()
+    ):
+        return None if points or (rest.str.count(",") > 1).any() else "decimal"
+    largest = plain.abs().max() if len(numbers) else 0.0
+    if points or (rest.str.count(",") > 1).any() or 100 <= largest < 1000:
+        return "thousands"
+    raise UnlazyError(
+        f"column {str(texts.name)!r} has numbers such as {rest.iloc[0].strip()!r}: a thousand and more, or a decimal "
+        "comma? Write them without commas, or with a decimal point"
+    )
+
+
+def thousands(series: "pd.Series") -> str | None:
+    """One of its values with commas between thousands, where that is how its numbers are written."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(series) or pd.api.types.is_datetime64_any_dtype(series):
+        return None
+    texts = series.dropna().map(str)
+    plain = pd.to_numeric(texts, errors="coerce")
+    return str(texts[plain.isna()].iloc[0]).strip() if _commas(texts, plain) == "thousands" else None
 
 
 def _dates(texts: "pd.Series") -> bool:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from unlazy.comparison.columns import as_number, kind_of
 from unlazy.comparison.contestants import CONTESTANTS
 from unlazy.comparison.reading import read_frame
 from unlazy.comparison.study import Study
@@ -89,6 +90,9 @@ def predictions(model: str | Path, source: str | Path, delimiter: str | None = N
     if encoder is None or not hasattr(encoder, "columns_"):
         raise UnlazyError(f"{model} is not a model of a table; make one with unlazy compare or unlazy fit")
     frame, _ = read_frame(source, None, delimiter, labelled=False)
+    for name in frame.columns.intersection([c for c, kind in encoder.kinds_.items() if kind in ("numeric", "marked")]):
+        if frame[name].notna().any() and kind_of(frame[name], allow_mixed=True) == "numeric":
+            frame[name] = as_number(frame[name])  # with decimal commas or thousands, as tables to compare are read
     found = pd.DataFrame({encoder.target: pipeline.predict(frame)})
     if hasattr(pipeline, "predict_proba"):
         for label, column in zip(pipeline.classes_, pipeline.predict_proba(frame).T):
