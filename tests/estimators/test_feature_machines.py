@@ -9,6 +9,7 @@ import unlazy
 from unlazy.core.architecture import MLP
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
 from unlazy.estimators.columns import Columns
+from unlazy.estimators.machine_choices import choices
 from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.products import engines
@@ -37,6 +38,14 @@ def test_units_and_offsets_do_not_matter():
     plain = FeatureMachineRegressor().fit(X, y).predict(X)
     other = FeatureMachineRegressor().fit(X * units + shift, 1e4 + 50 * y).predict(X * units + shift)
     np.testing.assert_allclose((other - 1e4) / 50, plain, atol=1e-4)
+
+
+def test_more_columns_than_rows_are_weighed_one_by_one():
+    """A full metric of 600 columns from 40 rows has rank 40 at most: tried only when asked for."""
+    few, many = (choices(FeatureMachineRegressor(), shape) for shape in ((700, 600), (40, 600)))
+    assert {c.metric for c in few} == {"full", "diagonal"} and {c.metric for c in many} == {"diagonal"}
+    assert {c.metric for c in choices(FeatureMachineRegressor(metric="full"), (40, 600))} == {"full"}
+    assert {c.metric for c in choices(FeatureMachineRegressor(), (40, 400))} == {"full", "diagonal"}
 
 
 @pytest.mark.parametrize(

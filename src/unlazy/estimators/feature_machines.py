@@ -97,7 +97,7 @@ class FeatureMachine(Estimator):
 
     def _fit(self, given: Training, regression: bool) -> tuple[np.ndarray, Training]:
         """Sets the fitted attributes; predictions of rows by fits that never saw them, and those rows."""
-        candidates = choices(self)
+        candidates = choices(self, given.X.shape)
         data = _double(given).merged()
         if len(data.X) <= rules.MANY:
             data = data.rows(np.lexsort(data.X.T[::-1]))  # the order of rows is not information

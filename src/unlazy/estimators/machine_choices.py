@@ -13,10 +13,14 @@ from unlazy.training.recursive_features import METRICS, check_metric
 
 KERNELS = {name: UNIT[name] for name in ("product_laplace", "laplace", "gaussian", "matern", "ntk", "nngp")}
 DEFAULT = ("product_laplace", "laplace", "gaussian")
+WIDE = 500
+"""Columns from which on a full metric is not tried where rows are fewer, unless asked for: it has their rank at most,
+and an update of it costs the cube of the columns."""
 
 
-def choices(machine: Any) -> list[Candidate]:
-    """The kernels and metrics to choose from, or a ValueError that names a setting which cannot be."""
+def choices(machine: Any, shape: tuple[int, int] = (0, 0)) -> list[Candidate]:
+    """The kernels and metrics to choose from for rows and columns of this shape, or a ValueError that names a setting
+    which cannot be."""
     if machine.metric is not None and machine.metric not in METRICS:
         raise ValueError(f"unknown metric {machine.metric!r}{nearest(str(machine.metric), METRICS)}")
     if machine.metric == "low_rank":
@@ -38,7 +42,9 @@ def choices(machine: Any) -> list[Candidate]:
             name = str(machine.kernel)
             raise ValueError(f"unknown kernel {name!r}{nearest(name, KERNELS)}, or pass a kernel")
         kernels = [KERNELS[str(machine.kernel)] if given is None else given]
-    metrics = ("full", "diagonal") if machine.metric is None else (machine.metric,)
+    rows, columns = shape
+    tried = ("diagonal",) if columns > max(WIDE, rows) else ("full", "diagonal")
+    metrics = tried if machine.metric is None else (machine.metric,)
     pairs = [Candidate(k, m) for k in kernels for m in metrics]
     found = [c for c in pairs if c.metric in c.kernel.metrics]
     if not found:
