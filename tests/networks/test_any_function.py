@@ -8,6 +8,7 @@ import pytest
 
 from unlazy.networks import layer_tangent_kernels, linearise, only_layers, tangent_kernel, tangent_product
 from unlazy.networks import trained_linearisation as trained
+from unlazy.theory import jacobian as theory_jacobian
 
 EPS = np.finfo(float).eps
 N, M, D, W = 5, 4, 3, 6
@@ -104,3 +105,13 @@ def test_layers_are_entries_with_parameters(x64):
 def test_nothing_to_differentiate_is_said():
     with pytest.raises(ValueError, match="nothing to differentiate"):
         tangent_kernel(lambda theta, X: X[:, 0], {"n": 3, "none": None}, jnp.ones((2, 1)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("outputs", ["full", "trace", "diagonal"])
+def test_kernel_of_points_with_themselves_by_halves(outputs, x64):
+    """17 points: halves of 8 and 9. The same sums of 12 products, in blocks."""
+    A = np.random.default_rng(0).normal(size=(17, 3, 4))
+    formula = {"full": "icp,jkp->ijck", "trace": "icp,jcp->ij", "diagonal": "icp,jcp->ijc"}[outputs]
+    found = theory_jacobian._own(jnp.asarray(A), outputs)
+    np.testing.assert_allclose(found, np.einsum(formula, A, A), rtol=0, atol=1e-14 * np.abs(A).max() ** 2 * 12)

@@ -36,6 +36,7 @@ from unlazy.layers import (
     serial,
 )  # fmt: skip
 from unlazy.networks import tangent_kernel
+from unlazy.networks.finite import weights as finite_weights
 
 POINTS, WIDTH, DRAWS = 3, 96, 48
 IMAGE, LINE, ROW = (4, 4, 2), (5, 3), (6,)
@@ -160,3 +161,16 @@ def test_float32_near_the_diagonal(name):
         exact = np.asarray(kernel.gram(*jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), pair)))
         size = np.sqrt(np.outer(kernel.diag(X), kernel.diag(X)))
     assert np.max(np.abs(K - exact) / size) < 3 * 1.2e-3 / np.pi
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in LAYERS if "conv" in n or "transposed" in n])
+def test_windows_laid_out_give_the_convolution(name, x64, monkeypatch):
+    """The same sums of at most 9 · 96 products of order one, over roots of their number: hundreds of roundings."""
+    layers, shape = LAYERS[name]
+    network, X = Network(serial(*layers), shape, width=WIDTH), points(name)
+    params = network.init(jax.random.key(0))
+    found = network(params, X)
+    monkeypatch.setattr(finite_weights, "IN_WINDOWS", 0)
+    plain = network(params, X)
+    np.testing.assert_allclose(found, plain, rtol=0, atol=1e-13 * np.abs(plain).max())

@@ -17,6 +17,8 @@ from unlazy.core.parameters import layers_of, split, spread_over
 Apply = Callable[[Any, Any], Array]
 COLUMNS = 8
 """Columns of a product that share their passes: each holds a gradient."""
+HALVED = 8
+"""Points to a half from which a kernel of points with themselves saves the block below its diagonal."""
 AT_ONCE = 2**28
 """Bytes of Jacobian rows that are only squared and summed: more at once would not be faster."""
 
@@ -140,8 +142,10 @@ def jacobian_kernels(
     block = block_rows(row_bytes, max(n, m))
     if block >= max(n, m):
         right = jacobian_rows(apply, params, other, rates)
-        left = right if Z is None else jacobian_rows(apply, params, X, rates)
-        kernels = [_contract(a, b, outputs) for a, b in zip(left, right)]
+        if Z is None:
+            kernels = [_own(b, outputs) for b in right]
+        else:
+            kernels = [_contract(a, b, outputs) for a, b in zip(jacobian_rows(apply, params, X, rates), right)]
     else:
         kernels = _in_blocks(lambda x: jacobian_rows(apply, params, x, rates), X, other, outputs, block)
     return tuple(arranged(K, outputs, len(one.shape) == 1) for K in kernels)
@@ -162,6 +166,19 @@ def _in_blocks(rows: Callable, X: Any, Z: Any, outputs: str, block: int) -> list
 def _contract(A: Float[Array, "n c p"], B: Float[Array, "m c p"], outputs: str) -> Float[Array, "n m ..."]:
     formula = {"full": "icp,jkp->ijck", "trace": "icp,jcp->ij", "diagonal": "icp,jcp->ijc"}[outputs]
     return einsum(formula, A, B)
+
+
+def _own(A: Float[Array, "n c p"], outputs: str) -> Float[Array, "n n ..."]:
+    """The same of A with itself: the block below the diagonal is that above it, turned."""
+    half = A.shape[0] // 2
+    if half < HALVED:
+        return _contract(A, A, outputs)
+    above = _contract(A[:half], A[half:], outputs)
+    below = jnp.swapaxes(above, 0, 1)
+    rows = [_contract(A[:half], A[:half], outputs), above], [
+        jnp.swapaxes(below, 2, 3) if outputs == "full" else below, _contract(A[half:], A[half:], outputs),
+    ]  # fmt: skip
+    return jnp.concatenate([jnp.concatenate(row, 1) for row in rows], 0)
 
 
 def arranged(K: Float[Array, "n m ..."], outputs: str, scalar: bool) -> Float[Array, "n ..."]:
