@@ -49,6 +49,10 @@ def test_without_richness_it_is_the_nngp_and_it_serves_solve_and_estimators():
     with precision("float64"):
         wanted = np.asarray(unlazy.NNGP(net).gram(jnp.asarray(X)))
     np.testing.assert_allclose(found.gram, wanted, rtol=0, atol=4 * wanted.max() / 128)
+    with precision("float64"):
+        K, at_z = (np.asarray(found.kernel.gram(jnp.asarray(A), jnp.asarray(X))) for A in (X, Z))
+    # predictions are those of ridge regression with the kernel itself; condition below 1e3, rounding
+    np.testing.assert_allclose(found.predict(Z), at_z @ np.linalg.solve(K + 0.1 * np.eye(5), Y), rtol=0, atol=1e-11)
     solution = unlazy.solve(found.kernel, X, Y, 0.1)
     np.testing.assert_allclose(solution.predict(Z), found.predict(Z), rtol=0, atol=0.05)
     model = unlazy.KernelRegressor(kernel=found.kernel).fit(X, Y)

@@ -128,7 +128,8 @@ def _sample(
     chains, Phis = jax.lax.scan(sweep, Chains(w, solved(first), first), jnp.arange(sweeps))
     quarter = max(sweeps // 4, 1)
     early, late = jnp.mean(Phis[-2 * quarter : -quarter], 0), jnp.mean(Phis[-quarter:], 0)
-    return chains._replace(pull=solved(chains.Phi)), early, late
+    # Δ of the Gram matrix that predictions multiply: with that of the mean Φ the noise of the last draws stays
+    return chains._replace(pull=solved(gram(chains.w))), early, late
 
 
 def slice_sweep(key: PRNGKeyArray, w: Float[Array, "N r"], tilt: Any) -> Float[Array, "N r"]:
