@@ -38,7 +38,7 @@ def deep_linear(
     """f and Θ after 0 to `steps` steps of descent on ½ Σ (f - y)², `depth` hidden layers, σ_w = 1, no biases [M3]."""
     n, T = K.shape[0], steps + 1
     ones, eye = jnp.ones((T * n, T * n), K.dtype), jnp.eye(T * n, dtype=K.dtype)
-    inputs, time = jnp.kron(jnp.ones((T, T), K.dtype), K), jnp.repeat(jnp.arange(T), n)
+    inputs, time = jnp.tile(K, (T, T)), jnp.repeat(jnp.arange(T), n)
     past = richness * step_size * (time[:, None] > time)
     zero = jnp.zeros_like(ones)
 
