@@ -184,6 +184,10 @@ class ScaledFormula(_OfFormula):
         return self.factor * values
 
     @property
+    def takes_gradients(self) -> bool:
+        return self.kernel.takes_gradients
+
+    @property
     def has_product(self) -> bool:
         return self.kernel.has_product
 

@@ -84,6 +84,11 @@ class Kernel(eqx.Module):
         return False
 
     @property
+    def takes_gradients(self) -> bool:
+        """Whether an entry costs gradients of two points, far more than its share of a product of the kernel's own."""
+        return False
+
+    @property
     def has_product(self) -> bool:
         """Whether K @ V has a way of the kernel's own, `times`: products then take it before any other."""
         return False

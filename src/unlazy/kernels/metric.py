@@ -42,6 +42,10 @@ class Metric(InnerProductKernel):
         return self.kernel.bare
 
     @property
+    def takes_gradients(self) -> bool:
+        return self.kernel.takes_gradients
+
+    @property
     def has_product(self) -> bool:
         return self.kernel.has_product
 

@@ -73,6 +73,10 @@ class TangentKernel(Kernel):
         return plain_diagonal(self, functools.partial(_squared_gradients, self), X)
 
     @property
+    def takes_gradients(self) -> bool:
+        return True
+
+    @property
     def has_product(self) -> bool:
         return True
 

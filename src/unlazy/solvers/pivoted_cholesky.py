@@ -102,7 +102,7 @@ class _OnDevice:
 @jax.jit
 def _columns(kernel: Kernel, points: Any, F: Array, pivots: Array) -> tuple[Array, Array]:
     at_pivots = jax.tree.map(lambda leaf: leaf[pivots], points)
-    if kernel.has_product:  # entries of such a kernel may cost much: a gradient each
+    if kernel.takes_gradients:
         found = kernel.times(points, at_pivots, jnp.eye(pivots.shape[0], dtype=F.dtype))
     else:
         found = entries(kernel, points, at_pivots)

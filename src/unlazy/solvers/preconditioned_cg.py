@@ -22,8 +22,8 @@ from unlazy.solvers.problem import Fit, Problem, times
 from unlazy.solvers.watch import Watch
 
 OWN_RANK = 20
-"""Columns of a kernel with a product of its own: each costs about half a pass over K there, forward through all points,
-not 1/n of one."""
+"""Columns of a kernel whose entries take gradients: each costs about half a pass over K, forward through all points, not
+1/n of one."""
 
 
 class PreconditionedCG(Method):
@@ -68,7 +68,7 @@ def default_rank(problem: Problem) -> int:
     n = 20,000, Gaussian, rank 400, 700, 1,000, 1,500 took 12.7, 10.2, 11.8, 13.8 CPU-seconds in all."""
     n = problem.n
     fits = problem.memory // 4 // (3 * n * problem.dtype.itemsize)
-    most = OWN_RANK if problem.kernel.has_product else 1000
+    most = OWN_RANK if problem.kernel.takes_gradients else 1000
     return int(min(n, max(10, min(5 * np.sqrt(n), most, fits))))
 
 

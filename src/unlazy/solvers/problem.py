@@ -90,7 +90,7 @@ class Problem:
         index = np.sort(self.rng().choice(self.n, size, replace=False))
         sample = on_device(self.source.take(index), self.dtype)
         K: Any
-        if self.kernel.has_product:  # entries of such a kernel may cost much: a gradient each
+        if self.kernel.takes_gradients:
             K, steps = product(self.kernel, sample, passes=OWN_STEPS), OWN_STEPS
         else:
             K, steps = np.asarray(gram(self.kernel, sample), np.float64), 30
@@ -104,7 +104,7 @@ class Problem:
 
     def ridge_within(self, share: float) -> bool:
         """Whether the ridge is below `share` of λ_max."""
-        if self.source.whole is not None and not self.kernel.has_product:
+        if self.source.whole is not None and not self.kernel.takes_gradients:
             trace = float(np.sum(np.asarray(self.kernel.diag(self.X()), np.float64)))
             if self.ridge >= share * trace:  # λ_max is at most the trace: no need to look closer
                 return False
