@@ -22,8 +22,8 @@ from unlazy.solvers.problem import Fit, Problem, times
 from unlazy.solvers.watch import Watch
 
 OWN_RANK = 20
-"""Columns of a kernel whose entries take gradients: each costs about half a pass over K, forward through all points, not
-1/n of one."""
+"""Columns of a kernel whose entries take gradients: each costs about half a pass over K, forward through all points,
+not 1/n of one."""
 
 
 class PreconditionedCG(Method):
