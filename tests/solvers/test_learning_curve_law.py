@@ -73,6 +73,13 @@ def test_what_it_says(x64):
     np.testing.assert_allclose(two.risk, 2 * curve.risk[2], rtol=1e-9)  # the same fit twice
 
 
+def test_a_kernel_that_sees_no_neighbours_learns_nothing(x64):
+    X, y = sample(60, 1)
+    curve = unlazy.learning_curve(Gaussian(1e-3), X, y, [60, 240])
+    # every point is left out of a fit that is zero there: the risk is that of the mean, with one ridge or another
+    np.testing.assert_allclose(curve.risk, np.var(y), rtol=0.05)
+
+
 def test_what_cannot_be_is_refused(x64):
     X, y = sample(60, 1)
     for sizes in ([], [0.5], [np.nan]):

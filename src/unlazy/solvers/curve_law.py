@@ -144,7 +144,8 @@ def _law(values: np.ndarray, U: np.ndarray, y: np.ndarray, floor: float) -> _Law
     kappa, learnt, squares, bias = parts[0][order], parts[1][order], (n - parts[2])[order], bias[order]
     bias = np.minimum.accumulate(bias[::-1])[::-1]  # it falls with κ; what rises is leave-one-out near interpolation
     known = learnt <= max(TRUSTED * n, learnt.min())
-    kappa, learnt, squares, bias = (np.maximum(a[known], np.finfo(float).tiny) for a in (kappa, learnt, squares, bias))
+    kappa, bias = (np.maximum(a[known], np.finfo(float).tiny) for a in (kappa, bias))
+    learnt, squares = (np.maximum(a[known], 1e-9 * n) for a in (learnt, squares))  # differences: less is rounding
     fitted = learnt >= FITTED * n if np.sum(learnt >= FITTED * n) > 3 else np.ones(len(kappa), bool)
     law = floored_laws(1 / kappa[fitted], bias[None, fitted])[0]
     below = np.exp(np.linspace(np.log(kappa[0] / BEYOND), np.log(kappa[0]), 400, endpoint=False))

@@ -248,7 +248,7 @@ def learning_curve(
     """What would more points bring? Expected risk of kernel ridge regression against their number [G1, G2].
 
     One decomposition of the points at hand, no refit. `sizes` are by default a quarter of the points to sixteen times
-    as many; the mean of y counts as known.
+    as many; the mean of y counts as known. Points are taken for independent draws: copies of one tell on each other.
 
     >>> curve = learning_curve(Gaussian(1.0), X, y)
     >>> print(curve)                       # risk, interval and share of the signal learnt, a line for every size
