@@ -24,7 +24,7 @@ from unlazy.core.claims import Claim, at_most
 from unlazy.core.experiment import Experiment, Params, Records, config
 from unlazy.core.linear import dot
 from unlazy.measures import distribution
-from unlazy.theory import renormalisation, spectra
+from unlazy.theory import spectra
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -103,10 +103,13 @@ def figure(records: Records) -> "Figure":
     sizes = sorted(records.values("n"))
     fine = np.geomspace(sizes[0], sizes[-1], 60)
     for ax, decay in zip(axes, decays):
-        lam, power = (np.asarray(a) for a in population(decay, modes))
+        lam, power = population(decay, modes)
         mine = sorted((p for p in points if p["decay"] == decay), key=lambda p: p["n"])
         for k, ridge in enumerate(RIDGES):
-            curve = [_theory(lam, power, n, ridge) for n in fine]
+            excess = spectra.learning_curve(
+                lam, jnp.ones_like(lam), power, jnp.asarray(fine, lam.dtype), ridge, 0.0, NOISE
+            )
+            curve = np.asarray(excess) + NOISE
             ax.loglog(fine, curve, color=colours[k], lw=1)
             ax.errorbar(
                 sizes, [p["risk"][k] for p in mine], [2 * p["error"][k] for p in mine], fmt="o", ms=3.5,
@@ -125,18 +128,6 @@ def figure(records: Records) -> "Figure":
     ax.axvline(LEARNT, color="0.5", lw=0.8, ls=":")
     ax.set(title="risk told by the sample [G2]", xlabel="share of the points learnt", ylabel="estimate / risk")
     return fig
-
-
-def _theory(lam: np.ndarray, power: np.ndarray, n: float, ridge: float) -> float:
-    """The same formula in NumPy."""
-    low, high = np.log(1e-12), np.log((lam.sum() + ridge) / n)
-    for _ in range(60):
-        middle = (low + high) / 2
-        kappa = np.exp(middle)
-        low, high = (middle, high) if (lam / (lam + kappa)).sum() + ridge / kappa > n else (low, middle)
-    L = lam / (lam + np.exp(low))
-    bias = ((1 - L) ** 2 * power).sum() + NOISE
-    return float(np.asarray(renormalisation.risk(np.asarray(bias), np.asarray((L**2).sum()), n)))
 
 
 experiment = Experiment(
