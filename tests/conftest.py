@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from pathlib import Path
 
 _CACHE = Path(__file__).resolve().parent.parent / ".cache" / "jax"
@@ -47,6 +48,14 @@ def x64():
     """The test runs in float64."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    """pyplot keeps every figure until it is closed, and warns from the twenty-first on."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 @pytest.fixture(autouse=True, scope="module")
