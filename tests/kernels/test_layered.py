@@ -253,8 +253,8 @@ def test_a_survey_by_parts_is_the_survey(monkeypatch):
 
 def test_slices_of_positions_are_the_whole(monkeypatch):
     """Whatever number of positions is taken at once, seven of them one by one included: the same formula everywhere."""
-    sigma, theta = (RNG.normal(size=(6, 7, 2, 3)) for _ in range(2))
-    q11, q22 = RNG.normal(size=(6, 1, 2, 1)), RNG.normal(size=(1, 7, 1, 3))
+    sizes = (6, 7, 2, 3), (6, 7, 2, 3), (6, 1, 2, 1), (1, 7, 1, 3)
+    sigma, theta, q11, q22 = (RNG.integers(-99, 100, size).astype(float) for size in sizes)  # no sum is rounded
 
     def of(sigma, theta, q11, q22):
         return sigma * q11 + q22, None if theta is None else theta - q22
