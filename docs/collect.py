@@ -26,7 +26,14 @@ def collect(name: str, store: Path, config: str) -> bool:
     if not len(records):
         return False
     claims = [
-        {"statement": c.statement, "predicted": c.predicted, "measured": c.measured_text, "verdict": c.verdict}
+        {
+            "statement": c.statement,
+            "predicted": c.predicted,
+            "measured": c.measured_text,
+            "verdict": c.verdict,
+            "word": c.verdict_text,
+            "basis": c.basis,
+        }
         for c in experiment.claims(records)
     ]
     with house_style():

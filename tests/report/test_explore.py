@@ -48,10 +48,22 @@ def test_the_pointer_reads_values(tab):
     tab("Input.dispatchMouseEvent", type="mouseMoved", x=x + 3, y=y - 3)
     assert (
         tab.run("document.querySelector('.tip').checkVisibility() && document.querySelector('.tip').textContent")
-        == "20 → 0.05 (2 seeds)"
+        == "20 → 0.05 (2 seeds) · claim 1"
     )
+    assert tab.run("document.querySelectorAll('tr.pointed').length") == 1
     tab("Input.dispatchMouseEvent", type="mouseMoved", x=left + width / 2, y=top + 5)
     assert not tab.run("document.querySelector('.tip').checkVisibility()")
+    assert tab.run("document.querySelectorAll('tr.pointed').length") == 0
+
+
+def test_tags_lead_to_typeset_formulas(tab):
+    assert tab.run("document.querySelector('td .tag a').getAttribute('href')") == "#K2"
+    tab.run("document.querySelector('td .tag a').click()")
+    assert tab.run("document.querySelector(':target').id") == "K2"
+    # a browser that sets MathML makes the raised exponent smaller than its base
+    assert tab.run("document.querySelector('#K2 math msup').getBoundingClientRect().height") > 0
+    size = "parseFloat(getComputedStyle(document.querySelector('#K2 math msup > *:nth-child({})')).fontSize)"
+    assert tab.run(size.format(2)) < tab.run(size.format(1))
 
 
 def test_dark_pages_are_dark(tab):

@@ -7,7 +7,7 @@ import pytest
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from unlazy.report.marks import MOST, marks
+from unlazy.report.marks import MOST, behind, marks
 
 
 @pytest.fixture
@@ -35,3 +35,12 @@ def test_logarithms_and_long_curves(axes):
     for across, down, _, x, y in found:  # along the diagonal, as powers of ten are
         assert across == pytest.approx(100 + 400 * np.log10(float(x)), abs=1.5) and abs(across - down) <= 1
         assert float(x) * float(y) == pytest.approx(1, rel=2e-3)
+
+
+def test_curves_stand_behind_the_claims_that_name_them(axes):
+    axes.plot([0, 1], [0, 1], label="Algorithm 1")
+    axes.plot([0, 1], [1, 1], label="NTK")
+    axes.plot([0, 1], [1, 0], "o")
+    axes.plot([0, 1], [0, 0], label="theory", gid="slope")
+    claims = ["Algorithm 1: median risk at n = 1,000", "NTK: median risk", "NTK: slope"]
+    assert behind(axes.figure, claims) == {"Algorithm 1": [1], "NTK": [2, 3], "": [1, 2, 3], "theory": [3]}

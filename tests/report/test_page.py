@@ -1,12 +1,13 @@
 """The page is self-contained, complete, and survives half-finished sweeps and hostile names."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
-from unlazy.core.claims import at_most, consistent, within
+from unlazy.core.claims import at_most, consistent, interval_claim, within
 from unlazy.core.errors import UnlazyError
 from unlazy.core.experiment import Experiment, Record, Records, config
 from unlazy.report.export import export
@@ -90,6 +91,17 @@ def test_claims_table_counts_and_escapes(capsys):
     out = capsys.readouterr().out
     assert "[bold]" in out and "✗" in out
     assert summary(claims) == "1 of 3 claims hold, 1 does not, 1 undecided."
+
+
+def test_a_verdict_whose_interval_crosses_the_bound_says_so(tmp_path, capsys):
+    crossing = interval_claim("risk", "A1", 0.5, 0.4, 1.2, True, "≤ 0.8", "95%")
+    print_claims([(EXPERIMENT, [crossing])])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "barely" in out and "chosen" in out and "1 of 1 claims hold, 1 of these barely." in out
+    page = write_report([(replace(EXPERIMENT, claims=lambda records: [crossing]), RECORDS)], tmp_path)
+    html = page.read_text()
+    assert "holds, barely: its interval crosses the bound" in html and "bound chosen before the run" in html
+    assert 'href="#A1"' in html and 'id="A1"' in html and "<math" in html
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -65,7 +65,7 @@ def show(
     failures: Annotated[bool, typer.Option("--failures", help="Tracebacks of stored trials that failed.")] = False,
     store: Folder = _RESULTS,
 ) -> None:
-    """One experiment: question, prediction, protocol, verdict rule, source and settings."""
+    """One experiment: question, prediction, protocol, verdict rule, source, settings; claims if trials are stored."""
     with plainly():
         from unlazy import lab
         from unlazy.lab.store import FILE
@@ -83,6 +83,7 @@ def show(
                     typer.echo(f"{failure.params}, seed {failure.seed}\n{failure.traceback}")
         else:
             _describe(experiment)
+            _stored_claims(experiment, store)
 
 
 @app.command()
@@ -249,6 +250,15 @@ def _write_report(results: "list[tuple[Experiment, Records]]", store: Path, out:
     with lab.Store(store, create=False) as kept:
         places = dict.fromkeys(str(place) for e, _ in results for place in kept.environments(e))
     typer.echo(f"The page: {write_report(results, out or store, 'Ran with ' + '; '.join(places) + '.')}")
+
+
+def _stored_claims(experiment: "Experiment", store: Path) -> None:
+    """What the stored trials of the quick configuration say, where there are any."""
+    from unlazy import lab
+    from unlazy.lab.store import FILE
+
+    if (store / FILE).exists() and len(records := lab.load(experiment, "quick", store=store)):
+        _print_claims([(experiment, records)])
 
 
 def _describe(experiment: "Experiment") -> None:

@@ -40,7 +40,7 @@ def claims(records: Records) -> list[Claim]:
             at_least("structured: test accuracy, the worst seed", "P4", float(good.measure("accuracy").min()), 0.99),
             at_least("structured: accuracy on part 1, the worst seed", "P4", float(good.measure("part_1").min()), 0.99),
             within("structured: median |cosine| at the start over that of random directions", "P4",
-                   float(np.median(cosines[:, 0] / random[:, None])), 0.9, 1.1),
+                   float(np.median(cosines[:, 0] / random[:, None])), 0.9, 1.1, predicted="1 ± 0.1"),
             at_least("structured: smallest |cosine| after step 1, all neurons, all seeds", "P4",
                      float(cosines[:, 1].min()), 0.9),
             at_least("structured: smallest |cosine| after step 2, all neurons, all seeds", "P4",
@@ -48,7 +48,7 @@ def claims(records: Records) -> list[Claim]:
             at_least("structured: smallest |cosine| at the end, all neurons, all seeds", "P4",
                      float(cosines[:, 3].min()), 0.95),
             at_most("structured: largest margin y f(x) at step 2 (the hinge must be active: below 1)", "P4",
-                    float(good.measure("margin").max()), 1.0),
+                    float(good.measure("margin").max()), 1.0, basis="theory"),
         ]  # fmt: skip
     if len(bare):
         off = np.abs(bare.measure("accuracy") - 0.5)

@@ -68,7 +68,9 @@ def claims(records: Records) -> list[Claim]:
         widths, values = _by_width(records, name)
         fit = slope(widths, values)
         error = (fit.high - fit.low) / 4
-        rows.append(at_most(statement, "K10", fit.value, bound, error=error, predicted="-1/2 or steeper"))
+        rows.append(
+            at_most(statement, "K10", fit.value, bound, error=error, predicted=f"-1/2 or steeper, allowed {bound}")
+        )
     return rows
 
 

@@ -49,9 +49,9 @@ def claims(records: Records) -> list[Claim]:
             at_least("structured: smallest |cosine| after step 1", "P4", float(np.abs(cosines[:, 1]).min()), 0.9),
             at_least("structured: smallest |cosine| after step 2", "P4", float(np.abs(cosines[:, 2]).min()), 0.99),
             within("structured: share of neurons at the first star after step 2, smallest", "P7",
-                   float(share.min()), 0.4, 0.6),
+                   float(share.min()), 0.4, 0.6, predicted="1/2 ± 0.1"),
             within("structured: share of neurons at the first star after step 2, largest", "P7",
-                   float(share.max()), 0.4, 0.6),
+                   float(share.max()), 0.4, 0.6, predicted="1/2 ± 0.1"),
             at_least("structured: correlation of distances in the plane with cosine distances after step 2", "P7",
                      float(good.measure("faithful")[:, 2].min()), 0.95),
         ]  # fmt: skip

@@ -113,7 +113,7 @@ def claims(records: Records) -> list[Claim]:
     rows = [
         at_most(
             "gradient descent on random features is the closed form: largest |difference| over steps, draws, points",
-            "K3", float(records.measure("difference").max()), 1e-10, predicted="≤ 1e-10 (rounding)",
+            "K3", float(records.measure("difference").max()), 1e-10, predicted="≤ 1e-10 (rounding)", basis="derived",
         )
     ]  # fmt: skip
     words = {
@@ -127,12 +127,20 @@ def claims(records: Records) -> list[Claim]:
         z = distribution.z_scores(first, second, draws)
         bound = distribution.largest_allowed(len(z))
         statement = f"{words[name]}: largest |z| of {len(z)} moments, {draws} draws"
-        rows.append(at_most(statement, "K5", float(np.abs(z).max()), bound))
+        rows.append(at_most(statement, "K5", float(np.abs(z).max()), bound, basis="derived"))
     p = _counts(records[0].params["largest"])
     slopes = np.array([power_law(p, row).exponent for row in records.measure("kernel_error")])
     error = slopes.std(ddof=1) / np.sqrt(len(slopes))
     rows.append(
-        within("K_p → K: slope of log error in log p", "K4", float(slopes.mean()), -0.6, -0.4, error=float(error))
+        within(
+            "K_p → K: slope of log error in log p",
+            "K4",
+            float(slopes.mean()),
+            -0.6,
+            -0.4,
+            error=float(error),
+            predicted="-1/2 ± 0.1",
+        )
     )
     return rows
 

@@ -192,7 +192,7 @@ def claims(records: Records) -> list[Claim]:
     for name, what in (("f", "predictions"), ("theta", "Θ")):
         value, error = _slope(records, name)
         statement = f"deviation of the mean from the limit against width, {what}, slope"
-        rows.append(within(statement, "M5", value, -1.3, -0.7, error=error, predicted="-1"))
+        rows.append(within(statement, "M5", value, -1.3, -0.7, error=error, predicted="-1 ± 0.3"))
     for record in records.where(part="close"):
         for name, what, bound in (("loss", "losses", 0.03), ("f", "predictions", 0.03), ("kernels", "Φ and G", 0.05),
                                   ("theta", "Θ", 0.05)):  # fmt: skip

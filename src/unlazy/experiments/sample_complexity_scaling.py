@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unlazy.core.claims import Claim, interval_claim
+from unlazy.core.claims import Basis, Claim, interval_claim
 from unlazy.core.experiment import Experiment, Params, Records, config
 from unlazy.experiments import sample_complexity
 from unlazy.experiments._opponents import by_seed
@@ -83,7 +83,7 @@ def claims(records: Records) -> list[Claim]:
             d, _, (middle, low, high) = found["one_step", degree]
             rows.append(_apart(
                 f"Algorithm 1, p = {degree}: exponent of n*(d), d = {d[0]} … {d[-1]}", (middle, low, high), "< 2",
-                holds=high < 2, fails=low > 2,
+                holds=high < 2, fails=low > 2, basis="theory",
             ))  # fmt: skip
     if ("ntk", 3) in found and ("one_step", 3) in found:
         d, _, (middle, low, high) = found["ntk", 3]
@@ -91,19 +91,23 @@ def claims(records: Records) -> list[Claim]:
         rows.append(_apart(
             f"NTK, p = 3: exponent of n*(d), d = {d[0]} … {d[-1]}", (middle, low, high),
             f"> {top:.2f}, Algorithm 1's upper end (3 as d → ∞)", holds=low > top, fails=high < bottom,
+            basis="derived",
         ))  # fmt: skip
         common, ratios = ratio(found["ntk", 3][:2], found["one_step", 3][:2])
         growth = exponent(common, ratios)
         rows.append(_apart(
             f"n*(NTK)/n*(Algorithm 1), p = 3: from {ratios[0, 0]:.1f} at d = {common[0]} to {ratios[0, -1]:.1f} at "
             f"{common[-1]}; exponent of its growth", growth, "> 0", holds=growth[1] > 0, fails=growth[2] < 0,
+            basis="theory",
         ))  # fmt: skip
     return rows
 
 
-def _apart(statement: str, found: tuple[float, float, float], predicted: str, *, holds: bool, fails: bool) -> Claim:
+def _apart(
+    statement: str, found: tuple[float, float, float], predicted: str, *, holds: bool, fails: bool, basis: Basis
+) -> Claim:
     """A claim about an interval: undecided while the interval straddles the bound."""
-    claim = interval_claim(statement, "D6", *found, holds, predicted, "95%, bootstrap")
+    claim = interval_claim(statement, "D6", *found, holds, predicted, "95%, bootstrap", basis)
     return claim if holds or fails or claim.verdict == "undecided" else replace(claim, verdict="undecided")
 
 

@@ -116,7 +116,7 @@ def claims(records: Records) -> list[Claim]:
             interval_claim("three layers: exponent of n*(d)", "L9", a.value, a.low, a.high, a.low <= 2 <= a.high,
                            "2 = p/2", "95%, bootstrap"),
             interval_claim("degree-4 kernel: exponent of n*(d)", "L7", b.value, b.low, b.high, b.low > a.high,
-                           f"> {a.high:.2f}, the three layers' (4 as d → ∞)", "95%, bootstrap"),
+                           f"> {a.high:.2f}, the three layers' (4 as d → ∞)", "95%, bootstrap", "derived"),
         ]  # fmt: skip
     return rows + _failures(records)
 

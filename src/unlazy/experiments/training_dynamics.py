@@ -94,12 +94,12 @@ def claims(records: Records) -> list[Claim]:
     return [
         at_most(
             "descent on p features is the closed form of K_p: largest |difference| over time, points, seeds", "K3",
-            float(records.measure("difference").max()), 1e-10, predicted="≤ 1e-10 (rounding)",
+            float(records.measure("difference").max()), 1e-10, predicted="≤ 1e-10 (rounding)", basis="derived",
         ),
         within("distance to the infinite kernel, sup over time: slope in p", "K4", float(slopes.mean()), -0.6, -0.4,
-               error=error),
+               error=error, predicted="-1/2 ± 0.1"),
         at_most("step size 0.9 × 2/λ_max: largest growth of the residual in the last step", "K3", float(below.max()),
-                1.0, predicted="< 1"),
+                1.0, predicted="< 1", basis="theory"),
         within("step size 1.1 × 2/λ_max: growth of the residual a step, the seed farthest off", "K3", float(worst),
                1.188, 1.212, predicted="1.2 ± 1%"),
     ]  # fmt: skip

@@ -71,7 +71,7 @@ def claims(records: Records) -> list[Claim]:
                 within(
                     f"depth {depth}, widths {widths[0]} … {widths[-1]}: error of {name} against width, slope",
                     {"NTK": "K9", "NNGP": "K7"}.get(name, "L1" if depth == 1 else "L2"),
-                    fit.value, -0.6, -0.4, error=(fit.high - fit.low) / 4,
+                    fit.value, -0.6, -0.4, error=(fit.high - fit.low) / 4, predicted="-1/2 ± 0.1",
                 )
             )  # fmt: skip
     return rows

@@ -4,8 +4,11 @@
 
 const NEAR = 26;
 
-/** @param {HTMLImageElement} image @param {Mark[]} marks @param {HTMLElement} tip @param {string} note */
-function answerPointer(image, marks, tip, note) {
+/** @param {HTMLImageElement} image @param {Mark[]} marks @param {HTMLElement} tip @param {string} note
+ * @param {Record<string, number[]>} behind @param {HTMLElement[]} rows */
+function answerPointer(image, marks, tip, note, behind, rows) {
+  /** @param {number[]} numbers */
+  const light = (numbers) => rows.forEach((row, i) => row.classList.toggle("pointed", numbers.includes(i + 1)));
   /** @param {PointerEvent} event */
   const show = (event) => {
     const box = image.getBoundingClientRect();
@@ -13,23 +16,43 @@ function answerPointer(image, marks, tip, note) {
       Math.hypot(box.left + (m[0] * box.width) / 1000 - event.clientX, box.top + (m[1] * box.height) / 1000 - event.clientY);
     const best = marks.reduce((a, b) => (far(b) < far(a) ? b : a));
     tip.hidden = far(best) > NEAR;
+    const claims = tip.hidden ? [] : (behind[best[2]] ?? []);
+    light(claims);
     if (tip.hidden) return;
-    tip.textContent = `${best[2] ? `${best[2]}: ` : ""}${best[3]} → ${best[4]}${note ? ` (${note})` : ""}`;
-    tip.style.left = `${image.offsetLeft + Math.min((best[0] * box.width) / 1000, box.width - tip.offsetWidth - 4)}px`;
+    tip.textContent = `${best[2] ? `${best[2]}: ` : ""}${best[3]} → ${best[4]}${note ? ` (${note})` : ""}${named(claims)}`;
+    tip.style.left = `${image.offsetLeft + Math.max(0, Math.min((best[0] * box.width) / 1000, box.width - tip.offsetWidth - 4))}px`;
     tip.style.top = `${image.offsetTop + (best[1] * box.height) / 1000 + 10}px`;
+  };
+  const hide = () => {
+    tip.hidden = true;
+    light([]);
   };
   image.addEventListener("pointermove", show);
   image.addEventListener("pointerdown", show);
-  image.addEventListener("pointerleave", () => (tip.hidden = true));
+  image.addEventListener("pointerleave", hide);
 }
 
-for (const figure of document.querySelectorAll("figure[data-marks]")) {
-  const marks = /** @type {Mark[]} */ (JSON.parse(/** @type {HTMLElement} */ (figure).dataset.marks ?? "[]"));
+/** " · claims 2–4, 7", or nothing. @param {number[]} numbers */
+function named(numbers) {
+  /** @type {[number, number][]} */
+  const runs = [];
+  for (const i of numbers) {
+    const last = runs[runs.length - 1];
+    if (last && last[1] === i - 1) last[1] = i;
+    else runs.push([i, i]);
+  }
+  const text = runs.map(([from, to]) => (from === to ? `${from}` : `${from}–${to}`)).join(", ");
+  return text && ` · ${numbers.length > 1 ? "claims" : "claim"} ${text}`;
+}
+
+for (const figure of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("figure[data-marks]"))) {
+  const marks = /** @type {Mark[]} */ (JSON.parse(figure.dataset.marks ?? "[]"));
   const image = figure.querySelector("img");
   if (!image || !marks.length) continue;
   const tip = Object.assign(document.createElement("div"), { className: "tip", hidden: true });
   figure.append(tip);
-  answerPointer(image, marks, tip, /** @type {HTMLElement} */ (figure).dataset.note ?? "");
+  const rows = /** @type {HTMLElement[]} */ ([...(figure.closest("section")?.querySelectorAll("table.claims tbody tr") ?? [])]);
+  answerPointer(image, marks, tip, figure.dataset.note ?? "", JSON.parse(figure.dataset.behind ?? "{}"), rows);
 }
 
 /** Show the claims that have all the words and one of the verdicts, and the sections that have such a claim. */
@@ -42,7 +65,7 @@ function filterClaims() {
     let some = false;
     for (const row of /** @type {NodeListOf<HTMLElement>} */ (section.querySelectorAll("table.claims tbody tr"))) {
       const text = `${about} ${row.textContent}`.toLowerCase();
-      const said = row.querySelector("[data-label=verdict]")?.textContent ?? "";
+      const said = row.querySelector("[data-verdict]")?.getAttribute("data-verdict") ?? "";
       row.hidden = !words.every((w) => text.includes(w)) || (verdict !== "" && said !== verdict);
       some ||= !row.hidden;
       shown += row.hidden ? 0 : 1;

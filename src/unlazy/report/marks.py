@@ -1,5 +1,7 @@
 """What a figure has drawn and where, so that a page can say the values under the pointer."""
 
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +30,25 @@ def marks(figure: "Figure") -> list[Mark]:
                     x, y = (f"{v:.4g}" for v in data[at])
                     found.append((int(across), 1000 - int(up), name, x, y))
     return found
+
+
+def behind(figure: "Figure", statements: Sequence[str]) -> dict[str, list[int]]:
+    """Of every named curve the claims, from 1, that it stands behind: those whose statement has all of its words.
+
+    A figure that knows better gives the artist such words as its gid. A curve whose words no claim has stands for all.
+    """
+    words = [_words(statement) for statement in statements]
+    found: dict[str, list[int]] = {}
+    for axes in figure.axes:
+        for artist in (*axes.get_lines(), *axes.collections):
+            asked = _words(artist.get_gid() or _name(artist))
+            chosen = [i for i, has in enumerate(words, 1) if asked and asked <= has]
+            found.setdefault(_name(artist), chosen or list(range(1, len(words) + 1)))
+    return found
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[^\W_]+", text.casefold()))
 
 
 def _curves(axes: "Axes") -> list[tuple[str, np.ndarray, np.ndarray]]:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unlazy.core.claims import Claim
+from unlazy.core.claims import BASES, Claim
 from unlazy.core.errors import UnlazyError
 from unlazy.core.experiment import Experiment, Records, file_names
-from unlazy.report import template
+from unlazy.report import maths, template
 from unlazy.report.style import house_style
 from unlazy.report.table import summary
 
@@ -53,11 +53,18 @@ def write_report(results: Sequence[tuple[Experiment, Records]], folder: Path, pr
         sections = [_section(name, *result, folder) for name, result in zip(names, results)]
         return template.write(
             folder / "report.html", Path(__file__).with_name("report.html"), sections=sections, provenance=provenance,
-            summary=summary([c for s in sections for c in s.claims]),
+            summary=summary([c for s in sections for c in s.claims]), bases=BASES, formulas=_formulas(sections),
         )  # fmt: skip
     except OSError as error:
         why = error.strerror or error
         raise UnlazyError(f"cannot write the report to {folder}: {why}; choose another place with --out") from error
+
+
+def _formulas(sections: Sequence[Section]) -> list[maths.Tag]:
+    """The tags that the sections speak of."""
+    parts = [f"[{tag}]" for s in sections for tag in (*s.experiment.tags, *(c.tag for c in s.claims))]
+    words = [t for s in sections for t in (s.experiment.prediction, s.experiment.verdict, s.experiment.caveats)]
+    return maths.named([*parts, *words])
 
 
 def _by_source(results: Sequence[tuple[Experiment, Records]]) -> list[tuple[Experiment, Records]]:
@@ -70,7 +77,8 @@ def _section(name: str, experiment: Experiment, records: Records, folder: Path) 
     picture = None
     if not missing:
         with house_style():
-            picture = template.picture(experiment.figure(records), folder, name, experiment.question)
+            statements = [c.statement for c in claims]
+            picture = template.picture(experiment.figure(records), folder, name, experiment.question, statements)
     names = dict.fromkeys(name for r in records for name in r.params)
     settings = [(n, _values(records.values(n))) for n in names]
     return Section(

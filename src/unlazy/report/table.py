@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from unlazy.core.claims import Claim
+from unlazy.core.claims import BARELY, Claim
 from unlazy.core.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ _LOOK = {
     "does not hold": "[red]✗ does not hold[/]",
     "undecided": "[yellow]? undecided[/]",
 }
+_SHORT = {"theory": "theory's", "value": "tolerance chosen", "chosen": "chosen", "derived": "derived"}
+"""Whose number it is, for a narrow column; the page says it in full."""
 
 
 def print_claims(rows: Sequence[tuple[Experiment, Sequence[Claim]]], console: "Console | None" = None) -> None:
@@ -29,9 +31,10 @@ def print_claims(rows: Sequence[tuple[Experiment, Sequence[Claim]]], console: "C
     for experiment, claims in rows:
         table.add_row(f"[bold]{escape(experiment.name)}[/]", "", "", "")
         for c in claims:
+            said = _LOOK[c.verdict] + (f"[yellow]{BARELY}[/]" if c.barely else "")
             table.add_row(
-                f"{escape(c.statement)} [dim]\\[{escape(c.tag)}][/]", escape(c.predicted), escape(c.measured_text),
-                _LOOK[c.verdict],
+                f"{escape(c.statement)} [dim]\\[{escape(c.tag)}][/]",
+                f"{escape(c.predicted)} [dim]({_SHORT[c.basis]})[/]", escape(c.measured_text), said,
             )  # fmt: skip
     console = console or Console()
     console.print(table)
@@ -46,6 +49,8 @@ def summary(claims: Sequence[Claim]) -> str:
     parts = [f"{count['holds']} of {len(claims)} claims hold"]
     if count["does not hold"]:
         parts.append(f"{count['does not hold']} do not" if count["does not hold"] > 1 else "1 does not")
+    if barely := sum(c.barely for c in claims):
+        parts.append(f"{barely} of these barely")
     if count["undecided"]:
         parts.append(f"{count['undecided']} undecided")
     return ", ".join(parts) + "."

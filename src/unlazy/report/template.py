@@ -5,11 +5,13 @@ A page's template lies beside the module that fills it and extends `layout.html`
 
 import base64
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unlazy.core.files import written_whole
-from unlazy.report.marks import marks
+from unlazy.report.marks import behind, marks
+from unlazy.report.maths import typeset
 from unlazy.report.style import save_figure
 
 if TYPE_CHECKING:
@@ -26,28 +28,33 @@ class Picture(NamedTuple):
     pdf: str
     marks: str
     """JSON of `marks`."""
+    behind: str = "{}"
+    """JSON: the numbers of the claims behind each curve."""
 
 
-def picture(figure: "Figure", folder: Path, name: str, text: str) -> Picture:
-    """Write figures/NAME.png and .pdf into `folder` and close the figure."""
+def picture(figure: "Figure", folder: Path, name: str, text: str, statements: Sequence[str] = ()) -> Picture:
+    """Write figures/NAME.png and .pdf into `folder` and close the figure; `statements` are the claims it is about."""
     from matplotlib import pyplot as plt
 
     try:
         png, pdf = save_figure(figure, folder / "figures", name)
-        found = json.dumps(marks(figure), ensure_ascii=False, separators=(",", ":"))
+        found = [json.dumps(part, ensure_ascii=False, separators=(",", ":"))
+                 for part in (marks(figure), behind(figure, statements))]  # fmt: skip
     finally:
         plt.close(figure)
-    return Picture(text, base64.b64encode(png.read_bytes()).decode(), pdf.name, found)
+    return Picture(text, base64.b64encode(png.read_bytes()).decode(), pdf.name, *found)
 
 
 def write(page: Path, template: Path, **values: Any) -> Path:
     """Fill the template and write the page; a name that the template uses and nobody gives is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
 
     pages = Environment(
         loader=FileSystemLoader([template.parent, _HERE]), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
+    pages.filters["maths"] = lambda text: Markup(typeset(text))
     text = pages.get_template(template.name).render(**values)
     with written_whole(page) as aside:
         aside.write_text(text, encoding="utf-8")
