@@ -60,6 +60,14 @@ def test_every_control_has_a_sentence(html):
         assert text.endswith(".") and len(text) > 30, control
 
 
+def test_tags_of_the_stages_have_their_formulas_on_the_page(html):
+    named = set(re.findall(r"\[([A-Z]\d+)\]", re.sub(r"<h3>.*?</h3>", "", html.split("<details")[0])))
+    assert len(named) >= 4
+    for tag in named:
+        assert f"<h3>[{tag}]" in html
+    assert html.count("<math") >= len(named)
+
+
 def test_modules_import_only_what_stands_before_them_and_names_are_used_once():
     known, names = {}, []
     for module in play.MODULES:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from unlazy.core.errors import UnlazyError
 from unlazy.core.version import VERSION
-from unlazy.report import template
+from unlazy.report import maths, template
 
 HERE = Path(__file__).parent
 MODULES = (
@@ -29,6 +29,11 @@ def script() -> str:
     return "\n".join(_EXPORT.sub("", _IMPORT.sub("", text)) for text in texts)
 
 
+def formulas() -> list[maths.Tag]:
+    """The tags that the stages name."""
+    return maths.named((HERE / f"stage_{name}.html").read_text("utf-8") for name, _ in STAGES)
+
+
 def write_play(page: Path) -> Path:
     """Write the page; returns its path."""
     from markupsafe import Markup
@@ -40,6 +45,7 @@ def write_play(page: Path) -> Path:
         return template.write(
             page, HERE / "play.html", script=Markup(script()), stages=STAGES, grid=grid,
             numbers=lambda values: [(str(v), str(v)) for v in values], version=VERSION,
+            formulas=formulas(),
         )  # fmt: skip
     except OSError as error:
         why = error.strerror or error
