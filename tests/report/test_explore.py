@@ -1,6 +1,7 @@
 """The report answers in Chromium: values under the pointer, claims by word and verdict, in the dark too."""
 
 import json
+from pathlib import Path
 
 import pytest
 from test_page import EXPERIMENT, RECORDS
@@ -9,6 +10,7 @@ from chromium import browser, needs_chromium
 from unlazy.report.page import write_report
 
 pytestmark = needs_chromium
+AXE = Path(__file__).parents[2] / ".cache" / "npm" / "node_modules" / "axe-core" / "axe.min.js"
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,13 @@ def test_tags_lead_to_typeset_formulas(tab):
     assert tab.run("document.querySelector('#K2 math msup').getBoundingClientRect().height") > 0
     size = "parseFloat(getComputedStyle(document.querySelector('#K2 math msup > *:nth-child({})')).fontSize)"
     assert tab.run(size.format(2)) < tab.run(size.format(1))
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="needs axe-core (make browser-tools)")
+def test_axe_finds_nothing_serious(tab):
+    tab.run(AXE.read_text("utf-8") + "; 0")
+    found = tab.run("axe.run().then(r => r.violations.map(v => [v.id, v.impact, v.nodes.map(n => n.html)]))")
+    assert [v for v in found if v[1] in ("serious", "critical")] == []
 
 
 def test_dark_pages_are_dark(tab):

@@ -97,7 +97,7 @@ def test_a_verdict_whose_interval_crosses_the_bound_says_so(tmp_path, capsys):
     crossing = interval_claim("risk", "A1", 0.5, 0.4, 1.2, True, "≤ 0.8", "95%")
     print_claims([(EXPERIMENT, [crossing])])
     out = " ".join(capsys.readouterr().out.split())
-    assert "barely" in out and "chosen" in out and "1 of 1 claims hold, 1 of these barely." in out
+    assert "barely" in out and "chosen" in out and "1 of 1 claims hold (1 barely)." in out
     page = write_report([(replace(EXPERIMENT, claims=lambda records: [crossing]), RECORDS)], tmp_path)
     html = page.read_text()
     assert "holds, barely: its interval crosses the bound" in html and "bound chosen before the run" in html

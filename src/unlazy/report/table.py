@@ -46,11 +46,10 @@ def summary(claims: Sequence[Claim]) -> str:
     if not claims:
         return "No claims: nothing has been run yet."
     count = {v: sum(c.verdict == v for c in claims) for v in _LOOK}
-    parts = [f"{count['holds']} of {len(claims)} claims hold"]
+    barely = sum(c.barely and c.verdict == "holds" for c in claims)
+    parts = [f"{count['holds']} of {len(claims)} claims hold" + (f" ({barely} barely)" if barely else "")]
     if count["does not hold"]:
         parts.append(f"{count['does not hold']} do not" if count["does not hold"] > 1 else "1 does not")
-    if barely := sum(c.barely for c in claims):
-        parts.append(f"{barely} of these barely")
     if count["undecided"]:
         parts.append(f"{count['undecided']} undecided")
     return ", ".join(parts) + "."
