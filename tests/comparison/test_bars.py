@@ -14,6 +14,7 @@ from scipy.spatial.distance import cdist
 
 import unlazy
 from unlazy import lab
+from unlazy.comparison import study
 from unlazy.tasks.index_models import quadratic_plus
 
 pytestmark = pytest.mark.slow
@@ -58,13 +59,15 @@ def gaussian_process(seed, n=200, d=4, bandwidth=2.0, noise=0.1):
     return X, L @ rng.normal(size=n) + noise * rng.normal(size=n)
 
 
-def test_isotropic_draws_rarely_pay(compared):
+def test_isotropic_draws_rarely_pay(compared, monkeypatch):
     """At most 1 false "pays" in 20, and most of them say that it does not. The network is left out for its time, and
-    trees, which no verdict looks at. The budget is more than all splits take: what is said does not depend on speed."""
+    trees and smaller sizes, which no verdict looks at. The budget is more than all splits take: what is said does not
+    depend on speed."""
+    monkeypatch.setattr(study, "CURVE", 1)
     models = ("linear", "gaussian", "laplace", "product_laplace", "ntk", "nngp", "feature_machine", "one_step")
     found = []
     for seed in range(20):
-        c = compared(*gaussian_process(seed), budget=60, models=models, fit=False)
+        c = compared(*gaussian_process(seed), budget=600, models=models, fit=False)
         found.append(c.verdict.word)
         print(seed, c.verdict.word, c.verdict.ratio, c.verdict.picks, c.study.sizes, c.study.splits, flush=True)
     assert found.count("pays") <= 1 and found.count("noise") == 0
@@ -117,4 +120,4 @@ def test_toy_sets(compared, name):
 def test_real_sets(compared, name):
     c = compared(Path(str(DATA)) / f"{name}.npz", budget=30)
     print(c)
-    assert len(c.models) == 12 and not c.study.records.failed
+    assert {"lazy", "rich", "outside"} <= set(c.models["family"]) and not c.study.records.failed

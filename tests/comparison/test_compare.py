@@ -18,7 +18,7 @@ def comparison(tmp_path_factory):
     t, store = table(), tmp_path_factory.mktemp("store")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "MOST", 2)
-        found = unlazy.compare(t.frame, t.y, budget=60, models=FEW, engine="inline", progress=False, store=store)
+        found = unlazy.compare(t.frame, t.y, budget=3600, models=FEW, engine="inline", progress=False, store=store)
     object.__setattr__(found, "store", store)  # for the test that runs it again
     return found
 
@@ -30,7 +30,7 @@ def test_a_second_run_does_nothing_again(comparison, monkeypatch):
     monkeypatch.setattr(study, "MOST", 2)
     monkeypatch.setattr(trial, "fit_contestant", fail)
     options = {"contestants": FEW, "engine": "inline", "progress": False}
-    again = run_study(table(), budget=60, store=comparison.store, **options)
+    again = run_study(table(), budget=3600, store=comparison.store, **options)
     assert again.sizes == comparison.study.sizes and again.splits == comparison.study.splits
     assert [r.measures["risk"] for r in again.records] == [r.measures["risk"] for r in comparison.study.records]
 

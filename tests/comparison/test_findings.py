@@ -1,14 +1,19 @@
 """What made-up records say beyond the verdict, in tables and in words."""
 
 import math
+import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from test_verdict import TABLE, flat, study
 
 from unlazy.comparison import words
 from unlazy.comparison.compare import Comparison
 from unlazy.comparison.findings import Findings, expected_risk, models_table
+from unlazy.comparison.suspects import Suspect
 from unlazy.comparison.verdict import judge
+from unlazy.core.experiment import Record, Records
 
 
 def test_tables_and_words():
@@ -53,3 +58,42 @@ def test_rendering_reads_a_plain_value():
     found = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2))
     plain, c = Findings(found, judge(found), None), Comparison(found, judge(found), None)
     assert words.headline(plain) == words.headline(c) and words.sentences(plain) == words.sentences(c)
+
+
+def test_words_say_what_the_numbers_do():
+    """No share rounded to all, no ratio of a spread that says nothing, one model, and a budget only where it helps."""
+    wild = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.45, boosting=0.2), wobble=1.5)
+    text = str(Comparison(replace(wild, more=False), judge(wild), None))
+    assert "the splits differ more than" in text and "only more of them would" in text and "--budget" not in text
+    assert "--budget" in str(Comparison(wild, judge(wild), None))
+    exact = study(flat(gaussian=2e-4, laplace=3e-4, feature_machine=1e-4, boosting=2e-3))
+    c = Comparison(exact, judge(exact), None)
+    assert "100%" not in str(c) and re.search(r"leaves 0\.0\d+% \[", str(c)) and c.chosen == "feature_machine"
+    assert c.as_good == ("feature_machine",) and c.better == ()
+    equal = study(flat(gaussian=0.5, laplace=0.5, feature_machine=0.5, boosting=0.3))
+    c = Comparison(equal, judge(equal), None)
+    assert set(c.as_good) == {"gaussian", "laplace", "feature_machine"} and c.better == ("boosting",)
+    assert "Surely better than it: gradient boosting." in str(c)
+
+
+def test_a_leak_is_named_and_the_verdict_given_without_it():
+    found = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2))
+    rest = study(flat(gaussian=1.0, laplace=1.01, feature_machine=1.02, boosting=1.1))
+    without = Findings(rest, judge(rest), None)
+    leak = (Suspect("x0", "leak", 1.0), Suspect("x1", "identifier", math.nan))
+    text = str(Comparison(found, judge(found), None, None, leak, without))
+    assert "'x0' alone explains 99.99% of 'y': a likely leak" in text and "--drop x0" in text
+    assert "'x1' numbers or names the rows" in text
+    assert "Without 'x0', 'x1': These inputs say nothing measurable" in text
+
+
+def test_an_input_that_always_matters_is_sure_though_its_rise_varies():
+    """Rises of 0.5 to 3 in two splits: the interval of so few reaches below zero, the sign does not change."""
+    plain = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2), splits=2)
+    rises = {0: np.array([0.5, 0.001, -0.002]), 1: np.array([3.0, -0.001, 0.003])}
+    rows = [
+        Record(r.params, 0, r.measures | ({"rise": rises[r.params["split"]]} if "rise" in r.measures else {}))
+        for r in plain.records
+    ]
+    c = Comparison(replace(plain, records=Records(rows)), judge(plain), None)
+    assert list(c.inputs["matters"]) == [True, False, False] and c.inputs["input"][0] == "x0"

@@ -36,7 +36,7 @@ def sentence(*arguments: str) -> str:
 
 
 def test_compare_then_predict(tmp_path):
-    few = ("--model", "gaussian", "--model", "feature_machine", "--engine", "inline", "--budget", "30s")
+    few = ("--model", "gaussian", "--model", "feature_machine", "--engine", "inline", "--budget", "1h")
     result = unlazy("compare", "t.csv", "--target", "price", "--drop", "kind", *few)
     assert result.exit_code == 0, result.output
     assert "eature learning" in result.stdout or "Undecided" in result.stdout

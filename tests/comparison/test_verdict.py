@@ -83,3 +83,26 @@ def test_corrected_interval():
     assert math.log(found.value) == pytest.approx(0.25, rel=1e-12)
     assert math.log(found.high) == pytest.approx(0.25 + reach, rel=1e-8)
     assert math.isnan(corrected(logs[:1], 0.25).low)
+
+
+def test_nothing_is_called_noise_from_a_sliver_of_rows():
+    nothing = flat(gaussian=1.0, laplace=1.01, feature_machine=1.02, boosting=1.1)
+    found = judge(study(nothing, sizes=(30, 60, 120)))  # of 300 that could be trained on
+    assert found.word == "undecided" and not found.seen
+
+
+@pytest.mark.parametrize(
+    "missed, auc, word", [((0.8, 0.4), 0.9, "pays"), ((0.95, 0.95), 0.8, "does not pay"), ((1.0, 1.0), 0.5, "noise")]
+)
+def test_rare_classes_are_judged_by_ranks(missed, auc, word):
+    """Squared errors see nothing of 5% positives (all 0.99); average precision and the area under the curve do."""
+    rng = np.random.default_rng(0)
+    labels = np.where(np.arange(400) % 20 == 0, "yes", "no")
+    plain = study(flat(gaussian=0.99, laplace=0.995, feature_machine=0.99, boosting=1.1))
+    rows = []
+    for r in plain.records:
+        lost = missed[r.params["contestant"] == "feature_machine"] * math.exp(0.02 * rng.normal())
+        ranks = {"missed": lost, "auc": auc + 0.02 * rng.normal(), "precision": 1 - lost, "mistakes": 0.05}
+        rows.append(Record(r.params, 0, r.measures | ranks))
+    found = Study(make_table(TABLE.frame, labels), NAMES, plain.sizes, plain.splits, Records(rows), 60.0)
+    assert found.rare and found.rarest == ("yes", 0.05) and judge(found).word == word

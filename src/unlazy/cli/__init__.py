@@ -1,5 +1,7 @@
 """The command line: theorems confronted with measurements, and a user's table with both, one command away."""
 
+import time
+
 import typer
 
 from unlazy.cli import experiments, play, tables
@@ -30,4 +32,5 @@ def _options(
 
 def main() -> None:
     """The `unlazy` command."""
+    tables.began = time.monotonic()
     app()

@@ -8,6 +8,8 @@ import typer
 from unlazy.cli.plainly import plainly, say
 
 app = typer.Typer()
+began: float | None = None
+"""When the command was given, which `main` knows: a budget counts from there, imports included."""
 
 Data = Annotated[
     str | None, typer.Argument(metavar="DATA", help="CSV, Parquet or npz file, or a toy set such as digits.")
@@ -24,6 +26,9 @@ Jobs = Annotated[int | None, typer.Option(help="How many workers (default: one p
 Where = Annotated[str, typer.Option("--engine", help="local, dask or inline.")]
 Address = Annotated[str | None, typer.Option(help="A dask scheduler, as tcp://host:port.")]
 Folder = Annotated[Path, typer.Option("--store", help="Where trials, page and model are kept.")]
+Seed = Annotated[int, typer.Option(min=0, help="Draws other splits; the answer should not depend on it.")]
+Group = Annotated[str | None, typer.Option(help="A column of groups: a group is never trained and tested on.")]
+Time = Annotated[str | None, typer.Option(help="A column of time: later rows are predicted from earlier ones.")]
 Resume = Annotated[bool, typer.Option("--resume/--fresh", help="Use what is stored, or run all and keep no trial.")]
 
 
@@ -32,21 +37,26 @@ def compare(
     data: Data = None, toy: Toy = None, target: Target = None, task: Task = None, budget: Budget = "2m",
     model: Models = None, drop: Drop = None, categorical: Categorical = None, delimiter: Delimiter = None,
     jobs: Jobs = None, engine: Where = "local", address: Address = None, store: Folder = Path("compare"),
-    resume: Resume = True,
+    resume: Resume = True, seed: Seed = 0, group: Group = None, time: Time = None,
 ) -> None:  # fmt: skip
     """Does feature learning pay on my data? The answer, a page, and a model for `unlazy predict`."""
     with plainly():
+        import os
         import tempfile
 
+        from unlazy.core.programs import kept_programs
+
+        os.environ.update(kept_programs())  # before JAX is imported
         from unlazy.comparison.compare import compare_table
+        from unlazy.comparison.plan import Clock
         from unlazy.comparison.study import parse_budget
 
-        seconds = parse_budget(budget)
-        table = _table(_source(data, toy), target, task, delimiter, drop, categorical)
+        clock = Clock(parse_budget(budget), began)
+        table = _table(_source(data, toy), target, task, delimiter, drop, categorical, group=group, time=time)
         with tempfile.TemporaryDirectory(prefix="unlazy-") as scratch:
             found = compare_table(
-                table, budget=seconds, models=tuple(model or ()), store=store if resume else scratch, jobs=jobs,
-                engine=engine, address=address,
+                table, clock=clock, models=tuple(model or ()), store=store if resume else scratch, jobs=jobs,
+                engine=engine, address=address, seed=seed,
             )  # fmt: skip
         _print(found)
         kept = found.save(_made(store) / "model.unlazy")
@@ -102,12 +112,12 @@ def predict(
             typer.echo(f"{out}: {len(frame)} predictions")
 
 
-def _table(source, target, task, delimiter, drop, categorical):  # type: ignore[no-untyped-def]
+def _table(source, target, task, delimiter, drop, categorical, **more):  # type: ignore[no-untyped-def]
     """The checked table, its notes said."""
     from unlazy.comparison.reading import read_table
 
-    lists = {"drop": tuple(drop or ()), "categorical": tuple(categorical or ())}
-    table = read_table(source, target, task=task, delimiter=delimiter, **lists)
+    lists = (tuple(drop or ()), tuple(categorical or ()))
+    table = read_table(source, target, task=task, delimiter=delimiter, drop=lists[0], categorical=lists[1], **more)
     for note in table.notes:
         say(f"note: {note}")
     return table
@@ -139,13 +149,14 @@ def _print(found) -> None:  # type: ignore[no-untyped-def]
 
     console = Console()
     error = "mistakes" if "mistakes" in found.models else "rmse"
-    table = Table(box=box.SIMPLE_HEAD, title=f"At {found.study.sizes[-1]} training rows", title_justify="left")
-    for name in ("model", "family", "risk / constant's", error, "seconds"):
+    table = Table(box=box.SIMPLE_HEAD, title="Models, finalists first", title_justify="left")
+    for name in ("model", "family", "rows", "risk / constant's", error, "seconds"):
         table.add_column(name, overflow="fold")
     for _, row in found.models.iterrows():
         shown = f"{100 * row[error]:.1f}%" if error == "mistakes" else f"{row[error]:.4g}"
-        interval = f"{row['risk']:.3g} [{row['low']:.3g}, {row['high']:.3g}]"
-        table.add_row(row["model"], row["family"], interval.replace("[", "\\["), shown, f"{row['seconds']:.1f}")
+        interval = words.interval_text(row)
+        cells = (row["model"], row["family"], str(row["n"]), interval.replace("[", "\\["), shown)
+        table.add_row(*cells, f"{row['seconds']:.1f}")
     console.print(table)
     typer.echo(words.headline(found))
     for text in words.sentences(found):

@@ -20,6 +20,8 @@ Task = Literal["regression", "classification"]
 RAREST = 8
 """Rows of a class without which it can be neither learnt nor tested."""
 MOST_CLASSES = 100
+FEWEST_GROUPS = 8
+"""Groups of rows without which splits by group say nothing."""
 FEW_VALUES = 20
 """Whole-number targets of at most so many values are taken for classes."""
 _DATE = re.compile(r"\s*(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([T ]\d{1,2}:\d{2}.*)?\s*")
@@ -163,7 +165,7 @@ def inputs_of(frame: "pd.DataFrame", categorical: tuple[str, ...], notes: list[s
         if kind == "date":
             raise UnlazyError(
                 f"column {name!r} holds dates such as {series.dropna().iloc[0]!s}; replace it by numbers (days since "
-                f"the first, month, weekday), or leave it out with --drop {name}"
+                f"the first, month, weekday), leave it out with --drop {name}, or order rows by it with --time {name}"
             )
         columns[name] = as_number(series) if kind == "numeric" else as_category(series)
         if kind == "numeric" and (example := thousands(series)):
@@ -183,6 +185,40 @@ def inputs_of(frame: "pd.DataFrame", categorical: tuple[str, ...], notes: list[s
     if holes:
         notes.append(f"missing values are filled in and marked by a column of their own: {listed(holes)}")
     return pd.DataFrame(columns)
+
+
+def members_of(series: "pd.Series", notes: list[str]) -> np.ndarray:
+    """The number of every row's group."""
+    names = as_category(series)
+    found = np.unique(["" if name is None else name for name in names], return_inverse=True)[1]
+    count = int(found.max()) + 1
+    if count < FEWEST_GROUPS:
+        raise UnlazyError(
+            f"column {series.name!r} has {count} groups, and splits by group need {FEWEST_GROUPS} or more; leave "
+            "--group out"
+        )
+    notes.append(f"the {count} groups of {series.name!r} stay on the same side of every split, and are no input")
+    return found
+
+
+def moments_of(series: "pd.Series", notes: list[str]) -> np.ndarray:
+    """Time as numbers, for a column of numbers or of dates."""
+    import pandas as pd
+
+    kind = kind_of(series, allow_mixed=True)
+    if kind == "date":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = pd.to_datetime(series, errors="coerce", format=None if series.dtype.kind == "M" else "mixed")
+        values = (found - found.min()).dt.total_seconds().to_numpy()
+    elif kind == "numeric":
+        values = as_number(series)
+    else:
+        raise UnlazyError(f"column {series.name!r} holds text such as {series.iloc[0]!r}, no time; name another --time")
+    if not np.isfinite(values).all():
+        raise UnlazyError(f"column {series.name!r} has rows without a time; fill them in, or leave these rows out")
+    notes.append(f"rows are tested on times of {series.name!r} later than those they are trained on; it is no input")
+    return values.astype(np.float64)
 
 
 def _check_categories(name: str, values: np.ndarray) -> None:

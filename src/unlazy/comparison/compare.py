@@ -1,5 +1,6 @@
 """`unlazy.compare(X, y)`: the comparison as a value, its tables as pandas, its figures, its model and its page."""
 
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unlazy import lab
 from unlazy.comparison import figures, words
-from unlazy.comparison.findings import Findings, models_table
+from unlazy.comparison.findings import Findings, chosen_model, models_table
 from unlazy.comparison.model import final_model, save_model
+from unlazy.comparison.more_rows import law_of
 from unlazy.comparison.page import write_page
+from unlazy.comparison.plan import Clock
 from unlazy.comparison.reading import read_table
 from unlazy.comparison.study import parse_budget, run_study
+from unlazy.comparison.suspects import suspects
 from unlazy.comparison.table import Table, make_table
 from unlazy.comparison.verdict import judge
 
@@ -63,53 +68,75 @@ class Comparison(Findings):
 def compare(
     X: Any, y: Any = None, *, target: str | None = None, task: str | None = None, budget: str | float = "2m",
     models: tuple[str, ...] = (), drop: tuple[str, ...] = (), categorical: tuple[str, ...] = (),
+    group: str | None = None, time: str | None = None,
     store: str | Path | None = None, jobs: int | None = None, engine: Any = "local", address: str | None = None,
-    progress: bool = True, fit: bool = True,
+    progress: bool = True, fit: bool = True, seed: int = 0,
 ) -> Comparison:  # fmt: skip
     """Does feature learning pay on these data?
 
     `X` is a frame or an array of inputs with targets `y`, or a file (CSV, Parquet, npz) or toy set with the column
-    `target`. `budget` is the time to spend ("90s", "2m"); `store` a folder in which finished trials are kept, so that
-    a second call goes on where the first was stopped; `engine`, `jobs` and `address` are those of `lab.run`.
+    `target`. `budget` is the time until the answer ("90s", "2m"); `store` a folder in which finished trials are kept,
+    so that a second call, or one with a larger budget, goes on where the first was stopped; `seed` draws other
+    splits; `engine`, `jobs` and `address` are those of `lab.run`. Rows with one value of the column `group` stay on
+    the same side of every split; with a column `time` later rows are predicted from earlier ones.
 
     >>> c = unlazy.compare(X, y, budget="1m")
     >>> c.verdict.word, c.verdict.ratio, c.models, c.inputs[c.inputs.matters]
     """
-    seconds = parse_budget(budget)
+    clock = Clock(parse_budget(budget))
     if isinstance(X, str | Path):
         if y is not None:
             raise ValueError(f"{X} brings its own target: name its column with target=, and leave y out")
-        table = read_table(X, target, task=task, drop=tuple(drop), categorical=tuple(categorical))
+        table = read_table(
+            X, target, task=task, drop=tuple(drop), categorical=tuple(categorical), group=group, time=time
+        )
     else:
-        table = _given(X, y, target, task, tuple(drop), tuple(categorical))
+        X, y = _given(X, y, target)
+        table = make_table(X, y, task=task, drop=tuple(drop), categorical=tuple(categorical), group=group, time=time)
     with tempfile.TemporaryDirectory(prefix="unlazy-") as scratch:
         return compare_table(
-            table, budget=seconds, models=tuple(models), store=scratch if store is None else store, jobs=jobs,
-            engine=engine, address=address, progress=progress, fit=fit,
+            table, clock=clock, models=tuple(models), store=scratch if store is None else store, jobs=jobs,
+            engine=engine, address=address, progress=progress, fit=fit, seed=seed,
         )  # fmt: skip
 
 
 def compare_table(
-    table: Table, *, budget: float, store: str | Path, models: tuple[str, ...] = (), jobs: int | None = None,
-    engine: Any = "local", address: str | None = None, progress: bool = True, fit: bool = True,
+    table: Table, *, clock: Clock, store: str | Path, models: tuple[str, ...] = (), jobs: int | None = None,
+    engine: Any = "local", address: str | None = None, progress: bool = True, fit: bool = True, seed: int = 0,
 ) -> Comparison:  # fmt: skip
-    """The same for a table that was read already."""
-    study = run_study(
-        table, budget=budget, store=store, contestants=models, jobs=jobs, engine=engine, address=address,
-        progress=progress,
-    )  # fmt: skip
+    """The same for a table that was read already, by a clock that runs already. Where an input is a likely leak the
+    verdict is given without it as well, in the second half of the time."""
+    doubtful = suspects(table)
+    workers = lab.open_engine(engine, jobs, address) if isinstance(engine, str) else engine
+    options: dict[str, Any] = {"store": store, "contestants": models, "engine": workers, "progress": progress}
+    without = None
+    try:
+        first = clock.part(0.5) if doubtful else clock
+        study = run_study(table, budget=first.budget, clock=first, fit=fit and not doubtful, seed=seed, **options)
+        if doubtful:
+            rest = table.without([s.name for s in doubtful])
+            second = run_study(rest, budget=clock.budget / 2, clock=clock, fit=fit, seed=seed, **options)
+            without = Findings(second, judge(second), None)
+    finally:
+        if isinstance(engine, str):
+            workers.close()
     verdict = judge(study)
-    final = final_model(study, table, models_table(study)) if fit else None
-    return Comparison(study, verdict, final)
+    final = law = None
+    if fit and verdict.word != "noise" and clock.left() > 0:
+        ranked = [verdict.picks["lazy"], *(c for c in study.finalists if c != verdict.picks["lazy"])]
+        law = law_of(study.table, ranked, seed)
+    if fit:
+        chosen = chosen_model(study, verdict)
+        left = max(0.0, clock.left()) * min(2, os.cpu_count() or 1)  # workers have one thread each, this fit has more
+        final = final_model(study, table, chosen, models_table(study), left, seed)
+    return Comparison(study, verdict, final, law, doubtful, without)
 
 
-def _given(
-    X: Any, y: Any, target: str | None, task: str | None, drop: tuple[str, ...], categorical: tuple[str, ...]
-) -> Table:
+def _given(X: Any, y: Any, target: str | None) -> tuple[Any, Any]:
     import pandas as pd
 
-    if y is None:
-        if not isinstance(X, pd.DataFrame) or target not in X.columns:
-            raise ValueError("give y, or a frame and the name of its target column: compare(frame, target='price')")
-        X, y = X.drop(columns=target), X[target]
-    return make_table(X, y, task=task, drop=drop, categorical=categorical)
+    if y is not None:
+        return X, y
+    if not isinstance(X, pd.DataFrame) or target not in X.columns:
+        raise ValueError("give y, or a frame and the name of its target column: compare(frame, target='price')")
+    return X.drop(columns=target), X[target]

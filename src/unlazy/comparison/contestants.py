@@ -1,5 +1,7 @@
 """Who takes part: the lazy family (fixed features), the rich one (features move), and two outside references.
 
+Every contestant has a small fixed search of its own, so that a trial depends on nothing but its parameters.
+
 The lazy kernels are the feature machine with no update: the same code, the same search for bandwidth and ridge by
 leave-one-out, so that what an update changes is feature learning and nothing else. Each contestant reports an error
 that it estimated on training rows alone; the choice of the best of a family goes by it.
@@ -32,7 +34,7 @@ Maker = Callable[[bool, int, int], Setting]
 
 @dataclass(frozen=True)
 class Contestant:
-    """A model by name; `options` make it (classification?, seed, rows): the first always, the others as time allows."""
+    """A model by name; `options` make it (classification?, seed, rows): the best on training rows is taken."""
 
     name: str
     title: str
@@ -41,6 +43,9 @@ class Contestant:
     isotropic: bool = False
     """A kernel to which all directions are alike."""
     saveable: bool = True
+    costly: bool = False
+    """Looked at last, if time is left: it takes much and has seldom won."""
+    tasks: tuple[str, ...] = ("regression", "classification")
 
 
 def find(name: str) -> Contestant:
@@ -110,6 +115,17 @@ def _network(**settings: Any) -> Maker:
     return make
 
 
+def _logistic(**settings: Any) -> Maker:
+    def make(classify: bool, seed: int, rows: int) -> Setting:
+        from sklearn.linear_model import LogisticRegression
+
+        if not classify:
+            raise ValueError("logistic regression predicts classes, and the target is a number; leave it out")
+        return Setting(LogisticRegression(max_iter=500, **settings), "quarters")
+
+    return make
+
+
 def _forest(**settings: Any) -> Maker:
     def make(classify: bool, seed: int, rows: int) -> Setting:
         from sklearn import ensemble
@@ -139,19 +155,24 @@ _ALL = (
     Contestant("product_laplace", "ℓ1 Laplace kernel", "lazy", (_kernel("product_laplace"),)),
     Contestant("nngp", "NNGP kernel", "lazy", (_kernel("nngp"),), isotropic=True),
     Contestant("ntk", "NTK kernel", "lazy", (_kernel("ntk"),), isotropic=True),
+    Contestant("logistic", "logistic regression", "lazy", (
+        _logistic(C=0.01), _logistic(C=0.1), _logistic(C=1.0), _logistic(C=10.0),
+    ), isotropic=True, saveable=False, tasks=("classification",)),
     Contestant("random_features", "random features", "lazy", (_random_features(500),), isotropic=True),
     Contestant("feature_machine", "feature machine", "rich", (_default_machine,)),
-    Contestant("one_step", "Algorithm 1 (one step)", "rich", (_one_step,)),
+    Contestant("one_step", "Algorithm 1 (one step)", "rich", (_one_step,), costly=True),
     Contestant("network", "trained network", "rich", (
         # one shape, one program: another depth or width would cost more to compile than to train
-        _network(), _network(step_size=3e-3, decay=1e-3), _network(step_size=3e-4),
-    )),
+        _network(), _network(step_size=3e-3, decay=1e-3),
+    ), costly=True),
     Contestant("forest", "random forest", "outside", (
-        _forest(), _forest(max_features=0.34), _forest(max_features=0.34, min_samples_leaf=4),
+        _forest(), _forest(max_features=0.34, min_samples_leaf=2),
     ), saveable=False),
     Contestant("boosting", "gradient boosting", "outside", (
+        # the number of steps times their rate, and the size of trees: from bold to so slow that noise is not fitted
         _boosting(), _boosting(learning_rate=0.05, max_leaf_nodes=8, max_iter=200),
-        _boosting(learning_rate=0.03, max_iter=300, min_samples_leaf=20),
+        _boosting(learning_rate=0.03, max_iter=200, min_samples_leaf=20),
+        _boosting(learning_rate=0.02, max_leaf_nodes=4, max_iter=100, min_samples_leaf=20),
     ), saveable=False),
 )  # fmt: skip
 CONTESTANTS = {contestant.name: contestant for contestant in _ALL}

@@ -18,14 +18,17 @@ _SHOWN = 15
 
 
 def curves_figure(c: Findings) -> "Figure":
-    """Risk against training rows on logarithmic axes; bars are one deviation over splits, dashes the best one's law."""
+    """Risk of the finalists against training rows on logarithmic axes; bars are one deviation over splits, dashes the
+    chosen one's law."""
     from matplotlib import pyplot as plt
 
     with house_style():
         figure, axes = plt.subplots(figsize=(6.4, 4.2))
         count = {family: 0 for family in _FAMILY}
-        best = str(c.models.iloc[0]["name"])
-        for name in c.models["name"]:
+        best = c.chosen
+        for name in c.models[c.models["finalist"]]["name"]:
+            if name not in c.curves:
+                continue
             curve, who = c.curves[name], CONTESTANTS[name]
             mark = _MARKS[count[who.family] % len(_MARKS)]
             count[who.family] += 1
@@ -74,7 +77,9 @@ def models_figure(c: Findings) -> "Figure":
             place = len(table) - 1 - int(str(i))
             axes.plot([row["low"], row["high"]], [place, place], color=_FAMILY[row["family"]], linewidth=1.4)
             axes.plot(row["risk"], place, "o", color=_FAMILY[row["family"]])
-        axes.set_yticks(range(len(table)), list(table["model"])[::-1])
+        few = table["n"] < c.study.sizes[-1]
+        names = [f"{m} ({n} rows)" if less else m for m, n, less in zip(table["model"], table["n"], few)]
+        axes.set_yticks(range(len(table)), names[::-1])
         axes.axvline(1, color="#999999", linewidth=0.9, linestyle=":")
         axes.set(xlabel=f"test risk / risk of the constant, {c.study.sizes[-1]} training rows, 95% interval")
         wide = table["risk"].max() > 3 * table["risk"].min()

@@ -12,9 +12,11 @@ import numpy as np
 
 from unlazy.comparison.contestants import CONTESTANTS
 from unlazy.comparison.model import Final
+from unlazy.comparison.more_rows import Law
 from unlazy.comparison.study import Study
+from unlazy.comparison.suspects import Suspect
 from unlazy.comparison.verdict import Verdict, corrected, inner_ratio
-from unlazy.measures.dependence import count_directions, directions
+from unlazy.measures.dependence import count_directions, directions_of
 from unlazy.measures.learning_curve import Curve
 from unlazy.measures.scaling_fit import Interval
 from unlazy.measures.spectra import participation_ratio
@@ -27,6 +29,8 @@ ALIKE = 1.1
 """Risks within this factor count as equal when the target is described."""
 RELEVANT = 0.02
 """An input matters if shuffling it surely raises the risk, by at least this share of the largest rise."""
+EVERY = 0.25
+"""Or by this share in every split: splits that differ in size, not in sign, do not make it doubtful."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +57,37 @@ class Findings:
     verdict: Verdict
     final: Final | None
     """The fitted model that can be saved; None where none was asked for."""
+    law: Law | None = None
+    """What twice the rows would bring."""
+    suspects: tuple[Suspect, ...] = ()
+    """Inputs that may tell what no one would know: likely leaks, identifiers."""
+    without: "Findings | None" = None
+    """The findings without them."""
 
     @cached_property
     def models(self) -> "pd.DataFrame":
         """Every model at the largest size, best first. Risk 1 is the constant's; low and high its 95% interval."""
         return models_table(self.study)
+
+    @cached_property
+    def chosen(self) -> str:
+        """The model to use: the lazy or the rich pick, whichever has the smaller risk."""
+        return chosen_model(self.study, self.verdict)
+
+    @cached_property
+    def as_good(self) -> tuple[str, ...]:
+        """Finalists that are neither surely better nor surely worse than the chosen model, itself among them."""
+        return tuple(name for name, gap in self.gaps.items() if gap.low <= 1 <= gap.high or name == self.chosen)
+
+    @cached_property
+    def better(self) -> tuple[str, ...]:
+        """Finalists that are surely better than the chosen model: outsiders, as a rule."""
+        return tuple(name for name, gap in self.gaps.items() if gap.high < 1 and name != self.chosen)
+
+    @cached_property
+    def gaps(self) -> dict[str, Interval]:
+        """Risk of every finalist over the chosen model's, paired over splits."""
+        return gaps(self.study, self.chosen)
 
     @cached_property
     def curves(self) -> dict[str, Curve]:
@@ -121,37 +151,65 @@ class Findings:
 
 
 def curves(study: Study) -> dict[str, Curve]:
-    """Learning curves by contestant; a size at which some split failed is left out of that curve."""
+    """Learning curves by contestant, over the splits that all of its sizes have; a size of fewer than two splits is
+    left out, unless there is but one split."""
     found = {}
     for name in study.contestants:
         mine = study.records.where(contestant=name)
-        rows = {n: [r.measures["risk"] for r in mine.where(n=n)] for n in study.sizes}
-        sizes = tuple(n for n in study.sizes if len(rows[n]) == study.splits)
-        if sizes:
-            found[name] = Curve(sizes, np.array([rows[n] for n in sizes]))
+        rows = {n: {r.params["split"]: r.measures["risk"] for r in mine.where(n=n)} for n in study.sizes}
+        sizes = tuple(n for n in study.sizes if len(rows[n]) >= min(2, study.splits))
+        common = sorted(set.intersection(*(set(rows[n]) for n in sizes))) if sizes else []
+        if common:
+            found[name] = Curve(sizes, np.array([[rows[n][s] for s in common] for n in sizes]))
     return found
 
 
 def models_table(study: Study) -> "pd.DataFrame":
-    """A row a contestant at the largest size, best first: risk in units of the constant's, with its interval."""
+    """A row a contestant at the largest size it was tried at, finalists first, then best first: risk in units of the
+    constant's, with its interval."""
     import pandas as pd
 
     rows = []
-    for name, curve in curves(study).items():
-        if curve.sizes[-1] != study.sizes[-1]:
+    for name in study.contestants:
+        mine = study.records.where(contestant=name)
+        sizes = [n for n in mine.values("n") if n in study.sizes]
+        if not sizes:
             continue
-        last = study.records.where(contestant=name, n=study.sizes[-1])
-        risk = corrected(np.log(np.maximum(curve.risks[-1], 1e-9)), study.overlap)
+        n = sizes[-1]
+        last = mine.where(n=n)
+        risk = corrected(np.log(np.maximum(last.measure(study.judged_by), 1e-9)), study.overlap)
         row = {
-            "model": CONTESTANTS[name].title, "name": name, "family": CONTESTANTS[name].family, "risk": risk.value,
+            "model": CONTESTANTS[name].title, "name": name, "family": CONTESTANTS[name].family, "n": n,
+            "finalist": name in study.finalists, "risk": risk.value,
             "low": risk.low, "high": risk.high, "seconds": float(np.median(last.measure("work"))),
         }  # fmt: skip
         if study.table.task == "classification":
             row["mistakes"] = float(np.mean(last.measure("mistakes")))
+            if study.rare:
+                row |= {
+                    "auc": float(np.mean(last.measure("auc"))),
+                    "precision": float(np.mean(last.measure("precision"))),
+                }
         else:
             row["rmse"] = math.sqrt(float(np.mean(last.measure("risk") * last.measure("constant"))))
         rows.append(row)
-    return pd.DataFrame(rows).sort_values("risk", ignore_index=True)
+    table = pd.DataFrame(rows)
+    return table.sort_values(["finalist", "n", "risk"], ascending=[False, False, True], ignore_index=True)
+
+
+def chosen_model(study: Study, verdict: Verdict) -> str:
+    """The lazy or the rich pick, whichever has the smaller mean risk at the largest size."""
+    picks = [name for name in (verdict.picks["rich"], verdict.picks["lazy"]) if name]
+    found = gaps(study, picks[0]) if picks else {}
+    return min(picks, key=lambda name: found[name].value, default=study.finalists[0])
+
+
+def gaps(study: Study, chosen: str) -> dict[str, Interval]:
+    """Risk of every finalist over this one's at the largest size, paired over splits."""
+    last = study.records.where(n=study.sizes[-1])
+    risks = {(r.params["contestant"], r.params["split"]): max(r.measures[study.judged_by], 1e-9) for r in last}
+    logs = {c: np.log([risks[c, s] / risks[chosen, s] for s in range(study.splits)]) for c in study.finalists}
+    return {name: corrected(values, study.overlap) for name, values in logs.items()}
 
 
 def structure(study: Study, verdict: Verdict) -> Structure | None:
@@ -164,41 +222,42 @@ def structure(study: Study, verdict: Verdict) -> Structure | None:
     rise = np.array([r.measures["rise"] for r in records])
     same = len({len(s) for s in spectra}) == 1
     values = np.mean(spectra, axis=0) if same else spectra[0]
-    leading = None
-    if same:
-        M = sum(_matrix(r.measures) for r in records) / len(records)
-        leading = directions(np.asarray(M))[1]
+    leading = directions_of(np.stack([_weighted(r.measures) for r in records]))[1] if same else None
     rank = float(np.mean([participation_ratio(s) for s in spectra]))
     return Structure(name, values, rank, count_directions(values), leading, rise)
 
 
-def _matrix(measures: dict) -> np.ndarray:
+def _weighted(measures: dict) -> np.ndarray:
+    """Directions by the root of their eigenvalues: the outer products of these rows add up to the matrix."""
     V = np.asarray(measures["directions"])
-    return (V.T * np.asarray(measures["eigenvalues"])[: len(V)]) @ V
+    return np.sqrt(np.asarray(measures["eigenvalues"])[: len(V)])[:, None] * V
 
 
 def inputs_table(study: Study, found: Structure) -> "pd.DataFrame":
-    """A row an input, most important first: the rise of the risk when it is shuffled, as a share of all inputs' rises,
-    and whether it surely matters."""
+    """A row an input, most important first: the rise of the risk when it is shuffled, as a share of all inputs' mean
+    rises, and whether it surely matters. The rise itself is tested, not its share, which the rises of others move: its
+    interval over splits lies above zero, or every single split shows a good part of the largest rise."""
     import pandas as pd
     from scipy.stats import t
 
-    J = len(found.rise)
-    shares = found.rise / np.maximum(np.maximum(found.rise, 0).sum(1, keepdims=True), 1e-12)
-    mean = shares.mean(0)
-    r = study.overlap
-    error = np.sqrt((1 / J + r / (1 - r)) * shares.var(0, ddof=1)) if J > 1 else np.full(len(mean), np.inf)
+    rise, r = found.rise, study.overlap
+    J, mean = len(rise), rise.mean(0)
+    error = np.sqrt((1 / J + r / (1 - r)) * rise.var(0, ddof=1)) if J > 1 else np.full(len(mean), np.inf)
     reach = float(t.ppf(0.975, max(1, J - 1))) * error
-    matters = (mean - reach > 0) & (mean >= RELEVANT * mean.max(initial=0))
-    table = {"input": list(study.table.frame.columns), "share": mean, "low": mean - reach, "high": mean + reach}
-    return pd.DataFrame(table | {"matters": matters}).sort_values("share", ascending=False, ignore_index=True)
+    largest, total = max(float(mean.max(initial=0)), 1e-12), max(float(np.maximum(mean, 0).sum()), 1e-12)
+    matters = (mean - reach > 0) & (mean >= RELEVANT * largest)
+    if J > 1:
+        matters |= (rise.min(0) >= EVERY * largest) & (rise.min(0) > 0)
+    shares = {"share": mean / total, "low": (mean - reach) / total, "high": (mean + reach) / total}
+    table = {"input": list(study.table.frame.columns), **shares, "matters": matters}
+    return pd.DataFrame(table).sort_values("share", ascending=False, ignore_index=True)
 
 
 def isotropic_ratio(study: Study) -> Interval:
     """Risk of the best isotropic kernel over the best rich model's, both chosen on training rows, at the largest
     size."""
-    mine = [name for name in study.contestants if CONTESTANTS[name].isotropic]
-    rich = [name for name in study.contestants if CONTESTANTS[name].family == "rich"]
+    mine = [name for name in study.finalists if CONTESTANTS[name].isotropic]
+    rich = [name for name in study.finalists if CONTESTANTS[name].family == "rich"]
     return inner_ratio(study, study.sizes[-1], mine, rich)
 
 
@@ -209,15 +268,17 @@ def character(study: Study, verdict: Verdict, models: "pd.DataFrame", found: Str
     d = len(found.eigenvalues) if found is not None else 0
     if verdict.word == "pays" and found is not None and found.count <= max(1, d / 2):
         return "low-dimensional"
-    isotropic = models[models["name"].map(lambda name: CONTESTANTS[name].isotropic)]["risk"].min()
-    return "smooth" if isotropic <= ALIKE * models["risk"].min() else "neither"
+    last = models[models["finalist"]]
+    isotropic = last[last["name"].map(lambda name: CONTESTANTS[name].isotropic)]["risk"].min()
+    return "smooth" if isotropic <= ALIKE * last["risk"].min() else "neither"
 
 
 def expected_risk(study: Study) -> Interval:
     """Risk of the best model at the largest size, chosen for each split by the other splits: the choice's own optimism
     is not in it."""
-    usable = [c for c in curves(study).values() if c.sizes[-1] == study.sizes[-1]]
-    logs = np.log(np.maximum([c.risks[-1] for c in usable], 1e-9))
+    last = study.records.where(n=study.sizes[-1])
+    risks = {(r.params["contestant"], r.params["split"]): r.measures["risk"] for r in last}
+    logs = np.log(np.maximum([[risks[c, s] for s in range(study.splits)] for c in study.finalists], 1e-9))
     J = logs.shape[1]
     if J < 2:
         return Interval(float(np.exp(logs.min())), math.nan, math.nan)

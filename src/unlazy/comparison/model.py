@@ -1,5 +1,6 @@
 """The model to keep: the best that can be saved, its settings chosen and fitted anew on all rows; its predictions."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +13,7 @@ from unlazy.comparison.study import Study
 from unlazy.comparison.table import Table
 from unlazy.comparison.trial import fit_contestant
 from unlazy.core.errors import UnlazyError
+from unlazy.core.experiment import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 MOST_ROWS = 200_000
 ALWAYS = 2000
 """Rows that the last fit always takes: an exact fit of so many is a matter of seconds."""
+STEEPEST = 2.0
+"""Power of the rows in what the last fit costs, where it takes more of them than any trial did."""
 
 
 class Final(NamedTuple):
@@ -31,7 +35,7 @@ class Final(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def fit_table(table: Table, name: str, *, seconds: float = 10.0, seed: int = 0) -> Final:
+def fit_table(table: Table, name: str, *, seed: int = 0) -> Final:
     """One contestant, tuned and fitted on every row of the table."""
     from sklearn.pipeline import Pipeline
 
@@ -41,34 +45,40 @@ def fit_table(table: Table, name: str, *, seconds: float = 10.0, seed: int = 0) 
     encoder = TableEncoder(target=table.target)
     X = encoder.fit_transform(table.frame, table.y)
     with precision("float64"):
-        found = fit_contestant(CONTESTANTS[name], X, table.y, table.classes, seconds, seed)
+        found = fit_contestant(CONTESTANTS[name], X, table.y, table.classes, seed)
     return Final(Pipeline([("columns", encoder), ("model", found.model)]), name, len(table), found.inner)
 
 
-def final_model(study: Study, table: Table, models: "pd.DataFrame") -> Final:
-    """The best contestant that files can hold, on all rows of `table`, or on as many as the budget allows."""
+def final_model(
+    study: Study, table: Table, chosen: str, models: "pd.DataFrame", left: float = math.inf, seed: int = 0
+) -> Final:
+    """The chosen model, or the best that files can hold, on all rows of `table`, or on as many as `left` seconds
+    allow."""
     notes = []
-    first = models["name"].iloc[0]
-    name = next((c for c in models["name"] if CONTESTANTS[c].saveable), None)
+    name = next((c for c in [chosen, *models["name"]] if CONTESTANTS[c].saveable), None)
     if name is None:
         raise ValueError("no model that can be saved took part; add one, such as 'feature_machine'")
-    if name != first:
+    if name != chosen:
         notes.append(
-            f"the smallest risk is the {CONTESTANTS[first].title}'s, which files without code cannot hold; "
-            f"the saved model is the next best, the {CONTESTANTS[name].title}"
+            f"files without code cannot hold the {CONTESTANTS[chosen].title}; the saved model is the next best, the "
+            f"{CONTESTANTS[name].title}"
         )
-    top = study.sizes[-1]
-    took = float(np.median(study.records.where(contestant=name, n=top).measure("work")))
-    affordable = top * max(1.0, 0.3 * study.budget / max(took, 1e-3)) ** (2 / 3)
-    rows = int(min(MOST_ROWS, max(ALWAYS, affordable)))
+    seen = study.records.where(contestant=name)
+    top = max(seen.values("n"))
+    took = float(np.median([_taken(r) for r in seen.where(n=top)]))
+    rows = int(min(MOST_ROWS, max(ALWAYS, top * max(1.0, left / max(took, 1e-3)) ** (1 / STEEPEST))))
     if rows < len(table):
         notes.append(
             f"the saved model is fitted to {rows} of {len(table)} rows, drawn at random, to keep to the budget (unlazy "
             "fit takes all)"
         )
-        table = table.rows(np.sort(np.random.default_rng(0).permutation(len(table))[:rows]))
-    found = fit_table(table, name, seconds=study.budget / 60)
-    return found._replace(notes=tuple(notes))
+        table = table.rows(np.sort(np.random.default_rng(seed).permutation(len(table))[:rows]))
+    return fit_table(table, name, seed=seed)._replace(notes=tuple(notes))
+
+
+def _taken(record: Record) -> float:
+    """Seconds of a trial: of the clock where it is known, else of work."""
+    return record.seconds if math.isfinite(record.seconds) else float(record.measures["work"])
 
 
 def save_model(final: Final, path: str | Path) -> Path:

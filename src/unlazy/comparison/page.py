@@ -12,7 +12,7 @@ from unlazy.report import template
 
 _FIGURES = {
     "curves": "Learning curves: nested training rows, one deviation over splits; dashes continue the best model's law.",
-    "models": "Every model at the largest training size.",
+    "models": "Every model at the largest size it was trained on.",
     "structure": "What the chosen rich model depends on: directions of its average gradient outer product, and inputs.",
 }
 _SHORT = {"pays": "Yes.", "does not pay": "No.", "undecided": "Undecided.", "noise": "There is nothing to learn."}
@@ -54,10 +54,13 @@ def _models(c: Findings) -> list[dict[str, str]]:
             error = {"mistakes": f"{100 * row['mistakes']:.1f}%"}
         else:
             error = {"root mean square error": f"{row['rmse']:.4g}"}
-        risk = f"{row['risk']:.3g} [{row['low']:.3g}, {row['high']:.3g}]"
-        rows.append(
-            {"model": row["model"], "family": row["family"], "risk": risk, **error, "seconds": f"{row['seconds']:.1f}"}
-        )
+        if c.study.rare:
+            error |= {"average precision": f"{row['precision']:.2f}", "area under ROC": f"{row['auc']:.2f}"}
+        risk = words.interval_text(row)
+        rows.append({
+            "model": row["model"], "family": row["family"], "training rows": f"{row['n']}", "risk": risk, **error,
+            "seconds": f"{row['seconds']:.1f}",
+        })  # fmt: skip
     return rows
 
 
@@ -76,7 +79,14 @@ def _rules(c: Findings) -> tuple[str, ...]:
     """How it was done and what the words mean."""
     study = c.study
     ratios = "; ".join(f"n = {n}: {r.value:.2f} [{r.low:.2f}, {r.high:.2f}]" for n, r in c.verdict.ratios.items())
+    judged = (
+        "A rare class: what stands in for the risk in the verdict and the table is 1 - average precision of that "
+        "class, over that of a guess.",
+    )
     return (
+        *(judged if study.rare else ()),
+        f"All models are looked at on {study.sizes[0]} rows or fewer; the best lazy, rich and outside ones, by errors "
+        "estimated on training rows, go on to the largest size, where the verdict is.",
         f"{study.splits} random splits test on {100 * study.overlap:.0f}% of the rows; training sizes "
         f"{', '.join(map(str, study.sizes))} are nested. Filling in, scaling, categories and all settings are learnt "
         "from training rows alone.",
@@ -87,5 +97,5 @@ def _rules(c: Findings) -> tuple[str, ...]:
         f"that of Nadeau and Bengio (2003). Lazy over rich: {ratios}.",
         f"Pays: the 95% interval lies above {verdict.MARGIN}. Does not pay: it lies below {verdict.ENOUGH}. Noise: the "
         f"best model, chosen likewise, is not surely below {verdict.LITTLE} of the constant's risk, nor seems below "
-        f"{verdict.SEEMS}.",
+        f"{verdict.SEEMS}, and the rows are no sliver of the table.",
     )

@@ -28,7 +28,7 @@ _SAME_FIELDS = 0.9
 
 def read_table(
     source: str | Path, target: str | None = None, *, task: str | None = None, delimiter: str | None = None,
-    drop: tuple[str, ...] = (), categorical: tuple[str, ...] = (),
+    drop: tuple[str, ...] = (), categorical: tuple[str, ...] = (), group: str | None = None, time: str | None = None,
 ) -> Table:  # fmt: skip
     """The table of a file or a toy set; `drop` leaves columns out, `categorical` takes numbers for names."""
     frame, own = read_frame(source, target, delimiter)
@@ -39,7 +39,9 @@ def read_table(
         )
     if target not in frame.columns:
         raise UnlazyError(f"{source} has no column {target!r} to predict{nearest(target, map(str, frame.columns))}")
-    return make_table(frame.drop(columns=target), frame[target], task=task, drop=drop, categorical=categorical)
+    return make_table(
+        frame.drop(columns=target), frame[target], task=task, drop=drop, categorical=categorical, group=group, time=time
+    )
 
 
 def read_frame(

@@ -1,44 +1,46 @@
-"""All trials: contestants × nested training sizes × splits, run by the lab, so that a killed run goes on where it
-stopped and the trials spread over processes or a dask cluster.
+"""All trials, run by the lab, so that a killed run goes on where it stopped and the trials spread over processes or a
+dask cluster.
 
-The budget decides how far the sizes go and how many splits there are: two splits climb the ladder of sizes for as long
-as the work they recorded (seconds of processor time, which on an idle machine are those of the clock) says that the
-other splits would still fit. Records decide, not the clock, so a resumed run takes the same decisions.
+A short look at all contestants on few rows; then the best two lazy models, the best rich one and the best outsider, by
+errors estimated on training rows, at the largest size that the budget reaches; then smaller sizes, for a curve, and
+more splits. Costly contestants are looked at last, if time is left.
 """
 
-import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from unlazy import lab
 from unlazy.comparison.contestants import CONTESTANTS, find
+from unlazy.comparison.plan import Clock, Plan
 from unlazy.comparison.table import Table, held_out_rows, save_table, split
 from unlazy.comparison.trial import run_trial
 from unlazy.core.errors import UnlazyError
-from unlazy.core.experiment import Config, Experiment, Records, config
+from unlazy.core.experiment import Experiment, Records, config
 from unlazy.lab.engines import Engine
 
 CURVE = 4
 """Sizes of a learning curve: smaller ones are added as far as time allows, once the largest has its splits."""
-FIRST = 4
-"""Rows of the first size for every second of work that the budget buys: about a tenth of it, by experience."""
+LOOK = 400
+"""Rows, at most, of the look at all contestants."""
 SMALLEST = 30
-LARGEST = 6000
+LARGEST = 4000
+"""Rows of the largest training size; twice as many where a budget is five times the usual one, and so on."""
+USUAL = 120.0
 MOST_ROWS = 40_000
 """Rows beyond this are sampled before the study: what a budget can train on is less."""
 WANTED, FEWEST, MOST = 5, 3, 10
 """Splits that sizes are planned for; that an interval needs; that are run where time is left."""
-GROWTH = 2.4
-"""What twice the rows cost at most: between square and cubic."""
-SHARE = 0.85
-"""Of the budget, for trials; the rest is for starting, the last fit and the page."""
-START = 8.0
-"""Seconds until workers have loaded what they need."""
+STEP = 4
+"""From a size to the next at most: what a larger one costs is read off the last."""
+SEEN = 20
+"""Rows of the rarest class that the look wants."""
+RARE = 0.1
+"""Share of the rows below which a class is rare: mistakes and squared errors hardly see it, ranks do."""
 
 
 @dataclass(frozen=True)
@@ -52,121 +54,147 @@ class Study:
     records: Records
     budget: float
     notes: tuple[str, ...] = ()
+    more: bool = True
+    """Whether a larger budget would go further: to more rows, or to more splits."""
 
     @property
     def overlap(self) -> float:
         """Share of all rows that a split tests on, as the variance correction over splits needs it."""
         return held_out_rows(self.table) / len(self.table)
 
+    @cached_property
+    def rarest(self) -> tuple[Any, float]:
+        """The smallest class and its share of the rows."""
+        classes, counts = np.unique(self.table.y, return_counts=True)
+        return classes[np.argmin(counts)], float(counts.min() / counts.sum())
+
+    @property
+    def rare(self) -> bool:
+        """Whether a class is so rare that ranks judge: 1 - average precision in place of the squared error."""
+        return self.table.task == "classification" and self.rarest[1] < RARE
+
+    @property
+    def judged_by(self) -> str:
+        """The measure that the verdict goes by, in units of a constant's."""
+        return "missed" if self.rare else "risk"
+
+    @cached_property
+    def finalists(self) -> tuple[str, ...]:
+        """Contestants that have every split at the largest size."""
+        last = self.records.where(n=self.sizes[-1])
+        done = {(r.params["contestant"], r.params["split"]) for r in last}
+        return tuple(c for c in self.contestants if all((c, s) in done for s in range(self.splits)))
+
 
 def run_study(
     table: Table, *, budget: float, store: str | Path, contestants: Sequence[str] = (), jobs: int | None = None,
-    engine: str | Engine = "local", address: str | None = None, progress: bool = True,
+    engine: str | Engine = "local", address: str | None = None, progress: bool = True, seed: int = 0,
+    clock: Clock | None = None, fit: bool = False,
 ) -> Study:  # fmt: skip
-    """Run what is not stored yet."""
-    names = tuple(find(name).name for name in contestants) or tuple(CONTESTANTS)
+    """Run what is not stored yet; `fit` keeps time for a last fit to all rows."""
+    names = _taking_part(table, contestants)
+    rows = len(table) if fit else 0
+    table = sampled(table)
+    digest = save_table(table, Path(store))
+    workers = lab.open_engine(engine, jobs, address) if isinstance(engine, str) else engine
+    clock = Clock(budget) if clock is None else clock
+    plan = Plan(experiment(store), digest, clock, store, workers, seed, progress, rows)
+    try:
+        climbed, finalists = _climb(plan, table, names, budget)
+        _widen(plan, climbed, finalists, names, smallest(table))
+    finally:
+        if isinstance(engine, str):
+            workers.close()
+    climbed = sorted(climbed)
+    while len(climbed) > 1 and plan.complete(climbed[-1], finalists) < 2:
+        climbed.pop()  # its splits did not end in time
+    splits = plan.complete(climbed[-1], finalists)
+    climbed = [n for n in climbed if plan.complete(n, finalists) > 1 or n == climbed[-1]]
+    if not splits:
+        raise UnlazyError(f"no split ended within {budget:g} s; give a larger --budget")
+    sizes = ladder(table, budget)
+    notes = _remarks(table, climbed, sizes, splits, budget, plan.records.failed)
+    more = climbed[-1] < sizes[-1] or splits < MOST
+    return Study(table, names, tuple(climbed), splits, plan.records, budget, notes, more)
+
+
+def _taking_part(table: Table, contestants: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(find(name).name for name in contestants)
+    for name in names:
+        if table.task not in find(name).tasks:
+            raise ValueError(f"{name} is for {find(name).tasks[0]} alone, and this is a {table.task}; leave it out")
+    names = names or tuple(name for name, c in CONTESTANTS.items() if table.task in c.tasks)
     for family in ("lazy", "rich"):
         if not any(find(name).family == family for name in names):
             known = ", ".join(name for name, c in CONTESTANTS.items() if c.family == family)
             raise ValueError(f"a comparison needs a {family} model among {', '.join(names)}; add one of {known}")
-    table = sampled(table)
-    digest = save_table(table, Path(store))
-    study = experiment(store)
-    workers = lab.open_engine(engine, jobs, address) if isinstance(engine, str) else engine
-    plan = _Plan(study, names, digest, budget, getattr(workers, "jobs", None) or jobs or 1)
-    try:
-        sizes = ladder(table)
-        climbed: list[int] = []
-        for n in plan.from_first(sizes):
-            if climbed and not plan.affords_size(climbed, n):
-                break
-            plan.run([n], (0, 1), store, workers, progress)
+    return names
+
+
+def _climb(plan: Plan, table: Table, names: Sequence[str], budget: float) -> tuple[list[int], list[str]]:
+    """The look, then the finalists at the largest size that their splits reach; sizes that were run, and finalists."""
+    quick = [c for c in names if not CONTESTANTS[c].costly]
+    early = quick if any(CONTESTANTS[c].family == "rich" for c in quick) else list(names)
+    sizes, first = ladder(table, budget), look(table, budget)
+    plan.run(_least(early), [first], [0], surely=True)  # without these there is no answer
+    plan.run(early, [first], [0])
+    plan.run(early, [first], [1])
+    climbed, finalists = [first], plan.finalists(first, early)
+    while climbed[-1] < sizes[-1]:
+        last = climbed[-1]
+        group = [finalists, plan.core(last, finalists)]
+        ways = [(n, names, wanted) for n in reversed([n for n in sizes if last < n <= STEP * last])
+                for names, wanted in ((group[0], WANTED), (group[0], FEWEST), (group[1], FEWEST))]  # fmt: skip
+        way = next((way for way in ways if plan.affords(way[1], [way[0]], way[2])), None)
+        if way is None:
+            break
+        n, finalists, _ = way
+        plan.run(finalists, [n], [0])
+        climbed.append(n)
+        if not plan.complete(n, finalists):
+            break
+    plan.run(finalists, climbed[-1:], [0, 1])
+    return climbed, finalists
+
+
+def _least(names: Sequence[str]) -> list[str]:
+    """One model of each family that is compared."""
+    lazy = [c for c in names if CONTESTANTS[c].family == "lazy"]
+    return ["gaussian" if "gaussian" in lazy else lazy[0], next(c for c in names if CONTESTANTS[c].family == "rich")]
+
+
+def _widen(plan: Plan, climbed: list[int], finalists: list[str], names: Sequence[str], least: int) -> None:
+    """More splits of the largest size, costly contestants, a curve, still more splits, as time allows."""
+    top, splits = climbed[-1], 2
+    while splits < min(WANTED, MOST) and (splits < FEWEST or plan.affords(finalists, [top], 1)):
+        plan.run(finalists, [top], [splits])
+        splits += 1
+    late = [c for c in names if not any(r.params["contestant"] == c for r in plan.records)]
+    if plan.clock.left(plan.last_fit()) > 0.3 * plan.clock.budget:
+        _costly(plan, climbed[0], top, finalists, late, splits)
+    curve = [top >> k for k in range(1, CURVE) if top >> k >= least]
+    for n in curve:
+        wanted = min(splits, WANTED)
+        if n not in climbed and plan.affords(finalists, [n], wanted):
+            plan.run(finalists, [n], range(wanted))
             climbed.append(n)
-        splits = 2
-        while splits < min(WANTED, MOST) and plan.affords_split(splits):
-            plan.run(climbed, (splits,), store, workers, progress)
-            splits += 1
-        while len(climbed) < CURVE and climbed[0] // 2 >= smallest(table) and plan.affords_smaller(climbed[0]):
-            climbed.insert(0, climbed[0] // 2)
-            plan.run(climbed[:1], range(splits), store, workers, progress)
-        while splits < MOST and plan.affords_split(splits):
-            plan.run(climbed, (splits,), store, workers, progress)
-            splits += 1
-    finally:
-        if isinstance(engine, str):
-            workers.close()
-    notes = _remarks(table, climbed, sizes, splits, budget, plan.records.failed)
-    return Study(table, names, tuple(climbed), splits, plan.records, budget, notes)
+        elif n in climbed and plan.affords(finalists, [n], wanted - 2):
+            plan.run(finalists, [n], range(wanted))
+    while splits < MOST and plan.affords(finalists, [top], 1):
+        plan.run(finalists, [top], [splits])
+        splits += 1
 
 
-class _Plan:
-    """Records so far, and what the next step would cost by them."""
-
-    def __init__(self, study: Experiment, names: tuple[str, ...], digest: str, budget: float, jobs: int):
-        self.study, self.names, self.digest, self.budget, self.jobs = study, names, digest, budget, jobs
-        self.records = Records()
-
-    def run(
-        self, sizes: Sequence[int], splits: Sequence[int], store: str | Path, workers: Engine, progress: bool
-    ) -> None:
-        """The trials of these splits at these sizes; the slow ones first, so that workers end together."""
-        with warnings.catch_warnings():
-            # joblib replaces a worker that compiled programs made large; nothing is lost
-            warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given")
-            shown = progress and f"{_stage(sizes, splits):32s}"
-            found = lab.run(self.study, self._config(sizes, splits), store=store, engine=workers, progress=shown)
-        self.records = Records([*self.records, *found], [*self.records.failed, *found.failed])
-
-    def from_first(self, sizes: list[int]) -> list[int]:
-        """Sizes from the first one on: the largest that surely costs little of the budget."""
-        return sizes[max(0, sum(n <= FIRST * self._worth for n in sizes) - 1) :]
-
-    def affords_size(self, climbed: list[int], n: int) -> bool:
-        """Whether every split could go up to n, by what the sizes so far took once programs were compiled."""
-        top = self._steady(climbed[-1:])
-        rise = (GROWTH if n > 300 else 2.0) ** math.log2(n / climbed[-1])
-        left = (WANTED - 2) * self._steady(climbed) + WANTED * rise * top
-        return bool(self._spent(climbed) + self._spent(climbed[-1:]) - 2 * top + left <= self._worth)
-
-    def affords_smaller(self, n: int) -> bool:
-        """Whether a curve that has few sizes can have one more, half of n, for every split so far."""
-        return self._spent(self.records.values("n")) + 0.6 * self._spent([n]) <= self._worth
-
-    def affords_split(self, done: int) -> bool:
-        """Whether one more split fits."""
-        sizes = self.records.values("n")
-        return done < FEWEST or self._spent(sizes) + self._steady(sizes) <= self._worth
-
-    @property
-    def _worth(self) -> float:
-        """Seconds of work that the budget buys."""
-        return (SHARE * self.budget - START) * self.jobs
-
-    def _spent(self, sizes: Sequence[int]) -> float:
-        return sum(r.measures["work"] for r in self.records if r.params["n"] in sizes)
-
-    def _steady(self, sizes: Sequence[int]) -> float:
-        """Work of one split at these sizes: the (lower) median over splits, since the first of a size compiles."""
-        work: dict[tuple, list[float]] = {}
-        for r in self.records:
-            if r.params["n"] in sizes:
-                work.setdefault((r.params["n"], r.params["contestant"]), []).append(r.measures["work"])
-        return sum(sorted(found)[(len(found) - 1) // 2] for found in work.values())
-
-    def _config(self, sizes: Sequence[int], splits: Sequence[int]) -> Config:
-        names = sorted(self.names, key=lambda name: name not in _SLOW)
-        grid: dict[str, list] = {"n": sorted(sizes, reverse=True), "contestant": names, "split": list(splits)}
-        share = round(self.budget / 120, 3)  # of one trial, for settings beyond the first
-        return config(grid, seeds=1, table=self.digest, seconds=share)
-
-
-def _stage(sizes: Sequence[int], splits: Sequence[int]) -> str:
-    """What a bar of progress is about."""
-    few = f"split {splits[0] + 1}" if len(splits) == 1 else f"splits 1 to {len(splits)}"
-    return f"{sizes[0]} rows, {few}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} rows, {few}"
-
-
-_SLOW = ("feature_machine", "network", "one_step", "forest")
+def _costly(plan: Plan, first: int, top: int, finalists: list[str], late: list[str], splits: int) -> None:
+    """A look at them; one that comes near the best of its family goes on to the largest size."""
+    plan.run(late, [first], [0, 1])
+    for name in late:
+        family = [c for c in finalists if CONTESTANTS[c].family == CONTESTANTS[name].family]
+        best = plan.ranking(first, [*family, name])[:1]
+        if best == [name] and plan.affords([name], [top], splits):
+            plan.run([name], [top], range(splits))
+            if plan.complete(top, [name]) >= splits:
+                finalists.append(name)
 
 
 def experiment(store: str | Path) -> Experiment:
@@ -179,15 +207,28 @@ def experiment(store: str | Path) -> Experiment:
         protocol="Random splits, nested training sizes, everything chosen on training rows.",
         verdict="The interval of the ratio of risks, paired over splits.",
         trial=partial(run_trial, folder=str(Path(store).resolve())), claims=_nothing, figure=_no_figure,
-        vectorised=False, version=6,
+        vectorised=False, version=7,
     )  # fmt: skip
 
 
-def ladder(table: Table) -> list[int]:
+def ladder(table: Table, budget: float = USUAL) -> list[int]:
     """Training sizes, smallest first: halves of the largest."""
-    top = min(LARGEST, len(split(table, 0)[0]))
+    most = LARGEST
+    while budget >= 5 * USUAL and most < 4 * LARGEST:
+        most, budget = 2 * most, budget / 5
+    alone = not len(table.time) and int(table.groups.max(initial=0)) + 1 == len(table)
+    top = min(most, *(len(split(table, s)[0]) for s in range(1 if alone else MOST)))
     sizes = [top >> k for k in range(top.bit_length())]
     return sorted({n for n in sizes if n >= smallest(table)} or {top})
+
+
+def look(table: Table, budget: float = USUAL) -> int:
+    """Rows on which all contestants are looked at: few, but enough to see the rarest class."""
+    sizes, wanted = ladder(table, budget), LOOK
+    if table.task == "classification":
+        rarest = float(np.unique(table.y, return_counts=True)[1].min()) / len(table)
+        wanted = max(LOOK, min(5 * LOOK, round(SEEN / rarest)))
+    return max([n for n in sizes if n <= wanted], default=sizes[0])
 
 
 def smallest(table: Table) -> int:

@@ -3,24 +3,28 @@ how its rows are split, and how it travels to workers."""
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unlazy.comparison.columns import Task, inputs_of, target_of, without_rare
+from unlazy.comparison.columns import Task, inputs_of, members_of, moments_of, target_of, without_rare
+from unlazy.comparison.suspects import guesses
 from unlazy.core.errors import UnlazyError, nearest
 from unlazy.core.files import written_whole
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FEWEST = 40
+FEWEST = 25
 """Rows without which nothing can be held out and compared."""
 TEST_SHARE = 0.25
 MOST_TESTS = 2000
+WINDOW, WINDOW_STEP = 0.15, 0.025
+"""Shares of the rows, in the order of time: those tested on, and by how much earlier the next split's begin."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,9 @@ class Table:
     target: str = "y"
     notes: tuple[str, ...] = ()
     groups: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
-    """Rows of equal inputs share a number: they go to the same side of every split."""
+    """Rows of equal inputs, or of one group, share a number: they go to the same side of every split."""
+    time: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    """When every row was; empty where order says nothing. Later rows are then predicted from earlier ones."""
 
     def __len__(self) -> int:
         return len(self.y)
@@ -46,6 +52,7 @@ class Table:
         found = hashlib.sha256(pd.util.hash_pandas_object(self.frame, index=False).to_numpy().tobytes())
         found.update("\0".join([*map(str, self.frame.columns), self.task, self.target]).encode())
         found.update(pd.util.hash_array(self.y).tobytes())
+        found.update(self.groups.astype(np.int64).tobytes() + self.time.astype(np.float64).tobytes())
         return found.hexdigest()[:16]
 
     @property
@@ -57,13 +64,22 @@ class Table:
         """Some of the rows."""
         part = self.frame.iloc[index].reset_index(drop=True)
         groups = np.unique(self.groups[index], return_inverse=True)[1]
-        return Table(part, self.y[index], self.task, self.target, (*self.notes, *notes), groups)
+        time = self.time[index] if len(self.time) else self.time
+        return Table(part, self.y[index], self.task, self.target, (*self.notes, *notes), groups, time)
+
+    def without(self, names: Sequence[str]) -> "Table":
+        """The same rows with fewer inputs."""
+        return replace(self, frame=self.frame.drop(columns=list(names)))
 
 
 def make_table(
-    X: Any, y: Any, *, task: str | None = None, drop: tuple[str, ...] = (), categorical: tuple[str, ...] = ()
-) -> Table:
-    """A table of inputs (a frame, or an array of numbers) and a target, checked; what is mended is in its notes."""
+    X: Any, y: Any, *, task: str | None = None, drop: tuple[str, ...] = (), categorical: tuple[str, ...] = (),
+    group: str | None = None, time: str | None = None,
+) -> Table:  # fmt: skip
+    """A table of inputs (a frame, or an array of numbers) and a target, checked; what is mended is in its notes.
+
+    Rows with one value of the column `group` stay on the same side of every split; rows are tested on what the column
+    `time` says is later than all they are trained on. Neither column is an input."""
     import pandas as pd
 
     if task not in (None, "regression", "classification"):
@@ -79,7 +95,7 @@ def make_table(
         raise UnlazyError(
             f"{int((frame.columns == twice[0]).sum())} columns are called {twice[0]!r}; give each its own name"
         )
-    for name in (*drop, *categorical):
+    for name in (*drop, *categorical, *(n for n in (group, time) if n is not None)):
         if name not in frame.columns:
             raise UnlazyError(f"there is no column {name!r}{nearest(name, frame.columns)}")
     frame = frame.drop(columns=list(drop))
@@ -96,13 +112,19 @@ def make_table(
     frame, values = without_rare(frame, values, found, str(labels.name), notes)
     if len(values) < FEWEST:
         raise UnlazyError(f"{len(values)} rows are left, too few to compare; bring {FEWEST} or more")
+    members = None if group is None else members_of(frame[group], notes)
+    moments = np.zeros(0) if time is None else moments_of(frame[time], notes)
+    frame = frame.drop(columns=[name for name in {group, time} if name is not None])
     inputs = inputs_of(frame, categorical, notes)
+    notes += guesses(inputs, group is not None, time is not None)
+    if members is not None:
+        return Table(inputs, values, found, str(labels.name), tuple(notes), members, moments)
     groups = pd.util.hash_pandas_object(inputs, index=False).to_numpy()
     groups = np.unique(groups, return_inverse=True)[1]
     copies = len(groups) - int(groups.max()) - 1
     if copies:
         notes.append(f"{copies} rows repeat the inputs of another row; copies stay on the same side of every split")
-    return Table(inputs, values, found, str(labels.name), tuple(notes), groups)
+    return Table(inputs, values, found, str(labels.name), tuple(notes), groups, moments)
 
 
 def _framed(X: Any) -> "pd.DataFrame":
@@ -126,15 +148,18 @@ def _one_axis(y: Any) -> np.ndarray:
 
 def held_out_rows(table: Table) -> int:
     """How many rows each split holds out."""
-    return min(MOST_TESTS, round(TEST_SHARE * len(table)))
+    return min(MOST_TESTS, round((WINDOW if len(table.time) else TEST_SHARE) * len(table)))
 
 
-def split(table: Table, number: int) -> tuple[np.ndarray, np.ndarray]:
+def split(table: Table, number: int, draw: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Training rows in an order whose every beginning is a sample, and test rows.
 
-    Rows of equal inputs stay together; classes are spread evenly over the order.
+    Rows of equal inputs stay together; classes are spread evenly over the order. Where rows have a time, test rows are
+    a window of it that begins earlier from split to split, and training rows are those before.
     """
-    rng = np.random.default_rng([number, len(table)])
+    rng = np.random.default_rng([number, len(table), *([draw] if draw else [])])
+    if len(table.time):
+        return _earlier_and_later(table, number, rng)
     first = np.unique(table.groups, return_index=True)[1]
     order = rng.permutation(len(first))
     if table.task == "classification":
@@ -153,13 +178,27 @@ def split(table: Table, number: int) -> tuple[np.ndarray, np.ndarray]:
     return rows[held:], rows[:held]
 
 
+def _earlier_and_later(table: Table, number: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    rows, n = np.argsort(table.time, kind="stable"), len(table)
+    stop = n - round(WINDOW_STEP * (number % 10) * n)
+    test = rows[stop - held_out_rows(table) : stop]
+    before = rows[: stop - held_out_rows(table)]
+    before = before[table.time[before] < table.time[test[0]]]  # not the same moment on both sides
+    before = before[~np.isin(table.groups[before], table.groups[test])]
+    if len(before) < FEWEST // 2:
+        raise UnlazyError(
+            f"only {len(before)} rows are earlier than those to test on; bring more moments, or no --time"
+        )
+    return rng.permutation(before), test
+
+
 def save_table(table: Table, folder: Path) -> str:
     """Write the table as plain arrays under its digest, all or nothing; returns the digest."""
     digest = table.digest
     path = folder / f"table-{digest}.npz"
     if path.exists():
         return digest
-    arrays: dict[str, np.ndarray] = {"y": table.y, "groups": table.groups}
+    arrays: dict[str, np.ndarray] = {"y": table.y, "groups": table.groups, "time": table.time}
     for j, name in enumerate(table.frame.columns):
         values = table.frame[name].to_numpy()
         if values.dtype.kind == "O":
@@ -193,9 +232,9 @@ def load_table(folder: str, digest: str) -> Table:
                     values = values.astype(object)
                     values[file[f"missing{j}"]] = None
                 columns[name] = values
-            y, groups = file["y"], file["groups"]
+            y, groups, time = file["y"], file["groups"], file["time"]
     except OSError as error:
         raise UnlazyError(
             f"this worker cannot read {path}; the store must be a folder that all workers share"
         ) from error
-    return Table(pd.DataFrame(columns), y, words["task"], words["target"], tuple(words["notes"]), groups)
+    return Table(pd.DataFrame(columns), y, words["task"], words["target"], tuple(words["notes"]), groups, time)

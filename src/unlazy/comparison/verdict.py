@@ -1,13 +1,15 @@
 """The answer: does feature learning pay, by how much, from how many samples on; rules fixed before the data are seen.
 
-At every size and split the best lazy and the best rich model are chosen by errors estimated on training rows, and their
-test risks compared: the choice cannot profit from the test rows. The logarithm of the ratio is averaged over splits;
-splits share rows, so its variance is that of Nadeau and Bengio (2003), (1/J + r/(1 - r))·s² for J splits that test on a
-share r of the rows, with Student's t.
+At every size and split the best lazy and the best rich finalist are chosen by errors estimated on training rows (as the
+finalists were, on fewer), and their test risks compared: the choice cannot profit from the test rows. The logarithm of
+the ratio is averaged over splits; splits share rows, so its variance is that of Nadeau and Bengio (2003),
+(1/J + r/(1 - r))·s² for J splits that test on a share r of the rows, with Student's t. Where a class is rare, what is
+missed of its average precision stands in for the risk.
 
     pays           the 95% interval of lazy/rich risk lies above 1.05
     does not pay   it lies below 1.25: at most a fifth of the risk is to be gained
-    noise          the best model (chosen likewise) is not surely below 0.98 of the constant's risk, nor seems below 0.9
+    noise          the best model (chosen likewise) is not surely below 0.98 of the constant's risk, nor seems below
+                   0.9, at half of the rows or more than a few; on fewer it is undecided
     undecided      otherwise
 """
 
@@ -29,6 +31,10 @@ ENOUGH = 1.25
 LITTLE, SEEMS = 0.98, 0.9
 """A best model whose risk, in units of the constant's, is not surely below the first nor seems below the second has
 found nothing."""
+SLIVER = 2000
+"""Training rows below which, where they are less than half of those there are, nothing is called noise."""
+ODDS = 1.2
+"""Odds that a row of a rare class is ranked before another row, surely above which its class is seen."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,8 @@ class Verdict:
     ratios: dict[int, Interval]
     picks: dict[str, str]
     """The lazy and the rich model that was chosen most often at the largest size."""
+    seen: bool = True
+    """Whether some model is better than a constant."""
 
 
 def corrected(logs: Float[np.ndarray, " splits"], overlap: float) -> Interval:
@@ -62,14 +70,25 @@ def corrected(logs: Float[np.ndarray, " splits"], overlap: float) -> Interval:
 
 def judge(study: Study) -> Verdict:
     """Apply the rules."""
-    family = {word: [c for c in study.contestants if CONTESTANTS[c].family == word] for word in ("lazy", "rich")}
+    family = {word: [c for c in study.finalists if CONTESTANTS[c].family == word] for word in ("lazy", "rich")}
     ratios = {n: inner_ratio(study, n, family["lazy"], family["rich"]) for n in study.sizes}
     top = study.sizes[-1]
     picks = {word: _often(inner_choice(study, top, names)) for word, names in family.items()}
-    best = inner_choice(study, top, study.contestants)
-    risk = _grid(study, top, "risk")  # in units of the constant's
+    best = inner_choice(study, top, study.finalists)
+    risk = _grid(study, top, study.judged_by)  # in units of the constant's
     signal = corrected(np.array([_log(risk[name, s]) for s, name in best.items()]), study.overlap)
-    return Verdict(_word(ratios[top], signal), ratios[top], signal, _onset(ratios), ratios, picks)
+    seen = signal.high < LITTLE or signal.value < SEEMS or _ranked(study, best)
+    word = _word(ratios[top], seen, top >= min(0.5 * (1 - study.overlap) * len(study.table), SLIVER))
+    return Verdict(word, ratios[top], signal, _onset(ratios), ratios, picks, seen)
+
+
+def _ranked(study: Study, best: dict[int, str]) -> bool:
+    """Whether a rare class is surely ranked before the others: an area under the ROC curve above one half."""
+    if not study.rare or len(best) < 2:
+        return False
+    area = _grid(study, study.sizes[-1], "auc")
+    odds = np.log([area[name, s] / max(1 - area[name, s], 1e-3) + 1e-9 for s, name in best.items()])
+    return corrected(odds, study.overlap).low > ODDS
 
 
 def inner_choice(study: Study, n: int, names: Sequence[str]) -> dict[int, str]:
@@ -85,14 +104,14 @@ def inner_choice(study: Study, n: int, names: Sequence[str]) -> dict[int, str]:
 
 def inner_ratio(study: Study, n: int, first: Sequence[str], second: Sequence[str]) -> Interval:
     """Test risk of the best of `first` over that of the best of `second`, both chosen on training rows, over splits."""
-    risk, one, other = _grid(study, n, "risk"), inner_choice(study, n, first), inner_choice(study, n, second)
+    risk, one, other = _grid(study, n, study.judged_by), inner_choice(study, n, first), inner_choice(study, n, second)
     logs = [_log(risk[one[s], s]) - _log(risk[other[s], s]) for s in one if s in other]
     return corrected(np.array(logs), study.overlap) if logs else Interval(math.nan, math.nan, math.nan)
 
 
-def _word(ratio: Interval, signal: Interval) -> Word:
-    if not signal.high < LITTLE and not signal.value < SEEMS:
-        return "noise"
+def _word(ratio: Interval, seen: bool, enough: bool) -> Word:
+    if not seen:
+        return "noise" if enough else "undecided"
     if ratio.low > MARGIN:
         return "pays"
     return "does not pay" if ratio.high < ENOUGH else "undecided"

@@ -1,16 +1,17 @@
-"""The answer in words: one sentence per finding, numbers with their intervals."""
+"""The answer in words: one sentence per finding, one chosen model throughout, numbers only where they say something."""
 
 import math
 from typing import TYPE_CHECKING
 
 from unlazy.comparison.contestants import CONTESTANTS
 from unlazy.comparison.findings import Findings
-from unlazy.measures.learning_curve import Curve
 from unlazy.measures.scaling_fit import Interval
 
 if TYPE_CHECKING:
     import pandas as pd
 
+SAYS = 10.0
+"""An interval whose ends are further apart than this factor says nothing."""
 _CHARACTER = {
     "low-dimensional": "The target is closest to low-dimensional: it varies along few directions of the inputs.",
     "smooth": "The target is closest to smooth: kernels to which all directions are alike do about as well as "
@@ -22,36 +23,69 @@ _CHARACTER = {
 
 def headline(c: Findings) -> str:
     """The verdict in one sentence."""
-    ratio = _times(c.verdict.ratio)
+    ratio = c.verdict.ratio
     lazy, rich = (_title(c.verdict.picks[word]) for word in ("lazy", "rich"))
     n = c.study.sizes[-1]
     if c.verdict.word == "pays":
         return (
-            f"Feature learning pays: at {n} training rows the rich model chosen on them ({rich}) has a risk {ratio} "
-            f"times smaller than the lazy one ({lazy})."
+            f"Feature learning pays: at {n} training rows the rich model chosen on them ({rich}) has {_risk(c)} "
+            f"{_times(ratio)} times smaller than the lazy one ({lazy})."
         )
     if c.verdict.word == "noise":
         return (
             f"These inputs say nothing measurable about {c.study.table.target!r}: at {n} training rows no model, "
-            f"chosen on them, is surely better than a constant (risk {_range(c.verdict.signal)} of the constant's)."
+            f"chosen on them, is surely better than a constant ({_risk(c)} {_range(c.verdict.signal)} of the "
+            "constant's)."
         )
-    how = (
-        f"at {n} training rows the lazy model chosen on them ({lazy}) has {ratio} times the risk of the rich one "
-        f"({rich})"
-    )
+    if c.study.splits < 2:
+        how = f"only one split ended in time, at {n} training rows"
+    elif not _says(ratio):
+        how = f"at {n} training rows the splits differ more than lazy ({lazy}) and rich ({rich}) models do"
+    else:
+        how = (
+            f"at {n} training rows the lazy model chosen on them ({lazy}) has {_times(ratio)} times {_the_risk(c)} of "
+            f"the rich one ({rich})"
+        )
     if c.verdict.word == "does not pay":
         return f"Feature learning does not pay: {how}."
-    return f"Undecided: {how}; more rows or a larger --budget would tell."
+    if not c.verdict.seen:
+        how = f"at {n} training rows no model is surely better than a constant yet"
+    return f"Undecided: {how}; {_would_tell(c)}."
+
+
+def _would_tell(c: Findings) -> str:
+    """What would decide: a larger budget only where it would reach more rows or splits."""
+    rows = len(c.study.table)
+    if c.study.more:
+        return "a larger --budget would look at more rows or splits"
+    return f"these {rows} rows do not tell, and only more of them would"
 
 
 def sentences(c: Findings) -> list[str]:
     """Everything below the headline."""
-    found = [*_noise(c)] if c.verdict.word == "noise" else [*_when(c), *_where(c), _CHARACTER[c.character]]
-    return [text for text in [*found, *_use(c), *_more(c)] if text]
+    if c.verdict.word == "noise":
+        return [
+            *_suspects(c),
+            "Which model to prefer, and which inputs matter, cannot be said where nothing is predicted.",
+        ]
+    found = [*_suspects(c), *_when(c), *_where(c), _CHARACTER[c.character], *_use(c), *_rare(c), *_more(c)]
+    return [text for text in found if text]
 
 
-def _noise(c: Findings) -> list[str]:
-    return ["Which model to prefer, and which inputs matter, cannot be said where nothing is predicted."]
+def _suspects(c: Findings) -> list[str]:
+    """Inputs to ask about, and the verdict without them."""
+    lines = []
+    for one in c.suspects:
+        if one.why == "leak":
+            told = f"alone explains {_percent(min(one.share, 0.9999))} of {c.study.table.target!r}: a likely leak"
+            ask = "Would it be known before the target is?"
+        else:
+            told, ask = "numbers or names the rows: an identifier", "Should it be an input?"
+        lines.append(f"The input {one.name!r} {told}. {ask} If not, leave it out with --drop {one.name}.")
+    if c.without is not None:
+        names = ", ".join(repr(one.name) for one in c.suspects)
+        lines.append(f"Without {names}: {headline(c.without)}")
+    return lines
 
 
 def _when(c: Findings) -> list[str]:
@@ -75,24 +109,43 @@ def _where(c: Findings) -> list[str]:
     d = len(c.inputs)
     if names:
         lines.append(f"Inputs that matter (shuffling one surely raises its risk), {len(names)} of {d}: {listed}.")
-    if c.verdict.word == "pays" and math.isfinite(c.isotropic.value):
+    if c.verdict.word == "pays" and _says(c.isotropic):
         lines.append(f"Against the best isotropic kernel the risk is {_times(c.isotropic)} times smaller.")
     return lines
 
 
 def _use(c: Findings) -> list[str]:
-    best = c.models.iloc[0]
-    lines = []
-    if c.verdict.word != "noise":
-        risk = c.expected
-        what = "variance" if c.study.table.task == "regression" else "Brier score"
-        explained = f"{100 * (1 - risk.value):.0f}% of the {what}"
-        lines.append(
-            f"Use the {best['model']}: trained on {c.study.sizes[-1]} rows its expected error is "
-            f"{error_text(c, best)}; the best model's risk is {_range(risk)} of a constant's, so "
-            f"it explains {explained}."
-        )  # fmt: skip
+    """The chosen model, its error, and who is as good."""
+    best = c.models[c.models["name"] == c.chosen].iloc[0]
+    text = f"Use the {best['model']}: trained on {best['n']} rows its error on others is {error_text(c, best)}"
+    risk = Interval(best["risk"], best["low"], best["high"])
+    lines = [f"{text}, which {_unexplained(c, risk)}."]
+    equals = [_title(name) for name in c.as_good if name != c.chosen]
+    better = [_title(name) for name in c.better]
+    if better:
+        lines.append(f"Surely better than it: {', '.join(better)}.")
+    if equals:
+        lines.append(f"Not surely worse or better than it: {', '.join(equals)}.")
+    if c.final is not None:
+        lines.append(_saved(c))
     return lines
+
+
+def _saved(c: Findings) -> str:
+    """The error of the very model that is saved, by its own held-out estimate."""
+    assert c.final is not None
+    own = c.final.inner
+    what = "" if c.final.name == c.chosen else f" ({_title(c.final.name)})"
+    if c.study.table.task == "regression":
+        size = math.sqrt(max(own, 0.0)) * float(c.study.table.y.std())
+        return (
+            f"The saved model{what} is fitted to {c.final.rows} rows; by rows left out of its own fit its error is "
+            f"{size:.3g} (root mean square)."
+        )
+    return (
+        f"The saved model{what} is fitted to {c.final.rows} rows; by rows left out of its own fit its squared error is "
+        f"{_number(own)} of a constant's."
+    )
 
 
 def error_text(c: Findings, row: "pd.Series") -> str:
@@ -102,32 +155,90 @@ def error_text(c: Findings, row: "pd.Series") -> str:
     return f"{100 * row['mistakes']:.1f}% mistakes"
 
 
-def _more(c: Findings) -> list[str]:
-    """What more data would buy, for the best model."""
-    curve: Curve | None = c.curves.get(str(c.models.iloc[0]["name"]))
-    if curve is None or len(curve.sizes) < 3 or c.verdict.word == "noise":
+def _unexplained(c: Findings, risk: Interval) -> str:
+    """What a model leaves, never rounded to nothing or to all."""
+    what = "variance" if c.study.table.task == "regression" else "squared error of a constant's probabilities"
+    if not math.isfinite(risk.low):
+        return f"leaves {_percent(risk.value)} of the {what} unexplained"
+    if not _says(risk):
+        return f"leaves {_percent(risk.value)} of the {what} (the splits disagree by more than a factor of {SAYS:g})"
+    return f"leaves {_percent(risk.value)} [{_percent(risk.low)}, {_percent(risk.high)}] of the {what} unexplained"
+
+
+def _rare(c: Findings) -> list[str]:
+    """How well a rare class is found, by what can see it."""
+    if not c.study.rare:
         return []
-    n, law = curve.sizes[-1], curve.law()
-    twice, back = curve.extrapolated(2 * n), curve.backtest()
-    assert law is not None and twice is not None and back is not None
-    floor = f"{_number(law.floor)} + " if law.floor > 0 else ""
+    best = c.models[c.models["name"] == c.chosen].iloc[0]
+    label, share = c.study.rarest
     return [
-        f"Twice the rows ({2 * n}) would bring its risk from {_number(float(curve.mean[-1]))} to {_range(twice)}, if "
-        f"its curve ({floor}c·n^{law.exponent:.2f}) goes on (without the last size it predicts {_number(back[0])} "
-        f"there; measured {_number(back[1])})."
-    ]  # fmt: skip
+        f"The class {str(label)!r} is rare ({_percent(share)} of the rows), so models are judged by how they rank it: "
+        f"average precision {best['precision']:.2f} (guessing has {share:.2g}), area under the ROC curve "
+        f"{best['auc']:.2f} (guessing has 0.50)."
+    ]
+
+
+def _more(c: Findings) -> list[str]:
+    """What more data would buy: the law of the best fixed kernel, and the power law through measured sizes."""
+    law = c.law
+    if law is None:
+        return _power_law(c)
+    return [
+        f"Twice the rows ({2 * law.rows}) would bring the risk of the best fixed kernel ({_title(law.name)}) from "
+        f"{_number(law.now)} to {_range(law.twice)} of a constant's, by the law of its learning curve.",
+        *_power_law(c),
+    ]
+
+
+def _power_law(c: Findings) -> list[str]:
+    """The curve of the chosen model through the sizes that were measured, where they say something."""
+    curve = c.curves.get(c.chosen)
+    if curve is None or len(curve.sizes) < 3 or curve.risks.shape[1] < 2:
+        return []
+    n, twice, back = curve.sizes[-1], curve.extrapolated(2 * curve.sizes[-1]), curve.backtest()
+    if twice is None or back is None or not _says(twice):
+        return []
+    return [
+        f"Twice the rows of the largest size ({2 * n}) would bring the {_title(c.chosen)} from "
+        f"{_number(float(curve.mean[-1]))} to {_range(twice)}, if the power law through its sizes goes on (without the "
+        f"last size it predicts {_number(back[0])} there; measured {_number(back[1])})."
+    ]
 
 
 def _title(name: str) -> str:
     return CONTESTANTS[name].title if name else "none"
 
 
+def _risk(c: Findings) -> str:
+    return "a rank error (1 - average precision)" if c.study.rare else "a risk"
+
+
+def _the_risk(c: Findings) -> str:
+    return _risk(c).replace("a ", "the ", 1)
+
+
+def _says(value: Interval) -> bool:
+    """Whether an interval says anything."""
+    return bool(math.isfinite(value.high) and value.low > 0 and value.high / value.low <= SAYS)
+
+
 def _times(value: Interval) -> str:
     return f"{value.value:.2f} [{value.low:.2f}, {value.high:.2f}]"
 
 
+def interval_text(row: "pd.Series") -> str:
+    """A row of the table of models: its risk, and its interval where there are splits enough for one."""
+    return _range(Interval(float(row["risk"]), float(row["low"]), float(row["high"])))
+
+
 def _range(value: Interval) -> str:
+    if not (math.isfinite(value.low) and math.isfinite(value.high)):
+        return _number(value.value)
     return f"{_number(value.value)} [{_number(value.low)}, {_number(value.high)}]"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%" if share < 0.995 or share >= 1 else f"{100 * share:.4g}%"
 
 
 def _number(value: float) -> str:

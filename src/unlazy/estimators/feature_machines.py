@@ -23,7 +23,7 @@ from unlazy.estimators.feature_search import Candidate, Selected, rules, select
 from unlazy.estimators.feature_search.course import WHOLE, Course, parts
 from unlazy.estimators.feature_search.first_look import best_reading
 from unlazy.estimators.feature_search.growth import grown
-from unlazy.estimators.feature_search.last_fit import Model, last_fit, predictions
+from unlazy.estimators.feature_search.last_fit import Model, last_fit, predictions, squared_slopes
 from unlazy.estimators.feature_search.members import Member, learnt, mean_error
 from unlazy.estimators.feature_search.robust import Chosen, milder, robustly
 from unlazy.estimators.feature_search.stages import Stages
@@ -172,7 +172,7 @@ class FeatureMachine(Estimator):
         self.X_fit_, self.dual_coef_, self.intercept_ = data.X, first.dual_coef, first.intercept
         self.solver_, self._tree_ = "cholesky", None
         self._others_ = [fit._asdict() for fit in fits[1:]]
-        self.feature_importances_ = sum(fit.weight * self._importances(fit.metric) for fit in fits)
+        self.feature_importances_ = sum(fit.weight * self._importances(fit.metric, fit.slopes) for fit in fits)
         self.outliers_, self.clip_ = chosen.outliers, chosen.clip
         held_out = np.mean([found.held_out for found, _ in chosen.fits], 0)
         self.leave_one_out_error_ = float(best.error) if chosen.outliers == "kept" else mean_error(held_out, part)
@@ -209,6 +209,8 @@ class FeatureMachine(Estimator):
         self.X_fit_, self.dual_coef_, self.intercept_ = model.centres, model.alpha, model.intercept
         self.solver_, self.converged_ = model.solver, model.converged
         self._tree_ = None if model.tree is None else model.tree._asdict()
+        if not best.updates:  # a metric that moved is the gradients' own
+            self.feature_importances_ = self._importances(best.metric, squared_slopes(model, problem, found.learnt))
         if self.outliers_ == "kept":
             return best.judged.held_out, found.judging
         judging = given.rows(order[-len(found.judging.X) :])  # with the labels they have
@@ -232,8 +234,12 @@ class FeatureMachine(Estimator):
         self.metric_, self.n_updates_ = M, int(updates)
         self.feature_importances_ = self._importances(M)
 
-    def _importances(self, M: np.ndarray) -> np.ndarray:
+    def _importances(self, M: np.ndarray, slopes: np.ndarray | None = None) -> np.ndarray:
+        """Shares of the columns in the squared gradients of the last fit, whether or not the metric moved; in the
+        metric where the fit is constant."""
         weight = M if M.ndim == 1 else np.diag(M).copy()
+        if slopes is not None and np.isfinite(slopes).all() and slopes.sum() > 0:
+            weight = slopes
         if self.categories_:
             weight = np.bincount(self._read_as.source(self.n_features_in_), weight, self.n_features_in_)
         return weight / weight.sum()
@@ -255,9 +261,13 @@ class FeatureMachine(Estimator):
             total += dot(W.T, W)
         return total if np.trace(total) > 0 else np.eye(len(total))
 
+    def standardised(self, X: Any) -> np.ndarray:
+        """Rows as the fitted kernel sees them: codes read, columns in units of their own spread."""
+        return (self._read_as(self._inputs(X)) - self.offset_.astype(self._dtype)) / self.scale_.astype(self._dtype)
+
     def _scores(self, X: Any) -> np.ndarray:
         """f at the rows of X, (m, c)."""
-        Z = (self._read_as(self._inputs(X)) - self.offset_.astype(self._dtype)) / self.scale_.astype(self._dtype)
+        Z = self.standardised(X)
         tree = getattr(self, "_tree_", None)
         parts = (self.X_fit_, self.dual_coef_, self.intercept_, None if tree is None else Tree(**tree))
         model = Model(*parts, self.solver_, self.ridge_)
@@ -339,9 +349,10 @@ class FeatureMachineRegressor(MultiOutputMixin, RegressorMixin, FeatureMachine):
     Candidates and folds run side by side in threads, as many as there are cores; `n_jobs` is the most of them, and of
     BLAS's, in a fit.
 
-    Fitted: `metric_` (M of trace one, for standardised columns), `feature_importances_` (its diagonal), `n_updates_`,
-    `bandwidth_`, `ridge_` (added to K), `relative_ridge_`, `kernel_`, `leave_one_out_error_` (share of the
-    variance not explained, of held-out rows where there are many), `solver_`, `coding_` ('numbers', 'categories' or
+    Fitted: `metric_` (M of trace one, for standardised columns), `feature_importances_` (mean squared
+    gradients of the last fit, as shares), `n_updates_`, `bandwidth_`, `ridge_` (added to K), `relative_ridge_`,
+    `kernel_`, `leave_one_out_error_` (share of the variance not explained, of held-out rows where there are many),
+    `solver_`, `coding_` ('numbers', 'categories' or
     'numbers and categories', of columns that look like codes) and `categories_` (their values), `members_` (the fits
     whose mean is predicted; the attributes above are those of the first, importances the mean), `outliers_` ('kept',
     'clipped' or 'averaged') and `clip_` (largest distance of a clipped label from its prediction, for every output;

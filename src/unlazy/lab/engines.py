@@ -7,6 +7,7 @@ in jaxlib (seen in 0.10), which workers cannot.
 """
 
 import os
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
@@ -44,12 +45,17 @@ def open_engine(name: str = "local", jobs: int | None = None, address: str | Non
 
 
 class Inline:
-    """This process, one chunk after another."""
+    """This process, one chunk after another; none is begun after `until`."""
+
+    until: float | None = None
 
     def outcomes(self, chunks: Sequence[Chunk]) -> Iterator[Outcome]:
         from unlazy.lab.worker import run_chunk
 
-        return map(run_chunk, chunks)
+        for chunk in chunks:
+            if _left(self.until) == 0:
+                return
+            yield run_chunk(chunk)
 
     def close(self) -> None:
         from unlazy.lab.worker import forget
@@ -58,16 +64,23 @@ class Inline:
 
 
 class Local:
-    """Fresh processes of this machine (loky: never a fork), also when there is one; each keeps to its group."""
+    """Fresh processes of this machine (loky: never a fork), also when there is one; each keeps to its group.
+
+    `until` is a moment (time.monotonic) after which outcomes end: what runs then is not waited for.
+    """
+
+    until: float | None = None
 
     def __init__(self, jobs: int | None):
         import joblib
         from joblib.externals.loky import ProcessPoolExecutor
 
+        from unlazy.core.programs import kept_programs
         from unlazy.lab.worker import ONE_THREAD, start
 
         self.jobs = jobs or joblib.cpu_count()
-        self._pool = ProcessPoolExecutor(self.jobs, initializer=start, initargs=(os.getpid(),), env=ONE_THREAD)
+        alone = ONE_THREAD | kept_programs()
+        self._pool = ProcessPoolExecutor(self.jobs, initializer=start, initargs=(os.getpid(),), env=alone)
 
     def outcomes(self, chunks: Sequence[Chunk]) -> Iterator[Outcome]:
         from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -81,7 +94,9 @@ class Local:
             while queue or running:
                 while queue and len(running) < self.jobs:  # no more than that: the next goes to who is idle now
                     running.add(self._pool.submit(run_chunk, queue.take(idle_group)))
-                done, running = wait(running, return_when=FIRST_COMPLETED)
+                done, running = wait(running, _left(self.until), FIRST_COMPLETED)
+                if not done:
+                    return
                 for future in done:
                     outcome: Outcome = future.result()
                     idle_group = queue.release(outcome.group)
@@ -130,6 +145,11 @@ class Dask:
 
     def close(self) -> None:
         self._client.close()
+
+
+def _left(until: float | None) -> float | None:
+    """Seconds to this moment; None for ever."""
+    return None if until is None else max(0.0, until - time.monotonic())
 
 
 class _Queue:

@@ -120,19 +120,20 @@ class _OfFormula(View):
         kernel: InnerProductKernel, Z: np.ndarray, X: np.ndarray, L: Map, h: float
     ) -> tuple[Float[np.ndarray, "m e"], Float[np.ndarray, "n e"]]:
         """Centred together where only differences matter."""
-        to = _linear(kernel, L, X.shape[1], X.dtype) / h
-        F = dot(X, to)
+        F, G = (host.embedded(kernel, _seen(A, L), X.shape[1]) / h for A in (X, Z))
         centre = F.mean(0) if kernel.stationary else 0.0
-        return dot(Z, to) - centre, F - centre
+        return G - centre, F - centre
 
     def agop(self, h: float, alpha: np.ndarray, diagonal: bool) -> np.ndarray:
         part = some_rows(len(alpha), GRADIENTS)
+        if diagonal:  # no matrix of all pairs of columns
+            back = (G * self.to if self.to.ndim == 1 else dot(G, self.to.T) for G in self._gradients(h, alpha, part))
+            return sum(np.einsum("ij,ij->j", G, G) for G in back) / h**4 / len(part)
         total = np.zeros((self.F.shape[1],) * 2, self.F.dtype)
         for G in self._gradients(h, alpha, part):
             total += dot(G.T, G)
         total *= 1 / h**4 / len(part)
-        M = total * self.to[:, None] * self.to if self.to.ndim == 1 else dot(self.to, total, self.to.T)
-        return np.diag(M).copy() if diagonal else M
+        return total * self.to[:, None] * self.to if self.to.ndim == 1 else dot(self.to, total, self.to.T)
 
     def _gradients(self, h: float, alpha: np.ndarray, rows: np.ndarray) -> Iterator[Float[np.ndarray, "p e"]]:
         """h²∇f with respect to embedded rows, an output at a time."""
@@ -164,7 +165,7 @@ class OfDistances(_OfFormula):
     def __init__(self, kernel: InnerProductKernel, X: np.ndarray, L: Map):
         self.kernel, self.X, self.map = kernel, X, L
         self.to = L.T
-        F = X * L if L.ndim == 1 else dot(X, L.T)
+        F = _seen(X, L)
         self.F = F - F.mean(0)
         self.table = host.Distances.of(self.F)
         self.usual = math.sqrt(_typical(self.table.D, some_rows(len(X), SAMPLE)))
@@ -178,7 +179,7 @@ class OfInnerProducts(_OfFormula):
     def __init__(self, kernel: InnerProductKernel, X: np.ndarray, L: Map):
         self.kernel, self.X, self.map = kernel, X, L
         self.to = _linear(kernel, L, X.shape[1], X.dtype)
-        F = dot(X, self.to)
+        F = host.embedded(kernel, _seen(X, L), X.shape[1])
         self.F = F - F.mean(0) if kernel.stationary else F
         self.table = host.InnerProducts.of(self.F)
         self.usual = typical_norm(self.table.xx)
@@ -232,8 +233,13 @@ class OfAbsoluteDistances(View):
 
 def _linear(kernel: InnerProductKernel, L: Map, d: int, dtype: np.dtype) -> Float[np.ndarray, "d e"]:
     """x → embed(Lx) as a matrix: embeddings are linear, what they do to the unit vectors is what they do."""
-    mapped = np.diag(L) if L.ndim == 1 else L
-    return dot(mapped.T, host.embedded(kernel, np.eye(len(mapped), dtype=dtype), d))
+    unit = host.embedded(kernel, np.eye(len(L), dtype=dtype), d)
+    return L[:, None] * unit if L.ndim == 1 else dot(L.T, unit)
+
+
+def _seen(X: Float[np.ndarray, "n d"], L: Map) -> Float[np.ndarray, "n r"]:
+    """Lx of every row; a diagonal L never becomes a matrix."""
+    return X * L if L.ndim == 1 else dot(X, L.T)
 
 
 def _typical(D: np.ndarray, part: np.ndarray) -> float:

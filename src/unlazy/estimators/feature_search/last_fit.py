@@ -46,6 +46,8 @@ NEARLY = 0.8
 """Choices made on this share of the rows are those of all."""
 GRADIENTS = 2000
 """Rows over which gradients are averaged."""
+FEW_GRADIENTS = 300
+"""The same for importances."""
 TURNING, TURNING_DEVICE = 20_000, 60_000
 """Rows whose residuals turn directions."""
 MANY_LEAVES, LOOK_LEAVES = 16, 4
@@ -297,6 +299,18 @@ def _next_metric(model: Model, problem: Problem, data: Training) -> np.ndarray:
     share = problem.contender.turns
     M = _turned(model, problem, data, share[0]) if share else None
     return _learnt_on(model, problem, data) if M is None else M
+
+
+def squared_slopes(model: Model, problem: Problem, data: Training) -> Float[np.ndarray, " d"]:
+    """Mean squared gradient along every column, of this model at some of the rows: the diagonal of its AGOP."""
+    Z, L = data.X[spread(len(data.X), FEW_GRADIENTS)], problem.map
+    total = np.zeros(data.X.shape[1])
+    for index, X, alpha in _parts(model, Z):
+        kernel = problem.contender.candidate.kernel
+        along = slopes(kernel, X, L, problem.bandwidth, alpha, Z[index], "float32")
+        G = along * L if L.ndim == 1 else dot(along, L)
+        total += np.einsum("pcd,pcd->d", G, G)
+    return total / len(Z)
 
 
 def _parts(model: Model, Z: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:

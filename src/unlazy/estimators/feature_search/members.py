@@ -33,6 +33,8 @@ class Member(NamedTuple):
     intercept: Float[np.ndarray, " c"]
     weight: float = 1.0
     """In the mean of all members; weights sum to one."""
+    slopes: Float[np.ndarray, " d"] | None = None
+    """Mean squared gradient of this very fit along every column: the diagonal of its AGOP."""
 
 
 Learn = Callable[[Selected, Training], Member]
@@ -49,7 +51,8 @@ def learnt(found: Selected, data: Training, rank: int | None, start: np.ndarray 
     K = seen.gram(h)
     ridge = found.final[1] * float(np.mean(np.diagonal(K)))
     alpha, b = coefficients(K, data.Y, found.final[1], data.weights)
-    return Member(kernel, M, seen.map, float(h), found.updates, found.final[1], ridge, alpha, b)
+    slopes = seen.agop(float(h), alpha, True)
+    return Member(kernel, M, seen.map, float(h), found.updates, found.final[1], ridge, alpha, b, slopes=slopes)
 
 
 def left_out(found: Selected, data: Training, learn: Learn) -> Float[np.ndarray, "n c"]:

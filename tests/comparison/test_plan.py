@@ -1,0 +1,53 @@
+"""What a study begins: finalists by training errors alone, prices by records, nothing that would end too late."""
+
+import time
+
+import numpy as np
+import pytest
+
+from unlazy.comparison.plan import Clock, Plan
+from unlazy.comparison.study import experiment, ladder, look
+from unlazy.comparison.table import make_table
+from unlazy.core.experiment import Record, Records
+from unlazy.lab.engines import Inline
+
+
+def plan(budget=100.0, **inner):
+    """Records of two splits at 100 rows: training errors as given, a second of work each."""
+    rows = [
+        Record({"contestant": name, "n": 100, "split": s}, 0, {"inner": e, "risk": 1 / e, "work": 1.0}, 1.0)
+        for name, e in inner.items()
+        for s in (0, 1)
+    ]
+    found = Plan(experiment("."), "digest", Clock(budget), ".", Inline())
+    found.records = Records(rows)
+    return found
+
+
+def test_finalists_are_the_best_by_training_errors():
+    """Test risks, here the opposite, have no say; the best kernel to which all directions are alike is among them."""
+    errors = {"linear": 0.9, "gaussian": 0.5, "laplace": 0.4, "product_laplace": 0.2, "feature_machine": 0.1}
+    found = plan(**errors, forest=0.3, boosting=0.35)
+    names = [*errors, "forest", "boosting"]
+    assert found.finalists(100, names) == ["product_laplace", "laplace", "feature_machine", "forest"]
+    assert found.core(100, names) == ["product_laplace", "feature_machine"]
+    assert found.complete(100, ["laplace", "forest"]) == 2 and found.complete(100, ["laplace", "network"]) == 0
+
+
+def test_prices_grow_with_rows_and_the_clock_decides():
+    found = plan(gaussian=0.5, feature_machine=0.4)
+    assert found.price("gaussian", 100) == 1.0 and found.price("gaussian", 400) == pytest.approx(4**1.3)
+    assert found.affords(["gaussian"], [100], 5) and not found.affords(["gaussian"], [1600], 5)
+    found.clock.charge(90.0)  # stored trials count
+    assert not found.affords(["gaussian"], [100], 5)
+    late = Clock(100.0, time.monotonic() - 99)
+    assert late.left() < 0 and late.until() < time.monotonic()
+
+
+def test_the_look_sees_rare_classes_and_sizes_reach_three_quarters():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4000, 2))
+    table = make_table(X, np.where(np.arange(4000) % 80 == 0, "rare", "usual"))
+    assert ladder(table)[-1] == 3000 and look(table) == 1500 and look(make_table(X, X[:, 0])) == 375
+    large = make_table(rng.normal(size=(9000, 1)), rng.normal(size=9000))
+    assert ladder(large)[-1] == 4000 and ladder(large, 600)[-1] == 9000 - 2000
