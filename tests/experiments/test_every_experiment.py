@@ -16,7 +16,7 @@ def test_it_says_what_it_claims(name):
     for words in (e.question, e.prediction, e.protocol, e.verdict):
         assert len(words) > 20
     assert e.question.endswith("?")
-    assert e.tags and all(re.fullmatch(r"[KADLPMGC]\d+", tag) for tag in e.tags)
+    assert e.tags and all(re.fullmatch(r"[KADLPMGCE]\d+", tag) for tag in e.tags)
     assert e.source in ("S1", "S2", "S3", "S4", "general")
 
 

@@ -31,6 +31,9 @@ BEYOND = 1e4
 """How far below the smallest trusted κ the laws are read."""
 PIECES = 4
 """Quarters of the rows, each of which predicts the risk of all: how wrong the laws are on these very data."""
+AGAIN = 0.5
+"""Share of the quarters' common miss that is expected of all rows too, which see further down the spectrum. On 33
+curves of real tables 0 leaves a median error of 11%, 1/2 one of 8.5% and 1 one of 10%."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ def learning_curve_of(
     labels = labels.reshape(n, -1)
     with precision("float64"):
         law = _law(values, U, labels, floor)
-        spread = _spread(values, U, labels, law, floor)
+        more, spread = _misses(values, U, labels, law, floor)
     variance = float(np.mean(np.sum(labels**2, 1)))
     asked = np.asarray(ridges, float).reshape(-1)
     if not np.all(asked > 0):
@@ -115,6 +118,8 @@ def learning_curve_of(
     for size in m:
         at, risk = law.ridges(size), law.risks(size)
         best = int(np.argmin(risk))
+        if size > n:  # the misses are those of a gain over four times the points
+            risk = risk * (risk.min() / law.risks(n).min()) ** more
         error = 1.645 * np.hypot(law.error, spread * max(0.0, np.log(size / n) / np.log(PIECES)))
         learnt = 1 - (law.bias[best] - law.floor) / max(variance - law.floor, np.finfo(float).tiny)
         rows.append(
@@ -162,8 +167,9 @@ def _law(values: np.ndarray, U: np.ndarray, y: np.ndarray, floor: float) -> _Law
     )  # fmt: skip
 
 
-def _spread(values: np.ndarray, U: np.ndarray, y: np.ndarray, whole: _Law, floor: float) -> float:
-    """How far, in logarithms, quarters of the rows are from the risk of all of them that they predict."""
+def _misses(values: np.ndarray, U: np.ndarray, y: np.ndarray, whole: _Law, floor: float) -> tuple[float, float]:
+    """How far, in logarithms, quarters of the rows are from the risk of all of them that they predict: what of it all
+    rows are expected to repeat, as a share of the gain that they foresee, and how far the quarters are from that."""
     n = len(y)
     measured, found = np.log(whole.risks(n).min()), []
     for i in range(PIECES):
@@ -172,4 +178,7 @@ def _spread(values: np.ndarray, U: np.ndarray, y: np.ndarray, whole: _Law, floor
         labels = y[i::PIECES]
         if np.any(labels):
             found.append(np.log(_law(lam, V, labels, floor).risks(n).min()) - measured)
-    return float(np.sqrt(np.mean(np.square(found))))
+    drift = AGAIN * float(np.mean(found))
+    gain = measured - np.log(whole.risks(PIECES * n).min())
+    more = max(drift / gain, -1.0) if gain > 0 else 0.0  # more points do no harm
+    return more, float(np.sqrt(np.mean(np.square(np.array(found) - drift))))
