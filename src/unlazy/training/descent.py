@@ -98,6 +98,7 @@ def descend(
     every: int | None = None,
     stop_below: Any = None,
     patience: tuple[str, int] | None = None,
+    label_noise: Any = 0.0,
 ) -> Descent:
     """θ ← θ - η r (∇L(θ) + λθ), L the mean loss over the training points (or over a batch).
 
@@ -109,10 +110,13 @@ def descend(
     steps.
     `stop_below` stops at a training loss; `patience=(name, k)` stops when the recorded measure has not improved k times
     in a row and returns the parameters of its best value. `batch_size` needs a `key`; batches reshuffle every epoch.
+    `label_noise` moves every label of a step by so much up or down, drawn anew each step [L11]; it needs a `key` too.
     """
     rule, every = _rule(step_size, optimiser), steps if every is None else every
     measures = dict(record or {})
     _check(steps, every, measures, patience, batch_size, key, data.n)
+    if key is None and not is_zero(label_noise):
+        raise ValueError("label noise is drawn at random: pass key=jax.random.key(...)")
     loss = loss_named(loss)
     rates, decay = spread_over(rates, params), spread_over(decay, params)
 
@@ -123,7 +127,7 @@ def descend(
 
     start, zero = objective(params, data), jnp.zeros_like(apply(params, data.X))
     limit = _BLOW_UP * (start + loss.mean(zero, data.y, data.weights))
-    step = Stepper(objective, rule, rates, decay, limit, stop_below, Batches(data, batch_size, key))
+    step = Stepper(objective, rule, rates, decay, limit, stop_below, Batches(data, batch_size, key, label_noise))
 
     def chunk(carry: tuple[State, Any], first: Array) -> tuple[tuple[State, Any], tuple[Array, dict]]:
         state, best = carry

@@ -33,8 +33,19 @@ class Batches(NamedTuple):
     data: Data
     size: int | None
     key: Any
+    label_noise: Any = 0.0
+    """Labels of a step are off by so much, up or down, drawn anew every time [L11]."""
 
     def draw(self, order: Array, s: Array) -> tuple[Array, Data]:
+        order, batch = self._rows(order, s)
+        if is_zero(self.label_noise):
+            return order, batch
+        signs = jax.random.rademacher(
+            jax.random.fold_in(jax.random.split(self.key)[0], s), batch.y.shape, batch.y.dtype
+        )
+        return order, Data(batch.X, batch.y + self.label_noise * signs, batch.weights)
+
+    def _rows(self, order: Array, s: Array) -> tuple[Array, Data]:
         if self.size is None:
             return order, self.data
         per_epoch = self.data.n // self.size
