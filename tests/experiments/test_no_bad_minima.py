@@ -44,6 +44,6 @@ def test_measurements_and_their_transpose(x64, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", nb.RANK)
 def test_enough_measurements_find_the_matrix(x64, kind):
-    params = {"kind": kind, "d": 6, "n": 60 if kind != "completion" else 21, "n_padded": 64}
+    params = {"kind": kind, "d": 6, "n": 60 if kind != "completion" else 21}
     found = jax.jit(lambda key: nb.trial(params, key))(jax.random.key(1))
     assert float(found["off"]) < 1e-3 and abs(float(found["escape"]) - 1) < 0.1

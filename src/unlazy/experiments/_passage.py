@@ -28,7 +28,8 @@ def median_slope(d: np.ndarray, table: np.ndarray) -> Interval:
     if not reached[0] or reached.mean() < 0.95:
         return Interval(np.nan, np.nan, np.nan, 1.0)
     slopes = np.polyfit(np.log(d), np.log(medians[:, reached]), 1)[0]
-    return Interval(float(slopes[0]), *map(float, np.quantile(slopes[1:], [0.025, 0.975])), 1 - reached.mean())
+    low, high = np.quantile(slopes[1:], [0.025, 0.975])
+    return Interval(float(slopes[0]), float(low), float(high), 1 - float(reached.mean()))
 
 
 def sloped(statement: str, tag: str, slope: Interval, low: float, high: float) -> Claim:

@@ -67,12 +67,12 @@ def figure(records: Records) -> "Figure":
     for i, k in enumerate(records.values("k")):
         d, table = passages(records.where(k=k))
         middle = np.median(table, 1)
-        ends = np.abs(np.quantile(table, [0.1, 0.9], axis=1, method="nearest") - middle)
+        ends = np.abs(np.quantile(table, [0.25, 0.75], axis=1, method="nearest") - middle)
         axis.errorbar(d, middle, ends, fmt="o", color=f"C{i}", capsize=2, label=f"$h_{k}$, exponent {k}")
         law = d ** max(1, k - 1) * (np.log(d) if k == 2 else 1.0)
         axis.plot(d, law * math.exp(np.mean(np.log(middle / law))), "-", color=f"C{i}")
     axis.set(xscale="log", yscale="log", xlabel="input dimension d", ylabel="samples until overlap 1/2",
-             title="median and 80% of the seeds; lines: d, d log d, d²")  # fmt: skip
+             title="median and the middle half of the seeds; lines: d, d log d, d²")  # fmt: skip
     axis.legend()
     return fig
 

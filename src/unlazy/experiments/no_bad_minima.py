@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RANK = {"sensing": 2, "completion": 1, "phase retrieval": 1}
+MOST = {"sensing": 6, "completion": 6, "phase retrieval": 12}
+"""Measurements per unknown, d·rank of them, at the most: so many are drawn and the first n are used."""
 STEP, STEPS = 0.2, 600
 SMALL, SMALLER = 1e-3, 1e-5
 FOUND, FLAT = 1e-3, 1e-6
@@ -74,7 +76,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     r = RANK[kind]
     truth = jax.random.normal(one, (d, r))
     truth = truth * math.sqrt(r) / jnp.sqrt(jnp.sum(truth**2))
-    look, back = measurements(kind, two, d, params["n"], params["n_padded"])
+    look, back = measurements(kind, two, d, params["n"], d * r * MOST[kind])
     y, M = look(dot(truth, truth.T)), dot(truth, truth.T)
     if kind == "phase retrieval":  # E (a·u)⁴ makes its curvature three times that of a matrix seen evenly
         y = y / math.sqrt(3)
@@ -148,10 +150,9 @@ def figure(records: Records) -> "Figure":
 
 
 def _grid(seeds: int, ratios: tuple[float, ...], d: int = 12) -> Any:
-    grids = []
+    grids: list[dict[str, list]] = []
     for kind, rank in RANK.items():
-        most = 12.0 if kind == "phase retrieval" else 6.0
-        grids.append({"kind": [kind], "n": [round(d * rank * v) for v in ratios if v <= most]})
+        grids.append({"kind": [kind], "n": [round(d * rank * v) for v in ratios if v <= MOST[kind]]})
     return config(*grids, d=d, seeds=seeds)
 
 
@@ -170,7 +171,7 @@ experiment = Experiment(
     figure=figure,
     quick=_grid(24, (0.75, 2.0, 6.0, 12.0)),
     full=_grid(256, (0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)),
-    padded=("n",),
+    traced=("n",),
     lanes=8,
     caveats="The theorems ask for n of order d·rank times constants and logarithms, and completion for incoherent "
     "matrices with a penalty that is left out here; they exclude bad minima, not slow runs. One d, exact measurements, "
