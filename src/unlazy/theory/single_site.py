@@ -27,12 +27,12 @@ class Site(NamedTuple):
     value: Float[Array, "S D"]
     """φ(h)."""
     value_white: Float[Array, "S D"]
-    back: Float[Array, "S D"]
-    """g."""
-    back_white: Float[Array, "S D"]
+    back: Float[Array, "S Dc"]
+    """g, of every output; those of a point side by side."""
+    back_white: Float[Array, "S Dc"]
     noise: Float[Array, "S D"]
     """ζ behind u; empty in the first layer, whose u never changes."""
-    back_noise: Float[Array, "S D"]
+    back_noise: Float[Array, "S Dc"]
     """ζ behind r; empty in the last, whose r is the head's start."""
 
 
@@ -60,8 +60,8 @@ def whiten(
 
 def field(
     fresh: Float[Array, "S n"],
-    white: Float[Array, "S D"],
-    response: Float[Array, "n D"],
+    white: Float[Array, "S B"],
+    response: Float[Array, "n B"],
     past: Float[Array, "S D"],
     kernel: Float[Array, "n D"],
 ) -> Float[Array, "S n"]:

@@ -58,9 +58,10 @@ def test_two_layers_by_the_deep_equations_are_two_layers():
     net = unlazy.MLP(1, "erf", sigma_b=(0.3, 0.2))
     two = rich_limit(net, X, Y, draws=4096, runs=4, **ASK)
     with precision("float64"):
-        parts = (jnp.asarray(X), jnp.asarray(Y), 1.5, 0.03, loss_named("squared"), 15, 4096, 4, True, jax.random.key(0))
+        plan = jnp.asarray(0.03 * np.tri(16, k=-1)), jnp.ones((16, 4))
+        parts = (jnp.asarray(X), jnp.asarray(Y), 1.5, *plan, loss_named("squared"), 4096, 4, True, jax.random.key(0))
         deep = DeepLimit(net, *parts).follow(jnp.asarray(X[:1] + 1.0))
-        f, theta = np.asarray(deep.f[:, ASK["times"]]), np.asarray(deep.tangent[:, ASK["times"]])
+        f, theta = np.asarray(deep.f)[..., 0][:, ASK["times"]], np.asarray(deep.tangent[:, ASK["times"]])
     spread = f.std(0, ddof=1) / 2
     assert np.all(np.abs(f.mean(0)[:, :4] - two.fitted.value) <= 8 * np.hypot(spread[:, :4], two.fitted.error) + 1e-12)
     assert abs(f.mean(0)[2, 4] - float(two.predict(X[:1] + 1.0, 15)[0])) <= 8 * spread[2, 4] + 1e-3
@@ -81,9 +82,87 @@ def test_new_points_are_followed_along():
     np.testing.assert_allclose(gram, found.tangent.value[2], rtol=0, atol=1e-9)  # as above, of entries up to 9
 
 
+LINEAR = unlazy.MLP(2, "identity", sigma_w=1.0, sigma_b=(0.3, 0.2, 0.4))
+
+
+@pytest.mark.slow
+def test_outputs_can_be_turned():
+    """Heads are Gaussian: labels along a direction of output space are learnt as one output's are, along it alone."""
+    one = rich_limit(LINEAR, X, Y, **ASK)
+    two = rich_limit(unlazy.MLP(2, "identity", 1.0, LINEAR.sigma_b, outputs=2), X, np.outer(Y, [0.6, 0.8]), **ASK)
+    assert two.fitted.value.shape == (3, 4, 2) and two.predict(X[:2], [5, 15]).shape == (2, 2, 2)
+    # directions left out, as below; the responses of outputs to each other cancel exactly only where they are right
+    np.testing.assert_allclose(two.fitted.value @ [0.6, 0.8], one.fitted.value, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(two.fitted.value @ [0.8, -0.6], np.zeros((3, 4)), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(two.losses.value, one.losses.value, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(two.features[1].value, one.features[1].value, rtol=0, atol=1e-9)
+    # at the start every output has the same gradients
+    np.testing.assert_allclose(two.tangent.value[0], 2 * one.tangent.value[0], rtol=0, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_classes_and_batches_beside_wide_networks():
+    net = unlazy.MLP(2, "tanh", sigma_w=1.2, outputs=3)
+    ask = {"richness": 1.0, "times": [4, 12], "step_size": 0.1, "loss": "cross_entropy", "batch_size": 2}
+    classes, key = np.arange(4) % 3, jax.random.key(1)
+    limit = rich_limit(net, X, classes, draws=4096, key=key, **ask)
+    wide = rich_network(net, X, classes, width=768, runs=8, keep=False, key=key, **ask)
+    for a, b in ((limit.fitted, wide.fitted), (limit.tangent, wide.tangent), (limit.losses, wide.losses)):
+        error = np.sqrt(np.mean(np.square(a.error)) + np.mean(np.square(b.error)))
+        off = np.sqrt(np.mean(np.square(np.asarray(a.value) - np.asarray(b.value))))
+        assert off <= 3 * error + 10 / 768 * np.sqrt(np.mean(np.square(b.value)))
+    whole = rich_limit(LINEAR, X, Y, **ASK)
+    np.testing.assert_allclose(
+        rich_limit(LINEAR, X, Y, batch_size=4, **ASK).fitted.value, whole.fitted.value, rtol=0, atol=1e-12
+    )
+
+
+@pytest.mark.slow
+def test_the_flow_is_the_limit_of_small_steps():
+    times = np.array([0.0, 0.2, 0.8])
+    flow = rich_limit(LINEAR, X, Y, richness=1.5, times=times, tolerance=1e-4)
+    errors = []
+    for count in (80, 160):  # to t = 0.8
+        small = rich_limit(LINEAR, X, Y, richness=1.5, times=(times / 0.8 * count).astype(int), step_size=0.8 / count)
+        errors.append(np.abs(small.fitted.value - flow.fitted.value).max())
+    # Euler's error halves with the step; the flow's is its tolerance times labels of order one and some 20 steps
+    assert errors[1] < 0.6 * errors[0] and errors[0] < 0.1
+    assert flow.evidence.steps > 3 and "adaptive" in flow.evidence.words.method
+    at_x = flow.predict(X, times)
+    np.testing.assert_allclose(at_x, flow.fitted.value, rtol=0, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_a_killed_deep_run_goes_on_with_the_next(tmp_path):
+    net = unlazy.MLP(2, "tanh")
+    ask = {"richness": 1.0, "times": [0, 3], "step_size": 0.1, "draws": 64, "runs": 3}
+    whole, seen = rich_limit(net, X, Y, **ask), []
+
+    class Killed(Exception):
+        pass
+
+    def kill(done, seconds):
+        seen.append(done)
+        if done == 3:
+            raise Killed
+
+    file = tmp_path / "deep.safetensors"
+    with pytest.raises(Killed):
+        rich_limit(net, X, Y, checkpoint=file, progress=kill, **ask)
+    resumed = rich_limit(net, X, Y, checkpoint=file, progress=lambda done, s: seen.append(done), **ask)
+    assert seen == [1, 2, 3, 3, 4, 5, 6]  # the first run is not made again
+    assert np.array_equal(whole.fitted.value, resumed.fitted.value)
+    with pytest.raises(ValueError, match="another problem"):
+        rich_limit(net, X, Y, checkpoint=file, **(ask | {"richness": 2.0}))
+
+
 def test_what_deep_limits_do_not_do_is_said():
     net = unlazy.MLP(2)
-    for change, match in [({"step_size": None}, "give a step_size"), ({"batch_size": 2}, "all points at every step")]:
+    for change, match in [
+        ({"until_loss": 0.1}, "got until_loss=0.1: give times"),
+        ({"step_size": None, "batch_size": 2}, "give a step_size"),
+        ({"step_size": None, "draws": 10**9}, "memory budget"),
+    ]:
         with pytest.raises(ValueError, match=match):
             rich_limit(net, X, Y, **(ASK | change))
     with pytest.raises(ValueError, match="residual=0"):

@@ -217,6 +217,20 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_loss_ends_it_early():
+    ask = {"richness": 1.0, "step_size": 0.1, "draws": 64, "runs": 2}
+    whole = rich_limit(NET, X, Y, times=[0, 5, 10, 20], **ask)
+    bound = float(whole.losses.value[2])
+    early = rich_limit(NET, X, Y, times=[0, 5, 10, 20], until_loss=bound, **ask)
+    assert early.times.tolist() == [0, 5, 10] and early.evidence.steps == 10
+    assert np.array_equal(early.predict(Z), whole.predict(Z, 10)) and early.losses.value[1] > bound
+    finite = rich_network(
+        NET, X, Y, times=[0, 5, 10, 20], width=16, runs=2, richness=1.0, step_size=0.1, until_loss=9.0
+    )
+    assert finite.times.tolist() == [0]
+
+
+@pytest.mark.slow
 def test_a_step_too_large_is_told():
     with np.errstate(all="ignore"):
         found = rich_limit(NET, X, Y, richness=1.0, times=[400], step_size=50.0, draws=16, runs=2)

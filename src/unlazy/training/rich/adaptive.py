@@ -92,7 +92,9 @@ def adaptive_kernel(
         place = coordinates(network, X, key_outside)
         E = place.reduce(X)
         w = symmetric_normals(key_draw, 1, draws, E.shape[1], 1, True, X.dtype)[0][0]
-        found, early, late = _sample(network, E, y.reshape(X.shape[0], -1), w, richness, ridge, sweeps, key_move)
+        # arrays, since plain numbers would be compiled in
+        strengths = jnp.asarray(richness, X.dtype), jnp.asarray(ridge, X.dtype)
+        found, early, late = _sample(network, E, y.reshape(X.shape[0], -1), w, *strengths, sweeps, key_move)
         change = float(jnp.linalg.norm(late - early) / jnp.linalg.norm(late))
         words = Words("p(h) ∝ N(h; 0, K) exp(½ γ_0² (φ(h)·Δ)²), Δ = (Φ + λI)⁻¹ y [M4]",
                       f"{draws} chains, {sweeps} sweeps of elliptical slice sampling")  # fmt: skip

@@ -1,11 +1,16 @@
-"""Deep networks of infinite width that learn features [M3]: all steps of descent in one pass over time."""
+"""Deep networks of infinite width that learn features [M3]: all moments of training in one pass over time.
+
+A moment is a state of the network at which f and its gradient are evaluated. Its weights are W_0 + Σ_i a_ji v_i with
+v_i the velocities of earlier moments: a row of the `plan`. Plain steps have a_ji = η for all i < j; stages of a
+Runge–Kutta method are moments with rows of their own, so flow and descent are one program.
+"""
 
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from unlazy.core.activations import activation
 from unlazy.core.architecture import MLP
@@ -21,30 +26,40 @@ sampled, above the rounding of float64."""
 
 
 class Moment(NamedTuple):
-    """What is known at one step: f, the kernels of every hidden layer, Θ."""
+    """What is known at one moment: f, the kernels of every hidden layer, Θ summed over outputs, df/dt."""
 
-    f: Float[Array, " n"]
+    f: Float[Array, "n c"]
     features: tuple[Array, ...]
     gradients: tuple[Array, ...]
+    """Summed over outputs."""
     tangent: Float[Array, "n n"]
+    slope: Float[Array, "n c"]
 
 
 class Run(NamedTuple):
-    """All that a step reads and writes."""
+    """All that a moment reads and writes."""
 
     sites: tuple[Site, ...]
-    head: Float[Array, " S"]
-    bias: Float[Array, ""]
-    pull: Float[Array, " D"]
-    """Δ of every step so far, zero at test points."""
+    pull: Float[Array, "D c"]
+    """Δ of every moment so far, zero at test points."""
+    done: Int[Array, ""]
+
+
+class Start(NamedTuple):
+    """What never changes: embedded inputs, the first layer's and every bias's start, the heads'."""
+
+    E: Float[Array, "n r"]
+    first: Float[Array, "S n"]
+    biases: tuple[Array, ...]
+    head: Float[Array, "S c"]
 
 
 class Draws(NamedTuple):
-    """White noise of one layer: the first's weights or ζ of u, the bias's start, ζ of r or the head's start."""
+    """White noise of one layer: the first's weights or ζ of u, the bias's start, ζ of r or the heads' start."""
 
     forward: Float[Array, "S D"]
     bias: Float[Array, "S 1"]
-    backward: Float[Array, "S D"]
+    backward: Float[Array, "S Dc"]
 
 
 class DeepLimit(eqx.Module):
@@ -52,11 +67,13 @@ class DeepLimit(eqx.Module):
 
     network: MLP
     X: Float[Array, "n d"]
-    y: Float[Array, " n"]
+    y: Float[Array, "n *c"]
     richness: Any
-    step_size: Any
+    plan: Float[Array, "T T"]
+    """Weights of earlier moments' velocities in the state of each."""
+    shares: Float[Array, "T n"]
+    """Weights of training points in the loss at each moment: batches."""
     loss: Loss = eqx.field(static=True)
-    steps: int = eqx.field(static=True)
     draws: int = eqx.field(static=True)
     runs: int = eqx.field(static=True)
     quasi: bool = eqx.field(static=True)
@@ -67,33 +84,43 @@ class DeepLimit(eqx.Module):
         """Whether everything is Gaussian: second moments are then exact with one draw for each noise."""
         return self.network.activation == activation("identity")
 
+    @property
+    def keys(self) -> Array:
+        """One for each run."""
+        return jax.random.split(self.key, 1 if self.linear else self.runs)
+
     def follow(self, Z: Float[Array, "m d"] | None = None) -> Moment:
-        """Every step from 0 to the last, at the training points and at Z: leading axes are runs and steps."""
+        """Every moment, at the training points and at Z: leading axes are runs and moments."""
+
+        def one(key: PRNGKeyArray) -> Moment:
+            run, start = self.begin(key, Z)
+            return jax.lax.scan(lambda run, row: self.moment(run, row, start), run, self.plan)[1]
+
+        return jax.lax.map(one, self.keys)
+
+    def begin(self, key: PRNGKeyArray, Z: Float[Array, "m d"] | None = None) -> tuple[Run, Start]:
+        """A run before its first moment."""
         E = embed(self.network, self.X if Z is None else jnp.concatenate([self.X, Z]))
         if E.shape[1] > E.shape[0]:
             E = dot(E, jnp.linalg.qr(E.T)[0])
-        keys = jax.random.split(self.key, 1 if self.linear else self.runs)
-        return jax.lax.map(lambda key: self._run(key, E), keys)
-
-    def _run(self, key: PRNGKeyArray, E: Float[Array, "n r"]) -> Moment:
-        total, L = E.shape[0] * (self.steps + 1), self.network.depth
+        total, L, c = E.shape[0] * len(self.plan), self.network.depth, self.network.outputs
         draws = [
             self._draws(
-                jax.random.fold_in(key, l), E.shape[1] if l == 0 else total, 1 if l == L - 1 else total, E.dtype
+                jax.random.fold_in(key, l), E.shape[1] if l == 0 else total, c * (1 if l == L - 1 else total), E.dtype
             )
             for l in range(L)
         ]
         sites = []
         for l, noise in enumerate(draws):
             empty = jnp.zeros((noise.bias.shape[0], total), E.dtype)
+            wide = jnp.zeros((noise.bias.shape[0], c * total), E.dtype)
             none = empty[:, :0]
             sites.append(Site(
-                empty, empty if l < L - 1 else none, empty, empty if l > 0 else none,
+                empty, empty if l < L - 1 else none, wide, wide if l > 0 else none,
                 noise.forward if l > 0 else none, noise.backward if l < L - 1 else none,
             ))  # fmt: skip
-        start = Run(tuple(sites), draws[-1].backward[:, 0], jnp.zeros((), E.dtype), jnp.zeros(total, E.dtype))
-        first, biases = dot(draws[0].forward, E.T), [d.bias for d in draws]
-        return jax.lax.scan(lambda run, t: self._step(run, t, E, first, biases), start, jnp.arange(self.steps + 1))[1]
+        run = Run(tuple(sites), jnp.zeros((total, c), E.dtype), jnp.zeros((), jnp.int32))
+        return run, Start(E, dot(draws[0].forward, E.T), tuple(d.bias for d in draws), draws[-1].backward)
 
     def _draws(self, key: PRNGKeyArray, forward: int, backward: int, dtype: Any) -> Draws:
         if self.linear:
@@ -103,67 +130,91 @@ class DeepLimit(eqx.Module):
         a, b = symmetric_normals(key, 1, self.draws, forward + 1, backward, self.quasi, dtype)
         return Draws(a[0, :, :forward], a[0, :, forward:], b[0])
 
-    def _step(self, run: Run, t: Array, E: Array, first: Array, biases: list[Array]) -> tuple[Run, Moment]:
-        """Layers upwards, the output, gradients downwards, the head's move."""
-        n = E.shape[0]
-        net, L, column = self.network, self.network.depth, t * n
+    def moment(self, run: Run, row: Float[Array, " T"], start: Start) -> tuple[Run, Moment]:
+        """The network with weights W_0 + Σ_i row_i v_i: layers upwards, the output, gradients downwards."""
+        E, c = start.E, self.network.outputs
+        n, column = E.shape[0], run.done * E.shape[0]
+        net, L = self.network, self.network.depth
         s, b = net.sigma_w, net.sigma_b
-        rate = self.richness * s[L] * self.step_size
+        rate, weights = self.richness * s[L], jnp.repeat(row, n)[:, None] * run.pull
         floor = EXACT_FLOOR if self.linear and E.dtype == jnp.float64 else FLOOR
+        # Σ_k Δ_k g_k of every layer, weighted: what moves the weights below it
+        drives = [jnp.sum(site.back.reshape(-1, *weights.shape) * weights, -1) for site in run.sites]
         sites, slopes, kernels = list(run.sites), [], []
         for l in range(L):
             site = sites[l]
-            past = site.back * run.pull
             if l == 0:
                 K = dot(E, E.T)
-                h = first + rate * dot(past.reshape(-1, self.steps + 1, n).sum(1), K)
+                h = start.first + rate * dot(drives[0].reshape(-1, len(row), n).sum(1), K)
             else:
                 below = sites[l - 1]
                 now = jax.lax.dynamic_slice_in_dim(below.value, column, n, 1)
                 factor, white = whiten(now, below.value_white, column, floor)
                 sites[l - 1] = below._replace(value_white=white)
-                fresh = s[l] * dot(site.noise, factor.T) + b[l] * biases[l]
+                fresh = s[l] * dot(site.noise, factor.T) + b[l] * start.biases[l]
                 response = s[l] * mean_product(now, below.back_noise)
                 covariance = s[l] ** 2 * mean_product(now, below.value) + b[l] ** 2
-                h = field(fresh, site.back_white, response, past, rate * covariance)
+                h = field(fresh, site.back_white, response, drives[l], rate * covariance)
                 K = s[l] ** 2 * mean_product(now, now) + b[l] ** 2
             value, slope = with_slope(net.activation, h)
             sites[l] = site._replace(value=_put(site.value, value, column))
             slopes.append(slope)
-            kernels.append((K, mean_product(value, value)))
-        f = s[L] / self.richness * dot(run.head, value) / value.shape[0] + run.bias
-        pull = self._pull(f)
-        g, gradients = run.head[:, None] * slopes[-1], []
+            kernels.append(K)
+        head = start.head + rate * dot(run.sites[-1].value, weights)
+        f = s[L] / self.richness * dot(value.T, head) / value.shape[0] + b[L] ** 2 * jnp.sum(weights, 0)
+        pull = self._pull(f, run.done)
+        g, backs = _times(head[:, None, :], slopes[-1]), []
         for l in reversed(range(L)):
-            gradients.append(mean_product(g, g))
-            sites[l] = sites[l]._replace(back=_put(sites[l].back, g, column))
+            backs.append(g)
+            sites[l] = sites[l]._replace(back=_put(sites[l].back, g, column * c))
             if l > 0:
                 site, above = sites[l - 1], sites[l]
-                factor, white = whiten(g, above.back_white, column, floor)
+                factor, white = whiten(g, above.back_white, column * c, floor)
                 sites[l] = above._replace(back_white=white)
                 fresh = s[l] * dot(site.back_noise, factor.T)
                 response = s[l] * mean_product(g, above.noise)
-                covariance = rate * s[l] ** 2 * mean_product(g, above.back)
-                g = field(fresh, site.value_white, response, site.value * run.pull, covariance) * slopes[l - 1]
-        gradients.reverse()
-        Theta = s[L] ** 2 * (kernels[-1][1] + sum(K * G for (K, _), G in zip(kernels, gradients))) + b[L] ** 2
-        head = run.head + rate * dot(value, pull)
-        bias = run.bias + b[L] ** 2 * self.step_size * jnp.sum(pull)
+                covariance = rate * s[l] ** 2 * mean_product(g, drives[l])
+                z = field(fresh, site.value_white, response, site.value, covariance)
+                g = _times(z.reshape(-1, n, c), slopes[l - 1])
         pulls = jax.lax.dynamic_update_slice_in_dim(run.pull, pull, column, 0)
-        found = Moment(f, tuple(Phi for _, Phi in kernels), tuple(gradients), Theta)
-        return Run(tuple(sites), head, bias, pulls), found
+        found = self._seen(f, pull, sites, kernels, backs[::-1], column)
+        return Run(tuple(sites), pulls, run.done + 1), found
 
-    def _pull(self, f: Float[Array, " n"]) -> Float[Array, " n"]:
-        """-∂ℓ/∂f at training points, zero elsewhere."""
+    def _seen(self, f: Array, pull: Array, sites: list[Site], kernels: list, backs: list, column: Array) -> Moment:
+        """Kernels, Θ and df/dt = Θ Δ."""
+        n, c = f.shape
+        s, b = self.network.sigma_w[-1], self.network.sigma_b[-1]
+        values = [jax.lax.dynamic_slice_in_dim(site.value, column, n, 1) for site in sites]
+        Phis = [mean_product(value, value) for value in values]
+        gradients, slope = [], s**2 * dot(Phis[-1], pull) + b**2 * jnp.sum(pull, 0)
+        for K, g in zip(kernels, backs):
+            each = g.reshape(-1, n, c)
+            gradients.append(jnp.sum(jnp.stack([mean_product(each[:, :, k], each[:, :, k]) for k in range(c)]), 0))
+            moved = mean_product(g, jnp.sum(each * pull, -1)).reshape(n, c, n)
+            slope = slope + s**2 * jnp.sum(moved * K[:, None, :], -1)
+        Theta = s**2 * (c * Phis[-1] + sum(K * G for K, G in zip(kernels, gradients))) + c * b**2
+        return Moment(f, tuple(Phis), tuple(gradients), Theta, slope)
+
+    def _pull(self, f: Float[Array, "n c"], moment: Array) -> Float[Array, "n c"]:
+        """-∂ℓ/∂f at training points, weighted by their shares, zero elsewhere."""
         count = self.X.shape[0]
-        pull = -jax.grad(lambda f: jnp.sum(self.loss.each(f, self.y)))(f[:count])
-        return jnp.zeros_like(f).at[:count].set(pull)
+
+        def total(f: Array) -> Array:
+            return jnp.sum(self.shares[moment] * self.loss.each(f[:, 0] if f.shape[1] == 1 else f, self.y))
+
+        return jnp.zeros_like(f).at[:count].set(-jax.grad(total)(f[:count]))
+
+
+def _times(z: Float[Array, "S _ c"], slope: Float[Array, "S n"]) -> Float[Array, "S nc"]:
+    """g = z φ'(h), points and outputs in one axis."""
+    return (z * slope[:, :, None]).reshape(slope.shape[0], -1)
 
 
 def _put(array: Array, columns: Array, column: Array) -> Array:
     return jax.lax.dynamic_update_slice_in_dim(array, columns, column, 1)
 
 
-def memory_needed(network: MLP, points: int, steps: int, draws: int, itemsize: int) -> int:
-    """Bytes of one run: six arrays of draws × (points × times) a layer, and as many on the way."""
-    return 12 * network.depth * draws * points * (steps + 1) * itemsize
+def memory_needed(network: MLP, points: int, moments: int, draws: int, itemsize: int) -> int:
+    """Bytes of one run: three arrays of draws × (points × moments) a layer, three of as many for each output, and as
+    many on the way."""
+    return 6 * (1 + network.outputs) * network.depth * draws * points * moments * itemsize

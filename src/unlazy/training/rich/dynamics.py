@@ -1,8 +1,5 @@
 """Training along recorded times: steps or flow, several runs side by side, progress, a file to go on from."""
 
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,15 +11,13 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.data import Data
 from unlazy.core.identity import fingerprint
-from unlazy.core.progress import Display
+from unlazy.core.inputs import concrete
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.training.losses import Loss
 from unlazy.training.rich import flow
 from unlazy.training.rich.estimate import Estimate, over_runs
+from unlazy.training.rich.telling import Progress, Teller
 from unlazy.training.steps import Batches
-
-QUIET_SECONDS = 3.0
-"""No progress is shown for runs that end before this."""
 
 
 class Recorded(NamedTuple):
@@ -103,10 +98,11 @@ class Followed(NamedTuple):
 
 def follow(
     dynamics: Dynamics, states: Any, times: np.ndarray, *, keep: bool,
-    progress: bool | Callable[[int, float], None] | None, checkpoint: str | Path | Checkpoint | None, what: str,
+    progress: Progress, checkpoint: str | Path | Checkpoint | None, what: str,
+    until_loss: float | None = None,
 ) -> Followed:  # fmt: skip
-    """The system at every recorded time, in order."""
-    began = time.perf_counter()
+    """The system at every recorded time, in order, up to the first with a mean loss of `until_loss` at most."""
+    teller = Teller(progress, what, len(times))
     now = _begin(dynamics, states, jnp.asarray(times[1] if len(times) > 1 else times[0] or 1.0, float))
     records: list[Recorded] = []
     kept: list[Any] = []
@@ -114,24 +110,25 @@ def follow(
     file = _file(checkpoint, dynamics, states, times)
     if file is not None and (earlier := file.load()) is not None:
         first, now, records, kept = _restored(earlier, now, dynamics, keep)
-    shown, display = progress is True or (progress is None and sys.stderr.isatty()), None
     for i in range(first, len(times)):
+        if _ended(records, until_loss):
+            break
         now = _advance(dynamics, now, jnp.asarray(times[i], float if dynamics.step_size is None else jnp.int32))
         records.append(_record(dynamics, now.state))
         kept.append(now.state if keep else None)
-        seconds = time.perf_counter() - began
-        if callable(progress):
-            progress(i + 1, seconds)
-        elif shown and seconds > QUIET_SECONDS:
-            done, display = (1, display) if display else (i + 1, Display(what, len(times)))
-            display.advance(f"t = {times[i]:g}", done)
+        teller.tell(i + 1, f"t = {times[i]:g}")
         if file is not None:
-            file.keep(lambda: _state(i, now, records, kept), now=i == len(times) - 1)  # noqa: B023
-    if display is not None:
-        display.close()
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *records)
+            last = i == len(times) - 1 or _ended(records, until_loss)
+            file.keep(lambda: _state(i, now, records, kept), now=last)  # noqa: B023
+    teller.close()
+    # on the host, where nothing is compiled for another number of times
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves) if concrete(leaves) else jnp.stack(leaves), *records)
     path = jax.tree.map(lambda *leaves: jnp.stack(leaves), *kept) if keep else None
-    return Followed(stacked, path, int(now.taken), time.perf_counter() - began)
+    return Followed(stacked, path, int(now.taken), teller.seconds)
+
+
+def _ended(records: list[Recorded], until_loss: float | None) -> bool:
+    return until_loss is not None and bool(records) and bool(records[-1].loss.value <= until_loss)
 
 
 def _begin(dynamics: Dynamics, states: Any, first: Array) -> Any:

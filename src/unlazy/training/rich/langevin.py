@@ -3,6 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -51,12 +52,14 @@ def langevin(
         check_positive_integer("steps", steps)
         keys = jax.random.split(jax.random.key(0) if key is None else key, runs)
         E, F = embed(network, X), embed(network, Z)
-        found = _chains(network, E, F, y.reshape(X.shape[0], -1), richness, ridge, step_size, keys, width, steps)
-        f, at_z, Phi = found
+        labels = y.reshape(X.shape[0], -1)
+        gamma, noise, eps = (jnp.asarray(value) for value in (richness, ridge, step_size))
+        f, at_z, Phi = _chains(network, E, F, labels, gamma, noise, eps, keys, width, steps)
         shape = (runs, -1, *outputs)
         return on_host(Sampled(over_runs(at_z.reshape(shape)), over_runs(f.reshape(shape)), over_runs(Phi)))
 
 
+@eqx.filter_jit
 def _chains(
     network: MLP, E: Array, F: Array, y: Array, richness: Any, ridge: Any, eps: Any, keys: Array, width: int, steps: int
 ) -> tuple[Array, Array, Array]:
@@ -91,4 +94,4 @@ def _chains(
         zeros = (jnp.zeros((n, c)), jnp.zeros((F.shape[0], c)), jnp.zeros((n, n)))
         return jax.lax.scan(step, (start, zeros), jnp.arange(steps))[0][1]
 
-    return jax.jit(lambda keys: jax.lax.map(one, keys))(keys)
+    return jax.lax.map(one, keys)

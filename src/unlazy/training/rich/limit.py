@@ -1,6 +1,5 @@
 """The front door to infinitely wide networks that learn features."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from unlazy.training.rich.deep_trajectory import DeepTrajectory, deep_limit
 from unlazy.training.rich.dynamics import Dynamics, Followed, follow, relative_error
 from unlazy.training.rich.estimate import on_host
 from unlazy.training.rich.start import check_draws
+from unlazy.training.rich.telling import Progress
 from unlazy.training.rich.trajectory import RichTrajectory
 from unlazy.training.rich.two_layer import two_layer_limit
 
@@ -40,9 +40,10 @@ def rich_limit(
     runs: int = 4,
     quasi: bool = True,
     tolerance: float = 1e-3,
+    until_loss: float | None = None,
     keep: bool = True,
     precision: str = "float64",
-    progress: bool | Callable[[int, float], None] | None = None,
+    progress: Progress = None,
     checkpoint: str | Path | Checkpoint | None = None,
     key: PRNGKeyArray | None = None,
 ) -> RichTrajectory | DeepTrajectory:
@@ -52,13 +53,14 @@ def rich_limit(
     [K3], in the same time; γ_0 of order 1 moves features. Training minimises Σ_μ ℓ(f_μ, y_μ) from f = 0.
 
     `times` are times of gradient flow, integrated to `tolerance` (error of f in one step, over the size of the labels);
-    with a `step_size` they are numbers of plain steps, all points or `batch_size` at a time. Neurons are `draws`
-    quasi-random normal numbers in symmetric sets of four, `runs` times over: standard errors come from the runs.
+    with a `step_size` they are numbers of plain steps, all points or `batch_size` at a time. Training ends early at the
+    first of them with a mean loss of `until_loss` at most. Neurons are `draws` quasi-random normal numbers in symmetric
+    sets of four, `runs` times over: standard errors come from the runs.
 
-    Networks of more hidden layers are followed step by step (one output, all points at every step): give a `step_size`.
-    Deep linear ones are exact. Others have, beside their standard errors, a bias in proportion to 1/draws, since the
-    noise of measured responses adds up over steps and points: look at twice the draws. Checkpoints, progress and `keep`
-    are for two layers.
+    Networks of more hidden layers remember all their past [M3]: memory grows with draws × points × steps, a flow takes
+    three evaluations a step, and new points are followed along. Deep linear ones are exact. Others have, beside their
+    standard errors, a bias in proportion to 1/draws, since the noise of measured responses adds up over steps and
+    points: look at twice the draws. Their checkpoints keep finished runs; `keep` and `until_loss` are for two layers.
 
     >>> rich = rich_limit(MLP(1, "relu"), X, y, richness=1.0, times=[0.1, 1.0, 10.0])
     >>> rich.losses.value, rich.losses.error, rich.predict(Z, 10.0), rich.kernel_at(10.0).gram(Z)
@@ -68,20 +70,25 @@ def rich_limit(
     with in_precision(precision):
         X, y, described = read(network, X, y, precision)
         key = jax.random.key(0) if key is None else key
+        size = check_batch(batch_size, step_size, X)
         if network.depth > 1:
-            if batch_size is not None:
-                raise ValueError(f"a deep network takes all points at every step, got batch_size={batch_size}")
+            if until_loss is not None:
+                raise ValueError(
+                    f"a deep network ends one run before the next begins, so no loss of all ends it early; got "
+                    f"until_loss={until_loss}: give times"
+                )
             return deep_limit(
-                network, X, y, richness=richness, times=chosen, step_size=step_size, loss=loss_named(loss),
-                draws=draws, runs=runs, quasi=quasi, key=key,
+                network, X, y, outputs=described, richness=richness, times=chosen, step_size=step_size,
+                batch_size=size, loss=loss_named(loss), draws=draws, runs=runs, quasi=quasi, tolerance=tolerance,
+                progress=progress, checkpoint=checkpoint, key=key,
             )  # fmt: skip
         key_start, key_batch = jax.random.split(key)
         system, start = two_layer_limit(network, X, richness, draws, runs, quasi, key_start)
-        size = check_batch(batch_size, step_size, X)
         data = Data(system.inputs(X), y)
         dynamics = Dynamics(system, data, loss_named(loss), step_size, tolerance, size, key_batch)
         check_memory(start, len(chosen), keep)
-        found = follow(dynamics, start, chosen, keep=keep, progress=progress, checkpoint=checkpoint, what="rich limit")
+        found = follow(dynamics, start, chosen, keep=keep, progress=progress, checkpoint=checkpoint, what="rich limit",
+                       until_loss=until_loss)  # fmt: skip
         said = f"{runs} × {draws} {'quasi-random ' if quasi else ''}neurons"
         return trajectory(system, X, chosen, found, described, said, step_size)
 
@@ -90,7 +97,7 @@ def trajectory(
     system: Any, X: Any, times: np.ndarray, found: Followed, outputs: tuple[int, ...], said: str, step_size: Any
 ) -> RichTrajectory:
     """What was followed, with its evidence: `residual` is the standard error of f over the size of f."""
-    records = on_host(found.records)
+    records, times = on_host(found.records), times[: len(found.records.loss.value)]
     finite = bool(np.all(np.isfinite(records.fitted.value)))
     error = float(relative_error(records.fitted)) if finite else float("nan")
     notes = () if finite else ("training diverged: take a smaller step_size, or None for the flow",)

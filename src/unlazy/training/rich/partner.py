@@ -1,7 +1,6 @@
 """Finite networks in the limit's parametrisation [M1], trained as the limit is: both lie on one plot."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from unlazy.theory.mean_field import with_slope
 from unlazy.training.losses import Loss, loss_named
 from unlazy.training.rich.dynamics import Dynamics, follow
 from unlazy.training.rich.limit import check_batch, check_memory, check_training, read, trajectory
+from unlazy.training.rich.telling import Progress
 from unlazy.training.rich.trajectory import RichTrajectory
 from unlazy.training.rich.two_layer import LOOSE
 
@@ -114,9 +114,10 @@ def rich_network(
     batch_size: int | None = None,
     loss: str | Loss = "squared",
     tolerance: float = 1e-3,
+    until_loss: float | None = None,
     keep: bool = True,
     precision: str = "float64",
-    progress: bool | Callable[[int, float], None] | None = None,
+    progress: Progress = None,
     checkpoint: str | Path | Checkpoint | None = None,
     key: PRNGKeyArray | None = None,
 ) -> RichTrajectory:
@@ -137,7 +138,8 @@ def rich_network(
             system, Data(X, y), loss_named(loss), step_size, tolerance, check_batch(batch_size, step_size, X), key_batch
         )
         check_memory(start, len(chosen), keep)
-        found = follow(dynamics, start, chosen, keep=keep, progress=progress, checkpoint=checkpoint, what="networks")
+        found = follow(dynamics, start, chosen, keep=keep, progress=progress, checkpoint=checkpoint, what="networks",
+                       until_loss=until_loss)  # fmt: skip
         return trajectory(system, X, chosen, found, described, f"{runs} networks of width {width}", step_size)
 
 
