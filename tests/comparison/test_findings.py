@@ -65,7 +65,8 @@ def test_words_say_what_the_numbers_do():
     wild = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.45, boosting=0.2), wobble=1.5)
     text = str(Comparison(replace(wild, more=False), judge(wild), None))
     assert "the splits differ more than" in text and "only more of them would" in text and "--budget" not in text
-    assert "--budget" in str(Comparison(wild, judge(wild), None))
+    c = Comparison(wild, judge(wild), None)
+    assert "--budget" in str(c) and "(splits disagree)" in words.interval_text(c.models.iloc[0])
     exact = study(flat(gaussian=2e-4, laplace=3e-4, feature_machine=1e-4, boosting=2e-3))
     c = Comparison(exact, judge(exact), None)
     assert "100%" not in str(c) and re.search(r"leaves 0\.0\d+% \[", str(c)) and c.chosen == "feature_machine"

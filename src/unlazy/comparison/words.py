@@ -228,7 +228,10 @@ def _times(value: Interval) -> str:
 
 def interval_text(row: "pd.Series") -> str:
     """A row of the table of models: its risk, and its interval where there are splits enough for one."""
-    return _range(Interval(float(row["risk"]), float(row["low"]), float(row["high"])))
+    value = Interval(float(row["risk"]), float(row["low"]), float(row["high"]))
+    if math.isfinite(value.low) and not _says(value):
+        return f"{_number(value.value)} (splits disagree)"
+    return _range(value)
 
 
 def _range(value: Interval) -> str:
