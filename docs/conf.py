@@ -9,13 +9,18 @@ from unlazy.core.version import VERSION
 
 project, author, release = "unlazy", "the unlazy developers", VERSION
 copyright = author
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_gallery.gen_gallery", "experiments", "reference"]
+extensions = [
+    "myst_parser", "sphinx.ext.autodoc", "sphinx_gallery.gen_gallery",
+    "dead_links", "experiments", "mathml", "playground", "reference",
+]  # fmt: skip
 html_theme = "furo"
 html_title = f"unlazy {VERSION}"
 html_static_path = ["_static"]
 html_css_files = ["unlazy.css"]
 exclude_patterns = ["_build", "gallery/*.md5", "gallery/*.ipynb", "**/sg_execution_times.rst", "sg_execution_times.rst"]
 myst_heading_anchors = 3
+myst_enable_extensions = ["dollarmath"]
+html_math_renderer = "mathml"
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 autodoc_class_signature = "separated"

@@ -5,10 +5,14 @@ stored records), so a page never shows a number that no record has.
 """
 
 import json
+import re
 from pathlib import Path
 
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
+
+from unlazy.core.claims import BASES, basis_of
+from unlazy.report.maths import typeset
 
 FIGURES = Path(__file__).resolve().parent.parent / "figures"
 
@@ -23,7 +27,7 @@ class ExperimentDirective(SphinxDirective):
         experiment = lab.find(name)
         section = nodes.section(ids=[nodes.make_id(name)])
         section += nodes.title(text=experiment.question)
-        section += _labelled("Prediction.", f"{experiment.prediction} [{', '.join(experiment.tags)}]")
+        section += _set(f"{experiment.prediction} [{', '.join(experiment.tags)}]", "Prediction.")
         kept = FIGURES / f"{name}.json"
         self.env.note_dependency(str(kept))
         if kept.exists():
@@ -32,16 +36,12 @@ class ExperimentDirective(SphinxDirective):
             section += image
             section += _table(found["claims"])
             section += nodes.caption(text=f"{found['trials']} trials of the {found['config']} configuration.")
-        section += _labelled("Protocol.", experiment.protocol)
-        section += _labelled("Verdict rule.", experiment.verdict)
+        section += _set(experiment.protocol, "Protocol.")
+        section += _set(experiment.verdict, "Verdict rule.")
         if experiment.caveats:
-            section += _labelled("What this does not show.", experiment.caveats)
+            section += _set(experiment.caveats, "What this does not show.")
         section += nodes.literal_block(text=f"unlazy run {name}", language="console")
         return [section]
-
-
-def _labelled(label: str, text: str) -> nodes.paragraph:
-    return nodes.paragraph("", "", nodes.strong(text=label), nodes.Text(" " + text))
 
 
 def _table(claims: list[dict]) -> nodes.table:
@@ -51,12 +51,24 @@ def _table(claims: list[dict]) -> nodes.table:
     for _ in heads:
         group += nodes.colspec(colwidth=1)
     group += nodes.thead("", _row(heads))
-    group += nodes.tbody("", *[_row([c["statement"], c["predicted"], c["measured"], c["verdict"]]) for c in claims])
+    group += nodes.tbody("", *[_row([c["statement"], _theory(c), c["measured"], c.get("word", c["verdict"])]) for c in claims])
     return table
 
 
+def _theory(claim: dict) -> str:
+    return f"{claim['predicted']} ({BASES[claim.get('basis') or basis_of(claim['predicted'])]})"
+
+
 def _row(cells) -> nodes.row:
-    return nodes.row("", *[nodes.entry("", nodes.paragraph(text=cell)) for cell in cells])
+    return nodes.row("", *[nodes.entry("", _set(cell)) for cell in cells])
+
+
+def _set(text: str, label: str = "") -> nodes.paragraph:
+    """A paragraph with its mathematics set and its tags linked to their formulas."""
+    shown = typeset(text, links="../reference/formulas.html#")
+    shown = re.sub(r'#([A-Z]\d+)"', lambda m: f'#{m[1].lower()}"', shown)  # anchors of headings are small
+    return nodes.paragraph("", "", *([nodes.strong(text=label), nodes.Text(" ")] if label else []),
+                           nodes.raw(text, shown, format="html"))  # fmt: skip
 
 
 def setup(app) -> dict:

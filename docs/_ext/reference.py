@@ -6,24 +6,31 @@ here are plain text with letters like ‖x‖ and |σ''|, so what reStructuredTe
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "unlazy"
 ROOMS = {
     "core": "Shared values", "theory": "Every formula", "tasks": "Distributions that know their answer",
-    "kernels": "Entry formulas as objects", "products": "Gram matrices and products", "networks": "Finite networks",
+    "layers": "Architectures as values", "kernels": "Entry formulas as objects",
+    "products": "Gram matrices and products", "networks": "Finite networks",
     "measures": "What is measured", "solvers": "Kernel fixed, find coefficients", "training": "Features move",
     "estimators": "scikit-learn faces", "comparison": "Does feature learning pay here?", "lab": "Sweeps and stores",
     "report": "Records to pages", "play": "A page to play with", "cli": "The command line",
 }  # fmt: skip
 TAG = re.compile(r"\[((?:[A-Z]\d{1,2})(?:[,–\- ]+[A-Z]\d{1,2})*)\]")
+TALKS = {
+    "K": "Kernels, random features, wide networks", "A": "What kernels cannot do, and one gradient step can", "D": "",
+    "L": "Beyond linearisation", "P": "Features that emerge from the inputs", "C": "Networks of any architecture",
+    "M": "The rich limit", "G": "How risk falls with data", "E": "Found since",
+}  # fmt: skip
 
 
 def write_pages(app) -> None:
     folder = Path(app.srcdir) / "reference"
     folder.mkdir(exist_ok=True)
-    rooms = [room for room in ROOMS if (SOURCE / room).is_dir()]
+    rooms = [room for room in ROOMS if (SOURCE / room).is_dir() or (SOURCE / f"{room}.py").exists()]
     for room in rooms:
         _keep(folder / f"{room}.md", _room_page(room))
     listing = "\n".join(["```{toctree}", *rooms, "```", ""])
@@ -38,14 +45,19 @@ def _keep(path: Path, text: str) -> None:
 
 
 def _modules(room: str) -> list[str]:
-    names = sorted(p.stem for p in (SOURCE / room).glob("*.py") if not p.stem.startswith("_"))
-    return [f"unlazy.{room}.{name}" for name in names]
+    """Of a room, its closets included; what begins with an underscore stays inside."""
+    if (SOURCE / f"{room}.py").exists():
+        return [f"unlazy.{room}"]
+    paths = [p.relative_to(SOURCE).with_suffix("").parts for p in (SOURCE / room).rglob("*.py")]
+    return sorted(".".join(["unlazy", *parts]) for parts in paths if not any(part.startswith("_") for part in parts))
 
 
 def _room_page(room: str) -> str:
     parts = [f"# {room}: {ROOMS[room].lower()}\n"]
     for module in _modules(room):
-        parts.append(f"## {module}\n\n```{{eval-rst}}\n.. automodule:: {module}\n   :members:\n   :no-index:\n```\n")
+        more = "   :imported-members:\n" if module == "unlazy.layers" else ""
+        body = f".. automodule:: {module}\n   :members:\n{more}   :no-index:\n"
+        parts.append(f"## {module}\n\n```{{eval-rst}}\n{body}```\n")
     return "\n".join(parts)
 
 
@@ -79,16 +91,30 @@ def _expanded(group: str) -> list[str]:
 
 
 def _formula_page() -> str:
-    lines = ["# Formulas and where they live", "", "Tags name a formula or a claim of a source talk.", ""]
-    order = {letter: i for i, letter in enumerate("KADLP")}
-    found = formulas()
-    for tag in sorted(found, key=lambda t: (order.get(t[0], 9), t[0], int(t[1:]))):
-        lines += [f"## {tag}", "", "| where | what it says |", "|---|---|"]
-        for module, name, first in found[tag]:
+    about = "What each tag names, and where it is computed. Letters are those of [the notation](../notation.md)."
+    lines = ["# Formulas, by their tag", "", about, ""]
+    tags = tomllib.loads((SOURCE / "report" / "tags.toml").read_text(encoding="utf-8"))
+    found, letter = formulas(), ""
+    if unknown := set(found) - set(tags):
+        raise ValueError(f"docstrings name {sorted(unknown)}, which report/tags.toml does not have: write them there")
+    for tag, entry in tags.items():
+        if tag[0] != letter and TALKS[tag[0]]:
+            lines += [f"## {TALKS[tag[0]]}", ""]
+        letter = tag[0]
+        lines += [f"({tag.lower()})=", f"### {tag}: {entry['name']}", "", _linked(entry["text"]), ""]
+        lines += ["$$", entry["formula"], "$$", ""]
+        if tag in found:
+            lines += ["| where | what it says |", "|---|---|"]
+        for module, name, first in found.get(tag, ()):
             where = f"{module}.{name}" if name else module
             lines.append(f"| `{where}` | {_cell(first)} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def _linked(text: str) -> str:
+    """Tags in Markdown as links to their place on the same page."""
+    return re.sub(r"\[([A-Z]\d+)\]", lambda m: f"[{m[1]}](#{m[1].lower()})", text)
 
 
 def _cell(text: str) -> str:
@@ -97,6 +123,8 @@ def _cell(text: str) -> str:
 
 def escape_docstring(app, what, name, obj, options, lines: list[str]) -> None:
     """Plain text to reStructuredText: `code` becomes literal, everything else is taken as it stands."""
+    if lines and lines[0].startswith("Alias for field number"):  # Python's own words for a field of a named tuple
+        lines.clear()
     verbatim = False
     for i, line in enumerate(lines):  # examples and tables already are what they should be
         verbatim = line.lstrip().startswith((">>>", "===")) or (verbatim and bool(line.strip()))

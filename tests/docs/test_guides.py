@@ -1,19 +1,32 @@
-"""Every Python snippet of the guides that promise it runs, in the order of the page."""
+"""Every Python snippet of the pages that promise it runs, in the order of the page."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = [
+    "guides/from_neural_tangents", "guides/how_to_add_a_layer", "guides/use_compare", "guides/use_the_feature_machine",
+    "guides/use_solve", "guides/use_the_lab", "cookbook/student", "cookbook/practitioner", "cookbook/much_data",
+    "cookbook/theorist",
+]  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("guide", ["from_neural_tangents", "how_to_add_a_layer"])
-def test_snippets_run(guide):
-    page = (GUIDES / f"{guide}.md").read_text(encoding="utf-8")
-    snippets = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+@pytest.mark.parametrize("page", PAGES)
+def test_snippets_run(page):
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert snippets
     names: dict = {}
     for snippet in snippets:
-        exec(compile(snippet, guide, "exec"), names)
+        exec(compile(snippet, page, "exec"), names)
+
+
+def test_ten_recipes_for_every_kind_of_user():
+    for page in ("student", "practitioner", "much_data", "theorist"):
+        text = (DOCS / "cookbook" / f"{page}.md").read_text(encoding="utf-8")
+        found = re.findall(r"^## (\d+)\. .*?(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+        assert found == [str(i) for i in range(1, 11)]
+        assert text.count("```python") == 11  # what all of them need, and one each

@@ -1,0 +1,25 @@
+"""Does feature learning pay here?
+===============================
+
+`unlazy.compare` holds fixed kernels and feature learners against each other on a table, split after split, and gives
+one word with its evidence: pays, does not pay, undecided, or noise. The target below depends on one direction of eight.
+
+    python examples/does_it_pay.py
+"""
+
+import numpy as np
+import pandas as pd
+
+import unlazy
+
+rng = np.random.default_rng(0)
+X = pd.DataFrame(rng.normal(size=(600, 8)), columns=[f"x{i}" for i in range(8)])
+direction = X["x0"] + X["x1"]
+y = np.abs(direction) + 0.1 * rng.normal(size=len(X))
+
+comparison = unlazy.compare(X, y, budget="10s", jobs=1, progress=False)
+print(comparison.verdict.word)
+print(comparison)
+print(comparison.models.round(3).to_string(index=False))
+print("inputs that matter:", list(comparison.inputs[comparison.inputs.matters].input))
+comparison.plot_curves()
