@@ -15,7 +15,7 @@ import unlazy
 rng = np.random.default_rng(0)
 X = pd.DataFrame(rng.normal(size=(600, 8)), columns=[f"x{i}" for i in range(8)])
 direction = X["x0"] + X["x1"]
-y = np.abs(direction) + 0.1 * rng.normal(size=len(X))
+y = (np.abs(direction) + 0.1 * rng.normal(size=len(X))).rename("y")
 
 comparison = unlazy.compare(X, y, budget="10s", jobs=1, progress=False)
 print(comparison.verdict.word)

@@ -215,6 +215,6 @@ print(f"unlazy.recursive_features leaves {unexplained(np.asarray(machine.predict
 plt.show()
 
 # %%
-# You have now met every idea of the library: kernels [K2], their training [K3], wide networks [K8], what they cannot do
-# [A1], and two ways to learn a feature [D4, D11]. The talks hold each of them against measurements; the formulas behind
-# the tags have a page of their own.
+# You have met the ideas the library is built on: kernels [K2], their training [K3], wide networks [K8], what they
+# cannot do [A1], and two ways to learn a feature [D4, D11]. The talks hold each of them against measurements;
+# the formulas behind the tags have a page of their own.

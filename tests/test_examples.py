@@ -1,9 +1,12 @@
 """Every script in examples/ runs to its end and says something."""
 
+import re
 import runpy
 from pathlib import Path
 
 import pytest
+
+import unlazy
 
 SCRIPTS = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.py"))
 
@@ -17,3 +20,10 @@ def test_example_runs(script, capsys):
 
 def test_there_are_examples():
     assert SCRIPTS
+
+
+def test_the_gallery_visits_every_room():
+    names = re.findall(r"\bunlazy\.(\w+)|from unlazy import ([\w, ]+)", "\n".join(s.read_text() for s in SCRIPTS))
+    used = {name for one, several in names for name in (one, *several.split(", "))}
+    rooms = {unlazy._WHERE[name].partition(".")[0] if name in unlazy._WHERE else name for name in used}
+    assert set(unlazy._ROOMS) <= rooms, sorted(set(unlazy._ROOMS) - rooms)

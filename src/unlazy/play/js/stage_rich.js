@@ -96,7 +96,7 @@ export class RichStage {
     write("rich-about", training.task.about);
     const last = history.at(-1);
     write("rich-numbers", last
-      ? `Tangent kernel moved by ${Math.round(100 * drift)}%. Test error: network ${short(last.test)}, kernel ${short(last.kernelTest)}.`
+      ? `Its tangent kernel has moved by ${Math.round(100 * drift)}%. Error on new points: network ${short(last.test)}, kernel ${short(last.kernelTest)}.`
       : "Both start at zero.");
   }
 
@@ -105,7 +105,7 @@ export class RichStage {
     if (training.diverged) return "It blew up: the step is too large for a kernel that grows. Make it smaller.";
     if (training.steps === 0) return "Press Play: the same points are learnt by a network and by its kernel.";
     if (training.drift < 0.1) return "Lazy so far: the network follows its kernel.";
-    if (training.parted < 0.15) return "The tangent kernel moves; the two functions still agree.";
+    if (training.parted < 0.15) return "Its neurons have begun to move; the two functions still agree.";
     return "Rich: the network has left its kernel.";
   }
 }
