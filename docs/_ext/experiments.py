@@ -51,7 +51,9 @@ def _table(claims: list[dict]) -> nodes.table:
     for _ in heads:
         group += nodes.colspec(colwidth=1)
     group += nodes.thead("", _row(heads))
-    group += nodes.tbody("", *[_row([c["statement"], _theory(c), c["measured"], c.get("word", c["verdict"])]) for c in claims])
+    group += nodes.tbody(
+        "", *[_row([c["statement"], _theory(c), c["measured"], c.get("word", c["verdict"])]) for c in claims]
+    )
     return table
 
 

@@ -64,6 +64,7 @@ def test_examples_run(tmp_path, monkeypatch):
     assert not problems, "".join(problems)
 
 
+@pytest.mark.slow
 def test_every_name_at_the_top_says_what_it_is():
     bare = [n for n in unlazy.__all__ if not (getattr(unlazy, n).__doc__ or "").strip() and n != "__version__"]
     assert bare == []
