@@ -11,7 +11,10 @@ import unlazy
 
 ROOMS = ("core", "theory", "tasks", "kernels", "products", "networks", "measures", "solvers", "training", "estimators",
          "report", "layers")  # fmt: skip
-ELSEWHERE = {"unlazy.estimators.registry.register"}  # a class is cut short there; the guide has all of it
+ELSEWHERE = {
+    "unlazy.estimators.registry.register",  # a class is cut short there; the guide has all of it
+    "unlazy.training.rich.limit.rich_limit",  # minutes at its own settings; the theorist's cookbook has a smaller one
+}
 
 
 def examples():
@@ -37,7 +40,9 @@ def names():
     X, Z = rng.normal(size=(60, 3)), rng.normal(size=(5, 3))
     y, network = np.sin(X[:, 0]), unlazy.MLP(1, "relu", sigma_b=0.5)
     labels = (y > 0).astype(int)
-    return {name: getattr(unlazy, name) for name in unlazy.__all__} | {
+    given = {name: getattr(unlazy, name) for name in unlazy.__all__}
+    given |= {name: getattr(unlazy.layers, name) for name in ("Dense", "Shape")}
+    return given | {
         "unlazy": unlazy, "jax": jax, "jnp": jnp, "np": np, "make_pipeline": make_pipeline, "RidgeCV": RidgeCV,
         "TableEncoder": TableEncoder, "X": X, "Z": Z, "y": y, "labels": labels, "one_hot": np.eye(2)[labels],
         "kernel": unlazy.Gaussian(1.0), "network": network, "key": jax.random.key(0),
