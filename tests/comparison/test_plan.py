@@ -1,12 +1,15 @@
 """What a study begins: finalists by training errors alone, prices by records, nothing that would end too late."""
 
+import itertools
 import time
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
+from unlazy.comparison.contestants import CONTESTANTS
 from unlazy.comparison.plan import Clock, Plan
-from unlazy.comparison.study import experiment, ladder, look
+from unlazy.comparison.study import _climb, _widen, experiment, ladder, look, smallest
 from unlazy.comparison.table import make_table
 from unlazy.core.experiment import Record, Records
 from unlazy.lab.engines import Inline
@@ -30,6 +33,8 @@ def test_finalists_are_the_best_by_training_errors():
     found = plan(**errors, forest=0.3, boosting=0.35)
     names = [*errors, "forest", "boosting"]
     assert found.finalists(100, names) == ["product_laplace", "laplace", "feature_machine", "forest"]
+    close = plan(gaussian=0.5, laplace=0.51, nngp=0.52, ntk=0.53, linear=0.54, product_laplace=0.9, feature_machine=0.1)
+    assert close.finalists(100, [*names, "nngp", "ntk"])[:4] == ["gaussian", "laplace", "nngp", "ntk"]
     assert found.core(100, names) == ["product_laplace", "feature_machine"]
     assert found.complete(100, ["laplace", "forest"]) == 2 and found.complete(100, ["laplace", "network"]) == 0
 
@@ -42,6 +47,41 @@ def test_prices_grow_with_rows_and_the_clock_decides():
     assert not found.affords(["gaussian"], [100], 5)
     late = Clock(100.0, time.monotonic() - 99)
     assert late.left() < 0 and late.until() < time.monotonic()
+
+
+class Pretended(Plan):
+    """Trials that take as long as they did on a two-core machine (seconds at 3,750 rows of 20 columns)."""
+
+    seconds: ClassVar = {"feature_machine": 24.8, "network": 60.0, "one_step": 60.0, "boosting": 2.5, "forest": 3.0}
+    inner: ClassVar = {"feature_machine": 0.1, "product_laplace": 0.15, "laplace": 0.3, "boosting": 0.2}
+
+    def run(self, names, sizes, splits, surely=False):
+        known = {(r.params["contestant"], r.params["n"], r.params["split"]) for r in self.records}
+        rows = []
+        for name, n, s in itertools.product(names, sizes, splits):
+            if (name, n, s) not in known:
+                work = self.seconds.get(name, 6.0) * (n / 3750) ** (1.0 if name in self.seconds else 1.5)
+                measures = {"inner": self.inner.get(name, 0.5), "risk": 0.5, "work": work}
+                rows.append(Record({"contestant": name, "n": n, "split": s}, 0, measures, work))
+        self.clock.charge(sum(r.seconds for r in rows) / self.jobs)
+        self.records = Records([*self.records, *rows])
+
+
+@pytest.mark.parametrize("rows, top", [(25, 19), (1200, 900), (5000, 3750), (40_000, 4000)])
+def test_two_minutes_reach_three_quarters_of_a_table_and_end_in_time(rows, top):
+    rng = np.random.default_rng(0)
+    table = make_table(rng.normal(size=(rows, 1)), rng.normal(size=rows))
+    workers = Inline()
+    workers.jobs = 2
+    plan = Pretended(experiment("."), "digest", Clock(120.0), ".", workers, rows=rows)
+    plan.clock.charge(8.0)  # until workers have started
+    names = [name for name, c in CONTESTANTS.items() if "regression" in c.tasks]
+    climbed, finalists = _climb(plan, table, names, 120.0)
+    _widen(plan, climbed, finalists, names, smallest(table))
+    assert max(climbed) == top and plan.complete(top, finalists) >= 3
+    assert {"product_laplace", "feature_machine"} <= set(finalists)
+    # prices of larger sizes are guessed from smaller ones: by at most a split of the dearest
+    assert plan.clock.left() >= plan.last_fit() - 24.8
 
 
 def test_the_look_sees_rare_classes_and_sizes_reach_three_quarters():

@@ -24,10 +24,11 @@ PAGE, PAGE_SHARE = 12.0, 0.2
 """Seconds for the page and the answer, which figures take; at most this share of a budget."""
 LAW, LAW_SHARE = 6.0, 0.08
 """The same for what twice the rows would bring."""
-FIT_SHARE = 0.3
+FIT_SHARE = 0.16
 """Of a budget, at most, for the last fit."""
-LAZY = 2
-"""Best lazy models that go on to more rows."""
+LAZY, LAZIEST, NEAR = 2, 4, 1.25
+"""Lazy models that go on to more rows: the best two, and up to four whose error is within this factor of the best; two
+splits do not tell such apart."""
 
 
 class Clock:
@@ -134,19 +135,22 @@ class Plan:
 
     def ranking(self, n: int, names: Sequence[str]) -> list[str]:
         """Names by their error on training rows at this size, best first; those without one are left out."""
-        errors: dict[str, list[float]] = {}
-        for r in self.records.where(n=n):
-            errors.setdefault(r.params["contestant"], []).append(math.log(max(r.measures["inner"], 1e-9)))
-        mean = {name: float(np.mean(errors[name])) for name in names if name in errors}
+        mean = {name: self._inner(n, name) for name in names}
         return sorted((name for name in mean if math.isfinite(mean[name])), key=mean.__getitem__)
 
+    def _inner(self, n: int, name: str) -> float:
+        """Error on training rows, its geometric mean over splits; infinite where there is none."""
+        found = [max(r.measures["inner"], 1e-9) for r in self.records.where(n=n, contestant=name)]
+        return float(np.exp(np.mean(np.log(found)))) if found else math.inf
+
     def finalists(self, n: int, names: Sequence[str]) -> list[str]:
-        """Who goes on: the best two lazy models and the best to which all directions are alike, the best rich one, the
+        """Who goes on: the best lazy models and the best to which all directions are alike, the best rich one, the
         best outsider."""
         ranked = self.ranking(n, names)
         family = {word: [c for c in ranked if CONTESTANTS[c].family == word] for word in ("lazy", "rich", "outside")}
         alike = [c for c in family["lazy"] if CONTESTANTS[c].isotropic][:1]
-        lazy = family["lazy"][:LAZY]
+        near = [c for c in family["lazy"] if self._inner(n, c) <= NEAR * self._inner(n, family["lazy"][0])]
+        lazy = family["lazy"][: max(LAZY, min(LAZIEST, len(near)))]
         return [*lazy, *(c for c in alike if c not in lazy), *family["rich"][:1], *family["outside"][:1]]
 
     def core(self, n: int, names: Sequence[str]) -> list[str]:

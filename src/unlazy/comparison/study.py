@@ -1,7 +1,7 @@
 """All trials, run by the lab, so that a killed run goes on where it stopped and the trials spread over processes or a
 dask cluster.
 
-A short look at all contestants on few rows; then the best two lazy models, the best rich one and the best outsider, by
+A short look at all contestants on few rows; then the best lazy models, the best rich one and the best outsider, by
 errors estimated on training rows, at the largest size that the budget reaches; then smaller sizes, for a curve, and
 more splits. Costly contestants are looked at last, if time is left.
 """
@@ -169,6 +169,11 @@ def _widen(plan: Plan, climbed: list[int], finalists: list[str], names: Sequence
     while splits < min(WANTED, MOST) and (splits < FEWEST or plan.affords(finalists, [top], 1)):
         plan.run(finalists, [top], [splits])
         splits += 1
+    for name in (c for c in plan.finalists(climbed[0], names) if c not in finalists):  # those that time had left behind
+        if plan.affords([name], [top], splits):
+            plan.run([name], [top], range(splits))
+            if plan.complete(top, [name]) >= splits:
+                finalists.append(name)
     late = [c for c in names if not any(r.params["contestant"] == c for r in plan.records)]
     if plan.clock.left(plan.last_fit()) > 0.3 * plan.clock.budget:
         _costly(plan, climbed[0], top, finalists, late, splits)

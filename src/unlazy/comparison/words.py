@@ -158,6 +158,7 @@ def error_text(c: Findings, row: "pd.Series") -> str:
 def _unexplained(c: Findings, risk: Interval) -> str:
     """What a model leaves, never rounded to nothing or to all."""
     what = "variance" if c.study.table.task == "regression" else "squared error of a constant's probabilities"
+    what = "average precision that a guess misses" if c.study.rare else what
     if not math.isfinite(risk.low):
         return f"leaves {_percent(risk.value)} of the {what} unexplained"
     if not _says(risk):
