@@ -67,6 +67,11 @@ def test_words_say_what_the_numbers_do():
     assert "the splits differ more than" in text and "only more of them would" in text and "--budget" not in text
     c = Comparison(wild, judge(wild), None)
     assert "--budget" in str(c) and "(splits disagree)" in words.interval_text(c.models.iloc[0])
+    worse = study(flat(gaussian=0.01, laplace=0.01, feature_machine=0.5, boosting=0.2), wobble=1.2)
+    assert judge(worse).word == "does not pay"
+    assert re.search(
+        r"does not pay: .* has at most \d+\.\d+ times the risk", str(Comparison(worse, judge(worse), None))
+    )
     exact = study(flat(gaussian=2e-4, laplace=3e-4, feature_machine=1e-4, boosting=2e-3))
     c = Comparison(exact, judge(exact), None)
     assert "100%" not in str(c) and re.search(r"leaves 0\.0\d+% \[", str(c)) and c.chosen == "feature_machine"

@@ -39,6 +39,11 @@ def headline(c: Findings) -> str:
         )
     if c.study.splits < 2:
         how = f"only one split ended in time, at {n} training rows"
+    elif not _says(ratio) and c.verdict.word == "does not pay":
+        how = (
+            f"at {n} training rows the lazy model chosen on them ({lazy}) has at most {ratio.high:.2f} times "
+            f"{_the_risk(c)} of the rich one ({rich})"
+        )
     elif not _says(ratio):
         how = f"at {n} training rows the splits differ more than lazy ({lazy}) and rich ({rich}) models do"
     else:
