@@ -28,6 +28,7 @@ from unlazy.core.claims import Claim, at_least, at_most, interval_claim
 from unlazy.core.experiment import Experiment, Params, Records, config
 from unlazy.kernels.infinite_width import NTK
 from unlazy.measures.subspace import energy
+from unlazy.products.views import cross
 from unlazy.tasks.patterns import pattern_task
 from unlazy.tasks.teachers import teacher
 from unlazy.training.rich.limit import rich_limit
@@ -61,7 +62,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     n, gamma = params["n"], params["richness"]
     X, y, U = _data(params["target"], n, key)
     net = MLP(1, "relu", sigma_b=(0.3, 0.0))
-    mean = float(np.mean(np.asarray(NTK(net).diag(X[:n]), float)))
+    mean = float(np.mean(np.diagonal(cross(NTK(net), X[:n], X[:n], np.ones(INPUTS), 1.0))))
     times = np.r_[0.0, np.geomspace(0.1, params["long"], 20)] / mean
     enough = ENOUGH * float(np.mean(y[:n] ** 2)) / 2
     ask = {

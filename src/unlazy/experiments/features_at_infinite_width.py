@@ -24,6 +24,7 @@ from unlazy.core.claims import Claim, at_least, at_most, within
 from unlazy.core.experiment import Experiment, Params, Records, config
 from unlazy.kernels.infinite_width import NTK
 from unlazy.measures.subspace import energy
+from unlazy.products.views import cross
 from unlazy.training.one_step import first_gradient
 from unlazy.training.rich.limit import rich_limit
 
@@ -38,7 +39,8 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     X = jax.random.normal(jax.random.fold_in(key, 0), (params["n"], d))
     y = 0.5 * (X[:, 0] ** 2 - X[:, 1] ** 2)
     net, U = MLP(1, "relu", sigma_w=1.0), jnp.eye(d)[:2]
-    largest = float(np.linalg.eigvalsh(np.asarray(NTK(net).gram(X), float))[-1])
+    rows = np.asarray(X, float)
+    largest = float(np.linalg.eigvalsh(cross(NTK(net), rows, rows, np.ones(d), 1.0))[-1])
     ask: dict[str, Any] = {"richness": gamma, "draws": params["draws"], "runs": 1, "key": jax.random.fold_in(key, 1)}
     step: Any = rich_limit(net, X, y, times=[0, 1], step_size=0.25 / largest, **ask)
     W0, moved = step.states.w[0, 0], step.states.w[1, 0] - step.states.w[0, 0]

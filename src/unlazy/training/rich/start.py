@@ -1,5 +1,6 @@
 """Where neurons live and how they are drawn: coordinates that know K^x alone, quasi-random numbers, symmetric sets."""
 
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -72,14 +73,19 @@ def symmetric_normals(
     """
     sets, dims = draws // SYMMETRIC, first + second
     if quasi and dims <= SOBOL_DIMENSIONS:
-        points = scrambled(key, jnp.asarray(_sobol(sets, dims)), runs)
-        tiny = jnp.finfo(dtype).eps
-        uniform = (points.astype(dtype) + 0.5) / 2**BITS
-        rows = jax.scipy.special.ndtri(jnp.clip(uniform, tiny, 1 - tiny))
+        rows = _quasi_normals(key, jnp.asarray(_sobol(sets, dims)), runs, jnp.dtype(dtype))
     else:
         rows = jax.random.normal(key, (runs, sets, dims), dtype)
     a, b = rows[..., :first], rows[..., first:]
     return jnp.concatenate([a, a, -a, -a], axis=1), jnp.concatenate([b, -b, b, -b], axis=1)
+
+
+@partial(jax.jit, static_argnames=("runs", "dtype"))
+def _quasi_normals(key: PRNGKeyArray, points: UInt32[Array, "N q"], runs: int, dtype: Any) -> Float[Array, "runs N q"]:
+    """One program: the normal quantiles alone are some forty operations."""
+    tiny = jnp.finfo(dtype).eps
+    uniform = (scrambled(key, points, runs).astype(dtype) + 0.5) / 2**BITS
+    return jax.scipy.special.ndtri(jnp.clip(uniform, tiny, 1 - tiny))
 
 
 def scrambled(key: PRNGKeyArray, points: UInt32[Array, "N q"], runs: int) -> UInt32[Array, "runs N q"]:
