@@ -147,10 +147,10 @@ def test_measures_of_one(measure):
 
 
 def test_tables_to_compare():
-    from unlazy.comparison.compare import _given
+    from unlazy.comparison.table import make_table
 
     tall = np.concatenate([X, X + 1, X + 2, X + 3])
-    tables = [_given(form(tall), form(tall[:, 0]), None, None, (), ()) for form in FORMS.values()]
+    tables = [make_table(form(tall), form(tall[:, 0])) for form in FORMS.values()]
     for table in tables:
         assert np.array_equal(table.frame, tables[0].frame) and np.array_equal(table.y, tables[0].y)
 

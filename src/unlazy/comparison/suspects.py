@@ -1,16 +1,14 @@
-"""Columns to ask about: likely leaks of the target, identifiers and row numbers, and what looks like groups or time."""
+"""Columns to ask about: likely leaks of the target, identifiers and row numbers."""
 
 import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from unlazy.comparison.columns import listed
+from unlazy.comparison.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from unlazy.comparison.table import Table
 
 SURE = 0.98
 """Share of the target (of the order of its values) that one input alone explains, from which on it is a likely leak."""
@@ -19,13 +17,6 @@ RANKS = 0.95
 ROWS, COLUMNS = 2000, 50
 """Rows that are looked at, and columns whose curves are fitted, by rank correlation or class means."""
 _IDENTIFIER = re.compile(r"(^|[^a-z])(id|ids|index|idx|row|uuid|key|number|nr|no)([^a-z]|$)", re.IGNORECASE)
-_GROUP = re.compile(
-    r"(^|[^a-z])(subject|patient|person|participant|user|customer|client|household|family|group|session|site|clinic"
-    r"|hospital|school|store|batch|speaker|animal|plot)s?([^a-z]|$)", re.IGNORECASE,
-)  # fmt: skip
-_TIME = re.compile(
-    r"(^|[^a-z])(date|time|timestamp|datetime|year|month|week|day|hour|quarter)([^a-z]|$)", re.IGNORECASE
-)
 
 
 class Suspect(NamedTuple):
@@ -47,37 +38,6 @@ def suspects(table: "Table") -> tuple[Suspect, ...]:
         if name not in named and _numbers_rows(str(name), table.frame[name].to_numpy()):
             found.append(Suspect(str(name), "identifier", float("nan")))
     return tuple(found) if len(found) < table.frame.shape[1] else ()
-
-
-def guesses(frame: "pd.DataFrame", grouped: bool, timed: bool) -> list[str]:
-    """Notes on columns that look like groups of rows or like time, where none was named."""
-    notes = []
-    groups = [n for n in frame.columns if _GROUP.search(str(n)) and _repeats(frame[n])]
-    if groups and not grouped:
-        counts = [f"{n} ({frame[n].nunique()} values)" for n in groups]
-        notes.append(
-            f"rows seem to come in groups by {listed(counts)}: if new rows will be of other groups, say so with "
-            f"--group {groups[0]}, since random splits let models recognise the group"
-        )
-    times = [n for n in frame.columns if _TIME.search(str(n)) and _in_order(frame[n])]
-    if times and not timed:
-        notes.append(
-            f"rows seem to be in the order of {listed(times)}: if later rows are to be predicted from earlier ones, "
-            f"say so with --time {times[0]}, since random splits look into the future"
-        )
-    return notes
-
-
-def _repeats(series: "pd.Series") -> bool:
-    return 5 <= series.nunique() <= len(series) / 3
-
-
-def _in_order(series: "pd.Series") -> bool:
-    import pandas as pd
-
-    if not pd.api.types.is_numeric_dtype(series):
-        return False
-    return series.nunique() > 5 and bool(series.is_monotonic_increasing or series.is_monotonic_decreasing)
 
 
 def _numbers_rows(name: str, values: np.ndarray) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unlazy.comparison.columns import Task, inputs_of, members_of, moments_of, target_of, without_rare
-from unlazy.comparison.suspects import guesses
+from unlazy.comparison.groups import guesses
 from unlazy.core.errors import UnlazyError, nearest
 from unlazy.core.files import written_whole
 
