@@ -77,7 +77,7 @@ def test_isotropic_draws_rarely_pay(compared, monkeypatch):
 def test_noise_is_called_noise(compared):
     for seed in range(3):
         rng = np.random.default_rng(seed)
-        c = compared(rng.normal(size=(300, 6)), rng.normal(size=300), budget=30, fit=False)
+        c = compared(rng.normal(size=(300, 6)), rng.normal(size=300), budget=120, fit=False)
         assert c.verdict.word == "noise" and "nothing measurable" in str(c)
 
 
