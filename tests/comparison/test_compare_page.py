@@ -30,3 +30,7 @@ def test_the_page_says_it_all(tmp_path):
     assert html.count("data:image/png;base64") == 3 and html.count("<tr>") == 2 + len(c.models) + 3
     clean = write_page(Findings(records, judge(records), None), tmp_path).read_text()
     assert "Nothing was mended, left out or cut short." in clean
+    top = found.sizes[-1]
+    one = replace(found, sizes=(top,), records=found.records.where(n=top))
+    html = write_page(Findings(one, judge(one), None), tmp_path).read_text()
+    assert html.count("data:image/png;base64") == 2  # one size is no curve

@@ -40,7 +40,7 @@ def test_compare_then_predict(tmp_path):
     result = unlazy("compare", "t.csv", "--target", "price", "--drop", "kind", *few)
     assert result.exit_code == 0, result.output
     assert "eature learning" in result.stdout or "Undecided" in result.stdout
-    assert (tmp_path / "compare/compare.html").exists() and (tmp_path / "compare/figures/curves.png").exists()
+    assert (tmp_path / "compare/compare.html").exists() and (tmp_path / "compare/figures/models.png").exists()
     pd.read_csv("t.csv")[["c", "b", "a"]].to_csv("new.csv", index=False)
     found = unlazy("predict", "compare/model.unlazy", "new.csv")
     assert found.exit_code == 0 and found.stdout.splitlines()[0] == "price" and len(found.stdout.splitlines()) == 91

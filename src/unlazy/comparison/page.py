@@ -22,13 +22,15 @@ def write_page(c: Findings, folder: Path) -> Path:
     """Write compare.html and figures/*.png, *.pdf; returns the page's path."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        figures = {"curves": curves_figure(c), "models": models_figure(c)}
+        figures = {"models": models_figure(c)}
+        if len(c.study.sizes) > 1:  # one size is no curve
+            figures["curves"] = curves_figure(c)
         if c.structure is not None:
             figures["structure"] = structure_figure(c)
         pictures = {name: template.picture(figure, folder, name, _FIGURES[name]) for name, figure in figures.items()}
         return template.write(
             folder / "compare.html", Path(__file__).with_name("compare.html"), **_answer(c),
-            pictures={"structure": None} | pictures,
+            pictures={"structure": None, "curves": None} | pictures,
         )  # fmt: skip
     except OSError as error:
         raise UnlazyError(

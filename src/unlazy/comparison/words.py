@@ -190,8 +190,8 @@ def _more(c: Findings) -> list[str]:
     if law is None:
         return _power_law(c)
     return [
-        f"Twice the rows ({2 * law.rows}) would bring the risk of the best fixed kernel ({_title(law.name)}) from "
-        f"{_number(law.now)} to {_range(law.twice)} of a constant's, by the law of its learning curve.",
+        f"Twice the rows would bring the risk of the best fixed kernel ({_title(law.name)}) from {_number(law.now)} of "
+        f"a constant's at {law.rows} rows to {_range(law.twice)} at {2 * law.rows}, by the law of its learning curve.",
         *_power_law(c),
     ]
 
