@@ -93,3 +93,8 @@ def test_tables_travel_unchanged(tmp_path):
     pd.testing.assert_frame_equal(again.frame, t.frame)
     np.testing.assert_array_equal(again.y, t.y)
     assert again.digest == digest and again.task == t.task
+
+
+def test_a_target_without_a_name_is_y():
+    rows = np.random.default_rng(0).normal(size=(60, 2))
+    assert make_table(pd.DataFrame(rows), pd.Series(rows[:, 0])).target == "y"

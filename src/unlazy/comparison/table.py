@@ -88,6 +88,7 @@ def make_table(
     labels = y if isinstance(y, pd.Series) else pd.Series(_one_axis(y), name="y")
     if len(frame) != len(labels):
         raise ValueError(f"X has {len(frame)} rows and y has {len(labels)}; they must be the same rows")
+    labels = labels.rename("y") if labels.name is None else labels
     frame, labels = frame.reset_index(drop=True), labels.reset_index(drop=True)
     frame.columns = [str(name) for name in frame.columns]
     twice = frame.columns[frame.columns.duplicated()]
