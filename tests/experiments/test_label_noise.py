@@ -15,7 +15,7 @@ def made_up(errors):
     rows = []
     for noise, value in errors.items():
         for s in range(8):
-            path = np.linspace(1, value, 5)
+            path = np.linspace(1, value, 5) if np.isfinite(value) else np.ones(5)
             rows.append(
                 Record({"noise": noise}, s, {"error": value * (1 + 0.01 * s), "path": path, "at": np.arange(5)})
             )
