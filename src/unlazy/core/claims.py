@@ -118,14 +118,16 @@ def consistent(
 
 def interval_claim(
     statement: str, tag: str, measured: float, low: float, high: float, holds: bool, predicted: str, interval: str,
-    basis: Basis | None = None,
+    basis: Basis | None = None, fails: bool | None = None,
 ) -> Claim:  # fmt: skip
     """A claim whose interval (a bootstrap, say) and verdict the experiment computed by its own stated rule.
 
-    A bound is read off `predicted` (≤ 0.8, > 0, 0.05 to 0.13), so that an interval which crosses it is said to.
+    Where `fails` is given, what neither holds nor fails (an interval that straddles its bound) is undecided. A bound is
+    read off `predicted` (≤ 0.8, > 0, 0.05 to 0.13), so that an interval which crosses it is said to.
     """
     finite = all(map(math.isfinite, (measured, low, high)))
-    verdict: Verdict = "undecided" if not finite else "holds" if holds else "does not hold"
+    straddles = fails is False and not holds
+    verdict: Verdict = "undecided" if not finite or straddles else "holds" if holds else "does not hold"
     return Claim(
         statement, tag, predicted, float(measured), float(low), float(high), verdict, interval, *asked(predicted),
         basis or basis_of(predicted),

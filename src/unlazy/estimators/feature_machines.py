@@ -349,10 +349,10 @@ class FeatureMachineRegressor(MultiOutputMixin, RegressorMixin, FeatureMachine):
     Candidates and folds run side by side in threads, as many as there are cores; `n_jobs` is the most of them, and of
     BLAS's, in a fit.
 
-    Fitted: `metric_` (M of trace one, for standardised columns), `feature_importances_` (mean squared
-    gradients of the last fit, as shares), `n_updates_`, `bandwidth_`, `ridge_` (added to K), `relative_ridge_`,
-    `kernel_`, `leave_one_out_error_` (share of the variance not explained, of held-out rows where there are many),
-    `solver_`, `coding_` ('numbers', 'categories' or
+    Fitted: `metric_` (M of trace one, for standardised columns), `feature_importances_` (shares of the mean squared
+    gradients of the last fit; beyond 3,000 rows those of the metric's diagonal where it was learnt), `n_updates_`,
+    `bandwidth_`, `ridge_` (added to K), `relative_ridge_`, `kernel_`, `leave_one_out_error_` (share of the
+    variance not explained, of held-out rows where there are many), `solver_`, `coding_` ('numbers', 'categories' or
     'numbers and categories', of columns that look like codes) and `categories_` (their values), `members_` (the fits
     whose mean is predicted; the attributes above are those of the first, importances the mean), `outliers_` ('kept',
     'clipped' or 'averaged') and `clip_` (largest distance of a clipped label from its prediction, for every output;

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
+from scipy.stats import binomtest
 
-from unlazy.core.claims import Claim, at_most
+from unlazy.core.claims import Claim, interval_claim
 from unlazy.core.experiment import Experiment, Params, Records, config
 from unlazy.experiments._passage import median_slope, passages, sloped
 from unlazy.tasks.index_models import HermiteLink
@@ -60,10 +61,12 @@ def claims(records: Records) -> list[Claim]:
             rows.append(sloped(statement, "E2", median_slope(d, scaled), low, high))
     d, table = passages(records.where(target="parity"))
     if len(d):
-        share = np.isfinite(table[-1]).mean()
-        rows.append(at_most(
-            f"sign(x_1 x_2 x_3), every sample twice, d = {d[-1]}: share of runs that arrive", "E2", share, 0.1,
-            error=float(np.sqrt(max(share * (1 - share), 1e-9) / table.shape[1])),
+        arrived = int(np.isfinite(table[-1]).sum())
+        sure = binomtest(arrived, table.shape[1]).proportion_ci(0.95)
+        rows.append(interval_claim(
+            f"sign(x_1 x_2 x_3), every sample twice, d = {d[-1]}: share of runs that arrive", "E2",
+            arrived / table.shape[1], sure.low, sure.high, sure.high <= 0.1, "≤ 0.1", "95%, Clopper–Pearson",
+            fails=sure.low > 0.1,
         ))  # fmt: skip
     return rows
 

@@ -10,7 +10,6 @@ growth of n*(NTK)/n*(Algorithm 1) with d has an interval above 0. An interval th
 claim undecided.
 """
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -107,8 +106,7 @@ def _apart(
     statement: str, found: tuple[float, float, float], predicted: str, *, holds: bool, fails: bool, basis: Basis
 ) -> Claim:
     """A claim about an interval: undecided while the interval straddles the bound."""
-    claim = interval_claim(statement, "D6", *found, holds, predicted, "95%, bootstrap", basis)
-    return claim if holds or fails or claim.verdict == "undecided" else replace(claim, verdict="undecided")
+    return interval_claim(statement, "D6", *found, holds, predicted, "95%, bootstrap", basis, fails)
 
 
 def ratio(first: tuple, second: tuple) -> tuple[np.ndarray, np.ndarray]:
