@@ -74,3 +74,6 @@ def test_who_does_not_arrive_is_infinite(x64):
     key, one = jax.random.key(0), jnp.full(1, 0.1)
     found = samples_until(key, one, 0.9, 300, lambda Z: Z[:, 0], lambda s: s, Rule(1e-6), 20)
     assert np.isinf(found)
+    assert np.isnan(samples_until(key, one * jnp.nan, 0.9, 300, lambda Z: Z[:, 0], lambda s: s, Rule(1e-6), 20))
+    with pytest.raises(ValueError, match="3 inputs or more, got d=2"):
+        samples_until(key, one, 0.9, 300, lambda Z: Z[:, 0], lambda s: s, Rule(1e-6), 2)

@@ -17,6 +17,8 @@ def conditional_moments(coefficients: Sequence[float], degree: int) -> Float[np.
 
     Given y, z is one of the real roots of g = y, with weights φ(z_i)/|g'(z_i)|.
     """
+    if not np.isfinite(np.asarray(coefficients, float)).all():
+        raise ValueError(f"Hermite coefficients are finite numbers, got {list(coefficients)}")
     powers = hermite.to_monomials(coefficients)[::-1]
     slope = np.polyder(powers)
     z, weights = hermite.panel_rule(480, 8.0, np.real(np.roots(slope)))

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
+from unlazy.core.inputs import concrete
 from unlazy.core.linear import dot
 
 DRAWN = 256
@@ -74,7 +75,10 @@ def samples_until(
     key: PRNGKeyArray, start: Float[Array, " r"], level: float, most: Real[Array, ""] | int,
     target: Callable[[Array], Array], neuron: Callable[[Array], Array], rule: Rule, d: Real[Array, ""] | int,
 ) -> Float[Array, ""]:  # fmt: skip
-    """The first sample after which ‖m‖ ≥ level; infinite where `most` samples (rounded up to DRAWN) do not do."""
+    """The first sample after which ‖m‖ ≥ level; infinite where `most` samples (rounded up to DRAWN) do not do, not a
+    number where m is none."""
+    if concrete(d) and not float(d) >= start.shape[0] + 2:
+        raise ValueError(f"{start.shape[0]} directions and a neuron need {start.shape[0] + 2} inputs or more, got {d=}")
 
     def one(state: tuple, sample: Sample) -> tuple[tuple, None]:
         overlap, found, at = state
@@ -90,4 +94,5 @@ def samples_until(
         return jnp.isinf(state[1]) & (state[2] < most)
 
     zero = jnp.zeros((), start.dtype)
-    return lax.while_loop(going, some, (start, zero + jnp.inf, zero))[1]
+    overlap, found, _ = lax.while_loop(going, some, (start, zero + jnp.inf, zero))
+    return jnp.where(jnp.isinf(found) & jnp.isnan(overlap).any(), jnp.nan, found)
