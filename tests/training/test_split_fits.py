@@ -31,7 +31,11 @@ def test_two_places_one_fit(x64, name, weighted):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-10 * np.abs(one).max())
     alpha = fits[0].alpha
     found = [place.agop(h, alpha, name == "l1") for place in (host, card)]
-    np.testing.assert_allclose(*found, rtol=0, atol=1e-11 * np.abs(found[0]).max())
+    # rows that nearly point one way make the ntk's derivatives steep: one rounding of the rows, and there are eight
+    # in sums of five and of three terms
+    nearby = [X * (1 + 2.0**-52 * rng.choice([-1, 1], X.shape)) for _ in range(16)]
+    moved = max(np.abs(OnHost(KERNELS[name], Z, 100, L).agop(h, alpha, name == "l1") - found[0]).max() for Z in nearby)
+    np.testing.assert_allclose(*found, rtol=0, atol=max(1e-11 * np.abs(found[0]).max(), 8 * moved))
     same = exact(KERNELS[name], X[:100], L, h, 1e-3, Y[:100], w)
     np.testing.assert_allclose(same[0], alpha, rtol=0, atol=1e-10 * np.abs(alpha).max())
 
