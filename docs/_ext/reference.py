@@ -5,6 +5,7 @@ here are plain text with letters like ‖x‖ and |σ''|, so what reStructuredTe
 """
 
 import ast
+import inspect
 import re
 import tomllib
 from pathlib import Path
@@ -33,8 +34,10 @@ def write_pages(app) -> None:
     rooms = [room for room in ROOMS if (SOURCE / room).is_dir() or (SOURCE / f"{room}.py").exists()]
     for room in rooms:
         _keep(folder / f"{room}.md", _room_page(room))
-    listing = "\n".join(["```{toctree}", *rooms, "```", ""])
-    _keep(folder / "index.md", f"# Reference\n\nOne page for each room of the library.\n\n{listing}")
+    _keep(folder / "top.md", _top_page())
+    listing = "\n".join(["```{toctree}", "top", *rooms, "```", ""])
+    about = "First the names that `import unlazy` gives, each with an example; then a page for each room."
+    _keep(folder / "index.md", f"# Reference\n\n{about}\n\n{listing}")
     _keep(folder / "formulas.md", _formula_page())
 
 
@@ -50,6 +53,23 @@ def _modules(room: str) -> list[str]:
         return [f"unlazy.{room}"]
     paths = [p.relative_to(SOURCE).with_suffix("").parts for p in (SOURCE / room).rglob("*.py")]
     return sorted(".".join(["unlazy", *parts]) for parts in paths if not any(part.startswith("_") for part in parts))
+
+
+def _top_page() -> str:
+    """Every name of `unlazy` itself, by the room it comes from; the index leads here."""
+    import unlazy
+
+    taken = "Examples take points `X` with labels `y`, new points `Z`, `kernel = Gaussian(1.0)` and a random `key`."
+    parts = ["# unlazy: the names at the top\n", f"{taken}\n"]
+    named = [(name, getattr(unlazy, name)) for name in sorted(unlazy.__all__)]
+    for room, about in ROOMS.items():
+        here = [(n, o) for n, o in named if callable(o) and o.__module__.split(".")[1] == room]
+        if here:
+            parts.append(f"## {about}\n\nMore of them: [{room}]({room}.md).\n")
+        for name, thing in here:
+            kind = "autoclass" if inspect.isclass(thing) else "autofunction"
+            parts.append(f"```{{eval-rst}}\n.. {kind}:: unlazy.{name}\n```\n")
+    return "\n".join(parts)
 
 
 def _room_page(room: str) -> str:
@@ -147,7 +167,13 @@ def indent_is_text(lines: list[str]) -> None:
             lines[i] = "| " + line.strip()
 
 
+def without_new(app, what, name, obj, skip, options) -> bool | None:
+    """How Python makes an object is nobody's business; `__init__` says what it is made from."""
+    return True if name == "__new__" else None
+
+
 def setup(app) -> dict:
     app.connect("builder-inited", write_pages, priority=100)
     app.connect("autodoc-process-docstring", escape_docstring)
+    app.connect("autodoc-skip-member", without_new)
     return {"parallel_read_safe": True}

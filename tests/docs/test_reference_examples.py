@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import inspect
 import pkgutil
 
 import numpy as np
@@ -73,3 +74,8 @@ def test_examples_run(tmp_path, monkeypatch):
 def test_every_name_at_the_top_says_what_it_is():
     bare = [n for n in unlazy.__all__ if not (getattr(unlazy, n).__doc__ or "").strip() and n != "__version__"]
     assert bare == []
+
+
+def test_every_name_at_the_top_has_an_example():
+    callable_ = [n for n in unlazy.__all__ if callable(getattr(unlazy, n))]
+    assert [n for n in callable_ if ">>>" not in inspect.getdoc(getattr(unlazy, n))] == ["Comparison"]  # compare has it

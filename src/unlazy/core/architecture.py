@@ -29,6 +29,11 @@ class MLP(eqx.Module):
 
     `biases` and `skips` are facts about the architecture, fixed when it is made: false where every σ_b (or s) was
     given as the number 0. Kernels then use formulas that know it, also inside jit, where values are not known.
+
+    >>> len(Network(MLP(2, "gelu", width=64), 3).init(key))
+    3
+    >>> NTK(MLP(2, sigma_w=[1.0, 2.0, 1.0], residual=1.0)).gram(X).shape
+    (60, 60)
     """
 
     depth: int = eqx.field(static=True)

@@ -155,7 +155,11 @@ class NetworkRegressor(MultiOutputMixin, RegressorMixin, NetworkMachine):
 
 
 class NetworkClassifier(LogitClassifier, NetworkMachine):
-    """The same network trained on the cross-entropy; its softmax are the probabilities."""
+    """The same network trained on the cross-entropy; its softmax are the probabilities.
+
+    >>> NetworkClassifier(depth=1, width=32, random_state=0).fit(X, labels).predict(Z).shape
+    (5,)
+    """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "NetworkClassifier":
         data = self._labelled(X, y, sample_weight).merged()

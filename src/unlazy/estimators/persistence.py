@@ -53,6 +53,10 @@ def load(path: str | Path) -> Any:
 
     Files from others are safe to open: nothing in them is run. A file that is not one of ours, was cut short, altered,
     or written by a newer format ends in an `UnlazyError`.
+
+    >>> model.save("model.unlazy")
+    >>> bool((load("model.unlazy").predict(Z) == model.predict(Z)).all())
+    True
     """
     from unlazy.estimators.encoding import Decoder
 

@@ -64,7 +64,11 @@ _OPERATIONS: dict[str, Callable] = {"add": jnp.add, "multiply": jnp.multiply}
 
 
 class Constant(InnerProductKernel):
-    """k(x, z) = value, of any points; joins every formula."""
+    """k(x, z) = value, of any points; joins every formula.
+
+    >>> float((Gaussian(1.0) + Constant(2.0))([0.0], [0.0]))
+    3.0
+    """
 
     value: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_not_negative("the constant"))
 

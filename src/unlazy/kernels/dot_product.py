@@ -15,7 +15,11 @@ from unlazy.theory.homogeneous import cosine_gap
 
 
 class Linear(InnerProductKernel):
-    """⟨x,z⟩ + offset."""
+    """⟨x,z⟩ + offset.
+
+    >>> float(Linear(offset=1.0)([1.0, 2.0], [3.0, 4.0]))
+    12.0
+    """
 
     offset: float | Float[Array, ""] = eqx.field(default=0.0, converter=check_not_negative("offset"))
 
@@ -32,7 +36,11 @@ class Linear(InnerProductKernel):
 
 
 class Polynomial(InnerProductKernel):
-    """(⟨x,z⟩ + offset)^degree; with offset 0 only degree-`degree` monomials are seen [K1]."""
+    """(⟨x,z⟩ + offset)^degree; with offset 0 only degree-`degree` monomials are seen [K1].
+
+    >>> float(Polynomial(2, offset=1.0)([1.0, 2.0], [3.0, 4.0]))
+    144.0
+    """
 
     degree: int = eqx.field(static=True, default=2)
     offset: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_not_negative("offset"))
@@ -56,6 +64,9 @@ class ArcCosine(InnerProductKernel):
 
     J_0 = π - θ,  J_1 = sin θ + (π - θ) cos θ,  J_2 = 3 sin θ cos θ + (π - θ)(1 + 2 cos²θ), each written with
     u = 1 - cos θ and h = sin θ - θ cos θ so that nothing cancels near θ = 0.
+
+    >>> round(float(ArcCosine(1)([1.0, 0.0], [0.0, 1.0])), 4)  # 1/π
+    0.3183
     """
 
     order: int = eqx.field(static=True, default=1)

@@ -94,7 +94,11 @@ class NetworkKernel(InnerProductKernel, metaclass=_ByDescription):
 
 
 class NNGP(NetworkKernel):
-    """Covariance of an infinitely wide network at its random start [K7]. Lee et al. (2018)."""
+    """Covariance of an infinitely wide network at its random start [K7]. Lee et al. (2018).
+
+    >>> solve(NNGP(MLP(3)), X, y, ridge=1e-3).predict(Z).shape
+    (5,)
+    """
 
     layered: ClassVar[Callable] = layered.LayeredNNGP
 
@@ -113,7 +117,11 @@ class NNGP(NetworkKernel):
 
 
 class NTK(NetworkKernel):
-    """Neural tangent kernel of a fully connected network [K8]. Jacot, Gabriel and Hongler (2018)."""
+    """Neural tangent kernel of a fully connected network [K8]. Jacot, Gabriel and Hongler (2018).
+
+    >>> solve(NTK(MLP(3, sigma_b=0.5)), X, y, ridge=1e-3).predict(Z).shape
+    (5,)
+    """
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
         return infinite_width.ntk(xz, xx, zz, self.network)
@@ -210,7 +218,10 @@ class _Both(NetworkKernel):
 def nngp_and_ntk(
     network: MLP | Layer, X: Points, Z: Points | None = None, accurate: bool = False
 ) -> tuple[Float[Array, "n m"], Float[Array, "n m"]]:
-    """The NNGP's and the NTK's Gram matrices together, for little more than one of them."""
+    """The NNGP's and the NTK's Gram matrices together, for little more than one of them.
+
+    >>> before, during = nngp_and_ntk(MLP(2), X)
+    """
     return evaluate.gram(_Both(network), X, Z, accurate)
 
 

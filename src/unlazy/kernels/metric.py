@@ -87,6 +87,10 @@ def with_metric(kernel: InnerProductKernel, matrix: Points, rank: int | None = N
     """The kernel with ⟨x, Mz⟩ for M positive semi-definite (its diagonal suffices); keeps the top `rank` directions.
 
     L = √Λ Vᵀ of the eigendecomposition M = V Λ Vᵀ; eigenvalues under zero by rounding count as zero.
+
+    >>> narrow = with_metric(Laplace(1.0), np.diag([1.0, 0.0, 0.0]))  # only the first input counts
+    >>> round(float(narrow([0.0, 5.0, 7.0], [1.0, 0.0, 0.0])), 4)
+    0.3679
     """
     M = floats(matrix, "the metric")
     if M.ndim == 1:

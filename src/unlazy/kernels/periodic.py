@@ -25,6 +25,9 @@ class Periodic(InnerProductKernel):
 
     A Gaussian kernel of points on circles: u(x) = (cos 2πx/p, sin 2πx/p)/h has ‖u(x) - u(z)‖² = 4 sin²(π(x-z)/p)/h².
     p is a period in the units of the inputs; h, the bandwidth, is in those of the circle's radius.
+
+    >>> round(float(Periodic(period=7.0)([1.0], [8.0])), 4)  # a week later
+    1.0
     """
 
     period: Several = eqx.field(default=1.0, converter=check_positive("period", several=True))
@@ -64,6 +67,9 @@ class SpectralMixture(Kernel):
 
     The stationary kernel whose spectral density is a mixture of Gaussians, of weights w, means ±μ and variances v
     (components × coordinates), in cycles for each unit of the input. Enough components come close to any of them.
+
+    >>> SpectralMixture([1.0, 0.5], [[0.0], [2.0]], [[0.1], [0.1]]).gram(X[:, :1]).shape
+    (60, 60)
     """
 
     weights: Float[Matrix, " q"]

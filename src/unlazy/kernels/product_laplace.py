@@ -17,7 +17,11 @@ from unlazy.kernels.metric import mapped
 
 
 class ProductLaplace(Kernel):
-    """exp(-Σ_i |x_i - z_i|/h_i), one bandwidth or one per coordinate (a diagonal metric)."""
+    """exp(-Σ_i |x_i - z_i|/h_i), one bandwidth or one per coordinate (a diagonal metric).
+
+    >>> round(float(ProductLaplace([1.0, 2.0])([0.0, 0.0], [0.5, 1.0])), 4)
+    0.3679
+    """
 
     reads = "absolute distance"
 

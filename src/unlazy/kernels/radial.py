@@ -67,7 +67,11 @@ class RadialKernel(InnerProductKernel):
 
 
 class Gaussian(RadialKernel):
-    """exp(-‖x-z‖²/(2 bandwidth²))."""
+    """exp(-‖x-z‖²/(2 bandwidth²)).
+
+    >>> round(float(Gaussian(2.0)([0.0, 0.0], [2.0, 2.0])), 4)
+    0.3679
+    """
 
     bandwidth: Bandwidth = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
 
@@ -76,7 +80,11 @@ class Gaussian(RadialKernel):
 
 
 class Laplace(RadialKernel):
-    """exp(-‖x-z‖/bandwidth)."""
+    """exp(-‖x-z‖/bandwidth).
+
+    >>> round(float(Laplace(5.0)([0.0, 0.0], [3.0, 4.0])), 4)
+    0.3679
+    """
 
     bandwidth: Bandwidth = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
 
@@ -88,6 +96,9 @@ class Matern(RadialKernel):
     """Matérn kernel of smoothness ν = 1/2, 3/2 or 5/2, with s = √(2ν) ‖x-z‖/bandwidth.
 
     e^{-s},  (1 + s) e^{-s},  (1 + s + s²/3) e^{-s}. Rasmussen and Williams (2006), section 4.2.
+
+    >>> Matern(smoothness=1.5, bandwidth=1.0).gram(X).shape
+    (60, 60)
     """
 
     smoothness: float = eqx.field(static=True, default=1.5)
@@ -106,7 +117,11 @@ class Matern(RadialKernel):
 
 
 class RationalQuadratic(RadialKernel):
-    """(1 + ‖x-z‖²/(2 mixture · bandwidth²))^{-mixture}: a mixture of Gaussians of many bandwidths."""
+    """(1 + ‖x-z‖²/(2 mixture · bandwidth²))^{-mixture}: a mixture of Gaussians of many bandwidths.
+
+    >>> round(float(RationalQuadratic(1.0, 0.5)([0.0], [1.0])), 4)
+    0.7071
+    """
 
     bandwidth: Bandwidth = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
     mixture: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_positive("mixture"))

@@ -67,7 +67,13 @@ def derivatives(line: Callable[[Array], Array], order: int) -> tuple[Array, ...]
 
 
 def linearise(apply: Apply, params: Any) -> Expansion:
-    """f_lin(θ) = f(θ_0) + ∇f(θ_0)(θ - θ_0) [K10] (Lee et al. 2019). Descent, kernels and measures take it like f."""
+    """f_lin(θ) = f(θ_0) + ∇f(θ_0)(θ - θ_0) [K10] (Lee et al. 2019). Descent, kernels and measures take it like f.
+
+    >>> net = Network(MLP(1, width=64), 3)
+    >>> params = net.init(key)
+    >>> bool(jnp.allclose(linearise(net, params)(params, X), net(params, X), rtol=1e-5))
+    True
+    """
     return Expansion(apply, params, 1)
 
 

@@ -41,6 +41,10 @@ def tangent_kernel(
     One scalar output: (n, m). c outputs: full (n, c, m, c), its trace over outputs (n, m) or its diagonal (n, m, c).
     `rates` are layer-wise learning rates (a number, one per layer, or shaped like the parameters): `network.rates`
     gives the kernel that drives training, `only_layers(params, [-1])` random features.
+
+    >>> net = Network(MLP(1, width=64), 3)
+    >>> tangent_kernel(net, net.init(key), X, Z).shape
+    (60, 5)
     """
     return sum(layer_tangent_kernels(apply, params, X, Z, outputs=outputs, rates=rates))  # type: ignore[return-value]
 

@@ -30,7 +30,11 @@ MARGIN = 0.9
 
 class EigenPro(Method):
     """Batches of `batch` points; the top `rank` directions of a `sample` of the points are flattened, as many as the
-    sample knows unless given."""
+    sample knows unless given.
+
+    >>> solve(kernel, X, y, ridge=0.0, method=EigenPro(batch=20)).predict(Z).shape
+    (5,)
+    """
 
     name = "eigenpro"
     most_steps = 500

@@ -59,7 +59,11 @@ class GaussianProcess(eqx.Module):
 
 
 def prior(kernel: Kernel, Z: Points) -> GaussianProcess:
-    """f ~ GP(0, K) at Z [K5]: what a wide random network is before training, when K is its NNGP kernel."""
+    """f ~ GP(0, K) at Z [K5]: what a wide random network is before training, when K is its NNGP kernel.
+
+    >>> prior(NNGP(MLP(2)), Z).sample(key, 3).shape  # three random networks
+    (3, 5)
+    """
     Z, _ = kernel.read(Z, names=("Z", ""))
     return GaussianProcess(jnp.zeros(count(Z), float_type(Z)), kernel.gram(Z))
 
@@ -136,7 +140,12 @@ def condition(kernel: Kernel, X: Points, y: Labels, noise_variance: Values = 0.0
 
 
 def posterior(kernel: Kernel, X: Points, y: Labels, Z: Points, noise_variance: Values = 0.0) -> GaussianProcess:
-    """The distribution of `condition` at Z."""
+    """The distribution of `condition` at Z.
+
+    >>> at_Z = posterior(kernel, X, y, Z, noise_variance=0.01)
+    >>> at_Z.mean.shape, at_Z.std.shape
+    ((5,), (5,))
+    """
     X, Z = kernel.read(X, Z)
     return condition(kernel, X, y, noise_variance).at(Z)
 
@@ -161,7 +170,11 @@ def trained_ensemble(nngp: Kernel, ntk: Kernel, X: Points, y: Labels, times: Val
 
 
 def ensemble(nngp: Kernel, ntk: Kernel, X: Points, y: Labels, Z: Points, times: Values = jnp.inf) -> GaussianProcess:
-    """The distribution of `trained_ensemble` at Z."""
+    """The distribution of `trained_ensemble` at Z.
+
+    >>> ensemble(NNGP(network), NTK(network), X, y, Z, times=[1.0, 10.0]).mean.shape
+    (2, 5)
+    """
     X, Z = ntk.read(X, Z)
     return trained_ensemble(nngp, ntk, X, y, times).at(Z)
 
@@ -169,7 +182,10 @@ def ensemble(nngp: Kernel, ntk: Kernel, X: Points, y: Labels, Z: Points, times: 
 def log_marginal_likelihood(
     kernel: Kernel, X: Points, y: Labels, noise_variance: Real[ArrayLike, ""] = 0.0
 ) -> Float[Array, ""]:
-    """log p(y | X), differentiable in the kernel's parameters, X and the noise; finite on a singular K."""
+    """log p(y | X), differentiable in the kernel's parameters, X and the noise; finite on a singular K.
+
+    >>> slope = jax.grad(lambda h: log_marginal_likelihood(Gaussian(h), X, y, 0.01))(1.0)
+    """
     X, _ = kernel.read(X)
     y = labels(y, count(X))
     noise = jnp.asarray(noise_variance, float_type(X))

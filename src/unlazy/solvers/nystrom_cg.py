@@ -53,7 +53,11 @@ def _read(centres: Any) -> Any:
 
 
 class NystromCG(Method):
-    """Some points as centres: `centres` of them drawn without repeats (20√n unless given), or rows."""
+    """Some points as centres: `centres` of them drawn without repeats (20√n unless given), or rows.
+
+    >>> solve(kernel, X, y, ridge=1e-3, method=NystromCG(centres=30)).predict(Z).shape
+    (5,)
+    """
 
     name = "nystrom_cg"
     most_steps = 500

@@ -213,6 +213,10 @@ def decompose(
 
     Rows of weight zero are padding. XLA's `eigh` is LAPACK's divide and conquer on the CPU, as fast as SciPy's
     best driver, so the same call serves jit, vmap and GPUs.
+
+    >>> spectrum = decompose(kernel, X)
+    >>> spectrum.ridge_path(y, [1e-3, 1e-1]).predict(Z).shape
+    (2, 5)
     """
     X, _ = kernel.read(X)
     n = count(X)

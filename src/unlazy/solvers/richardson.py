@@ -15,7 +15,11 @@ from unlazy.solvers.watch import Watch
 
 
 class Richardson(Method):
-    """Gradient descent in function space; `step_size` η, 1/(λ_max + ρ) unless given."""
+    """Gradient descent in function space; `step_size` η, 1/(λ_max + ρ) unless given.
+
+    >>> solve(kernel, X, y, ridge=0.1, method=Richardson()).predict(Z).shape
+    (5,)
+    """
 
     name = "richardson"
     most_steps = 100_000

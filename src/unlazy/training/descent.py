@@ -111,6 +111,11 @@ def descend(
     `stop_below` stops at a training loss; `patience=(name, k)` stops when the recorded measure has not improved k times
     in a row and returns the parameters of its best value. `batch_size` needs a `key`; batches reshuffle every epoch.
     `label_noise` moves every label of a step by so much up or down, drawn anew each step [L11]; it needs a `key` too.
+
+    >>> from unlazy.core.data import Data
+    >>> net = Network(MLP(1, width=64), 3)
+    >>> params = net.init(key)
+    >>> trained = descend(net, params, Data(X, y), steps=100, step_size=0.5)
     """
     rule, every = _rule(step_size, optimiser), steps if every is None else every
     measures = dict(record or {})

@@ -156,6 +156,9 @@ def one_step(
     `relative_ridges` are in units of the mean of ‖φ(x)‖² (31 from 1e-12 to 1e3). `choose` picks one: by error on
     `validation` = (X, y); by "leave-one-out", as good as validation for n ≳ d³ but too hopeful with noisy n ≲ d², since
     the features have seen the labels; by "gcv", which can pick an interpolant and is offered for comparison.
+
+    >>> one_step(key, X, y, width=64, choose="leave-one-out").predict(Z).shape
+    (5,)
     """
     X, y = _sample(X, y, "X", "y")
     if validation is not None:

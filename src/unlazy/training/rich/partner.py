@@ -125,6 +125,8 @@ def rich_network(
     batches (given the same key) and records; estimates are means over networks with their standard errors.
 
     The output at the random start, of order 1/(γ_0 √width), is taken off.
+
+    >>> networks = rich_network(MLP(1), X, y, richness=1.0, width=64, times=[0.1], runs=4)
     """
     chosen = check_training(richness, times, step_size, tolerance)
     wide = _widened(network, width)
