@@ -1,0 +1,54 @@
+"""Scaling laws of two linear layers: the closed forms against matrices, sampling and their own power laws."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from unlazy.theory import scaling_laws as sl
+
+RNG = np.random.default_rng(0)
+
+
+def test_the_floor_of_given_neurons_is_that_of_least_squares(x64):
+    rates, target = sl.power_law(1.5, 0.7, 12)
+    A = RNG.normal(size=(5, 12))
+    found = sl.of_width(jnp.asarray(A), rates, target)
+    root = np.sqrt(np.asarray(rates))
+    best, *_ = np.linalg.lstsq((A * root).T, root * np.asarray(target), rcond=None)
+    left = np.sum((root * (np.asarray(target) - A.T @ best)) ** 2)
+    # a difference of numbers of size one, through an eigendecomposition of condition about 1e2: some hundred roundings
+    np.testing.assert_allclose(found.floor, left, atol=1e-13)
+    np.testing.assert_allclose(np.sort(found.rates), np.linalg.eigvalsh((A * np.asarray(rates)) @ A.T / 5), atol=1e-14)
+    np.testing.assert_allclose(found.risk(jnp.zeros(5)), 1.0, atol=1e-13)
+
+
+def test_the_mean_floor_is_the_one_by_kappa(x64):
+    """Over 40 first layers; the equation is that of N → ∞, its error is O(1/N) of it: 1/32 beside 4 standard errors."""
+    rates, target = (np.asarray(v) for v in sl.power_law(2.0, 0.5, 256))
+    N, found = 32, []
+    for _ in range(40):
+        Q = np.linalg.qr((RNG.normal(size=(N, 256)) * np.sqrt(rates)).T)[0]
+        v = np.sqrt(rates) * target
+        found.append(np.sum(v**2) - np.sum((Q.T @ v) ** 2))
+    expected = sl.floor_of_width(rates, target, N)
+    assert abs(np.mean(found) - expected) < 4 * np.std(found) / np.sqrt(40) + expected / N
+    with pytest.raises(ValueError, match="256 neurons span the 256 features"):
+        sl.floor_of_width(rates, target, 256)
+
+
+@pytest.mark.parametrize("beta", [0.5, 1.5])
+def test_lazy_risk_has_its_exponent(x64, beta):
+    """Σ k^{-αβ-1} e^{-2tk^{-α}} → ∝ t^{-β}: corrections are the sum against the integral (beyond all powers) and the
+    modes left out, t/M^α to the power β at the most."""
+    modes = sl.infinitely_wide(*sl.power_law(2.0, beta, 4096))
+    t = np.array([1e3, 2e3])
+    risk = np.asarray(sl.lazy_risk(modes, t))
+    off = (t[1] / 4096.0**2) ** beta
+    assert abs(np.log(risk[0] / risk[1]) / np.log(2) - beta) < 2 * off
+    np.testing.assert_allclose(sl.lazy_risk(modes, np.zeros(1))[0], 1.0, rtol=1e-13)
+
+
+def test_exponents():
+    assert sl.time_exponent(0.5, True) == pytest.approx(2 / 3) and sl.time_exponent(0.5, False) == 0.5
+    assert sl.time_exponent(1.5, True) == sl.time_exponent(1.5, False) == 1.5
+    assert sl.width_exponent(2.0, 0.5) == 1.0 and sl.width_exponent(2.0, 1.5) == 2.0
