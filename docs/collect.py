@@ -1,4 +1,4 @@
-"""Figures and measured claims for the documentation, from stored records: docs/figures/NAME.png and NAME.json.
+"""Figures and measured claims from stored records: docs/figures/NAME.png and src/unlazy/report/recorded/NAME.json.
 
     python docs/collect.py results [--config full] [NAME …]
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from unlazy import lab
 from unlazy.lab.catalogue import all_experiments
+from unlazy.report.recorded import FOLDER, record
 from unlazy.report.style import house_style
 
 FIGURES = Path(__file__).parent / "figures"
@@ -25,24 +26,13 @@ def collect(name: str, store: Path, config: str) -> bool:
     records = lab.load(experiment, config, store=store)
     if not len(records):
         return False
-    claims = [
-        {
-            "statement": c.statement,
-            "predicted": c.predicted,
-            "measured": c.measured_text,
-            "verdict": c.verdict,
-            "word": c.verdict_text,
-            "basis": c.basis,
-        }
-        for c in experiment.claims(records)
-    ]
     with house_style():
         figure = experiment.figure(records)
         path = FIGURES / f"{name}.png"
         figure.savefig(path, dpi=120)
     Image.open(path).convert("RGB").quantize(COLOURS).save(path, optimize=True)
-    kept = {"config": config, "trials": len(records), "claims": claims}
-    path.with_suffix(".json").write_text(json.dumps(kept, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    kept = json.dumps(record(experiment.claims(records), config, len(records)), ensure_ascii=False, indent=1)
+    (FOLDER / f"{name}.json").write_text(kept + "\n", encoding="utf-8")
     return True
 
 

@@ -1,20 +1,16 @@
 """The directive {experiment}: question, prediction, claims with what was measured, and the figure of one experiment.
 
-Words come from the experiment itself, figures and measurements from docs/figures (written by docs/collect.py from
-stored records), so a page never shows a number that no record has.
+Words come from the experiment itself, figures from docs/figures and measurements from report/recorded (both written by
+docs/collect.py from stored records), so a page never shows a number that no record has.
 """
 
-import json
 import re
-from pathlib import Path
 
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from unlazy.core.claims import BASES, basis_of
 from unlazy.report.maths import typeset
-
-FIGURES = Path(__file__).resolve().parent.parent / "figures"
+from unlazy.report.recorded import FOLDER, Told, recorded
 
 
 class ExperimentDirective(SphinxDirective):
@@ -28,14 +24,13 @@ class ExperimentDirective(SphinxDirective):
         section = nodes.section(ids=[nodes.make_id(name)])
         section += nodes.title(text=experiment.question)
         section += _set(f"{experiment.prediction} [{', '.join(experiment.tags)}]", "Prediction.")
-        kept = FIGURES / f"{name}.json"
-        self.env.note_dependency(str(kept))
-        if kept.exists():
-            found = json.loads(kept.read_text(encoding="utf-8"))
+        self.env.note_dependency(str(FOLDER / f"{name}.json"))
+        claims, how = recorded(name)
+        if claims:
             image = nodes.image(uri=f"/figures/{name}.png", alt=f"Figure of {name}", width="100%")
             section += image
-            section += _table(found["claims"])
-            section += nodes.caption(text=f"{found['trials']} trials of the {found['config']} configuration.")
+            section += _table(claims)
+            section += nodes.caption(text=f"{how}.")
         section += _set(experiment.protocol, "Protocol.")
         section += _set(experiment.verdict, "Verdict rule.")
         if experiment.caveats:
@@ -44,21 +39,16 @@ class ExperimentDirective(SphinxDirective):
         return [section]
 
 
-def _table(claims: list[dict]) -> nodes.table:
+def _table(claims: list[Told]) -> nodes.table:
     heads = ("claim", "theory", "measured", "verdict")
     table, group = nodes.table(classes=["claims"]), nodes.tgroup(cols=len(heads))
     table += group
     for _ in heads:
         group += nodes.colspec(colwidth=1)
     group += nodes.thead("", _row(heads))
-    group += nodes.tbody(
-        "", *[_row([c["statement"], _theory(c), c["measured"], c.get("word", c["verdict"])]) for c in claims]
-    )
+    rows = [(c.statement, f"{c.predicted} ({c.basis_text})", c.measured, c.word) for c in claims]
+    group += nodes.tbody("", *map(_row, rows))
     return table
-
-
-def _theory(claim: dict) -> str:
-    return f"{claim['predicted']} ({BASES[claim.get('basis') or basis_of(claim['predicted'])]})"
 
 
 def _row(cells) -> nodes.row:

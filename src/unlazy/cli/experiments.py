@@ -1,4 +1,4 @@
-"""Experiments from the command line: list, show, run, report, export, demo."""
+"""Experiments from the command line: list, show, run, report, map, export, demo."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -121,6 +121,31 @@ def report(
         wrong = _print_claims(results)
         _write_report(results, store, out)
         raise typer.Exit(1 if wrong.broken or (strict and wrong.refuted) else 0)
+
+
+@app.command(name="map")
+def write_map(out: Out = None, store: Folder = _RESULTS) -> None:
+    """One page with all claims by question: what kernels can do, what features add, what stays hard.
+
+    Verdicts are those of your store; of what you have not run, those the project measured. Nothing is run."""
+    with plainly():
+        from unlazy import lab
+        from unlazy.lab.store import FILE
+        from unlazy.report import map as report_map
+
+        chosen, mine = lab.all_experiments(), {}
+        if (store / FILE).exists():
+            with lab.Store(store, create=False) as kept:
+                chosen = [*chosen, *_own(kept)]
+                stored = [(e, kept.records(e, e.quick.points(), e.quick.seeds)) for e in chosen]
+            whole = [(e, records) for e, records in stored if len(records) == e.quick.size]
+            mine = {e.name: e.claims(records) for e, records in whole}
+            for e, records in stored:
+                if 0 < len(records) < e.quick.size:
+                    say(f"note: {e.name}: {len(records)} of {e.quick.size} trials are stored; unlazy run {e.name}")
+        page = report_map.write_map(chosen, mine, out or store)
+        typer.echo(f"{len(mine)} of {len(chosen)} experiments as measured here, the others as the project did.")
+        typer.echo(f"The page: {page}")
 
 
 @app.command()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Params = dict[str, Any]
 COLUMNS = ("seed", "seconds")
 """Columns of a table of records beside parameters and measures: neither may be called so."""
+_SPELT = {"gp": "GP", "ntk": "NTK", "agop": "AGOP", "laplace": "Laplace", "gram": "Gram", "hessian": "Hessian"}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -184,6 +185,11 @@ class Experiment:
             )
         if "seed" in self.quick.names() | self.full.names():
             raise ValueError("a parameter cannot be called 'seed', which every trial has already; rename it")
+
+    @property
+    def title(self) -> str:
+        """Its name as people write it."""
+        return " ".join(_SPELT.get(word, word) for word in self.name.split("_"))
 
     @property
     def identity(self) -> str:

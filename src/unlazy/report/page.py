@@ -36,7 +36,7 @@ class Section:
 
     @property
     def title(self) -> str:
-        return self.name.replace("_", " ")
+        return self.experiment.title
 
     @property
     def source(self) -> str:

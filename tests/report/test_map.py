@@ -1,0 +1,82 @@
+"""The map has every experiment once, under one question; a reader's own verdicts come before the recorded ones."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from unlazy.core.claims import at_most
+from unlazy.core.errors import UnlazyError
+from unlazy.lab.catalogue import all_experiments
+from unlazy.report.map import OWN, layout, regions, write_map
+from unlazy.report.recorded import FOLDER, Told, record, recorded, told
+
+CLAIM = at_most("risk < 1 & falls", "K2", 2.0, 1.0)
+
+
+def test_every_experiment_stands_under_one_question():
+    parts, known = layout(), {e.name for e in all_experiments()}
+    placed = Counter(name for q in parts["question"] for name in q["experiments"])
+    assert set(placed) == known
+    assert set(placed.values()) == {1}
+    kinds = Counter(name for c in parts["category"] for name in c["experiments"])
+    assert set(kinds) <= known
+    assert set(kinds.values()) == {1}
+
+
+def test_what_is_recorded_belongs_to_an_experiment():
+    names = {path.stem for path in FOLDER.glob("*.json")}
+    assert names == {e.name for e in all_experiments()}
+    for name in names:
+        claims, how = recorded(name)
+        assert claims and "trials" in how
+        assert all(c.verdict in ("holds", "does not hold", "undecided") and c.basis_text for c in claims)
+
+
+def test_a_record_tells_a_claim_whole():
+    kept = record([CLAIM], "quick", 3)
+    assert kept["trials"] == 3
+    assert Told(**kept["claims"][0]) == told(CLAIM) == Told("risk < 1 & falls", "≤ 1", "2", "does not hold",
+                                                          "does not hold", "chosen")  # fmt: skip
+
+
+def test_measured_here_comes_before_recorded():
+    found = {p.experiment.name: p for _, places in regions(all_experiments(), {"transfer": [CLAIM]}) for p in places}
+    assert found["transfer"].claims == [told(CLAIM)]
+    assert found["transfer"].origin == "Measured here."
+    assert found["transfer"].signs == [("does not hold", "✕", "risk < 1 & falls: does not hold")]
+    assert found["wide_limit"].claims == recorded("wide_limit")[0]
+    assert "As the project measured it" in found["wide_limit"].origin
+
+
+def test_own_experiments_get_a_place(tmp_path):
+    own = replace(all_experiments()[0], name="mine")
+    last, places = regions([own], {})[-1]
+    assert last["name"] == OWN["name"]
+    assert places[0].count == "not run yet"
+    assert OWN["experiments"] == []  # the pattern is left as it was
+    page = write_map([own, *all_experiments()], {"mine": [CLAIM]}, tmp_path).read_text(encoding="utf-8")
+    assert "0 of 1 hold" in page and "risk &lt; 1 &amp; falls" in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_it_leads_into_a_report_beside_it(tmp_path):
+    (tmp_path / "report.html").write_text("")
+    page = write_map(all_experiments(), {"transfer": [CLAIM]}, tmp_path).read_text(encoding="utf-8")
+    assert 'href="report.html#transfer"' in page and 'href="report.html#wide_limit"' not in page
+
+
+def test_the_command(tmp_path):
+    from unlazy.cli import app
+
+    said = CliRunner().invoke(app, ["map", "--store", str(tmp_path / "none"), "--out", str(tmp_path)])
+    assert said.exit_code == 0, said.output
+    assert f"0 of {len(all_experiments())} experiments as measured here" in said.output
+    assert (tmp_path / "map.html").exists() and not (tmp_path / "none").exists()
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UnlazyError, match="choose another place with --out"):
+        write_map([], {}, tmp_path / "file")
