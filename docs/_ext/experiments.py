@@ -5,6 +5,7 @@ docs/collect.py from stored records), so a page never shows a number that no rec
 """
 
 import re
+from pathlib import Path
 
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
@@ -63,6 +64,15 @@ def _set(text: str, label: str = "") -> nodes.paragraph:
                            nodes.raw(text, shown, format="html"))  # fmt: skip
 
 
+def write_claims(app) -> None:
+    """The map of claims, as a page of its own beside the others."""
+    from unlazy.lab.catalogue import all_experiments
+    from unlazy.report.map import write_map
+
+    write_map(all_experiments(), {}, Path(app.srcdir) / "_static")
+
+
 def setup(app) -> dict:
+    app.connect("builder-inited", write_claims)
     app.add_directive("experiment", ExperimentDirective)
     return {"parallel_read_safe": True}

@@ -1,5 +1,6 @@
 """The map has every experiment once, under one question; a reader's own verdicts come before the recorded ones."""
 
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -58,6 +59,8 @@ def test_own_experiments_get_a_place(tmp_path):
     assert OWN["experiments"] == []  # the pattern is left as it was
     page = write_map([own, *all_experiments()], {"mine": [CLAIM]}, tmp_path).read_text(encoding="utf-8")
     assert "0 of 1 hold" in page and "risk &lt; 1 &amp; falls" in page
+    links = set(re.findall(r'href="#([^"]+)"', page))
+    assert links <= set(re.findall(r'id="([^"]+)"', page)), "tags lead to their formulas"
     assert "http" not in page.replace("http://www.w3.org", "")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from unlazy.core.claims import Claim
 from unlazy.core.errors import UnlazyError
 from unlazy.core.experiment import Experiment
-from unlazy.report import template
+from unlazy.report import maths, template
 from unlazy.report.recorded import Told, recorded, told
 
 SIGNS = {"holds": "●", "undecided": "◐", "does not hold": "✕"}
@@ -73,6 +73,14 @@ def regions(
     return [(q, [place(name) for name in q["experiments"] if name in by_name]) for q in questions]
 
 
+def _formulas(found: Sequence[tuple[dict[str, Any], list[Place]]]) -> list[maths.Tag]:
+    """The tags that the map speaks of."""
+    places = [p for _, here in found for p in here]
+    tags = [f"[{tag}]" for p in places for tag in p.experiment.tags]
+    words = [t for p in places for t in (p.experiment.question, p.experiment.caveats, *(c.statement for c in p.claims))]
+    return maths.named([*tags, *words])
+
+
 def write_map(
     experiments: Sequence[Experiment], measured: Mapping[str, Sequence[Claim]], folder: Path, provenance: str = ""
 ) -> Path:
@@ -86,6 +94,7 @@ def write_map(
         return template.write(
             folder / "map.html", Path(__file__).with_name("map.html"), regions=found, categories=layout()["category"],
             signs=SIGNS, counts={v: sum(c.verdict == v for c in everything) for v in SIGNS}, provenance=provenance,
+            formulas=_formulas(found),
         )  # fmt: skip
     except OSError as error:
         why = error.strerror or error
