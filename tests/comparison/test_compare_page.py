@@ -10,6 +10,7 @@ from test_verdict import flat, study
 
 from unlazy.comparison import words
 from unlazy.comparison.findings import Findings
+from unlazy.comparison.glance import glance
 from unlazy.comparison.page import write_page
 from unlazy.comparison.table import make_table
 from unlazy.comparison.verdict import judge
@@ -18,15 +19,18 @@ from unlazy.comparison.verdict import judge
 def test_the_page_says_it_all(tmp_path):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(400, 3)), columns=["<b>a", "b & c", "it's"])
-    table = make_table(frame, pd.Series(rng.normal(size=400), name="<i>price"))
+    table = replace(make_table(frame, pd.Series(rng.normal(size=400), name="<i>price")), source="<u>my.csv")
     records = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2))
     found = replace(records, table=table, notes=("a <note>",))
     c = Findings(found, judge(found), None)
-    html = write_page(c, tmp_path).read_text()
+    html = write_page(c, tmp_path, "2031-02-03").read_text()
     text = unescape(re.sub(r"<[^>]*>", "\n", html))
-    for part in (words.headline(c), *words.sentences(c), *c.inputs["input"], *c.models["model"], "a <note>.", "Rules"):
+    for part in (words.headline(c), *words.sentences(c), *c.inputs["input"], *c.models["model"], "a <note>.", "Rules",
+                 "<u>my.csv · 400 rows", "2031-02-03"):  # fmt: skip
         assert part in text, part
-    assert "<b>a" not in html and "<i>price" not in html and "<note>" not in html
+    for part in (glance(c).title, glance(c).sure, *(text for _, text in glance(c).todo)):
+        assert part in text.split("\nModels\n")[0], part  # at the top
+    assert "<b>a" not in html and "<i>price" not in html and "<note>" not in html and "<u>my" not in html
     assert html.count("data:image/png;base64") == 3 and html.count("<tr>") == 2 + len(c.models) + 3
     clean = write_page(Findings(records, judge(records), None), tmp_path).read_text()
     assert "Nothing was mended, left out or cut short." in clean

@@ -1,45 +1,74 @@
-"""The page of a comparison in headless Chromium: everything is shown, nothing scrolls sideways, nothing is asked "
-"for."""
+"""The page of a comparison in headless Chromium: all is shown, nothing scrolls sideways, nothing is asked for."""
 
-import importlib.util
-import re
-from pathlib import Path
+import base64
 
 import pytest
 from test_verdict import flat, study
 
+from chromium import browser, needs_chromium
 from unlazy.comparison.compare import Comparison
 from unlazy.comparison.verdict import judge
 
-_spec = importlib.util.spec_from_file_location("report_browser", Path(__file__).parents[1] / "report/test_browser.py")
-pytestmark = pytest.mark.slow
+pytestmark = needs_chromium
+SHOWN = (
+    "[...document.images].filter(i => i.complete && i.naturalWidth > 0 && i.getBoundingClientRect().width > 50).length"
+)
+ROWS = "[...document.querySelectorAll('table.claims tbody tr')].filter(r => r.offsetHeight > 0).length"
+OUTSIDE = """[...document.querySelectorAll('body *')].filter(e => e.checkVisibility() &&
+  (e.getBoundingClientRect().right > innerWidth + 1 || e.getBoundingClientRect().left < -1)).map(e => e.outerHTML)"""
 
 
 @pytest.fixture(scope="module")
-def browser(request):
-    """The tools of the report's browser tests."""
-    import sys
-
-    sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
-    assert _spec is not None and _spec.loader is not None
-    module = importlib.util.module_from_spec(_spec)
-    _spec.loader.exec_module(module)
-    if module.CHROMIUM is None:
-        pytest.skip("needs Chromium (apt-get install chromium)")
-    return module
-
-
-@pytest.fixture(scope="module")
-def comparison():
+def page(tmp_path_factory):
     found = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2))
-    return Comparison(found, judge(found), None)
+    return Comparison(found, judge(found), None).page(tmp_path_factory.mktemp("page"))
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory):
+    with browser(tmp_path_factory.mktemp("profile")) as tab:
+        yield tab
+        assert tab.problems == []  # neither errors nor requests
 
 
 @pytest.mark.parametrize("width", [390, 1200])
-def test_the_page_shows_everything(browser, comparison, tmp_path, width):
-    page = comparison.page(tmp_path)
-    page.write_text(page.read_text().replace("</body>", browser.PROBE + "</body>"))
-    dom = browser.browse(page, tmp_path, "--dump-dom", f"--window-size={width},900")
-    seen = {k: int(v) for k, v in re.findall(r'data-(\w+)="(\d+)"', dom)}
-    assert seen["images"] == seen["shown"] == 3 and seen["rows"] == 4 + 3
-    assert seen["asked"] == 0 and seen["wide"] <= seen["window"]
+def test_the_page_shows_everything(tab, page, width):
+    tab.open(page, width=width, touch=width < 500)
+    assert tab.run(SHOWN) == tab.run("document.images.length") == 3 and tab.run(ROWS) == 4 + 3
+    assert tab.run("document.documentElement.scrollWidth") == width and tab.run(OUTSIDE) == []
+    # the answer is on the first screen of a desk, and most of it on that of a phone
+    last = "document.querySelector('.glance').getBoundingClientRect().bottom"
+    assert tab.run(last) < (900 if width == 1200 else 1200)
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_the_pointer_reads_names_and_values(tab, page, width):
+    tab.open(page, width=width)
+    for picture, said in ((0, "feature machine, 1.00"), (1, "feature machine: 300 rows → 0.0")):
+        marks = tab.run(f"JSON.parse(document.querySelectorAll('figure')[{picture}].dataset.marks)")
+        image = f"document.querySelectorAll('figure img')[{picture}]"
+        tab.run(f"{image}.scrollIntoView({{block: 'center'}})")
+        box = f"(b => [b.left, b.top, b.width, b.height])({image}.getBoundingClientRect())"
+        left, top, across, down = tab.run(box)
+        mark = next(m for m in marks if said.startswith(f"{m[2]}: {m[3]}") or m[2].startswith(said))
+        tab(
+            "Input.dispatchMouseEvent",
+            type="mouseMoved",
+            x=left + mark[0] * across / 1000,
+            y=top + mark[1] * down / 1000,
+        )
+        tip = f"document.querySelectorAll('.tip')[{picture}]"
+        assert tab.run(f"{tip}.checkVisibility() && {tip}.textContent").startswith(said)
+        assert tab.run("document.documentElement.scrollWidth") == width
+
+
+def test_it_prints_with_its_rules(tab, page):
+    """Pages of A4 at its own width: pictures fit, and what is folded on the screen is there."""
+    tab.open(page)
+    tab("Emulation.setEmulatedMedia", media="print")
+    tab("Emulation.setDeviceMetricsOverride", width=720, height=1040, deviceScaleFactor=1, mobile=False)
+    assert tab.run("document.querySelector('details p').checkVisibility({contentVisibilityAuto: true})")
+    assert tab.run("document.documentElement.scrollWidth") == 720 and tab.run(OUTSIDE) == []
+    pdf = base64.b64decode(tab("Page.printToPDF")["data"])
+    assert pdf.startswith(b"%PDF") and 1 <= pdf.count(b"/Type /Page\n") <= 5
+    tab("Emulation.setEmulatedMedia", media="")

@@ -1,116 +1,201 @@
-"""Three figures: learning curves, models at the largest size, what the target depends on."""
+"""Figures of a comparison: gaps to the chosen model, its learning curve beside its rivals', what the target depends on.
 
+They are narrow, so that their text can be read where a page is as wide as a phone. Axes say their values in words
+(`fmt_xdata`), which pages show under the pointer.
+"""
+
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from unlazy.comparison.contestants import CONTESTANTS
 from unlazy.comparison.findings import Findings
+from unlazy.comparison.gaps import gap_text, interval_says
+from unlazy.measures.scaling_fit import Interval
 from unlazy.report.style import COLOURS, house_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_FAMILY = {"lazy": COLOURS[0], "rich": COLOURS[1], "outside": COLOURS[2]}
-_MARKS = ("o", "s", "^", "D", "v", "P", "X")
+KINDS = {"lazy": "fixed features", "rich": "learns features", "outside": "trees"}
+"""What the families are to a practitioner."""
+WIDTH = 4.6
+_FAMILY = {"lazy": (COLOURS[0], "o"), "rich": (COLOURS[1], "s"), "outside": (COLOURS[2], "^")}
+WIDE = 1.0
+"""An interval of a share that is wider says nothing."""
 _SHOWN = 15
 """Inputs and directions in a figure."""
+_STEPS = (1, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 3, 5, 7)
+"""Ticks of a decade on a logarithmic axis."""
 
 
 def curves_figure(c: Findings) -> "Figure":
-    """Risk of the finalists against training rows on logarithmic axes; bars are one deviation over splits, dashes the
-    chosen one's law."""
+    """Risk of the chosen model and of the best of the other kinds against training rows, on logarithmic axes; bars are
+    one deviation over splits, dashes the chosen one's law."""
     from matplotlib import pyplot as plt
 
     with house_style():
-        figure, axes = plt.subplots(figsize=(6.4, 4.2))
-        count = {family: 0 for family in _FAMILY}
-        best = c.chosen
-        for name in c.models[c.models["finalist"]]["name"]:
-            if name not in c.curves:
-                continue
+        figure, axes = plt.subplots(figsize=(WIDTH, 3.6))
+        for name in rivals(c):
             curve, who = c.curves[name], CONTESTANTS[name]
-            mark = _MARKS[count[who.family] % len(_MARKS)]
-            count[who.family] += 1
+            colour, mark = _FAMILY[who.family]
             low, high = curve.mean * np.exp(-curve.spread), curve.mean * np.exp(curve.spread)
             bars = np.abs(np.stack([curve.mean - low, high - curve.mean]))
-            style: dict[str, Any] = {"color": _FAMILY[who.family], "marker": mark, "alpha": 0.9, "linewidth": 1.2}
-            axes.errorbar(curve.sizes, curve.mean, bars, elinewidth=0.7, label=f"{who.title} ({who.family})", **style)
-            if name == best and len(curve.sizes) > 2:
-                _extrapolation(axes, curve, _FAMILY[who.family])
-        axes.axhline(1, color="#999999", linewidth=0.9, linestyle=":", label="constant")
-        axes.set(xscale="log", yscale="log", xlabel="training rows n", ylabel="test risk / risk of the constant")
-        axes.set_title("Lazy (blue), rich (orange), outside (green)")
-        _plain_ticks(axes, c.study.sizes)
-        figure.legend(loc="outside right upper", fontsize=7)
+            style: dict[str, Any] = {"color": colour, "marker": mark, "linewidth": 1.4, "elinewidth": 0.7}
+            (line, *_) = axes.errorbar(curve.sizes, curve.mean, bars, **style)
+            line.set_label(who.title)
+            if name == c.chosen and len(curve.sizes) > 2:
+                _extrapolation(axes, curve, colour, who.title)
+        axes.set(xscale="log", yscale="log", xlabel="rows trained on", ylabel=error_axis(c))
+        _plain_ticks(axes.xaxis, [*c.study.sizes, *_beyond(c)])
+        _plain_ticks(axes.yaxis, ticks(*axes.get_ylim()))
+        axes.fmt_xdata = lambda n: f"{n:.0f} rows"
+        figure.legend(loc="outside upper left", fontsize=8)
     return figure
 
 
-def _extrapolation(axes, curve, colour) -> None:  # type: ignore[no-untyped-def]
-    n = np.geomspace(curve.sizes[-1], 4 * curve.sizes[-1], 4)
+def rivals(c: Findings) -> list[str]:
+    """The chosen model and the best finalist of each other kind, of those that have a curve: two sizes or more."""
+    found: dict[str, str] = {}
+    names = [c.chosen, *(c.verdict.picks[word] for word in ("lazy", "rich")), *c.models["name"]]
+    for name in names:
+        curve = c.curves.get(name)
+        if curve is not None and len(curve.sizes) > 1 and name in c.study.finalists:
+            found.setdefault(CONTESTANTS[name].family, name)
+    return list(found.values())
+
+
+def _beyond(c: Findings) -> list[int]:
+    """Sizes of the dashes beyond the last."""
+    curve = c.curves.get(c.chosen)
+    if curve is None or c.chosen not in rivals(c) or len(curve.sizes) < 3:
+        return []
+    return [2 * curve.sizes[-1], 4 * curve.sizes[-1]]
+
+
+def _extrapolation(axes, curve, colour, title) -> None:  # type: ignore[no-untyped-def]
+    n = np.geomspace(curve.sizes[-1], 4 * curve.sizes[-1], 5)
     found = [curve.extrapolated(float(m)) for m in n]
-    axes.plot(n, [f.value for f in found], "--", color=colour, linewidth=1, label="its law, 95%")
-    axes.fill_between(n, [f.low for f in found], [f.high for f in found], color=colour, alpha=0.15, linewidth=0)
+    axes.plot(n, [f.value for f in found], "--", color=colour, linewidth=1, label=f"{title}, if its law goes on")
+    if all(interval_says(f) for f in found):
+        axes.fill_between(n, [f.low for f in found], [f.high for f in found], color=colour, alpha=0.15, linewidth=0)
 
 
-def _plain_ticks(axes, sizes) -> None:  # type: ignore[no-untyped-def]
-    from matplotlib.ticker import NullFormatter, NullLocator, ScalarFormatter
+def ticks(low: float, high: float, most: int = 7) -> list[float]:
+    """Plain numbers from low to high on a logarithmic axis, no two alike, at most so many."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in (_STEPS, (1, 1.1, 1.2, 1.5, 2, 3, 5, 7), (1, 1.5, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
+        found = [step * 10.0**d for d in decades for step in steps if low <= step * 10.0**d <= high]
+        if len(found) <= most:
+            break
+    found = found[:: max(1, -(-len(found) // most))]
+    return found if len(found) > 1 else [low, high]
 
-    axes.set_xticks(list(sizes), [str(n) for n in sizes])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(ScalarFormatter())
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    low, high = axes.get_ylim()
-    if high / low < 10:
-        ticks = [t for t in (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5) if low <= t <= high]
-        axes.set_yticks(ticks, [f"{t:g}" for t in ticks])
+
+def _plain_ticks(axis, values: Sequence[float]) -> None:  # type: ignore[no-untyped-def]
+    """These values as they are, and no others."""
+    from matplotlib.ticker import NullLocator
+
+    axis.set_ticks(list(values), [f"{v:.3g}" if v < 1000 else f"{v:.0f}" for v in values])
+    axis.set_minor_locator(NullLocator())
+
+
+def error_axis(c: Findings) -> str:
+    """What the risk is, to a practitioner."""
+    if c.study.rare:
+        return "1 − average precision, over a guess's"
+    of = "guessing the mean" if c.study.table.task == "regression" else "guessing the shares"
+    return f"squared error over that of {of}"
 
 
 def models_figure(c: Findings) -> "Figure":
-    """Every model's risk with its 95% interval, best on top."""
+    """Error of every model over the chosen one's, paired over splits, with its 95% interval; hollow marks are of models
+    that only the first look has seen."""
     from matplotlib import pyplot as plt
 
     with house_style():
-        table = c.models
-        figure, axes = plt.subplots(figsize=(6.0, 0.5 + 0.28 * len(table)))
-        for i, row in table.iterrows():
-            place = len(table) - 1 - int(str(i))
-            axes.plot([row["low"], row["high"]], [place, place], color=_FAMILY[row["family"]], linewidth=1.4)
-            axes.plot(row["risk"], place, "o", color=_FAMILY[row["family"]])
-        few = table["n"] < c.study.sizes[-1]
-        names = [f"{m} ({n} rows)" if less else m for m, n, less in zip(table["model"], table["n"], few)]
+        table = c.gap_table
+        figure, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.26 * len(table)))
+        ends = [0.97, 1.03]
+        for place, (_, row) in zip(range(len(table) - 1, -1, -1), table.iterrows()):
+            colour, mark = _FAMILY[row["family"]]
+            value = Interval(row["gap"], row["low"], row["high"])
+            if interval_says(value):
+                axes.plot([value.low, value.high], [place, place], color=colour, linewidth=1.4)
+                ends += [value.low, value.high]
+            ends.append(value.value)
+            face = colour if row["finalist"] else "white"
+            said = f"{row['model']}, {gap_text(value)} times the error, at {row['n']} rows"
+            axes.plot(value.value, place, mark, color=colour, markerfacecolor=face, label=said)
+        fewer = table["n"] < c.study.sizes[-1]
+        names = [f"{m} ({n} rows)" if few else m for m, n, few in zip(table["model"], table["n"], fewer)]
         axes.set_yticks(range(len(table)), names[::-1])
-        axes.axvline(1, color="#999999", linewidth=0.9, linestyle=":")
-        axes.set(xlabel=f"test risk / risk of the constant, {c.study.sizes[-1]} training rows, 95% interval")
-        wide = table["risk"].max() > 3 * table["risk"].min()
-        axes.set_xscale("log" if wide else "linear")
+        axes.axvline(1, color="#777777", linewidth=0.9, linestyle=":")
+        low, high = min(ends) / 1.03, max(ends) * 1.03
+        axes.set(xscale="log", xlim=(low, high), ylim=(-0.6, len(table) - 0.4))
+        axes.set_xlabel(f"{_what(c)} over the chosen model’s")
+        _plain_ticks(axes.xaxis, _around_one(low, high))
+        axes.fmt_xdata = axes.fmt_ydata = lambda value: ""  # the names say it
+        _kinds(figure, table["family"])
     return figure
 
 
+def _around_one(low: float, high: float) -> list[float]:
+    """Ticks of ratios: one is among them, and none crowds another."""
+    room = math.log(high / low) / 7
+    found = [1.0]
+    for value in ticks(low, high):
+        if all(abs(math.log(value / other)) >= room for other in found):
+            found.append(value)
+    return sorted(found)
+
+
+def _what(c: Findings) -> str:
+    return "rank error" if c.study.rare else "squared error"
+
+
+def _kinds(figure, families) -> None:  # type: ignore[no-untyped-def]
+    """One line of legend: which mark is which kind."""
+    from matplotlib.lines import Line2D
+
+    kinds = [word for word in KINDS if word in set(families)]
+    handles = [Line2D([], [], color=_FAMILY[w][0], marker=_FAMILY[w][1], linewidth=0, label=KINDS[w]) for w in kinds]
+    figure.legend(handles=handles, loc="outside upper left", ncols=3, fontsize=8, handletextpad=0.1, columnspacing=1)
+
+
 def structure_figure(c: Findings) -> "Figure":
-    """Left: eigenvalues of the average gradient outer product. Right: rise of the risk when an input is shuffled."""
+    """Above: rise of the risk when an input is shuffled. Below: eigenvalues of the average gradient outer product."""
     from matplotlib import pyplot as plt
 
     with house_style():
         table = c.inputs.head(_SHOWN)
-        figure, (left, right) = plt.subplots(1, 2, figsize=(6.6, max(2.6, 0.6 + 0.22 * len(table))))
+        height = 0.7 + 0.24 * max(3, len(table))
+        ratios = {"height_ratios": [height, 1.9]}
+        figure, (top, below) = plt.subplots(2, 1, figsize=(WIDTH, height + 1.9), gridspec_kw=ratios)
         if c.structure is None:
-            left.text(0.5, 0.5, "no rich model took part", ha="center")
+            top.text(0.5, 0.5, "no rich model took part", ha="center")
             return figure
+        for place, (_, row) in zip(range(len(table) - 1, -1, -1), table.iterrows()):
+            colour = COLOURS[1] if row["matters"] else "#8a8a8a"
+            if row["high"] - row["low"] <= WIDE:
+                top.plot([row["low"], row["high"]], [place, place], color=colour, linewidth=1.2)
+            said = f"‘{row['input']}’, {100 * row['share']:.3g}% of the rise"
+            top.plot(row["share"], place, "o", color=colour, label=said)
+        top.set_yticks(range(len(table)), [short(name) for name in table["input"]][::-1], parse_math=False)
+        top.axvline(0, color="#777777", linewidth=0.9, linestyle=":")
+        top.set(xlabel="share of the rise of the error when shuffled", ylim=(-0.6, len(table) - 0.4))
+        top.set_title("Inputs (orange: surely matters)", loc="left")
+        top.fmt_xdata = top.fmt_ydata = lambda value: ""
         values = c.structure.eigenvalues[:_SHOWN]
-        left.bar(np.arange(1, len(values) + 1), values, color=COLOURS[1])
-        left.set(xlabel="direction", ylabel="share of the gradients", title=f"effective rank {c.structure.rank:.1f}")
-        place = np.arange(len(table))[::-1]
-        colours = [COLOURS[1] if matters else "#bbbbbb" for matters in table["matters"]]
-        right.barh(place, table["share"], color=colours)
-        right.errorbar(
-            table["share"], place, xerr=[table["share"] - table["low"], table["high"] - table["share"]], fmt="none",
-            ecolor="#444444", elinewidth=0.7,
-        )  # fmt: skip
-        right.set_yticks(place, [_short(name) for name in table["input"]])
-        right.set(xlabel="share of the rise of the risk when shuffled", title="inputs (orange: surely matters)")
+        below.plot(np.arange(1, len(values) + 1), values, "o", color=COLOURS[1], label="direction")
+        below.set(xlabel="direction", ylabel="share of gradients", ylim=(-0.03, 1.05))
+        below.set_title(f"Directions: effective rank {c.structure.rank:.1f}", loc="left")
+        below.xaxis.get_major_locator().set_params(integer=True)
     return figure
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
+    """A name that fits beside a plot."""
     return name if len(name) <= 22 else name[:21] + "…"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from unlazy.comparison.contestants import CONTESTANTS
+from unlazy.comparison.gaps import gap_table, gaps
 from unlazy.comparison.model import Final
 from unlazy.comparison.more_rows import Law
 from unlazy.comparison.study import Study
@@ -88,6 +89,11 @@ class Findings:
     def gaps(self) -> dict[str, Interval]:
         """Risk of every finalist over the chosen model's, paired over splits."""
         return gaps(self.study, self.chosen)
+
+    @cached_property
+    def gap_table(self) -> "pd.DataFrame":
+        """The same for every model, also those that were tried on few rows only."""
+        return gap_table(self.study, self.chosen)
 
     @cached_property
     def curves(self) -> dict[str, Curve]:
@@ -202,14 +208,6 @@ def chosen_model(study: Study, verdict: Verdict) -> str:
     picks = [name for name in (verdict.picks["rich"], verdict.picks["lazy"]) if name]
     found = gaps(study, picks[0]) if picks else {}
     return min(picks, key=lambda name: found[name].value, default=study.finalists[0])
-
-
-def gaps(study: Study, chosen: str) -> dict[str, Interval]:
-    """Risk of every finalist over this one's at the largest size, paired over splits."""
-    last = study.records.where(n=study.sizes[-1])
-    risks = {(r.params["contestant"], r.params["split"]): max(r.measures[study.judged_by], 1e-9) for r in last}
-    logs = {c: np.log([risks[c, s] / risks[chosen, s] for s in range(study.splits)]) for c in study.finalists}
-    return {name: corrected(values, study.overlap) for name, values in logs.items()}
 
 
 def structure(study: Study, verdict: Verdict) -> Structure | None:

@@ -1,36 +1,54 @@
 """One self-contained page: the answer, its evidence, its rules; no network needed, readable on a phone and in print."""
 
+import datetime
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unlazy.comparison import verdict, words
-from unlazy.comparison.figures import curves_figure, models_figure, structure_figure
+from unlazy.comparison.figures import KINDS, WIDE, curves_figure, models_figure, rivals, structure_figure
 from unlazy.comparison.findings import Findings
+from unlazy.comparison.gaps import gap_text
+from unlazy.comparison.glance import glance
 from unlazy.core.errors import UnlazyError
 from unlazy.core.version import VERSION
+from unlazy.measures.scaling_fit import Interval
 from unlazy.report import template
 
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
 _FIGURES = {
-    "curves": "Learning curves: nested training rows, one deviation over splits; dashes continue the best model's law.",
-    "models": "Every model at the largest size it was trained on.",
-    "structure": "What the chosen rich model depends on: directions of its average gradient outer product, and inputs.",
+    "models": "Every model against the chosen one: error over its error on the same test rows, with 95% intervals; "
+    "right of the line is worse. Hollow: seen in the first look only, on fewer rows or splits.",
+    "curves": "Error against rows trained on, for the chosen model and the best of each other kind; bars are one "
+    "deviation over splits.",
+    "structure": "Above, which inputs the rich model needs: its error rises when their values are shuffled. Below, how "
+    "many combinations of inputs it follows (directions of its average gradient outer product).",
 }
-_SHORT = {"pays": "Yes.", "does not pay": "No.", "undecided": "Undecided.", "noise": "There is nothing to learn."}
+WORDS = (
+    ("fixed features (lazy)", "A model that compares rows by a similarity chosen before the data came: a kernel, or a "
+     "network whose features do not move while it trains."),
+    ("learns features (rich)", "A model that finds out from the data which combinations of inputs matter, and compares "
+     "rows by those."),
+    ("trees (outside)", "Forests and boosting: neither of both, good models to measure against."),
+    ("risk", "The error on rows not trained on, squared and averaged, over that of the best constant: 1 knows nothing, "
+     "0 is exact. For classes the squared error of the probabilities (Brier score)."),
+    ("split", "One random division of the rows into those trained on and those tested on."),
+    ("95% interval", "Where the value lies, as far as the splits tell: 19 of 20 such intervals are right."),
+)  # fmt: skip
+"""Words of the page, a practitioner's first, the field's in brackets."""
 
 
-def write_page(c: Findings, folder: Path) -> Path:
-    """Write compare.html and figures/*.png, *.pdf; returns the page's path."""
+def write_page(c: Findings, folder: Path, date: str | None = None) -> Path:
+    """Write compare.html and figures/*.png, *.pdf; returns the page's path. `date` is today's, unless it is given."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        figures = {"models": models_figure(c)}
-        if len(c.study.sizes) > 1:  # one size is no curve
-            figures["curves"] = curves_figure(c)
-        if c.structure is not None:
-            figures["structure"] = structure_figure(c)
-        pictures = {name: template.picture(figure, folder, name, _FIGURES[name]) for name, figure in figures.items()}
+        pictures = {name: template.picture(figure, folder, name, _FIGURES[name]) for name, figure in _drawn(c)}
         return template.write(
             folder / "compare.html", Path(__file__).with_name("compare.html"), **_answer(c),
-            pictures={"structure": None, "curves": None} | pictures,
+            pictures=dict.fromkeys(_FIGURES) | pictures, date=date or datetime.date.today().isoformat(),
         )  # fmt: skip
     except OSError as error:
         raise UnlazyError(
@@ -38,19 +56,30 @@ def write_page(c: Findings, folder: Path) -> Path:
         ) from error
 
 
+def _drawn(c: Findings) -> "Iterator[tuple[str, Figure]]":
+    """Figures by name, one at a time: those that the findings have something to show in."""
+    yield "models", models_figure(c)
+    if rivals(c):  # one size is no curve
+        yield "curves", curves_figure(c)
+    if c.structure is not None:
+        yield "structure", structure_figure(c)
+
+
 def _answer(c: Findings) -> dict[str, Any]:
     """What the template says, figures aside."""
     table = c.study.table
+    shape = f"{len(table)} rows, {table.frame.shape[1]} inputs, {table.task} of {table.target}"
     return {
-        "word": c.verdict.word, "short": _SHORT[c.verdict.word], "headline": words.headline(c),
-        "shape": f"{len(table)} rows, {table.frame.shape[1]} inputs, {table.task} of {table.target}",
+        "glance": glance(c), "headline": words.headline(c), "shape": f"{table.source} · {shape}".removeprefix(" · "),
         "sentences": words.sentences(c), "models": _models(c), "inputs": _inputs(c), "notes": c.notes,
-        "rules": _rules(c), "version": VERSION,
+        "rules": _rules(c), "words": WORDS, "version": VERSION,
     }  # fmt: skip
 
 
 def _models(c: Findings) -> list[dict[str, str]]:
+    """A row a model: its error in the target's units, that against the chosen one, then what the field calls risk."""
     rows = []
+    against = c.gap_table.set_index("name")
     for _, row in c.models.iterrows():
         if c.study.table.task == "classification":
             error = {"mistakes": f"{100 * row['mistakes']:.1f}%"}
@@ -58,23 +87,38 @@ def _models(c: Findings) -> list[dict[str, str]]:
             error = {"root mean square error": f"{row['rmse']:.4g}"}
         if c.study.rare:
             error |= {"average precision": f"{row['precision']:.2f}", "area under ROC": f"{row['auc']:.2f}"}
-        risk = words.interval_text(row)
         rows.append({
-            "model": row["model"], "family": row["family"], "training rows": f"{row['n']}", "risk": risk, **error,
-            "seconds": f"{row['seconds']:.1f}",
+            "model": row["model"], "kind": f"{KINDS[row['family']]} ({row['family']})", **error,
+            "error over the chosen’s": _against(c, row["name"], against), "rows": f"{row['n']}",
+            "risk": words.interval_text(row), "seconds": f"{row['seconds']:.1f}",
         })  # fmt: skip
     return rows
+
+
+def _against(c: Findings, name: str, gaps: "pd.DataFrame") -> str:
+    """The paired gap to the chosen model."""
+    if name == c.chosen:
+        return "chosen"
+    if name not in gaps.index:
+        return "not on the same rows"
+    row = gaps.loc[name]
+    return gap_text(Interval(row["gap"], row["low"], row["high"]))
 
 
 def _inputs(c: Findings) -> list[dict[str, str]]:
     return [
         {
-            "input": row["input"],
-            "share of the rise when shuffled": f"{row['share']:.3g} [{row['low']:.3g}, {row['high']:.3g}]",
-            "matters": "yes" if row["matters"] else "not surely",
+            "input": row["input"], "matters": "yes" if row["matters"] else "not surely",
+            "share of the rise when shuffled": _share(row["share"], row["low"], row["high"]),
         }
         for _, row in c.inputs.head(12).iterrows()
-    ]
+    ]  # fmt: skip
+
+
+def _share(value: float, low: float, high: float) -> str:
+    """A share in percent, with its interval where that says something."""
+    first, *ends = (f"{round(100 * share)}%" for share in (value, *((low, high) if high - low <= WIDE else ())))
+    return f"{first} [{', '.join(ends)}]" if ends else f"{first} (splits differ)"
 
 
 def _rules(c: Findings) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ What cannot be a table ends in one sentence.
 
 import csv
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +40,10 @@ def read_table(
         )
     if target not in frame.columns:
         raise UnlazyError(f"{source} has no column {target!r} to predict{nearest(target, map(str, frame.columns))}")
-    return make_table(
+    found = make_table(
         frame.drop(columns=target), frame[target], task=task, drop=drop, categorical=categorical, group=group, time=time
     )
+    return replace(found, source=Path(source).name)
 
 
 def read_frame(

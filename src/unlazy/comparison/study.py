@@ -259,7 +259,8 @@ def _remarks(
             f"{len(table) - held_out_rows(table)} rows; a larger --budget goes further"
         )
     if splits < WANTED:
-        notes.append(f"the budget left time for {splits} splits; more would narrow the intervals")
+        few = "one split" if splits == 1 else f"{splits} splits"
+        notes.append(f"the budget left time for {few}; more would narrow the intervals")
     if failed:
         who = ", ".join(sorted({find(f.params["contestant"]).title for f in failed}))
         notes.append(f"{len(failed)} trials failed and are left out: {who}")

@@ -40,6 +40,8 @@ class Table:
     """Rows of equal inputs, or of one group, share a number: they go to the same side of every split."""
     time: np.ndarray = field(default_factory=lambda: np.zeros(0))
     """When every row was; empty where order says nothing. Later rows are then predicted from earlier ones."""
+    source: str = ""
+    """The file or toy set it was read from."""
 
     def __len__(self) -> int:
         return len(self.y)
@@ -65,7 +67,8 @@ class Table:
         part = self.frame.iloc[index].reset_index(drop=True)
         groups = np.unique(self.groups[index], return_inverse=True)[1]
         time = self.time[index] if len(self.time) else self.time
-        return Table(part, self.y[index], self.task, self.target, (*self.notes, *notes), groups, time)
+        said = (*self.notes, *notes)
+        return replace(self, frame=part, y=self.y[index], notes=said, groups=groups, time=time)
 
     def without(self, names: Sequence[str]) -> "Table":
         """The same rows with fewer inputs."""

@@ -70,7 +70,7 @@ def corrected(logs: Float[np.ndarray, " splits"], overlap: float) -> Interval:
 
 def judge(study: Study) -> Verdict:
     """Apply the rules."""
-    family = {word: [c for c in study.finalists if CONTESTANTS[c].family == word] for word in ("lazy", "rich")}
+    family = families(study)
     ratios = {n: inner_ratio(study, n, family["lazy"], family["rich"]) for n in study.sizes}
     top = study.sizes[-1]
     picks = {word: _often(inner_choice(study, top, names)) for word, names in family.items()}
@@ -80,6 +80,11 @@ def judge(study: Study) -> Verdict:
     seen = signal.high < LITTLE or signal.value < SEEMS or _ranked(study, best)
     word = _word(ratios[top], seen, top >= min(0.5 * (1 - study.overlap) * len(study.table), SLIVER))
     return Verdict(word, ratios[top], signal, _onset(ratios), ratios, picks, seen)
+
+
+def families(study: Study) -> dict[str, list[str]]:
+    """The finalists that are compared, by kind."""
+    return {word: [c for c in study.finalists if CONTESTANTS[c].family == word] for word in ("lazy", "rich")}
 
 
 def _ranked(study: Study, best: dict[int, str]) -> bool:
@@ -104,9 +109,14 @@ def inner_choice(study: Study, n: int, names: Sequence[str]) -> dict[int, str]:
 
 def inner_ratio(study: Study, n: int, first: Sequence[str], second: Sequence[str]) -> Interval:
     """Test risk of the best of `first` over that of the best of `second`, both chosen on training rows, over splits."""
+    logs = inner_logs(study, n, first, second)
+    return corrected(logs, study.overlap) if len(logs) else Interval(math.nan, math.nan, math.nan)
+
+
+def inner_logs(study: Study, n: int, first: Sequence[str], second: Sequence[str]) -> Float[np.ndarray, " splits"]:
+    """The logarithm of that ratio, split by split."""
     risk, one, other = _grid(study, n, study.judged_by), inner_choice(study, n, first), inner_choice(study, n, second)
-    logs = [_log(risk[one[s], s]) - _log(risk[other[s], s]) for s in one if s in other]
-    return corrected(np.array(logs), study.overlap) if logs else Interval(math.nan, math.nan, math.nan)
+    return np.array([_log(risk[one[s], s]) - _log(risk[other[s], s]) for s in one if s in other])
 
 
 def _word(ratio: Interval, seen: bool, enough: bool) -> Word:

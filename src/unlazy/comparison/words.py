@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING
 
 from unlazy.comparison.contestants import CONTESTANTS
 from unlazy.comparison.findings import Findings
+from unlazy.comparison.gaps import SAYS, interval_says
 from unlazy.measures.scaling_fit import Interval
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SAYS = 10.0
-"""An interval whose ends are further apart than this factor says nothing."""
 _CHARACTER = {
     "low-dimensional": "The target is closest to low-dimensional: it varies along few directions of the inputs.",
     "smooth": "The target is closest to smooth: kernels to which all directions are alike do about as well as "
@@ -39,12 +38,12 @@ def headline(c: Findings) -> str:
         )
     if c.study.splits < 2:
         how = f"only one split ended in time, at {n} training rows"
-    elif not _says(ratio) and c.verdict.word == "does not pay":
+    elif not interval_says(ratio) and c.verdict.word == "does not pay":
         how = (
             f"at {n} training rows the lazy model chosen on them ({lazy}) has at most {ratio.high:.2f} times "
             f"{_the_risk(c)} of the rich one ({rich})"
         )
-    elif not _says(ratio):
+    elif not interval_says(ratio):
         how = f"at {n} training rows the splits differ more than lazy ({lazy}) and rich ({rich}) models do"
     else:
         how = (
@@ -82,7 +81,7 @@ def _suspects(c: Findings) -> list[str]:
     lines = []
     for one in c.suspects:
         if one.why == "leak":
-            told = f"alone explains {_percent(min(one.share, 0.9999))} of {c.study.table.target!r}: a likely leak"
+            told = f"alone explains {percent(min(one.share, 0.9999))} of {c.study.table.target!r}: a likely leak"
             ask = "Would it be known before the target is?"
         else:
             told, ask = "numbers or names the rows: an identifier", "Should it be an input?"
@@ -114,7 +113,7 @@ def _where(c: Findings) -> list[str]:
     d = len(c.inputs)
     if names:
         lines.append(f"Inputs that matter (shuffling one surely raises its risk), {len(names)} of {d}: {listed}.")
-    if c.verdict.word == "pays" and _says(c.isotropic):
+    if c.verdict.word == "pays" and interval_says(c.isotropic):
         lines.append(f"Against the best isotropic kernel the risk is {_times(c.isotropic)} times smaller.")
     return lines
 
@@ -165,10 +164,10 @@ def _unexplained(c: Findings, risk: Interval) -> str:
     what = "variance" if c.study.table.task == "regression" else "squared error of a constant's probabilities"
     what = "average precision that a guess misses" if c.study.rare else what
     if not math.isfinite(risk.low):
-        return f"leaves {_percent(risk.value)} of the {what} unexplained"
-    if not _says(risk):
-        return f"leaves {_percent(risk.value)} of the {what} (the splits disagree by more than a factor of {SAYS:g})"
-    return f"leaves {_percent(risk.value)} [{_percent(risk.low)}, {_percent(risk.high)}] of the {what} unexplained"
+        return f"leaves {percent(risk.value)} of the {what} unexplained"
+    if not interval_says(risk):
+        return f"leaves {percent(risk.value)} of the {what} (the splits disagree by more than a factor of {SAYS:g})"
+    return f"leaves {percent(risk.value)} [{percent(risk.low)}, {percent(risk.high)}] of the {what} unexplained"
 
 
 def _rare(c: Findings) -> list[str]:
@@ -178,7 +177,7 @@ def _rare(c: Findings) -> list[str]:
     best = c.models[c.models["name"] == c.chosen].iloc[0]
     label, share = c.study.rarest
     return [
-        f"The class {str(label)!r} is rare ({_percent(share)} of the rows), so models are judged by how they rank it: "
+        f"The class {str(label)!r} is rare ({percent(share)} of the rows), so models are judged by how they rank it: "
         f"average precision {best['precision']:.2f} (guessing has {share:.2g}), area under the ROC curve "
         f"{best['auc']:.2f} (guessing has 0.50)."
     ]
@@ -202,7 +201,7 @@ def _power_law(c: Findings) -> list[str]:
     if curve is None or len(curve.sizes) < 3 or curve.risks.shape[1] < 2:
         return []
     n, twice, back = curve.sizes[-1], curve.extrapolated(2 * curve.sizes[-1]), curve.backtest()
-    if twice is None or back is None or not _says(twice):
+    if twice is None or back is None or not interval_says(twice):
         return []
     return [
         f"Twice the rows of the largest size ({2 * n}) would bring the {_title(c.chosen)} from "
@@ -223,11 +222,6 @@ def _the_risk(c: Findings) -> str:
     return _risk(c).replace("a ", "the ", 1)
 
 
-def _says(value: Interval) -> bool:
-    """Whether an interval says anything."""
-    return bool(math.isfinite(value.high) and value.low > 0 and value.high / value.low <= SAYS)
-
-
 def _times(value: Interval) -> str:
     return f"{value.value:.2f} [{value.low:.2f}, {value.high:.2f}]"
 
@@ -235,7 +229,7 @@ def _times(value: Interval) -> str:
 def interval_text(row: "pd.Series") -> str:
     """A row of the table of models: its risk, and its interval where there are splits enough for one."""
     value = Interval(float(row["risk"]), float(row["low"]), float(row["high"]))
-    if math.isfinite(value.low) and not _says(value):
+    if math.isfinite(value.low) and not interval_says(value):
         return f"{_number(value.value)} (splits disagree)"
     return _range(value)
 
@@ -246,7 +240,8 @@ def _range(value: Interval) -> str:
     return f"{_number(value.value)} [{_number(value.low)}, {_number(value.high)}]"
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share in percent that is not rounded to all."""
     return f"{100 * share:.3g}%" if share < 0.995 or share >= 1 else f"{100 * share:.4g}%"
 
 

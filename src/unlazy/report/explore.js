@@ -19,7 +19,8 @@ function answerPointer(image, marks, tip, note, behind, rows) {
     const claims = tip.hidden ? [] : (behind[best[2]] ?? []);
     light(claims);
     if (tip.hidden) return;
-    tip.textContent = `${best[2] ? `${best[2]}: ` : ""}${best[3]} → ${best[4]}${note ? ` (${note})` : ""}${named(claims)}`;
+    const values = [best[3], best[4]].filter(Boolean).join(" → ");
+    tip.textContent = `${[best[2], values].filter(Boolean).join(": ")}${note ? ` (${note})` : ""}${named(claims)}`;
     tip.style.left = `${image.offsetLeft + Math.max(0, Math.min((best[0] * box.width) / 1000, box.width - tip.offsetWidth - 4))}px`;
     tip.style.top = `${image.offsetTop + (best[1] * box.height) / 1000 + 10}px`;
   };

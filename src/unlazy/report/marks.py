@@ -1,7 +1,7 @@
 """What a figure has drawn and where, so that a page can say the values under the pointer."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,19 +17,26 @@ Mark = tuple[int, int, str, str, str]
 """Thousandths of the figure from its left and from its top, then what is there: curve, x and y."""
 
 
-def marks(figure: "Figure") -> list[Mark]:
-    """The points of every curve and cloud inside their axes, of a figure that has been drawn: layouts settle then."""
+def marks(figure: "Figure", most: int = MOST) -> list[Mark]:
+    """The points of every curve and cloud inside their axes, of a figure that has been drawn: layouts settle then.
+
+    Axes may say their values otherwise than in four digits, or not at all (matplotlib's `fmt_xdata`, `fmt_ydata`)."""
     found: list[Mark] = []
     for axes in figure.axes:
         for name, data, places in _curves(axes):
             inside = axes.bbox.containsx, axes.bbox.containsy
             shares = places / figure.bbox.size
-            for at in np.unique(np.linspace(0, len(data) - 1, min(len(data), MOST)).round().astype(int)):
+            for at in np.unique(np.linspace(0, len(data) - 1, min(len(data), most)).round().astype(int)):
                 if np.isfinite(places[at]).all() and all(test(v) for test, v in zip(inside, places[at])):
                     across, up = np.round(1000 * shares[at]).astype(int)
-                    x, y = (f"{v:.4g}" for v in data[at])
+                    x, y = (said(v) for said, v in zip(_spoken(axes), data[at]))
                     found.append((int(across), 1000 - int(up), name, x, y))
     return found
+
+
+def _spoken(axes: "Axes") -> tuple[Callable[[float], str], Callable[[float], str]]:
+    """How the axes say an x and a y."""
+    return axes.fmt_xdata or "{:.4g}".format, axes.fmt_ydata or "{:.4g}".format
 
 
 def behind(figure: "Figure", statements: Sequence[str]) -> dict[str, list[int]]:

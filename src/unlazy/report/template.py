@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unlazy.core.files import written_whole
-from unlazy.report.marks import behind, marks
+from unlazy.report.marks import MOST, behind, marks
 from unlazy.report.maths import typeset
 from unlazy.report.style import save_figure
 
@@ -32,14 +32,17 @@ class Picture(NamedTuple):
     """JSON: the numbers of the claims behind each curve."""
 
 
-def picture(figure: "Figure", folder: Path, name: str, text: str, statements: Sequence[str] = ()) -> Picture:
-    """Write figures/NAME.png and .pdf into `folder` and close the figure; `statements` are the claims it is about."""
+def picture(
+    figure: "Figure", folder: Path, name: str, text: str, statements: Sequence[str] = (), most: int = MOST
+) -> Picture:
+    """Write figures/NAME.png and .pdf into `folder` and close the figure; `statements` are the claims it is about,
+    `most` the points of one curve that answer to the pointer."""
     from matplotlib import pyplot as plt
 
     try:
         png, pdf = save_figure(figure, folder / "figures", name)
         found = [json.dumps(part, ensure_ascii=False, separators=(",", ":"))
-                 for part in (marks(figure), behind(figure, statements))]  # fmt: skip
+                 for part in (marks(figure, most), behind(figure, statements))]  # fmt: skip
     finally:
         plt.close(figure)
     return Picture(text, base64.b64encode(png.read_bytes()).decode(), pdf.name, *found)
