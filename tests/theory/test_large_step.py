@@ -1,0 +1,136 @@
+"""One large step: each closed form against sampling with its standard error, or against a known limit."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import erf
+
+from unlazy.theory import large_step, spectra
+from unlazy.theory.conditional_ridge import Given, ridge_risk
+
+
+def unit_rows(rng, width, d):
+    W = rng.normal(size=(width, d))
+    return W / np.linalg.norm(W, axis=1)[:, None]
+
+
+def test_constant_parts_are_ridge_regression_of_g1(x64):
+    """c_1, c_*, g_1 constant and no spike: features are Gaussian, and [G1] knows their risk from their covariance."""
+    d, width, n, ridge, c1, rest, noise = 40, 70, 200, 11.0, 0.7, 0.3, 0.05
+    rng = np.random.default_rng(0)
+    values = np.linalg.eigvalsh((lambda W: W.T @ W)(rng.normal(size=(width, d)) / math.sqrt(d)))
+    s = np.linspace(-8, 8, 401)
+    weights = np.exp(-s * s / 2)
+    flat, slope = np.ones_like(s), 0.8
+    parts = Given(weights / weights.sum(), 0 * s, 0 * s, c1 * flat, rest * flat, 0 * s, slope * flat, 0.1 * flat)
+    found = ridge_risk(parts, values, np.ones(d), width=width, n=n, ridge=ridge, noise_variance=noise)
+    lam = np.append(c1**2 * values + rest, rest)
+    power = np.append(slope**2 * (1 - rest / lam[:-1]) / d, 0)  # averaged over v; what is left is noise of the label
+    out = slope**2 - power.sum() + 0.1
+    counts = np.append(np.ones(d), width - d)
+    lam, counts, power = (jnp.asarray(v) for v in (lam, counts, power))
+    expected = out + spectra.learning_curve(lam, counts, power, jnp.asarray(float(n)), ridge, 0.0, float(noise + out))
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    with pytest.raises(ValueError, match="ridge must be positive, got 0"):
+        ridge_risk(parts, values, np.ones(d), width=width, n=n, ridge=0)
+
+
+def test_given_s_erf_and_sign_have_these_moments():
+    rng = np.random.default_rng(1)
+    tau, r, cosine, draws = 1.3, 1.1, 0.9, 200_000
+    parts = large_step.given(tau, r, cosine)
+    s = np.linspace(-8, 8, 401)
+    z = rng.normal(size=draws)
+    for i in (180, 240):
+        features, labels = erf(tau * s[i] + r * z), np.sign(cosine * s[i] + math.sqrt(1 - cosine**2) * z)
+        for values, formula in (
+            (features, parts.spike[i]), (features * z / r, parts.linear[i]),
+            (features**2, parts.spike[i] ** 2 + (r * parts.linear[i]) ** 2 + parts.rest[i]),
+            (labels, parts.mean[i]), (labels * z, parts.slope[i]),
+        ):  # fmt: skip
+            assert abs(values.mean() - formula) < 4 * values.std() / math.sqrt(draws)
+    assert np.all(parts.left <= 1) and np.isclose(parts.weights @ s**2, 1, atol=1e-12)
+
+
+def test_first_step_has_this_direction_and_size():
+    """‖β‖, its cosine with u, r and τ over draws: means within 4 standard errors and a bias of order 1/d."""
+    d, width, first, noise, step, draws = 64, 128, 512, 0.3, 2.0, 30
+    found = []
+    for i in range(draws):
+        rng = np.random.default_rng(i)
+        W, X, signs = unit_rows(rng, width, d), rng.normal(size=(first, d)), np.repeat([1, -1], width // 2)
+        y = np.sign(X[:, 0]) + noise * rng.normal(size=first)
+        beta = X.T @ y / first
+        G = (2 / math.sqrt(math.pi) * np.exp(-((X @ W.T) ** 2)) * y[:, None]).T @ X / first
+        moved = W + step * signs[:, None] * G
+        tau = (step * G).mean(0) @ beta / np.linalg.norm(beta)
+        rest = moved - tau * np.outer(signs, beta / np.linalg.norm(beta))
+        top = np.linalg.svd(moved, compute_uv=False)[0]
+        found.append(
+            [np.linalg.norm(beta), beta[0] / np.linalg.norm(beta), tau, math.sqrt((rest**2).sum() / width), top]
+        )
+    mean, error = np.mean(found, 0), np.std(found, 0, ddof=1) / math.sqrt(draws)
+    tau, r = large_step.moved(step, d, first, noise)
+    place, edge = large_step.spike_place(tau, r, d, width)
+    expected = np.array([*large_step.direction(d, first, noise), tau, r, place])
+    assert np.all(np.abs(mean - expected) < 4 * error + expected / d)
+    assert place > 2 * edge and large_step.spike_place(0.01, r, d, width) == (edge, edge)
+
+
+@pytest.mark.parametrize("width", [30, 90])
+def test_marchenko_pastur_has_the_moments_of_the_law(width):
+    """Σλ = w, Σλ² = w(1 + w/d), Σ 1/λ = d/(w/d - 1): of the law, with c = w/d > 1 for the last."""
+    d = 60
+    values, counts = large_step.marchenko_pastur(d, width)
+    c = width / d
+    assert np.isclose(counts.sum(), d) and np.isclose(counts @ values, width)
+    assert np.isclose(counts @ values**2, width * (1 + c))
+    if c > 1:
+        assert np.isclose(counts[:-1] @ (1 / values[:-1]), d / (c - 1))
+
+
+def test_exact_risk_against_sampling(x64):
+    rng = np.random.default_rng(2)
+    W, head, u = rng.normal(size=(6, 4)), rng.normal(size=6), np.array([0.6, 0.8, 0.0, 0.0])
+    X = rng.normal(size=(100_000, 4))
+    errors = (erf(X @ W.T) @ head - np.sign(X @ u)) ** 2
+    found = float(large_step.exact_risk(jnp.asarray(head), jnp.asarray(W), jnp.asarray(u)))
+    assert abs(errors.mean() - found) < 4 * errors.std() / math.sqrt(len(X))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tau", [0.1, 1.3])
+def test_risk_against_its_gaussian_model_sampled(tau):
+    """The model of the docstring drawn as it stands, with p = s c_1: mean risk within 4 standard errors and 1/d."""
+    d, width, n, ridge, noise, draws = 64, 128, 512, 64.0, 0.1, 24
+    values, counts = large_step.marchenko_pastur(d, width)
+    signs = np.repeat([1, -1], width // 2)
+
+    def parts(s):
+        full = large_step.given(tau, 1.0, 0.95)
+        at = np.linspace(-8, 8, 401)
+        return [np.interp(s, at, f) for f in (full.spike, full.linear, full.rest, full.mean, full.slope, full.left)]
+
+    def draw(rng, W, rows):
+        X = rng.normal(size=(rows, d))
+        c0, c1, rest, mean, slope, left = parts(X[:, 0])
+        features = (
+            c0[:, None] * signs + c1[:, None] * (X @ W.T) + np.sqrt(rest)[:, None] * rng.normal(size=(rows, width))
+        )
+        return features, mean + slope * X[:, 1], left
+
+    found = []
+    for i in range(draws):
+        rng = np.random.default_rng(i)
+        W = rng.normal(size=(width, d)) / math.sqrt(d)
+        F, y, left = draw(rng, W, n)
+        y = y + np.sqrt(left + noise**2) * rng.normal(size=n)
+        head = np.linalg.solve(F.T @ F + ridge * np.eye(width), F.T @ y)
+        F, y, left = draw(rng, W, 3000)
+        found.append(np.mean((F @ head - y) ** 2 + left))
+    full = large_step.given(tau, 1.0, 0.95)
+    full = full._replace(column=np.linspace(-8, 8, 401) * full.linear)
+    expected = ridge_risk(full, values, counts, width=width, n=n, ridge=ridge, noise_variance=noise**2)
+    assert abs(np.mean(found) - expected) < 4 * np.std(found, ddof=1) / math.sqrt(draws) + expected / d
