@@ -7,7 +7,7 @@ that of two points (compiling included): pooled at least 5 times, flat at least 
 most a quarter of its memory. That package runs with an old JAX only, so `--peer` names an interpreter that has it
 (0.6.5 with jax 0.4.36); the same points there. Each side runs in a process of its own.
 
-    python benchmarks/convolution_kernels.py [--side 16] [--points 12] [--peer /path/to/python] [--record]
+    python benchmarks/convolution_kernels.py [--side 16] [--points 12] [--only flat] [--peer /path/to/python] [--record]
 """
 
 import argparse
@@ -78,11 +78,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--side", type=int, default=16)
     parser.add_argument("--points", type=int, default=12)
+    parser.add_argument("--only", choices=list(MORE), help="one of the three")
     parser.add_argument("--peer", help="a Python interpreter that has neural-tangents")
     add_option(parser)
     given = parser.parse_args()
     note = recorder(__file__, given.record)
     for way, times in MORE.items():
+        if given.only not in (None, way):
+            continue
         points = times * given.points
         ours = measured(sys.executable, OURS, given.side, points, way)
         what = "points of 64 inputs" if way == "dense" else f"images of {given.side} × {given.side}"
