@@ -6,7 +6,7 @@ outside jit: on a CPU the decompositions dominate, and NumPy's are several times
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -94,9 +94,10 @@ def by_seed(records: Records, param: str, measure: str) -> tuple[list, np.ndarra
 
 
 def median_with_interval(values: np.ndarray) -> tuple[float, float, float]:
-    """The median over seeds and a 95% bootstrap interval."""
+    """The median over seeds and a 95% bootstrap interval; some may be infinite, between which nothing lies."""
     draws = np.random.default_rng(0).choice(values, (2000, len(values)))
-    low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975])
+    method: Literal["linear", "nearest"] = "linear" if np.isfinite(values).all() else "nearest"
+    low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975], method=method)
     return float(np.median(values)), float(low), float(high)
 
 

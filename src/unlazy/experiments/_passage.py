@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from scipy.stats import binomtest
 
 from unlazy.core.claims import Claim, interval_claim
 from unlazy.core.experiment import Records
@@ -30,10 +31,16 @@ def median_slope(d: np.ndarray, table: np.ndarray) -> Interval:
     return found if found.failed <= LOST else nothing
 
 
-def sloped(statement: str, tag: str, slope: Interval, low: float, high: float) -> Claim:
+def sloped(
+    statement: str, tag: str, slope: Interval, low: float, high: float, interval: str = "95%, bootstrap"
+) -> Claim:
     """Holds where the whole interval lies in [low, high], fails where none of it does."""
     text = f"in [{low:g}, {high:g}]" if np.isfinite([low, high]).all() else f"≤ {high:g}" if low < 0 else f"≥ {low:g}"
     holds, fails = low <= slope.low and slope.high <= high, slope.high < low or slope.low > high
-    return interval_claim(
-        statement, tag, slope.value, slope.low, slope.high, holds, text, "95%, bootstrap", fails=fails
-    )
+    return interval_claim(statement, tag, slope.value, slope.low, slope.high, holds, text, interval, fails=fails)
+
+
+def share(statement: str, tag: str, count: int, runs: int, low: float, high: float) -> Claim:
+    """Of so many runs, with its exact interval: holds and fails as `sloped` does."""
+    sure = binomtest(count, runs).proportion_ci(0.95)
+    return sloped(statement, tag, Interval(count / runs, sure.low, sure.high), low, high, "95%, Clopper–Pearson")
