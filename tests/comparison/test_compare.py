@@ -7,6 +7,7 @@ from test_table import table
 
 import unlazy
 from unlazy.comparison import study, trial
+from unlazy.comparison.held_out import residuals
 from unlazy.comparison.study import run_study
 
 FEW = ("linear", "gaussian", "feature_machine")
@@ -55,9 +56,21 @@ def test_saved_model_on_shuffled_missing_and_extra_columns(comparison, tmp_path)
         model.predict(frame.drop(columns=["x2", "colour"]))
 
 
+def test_the_saved_model_has_intervals_of_test_rows(comparison):
+    """Two splits test on a quarter of the rows each: the median of two order statistics is their mean."""
+    missed = residuals(comparison.study, comparison.final.name)
+    m = len(missed[0])
+    k = -(-9 * (m + 1) // 10)  # ⌈0.9·(m + 1)⌉
+    assert len(missed) == 2 and comparison.radius(0.9) == np.mean([np.sort(np.abs(part))[k - 1] for part in missed])
+    found = [r.measures for r in comparison.study.records.where(contestant=comparison.final.name)][-1]
+    squares = np.mean((comparison.study.table.y[found["held_out"]] - found["predicted"][:, 0]) ** 2)
+    assert squares / found["constant"] == pytest.approx(found["risk"], rel=1e-12)  # nothing else was judged
+
+
 def test_page_and_figures(comparison, tmp_path):
     page = comparison.page(tmp_path)
     text = page.read_text()
-    assert "Does feature learning pay" in text and text.count("data:image/png;base64") == 3
+    assert "Does feature learning pay" in text and text.count("data:image/png;base64") == 5
     assert "http://" not in text and "https://" not in text
-    assert {p.name for p in (tmp_path / "figures").glob("*.png")} == {"curves.png", "models.png", "structure.png"}
+    names = {"curves", "models", "structure", "held_out", "partial"}
+    assert {p.stem for p in (tmp_path / "figures").glob("*.png")} == names

@@ -1,5 +1,7 @@
 """compare, fit and predict from the command line: files in, answer, page and model out; one sentence for bad input."""
 
+import io
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -66,6 +68,11 @@ def test_rows_to_predict_are_read_like_the_table(tmp_path):
         told.append(predictions(model, path)["y"].to_numpy())
         np.testing.assert_array_equal(predictions(model, plain)["y"], told[0])
     np.testing.assert_array_equal(*told)
+    done = unlazy("predict", str(model), str(plain), "--interval", "0.9")
+    assert done.stdout.splitlines()[0] == "y,y low,y high", done.output
+    low, middle, high = pd.read_csv(io.StringIO(done.stdout))[["y low", "y", "y high"]].to_numpy().T
+    assert np.all((low < middle) & (middle < high)) and np.mean((low <= v / 1000) & (v / 1000 <= high)) >= 0.9
+    assert "needs 999 held-out rows" in sentence("predict", str(model), str(plain), "--interval", "0.999")
     grouped.write_text('a;b\n"1,300";1\n"2,300";2\n')
     with pytest.raises(UnlazyError, match="decimal comma"):
         predictions(tmp_path / "plain.unlazy", grouped)
@@ -77,6 +84,7 @@ def test_fit_and_predict_classes():
     assert result.exit_code == 0 and "Laplace kernel fitted to 90 rows" in result.stdout
     found = unlazy("predict", "m.unlazy", "t.csv")
     assert found.stdout.splitlines()[0] == "kind,probability cheap,probability dear"
+    assert "predicts classes" in sentence("predict", "m.unlazy", "t.csv", "--interval", "0.9")
 
 
 def test_one_sentence_for_what_cannot_be_done(tmp_path):

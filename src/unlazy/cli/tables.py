@@ -95,13 +95,16 @@ def predict(
     data: Annotated[str, typer.Argument(metavar="NEWDATA", help="CSV, Parquet or npz file.")],
     out: Annotated[Path | None, typer.Option(help="A CSV file to write (default: standard output).")] = None,
     delimiter: Delimiter = None,
+    interval: Annotated[
+        float | None, typer.Option(help="Add the ends of intervals that hold this share of new rows, such as 0.9.")
+    ] = None,
 ) -> None:  # fmt: skip
     """Predictions of a saved model for the rows of a table; columns are matched by name."""
     with plainly():
         from unlazy.comparison.model import predictions
         from unlazy.core.spreadsheet import write_csv
 
-        frame = predictions(model, data, delimiter)
+        frame = predictions(model, data, delimiter, interval)
         try:
             text = write_csv(frame, out)
         except OSError as error:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unlazy import lab
-from unlazy.comparison import figures, words
+from unlazy.comparison import figures, held_out_figures, words
 from unlazy.comparison.findings import Findings, chosen_model, models_table
-from unlazy.comparison.model import final_model, save_model
+from unlazy.comparison.model import final_model, model_interval, save_model
 from unlazy.comparison.more_rows import law_of
 from unlazy.comparison.page import write_page
 from unlazy.comparison.plan import Clock
@@ -47,8 +47,23 @@ class Comparison(Findings):
         return figures.curves_figure(self)
 
     def plot_models(self) -> "Figure":
-        """Every model's risk at the largest size."""
+        """Every model's error over the chosen one's, paired over splits."""
         return figures.models_figure(self)
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> np.ndarray:
+        """Ends of prediction intervals, (rows, 2), from residuals of held-out rows: for numbers, not for classes."""
+        return model_interval(self._model, X, level)
+
+    def plot_held_out(self) -> "Figure":
+        """Predicted against true at rows not trained on; for classes how likely against how often."""
+        if self.held_out is None:
+            raise ValueError("the trials kept no predictions: run the comparison again with another store")
+        return held_out_figures.held_out_figure(self)
+
+    def plot_partial(self) -> "Figure":
+        """What the fitted model predicts along the most important inputs and the first learnt direction."""
+        self._model  # noqa: B018  the sentence, where there is none
+        return held_out_figures.partial_figure(self)
 
     def plot_structure(self) -> "Figure":
         """Spectrum of the average gradient outer product, and the inputs that matter."""

@@ -48,7 +48,8 @@ def curves_figure(c: Findings) -> "Figure":
             line.set_label(who.title)
             if name == c.chosen and len(curve.sizes) > 2:
                 _extrapolation(axes, curve, colour, who.title)
-        axes.set(xscale="log", yscale="log", xlabel="rows trained on", ylabel=error_axis(c))
+        axes.set(xscale="log", yscale="log", xlabel="rows trained on")
+        axes.set_title(error_axis(c), loc="left")
         _plain_ticks(axes.xaxis, [*c.study.sizes, *_beyond(c)])
         _plain_ticks(axes.yaxis, ticks(*axes.get_ylim()))
         axes.fmt_xdata = lambda n: f"{n:.0f} rows"
@@ -91,7 +92,12 @@ def ticks(low: float, high: float, most: int = 7) -> list[float]:
         if len(found) <= most:
             break
     found = found[:: max(1, -(-len(found) // most))]
-    return found if len(found) > 1 else [low, high]
+    if len(found) > 1:
+        return found
+    from matplotlib.ticker import MaxNLocator
+
+    values = MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(low, high)
+    return [float(v) for v in values if low <= v <= high]
 
 
 def _plain_ticks(axis, values: Sequence[float]) -> None:  # type: ignore[no-untyped-def]
@@ -196,6 +202,6 @@ def structure_figure(c: Findings) -> "Figure":
     return figure
 
 
-def short(name: str) -> str:
+def short(name: str, most: int = 22) -> str:
     """A name that fits beside a plot."""
-    return name if len(name) <= 22 else name[:21] + "…"
+    return name if len(name) <= most else name[: most - 1] + "…"

@@ -12,8 +12,10 @@ import numpy as np
 
 from unlazy.comparison.contestants import CONTESTANTS
 from unlazy.comparison.gaps import gap_table, gaps
-from unlazy.comparison.model import Final
+from unlazy.comparison.held_out import HeldOut, held_out
+from unlazy.comparison.model import Final, interval_radius
 from unlazy.comparison.more_rows import Law
+from unlazy.comparison.partial import Partial, partial
 from unlazy.comparison.study import Study
 from unlazy.comparison.suspects import Suspect
 from unlazy.comparison.verdict import Verdict, corrected, inner_ratio
@@ -134,6 +136,23 @@ class Findings:
         names = TableEncoder().fit(self.study.table.frame, self.study.table.y).names_
         index = names if len(names) == V.shape[1] else None
         return pd.DataFrame(V.T, index=index, columns=[f"direction {k + 1}" for k in range(len(V))])
+
+    @cached_property
+    def held_out(self) -> HeldOut | None:
+        """The chosen model's predictions of test rows at the largest size, and the truth."""
+        return held_out(self.study, self.chosen)
+
+    def radius(self, level: float = 0.9) -> float | None:
+        """A new row's target lies within so much of the saved model's prediction, with this probability; None where
+        that cannot be said."""
+        return None if self.final is None else interval_radius(self.final, level)
+
+    @cached_property
+    def partial(self) -> tuple[Partial, ...]:
+        """What the saved model predicts along its most important inputs and the first direction, others as they are."""
+        names = [str(name) for name in self.inputs["input"]] if self.structure is not None else []
+        leading = None if self.structure is None else self.structure.directions
+        return partial(self.final, self.study.table, names, None if leading is None else leading[0])
 
     @cached_property
     def isotropic(self) -> Interval:

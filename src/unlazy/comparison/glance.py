@@ -109,6 +109,9 @@ def _model(c: Findings) -> str:
     best = c.models[c.models["name"] == c.chosen].iloc[0]
     saved = "" if c.final is None or c.final.name != c.chosen else ", which is saved as model.unlazy"
     text = f"Use the {best['model']}{saved}. On rows it had not seen: {error_text(c, best)}, against {_constant(c)}."
+    radius = c.radius(0.9)
+    if radius is not None:
+        text += f" Nine of ten predictions are off by less than {radius:.3g}."
     better = [CONTESTANTS[name].title for name in c.better]
     equals = [CONTESTANTS[name].title for name in c.as_good if name != c.chosen]
     if better:

@@ -8,6 +8,7 @@ import numpy as np
 
 from unlazy.comparison.columns import as_number, kind_of
 from unlazy.comparison.contestants import CONTESTANTS
+from unlazy.comparison.held_out import residuals
 from unlazy.comparison.reading import read_frame
 from unlazy.comparison.study import Study
 from unlazy.comparison.table import Table
@@ -73,7 +74,25 @@ def final_model(
             "fit takes all)"
         )
         table = table.rows(np.sort(np.random.default_rng(seed).permutation(len(table))[:rows]))
-    return fit_table(table, name, seed=seed)._replace(notes=tuple(notes))
+    final = fit_table(table, name, seed=seed)._replace(notes=tuple(notes))
+    missed = residuals(study, name)
+    if missed and hasattr(_last(final.model), "keep_residuals"):
+        _last(final.model).keep_residuals(missed)  # of test rows, which chose nothing
+    return final
+
+
+def _last(model: Any) -> Any:
+    """The regressor or classifier at the end of pipelines."""
+    return _last(model[-1]) if hasattr(model, "named_steps") else model
+
+
+def interval_radius(final: Final, level: float) -> float | None:
+    """Half of the width of the model's prediction interval; None where it has none."""
+    last = _last(final.model)
+    try:
+        return float(last.interval_radius(level)[0]) if hasattr(last, "interval_radius") else None
+    except ValueError:
+        return None
 
 
 def _taken(record: Record) -> float:
@@ -89,8 +108,11 @@ def save_model(final: Final, path: str | Path) -> Path:
     return Path(path)
 
 
-def predictions(model: str | Path, source: str | Path, delimiter: str | None = None) -> "pd.DataFrame":
-    """A column of predictions under the target's name; for classes a column of probability each besides."""
+def predictions(
+    model: str | Path, source: str | Path, delimiter: str | None = None, interval: float | None = None
+) -> "pd.DataFrame":
+    """A column of predictions under the target's name; for classes a column of probability each besides, for numbers
+    the ends of their interval of this level, where it is asked for."""
     import pandas as pd
 
     from unlazy.estimators.persistence import load
@@ -99,12 +121,35 @@ def predictions(model: str | Path, source: str | Path, delimiter: str | None = N
     encoder = pipeline[0] if hasattr(pipeline, "named_steps") else None
     if encoder is None or not hasattr(encoder, "columns_"):
         raise UnlazyError(f"{model} is not a model of a table; make one with unlazy compare or unlazy fit")
+    radius = 0.0 if interval is None else _radius(pipeline, interval)
     frame, _ = read_frame(source, None, delimiter, labelled=False)
     for name in frame.columns.intersection([c for c, kind in encoder.kinds_.items() if kind in ("numeric", "marked")]):
         if frame[name].notna().any() and kind_of(frame[name], allow_mixed=True) == "numeric":
             frame[name] = as_number(frame[name])  # with decimal commas or thousands, as tables to compare are read
     found = pd.DataFrame({encoder.target: pipeline.predict(frame)})
+    if interval is not None:
+        found[f"{encoder.target} low"] = found[encoder.target] - radius
+        found[f"{encoder.target} high"] = found[encoder.target] + radius
     if hasattr(pipeline, "predict_proba"):
         for label, column in zip(pipeline.classes_, pipeline.predict_proba(frame).T):
             found[f"probability {label}"] = column
     return found
+
+
+def model_interval(pipeline: Any, X: Any, level: float) -> np.ndarray:
+    """Low and high of every prediction, (rows, 2)."""
+    radius = _radius(pipeline, level)
+    middle = np.asarray(pipeline.predict(X))
+    return np.stack([middle - radius, middle + radius], 1)
+
+
+def _radius(pipeline: Any, level: float) -> float:
+    """Half of the width of the predictions' intervals."""
+    from unlazy.estimators.intervals import HeldOutIntervals
+
+    last = _last(pipeline)
+    if hasattr(last, "classes_"):
+        raise ValueError("an interval is for numbers, and this model predicts classes; their probabilities are there")
+    if not isinstance(last, HeldOutIntervals):
+        raise ValueError(f"a {type(last).__name__} gives no intervals; make a model with unlazy compare or unlazy fit")
+    return float(last.interval_radius(level)[0])

@@ -10,6 +10,7 @@ from unlazy.comparison.figures import KINDS, WIDE, curves_figure, models_figure,
 from unlazy.comparison.findings import Findings
 from unlazy.comparison.gaps import gap_text
 from unlazy.comparison.glance import glance
+from unlazy.comparison.held_out_figures import POINTS, direction_text, held_out_figure, partial_figure
 from unlazy.core.errors import UnlazyError
 from unlazy.core.version import VERSION
 from unlazy.measures.scaling_fit import Interval
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-_FIGURES = {
+_CAPTIONS = {
     "models": "Every model against the chosen one: error over its error on the same test rows, with 95% intervals; "
     "right of the line is worse. Hollow: seen in the first look only, on fewer rows or splits.",
     "curves": "Error against rows trained on, for the chosen model and the best of each other kind; bars are one "
@@ -27,6 +28,9 @@ _FIGURES = {
     "structure": "Above, which inputs the rich model needs: its error rises when their values are shuffled. Below, how "
     "many combinations of inputs it follows (directions of its average gradient outer product).",
 }
+SHARP = 180
+"""Dots per inch: a phone has three to a point of the page, print more."""
+FIGURES = ("models", "curves", "held_out", "structure", "partial")
 WORDS = (
     ("fixed features (lazy)", "A model that compares rows by a similarity chosen before the data came: a kernel, or a "
      "network whose features do not move while it trains."),
@@ -45,10 +49,13 @@ def write_page(c: Findings, folder: Path, date: str | None = None) -> Path:
     """Write compare.html and figures/*.png, *.pdf; returns the page's path. `date` is today's, unless it is given."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        pictures = {name: template.picture(figure, folder, name, _FIGURES[name]) for name, figure in _drawn(c)}
+        pictures = {}
+        for name, figure in _drawn(c):
+            figure.set_dpi(SHARP)
+            pictures[name] = template.picture(figure, folder, name, _caption(c, name), most=POINTS)
         return template.write(
             folder / "compare.html", Path(__file__).with_name("compare.html"), **_answer(c),
-            pictures=dict.fromkeys(_FIGURES) | pictures, date=date or datetime.date.today().isoformat(),
+            pictures=dict.fromkeys(FIGURES) | pictures, date=date or datetime.date.today().isoformat(),
         )  # fmt: skip
     except OSError as error:
         raise UnlazyError(
@@ -61,8 +68,34 @@ def _drawn(c: Findings) -> "Iterator[tuple[str, Figure]]":
     yield "models", models_figure(c)
     if rivals(c):  # one size is no curve
         yield "curves", curves_figure(c)
+    if c.held_out is not None:
+        yield "held_out", held_out_figure(c)
     if c.structure is not None:
         yield "structure", structure_figure(c)
+    if c.partial:
+        yield "partial", partial_figure(c)
+
+
+def _caption(c: Findings, name: str) -> str:
+    """What a figure shows."""
+    if name == "held_out" and c.study.table.task == "regression":
+        radius = c.radius(0.9)
+        band = "" if radius is None else (
+            f" The band is ±{radius:.4g}: nine of ten new rows lie within so much of their prediction, by the order "
+            "statistic of held-out residuals (unlazy predict --interval 0.9)."
+        )  # fmt: skip
+        return f"Predicted against true, for {c.study.table.target} at rows not trained on.{band}"
+    if name == "held_out":
+        return ("Calibration at rows not trained on: how likely a class was said to be, and how often it came, with "
+                "95% intervals. On the dotted line the probabilities are right.")  # fmt: skip
+    if name == "partial":
+        told = [
+            f" The first direction is {direction_text(p)}, …, in units of deviations." for p in c.partial if p.parts
+        ]
+        return "What the saved model predicts on average when one input is set and all else stays as it is." + "".join(
+            told
+        )
+    return _CAPTIONS[name]
 
 
 def _answer(c: Findings) -> dict[str, Any]:

@@ -212,7 +212,7 @@ def experiment(store: str | Path) -> Experiment:
         protocol="Random splits, nested training sizes, everything chosen on training rows.",
         verdict="The interval of the ratio of risks, paired over splits.",
         trial=partial(run_trial, folder=str(Path(store).resolve())), claims=_nothing, figure=_no_figure,
-        vectorised=False, version=7,
+        vectorised=False, version=8,
     )  # fmt: skip
 
 

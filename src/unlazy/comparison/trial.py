@@ -21,6 +21,10 @@ QUARTERS, JUDGES = 4, 300
 """Where no closed form judges a setting, quarters of the training rows do: all of them, or as make so many rows."""
 
 
+HELD_OUT = 1000
+"""Test rows, at most, whose predictions are kept; fewer where there are many classes."""
+
+
 def run_trial(params: Params, key: Any, folder: str) -> dict[str, Any]:
     """Risk on the test rows and the evidence for it."""
     from unlazy.estimators.table_encoder import TableEncoder
@@ -37,6 +41,7 @@ def run_trial(params: Params, key: Any, folder: str) -> dict[str, Any]:
     seed = int(params["split"])
     fitted = fit_contestant(contestant, A, y, classes, seed)
     predict = outputs(fitted.model)
+    at_test = predict(B)
     columns = fitted.model.classes_ if classes is not None else None
 
     constant = _constant_risk(y, truth, classes)
@@ -44,13 +49,17 @@ def run_trial(params: Params, key: Any, folder: str) -> dict[str, Any]:
     def loss(X: np.ndarray, y: np.ndarray = truth) -> float:
         return risk_of(predict(X), columns, y, classes, constant)
 
-    found: dict[str, Any] = {"risk": loss(B), "inner": fitted.inner, "tried": fitted.tried, "constant": constant}
+    risk = risk_of(at_test, columns, truth, classes, constant)
+    found: dict[str, Any] = {"risk": risk, "inner": fitted.inner, "tried": fitted.tried, "constant": constant}
     if columns is not None and classes is not None:
         found["risk"] = max(found["risk"], 0.5 / len(test))  # half a row: less cannot be told apart on so many
-        found["mistakes"] = float(np.mean(columns[np.argmax(predict(B), 1)] != truth))
-        found |= _ranks(aligned(predict(B), columns, classes), truth, table.y, classes)
+        found["mistakes"] = float(np.mean(columns[np.argmax(at_test, 1)] != truth))
+        at_test = aligned(at_test, columns, classes)
+        found |= _ranks(at_test, truth, table.y, classes)
     if not np.isfinite(found["risk"]):
         raise FloatingPointError(f"{contestant.title} predicts values that are not finite")
+    kept = min(HELD_OUT, max(HELD_OUT // 10, 10 * HELD_OUT // at_test.shape[1]))
+    found |= {"predicted": at_test[:kept], "held_out": test[:kept]}
     if contestant.family == "rich":
         found |= _dependence(fitted.model, loss, B, truth, encoder.source_, len(chosen), seed)
     return found | {"work": time.process_time() - began}

@@ -27,6 +27,7 @@ from unlazy.estimators.feature_search.last_fit import Model, last_fit, predictio
 from unlazy.estimators.feature_search.members import Member, learnt, mean_error
 from unlazy.estimators.feature_search.robust import Chosen, milder, robustly
 from unlazy.estimators.feature_search.stages import Stages
+from unlazy.estimators.intervals import HeldOutIntervals
 from unlazy.estimators.machine_choices import KERNELS as KERNELS
 from unlazy.estimators.machine_choices import choices
 from unlazy.kernels.base import Kernel
@@ -321,7 +322,7 @@ class FeatureMachine(Estimator):
         return precision("float64")
 
 
-class FeatureMachineRegressor(MultiOutputMixin, RegressorMixin, FeatureMachine):
+class FeatureMachineRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, FeatureMachine):
     """A kernel machine that learns its metric from the average gradient outer product of its own fits [D11].
 
     With no arguments it chooses among the ℓ1 Laplace kernel with a diagonal metric and the Laplace and Gaussian
@@ -358,13 +359,16 @@ class FeatureMachineRegressor(MultiOutputMixin, RegressorMixin, FeatureMachine):
     'clipped' or 'averaged') and `clip_` (largest distance of a clipped label from its prediction, for every output;
     infinite where none was).
 
+    `predict_interval(X, level)` gives prediction intervals from residuals of held-out rows (`held_out_residuals_`).
+
     >>> FeatureMachineRegressor().fit(X, y).predict(Z)
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "FeatureMachineRegressor":
         """Weights count rows: a row of weight 2 is that row twice."""
         with at_most(self.n_jobs):
-            self._fit(self._training(X, y, sample_weight), regression=True)
+            held_out, part = self._fit(self._training(X, y, sample_weight), regression=True)
+        self.keep_residuals([part.Y - held_out], part.weights)
         return self
 
     def predict(self, X: Any) -> np.ndarray:

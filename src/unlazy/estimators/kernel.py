@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from unlazy.estimators.base import KernelEstimator, Training, by_blocks
 from unlazy.estimators.classes import CalibratedClassifier
+from unlazy.estimators.intervals import HeldOutIntervals
 from unlazy.estimators.named_kernels import kernel_named, usual_bandwidth
 from unlazy.estimators.points import on_device
 from unlazy.kernels.base import Kernel
@@ -126,7 +127,7 @@ class KernelMachine(KernelEstimator):
             raise ValueError(f"ridge must be zero, positive or None (leave-one-out), got {self.ridge!r}")
 
 
-class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
+class KernelRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, KernelMachine):
     """Kernel ridge regression [K2] with a free intercept.
 
     `kernel` is a name ('laplace', 'gaussian', 'matern', 'product_laplace', 'rational_quadratic', 'ntk', 'nngp',
@@ -134,14 +135,15 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
     of five around it; `ridge` (added to K) a number or None for the smallest leave-one-out error. Columns are taken as
     they come: scale them first where their units differ. float64 on every device, float32 on request. Where a kernel
     takes more than rows, X may be that: images, tokens, a dictionary of arrays with a leading axis of points, or a list
-    of such points.
+    of such points. `predict_interval(X, level)` gives prediction intervals from leave-one-out residuals.
 
     >>> KernelRegressor("gaussian").fit(X, y).predict(Z)
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelRegressor":
         """Weights count rows: a row of weight 2 is that row twice."""
-        self._fit(self._training(X, y, sample_weight))
+        exact, seen = self._fit(self._training(X, y, sample_weight))
+        self.keep_residuals([seen.Y - exact.held_out], seen.weights)
         return self
 
     def predict(self, X: Any) -> np.ndarray:

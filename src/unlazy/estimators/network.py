@@ -18,6 +18,7 @@ from unlazy.core.errors import UnlazyWarning, check_positive_integer
 from unlazy.core.progress import Display
 from unlazy.estimators.base import Estimator, Training, by_blocks
 from unlazy.estimators.classes import LogitClassifier
+from unlazy.estimators.intervals import HeldOutIntervals
 from unlazy.estimators.padding import bucket, padded, repeated, shuffled
 from unlazy.estimators.standard import Standard, standard
 from unlazy.networks.mlp import Network, Parameters
@@ -133,7 +134,7 @@ class NetworkMachine(Estimator):
             raise ValueError(f"validation_fraction must be at least 0 and below 1, got {self.validation_fraction!r}")
 
 
-class NetworkRegressor(MultiOutputMixin, RegressorMixin, NetworkMachine):
+class NetworkRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, NetworkMachine):
     """A network of `depth` hidden layers trained by Adam on the squared error, columns and targets standardised.
 
     With 200 points or more a part (`validation_fraction`) is held out and the parameters of its smallest error are

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from unlazy.core.errors import check_positive_integer
 from unlazy.core.linear import dot
 from unlazy.estimators.base import Estimator, Training
+from unlazy.estimators.intervals import HeldOutIntervals
 from unlazy.estimators.padding import bucket, padded, shuffled
 from unlazy.estimators.standard import Standard, standard
 from unlazy.training.head import relative_ridges
@@ -21,7 +22,7 @@ SPLIT_FROM = 20
 """Points from which a part of them chooses the ridge; with fewer, leave-one-out does."""
 
 
-class TwoLayerRegressor(RegressorMixin, Estimator):
+class TwoLayerRegressor(HeldOutIntervals, RegressorMixin, Estimator):
     """f(x) = α + β·x + Σ_j a_j relu(w_j·x + b_j), W from one gradient step, a from ridge regression.
 
     Damian, Lee and Soltanolkotabi (2022), for targets that depend on few directions of many, inputs roughly normal;
