@@ -38,3 +38,14 @@ def test_the_page_says_it_all(tmp_path):
     one = replace(found, sizes=(top,), records=found.records.where(n=top))
     html = write_page(Findings(one, judge(one), None), tmp_path).read_text()
     assert html.count("data:image/png;base64") == 2  # one size is no curve
+
+
+def test_names_in_scripts_that_no_font_has_stand_beside_the_figures(tmp_path, recwarn):
+    odd = "\U00050000"  # no font has it, whatever is installed
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(400, 3)), columns=[f"a{odd}", "$b", f"c{odd}"])
+    records = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2))
+    found = replace(records, table=make_table(frame, pd.Series(frame["$b"], name=odd)))
+    html = write_page(Findings(found, judge(found), None), tmp_path).read_text()
+    # by importance, as in the figure: the first and the last input matter, the second does not
+    assert f"In the figures: [1] a{odd}, [2] c{odd}, [3] {odd}." in html
+    assert not [w for w in recwarn if "missing from font" in str(w.message)]

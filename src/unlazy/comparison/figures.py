@@ -14,6 +14,7 @@ from unlazy.comparison.contestants import CONTESTANTS
 from unlazy.comparison.findings import Findings
 from unlazy.comparison.gaps import gap_text, interval_says
 from unlazy.measures.scaling_fit import Interval
+from unlazy.report.fonts import Names, drawable
 from unlazy.report.style import COLOURS, house_style
 
 if TYPE_CHECKING:
@@ -175,7 +176,8 @@ def structure_figure(c: Findings) -> "Figure":
     """Above: rise of the risk when an input is shuffled. Below: eigenvalues of the average gradient outer product."""
     from matplotlib import pyplot as plt
 
-    with house_style():
+    names = names_of(c)
+    with house_style(names.fonts):
         table = c.inputs.head(_SHOWN)
         height = 0.7 + 0.24 * max(3, len(table))
         ratios = {"height_ratios": [height, 1.9]}
@@ -189,7 +191,7 @@ def structure_figure(c: Findings) -> "Figure":
                 top.plot([row["low"], row["high"]], [place, place], color=colour, linewidth=1.2)
             said = f"‘{row['input']}’, {100 * row['share']:.3g}% of the rise"
             top.plot(row["share"], place, "o", color=colour, label=said)
-        top.set_yticks(range(len(table)), [short(name) for name in table["input"]][::-1], parse_math=False)
+        top.set_yticks(range(len(table)), [short(names(name)) for name in table["input"]][::-1], parse_math=False)
         top.axvline(0, color="#777777", linewidth=0.9, linestyle=":")
         top.set(xlabel="share of the rise of the error when shuffled", ylim=(-0.6, len(table) - 0.4))
         top.set_title("Inputs (orange: surely matters)", loc="left")
@@ -200,6 +202,14 @@ def structure_figure(c: Findings) -> "Figure":
         below.set_title(f"Directions: effective rank {c.structure.rank:.1f}", loc="left")
         below.xaxis.get_major_locator().set_params(integer=True)
     return figure
+
+
+def names_of(c: Findings) -> Names:
+    """How figures write inputs, target, classes and categories: as they are, or as numbers where no font has them."""
+    table = c.study.table
+    levels = [str(v) for one in c.partial if one.values.dtype.kind == "O" for v in one.values]
+    classes = [] if table.classes is None else map(str, table.classes)
+    return drawable([*map(str, c.inputs["input"] if c.structure is not None else ()), table.target, *classes, *levels])
 
 
 def short(name: str, most: int = 22) -> str:

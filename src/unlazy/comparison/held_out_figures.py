@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unlazy.comparison.figures import WIDTH, short
+from unlazy.comparison.figures import WIDTH, names_of, short
 from unlazy.comparison.findings import Findings
 from unlazy.comparison.held_out import calibration
 from unlazy.comparison.partial import Partial
+from unlazy.report.fonts import Names
 from unlazy.report.style import COLOURS, house_style
 
 if TYPE_CHECKING:
@@ -50,14 +51,14 @@ def calibration_figure(c: Findings) -> "Figure":
 
     classes = c.study.table.classes
     assert c.held_out is not None and classes is not None
-    found = calibration(c.held_out, classes)
-    with house_style():
+    found, names = calibration(c.held_out, classes), names_of(c)
+    with house_style(names.fonts):
         figure, axes = plt.subplots(figsize=(WIDTH, WIDTH - 0.5))
         axes.plot([0, 1], [0, 1], color="#777777", linewidth=0.9, linestyle=":")
         for said, came, low, high, count in zip(*found):
             axes.plot([said, said], [low, high], color=COLOURS[0], linewidth=1.2)
             axes.plot(said, came, "o", color=COLOURS[0], label=f"{count} rows")
-        what = f"of {short(str(classes[1]))}" if len(classes) == 2 else "of the likeliest class"
+        what = f"of {short(names(str(classes[1])))}" if len(classes) == 2 else "of the likeliest class"
         axes.set_xlabel(f"probability {what}", parse_math=False)
         axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), ylabel="share that had it")
         axes.fmt_xdata, axes.fmt_ydata = "said {:.2f}".format, "came {:.2f}".format
@@ -68,33 +69,38 @@ def partial_figure(c: Findings) -> "Figure":
     """What the saved model predicts along the most important inputs, and along the first learnt direction."""
     from matplotlib import pyplot as plt
 
-    with house_style():
+    names = names_of(c)
+    with house_style(names.fonts):
         count = len(c.partial)
         figure, axes = plt.subplots(
             -(-count // 2), 2, figsize=(WIDTH, 1.9 * -(-count // 2) + 0.4), sharey=True, squeeze=False
         )
         for one, ax in zip(c.partial, axes.flat):
-            _along(ax, one)
+            _along(ax, one, names)
         for ax in list(axes.flat)[count:]:
             ax.set_visible(False)
-        lines = c.partial[0].lines
-        figure.supylabel(short(lines[0], 40) if len(lines) == 1 else "probability", fontsize=9, parse_math=False)
+        lines = [short(names(line)) for line in c.partial[0].lines]
+        what = "probability" if c.study.table.task == "classification" else ""
+        told = f"{what} of {lines[0]}".removeprefix(" of ") if len(lines) == 1 else what
+        figure.supylabel(told, fontsize=9, parse_math=False)
         if len(lines) > 1:
-            handles = [axes.flat[0].get_lines()[i] for i in range(len(lines))]
-            figure.legend(handles, [short(line) for line in lines], loc="outside upper left", ncols=2, fontsize=8)
+            handles = axes[0, 0].get_lines()[: len(lines)]
+            legend = figure.legend(handles, lines, loc="outside upper left", ncols=3, fontsize=8)
+            for text in legend.get_texts():
+                text.set_parse_math(False)
     return figure
 
 
-def _along(axes: "Axes", one: Partial) -> None:
+def _along(axes: "Axes", one: Partial, names: Names) -> None:
     """One panel: curves over numbers, marks over categories."""
     named = one.values.dtype.kind == "O"
     at = np.arange(len(one.values)) if named else one.values
     for line, colour, mark, values in zip(one.lines, COLOURS, "os^", one.means.T):
         axes.plot(at, values, marker=mark, color=colour, linewidth=0 if named else 1.4, markersize=3.5, label=line)
     if named:
-        axes.set_xticks(at, [short(str(v)) for v in one.values], rotation=30, ha="right", parse_math=False)
+        axes.set_xticks(at, [short(names(str(v))) for v in one.values], rotation=30, ha="right", parse_math=False)
         axes.fmt_xdata = lambda x: str(one.values[round(x)])
-    axes.set_xlabel(short(one.name), parse_math=False)
+    axes.set_xlabel(short(names(one.name)), parse_math=False)
     axes.margins(0.08)
 
 

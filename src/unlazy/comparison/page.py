@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unlazy.comparison import verdict, words
-from unlazy.comparison.figures import KINDS, WIDE, curves_figure, models_figure, rivals, structure_figure
+from unlazy.comparison.figures import KINDS, WIDE, curves_figure, models_figure, names_of, rivals, structure_figure
 from unlazy.comparison.findings import Findings
 from unlazy.comparison.gaps import gap_text
 from unlazy.comparison.glance import glance
@@ -105,7 +105,7 @@ def _answer(c: Findings) -> dict[str, Any]:
     return {
         "glance": glance(c), "headline": words.headline(c), "shape": f"{table.source} · {shape}".removeprefix(" · "),
         "sentences": words.sentences(c), "models": _models(c), "inputs": _inputs(c), "notes": c.notes,
-        "rules": _rules(c), "words": WORDS, "version": VERSION,
+        "rules": _rules(c), "beside": names_of(c).beside, "words": WORDS, "version": VERSION,
     }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ class Partial(NamedTuple):
     """Numbers, or the names of categories."""
     means: np.ndarray
     lines: tuple[str, ...]
-    """What each column of the means is: the target, or classes."""
+    """What each column of the means is: the target, or the probability of these classes."""
     parts: tuple[tuple[str, float], ...] = ()
     """Of a direction: its largest components by encoded column."""
 
@@ -63,10 +63,10 @@ def _lines(table: Table) -> tuple[list[int], tuple[str, ...]]:
     if table.classes is None:
         return [0], (table.target,)
     if len(table.classes) == 2:
-        return [1], (f"probability of {table.classes[1]}",)
+        return [1], (str(table.classes[1]),)
     counts = np.unique(table.y, return_counts=True)[1]
     chosen = sorted(np.argsort(-counts, kind="stable")[:CLASSES].tolist())
-    return chosen, tuple(f"probability of {table.classes[i]}" for i in chosen)
+    return chosen, tuple(str(table.classes[i]) for i in chosen)
 
 
 def _of_input(

@@ -1,6 +1,6 @@
 """One look for every figure: sized for a paper column, legible on a phone, safe for colour-blind readers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,12 +34,14 @@ _SETTINGS: dict[Any, Any] = {
 
 
 @contextmanager
-def house_style() -> Iterator[None]:
-    """Draw in the house style; the caller's matplotlib settings come back afterwards."""
+def house_style(fonts: Sequence[str] = ()) -> Iterator[None]:
+    """Draw in the house style; the caller's matplotlib settings come back afterwards. Letters that the usual font lacks
+    come from `fonts` (`fonts.drawable`)."""
     import matplotlib
     from cycler import cycler
 
-    with matplotlib.rc_context({**_SETTINGS, "axes.prop_cycle": cycler(color=COLOURS)}):
+    family = [*matplotlib.rcParams["font.family"], *fonts]
+    with matplotlib.rc_context({**_SETTINGS, "axes.prop_cycle": cycler(color=COLOURS), "font.family": family}):
         yield
 
 

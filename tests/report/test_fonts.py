@@ -1,0 +1,52 @@
+"""Names in any script: written where an installed font has their letters, numbered where none has; never a box."""
+
+import warnings
+
+import pytest
+from matplotlib import font_manager
+
+from unlazy.report import fonts
+from unlazy.report.fonts import drawable
+from unlazy.report.style import house_style
+
+UNASSIGNED = "\U00050000"  # no font has it
+
+
+def drawn(text, families=()):
+    """Draw it with warnings as errors: matplotlib warns of every letter that is missing."""
+    from matplotlib import pyplot as plt
+
+    with house_style(families), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure, axes = plt.subplots(figsize=(1, 1))
+        axes.set_xlabel(text, parse_math=False)
+        figure.canvas.draw()
+        plt.close(figure)
+
+
+def test_usual_letters_need_nothing():
+    assert drawable(["age", "naïve", "Größe", "β₂", "доход", "a$b"]) == ({}, ())
+    drawn("naïve Größe β₂ доход a$b")
+
+
+def test_names_that_no_font_has_are_numbered_and_explained():
+    names = drawable(["age", f"a{UNASSIGNED}", f"{UNASSIGNED}b", "age"])
+    assert [names(n) for n in ("age", f"a{UNASSIGNED}", f"{UNASSIGNED}b", "other")] == ["age", "[1]", "[2]", "other"]
+    assert names.beside == [("[1]", f"a{UNASSIGNED}"), ("[2]", f"{UNASSIGNED}b")]
+    with pytest.raises(UserWarning, match="missing from font"):
+        drawn(UNASSIGNED)
+    drawn(names(f"a{UNASSIGNED}"), names.fonts)
+
+
+def test_an_installed_font_that_has_the_letters_is_used():
+    """Letters that matplotlib's STIX has and its usual font has not, as far as the two files say."""
+    usual, other = (font_manager.get_font(font_manager.findfont(f)) for f in ("DejaVu Sans", "STIXGeneral"))
+    letter = next(chr(code) for code in sorted(other.get_charmap()) if code > 0x2000 and not usual.get_char_index(code))
+    fonts._fonts_with.cache_clear()
+    names = drawable([f"x{letter}"])
+    assert names(f"x{letter}") == f"x{letter}" and names.beside == [] and len(names.fonts) == 1
+    drawn(f"x{letter}", names.fonts)
+
+
+def test_placeholders_are_no_letters():
+    assert all("last resort" not in name.casefold() for name, _ in fonts._installed())
