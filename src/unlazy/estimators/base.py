@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
@@ -101,9 +102,14 @@ class Estimator(BaseEstimator):
         return self._weighted(X, Y, sample_weight)
 
     def _labelled(self, X: Any, y: Any, sample_weight: Any = None) -> Training:
-        """The same for classes: sets `classes_`, Y is one-hot."""
+        """The same for classes: sets `classes_`, Y is one-hot; `class_weight` multiplies the weights."""
         X, y = self._pair(X, y)
         check_classification_targets(y)
+        asked = getattr(self, "class_weight", None)
+        if asked is not None:
+            by_class = compute_sample_weight(asked, y)
+            given = 1.0 if sample_weight is None else _check_sample_weight(sample_weight, y, ensure_non_negative=True)
+            sample_weight = by_class * given
         self.classes_, codes = np.unique(y, return_inverse=True)
         Y = np.eye(len(self.classes_), dtype=self._dtype)[codes]
         return self._weighted(X, Y, sample_weight)

@@ -153,10 +153,22 @@ class KernelRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, Kernel
 
 class KernelClassifier(CalibratedClassifier, KernelMachine):
     """Least squares on one-hot labels; probabilities are calibrated on leave-one-out scores. Parameters as
-    `KernelRegressor`.
+    `KernelRegressor`; `class_weight` ('balanced', or a dictionary) is a weight of every row of a class.
 
     >>> KernelClassifier("laplace").fit(X, labels).predict_proba(Z)
     """
+
+    class_weight: dict | str | None
+
+    def __init__(
+        self, kernel="laplace", *, bandwidth=None, ridge=None, tolerance=1e-3,
+        precision=None, random_state=0, progress=False, class_weight=None,
+    ):  # fmt: skip
+        super().__init__(
+            kernel, bandwidth=bandwidth, ridge=ridge, tolerance=tolerance, precision=precision,
+            random_state=random_state, progress=progress,
+        )  # fmt: skip
+        self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelClassifier":
         """Weights count rows: a row of weight 2 is that row twice."""

@@ -156,11 +156,26 @@ class NetworkRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, Netwo
 
 
 class NetworkClassifier(LogitClassifier, NetworkMachine):
-    """The same network trained on the cross-entropy; its softmax are the probabilities.
+    """The same network trained on the cross-entropy; its softmax are the probabilities. `class_weight` ('balanced', or
+    a dictionary) is a weight of every row of a class.
 
     >>> NetworkClassifier(depth=1, width=32, random_state=0).fit(X, labels).predict(Z).shape
     (5,)
     """
+
+    class_weight: dict | str | None
+
+    def __init__(
+        self, depth=2, width=128, *, activation="relu", parametrisation="standard", step_size=1e-3, steps=2000,
+        batch_size=128, decay=1e-4, validation_fraction=0.1, precision=None, random_state=0, progress=False,
+        class_weight=None,
+    ):  # fmt: skip
+        super().__init__(
+            depth, width, activation=activation, parametrisation=parametrisation, step_size=step_size, steps=steps,
+            batch_size=batch_size, decay=decay, validation_fraction=validation_fraction, precision=precision,
+            random_state=random_state, progress=progress,
+        )  # fmt: skip
+        self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "NetworkClassifier":
         data = self._labelled(X, y, sample_weight).merged()
