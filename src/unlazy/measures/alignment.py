@@ -28,3 +28,11 @@ def centred_alignment(K: Float[Array, "n n"], L: Float[Array, "n n"]) -> Float[A
 
 def _centred(K: Float[Array, "n n"]) -> Float[Array, "n n"]:
     return K - K.mean(0, keepdims=True) - K.mean(1, keepdims=True) + K.mean()
+
+
+@of_any_numbers
+def entry_correlation(A: Float[Array, "n m"], B: Float[Array, "n m"]) -> Float[Array, ""]:
+    """Pearson's correlation of the entries of two matrices: blind to scale and shift [E5]; 0 if one is flat."""
+    a, b = A - A.mean(), B - B.mean()
+    size = jnp.linalg.norm(a) * jnp.linalg.norm(b)
+    return jnp.sum(a * b) / jnp.where(size > 0, size, 1)
