@@ -10,7 +10,7 @@ from unlazy.comparison.findings import Findings
 from unlazy.comparison.gaps import interval_says
 from unlazy.comparison.table import held_out_rows
 from unlazy.comparison.verdict import families, inner_logs
-from unlazy.comparison.words import error_text, percent
+from unlazy.comparison.words import error_text
 
 LITTLE, MUCH = 0.05, 0.15
 """Shares of the squared error that twice the rows would take away: below the first they hardly pay, above the second
@@ -84,7 +84,7 @@ def _sure(c: Findings) -> str:
         return f"Sure (95%): the {what} is {ratio.low:.2f} to {ratio.high:.2f} times smaller; {agree}."
     if c.verdict.word == "does not pay":
         gain = 1 - 1 / ratio.high
-        told = f"learning features would take away at most {percent(gain)} of the {what}" if gain > 0 else \
+        told = f"learning features would take away at most {_few(gain)} of the {what}" if gain > 0 else \
             f"learning features makes the {what} larger"  # fmt: skip
         return f"Sure (95%): {told}; {agree}."
     if not c.verdict.seen:
@@ -164,6 +164,11 @@ def _twice(c: Findings) -> str:
         f" Twice the rows ({law.rows} more) would take {said} off the squared error of the best model with fixed "
         f"features: {advice}."
     )
+
+
+def _few(share: float) -> str:
+    """A share that may be small, in whole percent."""
+    return f"{100 * share:.0f}%" if share >= 0.01 else "1%"
 
 
 def _list(names: list[str]) -> str:

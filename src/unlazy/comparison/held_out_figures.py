@@ -99,7 +99,9 @@ def _along(axes: "Axes", one: Partial, names: Names) -> None:
         axes.plot(at, values, marker=mark, color=colour, linewidth=0 if named else 1.4, markersize=3.5, label=line)
     if named:
         axes.set_xticks(at, [short(names(str(v))) for v in one.values], rotation=30, ha="right", parse_math=False)
-        axes.fmt_xdata = lambda x: str(one.values[round(x)])
+        axes.fmt_xdata = lambda x: f"{one.name} {one.values[round(x)]}"
+    else:
+        axes.fmt_xdata = lambda x: f"{one.name} {x:.4g}"
     axes.set_xlabel(short(names(one.name)), parse_math=False)
     axes.margins(0.08)
 
