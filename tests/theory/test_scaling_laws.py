@@ -36,6 +36,7 @@ def test_the_mean_floor_is_the_one_by_kappa(x64):
         sl.floor_of_width(rates, target, 256)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beta", [0.5, 1.5])
 def test_lazy_risk_has_its_exponent(x64, beta):
     """Σ k^{-αβ-1} e^{-2tk^{-α}} → ∝ t^{-β}: corrections are the sum against the integral (beyond all powers) and the

@@ -31,7 +31,7 @@ def on_matrices(A0, rates, target, richness, times):
     return np.array([np.sum(rates * parts(state)[2] ** 2) for state in states])
 
 
-@pytest.mark.parametrize("richness", [0.3, 3.0])
+@pytest.mark.parametrize("richness", [pytest.param(0.3, marks=pytest.mark.slow), 3.0])
 def test_modes_move_as_the_matrices_do(x64, richness):
     rates, target = (np.asarray(v) for v in sl.power_law(1.5, 0.5, M))
     A0 = RNG.normal(size=(N, M))
@@ -46,6 +46,7 @@ def test_modes_move_as_the_matrices_do(x64, richness):
     assert float(path.risk[-1]) < float(path.risk[0]) and float(path.gain[-1]) > 0
 
 
+@pytest.mark.slow
 def test_lazy_is_the_closed_form(x64):
     modes = sl.infinitely_wide(*sl.power_law(2.0, 0.5, 64))
     path, coarse = flow(modes, 0.0, TAU), flow(modes, 0.0, TAU[1::2])

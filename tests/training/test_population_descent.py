@@ -22,6 +22,7 @@ def moment(m):
     return 2 / np.pi * (np.sqrt(1 - m * m) + m * np.arcsin(m))
 
 
+@pytest.mark.slow
 def test_steps_are_those_of_the_risk(x64):
     V = random_start(jax.random.key(0), 4, 3, 0.5)
     path = descend(V, step_size=0.1, steps=6, every=2)

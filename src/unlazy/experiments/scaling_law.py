@@ -138,7 +138,7 @@ experiment = Experiment(
     quick=config({"beta": [0.5, 0.75, 1.5], "width": [0]}, {"beta": [0.5, 1.5], "width": [16, 32, 64, 128]},
                  modes=4096, seeds=48),
     full=config({"beta": [0.5, 0.75, 1.5], "width": [0]}, {"beta": [0.5, 1.5], "width": [16, 32, 64, 128, 256, 512]},
-                modes=16_384, seeds=128),
+                modes=8192, seeds=128),
     traced=("beta",),
     lanes=16,
     caveats="The exponents are asymptotic; at finite times the rich one is approached from above where γ is large. The "
