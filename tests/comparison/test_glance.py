@@ -13,8 +13,9 @@ from unlazy.comparison.gaps import gap_table
 from unlazy.comparison.glance import glance
 from unlazy.comparison.more_rows import Law
 from unlazy.comparison.suspects import Suspect
+from unlazy.comparison.table import make_table
 from unlazy.comparison.verdict import judge
-from unlazy.core.experiment import Records
+from unlazy.core.experiment import Record, Records
 from unlazy.measures.scaling_fit import Interval
 
 PAYS = flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2)
@@ -54,6 +55,16 @@ def test_other_verdicts_are_as_sure_as_they_are():
     assert "nothing to learn" in noise.title and "None is worth using" in dict(noise.todo)["Model"]
     leak = glance(found(PAYS, suspects=(Suspect("x0", "leak", 1.0),)))
     assert leak.todo[0][0] == "Ask first" and "'x0'" in leak.todo[0][1]
+
+
+def test_a_rare_class_is_spoken_of_by_its_precision():
+    made = study(PAYS)
+    ranks = {"missed": 0.6, "auc": 0.9, "precision": 0.43, "mistakes": 0.05}
+    rows = [Record(r.params, 0, r.measures | ranks) for r in made.records]
+    rare = make_table(made.table.frame, np.where(np.arange(400) % 20 == 0, "yes", "no"))
+    c = replace(made, table=rare, records=Records(rows))
+    told = dict(glance(Findings(c, judge(c), None)).todo)["Model"]
+    assert "average precision 0.43 in finding 'yes', against 0.05 for guessing" in told and "mistakes" not in told
 
 
 def test_gaps_are_paired_also_for_those_that_only_the_look_has_seen():

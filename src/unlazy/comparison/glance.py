@@ -108,7 +108,12 @@ def _ask(c: Findings) -> list[tuple[str, str]]:
 def _model(c: Findings) -> str:
     best = c.models[c.models["name"] == c.chosen].iloc[0]
     saved = "" if c.final is None or c.final.name != c.chosen else ", which is saved as model.unlazy"
-    text = f"Use the {best['model']}{saved}. On rows it had not seen: {error_text(c, best)}, against {_constant(c)}."
+    error, guess = error_text(c, best), _constant(c)
+    if c.study.rare:  # mistakes hardly see it
+        label, share = c.study.rarest
+        error = f"average precision {best['precision']:.2f} in finding {str(label)!r}"
+        guess = f"{share:.2g} for guessing"
+    text = f"Use the {best['model']}{saved}. On rows it had not seen: {error}, against {guess}."
     radius = c.radius(0.9)
     if radius is not None:
         text += f" Nine of ten predictions are off by less than {radius:.3g}."

@@ -2,7 +2,7 @@
 direction, is set to a value and all else stays as it is (Friedman 2001)."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -49,11 +49,11 @@ def partial(
 
     width, asked = len(encoder.names_), VALUES * (INPUTS + 1)
     count = int(np.clip(WORK / (asked * final.rows * width), 10, ROWS))
-    rows = table.frame.iloc[np.sort(np.random.default_rng(0).permutation(len(table))[:count])]
-    found = [_of_input(name, table.frame[name], rows, lambda X: predict(encoder.transform(X)), lines)
-             for name in names[:INPUTS]]  # fmt: skip
+    X = encoder.transform(table.frame)
+    some = X[np.sort(np.random.default_rng(0).permutation(len(table))[:count])]
+    found = [_of_input(name, table.frame, encoder, some, predict, lines) for name in names[:INPUTS]]
     if direction is not None and len(direction) == width and np.any(direction):
-        found.append(_of_direction(direction, encoder.names_, encoder.transform(table.frame), count, predict, lines))
+        found.append(_of_direction(direction, encoder.names_, X, some, predict, lines))
     return tuple(found)
 
 
@@ -70,28 +70,31 @@ def _lines(table: Table) -> tuple[list[int], tuple[str, ...]]:
 
 
 def _of_input(
-    name: str, column: "pd.Series", rows: "pd.DataFrame", predict: Callable, lines: tuple[str, ...]
-) -> Partial:  # fmt: skip
-    import pandas as pd
-
+    name: str, frame: "pd.DataFrame", encoder: Any, some: np.ndarray, predict: Callable, lines: tuple[str, ...]
+) -> Partial:
+    """Encoded rows whose columns of this input are those of a value: the encoder reads every input alone."""
+    column = frame[name]
     if column.dtype.kind == "O":
         values = column.dropna().value_counts().index[:LEVELS].to_numpy(object)
     else:
         values = _grid(column.dropna().to_numpy(float))
-    frames = [rows.assign(**{name: pd.Series([value] * len(rows), rows.index, column.dtype)}) for value in values]
-    found = predict(pd.concat(frames, ignore_index=True)).reshape(len(values), len(rows), -1)
+    mine = np.flatnonzero(encoder.source_ == encoder.columns_.index(name))
+    any_rows = frame.iloc[np.zeros(len(values), int)].reset_index(drop=True)
+    any_rows[name] = values.astype(object) if column.dtype.kind == "O" else values
+    moved = np.repeat(some[None], len(values), 0)
+    moved[:, :, mine] = encoder.transform(any_rows)[:, None, mine]
+    found = predict(moved.reshape(-1, some.shape[1])).reshape(len(values), len(some), -1)
     return Partial(name, values, found.mean(1), lines)
 
 
 def _of_direction(
-    v: np.ndarray, names: list[str], X: np.ndarray, count: int, predict: Callable, lines: tuple[str, ...]
+    v: np.ndarray, names: list[str], X: np.ndarray, some: np.ndarray, predict: Callable, lines: tuple[str, ...]
 ) -> Partial:
     """Rows moved along v until their coordinate v·x is the value: what is across stays as it is."""
     v = v / np.linalg.norm(v)
     v = v * np.sign(v[np.argmax(np.abs(v))])  # its largest component is positive
-    at, values = X @ v, _grid(X @ v)
-    some = np.sort(np.random.default_rng(0).permutation(len(X))[:count])
-    moved = np.concatenate([X[some] + (value - at[some])[:, None] * v for value in values])
+    values = _grid(X @ v)
+    moved = np.concatenate([some + (value - some @ v)[:, None] * v for value in values])
     found = predict(moved).reshape(len(values), len(some), -1)
     largest = np.argsort(-np.abs(v), kind="stable")[:3]
     return Partial("first direction", values, found.mean(1), lines, tuple((names[j], float(v[j])) for j in largest))

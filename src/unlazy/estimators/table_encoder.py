@@ -11,6 +11,7 @@ kept here (numbers, texts, arrays) is what a saved file can hold.
 """
 
 import warnings
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,13 +136,14 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
         frame = X if isinstance(X, pd.DataFrame) else _by_position(X, self.columns_)
         given = [str(name) for name in frame.columns]
-        missing = [name for name in self.columns_ if name not in given]
+        count, known = Counter(given), set(self.columns_)
+        missing = [name for name in self.columns_ if not count[name]]
         if missing:
             raise ValueError(f"columns that the model was fitted to are missing: {', '.join(missing)}; add them")
-        twice = [name for name in self.columns_ if given.count(name) > 1]
+        twice = [name for name in self.columns_ if count[name] > 1]
         if twice:
-            raise ValueError(f"{given.count(twice[0])} columns are called {twice[0]!r}; give each its own name")
-        extra = [name for name in given if name not in self.columns_ and name != self.target]
+            raise ValueError(f"{count[twice[0]]} columns are called {twice[0]!r}; give each its own name")
+        extra = [name for name in given if name not in known and name != self.target]
         if extra:
             warnings.warn(
                 f"columns unknown to the model were left aside: {', '.join(extra)}", UnlazyWarning, stacklevel=3
@@ -156,9 +158,10 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             return np.array(
                 [None if gone else category_text(v) for v, gone in zip(series, series.isna())], dtype=object
             )
-        numbers = pd.to_numeric(series, errors="coerce")
-        wrong = numbers.isna() & series.notna()
-        if wrong.any():
+        plain = isinstance(series.dtype, np.dtype) and series.dtype.kind in "fiu"  # nothing to read
+        numbers = series if plain else pd.to_numeric(series, errors="coerce")
+        wrong = False if plain else numbers.isna() & series.notna()
+        if np.any(wrong):
             raise ValueError(
                 f"column {name!r} was numbers in training and holds {series[wrong].iloc[0]!r}; correct it, or leave "
                 "the cell empty"
