@@ -3,6 +3,7 @@
 import base64
 
 import pytest
+from test_held_out import kept, linear
 from test_verdict import flat, study
 
 from chromium import browser, needs_chromium
@@ -21,7 +22,8 @@ OUTSIDE = """[...document.querySelectorAll('body *')].filter(e => e.checkVisibil
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     found = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2))
-    return Comparison(found, judge(found), None).page(tmp_path_factory.mktemp("page"))
+    found = kept(found, lambda table, rows: table.y[rows, None])
+    return Comparison(found, judge(found), linear(found.table)).page(tmp_path_factory.mktemp("page"))
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def tab(tmp_path_factory):
 @pytest.mark.parametrize("width", [390, 1200])
 def test_the_page_shows_everything(tab, page, width):
     tab.open(page, width=width, touch=width < 500)
-    assert tab.run(SHOWN) == tab.run("document.images.length") == 3 and tab.run(ROWS) == 4 + 3
+    assert tab.run(SHOWN) == tab.run("document.images.length") == 5 and tab.run(ROWS) == 4 + 3
     assert tab.run("document.documentElement.scrollWidth") == width and tab.run(OUTSIDE) == []
     # the answer is on the first screen of a desk, and most of it on that of a phone
     last = "document.querySelector('.glance').getBoundingClientRect().bottom"

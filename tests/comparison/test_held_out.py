@@ -9,7 +9,7 @@ from test_verdict import TABLE, flat, study
 
 from unlazy.comparison.findings import Findings
 from unlazy.comparison.held_out import HeldOut, bins, calibration, held_out, residuals
-from unlazy.comparison.held_out_figures import direction_text
+from unlazy.comparison.held_out_figures import direction_text, held_out_figure, partial_figure
 from unlazy.comparison.model import Final
 from unlazy.comparison.partial import partial
 from unlazy.comparison.table import make_table, split
@@ -28,6 +28,17 @@ def kept(found, predict):
         more = {"predicted": predict(found.table, test), "held_out": test}
         rows.append(Record(r.params, 0, r.measures | more))
     return replace(found, records=Records(rows))
+
+
+def linear(table):
+    """A model of the table that costs nothing."""
+    from sklearn.linear_model import LinearRegression, LogisticRegression
+    from sklearn.pipeline import Pipeline
+
+    encoder = TableEncoder()
+    X = encoder.fit_transform(table.frame, table.y)
+    model = (LinearRegression if table.classes is None else LogisticRegression)().fit(X, table.y)
+    return Final(Pipeline([("columns", encoder), ("model", model)]), "linear", len(table), 0.0)
 
 
 def test_residuals_are_of_test_rows():
@@ -58,15 +69,10 @@ def test_calibration_counts_a_row_once():
 
 
 def test_partial_dependence_of_a_linear_model_is_its_slope():
-    from sklearn.linear_model import LinearRegression
-    from sklearn.pipeline import Pipeline
-
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.normal(3, 2, 120), "b": rng.normal(size=120), "c": rng.choice(["u", "v"], 120)})
     table = make_table(frame, 5 * frame["a"] - 2 * frame["b"] + 4.0 * (frame["c"] == "v"))
-    encoder = TableEncoder()
-    X = encoder.fit_transform(table.frame, table.y)
-    final = Final(Pipeline([("columns", encoder), ("model", LinearRegression().fit(X, table.y))]), "linear", 120, 0.0)
+    final = linear(table)
     v = np.array([0.6, -0.8, 0.0, 0.0])
     a, c, along = partial(final, table, ["a", "c"], -v)
     assert a.name == "a" and len(a.values) == 15 and a.lines == ("y",)
@@ -79,3 +85,45 @@ def test_partial_dependence_of_a_linear_model_is_its_slope():
     assert direction_text(along).startswith("0.80·b − 0.60·a")
     assert partial(None, table, ["a"], v) == () and partial(final, table, [], v) == ()
     assert [p.name for p in partial(final, table, ["a"], np.ones(7))] == ["a"]  # of another encoding
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("classes", [0, 2, 3])
+def test_figures_of_held_out_rows_say_what_they_show(classes):
+    """Points answer with names and values; no text leaves the figure."""
+    from matplotlib import pyplot as plt
+
+    from unlazy.report.marks import marks
+
+    frame = TABLE.frame.assign(kind=np.where(TABLE.frame["x0"] > 0, "a", "b"))
+    y = TABLE.y if not classes else np.array(["p", "q", "r"])[:classes][np.arange(400) % classes]
+    table = make_table(frame, y)
+
+    def predict(table, rows):
+        if table.classes is None:
+            return table.y[rows, None] + 1
+        return np.where(table.y[rows, None] == table.classes, 0.6, 0.4 / (classes - 1))
+
+    plain = study(PAYS, splits=2)
+    rise = {"rise": np.array([0.5, 0.1, 0.0, 0.3]), "mistakes": 0.1}
+    rows = [
+        Record(r.params, 0, r.measures | (rise if "rise" in r.measures else {"mistakes": 0.1})) for r in plain.records
+    ]
+    found = kept(replace(plain, table=table, records=Records(rows)), predict)
+    c = Findings(found, judge(found), linear(table))
+    said = []
+    for draw in (held_out_figure, partial_figure):
+        figure = draw(c)
+        figure.canvas.draw()
+        said += [m[2:] for m in marks(figure, 400)]
+        box, size = figure.get_tightbbox(), figure.get_size_inches()  # of what is drawn, in inches; a dot is 1/110
+        assert min(box.x0, box.y0) > -0.01 and box.x1 < size[0] + 0.01 and box.y1 < size[1] + 0.01
+        plt.close(figure)
+    values = {" ".join(mark) for mark in said}
+    first = found.records.where(contestant=c.chosen, n=300)[0].measures["held_out"][0]
+    if not classes:
+        assert f" predicted {y[first] + 1:.4g} true {y[first]:.4g}" in values
+    else:
+        assert any("said 0.60 came 1.00" in v for v in values)
+    assert any(name == ("y" if not classes else "q" if classes == 2 else "p") for name, *_ in said)
+    assert any("kind a" in v for v in values) and any("x0 " in v for v in values)
