@@ -116,4 +116,8 @@ def test_figures_say_names_and_values_and_cut_nothing_off():
     assert ("feature machine", "300 rows") in [s[:2] for s in said]
     assert rivals(c) == ["feature_machine", "gaussian", "boosting"]
     alone = study(PAYS, sizes=(300,))
-    assert rivals(Findings(alone, judge(alone), None)) == []  # one size is no curve
+    single = Findings(alone, judge(alone), None)
+    assert rivals(single) == []
+    figure = curves_figure(single)
+    assert [t.get_text()[:20] for t in figure.axes[0].texts] == ["one size is no curve"] and not figure.axes[0].lines
+    plt.close(figure)

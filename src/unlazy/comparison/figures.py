@@ -39,6 +39,9 @@ def curves_figure(c: Findings) -> "Figure":
 
     with house_style():
         figure, axes = plt.subplots(figsize=(WIDTH, 3.6))
+        if not rivals(c):
+            axes.text(0.5, 0.5, "one size is no curve: give a larger budget", ha="center")
+            return figure
         for name in rivals(c):
             curve, who = c.curves[name], CONTESTANTS[name]
             colour, mark = _FAMILY[who.family]
