@@ -2,8 +2,7 @@
 
 Question: in networks of 2 to 4 layers trained with weight decay λ, how well does W_lᵀW_l correlate with AGOP_l^s (the
 neural feature ansatz) and with FACT, layer by layer, over training time and over λ?
-Prediction [E5]: FACT holds at every critical point, so it is reached in a time of order 1/λ, not before; the ansatz is
-no theorem for such networks, and is at best near.
+Prediction [E5]: FACT holds at every critical point: after a time of order 1/λ, not before; the ansatz is at best near.
 Protocol: inputs N(0, I), d = 10, target of two directions (h_1(z_1) + h_2(z_2) + z_1 z_2)/√3, 200 points; GELU networks
 of width 32 trained by gradient descent with momentum on ½ mean (f - y)² + ½λ‖θ‖²; Pearson's correlation of the entries,
 s the best of 1/2, 1, 1/L in every layer and seed and at every time. The last layer, whose AGOP is W_LᵀW_L, is left out.

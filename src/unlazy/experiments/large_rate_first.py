@@ -97,11 +97,12 @@ def figure(records: Records) -> "Figure":
     for axis, (name, title) in zip(axes, titles.items()):
         for i, (rate, words) in enumerate(NAMES.items()):
             values, at = paths(records, rate, name), records.where(rate=rate).measure("at")[0]
+            at = SMALL * at + (LARGE - SMALL) * np.minimum(at, FIRST) * (rate == "large first")
             middle, error = values.mean(0), values.std(0) / math.sqrt(len(values))
             axis.plot(at, middle, color=f"C{i}", label=words)
             axis.fill_between(at, middle - 2 * error, middle + 2 * error, color=f"C{i}", alpha=0.2, lw=0)
-        axis.axvline(FIRST, color="k", ls=":", lw=0.8)
-        axis.set(xlabel="steps", title=title, ylim=(0.4, 1.02))
+        axis.axvline(FIRST * LARGE, color="k", ls=":", lw=0.8)
+        axis.set(xlabel="time (sum of rates)", title=title, ylim=(0.4, 1.02))
     axes[0].set_ylabel("accuracy (mean ± 2 s.e.)")
     axes[0].legend()
     return fig
