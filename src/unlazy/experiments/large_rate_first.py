@@ -116,7 +116,7 @@ experiment = Experiment(
     prediction="A small rate fits the bright feature first, and learns the faint one from few points; a large one "
     "learns the faint one from all points before it settles on the bright one: both fit, the second errs less.",
     protocol="32 leaky ReLU neurons, logistic loss, 200 points with a faint feature of 400 inputs, a bright one of "
-    "2, or both; rate 0.02 for 2,000 steps, or 0.2 for 1,000 and 0.02 for 1,000.",
+    "2, or both; rate 0.02 for 11,000 steps, or 0.2 for 1,000 and 0.02 for 1,000: equal time.",
     verdict="Error on the faint feature falls by at least 0.03; both runs reach 0.98 on training points and bright "
     "feature; after 200 steps the small rate has the bright one (0.95), the large one leads by 0.1 on the faint one.",
     trial=trial,
