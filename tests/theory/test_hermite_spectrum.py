@@ -32,6 +32,12 @@ def test_the_largest_modes_of_all():
     assert len(hs.modes(gamma, levels, 1000).eigenvalues) == len(every)
     with pytest.raises(ValueError, match="largest first"):
         hs.modes(gamma[::-1], levels, 5)
+    for bad, also in (([np.nan, 1.0], [1.0, 1.0]), ([1.0, -0.5], [1.0, 1.0]), ([], [1.0]), ([1.0], [np.nan, 1.0])):
+        with pytest.raises(ValueError, match="finite and not negative"):
+            hs.modes(np.array(bad), np.array(also), 5)
+    for bad in (np.zeros(3), np.array([np.nan, 1.0])):
+        with pytest.raises(ValueError, match="do not vary"):
+            hs.effective_dimension(bad)
 
 
 def test_equal_variances_are_the_sphere(x64):

@@ -27,6 +27,8 @@ WIDEST = 200
 
 def effective_dimension(variances: Float[np.ndarray, " d"]) -> int:
     """(tr Γ)²/tr Γ², of how many equal variances it would be; from 2 to WIDEST."""
+    if not 0 < float(np.sum(variances)) < np.inf:
+        raise ValueError(f"inputs that do not vary, or are no numbers, have no spectrum: variances {variances}")
     return int(np.clip(round(float(variances.sum() ** 2 / np.square(variances).sum())), 2, WIDEST))
 
 
@@ -51,6 +53,11 @@ def modes(variances: Float[np.ndarray, " d"], levels: Float[np.ndarray, " l"], c
     Variances come largest first. Of a product among the largest of its degree, all but the smallest factor is one among
     the largest of the degree below: each degree grows out of the last.
     """
+    variances, levels = np.asarray(variances, float), np.asarray(levels, float)
+    if not (
+        variances.size and np.all(np.isfinite(variances)) and np.all(variances >= 0) and np.all(np.isfinite(levels))
+    ):
+        raise ValueError(f"variances are finite and not negative, levels finite; got {variances} and {levels}")
     if np.any(np.diff(variances) > 0):
         raise ValueError("variances come largest first, as np.linalg.eigvalsh(cov)[::-1] gives them")
     degrees, d = len(levels) - 1, len(variances)
