@@ -159,3 +159,14 @@ def test_an_unsaid_precision_is_seen():
     assert len(unsaid(jax.make_jaxpr(inside)(K).jaxpr)) == 1
     convolved = jax.make_jaxpr(lambda A: jnp.convolve(A, A))(a)
     assert unsaid(convolved.jaxpr)
+
+
+def test_a_users_own_products_keep_their_digits_in_tangent_kernels():
+    def f(w, X):
+        return jnp.tanh(X @ w["W"]) @ w["a"]
+
+    w, X = {"W": jnp.ones((3, 4)), "a": jnp.ones(4)}, jnp.ones((5, 3))
+    kernel = unlazy.TangentKernel(f, w)
+    assert unsaid(jax.make_jaxpr(f)(w, X))  # products are found where nothing is said
+    for program in (lambda: kernel.gram(X), lambda: kernel.times(X, X, jnp.ones((5, 2))), lambda: kernel.diag(X)):
+        assert unsaid(jax.make_jaxpr(program)()) == []

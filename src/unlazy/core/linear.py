@@ -4,7 +4,8 @@ A GPU rounds the factors of a float32 product to tf32 (three digits) unless the 
 is nothing to choose. Every product of JAX arrays in this library is made here.
 """
 
-from functools import reduce
+from collections.abc import Callable
+from functools import reduce, wraps
 from typing import Any
 
 import jax
@@ -45,6 +46,17 @@ def convolution(
     """jax.lax.conv_general_dilated: `spread` dilates x, `dilation` the window, `letters` name the axes of x, of the
     weights and of the result."""
     return jax.lax.conv_general_dilated(x, weight, strides, padding, spread, dilation, letters, precision=HIGHEST)
+
+
+def with_all_digits(function: Callable) -> Callable:
+    """A user's own function, whose products say nothing of digits: they keep those of their type."""
+
+    @wraps(function)
+    def called(*arguments: Any) -> Any:
+        with jax.default_matmul_precision("highest"):
+            return function(*arguments)
+
+    return called
 
 
 def namespace(*arrays: Any) -> Any:

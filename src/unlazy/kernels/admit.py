@@ -5,6 +5,7 @@ NumPy looks, since a program for each shape would cost more to compile than to r
 there `squares` is NaN, every formula lets NaN through, and the result says so.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -37,9 +38,20 @@ def host_squares(F: Float[np.ndarray, "n e"]) -> Float[np.ndarray, " n"]:
 
 def admit_formula(kernel: Any, points: tuple, names: tuple[str, ...], accurate: bool) -> None:
     """Refuses points whose k(x, x) or squared norm is not finite; one reduction, nothing while tracing."""
+    formula_admission(kernel, points, names, accurate)()
+
+
+def formula_admission(kernel: Any, points: tuple, names: tuple[str, ...], accurate: bool) -> Callable[[], None]:
+    """`admit_formula` in two halves: a card begins to look, and what is returned waits for it and refuses."""
     given = tuple(X for X in points if X is not None)
-    if concrete(kernel, given):
-        _look(kernel, given, names, accurate)
+    if not concrete(kernel, given):
+        return lambda: None
+    seen = None if _on_host(given) else _range(kernel, given)
+
+    def refuse() -> None:
+        _look(kernel, given, names, accurate, seen)
+
+    return refuse
 
 
 def admit_plain(kernel: Any, points: tuple, names: tuple[str, ...]) -> None:
@@ -78,6 +90,14 @@ def admit_diagonal(values: Float[Array, " n"], X: Any, name: str = "X") -> Float
     return values
 
 
+def admit_finite(points: tuple, names: tuple[str, ...]) -> None:
+    """Refuses concrete points that are not finite, and nothing else."""
+    for X, name in zip((X for X in points if X is not None), names):
+        for leaf in jax.tree.leaves(X) if concrete(X) else ():
+            if jnp.issubdtype(leaf.dtype, jnp.floating):
+                refuse_not_finite(name, np.asarray(leaf))
+
+
 def admit_size(X: Any, name: str = "X") -> None:
     """Refuses concrete points that are not finite, or whose squares overflow."""
     for leaf in jax.tree.leaves(X):
@@ -88,12 +108,13 @@ def admit_size(X: Any, name: str = "X") -> None:
                 raise _overflow(array, name, "squared norms overflow")
 
 
-def _look(kernel: Any, points: tuple[Array, ...], names: tuple[str, ...], accurate: bool) -> Any:
+def _look(kernel: Any, points: tuple[Array, ...], names: tuple[str, ...], accurate: bool, found: Any = None) -> Any:
     """Refuses concrete points, or gives k(x, x) at the smallest and the largest norm; None inside another program.
 
     k(x, x) depends on |x| alone, and grows with it: the two ends speak for all, in one program for all shapes.
     """
-    found = _host_range(kernel, points) if _on_host(points) else _range(kernel, points)
+    if found is None:
+        found = _host_range(kernel, points) if _on_host(points) else _range(kernel, points)
     if found is None or not concrete(found):  # constants inside a program that is being traced
         return None
     seen = np.asarray(found)

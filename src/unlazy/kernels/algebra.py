@@ -109,6 +109,8 @@ class Constant(InnerProductKernel):
     def admit(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
         admit.admit_plain(self, points, names)
 
+    admission = Kernel.admission
+
     def held(self, X: Any, accurate: bool = False) -> int:
         return evaluate.TEMPORARIES
 

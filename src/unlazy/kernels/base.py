@@ -1,6 +1,7 @@
 """The contract of a kernel, and what follows from an entry formula."""
 
 import abc
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -69,6 +70,10 @@ class Kernel(eqx.Module):
     def admit(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
         """Refuses points that this kernel cannot see rightly; nothing while tracing."""
         admit.admit_plain(self, points, names)
+
+    def admission(self, *points: Any, names: tuple[str, ...] = ("X", "Z")) -> Callable[[], None]:
+        """`admit` begun: what is returned ends it, after work that a card does meanwhile."""
+        return lambda: self.admit(*points, names=names)
 
     def read(self, X: Points, Z: Points | None = None, names: tuple[str, str] = ("X", "Z")) -> tuple[Any, Any]:
         """Points as they come in, as what this kernel takes: floats of one type, with the right axes."""
@@ -218,6 +223,9 @@ class InnerProductKernel(Kernel):
 
     def admit(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
         admit.admit_formula(self, points, names, accurate)
+
+    def admission(self, *points: Any, names: tuple[str, ...] = ("X", "Z")) -> Callable[[], None]:
+        return admit.formula_admission(self, points, names, False)
 
     def held(self, X: Any, accurate: bool = False) -> int:
         return evaluate.TEMPORARIES + (2 * X.shape[1] if accurate else 0)

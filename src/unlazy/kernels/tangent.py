@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from unlazy.core.errors import nearest
 from unlazy.core.inputs import Points
 from unlazy.core.parameters import split
+from unlazy.kernels.admit import admit_finite
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.evaluate import plain_diagonal
 from unlazy.theory.jacobian import batched_product, jacobian_kernels, squared_gradients
@@ -71,6 +72,10 @@ class TangentKernel(Kernel):
     def diag(self, X: Points) -> Float[Array, " n"]:
         """The squared length of every point's gradient, a few points at a time."""
         return plain_diagonal(self, functools.partial(_squared_gradients, self), X)
+
+    def admit(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
+        """Looks at the points alone, since k(x, x) takes a gradient of each; what the function makes of them shows."""
+        admit_finite(points, names)
 
     @property
     def takes_gradients(self) -> bool:

@@ -85,7 +85,8 @@ def _products(
 
 
 def _on_device(problem: Problem, X: Any, Z: Any, V: np.ndarray, dtype: np.dtype, transposed: bool) -> np.ndarray:
-    how = None if dtype == problem.dtype else "blocked"
+    # a product of its own costs a pass, the same in blocks a Jacobian of every point
+    how = None if dtype == problem.dtype or problem.kernel.takes_gradients else "blocked"
     with precision(dtype.name):
         K = product(problem.kernel, on_device(X, dtype), on_device(Z, dtype), how=how, memory=problem.memory)
         return np.asarray((K.rmatmul if transposed else K.matmul)(jnp.asarray(V, dtype)), np.float64)

@@ -8,7 +8,7 @@ h = R (u + C r),  z = S (r + D u),  R = (1 - C D)⁻¹,  S = (1 - D C)⁻¹,
 Φ^l = R (Φ^{l-1} + C G^{l+1} Cᵀ) Rᵀ,  G^l = S (G^{l+1} + D Φ^{l-1} Dᵀ) Sᵀ,  Ā^l = R C,  B̄^{l-1} = S D,
 
 and f = diag(R (C G^{L+1} + Φ^{L-1} Dᵀ) Sᵀ)/γ_0 of the last layer. C and D have no entries at the same time or later, so
-sweeps over the layers end at the fixed point after finitely many.
+1 - C D is triangular, and sweeps over the layers end at the fixed point after finitely many.
 
 Bordelon and Pehlevan, Self-consistent dynamical field theory of kernel evolution in wide neural networks (2022).
 """
@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from unlazy.core.linear import dot
@@ -48,7 +49,7 @@ def deep_linear(
         for l, below in enumerate([Layer(inputs, ones, zero, zero), *layers[:-1]]):
             above = layers[l + 1] if l + 1 < depth else Layer(ones, ones, zero, zero)
             C, D = below.up + pull * below.features, above.down + pull * above.gradients
-            R, S = (jnp.linalg.inv(eye - dot(*pair)) for pair in ((C, D), (D, C)))
+            R, S = (solve_triangular(eye - dot(*pair), eye, lower=True, unit_diagonal=True) for pair in ((C, D), (D, C)))
             up, down = dot(R, C), dot(S, D)
             features = dot(dot(R, below.features), R.T) + dot(dot(up, above.gradients), up.T)
             gradients = dot(dot(S, above.gradients), S.T) + dot(dot(down, below.features), down.T)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.core.inputs import count
-from unlazy.core.linear import einsum
+from unlazy.core.linear import einsum, with_all_digits
 from unlazy.core.memory import block_rows, memory_budget
 from unlazy.core.parameters import layers_of, split, spread_over
 
@@ -100,7 +100,7 @@ def _batches(X: Any, batch: int) -> Any:
 def of_parameters(apply: Apply, params: Any) -> tuple[Apply, Any]:
     """The function of those leaves that can be differentiated, the others held fixed; and those leaves."""
     start, fixed = split(params)
-    return lambda theta, X: apply(eqx.combine(theta, fixed), X), start
+    return with_all_digits(lambda theta, X: apply(eqx.combine(theta, fixed), X)), start
 
 
 def jacobian_rows(apply: Apply, params: Any, X: Any, rates: Any = 1.0) -> list[Float[Array, "n c _"]]:
