@@ -27,7 +27,7 @@ def recorder(script: str, keep: bool, file: Path = FILE) -> Callable[[str, float
     """note(what, figure, unit), which appends a line where `keep`, and does nothing otherwise."""
     if not keep:
         return lambda what, figure, unit: None
-    run = (datetime.datetime.now(datetime.UTC).date().isoformat(), commit(), machine(), Path(script).stem)
+    day, at = datetime.datetime.now(datetime.UTC).date().isoformat(), commit()
 
     def note(what: str, figure: float, unit: str) -> None:
         new = not file.exists()
@@ -35,7 +35,8 @@ def recorder(script: str, keep: bool, file: Path = FILE) -> Callable[[str, float
             lines = csv.writer(out, lineterminator="\n")
             if new:
                 lines.writerow(COLUMNS)
-            lines.writerow((*run, what, f"{figure:.4g}", unit))
+            # the machine is asked for when a figure is there: JAX may be imported by then
+            lines.writerow((day, at, machine(), Path(script).stem, what, f"{figure:.4g}", unit))
 
     return note
 

@@ -46,7 +46,7 @@ def formula_admission(kernel: Any, points: tuple, names: tuple[str, ...], accura
     given = tuple(X for X in points if X is not None)
     if not concrete(kernel, given):
         return lambda: None
-    seen = None if _on_host(given) else _range(kernel, given)
+    seen = None if _on_host(given) else _seen(kernel, given)
 
     def refuse() -> None:
         _look(kernel, given, names, accurate, seen)
@@ -108,21 +108,20 @@ def admit_size(X: Any, name: str = "X") -> None:
                 raise _overflow(array, name, "squared norms overflow")
 
 
-def _look(kernel: Any, points: tuple[Array, ...], names: tuple[str, ...], accurate: bool, found: Any = None) -> Any:
+def _look(
+    kernel: Any, points: tuple[Array, ...], names: tuple[str, ...], accurate: bool, seen: tuple | None = None
+) -> Any:
     """Refuses concrete points, or gives k(x, x) at the smallest and the largest norm; None inside another program.
 
     k(x, x) depends on |x| alone, and grows with it: the two ends speak for all, in one program for all shapes.
     """
-    if found is None:
-        found = _host_range(kernel, points) if _on_host(points) else _range(kernel, points)
-    if found is None or not concrete(found):  # constants inside a program that is being traced
+    if seen is None:
+        seen = _seen_on_host(kernel, points) if _on_host(points) else _seen(kernel, points)
+    if not concrete(seen):  # constants inside a program that is being traced
         return None
-    seen = np.asarray(found)
-    at_ends = _at_itself(kernel, seen[:2])
-    if not concrete(at_ends):
-        return None
-    _refuse(kernel, seen, np.max([np.abs(values).max() for values in jax.tree.leaves(at_ends)]), points, names)
-    kernel.warn(jax.device_put(seen[:2]), accurate)
+    found, at_ends = np.asarray(seen[0]), seen[1]
+    _refuse(kernel, found, np.max([np.abs(values).max() for values in jax.tree.leaves(at_ends)]), points, names)
+    kernel.warn(jax.device_put(found[:2]), accurate)
     return at_ends
 
 
@@ -131,11 +130,11 @@ def _on_host(points: tuple[Array, ...]) -> bool:
     return all(device.lies_on_host(X) and jax.dtypes.canonicalize_dtype(X.dtype) == X.dtype for X in points)
 
 
-def _host_range(kernel: Any, points: tuple[Array, ...]) -> np.ndarray | None:
-    """`_range` by NumPy, without a temporary of their size."""
+def _seen_on_host(kernel: Any, points: tuple[Array, ...]) -> tuple:
+    """`_seen` by NumPy, without a temporary of the points' size."""
     embedded = [kernel.embed(X) for X in points]
     if not concrete(embedded):
-        return None
+        return tuple(embedded)
     ends = []
     with np.errstate(all="ignore"):  # that is what is being looked for
         for E in map(np.asarray, embedded):
@@ -143,14 +142,16 @@ def _host_range(kernel: Any, points: tuple[Array, ...]) -> np.ndarray | None:
             small, large = xx.min(), xx.max()
             ends.append((small, large if large <= limit else np.nan, max(E.max(), -E.min())))
     low, high, size = np.asarray(ends, E.dtype).T
-    return np.stack([low.min(), high.max(), size.max()])
+    found = np.stack([low.min(), high.max(), size.max()])
+    return found, _at_itself(kernel, found[:2])
 
 
 @jax.jit
-def _range(kernel: Any, points: tuple[Array, ...]) -> Array:
-    """Smallest and largest squared norm, and the largest coordinate, of embedded points."""
+def _seen(kernel: Any, points: tuple[Array, ...]) -> tuple[Array, Any]:
+    """Smallest and largest squared norm, and the largest coordinate, of embedded points; k(x, x) at the two norms."""
     parts = [_ends(kernel.embed(X)) for X in points]
-    return jnp.stack([jnp.min(jnp.stack([p[0] for p in parts])), *jnp.max(jnp.stack([p[1:] for p in parts]), 0)])
+    found = jnp.stack([jnp.min(jnp.stack([p[0] for p in parts])), *jnp.max(jnp.stack([p[1:] for p in parts]), 0)])
+    return found, kernel.at_itself(found[:2])
 
 
 @jax.jit

@@ -13,6 +13,7 @@ and f = diag(R (C G^{L+1} + Φ^{L-1} Dᵀ) Sᵀ)/γ_0 of the last layer. C and D
 Bordelon and Pehlevan, Self-consistent dynamical field theory of kernel evolution in wide neural networks (2022).
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -42,6 +43,7 @@ def deep_linear(
     inputs, time = jnp.tile(K, (T, T)), jnp.repeat(jnp.arange(T), n)
     past = richness * step_size * (time[:, None] > time)
     zero = jnp.zeros_like(ones)
+    inverse = functools.partial(solve_triangular, lower=True, unit_diagonal=True)
 
     def sweep(layers: list[Layer], f: Array) -> tuple[list[Layer], Array]:
         pull = past * (jnp.tile(y, T) - f)
@@ -49,7 +51,7 @@ def deep_linear(
         for l, below in enumerate([Layer(inputs, ones, zero, zero), *layers[:-1]]):
             above = layers[l + 1] if l + 1 < depth else Layer(ones, ones, zero, zero)
             C, D = below.up + pull * below.features, above.down + pull * above.gradients
-            R, S = (solve_triangular(eye - dot(*pair), eye, lower=True, unit_diagonal=True) for pair in ((C, D), (D, C)))
+            R, S = (inverse(eye - dot(*pair), eye) for pair in ((C, D), (D, C)))
             up, down = dot(R, C), dot(S, D)
             features = dot(dot(R, below.features), R.T) + dot(dot(up, above.gradients), up.T)
             gradients = dot(dot(S, above.gradients), S.T) + dot(dot(down, below.features), down.T)
