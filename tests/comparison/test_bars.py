@@ -43,7 +43,7 @@ def compared():
 def test_a_ridge_function_pays_in_one_direction(compared):
     task = quadratic_plus(10, key=jax.random.key(0), noise=0.1)
     data = task.sample(jax.random.key(1), 600)
-    c = compared(np.asarray(data.X, float), np.asarray(data.y, float), budget=120, fit=False)
+    c = compared(np.asarray(data.X, float), np.asarray(data.y, float), budget=60, fit=False)
     print(c)
     assert c.verdict.word == "pays" and c.structure.count == 1
     u = np.asarray(task.subspace)[0]
@@ -60,24 +60,24 @@ def gaussian_process(seed, n=200, d=4, bandwidth=2.0, noise=0.1):
 
 
 def test_isotropic_draws_rarely_pay(compared, monkeypatch):
-    """At most 1 false "pays" in 20, and most of them say that it does not. The network is left out for its time, and
+    """At most 1 false "pays" in 8, and most of them say that it does not (benchmarks/verdicts.py: 40). The network is left out for its time, and
     trees and smaller sizes, which no verdict looks at. The budget is more than all splits take: what is said does not
     depend on speed."""
     monkeypatch.setattr(study, "CURVE", 1)
     models = ("linear", "gaussian", "laplace", "product_laplace", "ntk", "nngp", "feature_machine", "one_step")
     found = []
-    for seed in range(20):
+    for seed in range(8):
         c = compared(*gaussian_process(seed), budget=600, models=models, fit=False)
         found.append(c.verdict.word)
         print(seed, c.verdict.word, c.verdict.ratio, c.verdict.picks, c.study.sizes, c.study.splits, flush=True)
     assert found.count("pays") <= 1 and found.count("noise") == 0
-    assert found.count("does not pay") > 10
+    assert found.count("does not pay") > 4
 
 
 def test_noise_is_called_noise(compared):
     for seed in range(3):
         rng = np.random.default_rng(seed)
-        c = compared(rng.normal(size=(300, 6)), rng.normal(size=300), budget=120, fit=False)
+        c = compared(rng.normal(size=(300, 6)), rng.normal(size=300), budget=40, fit=False)
         assert c.verdict.word == "noise" and "nothing measurable" in str(c)
 
 
