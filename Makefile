@@ -17,10 +17,10 @@ test: $(VENV)/.installed-dev
 fast: $(VENV)/.installed-dev
 	UNLAZY_TEST_COMPILER=quick $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# Conformance is nearly all compilation and compiles in a hurry; the rest, and plain `pytest -m slow`, as users do.
+# Rooms that are nearly all compilation compile in a hurry; the rest, and plain `pytest -m slow`, as users do.
 # ROOMS names files or folders where not all are wanted.
 SLOW := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow --durations=25 --durations-min=10
-HURRIED := tests/docs tests/kernels tests/networks tests/tasks tests/theory tests/estimators/test_every_estimator.py
+HURRIED := tests/comparison tests/docs tests/experiments tests/kernels tests/networks tests/tasks tests/theory tests/estimators/test_every_estimator.py
 slow: $(VENV)/.installed-dev
 ifdef ROOMS
 	$(SLOW) $(ROOMS)

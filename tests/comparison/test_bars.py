@@ -60,9 +60,9 @@ def gaussian_process(seed, n=200, d=4, bandwidth=2.0, noise=0.1):
 
 
 def test_isotropic_draws_rarely_pay(compared, monkeypatch):
-    """At most 1 false "pays" in 8, and most of them say that it does not (benchmarks/verdicts.py: 40). The network is left out for its time, and
-    trees and smaller sizes, which no verdict looks at. The budget is more than all splits take: what is said does not
-    depend on speed."""
+    """At most 1 false "pays" in 8, and most of them say that it does not (benchmarks/verdicts.py draws 40). The network
+    is left out for its time, and trees and smaller sizes, which no verdict looks at. The budget is more than all splits
+    take: what is said does not depend on speed."""
     monkeypatch.setattr(study, "CURVE", 1)
     models = ("linear", "gaussian", "laplace", "product_laplace", "ntk", "nngp", "feature_machine", "one_step")
     found = []

@@ -3,21 +3,20 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
-from unlazy.core.experiment import Records, config
+from unlazy.core.experiment import Records
 from unlazy.experiments._tables import TABLES, table
 from unlazy.experiments.adaptive_kernel import experiment
 from unlazy.lab import run
 
 
-def test_parts_run_and_claims_notice_a_kernel_that_is_off():
-    small = config(
-        {"part": ["langevin"], "richness": [1.0], "width": [64], "steps": [200], "step": [0.02],
-         "networks": [2]},
-        {"part": ["risk"], "target": ["index", "isotropic"], "n": [20]},
-        {"part": ["table"], "target": ["wine"], "n": [20], "steps": [20]}, seeds=2, draws=64, sweeps=10,
-    )  # fmt: skip
-    records = run(experiment, small, engine="inline", store=None, progress=False)
+@pytest.fixture(scope="module")
+def records():
+    return run(experiment, engine="inline", store=None, progress=False)
+
+
+def test_claims_notice_a_kernel_that_is_off(records):
     assert len(experiment.claims(records)) == 7 and len(experiment.figure(records).axes) == 1
     far = {"f": np.array([1.0, 0.0]), "kernel": np.array([1.0, 0.0]), "nngp": 1.0, "ntk": 1.0, "machine": 1.0}
     far |= {"adaptive": 1.1, "rich": 1.2}
@@ -35,7 +34,6 @@ def test_tables_keep_their_inner_products():
     np.testing.assert_allclose(few @ few.T / 13, many @ many.T / 30, rtol=0, atol=1e-12 * np.abs(few @ few.T).max())
 
 
-def test_quick_describes_langevin_networks():
-    records = run(experiment, engine="inline", store=None, progress=False)
+def test_the_kernel_describes_langevin_networks(records):
     claims = experiment.claims(records)
     assert all(c.verdict == "holds" for c in claims if "Langevin" in c.statement)

@@ -1,15 +1,20 @@
-"""dial_from_lazy_to_rich, small: it runs on every target, Θ moves with γ_0, and claims can fail."""
+"""dial_from_lazy_to_rich: it runs on every target, Θ moves with γ_0, richness pays where it should; claims can fail."""
 
 from dataclasses import replace
 
-from unlazy.core.experiment import Records, config
+import pytest
+
+from unlazy.core.experiment import Records
 from unlazy.experiments.dial_from_lazy_to_rich import TARGETS, experiment
 from unlazy.lab import run
 
 
-def test_richness_moves_the_kernel_and_claims_notice_when_it_does_not():
-    small = config({"target": TARGETS, "richness": [0.1, 8.0], "n": [20, 30]}, seeds=2, draws=64, long=30.0)
-    records = run(experiment, small, engine="inline", store=None, progress=False)
+@pytest.fixture(scope="module")
+def records():
+    return run(experiment, engine="inline", store=None, progress=False)
+
+
+def test_richness_moves_the_kernel_and_claims_notice_when_it_does_not(records):
     for target in TARGETS:
         lazy, rich = (records.where(target=target, richness=g).measure("moved").mean() for g in (0.1, 8.0))
         assert rich > 10 * lazy
@@ -21,8 +26,7 @@ def test_richness_moves_the_kernel_and_claims_notice_when_it_does_not():
     assert paid == ["does not hold", "holds", "does not hold"]  # equal risks are what an isotropic target has
 
 
-def test_quick_runs_and_richness_pays_where_there_are_latent_directions():
-    records = run(experiment, engine="inline", store=None, progress=False)
+def test_richness_pays_where_there_are_latent_directions(records):
     claims = {c.statement: c.verdict for c in experiment.claims(records)}
     assert all(v == "holds" for s, v in claims.items() if s.startswith("index"))
     assert "does not hold" not in claims.values()
