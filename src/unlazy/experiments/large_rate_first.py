@@ -126,6 +126,6 @@ experiment = Experiment(
     "full, and the large rate is one at which the bright inputs are unstable at first. Sizes and rates were looked "
     "for in pilot runs with other seeds: no claim that the effect is common. Rules were changed with the protocol, "
     "after runs of an older one (32 neurons, decay, a twentieth of the points faint) whose gap, 0.0165, was undecided: "
-    "the bound went from 0.03 to 0.02, and a lead after equal numbers of steps is no longer claimed, since it is one of "
+    "the bound went from 0.03 to 0.02, and a lead after equal numbers of steps is no longer claimed, since it is of "
     "time. At larger rates some runs never learn the bright feature.",
 )  # fmt: skip
