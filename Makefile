@@ -17,10 +17,12 @@ test: $(VENV)/.installed-dev
 fast: $(VENV)/.installed-dev
 	UNLAZY_TEST_COMPILER=quick $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# Rooms that are nearly all compilation compile in a hurry; the rest, and plain `pytest -m slow`, as users do.
+# What is nearly all compilation compiles in a hurry; the rest, and plain `pytest -m slow`, as users do.
 # ROOMS names files or folders where not all are wanted.
 SLOW := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow --durations=25 --durations-min=10
-HURRIED := tests/comparison tests/docs tests/experiments tests/kernels tests/networks tests/tasks tests/theory tests/estimators/test_every_estimator.py
+LIMITS := $(wildcard $(addprefix tests/experiments/test_,dial*.py adaptive_kernel*.py features_at*.py rich_limit*.py))
+HURRIED := tests/docs tests/kernels tests/networks tests/tasks tests/theory tests/estimators/test_every_estimator.py \
+	$(LIMITS)
 slow: $(VENV)/.installed-dev
 ifdef ROOMS
 	$(SLOW) $(ROOMS)
