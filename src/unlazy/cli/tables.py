@@ -143,13 +143,21 @@ def _made(folder: Path) -> Path:
 
 
 def _print(found) -> None:  # type: ignore[no-untyped-def]
-    """The table of models, then the answer."""
+    """The answer in plain words, then in the field's, then the table of models."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     from unlazy.comparison import words
+    from unlazy.comparison.glance import lines
 
+    title, *rest = lines(found)
+    typer.echo(f"\n{title}")
+    for text in rest:
+        typer.echo(f"- {text}")
+    typer.echo(f"\nIn the field's words: {words.headline(found)}")
+    for text in words.sentences(found):
+        typer.echo(f"- {text}")
     console = Console()
     error = "mistakes" if "mistakes" in found.models else "rmse"
     table = Table(box=box.SIMPLE_HEAD, title="Models, finalists first", title_justify="left")
@@ -160,9 +168,7 @@ def _print(found) -> None:  # type: ignore[no-untyped-def]
         interval = words.interval_text(row)
         cells = (row["model"], row["family"], str(row["n"]), interval.replace("[", "\\["), shown)
         table.add_row(*cells, f"{row['seconds']:.1f}")
+    console.print()
     console.print(table)
-    typer.echo(words.headline(found))
-    for text in words.sentences(found):
-        typer.echo(f"- {text}")
     for note in found.notes[len(found.study.table.notes) :]:
         say(f"note: {note}")

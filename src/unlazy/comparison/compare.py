@@ -1,6 +1,5 @@
 """`unlazy.compare(X, y)`: the comparison as a value, its tables as pandas, its figures, its model and its page."""
 
-import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +9,9 @@ import numpy as np
 
 from unlazy import lab
 from unlazy.comparison import figures, held_out_figures, words
-from unlazy.comparison.findings import Findings, chosen_model, models_table
-from unlazy.comparison.model import final_model, model_interval, save_model
-from unlazy.comparison.more_rows import law_of
+from unlazy.comparison.ending import ending
+from unlazy.comparison.findings import Findings
+from unlazy.comparison.model import model_interval, save_model
 from unlazy.comparison.page import write_page
 from unlazy.comparison.plan import Clock
 from unlazy.comparison.reading import read_table
@@ -124,7 +123,7 @@ def compare_table(
     doubtful = suspects(table)
     workers = lab.open_engine(engine, jobs, address) if isinstance(engine, str) else engine
     options: dict[str, Any] = {"store": store, "contestants": models, "engine": workers, "progress": progress}
-    without = None
+    without = final = law = None
     try:
         first = clock.part(0.5) if doubtful else clock
         study = run_study(table, budget=first.budget, clock=first, fit=fit and not doubtful, seed=seed, **options)
@@ -132,18 +131,12 @@ def compare_table(
             rest = table.without([s.name for s in doubtful])
             second = run_study(rest, budget=clock.budget / 2, clock=clock, fit=fit, seed=seed, **options)
             without = Findings(second, judge(second), None)
+        verdict = judge(study)
+        if fit:
+            final, law = ending(study, table, verdict, workers, clock, seed)
     finally:
         if isinstance(engine, str):
             workers.close()
-    verdict = judge(study)
-    final = law = None
-    if fit and verdict.word != "noise" and clock.left() > 0:
-        ranked = [verdict.picks["lazy"], *(c for c in study.finalists if c != verdict.picks["lazy"])]
-        law = law_of(study.table, ranked, seed)
-    if fit:
-        chosen = chosen_model(study, verdict)
-        left = max(0.0, clock.left()) * min(2, os.cpu_count() or 1)  # workers have one thread each, this fit has more
-        final = final_model(study, table, chosen, models_table(study), left, seed)
     return Comparison(study, verdict, final, law, doubtful, without)
 
 

@@ -38,6 +38,12 @@ def glance(c: Findings) -> Glance:
     return Glance(_TITLE[c.verdict.word], _answer(c), _sure(c), tuple(todo))
 
 
+def lines(c: Findings) -> list[str]:
+    """The same as lines of text: the title, the answer, how sure, then a line for each thing to do."""
+    seen = glance(c)
+    return [seen.title, seen.answer, f"How sure? {seen.sure}", *(f"{about}: {text}" for about, text in seen.todo)]
+
+
 _TITLE = {
     "pays": "Learning features pays here.",
     "does not pay": "Learning features does not pay here.",

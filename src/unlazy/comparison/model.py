@@ -1,6 +1,5 @@
 """The model to keep: the best that can be saved, its settings chosen and fitted anew on all rows; its predictions."""
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,16 +13,9 @@ from unlazy.comparison.study import Study
 from unlazy.comparison.table import Table
 from unlazy.comparison.trial import fit_contestant
 from unlazy.core.errors import UnlazyError
-from unlazy.core.experiment import Record
 
 if TYPE_CHECKING:
     import pandas as pd
-
-MOST_ROWS = 200_000
-ALWAYS = 2000
-"""Rows that the last fit always takes: an exact fit of so many is a matter of seconds."""
-STEEPEST = 2.0
-"""Power of the rows in what the last fit costs, where it takes more of them than any trial did."""
 
 
 class Final(NamedTuple):
@@ -50,34 +42,24 @@ def fit_table(table: Table, name: str, *, seed: int = 0) -> Final:
     return Final(Pipeline([("columns", encoder), ("model", found.model)]), name, len(table), found.inner)
 
 
-def final_model(
-    study: Study, table: Table, chosen: str, models: "pd.DataFrame", left: float = math.inf, seed: int = 0
-) -> Final:
-    """The chosen model, or the best that files can hold, on all rows of `table`, or on as many as `left` seconds
-    allow."""
-    notes = []
+def saved_name(chosen: str, models: "pd.DataFrame") -> tuple[str, tuple[str, ...]]:
+    """The chosen model, or the best of the table of models that files can hold; and what to say of it."""
     name = next((c for c in [chosen, *models["name"]] if CONTESTANTS[c].saveable), None)
     if name is None:
         raise ValueError("no model that can be saved took part; add one, such as 'feature_machine'")
-    if name != chosen:
-        notes.append(
-            f"files without code cannot hold the {CONTESTANTS[chosen].title}; the saved model is the next best, the "
-            f"{CONTESTANTS[name].title}"
-        )
-    seen = study.records.where(contestant=name)
-    top = max(seen.values("n"))
-    took = float(np.median([_taken(r) for r in seen.where(n=top)]))
-    rows = int(min(MOST_ROWS, max(ALWAYS, top * max(1.0, left / max(took, 1e-3)) ** (1 / STEEPEST))))
-    if rows < len(table):
-        notes.append(
-            f"the saved model is fitted to {rows} of {len(table)} rows, drawn at random, to keep to the budget (unlazy "
-            "fit takes all)"
-        )
-        table = table.rows(np.sort(np.random.default_rng(seed).permutation(len(table))[:rows]))
-    final = fit_table(table, name, seed=seed)._replace(notes=tuple(notes))
-    missed = residuals(study, name)
+    if name == chosen:
+        return name, ()
+    return name, (
+        f"files without code cannot hold the {CONTESTANTS[chosen].title}; the saved model is the next best, the "
+        f"{CONTESTANTS[name].title}",
+    )
+
+
+def kept_residuals(final: Final, study: Study) -> Final:
+    """The model with the residuals of test rows, which chose nothing, for its intervals."""
+    missed = residuals(study, final.name)
     if missed and hasattr(_last(final.model), "keep_residuals"):
-        _last(final.model).keep_residuals(missed)  # of test rows, which chose nothing
+        _last(final.model).keep_residuals(missed)
     return final
 
 
@@ -93,11 +75,6 @@ def interval_radius(final: Final, level: float) -> float | None:
         return float(last.interval_radius(level)[0]) if hasattr(last, "interval_radius") else None
     except ValueError:
         return None
-
-
-def _taken(record: Record) -> float:
-    """Seconds of a trial: of the clock where it is known, else of work."""
-    return record.seconds if math.isfinite(record.seconds) else float(record.measures["work"])
 
 
 def save_model(final: Final, path: str | Path) -> Path:

@@ -20,8 +20,14 @@ from unlazy.lab.engines import Engine
 
 GROWTH = 1.3
 """Power of the rows in what a trial costs, by experience: searches see some of them, factorisations are not all."""
-PAGE, PAGE_SHARE = 12.0, 0.2
-"""Seconds for the page and the answer, which figures take; at most this share of a budget."""
+MEASURABLE = 0.3
+"""Seconds of work above which two sizes tell how a contestant's cost grows."""
+STEEPEST = 2.5
+"""The most that such a power is believed to be."""
+WIDE, WIDE_GROWTH = 300, 1.8
+"""From so many columns on products of all pairs of rows are what a trial costs, and this is the power."""
+PAGE, PAGE_SHARE = 9.0, 0.2
+"""Seconds of work for the page, the answer and leaving, of which five are figures; at most this share of a budget."""
 LAW, LAW_SHARE = 6.0, 0.08
 """The same for what twice the rows would bring."""
 FIT_SHARE = 0.16
@@ -38,6 +44,8 @@ class Clock:
         self.began = time.monotonic() if began is None else began
         self.budget = budget
         self.page = page
+        self.slow = 1.0
+        """Seconds of the clock for one of work, as far as trials have told."""
         self._stored = 0.0
 
     def part(self, share: float) -> "Clock":
@@ -51,7 +59,7 @@ class Clock:
     @property
     def reserve(self) -> float:
         """Seconds for page and answer."""
-        return min(PAGE, PAGE_SHARE * self.budget) if self.page else 0.0
+        return min(self.slow * PAGE, PAGE_SHARE * self.budget) if self.page else 0.0
 
     def left(self, reserved: float = 0.0) -> float:
         """Seconds for trials, when page, answer and so much more are done."""
@@ -75,6 +83,7 @@ class Plan:
     progress: bool = True
     rows: int = 0
     """Of the table, for the last fit; 0 where there is none."""
+    columns: int = 0
     records: Records = field(default_factory=Records)
 
     def run(self, names: Sequence[str], sizes: Sequence[int], splits: Sequence[int], surely: bool = False) -> None:
@@ -88,7 +97,8 @@ class Plan:
             with warnings.catch_warnings():
                 # joblib replaces a worker that compiled programs made large; nothing is lost
                 warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given")
-                shown = self.progress and f"{_stage(sizes, splits):32s}"
+                late = not surely and self.clock.until(self.last_fit()) <= began  # what is stored is read even then
+                shown = self.progress and not late and f"{_stage(sizes, splits):32s}"
                 found = lab.run(
                     self.study, self._config(names, sizes, splits), store=self.store, engine=self.workers,
                     progress=shown,
@@ -98,6 +108,7 @@ class Plan:
         known = {_key(r) for r in self.records}
         fresh = [r for r in found if _key(r) not in known]
         self.records = Records([*self.records, *fresh], [*self.records.failed, *found.failed])
+        self.clock.slow = self._slow
         self.clock.charge(max(0.0, sum(r.seconds for r in fresh) / self.jobs - (time.monotonic() - began)))
 
     @property
@@ -117,9 +128,18 @@ class Plan:
             work.setdefault(r.params["n"], []).append(r.measures["work"])
         if not work:
             return 0.0
-        near = min(work, key=lambda m: abs(math.log(m / n)))
-        steady = sorted(work[near])[(len(work[near]) - 1) // 2]
-        return float(steady * (n / near) ** (GROWTH if n > near else 1.0))
+        steady = {m: sorted(found)[(len(found) - 1) // 2] for m, found in work.items()}
+        near = min(steady, key=lambda m: abs(math.log(m / n)))
+        return float(steady[near] * (n / near) ** (self._growth(steady, near) if n > near else 1.0))
+
+    def _growth(self, steady: dict[int, float], near: int) -> float:
+        """Power of the rows in the price beyond the size `near`: measured from a smaller one where that took long
+        enough to tell, and never below experience."""
+        usual = GROWTH if self.columns <= WIDE else WIDE_GROWTH
+        below = max((m for m, work in steady.items() if m < near and work >= MEASURABLE), default=None)
+        if below is None or steady[near] <= 0:
+            return usual
+        return float(np.clip(math.log(steady[near] / steady[below]) / math.log(near / below), usual, STEEPEST))
 
     def last_fit(self) -> float:
         """Seconds that the last fit of the dearest saveable finalist would take, within its share of the budget, and
@@ -129,9 +149,9 @@ class Plan:
         top = max(self.records.values("n"))
         names = {r.params["contestant"] for r in self.records.where(n=top)}
         dearest = max((self.price(name, self.rows) for name in names if CONTESTANTS[name].saveable), default=0.0)
-        law = min(LAW, LAW_SHARE * self.clock.budget)
-        threads = min(2, self.jobs)  # workers have one each, the last fit as many as there are cores
-        return law + min(FIT_SHARE * self.clock.budget, self._slow * dearest / threads)
+        law = min(self._slow * LAW, LAW_SHARE * self.clock.budget)
+        fit = min(FIT_SHARE * self.clock.budget, self._slow * dearest)
+        return max(law, fit) if self.jobs > 1 else law + fit  # side by side, where there are workers
 
     def ranking(self, n: int, names: Sequence[str]) -> list[str]:
         """Names by their error on training rows at this size, best first; those without one are left out."""

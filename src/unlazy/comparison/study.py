@@ -98,7 +98,7 @@ def run_study(
     digest = save_table(table, Path(store))
     workers = lab.open_engine(engine, jobs, address) if isinstance(engine, str) else engine
     clock = Clock(budget) if clock is None else clock
-    plan = Plan(experiment(store), digest, clock, store, workers, seed, progress, rows)
+    plan = Plan(experiment(store), digest, clock, store, workers, seed, progress, rows, table.frame.shape[1])
     try:
         climbed, finalists = _climb(plan, table, names, budget)
         _widen(plan, climbed, finalists, names, smallest(table))

@@ -9,13 +9,16 @@ in jaxlib (seen in 0.10), which workers cannot.
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any, Protocol, runtime_checkable
 
 from unlazy.core.errors import UnlazyError, check_positive_integer, nearest
 from unlazy.lab.sweep import Chunk, Outcome
 
 ENGINES = ("local", "dask", "inline")
+STARTING = 1.0
+"""Seconds, at most, until a pool's thread has taken what was submitted: it is a matter of milliseconds."""
 
 
 @runtime_checkable
@@ -66,49 +69,111 @@ class Inline:
 class Local:
     """Fresh processes of this machine (loky: never a fork), also when there is one; each keeps to its group.
 
-    `until` is a moment (time.monotonic) after which outcomes end: what runs then is not waited for.
+    `until` is a moment (time.monotonic) after which outcomes end: nothing is begun then, and what runs is stopped.
     """
 
     until: float | None = None
 
     def __init__(self, jobs: int | None):
         import joblib
+
+        self.jobs = jobs or joblib.cpu_count()
+        self._workers = [_Worker() for _ in range(self.jobs)]
+
+    def outcomes(self, chunks: Sequence[Chunk]) -> Iterator[Outcome]:
+        from unlazy.lab.worker import run_chunk
+
+        queue, running, idle = _Queue(chunks), dict[Future, _Worker](), self._workers[::-1]
+        try:
+            while queue or running:
+                while queue and idle and _left(self.until) != 0:
+                    worker = idle.pop()
+                    running[worker.begin(run_chunk, queue.take(worker.group))] = worker
+                done = _first(running, self.until)
+                if not done:
+                    return
+                for future in done:
+                    outcome: Outcome = _result(future)
+                    worker = running.pop(future)
+                    worker.group = queue.release(outcome.group)
+                    idle.append(worker)
+                    yield outcome
+        finally:
+            for worker in running.values():  # given up, or nobody asks for them any more
+                worker.stop()
+
+    def attempt(self, calls: Sequence[Callable[[], Any]], needed: Sequence[int], until: float) -> list[Any]:
+        """What calls return, each in a worker, begun in their order; None where one has not ended at the moment
+        `until`, or when those `needed` have: it is stopped."""
+        found: list[Any] = [None] * len(calls)
+        waiting, missing, idle = list(range(len(calls))), set(needed), self._workers[::-1]
+        running: dict[Future, tuple[int, _Worker]] = {}
+        try:
+            while missing and _left(until) != 0:
+                while waiting and idle:
+                    i, worker = waiting.pop(0), idle.pop()
+                    running[worker.begin(calls[i])] = i, worker
+                for future in _first(running, until):
+                    result = _result(future)
+                    i, worker = running.pop(future)
+                    found[i] = result
+                    missing.discard(i)
+                    idle.append(worker)
+        finally:
+            for _, worker in running.values():
+                worker.stop()
+        return found
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.stop()
+
+
+class _Worker:
+    """One process, begun when there is something to do, that can be stopped alone."""
+
+    def __init__(self) -> None:
+        self.group = ""
+        self._pool: Any = None
+        self._last: Future | None = None
+
+    def begin(self, function: Callable, *arguments: Any) -> Future:
         from joblib.externals.loky import ProcessPoolExecutor
 
         from unlazy.core.programs import kept_programs
         from unlazy.lab.worker import ONE_THREAD, start
 
-        self.jobs = jobs or joblib.cpu_count()
-        alone = ONE_THREAD | kept_programs()
-        self._pool = ProcessPoolExecutor(self.jobs, initializer=start, initargs=(os.getpid(),), env=alone)
+        if self._pool is None:
+            alone = ONE_THREAD | kept_programs()
+            self._pool = ProcessPoolExecutor(1, initializer=start, initargs=(os.getpid(),), env=alone)
+        self._last = self._pool.submit(function, *arguments)
+        return self._last
 
-    def outcomes(self, chunks: Sequence[Chunk]) -> Iterator[Outcome]:
-        from concurrent.futures import FIRST_COMPLETED, Future, wait
+    def stop(self) -> None:
+        if self._pool is None:
+            return
+        pool, self._pool, self.group = self._pool, None, ""
+        patience = time.monotonic() + STARTING
+        while not (self._last is None or self._last.running() or self._last.done()) and time.monotonic() < patience:
+            time.sleep(0.005)  # a pool that is shut down between a submission and its thread's look at it trips over it
+        pool.shutdown(wait=True, kill_workers=True)
 
-        from joblib.externals.loky import BrokenProcessPool
 
-        from unlazy.lab.worker import run_chunk
+def _first(running: Iterable[Future], until: float | None) -> set[Future]:
+    """Those that have ended, once one has; none at the moment `until`."""
+    return wait(running, _left(until), FIRST_COMPLETED).done
 
-        queue, running, idle_group = _Queue(chunks), set[Future](), ""
-        try:
-            while queue or running:
-                while queue and len(running) < self.jobs:  # no more than that: the next goes to who is idle now
-                    running.add(self._pool.submit(run_chunk, queue.take(idle_group)))
-                done, running = wait(running, _left(self.until), FIRST_COMPLETED)
-                if not done:
-                    return
-                for future in done:
-                    outcome: Outcome = future.result()
-                    idle_group = queue.release(outcome.group)
-                    yield outcome
-        except BrokenProcessPool as error:
-            raise UnlazyError(
-                "a worker process died, perhaps for want of memory; what finished is stored: "
-                "run the same command again, with fewer --jobs"
-            ) from error
 
-    def close(self) -> None:
-        self._pool.shutdown(wait=True, kill_workers=True)
+def _result(future: Future) -> Any:
+    from joblib.externals.loky import BrokenProcessPool
+
+    try:
+        return future.result()
+    except BrokenProcessPool as error:
+        raise UnlazyError(
+            "a worker process died, perhaps for want of memory; what finished is stored: "
+            "run the same command again, with fewer --jobs"
+        ) from error
 
 
 class Dask:
