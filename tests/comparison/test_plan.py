@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from unlazy.comparison.contestants import CONTESTANTS
-from unlazy.comparison.plan import Clock, Plan
+from unlazy.comparison.plan import LAW, Clock, Plan
 from unlazy.comparison.study import _climb, _widen, experiment, ladder, look, smallest
 from unlazy.comparison.table import make_table
 from unlazy.core.experiment import Record, Records
@@ -47,6 +47,35 @@ def test_prices_grow_with_rows_and_the_clock_decides():
     assert not found.affords(["gaussian"], [100], 5)
     late = Clock(100.0, time.monotonic() - 99)
     assert late.left() < 0 and late.until() < time.monotonic()
+
+
+def test_prices_grow_as_they_did_from_size_to_size():
+    """Four times the work for twice the rows: a power of two; sizes too quick to tell say nothing."""
+    found = plan(gaussian=0.5, feature_machine=0.4)
+    more = [Record({"contestant": "gaussian", "n": 200, "split": 0}, 0, {"inner": 0.5, "work": 4.0}, 4.0)]
+    found.records = Records([*found.records, *more])
+    assert found.price("gaussian", 400) == pytest.approx(16.0)
+    quick = [Record({"contestant": "ntk", "n": n, "split": 0}, 0, {"inner": 0.5, "work": w}, w)
+             for n, w in ((100, 0.01), (200, 1.0))]  # fmt: skip
+    found.records = Records([*found.records, *quick])
+    assert found.price("ntk", 400) == pytest.approx(2**1.3)
+
+
+def test_last_fit_law_and_page_are_counted_and_grow_where_others_use_the_machine():
+    """A machine on which work takes three times its seconds: so do the page, the law and the last fit."""
+    idle, busy = plan(budget=1000.0, gaussian=0.5, feature_machine=0.4), plan(budget=1000.0)
+    busy.records = Records([Record(r.params, 0, r.measures, 3 * r.seconds) for r in idle.records])
+    for found in (idle, busy):
+        found.rows = 10_000
+        found.run(["gaussian"], [], [])  # nothing
+        found.clock.slow = found._slow
+    assert busy.clock.reserve == pytest.approx(3 * idle.clock.reserve)
+    assert idle.last_fit() == pytest.approx(LAW + min(160.0, 100**1.3)) and busy.last_fit() > idle.last_fit()
+    idle.workers.jobs = 2  # the law beside the fit
+    assert idle.last_fit() == pytest.approx(min(160.0, 100**1.3))
+    work = (idle.clock.left(idle.last_fit()) - 1) / 2.0  # splits of both: two seconds of work by two workers
+    assert idle.affords(["gaussian", "feature_machine"], [100], int(2 * work))
+    assert not idle.affords(["gaussian", "feature_machine"], [100], int(2 * work) + 4)
 
 
 class Pretended(Plan):

@@ -41,7 +41,9 @@ def test_compare_then_predict(tmp_path):
     few = ("--model", "gaussian", "--model", "feature_machine", "--engine", "inline", "--budget", "1h")
     result = unlazy("compare", "t.csv", "--target", "price", "--drop", "kind", *few)
     assert result.exit_code == 0, result.output
-    assert "eature learning" in result.stdout or "Undecided" in result.stdout
+    plain, field = result.stdout.split("In the field's words: ")  # what anyone can read comes first
+    assert "earning features" in plain and "How sure? " in plain and "Model: Use the" in plain and "risk" not in plain
+    assert "eature learning" in field or "Undecided" in field
     assert (tmp_path / "compare/compare.html").exists() and (tmp_path / "compare/figures/models.png").exists()
     pd.read_csv("t.csv")[["c", "b", "a"]].to_csv("new.csv", index=False)
     found = unlazy("predict", "compare/model.unlazy", "new.csv")

@@ -13,7 +13,7 @@ import pytest
 from unlazy import lab
 from unlazy.core.errors import UnlazyError
 from unlazy.core.experiment import config
-from unlazy.lab.engines import _Queue
+from unlazy.lab.engines import Local, _Queue
 from unlazy.lab.run import _interruptible
 from unlazy.lab.sweep import plan
 
@@ -80,6 +80,39 @@ def test_a_dead_worker_is_one_sentence_and_nothing_is_lost(tmp_path):
     with pytest.raises(UnlazyError, match="a worker process died"):
         lab.run(mortal, engine="local", jobs=1, store=tmp_path, progress=False)
     assert [r.params["n"] for r in lab.load(mortal, store=tmp_path)] == [1, 2]
+
+
+def test_what_is_given_up_is_stopped_and_the_engine_goes_on(tmp_path, capfd):
+    """A call without end, given up once the other is done: its process is gone, nothing is said, the next call runs."""
+    mark = str(tmp_path / "pid")
+
+    def endless():
+        Path(mark + ".part").write_text(str(os.getpid()))
+        os.rename(mark + ".part", mark)
+        time.sleep(3600)
+
+    def seen():
+        while not os.path.exists(mark):
+            time.sleep(0.01)
+        return "seen"
+
+    engine = Local(2)
+    try:
+        assert engine.attempt([endless, seen], [1], None) == [None, "seen"]
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(Path(mark).read_text()), 0)
+        assert engine.attempt([endless], [0], time.monotonic()) == [None]  # no time: not begun
+        late = time.monotonic() + 0.05  # the last of those that must be is waited for, whatever the time
+        assert engine.attempt([endless, lambda: time.sleep(0.5) or 2], [0], late, [0, 1]) == [None, 2]
+        assert engine.attempt([lambda: 1, lambda: 2, lambda: 3], [0, 1, 2], None) == [1, 2, 3]
+        chunks = plan(lab_toys.means, lab_toys.means.quick.points(), 6, set())
+        engine.until = time.monotonic()
+        assert list(engine.outcomes(chunks)) == []
+        engine.until = time.monotonic() + 0.02  # submitted, and given up at once
+        list(engine.outcomes(chunks))
+    finally:
+        engine.close()
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

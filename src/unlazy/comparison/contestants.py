@@ -21,6 +21,11 @@ WATCHED = 20.5
 """Rows that a network needs to watch its held-out error by."""
 
 
+WIDE = 300
+"""Columns beyond which contestants have fewer options: trees look at every column in every node, and a full metric has
+more entries than rows tell of."""
+
+
 class Setting(NamedTuple):
     """A model not yet fitted, and what judges it on training rows: a closed form, its own trees, or held-out quarters
     of them."""
@@ -46,6 +51,12 @@ class Contestant:
     costly: bool = False
     """Looked at last, if time is left: it takes much and has seldom won."""
     tasks: tuple[str, ...] = ("regression", "classification")
+    wide: tuple[Maker, ...] = ()
+    """What is tried instead on more than WIDE columns, where all options would take minutes."""
+
+    def tried(self, columns: int) -> tuple[Maker, ...]:
+        """The options for so many columns."""
+        return self.wide if self.wide and columns > WIDE else self.options
 
 
 def find(name: str) -> Contestant:
@@ -93,6 +104,10 @@ def _random_features(count: int) -> Maker:
 
 def _default_machine(classify: bool, seed: int, rows: int) -> Setting:
     return _machine(classify, random_state=seed)
+
+
+def _diagonal_machine(classify: bool, seed: int, rows: int) -> Setting:
+    return _machine(classify, metric="diagonal", random_state=seed)
 
 
 def _one_step(classify: bool, seed: int, rows: int) -> Setting:
@@ -159,7 +174,7 @@ _ALL = (
         _logistic(C=0.01), _logistic(C=0.1), _logistic(C=1.0), _logistic(C=10.0),
     ), isotropic=True, saveable=False, tasks=("classification",)),
     Contestant("random_features", "random features", "lazy", (_random_features(500),), isotropic=True),
-    Contestant("feature_machine", "feature machine", "rich", (_default_machine,)),
+    Contestant("feature_machine", "feature machine", "rich", (_default_machine,), wide=(_diagonal_machine,)),
     Contestant("one_step", "Algorithm 1 (one step)", "rich", (_one_step,), costly=True),
     Contestant("network", "trained network", "rich", (
         # one shape, one program: another depth or width would cost more to compile than to train
@@ -167,12 +182,15 @@ _ALL = (
     ), costly=True),
     Contestant("forest", "random forest", "outside", (
         _forest(), _forest(max_features=0.34, min_samples_leaf=2),
-    ), saveable=False),
+    ), saveable=False, wide=(_forest(n_estimators=50),)),
     Contestant("boosting", "gradient boosting", "outside", (
         # the number of steps times their rate, and the size of trees: from bold to so slow that noise is not fitted
         _boosting(), _boosting(learning_rate=0.05, max_leaf_nodes=8, max_iter=200),
         _boosting(learning_rate=0.03, max_iter=200, min_samples_leaf=20),
         _boosting(learning_rate=0.02, max_leaf_nodes=4, max_iter=100, min_samples_leaf=20),
-    ), saveable=False),
+    ), saveable=False, wide=(
+        _boosting(learning_rate=0.05, max_leaf_nodes=8, max_iter=200, max_bins=63),
+        _boosting(learning_rate=0.02, max_leaf_nodes=4, max_iter=100, min_samples_leaf=20, max_bins=63),
+    )),
 )  # fmt: skip
 CONTESTANTS = {contestant.name: contestant for contestant in _ALL}

@@ -47,8 +47,7 @@ def ending(study: Study, table: Table, verdict: Verdict, workers: Any, clock: Cl
         told = law() if law is not None else None
         found = None
     if found is None:  # here, where nothing can stop it
-        few = least_rows(table) if left <= 0 or hasattr(workers, "attempt") else safe
-        found = fit_table(_drawn(table, few, seed), name, seed=seed)
+        found = fits[-1]()
     if found.rows < len(table):
         notes = (*notes, f"the saved model is fitted to {found.rows} of {len(table)} rows, drawn at random, to keep to "
                  "the budget (unlazy fit takes all)")  # fmt: skip
@@ -63,7 +62,8 @@ def _side_by_side(
     laws = [] if law is None else [law]
     calls: list[Callable] = [*(fits if workers.jobs > 1 else reversed(fits)), *laws]
     needed = [calls.index(call) for call in (fits[0], *laws)]
-    found = dict(zip(map(id, calls), workers.attempt(calls, needed, until)))
+    sure = [calls.index(fit) for fit in fits]
+    found = dict(zip(map(id, calls), workers.attempt(calls, needed, until, sure)))
     done = [found[id(fit)] for fit in fits if found[id(fit)] is not None]
     return (done[0] if done else None), (found[id(law)] if law is not None else None)
 

@@ -22,10 +22,8 @@ GROWTH = 1.3
 """Power of the rows in what a trial costs, by experience: searches see some of them, factorisations are not all."""
 MEASURABLE = 0.3
 """Seconds of work above which two sizes tell how a contestant's cost grows."""
-STEEPEST = 2.5
-"""The most that such a power is believed to be."""
-WIDE, WIDE_GROWTH = 300, 1.8
-"""From so many columns on products of all pairs of rows are what a trial costs, and this is the power."""
+FLATTEST, STEEPEST = 1.0, 2.5
+"""Between these such a power is believed."""
 PAGE, PAGE_SHARE = 9.0, 0.2
 """Seconds of work for the page, the answer and leaving, of which five are figures; at most this share of a budget."""
 LAW, LAW_SHARE = 6.0, 0.08
@@ -83,7 +81,6 @@ class Plan:
     progress: bool = True
     rows: int = 0
     """Of the table, for the last fit; 0 where there is none."""
-    columns: int = 0
     records: Records = field(default_factory=Records)
 
     def run(self, names: Sequence[str], sizes: Sequence[int], splits: Sequence[int], surely: bool = False) -> None:
@@ -116,8 +113,11 @@ class Plan:
         return getattr(self.workers, "jobs", None) or 1
 
     def affords(self, names: Sequence[str], sizes: Sequence[int], splits: int) -> bool:
-        """Whether so many splits of these contestants at each of these sizes would end in time."""
-        work = sum(self.price(name, n) for name in names for n in sizes) * splits
+        """Whether so many splits of these contestants at each of these sizes would end in time; one that was not tried
+        may take as long as the dearest that was."""
+        known = {r.params["contestant"] for r in self.records}
+        dearest = {n: max((self.price(name, n) for name in known), default=0.0) for n in sizes}
+        work = sum(self.price(name, n) if name in known else dearest[n] for name in names for n in sizes) * splits
         return self._slow * work / self.jobs <= self.clock.left(self.last_fit())
 
     def price(self, name: str, n: int) -> float:
@@ -134,12 +134,11 @@ class Plan:
 
     def _growth(self, steady: dict[int, float], near: int) -> float:
         """Power of the rows in the price beyond the size `near`: measured from a smaller one where that took long
-        enough to tell, and never below experience."""
-        usual = GROWTH if self.columns <= WIDE else WIDE_GROWTH
+        enough to tell, else by experience."""
         below = max((m for m, work in steady.items() if m < near and work >= MEASURABLE), default=None)
         if below is None or steady[near] <= 0:
-            return usual
-        return float(np.clip(math.log(steady[near] / steady[below]) / math.log(near / below), usual, STEEPEST))
+            return GROWTH
+        return float(np.clip(math.log(steady[near] / steady[below]) / math.log(near / below), FLATTEST, STEEPEST))
 
     def last_fit(self) -> float:
         """Seconds that the last fit of the dearest saveable finalist would take, within its share of the budget, and

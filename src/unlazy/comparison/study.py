@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from unlazy import lab
-from unlazy.comparison.contestants import CONTESTANTS, find
+from unlazy.comparison.contestants import CONTESTANTS, WIDE, find
 from unlazy.comparison.plan import Clock, Plan
 from unlazy.comparison.table import Table, held_out_rows, save_table, split
 from unlazy.comparison.trial import run_trial
@@ -98,7 +98,7 @@ def run_study(
     digest = save_table(table, Path(store))
     workers = lab.open_engine(engine, jobs, address) if isinstance(engine, str) else engine
     clock = Clock(budget) if clock is None else clock
-    plan = Plan(experiment(store), digest, clock, store, workers, seed, progress, rows, table.frame.shape[1])
+    plan = Plan(experiment(store), digest, clock, store, workers, seed, progress, rows)
     try:
         climbed, finalists = _climb(plan, table, names, budget)
         _widen(plan, climbed, finalists, names, smallest(table))
@@ -137,8 +137,12 @@ def _climb(plan: Plan, table: Table, names: Sequence[str], budget: float) -> tup
     early = quick if any(CONTESTANTS[c].family == "rich" for c in quick) else list(names)
     sizes, first = ladder(table, budget), look(table, budget)
     plan.run(_least(early), [first], [0], surely=True)  # without these there is no answer
-    plan.run(early, [first], [0])
-    plan.run(early, [first], [1])
+    inside = [c for c in early if CONTESTANTS[c].family != "outside"]
+    plan.run(inside, [first], [0])
+    plan.run(inside, [first], [1])
+    outside = [c for c in early if c not in inside]
+    if plan.affords(outside, [first], 1):  # references: the verdict does without
+        plan.run(outside, [first], [0, 1])
     climbed, finalists = [first], plan.finalists(first, early)
     while climbed[-1] < sizes[-1]:
         last = climbed[-1]
@@ -212,7 +216,7 @@ def experiment(store: str | Path) -> Experiment:
         protocol="Random splits, nested training sizes, everything chosen on training rows.",
         verdict="The interval of the ratio of risks, paired over splits.",
         trial=partial(run_trial, folder=str(Path(store).resolve())), claims=_nothing, figure=_no_figure,
-        vectorised=False, version=8,
+        vectorised=False, version=9,
     )  # fmt: skip
 
 
@@ -228,9 +232,10 @@ def ladder(table: Table, budget: float = USUAL) -> list[int]:
 
 
 def look(table: Table, budget: float = USUAL) -> int:
-    """Rows on which all contestants are looked at: few, but enough to see the rarest class."""
+    """Rows on which all contestants are looked at: few, but enough to see the rarest class, where columns are not many:
+    the first trials are run whatever they take."""
     sizes, wanted = ladder(table, budget), LOOK
-    if table.task == "classification":
+    if table.task == "classification" and table.frame.shape[1] <= WIDE:
         rarest = float(np.unique(table.y, return_counts=True)[1].min()) / len(table)
         wanted = max(LOOK, min(5 * LOOK, round(SEEN / rarest)))
     return max([n for n in sizes if n <= wanted], default=sizes[0])

@@ -118,10 +118,11 @@ def fit_contestant(
     contestant: Contestant, X: np.ndarray, y: np.ndarray, classes: np.ndarray | None, seed: int
 ) -> Fitted:
     """The best setting by training rows alone, refitted to all of them."""
-    best, chosen = (np.inf, contestant.options[0]), 0
+    options = contestant.tried(X.shape[1])
+    best, chosen = (np.inf, options[0]), 0
     tried = 0
     known: dict[int, Fitted] = {}
-    for i, option in enumerate(contestant.options):
+    for i, option in enumerate(options):
         inner, model = _judged(option, X, y, classes, seed)
         tried += 1
         if model is not None:

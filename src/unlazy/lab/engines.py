@@ -99,12 +99,14 @@ class Local:
                     idle.append(worker)
                     yield outcome
         finally:
-            for worker in running.values():  # given up, or nobody asks for them any more
-                worker.stop()
+            self._stop(running.values())  # given up, or nobody asks for them any more
 
-    def attempt(self, calls: Sequence[Callable[[], Any]], needed: Sequence[int], until: float) -> list[Any]:
+    def attempt(
+        self, calls: Sequence[Callable[[], Any]], needed: Sequence[int], until: float | None, sure: Sequence[int] = ()
+    ) -> list[Any]:
         """What calls return, each in a worker, begun in their order; None where one has not ended at the moment
-        `until`, or when those `needed` have: it is stopped."""
+        `until`, or when those `needed` have: it is stopped. One of those `sure` is waited for in any case: the last,
+        if none has ended."""
         found: list[Any] = [None] * len(calls)
         waiting, missing, idle = list(range(len(calls))), set(needed), self._workers[::-1]
         running: dict[Future, tuple[int, _Worker]] = {}
@@ -119,14 +121,20 @@ class Local:
                     found[i] = result
                     missing.discard(i)
                     idle.append(worker)
+            if sure and all(found[i] is None for i in sure):
+                for future in [f for f, (i, _) in running.items() if i == sure[-1]]:
+                    self._stop([w for f, (_, w) in running.items() if f is not future])  # what would slow it down
+                    found[sure[-1]] = _result(future)
         finally:
-            for _, worker in running.values():
-                worker.stop()
+            self._stop([worker for _, worker in running.values()])
         return found
 
-    def close(self) -> None:
-        for worker in self._workers:
+    def _stop(self, workers: Iterable["_Worker"]) -> None:
+        for worker in workers:
             worker.stop()
+
+    def close(self) -> None:
+        self._stop(self._workers)
 
 
 class _Worker:

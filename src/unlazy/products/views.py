@@ -28,6 +28,9 @@ STRIP = 256
 """Rows of K that are evaluated together where no table is kept."""
 GRADIENTS = 600
 """Rows over which gradients are averaged."""
+SIGNS, FEW_GRADIENTS = 36_000_000, 100
+"""Where every column asks for a sign of every pair of rows (ℓ1), so many of them and no more rows than that allows, but
+these: a mean of squares over a hundred rows is known to √(2/100), a seventh, which is less than fits differ by."""
 
 
 def view(kernel: Kernel, X: Float[np.ndarray, "n d"], L: Map) -> "View":
@@ -204,7 +207,8 @@ class OfAbsoluteDistances(View):
     def agop(self, h: float, alpha: np.ndarray, diagonal: bool) -> np.ndarray:
         """∂_j f(x) = -(L_j/h) Σ_i α_i k(x, x_i) sign(x_j - x_ij)."""
         m, rate = len(alpha), self.map / (h * np.asarray(self.kernel.bandwidth))
-        part = some_rows(m, GRADIENTS)
+        pairs_of_a_row = m * max(1, int(np.count_nonzero(rate)))
+        part = some_rows(m, min(GRADIENTS, max(FEW_GRADIENTS, SIGNS // pairs_of_a_row)))
         K = self.table.part(part, slice(m)).entries(self.kernel, h)
         single = K * alpha[:, 0] if alpha.shape[1] == 1 else None
         found, side = np.zeros(self.X.shape[1], self.X.dtype), np.empty_like(K)
