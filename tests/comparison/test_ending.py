@@ -66,7 +66,7 @@ def test_a_long_fit_that_is_not_done_leaves_the_model_to_the_short_one(fits):
     assert len(calls) == 3 and needed == [0, 2] and sure == [0, 1] and until == clock.until() and law == LAW
     assert fits == [final.rows] and final.rows == pytest.approx(1500, rel=0.02)
     assert f"{final.rows} of 100000 rows" in final.notes[-1]
-    final, law = ending(found, LARGE, judge(found), Workers(0), clock)
+    final, law = ending(found, LARGE, judge(found), Workers(0), Clock(50.0, page=False))
     assert final.rows == pytest.approx(3000, rel=0.02) and law is None
     final, _ = ending(found, TABLE, judge(found), Workers(0), clock)  # all rows, where they are few
     assert final.rows == len(TABLE) and not final.notes

@@ -7,9 +7,11 @@ import pytest
 from unlazy.core.architecture import MLP
 from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.metric import Metric
+from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace, Matern
-from unlazy.products import agop, host
+from unlazy.products import agop, host, views
 from unlazy.products.views import view
+from unlazy.theory.bandwidth import some_rows
 
 KERNELS = {
     "gaussian": Gaussian(1.0),
@@ -52,3 +54,21 @@ def test_close_rows_count_as_one():
     X[1] = X[0] * (1 + 1e-16)
     assert host.squared_distances(X)[0, 1] == 0
     assert host.squared_distances(X, X[:2])[2, 0] > 0
+
+
+def test_many_columns_average_signs_over_fewer_rows(monkeypatch):
+    """The ℓ1 kernel: ∂_j f = -(1/h) Σ_i α_i k(x, x_i) sign(x_j - x_ij), averaged over as many rows as pairs allow."""
+    X, h = rows(40, 6), 3.0
+    alpha = np.random.default_rng(2).normal(size=(40, 1))
+    K = np.exp(-np.abs(X[:, None] - X).sum(2) / h)
+    slopes = -np.einsum("ik,k,ikj->ij", K, alpha[:, 0], np.sign(X[:, None] - X)) / h
+
+    def found():
+        return view(ProductLaplace(1.0), X, np.ones(6)).agop(h, alpha, diagonal=True)
+
+    np.testing.assert_allclose(found(), np.mean(slopes**2, 0), rtol=1e-12)  # sums of 40 terms in float64
+    monkeypatch.setattr(views, "SIGNS", 12 * 40 * 6)
+    monkeypatch.setattr(views, "FEW_GRADIENTS", 5)
+    np.testing.assert_allclose(found(), np.mean(slopes[some_rows(40, 12)] ** 2, 0), rtol=1e-12)
+    monkeypatch.setattr(views, "SIGNS", 1)
+    np.testing.assert_allclose(found(), np.mean(slopes[some_rows(40, 5)] ** 2, 0), rtol=1e-12)

@@ -24,8 +24,8 @@ MEASURABLE = 0.3
 """Seconds of work above which two sizes tell how a contestant's cost grows."""
 FLATTEST, STEEPEST = 1.0, 2.5
 """Between these such a power is believed."""
-PAGE, PAGE_SHARE = 9.0, 0.2
-"""Seconds of work for the page, the answer and leaving, of which five are figures; at most this share of a budget."""
+PAGE, PAGE_SHARE = 7.0, 0.2
+"""Seconds of work for the page, the answer and leaving; at most this share of a budget."""
 LAW, LAW_SHARE = 6.0, 0.08
 """The same for what twice the rows would bring."""
 FIT_SHARE = 0.16
