@@ -78,6 +78,17 @@ def test_last_fit_law_and_page_are_counted_and_grow_where_others_use_the_machine
     assert not idle.affords(["gaussian", "feature_machine"], [100], int(2 * work) + 4)
 
 
+def test_two_workers_do_not_share_one_trial():
+    """A trial of 60 s and one of a second end after 60 s, not after half of 61; who was not tried may be as slow."""
+    found = plan(budget=60.0 + 7.0, gaussian=0.5)
+    found.workers.jobs = 2
+    long = Record({"contestant": "feature_machine", "n": 100, "split": 0}, 0, {"inner": 0.4, "work": 62.0}, 62.0)
+    found.records = Records([*found.records, long])
+    both = ["gaussian", "feature_machine"]
+    assert not found.affords(both, [100], 1) and found.affords(["gaussian"], [100], 5)
+    assert found.affords(both, [100], 1, stretch=1.5) and not found.affords(["forest"], [100], 1)
+
+
 class Pretended(Plan):
     """Trials that take as long as they did on a two-core machine (seconds at 3,750 rows of 20 columns)."""
 

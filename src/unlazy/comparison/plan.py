@@ -112,13 +112,15 @@ class Plan:
     def jobs(self) -> int:
         return getattr(self.workers, "jobs", None) or 1
 
-    def affords(self, names: Sequence[str], sizes: Sequence[int], splits: int) -> bool:
-        """Whether so many splits of these contestants at each of these sizes would end in time; one that was not tried
-        may take as long as the dearest that was."""
+    def affords(self, names: Sequence[str], sizes: Sequence[int], splits: int, stretch: float = 1.0) -> bool:
+        """Whether so many splits of these contestants at each of these sizes would end in what is left, or in `stretch`
+        times that. Workers share the trials, but not one of them; a contestant that was not tried may take as long as
+        the dearest that was."""
         known = {r.params["contestant"] for r in self.records}
         dearest = {n: max((self.price(name, n) for name in known), default=0.0) for n in sizes}
-        work = sum(self.price(name, n) if name in known else dearest[n] for name in names for n in sizes) * splits
-        return self._slow * work / self.jobs <= self.clock.left(self.last_fit())
+        works = [self.price(name, n) if name in known else dearest[n] for name in names for n in sizes]
+        longest = max([splits * sum(works) / self.jobs, *works])
+        return self._slow * longest <= stretch * self.clock.left(self.last_fit())
 
     def price(self, name: str, n: int) -> float:
         """Seconds of work of one trial, by the nearest size that was run; the lower median over splits, since the first

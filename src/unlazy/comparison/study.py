@@ -35,6 +35,11 @@ MOST_ROWS = 40_000
 """Rows beyond this are sampled before the study: what a budget can train on is less."""
 WANTED, FEWEST, MOST = 5, 3, 10
 """Splits that sizes are planned for; that an interval needs; that are run where time is left."""
+OUTSIDE = 0.3
+"""Share of what is left after the look at lazy and rich models that a look at the others may take before the climb."""
+HOPE = 1.5
+"""Splits below the fewest are begun where they would take up to so many times what is left: prices are guesses. What is
+hopeless is not, since stopping it costs a worker."""
 STEP = 4
 """From a size to the next at most: what a larger one costs is read off the last."""
 SEEN = 20
@@ -141,7 +146,7 @@ def _climb(plan: Plan, table: Table, names: Sequence[str], budget: float) -> tup
     plan.run(inside, [first], [0])
     plan.run(inside, [first], [1])
     outside = [c for c in early if c not in inside]
-    if plan.affords(outside, [first], 1):  # references: the verdict does without
+    if plan.affords(outside, [first], 2, OUTSIDE):  # references: the verdict does without, and rows come first
         plan.run(outside, [first], [0, 1])
     climbed, finalists = [first], plan.finalists(first, early)
     while climbed[-1] < sizes[-1]:
@@ -170,7 +175,7 @@ def _least(names: Sequence[str]) -> list[str]:
 def _widen(plan: Plan, climbed: list[int], finalists: list[str], names: Sequence[str], least: int) -> None:
     """More splits of the largest size, costly contestants, a curve, still more splits, as time allows."""
     top, splits = climbed[-1], 2
-    while splits < min(WANTED, MOST) and (splits < FEWEST or plan.affords(finalists, [top], 1)):
+    while splits < min(WANTED, MOST) and plan.affords(finalists, [top], 1, HOPE if splits < FEWEST else 1.0):
         plan.run(finalists, [top], [splits])
         splits += 1
     for name in (c for c in plan.finalists(climbed[0], names) if c not in finalists):  # those that time had left behind
