@@ -175,9 +175,7 @@ def _least(names: Sequence[str]) -> list[str]:
 def _widen(plan: Plan, climbed: list[int], finalists: list[str], names: Sequence[str], least: int) -> None:
     """More splits of the largest size, costly contestants, a curve, still more splits, as time allows."""
     top, splits = climbed[-1], 2
-    while splits < min(WANTED, MOST) and plan.affords(finalists, [top], 1, HOPE if splits < FEWEST else 1.0):
-        plan.run(finalists, [top], [splits])
-        splits += 1
+    splits = _more_splits(plan, finalists, top, splits, min(WANTED, MOST))
     for name in (c for c in plan.finalists(climbed[0], names) if c not in finalists):  # those that time had left behind
         if plan.affords([name], [top], splits):
             plan.run([name], [top], range(splits))
@@ -194,9 +192,17 @@ def _widen(plan: Plan, climbed: list[int], finalists: list[str], names: Sequence
             climbed.append(n)
         elif n in climbed and plan.affords(finalists, [n], wanted - 2):
             plan.run(finalists, [n], range(wanted))
-    while splits < MOST and plan.affords(finalists, [top], 1):
-        plan.run(finalists, [top], [splits])
-        splits += 1
+    _more_splits(plan, finalists, top, splits, MOST)
+
+
+def _more_splits(plan: Plan, finalists: list[str], top: int, splits: int, most: int) -> int:
+    """Splits of the largest size as time allows, by twos, so that no worker waits for the other's long trial; how many
+    there are then."""
+    while splits < most and plan.affords(finalists, [top], 1, HOPE if splits < FEWEST else 1.0):
+        more = 2 if splits + 2 <= most and plan.affords(finalists, [top], 2) else 1
+        plan.run(finalists, [top], range(splits, splits + more))
+        splits += more
+    return splits
 
 
 def _costly(plan: Plan, first: int, top: int, finalists: list[str], late: list[str], splits: int) -> None:
