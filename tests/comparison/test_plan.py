@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from unlazy.comparison.contestants import CONTESTANTS
-from unlazy.comparison.plan import LAW, Clock, Plan
+from unlazy.comparison.plan import FIT_SHARE, LAW, Clock, Plan
 from unlazy.comparison.study import _climb, _widen, experiment, ladder, look, smallest
 from unlazy.comparison.table import make_table
 from unlazy.core.experiment import Record, Records
@@ -70,9 +70,9 @@ def test_last_fit_law_and_page_are_counted_and_grow_where_others_use_the_machine
         found.run(["gaussian"], [], [])  # nothing
         found.clock.slow = found._slow
     assert busy.clock.reserve == pytest.approx(3 * idle.clock.reserve)
-    assert idle.last_fit() == pytest.approx(LAW + min(160.0, 100**1.3)) and busy.last_fit() > idle.last_fit()
+    assert idle.last_fit() == pytest.approx(LAW + min(1000 * FIT_SHARE, 100**1.3)) and busy.last_fit() > idle.last_fit()
     idle.workers.jobs = 2  # the law beside the fit
-    assert idle.last_fit() == pytest.approx(min(160.0, 100**1.3))
+    assert idle.last_fit() == pytest.approx(min(1000 * FIT_SHARE, 100**1.3))
     work = (idle.clock.left(idle.last_fit()) - 1) / 2.0  # splits of both: two seconds of work by two workers
     assert idle.affords(["gaussian", "feature_machine"], [100], int(2 * work))
     assert not idle.affords(["gaussian", "feature_machine"], [100], int(2 * work) + 4)

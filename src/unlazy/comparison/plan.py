@@ -28,7 +28,7 @@ PAGE, PAGE_SHARE = 7.0, 0.2
 """Seconds of work for the page, the answer and leaving; at most this share of a budget."""
 LAW, LAW_SHARE = 6.0, 0.08
 """The same for what twice the rows would bring."""
-FIT_SHARE = 0.16
+FIT_SHARE = 0.2
 """Of a budget, at most, for the last fit."""
 LAZY, LAZIEST, NEAR = 2, 4, 1.25
 """Lazy models that go on to more rows: the best two, and up to four whose error is within this factor of the best; two
