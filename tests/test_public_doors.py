@@ -3,6 +3,8 @@
 Every name listed there is in one of two tables: what it makes of points, or that it takes none.
 """
 
+import tempfile
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,6 +54,11 @@ def _machine(X, y):
     return machine.metric, machine.predict(X)
 
 
+def _stored(X):
+    with tempfile.TemporaryDirectory() as folder:
+        return np.array(unlazy.gram_to_store(KERNEL, X, store=folder, tile=5))
+
+
 def _many(rows):
     """A learning curve asks for forty points: these, moved by 1, 2, 3 and 4, in whatever form they come."""
     if isinstance(rows, list):
@@ -70,6 +77,7 @@ DOORS = {
     "log_marginal_likelihood": lambda X, y: unlazy.log_marginal_likelihood(KERNEL, X, y, 0.1),
     "learning_curve": lambda X, y: unlazy.learning_curve(KERNEL, _many(X), _many(y), [50]).risk,
     "nngp_and_ntk": lambda X, y: unlazy.nngp_and_ntk(unlazy.MLP(1), X),
+    "gram_to_store": lambda X, y: _stored(X),
     "with_metric": lambda X, y: unlazy.with_metric(KERNEL, np.cov(np.asarray(X).T)).gram(X),
     "Network": lambda X, y: (NETWORK(PARAMS, X), NETWORK.hidden(PARAMS, X)),
     "linearise": lambda X, y: unlazy.linearise(NETWORK, PARAMS)(PARAMS, X),

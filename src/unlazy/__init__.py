@@ -31,6 +31,8 @@ _WHERE = {
     "TangentKernel": "kernels.tangent",
     "nngp_and_ntk": "kernels.infinite_width",
     "with_metric": "kernels.metric",
+    # matrices that take hours
+    "gram_to_store": "products.stored",
     # kernel fixed: one ridge at any size, or every ridge and every training time at once
     "solve": "solvers.solve",
     "Direct": "solvers.methods",
@@ -124,6 +126,7 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy.networks.linearise import linearise as linearise
     from unlazy.networks.mlp import Network as Network
     from unlazy.networks.tangent import tangent_kernel as tangent_kernel
+    from unlazy.products.stored import gram_to_store as gram_to_store
     from unlazy.solvers.gaussian_process import ensemble as ensemble
     from unlazy.solvers.gaussian_process import log_marginal_likelihood as log_marginal_likelihood
     from unlazy.solvers.gaussian_process import posterior as posterior
