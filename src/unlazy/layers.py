@@ -36,6 +36,7 @@ from unlazy.core.layers import (
     Sum,
     SumPool,
     Weights,
+    myrtle,
     residual,
     serial,
 )  # fmt: skip
@@ -46,5 +47,5 @@ __all__ = [
     "Activation", "Aggregate", "AvgPool", "Concatenate", "Context", "Conv", "ConvLocal", "ConvTranspose", "Dense",
     "Dropout", "Erf", "Flatten", "Gelu", "GlobalAvgPool", "GlobalSumPool", "Identity", "ImageResize", "Index", "Layer",
     "LayerNorm", "Product", "Relu", "SelfAttention", "Serial", "Shape", "State", "Sum", "SumPool", "Weights", "apply",
-    "look", "of_blocks", "propagate", "reaches", "residual", "serial", "start", "survey", "variances", "weighted",
+    "look", "myrtle", "of_blocks", "propagate", "reaches", "residual", "serial", "start", "survey", "variances", "weighted",
 ]  # fmt: skip

@@ -42,7 +42,7 @@ def names():
     y, network = np.sin(X[:, 0]), unlazy.MLP(1, "relu", sigma_b=0.5)
     labels = (y > 0).astype(int)
     given = {name: getattr(unlazy, name) for name in unlazy.__all__}
-    given |= {name: getattr(unlazy.layers, name) for name in ("Dense", "Shape")}
+    given |= {name: getattr(unlazy.layers, name) for name in ("Dense", "Shape", "myrtle")}
     return given | {
         "unlazy": unlazy, "jax": jax, "jnp": jnp, "np": np, "make_pipeline": make_pipeline, "RidgeCV": RidgeCV,
         "TableEncoder": TableEncoder, "X": X, "Z": Z, "y": y, "labels": labels, "one_hot": np.eye(2)[labels],

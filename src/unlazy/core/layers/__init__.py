@@ -8,6 +8,7 @@ Shape(positions=(), channels=None)
 from unlazy.core.layers.attention import Aggregate, SelfAttention
 from unlazy.core.layers.base import Layer, Shape
 from unlazy.core.layers.combine import Concatenate, Identity, Product, Serial, Sum, residual, serial
+from unlazy.core.layers.named import myrtle
 from unlazy.core.layers.shaping import (
     Activation,
     AvgPool,
@@ -28,6 +29,6 @@ from unlazy.core.layers.weights import Conv, ConvLocal, ConvTranspose, Dense, We
 __all__ = [
     "Activation", "Aggregate", "AvgPool", "Concatenate", "Conv", "ConvLocal", "ConvTranspose", "Dense", "Dropout",
     "Erf", "Flatten", "Gelu", "GlobalAvgPool", "GlobalSumPool", "Identity", "ImageResize", "Index", "Layer",
-    "LayerNorm", "Product", "Relu", "SelfAttention", "Serial", "Shape", "Sum", "SumPool", "Weights", "residual",
-    "serial",
+    "LayerNorm", "Product", "Relu", "SelfAttention", "Serial", "Shape", "Sum", "SumPool", "Weights", "myrtle",
+    "residual", "serial",
 ]  # fmt: skip
