@@ -47,5 +47,6 @@ __all__ = [
     "Activation", "Aggregate", "AvgPool", "Concatenate", "Context", "Conv", "ConvLocal", "ConvTranspose", "Dense",
     "Dropout", "Erf", "Flatten", "Gelu", "GlobalAvgPool", "GlobalSumPool", "Identity", "ImageResize", "Index", "Layer",
     "LayerNorm", "Product", "Relu", "SelfAttention", "Serial", "Shape", "State", "Sum", "SumPool", "Weights", "apply",
-    "look", "myrtle", "of_blocks", "propagate", "reaches", "residual", "serial", "start", "survey", "variances", "weighted",
+    "look", "myrtle", "of_blocks", "propagate", "reaches", "residual", "serial", "start", "survey", "variances",
+    "weighted",
 ]  # fmt: skip

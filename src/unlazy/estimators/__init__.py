@@ -7,7 +7,7 @@ from unlazy.estimators.registry import ESTIMATORS
 
 _WHERE = {
     **ESTIMATORS, "load": "unlazy.estimators.persistence", "register": "unlazy.estimators.registry",
-    "save": "unlazy.estimators.persistence",
+    "save": "unlazy.estimators.persistence", "ZCAWhitening": "unlazy.estimators.whitening",
 }  # fmt: skip
 
 __all__ = [*_WHERE]

@@ -26,7 +26,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from unlazy.core.inputs import count
 from unlazy.core.precision import precision as in_precision
 from unlazy.estimators.checks import dense_floats
-from unlazy.estimators.points import as_rows, is_table, read_points, take
+from unlazy.estimators.points import as_rows, check_shapes, is_table, point_shapes, read_points, take
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.given import given_kernel
 
@@ -124,7 +124,9 @@ class Estimator(BaseEstimator):
         check_is_fitted(self)
         if getattr(self, "_table_", True):
             return self._columns(X, reset=False)
-        return read_points(X, self._takes, self._dtype)
+        points = read_points(X, self._takes, self._dtype)
+        check_shapes(points, getattr(self, "_shapes_", None))  # files of earlier releases do not say them
+        return points
 
     def _columns(self, X: Any, reset: bool) -> np.ndarray:
         """Checked X alone."""
@@ -147,6 +149,7 @@ class Estimator(BaseEstimator):
             X = read_points(X, self._takes, self._dtype)
             _, y = self._pair_of(np.zeros((count(X), 1)), y, **check_y)  # y is checked as beside a table
             del self.n_features_in_
+            self._shapes_ = point_shapes(X)
         self._table_ = table
         return X, y
 

@@ -20,6 +20,13 @@ def dense_floats(X: Any, validate: Any, dtype: np.dtype) -> np.ndarray:
     if isinstance(X, jax.Array):
         X = np.asarray(X)
     _refuse_dates(X)
+    shape = getattr(X, "shape", ())
+    if len(shape) > 2:
+        raise ValueError(
+            f"Found array with dim {len(shape)}, shape {tuple(shape)}, and rows of numbers are wanted here: "
+            "X.reshape(len(X), -1) makes one of every point. Images as they are need a kernel of images, such as "
+            "KernelClassifier(NTK(layers.myrtle(5)))"
+        )
     try:
         array = validate(X)
     except (ValueError, TypeError) as error:

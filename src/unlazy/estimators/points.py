@@ -34,6 +34,22 @@ def read_points(X: Any, takes: str, dtype: np.dtype) -> Any:
     return tree
 
 
+def point_shapes(X: Any) -> list[tuple[int, ...]]:
+    """The shape of one point, array by array."""
+    return [tuple(leaf.shape[1:]) for leaf in jax.tree.leaves(X)]
+
+
+def check_shapes(X: Any, fitted: list[tuple[int, ...]] | None) -> None:
+    """A ValueError where arrays have points of another shape than those that were fitted; of trees the kernel says so."""
+    found = point_shapes(X)
+    if fitted is None or len(found) != 1 or len(fitted) != 1 or found[0] == tuple(fitted[0]):
+        return
+    raise ValueError(
+        f"the model was fitted to points of shape {tuple(fitted[0])}, and those of X have {found[0]}: images are (n, "
+        "height, width, channels); X[..., None] adds one channel, X[None] makes one image a set of one"
+    )
+
+
 def take(X: Any, index: Any) -> Any:
     """Some of the points."""
     return jax.tree.map(lambda leaf: leaf[index], X)

@@ -28,6 +28,7 @@ COMPANIONS = {
     "SimpleImputer": "sklearn.impute",
     # ours, and no model
     "TableEncoder": "unlazy.estimators.table_encoder",
+    "ZCAWhitening": "unlazy.estimators.whitening",
 }
 MODULES = {
     # frozen values with fields: kernels, and the network description
@@ -54,6 +55,24 @@ MODULES = {
     "Constant": "unlazy.kernels.algebra",
     "Periodic": "unlazy.kernels.periodic",
     "SpectralMixture": "unlazy.kernels.periodic",
+    "LayeredNNGP": "unlazy.kernels.layered",
+    "LayeredNTK": "unlazy.kernels.layered",
+    "Flipped": "unlazy.kernels.flips",
+    # layers of descriptions, one after another; files do not hold branches
+    "Serial": "unlazy.core.layers.combine",
+    "Activation": "unlazy.core.layers.shaping",
+    "LayerNorm": "unlazy.core.layers.shaping",
+    "Dropout": "unlazy.core.layers.shaping",
+    "SumPool": "unlazy.core.layers.shaping",
+    "AvgPool": "unlazy.core.layers.shaping",
+    "GlobalSumPool": "unlazy.core.layers.shaping",
+    "GlobalAvgPool": "unlazy.core.layers.shaping",
+    "Flatten": "unlazy.core.layers.shaping",
+    "ImageResize": "unlazy.core.layers.shaping",
+    "Dense": "unlazy.core.layers.weights",
+    "Conv": "unlazy.core.layers.weights",
+    "ConvLocal": "unlazy.core.layers.weights",
+    "ConvTranspose": "unlazy.core.layers.weights",
 }
 DERIVED = {"MLP": ("biases", "skips")}
 """Fields that the constructor works out itself."""

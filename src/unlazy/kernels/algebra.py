@@ -225,6 +225,10 @@ class _OfBlocks(Kernel):
     def takes(self) -> str:
         return min((k.takes for k in self.parts()), key=TAKES.index)
 
+    @property
+    def costly(self) -> bool:
+        return any(k.costly for k in self.parts())
+
     def prepare(self, X: Any) -> tuple:
         return tuple(k.prepare(X) for k in self.parts())
 

@@ -17,6 +17,10 @@ class Weighted(Kernel):
     def takes(self) -> str:
         return "tree" if self.pairs else "matrix"
 
+    @property
+    def costly(self) -> bool:
+        return self.kernel.costly
+
     def parts(self, X: Any) -> tuple[Any, Any]:
         """Points and roots."""
         return X if self.pairs else (X[:, :-1], X[:, -1])

@@ -25,7 +25,8 @@ def myrtle(depth: int, sigma_w: Any = SQRT2, sigma_b: Any = 0.0) -> Serial:
     """
     if depth not in MYRTLE:
         raise ValueError(f"Myrtle networks have 5, 7 or 10 layers of weights, got {depth!r}")
-    stages: list[list[Layer | str]] = [[Conv(3, sigma_w, sigma_b), "relu"] * count for count in MYRTLE[depth]]
+    stages: list[list[Layer | str]] = [[Conv((3, 3), sigma_w, sigma_b), "relu"] * count for count in MYRTLE[depth]]
     first, second, third = stages
     end = (GlobalAvgPool(), Dense(sigma_w, sigma_b))
-    return serial(*first, AvgPool(2), *second, AvgPool(2), *third, *end)
+    pool = AvgPool((2, 2))  # type: ignore[call-arg]
+    return serial(*first, pool, *second, pool, *third, *end)

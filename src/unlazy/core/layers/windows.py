@@ -36,7 +36,10 @@ def windows(
 ) -> tuple[Window, ...]:
     """One for each axis; a ValueError where one does not fit."""
     if not positions:
-        raise ValueError("needs positions (pixels, tokens), and these points have none: use Dense")
+        raise ValueError(
+            "needs positions (pixels, tokens), and these points have none: use Dense, or give points as arrays "
+            "(n, positions, channels), images as (n, height, width, channels)"
+        )
     sizes, strides, dilations = (_each(what, given, len(positions)) for what, given in
                                  (("window", size), ("strides", stride), ("dilation", dilation)))  # fmt: skip
     return tuple(_window(n, w, s, d, padding) for n, w, s, d in zip(positions, sizes, strides, dilations))
@@ -82,7 +85,10 @@ def padding_name(*allowed: str) -> Any:
 
 def _each(what: str, given: tuple[int, ...], axes: int) -> tuple[int, ...]:
     if len(given) not in (1, axes):
-        raise ValueError(f"{what} {given} is for {len(given)} axes of positions, and the points have {axes}")
+        raise ValueError(
+            f"{what} {given} is for {len(given)} axes of positions, and the points have {axes}: images are (n, height, "
+            "width, channels), X[..., None] where there is one channel"
+        )
     return given * axes if len(given) == 1 else given
 
 
