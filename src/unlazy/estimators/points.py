@@ -40,7 +40,7 @@ def point_shapes(X: Any) -> list[tuple[int, ...]]:
 
 
 def check_shapes(X: Any, fitted: list[tuple[int, ...]] | None) -> None:
-    """A ValueError where arrays have points of another shape than those that were fitted; of trees the kernel says so."""
+    """A ValueError where an array has points of another shape than that fitted; of trees the kernel says so."""
     found = point_shapes(X)
     if fitted is None or len(found) != 1 or len(fitted) != 1 or found[0] == tuple(fitted[0]):
         return

@@ -7,6 +7,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from unlazy.core.inputs import real_numbers, refuse_not_finite
+from unlazy.theory.whitening import unit_rows, zca_matrix
 
 
 class ZCAWhitening(TransformerMixin, BaseEstimator):
@@ -40,10 +41,7 @@ class ZCAWhitening(TransformerMixin, BaseEstimator):
         moments = rows.T @ rows / len(rows)
         if self.flips:
             moments = (moments + self._mirrored(moments)) / 2
-        values, vectors = np.linalg.eigh(moments)
-        # eigenvalues of XᵀX are not negative, and those below rounding may have come out so
-        scale = 1 / np.sqrt(np.maximum(values, 0) + self.regularisation)
-        self.whitening_ = (vectors * scale) @ vectors.T
+        self.whitening_ = zca_matrix(moments, float(self.regularisation))
         return self
 
     def transform(self, X: Any) -> np.ndarray:
@@ -66,11 +64,7 @@ class ZCAWhitening(TransformerMixin, BaseEstimator):
         elif tuple(X.shape[1:]) != tuple(self.shape_):
             raise ValueError(f"whitening was fitted to points of shape {self.shape_}, got {X.shape[1:]}")
         rows = X.reshape(len(X), -1).astype(np.float64)
-        if not self.normalise:
-            return rows
-        rows = rows - rows.mean(1, keepdims=True)
-        norms = np.linalg.norm(rows, axis=1, keepdims=True)
-        return rows / np.where(norms > 0, norms, 1)  # an image of one colour is 0
+        return unit_rows(rows) if self.normalise else rows
 
     def _mirrored(self, moments: np.ndarray) -> np.ndarray:
         """The second moments of mirror images."""
