@@ -46,7 +46,7 @@ def test_digits_are_moved_and_scaled_by_the_training_images_alone():
 
 def test_files_keep_their_test_images_apart(file):
     path, arrays = file
-    X, Y, T, truth = ik.drawn(QUICK | {"file": path, "most": 40, "test": 20, "whiten": True}, jax.random.key(0))
+    X, Y, _, truth = ik.drawn(QUICK | {"file": path, "most": 40, "test": 20, "whiten": True}, jax.random.key(0))
     assert X.shape == (40, 4, 4, 3) and sorted(truth) == sorted(arrays["y_test"]) and Y.sum() == 40
     # whitened: second moments of the training images are λ/(λ + ρ) ≤ 1 in every direction
     rows = X.reshape(40, -1).astype(float)

@@ -219,7 +219,7 @@ experiment = Experiment(
         test=400,
         whiten=False,
         flips=False,
-    ),  # fmt: skip
+    ),
     vectorised=False,
     precision="float32",
     choices={"file": ("cifar10.npz",), "whiten": (True,), "flips": (True,)},
