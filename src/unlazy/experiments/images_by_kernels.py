@@ -31,6 +31,7 @@ from unlazy.core.data import Data
 from unlazy.core.errors import UnlazyError
 from unlazy.core.experiment import Experiment, Params, Records, config
 from unlazy.core.layers import Conv, Dense, Flatten, Layer, myrtle, serial
+from unlazy.core.linear import dot
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.flips import with_flips
 from unlazy.kernels.infinite_width import NTK
@@ -97,7 +98,7 @@ def drawn(params: Params, key: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray,
     flat = images.reshape(len(images), -1)
     if params["whiten"]:
         flat = unit_rows(flat)
-        flat = flat @ zca_matrix(flat[:n].T @ flat[:n] / n, REGULARISATION)
+        flat = dot(flat, zca_matrix(dot(flat[:n].T, flat[:n]) / n, REGULARISATION))
     else:
         flat = flat - flat[:n].mean(0)
         flat = flat / np.sqrt(np.mean(flat[:n] ** 2))
@@ -111,7 +112,7 @@ def by_kernel(kernel: Kernel, X: np.ndarray, Y: np.ndarray, T: np.ndarray, sizes
     found = []
     for n in sizes:
         fit = fit_every(K[:n, :n], Y[:n], None, None)
-        found.append((across[:, :n] @ fit.alpha + fit.intercept).argmax(1))
+        found.append((dot(across[:, :n], fit.alpha) + fit.intercept).argmax(1))
     return found
 
 
