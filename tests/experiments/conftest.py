@@ -3,7 +3,7 @@ A trial that fails is a failure of the test that ran it, not a warning beside cl
 
 import pytest
 
-FAST = {"test_every_experiment", "test_random_features", "test_training_dynamics", "test_gp_prior_draws"}
+FAST = {"test_every_experiment", "test_random_features", "test_gp_prior_draws"}
 
 
 def pytest_collection_modifyitems(items):
