@@ -1,27 +1,24 @@
-"""rich_limit_is_the_limit, small: every part runs, and its claims notice another limit."""
+"""rich_limit_is_the_limit: every part runs, and its claims notice another limit."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Records, config
+from unlazy.core.experiment import Records
 from unlazy.experiments.rich_limit_is_the_limit import experiment
 from unlazy.lab import run
 
-SMALL = config(
-    {"part": ["lazy"]}, {"part": ["width"], "width": [0, 8, 16], "networks": [64]},
-    {"part": ["close"], "points": [8], "width": [128], "networks": [4], "richness": [1.0]},
-    {"part": ["linear"], "richness": [1.0]},
-    {"part": ["deep"], "activation": ["tanh", "identity"], "points": [4], "steps": [5], "width": [64], "networks": [4]},
-    seeds=1, draws=256,
-)  # fmt: skip
+pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
-def test_claims_notice_another_limit():
-    records = run(experiment, SMALL, engine="inline", store=None, progress=False)
-    assert len(experiment.claims(records)) == 2 + 2 + 4 + 1 + 8 + 2 and len(experiment.figure(records).axes) == 3
+@pytest.fixture(scope="module")
+def records():
+    return run(experiment, engine="inline", store=None, progress=False)
+
+
+def test_claims_notice_another_limit(records):
+    assert len(experiment.claims(records)) == 28 and len(experiment.figure(records).axes) == 3
 
     def wrong(r):
         """Distances of one, and a limit whose Θ is twice what it is."""
@@ -34,10 +31,8 @@ def test_claims_notice_another_limit():
     assert all(c.verdict != "holds" for c in claims if "Θ, slope" in c.statement)
 
 
-@pytest.mark.slow
-def test_quick_holds():
+def test_quick_holds(records):
     """The slope of Θ has not settled at these widths: it may stay undecided."""
-    records = run(experiment, engine="inline", store=None, progress=False)
     verdicts = {c.statement: c.verdict for c in experiment.claims(records)}
     assert "does not hold" not in verdicts.values()
     assert [s for s, v in verdicts.items() if v == "undecided" and "Θ, slope" not in s] == []
