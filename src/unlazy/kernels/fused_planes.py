@@ -1,0 +1,481 @@
+"""Convolutional kernels on the GPU, a stage at a time: displacement planes never leave the chip [C1, C2].
+
+A stage is some convolutions with ReLU on images of one size, then a pooling. Threads are pairs of images, one each. For
+every displacement d = q - p a thread walks down the rows of the plane p ↦ Σ_{p,p+d}: a new row comes in at one end,
+each layer keeps the sums over the last rows that its window needs, and finished rows leave at the other end, added up
+by the pooling. Rows and columns are registers, so sums over windows need no communication.
+
+Displacements d and d - N share a plane, where N is the size plus two: of the N places of an axis the last two are
+dead. A dead place has standard deviation 0, for which the dual is 0, which is what zero padding asks for; no plane
+has a mask. Circular windows have no dead places. N is even, so both displacements of a plane are even, or odd: pooling
+over 2 × 2 pixels sends pairs p, q to P = ⌊p/2⌋, Q = ⌊q/2⌋ with Q - P = d/2, or (d ± 1)/2 by the parity of p.
+
+The dual of ReLU is a polynomial of w = √(1 - ρ²): E φφ/√(vv') = ρ/4 + G(w), and E φ'φ' = ¼ + ρ Q(w). With ρ = sin a,
+w = cos a, both 2πG = w + a sin a and 2πQ = a/sin a are even in a, so analytic in w from 0 to 1.
+
+A Pallas program for its Triton backend; on a CPU it runs in interpret mode, for tests.
+"""
+
+import math
+import struct
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jaxtyping import Array
+from numpy.polynomial import chebyshev
+
+try:  # the Triton backend is due to be replaced; without it the caller falls back to XLA
+    from jax.experimental.pallas import triton as backend
+except ImportError:  # pragma: no cover
+    backend = None  # type: ignore[assignment]
+
+DEAD = 2
+"""Places added to an axis with zeros outside."""
+PARTS = 3
+"""Planes whose rows meet in one row of pooled pairs; each writes apart, so that the order of sums is the same always."""
+SECTOR = 8
+"""Numbers in what is brought from memory at once."""
+NEVER = 3e38
+"""No pixel and no standard deviation is as large: kernels of larger ones overflow."""
+TOUCH = 64 * 2.0**-24
+"""1 - ρ² below which two positions count as the same: roundings of a sum of 64 terms."""
+
+
+class Tile(NamedTuple):
+    """Pairs of a program: rows × columns images, a thread each; columns of pixels it works on at once."""
+
+    rows: int = 8
+    columns: int = 16
+    width: int = 16
+
+    @property
+    def lanes(self) -> int:
+        return self.rows * self.columns
+
+
+class Layer(NamedTuple):
+    """A convolution and ReLU: `scale` is σ_w² over the points of the window and the channels, `bias` σ_b²."""
+
+    window: int
+    scale: float
+    bias: float = 0.0
+    rate: float = 1.0
+    bias_rate: float = 1.0
+
+
+class Stage(NamedTuple):
+    """Layers on size × size pixels, then the mean of 2 × 2 (`last`: of all)."""
+
+    size: int
+    layers: tuple[Layer, ...]
+    circular: bool = False
+    last: bool = False
+
+    @property
+    def period(self) -> int:
+        return self.size + (0 if self.circular else DEAD)
+
+    @property
+    def halo(self) -> int:
+        """Pixels that the windows of all layers reach out together."""
+        return sum(layer.window // 2 for layer in self.layers)
+
+    @property
+    def pooled(self) -> int:
+        """Displacements after the pooling."""
+        return self.period // 2
+
+
+@lru_cache
+def polynomials(degree: int) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients of G and Q in powers of w, lowest first, nearly the best on [0, 1]."""
+    t = np.cos(np.pi * (np.arange(512) + 0.5) / 512)
+    w = (t + 1) / 2
+    a = np.arccos(w)
+    found = []
+    for values in ((w + a * np.sin(a)) / (2 * np.pi), a / np.sin(a) / (2 * np.pi)):
+        series = chebyshev.cheb2poly(chebyshev.chebfit(t, values, degree))
+        found.append(np.polynomial.Polynomial(series)(np.polynomial.Polynomial([-1, 2])).coef)
+    return found[0], found[1]
+
+
+class Dual(NamedTuple):
+    """scale · E φφ, and scale · (rate · E φφ + Θ E φ'φ')."""
+
+    scale: float
+    rate: float
+    tangent: bool
+    signed: bool
+    degree: int
+
+    def of(self, sigma: Array, theta: Array | None, left: Array, right: Array) -> tuple:
+        """As plain arrays: what the assembly does."""
+        G, Q = polynomials(self.degree)
+        both = left * right
+        rho = jnp.where(both == 0, 0.0, jnp.clip(sigma / jnp.where(both == 0, 1.0, both), -1, 1))
+        u = 1 - rho * rho
+        if not self.tangent:
+            return (both * (0.25 * self.scale * rho + _horner(self.scale * G, jnp.sqrt(u))),)
+        w = jnp.sqrt(jnp.where(u < TOUCH, 0.0, u))
+        slope = jnp.where(both == 0, 0.0, self.scale * (0.25 + rho * _horner(Q, w)))
+        value = both * (rho * slope + (self.scale / (2 * np.pi)) * w)
+        return value, self.rate * value + theta * slope
+
+    def __call__(self, sigma: Array, theta: Array | None, left: Array, right: Array, interpret: bool) -> tuple:
+        """The same as GPU assembly: fused multiply-adds, quick roots and reciprocals (two units of rounding)."""
+        if interpret:
+            return self.of(sigma, theta, left, right)
+        G, Q = polynomials(self.degree)
+        low = f"max.ftz.f32 $0, $0, {_hex(-1)};" if self.signed else ""
+        both = left * right
+        rho = _assembled(
+            f"{{ .reg .f32 r; rcp.approx.ftz.f32 r, $1; mul.ftz.f32 $0, $2, r; {low} min.ftz.f32 $0, $0, {_hex(1)}; }}",
+            both, sigma,
+        )  # fmt: skip
+        one_minus = f".reg .f32 n; neg.ftz.f32 n, $1; fma.rn.ftz.f32 $0, n, $1, {_hex(1)};"
+        if not self.tangent:
+            w = _assembled(f"{{ {one_minus} sqrt.approx.ftz.f32 $0, $0; }}", rho)
+            end = f"fma.rn.ftz.f32 $0, $2, {_hex(self.scale / 4)}, $0; mul.ftz.f32 $0, $0, $3;"
+            return (_assembled(f"{{ {_horner_code(self.scale * G)} {end} }}", w, rho, both),)
+        touch = f".reg .pred b; setp.lt.ftz.f32 b, $0, {_hex(TOUCH)}; selp.f32 $0, {_hex(0)}, $0, b;"
+        w = _assembled(f"{{ {one_minus} {touch} sqrt.approx.ftz.f32 $0, $0; }}", rho)
+        dead = f".reg .pred b; setp.eq.ftz.f32 b, $3, {_hex(0)}; selp.f32 $0, {_hex(0)}, $0, b;"
+        end = f"fma.rn.ftz.f32 $0, $2, $0, {_hex(self.scale / 4)};"
+        slope = _assembled(f"{{ {_horner_code(self.scale * Q)} {end} {dead} }}", w, rho, both)
+        value = _assembled(
+            f"{{ mul.ftz.f32 $0, $1, {_hex(self.scale / (2 * np.pi))}; fma.rn.ftz.f32 $0, $2, $3, $0; "
+            "mul.ftz.f32 $0, $0, $4; }", w, rho, slope, both,
+        )  # fmt: skip
+        assert theta is not None
+        if self.rate == 0:
+            return value, theta * slope
+        rated = value if self.rate == 1 else value * self.rate
+        return value, _assembled("fma.rn.ftz.f32 $0, $1, $2, $3;", theta, slope, rated)
+
+
+def _assembled(code: str, *arguments: Array) -> Array:
+    """Elementwise assembly; the result may be written before all arguments are read."""
+    return backend.elementwise_inline_asm(
+        code, args=list(arguments), constraints="=&f" + ",f" * len(arguments), pack=1,
+        result_shape_dtypes=[jax.ShapeDtypeStruct(arguments[0].shape, jnp.float32)],
+    )[0]  # fmt: skip
+
+
+def _times_plus(a: Array, b: Array, c: Array, interpret: bool) -> Array:
+    return a * b + c if interpret else _assembled("fma.rn.f32 $0, $1, $2, $3;", a, b, c)
+
+
+def _hex(value: float) -> str:
+    return f"0f{struct.unpack('>I', struct.pack('>f', value))[0]:08X}"
+
+
+def _horner(powers: np.ndarray, w: Array) -> Array:
+    total: Any = float(powers[-1])
+    for c in powers[-2::-1]:
+        total = total * w + float(c)
+    return total
+
+
+def _horner_code(powers: np.ndarray) -> str:
+    """$0 = polynomial of $1."""
+    steps = [f"fma.rn.ftz.f32 $0, $0, $1, {_hex(c)};" for c in powers[-2::-1]]
+    return " ".join([f"mov.f32 $0, {_hex(powers[-1])};", *steps])
+
+
+def left_side(stage: Stage, features: Array, tile: Tile) -> Array:
+    """Rows × columns × features × images as tiles of images × rows × columns × features × images of a tile.
+
+    Features are pixels (of a first stage), then the standard deviation at every layer.
+    """
+    around = ((2 * stage.halo, stage.halo), (stage.halo, stage.halo), (0, 0), (0, 0))
+    return _in_tiles(jnp.pad(features, around, mode="wrap" if stage.circular else "constant"), tile.rows)
+
+
+def right_side(stage: Stage, features: Array, tile: Tile) -> Array:
+    """The same with one period of rows, and columns for every displacement."""
+    size, period, halo = stage.size, stage.period, stage.halo
+    one = jnp.pad(features, ((0, period - size), (0, period - size), (0, 0), (0, 0)))
+    return _in_tiles(jnp.take(one, np.arange(-halo, size + halo + period) % period, axis=1), tile.columns)
+
+
+def _in_tiles(A: Array, images: int) -> Array:
+    return jnp.moveaxis(A.reshape(*A.shape[:-1], A.shape[-1] // images, images), -2, 0)
+
+
+def ranges(stage: Stage, first: int, last: int) -> list[tuple[int, int]]:
+    """Columns that layer 0 (the input), 1, … need, so that the last has first … last."""
+    found = [(first, last)]
+    for layer in reversed(stage.layers):
+        half = layer.window // 2
+        low, high = found[0][0] - half, found[0][1] + half
+        found.insert(0, (low, high) if stage.circular else (max(low, 0), min(high, stage.size)))
+    return found
+
+
+def run(
+    stage: Stage, left: Array, right: Array, channels: int, planes: tuple | None, *, tangent: bool, tile: Tile,
+    signed: bool, interpret: bool = False, degree: int = 7,
+) -> tuple:  # fmt: skip
+    """Σ (and Θ) after a stage: pooled planes for the next, or their sums over all pairs of positions.
+
+    `planes` are those of the stage before, or None for a first one, whose input are `channels` pixels.
+    """
+    n, m = (len(A) * A.shape[-1] for A in (left, right))
+    pairs = n * m
+    count = 2 if tangent else 1
+    cells = stage.size // 2
+    if stage.last:
+        shape: tuple[int, ...] = (stage.period**2, pairs)
+    else:
+        shape = (stage.pooled * PARTS, stage.pooled * PARTS, cells, cells, pairs)
+    found: list = []
+    for first in range(0, stage.size, tile.width):
+        columns = ranges(stage, first, min(first + tile.width, stage.size))
+        inputs = [left.reshape(-1), right.reshape(-1), *(p.reshape(-1) for p in planes or ())]
+        filled = [] if stage.last else list(found)
+        done = pl.pallas_call(
+            partial(_body, stage=stage, columns=columns, channels=channels, images=(n, m), tangent=tangent, tile=tile,
+                    signed=signed, interpret=interpret, degree=degree, fed=planes is not None),
+            grid=(pairs // tile.lanes, stage.period, stage.period),
+            out_shape=[jax.ShapeDtypeStruct((math.prod(shape),), jnp.float32)] * count,
+            input_output_aliases={len(inputs) + k: k for k in range(len(filled))},
+            compiler_params=backend.CompilerParams(num_warps=tile.lanes // 32, num_stages=1),
+            interpret=interpret,
+            name="convolution_planes",
+        )(*inputs, *filled)  # fmt: skip
+        if stage.last:
+            done = [d.reshape(shape).sum(0) for d in done]
+            found = [a + b for a, b in zip(found, done)] if found else done
+        else:
+            found = done
+    return tuple(found) if stage.last else tuple(f.reshape(shape) for f in found)
+
+
+def _body(
+    *refs, stage: Stage, columns: list, channels: int, images: tuple[int, int], tangent: bool, tile: Tile, signed: bool,
+    interpret: bool, degree: int, fed: bool,
+) -> None:  # fmt: skip
+    """One plane, or some columns of it, for a tile of pairs."""
+    count = 2 if tangent else 1
+    left_ref, right_ref, *rest = refs
+    plane_refs, outs = rest[: count if fed else 0], rest[-count:]
+    n, m = images
+    size, period, halo, layers = stage.size, stage.period, stage.halo, stage.layers
+    features = (0 if fed else channels) + len(layers)
+    tiles = m // tile.columns
+    at, dx, dy = (pl.program_id(k) for k in range(3))
+    lane = lax.iota(jnp.int32, tile.lanes)
+    i, j = _div(lane, tile.columns), _rem(lane, tile.columns)
+    pair = at * tile.lanes + lane
+    pairs = n * m
+    wide = (size + 2 * halo) * features * tile.rows  # numbers in a row of the left array
+    long = (size + 2 * halo + period) * features * tile.columns
+    ahead = period * -(-2 * halo // period)
+    few = _few(max(left_ref.shape[0], right_ref.shape[0]))
+    l_tile, r_tile = _div(at, tiles) * (size + 3 * halo), _rem(at, tiles) * period
+
+    def starts(row: Any) -> tuple:
+        """Where a row of the plane begins, left and right."""
+        l = (l_tile + row + 2 * halo) * wide
+        return l, (r_tile + _rem(row + dy + ahead, period)) * long + dx * (features * tile.columns)
+
+    def rows_of(row: Any) -> tuple:
+        """Readers of a row of the plane: value f of column c, left and right."""
+        l, r = starts(row)
+        l, r = (l + i) & few, (r + j) & few
+
+        def read_left(c: int, f: int) -> Array:
+            return left_ref[l + ((c + halo) * features + f) * tile.rows]
+
+        def read_right(c: int, f: int) -> Array:
+            return right_ref[r + ((c + halo) * features + f) * tile.columns]
+
+        return read_left, read_right
+
+    def touched(row: Any) -> list[Array]:
+        """One number of every sector of a row that will be read: the cache near the processor then has it."""
+        low, high = columns[0]
+        found = []
+        for ref, start, images in zip((left_ref, right_ref), starts(row), (tile.rows, tile.columns)):
+            first = start + (low + halo) * features * images
+            sectors = (high - low) * features * images // SECTOR
+            for k in range(0, sectors, tile.lanes):
+                at = jnp.minimum(lane + k, sectors - 1) if k + tile.lanes > sectors else lane + k
+                found.append(ref[first + at * SECTOR])
+        return found
+
+    def input_row(row: Any) -> list[tuple]:
+        """Σ (and rate Σ + Θ) of the first layer's window at every column, scaled."""
+        layer, (low, high) = layers[0], columns[0]
+        if not fed:
+            read_left, read_right = rows_of(row)
+            found = []
+            for c in range(low, high):
+                total = read_left(c, 0) * read_right(c, 0)
+                for f in range(1, channels):
+                    total = _times_plus(read_left(c, f), read_right(c, f), total, interpret)
+                found.append((total,))
+            return found
+        return [_fed(plane_refs, stage, row, c, dy, dx, pair, pairs, layer) for c in range(low, high)]
+
+    def step(k: Any, state: tuple, held: tuple) -> tuple:
+        row = k - (halo if stage.circular else 0)
+        values = input_row(row)
+        kept = []
+        base = channels if not fed else 0
+        for l, layer in enumerate(layers):
+            low = columns[l][0]
+            (first, last), half = columns[l + 1], layer.window // 2
+            row = row - half
+            read_left, read_right = rows_of(row)
+            below = layers[l + 1] if l + 1 < len(layers) else None
+            # a pooling takes E φφ and Θ E φ'φ' apart
+            dual = Dual(below.scale if below else 0.0625, below.rate if below else 0.0, tangent, signed or layer.bias < 0
+                        if l == 0 and not fed else False, degree)  # fmt: skip
+            if below is None and stage.last:
+                dual = dual._replace(scale=1.0)
+            sums, state = state[: len(values[0])], state[len(values[0]) :]
+            out: list = []
+            fresh: list = [[[] for _ in range(layer.window - 1)] for _ in sums]
+            for c in range(first, last):
+                arrived = []
+                for s in range(len(sums)):
+                    near = [values[x - low][s] for x in range(c - half, c + half + 1) if 0 <= x - low < len(values)]
+                    h = near[0]
+                    for v in near[1:]:
+                        h = h + v
+                    partial_sums = [sums[s][w][c - first] for w in range(layer.window - 1)]
+                    arrived.append(partial_sums[-1] + h if partial_sums else h)
+                    for w in range(layer.window - 1):
+                        fresh[s][w].append(h if w == 0 else partial_sums[w - 1] + h)
+                sigma = arrived[0] + layer.bias if layer.bias else arrived[0]
+                theta = None
+                if tangent:
+                    if l == 0 and not fed:
+                        theta = arrived[0] * layer.rate if layer.rate != 1 else arrived[0]
+                    else:
+                        theta = arrived[1]
+                    theta = theta + layer.bias_rate * layer.bias if layer.bias else theta
+                f = base + l
+                out.append(dual(sigma, theta, read_left(c, f), read_right(c, f), interpret))
+            kept.extend(fresh)
+            values = out
+        return tuple(kept), _finish(values, row, held)
+
+    def _finish(values: list, row: Any, held: tuple) -> tuple:
+        inside = (row >= 0) & (row < size)
+        if stage.last:
+            waiting = []
+            for k in range(count):
+                total = values[0][k]
+                for v in values[1:]:
+                    total = total + v[k]
+                waiting.append(held[k] + jnp.where(inside, total, 0.0))
+            return tuple(waiting)
+        cells, deep = size // 2, stage.pooled
+        safe = jnp.maximum(row, 0)
+        Py, a = _div(safe, 2), _rem(safe, 2)
+        odd, xodd = _rem(dy, 2), _rem(dx, 2)
+        Dy, part = _rem(_div(dy + odd * (2 * a - 1), 2), deep), 1 + odd * (1 - 2 * a)
+        one = _div(dx, 2) * PARTS + 1 + xodd
+        two = _rem(_div(dx + 1, 2), deep) * PARTS
+        even = (1 - xodd).astype(jnp.float32)
+        # the first of two rows waits for the second, unless they go to different pairs
+        waits = ((1 - odd) * (1 - a)).astype(jnp.float32)
+        done = inside & ((odd == 1) | (a == 1))
+        begin = ((Dy * PARTS + part) * (PARTS * deep) * cells + Py) * cells + columns[-1][0] // 2
+        begin, across = begin * pairs + pair, cells * cells * pairs
+        waiting = []
+        for k, out in enumerate(outs):
+            for which, place, where in ((0, one, done), (1, two, done & (xodd == 1))):
+                for x in range(0, len(values), 2):
+                    e, o = values[x][k], values[x + 1][k]
+                    value = o if which else _times_plus(o, jnp.broadcast_to(even, o.shape), e, interpret)
+                    index = begin + place * across + (x // 2) * pairs
+                    mask = jnp.broadcast_to(where, index.shape)
+                    backend.store(out.at[index], value + held[len(waiting)], mask=mask)
+                    waiting.append(value * waits)
+        return tuple(waiting)
+
+    zero = jnp.zeros(tile.lanes, jnp.float32)
+    state = []
+    for l, layer in enumerate(layers):
+        held = count if l or fed else 1
+        span = columns[l + 1][1] - columns[l + 1][0]
+        state += [[[zero] * span for _ in range(layer.window - 1)] for _ in range(held)]
+    before = halo if stage.circular else 0
+
+    def next_row(k: Any, carry: tuple) -> tuple:
+        leaves, held, touches, seen = carry
+        for value in touches:  # they have arrived by now
+            seen = jnp.maximum(seen, value)
+        touches = touched(jnp.minimum(k + 1 - before, size + halo - 1))
+        kept, held = step(k, _unpacked(leaves, state), held)
+        return _packed(kept), held, touches, seen
+
+    waiting = (zero,) * (count if stage.last else count * (columns[-1][1] - columns[-1][0]))
+    start = _packed(tuple(state)), waiting, touched(jnp.int32(-before)), zero
+    _, waiting, _, seen = lax.fori_loop(0, size + halo + before, next_row, start)
+    if stage.last:
+        for out, value in zip(outs, waiting):
+            out[(dy * period + dx) * pairs + pair] = value
+    # or what was touched would be thought useless
+    backend.store(outs[0].at[pair], seen, mask=seen > NEVER)
+
+
+def _div(a: Any, b: int) -> Any:
+    """a // b of numbers that are not negative."""
+    return lax.div(a, jnp.full_like(a, b))
+
+
+def _rem(a: Any, b: int) -> Any:
+    return lax.rem(a, jnp.full_like(a, b))
+
+
+def _few(numbers: int) -> int:
+    """A mask that keeps every index: what it proves to the compiler lets constant offsets be part of an address."""
+    return 2 ** min(30, max(1, int(numbers).bit_length())) - 1
+
+
+def _packed(state: Any) -> tuple:
+    return tuple(jax.tree.leaves(state))
+
+
+def _unpacked(leaves: tuple, like: list) -> tuple:
+    return tuple(jax.tree.unflatten(jax.tree.structure(like), leaves))
+
+
+def _fed(
+    refs: list, stage: Stage, row: Any, c: int, dy: Any, dx: Any, pair: Array, pairs: int, layer: Layer
+) -> tuple:
+    """Pooled Σ (and Θ) of a stage before, at row and column c of a plane: the sum of three parts."""
+    size, period = stage.size, stage.period
+    before = size + (0 if stage.circular else 1)  # displacements it keeps
+    inside, p = _rem(row + size, size), (c + size) % size
+    qy, qx = _rem(inside + dy, period), _rem(p + dx, period)
+    live = (qy < size) & (qx < size)
+    if not stage.circular:
+        live = live & (row >= 0) & (row < size)
+    Dy, Dx = _rem(qy - inside + before, before), _rem(qx - p + before, before)
+    across = size * size * pairs
+    start = ((Dy * before * PARTS + Dx) * PARTS * size + inside) * size + p
+    start, mask = start * pairs + pair, jnp.broadcast_to(live, pair.shape)
+    found = []
+    for ref in refs:
+        sums = []
+        for py in range(PARTS):
+            parts = [
+                backend.load(ref.at[start + (py * before * PARTS + px) * across], mask=mask, other=0.0)
+                for px in range(PARTS)
+            ]
+            sums.append((parts[0] + parts[1]) + parts[2])
+        found.append((sums[0] + sums[1]) + sums[2])
+    scaled = [v * layer.scale for v in found]
+    if len(scaled) == 2:
+        scaled[1] = scaled[1] + (layer.rate * scaled[0] if layer.rate != 1 else scaled[0])
+    return tuple(scaled)
