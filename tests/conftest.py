@@ -13,10 +13,14 @@ os.environ.setdefault("PJRT_NPROC", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Test workers and the processes that tests start share one GPU, where there is one.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-if os.environ.get("UNLAZY_TEST_COMPILER") == "quick":  # `make test`: nearly all its time is XLA's compiler
+_COMPILER = os.environ.get("UNLAZY_TEST_COMPILER")
+if _COMPILER in ("quick", "brisk"):  # `make test` and `make slow`: nearly all their time is XLA's compiler
     import jaxlib.version
 
-    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    if _COMPILER == "quick":
+        os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    else:  # all of XLA's own passes, and LLVM's that pay at once: what runs long runs as quickly
+        os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=1 " + os.environ.get("XLA_FLAGS", "")
     if jaxlib.version.__version_info__ < (0, 11):  # a third of it is MLIR's emitters, which later releases always use
         os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false " + os.environ.get("XLA_FLAGS", "")
     if jaxlib.version.__version_info__ < (0, 13):  # small programs gain nothing by being cut up for many threads
@@ -35,12 +39,24 @@ FORGET = max(2**31, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 
 _SLOW = {line for line in (Path(__file__).parent / "slow_cases.txt").read_text().splitlines() if line[:1] != "#"}
 
 
+_LONGEST = (
+    "test_images_by_kernels", "test_bars", "test_fuzz_doors", "test_fixed_features_fail", "test_stored",
+    "test_every_activation", "test_rich_limit_is_the_limit", "test_conformance", "test_images", "test_three_layers",
+    "test_feature_growth", "test_comparison_kill", "test_guides", "test_reference_examples", "test_feature_emergence",
+    "test_frobenius_nuclear", "test_convolution_limit", "test_adaptive_kernel_experiment", "test_resident",
+)  # fmt: skip
+"""Files of a minute or more in the slow suite: begun first, so that no worker ends long after the other."""
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Cases of tests that cost much to compile, beside cheaper ones of the same test, count as slow."""
     for item in items:
         if item.nodeid in _SLOW:
             item.add_marker(pytest.mark.slow)
+    if config.option.markexpr == "slow":
+        order = {name: i for i, name in enumerate(_LONGEST)}
+        items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
 @pytest.fixture

@@ -46,6 +46,7 @@ def test_a_dask_scheduler_at_an_address(one_worker):
 def test_workers_are_processes_with_one_thread(tmp_path, monkeypatch):
     """Also for one job; and an experiment defined on the spot reaches them."""
     monkeypatch.setenv("TOY_LOG", str(tmp_path / "log"))
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)  # of `make slow`
 
     def trial(params, key):
         names = [thread.read_text().strip() for thread in Path("/proc/self/task").glob("*/comm")]
