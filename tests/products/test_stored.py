@@ -222,18 +222,24 @@ def tiles_done(store: Path) -> int:
     return int(raw.reshape(-1, DIGEST).any(1).sum())
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The store of a process that ran alone to its end."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert begin(folder / "store", folder).communicate()[0].strip() == str(TILES)
+    return folder / "store"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
-def test_ten_kills_change_no_bit(tmp_path):
-    undisturbed = begin(tmp_path / "undisturbed", tmp_path)
-    assert undisturbed.communicate()[0].strip() == str(TILES)
+def test_ten_kills_change_no_bit(tmp_path, undisturbed):
     store, moments, killed = tmp_path / "killed", random.Random(0), 0
     while killed < 10:
         before = tiles_done(store)
         process = begin(store, tmp_path)
         goal = before + moments.randint(0, 8)  # 10 lives of at most 9 tiles or so are fewer than all
         while tiles_done(store) <= goal and process.poll() is None:
-            time.sleep(0.001)
+            time.sleep(0.004)
         time.sleep(moments.uniform(0, 0.02))
         assert process.poll() is None, "it ended before it was killed"
         process.send_signal(signal.SIGKILL)
@@ -244,16 +250,14 @@ def test_ten_kills_change_no_bit(tmp_path):
     last = begin(store, tmp_path)
     left = TILES - tiles_done(store)
     assert left - 1 <= int(last.communicate()[0]) <= left
-    assert kept(store) == kept(tmp_path / "undisturbed")
+    assert kept(store) == kept(undisturbed)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no locks of bytes")
-def test_two_processes_share_the_work(tmp_path):
+def test_two_processes_share_the_work(tmp_path, undisturbed):
     """Both end with the whole matrix, and no tile was computed twice."""
-    alone = begin(tmp_path / "alone", tmp_path)
-    alone.communicate()
     store = tmp_path / "shared"
     both = [begin(store, tmp_path) for _ in range(2)]
     computed = [int(process.communicate()[0]) for process in both]
-    assert sum(computed) == TILES and kept(store) == kept(tmp_path / "alone")
+    assert sum(computed) == TILES and kept(store) == kept(undisturbed)
