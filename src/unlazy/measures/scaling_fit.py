@@ -142,12 +142,9 @@ def first_n(
     Samples are nested in n, so a seed is a whole curve: curves are redrawn, not points.
     """
     values = _curves(n, risks)
-
-    def redraw(rng: np.random.Generator) -> float:
-        chosen = rng.integers(values.shape[1], size=values.shape[1])
-        return crossing(n, np.median(values[:, chosen], 1), threshold)
-
-    return _bootstrap(crossing(n, np.median(values, 1), threshold), redraw, level, seed)
+    (chosen,) = _redrawn([values.shape[1]], seed)
+    value = crossing(n, np.median(values, 1), threshold)
+    return _interval(value, _crossings(n, np.median(values[:, chosen], 2).T, threshold), level)
 
 
 def scaling_exponent(
@@ -160,17 +157,17 @@ def scaling_exponent(
     threshold are left out and counted in `failed`.
     """
     checked = {d: (n, _curves(n, risks)) for d, (n, risks) in curves.items()}
-
-    def fit(rng: np.random.Generator | None) -> float:
-        found = {}
-        for d, (n, values) in checked.items():
-            seeds = values.shape[1]
-            chosen = np.arange(seeds) if rng is None else rng.integers(seeds, size=seeds)
-            found[d] = crossing(n, np.median(values[:, chosen], 1), threshold)
-        finite = all(map(math.isfinite, found.values()))
-        return power_law(list(found), list(found.values())).exponent if finite else math.nan
-
-    return _bootstrap(fit(None), fit, level, seed)
+    found = [crossing(n, np.median(values, 1), threshold) for n, values in checked.values()]
+    value = power_law(list(checked), found).exponent if all(map(math.isfinite, found)) else math.nan
+    chosen = _redrawn([values.shape[1] for _, values in checked.values()], seed)
+    stars = np.stack([
+        _crossings(n, np.median(values[:, rows], 2).T, threshold)
+        for (n, values), rows in zip(checked.values(), chosen)
+    ])  # fmt: skip
+    log_d = np.log(np.asarray(list(checked), float))
+    centred = log_d - log_d.mean()
+    with np.errstate(invalid="ignore"):  # of one d
+        return _interval(value, centred @ np.log(stars) / (centred @ centred), level)
 
 
 def _curves(n: Numbers, risks: Float[np.ndarray, "points seeds"]) -> np.ndarray:
@@ -180,9 +177,22 @@ def _curves(n: Numbers, risks: Float[np.ndarray, "points seeds"]) -> np.ndarray:
     return values
 
 
-def _bootstrap(value: float, redraw: Callable, level: float, seed: int) -> Interval:
+def _redrawn(seeds: Sequence[int], seed: int) -> list[np.ndarray]:
+    """For every number of seeds, BOOTSTRAPS draws of as many with replacement; a draw takes all of them in turn."""
     rng = np.random.default_rng(seed)
-    return _interval(value, np.array([redraw(rng) for _ in range(BOOTSTRAPS)]), level)
+    draws = [[rng.integers(count, size=count) for count in seeds] for _ in range(BOOTSTRAPS)]
+    return [np.stack(column) for column in zip(*draws)]
+
+
+def _crossings(n: Numbers, curves: Float[np.ndarray, "draws points"], threshold: float) -> Float[np.ndarray, " draws"]:
+    """`crossing` of every curve."""
+    log_n, below = np.log(np.asarray(n, float)), curves <= threshold
+    i, rows = below.argmax(1), np.arange(len(curves))
+    before = np.maximum(i - 1, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of curves that start below, or never are
+        high, low = np.log(curves[rows, before]), np.log(np.maximum(curves[rows, i], 1e-300))
+        share = np.where(i > 0, (high - math.log(threshold)) / (high - low), 1.0)
+        return np.where(below.any(1), np.exp((1 - share) * log_n[before] + share * log_n[i]), math.nan)
 
 
 def _interval(value: float, draws: np.ndarray, level: float) -> Interval:
