@@ -87,13 +87,12 @@ def _successes(seen: list[Seen], labels: Float[np.ndarray, "n c"]) -> list[Seen]
 
 
 def _moved(curve: LearningCurve, laws: list[Law], rows: Float[np.ndarray, " s"]) -> LearningCurve:
-    """The curve of the last law with the metric of m rows in place of that of three quarters of those at hand."""
-    risks = np.array([[law.risks(m).min() for law in laws] for m in curve.sizes])
-    slope, error = metric_slope(rows, np.log(risks))
+    """The curve of the last law with the metric of m rows in place of that of three quarters of those at hand. What a
+    metric is worth is measured at as many points as there are, where laws have nothing to foresee."""
+    slope, error = metric_slope(rows, np.log([law.risks(curve.points).min() for law in laws]))
     way = 1 / curve.sizes - 1 / rows[-1]
     factor = np.exp(slope * way)
-    doubt = 1.645 * np.abs(way) * np.hypot(error, DOUBT * slope)
+    doubt = np.exp(1.645 * np.abs(way) * np.hypot(error, DOUBT * slope))
     return dataclasses.replace(
-        curve, risk=curve.risk * factor, low=curve.low * factor * np.exp(-doubt),
-        high=curve.high * factor * np.exp(doubt),
-    )  # fmt: skip
+        curve, risk=curve.risk * factor, low=curve.low * factor / doubt, high=curve.high * factor * doubt
+    )
