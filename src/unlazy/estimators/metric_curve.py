@@ -6,7 +6,7 @@ coefficients, are measured; eigenvalues need no labels and are those of all rows
 a function of the effective ridge, which the law of a fixed kernel carries to other numbers of points.
 
 More points make a better metric too: the same with metrics of a quarter, a half and three quarters of the rows gives
-risks that fall as a + c/s with the rows s of the metric (theory.metric_law), and that line is followed to s = m.
+risks that fall with the rows s of the metric, and the law of that (theory.metric_law) is followed to s = m.
 """
 
 import dataclasses
@@ -22,16 +22,12 @@ from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import Selected
 from unlazy.products.views import view
 from unlazy.solvers.curve_law import Law, LearningCurve, Seen, curve_of, law_of, misses, smallest_error
-from unlazy.theory.metric_law import metric_slope
+from unlazy.theory.metric_law import MEASURED, SLOWEST, metric_slope
 from unlazy.training.recursive_features import root
 
 QUARTERS = 4
 SHARES = ((0,), (0, 1), (0, 1, 2))
 """Quarters of which metrics are learnt, each turned round through all four."""
-DOUBT = 0.5
-"""Share of what a better metric brings beyond the rows at hand that may be missing, or come twice: one standard
-deviation of an extrapolation by a law of one exponent."""
-
 INTERCEPT = 100.0
 """What stands for a free intercept: a constant added to the kernel, in units of k(x, x). With 40 rows and a ridge as
 large as k(x, x) it is shrunk by 1/4,000."""
@@ -88,11 +84,16 @@ def _successes(seen: list[Seen], labels: Float[np.ndarray, "n c"]) -> list[Seen]
 
 def _moved(curve: LearningCurve, laws: list[Law], rows: Float[np.ndarray, " s"]) -> LearningCurve:
     """The curve of the last law with the metric of m rows in place of that of three quarters of those at hand. What a
-    metric is worth is measured at as many points as there are, where laws have nothing to foresee."""
-    slope, error = metric_slope(rows, np.log([law.risks(curve.points).min() for law in laws]))
-    way = 1 / curve.sizes - 1 / rows[-1]
-    factor = np.exp(slope * way)
-    doubt = np.exp(1.645 * np.abs(way) * np.hypot(error, DOUBT * slope))
+    metric is worth is measured at as many points as there are, where laws have nothing to foresee; how much further it
+    improves is in doubt by as much as the slowest law differs from the measured one."""
+    log_risks = np.log([law.risks(curve.points).min() for law in laws])
+    moves, errors = [], []
+    for exponent in (MEASURED, SLOWEST):
+        slope, error = metric_slope(rows, log_risks, exponent)
+        way = curve.sizes**-exponent - rows[-1] ** -exponent
+        moves.append(slope * way)
+        errors.append(error * np.abs(way))
+    factor, doubt = np.exp(moves[0]), np.exp(1.645 * np.hypot(errors[0], moves[0] - moves[1]))
     return dataclasses.replace(
         curve, risk=curve.risk * factor, low=curve.low * factor / doubt, high=curve.high * factor * doubt
     )
