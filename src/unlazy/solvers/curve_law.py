@@ -205,7 +205,8 @@ def law_of(seen: Sequence[Seen], y: Float[np.ndarray, "n c"], floor: float) -> L
     known = learnt <= max(TRUSTED * n, learnt.min())
     kappa, bias = (np.maximum(a[known], np.finfo(float).tiny) for a in (kappa, bias))
     learnt, squares = (np.maximum(a[known], 1e-9 * n) for a in (learnt, squares))  # differences: less is rounding
-    fitted = learnt >= FITTED * n if np.sum(learnt >= FITTED * n) > 3 else np.ones(len(kappa), bool)
+    # a kernel of few modes learns half of them where others learn a share of n; above, nothing is learnt yet
+    fitted = next((f for f in (learnt >= FITTED * n, learnt >= learnt.max() / 2) if f.sum() > 3), learnt > 0)
     law = floored_laws(1 / kappa[fitted], bias[None, fitted])[0]
     below = np.exp(np.linspace(np.log(kappa[0] / BEYOND), np.log(kappa[0]), 400, endpoint=False))
 
