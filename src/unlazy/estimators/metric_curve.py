@@ -8,9 +8,9 @@ a function of the effective ridge, which the law of a fixed kernel carries to ot
 More points make a better metric too: the same with metrics of a quarter, a half and three quarters of the rows gives
 risks that fall with the rows s of the metric, and the law of that (theory.metric_law) is followed to s = m.
 
-Foreseen from 500 and 1,000 rows, the risk at four times as many is off by 12% in the median of 42 curves of eleven tables
-and three index models (14% and 6%), as is a power law through refits (18% and 7%), which is further off where it is
-wrong and costs 1.7 times as much; intervals of 90% hold 90%. A machine that chooses worse at 4n cannot be foreseen.
+Foreseen from 500 and 1,000 rows, the risk at four times as many is off by 12% in the median of 42 curves of eleven
+tables and three index models (14% and 6%), as is a power law through refits (18% and 7%), which is further off where it
+is wrong and costs 1.7 times as much; intervals of 90% hold 90%. A machine that chooses worse at 4n cannot be foreseen.
 """
 
 import dataclasses
