@@ -73,6 +73,16 @@ def test_what_it_says(x64):
     np.testing.assert_allclose(two.risk, 2 * curve.risk[2], rtol=1e-9)  # the same fit twice
 
 
+def test_where_few_modes_are_learnt_the_noise_stays(x64):
+    """A smooth kernel of one input learns a parabola by four modes; the rest of the error is noise, of every size."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=200)
+    y = x**2 - 1 + 0.3 * rng.normal(size=200)
+    curve = unlazy.learning_curve(Gaussian(30.0), x[:, None], y, [200, 3200])
+    # a mean of 200 squares is good to √(2/200) = 10%; two standard errors
+    np.testing.assert_allclose(curve.risk, 0.09, rtol=0.2)
+
+
 def test_a_kernel_that_sees_no_neighbours_learns_nothing(x64):
     X, y = sample(60, 1)
     curve = unlazy.learning_curve(Gaussian(1e-3), X, y, [60, 240])

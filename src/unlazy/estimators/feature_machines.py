@@ -6,6 +6,7 @@ import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
 from unlazy.core.threads import at_most
+from unlazy.estimators.base import Training
 from unlazy.estimators.classes import CalibratedClassifier
 from unlazy.estimators.intervals import HeldOutIntervals
 from unlazy.estimators.machine import FeatureMachine
@@ -61,6 +62,9 @@ class FeatureMachineRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin
         self.keep_residuals([part.Y - held_out], part.weights)
         return self
 
+    def _targets(self, X: Any, y: Any) -> tuple[Training, bool]:
+        return self._training(X, y), True
+
     def predict(self, X: Any) -> np.ndarray:
         return self._shaped(self._scores(X))
 
@@ -94,3 +98,6 @@ class FeatureMachineClassifier(CalibratedClassifier, FeatureMachine):
             held_out, part = self._fit(self._labelled(X, y, sample_weight), regression=False)
         self._calibrate(held_out, part.Y, part.weights)
         return self
+
+    def _targets(self, X: Any, y: Any) -> tuple[Training, bool]:
+        return self._labelled(X, y), False

@@ -10,17 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Real
+from jaxtyping import Array, Float, Int, Real
 
 from unlazy.core.linear import dot
-from unlazy.core.precision import precision
 from unlazy.measures.scaling_fit import floored_laws, power_law
-from unlazy.theory import dynamics, renormalisation
+from unlazy.theory import renormalisation
+from unlazy.theory.leave_one_out import left_out
 
 Numbers = Real[ArrayLike, " _"] | Sequence[float]
+DEFAULT_SIZES = np.array([0.25, 0.5, 1, 2, 4, 8, 16])
+"""Multiples of the points at hand at which a curve is read, unless asked otherwise."""
 FEWEST = 40
 """Points below which quarters of them say nothing."""
 RIDGES = 81
@@ -67,7 +68,16 @@ class LearningCurve:
         return "\n".join(lines)
 
 
-class _Law(NamedTuple):
+class Seen(NamedTuple):
+    """K(X,X) = U diag(λ) Uᵀ, and the rows whose left-out errors count: all of them, or those whose labels a learnt
+    metric has not seen."""
+
+    eigenvalues: Float[np.ndarray, " n"]
+    eigenvectors: Float[np.ndarray, "n n"]
+    judged: Int[np.ndarray, " j"]
+
+
+class Law(NamedTuple):
     """Bias, Σ L and Σ L² on a grid of log κ, ascending; `reached` is the smallest that was measured."""
 
     log_kappa: np.ndarray
@@ -81,8 +91,7 @@ class _Law(NamedTuple):
 
     def risks(self, m: float) -> np.ndarray:
         """At every κ of the grid."""
-        with precision("float64"):
-            risk = np.asarray(renormalisation.risk(self.bias, self.squares, m))
+        risk = np.asarray(renormalisation.risk(self.bias, self.squares, m))
         return np.where(self.learnt < m, risk, np.inf)
 
     def ridges(self, m: float) -> np.ndarray:
@@ -100,22 +109,33 @@ def learning_curve_of(
     floor: float,
 ) -> LearningCurve:
     """The curve of labels y under K = U diag(λ) Uᵀ, whose eigenvalues are known up to `floor`."""
-    n, m = len(y), np.atleast_1d(np.asarray(sizes, float))
+    asked, given = checked_sizes(sizes, len(y)), np.asarray(ridges, float).reshape(-1)
+    if not np.all(given > 0):
+        raise ValueError(f"ridges must be positive, got {ridges!r}")
+    seen = [Seen(np.asarray(eigenvalues, float), np.asarray(eigenvectors, float), np.arange(len(y)))]
+    labels = np.asarray(y, float).reshape(len(y), -1)
+    law = law_of(seen, labels, floor)
+    return curve_of(law, misses(seen, labels, law, floor), labels, asked, given)
+
+
+def checked_sizes(sizes: Numbers, n: int) -> Float[np.ndarray, " s"]:
+    """Numbers of training points, from n at hand."""
+    m = np.atleast_1d(np.asarray(sizes, float))
     if n < FEWEST:
         raise ValueError(f"a learning curve needs {FEWEST} points or more, got {n}")
     if m.ndim != 1 or not (m.size and np.all(np.isfinite(m)) and np.all(m >= 1)):
         raise ValueError(f"sizes are numbers of training points, one or more each, got {sizes!r}")
-    values, U, labels = np.asarray(eigenvalues, float), np.asarray(eigenvectors, float), np.asarray(y, float)
-    labels = labels.reshape(n, -1)
-    with precision("float64"):
-        law = _law(values, U, labels, floor)
-        more, spread = _misses(values, U, labels, law, floor)
-    variance = float(np.mean(np.sum(labels**2, 1)))
-    asked = np.asarray(ridges, float).reshape(-1)
-    if not np.all(asked > 0):
-        raise ValueError(f"ridges must be positive, got {ridges!r}")
+    return m
+
+
+def curve_of(
+    law: Law, missed: tuple[float, float], y: Float[np.ndarray, "n c"], sizes: Float[np.ndarray, " s"],
+    ridges: Float[np.ndarray, " r"],
+) -> LearningCurve:  # fmt: skip
+    """What a law says at these sizes, with what `misses` expects of it."""
+    n, variance, (more, spread) = len(y), float(np.mean(np.sum(y**2, 1))), missed
     rows, every = [], []
-    for size in m:
+    for size in sizes:
         at, risk = law.ridges(size), law.risks(size)
         best = int(np.argmin(risk))
         if size > n:  # the misses are those of a gain over four times the points
@@ -127,22 +147,56 @@ def learning_curve_of(
              law.log_kappa[best] < law.reached)
         )  # fmt: skip
         some = (at > 0) & np.isfinite(risk)
-        every.append(np.exp(np.interp(np.log(asked), np.log(at[some]), np.log(risk[some]))))
+        every.append(np.exp(np.interp(np.log(ridges), np.log(at[some]), np.log(risk[some]))))
     risk, low, high, ridge, learnt, beyond = (np.array(column) for column in zip(*rows))
     return LearningCurve(
-        m, risk, low, high, ridge, np.clip(learnt, 0, 1), beyond, asked, np.array(every), law.floor, variance, n
+        sizes, risk, low, high, ridge, np.clip(learnt, 0, 1), beyond, ridges, np.array(every), law.floor, variance, n
     )
 
 
-def _law(values: np.ndarray, U: np.ndarray, y: np.ndarray, floor: float) -> _Law:
-    """What leave-one-out measures, continued below."""
-    n, top = len(y), float(values[-1])
+def misses(seen: Sequence[Seen], y: Float[np.ndarray, "n c"], whole: Law, floor: float) -> tuple[float, float]:
+    """How far, in logarithms, quarters of the rows are from the risk of all of them that they predict: what of it all
+    rows are expected to repeat, as a share of the gain that they foresee, and how far the quarters are from that."""
+    n = len(y)
+    measured, found = np.log(whole.risks(n).min()), []
+    for i in range(PIECES):
+        rows = np.arange(i, n, PIECES)
+        parts = [_part(one, rows) for one in seen]
+        if np.any(y[rows]):
+            found.append(np.log(law_of(parts, y[rows], floor).risks(n).min()) - measured)
+    drift = AGAIN * float(np.mean(found))
+    gain = measured - np.log(whole.risks(PIECES * n).min())
+    more = max(drift / gain, -1.0) if gain > 0 else 0.0  # more points do no harm
+    return more, float(np.sqrt(np.mean(np.square(np.array(found) - drift))))
+
+
+def _part(one: Seen, rows: Int[np.ndarray, " m"]) -> Seen:
+    """The same kernel on some of the rows."""
+    some = one.eigenvectors[rows]
+    values, vectors = np.linalg.eigh(dot(some * np.maximum(one.eigenvalues, 0), some.T))
+    return Seen(values, vectors, np.flatnonzero(np.isin(rows, one.judged)))
+
+
+def smallest_error(one: Seen, y: Float[np.ndarray, "n c"]) -> tuple[float, float]:
+    """Mean squared error of the rows that count at the best ridge, and its standard error."""
+    errors = _errors(one, y, _ridges(float(one.eigenvalues[-1]), 0.0))
+    best = errors[int(np.argmin(errors.mean(1)))]
+    return float(best.mean()), float(best.std() / np.sqrt(len(best)))
+
+
+def _ridges(top: float, floor: float) -> Float[np.ndarray, " r"]:
+    return np.geomspace(max(1e-10 * top, floor), 10 * top, RIDGES)
+
+
+def law_of(seen: Sequence[Seen], y: Float[np.ndarray, "n c"], floor: float) -> Law:
+    """What leave-one-out measures, continued below; of several kernels of the same rows the mean."""
+    n, top = len(y), max(float(one.eigenvalues[-1]) for one in seen)
     if not (top > 0 and np.any(y)):
         raise ValueError("a learning curve needs labels that are not all zero, and a kernel that is not")
-    ridges = np.geomspace(max(1e-10 * top, floor), 10 * top, RIDGES)
-    parts = [np.asarray(p, float) for p in renormalisation.renormalised(values, ridges)]
-    left_out = np.asarray(dynamics.leave_one_out_residual(*map(jnp.asarray, (U, values, y, ridges))), float)
-    errors = np.sum(left_out**2, -1)
+    ridges = _ridges(top, floor)
+    every = [[np.asarray(p, float) for p in renormalisation.renormalised(one.eigenvalues, ridges)] for one in seen]
+    parts = [every[0][i] if len(every) == 1 else np.mean([p[i] for p in every], 0) for i in range(3)]
+    errors = np.concatenate([_errors(one, y, ridges) for one in seen], 1)
     bias = np.asarray(renormalisation.bias(errors.mean(1), parts[2], n), float)
     best = int(np.argmin(errors.mean(1)))
     order = np.argsort(parts[0])
@@ -151,7 +205,8 @@ def _law(values: np.ndarray, U: np.ndarray, y: np.ndarray, floor: float) -> _Law
     known = learnt <= max(TRUSTED * n, learnt.min())
     kappa, bias = (np.maximum(a[known], np.finfo(float).tiny) for a in (kappa, bias))
     learnt, squares = (np.maximum(a[known], 1e-9 * n) for a in (learnt, squares))  # differences: less is rounding
-    fitted = learnt >= FITTED * n if np.sum(learnt >= FITTED * n) > 3 else np.ones(len(kappa), bool)
+    # a kernel of few modes learns half of them where others learn a share of n; above, nothing is learnt yet
+    fitted = next((f for f in (learnt >= FITTED * n, learnt >= learnt.max() / 2) if f.sum() > 3), learnt > 0)
     law = floored_laws(1 / kappa[fitted], bias[None, fitted])[0]
     below = np.exp(np.linspace(np.log(kappa[0] / BEYOND), np.log(kappa[0]), 400, endpoint=False))
 
@@ -159,26 +214,18 @@ def _law(values: np.ndarray, U: np.ndarray, y: np.ndarray, floor: float) -> _Law
         power = (below / kappa[0]) ** power_law(kappa[:6], count[:6]).exponent
         return np.concatenate([count[0] * power, count])
 
-    return _Law(
+    return Law(
         np.concatenate([np.log(below), np.log(kappa)]),
         np.concatenate([law(1 / below) * bias[0] / law(1 / kappa[:1]), bias]),
         continued(learnt), continued(squares), float(np.log(kappa[0])), law.floor,
-        float(errors[best].std() / np.sqrt(n) / errors[best].mean()),
+        float(errors[best].std() / np.sqrt(min(n, errors.shape[1])) / errors[best].mean()),
     )  # fmt: skip
 
 
-def _misses(values: np.ndarray, U: np.ndarray, y: np.ndarray, whole: _Law, floor: float) -> tuple[float, float]:
-    """How far, in logarithms, quarters of the rows are from the risk of all of them that they predict: what of it all
-    rows are expected to repeat, as a share of the gain that they foresee, and how far the quarters are from that."""
-    n = len(y)
-    measured, found = np.log(whole.risks(n).min()), []
-    for i in range(PIECES):
-        part = U[i::PIECES]
-        lam, V = np.linalg.eigh(dot(part * np.maximum(values, 0), part.T))
-        labels = y[i::PIECES]
-        if np.any(labels):
-            found.append(np.log(_law(lam, V, labels, floor).risks(n).min()) - measured)
-    drift = AGAIN * float(np.mean(found))
-    gain = measured - np.log(whole.risks(PIECES * n).min())
-    more = max(drift / gain, -1.0) if gain > 0 else 0.0  # more points do no harm
-    return more, float(np.sqrt(np.mean(np.square(np.array(found) - drift))))
+def _errors(one: Seen, y: np.ndarray, ridges: np.ndarray) -> Float[np.ndarray, "r j"]:
+    """Squared errors of the rows that count, each left out [K2]."""
+    U, filters = one.eigenvectors[one.judged], 1 / (np.maximum(one.eigenvalues, 0)[:, None] + ridges)
+    diagonal, found = dot(U**2, filters), np.zeros((len(U), len(ridges)))
+    for inside in dot(one.eigenvectors.T, y).T:  # one output after the other
+        found += left_out(dot(U, filters * inside[:, None]), diagonal) ** 2
+    return found.T

@@ -11,11 +11,12 @@ times are right where eigenvalues repeat (grids, circles, duplicates). The maths
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Real
 
@@ -26,7 +27,8 @@ from unlazy.core.linear import dot
 from unlazy.core.memory import block_rows, memory_budget
 from unlazy.core.precision import precision
 from unlazy.kernels.base import Kernel
-from unlazy.solvers.curve_law import LearningCurve, Numbers, learning_curve_of
+from unlazy.kernels.given import given_kernel
+from unlazy.solvers.curve_law import DEFAULT_SIZES, LearningCurve, Numbers, learning_curve_of
 from unlazy.solvers.solution import PROBLEM
 from unlazy.theory import dynamics, matrix_functions
 from unlazy.theory.divided_differences import DESCENT, FLOW, RIDGE
@@ -36,6 +38,13 @@ Values = Real[ArrayLike, "*t"] | Sequence[float]
 """Points of a path: one number, a list or an array."""
 _COPIES = 5
 """Matrices of n² entries alive at once: K, U and the workspace of the divide-and-conquer eigensolver (about 3)."""
+
+
+@runtime_checkable
+class HasCurve(Protocol):
+    """An estimator that knows its own learning curve."""
+
+    def learning_curve(self, X: Any, y: Any, sizes: Numbers | None = None) -> LearningCurve: ...
 
 
 class Path(eqx.Module):
@@ -246,24 +255,32 @@ def decompose(
 
 
 def learning_curve(
-    kernel: Kernel, X: Points, y: Labels, sizes: Numbers | None = None, *, ridges: Numbers = (),
+    kernel: Kernel | HasCurve, X: Points, y: Labels, sizes: Numbers | None = None, *, ridges: Numbers = (),
     memory: int | str | None = None,
 ) -> LearningCurve:  # fmt: skip
     """What would more points bring? Expected risk of kernel ridge regression against their number [G1, G2].
 
     One decomposition of the points at hand, no refit. `sizes` are by default a quarter of the points to sixteen times
     as many; the mean of y counts as known. Points are taken for independent draws: copies of one tell on each other.
+    In place of a kernel, an unfitted estimator that knows its own law: a feature machine, whose metric is relearnt in
+    folds (its method `learning_curve`); it chooses its ridges itself.
 
     >>> curve = learning_curve(Gaussian(1.0), X, y)
     >>> print(curve)                       # risk, interval and share of the signal learnt, a line for every size
+    >>> learning_curve(FeatureMachineRegressor(), X, y, [2000, 4000]).risk
     """
+    if not isinstance(kernel, Kernel | type) and isinstance(kernel, HasCurve):
+        if np.size(ridges) or memory is not None:
+            raise ValueError("ridges and memory are of kernels: a feature machine chooses its own, leave them out")
+        return kernel.learning_curve(X, y, sizes)
+    given_kernel(kernel)
     with precision("float64"), warnings.catch_warnings():  # small ridges matter: float32 would hide what they learn
         warnings.simplefilter("ignore", UnlazyWarning)  # a singular K has a learning curve like any other
         X, _ = kernel.read(X)
         double = jax.tree.map(lambda x: x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x, X)
         found = decompose(kernel, double, memory=memory)
         n = count(found.X)
-        sizes = [n / 4, n / 2, n, 2 * n, 4 * n, 8 * n, 16 * n] if sizes is None else sizes
+        sizes = n * DEFAULT_SIZES if sizes is None else sizes
         y = labels(y, n).astype(jnp.float64)
         return found.learning_curve(y - jnp.mean(y, 0), sizes, ridges)
 

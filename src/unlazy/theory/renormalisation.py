@@ -9,39 +9,42 @@ risk = n·bias/(n - Σ L_i²): a bias measured at one n and δ is that of every 
 (Simon, Dickens, Karkada & DeWeese 2023; Wei, Hu & Steinhardt 2022 for κ and the risk from data [G2].)
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Real
+
+from unlazy.core.linear import namespace
 
 
 class Renormalised(NamedTuple):
     """For every ridge: the effective one, and two counts of modes."""
 
-    kappa: Float[Array, " r"]
-    learnt: Float[Array, " r"]
+    kappa: Float[Array, " r"] | Float[np.ndarray, " r"]
+    learnt: Float[Array, " r"] | Float[np.ndarray, " r"]
     """Σ L_i, the degrees of freedom."""
-    spare: Float[Array, " r"]
+    spare: Float[Array, " r"] | Float[np.ndarray, " r"]
     """n - Σ L_i²: what is left of n points."""
 
 
 def renormalised(eigenvalues: Float[ArrayLike, " n"], ridges: Float[ArrayLike, " r"]) -> Renormalised:
-    """κ, Σ L and n - Σ L² of the population, from the eigenvalues of K(X,X) [G1, G2]; ridges are positive."""
-    values, delta = jnp.asarray(eigenvalues), jnp.asarray(ridges)
-    inverse = 1 / (jnp.maximum(values, 0) + delta[:, None])
-    trace, squares = inverse.sum(1), jnp.square(inverse).sum(1)
+    """κ, Σ L and n - Σ L² of the population, from the eigenvalues of K(X,X) [G1, G2]; ridges are positive. NumPy's
+    arrays or JAX's, here and below."""
+    xp = namespace(eigenvalues)
+    values, delta = xp.asarray(eigenvalues), xp.asarray(ridges)
+    inverse = 1 / (xp.maximum(values, 0) + delta[:, None])
+    trace, squares = inverse.sum(1), xp.square(inverse).sum(1)
     return Renormalised(1 / trace, values.shape[0] - delta * trace, trace**2 / squares)
 
 
-def bias(risk: Float[ArrayLike, "*s"], spare: Float[ArrayLike, "*s"], n: float) -> Float[Array, "*s"]:
+def bias(risk: Float[ArrayLike, "*s"], spare: Float[ArrayLike, "*s"], n: float) -> Any:
     """Σ (1 - L_i)² v_i² + ς² = risk·(n - Σ L_i²)/n [G1]."""
-    return jnp.asarray(risk) * spare / n
+    return namespace(risk, spare).asarray(risk) * spare / n
 
 
-def risk(
-    bias: Float[ArrayLike, "*s"], squares: Float[ArrayLike, "*s"], n: Real[ArrayLike, "..."]
-) -> Float[Array, "*s"]:
+def risk(bias: Float[ArrayLike, "*s"], squares: Float[ArrayLike, "*s"], n: Real[ArrayLike, "..."]) -> Any:
     """n·bias/(n - Σ L_i²) [G1]; infinite where n points are fewer than Σ L_i²."""
-    left = jnp.asarray(n) - squares
-    return jnp.where(left > 0, n * jnp.asarray(bias) / jnp.where(left > 0, left, 1), jnp.inf)
+    xp = namespace(bias, squares)
+    left = xp.asarray(n) - squares
+    return xp.where(left > 0, n * xp.asarray(bias) / xp.where(left > 0, left, 1), xp.inf)
