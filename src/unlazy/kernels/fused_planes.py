@@ -37,7 +37,7 @@ except ImportError:  # pragma: no cover
 DEAD = 2
 """Places added to an axis with zeros outside."""
 PARTS = 3
-"""Planes whose rows meet in one row of pooled pairs; each writes apart, so that the order of sums is the same always."""
+"""Planes whose rows meet in one row of pooled pairs; each writes apart, so that the order of sums is one."""
 SECTOR = 8
 """Numbers in what is brought from memory at once."""
 NEVER = 3e38
@@ -47,11 +47,12 @@ TOUCH = 64 * 2.0**-24
 
 
 class Tile(NamedTuple):
-    """Pairs of a program: rows × columns images, a thread each; columns of pixels it works on at once."""
+    """Pairs of a program: rows × columns images, a thread each; `width` columns of pixels, `group` side by side."""
 
     rows: int = 8
     columns: int = 16
     width: int = 16
+    group: int = 4
 
     @property
     def lanes(self) -> int:
@@ -113,7 +114,7 @@ class Dual(NamedTuple):
     signed: bool
     degree: int
 
-    def of(self, sigma: Array, theta: Array | None, left: Array, right: Array) -> tuple:
+    def of(self, sigma: Array, theta: Any, left: Array, right: Array) -> tuple:
         """As plain arrays: what the assembly does."""
         G, Q = polynomials(self.degree)
         both = left * right
@@ -126,42 +127,51 @@ class Dual(NamedTuple):
         value = both * (rho * slope + (self.scale / (2 * np.pi)) * w)
         return value, self.rate * value + theta * slope
 
-    def __call__(self, sigma: Array, theta: Array | None, left: Array, right: Array, interpret: bool) -> tuple:
-        """The same as GPU assembly: fused multiply-adds, quick roots and reciprocals (two units of rounding)."""
+    def many(self, sigma: list, theta: list, left: list, right: list, interpret: bool) -> list[tuple]:
+        """Of several columns, as GPU assembly: fused multiply-adds, quick roots and reciprocals (two units of rounding
+        each). Step by step for all of them: a processor that waits for one result works on the next column.
+        """
         if interpret:
-            return self.of(sigma, theta, left, right)
+            return [self.of(*each) for each in zip(sigma, theta, left, right)]
         G, Q = polynomials(self.degree)
-        low = f"max.ftz.f32 $0, $0, {_hex(-1)};" if self.signed else ""
-        both = left * right
-        rho = _assembled(
-            f"{{ .reg .f32 r; rcp.approx.ftz.f32 r, $1; mul.ftz.f32 $0, $2, r; {low} min.ftz.f32 $0, $0, {_hex(1)}; }}",
-            both, sigma,
-        )  # fmt: skip
-        one_minus = f".reg .f32 n; neg.ftz.f32 n, $1; fma.rn.ftz.f32 $0, n, $1, {_hex(1)};"
+        both = [l * r for l, r in zip(left, right)]
+        rho = _each("rcp.approx.ftz.f32 $0, $1;", both)
+        rho = _each("mul.ftz.f32 $0, $1, $2;", sigma, rho)
+        if self.signed:
+            rho = _each(f"max.ftz.f32 $0, $1, {_hex(-1)};", rho)
+        rho = _each(f"min.ftz.f32 $0, $1, {_hex(1)};", rho)
+        w = _each(f"{{ .reg .f32 n; neg.ftz.f32 n, $1; fma.rn.ftz.f32 $0, n, $1, {_hex(1)}; }}", rho)
+        if self.tangent:
+            touch = f"setp.lt.ftz.f32 b, $1, {_hex(TOUCH)}; selp.f32 $0, {_hex(0)}, $1, b;"
+            w = _each(f"{{ .reg .pred b; {touch} }}", w)
+        w = _each("sqrt.approx.ftz.f32 $0, $1;", w)
+        powers = self.scale * (Q if self.tangent else G)
+        g = _each(f"fma.rn.ftz.f32 $0, $1, {_hex(powers[-1])}, {_hex(powers[-2])};", w)
+        for c in powers[-3::-1]:
+            g = _each(f"fma.rn.ftz.f32 $0, $1, $2, {_hex(c)};", g, w)
         if not self.tangent:
-            w = _assembled(f"{{ {one_minus} sqrt.approx.ftz.f32 $0, $0; }}", rho)
-            end = f"fma.rn.ftz.f32 $0, $2, {_hex(self.scale / 4)}, $0; mul.ftz.f32 $0, $0, $3;"
-            return (_assembled(f"{{ {_horner_code(self.scale * G)} {end} }}", w, rho, both),)
-        touch = f".reg .pred b; setp.lt.ftz.f32 b, $0, {_hex(TOUCH)}; selp.f32 $0, {_hex(0)}, $0, b;"
-        w = _assembled(f"{{ {one_minus} {touch} sqrt.approx.ftz.f32 $0, $0; }}", rho)
-        dead = f".reg .pred b; setp.eq.ftz.f32 b, $3, {_hex(0)}; selp.f32 $0, {_hex(0)}, $0, b;"
-        end = f"fma.rn.ftz.f32 $0, $2, $0, {_hex(self.scale / 4)};"
-        slope = _assembled(f"{{ {_horner_code(self.scale * Q)} {end} {dead} }}", w, rho, both)
-        value = _assembled(
-            f"{{ mul.ftz.f32 $0, $1, {_hex(self.scale / (2 * np.pi))}; fma.rn.ftz.f32 $0, $2, $3, $0; "
-            "mul.ftz.f32 $0, $0, $4; }", w, rho, slope, both,
-        )  # fmt: skip
-        assert theta is not None
+            g = _each(f"fma.rn.ftz.f32 $0, $1, {_hex(self.scale / 4)}, $2;", rho, g)
+            return [(v * t,) for v, t in zip(g, both)]
+        g = _each(f"fma.rn.ftz.f32 $0, $1, $2, {_hex(self.scale / 4)};", rho, g)
+        dead = f"setp.eq.ftz.f32 b, $2, {_hex(0)}; selp.f32 $0, {_hex(0)}, $1, b;"
+        slope = _each(f"{{ .reg .pred b; {dead} }}", g, both)
+        w = _each(f"mul.ftz.f32 $0, $1, {_hex(self.scale / (2 * np.pi))};", w)
+        value = _each("fma.rn.ftz.f32 $0, $1, $2, $3;", rho, slope, w)
+        value = [v * t for v, t in zip(value, both)]
         if self.rate == 0:
-            return value, theta * slope
-        rated = value if self.rate == 1 else value * self.rate
-        return value, _assembled("fma.rn.ftz.f32 $0, $1, $2, $3;", theta, slope, rated)
+            return [(v, h * m) for v, h, m in zip(value, theta, slope)]
+        rated = value if self.rate == 1 else [v * self.rate for v in value]
+        return list(zip(value, _each("fma.rn.ftz.f32 $0, $1, $2, $3;", theta, slope, rated)))
+
+
+def _each(code: str, *columns: list) -> list:
+    return [_assembled(code, *each) for each in zip(*columns)]
 
 
 def _assembled(code: str, *arguments: Array) -> Array:
-    """Elementwise assembly; the result may be written before all arguments are read."""
+    """One instruction for every element: its result is written when all arguments are read."""
     return backend.elementwise_inline_asm(
-        code, args=list(arguments), constraints="=&f" + ",f" * len(arguments), pack=1,
+        code, args=list(arguments), constraints="=f" + ",f" * len(arguments), pack=1,
         result_shape_dtypes=[jax.ShapeDtypeStruct(arguments[0].shape, jnp.float32)],
     )[0]  # fmt: skip
 
@@ -179,12 +189,6 @@ def _horner(powers: np.ndarray, w: Array) -> Array:
     for c in powers[-2::-1]:
         total = total * w + float(c)
     return total
-
-
-def _horner_code(powers: np.ndarray) -> str:
-    """$0 = polynomial of $1."""
-    steps = [f"fma.rn.ftz.f32 $0, $0, $1, {_hex(c)};" for c in powers[-2::-1]]
-    return " ".join([f"mov.f32 $0, {_hex(powers[-1])};", *steps])
 
 
 def left_side(stage: Stage, features: Array, tile: Tile) -> Array:
@@ -335,34 +339,36 @@ def _body(
             read_left, read_right = rows_of(row)
             below = layers[l + 1] if l + 1 < len(layers) else None
             # a pooling takes E φφ and Θ E φ'φ' apart
-            dual = Dual(below.scale if below else 0.0625, below.rate if below else 0.0, tangent, signed or layer.bias < 0
-                        if l == 0 and not fed else False, degree)  # fmt: skip
-            if below is None and stage.last:
-                dual = dual._replace(scale=1.0)
+            after = (1.0 if stage.last else 1 / 16, 0.0) if below is None else (below.scale, below.rate)
+            dual = Dual(*after, tangent, signed and l == 0 and not fed, degree)
             sums, state = state[: len(values[0])], state[len(values[0]) :]
             out: list = []
             fresh: list = [[[] for _ in range(layer.window - 1)] for _ in sums]
-            for c in range(first, last):
-                arrived = []
-                for s in range(len(sums)):
-                    near = [values[x - low][s] for x in range(c - half, c + half + 1) if 0 <= x - low < len(values)]
-                    h = near[0]
-                    for v in near[1:]:
-                        h = h + v
-                    partial_sums = [sums[s][w][c - first] for w in range(layer.window - 1)]
-                    arrived.append(partial_sums[-1] + h if partial_sums else h)
-                    for w in range(layer.window - 1):
-                        fresh[s][w].append(h if w == 0 else partial_sums[w - 1] + h)
-                sigma = arrived[0] + layer.bias if layer.bias else arrived[0]
-                theta = None
-                if tangent:
-                    if l == 0 and not fed:
-                        theta = arrived[0] * layer.rate if layer.rate != 1 else arrived[0]
+            for start in range(first, last, tile.group):
+                group = range(start, min(start + tile.group, last))
+                sigma, theta = [], []
+                for c in group:
+                    arrived = []
+                    for s in range(len(sums)):
+                        near = [values[x - low][s] for x in range(c - half, c + half + 1) if 0 <= x - low < len(values)]
+                        h = near[0]
+                        for v in near[1:]:
+                            h = h + v
+                        before = [sums[s][w][c - first] for w in range(layer.window - 1)]
+                        arrived.append(before[-1] + h if before else h)
+                        for w in range(layer.window - 1):
+                            fresh[s][w].append(h if w == 0 else before[w - 1] + h)
+                    if tangent and (l or fed):
+                        theta.append(arrived[1] + layer.bias_rate * layer.bias if layer.bias else arrived[1])
+                    elif tangent:  # the first weights: Θ is Σ, but for rates
+                        weights = arrived[0] * layer.rate if layer.rate != 1 else arrived[0]
+                        theta.append(weights + layer.bias_rate * layer.bias if layer.bias else weights)
                     else:
-                        theta = arrived[1]
-                    theta = theta + layer.bias_rate * layer.bias if layer.bias else theta
+                        theta.append(None)
+                    sigma.append(arrived[0] + layer.bias if layer.bias else arrived[0])
                 f = base + l
-                out.append(dual(sigma, theta, read_left(c, f), read_right(c, f), interpret))
+                left, right = [read_left(c, f) for c in group], [read_right(c, f) for c in group]
+                out += dual.many(sigma, theta, left, right, interpret)
             kept.extend(fresh)
             values = out
         return tuple(kept), _finish(values, row, held)
@@ -450,9 +456,7 @@ def _unpacked(leaves: tuple, like: list) -> tuple:
     return tuple(jax.tree.unflatten(jax.tree.structure(like), leaves))
 
 
-def _fed(
-    refs: list, stage: Stage, row: Any, c: int, dy: Any, dx: Any, pair: Array, pairs: int, layer: Layer
-) -> tuple:
+def _fed(refs: list, stage: Stage, row: Any, c: int, dy: Any, dx: Any, pair: Array, pairs: int, layer: Layer) -> tuple:
     """Pooled Σ (and Θ) of a stage before, at row and column c of a plane: the sum of three parts."""
     size, period = stage.size, stage.period
     before = size + (0 if stage.circular else 1)  # displacements it keeps
