@@ -9,6 +9,7 @@ warnings, notes and the memory check, is then left out. First derivatives in the
 times are right where eigenvalues repeat (grids, circles, duplicates). The maths is theory.dynamics.
 """
 
+import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -269,7 +270,7 @@ def learning_curve(
     >>> print(curve)                       # risk, interval and share of the signal learnt, a line for every size
     >>> learning_curve(FeatureMachineRegressor(), X, y, [2000, 4000]).risk
     """
-    if not isinstance(kernel, Kernel | type) and isinstance(kernel, HasCurve):
+    if isinstance(kernel, HasCurve) and not inspect.isclass(kernel):
         if np.size(ridges) or memory is not None:
             raise ValueError("ridges and memory are of kernels: a feature machine chooses its own, leave them out")
         return kernel.learning_curve(X, y, sizes)
