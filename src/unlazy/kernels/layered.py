@@ -19,6 +19,7 @@ from unlazy.core.layers import Aggregate, Dropout, Layer, Shape, Weights
 from unlazy.core.layers.walk import every, with_rates, with_shapes
 from unlazy.core.memory import memory_budget
 from unlazy.core.progress import Display
+from unlazy.kernels import stages
 from unlazy.kernels.admit import admit_diagonal, admit_size
 from unlazy.kernels.assemble import by_rows, finish, part, starts, symmetric_tiles
 from unlazy.kernels.base import Kernel
@@ -101,10 +102,17 @@ class LayeredKernel(Kernel):
         """Tile by tile; equal points are exact."""
         inputs = left.points.inputs
         grid = propagate.grid_of(self.network, Shape(inputs.shape[1:-1], inputs.shape[-1]))
-        rows, columns = tile(count(left), count(right), paired.numbers(grid) * inputs.dtype.itemsize)
+        plan = stages.plan_for(self.network, inputs)
+        if plan is None:
+            rows, columns = tile(count(left), count(right), paired.numbers(grid) * inputs.dtype.itemsize)
+        else:
+            rows, columns = plan.images(count(left), count(right), self.tangent)
 
         def pairs(left: Surveyed, right: Surveyed) -> Any:
-            found = propagate.of_block(self.network, left.points, right.points, grid, self.tangent)
+            if plan is None:
+                found = propagate.of_block(self.network, left.points, right.points, grid, self.tangent)
+            else:
+                found = stages.entries(plan, self.tangent, False, self.network, left.points, right.points)
             if left.keys is not None and right.keys is not None:
                 same = left.keys[:, None] == right.keys[None, :]
                 own = left.points.sigma, left.points.theta

@@ -60,13 +60,14 @@ class Tile(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """A convolution and ReLU: `scale` is σ_w² over the points of the window and the channels, `bias` σ_b²."""
+    """A convolution and ReLU: points of its window on an axis, and σ_w² over all of them."""
 
     window: int
     scale: float
-    bias: float = 0.0
-    rate: float = 1.0
-    bias_rate: float = 1.0
+
+
+NUMBERS = 3
+"""For every layer, as numbers of the run: σ_b², that times the rate of biases, the rate of weights."""
 
 
 class Stage(NamedTuple):
@@ -109,12 +110,10 @@ class Dual(NamedTuple):
     """scale · E φφ, and scale · (rate · E φφ + Θ E φ'φ')."""
 
     scale: float
-    rate: float
     tangent: bool
     signed: bool
-    degree: int
 
-    def of(self, sigma: Array, theta: Any, left: Array, right: Array) -> tuple:
+    def of(self, sigma: Array, theta: Any, left: Array, right: Array, rate: Any) -> tuple:
         """As plain arrays: what the assembly does."""
         G, Q = polynomials(self.degree)
         both = left * right
@@ -125,14 +124,19 @@ class Dual(NamedTuple):
         w = jnp.sqrt(jnp.where(u < TOUCH, 0.0, u))
         slope = jnp.where(both == 0, 0.0, self.scale * (0.25 + rho * _horner(Q, w)))
         value = both * (rho * slope + (self.scale / (2 * np.pi)) * w)
-        return value, self.rate * value + theta * slope
+        return value, theta * slope if rate is None else theta * slope + rate * value
 
-    def many(self, sigma: list, theta: list, left: list, right: list, interpret: bool) -> list[tuple]:
+    @property
+    def degree(self) -> int:
+        """Of the polynomial: 1.5e-7 off, for Σ alone, and 1e-7."""
+        return 7 if self.tangent else 6
+
+    def many(self, sigma: list, theta: list, left: list, right: list, rate: Any, interpret: bool) -> list[tuple]:
         """Of several columns, as GPU assembly: fused multiply-adds, quick roots and reciprocals (two units of rounding
         each). Step by step for all of them: a processor that waits for one result works on the next column.
         """
         if interpret:
-            return [self.of(*each) for each in zip(sigma, theta, left, right)]
+            return [self.of(*each, rate) for each in zip(sigma, theta, left, right)]
         G, Q = polynomials(self.degree)
         both = [l * r for l, r in zip(left, right)]
         rho = _each("rcp.approx.ftz.f32 $0, $1;", both)
@@ -158,9 +162,9 @@ class Dual(NamedTuple):
         w = _each(f"mul.ftz.f32 $0, $1, {_hex(self.scale / (2 * np.pi))};", w)
         value = _each("fma.rn.ftz.f32 $0, $1, $2, $3;", rho, slope, w)
         value = [v * t for v, t in zip(value, both)]
-        if self.rate == 0:
+        if rate is None:
             return [(v, h * m) for v, h, m in zip(value, theta, slope)]
-        rated = value if self.rate == 1 else [v * self.rate for v in value]
+        rated = [v * rate for v in value]
         return list(zip(value, _each("fma.rn.ftz.f32 $0, $1, $2, $3;", theta, slope, rated)))
 
 
@@ -222,8 +226,8 @@ def ranges(stage: Stage, first: int, last: int) -> list[tuple[int, int]]:
 
 
 def run(
-    stage: Stage, left: Array, right: Array, channels: int, planes: tuple | None, *, tangent: bool, tile: Tile,
-    signed: bool, interpret: bool = False, degree: int = 7,
+    stage: Stage, left: Array, right: Array, channels: int, numbers: Array, planes: tuple | None, *,
+    tangent: bool, tile: Tile, interpret: bool = False,
 ) -> tuple:  # fmt: skip
     """Σ (and Θ) after a stage: pooled planes for the next, or their sums over all pairs of positions.
 
@@ -240,11 +244,11 @@ def run(
     found: list = []
     for first in range(0, stage.size, tile.width):
         columns = ranges(stage, first, min(first + tile.width, stage.size))
-        inputs = [left.reshape(-1), right.reshape(-1), *(p.reshape(-1) for p in planes or ())]
+        inputs = [numbers.reshape(-1), left.reshape(-1), right.reshape(-1), *(p.reshape(-1) for p in planes or ())]
         filled = [] if stage.last else list(found)
         done = pl.pallas_call(
             partial(_body, stage=stage, columns=columns, channels=channels, images=(n, m), tangent=tangent, tile=tile,
-                    signed=signed, interpret=interpret, degree=degree, fed=planes is not None),
+                    interpret=interpret, fed=planes is not None),
             grid=(pairs // tile.lanes, stage.period, stage.period),
             out_shape=[jax.ShapeDtypeStruct((math.prod(shape),), jnp.float32)] * count,
             input_output_aliases={len(inputs) + k: k for k in range(len(filled))},
@@ -261,12 +265,12 @@ def run(
 
 
 def _body(
-    *refs, stage: Stage, columns: list, channels: int, images: tuple[int, int], tangent: bool, tile: Tile, signed: bool,
-    interpret: bool, degree: int, fed: bool,
+    *refs, stage: Stage, columns: list, channels: int, images: tuple[int, int], tangent: bool, tile: Tile,
+    interpret: bool, fed: bool,
 ) -> None:  # fmt: skip
     """One plane, or some columns of it, for a tile of pairs."""
     count = 2 if tangent else 1
-    left_ref, right_ref, *rest = refs
+    numbers_ref, left_ref, right_ref, *rest = refs
     plane_refs, outs = rest[: count if fed else 0], rest[-count:]
     n, m = images
     size, period, halo, layers = stage.size, stage.period, stage.halo, stage.layers
@@ -281,6 +285,8 @@ def _body(
     long = (size + 2 * halo + period) * features * tile.columns
     ahead = period * -(-2 * halo // period)
     few = _few(max(left_ref.shape[0], right_ref.shape[0]))
+    numbers = [[jnp.broadcast_to(numbers_ref[NUMBERS * l + k], (tile.lanes,)) for k in range(NUMBERS)]
+               for l in range(len(layers))]  # fmt: skip
     l_tile, r_tile = _div(at, tiles) * (size + 3 * halo), _rem(at, tiles) * period
 
     def starts(row: Any) -> tuple:
@@ -325,7 +331,9 @@ def _body(
                     total = _times_plus(read_left(c, f), read_right(c, f), total, interpret)
                 found.append((total,))
             return found
-        return [_fed(plane_refs, stage, row, c, dy, dx, pair, pairs, layer) for c in range(low, high)]
+        places = [_fed(plane_refs, stage, row, c, dy, dx, pair, pairs) for c in range(low, high)]
+        scaled = [[v * layer.scale for v in place] for place in places]
+        return [(v[0], v[1] + numbers[0][2] * v[0]) if tangent else (v[0],) for v in scaled]
 
     def step(k: Any, state: tuple, held: tuple) -> tuple:
         row = k - (halo if stage.circular else 0)
@@ -339,14 +347,16 @@ def _body(
             read_left, read_right = rows_of(row)
             below = layers[l + 1] if l + 1 < len(layers) else None
             # a pooling takes E φφ and Θ E φ'φ' apart
-            after = (1.0 if stage.last else 1 / 16, 0.0) if below is None else (below.scale, below.rate)
-            dual = Dual(*after, tangent, signed and l == 0 and not fed, degree)
+            scale, rate = ((1.0 if stage.last else 1 / 16), None) if below is None else (below.scale, numbers[l + 1][2])
+            dual = Dual(scale, tangent, signed=l == 0 and not fed)
+            bias, bias_theta, own_rate = numbers[l]
             sums, state = state[: len(values[0])], state[len(values[0]) :]
             out: list = []
             fresh: list = [[[] for _ in range(layer.window - 1)] for _ in sums]
             for start in range(first, last, tile.group):
                 group = range(start, min(start + tile.group, last))
-                sigma, theta = [], []
+                sigma: list = []
+                theta: list = []
                 for c in group:
                     arrived = []
                     for s in range(len(sums)):
@@ -355,20 +365,20 @@ def _body(
                         for v in near[1:]:
                             h = h + v
                         before = [sums[s][w][c - first] for w in range(layer.window - 1)]
-                        arrived.append(before[-1] + h if before else h)
+                        added = bias_theta if s else bias  # every row brings it once
+                        arrived.append(before[-1] + h if before else h + added)
                         for w in range(layer.window - 1):
-                            fresh[s][w].append(h if w == 0 else before[w - 1] + h)
-                    if tangent and (l or fed):
-                        theta.append(arrived[1] + layer.bias_rate * layer.bias if layer.bias else arrived[1])
-                    elif tangent:  # the first weights: Θ is Σ, but for rates
-                        weights = arrived[0] * layer.rate if layer.rate != 1 else arrived[0]
-                        theta.append(weights + layer.bias_rate * layer.bias if layer.bias else weights)
-                    else:
+                            fresh[s][w].append(h + added if w == 0 else before[w - 1] + h)
+                    sigma.append(arrived[0])
+                    if not tangent:
                         theta.append(None)
-                    sigma.append(arrived[0] + layer.bias if layer.bias else arrived[0])
+                    elif l or fed:
+                        theta.append(arrived[1])
+                    else:  # the first weights: Θ is Σ, but for rates
+                        theta.append(_times_plus(arrived[0], own_rate, bias_theta - own_rate * bias, interpret))
                 f = base + l
                 left, right = [read_left(c, f) for c in group], [read_right(c, f) for c in group]
-                out += dual.many(sigma, theta, left, right, interpret)
+                out += dual.many(sigma, theta, left, right, rate, interpret)
             kept.extend(fresh)
             values = out
         return tuple(kept), _finish(values, row, held)
@@ -413,7 +423,7 @@ def _body(
     for l, layer in enumerate(layers):
         held = count if l or fed else 1
         span = columns[l + 1][1] - columns[l + 1][0]
-        state += [[[zero] * span for _ in range(layer.window - 1)] for _ in range(held)]
+        state += [[[numbers[l][k]] * span for _ in range(layer.window - 1)] for k in range(held)]
     before = halo if stage.circular else 0
 
     def next_row(k: Any, carry: tuple) -> tuple:
@@ -456,8 +466,8 @@ def _unpacked(leaves: tuple, like: list) -> tuple:
     return tuple(jax.tree.unflatten(jax.tree.structure(like), leaves))
 
 
-def _fed(refs: list, stage: Stage, row: Any, c: int, dy: Any, dx: Any, pair: Array, pairs: int, layer: Layer) -> tuple:
-    """Pooled Σ (and Θ) of a stage before, at row and column c of a plane: the sum of three parts."""
+def _fed(refs: list, stage: Stage, row: Any, c: int, dy: Any, dx: Any, pair: Array, pairs: int) -> list:
+    """Pooled Σ (and Θ) of a stage before, at row and column c of a plane: the sum of its parts."""
     size, period = stage.size, stage.period
     before = size + (0 if stage.circular else 1)  # displacements it keeps
     inside, p = _rem(row + size, size), (c + size) % size
@@ -479,7 +489,4 @@ def _fed(refs: list, stage: Stage, row: Any, c: int, dy: Any, dx: Any, pair: Arr
             ]
             sums.append((parts[0] + parts[1]) + parts[2])
         found.append((sums[0] + sums[1]) + sums[2])
-    scaled = [v * layer.scale for v in found]
-    if len(scaled) == 2:
-        scaled[1] = scaled[1] + (layer.rate * scaled[0] if layer.rate != 1 else scaled[0])
-    return tuple(scaled)
+    return found

@@ -1,0 +1,99 @@
+"""What does a pair of images cost in a convolutional kernel on a GPU, beside plain XLA and the limit?
+
+Myrtle networks on 32 × 32 × 3 images [C1, C2]. Wanted on an H200: Myrtle-10 NNGP at most 5 µs a pair, NNGP with NTK at
+most 9, Myrtle-5 NNGP at most 3; entries within 1e-5 of float64 (relative, some pairs, on the same card).
+
+The limit counts the instructions that must be issued for one pair: each of the size⁴ pairs of positions of a stage
+costs 4 additions a window, 9 multiply-adds and 2 special functions a layer (17 more with the NTK), 3 multiply-adds for
+the pixels; one instruction a cycle for 32 numbers on each of the 4 schedulers of a multiprocessor.
+
+    python benchmarks/gpu_convolution.py [--networks 10 5] [--images 256] [--no-xla] [--record]
+"""
+
+import argparse
+import time
+from functools import partial
+from unittest import mock
+
+import jax
+import numpy as np
+from record import add_option, recorder
+
+from unlazy.core import device
+from unlazy.kernels import stages
+from unlazy.kernels.layered import LayeredBoth, LayeredNNGP
+from unlazy.layers import Shape, myrtle
+
+CLOCK = 1.755e9
+"""Cycles a second of an H200 at work."""
+SCHEDULERS = 4
+
+
+def limit(network, tangent: bool) -> float:
+    """Seconds a pair if every scheduler issues an instruction every cycle."""
+    plan = stages.plan_of(network, Shape((32, 32), 3))
+    slots = 3 * 32**4
+    for stage in plan.stages:
+        slots += stage.size**4 * len(stage.layers) * (15 + (17 if tangent else 0))
+    return slots / 32 / (SCHEDULERS * device.multiprocessors() * CLOCK)
+
+
+def seconds(run, *given) -> tuple[float, float]:
+    """Of the best of three runs, and of the first, which compiles."""
+    start = time.perf_counter()
+    jax.block_until_ready(run(*given))
+    first, best = time.perf_counter() - start, np.inf
+    for _ in range(3):
+        start = time.perf_counter()
+        jax.block_until_ready(run(*given))
+        best = min(best, time.perf_counter() - start)
+    return best, first
+
+
+def block(kernel, left, right):
+    return kernel.block(left, right)
+
+
+def measured(depth: int, tangent: bool, options, note) -> None:
+    name = f"myrtle-{depth} {'nngp and ntk' if tangent else 'nngp'}"
+    kernel = (LayeredBoth if tangent else LayeredNNGP)(myrtle(depth))
+    rng = np.random.default_rng(0)
+    X, Z = (rng.normal(size=(options.images, 32, 32, 3)).astype(np.float32) for _ in range(2))
+    sides = jax.jit(lambda X, Z: kernel.sides(X, Z))
+    (left, right), pairs = sides(X, Z), len(X) * len(Z)
+    taken, first = seconds(jax.jit(partial(block, kernel)), left, right)
+    least = limit(myrtle(depth), tangent)
+    print(f"{name}: {1e6 * taken / pairs:.2f} µs a pair, {taken * 1e6 / pairs / (least * 1e6):.2f} of the limit "
+          f"({1e6 * least:.2f}); first run {first:.0f} s", flush=True)  # fmt: skip
+    note(f"{name}, a pair", 1e6 * taken / pairs, "µs")
+    few = 16
+    found = [np.asarray(K, float) for K in jax.tree.leaves(block(kernel, *sides(X[:few], Z[:few])))]
+    with jax.enable_x64(True), mock.patch.object(stages, "plan_for", lambda *given: None):
+        exact = jax.jit(lambda X, Z: kernel.block(*kernel.sides(X, Z)))(X[:few].astype(float), Z[:few].astype(float))
+        exact = [np.asarray(K) for K in jax.tree.leaves(exact)]
+    error = max(float(np.abs(K / E - 1).max()) for K, E in zip(found, exact))
+    print(f"{name}: off by {error:.1e} at most", flush=True)
+    note(f"{name}, relative error", error, "")
+    if options.xla:
+        some = 64
+        with mock.patch.object(stages, "plan_for", lambda *given: None):
+            taken, _ = seconds(jax.jit(lambda l, r: block(kernel, l, r)), *sides(X[:some], Z[:some]))
+        print(f"{name}: plain XLA {1e6 * taken / some**2:.2f} µs a pair", flush=True)
+        note(f"{name}, a pair by XLA", 1e6 * taken / some**2, "µs")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--networks", type=int, nargs="+", default=[10, 5])
+    parser.add_argument("--images", type=int, default=256)
+    parser.add_argument("--no-xla", dest="xla", action="store_false")
+    add_option(parser)
+    options = parser.parse_args()
+    note = recorder(__file__, options.record)
+    for depth in options.networks:
+        for tangent in (False, True):
+            measured(depth, tangent, options, note)
+
+
+if __name__ == "__main__":
+    main()

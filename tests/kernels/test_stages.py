@@ -1,0 +1,150 @@
+"""Convolutional kernels by the program of displacement planes, interpreted, against the recursion [C1, C2]."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from unlazy.kernels import plane_program as program
+from unlazy.kernels import stages
+from unlazy.kernels.layered import LayeredBoth, LayeredNNGP
+from unlazy.layers import (
+    AvgPool,
+    Conv,
+    Dense,
+    Flatten,
+    GlobalAvgPool,
+    LayerNorm,
+    Shape,
+    SumPool,
+    myrtle,
+    residual,
+    serial,
+)  # fmt: skip
+
+# float32 with polynomials good to 1.5e-7: five layers and sums of some hundred terms, each a few units of rounding
+CLOSE = 3e-6
+
+
+def images(n, size, channels=3, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, size, size, channels))
+
+
+def network(*counts, window=3, padding="same", sigma_b=0.0, **rates):
+    conv = [Conv(window, 1.3, sigma_b, padding=padding, **rates), "relu"]
+    parts = [conv * count + [AvgPool(2)] for count in counts]
+    return serial(*[layer for part in parts for layer in part][:-1], GlobalAvgPool(), Dense(1.1, sigma_b, **rates))
+
+
+def by_program(net, X, Z, tangent):
+    X, Z = (np.asarray(A, np.float32) for A in (X, Z))
+    plan = stages.plan_of(net, Shape(X.shape[1:-1], X.shape[-1]))
+    kernel = LayeredBoth(net) if tangent else LayeredNNGP(net)
+    left, right = kernel.sides(jnp.asarray(X), jnp.asarray(Z))
+    found = stages.entries(plan, tangent, True, net, left.points, right.points)
+    return [np.asarray(K, float) for K in found if K is not None]
+
+
+def exact(net, X, Z):
+    with jax.enable_x64(True):
+        X, Z = (jnp.asarray(np.asarray(A, np.float32).astype(float)) for A in (X, Z))
+        return [np.asarray(K) for K in LayeredBoth(net).block(*LayeredBoth(net).sides(X, Z))]
+
+
+def test_tiles_that_are_not_full():
+    X, Z = images(2, 3, 1), images(3, 3, 1, seed=1)
+    net = network(1)
+    np.testing.assert_allclose(by_program(net, X, Z, False)[0], exact(net, X, Z)[0], rtol=CLOSE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("net, size", [
+    (network(2, 1), 8), (network(3, 1, sigma_b=0.3), 8), (network(1, 1, 2), 16), (network(2), 8), (network(1), 5),
+    (network(2, 1, padding="circular", sigma_b=0.3), 8), (network(1, 1, padding="circular", window=5), 8),
+    (network(1, 1, sigma_b=0.2, rate=0.5, bias_rate=3.0), 4), (network(1, 1, window=1, sigma_b=0.4), 4),
+    (network(1, window=5), 18),
+])  # fmt: skip
+def test_both_kernels_are_those_of_the_recursion(net, size):
+    X, Z = images(2, size), images(3, size, seed=1)
+    X[1] *= 30
+    for found, wanted in zip(by_program(net, X, Z, True), exact(net, X, Z)):
+        np.testing.assert_allclose(found, wanted, rtol=CLOSE)
+    np.testing.assert_allclose(by_program(net, X, Z, False)[0], exact(net, X, Z)[0], rtol=CLOSE)
+
+
+@pytest.mark.slow
+def test_same_patches_black_images_and_sizes_out_of_range():
+    X = np.zeros((5, 4, 4, 1))
+    X[1] = 1
+    X[2, :, :2] = 1
+    X[3], X[4] = 1e-16, 1e-19  # the last has a variance at the end of float32
+    net = network(1, 1)
+    (sigma, theta), wanted = by_program(net, X, X[:3], True), exact(net, X, X[:3])
+    np.testing.assert_allclose(sigma[:4], wanted[0][:4], rtol=CLOSE)
+    np.testing.assert_allclose(theta[:4], wanted[1][:4], rtol=CLOSE)
+    assert np.isnan(sigma[4]).all() and np.isnan(theta[4]).all()
+
+
+def test_what_the_program_covers():
+    shape = Shape((32, 32), 3)
+    plan = stages.plan_of(myrtle(10), shape)
+    assert [(s.size, len(s.layers), s.last) for s in plan.stages] == [(32, 3, False), (16, 3, False), (8, 3, True)]
+    assert plan.images(10_000, 10_000, False) == (32, 48) and plan.images(3, 5, True) == (3, 5)
+    conv = Conv(3)
+    others = [
+        serial(conv, "relu", Flatten(), Dense()), serial(conv, "erf", GlobalAvgPool(), Dense()),
+        serial(Conv(3, strides=2), "relu", GlobalAvgPool(), Dense()), serial(Conv(2), "relu", GlobalAvgPool(), Dense()),
+        serial(Conv(3, padding="valid"), "relu", GlobalAvgPool(), Dense()),
+        serial(conv, "relu", SumPool(2), conv, "relu", GlobalAvgPool(), Dense()),
+        serial(conv, "relu", AvgPool(3), conv, "relu", GlobalAvgPool(), Dense()),
+        serial(conv, LayerNorm(), "relu", GlobalAvgPool(), Dense()),
+        serial(Conv((3, 5)), "relu", GlobalAvgPool(), Dense()),
+        serial(conv, "relu", AvgPool(2), Conv(3, padding="circular"), "relu", GlobalAvgPool(), Dense()),
+        serial(conv, residual(serial("relu", conv)), "relu", GlobalAvgPool(), Dense()),
+    ]  # fmt: skip
+    assert [stages.plan_of(net, shape) for net in others] == [None] * len(others)
+    assert (
+        stages.plan_of(myrtle(5), Shape((32, 28), 3)) is None and stages.plan_of(myrtle(5), Shape((14, 14), 1)) is None
+    )
+
+
+def test_polynomials_are_as_close_as_said():
+    rho = np.linspace(-1, 1, 4001)
+    w, angle = np.sqrt(1 - rho**2), np.pi - np.arccos(rho)
+    value, slope = (w + rho * angle) / (2 * np.pi), angle / (2 * np.pi)
+    G, Q = program.polynomials(6)[0], program.polynomials(7)[1]
+    assert np.abs(rho / 4 + np.polynomial.Polynomial(G)(w) - value).max() <= 1.55e-7
+    assert np.abs(1 / 4 + rho * np.polynomial.Polynomial(Q)(w) - slope).max() <= 1.05e-7
+
+
+@pytest.mark.slow
+def test_derivatives_are_those_of_the_recursion():
+    X, Z = (jnp.asarray(images(2, 4, seed=s), jnp.float32) for s in range(2))
+    net = network(1, 1)
+    plan = stages.plan_of(net, Shape((4, 4), 3))
+
+    def total(X, through):
+        left, right = LayeredBoth(net).sides(X, Z)
+        if through:
+            return sum(K.sum() for K in stages.entries(plan, True, True, net, left.points, right.points))
+        return sum(K.sum() for K in LayeredBoth(net).block(left, right))
+
+    found, wanted = (jax.grad(total)(X, through) for through in (True, False))
+    np.testing.assert_allclose(
+        found, wanted, rtol=1e-4, atol=1e-6 * np.abs(wanted).max()
+    )  # the same program, reordered
+
+
+@pytest.mark.parametrize("tangent", [False, True])
+def test_the_program_can_be_lowered_for_a_card(tangent):
+    if program.backend is None:
+        pytest.skip("this JAX has no Triton backend")
+    net, shape = network(1, 1), jax.ShapeDtypeStruct((8, 4, 4, 3), jnp.float32)
+    plan = stages.plan_of(net, Shape((4, 4), 3))
+
+    def run(X):
+        side = LayeredBoth(net).prepare(X).points
+        return stages.entries(plan, tangent, False, net, side, side)
+
+    text = jax.jit(run).trace(shape).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("convolution_planes") >= 2
