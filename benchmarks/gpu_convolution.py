@@ -7,7 +7,7 @@ The limit counts the instructions that must be issued for one pair: each of the 
 costs 4 additions a window, 9 multiply-adds and 2 special functions a layer (17 more with the NTK), 3 multiply-adds for
 the pixels; one instruction a cycle for 32 numbers on each of the 4 schedulers of a multiprocessor.
 
-    python benchmarks/gpu_convolution.py [--networks 10 5] [--images 256] [--no-xla] [--record]
+    python benchmarks/gpu_convolution.py [--networks 10 5] [--kernels nngp] [--images 256] [--no-xla] [--record]
 """
 
 import argparse
@@ -85,14 +85,15 @@ def measured(depth: int, tangent: bool, options, note) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--networks", type=int, nargs="+", default=[10, 5])
+    parser.add_argument("--kernels", nargs="+", choices=["nngp", "both"], default=["nngp", "both"])
     parser.add_argument("--images", type=int, default=256)
     parser.add_argument("--no-xla", dest="xla", action="store_false")
     add_option(parser)
     options = parser.parse_args()
     note = recorder(__file__, options.record)
     for depth in options.networks:
-        for tangent in (False, True):
-            measured(depth, tangent, options, note)
+        for which in options.kernels:
+            measured(depth, which == "both", options, note)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ from unlazy.layers import (
     residual,
     serial,
 )  # fmt: skip
+from unlazy.theory.angle_polynomials import in_cosine
 
+needs_triton = pytest.mark.skipif(program.backend is None, reason="this JAX has no Triton backend for Pallas")
 # float32 with polynomials good to 1.5e-7: five layers and sums of some hundred terms, each a few units of rounding
 CLOSE = 3e-6
 
@@ -40,7 +42,7 @@ def by_program(net, X, Z, tangent):
     X, Z = (np.asarray(A, np.float32) for A in (X, Z))
     plan = stages.plan_of(net, Shape(X.shape[1:-1], X.shape[-1]))
     kernel = LayeredBoth(net) if tangent else LayeredNNGP(net)
-    left, right = kernel.sides(jnp.asarray(X), jnp.asarray(Z))
+    left, right = kernel.sides(jnp.asarray(X, jnp.float32), jnp.asarray(Z, jnp.float32))
     found = stages.entries(plan, tangent, True, net, left.points, right.points)
     return [np.asarray(K, float) for K in found if K is not None]
 
@@ -51,12 +53,17 @@ def exact(net, X, Z):
         return [np.asarray(K) for K in LayeredBoth(net).block(*LayeredBoth(net).sides(X, Z))]
 
 
-def test_tiles_that_are_not_full():
+@needs_triton
+@pytest.mark.parametrize("wide", [False, True])
+def test_tiles_that_are_not_full(wide):
     X, Z = images(2, 3, 1), images(3, 3, 1, seed=1)
     net = network(1)
-    np.testing.assert_allclose(by_program(net, X, Z, False)[0], exact(net, X, Z)[0], rtol=CLOSE)
+    with jax.enable_x64(wide):
+        found = by_program(net, X, Z, False)[0]
+    np.testing.assert_allclose(found, exact(net, X, Z)[0], rtol=CLOSE)
 
 
+@needs_triton
 @pytest.mark.slow
 @pytest.mark.parametrize("net, size", [
     (network(2, 1), 8), (network(3, 1, sigma_b=0.3), 8), (network(1, 1, 2), 16), (network(2), 8), (network(1), 5),
@@ -72,6 +79,7 @@ def test_both_kernels_are_those_of_the_recursion(net, size):
     np.testing.assert_allclose(by_program(net, X, Z, False)[0], exact(net, X, Z)[0], rtol=CLOSE)
 
 
+@needs_triton
 @pytest.mark.slow
 def test_same_patches_black_images_and_sizes_out_of_range():
     X = np.zeros((5, 4, 4, 1))
@@ -85,11 +93,14 @@ def test_same_patches_black_images_and_sizes_out_of_range():
     assert np.isnan(sigma[4]).all() and np.isnan(theta[4]).all()
 
 
-def test_what_the_program_covers():
+def test_what_the_program_covers(monkeypatch):
     shape = Shape((32, 32), 3)
     plan = stages.plan_of(myrtle(10), shape)
     assert [(s.size, len(s.layers), s.last) for s in plan.stages] == [(32, 3, False), (16, 3, False), (8, 3, True)]
+    monkeypatch.setenv("UNLAZY_MEMORY", "100GB")
     assert plan.images(10_000, 10_000, False) == (32, 48) and plan.images(3, 5, True) == (3, 5)
+    monkeypatch.setenv("UNLAZY_MEMORY", "4GB")
+    assert plan.images(10_000, 10_000, False) == (32, 16)
     conv = Conv(3)
     others = [
         serial(conv, "relu", Flatten(), Dense()), serial(conv, "erf", GlobalAvgPool(), Dense()),
@@ -112,11 +123,12 @@ def test_polynomials_are_as_close_as_said():
     rho = np.linspace(-1, 1, 4001)
     w, angle = np.sqrt(1 - rho**2), np.pi - np.arccos(rho)
     value, slope = (w + rho * angle) / (2 * np.pi), angle / (2 * np.pi)
-    G, Q = program.polynomials(6)[0], program.polynomials(7)[1]
+    G, Q = in_cosine(6)[0], in_cosine(7)[1]
     assert np.abs(rho / 4 + np.polynomial.Polynomial(G)(w) - value).max() <= 1.55e-7
     assert np.abs(1 / 4 + rho * np.polynomial.Polynomial(Q)(w) - slope).max() <= 1.05e-7
 
 
+@needs_triton
 @pytest.mark.slow
 def test_derivatives_are_those_of_the_recursion():
     X, Z = (jnp.asarray(images(2, 4, seed=s), jnp.float32) for s in range(2))
@@ -135,10 +147,9 @@ def test_derivatives_are_those_of_the_recursion():
     )  # the same program, reordered
 
 
+@needs_triton
 @pytest.mark.parametrize("tangent", [False, True])
 def test_the_program_can_be_lowered_for_a_card(tangent):
-    if program.backend is None:
-        pytest.skip("this JAX has no Triton backend")
     net, shape = network(1, 1), jax.ShapeDtypeStruct((8, 4, 4, 3), jnp.float32)
     plan = stages.plan_of(net, Shape((4, 4), 3))
 

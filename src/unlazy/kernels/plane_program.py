@@ -10,15 +10,11 @@ dead. A dead place has standard deviation 0, for which the dual is 0, which is w
 has a mask. Circular windows have no dead places. N is even, so both displacements of a plane are even, or odd: pooling
 over 2 × 2 pixels sends pairs p, q to P = ⌊p/2⌋, Q = ⌊q/2⌋ with Q - P = d/2, or (d ± 1)/2 by the parity of p.
 
-The dual of ReLU is a polynomial of w = √(1 - ρ²): E φφ/√(vv') = ρ/4 + G(w), and E φ'φ' = ¼ + ρ Q(w). With ρ = sin a,
-w = cos a, both 2πG = w + a sin a and 2πQ = a/sin a are even in a, so analytic in w from 0 to 1.
-
 A Pallas program for its Triton backend; on a CPU it runs in interpret mode, for tests.
 """
 
 import math
-import struct
-from functools import lru_cache, partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -27,12 +23,8 @@ import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array
-from numpy.polynomial import chebyshev
 
-try:  # the Triton backend is due to be replaced; without it the caller falls back to XLA
-    from jax.experimental.pallas import triton as backend
-except ImportError:  # pragma: no cover
-    backend = None  # type: ignore[assignment]
+from unlazy.kernels.plane_dual import Dual, backend, times_plus
 
 DEAD = 2
 """Places added to an axis with zeros outside."""
@@ -42,8 +34,6 @@ SECTOR = 8
 """Numbers in what is brought from memory at once."""
 NEVER = 3e38
 """No pixel and no standard deviation is as large: kernels of larger ones overflow."""
-TOUCH = 64 * 2.0**-24
-"""1 - ρ² below which two positions count as the same: roundings of a sum of 64 terms."""
 
 
 class Tile(NamedTuple):
@@ -93,108 +83,6 @@ class Stage(NamedTuple):
         return self.period // 2
 
 
-@lru_cache
-def polynomials(degree: int) -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients of G and Q in powers of w, lowest first, nearly the best on [0, 1]."""
-    t = np.cos(np.pi * (np.arange(512) + 0.5) / 512)
-    w = (t + 1) / 2
-    a = np.arccos(w)
-    found = []
-    for values in ((w + a * np.sin(a)) / (2 * np.pi), a / np.sin(a) / (2 * np.pi)):
-        series = chebyshev.cheb2poly(chebyshev.chebfit(t, values, degree))
-        found.append(np.polynomial.Polynomial(series)(np.polynomial.Polynomial([-1, 2])).coef)
-    return found[0], found[1]
-
-
-class Dual(NamedTuple):
-    """scale · E φφ, and scale · (rate · E φφ + Θ E φ'φ')."""
-
-    scale: float
-    tangent: bool
-    signed: bool
-
-    def of(self, sigma: Array, theta: Any, left: Array, right: Array, rate: Any) -> tuple:
-        """As plain arrays: what the assembly does."""
-        G, Q = polynomials(self.degree)
-        both = left * right
-        rho = jnp.where(both == 0, 0.0, jnp.clip(sigma / jnp.where(both == 0, 1.0, both), -1, 1))
-        u = 1 - rho * rho
-        if not self.tangent:
-            return (both * (0.25 * self.scale * rho + _horner(self.scale * G, jnp.sqrt(u))),)
-        w = jnp.sqrt(jnp.where(u < TOUCH, 0.0, u))
-        slope = jnp.where(both == 0, 0.0, self.scale * (0.25 + rho * _horner(Q, w)))
-        value = both * (rho * slope + (self.scale / (2 * np.pi)) * w)
-        return value, theta * slope if rate is None else theta * slope + rate * value
-
-    @property
-    def degree(self) -> int:
-        """Of the polynomial: 1.5e-7 off, for Σ alone, and 1e-7."""
-        return 7 if self.tangent else 6
-
-    def many(self, sigma: list, theta: list, left: list, right: list, rate: Any, interpret: bool) -> list[tuple]:
-        """Of several columns, as GPU assembly: fused multiply-adds, quick roots and reciprocals (two units of rounding
-        each). Step by step for all of them: a processor that waits for one result works on the next column.
-        """
-        if interpret:
-            return [self.of(*each, rate) for each in zip(sigma, theta, left, right)]
-        G, Q = polynomials(self.degree)
-        both = [l * r for l, r in zip(left, right)]
-        rho = _each("rcp.approx.ftz.f32 $0, $1;", both)
-        rho = _each("mul.ftz.f32 $0, $1, $2;", sigma, rho)
-        if self.signed:
-            rho = _each(f"max.ftz.f32 $0, $1, {_hex(-1)};", rho)
-        rho = _each(f"min.ftz.f32 $0, $1, {_hex(1)};", rho)
-        w = _each(f"{{ .reg .f32 n; neg.ftz.f32 n, $1; fma.rn.ftz.f32 $0, n, $1, {_hex(1)}; }}", rho)
-        if self.tangent:
-            touch = f"setp.lt.ftz.f32 b, $1, {_hex(TOUCH)}; selp.f32 $0, {_hex(0)}, $1, b;"
-            w = _each(f"{{ .reg .pred b; {touch} }}", w)
-        w = _each("sqrt.approx.ftz.f32 $0, $1;", w)
-        powers = self.scale * (Q if self.tangent else G)
-        g = _each(f"fma.rn.ftz.f32 $0, $1, {_hex(powers[-1])}, {_hex(powers[-2])};", w)
-        for c in powers[-3::-1]:
-            g = _each(f"fma.rn.ftz.f32 $0, $1, $2, {_hex(c)};", g, w)
-        if not self.tangent:
-            g = _each(f"fma.rn.ftz.f32 $0, $1, {_hex(self.scale / 4)}, $2;", rho, g)
-            return [(v * t,) for v, t in zip(g, both)]
-        g = _each(f"fma.rn.ftz.f32 $0, $1, $2, {_hex(self.scale / 4)};", rho, g)
-        dead = f"setp.eq.ftz.f32 b, $2, {_hex(0)}; selp.f32 $0, {_hex(0)}, $1, b;"
-        slope = _each(f"{{ .reg .pred b; {dead} }}", g, both)
-        w = _each(f"mul.ftz.f32 $0, $1, {_hex(self.scale / (2 * np.pi))};", w)
-        value = _each("fma.rn.ftz.f32 $0, $1, $2, $3;", rho, slope, w)
-        value = [v * t for v, t in zip(value, both)]
-        if rate is None:
-            return [(v, h * m) for v, h, m in zip(value, theta, slope)]
-        rated = [v * rate for v in value]
-        return list(zip(value, _each("fma.rn.ftz.f32 $0, $1, $2, $3;", theta, slope, rated)))
-
-
-def _each(code: str, *columns: list) -> list:
-    return [_assembled(code, *each) for each in zip(*columns)]
-
-
-def _assembled(code: str, *arguments: Array) -> Array:
-    """One instruction for every element: its result is written when all arguments are read."""
-    return backend.elementwise_inline_asm(
-        code, args=list(arguments), constraints="=f" + ",f" * len(arguments), pack=1,
-        result_shape_dtypes=[jax.ShapeDtypeStruct(arguments[0].shape, jnp.float32)],
-    )[0]  # fmt: skip
-
-
-def _times_plus(a: Array, b: Array, c: Array, interpret: bool) -> Array:
-    return a * b + c if interpret else _assembled("fma.rn.f32 $0, $1, $2, $3;", a, b, c)
-
-
-def _hex(value: float) -> str:
-    return f"0f{struct.unpack('>I', struct.pack('>f', value))[0]:08X}"
-
-
-def _horner(powers: np.ndarray, w: Array) -> Array:
-    total: Any = float(powers[-1])
-    for c in powers[-2::-1]:
-        total = total * w + float(c)
-    return total
-
-
 def left_side(stage: Stage, features: Array, tile: Tile) -> Array:
     """Rows × columns × features × images as tiles of images × rows × columns × features × images of a tile.
 
@@ -240,7 +128,7 @@ def run(
     if stage.last:
         shape: tuple[int, ...] = (stage.period**2, pairs)
     else:
-        shape = (stage.pooled * PARTS, stage.pooled * PARTS, cells, cells, pairs)
+        shape = (pairs // tile.lanes, stage.pooled * PARTS, stage.pooled * PARTS, cells, cells, tile.lanes)
     found: list = []
     for first in range(0, stage.size, tile.width):
         columns = ranges(stage, first, min(first + tile.width, stage.size))
@@ -328,10 +216,10 @@ def _body(
             for c in range(low, high):
                 total = read_left(c, 0) * read_right(c, 0)
                 for f in range(1, channels):
-                    total = _times_plus(read_left(c, f), read_right(c, f), total, interpret)
+                    total = times_plus(read_left(c, f), read_right(c, f), total, interpret)
                 found.append((total,))
             return found
-        places = [_fed(plane_refs, stage, row, c, dy, dx, pair, pairs) for c in range(low, high)]
+        places = [_fed(plane_refs, stage, row, c, dy, dx, at, lane) for c in range(low, high)]
         scaled = [[v * layer.scale for v in place] for place in places]
         return [(v[0], v[1] + numbers[0][2] * v[0]) if tangent else (v[0],) for v in scaled]
 
@@ -352,6 +240,7 @@ def _body(
             bias, bias_theta, own_rate = numbers[l]
             sums, state = state[: len(values[0])], state[len(values[0]) :]
             out: list = []
+            paired: list[dict] = [{} for _ in sums]
             fresh: list = [[[] for _ in range(layer.window - 1)] for _ in sums]
             for start in range(first, last, tile.group):
                 group = range(start, min(start + tile.group, last))
@@ -360,10 +249,7 @@ def _body(
                 for c in group:
                     arrived = []
                     for s in range(len(sums)):
-                        near = [values[x - low][s] for x in range(c - half, c + half + 1) if 0 <= x - low < len(values)]
-                        h = near[0]
-                        for v in near[1:]:
-                            h = h + v
+                        h = _window_sum([v[s] for v in values], c - low, half, paired[s])
                         before = [sums[s][w][c - first] for w in range(layer.window - 1)]
                         added = bias_theta if s else bias  # every row brings it once
                         arrived.append(before[-1] + h if before else h + added)
@@ -375,7 +261,7 @@ def _body(
                     elif l or fed:
                         theta.append(arrived[1])
                     else:  # the first weights: Θ is Σ, but for rates
-                        theta.append(_times_plus(arrived[0], own_rate, bias_theta - own_rate * bias, interpret))
+                        theta.append(times_plus(arrived[0], own_rate, bias_theta - own_rate * bias, interpret))
                 f = base + l
                 left, right = [read_left(c, f) for c in group], [read_right(c, f) for c in group]
                 out += dual.many(sigma, theta, left, right, rate, interpret)
@@ -405,14 +291,15 @@ def _body(
         waits = ((1 - odd) * (1 - a)).astype(jnp.float32)
         done = inside & ((odd == 1) | (a == 1))
         begin = ((Dy * PARTS + part) * (PARTS * deep) * cells + Py) * cells + columns[-1][0] // 2
-        begin, across = begin * pairs + pair, cells * cells * pairs
+        begin = (at * (PARTS * deep * cells) ** 2 + begin) * tile.lanes + lane
+        across = cells * cells * tile.lanes
         waiting = []
         for k, out in enumerate(outs):
             for which, place, where in ((0, one, done), (1, two, done & (xodd == 1))):
                 for x in range(0, len(values), 2):
                     e, o = values[x][k], values[x + 1][k]
-                    value = o if which else _times_plus(o, jnp.broadcast_to(even, o.shape), e, interpret)
-                    index = begin + place * across + (x // 2) * pairs
+                    value = o if which else times_plus(o, jnp.broadcast_to(even, o.shape), e, interpret)
+                    index = begin + place * across + (x // 2) * tile.lanes
                     mask = jnp.broadcast_to(where, index.shape)
                     backend.store(out.at[index], value + held[len(waiting)], mask=mask)
                     waiting.append(value * waits)
@@ -436,12 +323,27 @@ def _body(
 
     waiting = (zero,) * (count if stage.last else count * (columns[-1][1] - columns[-1][0]))
     start = _packed(tuple(state)), waiting, touched(jnp.int32(-before)), zero
-    _, waiting, _, seen = lax.fori_loop(0, size + halo + before, next_row, start)
+    _, waiting, _, seen = lax.fori_loop(jnp.int32(0), jnp.int32(size + halo + before), next_row, start)
     if stage.last:
         for out, value in zip(outs, waiting):
             out[(dy * period + dx) * pairs + pair] = value
     # or what was touched would be thought useless
     backend.store(outs[0].at[pair], seen, mask=seen > NEVER)
+
+
+def _window_sum(row: list, c: int, half: int, paired: dict) -> Array:
+    """The sum of a window round place c; neighbours 2k and 2k + 1 are added once for the windows that have both."""
+    places, found = [x for x in range(c - half, c + half + 1) if 0 <= x < len(row)], []
+    while places:
+        x = places.pop(0)
+        if x % 2 == 0 and places:
+            places.pop(0)
+            if x not in paired:
+                paired[x] = row[x] + row[x + 1]
+            found.append(paired[x])
+        else:
+            found.append(row[x])
+    return reduce(jnp.add, found)
 
 
 def _div(a: Any, b: int) -> Any:
@@ -466,7 +368,7 @@ def _unpacked(leaves: tuple, like: list) -> tuple:
     return tuple(jax.tree.unflatten(jax.tree.structure(like), leaves))
 
 
-def _fed(refs: list, stage: Stage, row: Any, c: int, dy: Any, dx: Any, pair: Array, pairs: int) -> list:
+def _fed(refs: list, stage: Stage, row: Any, c: int, dy: Any, dx: Any, at: Any, lane: Array) -> list:
     """Pooled Σ (and Θ) of a stage before, at row and column c of a plane: the sum of its parts."""
     size, period = stage.size, stage.period
     before = size + (0 if stage.circular else 1)  # displacements it keeps
@@ -476,9 +378,10 @@ def _fed(refs: list, stage: Stage, row: Any, c: int, dy: Any, dx: Any, pair: Arr
     if not stage.circular:
         live = live & (row >= 0) & (row < size)
     Dy, Dx = _rem(qy - inside + before, before), _rem(qx - p + before, before)
-    across = size * size * pairs
+    across = size * size * lane.size
     start = ((Dy * before * PARTS + Dx) * PARTS * size + inside) * size + p
-    start, mask = start * pairs + pair, jnp.broadcast_to(live, pair.shape)
+    start = (at * (PARTS * before * size) ** 2 + start) * lane.size + lane
+    mask = jnp.broadcast_to(live, lane.shape)
     found = []
     for ref in refs:
         sums = []

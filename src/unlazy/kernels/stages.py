@@ -14,6 +14,7 @@ from jaxtyping import Array
 
 from unlazy.core import activations, device
 from unlazy.core.layers import Activation, AvgPool, Conv, Dense, GlobalAvgPool, Layer, Serial, Shape
+from unlazy.core.memory import memory_budget
 from unlazy.kernels import plane_program as program
 from unlazy.theory import propagate
 from unlazy.theory.angles import safe_sqrt
@@ -27,6 +28,8 @@ WIDEST = 64
 """Pixels on an axis."""
 NUMBERS = 2**30
 """In the largest array between two stages: indices of 32 bits, and 4 GiB."""
+TEMPORARIES = 8
+"""Bytes of the memory's budget for each of these numbers: twice what they take."""
 ROWS = 32
 """Images on the left of one run."""
 NNGP_TILE, NTK_TILE = program.Tile(8, 8, 16, 6), program.Tile(8, 8, 12, 6)
@@ -48,7 +51,8 @@ class Plan(NamedTuple):
         each = first.period**2 if first.last else (program.PARTS * first.pooled * (first.size // 2)) ** 2
         tile = NTK_TILE if tangent else NNGP_TILE
         rows = min(ROWS, tile.rows * -(-n // tile.rows))
-        columns = max(1, NUMBERS // (each * rows) // tile.columns) * tile.columns
+        room = min(NUMBERS, memory_budget() // (TEMPORARIES * (2 if tangent else 1)))
+        columns = max(1, room // (each * rows) // tile.columns) * tile.columns
         return min(n, rows), min(m, columns)
 
 

@@ -1,10 +1,12 @@
 """Kernels of the angle θ alone as one short polynomial: analytic in θ on [0, π], kinked activations and any depth too.
 
 F(θ) = F(0) + θ P(2θ/π - 1), exact at θ = 0, fitted at Chebyshev points in float64; or F as a plain polynomial of
-φ = π/2 - θ, a degree or two shorter for the same error, where F(0) need not be exact.
+φ = π/2 - θ, a degree or two shorter for the same error, where F(0) need not be exact. ReLU's two duals are
+polynomials of w = sin θ as well, one square root away from ρ = cos θ (`in_cosine`).
 """
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,3 +56,20 @@ def at_angle(at_zero: Any, powers: tuple, theta: Float[Array, "*s"]) -> Float[Ar
 def in_complement(powers: Float[np.ndarray, " k"]) -> tuple[float, ...]:
     """A plain polynomial of t by powers of φ = π/2 - θ = -πt/2."""
     return tuple(Polynomial(powers)(Polynomial([0, -2 / np.pi])).coef.tolist())
+
+
+@lru_cache
+def in_cosine(degree: int) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
+    """G and Q in powers of w = √(1 - ρ²), lowest first: of ReLU E φφ/√(vv') = ρ/4 + G(w), E φ'φ' = ¼ + ρ Q(w).
+
+    With ρ = sin a and w = cos a, both 2πG = w + a sin a and 2πQ = a/sin a are even in a, so analytic in w from 0 to 1
+    (singular at -1: a degree gains a factor of 6). Nearly the best there: least squares at Chebyshev points.
+    """
+    t = np.cos(np.pi * (np.arange(512) + 0.5) / 512)
+    w = (t + 1) / 2
+    a = np.arccos(w)
+    found = []
+    for values in ((w + a * np.sin(a)) / (2 * np.pi), a / np.sin(a) / (2 * np.pi)):
+        series = chebyshev.cheb2poly(chebyshev.chebfit(t, values, degree))
+        found.append(Polynomial(series)(Polynomial([-1, 2])).coef)
+    return found[0], found[1]
