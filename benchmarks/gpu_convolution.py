@@ -73,7 +73,7 @@ def measured(depth: int, tangent: bool, options, note) -> None:
         exact = [np.asarray(K) for K in jax.tree.leaves(exact)]
     error = max(float(np.abs(K / E - 1).max()) for K, E in zip(found, exact))
     print(f"{name}: off by {error:.1e} at most", flush=True)
-    note(f"{name}, relative error", error, "")
+    note(f"{name}, relative error", error, "ratio")
     if options.xla:
         some = 64
         with mock.patch.object(stages, "plan_for", lambda *given: None):

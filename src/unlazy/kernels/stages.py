@@ -114,7 +114,7 @@ def entries(
     tile = NTK_TILE if tangent else NNGP_TILE
     left, right = (_filled(side, size) for side, size in ((left, tile.rows), (right, tile.columns)))
     factor, at, planes = jnp.float32(1), 0, None
-    fine = [jnp.ones(len(side.inputs), bool) for side in (left, right)]
+    fine = [_within(jnp.max(jnp.abs(side.inputs), tuple(range(1, side.inputs.ndim)))) for side in (left, right)]
     for stage in plan.stages:
         numbers: list = []
         deviations: tuple[list, list] = ([], [])
@@ -166,6 +166,6 @@ def _filled(side: propagate.Side, images: int) -> propagate.Side:
 
 
 def _within(deviations: Array) -> Array:
-    """Of every image whether all its standard deviations can be multiplied in float32."""
+    """Of every image whether all its sizes (largest pixel, standard deviations) can be multiplied in float32."""
     rows = deviations.reshape(len(deviations), -1)
     return jnp.all((rows == 0) | ((rows > 1 / LARGEST) & (rows < LARGEST)), 1)
