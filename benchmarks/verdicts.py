@@ -14,6 +14,7 @@ rows, 4,000 or more of larger tables). Each comparison is a process of its own; 
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -114,12 +115,14 @@ def in_time(given: argparse.Namespace, note, folder: Path) -> None:
         asked = [sys.executable, "-m", "unlazy.cli", *map(str, words)]
         done = subprocess.run(asked, capture_output=True, text=True)
         took = time.monotonic() - start
-        lines = [line for line in done.stdout.splitlines() if line.strip()]
+        judged = re.search(r"trained on ([\d,]+) rows", done.stdout)
+        rows = int(judged[1].replace(",", "")) if judged else 0
+        verdict = next((line for line in done.stdout.splitlines() if line.strip()), "")
         print(
-            f"{n} × {d}: {took:.0f} s of {given.budget:g}, exit {done.returncode}; {' '.join(lines[:2])[:160]}",
-            flush=True,
+            f"{n} × {d}: {took:.1f} s of {given.budget:g}, {rows} rows, exit {done.returncode}; {verdict}", flush=True
         )
         note(f"{n} rows × {d} columns, budget {given.budget:g} s", took, "s")
+        note(f"{n} rows × {d} columns, budget {given.budget:g} s: judged at", rows, "rows")
 
 
 def main() -> None:

@@ -72,3 +72,20 @@ def test_many_columns_average_signs_over_fewer_rows(monkeypatch):
     np.testing.assert_allclose(found(), np.mean(slopes[some_rows(40, 12)] ** 2, 0), rtol=1e-12)
     monkeypatch.setattr(views, "SIGNS", 1)
     np.testing.assert_allclose(found(), np.mean(slopes[some_rows(40, 5)] ** 2, 0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_signs_of_the_l1_kernel_with_and_without_ties(dtype, monkeypatch):
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(40, 4)).astype(dtype)
+    X[:, 2] = np.round(X[:, 2])
+    X[7, 3], X[9, 3] = 0.0, -0.0
+    rows = np.arange(0, 30, 3)
+    weights = rng.normal(size=(len(rows), 30)).astype(dtype)
+    seen = view(ProductLaplace(1.0), X, np.ones(4, dtype))
+    for block in (30, 90, 10_000):
+        monkeypatch.setattr(views, "CACHED", block)
+        for j in range(4):
+            sign = np.sign(X[rows, j][:, None].astype(float) - X[:30, j].astype(float))
+            bound = 30 * np.finfo(dtype).eps * np.abs(weights).sum(1)  # a sum of 30 in any order
+            assert (np.abs(seen._signed(j, rows, 30, weights) - (weights * sign).sum(1)) <= bound).all()

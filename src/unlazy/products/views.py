@@ -31,6 +31,8 @@ GRADIENTS = 600
 SIGNS, FEW_GRADIENTS = 180_000_000, 100
 """Where every column asks for a sign of every pair of rows (ℓ1), so many of them and no more rows than that allows, but
 these: a mean of squares over a hundred rows is known to √(2/100), a seventh, which is less than fits differ by."""
+CACHED = 65_536
+"""Numbers of a block that is gone through several times."""
 
 
 def view(kernel: Kernel, X: Float[np.ndarray, "n d"], L: Map) -> "View":
@@ -213,12 +215,33 @@ class OfAbsoluteDistances(View):
         single = K * alpha[:, 0] if alpha.shape[1] == 1 else None
         found, side = np.zeros(self.X.shape[1], self.X.dtype), np.empty_like(K)
         for j in np.flatnonzero(rate):
-            self._sides(j, part, m, side)
             if single is not None:
-                total = np.mean(np.einsum("ij,ij->i", single, side) ** 2)
+                total = np.mean(self._signed(j, part, m, single) ** 2)
             else:
+                self._sides(j, part, m, side)
                 total = np.mean(np.sum(dot(np.multiply(side, K, out=side), alpha) ** 2, 1))
             found[j] = total * rate[j] ** 2
+        return found
+
+    def _signed(self, j: Any, rows: np.ndarray, m: int, weights: np.ndarray) -> np.ndarray:
+        """Σ_i w_i sign(x_j - x_ij) of every row x, in blocks that the cache holds. Where the column has no tie but
+        x with itself, the sign is one bit that is copied: three times as quick."""
+        column = np.ascontiguousarray(self.X[:m, j])
+        ordered = np.sort(column)
+        tied = bool(np.any(ordered[1:] == ordered[:-1]))
+        block, sign = max(1, CACHED // max(m, 1)), 1 << (8 * weights.itemsize - 1)
+        side, found = np.empty((min(block, len(rows)), m), weights.dtype), np.empty(len(rows), weights.dtype)
+        for a in range(0, len(rows), block):
+            part, here = rows[a : a + block], weights[a : a + block]
+            out = side[: len(part)]
+            np.subtract.outer(column[part], column, out=out)
+            if tied:
+                np.einsum("ij,ij->i", here, np.sign(out, out=out), out=found[a : a + block])
+            else:
+                bits = out.view(f"u{out.itemsize}")
+                np.bitwise_xor(np.bitwise_and(bits, sign, out=bits), here.view(bits.dtype), out=bits)
+                np.sum(out, 1, out=found[a : a + block])
+                found[a : a + block] -= here[np.arange(len(part)), part]
         return found
 
     def _sides(self, j: Any, rows: np.ndarray, m: int, out: np.ndarray) -> None:
