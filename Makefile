@@ -18,21 +18,22 @@ fast: $(VENV)/.installed-dev
 	UNLAZY_TEST_COMPILER=quick $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # What is nearly all compilation compiles in a hurry; experiments, estimators and comparisons, half of it, with LLVM's
-# cheaper passes, which run as quickly; the rest, and plain `pytest -m slow`, as users do. A thread each: two workers'
+# cheaper passes, which run as quickly; solvers, and plain `pytest -m slow`, as users do. A thread each: two workers'
 # BLAS threads would wait for each other. ROOMS names files or folders where not all are wanted.
 SLOW := OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow --durations=25 \
 	--durations-min=10
-LIMITS := $(wildcard $(addprefix tests/experiments/test_,dial*.py adaptive_kernel*.py features_at*.py rich_limit*.py))
-HURRIED := tests/docs tests/kernels tests/networks tests/tasks tests/theory tests/estimators/test_every_estimator.py \
-	$(LIMITS)
 BRISK := tests/experiments tests/estimators tests/comparison tests/lab tests/products tests/test_fuzz_doors.py
+LIMITS := $(wildcard $(addprefix tests/experiments/test_,dial*.py adaptive_kernel*.py features_at*.py rich_limit*.py)) \
+	tests/estimators/test_every_estimator.py
+AS_USERS := tests/solvers
 slow: $(VENV)/.installed-dev
 ifdef ROOMS
 	$(SLOW) $(ROOMS)
 else
-	UNLAZY_TEST_COMPILER=quick $(SLOW) $(HURRIED)
-	UNLAZY_TEST_COMPILER=brisk $(SLOW) $(BRISK) $(addprefix --ignore=,$(HURRIED))
-	$(SLOW) $(addprefix --ignore=,$(HURRIED) $(BRISK))
+	UNLAZY_TEST_COMPILER=quick $(SLOW) $(LIMITS) \
+		$(filter-out $(BRISK) $(AS_USERS),$(wildcard tests/test_*.py) $(patsubst %/,%,$(filter-out tests/data/,$(wildcard tests/*/))))
+	UNLAZY_TEST_COMPILER=brisk $(SLOW) $(BRISK) $(addprefix --ignore=,$(LIMITS))
+	$(SLOW) $(AS_USERS)
 endif
 
 lint: $(VENV)/.installed-dev

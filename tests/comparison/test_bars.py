@@ -79,7 +79,7 @@ def test_noise_is_called_noise(compared, monkeypatch):
     monkeypatch.setattr(study, "CURVE", 1)
     for seed in range(3):
         rng = np.random.default_rng(seed)
-        c = compared(rng.normal(size=(300, 6)), rng.normal(size=300), budget=40, fit=False)
+        c = compared(rng.normal(size=(300, 6)), rng.normal(size=300), budget=20, fit=False)
         assert c.verdict.word == "noise" and "nothing measurable" in str(c)
 
 
@@ -112,7 +112,7 @@ def test_pumadyn_pays(compared):
 
 @pytest.mark.parametrize("name", ["diabetes", "breast_cancer", "digits", "wine"])
 def test_toy_sets(compared, name):
-    c = compared(name, budget=30)
+    c = compared(name, budget=15)
     print(c)
     assert c.predict(c.study.table.frame).shape == (len(c.study.table),)
 

@@ -30,6 +30,8 @@ LAW, LAW_SHARE = 6.0, 0.08
 """The same for what twice the rows would bring."""
 FIT_SHARE = 0.2
 """Of a budget, at most, for the last fit."""
+SAME = 1.2
+"""Times whose ratio is at most this are as good as equal."""
 LAZY, LAZIEST, NEAR = 2, 4, 1.25
 """Lazy models that go on to more rows: the best two, and up to four whose error is within this factor of the best; two
 splits do not tell such apart."""
@@ -121,6 +123,11 @@ class Plan:
         works = [self.price(name, n) if name in known else dearest[n] for name in names for n in sizes]
         longest = max([splits * sum(works) / self.jobs, *works])
         return self._slow * longest <= stretch * self.clock.left(self.last_fit())
+
+    def splits_at_once(self, names: Sequence[str], n: int) -> int:
+        """Splits that end as soon as the first of them would alone: two where one long trial leaves others idle."""
+        works = [self.price(name, n) for name in names]
+        return 2 if self.jobs > 1 and 2 * sum(works) / self.jobs <= SAME * max(works) else 1
 
     def price(self, name: str, n: int) -> float:
         """Seconds of work of one trial, by the nearest size that was run; the lower median over splits, since the first

@@ -158,7 +158,7 @@ def _climb(plan: Plan, table: Table, names: Sequence[str], budget: float) -> tup
         if way is None:
             break
         n, finalists, _ = way
-        plan.run(finalists, [n], range(min(2, plan.jobs)))  # one long trial leaves the other worker idle
+        plan.run(finalists, [n], range(plan.splits_at_once(finalists, n)))
         climbed.append(n)
         if not plan.complete(n, finalists):
             break
