@@ -19,9 +19,10 @@ fast: $(VENV)/.installed-dev
 
 # What is nearly all compilation compiles in a hurry; experiments, estimators and comparisons, half of it, with LLVM's
 # cheaper passes, which run as quickly; solvers, and plain `pytest -m slow`, as users do. A thread each: two workers'
-# BLAS threads would wait for each other. ROOMS names files or folders where not all are wanted.
-SLOW := OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow --durations=25 \
-	--durations-min=10
+# BLAS threads would wait for each other. Shapes are checked at run time in the fast suite: a tenth of this one. ROOMS
+# names files or folders where not all are wanted.
+SLOW := OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -o addopts="-q --strict-markers" -n 2 --dist loadfile \
+	--no-loadscope-reorder -m slow --durations=25 --durations-min=10
 BRISK := tests/experiments tests/estimators tests/comparison tests/lab tests/products tests/test_fuzz_doors.py
 LIMITS := $(wildcard $(addprefix tests/experiments/test_,dial*.py adaptive_kernel*.py features_at*.py rich_limit*.py)) \
 	tests/estimators/test_every_estimator.py

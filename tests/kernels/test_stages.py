@@ -66,7 +66,7 @@ def test_tiles_that_are_not_full(wide):
 @needs_triton
 @pytest.mark.slow
 @pytest.mark.parametrize("net, size", [
-    (network(2, 1), 8), (network(3, 1, sigma_b=0.3), 8), (network(1, 1, 2), 16), (network(2), 8), (network(1), 5),
+    (network(3, 1, sigma_b=0.3), 8), (network(1, 1, 2), 16), (network(2), 5),
     (network(2, 1, padding="circular", sigma_b=0.3), 8), (network(1, 1, padding="circular", window=5), 8),
     (network(1, 1, sigma_b=0.2, rate=0.5, bias_rate=3.0), 4), (network(1, 1, window=1, sigma_b=0.4), 4),
     (network(1, window=5), 18),
@@ -74,9 +74,9 @@ def test_tiles_that_are_not_full(wide):
 def test_both_kernels_are_those_of_the_recursion(net, size):
     X, Z = images(2, size), images(3, size, seed=1)
     X[1] *= 30
-    for found, wanted in zip(by_program(net, X, Z, True), exact(net, X, Z)):
-        np.testing.assert_allclose(found, wanted, rtol=CLOSE)
-    np.testing.assert_allclose(by_program(net, X, Z, False)[0], exact(net, X, Z)[0], rtol=CLOSE)
+    wanted = exact(net, X, Z)
+    for found, right in zip([*by_program(net, X, Z, True), *by_program(net, X, Z, False)], [*wanted, wanted[0]]):
+        np.testing.assert_allclose(found, right, rtol=CLOSE)
 
 
 @needs_triton
