@@ -59,6 +59,12 @@ def pytest_collection_modifyitems(config, items):
         items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish():
+    """What is left is not looked through again: pytest does so five times, for seconds, among JAX's traces."""
+    gc.freeze()
+
+
 @pytest.fixture
 def x64():
     """The test runs in float64."""

@@ -83,3 +83,17 @@ def test_rows_of_the_last_fit_follow_what_trials_took():
     assert rows_within(found, "gaussian", 4.0, LARGE) == rows_within(found, "gaussian", 2.0, LARGE) == 400  # the least
     assert rows_within(found, "gaussian", 64.0, LARGE) == 1200 and rows_within(found, "gaussian", 1e9, LARGE) == 100_000
     assert least_rows(LARGE) == 400 and least_rows(make_table(np.eye(600) + 1e-3, np.arange(600.0))) == 163
+
+
+def test_a_trial_that_saw_more_rows_than_a_fit_in_time_is_the_model(fits, monkeypatch):
+    """3,000 rows may be fitted, 1,500 surely: beside a trial's 2,000 only the first is worth it, and nothing waits."""
+    found, workers = slow_trials(1.0), Workers(1)
+    monkeypatch.setattr(room, "kept_fit", lambda study, name, store: Final(None, name, 2000, 0.1))
+    final, law = ending(found, LARGE, judge(found), workers, Clock(50.0, page=False), store="somewhere")
+    assert len(workers.asked[0]) == 2 and workers.asked[3] == [] and final.rows == 2000 and law == LAW and not fits
+    assert "2000 of 100000 rows" in final.notes[-1]
+    final, _ = ending(found, LARGE, judge(found), Workers(0, 1), Clock(50.0, page=False), store="somewhere")
+    assert final.rows == pytest.approx(3000, rel=0.02)
+    late, none = Clock(50.0, time.monotonic() - 60), Workers()
+    final, law = ending(found, LARGE, judge(found), none, late, store="somewhere")
+    assert final.rows == 2000 and none.asked is None and law is None

@@ -131,3 +131,24 @@ def test_the_look_sees_rare_classes_and_sizes_reach_three_quarters():
     assert ladder(table)[-1] == 3000 and look(table) == 1500 and look(make_table(X, X[:, 0])) == 375
     large = make_table(rng.normal(size=(9000, 1)), rng.normal(size=9000))
     assert ladder(large)[-1] == 4000 and ladder(large, 600)[-1] == 9000 - 2000
+
+
+def test_a_fit_that_would_surely_not_end_takes_nothing_from_the_trials():
+    found = plan(budget=100.0, gaussian=0.5, feature_machine=0.4)  # trials of a second
+    found.rows = 10_000
+    found.records = Records([Record(r.params, 0, r.measures | {"work": 6.0}, 6.0) for r in found.records])
+    assert found.last_fit() == pytest.approx(LAW)
+    found.rows = 200
+    assert found.last_fit() == pytest.approx(LAW + 6.0 * 2**1.3)
+
+
+def test_two_splits_at_once_where_one_trial_is_long():
+    found = plan(budget=100.0, gaussian=0.5, feature_machine=0.4)
+    found.workers.jobs = 2
+    assert found.splits_at_once(["gaussian", "feature_machine"], 100) == 1
+    work = {"gaussian": 0.1, "feature_machine": 5.0}
+    found.records = Records([Record(r.params, 0, r.measures | {"work": work[r.params["contestant"]]}, 1.0)
+                             for r in found.records if r.params["contestant"] in work])  # fmt: skip
+    assert found.splits_at_once(["gaussian", "feature_machine"], 100) == 2
+    found.workers.jobs = 1
+    assert found.splits_at_once(["gaussian", "feature_machine"], 100) == 1

@@ -3,8 +3,13 @@
 import numpy as np
 import pytest
 
+from unlazy.comparison import trial
 from unlazy.comparison.contestants import CONTESTANTS, find
+from unlazy.comparison.model import kept_fit
+from unlazy.comparison.study import Study
+from unlazy.comparison.table import make_table, save_table
 from unlazy.comparison.trial import fit_contestant
+from unlazy.core.experiment import Record, Records
 
 
 @pytest.mark.parametrize("classify", [False, True])
@@ -32,3 +37,20 @@ def check_contestant(name, classify, n=48):
     found = fit_contestant(find(name), X, y, classes, 0)
     assert found.tried == len(find(name).options) and 0 <= found.inner < 1
     assert np.mean(found.model.predict(X) == y) > 0.8 if classify else np.var(found.model.predict(X) - y) < np.var(y)
+
+
+def test_the_model_of_a_long_trial_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(trial, "LONG", 0.0)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 3))
+    table = make_table(X, X[:, 0] + 0.1 * rng.normal(size=80))
+    params = {"contestant": "gaussian", "table": save_table(table, tmp_path), "n": 40, "split": 0}
+    found = trial.run_trial(params, None, str(tmp_path))
+    study = Study(table, ("gaussian",), (40,), 1, Records([Record(params, 0, found)]), 60.0)
+    final = kept_fit(study, "gaussian", tmp_path)
+    assert final.rows == 40 and final.inner == found["inner"]
+    predicted = final.model.predict(table.frame.iloc[found["held_out"]])
+    np.testing.assert_array_equal(predicted, found["predicted"].ravel())
+    assert kept_fit(study, "linear", tmp_path) is None and kept_fit(study, "gaussian", None) is None
+    trial.run_trial(params | {"split": 1}, None, str(tmp_path))
+    assert len(list((tmp_path / "fits").iterdir())) == 1

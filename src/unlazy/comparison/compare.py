@@ -133,7 +133,7 @@ def compare_table(
             without = Findings(second, judge(second), None)
         verdict = judge(study)
         if fit:
-            final, law = ending(study, table, verdict, workers, clock, seed)
+            final, law = ending(study, table, verdict, workers, clock, seed, store)
     finally:
         if isinstance(engine, str):
             workers.close()

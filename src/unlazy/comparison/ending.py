@@ -1,7 +1,7 @@
 """What follows the trials: the last fit and the law of more rows, side by side in workers, within what is left.
 
 A fit that may be too long has a smaller one beside it. What has not ended at the last moment is stopped, and the
-largest fit that has is the model.
+largest fit that has is the model, or a trial's, where that saw more rows.
 """
 
 import importlib
@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from unlazy.comparison.findings import chosen_model, models_table
-from unlazy.comparison.model import Final, fit_table, kept_residuals, saved_name
+from unlazy.comparison.model import Final, fit_table, kept_fit, kept_residuals, saved_name
 from unlazy.comparison.more_rows import Law, law_of
 from unlazy.comparison.plan import Clock
 from unlazy.comparison.study import Study
@@ -33,24 +34,29 @@ FEW, USUAL_COLUMNS = 400, 100
 """Rows of a fit that is made whatever is left, up to so many columns; beyond, as many as cost the same."""
 
 
-def ending(study: Study, table: Table, verdict: Verdict, workers: Any, clock: Clock, seed: int = 0) -> tuple[
-    Final, Law | None
-]:  # fmt: skip
-    """The model to keep, fitted to all rows of `table` or as many as time allows; the law, where it ended in time."""
+def ending(
+    study: Study, table: Table, verdict: Verdict, workers: Any, clock: Clock, seed: int = 0,
+    store: str | Path | None = None,
+) -> tuple[Final, Law | None]:  # fmt: skip
+    """The model to keep, fitted to all rows of `table` or as many as time allows; the law, where it ended in time.
+    `store` is the folder of the trials, which keeps the models of those that took long."""
     name, notes = saved_name(chosen_model(study, verdict), models_table(study))
     left = clock.until() - time.monotonic()
     bold, safe = (rows_within(study, name, share * left, table) for share in (BOLD, SAFE))
     ranked = [verdict.picks["lazy"], *(c for c in study.finalists if c != verdict.picks["lazy"])]
     law = None if verdict.word == "noise" or left <= 0 else partial(law_of, study.table, ranked, seed)
-    fits = [partial(fit_table, _drawn(table, rows, seed), name, seed=seed) for rows in dict.fromkeys((bold, safe))]
-    if left > 0 and hasattr(workers, "attempt"):
+    kept = kept_fit(study, name, store)
+    sizes = [rows for rows in dict.fromkeys((bold, safe)) if kept is None or rows > kept.rows]
+    fits = [partial(fit_table, _drawn(table, rows, seed), name, seed=seed) for rows in sizes]
+    if left > 0 and hasattr(workers, "attempt") and (fits or law):
         readying = threading.Thread(target=_ready, daemon=True)  # workers compute, this process would wait
         readying.start()
-        found, told = _side_by_side(fits, law, workers, clock.until())
+        found, told = _side_by_side(fits, law, workers, clock.until(), kept is None)
         readying.join()
     else:
         told = law() if law is not None else None
         found = None
+    found = kept if found is None else found
     if found is None:  # here, where nothing can stop it
         found = fits[-1]()
     if found.rows < len(table):
@@ -66,14 +72,15 @@ def _ready() -> None:
 
 
 def _side_by_side(
-    fits: Sequence[Callable[[], Final]], law: Callable[[], Law | None] | None, workers: Any, until: float
-) -> tuple[Final | None, Law | None]:
-    """The first of the fits that ended in time, and the law; the surest fit is begun at once, since without a model
-    there is no answer."""
+    fits: Sequence[Callable[[], Final]], law: Callable[[], Law | None] | None, workers: Any, until: float,
+    surely: bool = True,
+) -> tuple[Final | None, Law | None]:  # fmt: skip
+    """The first of the fits that ended in time, and the law; the surest fit is begun at once, and waited for if
+    `surely`, since without a model there is no answer."""
     laws = [] if law is None else [law]
     calls: list[Callable] = [*(fits if workers.jobs > 1 else reversed(fits)), *laws]
-    needed = [calls.index(call) for call in (fits[0], *laws)]
-    sure = [calls.index(fit) for fit in fits]
+    needed = [calls.index(call) for call in (*fits[:1], *laws)]
+    sure = [calls.index(fit) for fit in fits] if surely else []
     found = dict(zip(map(id, calls), workers.attempt(calls, needed, until, sure)))
     done = [found[id(fit)] for fit in fits if found[id(fit)] is not None]
     return (done[0] if done else None), (found[id(law)] if law is not None else None)

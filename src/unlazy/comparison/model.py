@@ -11,7 +11,7 @@ from unlazy.comparison.held_out import residuals
 from unlazy.comparison.reading import read_frame
 from unlazy.comparison.study import Study
 from unlazy.comparison.table import Table
-from unlazy.comparison.trial import fit_contestant
+from unlazy.comparison.trial import fit_contestant, kept_file
 from unlazy.core.errors import UnlazyError
 
 if TYPE_CHECKING:
@@ -40,6 +40,18 @@ def fit_table(table: Table, name: str, *, seed: int = 0) -> Final:
     with precision("float64"):
         found = fit_contestant(CONTESTANTS[name], X, table.y, table.classes, seed)
     return Final(Pipeline([("columns", encoder), ("model", found.model)]), name, len(table), found.inner)
+
+
+def kept_fit(study: Study, name: str, folder: str | Path | None) -> Final | None:
+    """The model of the largest trial of this contestant that took long enough to be kept; None where there is none."""
+    from unlazy.estimators.persistence import load
+
+    trials = study.records.where(contestant=name, split=0) if folder is not None else ()
+    for r in sorted(trials, key=lambda r: -r.params["n"]):
+        path = kept_file(str(folder), r.params)
+        if path.exists():
+            return Final(load(path), name, int(r.params["n"]), float(r.measures["inner"]))
+    return None
 
 
 def saved_name(chosen: str, models: "pd.DataFrame") -> tuple[str, tuple[str, ...]]:

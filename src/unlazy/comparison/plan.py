@@ -15,6 +15,7 @@ import numpy as np
 
 from unlazy import lab
 from unlazy.comparison.contestants import CONTESTANTS
+from unlazy.comparison.trial import LONG
 from unlazy.core.experiment import Config, Experiment, Records, config
 from unlazy.lab.engines import Engine
 
@@ -30,6 +31,8 @@ LAW, LAW_SHARE = 6.0, 0.08
 """The same for what twice the rows would bring."""
 FIT_SHARE = 0.2
 """Of a budget, at most, for the last fit."""
+SURELY_LATE = 2.0
+"""A fit that is guessed to take so many times what it may is not begun: two threads may halve it, no more."""
 SAME = 1.2
 """Times whose ratio is at most this are as good as equal."""
 LAZY, LAZIEST, NEAR = 2, 4, 1.25
@@ -151,14 +154,17 @@ class Plan:
 
     def last_fit(self) -> float:
         """Seconds that the last fit of the dearest saveable finalist would take, within its share of the budget, and
-        the law of more rows."""
+        the law of more rows. A fit that would surely not end takes none: the model of a long trial is kept."""
         if not self.rows or not self.records:
             return 0.0
         top = max(self.records.values("n"))
         names = {r.params["contestant"] for r in self.records.where(n=top)}
-        dearest = max((self.price(name, self.rows) for name in names if CONTESTANTS[name].saveable), default=0.0)
-        law = min(self._slow * LAW, LAW_SHARE * self.clock.budget)
-        fit = min(FIT_SHARE * self.clock.budget, self._slow * dearest)
+        price, kept = max(
+            ((self.price(name, self.rows), self.price(name, top)) for name in names if CONTESTANTS[name].saveable),
+            default=(0.0, 0.0),
+        )
+        law, most = min(self._slow * LAW, LAW_SHARE * self.clock.budget), FIT_SHARE * self.clock.budget
+        fit = 0.0 if kept >= LONG and self._slow * price > SURELY_LATE * most else min(most, self._slow * price)
         return max(law, fit) if self.jobs > 1 else law + fit  # side by side, where there are workers
 
     def ranking(self, n: int, names: Sequence[str]) -> list[str]:

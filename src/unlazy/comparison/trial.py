@@ -8,6 +8,7 @@ shares of the classes), 0 is exact.
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,8 @@ QUARTERS, JUDGES = 4, 300
 
 HELD_OUT = 1000
 """Test rows, at most, whose predictions are kept; fewer where there are many classes."""
+LONG = 5.0
+"""Seconds of work from which the model of a first split is kept: there may be no time for another like it."""
 
 
 def run_trial(params: Params, key: Any, folder: str) -> dict[str, Any]:
@@ -40,6 +43,8 @@ def run_trial(params: Params, key: Any, folder: str) -> dict[str, Any]:
     contestant = find(params["contestant"])
     seed = int(params["split"])
     fitted = fit_contestant(contestant, A, y, classes, seed)
+    if contestant.saveable and params["split"] == 0 and time.process_time() - began >= LONG:
+        _keep(encoder, fitted.model, kept_file(folder, params))
     predict = outputs(fitted.model)
     at_test = predict(B)
     columns = fitted.model.classes_ if classes is not None else None
@@ -63,6 +68,25 @@ def run_trial(params: Params, key: Any, folder: str) -> dict[str, Any]:
     if contestant.family == "rich":
         found |= _dependence(fitted.model, loss, B, truth, encoder.source_, len(chosen), seed)
     return found | {"work": time.process_time() - began}
+
+
+def kept_file(folder: str | Path, params: Params) -> Path:
+    """Where the model of a trial that took long is kept."""
+    words = (params["contestant"], params["table"], params["n"], params.get("draw", 0))
+    return Path(folder) / "fits" / ("-".join(map(str, words)) + ".unlazy")
+
+
+def _keep(encoder: Any, model: Any, path: Path) -> None:
+    """The pipeline as a file; a folder that takes none has none."""
+    from sklearn.pipeline import Pipeline
+
+    from unlazy.estimators.persistence import save
+
+    try:
+        path.parent.mkdir(exist_ok=True)
+        save(Pipeline([("columns", encoder), ("model", model)]), path)
+    except OSError:
+        pass
 
 
 def _ranks(probabilities: np.ndarray, truth: np.ndarray, labels: np.ndarray, classes: np.ndarray) -> dict[str, float]:
