@@ -11,7 +11,7 @@ demo: $(VENV)/.installed
 	$(BIN)/unlazy demo
 
 test: $(VENV)/.installed-dev
-	$(MAKE) --no-print-directory -j 3 lint types fast
+	$(MAKE) --no-print-directory -j 2 lint fast
 
 # programs compiled in a hurry, twice as quickly: what users run is compiled in the slow suite
 fast: $(VENV)/.installed-dev
