@@ -25,6 +25,8 @@ MEASURABLE = 0.3
 """Seconds of work above which two sizes tell how a contestant's cost grows."""
 FLATTEST, STEEPEST = 1.0, 2.5
 """Between these such a power is believed."""
+FOLDED, BEYOND = 3000, 1.5
+"""From so many rows on a feature machine learns its metric again at a second size: so much more than rows alone ask."""
 PAGE, PAGE_SHARE = 7.0, 0.2
 """Seconds of work for the page, the answer and leaving; at most this share of a budget."""
 LAW, LAW_SHARE = 6.0, 0.08
@@ -142,7 +144,8 @@ class Plan:
             return 0.0
         steady = {m: sorted(found)[(len(found) - 1) // 2] for m, found in work.items()}
         near = min(steady, key=lambda m: abs(math.log(m / n)))
-        return float(steady[near] * (n / near) ** (self._growth(steady, near) if n > near else 1.0))
+        step = BEYOND if CONTESTANTS[name].family == "rich" and near <= FOLDED < n else 1.0
+        return float(step * steady[near] * (n / near) ** (self._growth(steady, near) if n > near else 1.0))
 
     def _growth(self, steady: dict[int, float], near: int) -> float:
         """Power of the rows in the price beyond the size `near`: measured from a smaller one where that took long

@@ -157,8 +157,9 @@ def _climb(plan: Plan, table: Table, names: Sequence[str], budget: float) -> tup
         way = next((way for way in ways if plan.affords(way[1], [way[0]], way[2])), None)
         if way is None:
             break
-        n, finalists, _ = way
-        plan.run(finalists, [n], range(plan.splits_at_once(finalists, n)))
+        n, finalists, wanted = way
+        # where the fewest are all that time has room for, both begin: one alone says nothing
+        plan.run(finalists, [n], range(2 if wanted == FEWEST else plan.splits_at_once(finalists, n)))
         climbed.append(n)
         if not plan.complete(n, finalists):
             break
