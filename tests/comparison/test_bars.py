@@ -79,7 +79,7 @@ def test_noise_is_called_noise(compared, monkeypatch):
     monkeypatch.setattr(study, "CURVE", 1)
     for seed in range(3):
         rng = np.random.default_rng(seed)
-        c = compared(rng.normal(size=(300, 6)), rng.normal(size=300), budget=20, fit=False)
+        c = compared(rng.normal(size=(300, 6)), rng.normal(size=300), budget=40, fit=False)
         assert c.verdict.word == "noise" and "nothing measurable" in str(c)
 
 

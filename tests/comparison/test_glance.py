@@ -12,9 +12,12 @@ from unlazy.comparison.findings import Findings
 from unlazy.comparison.gaps import gap_table
 from unlazy.comparison.glance import glance
 from unlazy.comparison.more_rows import Law
+from unlazy.comparison.page import _share
+from unlazy.comparison.study import _remarks
 from unlazy.comparison.suspects import Suspect
 from unlazy.comparison.table import make_table
 from unlazy.comparison.verdict import judge
+from unlazy.comparison.words import headline
 from unlazy.core.experiment import Record, Records
 from unlazy.measures.scaling_fit import Interval
 
@@ -55,6 +58,33 @@ def test_other_verdicts_are_as_sure_as_they_are():
     assert "nothing to learn" in noise.title and "None is worth using" in dict(noise.todo)["Model"]
     leak = glance(found(PAYS, suspects=(Suspect("x0", "leak", 1.0),)))
     assert leak.todo[0][0] == "Ask first" and "'x0'" in leak.todo[0][1]
+
+
+def test_few_splits_are_not_praised():
+    """Two splits at one size: no interval, so nobody is as good, no input is told apart, and the headline says why."""
+    c = found(PAYS, splits=2, sizes=(300,))
+    top = glance(c)
+    assert "two splits show too little" in top.sure and c.as_good == ("feature_machine",)
+    assert "only 2 splits ended in time at 300 training rows" in headline(c)
+    once = found(PAYS, splits=1)
+    assert once.as_good == ("feature_machine",) and once.character == "unknown"  # one direction: not "neither"
+    alike = found(flat(gaussian=0.5, laplace=0.6, feature_machine=0.5, boosting=0.5), splits=1)
+    assert alike.character == "unknown"  # nor "smooth"
+    assert _share(0.86, -math.inf, math.inf) == "86%" and _share(0.86, -3.0, 5.0) == "86% (splits differ)"
+    assert "no interval" in _remarks(once.study.table, [300], [300], 1, 60.0, [])[0]
+    assert dict(glance(once).todo)["Inputs"] == "Which of the 3 matter, so few splits do not tell; keep them all."
+
+
+def test_a_target_of_few_directions_is_not_called_neither():
+    """The feature machine and a kernel that tells directions apart are alike, isotropic ones worse."""
+    made = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.2, boosting=0.2))
+    rows = [
+        Record(r.params | {"contestant": "product_laplace"}, 0, r.measures)
+        for r in made.records.where(contestant="feature_machine")
+    ]
+    both = replace(made, contestants=(*made.contestants, "product_laplace"), records=Records([*made.records, *rows]))
+    c = Findings(both, judge(both), None)
+    assert c.verdict.word == "does not pay" and c.structure.count == 1 and c.character == "low-dimensional"
 
 
 def test_a_rare_class_is_spoken_of_by_its_precision():

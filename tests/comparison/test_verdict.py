@@ -85,6 +85,47 @@ def test_corrected_interval():
     assert math.isnan(corrected(logs[:1], 0.25).low)
 
 
+def few(logs, smaller=None, spread=0.2, seed=0):
+    """Two splits or more at 300 rows whose lazy over rich risks have these logarithms; five at 150, so far apart."""
+    sizes, rng = ((300,), None) if smaller is None else ((150, 300), np.random.default_rng(seed))
+    rows = []
+    for n in sizes:
+        for s, log in enumerate(logs if n == 300 else smaller + spread * rng.normal(size=5)):
+            for name in NAMES:
+                risk = 0.3 * math.exp(log) if CONTESTANTS[name].family == "lazy" else 0.3
+                measures = {"risk": risk, "inner": risk, "constant": 1.0, "work": 0.1, "tried": 1}
+                rows.append(Record({"contestant": name, "n": n, "split": s}, 0, measures))
+    return Study(TABLE, NAMES, sizes, len(logs), Records(rows), 60.0)
+
+
+@pytest.mark.parametrize("log", [0.02, 0.5])
+def test_two_splits_that_agree_are_not_sure(log):
+    """By chance they differ by a thousandth, where splits of half the rows differ twofold; three may be sure."""
+    assert judge(few([log, log + 0.001])).word == "undecided"
+    assert math.isnan(judge(few([log, log + 0.001])).ratio.high)
+    assert judge(few([log, log + 0.001], smaller=log, spread=0.8)).word == "undecided"
+    sure = "does not pay" if log == 0.02 else "pays"
+    assert judge(few([log, log + 0.001, log])).word == sure
+    assert judge(few([log, log + 0.001], smaller=log, spread=0.01)).word == sure  # a spread that five splits have shown
+
+
+def test_nothing_from_two_splits_is_called_noise():
+    rows = [Record(r.params, 0, r.measures | {"risk": 0.97}) for r in few([0.0, 0.0]).records]
+    found = judge(Study(TABLE, NAMES, (300,), 2, Records(rows), 60.0))
+    assert found.word == "undecided" and not found.seen
+
+
+def test_two_splits_with_the_spread_of_five_are_wrong_as_rarely_as_they_say():
+    """400 studies of a gap whose true logarithm is log 1.3, split to split 0.1 apart, with nothing shared (so that the
+    correction for shared rows is on the safe side): intervals of 95% hold it in at least 95% less two standard errors,
+    and are narrow enough to say more than Student's of one degree of freedom, 8 times as wide as the spread."""
+    rng, truth = np.random.default_rng(1), math.log(1.3)
+    found = [judge(few(truth + 0.1 * rng.normal(size=2), smaller=truth, spread=0.1, seed=i)).ratio for i in range(400)]
+    inside = np.mean([math.log(r.low) <= truth <= math.log(r.high) for r in found])
+    assert inside >= 0.95 - 2 * math.sqrt(0.95 * 0.05 / 400)
+    assert np.median([math.log(r.high / r.value) for r in found]) < 0.4
+
+
 def test_nothing_is_called_noise_from_a_sliver_of_rows():
     nothing = flat(gaussian=1.0, laplace=1.01, feature_machine=1.02, boosting=1.1)
     found = judge(study(nothing, sizes=(30, 60, 120)))  # of 300 that could be trained on

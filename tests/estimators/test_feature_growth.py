@@ -7,6 +7,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
@@ -15,7 +16,7 @@ from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import Candidate, last_fit, rules
 from unlazy.estimators.feature_search.course import WHOLE, Course, parts
-from unlazy.estimators.feature_search.growth import grown, sizes
+from unlazy.estimators.feature_search.growth import Contender, grown, sizes, tuned
 from unlazy.estimators.feature_search.held_out import HeldOut
 from unlazy.estimators.feature_search.stages import Stages
 from unlazy.estimators.feature_search.trajectory import Judged, surely_worse
@@ -181,6 +182,7 @@ def test_a_broken_fit_continues_after_its_last_stage(few, monkeypatch, tmp_path)
 
 KILLED = """
 import os, signal, sys
+import jax
 import numpy as np
 from unlazy.estimators import FeatureMachineClassifier
 from unlazy.estimators.feature_search import rules
@@ -298,8 +300,42 @@ def test_directions_are_turned_by_residuals(x64, few, monkeypatch, n):
     assert missed[1] < 0.5 * missed[0], missed
 
 
+def test_more_rows_than_choices_were_made_on_turn_again(x64, few, monkeypatch):
+    """What did not pay at 100 rows is tried once more with 240, which one factorisation does not hold."""
+    X, y = data(300)
+    found = grown(
+        [Candidate(Gaussian(1.0), "full")], Training(X, y[:, None], None), np.arange(300), advance=lambda _: None,
+        **FREE,
+    )  # fmt: skip
+    found = found._replace(best=found.best._replace(turns=()))
+    assert found.best.updates
+    asked, turn = [], last_fit._turned
+    monkeypatch.setattr(last_fit, "_turned", lambda *given: asked.append(given[-1]) or turn(*given))
+    last_fit.last_fit(found, Training(X, y[:, None], None), (None, None), 1e-3, jax.random.key(0), False)
+    assert asked and set(asked) == {rules.NEARLY_ALL}
+
+
+def test_bandwidth_and_ridge_of_many_rows_are_tuned_on_half_of_them(x64, few, monkeypatch):
+    """All rows are asked once, and where they do not agree that it is better nothing moves."""
+    X, y = data(200)
+    evidence = HeldOut(*(Training(X[part], y[part, None], None) for part in (slice(160), slice(160, None))))
+    metric = np.eye(5) / 5
+    views = evidence.views(Gaussian(1.0), [metric])
+    start = Contender(Candidate(Gaussian(1.0), "full"), metric, 1.0, evidence.judged(views, (0.2, 1.0)), 0, 160)
+    sizes_asked, judged = [], HeldOut.judged
+    monkeypatch.setattr(
+        HeldOut, "judged", lambda self, *given: sizes_asked.append(len(self.learnt.X)) or judged(self, *given)
+    )
+    found = tuned(start, evidence, views, None, None)
+    assert found.error < 0.9 * start.error
+    assert sizes_asked.count(160) == 1 and set(sizes_asked) == {80, 160}
+    again = tuned(start._replace(judged=start.judged._replace(error=0.0)), evidence, views, None, None)
+    assert again.judged.place == start.judged.place
+
+
 BUDGETED = """
 import resource
+import jax
 import numpy as np
 from unlazy.estimators import FeatureMachineRegressor
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search import Candidate, select
+from unlazy.estimators.feature_search import Candidate, rules, select
 from unlazy.estimators.feature_search.folds import Folds
 from unlazy.estimators.feature_search.search import Search
+from unlazy.estimators.feature_search.trajectory import Judged, Trajectory
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.products.views import view
@@ -77,3 +78,63 @@ def test_a_smooth_kernel_may_take_over(x64):
     found = select([Candidate(Laplace(1.0), "diagonal"), Candidate(Gaussian(1.0), "diagonal")], X, Y, updates=4)
     alone = select([Candidate(Laplace(1.0), "diagonal")], X, Y, updates=4)
     assert found.error <= alone.error
+
+
+def index_among(n, d, seed=0):
+    """A single index of all columns, with noise of a tenth of the variance."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    s = X.sum(1) / np.sqrt(d)
+    y = np.sin(2 * s) + s**2 / 2
+    return X, (y + np.sqrt(0.1 * y.var()) * rng.normal(size=n))[:, None]
+
+
+def test_who_falls_far_behind_on_few_rows_stays_out(x64, monkeypatch):
+    """An oblique index: lengths of columns say nothing, the full metric finds it, on 200 rows as on 400."""
+    monkeypatch.setattr(rules, "FIRST_LOOK_ROWS", 200)
+    X, Y = index_among(400, 5)
+    Y = Y / Y.std()
+    candidates = [Candidate(ProductLaplace(1.0), "diagonal"), Candidate(Gaussian(1.0), "full")]
+    search = Search(Folds(Training(X, Y, None), np.arange(400) // 200))
+    best, *raced = search.run(candidates, 2)
+    assert [run.candidate for run in raced] == candidates[1:] and best.candidate.metric == "full"
+    assert select(candidates, X, Y, updates=1).table[0][0] == 1  # the table names candidates, not places in the race
+    monkeypatch.setattr(rules, "FAR_BEHIND", np.inf)
+    assert len(search.run(candidates, 1)) == 3
+
+
+def test_plain_kernels_are_settled_on_all_rows(x64, monkeypatch):
+    """Nothing to learn of a metric: bandwidth and ridge end downhill of where few rows had put them."""
+    monkeypatch.setattr(rules, "FIRST_LOOK_ROWS", 60)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 2))
+    Y = np.sin(3 * X[:, :1]) + np.cos(3 * X[:, 1:]) + 0.1 * rng.normal(size=(300, 1))
+    search = Search(Folds(Training(X, Y / Y.std(), None), np.arange(300) % 2))
+    (run,) = search.start([Candidate(Gaussian(1.0), "diagonal")])
+    found = search.selected(run, 0, False)
+    h, rho = found.final
+    views = search.evidence.views(run.candidate.kernel, run.metrics[0])
+    around = [(h * a, rho * b) for a, b in ((2, 1), (0.5, 1), (1, 10**0.5), (1, 10**-0.5))]
+    assert found.error <= run.errors[0]
+    assert found.error * (1 - 1e-4) <= min(search.evidence.judged(views, place).error for place in around)
+
+
+def test_patience_ends_where_another_explains_much():
+    """A kernel that explains nothing gets further updates, unless another has left it far behind."""
+    judged = [Judged((1.0, 1.0), error, np.zeros((1, 1))) for error in (0.95, 0.94)]
+    run = Trajectory(Candidate(Gaussian(1.0), "diagonal"), judged[0], [np.ones(1)])
+    run.judged = judged
+    assert run.promising(0.93) and not run.promising(0.3)
+    assert run.reach == pytest.approx(0.94**2 / 0.95)
+
+
+def test_a_turn_that_pays_is_taken_where_rows_are_many(x64, monkeypatch):
+    """By a thousandth where there were more rows than a first look takes; fewer must be sure of it."""
+    X, Y = index_among(200, 4)
+    best = Trajectory(Candidate(Gaussian(1.0), "full"), Judged((1.0, 1e-2), 0.1, 0.9 * Y), [np.eye(4) / 4] * 2)
+    other = best.turning(1.0)
+    other.judged = [Judged((1.0, 1e-2), 0.0995, 0.9 * Y)]
+    for look, taken in ((60, True), (200, False)):
+        monkeypatch.setattr(rules, "FIRST_LOOK_ROWS", look)
+        search = Search(Folds(Training(X, Y, None), np.arange(200) % 2))
+        assert search._turn_pays(other, best) is taken

@@ -69,7 +69,7 @@ def test_tiles_that_are_not_full(wide):
     (network(3, 1, sigma_b=0.3), 8), (network(1, 1, 2), 16), (network(2), 5),
     (network(2, 1, padding="circular", sigma_b=0.3), 8), (network(1, 1, padding="circular", window=5), 8),
     (network(1, 1, sigma_b=0.2, rate=0.5, bias_rate=3.0), 4), (network(1, 1, window=1, sigma_b=0.4), 4),
-    (network(1, window=5), 18),
+    (network(1, window=5), 18), (network(4), 2), (network(2, 1, window=5, sigma_b=0.2), 8),
 ])  # fmt: skip
 def test_both_kernels_are_those_of_the_recursion(net, size):
     X, Z = images(2, size), images(3, size, seed=1)
@@ -98,9 +98,11 @@ def test_what_the_program_covers(monkeypatch):
     plan = stages.plan_of(myrtle(10), shape)
     assert [(s.size, len(s.layers), s.last) for s in plan.stages] == [(32, 3, False), (16, 3, False), (8, 3, True)]
     monkeypatch.setenv("UNLAZY_MEMORY", "100GB")
-    assert plan.images(10_000, 10_000, False) == (32, 48) and plan.images(3, 5, True) == (3, 5)
+    monkeypatch.setattr(stages.device, "multiprocessors", lambda: 132)
+    # 3 · 17 · 18 · 16² numbers a pair: 142 images in 2^30; 4 · 16 tiles by 33 displacements fill 132 · 4 places 4 times
+    assert plan.images(10_000, 10_000, False) == (32, 128) and plan.images(3, 5, True) == (3, 5)
     monkeypatch.setenv("UNLAZY_MEMORY", "4GB")
-    assert plan.images(10_000, 10_000, False) == (32, 24)  # (3 · 17 · 16)² numbers a pair, 8 bytes each: 25.2 images
+    assert plan.images(10_000, 10_000, False) == (32, 64)  # 8 bytes each: 71.4 images, 64 fill the card
     conv = Conv(3)
     others = [
         serial(conv, "relu", Flatten(), Dense()), serial(conv, "erf", GlobalAvgPool(), Dense()),
@@ -110,6 +112,7 @@ def test_what_the_program_covers(monkeypatch):
         serial(conv, "relu", AvgPool(3), conv, "relu", GlobalAvgPool(), Dense()),
         serial(conv, LayerNorm(), "relu", GlobalAvgPool(), Dense()),
         serial(Conv((3, 5)), "relu", GlobalAvgPool(), Dense()),
+        serial(Conv(7), "relu", GlobalAvgPool(), Dense()),  # reaches beyond the dead places
         serial(conv, "relu", AvgPool(2), Conv(3, padding="circular"), "relu", GlobalAvgPool(), Dense()),
         serial(conv, residual(serial("relu", conv)), "relu", GlobalAvgPool(), Dense()),
     ]  # fmt: skip

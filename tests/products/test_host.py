@@ -1,5 +1,6 @@
 """Entries and derivatives on the host against the Gram matrices and gradients that the device computes."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from unlazy.core.architecture import MLP
 from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.metric import Metric
 from unlazy.kernels.product_laplace import ProductLaplace
-from unlazy.kernels.radial import Gaussian, Laplace, Matern
+from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
 from unlazy.products import agop, host, views
 from unlazy.products.views import view
 from unlazy.theory.bandwidth import some_rows
@@ -47,6 +48,25 @@ def test_agop_is_that_of_products(x64, name):
     np.testing.assert_allclose(M, reference, rtol=1e-8, atol=1e-8 * np.abs(reference).max())
     diagonal = view(kernel, X, L).agop(2.0, alpha, diagonal=True)
     np.testing.assert_allclose(diagonal, np.diag(M), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "kernel", [Gaussian(1.5), Laplace(0.7), Matern(0.5, 2.0), Matern(1.5, 2.0), Matern(2.5, 2.0),
+               RationalQuadratic(1.3, 0.6)],
+)  # fmt: skip
+def test_formulas_of_the_distance_are_numpys_on_the_host(kernel, x64):
+    """The same numbers as a program's but for the rounding of a root, a power and an exponential of at most 9."""
+    D = np.concatenate([[0.0, -0.0], np.geomspace(1e-12, 40, 50)]).reshape(4, 13)
+    ours = kernel.of_distance(D)
+    assert isinstance(ours, np.ndarray) and kernel.of_distance(D.astype(np.float32)).dtype == np.float32
+    np.testing.assert_allclose(ours, kernel.of_distance(jnp.asarray(D)), rtol=60 * np.finfo(float).eps)
+    np.testing.assert_array_equal(host.Distances(D).entries(kernel, 2.0), kernel.of_distance(D / 4))
+
+
+def test_a_traced_bandwidth_stays_traced(x64):
+    """Distances are NumPy's, the bandwidth is not: k' = D/h³ · k for the Gaussian, at D = 2 and h = 1."""
+    found = jax.grad(lambda h: Gaussian(h).of_distance(np.array([2.0]))[0])(1.0)
+    np.testing.assert_allclose(found, 2 * np.exp(-1), rtol=1e-14)
 
 
 def test_close_rows_count_as_one():

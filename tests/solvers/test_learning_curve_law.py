@@ -48,6 +48,23 @@ def test_at_the_points_at_hand_it_is_leave_one_out(x64):
     assert curve.risk[0] <= min(refits) * 1.02 and curve.low[0] < curve.risk[0] < curve.high[0]
 
 
+def test_the_intercept_is_free(x64):
+    """Against refits with the border of ones, and whatever is added to the labels."""
+    X, y = sample(60, 0)
+    ridges, K, refits = np.geomspace(0.2, 3, 5), X @ X.T, []
+    for ridge in ridges:
+        errors = []
+        for i in range(60):
+            keep = np.arange(60) != i
+            A = np.block([[K[np.ix_(keep, keep)] + ridge * np.eye(59), np.ones((59, 1))], [np.ones((1, 59)), 0]])
+            solved = np.linalg.solve(A, np.append(y[keep], 0))
+            errors.append(y[i] - K[i, keep] @ solved[:-1] - solved[-1])
+        refits.append(np.mean(np.square(errors)))
+    curve, moved = (unlazy.learning_curve(Linear(), X, y + more, [60, 240], ridges=ridges) for more in (0.0, 3.0))
+    np.testing.assert_allclose(curve.risks[0], refits, rtol=0.006)  # as above
+    np.testing.assert_allclose(moved.risk, curve.risk, rtol=1e-9)  # rounding of 60 labels by 3 + y
+
+
 @pytest.mark.slow
 def test_more_points_are_foreseen(x64):
     """From 200 points to 3,200: the mean of 12 draws is near the closed form, and intervals of 90% cover it."""

@@ -79,7 +79,8 @@ class Findings:
 
     @cached_property
     def as_good(self) -> tuple[str, ...]:
-        """Finalists that are neither surely better nor surely worse than the chosen model, itself among them."""
+        """Finalists that are neither surely better nor surely worse than the chosen model, itself among them; nobody
+        else where too few splits have no interval."""
         return tuple(name for name, gap in self.gaps.items() if gap.low <= 1 <= gap.high or name == self.chosen)
 
     @cached_property
@@ -279,15 +280,19 @@ def isotropic_ratio(study: Study) -> Interval:
 
 
 def character(study: Study, verdict: Verdict, models: "pd.DataFrame", found: Structure | None) -> Character:
-    """Closer to smooth, to low-dimensional, or to neither."""
-    if verdict.word == "noise" or not len(models):
+    """Closer to smooth, to low-dimensional, or to neither; unknown where the verdict does not tell, or one split."""
+    if verdict.word == "noise" or study.splits < 2 or not len(models):
         return "unknown"
-    d = len(found.eigenvalues) if found is not None else 0
-    if verdict.word == "pays" and found is not None and found.count <= max(1, d / 2):
+    few = found is not None and found.count <= max(1, len(found.eigenvalues) / 2)
+    if verdict.word == "pays" and few:
         return "low-dimensional"
     last = models[models["finalist"]]
-    isotropic = last[last["name"].map(lambda name: CONTESTANTS[name].isotropic)]["risk"].min()
-    return "smooth" if isotropic <= ALIKE * last["risk"].min() else "neither"
+    best = last["risk"].min()
+    if last[last["name"].map(lambda name: CONTESTANTS[name].isotropic)]["risk"].min() <= ALIKE * best:
+        return "smooth"
+    if few and last[last["family"] == "rich"]["risk"].min() <= ALIKE * best:
+        return "low-dimensional" if verdict.word == "does not pay" else "unknown"
+    return "unknown" if verdict.word == "undecided" else "neither"
 
 
 def expected_risk(study: Study) -> Interval:

@@ -57,9 +57,16 @@ def _splits(study: Study, name: str, n: int) -> set[int]:
 
 def _gap(study: Study, name: str, chosen: str, n: int) -> tuple[Interval, int]:
     """The ratio of risks with its interval, and how many splits it is of."""
+    found = _logs(study, name, chosen, n)
+    if n == study.sizes[-1] and name in study.finalists:
+        found = found[: study.splits]
+    smaller = [_logs(study, name, chosen, m) for m in study.sizes if m < n]
+    return corrected(found, study.overlap, smaller), len(found)
+
+
+def _logs(study: Study, name: str, chosen: str, n: int) -> np.ndarray:
+    """The logarithm of the ratio of risks at the splits that both have."""
     last = study.records.where(n=n)
     risks = {(r.params["contestant"], r.params["split"]): max(r.measures[study.judged_by], 1e-9) for r in last}
     both = sorted(_splits(study, name, n) & _splits(study, chosen, n))
-    if n == study.sizes[-1] and name in study.finalists:
-        both = both[: study.splits]
-    return corrected(np.log([risks[name, s] / risks[chosen, s] for s in both]), study.overlap), len(both)
+    return np.log([risks[name, s] / risks[chosen, s] for s in both])

@@ -8,6 +8,7 @@ import numpy as np
 from unlazy.comparison.contestants import CONTESTANTS
 from unlazy.comparison.findings import Findings
 from unlazy.comparison.gaps import interval_says
+from unlazy.comparison.study import FEWEST
 from unlazy.comparison.table import held_out_rows
 from unlazy.comparison.verdict import families, inner_logs
 from unlazy.comparison.words import error_text
@@ -78,9 +79,14 @@ def _sure(c: Findings) -> str:
     how = f"trained on {study.sizes[-1]} rows and tested on {held_out_rows(study.table)} others, " + (
         f"{study.splits} times" if study.splits > 1 else "once"
     )
-    logs = inner_logs(study, study.sizes[-1], *families(study).values())
+    lazy, rich = families(study).values()
+    logs = inner_logs(study, study.sizes[-1], lazy, rich)
     if study.splits < 2:
         return f"Not at all yet: {how}, and one split shows no spread."
+    if c.verdict.word == "undecided" and not math.isfinite(ratio.high):
+        return f"Not sure: {how}, and two splits show too little of how much splits differ."
+    if study.splits < FEWEST:
+        how += ", and more often on fewer rows, which tell how much splits differ"
     if c.verdict.word == "noise":
         signal = c.verdict.signal
         return f"Quite: the best model’s error is {signal.low:.2f} to {signal.high:.2f} of the constant’s (95%); {how}."
@@ -145,6 +151,8 @@ def _inputs(c: Findings) -> list[tuple[str, str]]:
     if c.structure is None:
         return []
     names = [str(name) for name in c.inputs[c.inputs["matters"]]["input"]]
+    if not names and c.study.splits < FEWEST:
+        return [("Inputs", f"Which of the {len(c.inputs)} matter, so few splits do not tell; keep them all.")]
     if not names:
         return [("Inputs", f"None of the {len(c.inputs)} surely matters alone; keep them all.")]
     rest = len(c.inputs) - len(names)

@@ -1,6 +1,7 @@
 """One self-contained page: the answer, its evidence, its rules; no network needed, readable on a phone and in print."""
 
 import datetime
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from unlazy.comparison.findings import Findings
 from unlazy.comparison.gaps import gap_text
 from unlazy.comparison.glance import glance
 from unlazy.comparison.held_out_figures import POINTS, direction_text, held_out_figure, partial_figure
+from unlazy.comparison.study import FEWEST
 from unlazy.core.errors import UnlazyError
 from unlazy.core.version import VERSION
 from unlazy.measures.scaling_fit import Interval
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _CAPTIONS = {
-    "models": "Every model against the chosen one: error over its error on the same test rows, with 95% intervals; "
-    "right of the line is worse. Hollow: seen in the first look only, on fewer rows or splits.",
+    "models": "Every model against the chosen one: error over its error on the same test rows, with 95% intervals "
+    "where splits tell them; right of the line is worse. Hollow: seen in the first look only, on fewer rows or splits.",
     "curves": "Error against rows trained on, for the chosen model and the best of each other kind; bars are one "
     "deviation over splits.",
     "structure": "Above, which inputs the rich model needs: its error rises when their values are shuffled. Below, how "
@@ -149,7 +151,9 @@ def _inputs(c: Findings) -> list[dict[str, str]]:
 
 
 def _share(value: float, low: float, high: float) -> str:
-    """A share in percent, with its interval where that says something."""
+    """A share in percent, with its interval where that says something; one split has none."""
+    if not math.isfinite(high - low):
+        return f"{round(100 * value)}%"
     first, *ends = (f"{round(100 * share)}%" for share in (value, *((low, high) if high - low <= WIDE else ())))
     return f"{first} [{', '.join(ends)}]" if ends else f"{first} (splits differ)"
 
@@ -157,7 +161,7 @@ def _share(value: float, low: float, high: float) -> str:
 def _rules(c: Findings) -> tuple[str, ...]:
     """How it was done and what the words mean."""
     study = c.study
-    ratios = "; ".join(f"n = {n}: {r.value:.2f} [{r.low:.2f}, {r.high:.2f}]" for n, r in c.verdict.ratios.items())
+    ratios = "; ".join(f"n = {n}: {gap_text(ratio)}" for n, ratio in c.verdict.ratios.items())
     judged = (
         "A rare class: what stands in for the risk in the verdict and the table is 1 - average precision of that "
         "class, over that of a guess.",
@@ -173,7 +177,8 @@ def _rules(c: Findings) -> tuple[str, ...]:
         "constant.",
         "At every split the best lazy and the best rich model are chosen by errors estimated on training rows. The "
         "logarithm of the ratio of their test risks is averaged over splits; since splits share rows, its variance is "
-        f"that of Nadeau and Bengio (2003). Lazy over rich: {ratios}.",
+        f"that of Nadeau and Bengio (2003). Sizes with fewer than {FEWEST} splits take their spread from smaller ones "
+        f"too; where these have no more, nothing is sure. Lazy over rich: {ratios}.",
         f"Pays: the 95% interval lies above {verdict.MARGIN}. Does not pay: it lies below {verdict.ENOUGH}. Noise: the "
         f"best model, chosen likewise, is not surely below {verdict.LITTLE} of the constant's risk, nor seems below "
         f"{verdict.SEEMS}, and the rows are no sliver of the table.",

@@ -187,7 +187,7 @@ def _widen(plan: Plan, climbed: list[int], finalists: list[str], names: Sequence
         _costly(plan, climbed[0], top, finalists, late, splits)
     curve = [top >> k for k in range(1, CURVE) if top >> k >= least]
     for n in curve:
-        wanted = min(splits, WANTED)
+        wanted = min(max(splits, FEWEST), WANTED)  # where the largest size has too few, the spread is theirs
         if n not in climbed and plan.affords(finalists, [n], wanted):
             plan.run(finalists, [n], range(wanted))
             climbed.append(n)
@@ -276,8 +276,9 @@ def _remarks(
             f"{len(table) - held_out_rows(table)} rows; a larger --budget goes further"
         )
     if splits < WANTED:
-        few = "one split" if splits == 1 else f"{splits} splits"
-        notes.append(f"the budget left time for {few}; more would narrow the intervals")
+        few = "one split, which has no interval; a larger --budget runs more" if splits == 1 else \
+            f"{splits} splits; more would narrow the intervals"  # fmt: skip
+        notes.append(f"the budget left time for {few}")
     if failed:
         who = ", ".join(sorted({find(f.params["contestant"]).title for f in failed}))
         notes.append(f"{len(failed)} trials failed and are left out: {who}")

@@ -3,13 +3,15 @@
 At every size and split the best lazy and the best rich finalist are chosen by errors estimated on training rows (as the
 finalists were, on fewer), and their test risks compared: the choice cannot profit from the test rows. The logarithm of
 the ratio is averaged over splits; splits share rows, so its variance is that of Nadeau and Bengio (2003),
-(1/J + r/(1 - r))·s² for J splits that test on a share r of the rows, with Student's t. Where a class is rare, what is
-missed of its average precision stands in for the risk.
+(1/J + r/(1 - r))·s² for J splits that test on a share r of the rows, with Student's t. Two splits that agree by chance
+seem to have no spread: fewer than three take it from smaller sizes too, where it is no smaller, since fits to fewer
+rows differ more; where these have no three splits either, nothing is sure. Where a class is rare, what is missed of its
+average precision stands in for the risk.
 
     pays           the 95% interval of lazy/rich risk lies above 1.05
     does not pay   it lies below 1.25: at most a fifth of the risk is to be gained
     noise          the best model (chosen likewise) is not surely below 0.98 of the constant's risk, nor seems below
-                   0.9, at half of the rows or more than a few; on fewer it is undecided
+                   0.9, at half of the rows or more than a few; on fewer, or with no interval, it is undecided
     undecided      otherwise
 """
 
@@ -22,7 +24,7 @@ import numpy as np
 from jaxtyping import Float
 
 from unlazy.comparison.contestants import CONTESTANTS
-from unlazy.comparison.study import Study
+from unlazy.comparison.study import FEWEST, Study
 from unlazy.measures.scaling_fit import Interval
 
 Word = Literal["pays", "does not pay", "undecided", "noise"]
@@ -55,16 +57,28 @@ class Verdict:
     """Whether some model is better than a constant."""
 
 
-def corrected(logs: Float[np.ndarray, " splits"], overlap: float) -> Interval:
-    """exp of the mean of `logs` with its 95% interval; the variance is corrected for splits that share rows."""
+Logs = Float[np.ndarray, " _"]
+
+
+def corrected(logs: Logs, overlap: float, smaller: Sequence[Logs] = ()) -> Interval:
+    """exp of the mean of `logs` with its 95% interval; the variance is corrected for splits that share rows (Nadeau and
+    Bengio 2003).
+
+    Of two splits it is pooled with that of the same at `smaller` sizes, as far as they have FEWEST; these are the same
+    splits again, so degrees of freedom do not add up, and the most that one size has are those of all. There is no
+    interval where there is nothing to pool, nor of one split.
+    """
     from scipy.stats import t
 
     J = len(logs)
     middle = float(np.mean(logs))
-    if J < 2:
+    pooled = [logs, *(other for other in smaller if len(other) >= FEWEST)] if J < FEWEST else [logs]
+    freedom = max(len(one) for one in pooled) - 1
+    if J < 2 or freedom < FEWEST - 1:
         return Interval(math.exp(middle), math.nan, math.nan)
-    error = math.sqrt((1 / J + overlap / (1 - overlap)) * float(np.var(logs, ddof=1)))
-    reach = float(t.ppf(0.975, J - 1)) * error
+    weights = [len(one) - 1 for one in pooled]
+    variance = float(np.average([np.var(one, ddof=1) for one in pooled], weights=weights))
+    reach = float(t.ppf(0.975, freedom)) * math.sqrt((1 / J + overlap / (1 - overlap)) * variance)
     return Interval(math.exp(middle), math.exp(middle - reach), math.exp(middle + reach))
 
 
@@ -75,10 +89,10 @@ def judge(study: Study) -> Verdict:
     top = study.sizes[-1]
     picks = {word: _often(inner_choice(study, top, names)) for word, names in family.items()}
     best = inner_choice(study, top, study.finalists)
-    risk = _grid(study, top, study.judged_by)  # in units of the constant's
-    signal = corrected(np.array([_log(risk[name, s]) for s, name in best.items()]), study.overlap)
+    signal = corrected(_best_logs(study, top), study.overlap, [_best_logs(study, n, True) for n in study.sizes[:-1]])
     seen = signal.high < LITTLE or signal.value < SEEMS or _ranked(study, best)
-    word = _word(ratios[top], seen, top >= min(0.5 * (1 - study.overlap) * len(study.table), SLIVER))
+    enough = top >= min(0.5 * (1 - study.overlap) * len(study.table), SLIVER) and math.isfinite(signal.high)
+    word = _word(ratios[top], seen, enough)
     return Verdict(word, ratios[top], signal, _onset(ratios), ratios, picks, seen)
 
 
@@ -96,11 +110,18 @@ def _ranked(study: Study, best: dict[int, str]) -> bool:
     return corrected(odds, study.overlap).low > ODDS
 
 
-def inner_choice(study: Study, n: int, names: Sequence[str]) -> dict[int, str]:
-    """Split → who of these has the smallest error estimated on training rows; absent where nobody has one."""
+def _best_logs(study: Study, n: int, every: bool = False) -> Logs:
+    """The logarithm of the risk of the best finalist, in units of the constant's, split by split."""
+    risk, best = _grid(study, n, study.judged_by), inner_choice(study, n, study.finalists, every)
+    return np.array([_log(risk[name, s]) for s, name in best.items()])
+
+
+def inner_choice(study: Study, n: int, names: Sequence[str], every: bool = False) -> dict[int, str]:
+    """Split → who of these has the smallest error estimated on training rows; absent where nobody has one. Splits are
+    those of the largest size, or `every` one that there is."""
     inner = _grid(study, n, "inner")
     found = {}
-    for s in range(study.splits):
+    for s in sorted({split for _, split in inner}) if every else range(study.splits):
         errors = {name: inner[name, s] for name in names if math.isfinite(inner.get((name, s), math.nan))}
         if errors:
             found[s] = min(errors, key=errors.__getitem__)
@@ -110,12 +131,14 @@ def inner_choice(study: Study, n: int, names: Sequence[str]) -> dict[int, str]:
 def inner_ratio(study: Study, n: int, first: Sequence[str], second: Sequence[str]) -> Interval:
     """Test risk of the best of `first` over that of the best of `second`, both chosen on training rows, over splits."""
     logs = inner_logs(study, n, first, second)
-    return corrected(logs, study.overlap) if len(logs) else Interval(math.nan, math.nan, math.nan)
+    smaller = [inner_logs(study, m, first, second, True) for m in study.sizes if m < n]
+    return corrected(logs, study.overlap, smaller) if len(logs) else Interval(math.nan, math.nan, math.nan)
 
 
-def inner_logs(study: Study, n: int, first: Sequence[str], second: Sequence[str]) -> Float[np.ndarray, " splits"]:
+def inner_logs(study: Study, n: int, first: Sequence[str], second: Sequence[str], every: bool = False) -> Logs:
     """The logarithm of that ratio, split by split."""
-    risk, one, other = _grid(study, n, study.judged_by), inner_choice(study, n, first), inner_choice(study, n, second)
+    risk = _grid(study, n, study.judged_by)
+    one, other = (inner_choice(study, n, names, every) for names in (first, second))
     return np.array([_log(risk[one[s], s]) - _log(risk[other[s], s]) for s in one if s in other])
 
 

@@ -38,6 +38,8 @@ def headline(c: Findings) -> str:
         )
     if c.study.splits < 2:
         how = f"only one split ended in time, at {n} training rows"
+    elif not math.isfinite(ratio.high):
+        how = f"only {c.study.splits} splits ended in time at {n} training rows, which show too little of their spread"
     elif not interval_says(ratio) and c.verdict.word == "does not pay":
         how = (
             f"at {n} training rows the lazy model chosen on them ({lazy}) has at most {ratio.high:.2f} times "

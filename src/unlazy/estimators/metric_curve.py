@@ -8,9 +8,8 @@ a function of the effective ridge, which the law of a fixed kernel carries to ot
 More points make a better metric too: the same with metrics of a quarter, a half and three quarters of the rows gives
 risks that fall with the rows s of the metric, and the law of that (theory.metric_law) is followed to s = m.
 
-Foreseen from 500 and 1,000 rows, the risk at four times as many is off by 12% in the median of 42 curves of eleven
-tables and three index models (14% and 6%), as is a power law through refits (18% and 7%), which is further off where it
-is wrong and costs 1.7 times as much; intervals of 90% hold 90%. A machine that chooses worse at 4n cannot be foreseen.
+How far off it is beside a power law through refits, and at what cost: `benchmarks/learning_curve_law.py --machine`. A
+machine that chooses worse at four times the rows cannot be foreseen.
 """
 
 import dataclasses
@@ -25,7 +24,7 @@ from unlazy.core.threads import together
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import Selected
 from unlazy.products.views import view
-from unlazy.solvers.curve_law import Law, LearningCurve, Seen, curve_of, law_of, misses, smallest_error
+from unlazy.solvers.curve_law import Law, LearningCurve, Seen, curve_of, law_of, smallest_error
 from unlazy.theory.metric_law import MEASURED, SLOWEST, metric_slope
 from unlazy.training.recursive_features import root
 
@@ -52,13 +51,12 @@ def metric_curve(
     if not found.updates:  # the plain kernel: nothing has seen a label
         plain = _seen(found, data.X, np.zeros(n, bool), learn)
         floor = n * rounding(np.float64) * float(plain.eigenvalues[-1])
-        law = law_of([plain], labels, floor)
-        return curve_of(law, misses([plain], labels, law, floor), labels, sizes, np.zeros(0))
-    quarter = (np.arange(n) // QUARTERS) % QUARTERS  # across the pieces by which laws judge themselves
+        return curve_of(law_of([plain], labels, floor), labels, sizes, np.zeros(0))
+    quarter = (np.arange(n) // QUARTERS) % QUARTERS
     learnt = [_successes(_metrics(found, data.X, quarter, share, learn), labels) for share in SHARES]
     floor = n * rounding(np.float64) * max(float(one.eigenvalues[-1]) for some in learnt for one in some)
     laws = [law_of(some, labels, floor) for some in learnt]
-    curve = curve_of(laws[-1], misses(learnt[-1], labels, laws[-1], floor), labels, sizes, np.zeros(0))
+    curve = curve_of(laws[-1], labels, sizes, np.zeros(0))
     return _moved(curve, laws, np.array([len(share) * n / QUARTERS for share in SHARES]))
 
 

@@ -3,114 +3,40 @@
 A stage is some convolutions with ReLU on images of one size, then a pooling. Threads are pairs of images, one each. For
 every displacement d = q - p a thread walks down the rows of the plane p ↦ Σ_{p,p+d}: a new row comes in at one end,
 each layer keeps the sums over the last rows that its window needs, and finished rows leave at the other end, added up
-by the pooling. Rows and columns are registers, so sums over windows need no communication.
+by the pooling. Rows and columns are registers, so sums over windows need no communication. Planes of one displacement
+down and all displacements across follow each other in one walk, with the zeros between two images that padding asks
+for (circular windows instead begin each plane some rows early).
 
-Displacements d and d - N share a plane, where N is the size plus two: of the N places of an axis the last two are
-dead. A dead place has standard deviation 0, for which the dual is 0, which is what zero padding asks for; no plane
-has a mask. Circular windows have no dead places. N is even, so both displacements of a plane are even, or odd: pooling
-over 2 × 2 pixels sends pairs p, q to P = ⌊p/2⌋, Q = ⌊q/2⌋ with Q - P = d/2, or (d ± 1)/2 by the parity of p.
+Displacements d and d - N share a plane, where N is the size and a few more places, which are dead. A dead place has
+standard deviation 0, for which the dual is 0, which is what zero padding asks for; no plane has a mask. Circular
+windows have no dead places. Across, N is even, so both displacements of a plane are even, or odd: pooling over 2 × 2
+pixels sends pairs p, q to P = ⌊p/2⌋, Q = ⌊q/2⌋ with Q - P = d/2, or (d ± 1)/2 by the parity of p. What pooled pairs get
+from three displacements across is added up in memory by the one thread that walks along them; from three down it lies
+apart, so that the order of sums is one.
 
 A Pallas program for its Triton backend; on a CPU it runs in interpret mode, for tests.
 """
 
 import math
 from functools import partial, reduce
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array
 
 from unlazy.kernels.plane_dual import Dual, backend, times_plus
+from unlazy.kernels.plane_layout import PARTS, VECTOR, WAITS, Stage, Tile, pooling_table, ranges
 
-DEAD = 2
-"""Places added to an axis with zeros outside."""
-PARTS = 3
-"""Planes whose rows meet in one row of pooled pairs; each writes apart, so that the order of sums is one."""
 SECTOR = 8
 """Numbers in what is brought from memory at once."""
 NEVER = 3e38
 """No pixel and no standard deviation is as large: kernels of larger ones overflow."""
-
-
-class Tile(NamedTuple):
-    """Pairs of a program: rows × columns images, a thread each; `width` columns of pixels, `group` side by side."""
-
-    rows: int = 8
-    columns: int = 16
-    width: int = 16
-    group: int = 4
-
-    @property
-    def lanes(self) -> int:
-        return self.rows * self.columns
-
-
-class Layer(NamedTuple):
-    """A convolution and ReLU: points of its window on an axis, and σ_w² over all of them."""
-
-    window: int
-    scale: float
-
-
 NUMBERS = 3
 """For every layer, as numbers of the run: σ_b², that times the rate of biases, the rate of weights."""
-
-
-class Stage(NamedTuple):
-    """Layers on size × size pixels, then the mean of 2 × 2 (`last`: of all)."""
-
-    size: int
-    layers: tuple[Layer, ...]
-    circular: bool = False
-    last: bool = False
-
-    @property
-    def period(self) -> int:
-        return self.size + (0 if self.circular else DEAD)
-
-    @property
-    def halo(self) -> int:
-        """Pixels that the windows of all layers reach out together."""
-        return sum(layer.window // 2 for layer in self.layers)
-
-    @property
-    def pooled(self) -> int:
-        """Displacements after the pooling."""
-        return self.period // 2
-
-
-def left_side(stage: Stage, features: Array, tile: Tile) -> Array:
-    """Rows × columns × features × images as tiles of images × rows × columns × features × images of a tile.
-
-    Features are pixels (of a first stage), then the standard deviation at every layer.
-    """
-    around = ((2 * stage.halo, stage.halo), (stage.halo, stage.halo), (0, 0), (0, 0))
-    return _in_tiles(jnp.pad(features, around, mode="wrap" if stage.circular else "constant"), tile.rows)
-
-
-def right_side(stage: Stage, features: Array, tile: Tile) -> Array:
-    """The same with one period of rows, and columns for every displacement."""
-    size, period, halo = stage.size, stage.period, stage.halo
-    one = jnp.pad(features, ((0, period - size), (0, period - size), (0, 0), (0, 0)))
-    return _in_tiles(jnp.take(one, np.arange(-halo, size + halo + period) % period, axis=1), tile.columns)
-
-
-def _in_tiles(A: Array, images: int) -> Array:
-    return jnp.moveaxis(A.reshape(*A.shape[:-1], A.shape[-1] // images, images), -2, 0)
-
-
-def ranges(stage: Stage, first: int, last: int) -> list[tuple[int, int]]:
-    """Columns that layer 0 (the input), 1, … need, so that the last has first … last."""
-    found = [(first, last)]
-    for layer in reversed(stage.layers):
-        half = layer.window // 2
-        low, high = found[0][0] - half, found[0][1] + half
-        found.insert(0, (low, high) if stage.circular else (max(low, 0), min(high, stage.size)))
-    return found
 
 
 def run(
@@ -121,23 +47,24 @@ def run(
 
     `planes` are those of the stage before, or None for a first one, whose input are `channels` pixels.
     """
-    n, m = (len(A) * A.shape[-1] for A in (left, right))
+    n, m = len(left) * tile.rows, right.shape[1] * tile.columns
     pairs = n * m
     count = 2 if tangent else 1
     cells = stage.size // 2
     if stage.last:
-        shape: tuple[int, ...] = (stage.period**2, pairs)
+        shape: tuple[int, ...] = (stage.down, pairs)
     else:
-        shape = (pairs // tile.lanes, stage.pooled * PARTS, stage.pooled * PARTS, cells, cells, tile.lanes)
+        shape = (pairs // tile.lanes, stage.pooled * PARTS, stage.pooled + 1, cells, cells, tile.lanes)
     found: list = []
     for first in range(0, stage.size, tile.width):
         columns = ranges(stage, first, min(first + tile.width, stage.size))
-        inputs = [numbers.reshape(-1), left.reshape(-1), right.reshape(-1), *(p.reshape(-1) for p in planes or ())]
+        table = jnp.asarray(pooling_table(stage, tile.lanes), jnp.int32)
+        inputs = [a.reshape(-1) for a in (numbers, table, left, right, *(planes or ()))]
         filled = [] if stage.last else list(found)
         done = pl.pallas_call(
             partial(_body, stage=stage, columns=columns, channels=channels, images=(n, m), tangent=tangent, tile=tile,
                     interpret=interpret, fed=planes is not None),
-            grid=(pairs // tile.lanes, stage.period, stage.period),
+            grid=(pairs // tile.lanes, stage.down),
             out_shape=[jax.ShapeDtypeStruct((math.prod(shape),), jnp.float32)] * count,
             input_output_aliases={len(inputs) + k: k for k in range(len(filled))},
             compiler_params=backend.CompilerParams(num_warps=tile.lanes // 32, num_stages=1),
@@ -149,191 +76,271 @@ def run(
             found = [a + b for a, b in zip(found, done)] if found else done
         else:
             found = done
-    return tuple(found) if stage.last else tuple(f.reshape(shape) for f in found)
+    if stage.last:
+        return tuple(found)
+    # what the last displacement across brings to the first pooled one
+    return tuple(p.at[:, :, 0].add(p[:, :, -1]) for p in (f.reshape(shape) for f in found))
+
+
+class _Place(NamedTuple):
+    """Where a row of both images begins, for every thread."""
+
+    left: Array
+    right: Array
 
 
 def _body(
     *refs, stage: Stage, columns: list, channels: int, images: tuple[int, int], tangent: bool, tile: Tile,
     interpret: bool, fed: bool,
 ) -> None:  # fmt: skip
-    """One plane, or some columns of it, for a tile of pairs."""
+    """The planes of one displacement down, or some columns of them, for a tile of pairs."""
     count = 2 if tangent else 1
-    numbers_ref, left_ref, right_ref, *rest = refs
+    numbers_ref, pooling_ref, left_ref, right_ref, *rest = refs
     plane_refs, outs = rest[: count if fed else 0], rest[-count:]
     n, m = images
-    size, period, halo, layers = stage.size, stage.period, stage.halo, stage.layers
+    size, halo, layers = stage.size, stage.halo, stage.layers
     features = (0 if fed else channels) + len(layers)
     tiles = m // tile.columns
-    at, dx, dy = (pl.program_id(k) for k in range(3))
+    at, dy = (pl.program_id(k) for k in range(2))
     lane = lax.iota(jnp.int32, tile.lanes)
     i, j = _div(lane, tile.columns), _rem(lane, tile.columns)
     pair = at * tile.lanes + lane
     pairs = n * m
-    wide = (size + 2 * halo) * features * tile.rows  # numbers in a row of the left array
-    long = (size + 2 * halo + period) * features * tile.columns
-    ahead = period * -(-2 * halo // period)
-    few = _few(max(left_ref.shape[0], right_ref.shape[0]))
+    wide = stage.left_vectors * features * tile.rows  # vectors in a row of the left array
+    long = stage.right_vectors * features * tile.columns
+    few = _few(max(left_ref.shape[0], right_ref.shape[0]) // VECTOR)
+    quad = lax.broadcasted_iota(jnp.int32, (tile.lanes, VECTOR), 1)
     numbers = [[jnp.broadcast_to(numbers_ref[NUMBERS * l + k], (tile.lanes,)) for k in range(NUMBERS)]
                for l in range(len(layers))]  # fmt: skip
-    l_tile, r_tile = _div(at, tiles) * (size + 3 * halo), _rem(at, tiles) * period
+    # every column of a window brings its share of the biases
+    shares = [[b / layer.window for b in of[:2]] for layer, of in zip(layers, numbers)]
+    l_tile, r_tile = _div(at, tiles), _rem(at, tiles)
 
-    def starts(row: Any) -> tuple:
-        """Where a row of the plane begins, left and right."""
-        l = (l_tile + row + 2 * halo) * wide
-        return l, (r_tile + _rem(row + dy + ahead, period)) * long + dx * (features * tile.columns)
+    def place(row: Any, dx: Any) -> _Place:
+        own = row + dy + stage.down * -(-stage.early // stage.down)
+        own = _rem(own, stage.down) if stage.circular else _round(own, stage.down)
+        shift, steps = _rem(dx, VECTOR), _div(dx, VECTOR)
+        l = (l_tile * stage.walk + row + stage.early) * wide
+        r = ((shift * tiles + r_tile) * stage.down + own) * long + steps * (features * tile.columns)
+        return _Place(l + i, r + j)
 
-    def rows_of(row: Any) -> tuple:
-        """Readers of a row of the plane: value f of column c, left and right."""
-        l, r = starts(row)
-        l, r = (l + i) & few, (r + j) & few
+    def reader(ref: Any, start: Array, images: int) -> Any:
+        """Of a row: value f at column c, which comes with its neighbours."""
+        base, kept = ((start & few) * VECTOR)[:, None] + quad, {}
 
-        def read_left(c: int, f: int) -> Array:
-            return left_ref[l + ((c + halo) * features + f) * tile.rows]
+        def read(c: int, f: int) -> Array:
+            k, at = divmod(c + stage.aside, VECTOR)
+            if (k, f) not in kept:
+                vector = ref[base + (k * features + f) * images * VECTOR]
+                kept[k, f] = [v.reshape(tile.lanes) for v in lax.split(vector, (1,) * VECTOR, 1)]
+            return kept[k, f][at]
 
-        def read_right(c: int, f: int) -> Array:
-            return right_ref[r + ((c + halo) * features + f) * tile.columns]
+        return read
 
-        return read_left, read_right
+    def rows_of(at: _Place) -> tuple:
+        return reader(left_ref, at.left, tile.rows), reader(right_ref, at.right, tile.columns)
 
-    def touched(row: Any) -> list[Array]:
+    def touched(at: _Place) -> list[Array]:
         """One number of every sector of a row that will be read: the cache near the processor then has it."""
-        low, high = columns[0]
+        first, last = (columns[0][0] + stage.aside) // VECTOR, -(-(columns[0][1] + stage.aside) // VECTOR)
         found = []
-        for ref, start, images in zip((left_ref, right_ref), starts(row), (tile.rows, tile.columns)):
-            first = start + (low + halo) * features * images
-            sectors = (high - low) * features * images // SECTOR
+        for ref, start, own, images in ((left_ref, at.left, i, tile.rows), (right_ref, at.right, j, tile.columns)):
+            sectors = (last - first) * features * images * VECTOR // SECTOR
+            mine = jnp.minimum(lane, sectors - 1) if sectors < tile.lanes else lane
+            begin = ((start - own) & few) * VECTOR + mine * SECTOR
             for k in range(0, sectors, tile.lanes):
-                at = jnp.minimum(lane + k, sectors - 1) if k + tile.lanes > sectors else lane + k
-                found.append(ref[first + at * SECTOR])
+                more = max(0, min(k, sectors - tile.lanes))
+                found.append(ref[begin + (first * features * images * VECTOR + more * SECTOR)])
         return found
 
-    def input_row(row: Any) -> list[tuple]:
-        """Σ (and rate Σ + Θ) of the first layer's window at every column, scaled."""
+    def input_row(at: _Place, row: Any, dx: Any, sums: list) -> tuple[list, list]:
+        """Σ (and rate Σ + Θ) of the first layer's window at every column, scaled; summed down, and the sums to keep."""
         layer, (low, high) = layers[0], columns[0]
-        if not fed:
-            read_left, read_right = rows_of(row)
-            found = []
-            for c in range(low, high):
+        read_left, read_right = rows_of(at)
+        scale, rate = jnp.full(tile.lanes, layer.scale, jnp.float32), numbers[0][2]
+        found = []
+        for c in range(low, high):
+            if not fed:
                 total = read_left(c, 0) * read_right(c, 0)
                 for f in range(1, channels):
                     total = times_plus(read_left(c, f), read_right(c, f), total, interpret)
-                found.append((total,))
-            return found
-        places = [_fed(plane_refs, stage, row, c, dy, dx, at, lane) for c in range(low, high)]
-        scaled = [[v * layer.scale for v in place] for place in places]
-        return [(v[0], v[1] + numbers[0][2] * v[0]) if tangent else (v[0],) for v in scaled]
+                values = [total]
+            else:
+                values = [v * scale for v in _fed(plane_refs, stage, row, c, dy, dx, program_of, lane)]
+                if tangent:
+                    values[1] = times_plus(values[0], rate, values[1], interpret)
+            found.append([_summed(v, of[c - low], share) for v, of, share in zip(values, sums, shares[0])])
+        return [[v[0] for v in each] for each in found], [[each[s][1] for each in found] for s in range(len(sums))]
 
-    def step(k: Any, state: tuple, held: tuple) -> tuple:
-        row = k - (halo if stage.circular else 0)
-        values = input_row(row)
-        kept = []
+    program_of = at
+
+    def step(row: Any, dx: Any, past: list[_Place], state: tuple, held: tuple) -> tuple:
+        """One row in, one row out; `past` are the places of this row and those before."""
+        done_row, done_dx = row - halo, dx
+        for _ in range(-(-halo // stage.walk)):
+            turn = (done_row < -stage.early).astype(jnp.int32)
+            done_row, done_dx = done_row + stage.walk * turn, done_dx - turn
+        early = count if fed else 1
+        of_layer = [list(state[k : k + count]) for k in range(early, len(state), count)]
+        of_layer = [list(state[:early]), *of_layer]
+        values, fresh = input_row(past[0], row, dx, of_layer[0])
+        kept, lag = [*fresh], 0
         base = channels if not fed else 0
+        pooling = None
         for l, layer in enumerate(layers):
             low = columns[l][0]
             (first, last), half = columns[l + 1], layer.window // 2
-            row = row - half
-            read_left, read_right = rows_of(row)
+            lag += half
+            read_left, read_right = rows_of(past[lag])
             below = layers[l + 1] if l + 1 < len(layers) else None
             # a pooling takes E φφ and Θ E φ'φ' apart
-            scale, rate = ((1.0 if stage.last else 1 / 16), None) if below is None else (below.scale, numbers[l + 1][2])
+            scale = (1.0 if stage.last else 1 / 16) if below is None else below.scale
+            if below is None and not stage.last:
+                ahead = pooling_ref[dy * stage.walk + done_row + stage.early]
+                pooling = _Pooling.of(stage, ahead, done_dx, program_of, lane, columns[-1], outs)
             dual = Dual(scale, tangent, signed=l == 0 and not fed)
             bias, bias_theta, own_rate = numbers[l]
-            sums, state = state[: len(values[0])], state[len(values[0]) :]
             out: list = []
-            paired: list[dict] = [{} for _ in sums]
-            fresh: list = [[[] for _ in range(layer.window - 1)] for _ in sums]
-            for start in range(first, last, tile.group):
-                group = range(start, min(start + tile.group, last))
-                sigma: list = []
-                theta: list = []
-                for c in group:
-                    arrived = []
-                    for s in range(len(sums)):
-                        h = _window_sum([v[s] for v in values], c - low, half, paired[s])
-                        before = [sums[s][w][c - first] for w in range(layer.window - 1)]
-                        added = bias_theta if s else bias  # every row brings it once
-                        arrived.append(before[-1] + h if before else h + added)
-                        for w in range(layer.window - 1):
-                            fresh[s][w].append(h + added if w == 0 else before[w - 1] + h)
-                    sigma.append(arrived[0])
-                    if not tangent:
-                        theta.append(None)
-                    elif l or fed:
-                        theta.append(arrived[1])
-                    else:  # the first weights: Θ is Σ, but for rates
-                        theta.append(times_plus(arrived[0], own_rate, bias_theta - own_rate * bias, interpret))
+            paired: list[dict] = [{} for _ in values[0]]
+            fresh = [[] for _ in range(count)]
+            for group in _groups(first, last, stage.aside, tile.vectors):
+                windows = [[_window_sum([v[s] for v in values], c - low, half, paired[s], shares[l][s])
+                            for s in range(len(values[0]))] for c in group]  # fmt: skip
                 f = base + l
                 left, right = [read_left(c, f) for c in group], [read_right(c, f) for c in group]
-                out += dual.many(sigma, theta, left, right, rate, interpret)
-            kept.extend(fresh)
+                duals = dual.many([w[0] for w in windows], left, right, interpret)
+                for c, window, (a, b, slope) in zip(group, windows, duals):
+                    if tangent and len(window) == 1:  # the first weights: Θ is Σ, but for rates
+                        window.append(times_plus(window[0], own_rate, bias_theta - own_rate * bias, interpret))
+                    if below is None:
+                        out.append([a * b, *([window[1] * slope] if tangent else [])])
+                        continue
+                    sums, share = [of[c - first] for of in of_layer[l + 1]], shares[l + 1]
+                    down, keep = _summed_product(a, b, sums[0], share[0], interpret)
+                    out.append([down])
+                    fresh[0].append(keep)
+                    if tangent:
+                        rate = numbers[l + 1][2]
+                        value = keep[0] if keep else down  # holds a share
+                        rated = times_plus(value, rate, -rate * share[0], interpret)
+                        down, keep = _summed(times_plus(window[1], slope, rated, interpret), sums[1], share[1])
+                        out[-1].append(down)
+                        fresh[1].append(keep)
+            kept.extend(fresh if below is not None else [])
             values = out
-        return tuple(kept), _finish(values, row, held)
-
-    def _finish(values: list, row: Any, held: tuple) -> tuple:
-        inside = (row >= 0) & (row < size)
-        if stage.last:
-            waiting = []
-            for k in range(count):
-                total = values[0][k]
-                for v in values[1:]:
-                    total = total + v[k]
-                waiting.append(held[k] + jnp.where(inside, total, 0.0))
-            return tuple(waiting)
-        cells, deep = size // 2, stage.pooled
-        safe = jnp.maximum(row, 0)
-        Py, a = _div(safe, 2), _rem(safe, 2)
-        odd, xodd = _rem(dy, 2), _rem(dx, 2)
-        Dy, part = _rem(_div(dy + odd * (2 * a - 1), 2), deep), 1 + odd * (1 - 2 * a)
-        one = _div(dx, 2) * PARTS + 1 + xodd
-        two = _rem(_div(dx + 1, 2), deep) * PARTS
-        even = (1 - xodd).astype(jnp.float32)
-        # the first of two rows waits for the second, unless they go to different pairs
-        waits = ((1 - odd) * (1 - a)).astype(jnp.float32)
-        done = inside & ((odd == 1) | (a == 1))
-        begin = ((Dy * PARTS + part) * (PARTS * deep) * cells + Py) * cells + columns[-1][0] // 2
-        begin = (at * (PARTS * deep * cells) ** 2 + begin) * tile.lanes + lane
-        across = cells * cells * tile.lanes
-        waiting = []
-        for k, out in enumerate(outs):
-            for which, place, where in ((0, one, done), (1, two, done & (xodd == 1))):
-                for x in range(0, len(values), 2):
-                    e, o = values[x][k], values[x + 1][k]
-                    value = o if which else times_plus(o, jnp.broadcast_to(even, o.shape), e, interpret)
-                    index = begin + place * across + (x // 2) * tile.lanes
-                    mask = jnp.broadcast_to(where, index.shape)
-                    backend.store(out.at[index], value + held[len(waiting)], mask=mask)
-                    waiting.append(value * waits)
-        return tuple(waiting)
+        if pooling is not None:
+            return tuple(kept), pooling.done(values, held, interpret)
+        inside, totals = (done_row >= 0) & (done_row < size) & (done_dx >= 0), []
+        for k in range(count):
+            total = reduce(jnp.add, [v[k] for v in values])
+            totals.append(held[k] + jnp.where(inside, total, 0.0))
+        return tuple(kept), tuple(totals)
 
     zero = jnp.zeros(tile.lanes, jnp.float32)
     state = []
     for l, layer in enumerate(layers):
         held = count if l or fed else 1
-        span = columns[l + 1][1] - columns[l + 1][0]
-        state += [[[numbers[l][k]] * span for _ in range(layer.window - 1)] for k in range(held)]
-    before = halo if stage.circular else 0
+        span = columns[l][1] - columns[l][0]
+        # as if dead rows had come before
+        state += [[[shares[l][k]] * (layer.window - 1) for _ in range(span)] for k in range(held)]
 
-    def next_row(k: Any, carry: tuple) -> tuple:
-        leaves, held, touches, seen = carry
+    def next_row(_: Any, carry: tuple) -> tuple:
+        leaves, held, touches, seen, past, (row, dx) = carry
         for value in touches:  # they have arrived by now
             seen = jnp.maximum(seen, value)
-        touches = touched(jnp.minimum(k + 1 - before, size + halo - 1))
-        kept, held = step(k, _unpacked(leaves, state), held)
-        return _packed(kept), held, touches, seen
+        turn = (row == stage.walk - stage.early - 1).astype(jnp.int32)
+        coming = row + 1 - stage.walk * turn, jnp.minimum(dx + turn, stage.across)
+        here = place(coming[0], jnp.minimum(coming[1], stage.across - 1))
+        touches = touched(here)
+        kept, held = step(row, dx, past, _unpacked(leaves, state), held)
+        return _packed(kept), held, touches, seen, [here, *past[:-1]], coming
 
     waiting = (zero,) * (count if stage.last else count * (columns[-1][1] - columns[-1][0]))
-    start = _packed(tuple(state)), waiting, touched(jnp.int32(-before)), zero
-    _, waiting, _, seen = lax.fori_loop(jnp.int32(0), jnp.int32(size + halo + before), next_row, start)
+    begin = [(jnp.int32(-k % stage.walk - stage.early), jnp.int32(0)) for k in range(halo + 1)]
+    past = [place(*b) for b in begin]
+    start = _packed(tuple(state)), waiting, touched(past[0]), zero, past, begin[0]
+    steps = stage.across * stage.walk + halo
+    _, waiting, _, seen, *_ = lax.fori_loop(jnp.int32(0), jnp.int32(steps), next_row, start)
     if stage.last:
         for out, value in zip(outs, waiting):
-            out[(dy * period + dx) * pairs + pair] = value
+            out[dy * pairs + pair] = value
     # or what was touched would be thought useless
     backend.store(outs[0].at[pair], seen, mask=seen > NEVER)
 
 
-def _window_sum(row: list, c: int, half: int, paired: dict) -> Array:
-    """The sum of a window round place c; neighbours 2k and 2k + 1 are added once for the windows that have both."""
+class _Pooling(NamedTuple):
+    """Of a row that is finished: where its pooled pairs lie, and what lies there already."""
+
+    places: list
+    """For both kinds of pairs: a mask, indices of cells."""
+    before: list
+    """For every output: what earlier planes have brought to the first kind."""
+    even: Array
+    waits: Array
+    outs: list
+
+    @classmethod
+    def of(cls, stage: Stage, ahead: Any, dx: Any, tile: Any, lane: Array, columns: tuple, outs: list) -> "_Pooling":
+        """`ahead` is what `pooling_table` says of the row."""
+        cells, deep = stage.size // 2, stage.pooled
+        apart = cells * cells * lane.size
+        done, xodd = (ahead >= 0) & (dx >= 0), dx & 1
+        begin = tile * (deep * PARTS * (deep + 1) * apart) + ahead + columns[0] // 2 * lane.size + lane
+        places, few = [], _few(math.prod(outs[0].shape))
+        for D, where in ((dx >> 1, done), ((dx + 1) >> 1, done & (xodd == 1))):
+            start = (begin + D * apart) & few
+            indices = [start + k * lane.size for k in range((columns[1] - columns[0]) // 2)]
+            places.append((jnp.broadcast_to(where, lane.shape), indices))
+        mask = jnp.broadcast_to(done & (dx > 0), lane.shape)
+        earlier = [[backend.load(out.at[index], mask=mask, other=0.0) for index in places[0][1]] for out in outs]
+        even, waits = (jnp.broadcast_to(v.astype(jnp.float32), lane.shape) for v in (xodd == 0, ahead == WAITS))
+        return cls(places, earlier, even, waits, outs)
+
+    def done(self, values: list, held: tuple, interpret: bool) -> tuple:
+        """Stores what can be, and gives what waits for the next row."""
+        waiting: list = []
+        for k, out in enumerate(self.outs):
+            for kind, (mask, indices) in enumerate(self.places):
+                for x, index in enumerate(indices):
+                    e, o = values[2 * x][k], values[2 * x + 1][k]
+                    value = o if kind else times_plus(o, self.even, e, interpret)
+                    total = value + held[len(waiting)]
+                    backend.store(out.at[index], total if kind else total + self.before[k][x], mask=mask)
+                    waiting.append(value * self.waits)
+        return tuple(waiting)
+
+
+def _summed(value: Array, sums: list, share: Array) -> tuple[Array, list]:
+    """The sum with the last rows of a window, sums[-1]; and the sums for the next: over one row, two, ….
+
+    The row that begins a sum brings the share of a bias.
+    """
+    if not sums:
+        return value + share, []
+    found = [s + value for s in (*sums[::-1], share)]
+    return found[0], found[:0:-1]
+
+
+def _summed_product(a: Array, b: Array, sums: list, share: Array, interpret: bool) -> tuple[Array, list]:
+    """The same of a product; the longest sum first, whose register is then free for the next."""
+    found = [times_plus(a, b, s, interpret) for s in (*sums[::-1], share)]
+    return found[0], found[:0:-1]
+
+
+def _groups(first: int, last: int, aside: int, vectors: int) -> list[range]:
+    """Columns first … last by some vectors at a time."""
+    step = vectors * VECTOR
+    edges = [first, *range(-(-(first + aside + 1) // VECTOR) * VECTOR - aside + step - VECTOR, last, step), last]
+    return [range(a, b) for a, b in pairwise(edges)]
+
+
+def _window_sum(row: list, c: int, half: int, paired: dict, share: Array) -> Array:
+    """The sum of a window round place c; neighbours 2k and 2k + 1 are added once for the windows that have both.
+
+    Places that there are not bring their share of a bias.
+    """
     places, found = [x for x in range(c - half, c + half + 1) if 0 <= x < len(row)], []
+    outside = 2 * half + 1 - len(places)
     while places:
         x = places.pop(0)
         if x % 2 == 0 and places:
@@ -343,16 +350,23 @@ def _window_sum(row: list, c: int, half: int, paired: dict) -> Array:
             found.append(paired[x])
         else:
             found.append(row[x])
+    found += [share * outside] if outside else []
     return reduce(jnp.add, found)
 
 
 def _div(a: Any, b: int) -> Any:
     """a // b of numbers that are not negative."""
-    return lax.div(a, jnp.full_like(a, b))
+    power = b.bit_length() - 1
+    return a >> power if b == 1 << power else lax.div(a, jnp.full_like(a, b))
 
 
 def _rem(a: Any, b: int) -> Any:
-    return lax.rem(a, jnp.full_like(a, b))
+    return a & (b - 1) if b & (b - 1) == 0 else lax.rem(a, jnp.full_like(a, b))
+
+
+def _round(a: Any, b: int) -> Any:
+    """a modulo b of numbers from 0 to 2b - 1."""
+    return a - b * (a >= b).astype(jnp.int32)
 
 
 def _few(numbers: int) -> int:
@@ -370,26 +384,24 @@ def _unpacked(leaves: tuple, like: list) -> tuple:
 
 def _fed(refs: list, stage: Stage, row: Any, c: int, dy: Any, dx: Any, at: Any, lane: Array) -> list:
     """Pooled Σ (and Θ) of a stage before, at row and column c of a plane: the sum of its parts."""
-    size, period = stage.size, stage.period
-    before = size + (0 if stage.circular else 1)  # displacements it keeps
+    size, before = stage.size, stage.size + (0 if stage.circular else 1)  # displacements it keeps
     inside, p = _rem(row + size, size), (c + size) % size
-    qy, qx = _rem(inside + dy, period), _rem(p + dx, period)
-    live = (qy < size) & (qx < size)
+    shown = jnp.clip(dx, 0, stage.across - 1)
+    # beyond the period the displacement is d - N
+    turns = [inside + dy >= stage.down, p + shown >= stage.across]
+    live = (turns[0] | (inside + dy < size)) & (turns[1] | (p + shown < size))
     if not stage.circular:
         live = live & (row >= 0) & (row < size)
-    Dy, Dx = _rem(qy - inside + before, before), _rem(qx - p + before, before)
-    across = size * size * lane.size
-    start = ((Dy * before * PARTS + Dx) * PARTS * size + inside) * size + p
-    start = (at * (PARTS * before * size) ** 2 + start) * lane.size + lane
+    Dy = dy - (stage.down - before) * turns[0].astype(jnp.int32)
+    Dx = shown - (stage.across - before) * turns[1].astype(jnp.int32)
+    start = ((((at * before + Dy) * PARTS) * (before + 1) + Dx) * size + inside) * size + p
+    start = start * lane.size + lane
     mask = jnp.broadcast_to(live, lane.shape)
     found = []
     for ref in refs:
-        sums = []
-        for py in range(PARTS):
-            parts = [
-                backend.load(ref.at[start + (py * before * PARTS + px) * across], mask=mask, other=0.0)
-                for px in range(PARTS)
-            ]
-            sums.append((parts[0] + parts[1]) + parts[2])
-        found.append((sums[0] + sums[1]) + sums[2])
+        parts = [
+            backend.load(ref.at[start + k * ((before + 1) * size * size * lane.size)], mask=mask, other=0.0)
+            for k in range(PARTS)
+        ]
+        found.append((parts[0] + parts[1]) + parts[2])
     return found

@@ -1,6 +1,6 @@
 """Kernels of the distance ‖x-z‖ [L3]: Gaussian, Laplace, Matérn, rational quadratic."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from unlazy.core.errors import check_positive
 from unlazy.core.inputs import Matrix
+from unlazy.core.linear import namespace
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.theory.angles import safe_sqrt
 
@@ -24,7 +25,10 @@ class RadialKernel(InnerProductKernel):
 
     reads = "distance"
 
-    def of_distance(self, distance: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
+    on_host: ClassVar[bool] = False
+    """Whether `of_distance` of NumPy's arrays is NumPy's: tables on the host then need no program."""
+
+    def of_distance(self, distance: Float[Any, "*#s"]) -> Float[Any, "*#s"]:
         """k as a function of the squared distance."""
         raise NotImplementedError
 
@@ -73,10 +77,11 @@ class Gaussian(RadialKernel):
     0.3679
     """
 
+    on_host = True
     bandwidth: Bandwidth = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
 
-    def of_distance(self, distance: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
-        return jnp.exp(distance * (-0.5 / self.length**2))
+    def of_distance(self, distance: Float[Any, "*#s"]) -> Float[Any, "*#s"]:
+        return _exp(distance * (-0.5 / self.length**2))
 
 
 class Laplace(RadialKernel):
@@ -86,10 +91,11 @@ class Laplace(RadialKernel):
     0.3679
     """
 
+    on_host = True
     bandwidth: Bandwidth = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
 
-    def of_distance(self, distance: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
-        return jnp.exp(safe_sqrt(distance) * (-1 / self.length))
+    def of_distance(self, distance: Float[Any, "*#s"]) -> Float[Any, "*#s"]:
+        return _exp(safe_sqrt(distance) * (-1 / self.length))
 
 
 class Matern(RadialKernel):
@@ -101,6 +107,7 @@ class Matern(RadialKernel):
     (60, 60)
     """
 
+    on_host = True
     smoothness: float = eqx.field(static=True, default=1.5)
     bandwidth: Bandwidth = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
 
@@ -108,12 +115,12 @@ class Matern(RadialKernel):
         if self.smoothness not in (0.5, 1.5, 2.5):
             raise ValueError(f"smoothness must be 0.5, 1.5 or 2.5, got {self.smoothness!r}")
 
-    def of_distance(self, distance: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
+    def of_distance(self, distance: Float[Any, "*#s"]) -> Float[Any, "*#s"]:
         # s² comes from the distance, so that its gradient at x = z is the true one and not that of the root
         square = distance * (2 * self.smoothness / self.length**2)
         s = safe_sqrt(square)
-        polynomial = {0.5: jnp.ones_like(s), 1.5: 1 + s, 2.5: 1 + s + square / 3}[self.smoothness]
-        return polynomial * jnp.exp(-s)
+        polynomial = {0.5: 1.0, 1.5: 1 + s, 2.5: 1 + s + square / 3}[self.smoothness]
+        return polynomial * _exp(-s)
 
 
 class RationalQuadratic(RadialKernel):
@@ -123,8 +130,15 @@ class RationalQuadratic(RadialKernel):
     0.7071
     """
 
+    on_host = True
     bandwidth: Bandwidth = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
     mixture: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_positive("mixture"))
 
-    def of_distance(self, distance: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
-        return jnp.exp(-self.mixture * jnp.log1p(distance / (2 * self.mixture * self.length**2)))
+    def of_distance(self, distance: Float[Any, "*#s"]) -> Float[Any, "*#s"]:
+        ratio = distance / (2 * self.mixture * self.length**2)
+        return _exp(-self.mixture * namespace(ratio).log1p(ratio))
+
+
+def _exp(x: Float[Any, "*#s"]) -> Float[Any, "*#s"]:
+    """e^x by whose array it is; a bandwidth that is traced makes it JAX's."""
+    return namespace(x).exp(x)

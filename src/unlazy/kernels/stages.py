@@ -15,6 +15,7 @@ from jaxtyping import Array
 from unlazy.core import activations, device
 from unlazy.core.layers import Activation, AvgPool, Conv, Dense, GlobalAvgPool, Layer, Serial, Shape
 from unlazy.core.memory import memory_budget
+from unlazy.kernels import plane_layout as layout
 from unlazy.kernels import plane_program as program
 from unlazy.theory import propagate
 from unlazy.theory.angles import safe_sqrt
@@ -32,7 +33,9 @@ TEMPORARIES = 8
 """Bytes of the memory's budget for each of these numbers: twice what they take."""
 ROWS = 32
 """Images on the left of one run."""
-NNGP_TILE, NTK_TILE = program.Tile(8, 8, 16, 6), program.Tile(8, 8, 12, 6)
+RESIDENT = 4
+"""Programs at once on a multiprocessor: each has 64 threads with all the registers that they can have."""
+NNGP_TILE, NTK_TILE = layout.Tile(8, 8, 16, 2), layout.Tile(8, 8, 8, 2)
 """What was fastest on an H200 and fits its registers."""
 _RELU = activations.activation("relu")
 
@@ -40,7 +43,7 @@ _RELU = activations.activation("relu")
 class Plan(NamedTuple):
     """Stages of the program, and which layers of the description its convolutions, activations and the end are."""
 
-    stages: tuple[program.Stage, ...]
+    stages: tuple[layout.Stage, ...]
     convolutions: tuple[int, ...]
     activations: tuple[int, ...]
     end: int
@@ -48,12 +51,22 @@ class Plan(NamedTuple):
     def images(self, n: int, m: int, tangent: bool) -> tuple[int, int]:
         """How many on the left and on the right to evaluate at once."""
         first = self.stages[0]
-        each = first.period**2 if first.last else (program.PARTS * first.pooled * (first.size // 2)) ** 2
+        each = first.down if first.last else layout.PARTS * first.pooled * (first.pooled + 1) * (first.size // 2) ** 2
         tile = NTK_TILE if tangent else NNGP_TILE
         rows = min(ROWS, tile.rows * -(-n // tile.rows))
         room = min(NUMBERS, memory_budget() // (TEMPORARIES * (2 if tangent else 1)))
-        columns = max(1, room // (each * rows) // tile.columns) * tile.columns
-        return min(n, rows), min(m, columns)
+        most = max(1, room // (each * rows) // tile.columns)
+        return min(n, rows), min(m, self._even(most, rows // tile.rows) * tile.columns)
+
+    def _even(self, most: int, rows: int) -> int:
+        """Tiles on the right, at most so many, that leave the fewest processors idle at the end of the first stage."""
+        slots = RESIDENT * device.multiprocessors()
+
+        def share(columns: int) -> float:
+            programs = rows * columns * self.stages[0].down
+            return programs / (-(-programs // slots) * slots)
+
+        return max(range(max(1, most // 2), most + 1), key=lambda c: (share(c), c))
 
 
 def plan_of(network: Layer, shape: Shape) -> Plan | None:
@@ -61,8 +74,8 @@ def plan_of(network: Layer, shape: Shape) -> Plan | None:
     if not isinstance(network, Serial) or len(shape.positions) != 2 or shape.positions[0] != shape.positions[1]:
         return None
     steps = network.steps(shape)
-    stages: list[program.Stage] = []
-    layers: list[program.Layer] = []
+    stages: list[layout.Stage] = []
+    layers: list[layout.Layer] = []
     convolutions, after = [], []
     paddings = set()
     at, end = 0, len(steps) - 2
@@ -73,7 +86,7 @@ def plan_of(network: Layer, shape: Shape) -> Plan | None:
         if isinstance(layer, AvgPool) and layers:
             if set(layer.window) != {2} or set(layer.strides) != {2} or before.positions[0] % 2:
                 return None
-            stages.append(program.Stage(before.positions[0], tuple(layers), "circular" in paddings))
+            stages.append(layout.Stage(before.positions[0], tuple(layers), "circular" in paddings))
             layers, at = [], at + 1
             continue
         following = steps[at + 1][1]
@@ -82,17 +95,17 @@ def plan_of(network: Layer, shape: Shape) -> Plan | None:
         if layer.padding == "valid" or {*layer.strides, *layer.dilation} != {1} or len(set(layer.window)) > 1:
             return None
         window = layer.window[0]
-        if window % 2 == 0:
+        if window % 2 == 0 or window // 2 > layout.REACH:
             return None
         paddings.add(layer.padding)
-        layers.append(program.Layer(window, SIGMA_W2 / window**2))
+        layers.append(layout.Layer(window, SIGMA_W2 / window**2))
         convolutions.append(at)
         after.append(at + 1)
         at += 2
     if not layers or len(paddings) > 1:
         return None
-    stages.append(program.Stage(steps[end][0].positions[0], tuple(layers), "circular" in paddings, last=True))
-    circles = [s for s in stages if s.circular and s.period < 2 * s.halo]
+    stages.append(layout.Stage(steps[end][0].positions[0], tuple(layers), "circular" in paddings, last=True))
+    circles = [s for s in stages if s.circular and s.across < 2 * s.halo]
     if shape.positions[0] > WIDEST or circles:
         return None
     return Plan(tuple(stages), tuple(convolutions), tuple(after), len(steps) - 1)
@@ -130,10 +143,11 @@ def entries(
         if planes is None:
             channels = left.inputs.shape[-1]
             pixels = (stage.layers[0].scale / channels) ** 0.5
+            features[0] = features[0].at[..., 0].multiply(2)  # of a Σ with both signs
             features = [jnp.concatenate([pixels * side.inputs, f], -1) for side, f in zip((left, right), features)]
         first, second = (jnp.moveaxis(f, 0, -1) for f in features)
         planes = program.run(
-            stage, program.left_side(stage, first, tile), program.right_side(stage, second, tile),
+            stage, layout.left_side(stage, first, tile), layout.right_side(stage, second, tile),
             left.inputs.shape[-1], jnp.stack(numbers), planes, tangent=tangent, tile=tile, interpret=interpret,
         )  # fmt: skip
         at += len(stage.layers)

@@ -66,8 +66,11 @@ class Distances(Table):
         return Distances(self.D[rows, columns], self.symmetric and same)
 
     def entries(self, kernel: InnerProductKernel, h: float = 1.0, dtype: Any = None) -> Square:
+        dtype = np.dtype(dtype or self.D.dtype)
+        if _by_numpy(kernel):
+            return _strips(kernel, self.D, 1 / h**2, dtype)
         evaluate = _triangle if self.symmetric else _flat
-        return evaluate(_of_distance, kernel, self.D, 1 / h**2, dtype or self.D.dtype)
+        return evaluate(_of_distance, kernel, self.D, 1 / h**2, dtype)
 
     def slopes(self, kernel: InnerProductKernel, h: float) -> tuple[Square, Square]:
         """∂k/∂⟨x,z⟩ and ∂k/∂⟨x,x⟩ at x/h; at coincident points zero for kernels with a kink there."""
@@ -219,6 +222,21 @@ def _by_distance(kernel: InnerProductKernel, D: Any) -> Any:
 def _moved(kernel: InnerProductKernel, D: Any) -> Any:
     """k(x - z, 0), which is k(x, z) where only the difference counts; 0 is at right angles to everything."""
     return kernel.entry_distance(D, jnp.ones_like(D), D, jnp.zeros_like(D))
+
+
+def _by_numpy(kernel: InnerProductKernel) -> bool:
+    """Whether NumPy evaluates this formula: a third of what a program costs, which is called for every piece."""
+    return getattr(kernel, "on_host", False) and not any(isinstance(a, jax.Array) for a in jax.tree.leaves(kernel))
+
+
+def _strips(kernel: Any, D: Square, scale: float, dtype: np.dtype) -> Square:
+    """k of the squared distances scale · D by NumPy. Of a symmetric table all pairs too: to mirror half of it costs as
+    much as to evaluate it."""
+    out, rows = np.empty(D.shape, dtype), max(1, PIECE // max(1, D.shape[1]))
+    for i in range(0, len(D), rows):
+        part = np.multiply(D[i : i + rows], scale, out=out[i : i + rows], casting="same_kind")
+        part[...] = type(kernel).of_distance(kernel, part)  # Equinox would make a tree of the method
+    return out
 
 
 def _flat(function: Callable, kernel: InnerProductKernel, D: np.ndarray, scale: float, dtype: Any) -> np.ndarray:

@@ -40,6 +40,12 @@ def view(kernel: Kernel, X: Float[np.ndarray, "n d"], L: Map) -> "View":
     return _kind(kernel)(kernel, X, L)
 
 
+def cross_table(kernel: Kernel, Z: Float[np.ndarray, "m d"], X: Float[np.ndarray, "n d"], L: Map) -> host.Table:
+    """What the kernel reads of every pair of Z and X at Lx, for all bandwidths: `entries(kernel, h)` is K(Z, X)."""
+    kind = _kind(kernel)
+    return kind.table_kind.of(*kind.both(kernel, Z, X, L, 1.0))
+
+
 def cross(
     kernel: Kernel, Z: Float[np.ndarray, "m d"], X: Float[np.ndarray, "n d"], L: Map, h: float, dtype: Any = None
 ) -> Float[np.ndarray, "m n"]:

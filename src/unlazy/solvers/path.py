@@ -21,6 +21,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Real
 
+from unlazy.core import device
 from unlazy.core.errors import UnlazyWarning
 from unlazy.core.fitted import Evidence, closed_form, place
 from unlazy.core.inputs import Labels, Points, concrete, count, float_type, floats, labels
@@ -39,6 +40,7 @@ Values = Real[ArrayLike, "*t"] | Sequence[float]
 """Points of a path: one number, a list or an array."""
 _COPIES = 5
 """Matrices of n² entries alive at once: K, U and the workspace of the divide-and-conquer eigensolver (about 3)."""
+_NOT_FINITE = "the Gram matrix has entries that are not finite: look for NaN in X, or rescale the inputs"
 
 
 @runtime_checkable
@@ -231,18 +233,13 @@ def decompose(
     X, _ = kernel.read(X)
     n = count(X)
     weights = None if weights is None else _weights(weights, n)
-    need = _COPIES * n * n * float_type(X).itemsize
-    if concrete(X) and need > memory_budget(memory):
-        raise ValueError(
-            f"n = {n} points need {need / 2**30:.2g} GiB for one eigendecomposition and the memory budget is "
-            f"{memory_budget(memory) / 2**30:.2g} GiB: use fewer points, float32, an iterative solver, or allow more "
-            "with memory='8GiB' or the environment variable UNLAZY_MEMORY"
-        )
+    if concrete(X):
+        _afforded(n, float_type(X).itemsize, memory)
     K = kernel.gram(X)
     if weights is not None:
         K = dynamics.masked_gram(K, weights)
     if concrete(X, K) and not bool(jnp.all(jnp.isfinite(K))):
-        raise ValueError("the Gram matrix has entries that are not finite: look for NaN in X, or rescale the inputs")
+        raise ValueError(_NOT_FINITE)
     spectrum, raw = spectrum_of(K, eigh)
     floor = dynamics.rounding_floor(raw)
     notes: tuple[str, ...] = ()
@@ -262,7 +259,7 @@ def learning_curve(
     """What would more points bring? Expected risk of kernel ridge regression against their number [G1, G2].
 
     One decomposition of the points at hand, no refit. `sizes` are by default a quarter of the points to sixteen times
-    as many; the mean of y counts as known. Points are taken for independent draws: copies of one tell on each other.
+    as many; the model has a free intercept. Points are taken for independent draws: copies of one tell on each other.
     In place of a kernel, an unfitted estimator that knows its own law: a feature machine, whose metric is relearnt in
     folds (its method `learning_curve`); it chooses its ridges itself.
 
@@ -275,15 +272,42 @@ def learning_curve(
             raise ValueError("ridges and memory are of kernels: a feature machine chooses its own, leave them out")
         return kernel.learning_curve(X, y, sizes)
     given_kernel(kernel)
-    with precision("float64"), warnings.catch_warnings():  # small ridges matter: float32 would hide what they learn
-        warnings.simplefilter("ignore", UnlazyWarning)  # a singular K has a learning curve like any other
+    with precision("float64"):  # small ridges matter: float32 would hide what they learn
         X, _ = kernel.read(X)
         double = jax.tree.map(lambda x: x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x, X)
-        found = decompose(kernel, double, memory=memory)
-        n = count(found.X)
+        n = count(double)
+        _afforded(n, np.dtype(np.float64).itemsize, memory)
+        targets = np.asarray(labels(y, n), float)
+        values, vectors = _spectrum(_centred(np.asarray(kernel.gram(double))))
+        floor = float(dynamics.rounding_floor(values))
         sizes = n * DEFAULT_SIZES if sizes is None else sizes
-        y = labels(y, n).astype(jnp.float64)
-        return found.learning_curve(y - jnp.mean(y, 0), sizes, ridges)
+        return learning_curve_of(values, vectors, targets - targets.mean(0), sizes, ridges, floor=floor, intercept=True)
+
+
+def _centred(K: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
+    """HKH, H = I - 11ᵀ/n: the kernel of features less their mean."""
+    means = K.mean(0)
+    return K - means - means[:, None] + means.mean()
+
+
+def _spectrum(K: Float[np.ndarray, "n n"]) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n n"]]:
+    """Eigenvalues and eigenvectors in the host's memory: LAPACK's at once, since XLA compiles a program for every n and
+    calls the same; a GPU's where there is one. A singular K has a learning curve like any other."""
+    if not np.all(np.isfinite(K)):
+        raise ValueError(_NOT_FINITE)
+    values, vectors = np.linalg.eigh(K) if device.is_host() else jnp.linalg.eigh(K)
+    return np.maximum(values, 0), np.asarray(vectors)
+
+
+def _afforded(n: int, itemsize: int, memory: int | str | None) -> None:
+    """A ValueError where one eigendecomposition of n points needs more than the memory budget."""
+    need = _COPIES * n * n * itemsize
+    if need > memory_budget(memory):
+        raise ValueError(
+            f"n = {n} points need {need / 2**30:.2g} GiB for one eigendecomposition and the memory budget is "
+            f"{memory_budget(memory) / 2**30:.2g} GiB: use fewer points, float32, an iterative solver, or allow more "
+            "with memory='8GiB' or the environment variable UNLAZY_MEMORY"
+        )
 
 
 def _notes(raw: jax.Array, floor: float, padded: int) -> tuple[str, ...]:

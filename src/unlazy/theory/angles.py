@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -112,8 +113,10 @@ def _arcsine_jvp(primals, tangents):
     return arcsine(x, gap), dx * safe_reciprocal(safe_sqrt(gap * (2 - gap)))
 
 
-def safe_sqrt(x: Float[Array, "*s"]) -> Float[Array, "*s"]:
-    """√x with derivative 0, not ∞, at x = 0; below it 0, and NaN stays NaN."""
+def safe_sqrt(x: Float[Any, "*s"]) -> Float[Any, "*s"]:
+    """√x with derivative 0, not ∞, at x = 0; below it 0, and NaN stays NaN. Of NumPy's arrays by NumPy."""
+    if isinstance(x, np.ndarray):
+        return np.sqrt(np.maximum(x, 0))
     zero = x <= 0  # false for NaN, where `x > 0` would make it 0
     return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, x)))
 

@@ -15,6 +15,8 @@ eigendecomposition is not. Padded rows (weight zero) need only K with zero rows 
 `masked_gram` makes it so.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -35,13 +37,13 @@ def masked_gram(K: Float[Array, "n n"], weights: Float[Array, " n"]) -> Float[Ar
     return jnp.where(keep[:, None] & keep[None, :], K, 0)
 
 
-def rounding_floor(eigenvalues: Float[Array, " n"]) -> Float[Array, ""]:
+def rounding_floor(eigenvalues: Float[Any, " n"]) -> Any:
     """Size below which an eigenvalue of K is rounding: n·u·λ_max, with u the unit of rounding.
 
     The backward error of a symmetric eigensolver is a small multiple of u‖K‖ (Golub & Van Loan, section 8.3), and
     the rounding of the n² entries of K themselves moves an eigenvalue by at most n·u·max|K_ij| ≤ n·u·λ_max.
     """
-    return eigenvalues.shape[0] * rounding(eigenvalues.dtype) * jnp.max(jnp.abs(eigenvalues))
+    return eigenvalues.shape[0] * rounding(eigenvalues.dtype) * abs(eigenvalues).max()
 
 
 def flow_residual(eigenvalues: Float[Array, " n"], time: Real[ArrayLike, "*t"]) -> Float[Array, "*t n"]:

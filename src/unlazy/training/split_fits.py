@@ -21,7 +21,8 @@ from unlazy.core.precision import precision
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import mapped
 from unlazy.products.agop import agop, gradient
-from unlazy.products.views import Map, cross, lower, view
+from unlazy.products.host import Table
+from unlazy.products.views import Map, cross_table, lower, view
 from unlazy.solvers.host_ridge import judging_precision
 from unlazy.solvers.in_place import coefficients_in_place
 from unlazy.solvers.intercept import coefficients
@@ -82,7 +83,9 @@ class OnHost(SplitFits):
         except ValueError:
             return None
         if self._cross is None or self._cross[0] != (h, dtype):  # ridges are searched at one bandwidth
-            self._cross = ((h, dtype), cross(self.kernel, self.judging, self.view.X, self.view.map, h, dtype))
+            if self._pairs is None:  # one table serves every bandwidth
+                self._pairs = cross_table(self.kernel, self.judging, self.view.X, self.view.map)
+            self._cross = ((h, dtype), self._pairs.entries(self.kernel, h, dtype))
         judged = dot(self._cross[1], alpha.astype(dtype)).astype(Y.dtype) + b
         return SplitFit(alpha, b, judged, relative_ridge * float(np.mean(np.diagonal(K))))
 
@@ -96,9 +99,10 @@ class OnHost(SplitFits):
 
     def forget(self) -> None:
         """Drop the kept K; the last fit is small and stays."""
-        self._cross = None
+        self._cross = self._pairs = None
         self.view.forget()
 
+    _pairs: Table | None = None
     _cross: tuple[tuple[float, np.dtype], np.ndarray] | None = None
 
 

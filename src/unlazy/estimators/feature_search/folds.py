@@ -7,19 +7,20 @@ What an update promises is then what it keeps.
 
 import functools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
 
 from unlazy.core.threads import together
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search.rules import FIRST_LOOK_ROWS
+from unlazy.estimators.feature_search import rules
 from unlazy.estimators.feature_search.trajectory import Judged, surely_worse
 from unlazy.kernels.base import Kernel
 from unlazy.products.views import View, view
 from unlazy.solvers.host_ridge import judging_precision
 from unlazy.solvers.intercept import coefficients, fit, unexplained
-from unlazy.training.bandwidth_and_ridge import LARGE, SMALL, Place, descend, leave_one_out
+from unlazy.training.bandwidth_and_ridge import LARGE, SMALL, Place, descend
 from unlazy.training.recursive_features import FIRST_RIDGE, Step, by_residuals, isotropic, narrowed, root, updated
 
 Predictions = Float[np.ndarray, "n c"]
@@ -34,11 +35,15 @@ class Folds:
         self.others = [np.flatnonzero(fold != k) for k in range(len(self.rows))]
         self.parts = [data.rows(np.concatenate([first, last])) for first, last in zip(self.others, self.rows)]
 
+    def look(self) -> "Folds | None":
+        """The rows on which candidates are looked at before they race; None where all are few."""
+        return self.fewer()
+
     def fewer(self) -> "Folds | None":
         """Some of the rows in the same folds, for a first look; None where all are few."""
         n = len(self.data.X)
-        some = slice(None, None, -(-n // FIRST_LOOK_ROWS))
-        return None if n <= 1.5 * FIRST_LOOK_ROWS else Folds(self.data.rows(some), self.fold[some])
+        some = slice(None, None, -(-n // rules.FIRST_LOOK_ROWS))
+        return None if n <= 1.5 * rules.FIRST_LOOK_ROWS else Folds(self.data.rows(some), self.fold[some])
 
     def views(self, kernel: Kernel, metrics: list[np.ndarray]) -> list[View]:
         """Every fold's rows under its metric."""
@@ -87,24 +92,34 @@ class Folds:
         error = unexplained(found - self.data.Y, self.data.Y, self.data.weights)
         return Judged(place, error if math.isfinite(error) else math.inf, found)
 
-    def plain(self, kernel: Kernel, bandwidth: float | None, ridge: float | None) -> Judged:
+    def plain(
+        self, kernel: Kernel, bandwidth: float | None, ridge: float | None, starts: Sequence[Place] = (),
+        steps: tuple[Place, ...] = (LARGE, SMALL),
+    ) -> Judged:  # fmt: skip
         """The kernel without a metric, by plain leave-one-out: nothing but coefficients has seen a label. A bandwidth
-        or a ridge that is None goes downhill; with many rows on a part of them first, which costs little and ends
-        nearby."""
+        or a ridge that is None goes downhill by these steps from the best of the starts."""
+        X, found = self.data.X, {}
+        seen = self._view(kernel, X, isotropic(X.shape[1], "diagonal", X.dtype))
+
+        def error(h: float, rho: float) -> float:
+            found[h, rho] = self._left_out(seen, (h, rho))
+            return found[h, rho].error
+
+        starts = starts or ((bandwidth or 1.0, FIRST_RIDGE if ridge is None else ridge),)
+        start = min(starts, key=lambda place: error(*place))
+        place, _ = descend(
+            error, start, ridge=ridge is None, bandwidth=bandwidth is None, steps=steps, at_start=found[start].error
+        )
+        return found[place]
+
+    def _left_out(self, seen: View, place: Place) -> Judged:
+        """All rows by fits without them, in a metric that has seen no label."""
         data = self.data
-        usual = place = ((bandwidth or 1.0), FIRST_RIDGE if ridge is None else ridge)
-        fewer = self.fewer()
-        for part in (data,) if fewer is None else (fewer.data, data):
-            seen = view(kernel, part.X, root(isotropic(part.X.shape[1], "diagonal", part.X.dtype)))
-            loss = leave_one_out(seen.gram, part.Y, part.weights)
-            # what fewer rows chose may be a corner: the usual place is looked at again
-            options = [(p[0] * seen.usual, p[1]) for p in dict.fromkeys((place, usual))]
-            start = min(options, key=lambda p: loss(*p))
-            steps = (LARGE, SMALL) if fewer is None else (SMALL if part is data else LARGE,)
-            (h, rho), error = descend(loss, start, ridge=ridge is None, bandwidth=bandwidth is None, steps=steps)
-            place = (h / seen.usual, rho)
-        got = fit(seen.gram(h), data.Y, rho, data.weights)
-        return Judged(place, error, np.full_like(data.Y, np.nan) if got is None else got.held_out)
+        K = seen.gram(place[0] * seen.usual, dtype=judging_precision(len(data.X), place[1], data.weights))
+        got = fit(K, data.Y, place[1], data.weights)
+        if got is None:
+            return Judged(place, math.inf, np.full_like(data.Y, np.nan))
+        return Judged(place, got.error, got.held_out)
 
     def surely_worse(self, new: Judged, old: Judged, by: float = 1.0) -> bool:
         """Whether held-out predictions can tell that the new one is worse, by more than so many standard errors."""

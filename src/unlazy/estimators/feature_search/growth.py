@@ -126,7 +126,7 @@ def _race(
     found.sort(key=lambda item: item[0])
     for error, run, t in found:
         if error <= rules.STILL_IN * found[0][0] and all(not _same(c, run, t) for c in contenders):
-            judged = search.refined(run, t) if run.before + t else run.judged[t]
+            judged = search.settled(run, t)
             made = run.before + t
             steps = tuple(run.steps[:made])
             contenders.append(Contender(run.candidate, run.metrics[t][0], run.power, judged, made, size, steps))
@@ -203,12 +203,19 @@ def _turned(contender: Contender, evidence: HeldOut) -> Contender:
 def tuned(
     contender: Contender, evidence: HeldOut, views: list[Seen], bandwidth: float | None, ridge: float | None
 ) -> Contender:
-    """The contender, judged by this evidence, at the bandwidth and the ridge that suit these rows."""
+    """The contender, judged by this evidence, at the bandwidth and the ridge that suit these rows: those of every other
+    row on the host, for an eighth of the work, where all rows agree that they are better."""
+    some, start = (evidence.halved(), None) if device.is_host() else (evidence, contender.error)
+    kernel = contender.candidate.kernel
+    at = views if some is evidence else some.views(kernel, [contender.metric])
     place, _ = descend(
-        evidence.error_at(views), contender.judged.place, ridge=ridge is None, bandwidth=bandwidth is None,
-        steps=(SMALL,), worth=rules.WORTH_MOVING, at_start=contender.error,
+        some.error_at(at), contender.judged.place, ridge=ridge is None, bandwidth=bandwidth is None, steps=(SMALL,),
+        worth=rules.WORTH_MOVING, at_start=start,
     )  # fmt: skip
-    return contender if place == contender.judged.place else contender._replace(judged=evidence.judged(views, place))
+    if place == contender.judged.place:
+        return contender
+    judged = evidence.judged(views, place)
+    return contender._replace(judged=judged) if judged.error < contender.error else contender
 
 
 def _again(contender: Contender, evidence: HeldOut, rank: int | None) -> list[np.ndarray]:

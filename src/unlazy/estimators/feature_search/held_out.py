@@ -5,13 +5,14 @@ Neither metric nor coefficients see a label of the rows that judge, at any size.
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float
 
+from unlazy.core import device
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search.rules import FIRST_LOOK_ROWS
+from unlazy.estimators.feature_search import rules
 from unlazy.estimators.feature_search.trajectory import Judged, surely_worse
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.intercept import unexplained
@@ -32,10 +33,19 @@ class HeldOut:
         """Rows whose labels the one metric may use."""
         self._mine = threading.local()
 
+    def look(self) -> "HeldOut | None":
+        """The rows on which candidates are looked at before they race; None on an accelerator, where all cost little
+        more."""
+        return self.fewer() if device.is_host() else None
+
     def fewer(self) -> "HeldOut":
         """Some of the rows that are learnt from, for a first look; all of those that judge."""
-        some = slice(None, None, -(-len(self.learnt.X) // FIRST_LOOK_ROWS))
+        some = slice(None, None, -(-len(self.learnt.X) // rules.FIRST_LOOK_ROWS))
         return HeldOut(self.learnt.rows(some), self.judging)
+
+    def halved(self) -> "HeldOut":
+        """Every other row of those that are learnt from; all of those that judge."""
+        return HeldOut(self.learnt.rows(slice(None, None, 2)), self.judging)
 
     def views(self, kernel: Kernel, metrics: list[np.ndarray]) -> list[Seen]:
         """The rows under the metric. What those before have kept is dropped: one K at a time in each thread."""
@@ -69,15 +79,23 @@ class HeldOut:
             return Judged(place, math.inf, np.full_like(self.judging.Y, np.nan))
         return Judged(place, self._error(found.judged), found.judged)
 
-    def plain(self, kernel: Kernel, bandwidth: float | None, ridge: float | None) -> Judged:
-        """The kernel without a metric, at the bandwidth and ridge of its smallest error downhill: by large factors on
-        some of the rows first, which costs little and ends nearby."""
-        place = (bandwidth or 1.0, FIRST_RIDGE if ridge is None else ridge)
-        for evidence, by in ((self.fewer(), LARGE), (self, SMALL)):
-            views = evidence.views(kernel, self.isotropic("diagonal"))
-            error = evidence.error_at(views)
-            place, _ = descend(error, place, ridge=ridge is None, bandwidth=bandwidth is None, steps=(by,))
-        return self.judged(views, place)
+    def plain(
+        self, kernel: Kernel, bandwidth: float | None, ridge: float | None, starts: Sequence[Place] = (),
+        steps: tuple[Place, ...] = (),
+    ) -> Judged:  # fmt: skip
+        """The kernel without a metric, at the bandwidth and ridge of its smallest error: downhill by these steps from
+        the best of the starts; where none are given by large factors on some of the rows first, which costs little and
+        ends nearby."""
+        move = {"ridge": ridge is None, "bandwidth": bandwidth is None}
+        if not starts:
+            few, steps = self.fewer(), (SMALL,)
+            usual = (bandwidth or 1.0, FIRST_RIDGE if ridge is None else ridge)
+            error = few.error_at(few.views(kernel, self.isotropic("diagonal")))
+            starts = (descend(error, usual, steps=(LARGE,), **move)[0],)
+        views = self.views(kernel, self.isotropic("diagonal"))
+        error = self.error_at(views)
+        start = min(starts, key=lambda place: error(*place)) if len(starts) > 1 else starts[0]
+        return self.judged(views, descend(error, start, steps=steps, **move)[0])
 
     def error_at(self, views: list[Seen]) -> Callable[[float, float], float]:
         """The error as a function of bandwidth and ridge."""

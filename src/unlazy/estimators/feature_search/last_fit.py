@@ -114,7 +114,8 @@ def last_fit(
     whole = len(data.X) <= limit
     if whole and (not found.best.updates or found.best.rows >= NEARLY * len(found.learnt.X)):
         return _exactly(first, data), first, found.best
-    if whole and not found.best.turns:  # more rows than choices were made on: seen once more
+    if (whole or device.is_host()) and found.best.updates and rules.TURNS and not found.best.turns:
+        # more rows than choices were made on: seen once more
         first = problem(found.best._replace(turns=(rules.NEARLY_ALL,)))
     best, model, used = first.contender, None, first
     maker: Callable[[Problem, Training], Model | None] = _exactly

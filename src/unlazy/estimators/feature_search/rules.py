@@ -7,10 +7,12 @@
 | HEAVY | kurtosis of residuals above which labels are heavy-tailed, where they hold MATTERS of the variance at least |
 | KEPT | clipped labels lie within so many deviations (1.48 medians) of held-out predictions, SEVERAL at least beyond |
 | FIRST_LOOK_ROWS | rows on which bandwidth and ridge of a plain kernel are looked for first, where there are many |
+| FAR_BEHIND | who is beyond this factor of the best there, falling once more as one update made it fall, stays out |
 | WORTH_ANOTHER | an update is worth a further one if it brings the error below this share of the best before it |
 | WITHIN_REACH | a kernel goes on if its error, falling once more as it just fell, is within this factor of the best |
 | EXPLAINS_NOTHING | above this error a plain kernel is said to explain nothing |
-| PATIENCE | updates that such a kernel makes before it may be given up: metrics start slowly |
+| EXPLAINS_MUCH | below this error another kernel is said to explain much |
+| PATIENCE | updates of a kernel that explains nothing, while none explains much, before it may be given up |
 | SLOW_PATIENCE | slow updates get so many before they are judged |
 | SLOW_POWER | power of the AGOP in slow updates, which keep inputs of little influence |
 | WORTH_SLOWING | slow updates are made where the metric they start from is within this factor of the best error |
@@ -34,7 +36,7 @@
 | WORTH_MOVING | at larger sizes bandwidth or ridge move if that takes more than this share off the error |
 | TURNS | at most so many times directions are turned at a size |
 | WORTH_TURNING | a turn is taken if it brings the error below this share |
-| SURELY | standard errors by which a turn must be better in the search, where folds judge other metrics than the last |
+| SURELY | standard errors by which a turn must be better where there are no more rows than a first look takes |
 | NEARLY_ALL | of the trace of a metric: directions beyond are left out where that helps a turn |
 | OTHER_PLACE | an update from all rows that brings the error below this share asks for another bandwidth and ridge |
 | SOFT_RIDGE | iterations on an accelerator need a relative ridge of at least this: below, they are many |
@@ -45,9 +47,10 @@ LOOK = 400
 FEW, APART = 400, 2.0
 HEAVY, MATTERS, KEPT, SEVERAL = 8.0, 0.1, 3.0, 5
 FIRST_LOOK_ROWS = 400
+FAR_BEHIND = 2.0
 WORTH_ANOTHER = 0.99
 WITHIN_REACH = 1.25
-EXPLAINS_NOTHING = 0.9
+EXPLAINS_NOTHING, EXPLAINS_MUCH = 0.9, 0.6
 PATIENCE = 4
 SLOW_PATIENCE = 2
 SLOW_POWER = 0.6

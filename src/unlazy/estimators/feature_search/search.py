@@ -25,8 +25,8 @@ from unlazy.estimators.feature_search.held_out import HeldOut
 from unlazy.estimators.feature_search.trajectory import Candidate, Judged, Trajectory, difference
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.intercept import unexplained
-from unlazy.training.bandwidth_and_ridge import LARGEST, SMALLEST, Place, descend
-from unlazy.training.recursive_features import Step, normalised
+from unlazy.training.bandwidth_and_ridge import LARGEST, SMALL, SMALLEST, Place, descend
+from unlazy.training.recursive_features import FIRST_RIDGE, Step, normalised
 
 Begin = Callable[[np.ndarray], np.ndarray]
 Tick = Callable[[str], None]
@@ -81,7 +81,7 @@ def select(
     data = Training(X, Y, weights)
     search = Search(Folds(data, fold), relative_bandwidth, relative_ridge, rank, advance)
     runs = search.run(candidates, updates if count > 1 else 0, begin, last)
-    table = tuple((i, t, e) for i, run in enumerate(runs[1:]) for t, e in enumerate(run.errors))
+    table = tuple((candidates.index(run.candidate), t, e) for run in runs[1:] for t, e in enumerate(run.errors))
     best = runs[0]
     found = search.selected(best, len(best.judged) - 1 if last else best.best, begin is not None, table)
     if not average or last or n > rules.FEW:
@@ -122,12 +122,11 @@ class Search:
         rank: int | None = None, advance: Tick = lambda note: None,
     ):  # fmt: skip
         self.evidence, self.bandwidth, self.ridge, self.rank, self.advance = evidence, bandwidth, ridge, rank, advance
+        self.look = evidence.look()
 
     def selected(self, run: Trajectory, t: int, begun: bool, table: tuple = ()) -> Selected:
         """A trajectory after t updates, at the bandwidth and ridge of its last fit."""
-        made, chosen = run.before + t, run.judged[t]
-        if made or begun:
-            chosen = self.refined(run, t)
+        made, chosen = run.before + t, self.refined(run, t) if begun else self.settled(run, t)
         return Selected(
             run.candidate, made, tuple(run.steps[:made]), chosen.place, chosen.held_out, chosen.error, table
         )
@@ -135,19 +134,39 @@ class Search:
     def run(
         self, candidates: Sequence[Candidate], updates: int, begin: Begin | None = None, last: bool = False
     ) -> list[Trajectory]:
-        """The best trajectory first, then those of all candidates."""
-        runs = self.start(candidates, begin)
+        """The best trajectory first, then those of all candidates that raced."""
+        runs = self.start(candidates, begin, updates > 0 and not last)
         self.rounds(runs, updates, to_the_end=last)
         best = min(runs, key=lambda run: run.errors[-1] if last else run.smallest)
         if updates and not last:
             best = self.turned(self.slowly(best, candidates, updates))
         return [best, *runs]
 
-    def start(self, candidates: Sequence[Candidate], begin: Begin | None = None) -> list[Trajectory]:
-        """The plain kernels; with `begin` under a first metric, that of each fold without the labels of its rows."""
+    def start(
+        self, candidates: Sequence[Candidate], begin: Begin | None = None, choose: bool = False
+    ) -> list[Trajectory]:
+        """The plain kernels; with `begin` under a first metric, that of each fold without the labels of its rows. Where
+        there is a look at fewer rows, bandwidth and ridge begin at theirs, and who falls far behind there stays out if
+        one may `choose`."""
         kernels = _kernels(candidates)
         plain = functools.partial(self.evidence.plain, bandwidth=self.bandwidth, ridge=self.ridge)
-        found = dict(zip(kernels, together([functools.partial(plain, kernel) for kernel in kernels.values()])))
+        if self.look is None:
+            found = dict(zip(kernels, together([functools.partial(plain, kernel) for kernel in kernels.values()])))
+        else:
+            seen = Search(self.look, self.bandwidth, self.ridge, self.rank)
+            seen.look = None
+            first = seen.start(candidates)
+            known = {id(run.candidate.kernel): run.judged[0] for run in first}
+            if choose and begin is None:
+                candidates = seen.worth_a_race(first)
+                kernels = _kernels(candidates)
+            # what fewer rows chose may be a corner: the usual place is looked at again
+            usual = (self.bandwidth or 1.0, FIRST_RIDGE if self.ridge is None else self.ridge)
+            tasks = []
+            for i, kernel in kernels.items():
+                starts = tuple(dict.fromkeys((known[i].place, usual)))
+                tasks.append(functools.partial(plain, kernel, starts=starts, steps=(SMALL,)))
+            found = dict(zip(kernels, together(tasks)))
         runs = []
         for c in candidates:
             run = Trajectory(c, found[id(c.kernel)], self.evidence.isotropic(c.metric))
@@ -156,6 +175,19 @@ class Search:
                 run.judged = [self._judged(run, 0)]
             runs.append(run)
         return runs
+
+    def worth_a_race(self, runs: list[Trajectory]) -> list[Candidate]:
+        """Those that one update brings near the best, or on the way there: as far again would do. All, where none
+        explains anything of so few rows."""
+        if min(run.smallest for run in runs) > rules.EXPLAINS_NOTHING:
+            return [run.candidate for run in runs]
+        together([functools.partial(self.update, run) for run in runs])
+        best = min(run.smallest for run in runs)
+        return [run.candidate for run in runs if run.waited_for(best) or run.reach <= rules.FAR_BEHIND * best]
+
+    def settled(self, run: Trajectory, t: int) -> Judged:
+        """A trajectory after t updates at its last bandwidth and ridge; plain kernels have them."""
+        return self.refined(run, t) if run.before + t else run.judged[t]
 
     def rounds(self, runs: list[Trajectory], updates: int, to_the_end: bool = False) -> None:
         """Updates, round by round, of all that promise something (of all, where `to_the_end`)."""
@@ -201,11 +233,18 @@ class Search:
         for share in (rules.NEARLY_ALL, 1.0) if learnt else ():
             other = best.turning(share)
             self.rounds([other], rules.TURNS)
-            found, before = other.judged[other.best], best.judged[best.best]
-            surely = self.evidence.surely_worse(before, found, rules.SURELY)
-            if surely and other.smallest < rules.TAKES_OVER * best.smallest:
+            if self._turn_pays(other, best):
                 return other
         return best
+
+    def _turn_pays(self, turned: Trajectory, best: Trajectory) -> bool:
+        """Whether held-out rows are predicted better. A turn of all rows is better than that of a fold's; few rows must
+        be sure of it."""
+        if self.look is not None:
+            return turned.smallest < rules.WORTH_TURNING * best.smallest
+        new, old = turned.judged[turned.best], best.judged[best.best]
+        surely = self.evidence.surely_worse(old, new, rules.SURELY)
+        return surely and turned.smallest < rules.TAKES_OVER * best.smallest
 
     def _slowly_from_nothing(self, best: Trajectory, candidates: Sequence[Candidate], updates: int) -> Trajectory:
         """Where no update helped: slow ones of the same kernel, with every kind of metric."""

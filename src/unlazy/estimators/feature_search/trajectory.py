@@ -62,19 +62,29 @@ class Trajectory:
     def smallest(self) -> float:
         return min(self.errors)
 
+    @property
+    def reach(self) -> float:
+        """The error after one more update, if that is worth what the last one was."""
+        before, now = min(self.errors[:-1]), self.errors[-1]
+        return min(self.smallest, now * (now / before) if before > 0 else 0.0)
+
     def next_step(self) -> Step:
         """The fit whose gradients make the next metric."""
         h, rho = self.judged[-1].place
         return Step(self.candidate.kernel, h, min(rho, rules.LEARNING_RIDGE), self.power, turn=self.turn)
+
+    def waited_for(self, best: float) -> bool:
+        """Whether it explains nothing yet, and no other explains much."""
+        return self.errors[0] > rules.EXPLAINS_NOTHING and best > rules.EXPLAINS_MUCH
 
     def promising(self, best: float) -> bool:
         """Whether one more update may pay: the last one did, and another like it would come near the best of all."""
         errors = self.errors
         before, now = min(errors[:-1]), errors[-1]
         slow = rules.SLOW_PATIENCE if self.power != 1 else 0
-        if len(errors) <= (rules.PATIENCE if errors[0] > rules.EXPLAINS_NOTHING else slow):
+        if len(errors) <= (rules.PATIENCE if self.waited_for(best) else slow):
             return True
-        return now < rules.WORTH_ANOTHER * before and now * (now / before) < rules.WITHIN_REACH * best
+        return now < rules.WORTH_ANOTHER * before and self.reach < rules.WITHIN_REACH * best
 
     def turning(self, share: float) -> "Trajectory":
         """The best metrics here, whose directions are turned from now on."""
