@@ -115,13 +115,21 @@ def _arcsine_jvp(primals, tangents):
 
 def safe_sqrt(x: Float[Any, "*s"]) -> Float[Any, "*s"]:
     """√x with derivative 0, not ∞, at x = 0; below it 0, and NaN stays NaN. Of NumPy's arrays by NumPy."""
-    if isinstance(x, np.ndarray):
-        return np.sqrt(np.maximum(x, 0))
-    zero = x <= 0  # false for NaN, where `x > 0` would make it 0
-    return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, x)))
+    return np.sqrt(np.maximum(x, 0)) if isinstance(x, np.ndarray) else _root(x)
+
+
+@jax.custom_jvp
+def _root(x: Float[Array, "*s"]) -> Float[Array, "*s"]:
+    """No case is told from another by x <= 0: a compiler may round x anew, once to 0 and once not, for every use."""
+    return jnp.sqrt(jnp.maximum(x, 0))
+
+
+@_root.defjvp
+def _root_jvp(primals, tangents):
+    root = _root(*primals)
+    return root, 0.5 * safe_reciprocal(root) * tangents[0]
 
 
 def safe_reciprocal(x: Float[Array, "*s"]) -> Float[Array, "*s"]:
     """1/x, and 0 with derivative 0 at x = 0; NaN stays NaN."""
-    zero = x == 0
-    return jnp.where(zero, 0, 1 / jnp.where(zero, 1, x))
+    return 1 / jnp.where(x == 0, jnp.inf, x)

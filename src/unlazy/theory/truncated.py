@@ -17,13 +17,18 @@ import numpy as np
 from jax.scipy.special import ndtr
 from jaxtyping import Array
 
-from unlazy.theory.angles import angle_and_gap, safe_reciprocal, safe_sqrt
+from unlazy.theory.angles import angle_and_gap, safe_sqrt
 from unlazy.theory.covariance import Covariance
 
 NODES = {"float32": 6, "float64": 13}
 """Gauss-Legendre nodes for T on [0, 1]: its poles at ±i let every node gain a factor of about 20."""
 SMALLEST_ROOT = 1e-6
 """√q below this counts as this: a kink 10^6 standard deviations away is never met."""
+SMALLEST_SPREAD = 1e-18
+"""Divisors below this count as this, which no case tells apart: 1/x² is finite in float32, and rounding errors of the
+levels divided by it are larger than any slope that matters."""
+SURE = 40.0
+"""Standard deviations beyond which a tail is 0 in float64."""
 STEEPEST = 1e6
 """Slopes are infinite where the points are parallel; this is as good, and its square is finite in float32."""
 
@@ -90,16 +95,15 @@ def expectation(kinks: tuple[Kink, ...], pair: Covariance, known: list[Array] | 
 
 def _tails(pairs: list[_Pair], r1: Array, r2: Array, sine: Array) -> list[Array]:
     """P(a > s, b > t) of every pair of kinks; all of Owen's functions in one call."""
-    inverse = safe_reciprocal(sine)
     levels, slopes, found = [], [], []
     for p in pairs:
         h, k = p.s / r1, p.t / r2
         if p.s and p.t:
             levels += [h, k]
-            slopes += [_steep((k - h) / h + p.u, sine, inverse), _steep((h - k) / k + p.u, sine, inverse)]
+            slopes += [_steep((k - h) / h + p.u, sine), _steep((h - k) / k + p.u, sine)]
         elif p.s or p.t:
             levels.append(h if p.s else k)
-            slopes.append(_steep(1 - p.u, sine, inverse))
+            slopes.append(_steep(1 - p.u, sine))
     full = [jnp.broadcast_to(level, sine.shape) for level in levels]
     T = iter(owens_t(jnp.stack(full), jnp.stack(slopes))) if levels else iter(())
     for p in pairs:
@@ -113,8 +117,9 @@ def _tails(pairs: list[_Pair], r1: Array, r2: Array, sine: Array) -> list[Array]
     return found
 
 
-def _steep(rise: Array, sine: Array, inverse: Array) -> Array:
-    return jnp.where(sine > 0, jnp.clip(rise * inverse, -STEEPEST, STEEPEST), STEEPEST * jnp.sign(rise))
+def _steep(rise: Array, sine: Array) -> Array:
+    """rise/sine, at most STEEPEST; 0 where both are 0."""
+    return jnp.clip(rise / jnp.maximum(sine, SMALLEST_SPREAD), -STEEPEST, STEEPEST)
 
 
 def _given(at: float, other: Array, level: float, root: Array, u: Array, sine: Array) -> tuple[Array, Array]:
@@ -124,10 +129,10 @@ def _given(at: float, other: Array, level: float, root: Array, u: Array, sine: A
     # root·cos θ·at/other - level, arranged so that equal points give exactly 0 at equal levels
     mean = at * ((root - other) - u * root) / other + (at - level)
     spread = root * sine
-    inverse = safe_reciprocal(spread)
     # with no spread the probability is 0, 1, or 1/2 at the level itself
-    above = jnp.where(spread > 0, ndtr(mean * inverse), 0.5 * (1 + jnp.sign(mean)))
-    return mean * above + spread * _density(mean * inverse), above
+    scaled = jnp.clip(mean / jnp.maximum(spread, SMALLEST_SPREAD), -SURE, SURE)
+    above = ndtr(scaled)
+    return mean * above + spread * _density(scaled), above
 
 
 def _density(x: Array) -> Array:
