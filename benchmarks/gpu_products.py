@@ -19,7 +19,7 @@ from record import add_option, recorder
 from unlazy.core.architecture import MLP
 from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace, Matern
-from unlazy.products import fused
+from unlazy.products import fused, hopper
 
 KERNELS = {
     "gaussian": lambda d: Gaussian(d**0.5),
@@ -85,6 +85,7 @@ def torch_chunked(X, Z, V, bandwidth, rows=4096):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--hopper", action="store_true", help="the Mosaic program beside, in several cuts")
     parser.add_argument("--small", action="store_true", help="a few rows in interpret mode, on a CPU")
     parser.add_argument("--only", default="")
     add_option(parser)
@@ -104,6 +105,8 @@ def main():
                 for x, z, w, s in itertools.product((32, 64, 128), (32, 64, 128, 256), (4, 8), (2, 3))
                 if 4096 <= x * z <= 16384 and (s == 2 or w == 4)
             ]
+        if options.tune or options.hopper:
+            tiles += [hopper.Cut(g, z, s) for g, z, s in itertools.product((1, 2, 3, 4), (64, 128, 256), (2, 4))]
         for tile in tiles:
             try:
                 call = lambda kernel=kernel, tile=tile: fused.matmul(kernel, X, Z, V, tile=tile, interpret=interpret)  # noqa: E731

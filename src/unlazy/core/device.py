@@ -46,6 +46,11 @@ def multiprocessors() -> int:
     return int(getattr(jax.local_devices()[0], "core_count", None) or MULTIPROCESSORS)
 
 
+def is_hopper() -> bool:
+    """Whether the card is an H100, H200 or a sister of theirs (compute capability 9)."""
+    return str(getattr(jax.local_devices()[0], "compute_capability", "")).startswith("9.")
+
+
 def description() -> str:
     """The device in a few words, for records: 'gpu NVIDIA H200', 'cpu x86_64'."""
     first = jax.devices()[0]

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from unlazy.core import inputs
 from unlazy.core.inputs import Matrix, Points
 from unlazy.kernels import admit, evaluate
+from unlazy.theory.covariance import inner_product
 
 
 class Kernel(eqx.Module):
@@ -158,7 +159,7 @@ class InnerProductKernel(Kernel):
 
         Kernels that are rough at x = z override this: there ⟨x,z⟩ has lost what they need.
         """
-        return self.entry(0.5 * (xx + zz - distance), xx, zz)
+        return self.entry(inner_product(distance, half_chord, xx, zz), xx, zz)
 
     def at_itself(self, xx: Float[Array, "*s"]) -> Any:
         """k(x, x) of these squared norms, where that is less work than an entry."""

@@ -22,6 +22,7 @@ from unlazy.core.precision import rounding
 from unlazy.kernels import evaluate, layered
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.theory import dual_errors, infinite_width, rows
+from unlazy.theory.covariance import inner_product
 
 MANY = 2**20
 """Pairs from which on points bring along what is made of them alone; fewer are not worth another program."""
@@ -113,7 +114,7 @@ class NNGP(NetworkKernel):
         return infinite_width.nngp(xz, xx, zz, self.network)
 
     def entry_distance(self, distance, half_chord, xx, zz):
-        return infinite_width.nngp(0.5 * (xx + zz - distance), xx, zz, self.network, half_chord)
+        return infinite_width.nngp(inner_product(distance, half_chord, xx, zz), xx, zz, self.network, half_chord)
 
 
 class NTK(NetworkKernel):
@@ -127,7 +128,7 @@ class NTK(NetworkKernel):
         return infinite_width.ntk(xz, xx, zz, self.network)
 
     def entry_distance(self, distance, half_chord, xx, zz):
-        return infinite_width.ntk(0.5 * (xx + zz - distance), xx, zz, self.network, half_chord)
+        return infinite_width.ntk(inner_product(distance, half_chord, xx, zz), xx, zz, self.network, half_chord)
 
 
 class LayerKernel(NetworkKernel):
@@ -156,7 +157,7 @@ class LayerKernel(NetworkKernel):
         return infinite_width.nngp_and_tangent(xz, xx, zz, self.network, self.weights, self.bias_weights)[1]
 
     def entry_distance(self, distance, half_chord, xx, zz):
-        xz = 0.5 * (xx + zz - distance)
+        xz = inner_product(distance, half_chord, xx, zz)
         return infinite_width.nngp_and_tangent(
             xz, xx, zz, self.network, self.weights, self.bias_weights, half_chord
         )[1]  # fmt: skip
@@ -212,7 +213,8 @@ class _Both(NetworkKernel):
         return infinite_width.nngp_and_ntk(xz, xx, zz, self.network)
 
     def entry_distance(self, distance, half_chord, xx, zz):
-        return infinite_width.nngp_and_ntk(0.5 * (xx + zz - distance), xx, zz, self.network, half_chord)
+        xz = inner_product(distance, half_chord, xx, zz)
+        return infinite_width.nngp_and_ntk(xz, xx, zz, self.network, half_chord)
 
 
 def nngp_and_ntk(

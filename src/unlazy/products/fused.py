@@ -6,7 +6,8 @@ which keeps float32's level of accuracy; the kernel's formula (products.forms, a
 to the tile in registers and contracted with V there. Several columns of V: the tile of K is split into halves too and
 multiplied on the tensor cores. Z is cut into splits where X alone has too few rows to fill the card.
 
-A Pallas program for its Triton backend; on a CPU it runs in interpret mode, for tests.
+A Pallas program for its Triton backend; on a CPU it runs in interpret mode, for tests. The same for the Mosaic backend
+is products.hopper: asked for by its `Cut` in place of a `Tile`, and what a Hopper card gets from a JAX without Triton.
 """
 
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from unlazy.core import device
 from unlazy.core.inputs import Points
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.evaluate import embedded
+from unlazy.products import hopper
 from unlazy.products.forms import Form, Prepared, form_of, split_bfloat16
 from unlazy.products.pairs import add_compensated, both_sides
 from unlazy.products.ptx import PairProgram, Unsupported, pair_program
@@ -55,10 +57,18 @@ def available(kernel: Kernel, X: Any) -> bool:
 
     Not where constants are folded (`jax.ensure_compile_time_eval`): those of the fused program would be too.
     """
-    on_gpu = backend is not None and device.kind() == "gpu"
-    if not on_gpu or getattr(X, "ndim", 0) != 2:  # trees and images have no inner products
+    if device.kind() != "gpu" or getattr(X, "ndim", 0) != 2:  # trees and images have no inner products
         return False
-    return X.dtype == jnp.float32 and form_of(kernel) is not None and not folding()
+    form = form_of(kernel)
+    if X.dtype != jnp.float32 or form is None or folding():
+        return False
+    return backend is not None or (device.is_hopper() and _for_hopper(form, kernel, X))
+
+
+def _for_hopper(form: Form, kernel: Kernel, X: Array) -> bool:
+    """Whether products.hopper can: all of the points on chip, a formula without tables or loops."""
+    left, _ = jax.eval_shape(partial(_prepared, form), kernel, X, X)
+    return hopper.takes(left.points.shape[1]) and _assembly(form, len(left.rows)) is not None
 
 
 def folding() -> bool:
@@ -68,7 +78,7 @@ def folding() -> bool:
 
 def matmul(
     kernel: Kernel, X: Points, Z: Points, V: Float[Array, "m *c"], *,
-    tile: Tile | None = None, interpret: bool = False,
+    tile: Tile | hopper.Cut | None = None, interpret: Any = False,
 ) -> Float[Array, "n *c"]:  # fmt: skip
     """K(X, Z) @ V without forming K; float32, relative error near 1e-6 (4e-6 with several columns).
 
@@ -107,25 +117,31 @@ def _formed(kernel: Kernel) -> Form:
 
 
 def apply(
-    left: Side, right: Side, V: Float[Array, "m *c"], *, tile: Tile | None = None, interpret: bool = False
+    left: Side, right: Side, V: Float[Array, "m *c"], *, tile: Tile | hopper.Cut | None = None, interpret: Any = False
 ) -> Float[Array, "n *c"]:
     """K @ V for sides made by `prepared`."""
     return _apply_sides(left, right, V, tile or _tile(left.form, V.size // V.shape[0]), interpret)
 
 
-def _tile(form: Form, columns: int) -> Tile:
+def _tile(form: Form, columns: int) -> Tile | hopper.Cut:
     """What was fastest on an H200: heavier formulas want smaller tiles, so that more of them share a processor."""
+    if backend is None:
+        return hopper.Cut()
     if columns > 1:
         return Tile(x=128, z=64)
     return Tile(x=64, z=64) if form.sharp else Tile(x=64, z=128)
 
 
 @partial(jax.jit, static_argnames=("tile", "interpret"))
-def _apply_sides(left: Side, right: Side, V: Array, tile: Tile, interpret: bool) -> Array:
+def _apply_sides(left: Side, right: Side, V: Array, tile: Tile | hopper.Cut, interpret: Any) -> Array:
     columns = V.reshape(V.shape[0], -1)
     s_left, s_right = left.of.scale, right.of.scale
     weighted = columns if s_right is None else columns * s_right[:, None]
-    product = _product(left.form, left.of, right.of, weighted, tile, interpret)
+    if isinstance(tile, hopper.Cut):
+        each = [_on_hopper(left.form, left.of, right.of, v, tile, interpret) for v in weighted.T]
+        product = jnp.stack(each, 1)
+    else:
+        product = _product(left.form, left.of, right.of, weighted, tile, interpret)
     return (product if s_left is None else product * s_left[:, None]).reshape(product.shape[:1] + V.shape[1:])
 
 
@@ -202,6 +218,25 @@ def _product(form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile, 
         name="kernel_matmul",
     )(*[a for group in arrays for a in group])
     return parts.sum(0).reshape(n_full, wide)[:n, :c]
+
+
+def _on_hopper(form: Form, left: Prepared, right: Prepared, v: Array, cut: hopper.Cut, interpret: Any) -> Array:
+    """The same of one column by products.hopper."""
+    n, m, width = left.points.shape[0], v.shape[0], hopper.inner_width(left.points.shape[1])
+    program = pair_program(form.formula, len(left.rows))
+    splits = _splits(pl.cdiv(n, hopper.ROWS * cut.groups), pl.cdiv(m, cut.z), cut.splits)
+    n_full, m_full = hopper.padding(n, m, splits, cut)
+
+    def side(of: Prepared, numbers: list[Array], rows: int) -> tuple[list[Array], list[Array]]:
+        halves = [_padded(a, rows, width) for a in split_bfloat16(of.points)]
+        return halves, [_repeated(r, rows) for r in ([] if of.added is None else [of.added]) + numbers]
+
+    x, z = side(left, program.left(left.rows), n_full), side(right, program.right(right.rows), m_full)
+    parts = hopper.product(
+        program, x, ([a.T for a in z[0]], z[1]), _padded(v, m_full), added=left.added is not None, sharp=form.sharp,
+        splits=splits, cut=cut, interpret=interpret or None,
+    )  # fmt: skip
+    return parts.sum(0)[:n]
 
 
 def _rows_block(rows: int, axis: int) -> Callable:

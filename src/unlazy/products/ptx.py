@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 
@@ -22,13 +23,15 @@ class Unsupported(Exception):
 
 
 class PairProgram(NamedTuple):
-    """`left` and `right` map per-point numbers to those the code needs; `code` takes t, then left's, then right's."""
+    """`left` and `right` map per-point numbers to those the code needs; `code` takes t, then left's, then right's, and
+    `evaluate(t, left's, right's)` is the same on arrays of one shape."""
 
     left: Callable
     right: Callable
     left_count: int
     right_count: int
     code: str
+    evaluate: Callable
 
     @property
     def constraints(self) -> str:
@@ -44,7 +47,7 @@ def pair_program(formula: Callable, rows: int) -> PairProgram:
     emitted = _Emitter(steps).emit()
     return PairProgram(
         steps.side_function("p", emitted.used["p"]), steps.side_function("q", emitted.used["q"]),
-        len(emitted.used["p"]), len(emitted.used["q"]), emitted.text,
+        len(emitted.used["p"]), len(emitted.used["q"]), emitted.text, steps.pair_function(emitted.used),
     )  # fmt: skip
 
 
@@ -112,6 +115,21 @@ class _Steps:
 
         return lambda rows: list(jax.vmap(scalars)(list(rows))) if wanted else []
 
+    def pair_function(self, used: dict[str, list[int]]) -> Callable:
+        """F from t and the values of either side that the pair's code uses, in operations that every backend of Pallas
+        has: roots by their reciprocals, powers of two alone."""
+        mine = [s for s in self.steps if self.side[s.output] == "t"]
+
+        def evaluate(t: Any, p: list, q: list) -> Any:
+            known = {0: t} | dict(zip(used["p"], p)) | dict(zip(used["q"], q))
+            for s in mine:
+                if all(i in known for i in s.inputs if isinstance(i, int)):  # the others lead nowhere
+                    inputs = [known[i] if isinstance(i, int) else jnp.full(t.shape, i[0]) for i in s.inputs]
+                    known[s.output] = _PLAIN.get(s.primitive.name, s.primitive.bind)(*inputs, **s.params)
+            return known[self.result]
+
+        return evaluate
+
 
 def _constant(value: Any) -> tuple:
     """A constant is a 1-tuple, so that it is not mistaken for the number of a value."""
@@ -131,6 +149,12 @@ _UNARY = {
     "neg": "neg.f32", "abs": "abs.f32", "sqrt": "sqrt.approx.ftz.f32", "rsqrt": "rsqrt.approx.ftz.f32",
     "exp2": "ex2.approx.ftz.f32",
 }  # fmt: skip
+_PLAIN: dict[str, Callable] = {
+    "sqrt": lambda x, **_: x * lax.rsqrt(jnp.maximum(x, float(np.finfo(np.float32).tiny))),
+    "exp": lambda x, **_: lax.exp2(x * math.log2(math.e)),
+    "log1p": lambda x, **_: lax.log(1 + x),
+}
+"""What stands for operations that a backend may lack."""
 _COMPARE = {"lt", "le", "gt", "ge", "eq", "ne"}
 
 

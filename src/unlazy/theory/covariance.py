@@ -26,3 +26,9 @@ def covariance(q12: Array, q11: Array, q22: Array, gap: Array | None = None) -> 
     gap = jnp.where(gap > 2, 2, gap)  # opposite points: rounding must not leave 1 - cos above 2
     n1, n2 = safe_sqrt(q11), safe_sqrt(q22)
     return Covariance(q12, q11, q22, gap, (n1 - n2) ** 2 + 2 * n1 * n2 * gap)
+
+
+def inner_product(distance: Array, gap: Array, xx: Array, zz: Array) -> Array:
+    """⟨x,z⟩ = |x||z| cos θ from 1 - cos θ: as good as |x||z| is, where ½(|x|² + |z|² - ‖x-z‖²) is only as good as the
+    larger norm; that one for coincident points, where it is exact."""
+    return jnp.where(distance == 0, 0.5 * (xx + zz - distance), safe_sqrt(xx) * safe_sqrt(zz) * (1 - gap))

@@ -1,0 +1,193 @@
+"""K(X, Z) @ v as a Mosaic GPU program for Hopper chips: what `products.fused` computes, warpgroups with parts.
+
+One warpgroup copies tiles of Z ahead with the bulk copy engine. Each of the others owns 64 rows of X: the inner
+products of a tile go to the tensor cores at once, from the same bfloat16 halves, and while they run the other groups
+evaluate their formula and sum. The order of sums is that of the tiles, so the same call gives the same bits.
+
+One column of v; several, other chips and a JAX without this backend are left to `products.fused`. A CPU runs it in
+JAX's interpreter of such programs, for tests.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from unlazy.products.pairs import add_compensated
+from unlazy.products.ptx import PairProgram
+
+try:  # experimental: what its users cannot do without may be missing too
+    from jax.experimental.pallas import mosaic_gpu as backend
+except ImportError:  # pragma: no cover
+    backend = None  # type: ignore[assignment]
+
+ROWS = 64
+"""Rows of X of a warpgroup: those of one instruction."""
+WIDEST = 128
+"""Inner dimensions up to here are held on chip whole."""
+COPYING = 40
+"""Registers a thread of the copying warpgroup keeps; the others share the rest of 512."""
+
+
+class Cut(NamedTuple):
+    """Warpgroups that compute, rows of Z in a tile, tiles in flight, pieces Z is cut into."""
+
+    groups: int = 3
+    z: int = 128
+    stages: int = 3
+    splits: int | None = None
+
+
+def inner_width(d: int) -> int:
+    """d padded to what is held on chip: a power of two from 16 on."""
+    return max(16, pl.next_power_of_2(d))
+
+
+def takes(d: int) -> bool:
+    """Whether there is a program for points of d numbers."""
+    return backend is not None and inner_width(d) <= WIDEST
+
+
+def product(
+    program: PairProgram,
+    left: tuple[list[Array], list[Array]],
+    right: tuple[list[Array], list[Array]],
+    v: Float[Array, " m"],
+    *,
+    added: bool,
+    sharp: bool,
+    splits: int = 1,
+    cut: Cut | None = None,
+    interpret: Any = None,
+) -> Float[Array, "s n"]:
+    """K @ v of every split of Z. A side is its two bfloat16 halves (of Z transposed) and its numbers of one point each,
+    the added one first; rows fill whole tiles (`padding`)."""
+    cut = cut or Cut()
+    (n, width), m = left[0][0].shape, v.shape[0]
+    share, rows = m // splits, ROWS * cut.groups
+    stages = min(cut.stages, share // cut.z)
+    slab = min(width, 64)
+    x_arrays, z_arrays = [*left[0], *left[1]], [*right[0], *right[1], v]
+
+    def on_chip(a: Array, *tile: int) -> Any:
+        """Memory for tiles of a, halves as the tensor cores read them."""
+        swizzled = (backend.TilingTransform((8, slab)), backend.SwizzleTransform(2 * slab))
+        return backend.SMEM(tile, a.dtype, transforms=swizzled if a.ndim == 2 else ())
+
+    scratch = [
+        *[on_chip(a, cut.groups, ROWS, *a.shape[1:]) for a in x_arrays],
+        *[on_chip(a, stages, *a.shape[:-1], cut.z) for a in z_arrays],
+        backend.SMEM((cut.groups, ROWS), jnp.float32),
+        backend.Barrier(num_arrivals=len(x_arrays), num_barriers=cut.groups),
+        backend.Barrier(num_arrivals=len(z_arrays), num_barriers=stages),
+        backend.Barrier(num_arrivals=cut.groups, num_barriers=stages),
+    ]
+
+    def kernel(*refs: Any) -> None:
+        a, b = len(x_arrays), len(x_arrays) + len(z_arrays)
+        x_refs, z_refs, out, kept = refs[:a], refs[a:b], refs[b], refs[b + 1 : -4]
+        x_kept, z_kept = kept[:a], kept[a:]
+        sums, ready, full, empty = refs[-4:]
+        group, tile, split = (lax.axis_index(name) for name in ("group", "tile", "split"))
+        tiles = share // cut.z
+
+        def fetch(step: Any, slot: Any) -> None:
+            at = pl.ds(split * share + step * cut.z, cut.z)
+            for ref, into in zip(z_refs, z_kept):
+                backend.copy_gmem_to_smem(ref.at[(slice(None), at)[-ref.ndim :]], into.at[slot], full.at[slot])
+
+        @pl.when(group == cut.groups)
+        def _() -> None:
+            backend.set_max_registers(COPYING, action="decrease")
+            for step in range(stages):
+                fetch(step, step)
+
+            @pl.loop(0, tiles - stages)
+            def _(step: Any) -> None:
+                slot = lax.rem(step, jnp.int32(stages))
+                backend.barrier_wait(empty.at[slot])
+                fetch(step + stages, slot)
+
+            for step in range(tiles - stages, tiles):  # nobody leaves before all is read
+                backend.barrier_wait(empty.at[step % stages])
+
+        @pl.when(group < cut.groups)
+        def _() -> None:
+            backend.set_max_registers((512 - COPYING) // cut.groups // 8 * 8, action="increase")
+            mine = pl.ds(tile * rows + group * ROWS, ROWS)
+            for ref, into in zip(x_refs, x_kept):
+                backend.copy_gmem_to_smem(ref.at[mine], into.at[group], ready.at[group])
+            backend.barrier_wait(ready.at[group])
+            read = _Reader((ROWS, cut.z), bool(interpret))
+            p = [read.points(ref.at[group], 0) for ref in x_kept[2:]]
+            halves = [ref.at[group] for ref in x_kept[:2]]
+
+            def step(k: Any, total: tuple[Array, Array]) -> tuple[Array, Array]:
+                slot = lax.rem(k, jnp.int32(stages))
+                backend.barrier_wait(full.at[slot])
+                q = [read.points(ref.at[slot], 1) for ref in z_kept[2:]]
+                seed = read.across(p[0], 0) + read.across(q[0], 1) if added else None
+                t = read.inner_products(halves, [ref.at[slot] for ref in z_kept[:2]], seed, sharp)
+                numbers = [read.across(a, 0) for a in p[added:]], [read.across(a, 1) for a in q[added:-1]]
+                K = program.evaluate(t, *numbers)
+                part = jnp.sum(K * read.across(q[-1], 1), 1)
+                backend.barrier_arrive(empty.at[slot])
+                return add_compensated(total, part)
+
+            nothing = read.zeros()
+            sums[group] = lax.fori_loop(0, tiles, step, (nothing, nothing))[0]
+            backend.commit_smem()
+            backend.copy_smem_to_gmem(sums.at[group], out.at[split, mine])
+            backend.wait_smem_to_gmem(0)
+
+    return backend.kernel(
+        kernel, out_type=jax.ShapeDtypeStruct((splits, n), jnp.float32), grid=(n // rows, splits),
+        grid_names=("tile", "split"), num_threads=cut.groups + 1, thread_name="group", scratch_types=scratch,
+        compiler_params=backend.CompilerParams(approx_math=True), interpret=interpret,
+    )(*x_arrays, *z_arrays)  # fmt: skip
+
+
+class _Reader:
+    """Tiles in the registers of a warpgroup, laid out as the tensor cores leave them. JAX's interpreter knows no
+    layouts, nor accumulators that begin with numbers: there both are left out."""
+
+    def __init__(self, shape: tuple[int, int], interpreted: bool):
+        self.shape, self.interpreted = shape, interpreted
+
+    def points(self, ref: Any, axis: int) -> Array:
+        """Numbers of one point each, those along `axis` of a tile."""
+        return ref[...] if self.interpreted else backend.load(ref, (), layout=backend.Layout.WGMMA.reduce(1 - axis))
+
+    def across(self, numbers: Array, axis: int) -> Array:
+        """The same at every pair."""
+        return lax.broadcast_in_dim(numbers, self.shape, [axis])
+
+    def zeros(self) -> Array:
+        """A number for every row."""
+        none = jnp.zeros(self.shape[:1], jnp.float32)
+        return none if self.interpreted else backend.layout_cast(none, backend.Layout.WGMMA.reduce(1))
+
+    def inner_products(self, x: list, z: list, seed: Array | None, sharp: bool) -> Array:
+        """seed + X @ Zᵀ from halves of X and Zᵀ, the smallest products first."""
+        (x_hi, x_lo), (z_hi, z_lo) = x, z
+
+        def dots(total: Any) -> None:
+            for a, b in ([(x_lo, z_lo)] if sharp else []) + [(x_hi, z_lo), (x_lo, z_hi), (x_hi, z_hi)]:
+                backend.wgmma(total, a, b)
+
+        def alone(total: Any) -> Array:
+            dots(total)
+            return total[...]
+
+        if seed is not None and not self.interpreted:
+            return pl.run_state(dots)(backend.ACC.init(seed))
+        found = pl.run_scoped(alone, backend.ACC(self.shape, jnp.float32))
+        return found if seed is None else found + seed
+
+
+def padding(n: int, m: int, splits: int, cut: Cut) -> tuple[int, int]:
+    """Rows of X and of Z that fill whole tiles."""
+    return ROWS * cut.groups * pl.cdiv(n, ROWS * cut.groups), splits * cut.z * pl.cdiv(m, splits * cut.z)

@@ -1,0 +1,80 @@
+"""The Mosaic program for Hopper chips: lowered for the card, and run by JAX's interpreter of such programs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from unlazy.core.architecture import MLP
+from unlazy.kernels.infinite_width import NTK
+from unlazy.kernels.radial import Gaussian, Laplace, Matern
+from unlazy.products import fused, hopper
+
+pytestmark = pytest.mark.skipif(hopper.backend is None, reason="this JAX has no Mosaic GPU backend")
+KERNELS = {
+    "gaussian": Gaussian(2.0),
+    "laplace": Laplace(2.0),
+    "matern": Matern(2.5, 2.0),
+    "ntk": NTK(MLP(3)),
+    "ntk with biases": NTK(MLP(2, sigma_b=0.3)),
+}
+
+
+@pytest.fixture
+def interpreter():
+    """Not public in every JAX that has it."""
+    params = pytest.importorskip("jax._src.pallas.mosaic_gpu.interpret.params")
+    return params.InterpretGPUParams()
+
+
+def _problem(n, m, d):
+    rng = np.random.default_rng(n + d)
+    X, Z, v = (rng.normal(size=shape).astype(np.float32) for shape in ((n, d), (m, d), (m,)))
+    Z[: min(n, m) // 2] = X[: min(n, m) // 2]
+    return X, Z, v
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(k, marks=[] if k in ("gaussian", "ntk") else pytest.mark.slow) for k in KERNELS]
+)
+def test_every_form_is_lowered_for_the_card(name):
+    """No card is needed to see that the backend knows every operation and layout."""
+    kernel = KERNELS[name]
+    X, Z, v = _problem(40, 70, 5)
+    call = jax.jit(lambda X, Z, v: fused.apply(*fused.prepared(kernel, X, Z), v, tile=hopper.Cut(z=64)))
+    text = call.trace(X, Z, v).lower(lowering_platforms=("cuda",)).as_text()
+    assert "mosaic_gpu" in text
+
+
+@pytest.mark.parametrize(
+    "name, n, m, d, cut",
+    [
+        ("gaussian", 70, 130, 5, hopper.Cut(1, 64, 2, 1)),
+        pytest.param("laplace", 130, 300, 20, hopper.Cut(2, 64, 2, 2), marks=pytest.mark.slow),
+        pytest.param("ntk", 40, 300, 100, hopper.Cut(1, 128, 3), marks=pytest.mark.slow),
+        pytest.param("ntk with biases", 70, 70, 5, hopper.Cut(1, 64, 2), marks=pytest.mark.slow),
+        pytest.param("matern", 70, 70, 5, hopper.Cut(1, 64, 1), marks=pytest.mark.slow),
+    ],
+)
+def test_forms_at_coincident_points(interpreter, name, n, m, d, cut):
+    """Tiles that are not full, several groups, tiles and splits; as near as the other program (test_fused)."""
+    X, Z, v = _problem(n, m, d)
+    kernel = KERNELS[name]
+    got = fused.apply(*fused.prepared(kernel, X, Z), jnp.asarray(v), tile=cut, interpret=interpreter)
+    with jax.enable_x64(True):
+        K = np.asarray(kernel.gram(*(jnp.asarray(a, jnp.float64) for a in (X, Z)), accurate=True))
+    want = np.dot(K, v.astype(np.float64))
+    assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)
+
+
+def test_what_a_card_without_triton_is_offered(monkeypatch):
+    """On a Hopper card what the program takes; on others nothing fused."""
+    X = jnp.ones((3, 2), jnp.float32)
+    monkeypatch.setattr(fused, "backend", None)
+    monkeypatch.setattr(fused.device, "kind", lambda: "gpu")
+    for hopping in (True, False):
+        monkeypatch.setattr(fused.device, "is_hopper", lambda: hopping)  # noqa: B023
+        assert fused.available(Gaussian(1.0), X) is hopping
+    monkeypatch.setattr(fused.device, "is_hopper", lambda: True)
+    assert not fused.available(Gaussian(1.0), jnp.ones((3, 200), jnp.float32))
+    assert fused._tile(fused._formed(Gaussian(1.0)), 1) == hopper.Cut()
