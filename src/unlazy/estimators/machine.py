@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from unlazy.core.identity import fingerprint
 from unlazy.core.linear import dot
 from unlazy.core.progress import Display
-from unlazy.core.threads import at_most, one_thread_each
+from unlazy.core.threads import at_most, half_the_cores, one_thread_each
 from unlazy.core.version import VERSION
 from unlazy.estimators.base import Estimator, Training
 from unlazy.estimators.codes import Codes, readings
@@ -223,7 +223,8 @@ class FeatureMachine(Estimator):
 
     def _learnt(self, found: Selected, data: Training) -> Member:
         start = None if self.start is None else normalised(self._one_step(data), found.candidate.metric)
-        return learnt(found, data, self.rank, start)
+        with half_the_cores():
+            return learnt(found, data, self.rank, start)
 
     def _grow(
         self, candidates: list[Candidate], data: Training, order: np.ndarray, robust: bool
