@@ -5,7 +5,8 @@ is near the identity and a few passes over the data suffice. Falkon's problem: R
 A pass reads the data by blocks, so they may be larger than memory; cost n·M per step, memory M².
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
@@ -19,6 +20,7 @@ from scipy.linalg.blas import dtrsm
 from unlazy.core import device
 from unlazy.core.linear import dot
 from unlazy.core.precision import precision, rounding
+from unlazy.core.threads import ahead
 from unlazy.products import Product, product
 from unlazy.products.dense import fill
 from unlazy.products.pairs import Matrix
@@ -38,8 +40,11 @@ LEAST_RIDGE = 1e-8
 the rounding of λ_max² in float64."""
 CACHED_ROWS = 256
 """Rows of a stored K that are used twice while in the cache."""
-BLOCK_BYTES = 2**28
-"""Inputs read at a time where they do not fit."""
+BLOCK_BYTES = 2**26
+"""Inputs read at a time where they do not fit: a card multiplies a block by 32,768 centres in some 30 ms, a disk reads
+one in 30, so that calls cost little; and only the first block of a pass is waited for."""
+BLOCKS = 6
+"""Blocks alive at once: one is read, one is being made ready, one multiplied, each with what the kernel makes of it."""
 
 
 def _read(centres: Any) -> Any:
@@ -144,8 +149,8 @@ class Passes:
         n, row = problem.n, problem.source.d * problem.dtype.itemsize
         self.K: np.ndarray | None = None
         self.whole: Product | None = None
-        self.rows = int(max(1, min(n, BLOCK_BYTES // row, self.budget // (8 * row))))
-        self.bytes = 2 * self.rows * row
+        self.rows = _even(n, int(max(1, min(n, BLOCK_BYTES // row, self.budget // (8 * row)))))
+        self.bytes = BLOCKS * self.rows * row
         held = problem.source.whole is not None or n * row <= self.budget // 4
         alone = device.is_host() and device.count() == 1
         if alone and held and n * Z.shape[0] * problem.dtype.itemsize <= self.budget:
@@ -181,10 +186,35 @@ class Passes:
         if self.whole is not None:
             return np.asarray(part(self.whole, slice(None)), np.float64)
         total = np.zeros((self.Z.shape[0], c))
-        for start, X in self.problem.source.blocks(self.rows):
-            K = product(self.problem.kernel, jnp.asarray(X, self.Z.dtype), self.Z, memory=self.budget // 2)
-            total += np.asarray(part(K, slice(start, start + X.shape[0])), np.float64)
+        for rows, K in self._blocks():
+            total += np.asarray(part(K, rows), np.float64)
+            del K  # or it would live until the next is there
         return total
+
+    def _blocks(self) -> Iterator[tuple[slice, Product]]:
+        """Block after block of K, the next one read, looked at and put on the device while this one is multiplied.
+
+        With several devices only read: what is put on them is agreed on by all processes, in one order.
+        """
+        source, starts = self.problem.source, range(0, self.problem.n, self.rows)
+
+        def read(start: int) -> tuple[slice, np.ndarray]:
+            rows = slice(start, min(start + self.rows, self.problem.n))
+            return rows, np.asarray(source.rows(rows.start, rows.stop), self.problem.dtype)
+
+        def ready(block: tuple[slice, np.ndarray]) -> tuple[slice, Product]:
+            return block[0], product(self.problem.kernel, block[1], self.Z, memory=self.budget // 2)
+
+        if device.count() > 1:
+            return map(ready, ahead(read, starts))
+        return ahead(lambda start: ready(read(start)), starts)
+
+
+def _even(n: int, most: int) -> int:
+    """Rows of a block, at most `most` and at least half of them, the same for all blocks where n allows: the last one
+    would otherwise be a program of its own."""
+    fewest = math.ceil(n / most)
+    return next((n // k for k in range(fewest, 2 * fewest) if n % k == 0), most)
 
 
 class Change:

@@ -1,5 +1,6 @@
 """A checked problem: (K + ridge·I)α = y, or its restriction to M centres, with the means to solve it."""
 
+import functools
 import hashlib
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -58,10 +59,10 @@ class Problem:
     def n(self) -> int:
         return self.source.n
 
-    @property
+    @functools.cached_property
     def y_norm(self) -> np.ndarray:
-        """‖y‖ of every output; 1 where an output is zero, which needs no relative error."""
-        norm = np.linalg.norm(self.y, axis=0)
+        """‖y‖ of every output; 1 where an output is zero, which needs no relative error. No temporary of y's size."""
+        norm = np.array([np.linalg.norm(column) for column in self.y.T])
         return np.where(norm > 0, norm, 1.0)
 
     def rng(self) -> np.random.Generator:
@@ -136,15 +137,20 @@ class Problem:
 
     def identity(self, method: str, extra: object = ()) -> dict[str, str]:
         """What a checkpoint must share with the problem it continues. All rows are read: a step reads them too."""
-        data = hashlib.sha256(self.y.tobytes())
+        data = hashlib.sha256(_raw(self.y))
         for _, rows in self.source.blocks(max(1, 2**24 // self.source.d)):
             for leaf in jax.tree.leaves(rows):
-                data.update(np.ascontiguousarray(leaf).tobytes())
+                data.update(_raw(leaf))
         return {
             "method": method + fingerprint(extra), "data": data.hexdigest(), "ridge": repr(self.ridge),
             "kernel": fingerprint(self.kernel), "precision": self.dtype.name,
             "shape": repr((self.n, self.source.d, self.y.shape[1])),
         }  # fmt: skip
+
+
+def _raw(array: Any) -> memoryview:
+    """The bytes of an array, where they lie."""
+    return memoryview(np.ascontiguousarray(array)).cast("B")
 
 
 def on_device(X: Any, dtype: np.dtype) -> Any:

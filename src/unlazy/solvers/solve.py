@@ -81,7 +81,7 @@ def solve(
     seed = 0 if key is None else int(jax.random.key_data(key).ravel()[-1])
     problem = make(kernel, X, y, ridge, memory, seed)
     request = _Request(
-        tolerance, max_steps, validation, progress, checkpoint, labels(y, problem.n)[1],
+        tolerance, max_steps, validation, progress, checkpoint, np.shape(y)[1:],
         alone=method is None and centres is None, free=method is None and rank is None,
     )  # fmt: skip
     name, why = choose(problem, asked, centres is not None)
