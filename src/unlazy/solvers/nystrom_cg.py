@@ -5,6 +5,7 @@ is near the identity and a few passes over the data suffice. Falkon's problem: R
 A pass reads the data by blocks, so they may be larger than memory; cost n·M per step, memory M².
 """
 
+import abc
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,16 +25,24 @@ from unlazy.core.threads import ahead
 from unlazy.products import Product, product
 from unlazy.products.dense import fill
 from unlazy.products.pairs import Matrix
+from unlazy.products.sharded import mesh_of
 from unlazy.solvers.audit import centres_rounding, rows_of
 from unlazy.solvers.conjugate_gradients import conjugate_gradients
 from unlazy.solvers.method import Method, count
 from unlazy.solvers.problem import Fit, Problem, predict
 from unlazy.solvers.sources import finite_floats
+from unlazy.solvers.spread_factors import SpreadFactor, spread_factor, spread_gram, spread_outer
+from unlazy.solvers.spread_factors import times as spread_times
 from unlazy.solvers.triangles import UpperFactor, lower_of_outer, upper_factor
 from unlazy.solvers.watch import Watch
 
 MATRICES = 4
 """M × M matrices alive at once: K_MM, T, A and a workspace."""
+SPREAD = 0.25
+"""Part of a device's memory budget beyond which these are spread over all devices: applying them then costs a word
+between devices, and computing them does twice the work."""
+SPREAD_MATRICES = 6
+"""Spread ones alive at once: K_MM, one inverse, and while the other is made its matrix, factor and a workspace."""
 MOST_CENTRES = 32_768
 LEAST_RIDGE = 1e-8
 """Ridge over λ_max at least: H squares the condition, so that ρκ for the smallest direction κ of K_MM must stay above
@@ -80,9 +89,10 @@ class NystromCG(Method):
             rows = problem.source.take(np.sort(problem.rng().choice(problem.n, min(M, problem.n), replace=False)))
         Z = jnp.asarray(rows, problem.dtype)
         M, watch.centres = Z.shape[0], Z
-        square = MATRICES * M * M * 8
+        spread = change_for(problem, M) is ChangeSpread
+        square = SPREAD_MATRICES * M * M * 8 // problem.memories if spread else MATRICES * M * M * 8
         passes = Passes(problem, Z, problem.memory - square)
-        change = (ChangeOnCPU if device.is_host() else ChangeOnGPU)(problem, rows)
+        change = change_for(problem, M)(problem, rows)
 
         def apply(beta: np.ndarray) -> np.ndarray:
             v = change.forward(beta)
@@ -151,13 +161,16 @@ class Passes:
         self.whole: Product | None = None
         self.rows = _even(n, int(max(1, min(n, BLOCK_BYTES // row, self.budget // (8 * row)))))
         self.bytes = BLOCKS * self.rows * row
-        held = problem.source.whole is not None or n * row <= self.budget // 4
+        held = problem.source.whole is not None or n * row <= self.budget // 4 * problem.memories
         alone = device.is_host() and device.count() == 1
         if alone and held and n * Z.shape[0] * problem.dtype.itemsize <= self.budget:
             self.K, self.how = fill(problem.kernel, problem.X(), Z), "stored"
             self.bytes = self.K.nbytes
         elif held:
-            self.whole = product(problem.kernel, problem.X(), Z, passes=100, memory=self.budget)
+            if problem.spreads:
+                self.whole = problem.spread(Z, self.budget)
+            else:
+                self.whole = product(problem.kernel, problem.X(), Z, passes=100, memory=self.budget)
             self.how, self.bytes = self.whole.how, self.whole.bytes
         else:
             self.how = "by blocks from the source"
@@ -166,13 +179,13 @@ class Passes:
         if self.K is not None:
             v = v.astype(self.K.dtype)
             return self._stored(lambda rows, K: dot(K, v), v.shape[1])
-        return self._sum(lambda K, _: K.normal(jnp.asarray(v, K.dtype)), v.shape[1])
+        return self._sum(lambda K, _: K.normal(v.astype(K.dtype)), v.shape[1])
 
     def right_side(self) -> np.ndarray:
         y = self.problem.y
         if self.K is not None:
             return self._stored(lambda rows, K: y[rows].astype(K.dtype), y.shape[1])
-        return self._sum(lambda K, rows: K.rmatmul(jnp.asarray(y[rows], K.dtype)), y.shape[1])
+        return self._sum(lambda K, rows: K.rmatmul(y[rows].astype(K.dtype)), y.shape[1])
 
     def _stored(self, left: Callable[[slice, np.ndarray], np.ndarray], c: int) -> np.ndarray:
         """Σ K_bᵀ left_b: a block is read from memory once and is still in the cache when its transpose is needed."""
@@ -217,23 +230,26 @@ def _even(n: int, most: int) -> int:
     return next((n // k for k in range(fewest, 2 * fewest) if n % k == 0), most)
 
 
-class Change:
+class Change(abc.ABC):
     """α = B β with B = T⁻¹A⁻¹, where TᵀT = K_MM + jitter·I and AᵀA = (n/M) TTᵀ + ρI."""
 
     jitter: float
 
+    @abc.abstractmethod
+    def __init__(self, problem: Problem, Z: Matrix): ...
+
+    @abc.abstractmethod
     def forward(self, beta: np.ndarray) -> np.ndarray:
         """B β."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def backward(self, v: np.ndarray) -> np.ndarray:
         """Bᵀ v."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def K_times(self, v: np.ndarray) -> np.ndarray:
         """TᵀT v = (K_MM + jitter·I) v: the jitter is rounding to K, and without it centres that coincide make H
         singular."""
-        raise NotImplementedError
 
 
 class ChangeOnCPU(Change):
@@ -279,6 +295,47 @@ class ChangeOnGPU(Change):
             return np.asarray(dot(self.K, jnp.asarray(v))) + self.jitter * v
 
 
+class ChangeSpread(Change):
+    """By rows over devices (solvers.spread_factors), where M × M matrices are too large for one of them."""
+
+    def __init__(self, problem: Problem, Z: Matrix):
+        self.mesh, M = mesh_of(), len(Z)
+
+        def factor(K: jax.Array, diagonal: float) -> SpreadFactor:
+            found = spread_factor(K, M, diagonal, self.mesh)
+            if found is None:
+                raise LinAlgError
+            return found
+
+        points = np.asarray(Z, problem.dtype)
+        with precision("float64"):
+            self.K = spread_gram(problem.kernel, points, self.mesh)
+            norm = float(jnp.max(jnp.sum(jnp.abs(self.K), 1)))
+            T, self.jitter = _jittered(factor, self.K, problem, norm, M)
+            squared = spread_outer(T.L, M, problem.n / M, self.mesh)
+            self.T, T = eqx.tree_at(lambda f: f.L, T, None), None  # the inverses are enough
+            self.A = eqx.tree_at(lambda f: f.L, factor(squared, problem.ridge), None)
+
+    def forward(self, beta: np.ndarray) -> np.ndarray:
+        with precision("float64"):
+            return self.T.solve_transposed(self.A.solve_transposed(beta))
+
+    def backward(self, v: np.ndarray) -> np.ndarray:
+        with precision("float64"):
+            return self.A.solve(self.T.solve(v))
+
+    def K_times(self, v: np.ndarray) -> np.ndarray:
+        with precision("float64"):
+            return spread_times(self.K, v, self.mesh) + self.jitter * v
+
+
+def change_for(problem: Problem, M: int) -> type[Change]:
+    """Where the factors live: on one device, and with several of them over all where one has no room."""
+    if problem.spreads and problem.memory * SPREAD < MATRICES * M * M * 8:
+        return ChangeSpread
+    return ChangeOnCPU if device.is_host() else ChangeOnGPU
+
+
 def _upper(K: np.ndarray, diagonal: float) -> np.ndarray:
     """U with UᵀU = K + diagonal·I, in float64."""
     K = np.array(K, np.float64, order="F")
@@ -293,12 +350,14 @@ def _upper_factor(K: jax.Array, diagonal: float) -> UpperFactor:
     return factor
 
 
-def _jittered(factor: Callable[[Any, float], Any], K: Any, problem: Problem, norm: float) -> tuple[Any, float]:
+def _jittered(
+    factor: Callable[[Any, float], Any], K: Any, problem: Problem, norm: float, M: int | None = None
+) -> tuple[Any, float]:
     """The factor of K plus the least jitter that makes it positive, and that jitter.
 
     H = K_nMᵀK_nM + ρK_MM: where ρ·jitter stays above the rounding of (n/M)‖K‖² in float64, no direction is lost.
     """
-    least = rounding(np.float64) * problem.n / K.shape[0] * norm / problem.ridge
+    least = rounding(np.float64) * problem.n / (M or K.shape[0]) * norm / problem.ridge
     jitter = max(4 * rounding(problem.dtype), min(0.1 * LEAST_RIDGE, least)) * norm
     for _ in range(8):
         try:

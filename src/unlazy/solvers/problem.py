@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from unlazy.core import device
 from unlazy.core.identity import fingerprint
 from unlazy.core.linear import dot
 from unlazy.core.memory import memory_budget
@@ -17,6 +18,7 @@ from unlazy.kernels.base import Kernel
 from unlazy.kernels.given import given_kernel
 from unlazy.products import Product, gram, matmul, product
 from unlazy.products.dense import TILE
+from unlazy.products.sharded import Sharded, sharded_rows
 from unlazy.solvers.sources import Source, as_source, finite_floats
 
 PILOT = TILE
@@ -81,6 +83,34 @@ class Problem:
             return on_device(self.source.rows(0, self.n), self.dtype)
         return on_device(self.source.whole, self.dtype)
 
+    def kept(self) -> Any:
+        """All inputs, for a model that keeps them: in the host's memory where no device shall hold them all."""
+        return np.asarray(self.source.rows(0, self.n), self.dtype) if self.spreads else self.X()
+
+    @property
+    def spreads(self) -> bool:
+        """Whether several devices share the rows."""
+        return device.count() > 1 and self.source.matrix and not self.kernel.has_product
+
+    @property
+    def memories(self) -> int:
+        """Devices with a memory of their own among which rows and factors are spread: cards, not cores."""
+        return device.count() if self.spreads and not device.is_host() else 1
+
+    def spread(self, Z: jax.Array | None = None, budget: int | None = None) -> Sharded:
+        """K(X, Z), or K(X, X), with the rows of X over all devices: no device holds all of them, no host reads those
+        of another's."""
+        seen = (Z,) if Z is not None else ()
+
+        def read(start: int, stop: int) -> np.ndarray:
+            rows = np.asarray(self.source.rows(start, stop), self.dtype)
+            if len(rows):
+                self.kernel.admit(rows, *map(np.asarray, seen))
+            return rows
+
+        Z = None if Z is None else np.asarray(Z)  # type: ignore[assignment]
+        return sharded_rows(self.kernel, read, self.n, Z, memory=None if budget is None else max(budget, 1))
+
     def product(self, X: Any, budget: int) -> Product:
         """K(X, X) for many passes: stored where `budget` bytes allow."""
         return product(self.kernel, X, passes=100, memory=max(budget, 1))
@@ -105,7 +135,7 @@ class Problem:
 
     def ridge_within(self, share: float) -> bool:
         """Whether the ridge is below `share` of λ_max."""
-        if self.source.whole is not None and not self.kernel.takes_gradients:
+        if self.source.whole is not None and not self.kernel.takes_gradients and not self.spreads:
             trace = float(np.sum(np.asarray(self.kernel.diag(self.X()), np.float64)))
             if self.ridge >= share * trace:  # λ_max is at most the trace: no need to look closer
                 return False

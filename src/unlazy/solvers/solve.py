@@ -185,7 +185,7 @@ def _validator(problem: Problem, validation: tuple[Any, Any], watch: Watch) -> C
         raise ValueError(f"validation y must have {problem.y.shape[1]} outputs, got {y.shape[1]}")
 
     def error(alpha: np.ndarray) -> float:
-        centres = watch.centres if watch.centres is not None else problem.X()
+        centres = watch.centres if watch.centres is not None else problem.kept()
         return float(np.mean((predict(problem.kernel, X, centres, alpha, problem.memory) - y) ** 2))
 
     return error
@@ -200,7 +200,7 @@ def _solution(problem: Problem, fit: Fit, watch: Watch, request: _Request, metho
         raise ValueError("the iteration overflowed: rescale the inputs or labels, or use precision='float64'")
     if fit.centres is None and problem.dtype == np.float32:
         residual = full_error(replace(problem, ridge=problem.ridge if fit.ridge is None else fit.ridge), alpha, left)
-    centres = problem.X() if fit.centres is None else jnp.asarray(fit.centres, problem.dtype)
+    centres = problem.kept() if fit.centres is None else jnp.asarray(fit.centres, problem.dtype)
     words = Words(PROBLEM, method, why, fit.stopped, tuple(notes))
     evidence = Evidence(
         float(residual), request.tolerance, float(fit.ridge if fit.ridge is not None else problem.ridge), fit.steps,
