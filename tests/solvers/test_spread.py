@@ -67,7 +67,8 @@ for n, m in ((N, None), (16 * G, None), (5, None), (N, 90), (5, 90), (3, 5)):
             # r = √D: D is off by 2^-53·4·‖x‖‖z‖ < 2^-53·2^8, r by at most the root of that near x = z, where products
             # call pairs closer than that the same; sums of n + m terms besides
             off = np.sqrt(2.0**-53 * 2**8) * (1 if m is None else 0) + 2.0**-53 * (2**12 + 4 * (n + len(B)))
-            assert a.shape == b.shape and np.all(np.abs(np.asarray(a) - b) <= off * size), np.abs(np.asarray(a) - b).max()
+            difference = np.abs(np.asarray(a) - b)
+            assert a.shape == b.shape and np.all(difference <= off * size), difference.max()
 """
 
 READING = """
@@ -95,7 +96,9 @@ def look(p):
     seen.append(p.step)
     nothing_whole()
 for kind in ({precisions}):
-    s = solve(Laplace(2.0), X, y, 0.1, method="preconditioned_cg", rank=40, tolerance=1e-4, precision=kind, progress=look)
+    s = found = None                                      # a solution holds its coefficients in one piece
+    keywords = dict(rank=40, tolerance=1e-4, precision=kind, progress=look)
+    s = solve(Laplace(2.0), X, y, 0.1, method="preconditioned_cg", **keywords)
     assert s.converged and f"sharded over {{G}} devices, rank 40" in s.notes[-1], str(s)
     found = np.asarray(s.predict(X))
     assert np.all(np.linalg.norm(found - fitted, axis=0) <= 1e-4 * np.linalg.norm(y, axis=0))
@@ -104,7 +107,7 @@ Z = X[rng.permutation(N)[:77]]
 C, CC = laplace(X, Z), laplace(Z, Z)
 fitted = C @ np.linalg.solve(C.T @ C + 0.1 * CC, C.T @ y)
 for spread, kind in ((nystrom_cg.SPREAD, "float32"), (0.0, "float64"), (0.0, "float32")):
-    nystrom_cg.SPREAD = spread
+    nystrom_cg.SPREAD, s, found = spread, None, None
     s = solve(Laplace(2.0), X, y, 0.1, centres=Z, tolerance=1e-4, precision=kind, progress=look)
     assert s.converged and "sharded" in s.notes[-1], str(s)
     found = np.asarray(s.predict(X))
@@ -140,7 +143,8 @@ CHECKPOINT = """
 def stop(p):
     if p.step == 4:
         raise KeyboardInterrupt
-run = dict(method="preconditioned_cg", rank=20, tolerance=1e-6, precision="float64", checkpoint=Checkpoint(sys.argv[1], every=0))
+run = dict(method="preconditioned_cg", rank=20, tolerance=1e-6, precision="float64")
+run["checkpoint"] = Checkpoint(sys.argv[1], every=0)
 try:
     solve(Laplace(2.0), X, y, 0.1, progress=stop, **run)
     raise SystemExit("was to stop")
