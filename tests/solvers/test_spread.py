@@ -139,6 +139,29 @@ for spread_factors.PANEL in (1024, 4):
         assert spread_factors.spread_factor(K, M, -1.0, mesh) is None
 """
 
+FROM_A_FILE = """
+class File:
+    "Rows that are read a part at a time, and remembers which."
+    shape, asked = X.shape, []
+    def __getitem__(self, rows):
+        self.asked.append((rows.start, rows.stop))
+        return X[rows]
+
+nystrom_cg.SPREAD, nystrom_cg.BLOCK_BYTES, s, found = np.inf, 104 * D * 4, None, None
+keywords = dict(centres=Z, tolerance=1e-4, precision="float32", progress=look)
+budget = 4 * N * D * 4 - 1 + nystrom_cg.MATRICES * 77 * 77 * 8    # a quarter of what is left does not hold X
+s = solve(Laplace(2.0), File(), y, 0.1, memory=budget, **keywords)
+assert s.converged and "by blocks" in s.notes[-1], str(s)
+fitted = C @ np.linalg.solve(C.T @ C + 0.1 * CC, C.T @ y)
+found = np.asarray(s.predict(X))
+assert np.all(np.linalg.norm(found - fitted, axis=0) <= 1e-4 * np.linalg.norm(y, axis=0))
+# of blocks of 104 rows each process reads a device's share at a time (beside samples, which are picked from all rows)
+ends = set(File.asked)
+here = [i for i, d in enumerate(sharded.mesh_of().devices.ravel()) if d in jax.local_devices()]
+for i in range(G):
+    assert ((i * 104 // G, (i + 1) * 104 // G) in ends) == (i in here), i
+"""
+
 CHECKPOINT = """
 def stop(p):
     if p.step == 4:
@@ -167,7 +190,9 @@ def _environment(devices):
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["products", "solvers"])
 def test_eight_devices_in_one_process(what, tmp_path):
-    parts = COMMON + {"products": PRODUCTS + READING + FACTORS, "solvers": SOLVERS + CHECKPOINT}[what] + FINE
+    parts = (
+        COMMON + {"products": PRODUCTS + READING + FACTORS, "solvers": SOLVERS + FROM_A_FILE + CHECKPOINT}[what] + FINE
+    )
     program = parts.format(start="", devices=8, precisions='"float32", "float64"')
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "run")], env=_environment(8), capture_output=True, text=True,
@@ -182,7 +207,9 @@ def test_two_processes_hold_their_own_rows():
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     start = f'jax.distributed.initialize("127.0.0.1:{port}", num_processes=2, process_id=int(sys.argv[1]))'
-    program = (COMMON + READING + SOLVERS + FACTORS + FINE).format(start=start, devices=2, precisions='"float32",')
+    program = (COMMON + READING + SOLVERS + FROM_A_FILE + FACTORS + FINE).format(
+        start=start, devices=2, precisions='"float32",'
+    )
     both = [
         subprocess.Popen(
             [sys.executable, "-c", program, str(i)], env=_environment(1), stdout=subprocess.PIPE,

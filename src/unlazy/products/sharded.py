@@ -124,7 +124,6 @@ def sharded_rows(
 ) -> Sharded:
     """The same from rows that are read a device's share at a time: of a file a host reads what its own devices hold."""
     mesh = mesh_of(devices)
-    by_rows, on_all = NamedSharding(mesh, P(AXIS)), NamedSharding(mesh, P())
     kernel = jax.tree.map(np.asarray, kernel)  # arrays of one device do not go with those of many hosts
     X = spread_rows(read, n, mesh)
     m = n if Z is None else count(Z)
@@ -135,10 +134,9 @@ def sharded_rows(
     if fused:
         left, right = X, X if Z is None else Z
     elif Z is None:
-        left = right = jax.jit(lambda kernel, X: prepared(kernel, X)[0], out_shardings=by_rows)(kernel, X)
+        left = right = prepared_rows(mesh)(kernel, X)
     else:
-        both = (by_rows, by_rows if ring else on_all)
-        left, right = jax.jit(prepared, out_shardings=both)(kernel, X, Z)
+        left, right = _both_prepared(mesh, ring)(kernel, X, Z)
     return Sharded(kernel, left, right, n, m, mesh, ring, fused, None if memory is None else memory_budget(memory))
 
 
@@ -150,7 +148,7 @@ def spread_rows(read: Reader, n: int, mesh: Mesh) -> Any:
     padded = _padded(n, mesh)
 
     def of(i: int) -> Array:
-        def share(index: tuple[slice, ...]) -> np.ndarray:
+        def share(index: Any) -> np.ndarray:
             start, stop, _ = index[0].indices(padded)
             rows = np.asarray(jax.tree.leaves(read(min(start, n), min(stop, n)))[i])
             extra = stop - start - len(rows)
@@ -162,6 +160,14 @@ def spread_rows(read: Reader, n: int, mesh: Mesh) -> Any:
     return jax.tree.unflatten(structure, [of(i) for i in range(len(leaves))])
 
 
+def own_ranges(n: int, mesh: Mesh) -> list[tuple[int, int]]:
+    """(start, stop) of the rows that `spread_rows` will read in this process: those of its devices, and the first."""
+    padded = _padded(n, mesh)
+    held = NamedSharding(mesh, P(AXIS)).addressable_devices_indices_map((padded,)).values()
+    ranges = [index[0].indices(padded)[:2] for index in held if index is not None]
+    return [(0, 1), *((min(start, n), min(stop, n)) for start, stop in ranges)]
+
+
 def spread(V: Any, mesh: Mesh) -> Float[Array, "p c"]:
     """A matrix of columns over the devices by rows, padded with zeros; what is spread already stays."""
     target, padded = NamedSharding(mesh, P(AXIS)), _padded(V.shape[0], mesh)
@@ -169,7 +175,7 @@ def spread(V: Any, mesh: Mesh) -> Float[Array, "p c"]:
         return V
     values = np.asarray(V)
 
-    def share(index: tuple[slice, ...]) -> np.ndarray:
+    def share(index: Any) -> np.ndarray:
         start, stop, _ = index[0].indices(padded)
         rows = values[start:stop]
         return np.concatenate([rows, np.zeros((stop - start - len(rows), *values.shape[1:]), values.dtype)])
@@ -203,6 +209,18 @@ def _padded(n: int, mesh: Mesh) -> int:
 
 def _rows_of(X: Any) -> Reader:
     return lambda start, stop: jax.tree.map(lambda leaf: leaf[start:stop], X)
+
+
+@functools.cache
+def prepared_rows(mesh: Mesh) -> Callable[[Kernel, Any], Any]:
+    """Rows that are spread, as the kernel prepares them alone; spread as they were."""
+    return jax.jit(lambda kernel, X: prepared(kernel, X)[0], out_shardings=NamedSharding(mesh, P(AXIS)))
+
+
+@functools.cache
+def _both_prepared(mesh: Mesh, ring: bool) -> Callable[[Kernel, Any, Any], tuple[Any, Any]]:
+    sides = NamedSharding(mesh, P(AXIS)), NamedSharding(mesh, P(AXIS) if ring else P())
+    return jax.jit(lambda kernel, X, Z: prepared(kernel, X, Z), out_shardings=sides)
 
 
 @functools.cache

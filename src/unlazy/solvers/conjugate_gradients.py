@@ -25,6 +25,16 @@ STALL = 200
 RESTARTS = 5
 
 
+class Home(NamedTuple):
+    """Where vectors live: how the host's come there, and back."""
+
+    put: Callable[[np.ndarray], Vector]
+    get: Callable[[Vector], np.ndarray]
+
+
+HOST = Home(lambda v: v, lambda v: v)
+
+
 @dataclass
 class State:
     """Where the iteration stands; what a checkpoint keeps."""
@@ -35,21 +45,11 @@ class State:
     rz: np.ndarray
     step: int = 0
     lanczos: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    home: "Home" = field(default_factory=lambda: HOST)
+    home: Home = HOST
 
     def arrays(self) -> dict[str, np.ndarray]:
         get = self.home.get
         return {"x": get(self.x), "r": get(self.r), "p": get(self.p), "rz": self.rz, "step": np.array(self.step)}
-
-
-class Home(NamedTuple):
-    """Where vectors live: how the host's come there, and back."""
-
-    put: Callable[[np.ndarray], Vector]
-    get: Callable[[Vector], np.ndarray]
-
-
-HOST = Home(lambda v: v, lambda v: v)
 
 
 def conjugate_gradients(

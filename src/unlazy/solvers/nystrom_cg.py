@@ -25,7 +25,7 @@ from unlazy.core.threads import ahead
 from unlazy.products import Product, product
 from unlazy.products.dense import fill
 from unlazy.products.pairs import Matrix
-from unlazy.products.sharded import mesh_of
+from unlazy.products.sharded import mesh_of, own_ranges, sharded_rows
 from unlazy.solvers.audit import centres_rounding, rows_of
 from unlazy.solvers.conjugate_gradients import conjugate_gradients
 from unlazy.solvers.method import Method, count
@@ -155,7 +155,7 @@ class Passes:
     block from the source. Sums over many rows are kept in float64: B amplifies what rounding leaves in them."""
 
     def __init__(self, problem: Problem, Z: jax.Array, budget: int):
-        self.problem, self.Z, self.budget = problem, Z, max(budget, 1)
+        self.problem, self.Z, self.budget = problem, Z, max(budget, 2)
         n, row = problem.n, problem.source.d * problem.dtype.itemsize
         self.K: np.ndarray | None = None
         self.whole: Product | None = None
@@ -205,22 +205,31 @@ class Passes:
         return total
 
     def _blocks(self) -> Iterator[tuple[slice, Product]]:
-        """Block after block of K, the next one read, looked at and put on the device while this one is multiplied.
+        """Block after block of K, the next one read, looked at and put on the device while this one is multiplied."""
+        problem, starts = self.problem, range(0, self.problem.n, self.rows)
+        blocks = [slice(start, min(start + self.rows, problem.n)) for start in starts]
 
-        With several devices only read: what is put on them is agreed on by all processes, in one order.
-        """
-        source, starts = self.problem.source, range(0, self.problem.n, self.rows)
+        def whole(rows: slice) -> tuple[slice, Product]:
+            X = np.asarray(problem.source.rows(rows.start, rows.stop), problem.dtype)
+            return rows, product(problem.kernel, X, self.Z, memory=self.budget // 2)
 
-        def read(start: int) -> tuple[slice, np.ndarray]:
-            rows = slice(start, min(start + self.rows, self.problem.n))
-            return rows, np.asarray(source.rows(rows.start, rows.stop), self.problem.dtype)
+        return self._spread_blocks(blocks) if problem.spreads else ahead(whole, blocks)
 
-        def ready(block: tuple[slice, np.ndarray]) -> tuple[slice, Product]:
-            return block[0], product(self.problem.kernel, block[1], self.Z, memory=self.budget // 2)
+    def _spread_blocks(self, blocks: list[slice]) -> Iterator[tuple[slice, Product]]:
+        """The same over several devices: this process's shares of a block are read ahead, and no others; to put them on
+        devices is left to the caller's thread, since all processes must do that in one order."""
+        problem, Z, mesh = self.problem, np.asarray(self.Z), mesh_of()
 
-        if device.count() > 1:
-            return map(ready, ahead(read, starts))
-        return ahead(lambda start: ready(read(start)), starts)
+        def shares(rows: slice) -> tuple[slice, dict[tuple[int, int], np.ndarray]]:
+            wanted = own_ranges(rows.stop - rows.start, mesh)
+            return rows, {(a, b): problem.rows(rows.start + a, rows.start + b, Z) for a, b in wanted}
+
+        for rows, found in ahead(shares, blocks):
+            size = rows.stop - rows.start
+            yield (
+                rows,
+                sharded_rows(problem.kernel, lambda *ends, found=found: found[ends], size, Z, memory=self.budget // 2),
+            )
 
 
 def _even(n: int, most: int) -> int:

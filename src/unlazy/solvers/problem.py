@@ -100,16 +100,19 @@ class Problem:
     def spread(self, Z: jax.Array | None = None, budget: int | None = None) -> Sharded:
         """K(X, Z), or K(X, X), with the rows of X over all devices: no device holds all of them, no host reads those
         of another's."""
-        seen = (Z,) if Z is not None else ()
+        centres = None if Z is None else np.asarray(Z)
 
         def read(start: int, stop: int) -> np.ndarray:
-            rows = np.asarray(self.source.rows(start, stop), self.dtype)
-            if len(rows):
-                self.kernel.admit(rows, *map(np.asarray, seen))
-            return rows
+            return self.rows(start, stop, centres)
 
-        Z = None if Z is None else np.asarray(Z)  # type: ignore[assignment]
-        return sharded_rows(self.kernel, read, self.n, Z, memory=None if budget is None else max(budget, 1))
+        return sharded_rows(self.kernel, read, self.n, centres, memory=None if budget is None else max(budget, 1))
+
+    def rows(self, start: int, stop: int, beside: np.ndarray | None = None) -> np.ndarray:
+        """Rows start … stop-1 in the problem's precision, in the host's memory, admitted to the kernel."""
+        rows = np.asarray(self.source.rows(start, stop), self.dtype)
+        if len(rows):
+            self.kernel.admit(rows, beside)
+        return rows
 
     def product(self, X: Any, budget: int) -> Product:
         """K(X, X) for many passes: stored where `budget` bytes allow."""
@@ -180,7 +183,7 @@ class Problem:
 
 def _raw(array: Any) -> memoryview:
     """The bytes of an array, where they lie."""
-    return memoryview(np.ascontiguousarray(array)).cast("B")
+    return memoryview(np.ascontiguousarray(array).data).cast("B")
 
 
 def on_device(X: Any, dtype: np.dtype) -> Any:

@@ -112,7 +112,7 @@ class NpyRows:
 
     def _read(self, file: Any, start: int, out: np.ndarray) -> None:
         file.seek(self.offset + start * self.row)
-        left = memoryview(out).cast("B") if out.size else memoryview(b"")
+        left = memoryview(out.data).cast("B") if out.size else memoryview(b"")
         while len(left):
             count = file.readinto(left)
             if not count:

@@ -22,8 +22,8 @@ from unlazy.core.linear import dot
 from unlazy.core.precision import precision
 from unlazy.kernels.assemble import part
 from unlazy.kernels.base import Kernel
-from unlazy.products.pairs import entries, prepared
-from unlazy.products.sharded import AXIS, Sharded, everywhere, real_rows
+from unlazy.products.pairs import entries
+from unlazy.products.sharded import AXIS, Sharded, everywhere, prepared_rows, real_rows
 from unlazy.solvers.pivoted_cholesky import append, orthogonalised
 
 CHUNK = 8192
@@ -37,7 +37,7 @@ def spread_cholesky(K: Sharded, rank: int, rng: np.random.Generator) -> Float[Ar
     block = min(rank, max(10, rank // 20))
     points = K.left
     if K.fused:  # its rows are as they came
-        points = jax.jit(lambda kernel, X: prepared(kernel, X)[0], out_shardings=by_rows)(K.kernel, points)
+        points = prepared_rows(mesh)(K.kernel, points)
     pick, columns_of, strike = (program(mesh, K.rows, block) for program in (_pick, _columns, _strike))
     left, total = _diagonal(mesh, K.rows)(K.kernel, points)
     start, used = float(total), 0
