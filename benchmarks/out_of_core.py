@@ -151,12 +151,18 @@ def measure(options, note) -> None:
     print(f"  one pass  {both:7.2f} s {both_cpu:7.2f} CPU-s")
     print(f"  over reading + computing {both / (reading + computing):.3f} (bar 1.2)")
     print(f"  over the longer of them  {both / max(reading, computing):.3f}")
+    print(f"  the same in CPU-seconds, over the sum {both_cpu / (reading_cpu + computing_cpu):.3f}")
     print(
         f"  memory {peak / 2**20:.0f} MiB beyond what was held before (planned {from_file.bytes / 2**20:.0f}, "
         f"budget {memory / 2**20:.0f})"
     )
     note(f"one pass over reading + computing, {size}", both / (reading + computing), "ratio")
     note(f"one pass over the longer of reading and computing, {size}", both / max(reading, computing), "ratio")
+    note(
+        f"CPU-s of one pass over those of reading + computing, {size}",
+        both_cpu / (reading_cpu + computing_cpu),
+        "ratio",
+    )
     note(f"memory beyond what was held before, {size}", peak / 2**20, "MiB")
     if options.steps:
         drop(options.file)

@@ -139,6 +139,32 @@ for spread_factors.PANEL in (1024, 4):
         assert spread_factors.spread_factor(K, M, -1.0, mesh) is None
 """
 
+LOW_RANK = """
+from unlazy.solvers.pivoted_cholesky import randomly_pivoted_cholesky
+from unlazy.solvers.spread_cholesky import spread_cholesky
+
+A = laplace(X, X)
+with precision("float64"):
+    K = sharded.sharded(Laplace(2.0), X.astype(np.float64))
+    lost = dict(spread=[], host=[])
+    for seed in range(8):
+        F = spread_cholesky(K, 40, np.random.default_rng(seed))
+        by_rows(F, N)
+        assert not np.asarray(F)[N:].any()                # rows that pad
+        F = K.gathered(F)
+        rest = A - F @ F.T
+        assert F.shape == (N, 40)
+        # what a Cholesky factor leaves is positive, and nothing at its pivots: 40 zeros of the diagonal. Entries near
+        # x = z are off by the root of 2^-53·2^8 (above), tiny against what is left elsewhere
+        assert np.linalg.eigvalsh(rest)[0] > -1e-5 and np.sum(np.abs(np.diag(rest)) < 1e-5) == 40
+        lost["spread"].append(np.trace(rest))
+        G_, _ = randomly_pivoted_cholesky(Laplace(2.0), jnp.asarray(X, jnp.float64), 40, np.random.default_rng(seed), A)
+        lost["host"].append(np.trace(A - G_ @ G_.T))
+    means = [np.mean(v) for v in lost.values()]
+    # draws of one law: their means agree within four standard errors
+    assert abs(means[0] - means[1]) <= 4 * np.sqrt(sum(np.var(v, ddof=1) / 8 for v in lost.values())), lost
+"""
+
 FROM_A_FILE = """
 class File:
     "Rows that are read a part at a time, and remembers which."
@@ -190,10 +216,8 @@ def _environment(devices):
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["products", "solvers"])
 def test_eight_devices_in_one_process(what, tmp_path):
-    parts = (
-        COMMON + {"products": PRODUCTS + READING + FACTORS, "solvers": SOLVERS + FROM_A_FILE + CHECKPOINT}[what] + FINE
-    )
-    program = parts.format(start="", devices=8, precisions='"float32", "float64"')
+    parts = {"products": PRODUCTS + READING + LOW_RANK + FACTORS, "solvers": SOLVERS + FROM_A_FILE + CHECKPOINT}
+    program = (COMMON + parts[what] + FINE).format(start="", devices=8, precisions='"float32", "float64"')
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "run")], env=_environment(8), capture_output=True, text=True,
         timeout=900,

@@ -264,6 +264,9 @@ def _program(
         return jax.lax.psum(multiply(kernel, right, left, U), AXIS)
 
     def normal(kernel: Kernel, left: Any, right: Any, V: Array) -> Array:
+        if not ring and not fused:
+            real = jnp.clip(rows - jax.lax.axis_index(AXIS) * count(left), 0, count(left))
+            return jax.lax.psum(blocked.normal(kernel, left, right, V, memory, real), AXIS)
         return transposed(kernel, left, right, times(kernel, left, right, V))
 
     side = P(AXIS) if ring else P()

@@ -3,8 +3,8 @@
 Cholesky by panels, K = L Lᵀ, and L⁻¹ in the same sweep (Gauss and Jordan): of panel j the diagonal block is factored
 everywhere, its column below is P = K_·j L_jj⁻ᵀ, and each device takes P Pᵀ off its rows of K, P W_j off its rows of W,
 which began as I; W_j = L_jj⁻¹ W_j is done. Between devices goes a panel of M × b numbers each for K and W: 2M² words in
-all, for 2M³/G multiply-adds each. An inverse is applied by one product where its rows lie, and one sum or gather of M
-numbers; triangular solves would wait for each other. Golub and Van Loan, Matrix Computations, §4.2.
+all, for 2M³/G multiply-adds on each. An inverse is applied by one product where its rows lie, and one sum or gather of
+M numbers; triangular solves would wait for each other. Golub and Van Loan, Matrix Computations, §4.2.
 """
 
 import functools
