@@ -119,7 +119,7 @@ class Impatient(ZarrLike):
 def test_the_next_block_is_read_while_one_is_multiplied(monkeypatch):
     X, y = data()
     X64 = X.astype(np.float64)
-    monkeypatch.setattr(nystrom_cg, "BLOCK_BYTES", 60 * D * 8)
+    monkeypatch.setattr(nystrom_cg, "HOST_BLOCK_BYTES", 60 * D * 8)
     source, Z = Impatient(X), X64[:40]
     with precision("float64"):
         problem = replace(make(Gaussian(2.0), source, y, 0.1, 4 * N * D * 8 - 1), dtype=np.dtype("float64"))
@@ -151,7 +151,7 @@ def test_the_next_block_is_read_while_one_is_multiplied(monkeypatch):
 def test_a_run_from_a_file_goes_on_after_it_broke_off_and_leaves_no_thread(tmp_path, monkeypatch):
     X, y = data()
     np.save(tmp_path / "X.npy", X)
-    monkeypatch.setattr(nystrom_cg, "BLOCK_BYTES", 50 * D * 8)
+    monkeypatch.setattr(nystrom_cg, "HOST_BLOCK_BYTES", 50 * D * 8)
     checkpoint = Checkpoint(tmp_path / "run", every=0)
     budget = 4 * N * D * 8 - 1 + nystrom_cg.MATRICES * 60 * 60 * 8
     keywords = {"centres": 60, "tolerance": 1e-6, "precision": "float64", "memory": budget}
@@ -178,7 +178,7 @@ def test_a_run_from_a_file_goes_on_after_it_broke_off_and_leaves_no_thread(tmp_p
 def test_a_solution_from_blocks_is_that_of_the_array(tmp_path, monkeypatch):
     X, y = data()
     # blocks of 16 rows, and inputs that count as too large for memory
-    monkeypatch.setattr(nystrom_cg, "BLOCK_BYTES", 16 * D * 8)
+    monkeypatch.setattr(nystrom_cg, "HOST_BLOCK_BYTES", 16 * D * 8)
     monkeypatch.setattr(sources, "STRETCH_BYTES", 50 * D * 8)
     source = ZarrLike(X)
     keywords = {"centres": 60, "tolerance": 1e-6, "precision": "float64"}

@@ -173,7 +173,7 @@ class File:
         self.asked.append((rows.start, rows.stop))
         return X[rows]
 
-nystrom_cg.SPREAD, nystrom_cg.BLOCK_BYTES, s, found = np.inf, 104 * D * 4, None, None
+nystrom_cg.SPREAD, nystrom_cg.HOST_BLOCK_BYTES, s, found = np.inf, 104 * D * 4, None, None
 keywords = dict(centres=Z, tolerance=1e-4, precision="float32", progress=look)
 budget = 4 * N * D * 4 - 1 + nystrom_cg.MATRICES * 77 * 77 * 8    # a quarter of what is left does not hold X
 s = solve(Laplace(2.0), File(), y, 0.1, memory=budget, **keywords)

@@ -69,9 +69,9 @@ def normal(
     """Kᵀ(K V) for prepared sides: one evaluation of each entry instead of two, where a block is wide enough. Only the
     first `real` rows count, all unless told: others pad."""
     n, m = count(left), count(right)
-    real = n if real is None else real
     if m > WIDEST or m > n:
-        U = jnp.where((jnp.arange(n) < real)[:, None], apply(kernel, left, right, V, memory), 0)
+        U = apply(kernel, left, right, V, memory)
+        U = U if real is None else jnp.where((jnp.arange(n) < real)[:, None], U, 0)
         return apply(kernel, right, left, U, memory)
     return _normal(kernel, left, right, V, block_rows(n, m, V.dtype.itemsize, memory), real)
 
@@ -107,14 +107,14 @@ def _rmatmul(kernel: Kernel, left: Any, right: Any, U: Array, rows: int) -> Arra
     def add(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
         start = jnp.minimum(i * rows, n - rows)
         K = entries(kernel, part(left, start, rows), right)
-        return add_compensated(sums, _transposed_dot(K, _fresh(part(U, start, rows), start, i * rows, n)))
+        return add_compensated(sums, _transposed_dot(K, _fresh(part(U, start, rows), start, i * rows)))
 
     zero = jnp.zeros((count(right), U.shape[1]), U.dtype)
     return jax.lax.fori_loop(0, math.ceil(n / rows), add, (zero, zero))[0]
 
 
 @functools.partial(jax.jit, static_argnames="rows")
-def _normal(kernel: Kernel, left: Any, right: Any, V: Array, rows: int, real: int | Array) -> Array:
+def _normal(kernel: Kernel, left: Any, right: Any, V: Array, rows: int, real: int | Array | None) -> Array:
     n = count(left)
 
     def add(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -130,10 +130,11 @@ def _rows(side: Any, start: int, width: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[start : start + width], side)
 
 
-def _fresh(part: Array, start: Array, first: Array, end: int | Array) -> Array:
+def _fresh(part: Array, start: Array, first: Array, end: int | Array | None = None) -> Array:
     """Rows that an earlier block has already counted, and those that only pad, become zero."""
     index = start + jnp.arange(part.shape[0])
-    return jnp.where(((index >= first) & (index < end))[:, None], part, 0)
+    counts = index >= first if end is None else (index >= first) & (index < end)
+    return jnp.where(counts[:, None], part, 0)
 
 
 def _transposed_dot(K: Array, U: Array) -> Array:

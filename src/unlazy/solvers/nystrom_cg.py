@@ -52,6 +52,9 @@ CACHED_ROWS = 256
 BLOCK_BYTES = 2**26
 """Inputs read at a time where they do not fit: a card multiplies a block by 32,768 centres in some 30 ms, a disk reads
 one in 30, so that calls cost little; and only the first block of a pass is waited for."""
+HOST_BLOCK_BYTES = 2**24
+"""The same where the host computes: larger arrays are pages anew from the system each time, which costs as much as to
+fill them."""
 BLOCKS = 6
 """Blocks alive at once: one is read, one is being made ready, one multiplied, each with what the kernel makes of it."""
 
@@ -159,7 +162,8 @@ class Passes:
         n, row = problem.n, problem.source.d * problem.dtype.itemsize
         self.K: np.ndarray | None = None
         self.whole: Product | None = None
-        self.rows = _even(n, int(max(1, min(n, BLOCK_BYTES // row, self.budget // (8 * row)))))
+        block = HOST_BLOCK_BYTES if device.is_host() else BLOCK_BYTES
+        self.rows = _even(n, int(max(1, min(n, block // row, self.budget // (8 * row)))))
         self.bytes = BLOCKS * self.rows * row
         held = problem.source.whole is not None or n * row <= self.budget // 4 * problem.memories
         alone = device.is_host() and device.count() == 1
@@ -205,15 +209,20 @@ class Passes:
         return total
 
     def _blocks(self) -> Iterator[tuple[slice, Product]]:
-        """Block after block of K, the next one read, looked at and put on the device while this one is multiplied."""
+        """Block after block of K, the next one read and looked at while this one is multiplied, and put on a card too;
+        on the host, whose cores are busy anyway, it is prepared where it is used, while in the cache."""
         problem, starts = self.problem, range(0, self.problem.n, self.rows)
         blocks = [slice(start, min(start + self.rows, problem.n)) for start in starts]
 
-        def whole(rows: slice) -> tuple[slice, Product]:
-            X = np.asarray(problem.source.rows(rows.start, rows.stop), problem.dtype)
-            return rows, product(problem.kernel, X, self.Z, memory=self.budget // 2)
+        def read(rows: slice) -> tuple[slice, np.ndarray]:
+            return rows, np.asarray(problem.source.rows(rows.start, rows.stop), problem.dtype)
 
-        return self._spread_blocks(blocks) if problem.spreads else ahead(whole, blocks)
+        def ready(block: tuple[slice, np.ndarray]) -> tuple[slice, Product]:
+            return block[0], product(problem.kernel, block[1], self.Z, memory=self.budget // 2)
+
+        if problem.spreads:
+            return self._spread_blocks(blocks)
+        return map(ready, ahead(read, blocks)) if device.is_host() else ahead(lambda rows: ready(read(rows)), blocks)
 
     def _spread_blocks(self, blocks: list[slice]) -> Iterator[tuple[slice, Product]]:
         """The same over several devices: this process's shares of a block are read ahead, and no others; to put them on
