@@ -1,11 +1,15 @@
 """Work side by side: never more threads than asked for, results in order."""
 
 import threading
+from contextlib import closing
 
+import jax.numpy as jnp
 import pytest
 from threadpoolctl import threadpool_info
 
 from unlazy.core import threads
+from unlazy.core.precision import precision
+from unlazy.core.threads import ahead
 
 
 def seen(count=6):
@@ -51,3 +55,40 @@ def test_no_more_threads_than_asked_for(monkeypatch):
 def test_misuse(jobs):
     with pytest.raises(ValueError, match="n_jobs must be a whole number"), threads.at_most(jobs):
         pass
+
+
+def test_the_next_is_made_while_the_present_is_used_and_no_more_than_that():
+    begun = [threading.Event() for _ in range(6)]
+    alive = set()
+
+    def make(i):
+        begun[i].set()
+        alive.add(i)
+        return i
+
+    for i in ahead(make, range(6)):
+        assert i == 5 or begun[i + 1].wait(60)  # nobody asked for it yet
+        assert i > 3 or not begun[i + 2].is_set()
+        assert len(alive) <= 2
+        alive.discard(i)
+    assert not alive
+
+
+def test_what_is_made_ahead_has_the_callers_precision_and_errors_come_where_they_are_due():
+    def make(i):
+        if i == 2:
+            raise ValueError("two")
+        return jnp.ones(1).dtype.name
+
+    for name in ("float32", "float64"):
+        seen = []
+        with precision(name), pytest.raises(ValueError, match="two"):
+            seen.extend(ahead(make, range(9)))
+        assert seen == [name, name]
+
+
+def test_a_caller_who_leaves_early_ends_the_thread():
+    made = []
+    with closing(ahead(made.append, range(100))) as items:
+        next(items)
+    assert len(made) <= 2 and not [t for t in threading.enumerate() if t.name.startswith("ahead")]

@@ -2,12 +2,19 @@
 
 import subprocess
 import sys
+import threading
+import time
+from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from unlazy.core.precision import precision
 from unlazy.kernels.radial import Gaussian
 from unlazy.solvers import nystrom_cg, sources
+from unlazy.solvers.checkpoint import Checkpoint
+from unlazy.solvers.problem import make
 from unlazy.solvers.solve import solve
 from unlazy.solvers.sources import Source, as_source, parquet
 
@@ -61,11 +68,117 @@ def test_every_form_reads_the_same_rows(tmp_path):
     assert as_source(X).whole is not None
 
 
+@pytest.mark.parametrize("form", ["C", "F", ">f4", "f2", "i4"])
+def test_a_file_in_any_layout_and_type_reads_the_same_rows(form, tmp_path):
+    X = np.round(100 * data()[0])  # whole numbers, which all of these types hold
+    np.save(tmp_path / "X.npy", np.asarray(X, order=form) if form in "CF" else X.astype(form))
+    source = as_source(tmp_path / "X.npy")
+    index = np.array([0, 3, 499])
+    assert np.array_equal(source.rows(100, 300), X[100:300]) and np.array_equal(source.take(index), X[index])
+
+
+def test_few_rows_are_picked_out_of_a_file_one_by_one_and_once(tmp_path, monkeypatch):
+    X, _ = data()
+    X[321, 1] = np.nan  # a row that nobody asks for
+    np.save(tmp_path / "X.npy", X)
+    monkeypatch.setattr(sources, "SEEK_BYTES", 1)
+    source = as_source(tmp_path / "X.npy")
+    index = np.array([0, 320, 322, 499])
+    taken = source.take(index)
+    assert np.array_equal(taken, X[index])
+    monkeypatch.setattr(sources.NpyRows, "_read", None)
+    assert source.take(index.copy()) is taken
+    monkeypatch.undo()
+    monkeypatch.setattr(sources, "SEEK_BYTES", 1)
+    with pytest.raises(ValueError, match="first in row 321"):
+        source.take(np.array([5, 321]))
+
+
+def test_a_file_that_lost_its_end_is_named(tmp_path):
+    X, _ = data()
+    np.save(tmp_path / "X.npy", X)
+    source = as_source(tmp_path / "X.npy")
+    with (tmp_path / "X.npy").open("r+b") as file:
+        file.truncate(X.nbytes // 2)
+    with pytest.raises(ValueError, match="ends before its last row"):
+        source.rows(0, N)
+
+
+class Impatient(ZarrLike):
+    """Rows whose next block must be asked for while the one before is in use: `used` says which was multiplied."""
+
+    def __init__(self, array):
+        super().__init__(array)
+        self.asked, self.used = [], []
+
+    def __getitem__(self, rows):
+        self.asked.append(rows.start)
+        return super().__getitem__(rows)
+
+
+def test_the_next_block_is_read_while_one_is_multiplied(monkeypatch):
+    X, y = data()
+    X64 = X.astype(np.float64)
+    monkeypatch.setattr(nystrom_cg, "HOST_BLOCK_BYTES", 60 * D * 8)
+    source, Z = Impatient(X), X64[:40]
+    with precision("float64"):
+        problem = replace(make(Gaussian(2.0), source, y, 0.1, 4 * N * D * 8 - 1), dtype=np.dtype("float64"))
+        passes = nystrom_cg.Passes(problem, jnp.asarray(Z), problem.memory)
+        assert passes.how == "by blocks from the source" and passes.rows == 50  # 10 equal blocks, not 9 of 60 and fewer
+        seen = []
+
+        def part(K, rows):
+            following = rows.stop if rows.stop < N else None
+            deadline = time.monotonic() + 60
+            while following is not None and following not in source.asked and time.monotonic() < deadline:
+                time.sleep(0.001)  # the reader needs nothing from us
+            seen.append((following is None or following in source.asked, len(source.asked) - len(seen)))
+            return K.rmatmul(jnp.asarray(y[rows, None]))
+
+        total = passes._sum(part, 1)
+        v = np.random.default_rng(1).normal(size=(40, 1))
+        normal, right = passes.normal(v), passes.right_side()
+    assert all(early for early, _ in seen) and len(seen) == 10
+    assert max(alive for _, alive in seen) <= 2  # this one and the next: no more
+    K = np.exp(-((X64[:, None] - Z[None]) ** 2).sum(-1) / (2 * 2.0**2))
+    # float64 sums of 500 terms, entries off by a few roundings of D = ‖x‖² + ‖z‖² - 2⟨x,z⟩ < 2^6: k moves by D·2^-53·4
+    off = N * 2.0**-53 * 4 * 2**6
+    assert np.all(np.abs(total - K.T @ y[:, None]) <= off * (K.T @ np.abs(y[:, None])))
+    assert np.array_equal(total, right)
+    assert np.all(np.abs(normal - K.T @ (K @ v)) <= 2 * off * (K.T @ (K @ np.abs(v))))
+
+
+def test_a_run_from_a_file_goes_on_after_it_broke_off_and_leaves_no_thread(tmp_path, monkeypatch):
+    X, y = data()
+    np.save(tmp_path / "X.npy", X)
+    monkeypatch.setattr(nystrom_cg, "HOST_BLOCK_BYTES", 50 * D * 8)
+    checkpoint = Checkpoint(tmp_path / "run", every=0)
+    budget = 4 * N * D * 8 - 1 + nystrom_cg.MATRICES * 60 * 60 * 8
+    keywords = {"centres": 60, "tolerance": 1e-6, "precision": "float64", "memory": budget}
+
+    def broken(p):
+        if p.step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        solve(Gaussian(2.0), tmp_path / "X.npy", y, 0.1, checkpoint=checkpoint, progress=broken, **keywords)
+    steps = []
+    again = solve(
+        Gaussian(2.0), tmp_path / "X.npy", y, 0.1, checkpoint=checkpoint, progress=lambda p: steps.append(p.step),
+        **keywords,
+    )  # fmt: skip
+    assert steps[0] == 3 and again.converged and "by blocks" in again.notes[-1]
+    whole = solve(Gaussian(2.0), X, y, 0.1, centres=60, tolerance=1e-6, precision="float64")
+    a, b = np.asarray(whole.predict(X)), np.asarray(again.predict(X))
+    assert np.linalg.norm(a - b) <= 2.01e-6 * np.linalg.norm(y)
+    assert not [t for t in threading.enumerate() if t.name.startswith("ahead")]
+
+
 @pytest.mark.slow
 def test_a_solution_from_blocks_is_that_of_the_array(tmp_path, monkeypatch):
     X, y = data()
     # blocks of 16 rows, and inputs that count as too large for memory
-    monkeypatch.setattr(nystrom_cg, "BLOCK_BYTES", 16 * D * 8)
+    monkeypatch.setattr(nystrom_cg, "HOST_BLOCK_BYTES", 16 * D * 8)
     monkeypatch.setattr(sources, "STRETCH_BYTES", 50 * D * 8)
     source = ZarrLike(X)
     keywords = {"centres": 60, "tolerance": 1e-6, "precision": "float64"}

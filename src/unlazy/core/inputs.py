@@ -213,7 +213,7 @@ def real_numbers(what: str, values: Any) -> np.ndarray:
 def refuse_not_finite(what: str, array: np.ndarray, first: int = 0) -> None:
     """A ValueError that names the first row with NaN or infinity; rows are counted from `first`."""
     with np.errstate(over="ignore", invalid="ignore"):  # that is what is being looked for
-        fine = array.size == 0 or np.isfinite(array.sum(dtype=np.float64))
+        fine = array.size == 0 or np.isfinite(array.sum())  # in its own type: half the time
     if fine:
         return
     bad = ~np.isfinite(array.reshape(array.shape[0] if array.ndim else 1, -1)).all(1)

@@ -6,8 +6,9 @@ done faster next to each other, each on one core, than one after the other on al
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from unlazy.core.memory import memory_budget
 from unlazy.core.precision import default_float, precision
 
 T = TypeVar("T")
+A = TypeVar("A")
 _inside = threading.local()
 _most: ContextVar[int | None] = ContextVar("most", default=None)
 
@@ -40,6 +42,32 @@ def together(tasks: Sequence[Callable[[], T]]) -> list[T]:
 
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(run, tasks))
+
+
+def ahead(make: Callable[[A], T], items: Iterable[A]) -> Iterator[T]:
+    """`make(item)` of one item after the other, the next made in a thread while the caller uses the present one: two
+    are alive at once, and what takes longer, making or using, sets the pace. In the caller's precision; an error comes
+    out where its item is due, and a caller who leaves early ends the thread.
+
+    >>> list(ahead(str, range(3)))
+    ['0', '1', '2']
+    """
+    name = default_float().name
+
+    def run(item: A) -> T:
+        with precision(name):
+            return make(item)
+
+    pool, waiting = ThreadPoolExecutor(1, "ahead"), deque[Future[T]]()
+    try:
+        for item in items:
+            waiting.append(pool.submit(run, item))
+            if len(waiting) > 1:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def one_thread_each() -> Any:

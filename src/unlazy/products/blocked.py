@@ -59,13 +59,21 @@ def apply(
 
 
 def normal(
-    kernel: Kernel, left: Any, right: Any, V: Float[Array, "m c"], memory: int | str | None = None
+    kernel: Kernel,
+    left: Any,
+    right: Any,
+    V: Float[Array, "m c"],
+    memory: int | str | None = None,
+    real: int | Array | None = None,
 ) -> Float[Array, "m c"]:
-    """Kᵀ(K V) for prepared sides: one evaluation of each entry instead of two, where a block is wide enough."""
+    """Kᵀ(K V) for prepared sides: one evaluation of each entry instead of two, where a block is wide enough. Only the
+    first `real` rows count, all unless told: others pad."""
     n, m = count(left), count(right)
     if m > WIDEST or m > n:
-        return apply(kernel, right, left, apply(kernel, left, right, V, memory), memory)
-    return _normal(kernel, left, right, V, block_rows(n, m, V.dtype.itemsize, memory))
+        U = apply(kernel, left, right, V, memory)
+        U = U if real is None else jnp.where((jnp.arange(n) < real)[:, None], U, 0)
+        return apply(kernel, right, left, U, memory)
+    return _normal(kernel, left, right, V, block_rows(n, m, V.dtype.itemsize, memory), real)
 
 
 def block_rows(n: int, width: int, itemsize: int, memory: int | str | None = None) -> int:
@@ -106,13 +114,13 @@ def _rmatmul(kernel: Kernel, left: Any, right: Any, U: Array, rows: int) -> Arra
 
 
 @functools.partial(jax.jit, static_argnames="rows")
-def _normal(kernel: Kernel, left: Any, right: Any, V: Array, rows: int) -> Array:
+def _normal(kernel: Kernel, left: Any, right: Any, V: Array, rows: int, real: int | Array | None) -> Array:
     n = count(left)
 
     def add(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
         start = jnp.minimum(i * rows, n - rows)
         K = entries(kernel, part(left, start, rows), right)
-        return add_compensated(sums, _transposed_dot(K, _fresh(dot(K, V), start, i * rows)))
+        return add_compensated(sums, _transposed_dot(K, _fresh(dot(K, V), start, i * rows, real)))
 
     zero = jnp.zeros((count(right), V.shape[1]), V.dtype)
     return jax.lax.fori_loop(0, math.ceil(n / rows), add, (zero, zero))[0]
@@ -122,10 +130,11 @@ def _rows(side: Any, start: int, width: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[start : start + width], side)
 
 
-def _fresh(part: Array, start: Array, first: Array) -> Array:
-    """Rows that an earlier block has already counted become zero."""
+def _fresh(part: Array, start: Array, first: Array, end: int | Array | None = None) -> Array:
+    """Rows that an earlier block has already counted, and those that only pad, become zero."""
     index = start + jnp.arange(part.shape[0])
-    return jnp.where((index >= first)[:, None], part, 0)
+    counts = index >= first if end is None else (index >= first) & (index < end)
+    return jnp.where(counts[:, None], part, 0)
 
 
 def _transposed_dot(K: Array, U: Array) -> Array:

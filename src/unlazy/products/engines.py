@@ -146,7 +146,7 @@ class Sharded(Engine):
         return PROGRAM + each * job.entries * job.passes / job.workers
 
     def build(self, job: Job) -> Product:
-        return sharded(job.kernel, job.X, job.right, job.devices, job.memory)
+        return sharded(job.kernel, job.X, job.Z, job.devices, job.memory)
 
 
 @jax.jit

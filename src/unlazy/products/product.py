@@ -29,7 +29,7 @@ class Product(eqx.Module):
     """K(X, Z) for `matmul` (K @ V), `rmatmul` (Kᵀ @ U) and `normal` (Kᵀ(K @ V)); V of shape (m,) or (m, c)."""
 
     on_host: ClassVar[bool] = False
-    """Whether NumPy multiplies: columns then stay in the host's memory."""
+    """Whether NumPy multiplies, or columns go to several devices: they then stay in the host's memory at first."""
 
     @property
     @abc.abstractmethod
@@ -73,7 +73,7 @@ class Product(eqx.Module):
     @abc.abstractmethod
     def _rmatmul(self, U: Array) -> Array: ...
 
-    def _normal(self, V: Array) -> Array:
+    def _normal(self, V: Any) -> Array:
         return self._rmatmul(self._matmul(V))
 
 

@@ -1,5 +1,7 @@
 """Preconditioned conjugate gradients for several right-hand sides, with float64 vectors around a float32 kernel.
 
+Vectors are NumPy's, or JAX's spread over devices, where they stay: then only sums over rows come to the host.
+
 A step: p → Ap in the kernel's precision; everything else in float64. When the recursion says it is done, the true
 residual is formed; where the two have drifted apart, the iteration starts again from there (iterative refinement), and
 it ends as 'stalled' when that no longer helps: the rounding floor of the kernel's precision.
@@ -8,48 +10,64 @@ Hestenes and Stiefel (1952); the smallest Ritz value comes from the same coeffic
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import eigvalsh_tridiagonal
 
 from unlazy.solvers.watch import Watch
 
-Operator = Callable[[np.ndarray], np.ndarray]
+Vector = Any
+"""Columns of float64: NumPy's, or JAX's spread over devices."""
+Operator = Callable[[Vector], Vector]
 STALL = 200
 """Steps without a new smallest residual after which the iteration counts as stalled."""
 RESTARTS = 5
+
+
+class Home(NamedTuple):
+    """Where vectors live: how the host's come there, and back."""
+
+    put: Callable[[np.ndarray], Vector]
+    get: Callable[[Vector], np.ndarray]
+
+
+HOST = Home(lambda v: v, lambda v: v)
 
 
 @dataclass
 class State:
     """Where the iteration stands; what a checkpoint keeps."""
 
-    x: np.ndarray
-    r: np.ndarray
-    p: np.ndarray
+    x: Vector
+    r: Vector
+    p: Vector
     rz: np.ndarray
     step: int = 0
     lanczos: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    home: Home = HOST
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {"x": self.x, "r": self.r, "p": self.p, "rz": self.rz, "step": np.array(self.step)}
+        get = self.home.get
+        return {"x": get(self.x), "r": get(self.r), "p": get(self.p), "rz": self.rz, "step": np.array(self.step)}
 
 
 def conjugate_gradients(
     apply: Operator,
-    b: np.ndarray,
+    b: Vector,
     precondition: Operator,
-    measure: Callable[[np.ndarray, float], float],
+    measure: Callable[[Vector, float], float],
     coefficients: Operator,
     watch: Watch,
     accurate: Operator | None = None,
-) -> tuple[np.ndarray, float, int, str, np.ndarray]:
+    home: Home = HOST,
+) -> tuple[Vector, float, int, str, Vector]:
     """Solve A x = b; returns x, the size of its true residual by `measure(r, smallest Ritz value)`, the steps, why it
     stopped, and that residual.
 
     `coefficients` turns x into what `watch` validates; `accurate` is `apply` with more digits, for true residuals.
     """
-    s = _start(b, precondition, watch.resume())
+    s = _start(b, precondition, watch.resume(), home)
     previous = np.inf
     for _ in range(RESTARTS):
         stopped = _run(apply, precondition, measure, coefficients, watch, s)
@@ -64,15 +82,21 @@ def conjugate_gradients(
             break
         previous = true
         z = precondition(s.r)
-        s.p, s.rz = z, np.sum(s.r * z, 0)
+        s.p, s.rz = z, inner(s.r, z)
     return s.x, true, s.step, "stalled", s.r
 
 
-def _start(b: np.ndarray, precondition: Operator, kept: dict[str, np.ndarray] | None) -> State:
+def inner(u: Vector, v: Vector) -> np.ndarray:
+    """⟨u, v⟩ of every column."""
+    return np.asarray((u * v).sum(0))
+
+
+def _start(b: Vector, precondition: Operator, kept: dict[str, np.ndarray] | None, home: Home) -> State:
     if kept is not None:
-        return State(kept["x"], kept["r"], kept["p"], kept["rz"], int(kept["step"].item()))
+        x, r, p = (home.put(kept[name]) for name in "xrp")
+        return State(x, r, p, kept["rz"], int(kept["step"].item()), home=home)
     z = precondition(b)
-    return State(np.zeros_like(b), b.copy(), z, np.sum(b * z, 0))
+    return State(0 * b, b, z, inner(b, z), home=home)
 
 
 def _run(apply, precondition, measure, coefficients, watch: Watch, s: State) -> str:  # type: ignore[no-untyped-def]
@@ -83,11 +107,11 @@ def _run(apply, precondition, measure, coefficients, watch: Watch, s: State) -> 
     s.lanczos.clear()
     while True:
         Ap = apply(s.p)
-        a = _ratio(s.rz, np.sum(s.p * Ap, 0))
+        a = _ratio(s.rz, inner(s.p, Ap))
         s.x = s.x + a * s.p
         s.r = s.r - a * Ap
         z = precondition(s.r)
-        rz = np.sum(s.r * z, 0)
+        rz = inner(s.r, z)
         ratio = _ratio(rz, s.rz)
         s.lanczos.append((a, ratio))
         s.p, s.rz = z + ratio * s.p, rz

@@ -5,7 +5,9 @@ is near the identity and a few passes over the data suffice. Falkon's problem: R
 A pass reads the data by blocks, so they may be larger than memory; cost n·M per step, memory M².
 """
 
-from collections.abc import Callable
+import abc
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
@@ -19,27 +21,42 @@ from scipy.linalg.blas import dtrsm
 from unlazy.core import device
 from unlazy.core.linear import dot
 from unlazy.core.precision import precision, rounding
+from unlazy.core.threads import ahead
 from unlazy.products import Product, product
 from unlazy.products.dense import fill
 from unlazy.products.pairs import Matrix
+from unlazy.products.sharded import mesh_of, own_ranges, sharded_rows
 from unlazy.solvers.audit import centres_rounding, rows_of
 from unlazy.solvers.conjugate_gradients import conjugate_gradients
 from unlazy.solvers.method import Method, count
 from unlazy.solvers.problem import Fit, Problem, predict
 from unlazy.solvers.sources import finite_floats
+from unlazy.solvers.spread_factors import SpreadFactor, spread_factor, spread_gram, spread_outer
+from unlazy.solvers.spread_factors import times as spread_times
 from unlazy.solvers.triangles import UpperFactor, lower_of_outer, upper_factor
 from unlazy.solvers.watch import Watch
 
 MATRICES = 4
 """M × M matrices alive at once: K_MM, T, A and a workspace."""
+SPREAD = 0.25
+"""Part of a device's memory budget beyond which these are spread over all devices: applying them then costs a word
+between devices, and computing them does twice the work."""
+SPREAD_MATRICES = 6
+"""Spread ones alive at once: K_MM, one inverse, and while the other is made its matrix, factor and a workspace."""
 MOST_CENTRES = 32_768
 LEAST_RIDGE = 1e-8
 """Ridge over λ_max at least: H squares the condition, so that ρκ for the smallest direction κ of K_MM must stay above
 the rounding of λ_max² in float64."""
 CACHED_ROWS = 256
 """Rows of a stored K that are used twice while in the cache."""
-BLOCK_BYTES = 2**28
-"""Inputs read at a time where they do not fit."""
+BLOCK_BYTES = 2**26
+"""Inputs read at a time where they do not fit: a card multiplies a block by 32,768 centres in some 30 ms, a disk reads
+one in 30, so that calls cost little; and only the first block of a pass is waited for."""
+HOST_BLOCK_BYTES = 2**24
+"""The same where the host computes: larger arrays are pages anew from the system each time, which costs as much as to
+fill them."""
+BLOCKS = 6
+"""Blocks alive at once: one is read, one is being made ready, one multiplied, each with what the kernel makes of it."""
 
 
 def _read(centres: Any) -> Any:
@@ -75,9 +92,10 @@ class NystromCG(Method):
             rows = problem.source.take(np.sort(problem.rng().choice(problem.n, min(M, problem.n), replace=False)))
         Z = jnp.asarray(rows, problem.dtype)
         M, watch.centres = Z.shape[0], Z
-        square = MATRICES * M * M * 8
+        spread = change_for(problem, M) is ChangeSpread
+        square = SPREAD_MATRICES * M * M * 8 // problem.memories if spread else MATRICES * M * M * 8
         passes = Passes(problem, Z, problem.memory - square)
-        change = (ChangeOnCPU if device.is_host() else ChangeOnGPU)(problem, rows)
+        change = change_for(problem, M)(problem, rows)
 
         def apply(beta: np.ndarray) -> np.ndarray:
             v = change.forward(beta)
@@ -140,19 +158,23 @@ class Passes:
     block from the source. Sums over many rows are kept in float64: B amplifies what rounding leaves in them."""
 
     def __init__(self, problem: Problem, Z: jax.Array, budget: int):
-        self.problem, self.Z, self.budget = problem, Z, max(budget, 1)
+        self.problem, self.Z, self.budget = problem, Z, max(budget, 2)
         n, row = problem.n, problem.source.d * problem.dtype.itemsize
         self.K: np.ndarray | None = None
         self.whole: Product | None = None
-        self.rows = int(max(1, min(n, BLOCK_BYTES // row, self.budget // (8 * row))))
-        self.bytes = 2 * self.rows * row
-        held = problem.source.whole is not None or n * row <= self.budget // 4
+        block = HOST_BLOCK_BYTES if device.is_host() else BLOCK_BYTES
+        self.rows = _even(n, int(max(1, min(n, block // row, self.budget // (8 * row)))))
+        self.bytes = BLOCKS * self.rows * row
+        held = problem.source.whole is not None or n * row <= self.budget // 4 * problem.memories
         alone = device.is_host() and device.count() == 1
         if alone and held and n * Z.shape[0] * problem.dtype.itemsize <= self.budget:
             self.K, self.how = fill(problem.kernel, problem.X(), Z), "stored"
             self.bytes = self.K.nbytes
         elif held:
-            self.whole = product(problem.kernel, problem.X(), Z, passes=100, memory=self.budget)
+            if problem.spreads:
+                self.whole = problem.spread(Z, self.budget)
+            else:
+                self.whole = product(problem.kernel, problem.X(), Z, passes=100, memory=self.budget)
             self.how, self.bytes = self.whole.how, self.whole.bytes
         else:
             self.how = "by blocks from the source"
@@ -161,13 +183,13 @@ class Passes:
         if self.K is not None:
             v = v.astype(self.K.dtype)
             return self._stored(lambda rows, K: dot(K, v), v.shape[1])
-        return self._sum(lambda K, _: K.normal(jnp.asarray(v, K.dtype)), v.shape[1])
+        return self._sum(lambda K, _: K.normal(v.astype(K.dtype)), v.shape[1])
 
     def right_side(self) -> np.ndarray:
         y = self.problem.y
         if self.K is not None:
             return self._stored(lambda rows, K: y[rows].astype(K.dtype), y.shape[1])
-        return self._sum(lambda K, rows: K.rmatmul(jnp.asarray(y[rows], K.dtype)), y.shape[1])
+        return self._sum(lambda K, rows: K.rmatmul(y[rows].astype(K.dtype)), y.shape[1])
 
     def _stored(self, left: Callable[[slice, np.ndarray], np.ndarray], c: int) -> np.ndarray:
         """Σ K_bᵀ left_b: a block is read from memory once and is still in the cache when its transpose is needed."""
@@ -181,29 +203,71 @@ class Passes:
         if self.whole is not None:
             return np.asarray(part(self.whole, slice(None)), np.float64)
         total = np.zeros((self.Z.shape[0], c))
-        for start, X in self.problem.source.blocks(self.rows):
-            K = product(self.problem.kernel, jnp.asarray(X, self.Z.dtype), self.Z, memory=self.budget // 2)
-            total += np.asarray(part(K, slice(start, start + X.shape[0])), np.float64)
+        for rows, K in self._blocks():
+            total += np.asarray(part(K, rows), np.float64)
+            del K  # or it would live until the next is there
         return total
 
+    def _blocks(self) -> Iterator[tuple[slice, Product]]:
+        """Block after block of K, the next one read and looked at while this one is multiplied, and put on a card too;
+        on the host, whose cores are busy anyway, it is prepared where it is used, while in the cache."""
+        problem, starts = self.problem, range(0, self.problem.n, self.rows)
+        blocks = [slice(start, min(start + self.rows, problem.n)) for start in starts]
 
-class Change:
+        def read(rows: slice) -> tuple[slice, np.ndarray]:
+            return rows, np.asarray(problem.source.rows(rows.start, rows.stop), problem.dtype)
+
+        def ready(block: tuple[slice, np.ndarray]) -> tuple[slice, Product]:
+            return block[0], product(problem.kernel, block[1], self.Z, memory=self.budget // 2)
+
+        if problem.spreads:
+            return self._spread_blocks(blocks)
+        return map(ready, ahead(read, blocks)) if device.is_host() else ahead(lambda rows: ready(read(rows)), blocks)
+
+    def _spread_blocks(self, blocks: list[slice]) -> Iterator[tuple[slice, Product]]:
+        """The same over several devices: this process's shares of a block are read ahead, and no others; to put them on
+        devices is left to the caller's thread, since all processes must do that in one order."""
+        problem, Z, mesh = self.problem, np.asarray(self.Z), mesh_of()
+
+        def shares(rows: slice) -> tuple[slice, dict[tuple[int, int], np.ndarray]]:
+            wanted = own_ranges(rows.stop - rows.start, mesh)
+            return rows, {(a, b): problem.rows(rows.start + a, rows.start + b, Z) for a, b in wanted}
+
+        for rows, found in ahead(shares, blocks):
+            size = rows.stop - rows.start
+            yield (
+                rows,
+                sharded_rows(problem.kernel, lambda *ends, found=found: found[ends], size, Z, memory=self.budget // 2),
+            )
+
+
+def _even(n: int, most: int) -> int:
+    """Rows of a block, at most `most` and at least half of them, the same for all blocks where n allows: the last one
+    would otherwise be a program of its own."""
+    fewest = math.ceil(n / most)
+    return next((n // k for k in range(fewest, 2 * fewest) if n % k == 0), most)
+
+
+class Change(abc.ABC):
     """α = B β with B = T⁻¹A⁻¹, where TᵀT = K_MM + jitter·I and AᵀA = (n/M) TTᵀ + ρI."""
 
     jitter: float
 
+    @abc.abstractmethod
+    def __init__(self, problem: Problem, Z: Matrix): ...
+
+    @abc.abstractmethod
     def forward(self, beta: np.ndarray) -> np.ndarray:
         """B β."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def backward(self, v: np.ndarray) -> np.ndarray:
         """Bᵀ v."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def K_times(self, v: np.ndarray) -> np.ndarray:
         """TᵀT v = (K_MM + jitter·I) v: the jitter is rounding to K, and without it centres that coincide make H
         singular."""
-        raise NotImplementedError
 
 
 class ChangeOnCPU(Change):
@@ -249,6 +313,47 @@ class ChangeOnGPU(Change):
             return np.asarray(dot(self.K, jnp.asarray(v))) + self.jitter * v
 
 
+class ChangeSpread(Change):
+    """By rows over devices (solvers.spread_factors), where M × M matrices are too large for one of them."""
+
+    def __init__(self, problem: Problem, Z: Matrix):
+        self.mesh, M = mesh_of(), len(Z)
+
+        def factor(K: jax.Array, diagonal: float) -> SpreadFactor:
+            found = spread_factor(K, M, diagonal, self.mesh)
+            if found is None:
+                raise LinAlgError
+            return found
+
+        points = np.asarray(Z, problem.dtype)
+        with precision("float64"):
+            self.K = spread_gram(problem.kernel, points, self.mesh)
+            norm = float(jnp.max(jnp.sum(jnp.abs(self.K), 1)))
+            T, self.jitter = _jittered(factor, self.K, problem, norm, M)
+            squared = spread_outer(T.L, M, problem.n / M, self.mesh)
+            self.T, T = eqx.tree_at(lambda f: f.L, T, None), None  # the inverses are enough
+            self.A = eqx.tree_at(lambda f: f.L, factor(squared, problem.ridge), None)
+
+    def forward(self, beta: np.ndarray) -> np.ndarray:
+        with precision("float64"):
+            return self.T.solve_transposed(self.A.solve_transposed(beta))
+
+    def backward(self, v: np.ndarray) -> np.ndarray:
+        with precision("float64"):
+            return self.A.solve(self.T.solve(v))
+
+    def K_times(self, v: np.ndarray) -> np.ndarray:
+        with precision("float64"):
+            return spread_times(self.K, v, self.mesh) + self.jitter * v
+
+
+def change_for(problem: Problem, M: int) -> type[Change]:
+    """Where the factors live: on one device, and with several of them over all where one has no room."""
+    if problem.spreads and problem.memory * SPREAD < MATRICES * M * M * 8:
+        return ChangeSpread
+    return ChangeOnCPU if device.is_host() else ChangeOnGPU
+
+
 def _upper(K: np.ndarray, diagonal: float) -> np.ndarray:
     """U with UᵀU = K + diagonal·I, in float64."""
     K = np.array(K, np.float64, order="F")
@@ -263,12 +368,14 @@ def _upper_factor(K: jax.Array, diagonal: float) -> UpperFactor:
     return factor
 
 
-def _jittered(factor: Callable[[Any, float], Any], K: Any, problem: Problem, norm: float) -> tuple[Any, float]:
+def _jittered(
+    factor: Callable[[Any, float], Any], K: Any, problem: Problem, norm: float, M: int | None = None
+) -> tuple[Any, float]:
     """The factor of K plus the least jitter that makes it positive, and that jitter.
 
     H = K_nMᵀK_nM + ρK_MM: where ρ·jitter stays above the rounding of (n/M)‖K‖² in float64, no direction is lost.
     """
-    least = rounding(np.float64) * problem.n / K.shape[0] * norm / problem.ridge
+    least = rounding(np.float64) * problem.n / (M or K.shape[0]) * norm / problem.ridge
     jitter = max(4 * rounding(problem.dtype), min(0.1 * LEAST_RIDGE, least)) * norm
     for _ in range(8):
         try:

@@ -36,9 +36,9 @@ def randomly_pivoted_cholesky(
     while used < rank and left.sum() > 1e-6 * start:
         count = min(block, rank - used, int(np.count_nonzero(left)))
         pivots = rng.choice(n, size=count, replace=False, p=left / left.sum())
-        weights, kept = _orthogonalised(np.asarray(work.residual_columns(pivots, used), np.float64))
+        weights, kept = orthogonalised(np.asarray(work.residual_columns(pivots, used), np.float64))
         if len(kept):
-            left = np.maximum(left - work.append(weights, used), 0)
+            left = np.maximum(left - work.extend(weights, used), 0)
             left[pivots[kept]] = 0
             used += len(kept)
         else:
@@ -46,7 +46,7 @@ def randomly_pivoted_cholesky(
     return work.F[:, :used], left
 
 
-def _orthogonalised(core: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def orthogonalised(core: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """W with columns such that (residual columns) @ W extends F; greedy pivoting drops pivots that are explained.
 
     core is the residual kernel between the pivots. With core[kept, kept] = L Lᵀ, W = L⁻ᵀ on the kept rows.
@@ -72,7 +72,7 @@ class _InMemory:
         self.columns = self.K[pivots].T - dot(self.F[:, :used], self.F[pivots, :used].T)
         return self.columns[pivots]
 
-    def append(self, W: np.ndarray, used: int) -> np.ndarray:
+    def extend(self, W: np.ndarray, used: int) -> np.ndarray:
         """Writes new columns of F; returns their squares, which leave the diagonal."""
         new = dot(self.columns, W.astype(self.F.dtype))
         self.F[:, used : used + W.shape[1]] = new
@@ -92,10 +92,10 @@ class _OnDevice:
         self.columns, core = _columns(self.kernel, self.points, self.F, jnp.asarray(padded))
         return np.asarray(core)[: pivots.size, : pivots.size]
 
-    def append(self, W: np.ndarray, used: int) -> np.ndarray:
+    def extend(self, W: np.ndarray, used: int) -> np.ndarray:
         padded = np.zeros((self.block, self.block))
         padded[: W.shape[0], : W.shape[1]] = W
-        self.F, gone = _append(self.F, self.columns, jnp.asarray(padded, self.F.dtype), used)
+        self.F, gone = append(self.F, self.columns, jnp.asarray(padded, self.F.dtype), used)
         return np.asarray(gone, np.float64)
 
 
@@ -111,7 +111,7 @@ def _columns(kernel: Kernel, points: Any, F: Array, pivots: Array) -> tuple[Arra
 
 
 @functools.partial(jax.jit, donate_argnums=0)
-def _append(F: Array, columns: Array, W: Array, used: int | Array) -> tuple[Array, Array]:
+def append(F: Array, columns: Array, W: Array, used: int | Array) -> tuple[Array, Array]:
     """A block that would stick out at the end is shifted back by dynamic_update_slice, so it is rolled first."""
     new = dot(columns, W)
     block, rank = new.shape[1], F.shape[1]

@@ -13,12 +13,14 @@ from scipy.linalg import cho_factor, cho_solve
 
 from unlazy.core import device
 from unlazy.core.linear import dot
+from unlazy.core.precision import precision
 from unlazy.products import Product
 from unlazy.products.product import Stored
-from unlazy.solvers.conjugate_gradients import Operator, conjugate_gradients
+from unlazy.solvers.conjugate_gradients import Home, Operator, conjugate_gradients, inner
 from unlazy.solvers.method import Method, count
 from unlazy.solvers.pivoted_cholesky import randomly_pivoted_cholesky
 from unlazy.solvers.problem import Fit, Problem, times
+from unlazy.solvers.spread_cholesky import spread_cholesky, spread_preconditioner
 from unlazy.solvers.watch import Watch
 
 OWN_RANK = 20
@@ -40,6 +42,8 @@ class PreconditionedCG(Method):
     def solve(self, problem: Problem, watch: Watch) -> Fit:
         """α of full kernel ridge regression."""
         problem = problem.mended()
+        if problem.spreads:
+            return self._spread(problem, watch)
         X = problem.X()
         rank = default_rank(problem) if self.rank is None else min(self.rank, problem.n)
         factor_bytes = problem.n * rank * problem.dtype.itemsize
@@ -65,6 +69,32 @@ class PreconditionedCG(Method):
             ridge=problem.ridge,
             left=left,
         )
+
+    def _spread(self, problem: Problem, watch: Watch) -> Fit:
+        """The same with rows over devices: K goes around a ring, F and the vectors of the iteration stay where their
+        rows are, and what comes to the host is a few numbers a step."""
+        rank = default_rank(problem) if self.rank is None else min(self.rank, problem.n)
+        K = problem.spread(budget=problem.memory)
+        F = spread_cholesky(K, rank, problem.rng())
+        precondition = spread_preconditioner(K, F, problem.ridge)
+
+        def apply(P: jax.Array) -> jax.Array:
+            low = P.astype(K.dtype)
+            with precision(problem.dtype.name):
+                product = K.times(low)
+            return product.astype(P.dtype) + problem.ridge * P
+
+        def measure(r: jax.Array, _: float) -> float:
+            return float(np.max(np.sqrt(inner(r, r)) / problem.y_norm))
+
+        with precision("float64"):
+            alpha, residual, steps, stopped, left = conjugate_gradients(
+                apply, K.spread(problem.y), precondition, measure, K.gathered, watch,
+                home=Home(K.spread, K.gathered),
+            )  # fmt: skip
+            alpha, left = K.gathered(alpha), K.gathered(left)
+        notes = (*problem.notes, f"K {K.how} over {K.mesh.devices.size} devices, rank {F.shape[1]}")
+        return Fit(alpha, residual, steps, stopped, F.nbytes, notes, ridge=problem.ridge, left=left)
 
 
 def default_rank(problem: Problem) -> int:

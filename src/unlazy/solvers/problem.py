@@ -1,5 +1,6 @@
 """A checked problem: (K + ridge·I)α = y, or its restriction to M centres, with the means to solve it."""
 
+import functools
 import hashlib
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from unlazy.core import device
 from unlazy.core.identity import fingerprint
 from unlazy.core.linear import dot
 from unlazy.core.memory import memory_budget
@@ -16,6 +18,7 @@ from unlazy.kernels.base import Kernel
 from unlazy.kernels.given import given_kernel
 from unlazy.products import Product, gram, matmul, product
 from unlazy.products.dense import TILE
+from unlazy.products.sharded import Sharded, sharded_rows
 from unlazy.solvers.sources import Source, as_source, finite_floats
 
 PILOT = TILE
@@ -58,10 +61,10 @@ class Problem:
     def n(self) -> int:
         return self.source.n
 
-    @property
+    @functools.cached_property
     def y_norm(self) -> np.ndarray:
-        """‖y‖ of every output; 1 where an output is zero, which needs no relative error."""
-        norm = np.linalg.norm(self.y, axis=0)
+        """‖y‖ of every output; 1 where an output is zero, which needs no relative error. No temporary of y's size."""
+        norm = np.array([np.linalg.norm(column) for column in self.y.T])
         return np.where(norm > 0, norm, 1.0)
 
     def rng(self) -> np.random.Generator:
@@ -79,6 +82,37 @@ class Problem:
                 )
             return on_device(self.source.rows(0, self.n), self.dtype)
         return on_device(self.source.whole, self.dtype)
+
+    def kept(self) -> Any:
+        """All inputs, for a model that keeps them: in the host's memory where no device shall hold them all."""
+        return np.asarray(self.source.rows(0, self.n), self.dtype) if self.spreads else self.X()
+
+    @property
+    def spreads(self) -> bool:
+        """Whether several devices share the rows."""
+        return device.count() > 1 and self.source.matrix and not self.kernel.has_product
+
+    @property
+    def memories(self) -> int:
+        """Devices with a memory of their own among which rows and factors are spread: cards, not cores."""
+        return device.count() if self.spreads and not device.is_host() else 1
+
+    def spread(self, Z: jax.Array | None = None, budget: int | None = None) -> Sharded:
+        """K(X, Z), or K(X, X), with the rows of X over all devices: no device holds all of them, no host reads those
+        of another's."""
+        centres = None if Z is None else np.asarray(Z)
+
+        def read(start: int, stop: int) -> np.ndarray:
+            return self.rows(start, stop, centres)
+
+        return sharded_rows(self.kernel, read, self.n, centres, memory=None if budget is None else max(budget, 1))
+
+    def rows(self, start: int, stop: int, beside: np.ndarray | None = None) -> np.ndarray:
+        """Rows start … stop-1 in the problem's precision, in the host's memory, admitted to the kernel."""
+        rows = np.asarray(self.source.rows(start, stop), self.dtype)
+        if len(rows):
+            self.kernel.admit(rows, beside)
+        return rows
 
     def product(self, X: Any, budget: int) -> Product:
         """K(X, X) for many passes: stored where `budget` bytes allow."""
@@ -104,7 +138,7 @@ class Problem:
 
     def ridge_within(self, share: float) -> bool:
         """Whether the ridge is below `share` of λ_max."""
-        if self.source.whole is not None and not self.kernel.takes_gradients:
+        if self.source.whole is not None and not self.kernel.takes_gradients and not self.spreads:
             trace = float(np.sum(np.asarray(self.kernel.diag(self.X()), np.float64)))
             if self.ridge >= share * trace:  # λ_max is at most the trace: no need to look closer
                 return False
@@ -136,15 +170,20 @@ class Problem:
 
     def identity(self, method: str, extra: object = ()) -> dict[str, str]:
         """What a checkpoint must share with the problem it continues. All rows are read: a step reads them too."""
-        data = hashlib.sha256(self.y.tobytes())
+        data = hashlib.sha256(_raw(self.y))
         for _, rows in self.source.blocks(max(1, 2**24 // self.source.d)):
             for leaf in jax.tree.leaves(rows):
-                data.update(np.ascontiguousarray(leaf).tobytes())
+                data.update(_raw(leaf))
         return {
             "method": method + fingerprint(extra), "data": data.hexdigest(), "ridge": repr(self.ridge),
             "kernel": fingerprint(self.kernel), "precision": self.dtype.name,
             "shape": repr((self.n, self.source.d, self.y.shape[1])),
         }  # fmt: skip
+
+
+def _raw(array: Any) -> memoryview:
+    """The bytes of an array, where they lie."""
+    return memoryview(np.ascontiguousarray(array).data).cast("B")
 
 
 def on_device(X: Any, dtype: np.dtype) -> Any:

@@ -81,7 +81,7 @@ def solve(
     seed = 0 if key is None else int(jax.random.key_data(key).ravel()[-1])
     problem = make(kernel, X, y, ridge, memory, seed)
     request = _Request(
-        tolerance, max_steps, validation, progress, checkpoint, labels(y, problem.n)[1],
+        tolerance, max_steps, validation, progress, checkpoint, np.shape(y)[1:],
         alone=method is None and centres is None, free=method is None and rank is None,
     )  # fmt: skip
     name, why = choose(problem, asked, centres is not None)
@@ -185,7 +185,7 @@ def _validator(problem: Problem, validation: tuple[Any, Any], watch: Watch) -> C
         raise ValueError(f"validation y must have {problem.y.shape[1]} outputs, got {y.shape[1]}")
 
     def error(alpha: np.ndarray) -> float:
-        centres = watch.centres if watch.centres is not None else problem.X()
+        centres = watch.centres if watch.centres is not None else problem.kept()
         return float(np.mean((predict(problem.kernel, X, centres, alpha, problem.memory) - y) ** 2))
 
     return error
@@ -200,7 +200,7 @@ def _solution(problem: Problem, fit: Fit, watch: Watch, request: _Request, metho
         raise ValueError("the iteration overflowed: rescale the inputs or labels, or use precision='float64'")
     if fit.centres is None and problem.dtype == np.float32:
         residual = full_error(replace(problem, ridge=problem.ridge if fit.ridge is None else fit.ridge), alpha, left)
-    centres = problem.X() if fit.centres is None else jnp.asarray(fit.centres, problem.dtype)
+    centres = problem.kept() if fit.centres is None else jnp.asarray(fit.centres, problem.dtype)
     words = Words(PROBLEM, method, why, fit.stopped, tuple(notes))
     evidence = Evidence(
         float(residual), request.tolerance, float(fit.ridge if fit.ridge is not None else problem.ridge), fit.steps,

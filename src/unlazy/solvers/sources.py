@@ -1,6 +1,7 @@
 """Data that may be larger than memory: arrays, .npy files, Parquet files and anything with a shape and row slices."""
 
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ import numpy as np
 
 from unlazy.core.inputs import check_axes, count, gathered, points, real_numbers, refuse_not_finite
 from unlazy.core.precision import precision
+from unlazy.core.threads import ahead
 
 STRETCH_BYTES = 2**26
 """Rows in float64 read at a time when some of them are picked out of a file."""
+SEEK_BYTES = 2**19
+"""What a disk reads in the time in which it finds a place: half a millisecond at a gigabyte a second."""
 
 
 class Source:
@@ -23,27 +27,41 @@ class Source:
 
     def __init__(self, rows: Any, n: int, d: int, whole: Any = None):
         self._rows, self.n, self.d, self.whole = rows, n, d, whole
+        self._taken: tuple[np.ndarray, np.ndarray] | None = None
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Rows start … stop-1 as floats, checked."""
         return finite_floats("X", np.asarray(self._rows[start:stop]), start)
 
     def take(self, indices: np.ndarray) -> np.ndarray:
-        """Rows at increasing indices, reading one stretch of the file at a time."""
+        """Rows at increasing indices: each by itself where they are few and the file can, else one stretch of the file
+        at a time. The last rows taken are kept: the same sample is asked for again and again."""
         if self.whole is not None:
             return self.whole[indices]
+        if self._taken is None or not np.array_equal(self._taken[0], indices):
+            self._taken = indices, self._take(indices)
+        return self._taken[1]
+
+    def _take(self, indices: np.ndarray) -> np.ndarray:
+        if isinstance(self._rows, NpyRows) and len(indices) * SEEK_BYTES < self._rows.bytes:
+            rows = real_numbers("X", self._rows.take(indices))
+            for i in np.flatnonzero(~np.isfinite(rows).all(1)):
+                refuse_not_finite("X", rows[i : i + 1], int(indices[i]))
+            return rows
         stretch = max(1, STRETCH_BYTES // (8 * self.d))
-        parts = []
-        for start in range(0, self.n, stretch):
+
+        def picked(start: int) -> np.ndarray:
             inside = indices[(indices >= start) & (indices < start + stretch)]
-            if inside.size:
-                parts.append(self.rows(start, min(start + stretch, self.n))[inside - start])
-        return np.concatenate(parts)
+            return self.rows(start, min(start + stretch, self.n))[inside - start]
+
+        return np.concatenate(list(ahead(picked, (stretch * np.unique(indices // stretch)).tolist())))
 
     def blocks(self, size: int) -> Iterator[tuple[int, np.ndarray]]:
-        """(first row, rows) from top to bottom."""
-        for start in range(0, self.n, size):
-            yield start, self.rows(start, min(start + size, self.n))
+        """(first row, rows) from top to bottom; the next are read while the caller is busy with these."""
+        starts = range(0, self.n, size)
+        if self.whole is not None:
+            return ((start, self.rows(start, min(start + size, self.n))) for start in starts)
+        return ahead(lambda start: (start, self.rows(start, min(start + size, self.n))), starts)
 
 
 class TreeSource(Source):
@@ -60,6 +78,46 @@ class TreeSource(Source):
 
     def take(self, indices: np.ndarray) -> Any:
         return jax.tree.map(lambda leaf: leaf[indices], self.whole)
+
+
+class NpyRows:
+    """Row ranges of a .npy file with rows one after another, read into memory of their own: pages of a mapped file
+    would stay with the process and count as its memory."""
+
+    def __init__(self, path: Path, mapped: np.memmap):
+        self.path, self.shape, self.dtype, self.offset = path, mapped.shape, mapped.dtype, mapped.offset
+        self.row = self.dtype.itemsize * math.prod(self.shape[1:])
+
+    @property
+    def bytes(self) -> int:
+        """Of all rows."""
+        return self.shape[0] * self.row
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        start, stop, _ = rows.indices(self.shape[0])
+        out = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
+        with open(self.path, "rb", buffering=0) as file:
+            self._read(file, start, out)
+        return out
+
+    def take(self, indices: np.ndarray) -> np.ndarray:
+        """Rows at some places; of the rest of the file nothing is read."""
+        out = np.empty((len(indices), *self.shape[1:]), self.dtype)
+        with open(self.path, "rb", buffering=0) as file:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+            for i, index in enumerate(indices):
+                self._read(file, int(index), out[i : i + 1])
+        return out
+
+    def _read(self, file: Any, start: int, out: np.ndarray) -> None:
+        file.seek(self.offset + start * self.row)
+        left = memoryview(out.data).cast("B") if out.size else memoryview(b"")
+        while len(left):
+            count = file.readinto(left)
+            if not count:
+                raise ValueError(f"{self.path} ends before its last row: is it still being written?")
+            left = left[count:]
 
 
 class ParquetRows:
@@ -131,7 +189,8 @@ def _open(path: Path) -> Any:
     if not path.exists():
         raise ValueError(f"no such file: {path}")
     if path.suffix == ".npy":
-        return np.load(path, mmap_mode="r")
+        mapped = np.load(path, mmap_mode="r")
+        return NpyRows(path, mapped) if mapped.flags.c_contiguous and mapped.dtype.kind in "fiub" else mapped
     if path.suffix in (".parquet", ".pq"):
         return ParquetRows(path)
     raise ValueError(f"cannot read {path.name}: inputs come as .npy or .parquet, or as an array")
