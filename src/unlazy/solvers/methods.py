@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from unlazy.core.errors import nearest
+from unlazy.solvers.askotch import Askotch
 from unlazy.solvers.direct import Direct
 from unlazy.solvers.eigenpro import EigenPro
 from unlazy.solvers.method import Method
@@ -12,7 +13,7 @@ from unlazy.solvers.preconditioned_cg import PreconditionedCG
 from unlazy.solvers.richardson import Richardson
 
 METHODS: dict[str, type[Method]] = {
-    kind.name: kind for kind in (Direct, PreconditionedCG, NystromCG, EigenPro, Richardson)
+    kind.name: kind for kind in (Direct, PreconditionedCG, NystromCG, Askotch, EigenPro, Richardson)
 }
 
 
