@@ -67,8 +67,8 @@ class Product(eqx.Module):
         """K @ V with sums in float64 where that is possible: for residuals, of which little is left."""
         return np.asarray(self.matmul(jnp.asarray(V, self.dtype)), np.float64)
 
-    def taken(self, index: Array) -> "Product":
-        """K(X, Z) at some rows of X, for products inside a program that is traced: what was prepared is not again."""
+    def taken(self, rows: Array, columns: Array | None = None) -> "Product":
+        """K(X, Z) at some rows of X, and of Z, for products inside a traced program: nothing is prepared anew."""
         raise ValueError(f"a product that is {self.how} has no rows to take")
 
     @abc.abstractmethod
@@ -117,8 +117,8 @@ class Stored(Product):
         parts = [dot(K[i : i + ACCURATE_ROWS].astype(np.float64), V) for i in range(0, K.shape[0], ACCURATE_ROWS)]
         return np.concatenate(parts)
 
-    def taken(self, index: Array) -> "Stored":
-        return Stored(self.K[index])
+    def taken(self, rows: Array, columns: Array | None = None) -> "Stored":
+        return Stored(self.K[rows] if columns is None else self.K[rows[:, None], columns])
 
     def _matmul(self, V: Array) -> Array:
         if self.symmetric and V.shape[1] <= BLAS_COLUMNS and device.is_host():
@@ -149,8 +149,8 @@ class Blocked(Product):
     def dtype(self) -> jnp.dtype:
         return float_type(self.left)
 
-    def taken(self, index: Array) -> "Blocked":
-        return Blocked(self.kernel, rows_of(self.left, index), self.right, self.memory)
+    def taken(self, rows: Array, columns: Array | None = None) -> "Blocked":
+        return Blocked(self.kernel, rows_of(self.left, rows), rows_of(self.right, columns), self.memory)
 
     def _matmul(self, V: Array) -> Array:
         return blocked.apply(self.kernel, self.left, self.right, V, self.memory)
@@ -181,8 +181,8 @@ class Own(Product):
     def dtype(self) -> jnp.dtype:
         return float_type(self.left)
 
-    def taken(self, index: Array) -> "Own":
-        return Own(self.kernel, rows_of(self.left, index), self.right)
+    def taken(self, rows: Array, columns: Array | None = None) -> "Own":
+        return Own(self.kernel, rows_of(self.left, rows), rows_of(self.right, columns))
 
     def _matmul(self, V: Array) -> Array:
         return _times(self.kernel, self.left, self.right, V)
@@ -213,8 +213,8 @@ class Fused(Product):
     def bytes(self) -> int:
         return sum(leaf.nbytes for leaf in jax.tree.leaves((self.left, self.right)))
 
-    def taken(self, index: Array) -> "Fused":
-        return Fused(rows_of(self.left, index), self.right)
+    def taken(self, rows: Array, columns: Array | None = None) -> "Fused":
+        return Fused(rows_of(self.left, rows), rows_of(self.right, columns))
 
     def _matmul(self, V: Array) -> Array:
         from unlazy.products import fused
@@ -227,9 +227,9 @@ class Fused(Product):
         return fused.apply(self.right, self.left, U)
 
 
-def rows_of(side: Any, index: Array) -> Any:
-    """Some points of a side: every leaf has one row for each."""
-    return jax.tree.map(lambda leaf: leaf[index], side)
+def rows_of(side: Any, index: Array | None) -> Any:
+    """Some points of a side, all where None: every leaf has one row for each."""
+    return side if index is None else jax.tree.map(lambda leaf: leaf[index], side)
 
 
 def fused_product(kernel: Kernel, X: Any, Z: Any) -> Fused:

@@ -38,9 +38,9 @@ from unlazy.solvers.problem import Fit, Problem
 from unlazy.solvers.watch import Watch
 
 WORTH = {"stored": 5, "blocked": 90, "fused": 9, "own": 90}
-"""b²/n for the block whose factor costs a fifth of its rows of K: at 20 GFlop/s, 0.4 ns an entry that is stored and 8 ns
-one that is computed on the CPU; at 7 TFlop/s and 10^12 entries a second on a GPU."""
-LEAST_BLOCK = 200
+"""b²/n for the block whose factor costs a fifth of its rows of K: at 20 GFlop/s, 0.4 ns for an entry that is stored and
+8 ns for one that is computed on the CPU; at 7 TFlop/s and 10^12 entries a second on a GPU."""
+LEAST_BLOCK = 64
 MATRICES = 4
 """b × b matrices alive at once: K_BB, what its entries are made of, the factor, a workspace."""
 VECTORS = 8
@@ -58,9 +58,16 @@ TRIES = 6
 """Factors of a block tried, each with ten times the jitter."""
 
 
+def _share(value: Any) -> float | None:
+    found = positive("momentum")(value)
+    if found is not None and found > 1:
+        raise ValueError(f"momentum must lie between 0 and 1, got {value!r}")
+    return found
+
+
 class Askotch(Method):
     """All points as centres, `block` of them at a time. `rank` approximates a block by so much of its spectrum (all of
-    it unless given), `momentum` fixes μν, between 0 and 1 (measured unless given).
+    it unless given), `momentum` is μν, 1 for none and less for more of it (measured unless given).
 
     >>> solve(kernel, X, y, ridge=1e-3, method=Askotch(block=20)).predict(Z).shape
     (5,)
@@ -71,7 +78,7 @@ class Askotch(Method):
     any_data = True
     block: int | None = eqx.field(default=None, static=True, converter=count("block"))
     rank: int | None = eqx.field(default=None, static=True, converter=count("rank"))
-    momentum: float | None = eqx.field(default=None, static=True, converter=positive("momentum"))
+    momentum: float | None = eqx.field(default=None, static=True, converter=_share)
 
     def solve(self, problem: Problem, watch: Watch) -> Fit:
         """α of full kernel ridge regression; a step is a pass over K."""
@@ -85,7 +92,7 @@ class Askotch(Method):
         run = _Run(problem, watch, K, X, b, rank, self.momentum)
         residual, stopped = run.to_the_end()
         how = "solved" if rank is None else f"of rank {rank}"
-        note = f"K {K.how}, blocks of {b} {how}, momentum {1 - min(1.0, run.share):.2g}"
+        note = f"K {K.how}, blocks of {b} {how}, μν = {run.share:.2g}"
         used = K.bytes + vectors + MATRICES * b * b * problem.dtype.itemsize
         notes = (*problem.notes, note)
         return Fit(run.alpha, residual, run.step, stopped, used, notes, ridge=problem.ridge, left=run.left)

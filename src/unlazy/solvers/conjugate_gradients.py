@@ -3,18 +3,22 @@
 A step: p → Ap in the kernel's precision; everything else in float64. When the recursion says it is done, the true
 residual is formed; where the two have drifted apart, the iteration starts again from there (iterative refinement), and
 it ends as 'stalled' when that no longer helps: the rounding floor of the kernel's precision.
+Vectors stay where products are made (solvers.wide). A step hands three numbers for every output to the host, which
+must know whether to go on: 24 bytes, and a card that waits some 20 µs.
 Hestenes and Stiefel (1952); the smallest Ritz value comes from the same coefficients (Lanczos).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from scipy.linalg import eigvalsh_tridiagonal
 
+from unlazy.core.linear import namespace
 from unlazy.solvers.watch import Watch
+from unlazy.solvers.wide import Operator, in_float64, wide
 
-Operator = Callable[[np.ndarray], np.ndarray]
 STALL = 200
 """Steps without a new smallest residual after which the iteration counts as stalled."""
 RESTARTS = 5
@@ -24,15 +28,16 @@ RESTARTS = 5
 class State:
     """Where the iteration stands; what a checkpoint keeps."""
 
-    x: np.ndarray
-    r: np.ndarray
-    p: np.ndarray
-    rz: np.ndarray
+    x: Any
+    r: Any
+    p: Any
+    rz: Any
     step: int = 0
     lanczos: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {"x": self.x, "r": self.r, "p": self.p, "rz": self.rz, "step": np.array(self.step)}
+        vectors = {"x": self.x, "r": self.r, "p": self.p, "rz": self.rz}
+        return {**{name: np.asarray(array) for name, array in vectors.items()}, "step": np.array(self.step)}
 
 
 def conjugate_gradients(
@@ -44,64 +49,101 @@ def conjugate_gradients(
     watch: Watch,
     accurate: Operator | None = None,
 ) -> tuple[np.ndarray, float, int, str, np.ndarray]:
-    """Solve A x = b; returns x, the size of its true residual by `measure(r, smallest Ritz value)`, the steps, why it
-    stopped, and that residual.
+    """Solve A x = b; returns x, the size of its true residual by `measure(‖r‖ of every output, smallest Ritz value)`,
+    the steps, why it stopped, and that residual.
 
     `coefficients` turns x into what `watch` validates; `accurate` is `apply` with more digits, for true residuals.
     """
+    b = wide(b)
     s = _start(b, precondition, watch.resume())
     previous = np.inf
     for _ in range(RESTARTS):
         stopped = _run(apply, precondition, measure, coefficients, watch, s)
-        s.r = b - apply(s.x)
-        true = measure(s.r, smallest_ritz(s))
+        s.r = _less(b, apply(s.x))
+        true = measure(_norms(s.r), smallest_ritz(s))
         if accurate is not None and true > watch.tolerance:  # else rounding has only added to it: no need
-            s.r = b - accurate(s.x)
-            true = measure(s.r, smallest_ritz(s))
+            s.r = _less(b, accurate(s.x))
+            true = measure(_norms(s.r), smallest_ritz(s))
         if stopped != "tolerance" or true <= watch.tolerance:
-            return s.x, true, s.step, "tolerance" if true <= watch.tolerance else stopped, s.r
+            return _result(s, true, "tolerance" if true <= watch.tolerance else stopped)
         if true > 0.5 * previous:
             break
         previous = true
-        z = precondition(s.r)
-        s.p, s.rz = z, np.sum(s.r * z, 0)
-    return s.x, true, s.step, "stalled", s.r
+        s.p = precondition(s.r)
+        s.rz = _inner(s.r, s.p)
+    return _result(s, true, "stalled")
 
 
-def _start(b: np.ndarray, precondition: Operator, kept: dict[str, np.ndarray] | None) -> State:
+def _result(s: State, true: float, stopped: str) -> tuple[np.ndarray, float, int, str, np.ndarray]:
+    return np.asarray(s.x), true, s.step, stopped, np.asarray(s.r)
+
+
+def _start(b: Any, precondition: Operator, kept: dict[str, np.ndarray] | None) -> State:
     if kept is not None:
-        return State(kept["x"], kept["r"], kept["p"], kept["rz"], int(kept["step"].item()))
+        return State(*(wide(kept[name]) for name in ("x", "r", "p", "rz")), int(kept["step"].item()))
     z = precondition(b)
-    return State(np.zeros_like(b), b.copy(), z, np.sum(b * z, 0))
+    return State(_nothing(b), b, z, _inner(b, z))
 
 
 def _run(apply, precondition, measure, coefficients, watch: Watch, s: State) -> str:  # type: ignore[no-untyped-def]
     """Steps until the recursion's residual reaches the tolerance, or something else ends the run."""
     smallest, since = np.inf, 0
-    if not s.step and measure(s.r, 1.0) <= watch.tolerance:  # y = 0
+    if not s.step and measure(_norms(s.r), 1.0) <= watch.tolerance:  # y = 0
         return "tolerance"
     s.lanczos.clear()
     while True:
-        Ap = apply(s.p)
-        a = _ratio(s.rz, np.sum(s.p * Ap, 0))
-        s.x = s.x + a * s.p
-        s.r = s.r - a * Ap
-        z = precondition(s.r)
-        rz = np.sum(s.r * z, 0)
-        ratio = _ratio(rz, s.rz)
+        s.x, s.r, a, square = _moved(s.x, s.r, s.p, s.rz, apply(s.p))
+        s.p, s.rz, ratio = _turned(s.r, s.p, s.rz, precondition(s.r))
+        a, ratio, square = (np.asarray(numbers) for numbers in (a, ratio, square))  # one number for every output
         s.lanczos.append((a, ratio))
-        s.p, s.rz = z + ratio * s.p, rz
         s.step += 1
-        now = measure(s.r, smallest_ritz(s))
-        reason = watch.after(s.step, now, lambda: coefficients(s.x), s.arrays)
+        now = measure(np.sqrt(square), smallest_ritz(s))
+        reason = watch.after(s.step, now, lambda: np.asarray(coefficients(s.x)), s.arrays)
         smallest, since = (now, 0) if now < smallest else (smallest, since + 1)
         if reason or since > STALL:
             return reason or "stalled"
 
 
-def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+@in_float64
+def _moved(x: Any, r: Any, p: Any, rz: Any, Ap: Any) -> tuple[Any, Any, Any, Any]:
+    """x and r one step along p, how far, and ‖r‖²."""
+    a = _ratio(rz, (p * Ap).sum(0))
+    r = r - a * Ap
+    return x + a * p, r, a, (r * r).sum(0)
+
+
+@in_float64
+def _turned(r: Any, p: Any, rz: Any, z: Any) -> tuple[Any, Any, Any]:
+    """The next direction, its ⟨r, z⟩, and the ratio to the one before."""
+    new = (r * z).sum(0)
+    ratio = _ratio(new, rz)
+    return z + ratio * p, new, ratio
+
+
+@in_float64
+def _less(b: Any, Ax: Any) -> Any:
+    return b - Ax
+
+
+@in_float64
+def _nothing(b: Any) -> Any:
+    return 0 * b
+
+
+@in_float64
+def _inner(r: Any, z: Any) -> Any:
+    return (r * z).sum(0)
+
+
+def _norms(r: Any) -> np.ndarray:
+    """‖r‖ of every output, on the host."""
+    return np.sqrt(np.asarray(_inner(r, r)))
+
+
+def _ratio(a: Any, b: Any) -> Any:
     """a/b, and 0 for outputs that are solved (0/0) or where rounding has taken the sign."""
-    return np.where((b > 0) & (a > 0), a / np.where(b > 0, b, 1), 0.0)
+    xp = namespace(a, b)
+    return xp.where((b > 0) & (a > 0), a / xp.where(b > 0, b, 1), 0.0)
 
 
 def smallest_ritz(s: State) -> float:

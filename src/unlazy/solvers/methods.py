@@ -36,7 +36,8 @@ def made(name: str, options: dict[str, Any]) -> Method:
         owners = [repr(word) for word, other in METHODS.items() if option in _fields(other)]
         if option not in _fields(kind):
             verb = "belong to method" if option.endswith("s") else "belongs to method"
-            raise ValueError(f"{option} {verb} {' and '.join(owners)}, not to {name!r}")
+            named = " and ".join(filter(None, (", ".join(owners[:-1]), owners[-1])))
+            raise ValueError(f"{option} {verb} {named}, not to {name!r}")
     return kind(**options)
 
 
