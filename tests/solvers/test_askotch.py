@@ -15,6 +15,7 @@ from unlazy.solvers import askotch
 from unlazy.solvers.askotch import Askotch
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.solvers.solve import solve
+from unlazy.solvers.sources import Source
 
 N, D, RIDGE = 150, 4, 0.05
 RNG = np.random.default_rng(0)
@@ -23,7 +24,7 @@ Y = np.column_stack([np.sin(X[:, 0]), 20 * X[:, 1] * X[:, 2]]) + 0.1 * RNG.norma
 
 
 def gram(A, B, bandwidth, power):
-    squares = np.maximum(np.sum(A * A, 1)[:, None] + np.sum(B * B, 1) - 2 * A @ B.T, 0)
+    squares = np.sum((A[:, None] - B) ** 2, 2)
     return np.exp(-squares / (2 * bandwidth**2)) if power == 2 else np.exp(-np.sqrt(squares) / bandwidth)
 
 
@@ -63,9 +64,7 @@ def test_momentum_is_measured_where_sweeps_are_slow():
     ridge = 1e-3
     K = gram(X, X, 2.0, 2)
     found = {
-        name: solve(
-            Gaussian(2.0), X, Y, ridge, method=Askotch(block=15, momentum=share), tolerance=1e-4, precision="float64"
-        )
+        name: solve(Gaussian(2.0), X, Y, ridge, method=Askotch(15, momentum=share), tolerance=1e-4, max_steps=3000)
         for name, share in (("measured", None), ("none", 1.0))
     }
     for solution in found.values():
@@ -112,39 +111,25 @@ def test_a_run_goes_on_in_the_middle_of_a_pass(tmp_path, monkeypatch):
     assert list(kept.load()["where"][:2]) == [1, 2]
     monkeypatch.setattr(askotch, "_sweep", plain)
     steps = []
-    again = solve(
-        Laplace(2.0),
-        X,
-        Y,
-        RIDGE,
-        method=method,
-        tolerance=1e-5,
-        checkpoint=kept,
-        progress=lambda p: steps.append(p.step),
-    )
+    keywords = {"checkpoint": kept, "progress": lambda p: steps.append(p.step)}
+    again = solve(Laplace(2.0), X, Y, RIDGE, method=method, tolerance=1e-5, **keywords)
     assert steps[0] == 2 and again.steps == whole.steps
     assert np.array_equal(again.coefficients, whole.coefficients)
 
 
 def test_blocks_are_chosen_by_size_and_memory():
-    problem = askotch.Problem(Laplace(2.0), _Rows(10**6), np.zeros((10**6, 1)), 1.0, np.dtype("float32"), 2**34)
-    by = {how: Askotch().block_of(problem, _How(how)) for how in askotch.WORTH}
+    n = 10**6
+    roomy, tight = (
+        askotch.Problem(Laplace(2.0), Source(None, n, D), np.zeros((n, 1)), 1.0, np.dtype("float32"), memory)
+        for memory in (2**34, 2**26)
+    )
+    by = {how: Askotch().block_of(roomy, how) for how in askotch.WORTH}
     assert by["stored"] < by["fused"] < by["blocked"]
     for how, b in by.items():
-        assert b * b <= askotch.WORTH[how] * 10**6 and 10**6 / b - int(10**6 / b) < 1  # within the worth
-        assert (-(-(10**6) // b)) * b - 10**6 < -(-(10**6) // b)  # blocks overlap by less than one row each
-    tight = askotch.Problem(Laplace(2.0), _Rows(10**6), np.zeros((10**6, 1)), 1.0, np.dtype("float32"), 2**26)
-    assert askotch.MATRICES * 4 * Askotch().block_of(tight, _How("blocked")) ** 2 <= 2**24
-
-
-class _Rows:
-    def __init__(self, n):
-        self.n = n
-
-
-class _How:
-    def __init__(self, how):
-        self.how = how
+        blocks = -(-n // b)
+        assert 0.9 * askotch.WORTH[how] * n < b * b <= askotch.WORTH[how] * n
+        assert blocks * b - n < blocks  # the last block overlaps by less than one row for each of them
+    assert askotch.MATRICES * 4 * Askotch().block_of(tight, "blocked") ** 2 <= 2**24
 
 
 @pytest.mark.parametrize("how", ["stored", "blocked"])

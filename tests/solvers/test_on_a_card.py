@@ -15,7 +15,7 @@ from unlazy.solvers.solve import solve
 N, RIDGE = 160, 0.1
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(N, 4)).astype(np.float32)
-Y = np.column_stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]])
+Y = np.column_stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]]).astype(float)
 
 
 @pytest.fixture
@@ -68,8 +68,7 @@ def test_an_epoch_of_eigenpro_is_the_formula(memory):
         pre = eigenpro.Preconditioner(problem, points[:50], 5)
         eta = eigenpro.MARGIN / pre.batch_eigenvalue(problem, points, 40, rng)
     A = np.asarray(X[order], float)
-    squares = np.sum(A * A, 1)[:, None] + np.sum(A * A, 1) - 2 * A @ A.T
-    A = np.exp(-np.sqrt(np.maximum(squares, 0)) / 2.0) + RIDGE * np.eye(N)
+    A = np.exp(-np.linalg.norm(A[:, None] - A, axis=2) / 2.0) + RIDGE * np.eye(N)
     Q = (pre.vectors * pre.weights) @ pre.vectors.T
     alpha, y = np.zeros_like(Y), Y[order]
     for _ in range(2):

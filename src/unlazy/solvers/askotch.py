@@ -87,7 +87,7 @@ class Askotch(Method):
         n, c = problem.y.shape
         vectors = VECTORS * n * c * problem.dtype.itemsize
         K = one_device(problem, X, problem.memory - vectors - largest_block_bytes(problem))
-        b = self.block_of(problem, K)
+        b = self.block_of(problem, K.how)
         rank = None if self.rank is None or self.rank >= b else self.rank
         run = _Run(problem, watch, K, X, b, rank, self.momentum)
         residual, stopped = run.to_the_end()
@@ -97,13 +97,13 @@ class Askotch(Method):
         notes = (*problem.notes, note)
         return Fit(run.alpha, residual, run.step, stopped, used, notes, ridge=problem.ridge, left=run.left)
 
-    def block_of(self, problem: Problem, K: Product) -> int:
+    def block_of(self, problem: Problem, how: str) -> int:
         """b: as asked, or as large as its factor is cheap beside its rows of K and fits; blocks of a pass are alike."""
         n = problem.n
         if self.block is not None:
             return min(n, self.block)
         fits = math.isqrt(max(1, largest_block_bytes(problem) // (MATRICES * problem.dtype.itemsize)))
-        most = max(1, min(n, fits, max(LEAST_BLOCK, math.isqrt(WORTH[K.how] * n))))
+        most = max(1, min(n, fits, max(LEAST_BLOCK, math.isqrt(WORTH[how] * n))))
         return math.ceil(n / math.ceil(n / most))
 
 
@@ -173,21 +173,21 @@ class _Run:
         now = self.entered
         if now <= self.watch.tolerance:  # y = 0
             return now, "tolerance"
-        fine = math.sqrt(2 * rounding(self.dtype))
+        fine, off = math.sqrt(2 * rounding(self.dtype)), 1.0
         while True:
             seen = self.sweep()
             self.history.append(seen)
             self.adapt()
-            last = self.step + 1 >= self.watch.max_steps
-            true = None
-            # rows were seen before their block moved, half a pass ago in the mean
-            if self.expected() <= self.watch.tolerance or seen <= fine * self.entered or last or not seen < np.inf:
-                before, true = self.entered, self.take_in()
+            expected, before, true = self.expected(), self.entered, None
+            last = self.step + 1 >= self.watch.max_steps or self.b == self.problem.n
+            if off * expected <= self.watch.tolerance or seen <= fine * before or last or not seen < np.inf:
+                true = self.take_in()
+                off = max(1.0, true / max(expected, np.finfo(float).tiny))
             self.step += 1
             now = max(seen, 1.01 * self.watch.tolerance) if true is None else true
             stopped = self.watch.after(self.step, now, self.coefficients, self.state)
-            if stopped is None and true is not None and true > 0.5 * before:
-                stopped = "stalled"
+            if stopped is None and true is not None and true > max(0.5 * before, 2 * expected):
+                stopped = "stalled"  # what blocks see falls, and the truth does not: rounding
             if stopped is not None:
                 return (self.take_in() if true is None else true), stopped
 
@@ -216,7 +216,8 @@ class _Run:
         return float(np.max(seen))
 
     def expected(self) -> float:
-        """The residual after the pass, from what was seen during it."""
+        """The residual after the pass, from what was seen during it: of rows before their block moved, half a pass ago
+        in the mean."""
         fell = self.history[-1] / self.history[-2] if len(self.history) > 1 else 1.0
         return self.history[-1] * math.sqrt(min(1.0, fell))
 

@@ -17,7 +17,7 @@ from scipy.linalg import eigvalsh_tridiagonal
 
 from unlazy.core.linear import namespace
 from unlazy.solvers.watch import Watch
-from unlazy.solvers.wide import Operator, in_float64, wide
+from unlazy.solvers.wide import Operator, Vectors, in_float64, wide
 
 STALL = 200
 """Steps without a new smallest residual after which the iteration counts as stalled."""
@@ -42,7 +42,7 @@ class State:
 
 def conjugate_gradients(
     apply: Operator,
-    b: np.ndarray,
+    b: Vectors,
     precondition: Operator,
     measure: Callable[[np.ndarray, float], float],
     coefficients: Operator,

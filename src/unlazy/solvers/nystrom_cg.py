@@ -251,7 +251,7 @@ class ChangeOnGPU(Change):
 
 
 @in_float64
-def _ridged(normal: Any, K_v: Any, ridge: float) -> Any:
+def _ridged(normal: Any, K_v: Any, ridge: Any) -> Any:
     return normal + ridge * K_v
 
 

@@ -84,7 +84,7 @@ def default_rank(problem: Problem) -> int:
 
 
 @in_float64
-def _ridged(P: Any, KP: Any, ridge: float) -> Any:
+def _ridged(P: Any, KP: Any, ridge: Any) -> Any:
     return KP + ridge * P
 
 
