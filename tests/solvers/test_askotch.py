@@ -11,6 +11,7 @@ from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.products import product
 from unlazy.products.pairs import prepared
+from unlazy.products.product import rows_of
 from unlazy.solvers import askotch
 from unlazy.solvers.askotch import Askotch
 from unlazy.solvers.checkpoint import Checkpoint
@@ -142,3 +143,14 @@ def test_rows_taken_inside_a_program_are_those_of_the_gram_matrix(how, x64):
     np.testing.assert_allclose(part, LAPLACE[np.ix_(rows, columns)] @ V[20:60], rtol=0, atol=N * 2.0**-48)
     side, _ = prepared(Laplace(2.0), jnp.asarray(X))
     assert jax.tree.structure(side) == jax.tree.structure(prepared(Laplace(2.0), jnp.asarray(X[:3]))[0])
+
+
+def test_rows_taken_of_fused_sides_are_those_of_the_gram_matrix():
+    """The program of a GPU, interpreted: the side of a block is some rows of the side that was prepared once."""
+    fused = pytest.importorskip("unlazy.products.fused")
+    left, right = fused.prepared(Laplace(2.0), jnp.asarray(X, jnp.float32), jnp.asarray(X, jnp.float32))
+    rows, V = jnp.asarray([7, 3, 90]), RNG.normal(size=(N, 1)).astype(np.float32)
+    some = fused.apply(rows_of(left, rows), right, jnp.asarray(V), interpret=True)
+    # what the product itself promises: 1e-5 of Σ|K||V|
+    bound = 1e-5 * LAPLACE[np.asarray(rows)] @ np.abs(V)
+    assert np.all(np.abs(np.asarray(some) - LAPLACE[np.asarray(rows)] @ V) <= bound)

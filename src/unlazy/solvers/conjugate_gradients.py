@@ -80,7 +80,8 @@ def _result(s: State, true: float, stopped: str) -> tuple[np.ndarray, float, int
 
 def _start(b: Any, precondition: Operator, kept: dict[str, np.ndarray] | None) -> State:
     if kept is not None:
-        return State(*(wide(kept[name]) for name in ("x", "r", "p", "rz")), int(kept["step"].item()))
+        x, r, p, rz = (wide(kept[name]) for name in ("x", "r", "p", "rz"))
+        return State(x, r, p, rz, int(kept["step"].item()))
     z = precondition(b)
     return State(_nothing(b), b, z, _inner(b, z))
 

@@ -78,7 +78,7 @@ class NystromCG(Method):
         M, watch.centres = Z.shape[0], Z
         square = MATRICES * M * M * 8
         passes = Passes(problem, Z, problem.memory - square)
-        change = (ChangeOnCPU if device.is_host() else ChangeOnGPU)(problem, rows)
+        change: Change = (ChangeOnCPU if device.is_host() else ChangeOnGPU)(problem, rows)
 
         def apply(beta: Any) -> Any:
             v = change.forward(beta)
