@@ -27,7 +27,7 @@ from record import add_option, recorder
 
 METHODS = {
     "askotch": ("askotch", {}),
-    "askotch, published options": ("askotch", {"rank": 100}),
+    "askotch, n/100 at rank 100": ("askotch", {"rank": 100}),
     "eigenpro": ("eigenpro", {}),
     "preconditioned_cg": ("preconditioned_cg", {}),
     "nystrom_cg": ("nystrom_cg", {}),
@@ -84,7 +84,7 @@ def measure(name, options):
     n = len(X)
     ridge = 1e-6 * n if options["ridge"] is None else options["ridge"]
     method, own = METHODS[name]
-    if "published" in name:  # blocks of n/100 at rank 100, μ = ρ; but sweeps, as always here
+    if "rank" in name:  # the paper's sizes and μ = ρ, but sweeps, as always here, and μν at most 1: not its algorithm
         own = {**own, "block": -(-n // 100), "momentum": min(1.0, ridge * 100)}
     kernel, reached = kernel_of(options["kernel"], width), {}
     jax.block_until_ready(jax.numpy.zeros(1))
