@@ -103,7 +103,8 @@ ESTIMATORS = {
     "RandomFeatures": {}, "TwoLayerRegressor": {"width": 4},
 }  # fmt: skip
 WITHOUT = {
-    "MLP", "precision", "load", "Comparison", "Direct", "PreconditionedCG", "NystromCG", "EigenPro", "Richardson",
+    "MLP", "precision", "load", "Comparison", "Direct", "PreconditionedCG", "NystromCG", "Askotch", "EigenPro",
+    "Richardson",
 }  # fmt: skip
 """Descriptions, settings, files and results: no points come in."""
 OF_TABLES = {"compare"}

@@ -38,6 +38,7 @@ _WHERE = {
     "Direct": "solvers.methods",
     "PreconditionedCG": "solvers.methods",
     "NystromCG": "solvers.methods",
+    "Askotch": "solvers.methods",
     "EigenPro": "solvers.methods",
     "Richardson": "solvers.methods",
     "decompose": "solvers.path",
@@ -131,6 +132,7 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy.solvers.gaussian_process import log_marginal_likelihood as log_marginal_likelihood
     from unlazy.solvers.gaussian_process import posterior as posterior
     from unlazy.solvers.gaussian_process import prior as prior
+    from unlazy.solvers.methods import Askotch as Askotch
     from unlazy.solvers.methods import Direct as Direct
     from unlazy.solvers.methods import EigenPro as EigenPro
     from unlazy.solvers.methods import NystromCG as NystromCG

@@ -42,6 +42,8 @@ for method in ("preconditioned_cg", "nystrom_cg"):
     fitted = np.asarray(solution.predict(X))
     # Nyström has all points as centres here: 20√203 > 203
     assert np.linalg.norm(fitted - exact) <= 2e-4 * np.linalg.norm(y), np.linalg.norm(fitted - exact)
+one = solve(Laplace(2.0), X, y, 0.1, method="askotch", tolerance=1e-4, precision="float32")  # on one of them
+assert one.converged and "sharded" not in one.notes[-1], str(one)
 print("fine")
 """
 

@@ -56,7 +56,7 @@ def test_no_cliff_where_the_small_problems_end(small, monkeypatch, bandwidth, ri
 SLOW = [pytest.param(method, marks=pytest.mark.slow) for method in ("direct", "richardson", "eigenpro")]
 
 
-@pytest.mark.parametrize("method", ["preconditioned_cg", "nystrom_cg", *SLOW])
+@pytest.mark.parametrize("method", ["preconditioned_cg", "nystrom_cg", "askotch", *SLOW])
 def test_the_error_of_a_float32_run_is_not_understated(small, method):
     """Ridges where rounding matters: 2^-24·λ_max = 1.8e-5 of them. The estimate is from N rows, all of them here, so
     what is left is that e and r are added as if they were independent: at most √2."""

@@ -5,7 +5,16 @@ import numpy as np
 import pytest
 
 from unlazy.kernels.radial import Gaussian
-from unlazy.solvers.methods import METHODS, Direct, EigenPro, NystromCG, PreconditionedCG, Richardson, check_method
+from unlazy.solvers.methods import (
+    METHODS,
+    Askotch,
+    Direct,
+    EigenPro,
+    NystromCG,
+    PreconditionedCG,
+    Richardson,
+    check_method,
+)
 from unlazy.solvers.solve import solve
 
 RNG = np.random.default_rng(0)
@@ -56,11 +65,16 @@ def test_methods_are_frozen_values():
         (lambda: NystromCG(centres=np.ones(3)), r"a number or rows of inputs, got shape \(3,\)"),
         (lambda: NystromCG(centres=[[np.nan]]), "NaN"),
         (lambda: PreconditionedCG(rank=2.5), "rank must be a positive whole number, got 2.5"),
+        (lambda: Askotch(block=0), "block must be a positive whole number, got 0"),
+        (lambda: Askotch(momentum=1.5), "momentum must lie between 0 and 1, got 1.5"),
         (lambda: EigenPro(batch=-1), "batch must be a positive whole number"),
         (lambda: Richardson(step_size=0.0), "step_size must be positive"),
         (lambda: check_method(NystromCG, {}), r"a value, not a class: NystromCG\(\)"),
         (lambda: solve(KERNEL, X, Y, 0.5, method=NystromCG(), centres=5), r"method=NystromCG\(centres=…\)"),
-        (lambda: solve(KERNEL, X, Y, 0.5, method="direct", rank=5), "'preconditioned_cg' and 'eigenpro', not to 'dir"),
+        (
+            lambda: solve(KERNEL, X, Y, 0.5, method="direct", rank=5),
+            "', 'askotch' and 'eigenpro', not to 'direct",
+        ),
         (lambda: solve(KERNEL, X, Y, 0.5, method="nystrom"), "did you mean 'nystrom_cg'"),
         (lambda: check_method(3, {}), "unknown method 3"),
     ],

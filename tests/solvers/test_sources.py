@@ -243,6 +243,7 @@ SLACK = 48 * 2**20
         pytest.param("direct", 6000, 6000**2 * 4 + 2**20, marks=pytest.mark.slow),
         pytest.param("preconditioned_cg", 6000, 256 * 2**20, marks=pytest.mark.slow),
         pytest.param("preconditioned_cg", 12_000, 128 * 2**20, marks=pytest.mark.slow),  # K would take 576 MB
+        pytest.param("askotch", 12_000, 128 * 2**20, marks=pytest.mark.slow),
         ("nystrom_cg", 60_000, 128 * 2**20),
     ],
 )

@@ -56,11 +56,12 @@ def test_both_changes_of_variables_are_one(small_blocks):
     for mine, theirs in [
         (gpu.forward(v), cpu.forward(v)), (gpu.backward(v), cpu.backward(v)), (gpu.K_times(v), cpu.K_times(v)),
     ]:  # fmt: skip
+        mine = np.asarray(mine)
         assert mine.dtype == np.float64
         # K_times on the CPU is float32's product: 40 of its roundings
         tolerance = condition * (entries + 40 * rounding(np.float64)) + 40 * rounding(np.float32)
         np.testing.assert_allclose(mine, theirs, atol=tolerance * np.linalg.norm(theirs))
-    assert np.linalg.norm(gpu.forward(v) - v) > 0.1 * np.linalg.norm(v)
+    assert np.linalg.norm(np.asarray(gpu.forward(v)) - v) > 0.1 * np.linalg.norm(v)
 
 
 def test_a_matrix_that_is_not_positive_is_refused(small_blocks):

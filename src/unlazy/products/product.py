@@ -67,6 +67,10 @@ class Product(eqx.Module):
         """K @ V with sums in float64 where that is possible: for residuals, of which little is left."""
         return np.asarray(self.matmul(jnp.asarray(V, self.dtype)), np.float64)
 
+    def taken(self, rows: Array, columns: Array | None = None) -> "Product":
+        """K(X, Z) at some rows of X, and of Z, for products inside a traced program: nothing is prepared anew."""
+        raise ValueError(f"a product that is {self.how} has no rows to take")
+
     @abc.abstractmethod
     def _matmul(self, V: Array) -> Array: ...
 
@@ -113,6 +117,9 @@ class Stored(Product):
         parts = [dot(K[i : i + ACCURATE_ROWS].astype(np.float64), V) for i in range(0, K.shape[0], ACCURATE_ROWS)]
         return np.concatenate(parts)
 
+    def taken(self, rows: Array, columns: Array | None = None) -> "Stored":
+        return Stored(self.K[rows] if columns is None else self.K[rows[:, None], columns])
+
     def _matmul(self, V: Array) -> Array:
         if self.symmetric and V.shape[1] <= BLAS_COLUMNS and device.is_host():
             return _symmetric_dot(self.K, V)
@@ -141,6 +148,9 @@ class Blocked(Product):
     @property
     def dtype(self) -> jnp.dtype:
         return float_type(self.left)
+
+    def taken(self, rows: Array, columns: Array | None = None) -> "Blocked":
+        return Blocked(self.kernel, rows_of(self.left, rows), rows_of(self.right, columns), self.memory)
 
     def _matmul(self, V: Array) -> Array:
         return blocked.apply(self.kernel, self.left, self.right, V, self.memory)
@@ -171,6 +181,9 @@ class Own(Product):
     def dtype(self) -> jnp.dtype:
         return float_type(self.left)
 
+    def taken(self, rows: Array, columns: Array | None = None) -> "Own":
+        return Own(self.kernel, rows_of(self.left, rows), rows_of(self.right, columns))
+
     def _matmul(self, V: Array) -> Array:
         return _times(self.kernel, self.left, self.right, V)
 
@@ -200,6 +213,9 @@ class Fused(Product):
     def bytes(self) -> int:
         return sum(leaf.nbytes for leaf in jax.tree.leaves((self.left, self.right)))
 
+    def taken(self, rows: Array, columns: Array | None = None) -> "Fused":
+        return Fused(rows_of(self.left, rows), rows_of(self.right, columns))
+
     def _matmul(self, V: Array) -> Array:
         from unlazy.products import fused
 
@@ -209,6 +225,11 @@ class Fused(Product):
         from unlazy.products import fused
 
         return fused.apply(self.right, self.left, U)
+
+
+def rows_of(side: Any, index: Array | None) -> Any:
+    """Some points of a side, all where None: every leaf has one row for each."""
+    return side if index is None else jax.tree.map(lambda leaf: leaf[index], side)
 
 
 def fused_product(kernel: Kernel, X: Any, Z: Any) -> Fused:

@@ -48,20 +48,25 @@ def choose(problem: Problem, method: str | None, centres_given: bool = False) ->
             f"{budget}, and even computing it again in every pass takes {_size(least)}: allow that with memory=, or "
             "ask for an approximation with centres="
         )
-    return "preconditioned_cg", f"{budget}, so it is computed again in every pass"
+    if problem.kernel.takes_gradients or device.count() > 1:  # blocks come one after the other, on one device
+        return "preconditioned_cg", f"{budget}, so it is computed again in every pass"
+    return "askotch", f"{budget}, so it is computed again in every pass, of which blocks of rows need the fewest"
 
 
 def _for_any_data(problem: Problem, method: str | None, centres_given: bool) -> tuple[str, str]:
-    """Images and trees are solved by one factorisation; most other methods read rows of a matrix."""
+    """Images and trees are solved by one factorisation, by blocks where asked; other methods read rows of a matrix."""
     if centres_given or (method is not None and not METHODS[method].any_data):
         asked = "centres" if centres_given else f"method {method!r}"
-        raise ValueError(f"{asked} needs inputs that are a matrix; images and trees are solved with method='direct'")
+        raise ValueError(
+            f"{asked} needs inputs that are a matrix; images and trees are solved with method='direct' or 'askotch'"
+        )
     if method is not None:
         return method, "it was asked for"
     if 4 * problem.n**2 > problem.memory:
         raise ValueError(
             f"K of n = {problem.n} points does not fit the memory budget of {_size(problem.memory)}, and inputs that "
-            "are no matrix are solved with K in memory: use fewer points, or allow more with memory="
+            "are no matrix are solved with K in memory: use fewer points, allow more with memory=, or have K computed "
+            "again in every pass with method='askotch'"
         )
     return "direct", "the inputs are no matrix: one factorisation serves any data"
 
@@ -90,7 +95,7 @@ def wide_method(problem: Problem, method: str, free: bool) -> str:
     """The method for float64: a factorisation where that is quick enough and fits and the choice is free."""
     most = CPU_DIRECT if device.is_host() else GPU_DIRECT
     copies = 1 if device.is_host() else 3
-    full = method == "preconditioned_cg" and free
+    full = method in ("preconditioned_cg", "askotch") and free
     return "direct" if full and problem.n <= most and copies * 8 * problem.n**2 <= problem.memory else method
 
 

@@ -7,9 +7,13 @@ For A = K + ρI and a sample s of the points with A_ss = V diag(σ) Vᵀ, a batc
 so that the largest eigenvalue a batch sees falls from σ_1 to about σ_{q+1} and η grows as much. Every batch has the
 solution of Aα = y as a fixed point, so there is no noise floor. η = 1/λ_max of the preconditioned kernel, measured on
 batches: nothing is assumed of k(x, x), which is not 1 for an NTK. Ma and Belkin (2019).
+
+α, y, Q and what a batch makes of them stay on the device, in float64 beside products in the kernel's precision
+(solvers.wide); an epoch hands one number for every output to the host.
 """
 
 import functools
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,9 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from unlazy.core.linear import dot
-from unlazy.core.precision import rounding
+from unlazy.core.precision import precision, rounding
 from unlazy.products import Product, gram, product
 from unlazy.products.product import Stored
+from unlazy.solvers.checkpoint import State
 from unlazy.solvers.method import Method, count
 from unlazy.solvers.problem import Fit, Problem
 from unlazy.solvers.watch import Watch
@@ -57,39 +62,38 @@ class EigenPro(Method):
         rows = Rows(problem, K, X, batch)
         kept = watch.resume()
         alpha, epoch = (np.zeros_like(y), 0) if kept is None else (kept["x"][order], int(kept["step"].item()))
-        notes, stopped, last, good = list(problem.notes), None, np.inf, alpha.copy()
+        notes, stopped, last = list(problem.notes), None, np.inf
+        at = Batches(problem, pre, rows, y, alpha)
+        good = at.alpha
 
         def in_order() -> np.ndarray:
-            out = np.empty_like(alpha)
-            out[order] = alpha
+            out = np.empty_like(y)
+            out[order] = np.asarray(at.alpha)
             return out
 
+        def state(epoch: int) -> State:
+            return {"x": in_order(), "step": np.array(epoch)}
+
         while stopped is None:
-            seen = 0.0
-            for start in rng.permutation(np.arange(0, n, batch)):
-                start = min(int(start), n - batch)
-                r = y[start : start + batch] - rows.times(start, alpha) - problem.ridge * alpha[start : start + batch]
-                seen = seen + np.sum(r * r, 0)
-                alpha[start : start + batch] += eta * r
-                alpha[:s] -= eta * pre.correction(rows.sample_times(start, s, r), r, start)
+            seen = at.epoch(rng.permutation(np.arange(0, n, batch)), eta)
             epoch += 1
             now = float(np.max(np.sqrt(seen) / problem.y_norm))
             if not now < 2 * last:  # the batches measured were too kind
-                alpha, eta = good.copy(), eta / 2
+                at.alpha, eta = good, eta / 2
                 notes.append(f"step size halved to {eta:.2g} in epoch {epoch}")
                 now = last
             else:
-                good, last = alpha.copy(), now
+                good, last = at.alpha, now
             if now <= 2 * watch.tolerance or epoch >= watch.max_steps:
-                now = problem.relative(_left(problem, K, alpha, y))  # what the batches saw is older than α
+                # what the batches saw is older than α
+                now = problem.relative(_left(problem, K, np.asarray(at.alpha), y))
             else:
                 now = max(now, 1.01 * watch.tolerance)
-            kept = {"x": in_order(), "step": np.array(epoch)}
-            stopped = watch.after(epoch, now, kept["x"].view, kept.copy)
+            stopped = watch.after(epoch, now, in_order, functools.partial(state, epoch))
             if eta < 1e-12:
                 stopped = "stalled"
         left = np.empty_like(y)
-        left[order] = _left(problem, K, alpha, y)
+        left[order] = _left(problem, K, np.asarray(at.alpha), y)
         notes.append(f"K {K.how}, {pre.flattened} directions of {s} flattened, batches of {batch}")
         used, residual = K.bytes + 3 * s * s * 8, problem.relative(left)
         return Fit(in_order(), residual, epoch, stopped, used, tuple(notes), ridge=problem.ridge, left=left)
@@ -116,13 +120,6 @@ class Preconditioner:
         self.flattened = q
         self.weights = (1 - values[q] / values[:q]) / values[:q] if q else np.zeros(0)
         self.vectors = vectors[:, :q]
-
-    def correction(self, K_r: np.ndarray, r: np.ndarray, start: int) -> np.ndarray:
-        """Q A_sb r_b from K_sb r_b: A has the ridge besides, where a point of the batch is one of the sample."""
-        A_r = K_r.copy()
-        shared = A_r[start : start + r.shape[0]]  # the sample is the first points, so none where the batch is behind it
-        shared += self.ridge * r[: shared.shape[0]]
-        return dot(self.vectors, self.weights[:, None] * dot(self.vectors.T, A_r))
 
     def columns(self, X: jax.Array, start: int) -> np.ndarray:
         """A_sb."""
@@ -151,35 +148,93 @@ def _top(A: np.ndarray, rng: np.random.Generator) -> float:
     return float(np.linalg.norm(v))
 
 
+class Batches:
+    """The state of the descent, on the device, and an epoch of it."""
+
+    def __init__(self, problem: Problem, pre: Preconditioner, rows: "Rows", y: np.ndarray, alpha: np.ndarray):
+        self.problem, self.rows = problem, rows
+        with precision("float64"):
+            self.y, self.alpha = jnp.asarray(y), jnp.asarray(alpha)
+            self.vectors, self.weights = jnp.asarray(pre.vectors), jnp.asarray(pre.weights)
+            self.ridge = jnp.asarray(problem.ridge)
+
+    def epoch(self, starts: np.ndarray, eta: float) -> np.ndarray:
+        """One batch after the other; Σ r² as they saw it, for every output."""
+        rows, batch = self.rows, self.rows.batch
+        with precision("float64"):
+            seen, rate = jnp.zeros(self.y.shape[1]), jnp.asarray(eta)
+            narrow = self.alpha.astype(rows.K.dtype)
+        for start in starts:
+            start = min(int(start), self.problem.n - batch)
+            K_alpha = rows.times(start, narrow)
+            with precision("float64"):
+                self.alpha, r, seen, small = _descended(
+                    self.alpha, self.y, K_alpha, self.ridge, rate, seen, start, rows.K.dtype
+                )
+            K_r = rows.sample_times(start, self.vectors.shape[0], small)
+            with precision("float64"):
+                self.alpha, narrow = _corrected(
+                    self.alpha, self.vectors, self.weights, K_r, r, self.ridge, rate, start, rows.K.dtype
+                )
+        return np.asarray(seen)
+
+
+@functools.partial(jax.jit, static_argnames="dtype")
+def _descended(
+    alpha: jax.Array, y: jax.Array, K_alpha: jax.Array, ridge: jax.Array, eta: jax.Array, seen: jax.Array, start: Any,
+    dtype: Any,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:  # fmt: skip
+    """α_b + η r_b, r_b, what was seen, and r_b for the kernel."""
+    batch = K_alpha.shape[0]
+    mine = jax.lax.dynamic_slice_in_dim(alpha, start, batch)
+    r = jax.lax.dynamic_slice_in_dim(y, start, batch) - K_alpha.astype(alpha.dtype) - ridge * mine
+    alpha = jax.lax.dynamic_update_slice_in_dim(alpha, mine + eta * r, start, 0)
+    return alpha, r, seen + jnp.sum(r * r, 0), r.astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnames="dtype")
+def _corrected(
+    alpha: jax.Array, vectors: jax.Array, weights: jax.Array, K_r: jax.Array, r: jax.Array, ridge: jax.Array,
+    eta: jax.Array, start: Any, dtype: Any,
+) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+    """α_s - η Q A_sb r_b from K_sb r_b, and α for the kernel. A has the ridge besides, where a point of the batch is in
+    the sample: the first s points, so none where the batch is behind them."""
+    s = vectors.shape[0]
+    A_r = K_r.astype(alpha.dtype).at[start + jnp.arange(r.shape[0])].add(ridge * r, mode="drop")
+    alpha = alpha.at[:s].add(-eta * dot(vectors, weights[:, None] * dot(vectors.T, A_r)))
+    return alpha, alpha.astype(dtype)
+
+
 class Rows:
     """K(batch, X) @ α and K(sample, batch) @ r: from rows of a stored K, or recomputed."""
 
     def __init__(self, problem: Problem, K: Product, X: jax.Array, batch: int):
         self.problem, self.K, self.X, self.batch = problem, K, X, batch
 
-    def times(self, start: int, alpha: np.ndarray) -> np.ndarray:
-        a = jnp.asarray(alpha, self.K.dtype)
-        if isinstance(self.K, Stored):
-            return np.asarray(_stored_rows(self.K.K, a, start, self.batch), np.float64)
-        part = self.X[start : start + self.batch]
-        return np.asarray(product(self.problem.kernel, part, self.X, memory=self.problem.memory).matmul(a), np.float64)
+    def times(self, start: int, alpha: jax.Array) -> jax.Array:
+        if self.K.how == "sharded":
+            return self._product(self.X[start : start + self.batch], self.X).matmul(alpha)
+        return _rows_times(self.K, alpha, start, self.batch)
 
-    def sample_times(self, start: int, s: int, r: np.ndarray) -> np.ndarray:
-        r32 = jnp.asarray(r, self.K.dtype)
-        if isinstance(self.K, Stored):
-            return np.asarray(_stored_sample(self.K.K, r32, start, self.batch, s), np.float64)
-        part = self.X[start : start + self.batch]
-        K = product(self.problem.kernel, self.X[:s], part, memory=self.problem.memory)
-        return np.asarray(K.matmul(r32), np.float64)
+    def sample_times(self, start: int, s: int, r: jax.Array) -> jax.Array:
+        if self.K.how == "sharded":
+            return self._product(self.X[:s], self.X[start : start + self.batch]).matmul(r)
+        return _sample_times(self.K, r, start, self.batch, s)
 
-
-@functools.partial(jax.jit, static_argnames=("batch", "s"))
-def _stored_sample(K: jax.Array, r: jax.Array, start: int | jax.Array, batch: int, s: int) -> jax.Array:
-    """K_sb r = (rᵀ K_bs)ᵀ: K is symmetric, and rows lie together."""
-    rows = jax.lax.dynamic_slice(K, (start, 0), (batch, s))
-    return dot(r.T, rows).T
+    def _product(self, X: jax.Array, Z: jax.Array) -> Product:
+        return product(self.problem.kernel, X, Z, memory=self.problem.memory)
 
 
 @functools.partial(jax.jit, static_argnames="batch")
-def _stored_rows(K: jax.Array, alpha: jax.Array, start: int | jax.Array, batch: int) -> jax.Array:
-    return dot(jax.lax.dynamic_slice_in_dim(K, start, batch), alpha)
+def _rows_times(K: Product, alpha: jax.Array, start: Any, batch: int) -> jax.Array:
+    if isinstance(K, Stored):
+        return dot(jax.lax.dynamic_slice_in_dim(K.K, start, batch), alpha)
+    return K.taken(start + jnp.arange(batch)).matmul(alpha)
+
+
+@functools.partial(jax.jit, static_argnames=("batch", "s"))
+def _sample_times(K: Product, r: jax.Array, start: Any, batch: int, s: int) -> jax.Array:
+    """K_sb r; of a stored K (rᵀ K_bs)ᵀ: K is symmetric, and rows lie together."""
+    if isinstance(K, Stored):
+        return dot(r.T, jax.lax.dynamic_slice(K.K, (start, 0), (batch, s))).T
+    return K.taken(jnp.arange(s), start + jnp.arange(batch)).matmul(r)

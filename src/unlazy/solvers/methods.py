@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from unlazy.core.errors import nearest
+from unlazy.solvers.askotch import Askotch
 from unlazy.solvers.direct import Direct
 from unlazy.solvers.eigenpro import EigenPro
 from unlazy.solvers.method import Method
@@ -12,7 +13,7 @@ from unlazy.solvers.preconditioned_cg import PreconditionedCG
 from unlazy.solvers.richardson import Richardson
 
 METHODS: dict[str, type[Method]] = {
-    kind.name: kind for kind in (Direct, PreconditionedCG, NystromCG, EigenPro, Richardson)
+    kind.name: kind for kind in (Direct, PreconditionedCG, NystromCG, Askotch, EigenPro, Richardson)
 }
 
 
@@ -35,7 +36,8 @@ def made(name: str, options: dict[str, Any]) -> Method:
         owners = [repr(word) for word, other in METHODS.items() if option in _fields(other)]
         if option not in _fields(kind):
             verb = "belong to method" if option.endswith("s") else "belongs to method"
-            raise ValueError(f"{option} {verb} {' and '.join(owners)}, not to {name!r}")
+            named = " and ".join(filter(None, (", ".join(owners[:-1]), owners[-1])))
+            raise ValueError(f"{option} {verb} {named}, not to {name!r}")
     return kind(**options)
 
 

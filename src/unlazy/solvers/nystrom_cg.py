@@ -35,6 +35,7 @@ from unlazy.solvers.spread_factors import SpreadFactor, spread_factor, spread_gr
 from unlazy.solvers.spread_factors import times as spread_times
 from unlazy.solvers.triangles import UpperFactor, lower_of_outer, upper_factor
 from unlazy.solvers.watch import Watch
+from unlazy.solvers.wide import in_float64, narrow, wide
 
 MATRICES = 4
 """M × M matrices alive at once: K_MM, T, A and a workspace."""
@@ -97,19 +98,19 @@ class NystromCG(Method):
         passes = Passes(problem, Z, problem.memory - square)
         change = change_for(problem, M)(problem, rows)
 
-        def apply(beta: np.ndarray) -> np.ndarray:
+        def apply(beta: Any) -> Any:
             v = change.forward(beta)
-            return change.backward(passes.normal(v) + problem.ridge * change.K_times(v))
+            return change.backward(_ridged(passes.normal(v), change.K_times(v), problem.ridge))
 
         b = change.backward(passes.right_side())
 
-        def measure(r: np.ndarray, smallest: float) -> float:
+        def measure(norms: np.ndarray, smallest: float) -> float:
             seen[0] = smallest
             # ‖f - f°‖ = ‖K_nM B (BᵀHB)⁻¹ r‖ ≤ ‖r‖/√λ_min(BᵀHB), with λ_min from the Ritz values
-            return float(np.max(np.linalg.norm(r, axis=0) / problem.y_norm) / np.sqrt(smallest))
+            return float(np.max(norms / problem.y_norm) / np.sqrt(smallest))
 
         beta, residual, steps, stopped, _ = conjugate_gradients(apply, b, lambda r: r, measure, change.forward, watch)
-        alpha = change.forward(beta)
+        alpha = np.asarray(change.forward(wide(beta)))
         residual = float(np.hypot(residual, _rounding(problem, rows, alpha, change, seen[0])))
         notes += (f"{M} centres, K {passes.how}",)
         used = square + passes.bytes
@@ -143,7 +144,7 @@ def _rounding(problem: Problem, Z: np.ndarray, alpha: np.ndarray, change: "Chang
     """What rounding adds to the relative error of predictions: e in `predict`; e again in the normal equations, where
     ‖K_nM H⁻¹ K_nMᵀ‖ ≤ 1; and there the rounding of K_nMᵀ and K_MM and the jitter, measured as a residual is."""
     size, moved = centres_rounding(problem, Z, alpha) if problem.dtype == np.float32 else (np.zeros(1), 0.0)
-    g = change.backward(moved + problem.ridge * change.jitter * alpha)
+    g = np.asarray(change.backward(wide(moved + problem.ridge * change.jitter * alpha)))
     return float(np.max(np.sqrt(2 * problem.n * size**2 + np.sum(g * g, 0) / smallest) / problem.y_norm))
 
 
@@ -179,13 +180,13 @@ class Passes:
         else:
             self.how = "by blocks from the source"
 
-    def normal(self, v: np.ndarray) -> np.ndarray:
+    def normal(self, v: Any) -> Any:
         if self.K is not None:
             v = v.astype(self.K.dtype)
             return self._stored(lambda rows, K: dot(K, v), v.shape[1])
-        return self._sum(lambda K, _: K.normal(v.astype(K.dtype)), v.shape[1])
+        return self._sum(lambda K, _: K.normal(narrow(v, K.dtype)), v.shape[1])
 
-    def right_side(self) -> np.ndarray:
+    def right_side(self) -> Any:
         y = self.problem.y
         if self.K is not None:
             return self._stored(lambda rows, K: y[rows].astype(K.dtype), y.shape[1])
@@ -199,12 +200,12 @@ class Passes:
             total += dot(left(rows, self.K[rows]).T, self.K[rows])  # type: ignore[index]
         return total.T
 
-    def _sum(self, part: Callable[[Product, slice], jax.Array], c: int) -> np.ndarray:
+    def _sum(self, part: Callable[[Product, slice], jax.Array], c: int) -> Any:
         if self.whole is not None:
-            return np.asarray(part(self.whole, slice(None)), np.float64)
-        total = np.zeros((self.Z.shape[0], c))
+            return wide(part(self.whole, slice(None)))
+        total = wide(np.zeros((self.Z.shape[0], c)))
         for rows, K in self._blocks():
-            total += np.asarray(part(K, rows), np.float64)
+            total = _added(total, wide(part(K, rows)))
             del K  # or it would live until the next is there
         return total
 
@@ -257,15 +258,15 @@ class Change(abc.ABC):
     def __init__(self, problem: Problem, Z: Matrix): ...
 
     @abc.abstractmethod
-    def forward(self, beta: np.ndarray) -> np.ndarray:
+    def forward(self, beta: Any) -> Any:
         """B β."""
 
     @abc.abstractmethod
-    def backward(self, v: np.ndarray) -> np.ndarray:
+    def backward(self, v: Any) -> Any:
         """Bᵀ v."""
 
     @abc.abstractmethod
-    def K_times(self, v: np.ndarray) -> np.ndarray:
+    def K_times(self, v: Any) -> Any:
         """TᵀT v = (K_MM + jitter·I) v: the jitter is rounding to K, and without it centres that coincide make H
         singular."""
 
@@ -300,17 +301,27 @@ class ChangeOnGPU(Change):
             self.T, self.jitter = _jittered(_upper_factor, self.K, problem, float(jnp.abs(self.K).sum(0).max()))
             self.A = _upper_factor(lower_of_outer(self.T.U) * (problem.n / Z.shape[0]), problem.ridge)
 
-    def forward(self, beta: np.ndarray) -> np.ndarray:
+    def forward(self, beta: Matrix) -> jax.Array:
         with precision("float64"):
-            return np.asarray(self.T.solve(self.A.solve(jnp.asarray(beta))))
+            return self.T.solve(self.A.solve(jnp.asarray(beta)))
 
-    def backward(self, v: np.ndarray) -> np.ndarray:
+    def backward(self, v: Matrix) -> jax.Array:
         with precision("float64"):
-            return np.asarray(self.A.solve_transposed(self.T.solve_transposed(jnp.asarray(v))))
+            return self.A.solve_transposed(self.T.solve_transposed(jnp.asarray(v)))
 
-    def K_times(self, v: np.ndarray) -> np.ndarray:
+    def K_times(self, v: Matrix) -> jax.Array:
         with precision("float64"):
-            return np.asarray(dot(self.K, jnp.asarray(v))) + self.jitter * v
+            return dot(self.K, jnp.asarray(v)) + self.jitter * v
+
+
+@in_float64
+def _ridged(normal: Any, K_v: Any, ridge: Any) -> Any:
+    return normal + ridge * K_v
+
+
+@in_float64
+def _added(total: Any, part: Any) -> Any:
+    return total + part
 
 
 class ChangeSpread(Change):

@@ -8,6 +8,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
@@ -16,13 +17,17 @@ from unlazy.core.linear import dot
 from unlazy.core.precision import precision
 from unlazy.products import Product
 from unlazy.products.product import Stored
-from unlazy.solvers.conjugate_gradients import Home, Operator, conjugate_gradients, inner
+from unlazy.solvers.conjugate_gradients import Home, conjugate_gradients
 from unlazy.solvers.method import Method, count
 from unlazy.solvers.pivoted_cholesky import randomly_pivoted_cholesky
-from unlazy.solvers.problem import Fit, Problem, times
+from unlazy.solvers.problem import Fit, Problem
 from unlazy.solvers.spread_cholesky import spread_cholesky, spread_preconditioner
+from unlazy.solvers.triangles import UpperFactor, upper_factor
 from unlazy.solvers.watch import Watch
+from unlazy.solvers.wide import Operator, in_float64, times
 
+ROWS = 8192
+"""Rows of F in float64 at a time."""
 OWN_RANK = 20
 """Columns of a kernel whose entries take gradients: each costs about half a pass over K, forward through all points,
 not 1/n of one."""
@@ -50,15 +55,16 @@ class PreconditionedCG(Method):
         K = problem.product(X, problem.memory - 3 * factor_bytes)
         precondition, rank = preconditioner(problem, X, rank, K)
 
-        def apply(P: np.ndarray) -> np.ndarray:
-            return times(K, P) + problem.ridge * P
+        def apply(P: Any) -> Any:
+            return _ridged(P, times(K, P), problem.ridge)
 
         def accurate(P: np.ndarray) -> np.ndarray:
             return K.accurate(P) + problem.ridge * P
 
         alpha, residual, steps, stopped, left = conjugate_gradients(
-            apply, problem.y, precondition, lambda r, _: problem.relative(r), lambda x: x, watch, accurate
-        )
+            apply, problem.y, precondition, lambda norms, _: float(np.max(norms / problem.y_norm)), lambda x: x, watch,
+            accurate if device.is_host() else None,  # elsewhere a product has no more digits to give
+        )  # fmt: skip
         return Fit(
             alpha,
             residual,
@@ -84,15 +90,11 @@ class PreconditionedCG(Method):
                 product = K.times(low)
             return product.astype(P.dtype) + problem.ridge * P
 
-        def measure(r: jax.Array, _: float) -> float:
-            return float(np.max(np.sqrt(inner(r, r)) / problem.y_norm))
-
         with precision("float64"):
             alpha, residual, steps, stopped, left = conjugate_gradients(
-                apply, K.spread(problem.y), precondition, measure, K.gathered, watch,
-                home=Home(K.spread, K.gathered),
+                apply, problem.y, precondition, lambda norms, _: float(np.max(norms / problem.y_norm)), K.gathered,
+                watch, home=Home(K.spread, K.gathered),
             )  # fmt: skip
-            alpha, left = K.gathered(alpha), K.gathered(left)
         notes = (*problem.notes, f"K {K.how} over {K.mesh.devices.size} devices, rank {F.shape[1]}")
         return Fit(alpha, residual, steps, stopped, F.nbytes, notes, ridge=problem.ridge, left=left)
 
@@ -106,35 +108,65 @@ def default_rank(problem: Problem) -> int:
     return int(min(n, max(10, min(5 * np.sqrt(n), most, fits))))
 
 
+@in_float64
+def _ridged(P: Any, KP: Any, ridge: Any) -> Any:
+    return KP + ridge * P
+
+
 def preconditioner(problem: Problem, X: jax.Array, rank: int, K: Product) -> tuple[Operator, int]:
     """r → (F Fᵀ + ρI)⁻¹ r, and the rank of F. The k × k system is factored in float64: its condition is that of K/ρ."""
-    F: Any
     on_cpu = device.is_host()
     at_hand = np.asarray(K.K) if isinstance(K, Stored) and on_cpu else None
     F, _ = randomly_pivoted_cholesky(problem.kernel, X, rank, problem.rng(), at_hand)
-    core = _gram64(F)
-    ridge = problem.ridge
-    core[np.diag_indices_from(core)] += ridge
-    factor = cho_factor(core, lower=True, check_finite=False)
-
-    if on_cpu:  # NumPy's products of a tall F with a few columns need no compilation
-        F = np.asarray(F)
-
-    def times_F(weights: np.ndarray) -> np.ndarray:
-        return np.asarray(dot(F, weights.astype(F.dtype)), np.float64)
-
-    def apply(r: np.ndarray) -> np.ndarray:
-        inner = np.asarray(dot(r.T.astype(F.dtype), F), np.float64).T
-        return (r - times_F(cho_solve(factor, inner, check_finite=False))) / ridge
-
+    # NumPy's products of a tall F with a few columns need no compilation
+    apply = _on_host(np.asarray(F), problem.ridge) if on_cpu else _on_card(jnp.asarray(F), problem.ridge)
     return apply, F.shape[1]
 
 
-def _gram64(F) -> np.ndarray:  # type: ignore[no-untyped-def]
+def _on_host(F: np.ndarray, ridge: float) -> Operator:
+    core = _gram64(F)
+    core[np.diag_indices_from(core)] += ridge
+    factor = cho_factor(core, lower=True, check_finite=False)
+
+    def apply(r: np.ndarray) -> np.ndarray:
+        inner = dot(r.T.astype(F.dtype), F).astype(np.float64).T
+        weights = cho_solve(factor, inner, check_finite=False)
+        return (r - dot(F, weights.astype(F.dtype)).astype(np.float64)) / ridge
+
+    return apply
+
+
+def _on_card(F: jax.Array, ridge: float) -> Operator:
+    """The same with the factor's inverse by blocks (solvers.triangles), and nothing of it on the host."""
+    with precision("float64"):
+        core = sum(_outer64(F[start : start + ROWS]) for start in range(0, F.shape[0], ROWS))
+        factor = upper_factor(core, jnp.asarray(ridge, jnp.float64))
+
+    def apply(r: jax.Array) -> jax.Array:
+        with precision("float64"):
+            return _woodbury(F, factor, r, ridge)
+
+    return apply
+
+
+@jax.jit
+def _outer64(part: jax.Array) -> jax.Array:
+    part = part.astype(jnp.float64)
+    return dot(part.T, part)
+
+
+@jax.jit
+def _woodbury(F: jax.Array, factor: UpperFactor, r: jax.Array, ridge: Any) -> jax.Array:
+    inner = dot(r.T.astype(F.dtype), F).astype(r.dtype).T
+    weights = factor.solve(factor.solve_transposed(inner))
+    return (r - dot(F, weights.astype(F.dtype)).astype(r.dtype)) / ridge
+
+
+def _gram64(F: np.ndarray) -> np.ndarray:
     """FᵀF accumulated in float64, a few rows at a time."""
     n, k = F.shape
     total = np.zeros((k, k))
-    for start in range(0, n, 8192):
-        part = np.asarray(F[start : start + 8192], np.float64)
+    for start in range(0, n, ROWS):
+        part = F[start : start + ROWS].astype(np.float64)
         total += dot(part.T, part)
     return total

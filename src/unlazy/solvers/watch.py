@@ -72,6 +72,11 @@ class Watch:
             self.checkpoint.keep(state, now=reason is not None)
         return self._end(reason) if reason else None
 
+    def within(self, state: Callable[[], State]) -> None:
+        """Inside a step that takes long: a checkpoint, where it is time for one."""
+        if self.checkpoint is not None:
+            self.checkpoint.keep(state)
+
     def _end(self, reason: str) -> str:
         self._display.close()
         return reason
