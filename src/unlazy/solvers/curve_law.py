@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int, Real
 from unlazy.core.linear import dot
 from unlazy.measures.scaling_fit import floored_laws, power_law
 from unlazy.theory import renormalisation
-from unlazy.theory.leave_one_out import centred_diagonal, left_out
+from unlazy.theory.leave_one_out import left_out
 
 Numbers = Real[ArrayLike, " _"] | Sequence[float]
 DEFAULT_SIZES = np.array([0.25, 0.5, 1, 2, 4, 8, 16])
@@ -219,16 +219,15 @@ def law_of(seen: Sequence[Seen], y: Float[np.ndarray, "n c"], floor: float) -> L
 
 
 def _errors(one: Seen, y: np.ndarray, ridges: np.ndarray) -> Float[np.ndarray, "r j"]:
-    """Squared errors of the rows that count, each left out [K2]. Sums in float32 at half the price: they are as wrong
-    as their rounding, far less than the error of a mean over rows; differences in float64."""
+    """Squared errors of the rows that count, each left out [K2]. Sums in float32 at half the price: of terms of one
+    sign, or as wrong as their rounding, far less than the error of a mean over rows."""
     U, filters = one.eigenvectors, ridges / (np.maximum(one.eigenvalues, 0)[:, None] + ridges)  # at most 1
+    if one.intercept:
+        U = U - U.mean(0)  # P = H(HKH + ρ)⁻¹H: without the constant direction, whose part would be taken away again
     if len(one.judged) < len(U):
         U = U[one.judged]
     short, thin = U.astype(np.float32), filters.astype(np.float32)
-    if one.intercept:
-        diagonal = centred_diagonal(dot(U**2, filters) / ridges, ridges, len(y)) * ridges
-    else:
-        diagonal = dot(short**2, thin)
+    diagonal = dot(short**2, thin)
     found, scale = np.zeros((len(U), len(ridges))), np.abs(y).max() or 1.0
     for inside in dot(one.eigenvectors.T, y / scale).T.astype(np.float32):  # one output after the other
         found += np.square(left_out(dot(short, thin * inside[:, None]), diagonal), dtype=float)

@@ -5,9 +5,9 @@ b, α and b solve [A, 1; 1ᵀ, 0][α; b] = [y; 0], and A⁻¹ becomes P = A⁻¹
 
     α = Py,   b = 1ᵀA⁻¹y/(1ᵀA⁻¹1),   y_i - f^(-i)(x_i) = α_i/P_ii.
 
-A⁻¹Y, A⁻¹1 and diag A⁻¹ come from a factor or from a spectrum alike, or P from the spectrum of HKH. Arrays of NumPy stay
-NumPy's; of JAX's, all is differentiable. Golub, Heath and Wahba (1979); Wahba, Spline Models for Observational Data
-(1990), section 4.2.
+A⁻¹Y, A⁻¹1 and diag A⁻¹ come from a factor or from a spectrum alike; or P = H(HKH + ρI)⁻¹H, H = I - 11ᵀ/n, from the
+spectrum of HKH. Arrays of NumPy stay NumPy's; of JAX's, all is differentiable. Golub, Heath and Wahba (1979); Wahba,
+Spline Models for Observational Data (1990), section 4.2.
 """
 
 from typing import Any
@@ -31,13 +31,6 @@ def bordered_diagonal(diagonal: Points, ones: Points, total: Any) -> Points:
     """P_ii from (A⁻¹)_ii and (A⁻¹1)_i of some points, and 1ᵀA⁻¹1 of all; no less than the rounding of (A⁻¹)_ii."""
     xp = namespace(diagonal)
     return xp.maximum(diagonal - ones * ones / total, xp.finfo(diagonal.dtype).eps * diagonal)
-
-
-def centred_diagonal(diagonal: Any, ridges: Any, n: int) -> Any:
-    """P_ii = ((HKH + ρ)⁻¹)_ii - 1/(nρ) [K2], H = I - 11ᵀ/n: P inverts HAH where sums are zero (Golub, Heath and Wahba
-    1979). Shapes broadcast."""
-    xp = namespace(diagonal, ridges)
-    return xp.maximum(diagonal - 1 / (n * ridges), xp.finfo(diagonal.dtype).eps * diagonal)
 
 
 def left_out(alpha: Any, diagonal: Any) -> Any:
