@@ -109,7 +109,7 @@ def admit_size(X: Any, name: str = "X") -> None:
 
 
 def _look(
-    kernel: Any, points: tuple[Array, ...], names: tuple[str, ...], accurate: bool, seen: tuple | None = None
+    kernel: Any, points: tuple[Any, ...], names: tuple[str, ...], accurate: bool, seen: tuple | None = None
 ) -> Any:
     """Refuses concrete points, or gives k(x, x) at the smallest and the largest norm; None inside another program.
 
@@ -125,12 +125,12 @@ def _look(
     return at_ends
 
 
-def _on_host(points: tuple[Array, ...]) -> bool:
+def _on_host(points: tuple[Any, ...]) -> bool:
     """Whether NumPy reads these where they are, and JAX takes their type back as it is."""
     return all(device.lies_on_host(X) and jax.dtypes.canonicalize_dtype(X.dtype) == X.dtype for X in points)
 
 
-def _seen_on_host(kernel: Any, points: tuple[Array, ...]) -> tuple:
+def _seen_on_host(kernel: Any, points: tuple[Any, ...]) -> tuple:
     """`_seen` by NumPy, without a temporary of the points' size."""
     embedded = [kernel.embed(X) for X in points]
     if not concrete(embedded):
@@ -147,7 +147,7 @@ def _seen_on_host(kernel: Any, points: tuple[Array, ...]) -> tuple:
 
 
 @jax.jit
-def _seen(kernel: Any, points: tuple[Array, ...]) -> tuple[Array, Any]:
+def _seen(kernel: Any, points: tuple[Any, ...]) -> tuple[Array, Any]:
     """Smallest and largest squared norm, and the largest coordinate, of embedded points; k(x, x) at the two norms."""
     parts = [_ends(kernel.embed(X)) for X in points]
     found = jnp.stack([jnp.min(jnp.stack([p[0] for p in parts])), *jnp.max(jnp.stack([p[1:] for p in parts]), 0)])
@@ -176,7 +176,7 @@ def _size(values: Any) -> Array:
     return jnp.max(jnp.stack([jnp.max(jnp.abs(v)) for v in jax.tree.leaves(values)]))
 
 
-def _refuse(kernel: Any, seen: np.ndarray, largest: Any, points: tuple[Array, ...], names: tuple[str, ...]) -> None:
+def _refuse(kernel: Any, seen: np.ndarray, largest: Any, points: tuple[Any, ...], names: tuple[str, ...]) -> None:
     """The sentence, where one is due. NaN of any row is NaN in `seen`."""
     _, square, coordinate = seen
     limits = np.finfo(seen.dtype)
