@@ -1,9 +1,9 @@
 """Rows spread over four devices of one process, and over two processes, give the single-device result to rounding."""
 
-import os
-import socket
 import subprocess
 import sys
+
+from several_devices import environment, two_processes
 
 COMMON = """
 import os, sys
@@ -48,36 +48,13 @@ print("fine")
 """
 
 
-def _environment(devices):
-    kept = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-    return kept | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
-
-
 def test_four_devices_in_one_process():
     program = COMMON.format(start="", devices=4, kernels="Laplace(2.0), NTK(MLP(2, sigma_b=0.1))")
     done = subprocess.run(
-        [sys.executable, "-c", program], env=_environment(4), capture_output=True, text=True, timeout=600
+        [sys.executable, "-c", program], env=environment(4), capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0 and "fine" in done.stdout, done.stderr[-3000:]
 
 
 def test_two_processes():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    start = f'jax.distributed.initialize("127.0.0.1:{port}", num_processes=2, process_id=int(sys.argv[1]))'
-    program = COMMON.format(start=start, devices=2, kernels="Laplace(2.0),")
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(i)], env=_environment(1), stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
-        )
-        for i in range(2)
-    ]  # fmt: skip
-    try:
-        for process in both:
-            out, err = process.communicate(timeout=600)
-            assert process.returncode == 0 and "fine" in out, err[-3000:]
-    finally:
-        for process in both:
-            process.kill()
+    two_processes(lambda start: COMMON.format(start=start, devices=2, kernels="Laplace(2.0),"), timeout=600)

@@ -1,12 +1,12 @@
 """Rows, vectors and factors over eight devices of one process and over two processes: the numbers of NumPy in float64,
 and no device that holds all rows of anything."""
 
-import os
-import socket
 import subprocess
 import sys
 
 import pytest
+
+from several_devices import environment, two_processes
 
 COMMON = """
 import sys
@@ -208,18 +208,13 @@ assert np.all(np.linalg.norm(np.asarray(s.predict(X)) - fitted, axis=0) <= 1.01e
 FINE = '\nprint("fine")\n'
 
 
-def _environment(devices):
-    kept = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-    return kept | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["products", "solvers"])
 def test_eight_devices_in_one_process(what, tmp_path):
     parts = {"products": PRODUCTS + READING + LOW_RANK + FACTORS, "solvers": SOLVERS + FROM_A_FILE + CHECKPOINT}
     program = (COMMON + parts[what] + FINE).format(start="", devices=8, precisions='"float32", "float64"')
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "run")], env=_environment(8), capture_output=True, text=True,
+        [sys.executable, "-c", program, str(tmp_path / "run")], env=environment(8), capture_output=True, text=True,
         timeout=900,
     )  # fmt: skip
     assert done.returncode == 0 and "fine" in done.stdout, done.stderr[-3000:]
@@ -227,24 +222,5 @@ def test_eight_devices_in_one_process(what, tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_hold_their_own_rows():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    start = f'jax.distributed.initialize("127.0.0.1:{port}", num_processes=2, process_id=int(sys.argv[1]))'
-    program = (COMMON + READING + SOLVERS + FROM_A_FILE + FACTORS + FINE).format(
-        start=start, devices=2, precisions='"float32",'
-    )
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(i)], env=_environment(1), stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
-        )
-        for i in range(2)
-    ]  # fmt: skip
-    try:
-        for process in both:
-            out, err = process.communicate(timeout=900)
-            assert process.returncode == 0 and "fine" in out, err[-3000:]
-    finally:
-        for process in both:
-            process.kill()
+    text = COMMON + READING + SOLVERS + FROM_A_FILE + FACTORS + FINE
+    two_processes(lambda start: text.format(start=start, devices=2, precisions='"float32",'), timeout=900)

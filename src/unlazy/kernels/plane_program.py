@@ -29,7 +29,8 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array
 
 from unlazy.kernels.plane_dual import Dual, backend, times_plus
-from unlazy.kernels.plane_layout import PARTS, VECTOR, WAITS, Stage, Tile, pooling_table, ranges
+from unlazy.kernels.plane_layout import PARTS, VECTOR, Stage, Tile, pooling_table, ranges
+from unlazy.kernels.plane_pooling import Pooling, few_bits, pooled_before, quotient, remainder, wrapped
 
 SECTOR = 8
 """Numbers in what is brought from memory at once."""
@@ -103,23 +104,23 @@ def _body(
     tiles = m // tile.columns
     at, dy = (pl.program_id(k) for k in range(2))
     lane = lax.iota(jnp.int32, tile.lanes)
-    i, j = _div(lane, tile.columns), _rem(lane, tile.columns)
+    i, j = quotient(lane, tile.columns), remainder(lane, tile.columns)
     pair = at * tile.lanes + lane
     pairs = n * m
     wide = stage.left_vectors * features * tile.rows  # vectors in a row of the left array
     long = stage.right_vectors * features * tile.columns
-    few = _few(max(left_ref.shape[0], right_ref.shape[0]) // VECTOR)
+    few = few_bits(max(left_ref.shape[0], right_ref.shape[0]) // VECTOR)
     quad = lax.broadcasted_iota(jnp.int32, (tile.lanes, VECTOR), 1)
     numbers = [[jnp.broadcast_to(numbers_ref[NUMBERS * l + k], (tile.lanes,)) for k in range(NUMBERS)]
                for l in range(len(layers))]  # fmt: skip
     # every column of a window brings its share of the biases
     shares = [[b / layer.window for b in of[:2]] for layer, of in zip(layers, numbers)]
-    l_tile, r_tile = _div(at, tiles), _rem(at, tiles)
+    l_tile, r_tile = quotient(at, tiles), remainder(at, tiles)
 
     def place(row: Any, dx: Any) -> _Place:
         own = row + dy + stage.down * -(-stage.early // stage.down)
-        own = _rem(own, stage.down) if stage.circular else _round(own, stage.down)
-        shift, steps = _rem(dx, VECTOR), _div(dx, VECTOR)
+        own = remainder(own, stage.down) if stage.circular else wrapped(own, stage.down)
+        shift, steps = remainder(dx, VECTOR), quotient(dx, VECTOR)
         l = (l_tile * stage.walk + row + stage.early) * wide
         r = ((shift * tiles + r_tile) * stage.down + own) * long + steps * (features * tile.columns)
         return _Place(l + i, r + j)
@@ -166,7 +167,7 @@ def _body(
                     total = times_plus(read_left(c, f), read_right(c, f), total, interpret)
                 values = [total]
             else:
-                values = [v * scale for v in _fed(plane_refs, stage, row, c, dy, dx, program_of, lane)]
+                values = [v * scale for v in pooled_before(plane_refs, stage, row, c, dy, dx, program_of, lane)]
                 if tangent:
                     values[1] = times_plus(values[0], rate, values[1], interpret)
             found.append([_summed(v, of[c - low], share) for v, of, share in zip(values, sums, shares[0])])
@@ -197,7 +198,7 @@ def _body(
             scale = (1.0 if stage.last else 1 / 16) if below is None else below.scale
             if below is None and not stage.last:
                 ahead = pooling_ref[dy * stage.walk + done_row + stage.early]
-                pooling = _Pooling.of(stage, ahead, done_dx, program_of, lane, columns[-1], outs)
+                pooling = Pooling.of(stage, ahead, done_dx, program_of, lane, columns[-1], outs)
             dual = Dual(scale, tangent, signed=l == 0 and not fed)
             bias, bias_theta, own_rate = numbers[l]
             out: list = []
@@ -268,48 +269,6 @@ def _body(
     backend.store(outs[0].at[pair], seen, mask=seen > NEVER)
 
 
-class _Pooling(NamedTuple):
-    """Of a row that is finished: where its pooled pairs lie, and what lies there already."""
-
-    places: list
-    """For both kinds of pairs: a mask, indices of cells."""
-    before: list
-    """For every output: what earlier planes have brought to the first kind."""
-    even: Array
-    waits: Array
-    outs: list
-
-    @classmethod
-    def of(cls, stage: Stage, ahead: Any, dx: Any, tile: Any, lane: Array, columns: tuple, outs: list) -> "_Pooling":
-        """`ahead` is what `pooling_table` says of the row."""
-        cells, deep = stage.size // 2, stage.pooled
-        apart = cells * cells * lane.size
-        done, xodd = (ahead >= 0) & (dx >= 0), dx & 1
-        begin = tile * (deep * PARTS * (deep + 1) * apart) + ahead + columns[0] // 2 * lane.size + lane
-        places, few = [], _few(math.prod(outs[0].shape))
-        for D, where in ((dx >> 1, done), ((dx + 1) >> 1, done & (xodd == 1))):
-            start = (begin + D * apart) & few
-            indices = [start + k * lane.size for k in range((columns[1] - columns[0]) // 2)]
-            places.append((jnp.broadcast_to(where, lane.shape), indices))
-        mask = jnp.broadcast_to(done & (dx > 0), lane.shape)
-        earlier = [[backend.load(out.at[index], mask=mask, other=0.0) for index in places[0][1]] for out in outs]
-        even, waits = (jnp.broadcast_to(v.astype(jnp.float32), lane.shape) for v in (xodd == 0, ahead == WAITS))
-        return cls(places, earlier, even, waits, outs)
-
-    def done(self, values: list, held: tuple, interpret: bool) -> tuple:
-        """Stores what can be, and gives what waits for the next row."""
-        waiting: list = []
-        for k, out in enumerate(self.outs):
-            for kind, (mask, indices) in enumerate(self.places):
-                for x, index in enumerate(indices):
-                    e, o = values[2 * x][k], values[2 * x + 1][k]
-                    value = o if kind else times_plus(o, self.even, e, interpret)
-                    total = value + held[len(waiting)]
-                    backend.store(out.at[index], total if kind else total + self.before[k][x], mask=mask)
-                    waiting.append(value * self.waits)
-        return tuple(waiting)
-
-
 def _summed(value: Array, sums: list, share: Array) -> tuple[Array, list]:
     """The sum with the last rows of a window, sums[-1]; and the sums for the next: over one row, two, ….
 
@@ -354,54 +313,9 @@ def _window_sum(row: list, c: int, half: int, paired: dict, share: Array) -> Arr
     return reduce(jnp.add, found)
 
 
-def _div(a: Any, b: int) -> Any:
-    """a // b of numbers that are not negative."""
-    power = b.bit_length() - 1
-    return a >> power if b == 1 << power else lax.div(a, jnp.full_like(a, b))
-
-
-def _rem(a: Any, b: int) -> Any:
-    return a & (b - 1) if b & (b - 1) == 0 else lax.rem(a, jnp.full_like(a, b))
-
-
-def _round(a: Any, b: int) -> Any:
-    """a modulo b of numbers from 0 to 2b - 1."""
-    return a - b * (a >= b).astype(jnp.int32)
-
-
-def _few(numbers: int) -> int:
-    """A mask that keeps every index: what it proves to the compiler lets constant offsets be part of an address."""
-    return 2 ** min(30, max(1, int(numbers).bit_length())) - 1
-
-
 def _packed(state: Any) -> tuple:
     return tuple(jax.tree.leaves(state))
 
 
 def _unpacked(leaves: tuple, like: list) -> tuple:
     return tuple(jax.tree.unflatten(jax.tree.structure(like), leaves))
-
-
-def _fed(refs: list, stage: Stage, row: Any, c: int, dy: Any, dx: Any, at: Any, lane: Array) -> list:
-    """Pooled Σ (and Θ) of a stage before, at row and column c of a plane: the sum of its parts."""
-    size, before = stage.size, stage.size + (0 if stage.circular else 1)  # displacements it keeps
-    inside, p = _rem(row + size, size), (c + size) % size
-    shown = jnp.clip(dx, 0, stage.across - 1)
-    # beyond the period the displacement is d - N
-    turns = [inside + dy >= stage.down, p + shown >= stage.across]
-    live = (turns[0] | (inside + dy < size)) & (turns[1] | (p + shown < size))
-    if not stage.circular:
-        live = live & (row >= 0) & (row < size)
-    Dy = dy - (stage.down - before) * turns[0].astype(jnp.int32)
-    Dx = shown - (stage.across - before) * turns[1].astype(jnp.int32)
-    start = ((((at * before + Dy) * PARTS) * (before + 1) + Dx) * size + inside) * size + p
-    start = start * lane.size + lane
-    mask = jnp.broadcast_to(live, lane.shape)
-    found = []
-    for ref in refs:
-        parts = [
-            backend.load(ref.at[start + k * ((before + 1) * size * size * lane.size)], mask=mask, other=0.0)
-            for k in range(PARTS)
-        ]
-        found.append((parts[0] + parts[1]) + parts[2])
-    return found

@@ -20,6 +20,7 @@ from unlazy.products import Product, gram, matmul, product
 from unlazy.products.dense import TILE
 from unlazy.products.sharded import Sharded, sharded_rows
 from unlazy.solvers.sources import Source, as_source, finite_floats
+from unlazy.solvers.wide import times
 
 PILOT = TILE
 """Points of the sample from which the top of the spectrum is guessed: one tile, which larger Grams compile anyway."""
@@ -131,7 +132,7 @@ class Problem:
         v = self.rng().normal(size=(size, 1))
         for _ in range(steps):  # a guess is enough, so power iteration
             v = v / np.linalg.norm(v)
-            v = dot(K, v) if isinstance(K, np.ndarray) else times(K, v)
+            v = dot(K, v) if isinstance(K, np.ndarray) else np.asarray(times(K, v))
         if not np.isfinite(v).all():
             raise ValueError("the kernel gives NaN or infinity on these inputs: rescale them, or use float64")
         return float(np.linalg.norm(v)) * self.n / size
@@ -162,7 +163,7 @@ class Problem:
 
     def residual(self, K: Product, alpha: np.ndarray) -> np.ndarray:
         """y - (K + ridge·I)α."""
-        return self.y - times(K, alpha) - self.ridge * alpha
+        return self.y - np.asarray(times(K, alpha)) - self.ridge * alpha
 
     def relative(self, residual: np.ndarray) -> float:
         """Largest ‖residual‖/‖y‖ over outputs: it bounds the error of the fitted values, since ‖K(K+ρ)⁻¹‖ ≤ 1."""
@@ -189,11 +190,6 @@ def _raw(array: Any) -> memoryview:
 def on_device(X: Any, dtype: np.dtype) -> Any:
     """Inputs in the precision of the problem; whole numbers of a tree stay what they are."""
     return jax.tree.map(lambda a: jnp.asarray(a, dtype if np.issubdtype(a.dtype, np.floating) else None), X)
-
-
-def times(K: Product, V: np.ndarray) -> np.ndarray:
-    """K @ V in the kernel's precision, back as float64: vectors keep digits that a float32 kernel cannot lose."""
-    return np.asarray(K.matmul(jnp.asarray(V, K.dtype)), np.float64)
 
 
 def predict(kernel: Kernel, X: np.ndarray, centres: jax.Array, alpha: np.ndarray, memory: int) -> np.ndarray:
