@@ -83,7 +83,9 @@ def _error_function(xz, xx, zz):
     # Williams (1997); Cov erf(a) erf(b) = (2/π) arcsin(2xz/√((1+2xx)(1+2zz)))
     left, right = 1 + 2 * xx, 1 + 2 * zz
     ratio = np.clip(2 * xz / np.sqrt(left * right), -1, 1)
-    return 2 / PI * np.arcsin(ratio), 4 / PI / np.sqrt(left * right - 4 * xz * xz)
+    # (1+2xx)(1+2zz) - 4xz², without the digits that ones lose beside norms of 1e20
+    gap = 1 + 2 * (xx + zz) + 4 * np.maximum(xx * zz - xz * xz, 0)
+    return 2 / PI * np.arcsin(ratio), 4 / PI / np.sqrt(gap)
 
 
 def ridge(K, y, rho):
