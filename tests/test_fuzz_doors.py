@@ -284,7 +284,8 @@ def _check_estimator(case, kernel):
     else:
         model = GaussianProcess(kernel, noise=case.share, precision=case.dtype).fit(case.given, y)
         got, shift = model.predict(case.given_z), exact_y.mean()
-        alpha = oracle.ridge(case.K, exact_y - shift, case.share * float(case.dx.mean()))
+        case.rho = case.share * float(case.dx.mean())  # of the smallest kernels, too
+        alpha = oracle.ridge(case.K, exact_y - shift, case.rho)
     _, at_z = _allowed_fit(case)
     if at_z is None or case.rho <= len(case.X) * np.finfo(case.dtype).eps * np.linalg.norm(case.K, 2):
         return "unknown"

@@ -124,7 +124,9 @@ class _OfFormula(View):
     """Kernels with an entry formula: F = X · to, embedded rows."""
 
     F: Float[np.ndarray, "n e"]
-    to: Float[np.ndarray, " d"] | Float[np.ndarray, "d e"]
+    to: Float[np.ndarray, " e"] | Float[np.ndarray, "d e"]
+    used: np.ndarray | None = None
+    """Columns that a diagonal metric sees, where it does not see all."""
 
     @staticmethod
     def both(
@@ -139,12 +141,20 @@ class _OfFormula(View):
         part = some_rows(len(alpha), GRADIENTS)
         if diagonal:  # no matrix of all pairs of columns
             back = (G * self.to if self.to.ndim == 1 else dot(G, self.to.T) for G in self._gradients(h, alpha, part))
-            return sum(np.einsum("ij,ij->j", G, G) for G in back) / h**4 / len(part)
+            return self._placed(sum(np.einsum("ij,ij->j", G, G) for G in back) / h**4 / len(part))
         total = np.zeros((self.F.shape[1],) * 2, self.F.dtype)
         for G in self._gradients(h, alpha, part):
             total += dot(G.T, G)
         total *= 1 / h**4 / len(part)
-        return total * self.to[:, None] * self.to if self.to.ndim == 1 else dot(self.to, total, self.to.T)
+        return dot(self.to, total, self.to.T) if self.to.ndim == 2 else self._placed(total * self.to[:, None] * self.to)
+
+    def _placed(self, found: np.ndarray) -> np.ndarray:
+        """What was found of the columns that are seen, zeros elsewhere."""
+        if self.used is None:
+            return found
+        whole = np.zeros((len(self.map),) * found.ndim, found.dtype)
+        whole[np.ix_(*(self.used,) * found.ndim)] = found
+        return whole
 
     def _gradients(self, h: float, alpha: np.ndarray, rows: np.ndarray) -> Iterator[Float[np.ndarray, "p e"]]:
         """h²∇f with respect to embedded rows, an output at a time."""
@@ -165,7 +175,8 @@ class _OfFormula(View):
 
     def _embedding(self) -> Float[np.ndarray, "r e"]:
         """Lx → embedded rows."""
-        return host.embedded(self.kernel, np.eye(len(self.map), dtype=self.X.dtype), self.X.shape[1])
+        unit = np.eye(len(self.map), dtype=self.X.dtype)
+        return host.embedded(self.kernel, unit, self.X.shape[1])[:, slice(None) if self.used is None else self.used]
 
 
 class OfDistances(_OfFormula):
@@ -175,6 +186,9 @@ class OfDistances(_OfFormula):
 
     def __init__(self, kernel: InnerProductKernel, X: np.ndarray, L: Map):
         self.kernel, self.X, self.map = kernel, X, L
+        if L.ndim == 1 and not L.all():
+            self.used = np.flatnonzero(L)
+            X, L = X[:, self.used], L[self.used]
         self.to = L.T
         F = _seen(X, L)
         self.F = F - F.mean(0)

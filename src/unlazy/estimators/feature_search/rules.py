@@ -21,6 +21,7 @@
 | CLOSEST | the same for the last fit |
 | TAKES_OVER | another kernel, or slow updates, take a metric over if their error is below this share |
 | NOISE_FLOOR | multiple of the median taken off what slow updates have found: inputs that do not matter go at last |
+| SCREENED | columns from which on the first update of a diagonal metric may take that noise off |
 | LEARNING_RIDGE | the largest ridge with which gradients are taken: a fit shrunk to nothing has none |
 | FOLDS | so many folds below MANY_ROWS rows, two from there on |
 | MANY | from so many distinct rows on one split judges instead of folds, and choices are made again at larger sizes |
@@ -59,6 +60,7 @@ COMES_NEAR = 1.3
 CLOSE, CLOSEST = 1e-2, 1e-4
 TAKES_OVER = 0.98
 NOISE_FLOOR = 2.0
+SCREENED = 300
 LEARNING_RIDGE = 0.1
 FOLDS = 3
 MANY_ROWS = 600

@@ -209,6 +209,19 @@ class Search:
         run.steps.append(step)
         run.judged.append(run.judged[-1])
         run.judged[-1] = self._judged(run, len(run.judged) - 1)
+        if run.before + len(run.steps) == 1 and run.candidate.metric == "diagonal":
+            self._screen(run)
+
+    def _screen(self, run: Trajectory) -> None:
+        """Of very many columns only those that the first update lifts above its noise, where held-out rows are
+        predicted no worse: what follows then costs a fraction."""
+        if len(run.metrics[-1][0]) < rules.SCREENED:
+            return
+        other = run.handed_to(run.candidate.kernel, floor=rules.NOISE_FLOOR, update=len(run.judged) - 1)
+        found = self._judged(other, 0)
+        if found.error <= run.errors[-1]:
+            run.steps, run.metrics[-1], run.judged[-1] = other.steps, other.metrics[0], found
+            run.views = None
 
     def slowly(self, best: Trajectory, candidates: Sequence[Candidate], updates: int) -> Trajectory:
         """The best so far, or what does better with slow updates, which keep inputs of little influence."""

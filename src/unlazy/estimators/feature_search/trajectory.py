@@ -94,9 +94,12 @@ class Trajectory:
         other.turn = share
         return other
 
-    def handed_to(self, kernel: Kernel, power: float = 1.0, floor: float = 0.0) -> "Trajectory":
-        """A kernel that goes on from the best metrics here, raised to a power and pruned; not yet judged."""
-        t, kind = self.best, self.candidate.metric
+    def handed_to(
+        self, kernel: Kernel, power: float = 1.0, floor: float = 0.0, update: int | None = None
+    ) -> "Trajectory":
+        """A kernel that goes on from the best metrics here, or those of another update, raised to a power and pruned;
+        not yet judged."""
+        t, kind = self.best if update is None else update, self.candidate.metric
         metrics = [M if power == 1 else normalised(raised(M, power), kind) for M in self.metrics[t]]
         start = self.judged[t]._replace(error=math.inf)
         other = Trajectory(Candidate(kernel, kind), start, [pruned(M, floor) for M in metrics])
