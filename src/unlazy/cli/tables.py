@@ -47,16 +47,19 @@ def compare(
         from unlazy.core.programs import kept_programs
 
         os.environ.update(kept_programs())  # before JAX is imported
-        from unlazy.comparison.compare import compare_table
-        from unlazy.comparison.plan import Clock
-        from unlazy.comparison.study import parse_budget
+        from unlazy.comparison.workers import begun
 
-        clock = Clock(parse_budget(budget), began)
-        table = _table(_source(data, toy), target, task, delimiter, drop, categorical, group=group, time=time)
-        with tempfile.TemporaryDirectory(prefix="unlazy-") as scratch:
+        source = _source(data, toy)
+        with tempfile.TemporaryDirectory(prefix="unlazy-") as scratch, begun(engine, jobs, address) as workers:
+            from unlazy.comparison.compare import compare_table
+            from unlazy.comparison.plan import Clock
+            from unlazy.comparison.study import parse_budget
+
+            clock = Clock(parse_budget(budget), began)
+            table = _table(source, target, task, delimiter, drop, categorical, group=group, time=time)
             found = compare_table(
-                table, clock=clock, models=tuple(model or ()), store=store if resume else scratch, jobs=jobs,
-                engine=engine, address=address, seed=seed,
+                table, clock=clock, models=tuple(model or ()), store=store if resume else scratch, workers=workers,
+                seed=seed,
             )  # fmt: skip
         _print(found)
         kept = found.save(_made(store) / "model.unlazy")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unlazy import lab
 from unlazy.comparison import figures, held_out_figures, words
 from unlazy.comparison.ending import ending
 from unlazy.comparison.findings import Findings
@@ -19,6 +18,8 @@ from unlazy.comparison.study import parse_budget, run_study
 from unlazy.comparison.suspects import suspects
 from unlazy.comparison.table import Table, make_table
 from unlazy.comparison.verdict import judge
+from unlazy.comparison.workers import begun
+from unlazy.lab.engines import Engine
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,45 +99,40 @@ def compare(
     >>> c.verdict.word, c.verdict.ratio, c.models, c.inputs[c.inputs.matters]
     """
     clock = Clock(parse_budget(budget))
-    if isinstance(X, str | Path):
-        if y is not None:
-            raise ValueError(f"{X} brings its own target: name its column with target=, and leave y out")
-        table = read_table(
-            X, target, task=task, drop=tuple(drop), categorical=tuple(categorical), group=group, time=time
-        )
-    else:
-        X, y = _given(X, y, target)
-        table = make_table(X, y, task=task, drop=tuple(drop), categorical=tuple(categorical), group=group, time=time)
-    with tempfile.TemporaryDirectory(prefix="unlazy-") as scratch:
+    options: dict[str, Any] = {
+        "task": task, "drop": tuple(drop), "categorical": tuple(categorical), "group": group, "time": time,
+    }  # fmt: skip
+    if isinstance(X, str | Path) and y is not None:
+        raise ValueError(f"{X} brings its own target: name its column with target=, and leave y out")
+    with tempfile.TemporaryDirectory(prefix="unlazy-") as scratch, begun(engine, jobs, address) as workers:
+        if isinstance(X, str | Path):
+            table = read_table(X, target, **options)
+        else:
+            table = make_table(*_given(X, y, target), **options)
         return compare_table(
-            table, clock=clock, models=tuple(models), store=scratch if store is None else store, jobs=jobs,
-            engine=engine, address=address, progress=progress, fit=fit, seed=seed,
+            table, clock=clock, models=tuple(models), store=scratch if store is None else store, workers=workers,
+            progress=progress, fit=fit, seed=seed,
         )  # fmt: skip
 
 
 def compare_table(
-    table: Table, *, clock: Clock, store: str | Path, models: tuple[str, ...] = (), jobs: int | None = None,
-    engine: Any = "local", address: str | None = None, progress: bool = True, fit: bool = True, seed: int = 0,
+    table: Table, *, clock: Clock, store: str | Path, workers: Engine, models: tuple[str, ...] = (),
+    progress: bool = True, fit: bool = True, seed: int = 0,
 ) -> Comparison:  # fmt: skip
-    """The same for a table that was read already, by a clock that runs already. Where an input is a likely leak the
-    verdict is given without it as well, in the second half of the time."""
+    """The same for a table that was read already, by a clock that runs already and workers that are begun. Where an
+    input is a likely leak the verdict is given without it as well, in the second half of the time."""
     doubtful = suspects(table)
-    workers = lab.open_engine(engine, jobs, address) if isinstance(engine, str) else engine
     options: dict[str, Any] = {"store": store, "contestants": models, "engine": workers, "progress": progress}
     without = final = law = None
-    try:
-        first = clock.part(0.5) if doubtful else clock
-        study = run_study(table, budget=first.budget, clock=first, fit=fit and not doubtful, seed=seed, **options)
-        if doubtful:
-            rest = table.without([s.name for s in doubtful])
-            second = run_study(rest, budget=clock.budget / 2, clock=clock, fit=fit, seed=seed, **options)
-            without = Findings(second, judge(second), None)
-        verdict = judge(study)
-        if fit:
-            final, law = ending(study, table, verdict, workers, clock, seed, store)
-    finally:
-        if isinstance(engine, str):
-            workers.close()
+    first = clock.part(0.5) if doubtful else clock
+    study = run_study(table, budget=first.budget, clock=first, fit=fit and not doubtful, seed=seed, **options)
+    if doubtful:
+        rest = table.without([s.name for s in doubtful])
+        second = run_study(rest, budget=clock.budget / 2, clock=clock, fit=fit, seed=seed, **options)
+        without = Findings(second, judge(second), None)
+    verdict = judge(study)
+    if fit:
+        final, law = ending(study, table, verdict, workers, clock, seed, store)
     return Comparison(study, verdict, final, law, doubtful, without)
 
 

@@ -189,7 +189,7 @@ _ALL = (
         _boosting(learning_rate=0.03, max_iter=200, min_samples_leaf=20),
         _boosting(learning_rate=0.02, max_leaf_nodes=4, max_iter=100, min_samples_leaf=20),
     ), saveable=False, wide=(
-        _boosting(learning_rate=0.05, max_leaf_nodes=8, max_iter=200, max_bins=63),
+        _boosting(max_leaf_nodes=8, max_bins=63),
         _boosting(learning_rate=0.02, max_leaf_nodes=4, max_iter=100, min_samples_leaf=20, max_bins=63),
     )),
 )  # fmt: skip

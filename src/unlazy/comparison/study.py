@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from unlazy import lab
 from unlazy.comparison.contestants import CONTESTANTS, WIDE, find
 from unlazy.comparison.plan import Clock, Plan
 from unlazy.comparison.table import Table, held_out_rows, save_table, split
 from unlazy.comparison.trial import run_trial
+from unlazy.comparison.workers import begun
 from unlazy.core.errors import UnlazyError
 from unlazy.core.experiment import Experiment, Records, config
 from unlazy.lab.engines import Engine
@@ -101,15 +101,11 @@ def run_study(
     rows = len(table) if fit else 0
     table = sampled(table)
     digest = save_table(table, Path(store))
-    workers = lab.open_engine(engine, jobs, address) if isinstance(engine, str) else engine
     clock = Clock(budget) if clock is None else clock
-    plan = Plan(experiment(store), digest, clock, store, workers, seed, progress, rows)
-    try:
+    with begun(engine, jobs, address) as workers:
+        plan = Plan(experiment(store), digest, clock, store, workers, seed, progress, rows)
         climbed, finalists = _climb(plan, table, names, budget)
         _widen(plan, climbed, finalists, names, smallest(table))
-    finally:
-        if isinstance(engine, str):
-            workers.close()
     climbed = sorted(climbed)
     while len(climbed) > 1 and plan.complete(climbed[-1], finalists) < 2:
         climbed.pop()  # its splits did not end in time

@@ -6,6 +6,7 @@ process alone and is for debugging: with few cores, several vectorised decomposi
 in jaxlib (seen in 0.10), which workers cannot.
 """
 
+import importlib
 import os
 import time
 from collections import deque
@@ -79,6 +80,11 @@ class Local:
 
         self.jobs = jobs or joblib.cpu_count()
         self._workers = [_Worker() for _ in range(self.jobs)]
+
+    def prepare(self, *modules: str) -> None:
+        """Begin all workers, which import these modules while the caller does something else."""
+        for worker in self._workers:
+            worker.begin(_import, modules)
 
     def outcomes(self, chunks: Sequence[Chunk]) -> Iterator[Outcome]:
         from unlazy.lab.worker import run_chunk
@@ -165,6 +171,11 @@ class _Worker:
         while not (self._last is None or self._last.running() or self._last.done()) and time.monotonic() < patience:
             time.sleep(0.005)  # a pool that is shut down between a submission and its thread's look at it trips over it
         pool.shutdown(wait=True, kill_workers=True)
+
+
+def _import(modules: Sequence[str]) -> None:
+    for name in modules:
+        importlib.import_module(name)
 
 
 def _first(running: Iterable[Future], until: float | None) -> set[Future]:

@@ -28,7 +28,7 @@ STRIP = 256
 """Rows of K that are evaluated together where no table is kept."""
 GRADIENTS = 600
 """Rows over which gradients are averaged."""
-SIGNS, FEW_GRADIENTS = 180_000_000, 100
+SIGNS, FEW_GRADIENTS = 75_000_000, 100
 """Where every column asks for a sign of every pair of rows (ℓ1), so many of them and no more rows than that allows, but
 these: a mean of squares over a hundred rows is known to √(2/100), a seventh, which is less than fits differ by."""
 CACHED = 65_536

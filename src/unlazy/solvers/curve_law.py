@@ -28,7 +28,7 @@ DEFAULT_SIZES = np.array([0.25, 0.5, 1, 2, 4, 8, 16])
 """Multiples of the points at hand at which a curve is read, unless asked otherwise."""
 FEWEST = 40
 """Points below which quarters of them say nothing."""
-STEP = 0.3
+STEP = 0.4
 """Between the logarithms of ridges at which leave-one-out is measured."""
 TRUSTED, PAST = (0.4, 0.8), 1.5
 """Share of n: up to so many learnt modes leave-one-out is believed, nearer to interpolation close points decide it. The
@@ -207,7 +207,7 @@ def law_of(seen: Sequence[Seen], y: Float[np.ndarray, "n c"], floor: float) -> L
     below = np.exp(np.linspace(np.log(kappa[0] / BEYOND), np.log(kappa[0]), 400, endpoint=False))
 
     def continued(count: np.ndarray) -> np.ndarray:
-        power = (below / kappa[0]) ** power_law(kappa[:6], count[:6]).exponent
+        power = (below / kappa[0]) ** power_law(kappa[:5], count[:5]).exponent
         return np.concatenate([count[0] * power, count])
 
     return Law(

@@ -46,9 +46,17 @@ class Contender(NamedTuple):
     turns: tuple[float, ...] = (rules.NEARLY_ALL, 1.0)
     """Shares of the metric whose directions may be worth turning: what did not pay is not tried again."""
 
+    relearnt: float = 0.0
+    """Its error when its metric was learnt anew at this size, before anything else; 0 before that."""
+
     @property
     def error(self) -> float:
         return self.judged.error
+
+    @property
+    def gain(self) -> float:
+        """The share of that error that was left in the end."""
+        return self.error / self.relearnt if self.relearnt > 0 else 1.0
 
 
 class Grown(NamedTuple):
@@ -90,12 +98,12 @@ def grown(
                 best = stages("race", functools.partial(_race, search, candidates, updates, start, last, size))
             trim()  # what the threads of the race have freed: larger matrices do not fit into its pieces
             continue
-        evidence = HeldOut(rows, judging)
+        evidence, at_size = HeldOut(rows, judging), list[Contender]()
         with half_the_cores():
-            at_size = [
-                stages(f"{size} rows {i}", functools.partial(_at_size, c, evidence, size, updates, last, **free))
-                for i, c in enumerate(best)
-            ]
+            for i, one in enumerate(best):
+                rival = min(at_size, key=lambda c: c.error, default=None)
+                there = functools.partial(_at_size, one, evidence, size, updates, last, rival, **free)
+                at_size.append(stages(f"{size} rows {i}", there))
         best = _left(at_size, rules.STILL_LATER)
         advance(f"{size} rows")
     return Grown(best[0], judging, learnt)
@@ -146,11 +154,12 @@ def _left(contenders: list[Contender], within: float) -> list[Contender]:
 
 
 def _at_size(
-    contender: Contender, evidence: HeldOut, size: int, updates: int, last: bool, *, bandwidth: float | None,
-    ridge: float | None, rank: int | None, advance: Tick,
+    contender: Contender, evidence: HeldOut, size: int, updates: int, last: bool, rival: Contender | None = None, *,
+    bandwidth: float | None, ridge: float | None, rank: int | None, advance: Tick,
 ) -> Contender:  # fmt: skip
     """The contender with its metric learnt anew from these rows, bandwidth and ridge of this size, and its metric
-    learnt on."""
+    learnt on. That is as far as it goes where the rest, worth as much as to the `rival` before it, would not make it
+    the better one."""
     kernel, kind = contender.candidate
     views = evidence.views(kernel, [contender.metric])
     now = contender._replace(judged=evidence.judged(views, contender.judged.place), rows=size)
@@ -160,6 +169,9 @@ def _at_size(
         judged = evidence.judged(other, contender.judged.place)
         if not evidence.surely_worse(judged, now.judged):
             now, views = now._replace(metric=metrics[0], judged=judged), other
+    now = now._replace(relearnt=now.error)
+    if device.is_host() and rival is not None and now.error * rival.gain > rules.WORTH_ANOTHER * rival.error:
+        return now
     if not contender.updates and not last:  # the plain kernel won: whether a metric pays now is seen by one update
         tries = min(1, updates)
     else:
