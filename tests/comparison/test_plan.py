@@ -138,7 +138,18 @@ def test_a_fit_that_would_surely_not_end_takes_nothing_from_the_trials():
     found.rows = 10_000
     found.records = Records([Record(r.params, 0, r.measures | {"work": 6.0}, 6.0) for r in found.records])
     assert found.last_fit() == pytest.approx(LAW)
+    found.rows = 240
+    assert found.last_fit() == pytest.approx(LAW + 6.0 * 2.4**1.3)
+
+
+def test_the_model_of_half_the_rows_will_do_until_the_verdict_has_its_splits():
+    found = plan(budget=100.0, gaussian=0.5, feature_machine=0.4)
     found.rows = 200
+    seconds = [Record(r.params, 0, r.measures | {"work": 6.0}, 6.0) for r in found.records]
+    found.records = Records(seconds)
+    assert found.complete(100, ["gaussian", "feature_machine"]) < 3 and found.last_fit() == pytest.approx(LAW)
+    more = [Record(r.params | {"split": 2}, 0, r.measures, 6.0) for r in seconds if r.params["split"] == 0]
+    found.records = Records([*seconds, *more])
     assert found.last_fit() == pytest.approx(LAW + 6.0 * 2**1.3)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from unlazy.comparison.contestants import CONTESTANTS
 from unlazy.comparison.findings import Findings
 from unlazy.comparison.gaps import interval_says
-from unlazy.comparison.study import FEWEST
+from unlazy.comparison.plan import FEWEST
 from unlazy.comparison.table import held_out_rows
 from unlazy.comparison.verdict import families, inner_logs
 from unlazy.comparison.words import error_text

@@ -12,7 +12,7 @@ from unlazy.comparison.findings import Findings
 from unlazy.comparison.gaps import gap_text
 from unlazy.comparison.glance import glance
 from unlazy.comparison.held_out_figures import POINTS, direction_text, held_out_figure, partial_figure
-from unlazy.comparison.study import FEWEST
+from unlazy.comparison.plan import FEWEST
 from unlazy.core.errors import UnlazyError
 from unlazy.core.version import VERSION
 from unlazy.measures.scaling_fit import Interval

@@ -36,6 +36,8 @@ SURELY_LATE = 2.0
 """A fit that is guessed to take so many times what it may is not begun: two threads may halve it, no more."""
 SAME = 1.2
 """Times whose ratio is at most this are as good as equal."""
+WANTED, FEWEST, MOST = 5, 3, 10
+"""Splits that sizes are planned for; that an interval needs; that are run where time is left."""
 LAZY, LAZIEST, NEAR = 2, 4, 1.25
 """Lazy models that go on to more rows: the best two, and up to four whose error is within this factor of the best; two
 splits do not tell such apart."""
@@ -126,7 +128,7 @@ class Plan:
         dearest = {n: max((self.price(name, n) for name in known), default=0.0) for n in sizes}
         works = [self.price(name, n) if name in known else dearest[n] for name in names for n in sizes]
         longest = max([splits * sum(works) / self.jobs, *works])
-        return self._slow * longest <= stretch * self.clock.left(self.last_fit())
+        return self._slow * longest <= stretch * self.clock.left(self.last_fit(max(sizes, default=None)))
 
     def splits_at_once(self, names: Sequence[str], n: int) -> int:
         """Splits that end as soon as the first of them would alone: two where one long trial leaves others idle."""
@@ -154,19 +156,23 @@ class Plan:
             return min(GROWTH, steepest)
         return float(np.clip(math.log(steady[near] / steady[below]) / math.log(near / below), FLATTEST, steepest))
 
-    def last_fit(self) -> float:
+    def last_fit(self, top: int | None = None) -> float:
         """Seconds that the last fit of the dearest saveable finalist would take, within its share of the budget, and
-        the law of more rows. A fit that would surely not end takes none: the model of a long trial is kept."""
+        the law of more rows, where trials go as far as `top` rows. A fit that would surely not end takes none: the
+        model of a long trial is kept. That of half of the rows and more will do until the verdict has its splits."""
         if not self.rows or not self.records:
             return 0.0
-        top = max(self.records.values("n"))
-        names = {r.params["contestant"] for r in self.records.where(n=top)}
+        top = max(self.records.values("n")) if top is None else top
+        at_top = {r.params["contestant"] for r in self.records.where(n=top)}
+        names = at_top or {r.params["contestant"] for r in self.records}
         price, kept = max(
             ((self.price(name, self.rows), self.price(name, top)) for name in names if CONTESTANTS[name].saveable),
             default=(0.0, 0.0),
         )
         law, most = min(self._slow * LAW, LAW_SHARE * self.clock.budget), FIT_SHARE * self.clock.budget
-        fit = 0.0 if kept >= LONG and self._slow * price > SURELY_LATE * most else min(most, self._slow * price)
+        late = self._slow * price > SURELY_LATE * most
+        enough = 2 * top >= self.rows and self.complete(top, sorted(at_top)) < FEWEST
+        fit = 0.0 if kept >= LONG and (late or enough) else min(most, self._slow * price)
         return max(law, fit) if self.jobs > 1 else law + fit  # side by side, where there are workers
 
     def ranking(self, n: int, names: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from unlazy.comparison.contestants import CONTESTANTS, WIDE, find
-from unlazy.comparison.plan import Clock, Plan
+from unlazy.comparison.plan import FEWEST, MOST, WANTED, Clock, Plan
 from unlazy.comparison.table import Table, held_out_rows, save_table, split
 from unlazy.comparison.trial import run_trial
 from unlazy.comparison.workers import begun
@@ -33,8 +33,6 @@ LARGEST = 4000
 USUAL = 120.0
 MOST_ROWS = 40_000
 """Rows beyond this are sampled before the study: what a budget can train on is less."""
-WANTED, FEWEST, MOST = 5, 3, 10
-"""Splits that sizes are planned for; that an interval needs; that are run where time is left."""
 OUTSIDE = 0.3
 """Share of what is left after the look at lazy and rich models that a look at the others may take before the climb."""
 HOPE = 1.5
@@ -141,9 +139,9 @@ def _climb(plan: Plan, table: Table, names: Sequence[str], budget: float) -> tup
     inside = [c for c in early if CONTESTANTS[c].family != "outside"]
     plan.run(inside, [first], [0])
     plan.run(inside, [first], [1])
-    outside = [c for c in early if c not in inside]
-    if plan.affords(outside, [first], 2, OUTSIDE):  # references: the verdict does without, and rows come first
-        plan.run(outside, [first], [0, 1])
+    outside, few = [c for c in early if c not in inside], 1 if table.frame.shape[1] > WIDE else 2
+    if plan.affords(outside, [first], few, OUTSIDE):  # references: the verdict does without, and rows come first
+        plan.run(outside, [first], range(few))
     climbed, finalists = [first], plan.finalists(first, early)
     while climbed[-1] < sizes[-1]:
         last = climbed[-1]

@@ -24,7 +24,8 @@ import numpy as np
 from jaxtyping import Float
 
 from unlazy.comparison.contestants import CONTESTANTS
-from unlazy.comparison.study import FEWEST, Study
+from unlazy.comparison.plan import FEWEST
+from unlazy.comparison.study import Study
 from unlazy.measures.scaling_fit import Interval
 
 Word = Literal["pays", "does not pay", "undecided", "noise"]

@@ -22,6 +22,7 @@
 | TAKES_OVER | another kernel, or slow updates, take a metric over if their error is below this share |
 | NOISE_FLOOR | multiple of the median taken off what slow updates have found: inputs that do not matter go at last |
 | SCREENED | columns from which on the first update of a diagonal metric may take that noise off |
+| PAYS_MUCH | where that brings the error below this share, all columns are not tried beside them |
 | LEARNING_RIDGE | the largest ridge with which gradients are taken: a fit shrunk to nothing has none |
 | FOLDS | so many folds below MANY_ROWS rows, two from there on |
 | MANY | from so many distinct rows on one split judges instead of folds, and choices are made again at larger sizes |
@@ -61,6 +62,7 @@ CLOSE, CLOSEST = 1e-2, 1e-4
 TAKES_OVER = 0.98
 NOISE_FLOOR = 2.0
 SCREENED = 300
+PAYS_MUCH = 0.9
 LEARNING_RIDGE = 0.1
 FOLDS = 3
 MANY_ROWS = 600

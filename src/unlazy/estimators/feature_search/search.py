@@ -208,20 +208,22 @@ class Search:
         run.metrics.append(self.evidence.updated(views, run.metrics[-1], step, run.candidate.metric, self.rank))
         run.steps.append(step)
         run.judged.append(run.judged[-1])
-        run.judged[-1] = self._judged(run, len(run.judged) - 1)
-        if run.before + len(run.steps) == 1 and run.candidate.metric == "diagonal":
-            self._screen(run)
+        t = len(run.judged) - 1
+        screened = self._screened(run, t)
+        if screened is None or screened.errors[0] > rules.PAYS_MUCH * run.errors[-1]:
+            run.judged[-1] = self._judged(run, t)
+        if screened is not None and screened.errors[0] <= run.errors[-1]:
+            run.steps, run.metrics[-1], run.judged[-1] = screened.steps, screened.metrics[0], screened.judged[0]
+            run.views = screened.views and (t, screened.views[1])
 
-    def _screen(self, run: Trajectory) -> None:
-        """Of very many columns only those that the first update lifts above its noise, where held-out rows are
-        predicted no worse: what follows then costs a fraction."""
-        if len(run.metrics[-1][0]) < rules.SCREENED:
-            return
-        other = run.handed_to(run.candidate.kernel, floor=rules.NOISE_FLOOR, update=len(run.judged) - 1)
-        found = self._judged(other, 0)
-        if found.error <= run.errors[-1]:
-            run.steps, run.metrics[-1], run.judged[-1] = other.steps, other.metrics[0], found
-            run.views = None
+    def _screened(self, run: Trajectory, t: int) -> Trajectory | None:
+        """The first update of a diagonal metric of very many columns, of those alone that it lifts above its noise:
+        what follows then costs a fraction. It is tried beside the metric of all columns."""
+        if run.before + t > 1 or run.metrics[t][0].ndim > 1 or len(run.metrics[t][0]) < rules.SCREENED:
+            return None
+        other = run.handed_to(run.candidate.kernel, floor=rules.NOISE_FLOOR, update=t)
+        other.judged[0] = self._judged(other, 0, t)
+        return other
 
     def slowly(self, best: Trajectory, candidates: Sequence[Candidate], updates: int) -> Trajectory:
         """The best so far, or what does better with slow updates, which keep inputs of little influence."""
@@ -304,14 +306,14 @@ class Search:
         )  # fmt: skip
         return found
 
-    def _judged(self, run: Trajectory, t: int) -> Judged:
+    def _judged(self, run: Trajectory, t: int, turn: int | None = None) -> Judged:
         """The metrics after t updates: at the bandwidth and ridge of the update before, and at a smaller ridge and a
         larger bandwidth by turns, what a better metric wants."""
         views, (h, rho) = self._views(run, t), run.judged[t].place
-        options = [(h, rho)]
-        if t % 2 and self.ridge is None:
+        options, turn = [(h, rho)], t if turn is None else turn
+        if turn % 2 and self.ridge is None:
             options += [(h, min(rho, rules.LEARNING_RIDGE)), (h, rho / 10)]
-        elif self.bandwidth is None and t:
+        elif self.bandwidth is None and turn:
             options.append((2 * h, rho))
         found = [self.evidence.judged(views, p) for p in dict.fromkeys(options) if SMALLEST <= p[1] <= LARGEST]
         for view in views:
