@@ -16,7 +16,7 @@ from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import Candidate, last_fit, rules
 from unlazy.estimators.feature_search.course import WHOLE, Course, parts
-from unlazy.estimators.feature_search.growth import Contender, grown, sizes, tuned
+from unlazy.estimators.feature_search.growth import Contender, _at_size, grown, sizes, tuned
 from unlazy.estimators.feature_search.held_out import HeldOut
 from unlazy.estimators.feature_search.stages import Stages
 from unlazy.estimators.feature_search.trajectory import Judged, surely_worse
@@ -331,6 +331,22 @@ def test_bandwidth_and_ridge_of_many_rows_are_tuned_on_half_of_them(x64, few, mo
     assert sizes_asked.count(160) == 1 and set(sizes_asked) == {80, 160}
     again = tuned(start._replace(judged=start.judged._replace(error=0.0)), evidence, views, None, None)
     assert again.judged.place == start.judged.place
+
+
+def test_a_rival_that_would_not_win_goes_no_further(x64, few, monkeypatch):
+    """It is judged with the metric of these rows, and not updated; one that may win is."""
+    X, y = data(200)
+    evidence = HeldOut(*(Training(X[part], y[part, None], None) for part in (slice(160), slice(160, None))))
+    metric = np.eye(5) / 5
+    views = evidence.views(Gaussian(1.0), [metric])
+    start = Contender(Candidate(Gaussian(1.0), "full"), metric, 1.0, evidence.judged(views, (1.0, 1e-2)), 1, 80)
+    free = {"bandwidth": None, "ridge": None, "rank": None, "advance": lambda note: None}
+    first = _at_size(start, evidence, 160, 2, False, **free)
+    assert first.updates > 1 and first.relearnt == pytest.approx(start.error) and first.gain < 0.9
+    behind = _at_size(start, evidence, 160, 2, False, first, **free)
+    assert behind.updates == 1 and behind.error == pytest.approx(start.error)
+    slower = first._replace(relearnt=2 * first.relearnt)
+    assert _at_size(start, evidence, 160, 2, False, slower, **free).error == first.error
 
 
 BUDGETED = """

@@ -119,6 +119,24 @@ def test_plain_kernels_are_settled_on_all_rows(x64, monkeypatch):
     assert found.error * (1 - 1e-4) <= min(search.evidence.judged(views, place).error for place in around)
 
 
+@pytest.mark.parametrize("kernel", [ProductLaplace(1.0), Gaussian(1.0)])
+def test_very_many_columns_are_screened_where_few_matter(x64, monkeypatch, kernel):
+    """One input of 60: the first update keeps few columns in every fold, the one that matters among them, and the
+    metric of all rows is that of the same steps; where all matter alike nothing is left out."""
+    monkeypatch.setattr(rules, "SCREENED", 50)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(240, 60))
+    sparse, dense = np.sin(2 * X[:, :1]), X.sum(1, keepdims=True) / np.sqrt(60)
+    for Y, kept in ((sparse, range(1, 40)), (dense, [60])):
+        search = Search(Folds(Training(X, Y / Y.std(), None), np.arange(240) % 2))
+        (run,) = search.start([Candidate(kernel, "diagonal")])
+        search.update(run)
+        assert all(np.count_nonzero(M) in kept and (M[0] > 0) for M in run.metrics[1])
+        assert run.steps[0].floor == (rules.NOISE_FLOOR if Y is sparse else 0.0)
+        views = search.evidence.views(kernel, run.metrics[1])
+        assert search.evidence.judged(views, run.judged[1].place).error == pytest.approx(run.errors[1], rel=1e-9)
+
+
 def test_patience_ends_where_another_explains_much():
     """A kernel that explains nothing gets further updates, unless another has left it far behind."""
     judged = [Judged((1.0, 1.0), error, np.zeros((1, 1))) for error in (0.95, 0.94)]

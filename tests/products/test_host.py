@@ -109,3 +109,34 @@ def test_signs_of_the_l1_kernel_with_and_without_ties(dtype, monkeypatch):
             sign = np.sign(X[rows, j][:, None].astype(float) - X[:30, j].astype(float))
             bound = 30 * np.finfo(dtype).eps * np.abs(weights).sum(1)  # a sum of 30 in any order
             assert (np.abs(seen._signed(j, rows, 30, weights) - (weights * sign).sum(1)) <= bound).all()
+
+
+@pytest.mark.parametrize("name", ["gaussian", "laplace"])
+def test_columns_that_a_metric_does_not_see_cost_nothing_and_change_nothing(x64, name):
+    """A diagonal with zeros is the diagonal of the other columns: the same numbers but for the order of sums."""
+    X, kernel, L = rows(90, 6), KERNELS[name], np.array([1.0, 0.0, 0.5, 0.0, 0.0, 2.0])
+    alpha, some = np.random.default_rng(2).normal(size=(90, 2)), np.arange(0, 90, 7)
+    used = np.flatnonzero(L)
+    seen, alone = view(kernel, X, L), view(kernel, X[:, used], L[used])
+    assert seen.F.shape == alone.F.shape
+    tolerance = {"rtol": 1e-12, "atol": 1e-13}
+    np.testing.assert_allclose(seen.gram(1.5), alone.gram(1.5), **tolerance)
+    diagonal, full = np.zeros(6), np.zeros((6, 6))
+    diagonal[used], full[np.ix_(used, used)] = (alone.agop(1.5, alpha, one) for one in (True, False))
+    np.testing.assert_allclose(seen.agop(1.5, alpha, True), diagonal, **tolerance)
+    np.testing.assert_allclose(seen.agop(1.5, alpha, False), full, **tolerance)
+    slopes = np.zeros((len(some), 2, 6))
+    slopes[:, :, used] = alone.slopes(1.5, alpha, some)
+    np.testing.assert_allclose(seen.slopes(1.5, alpha, some), slopes, **tolerance)
+
+
+@pytest.mark.parametrize("digits", [9, 1, 0])
+def test_signs_of_tied_columns_are_zero(x64, digits):
+    """No tie, some, and nearly all pairs; 0 and -0 are tied. Sums of 80 terms of size one: 80 roundings each."""
+    X = np.round(rows(80, 3), digits)
+    X[:4, 0], X[4:6, 1] = (0.0, -0.0, 0.0, 1.0), -0.0
+    weights, some = np.random.default_rng(3).normal(size=(20, 80)), np.arange(0, 80, 4)
+    seen = view(ProductLaplace(1.0), X, np.ones(3))
+    for j in range(3):
+        expected = np.sum(weights * np.sign(X[some, None, j] - X[None, :, j]), 1)
+        np.testing.assert_allclose(seen._signed(j, some, 80, weights), expected, rtol=0, atol=80 * 4 * 2**-53 * 80)

@@ -222,6 +222,8 @@ class Search:
         if run.before + t > 1 or run.metrics[t][0].ndim > 1 or len(run.metrics[t][0]) < rules.SCREENED:
             return None
         other = run.handed_to(run.candidate.kernel, floor=rules.NOISE_FLOOR, update=t)
+        if all(M.all() for M in other.metrics[0]):
+            return None
         other.judged[0] = self._judged(other, 0, t)
         return other
 
