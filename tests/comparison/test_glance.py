@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_verdict import flat, study
 
-from unlazy.comparison.figures import _around_one, curves_figure, models_figure, rivals, ticks
+from unlazy.comparison.figures import TIGHTEST, _around_one, curves_figure, models_figure, rivals, ticks
 from unlazy.comparison.findings import Findings
 from unlazy.comparison.gaps import gap_table
 from unlazy.comparison.glance import glance
@@ -116,13 +116,14 @@ def test_gaps_are_paired_also_for_those_that_only_the_look_has_seen():
     assert table.loc["feature_machine", ["gap", "low", "high"]].tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("low, high", [(0.97, 1.03), (0.5, 3.4), (1e-4, 2.0), (0.031, 0.035), (0.2, 900)])
+@pytest.mark.parametrize("low, high", [(0.97, 1.03), (0.5, 3.4), (1e-4, 2.0), (0.031, 0.035), (0.2, 900), (0.15, 1.06)])
 def test_ticks_are_few_inside_and_never_alike(low, high):
     for values in (ticks(low, high), _around_one(min(low, 0.97), max(high, 1.03))):
         said = [f"{v:.3g}" for v in values]
         assert 2 <= len(values) <= 9 or values == [1.0]
         assert len(set(said)) == len(said) and values == sorted(values)
     assert all(low <= v <= high for v in ticks(low, high))
+    assert all(np.diff(np.log(ticks(low, high))) >= np.log(high / low) / TIGHTEST - 1e-12)  # no name on another
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ def test_sizes_budgets_and_samples():
         find("gausian")
     large = make_table(np.random.default_rng(0).normal(size=(50_000, 1)), np.arange(50_000.0))
     assert len(sampled(large)) == 40_000 and "40000 of 50000 rows" in sampled(large).notes[-1]
+    assert sampled(large).whole == sampled(large).rows(np.arange(9)).whole == large.whole == 50_000
     train, test = split(sampled(large), 0)
     assert sorted([*train, *test]) == list(range(40_000))
     with pytest.raises(ValueError, match="give y"):

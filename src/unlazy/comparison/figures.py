@@ -4,6 +4,7 @@ They are narrow, so that their text can be read where a page is as wide as a pho
 (`fmt_xdata`), which pages show under the pointer.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ WIDE = 1.0
 """An interval of a share that is wider says nothing."""
 _SHOWN = 15
 """Inputs and directions in a figure."""
+TIGHTEST = 12
+"""Names of ticks that an axis has room for."""
 _STEPS = (1, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 3, 5, 7)
 """Ticks of a decade on a logarithmic axis."""
 
@@ -89,11 +92,13 @@ def _extrapolation(axes, curve, colour, title) -> None:  # type: ignore[no-untyp
 
 
 def ticks(low: float, high: float, most: int = 7) -> list[float]:
-    """Plain numbers from low to high on a logarithmic axis, no two alike, at most so many."""
+    """Plain numbers from low to high on a logarithmic axis, at most so many, none so near another that their names
+    would touch."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in (_STEPS, (1, 1.1, 1.2, 1.5, 2, 3, 5, 7), (1, 1.5, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
         found = [step * 10.0**d for d in decades for step in steps if low <= step * 10.0**d <= high]
-        if len(found) <= most:
+        apart = min((math.log(b / a) for a, b in itertools.pairwise(found)), default=math.inf)
+        if len(found) <= most and apart >= math.log(high / low) / TIGHTEST:
             break
     found = found[:: max(1, -(-len(found) // most))]
     if len(found) > 1:

@@ -167,7 +167,7 @@ def _rows(c: Findings) -> str:
     if c.verdict.word == "undecided":
         if c.study.more:
             return f"First give it more time: a larger --budget looks at more rows or splits.{told}"
-        return f"These {len(c.study.table)} rows do not tell; only more of them would.{told}"
+        return f"These {c.study.table.whole} rows do not tell; only more of them would.{told}"
     return told.strip() or "What more rows would bring cannot be said from these."
 
 

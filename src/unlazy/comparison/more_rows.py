@@ -44,9 +44,9 @@ def law_of(table: Table, ranked: list[str], seed: int = 0) -> Law | None:
     with precision("float64"):
         model = CONTESTANTS[name].options[0](classes is not None, seed, len(some)).model.fit(X, y)
         Y = y[:, None] if classes is None else (y[:, None] == classes).astype(float)
-        curve = learning_curve(model.kernel_, model.standardised(X), Y, [len(table), 2 * len(table)])
+        curve = learning_curve(model.kernel_, model.standardised(X), Y, [table.whole, 2 * table.whole])
     unit = curve.variance
     return Law(
-        name, len(table), float(curve.risk[0] / unit),
+        name, table.whole, float(curve.risk[0] / unit),
         Interval(*(float(v[1] / unit) for v in (curve.risk, curve.low, curve.high))),
     )  # fmt: skip

@@ -103,7 +103,7 @@ def _caption(c: Findings, name: str) -> str:
 def _answer(c: Findings) -> dict[str, Any]:
     """What the template says, figures aside."""
     table = c.study.table
-    shape = f"{len(table)} rows, {table.frame.shape[1]} inputs, {table.task} of {table.target}"
+    shape = f"{table.whole} rows, {table.frame.shape[1]} inputs, {table.task} of {table.target}"
     return {
         "glance": glance(c), "headline": words.headline(c), "shape": f"{table.source} · {shape}".removeprefix(" · "),
         "sentences": words.sentences(c), "models": _models(c), "inputs": _inputs(c), "notes": c.notes,

@@ -42,9 +42,16 @@ class Table:
     """When every row was; empty where order says nothing. Later rows are then predicted from earlier ones."""
     source: str = ""
     """The file or toy set it was read from."""
+    drawn_from: int = 0
+    """Rows of the table that these were drawn from; 0 where they are all."""
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @property
+    def whole(self) -> int:
+        """Rows that the user has, drawn or not."""
+        return self.drawn_from or len(self)
 
     @property
     def digest(self) -> str:
@@ -68,7 +75,8 @@ class Table:
         groups = np.unique(self.groups[index], return_inverse=True)[1]
         time = self.time[index] if len(self.time) else self.time
         said = (*self.notes, *notes)
-        return replace(self, frame=part, y=self.y[index], notes=said, groups=groups, time=time)
+        known = {"notes": said, "groups": groups, "time": time, "drawn_from": self.whole}
+        return replace(self, frame=part, y=self.y[index], **known)
 
     def without(self, names: Sequence[str]) -> "Table":
         """The same rows with fewer inputs."""

@@ -61,7 +61,7 @@ def headline(c: Findings) -> str:
 
 def _would_tell(c: Findings) -> str:
     """What would decide: a larger budget only where it would reach more rows or splits."""
-    rows = len(c.study.table)
+    rows = c.study.table.whole
     if c.study.more:
         return "a larger --budget would look at more rows or splits"
     return f"these {rows} rows do not tell, and only more of them would"
