@@ -83,6 +83,7 @@ def test_partial_dependence_of_a_linear_model_is_its_slope():
     slope = 5 * frame["a"].std(ddof=0) * -0.6 + -2 * frame["b"].std(ddof=0) * 0.8
     np.testing.assert_allclose(np.diff(along.means[:, 0]), slope * np.diff(along.values), rtol=1e-8)
     assert direction_text(along).startswith("0.80·b − 0.60·a")
+    assert direction_text(along._replace(parts=(("b", 1.0), ("a", -0.001)))) == "1.00·b"
     assert partial(None, table, ["a"], v) == () and partial(final, table, [], v) == ()
     assert [p.name for p in partial(final, table, ["a"], np.ones(7))] == ["a"]  # of another encoding
 

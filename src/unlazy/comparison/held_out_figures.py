@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 POINTS = 400
 """Rows of a cloud: more hide each other."""
+SEEN = 0.005
+"""Components of a direction that are smaller would read 0.00."""
 
 
 def held_out_figure(c: Findings) -> "Figure":
@@ -107,6 +109,6 @@ def _along(axes: "Axes", one: Partial, names: Names) -> None:
 
 
 def direction_text(one: Partial) -> str:
-    """0.81·bmi + 0.45·s5 − 0.2·age: the largest components of a direction."""
-    terms = [f"{'−' if w < 0 else '+'} {abs(w):.2f}·{name}" for name, w in one.parts]
-    return " ".join(terms).removeprefix("+ ")
+    """0.81·bmi + 0.45·s5 − 0.20·age, …: the largest components of a direction, without those of half a percent."""
+    terms = [f"{'−' if w < 0 else '+'} {abs(w):.2f}·{name}" for name, w in one.parts if abs(w) >= SEEN]
+    return " ".join(terms).removeprefix("+ ") + (", …" if len(terms) == len(one.parts) else "")

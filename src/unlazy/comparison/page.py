@@ -92,7 +92,7 @@ def _caption(c: Findings, name: str) -> str:
                 "95% intervals. On the dotted line the probabilities are right.")  # fmt: skip
     if name == "partial":
         told = [
-            f" The first direction is {direction_text(p)}, …, in units of deviations." for p in c.partial if p.parts
+            f" The first direction is {direction_text(p)}, in units of deviations." for p in c.partial if p.parts
         ]
         return "What the saved model predicts on average when one input is set and all else stays as it is." + "".join(
             told
