@@ -1,0 +1,22 @@
+"""Workers of a comparison are ready when its table is, and end with it."""
+
+import os
+import sys
+
+import pytest
+
+from unlazy.comparison.workers import NEEDED, begun
+
+
+def test_workers_import_before_they_are_asked():
+    """What cannot be imported is left to the trial that wants it; workers that were never asked end too."""
+    with begun("local", 1) as engine:
+        engine.prepare("colorsys", "no_such_module")
+        modules, worker = engine.attempt([lambda: set(sys.modules), os.getpid], [0, 1], None)
+        assert {"colorsys", *NEEDED} <= modules
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+    with pytest.raises(ZeroDivisionError), begun("local", 2):
+        1 / 0  # noqa: B018
+    with begun(engine) as same:
+        assert same is engine
