@@ -91,9 +91,7 @@ def _caption(c: Findings, name: str) -> str:
         return ("Calibration at rows not trained on: how likely a class was said to be, and how often it came, with "
                 "95% intervals. On the dotted line the probabilities are right.")  # fmt: skip
     if name == "partial":
-        told = [
-            f" The first direction is {direction_text(p)}, in units of deviations." for p in c.partial if p.parts
-        ]
+        told = [f" The first direction is {direction_text(p)}, in units of deviations." for p in c.partial if p.parts]
         return "What the saved model predicts on average when one input is set and all else stays as it is." + "".join(
             told
         )
