@@ -5,8 +5,9 @@ import pytest
 from test_table import table
 
 import unlazy
+from unlazy.comparison.asked import parse_budget
 from unlazy.comparison.contestants import find
-from unlazy.comparison.study import ladder, parse_budget, sampled
+from unlazy.comparison.study import ladder, sampled
 from unlazy.comparison.table import make_table, split
 
 

@@ -111,3 +111,10 @@ def test_parameters_that_make_no_network(what, value):
     if np.ndim(value) == 0:
         with pytest.raises(ValueError, match="residual must be finite"):
             MLP(1, residual=value)
+
+
+def test_a_list_of_very_many_names_is_cut():
+    from unlazy.core.errors import LISTED, nearest
+
+    said = nearest("zzz", [f"x{j}" for j in range(1000)])
+    assert said.endswith(f" and {1000 - LISTED} more") and said.count(",") == LISTED - 1

@@ -47,15 +47,16 @@ def compare(
         from unlazy.core.programs import kept_programs
 
         os.environ.update(kept_programs())  # before JAX is imported
+        from unlazy.comparison.asked import file_of, parse_budget
         from unlazy.comparison.workers import begun
 
-        source = _source(data, toy)
+        source, seconds = _source(data, toy), parse_budget(budget)
+        file_of(source)  # what is wrong with the words of the command is said before workers begin
         with tempfile.TemporaryDirectory(prefix="unlazy-") as scratch, begun(engine, jobs, address) as workers:
             from unlazy.comparison.compare import compare_table
             from unlazy.comparison.plan import Clock
-            from unlazy.comparison.study import parse_budget
 
-            clock = Clock(parse_budget(budget), began)
+            clock = Clock(seconds, began)
             table = _table(source, target, task, delimiter, drop, categorical, group=group, time=time)
             found = compare_table(
                 table, clock=clock, models=tuple(model or ()), store=store if resume else scratch, workers=workers,

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unlazy.comparison import figures, held_out_figures, words
+from unlazy.comparison.asked import file_of, parse_budget
 from unlazy.comparison.ending import ending
 from unlazy.comparison.findings import Findings
 from unlazy.comparison.model import model_interval, save_model
 from unlazy.comparison.page import write_page
 from unlazy.comparison.plan import Clock
 from unlazy.comparison.reading import read_table
-from unlazy.comparison.study import parse_budget, run_study
+from unlazy.comparison.study import run_study
 from unlazy.comparison.suspects import suspects
 from unlazy.comparison.table import Table, make_table
 from unlazy.comparison.verdict import judge
@@ -104,6 +105,8 @@ def compare(
     }  # fmt: skip
     if isinstance(X, str | Path) and y is not None:
         raise ValueError(f"{X} brings its own target: name its column with target=, and leave y out")
+    if isinstance(X, str | Path):
+        file_of(X)  # a wrong name is said before workers begin
     with tempfile.TemporaryDirectory(prefix="unlazy-") as scratch, begun(engine, jobs, address) as workers:
         if isinstance(X, str | Path):
             table = read_table(X, target, **options)

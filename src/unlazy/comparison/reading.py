@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unlazy.comparison.asked import file_of
 from unlazy.comparison.columns import listed
 from unlazy.comparison.table import Table, make_table
 from unlazy.core.errors import UnlazyError, nearest
@@ -18,7 +19,6 @@ from unlazy.core.errors import UnlazyError, nearest
 if TYPE_CHECKING:
     import pandas as pd
 
-TOYS = ("breast_cancer", "diabetes", "digits", "iris", "wine")
 DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
 MISSING = ["?"]
 """Spellings of a missing value besides those that pandas knows (empty, NA, NaN, null, None, …)."""
@@ -53,14 +53,9 @@ def read_frame(
 
     Without `labelled` a target may be absent, and one column is enough: rows to predict at.
     """
-    path = Path(source)
-    if not path.exists():
-        if str(source) in TOYS:
-            return _toy(str(source))
-        known = f"; toy sets by name are {', '.join(TOYS)}" if path.suffix == "" else "; check its name and folder"
-        raise UnlazyError(f"there is no file {source}{known}")
-    if path.is_dir():
-        raise UnlazyError(f"{source} is a folder; name the CSV, Parquet or npz file in it")
+    path = file_of(source)
+    if path is None:
+        return _toy(str(source))
     if path.stat().st_size == 0:
         raise UnlazyError(f"{source} is empty; it should hold a header row and one row per sample")
     if path.suffix == ".npz":

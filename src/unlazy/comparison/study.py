@@ -279,20 +279,6 @@ def _remarks(
     return tuple(notes)
 
 
-def parse_budget(text: str | float) -> float:
-    """Seconds from '90s', '2m', '1h' or a number of seconds."""
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    cleaned = str(text).strip().lower()
-    number, unit = (cleaned[:-1], cleaned[-1]) if cleaned[-1:] in units else (cleaned, "s")
-    try:
-        seconds = float(number) * units[unit]
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e7:
-        raise ValueError(f"a budget looks like '90s', '2m' or '1h', got {text!r}")
-    return seconds
-
-
 def _nothing(records: Records) -> list:
     return []
 

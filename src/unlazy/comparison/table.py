@@ -75,8 +75,9 @@ class Table:
         groups = np.unique(self.groups[index], return_inverse=True)[1]
         time = self.time[index] if len(self.time) else self.time
         said = (*self.notes, *notes)
-        known = {"notes": said, "groups": groups, "time": time, "drawn_from": self.whole}
-        return replace(self, frame=part, y=self.y[index], **known)
+        return replace(
+            self, frame=part, y=self.y[index], notes=said, groups=groups, time=time, drawn_from=self.whole
+        )  # fmt: skip
 
     def without(self, names: Sequence[str]) -> "Table":
         """The same rows with fewer inputs."""

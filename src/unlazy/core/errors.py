@@ -17,11 +17,18 @@ class UnlazyWarning(UserWarning):
     """Something was mended or could not be reached; the result says so too."""
 
 
+LISTED = 60
+"""Names in a list of what may be chosen: of more the reader sees none."""
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """A clause that suggests what `name` may have meant: `; did you mean 'gelu'?` or the whole list."""
     options = sorted(allowed)
     close = get_close_matches(name, options, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; choose one of {', '.join(options)}"
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    more = f" and {len(options) - LISTED} more" if len(options) > LISTED else ""
+    return f"; choose one of {', '.join(options[:LISTED])}{more}"
 
 
 def check_positive_integer(what: str, value: object, remedy: str = "") -> int:
