@@ -5,11 +5,11 @@ A column of both text and numbers is refused, naming both. What is mended on the
 
 import re
 import warnings
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from unlazy.core.errors import UnlazyError
+from unlazy.core.errors import UnlazyError, listed
 from unlazy.estimators.table_encoder import category_text
 
 if TYPE_CHECKING:
@@ -228,11 +228,6 @@ def _check_categories(name: str, values: np.ndarray) -> None:
             f"column {name!r} has {count} categories in {len(values)} rows, so it names rows rather than describing "
             f"them; leave it out with --drop {name}, or group its values"
         )
-
-
-def listed(names: Any, most: int = 12) -> str:
-    names = [str(name) for name in names]
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _numbers(texts: "pd.Series") -> "pd.Series":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unlazy.comparison import figures, held_out_figures, words
-from unlazy.comparison.asked import file_of, parse_budget
+from unlazy.comparison.asked import parse_budget
 from unlazy.comparison.ending import ending
 from unlazy.comparison.findings import Findings
 from unlazy.comparison.model import model_interval, save_model
@@ -103,15 +103,13 @@ def compare(
     options: dict[str, Any] = {
         "task": task, "drop": tuple(drop), "categorical": tuple(categorical), "group": group, "time": time,
     }  # fmt: skip
-    if isinstance(X, str | Path) and y is not None:
-        raise ValueError(f"{X} brings its own target: name its column with target=, and leave y out")
     if isinstance(X, str | Path):
-        file_of(X)  # a wrong name is said before workers begin
+        if y is not None:
+            raise ValueError(f"{X} brings its own target: name its column with target=, and leave y out")
+        table = read_table(X, target, **options)
+    else:
+        table = make_table(*_given(X, y, target), **options)
     with tempfile.TemporaryDirectory(prefix="unlazy-") as scratch, begun(engine, jobs, address) as workers:
-        if isinstance(X, str | Path):
-            table = read_table(X, target, **options)
-        else:
-            table = make_table(*_given(X, y, target), **options)
         return compare_table(
             table, clock=clock, models=tuple(models), store=scratch if store is None else store, workers=workers,
             progress=progress, fit=fit, seed=seed,

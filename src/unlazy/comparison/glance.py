@@ -12,6 +12,7 @@ from unlazy.comparison.plan import FEWEST
 from unlazy.comparison.table import held_out_rows
 from unlazy.comparison.verdict import families, inner_logs
 from unlazy.comparison.words import error_text
+from unlazy.core.errors import listed
 
 LITTLE, MUCH = 0.05, 0.15
 """Shares of the squared error that twice the rows would take away: below the first they hardly pay, above the second
@@ -132,9 +133,9 @@ def _model(c: Findings) -> str:
     better = [CONTESTANTS[name].title for name in c.better]
     equals = [CONTESTANTS[name].title for name in c.as_good if name != c.chosen]
     if better:
-        text += f" Surely better still: {_list(better)}."
+        text += f" Surely better still: {listed(better, _LISTED)}."
     if equals:
-        text += f" As good as it, as far as this tells: {_list(equals)}."
+        text += f" As good as it, as far as this tells: {listed(equals, _LISTED)}."
     return text
 
 
@@ -158,7 +159,7 @@ def _inputs(c: Findings) -> list[tuple[str, str]]:
     rest = len(c.inputs) - len(names)
     others = f"; the other {rest} may help or not" if rest else ""
     some = "surely matters" if len(names) == 1 else "surely matter"
-    return [("Inputs", f"{_list(names)} {some} ({len(names)} of {len(c.inputs)}){others}.")]
+    return [("Inputs", f"{listed(names, _LISTED)} {some} ({len(names)} of {len(c.inputs)}){others}.")]
 
 
 def _rows(c: Findings) -> str:
@@ -188,8 +189,3 @@ def _twice(c: Findings) -> str:
 def _few(share: float) -> str:
     """A share that may be small, in whole percent."""
     return f"{100 * share:.0f}%" if share >= 0.01 else "1%"
-
-
-def _list(names: list[str]) -> str:
-    shown = ", ".join(names[:_LISTED])
-    return f"{shown} and {len(names) - _LISTED} more" if len(names) > _LISTED else shown

@@ -3,7 +3,7 @@
 import re
 from typing import TYPE_CHECKING
 
-from unlazy.comparison.columns import listed
+from unlazy.core.errors import listed
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,8 +24,8 @@ GROWTH = 1.3
 MEASURABLE = 0.3
 """Seconds of work above which two sizes tell how a contestant's cost grows."""
 FLATTEST, STEEPEST, STEEPEST_RICH = 1.0, 2.5, 1.1
-"""Between these such a power is believed. A feature machine's falls with the rows: it looks at some of them first, and
-from 500 to 20,000 rows of 20 columns its work grew by powers of 0.9 and less; few rows are no guide to many."""
+"""Between these such a power is believed. A feature machine looks at some of the rows first: from 500 to 4,000 rows of
+20 columns its work grew by powers of 0.8 to 1.1, whatever fewer rows say."""
 PAGE, PAGE_SHARE = 7.0, 0.2
 """Seconds of work for the page, the answer and leaving; at most this share of a budget."""
 LAW, LAW_SHARE = 6.0, 0.08

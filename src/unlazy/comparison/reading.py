@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unlazy.comparison.asked import file_of
-from unlazy.comparison.columns import listed
 from unlazy.comparison.table import Table, make_table
-from unlazy.core.errors import UnlazyError, nearest
+from unlazy.core.errors import UnlazyError, listed, nearest
 
 if TYPE_CHECKING:
     import pandas as pd

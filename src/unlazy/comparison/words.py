@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from unlazy.comparison.contestants import CONTESTANTS
 from unlazy.comparison.findings import Findings
 from unlazy.comparison.gaps import SAYS, interval_says
+from unlazy.core.errors import listed
 from unlazy.measures.scaling_fit import Interval
 
 if TYPE_CHECKING:
@@ -106,7 +107,6 @@ def _where(c: Findings) -> list[str]:
     if s is None:
         return []
     names = [str(name) for name in c.inputs[c.inputs["matters"]]["input"]]
-    listed = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
     many = "direction carries" if s.count == 1 else "directions carry"
     lines = [
         f"To the {_title(s.model)}, {s.count} {many} nine tenths of its average gradient outer product "
@@ -114,7 +114,8 @@ def _where(c: Findings) -> list[str]:
     ]
     d = len(c.inputs)
     if names:
-        lines.append(f"Inputs that matter (shuffling one surely raises its risk), {len(names)} of {d}: {listed}.")
+        some = listed(names, 10)
+        lines.append(f"Inputs that matter (shuffling one surely raises its risk), {len(names)} of {d}: {some}.")
     if c.verdict.word == "pays" and interval_says(c.isotropic):
         lines.append(f"Against the best isotropic kernel the risk is {_times(c.isotropic)} times smaller.")
     return lines

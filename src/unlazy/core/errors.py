@@ -21,14 +21,17 @@ LISTED = 60
 """Names in a list of what may be chosen: of more the reader sees none."""
 
 
+def listed(names: Iterable[object], most: int = 12) -> str:
+    """The first of these names, and how many more there are."""
+    said = [str(name) for name in names]
+    return ", ".join(said[:most]) + (f" and {len(said) - most} more" if len(said) > most else "")
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """A clause that suggests what `name` may have meant: `; did you mean 'gelu'?` or the whole list."""
+    """A clause that suggests what `name` may have meant: `; did you mean 'gelu'?` or what there is."""
     options = sorted(allowed)
     close = get_close_matches(name, options, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    more = f" and {len(options) - LISTED} more" if len(options) > LISTED else ""
-    return f"; choose one of {', '.join(options[:LISTED])}{more}"
+    return f"; did you mean {close[0]!r}?" if close else f"; choose one of {listed(options, LISTED)}"
 
 
 def check_positive_integer(what: str, value: object, remedy: str = "") -> int:
