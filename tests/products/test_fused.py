@@ -9,12 +9,12 @@ from unlazy.core.architecture import MLP
 from unlazy.kernels.infinite_width import NNGP, NTK
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
 from unlazy.products import fused
-from unlazy.products.forms import AngleForm, EntryForm, GaussianForm, LaplaceForm, LayersForm, form_of, split_bfloat16
+from unlazy.products.forms import AngleForm, EntryForm, GaussianForm, LayersForm, MaternForm, form_of, split_bfloat16
 
 KERNELS = {
     "gaussian": (Gaussian(2.0), GaussianForm),
-    "laplace": (Laplace(2.0), LaplaceForm),
-    "matern": (Matern(2.5, 2.0), EntryForm),
+    "laplace": (Laplace(2.0), MaternForm),
+    "matern": (Matern(2.5, 2.0), MaternForm),
     "ntk": (NTK(MLP(3)), AngleForm),
     "leaky nngp": (NNGP(MLP(2, "leaky_relu")), AngleForm),
     "ntk with biases": (NTK(MLP(2, sigma_b=0.3)), LayersForm),

@@ -98,6 +98,10 @@ class Laplace(RadialKernel):
         return _exp(safe_sqrt(distance) * (-1 / self.length))
 
 
+MATERN = {0.5: (1.0,), 1.5: (1.0, 1.0), 2.5: (1.0, 1.0, 1 / 3)}
+"""By smoothness: what stands before e^{-s}, by powers of s, lowest first."""
+
+
 class Matern(RadialKernel):
     """Matérn kernel of smoothness ν = 1/2, 3/2 or 5/2, with s = √(2ν) ‖x-z‖/bandwidth.
 
@@ -112,15 +116,14 @@ class Matern(RadialKernel):
     bandwidth: Bandwidth = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
 
     def __check_init__(self):
-        if self.smoothness not in (0.5, 1.5, 2.5):
+        if self.smoothness not in MATERN:
             raise ValueError(f"smoothness must be 0.5, 1.5 or 2.5, got {self.smoothness!r}")
 
     def of_distance(self, distance: Float[Any, "*#s"]) -> Float[Any, "*#s"]:
         # s² comes from the distance, so that its gradient at x = z is the true one and not that of the root
         square = distance * (2 * self.smoothness / self.length**2)
         s = safe_sqrt(square)
-        polynomial = {0.5: 1.0, 1.5: 1 + s, 2.5: 1 + s + square / 3}[self.smoothness]
-        return polynomial * _exp(-s)
+        return sum(c * power for c, power in zip(MATERN[self.smoothness], (1.0, s, square))) * _exp(-s)
 
 
 class RationalQuadratic(RadialKernel):
