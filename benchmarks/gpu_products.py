@@ -106,7 +106,8 @@ def main():
                 if 4096 <= x * z <= 16384 and (s == 2 or w == 4)
             ]
         if options.tune or options.hopper:
-            tiles += [hopper.Cut(g, z, s) for g, z, s in itertools.product((1, 2, 3, 4), (64, 128, 256), (2, 4))]
+            tiles += [hopper.Cut(g, z, s) for g, z, s in itertools.product((2, 3), (64, 128), (2, 4))]
+            tiles += [hopper.Cut(g, z, s, rows=128) for g, z, s in itertools.product((2, 3), (32, 64), (2, 4))]
         for tile in tiles:
             try:
                 call = lambda kernel=kernel, tile=tile: fused.matmul(kernel, X, Z, V, tile=tile, interpret=interpret)  # noqa: E731

@@ -54,6 +54,7 @@ def test_every_form_is_lowered_for_the_card(name):
         pytest.param("ntk", 40, 300, 100, hopper.Cut(1, 128, 3), marks=pytest.mark.slow),
         pytest.param("ntk with biases", 70, 70, 5, hopper.Cut(1, 64, 2), marks=pytest.mark.slow),
         pytest.param("matern", 70, 70, 5, hopper.Cut(1, 64, 1), marks=pytest.mark.slow),
+        pytest.param("gaussian", 200, 130, 5, hopper.Cut(1, 64, 2, rows=128), marks=pytest.mark.slow),
     ],
 )
 def test_forms_at_coincident_points(interpreter, name, n, m, d, cut):
@@ -65,6 +66,15 @@ def test_forms_at_coincident_points(interpreter, name, n, m, d, cut):
         K = np.asarray(kernel.gram(*(jnp.asarray(a, jnp.float64) for a in (X, Z)), accurate=True))
     want = np.dot(K, v.astype(np.float64))
     assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 4])
+def test_registers_are_there(groups):
+    """A multiprocessor has 65,536, given out in eights to the warps of the launch; those who ask for more than the
+    copying group has given back would wait for ever."""
+    at_first = 65536 // (128 * (groups + 1)) // 8 * 8
+    assert groups * hopper._registers(groups) + hopper.COPYING <= (groups + 1) * at_first
+    assert hopper._registers(groups) % 8 == 0
 
 
 def test_what_a_card_without_triton_is_offered(monkeypatch):

@@ -20,10 +20,9 @@ from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.infinite_width import NNGP, NTK, NetworkKernel
 from unlazy.kernels.radial import MATERN, Gaussian, Laplace, Matern
 from unlazy.theory import angle_polynomials, layers
-from unlazy.theory.angle_polynomials import in_cosine
 from unlazy.theory.angles import horner
 from unlazy.theory.coincidence import HALVES_ANGLE_FLOOR, HALVES_FLOOR, coincident
-from unlazy.theory.homogeneous import by_angle, gain_and_kink, norm_after, slope_below_zero, unit_parts
+from unlazy.theory.homogeneous import angular_part, by_angle, gain_and_kink, norm_after, slope_below_zero, unit_parts
 from unlazy.theory.infinite_width import written_out
 
 LOG2E = math.log2(math.e)
@@ -104,7 +103,7 @@ class AngleForm(Form):
         return Prepared(unit, [], scale=jnp.sqrt(_on_diagonal(kernel, X)))  # k(x, x) = s(x)² G(π/2) = s(x)²
 
     def formula(self, t, p, q):
-        right = math.pi / 2 - _acute(t)
+        right = math.pi / 2 - _acute(t)[0]
         return horner(self.polynomial, jnp.where(t < 0, -right, right))
 
 
@@ -138,7 +137,9 @@ class LayersForm(Form):
         cosine = t + p[0] * q[0]
         tangent = cosine
         for l in range(self.depth):
-            added, lost = _kinked(cosine, kink)
+            near, sine = _acute(cosine)
+            theta = jnp.where(cosine < 0, math.pi - near, near)
+            added, lost = angular_part(theta, sine - theta * cosine, kink)
             both = p[2 * l + 1] * q[2 * l + 1]
             term = layers.Term(both * (cosine + added), p[2 * l + 2] * q[2 * l + 2], both * (1 - lost))
             cosine, tangent = layers.add(term, tangent)
@@ -238,8 +239,6 @@ def _on_diagonal(kernel: InnerProductKernel, X: Array) -> Array:
 
 ARCCOS = (1.57079505, -0.21450455, 0.08781392, -0.04478451, 0.01915096, -0.00425828)
 """arccos(x)/√(1-x) on [0, 1] to 1.3e-6: the Chebyshev fit of degree 5, by powers."""
-DUALS = 6
-"""Degree of the polynomials of ReLU's two duals in sin θ: both are good to 1.3e-6."""
 
 
 def split_bfloat16(A: Float[Array, "n d"], parts: int = 2) -> tuple[Array, ...]:
@@ -261,18 +260,10 @@ def two_halves(A: Float[Array, "n d"]) -> Float[Array, "n d"]:
     return hi.astype(A.dtype) + lo.astype(A.dtype)
 
 
-def _acute(cosine: Array) -> Array:
-    """The angle of x with the nearer of z and -z from cos θ, exact where that is ±1: one root, one polynomial."""
+def _acute(cosine: Array) -> tuple[Array, Array]:
+    """The angle of x with the nearer of z and -z, and sin θ, from cos θ, exact where that is ±1: one polynomial, two
+    roots."""
     size = jnp.abs(cosine)
     gap = 1 - size
     gap = jnp.where(coincident(gap, 1, HALVES_ANGLE_FLOOR), 0.0, gap)
-    return jnp.sqrt(gap) * horner(ARCCOS, size)
-
-
-def _kinked(cosine: Array, kink: float) -> tuple[Array, Array]:
-    """theory.homogeneous.angular_part from cos θ alone: one root, two polynomials of sin θ."""
-    square = 1 - cosine * cosine  # twice 1 - cos θ near its zero
-    sine = jnp.sqrt(jnp.where(coincident(square, 2, HALVES_ANGLE_FLOOR), 0.0, square))
-    G, Q = in_cosine(DUALS)  # of ReLU: cos θ + h/π = 2 (cos θ/4 + G), 1 - θ/π = 2 (1/4 + cos θ Q)
-    G, Q = (tuple(2 * kink * float(c) for c in powers) for powers in (G, Q))
-    return horner(G, sine) - kink / 2 * cosine, kink / 2 - cosine * horner(Q, sine)
+    return jnp.sqrt(gap) * horner(ARCCOS, size), jnp.sqrt(gap * (2 - gap))

@@ -224,7 +224,7 @@ def _on_hopper(form: Form, left: Prepared, right: Prepared, v: Array, cut: hoppe
     """The same of one column by products.hopper."""
     n, m, width = left.points.shape[0], v.shape[0], hopper.inner_width(left.points.shape[1])
     program = pair_program(form.formula, len(left.rows))
-    splits = _splits(pl.cdiv(n, hopper.ROWS * cut.groups), pl.cdiv(m, cut.z), cut.splits)
+    splits = _splits(pl.cdiv(n, cut.rows * cut.groups), pl.cdiv(m, cut.z), cut.splits)
     n_full, m_full = hopper.padding(n, m, splits, cut)
 
     def side(of: Prepared, numbers: list[Array], rows: int) -> tuple[list[Array], list[Array]]:

@@ -17,8 +17,6 @@ import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from unlazy.theory.angles import horner
-
 
 class Unsupported(Exception):
     """The formula uses an operation that has no PTX here."""
@@ -119,16 +117,15 @@ class _Steps:
 
     def pair_function(self, used: dict[str, list[int]]) -> Callable:
         """F from t and the values of either side that the pair's code uses, in operations that every backend of Pallas
-        has: roots by their reciprocals, powers of two alone, those by additions and multiplications where asked."""
+        has: roots by their reciprocals, powers of two alone."""
         mine = [s for s in self.steps if self.side[s.output] == "t"]
 
-        def evaluate(t: Any, p: list, q: list, arithmetic: bool = False) -> Any:
-            instead = _PLAIN | _ARITHMETIC if arithmetic else _PLAIN
+        def evaluate(t: Any, p: list, q: list) -> Any:
             known = {0: t} | dict(zip(used["p"], p)) | dict(zip(used["q"], q))
             for s in mine:
                 if all(i in known for i in s.inputs if isinstance(i, int)):  # the others lead nowhere
                     inputs = [known[i] if isinstance(i, int) else jnp.full(t.shape, i[0]) for i in s.inputs]
-                    known[s.output] = instead.get(s.primitive.name, s.primitive.bind)(*inputs, **s.params)
+                    known[s.output] = _PLAIN.get(s.primitive.name, s.primitive.bind)(*inputs, **s.params)
             return known[self.result]
 
         return evaluate
@@ -158,26 +155,6 @@ _PLAIN: dict[str, Callable] = {
     "log1p": lambda x, **_: lax.log(1 + x),
 }
 """What stands for operations that a backend may lack."""
-EXP2 = (1.000000075, 0.693147207, 0.240221074, 0.055503272, 0.009676037, 0.001340043)
-"""2^f for |f| ≤ 1/2 by powers, to 1e-7 of it: the Chebyshev fit of degree 5."""
-
-
-def exp2_by_parts(x: Any, **_: Any) -> Any:
-    """2^x for x ≤ 0 without the special-function units, zero below 2^-126: 2^f by a polynomial, n added to its exponent.
-
-    1.5·2^23 + n has n in its last bits, which is also how x is rounded.
-    """
-    x = jnp.maximum(x, -126.0)
-    shifted = x + 12582912.0
-    f = x - (shifted - 12582912.0)
-    n = lax.shift_left(lax.bitcast_convert_type(shifted, jnp.int32), jnp.full(x.shape, 23, jnp.int32))
-    return lax.bitcast_convert_type(lax.bitcast_convert_type(horner(EXP2, f), jnp.int32) + n, jnp.float32)
-
-
-_ARITHMETIC: dict[str, Callable] = {
-    "exp2": exp2_by_parts,
-    "exp": lambda x, **_: exp2_by_parts(x * math.log2(math.e)),
-}
 _COMPARE = {"lt", "le", "gt", "ge", "eq", "ne"}
 
 
