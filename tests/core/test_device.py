@@ -85,3 +85,14 @@ def test_where_values_lie():
     jax.make_jaxpr(lambda x: traced.append(device.lies_on_host(x)) or x)(jnp.ones(2))
     assert traced == [False]
     assert device.count() == len(device.every())
+
+
+def test_one_array_may_take_less_than_what_is_free_in_all(monkeypatch):
+    """Memory taken piece by piece: 60 GiB free, of which 20 in one piece; 16 GiB are not taken yet."""
+    stats = {"bytes_limit": 80 * 2**30, "bytes_in_use": 20 * 2**30, "pool_bytes": 64 * 2**30}
+    machine(monkeypatch, Card(stats | {"largest_free_block_bytes": 20 * 2**30}))
+    assert device.free_memory() == 60 * 2**30 and device.largest_block() == 20 * 2**30
+    machine(monkeypatch, Card(stats | {"largest_free_block_bytes": 2**30}))
+    assert device.largest_block() == 16 * 2**30
+    machine(monkeypatch, Card({"bytes_limit": 80 * 2**30}))  # one that does not say
+    assert device.largest_block() == 80 * 2**30

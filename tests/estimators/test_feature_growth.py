@@ -16,7 +16,7 @@ from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import Candidate, last_fit, rules
 from unlazy.estimators.feature_search.course import WHOLE, Course, parts
-from unlazy.estimators.feature_search.growth import Contender, _at_size, grown, sizes, tuned
+from unlazy.estimators.feature_search.growth import Contender, _at_size, grown, most_exact, sizes, tuned, with_room
 from unlazy.estimators.feature_search.held_out import HeldOut
 from unlazy.estimators.feature_search.stages import Stages
 from unlazy.estimators.feature_search.trajectory import Judged, surely_worse
@@ -51,6 +51,34 @@ def test_sizes_grow_to_what_pays(monkeypatch):
     assert list(sizes(10**6)) == [4096, 16_384, 60_000]
     monkeypatch.setattr("unlazy.core.device.free_memory", lambda: 16 * 2**30)  # K, its factor and a copy: 24,700 rows
     assert list(sizes(10**6))[-1] < 25_000
+
+
+def test_what_does_not_fit_is_tried_with_half_the_rows(monkeypatch):
+    """A card that others use too has less room than it says; anything else that goes wrong is not repeated."""
+    monkeypatch.setattr("unlazy.core.device.is_host", lambda: False)
+    monkeypatch.setattr("unlazy.core.device.free_memory", lambda: 139 * 2**30)
+    monkeypatch.setattr("unlazy.core.device.largest_block", lambda: 139 * 2**30)
+    tried = []
+
+    def work():
+        tried.append(most_exact())
+        if tried[-1] > 20_000:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 57.02GiB")
+        return "done"
+
+    with pytest.warns(UserWarning, match="at most 15000 rows are fitted exactly"):
+        assert with_room(work) == "done"
+    assert tried == [60_000, 30_000, 15_000] and most_exact() == 60_000
+
+    def broken():
+        tried.append(0)
+        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+        with_room(broken)
+    assert tried.count(0) == 1
+    monkeypatch.setattr("unlazy.core.device.largest_block", lambda: 2 * 8 * 10_000**2)
+    assert most_exact() == 10_000
 
 
 def test_labels_of_the_judges_reach_no_metric(x64, few):

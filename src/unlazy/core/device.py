@@ -76,6 +76,25 @@ def free_memory() -> int:
     return min(max(0, s["bytes_limit"] - s.get("bytes_in_use", 0)) for s in stats)
 
 
+def largest_block() -> int:
+    """Bytes that one new array could take. A card whose memory was taken piece by piece has less in one piece than in
+    all: the largest piece, or what is not taken yet."""
+    free = free_memory()
+    if is_host():
+        return free
+    for device in jax.local_devices():
+        stats = device.memory_stats() or {}
+        if {"largest_free_block_bytes", "bytes_limit", "pool_bytes"} <= stats.keys():
+            untaken = max(0, stats["bytes_limit"] - stats["pool_bytes"])
+            free = min(free, max(stats["largest_free_block_bytes"], untaken))
+    return free
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether JAX found no room for an array."""
+    return "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower()
+
+
 def host_free_memory() -> int:
     """Bytes this process could still take: the smaller of the machine's available memory and the cgroup's rest."""
     candidates = [c for c in (_available(), _cgroup_rest()) if c is not None]

@@ -23,8 +23,8 @@ from unlazy.estimators.columns import Columns
 from unlazy.estimators.feature_search import Candidate, Selected, rules, select
 from unlazy.estimators.feature_search.course import WHOLE, Course, parts
 from unlazy.estimators.feature_search.first_look import best_reading
-from unlazy.estimators.feature_search.growth import grown
-from unlazy.estimators.feature_search.last_fit import Model, last_fit, predictions, squared_slopes
+from unlazy.estimators.feature_search.growth import Contender, Grown, grown, with_room
+from unlazy.estimators.feature_search.last_fit import Model, Problem, last_fit, predictions, squared_slopes
 from unlazy.estimators.feature_search.members import Member, learnt, mean_error
 from unlazy.estimators.feature_search.robust import Chosen, milder, robustly
 from unlazy.estimators.feature_search.stages import Stages
@@ -235,17 +235,7 @@ class FeatureMachine(Estimator):
             chosen = milder(candidates[0], data, np.sort(order[:SEARCH]), self._select, self._learnt)
             self.outliers_, self.clip_ = chosen.outliers, chosen.clip
             data = chosen.fits[0][1] if chosen.fits else data
-        stages = self._stages(candidates, data, order)
-        fixed = (self.relative_bandwidth, self.relative_ridge)
-        with Display("learning a metric", WHOLE, show=self.progress) as shown:
-            course = Course(shown, parts(len(data.X), len(candidates), self.updates))
-            stages.done = course.done
-            found = grown(
-                candidates, data, order, updates=self.updates, bandwidth=self.relative_bandwidth,
-                ridge=self.relative_ridge, rank=self.rank, begin=None if self.start is None else self._one_step,
-                last=self.iterate == "last", advance=course.tick, stages=stages,
-            )  # fmt: skip
-            model, problem, best = last_fit(found, data, fixed, self.tolerance, self._key(), self.progress, stages)
+        found, (model, problem, best) = with_room(partial(self._fits, candidates, data, order))
         kernel, _ = best.candidate
         self._remember(kernel, best.metric, problem.map, problem.bandwidth, best.updates)
         self.relative_ridge_, self.ridge_ = problem.relative_ridge, model.ridge
@@ -260,6 +250,22 @@ class FeatureMachine(Estimator):
         judging = given.rows(order[-len(found.judging.X) :])  # with the labels they have
         self.leave_one_out_error_ = mean_error(best.judged.held_out, judging)
         return best.judged.held_out, judging
+
+    def _fits(
+        self, candidates: list[Candidate], data: Training, order: np.ndarray
+    ) -> tuple[Grown, tuple[Model, Problem, Contender]]:
+        """What the choices were, and the last fit."""
+        stages = self._stages(candidates, data, order)
+        fixed = (self.relative_bandwidth, self.relative_ridge)
+        with Display("learning a metric", WHOLE, show=self.progress) as shown:
+            course = Course(shown, parts(len(data.X), len(candidates), self.updates))
+            stages.done = course.done
+            found = grown(
+                candidates, data, order, updates=self.updates, bandwidth=self.relative_bandwidth,
+                ridge=self.relative_ridge, rank=self.rank, begin=None if self.start is None else self._one_step,
+                last=self.iterate == "last", advance=course.tick, stages=stages,
+            )  # fmt: skip
+            return found, last_fit(found, data, fixed, self.tolerance, self._key(), self.progress, stages)
 
     def _stages(self, candidates: list[Candidate], data: Training, order: np.ndarray) -> Stages:
         """The stages of this fit, those that an earlier run has kept among them."""

@@ -7,12 +7,16 @@
 """
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from contextvars import ContextVar
+from typing import Any, NamedTuple, TypeVar
 
+import jax
 import numpy as np
 
 from unlazy.core import device
+from unlazy.core.errors import UnlazyWarning
 from unlazy.core.memory import memory_budget, trim
 from unlazy.core.threads import half_the_cores, one_thread_each, within_memory
 from unlazy.estimators.base import Training
@@ -24,6 +28,7 @@ from unlazy.estimators.feature_search.trajectory import Candidate, Judged, Traje
 from unlazy.training.bandwidth_and_ridge import SMALL, descend
 from unlazy.training.recursive_features import Step, pruned
 
+T = TypeVar("T")
 HELD = 10
 """Matrices of all pairs of the rows that choices are made on, alive at once on the host: distances under three metrics,
 K, its factor, what judges see, and copies."""
@@ -69,11 +74,36 @@ class Grown(NamedTuple):
     """All others."""
 
 
+_TOO_MANY: ContextVar[int] = ContextVar("rows whose matrix did not fit", default=10**9)
+
+
 def most_exact() -> int:
-    """Rows up to which a fit is one factorisation here: K alone on the host, on a card its factor and a copy too."""
+    """Rows up to which a fit is one factorisation here: K alone on the host, on a card its factor and a copy too, two
+    of them in one piece."""
     if device.is_host():
-        return int(min(rules.EXACT, np.sqrt(memory_budget() / (1.25 * 8))))
-    return int(min(rules.EXACT_DEVICE, np.sqrt(device.free_memory() / (3.5 * 8))))
+        rows = min(rules.EXACT, np.sqrt(memory_budget() / (1.25 * 8)))
+    else:
+        room = min(device.free_memory() / 3.5, device.largest_block() / 2)
+        rows = min(rules.EXACT_DEVICE, np.sqrt(room / 8))
+    return int(min(rows, _TOO_MANY.get() // 2))
+
+
+def with_room(work: Callable[[], T]) -> T:
+    """`work`, again with half the rows in a matrix where the device has no room for as many as it said: others may use
+    the same card."""
+    try:
+        return work()
+    except jax.errors.JaxRuntimeError as error:
+        most = most_exact()
+        if not device.is_out_of_memory(error) or most < rules.RACE:
+            raise
+    words = f"no room for a matrix of {most} × {most} numbers: at most {most // 2} rows are fitted exactly"
+    warnings.warn(words, UnlazyWarning, stacklevel=2)
+    token = _TOO_MANY.set(most)
+    try:
+        return with_room(work)
+    finally:
+        _TOO_MANY.reset(token)
 
 
 def grown(
