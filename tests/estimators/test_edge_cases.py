@@ -9,6 +9,7 @@ from estimator_roster import CLASSIFIERS, NAMES, REGRESSORS, data, light_first, 
 from scipy.sparse import csr_array
 
 from unlazy.core.errors import UnlazyWarning
+from unlazy.estimators import FeatureMachineRegressor
 
 
 @pytest.fixture(autouse=True)
@@ -102,3 +103,11 @@ def test_duplicate_rows_with_different_labels(name):
     X, y = data()
     twice, labels = np.vstack([X, X]), np.concatenate([target(name, y), target(name, y[::-1])])
     assert np.isfinite(output(make(name).fit(twice, labels), X)).all()
+
+
+@pytest.mark.parametrize("labels, error", [(np.arange(8.0), 1.0), (np.full(8, 3.0), 0.0)])
+def test_rows_that_are_all_equal_explain_nothing(labels, error):
+    """Leaving one out leaves nothing to tell it by: all of the variance, where there is any."""
+    model = FeatureMachineRegressor().fit(np.ones((8, 3)), labels)
+    assert model.leave_one_out_error_ == error
+    np.testing.assert_allclose(model.predict(np.ones((2, 3))), labels.mean(), rtol=8 * 2.0**-52)

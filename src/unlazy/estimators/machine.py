@@ -107,7 +107,7 @@ class FeatureMachine(Estimator):
         with self._double_scope():
             data, found = self._read(candidates, data, order)
             if len(data.X) == 1 or not np.any(data.Y):
-                self._constant(candidates[0], data)
+                self._constant(candidates[0], data, bool(np.any(given.Y[:1] != given.Y)))
                 held_out, part = data.Y, data
             elif len(data.X) <= rules.MANY:
                 part = data.rows(rows)
@@ -294,11 +294,12 @@ class FeatureMachine(Estimator):
             weight = np.bincount(self._read_as.source(self.n_features_in_), weight, self.n_features_in_)
         return weight / weight.sum()
 
-    def _constant(self, candidate: Candidate, data: Training) -> None:
-        """Nothing to learn: one row, or one label."""
+    def _constant(self, candidate: Candidate, data: Training, varied: bool) -> None:
+        """Nothing to learn: one row, or one label; where equal rows have labels that `varied`, all of that is error."""
         M = isotropic(data.X.shape[1], candidate.metric)
         self._remember(candidate.kernel, M, root(M), 1.0, 0)
-        self.ridge_ = self.relative_ridge_ = self.leave_one_out_error_ = 0.0
+        self.ridge_ = self.relative_ridge_ = 0.0
+        self.leave_one_out_error_ = float(varied)
         self.solver_, self._tree_ = "constant", None
         self.X_fit_, self.dual_coef_ = data.X[:1], np.zeros((1, data.Y.shape[1]))
         self.intercept_ = mean(data.Y, data.weights)
