@@ -106,8 +106,9 @@ def main():
                 if 4096 <= x * z <= 16384 and (s == 2 or w == 4)
             ]
         if options.tune or options.hopper:
-            tiles += [hopper.Cut(g, z, s) for g, z, s in itertools.product((2, 3), (64, 128), (2, 4))]
-            tiles += [hopper.Cut(g, z, s, rows=128) for g, z, s in itertools.product((2, 3), (32, 64), (2, 4))]
+            tiles += [hopper.Cut(*cut) for cut in itertools.product((2, 3, 4), (64, 128), (2, 4))]
+            tiles += [hopper.Cut(4, 96, 2), hopper.Cut(5, 64, 2), hopper.Cut(4, 128, 2, piece=32)]
+            tiles += [hopper.Cut(g, 64, 2, rows=128) for g in (2, 3)] + [hopper.Cut(piece=p) for p in (32, 64)]
         for tile in tiles:
             try:
                 call = lambda kernel=kernel, tile=tile: fused.matmul(kernel, X, Z, V, tile=tile, interpret=interpret)  # noqa: E731

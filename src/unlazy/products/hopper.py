@@ -8,6 +8,8 @@ One column of v; several, other chips and a JAX without this backend are left to
 JAX's interpreter of such programs, for tests.
 """
 
+import functools
+import operator
 from typing import Any, NamedTuple
 
 import jax
@@ -32,7 +34,8 @@ COPYING, MOST = 40, 240
 
 class Cut(NamedTuple):
     """Warpgroups that compute, rows of Z in a tile, tiles in flight, pieces Z is cut into, rows of X of a warpgroup:
-    the 64 of one instruction, or several times as many, which share the numbers read for a tile of Z.
+    the 64 of one instruction, or several times as many, which share the numbers read for a tile of Z; columns of a tile
+    whose formula is evaluated at a time (all of them), fewer for fewer registers and more to compile.
 
     On an H200, n = 2^18, m = 2^16, d = 32, the Gaussian kernel: 2.39·10^12 pairs a second like this, 2.31 with three
     tiles in flight, 2.02 with two warpgroups, 1.95 by products.fused; other kernels no faster than there.
@@ -43,6 +46,7 @@ class Cut(NamedTuple):
     stages: int = 2
     splits: int | None = None
     rows: int = 64
+    piece: int | None = None
 
 
 def inner_width(d: int) -> int:
@@ -125,21 +129,26 @@ def product(
             for ref, into in zip(x_refs, x_kept):
                 backend.copy_gmem_to_smem(ref.at[mine], into.at[group], ready.at[group])
             backend.barrier_wait(ready.at[group])
-            read = _Reader((cut.rows, cut.z), bool(interpret))
+            read, piece = _Reader(cut.rows, bool(interpret)), cut.piece or cut.z
             p = [read.points(ref.at[group], 0) for ref in x_kept[2:]]
             halves = [ref.at[group] for ref in x_kept[:2]]
 
+            def values(slot: Any, t: Array, at: int) -> Array:
+                """K v of some columns of a tile."""
+                q = [read.points(ref.at[slot, pl.ds(at, piece)], 1) for ref in z_kept[2 + added :]]
+                across_x, across_z = ([read.across(a, i, piece) for a in n] for i, n in enumerate((p[added:], q)))
+                t = t if piece == cut.z else lax.slice(t, (0, at), (cut.rows, at + piece))
+                return program.evaluate(t, across_x, across_z[:-1]) * across_z[-1]
+
             def step(k: Any, total: tuple[Array, Array]) -> tuple[Array, Array]:
-                slot = lax.rem(k, jnp.int32(stages))
+                slot, seed = lax.rem(k, jnp.int32(stages)), None
                 backend.barrier_wait(full.at[slot])
-                q = [read.points(ref.at[slot], 1) for ref in z_kept[2:]]
-                seed = read.across(p[0], 0) + read.across(q[0], 1) if added else None
+                if added:
+                    seed = read.across(p[0], 0, cut.z) + read.across(read.points(z_kept[2].at[slot], 1), 1, cut.z)
                 t = read.inner_products(halves, [ref.at[slot] for ref in z_kept[:2]], seed, sharp)
-                numbers = [read.across(a, 0) for a in p[added:]], [read.across(a, 1) for a in q[added:-1]]
-                K = program.evaluate(t, *numbers)
-                part = jnp.sum(K * read.across(q[-1], 1), 1)
+                part = functools.reduce(operator.add, [values(slot, t, at) for at in range(0, cut.z, piece)])
                 backend.barrier_arrive(empty.at[slot])
-                return add_compensated(total, part)
+                return add_compensated(total, jnp.sum(part, 1))
 
             nothing = read.zeros()
             sums[group] = lax.fori_loop(0, tiles, step, (nothing, nothing))[0]
@@ -165,20 +174,20 @@ class _Reader:
     """Tiles in the registers of a warpgroup, laid out as the tensor cores leave them. JAX's interpreter knows no
     layouts, nor accumulators that begin with numbers: there both are left out."""
 
-    def __init__(self, shape: tuple[int, int], interpreted: bool):
-        self.shape, self.interpreted = shape, interpreted
+    def __init__(self, rows: int, interpreted: bool):
+        self.rows, self.interpreted = rows, interpreted
 
     def points(self, ref: Any, axis: int) -> Array:
         """Numbers of one point each, those along `axis` of a tile."""
         return ref[...] if self.interpreted else backend.load(ref, (), layout=backend.Layout.WGMMA.reduce(1 - axis))
 
-    def across(self, numbers: Array, axis: int) -> Array:
-        """The same at every pair."""
-        return lax.broadcast_in_dim(numbers, self.shape, [axis])
+    def across(self, numbers: Array, axis: int, columns: int) -> Array:
+        """The same at every pair of some columns."""
+        return lax.broadcast_in_dim(numbers, (self.rows, columns), [axis])
 
     def zeros(self) -> Array:
         """A number for every row."""
-        none = jnp.zeros(self.shape[:1], jnp.float32)
+        none = jnp.zeros(self.rows, jnp.float32)
         return none if self.interpreted else backend.layout_cast(none, backend.Layout.WGMMA.reduce(1))
 
     def inner_products(self, x: list, z: list, seed: Array | None, sharp: bool) -> Array:
@@ -195,7 +204,7 @@ class _Reader:
 
         if seed is not None and not self.interpreted:
             return pl.run_state(dots)(backend.ACC.init(seed))
-        found = pl.run_scoped(alone, backend.ACC(self.shape, jnp.float32))
+        found = pl.run_scoped(alone, backend.ACC((self.rows, z_hi.shape[1]), jnp.float32))
         return found if seed is None else found + seed
 
 
