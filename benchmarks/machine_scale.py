@@ -6,6 +6,8 @@ own, which fits several times: seconds are those of the last fit, so that progra
 squared error at 4,000 new points without noise, over the variance of y; once of those whose index s lies within that of
 the training rows, once of all: beyond, where s²/2 is steepest, one point of 4,000 may weigh more than all others.
 
+With --fixed, kernels that learn nothing beside it, each with the best of its bandwidths by the new points themselves.
+
     python benchmarks/machine_scale.py [--columns 20] [--rows 500 1000 2000 4000 8000 20000] [--fits 3] [--record]
 """
 
@@ -50,12 +52,32 @@ def fitted(n: int, d: int, fits: int, seed: int) -> dict[str, float]:
     return found | excess | {"peak": peak, "updates": model.n_updates_}
 
 
+def fixed(n: int, d: int, seed: int) -> dict[str, float]:
+    """Excess risk within the training range of fixed kernels, a bandwidth in units of √d each."""
+    from unlazy import MLP, NTK, Gaussian, Laplace, Matern, solve
+
+    X, y, Z, truth, inside = single_index(n, d, seed)
+    X, Z, centre, found = X.astype(np.float32), Z.astype(np.float32), y.mean(), {}
+    kernels = {f"gaussian, {h} √d": Gaussian(h * d**0.5) for h in (0.5, 1)}
+    kernels |= {f"laplace, {h} √d": Laplace(h * d**0.5) for h in (1, 3)}
+    kernels |= {"matern 5/2, 1 √d": Matern(2.5, d**0.5), "ntk, depth 3": NTK(MLP(3))}
+    for name, kernel in kernels.items():
+        started = time.perf_counter()
+        solution = solve(kernel, X, y - centre, 1e-6 * n, max_steps=20, tolerance=1e-2)
+        wrong = (np.asarray(solution.predict(Z)) + centre - truth) ** 2 / y.var()
+        found[name] = float(wrong[inside].mean())
+        seconds = time.perf_counter() - started
+        print(f"    {name}: excess {found[name]:.5f}, {seconds:.1f} s, {solution.method}", flush=True)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--columns", type=int, default=20)
     parser.add_argument("--rows", type=int, nargs="*", default=list(SIZES))
     parser.add_argument("--fits", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--fixed", action="store_true", help="fixed kernels beside it")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     add_option(parser)
     given = parser.parse_args()
@@ -89,6 +111,9 @@ def main() -> None:
         note(f"{what}: excess risk", r["inside"], "of the variance")
         note(f"{what}: excess risk, beyond the training range too", r["everywhere"], "of the variance")
         note(f"{what}: peak memory", r["peak"], "GiB")
+        if given.fixed:
+            for name, excess in fixed(n, given.columns, given.seed).items():
+                note(f"{what}: excess risk of {name}", excess, "of the variance")
 
 
 if __name__ == "__main__":
