@@ -37,6 +37,8 @@ except ImportError:  # pragma: no cover
 
 _WHOLE = 64
 """Inner dimensions up to here are one slab held on chip; beyond, slabs of 32 are streamed."""
+_FEW = 8
+"""Columns of V up to which two of its parts fit into those that the tensor cores take at least."""
 _ENOUGH, _PROGRAMS = 8, 32
 """Programs for every multiprocessor of the card, so that the last ones do not wait alone: where rows alone make enough
 of them, Z is not cut."""
@@ -197,8 +199,7 @@ def _product(form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile, 
     share = tile.z * pl.cdiv(m, splits * tile.z)
     n_full, m_full = n_tiles * tile.x, splits * share
     wide = 1 if c == 1 else max(16, pl.next_power_of_2(c))
-    V = _padded(V, m_full, wide)
-    values = [V[:, 0]] if c == 1 else list(split_bfloat16(V, 3))
+    values = [_padded(V[:, 0], m_full)] if c == 1 else _in_parts(_padded(V, m_full, max(_FEW, pl.next_power_of_2(c))))
     arrays = (
         [_padded(a, n_full, width) for a in split_bfloat16(X)],
         [_repeated(r, n_full) for r in (*x_added, *x_rows)],
@@ -217,7 +218,17 @@ def _product(form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile, 
         interpret=interpret,
         name="kernel_matmul",
     )(*[a for group in arrays for a in group])
-    return parts.sum(0).reshape(n_full, wide)[:n, :c]
+    sums = parts.sum(0).reshape(n_full, wide)[:n]
+    return sums[:, :c] + sums[:, _FEW : _FEW + c] if 1 < c <= _FEW else sums[:, :c]
+
+
+def _in_parts(V: Array) -> list[Array]:
+    """V in three bfloat16 parts, for `_contract`. The tensor cores take sixteen columns at least: of up to eight, two
+    parts lie side by side."""
+    hi, mid, lo = split_bfloat16(V, 3)
+    if V.shape[1] > _FEW:
+        return [hi, mid, lo]
+    return [jnp.concatenate([hi, mid], 1), jnp.concatenate([lo, jnp.zeros_like(lo)], 1)]
 
 
 def _on_hopper(form: Form, left: Prepared, right: Prepared, v: Array, cut: hopper.Cut, interpret: Any) -> Array:
@@ -288,8 +299,11 @@ def _contract(K: Array, values: list) -> Array:
     """
     if len(values) == 1:
         return jnp.sum(K * values[0][None, :], axis=1)
-    v_hi, v_mid, v_lo = values
     hi, lo = _halves(K)
+    if len(values) == 2:
+        v_large, v_lo = values
+        return backend.dot(hi, v_lo) + backend.dot(lo, v_large) + backend.dot(hi, v_large)
+    v_hi, v_mid, v_lo = values
     small = backend.dot(hi, v_lo) + backend.dot(lo, v_mid)
     return small + backend.dot(hi, v_mid) + backend.dot(lo, v_hi) + backend.dot(hi, v_hi)
 
