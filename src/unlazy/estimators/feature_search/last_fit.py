@@ -49,7 +49,9 @@ GRADIENTS = 2000
 FEW_GRADIENTS = 300
 """The same for importances."""
 TURNING, TURNING_DEVICE = 20_000, 60_000
-"""Rows whose residuals turn directions."""
+"""Rows whose residuals turn directions: a direction is as good as they are many."""
+TURNING_FEW, FEW_UNKNOWNS = 100_000, 200
+"""The same on the host where there are at most so many numbers to find; fewer rows for more, never below TURNING."""
 MANY_LEAVES, LOOK_LEAVES = 16, 4
 """Beyond so many leaves some of them are looked at before all are fitted."""
 FEW_LEAVES = 5
@@ -329,11 +331,15 @@ def _parts(model: Model, Z: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray
 def _turned(model: Model, problem: Problem, data: Training, share: float) -> np.ndarray | None:
     """The metric with its directions turned by residuals at some of the rows; None where these are too few."""
     contender = problem.contender
-    rows = spread(len(data.X), TURNING if device.is_host() else TURNING_DEVICE)
-    part, L = data.rows(rows), heaviest(problem.map, share)
-    free = free_directions(L, data.X.shape[1], len(rows))
+    most, (n, d) = TURNING if device.is_host() else TURNING_DEVICE, data.X.shape
+    L = heaviest(problem.map, share)
+    free = free_directions(L, d, min(n, most))
     if not free:
         return None
+    if device.is_host():
+        most = max(most, TURNING_FEW * FEW_UNKNOWNS // max(FEW_UNKNOWNS, d * free))
+    rows = spread(n, most)
+    part = data.rows(rows)
     if len(model.centres) == len(data.X):  # y - f of a ridge fit to these rows
         w = np.ones(len(rows)) if part.weights is None else part.weights
         missed = model.ridge * model.alpha[rows] / w[:, None]
