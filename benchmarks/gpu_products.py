@@ -108,7 +108,8 @@ def main():
         if options.tune or options.hopper:
             tiles += [hopper.Cut(*cut) for cut in itertools.product((2, 3, 4), (64, 128), (2, 4))]
             tiles += [hopper.Cut(4, 96, 2), hopper.Cut(5, 64, 2), hopper.Cut(4, 128, 2, piece=32)]
-            tiles += [hopper.Cut(g, 64, 2, rows=128) for g in (2, 3)] + [hopper.Cut(piece=p) for p in (32, 64)]
+            tiles += [hopper.Cut(2, 128, 2, rows=128, piece=p) for p in (None, 32, 64)]
+            tiles += [hopper.Cut(3, 64, 2, rows=128), hopper.Cut(piece=32), hopper.Cut(piece=64)]
         for tile in tiles:
             try:
                 call = lambda kernel=kernel, tile=tile: fused.matmul(kernel, X, Z, V, tile=tile, interpret=interpret)  # noqa: E731
