@@ -78,15 +78,16 @@ def free_memory() -> int:
 
 def largest_block() -> int:
     """Bytes that one new array could take. A card whose memory was taken piece by piece has less in one piece than in
-    all: the largest piece, or what is not taken yet."""
+    all: the largest piece, or what is not taken yet. Many cards do not say (their largest piece is 0): all that is
+    free."""
     free = free_memory()
     if is_host():
         return free
     for device in jax.local_devices():
         stats = device.memory_stats() or {}
-        if {"largest_free_block_bytes", "bytes_limit", "pool_bytes"} <= stats.keys():
-            untaken = max(0, stats["bytes_limit"] - stats["pool_bytes"])
-            free = min(free, max(stats["largest_free_block_bytes"], untaken))
+        piece = stats.get("largest_free_block_bytes", 0)
+        if piece and {"bytes_limit", "pool_bytes"} <= stats.keys():
+            free = min(free, max(piece, stats["bytes_limit"] - stats["pool_bytes"]))
     return free
 
 
