@@ -52,6 +52,8 @@ TURNING, TURNING_DEVICE = 20_000, 60_000
 """Rows whose residuals turn directions: a direction is as good as they are many."""
 TURNING_FEW, FEW_UNKNOWNS = 100_000, 200
 """The same on the host where there are at most so many numbers to find; fewer rows for more, never below TURNING."""
+CANCELS = 0.01
+"""Rounding of sums, in units of the labels' spread, from which on they are taken in float64."""
 MANY_LEAVES, LOOK_LEAVES = 16, 4
 """Beyond so many leaves some of them are looked at before all are fitted."""
 FEW_LEAVES = 5
@@ -310,10 +312,16 @@ def squared_slopes(model: Model, problem: Problem, data: Training) -> Float[np.n
     total = np.zeros(data.X.shape[1])
     for index, X, alpha in _parts(model, Z):
         kernel = problem.contender.candidate.kernel
-        along = slopes(kernel, X, L, problem.bandwidth, alpha, Z[index], "float32")
+        along = slopes(kernel, X, L, problem.bandwidth, alpha, Z[index], digits(alpha))
         G = along * L if L.ndim == 1 else dot(along, L)
         total += np.einsum("pcd,pcd->d", G, G)
     return total / len(Z)
+
+
+def digits(alpha: Float[np.ndarray, "n c"]) -> str:
+    """float32 for sums Σ α k whose rounding stays below a hundredth of labels of spread one: small ridges have
+    coefficients that nearly cancel."""
+    return "float32" if rounding(np.float32) * np.linalg.norm(alpha, axis=0).max() <= CANCELS else "float64"
 
 
 def _parts(model: Model, Z: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -340,14 +348,15 @@ def _turned(model: Model, problem: Problem, data: Training, share: float) -> np.
         most = max(most, TURNING_FEW * FEW_UNKNOWNS // max(FEW_UNKNOWNS, d * free))
     rows = spread(n, most)
     part = data.rows(rows)
-    if len(model.centres) == len(data.X):  # y - f of a ridge fit to these rows
+    if model.solver == "cholesky" and len(model.centres) == len(data.X):  # y - f of a ridge fit to these rows
         w = np.ones(len(rows)) if part.weights is None else part.weights
         missed = model.ridge * model.alpha[rows] / w[:, None]
     else:
         missed = part.Y - problem.predict(model, part.X)
     along = np.empty((len(rows), part.Y.shape[1], len(L) if L.ndim == 1 else free))
     for index, X, alpha in _parts(model, part.X):
-        found = slopes(contender.candidate.kernel, X, problem.map, problem.bandwidth, alpha, part.X[index], "float32")
+        kernel, h = contender.candidate.kernel, problem.bandwidth
+        found = slopes(kernel, X, problem.map, h, alpha, part.X[index], digits(alpha))
         along[index] = found if L.ndim == 1 else found[:, :, -free:]
     return normalised(squared(turned(L, part.X, missed, along, part.weights)), contender.candidate.metric)
 
