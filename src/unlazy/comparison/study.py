@@ -222,7 +222,7 @@ def experiment(store: str | Path) -> Experiment:
         protocol="Random splits, nested training sizes, everything chosen on training rows.",
         verdict="The interval of the ratio of risks, paired over splits.",
         trial=partial(run_trial, folder=str(Path(store).resolve())), claims=_nothing, figure=_no_figure,
-        vectorised=False, version=10,
+        vectorised=False, version=11,
     )  # fmt: skip
 
 
