@@ -116,7 +116,7 @@ class Matern(RadialKernel):
     bandwidth: Bandwidth = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
 
     def __check_init__(self):
-        if self.smoothness not in MATERN:
+        if self.smoothness not in tuple(MATERN):  # also of what has no hash
             raise ValueError(f"smoothness must be 0.5, 1.5 or 2.5, got {self.smoothness!r}")
 
     def of_distance(self, distance: Float[Any, "*#s"]) -> Float[Any, "*#s"]:
