@@ -231,7 +231,7 @@ def test_the_wider_type_of_two_sides_is_kept(x64):
     assert K.dtype == jnp.float64
 
 
-@pytest.mark.parametrize("smoothness", [2.0, "3/2", None, [1.5]])
+@pytest.mark.parametrize("smoothness", [0.0, 2.0, float("nan")])
 def test_a_smoothness_that_is_not_offered_is_refused_in_words(smoothness):
     with pytest.raises(ValueError, match=r"smoothness must be 0\.5, 1\.5 or 2\.5, got"):
         Matern(smoothness, 1.0)
