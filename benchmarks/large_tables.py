@@ -11,6 +11,7 @@ LightGBM and xRFM are no dependencies: what cannot be imported is left out and n
 """
 
 import argparse
+import functools
 import importlib.util
 import json
 import time
@@ -25,7 +26,8 @@ SETS = ("uci_kin40k", "uci_protein", "covtype:100000", "covtype:561012", "adult"
         "higgs_11k", "mnist")  # fmt: skip
 CLASSES = ("covtype", "adult", "higgs_11k", "mnist")
 SEARCHED, CELLS = 100_000, 10**7
-"""Rows on which LightGBM's settings are compared, and cells (of these sets MNIST alone has more)."""
+"""Rows on which settings of LightGBM and xRFM are compared, and cells for LightGBM (of these sets MNIST alone has
+more)."""
 METHODS = {"machine": "unlazy", "lightgbm": "lightgbm", "xrfm": "xrfm"}
 
 
@@ -78,10 +80,11 @@ def lightgbm(X, y, Z, classify, seed):
 
 
 def xrfm(X, y, Z, classify, seed):
-    """xRFM as in `tabular`, on the GPU where there is one."""
+    """xRFM as in `tabular`, on the GPU where there is one; draws are compared on at most SEARCHED rows."""
     import torch
 
-    return tabular.xrfm(X, y, Z, classify, seed, where="cuda" if torch.cuda.is_available() else "cpu"), ""
+    where, say = "cuda" if torch.cuda.is_available() else "cpu", functools.partial(print, flush=True)
+    return tabular.xrfm(X, y, Z, classify, seed, where=where, searched=SEARCHED, say=say), ""
 
 
 def measure(folder: Path, which: str, method: str, seed: int, twice: bool) -> dict:
