@@ -43,10 +43,11 @@ class Form:
 
     Hashable, since it is a static argument of the compiled program: numbers that a user may vary (bandwidths) are used
     in `prepare`. `sharp` formulas have a kink at x = z: there ⟨x,z⟩ keeps the product lo·lo that a smooth one can do
-    without.
+    without. `exponential` ones are exp2(t), where a weight |v| is as well added to t.
     """
 
     sharp = True
+    exponential = False
 
     def prepare(self, kernel: Any, X: Float[Array, "n d"]) -> Prepared:
         raise NotImplementedError
@@ -60,6 +61,7 @@ class GaussianForm(Form):
     """exp(-|x-z|²/2h²) = exp2(⟨x',z'⟩ - |x'|²/2 - |z'|²/2), x' = x √(log2 e)/h."""
 
     sharp = False
+    exponential = True
 
     def prepare(self, kernel, X):
         points = two_halves(X * (math.sqrt(LOG2E) / kernel.length))
@@ -83,7 +85,7 @@ class MaternForm(Form):
 
     def formula(self, t, p, q):
         D = -t
-        u = jnp.sqrt(jnp.where(coincident(D, q[0], HALVES_FLOOR), 0.0, D))
+        u = jnp.sqrt(jnp.where(coincident(D, p[0], HALVES_FLOOR), 0.0, D))
         powers = tuple(c / LOG2E**k for k, c in enumerate(MATERN[self.smoothness]))
         return jnp.exp2(-u) if len(powers) == 1 else horner(powers, u) * jnp.exp2(-u)
 
@@ -241,7 +243,7 @@ ARCCOS = (1.57079505, -0.21450455, 0.08781392, -0.04478451, 0.01915096, -0.00425
 """arccos(x)/√(1-x) on [0, 1] to 1.3e-6: the Chebyshev fit of degree 5, by powers."""
 
 
-def split_bfloat16(A: Float[Array, "n d"], parts: int = 2) -> tuple[Array, ...]:
+def split_bfloat16(A: Float[Array, "*n"], parts: int = 2) -> tuple[Array, ...]:
     """A as a sum of bfloat16 parts, each what the ones before left over: two hold A to 2^-18, three to float32.
 
     reduce_precision, not a cast there and back, which XLA would simplify away and so lose the later parts.

@@ -39,6 +39,8 @@ _WHOLE = 64
 """Inner dimensions up to here are one slab held on chip; beyond, slabs of 32 are streamed."""
 _FEW = 8
 """Columns of V up to which two of its parts fit into those that the tensor cores take at least."""
+_NOTHING = -1e4
+"""A power of two that is no number's."""
 _ENOUGH, _PROGRAMS = 8, 32
 """Programs for every multiprocessor of the card, so that the last ones do not wait alone: where rows alone make enough
 of them, Z is not cut."""
@@ -235,19 +237,41 @@ def _on_hopper(form: Form, left: Prepared, right: Prepared, v: Array, cut: hoppe
     """The same of one column by products.hopper."""
     n, m, width = left.points.shape[0], v.shape[0], hopper.inner_width(left.points.shape[1])
     program = pair_program(form.formula, len(left.rows))
-    splits = _splits(pl.cdiv(n, cut.rows * cut.groups), pl.cdiv(m, cut.z), cut.splits)
-    n_full, m_full = hopper.padding(n, m, splits, cut)
+    splits = _splits(pl.cdiv(n, hopper.ROWS * cut.groups), pl.cdiv(m, cut.z), cut.splits)
+    x_rows, z_rows = program.left(left.rows), program.right(right.rows)
+    x_added, z_added, size, turn = left.added, right.added, None, None
+    Z = right.points
+    if form.exponential and not z_rows and z_added is not None:
+        size = jnp.max(jnp.abs(v))
+        n_full, m_full = hopper.padding(n, m + cut.z, splits, cut)
+        order, turn = _by_sign(v, cut.z, m_full)
+        exponent = jnp.maximum(jnp.log2(jnp.abs(v) / jnp.where(size > 0, size, 1)), _NOTHING)
+        Z = Z.at[order].get(mode="fill", fill_value=0)
+        z_added = (z_added + exponent).at[order].get(mode="fill", fill_value=_NOTHING)
+    else:
+        n_full, m_full = hopper.padding(n, m, splits, cut)
+        z_rows = [*(_repeated(r, m_full) for r in z_rows), _padded(v, m_full)]
 
-    def side(of: Prepared, numbers: list[Array], rows: int) -> tuple[list[Array], list[Array]]:
-        halves = [_padded(a, rows, width) for a in split_bfloat16(of.points)]
-        return halves, [_repeated(r, rows) for r in ([] if of.added is None else [of.added]) + numbers]
+    def halves(points: Array, added: Array | None, rows: int, first: bool) -> list[Array]:
+        found = [_padded(a, rows, width) for a in split_bfloat16(points)]
+        return found if added is None else [*found, hopper.added_columns(_repeated(added, rows), first)]
 
-    x, z = side(left, program.left(left.rows), n_full), side(right, program.right(right.rows), m_full)
     parts = hopper.product(
-        program, x, ([a.T for a in z[0]], z[1]), _padded(v, m_full), added=left.added is not None, sharp=form.sharp,
-        splits=splits, cut=cut, interpret=interpret or None,
+        program, (halves(left.points, x_added, n_full, True), [_repeated(r, n_full) for r in x_rows]),
+        ([a.T for a in halves(Z, z_added, m_full, False)], z_rows), sharp=form.sharp, turn=turn, splits=splits, cut=cut,
+        interpret=interpret or None,
     )  # fmt: skip
-    return parts.sum(0)[:n]
+    product = parts.sum(0)[:n]
+    return product if size is None else product * size
+
+
+def _by_sign(v: Array, tile: int, rows: int) -> tuple[Array, Array]:
+    """Which number of v lies where when positive ones come first and the others begin a tile (len(v): none), and which
+    tile that is."""
+    positive = v > 0
+    turn = pl.cdiv(jnp.sum(positive), tile)
+    place = jnp.where(positive, jnp.cumsum(positive) - 1, turn * tile + jnp.cumsum(~positive) - 1)
+    return jnp.full(rows, len(v)).at[place].set(jnp.arange(len(v)), unique_indices=True), turn.astype(jnp.int32)
 
 
 def _rows_block(rows: int, axis: int) -> Callable:

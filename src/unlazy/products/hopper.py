@@ -1,53 +1,55 @@
 """K(X, Z) @ v as a Mosaic GPU program for Hopper chips: what `products.fused` computes, warpgroups with parts.
 
-One warpgroup copies tiles of Z ahead with the bulk copy engine. Each of the others owns some rows of X: the inner
+One warpgroup copies tiles of Z ahead with the bulk copy engine. Each of the others owns 64 rows of X: the inner
 products of a tile go to the tensor cores at once, from the same bfloat16 halves, and while they run the other groups
-evaluate their formula and sum. The order of sums is that of the tiles, so the same call gives the same bits.
+evaluate their formula and sum. Every thread sums for itself until the end, and the order of sums is that of the tiles,
+so the same call gives the same bits. What is added to inner products is one product more (`added_columns`): a number
+read from shared memory for every pair would cost more than its formula.
 
 One column of v; several, other chips and a JAX without this backend are left to `products.fused`. A CPU runs it in
 JAX's interpreter of such programs, for tests.
 """
 
-import functools
-import operator
+import itertools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import vector
 from jaxtyping import Array, Float
 
+from unlazy.products.forms import split_bfloat16
 from unlazy.products.pairs import add_compensated
 from unlazy.products.ptx import PairProgram
 
 try:  # experimental: what its users cannot do without may be missing too
+    from jax.experimental.mosaic.gpu import FragmentedArray
     from jax.experimental.pallas import mosaic_gpu as backend
 except ImportError:  # pragma: no cover
-    backend = None  # type: ignore[assignment]
+    backend = FragmentedArray = None  # type: ignore[assignment, misc]
 
 WIDEST = 128
 """Inner dimensions up to here are held on chip whole."""
 COPYING, MOST = 40, 240
 """Registers a thread of the copying warpgroup keeps, and the most another may have; they share the rest of 512."""
+ROWS, LANE = 64, 8
+"""Rows of a tensor instruction, and columns of a tile in which every thread has its own two."""
+FOLD = 4
+"""Tiles whose sums are added up before rounding is compensated."""
 
 
 class Cut(NamedTuple):
-    """Warpgroups that compute, rows of Z in a tile, tiles in flight, pieces Z is cut into, rows of X of a warpgroup:
-    the 64 of one instruction, or several times as many, which share the numbers read for a tile of Z; columns of a tile
-    whose formula is evaluated at a time (all of them), fewer for fewer registers and more to compile.
-
-    On an H200, n = 2^18, m = 2^16, d = 32, the Gaussian kernel, all numbers of a tile read before its products:
-    2.39·10^12 pairs a second like this, 2.31 with three tiles in flight, 2.02 with two warpgroups, 1.95 by
-    products.fused; other kernels no faster than there.
-    """
+    """Warpgroups that compute, rows of Z in a tile, tiles in flight, pieces Z is cut into."""
 
     groups: int = 3
     z: int = 128
     stages: int = 2
     splits: int | None = None
-    rows: int = 64
-    piece: int | None = None
 
 
 def inner_width(d: int) -> int:
@@ -60,46 +62,63 @@ def takes(d: int) -> bool:
     return backend is not None and inner_width(d) <= WIDEST
 
 
+def padding(n: int, m: int, splits: int, cut: Cut) -> tuple[int, int]:
+    """Rows of X and of Z that fill whole tiles, those of Z in whole folds."""
+    rows, columns = ROWS * cut.groups, splits * cut.z * FOLD
+    return rows * pl.cdiv(n, rows), columns * pl.cdiv(m, columns)
+
+
+def added_columns(added: Float[Array, " n"], first: bool) -> Array:
+    """What turns a(x) + a(z) into an inner product: three bfloat16 parts beside three ones, and the other way round on
+    the other side."""
+    parts, ones = list(split_bfloat16(added, 3)), [jnp.ones(len(added), jnp.bfloat16)] * 3
+    columns = [*parts, *ones] if first else [*ones, *parts]
+    return jnp.stack(columns + [jnp.zeros(len(added), jnp.bfloat16)] * (16 - len(columns)), 1)
+
+
 def product(
     program: PairProgram,
     left: tuple[list[Array], list[Array]],
     right: tuple[list[Array], list[Array]],
-    v: Float[Array, " m"],
     *,
-    added: bool,
     sharp: bool,
+    turn: Array | None = None,
     splits: int = 1,
     cut: Cut | None = None,
     interpret: Any = None,
 ) -> Float[Array, "s n"]:
-    """K @ v of every split of Z. A side is its two bfloat16 halves (of Z transposed) and its numbers of one point each,
-    the added one first; rows fill whole tiles (`padding`)."""
+    """K @ v of every split of Z. A side is its two bfloat16 halves (of Z transposed), `added_columns` third where there
+    are any, and its numbers of one point each, v the last of Z's. Rows fill whole tiles (`padding`).
+
+    With `turn`, |v| is part of what is added: v's sign is + in tiles before that number, - in all others.
+    """
     cut = cut or Cut()
-    (n, width), m = left[0][0].shape, v.shape[0]
-    share, rows = m // splits, cut.rows * cut.groups
+    (n, _), m = left[0][0].shape, right[0][0].shape[1]
+    share, rows = m // splits, ROWS * cut.groups
     stages = min(cut.stages, share // cut.z)
-    slab = min(width, 64)
-    x_arrays, z_arrays = [*left[0], *left[1]], [*right[0], *right[1], v]
+    x_arrays, z_arrays = [*left[0], *left[1]], [*right[0], *right[1]]
+    halves = len(left[0])
+    turns = [] if turn is None else [turn.reshape(1)]
 
     def on_chip(a: Array, *tile: int) -> Any:
         """Memory for tiles of a, halves as the tensor cores read them."""
+        slab = min(*a.shape, 64)
         swizzled = (backend.TilingTransform((8, slab)), backend.SwizzleTransform(2 * slab))
         return backend.SMEM(tile, a.dtype, transforms=swizzled if a.ndim == 2 else ())
 
     scratch = [
-        *[on_chip(a, cut.groups, cut.rows, *a.shape[1:]) for a in x_arrays],
+        *[on_chip(a, cut.groups, ROWS, *a.shape[1:]) for a in x_arrays],
         *[on_chip(a, stages, *a.shape[:-1], cut.z) for a in z_arrays],
-        backend.SMEM((cut.groups, cut.rows), jnp.float32),
+        backend.SMEM((cut.groups, ROWS), jnp.float32),
         backend.Barrier(num_arrivals=len(x_arrays), num_barriers=cut.groups),
         backend.Barrier(num_arrivals=len(z_arrays), num_barriers=stages),
         backend.Barrier(num_arrivals=cut.groups, num_barriers=stages),
     ]
 
     def kernel(*refs: Any) -> None:
-        a, b = len(x_arrays), len(x_arrays) + len(z_arrays)
-        x_refs, z_refs, out, kept = refs[:a], refs[a:b], refs[b], refs[b + 1 : -4]
-        x_kept, z_kept = kept[:a], kept[a:]
-        sums, ready, full, empty = refs[-4:]
+        x_refs, z_refs, turn_refs, (out,), x_kept, z_kept, (sums, ready, full, empty) = _shared_out(
+            refs, len(x_arrays), len(z_arrays), len(turns), 1, len(x_arrays), len(z_arrays), 4
+        )
         group, tile, split = (lax.axis_index(name) for name in ("group", "tile", "split"))
         tiles = share // cut.z
 
@@ -126,33 +145,32 @@ def product(
         @pl.when(group < cut.groups)
         def _() -> None:
             backend.set_max_registers(_registers(cut.groups), action="increase")
-            mine = pl.ds(tile * rows + group * cut.rows, cut.rows)
+            mine = pl.ds(tile * rows + group * ROWS, ROWS)
             for ref, into in zip(x_refs, x_kept):
                 backend.copy_gmem_to_smem(ref.at[mine], into.at[group], ready.at[group])
             backend.barrier_wait(ready.at[group])
-            read, piece = _Reader(cut.rows, bool(interpret)), cut.piece or cut.z
-            p = [read.points(ref.at[group], 0) for ref in x_kept[2:]]
-            halves = [ref.at[group] for ref in x_kept[:2]]
+            on_tile = _Interpreted(program) if interpret else _Compiled(program)
+            p = [on_tile.points(ref.at[group], 0) for ref in x_kept[halves:]]
+            x_halves = [ref.at[group] for ref in x_kept[:halves]]
+            turning = [ref[0] for ref in turn_refs]
 
-            def values(slot: Any, t: Array, at: int) -> Array:
-                """K v of some columns of a tile."""
-                q = [read.points(ref.at[slot, pl.ds(at, piece)], 1) for ref in z_kept[2 + added :]]
-                across_x, across_z = ([read.across(a, i, piece) for a in n] for i, n in enumerate((p[added:], q)))
-                t = t if piece == cut.z else lax.slice(t, (0, at), (cut.rows, at + piece))
-                return program.evaluate(t, across_x, across_z[:-1]) * across_z[-1]
-
-            def step(k: Any, total: tuple[Array, Array]) -> tuple[Array, Array]:
-                slot, seed = lax.rem(k, jnp.int32(stages)), None
+            def step(k: Any, part: Array) -> Array:
+                slot = lax.rem(k, jnp.int32(stages))
                 backend.barrier_wait(full.at[slot])
-                if added:
-                    seed = read.across(p[0], 0, cut.z) + read.across(read.points(z_kept[2].at[slot], 1), 1, cut.z)
-                t = read.inner_products(halves, [ref.at[slot] for ref in z_kept[:2]], seed, sharp)
-                part = functools.reduce(operator.add, [values(slot, t, at) for at in range(0, cut.z, piece)])
+                t = on_tile.inner_products(x_halves, [ref.at[slot] for ref in z_kept[:halves]], sharp)
+                q = [on_tile.points(ref.at[slot], 1) for ref in z_kept[halves:]]
+                found = on_tile.summed(t, p, q, weighted=not turns)
                 backend.barrier_arrive(empty.at[slot])
-                return add_compensated(total, jnp.sum(part, 1))
+                if not turns:
+                    return part + found
+                return part + jnp.where(split * tiles + k < turning[0], 1.0, -1.0) * found
 
-            nothing = read.zeros()
-            sums[group] = lax.fori_loop(0, tiles, step, (nothing, nothing))[0]
+            def fold(k: Any, total: tuple[Array, Array]) -> tuple[Array, Array]:
+                part = lax.fori_loop(k * FOLD, (k + 1) * FOLD, step, on_tile.zeros())
+                return add_compensated(total, part)
+
+            total, _ = lax.fori_loop(0, tiles // FOLD, fold, (on_tile.zeros(), on_tile.zeros()))
+            sums[group] = jnp.sum(total, 1)
             backend.commit_smem()
             backend.copy_smem_to_gmem(sums.at[group], out.at[split, mine])
             backend.wait_smem_to_gmem(0)
@@ -161,7 +179,13 @@ def product(
         kernel, out_type=jax.ShapeDtypeStruct((splits, n), jnp.float32), grid=(n // rows, splits),
         grid_names=("tile", "split"), num_threads=cut.groups + 1, thread_name="group", scratch_types=scratch,
         compiler_params=backend.CompilerParams(approx_math=True), interpret=interpret,
-    )(*x_arrays, *z_arrays)  # fmt: skip
+    )(*x_arrays, *z_arrays, *turns)  # fmt: skip
+
+
+def _shared_out(items: Any, *counts: int) -> list:
+    """The first count of items, the next count, and so on."""
+    rest = iter(items)
+    return [tuple(itertools.islice(rest, count)) for count in counts]
 
 
 def _registers(groups: int) -> int:
@@ -171,44 +195,105 @@ def _registers(groups: int) -> int:
     return min(MOST, (begun * (groups + 1) - COPYING) // groups // 8 * 8)
 
 
-class _Reader:
-    """Tiles in the registers of a warpgroup, laid out as the tensor cores leave them. JAX's interpreter knows no
-    layouts, nor accumulators that begin with numbers: there both are left out."""
+def _dots(x: list, z: list, sharp: bool) -> list[tuple]:
+    """Products whose sum is a + X @ Zᵀ, of halves of X and Zᵀ: the smallest first, what is added before the largest."""
+    (x_hi, x_lo, *x_added), (z_hi, z_lo, *z_added) = x, z
+    small = [(x_lo, z_lo)] if sharp else []
+    return [*small, (x_hi, z_lo), (x_lo, z_hi), *zip(x_added, z_added), (x_hi, z_hi)]
 
-    def __init__(self, rows: int, interpreted: bool):
-        self.rows, self.interpreted = rows, interpreted
+
+class _Compiled:
+    """Tiles in the registers of a warpgroup, laid out as the tensor cores leave them; formulas as assembly."""
+
+    def __init__(self, program: PairProgram):
+        self.program, self.layout = program, backend.Layout.WGMMA
 
     def points(self, ref: Any, axis: int) -> Array:
         """Numbers of one point each, those along `axis` of a tile."""
-        return ref[...] if self.interpreted else backend.load(ref, (), layout=backend.Layout.WGMMA.reduce(1 - axis))
-
-    def across(self, numbers: Array, axis: int, columns: int) -> Array:
-        """The same at every pair of some columns."""
-        return lax.broadcast_in_dim(numbers, (self.rows, columns), [axis])
+        return backend.load(ref, (), layout=self.layout.reduce(1 - axis))
 
     def zeros(self) -> Array:
-        """A number for every row."""
-        none = jnp.zeros(self.rows, jnp.float32)
-        return none if self.interpreted else backend.layout_cast(none, backend.Layout.WGMMA.reduce(1))
+        """Sums of every thread."""
+        return backend.layout_cast(jnp.zeros((ROWS, LANE), jnp.float32), self.layout)
 
-    def inner_products(self, x: list, z: list, seed: Array | None, sharp: bool) -> Array:
-        """seed + X @ Zᵀ from halves of X and Zᵀ, the smallest products first."""
-        (x_hi, x_lo), (z_hi, z_lo) = x, z
-
-        def dots(total: Any) -> None:
-            for a, b in ([(x_lo, z_lo)] if sharp else []) + [(x_hi, z_lo), (x_lo, z_hi), (x_hi, z_hi)]:
-                backend.wgmma(total, a, b)
-
+    def inner_products(self, x: list, z: list, sharp: bool) -> Array:
         def alone(total: Any) -> Array:
-            dots(total)
+            for a, b in _dots(x, z, sharp):
+                backend.wgmma(total, a, b)
             return total[...]
 
-        if seed is not None and not self.interpreted:
-            return pl.run_state(dots)(backend.ACC.init(seed))
-        found = pl.run_scoped(alone, backend.ACC((self.rows, z_hi.shape[1]), jnp.float32))
-        return found if seed is None else found + seed
+        return pl.run_scoped(alone, backend.ACC((ROWS, z[0].shape[1]), jnp.float32))
+
+    def summed(self, t: Array, p: list, q: list, weighted: bool) -> Array:
+        """K v of every lane of a tile, v the last of q; sums of K alone where it is not `weighted`."""
+        sides = ([self.layout.reduce(1)] * len(p), [self.layout.reduce(0)] * len(q))
+        returned = backend.ShapeDtypeStruct((ROWS, LANE), jnp.float32, layout=self.layout)
+
+        @backend.inline_mgpu(arg_types=(self.layout, *sides), return_type=returned)
+        def inlined(_: Any, t: Any, p: list, q: list) -> Any:
+            across = [a.broadcast_in_dim(t.shape, (axis,), t.layout) for axis, n in enumerate((p, q)) for a in n]
+            program, sums = self.program, {}
+            for at, pair in np.ndenumerate(t.registers):
+                numbers = [_numbers(r) for r in (pair, *(a.registers[at] for a in across))]
+                weights = numbers.pop() if weighted else None
+                for e, operands in enumerate(zip(*numbers)):
+                    value = _assembled(program.code, program.constraints, *operands)
+                    lane = ((at[0], 0, *at[2:]), e)
+                    if weights is not None:
+                        value = _add_product(value, weights[e], sums.get(lane))
+                    elif lane in sums:
+                        value = _assembled("add.f32 $0, $1, $2;", "=f,f,f", value, sums[lane])
+                    sums[lane] = value
+            kept = np.empty((t.registers.shape[0], 1, *t.registers.shape[2:]), object)
+            for at in np.ndindex(kept.shape):
+                kept[at] = vector.from_elements(pair.type, [sums[at, e] for e in range(LANE // 4)])
+            return FragmentedArray(_registers=kept, _layout=t.layout, _is_signed=None)
+
+        return inlined(t, p, q)
 
 
-def padding(n: int, m: int, splits: int, cut: Cut) -> tuple[int, int]:
-    """Rows of X and of Z that fill whole tiles."""
-    return cut.rows * cut.groups * pl.cdiv(n, cut.rows * cut.groups), splits * cut.z * pl.cdiv(m, splits * cut.z)
+def _numbers(register: Any) -> list:
+    """The numbers of a register of Mosaic's, which holds neighbours of a row."""
+    return [
+        vector.extract(register, dynamic_position=[], static_position=ir.DenseI64ArrayAttr.get([e]))
+        for e in range(LANE // 4)
+    ]
+
+
+def _assembled(code: str, constraints: str, *operands: Any) -> Any:
+    """A number by assembly of its own."""
+    text = {"asm_string": ir.StringAttr.get(code), "constraints": ir.StringAttr.get(constraints)}
+    return ir.Operation.create("llvm.inline_asm", results=[ir.F32Type.get()], operands=operands, attributes=text).result
+
+
+def _add_product(a: Any, b: Any, total: Any) -> Any:
+    if total is None:
+        return _assembled("mul.f32 $0, $1, $2;", "=f,f,f", a, b)
+    return _assembled("fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f", a, b, total)
+
+
+class _Interpreted:
+    """The same for JAX's interpreter, which knows no layouts and no assembly."""
+
+    def __init__(self, program: PairProgram):
+        self.program = program
+
+    def points(self, ref: Any, axis: int) -> Array:
+        return ref[...]
+
+    def zeros(self) -> Array:
+        return jnp.zeros((ROWS, LANE), jnp.float32)
+
+    def inner_products(self, x: list, z: list, sharp: bool) -> Array:
+        def alone(total: Any) -> Array:
+            for a, b in _dots(x, z, sharp):
+                backend.wgmma(total, a, b)
+            return total[...]
+
+        return pl.run_scoped(alone, backend.ACC((ROWS, z[0].shape[1]), jnp.float32))
+
+    def summed(self, t: Array, p: list, q: list, weighted: bool) -> Array:
+        across: Callable = lambda numbers, axis: [lax.broadcast_in_dim(a, t.shape, [axis]) for a in numbers]  # noqa: E731
+        numbers = across(q, 1)
+        weights = numbers.pop() if weighted else 1.0
+        return (self.program.evaluate(t, across(p, 0), numbers) * weights).reshape(ROWS, -1, LANE).sum(1)
