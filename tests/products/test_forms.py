@@ -12,15 +12,15 @@ from unlazy.products import forms
 MLP_3 = MLP(3, "leaky_relu", (1.1, 1.3, 0.9, 1.2), (0.3, 0.0, 0.5, 0.2))
 
 
-def _exact(cosine):
-    """The acute angle and the sine from the definition."""
-    theta = jnp.arccos(jnp.clip(jnp.abs(cosine), 0, 1))
-    return theta, jnp.sin(theta)
+def _exact(cosine, slope, first):
+    """1 - wθ/π and w sin θ/π from the definition [K8]."""
+    theta, kink = jnp.arccos(jnp.clip(cosine, -1, 1)), (1 - slope) ** 2 / (1 + slope**2)
+    return 1 - kink * theta / np.pi, kink * jnp.sin(theta) / np.pi
 
 
 @pytest.mark.parametrize("kernel", [NTK(MLP_3), NNGP(MLP_3)], ids=["ntk", "nngp"])
 def test_layers_on_cosines_are_the_recursion_of_theory(x64, monkeypatch, kernel):
-    monkeypatch.setattr(forms, "_acute", _exact)
+    monkeypatch.setattr(forms, "_through", _exact)
     monkeypatch.setattr(forms, "two_halves", lambda A: A)
     rng = np.random.default_rng(0)
     X, Z = jnp.asarray(rng.standard_normal((20, 3))), jnp.asarray(rng.standard_normal((20, 3)))

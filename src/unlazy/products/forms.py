@@ -92,21 +92,24 @@ class MaternForm(Form):
 
 @dataclass(frozen=True)
 class AngleForm(Form):
-    """|x||z| G(φ), φ = π/2 - θ the arcsine of the cosine: ReLU NNGP and NTK of any depth without biases [K8].
+    """|x||z| G(θ), G by polynomials of sin θ/2: ReLU NNGP and NTK of any depth without biases [K8].
 
-    G by powers of φ, lowest first, scaled to 1 at θ = 0. One reciprocal square root and one polynomial give φ.
+    h = sin² θ/2 = |x'|²/2 + |z'|²/2 - ⟨x',z'⟩, x' = x/(√2 |x|): of equal points rounding of the sum is left, of opposite
+    ones that of their norms. So h is moved by half of HALVES_FLOOR, stretched by half of HALVES_ANGLE_FLOOR and cut to
+    [0, 1]: both are exact then, and sin θ/2 and cos θ/2 of others err by a quarter of those over themselves.
     """
 
-    polynomial: tuple[float, ...]
+    polynomials: angle_polynomials.HalfAngles
 
     def prepare(self, kernel, X):
         norm = jnp.sqrt(jnp.sum(X * X, 1))
-        unit = two_halves(X / jnp.where(norm > 0, norm, 1)[:, None])
-        return Prepared(unit, [], scale=jnp.sqrt(_on_diagonal(kernel, X)))  # k(x, x) = s(x)² G(π/2) = s(x)²
+        points = two_halves(X * (math.sqrt(0.5) / jnp.where(norm > 0, norm, 1))[:, None])
+        scale = jnp.sqrt(_on_diagonal(kernel, X))  # k(x, x) = s(x)² G(0) = s(x)²
+        return Prepared(points, [], added=-0.5 * jnp.sum(points * points, 1), scale=scale)
 
     def formula(self, t, p, q):
-        right = math.pi / 2 - _acute(t)[0]
-        return horner(self.polynomial, jnp.where(t < 0, -right, right))
+        h = lax.clamp(0.0, -HALVES_FLOOR / 2 - (1 + HALVES_ANGLE_FLOOR / 2) * t, 1.0)
+        return self.polynomials.at(jnp.sqrt(h), jnp.sqrt(1 - h))
 
 
 @dataclass(frozen=True)
@@ -135,15 +138,12 @@ class LayersForm(Form):
         return Prepared(points, rows, scale=norm)
 
     def formula(self, t, p, q):
-        kink = gain_and_kink(self.slope)[1]
         cosine = t + p[0] * q[0]
         tangent = cosine
         for l in range(self.depth):
-            near, sine = _acute(cosine)
-            theta = jnp.where(cosine < 0, math.pi - near, near)
-            added, lost = angular_part(theta, sine - theta * cosine, kink)
+            passing, opened = _through(cosine, self.slope, first=l == 0)
             both = p[2 * l + 1] * q[2 * l + 1]
-            term = layers.Term(both * (cosine + added), p[2 * l + 2] * q[2 * l + 2], both * (1 - lost))
+            term = layers.Term(both * (cosine * passing + opened), p[2 * l + 2] * q[2 * l + 2], both * passing)
             cosine, tangent = layers.add(term, tangent)
         return tangent if self.tangent else cosine
 
@@ -219,28 +219,23 @@ def _of_network(kernel: NetworkKernel, tangent: bool) -> Form | None:
         return _general(kernel)
     if kernel.network.biases:
         return LayersForm(depth, slope, tangent)
-    return AngleForm(_angle_polynomial(depth, slope, tangent))
+    return _angle_form(depth, slope, tangent)
 
 
 @functools.lru_cache(maxsize=256)
-def _angle_polynomial(depth: int, slope: float, tangent: bool) -> tuple[float, ...]:
-    """The shortest polynomial in φ good to 1e-6 of the diagonal, or the best of degree 16."""
+def _angle_form(depth: int, slope: float, tangent: bool) -> AngleForm:
+    """The shortest polynomials good to 2e-6 of the diagonal."""
 
     def wanted(theta: np.ndarray) -> np.ndarray:
         kernels = by_angle(theta, depth, slope)
         return kernels[1:].mean(0) if tangent else kernels[0]
 
-    (powers,), _ = angle_polynomials.fit(wanted, 1e-6, range(7, 18), pinned=False)
-    return angle_polynomials.in_complement(powers)
+    return AngleForm(angle_polynomials.in_half_angles(wanted, 2e-6))
 
 
 def _on_diagonal(kernel: InnerProductKernel, X: Array) -> Array:
     xx = jnp.sum(X * X, 1)
     return kernel.entry(xx, xx, xx)
-
-
-ARCCOS = (1.57079505, -0.21450455, 0.08781392, -0.04478451, 0.01915096, -0.00425828)
-"""arccos(x)/√(1-x) on [0, 1] to 1.3e-6: the Chebyshev fit of degree 5, by powers."""
 
 
 def split_bfloat16(A: Float[Array, "*n"], parts: int = 2) -> tuple[Array, ...]:
@@ -262,10 +257,18 @@ def two_halves(A: Float[Array, "n d"]) -> Float[Array, "n d"]:
     return hi.astype(A.dtype) + lo.astype(A.dtype)
 
 
-def _acute(cosine: Array) -> tuple[Array, Array]:
-    """The angle of x with the nearer of z and -z, and sin θ, from cos θ, exact where that is ±1: one polynomial, two
-    roots."""
-    size = jnp.abs(cosine)
-    gap = 1 - size
-    gap = jnp.where(coincident(gap, 1, HALVES_ANGLE_FLOOR), 0.0, gap)
-    return jnp.sqrt(gap) * horner(ARCCOS, size), jnp.sqrt(gap * (2 - gap))
+def _through(cosine: Array, slope: float, first: bool) -> tuple[Array, Array]:
+    """1 - wθ/π and w sin θ/π of a layer [K8], exact where θ = 0: two roots, and polynomials of sin θ/2."""
+    h = lax.clamp(0.0, 0.5 - 0.5 * cosine, 1.0)
+    h = jnp.where(coincident(h, 0.5, HALVES_ANGLE_FLOOR), 0.0, h)
+    near, far = jnp.sqrt(h), jnp.sqrt(1 - h)
+    _, kink = gain_and_kink(slope)
+    return _passing(slope, obtuse=first or slope != 0).at(near, far), (2 * kink / math.pi) * near * far
+
+
+@functools.lru_cache(maxsize=256)
+def _passing(slope: float, obtuse: bool) -> angle_polynomials.HalfAngles:
+    """1 - wθ/π; behind a ReLU angles are acute."""
+    _, kink = gain_and_kink(slope)
+    largest = math.pi if obtuse else math.pi / 2
+    return angle_polynomials.in_half_angles(lambda theta: 1 - angular_part(theta, 0, kink)[1], 1e-6, largest)

@@ -230,6 +230,8 @@ class _Emitter:
             write(f"{_BINARY[name]} {out}, {arguments[0]}, {arguments[1]};")
         elif name in _UNARY:
             write(f"{_UNARY[name]} {out}, {arguments[0]};")
+        elif name == "clamp" and (s.inputs[0], s.inputs[2]) == ((0.0,), (1.0,)):
+            self._saturate(s.output, s.inputs[1])
         elif name == "square":
             write(f"mul.f32 {out}, {arguments[0]}, {arguments[0]};")
         elif name == "exp":
@@ -258,6 +260,14 @@ class _Emitter:
             write(f"mov.f32 {out}, {arguments[0]};")
         else:
             raise Unsupported(name)
+
+    def _saturate(self, out: int, number: Any) -> None:
+        """Cut to [0, 1]: free where the number is a sum just written and of no other use."""
+        last, uses = self.lines[-1] if self.lines else "", sum(number in s.inputs for s in self.steps.steps)
+        if uses == 1 and last.startswith((f"add.f32 f{number},", f"sub.f32 f{number},")):
+            self.lines[-1] = last.replace(".f32 ", ".sat.f32 ", 1).replace(f"f{number},", f"f{out},", 1)
+        else:
+            self.lines.append(f"add.sat.f32 f{out}, {self._name(number)}, {self._name((0.0,))};")
 
     def _integer_pow(self, out: str, base: str, power: int) -> None:
         if not 1 <= power <= 8:

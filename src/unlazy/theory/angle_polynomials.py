@@ -1,10 +1,12 @@
-"""Kernels of the angle θ alone as one short polynomial: analytic in θ on [0, π], kinked activations and any depth too.
+"""Kernels of the angle θ alone as short polynomials: analytic in θ on [0, π], kinked activations and any depth too.
 
-F(θ) = F(0) + θ P(2θ/π - 1), exact at θ = 0, fitted at Chebyshev points in float64; or F as a plain polynomial of
-φ = π/2 - θ, a degree or two shorter for the same error, where F(0) need not be exact. ReLU's two duals are
-polynomials of w = sin θ as well, one square root away from ρ = cos θ (`in_cosine`).
+F(θ) = F(0) + θ P(2θ/π - 1), exact at θ = 0, fitted at Chebyshev points in float64. Without an arc cosine: F is
+analytic in sin θ/2 = √((1 - cos θ)/2) but at θ = π, where a short polynomial times cos θ/2 mends it: two roots
+(`in_half_angles`). ReLU's two duals are polynomials
+of w = sin θ as well, one square root away from ρ = cos θ (`in_cosine`).
 """
 
+import itertools
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -26,36 +28,90 @@ class Fit(NamedTuple):
     error: float
 
 
-def fit(
-    of_angle: Callable[[np.ndarray], np.ndarray], tolerance: float, sizes: Iterable[int], pinned: bool = True
-) -> Fit:
-    """The shortest polynomials within the tolerance, or those of the last size tried; functions are scaled to F(0) = 1.
+def fit(of_angle: Callable[[np.ndarray], np.ndarray], tolerance: float, sizes: Iterable[int]) -> Fit:
+    """The shortest polynomials within the tolerance, or those of the last size tried: P of F = 1 + θ P(t), interpolated.
 
-    `of_angle` gives rows of F at some angles. Pinned: P of F = 1 + θ P(t), interpolated. Else F itself, by least
-    squares over four points for each coefficient, nearly the best there is.
+    `of_angle` gives rows of F at some angles, scaled to F(0) = 1.
     """
     wanted = np.atleast_2d(of_angle(GRID))
     for size in sizes:
-        count = size if pinned else 4 * size
-        t = np.cos(np.pi * (np.arange(count) + 0.5) / count)
+        t = np.cos(np.pi * (np.arange(size) + 0.5) / size)
         theta = (t + 1) * np.pi / 2
-        values = np.atleast_2d(of_angle(theta))
-        series = chebyshev.chebfit(t, ((values - 1) / theta if pinned else values).T, size - 1)
-        found = chebyshev.chebval(2 * GRID / np.pi - 1, series)
-        error = float(np.abs((1 + GRID * found if pinned else found) - wanted).max())
+        series = chebyshev.chebfit(t, ((np.atleast_2d(of_angle(theta)) - 1) / theta).T, size - 1)
+        error = float(np.abs(1 + GRID * chebyshev.chebval(2 * GRID / np.pi - 1, series) - wanted).max())
         if error <= tolerance:
             break
     return Fit(np.array([chebyshev.cheb2poly(row) for row in series.T]), error)
 
 
 def at_angle(at_zero: Any, powers: tuple, theta: Float[Array, "*s"]) -> Float[Array, "*s"]:
-    """F(0) + θ P(2θ/π - 1) of a pinned fit."""
+    """F(0) + θ P(2θ/π - 1) of a fit."""
     return at_zero + theta * horner(powers, theta * (2 / np.pi) - 1)
 
 
-def in_complement(powers: Float[np.ndarray, " k"]) -> tuple[float, ...]:
-    """A plain polynomial of t by powers of φ = π/2 - θ = -πt/2."""
-    return tuple(Polynomial(powers)(Polynomial([0, -2 / np.pi])).coef.tolist())
+class HalfAngles(NamedTuple):
+    """F(θ) = P(s - c) + cos(θ/2) S(s - c), s = sin θ/2: c, and P and S by powers, lowest first; the largest error."""
+
+    centre: float
+    near: tuple[float, ...]
+    far: tuple[float, ...]
+    error: float
+
+    def at(self, sine: Any, cosine: Any) -> Any:
+        """F from both of the half angle; `cosine` of no use where S is none."""
+        at = sine - self.centre if self.centre else sine
+        return horner(self.near, at) + cosine * horner(self.far, at) if self.far else horner(self.near, at)
+
+
+def in_half_angles(
+    of_angle: Callable[[np.ndarray], np.ndarray], tolerance: float, largest: float = np.pi, most: int = 20
+) -> HalfAngles:
+    """The fewest steps within the tolerance when float32 evaluates them, or the best of `most`; F(0) = 1.
+
+    For angles up to the `largest`.
+
+    How kinked F is at θ = π is its own, so every share of S is tried. Deep networks need the centre, or large powers
+    of both signs cancel.
+    """
+    best = None
+    for steps in range(4, most + 1):
+        for far, centre in itertools.product(range(min(4, steps - 3)), (0.0, 0.5)):
+            found = _half_angles(of_angle, largest, steps - far - (far > 0), far, centre)
+            if best is None or found.error < best.error:
+                best = found
+        if best.error <= tolerance:
+            break
+    return best
+
+
+_ROUNDS = 12
+"""Rounds of weights: least squares then errs as much everywhere as anywhere, within a tenth or so."""
+
+
+def _half_angles(of_angle: Callable, largest: float, near: int, far: int, centre: float) -> HalfAngles:
+    """So many coefficients of P and S, by least squares with the weights of Lawson's method (1961)."""
+    theta = largest * (1 - np.cos(np.pi * (np.arange(200) + 0.5) / 200)) / 2
+    sine, cosine, weights, best = np.sin(theta / 2), np.cos(theta / 2), np.ones(len(theta)), None
+    series = [chebyshev.chebvander(2 * a - 1, max(near, far, 2) - 1) for a in (sine, np.zeros(1))]
+    at_angles, at_zero = series
+    terms = np.hstack([(at_angles - at_zero)[:, 1:near], cosine[:, None] * at_angles[:, :far] - at_zero[:, :far]])
+    wanted = of_angle(theta) - 1
+    for _ in range(_ROUNDS):
+        root = np.sqrt(weights)
+        found = np.linalg.lstsq(terms * root[:, None], wanted * root, rcond=None)[0]
+        wrong = np.abs(np.dot(terms, found) - wanted)
+        if best is None or wrong.max() < best[0]:
+            best = (float(wrong.max()), found)
+        weights = weights * (wrong / wrong.max() + 1e-3)
+        weights /= weights.max()
+    P, S = np.split(best[1], [near - 1])
+    constant = 1 - float(np.dot(at_zero[0, 1:near], P) + np.dot(at_zero[0, :far], S))
+    around = Polynomial([2 * centre - 1, 2])
+    P, S = (Polynomial(chebyshev.cheb2poly(c))(around).coef if len(c) else c for c in (np.array([constant, *P]), S))
+    fit = HalfAngles(centre, tuple(P.tolist()), tuple(S.tolist()), 0.0)
+    grid = GRID * (largest / np.pi)
+    rounded = fit.at(*(np.sin(grid / 2 + a).astype(np.float32) for a in (0, np.pi / 2)))
+    return fit._replace(error=float(np.abs(rounded - of_angle(grid)).max()))
 
 
 @lru_cache

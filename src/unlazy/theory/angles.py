@@ -28,9 +28,9 @@ def _coefficients(degree: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(map(float, a)), tuple(float(c / (k + 1.5)) for k, c in enumerate(a))
 
 
-def horner(coefficients: tuple, x: Array) -> Array:
-    """c_0 + c_1 x + c_2 x² + …; the coefficients are numbers or scalars."""
-    total = jnp.full_like(x, coefficients[-1])
+def horner(coefficients: tuple, x: Any) -> Any:
+    """c_0 + c_1 x + c_2 x² + …; the coefficients are numbers or scalars. For NumPy and JAX alike."""
+    total = coefficients[-1] if len(coefficients) > 1 else 0 * x + coefficients[0]
     for c in coefficients[-2::-1]:
         total = total * x + c
     return total
