@@ -12,7 +12,7 @@ from unlazy.products import forms
 MLP_3 = MLP(3, "leaky_relu", (1.1, 1.3, 0.9, 1.2), (0.3, 0.0, 0.5, 0.2))
 
 
-def _exact(cosine, slope, first):
+def _exact(cosine, slope, floor, first):
     """1 - wθ/π and w sin θ/π from the definition [K8]."""
     theta, kink = jnp.arccos(jnp.clip(cosine, -1, 1)), (1 - slope) ** 2 / (1 + slope**2)
     return 1 - kink * theta / np.pi, kink * jnp.sin(theta) / np.pi

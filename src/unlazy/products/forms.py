@@ -21,7 +21,7 @@ from unlazy.kernels.infinite_width import NNGP, NTK, NetworkKernel
 from unlazy.kernels.radial import MATERN, Gaussian, Laplace, Matern
 from unlazy.theory import angle_polynomials, layers
 from unlazy.theory.angles import horner
-from unlazy.theory.coincidence import HALVES_ANGLE_FLOOR, HALVES_FLOOR, coincident
+from unlazy.theory.coincidence import HALVES_ANGLE_FLOOR, coincident, halves_floor
 from unlazy.theory.homogeneous import angular_part, by_angle, gain_and_kink, norm_after, slope_below_zero, unit_parts
 from unlazy.theory.infinite_width import written_out
 
@@ -43,11 +43,13 @@ class Form:
 
     Hashable, since it is a static argument of the compiled program: numbers that a user may vary (bandwidths) are used
     in `prepare`. `sharp` formulas have a kink at x = z: there ⟨x,z⟩ keeps the product lo·lo that a smooth one can do
-    without. `exponential` ones are exp2(t), where a weight |v| is as well added to t.
+    without. `exponential` ones are exp2(t), where a weight |v| is as well added to t; `falling` ones take exp2 of numbers
+    up to 0 alone.
     """
 
     sharp = True
     exponential = False
+    falling = False
 
     def prepare(self, kernel: Any, X: Float[Array, "n d"]) -> Prepared:
         raise NotImplementedError
@@ -77,15 +79,16 @@ class MaternForm(Form):
     x' = √2 x √(2ν) log2(e)/h, the root's argument by a; P by powers of u."""
 
     smoothness: float
+    falling = True
 
     def prepare(self, kernel, X):
         points = two_halves(X * (2 * math.sqrt(self.smoothness) * LOG2E / kernel.length))
         half = 0.5 * jnp.sum(points * points, 1)
-        return Prepared(points, [half], added=-half)
+        return Prepared(points, [halves_floor(X.shape[1]) * half], added=-half)
 
     def formula(self, t, p, q):
         D = -t
-        u = jnp.sqrt(jnp.where(coincident(D, p[0], HALVES_FLOOR), 0.0, D))
+        u = jnp.sqrt(jnp.where(coincident(D, p[0], 1), 0.0, D))
         powers = tuple(c / LOG2E**k for k, c in enumerate(MATERN[self.smoothness]))
         return jnp.exp2(-u) if len(powers) == 1 else horner(powers, u) * jnp.exp2(-u)
 
@@ -95,8 +98,8 @@ class AngleForm(Form):
     """|x||z| G(θ), G by polynomials of sin θ/2: ReLU NNGP and NTK of any depth without biases [K8].
 
     h = sin² θ/2 = |x'|²/2 + |z'|²/2 - ⟨x',z'⟩, x' = x/(√2 |x|): of equal points rounding of the sum is left, of opposite
-    ones that of their norms. So h is moved by half of HALVES_FLOOR, stretched by half of HALVES_ANGLE_FLOOR and cut to
-    [0, 1]: both are exact then, and sin θ/2 and cos θ/2 of others err by a quarter of those over themselves.
+    ones that of their norms. So h is moved by half of `halves_floor`, stretched by half of HALVES_ANGLE_FLOOR and cut
+    to [0, 1]: both are exact then, and sin θ/2 and cos θ/2 of others err by a quarter of those over themselves.
     """
 
     polynomials: angle_polynomials.HalfAngles
@@ -105,10 +108,11 @@ class AngleForm(Form):
         norm = jnp.sqrt(jnp.sum(X * X, 1))
         points = two_halves(X * (math.sqrt(0.5) / jnp.where(norm > 0, norm, 1))[:, None])
         scale = jnp.sqrt(_on_diagonal(kernel, X))  # k(x, x) = s(x)² G(0) = s(x)²
-        return Prepared(points, [], added=-0.5 * jnp.sum(points * points, 1), scale=scale)
+        moved = halves_floor(X.shape[1]) / 4 - 0.5 * jnp.sum(points * points, 1)
+        return Prepared(points, [], added=moved, scale=scale)
 
     def formula(self, t, p, q):
-        h = lax.clamp(0.0, -HALVES_FLOOR / 2 - (1 + HALVES_ANGLE_FLOOR / 2) * t, 1.0)
+        h = lax.clamp(0.0, -(1 + HALVES_ANGLE_FLOOR / 2) * t, 1.0)
         return self.polynomials.at(jnp.sqrt(h), jnp.sqrt(1 - h))
 
 
@@ -135,13 +139,14 @@ class LayersForm(Form):
         for sw, sb in zip(network.sigma_w[1:], network.sigma_b[1:]):
             before, norm = norm, norm_after(norm * norm, sw**2 * gain, sb**2)
             rows += unit_parts(sw * math.sqrt(gain) * before, sb, norm)
+        rows.append(jnp.full(len(X), max(HALVES_ANGLE_FLOOR, halves_floor(X.shape[1]))))
         return Prepared(points, rows, scale=norm)
 
     def formula(self, t, p, q):
         cosine = t + p[0] * q[0]
         tangent = cosine
         for l in range(self.depth):
-            passing, opened = _through(cosine, self.slope, first=l == 0)
+            passing, opened = _through(cosine, self.slope, p[-1], first=l == 0)
             both = p[2 * l + 1] * q[2 * l + 1]
             term = layers.Term(both * (cosine * passing + opened), p[2 * l + 2] * q[2 * l + 2], both * passing)
             cosine, tangent = layers.add(term, tangent)
@@ -156,12 +161,13 @@ class EntryForm(Form):
 
     def prepare(self, kernel, X):
         points = two_halves(X)
-        return Prepared(points, [jnp.sum(points * points, 1)])
+        square = jnp.sum(points * points, 1)
+        return Prepared(points, [square, halves_floor(X.shape[1]) * square])
 
     def formula(self, t, p, q):
         middle = 0.5 * (p[0] + q[0])
         with written_out():
-            t = jnp.where(coincident(middle - t, middle, HALVES_FLOOR), middle, t)
+            t = jnp.where(coincident(middle - t, p[1], 1), middle, t)
             return self.kernel.entry(t, p[0], q[0])
 
 
@@ -257,10 +263,10 @@ def two_halves(A: Float[Array, "n d"]) -> Float[Array, "n d"]:
     return hi.astype(A.dtype) + lo.astype(A.dtype)
 
 
-def _through(cosine: Array, slope: float, first: bool) -> tuple[Array, Array]:
+def _through(cosine: Array, slope: float, floor: Array, first: bool) -> tuple[Array, Array]:
     """1 - wθ/π and w sin θ/π of a layer [K8], exact where θ = 0: two roots, and polynomials of sin θ/2."""
     h = lax.clamp(0.0, 0.5 - 0.5 * cosine, 1.0)
-    h = jnp.where(coincident(h, 0.5, HALVES_ANGLE_FLOOR), 0.0, h)
+    h = jnp.where(coincident(h, 0.5, floor), 0.0, h)
     near, far = jnp.sqrt(h), jnp.sqrt(1 - h)
     _, kink = gain_and_kink(slope)
     return _passing(slope, obtuse=first or slope != 0).at(near, far), (2 * kink / math.pi) * near * far

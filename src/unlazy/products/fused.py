@@ -236,7 +236,7 @@ def _in_parts(V: Array) -> list[Array]:
 def _on_hopper(form: Form, left: Prepared, right: Prepared, v: Array, cut: hopper.Cut, interpret: Any) -> Array:
     """The same of one column by products.hopper."""
     n, m, width = left.points.shape[0], v.shape[0], hopper.inner_width(left.points.shape[1])
-    program = pair_program(form.formula, len(left.rows))
+    program = pair_program(form.formula, len(left.rows), form.falling)
     splits = _splits(pl.cdiv(n, hopper.ROWS * cut.groups), pl.cdiv(m, cut.z), cut.splits)
     x_rows, z_rows = program.left(left.rows), program.right(right.rows)
     x_added, z_added, size, turn = left.added, right.added, None, None

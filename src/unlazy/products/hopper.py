@@ -44,12 +44,16 @@ FOLD = 4
 
 
 class Cut(NamedTuple):
-    """Warpgroups that compute, rows of Z in a tile, tiles in flight, pieces Z is cut into."""
+    """Warpgroups that compute, rows of Z in a tile, tiles in flight, pieces Z is cut into; every how manieth pair takes
+    its power of two by multiply-adds (0: none); whether groups take turns at the tensor cores, so that one after the
+    other has them and then its formula, or share them."""
 
     groups: int = 3
     z: int = 128
     stages: int = 2
     splits: int | None = None
+    relief: int = 0
+    turns: bool = False
 
 
 def inner_width(d: int) -> int:
@@ -98,7 +102,7 @@ def product(
     stages = min(cut.stages, share // cut.z)
     x_arrays, z_arrays = [*left[0], *left[1]], [*right[0], *right[1]]
     halves = len(left[0])
-    turns = [] if turn is None else [turn.reshape(1)]
+    signs = [] if turn is None else [turn.reshape(1)]
 
     def on_chip(a: Array, *tile: int) -> Any:
         """Memory for tiles of a, halves as the tensor cores read them."""
@@ -113,11 +117,12 @@ def product(
         backend.Barrier(num_arrivals=len(x_arrays), num_barriers=cut.groups),
         backend.Barrier(num_arrivals=len(z_arrays), num_barriers=stages),
         backend.Barrier(num_arrivals=cut.groups, num_barriers=stages),
+        backend.Barrier(num_arrivals=1, num_barriers=cut.groups),
     ]
 
     def kernel(*refs: Any) -> None:
-        x_refs, z_refs, turn_refs, (out,), x_kept, z_kept, (sums, ready, full, empty) = _shared_out(
-            refs, len(x_arrays), len(z_arrays), len(turns), 1, len(x_arrays), len(z_arrays), 4
+        x_refs, z_refs, turn_refs, (out,), x_kept, z_kept, (sums, ready, full, empty, mine_now) = _shared_out(
+            refs, len(x_arrays), len(z_arrays), len(signs), 1, len(x_arrays), len(z_arrays), 5
         )
         group, tile, split = (lax.axis_index(name) for name in ("group", "tile", "split"))
         tiles = share // cut.z
@@ -149,19 +154,29 @@ def product(
             for ref, into in zip(x_refs, x_kept):
                 backend.copy_gmem_to_smem(ref.at[mine], into.at[group], ready.at[group])
             backend.barrier_wait(ready.at[group])
-            on_tile = _Interpreted(program) if interpret else _Compiled(program)
+            on_tile = _Interpreted(program) if interpret else _Compiled(program, cut.relief)
             p = [on_tile.points(ref.at[group], 0) for ref in x_kept[halves:]]
             x_halves = [ref.at[group] for ref in x_kept[:halves]]
             turning = [ref[0] for ref in turn_refs]
+            following = lax.rem(group + 1, jnp.int32(cut.groups))
+            if cut.turns:
+
+                @pl.when(following == 0)
+                def _() -> None:
+                    backend.barrier_arrive(mine_now.at[0])
 
             def step(k: Any, part: Array) -> Array:
                 slot = lax.rem(k, jnp.int32(stages))
                 backend.barrier_wait(full.at[slot])
+                if cut.turns:
+                    backend.barrier_wait(mine_now.at[group])
                 t = on_tile.inner_products(x_halves, [ref.at[slot] for ref in z_kept[:halves]], sharp)
+                if cut.turns:
+                    backend.barrier_arrive(mine_now.at[following])
                 q = [on_tile.points(ref.at[slot], 1) for ref in z_kept[halves:]]
-                found = on_tile.summed(t, p, q, weighted=not turns)
+                found = on_tile.summed(t, p, q, weighted=not signs)
                 backend.barrier_arrive(empty.at[slot])
-                if not turns:
+                if not signs:
                     return part + found
                 return part + jnp.where(split * tiles + k < turning[0], 1.0, -1.0) * found
 
@@ -179,7 +194,7 @@ def product(
         kernel, out_type=jax.ShapeDtypeStruct((splits, n), jnp.float32), grid=(n // rows, splits),
         grid_names=("tile", "split"), num_threads=cut.groups + 1, thread_name="group", scratch_types=scratch,
         compiler_params=backend.CompilerParams(approx_math=True), interpret=interpret,
-    )(*x_arrays, *z_arrays, *turns)  # fmt: skip
+    )(*x_arrays, *z_arrays, *signs)  # fmt: skip
 
 
 def _shared_out(items: Any, *counts: int) -> list:
@@ -205,8 +220,9 @@ def _dots(x: list, z: list, sharp: bool) -> list[tuple]:
 class _Compiled:
     """Tiles in the registers of a warpgroup, laid out as the tensor cores leave them; formulas as assembly."""
 
-    def __init__(self, program: PairProgram):
+    def __init__(self, program: PairProgram, relief: int):
         self.program, self.layout = program, backend.Layout.WGMMA
+        self.relief = 0 if program.relieved is None else relief
 
     def points(self, ref: Any, axis: int) -> Array:
         """Numbers of one point each, those along `axis` of a tile."""
@@ -232,12 +248,13 @@ class _Compiled:
         @backend.inline_mgpu(arg_types=(self.layout, *sides), return_type=returned)
         def inlined(_: Any, t: Any, p: list, q: list) -> Any:
             across = [a.broadcast_in_dim(t.shape, (axis,), t.layout) for axis, n in enumerate((p, q)) for a in n]
-            program, sums = self.program, {}
+            program, sums, count = self.program, {}, itertools.count(1)
             for at, pair in np.ndenumerate(t.registers):
                 numbers = [_numbers(r) for r in (pair, *(a.registers[at] for a in across))]
                 weights = numbers.pop() if weighted else None
                 for e, operands in enumerate(zip(*numbers)):
-                    value = _assembled(program.code, program.constraints, *operands)
+                    relieved = self.relief and next(count) % self.relief == 0
+                    value = _assembled(program.relieved if relieved else program.code, program.constraints, *operands)
                     lane = ((at[0], 0, *at[2:]), e)
                     if weights is not None:
                         value = _add_product(value, weights[e], sums.get(lane))

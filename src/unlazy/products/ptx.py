@@ -32,22 +32,27 @@ class PairProgram(NamedTuple):
     right_count: int
     code: str
     evaluate: Callable
+    relieved: str | None = None
+    """The same code with its powers of two by multiply-adds, where they are of numbers up to 0: for some of the pairs,
+    so that both kinds of units work."""
 
     @property
     def constraints(self) -> str:
         return "=f" + ",f" * (1 + self.left_count + self.right_count)
 
 
-def pair_program(formula: Callable, rows: int) -> PairProgram:
-    """Sort and translate F(t, [p…], [q…]) with `rows` numbers p and as many q; raises Unsupported."""
+def pair_program(formula: Callable, rows: int, falling: bool = False) -> PairProgram:
+    """Sort and translate F(t, [p…], [q…]) with `rows` numbers p and as many q; raises Unsupported. A `falling` formula
+    takes powers of two of numbers up to 0 only."""
     scalar = jax.ShapeDtypeStruct((), jnp.float32)
     p, q = [scalar] * rows, [scalar] * rows
     with jax.ensure_compile_time_eval():  # constants are computed now, also when the caller is being traced
         steps = _Steps(jax.make_jaxpr(formula)(scalar, p, q), rows)
-    emitted = _Emitter(steps).emit()
+    emitted, relieved = _Emitter(steps).emit(), _Emitter(steps, relieved=True).emit()
     return PairProgram(
         steps.side_function("p", emitted.used["p"]), steps.side_function("q", emitted.used["q"]),
         len(emitted.used["p"]), len(emitted.used["q"]), emitted.text, steps.pair_function(emitted.used),
+        relieved.text if falling else None,
     )  # fmt: skip
 
 
@@ -158,11 +163,16 @@ _PLAIN: dict[str, Callable] = {
 _COMPARE = {"lt", "le", "gt", "ge", "eq", "ne"}
 
 
+_POWER = tuple(np.polynomial.Chebyshev.interpolate(np.exp2, 5, [-0.5, 0.5]).convert(kind=np.polynomial.Polynomial).coef)
+"""2^f for |f| ≤ 1/2 by powers of f, to 2e-7."""
+
+
 class _Emitter:
     """Writes the pair's steps as PTX. Floats live in registers f<i>, truth values in predicates b<i>."""
 
-    def __init__(self, steps: _Steps):
+    def __init__(self, steps: _Steps, relieved: bool = False):
         self.steps = steps
+        self.relieved = relieved
         self.lines: list[str] = []
         self.used: dict[str, list[int]] = {"p": [], "q": []}
         self.booleans: set[int] = set()
@@ -228,6 +238,8 @@ class _Emitter:
             write(f"mul.f32 {out}, {arguments[0]}, {self._name((1 / s.inputs[1][0],))};")
         elif name in _BINARY:
             write(f"{_BINARY[name]} {out}, {arguments[0]}, {arguments[1]};")
+        elif name == "exp2" and self.relieved:
+            self._power_of_two(out, arguments[0])
         elif name in _UNARY:
             write(f"{_UNARY[name]} {out}, {arguments[0]};")
         elif name == "clamp" and (s.inputs[0], s.inputs[2]) == ((0.0,), (1.0,)):
@@ -261,10 +273,26 @@ class _Emitter:
         else:
             raise Unsupported(name)
 
+    def _power_of_two(self, out: str, number: str) -> None:
+        """2^x, x from -126 to 0 (smaller ones are cut): 2^f by a polynomial, f = x - n and n the nearest integer, which
+        the last bits of x + 1.5·2^23 are; they are added to the exponent."""
+        x, shifted, f, whole = (self._temporary() for _ in range(4))
+        magic = self._name((1.5 * 2**23,))
+        self.lines += [
+            f"max.f32 {x}, {number}, {self._name((-126.0,))};",
+            f"add.rn.f32 {shifted}, {x}, {magic};",
+            f"sub.rn.f32 {whole}, {shifted}, {magic};",
+            f"sub.rn.f32 {f}, {x}, {whole};",
+            f"mov.f32 {out}, {self._name((_POWER[-1],))};",
+            *[f"fma.rn.f32 {out}, {out}, {f}, {self._name((c,))};" for c in _POWER[-2::-1]],
+            f"{{ .reg .b32 bits, more; mov.b32 more, {shifted}; shl.b32 more, more, 23; mov.b32 bits, {out}; "
+            f"add.s32 bits, bits, more; mov.b32 {out}, bits; }}",
+        ]
+
     def _saturate(self, out: int, number: Any) -> None:
-        """Cut to [0, 1]: free where the number is a sum just written and of no other use."""
+        """Cut to [0, 1]: free where the number is a sum or product just written and of no other use."""
         last, uses = self.lines[-1] if self.lines else "", sum(number in s.inputs for s in self.steps.steps)
-        if uses == 1 and last.startswith((f"add.f32 f{number},", f"sub.f32 f{number},")):
+        if uses == 1 and last.startswith(tuple(f"{step}.f32 f{number}," for step in ("add", "sub", "mul"))):
             self.lines[-1] = last.replace(".f32 ", ".sat.f32 ", 1).replace(f"f{number},", f"f{out},", 1)
         else:
             self.lines.append(f"add.sat.f32 f{out}, {self._name(number)}, {self._name((0.0,))};")
