@@ -17,7 +17,7 @@ from unlazy.products.ptx import Unsupported, pair_program
 
 BINARY = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum,
-    "and": np.logical_and, "or": np.logical_or,
+    "shl": np.left_shift, "and": np.logical_and, "or": np.logical_or,
 }  # fmt: skip
 UNARY = {
     "neg": np.negative, "abs": np.abs, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "ex2": np.exp2,
@@ -25,14 +25,14 @@ UNARY = {
 }  # fmt: skip
 
 
-def emulate(code: str, arguments: list) -> np.ndarray:
-    """Runs the subset of PTX that products.ptx writes, in float64."""
-    registers = {f"${k + 1}": np.asarray(a, np.float64) for k, a in enumerate(arguments)}
+def emulate(code: str, arguments: list, dtype: type = np.float64) -> np.ndarray:
+    """Runs the subset of PTX that products.ptx writes, in float64; in float32 also what looks at bits."""
+    registers = {f"${k + 1}": np.asarray(a, dtype) for k, a in enumerate(arguments)}
 
     def read(name):
         if name.startswith("0f"):
-            return np.float64(struct.unpack(">f", bytes.fromhex(name[2:]))[0])
-        return registers[name]
+            return dtype(struct.unpack(">f", bytes.fromhex(name[2:]))[0])
+        return np.int32(name) if name.isdigit() else registers[name]
 
     for line in re.findall(r"[^;{}]+", code):
         parts = re.split(r"[\s,]+", line.strip())
@@ -43,8 +43,14 @@ def emulate(code: str, arguments: list) -> np.ndarray:
             registers[out] = getattr(operator, kind[1].removesuffix("u"))(*values)
         elif kind[0] == "selp":
             registers[out] = np.where(values[2], values[0], values[1])
+        elif parts[0] == "mov.b32":
+            registers[out] = values[0].view(np.int32 if out in ("more", "bits") else np.float32)
+        elif kind[0] == "fma":
+            registers[out] = np.asarray(values[0] * np.float64(values[1]) + values[2], dtype)
         else:
             registers[out] = (BINARY | UNARY)[kind[0]](*values)
+        if "sat" in kind:
+            registers[out] = np.clip(registers[out], 0, 1)
     return registers["$0"]
 
 
@@ -68,6 +74,20 @@ def test_assembly_equals_the_formula(kernel, plain):
     want = np.asarray(form.formula(t, left.rows, right.rows), np.float64)
     # both are a chain of fewer than 200 float32 steps (the emulator's own steps are exact) on values of order one
     np.testing.assert_allclose(emulate(program.code, arguments), want, rtol=200 * 2**-24, atol=200 * 2**-24)
+
+
+@pytest.mark.parametrize("kernel", [Laplace(1.5), Matern(2.5, 1.5)], ids=lambda k: type(k).__name__)
+def test_powers_of_two_by_multiply_adds(kernel):
+    form = form_of(kernel)
+    t, floor = -np.concatenate([np.linspace(0, 300, 5001), [1e4, 1e8]]).astype(np.float32), np.float32(1e-6)
+    program = pair_program(form.formula, 1, form.falling)
+    want = emulate(program.code, [t, floor])
+    got = emulate(program.relieved, [t, floor], np.float32)
+    assert "ex2" not in program.relieved
+    assert pair_program(form.formula, 1).relieved is None
+    # the polynomial errs by 2e-7 at most, some steps round, and the argument, up to 2^7, is rounded once more; beyond,
+    # 2^-126 is left where there should be nothing, times a square of 10^4
+    np.testing.assert_allclose(got, want, rtol=2e-7 + 8 * 2**-24 + 2.0**7 * 2**-24, atol=2.0**-126 * 1e8)
 
 
 def test_work_of_one_point_is_outside_and_constants_fold_inside_a_trace():

@@ -187,7 +187,7 @@ def _without_tables(form: EntryForm) -> bool:
     """Whether the formula holds numbers only: quadrature nodes of a numerical dual are arrays, which a fused program
     does not carry."""
     number = jax.ShapeDtypeStruct((), jnp.float32)
-    return all(np.ndim(c) == 0 for c in jax.make_jaxpr(form.formula)(number, [number], [number]).consts)
+    return all(np.ndim(c) == 0 for c in jax.make_jaxpr(form.formula)(number, [number] * 2, [number] * 2).consts)
 
 
 _general = form_of.dispatch(Kernel)

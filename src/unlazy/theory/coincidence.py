@@ -23,7 +23,7 @@ HALVES_ANGLE_FLOOR = 2.0**-17
 """1 - cos of unit vectors rounded to bfloat16 halves: their norms are good to 2^-18 only."""
 
 
-def coincident(half_distance: Any, middle: Any, floor: float) -> Any:
+def coincident(half_distance: Any, middle: Any, floor: Any) -> Any:
     """The rule: ½‖x-z‖² against ½(⟨x,x⟩ + ⟨z,z⟩). Operators alone, so for NumPy, JAX and fused programs alike."""
     return half_distance <= floor * middle
 
