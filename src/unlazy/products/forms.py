@@ -230,13 +230,13 @@ def _of_network(kernel: NetworkKernel, tangent: bool) -> Form | None:
 
 @functools.lru_cache(maxsize=256)
 def _angle_form(depth: int, slope: float, tangent: bool) -> AngleForm:
-    """The shortest polynomials good to 2e-6 of the diagonal."""
+    """The shortest polynomials good to 5e-6 of the kernel."""
 
     def wanted(theta: np.ndarray) -> np.ndarray:
         kernels = by_angle(theta, depth, slope)
         return kernels[1:].mean(0) if tangent else kernels[0]
 
-    return AngleForm(angle_polynomials.in_half_angles(wanted, 2e-6))
+    return AngleForm(angle_polynomials.in_half_angles(wanted, 5e-6))
 
 
 def _on_diagonal(kernel: InnerProductKernel, X: Array) -> Array:
@@ -277,4 +277,4 @@ def _passing(slope: float, obtuse: bool) -> angle_polynomials.HalfAngles:
     """1 - wθ/π; behind a ReLU angles are acute."""
     _, kink = gain_and_kink(slope)
     largest = math.pi if obtuse else math.pi / 2
-    return angle_polynomials.in_half_angles(lambda theta: 1 - angular_part(theta, 0, kink)[1], 1e-6, largest)
+    return angle_polynomials.in_half_angles(lambda theta: 1 - angular_part(theta, 0, kink)[1], 2e-6, largest)

@@ -239,12 +239,12 @@ def _on_hopper(form: Form, left: Prepared, right: Prepared, v: Array, cut: hoppe
     program = pair_program(form.formula, len(left.rows), form.falling)
     splits = _splits(pl.cdiv(n, hopper.ROWS * cut.groups), pl.cdiv(m, cut.z), cut.splits)
     x_rows, z_rows = program.left(left.rows), program.right(right.rows)
-    x_added, z_added, size, turn = left.added, right.added, None, None
+    x_added, z_added, size, signs = left.added, right.added, None, None
     Z = right.points
     if form.exponential and not z_rows and z_added is not None:
         size = jnp.max(jnp.abs(v))
         n_full, m_full = hopper.padding(n, m + cut.z, splits, cut)
-        order, turn = _by_sign(v, cut.z, m_full)
+        order, signs = _by_sign(v, cut.z, m_full)
         exponent = jnp.maximum(jnp.log2(jnp.abs(v) / jnp.where(size > 0, size, 1)), _NOTHING)
         Z = Z.at[order].get(mode="fill", fill_value=0)
         z_added = (z_added + exponent).at[order].get(mode="fill", fill_value=_NOTHING)
@@ -258,7 +258,7 @@ def _on_hopper(form: Form, left: Prepared, right: Prepared, v: Array, cut: hoppe
 
     parts = hopper.product(
         program, (halves(left.points, x_added, n_full, True), [_repeated(r, n_full) for r in x_rows]),
-        ([a.T for a in halves(Z, z_added, m_full, False)], z_rows), sharp=form.sharp, turn=turn, splits=splits, cut=cut,
+        ([a.T for a in halves(Z, z_added, m_full, False)], z_rows), sharp=form.sharp, signs=signs, splits=splits, cut=cut,
         interpret=interpret or None,
     )  # fmt: skip
     product = parts.sum(0)[:n]
@@ -266,12 +266,20 @@ def _on_hopper(form: Form, left: Prepared, right: Prepared, v: Array, cut: hoppe
 
 
 def _by_sign(v: Array, tile: int, rows: int) -> tuple[Array, Array]:
-    """Which number of v lies where when positive ones come first and the others begin a tile (len(v): none), and which
-    tile that is."""
+    """Which number of v lies where (len(v): none) in tiles of one sign each, a positive one, a negative one and so on
+    as long as there are both, so that sums stay small; how many those are, and the sign of the others."""
     positive = v > 0
-    turn = pl.cdiv(jnp.sum(positive), tile)
-    place = jnp.where(positive, jnp.cumsum(positive) - 1, turn * tile + jnp.cumsum(~positive) - 1)
-    return jnp.full(rows, len(v)).at[place].set(jnp.arange(len(v)), unique_indices=True), turn.astype(jnp.int32)
+    tiles = [pl.cdiv(jnp.sum(kind), tile) for kind in (positive, ~positive)]
+    both = jnp.minimum(*tiles)
+
+    def place(kind: Array, first: int) -> Array:
+        rank = jnp.cumsum(kind) - 1
+        lies = rank // tile
+        return jnp.where(lies < both, 2 * lies + first, both + lies) * tile + rank % tile
+
+    places = jnp.where(positive, place(positive, 0), place(~positive, 1))
+    order = jnp.full(rows, len(v)).at[places].set(jnp.arange(len(v)), unique_indices=True)
+    return order, jnp.stack([2 * both, jnp.where(tiles[0] > tiles[1], 1, -1)]).astype(jnp.int32)
 
 
 def _rows_block(rows: int, axis: int) -> Callable:

@@ -21,7 +21,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import vector
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from unlazy.products.forms import split_bfloat16
 from unlazy.products.pairs import add_compensated
@@ -45,15 +45,14 @@ FOLD = 4
 
 class Cut(NamedTuple):
     """Warpgroups that compute, rows of Z in a tile, tiles in flight, pieces Z is cut into; every how manieth pair takes
-    its power of two by multiply-adds (0: none); whether groups take turns at the tensor cores, so that one after the
-    other has them and then its formula, or share them."""
+    its power of two by multiply-adds (0: none); whether X is held in registers."""
 
     groups: int = 3
     z: int = 128
     stages: int = 2
     splits: int | None = None
     relief: int = 0
-    turns: bool = False
+    held: bool = False
 
 
 def inner_width(d: int) -> int:
@@ -86,7 +85,7 @@ def product(
     right: tuple[list[Array], list[Array]],
     *,
     sharp: bool,
-    turn: Array | None = None,
+    signs: Int[Array, "2"] | None = None,
     splits: int = 1,
     cut: Cut | None = None,
     interpret: Any = None,
@@ -94,7 +93,8 @@ def product(
     """K @ v of every split of Z. A side is its two bfloat16 halves (of Z transposed), `added_columns` third where there
     are any, and its numbers of one point each, v the last of Z's. Rows fill whole tiles (`padding`).
 
-    With `turn`, |v| is part of what is added: v's sign is + in tiles before that number, - in all others.
+    With `signs`, |v| is part of what is added: tiles before the first number have v's of either sign in turn, + first,
+    those from there on the sign that the second is.
     """
     cut = cut or Cut()
     (n, _), m = left[0][0].shape, right[0][0].shape[1]
@@ -102,7 +102,8 @@ def product(
     stages = min(cut.stages, share // cut.z)
     x_arrays, z_arrays = [*left[0], *left[1]], [*right[0], *right[1]]
     halves = len(left[0])
-    signs = [] if turn is None else [turn.reshape(1)]
+    given = [] if signs is None else [signs]
+    ahead = stages if given else stages - 1  # tiles asked for before any is released
 
     def on_chip(a: Array, *tile: int) -> Any:
         """Memory for tiles of a, halves as the tensor cores read them."""
@@ -117,12 +118,11 @@ def product(
         backend.Barrier(num_arrivals=len(x_arrays), num_barriers=cut.groups),
         backend.Barrier(num_arrivals=len(z_arrays), num_barriers=stages),
         backend.Barrier(num_arrivals=cut.groups, num_barriers=stages),
-        backend.Barrier(num_arrivals=1, num_barriers=cut.groups),
     ]
 
     def kernel(*refs: Any) -> None:
-        x_refs, z_refs, turn_refs, (out,), x_kept, z_kept, (sums, ready, full, empty, mine_now) = _shared_out(
-            refs, len(x_arrays), len(z_arrays), len(signs), 1, len(x_arrays), len(z_arrays), 5
+        x_refs, z_refs, sign_refs, (out,), x_kept, z_kept, (sums, ready, full, empty) = _shared_out(
+            refs, len(x_arrays), len(z_arrays), len(given), 1, len(x_arrays), len(z_arrays), 4
         )
         group, tile, split = (lax.axis_index(name) for name in ("group", "tile", "split"))
         tiles = share // cut.z
@@ -135,16 +135,16 @@ def product(
         @pl.when(group == cut.groups)
         def _() -> None:
             backend.set_max_registers(COPYING, action="decrease")
-            for step in range(stages):
+            for step in range(ahead):
                 fetch(step, step)
 
-            @pl.loop(0, tiles - stages)
+            @pl.loop(ahead, tiles)
             def _(step: Any) -> None:
                 slot = lax.rem(step, jnp.int32(stages))
                 backend.barrier_wait(empty.at[slot])
-                fetch(step + stages, slot)
+                fetch(step, slot)
 
-            for step in range(tiles - stages, tiles):  # nobody leaves before all is read
+            for step in range(tiles, tiles + ahead):  # nobody leaves before all have seen the last
                 backend.barrier_wait(empty.at[step % stages])
 
         @pl.when(group < cut.groups)
@@ -154,31 +154,24 @@ def product(
             for ref, into in zip(x_refs, x_kept):
                 backend.copy_gmem_to_smem(ref.at[mine], into.at[group], ready.at[group])
             backend.barrier_wait(ready.at[group])
-            on_tile = _Interpreted(program) if interpret else _Compiled(program, cut.relief)
+            on_tile = _Interpreted(program) if interpret else _Compiled(program, cut)
             p = [on_tile.points(ref.at[group], 0) for ref in x_kept[halves:]]
-            x_halves = [ref.at[group] for ref in x_kept[:halves]]
-            turning = [ref[0] for ref in turn_refs]
-            following = lax.rem(group + 1, jnp.int32(cut.groups))
-            if cut.turns:
-
-                @pl.when(following == 0)
-                def _() -> None:
-                    backend.barrier_arrive(mine_now.at[0])
+            x_halves = [on_tile.rows(ref.at[group]) for ref in x_kept[:halves]]
+            turning = [ref[i] for ref in sign_refs for i in range(2)]
 
             def step(k: Any, part: Array) -> Array:
                 slot = lax.rem(k, jnp.int32(stages))
+                if not given:  # of the tile before: numbers read for its formula have come by now
+                    backend.barrier_arrive(empty.at[lax.rem(k + stages - 1, jnp.int32(stages))])
                 backend.barrier_wait(full.at[slot])
-                if cut.turns:
-                    backend.barrier_wait(mine_now.at[group])
                 t = on_tile.inner_products(x_halves, [ref.at[slot] for ref in z_kept[:halves]], sharp)
-                if cut.turns:
-                    backend.barrier_arrive(mine_now.at[following])
-                q = [on_tile.points(ref.at[slot], 1) for ref in z_kept[halves:]]
-                found = on_tile.summed(t, p, q, weighted=not signs)
+                if not given:
+                    q = [on_tile.points(ref.at[slot], 1) for ref in z_kept[halves:]]
+                    return part + on_tile.summed(t, p, q, weighted=True)
                 backend.barrier_arrive(empty.at[slot])
-                if not signs:
-                    return part + found
-                return part + jnp.where(split * tiles + k < turning[0], 1.0, -1.0) * found
+                at = split * tiles + k
+                sign = jnp.where(at < turning[0], 1 - 2 * (at & 1), turning[1]).astype(jnp.float32)
+                return part + sign * on_tile.summed(t, p, [], weighted=False)
 
             def fold(k: Any, total: tuple[Array, Array]) -> tuple[Array, Array]:
                 part = lax.fori_loop(k * FOLD, (k + 1) * FOLD, step, on_tile.zeros())
@@ -194,7 +187,7 @@ def product(
         kernel, out_type=jax.ShapeDtypeStruct((splits, n), jnp.float32), grid=(n // rows, splits),
         grid_names=("tile", "split"), num_threads=cut.groups + 1, thread_name="group", scratch_types=scratch,
         compiler_params=backend.CompilerParams(approx_math=True), interpret=interpret,
-    )(*x_arrays, *z_arrays, *signs)  # fmt: skip
+    )(*x_arrays, *z_arrays, *given)  # fmt: skip
 
 
 def _shared_out(items: Any, *counts: int) -> list:
@@ -220,9 +213,13 @@ def _dots(x: list, z: list, sharp: bool) -> list[tuple]:
 class _Compiled:
     """Tiles in the registers of a warpgroup, laid out as the tensor cores leave them; formulas as assembly."""
 
-    def __init__(self, program: PairProgram, relief: int):
-        self.program, self.layout = program, backend.Layout.WGMMA
-        self.relief = 0 if program.relieved is None else relief
+    def __init__(self, program: PairProgram, cut: Cut):
+        self.program, self.layout, self.held = program, backend.Layout.WGMMA, cut.held
+        self.relief = 0 if program.relieved is None else cut.relief
+
+    def rows(self, ref: Any) -> Any:
+        """Halves of X as the tensor cores take them."""
+        return backend.load(ref, (), layout=self.layout) if self.held else ref
 
     def points(self, ref: Any, axis: int) -> Array:
         """Numbers of one point each, those along `axis` of a tile."""
@@ -294,6 +291,9 @@ class _Interpreted:
 
     def __init__(self, program: PairProgram):
         self.program = program
+
+    def rows(self, ref: Any) -> Any:
+        return ref
 
     def points(self, ref: Any, axis: int) -> Array:
         return ref[...]

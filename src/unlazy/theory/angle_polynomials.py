@@ -50,7 +50,8 @@ def at_angle(at_zero: Any, powers: tuple, theta: Float[Array, "*s"]) -> Float[Ar
 
 
 class HalfAngles(NamedTuple):
-    """F(θ) = P(s - c) + cos(θ/2) S(s - c), s = sin θ/2: c, and P and S by powers, lowest first; the largest error."""
+    """F(θ) = P(s - c) + cos(θ/2) S(s - c), s = sin θ/2: c, and P and S by powers, lowest first; the largest
+    error, relative to F or a tenth."""
 
     centre: float
     near: tuple[float, ...]
@@ -75,8 +76,8 @@ def in_half_angles(
     """
     best = None
     for steps in range(4, most + 1):
-        for far, centre in itertools.product(range(min(4, steps - 3)), (0.0, 0.5)):
-            found = _half_angles(of_angle, largest, steps - far - (far > 0), far, centre)
+        for far, centre in itertools.product(range(max(1, min(4, steps - 4))), (0.0, 0.5)):
+            found = _half_angles(of_angle, largest, steps - far - (far > 0) - (centre > 0), far, centre)
             if best is None or found.error < best.error:
                 best = found
         if best.error <= tolerance:
@@ -96,10 +97,11 @@ def _half_angles(of_angle: Callable, largest: float, near: int, far: int, centre
     at_angles, at_zero = series
     terms = np.hstack([(at_angles - at_zero)[:, 1:near], cosine[:, None] * at_angles[:, :far] - at_zero[:, :far]])
     wanted = of_angle(theta) - 1
+    size = _size(wanted + 1)
     for _ in range(_ROUNDS):
-        root = np.sqrt(weights)
+        root = np.sqrt(weights) / size
         found = np.linalg.lstsq(terms * root[:, None], wanted * root, rcond=None)[0]
-        wrong = np.abs(np.dot(terms, found) - wanted)
+        wrong = np.abs(np.dot(terms, found) - wanted) / size
         if best is None or wrong.max() < best[0]:
             best = (float(wrong.max()), found)
         weights = weights * (wrong / wrong.max() + 1e-3)
@@ -111,7 +113,13 @@ def _half_angles(of_angle: Callable, largest: float, near: int, far: int, centre
     fit = HalfAngles(centre, tuple(P.tolist()), tuple(S.tolist()), 0.0)
     grid = GRID * (largest / np.pi)
     rounded = fit.at(*(np.sin(grid / 2 + a).astype(np.float32) for a in (0, np.pi / 2)))
-    return fit._replace(error=float(np.abs(rounded - of_angle(grid)).max()))
+    wanted = of_angle(grid)
+    return fit._replace(error=float((np.abs(rounded - wanted) / _size(wanted)).max()))
+
+
+def _size(values: np.ndarray) -> np.ndarray:
+    """What errors are relative to: sums of many pairs at right angles show them."""
+    return np.maximum(np.abs(values), 0.1)
 
 
 @lru_cache
