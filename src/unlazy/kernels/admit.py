@@ -72,7 +72,7 @@ def diagonal(kernel: Any, X: Float[Array, "n d"], name: str = "X", accurate: boo
     values, range_and_size, largest = _diagonal(kernel, X)
     if concrete(values):
         _refuse(kernel, np.asarray(range_and_size), np.asarray(largest), (X,), (name,))
-        kernel.warn(jax.device_put(np.asarray(range_and_size)[:2]), accurate)
+        kernel.warn(np.asarray(range_and_size)[:2], accurate)
     return values
 
 
@@ -121,7 +121,7 @@ def _look(
         return None
     found, at_ends = np.asarray(seen[0]), seen[1]
     _refuse(kernel, found, np.max([np.abs(values).max() for values in jax.tree.leaves(at_ends)]), points, names)
-    kernel.warn(jax.device_put(found[:2]), accurate)
+    kernel.warn(found[:2], accurate)
     return at_ends
 
 

@@ -135,7 +135,7 @@ class CombinedFormula(InnerProductKernel):
     def embedding(self) -> tuple:
         return self.first.embedding()
 
-    def warn(self, xx: Float[Array, " n"], accurate: bool = False) -> None:
+    def warn(self, xx: Float[np.ndarray, " n"], accurate: bool = False) -> None:
         self.first.warn(xx, accurate)
         self.second.warn(xx, accurate)
 
@@ -169,7 +169,7 @@ class _OfFormula(InnerProductKernel):
     def embedding(self) -> tuple:
         return self.kernel.embedding()
 
-    def warn(self, xx: Float[Array, " n"], accurate: bool = False) -> None:
+    def warn(self, xx: Float[np.ndarray, " n"], accurate: bool = False) -> None:
         self.kernel.warn(xx, accurate)
 
     @property

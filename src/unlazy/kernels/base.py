@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
+import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.core import inputs
@@ -186,7 +187,7 @@ class InnerProductKernel(Kernel):
         """Whether k depends on x - z alone: inputs may then be centred, which keeps more digits of a distance."""
         return False
 
-    def warn(self, xx: Float[Array, " n"], accurate: bool = False) -> None:
+    def warn(self, xx: Float[np.ndarray, " n"], accurate: bool = False) -> None:
         """Warns where the formula is off by more than rounding at these squared norms of embedded inputs."""
 
     @property

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -89,7 +88,7 @@ class NetworkKernel(InnerProductKernel, metaclass=_ByDescription):
         products = evaluate.inner_products(left, right)
         return self.of(*rows.nngp_and_tangent(products, left.rows, right.rows, self.network, *self.counted))
 
-    def warn(self, xx: Float[Array, " n"], accurate: bool = False) -> None:
+    def warn(self, xx: Float[np.ndarray, " n"], accurate: bool = False) -> None:
         """Says so when the duals of this activation are not exact to rounding at such norms."""
         warn_of_inexact_duals(self.network, xx, accurate, tangent=not isinstance(self, NNGP))
 
@@ -227,11 +226,13 @@ def nngp_and_ntk(
     return evaluate.gram(_Both(network), X, Z, accurate)
 
 
-def warn_of_inexact_duals(network: MLP, xx: Float[Array, " n"], accurate: bool = False, tangent: bool = True) -> None:
+def warn_of_inexact_duals(
+    network: MLP, xx: Float[np.ndarray, " n"], accurate: bool = False, tangent: bool = True
+) -> None:
     """Warns where duals are off by more than rounding at the given squared norms: expansions, or lost differences."""
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((network, xx))) or xx.size == 0:
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(network)) or xx.size == 0:
         return
-    ends = np.asarray([jnp.min(xx), jnp.max(xx)], float)
+    ends = np.asarray([xx.min(), xx.max()], float)
     unit = rounding(xx.dtype)
     allowed = 1e4 * unit
     name = network.activation.name

@@ -52,7 +52,7 @@ class Metric(InnerProductKernel):
     def times(self, left: Any, right: Any, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
         return self.kernel.times(left, right, V)
 
-    def warn(self, xx: Float[Array, " n"], accurate: bool = False) -> None:
+    def warn(self, xx: Float[np.ndarray, " n"], accurate: bool = False) -> None:
         self.kernel.warn(xx, accurate)
 
     @property

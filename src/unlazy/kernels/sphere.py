@@ -40,7 +40,7 @@ class OnSphere(InnerProductKernel):
     def embedding(self) -> tuple:
         return ("sphere", self.radius if isinstance(self.radius, float) else id(self.radius), *self.kernel.embedding())
 
-    def warn(self, xx: Float[Array, " n"], accurate: bool = False) -> None:
+    def warn(self, xx: Float[np.ndarray, " n"], accurate: bool = False) -> None:
         self.kernel.warn(xx, accurate)
 
     @property

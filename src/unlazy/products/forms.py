@@ -43,8 +43,8 @@ class Form:
 
     Hashable, since it is a static argument of the compiled program: numbers that a user may vary (bandwidths) are used
     in `prepare`. `sharp` formulas have a kink at x = z: there ⟨x,z⟩ keeps the product lo·lo that a smooth one can do
-    without. `exponential` ones are exp2(t), where a weight |v| is as well added to t; `falling` ones take exp2 of numbers
-    up to 0 alone.
+    without. `exponential` ones are exp2(t), where a weight |v| is as well added to t; `falling` ones take exp2 of
+    numbers up to 0 alone.
     """
 
     sharp = True
@@ -97,7 +97,7 @@ class MaternForm(Form):
 class AngleForm(Form):
     """|x||z| G(θ), G by polynomials of sin θ/2: ReLU NNGP and NTK of any depth without biases [K8].
 
-    h = sin² θ/2 = |x'|²/2 + |z'|²/2 - ⟨x',z'⟩, x' = x/(√2 |x|): of equal points rounding of the sum is left, of opposite
+    h = sin² θ/2 = |x'|²/2 + |z'|²/2 - ⟨x',z'⟩, x' = x/(√2 |x|): of equal points rounding of sums is left, of opposite
     ones that of their norms. So h is moved by half of `halves_floor`, stretched by half of HALVES_ANGLE_FLOOR and cut
     to [0, 1]: both are exact then, and sin θ/2 and cos θ/2 of others err by a quarter of those over themselves.
     """

@@ -90,8 +90,7 @@ def matmul(
     """
     form, left, right = _formed(kernel), *kernel.read(X, Z)
     admit = kernel.admission(left, right)
-    left, right = (Side(form, side) for side in _prepared(form, kernel, left, right))
-    result = apply(left, right, V, tile=tile, interpret=interpret)
+    result = _multiplied(form, kernel, left, right, V, tile or _tile(form, V.size // V.shape[0]), interpret)
     admit()
     return result
 
@@ -124,7 +123,8 @@ def apply(
     left: Side, right: Side, V: Float[Array, "m *c"], *, tile: Tile | hopper.Cut | None = None, interpret: Any = False
 ) -> Float[Array, "n *c"]:
     """K @ V for sides made by `prepared`."""
-    return _apply_sides(left, right, V, tile or _tile(left.form, V.size // V.shape[0]), interpret)
+    tile = tile or _tile(left.form, V.size // V.shape[0])
+    return _apply_sides(left.form, left.of, right.of, V, tile, interpret)
 
 
 def _tile(form: Form, columns: int) -> Tile | hopper.Cut:
@@ -136,16 +136,25 @@ def _tile(form: Form, columns: int) -> Tile | hopper.Cut:
     return Tile(x=64, z=64) if form.sharp else Tile(x=64, z=128)
 
 
-@partial(jax.jit, static_argnames=("tile", "interpret"))
-def _apply_sides(left: Side, right: Side, V: Array, tile: Tile | hopper.Cut, interpret: Any) -> Array:
+@partial(jax.jit, static_argnames=("form", "tile", "interpret"))
+def _multiplied(
+    form: Form, kernel: InnerProductKernel, X: Array, Z: Array, V: Array, tile: Tile | hopper.Cut, interpret: Any
+) -> Array:
+    """All in one program: to begin one takes as long as 10^8 pairs."""
+    return _apply_sides(form, *_prepared(form, kernel, X, Z), V, tile, interpret)
+
+
+@partial(jax.jit, static_argnames=("form", "tile", "interpret"))
+def _apply_sides(
+    form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile | hopper.Cut, interpret: Any
+) -> Array:
     columns = V.reshape(V.shape[0], -1)
-    s_left, s_right = left.of.scale, right.of.scale
+    s_left, s_right = left.scale, right.scale
     weighted = columns if s_right is None else columns * s_right[:, None]
     if isinstance(tile, hopper.Cut):
-        each = [_on_hopper(left.form, left.of, right.of, v, tile, interpret) for v in weighted.T]
-        product = jnp.stack(each, 1)
+        product = jnp.stack([_on_hopper(form, left, right, v, tile, interpret) for v in weighted.T], 1)
     else:
-        product = _product(left.form, left.of, right.of, weighted, tile, interpret)
+        product = _product(form, left, right, weighted, tile, interpret)
     return (product if s_left is None else product * s_left[:, None]).reshape(product.shape[:1] + V.shape[1:])
 
 
@@ -258,8 +267,8 @@ def _on_hopper(form: Form, left: Prepared, right: Prepared, v: Array, cut: hoppe
 
     parts = hopper.product(
         program, (halves(left.points, x_added, n_full, True), [_repeated(r, n_full) for r in x_rows]),
-        ([a.T for a in halves(Z, z_added, m_full, False)], z_rows), sharp=form.sharp, signs=signs, splits=splits, cut=cut,
-        interpret=interpret or None,
+        ([a.T for a in halves(Z, z_added, m_full, False)], z_rows), sharp=form.sharp, signs=signs, splits=splits,
+        cut=cut, interpret=interpret or None,
     )  # fmt: skip
     product = parts.sum(0)[:n]
     return product if size is None else product * size

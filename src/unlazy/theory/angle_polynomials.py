@@ -29,7 +29,7 @@ class Fit(NamedTuple):
 
 
 def fit(of_angle: Callable[[np.ndarray], np.ndarray], tolerance: float, sizes: Iterable[int]) -> Fit:
-    """The shortest polynomials within the tolerance, or those of the last size tried: P of F = 1 + θ P(t), interpolated.
+    """The shortest P of F = 1 + θ P(t) within the tolerance, or those of the last size tried, interpolated.
 
     `of_angle` gives rows of F at some angles, scaled to F(0) = 1.
     """
