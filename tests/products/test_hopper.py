@@ -58,9 +58,12 @@ def test_every_form_is_lowered_for_the_card(name):
         pytest.param("gaussian", 200, 130, 5, hopper.Cut(1, 64, 4, 2), marks=pytest.mark.slow),
     ],
 )
-def test_forms_at_coincident_points(interpreter, name, n, m, d, cut):
+@pytest.mark.parametrize("columns", [None, pytest.param(3, marks=pytest.mark.slow)])
+def test_forms_at_coincident_points(interpreter, name, n, m, d, cut, columns):
     """Tiles that are not full, several groups, tiles and splits; as near as the other program (test_fused)."""
     X, Z, v = _problem(n, m, d)
+    if columns:
+        v = np.stack([np.roll(v, k) for k in range(columns)], 1)
     kernel = KERNELS[name]
     got = fused.apply(*fused.prepared(kernel, X, Z), jnp.asarray(v), tile=cut, interpret=interpreter)
     with jax.enable_x64(True):

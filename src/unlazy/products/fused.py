@@ -152,7 +152,7 @@ def _apply_sides(
     s_left, s_right = left.scale, right.scale
     weighted = columns if s_right is None else columns * s_right[:, None]
     if isinstance(tile, hopper.Cut):
-        product = jnp.stack([_on_hopper(form, left, right, v, tile, interpret) for v in weighted.T], 1)
+        product = _on_hopper(form, left, right, weighted, tile, interpret)
     else:
         product = _product(form, left, right, weighted, tile, interpret)
     return (product if s_left is None else product * s_left[:, None]).reshape(product.shape[:1] + V.shape[1:])
@@ -242,15 +242,16 @@ def _in_parts(V: Array) -> list[Array]:
     return [jnp.concatenate([hi, mid], 1), jnp.concatenate([lo, jnp.zeros_like(lo)], 1)]
 
 
-def _on_hopper(form: Form, left: Prepared, right: Prepared, v: Array, cut: hopper.Cut, interpret: Any) -> Array:
-    """The same of one column by products.hopper."""
-    n, m, width = left.points.shape[0], v.shape[0], hopper.inner_width(left.points.shape[1])
+def _on_hopper(form: Form, left: Prepared, right: Prepared, V: Array, cut: hopper.Cut, interpret: Any) -> Array:
+    """The same by products.hopper."""
+    n, (m, c), width = left.points.shape[0], V.shape, hopper.inner_width(left.points.shape[1])
+    v = V[:, 0]
     program = pair_program(form.formula, len(left.rows), form.falling)
     splits = _splits(pl.cdiv(n, hopper.ROWS * cut.groups), pl.cdiv(m, cut.z), cut.splits)
     x_rows, z_rows = program.left(left.rows), program.right(right.rows)
     x_added, z_added, size, signs = left.added, right.added, None, None
     Z = right.points
-    if form.exponential and not z_rows and z_added is not None:
+    if c == 1 and form.exponential and not z_rows and z_added is not None:
         size = jnp.max(jnp.abs(v))
         n_full, m_full = hopper.padding(n, m + cut.z, splits, cut)
         order, signs = _by_sign(v, cut.z, m_full)
@@ -259,7 +260,9 @@ def _on_hopper(form: Form, left: Prepared, right: Prepared, v: Array, cut: hoppe
         z_added = (z_added + exponent).at[order].get(mode="fill", fill_value=_NOTHING)
     else:
         n_full, m_full = hopper.padding(n, m, splits, cut)
-        z_rows = [*(_repeated(r, m_full) for r in z_rows), _padded(v, m_full)]
+        columns = hopper.LANE * pl.cdiv(c, hopper.LANE)
+        weights = _padded(v, m_full) if c == 1 else hopper.in_parts(_padded(V, m_full, c), columns)
+        z_rows = [*(_repeated(r, m_full) for r in z_rows), weights]
 
     def halves(points: Array, added: Array | None, rows: int, first: bool) -> list[Array]:
         found = [_padded(a, rows, width) for a in split_bfloat16(points)]
@@ -267,10 +270,10 @@ def _on_hopper(form: Form, left: Prepared, right: Prepared, v: Array, cut: hoppe
 
     parts = hopper.product(
         program, (halves(left.points, x_added, n_full, True), [_repeated(r, n_full) for r in x_rows]),
-        ([a.T for a in halves(Z, z_added, m_full, False)], z_rows), sharp=form.sharp, signs=signs, splits=splits,
-        cut=cut, interpret=interpret or None,
+        ([a if cut.rowwise else a.T for a in halves(Z, z_added, m_full, False)], z_rows), sharp=form.sharp, signs=signs,
+        splits=splits, cut=cut, interpret=interpret or None,
     )  # fmt: skip
-    product = parts.sum(0)[:n]
+    product = parts.sum(0).reshape(n_full, -1)[:n, :c]
     return product if size is None else product * size
 
 

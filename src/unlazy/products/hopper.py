@@ -6,12 +6,15 @@ evaluate their formula and sum. Every thread sums for itself until the end, and 
 so the same call gives the same bits. What is added to inner products is one product more (`added_columns`): a number
 read from shared memory for every pair would cost more than its formula.
 
-One column of v; several, other chips and a JAX without this backend are left to `products.fused`. A CPU runs it in
-JAX's interpreter of such programs, for tests.
+Several columns of V are one more product of the tensor cores for every tile, of K in two parts and V in three. Other
+chips and a JAX without this backend are left to `products.fused`. A CPU runs it in JAX's interpreter of such programs,
+for tests.
 """
 
+import functools
 import itertools
-from collections.abc import Callable
+import operator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -37,8 +40,8 @@ WIDEST = 128
 """Inner dimensions up to here are held on chip whole."""
 COPYING, MOST = 40, 240
 """Registers a thread of the copying warpgroup keeps, and the most another may have; they share the rest of 512."""
-ROWS, LANE = 64, 8
-"""Rows of a tensor instruction, and columns of a tile in which every thread has its own two."""
+ROWS, LANE, PAIR = 64, 8, 2
+"""Rows of a tensor instruction, columns of a tile in which every thread has its own, and how many that are."""
 FOLD = 4
 """Tiles whose sums are added up before rounding is compensated."""
 
@@ -53,6 +56,7 @@ class Cut(NamedTuple):
     splits: int | None = None
     relief: int = 0
     held: bool = False
+    rowwise: bool = False
 
 
 def inner_width(d: int) -> int:
@@ -79,6 +83,11 @@ def added_columns(added: Float[Array, " n"], first: bool) -> Array:
     return jnp.stack(columns + [jnp.zeros(len(added), jnp.bfloat16)] * (16 - len(columns)), 1)
 
 
+def in_parts(V: Float[Array, "m c"], columns: int) -> Array:
+    """Vᵀ in three bfloat16 parts, one below the other, each of so many rows."""
+    return jnp.concatenate([jnp.pad(a.T, ((0, columns - V.shape[1]), (0, 0))) for a in split_bfloat16(V, 3)])
+
+
 def product(
     program: PairProgram,
     left: tuple[list[Array], list[Array]],
@@ -89,32 +98,34 @@ def product(
     splits: int = 1,
     cut: Cut | None = None,
     interpret: Any = None,
-) -> Float[Array, "s n"]:
+) -> Float[Array, "s n *c"]:
     """K @ v of every split of Z. A side is its two bfloat16 halves (of Z transposed), `added_columns` third where there
-    are any, and its numbers of one point each, v the last of Z's. Rows fill whole tiles (`padding`).
+    are any, and its numbers of one point each, v the last of Z's, or V's parts (`in_parts`). Rows fill whole tiles
+    (`padding`).
 
     With `signs`, |v| is part of what is added: tiles before the first number have v's of either sign in turn, + first,
     those from there on the sign that the second is.
     """
     cut = cut or Cut()
-    (n, _), m = left[0][0].shape, right[0][0].shape[1]
+    (n, _), m = left[0][0].shape, right[0][0].shape[0 if cut.rowwise else 1]
     share, rows = m // splits, ROWS * cut.groups
     stages = min(cut.stages, share // cut.z)
     x_arrays, z_arrays = [*left[0], *left[1]], [*right[0], *right[1]]
-    halves = len(left[0])
+    halves, several = len(left[0]), z_arrays[-1].ndim == 2 and len(right[1]) > 0
+    columns = z_arrays[-1].shape[0] // 3 if several else LANE
     given = [] if signs is None else [signs]
     ahead = stages if given else stages - 1  # tiles asked for before any is released
 
     def on_chip(a: Array, *tile: int) -> Any:
         """Memory for tiles of a, halves as the tensor cores read them."""
-        slab = min(*a.shape, 64)
+        slab = 64 if several and a is z_arrays[-1] else min(*a.shape, 64)
         swizzled = (backend.TilingTransform((8, slab)), backend.SwizzleTransform(2 * slab))
         return backend.SMEM(tile, a.dtype, transforms=swizzled if a.ndim == 2 else ())
 
     scratch = [
         *[on_chip(a, cut.groups, ROWS, *a.shape[1:]) for a in x_arrays],
-        *[on_chip(a, stages, *a.shape[:-1], cut.z) for a in z_arrays],
-        backend.SMEM((cut.groups, ROWS), jnp.float32),
+        *[on_chip(a, stages, *((cut.z, *a.shape[1:]) if cut.rowwise else (*a.shape[:-1], cut.z))) for a in z_arrays],
+        backend.SMEM((cut.groups, ROWS, *([columns] if several else [])), jnp.float32),
         backend.Barrier(num_arrivals=len(x_arrays), num_barriers=cut.groups),
         backend.Barrier(num_arrivals=len(z_arrays), num_barriers=stages),
         backend.Barrier(num_arrivals=cut.groups, num_barriers=stages),
@@ -130,7 +141,8 @@ def product(
         def fetch(step: Any, slot: Any) -> None:
             at = pl.ds(split * share + step * cut.z, cut.z)
             for ref, into in zip(z_refs, z_kept):
-                backend.copy_gmem_to_smem(ref.at[(slice(None), at)[-ref.ndim :]], into.at[slot], full.at[slot])
+                where = (at, slice(None))[: ref.ndim] if cut.rowwise else (slice(None), at)[-ref.ndim :]
+                backend.copy_gmem_to_smem(ref.at[where], into.at[slot], full.at[slot])
 
         @pl.when(group == cut.groups)
         def _() -> None:
@@ -164,9 +176,14 @@ def product(
                 if not given:  # of the tile before: numbers read for its formula have come by now
                     backend.barrier_arrive(empty.at[lax.rem(k + stages - 1, jnp.int32(stages))])
                 backend.barrier_wait(full.at[slot])
-                t = on_tile.inner_products(x_halves, [ref.at[slot] for ref in z_kept[:halves]], sharp)
+                z_halves = [ref.at[slot] for ref in z_kept[:halves]]
+                if cut.rowwise:
+                    z_halves = [backend.transpose_ref(ref, (1, 0)) for ref in z_halves]
+                t = _inner_products(x_halves, z_halves, sharp)
                 if not given:
-                    q = [on_tile.points(ref.at[slot], 1) for ref in z_kept[halves:]]
+                    q = [on_tile.points(ref.at[slot], 1) for ref in z_kept[halves : len(z_kept) - several]]
+                    if several:
+                        return part + on_tile.contracted(t, p, q, z_kept[-1].at[slot], columns)
                     return part + on_tile.summed(t, p, q, weighted=True)
                 backend.barrier_arrive(empty.at[slot])
                 at = split * tiles + k
@@ -174,17 +191,19 @@ def product(
                 return part + sign * on_tile.summed(t, p, [], weighted=False)
 
             def fold(k: Any, total: tuple[Array, Array]) -> tuple[Array, Array]:
-                part = lax.fori_loop(k * FOLD, (k + 1) * FOLD, step, on_tile.zeros())
+                part = lax.fori_loop(k * FOLD, (k + 1) * FOLD, step, on_tile.zeros(columns))
                 return add_compensated(total, part)
 
-            total, _ = lax.fori_loop(0, tiles // FOLD, fold, (on_tile.zeros(), on_tile.zeros()))
-            sums[group] = jnp.sum(total, 1)
+            nothing = on_tile.zeros(columns)
+            total, _ = lax.fori_loop(0, tiles // FOLD, fold, (nothing, nothing))
+            sums[group] = total if several else jnp.sum(total, 1)
             backend.commit_smem()
             backend.copy_smem_to_gmem(sums.at[group], out.at[split, mine])
             backend.wait_smem_to_gmem(0)
 
     return backend.kernel(
-        kernel, out_type=jax.ShapeDtypeStruct((splits, n), jnp.float32), grid=(n // rows, splits),
+        kernel, grid=(n // rows, splits),
+        out_type=jax.ShapeDtypeStruct((splits, n, *([columns] if several else [])), jnp.float32),
         grid_names=("tile", "split"), num_threads=cut.groups + 1, thread_name="group", scratch_types=scratch,
         compiler_params=backend.CompilerParams(approx_math=True), interpret=interpret,
     )(*x_arrays, *z_arrays, *given)  # fmt: skip
@@ -203,11 +222,17 @@ def _registers(groups: int) -> int:
     return min(MOST, (begun * (groups + 1) - COPYING) // groups // 8 * 8)
 
 
-def _dots(x: list, z: list, sharp: bool) -> list[tuple]:
-    """Products whose sum is a + X @ Zᵀ, of halves of X and Zᵀ: the smallest first, what is added before the largest."""
+def _inner_products(x: list, z: list, sharp: bool) -> Array:
+    """a + X @ Zᵀ of halves of X and Zᵀ: the smallest products first, what is added before the largest."""
     (x_hi, x_lo, *x_added), (z_hi, z_lo, *z_added) = x, z
     small = [(x_lo, z_lo)] if sharp else []
-    return [*small, (x_hi, z_lo), (x_lo, z_hi), *zip(x_added, z_added), (x_hi, z_hi)]
+
+    def alone(total: Any) -> Array:
+        for a, b in [*small, (x_hi, z_lo), (x_lo, z_hi), *zip(x_added, z_added), (x_hi, z_hi)]:
+            backend.wgmma(total, a, b)
+        return total[...]
+
+    return pl.run_scoped(alone, backend.ACC((ROWS, z_hi.shape[1]), jnp.float32))
 
 
 class _Compiled:
@@ -225,42 +250,69 @@ class _Compiled:
         """Numbers of one point each, those along `axis` of a tile."""
         return backend.load(ref, (), layout=self.layout.reduce(1 - axis))
 
-    def zeros(self) -> Array:
+    def zeros(self, columns: int) -> Array:
         """Sums of every thread."""
-        return backend.layout_cast(jnp.zeros((ROWS, LANE), jnp.float32), self.layout)
+        return backend.layout_cast(jnp.zeros((ROWS, columns), jnp.float32), self.layout)
 
-    def inner_products(self, x: list, z: list, sharp: bool) -> Array:
-        def alone(total: Any) -> Array:
-            for a, b in _dots(x, z, sharp):
-                backend.wgmma(total, a, b)
-            return total[...]
+    def contracted(self, t: Array, p: list, q: list, V: Any, columns: int) -> Array:
+        """K @ V of a tile from K in two bfloat16 parts and V in three, all but the smallest product."""
+        hi, lo = self._halves(t, p, q)
 
-        return pl.run_scoped(alone, backend.ACC((ROWS, z[0].shape[1]), jnp.float32))
+        def alone(large: Any, small: Any) -> Array:
+            backend.wgmma(large, hi, backend.transpose_ref(V, (1, 0)))
+            backend.wgmma(small, lo, backend.transpose_ref(V.at[pl.ds(0, 2 * columns)], (1, 0)))
+            parts = [
+                (a, k * columns) for a, count in ((small[...], 2), (large[...], 3)) for k in reversed(range(count))
+            ]
+            return functools.reduce(operator.add, [lax.slice(a, (0, k), (ROWS, k + columns)) for a, k in parts])
+
+        return pl.run_scoped(alone, *(backend.ACC((ROWS, count * columns), jnp.float32) for count in (3, 2)))
+
+    def _halves(self, t: Array, p: list, q: list) -> list[Array]:
+        """K of a tile as a sum of two bfloat16 numbers."""
+        half = backend.ShapeDtypeStruct(t.shape, jnp.bfloat16, layout=self.layout)
+
+        @backend.inline_mgpu(arg_types=(self.layout, *self._sides(p, q)), return_type=[half, half])
+        def inlined(_: Any, t: Any, p: list, q: list) -> Any:
+            found = [np.empty_like(t.registers) for _ in range(2)]
+            for at, values in self._values(t, p, q):
+                for registers, packed in zip(found, _two_halves(*values)):
+                    registers[at] = packed
+            return [FragmentedArray(_registers=a, _layout=t.layout, _is_signed=None) for a in found]
+
+        return inlined(t, p, q)
+
+    def _sides(self, p: list, q: list) -> tuple[list, list]:
+        return [self.layout.reduce(1)] * len(p), [self.layout.reduce(0)] * len(q)
+
+    def _values(self, t: Any, p: list, q: list) -> Iterator[tuple[tuple, list]]:
+        """K of every register of a tile, one by one."""
+        across = [a.broadcast_in_dim(t.shape, (axis,), t.layout) for axis, n in enumerate((p, q)) for a in n]
+        program, count = self.program, itertools.count(1)
+        for at, pair in np.ndenumerate(t.registers):
+            each = []
+            for operands in zip(*[_numbers(r) for r in (pair, *(a.registers[at] for a in across))]):
+                relieved = self.relief and next(count) % self.relief == 0
+                code = program.relieved if relieved else program.code
+                each.append(_assembled(code or "", program.constraints, *operands))
+            yield at, each
 
     def summed(self, t: Array, p: list, q: list, weighted: bool) -> Array:
         """K v of every lane of a tile, v the last of q; sums of K alone where it is not `weighted`."""
-        sides = ([self.layout.reduce(1)] * len(p), [self.layout.reduce(0)] * len(q))
         returned = backend.ShapeDtypeStruct((ROWS, LANE), jnp.float32, layout=self.layout)
 
-        @backend.inline_mgpu(arg_types=(self.layout, *sides), return_type=returned)
+        @backend.inline_mgpu(arg_types=(self.layout, *self._sides(p, q)), return_type=returned)
         def inlined(_: Any, t: Any, p: list, q: list) -> Any:
-            across = [a.broadcast_in_dim(t.shape, (axis,), t.layout) for axis, n in enumerate((p, q)) for a in n]
-            program, sums, count = self.program, {}, itertools.count(1)
-            for at, pair in np.ndenumerate(t.registers):
-                numbers = [_numbers(r) for r in (pair, *(a.registers[at] for a in across))]
-                weights = numbers.pop() if weighted else None
-                for e, operands in enumerate(zip(*numbers)):
-                    relieved = self.relief and next(count) % self.relief == 0
-                    value = _assembled(program.relieved if relieved else program.code, program.constraints, *operands)
+            sums: dict = {}
+            v = q.pop().broadcast_in_dim(t.shape, (1,), t.layout).registers if weighted else None
+            for at, values in self._values(t, p, q):
+                for e, value in enumerate(values):
                     lane = ((at[0], 0, *at[2:]), e)
-                    if weights is not None:
-                        value = _add_product(value, weights[e], sums.get(lane))
-                    elif lane in sums:
-                        value = _assembled("add.f32 $0, $1, $2;", "=f,f,f", value, sums[lane])
-                    sums[lane] = value
+                    factors = [value] if v is None else [value, _numbers(v[at])[e]]
+                    sums[lane] = _add(sums.get(lane), *factors)
             kept = np.empty((t.registers.shape[0], 1, *t.registers.shape[2:]), object)
             for at in np.ndindex(kept.shape):
-                kept[at] = vector.from_elements(pair.type, [sums[at, e] for e in range(LANE // 4)])
+                kept[at] = vector.from_elements(t.registers.flat[0].type, [sums[at, e] for e in range(PAIR)])
             return FragmentedArray(_registers=kept, _layout=t.layout, _is_signed=None)
 
         return inlined(t, p, q)
@@ -270,20 +322,39 @@ def _numbers(register: Any) -> list:
     """The numbers of a register of Mosaic's, which holds neighbours of a row."""
     return [
         vector.extract(register, dynamic_position=[], static_position=ir.DenseI64ArrayAttr.get([e]))
-        for e in range(LANE // 4)
+        for e in range(PAIR)
     ]
 
 
-def _assembled(code: str, constraints: str, *operands: Any) -> Any:
+def _assembled(code: str, constraints: str, *operands: Any, result: Any = None) -> Any:
     """A number by assembly of its own."""
+    result = result or ir.F32Type.get()
     text = {"asm_string": ir.StringAttr.get(code), "constraints": ir.StringAttr.get(constraints)}
-    return ir.Operation.create("llvm.inline_asm", results=[ir.F32Type.get()], operands=operands, attributes=text).result
+    return ir.Operation.create("llvm.inline_asm", results=[result], operands=operands, attributes=text).result
 
 
-def _add_product(a: Any, b: Any, total: Any) -> Any:
+def _add(total: Any, *factors: Any) -> Any:
+    """total + the product of one or two factors."""
     if total is None:
-        return _assembled("mul.f32 $0, $1, $2;", "=f,f,f", a, b)
-    return _assembled("fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f", a, b, total)
+        return factors[0] if len(factors) == 1 else _assembled("mul.f32 $0, $1, $2;", "=f,f,f", *factors)
+    code = "add.f32 $0, $1, $2;" if len(factors) == 1 else "fma.rn.f32 $0, $1, $2, $3;"
+    return _assembled(code, "=f" + ",f" * (len(factors) + 1), *factors, total)
+
+
+def _two_halves(first: Any, second: Any) -> list:
+    """Two numbers as sums of bfloat16 ones: the larger parts side by side, and the smaller."""
+    whole, words = ir.IntegerType.get_signless(32), ir.VectorType.get([PAIR], ir.BF16Type.get())
+
+    def packed(a: Any, b: Any) -> Any:
+        return _assembled("cvt.rn.bf16x2.f32 $0, $1, $2;", "=r,f,f", b, a, result=whole)
+
+    large = packed(first, second)
+    codes = ("shl.b32 h, $1, 16;", "and.b32 h, $1, 0xffff0000;")
+    small = [
+        _assembled(f"{{ .reg .b32 h; {code} sub.f32 $0, $2, h; }}", "=f,r,f", large, number)
+        for code, number in zip(codes, (first, second))
+    ]
+    return [ir.Operation.create("llvm.bitcast", results=[words], operands=[a]).result for a in (large, packed(*small))]
 
 
 class _Interpreted:
@@ -298,19 +369,17 @@ class _Interpreted:
     def points(self, ref: Any, axis: int) -> Array:
         return ref[...]
 
-    def zeros(self) -> Array:
-        return jnp.zeros((ROWS, LANE), jnp.float32)
+    def zeros(self, columns: int) -> Array:
+        return jnp.zeros((ROWS, columns), jnp.float32)
 
-    def inner_products(self, x: list, z: list, sharp: bool) -> Array:
-        def alone(total: Any) -> Array:
-            for a, b in _dots(x, z, sharp):
-                backend.wgmma(total, a, b)
-            return total[...]
+    def _values(self, t: Array, p: list, q: list) -> Array:
+        sides = ([lax.broadcast_in_dim(a, t.shape, [axis]) for a in numbers] for axis, numbers in enumerate((p, q)))
+        return self.program.evaluate(t, *sides)
 
-        return pl.run_scoped(alone, backend.ACC((ROWS, z[0].shape[1]), jnp.float32))
+    def contracted(self, t: Array, p: list, q: list, V: Any, columns: int) -> Array:
+        whole = V[...].astype(jnp.float32).reshape(3, columns, -1).sum(0)
+        return jnp.sum(self._values(t, p, q)[:, None] * whole[None], -1)
 
     def summed(self, t: Array, p: list, q: list, weighted: bool) -> Array:
-        across: Callable = lambda numbers, axis: [lax.broadcast_in_dim(a, t.shape, [axis]) for a in numbers]  # noqa: E731
-        numbers = across(q, 1)
-        weights = numbers.pop() if weighted else 1.0
-        return (self.program.evaluate(t, across(p, 0), numbers) * weights).reshape(ROWS, -1, LANE).sum(1)
+        weights = lax.broadcast_in_dim(q[-1], t.shape, [1]) if weighted else 1.0
+        return (self._values(t, p, q[:-1] if weighted else q) * weights).reshape(ROWS, -1, LANE).sum(1)
