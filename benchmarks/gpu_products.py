@@ -107,9 +107,8 @@ def main():
             ]
         if options.tune or options.hopper:
             tiles += [hopper.Cut(*cut) for cut in itertools.product((2, 3, 4), (64, 128), (2, 4))]
-            tiles += [hopper.Cut(4, 96, 2), hopper.Cut(5, 64, 2), hopper.Cut(4, 128, 2, piece=32)]
-            tiles += [hopper.Cut(2, 128, 2, rows=128, piece=p) for p in (None, 32, 64)]
-            tiles += [hopper.Cut(3, 64, 2, rows=128), hopper.Cut(piece=32), hopper.Cut(piece=64)]
+            tiles += [hopper.Cut(relief=every) for every in (0, 2, 4, 6)]
+            tiles += [hopper.Cut(3, held=True), hopper.Cut(rowwise=True), hopper.Cut(3, held=True, rowwise=True)]
         for tile in tiles:
             try:
                 call = lambda kernel=kernel, tile=tile: fused.matmul(kernel, X, Z, V, tile=tile, interpret=interpret)  # noqa: E731
@@ -120,6 +119,14 @@ def main():
                 note(f"{name}, {tile or 'default tile'}, n = {n}, m = {m}", n * m / seconds / 1e12, "Tpairs/s")
             except Exception as problem_found:  # a tile that does not fit is a result too
                 print(f"{name:28s} {tile}: {type(problem_found).__name__} {str(problem_found)[:300]}", flush=True)
+        for c in (8,) if not options.tune else ():
+            many = jnp.asarray(np.random.default_rng(1).normal(size=(m, c)).astype(np.float32))
+            one, all_columns = (
+                median_seconds(lambda W=W, kernel=kernel: fused.matmul(kernel, X, Z, W, interpret=interpret))
+                for W in (V, many)
+            )
+            print(f"{name:28s} {c} columns: {all_columns / one:.2f} times one", flush=True)
+            note(f"{name}, {c} columns over one, n = {n}, m = {m}", all_columns / one, "times")
     if not options.small and not options.only:
         peers = {
             "XLA blocks, gaussian": xla_blocks(Gaussian(d**0.5), X, Z, V),

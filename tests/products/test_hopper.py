@@ -91,18 +91,20 @@ def test_what_a_card_without_triton_is_offered(monkeypatch):
         assert fused.available(Gaussian(1.0), X) is hopping
     monkeypatch.setattr(fused.device, "is_hopper", lambda: True)
     assert not fused.available(Gaussian(1.0), jnp.ones((3, 200), jnp.float32))
-    assert fused._tile(fused._formed(Gaussian(1.0)), 1) == hopper.Cut()
+    assert fused._tile(fused._formed(Gaussian(1.0)), 0, 2, 1) == hopper.Cut()
 
 
 @pytest.mark.skipif(not device.is_hopper(), reason="no Hopper card here")
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("n, m, d", [(1, 1, 1), (70, 130, 5), (1000, 3000, 28), (300, 40_000, 64), (40_000, 300, 100)])
-def test_on_the_card(name, n, m, d):
+@pytest.mark.parametrize("columns", [None, 3, 20])
+def test_on_the_card(name, n, m, d, columns):
     """The same where the program is meant to run: few rows and many, of either side, and what ends no tile."""
     X, Z, v = map(jnp.asarray, _problem(n, m, d))
     kernel = KERNELS[name]
-    cut = hopper.Cut(z=64, stages=2) if d > 32 else hopper.Cut()
-    got = np.asarray(fused.matmul(kernel, X, Z, v, tile=cut), np.float64)
-    want = np.asarray(fused.matmul(kernel, X, Z, v), np.float64)
+    if columns:
+        v = jnp.stack([jnp.roll(v, k) for k in range(columns)], 1)
+    got = np.asarray(fused.matmul(kernel, X, Z, v, tile=hopper.fitting(d, columns or 1)), np.float64)
+    want = np.asarray(fused.matmul(kernel, X, Z, v, tile=fused.Tile(64, 64)), np.float64)
     # two programs, each as near to K v as the test above says
     assert np.linalg.norm(got - want) <= 6e-5 * np.linalg.norm(want)

@@ -43,13 +43,13 @@ class Form:
 
     Hashable, since it is a static argument of the compiled program: numbers that a user may vary (bandwidths) are used
     in `prepare`. `sharp` formulas have a kink at x = z: there ⟨x,z⟩ keeps the product lo·lo that a smooth one can do
-    without. `exponential` ones are exp2(t), where a weight |v| is as well added to t; `falling` ones take exp2 of
-    numbers up to 0 alone.
+    without. `exponential` ones are exp2(t), where a weight |v| is as well added to t; where `relief` is not 0,
+    exp2 is taken of numbers up to 0 alone, and every so manieth may be left to multiply-adds.
     """
 
     sharp = True
     exponential = False
-    falling = False
+    relief = 0
 
     def prepare(self, kernel: Any, X: Float[Array, "n d"]) -> Prepared:
         raise NotImplementedError
@@ -79,7 +79,10 @@ class MaternForm(Form):
     x' = √2 x √(2ν) log2(e)/h, the root's argument by a; P by powers of u."""
 
     smoothness: float
-    falling = True
+
+    @property
+    def relief(self):
+        return 3 if self.smoothness == 0.5 else 6
 
     def prepare(self, kernel, X):
         points = two_halves(X * (2 * math.sqrt(self.smoothness) * LOG2E / kernel.length))

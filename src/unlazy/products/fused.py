@@ -90,7 +90,7 @@ def matmul(
     """
     form, left, right = _formed(kernel), *kernel.read(X, Z)
     admit = kernel.admission(left, right)
-    result = _multiplied(form, kernel, left, right, V, tile or _tile(form, V.size // V.shape[0]), interpret)
+    result = _multiplied(form, kernel, left, right, V, tile, interpret)
     admit()
     return result
 
@@ -123,14 +123,15 @@ def apply(
     left: Side, right: Side, V: Float[Array, "m *c"], *, tile: Tile | hopper.Cut | None = None, interpret: Any = False
 ) -> Float[Array, "n *c"]:
     """K @ V for sides made by `prepared`."""
-    tile = tile or _tile(left.form, V.size // V.shape[0])
     return _apply_sides(left.form, left.of, right.of, V, tile, interpret)
 
 
-def _tile(form: Form, columns: int) -> Tile | hopper.Cut:
+def _tile(form: Form, rows: int, d: int, columns: int) -> Tile | hopper.Cut:
     """What was fastest on an H200: heavier formulas want smaller tiles, so that more of them share a processor."""
-    if backend is None:
-        return hopper.Cut()
+    program = _assembly(form, rows) if device.is_hopper() and hopper.takes(d) and columns <= hopper.COLUMNS else None
+    light = program is not None and program.left_count + program.right_count <= hopper.NUMBERS
+    if backend is None or light:
+        return hopper.fitting(d, columns)
     if columns > 1:
         return Tile(x=128, z=64)
     return Tile(x=64, z=64) if form.sharp else Tile(x=64, z=128)
@@ -138,7 +139,7 @@ def _tile(form: Form, columns: int) -> Tile | hopper.Cut:
 
 @partial(jax.jit, static_argnames=("form", "tile", "interpret"))
 def _multiplied(
-    form: Form, kernel: InnerProductKernel, X: Array, Z: Array, V: Array, tile: Tile | hopper.Cut, interpret: Any
+    form: Form, kernel: InnerProductKernel, X: Array, Z: Array, V: Array, tile: Tile | hopper.Cut | None, interpret: Any
 ) -> Array:
     """All in one program: to begin one takes as long as 10^8 pairs."""
     return _apply_sides(form, *_prepared(form, kernel, X, Z), V, tile, interpret)
@@ -146,13 +147,15 @@ def _multiplied(
 
 @partial(jax.jit, static_argnames=("form", "tile", "interpret"))
 def _apply_sides(
-    form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile | hopper.Cut, interpret: Any
+    form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile | hopper.Cut | None, interpret: Any
 ) -> Array:
     columns = V.reshape(V.shape[0], -1)
+    tile = tile or _tile(form, len(left.rows), left.points.shape[1], columns.shape[1])
     s_left, s_right = left.scale, right.scale
     weighted = columns if s_right is None else columns * s_right[:, None]
     if isinstance(tile, hopper.Cut):
-        product = _on_hopper(form, left, right, weighted, tile, interpret)
+        parts = [weighted[:, k : k + hopper.COLUMNS] for k in range(0, weighted.shape[1], hopper.COLUMNS)]
+        product = jnp.concatenate([_on_hopper(form, left, right, V, tile, interpret) for V in parts], 1)
     else:
         product = _product(form, left, right, weighted, tile, interpret)
     return (product if s_left is None else product * s_left[:, None]).reshape(product.shape[:1] + V.shape[1:])
@@ -246,7 +249,7 @@ def _on_hopper(form: Form, left: Prepared, right: Prepared, V: Array, cut: hoppe
     """The same by products.hopper."""
     n, (m, c), width = left.points.shape[0], V.shape, hopper.inner_width(left.points.shape[1])
     v = V[:, 0]
-    program = pair_program(form.formula, len(left.rows), form.falling)
+    program = pair_program(form.formula, len(left.rows), form.relief > 0)
     splits = _splits(pl.cdiv(n, hopper.ROWS * cut.groups), pl.cdiv(m, cut.z), cut.splits)
     x_rows, z_rows = program.left(left.rows), program.right(right.rows)
     x_added, z_added, size, signs = left.added, right.added, None, None
@@ -271,7 +274,7 @@ def _on_hopper(form: Form, left: Prepared, right: Prepared, V: Array, cut: hoppe
     parts = hopper.product(
         program, (halves(left.points, x_added, n_full, True), [_repeated(r, n_full) for r in x_rows]),
         ([a if cut.rowwise else a.T for a in halves(Z, z_added, m_full, False)], z_rows), sharp=form.sharp, signs=signs,
-        splits=splits, cut=cut, interpret=interpret or None,
+        relief=form.relief if cut.relief is None else cut.relief, splits=splits, cut=cut, interpret=interpret or None,
     )  # fmt: skip
     product = parts.sum(0).reshape(n_full, -1)[:n, :c]
     return product if size is None else product * size

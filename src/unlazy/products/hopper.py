@@ -38,6 +38,8 @@ except ImportError:  # pragma: no cover
 
 WIDEST = 128
 """Inner dimensions up to here are held on chip whole."""
+COLUMNS, NUMBERS = 16, 16
+"""Columns of V that are multiplied at a time, and numbers of both points of a pair up to which registers hold them."""
 COPYING, MOST = 40, 240
 """Registers a thread of the copying warpgroup keeps, and the most another may have; they share the rest of 512."""
 ROWS, LANE, PAIR = 64, 8, 2
@@ -48,13 +50,14 @@ FOLD = 4
 
 class Cut(NamedTuple):
     """Warpgroups that compute, rows of Z in a tile, tiles in flight, pieces Z is cut into; every how manieth pair takes
-    its power of two by multiply-adds (0: none); whether X is held in registers."""
+    its power of two by multiply-adds (0: none), unless the form's own; whether X is held in registers, and Z by rows.
+    """
 
-    groups: int = 3
+    groups: int = 4
     z: int = 128
     stages: int = 2
     splits: int | None = None
-    relief: int = 0
+    relief: int | None = None
     held: bool = False
     rowwise: bool = False
 
@@ -67,6 +70,13 @@ def inner_width(d: int) -> int:
 def takes(d: int) -> bool:
     """Whether there is a program for points of d numbers."""
     return backend is not None and inner_width(d) <= WIDEST
+
+
+def fitting(d: int, columns: int) -> Cut:
+    """What was fastest on an H200 for points of d numbers, and fits there."""
+    if columns > 1 or inner_width(d) > 64:
+        return Cut(3, 64)
+    return Cut()
 
 
 def padding(n: int, m: int, splits: int, cut: Cut) -> tuple[int, int]:
@@ -94,6 +104,7 @@ def product(
     right: tuple[list[Array], list[Array]],
     *,
     sharp: bool,
+    relief: int = 0,
     signs: Int[Array, "2"] | None = None,
     splits: int = 1,
     cut: Cut | None = None,
@@ -166,7 +177,7 @@ def product(
             for ref, into in zip(x_refs, x_kept):
                 backend.copy_gmem_to_smem(ref.at[mine], into.at[group], ready.at[group])
             backend.barrier_wait(ready.at[group])
-            on_tile = _Interpreted(program) if interpret else _Compiled(program, cut)
+            on_tile = _Interpreted(program) if interpret else _Compiled(program, relief, cut.held)
             p = [on_tile.points(ref.at[group], 0) for ref in x_kept[halves:]]
             x_halves = [on_tile.rows(ref.at[group]) for ref in x_kept[:halves]]
             turning = [ref[i] for ref in sign_refs for i in range(2)]
@@ -238,9 +249,9 @@ def _inner_products(x: list, z: list, sharp: bool) -> Array:
 class _Compiled:
     """Tiles in the registers of a warpgroup, laid out as the tensor cores leave them; formulas as assembly."""
 
-    def __init__(self, program: PairProgram, cut: Cut):
-        self.program, self.layout, self.held = program, backend.Layout.WGMMA, cut.held
-        self.relief = 0 if program.relieved is None else cut.relief
+    def __init__(self, program: PairProgram, relief: int, held: bool):
+        self.program, self.layout, self.held = program, backend.Layout.WGMMA, held
+        self.relief = 0 if program.relieved is None else relief
 
     def rows(self, ref: Any) -> Any:
         """Halves of X as the tensor cores take them."""
