@@ -108,7 +108,6 @@ def main():
         if options.tune or options.hopper:
             tiles += [hopper.Cut(*cut) for cut in itertools.product((2, 3, 4), (64, 128), (2, 4))]
             tiles += [hopper.Cut(relief=every) for every in (0, 2, 4, 6)]
-            tiles += [hopper.Cut(3, held=True), hopper.Cut(rowwise=True), hopper.Cut(3, held=True, rowwise=True)]
         for tile in tiles:
             try:
                 call = lambda kernel=kernel, tile=tile: fused.matmul(kernel, X, Z, V, tile=tile, interpret=interpret)  # noqa: E731

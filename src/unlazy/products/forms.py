@@ -233,13 +233,13 @@ def _of_network(kernel: NetworkKernel, tangent: bool) -> Form | None:
 
 @functools.lru_cache(maxsize=256)
 def _angle_form(depth: int, slope: float, tangent: bool) -> AngleForm:
-    """The shortest polynomials good to 5e-6 of the kernel."""
+    """The shortest polynomials good to 6e-6 of the kernel."""
 
     def wanted(theta: np.ndarray) -> np.ndarray:
         kernels = by_angle(theta, depth, slope)
         return kernels[1:].mean(0) if tangent else kernels[0]
 
-    return AngleForm(angle_polynomials.in_half_angles(wanted, 5e-6))
+    return AngleForm(angle_polynomials.in_half_angles(wanted, 6e-6))
 
 
 def _on_diagonal(kernel: InnerProductKernel, X: Array) -> Array:

@@ -273,7 +273,7 @@ def _on_hopper(form: Form, left: Prepared, right: Prepared, V: Array, cut: hoppe
 
     parts = hopper.product(
         program, (halves(left.points, x_added, n_full, True), [_repeated(r, n_full) for r in x_rows]),
-        ([a if cut.rowwise else a.T for a in halves(Z, z_added, m_full, False)], z_rows), sharp=form.sharp, signs=signs,
+        (halves(Z, z_added, m_full, False), z_rows), sharp=form.sharp, signs=signs,
         relief=form.relief if cut.relief is None else cut.relief, splits=splits, cut=cut, interpret=interpret or None,
     )  # fmt: skip
     product = parts.sum(0).reshape(n_full, -1)[:n, :c]

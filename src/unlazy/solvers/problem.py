@@ -121,9 +121,8 @@ class Problem:
 
     def largest_eigenvalue(self) -> float:
         """λ_max of K guessed from a sample of s points: n/s λ_max(K_ss)."""
+        sample = self._sample()
         size = min(self.n, PILOT)
-        index = np.sort(self.rng().choice(self.n, size, replace=False))
-        sample = on_device(self.source.take(index), self.dtype)
         K: Any
         if self.kernel.takes_gradients:
             K, steps = product(self.kernel, sample, passes=OWN_STEPS), OWN_STEPS
@@ -138,12 +137,17 @@ class Problem:
         return float(np.linalg.norm(v)) * self.n / size
 
     def ridge_within(self, share: float) -> bool:
-        """Whether the ridge is below `share` of λ_max."""
-        if self.source.whole is not None and not self.kernel.takes_gradients and not self.spreads:
-            trace = float(np.sum(np.asarray(self.kernel.diag(self.X()), np.float64)))
-            if self.ridge >= share * trace:  # λ_max is at most the trace: no need to look closer
+        """Whether the ridge is below `share` of λ_max as guessed."""
+        if not self.kernel.takes_gradients:
+            trace = self.n * float(np.mean(np.asarray(self.kernel.diag(self._sample()), np.float64)))
+            if self.ridge >= share * trace:  # the guess is at most the trace of the same sample
                 return False
         return self.ridge < share * self.largest_eigenvalue()
+
+    def _sample(self) -> Any:
+        """PILOT of the points, or all of fewer."""
+        index = np.sort(self.rng().choice(self.n, min(self.n, PILOT), replace=False))
+        return on_device(self.source.take(index), self.dtype)
 
     def mended(self, least: float = 0.0) -> "Problem":
         """The problem with the ridge raised to the rounding floor of K where it is below, and a note that says so.
