@@ -227,12 +227,12 @@ def test_every_composition_hands_the_warning_on():
     both = UNNAMED + UNNAMED, UNNAMED * UNNAMED
     for each in (2 * UNNAMED, *both, with_metric(UNNAMED, jnp.ones(4)), OnSphere(UNNAMED)):
         with pytest.warns(UnlazyWarning, match="off by up to"):
-            each.warn(jnp.ones(3))
+            each.warn(np.ones(3, np.float32))
 
 
 def test_closed_forms_and_named_kinks_do_not_warn(recwarn):
     for phi in (jax.nn.hard_tanh, Activation("ramp", lambda x: jnp.maximum(x - 0.5, 0), kinks=(0.5,)), "tanh"):
-        (2 * NTK(MLP(1, phi, 1.0, 0.1))).warn(jnp.asarray([0.5, 2.0], jnp.float32))
+        (2 * NTK(MLP(1, phi, 1.0, 0.1))).warn(np.asarray([0.5, 2.0], np.float32))
     assert not [w for w in recwarn if issubclass(w.category, UnlazyWarning)]
 
 

@@ -49,7 +49,10 @@ class Form:
 
     sharp = True
     exponential = False
-    relief = 0
+
+    @property
+    def relief(self) -> int:
+        return 0
 
     def prepare(self, kernel: Any, X: Float[Array, "n d"]) -> Prepared:
         raise NotImplementedError

@@ -337,8 +337,9 @@ def _numbers(register: Any) -> list:
 def _assembled(code: str, constraints: str, *operands: Any, result: Any = None) -> Any:
     """A number by assembly of its own."""
     result = result or ir.F32Type.get()
-    text = {"asm_string": ir.StringAttr.get(code), "constraints": ir.StringAttr.get(constraints)}
-    return ir.Operation.create("llvm.inline_asm", results=[result], operands=operands, attributes=text).result
+    texts = {"asm_string": code, "constraints": constraints}
+    attributes: dict[str, ir.Attribute] = {name: ir.StringAttr.get(text) for name, text in texts.items()}
+    return ir.Operation.create("llvm.inline_asm", results=[result], operands=operands, attributes=attributes).result
 
 
 def _add(total: Any, *factors: Any) -> Any:

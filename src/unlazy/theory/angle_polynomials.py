@@ -7,6 +7,7 @@ of w = sin θ as well, one square root away from ρ = cos θ (`in_cosine`).
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -69,16 +70,14 @@ def in_half_angles(
 ) -> HalfAngles:
     """The fewest steps within the tolerance when float32 evaluates them, or the best of `most`; F(0) = 1.
 
-    For angles up to the `largest`.
-
-    How kinked F is at θ = π is its own, so every share of S is tried. Deep networks need the centre, or large powers
-    of both signs cancel.
+    For angles up to the `largest`. How kinked F is at θ = π is its own, so every share of S is tried. Deep networks need
+    the centre, or large powers of both signs cancel.
     """
-    best = None
+    best = HalfAngles(0.0, (1.0,), (), math.inf)
     for steps in range(4, most + 1):
         for far, centre in itertools.product(range(max(1, min(4, steps - 4))), (0.0, 0.5)):
             found = _half_angles(of_angle, largest, steps - far - (far > 0) - (centre > 0), far, centre)
-            if best is None or found.error < best.error:
+            if found.error < best.error:
                 best = found
         if best.error <= tolerance:
             break
@@ -92,7 +91,7 @@ _ROUNDS = 12
 def _half_angles(of_angle: Callable, largest: float, near: int, far: int, centre: float) -> HalfAngles:
     """So many coefficients of P and S, by least squares with the weights of Lawson's method (1961)."""
     theta = largest * (1 - np.cos(np.pi * (np.arange(200) + 0.5) / 200)) / 2
-    sine, cosine, weights, best = np.sin(theta / 2), np.cos(theta / 2), np.ones(len(theta)), None
+    sine, cosine, weights, best = np.sin(theta / 2), np.cos(theta / 2), np.ones(len(theta)), (math.inf, np.zeros(0))
     series = [chebyshev.chebvander(2 * a - 1, max(near, far, 2) - 1) for a in (sine, np.zeros(1))]
     at_angles, at_zero = series
     terms = np.hstack([(at_angles - at_zero)[:, 1:near], cosine[:, None] * at_angles[:, :far] - at_zero[:, :far]])
@@ -102,15 +101,20 @@ def _half_angles(of_angle: Callable, largest: float, near: int, far: int, centre
         root = np.sqrt(weights) / size
         found = np.linalg.lstsq(terms * root[:, None], wanted * root, rcond=None)[0]
         wrong = np.abs(np.dot(terms, found) - wanted) / size
-        if best is None or wrong.max() < best[0]:
+        if wrong.max() < best[0]:
             best = (float(wrong.max()), found)
+        if best[0] == 0:
+            break
         weights = weights * (wrong / wrong.max() + 1e-3)
         weights /= weights.max()
     P, S = np.split(best[1], [near - 1])
     constant = 1 - float(np.dot(at_zero[0, 1:near], P) + np.dot(at_zero[0, :far], S))
     around = Polynomial([2 * centre - 1, 2])
-    P, S = (Polynomial(chebyshev.cheb2poly(c))(around).coef if len(c) else c for c in (np.array([constant, *P]), S))
-    fit = HalfAngles(centre, tuple(P.tolist()), tuple(S.tolist()), 0.0)
+    powers = [
+        tuple(Polynomial(chebyshev.cheb2poly(c))(around).coef.tolist()) if len(c) else ()
+        for c in (np.array([constant, *P]), S)
+    ]
+    fit = HalfAngles(centre, powers[0], powers[1], 0.0)
     grid = GRID * (largest / np.pi)
     rounded = fit.at(*(np.sin(grid / 2 + a).astype(np.float32) for a in (0, np.pi / 2)))
     wanted = of_angle(grid)

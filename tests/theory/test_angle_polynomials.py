@@ -1,0 +1,37 @@
+"""Kernels of an angle by polynomials, against the recursion in float64."""
+
+import numpy as np
+import pytest
+
+from unlazy.theory import angle_polynomials
+from unlazy.theory.homogeneous import by_angle
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("depth", [1, 3, 10])
+def test_half_angles_keep_their_bound_in_float32(depth, slope):
+    def ntk(theta):
+        return by_angle(theta, depth, slope)[1:].mean(0)
+
+    fit = angle_polynomials.in_half_angles(ntk, 6e-6)
+    theta = np.random.default_rng(depth).uniform(0, np.pi, 5000)  # not the grid that the bound was found on
+    found = fit.at(np.sin(theta / 2).astype(np.float32), np.cos(theta / 2).astype(np.float32))
+    assert found.dtype == np.float32
+    size = np.maximum(np.abs(ntk(theta)), 0.1)
+    # between points of the grid, 0.0016 apart, errors of degree 12 move by little, and rounding by some units
+    assert np.max(np.abs(found - ntk(theta)) / size) <= 1.1 * max(fit.error, 6e-6)
+    assert fit.error <= 6e-6
+    assert fit.at(np.zeros(1), np.ones(1)) == pytest.approx(1, abs=1e-12)
+
+
+def test_acute_angles_need_fewer_steps():
+    def passing(theta):
+        return 1 - theta / np.pi
+
+    all_angles, acute = (angle_polynomials.in_half_angles(passing, 2e-6, largest) for largest in (np.pi, np.pi / 2))
+    assert len(acute.near) + len(acute.far) < len(all_angles.near) + len(all_angles.far)
+
+
+def test_the_best_is_given_where_nothing_suffices():
+    fit = angle_polynomials.in_half_angles(lambda theta: by_angle(theta, 30, 0.0)[1:].mean(0), 1e-9, most=8)
+    assert 1e-9 < fit.error < np.inf
