@@ -70,7 +70,7 @@ def in_half_angles(
 ) -> HalfAngles:
     """The fewest steps within the tolerance when float32 evaluates them, or the best of `most`; F(0) = 1.
 
-    For angles up to the `largest`. How kinked F is at θ = π is its own, so every share of S is tried. Deep networks need
+    For angles up to the `largest`. How kinked F is at θ = π is its own: every share of S is tried. Deep networks need
     the centre, or large powers of both signs cancel.
     """
     best = HalfAngles(0.0, (1.0,), (), math.inf)
