@@ -7,6 +7,7 @@ import pytest
 
 from unlazy.core import device
 from unlazy.core.architecture import MLP
+from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace, Matern
 from unlazy.products import fused, hopper
@@ -79,6 +80,23 @@ def test_registers_are_there(groups):
     at_first = 65536 // (128 * (groups + 1)) // 8 * 8
     assert groups * hopper._registers(groups) + hopper.COPYING <= (groups + 1) * at_first
     assert hopper._registers(groups) % 8 == 0
+
+
+def test_hopper_cards_take_it_where_this_jax_does(monkeypatch):
+    """Asked by lowering it; a JAX that refuses leaves the other program, and that is said."""
+    monkeypatch.setattr(fused.device, "is_hopper", lambda: True)
+    form = fused._formed(Laplace(1.0))
+    fused._lowers_for_hopper.cache_clear()
+    assert fused._tile(form, 1, 20, 1) == hopper.fitting(20, 1)
+    assert fused._tile(form, 1, 100, 3) == hopper.fitting(100, 3)
+    assert isinstance(fused._tile(form, 1, 200, 1), fused.Tile)
+    assert isinstance(fused._tile(form, 1, 20, 17), fused.Tile)
+    fused._lowers_for_hopper.cache_clear()
+    jax.clear_caches()
+    monkeypatch.setattr(hopper.backend, "inline_mgpu", None)
+    with pytest.warns(UnlazyWarning, match="take the slower program"):
+        assert isinstance(fused._tile(form, 1, 20, 1), fused.Tile)
+    fused._lowers_for_hopper.cache_clear()
 
 
 def test_what_a_card_without_triton_is_offered(monkeypatch):

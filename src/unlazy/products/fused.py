@@ -10,6 +10,7 @@ A Pallas program for its Triton backend; on a CPU it runs in interpret mode, for
 is products.hopper: asked for by its `Cut` in place of a `Tile`, and what a Hopper card gets from a JAX without Triton.
 """
 
+import warnings
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -22,11 +23,12 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
 from unlazy.core import device
+from unlazy.core.errors import UnlazyWarning
 from unlazy.core.inputs import Points
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.evaluate import embedded
 from unlazy.products import hopper
-from unlazy.products.forms import Form, Prepared, form_of, split_bfloat16
+from unlazy.products.forms import Form, GaussianForm, MaternForm, Prepared, form_of, split_bfloat16
 from unlazy.products.pairs import add_compensated, both_sides
 from unlazy.products.ptx import PairProgram, Unsupported, pair_program
 
@@ -72,7 +74,30 @@ def available(kernel: Kernel, X: Any) -> bool:
 def _for_hopper(form: Form, kernel: Kernel, X: Array) -> bool:
     """Whether products.hopper can: all of the points on chip, a formula without tables or loops."""
     left, _ = jax.eval_shape(partial(_prepared, form), kernel, X, X)
-    return hopper.takes(left.points.shape[1]) and _assembly(form, len(left.rows)) is not None
+    taken = hopper.takes(left.points.shape[1]) and _assembly(form, len(left.rows)) is not None
+    return taken and _lowers_for_hopper()
+
+
+@lru_cache
+def _lowers_for_hopper() -> bool:
+    """Whether this JAX takes products.hopper: that backend is experimental and changes. Nothing is compiled."""
+    try:
+        for form, columns in ((GaussianForm(), 1), (MaternForm(0.5), 8)):
+            number = jax.ShapeDtypeStruct((1,), jnp.float32)
+            rows = [number] * isinstance(form, MaternForm)
+            side = Prepared(jax.ShapeDtypeStruct((1, 1), jnp.float32), rows, added=number)
+            V = jax.ShapeDtypeStruct((1, columns), jnp.float32)
+            traced = _apply_sides.trace(form, side, side, V, hopper.fitting(1, columns), False)
+            traced.lower(lowering_platforms=("cuda",))
+    except Exception as problem:
+        warnings.warn(
+            f"products on Hopper cards take the slower program: JAX {jax.__version__} refuses the other "
+            f"({type(problem).__name__}: {str(problem)[:200]})",
+            UnlazyWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 def folding() -> bool:
@@ -128,7 +153,8 @@ def apply(
 
 def _tile(form: Form, rows: int, d: int, columns: int) -> Tile | hopper.Cut:
     """What was fastest on an H200: heavier formulas want smaller tiles, so that more of them share a processor."""
-    program = _assembly(form, rows) if device.is_hopper() and hopper.takes(d) and columns <= hopper.COLUMNS else None
+    hopping = device.is_hopper() and hopper.takes(d) and columns <= hopper.COLUMNS and _lowers_for_hopper()
+    program = _assembly(form, rows) if hopping else None
     light = program is not None and program.left_count + program.right_count <= hopper.NUMBERS
     if backend is None or light:
         return hopper.fitting(d, columns)

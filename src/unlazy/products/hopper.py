@@ -12,6 +12,7 @@ for tests.
 """
 
 import functools
+import inspect
 import itertools
 import operator
 from collections.abc import Iterator
@@ -248,7 +249,8 @@ class _Compiled:
 
     def points(self, ref: Any, axis: int) -> Array:
         """Numbers of one point each, those along `axis` of a tile."""
-        return backend.load(ref, (), layout=self.layout.reduce(1 - axis))
+        whole = [()] if "idx" in inspect.signature(backend.load).parameters else []  # before JAX 0.12
+        return backend.load(ref, *whole, layout=self.layout.reduce(1 - axis))
 
     def zeros(self, columns: int) -> Array:
         """Sums of every thread."""
