@@ -83,10 +83,8 @@ def _lowers_for_hopper() -> bool:
     """Whether this JAX takes products.hopper: that backend is experimental and changes. Nothing is compiled."""
     try:
         for form, columns in ((GaussianForm(), 1), (MaternForm(0.5), 8)):
-            number = jax.ShapeDtypeStruct((1,), jnp.float32)
-            rows = [number] * isinstance(form, MaternForm)
-            side = Prepared(jax.ShapeDtypeStruct((1, 1), jnp.float32), rows, added=number)
-            V = jax.ShapeDtypeStruct((1, columns), jnp.float32)
+            points, number, V = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1, 1), (1,), (1, columns)))
+            side: Any = Prepared(points, [number] * isinstance(form, MaternForm), added=number)  # type: ignore[arg-type, list-item]
             traced = _apply_sides.trace(form, side, side, V, hopper.fitting(1, columns), False)
             traced.lower(lowering_platforms=("cuda",))
     except Exception as problem:
