@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from unlazy.kernels.radial import Gaussian
+from unlazy.solvers import nystrom_cg, problem
 from unlazy.solvers.methods import (
     METHODS,
     Askotch,
@@ -16,6 +17,7 @@ from unlazy.solvers.methods import (
     check_method,
 )
 from unlazy.solvers.solve import solve
+from unlazy.solvers.watch import Watch
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(120, 5))  # the shapes of test_every_solver: no program is compiled twice
@@ -82,3 +84,21 @@ def test_methods_are_frozen_values():
 def test_misuse_is_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_checking_the_centres_costs_no_more_than_the_fit_it_checks(monkeypatch):
+    """With few steps allowed and a tolerance out of reach, half of the centres took 500 steps."""
+    taken = []
+    run = nystrom_cg.conjugate_gradients
+
+    def counted(*arguments):
+        found = run(*arguments)
+        taken.append(found[2])
+        return found
+
+    monkeypatch.setattr(nystrom_cg, "conjugate_gradients", counted)
+    method, made = NystromCG(60), problem.make(KERNEL, X, Y, 1e-4)
+    fit = method.solve(made, Watch(1e-12, 3))
+    method.against_full(made, fit, 1e-12)
+    assert taken[0] == 3
+    assert 3 <= taken[1] <= 10

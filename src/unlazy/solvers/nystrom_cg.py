@@ -123,7 +123,7 @@ class NystromCG(Method):
         """
         half = problem.rng().permutation(len(fit.centres))[: max(1, len(fit.centres) // 2)]  # type: ignore[arg-type]
         rows = fit.centres[np.sort(half)]  # type: ignore[index]
-        coarse = NystromCG(rows).solve(problem, Watch(tolerance, self.most_steps))
+        coarse = NystromCG(rows).solve(problem, Watch(tolerance, _steps_of_half(fit.steps)))
         index = rows_of(problem)
         X = problem.source.take(index)
         fine, rough = (
@@ -138,6 +138,12 @@ class NystromCG(Method):
         )
         stopped = "centres" if off > tolerance else fit.stopped
         return fit._replace(residual=float(np.hypot(fit.residual, off)), notes=(*fit.notes, note), stopped=stopped)
+
+
+def _steps_of_half(steps: int) -> int:
+    """The most for half of the centres, which take about as many; their fit is a check, and must not cost more than
+    what it checks, as with few steps allowed and a tolerance out of reach."""
+    return min(NystromCG.most_steps, max(2 * steps, 10))
 
 
 def _rounding(problem: Problem, Z: np.ndarray, alpha: np.ndarray, change: "Change", smallest: float) -> float:
