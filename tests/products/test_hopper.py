@@ -90,7 +90,7 @@ def test_hopper_cards_take_it_where_this_jax_does(monkeypatch):
     assert fused._tile(form, 1, 20, 1) == hopper.fitting(20, 1)
     assert fused._tile(form, 1, 100, 3) == hopper.fitting(100, 3)
     assert isinstance(fused._tile(form, 1, 200, 1), fused.Tile)
-    assert isinstance(fused._tile(form, 1, 20, 17), fused.Tile)
+    assert isinstance(fused._tile(form, 1, 20, 9), fused.Tile)
     fused._lowers_for_hopper.cache_clear()
     jax.clear_caches()
     monkeypatch.setattr(hopper.backend, "inline_mgpu", None)

@@ -39,7 +39,7 @@ except ImportError:  # pragma: no cover
 
 WIDEST = 128
 """Inner dimensions up to here are held on chip whole."""
-COLUMNS, NUMBERS = 16, 16
+COLUMNS, NUMBERS = 8, 16
 """Columns of V that are multiplied at a time, and numbers of both points of a pair up to which registers hold them."""
 COPYING, MOST = 40, 240
 """Registers a thread of the copying warpgroup keeps, and the most another may have; they share the rest of 512."""
@@ -77,7 +77,7 @@ def takes(d: int) -> bool:
 
 def fitting(d: int, columns: int) -> Cut:
     """What was fastest on an H200 for points of d numbers, and fits there."""
-    if inner_width(d) > 64 or columns > LANE:
+    if inner_width(d) > 64:
         return Cut(3, 64)
     return Cut(3) if columns > 1 else Cut()
 
@@ -113,9 +113,8 @@ def product(
     cut: Cut | None = None,
     interpret: Any = None,
 ) -> Float[Array, "s n *c"]:
-    """K @ v of every split of Z. A side is its two bfloat16 halves, `added_columns` third where there are any,
-    and its numbers of one point each, v the last of Z's, or V's parts (`in_parts`). Rows fill whole tiles
-    (`padding`).
+    """K @ v of every split of Z. A side is its two bfloat16 halves, `added_columns` third where there are any, and its
+    numbers of one point each, v the last of Z's, or V's parts (`in_parts`). Rows fill whole tiles (`padding`).
 
     With `signs`, |v| is part of what is added: tiles before the first number have v's of either sign in turn, + first,
     those from there on the sign that the second is.
