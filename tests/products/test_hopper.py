@@ -126,3 +126,35 @@ def test_on_the_card(name, n, m, d, columns):
     want = np.asarray(fused.matmul(kernel, X, Z, v, tile=fused.Tile(64, 64)), np.float64)
     # two programs, each as near to K v as the test above says
     assert np.linalg.norm(got - want) <= 6e-5 * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("positive", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("m", [1, 5, 700])
+def test_tiles_have_one_sign_each(positive, m):
+    """Every number lies in one place, and the signs of tiles are those that the program takes them for."""
+    tile, rng = 8, np.random.default_rng(m)
+    v = (rng.uniform(0.1, 1, m) * np.where(rng.uniform(size=m) < positive, 1, -1)).astype(np.float32)
+    _, rows = hopper.padding(1, m + tile, 2, hopper.Cut(z=tile))
+    order, (both, rest) = map(np.asarray, fused._by_sign(jnp.asarray(v), tile, rows))
+    assert sorted(order[order < m]) == list(range(m))
+    assert (order[order >= m] == m).all()
+    at = np.arange(rows) // tile
+    sign = np.where(at < both, 1 - 2 * (at & 1), rest)
+    placed = order < m
+    assert (np.sign(v[order[placed]]) == sign[placed]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["zero", "one", "positive", "tiny"])
+def test_weights_in_the_exponent_of_a_gaussian(interpreter, weights):
+    X, Z, v = _problem(40, 300, 3)
+    v = {"zero": 0 * v, "one": (np.arange(300) == 7).astype(np.float32), "positive": np.abs(v), "tiny": v * 1e-30}[
+        weights
+    ]
+    kernel = KERNELS["gaussian"]
+    cut = hopper.Cut(1, 64, 2)
+    got = fused.apply(*fused.prepared(kernel, X, Z), jnp.asarray(v), tile=cut, interpret=interpreter)
+    with jax.enable_x64(True):
+        K = np.asarray(kernel.gram(*(jnp.asarray(a, jnp.float64) for a in (X, Z)), accurate=True))
+    want = np.dot(K, v.astype(np.float64))
+    assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)
