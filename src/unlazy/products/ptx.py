@@ -48,11 +48,11 @@ def pair_program(formula: Callable, rows: int, falling: bool = False) -> PairPro
     p, q = [scalar] * rows, [scalar] * rows
     with jax.ensure_compile_time_eval():  # constants are computed now, also when the caller is being traced
         steps = _Steps(jax.make_jaxpr(formula)(scalar, p, q), rows)
-    emitted, relieved = _Emitter(steps).emit(), _Emitter(steps, relieved=True).emit()
+    emitted = _Emitter(steps).emit()
     return PairProgram(
         steps.side_function("p", emitted.used["p"]), steps.side_function("q", emitted.used["q"]),
         len(emitted.used["p"]), len(emitted.used["q"]), emitted.text, steps.pair_function(emitted.used),
-        relieved.text if falling else None,
+        _Emitter(steps, relieved=True).emit().text if falling else None,
     )  # fmt: skip
 
 
@@ -275,18 +275,18 @@ class _Emitter:
 
     def _power_of_two(self, out: str, number: str) -> None:
         """2^x, x from -126 to 0 (smaller ones are cut): 2^f by a polynomial, f = x - n and n the nearest integer, which
-        the last bits of x + 1.5·2^23 are; they are added to the exponent."""
+        the last bits of x + 1.5·2^23 are: moved, the exponent of 2^n. NaN stays NaN."""
         x, shifted, f, whole = (self._temporary() for _ in range(4))
         magic = self._name((1.5 * 2**23,))
         self.lines += [
-            f"max.f32 {x}, {number}, {self._name((-126.0,))};",
+            f"max.NaN.f32 {x}, {number}, {self._name((-126.0,))};",
             f"add.rn.f32 {shifted}, {x}, {magic};",
             f"sub.rn.f32 {whole}, {shifted}, {magic};",
             f"sub.rn.f32 {f}, {x}, {whole};",
             f"mov.f32 {out}, {self._name((_POWER[-1],))};",
             *[f"fma.rn.f32 {out}, {out}, {f}, {self._name((c,))};" for c in _POWER[-2::-1]],
-            f"{{ .reg .b32 bits, more; mov.b32 more, {shifted}; shl.b32 more, more, 23; mov.b32 bits, {out}; "
-            f"add.s32 bits, bits, more; mov.b32 {out}, bits; }}",
+            f"{{ .reg .b32 bits; .reg .f32 power; mov.b32 bits, {shifted}; shl.b32 bits, bits, 23; "
+            f"add.s32 bits, bits, {127 << 23}; mov.b32 power, bits; mul.f32 {out}, {out}, power; }}",
         ]
 
     def _saturate(self, out: int, number: Any) -> None:
