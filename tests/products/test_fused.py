@@ -8,7 +8,7 @@ import pytest
 from unlazy.core.architecture import MLP
 from unlazy.kernels.infinite_width import NNGP, NTK
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
-from unlazy.products import fused
+from unlazy.products import fused, triton
 from unlazy.products.forms import AngleForm, EntryForm, GaussianForm, LayersForm, MaternForm, form_of, split_bfloat16
 
 KERNELS = {
@@ -107,7 +107,7 @@ def test_the_halves_of_a_tile_keep_their_digits_under_any_compiler():
     """A compiler may take a cast to bfloat16 and back for nothing; the second half would then be zero (error 2^-9)."""
     K = np.random.default_rng(0).normal(size=(32, 32)).astype(np.float32)
     K[0, :4] = 0, 1, -1, 2.0**-100
-    hi, lo = (np.asarray(half, np.float64) for half in jax.jit(fused._halves)(K))
+    hi, lo = (np.asarray(half, np.float64) for half in jax.jit(triton._halves)(K))
     assert (np.abs(K - hi - lo) <= 2.0**-17 * np.abs(K)).all() and np.abs(lo).max() > 0
 
 

@@ -10,7 +10,7 @@ from unlazy.core.architecture import MLP
 from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace, Matern
-from unlazy.products import fused, hopper
+from unlazy.products import fused, hopper, triton
 
 pytestmark = pytest.mark.skipif(hopper.backend is None, reason="this JAX has no Mosaic GPU backend")
 KERNELS = {
@@ -102,7 +102,7 @@ def test_hopper_cards_take_it_where_this_jax_does(monkeypatch):
 def test_what_a_card_without_triton_is_offered(monkeypatch):
     """On a Hopper card what the program takes; on others nothing fused."""
     X = jnp.ones((3, 2), jnp.float32)
-    monkeypatch.setattr(fused, "backend", None)
+    monkeypatch.setattr(triton, "backend", None)
     monkeypatch.setattr(fused.device, "kind", lambda: "gpu")
     for hopping in (True, False):
         monkeypatch.setattr(fused.device, "is_hopper", lambda: hopping)  # noqa: B023

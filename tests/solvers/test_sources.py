@@ -12,7 +12,7 @@ import pytest
 
 from unlazy.core.precision import precision
 from unlazy.kernels.radial import Gaussian
-from unlazy.solvers import nystrom_cg, sources
+from unlazy.solvers import nystrom_cg, nystrom_factors, sources
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.solvers.problem import make
 from unlazy.solvers.solve import solve
@@ -153,7 +153,7 @@ def test_a_run_from_a_file_goes_on_after_it_broke_off_and_leaves_no_thread(tmp_p
     np.save(tmp_path / "X.npy", X)
     monkeypatch.setattr(nystrom_cg, "HOST_BLOCK_BYTES", 50 * D * 8)
     checkpoint = Checkpoint(tmp_path / "run", every=0)
-    budget = 4 * N * D * 8 - 1 + nystrom_cg.MATRICES * 60 * 60 * 8
+    budget = 4 * N * D * 8 - 1 + nystrom_factors.MATRICES * 60 * 60 * 8
     keywords = {"centres": 60, "tolerance": 1e-6, "precision": "float64", "memory": budget}
 
     def broken(p):
@@ -183,7 +183,7 @@ def test_a_solution_from_blocks_is_that_of_the_array(tmp_path, monkeypatch):
     source = ZarrLike(X)
     keywords = {"centres": 60, "tolerance": 1e-6, "precision": "float64"}
     whole = solve(Gaussian(2.0), X, y, 0.1, **keywords)
-    budget = 4 * N * D * 8 - 1 + nystrom_cg.MATRICES * 60 * 60 * 8  # a quarter of what is left does not hold X
+    budget = 4 * N * D * 8 - 1 + nystrom_factors.MATRICES * 60 * 60 * 8  # a quarter of what is left does not hold X
     blocks = solve(Gaussian(2.0), source, y, 0.1, memory=budget, **keywords)
     assert "by blocks" in blocks.notes[-1] and blocks.converged
     assert source.largest == 50

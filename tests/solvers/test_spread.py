@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 from unlazy.core.precision import precision
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.products import product, sharded
-from unlazy.solvers import nystrom_cg, spread_factors
+from unlazy.solvers import nystrom_cg, nystrom_factors, spread_factors
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.solvers.solve import solve
 
@@ -106,8 +106,8 @@ assert isinstance(s.centres, np.ndarray) and len(seen) > 2
 Z = X[rng.permutation(N)[:77]]
 C, CC = laplace(X, Z), laplace(Z, Z)
 fitted = C @ np.linalg.solve(C.T @ C + 0.1 * CC, C.T @ y)
-for spread, kind in ((nystrom_cg.SPREAD, "float32"), (0.0, "float64"), (0.0, "float32")):
-    nystrom_cg.SPREAD, s, found = spread, None, None
+for spread, kind in ((nystrom_factors.SPREAD, "float32"), (0.0, "float64"), (0.0, "float32")):
+    nystrom_factors.SPREAD, s, found = spread, None, None
     s = solve(Laplace(2.0), X, y, 0.1, centres=Z, tolerance=1e-4, precision=kind, progress=look)
     assert s.converged and "sharded" in s.notes[-1], str(s)
     found = np.asarray(s.predict(X))
@@ -173,9 +173,9 @@ class File:
         self.asked.append((rows.start, rows.stop))
         return X[rows]
 
-nystrom_cg.SPREAD, nystrom_cg.HOST_BLOCK_BYTES, s, found = np.inf, 104 * D * 4, None, None
+nystrom_factors.SPREAD, nystrom_cg.HOST_BLOCK_BYTES, s, found = np.inf, 104 * D * 4, None, None
 keywords = dict(centres=Z, tolerance=1e-4, precision="float32", progress=look)
-budget = 4 * N * D * 4 - 1 + nystrom_cg.MATRICES * 77 * 77 * 8    # a quarter of what is left does not hold X
+budget = 4 * N * D * 4 - 1 + nystrom_factors.MATRICES * 77 * 77 * 8    # a quarter of what is left does not hold X
 s = solve(Laplace(2.0), File(), y, 0.1, memory=budget, **keywords)
 assert s.converged and "by blocks" in s.notes[-1], str(s)
 fitted = C @ np.linalg.solve(C.T @ C + 0.1 * CC, C.T @ y)

@@ -7,7 +7,7 @@ import pytest
 
 from unlazy.core.precision import rounding
 from unlazy.kernels.radial import Gaussian
-from unlazy.solvers import nystrom_cg, triangles
+from unlazy.solvers import nystrom_factors, triangles
 from unlazy.solvers.problem import make
 
 
@@ -49,7 +49,7 @@ def test_both_changes_of_variables_are_one(small_blocks):
     X, Z = rng.normal(size=(60, 3)), jnp.asarray(rng.normal(size=(40, 3)), jnp.float32)
     problem = make(Gaussian(1.0), X, rng.normal(size=60), 5.0)
     v = rng.normal(size=(40, 1))
-    cpu, gpu = nystrom_cg.ChangeOnCPU(problem, Z), nystrom_cg.ChangeOnGPU(problem, Z)
+    cpu, gpu = nystrom_factors.ChangeOnCPU(problem, Z), nystrom_factors.ChangeOnGPU(problem, Z)
     # the two Grams may differ in the last float32 digit of an entry; T⁻¹A⁻¹ amplifies it by the condition numbers
     condition = np.linalg.cond(cpu.T) * np.linalg.cond(cpu.A)
     entries = 40 * 2 * rounding(np.float32) * np.max(np.abs(np.asarray(gpu.K) - cpu.K) > 0)
@@ -65,5 +65,5 @@ def test_both_changes_of_variables_are_one(small_blocks):
 
 
 def test_a_matrix_that_is_not_positive_is_refused(small_blocks):
-    with pytest.raises(nystrom_cg.LinAlgError):
-        nystrom_cg._upper_factor(-jnp.eye(20), 0.5)
+    with pytest.raises(nystrom_factors.LinAlgError):
+        nystrom_factors._upper_factor(-jnp.eye(20), 0.5)

@@ -9,6 +9,7 @@ pair, which become one block of PTX.
 import math
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -54,6 +55,15 @@ def pair_program(formula: Callable, rows: int, falling: bool = False) -> PairPro
         len(emitted.used["p"]), len(emitted.used["q"]), emitted.text, steps.pair_function(emitted.used),
         _Emitter(steps, relieved=True).emit().text if falling else None,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def assembly(form: Any, rows: int) -> PairProgram | None:
+    """The formula as assembly, or None where it uses an operation that has none: a backend compiles that itself."""
+    try:
+        return pair_program(form.formula, rows)
+    except Unsupported:
+        return None
 
 
 class _Step(NamedTuple):
