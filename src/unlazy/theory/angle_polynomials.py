@@ -2,8 +2,8 @@
 
 F(θ) = F(0) + θ P(2θ/π - 1), exact at θ = 0, fitted at Chebyshev points in float64. Without an arc cosine: F is
 analytic in sin θ/2 = √((1 - cos θ)/2) but at θ = π, where a short polynomial times cos θ/2 mends it: two roots
-(`in_half_angles`). ReLU's two duals are polynomials
-of w = sin θ as well, one square root away from ρ = cos θ (`in_cosine`).
+(`in_half_angles`). ReLU's two duals are polynomials of w = sin θ as well, one square root away from ρ = cos θ
+(`in_cosine`).
 """
 
 import itertools
