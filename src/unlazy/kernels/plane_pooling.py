@@ -56,7 +56,17 @@ class Pooling(NamedTuple):
         return tuple(waiting)
 
 
-def pooled_before(refs: list, stage: Stage, row: Any, c: int, dy: Any, dx: Any, at: Any, lane: Array) -> list:
+class Before(NamedTuple):
+    """How a stage before left the pairs of a program: how many side by side, in how many tiles; of every lane, which
+    tile and where."""
+
+    pairs: int
+    tiles: int
+    tile: Any
+    lane: Array
+
+
+def pooled_before(refs: list, stage: Stage, row: Any, c: int, dy: Any, dx: Any, at: Any, left: Before) -> list:
     """Pooled Σ (and Θ) of a stage before, at row and column c of a plane: the sum of its parts."""
     size, before = stage.size, stage.size + (0 if stage.circular else 1)  # displacements it keeps
     inside, p = remainder(row + size, size), (c + size) % size
@@ -68,13 +78,14 @@ def pooled_before(refs: list, stage: Stage, row: Any, c: int, dy: Any, dx: Any, 
         live = live & (row >= 0) & (row < size)
     Dy = dy - (stage.down - before) * turns[0].astype(jnp.int32)
     Dx = shown - (stage.across - before) * turns[1].astype(jnp.int32)
-    start = ((((at * before + Dy) * PARTS) * (before + 1) + Dx) * size + inside) * size + p
-    start = start * lane.size + lane
-    mask = jnp.broadcast_to(live, lane.shape)
+    start = ((((at * left.tiles * before + Dy) * PARTS) * (before + 1) + Dx) * size + inside) * size + p
+    part = (before + 1) * size * size * left.pairs
+    start = start * left.pairs + (left.tile * (before * PARTS * part) + left.lane)
+    mask = jnp.broadcast_to(live, left.lane.shape)
     found = []
     for ref in refs:
         parts = [
-            backend.load(ref.at[start + k * ((before + 1) * size * size * lane.size)], mask=mask, other=0.0)
+            backend.load(ref.at[start + k * part], mask=mask, other=0.0)
             for k in range(PARTS)
         ]
         found.append((parts[0] + parts[1]) + parts[2])

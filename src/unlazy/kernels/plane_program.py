@@ -28,9 +28,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array
 
-from unlazy.kernels.plane_dual import Dual, backend, times_plus
+from unlazy.kernels.plane_dual import Dual, backend, on_arrays, on_triton, times_plus
 from unlazy.kernels.plane_layout import PARTS, VECTOR, Stage, Tile, pooling_table, ranges
-from unlazy.kernels.plane_pooling import Pooling, few_bits, pooled_before, quotient, remainder, wrapped
+from unlazy.kernels import plane_warps
+from unlazy.kernels.plane_pooling import Before, Pooling, few_bits, pooled_before, quotient, remainder, wrapped
 
 SECTOR = 8
 """Numbers in what is brought from memory at once."""
@@ -42,11 +43,12 @@ NUMBERS = 3
 
 def run(
     stage: Stage, left: Array, right: Array, channels: int, numbers: Array, planes: tuple | None, *,
-    tangent: bool, tile: Tile, interpret: bool = False,
+    tangent: bool, tile: Tile, warps: int | None = None, interpret: bool = False,
 ) -> tuple:  # fmt: skip
     """Σ (and Θ) after a stage: pooled planes for the next, or their sums over all pairs of positions.
 
-    `planes` are those of the stage before, or None for a first one, whose input are `channels` pixels.
+    `planes` are those of the stage before, or None for a first one, whose input are `channels` pixels; `warps`: they
+    are of plane_warps, from images of this size.
     """
     n, m = len(left) * tile.rows, right.shape[1] * tile.columns
     pairs = n * m
@@ -64,7 +66,7 @@ def run(
         filled = [] if stage.last else list(found)
         done = pl.pallas_call(
             partial(_body, stage=stage, columns=columns, channels=channels, images=(n, m), tangent=tangent, tile=tile,
-                    interpret=interpret, fed=planes is not None),
+                    interpret=interpret, fed=planes is not None, warps=warps),
             grid=(pairs // tile.lanes, stage.down),
             out_shape=[jax.ShapeDtypeStruct((math.prod(shape),), jnp.float32)] * count,
             input_output_aliases={len(inputs) + k: k for k in range(len(filled))},
@@ -92,7 +94,7 @@ class _Place(NamedTuple):
 
 def _body(
     *refs, stage: Stage, columns: list, channels: int, images: tuple[int, int], tangent: bool, tile: Tile,
-    interpret: bool, fed: bool,
+    interpret: bool, fed: bool, warps: int | None,
 ) -> None:  # fmt: skip
     """The planes of one displacement down, or some columns of them, for a tile of pairs."""
     count = 2 if tangent else 1
@@ -167,13 +169,17 @@ def _body(
                     total = times_plus(read_left(c, f), read_right(c, f), total, interpret)
                 values = [total]
             else:
-                values = [v * scale for v in pooled_before(plane_refs, stage, row, c, dy, dx, program_of, lane)]
+                values = [v * scale for v in pooled_before(plane_refs, stage, row, c, dy, dx, program_of, before)]
                 if tangent:
                     values[1] = times_plus(values[0], rate, values[1], interpret)
             found.append([_summed(v, of[c - low], share) for v, of, share in zip(values, sums, shares[0])])
         return [[v[0] for v in each] for each in found], [[each[s][1] for each in found] for s in range(len(sums))]
 
-    program_of = at
+    program_of, each = at, on_arrays if interpret else on_triton
+    before = Before(tile.lanes, 1, 0, lane)
+    if warps is not None:
+        laid = plane_warps.Tile.of(warps)
+        before = Before(laid.pairs, tile.lanes // laid.pairs, *laid.order(i, j))
 
     def step(row: Any, dx: Any, past: list[_Place], state: tuple, held: tuple) -> tuple:
         """One row in, one row out; `past` are the places of this row and those before."""
@@ -209,7 +215,7 @@ def _body(
                             for s in range(len(values[0]))] for c in group]  # fmt: skip
                 f = base + l
                 left, right = [read_left(c, f) for c in group], [read_right(c, f) for c in group]
-                duals = dual.many([w[0] for w in windows], left, right, interpret)
+                duals = dual.many(each, [w[0] for w in windows], left, right)
                 for c, window, (a, b, slope) in zip(group, windows, duals):
                     if tangent and len(window) == 1:  # the first weights: Θ is Σ, but for rates
                         window.append(times_plus(window[0], own_rate, bias_theta - own_rate * bias, interpret))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from unlazy.core import activations, device
@@ -17,6 +18,7 @@ from unlazy.core.layers import Activation, AvgPool, Conv, Dense, GlobalAvgPool, 
 from unlazy.core.memory import memory_budget
 from unlazy.kernels import plane_layout as layout
 from unlazy.kernels import plane_program as program
+from unlazy.kernels import plane_warps
 from unlazy.theory import propagate
 from unlazy.theory.angles import safe_sqrt
 
@@ -47,6 +49,8 @@ class Plan(NamedTuple):
     convolutions: tuple[int, ...]
     activations: tuple[int, ...]
     end: int
+    warps: bool = False
+    """Whether the first stage is left to plane_warps."""
 
     def images(self, n: int, m: int, tangent: bool) -> tuple[int, int]:
         """How many on the left and on the right to evaluate at once."""
@@ -56,14 +60,17 @@ class Plan(NamedTuple):
         rows = min(ROWS, tile.rows * -(-n // tile.rows))
         room = min(NUMBERS, memory_budget() // (TEMPORARIES * (2 if tangent else 1)))
         most = max(1, room // (each * rows) // tile.columns)
-        return min(n, rows), min(m, self._even(most, rows // tile.rows) * tile.columns)
+        return min(n, rows), min(m, self._even(most, rows // tile.rows, tangent) * tile.columns)
 
-    def _even(self, most: int, rows: int) -> int:
+    def _even(self, most: int, rows: int, tangent: bool) -> int:
         """Tiles on the right, at most so many, that leave the fewest processors idle at the end of the first stage."""
-        slots = RESIDENT * device.multiprocessors()
+        first, processors = self.stages[0], device.multiprocessors()
 
         def share(columns: int) -> float:
-            programs = rows * columns * self.stages[0].down
+            if self.warps:
+                programs, slots = plane_warps.blocks(first, rows * columns, tangent), processors
+            else:
+                programs, slots = rows * columns * first.down, RESIDENT * processors
             return programs / (-(-programs // slots) * slots)
 
         return max(range(max(1, most // 2), most + 1), key=lambda c: (share(c), c))
@@ -115,7 +122,10 @@ def plan_for(network: Layer, inputs: Array) -> Plan | None:
     """The plan where it pays and can run: float32 images on a CUDA GPU with the Triton backend."""
     if program.backend is None or device.kind() != "gpu" or inputs.dtype != jnp.float32 or inputs.ndim != 4:
         return None
-    return plan_of(network, Shape(inputs.shape[1:-1], inputs.shape[-1]))
+    plan = plan_of(network, Shape(inputs.shape[1:-1], inputs.shape[-1]))
+    if plan is None or not (device.is_hopper() and plane_warps.takes(plan.stages[0]) and plane_warps.is_lowered()):
+        return plan
+    return plan._replace(warps=True)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
@@ -146,10 +156,19 @@ def entries(
             features[0] = features[0].at[..., 0].multiply(2)  # of a Σ with both signs
             features = [jnp.concatenate([pixels * side.inputs, f], -1) for side, f in zip((left, right), features)]
         first, second = (jnp.moveaxis(f, 0, -1) for f in features)
-        planes = program.run(
-            stage, layout.left_side(stage, first, tile), layout.right_side(stage, second, tile),
-            left.inputs.shape[-1], jnp.stack(numbers), planes, tangent=tangent, tile=tile, interpret=interpret,
-        )  # fmt: skip
+        if plan.warps and planes is None:
+            biased = any(not known_zero(network.layers[k].sigma_b) for k in plan.convolutions[: len(stage.layers)])
+            planes = plane_warps.run(
+                stage, plane_warps.left_side(stage, first), plane_warps.right_side(stage, second),
+                left.inputs.shape[-1], jnp.stack(numbers), tangent=tangent, biased=biased, interpret=interpret,
+            )  # fmt: skip
+        else:
+            planes = program.run(
+                stage, layout.left_side(stage, first, tile), layout.right_side(stage, second, tile),
+                left.inputs.shape[-1], jnp.stack(numbers), planes, tangent=tangent, tile=tile,
+                warps=plan.stages[0].size if plan.warps and at == len(plan.stages[0].layers) else None,
+                interpret=interpret,
+            )  # fmt: skip
         at += len(stage.layers)
     dense, all_pairs = network.layers[plan.end], plan.stages[-1].size ** 4
     known = fine[0][:, None] & fine[1][None, :]
@@ -177,6 +196,11 @@ def _filled(side: propagate.Side, images: int) -> propagate.Side:
     """With images of zeros, so that their number is a multiple."""
     more = -len(side.inputs) % images
     return jax.tree.map(lambda a: jnp.pad(a, ((0, more), *((0, 0),) * (a.ndim - 1))), side) if more else side
+
+
+def known_zero(value: Any) -> bool:
+    """Whether a number is known to be 0 while a program is traced."""
+    return not isinstance(value, jax.core.Tracer) and not np.any(value)
 
 
 def _within(deviations: Array) -> Array:

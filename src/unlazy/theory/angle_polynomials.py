@@ -3,7 +3,7 @@
 F(θ) = F(0) + θ P(2θ/π - 1), exact at θ = 0, fitted at Chebyshev points in float64. Without an arc cosine: F is
 analytic in sin θ/2 = √((1 - cos θ)/2) but at θ = π, where a short polynomial times cos θ/2 mends it: two roots
 (`in_half_angles`). ReLU's two duals are polynomials of w = sin θ as well, one square root away from ρ = cos θ
-(`in_cosine`).
+(`in_cosine`); up to a right angle the first is shorter in 1 - ρ and its root (`in_versine`).
 """
 
 import itertools
@@ -88,15 +88,11 @@ _ROUNDS = 12
 """Rounds of weights: least squares then errs as much everywhere as anywhere, within a tenth or so."""
 
 
-def _half_angles(of_angle: Callable, largest: float, near: int, far: int, centre: float) -> HalfAngles:
-    """So many coefficients of P and S, by least squares with the weights of Lawson's method (1961)."""
-    theta = largest * (1 - np.cos(np.pi * (np.arange(200) + 0.5) / 200)) / 2
-    sine, cosine, weights, best = np.sin(theta / 2), np.cos(theta / 2), np.ones(len(theta)), (math.inf, np.zeros(0))
-    series = [chebyshev.chebvander(2 * a - 1, max(near, far, 2) - 1) for a in (sine, np.zeros(1))]
-    at_angles, at_zero = series
-    terms = np.hstack([(at_angles - at_zero)[:, 1:near], cosine[:, None] * at_angles[:, :far] - at_zero[:, :far]])
-    wanted = of_angle(theta) - 1
-    size = _size(wanted + 1)
+def _nearest(
+    terms: Float[np.ndarray, "n k"], wanted: Float[np.ndarray, " n"], size: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, " k"]:
+    """Coefficients whose largest error, relative to `size`, is nearly least: weights of Lawson's method (1961)."""
+    weights, best = np.ones(len(wanted)), (math.inf, np.zeros(0))
     for _ in range(_ROUNDS):
         root = np.sqrt(weights) / size
         found = np.linalg.lstsq(terms * root[:, None], wanted * root, rcond=None)[0]
@@ -107,7 +103,18 @@ def _half_angles(of_angle: Callable, largest: float, near: int, far: int, centre
             break
         weights = weights * (wrong / wrong.max() + 1e-3)
         weights /= weights.max()
-    P, S = np.split(best[1], [near - 1])
+    return best[1]
+
+
+def _half_angles(of_angle: Callable, largest: float, near: int, far: int, centre: float) -> HalfAngles:
+    """So many coefficients of P and S."""
+    theta = largest * (1 - np.cos(np.pi * (np.arange(200) + 0.5) / 200)) / 2
+    sine, cosine = np.sin(theta / 2), np.cos(theta / 2)
+    series = [chebyshev.chebvander(2 * a - 1, max(near, far, 2) - 1) for a in (sine, np.zeros(1))]
+    at_angles, at_zero = series
+    terms = np.hstack([(at_angles - at_zero)[:, 1:near], cosine[:, None] * at_angles[:, :far] - at_zero[:, :far]])
+    wanted = of_angle(theta) - 1
+    P, S = np.split(_nearest(terms, wanted, _size(wanted + 1)), [near - 1])
     constant = 1 - float(np.dot(at_zero[0, 1:near], P) + np.dot(at_zero[0, :far], S))
     around = Polynomial([2 * centre - 1, 2])
     powers = [
@@ -141,3 +148,18 @@ def in_cosine(degree: int) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, "
         series = chebyshev.cheb2poly(chebyshev.chebfit(t, values, degree))
         found.append(Polynomial(series)(Polynomial([-1, 2])).coef)
     return found[0], found[1]
+
+
+@lru_cache
+def in_versine(degree: int) -> Float[np.ndarray, " k"]:
+    """A in powers of x = 1 - ρ, lowest first: of ReLU and ρ from 0 to 1, 2 E φφ/√(vv') = 1 - x + x √x A(x).
+
+    With θ = arccos ρ the rest of 1 - x is (sin θ - θ cos θ)/π: odd in θ, as √x is, and of third order.
+    """
+    theta = np.pi / 2 * (1 - np.cos(np.pi * (np.arange(512) + 0.5) / 512)) / 2
+    x = 2 * np.sin(theta / 2) ** 2
+    weight = x * np.sqrt(x)
+    # sin θ - θ cos θ, without what cancels at small angles
+    odd = np.where(theta < 0.1, theta**3 / 3 * (1 - theta**2 / 10 + theta**4 / 280), np.sin(theta) - theta * np.cos(theta))
+    series = _nearest(chebyshev.chebvander(2 * x - 1, degree) * weight[:, None], odd / np.pi, np.ones_like(x))
+    return Polynomial(chebyshev.cheb2poly(series))(Polynomial([-1, 2])).coef

@@ -1,0 +1,309 @@
+"""The first stage of a convolutional kernel by warps of a Hopper card: what `plane_program` computes, laid out anew.
+
+A warp takes one displacement down and a tile of pairs of images. Its lanes share the columns of a row, four each, and
+every lane has 2 × 2 pairs, so that what is read of an image serves two pairs and no column is computed twice: a window
+takes the two columns it lacks from the lanes beside. Rows are walked along as in `plane_program`, which says how planes
+follow each other and what pooled pairs get. Warps of a block take displacements that follow each other, and so read the
+same rows.
+
+Lanes write the pairs they have side by side: `Tile.order` says which lie where.
+"""
+
+import math
+import warnings
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from unlazy.core.errors import UnlazyWarning
+from unlazy.kernels.plane_dual import PLUS, TIMES, TIMES_PLUS, Dual
+from unlazy.kernels.plane_layout import PARTS, VECTOR, Layer, Stage
+from unlazy.kernels.plane_machine import LANES, Arrays, Card
+from unlazy.kernels.plane_pooling import quotient, remainder
+
+try:  # experimental
+    from jax.experimental.pallas import mosaic_gpu as backend
+except ImportError:  # pragma: no cover
+    backend = None  # type: ignore[assignment]
+
+SIDE = 2
+"""Images on each side of the pairs of a lane."""
+BLOCK = 8
+"""Images on each side of what `stages` pads to: a whole number of tiles."""
+GROUPS = {False: 3, True: 2}
+"""Warpgroups of a block without and with the NTK: the registers of a processor are theirs, 168 or 255 a thread."""
+WARPS = 4
+"""Warps of a warpgroup."""
+NUMBERS = 3
+"""For every layer, as numbers of the run: σ_b², that times the rate of biases, the rate of weights."""
+
+
+class Tile(NamedTuple):
+    """Images on the left and on the right whose pairs a warp has, and the lanes that share a row."""
+
+    rows: int
+    columns: int
+    lanes: int
+
+    @classmethod
+    def of(cls, size: int) -> "Tile":
+        lanes = size // VECTOR
+        groups = LANES // lanes
+        rows = 1 << ((groups.bit_length() - 1) // 2)
+        return cls(SIDE * rows, SIDE * groups // rows, lanes)
+
+    @property
+    def pairs(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def across(self) -> int:
+        """Lanes beside each other that have other images on the right."""
+        return self.columns // SIDE
+
+    def order(self, i: Any, j: Any) -> tuple[Any, Any]:
+        """Of image i on the left and j on the right of a block: which tile, and where among its pairs."""
+        tile = quotient(i, self.rows) * (BLOCK // self.columns) + quotient(j, self.columns)
+        i, j = remainder(i, self.rows), remainder(j, self.columns)
+        lane = quotient(i, SIDE) * self.across + quotient(j, SIDE)
+        return tile, (lane * SIDE + remainder(i, SIDE)) * SIDE + remainder(j, SIDE)
+
+
+def takes(stage: Stage) -> bool:
+    """Whether there is a program: rows that lanes can share, windows of three, zeros outside, a pooling at the end."""
+    known = stage.size in (8, 16, 32) and not stage.circular and not stage.last
+    return known and all(layer.window == 3 for layer in stage.layers)
+
+
+def blocks(stage: Stage, tiles: int, tangent: bool) -> int:
+    """Blocks of warps for so many tiles of BLOCK × BLOCK pairs; a processor has one at a time."""
+    warps = tiles * BLOCK * BLOCK // Tile.of(stage.size).pairs * stage.down
+    return -(-warps // (WARPS * GROUPS[tangent]))
+
+
+@lru_cache
+def is_lowered() -> bool:
+    """Whether this JAX takes the program: that backend is experimental and changes. Nothing is compiled."""
+    if backend is None:
+        return False
+    stage = Stage(8, (Layer(3, 1.0),))
+    given = [jax.ShapeDtypeStruct((8, 8, 2, BLOCK), jnp.float32)] * 2 + [jax.ShapeDtypeStruct((1, 3), jnp.float32)]
+
+    def alone(left: Array, right: Array, numbers: Array) -> tuple:
+        sides = left_side(stage, left), right_side(stage, right)
+        return run(stage, *sides, 1, numbers, tangent=False, biased=False)
+
+    try:
+        jax.jit(alone).trace(*given).lower(lowering_platforms=("cuda",))
+    except Exception as problem:
+        warnings.warn(
+            f"convolutional kernels on Hopper cards take the slower program: JAX {jax.__version__} refuses the other "
+            f"({type(problem).__name__}: {str(problem)[:200]})",
+            UnlazyWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
+
+
+def left_side(stage: Stage, features: Array) -> Array:
+    """Rows × columns × features × images as tiles × rows × features × images × columns; what a layer needs later lies
+    as many rows later."""
+    tile, lags = Tile.of(stage.size), _lags(stage, features.shape[2])
+    rows = jnp.pad(features, ((0, stage.walk - stage.size), *((0, 0),) * 3))
+    rows = jnp.stack([jnp.roll(rows[:, :, f], lag, 0) for f, lag in enumerate(lags)], 1)
+    rows = rows.reshape(stage.walk, len(lags), stage.size, -1, tile.rows)
+    return jnp.transpose(rows, (3, 0, 1, 4, 2))
+
+
+def right_side(stage: Stage, features: Array) -> Array:
+    """The same with columns for every displacement, once for each shift within a vector; nothing lies later."""
+    tile = Tile.of(stage.size)
+    A = jnp.pad(features, ((0, stage.down - stage.size), (0, stage.across - stage.size), (0, 0), (0, 0)))
+    places = (np.arange(VECTOR)[:, None] + np.arange(VECTOR * stage.right_vectors)[None]) % stage.across
+    A = A[:, places].reshape(stage.down, *places.shape, A.shape[2], -1, tile.columns)
+    return jnp.transpose(A, (1, 4, 0, 3, 5, 2))
+
+
+def _lags(stage: Stage, features: int) -> list[int]:
+    layers = len(stage.layers)
+    return [0] * (features - layers) + [k + 1 for k in range(layers)]
+
+
+def run(
+    stage: Stage, left: Array, right: Array, channels: int, numbers: Array, *, tangent: bool, biased: bool,
+    interpret: bool = False,
+) -> tuple:  # fmt: skip
+    """Pooled Σ (and Θ) for the next stage, as `plane_program.run` but for the order of pairs."""
+    tile = Tile.of(stage.size)
+    n, m = len(left) * tile.rows, right.shape[1] * tile.columns
+    tiles, cells = n * m // tile.pairs, stage.size // 2
+    warps = tiles * stage.down
+    shape = (tiles, stage.pooled * PARTS, stage.pooled + 1, cells, cells, tile.pairs)
+    count, size = 2 if tangent else 1, math.prod(shape)
+    walk = partial(
+        _walk, stage=stage, channels=channels, tiles=(n // BLOCK, m // BLOCK), tangent=tangent, biased=biased
+    )
+    inputs = [left.reshape(-1), right.reshape(-1), numbers.reshape(-1)]
+    if interpret:
+        machine = Arrays(warps, inputs, [size] * count)
+        walk(machine)
+        found = machine.outputs
+    else:
+        per_block = WARPS * GROUPS[tangent]
+
+        def body(*refs: Any) -> None:
+            @backend.inline_mgpu(arg_types=([backend.RefType()] * len(inputs), [backend.RefType()] * count))
+            def inlined(_: Any, inputs: list, outputs: list) -> None:
+                walk(Card(inputs, outputs, per_block))
+
+            inlined(list(refs[: len(inputs)]), list(refs[len(inputs) :]))
+
+        found = backend.kernel(
+            body, out_type=[jax.ShapeDtypeStruct((size,), jnp.float32)] * count,
+            grid=(blocks(stage, n * m // BLOCK**2, tangent),),
+            grid_names=("block",), num_threads=GROUPS[tangent], thread_name="group",
+        )(*inputs)  # fmt: skip
+    # what the last displacement across brings to the first pooled one
+    return tuple(p.at[:, :, 0].add(p[:, :, -1]) for p in (f.reshape(shape) for f in found))
+
+
+def _walk(
+    on: Any, *, stage: Stage, channels: int, tiles: tuple[int, int], tangent: bool, biased: bool
+) -> None:
+    """One warp: the planes of one displacement down, for a tile of pairs."""
+    tile, layers, halo = Tile.of(stage.size), stage.layers, stage.halo
+    count, features = 2 if tangent else 1, channels + len(layers)
+    pairs, columns = range(SIDE * SIDE), range(VECTOR)
+    each = on.each
+    column, group = on.lane & (tile.lanes - 1), on.lane // tile.lanes
+    up, beside = group // tile.across, group & (tile.across - 1)
+    dy, at = on.warp % stage.down, on.warp // stage.down
+    per_block = (BLOCK // tile.rows, BLOCK // tile.columns)
+    within = at % math.prod(per_block)
+    l_block, r_block = (at // math.prod(per_block)) // tiles[1], (at // math.prod(per_block)) % tiles[1]
+    l_tile, r_tile = l_block * per_block[0] + within // per_block[1], r_block * per_block[1] + within % per_block[1]
+    numbers = [[on.read(2, NUMBERS * l + k) for k in range(NUMBERS)] for l in range(len(layers))]
+    ends = [on.as_number(column >= 1), on.as_number(column < tile.lanes - 1)]
+    wide, long = tile.rows * stage.size, tile.columns * VECTOR * stage.right_vectors  # numbers of a feature in a row
+    l_start = l_tile * (stage.walk * features * wide) + up * (SIDE * stage.size) + column * VECTOR
+    r_start = r_tile * (stage.down * features * long) + beside * (SIDE * VECTOR * stage.right_vectors) + column * VECTOR
+    r_copy = tiles[1] * per_block[1] * stage.down * features * long
+
+    def r_place(row: Any, dx: Any) -> Any:
+        own = row + dy
+        own = own - on.select(own >= stage.down, on.whole(stage.down), on.whole(0))
+        return r_start + (dx & (VECTOR - 1)) * r_copy + own * (features * long) + (dx >> 2) * VECTOR
+
+    def read(read_left: Any, read_right: Any, feature: int) -> tuple[list, list]:
+        """A feature of the images on both sides, for every pair."""
+        lefts = [read_left(feature * wide + k * stage.size) for k in range(SIDE)]
+        rights = [read_right(feature * long + k * VECTOR * stage.right_vectors) for k in range(SIDE)]
+        return [lefts[p // SIDE] for p in pairs], [rights[p % SIDE] for p in pairs]
+
+    def down(values: list, sums: list) -> tuple[list, list]:
+        """Columns summed over three rows, and the sums over the last one and two."""
+        one, two = sums
+        return each(PLUS, values, two), [values, each(PLUS, values, one)]
+
+    def across(row: list) -> list:
+        """Windows of three columns."""
+        near = each(PLUS, row[::2], row[1::2])
+        beyond = [on.neighbour(row[-1], -1, tile.lanes), on.neighbour(row[0], 1, tile.lanes)]
+        outer = each(TIMES_PLUS, beyond, ends, [near[0], near[1]])
+        return [outer[0], *each(PLUS, near, [row[2], row[1]]), outer[1]]
+
+    def step(carry: tuple) -> tuple:
+        (row, dx), (done_row, done_dx), past, state, held = carry
+        here = r_place(row, dx)
+        read_left = on.reader(0, l_start + row * (features * wide))
+        of = [read(read_left, on.reader(1, here), f) for f in range(channels)]
+        values, kept = [], []
+        for p in pairs:
+            total = each(TIMES, of[0][0][p], of[0][1][p])
+            for left, right in of[1:]:
+                total = each(TIMES_PLUS, left[p], right[p], total)
+            total, sums = down(total, state[0][0][p])
+            values.append([total])
+            kept.append(sums)
+        fresh = [[kept]]
+        for l in range(len(layers)):
+            last = l + 1 == len(layers)
+            left, right = read(read_left, on.reader(1, past[l]), channels + l)
+            dual = Dual(1 / 16 if last else layers[l + 1].scale, tangent, signed=l == 0)
+            bias, bias_theta, own_rate = numbers[l]
+            found, sums_of = [], [[] for _ in range(count)]
+            for p in pairs:
+                windows = [across(v) for v in values[p]]
+                if tangent and len(windows) == 1:  # the first weights: Θ is Σ, but for rates
+                    windows.append(each(TIMES, windows[0], [own_rate] * VECTOR))
+                if biased:
+                    windows = [each(PLUS, w, [b] * VECTOR) for w, b in zip(windows, (bias, bias_theta))]
+                duals = dual.many(each, windows[0], left[p], right[p])
+                first, second, slope = (list(part) for part in zip(*duals))
+                value = each(TIMES, first, second)
+                if last:
+                    found.append([value, *([each(TIMES, windows[1], slope)] if tangent else [])])
+                    continue
+                total, sums = down(value, state[l + 1][0][p])
+                found.append([total])
+                sums_of[0].append(sums)
+                if tangent:
+                    rated = each(TIMES, value, [numbers[l + 1][2]] * VECTOR)
+                    total, sums = down(each(TIMES_PLUS, windows[1], slope, rated), state[l + 1][1][p])
+                    found[-1].append(total)
+                    sums_of[1].append(sums)
+            if not last:
+                fresh.append(sums_of)
+            values = found
+        held = pool(values, held, done_row, done_dx)
+        return after(row, dx), after(done_row, done_dx), [here, *past[:-1]], fresh, held
+
+    def after(row: Any, dx: Any) -> tuple:
+        turns = row >= stage.walk - 1
+        zero = on.whole(0)
+        return on.select(turns, zero, row + 1), on.select(turns, dx + 1, dx)
+
+    def pool(values: list, held: list, row: Any, dx: Any) -> list:
+        """Stores what can be, and gives what waits for the next row."""
+        zero = on.whole(0)
+        d = dy - on.select(row + dy >= stage.down, on.whole(stage.down), zero)
+        odd, a = d & 1, row & 1
+        D = (d + odd * (a + a - 1)) >> 1
+        D = D + on.select(D < 0, on.whole(stage.pooled), zero)
+        part = odd * (on.whole(1) - a - a) + 1
+        waiting = (odd == 0) & (a == 0)
+        done = (row < stage.size) & (dx >= 0)
+        stored, waits, even = done & on.no(waiting), on.as_number(waiting), on.as_number((dx & 1) == 0)
+        cells = stage.size // 2
+        begin = (at * (stage.pooled * PARTS) + D * PARTS + part) * (stage.pooled + 1)
+        kept = []
+        for k in range(count):
+            rows = [each(PLUS, values[p][k], held[k][p]) for p in pairs]
+            kept.append([each(TIMES, values[p][k], [waits] * VECTOR) for p in pairs])
+            for kind, to, where, add in (
+                (0, dx >> 1, stored, dx >= 1), (1, (dx + 1) >> 1, stored & ((dx & 1) == 1), on.no(dx >= -1)),
+            ):  # fmt: skip
+                start = ((begin + to) * cells + (row >> 1)) * cells + column * (VECTOR // 2)
+                for x in range(VECTOR // 2):
+                    e, o = [rows[p][2 * x] for p in pairs], [rows[p][2 * x + 1] for p in pairs]
+                    total = o if kind else each(TIMES_PLUS, o, [even] * len(pairs), e)
+                    on.store(k, (start + x) * tile.pairs + group * len(pairs), total, where, add)
+        return kept
+
+    def nothing() -> list:
+        return [on.number(0.0)] * VECTOR
+
+    state = [
+        [[[nothing(), nothing()] for _ in pairs] for _ in range(count if l else 1)] for l in range(len(layers))
+    ]
+    held = [[nothing() for _ in pairs] for _ in range(count)]
+    past = [r_place(on.whole((-k - 1) % stage.walk), on.whole(0)) for k in range(len(layers))]
+    begin = (on.whole(0), on.whole(0)), (on.whole(-halo % stage.walk), on.whole(-1))
+    all_steps = stage.across * stage.walk + halo
+    here = on.warp < tiles[0] * tiles[1] * math.prod(per_block) * stage.down
+    on.repeat(on.select(here, on.whole(all_steps), on.whole(0)), step, (*begin, past, state, held))
