@@ -53,6 +53,11 @@ class Arrays:
         """Of an input: four numbers from a place on, a constant further."""
         return lambda further: [self.inputs[which][start + further + k] for k in range(VECTOR)]
 
+    def keep(self, which: int, start: Any, size: int) -> Callable[[Any], Callable[[int], list]]:
+        """So many numbers of an input from a place on, which is the same for all warps of a block, brought on chip:
+        a reader of them."""
+        return lambda place: self.reader(which, start + place)
+
     def read(self, which: int, place: int) -> Any:
         return jnp.broadcast_to(self.inputs[which][place], self.lane.shape)
 
@@ -103,6 +108,9 @@ class Whole:
     def __and__(self, other: Any) -> "Whole":
         return self._with(arith.andi, other)
 
+    def __or__(self, other: Any) -> "Whole":
+        return self._with(arith.ori, other)
+
     def __rshift__(self, other: Any) -> "Whole":
         return self._with(arith.shrsi, other)
 
@@ -128,12 +136,13 @@ class Whole:
 class Card:
     """One warp, as Mosaic GPU is told: every step is a line of assembly."""
 
-    def __init__(self, inputs: list, outputs: list, warps_of_block: int):
+    def __init__(self, inputs: list, outputs: list, kept: Any, warps_of_block: int):
+        self.kept, self.warps_of_block = kept, warps_of_block
         self._number, self._whole = ir.F32Type.get(), ir.IntegerType.get_signless(32)
         self._address = ir.IntegerType.get_signless(64)
         self.inputs, self.outputs = ([self._begin(ref) for ref in refs] for refs in (inputs, outputs))
         thread, block = (Whole(self._told(f"mov.u32 $0, {name};", "=r", self._whole)) for name in ("%tid.x", "%ctaid.x"))
-        self.lane = thread & (LANES - 1)
+        self.thread, self.lane = thread, thread & (LANES - 1)
         self.warp = block * warps_of_block + (thread >> (LANES - 1).bit_length())
 
     def _begin(self, ref: Any) -> Any:
@@ -179,11 +188,13 @@ class Card:
         return arith.addi(begin, bytes_)
 
     def reader(self, which: int, start: Whole) -> Callable[[int], list]:
-        at = self._at(self.inputs[which], start)
+        return self._reader(self._at(self.inputs[which], start), "global.nc")
+
+    def _reader(self, at: Any, space: str) -> Callable[[int], list]:
         four = ir.Type.parse(f"!llvm.struct<({', '.join(['f32'] * VECTOR)})>")
 
         def read(further: int) -> list:
-            code = f"ld.global.nc.v4.f32 {{$0, $1, $2, $3}}, [$4 + {4 * further}];"
+            code = f"ld.{space}.v4.f32 {{$0, $1, $2, $3}}, [$4 + {4 * further}];"
             found = self._told(code, "=f,=f,=f,=f,l", four, at)
             return [
                 ir.Operation.create(
@@ -194,6 +205,24 @@ class Card:
             ]  # fmt: skip
 
         return read
+
+    def keep(self, which: int, start: Whole, size: int) -> Callable[[Whole], Callable[[int], list]]:
+        at, to, four = self._at(self.inputs[which], start), self._begin(self.kept), LANES * VECTOR
+        warps, own = self.warps_of_block, self.thread * VECTOR
+
+        def copy(carry: tuple) -> tuple:
+            (place,) = carry
+            code = (
+                "{ .reg .f32 a, b, c, d; .reg .pred p; setp.ne.b32 p, $2, 0; "
+                "@p ld.global.nc.v4.f32 {a, b, c, d}, [$0]; @p st.shared.v4.f32 [$1], {a, b, c, d}; }"
+            )
+            held = arith.extui(self._whole, (place < size).value)
+            self._told(code, "l,l,r", None, self._at(at, place), self._at(to, place), held, acts=True)
+            return (place + warps * four,)
+
+        self.repeat(self.whole(-(-size // (warps * four))), copy, (own,))
+        self._told("bar.sync 0;", "", None, acts=True)
+        return lambda place: self._reader(self._at(to, place), "shared")
 
     def read(self, which: int, place: int) -> Any:
         code = f"ld.global.nc.f32 $0, [$1 + {4 * place}];"

@@ -9,6 +9,7 @@ same rows.
 Lanes write the pairs they have side by side: `Tile.order` says which lie where.
 """
 
+import itertools
 import math
 import warnings
 from functools import lru_cache, partial
@@ -38,6 +39,7 @@ GROUPS = {False: 3, True: 2}
 """Warpgroups of a block without and with the NTK: the registers of a processor are theirs, 168 or 255 a thread."""
 WARPS = 4
 """Warps of a warpgroup."""
+UNROLL = 2
 NUMBERS = 3
 """For every layer, as numbers of the run: σ_b², that times the rate of biases, the rate of weights."""
 
@@ -79,10 +81,12 @@ def takes(stage: Stage) -> bool:
     return known and all(layer.window == 3 for layer in stage.layers)
 
 
-def blocks(stage: Stage, tiles: int, tangent: bool) -> int:
-    """Blocks of warps for so many tiles of BLOCK × BLOCK pairs; a processor has one at a time."""
-    warps = tiles * BLOCK * BLOCK // Tile.of(stage.size).pairs * stage.down
-    return -(-warps // (WARPS * GROUPS[tangent]))
+def blocks(stage: Stage, tiles: tuple[int, int], tangent: bool) -> tuple[int, int]:
+    """Blocks of warps for so many tiles of BLOCK images on the left and on the right, those of the same images on the
+    left side by side; a processor has one at a time."""
+    tile = Tile.of(stage.size)
+    warps = tiles[1] * BLOCK // tile.columns * stage.down
+    return tiles[0] * BLOCK // tile.rows, -(-warps // (WARPS * GROUPS[tangent]))
 
 
 @lru_cache
@@ -145,54 +149,57 @@ def run(
     warps = tiles * stage.down
     shape = (tiles, stage.pooled * PARTS, stage.pooled + 1, cells, cells, tile.pairs)
     count, size = 2 if tangent else 1, math.prod(shape)
+    per_block, kept = WARPS * GROUPS[tangent], math.prod(left.shape[1:])
     walk = partial(
-        _walk, stage=stage, channels=channels, tiles=(n // BLOCK, m // BLOCK), tangent=tangent, biased=biased
-    )
+        _walk, stage=stage, channels=channels, tiles=(n // BLOCK, m // BLOCK), warps=1 if interpret else per_block,
+        tangent=tangent, biased=biased,
+    )  # fmt: skip
     inputs = [left.reshape(-1), right.reshape(-1), numbers.reshape(-1)]
     if interpret:
         machine = Arrays(warps, inputs, [size] * count)
         walk(machine)
         found = machine.outputs
     else:
-        per_block = WARPS * GROUPS[tangent]
 
         def body(*refs: Any) -> None:
-            @backend.inline_mgpu(arg_types=([backend.RefType()] * len(inputs), [backend.RefType()] * count))
-            def inlined(_: Any, inputs: list, outputs: list) -> None:
-                walk(Card(inputs, outputs, per_block))
+            @backend.inline_mgpu(arg_types=[backend.RefType()] * len(refs))
+            def inlined(_: Any, *refs: Any) -> None:
+                walk(Card(list(refs[: len(inputs)]), list(refs[len(inputs) : -1]), refs[-1], per_block))
 
-            inlined(list(refs[: len(inputs)]), list(refs[len(inputs) :]))
+            inlined(*refs)
 
         found = backend.kernel(
             body, out_type=[jax.ShapeDtypeStruct((size,), jnp.float32)] * count,
-            grid=(blocks(stage, n * m // BLOCK**2, tangent),),
-            grid_names=("block",), num_threads=GROUPS[tangent], thread_name="group",
+            grid=(math.prod(blocks(stage, (n // BLOCK, m // BLOCK), tangent)),), grid_names=("block",),
+            num_threads=GROUPS[tangent], thread_name="group", scratch_types=[backend.SMEM((kept,), jnp.float32)],
         )(*inputs)  # fmt: skip
-    # what the last displacement across brings to the first pooled one
-    return tuple(p.at[:, :, 0].add(p[:, :, -1]) for p in (f.reshape(shape) for f in found))
+    return tuple(f.reshape(shape) for f in found)
 
 
 def _walk(
-    on: Any, *, stage: Stage, channels: int, tiles: tuple[int, int], tangent: bool, biased: bool
+    on: Any, *, stage: Stage, channels: int, tiles: tuple[int, int], warps: int, tangent: bool, biased: bool
 ) -> None:
     """One warp: the planes of one displacement down, for a tile of pairs."""
     tile, layers, halo = Tile.of(stage.size), stage.layers, stage.halo
+    r_tiles = tiles[1] * BLOCK // tile.columns
     count, features = 2 if tangent else 1, channels + len(layers)
     pairs, columns = range(SIDE * SIDE), range(VECTOR)
     each = on.each
     column, group = on.lane & (tile.lanes - 1), on.lane // tile.lanes
     up, beside = group // tile.across, group & (tile.across - 1)
-    dy, at = on.warp % stage.down, on.warp // stage.down
-    per_block = (BLOCK // tile.rows, BLOCK // tile.columns)
-    within = at % math.prod(per_block)
-    l_block, r_block = (at // math.prod(per_block)) // tiles[1], (at // math.prod(per_block)) % tiles[1]
-    l_tile, r_tile = l_block * per_block[0] + within // per_block[1], r_block * per_block[1] + within % per_block[1]
+    per_block, row_of_tiles = (BLOCK // tile.rows, BLOCK // tile.columns), warps * -(-r_tiles * stage.down // warps)
+    l_tile, item = on.warp // row_of_tiles, on.warp % row_of_tiles
+    dy, r_tile = item % stage.down, item // stage.down
+    at = (l_tile // per_block[0] * tiles[1] + r_tile // per_block[1]) * math.prod(per_block)
+    at = at + l_tile % per_block[0] * per_block[1] + r_tile % per_block[1]
     numbers = [[on.read(2, NUMBERS * l + k) for k in range(NUMBERS)] for l in range(len(layers))]
     ends = [on.as_number(column >= 1), on.as_number(column < tile.lanes - 1)]
     wide, long = tile.rows * stage.size, tile.columns * VECTOR * stage.right_vectors  # numbers of a feature in a row
-    l_start = l_tile * (stage.walk * features * wide) + up * (SIDE * stage.size) + column * VECTOR
-    r_start = r_tile * (stage.down * features * long) + beside * (SIDE * VECTOR * stage.right_vectors) + column * VECTOR
-    r_copy = tiles[1] * per_block[1] * stage.down * features * long
+    l_first, r_first = l_tile * (stage.walk * features * wide), r_tile * (stage.down * features * long)
+    l_start = up * (SIDE * stage.size) + column * VECTOR
+    r_start = r_first + beside * (SIDE * VECTOR * stage.right_vectors) + column * VECTOR
+    r_copy = r_tiles * stage.down * features * long
+    near = on.keep(0, l_first, stage.walk * features * wide)
 
     def r_place(row: Any, dx: Any) -> Any:
         own = row + dy
@@ -218,9 +225,9 @@ def _walk(
         return [outer[0], *each(PLUS, near, [row[2], row[1]]), outer[1]]
 
     def step(carry: tuple) -> tuple:
-        (row, dx), (done_row, done_dx), past, state, held = carry
-        here = r_place(row, dx)
-        read_left = on.reader(0, l_start + row * (features * wide))
+        (row, dx), (done_row, done_dx), past, state = carry
+        here, coming = r_place(row, dx), after(row, dx)
+        read_left = near(l_start + row * (features * wide))
         of = [read(read_left, on.reader(1, here), f) for f in range(channels)]
         values, kept = [], []
         for p in pairs:
@@ -260,40 +267,36 @@ def _walk(
             if not last:
                 fresh.append(sums_of)
             values = found
-        held = pool(values, held, done_row, done_dx)
-        return after(row, dx), after(done_row, done_dx), [here, *past[:-1]], fresh, held
+        pool(values, done_row, done_dx)
+        return coming, after(done_row, done_dx), [here, *past[:-1]], fresh
 
     def after(row: Any, dx: Any) -> tuple:
         turns = row >= stage.walk - 1
         zero = on.whole(0)
         return on.select(turns, zero, row + 1), on.select(turns, dx + 1, dx)
 
-    def pool(values: list, held: list, row: Any, dx: Any) -> list:
-        """Stores what can be, and gives what waits for the next row."""
+    def pool(values: list, row: Any, dx: Any) -> None:
+        """Adds a row to the pooled pairs it belongs to; the first to come finds nothing there."""
         zero = on.whole(0)
         d = dy - on.select(row + dy >= stage.down, on.whole(stage.down), zero)
         odd, a = d & 1, row & 1
         D = (d + odd * (a + a - 1)) >> 1
         D = D + on.select(D < 0, on.whole(stage.pooled), zero)
         part = odd * (on.whole(1) - a - a) + 1
-        waiting = (odd == 0) & (a == 0)
-        done = (row < stage.size) & (dx >= 0)
-        stored, waits, even = done & on.no(waiting), on.as_number(waiting), on.as_number((dx & 1) == 0)
-        cells = stage.size // 2
+        inside, turned = (row < stage.size) & (dx >= 0) & (dx < stage.across), (dx & 1) == 1
+        second = (odd == 0) & (a == 1)  # two rows go to the same pairs
+        ends = dx >= stage.across - 1  # beyond the last displacement across is the first
+        cells, even = stage.size // 2, on.as_number(on.no(turned))
         begin = (at * (stage.pooled * PARTS) + D * PARTS + part) * (stage.pooled + 1)
-        kept = []
-        for k in range(count):
-            rows = [each(PLUS, values[p][k], held[k][p]) for p in pairs]
-            kept.append([each(TIMES, values[p][k], [waits] * VECTOR) for p in pairs])
-            for kind, to, where, add in (
-                (0, dx >> 1, stored, dx >= 1), (1, (dx + 1) >> 1, stored & ((dx & 1) == 1), on.no(dx >= -1)),
-            ):  # fmt: skip
-                start = ((begin + to) * cells + (row >> 1)) * cells + column * (VECTOR // 2)
-                for x in range(VECTOR // 2):
-                    e, o = [rows[p][2 * x] for p in pairs], [rows[p][2 * x + 1] for p in pairs]
-                    total = o if kind else each(TIMES_PLUS, o, [even] * len(pairs), e)
-                    on.store(k, (start + x) * tile.pairs + group * len(pairs), total, where, add)
-        return kept
+        for to, where, add, keeps in (
+            (dx >> 1, inside, second | (dx >= 1), True),
+            (on.select(ends, zero, (dx + 1) >> 1), inside & turned, second | ends, False),
+        ):  # fmt: skip
+            start = ((begin + to) * cells + (row >> 1)) * cells + column * (VECTOR // 2)
+            for k, x in itertools.product(range(count), range(VECTOR // 2)):
+                e, o = [values[p][k][2 * x] for p in pairs], [values[p][k][2 * x + 1] for p in pairs]
+                total = each(TIMES_PLUS, o, [even] * len(pairs), e) if keeps else o
+                on.store(k, (start + x) * tile.pairs + group * len(pairs), total, where, add)
 
     def nothing() -> list:
         return [on.number(0.0)] * VECTOR
@@ -301,9 +304,15 @@ def _walk(
     state = [
         [[[nothing(), nothing()] for _ in pairs] for _ in range(count if l else 1)] for l in range(len(layers))
     ]
-    held = [[nothing() for _ in pairs] for _ in range(count)]
     past = [r_place(on.whole((-k - 1) % stage.walk), on.whole(0)) for k in range(len(layers))]
     begin = (on.whole(0), on.whole(0)), (on.whole(-halo % stage.walk), on.whole(-1))
     all_steps = stage.across * stage.walk + halo
-    here = on.warp < tiles[0] * tiles[1] * math.prod(per_block) * stage.down
-    on.repeat(on.select(here, on.whole(all_steps), on.whole(0)), step, (*begin, past, state, held))
+    all_steps = -(-all_steps // UNROLL) * UNROLL
+
+    def several(carry: tuple) -> tuple:
+        for _ in range(UNROLL):
+            carry = step(carry)
+        return carry
+
+    here = r_tile < r_tiles
+    on.repeat(on.select(here, on.whole(all_steps // UNROLL), on.whole(0)), several, (*begin, past, state))

@@ -5,6 +5,7 @@ program knows σ_w² = 2 alone. ReLU doubles with its input, so a layer with ano
 f = σ_w²/2: covariances are divided by the product F of these factors so far, and so are biases.
 """
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -68,7 +69,7 @@ class Plan(NamedTuple):
 
         def share(columns: int) -> float:
             if self.warps:
-                programs, slots = plane_warps.blocks(first, rows * columns, tangent), processors
+                programs, slots = math.prod(plane_warps.blocks(first, (rows, columns), tangent)), processors
             else:
                 programs, slots = rows * columns * first.down, RESIDENT * processors
             return programs / (-(-programs // slots) * slots)
