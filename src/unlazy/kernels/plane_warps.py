@@ -35,11 +35,13 @@ SIDE = 2
 """Images on each side of the pairs of a lane."""
 BLOCK = 8
 """Images on each side of what `stages` pads to: a whole number of tiles."""
-GROUPS = {False: 3, True: 2}
+GROUPS = {False: 2, True: 2}
 """Warpgroups of a block without and with the NTK: the registers of a processor are theirs, 168 or 255 a thread."""
 WARPS = 4
 """Warps of a warpgroup."""
-UNROLL = 2
+UNROLL = {False: 2, True: 1}
+"""Steps side by side: what one leaves for the next then lies where the next wants it. With the NTK registers are too
+few."""
 NUMBERS = 3
 """For every layer, as numbers of the run: σ_b², that times the rate of biases, the rate of weights."""
 
@@ -125,10 +127,11 @@ def left_side(stage: Stage, features: Array) -> Array:
 
 
 def right_side(stage: Stage, features: Array) -> Array:
-    """The same with columns for every displacement, once for each shift within a vector; nothing lies later."""
+    """Displacements across × tiles × rows × features × images × columns, which a displacement moves: a row that would
+    begin within a line of the cache would take two of them. Nothing lies later."""
     tile = Tile.of(stage.size)
     A = jnp.pad(features, ((0, stage.down - stage.size), (0, stage.across - stage.size), (0, 0), (0, 0)))
-    places = (np.arange(VECTOR)[:, None] + np.arange(VECTOR * stage.right_vectors)[None]) % stage.across
+    places = (np.arange(stage.across)[:, None] + np.arange(stage.size)[None]) % stage.across
     A = A[:, places].reshape(stage.down, *places.shape, A.shape[2], -1, tile.columns)
     return jnp.transpose(A, (1, 4, 0, 3, 5, 2))
 
@@ -194,22 +197,23 @@ def _walk(
     at = at + l_tile % per_block[0] * per_block[1] + r_tile % per_block[1]
     numbers = [[on.read(2, NUMBERS * l + k) for k in range(NUMBERS)] for l in range(len(layers))]
     ends = [on.as_number(column >= 1), on.as_number(column < tile.lanes - 1)]
-    wide, long = tile.rows * stage.size, tile.columns * VECTOR * stage.right_vectors  # numbers of a feature in a row
+    wide, long = tile.rows * stage.size, tile.columns * stage.size  # numbers of a feature in a row
     l_first, r_first = l_tile * (stage.walk * features * wide), r_tile * (stage.down * features * long)
     l_start = up * (SIDE * stage.size) + column * VECTOR
-    r_start = r_first + beside * (SIDE * VECTOR * stage.right_vectors) + column * VECTOR
+    r_start = r_first + beside * (SIDE * stage.size) + column * VECTOR
     r_copy = r_tiles * stage.down * features * long
     near = on.keep(0, l_first, stage.walk * features * wide)
 
     def r_place(row: Any, dx: Any) -> Any:
         own = row + dy
         own = own - on.select(own >= stage.down, on.whole(stage.down), on.whole(0))
-        return r_start + (dx & (VECTOR - 1)) * r_copy + own * (features * long) + (dx >> 2) * VECTOR
+        dx = on.select(dx < stage.across, dx, on.whole(0))  # steps after the last plane
+        return r_start + dx * r_copy + own * (features * long)
 
     def read(read_left: Any, read_right: Any, feature: int) -> tuple[list, list]:
         """A feature of the images on both sides, for every pair."""
         lefts = [read_left(feature * wide + k * stage.size) for k in range(SIDE)]
-        rights = [read_right(feature * long + k * VECTOR * stage.right_vectors) for k in range(SIDE)]
+        rights = [read_right(feature * long + k * stage.size) for k in range(SIDE)]
         return [lefts[p // SIDE] for p in pairs], [rights[p % SIDE] for p in pairs]
 
     def down(values: list, sums: list) -> tuple[list, list]:
@@ -307,12 +311,12 @@ def _walk(
     past = [r_place(on.whole((-k - 1) % stage.walk), on.whole(0)) for k in range(len(layers))]
     begin = (on.whole(0), on.whole(0)), (on.whole(-halo % stage.walk), on.whole(-1))
     all_steps = stage.across * stage.walk + halo
-    all_steps = -(-all_steps // UNROLL) * UNROLL
+    turns = -(-all_steps // UNROLL[tangent])
 
     def several(carry: tuple) -> tuple:
-        for _ in range(UNROLL):
+        for _ in range(UNROLL[tangent]):
             carry = step(carry)
         return carry
 
     here = r_tile < r_tiles
-    on.repeat(on.select(here, on.whole(all_steps // UNROLL), on.whole(0)), several, (*begin, past, state))
+    on.repeat(on.select(here, on.whole(turns), on.whole(0)), several, (*begin, past, state))
