@@ -37,6 +37,7 @@ BLOCK = 8
 """Images on each side of what `stages` pads to: a whole number of tiles."""
 GROUPS = {False: 2, True: 2}
 """Warpgroups of a block without and with the NTK: the registers of a processor are theirs, 168 or 255 a thread."""
+FETCH = {False: 0, True: 0}
 WARPS = 4
 """Warps of a warpgroup."""
 UNROLL = {False: 2, True: 1}
@@ -249,6 +250,8 @@ def _walk(
             bias, bias_theta, own_rate = numbers[l]
             found, sums_of = [], [[] for _ in range(count)]
             for p in pairs:
+                if last and p == FETCH[tangent]:
+                    add = pooling(done_row, done_dx)
                 windows = [across(v) for v in values[p]]
                 if tangent and len(windows) == 1:  # the first weights: Θ is Σ, but for rates
                     windows.append(each(TIMES, windows[0], [own_rate] * VECTOR))
@@ -271,7 +274,7 @@ def _walk(
             if not last:
                 fresh.append(sums_of)
             values = found
-        pool(values, done_row, done_dx)
+        add(values)
         return coming, after(done_row, done_dx), [here, *past[:-1]], fresh
 
     def after(row: Any, dx: Any) -> tuple:
@@ -279,9 +282,10 @@ def _walk(
         zero = on.whole(0)
         return on.select(turns, zero, row + 1), on.select(turns, dx + 1, dx)
 
-    def pool(values: list, row: Any, dx: Any) -> None:
-        """Adds a row to the pooled pairs it belongs to; the first to come finds nothing there."""
-        zero = on.whole(0)
+    def pooling(row: Any, dx: Any) -> Any:
+        """Where a row belongs among the pooled pairs, what lies there already, and what adds the row to it; the first
+        to come finds nothing."""
+        zero, cells = on.whole(0), stage.size // 2
         d = dy - on.select(row + dy >= stage.down, on.whole(stage.down), zero)
         odd, a = d & 1, row & 1
         D = (d + odd * (a + a - 1)) >> 1
@@ -290,17 +294,31 @@ def _walk(
         inside, turned = (row < stage.size) & (dx >= 0) & (dx < stage.across), (dx & 1) == 1
         second = (odd == 0) & (a == 1)  # two rows go to the same pairs
         ends = dx >= stage.across - 1  # beyond the last displacement across is the first
-        cells, even = stage.size // 2, on.as_number(on.no(turned))
+        even = on.as_number(on.no(turned))
         begin = (at * (stage.pooled * PARTS) + D * PARTS + part) * (stage.pooled + 1)
-        for to, where, add, keeps in (
-            (dx >> 1, inside, second | (dx >= 1), True),
-            (on.select(ends, zero, (dx + 1) >> 1), inside & turned, second | ends, False),
-        ):  # fmt: skip
-            start = ((begin + to) * cells + (row >> 1)) * cells + column * (VECTOR // 2)
-            for k, x in itertools.product(range(count), range(VECTOR // 2)):
-                e, o = [values[p][k][2 * x] for p in pairs], [values[p][k][2 * x + 1] for p in pairs]
-                total = each(TIMES_PLUS, o, [even] * len(pairs), e) if keeps else o
-                on.store(k, (start + x) * tile.pairs + group * len(pairs), total, where, add)
+
+        def place(to: Any, x: int) -> Any:
+            lies = ((begin + to) * cells + (row >> 1)) * cells + column * (VECTOR // 2) + x
+            return lies * tile.pairs + group * len(pairs)
+
+        parts = list(itertools.product(range(count), range(VECTOR // 2)))
+        before = [on.fetch(k, place(dx >> 1, x), inside & (second | (dx >= 1))) for k, x in parts]
+
+        def add(values: list) -> None:
+            columns = [[[values[p][k][2 * x + o] for p in pairs] for o in range(2)] for k, x in parts]
+            for (k, x), (e, o), lies in zip(parts, columns, before):
+                total = each(PLUS, each(TIMES_PLUS, o, [even] * len(pairs), e), lies)
+                on.store(k, place(dx >> 1, x), total, inside)
+
+            def other() -> None:
+                to = on.select(ends, zero, (dx + 1) >> 1)
+                for (k, x), (_, o) in zip(parts, columns):
+                    lies = on.fetch(k, place(to, x), inside & turned & (second | ends))
+                    on.store(k, place(to, x), each(PLUS, o, lies), inside & turned)
+
+            on.when(inside & turned, other)
+
+        return add
 
     def nothing() -> list:
         return [on.number(0.0)] * VECTOR
