@@ -61,20 +61,13 @@ class Arrays:
     def read(self, which: int, place: int) -> Any:
         return jnp.broadcast_to(self.inputs[which][place], self.lane.shape)
 
-    def fetch(self, which: int, start: Any, where: Any) -> list:
-        """Four numbers of an output, zeros where it does not hold."""
+    def store(self, which: int, start: Any, values: list, where: Any, add: Any) -> None:
+        """Four numbers, where it holds; added to what lies there where `add` does."""
         out = self.outputs[which]
-        return [jnp.where(where, out.at[start + k].get(mode="fill", fill_value=0), 0) for k in range(VECTOR)]
-
-    def store(self, which: int, start: Any, values: list, where: Any) -> None:
-        """Four numbers, where it holds."""
         for k, value in enumerate(values):
-            out = self.outputs[which]
-            self.outputs[which] = out.at[jnp.where(where, start + k, out.size)].set(value, mode="drop")
-
-    def when(self, condition: Any, act: Callable[[], None]) -> None:
-        """Acts where it holds of a warp; what it does elsewhere it must forbid itself."""
-        act()
+            at = jnp.where(where, start + k, out.size)
+            out = out.at[at].set(jnp.where(add, out.at[at].get(mode="fill", fill_value=0), 0) + value, mode="drop")
+        self.outputs[which] = out
 
     def repeat(self, times: Any, body: Callable, carry: tuple) -> tuple:
         leaves, tree = jax.tree.flatten(carry)
@@ -147,7 +140,6 @@ class Card:
         self.kept, self.warps_of_block = kept, warps_of_block
         self._number, self._whole = ir.F32Type.get(), ir.IntegerType.get_signless(32)
         self._address = ir.IntegerType.get_signless(64)
-        self._vector = ir.Type.parse(f"!llvm.struct<({', '.join(['f32'] * VECTOR)})>")
         self.inputs, self.outputs = ([self._begin(ref) for ref in refs] for refs in (inputs, outputs))
         thread, block = (Whole(self._told(f"mov.u32 $0, {name};", "=r", self._whole)) for name in ("%tid.x", "%ctaid.x"))
         self.thread, self.lane = thread, thread & (LANES - 1)
@@ -199,20 +191,20 @@ class Card:
         return self._reader(self._at(self.inputs[which], start), "global.nc")
 
     def _reader(self, at: Any, space: str) -> Callable[[int], list]:
+        four = ir.Type.parse(f"!llvm.struct<({', '.join(['f32'] * VECTOR)})>")
+
         def read(further: int) -> list:
             code = f"ld.{space}.v4.f32 {{$0, $1, $2, $3}}, [$4 + {4 * further}];"
-            return self._four(self._told(code, "=f,=f,=f,=f,l", self._vector, at))
+            found = self._told(code, "=f,=f,=f,=f,l", four, at)
+            return [
+                ir.Operation.create(
+                    "llvm.extractvalue", results=[self._number], operands=[found],
+                    attributes={"position": ir.DenseI64ArrayAttr.get([k])},
+                ).result
+                for k in range(VECTOR)
+            ]  # fmt: skip
 
         return read
-
-    def _four(self, vector: Any) -> list:
-        return [
-            ir.Operation.create(
-                "llvm.extractvalue", results=[self._number], operands=[vector],
-                attributes={"position": ir.DenseI64ArrayAttr.get([k])},
-            ).result
-            for k in range(VECTOR)
-        ]  # fmt: skip
 
     def keep(self, which: int, start: Whole, size: int) -> Callable[[Whole], Callable[[int], list]]:
         at, to, four = self._at(self.inputs[which], start), self._begin(self.kept), LANES * VECTOR
@@ -224,8 +216,8 @@ class Card:
                 "{ .reg .f32 a, b, c, d; .reg .pred p; setp.ne.b32 p, $2, 0; "
                 "@p ld.global.nc.v4.f32 {a, b, c, d}, [$0]; @p st.shared.v4.f32 [$1], {a, b, c, d}; }"
             )
-            where = self._held(place < size)
-            self._told(code, "l,l,r", None, self._at(at, place), self._at(to, place), where, acts=True)
+            held = arith.extui(self._whole, (place < size).value)
+            self._told(code, "l,l,r", None, self._at(at, place), self._at(to, place), held, acts=True)
             return (place + warps * four,)
 
         self.repeat(self.whole(-(-size // (warps * four))), copy, (own,))
@@ -236,27 +228,12 @@ class Card:
         code = f"ld.global.nc.f32 $0, [$1 + {4 * place}];"
         return self._told(code, "=f,l", self._number, self.inputs[which])
 
-    def fetch(self, which: int, start: Whole, where: Whole) -> list:
-        code = (
-            "{ .reg .pred p; setp.ne.b32 p, $5, 0; mov.f32 $0, 0f00000000; mov.f32 $1, 0f00000000; "
-            "mov.f32 $2, 0f00000000; mov.f32 $3, 0f00000000; @p ld.global.v4.f32 {$0, $1, $2, $3}, [$4]; }"
-        )
-        at = self._at(self.outputs[which], start), self._held(where)
-        return self._four(self._told(code, "=&f,=&f,=&f,=&f,l,r", self._vector, *at, acts=True))
-
-    def store(self, which: int, start: Whole, values: list, where: Whole) -> None:
-        code = "{ .reg .pred p; setp.ne.b32 p, $5, 0; @p st.global.v4.f32 [$4], {$0, $1, $2, $3}; }"
+    def store(self, which: int, start: Whole, values: list, where: Whole, add: Whole) -> None:
         to = self._at(self.outputs[which], start)
-        self._told(code, "f,f,f,f,l,r", None, *values, to, self._held(where), acts=True)
-
-    def _held(self, condition: Whole) -> Any:
-        return arith.extui(self._whole, condition.value)
-
-    def when(self, condition: Whole, act: Callable[[], None]) -> None:
-        branch = scf.IfOp(condition.value)
-        with ir.InsertionPoint(branch.then_block):
-            act()
-            scf.YieldOp([])
+        for condition, act in ((where & add, "red.global.add.v4.f32"), (where & self.no(add), "st.global.v4.f32")):
+            held = arith.extui(self._whole, condition.value)
+            code = f"{{ .reg .pred p; setp.ne.b32 p, $5, 0; @p {act} [$4], {{$0, $1, $2, $3}}; }}"
+            self._told(code, "f,f,f,f,l,r", None, *values, to, held, acts=True)
 
     def repeat(self, times: Whole, body: Callable, carry: tuple) -> tuple:
         leaves, tree = jax.tree.flatten(carry, is_leaf=lambda leaf: isinstance(leaf, Whole))

@@ -4,6 +4,7 @@
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -58,12 +59,13 @@ class Pooling(NamedTuple):
 
 class Before(NamedTuple):
     """How a stage before left the pairs of a program: how many side by side, in how many tiles; of every lane, which
-    tile and where."""
+    tile and where; and where a column begins in a row."""
 
     pairs: int
     tiles: int
     tile: Any
     lane: Array
+    column: Callable[[int], int]
 
 
 def pooled_before(refs: list, stage: Stage, row: Any, c: int, dy: Any, dx: Any, at: Any, left: Before) -> list:
@@ -78,9 +80,9 @@ def pooled_before(refs: list, stage: Stage, row: Any, c: int, dy: Any, dx: Any, 
         live = live & (row >= 0) & (row < size)
     Dy = dy - (stage.down - before) * turns[0].astype(jnp.int32)
     Dx = shown - (stage.across - before) * turns[1].astype(jnp.int32)
-    start = ((((at * left.tiles * before + Dy) * PARTS) * (before + 1) + Dx) * size + inside) * size + p
+    start = ((((at * left.tiles * before + Dy) * PARTS) * (before + 1) + Dx) * size + inside) * (size * left.pairs)
     part = (before + 1) * size * size * left.pairs
-    start = start * left.pairs + (left.tile * (before * PARTS * part) + left.lane)
+    start = start + left.column(p) + (left.tile * (before * PARTS * part) + left.lane)
     mask = jnp.broadcast_to(live, left.lane.shape)
     found = []
     for ref in refs:

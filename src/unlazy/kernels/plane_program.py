@@ -176,10 +176,10 @@ def _body(
         return [[v[0] for v in each] for each in found], [[each[s][1] for each in found] for s in range(len(sums))]
 
     program_of, each = at, on_arrays if interpret else on_triton
-    before = Before(tile.lanes, 1, 0, lane)
+    before = Before(tile.lanes, 1, 0, lane, lambda c: c * tile.lanes)
     if warps is not None:
         laid = plane_warps.Tile.of(warps)
-        before = Before(laid.pairs, tile.lanes // laid.pairs, *laid.order(i, j))
+        before = Before(laid.pairs, tile.lanes // laid.pairs, *laid.order(i, j), laid.column)
 
     def step(row: Any, dx: Any, past: list[_Place], state: tuple, held: tuple) -> tuple:
         """One row in, one row out; `past` are the places of this row and those before."""

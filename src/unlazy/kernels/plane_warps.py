@@ -37,7 +37,6 @@ BLOCK = 8
 """Images on each side of what `stages` pads to: a whole number of tiles."""
 GROUPS = {False: 2, True: 2}
 """Warpgroups of a block without and with the NTK: the registers of a processor are theirs, 168 or 255 a thread."""
-FETCH = {False: 0, True: 0}
 WARPS = 4
 """Warps of a warpgroup."""
 UNROLL = {False: 2, True: 1}
@@ -71,11 +70,17 @@ class Tile(NamedTuple):
         return self.columns // SIDE
 
     def order(self, i: Any, j: Any) -> tuple[Any, Any]:
-        """Of image i on the left and j on the right of a block: which tile, and where among its pairs."""
+        """Of image i on the left and j on the right of a block: which tile, and where their pair lies in a row of
+        pooled ones."""
         tile = quotient(i, self.rows) * (BLOCK // self.columns) + quotient(j, self.columns)
         i, j = remainder(i, self.rows), remainder(j, self.columns)
-        lane = quotient(i, SIDE) * self.across + quotient(j, SIDE)
+        lane = (quotient(i, SIDE) * self.across + quotient(j, SIDE)) * self.lanes
         return tile, (lane * SIDE + remainder(i, SIDE)) * SIDE + remainder(j, SIDE)
+
+    def column(self, c: int) -> int:
+        """Where a column of pooled pairs begins in a row of them: every lane has two, which lie apart, so that what
+        lanes write at once lies together."""
+        return (c % 2 * LANES + c // 2) * SIDE * SIDE
 
 
 def takes(stage: Stage) -> bool:
@@ -151,7 +156,7 @@ def run(
     n, m = len(left) * tile.rows, right.shape[1] * tile.columns
     tiles, cells = n * m // tile.pairs, stage.size // 2
     warps = tiles * stage.down
-    shape = (tiles, stage.pooled * PARTS, stage.pooled + 1, cells, cells, tile.pairs)
+    shape = (tiles, stage.pooled * PARTS, stage.pooled + 1, cells, cells * tile.pairs)
     count, size = 2 if tangent else 1, math.prod(shape)
     per_block, kept = WARPS * GROUPS[tangent], math.prod(left.shape[1:])
     walk = partial(
@@ -250,8 +255,6 @@ def _walk(
             bias, bias_theta, own_rate = numbers[l]
             found, sums_of = [], [[] for _ in range(count)]
             for p in pairs:
-                if last and p == FETCH[tangent]:
-                    add = pooling(done_row, done_dx)
                 windows = [across(v) for v in values[p]]
                 if tangent and len(windows) == 1:  # the first weights: Θ is Σ, but for rates
                     windows.append(each(TIMES, windows[0], [own_rate] * VECTOR))
@@ -274,7 +277,7 @@ def _walk(
             if not last:
                 fresh.append(sums_of)
             values = found
-        add(values)
+        pool(values, done_row, done_dx)
         return coming, after(done_row, done_dx), [here, *past[:-1]], fresh
 
     def after(row: Any, dx: Any) -> tuple:
@@ -282,10 +285,9 @@ def _walk(
         zero = on.whole(0)
         return on.select(turns, zero, row + 1), on.select(turns, dx + 1, dx)
 
-    def pooling(row: Any, dx: Any) -> Any:
-        """Where a row belongs among the pooled pairs, what lies there already, and what adds the row to it; the first
-        to come finds nothing."""
-        zero, cells = on.whole(0), stage.size // 2
+    def pool(values: list, row: Any, dx: Any) -> None:
+        """Adds a row to the pooled pairs it belongs to; the first to come finds nothing there."""
+        zero = on.whole(0)
         d = dy - on.select(row + dy >= stage.down, on.whole(stage.down), zero)
         odd, a = d & 1, row & 1
         D = (d + odd * (a + a - 1)) >> 1
@@ -294,31 +296,17 @@ def _walk(
         inside, turned = (row < stage.size) & (dx >= 0) & (dx < stage.across), (dx & 1) == 1
         second = (odd == 0) & (a == 1)  # two rows go to the same pairs
         ends = dx >= stage.across - 1  # beyond the last displacement across is the first
-        even = on.as_number(on.no(turned))
+        cells, even = stage.size // 2, on.as_number(on.no(turned))
         begin = (at * (stage.pooled * PARTS) + D * PARTS + part) * (stage.pooled + 1)
-
-        def place(to: Any, x: int) -> Any:
-            lies = ((begin + to) * cells + (row >> 1)) * cells + column * (VECTOR // 2) + x
-            return lies * tile.pairs + group * len(pairs)
-
-        parts = list(itertools.product(range(count), range(VECTOR // 2)))
-        before = [on.fetch(k, place(dx >> 1, x), inside & (second | (dx >= 1))) for k, x in parts]
-
-        def add(values: list) -> None:
-            columns = [[[values[p][k][2 * x + o] for p in pairs] for o in range(2)] for k, x in parts]
-            for (k, x), (e, o), lies in zip(parts, columns, before):
-                total = each(PLUS, each(TIMES_PLUS, o, [even] * len(pairs), e), lies)
-                on.store(k, place(dx >> 1, x), total, inside)
-
-            def other() -> None:
-                to = on.select(ends, zero, (dx + 1) >> 1)
-                for (k, x), (_, o) in zip(parts, columns):
-                    lies = on.fetch(k, place(to, x), inside & turned & (second | ends))
-                    on.store(k, place(to, x), each(PLUS, o, lies), inside & turned)
-
-            on.when(inside & turned, other)
-
-        return add
+        for to, where, add, keeps in (
+            (dx >> 1, inside, second | (dx >= 1), True),
+            (on.select(ends, zero, (dx + 1) >> 1), inside & turned, second | ends, False),
+        ):  # fmt: skip
+            start = ((begin + to) * cells + (row >> 1)) * (cells * tile.pairs) + on.lane * len(pairs)
+            for k, x in itertools.product(range(count), range(VECTOR // 2)):
+                e, o = [values[p][k][2 * x] for p in pairs], [values[p][k][2 * x + 1] for p in pairs]
+                total = each(TIMES_PLUS, o, [even] * len(pairs), e) if keeps else o
+                on.store(k, start + x * (LANES * len(pairs)), total, where, add)
 
     def nothing() -> list:
         return [on.number(0.0)] * VECTOR
