@@ -11,10 +11,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import arith, memref, scf
+from jax.extend.mlir.dialects import arith as _arith
+from jax.extend.mlir.dialects import memref
+from jax.extend.mlir.dialects import scf as _scf
 from jaxtyping import Array
 
 from unlazy.kernels.plane_dual import Step, on_arrays
+
+arith: Any = _arith  # what is said of their types is of generated code that is replaced
+scf: Any = _scf
 
 LANES, VECTOR = 32, 4
 """Threads of a warp, and numbers that one of them reads or writes at once."""
@@ -93,7 +98,7 @@ class Whole:
             other = Whole(arith.constant(self.value.type, ir.IntegerAttr.get(self.value.type, int(other))))
         return Whole(operation(self.value, other.value))
 
-    def _compared(self, how: arith.CmpIPredicate, other: Any) -> "Whole":
+    def _compared(self, how: Any, other: Any) -> "Whole":
         return self._with(lambda a, b: arith.cmpi(how, a, b), other)
 
     def __add__(self, other: Any) -> "Whole":
@@ -141,7 +146,9 @@ class Card:
         self._number, self._whole = ir.F32Type.get(), ir.IntegerType.get_signless(32)
         self._address = ir.IntegerType.get_signless(64)
         self.inputs, self.outputs = ([self._begin(ref) for ref in refs] for refs in (inputs, outputs))
-        thread, block = (Whole(self._told(f"mov.u32 $0, {name};", "=r", self._whole)) for name in ("%tid.x", "%ctaid.x"))
+        thread, block = (
+            Whole(self._told(f"mov.u32 $0, {name};", "=r", self._whole)) for name in ("%tid.x", "%ctaid.x")
+        )
         self.thread, self.lane = thread, thread & (LANES - 1)
         self.warp = block * warps_of_block + (thread >> (LANES - 1).bit_length())
 

@@ -86,10 +86,7 @@ def pooled_before(refs: list, stage: Stage, row: Any, c: int, dy: Any, dx: Any, 
     mask = jnp.broadcast_to(live, left.lane.shape)
     found = []
     for ref in refs:
-        parts = [
-            backend.load(ref.at[start + k * part], mask=mask, other=0.0)
-            for k in range(PARTS)
-        ]
+        parts = [backend.load(ref.at[start + k * part], mask=mask, other=0.0) for k in range(PARTS)]
         found.append((parts[0] + parts[1]) + parts[2])
     return found
 

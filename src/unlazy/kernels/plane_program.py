@@ -28,9 +28,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array
 
+from unlazy.kernels import plane_warps
 from unlazy.kernels.plane_dual import Dual, backend, on_arrays, on_triton, times_plus
 from unlazy.kernels.plane_layout import PARTS, VECTOR, Stage, Tile, pooling_table, ranges
-from unlazy.kernels import plane_warps
 from unlazy.kernels.plane_pooling import Before, Pooling, few_bits, pooled_before, quotient, remainder, wrapped
 
 SECTOR = 8

@@ -35,8 +35,10 @@ SIDE = 2
 """Images on each side of the pairs of a lane."""
 BLOCK = 8
 """Images on each side of what `stages` pads to: a whole number of tiles."""
-GROUPS = {False: 2, True: 2}
-"""Warpgroups of a block without and with the NTK: the registers of a processor are theirs, 168 or 255 a thread."""
+LAYERS = 3
+"""Layers of a stage up to which registers hold what is kept from row to row."""
+ON_CHIP = 220 * 2**10
+"""Bytes of the images on the left that a block may keep on chip."""
 WARPS = 4
 """Warps of a warpgroup."""
 UNROLL = {False: 2, True: 1}
@@ -83,10 +85,18 @@ class Tile(NamedTuple):
         return (c % 2 * LANES + c // 2) * SIDE * SIDE
 
 
-def takes(stage: Stage) -> bool:
-    """Whether there is a program: rows that lanes can share, windows of three, zeros outside, a pooling at the end."""
+def takes(stage: Stage, channels: int) -> bool:
+    """Whether there is a program: rows that lanes can share, windows of three, zeros outside, a pooling at the end, and
+    all that is kept fits."""
     known = stage.size in (8, 16, 32) and not stage.circular and not stage.last
-    return known and all(layer.window == 3 for layer in stage.layers)
+    kept = 4 * stage.walk * (channels + len(stage.layers)) * Tile.of(stage.size).rows * stage.size if known else 0
+    windows = all(layer.window == 3 for layer in stage.layers) and len(stage.layers) <= LAYERS
+    return known and windows and kept <= ON_CHIP
+
+
+def groups(stage: Stage, tangent: bool) -> int:
+    """Warpgroups of a block: the registers of a processor are theirs, 255 or 168 a thread."""
+    return 2 if tangent or len(stage.layers) > 2 else 3
 
 
 def blocks(stage: Stage, tiles: tuple[int, int], tangent: bool) -> tuple[int, int]:
@@ -94,7 +104,7 @@ def blocks(stage: Stage, tiles: tuple[int, int], tangent: bool) -> tuple[int, in
     left side by side; a processor has one at a time."""
     tile = Tile.of(stage.size)
     warps = tiles[1] * BLOCK // tile.columns * stage.down
-    return tiles[0] * BLOCK // tile.rows, -(-warps // (WARPS * GROUPS[tangent]))
+    return tiles[0] * BLOCK // tile.rows, -(-warps // (WARPS * groups(stage, tangent)))
 
 
 @lru_cache
@@ -107,7 +117,7 @@ def is_lowered() -> bool:
 
     def alone(left: Array, right: Array, numbers: Array) -> tuple:
         sides = left_side(stage, left), right_side(stage, right)
-        return run(stage, *sides, 1, numbers, tangent=False, biased=False)
+        return run(stage, *sides, 1, numbers, tangent=False, plain=True)
 
     try:
         jax.jit(alone).trace(*given).lower(lowering_platforms=("cuda",))
@@ -148,20 +158,21 @@ def _lags(stage: Stage, features: int) -> list[int]:
 
 
 def run(
-    stage: Stage, left: Array, right: Array, channels: int, numbers: Array, *, tangent: bool, biased: bool,
+    stage: Stage, left: Array, right: Array, channels: int, numbers: Array, *, tangent: bool, plain: bool,
     interpret: bool = False,
 ) -> tuple:  # fmt: skip
-    """Pooled Σ (and Θ) for the next stage, as `plane_program.run` but for the order of pairs."""
+    """Pooled Σ (and Θ) for the next stage, as `plane_program.run` but for the order of pairs; `plain`: there are no
+    biases, and all rates are 1."""
     tile = Tile.of(stage.size)
     n, m = len(left) * tile.rows, right.shape[1] * tile.columns
     tiles, cells = n * m // tile.pairs, stage.size // 2
     warps = tiles * stage.down
     shape = (tiles, stage.pooled * PARTS, stage.pooled + 1, cells, cells * tile.pairs)
     count, size = 2 if tangent else 1, math.prod(shape)
-    per_block, kept = WARPS * GROUPS[tangent], math.prod(left.shape[1:])
+    per_block, kept = WARPS * groups(stage, tangent), math.prod(left.shape[1:])
     walk = partial(
         _walk, stage=stage, channels=channels, tiles=(n // BLOCK, m // BLOCK), warps=1 if interpret else per_block,
-        tangent=tangent, biased=biased,
+        tangent=tangent, plain=plain,
     )  # fmt: skip
     inputs = [left.reshape(-1), right.reshape(-1), numbers.reshape(-1)]
     if interpret:
@@ -180,20 +191,19 @@ def run(
         found = backend.kernel(
             body, out_type=[jax.ShapeDtypeStruct((size,), jnp.float32)] * count,
             grid=(math.prod(blocks(stage, (n // BLOCK, m // BLOCK), tangent)),), grid_names=("block",),
-            num_threads=GROUPS[tangent], thread_name="group", scratch_types=[backend.SMEM((kept,), jnp.float32)],
+            num_threads=groups(stage, tangent), thread_name="group", scratch_types=[backend.SMEM((kept,), jnp.float32)],
         )(*inputs)  # fmt: skip
     return tuple(f.reshape(shape) for f in found)
 
 
 def _walk(
-    on: Any, *, stage: Stage, channels: int, tiles: tuple[int, int], warps: int, tangent: bool, biased: bool
+    on: Any, *, stage: Stage, channels: int, tiles: tuple[int, int], warps: int, tangent: bool, plain: bool
 ) -> None:
     """One warp: the planes of one displacement down, for a tile of pairs."""
     tile, layers, halo = Tile.of(stage.size), stage.layers, stage.halo
     r_tiles = tiles[1] * BLOCK // tile.columns
     count, features = 2 if tangent else 1, channels + len(layers)
-    pairs, columns = range(SIDE * SIDE), range(VECTOR)
-    each = on.each
+    pairs, each = range(SIDE * SIDE), on.each
     column, group = on.lane & (tile.lanes - 1), on.lane // tile.lanes
     up, beside = group // tile.across, group & (tile.across - 1)
     per_block, row_of_tiles = (BLOCK // tile.rows, BLOCK // tile.columns), warps * -(-r_tiles * stage.down // warps)
@@ -201,7 +211,7 @@ def _walk(
     dy, r_tile = item % stage.down, item // stage.down
     at = (l_tile // per_block[0] * tiles[1] + r_tile // per_block[1]) * math.prod(per_block)
     at = at + l_tile % per_block[0] * per_block[1] + r_tile % per_block[1]
-    numbers = [[on.read(2, NUMBERS * l + k) for k in range(NUMBERS)] for l in range(len(layers))]
+    numbers = [[None if plain else on.read(2, NUMBERS * l + k) for k in range(NUMBERS)] for l in range(len(layers))]
     ends = [on.as_number(column >= 1), on.as_number(column < tile.lanes - 1)]
     wide, long = tile.rows * stage.size, tile.columns * stage.size  # numbers of a feature in a row
     l_first, r_first = l_tile * (stage.walk * features * wide), r_tile * (stage.down * features * long)
@@ -253,12 +263,13 @@ def _walk(
             left, right = read(read_left, on.reader(1, past[l]), channels + l)
             dual = Dual(1 / 16 if last else layers[l + 1].scale, tangent, signed=l == 0)
             bias, bias_theta, own_rate = numbers[l]
-            found, sums_of = [], [[] for _ in range(count)]
+            found: list = []
+            sums_of: list[list] = [[] for _ in range(count)]
             for p in pairs:
                 windows = [across(v) for v in values[p]]
                 if tangent and len(windows) == 1:  # the first weights: Θ is Σ, but for rates
-                    windows.append(each(TIMES, windows[0], [own_rate] * VECTOR))
-                if biased:
+                    windows.append(windows[0] if plain else each(TIMES, windows[0], [own_rate] * VECTOR))
+                if not plain:
                     windows = [each(PLUS, w, [b] * VECTOR) for w, b in zip(windows, (bias, bias_theta))]
                 duals = dual.many(each, windows[0], left[p], right[p])
                 first, second, slope = (list(part) for part in zip(*duals))
@@ -270,7 +281,7 @@ def _walk(
                 found.append([total])
                 sums_of[0].append(sums)
                 if tangent:
-                    rated = each(TIMES, value, [numbers[l + 1][2]] * VECTOR)
+                    rated = value if plain else each(TIMES, value, [numbers[l + 1][2]] * VECTOR)
                     total, sums = down(each(TIMES_PLUS, windows[1], slope, rated), state[l + 1][1][p])
                     found[-1].append(total)
                     sums_of[1].append(sums)
@@ -311,9 +322,7 @@ def _walk(
     def nothing() -> list:
         return [on.number(0.0)] * VECTOR
 
-    state = [
-        [[[nothing(), nothing()] for _ in pairs] for _ in range(count if l else 1)] for l in range(len(layers))
-    ]
+    state = [[[[nothing(), nothing()] for _ in pairs] for _ in range(count if l else 1)] for l in range(len(layers))]
     past = [r_place(on.whole((-k - 1) % stage.walk), on.whole(0)) for k in range(len(layers))]
     begin = (on.whole(0), on.whole(0)), (on.whole(-halo % stage.walk), on.whole(-1))
     all_steps = stage.across * stage.walk + halo

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 from unlazy.core import activations, device
@@ -124,7 +123,9 @@ def plan_for(network: Layer, inputs: Array) -> Plan | None:
     if program.backend is None or device.kind() != "gpu" or inputs.dtype != jnp.float32 or inputs.ndim != 4:
         return None
     plan = plan_of(network, Shape(inputs.shape[1:-1], inputs.shape[-1]))
-    if plan is None or not (device.is_hopper() and plane_warps.takes(plan.stages[0]) and plane_warps.is_lowered()):
+    if plan is None or not (
+        device.is_hopper() and plane_warps.takes(plan.stages[0], inputs.shape[-1]) and plane_warps.is_lowered()
+    ):
         return plan
     return plan._replace(warps=True)
 
@@ -158,11 +159,7 @@ def entries(
             features = [jnp.concatenate([pixels * side.inputs, f], -1) for side, f in zip((left, right), features)]
         first, second = (jnp.moveaxis(f, 0, -1) for f in features)
         if plan.warps and planes is None:
-            biased = any(not known_zero(network.layers[k].sigma_b) for k in plan.convolutions[: len(stage.layers)])
-            planes = plane_warps.run(
-                stage, plane_warps.left_side(stage, first), plane_warps.right_side(stage, second),
-                left.inputs.shape[-1], jnp.stack(numbers), tangent=tangent, biased=biased, interpret=interpret,
-            )  # fmt: skip
+            planes = _by_warps(stage, first, second, left.inputs.shape[-1], jnp.stack(numbers), tangent, interpret)
         else:
             planes = program.run(
                 stage, layout.left_side(stage, first, tile), layout.right_side(stage, second, tile),
@@ -199,9 +196,17 @@ def _filled(side: propagate.Side, images: int) -> propagate.Side:
     return jax.tree.map(lambda a: jnp.pad(a, ((0, more), *((0, 0),) * (a.ndim - 1))), side) if more else side
 
 
-def known_zero(value: Any) -> bool:
-    """Whether a number is known to be 0 while a program is traced."""
-    return not isinstance(value, jax.core.Tracer) and not np.any(value)
+def _by_warps(
+    stage: layout.Stage, left: Array, right: Array, channels: int, numbers: Array, tangent: bool, interpret: bool
+) -> tuple:
+    """A first stage by plane_warps: with less to do where there are no biases and all rates are 1."""
+    sides = plane_warps.left_side(stage, left), plane_warps.right_side(stage, right)
+
+    def run(plain: bool) -> tuple:
+        return plane_warps.run(stage, *sides, channels, numbers, tangent=tangent, plain=plain, interpret=interpret)
+
+    plain = jnp.all(numbers[:, 0] == 0) & (jnp.all(numbers[:, 2] == 1) | (not tangent))
+    return jax.lax.cond(plain, lambda: run(True), lambda: run(False))
 
 
 def _within(deviations: Array) -> Array:

@@ -160,6 +160,8 @@ def in_versine(degree: int) -> Float[np.ndarray, " k"]:
     x = 2 * np.sin(theta / 2) ** 2
     weight = x * np.sqrt(x)
     # sin θ - θ cos θ, without what cancels at small angles
-    odd = np.where(theta < 0.1, theta**3 / 3 * (1 - theta**2 / 10 + theta**4 / 280), np.sin(theta) - theta * np.cos(theta))
+    odd = np.where(
+        theta < 0.1, theta**3 / 3 * (1 - theta**2 / 10 + theta**4 / 280), np.sin(theta) - theta * np.cos(theta)
+    )
     series = _nearest(chebyshev.chebvander(2 * x - 1, degree) * weight[:, None], odd / np.pi, np.ones_like(x))
     return Polynomial(chebyshev.cheb2poly(series))(Polynomial([-1, 2])).coef
