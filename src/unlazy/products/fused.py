@@ -21,7 +21,7 @@ from unlazy.core.inputs import Points, on_device
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.evaluate import embedded
 from unlazy.products import hopper, triton
-from unlazy.products.forms import Form, GaussianForm, MaternForm, Prepared, form_of, split_bfloat16
+from unlazy.products.forms import Form, GaussianForm, MaternForm, Prepared, form_of, split
 from unlazy.products.pairs import both_sides
 from unlazy.products.pieces import padded, pieces, repeated
 from unlazy.products.ptx import assembly, pair_program
@@ -188,7 +188,7 @@ def _on_hopper(form: Form, left: Prepared, right: Prepared, V: Array, cut: hoppe
         z_rows = [*(repeated(r, m_full) for r in z_rows), weights]
 
     def halves(points: Array, added: Array | None, rows: int, first: bool) -> list[Array]:
-        found = [padded(a, rows, width) for a in split_bfloat16(points)]
+        found = [padded(a, rows, width) for a in split(points, 2, form.halves)]
         return found if added is None else [*found, hopper.added_columns(repeated(added, rows), first)]
 
     parts = hopper.product(

@@ -62,7 +62,14 @@ class HalfAngles(NamedTuple):
     def at(self, sine: Any, cosine: Any) -> Any:
         """F from both of the half angle; `cosine` of no use where S is none."""
         at = sine - self.centre if self.centre else sine
-        return horner(self.near, at) + cosine * horner(self.far, at) if self.far else horner(self.near, at)
+        if not self.far:
+            return horner(self.near, at)
+        return horner(self.near, at) + cosine * (horner(self.far, at) if len(self.far) > 1 else self.far[0])
+
+    def times(self, factor: float) -> "HalfAngles":
+        """factor · F."""
+        near, far = (tuple(factor * c for c in powers) for powers in (self.near, self.far))
+        return self._replace(near=near, far=far)
 
 
 def in_half_angles(
@@ -75,7 +82,7 @@ def in_half_angles(
     """
     best = HalfAngles(0.0, (1.0,), (), math.inf)
     for steps in range(4, most + 1):
-        for far, centre in itertools.product(range(max(1, min(4, steps - 4))), (0.0, 0.5)):
+        for far, centre in itertools.product(range(max(1, min(6, steps - 4))), (0.0, 0.5)):
             found = _half_angles(of_angle, largest, steps - far - (far > 0) - (centre > 0), far, centre)
             if found.error < best.error:
                 best = found
