@@ -42,7 +42,7 @@ def on_device(tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(tree)
     if not leaves or any(type(leaf) is not float for leaf in leaves):
         return tree
-    key = (structure, *leaves, default_float(), jax.config.jax_default_device)
+    key = (structure, *leaves, default_float(), getattr(jax.config, "jax_default_device", None))
     if key not in _PLACED:
         arrays = [jnp.asarray(leaf) for leaf in leaves]
         if not concrete(arrays):  # inside a program that is being traced
