@@ -31,6 +31,7 @@ def test_layers_on_cosines_are_the_recursion_of_theory(x64, monkeypatch, kernel)
     def both(X, Z):
         left, right = form.prepare(kernel, X), form.prepare(kernel, Z)
         fused = left.scale * right.scale * form.formula(jnp.sum(left.points * right.points, 1), left.rows, right.rows)
+        fused = fused + left.apart * right.apart
         return fused, kernel.entry(jnp.sum(X * Z, 1), jnp.sum(X * X, 1), jnp.sum(Z * Z, 1))
 
     found, wanted = both(X, Z)

@@ -1,6 +1,6 @@
-"""How a kernel looks to a fused program: K(x, z) = s(x) s(z) F(⟨x', z'⟩ + a(x) + a(z), p(x), p(z)).
+"""How a kernel looks to a fused program: K(x, z) = s(x) s(z) F(⟨x', z'⟩ + a(x) + a(z), p(x), p(z)) + r(x) r(z).
 
-x' is an embedding of x, a and p are numbers of one point each (norms, say), s is a factor taken out of the sum. What
+x' is an embedding of x, a and p are numbers of one point each (norms, say), s and r are taken out of the sum. What
 depends on one point alone is thus computed once a point, not once a pair: a Gaussian is one exp2 a pair, the NTK of any
 depth without biases one polynomial of the angle [K8].
 """
@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.infinite_width import NNGP, NTK, NetworkKernel
 from unlazy.kernels.radial import MATERN, Gaussian, Laplace, Matern
-from unlazy.theory import angle_polynomials, layers
+from unlazy.theory import angle_polynomials
 from unlazy.theory.angles import horner
 from unlazy.theory.coincidence import coincident, halves_floor
 from unlazy.theory.homogeneous import angular_part, by_angle, gain_and_kink, norm_after, slope_below_zero, unit_parts
@@ -33,12 +33,13 @@ _STRETCH = 2.0**-20
 
 
 class Prepared(NamedTuple):
-    """One side of a product: embedded points x', per-point numbers p, the added number a, the factor s."""
+    """One side of a product: embedded points x', per-point numbers p, the added number a, the factor s, and r."""
 
     points: Float[Array, "n k"]
     rows: list[Float[Array, " n"]]
     added: Float[Array, " n"] | None = None
     scale: Float[Array, " n"] | None = None
+    apart: Float[Array, " n"] | None = None
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,8 @@ class LayersForm(Form):
 
     Its terms are divided by n_l(x) n_l(z), n_l(x)² = Σ^l(x,x): points bring their unit vectors (A, B) of
     theory.homogeneous, Σ^l becomes the cosine ρ_l = A(x)A(z)(ρ + w h/π) + B(x)B(z), and Θ^{l-1} passes with
-    A(x)A(z)(1 - wθ/π). As for angles, cosines are stretched by what rounding may take from those of equal points.
+    A(x)A(z)(1 - wθ/π). A and B of the last layer are factors of points alone. As for angles, cosines are stretched by
+    what rounding may take from those of equal points.
     """
 
     depth: int
@@ -155,20 +157,25 @@ class LayersForm(Form):
             before, norm = norm, norm_after(norm * norm, sw**2 * gain, sb**2)
             weight, bias = unit_parts(sw * math.sqrt(gain) * before, sb, norm)
             rows += [math.sqrt(_opening(self.slope)) * weight, bias]
+        *rows, weight, bias = rows
         rows.append(jnp.full(len(X), (0.5 + 0.5 * halves_floor(X.shape[1])) / UNIT**2))
-        return Prepared(points, rows, scale=norm)
+        return Prepared(points, rows, scale=norm * weight, apart=norm * bias)
 
     def formula(self, t, p, q):
-        cosine = t + p[0] * q[0]
-        tangent = cosine
+        cosine, passed = t + p[0] * q[0], None  # Θ^l is ρ_l and what has passed
         for l in range(self.depth):
             unit, half = (UNIT**2, p[-1]) if l == 0 else (1.0, 0.5 + 0.5 * _STRETCH)
             passing, opened = _through(cosine, half, unit, self.slope, first=l == 0)
+            if l == self.depth - 1:
+                break
             both = p[2 * l + 1] * q[2 * l + 1]
             slope = both * passing
-            term = layers.Term(both * opened + slope * cosine, p[2 * l + 2] * q[2 * l + 2], slope)
-            cosine, tangent = layers.add(term, tangent)
-        return tangent if self.tangent else cosine
+            straight = slope * cosine
+            passed = straight if passed is None else straight + slope * passed
+            cosine = both * opened + (straight + p[2 * l + 2] * q[2 * l + 2])
+        if not self.tangent:
+            return passing * cosine + opened
+        return passing * (2 * cosine if passed is None else 2 * cosine + passed) + opened
 
 
 @dataclass(frozen=True)

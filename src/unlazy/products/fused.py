@@ -156,7 +156,10 @@ def _apply_sides(
         product = jnp.concatenate([_on_hopper(form, left, right, V, tile, interpret) for V in parts], 1)
     else:
         product = triton.product(form, left, right, weighted, tile, interpret)
-    return (product if s_left is None else product * s_left[:, None]).reshape(product.shape[:1] + V.shape[1:])
+    product = product if s_left is None else product * s_left[:, None]
+    if left.apart is not None and right.apart is not None:
+        product = product + left.apart[:, None] * jnp.sum(right.apart[:, None] * columns, 0)
+    return product.reshape(product.shape[:1] + V.shape[1:])
 
 
 @partial(jax.jit, static_argnames="form")
