@@ -27,8 +27,8 @@ def coincident(half_distance: Any, middle: Any, floor: Any) -> Any:
 
 
 def halves_floor(dimension: int) -> float:
-    """What products of halves fake: tensor cores add sixteen at a time and cut the sum off, a unit of float32 each time,
-    four times for every sixteen numbers; and eight units of both norms.
+    """What products of halves fake: tensor cores add sixteen at a time and cut the sum off, a unit of float32 each
+    time, four times for every sixteen numbers; and eight units of both norms.
 
     Of float16 halves of unit vectors they add three times. Of the eight, four are those of rounding to halves (a number
     is off by 2^-22 of itself), two the product lo·lo that is left out, at most 2^-11 · 2^-11, two those of dividing.
