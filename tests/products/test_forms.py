@@ -12,16 +12,16 @@ from unlazy.products import forms
 MLP_3 = MLP(3, "leaky_relu", (1.1, 1.3, 0.9, 1.2), (0.3, 0.0, 0.5, 0.2))
 
 
-def _exact(cosine, slope, floor, first):
-    """1 - wθ/π and w sin θ/π from the definition [K8]."""
-    theta, kink = jnp.arccos(jnp.clip(cosine, -1, 1)), (1 - slope) ** 2 / (1 + slope**2)
-    return 1 - kink * theta / np.pi, kink * jnp.sin(theta) / np.pi
+def _exact(cosine, half, unit, slope, first):
+    """1 - wθ/π and w sin θ/π from the definition [K8], both over 2w/π, and the unit of the cosine taken back."""
+    theta, kink = jnp.arccos(jnp.clip(cosine / unit, -1, 1)), (1 - slope) ** 2 / (1 + slope**2)
+    return (1 - kink * theta / np.pi) / (unit * 2 * kink / np.pi), jnp.sin(theta) / 2
 
 
 @pytest.mark.parametrize("kernel", [NTK(MLP_3), NNGP(MLP_3)], ids=["ntk", "nngp"])
 def test_layers_on_cosines_are_the_recursion_of_theory(x64, monkeypatch, kernel):
     monkeypatch.setattr(forms, "_through", _exact)
-    monkeypatch.setattr(forms, "two_halves", lambda A: A)
+    monkeypatch.setattr(forms, "two_halves", lambda A, kind: A)
     rng = np.random.default_rng(0)
     X, Z = jnp.asarray(rng.standard_normal((20, 3))), jnp.asarray(rng.standard_normal((20, 3)))
     form = forms.form_of(kernel)
@@ -31,6 +31,7 @@ def test_layers_on_cosines_are_the_recursion_of_theory(x64, monkeypatch, kernel)
     def both(X, Z):
         left, right = form.prepare(kernel, X), form.prepare(kernel, Z)
         fused = left.scale * right.scale * form.formula(jnp.sum(left.points * right.points, 1), left.rows, right.rows)
+        fused = fused + left.apart * right.apart
         return fused, kernel.entry(jnp.sum(X * Z, 1), jnp.sum(X * X, 1), jnp.sum(Z * Z, 1))
 
     found, wanted = both(X, Z)

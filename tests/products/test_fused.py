@@ -9,7 +9,7 @@ from unlazy.core.architecture import MLP
 from unlazy.kernels.infinite_width import NNGP, NTK
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
 from unlazy.products import fused, triton
-from unlazy.products.forms import AngleForm, EntryForm, GaussianForm, LayersForm, MaternForm, form_of, split_bfloat16
+from unlazy.products.forms import UNIT, AngleForm, EntryForm, GaussianForm, LayersForm, MaternForm, form_of, split
 
 KERNELS = {
     "gaussian": (Gaussian(2.0), GaussianForm),
@@ -97,10 +97,31 @@ def test_the_transposed_product_is_of_the_same_matrix(name):
 
 def test_the_halves_hold_sixteen_bits():
     A = jnp.asarray(np.random.default_rng(0).normal(size=(50, 50)), jnp.float32)
-    hi, lo = split_bfloat16(A)
+    hi, lo = split(A)
     assert hi.dtype == lo.dtype == jnp.bfloat16
     difference = np.abs(np.asarray(A, np.float64) - np.asarray(hi, np.float64) - np.asarray(lo, np.float64))
     assert (difference <= 2.0**-17 * np.abs(A)).all() and np.abs(np.asarray(lo, np.float64)).max() > 0
+
+
+def test_float16_halves_hold_more_within_their_range():
+    """22 digits of numbers of unit vectors; halves below 2^-14, 2^-28 of the vectors, are lost."""
+    A = np.random.default_rng(0).normal(size=(50, 50)).astype(np.float32)
+    A = np.asarray(UNIT * A / np.linalg.norm(A, axis=1, keepdims=True), np.float32)
+    hi, lo = (np.asarray(half, np.float64) for half in split(jnp.asarray(A), 2, jnp.float16))
+    assert (np.abs(A.astype(np.float64) - hi - lo) <= 2.0**-22 * np.abs(A) + 2.0**-14).all()
+
+
+@pytest.mark.parametrize("name", ["ntk", "leaky nngp", "ntk with biases", "nngp with biases"])
+@pytest.mark.parametrize("d", [2, 40])
+def test_networks_see_equal_and_opposite_points_exactly(name, d):
+    """K(x, x) and K(x, -x) one by one: their square roots of angles would show a rounding of 2^-18 as 2^-9."""
+    X, _, _ = _problem(32, 32, d, 1)
+    kernel = KERNELS[name][0]
+    for Z in (X, -X):
+        got = fused.matmul(kernel, *map(jnp.asarray, (X, Z)), jnp.eye(32), tile=TILE, interpret=INTERPRET)
+        want = np.diag(_exact(kernel, X, Z, np.eye(32)))
+        # the polynomials' 6e-6, two halves of K (2^-17), and some roundings
+        assert np.abs(np.diag(got) - want).max() <= 2e-5 * np.abs(np.diag(_exact(kernel, X, X, np.eye(32)))).max()
 
 
 def test_the_halves_of_a_tile_keep_their_digits_under_any_compiler():

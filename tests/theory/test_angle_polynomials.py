@@ -32,6 +32,19 @@ def test_acute_angles_need_fewer_steps():
     assert len(acute.near) + len(acute.far) < len(all_angles.near) + len(all_angles.far)
 
 
+def test_deep_networks_are_powers_above_most_of_their_smallest_value():
+    """In fewer steps than polynomials, and times a factor the same shape."""
+
+    def ntk(theta):
+        return by_angle(theta, 10, 0.0)[1:].mean(0)
+
+    fit = angle_polynomials.in_half_angles(ntk, 6e-6)
+    assert fit.power > 1 and fit.base > 0 and not fit.centre
+    theta = np.linspace(0, np.pi, 50)
+    found = fit.times(2.5).at(np.sin(theta / 2), np.cos(theta / 2))
+    np.testing.assert_allclose(found, 2.5 * ntk(theta), rtol=6e-6)
+
+
 def test_the_best_is_given_where_nothing_suffices():
     fit = angle_polynomials.in_half_angles(lambda theta: by_angle(theta, 30, 0.0)[1:].mean(0), 1e-9, most=8)
     assert 1e-9 < fit.error < np.inf

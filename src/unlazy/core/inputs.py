@@ -32,6 +32,27 @@ def concrete(*trees: Any) -> bool:
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
 
 
+_PLACED: dict = {}
+"""Trees of Python's floats that were put on the device, by what they are."""
+
+
+def on_device(tree: Any) -> Any:
+    """A tree of Python's floats (a kernel's parameters) with them on the device: put there once, not for every program
+    that is given them, which costs as much as 10^8 pairs. Any other tree is left alone."""
+    leaves, structure = jax.tree.flatten(tree)
+    if not leaves or any(type(leaf) is not float for leaf in leaves):
+        return tree
+    key = (structure, *leaves, default_float(), getattr(jax.config, "jax_default_device", None))
+    if key not in _PLACED:
+        arrays = [jnp.asarray(leaf) for leaf in leaves]
+        if not concrete(arrays):  # inside a program that is being traced
+            return tree
+        if len(_PLACED) >= 256:
+            _PLACED.clear()
+        _PLACED[key] = jax.tree.unflatten(structure, arrays)
+    return _PLACED[key]
+
+
 def floats(values: Any, what: str = "X", dtype: Any = None) -> Float[Array, "..."]:
     """The values as a JAX array of float32 or float64 (`dtype` where it is given); shapes are not looked at."""
     if not isinstance(values, jax.Array):
@@ -98,6 +119,8 @@ def sides(
             f"{names[0]} has {_width(left)} columns and {names[1]} has {_width(right)}; they must be the same inputs, "
             "so the numbers must agree"
         )
+    if takes != "tree" and left.dtype == right.dtype:
+        return left, right
     dtype = jnp.promote_types(float_type(left), float_type(right))
     return with_type(left, dtype), with_type(right, dtype)
 

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.core import device
-from unlazy.core.inputs import concrete, refuse_not_finite
+from unlazy.core.inputs import concrete, on_device, refuse_not_finite
 
 HEADROOM = 16.0
 """A squared norm stays below the largest float by this: centring may double a norm, and ‖x-z‖² adds four of them."""
@@ -46,7 +46,7 @@ def formula_admission(kernel: Any, points: tuple, names: tuple[str, ...], accura
     given = tuple(X for X in points if X is not None)
     if not concrete(kernel, given):
         return lambda: None
-    seen = None if _on_host(given) else _seen(kernel, given)
+    seen = None if _on_host(given) else _seen(on_device(kernel), given)
 
     def refuse() -> None:
         _look(kernel, given, names, accurate, seen)
@@ -148,9 +148,14 @@ def _seen_on_host(kernel: Any, points: tuple[Any, ...]) -> tuple:
 
 @jax.jit
 def _seen(kernel: Any, points: tuple[Any, ...]) -> tuple[Array, Any]:
-    """Smallest and largest squared norm, and the largest coordinate, of embedded points; k(x, x) at the two norms."""
-    parts = [_ends(kernel.embed(X)) for X in points]
-    found = jnp.stack([jnp.min(jnp.stack([p[0] for p in parts])), *jnp.max(jnp.stack([p[1:] for p in parts]), 0)])
+    """Smallest and largest squared norm, and the largest coordinate, of embedded points; k(x, x) at the two norms.
+
+    One maximum of three numbers of every row: a card begins few programs.
+    """
+    embedded = [kernel.embed(X) for X in points]
+    xx, size = (jnp.concatenate([f(E) for E in embedded]) for f in (squares, lambda E: jnp.max(jnp.abs(E), 1)))
+    low, *high = jnp.max(jnp.stack([-xx, xx, size]), 1)
+    found = jnp.stack([-low, *high])
     return found, kernel.at_itself(found[:2])
 
 

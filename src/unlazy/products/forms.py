@@ -1,6 +1,6 @@
-"""How a kernel looks to a fused program: K(x, z) = s(x) s(z) F(⟨x', z'⟩ + a(x) + a(z), p(x), p(z)).
+"""How a kernel looks to a fused program: K(x, z) = s(x) s(z) F(⟨x', z'⟩ + a(x) + a(z), p(x), p(z)) + r(x) r(z).
 
-x' is an embedding of x, a and p are numbers of one point each (norms, say), s is a factor taken out of the sum. What
+x' is an embedding of x, a and p are numbers of one point each (norms, say), s and r are taken out of the sum. What
 depends on one point alone is thus computed once a point, not once a pair: a Gaussian is one exp2 a pair, the NTK of any
 depth without biases one polynomial of the angle [K8].
 """
@@ -8,7 +8,7 @@ depth without biases one polynomial of the angle [K8].
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,22 +19,27 @@ from jaxtyping import Array, Float
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.infinite_width import NNGP, NTK, NetworkKernel
 from unlazy.kernels.radial import MATERN, Gaussian, Laplace, Matern
-from unlazy.theory import angle_polynomials, layers
+from unlazy.theory import angle_polynomials
 from unlazy.theory.angles import horner
-from unlazy.theory.coincidence import HALVES_ANGLE_FLOOR, coincident, halves_floor
+from unlazy.theory.coincidence import coincident, halves_floor
 from unlazy.theory.homogeneous import angular_part, by_angle, gain_and_kink, norm_after, slope_below_zero, unit_parts
 from unlazy.theory.infinite_width import written_out
 
 LOG2E = math.log2(math.e)
+UNIT = 2.0**14
+"""Norm of points in float16 halves: what these leave out is 2^-28 of it, and all of them are finite."""
+_STRETCH = 2.0**-20
+"""What rounding may take from a cosine of 1 in a layer: fewer than sixteen units of it."""
 
 
 class Prepared(NamedTuple):
-    """One side of a product: embedded points x', per-point numbers p, the added number a, the factor s."""
+    """One side of a product: embedded points x', per-point numbers p, the added number a, the factor s, and r."""
 
     points: Float[Array, "n k"]
     rows: list[Float[Array, " n"]]
     added: Float[Array, " n"] | None = None
     scale: Float[Array, " n"] | None = None
+    apart: Float[Array, " n"] | None = None
 
 
 @dataclass(frozen=True)
@@ -43,12 +48,14 @@ class Form:
 
     Hashable, since it is a static argument of the compiled program: numbers that a user may vary (bandwidths) are used
     in `prepare`. `sharp` formulas have a kink at x = z: there ⟨x,z⟩ keeps the product lo·lo that a smooth one can do
-    without. `exponential` ones are exp2(t), where a weight |v| is as well added to t; where `relief` is not 0,
-    exp2 is taken of numbers up to 0 alone, and every so manieth may be left to multiply-adds.
+    without, and one of float16 halves: of points of norm up to `UNIT`, since that type has no range, and then lo·lo is
+    less than float32 holds. `exponential` ones are exp2(t), where a weight |v| is as well added to t; where `relief` is
+    not 0, exp2 is taken of numbers up to 0 alone, and every so manieth may be left to multiply-adds.
     """
 
     sharp = True
     exponential = False
+    halves: ClassVar[Any] = jnp.bfloat16
 
     @property
     def relief(self) -> int:
@@ -103,22 +110,23 @@ class MaternForm(Form):
 class AngleForm(Form):
     """|x||z| G(θ), G by polynomials of sin θ/2: ReLU NNGP and NTK of any depth without biases [K8].
 
-    h = sin² θ/2 = |x'|²/2 + |z'|²/2 - ⟨x',z'⟩, x' = x/(√2 |x|): of equal points rounding of sums is left, of opposite
-    ones that of their norms. So h is moved by half of `halves_floor`, stretched by half of HALVES_ANGLE_FLOOR and cut
-    to [0, 1]: both are exact then, and sin θ/2 and cos θ/2 of others err by a quarter of those over themselves.
+    h = sin² θ/2 = ½ - ⟨x',z'⟩, x' = x/(√2 |x|): of equal and of opposite points rounding is left, of no more than half
+    of `halves_floor`. So ⟨x',z'⟩ is longer by the floor, and h cut to [0, 1]: both are exact then, and sin θ/2 and
+    cos θ/2 of others err by a quarter of it over themselves.
     """
 
     polynomials: angle_polynomials.HalfAngles
+    sharp = False
+    halves = jnp.float16
 
     def prepare(self, kernel, X):
         norm = jnp.sqrt(jnp.sum(X * X, 1))
-        points = two_halves(X * (math.sqrt(0.5) / jnp.where(norm > 0, norm, 1))[:, None])
-        scale = jnp.sqrt(_on_diagonal(kernel, X))  # k(x, x) = s(x)² G(0) = s(x)²
-        moved = halves_floor(X.shape[1]) / 4 - 0.5 * jnp.sum(points * points, 1)
-        return Prepared(points, [], added=moved, scale=scale)
+        length = UNIT * math.sqrt(0.5 * (1 + halves_floor(X.shape[1])))
+        points = two_halves(X * (length / jnp.where(norm > 0, norm, 1))[:, None], self.halves)
+        return Prepared(points, [], scale=jnp.sqrt(_on_diagonal(kernel, X)))  # k(x, x) = s(x)² G(0) = s(x)²
 
     def formula(self, t, p, q):
-        h = lax.clamp(0.0, -(1 + HALVES_ANGLE_FLOOR / 2) * t, 1.0)
+        h = lax.clamp(0.0, 0.5 - t * (1 / UNIT**2), 1.0)
         return self.polynomials.at(jnp.sqrt(h), jnp.sqrt(1 - h))
 
 
@@ -128,12 +136,15 @@ class LayersForm(Form):
 
     Its terms are divided by n_l(x) n_l(z), n_l(x)² = Σ^l(x,x): points bring their unit vectors (A, B) of
     theory.homogeneous, Σ^l becomes the cosine ρ_l = A(x)A(z)(ρ + w h/π) + B(x)B(z), and Θ^{l-1} passes with
-    A(x)A(z)(1 - wθ/π). There 1 - cos θ is carried along, for digits that bfloat16 halves do not have.
+    A(x)A(z)(1 - wθ/π). A and B of the last layer are factors of points alone. As for angles, cosines are stretched by
+    what rounding may take from those of equal points.
     """
 
     depth: int
     slope: float
     tangent: bool
+    sharp = False
+    halves = jnp.float16
 
     def prepare(self, kernel, X):
         network = kernel.network
@@ -141,22 +152,30 @@ class LayersForm(Form):
         sw, sb = network.sigma_w[0], network.sigma_b[0]
         norm = norm_after(jnp.sum(X * X, 1), sw**2, sb**2)
         weight, bias = unit_parts(sw, sb, norm)
-        points, rows = two_halves(X * weight[:, None]), [bias]
+        points, rows = two_halves(X * (UNIT * weight)[:, None], self.halves), [UNIT * bias]
         for sw, sb in zip(network.sigma_w[1:], network.sigma_b[1:]):
             before, norm = norm, norm_after(norm * norm, sw**2 * gain, sb**2)
-            rows += unit_parts(sw * math.sqrt(gain) * before, sb, norm)
-        rows.append(jnp.full(len(X), max(HALVES_ANGLE_FLOOR, halves_floor(X.shape[1]))))
-        return Prepared(points, rows, scale=norm)
+            weight, bias = unit_parts(sw * math.sqrt(gain) * before, sb, norm)
+            rows += [math.sqrt(_opening(self.slope)) * weight, bias]
+        *rows, weight, bias = rows
+        rows.append(jnp.full(len(X), (0.5 + 0.5 * halves_floor(X.shape[1])) / UNIT**2))
+        return Prepared(points, rows, scale=norm * weight, apart=norm * bias)
 
     def formula(self, t, p, q):
-        cosine = t + p[0] * q[0]
-        tangent = cosine
+        cosine, passed = t + p[0] * q[0], None  # Θ^l is ρ_l and what has passed
         for l in range(self.depth):
-            passing, opened = _through(cosine, self.slope, p[-1], first=l == 0)
+            unit, half = (UNIT**2, p[-1]) if l == 0 else (1.0, 0.5 + 0.5 * _STRETCH)
+            passing, opened = _through(cosine, half, unit, self.slope, first=l == 0)
+            if l == self.depth - 1:
+                break
             both = p[2 * l + 1] * q[2 * l + 1]
-            term = layers.Term(both * (cosine * passing + opened), p[2 * l + 2] * q[2 * l + 2], both * passing)
-            cosine, tangent = layers.add(term, tangent)
-        return tangent if self.tangent else cosine
+            slope = both * passing
+            straight = slope * cosine
+            passed = straight if passed is None else straight + slope * passed
+            cosine = both * opened + (straight + p[2 * l + 2] * q[2 * l + 2])
+        if not self.tangent:
+            return passing * cosine + opened
+        return passing * (2 * cosine if passed is None else 2 * cosine + passed) + opened
 
 
 @dataclass(frozen=True)
@@ -250,32 +269,39 @@ def _on_diagonal(kernel: InnerProductKernel, X: Array) -> Array:
     return kernel.entry(xx, xx, xx)
 
 
-def split_bfloat16(A: Float[Array, "*n"], parts: int = 2) -> tuple[Array, ...]:
-    """A as a sum of bfloat16 parts, each what the ones before left over: two hold A to 2^-18, three to float32.
+def split(A: Float[Array, "*n"], parts: int = 2, kind: Any = jnp.bfloat16) -> tuple[Array, ...]:
+    """A as a sum of parts of half the length, each what the ones before left over: two of bfloat16 hold A to 2^-18, two
+    of float16 to 2^-23 within its range, three of bfloat16 to float32.
 
     reduce_precision, not a cast there and back, which XLA would simplify away and so lose the later parts.
     """
-    found, rest = [], A
+    found, rest, digits = [], A, jnp.finfo(kind)
     for _ in range(parts):
-        part = lax.reduce_precision(rest, exponent_bits=8, mantissa_bits=7)
-        found.append(part.astype(jnp.bfloat16))
+        part = lax.reduce_precision(rest, exponent_bits=int(digits.nexp), mantissa_bits=int(digits.nmant))
+        found.append(part.astype(kind))
         rest = rest - part
     return tuple(found)
 
 
-def two_halves(A: Float[Array, "n d"]) -> Float[Array, "n d"]:
-    """A rounded to what its two bfloat16 halves hold, so that norms and inner products speak of the same points."""
-    hi, lo = split_bfloat16(A)
+def two_halves(A: Float[Array, "n d"], kind: Any = jnp.bfloat16) -> Float[Array, "n d"]:
+    """A rounded to what its two halves hold, so that norms and inner products speak of the same points."""
+    hi, lo = split(A, 2, kind)
     return hi.astype(A.dtype) + lo.astype(A.dtype)
 
 
-def _through(cosine: Array, slope: float, floor: Array, first: bool) -> tuple[Array, Array]:
-    """1 - wθ/π and w sin θ/π of a layer [K8], exact where θ = 0: two roots, and polynomials of sin θ/2."""
-    h = lax.clamp(0.0, 0.5 - 0.5 * cosine, 1.0)
-    h = jnp.where(coincident(h, 0.5, floor), 0.0, h)
-    near, far = jnp.sqrt(h), jnp.sqrt(1 - h)
+def _opening(slope: float) -> float:
+    """2w/π, by which sin θ/2 · cos θ/2 opens; 1 where there is no kink."""
     _, kink = gain_and_kink(slope)
-    return _passing(slope, obtuse=first or slope != 0).at(near, far), (2 * kink / math.pi) * near * far
+    return 2 * kink / math.pi or 1.0
+
+
+def _through(cosine: Array, half: Any, unit: float, slope: float, first: bool) -> tuple[Array, Array]:
+    """1 - wθ/π and w sin θ/π of a layer [K8] over `_opening`, exact where θ = 0: two roots, and polynomials of sin θ/2.
+    The cosine comes and 1 - wθ/π goes in a unit of its own; half of it, stretched, is `half` times what comes."""
+    h = lax.clamp(0.0, 0.5 - half * cosine, 1.0)
+    near, far = jnp.sqrt(h), jnp.sqrt(1 - h)
+    passing = _passing(slope, obtuse=first or slope != 0).times(1 / (unit * _opening(slope)))
+    return passing.at(near, far), near * far if slope != 1 else 0.0 * near
 
 
 @functools.lru_cache(maxsize=256)
@@ -283,4 +309,4 @@ def _passing(slope: float, obtuse: bool) -> angle_polynomials.HalfAngles:
     """1 - wθ/π; behind a ReLU angles are acute."""
     _, kink = gain_and_kink(slope)
     largest = math.pi if obtuse else math.pi / 2
-    return angle_polynomials.in_half_angles(lambda theta: 1 - angular_part(theta, 0, kink)[1], 2e-6, largest)
+    return angle_polynomials.in_half_angles(lambda theta: 1 - angular_part(theta, 0, kink)[1], 3e-6, largest)

@@ -17,11 +17,11 @@ from jaxtyping import Array, Float
 
 from unlazy.core import device
 from unlazy.core.errors import UnlazyWarning
-from unlazy.core.inputs import Points
+from unlazy.core.inputs import Points, on_device
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.evaluate import embedded
 from unlazy.products import hopper, triton
-from unlazy.products.forms import Form, GaussianForm, MaternForm, Prepared, form_of, split_bfloat16
+from unlazy.products.forms import Form, GaussianForm, MaternForm, Prepared, form_of, split
 from unlazy.products.pairs import both_sides
 from unlazy.products.pieces import padded, pieces, repeated
 from unlazy.products.ptx import assembly, pair_program
@@ -84,9 +84,10 @@ def matmul(
 
     The card multiplies while the points it has looked at are judged: a launch costs as much as 10^9 pairs.
     """
-    form, left, right = _formed(kernel), *kernel.read(X, Z)
-    admit = kernel.admission(left, right)
-    result = _multiplied(form, kernel, left, right, V, tile, interpret)
+    form, kind = _formed(kernel), type(kernel)  # a module's own methods cost as much as a launch
+    left, right = kind.read(kernel, X, Z)
+    admit = kind.admission(kernel, left, right)
+    result = _multiplied(form, on_device(kernel), left, right, V, tile, interpret)
     admit()
     return result
 
@@ -155,7 +156,10 @@ def _apply_sides(
         product = jnp.concatenate([_on_hopper(form, left, right, V, tile, interpret) for V in parts], 1)
     else:
         product = triton.product(form, left, right, weighted, tile, interpret)
-    return (product if s_left is None else product * s_left[:, None]).reshape(product.shape[:1] + V.shape[1:])
+    product = product if s_left is None else product * s_left[:, None]
+    if left.apart is not None and right.apart is not None:
+        product = product + left.apart[:, None] * jnp.sum(right.apart[:, None] * columns, 0)
+    return product.reshape(product.shape[:1] + V.shape[1:])
 
 
 @partial(jax.jit, static_argnames="form")
@@ -187,7 +191,7 @@ def _on_hopper(form: Form, left: Prepared, right: Prepared, V: Array, cut: hoppe
         z_rows = [*(repeated(r, m_full) for r in z_rows), weights]
 
     def halves(points: Array, added: Array | None, rows: int, first: bool) -> list[Array]:
-        found = [padded(a, rows, width) for a in split_bfloat16(points)]
+        found = [padded(a, rows, width) for a in split(points, 2, form.halves)]
         return found if added is None else [*found, hopper.added_columns(repeated(added, rows), first)]
 
     parts = hopper.product(
@@ -202,15 +206,11 @@ def _on_hopper(form: Form, left: Prepared, right: Prepared, V: Array, cut: hoppe
 def _by_sign(v: Array, tile: int, rows: int) -> tuple[Array, Array]:
     """Which number of v lies where (len(v): none) in tiles of one sign each, a positive one, a negative one and so on
     as long as there are both, so that sums stay small; how many those are, and the sign of the others."""
-    positive = v > 0
-    tiles = [pl.cdiv(jnp.sum(kind), tile) for kind in (positive, ~positive)]
-    both = jnp.minimum(*tiles)
-
-    def place(kind: Array, first: int) -> Array:
-        rank = jnp.cumsum(kind) - 1
-        lies = rank // tile
-        return jnp.where(lies < both, 2 * lies + first, both + lies) * tile + rank % tile
-
-    places = jnp.where(positive, place(positive, 0), place(~positive, 1))
-    order = jnp.full(rows, len(v)).at[places].set(jnp.arange(len(v)), unique_indices=True)
+    positive, at = v > 0, jnp.arange(len(v))
+    found = jnp.cumsum(positive)  # one pass: positive numbers up to each, and so the others
+    rank = jnp.where(positive, found - 1, at - found)
+    tiles = [pl.cdiv(count, tile) for count in (found[-1], len(v) - found[-1])]
+    both, lies = jnp.minimum(*tiles), rank // tile
+    places = jnp.where(lies < both, 2 * lies + ~positive, both + lies) * tile + rank % tile
+    order = jnp.full(rows, len(v)).at[places].set(at, unique_indices=True)
     return order, jnp.stack([2 * both, jnp.where(tiles[0] > tiles[1], 1, -1)]).astype(jnp.int32)

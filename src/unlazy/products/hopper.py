@@ -27,7 +27,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import vector
 from jaxtyping import Array, Float, Int
 
-from unlazy.products.forms import split_bfloat16
+from unlazy.products.forms import split
 from unlazy.products.pairs import add_compensated
 from unlazy.products.ptx import PairProgram
 
@@ -91,14 +91,14 @@ def padding(n: int, m: int, splits: int, cut: Cut) -> tuple[int, int]:
 def added_columns(added: Float[Array, " n"], first: bool) -> Array:
     """What turns a(x) + a(z) into an inner product: three bfloat16 parts beside three ones, and the other way round on
     the other side."""
-    parts, ones = list(split_bfloat16(added, 3)), [jnp.ones(len(added), jnp.bfloat16)] * 3
+    parts, ones = list(split(added, 3)), [jnp.ones(len(added), jnp.bfloat16)] * 3
     columns = [*parts, *ones] if first else [*ones, *parts]
     return jnp.stack(columns + [jnp.zeros(len(added), jnp.bfloat16)] * (16 - len(columns)), 1)
 
 
 def in_parts(V: Float[Array, "m c"], columns: int) -> Array:
     """Vᵀ in three bfloat16 parts, one below the other, each of so many rows."""
-    return jnp.concatenate([jnp.pad(a.T, ((0, columns - V.shape[1]), (0, 0))) for a in split_bfloat16(V, 3)])
+    return jnp.concatenate([jnp.pad(a.T, ((0, columns - V.shape[1]), (0, 0))) for a in split(V, 3)])
 
 
 def product(

@@ -17,7 +17,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array
 
-from unlazy.products.forms import Form, Prepared, split_bfloat16
+from unlazy.products.forms import Form, Prepared, split
 from unlazy.products.pairs import add_compensated
 from unlazy.products.pieces import padded, pieces, repeated
 from unlazy.products.ptx import PairProgram, assembly
@@ -57,9 +57,9 @@ def product(form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile, i
     wide = 1 if c == 1 else max(16, pl.next_power_of_2(c))
     values = [padded(V[:, 0], m_full)] if c == 1 else _in_parts(padded(V, m_full, max(_FEW, pl.next_power_of_2(c))))
     arrays = (
-        [padded(a, n_full, width) for a in split_bfloat16(X)],
+        [padded(a, n_full, width) for a in split(X, 2, form.halves)],
         [repeated(r, n_full) for r in (*x_added, *x_rows)],
-        [padded(a, m_full, width) for a in split_bfloat16(Z)],
+        [padded(a, m_full, width) for a in split(Z, 2, form.halves)],
         [repeated(r, m_full) for r in (*z_added, *z_rows)],
         values,
     )
@@ -81,7 +81,7 @@ def product(form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile, i
 def _in_parts(V: Array) -> list[Array]:
     """V in three bfloat16 parts, for `_contract`. The tensor cores take sixteen columns at least: of up to eight, two
     parts lie side by side."""
-    hi, mid, lo = split_bfloat16(V, 3)
+    hi, mid, lo = split(V, 3)
     if V.shape[1] > _FEW:
         return [hi, mid, lo]
     return [jnp.concatenate([hi, mid], 1), jnp.concatenate([lo, jnp.zeros_like(lo)], 1)]

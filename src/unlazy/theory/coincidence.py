@@ -6,7 +6,7 @@ NTK) show their root. So a pair is coincident, and ½‖x-z‖² is 0, where
     ½‖x-z‖² ≤ floor · ½(⟨x,x⟩ + ⟨z,z⟩),
 
 the floor being what the arithmetic at hand leaves: `rounding_floor` of inner products, `sum_floor` where rows are known
-to be the same, `halves_floor` and 2^-17 of products of bfloat16 halves. For unit vectors ½‖x-z‖² is u = 1 - cos θ.
+to be the same, `halves_floor` of products of halves. For unit vectors ½‖x-z‖² is u = 1 - cos θ.
 """
 
 import math
@@ -19,8 +19,6 @@ from jaxtyping import Array, Float, UInt
 
 SNAP_UNITS = 4.0
 """Units of rounding by which u of parallel vectors may miss 0 (or 2): three inner products and their roots."""
-HALVES_ANGLE_FLOOR = 2.0**-17
-"""1 - cos of unit vectors rounded to bfloat16 halves: their norms are good to 2^-18 only."""
 
 
 def coincident(half_distance: Any, middle: Any, floor: Any) -> Any:
@@ -29,8 +27,12 @@ def coincident(half_distance: Any, middle: Any, floor: Any) -> Any:
 
 
 def halves_floor(dimension: int) -> float:
-    """What products of bfloat16 halves fake: tensor cores add sixteen at a time and cut the sum off, a unit of float32
-    each time, four times for every sixteen numbers; and eight units of both norms."""
+    """What products of halves fake: tensor cores add sixteen at a time and cut the sum off, a unit of float32 each
+    time, four times for every sixteen numbers; and eight units of both norms.
+
+    Of float16 halves of unit vectors they add three times. Of the eight, four are those of rounding to halves (a number
+    is off by 2^-22 of itself), two the product lo·lo that is left out, at most 2^-11 · 2^-11, two those of dividing.
+    """
     return 2.0**-23 * (4 * math.ceil(dimension / 16) + 8)
 
 
