@@ -50,7 +50,7 @@ def data(points, folder):
 
 
 def kernel_of(name, width):
-    """The kernel at a bandwidth of √d; an NTK has none."""
+    """The kernel at a bandwidth; an NTK has none."""
     from unlazy.core.architecture import MLP
     from unlazy.kernels.infinite_width import NTK
     from unlazy.kernels.radial import Gaussian, Laplace, Matern
@@ -86,7 +86,7 @@ def measure(name, options):
     method, own = METHODS[name]
     if "rank" in name:  # the paper's sizes and μ = ρ, but sweeps, as always here, and μν at most 1: not its algorithm
         own = {**own, "block": -(-n // 100), "momentum": min(1.0, ridge * 100)}
-    kernel, reached = kernel_of(options["kernel"], width), {}
+    kernel, reached = kernel_of(options["kernel"], options["bandwidth"] * width), {}
     jax.block_until_ready(jax.numpy.zeros(1))
     cpu, wall = time.process_time(), time.perf_counter()
 
@@ -132,6 +132,7 @@ def main():
     parser.add_argument("--points", type=int, default=20_000)
     parser.add_argument("--kernel", choices=("laplace", "gaussian", "matern", "ntk"), default="laplace")
     parser.add_argument("--data", help="a folder with covtype.npz; without it the problem of cpu_solvers.py")
+    parser.add_argument("--bandwidth", type=float, default=1.0, help="over √d")
     parser.add_argument("--ridge", type=float, help="added to K; 10^-6 n unless given")
     parser.add_argument("--passes", type=int, default=30)
     parser.add_argument("--tolerance", type=float, default=1e-3)
@@ -144,10 +145,12 @@ def main():
     if args.child:
         return measure(*json.loads(args.child))
     note = recorder(__file__, args.record)
-    options = {k: getattr(args, k) for k in ("points", "kernel", "data", "ridge", "passes", "tolerance", "memory")}
+    options = {
+        k: getattr(args, k) for k in ("points", "kernel", "data", "bandwidth", "ridge", "passes", "tolerance", "memory")
+    }
     where = "the problem of cpu_solvers.py" if args.data is None else "covtype"
     ridge = 1e-6 * args.points if args.ridge is None else args.ridge
-    what = f"{args.kernel}, n = {args.points}, {where}, ridge {ridge:g}"
+    what = f"{args.kernel}, n = {args.points}, {where}, bandwidth {args.bandwidth:g} √d, ridge {ridge:g}"
     heads = "".join(f"{f'to {level:g}':>9}" for level in LEVELS)
     print(f"{what}\n{'':32}{'passes':>8}{'CPU-s':>8}{'s':>8}{'residual':>10}{'held out':>10}{heads}  (CPU-s)")
     for name in args.methods:

@@ -48,3 +48,25 @@ def test_deep_networks_are_powers_above_most_of_their_smallest_value():
 def test_the_best_is_given_where_nothing_suffices():
     fit = angle_polynomials.in_half_angles(lambda theta: by_angle(theta, 30, 0.0)[1:].mean(0), 1e-9, most=8)
     assert 1e-9 < fit.error < np.inf
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("depth", [1, 3, 10])
+def test_sines_keep_their_bound_in_float32(depth, slope):
+    def ntk(theta):
+        return by_angle(theta, depth, slope)[1:].mean(0)
+
+    fit = angle_polynomials.in_sines(ntk, 6e-6)
+    theta = np.random.default_rng(depth).uniform(0, np.pi, 5000)  # not the grid that the bound was found on
+    h, r = (side.astype(np.float32) for side in (np.sin(theta / 2) ** 2, np.sin(theta) / 2))
+    found = fit.times(2.0).at(h, r)
+    assert found.dtype == np.float32 and fit.error <= 6e-6
+    size = np.maximum(np.abs(ntk(theta)), 0.1)
+    assert np.max(np.abs(found / 2 - ntk(theta)) / size) <= 1.1 * 6e-6
+    assert fit.at(np.zeros(1), np.zeros(1)) == pytest.approx(1, abs=1e-12)
+
+
+def test_what_passes_a_layer_is_odd_about_a_right_angle():
+    """1 - θ/π is ½ and an odd part: P is a number."""
+    fit = angle_polynomials.in_sines(lambda theta: 1 - theta / np.pi, 3e-6)
+    assert fit.turned and len(fit.near) == 1 and fit.error <= 3e-6

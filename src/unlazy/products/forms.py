@@ -108,14 +108,14 @@ class MaternForm(Form):
 
 @dataclass(frozen=True)
 class AngleForm(Form):
-    """|x||z| G(θ), G by polynomials of sin θ/2: ReLU NNGP and NTK of any depth without biases [K8].
+    """|x||z| G(θ), G by polynomials of sin θ, or of sin θ/2: ReLU NNGP and NTK of any depth without biases [K8].
 
     h = sin² θ/2 = ½ - ⟨x',z'⟩, x' = x/(√2 |x|): of equal and of opposite points rounding is left, of no more than half
     of `halves_floor`. So ⟨x',z'⟩ is longer by the floor, and h cut to [0, 1]: both are exact then, and sin θ/2 and
     cos θ/2 of others err by a quarter of it over themselves.
     """
 
-    polynomials: angle_polynomials.HalfAngles
+    polynomials: angle_polynomials.Sines | angle_polynomials.HalfAngles
     sharp = False
     halves = jnp.float16
 
@@ -127,6 +127,8 @@ class AngleForm(Form):
 
     def formula(self, t, p, q):
         h = lax.clamp(0.0, 0.5 - t * (1 / UNIT**2), 1.0)
+        if isinstance(self.polynomials, angle_polynomials.Sines):
+            return self.polynomials.at(h, jnp.sqrt(h - h * h))
         return self.polynomials.at(jnp.sqrt(h), jnp.sqrt(1 - h))
 
 
@@ -261,7 +263,8 @@ def _angle_form(depth: int, slope: float, tangent: bool) -> AngleForm:
         kernels = by_angle(theta, depth, slope)
         return kernels[1:].mean(0) if tangent else kernels[0]
 
-    return AngleForm(angle_polynomials.in_half_angles(wanted, 6e-6))
+    found = angle_polynomials.in_sines(wanted, 6e-6)
+    return AngleForm(found if found.error <= 6e-6 else angle_polynomials.in_half_angles(wanted, 6e-6))
 
 
 def _on_diagonal(kernel: InnerProductKernel, X: Array) -> Array:
@@ -296,17 +299,17 @@ def _opening(slope: float) -> float:
 
 
 def _through(cosine: Array, half: Any, unit: float, slope: float, first: bool) -> tuple[Array, Array]:
-    """1 - wθ/π and w sin θ/π of a layer [K8] over `_opening`, exact where θ = 0: two roots, and polynomials of sin θ/2.
+    """1 - wθ/π and w sin θ/π of a layer [K8] over `_opening`, exact where θ = 0: one root, and polynomials of sin θ.
     The cosine comes and 1 - wθ/π goes in a unit of its own; half of it, stretched, is `half` times what comes."""
     h = lax.clamp(0.0, 0.5 - half * cosine, 1.0)
-    near, far = jnp.sqrt(h), jnp.sqrt(1 - h)
+    root = jnp.sqrt(h - h * h)
     passing = _passing(slope, obtuse=first or slope != 0).times(1 / (unit * _opening(slope)))
-    return passing.at(near, far), near * far if slope != 1 else 0.0 * near
+    return passing.at(h, root), root if slope != 1 else 0.0 * root
 
 
 @functools.lru_cache(maxsize=256)
-def _passing(slope: float, obtuse: bool) -> angle_polynomials.HalfAngles:
+def _passing(slope: float, obtuse: bool) -> angle_polynomials.Sines:
     """1 - wθ/π; behind a ReLU angles are acute."""
     _, kink = gain_and_kink(slope)
     largest = math.pi if obtuse else math.pi / 2
-    return angle_polynomials.in_half_angles(lambda theta: 1 - angular_part(theta, 0, kink)[1], 3e-6, largest)
+    return angle_polynomials.in_sines(lambda theta: 1 - angular_part(theta, 0, kink)[1], 3e-6, largest)

@@ -2,8 +2,9 @@
 
 F(θ) = F(0) + θ P(2θ/π - 1), exact at θ = 0, fitted at Chebyshev points in float64. Without an arc cosine: F is
 analytic in sin θ/2 = √((1 - cos θ)/2) but at θ = π, where a short polynomial times cos θ/2 mends it: two roots
-(`in_half_angles`). ReLU's two duals are polynomials of w = sin θ as well, one square root away from ρ = cos θ
-(`in_cosine`); up to a right angle the first is shorter in 1 - ρ and its root (`in_versine`).
+(`in_half_angles`). F is as well a polynomial of sin θ and another of it times cos θ: one root (`in_sines`), and for
+ReLU's two duals one of the two is known (`in_cosine`); up to a right angle the first is shorter in 1 - ρ and its root
+(`in_versine`).
 """
 
 import itertools
@@ -101,6 +102,70 @@ def in_half_angles(
         if best.error <= tolerance:
             break
     return best
+
+
+class Sines(NamedTuple):
+    """F(θ) = P(r) + y Q(r), r = ½ sin θ, y = sin² θ/2 or, `turned`, ½ cos θ: P and Q by powers, lowest first; the
+    largest error, relative to F or a tenth."""
+
+    near: tuple[float, ...]
+    far: tuple[float, ...]
+    turned: bool
+    error: float
+
+    def at(self, square: Any, root: Any) -> Any:
+        """F from h = sin² θ/2 and r = √(h - h²)."""
+        y = 0.5 - square if self.turned else square
+        near = horner(self.near, root) if len(self.near) > 1 else self.near[0]
+        return near + y * (horner(self.far, root) if len(self.far) > 1 else self.far[0])
+
+    def times(self, factor: float) -> "Sines":
+        near, far = (tuple(factor * c for c in powers) for powers in (self.near, self.far))
+        return self._replace(near=near, far=far)
+
+
+def in_sines(
+    of_angle: Callable[[np.ndarray], np.ndarray], tolerance: float, largest: float = np.pi, most: int = 18
+) -> Sines:
+    """As `in_half_angles`, with one root for two and some steps more.
+
+    With a = π/2 - θ the even part of F is analytic in cos a = sin θ, from 0 to 1 and beyond, and so is the odd part
+    over sin a = cos θ: kinks of F at θ = 0 and at π, functions of sin θ both, need nothing of their own.
+    """
+    best = Sines((1.0,), (0.0,), False, math.inf)
+    for steps in range(4, most + 1):
+        for turned in (False, True):
+            powers = steps - 1 - turned
+            for near in {0, *range(max(0, powers // 2 - 1), min(powers, powers // 2 + 2) + 1)}:
+                found = _sines(of_angle, largest, near, powers - near, turned)
+                if found.error < best.error:
+                    best = found
+        if best.error <= tolerance:
+            break
+    return best
+
+
+def _sines(of_angle: Callable, largest: float, near: int, far: int, turned: bool) -> Sines:
+    """P and Q of these degrees."""
+
+    def sides(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.sin(theta / 2) ** 2, np.sin(theta) / 2
+
+    def terms(theta: np.ndarray) -> np.ndarray:
+        h, r = sides(theta)
+        y = 0.5 - h if turned else h
+        P, Q = (chebyshev.chebvander(4 * r - 1, degree) for degree in (near, far))
+        return np.hstack([P, y[:, None] * Q])
+
+    theta = largest * (1 - np.cos(np.pi * (np.arange(200) + 0.5) / 200)) / 2
+    wanted, at_zero = of_angle(theta), terms(np.zeros(1))
+    found = _nearest((terms(theta) - at_zero)[:, 1:], wanted - 1, _size(wanted))
+    constant = 1 - float(np.dot(at_zero[0, 1:], found))
+    P, Q = np.split(np.array([constant, *found]), [near + 1])
+    powers = [tuple(Polynomial(chebyshev.cheb2poly(c))(Polynomial([-1, 4])).coef.tolist()) for c in (P, Q)]
+    fit, grid = Sines(powers[0], powers[1], turned, 0.0), GRID * (largest / np.pi)
+    rounded, wanted = fit.at(*(side.astype(np.float32) for side in sides(grid))), of_angle(grid)
+    return fit._replace(error=float((np.abs(rounded - wanted) / _size(wanted)).max()))
 
 
 _SHARE = 0.87
