@@ -108,14 +108,14 @@ class MaternForm(Form):
 
 @dataclass(frozen=True)
 class AngleForm(Form):
-    """|x||z| G(θ), G by polynomials of sin θ, or of sin θ/2: ReLU NNGP and NTK of any depth without biases [K8].
+    """|x||z| G(θ), G by polynomials of sin θ/2: ReLU NNGP and NTK of any depth without biases [K8].
 
     h = sin² θ/2 = ½ - ⟨x',z'⟩, x' = x/(√2 |x|): of equal and of opposite points rounding is left, of no more than half
     of `halves_floor`. So ⟨x',z'⟩ is longer by the floor, and h cut to [0, 1]: both are exact then, and sin θ/2 and
     cos θ/2 of others err by a quarter of it over themselves.
     """
 
-    polynomials: angle_polynomials.Sines | angle_polynomials.HalfAngles
+    polynomials: angle_polynomials.HalfAngles
     sharp = False
     halves = jnp.float16
 
@@ -127,8 +127,6 @@ class AngleForm(Form):
 
     def formula(self, t, p, q):
         h = lax.clamp(0.0, 0.5 - t * (1 / UNIT**2), 1.0)
-        if isinstance(self.polynomials, angle_polynomials.Sines):
-            return self.polynomials.at(h, jnp.sqrt(h - h * h))
         return self.polynomials.at(jnp.sqrt(h), jnp.sqrt(1 - h))
 
 
@@ -263,8 +261,7 @@ def _angle_form(depth: int, slope: float, tangent: bool) -> AngleForm:
         kernels = by_angle(theta, depth, slope)
         return kernels[1:].mean(0) if tangent else kernels[0]
 
-    found = angle_polynomials.in_sines(wanted, 6e-6)
-    return AngleForm(found if found.error <= 6e-6 else angle_polynomials.in_half_angles(wanted, 6e-6))
+    return AngleForm(angle_polynomials.in_half_angles(wanted, 6e-6))
 
 
 def _on_diagonal(kernel: InnerProductKernel, X: Array) -> Array:
