@@ -127,8 +127,8 @@ class Sines(NamedTuple):
 def in_sines(
     of_angle: Callable[[np.ndarray], np.ndarray], tolerance: float, largest: float = np.pi, most: int = 18
 ) -> Sines:
-    """As `in_half_angles`, with one root for two and some steps more: on an H200 as fast for networks of 3 layers, slower
-    for 10, where steps are many, and faster where sin θ is wanted as well.
+    """As `in_half_angles`, with one root for two and some steps more: on an H200 as fast for networks of 3 layers,
+    slower for 10, where steps are many, and faster where sin θ is wanted as well.
 
     With a = π/2 - θ the even part of F is analytic in cos a = sin θ, from 0 to 1 and beyond, and so is the odd part
     over sin a = cos θ: kinks of F at θ = 0 and at π, functions of sin θ both, need nothing of their own.
