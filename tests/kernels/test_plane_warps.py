@@ -9,9 +9,9 @@ import pytest
 
 from unlazy.core import device
 from unlazy.core.errors import UnlazyWarning
+from unlazy.kernels import plane_lanes, plane_warps, stages
 from unlazy.kernels import plane_machine as machine
 from unlazy.kernels import plane_program as program
-from unlazy.kernels import plane_warps, stages
 from unlazy.kernels.layered import LayeredBoth, LayeredNNGP
 from unlazy.kernels.plane_layout import Layer, Stage
 from unlazy.layers import AvgPool, Conv, Dense, GlobalAvgPool, Shape, myrtle, serial
@@ -33,9 +33,9 @@ def network(*counts, sigma_b=0.0, **rates):
     return serial(*[layer for part in parts for layer in part][:-1], GlobalAvgPool(), Dense(1.1, sigma_b, **rates))
 
 
-def by_warps(net, X, Z, tangent):
+def by_warps(net, X, Z, tangent, count=1):
     X, Z = (jnp.asarray(A, jnp.float32) for A in (X, Z))
-    plan = stages.plan_of(net, Shape(X.shape[1:-1], X.shape[-1]))._replace(warps=True)
+    plan = stages.plan_of(net, Shape(X.shape[1:-1], X.shape[-1]))._replace(warps=count)
     left, right = (LayeredBoth(net) if tangent else LayeredNNGP(net)).sides(X, Z)
     found = jax.jit(lambda l, r: stages.entries(plan, tangent, True, net, l, r))(left.points, right.points)
     return [np.asarray(K, float) for K in found if K is not None]
@@ -59,6 +59,20 @@ def test_kernels_are_those_of_the_recursion(net, size, tangent):
     X[1] *= 30
     Z[0] = X[0]
     for found, wanted in zip(by_warps(net, X, Z, tangent), exact(net, X, Z)):
+        np.testing.assert_allclose(found, wanted, rtol=CLOSE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("net, size", [
+    (network(1), 8), (network(1, 2), 16), (network(2, 1, sigma_b=0.2, rate=0.5, bias_rate=3.0), 16),
+])  # fmt: skip
+@pytest.mark.parametrize("tangent", [False, True])
+def test_later_stages_too(net, size, tangent):
+    """All stages by warps: what one leaves the next one reads, and the last one sums."""
+    X, Z = images(2, size), images(9, size, seed=1)
+    Z[0] = X[0]
+    count = len(stages.plan_of(net, Shape((size, size), 3)).stages)
+    for found, wanted in zip(by_warps(net, X, Z, tangent, count), exact(net, X, Z)):
         np.testing.assert_allclose(found, wanted, rtol=CLOSE)
 
 
@@ -97,10 +111,10 @@ def test_a_stage_of_its_own_against_sums_in_float64():
         feats.append(np.concatenate([side, twice * std[:, :, None]], 2))
     left, right = (jnp.asarray(f, jnp.float32) for f in feats)
     (found,) = plane_warps.run(
-        stage, plane_warps.left_side(stage, left), plane_warps.right_side(stage, right), 1, jnp.zeros((1, 3)),
+        stage, plane_lanes.left_side(stage, left), plane_lanes.right_side(stage, right), 1, jnp.zeros((1, 3)),
         tangent=False, plain=True, interpret=True,
     )  # fmt: skip
-    tile = plane_warps.Tile.of(8)
+    tile = plane_lanes.Tile.of(8)
     for i, j in ((0, 0), (3, 6), (7, 2)):
         scale = np.einsum("ij,kl->ijkl", deviation(x[:, :, 0, i]), deviation(z[:, :, 0, j]))
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -147,7 +161,7 @@ def test_a_jax_that_refuses_is_told_of(monkeypatch):
 def test_which_stages_it_takes():
     first = stages.plan_of(myrtle(10), Shape((32, 32), 3)).stages[0]
     assert plane_warps.takes(first, 3) and not plane_warps.takes(first, 20)  # 23 features: more than fits on chip
-    others = [first._replace(circular=True), first._replace(last=True), first._replace(size=12)]
+    others = [first._replace(circular=True), first._replace(size=4), first._replace(size=12)]
     others += [first._replace(layers=first.layers * 2), first._replace(layers=(Layer(5, 1.0),))]
     assert not any(plane_warps.takes(stage, 3) for stage in others)
 
@@ -155,7 +169,7 @@ def test_which_stages_it_takes():
 def test_blocks_fill_the_card(monkeypatch):
     monkeypatch.setenv("UNLAZY_MEMORY", "100GB")
     monkeypatch.setattr(stages.device, "multiprocessors", lambda: 132)
-    plan = stages.plan_of(myrtle(10), Shape((32, 32), 3))._replace(warps=True)
+    plan = stages.plan_of(myrtle(10), Shape((32, 32), 3))._replace(warps=1)
     first = plan.stages[0]
     rows, columns = plan.images(10_000, 10_000, False)
     count = np.prod(plane_warps.blocks(first, (rows // 8, columns // 8), False))
@@ -175,10 +189,12 @@ def test_neighbours_and_places_on_arrays():
 @pytest.mark.skipif(device.kind() != "gpu" or not device.is_hopper(), reason="needs a Hopper card")
 @pytest.mark.parametrize("tangent", [False, True])
 @pytest.mark.parametrize("net", [myrtle(5), network(3, 1, sigma_b=0.2, rate=0.5, bias_rate=3.0)])
-def test_on_a_card(net, tangent):
+@pytest.mark.parametrize("most", [1, 3])
+def test_on_a_card(net, tangent, most, monkeypatch):
+    monkeypatch.setattr(stages, "WARP_STAGES", most)
     X, Z = (jnp.asarray(images(n, 32, seed=n), jnp.float32) for n in (9, 13))
     plan = stages.plan_for(net, X)
-    assert plan is not None and plan.warps
+    assert plan is not None and plan.warps == min(most, len(plan.stages))
     kernel = LayeredBoth(net) if tangent else LayeredNNGP(net)
     found = jax.tree.leaves(kernel.block(*kernel.sides(X, Z)))
     for K, again, wanted in zip(found, jax.tree.leaves(kernel.block(*kernel.sides(X, Z))), exact(net, X, Z)):

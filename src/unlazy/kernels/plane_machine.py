@@ -58,6 +58,11 @@ class Arrays:
         """Of an input: four numbers from a place on, a constant further."""
         return lambda further: [self.inputs[which][start + further + k] for k in range(VECTOR)]
 
+    def some(self, which: int, start: Any, where: Any, further: int) -> list:
+        """The same where it holds, and zeros elsewhere."""
+        values = self.inputs[which]
+        return [jnp.where(where, values.at[start + further + k].get(mode="clip"), 0) for k in range(VECTOR)]
+
     def keep(self, which: int, start: Any, size: int) -> Callable[[Any], Callable[[int], list]]:
         """So many numbers of an input from a place on, which is the same for all warps of a block, brought on chip:
         a reader of them."""
@@ -145,6 +150,7 @@ class Card:
         self.kept, self.warps_of_block = kept, warps_of_block
         self._number, self._whole = ir.F32Type.get(), ir.IntegerType.get_signless(32)
         self._address = ir.IntegerType.get_signless(64)
+        self._vector = ir.Type.parse(f"!llvm.struct<({', '.join(['f32'] * VECTOR)})>")
         self.inputs, self.outputs = ([self._begin(ref) for ref in refs] for refs in (inputs, outputs))
         thread, block = (
             Whole(self._told(f"mov.u32 $0, {name};", "=r", self._whole)) for name in ("%tid.x", "%ctaid.x")
@@ -198,20 +204,29 @@ class Card:
         return self._reader(self._at(self.inputs[which], start), "global.nc")
 
     def _reader(self, at: Any, space: str) -> Callable[[int], list]:
-        four = ir.Type.parse(f"!llvm.struct<({', '.join(['f32'] * VECTOR)})>")
-
         def read(further: int) -> list:
             code = f"ld.{space}.v4.f32 {{$0, $1, $2, $3}}, [$4 + {4 * further}];"
-            found = self._told(code, "=f,=f,=f,=f,l", four, at)
-            return [
-                ir.Operation.create(
-                    "llvm.extractvalue", results=[self._number], operands=[found],
-                    attributes={"position": ir.DenseI64ArrayAttr.get([k])},
-                ).result
-                for k in range(VECTOR)
-            ]  # fmt: skip
+            return self._four(self._told(code, "=f,=f,=f,=f,l", self._vector, at))
 
         return read
+
+    def _four(self, vector: Any) -> list:
+        return [
+            ir.Operation.create(
+                "llvm.extractvalue", results=[self._number], operands=[vector],
+                attributes={"position": ir.DenseI64ArrayAttr.get([k])},
+            ).result
+            for k in range(VECTOR)
+        ]  # fmt: skip
+
+    def some(self, which: int, start: Whole, where: Whole, further: int) -> list:
+        code = (
+            "{ .reg .pred p; setp.ne.b32 p, $5, 0; mov.f32 $0, 0f00000000; mov.f32 $1, 0f00000000; "
+            "mov.f32 $2, 0f00000000; mov.f32 $3, 0f00000000; "
+            f"@p ld.global.nc.v4.f32 {{$0, $1, $2, $3}}, [$4 + {4 * further}]; }}"
+        )
+        given = self._at(self.inputs[which], start), arith.extui(self._whole, where.value)
+        return self._four(self._told(code, "=&f,=&f,=&f,=&f,l,r", self._vector, *given))
 
     def keep(self, which: int, start: Whole, size: int) -> Callable[[Whole], Callable[[int], list]]:
         at, to, four = self._at(self.inputs[which], start), self._begin(self.kept), LANES * VECTOR

@@ -28,7 +28,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array
 
-from unlazy.kernels import plane_warps
+from unlazy.kernels import plane_lanes as lanes
 from unlazy.kernels.plane_dual import Dual, backend, on_arrays, on_triton, times_plus
 from unlazy.kernels.plane_layout import PARTS, VECTOR, Stage, Tile, pooling_table, ranges
 from unlazy.kernels.plane_pooling import Before, Pooling, few_bits, pooled_before, quotient, remainder, wrapped
@@ -178,7 +178,7 @@ def _body(
     program_of, each = at, on_arrays if interpret else on_triton
     before = Before(tile.lanes, 1, 0, lane, lambda c: c * tile.lanes)
     if warps is not None:
-        laid = plane_warps.Tile.of(warps)
+        laid = lanes.Tile.of(warps)
         before = Before(laid.pairs, tile.lanes // laid.pairs, *laid.order(i, j), laid.column)
 
     def step(row: Any, dx: Any, past: list[_Place], state: tuple, held: tuple) -> tuple:

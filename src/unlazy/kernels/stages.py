@@ -16,9 +16,9 @@ from jaxtyping import Array
 from unlazy.core import activations, device
 from unlazy.core.layers import Activation, AvgPool, Conv, Dense, GlobalAvgPool, Layer, Serial, Shape
 from unlazy.core.memory import memory_budget
+from unlazy.kernels import plane_lanes, plane_warps
 from unlazy.kernels import plane_layout as layout
 from unlazy.kernels import plane_program as program
-from unlazy.kernels import plane_warps
 from unlazy.theory import propagate
 from unlazy.theory.angles import safe_sqrt
 
@@ -35,6 +35,8 @@ TEMPORARIES = 8
 """Bytes of the memory's budget for each of these numbers: twice what they take."""
 ROWS = 32
 """Images on the left of one run."""
+WARP_STAGES = 1
+"""Stages that plane_warps may take: what was measured on a card."""
 RESIDENT = 4
 """Programs at once on a multiprocessor: each has 64 threads with all the registers that they can have."""
 NNGP_TILE, NTK_TILE = layout.Tile(8, 8, 16, 2), layout.Tile(8, 8, 8, 2)
@@ -49,8 +51,8 @@ class Plan(NamedTuple):
     convolutions: tuple[int, ...]
     activations: tuple[int, ...]
     end: int
-    warps: bool = False
-    """Whether the first stage is left to plane_warps."""
+    warps: int = 0
+    """How many stages, the first ones, are left to plane_warps."""
 
     def images(self, n: int, m: int, tangent: bool) -> tuple[int, int]:
         """How many on the left and on the right to evaluate at once."""
@@ -123,11 +125,11 @@ def plan_for(network: Layer, inputs: Array) -> Plan | None:
     if program.backend is None or device.kind() != "gpu" or inputs.dtype != jnp.float32 or inputs.ndim != 4:
         return None
     plan = plan_of(network, Shape(inputs.shape[1:-1], inputs.shape[-1]))
-    if plan is None or not (
-        device.is_hopper() and plane_warps.takes(plan.stages[0], inputs.shape[-1]) and plane_warps.is_lowered()
-    ):
+    if plan is None or not device.is_hopper():
         return plan
-    return plan._replace(warps=True)
+    taken = [plane_warps.takes(stage, 0 if k else inputs.shape[-1]) for k, stage in enumerate(plan.stages)]
+    count = min(WARP_STAGES, [*taken, False].index(False))
+    return plan._replace(warps=count if count and plane_warps.is_lowered() else 0)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
@@ -140,7 +142,7 @@ def entries(
     left, right = (_filled(side, size) for side, size in ((left, tile.rows), (right, tile.columns)))
     factor, at, planes = jnp.float32(1), 0, None
     fine = [_within(jnp.max(jnp.abs(side.inputs), tuple(range(1, side.inputs.ndim)))) for side in (left, right)]
-    for stage in plan.stages:
+    for step, stage in enumerate(plan.stages):
         numbers: list = []
         deviations: tuple[list, list] = ([], [])
         for k in range(at, at + len(stage.layers)):
@@ -158,14 +160,14 @@ def entries(
             features[0] = features[0].at[..., 0].multiply(2)  # of a Σ with both signs
             features = [jnp.concatenate([pixels * side.inputs, f], -1) for side, f in zip((left, right), features)]
         first, second = (jnp.moveaxis(f, 0, -1) for f in features)
-        if plan.warps and planes is None:
-            planes = _by_warps(stage, first, second, left.inputs.shape[-1], jnp.stack(numbers), tangent, interpret)
+        if step < plan.warps:
+            channels = left.inputs.shape[-1]
+            planes = _by_warps(stage, first, second, channels, jnp.stack(numbers), planes, tangent, interpret)
         else:
             planes = program.run(
                 stage, layout.left_side(stage, first, tile), layout.right_side(stage, second, tile),
                 left.inputs.shape[-1], jnp.stack(numbers), planes, tangent=tangent, tile=tile,
-                warps=plan.stages[0].size if plan.warps and at == len(plan.stages[0].layers) else None,
-                interpret=interpret,
+                warps=plan.stages[step - 1].size if step and step == plan.warps else None, interpret=interpret,
             )  # fmt: skip
         at += len(stage.layers)
     dense, all_pairs = network.layers[plan.end], plan.stages[-1].size ** 4
@@ -197,13 +199,16 @@ def _filled(side: propagate.Side, images: int) -> propagate.Side:
 
 
 def _by_warps(
-    stage: layout.Stage, left: Array, right: Array, channels: int, numbers: Array, tangent: bool, interpret: bool
-) -> tuple:
-    """A first stage by plane_warps: with less to do where there are no biases and all rates are 1."""
-    sides = plane_warps.left_side(stage, left), plane_warps.right_side(stage, right)
+    stage: layout.Stage, left: Array, right: Array, channels: int, numbers: Array, planes: tuple | None, tangent: bool,
+    interpret: bool,
+) -> tuple:  # fmt: skip
+    """A stage by plane_warps: with less to do where there are no biases and all rates are 1."""
+    sides = plane_lanes.left_side(stage, left), plane_lanes.right_side(stage, right)
 
     def run(plain: bool) -> tuple:
-        return plane_warps.run(stage, *sides, channels, numbers, tangent=tangent, plain=plain, interpret=interpret)
+        return plane_warps.run(
+            stage, *sides, channels, numbers, planes, tangent=tangent, plain=plain, interpret=interpret
+        )
 
     plain = jnp.all(numbers[:, 0] == 0) & (jnp.all(numbers[:, 2] == 1) | (not tangent))
     return jax.lax.cond(plain, lambda: run(True), lambda: run(False))
