@@ -20,8 +20,8 @@ import numpy as np
 from record import add_option, recorder
 
 from unlazy.core import device
-from unlazy.kernels import stages
 from unlazy.kernels.layered import LayeredBoth, LayeredNNGP
+from unlazy.kernels.planes import stages
 from unlazy.layers import Shape, myrtle
 
 CLOCK = 1.755e9

@@ -9,15 +9,13 @@ import pytest
 
 from unlazy.core import device
 from unlazy.core.errors import UnlazyWarning
-from unlazy.kernels import plane_lanes, plane_warps, stages
-from unlazy.kernels import plane_machine as machine
-from unlazy.kernels import plane_program as program
 from unlazy.kernels.layered import LayeredBoth, LayeredNNGP
-from unlazy.kernels.plane_layout import Layer, Stage
+from unlazy.kernels.planes import lanes, machine, program, stages, warps
+from unlazy.kernels.planes.layout import Layer, Stage
 from unlazy.layers import AvgPool, Conv, Dense, GlobalAvgPool, Shape, myrtle, serial
 from unlazy.theory.angle_polynomials import in_versine
 
-needs_backend = pytest.mark.skipif(plane_warps.backend is None, reason="this JAX has no Mosaic GPU backend")
+needs_backend = pytest.mark.skipif(warps.backend is None, reason="this JAX has no Mosaic GPU backend")
 needs_triton = pytest.mark.skipif(program.backend is None, reason="this JAX has no Triton backend for Pallas")
 # float32 with polynomials good to 1.5e-7: five layers and sums of some hundred terms, each a few units of rounding
 CLOSE = 3e-6
@@ -110,11 +108,11 @@ def test_a_stage_of_its_own_against_sums_in_float64():
         std = np.stack([deviation(side[:, :, 0, k]) for k in range(8)], -1)
         feats.append(np.concatenate([side, twice * std[:, :, None]], 2))
     left, right = (jnp.asarray(f, jnp.float32) for f in feats)
-    (found,) = plane_warps.run(
-        stage, plane_lanes.left_side(stage, left), plane_lanes.right_side(stage, right), 1, jnp.zeros((1, 3)),
+    (found,) = warps.run(
+        stage, lanes.left_side(stage, left), lanes.right_side(stage, right), 1, jnp.zeros((1, 3)),
         tangent=False, plain=True, interpret=True,
     )  # fmt: skip
-    tile = plane_lanes.Tile.of(8)
+    tile = lanes.Tile.of(8)
     for i, j in ((0, 0), (3, 6), (7, 2)):
         scale = np.einsum("ij,kl->ijkl", deviation(x[:, :, 0, i]), deviation(z[:, :, 0, j]))
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -140,10 +138,10 @@ def test_the_versine_is_as_close_as_said():
 
 @needs_backend
 def test_this_jax_takes_the_program():
-    plane_warps.is_lowered.cache_clear()
+    warps.is_lowered.cache_clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error", UnlazyWarning)
-        assert plane_warps.is_lowered()
+        assert warps.is_lowered()
 
 
 @needs_backend
@@ -151,19 +149,19 @@ def test_a_jax_that_refuses_is_told_of(monkeypatch):
     def refused(*given, **options):
         raise NotImplementedError("changed")
 
-    plane_warps.is_lowered.cache_clear()
-    monkeypatch.setattr(plane_warps.backend, "kernel", refused)
+    warps.is_lowered.cache_clear()
+    monkeypatch.setattr(warps.backend, "kernel", refused)
     with pytest.warns(UnlazyWarning, match="the slower program"):
-        assert not plane_warps.is_lowered()
-    plane_warps.is_lowered.cache_clear()
+        assert not warps.is_lowered()
+    warps.is_lowered.cache_clear()
 
 
 def test_which_stages_it_takes():
     first = stages.plan_of(myrtle(10), Shape((32, 32), 3)).stages[0]
-    assert plane_warps.takes(first, 3) and not plane_warps.takes(first, 20)  # 23 features: more than fits on chip
+    assert warps.takes(first, 3) and not warps.takes(first, 20)  # 23 features: more than fits on chip
     others = [first._replace(circular=True), first._replace(size=4), first._replace(size=12)]
     others += [first._replace(layers=first.layers * 2), first._replace(layers=(Layer(5, 1.0),))]
-    assert not any(plane_warps.takes(stage, 3) for stage in others)
+    assert not any(warps.takes(stage, 3) for stage in others)
 
 
 def test_blocks_fill_the_card(monkeypatch):
@@ -172,7 +170,7 @@ def test_blocks_fill_the_card(monkeypatch):
     plan = stages.plan_of(myrtle(10), Shape((32, 32), 3))._replace(warps=1)
     first = plan.stages[0]
     rows, columns = plan.images(10_000, 10_000, False)
-    count = np.prod(plane_warps.blocks(first, (rows // 8, columns // 8), False))
+    count = np.prod(warps.blocks(first, (rows // 8, columns // 8), False))
     assert count % 132 == 0 and columns <= 142
 
 

@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.kernels import plane_program as program
-from unlazy.kernels import stages
 from unlazy.kernels.layered import LayeredBoth, LayeredNNGP
+from unlazy.kernels.planes import program, stages
 from unlazy.layers import (
     AvgPool,
     Conv,

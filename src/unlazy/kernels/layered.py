@@ -19,10 +19,10 @@ from unlazy.core.layers import Aggregate, Dropout, Layer, Shape, Weights
 from unlazy.core.layers.walk import every, with_rates, with_shapes
 from unlazy.core.memory import memory_budget
 from unlazy.core.progress import Display
-from unlazy.kernels import stages
 from unlazy.kernels.admit import admit_diagonal, admit_size
 from unlazy.kernels.assemble import by_rows, finish, part, starts, symmetric_tiles
 from unlazy.kernels.base import Kernel
+from unlazy.kernels.planes import stages
 from unlazy.theory import propagate
 from unlazy.theory.coincidence import row_keys
 from unlazy.theory.propagate import paired

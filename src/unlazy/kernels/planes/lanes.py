@@ -1,4 +1,4 @@
-"""How lanes of a warp share pairs of images and their columns, and what both sides of `plane_warps` look like for it.
+"""How lanes of a warp share pairs of images and their columns, and what both sides of `warps` look like for it.
 
 Lanes share the columns of a row, four each, and every lane has 2 × 2 pairs, so that what is read of an image serves two
 pairs. Lanes write the pairs they have side by side: `Tile.order` and `Tile.column` say which lie where.
@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from unlazy.kernels.plane_layout import VECTOR, Stage
-from unlazy.kernels.plane_machine import LANES
-from unlazy.kernels.plane_pooling import quotient, remainder
+from unlazy.kernels.planes.layout import VECTOR, Stage
+from unlazy.kernels.planes.machine import LANES
+from unlazy.kernels.planes.pooling import quotient, remainder
 
 SIDE = 2
 """Images on each side of the pairs of a lane."""

@@ -1,6 +1,6 @@
 """Where displacement planes and what they are made of lie in memory: stages, the arrays of both sides, pooled pairs.
 
-What `plane_program` walks along; its text says why planes are laid out so.
+What `program` walks along; its text says why planes are laid out so.
 """
 
 from typing import NamedTuple

@@ -2,7 +2,7 @@
 
 Written once, as steps that are instructions of a card: compilers take the slow exact roots and round after every
 multiplication, PTX names the fast ones and fuses. Who evaluates them (`Each`) is a program of Triton's, one of Mosaic's
-(kernels.plane_warps), or arrays, for tests.
+(kernels.planes.warps), or arrays, for tests.
 """
 
 import struct

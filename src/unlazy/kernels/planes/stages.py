@@ -16,9 +16,7 @@ from jaxtyping import Array
 from unlazy.core import activations, device
 from unlazy.core.layers import Activation, AvgPool, Conv, Dense, GlobalAvgPool, Layer, Serial, Shape
 from unlazy.core.memory import memory_budget
-from unlazy.kernels import plane_lanes, plane_warps
-from unlazy.kernels import plane_layout as layout
-from unlazy.kernels import plane_program as program
+from unlazy.kernels.planes import lanes, layout, program, warps
 from unlazy.theory import propagate
 from unlazy.theory.angles import safe_sqrt
 
@@ -36,7 +34,7 @@ TEMPORARIES = 8
 ROWS = 32
 """Images on the left of one run."""
 WARP_STAGES = 1
-"""Stages that plane_warps may take: what was measured on a card."""
+"""Stages that warps may take: what was measured on a card."""
 RESIDENT = 4
 """Programs at once on a multiprocessor: each has 64 threads with all the registers that they can have."""
 NNGP_TILE, NTK_TILE = layout.Tile(8, 8, 16, 2), layout.Tile(8, 8, 8, 2)
@@ -52,7 +50,7 @@ class Plan(NamedTuple):
     activations: tuple[int, ...]
     end: int
     warps: int = 0
-    """How many stages, the first ones, are left to plane_warps."""
+    """How many stages, the first ones, are left to warps."""
 
     def images(self, n: int, m: int, tangent: bool) -> tuple[int, int]:
         """How many on the left and on the right to evaluate at once."""
@@ -70,7 +68,7 @@ class Plan(NamedTuple):
 
         def share(columns: int) -> float:
             if self.warps:
-                programs, slots = math.prod(plane_warps.blocks(first, (rows, columns), tangent)), processors
+                programs, slots = math.prod(warps.blocks(first, (rows, columns), tangent)), processors
             else:
                 programs, slots = rows * columns * first.down, RESIDENT * processors
             return programs / (-(-programs // slots) * slots)
@@ -127,9 +125,9 @@ def plan_for(network: Layer, inputs: Array) -> Plan | None:
     plan = plan_of(network, Shape(inputs.shape[1:-1], inputs.shape[-1]))
     if plan is None or not device.is_hopper():
         return plan
-    taken = [plane_warps.takes(stage, 0 if k else inputs.shape[-1]) for k, stage in enumerate(plan.stages)]
+    taken = [warps.takes(stage, 0 if k else inputs.shape[-1]) for k, stage in enumerate(plan.stages)]
     count = min(WARP_STAGES, [*taken, False].index(False))
-    return plan._replace(warps=count if count and plane_warps.is_lowered() else 0)
+    return plan._replace(warps=count if count and warps.is_lowered() else 0)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
@@ -202,13 +200,11 @@ def _by_warps(
     stage: layout.Stage, left: Array, right: Array, channels: int, numbers: Array, planes: tuple | None, tangent: bool,
     interpret: bool,
 ) -> tuple:  # fmt: skip
-    """A stage by plane_warps: with less to do where there are no biases and all rates are 1."""
-    sides = plane_lanes.left_side(stage, left), plane_lanes.right_side(stage, right)
+    """A stage by warps: with less to do where there are no biases and all rates are 1."""
+    sides = lanes.left_side(stage, left), lanes.right_side(stage, right)
 
     def run(plain: bool) -> tuple:
-        return plane_warps.run(
-            stage, *sides, channels, numbers, planes, tangent=tangent, plain=plain, interpret=interpret
-        )
+        return warps.run(stage, *sides, channels, numbers, planes, tangent=tangent, plain=plain, interpret=interpret)
 
     plain = jnp.all(numbers[:, 0] == 0) & (jnp.all(numbers[:, 2] == 1) | (not tangent))
     return jax.lax.cond(plain, lambda: run(True), lambda: run(False))

@@ -28,10 +28,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array
 
-from unlazy.kernels import plane_lanes as lanes
-from unlazy.kernels.plane_dual import Dual, backend, on_arrays, on_triton, times_plus
-from unlazy.kernels.plane_layout import PARTS, VECTOR, Stage, Tile, pooling_table, ranges
-from unlazy.kernels.plane_pooling import Before, Pooling, few_bits, pooled_before, quotient, remainder, wrapped
+from unlazy.kernels.planes import lanes
+from unlazy.kernels.planes.dual import Dual, backend, on_arrays, on_triton, times_plus
+from unlazy.kernels.planes.layout import PARTS, VECTOR, Stage, Tile, pooling_table, ranges
+from unlazy.kernels.planes.pooling import Before, Pooling, few_bits, pooled_before, quotient, remainder, wrapped
 
 SECTOR = 8
 """Numbers in what is brought from memory at once."""
@@ -48,7 +48,7 @@ def run(
     """Σ (and Θ) after a stage: pooled planes for the next, or their sums over all pairs of positions.
 
     `planes` are those of the stage before, or None for a first one, whose input are `channels` pixels; `warps`: they
-    are of plane_warps, from images of this size.
+    are of warps, from images of this size.
     """
     n, m = len(left) * tile.rows, right.shape[1] * tile.columns
     pairs = n * m

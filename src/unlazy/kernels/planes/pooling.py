@@ -1,6 +1,6 @@
 """Pooled pairs in memory: what a walk along planes adds to them, and what the next stage reads; indices of both.
 
-`plane_program` walks; `plane_layout` says where pairs lie.
+`program` walks; `layout` says where pairs lie.
 """
 
 import math
@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from unlazy.kernels.plane_dual import backend, times_plus
-from unlazy.kernels.plane_layout import PARTS, WAITS, Stage
+from unlazy.kernels.planes.dual import backend, times_plus
+from unlazy.kernels.planes.layout import PARTS, WAITS, Stage
 
 
 class Pooling(NamedTuple):

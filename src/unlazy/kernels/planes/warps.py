@@ -1,8 +1,8 @@
-"""Stages of a convolutional kernel by warps of a Hopper card: what `plane_program` computes, laid out anew.
+"""Stages of a convolutional kernel by warps of a Hopper card: what `program` computes, laid out anew.
 
-A warp takes one displacement down and a tile of pairs of images (kernels.plane_walk); `plane_lanes` says how its lanes
-share them. Warps of a block take displacements that follow each other, and so read the same rows; the images on the left
-are kept on chip. A Mosaic GPU program; on a CPU it runs on arrays, for tests.
+A warp takes one displacement down and a tile of pairs of images (kernels.planes.walk); `lanes` says how its lanes
+share them. Warps of a block take displacements that follow each other, and so read the same rows; the images on the
+left are kept on chip. A Mosaic GPU program; on a CPU it runs on arrays, for tests.
 """
 
 import math
@@ -16,10 +16,10 @@ import numpy as np
 from jaxtyping import Array
 
 from unlazy.core.errors import UnlazyWarning
-from unlazy.kernels.plane_lanes import BLOCK, SIDE, Tile, left_side, right_side
-from unlazy.kernels.plane_layout import PARTS, Layer, Stage
-from unlazy.kernels.plane_machine import LANES, Arrays, Card
-from unlazy.kernels.plane_walk import walk
+from unlazy.kernels.planes.lanes import BLOCK, SIDE, Tile, left_side, right_side
+from unlazy.kernels.planes.layout import PARTS, Layer, Stage
+from unlazy.kernels.planes.machine import LANES, Arrays, Card
+from unlazy.kernels.planes.walk import walk
 
 try:  # experimental
     from jax.experimental.pallas import mosaic_gpu as backend
@@ -85,7 +85,7 @@ def run(
     stage: Stage, left: Array, right: Array, channels: int, numbers: Array, planes: tuple | None = None, *,
     tangent: bool, plain: bool, interpret: bool = False,
 ) -> tuple:  # fmt: skip
-    """Pooled Σ (and Θ) for the next stage, as `plane_program.run` but for the order of pairs, or their sums over all
+    """Pooled Σ (and Θ) for the next stage, as `program.run` but for the order of pairs, or their sums over all
     pairs of positions; `planes` are those of a stage before. `plain`: there are no biases, and all rates are 1."""
     tile = Tile.of(stage.size)
     n, m = len(left) * tile.rows, right.shape[1] * tile.columns

@@ -1,7 +1,7 @@
-"""What one warp of a card can do, as `plane_warps` asks for it: on a card (Mosaic GPU), or on arrays, for tests.
+"""What one warp of a card can do, as `warps` asks for it: on a card (Mosaic GPU), or on arrays, for tests.
 
 Both have the same methods, so the program is written once. Numbers with a point are handled by steps
-(kernels.plane_dual), whole numbers by their operators.
+(kernels.planes.dual), whole numbers by their operators.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from jax.extend.mlir.dialects import memref
 from jax.extend.mlir.dialects import scf as _scf
 from jaxtyping import Array
 
-from unlazy.kernels.plane_dual import Step, on_arrays
+from unlazy.kernels.planes.dual import Step, on_arrays
 
 arith: Any = _arith  # what is said of their types is of generated code that is replaced
 scf: Any = _scf

@@ -1,6 +1,6 @@
-"""One warp of `plane_warps`: the planes of one displacement down, for a tile of pairs, step by step along their rows.
+"""One warp of `warps`: the planes of one displacement down, for a tile of pairs, step by step along their rows.
 
-Written for a machine (kernels.plane_machine) that is a card, or arrays. Rows are walked along as in `plane_program`,
+Written for a machine (kernels.planes.machine) that is a card, or arrays. Rows are walked along as in `program`,
 which says how planes follow each other and what pooled pairs get; no column is computed twice, a window takes the two
 columns it lacks from the lanes beside.
 """
@@ -9,10 +9,10 @@ import itertools
 import math
 from typing import Any
 
-from unlazy.kernels.plane_dual import PLUS, TIMES, TIMES_PLUS, Dual
-from unlazy.kernels.plane_lanes import BLOCK, SIDE, Tile
-from unlazy.kernels.plane_layout import PARTS, VECTOR, Stage
-from unlazy.kernels.plane_machine import LANES
+from unlazy.kernels.planes.dual import PLUS, TIMES, TIMES_PLUS, Dual
+from unlazy.kernels.planes.lanes import BLOCK, SIDE, Tile
+from unlazy.kernels.planes.layout import PARTS, VECTOR, Stage
+from unlazy.kernels.planes.machine import LANES
 
 UNROLL = {False: 2, True: 1}
 """Steps side by side: what one leaves for the next then lies where the next wants it. With the NTK registers are too
