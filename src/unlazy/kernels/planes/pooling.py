@@ -21,7 +21,7 @@ class Pooling(NamedTuple):
     places: list
     """For both kinds of pairs: a mask, indices of cells."""
     before: list
-    """For every output: what earlier planes have brought to the first kind."""
+    """For both kinds and every output: what earlier planes have brought."""
     even: Array
     waits: Array
     outs: list
@@ -34,12 +34,14 @@ class Pooling(NamedTuple):
         done, xodd = (ahead >= 0) & (dx >= 0), dx & 1
         begin = tile * (deep * PARTS * (deep + 1) * apart) + ahead + columns[0] // 2 * lane.size + lane
         places, few = [], few_bits(math.prod(outs[0].shape))
-        for D, where in ((dx >> 1, done), ((dx + 1) >> 1, done & (xodd == 1))):
+        earlier, ends = [], dx >= stage.across - 1  # beyond the last displacement across is the first
+        beyond = jnp.where(ends, 0, (dx + 1) >> 1)
+        for D, where, add in ((dx >> 1, done, dx > 0), (beyond, done & (xodd == 1), ends)):
             start = (begin + D * apart) & few
             indices = [start + k * lane.size for k in range((columns[1] - columns[0]) // 2)]
             places.append((jnp.broadcast_to(where, lane.shape), indices))
-        mask = jnp.broadcast_to(done & (dx > 0), lane.shape)
-        earlier = [[backend.load(out.at[index], mask=mask, other=0.0) for index in places[0][1]] for out in outs]
+            mask = jnp.broadcast_to(where & add, lane.shape)
+            earlier.append([[backend.load(out.at[index], mask=mask, other=0.0) for index in indices] for out in outs])
         even, waits = (jnp.broadcast_to(v.astype(jnp.float32), lane.shape) for v in (xodd == 0, ahead == WAITS))
         return cls(places, earlier, even, waits, outs)
 
@@ -52,7 +54,7 @@ class Pooling(NamedTuple):
                     e, o = values[2 * x][k], values[2 * x + 1][k]
                     value = o if kind else times_plus(o, self.even, e, interpret)
                     total = value + held[len(waiting)]
-                    backend.store(out.at[index], total if kind else total + self.before[k][x], mask=mask)
+                    backend.store(out.at[index], total + self.before[kind][k][x], mask=mask)
                     waiting.append(value * self.waits)
         return tuple(waiting)
 

@@ -81,8 +81,7 @@ def run(
             found = done
     if stage.last:
         return tuple(found)
-    # what the last displacement across brings to the first pooled one
-    return tuple(p.at[:, :, 0].add(p[:, :, -1]) for p in (f.reshape(shape) for f in found))
+    return tuple(f.reshape(shape) for f in found)
 
 
 class _Place(NamedTuple):
