@@ -7,28 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from oracles_planes import CLOSE, exact, images, network
 from unlazy.core import device
 from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.layered import LayeredBoth, LayeredNNGP
 from unlazy.kernels.planes import lanes, machine, program, stages, warps
 from unlazy.kernels.planes.layout import Layer, Stage
-from unlazy.layers import AvgPool, Conv, Dense, GlobalAvgPool, Shape, myrtle, serial
+from unlazy.layers import Shape, myrtle
 from unlazy.theory.angle_polynomials import in_versine
 
 needs_backend = pytest.mark.skipif(warps.backend is None, reason="this JAX has no Mosaic GPU backend")
 needs_triton = pytest.mark.skipif(program.backend is None, reason="this JAX has no Triton backend for Pallas")
-# float32 with polynomials good to 1.5e-7: five layers and sums of some hundred terms, each a few units of rounding
-CLOSE = 3e-6
-
-
-def images(n, size, channels=3, seed=0):
-    return np.random.default_rng(seed).normal(size=(n, size, size, channels))
-
-
-def network(*counts, sigma_b=0.0, **rates):
-    conv = [Conv(3, 1.3, sigma_b, **rates), "relu"]
-    parts = [conv * count + [AvgPool(2)] for count in counts]
-    return serial(*[layer for part in parts for layer in part][:-1], GlobalAvgPool(), Dense(1.1, sigma_b, **rates))
 
 
 def by_warps(net, X, Z, tangent, count=1):
@@ -37,12 +26,6 @@ def by_warps(net, X, Z, tangent, count=1):
     left, right = (LayeredBoth(net) if tangent else LayeredNNGP(net)).sides(X, Z)
     found = jax.jit(lambda l, r: stages.entries(plan, tangent, True, net, l, r))(left.points, right.points)
     return [np.asarray(K, float) for K in found if K is not None]
-
-
-def exact(net, X, Z):
-    with jax.enable_x64(True):
-        X, Z = (jnp.asarray(np.asarray(A, np.float32).astype(float)) for A in (X, Z))
-        return [np.asarray(K) for K in LayeredBoth(net).block(*LayeredBoth(net).sides(X, Z))]
 
 
 @needs_triton

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from oracles_planes import CLOSE, exact, images, network
 from unlazy.kernels.layered import LayeredBoth, LayeredNNGP
 from unlazy.kernels.planes import program, stages
 from unlazy.layers import (
@@ -23,18 +24,6 @@ from unlazy.layers import (
 from unlazy.theory.angle_polynomials import in_cosine
 
 needs_triton = pytest.mark.skipif(program.backend is None, reason="this JAX has no Triton backend for Pallas")
-# float32 with polynomials good to 1.5e-7: five layers and sums of some hundred terms, each a few units of rounding
-CLOSE = 3e-6
-
-
-def images(n, size, channels=3, seed=0):
-    return np.random.default_rng(seed).normal(size=(n, size, size, channels))
-
-
-def network(*counts, window=3, padding="same", sigma_b=0.0, **rates):
-    conv = [Conv(window, 1.3, sigma_b, padding=padding, **rates), "relu"]
-    parts = [conv * count + [AvgPool(2)] for count in counts]
-    return serial(*[layer for part in parts for layer in part][:-1], GlobalAvgPool(), Dense(1.1, sigma_b, **rates))
 
 
 def by_program(net, X, Z, tangent):
@@ -44,12 +33,6 @@ def by_program(net, X, Z, tangent):
     left, right = kernel.sides(jnp.asarray(X, jnp.float32), jnp.asarray(Z, jnp.float32))
     found = stages.entries(plan, tangent, True, net, left.points, right.points)
     return [np.asarray(K, float) for K in found if K is not None]
-
-
-def exact(net, X, Z):
-    with jax.enable_x64(True):
-        X, Z = (jnp.asarray(np.asarray(A, np.float32).astype(float)) for A in (X, Z))
-        return [np.asarray(K) for K in LayeredBoth(net).block(*LayeredBoth(net).sides(X, Z))]
 
 
 @needs_triton
