@@ -5,7 +5,6 @@ Hopper cards where it fits, products.triton elsewhere. A `Cut` or a `Tile` asks 
 where X alone has too few rows to fill the card.
 """
 
-import warnings
 from functools import lru_cache, partial
 from typing import Any
 
@@ -15,8 +14,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from unlazy.core import device
-from unlazy.core.errors import UnlazyWarning
+from unlazy.core import device, mosaic
 from unlazy.core.inputs import Points, on_device
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.evaluate import embedded
@@ -53,22 +51,17 @@ def _for_hopper(form: Form, kernel: Kernel, X: Array) -> bool:
 
 @lru_cache
 def _lowers_for_hopper() -> bool:
-    """Whether this JAX takes products.hopper: that backend is experimental and changes. Nothing is compiled."""
-    try:
-        for form, columns in ((GaussianForm(), 1), (MaternForm(0.5), 8)):
-            points, number, V = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1, 1), (1,), (1, columns)))
-            side: Any = Prepared(points, [number] * isinstance(form, MaternForm), added=number)  # type: ignore[arg-type, list-item]
-            traced = _apply_sides.trace(form, side, side, V, hopper.fitting(1, columns), False)
-            traced.lower(lowering_platforms=("cuda",))
-    except Exception as problem:
-        warnings.warn(
-            f"products on Hopper cards take the slower program: JAX {jax.__version__} refuses the other "
-            f"({type(problem).__name__}: {str(problem)[:200]})",
-            UnlazyWarning,
-            stacklevel=2,
-        )
-        return False
-    return True
+    """Whether this JAX takes products.hopper."""
+    return all(
+        mosaic.is_lowered(partial(_traced_for_hopper, form, columns), "products")
+        for form, columns in ((GaussianForm(), 1), (MaternForm(0.5), 8))
+    )
+
+
+def _traced_for_hopper(form: Form, columns: int) -> Any:
+    points, number, V = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1, 1), (1,), (1, columns)))
+    side: Any = Prepared(points, [number] * isinstance(form, MaternForm), added=number)  # type: ignore[arg-type, list-item]
+    return _apply_sides.trace(form, side, side, V, hopper.fitting(1, columns), False)
 
 
 def folding() -> bool:

@@ -27,6 +27,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import vector
 from jaxtyping import Array, Float, Int
 
+from unlazy.core.mosaic import assembled
 from unlazy.products.forms import split
 from unlazy.products.pairs import add_compensated
 from unlazy.products.ptx import PairProgram
@@ -337,10 +338,7 @@ def _numbers(register: Any) -> list:
 
 def _assembled(code: str, constraints: str, *operands: Any, result: Any = None) -> Any:
     """A number by assembly of its own."""
-    result = result or ir.F32Type.get()
-    texts = {"asm_string": code, "constraints": constraints}
-    attributes: dict[str, ir.Attribute] = {name: ir.StringAttr.get(text) for name, text in texts.items()}
-    return ir.Operation.create("llvm.inline_asm", results=[result], operands=operands, attributes=attributes).result
+    return assembled(code, constraints, result or ir.F32Type.get(), *operands)
 
 
 def _add(total: Any, *factors: Any) -> Any:

@@ -16,6 +16,7 @@ from jax.extend.mlir.dialects import memref
 from jax.extend.mlir.dialects import scf as _scf
 from jaxtyping import Array
 
+from unlazy.core.mosaic import assembled
 from unlazy.kernels.planes.dual import Step, on_arrays
 
 arith: Any = _arith  # what is said of their types is of generated code that is replaced
@@ -152,26 +153,16 @@ class Card:
         self._address = ir.IntegerType.get_signless(64)
         self._vector = ir.Type.parse(f"!llvm.struct<({', '.join(['f32'] * VECTOR)})>")
         self.inputs, self.outputs = ([self._begin(ref) for ref in refs] for refs in (inputs, outputs))
-        thread, block = (
-            Whole(self._told(f"mov.u32 $0, {name};", "=r", self._whole)) for name in ("%tid.x", "%ctaid.x")
-        )
+        thread, block = (Whole(assembled(f"mov.u32 $0, {name};", "=r", self._whole)) for name in ("%tid.x", "%ctaid.x"))
         self.thread, self.lane = thread, thread & (LANES - 1)
         self.warp = block * warps_of_block + (thread >> (LANES - 1).bit_length())
 
     def _begin(self, ref: Any) -> Any:
         return arith.index_cast(self._address, memref.extract_aligned_pointer_as_index(ref))
 
-    def _told(self, code: str, constraints: str, result: Any, *operands: Any, acts: bool = False) -> Any:
-        attributes: dict = {k: ir.StringAttr.get(v) for k, v in (("asm_string", code), ("constraints", constraints))}
-        if acts:
-            attributes["has_side_effects"] = ir.UnitAttr.get()
-        results = [] if result is None else [result]
-        made = ir.Operation.create("llvm.inline_asm", results=results, operands=operands, attributes=attributes)
-        return None if result is None else made.result
-
     def each(self, step: Step, *columns: list) -> list:
         constraints = "=f" + ",f" * len(columns)
-        return [self._told(step.code, constraints, self._number, *given) for given in zip(*columns)]
+        return [assembled(step.code, constraints, self._number, *given) for given in zip(*columns)]
 
     def whole(self, value: int) -> Whole:
         return Whole(arith.constant(self._whole, ir.IntegerAttr.get(self._whole, value)))
@@ -191,7 +182,7 @@ class Card:
     def neighbour(self, value: Any, side: int, lanes: int) -> Any:
         how, within = ("up", 0) if side < 0 else ("down", LANES - 1)
         code = f"shfl.sync.{how}.b32 $0, $1, 1, {(LANES - lanes) << 8 | within}, 0xffffffff;"
-        return self._told(code, "=f,f", self._number, value)
+        return assembled(code, "=f,f", self._number, value)
 
     def _at(self, begin: Any, start: Whole) -> Any:
         bytes_ = arith.muli(
@@ -206,7 +197,7 @@ class Card:
     def _reader(self, at: Any, space: str) -> Callable[[int], list]:
         def read(further: int) -> list:
             code = f"ld.{space}.v4.f32 {{$0, $1, $2, $3}}, [$4 + {4 * further}];"
-            return self._four(self._told(code, "=f,=f,=f,=f,l", self._vector, at))
+            return self._four(assembled(code, "=f,=f,=f,=f,l", self._vector, at))
 
         return read
 
@@ -226,7 +217,7 @@ class Card:
             f"@p ld.global.nc.v4.f32 {{$0, $1, $2, $3}}, [$4 + {4 * further}]; }}"
         )
         given = self._at(self.inputs[which], start), arith.extui(self._whole, where.value)
-        return self._four(self._told(code, "=&f,=&f,=&f,=&f,l,r", self._vector, *given))
+        return self._four(assembled(code, "=&f,=&f,=&f,=&f,l,r", self._vector, *given))
 
     def keep(self, which: int, start: Whole, size: int) -> Callable[[Whole], Callable[[int], list]]:
         at, to, four = self._at(self.inputs[which], start), self._begin(self.kept), LANES * VECTOR
@@ -239,23 +230,23 @@ class Card:
                 "@p ld.global.nc.v4.f32 {a, b, c, d}, [$0]; @p st.shared.v4.f32 [$1], {a, b, c, d}; }"
             )
             held = arith.extui(self._whole, (place < size).value)
-            self._told(code, "l,l,r", None, self._at(at, place), self._at(to, place), held, acts=True)
+            assembled(code, "l,l,r", None, self._at(at, place), self._at(to, place), held, acts=True)
             return (place + warps * four,)
 
         self.repeat(self.whole(-(-size // (warps * four))), copy, (own,))
-        self._told("bar.sync 0;", "", None, acts=True)
+        assembled("bar.sync 0;", "", None, acts=True)
         return lambda place: self._reader(self._at(to, place), "shared")
 
     def read(self, which: int, place: int) -> Any:
         code = f"ld.global.nc.f32 $0, [$1 + {4 * place}];"
-        return self._told(code, "=f,l", self._number, self.inputs[which])
+        return assembled(code, "=f,l", self._number, self.inputs[which])
 
     def store(self, which: int, start: Whole, values: list, where: Whole, add: Whole) -> None:
         to = self._at(self.outputs[which], start)
         for condition, act in ((where & add, "red.global.add.v4.f32"), (where & self.no(add), "st.global.v4.f32")):
             held = arith.extui(self._whole, condition.value)
             code = f"{{ .reg .pred p; setp.ne.b32 p, $5, 0; @p {act} [$4], {{$0, $1, $2, $3}}; }}"
-            self._told(code, "f,f,f,f,l,r", None, *values, to, held, acts=True)
+            assembled(code, "f,f,f,f,l,r", None, *values, to, held, acts=True)
 
     def repeat(self, times: Whole, body: Callable, carry: tuple) -> tuple:
         leaves, tree = jax.tree.flatten(carry, is_leaf=lambda leaf: isinstance(leaf, Whole))

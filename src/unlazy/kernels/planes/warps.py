@@ -6,7 +6,6 @@ left are kept on chip. A Mosaic GPU program; on a CPU it runs on arrays, for tes
 """
 
 import math
-import warnings
 from functools import lru_cache, partial
 from typing import Any
 
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from unlazy.core.errors import UnlazyWarning
+from unlazy.core import mosaic
 from unlazy.kernels.planes.lanes import BLOCK, SIDE, Tile, left_side, right_side
 from unlazy.kernels.planes.layout import PARTS, Layer, Stage
 from unlazy.kernels.planes.machine import LANES, Arrays, Card
@@ -58,7 +57,7 @@ def blocks(stage: Stage, tiles: tuple[int, int], tangent: bool) -> tuple[int, in
 
 @lru_cache
 def is_lowered() -> bool:
-    """Whether this JAX takes the program: that backend is experimental and changes. Nothing is compiled."""
+    """Whether this JAX takes the program."""
     if backend is None:
         return False
     stage = Stage(8, (Layer(3, 1.0),))
@@ -68,17 +67,7 @@ def is_lowered() -> bool:
         sides = left_side(stage, left), right_side(stage, right)
         return run(stage, *sides, 1, numbers, tangent=False, plain=True)
 
-    try:
-        jax.jit(alone).trace(*given).lower(lowering_platforms=("cuda",))
-    except Exception as problem:
-        warnings.warn(
-            f"convolutional kernels on Hopper cards take the slower program: JAX {jax.__version__} refuses the other "
-            f"({type(problem).__name__}: {str(problem)[:200]})",
-            UnlazyWarning,
-            stacklevel=2,
-        )
-        return False
-    return True
+    return mosaic.is_lowered(lambda: jax.jit(alone).trace(*given), "convolutional kernels")
 
 
 def run(
