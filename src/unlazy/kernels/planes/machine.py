@@ -36,7 +36,9 @@ class Arrays:
         self.lane = jnp.broadcast_to(jnp.arange(LANES, dtype=jnp.int32), (warps, LANES))
 
     each = staticmethod(on_arrays)
-    select = staticmethod(jnp.where)
+
+    def select(self, condition: Any, a: Any, b: Any) -> Any:
+        return jnp.where(condition, a, b)
 
     def whole(self, value: int) -> Any:
         return jnp.full(self.lane.shape, value, jnp.int32)
