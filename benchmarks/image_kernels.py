@@ -13,8 +13,11 @@ Wanted on an H200: 10,000 and 2,000 images of CIFAR-10, Myrtle-10, in 15 minutes
 
 import argparse
 import json
+import threading
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
@@ -33,29 +36,53 @@ from unlazy.theory.leave_one_out import bordered_diagonal, left_out, with_interc
 
 
 class Clock:
-    """Seconds of every part, kept beside the store: those of earlier runs count."""
+    """Seconds of every part, kept beside the store second by second: those of earlier runs count, killed ones too."""
 
     def __init__(self, folder: Path):
-        self.file, self.parts = folder / "seconds.json", {}
+        self.file, self.parts, self.lock = folder / "seconds.json", {}, threading.Lock()
         if self.file.exists():
             self.parts = json.loads(self.file.read_text())
-        self.began = time.perf_counter()
+        self.began, self.part = time.perf_counter(), ""
+        threading.Thread(target=self._keep, daemon=True).start()
 
-    def done(self, part: str) -> None:
-        now = time.perf_counter()
-        self.parts[part] = self.parts.get(part, 0.0) + now - self.began
-        self.began = now
-        self.file.write_text(json.dumps(self.parts))
+    def _keep(self) -> None:
+        while True:
+            time.sleep(1)
+            self._add()
+
+    def _add(self) -> None:
+        with self.lock:
+            now = time.perf_counter()
+            self.parts[self.part] = self.parts.get(self.part, 0.0) + now - self.began
+            self.began = now
+            written = self.file.with_suffix(".new")
+            written.write_text(json.dumps(self.parts))
+            written.replace(self.file)
+
+    @contextmanager
+    def time(self, part: str) -> Iterator[None]:
+        self._add()
+        self.part = part
+        yield
+        self._add()
+        self.part = ""
         print(f"{part}: {self.parts[part]:.1f} s", flush=True)
+
+    def whole(self) -> float:
+        """With what lies between the parts, the program's own start apart."""
+        self._add()
+        return sum(self.parts.values())
 
 
 def images(file: Path, n: int, m: int, flips: bool) -> tuple:
     """Whitened training and test images, and their classes; drawn once."""
-    rng = np.random.default_rng(0)
+    rng, found = np.random.default_rng(0), []
     with np.load(file) as arrays:
-        rows = [rng.permutation(len(arrays[f"X_{part}"]))[:k] for part, k in (("train", n), ("test", m))]
-        X, T = (arrays[f"X_{part}"][r].astype(np.float32) for part, r in zip(("train", "test"), rows))
-        y, t = (arrays[f"y_{part}"][r] for part, r in zip(("train", "test"), rows))
+        for part, k in (("train", n), ("test", m)):
+            pictures = arrays[f"X_{part}"]
+            rows = rng.permutation(len(pictures))[:k]
+            found += [pictures[rows].astype(np.float32), arrays[f"y_{part}"][rows]]
+    X, y, T, t = found
     whitening = ZCAWhitening(flips=flips).fit(X)
     return whitening.transform(X), y, whitening.transform(T), t
 
@@ -90,20 +117,22 @@ def main() -> None:
     parser.add_argument("--no-flips", dest="flips", action="store_false")
     add_option(parser)
     options = parser.parse_args()
+    if not options.file.is_file():
+        parser.error(f"there is no file {options.file}; docs/guides/use_images.md says how to make that of CIFAR-10")
     warnings.simplefilter("ignore")
     options.store.mkdir(parents=True, exist_ok=True)
     clock, note = Clock(options.store), recorder(__file__, options.record)
-    X, y, T, t = images(options.file, options.train, options.test, options.flips)
-    clock.done("reading and whitening")
+    with clock.time("reading and whitening"):
+        X, y, T, t = images(options.file, options.train, options.test, options.flips)
     kernel = (NNGP if options.kernel == "nngp" else NTK)(myrtle(options.depth))
     kernel = with_flips(kernel) if options.flips else kernel
     matrices = []
     for name, sides in (("training", (X,)), ("test", (T, X))):
-        matrices.append(gram_to_store(kernel, *sides, store=options.store / name, progress=True))
-        clock.done(f"kernel matrix, {name}")
-    found, ridge = predicted(np.asarray(matrices[0]), y, np.asarray(matrices[1]))
-    clock.done("eigendecomposition, ridges, classes")
-    right, whole = float(np.mean(found == t)), sum(clock.parts.values())
+        with clock.time(f"kernel matrix, {name}"):
+            matrices.append(gram_to_store(kernel, *sides, store=options.store / name, progress=True))
+    with clock.time("eigendecomposition, ridges, classes"):
+        found, ridge = predicted(np.asarray(matrices[0]), y, np.asarray(matrices[1]))
+    right, whole = float(np.mean(found == t)), clock.whole()
     flat, flat_test = (A.reshape(len(A), -1) for A in (X, T))
     other, _ = predicted(*(np.asarray(gram(NTK(MLP(2)), flat)), y, np.asarray(gram(NTK(MLP(2)), flat_test, flat))))
     connected = float(np.mean(other == t))

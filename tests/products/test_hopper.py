@@ -48,10 +48,29 @@ def test_every_form_is_lowered_for_the_card(name):
     assert "mosaic_gpu" in text
 
 
+@pytest.mark.parametrize("d, arrays", [(12, 2), (13, 3), (16, 3)])
+def test_what_is_added_is_part_of_inner_products(d, arrays):
+    """In four columns beside the halves where there are as many, in a product of its own elsewhere: exact in float64,
+    as products of bfloat16 numbers are; three parts hold float32."""
+    X, Z, _ = _problem(6, 7, d)
+    a, b = (-0.5 * (points**2).sum(1) for points in (X, Z))
+    sides = []
+    for points, added, first in ((X, a, True), (Z, b, False)):
+        halves = [jnp.pad(half, ((0, 0), (0, 16 - d))) for half in fused.split(jnp.asarray(points))]
+        sides.append(hopper.with_added(halves, d, jnp.asarray(added), first))
+    assert [len(side) for side in sides] == [arrays] * 2
+    left, right = ([np.asarray(half, np.float64) for half in side] for side in sides)
+    rounded = [sum(np.asarray(half, np.float64) for half in fused.split(jnp.asarray(points))) for points in (X, Z)]
+    want = rounded[0] @ rounded[1].T + a.astype(np.float64)[:, None] + b.astype(np.float64)
+    got = sum(x @ z.T for x, z in hopper._dots(left, right, sharp=True))
+    np.testing.assert_allclose(got, want, atol=2.0**-24 * np.abs(want).max())
+
+
 @pytest.mark.parametrize(
     "name, n, m, d, cut",
     [
         ("gaussian", 70, 130, 5, hopper.Cut(1, 64, 2, 1)),
+        pytest.param("gaussian", 70, 130, 15, hopper.Cut(1, 64, 2, 1), marks=pytest.mark.slow),
         pytest.param("laplace", 130, 300, 20, hopper.Cut(2, 64, 2, 2), marks=pytest.mark.slow),
         pytest.param("ntk", 40, 300, 100, hopper.Cut(1, 128, 3), marks=pytest.mark.slow),
         pytest.param("ntk with biases", 70, 70, 5, hopper.Cut(1, 64, 2), marks=pytest.mark.slow),

@@ -185,7 +185,7 @@ def _on_hopper(form: Form, left: Prepared, right: Prepared, V: Array, cut: hoppe
 
     def halves(points: Array, added: Array | None, rows: int, first: bool) -> list[Array]:
         found = [padded(a, rows, width) for a in split(points, 2, form.halves)]
-        return found if added is None else [*found, hopper.added_columns(repeated(added, rows), first)]
+        return found if added is None else hopper.with_added(found, points.shape[1], repeated(added, rows), first)
 
     parts = hopper.product(
         program, (halves(left.points, x_added, n_full, True), [repeated(r, n_full) for r in x_rows]),

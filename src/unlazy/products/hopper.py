@@ -3,8 +3,8 @@
 One warpgroup copies tiles of Z ahead with the bulk copy engine. Each of the others owns 64 rows of X: the inner
 products of a tile go to the tensor cores at once, from the same bfloat16 halves, and while they run the other groups
 evaluate their formula and sum. Every thread sums for itself until the end, and the order of sums is that of the tiles,
-so the same call gives the same bits. What is added to inner products is one product more (`added_columns`): a number
-read from shared memory for every pair would cost more than its formula.
+so the same call gives the same bits. What is added to inner products is part of them (`with_added`): a number read from
+shared memory for every pair would cost more than its formula.
 
 Several columns of V are one more product of the tensor cores for every tile, of K in two parts and V in three. Other
 chips and a JAX without this backend are left to `products.fused`. A CPU runs it in JAX's interpreter of such programs,
@@ -46,6 +46,8 @@ COPYING, MOST = 40, 240
 """Registers a thread of the copying warpgroup keeps, and the most another may have; they share the rest of 512."""
 ROWS, LANE, PAIR = 64, 8, 2
 """Rows of a tensor instruction, columns of a tile in which every thread has its own, and how many that are."""
+FREE = 4
+"""Columns beside the halves that hold what is added, where so many are left."""
 FOLD = 4
 """Tiles whose sums are added up before rounding is compensated."""
 
@@ -89,12 +91,21 @@ def padding(n: int, m: int, splits: int, cut: Cut) -> tuple[int, int]:
     return rows * pl.cdiv(n, rows), columns * pl.cdiv(m, columns)
 
 
-def added_columns(added: Float[Array, " n"], first: bool) -> Array:
-    """What turns a(x) + a(z) into an inner product: three bfloat16 parts beside three ones, and the other way round on
-    the other side."""
-    parts, ones = list(split(added, 3)), [jnp.ones(len(added), jnp.bfloat16)] * 3
-    columns = [*parts, *ones] if first else [*ones, *parts]
-    return jnp.stack(columns + [jnp.zeros(len(added), jnp.bfloat16)] * (16 - len(columns)), 1)
+def with_added(halves: list[Array], d: int, added: Float[Array, " n"], first: bool) -> list[Array]:
+    """The halves of a side, d of their columns in use, with what turns a(x) + a(z) into an inner product: three
+    bfloat16 parts of a beside ones, and the other way round on the other side.
+
+    In columns that are free, (a1, 1, a2, 1) and (1, a1, 1, a2) of hi with (a3, 0, 0, 0) and (0, a3, 0, 0) of lo: hi·hi
+    adds the first two parts of both, hi·lo and lo·hi the third of one each. Otherwise a product more.
+    """
+    (hi, lo), (a1, a2, a3) = halves, split(added, 3)
+    one, none = jnp.ones_like(a1), jnp.zeros_like(a1)
+    if hi.dtype != a1.dtype or hi.shape[1] - d < FREE:
+        columns = [a1, a2, a3, one, one, one] if first else [one, one, one, a1, a2, a3]
+        return [hi, lo, jnp.stack(columns + [none] * (16 - len(columns)), 1)]
+    large, small = ([a1, one, a2, one], [a3, none]) if first else ([one, a1, one, a2], [none, a3])
+    placed = [jnp.stack(columns + [none] * (FREE - len(columns)), 1) for columns in (large, small)]
+    return [half.at[:, d : d + FREE].set(columns) for half, columns in zip((hi, lo), placed)]
 
 
 def in_parts(V: Float[Array, "m c"], columns: int) -> Array:
@@ -114,8 +125,9 @@ def product(
     cut: Cut | None = None,
     interpret: Any = None,
 ) -> Float[Array, "s n *c"]:
-    """K @ v of every split of Z. A side is its two bfloat16 halves, `added_columns` third where there are any, and its
-    numbers of one point each, v the last of Z's, or V's parts (`in_parts`). Rows fill whole tiles (`padding`).
+    """K @ v of every split of Z. A side is its two halves, a third array where what is added has its own
+    (`with_added`), and its numbers of one point each, v the last of Z's, or V's parts (`in_parts`). Rows fill whole
+    tiles (`padding`).
 
     With `signs`, |v| is part of what is added: tiles before the first number have v's of either sign in turn, + first,
     those from there on the sign that the second is.
