@@ -48,22 +48,26 @@ def test_every_form_is_lowered_for_the_card(name):
     assert "mosaic_gpu" in text
 
 
-@pytest.mark.parametrize("d, arrays", [(12, 2), (13, 3), (16, 3)])
-def test_what_is_added_is_part_of_inner_products(d, arrays):
-    """In four columns beside the halves where there are as many, in a product of its own elsewhere: exact in float64,
-    as products of bfloat16 numbers are; three parts hold float32."""
+@pytest.mark.parametrize("adding", [True, False])
+@pytest.mark.parametrize("sharp", [True, False])
+@pytest.mark.parametrize("d, width", [(3, 16), (12, 16), (13, 16), (16, 16), (18, 16), (19, 32), (34, 32)])
+def test_what_the_tensor_cores_multiply(d, width, sharp, adding):
+    """⟨x,z⟩ of halves and what is added, wherever it lies: exact in float64, as products of bfloat16 numbers are; three
+    parts hold float32."""
     X, Z, _ = _problem(6, 7, d)
-    a, b = (-0.5 * (points**2).sum(1) for points in (X, Z))
-    sides = []
-    for points, added, first in ((X, a, True), (Z, b, False)):
-        halves = [jnp.pad(half, ((0, 0), (0, 16 - d))) for half in fused.split(jnp.asarray(points))]
-        sides.append(hopper.with_added(halves, d, jnp.asarray(added), first))
-    assert [len(side) for side in sides] == [arrays] * 2
-    left, right = ([np.asarray(half, np.float64) for half in side] for side in sides)
-    rounded = [sum(np.asarray(half, np.float64) for half in fused.split(jnp.asarray(points))) for points in (X, Z)]
-    want = rounded[0] @ rounded[1].T + a.astype(np.float64)[:, None] + b.astype(np.float64)
-    got = sum(x @ z.T for x, z in hopper._dots(left, right, sharp=True))
-    np.testing.assert_allclose(got, want, atol=2.0**-24 * np.abs(want).max())
+    halves = [fused.split(jnp.asarray(points)) for points in (X, Z)]
+    a, b = (-0.5 * (points**2).sum(1) if adding else np.zeros(len(points), np.float32) for points in (X, Z))
+    sides = [
+        hopper.operands(list(both), jnp.asarray(added) if adding else None, sharp, first)
+        for both, added, first in zip(halves, (a, b), (True, False))
+    ]
+    for side in sides:
+        assert [array.shape[1] for array in side] == [width] * 2 + [16] * (d > width or (adding and width - d < 4))
+    (x_hi, x_lo), (z_hi, z_lo) = ([np.asarray(half, np.float64) for half in both] for both in halves)
+    want = (x_hi + x_lo) @ (z_hi + z_lo).T - (not sharp) * x_lo @ z_lo.T + a.astype(np.float64)[:, None] + b
+    left, right = ([np.asarray(array, np.float64) for array in side] for side in sides)
+    got = sum(x @ z.T for x, z in hopper._dots(left, right, sharp))
+    np.testing.assert_allclose(got, want, atol=2.0**-24 * max(np.abs(a).max(), 1))
 
 
 @pytest.mark.parametrize(
@@ -74,6 +78,8 @@ def test_what_is_added_is_part_of_inner_products(d, arrays):
         pytest.param("laplace", 130, 300, 20, hopper.Cut(2, 64, 2, 2), marks=pytest.mark.slow),
         pytest.param("ntk", 40, 300, 100, hopper.Cut(1, 128, 3), marks=pytest.mark.slow),
         pytest.param("ntk with biases", 70, 70, 5, hopper.Cut(1, 64, 2), marks=pytest.mark.slow),
+        pytest.param("ntk with biases", 70, 70, 16, hopper.Cut(1, 64, 2), marks=pytest.mark.slow),
+        pytest.param("laplace", 70, 70, 18, hopper.Cut(1, 64, 2), marks=pytest.mark.slow),
         pytest.param("matern", 70, 70, 5, hopper.Cut(1, 64, 1), marks=pytest.mark.slow),
         pytest.param("gaussian", 200, 130, 5, hopper.Cut(1, 64, 4, 2), marks=pytest.mark.slow),
     ],
@@ -133,7 +139,9 @@ def test_what_a_card_without_triton_is_offered(monkeypatch):
 
 @pytest.mark.skipif(not device.is_hopper(), reason="no Hopper card here")
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("n, m, d", [(1, 1, 1), (70, 130, 5), (1000, 3000, 28), (300, 40_000, 64), (40_000, 300, 100)])
+@pytest.mark.parametrize(
+    "n, m, d", [(1, 1, 1), (70, 130, 5), (1000, 3000, 28), (300, 40_000, 64), (40_000, 300, 100), (200, 3000, 33)]
+)
 @pytest.mark.parametrize("columns", [None, 3, 20])
 def test_on_the_card(name, n, m, d, columns):
     """The same where the program is meant to run: few rows and many, of either side, and what ends no tile."""

@@ -32,17 +32,31 @@ def test_acute_angles_need_fewer_steps():
     assert len(acute.near) + len(acute.far) < len(all_angles.near) + len(all_angles.far)
 
 
-def test_deep_networks_are_powers_above_most_of_their_smallest_value():
-    """In fewer steps than polynomials, and times a factor the same shape."""
+@pytest.mark.parametrize("fit", [angle_polynomials.in_half_angles, angle_polynomials.in_sines])
+def test_deep_networks_are_squares_above_most_of_their_smallest_value(fit):
+    """Of a square above some of its own: in fewer steps than polynomials, and times a factor the same shape."""
 
     def ntk(theta):
         return by_angle(theta, 10, 0.0)[1:].mean(0)
 
-    fit = angle_polynomials.in_half_angles(ntk, 6e-6)
-    assert fit.power > 1 and fit.base > 0 and not fit.centre
+    found = fit(ntk, 6e-6)
+    assert len(found.squares) == 2 and 0 < found.squares[1] < ntk(np.linspace(0, np.pi, 2001)).min()
     theta = np.linspace(0, np.pi, 50)
-    found = fit.times(2.5).at(np.sin(theta / 2), np.cos(theta / 2))
-    np.testing.assert_allclose(found, 2.5 * ntk(theta), rtol=6e-6)
+    values = found.times(2.5).at(*found.sides(np.sin(theta / 2) ** 2, np.sqrt))
+    # 6e-6 of F or of a tenth, which is less than F; the root of 1 - sin² is 1e-8 off at a straight angle
+    np.testing.assert_allclose(values, 2.5 * ntk(theta), rtol=6e-6 + 1e-7)
+
+
+@pytest.mark.parametrize(
+    "depth", [pytest.param(k, marks=[] if k == 3 else pytest.mark.slow) for k in (1, 2, 3, 5, 20, 50)]
+)
+def test_the_shortest_is_within_the_tolerance_and_costs_the_least(depth):
+    def ntk(theta):
+        return by_angle(theta, depth, 0.0)[1:].mean(0)
+
+    fits = [fit(ntk, 6e-6) for fit in (angle_polynomials.in_half_angles, angle_polynomials.in_sines)]
+    found = angle_polynomials.shortest(ntk, 6e-6)
+    assert found.error <= 6e-6 and found.cost == min(fit.cost for fit in fits if fit.error <= 6e-6)
 
 
 def test_the_best_is_given_where_nothing_suffices():

@@ -28,6 +28,8 @@ from unlazy.theory.infinite_width import written_out
 LOG2E = math.log2(math.e)
 UNIT = 2.0**14
 """Norm of points in float16 halves: what these leave out is 2^-28 of it, and all of them are finite."""
+_TOLERANCE = 6e-6
+"""What polynomials of an angle may be off, of the kernel; the recursion is taken where none is within twice that."""
 _STRETCH = 2.0**-20
 """What rounding may take from a cosine of 1 in a layer: fewer than sixteen units of it."""
 
@@ -108,14 +110,14 @@ class MaternForm(Form):
 
 @dataclass(frozen=True)
 class AngleForm(Form):
-    """|x||z| G(θ), G by polynomials of sin θ/2: ReLU NNGP and NTK of any depth without biases [K8].
+    """|x||z| G(θ), G by polynomials of sin θ/2 or sin θ: ReLU NNGP and NTK of any depth without biases [K8].
 
     h = sin² θ/2 = ½ - ⟨x',z'⟩, x' = x/(√2 |x|): of equal and of opposite points rounding is left, of no more than half
     of `halves_floor`. So ⟨x',z'⟩ is longer by the floor, and h cut to [0, 1]: both are exact then, and sin θ/2 and
     cos θ/2 of others err by a quarter of it over themselves.
     """
 
-    polynomials: angle_polynomials.HalfAngles
+    polynomials: angle_polynomials.HalfAngles | angle_polynomials.Sines
     sharp = False
     halves = jnp.float16
 
@@ -126,8 +128,8 @@ class AngleForm(Form):
         return Prepared(points, [], scale=jnp.sqrt(_on_diagonal(kernel, X)))  # k(x, x) = s(x)² G(0) = s(x)²
 
     def formula(self, t, p, q):
-        h = lax.clamp(0.0, 0.5 - t * (1 / UNIT**2), 1.0)
-        return self.polynomials.at(jnp.sqrt(h), jnp.sqrt(1 - h))
+        square = lax.clamp(0.0, 0.5 - t * (1 / UNIT**2), 1.0)
+        return self.polynomials.at(*self.polynomials.sides(square, jnp.sqrt))
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,8 @@ class LayersForm(Form):
 
     Its terms are divided by n_l(x) n_l(z), n_l(x)² = Σ^l(x,x): points bring their unit vectors (A, B) of
     theory.homogeneous, Σ^l becomes the cosine ρ_l = A(x)A(z)(ρ + w h/π) + B(x)B(z), and Θ^{l-1} passes with
-    A(x)A(z)(1 - wθ/π). A and B of the last layer are factors of points alone. As for angles, cosines are stretched by
-    what rounding may take from those of equal points.
+    A(x)A(z)(1 - wθ/π). The first B is a coordinate more, A and B of the last layer are factors of points alone. As for
+    angles, cosines are stretched by what rounding may take from those of equal points.
     """
 
     depth: int
@@ -152,27 +154,28 @@ class LayersForm(Form):
         sw, sb = network.sigma_w[0], network.sigma_b[0]
         norm = norm_after(jnp.sum(X * X, 1), sw**2, sb**2)
         weight, bias = unit_parts(sw, sb, norm)
-        points, rows = two_halves(X * (UNIT * weight)[:, None], self.halves), [UNIT * bias]
+        points = jnp.concatenate([X * (UNIT * weight)[:, None], (UNIT * bias)[:, None]], 1)
+        rows: list[Array] = []
         for sw, sb in zip(network.sigma_w[1:], network.sigma_b[1:]):
             before, norm = norm, norm_after(norm * norm, sw**2 * gain, sb**2)
             weight, bias = unit_parts(sw * math.sqrt(gain) * before, sb, norm)
             rows += [math.sqrt(_opening(self.slope)) * weight, bias]
         *rows, weight, bias = rows
-        rows.append(jnp.full(len(X), (0.5 + 0.5 * halves_floor(X.shape[1])) / UNIT**2))
-        return Prepared(points, rows, scale=norm * weight, apart=norm * bias)
+        rows.append(jnp.full(len(X), (0.5 + 0.5 * halves_floor(points.shape[1])) / UNIT**2))
+        return Prepared(two_halves(points, self.halves), rows, scale=norm * weight, apart=norm * bias)
 
     def formula(self, t, p, q):
-        cosine, passed = t + p[0] * q[0], None  # Θ^l is ρ_l and what has passed
+        cosine, passed = t, None  # Θ^l is ρ_l and what has passed
         for l in range(self.depth):
             unit, half = (UNIT**2, p[-1]) if l == 0 else (1.0, 0.5 + 0.5 * _STRETCH)
             passing, opened = _through(cosine, half, unit, self.slope, first=l == 0)
             if l == self.depth - 1:
                 break
-            both = p[2 * l + 1] * q[2 * l + 1]
+            both = p[2 * l] * q[2 * l]
             slope = both * passing
             straight = slope * cosine
             passed = straight if passed is None else straight + slope * passed
-            cosine = both * opened + (straight + p[2 * l + 2] * q[2 * l + 2])
+            cosine = both * opened + (straight + p[2 * l + 1] * q[2 * l + 1])
         if not self.tangent:
             return passing * cosine + opened
         return passing * (2 * cosine if passed is None else 2 * cosine + passed) + opened
@@ -250,18 +253,19 @@ def _of_network(kernel: NetworkKernel, tangent: bool) -> Form | None:
         return _general(kernel)
     if kernel.network.biases:
         return LayersForm(depth, slope, tangent)
-    return _angle_form(depth, slope, tangent)
+    form = _angle_form(depth, slope, tangent)
+    return form if form.polynomials.error <= 2 * _TOLERANCE else _general(kernel)
 
 
 @functools.lru_cache(maxsize=256)
 def _angle_form(depth: int, slope: float, tangent: bool) -> AngleForm:
-    """The shortest polynomials good to 6e-6 of the kernel."""
+    """The shortest polynomials within the tolerance, or the best where none is."""
 
     def wanted(theta: np.ndarray) -> np.ndarray:
         kernels = by_angle(theta, depth, slope)
         return kernels[1:].mean(0) if tangent else kernels[0]
 
-    return AngleForm(angle_polynomials.in_half_angles(wanted, 6e-6))
+    return AngleForm(angle_polynomials.shortest(wanted, _TOLERANCE))
 
 
 def _on_diagonal(kernel: InnerProductKernel, X: Array) -> Array:
@@ -300,13 +304,13 @@ def _through(cosine: Array, half: Any, unit: float, slope: float, first: bool) -
     The cosine comes and 1 - wθ/π goes in a unit of its own; half of it, stretched, is `half` times what comes."""
     h = lax.clamp(0.0, 0.5 - half * cosine, 1.0)
     root = jnp.sqrt(h - h * h)
-    passing = _passing(slope, obtuse=first or slope != 0).times(1 / (unit * _opening(slope)))
+    passing = _passing(slope, first).times(1 / (unit * _opening(slope)))
     return passing.at(h, root), root if slope != 1 else 0.0 * root
 
 
 @functools.lru_cache(maxsize=256)
-def _passing(slope: float, obtuse: bool) -> angle_polynomials.Sines:
-    """1 - wθ/π; behind a ReLU angles are acute."""
+def _passing(slope: float, first: bool) -> angle_polynomials.Sines:
+    """1 - wθ/π; behind a ReLU angles are acute. What is off in the first layer is once, in others as often as they."""
     _, kink = gain_and_kink(slope)
-    largest = math.pi if obtuse else math.pi / 2
-    return angle_polynomials.in_sines(lambda theta: 1 - angular_part(theta, 0, kink)[1], 3e-6, largest)
+    tolerance, largest = _TOLERANCE if first else _TOLERANCE / 2, math.pi if first or slope else math.pi / 2
+    return angle_polynomials.in_sines(lambda theta: 1 - angular_part(theta, 0, kink)[1], tolerance, largest)

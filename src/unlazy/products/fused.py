@@ -163,7 +163,7 @@ def _prepared(form: Form, kernel: InnerProductKernel, X: Array, Z: Array) -> tup
 
 def _on_hopper(form: Form, left: Prepared, right: Prepared, V: Array, cut: hopper.Cut, interpret: Any) -> Array:
     """The same by products.hopper."""
-    n, (m, c), width = left.points.shape[0], V.shape, hopper.inner_width(left.points.shape[1])
+    n, (m, c) = left.points.shape[0], V.shape
     v = V[:, 0]
     program = pair_program(form.formula, len(left.rows), form.relief > 0)
     splits = pieces(pl.cdiv(n, hopper.ROWS * cut.groups), pl.cdiv(m, cut.z), cut.splits)
@@ -183,13 +183,13 @@ def _on_hopper(form: Form, left: Prepared, right: Prepared, V: Array, cut: hoppe
         weights = padded(v, m_full) if c == 1 else hopper.in_parts(padded(V, m_full, c), columns)
         z_rows = [*(repeated(r, m_full) for r in z_rows), weights]
 
-    def halves(points: Array, added: Array | None, rows: int, first: bool) -> list[Array]:
-        found = [padded(a, rows, width) for a in split(points, 2, form.halves)]
-        return found if added is None else hopper.with_added(found, points.shape[1], repeated(added, rows), first)
+    def operands(points: Array, added: Array | None, rows: int, first: bool) -> list[Array]:
+        halves = [padded(a, rows) for a in split(points, 2, form.halves)]
+        return hopper.operands(halves, None if added is None else repeated(added, rows), form.sharp, first)
 
     parts = hopper.product(
-        program, (halves(left.points, x_added, n_full, True), [repeated(r, n_full) for r in x_rows]),
-        (halves(Z, z_added, m_full, False), z_rows), sharp=form.sharp, signs=signs,
+        program, (operands(left.points, x_added, n_full, True), [repeated(r, n_full) for r in x_rows]),
+        (operands(Z, z_added, m_full, False), z_rows), sharp=form.sharp, signs=signs,
         relief=form.relief if cut.relief is None else cut.relief, splits=splits, cut=cut, interpret=interpret or None,
     )  # fmt: skip
     product = parts.sum(0).reshape(n_full, -1)[:n, :c]

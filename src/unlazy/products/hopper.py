@@ -3,7 +3,7 @@
 One warpgroup copies tiles of Z ahead with the bulk copy engine. Each of the others owns 64 rows of X: the inner
 products of a tile go to the tensor cores at once, from the same bfloat16 halves, and while they run the other groups
 evaluate their formula and sum. Every thread sums for itself until the end, and the order of sums is that of the tiles,
-so the same call gives the same bits. What is added to inner products is part of them (`with_added`): a number read from
+so the same call gives the same bits. What is added to inner products is part of them (`operands`): a number read from
 shared memory for every pair would cost more than its formula.
 
 Several columns of V are one more product of the tensor cores for every tile, of K in two parts and V in three. Other
@@ -46,8 +46,9 @@ COPYING, MOST = 40, 240
 """Registers a thread of the copying warpgroup keeps, and the most another may have; they share the rest of 512."""
 ROWS, LANE, PAIR = 64, 8, 2
 """Rows of a tensor instruction, columns of a tile in which every thread has its own, and how many that are."""
-FREE = 4
-"""Columns beside the halves that hold what is added, where so many are left."""
+STEP, REST, FREE = 16, 2, 4
+"""Columns that a tensor instruction multiplies; numbers of a point beyond those of whole halves that a product more has
+room for, beside what is added; columns of halves that hold it, where so many are left."""
 FOLD = 4
 """Tiles whose sums are added up before rounding is compensated."""
 
@@ -69,8 +70,10 @@ class Cut(NamedTuple):
 
 
 def inner_width(d: int) -> int:
-    """d padded to what is held on chip: a power of two from 16 on."""
-    return max(16, pl.next_power_of_2(d))
+    """Columns of halves of d numbers: a power of two from 16 on, the next one or, with `REST` numbers or fewer beyond
+    it, the last."""
+    width = max(STEP, pl.next_power_of_2(d))
+    return width // 2 if STEP <= width // 2 < d <= width // 2 + REST else width
 
 
 def takes(d: int) -> bool:
@@ -91,21 +94,34 @@ def padding(n: int, m: int, splits: int, cut: Cut) -> tuple[int, int]:
     return rows * pl.cdiv(n, rows), columns * pl.cdiv(m, columns)
 
 
-def with_added(halves: list[Array], d: int, added: Float[Array, " n"], first: bool) -> list[Array]:
-    """The halves of a side, d of their columns in use, with what turns a(x) + a(z) into an inner product: three
-    bfloat16 parts of a beside ones, and the other way round on the other side.
+def operands(halves: list[Array], added: Float[Array, " n"] | None, sharp: bool, first: bool) -> list[Array]:
+    """What the tensor cores multiply of a side of d numbers: both halves in columns that they take, and a third array
+    of a product more where those are too few for all numbers and what is added.
 
-    In columns that are free, (a1, 1, a2, 1) and (1, a1, 1, a2) of hi with (a3, 0, 0, 0) and (0, a3, 0, 0) of lo: hi·hi
-    adds the first two parts of both, hi·lo and lo·hi the third of one each. Otherwise a product more.
+    There, numbers beyond are (hi, hi, lo) on one side and (hi, lo, hi) on the other; a(x) + a(z) is three bfloat16
+    parts of a beside three ones, and the other way round. Where four columns are free it is in them: (a1, 1, a2, 1) and
+    (1, a1, 1, a2) of hi with (a3, 0, 0, 0) and (0, a3, 0, 0) of lo, so that hi·hi adds the first two parts of both, and
+    hi·lo and lo·hi the third of one each.
     """
-    (hi, lo), (a1, a2, a3) = halves, split(added, 3)
-    one, none = jnp.ones_like(a1), jnp.zeros_like(a1)
-    if hi.dtype != a1.dtype or hi.shape[1] - d < FREE:
-        columns = [a1, a2, a3, one, one, one] if first else [one, one, one, a1, a2, a3]
-        return [hi, lo, jnp.stack(columns + [none] * (16 - len(columns)), 1)]
-    large, small = ([a1, one, a2, one], [a3, none]) if first else ([one, a1, one, a2], [none, a3])
-    placed = [jnp.stack(columns + [none] * (FREE - len(columns)), 1) for columns in (large, small)]
-    return [half.at[:, d : d + FREE].set(columns) for half, columns in zip((hi, lo), placed)]
+    hi, lo = halves
+    d, width = hi.shape[1], inner_width(hi.shape[1])
+    more: list[Array] = []
+    for k in range(width, d):
+        products = ((hi, hi), (hi, lo), (lo, hi), (lo, lo))[: 3 + sharp]
+        more += [pair[0 if first else 1][:, k] for pair in products]
+    hi, lo = (jnp.pad(half[:, :width], ((0, 0), (0, max(0, width - d)))) for half in halves)
+    if added is not None:
+        a1, a2, a3 = split(added, 3)
+        one, none = jnp.ones_like(a1), jnp.zeros_like(a1)
+        if width - d < FREE:
+            more += [a1, a2, a3, one, one, one] if first else [one, one, one, a1, a2, a3]
+        else:
+            large, small = ([a1, one, a2, one], [a3, none]) if first else ([one, a1, one, a2], [none, a3])
+            hi = hi.at[:, d : d + FREE].set(jnp.stack(large, 1))
+            lo = lo.at[:, d : d + FREE].set(jnp.stack([*small, none, none], 1))
+    if not more:
+        return [hi, lo]
+    return [hi, lo, jnp.stack(more + [jnp.zeros_like(more[0])] * (STEP - len(more)), 1)]
 
 
 def in_parts(V: Float[Array, "m c"], columns: int) -> Array:
@@ -125,8 +141,8 @@ def product(
     cut: Cut | None = None,
     interpret: Any = None,
 ) -> Float[Array, "s n *c"]:
-    """K @ v of every split of Z. A side is its two halves, a third array where what is added has its own
-    (`with_added`), and its numbers of one point each, v the last of Z's, or V's parts (`in_parts`). Rows fill whole
+    """K @ v of every split of Z. A side is what the tensor cores multiply (`operands`) and its numbers of one
+    point each, v the last of Z's, or V's parts (`in_parts`). Rows fill whole
     tiles (`padding`).
 
     With `signs`, |v| is part of what is added: tiles before the first number have v's of either sign in turn, + first,
