@@ -12,10 +12,10 @@ from unlazy.products import forms
 MLP_3 = MLP(3, "leaky_relu", (1.1, 1.3, 0.9, 1.2), (0.3, 0.0, 0.5, 0.2))
 
 
-def _exact(cosine, half, unit, slope, first):
-    """1 - wθ/π and w sin θ/π from the definition [K8], both over 2w/π, and the unit of the cosine taken back."""
-    theta, kink = jnp.arccos(jnp.clip(cosine / unit, -1, 1)), (1 - slope) ** 2 / (1 + slope**2)
-    return (1 - kink * theta / np.pi) / (unit * 2 * kink / np.pi), jnp.sin(theta) / 2
+def _exact(t, floor, unit, slope, first):
+    """2(1 - wθ/π) and w sin θ/π from the definition [K8], both over 2w/π, and ½ cos θ."""
+    theta, kink = jnp.arccos(jnp.clip(t / unit, -1, 1)), (1 - slope) ** 2 / (1 + slope**2)
+    return 2 * (1 - kink * theta / np.pi) / (2 * kink / np.pi), jnp.sin(theta) / 2, 0.5 * t / unit
 
 
 @pytest.mark.parametrize("kernel", [NTK(MLP_3), NNGP(MLP_3)], ids=["ntk", "nngp"])

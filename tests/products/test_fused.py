@@ -10,6 +10,7 @@ from unlazy.kernels.infinite_width import NNGP, NTK
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
 from unlazy.products import fused, triton
 from unlazy.products.forms import UNIT, AngleForm, EntryForm, GaussianForm, LayersForm, MaternForm, form_of, split
+from unlazy.theory.coincidence import halves_floor
 
 KERNELS = {
     "gaussian": (Gaussian(2.0), GaussianForm),
@@ -124,6 +125,20 @@ def test_networks_see_equal_and_opposite_points_exactly(name, d):
         assert np.abs(np.diag(got) - want).max() <= 2e-5 * np.abs(np.diag(_exact(kernel, X, X, np.eye(32)))).max()
 
 
+@pytest.mark.parametrize("depth", [5, pytest.param(12, marks=pytest.mark.slow)])
+def test_deep_networks_with_biases_see_equal_points_exactly(depth):
+    """What rounding takes from a cosine of 1, here most of what it can beside that of the halves, would be its root in the next layer."""
+    kernel = NTK(MLP(depth, sigma_b=0.1))
+    X, _, _ = _problem(300, 300, 16, 1)
+    form = form_of(kernel)
+    side, _ = fused._prepared(form, kernel, jnp.asarray(X), jnp.asarray(X))
+    t = jnp.sum(side.points * side.points, 1) * (1 - 0.6 * halves_floor(17))
+    found = form.formula(t, side.rows, side.rows) * side.scale**2 + side.apart**2
+    want = np.einsum("ii->i", _exact(kernel, X, X, np.eye(300)))
+    # factors and sums of so many layers, eight roundings each at most; the last layer's cosine is not cut
+    np.testing.assert_allclose(found, want, rtol=8 * (depth + 1) * 2**-24)
+
+
 def test_the_halves_of_a_tile_keep_their_digits_under_any_compiler():
     """A compiler may take a cast to bfloat16 and back for nothing; the second half would then be zero (error 2^-9)."""
     K = np.random.default_rng(0).normal(size=(32, 32)).astype(np.float32)
@@ -156,3 +171,10 @@ def test_what_cannot_be_fused_is_not_offered():
     with jax.ensure_compile_time_eval():
         assert fused.folding()
     assert jax.jit(lambda x: x if not fused.folding() else 0 * x)(1.0) == 1
+
+
+@pytest.mark.slow
+def test_very_deep_networks_are_not_fused():
+    """A function of the angle that falls within a hundredth of it has no short polynomial; its NNGP has one."""
+    assert form_of(NTK(MLP(100))) is None and form_of(NNGP(MLP(100))) is not None
+    assert form_of(NTK(MLP(50))).polynomials.error <= 6e-6

@@ -72,12 +72,12 @@ def test_sines_keep_their_bound_in_float32(depth, slope):
 
     fit = angle_polynomials.in_sines(ntk, 6e-6)
     theta = np.random.default_rng(depth).uniform(0, np.pi, 5000)  # not the grid that the bound was found on
-    h, r = (side.astype(np.float32) for side in (np.sin(theta / 2) ** 2, np.sin(theta) / 2))
-    found = fit.times(2.0).at(h, r)
+    y = np.cos(theta) / 2 if fit.turned else np.sin(theta / 2) ** 2
+    found = fit.times(2.0).at(*(side.astype(np.float32) for side in (y, np.sin(theta) / 2)))
     assert found.dtype == np.float32 and fit.error <= 6e-6
     size = np.maximum(np.abs(ntk(theta)), 0.1)
     assert np.max(np.abs(found / 2 - ntk(theta)) / size) <= 1.1 * 6e-6
-    assert fit.at(np.zeros(1), np.zeros(1)) == pytest.approx(1, abs=1e-12)
+    assert fit.at(*fit.sides(np.zeros(1), np.sqrt)) == pytest.approx(1, abs=1e-12)
 
 
 def test_what_passes_a_layer_is_odd_about_a_right_angle():

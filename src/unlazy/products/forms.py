@@ -29,9 +29,9 @@ LOG2E = math.log2(math.e)
 UNIT = 2.0**14
 """Norm of points in float16 halves: what these leave out is 2^-28 of it, and all of them are finite."""
 _TOLERANCE = 6e-6
-"""What polynomials of an angle may be off, of the kernel; the recursion is taken where none is within twice that."""
-_STRETCH = 2.0**-20
-"""What rounding may take from a cosine of 1 in a layer: fewer than sixteen units of it."""
+"""What polynomials of an angle may be off, of the kernel; there is no form where none is within twice that."""
+_LOST = 2.0**-21
+"""What rounding may take from a cosine of 1 in a layer: eight units of it, of factors, products and sums."""
 
 
 class Prepared(NamedTuple):
@@ -159,26 +159,28 @@ class LayersForm(Form):
         for sw, sb in zip(network.sigma_w[1:], network.sigma_b[1:]):
             before, norm = norm, norm_after(norm * norm, sw**2 * gain, sb**2)
             weight, bias = unit_parts(sw * math.sqrt(gain) * before, sb, norm)
-            rows += [math.sqrt(_opening(self.slope)) * weight, bias]
+            rows += [math.sqrt(0.5 * _opening(self.slope)) * weight, math.sqrt(0.5) * bias]
         *rows, weight, bias = rows
-        rows.append(jnp.full(len(X), (0.5 + 0.5 * halves_floor(points.shape[1])) / UNIT**2))
-        return Prepared(two_halves(points, self.halves), rows, scale=norm * weight, apart=norm * bias)
+        rows.append(jnp.full(len(X), halves_floor(points.shape[1])))
+        scale, apart = (math.sqrt(2) * norm * last for last in (weight, bias))
+        return Prepared(two_halves(points, self.halves), rows, scale=scale, apart=apart)
 
     def formula(self, t, p, q):
-        cosine, passed = t, None  # Θ^l is ρ_l and what has passed
+        half, passed = t, None  # of the cosine; Θ^l is ρ_l and what has passed, of which half is carried too
         for l in range(self.depth):
-            unit, half = (UNIT**2, p[-1]) if l == 0 else (1.0, 0.5 + 0.5 * _STRETCH)
-            passing, opened = _through(cosine, half, unit, self.slope, first=l == 0)
+            unit, floor = (UNIT**2, p[-1]) if l == 0 else (0.5, l * _LOST)
+            passing, opened, exact = _through(half, floor, unit, self.slope, first=l == 0)
+            half = exact if l == 0 else half
             if l == self.depth - 1:
                 break
             both = p[2 * l] * q[2 * l]
             slope = both * passing
-            straight = slope * cosine
+            straight = slope * half
             passed = straight if passed is None else straight + slope * passed
-            cosine = both * opened + (straight + p[2 * l + 1] * q[2 * l + 1])
+            half = both * opened + (straight + p[2 * l + 1] * q[2 * l + 1])
         if not self.tangent:
-            return passing * cosine + opened
-        return passing * (2 * cosine if passed is None else 2 * cosine + passed) + opened
+            return passing * half + opened
+        return passing * (2 * half if passed is None else 2 * half + passed) + opened
 
 
 @dataclass(frozen=True)
@@ -254,7 +256,7 @@ def _of_network(kernel: NetworkKernel, tangent: bool) -> Form | None:
     if kernel.network.biases:
         return LayersForm(depth, slope, tangent)
     form = _angle_form(depth, slope, tangent)
-    return form if form.polynomials.error <= 2 * _TOLERANCE else _general(kernel)
+    return form if form.polynomials.error <= 2 * _TOLERANCE else None  # the recursion would be too long a program
 
 
 @functools.lru_cache(maxsize=256)
@@ -299,13 +301,14 @@ def _opening(slope: float) -> float:
     return 2 * kink / math.pi or 1.0
 
 
-def _through(cosine: Array, half: Any, unit: float, slope: float, first: bool) -> tuple[Array, Array]:
-    """1 - wθ/π and w sin θ/π of a layer [K8] over `_opening`, exact where θ = 0: one root, and polynomials of sin θ.
-    The cosine comes and 1 - wθ/π goes in a unit of its own; half of it, stretched, is `half` times what comes."""
-    h = lax.clamp(0.0, 0.5 - half * cosine, 1.0)
-    root = jnp.sqrt(h - h * h)
-    passing = _passing(slope, first).times(1 / (unit * _opening(slope)))
-    return passing.at(h, root), root if slope != 1 else 0.0 * root
+def _through(t: Array, floor: Any, unit: float, slope: float, first: bool) -> tuple[Array, Array, Array]:
+    """2(1 - wθ/π) and w sin θ/π of a layer [K8] over `_opening`, and ½ cos θ, all exact where θ = 0: one root, and
+    polynomials of sin θ. The cosine comes in a unit of its own, and is stretched by the floor."""
+    fit = _passing(slope, first)
+    square = lax.clamp(0.0, 0.5 - (0.5 + 0.5 * floor) * (1 / unit) * t, 1.0)
+    y, root = fit.sides(square, jnp.sqrt)
+    passing = fit.times(2 / _opening(slope)).at(y, root)
+    return passing, root if slope != 1 else 0.0 * root, y if fit.turned else 0.5 - y
 
 
 @functools.lru_cache(maxsize=256)

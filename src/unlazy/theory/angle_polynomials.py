@@ -107,11 +107,10 @@ class Sines(NamedTuple):
         return len(self.near) - 1 + len(self.far) + self.turned + len(self.squares) + ROOT + 1
 
     def sides(self, square: Any, root_of: Callable) -> tuple[Any, Any]:
-        return square, root_of(square - square * square)
+        return 0.5 - square if self.turned else square, root_of(square - square * square)
 
-    def at(self, square: Any, root: Any) -> Any:
-        """F from h = sin² θ/2 and r = √(h - h²)."""
-        y = 0.5 - square if self.turned else square
+    def at(self, y: Any, root: Any) -> Any:
+        """F from y and r."""
         near = horner(self.near, root) if len(self.near) > 1 else self.near[0]
         found = near + y * (horner(self.far, root) if len(self.far) > 1 else self.far[0])
         return _squared(found, self.squares)
@@ -272,13 +271,15 @@ class _HalfAnglesTried(_Tried):
 
 class _SinesTried(_Tried):
     def terms(self, theta: np.ndarray) -> np.ndarray:
-        y = np.cos(theta) / 2 if self.kind else np.sin(theta / 2) ** 2
         P, Q = (chebyshev.chebvander(2 * np.sin(theta) - 1, count - 1) for count in (self.near, self.far))
-        return np.hstack([P, y[:, None] * Q])
+        return np.hstack([P, self._beside(theta)[:, None] * Q])
 
     def fit(self, powers: Callable, squares: tuple[float, ...]) -> Any:
         fit = Sines(*powers([-1, 4]), self.kind, 0.0, squares)
-        return fit, (np.sin(self.wanted.grid / 2) ** 2, np.sin(self.wanted.grid) / 2)
+        return fit, (self._beside(self.wanted.grid), np.sin(self.wanted.grid) / 2)
+
+    def _beside(self, theta: np.ndarray) -> np.ndarray:
+        return np.cos(theta) / 2 if self.kind else np.sin(theta / 2) ** 2
 
 
 def _cheapest(of_cost: Callable[[int], Iterator[_Tried]], tolerance: float, most: int) -> Any:
