@@ -127,7 +127,7 @@ def test_networks_see_equal_and_opposite_points_exactly(name, d):
 
 @pytest.mark.parametrize("depth", [5, pytest.param(12, marks=pytest.mark.slow)])
 def test_deep_networks_with_biases_see_equal_points_exactly(depth):
-    """What rounding takes from a cosine of 1, here most of what it can beside that of the halves, would be its root in the next layer."""
+    """What rounding takes from a cosine of 1, here most of what it can, would be its root in the next layer."""
     kernel = NTK(MLP(depth, sigma_b=0.1))
     X, _, _ = _problem(300, 300, 16, 1)
     form = form_of(kernel)
