@@ -265,7 +265,8 @@ class _HalfAnglesTried(_Tried):
         return np.hstack([series[:, : self.near], np.cos(theta / 2)[:, None] * series[:, : self.far]])
 
     def fit(self, powers: Callable, squares: tuple[float, ...]) -> Any:
-        fit = HalfAngles(self.kind, *powers([2 * self.kind - 1, 2]), 0.0, squares)
+        near, far = powers([2 * self.kind - 1, 2])
+        fit = HalfAngles(self.kind, near, far, 0.0, squares)
         return fit, (np.sin(self.wanted.grid / 2), np.cos(self.wanted.grid / 2))
 
 
@@ -275,7 +276,8 @@ class _SinesTried(_Tried):
         return np.hstack([P, self._beside(theta)[:, None] * Q])
 
     def fit(self, powers: Callable, squares: tuple[float, ...]) -> Any:
-        fit = Sines(*powers([-1, 4]), self.kind, 0.0, squares)
+        near, far = powers([-1, 4])
+        fit = Sines(near, far, self.kind, 0.0, squares)
         return fit, (self._beside(self.wanted.grid), np.sin(self.wanted.grid) / 2)
 
     def _beside(self, theta: np.ndarray) -> np.ndarray:
