@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.infinite_width import NNGP, NTK, NetworkKernel
 from unlazy.kernels.radial import MATERN, Gaussian, Laplace, Matern
-from unlazy.theory import angle_polynomials
+from unlazy.theory import angle_search
 from unlazy.theory.angles import horner
 from unlazy.theory.coincidence import coincident, halves_floor
 from unlazy.theory.homogeneous import angular_part, by_angle, gain_and_kink, norm_after, slope_below_zero, unit_parts
@@ -117,7 +117,7 @@ class AngleForm(Form):
     cos θ/2 of others err by a quarter of it over themselves.
     """
 
-    polynomials: angle_polynomials.HalfAngles | angle_polynomials.Sines
+    polynomials: angle_search.HalfAngles | angle_search.Sines
     sharp = False
     halves = jnp.float16
 
@@ -267,7 +267,7 @@ def _angle_form(depth: int, slope: float, tangent: bool) -> AngleForm:
         kernels = by_angle(theta, depth, slope)
         return kernels[1:].mean(0) if tangent else kernels[0]
 
-    return AngleForm(angle_polynomials.shortest(wanted, _TOLERANCE))
+    return AngleForm(angle_search.shortest(wanted, _TOLERANCE))
 
 
 def _on_diagonal(kernel: InnerProductKernel, X: Array) -> Array:
@@ -312,8 +312,8 @@ def _through(t: Array, floor: Any, unit: float, slope: float, first: bool) -> tu
 
 
 @functools.lru_cache(maxsize=256)
-def _passing(slope: float, first: bool) -> angle_polynomials.Sines:
+def _passing(slope: float, first: bool) -> angle_search.Sines:
     """1 - wθ/π; behind a ReLU angles are acute. What is off in the first layer is once, in others as often as they."""
     _, kink = gain_and_kink(slope)
     tolerance, largest = _TOLERANCE if first else _TOLERANCE / 2, math.pi if first or slope else math.pi / 2
-    return angle_polynomials.in_sines(lambda theta: 1 - angular_part(theta, 0, kink)[1], tolerance, largest)
+    return angle_search.in_sines(lambda theta: 1 - angular_part(theta, 0, kink)[1], tolerance, largest)

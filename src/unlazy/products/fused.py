@@ -105,7 +105,8 @@ def prepared(kernel: Kernel, X: Points, Z: Points) -> tuple[Side, Side]:
 def _formed(kernel: Kernel) -> Form:
     form = form_of(kernel)
     if form is None or kernel.formula is None:
-        raise ValueError(f"{type(kernel).__name__} has no entry formula to fuse; use products.matmul, which chooses")
+        name = type(kernel).__name__
+        raise ValueError(f"{name} has no entry formula to fuse, or none short enough: use products.matmul, it chooses")
     return form
 
 

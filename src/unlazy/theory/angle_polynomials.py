@@ -1,16 +1,12 @@
 """Kernels of the angle θ alone as short polynomials: analytic in θ on [0, π], kinked activations and any depth too.
 
-F(θ) = F(0) + θ P(2θ/π - 1), exact at θ = 0, fitted at Chebyshev points in float64. Without an arc cosine: F is
-analytic in sin θ/2 = √((1 - cos θ)/2) but at θ = π, where a short polynomial times cos θ/2 mends it: two roots
-(`in_half_angles`). F is as well a polynomial of sin θ and another of it times cos θ: one root (`in_sines`); `shortest`
-is the cheaper. For ReLU's two duals one of the two is known (`in_cosine`); up to a right angle the first is shorter in
-1 - ρ and its root (`in_versine`).
+F(θ) = F(0) + θ P(2θ/π - 1), exact at θ = 0, fitted at Chebyshev points in float64. Without an arc cosine:
+theory.angle_search, and for ReLU's two duals, of which a part is known, polynomials of √(1 - ρ²) (`in_cosine`); up to a
+right angle the first is shorter in 1 - ρ and its root (`in_versine`).
 """
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -22,6 +18,8 @@ from unlazy.theory.angles import horner
 
 GRID = np.linspace(0, np.pi, 2001)
 """Angles at which a fit is judged."""
+ROUNDS = 12
+"""Rounds of weights: least squares then errs as much everywhere as anywhere, within a tenth or so."""
 
 
 class Fit(NamedTuple):
@@ -52,260 +50,11 @@ def at_angle(at_zero: Any, powers: tuple, theta: Float[Array, "*s"]) -> Float[Ar
     return at_zero + theta * horner(powers, theta * (2 / np.pi) - 1)
 
 
-ROOT = 4
-"""Multiply-adds that a root is worth: on an H200 an NTK of three layers is as fast by one and twelve of them as by two
-and eight."""
-
-
-class HalfAngles(NamedTuple):
-    """G(θ) = P(s - c) + cos(θ/2) S(s - c), s = sin θ/2: c, and P and S by powers, lowest first; the largest error,
-    relative to F or a tenth. F is G or, of numbers k in `squares`, (G² + k)² + k …, the innermost first."""
-
-    centre: float
-    near: tuple[float, ...]
-    far: tuple[float, ...]
-    error: float
-    squares: tuple[float, ...] = ()
-
-    @property
-    def cost(self) -> int:
-        """Multiply-adds from sin² θ/2 on."""
-        terms = len(self.near) - 1 + len(self.far) + (self.centre != 0) + len(self.squares)
-        return terms + ROOT + (ROOT + 1 if self.far else 0)
-
-    def sides(self, square: Any, root_of: Callable) -> tuple[Any, Any]:
-        """What `at` takes, from sin² θ/2."""
-        return root_of(square), root_of(1 - square)
-
-    def at(self, sine: Any, cosine: Any) -> Any:
-        """F from both of the half angle; `cosine` of no use where S is none."""
-        at = sine - self.centre if self.centre else sine
-        found = horner(self.near, at)
-        if self.far:
-            found = found + cosine * (horner(self.far, at) if len(self.far) > 1 else self.far[0])
-        return _squared(found, self.squares)
-
-    def times(self, factor: float) -> "HalfAngles":
-        """factor · F, a positive one."""
-        squares, factor = _scaled(self.squares, factor)
-        near, far = (tuple(factor * c for c in powers) for powers in (self.near, self.far))
-        return self._replace(near=near, far=far, squares=squares)
-
-
-class Sines(NamedTuple):
-    """G(θ) = P(r) + y Q(r), r = ½ sin θ, y = sin² θ/2 or, `turned`, ½ cos θ: P and Q by powers, lowest first; error and
-    squares as above."""
-
-    near: tuple[float, ...]
-    far: tuple[float, ...]
-    turned: bool
-    error: float
-    squares: tuple[float, ...] = ()
-
-    @property
-    def cost(self) -> int:
-        return len(self.near) - 1 + len(self.far) + self.turned + len(self.squares) + ROOT + 1
-
-    def sides(self, square: Any, root_of: Callable) -> tuple[Any, Any]:
-        return 0.5 - square if self.turned else square, root_of(square - square * square)
-
-    def at(self, y: Any, root: Any) -> Any:
-        """F from y and r."""
-        near = horner(self.near, root) if len(self.near) > 1 else self.near[0]
-        found = near + y * (horner(self.far, root) if len(self.far) > 1 else self.far[0])
-        return _squared(found, self.squares)
-
-    def times(self, factor: float) -> "Sines":
-        squares, factor = _scaled(self.squares, factor)
-        near, far = (tuple(factor * c for c in powers) for powers in (self.near, self.far))
-        return self._replace(near=near, far=far, squares=squares)
-
-
-def shortest(of_angle: Callable[[np.ndarray], np.ndarray], tolerance: float, most: int = 28) -> HalfAngles | Sines:
-    """The cheaper of `in_half_angles` and `in_sines`, or the better where neither is within the tolerance."""
-    two = in_half_angles(of_angle, tolerance, most=most)
-    one = in_sines(of_angle, tolerance, most=two.cost - 1 if two.error <= tolerance else most)
-    return one if one.error <= max(tolerance, two.error if two.error > tolerance else 0.0) else two
-
-
-def in_half_angles(
-    of_angle: Callable[[np.ndarray], np.ndarray], tolerance: float, largest: float = np.pi, most: int = 28
-) -> HalfAngles:
-    """The cheapest within the tolerance when float32 evaluates it, or the best of a cost up to `most`; F(0) = 1.
-
-    For angles up to the `largest`. How kinked F is at θ = π is its own: every share of S is tried. Deep networks need
-    the centre, or large powers of both signs cancel; their F falls steeply from 1 and then hardly, and so is a square
-    above most of its smallest value in fewer steps, or a square of one.
-    """
-    wanted = _Wanted(of_angle, largest)
-    shapes = list(itertools.product((0.0, 0.5), wanted.shares))
-
-    def of_cost(cost: int) -> Iterator[_Tried]:
-        for far, (centre, shares) in itertools.product(range(6), shapes):
-            near = cost - ROOT - (ROOT + 1 if far else 0) - far - (centre > 0) - len(shares) + 1
-            if near >= max(far, 3):
-                yield _HalfAnglesTried(wanted, near, far, shares, centre)
-
-    return _cheapest(of_cost, tolerance, most)
-
-
-def in_sines(
-    of_angle: Callable[[np.ndarray], np.ndarray], tolerance: float, largest: float = np.pi, most: int = 28
-) -> Sines:
-    """As `in_half_angles`, with one root for two and some steps more.
-
-    With a = π/2 - θ the even part of F is analytic in cos a = sin θ, from 0 to 1 and beyond, and so is the odd part
-    over sin a = cos θ: kinks of F at θ = 0 and at π, functions of sin θ both, need nothing of their own.
-    """
-    wanted = _Wanted(of_angle, largest)
-
-    def of_cost(cost: int) -> Iterator[_Tried]:
-        for turned, shares in [(True, ()), *((False, shares) for shares in wanted.shares)]:
-            powers = cost - ROOT - 2 - turned - len(shares)
-            for near in {0, *range(max(0, powers // 2 - 1), min(powers, powers // 2 + 2) + 1)}:
-                if powers >= max(near, 1):
-                    yield _SinesTried(wanted, near + 1, powers - near + 1, shares, turned)
-
-    return _cheapest(of_cost, tolerance, most)
-
-
-def _squared(found: Any, squares: tuple[float, ...]) -> Any:
-    for constant in squares:
-        found = found * found + constant
-    return found
-
-
-def _scaled(squares: tuple[float, ...], factor: float) -> tuple[tuple[float, ...], float]:
-    """What becomes of the squares when F is multiplied, and the factor of G."""
-    found: list[float] = []
-    for constant in reversed(squares):
-        found, factor = [factor * constant, *found], math.sqrt(factor)
-    return tuple(found), factor
-
-
-_OUTER, _INNER = (0.8, 0.87, 0.93, 0.96, 0.98, 0.99), (0.0, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94)
-"""Shares of the smallest F, and of the smallest of its roots, that squares are above: those tried."""
-_DEEP = 0.2
-"""Smallest value of F from which squares are tried: that of an NTK of five layers."""
-_ROUNDS, _FEW_ROUNDS, _AGAIN, _FAR = 12, 2, 2, 4.0
-"""Rounds of weights: least squares then errs as much everywhere as anywhere, within a tenth or so. Those at first, how
-many of the best are tried again, and how many times the tolerance away none is."""
-
-
-class _Wanted:
-    """F at the angles of a fit, and at those where it is judged."""
-
-    def __init__(self, of_angle: Callable[[np.ndarray], np.ndarray], largest: float):
-        self.theta = largest * (1 - np.cos(np.pi * (np.arange(200) + 0.5) / 200)) / 2
-        self.grid = GRID * (largest / np.pi)
-        self.values, self.judged = of_angle(self.theta), of_angle(self.grid)
-        self.low = float(np.min(self.judged))
-        deep = [(outer,) for outer in (0.0, *_OUTER)] + list(itertools.product(_OUTER, _INNER))
-        self.shares: list[tuple[float, ...]] = [(), *(deep if self.low > _DEEP else [])]
-
-    def rooted(self, shares: tuple[float, ...]) -> tuple[np.ndarray, float, np.ndarray, tuple[float, ...]]:
-        """G of which F is made by squares above these shares, G(0), the slope of F in G, and the constants."""
-        G, at_first, low, slope = self.values, 1.0, self.low, np.ones(())
-        constants: tuple[float, ...] = ()
-        for share in shares:
-            constant = share * low
-            constants = (constant, *constants)
-            G, at_first, low = np.sqrt(G - constant), math.sqrt(at_first - constant), math.sqrt(low - constant)
-            slope = 2 * slope * G
-        return G, at_first, slope, constants
-
-
-@dataclass(frozen=True)
-class _Tried:
-    """Base: so many terms of each of two polynomials, and squares."""
-
-    wanted: _Wanted
-    near: int
-    far: int
-    shares: tuple[float, ...]
-    kind: Any
-    """The centre, or whether turned."""
-
-    def terms(self, theta: np.ndarray) -> np.ndarray:
-        """Those of both at some angles, the first of them 1."""
-        raise NotImplementedError
-
-    def fit(self, powers: Callable, squares: tuple[float, ...]) -> Any:
-        """The fit, and what it is evaluated from at the angles where it is judged."""
-        raise NotImplementedError
-
-    def coefficients(self, rounds: int, every: int = 1) -> tuple[np.ndarray, tuple[float, ...], float]:
-        """Of all terms, exact at θ = 0, with the constants of the squares and the error where it was fitted, every
-        so manieth angle."""
-        G, at_first, slope, squares = self.wanted.rooted(self.shares)
-        at_zero = self.terms(np.zeros(1))
-        terms, size = (self.terms(self.wanted.theta[::every]) - at_zero)[:, 1:], _size(self.wanted.values) / slope
-        found, error = _nearest(terms, (G - at_first)[::every], size[::every], rounds)
-        return np.array([at_first - float(np.dot(at_zero[0, 1:], found)), *found]), squares, error
-
-    def judged(self) -> Any:
-        """With the largest error when float32 evaluates it."""
-        found, squares, _ = self.coefficients(_ROUNDS)
-
-        def powers(line: list[float]) -> list[tuple[float, ...]]:
-            """Of x, where the series are of a + b x."""
-            return [
-                tuple(Polynomial(chebyshev.cheb2poly(c))(Polynomial(line)).coef.tolist()) if len(c) else ()
-                for c in np.split(found, [self.near])
-            ]
-
-        fit, sides = self.fit(powers, squares)
-        rounded, wanted = fit.at(*(side.astype(np.float32) for side in sides)), self.wanted.judged
-        return fit._replace(error=float((np.abs(rounded - wanted) / _size(wanted)).max()))
-
-
-class _HalfAnglesTried(_Tried):
-    def terms(self, theta: np.ndarray) -> np.ndarray:
-        series = chebyshev.chebvander(2 * np.sin(theta / 2) - 1, max(self.near, self.far) - 1)
-        return np.hstack([series[:, : self.near], np.cos(theta / 2)[:, None] * series[:, : self.far]])
-
-    def fit(self, powers: Callable, squares: tuple[float, ...]) -> Any:
-        near, far = powers([2 * self.kind - 1, 2])
-        fit = HalfAngles(self.kind, near, far, 0.0, squares)
-        return fit, (np.sin(self.wanted.grid / 2), np.cos(self.wanted.grid / 2))
-
-
-class _SinesTried(_Tried):
-    def terms(self, theta: np.ndarray) -> np.ndarray:
-        P, Q = (chebyshev.chebvander(2 * np.sin(theta) - 1, count - 1) for count in (self.near, self.far))
-        return np.hstack([P, self._beside(theta)[:, None] * Q])
-
-    def fit(self, powers: Callable, squares: tuple[float, ...]) -> Any:
-        near, far = powers([-1, 4])
-        fit = Sines(near, far, self.kind, 0.0, squares)
-        return fit, (self._beside(self.wanted.grid), np.sin(self.wanted.grid) / 2)
-
-    def _beside(self, theta: np.ndarray) -> np.ndarray:
-        return np.cos(theta) / 2 if self.kind else np.sin(theta / 2) ** 2
-
-
-def _cheapest(of_cost: Callable[[int], Iterator[_Tried]], tolerance: float, most: int) -> Any:
-    """The best of the least cost within the tolerance: all are fitted at few angles in few rounds, the best of
-    every kind again."""
-    best = None
-    for cost in range(ROOT + 4, most + 1):
-        tried = sorted(
-            ((each.coefficients(_FEW_ROUNDS, every=3)[-1], each) for each in of_cost(cost)), key=lambda t: t[0]
-        )
-        chosen: dict = {}  # of every kind some, since rounding makes one or the other useless
-        for error, each in tried:
-            kind = chosen.setdefault((each.kind, len(each.shares)), [])
-            if len(kind) < _AGAIN and (error < _FAR * tolerance or cost == most or not kind):
-                kind.append(each.judged())
-        found = [fit for kind in chosen.values() for fit in kind if fit.error < math.inf]
-        best = min([*found, *([best] if best else [])], key=lambda fit: fit.error)
-        if best is not None and best.error <= tolerance:
-            break
-    return best
-
-
-def _nearest(
-    terms: Float[np.ndarray, "n k"], wanted: Float[np.ndarray, " n"], size: Float[np.ndarray, " n"], rounds: int
+def nearest(
+    terms: Float[np.ndarray, "n k"],
+    wanted: Float[np.ndarray, " n"],
+    size: Float[np.ndarray, " n"],
+    rounds: int = ROUNDS,
 ) -> tuple[Float[np.ndarray, " k"], float]:
     """Coefficients whose largest error, relative to `size`, is nearly least: weights of Lawson's method (1961). And the
     error."""
@@ -321,11 +70,6 @@ def _nearest(
         weights = weights * (wrong / wrong.max() + 1e-3)
         weights /= weights.max()
     return best[1], best[0]
-
-
-def _size(values: np.ndarray) -> np.ndarray:
-    """What errors are relative to: sums of many pairs at right angles show them."""
-    return np.maximum(np.abs(values), 0.1)
 
 
 @lru_cache
@@ -358,7 +102,5 @@ def in_versine(degree: int) -> Float[np.ndarray, " k"]:
     odd = np.where(
         theta < 0.1, theta**3 / 3 * (1 - theta**2 / 10 + theta**4 / 280), np.sin(theta) - theta * np.cos(theta)
     )
-    series, _ = _nearest(
-        chebyshev.chebvander(2 * x - 1, degree) * weight[:, None], odd / np.pi, np.ones_like(x), _ROUNDS
-    )
+    series, _ = nearest(chebyshev.chebvander(2 * x - 1, degree) * weight[:, None], odd / np.pi, np.ones_like(x))
     return Polynomial(chebyshev.cheb2poly(series))(Polynomial([-1, 2])).coef

@@ -3,36 +3,39 @@
 import numpy as np
 import pytest
 
-from unlazy.theory import angle_polynomials
+from unlazy.theory import angle_search
 from unlazy.theory.homogeneous import by_angle
 
 
+@pytest.mark.parametrize("fit", [angle_search.in_half_angles, angle_search.in_sines])
 @pytest.mark.parametrize("slope", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("depth", [1, 3, 10])
-def test_half_angles_keep_their_bound_in_float32(depth, slope):
+def test_fits_keep_their_bound_in_float32(fit, depth, slope):
     def ntk(theta):
         return by_angle(theta, depth, slope)[1:].mean(0)
 
-    fit = angle_polynomials.in_half_angles(ntk, 6e-6)
+    found = fit(ntk, 6e-6)
     theta = np.random.default_rng(depth).uniform(0, np.pi, 5000)  # not the grid that the bound was found on
-    found = fit.at(np.sin(theta / 2).astype(np.float32), np.cos(theta / 2).astype(np.float32))
-    assert found.dtype == np.float32
+    sides = np.sin(theta / 2), np.cos(theta / 2)
+    if isinstance(found, angle_search.Sines):
+        sides = np.cos(theta) / 2 if found.turned else sides[0] ** 2, np.sin(theta) / 2
+    values = found.times(2.0).at(*(side.astype(np.float32) for side in sides))
+    assert values.dtype == np.float32 and found.error <= 6e-6
     size = np.maximum(np.abs(ntk(theta)), 0.1)
     # between points of the grid, 0.0016 apart, errors of degree 12 move by little, and rounding by some units
-    assert np.max(np.abs(found - ntk(theta)) / size) <= 1.1 * max(fit.error, 6e-6)
-    assert fit.error <= 6e-6
-    assert fit.at(np.zeros(1), np.ones(1)) == pytest.approx(1, abs=1e-12)
+    assert np.max(np.abs(values / 2 - ntk(theta)) / size) <= 1.1 * 6e-6
+    assert found.at(*found.sides(np.zeros(1), np.sqrt)) == pytest.approx(1, abs=1e-12)
 
 
 def test_acute_angles_need_fewer_steps():
     def passing(theta):
         return 1 - theta / np.pi
 
-    all_angles, acute = (angle_polynomials.in_half_angles(passing, 2e-6, largest) for largest in (np.pi, np.pi / 2))
+    all_angles, acute = (angle_search.in_half_angles(passing, 2e-6, largest) for largest in (np.pi, np.pi / 2))
     assert len(acute.near) + len(acute.far) < len(all_angles.near) + len(all_angles.far)
 
 
-@pytest.mark.parametrize("fit", [angle_polynomials.in_half_angles, angle_polynomials.in_sines])
+@pytest.mark.parametrize("fit", [angle_search.in_half_angles, angle_search.in_sines])
 def test_deep_networks_are_squares_above_most_of_their_smallest_value(fit):
     """Of a square above some of its own: in fewer steps than polynomials, and times a factor the same shape."""
 
@@ -54,33 +57,17 @@ def test_the_shortest_is_within_the_tolerance_and_costs_the_least(depth):
     def ntk(theta):
         return by_angle(theta, depth, 0.0)[1:].mean(0)
 
-    fits = [fit(ntk, 6e-6) for fit in (angle_polynomials.in_half_angles, angle_polynomials.in_sines)]
-    found = angle_polynomials.shortest(ntk, 6e-6)
+    fits = [fit(ntk, 6e-6) for fit in (angle_search.in_half_angles, angle_search.in_sines)]
+    found = angle_search.shortest(ntk, 6e-6)
     assert found.error <= 6e-6 and found.cost == min(fit.cost for fit in fits if fit.error <= 6e-6)
 
 
 def test_the_best_is_given_where_nothing_suffices():
-    fit = angle_polynomials.in_half_angles(lambda theta: by_angle(theta, 30, 0.0)[1:].mean(0), 1e-9, most=8)
+    fit = angle_search.in_half_angles(lambda theta: by_angle(theta, 30, 0.0)[1:].mean(0), 1e-9, most=8)
     assert 1e-9 < fit.error < np.inf
-
-
-@pytest.mark.parametrize("slope", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("depth", [1, 3, 10])
-def test_sines_keep_their_bound_in_float32(depth, slope):
-    def ntk(theta):
-        return by_angle(theta, depth, slope)[1:].mean(0)
-
-    fit = angle_polynomials.in_sines(ntk, 6e-6)
-    theta = np.random.default_rng(depth).uniform(0, np.pi, 5000)  # not the grid that the bound was found on
-    y = np.cos(theta) / 2 if fit.turned else np.sin(theta / 2) ** 2
-    found = fit.times(2.0).at(*(side.astype(np.float32) for side in (y, np.sin(theta) / 2)))
-    assert found.dtype == np.float32 and fit.error <= 6e-6
-    size = np.maximum(np.abs(ntk(theta)), 0.1)
-    assert np.max(np.abs(found / 2 - ntk(theta)) / size) <= 1.1 * 6e-6
-    assert fit.at(*fit.sides(np.zeros(1), np.sqrt)) == pytest.approx(1, abs=1e-12)
 
 
 def test_what_passes_a_layer_is_odd_about_a_right_angle():
     """1 - θ/π is ½ and an odd part: P is a number."""
-    fit = angle_polynomials.in_sines(lambda theta: 1 - theta / np.pi, 3e-6)
+    fit = angle_search.in_sines(lambda theta: 1 - theta / np.pi, 3e-6)
     assert fit.turned and len(fit.near) == 1 and fit.error <= 3e-6
