@@ -24,7 +24,9 @@ KERNELS = {
 
 @pytest.fixture
 def interpreter():
-    """Not public in every JAX that has it."""
+    """Not public in every JAX that has it. Its threads wait for ever where the default device is a card."""
+    if not device.is_host():
+        pytest.skip("here the program itself is run: test_on_the_card")
     params = pytest.importorskip("jax._src.pallas.mosaic_gpu.interpret.params")
     return params.InterpretGPUParams()
 
@@ -34,6 +36,11 @@ def _problem(n, m, d):
     X, Z, v = (rng.normal(size=shape).astype(np.float32) for shape in ((n, d), (m, d), (m,)))
     Z[: min(n, m) // 2] = X[: min(n, m) // 2]
     return X, Z, v
+
+
+def _exact(kernel, X, Z):
+    with jax.enable_x64(True):
+        return np.asarray(kernel.gram(*(jnp.asarray(a, jnp.float64) for a in (X, Z)), accurate=True))
 
 
 @pytest.mark.parametrize(
@@ -92,9 +99,7 @@ def test_forms_at_coincident_points(interpreter, name, n, m, d, cut, columns):
         v = np.stack([np.roll(v, k) for k in range(columns)], 1)
     kernel = KERNELS[name]
     got = fused.apply(*fused.prepared(kernel, X, Z), jnp.asarray(v), tile=cut, interpret=interpreter)
-    with jax.enable_x64(True):
-        K = np.asarray(kernel.gram(*(jnp.asarray(a, jnp.float64) for a in (X, Z)), accurate=True))
-    want = np.dot(K, v.astype(np.float64))
+    want = np.dot(_exact(kernel, X, Z), v.astype(np.float64))
     assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)
 
 
@@ -150,9 +155,8 @@ def test_on_the_card(name, n, m, d, columns):
     if columns:
         v = jnp.stack([jnp.roll(v, k) for k in range(columns)], 1)
     got = np.asarray(fused.matmul(kernel, X, Z, v, tile=hopper.fitting(d, columns or 1)), np.float64)
-    want = np.asarray(fused.matmul(kernel, X, Z, v, tile=fused.Tile(64, 64)), np.float64)
-    # two programs, each as near to K v as the test above says
-    assert np.linalg.norm(got - want) <= 6e-5 * np.linalg.norm(want)
+    want = np.dot(_exact(kernel, np.asarray(X), np.asarray(Z)), np.asarray(v, np.float64))
+    assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)
 
 
 @pytest.mark.parametrize("positive", [0.0, 0.1, 0.5, 1.0])
@@ -181,7 +185,5 @@ def test_weights_in_the_exponent_of_a_gaussian(interpreter, weights):
     kernel = KERNELS["gaussian"]
     cut = hopper.Cut(1, 64, 2)
     got = fused.apply(*fused.prepared(kernel, X, Z), jnp.asarray(v), tile=cut, interpret=interpreter)
-    with jax.enable_x64(True):
-        K = np.asarray(kernel.gram(*(jnp.asarray(a, jnp.float64) for a in (X, Z)), accurate=True))
-    want = np.dot(K, v.astype(np.float64))
+    want = np.dot(_exact(kernel, X, Z), v.astype(np.float64))
     assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)

@@ -104,6 +104,12 @@ def test_a_file_that_lost_its_end_is_named(tmp_path):
         source.rows(0, N)
 
 
+def blocks_of(rows, monkeypatch):
+    """Blocks of at most so many rows, wherever they are multiplied."""
+    for limit in ("HOST_BLOCK_BYTES", "BLOCK_BYTES"):
+        monkeypatch.setattr(nystrom_cg, limit, rows * D * 8)
+
+
 class Impatient(ZarrLike):
     """Rows whose next block must be asked for while the one before is in use: `used` says which was multiplied."""
 
@@ -119,7 +125,7 @@ class Impatient(ZarrLike):
 def test_the_next_block_is_read_while_one_is_multiplied(monkeypatch):
     X, y = data()
     X64 = X.astype(np.float64)
-    monkeypatch.setattr(nystrom_cg, "HOST_BLOCK_BYTES", 60 * D * 8)
+    blocks_of(60, monkeypatch)
     source, Z = Impatient(X), X64[:40]
     with precision("float64"):
         problem = replace(make(Gaussian(2.0), source, y, 0.1, 4 * N * D * 8 - 1), dtype=np.dtype("float64"))
@@ -151,7 +157,7 @@ def test_the_next_block_is_read_while_one_is_multiplied(monkeypatch):
 def test_a_run_from_a_file_goes_on_after_it_broke_off_and_leaves_no_thread(tmp_path, monkeypatch):
     X, y = data()
     np.save(tmp_path / "X.npy", X)
-    monkeypatch.setattr(nystrom_cg, "HOST_BLOCK_BYTES", 50 * D * 8)
+    blocks_of(50, monkeypatch)
     checkpoint = Checkpoint(tmp_path / "run", every=0)
     budget = 4 * N * D * 8 - 1 + nystrom_factors.MATRICES * 60 * 60 * 8
     keywords = {"centres": 60, "tolerance": 1e-6, "precision": "float64", "memory": budget}
@@ -178,7 +184,7 @@ def test_a_run_from_a_file_goes_on_after_it_broke_off_and_leaves_no_thread(tmp_p
 def test_a_solution_from_blocks_is_that_of_the_array(tmp_path, monkeypatch):
     X, y = data()
     # blocks of 16 rows, and inputs that count as too large for memory
-    monkeypatch.setattr(nystrom_cg, "HOST_BLOCK_BYTES", 16 * D * 8)
+    blocks_of(16, monkeypatch)
     monkeypatch.setattr(sources, "STRETCH_BYTES", 50 * D * 8)
     source = ZarrLike(X)
     keywords = {"centres": 60, "tolerance": 1e-6, "precision": "float64"}
