@@ -13,18 +13,27 @@ os.environ.setdefault("PJRT_NPROC", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Test workers and the processes that tests start share one GPU, where there is one.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+import jaxlib.version  # noqa: E402
+
+
+def _flag(text):
+    os.environ["XLA_FLAGS"] = f"{text} {os.environ.get('XLA_FLAGS', '')}"
+
+
+# Threads of the interpreter of Mosaic programs wait for each other inside XLA: steps of one thread side by side would
+# then wait for the pool that those who wait have taken. Unknown flags are fatal.
+if jaxlib.version.__version_info__ < (0, 13):
+    _flag("--xla_cpu_enable_concurrency_optimized_scheduler=false")
 _COMPILER = os.environ.get("UNLAZY_TEST_COMPILER")
 if _COMPILER in ("quick", "brisk"):  # `make test` and `make slow`: nearly all their time is XLA's compiler
-    import jaxlib.version
-
     if _COMPILER == "quick":
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     else:  # all of XLA's own passes, and LLVM's that pay at once: what runs long runs as quickly
-        os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=1 " + os.environ.get("XLA_FLAGS", "")
+        _flag("--xla_backend_optimization_level=1")
     if jaxlib.version.__version_info__ < (0, 11):  # a third of it is MLIR's emitters, which later releases always use
-        os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false " + os.environ.get("XLA_FLAGS", "")
+        _flag("--xla_cpu_use_fusion_emitters=false")
     if jaxlib.version.__version_info__ < (0, 13):  # small programs gain nothing by being cut up for many threads
-        os.environ["XLA_FLAGS"] = "--xla_cpu_parallel_codegen_split_count=1 " + os.environ.get("XLA_FLAGS", "")
+        _flag("--xla_cpu_parallel_codegen_split_count=1")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402

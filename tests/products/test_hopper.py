@@ -10,7 +10,7 @@ from unlazy.core.architecture import MLP
 from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace, Matern
-from unlazy.products import fused, hopper, triton
+from unlazy.products import fused, hopper, hopper_shares, triton
 
 pytestmark = pytest.mark.skipif(hopper.backend is None, reason="this JAX has no Mosaic GPU backend")
 KERNELS = {
@@ -81,8 +81,9 @@ def test_what_the_tensor_cores_multiply(d, width, sharp, adding):
     "name, n, m, d, cut",
     [
         ("gaussian", 70, 130, 5, hopper.Cut(1, 64, 2, 1)),
-        pytest.param("gaussian", 70, 130, 15, hopper.Cut(1, 64, 2, 1), marks=pytest.mark.slow),
-        pytest.param("laplace", 130, 300, 20, hopper.Cut(2, 64, 2, 2), marks=pytest.mark.slow),
+        pytest.param("gaussian", 130, 800, 15, hopper.Cut(1, 64, 2, 2), marks=pytest.mark.slow),
+        pytest.param("laplace", 130, 600, 20, hopper.Cut(2, 64, 2, 2), marks=pytest.mark.slow),
+        pytest.param("ntk", 300, 600, 5, hopper.Cut(2, 64, 3, 2), marks=pytest.mark.slow),
         pytest.param("ntk", 40, 300, 100, hopper.Cut(1, 128, 3), marks=pytest.mark.slow),
         pytest.param("ntk with biases", 70, 70, 5, hopper.Cut(1, 64, 2), marks=pytest.mark.slow),
         pytest.param("ntk with biases", 70, 70, 16, hopper.Cut(1, 64, 2), marks=pytest.mark.slow),
@@ -93,7 +94,8 @@ def test_what_the_tensor_cores_multiply(d, width, sharp, adding):
 )
 @pytest.mark.parametrize("columns", [None, pytest.param(3, marks=pytest.mark.slow)])
 def test_forms_at_coincident_points(interpreter, name, n, m, d, cut, columns):
-    """Tiles that are not full, several groups, tiles and splits; as near as the other program (test_fused)."""
+    """Tiles that are not full, several groups and tiles, programs that share them; as near as the other program
+    (test_fused)."""
     X, Z, v = _problem(n, m, d)
     if columns:
         v = np.stack([np.roll(v, k) for k in range(columns)], 1)
@@ -101,6 +103,39 @@ def test_forms_at_coincident_points(interpreter, name, n, m, d, cut, columns):
     got = fused.apply(*fused.prepared(kernel, X, Z), jnp.asarray(v), tile=cut, interpret=interpreter)
     want = np.dot(_exact(kernel, X, Z), v.astype(np.float64))
     assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gaussian", "ntk with biases"])
+def test_chunks_of_z_one_after_the_other(interpreter, name, monkeypatch):
+    """Programs share tiles of rows and come back to them with every chunk; signs and weights are those of all of Z."""
+    cut = hopper.Cut(1, 64, 2, 4)
+    monkeypatch.setattr(hopper_shares, "CACHED", 2 * hopper.FOLD * cut.z * 96)
+    monkeypatch.setattr(hopper_shares, "FEWEST", 1)
+    X, Z, v = _problem(150, 1100, 5)
+    shared = hopper.shares(len(X), len(Z), 5, cut)
+    assert shared == (3, 2, 3, 4) and shared.parts == 2  # two, two, one and one fold of three tiles
+    got = fused.apply(*fused.prepared(KERNELS[name], X, Z), jnp.asarray(v), tile=cut, interpret=interpreter)
+    want = np.dot(_exact(KERNELS[name], X, Z), v.astype(np.float64))
+    assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("tiles, folds, programs, fold_bytes", [
+    (1, 1, 132, 1), (1024, 128, 132, 2**16), (128, 19532, 132, 2**16), (39063, 64, 132, 2**16), (1, 200, 132, 2**18),
+    (3, 50, 7, 1), (132, 5, 132, 1), (5, 3, 4, 1), (700, 700, 2, 2**18), (10**5, 3, 132, 2**25),
+])  # fmt: skip
+def test_shares_meet_every_fold_once(tiles, folds, programs, fold_bytes):
+    shared = hopper_shares.Shares.of(tiles, folds, fold_bytes, programs)
+    assert shared.folds * shared.chunks >= folds > shared.folds * (shared.chunks - 1)
+    assert shared.chunks == 1 or shared.shortest >= hopper_shares.FEWEST // 2
+    ends = np.array([shared.stretch(p) for p in range(shared.programs)])
+    assert ends[0, 0] == 0 and ends[-1, 1] == tiles * shared.folds and np.array_equal(ends[1:, 0], ends[:-1, 1])
+    lengths = np.diff(ends, axis=1)
+    assert lengths.min() == shared.shortest >= 1 and lengths.max() <= shared.shortest + 1
+    written = np.zeros((shared.parts, tiles), int)
+    for program, (first, last) in enumerate(ends):
+        written[int(shared.part(program)), first // shared.folds : (last - 1) // shared.folds + 1] += 1
+    assert np.array_equal(written, shared.left())  # no two programs leave the same sums
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 4])
@@ -165,7 +200,8 @@ def test_tiles_have_one_sign_each(positive, m):
     """Every number lies in one place, and the signs of tiles are those that the program takes them for."""
     tile, rng = 8, np.random.default_rng(m)
     v = (rng.uniform(0.1, 1, m) * np.where(rng.uniform(size=m) < positive, 1, -1)).astype(np.float32)
-    _, rows = hopper.padding(1, m + tile, 2, hopper.Cut(z=tile))
+    cut = hopper.Cut(z=tile)
+    _, rows = hopper.padding(hopper.shares(1, m + tile, 1, cut), cut)
     order, (both, rest) = map(np.asarray, fused._by_sign(jnp.asarray(v), tile, rows))
     assert sorted(order[order < m]) == list(range(m))
     assert (order[order >= m] == m).all()

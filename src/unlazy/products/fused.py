@@ -21,7 +21,7 @@ from unlazy.kernels.evaluate import embedded
 from unlazy.products import hopper, triton
 from unlazy.products.forms import Form, GaussianForm, MaternForm, Prepared, form_of, split
 from unlazy.products.pairs import both_sides
-from unlazy.products.pieces import padded, pieces, repeated
+from unlazy.products.pieces import padded, repeated
 from unlazy.products.ptx import assembly, pair_program
 from unlazy.products.triton import Tile
 
@@ -167,19 +167,20 @@ def _on_hopper(form: Form, left: Prepared, right: Prepared, V: Array, cut: hoppe
     n, (m, c) = left.points.shape[0], V.shape
     v = V[:, 0]
     program = pair_program(form.formula, len(left.rows), form.relief > 0)
-    splits = pieces(pl.cdiv(n, hopper.ROWS * cut.groups), pl.cdiv(m, cut.z), cut.splits)
     x_rows, z_rows = program.left(left.rows), program.right(right.rows)
     x_added, z_added, size, signs = left.added, right.added, None, None
     Z = right.points
     if c == 1 and form.exponential and not z_rows and z_added is not None:
         size = jnp.max(jnp.abs(v))
-        n_full, m_full = hopper.padding(n, m + cut.z, splits, cut)
+        shared = hopper.shares(n, m + cut.z, Z.shape[1], cut)
+        n_full, m_full = hopper.padding(shared, cut)
         order, signs = _by_sign(v, cut.z, m_full)
         exponent = jnp.maximum(jnp.log2(jnp.abs(v) / jnp.where(size > 0, size, 1)), _NOTHING)
         Z = Z.at[order].get(mode="fill", fill_value=0)
         z_added = (z_added + exponent).at[order].get(mode="fill", fill_value=_NOTHING)
     else:
-        n_full, m_full = hopper.padding(n, m, splits, cut)
+        shared = hopper.shares(n, m, Z.shape[1], cut)
+        n_full, m_full = hopper.padding(shared, cut)
         columns = hopper.LANE * pl.cdiv(c, hopper.LANE)
         weights = padded(v, m_full) if c == 1 else hopper.in_parts(padded(V, m_full, c), columns)
         z_rows = [*(repeated(r, m_full) for r in z_rows), weights]
@@ -188,12 +189,12 @@ def _on_hopper(form: Form, left: Prepared, right: Prepared, V: Array, cut: hoppe
         halves = [padded(a, rows) for a in split(points, 2, form.halves)]
         return hopper.operands(halves, None if added is None else repeated(added, rows), form.sharp, first)
 
-    parts = hopper.product(
+    product = hopper.product(
         program, (operands(left.points, x_added, n_full, True), [repeated(r, n_full) for r in x_rows]),
         (operands(Z, z_added, m_full, False), z_rows), sharp=form.sharp, signs=signs,
-        relief=form.relief if cut.relief is None else cut.relief, splits=splits, cut=cut, interpret=interpret or None,
+        relief=form.relief if cut.relief is None else cut.relief, shared=shared, cut=cut, interpret=interpret or None,
     )  # fmt: skip
-    product = parts.sum(0).reshape(n_full, -1)[:n, :c]
+    product = product.reshape(n_full, -1)[:n, :c]
     return product if size is None else product * size
 
 

@@ -1,10 +1,11 @@
 """K(X, Z) @ v as a Mosaic GPU program for Hopper chips: what `products.fused` computes, warpgroups with parts.
 
-One warpgroup copies tiles of Z ahead with the bulk copy engine. Each of the others owns 64 rows of X: the inner
-products of a tile go to the tensor cores at once, from the same bfloat16 halves, and while they run the other groups
-evaluate their formula and sum. Every thread sums for itself until the end, and the order of sums is that of the tiles,
-so the same call gives the same bits. What is added to inner products is part of them (`operands`): a number read from
-shared memory for every pair would cost more than its formula.
+One warpgroup copies tiles of Z ahead with the bulk copy engine. Each of the others takes 64 rows of X at a time: the
+inner products of a tile go to the tensor cores at once, from the same halves, and while they run the other groups
+evaluate their formula and sum. Every multiprocessor has one program, which goes on from tile to tile of its share
+(`products.hopper_shares`). Every thread sums for itself until the end of its rows, and the order of sums is that of the
+tiles, so the same call gives the same bits on the same card. What is added to inner products is part of them
+(`operands`): a number read from shared memory for every pair would cost more than its formula.
 
 Several columns of V are one more product of the tensor cores for every tile, of K in two parts and V in three. Other
 chips and a JAX without this backend are left to `products.fused`. A CPU runs it in JAX's interpreter of such programs,
@@ -12,6 +13,7 @@ for tests.
 """
 
 import itertools
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +22,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
+from unlazy.core import device
 from unlazy.products.forms import split
+from unlazy.products.hopper_shares import Shares
 from unlazy.products.hopper_tiles import LANE, ROWS, Compiled, Interpreted, backend
 from unlazy.products.pairs import add_compensated
 from unlazy.products.ptx import PairProgram
@@ -39,8 +43,8 @@ FOLD = 4
 
 
 class Cut(NamedTuple):
-    """Warpgroups that compute, rows of Z in a tile, tiles in flight, pieces Z is cut into; every how manieth pair takes
-    its power of two by multiply-adds (0: none), unless the form's own.
+    """Warpgroups that compute, rows of Z in a tile, tiles in flight, programs unless one a multiprocessor; every how
+    manieth pair takes its power of two by multiply-adds (0: none), unless the form's own.
 
     On an H200, n = 2^18, m = 2^16, d = 32, sides prepared, 10^12 pairs a second: the Gaussian kernel 2.75 like this,
     2.6 with three groups, 2.2 with two, 1.9 by products.fused. X in registers and groups that take turns at the tensor
@@ -50,7 +54,7 @@ class Cut(NamedTuple):
     groups: int = 4
     z: int = 128
     stages: int = 2
-    splits: int | None = None
+    programs: int | None = None
     relief: int | None = None
 
 
@@ -73,10 +77,16 @@ def fitting(d: int, columns: int) -> Cut:
     return Cut(3) if columns > 1 else Cut()
 
 
-def padding(n: int, m: int, splits: int, cut: Cut) -> tuple[int, int]:
+def shares(n: int, m: int, d: int, cut: Cut) -> Shares:
+    """Of n rows of X and m of Z, of d numbers each."""
+    row_bytes = 4 * inner_width(d) + 2 * STEP
+    tiles, folds = pl.cdiv(n, ROWS * cut.groups), pl.cdiv(m, FOLD * cut.z)
+    return Shares.of(tiles, folds, FOLD * cut.z * row_bytes, cut.programs or device.multiprocessors())
+
+
+def padding(shared: Shares, cut: Cut) -> tuple[int, int]:
     """Rows of X and of Z that fill whole tiles, those of Z in whole folds."""
-    rows, columns = ROWS * cut.groups, splits * cut.z * FOLD
-    return rows * pl.cdiv(n, rows), columns * pl.cdiv(m, columns)
+    return shared.tiles * ROWS * cut.groups, shared.chunks * shared.folds * FOLD * cut.z
 
 
 def operands(halves: list[Array], added: Float[Array, " n"] | None, sharp: bool, first: bool) -> list[Array]:
@@ -122,21 +132,18 @@ def product(
     sharp: bool,
     relief: int = 0,
     signs: Int[Array, "2"] | None = None,
-    splits: int = 1,
-    cut: Cut | None = None,
+    shared: Shares,
+    cut: Cut,
     interpret: Any = None,
-) -> Float[Array, "s n *c"]:
-    """K @ v of every split of Z. A side is what the tensor cores multiply (`operands`) and its numbers of one
-    point each, v the last of Z's, or V's parts (`in_parts`). Rows fill whole
-    tiles (`padding`).
+) -> Float[Array, "n *c"]:
+    """K @ v. A side is what the tensor cores multiply (`operands`) and its numbers of one point each, v the last of
+    Z's, or V's parts (`in_parts`). Rows fill whole tiles (`padding`).
 
     With `signs`, |v| is part of what is added: tiles before the first number have v's of either sign in turn, + first,
     those from there on the sign that the second is.
     """
-    cut = cut or Cut()
-    n, m = left[0][0].shape[0], right[0][0].shape[0]
-    share, rows = m // splits, ROWS * cut.groups
-    stages = min(cut.stages, share // cut.z)
+    (n, m), rows = padding(shared, cut), ROWS * cut.groups
+    stages, of_chunk = min(cut.stages, FOLD), shared.folds * FOLD
     x_arrays, z_arrays = [*left[0], *left[1]], [*right[0], *right[1]]
     halves, several = len(left[0]), z_arrays[-1].ndim == 2 and len(right[1]) > 0
     columns = z_arrays[-1].shape[0] // 3 if several else LANE
@@ -162,11 +169,13 @@ def product(
         x_refs, z_refs, sign_refs, (out,), x_kept, z_kept, (sums, ready, full, empty) = _shared_out(
             refs, len(x_arrays), len(z_arrays), len(given), 1, len(x_arrays), len(z_arrays), 4
         )
-        group, tile, split = (lax.axis_index(name) for name in ("group", "tile", "split"))
-        tiles = share // cut.z
+        group, index = lax.axis_index("group"), lax.axis_index("program")
+        first, last = shared.stretch(index)
+        count = (last - first) * FOLD  # tiles of every chunk
 
         def fetch(step: Any, slot: Any) -> None:
-            at = pl.ds(split * share + step * cut.z, cut.z)
+            tile = lax.div(step, count) * of_chunk + lax.rem(first * FOLD + lax.rem(step, count), jnp.int32(of_chunk))
+            at = pl.ds(tile * cut.z, cut.z)
             for ref, into in zip(z_refs, z_kept):
                 where = tuple(at if size == m else slice(None) for size in ref.shape)
                 backend.copy_gmem_to_smem(ref.at[where], into.at[slot], full.at[slot])
@@ -175,33 +184,29 @@ def product(
         def _() -> None:
             backend.set_max_registers(COPYING, action="decrease")
             for step in range(ahead):
-                fetch(step, step)
+                fetch(jnp.int32(step), step)
 
-            @pl.loop(ahead, tiles)
+            @pl.loop(ahead, shared.chunks * count)
             def _(step: Any) -> None:
                 slot = lax.rem(step, jnp.int32(stages))
                 backend.barrier_wait(empty.at[slot])
                 fetch(step, slot)
 
-            for step in range(tiles, tiles + ahead):  # nobody leaves before all have seen the last
-                backend.barrier_wait(empty.at[step % stages])
+            for step in range(ahead):  # nobody leaves before all have seen the last
+                backend.barrier_wait(empty.at[lax.rem(shared.chunks * count + step, jnp.int32(stages))])
 
         @pl.when(group < cut.groups)
         def _() -> None:
             backend.set_max_registers(_registers(cut.groups), action="increase")
-            mine = pl.ds(tile * rows + group * ROWS, ROWS)
-            for ref, into in zip(x_refs, x_kept):
-                backend.copy_gmem_to_smem(ref.at[mine], into.at[group], ready.at[group])
-            backend.barrier_wait(ready.at[group])
             on_tile = Interpreted(program) if interpret else Compiled(program, relief)
-            p = [on_tile.points(ref.at[group], 0) for ref in x_kept[halves:]]
             x_halves = [ref.at[group] for ref in x_kept[:halves]]
             turning = [ref[i] for ref in sign_refs for i in range(2)]
 
-            def step(k: Any, part: Array) -> Array:
-                slot = lax.rem(k, jnp.int32(stages))
+            def step(before: Any, ahead: Any, p: list, k: Any, part: Array) -> Array:
+                """The k-th tile of Z in a chunk; `before` and `ahead` tiles of this program and of Z came before it."""
+                slot = lax.rem(before + k, jnp.int32(stages))
                 if not given:  # of the tile before: numbers read for its formula have come by now
-                    backend.barrier_arrive(empty.at[lax.rem(k + stages - 1, jnp.int32(stages))])
+                    backend.barrier_arrive(empty.at[lax.rem(before + k + stages - 1, jnp.int32(stages))])
                 backend.barrier_wait(full.at[slot])
                 t = on_tile.inner_products(_dots(x_halves, [ref.at[slot] for ref in z_kept[:halves]], sharp))
                 if not given:
@@ -210,27 +215,49 @@ def product(
                         return part + on_tile.contracted(t, p, q, z_kept[-1].at[slot], columns)
                     return part + on_tile.summed(t, p, q, weighted=True)
                 backend.barrier_arrive(empty.at[slot])
-                at = split * tiles + k
+                at = ahead + k
                 sign = jnp.where(at < turning[0], 1 - 2 * (at & 1), turning[1]).astype(jnp.float32)
                 return part + sign * on_tile.summed(t, p, [], weighted=False)
 
-            def fold(k: Any, total: tuple[Array, Array]) -> tuple[Array, Array]:
-                part = lax.fori_loop(k * FOLD, (k + 1) * FOLD, step, on_tile.zeros(columns))
-                return add_compensated(total, part)
+            def of_rows(chunk: Any, tile: Any) -> None:
+                """All folds of a chunk in this program's share that a tile of rows meets."""
+                mine = pl.ds(tile * rows + group * ROWS, ROWS)
+                for ref, into in zip(x_refs, x_kept):
+                    backend.copy_gmem_to_smem(ref.at[mine], into.at[group], ready.at[group])
+                backend.barrier_wait(ready.at[group])
+                p = [on_tile.points(ref.at[group], 0) for ref in x_kept[halves:]]
+                begun = tile * shared.folds
+                here = partial(step, chunk * count + (begun - first) * FOLD, chunk * of_chunk, p)
 
-            nothing = on_tile.zeros(columns)
-            total, _ = lax.fori_loop(0, tiles // FOLD, fold, (nothing, nothing))
-            sums[group] = total if several else jnp.sum(total, 1)
-            backend.commit_smem()
-            backend.copy_smem_to_gmem(sums.at[group], out.at[split, mine])
-            backend.wait_smem_to_gmem(0)
+                def fold(k: Any, total: tuple[Array, Array]) -> tuple[Array, Array]:
+                    part = lax.fori_loop(k * FOLD, (k + 1) * FOLD, here, on_tile.zeros(columns))
+                    return add_compensated(total, part)
 
-    return backend.kernel(
-        kernel, grid=(n // rows, splits),
-        out_type=jax.ShapeDtypeStruct((splits, n, *([columns] if several else [])), jnp.float32),
-        grid_names=("tile", "split"), num_threads=cut.groups + 1, thread_name="group", scratch_types=scratch,
+                nothing = on_tile.zeros(columns)
+                ends = jnp.maximum(first - begun, 0), jnp.minimum(last - begun, shared.folds)
+                total, _ = lax.fori_loop(*ends, fold, (nothing, nothing))
+                sums[group] = total if several else jnp.sum(total, 1)
+                backend.commit_smem()
+                backend.copy_smem_to_gmem(sums.at[group], out.at[chunk * shared.parts + shared.part(index), mine])
+                backend.wait_smem_to_gmem(0)
+
+            @pl.loop(0, shared.chunks)
+            def _(chunk: Any) -> None:
+                @pl.loop(lax.div(first, jnp.int32(shared.folds)), lax.div(last - 1, jnp.int32(shared.folds)) + 1)
+                def _(tile: Any) -> None:
+                    of_rows(chunk, tile)
+
+    parts = backend.kernel(
+        kernel, grid=(shared.programs,), grid_names=("program",),
+        out_type=jax.ShapeDtypeStruct(
+            (shared.chunks * shared.parts, n, *([columns] if several else [])), jnp.float32
+        ),
+        num_threads=cut.groups + 1, thread_name="group", scratch_types=scratch,
         compiler_params=backend.CompilerParams(approx_math=True), interpret=interpret,
     )(*x_arrays, *z_arrays, *given)  # fmt: skip
+    parts = parts.reshape(shared.chunks, shared.parts, shared.tiles, -1)
+    found = jnp.where(shared.left()[..., None], parts, 0.0).sum((0, 1))  # what nobody left is no number
+    return found.reshape(n, *([columns] if several else []))
 
 
 def _shared_out(items: Any, *counts: int) -> list:
