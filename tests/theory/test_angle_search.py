@@ -7,6 +7,10 @@ from unlazy.theory import angle_search
 from unlazy.theory.homogeneous import by_angle
 
 
+def _cut(number):
+    return np.clip(number, 0, 1)
+
+
 @pytest.mark.parametrize("fit", [angle_search.in_half_angles, angle_search.in_sines])
 @pytest.mark.parametrize("slope", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("depth", [1, 3, 10])
@@ -16,15 +20,14 @@ def test_fits_keep_their_bound_in_float32(fit, depth, slope):
 
     found = fit(ntk, 6e-6)
     theta = np.random.default_rng(depth).uniform(0, np.pi, 5000)  # not the grid that the bound was found on
-    sides = np.sin(theta / 2), np.cos(theta / 2)
-    if isinstance(found, angle_search.Sines):
-        sides = np.cos(theta) / 2 if found.turned else sides[0] ** 2, np.sin(theta) / 2
+    one_root = isinstance(found, angle_search.Sines)
+    sides = (np.cos(theta) / 2, np.sin(theta) / 2) if one_root else (np.sin(theta / 2), np.cos(theta / 2))
     values = found.times(2.0).at(*(side.astype(np.float32) for side in sides))
     assert values.dtype == np.float32 and found.error <= 6e-6
     size = np.maximum(np.abs(ntk(theta)), 0.1)
     # between points of the grid, 0.0016 apart, errors of degree 12 move by little, and rounding by some units
     assert np.max(np.abs(values / 2 - ntk(theta)) / size) <= 1.1 * 6e-6
-    assert found.at(*found.sides(np.zeros(1), np.sqrt)) == pytest.approx(1, abs=1e-12)
+    assert found.at(*found.sides(np.full(1, 0.5), np.sqrt, _cut)) == pytest.approx(1, abs=1e-12)
 
 
 def test_acute_angles_need_fewer_steps():
@@ -45,7 +48,7 @@ def test_deep_networks_are_squares_above_most_of_their_smallest_value(fit):
     found = fit(ntk, 6e-6)
     assert len(found.squares) == 2 and 0 < found.squares[1] < ntk(np.linspace(0, np.pi, 2001)).min()
     theta = np.linspace(0, np.pi, 50)
-    values = found.times(2.5).at(*found.sides(np.sin(theta / 2) ** 2, np.sqrt))
+    values = found.times(2.5).at(*found.sides(np.cos(theta) / 2, np.sqrt, _cut))
     # 6e-6 of F or of a tenth, which is less than F; the root of 1 - sin² is 1e-8 off at a straight angle
     np.testing.assert_allclose(values, 2.5 * ntk(theta), rtol=6e-6 + 1e-7)
 
@@ -70,4 +73,4 @@ def test_the_best_is_given_where_nothing_suffices():
 def test_what_passes_a_layer_is_odd_about_a_right_angle():
     """1 - θ/π is ½ and an odd part: P is a number."""
     fit = angle_search.in_sines(lambda theta: 1 - theta / np.pi, 3e-6)
-    assert fit.turned and len(fit.near) == 1 and fit.error <= 3e-6
+    assert len(fit.near) == 1 and fit.error <= 3e-6

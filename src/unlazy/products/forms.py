@@ -26,12 +26,11 @@ from unlazy.theory.homogeneous import angular_part, by_angle, gain_and_kink, nor
 from unlazy.theory.infinite_width import written_out
 
 LOG2E = math.log2(math.e)
-UNIT = 2.0**14
-"""Norm of points in float16 halves: what these leave out is 2^-28 of it, and all of them are finite."""
 _TOLERANCE = 6e-6
 """What polynomials of an angle may be off, of the kernel; there is no form where none is within twice that."""
-_LOST = 2.0**-21
-"""What rounding may take from a cosine of 1 in a layer: eight units of it, of factors, products and sums."""
+_LOST = 12 * 2.0**-24
+"""What rounding may take from a cosine of 1 in a layer: twelve units of it. Factors, products and sums round some
+twenty times, not all one way; eight units were too few for one of 300 points in twelve layers."""
 
 
 class Prepared(NamedTuple):
@@ -50,8 +49,8 @@ class Form:
 
     Hashable, since it is a static argument of the compiled program: numbers that a user may vary (bandwidths) are used
     in `prepare`. `sharp` formulas have a kink at x = z: there ⟨x,z⟩ keeps the product lo·lo that a smooth one can do
-    without, and one of float16 halves: of points of norm up to `UNIT`, since that type has no range, and then lo·lo is
-    less than float32 holds. `exponential` ones are exp2(t), where a weight |v| is as well added to t; where `relief` is
+    without, and one of float16 halves: of unit vectors, since that type has no range, and then lo·lo is less than
+    float32 holds. `exponential` ones are exp2(t), where a weight |v| is as well added to t; where `relief` is
     not 0, exp2 is taken of numbers up to 0 alone, and every so manieth may be left to multiply-adds.
     """
 
@@ -112,9 +111,10 @@ class MaternForm(Form):
 class AngleForm(Form):
     """|x||z| G(θ), G by polynomials of sin θ/2 or sin θ: ReLU NNGP and NTK of any depth without biases [K8].
 
-    h = sin² θ/2 = ½ - ⟨x',z'⟩, x' = x/(√2 |x|): of equal and of opposite points rounding is left, of no more than half
-    of `halves_floor`. So ⟨x',z'⟩ is longer by the floor, and h cut to [0, 1]: both are exact then, and sin θ/2 and
-    cos θ/2 of others err by a quarter of it over themselves.
+    ⟨x',z'⟩ = ½ cos θ, x' = x/(√2 |x|): of equal and of opposite points rounding is left, of no more than half of
+    `halves_floor`. So ⟨x',z'⟩ is longer by the floor, and what roots are taken of is cut to [0, 1]: sin θ is 0 then,
+    and that of others errs by a quarter of the floor over itself. K(x, x) is off by the floor or so (up to 1.3 of it in
+    networks of 20 layers).
     """
 
     polynomials: angle_search.HalfAngles | angle_search.Sines
@@ -123,13 +123,11 @@ class AngleForm(Form):
 
     def prepare(self, kernel, X):
         norm = jnp.sqrt(jnp.sum(X * X, 1))
-        length = UNIT * math.sqrt(0.5 * (1 + halves_floor(X.shape[1])))
-        points = two_halves(X * (length / jnp.where(norm > 0, norm, 1))[:, None], self.halves)
+        points = X * (_half_unit(X.shape[1]) / jnp.where(norm > 0, norm, 1))[:, None]
         return Prepared(points, [], scale=jnp.sqrt(_on_diagonal(kernel, X)))  # k(x, x) = s(x)² G(0) = s(x)²
 
     def formula(self, t, p, q):
-        square = lax.clamp(0.0, 0.5 - t * (1 / UNIT**2), 1.0)
-        return self.polynomials.at(*self.polynomials.sides(square, jnp.sqrt))
+        return self.polynomials.at(*self.polynomials.sides(t, jnp.sqrt, _cut))
 
 
 @dataclass(frozen=True)
@@ -138,8 +136,9 @@ class LayersForm(Form):
 
     Its terms are divided by n_l(x) n_l(z), n_l(x)² = Σ^l(x,x): points bring their unit vectors (A, B) of
     theory.homogeneous, Σ^l becomes the cosine ρ_l = A(x)A(z)(ρ + w h/π) + B(x)B(z), and Θ^{l-1} passes with
-    A(x)A(z)(1 - wθ/π). The first B is a coordinate more, A and B of the last layer are factors of points alone. As for
-    angles, cosines are stretched by what rounding may take from those of equal points.
+    A(x)A(z)(1 - wθ/π). The first B is a coordinate more, A and B of the last layer are factors of points alone. Halves
+    of cosines are carried, the first longer by the floor, as for angles, the others by what rounding may take from a
+    cosine of 1 in a layer. What that leaves above ½ is cut, or each layer would make it half as large again.
     """
 
     depth: int
@@ -154,23 +153,22 @@ class LayersForm(Form):
         sw, sb = network.sigma_w[0], network.sigma_b[0]
         norm = norm_after(jnp.sum(X * X, 1), sw**2, sb**2)
         weight, bias = unit_parts(sw, sb, norm)
-        points = jnp.concatenate([X * (UNIT * weight)[:, None], (UNIT * bias)[:, None]], 1)
+        points = _half_unit(X.shape[1] + 1) * jnp.concatenate([X * weight[:, None], bias[:, None]], 1)
         rows: list[Array] = []
         for sw, sb in zip(network.sigma_w[1:], network.sigma_b[1:]):
             before, norm = norm, norm_after(norm * norm, sw**2 * gain, sb**2)
             weight, bias = unit_parts(sw * math.sqrt(gain) * before, sb, norm)
             rows += [math.sqrt(0.5 * _opening(self.slope)) * weight, math.sqrt(0.5) * bias]
         *rows, weight, bias = rows
-        rows.append(jnp.full(len(X), halves_floor(points.shape[1])))
+        rows = [math.sqrt(1 + _LOST) * row for row in rows]
         scale, apart = (math.sqrt(2) * norm * last for last in (weight, bias))
-        return Prepared(two_halves(points, self.halves), rows, scale=scale, apart=apart)
+        return Prepared(points, rows, scale=scale, apart=apart)
 
     def formula(self, t, p, q):
         half, passed = t, None  # of the cosine; Θ^l is ρ_l and what has passed, of which half is carried too
         for l in range(self.depth):
-            unit, floor = (UNIT**2, p[-1]) if l == 0 else (0.5, l * _LOST)
-            passing, opened, exact = _through(half, floor, unit, self.slope, first=l == 0)
-            half = exact if l == 0 else half
+            half = jnp.minimum(half, 0.5) if l < self.depth - 1 else half
+            passing, opened = _through(half, self.slope, first=l == 0)
             if l == self.depth - 1:
                 break
             both = p[2 * l] * q[2 * l]
@@ -277,22 +275,24 @@ def _on_diagonal(kernel: InnerProductKernel, X: Array) -> Array:
 
 def split(A: Float[Array, "*n"], parts: int = 2, kind: Any = jnp.bfloat16) -> tuple[Array, ...]:
     """A as a sum of parts of half the length, each what the ones before left over: two of bfloat16 hold A to 2^-18, two
-    of float16 to 2^-23 within its range, three of bfloat16 to float32.
+    of float16 to 2^-23, or to 2^-25 where that is more, three of bfloat16 to float32.
 
-    reduce_precision, not a cast there and back, which XLA would simplify away and so lose the later parts.
+    reduce_precision, not a cast there and back, which XLA would simplify away and so lose the later parts. It knows no
+    subnormal numbers: what it makes zero is left to the last part, which is cast.
     """
     found, rest, digits = [], A, jnp.finfo(kind)
-    for _ in range(parts):
+    for _ in range(parts - 1):
         part = lax.reduce_precision(rest, exponent_bits=int(digits.nexp), mantissa_bits=int(digits.nmant))
         found.append(part.astype(kind))
         rest = rest - part
-    return tuple(found)
+    return (*found, rest.astype(kind))
 
 
-def two_halves(A: Float[Array, "n d"], kind: Any = jnp.bfloat16) -> Float[Array, "n d"]:
-    """A rounded to what its two halves hold, so that norms and inner products speak of the same points."""
-    hi, lo = split(A, 2, kind)
-    return hi.astype(A.dtype) + lo.astype(A.dtype)
+def two_halves(A: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    """A rounded to what its two bfloat16 halves hold, so that norms and inner products speak of the same points."""
+    hi, _ = split(A, 2)
+    large = hi.astype(A.dtype)
+    return large + lax.reduce_precision(A - large, exponent_bits=8, mantissa_bits=7)
 
 
 def _opening(slope: float) -> float:
@@ -301,14 +301,21 @@ def _opening(slope: float) -> float:
     return 2 * kink / math.pi or 1.0
 
 
-def _through(t: Array, floor: Any, unit: float, slope: float, first: bool) -> tuple[Array, Array, Array]:
-    """2(1 - wθ/π) and w sin θ/π of a layer [K8] over `_opening`, and ½ cos θ, all exact where θ = 0: one root, and
-    polynomials of sin θ. The cosine comes in a unit of its own, and is stretched by the floor."""
+def _through(half: Array, slope: float, first: bool) -> tuple[Array, Array]:
+    """2(1 - wθ/π) and w sin θ/π of a layer [K8] over `_opening`, from ½ cos θ: one root, polynomials of sin θ."""
     fit = _passing(slope, first)
-    square = lax.clamp(0.0, 0.5 - (0.5 + 0.5 * floor) * (1 / unit) * t, 1.0)
-    y, root = fit.sides(square, jnp.sqrt)
-    passing = fit.times(2 / _opening(slope)).at(y, root)
-    return passing, root if slope != 1 else 0.0 * root, y if fit.turned else 0.5 - y
+    half, root = fit.sides(half, jnp.sqrt, _cut)
+    return fit.times(2 / _opening(slope)).at(half, root), root if slope != 1 else 0.0 * root
+
+
+def _half_unit(dimension: int) -> float:
+    """Length of points whose inner products are ½ cos θ, longer by the floor."""
+    return math.sqrt(0.5 * (1 + halves_floor(dimension)))
+
+
+def _cut(number: Array) -> Array:
+    """To [0, 1], a step that costs nothing."""
+    return lax.clamp(0.0, number, 1.0)
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,4 +1,4 @@
-"""The cheapest polynomials of a kernel of the angle θ alone, from sin² θ/2 = (1 - cos θ)/2 and without an arc cosine.
+"""The cheapest polynomials of a kernel of the angle θ alone, from ½ cos θ and without an arc cosine.
 
 F is analytic in sin θ/2 but at θ = π, where a short polynomial times cos θ/2 mends it: two roots (`in_half_angles`). It
 is as well a polynomial of sin θ and another of it times cos θ: one root (`in_sines`). `shortest` is the cheaper.
@@ -16,9 +16,9 @@ from numpy.polynomial import Polynomial, chebyshev
 from unlazy.theory.angle_polynomials import GRID, ROUNDS, nearest
 from unlazy.theory.angles import horner
 
-ROOT = 4
-"""Multiply-adds that a root is worth: on an H200 an NTK of three layers is as fast by one and twelve of them as by two
-and eight."""
+ROOT = 3
+"""Multiply-adds that a root is worth: on an H200 the NTK of ten layers was a little faster by one root and seventeen
+steps in all than by two and fifteen."""
 
 
 class HalfAngles(NamedTuple):
@@ -33,12 +33,13 @@ class HalfAngles(NamedTuple):
 
     @property
     def cost(self) -> int:
-        """Multiply-adds from sin² θ/2 on."""
+        """Multiply-adds from what the first root is of, on."""
         terms = len(self.near) - 1 + len(self.far) + (self.centre != 0) + len(self.squares)
         return terms + ROOT + (ROOT + 1 if self.far else 0)
 
-    def sides(self, square: Any, root_of: Callable) -> tuple[Any, Any]:
-        """What `at` takes, from sin² θ/2."""
+    def sides(self, half: Any, root_of: Callable, cut: Callable) -> tuple[Any, Any]:
+        """What `at` takes, from ½ cos θ; `cut` to [0, 1] where rounding has left it."""
+        square = cut(0.5 - half)
         return root_of(square), root_of(1 - square)
 
     def at(self, sine: Any, cosine: Any) -> Any:
@@ -55,26 +56,24 @@ class HalfAngles(NamedTuple):
 
 
 class Sines(NamedTuple):
-    """G(θ) = P(r) + y Q(r), r = ½ sin θ, y = sin² θ/2 or, `turned`, ½ cos θ: P and Q by powers, lowest first; error and
-    squares as above."""
+    """G(θ) = P(r) + ½ cos θ Q(r), r = ½ sin θ: P and Q by powers, lowest first; error and squares as above."""
 
     near: tuple[float, ...]
     far: tuple[float, ...]
-    turned: bool
     error: float
     squares: tuple[float, ...] = ()
 
     @property
     def cost(self) -> int:
-        return len(self.near) - 1 + len(self.far) + self.turned + len(self.squares) + ROOT + 1
+        return len(self.near) - 1 + len(self.far) + len(self.squares) + ROOT
 
-    def sides(self, square: Any, root_of: Callable) -> tuple[Any, Any]:
-        return 0.5 - square if self.turned else square, root_of(square - square * square)
+    def sides(self, half: Any, root_of: Callable, cut: Callable) -> tuple[Any, Any]:
+        return half, root_of(cut(0.25 - half * half))
 
-    def at(self, y: Any, root: Any) -> Any:
-        """F from y and r."""
+    def at(self, half: Any, root: Any) -> Any:
+        """F from ½ cos θ and r."""
         near = horner(self.near, root) if len(self.near) > 1 else self.near[0]
-        found = near + y * (horner(self.far, root) if len(self.far) > 1 else self.far[0])
+        found = near + half * (horner(self.far, root) if len(self.far) > 1 else self.far[0])
         return _squared(found, self.squares)
 
     def times(self, factor: float) -> "Sines":
@@ -120,11 +119,11 @@ def in_sines(
     wanted = _Wanted(of_angle, largest)
 
     def of_cost(cost: int) -> Iterator[_Tried]:
-        for turned, shares in [(True, ()), *((False, shares) for shares in wanted.shares)]:
-            powers = cost - ROOT - 2 - turned - len(shares)
+        for shares in wanted.shares:
+            powers = cost - ROOT - 1 - len(shares)
             for near in {0, *range(max(0, powers // 2 - 1), min(powers, powers // 2 + 2) + 1)}:
                 if powers >= max(near, 1):
-                    yield _SinesTried(wanted, near + 1, powers - near + 1, shares, turned)
+                    yield _SinesTried(wanted, near + 1, powers - near + 1, shares)
 
     return _cheapest(of_cost, tolerance, most)
 
@@ -184,8 +183,7 @@ class _Tried:
     near: int
     far: int
     shares: tuple[float, ...]
-    kind: Any
-    """The centre, or whether turned."""
+    centre: float = 0.0
 
     def terms(self, theta: np.ndarray) -> np.ndarray:
         """Those of both at some angles, the first of them 1."""
@@ -226,23 +224,19 @@ class _HalfAnglesTried(_Tried):
         return np.hstack([series[:, : self.near], np.cos(theta / 2)[:, None] * series[:, : self.far]])
 
     def fit(self, powers: Callable, squares: tuple[float, ...]) -> Any:
-        near, far = powers([2 * self.kind - 1, 2])
-        fit = HalfAngles(self.kind, near, far, 0.0, squares)
+        near, far = powers([2 * self.centre - 1, 2])
+        fit = HalfAngles(self.centre, near, far, 0.0, squares)
         return fit, (np.sin(self.wanted.grid / 2), np.cos(self.wanted.grid / 2))
 
 
 class _SinesTried(_Tried):
     def terms(self, theta: np.ndarray) -> np.ndarray:
         P, Q = (chebyshev.chebvander(2 * np.sin(theta) - 1, count - 1) for count in (self.near, self.far))
-        return np.hstack([P, self._beside(theta)[:, None] * Q])
+        return np.hstack([P, np.cos(theta)[:, None] / 2 * Q])
 
     def fit(self, powers: Callable, squares: tuple[float, ...]) -> Any:
         near, far = powers([-1, 4])
-        fit = Sines(near, far, self.kind, 0.0, squares)
-        return fit, (self._beside(self.wanted.grid), np.sin(self.wanted.grid) / 2)
-
-    def _beside(self, theta: np.ndarray) -> np.ndarray:
-        return np.cos(theta) / 2 if self.kind else np.sin(theta / 2) ** 2
+        return Sines(near, far, 0.0, squares), (np.cos(self.wanted.grid) / 2, np.sin(self.wanted.grid) / 2)
 
 
 def _cheapest(of_cost: Callable[[int], Iterator[_Tried]], tolerance: float, most: int) -> Any:
@@ -255,7 +249,7 @@ def _cheapest(of_cost: Callable[[int], Iterator[_Tried]], tolerance: float, most
         )
         chosen: dict = {}  # of every kind some, since rounding makes one or the other useless
         for error, each in tried:
-            kind = chosen.setdefault((each.kind, len(each.shares)), [])
+            kind = chosen.setdefault((each.centre, len(each.shares)), [])
             if len(kind) < _AGAIN and (error < _FAR * tolerance or cost == most or not kind):
                 kind.append(each.judged())
         found = [fit for kind in chosen.values() for fit in kind if fit.error < math.inf]

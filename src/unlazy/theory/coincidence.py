@@ -30,8 +30,9 @@ def halves_floor(dimension: int) -> float:
     """What products of halves fake: tensor cores add sixteen at a time and cut the sum off, a unit of float32 each
     time, four times for every sixteen numbers; and eight units of both norms.
 
-    Of float16 halves of unit vectors they add three times. Of the eight, four are those of rounding to halves (a number
-    is off by 2^-22 of itself), two the product lo·lo that is left out, at most 2^-11 · 2^-11, two those of dividing.
+    Of float16 halves of vectors of length √½ they add three times, which leaves d/16 units; with the eight they are
+    more than √(d/2) of rounding to halves (numbers are off by 2^-25, inner products of ½ by 2^-24 √(d/2)), two of the
+    product lo·lo that is left out, at most 2^-11 · 2^-11, and two of dividing.
     """
     return 2.0**-23 * (4 * math.ceil(dimension / 16) + 8)
 
