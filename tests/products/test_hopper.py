@@ -127,7 +127,7 @@ def test_chunks_of_z_one_after_the_other(interpreter, name, monkeypatch):
 def test_shares_meet_every_fold_once(tiles, folds, programs, fold_bytes):
     shared = hopper_shares.Shares.of(tiles, folds, fold_bytes, programs)
     assert shared.folds * shared.chunks >= folds > shared.folds * (shared.chunks - 1)
-    assert shared.chunks == 1 or shared.shortest >= hopper_shares.FEWEST // 2
+    assert shared.chunks == 1 or shared.shortest >= hopper_shares.FEWEST
     ends = np.array([shared.stretch(p) for p in range(shared.programs)])
     assert ends[0, 0] == 0 and ends[-1, 1] == tiles * shared.folds and np.array_equal(ends[1:, 0], ends[:-1, 1])
     lengths = np.diff(ends, axis=1)

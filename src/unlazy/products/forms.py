@@ -280,9 +280,9 @@ def split(A: Float[Array, "*n"], parts: int = 2, kind: Any = jnp.bfloat16) -> tu
     reduce_precision, not a cast there and back, which XLA would simplify away and so lose the later parts. It knows no
     subnormal numbers: what it makes zero is left to the last part, which is cast.
     """
-    found, rest, digits = [], A, jnp.finfo(kind)
+    found, rest = [], A
     for _ in range(parts - 1):
-        part = lax.reduce_precision(rest, exponent_bits=int(digits.nexp), mantissa_bits=int(digits.nmant))
+        part = _rounded(rest, kind)
         found.append(part.astype(kind))
         rest = rest - part
     return (*found, rest.astype(kind))
@@ -290,9 +290,14 @@ def split(A: Float[Array, "*n"], parts: int = 2, kind: Any = jnp.bfloat16) -> tu
 
 def two_halves(A: Float[Array, "n d"]) -> Float[Array, "n d"]:
     """A rounded to what its two bfloat16 halves hold, so that norms and inner products speak of the same points."""
-    hi, _ = split(A, 2)
-    large = hi.astype(A.dtype)
-    return large + lax.reduce_precision(A - large, exponent_bits=8, mantissa_bits=7)
+    large = _rounded(A, jnp.bfloat16)
+    return large + _rounded(A - large, jnp.bfloat16)
+
+
+def _rounded(A: Array, kind: Any) -> Array:
+    """A rounded to the digits of another type, of its own type still."""
+    digits = jnp.finfo(kind)
+    return lax.reduce_precision(A, exponent_bits=int(digits.nexp), mantissa_bits=int(digits.nmant))
 
 
 def _opening(slope: float) -> float:

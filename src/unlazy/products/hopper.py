@@ -172,9 +172,10 @@ def product(
         group, index = lax.axis_index("group"), lax.axis_index("program")
         first, last = shared.stretch(index)
         count = (last - first) * FOLD  # tiles of every chunk
+        begin = lax.rem(first, jnp.int32(shared.folds)) * FOLD  # not `first`: four times that may be no int32
 
         def fetch(step: Any, slot: Any) -> None:
-            tile = lax.div(step, count) * of_chunk + lax.rem(first * FOLD + lax.rem(step, count), jnp.int32(of_chunk))
+            tile = lax.div(step, count) * of_chunk + lax.rem(begin + lax.rem(step, count), jnp.int32(of_chunk))
             at = pl.ds(tile * cut.z, cut.z)
             for ref, into in zip(z_refs, z_kept):
                 where = tuple(at if size == m else slice(None) for size in ref.shape)
