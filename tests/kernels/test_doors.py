@@ -1,5 +1,8 @@
 """What kernels and products let in: any form of numbers, alike; nothing that is not finite, by one rule."""
 
+import gc
+from collections import deque
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -235,3 +238,24 @@ def test_the_wider_type_of_two_sides_is_kept(x64):
 def test_a_smoothness_that_is_not_offered_is_refused_in_words(smoothness):
     with pytest.raises(ValueError, match=r"smoothness must be 0\.5, 1\.5 or 2\.5, got"):
         Matern(smoothness, 1.0)
+
+
+def test_points_are_looked_at_once(monkeypatch):
+    """By one kernel, as long as they are the same arrays; what was wrong with them is said every time."""
+    looked = []
+    monkeypatch.setattr(admit, "_MET", deque(maxlen=8))
+    monkeypatch.setattr(admit, "_seen_on_host", lambda *a, of=admit._seen_on_host: looked.append(a) or of(*a))
+    monkeypatch.setattr(admit, "_seen", lambda *a, of=admit._seen: looked.append(a) or of(*a))
+    kernel, X, Z = Gaussian(1.0), jnp.ones((3, 2)), jnp.zeros((4, 2))
+    for _ in range(3):
+        kernel.gram(X, Z)
+    assert len(looked) == 1
+    kernel.gram(Z, X)
+    Gaussian(1.0).gram(X, Z)
+    assert len(looked) == 3
+    for _ in range(2):
+        with pytest.raises(ValueError, match="NaN"):
+            kernel.gram(X, Z.at[0].set(jnp.nan))
+    del X
+    gc.collect()
+    assert any(ref() is None for known, _ in admit._MET for ref in known)  # nothing is kept alive

@@ -9,7 +9,8 @@ from unlazy.core.architecture import MLP
 from unlazy.kernels.infinite_width import NNGP, NTK
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
 from unlazy.products import fused, triton
-from unlazy.products.forms import AngleForm, EntryForm, GaussianForm, LayersForm, MaternForm, form_of, split
+from unlazy.products.forms import AngleForm, EntryForm, GaussianForm, LayersForm, MaternForm, form_of
+from unlazy.products.parts import split
 from unlazy.theory.coincidence import halves_floor
 
 KERNELS = {

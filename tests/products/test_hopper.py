@@ -10,7 +10,7 @@ from unlazy.core.architecture import MLP
 from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace, Matern
-from unlazy.products import fused, hopper, hopper_shares, triton
+from unlazy.products import fused, hopper, hopper_shares, parts, triton
 
 pytestmark = pytest.mark.skipif(hopper.backend is None, reason="this JAX has no Mosaic GPU backend")
 KERNELS = {
@@ -55,25 +55,28 @@ def test_every_form_is_lowered_for_the_card(name):
     assert "mosaic_gpu" in text
 
 
+PARTS = {"smooth": parts.SMOOTH, "sharp": parts.SHARP, "float16": parts.FLOAT16, "turned": parts.TURNED}
+
+
 @pytest.mark.parametrize("adding", [True, False])
-@pytest.mark.parametrize("sharp", [True, False])
+@pytest.mark.parametrize("cut", PARTS.values(), ids=PARTS)
 @pytest.mark.parametrize("d, width", [(3, 16), (12, 16), (13, 16), (16, 16), (18, 16), (19, 32), (34, 32)])
-def test_what_the_tensor_cores_multiply(d, width, sharp, adding):
-    """⟨x,z⟩ of halves and what is added, wherever it lies: exact in float64, as products of bfloat16 numbers are; three
+def test_what_the_tensor_cores_multiply(d, width, cut, adding):
+    """⟨x,z⟩ of parts and what is added, wherever it lies: exact in float64, as products of their numbers are; three
     parts hold float32."""
     X, Z, _ = _problem(6, 7, d)
-    halves = [fused.split(jnp.asarray(points)) for points in (X, Z)]
     a, b = (-0.5 * (points**2).sum(1) if adding else np.zeros(len(points), np.float32) for points in (X, Z))
     sides = [
-        hopper.operands(list(both), jnp.asarray(added) if adding else None, sharp, first)
-        for both, added, first in zip(halves, (a, b), (True, False))
+        hopper.operands(cut, jnp.asarray(points), jnp.asarray(added) if adding else None, first)
+        for points, added, first in zip((X, Z), (a, b), (True, False))
     ]
     for side in sides:
         assert [array.shape[1] for array in side] == [width] * 2 + [16] * (d > width or (adding and width - d < 4))
-    (x_hi, x_lo), (z_hi, z_lo) = ([np.asarray(half, np.float64) for half in both] for both in halves)
-    want = (x_hi + x_lo) @ (z_hi + z_lo).T - (not sharp) * x_lo @ z_lo.T + a.astype(np.float64)[:, None] + b
+        assert {array.dtype for array in side} == {jnp.dtype(cut.kind)}
+    x, z = ([np.asarray(part, np.float64) for part in cut.of(jnp.asarray(points))] for points in (X, Z))
+    want = sum(x[i] @ z[j].T for i, j in cut.dots) + a.astype(np.float64)[:, None] + b
     left, right = ([np.asarray(array, np.float64) for array in side] for side in sides)
-    got = sum(x @ z.T for x, z in hopper._dots(left, right, sharp))
+    got = sum(x @ z.T for x, z in hopper._products(left, right, cut.dots))
     np.testing.assert_allclose(got, want, atol=2.0**-24 * max(np.abs(a).max(), 1))
 
 

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.infinite_width import NNGP, NTK, NetworkKernel
 from unlazy.kernels.radial import MATERN, Gaussian, Laplace, Matern
+from unlazy.products.parts import FLOAT16, SHARP, SMOOTH, TURNED, Parts, two_halves
 from unlazy.theory import angle_search
 from unlazy.theory.angles import horner
 from unlazy.theory.coincidence import coincident, halves_floor
@@ -43,24 +44,39 @@ class Prepared(NamedTuple):
     apart: Float[Array, " n"] | None = None
 
 
+class Near(NamedTuple):
+    """Where the largest |x'|² = -2a of all points is from `least` to `most`, and the mean of each side up to `mean`:
+    parts that will do; every how manieth pair may take its power of two by multiply-adds (0: none), and the least
+    number that is taken of."""
+
+    parts: Parts
+    least: float
+    most: float
+    mean: float
+    relief: int
+    exponent: float
+
+
 @dataclass(frozen=True)
 class Form:
     """Base: `prepare` runs outside the fused program, on embedded inputs; `formula` runs inside.
 
     Hashable, since it is a static argument of the compiled program: numbers that a user may vary (bandwidths) are used
-    in `prepare`. `sharp` formulas have a kink at x = z: there ⟨x,z⟩ keeps the product lo·lo that a smooth one can do
-    without, and one of float16 halves: of unit vectors, since that type has no range, and then lo·lo is less than
-    float32 holds. `exponential` ones are exp2(t), where a weight |v| is as well added to t; where `relief` is
-    not 0, exp2 is taken of numbers up to 0 alone, and every so manieth may be left to multiply-adds.
+    in `prepare`. `parts` are those of which ⟨x,z⟩ is multiplied: formulas with a kink at x = z need more of them. Who
+    can look at the points takes `near`'s where they will do, and three products of halves and lo·lo elsewhere.
+    `exponential` formulas are exp2(t), where a weight |v| is as well added to t.
     """
 
-    sharp = True
     exponential = False
-    halves: ClassVar[Any] = jnp.bfloat16
+    parts: ClassVar[Parts] = SHARP
 
     @property
-    def relief(self) -> int:
-        return 0
+    def near(self) -> "Near | None":
+        return None
+
+    def numbers(self, side: Prepared, parts: Parts) -> list[Float[Array, " n"]]:
+        """p of one side, where inner products are of these parts."""
+        return side.rows
 
     def prepare(self, kernel: Any, X: Float[Array, "n d"]) -> Prepared:
         raise NotImplementedError
@@ -71,10 +87,17 @@ class Form:
 
 @dataclass(frozen=True)
 class GaussianForm(Form):
-    """exp(-|x-z|²/2h²) = exp2(⟨x',z'⟩ - |x'|²/2 - |z'|²/2), x' = x √(log2 e)/h."""
+    """exp(-|x-z|²/2h²) = exp2(⟨x',z'⟩ - |x'|²/2 - |z'|²/2), x' = x √(log2 e)/h.
 
-    sharp = False
+    It errs by as much as the exponent does: by 2^-18 |x'||z'| or so of turned parts.
+    """
+
     exponential = True
+    parts = SMOOTH
+
+    @property
+    def near(self):
+        return Near(TURNED, least=0.0, most=16.0, mean=4.0, relief=8, exponent=-math.inf)
 
     def prepare(self, kernel, X):
         points = two_halves(X * (math.sqrt(LOG2E) / kernel.length))
@@ -92,8 +115,16 @@ class MaternForm(Form):
     smoothness: float
 
     @property
-    def relief(self):
-        return 3 if self.smoothness == 0.5 else 6
+    def near(self):
+        """u² is at most twice the largest |x'|²."""
+        relief = 3 if self.smoothness == 0.5 else 6
+        return Near(FLOAT16, 1 / 16, 2.0**12, math.inf, relief, exponent=-math.sqrt(2.0**13))
+
+    def numbers(self, side, parts):
+        """The floor, and what the smallest numbers of a type leave: half of one in every coordinate of both points, and
+        in a of both."""
+        size = jnp.sqrt(-2 * side.points.shape[1] * side.added)
+        return [side.rows[0] + parts.smallest * (1 + size)]
 
     def prepare(self, kernel, X):
         points = two_halves(X * (2 * math.sqrt(self.smoothness) * LOG2E / kernel.length))
@@ -118,8 +149,7 @@ class AngleForm(Form):
     """
 
     polynomials: angle_search.HalfAngles | angle_search.Sines
-    sharp = False
-    halves = jnp.float16
+    parts = FLOAT16
 
     def prepare(self, kernel, X):
         norm = jnp.sqrt(jnp.sum(X * X, 1))
@@ -144,8 +174,7 @@ class LayersForm(Form):
     depth: int
     slope: float
     tangent: bool
-    sharp = False
-    halves = jnp.float16
+    parts = FLOAT16
 
     def prepare(self, kernel, X):
         network = kernel.network
@@ -271,33 +300,6 @@ def _angle_form(depth: int, slope: float, tangent: bool) -> AngleForm:
 def _on_diagonal(kernel: InnerProductKernel, X: Array) -> Array:
     xx = jnp.sum(X * X, 1)
     return kernel.entry(xx, xx, xx)
-
-
-def split(A: Float[Array, "*n"], parts: int = 2, kind: Any = jnp.bfloat16) -> tuple[Array, ...]:
-    """A as a sum of parts of half the length, each what the ones before left over: two of bfloat16 hold A to 2^-18, two
-    of float16 to 2^-23, or to 2^-25 where that is more, three of bfloat16 to float32.
-
-    reduce_precision, not a cast there and back, which XLA would simplify away and so lose the later parts. It knows no
-    subnormal numbers: what it makes zero is left to the last part, which is cast.
-    """
-    found, rest = [], A
-    for _ in range(parts - 1):
-        part = _rounded(rest, kind)
-        found.append(part.astype(kind))
-        rest = rest - part
-    return (*found, rest.astype(kind))
-
-
-def two_halves(A: Float[Array, "n d"]) -> Float[Array, "n d"]:
-    """A rounded to what its two bfloat16 halves hold, so that norms and inner products speak of the same points."""
-    large = _rounded(A, jnp.bfloat16)
-    return large + _rounded(A - large, jnp.bfloat16)
-
-
-def _rounded(A: Array, kind: Any) -> Array:
-    """A rounded to the digits of another type, of its own type still."""
-    digits = jnp.finfo(kind)
-    return lax.reduce_precision(A, exponent_bits=int(digits.nexp), mantissa_bits=int(digits.nmant))
 
 
 def _opening(slope: float) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
@@ -19,8 +20,9 @@ from unlazy.core.inputs import Points, on_device
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.evaluate import embedded
 from unlazy.products import hopper, triton
-from unlazy.products.forms import Form, GaussianForm, MaternForm, Prepared, form_of, split
+from unlazy.products.forms import Form, GaussianForm, MaternForm, Near, Prepared, form_of
 from unlazy.products.pairs import both_sides
+from unlazy.products.parts import SHARP, Parts
 from unlazy.products.pieces import padded, repeated
 from unlazy.products.ptx import assembly, pair_program
 from unlazy.products.triton import Tile
@@ -126,7 +128,7 @@ def _tile(form: Form, rows: int, d: int, columns: int) -> Tile | hopper.Cut:
         return hopper.fitting(d, columns)
     if columns > 1:
         return Tile(x=128, z=64)
-    return Tile(x=64, z=64) if form.sharp else Tile(x=64, z=128)
+    return Tile(x=64, z=64) if (1, 1) in form.parts.dots else Tile(x=64, z=128)
 
 
 @partial(jax.jit, static_argnames=("form", "tile", "interpret"))
@@ -163,13 +165,26 @@ def _prepared(form: Form, kernel: InnerProductKernel, X: Array, Z: Array) -> tup
 
 
 def _on_hopper(form: Form, left: Prepared, right: Prepared, V: Array, cut: hopper.Cut, interpret: Any) -> Array:
-    """The same by products.hopper."""
+    """The same by products.hopper, of the parts that the points at hand need."""
+    by, near = partial(_by_parts, form, cut, interpret), form.near
+    if near is None or left.added is None or right.added is None:
+        return by(form.parts, None, left, right, V)
+    largest, mean = (-2 * jnp.minimum(*(f(side.added) for side in (left, right))) for f in (jnp.min, jnp.mean))
+    within = (near.least <= largest) & (largest <= near.most) & (mean <= near.mean)
+    return lax.cond(within, partial(by, near.parts, near), partial(by, SHARP, None), left, right, V)
+
+
+def _by_parts(
+    form: Form, cut: hopper.Cut, interpret: Any, parts: Parts, near: Near | None,
+    left: Prepared, right: Prepared, V: Array,
+) -> Array:  # fmt: skip
     n, (m, c) = left.points.shape[0], V.shape
     v = V[:, 0]
-    program = pair_program(form.formula, len(left.rows), form.relief > 0)
-    x_rows, z_rows = program.left(left.rows), program.right(right.rows)
-    x_added, z_added, size, signs = left.added, right.added, None, None
-    Z = right.points
+    program = pair_program(form.formula, len(left.rows), near.exponent if near else None)
+    relief = near.relief if near and cut.relief is None else cut.relief or 0
+    x_rows, z_rows = program.left(form.numbers(left, parts)), program.right(form.numbers(right, parts))
+    x_added, z_added = (_added(parts, side) for side in (left, right))
+    Z, size, signs = right.points, None, None
     if c == 1 and form.exponential and not z_rows and z_added is not None:
         size = jnp.max(jnp.abs(v))
         shared = hopper.shares(n, m + cut.z, Z.shape[1], cut)
@@ -186,16 +201,21 @@ def _on_hopper(form: Form, left: Prepared, right: Prepared, V: Array, cut: hoppe
         z_rows = [*(repeated(r, m_full) for r in z_rows), weights]
 
     def operands(points: Array, added: Array | None, rows: int, first: bool) -> list[Array]:
-        halves = [padded(a, rows) for a in split(points, 2, form.halves)]
-        return hopper.operands(halves, None if added is None else repeated(added, rows), form.sharp, first)
+        return hopper.operands(parts, padded(points, rows), None if added is None else repeated(added, rows), first)
 
     product = hopper.product(
         program, (operands(left.points, x_added, n_full, True), [repeated(r, n_full) for r in x_rows]),
-        (operands(Z, z_added, m_full, False), z_rows), sharp=form.sharp, signs=signs,
-        relief=form.relief if cut.relief is None else cut.relief, shared=shared, cut=cut, interpret=interpret or None,
+        (operands(Z, z_added, m_full, False), z_rows), dots=parts.dots, signs=signs,
+        relief=relief, shared=shared, cut=cut, interpret=interpret or None,
     )  # fmt: skip
     product = product.reshape(n_full, -1)[:n, :c]
     return product if size is None else product * size
+
+
+def _added(parts: Parts, side: Prepared) -> Array | None:
+    """a of one side, of points as their parts have them."""
+    excess = None if side.added is None else parts.excess(side.points)
+    return side.added if excess is None else side.added + excess
 
 
 def _by_sign(v: Array, tile: int, rows: int) -> tuple[Array, Array]:

@@ -23,10 +23,10 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
 from unlazy.core import device
-from unlazy.products.forms import split
 from unlazy.products.hopper_shares import Shares
 from unlazy.products.hopper_tiles import LANE, ROWS, Compiled, Interpreted, backend
 from unlazy.products.pairs import add_compensated
+from unlazy.products.parts import Parts, split
 from unlazy.products.ptx import PairProgram
 
 WIDEST = 128
@@ -89,34 +89,32 @@ def padding(shared: Shares, cut: Cut) -> tuple[int, int]:
     return shared.tiles * ROWS * cut.groups, shared.chunks * shared.folds * FOLD * cut.z
 
 
-def operands(halves: list[Array], added: Float[Array, " n"] | None, sharp: bool, first: bool) -> list[Array]:
-    """What the tensor cores multiply of a side of d numbers: both halves in columns that they take, and a third array
-    of a product more where those are too few for all numbers and what is added.
+def operands(parts: Parts, points: Float[Array, "n d"], added: Float[Array, " n"] | None, first: bool) -> list[Array]:
+    """What the tensor cores multiply of a side of d numbers: its parts in columns that they take, and a third array of
+    a product more where those are too few for all numbers and what is added.
 
-    There, numbers beyond are (hi, hi, lo) on one side and (hi, lo, hi) on the other; a(x) + a(z) is three bfloat16
-    parts of a beside three ones, and the other way round. Where four columns are free it is in them: (a1, 1, a2, 1) and
-    (1, a1, 1, a2) of hi with (a3, 0, 0, 0) and (0, a3, 0, 0) of lo, so that hi·hi adds the first two parts of both, and
-    hi·lo and lo·hi the third of one each.
+    There, numbers beyond are a column for every product of parts; a(x) + a(z) is three parts of a beside three ones,
+    and the other way round. Where four columns are free it is in them: (a1, 1, a2, 1) and (1, a1, 1, a2) of the first
+    part; of the second (a3, 0, 0, 0) and (0, a3, 0, 0), which meet the ones of the first, or (a3, 1, 0, 0) and
+    (1, a3, 0, 0) where it meets the second alone.
     """
-    hi, lo = halves
-    d, width = hi.shape[1], inner_width(hi.shape[1])
-    more: list[Array] = []
-    for k in range(width, d):
-        products = ((hi, hi), (hi, lo), (lo, hi), (lo, lo))[: 3 + sharp]
-        more += [pair[0 if first else 1][:, k] for pair in products]
-    hi, lo = (jnp.pad(half[:, :width], ((0, 0), (0, max(0, width - d)))) for half in halves)
+    d, width = points.shape[1], inner_width(points.shape[1])
+    both = parts.of(points)
+    more = [both[pair[0 if first else 1]][:, k] for k in range(width, d) for pair in parts.dots]
+    large, small = (jnp.pad(part[:, :width], ((0, 0), (0, max(0, width - d)))) for part in both)
     if added is not None:
-        a1, a2, a3 = split(added, 3)
+        a1, a2, a3 = split(added, 3, parts.kind)
         one, none = jnp.ones_like(a1), jnp.zeros_like(a1)
         if width - d < FREE:
             more += [a1, a2, a3, one, one, one] if first else [one, one, one, a1, a2, a3]
         else:
-            large, small = ([a1, one, a2, one], [a3, none]) if first else ([one, a1, one, a2], [none, a3])
-            hi = hi.at[:, d : d + FREE].set(jnp.stack(large, 1))
-            lo = lo.at[:, d : d + FREE].set(jnp.stack([*small, none, none], 1))
+            other = none if parts.crossing else one
+            columns = ([a1, one, a2, one], [a3, other]) if first else ([one, a1, one, a2], [other, a3])
+            large = large.at[:, d : d + FREE].set(jnp.stack(columns[0], 1))
+            small = small.at[:, d : d + FREE].set(jnp.stack([*columns[1], none, none], 1))
     if not more:
-        return [hi, lo]
-    return [hi, lo, jnp.stack(more + [jnp.zeros_like(more[0])] * (STEP - len(more)), 1)]
+        return [large, small]
+    return [large, small, jnp.stack(more + [jnp.zeros_like(more[0])] * (STEP - len(more)), 1)]
 
 
 def in_parts(V: Float[Array, "m c"], columns: int) -> Array:
@@ -129,15 +127,15 @@ def product(
     left: tuple[list[Array], list[Array]],
     right: tuple[list[Array], list[Array]],
     *,
-    sharp: bool,
+    dots: tuple[tuple[int, int], ...],
     relief: int = 0,
     signs: Int[Array, "2"] | None = None,
     shared: Shares,
     cut: Cut,
     interpret: Any = None,
 ) -> Float[Array, "n *c"]:
-    """K @ v. A side is what the tensor cores multiply (`operands`) and its numbers of one point each, v the last of
-    Z's, or V's parts (`in_parts`). Rows fill whole tiles (`padding`).
+    """K @ v. A side is what the tensor cores multiply (`operands`), by `dots` of its first two, and its numbers of one
+    point each, v the last of Z's, or V's parts (`in_parts`). Rows fill whole tiles (`padding`).
 
     With `signs`, |v| is part of what is added: tiles before the first number have v's of either sign in turn, + first,
     those from there on the sign that the second is.
@@ -209,7 +207,7 @@ def product(
                 if not given:  # of the tile before: numbers read for its formula have come by now
                     backend.barrier_arrive(empty.at[lax.rem(before + k + stages - 1, jnp.int32(stages))])
                 backend.barrier_wait(full.at[slot])
-                t = on_tile.inner_products(_dots(x_halves, [ref.at[slot] for ref in z_kept[:halves]], sharp))
+                t = on_tile.inner_products(_products(x_halves, [ref.at[slot] for ref in z_kept[:halves]], dots))
                 if not given:
                     q = [on_tile.points(ref.at[slot], 1) for ref in z_kept[halves : len(z_kept) - several]]
                     if several:
@@ -274,8 +272,7 @@ def _registers(groups: int) -> int:
     return min(MOST, (begun * (groups + 1) - COPYING) // groups // 8 * 8)
 
 
-def _dots(x: list, z: list, sharp: bool) -> list[tuple]:
-    """Products whose sum is a + X @ Zᵀ, of halves of X and Z: the smallest first, what is added before the largest."""
-    (x_hi, x_lo, *x_added), (z_hi, z_lo, *z_added) = x, z
-    small = [(x_lo, z_lo)] if sharp else []
-    return [*small, (x_hi, z_lo), (x_lo, z_hi), *zip(x_added, z_added), (x_hi, z_hi)]
+def _products(x: list, z: list, dots: tuple[tuple[int, int], ...]) -> list[tuple]:
+    """Products whose sum is a + X @ Zᵀ, of parts of X and Z: the smallest first, what is added before the largest."""
+    *small, largest = [(x[i], z[j]) for i, j in dots]
+    return [*small, *zip(x[2:], z[2:]), largest]

@@ -42,9 +42,9 @@ class PairProgram(NamedTuple):
         return "=f" + ",f" * (1 + self.left_count + self.right_count)
 
 
-def pair_program(formula: Callable, rows: int, falling: bool = False) -> PairProgram:
-    """Sort and translate F(t, [p…], [q…]) with `rows` numbers p and as many q; raises Unsupported. A `falling` formula
-    takes powers of two of numbers up to 0 only."""
+def pair_program(formula: Callable, rows: int, exponent: float | None = None) -> PairProgram:
+    """Sort and translate F(t, [p…], [q…]) with `rows` numbers p and as many q; raises Unsupported. Where there is an
+    `exponent`, powers of two are of numbers from it up to 0 only."""
     scalar = jax.ShapeDtypeStruct((), jnp.float32)
     p, q = [scalar] * rows, [scalar] * rows
     with jax.ensure_compile_time_eval():  # constants are computed now, also when the caller is being traced
@@ -53,7 +53,7 @@ def pair_program(formula: Callable, rows: int, falling: bool = False) -> PairPro
     return PairProgram(
         steps.side_function("p", emitted.used["p"]), steps.side_function("q", emitted.used["q"]),
         len(emitted.used["p"]), len(emitted.used["q"]), emitted.text, steps.pair_function(emitted.used),
-        _Emitter(steps, relieved=True).emit().text if falling else None,
+        None if exponent is None else _Emitter(steps, exponent).emit().text,
     )  # fmt: skip
 
 
@@ -173,16 +173,18 @@ _PLAIN: dict[str, Callable] = {
 _COMPARE = {"lt", "le", "gt", "ge", "eq", "ne"}
 
 
-_POWER = tuple(np.polynomial.Chebyshev.interpolate(np.exp2, 5, [-0.5, 0.5]).convert(kind=np.polynomial.Polynomial).coef)
-"""2^f for |f| ≤ 1/2 by powers of f, to 2e-7."""
+_POWER = tuple(np.polynomial.Chebyshev.interpolate(np.exp2, 4, [-0.5, 0.5]).convert(kind=np.polynomial.Polynomial).coef)
+"""2^f for |f| ≤ 1/2 by powers of f, to 4e-6; 1 at 0."""
+_LEAST = -125.0
+"""A number whose power of two may have its exponent moved."""
 
 
 class _Emitter:
     """Writes the pair's steps as PTX. Floats live in registers f<i>, truth values in predicates b<i>."""
 
-    def __init__(self, steps: _Steps, relieved: bool = False):
+    def __init__(self, steps: _Steps, exponent: float | None = None):
         self.steps = steps
-        self.relieved = relieved
+        self.exponent = exponent
         self.lines: list[str] = []
         self.used: dict[str, list[int]] = {"p": [], "q": []}
         self.booleans: set[int] = set()
@@ -248,7 +250,7 @@ class _Emitter:
             write(f"mul.f32 {out}, {arguments[0]}, {self._name((1 / s.inputs[1][0],))};")
         elif name in _BINARY:
             write(f"{_BINARY[name]} {out}, {arguments[0]}, {arguments[1]};")
-        elif name == "exp2" and self.relieved:
+        elif name == "exp2" and self.exponent is not None:
             self._power_of_two(out, arguments[0])
         elif name in _UNARY:
             write(f"{_UNARY[name]} {out}, {arguments[0]};")
@@ -284,19 +286,20 @@ class _Emitter:
             raise Unsupported(name)
 
     def _power_of_two(self, out: str, number: str) -> None:
-        """2^x, x from -126 to 0 (smaller ones are cut): 2^f by a polynomial, f = x - n and n the nearest integer, which
-        the last bits of x + 1.5·2^23 are: moved, the exponent of 2^n. NaN stays NaN."""
+        """2^x, x up to 0 (cut at `_LEAST`): 2^f by a polynomial, f = x - n and n the nearest integer, which the last
+        bits of x + 1.5·2^23 are: moved, they are added to the exponent. NaN becomes some number."""
         x, shifted, f, whole = (self._temporary() for _ in range(4))
         magic = self._name((1.5 * 2**23,))
+        deep = self.exponent is not None and self.exponent < _LEAST
         self.lines += [
-            f"max.NaN.f32 {x}, {number}, {self._name((-126.0,))};",
+            f"max.NaN.f32 {x}, {number}, {self._name((_LEAST,))};" if deep else f"mov.f32 {x}, {number};",
             f"add.rn.f32 {shifted}, {x}, {magic};",
             f"sub.rn.f32 {whole}, {shifted}, {magic};",
             f"sub.rn.f32 {f}, {x}, {whole};",
             f"mov.f32 {out}, {self._name((_POWER[-1],))};",
             *[f"fma.rn.f32 {out}, {out}, {f}, {self._name((c,))};" for c in _POWER[-2::-1]],
-            f"{{ .reg .b32 bits; .reg .f32 power; mov.b32 bits, {shifted}; shl.b32 bits, bits, 23; "
-            f"add.s32 bits, bits, {127 << 23}; mov.b32 power, bits; mul.f32 {out}, {out}, power; }}",
+            f"{{ .reg .b32 power, bits; mov.b32 power, {shifted}; shl.b32 power, power, 23; mov.b32 bits, {out}; "
+            f"add.s32 bits, bits, power; mov.b32 {out}, bits; }}",
         ]
 
     def _saturate(self, out: int, number: Any) -> None:

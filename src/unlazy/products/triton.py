@@ -17,8 +17,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array
 
-from unlazy.products.forms import Form, Prepared, split
+from unlazy.products.forms import Form, Prepared
 from unlazy.products.pairs import add_compensated
+from unlazy.products.parts import split
 from unlazy.products.pieces import padded, pieces, repeated
 from unlazy.products.ptx import PairProgram, assembly
 
@@ -57,9 +58,9 @@ def product(form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile, i
     wide = 1 if c == 1 else max(16, pl.next_power_of_2(c))
     values = [padded(V[:, 0], m_full)] if c == 1 else _in_parts(padded(V, m_full, max(_FEW, pl.next_power_of_2(c))))
     arrays = (
-        [padded(a, n_full, width) for a in split(X, 2, form.halves)],
+        [padded(a, n_full, width) for a in form.parts.of(X)],
         [repeated(r, n_full) for r in (*x_added, *x_rows)],
-        [padded(a, m_full, width) for a in split(Z, 2, form.halves)],
+        [padded(a, m_full, width) for a in form.parts.of(Z)],
         [repeated(r, m_full) for r in (*z_added, *z_rows)],
         values,
     )
@@ -112,7 +113,7 @@ def _body(*refs, form: Form, program: PairProgram | None, tile: Tile, added: int
         q = [ref[span][None, :] for ref in z_rows]
         start = p[0] + q[0] if added else jnp.zeros((1, 1), jnp.float32)
         seed = jnp.broadcast_to(start, (tile.x, tile.z))
-        t = _inner_products(read_x, _reader(z_parts, span), seed, x_parts[0].shape[1], form.sharp)
+        t = _inner_products(read_x, _reader(z_parts, span), seed, x_parts[0].shape[1], (1, 1) in form.parts.dots)
         apply = form.formula if program is None else partial(_apply, program)
         K = apply(t, p[added:], q[added:])
         return add_compensated(sums, _contract(K, [ref[span] if ref.ndim == 1 else ref[span, :] for ref in values]))
