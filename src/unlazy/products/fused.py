@@ -167,9 +167,10 @@ def _prepared(form: Form, kernel: InnerProductKernel, X: Array, Z: Array) -> tup
 def _on_hopper(form: Form, left: Prepared, right: Prepared, V: Array, cut: hopper.Cut, interpret: Any) -> Array:
     """The same by products.hopper, of the parts that the points at hand need."""
     by, near = partial(_by_parts, form, cut, interpret), form.near
-    if near is None or left.added is None or right.added is None:
+    added = [side.added for side in (left, right) if side.added is not None]
+    if near is None or not added:
         return by(form.parts, None, left, right, V)
-    largest, mean = (-2 * jnp.minimum(*(f(side.added) for side in (left, right))) for f in (jnp.min, jnp.mean))
+    largest, mean = (-2 * jnp.minimum(*map(f, added)) for f in (jnp.min, jnp.mean))
     within = (near.least <= largest) & (largest <= near.most) & (mean <= near.mean)
     return lax.cond(within, partial(by, near.parts, near), partial(by, SHARP, None), left, right, V)
 
@@ -214,7 +215,9 @@ def _by_parts(
 
 def _added(parts: Parts, side: Prepared) -> Array | None:
     """a of one side, of points as their parts have them."""
-    excess = None if side.added is None else parts.excess(side.points)
+    if side.added is None:
+        return None
+    excess = parts.excess(side.points)
     return side.added if excess is None else side.added + excess
 
 
