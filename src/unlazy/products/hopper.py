@@ -46,9 +46,9 @@ class Cut(NamedTuple):
     """Warpgroups that compute, rows of Z in a tile, tiles in flight, programs unless one a multiprocessor; every how
     manieth pair takes its power of two by multiply-adds (0: none), unless the form's own.
 
-    On an H200, n = 2^18, m = 2^16, d = 32, sides prepared, 10^12 pairs a second: the Gaussian kernel 2.75 like this,
-    2.6 with three groups, 2.2 with two, 1.9 by products.fused. X in registers and groups that take turns at the tensor
-    cores gain nothing.
+    On an H200, n = 2^18, m = 2^16, d = 32, sides prepared, calls in a row, 10^12 pairs a second: the Gaussian kernel
+    3.1 like this, 2.8 with three groups, 2.6 with 64 rows. X in registers, groups that take turns at the tensor cores
+    and tiles in two pieces, one multiplied while the other is evaluated, gain nothing.
     """
 
     groups: int = 4
