@@ -62,8 +62,8 @@ class Form:
     """Base: `prepare` runs outside the fused program, on embedded inputs; `formula` runs inside.
 
     Hashable, since it is a static argument of the compiled program: numbers that a user may vary (bandwidths) are used
-    in `prepare`. `parts` are those of which ⟨x,z⟩ is multiplied: formulas with a kink at x = z need more of them. Who
-    can look at the points takes `near`'s where they will do, and three products of halves and lo·lo elsewhere.
+    in `prepare`. `parts` are those of which ⟨x,z⟩ is multiplied: formulas with a kink at x = z need more of them. Where
+    points are not `near`, another form may take the same numbers (`far`); where they are, parts may be fewer.
     `exponential` formulas are exp2(t), where a weight |v| is as well added to t.
     """
 
@@ -73,6 +73,10 @@ class Form:
     @property
     def near(self) -> "Near | None":
         return None
+
+    @property
+    def far(self) -> "Form":
+        return self
 
     def numbers(self, side: Prepared, parts: Parts) -> list[Float[Array, " n"]]:
         """p of one side, where inner products are of these parts."""
@@ -89,7 +93,7 @@ class Form:
 class GaussianForm(Form):
     """exp(-|x-z|²/2h²) = exp2(⟨x',z'⟩ - |x'|²/2 - |z'|²/2), x' = x √(log2 e)/h.
 
-    It errs by as much as the exponent does: by 2^-18 |x'||z'| or so of turned parts.
+    It errs by as much as the exponent does: by 2^-18 |x'||z'| or so.
     """
 
     exponential = True
@@ -99,12 +103,32 @@ class GaussianForm(Form):
     def near(self):
         return Near(TURNED, least=0.0, most=16.0, mean=4.0, relief=8, exponent=-math.inf)
 
+    @property
+    def far(self):
+        return FarGaussianForm()
+
     def prepare(self, kernel, X):
         points = two_halves(X * (math.sqrt(LOG2E) / kernel.length))
-        return Prepared(points, [], added=-0.5 * jnp.sum(points * points, 1))
+        half = 0.5 * jnp.sum(points * points, 1)
+        return Prepared(points, [halves_floor(X.shape[1]) * half], added=-half)
 
     def formula(self, t, p, q):
         return jnp.exp2(t)
+
+
+@dataclass(frozen=True)
+class FarGaussianForm(GaussianForm):
+    """The same of points many bandwidths apart: what rounding leaves of no distance would be a factor of some size."""
+
+    exponential = False
+    parts = SHARP
+
+    @property
+    def near(self):
+        return None
+
+    def formula(self, t, p, q):
+        return jnp.exp2(jnp.where(coincident(-t, p[0], 1), 0.0, t))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from unlazy.kernels.evaluate import embedded
 from unlazy.products import hopper, triton
 from unlazy.products.forms import Form, GaussianForm, MaternForm, Near, Prepared, form_of
 from unlazy.products.pairs import both_sides
-from unlazy.products.parts import SHARP, Parts
+from unlazy.products.parts import Parts
 from unlazy.products.pieces import padded, repeated
 from unlazy.products.ptx import assembly, pair_program
 from unlazy.products.triton import Tile
@@ -62,7 +62,7 @@ def _lowers_for_hopper() -> bool:
 
 def _traced_for_hopper(form: Form, columns: int) -> Any:
     points, number, V = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1, 1), (1,), (1, columns)))
-    side: Any = Prepared(points, [number] * isinstance(form, MaternForm), added=number)  # type: ignore[arg-type, list-item]
+    side: Any = Prepared(points, [number], added=number)  # type: ignore[arg-type, list-item]
     return _apply_sides.trace(form, side, side, V, hopper.fitting(1, columns), False)
 
 
@@ -144,14 +144,9 @@ def _apply_sides(
     form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile | hopper.Cut | None, interpret: Any
 ) -> Array:
     columns = V.reshape(V.shape[0], -1)
-    tile = tile or _tile(form, len(left.rows), left.points.shape[1], columns.shape[1])
     s_left, s_right = left.scale, right.scale
     weighted = columns if s_right is None else columns * s_right[:, None]
-    if isinstance(tile, hopper.Cut):
-        parts = [weighted[:, k : k + hopper.COLUMNS] for k in range(0, weighted.shape[1], hopper.COLUMNS)]
-        product = jnp.concatenate([_on_hopper(form, left, right, V, tile, interpret) for V in parts], 1)
-    else:
-        product = triton.product(form, left, right, weighted, tile, interpret)
+    product = _near_or_far(form, left, right, weighted, tile, interpret)
     product = product if s_left is None else product * s_left[:, None]
     if left.apart is not None and right.apart is not None:
         product = product + left.apart[:, None] * jnp.sum(right.apart[:, None] * columns, 0)
@@ -164,23 +159,43 @@ def _prepared(form: Form, kernel: InnerProductKernel, X: Array, Z: Array) -> tup
     return form.prepare(kernel, left), form.prepare(kernel, right)
 
 
-def _on_hopper(form: Form, left: Prepared, right: Prepared, V: Array, cut: hopper.Cut, interpret: Any) -> Array:
-    """The same by products.hopper, of the parts that the points at hand need."""
-    by, near = partial(_by_parts, form, cut, interpret), form.near
+def _near_or_far(
+    form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile | hopper.Cut | None, interpret: Any
+) -> Array:
+    """By the form and the parts that the points at hand need."""
+    near, far = form.near, form.far
+    by_near = _program(form, near, left, V, tile, interpret)
     added = [side.added for side in (left, right) if side.added is not None]
-    if near is None or not added:
-        return by(form.parts, None, left, right, V)
+    if near is None or not added or (far is form and by_near.func is triton.product):
+        return by_near(left, right, V)
     largest, mean = (-2 * jnp.minimum(*map(f, added)) for f in (jnp.min, jnp.mean))
     within = (near.least <= largest) & (largest <= near.most) & (mean <= near.mean)
-    return lax.cond(within, partial(by, near.parts, near), partial(by, SHARP, None), left, right, V)
+    return lax.cond(within, by_near, _program(far, None, left, V, tile, interpret), left, right, V)
 
 
-def _by_parts(
-    form: Form, cut: hopper.Cut, interpret: Any, parts: Parts, near: Near | None,
-    left: Prepared, right: Prepared, V: Array,
-) -> Array:  # fmt: skip
+def _program(
+    form: Form, near: Near | None, left: Prepared, V: Array, tile: Tile | hopper.Cut | None, interpret: Any
+) -> partial:
+    """What multiplies two sides by V: one of both programs, of fewer parts where points are near."""
+    tile = tile or _tile(form, len(left.rows), left.points.shape[1], V.shape[1])
+    if isinstance(tile, hopper.Cut):
+        return partial(_on_hopper, form, near, tile, interpret)
+    return partial(triton.product, form, tile=tile, interpret=interpret)
+
+
+def _on_hopper(
+    form: Form, near: Near | None, cut: hopper.Cut, interpret: Any, left: Prepared, right: Prepared, V: Array
+) -> Array:
+    """By products.hopper, some columns at a time."""
+    parts = [V[:, k : k + hopper.COLUMNS] for k in range(0, V.shape[1], hopper.COLUMNS)]
+    return jnp.concatenate([_few_columns(form, near, cut, interpret, left, right, V) for V in parts], 1)
+
+
+def _few_columns(
+    form: Form, near: Near | None, cut: hopper.Cut, interpret: Any, left: Prepared, right: Prepared, V: Array
+) -> Array:
     n, (m, c) = left.points.shape[0], V.shape
-    v = V[:, 0]
+    v, parts = V[:, 0], near.parts if near else form.parts
     program = pair_program(form.formula, len(left.rows), near.exponent if near else None)
     relief = near.relief if near and cut.relief is None else cut.relief or 0
     x_rows, z_rows = program.left(form.numbers(left, parts)), program.right(form.numbers(right, parts))
