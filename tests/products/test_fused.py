@@ -180,3 +180,14 @@ def test_very_deep_networks_are_not_fused():
     """A function of the angle that falls within a hundredth of it has no short polynomial; its NNGP has one."""
     assert form_of(NTK(MLP(100))) is None and form_of(NNGP(MLP(100))) is not None
     assert form_of(NTK(MLP(50))).polynomials.error <= 6e-6
+
+
+@pytest.mark.parametrize("stretch", [30.0, 1e4])
+def test_gaussians_of_points_many_bandwidths_apart(stretch):
+    """K is 1 where points are the same and nothing elsewhere; exponents of the second case round by more than 1."""
+    rng = np.random.default_rng(0)
+    X, Z = (stretch * rng.normal(size=(n, 5)).astype(np.float32) for n in (20, 50))
+    Z[:10] = X[:10]
+    v = rng.normal(size=50).astype(np.float32)
+    found = fused.matmul(Gaussian(1.0), X, Z, jnp.asarray(v), tile=fused.Tile(16, 16), interpret=True)
+    np.testing.assert_allclose(found, np.where(np.arange(20) < 10, v[:20], 0), atol=4 * 2.0**-24)

@@ -20,6 +20,7 @@ from unlazy.kernels.admit import admit_diagonal, squares
 from unlazy.kernels.assemble import assemble, finish
 from unlazy.theory.angles import safe_reciprocal, safe_sqrt
 from unlazy.theory.coincidence import opposite, rounding_floor, row_keys, snap
+from unlazy.theory.middle import middle
 
 CACHED_ROWS = 128
 """Rows of a block on the CPU: its inner products stay in the cache until `entry` has used them."""
@@ -112,7 +113,7 @@ def embedded(formula: Any, X: Array, Z: Array | None = None) -> tuple[Array, Arr
     right = left if Z is None else formula.embed(Z)
     if formula.stationary:
         # the distance does not change, and its rounding is then relative to the spread, not to the offset
-        centre = jnp.mean(right, 0)
+        centre = middle(right)
         left, right = (left - centre, right - centre) if Z is not None else (left - centre,) * 2
     return left, right
 

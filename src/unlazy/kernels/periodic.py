@@ -15,6 +15,7 @@ from unlazy.core.linear import dot
 from unlazy.kernels import evaluate
 from unlazy.kernels.admit import squares
 from unlazy.kernels.base import InnerProductKernel, Kernel
+from unlazy.theory.middle import middle
 
 Matrix = Array | np.ndarray
 Several = float | Float[Array, ""] | Float[Array, " d"]
@@ -95,7 +96,7 @@ class SpectralMixture(Kernel):
 
     def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
         """Centred together: phases then round relative to the spread of the points, not to their offset."""
-        centre = jnp.mean(X if Z is None else Z, 0)
+        centre = middle(X if Z is None else Z)
         return self.prepare(X - centre), None if Z is None else self.prepare(Z - centre)
 
     def block(self, left: Float[Array, "n d"], right: Float[Array, "m d"]) -> Float[Array, "n m"]:

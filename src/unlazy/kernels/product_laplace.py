@@ -14,6 +14,7 @@ from unlazy.core.inputs import Points
 from unlazy.kernels import evaluate
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import mapped
+from unlazy.theory.middle import middle
 
 
 class ProductLaplace(Kernel):
@@ -34,7 +35,7 @@ class ProductLaplace(Kernel):
 
     def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
         """Centred first, since bandwidths divide: a large offset would cost digits of the difference."""
-        centre = jnp.mean(X if Z is None else Z, 0)
+        centre = middle(X if Z is None else Z)
         return self.prepare(X - centre), None if Z is None else self.prepare(Z - centre)
 
     def block(self, left: Float[Array, "n d"], right: Float[Array, "m d"]) -> Float[Array, "n m"]:

@@ -20,6 +20,7 @@ from unlazy.core.linear import dot
 from unlazy.kernels.admit import host_squares
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.theory.coincidence import coincident, rounding_floor
+from unlazy.theory.middle import middle
 
 PIECE = 2**15
 """Entries evaluated at once: small enough to stay in the cache, large enough to hide the call."""
@@ -142,7 +143,7 @@ def sides(kernel: Kernel, X: Float[np.ndarray, "n d"], Z: Float[np.ndarray, "m d
     left, right = np.split(embedded(formula, np.concatenate([X, Z])), [len(X)])
     if not formula.stationary:
         return left, right
-    centre = right.mean(0, dtype=np.float64).astype(right.dtype)
+    centre = middle(right)
     return left - centre, right - centre
 
 

@@ -18,6 +18,7 @@ from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.products import host
 from unlazy.theory.agop import gradients
 from unlazy.theory.bandwidth import median_distance, pairs, some_rows, typical_norm
+from unlazy.theory.middle import middle
 
 Map = Float[np.ndarray, " d"] | Float[np.ndarray, "r d"]
 SAMPLE = 500
@@ -136,7 +137,7 @@ class _OfFormula(View):
     ) -> tuple[Float[np.ndarray, "m e"], Float[np.ndarray, "n e"]]:
         """Centred together where only differences matter."""
         F, G = (host.embedded(kernel, _seen(A, L), X.shape[1]) / h for A in (X, Z))
-        centre = F.mean(0) if kernel.stationary else 0.0
+        centre = middle(F) if kernel.stationary else 0.0
         return G - centre, F - centre
 
     def agop(self, h: float, alpha: np.ndarray, diagonal: bool) -> np.ndarray:
