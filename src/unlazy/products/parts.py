@@ -5,8 +5,8 @@ Halves are x = hi + lo, of which hi·hi, hi·lo and lo·hi are multiplied, and l
 float16 parts of x (cos φ, sin φ), so that ⟨x,z⟩ is u(x) u(z) + s(x) s(z), two products for three: u is x cos φ
 rounded, and s what makes the projection u cos φ + s sin φ the x that was given. What rounding leaves of s moves that
 projection by 2^-12 sin²φ x, and what is across, (u - x cos φ)/sin φ, shows in products with another point alone, as
-2^-24/sin²φ: with tan φ = 1/8 both are 2^-18 or so, what two bfloat16 halves hold. Either way K is that of points which
-moved: with their own norms (`excess`) it is 1 on the diagonal and positive.
+2^-24/sin²φ: with cos φ = 127/128, so that sin φ is about 1/8, both are 2^-18 or so, what two bfloat16 halves hold.
+Either way K is that of points which moved: with their own norms (`excess`) it is 1 on the diagonal and positive.
 """
 
 import math
@@ -18,12 +18,13 @@ from jaxtyping import Array, Float
 
 
 class Parts(NamedTuple):
-    """The type of two parts, and which of them are multiplied, X's and Z's, the smallest first; the angle by which they
-    are turned where they are no halves."""
+    """The type of two parts, and which of them are multiplied, X's and Z's, the smallest first; the cosine of the angle
+    by which they are turned where they are no halves, of so few digits that its product with a part is exact: whoever
+    multiplies and subtracts, at once or not, finds the same."""
 
     kind: Any
     dots: tuple[tuple[int, int], ...]
-    angle: float = 0.0
+    cos: float | None = None
 
     @property
     def crossing(self) -> bool:
@@ -36,18 +37,23 @@ class Parts(NamedTuple):
         return float(jnp.finfo(self.kind).smallest_subnormal)
 
     def of(self, points: Float[Array, "n d"]) -> tuple[Array, ...]:
-        if not self.angle:
+        if self.cos is None:
             return split(points, 2, self.kind)
-        cos, sin = math.cos(self.angle), math.sin(self.angle)
-        first = rounded(points * cos, self.kind)
-        return first.astype(self.kind), ((points - first * cos) / sin).astype(self.kind)
+        return tuple(part.astype(self.kind) for part in self._turned(points))
 
     def excess(self, points: Float[Array, "n d"]) -> Float[Array, " n"] | None:
         """½|x|² of points less that of their parts, where parts are others: to be added where -½|x|² is."""
-        if not self.angle:
+        if self.cos is None:
             return None
-        first, second = (part.astype(jnp.float32) for part in self.of(points))
+        first, second = self._turned(points)
+        second = rounded(second, self.kind)  # no cast there and back, as in `split`
         return 0.5 * jnp.sum((points - first) * (points + first) - second * second, 1)
+
+    def _turned(self, points: Float[Array, "n d"]) -> tuple[Array, Array]:
+        """Both parts, the second before it is rounded."""
+        cos = self.cos or 1.0
+        first = rounded(points * cos, self.kind)
+        return first, (points - first * cos) * (1 / math.sqrt(1 - cos * cos))
 
 
 SMOOTH = Parts(jnp.bfloat16, ((0, 1), (1, 0), (0, 0)))
@@ -56,7 +62,7 @@ SHARP = Parts(jnp.bfloat16, ((1, 1), *SMOOTH.dots))
 """To what float32 sums hold, of numbers of any size."""
 FLOAT16 = Parts(jnp.float16, SMOOTH.dots)
 """To 2^-22, or 2^-24 where that is more: for points of lengths near 1. There is no number beyond 65,504."""
-TURNED = Parts(jnp.float16, ((1, 1), (0, 0)), math.atan(1 / 8))
+TURNED = Parts(jnp.float16, ((1, 1), (0, 0)), cos=127 / 128)
 """To 2^-18 or so by two products."""
 
 
