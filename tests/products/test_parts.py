@@ -83,7 +83,7 @@ def test_near_points_of_kinked_kernels_have_floats_of_their_size():
     """-½|x|² of the farthest is a float16 number, and powers of two of what pairs have are normal ones."""
     near = MaternForm(0.5).near
     assert near.most / 2 < float(jnp.finfo(jnp.float16).max)
-    assert near.exponent == -math.sqrt(2 * near.most) > -125
+    assert near.powers.least == -math.sqrt(2 * near.most) > -125
 
 
 @pytest.mark.parametrize("length", [0.3, 1.0, 60.0])

@@ -20,6 +20,7 @@ from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.infinite_width import NNGP, NTK, NetworkKernel
 from unlazy.kernels.radial import MATERN, Gaussian, Laplace, Matern
 from unlazy.products.parts import FLOAT16, SHARP, SMOOTH, TURNED, Parts, two_halves
+from unlazy.products.ptx import Powers
 from unlazy.theory import angle_search
 from unlazy.theory.angles import horner
 from unlazy.theory.coincidence import coincident, halves_floor
@@ -46,15 +47,13 @@ class Prepared(NamedTuple):
 
 class Near(NamedTuple):
     """Where the largest |x'|² = -2a of all points is from `least` to `most`, and the mean of each side up to `mean`:
-    parts that will do; every how manieth pair may take its power of two by multiply-adds (0: none), and the least
-    number that is taken of."""
+    parts that will do, and powers of two that some pairs may take."""
 
     parts: Parts
     least: float
     most: float
     mean: float
-    relief: int
-    exponent: float
+    powers: Powers
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class GaussianForm(Form):
 
     @property
     def near(self):
-        return Near(TURNED, least=0.0, most=16.0, mean=4.0, relief=8, exponent=-math.inf)
+        return Near(TURNED, least=0.0, most=16.0, mean=4.0, powers=Powers(8, -math.inf, 5))
 
     @property
     def far(self):
@@ -141,8 +140,8 @@ class MaternForm(Form):
     @property
     def near(self):
         """u² is at most twice the largest |x'|²."""
-        relief = 3 if self.smoothness == 0.5 else 6
-        return Near(FLOAT16, 1 / 16, 2.0**12, math.inf, relief, exponent=-math.sqrt(2.0**13))
+        every = 3 if self.smoothness == 0.5 else 6
+        return Near(FLOAT16, 1 / 16, 2.0**12, math.inf, Powers(every, -math.sqrt(2.0**13), 4))
 
     def numbers(self, side, parts):
         """The floor, and what the smallest numbers of a type leave: half of one in every coordinate of both points, and

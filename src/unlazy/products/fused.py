@@ -196,8 +196,8 @@ def _few_columns(
 ) -> Array:
     n, (m, c) = left.points.shape[0], V.shape
     v, parts = V[:, 0], near.parts if near else form.parts
-    program = pair_program(form.formula, len(left.rows), near.exponent if near else None)
-    relief = near.relief if near and cut.relief is None else cut.relief or 0
+    program = pair_program(form.formula, len(left.rows), near.powers if near else None)
+    relief = near.powers.every if near and cut.relief is None else cut.relief or 0
     x_rows, z_rows = program.left(form.numbers(left, parts)), program.right(form.numbers(right, parts))
     x_added, z_added = (_added(parts, side) for side in (left, right))
     Z, size, signs = right.points, None, None

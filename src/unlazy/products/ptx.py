@@ -42,9 +42,24 @@ class PairProgram(NamedTuple):
         return "=f" + ",f" * (1 + self.left_count + self.right_count)
 
 
-def pair_program(formula: Callable, rows: int, exponent: float | None = None) -> PairProgram:
-    """Sort and translate F(t, [p…], [q…]) with `rows` numbers p and as many q; raises Unsupported. Where there is an
-    `exponent`, powers of two are of numbers from it up to 0 only."""
+class Powers(NamedTuple):
+    """Powers of two by multiply-adds: every how manieth pair takes them (0: none), the least number they are of, where
+    none is above 0, and the degree of their polynomial: 4 errs by 4e-6 at most, 5 by 2e-7."""
+
+    every: int
+    least: float
+    degree: int
+
+    @property
+    def coefficients(self) -> tuple[float, ...]:
+        """Of 2^f for |f| ≤ 1/2; the first is 1."""
+        near = np.polynomial.Chebyshev.interpolate(np.exp2, self.degree, [-0.5, 0.5])
+        _, *rest = near.convert(kind=np.polynomial.Polynomial).coef
+        return (1.0, *map(float, rest))
+
+
+def pair_program(formula: Callable, rows: int, powers: Powers | None = None) -> PairProgram:
+    """Sort and translate F(t, [p…], [q…]) with `rows` numbers p and as many q; raises Unsupported."""
     scalar = jax.ShapeDtypeStruct((), jnp.float32)
     p, q = [scalar] * rows, [scalar] * rows
     with jax.ensure_compile_time_eval():  # constants are computed now, also when the caller is being traced
@@ -53,7 +68,7 @@ def pair_program(formula: Callable, rows: int, exponent: float | None = None) ->
     return PairProgram(
         steps.side_function("p", emitted.used["p"]), steps.side_function("q", emitted.used["q"]),
         len(emitted.used["p"]), len(emitted.used["q"]), emitted.text, steps.pair_function(emitted.used),
-        None if exponent is None else _Emitter(steps, exponent).emit().text,
+        None if powers is None else _Emitter(steps, powers).emit().text,
     )  # fmt: skip
 
 
@@ -173,8 +188,6 @@ _PLAIN: dict[str, Callable] = {
 _COMPARE = {"lt", "le", "gt", "ge", "eq", "ne"}
 
 
-_POWER = tuple(np.polynomial.Chebyshev.interpolate(np.exp2, 4, [-0.5, 0.5]).convert(kind=np.polynomial.Polynomial).coef)
-"""2^f for |f| ≤ 1/2 by powers of f, to 4e-6; 1 at 0."""
 _LEAST = -125.0
 """A number whose power of two may have its exponent moved."""
 
@@ -182,9 +195,9 @@ _LEAST = -125.0
 class _Emitter:
     """Writes the pair's steps as PTX. Floats live in registers f<i>, truth values in predicates b<i>."""
 
-    def __init__(self, steps: _Steps, exponent: float | None = None):
+    def __init__(self, steps: _Steps, powers: Powers | None = None):
         self.steps = steps
-        self.exponent = exponent
+        self.powers = powers
         self.lines: list[str] = []
         self.used: dict[str, list[int]] = {"p": [], "q": []}
         self.booleans: set[int] = set()
@@ -250,8 +263,8 @@ class _Emitter:
             write(f"mul.f32 {out}, {arguments[0]}, {self._name((1 / s.inputs[1][0],))};")
         elif name in _BINARY:
             write(f"{_BINARY[name]} {out}, {arguments[0]}, {arguments[1]};")
-        elif name == "exp2" and self.exponent is not None:
-            self._power_of_two(out, arguments[0])
+        elif name == "exp2" and self.powers is not None:
+            self._power_of_two(out, arguments[0], self.powers)
         elif name in _UNARY:
             write(f"{_UNARY[name]} {out}, {arguments[0]};")
         elif name == "clamp" and (s.inputs[0], s.inputs[2]) == ((0.0,), (1.0,)):
@@ -285,19 +298,20 @@ class _Emitter:
         else:
             raise Unsupported(name)
 
-    def _power_of_two(self, out: str, number: str) -> None:
+    def _power_of_two(self, out: str, number: str, powers: Powers) -> None:
         """2^x, x up to 0 (cut at `_LEAST`): 2^f by a polynomial, f = x - n and n the nearest integer, which the last
         bits of x + 1.5·2^23 are: moved, they are added to the exponent. NaN becomes some number."""
         x, shifted, f, whole = (self._temporary() for _ in range(4))
         magic = self._name((1.5 * 2**23,))
-        deep = self.exponent is not None and self.exponent < _LEAST
+        *lower, highest = powers.coefficients
+        deep = powers.least < _LEAST
         self.lines += [
             f"max.NaN.f32 {x}, {number}, {self._name((_LEAST,))};" if deep else f"mov.f32 {x}, {number};",
             f"add.rn.f32 {shifted}, {x}, {magic};",
             f"sub.rn.f32 {whole}, {shifted}, {magic};",
             f"sub.rn.f32 {f}, {x}, {whole};",
-            f"mov.f32 {out}, {self._name((_POWER[-1],))};",
-            *[f"fma.rn.f32 {out}, {out}, {f}, {self._name((c,))};" for c in _POWER[-2::-1]],
+            f"mov.f32 {out}, {self._name((highest,))};",
+            *[f"fma.rn.f32 {out}, {out}, {f}, {self._name((c,))};" for c in reversed(lower)],
             f"{{ .reg .b32 power, bits; mov.b32 power, {shifted}; shl.b32 power, power, 23; mov.b32 bits, {out}; "
             f"add.s32 bits, bits, power; mov.b32 {out}, bits; }}",
         ]
