@@ -1,5 +1,7 @@
 """The Mosaic program for Hopper chips: lowered for the card, and run by JAX's interpreter of such programs."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -226,3 +228,17 @@ def test_weights_in_the_exponent_of_a_gaussian(interpreter, weights):
     got = fused.apply(*fused.prepared(kernel, X, Z), jnp.asarray(v), tile=cut, interpret=interpreter)
     want = np.dot(_exact(kernel, X, Z), v.astype(np.float64))
     assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("kernel", [Gaussian(1.0), Laplace(1.0)], ids=["gaussian", "laplace"])
+@pytest.mark.parametrize(
+    "size, near", [(1.0, True), (1e3, False), (1e-3, "gaussian"), (np.nan, False)], ids=["1", "far", "small", "nan"]
+)
+def test_who_counts_as_near(kernel, size, near, monkeypatch):
+    """No NaN does: near pairs may make a number of it. Small points of a kinked kernel have no digits in float16."""
+    monkeypatch.setattr(fused, "_program", lambda form, near, *_: partial(lambda *_: 1.0 if near else 0.0))
+    X = jnp.asarray(_problem(20, 20, 3)[0]).at[7, 1].multiply(size) if size != size else size * _problem(20, 20, 3)[0]
+    form = fused._formed(kernel)
+    sides = [form.prepare(kernel, jnp.asarray(X)) for _ in range(2)]
+    found = fused._near_or_far(form, *sides, jnp.ones((20, 1)), hopper.Cut(), None)
+    assert bool(found) is (near if isinstance(near, bool) else isinstance(kernel, Gaussian))

@@ -169,6 +169,7 @@ def _near_or_far(
     if near is None or not added or (far is form and by_near.func is triton.product):
         return by_near(left, right, V)
     largest, mean = (-2 * jnp.minimum(*map(f, added)) for f in (jnp.min, jnp.mean))
+    # not where a number is NaN: powers of two by multiply-adds would make some number of it
     within = (near.least <= largest) & (largest <= near.most) & (mean <= near.mean)
     return lax.cond(within, by_near, _program(far, None, left, V, tile, interpret), left, right, V)
 

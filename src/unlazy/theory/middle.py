@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from unlazy.theory.bandwidth import some_rows
+
 ROWS = 31
 """Rows that are looked at: their median is within a quarter of the points' own spread of that of all."""
 
@@ -18,7 +20,7 @@ ROWS = 31
 def middle(points: Any) -> Any:
     """The lower median of up to `ROWS` rows, of NumPy's or JAX's points; what depends on differences of points alone
     has no derivative by it."""
-    rows = points[np.linspace(0, max(len(points) - 1, 0), min(len(points), ROWS)).round().astype(int)]
+    rows = points[some_rows(len(points), ROWS)]
     place = (len(rows) - 1) // 2
     if isinstance(points, np.ndarray):
         return np.sort(rows, axis=0)[place] if len(rows) else np.zeros(points.shape[1:], points.dtype)
