@@ -230,7 +230,7 @@ def test_weights_in_the_exponent_of_a_gaussian(interpreter, weights):
     assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)
 
 
-@pytest.mark.parametrize("kernel", [Gaussian(1.0), Laplace(1.0)], ids=["gaussian", "laplace"])
+@pytest.mark.parametrize("kernel", [Gaussian(2.0), Laplace(2.0)], ids=["gaussian", "laplace"])
 @pytest.mark.parametrize(
     "size, near", [(1.0, True), (1e3, False), (1e-3, "gaussian"), (np.nan, False)], ids=["1", "far", "small", "nan"]
 )

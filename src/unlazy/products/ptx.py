@@ -300,8 +300,8 @@ class _Emitter:
 
     def _power_of_two(self, out: str, number: str, powers: Powers) -> None:
         """2^x, x up to 0 (cut at `_LEAST`): 2^f by a polynomial, f = x - n and n the nearest integer, which the last
-        bits of x + 1.5·2^23 are: moved, they are added to the exponent. NaN becomes some number: who multiplies keeps it
-        from these."""
+        bits of x + 1.5·2^23 are: moved, they are added to the exponent. NaN becomes some number: who multiplies keeps
+        it from these."""
         x, shifted, f, whole = (self._temporary() for _ in range(4))
         magic = self._name((1.5 * 2**23,))
         *lower, highest = powers.coefficients
