@@ -2,7 +2,7 @@
 
 Training and test images of a file (X_train, y_train, X_test, y_test; docs/guides/use_images.md says how to make that of
 CIFAR-10), ZCA whitening, horizontal flips, both kernel matrices in tiles to a store, one eigendecomposition in float64,
-the ridge by leave-one-out; beside it a fully connected NTK on the same images. A run that was killed goes on from its
+the ridge by leave-one-out accuracy; beside it a fully connected NTK on the same images. A run that was killed goes on from its
 store, and its seconds add up.
 
     python benchmarks/image_kernels.py --file cifar10.npz --store FOLDER [--train 10000] [--test 2000] [--depth 10] \\
@@ -87,23 +87,31 @@ def images(file: Path, n: int, m: int, flips: bool) -> tuple:
     return whitening.transform(X), y, whitening.transform(T), t
 
 
-def predicted(K: np.ndarray, y: np.ndarray, across: np.ndarray) -> tuple[np.ndarray, float]:
-    """Classes by least squares on one-hot labels with a free intercept, and the ridge that leave-one-out chose."""
+def predicted(K: np.ndarray, y: np.ndarray, across: np.ndarray, t: np.ndarray | None = None) -> tuple:
+    """Classes by least squares on one-hot labels with a free intercept, and the ridge chosen by leave-one-out accuracy.
+
+    Ties go to the smaller leave-one-out squared error. With test labels `t` every ridge is printed with its accuracies.
+    """
     with jax.enable_x64(True):
         Y = jnp.asarray(np.eye(y.max() + 1)[y])
-        Y, centre = Y - Y.mean(0), Y.mean(0)
+        Y, center = Y - Y.mean(0), Y.mean(0)
         values, U = jnp.linalg.eigh(jnp.asarray(K, jnp.float64))
-        turned, ones, squares = dot(U.T, Y), U.sum(0), U * U
-        best: tuple = (np.inf,)
+        rotated, ones, squares = dot(U.T, Y), U.sum(0), U * U
+        best: tuple = ((-1.0, 0.0),)
         for relative in RELATIVE_RIDGES:
             c = 1 / (jnp.maximum(values, 0) + relative * np.mean(np.diag(K)))
-            alpha, shift = with_intercept(dot(U, c[:, None] * turned), one := dot(U, c * ones))
-            diagonal = bordered_diagonal(dot(squares, c), one, one.sum())
-            error = float(jnp.mean(left_out(alpha, diagonal[:, None]) ** 2))
-            if error < best[0]:
-                best = error, alpha, shift, float(relative)
+            alpha, shift = with_intercept(dot(U, c[:, None] * rotated), one := dot(U, c * ones))
+            residuals = left_out(alpha, bordered_diagonal(dot(squares, c), one, one.sum())[:, None])
+            right = float(jnp.mean((Y - residuals + center).argmax(1) == jnp.asarray(y)))
+            error = float(jnp.mean(residuals**2))
+            if t is not None:
+                found = np.asarray(dot(jnp.asarray(across, jnp.float64), alpha) + shift + center).argmax(1)
+                print(f"  ridge {relative:.1e}: leave-one-out {right:.4f} right, squared error {error:.5f}; "
+                      f"test {np.mean(found == t):.4f}")  # fmt: skip
+            if (right, -error) > best[0]:
+                best = (right, -error), alpha, shift, float(relative)
         _, alpha, shift, relative = best
-        return np.asarray(dot(jnp.asarray(across, jnp.float64), alpha) + shift + centre).argmax(1), relative
+        return np.asarray(dot(jnp.asarray(across, jnp.float64), alpha) + shift + center).argmax(1), relative
 
 
 def main() -> None:
@@ -131,7 +139,7 @@ def main() -> None:
         with clock.time(f"kernel matrix, {name}"):
             matrices.append(gram_to_store(kernel, *sides, store=options.store / name, progress=True))
     with clock.time("eigendecomposition, ridges, classes"):
-        found, ridge = predicted(np.asarray(matrices[0]), y, np.asarray(matrices[1]))
+        found, ridge = predicted(np.asarray(matrices[0]), y, np.asarray(matrices[1]), t)
     right, whole = float(np.mean(found == t)), clock.whole()
     flat, flat_test = (A.reshape(len(A), -1) for A in (X, T))
     other, _ = predicted(*(np.asarray(gram(NTK(MLP(2)), flat)), y, np.asarray(gram(NTK(MLP(2)), flat_test, flat))))

@@ -21,6 +21,15 @@ def assembled(code: str, constraints: str, result: Any, *operands: Any, acts: bo
     return None if result is None else made.result
 
 
+def one_at_a_time(launch: Callable) -> Callable:
+    """A launch of a GPU program that `vmap` repeats in a loop.
+
+    Batching would add an axis to the grid, and a program that reads its own position with `%ctaid` does not see it:
+    every element of the batch would then compute the first one.
+    """
+    return jax.custom_batching.sequential_vmap(launch)
+
+
 def is_lowered(traced: Callable[[], Any], what: str) -> bool:
     """Whether JAX lowers what is traced: that backend is experimental and changes. Nothing is compiled.
 

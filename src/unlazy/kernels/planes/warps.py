@@ -103,11 +103,12 @@ def run(
 
             inlined(*refs)
 
-        found = backend.kernel(
+        launch = backend.kernel(
             body, out_type=[jax.ShapeDtypeStruct((size,), jnp.float32)] * count,
             grid=(math.prod(blocks(stage, (n // BLOCK, m // BLOCK), tangent)),), grid_names=("block",),
             num_threads=groups(stage, tangent), thread_name="group", scratch_types=[backend.SMEM((kept,), jnp.float32)],
-        )(*inputs)  # fmt: skip
+        )  # fmt: skip
+        found = mosaic.one_at_a_time(launch)(*inputs)
     if not stage.last:
         return tuple(f.reshape(shape) for f in found)
     which, place = tile.order(*np.divmod(np.arange(BLOCK**2), BLOCK))
