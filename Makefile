@@ -23,7 +23,7 @@ fast: $(VENV)/.installed-dev
 # names files or folders where not all are wanted.
 SLOW := OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -o addopts="-q --strict-markers" -n 2 --dist loadfile \
 	--no-loadscope-reorder -m slow --durations=25 --durations-min=10
-BRISK := tests/experiments tests/estimators tests/comparison tests/lab tests/products tests/test_fuzz_doors.py
+BRISK := tests/experiments tests/estimators tests/comparison tests/lab tests/products tests/test_fuzz_inputs.py
 LIMITS := $(wildcard $(addprefix tests/experiments/test_,dial*.py adaptive_kernel*.py features_at*.py rich_limit*.py)) \
 	tests/estimators/test_every_estimator.py
 AS_USERS := tests/solvers

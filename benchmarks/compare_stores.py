@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 from record import add_option, recorder
 
-from unlazy.core.claims import Claim
-from unlazy.core.experiment import Record, Records
-from unlazy.lab.catalogue import find, own_experiments
-from unlazy.lab.store import FILE
-from unlazy.lab.values import canonical, unpack
+from unlazy.lab.claims import Claim
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.runner.catalog import find, own_experiments
+from unlazy.lab.runner.serialization import canonical, unpack
+from unlazy.lab.runner.store import FILE
 
 Trials = dict[tuple[str, int], dict]
 """(parameters as text, seed) → measures."""

@@ -205,7 +205,7 @@ def verdicts(kernel, rows, n):
         bars.append(("times less CPU than KernelRidge", ratio, 5, "at least"))
     peers = [r for k, r in rows.items() if "Nystroem" in k and r["mse"] <= 1.05 * reference["mse"]]
     if peers and "unlazy nystrom_cg" in rows:
-        # the same problem, some points as centres, on both sides
+        # the same problem, some points as centers, on both sides
         ratio = min(r["cpu"] for r in peers) / rows["unlazy nystrom_cg"]["cpu"]
         bars.append(("nystrom_cg: times less CPU than Nystroem + Ridge at that error", ratio, 3, "at least"))
         error = rows["unlazy nystrom_cg"]["mse"] / reference["mse"]
@@ -242,7 +242,7 @@ def growth(kernel, X, y, X_test, sizes):
             X, y, _, _ = data(n)
             best = np.inf
             for _ in range(3):  # the first of them compiles
-                once = unlazy(kernel, X, y, X[:10], method="nystrom_cg", centres=1000, max_steps=10, tolerance=1e-9)
+                once = unlazy(kernel, X, y, X[:10], method="nystrom_cg", centers=1000, max_steps=10, tolerance=1e-9)
                 start = time.process_time()
                 once()
                 best = min(best, time.process_time() - start)

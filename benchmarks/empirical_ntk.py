@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 from record import add_option, recorder
 
-from unlazy.core.architecture import MLP
 from unlazy.networks import Network, layer_tangent_kernels, tangent_kernel
+from unlazy.theory.infinite_width.architecture import MLP
 
 HIGHEST = jax.lax.Precision.HIGHEST
 

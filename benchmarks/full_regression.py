@@ -1,4 +1,4 @@
-"""Full kernel regression beyond what a factorisation holds: Askotch against EigenPro, preconditioned CG and Nyström-CG.
+"""Full kernel regression beyond what a factorization holds: Askotch against EigenPro, preconditioned CG and Nyström-CG.
 
 One problem, (K + ρI)α = y with ρ = 10^-6 n (--ridge says otherwise), K never stored (--memory). Every method runs in a
 process of its own to a residual of 10^-3 or --passes passes over K. What is shown: entries of K evaluated over n² (of
@@ -36,7 +36,7 @@ LEVELS = (1e-1, 1e-2, 1e-3)
 
 
 def data(points, folder):
-    """Training and test points; the rows of covtype standardised, +1 where the class is the second, -1 elsewhere."""
+    """Training and test points; the rows of covtype standardized, +1 where the class is the second, -1 elsewhere."""
     if folder is None:
         X, y, Z, truth = cpu_solvers.data(points)
         return X, y, Z, truth, cpu_solvers.D**0.5, False
@@ -51,9 +51,9 @@ def data(points, folder):
 
 def kernel_of(name, width):
     """The kernel at a bandwidth; an NTK has none."""
-    from unlazy.core.architecture import MLP
-    from unlazy.kernels.infinite_width import NTK
+    from unlazy.kernels.networks.infinite_width import NTK
     from unlazy.kernels.radial import Gaussian, Laplace, Matern
+    from unlazy.theory.infinite_width.architecture import MLP
 
     if name == "ntk":
         return NTK(MLP(3))
@@ -62,9 +62,9 @@ def kernel_of(name, width):
 
 def passes_of(solution, n):
     """Entries evaluated over n²: of the steps, with a true residual at the end where there is one."""
-    centres = solution.coefficients.shape[0]
+    centers = solution.coefficients.shape[0]
     if solution.method == "nystrom_cg":
-        return (solution.steps + 2) * centres / n
+        return (solution.steps + 2) * centers / n
     if solution.method == "eigenpro":
         return solution.steps * (1 + min(n, 2000) / n) + 2
     return solution.steps + 1
@@ -76,7 +76,7 @@ def measure(name, options):
 
     import jax
 
-    from unlazy.solvers.methods import made
+    from unlazy.solvers.methods.registry import made
     from unlazy.solvers.solve import solve
 
     warnings.simplefilter("ignore")

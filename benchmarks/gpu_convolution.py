@@ -19,9 +19,9 @@ import jax
 import numpy as np
 from record import add_option, recorder
 
-from unlazy.core import device
-from unlazy.kernels.layered import LayeredBoth, LayeredNNGP
-from unlazy.kernels.planes import stages
+from unlazy.core import devices
+from unlazy.kernels.conv_gpu import stages
+from unlazy.kernels.networks.layered import LayeredBoth, LayeredNNGP
 from unlazy.layers import Shape, myrtle
 
 CLOCK = 1.755e9
@@ -35,7 +35,7 @@ def limit(network, tangent: bool) -> float:
     slots = 3 * 32**4
     for stage in plan.stages:
         slots += stage.size**4 * len(stage.layers) * (15 + (17 if tangent else 0))
-    return slots / 32 / (SCHEDULERS * device.multiprocessors() * CLOCK)
+    return slots / 32 / (SCHEDULERS * devices.multiprocessors() * CLOCK)
 
 
 def seconds(run, *given) -> tuple[float, float]:

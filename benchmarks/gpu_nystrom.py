@@ -1,6 +1,6 @@
 """Kernel ridge regression on ten million points on one GPU: 15 iterations of Nyström-CG, after compilation.
 
-    python benchmarks/gpu_nystrom.py [--n 10000000] [--centres 32768] [--kernel gaussian|ntk] [--record]
+    python benchmarks/gpu_nystrom.py [--n 10000000] [--centers 32768] [--kernel gaussian|ntk] [--record]
 
 The limit: 31 passes of n·M pairs (two per iteration, one for the right-hand side; one more pair of passes checks the
 residual) at the speed of the fused product, plus the preconditioner's M³ work. The lines say where the time went.
@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from record import add_option, recorder
 
-from unlazy.core.architecture import MLP
-from unlazy.kernels.infinite_width import NTK
+from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian
 from unlazy.products import product
 from unlazy.solvers.solve import solve
+from unlazy.theory.infinite_width.architecture import MLP
 
 warnings.simplefilter("ignore")
 
@@ -42,7 +42,7 @@ def seconds_of(call) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=10_000_000)
-    parser.add_argument("--centres", type=int, default=32_768)
+    parser.add_argument("--centers", type=int, default=32_768)
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--kernel", choices=["gaussian", "ntk"], default="gaussian")
     add_option(parser)
@@ -58,7 +58,7 @@ def main() -> None:
     def run(steps: int):
         start = time.perf_counter()
         solution = solve(
-            kernel, X, y, ridge, method="nystrom_cg", centres=options.centres, max_steps=steps, tolerance=1e-12,
+            kernel, X, y, ridge, method="nystrom_cg", centers=options.centers, max_steps=steps, tolerance=1e-12,
             precision="float32", progress=False,
         )  # fmt: skip
         return solution, time.perf_counter() - start
@@ -67,14 +67,14 @@ def main() -> None:
     _, first = run(1)
     solution, seconds = run(options.steps)
     error = float(np.sqrt(np.mean((np.asarray(solution.predict(X_test)) - y_test) ** 2)))
-    K = product(kernel, jnp.asarray(X), jnp.asarray(X[: options.centres]))
-    one_pass = seconds_of(lambda: K.matmul(jnp.ones(options.centres)))
+    K = product(kernel, jnp.asarray(X), jnp.asarray(X[: options.centers]))
+    one_pass = seconds_of(lambda: K.matmul(jnp.ones(options.centers)))
     back = seconds_of(lambda: K.rmatmul(jnp.ones(options.n)))
-    size = f"n = {options.n}, d = {d}, {options.centres} centres, {options.steps} iterations"
+    size = f"n = {options.n}, d = {d}, {options.centers} centers, {options.steps} iterations"
     print(f"{options.kernel}: {size}: {seconds:.2f} s")
     note(f"{options.kernel}, {size}", seconds, "s")
     print(f"  residual {solution.residual:.2e}, test rmse {error:.4f} (labels' noise 0.1, spread {y_test.std():.2f})")
-    speed, speed_back = (options.n * options.centres / t / 1e12 for t in (one_pass, back))
+    speed, speed_back = (options.n * options.centers / t / 1e12 for t in (one_pass, back))
     print(f"  K v {one_pass:.3f} s = {speed:.2f} Tpairs/s, its transpose {back:.3f} s = {speed_back:.2f}")
     iteration = (seconds - first) / (options.steps - 1)
     print(f"  an iteration {iteration:.3f} s; set-up and one step {first:.2f} s")

@@ -10,16 +10,17 @@ against float64, ‖difference‖/‖product‖. Time is the median of the repea
 import argparse
 import itertools
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from record import add_option, recorder
 
-from unlazy.core.architecture import MLP
-from unlazy.kernels.infinite_width import NTK
+from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace, Matern
-from unlazy.products import fused, hopper
+from unlazy.products.fused import fused_product, hopper
+from unlazy.theory.infinite_width.architecture import MLP
 
 KERNELS = {
     "gaussian": lambda d: Gaussian(d**0.5),
@@ -67,7 +68,7 @@ def xla_blocks(kernel, X, Z, V, rows=1024):
 def torch_chunked(X, Z, V, bandwidth, rows=4096):
     import torch
 
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.fused_product.allow_tf32 = False
     X, Z, V = (torch.tensor(np.asarray(a), device="cuda") for a in (X, Z, V))
     zz = (Z * Z).sum(1)
 
@@ -101,7 +102,7 @@ def main():
         tiles = [None]
         if options.tune:
             tiles += [
-                fused.Tile(x, z, w, s)
+                fused_product.Tile(x, z, w, s)
                 for x, z, w, s in itertools.product((32, 64, 128), (32, 64, 128, 256), (4, 8), (2, 3))
                 if 4096 <= x * z <= 16384 and (s == 2 or w == 4)
             ]
@@ -110,7 +111,7 @@ def main():
             tiles += [hopper.Cut(relief=every) for every in (0, 2, 4, 6)]
         for tile in tiles:
             try:
-                call = lambda kernel=kernel, tile=tile: fused.matmul(kernel, X, Z, V, tile=tile, interpret=interpret)  # noqa: E731
+                call = partial(fused_product.matmul, kernel, X, Z, V, tile=tile, interpret=interpret)
                 error = np.linalg.norm(np.asarray(call()[:256], np.float64) - truth) / np.linalg.norm(truth)
                 seconds = median_seconds(call)
                 rate = f"{n * m / seconds / 1e12:6.3f} Tpairs/s  error {error:.1e}"
@@ -121,7 +122,7 @@ def main():
         for c in (8,) if not options.tune else ():
             many = jnp.asarray(np.random.default_rng(1).normal(size=(m, c)).astype(np.float32))
             one, all_columns = (
-                median_seconds(lambda W=W, kernel=kernel: fused.matmul(kernel, X, Z, W, interpret=interpret))
+                median_seconds(lambda W=W, kernel=kernel: fused_product.matmul(kernel, X, Z, W, interpret=interpret))
                 for W in (V, many)
             )
             print(f"{name:28s} {c} columns: {all_columns / one:.2f} times one", flush=True)

@@ -2,8 +2,8 @@
 
 Training and test images of a file (X_train, y_train, X_test, y_test; docs/guides/use_images.md says how to make that of
 CIFAR-10), ZCA whitening, horizontal flips, both kernel matrices in tiles to a store, one eigendecomposition in float64,
-the ridge by leave-one-out accuracy; beside it a fully connected NTK on the same images. A run that was killed goes on from its
-store, and its seconds add up.
+the ridge by leave-one-out accuracy; beside it a fully connected NTK on the same images. A run that was killed goes on
+from its store, and its seconds add up.
 
     python benchmarks/image_kernels.py --file cifar10.npz --store FOLDER [--train 10000] [--test 2000] [--depth 10] \\
         [--kernel nngp] [--no-flips] [--record]
@@ -26,13 +26,13 @@ import numpy as np
 from record import add_option, recorder
 
 from unlazy import MLP, NNGP, NTK, gram_to_store
-from unlazy.core.linear import dot
+from unlazy.core.linalg import dot
 from unlazy.estimators import ZCAWhitening
-from unlazy.kernels.flips import with_flips
+from unlazy.kernels.networks.flips import with_flips
 from unlazy.layers import myrtle
 from unlazy.products import gram
-from unlazy.solvers.intercept import RELATIVE_RIDGES
-from unlazy.theory.leave_one_out import bordered_diagonal, left_out, with_intercept
+from unlazy.solvers.ridge.intercept import RELATIVE_RIDGES
+from unlazy.theory.dynamics.leave_one_out import bordered_diagonal, left_out, with_intercept
 
 
 class Clock:

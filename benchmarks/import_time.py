@@ -16,7 +16,7 @@ CASES = {
     "jax": "import jax",
     "unlazy": "import unlazy",
     "unlazy and a kernel": "import unlazy; unlazy.NTK",
-    "unlazy and the lab": "import unlazy; unlazy.lab.run",
+    "unlazy and the lab": "import unlazy; unlazy.lab.runner.run",
     "the command line": "import unlazy.cli",
 }
 

@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from record import add_option, recorder
 
-from unlazy.core.architecture import MLP
-from unlazy.kernels.infinite_width import nngp_and_ntk
+from unlazy.kernels.networks.infinite_width import nngp_and_ntk
+from unlazy.theory.infinite_width.architecture import MLP
 
 INPUTS = 64
 

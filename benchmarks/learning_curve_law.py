@@ -38,12 +38,12 @@ from unlazy import (
     decompose,
     learning_curve,
 )
-from unlazy.core.linear import dot
+from unlazy.core.linalg import dot
 from unlazy.core.threads import one_thread_each
 from unlazy.measures.scaling_fit import floored_laws
-from unlazy.solvers.curve_law import learning_curve_of
-from unlazy.theory.dynamics import rounding_floor
-from unlazy.theory.leave_one_out import left_out
+from unlazy.solvers.learning_curve import learning_curve_of
+from unlazy.theory.dynamics.leave_one_out import left_out
+from unlazy.theory.dynamics.spectral_filters import rounding_floor
 
 CLASSES = ("adult", "covtype", "higgs_11k", "mnist")
 TABLES = (
@@ -57,7 +57,7 @@ RIDGES = np.geomspace(1e-8, 1e3, 45)
 
 
 def table(folder: Path, name: str, seed: int, rows: int) -> tuple[np.ndarray, ...]:
-    """Standardised inputs and targets of `rows` rows, and of at most 4,000 others."""
+    """Standardized inputs and targets of `rows` rows, and of at most 4,000 others."""
     if name in INDEX:
         rng = np.random.default_rng(100 + seed)
         X, w = rng.normal(size=(rows + 4000, 20)), rng.normal(size=20)
@@ -175,7 +175,7 @@ class Machines:
 
     def hopeful(self, fitted, X: np.ndarray, Y: np.ndarray) -> float:
         """Leave-one-out in the metric that has seen all labels, over what neither metric nor coefficients have seen."""
-        seen, T = fitted.standardised(X), self.one_hot(Y)
+        seen, T = fitted.standardized(X), self.one_hot(Y)
         return best_ridge(fitted.kernel_ + Constant(100.0), seen, T - T.mean(0))[1] / self.risk_of(fitted, Y)
 
     def risk_of(self, fitted, Y: np.ndarray) -> float:

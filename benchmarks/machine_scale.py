@@ -57,14 +57,14 @@ def fixed(n: int, d: int, seed: int) -> dict[str, float]:
     from unlazy import MLP, NTK, Gaussian, Laplace, Matern, solve
 
     X, y, Z, truth, inside = single_index(n, d, seed)
-    X, Z, centre, found = X.astype(np.float32), Z.astype(np.float32), y.mean(), {}
+    X, Z, center, found = X.astype(np.float32), Z.astype(np.float32), y.mean(), {}
     kernels = {f"gaussian, {h} √d": Gaussian(h * d**0.5) for h in (0.5, 1)}
     kernels |= {f"laplace, {h} √d": Laplace(h * d**0.5) for h in (1, 3)}
     kernels |= {"matern 5/2, 1 √d": Matern(2.5, d**0.5), "ntk, depth 3": NTK(MLP(3))}
     for name, kernel in kernels.items():
         started = time.perf_counter()
-        solution = solve(kernel, X, y - centre, 1e-6 * n, max_steps=20, tolerance=1e-2)
-        wrong = (np.asarray(solution.predict(Z)) + centre - truth) ** 2 / y.var()
+        solution = solve(kernel, X, y - center, 1e-6 * n, max_steps=20, tolerance=1e-2)
+        wrong = (np.asarray(solution.predict(Z)) + center - truth) ** 2 / y.var()
         found[name] = float(wrong[inside].mean())
         seconds = time.perf_counter() - started
         print(f"    {name}: excess {found[name]:.5f}, {seconds:.1f} s, {solution.method}", flush=True)

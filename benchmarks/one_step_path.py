@@ -45,7 +45,7 @@ def ours(repeats: int) -> dict:
     import jax
     import jax.numpy as jnp
 
-    from unlazy.training.one_step import fit_head, learn_features
+    from unlazy.training.one_step.algorithm import fit_head, learn_features
 
     learn = jax.jit(learn_features, static_argnames="width")
     found = {}

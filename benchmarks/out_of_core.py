@@ -1,6 +1,6 @@
 """Rows from a disk: one pass of Nyström-CG over a .npy file, against reading it and computing with it.
 
-    python benchmarks/out_of_core.py [--rows 100000000] [--centres 256] [--file X.npy] [--memory 2GiB] [--record]
+    python benchmarks/out_of_core.py [--rows 100000000] [--centers 256] [--file X.npy] [--memory 2GiB] [--record]
 
 `--rows` × 10 float32, standard normal, are written where the file is missing (and removed again, unless --keep); before
 each measurement it is dropped from the page cache, where the system lets a program do that. Measured, each in turn,
@@ -8,8 +8,8 @@ after compilation:
 
 - reading: the file from top to bottom into one buffer, nothing done with it;
 - computing: the same number of rows, multiplied as in a pass, all of them from a block in memory;
-- a pass: K_nMᵀ(K_nM v) with the rows from the file (solvers.nystrom_cg.Passes), the step of Nyström-CG;
-- with --steps, `solve` from the file: everything, samples, centres and preconditioner included.
+- a pass: K_nMᵀ(K_nM v) with the rows from the file (solvers.methods.nystrom_cg.Passes), the step of Nyström-CG;
+- with --steps, `solve` from the file: everything, samples, centers and preconditioner included.
 
 Bar: a pass takes at most 1.2 times reading plus computing; it should take little more than the longer of the two.
 Memory: the most that the process held while it passed, beyond what it held before; at most --memory.
@@ -27,7 +27,7 @@ from record import add_option, recorder
 from unlazy.core.memory import parse_bytes
 from unlazy.kernels.radial import Gaussian
 from unlazy.solvers import problem as problems
-from unlazy.solvers.nystrom_cg import BLOCK_BYTES, Passes
+from unlazy.solvers.methods.nystrom_cg import BLOCK_BYTES, Passes
 from unlazy.solvers.solve import solve
 
 INPUTS, CHUNK = 10, 1_000_000
@@ -96,7 +96,7 @@ def forget_peak() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=100_000_000)
-    parser.add_argument("--centres", type=int, default=256)
+    parser.add_argument("--centers", type=int, default=256)
     parser.add_argument("--file", type=Path, default=Path("out_of_core.npy"))
     parser.add_argument("--memory", default="2GiB", help="the budget, less than the file so that it is not read whole")
     parser.add_argument("--steps", type=int, default=0, help="steps of a whole `solve`; 0: none")
@@ -121,8 +121,8 @@ def measure(options, note) -> None:
     rng = np.random.default_rng(1)
     n = int(np.load(options.file, mmap_mode="r").shape[0])
     y = rng.standard_normal(n, dtype=np.float32)
-    v = rng.standard_normal((options.centres, 1))
-    Z = rng.standard_normal((options.centres, INPUTS), dtype=np.float32)
+    v = rng.standard_normal((options.centers, 1))
+    Z = rng.standard_normal((options.centers, INPUTS), dtype=np.float32)
 
     def passes(X) -> Passes:
         made = Passes(problems.make(kernel, X, y, 1e-6 * n, memory), problems.on_device(Z, Z.dtype), memory)
@@ -143,7 +143,7 @@ def measure(options, note) -> None:
     before = status("VmRSS")
     both, both_cpu = timed(lambda: from_file.normal(v))
     peak = status("VmHWM") - before
-    size = f"n = {n}, {options.centres} centres"
+    size = f"n = {n}, {options.centers} centers"
     cache = "dropped from the page cache before" if dropped else "may lie in the page cache"
     print(f"{size}, {n * INPUTS * 4 / 1e9:.3g} GB on the disk ({cache}), blocks of {from_file.rows} rows")
     print(f"  reading   {reading:7.2f} s {reading_cpu:7.2f} CPU-s")
@@ -168,7 +168,7 @@ def measure(options, note) -> None:
         drop(options.file)
         forget_peak()
         before = status("VmRSS")
-        run = {"centres": options.centres, "max_steps": options.steps, "tolerance": 1e-12, "precision": "float32"}
+        run = {"centers": options.centers, "max_steps": options.steps, "tolerance": 1e-12, "precision": "float32"}
         seconds, cpu = timed(lambda: print(solve(kernel, options.file, y, 1e-6 * n, memory=memory, **run)))
         peak = status("VmHWM") - before
         print(

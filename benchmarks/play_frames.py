@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from record import add_option, recorder
 
-from unlazy.play.page import write_play
+from unlazy.lab.play.page import write_play
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from chromium import browser

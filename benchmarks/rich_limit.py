@@ -17,7 +17,7 @@ from record import add_option, recorder
 
 from unlazy import MLP, NTK, rich_limit, rich_network
 from unlazy.core.precision import precision
-from unlazy.theory.deep_linear import deep_linear
+from unlazy.theory.feature_learning.deep_linear import deep_linear
 from unlazy.training.rich.adaptive import adaptive_kernel
 from unlazy.training.rich.langevin import langevin
 

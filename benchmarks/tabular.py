@@ -34,7 +34,11 @@ REGRESSION = ("uci_airfoil", "uci_autompg", "uci_bike", "california_housing", "u
               "uci_wine")  # fmt: skip
 CLASSIFICATION = ("adult", "covtype", "higgs_11k", "pmlb/ann_thyroid", "pmlb/churn", "pmlb/pendigits", "pmlb/phoneme",
                   "pmlb/satimage", "pmlb/spectf", "pmlb/tic_tac_toe", "pmlb/wine_quality_white")  # fmt: skip
-IMPORTS = {"machine": ("unlazy.estimators.feature_machines",), "xrfm": ("torch", "xrfm"), "lightgbm": ("lightgbm",)}
+IMPORTS = {
+    "machine": ("unlazy.estimators.feature_machine.machines",),
+    "xrfm": ("torch", "xrfm"),
+    "lightgbm": ("lightgbm",),
+}
 METHODS = ("machine", "xrfm", "lightgbm", "laplace_l2", "laplace_l1", "forest", "boosting")
 
 
@@ -67,11 +71,11 @@ def split(folder: Path, name: str, seed: int, rows: int) -> tuple[np.ndarray, ..
     return X[train][:, keep], y[train], X[test][:, keep], y[test]
 
 
-def standardised(X: np.ndarray, Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def standardized(X: np.ndarray, Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Columns of mean 0 and deviation 1 by the training rows; indicator columns as they are (as xRFM advises)."""
     plain = np.all(np.isin(X, (0.0, 1.0)), axis=0)
-    centre, scale = np.where(plain, 0, X.mean(0)), np.where(plain, 1, X.std(0))
-    return (X - centre) / scale, (Z - centre) / scale
+    center, scale = np.where(plain, 0, X.mean(0)), np.where(plain, 1, X.std(0))
+    return (X - center) / scale, (Z - center) / scale
 
 
 def halves(n: int, y: np.ndarray | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -109,10 +113,10 @@ def xrfm(X, y, Z, classify, seed, draws=8, where="cpu", searched=None, say=None)
     import torch
 
     torch.set_num_threads(1 if where == "cpu" else 8)
-    X, Z = standardised(X, Z)
+    X, Z = standardized(X, Z)
     classes, codes = np.unique(y, return_inverse=True) if classify else (None, None)
-    centre, scale = (0, 1) if classify else (y.mean(), y.std())
-    target = codes if classify else (y - centre) / scale
+    center, scale = (0, 1) if classify else (y.mean(), y.std())
+    target = codes if classify else (y - center) / scale
     rng, best, chosen = np.random.default_rng(seed), ((-np.inf, -np.inf), None), None
     part = np.arange(len(X)) if searched is None else np.random.default_rng(seed).permutation(len(X))[:searched]
     for draw in range(draws):
@@ -138,7 +142,7 @@ def xrfm(X, y, Z, classify, seed, draws=8, where="cpu", searched=None, say=None)
     if len(part) < len(X):
         chosen, _ = _xrfm_fitted(X, target, classes, seed, where, *best[1])
     predicted = _xrfm_values(chosen, Z, classify)
-    return classes[np.argmax(predicted, 1)] if classify else predicted.ravel() * scale + centre
+    return classes[np.argmax(predicted, 1)] if classify else predicted.ravel() * scale + center
 
 
 def _xrfm_fitted(X, target, classes, seed, where, model, reg):
@@ -170,7 +174,7 @@ def laplace(X, y, Z, classify, seed, metric):
     from scipy.linalg import cho_factor, cho_solve
     from scipy.spatial.distance import cdist
 
-    X, Z = standardised(X, Z)
+    X, Z = standardized(X, Z)
     classes = np.unique(y) if classify else None
     target = (y[:, None] == classes[None]).astype(float) if classify else y[:, None].astype(float)
     fit, rest = halves(len(X), y if classify else None, seed)

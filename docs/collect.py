@@ -1,4 +1,4 @@
-"""Figures and measured claims from stored records: docs/figures/NAME.png and src/unlazy/report/recorded/NAME.json.
+"""Figures and measured claims from stored records: docs/figures/NAME.png and src/unlazy/lab/report/recorded/NAME.json.
 
     python docs/collect.py results [--config full] [NAME …]
 
@@ -10,12 +10,12 @@ import json
 from pathlib import Path
 
 from unlazy import lab
-from unlazy.lab.catalogue import all_experiments
-from unlazy.report.recorded import FOLDER, record
-from unlazy.report.style import house_style
+from unlazy.lab.report.recorded_claims import FOLDER, record
+from unlazy.lab.report.style import house_style
+from unlazy.lab.runner.catalog import all_experiments
 
 FIGURES = Path(__file__).parent / "figures"
-COLOURS = 128
+COLORS = 128
 """A palette is enough for line figures and makes the files four times smaller."""
 
 
@@ -30,7 +30,7 @@ def collect(name: str, store: Path, config: str) -> bool:
         figure = experiment.figure(records)
         path = FIGURES / f"{name}.png"
         figure.savefig(path, dpi=120)
-    Image.open(path).convert("RGB").quantize(COLOURS).save(path, optimize=True)
+    Image.open(path).convert("RGB").quantize(COLORS).save(path, optimize=True)
     kept = json.dumps(record(experiment.claims(records), config, len(records)), ensure_ascii=False, indent=1)
     (FOLDER / f"{name}.json").write_text(kept + "\n", encoding="utf-8")
     return True

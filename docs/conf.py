@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
-from unlazy.core.version import VERSION
+from unlazy._version import VERSION
 
 project, author, release = "unlazy", "the unlazy developers", VERSION
 copyright = author

@@ -1,4 +1,4 @@
-"""The formulas of every tag as MathML: src/unlazy/report/tags.json, from tags.toml beside it.
+"""The formulas of every tag as MathML: src/unlazy/lab/report/tags.json, from tags.toml beside it.
 
     python docs/typeset.py
 
@@ -12,7 +12,7 @@ import re
 import tomllib
 from pathlib import Path
 
-REPORT = Path(__file__).resolve().parents[1] / "src" / "unlazy" / "report"
+REPORT = Path(__file__).resolve().parents[1] / "src" / "unlazy" / "lab" / "report"
 
 
 def typeset(formula: str, display: str = "inline") -> str:

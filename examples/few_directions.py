@@ -18,7 +18,7 @@ u = np.ones(d) / np.sqrt(d)
 
 
 def sample(count):
-    """x standard normal, y a polynomial of degree four of u·x, normalised to variance one."""
+    """x standard normal, y a polynomial of degree four of u·x, normalized to variance one."""
     X = rng.normal(size=(count, d))
     t = X @ u
     return X, (t**2 - 1) / 2 + (t**4 - 6 * t**2 + 3) / np.sqrt(48)

@@ -51,7 +51,7 @@ plt.legend()
 #
 # 2. It learns one mode after the other (10 minutes)
 # --------------------------------------------------
-# Train the same machine by gradient descent from zero instead. In the eigenbasis of the matrix K every mode is learnt
+# Train the same machine by gradient descent from zero instead. In the eigenbasis of the matrix K every mode is learned
 # by itself: after time t the share :math:`1 - e^{-\lambda_i t}` of it [K3]. Large eigenvalues belong to broad shapes,
 # so broad shapes come first.
 
@@ -61,8 +61,8 @@ values, modes = np.linalg.eigh(K)
 
 def flow(t):
     """The function at the grid after training for time t."""
-    learnt = -np.expm1(-values * t)
-    return gaussian(grid, x) @ (modes @ (learnt / values * (modes.T @ y)))
+    learned = -np.expm1(-values * t)
+    return gaussian(grid, x) @ (modes @ (learned / values * (modes.T @ y)))
 
 
 plt.figure(figsize=(6, 3))
@@ -70,13 +70,13 @@ for t in (0.1, 1, 10, 1000):
     plt.plot(grid, flow(t), label=f"t = {t:g}")
 plt.plot(x, y, "ko")
 plt.legend()
-print("shares learnt at t = 1, largest eigenvalue first:", np.round(-np.expm1(-values[::-1]), 3))
+print("shares learned at t = 1, largest eigenvalue first:", np.round(-np.expm1(-values[::-1]), 3))
 with unlazy.precision("float64"):
     path = unlazy.decompose(unlazy.Gaussian(0.7), x[:, None]).flow(y, [1.0])
     print(f"difference at t = 1: {np.abs(flow(1.0) - np.asarray(path.predict(grid[:, None]))[0]).max():.1e}")
 
 # %%
-# **Try:** the smallest eigenvalue. How long until its mode is half learnt? (ln 2 over the eigenvalue.)
+# **Try:** the smallest eigenvalue. How long until its mode is half learned? (ln 2 over the eigenvalue.)
 #
 # 3. A wide network is a kernel machine (10 minutes)
 # --------------------------------------------------
@@ -149,8 +149,8 @@ for name in ("gaussian", "laplace", "ntk"):
 width = 200
 W0 = rng.normal(size=(width, d)) / np.sqrt(d)
 heads = rng.choice([-1.0, 1.0], width)
-centred = y - y.mean() - X @ (X.T @ y / n)  # without constant and linear part [D4]
-W1 = 2 * heads[:, None] * (((X @ W0.T > 0) * centred[:, None]).T @ X) / n
+centered = y - y.mean() - X @ (X.T @ y / n)  # without constant and linear part [D4]
+W1 = 2 * heads[:, None] * (((X @ W0.T > 0) * centered[:, None]).T @ X) / n
 
 
 def cosines(W):
@@ -177,7 +177,7 @@ def features(Z):
 
 
 A, B = features(X), features(X_test)
-head = np.linalg.solve(A.T @ A + 1e-3 * n * np.eye(width), A.T @ centred)
+head = np.linalg.solve(A.T @ A + 1e-3 * n * np.eye(width), A.T @ centered)
 print(f"by hand leaves {unexplained(y.mean() + X_test @ (X.T @ y / n) + B @ head):.2f} unexplained")
 step = unlazy.one_step(jax.random.key(0), X, y, choose="leave-one-out")
 print(f"unlazy.one_step leaves {unexplained(np.asarray(step.predict(X_test))):.2f}")

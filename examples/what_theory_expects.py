@@ -10,10 +10,11 @@ kernel falls in steps with the number of samples, and from where on the bound of
 import matplotlib.pyplot as plt
 import numpy as np
 
-from unlazy.theory import bounds, hermite
+from unlazy.theory.activations import hermite
+from unlazy.theory.feature_learning import bounds
 
 d, degree = 10, 4
-# g = He_2/2 + He_4/√48 in the normalised Hermite basis: half of its variance in each degree
+# g = He_2/2 + He_4/√48 in the normalized Hermite basis: half of its variance in each degree
 share = np.zeros(degree + 1)
 share[[2, 4]] = np.sqrt(0.5)
 print("information exponent of g:", hermite.information_exponent(share))

@@ -15,11 +15,11 @@ import numpy as np
 
 import unlazy
 from unlazy import lab
-from unlazy.core.claims import at_least
-from unlazy.core.experiment import Experiment, config
+from unlazy.lab.claims import at_least
+from unlazy.lab.experiment import Experiment, config
+from unlazy.lab.report.page import write_report
+from unlazy.lab.report.table import print_claims
 from unlazy.measures.subspace import energy
-from unlazy.report.page import write_report
-from unlazy.report.table import print_claims
 from unlazy.tasks.index_models import quadratic_plus
 
 

@@ -49,10 +49,11 @@ _SLOW = {line for line in (Path(__file__).parent / "slow_cases.txt").read_text()
 
 
 _LONGEST = (
-    "test_images_by_kernels", "test_bars", "test_fuzz_doors", "test_fixed_features_fail", "test_stored",
+    "test_images_by_kernels", "test_bars", "test_fuzz_inputs", "test_fixed_features_fail", "test_gram_store",
     "test_every_activation", "test_rich_limit_is_the_limit", "test_conformance", "test_images", "test_three_layers",
-    "test_feature_growth", "test_comparison_kill", "test_guides", "test_reference_examples", "test_feature_emergence",
-    "test_frobenius_nuclear", "test_convolution_limit", "test_adaptive_kernel_experiment", "test_resident",
+    "test_successive_halving", "test_comparison_kill", "test_guides", "test_reference_examples",
+    "test_feature_emergence", "test_frobenius_nuclear", "test_convolution_limit", "test_adaptive_kernel_experiment",
+    "test_resident_memory",
 )  # fmt: skip
 """Files of a minute or more in the slow suite: begun first, so that no worker ends long after the other."""
 
@@ -93,7 +94,7 @@ def close_figures():
 def forget_compiled_programs():
     """Compiled programs of a whole suite would fill gigabytes; below one, modules share them."""
     yield
-    from unlazy.lab.resident import resident  # here, so that shapes are checked in what it imports
+    from unlazy.lab.runner.resident_memory import resident  # here, so that shapes are checked in what it imports
 
     if (resident() or FORGET) >= FORGET:
         jax.clear_caches()

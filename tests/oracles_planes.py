@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unlazy.kernels.layered import LayeredBoth
+from unlazy.kernels.networks.layered import LayeredBoth
 from unlazy.layers import AvgPool, Conv, Dense, GlobalAvgPool, serial
 
 # float32 with polynomials good to 1.5e-7: five layers and sums of some hundred terms, each a few units of rounding

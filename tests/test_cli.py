@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from unlazy import lab
+from unlazy._version import VERSION
 from unlazy.cli import app
-from unlazy.core.version import VERSION
-from unlazy.lab.store import FILE, SCHEMA
+from unlazy.lab.runner.store import FILE, SCHEMA
 
 TOYS = Path(__file__).parent / "lab"
 _WITH_TOYS = {"PYTHONPATH": os.pathsep.join([str(TOYS), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)}
@@ -184,7 +184,7 @@ def test_too_many_seeds_are_one_sentence():
 
 OWN = """
 from lab_toys import figure, holds
-from unlazy.core.experiment import Experiment, config
+from unlazy.lab.experiment import Experiment, config
 
 def trial(params, key):
     return {"value": VALUE}
@@ -192,7 +192,7 @@ def trial(params, key):
 words = dict.fromkeys(("question", "prediction", "protocol", "verdict"), "my own")
 grid = config({"n": [1, 2]}, seeds=2)
 mine = Experiment("NAME", "general", ("T1",), **words, trial=trial, claims=holds, figure=figure, quick=grid, full=grid,
-                  vectorised=False)
+                  vectorized=False)
 """
 
 
@@ -277,7 +277,7 @@ def test_an_unknown_engine_suggests_the_nearest():
 def test_a_name_nearly_right_suggests_it(monkeypatch):
     import lab_toys
 
-    monkeypatch.setattr("unlazy.lab.catalogue.all_experiments", lambda: [lab_toys.plain])
+    monkeypatch.setattr("unlazy.lab.runner.catalog.all_experiments", lambda: [lab_toys.plain])
     assert "did you mean 'toy_plain'" in sentence(run("toy_plian"))
 
 

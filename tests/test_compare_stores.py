@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unlazy.lab.store import Store
-from unlazy.lab.sweep import Environment, Outcome, Trial
+from unlazy.lab.runner.store import Store
+from unlazy.lab.runner.sweep import Environment, Outcome, Trial
 
 ROOT = Path(__file__).parents[1]
 HERE = Environment("0", "0", "3", "cpu", "")

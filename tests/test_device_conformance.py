@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from unlazy import MLP, NNGP, NTK, Gaussian, Laplace, Matern, Polynomial, gram_to_store
-from unlazy.kernels.flips import with_flips
-from unlazy.kernels.metric import Metric
+from unlazy.kernels.metric import with_metric
+from unlazy.kernels.networks.flips import with_flips
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.layers import AvgPool, Conv, Dense, Flatten, GlobalAvgPool, LayerNorm, myrtle, residual, serial
 from unlazy.products import matmul, product
@@ -25,7 +25,8 @@ DEEP = MLP(3, "relu", 1.3, 0.2)
 
 
 def _metric():
-    return np.random.default_rng(5).normal(size=(D, D)).astype(np.float32) / np.sqrt(D)
+    A = np.random.default_rng(5).normal(size=(D, D)) / np.sqrt(D)
+    return jnp.asarray(A @ A.T, jnp.float32)
 
 
 VECTORS = {
@@ -44,9 +45,9 @@ VECTORS = {
     "sum_with_constant": lambda: 1 + Laplace(4.0),
     "product": lambda: Gaussian(6.0) * NNGP(DEEP),
     "power": lambda: NTK(MLP(2)) ** 2,
-    "metric": lambda: Metric(Laplace(4.0), _metric()),
-    "metric_of_sum": lambda: Metric(Gaussian(4.0) + NTK(MLP(2)), _metric()),
-    "metric_diagonal": lambda: Metric(NTK(MLP(3)), np.linspace(0.5, 1.5, D).astype(np.float32)),
+    "metric": lambda: with_metric(Laplace(4.0), _metric()),
+    "metric_of_sum": lambda: with_metric(NNGP(MLP(3)) + NTK(MLP(2)), _metric()),
+    "metric_diagonal": lambda: with_metric(NTK(MLP(3)), jnp.linspace(0.5, 1.5, D, dtype=jnp.float32)),
 }
 IMAGES = {
     "conv_ntk": lambda: NTK(CONV),
@@ -96,8 +97,8 @@ def reference(make, X, Z=None):
 
 
 # Entries of kernels with a kink at x = z (Laplace, ReLU) turn a rounding error u of an inner product into √u where two
-# points nearly coincide; elsewhere they lose a few units per layer. Coincident pairs are exact, so the mean error over a
-# row is that of ordinary pairs: 64 units of float32, relative to the largest entry.
+# points nearly coincide; elsewhere they lose a few units per layer. Coincident pairs are exact, so the mean error over
+# a row is that of ordinary pairs: 64 units of float32, relative to the largest entry.
 CLOSE = 64 * 2.0**-24
 
 

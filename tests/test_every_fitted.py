@@ -10,20 +10,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from unlazy.core.architecture import MLP
 from unlazy.core.data import Data
-from unlazy.core.fitted import LOST, Evidence, Predictor, Trajectory, Words, place
+from unlazy.core.results import LOST, Evidence, Predictor, Trajectory, Words, place
 from unlazy.kernels.radial import Gaussian, Laplace
-from unlazy.solvers.convex_network import convex_relu_network
-from unlazy.solvers.gaussian_process import condition, trained_ensemble
-from unlazy.solvers.nuclear import minimum_nuclear_norm
+from unlazy.solvers.convex.nuclear_norm import minimum_nuclear_norm
+from unlazy.solvers.convex.relu_network import convex_relu_network
+from unlazy.solvers.gaussian_process.posterior import condition, trained_ensemble
 from unlazy.solvers.path import decompose
 from unlazy.solvers.solve import solve
-from unlazy.training import recording
-from unlazy.training.descent import descend
-from unlazy.training.machine import Machine
-from unlazy.training.one_step import one_step
-from unlazy.training.recursive_features import learn
+from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.training.descent import recording
+from unlazy.training.descent.descend import descend
+from unlazy.training.one_step.algorithm import one_step
+from unlazy.training.rfm.iteration import learn
+from unlazy.training.rfm.rfm import Machine
 from unlazy.training.rich.limit import rich_limit
 
 RNG = np.random.default_rng(0)

@@ -26,4 +26,4 @@ def test_the_gallery_visits_every_room():
     names = re.findall(r"\bunlazy\.(\w+)|from unlazy import ([\w, ]+)", "\n".join(s.read_text() for s in SCRIPTS))
     used = {name for one, several in names for name in (one, *several.split(", "))}
     rooms = {unlazy._WHERE[name].partition(".")[0] if name in unlazy._WHERE else name for name in used}
-    assert set(unlazy._ROOMS) <= rooms, sorted(set(unlazy._ROOMS) - rooms)
+    assert set(unlazy._SUBPACKAGES) <= rooms, sorted(set(unlazy._SUBPACKAGES) - rooms)

@@ -30,7 +30,9 @@ def test_import_brings_nothing_heavy():
 
 
 def test_what_types_are_read_from_is_what_is_loaded():
-    lazily = {name: f"unlazy.{room}" for name, room in unlazy._WHERE.items()} | dict.fromkeys(unlazy._ROOMS, "unlazy")
+    lazily = {name: f"unlazy.{room}" for name, room in unlazy._WHERE.items()} | dict.fromkeys(
+        unlazy._SUBPACKAGES, "unlazy"
+    )
     block = next(
         node
         for node in ast.parse((HOME / "__init__.py").read_text("utf-8")).body

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unlazy.core.version import VERSION
+from unlazy._version import VERSION
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = sorted(p for p in (ROOT / "benchmarks").glob("*.py") if p.stem != "record")

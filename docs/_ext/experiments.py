@@ -10,8 +10,8 @@ from pathlib import Path
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from unlazy.report.maths import typeset
-from unlazy.report.recorded import FOLDER, Told, recorded
+from unlazy.lab.report.math_html import typeset
+from unlazy.lab.report.recorded_claims import FOLDER, Told, recorded
 
 
 class ExperimentDirective(SphinxDirective):
@@ -66,8 +66,8 @@ def _set(text: str, label: str = "") -> nodes.paragraph:
 
 def write_claims(app) -> None:
     """The map of claims, as a page of its own beside the others."""
-    from unlazy.lab.catalogue import all_experiments
-    from unlazy.report.map import write_map
+    from unlazy.lab.report.map import write_map
+    from unlazy.lab.runner.catalog import all_experiments
 
     write_map(all_experiments(), {}, Path(app.srcdir) / "_static")
 

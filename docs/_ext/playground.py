@@ -27,7 +27,7 @@ class PlaygroundDirective(SphinxDirective):
 
 def write_page(app) -> None:
     """Before static files are copied: the page is made anew by every build."""
-    from unlazy.play.page import write_play
+    from unlazy.lab.play.page import write_play
 
     write_play(Path(app.srcdir) / PAGE)
 

@@ -23,7 +23,7 @@ ROOMS = {
 TAG = re.compile(r"\[((?:[A-Z]\d{1,2})(?:[,–\- ]+[A-Z]\d{1,2})*)\]")
 TALKS = {
     "K": "Kernels, random features, wide networks", "A": "What kernels cannot do, and one gradient step can", "D": "",
-    "L": "Beyond linearisation", "P": "Features that emerge from the inputs", "C": "Networks of any architecture",
+    "L": "Beyond linearization", "P": "Features that emerge from the inputs", "C": "Networks of any architecture",
     "M": "The rich limit", "G": "How risk falls with data", "E": "Found since",
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from scipy.spatial.distance import cdist
 
 import unlazy
 from unlazy import lab
-from unlazy.comparison import study
+from unlazy.comparison.study import study
 from unlazy.tasks.index_models import quadratic_plus
 
 pytestmark = pytest.mark.slow

@@ -6,9 +6,9 @@ import pytest
 from test_table import table
 
 import unlazy
-from unlazy.comparison import study, trial
-from unlazy.comparison.held_out import residuals
-from unlazy.comparison.study import run_study
+from unlazy.comparison.study import study, trial
+from unlazy.comparison.study.held_out import residuals
+from unlazy.comparison.study.study import run_study
 
 FEW = ("linear", "gaussian", "feature_machine")
 
@@ -52,8 +52,8 @@ def test_saved_model_on_shuffled_missing_and_extra_columns(comparison, tmp_path)
     np.testing.assert_array_equal(model.predict(frame[frame.columns[::-1]]), expected)
     with pytest.warns(UserWarning, match="left aside: more"):
         np.testing.assert_array_equal(model.predict(frame.assign(more=1)), expected)
-    with pytest.raises(ValueError, match="missing: x2, colour"):
-        model.predict(frame.drop(columns=["x2", "colour"]))
+    with pytest.raises(ValueError, match="missing: x2, color"):
+        model.predict(frame.drop(columns=["x2", "color"]))
 
 
 def test_the_saved_model_has_intervals_of_test_rows(comparison):

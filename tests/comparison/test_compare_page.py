@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 from test_verdict import flat, study
 
-from unlazy.comparison import words
-from unlazy.comparison.findings import Findings
-from unlazy.comparison.glance import glance
-from unlazy.comparison.page import write_page
-from unlazy.comparison.table import make_table
-from unlazy.comparison.verdict import judge
+from unlazy.comparison.data.table import make_table
+from unlazy.comparison.report import prose
+from unlazy.comparison.report.findings import Findings
+from unlazy.comparison.report.page import write_page
+from unlazy.comparison.report.summary import glance
+from unlazy.comparison.study.verdict import judge
 
 
 def test_the_page_says_it_all(tmp_path):
@@ -25,7 +25,7 @@ def test_the_page_says_it_all(tmp_path):
     c = Findings(found, judge(found), None)
     html = write_page(c, tmp_path, "2031-02-03").read_text()
     text = unescape(re.sub(r"<[^>]*>", "\n", html))
-    for part in (words.headline(c), *words.sentences(c), *c.inputs["input"], *c.models["model"], "a <note>.", "Rules",
+    for part in (prose.headline(c), *prose.sentences(c), *c.inputs["input"], *c.models["model"], "a <note>.", "Rules",
                  "<u>my.csv · 400 rows", "2031-02-03"):  # fmt: skip
         assert part in text, part
     for part in (glance(c).title, glance(c).sure, *(text for _, text in glance(c).todo)):

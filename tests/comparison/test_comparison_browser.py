@@ -8,7 +8,7 @@ from test_verdict import flat, study
 
 from chromium import browser, needs_chromium
 from unlazy.comparison.compare import Comparison
-from unlazy.comparison.verdict import judge
+from unlazy.comparison.study.verdict import judge
 
 pytestmark = needs_chromium
 SHOWN = (

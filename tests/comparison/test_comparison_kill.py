@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from unlazy import lab
-from unlazy.comparison import study
-from unlazy.comparison.study import run_study
-from unlazy.comparison.table import make_table
+from unlazy.comparison.data.table import make_table
+from unlazy.comparison.study import study
+from unlazy.comparison.study.study import run_study
 
 pytestmark = pytest.mark.slow
 FEW = ("linear", "gaussian", "feature_machine")

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from test_verdict import TABLE, flat, study
 
-from unlazy.comparison import words
 from unlazy.comparison.compare import Comparison
-from unlazy.comparison.findings import Findings, expected_risk, models_table
-from unlazy.comparison.suspects import Suspect
-from unlazy.comparison.verdict import judge
-from unlazy.core.experiment import Record, Records
+from unlazy.comparison.data.leakage import Suspect
+from unlazy.comparison.report import prose
+from unlazy.comparison.report.findings import Findings, expected_risk, models_table
+from unlazy.comparison.study.verdict import judge
+from unlazy.lab.experiment import Record, Records
 
 
 def test_tables_and_words():
@@ -35,7 +35,7 @@ def test_tables_and_words():
     text = str(c)
     for part in ("Feature learning pays", "1 direction carries", "x0, x2", "Use the feature machine", "Twice the rows"):
         assert part in text
-    assert words.headline(c) == text.splitlines()[0]
+    assert prose.headline(c) == text.splitlines()[0]
     with pytest.raises(ValueError, match="fit=True"):
         c.predict(TABLE.frame)
 
@@ -57,7 +57,7 @@ def test_rendering_reads_a_plain_value():
     """Words need nothing but the findings: no comparison, which is what they are bound to."""
     found = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2))
     plain, c = Findings(found, judge(found), None), Comparison(found, judge(found), None)
-    assert words.headline(plain) == words.headline(c) and words.sentences(plain) == words.sentences(c)
+    assert prose.headline(plain) == prose.headline(c) and prose.sentences(plain) == prose.sentences(c)
 
 
 def test_words_say_what_the_numbers_do():
@@ -66,7 +66,7 @@ def test_words_say_what_the_numbers_do():
     text = str(Comparison(replace(wild, more=False), judge(wild), None))
     assert "the splits differ more than" in text and "only more of them would" in text and "--budget" not in text
     c = Comparison(wild, judge(wild), None)
-    assert "--budget" in str(c) and "(splits disagree)" in words.interval_text(c.models.iloc[0])
+    assert "--budget" in str(c) and "(splits disagree)" in prose.interval_text(c.models.iloc[0])
     worse = study(flat(gaussian=0.01, laplace=0.01, feature_machine=0.5, boosting=0.2), wobble=1.2)
     assert judge(worse).word == "does not pay"
     assert re.search(

@@ -7,15 +7,15 @@ import pandas as pd
 import pytest
 from test_verdict import TABLE, flat, study
 
-from unlazy.comparison.findings import Findings
-from unlazy.comparison.held_out import HeldOut, bins, calibration, held_out, residuals
-from unlazy.comparison.held_out_figures import direction_text, held_out_figure, partial_figure
-from unlazy.comparison.model import Final
-from unlazy.comparison.partial import partial
-from unlazy.comparison.table import make_table, split
-from unlazy.comparison.verdict import judge
-from unlazy.core.experiment import Record, Records
-from unlazy.estimators.table_encoder import TableEncoder
+from unlazy.comparison.data.table import make_table, split
+from unlazy.comparison.report.findings import Findings
+from unlazy.comparison.report.held_out_figures import direction_text, held_out_figure, partial_figure
+from unlazy.comparison.study.held_out import HeldOut, bins, calibration, held_out, residuals
+from unlazy.comparison.study.model import Final
+from unlazy.comparison.study.partial_dependence import partial
+from unlazy.comparison.study.verdict import judge
+from unlazy.estimators.preprocessing.table_encoder import TableEncoder
+from unlazy.lab.experiment import Record, Records
 
 PAYS = flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2)
 
@@ -79,7 +79,7 @@ def test_partial_dependence_of_a_linear_model_is_its_slope():
     np.testing.assert_allclose(np.diff(a.means[:, 0]), 5 * np.diff(a.values), rtol=1e-8)
     assert set(c.values) == {"u", "v"}
     assert c.means[list(c.values).index("v"), 0] - c.means[list(c.values).index("u"), 0] == pytest.approx(4, rel=1e-8)
-    # along b's component, made positive: standardised columns have slopes 5·sd(a) and -2·sd(b)
+    # along b's component, made positive: standardized columns have slopes 5·sd(a) and -2·sd(b)
     slope = 5 * frame["a"].std(ddof=0) * -0.6 + -2 * frame["b"].std(ddof=0) * 0.8
     np.testing.assert_allclose(np.diff(along.means[:, 0]), slope * np.diff(along.values), rtol=1e-8)
     assert direction_text(along).startswith("0.80·b − 0.60·a")
@@ -94,7 +94,7 @@ def test_figures_of_held_out_rows_say_what_they_show(classes):
     """Points answer with names and values; no text leaves the figure."""
     from matplotlib import pyplot as plt
 
-    from unlazy.report.marks import marks
+    from unlazy.lab.report.marks import marks
 
     frame = TABLE.frame.assign(kind=np.where(TABLE.frame["x0"] > 0, "a", "b"))
     y = TABLE.y if not classes else np.array(["p", "q", "r"])[:classes][np.arange(400) % classes]

@@ -7,12 +7,12 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from unlazy.comparison.contestants import CONTESTANTS
-from unlazy.comparison.plan import FIT_SHARE, LAW, Clock, Plan
-from unlazy.comparison.study import _climb, _widen, experiment, ladder, look, smallest
-from unlazy.comparison.table import make_table
-from unlazy.core.experiment import Record, Records
-from unlazy.lab.engines import Inline
+from unlazy.comparison.data.table import make_table
+from unlazy.comparison.study.contestants import CONTESTANTS
+from unlazy.comparison.study.plan import FIT_SHARE, LAW, Clock, Plan
+from unlazy.comparison.study.study import _climb, _widen, experiment, ladder, look, smallest
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.runner.engines import Inline
 
 
 def plan(budget=100.0, **inner):

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from unlazy.comparison.reading import read_table
-from unlazy.comparison.table import make_table
+from unlazy.comparison.data.reading import read_table
+from unlazy.comparison.data.table import make_table
 from unlazy.core.errors import UnlazyError
 
 N = 60
@@ -33,7 +33,7 @@ def refused(source, *arguments, **options):
 
 
 @pytest.mark.parametrize("sep", [",", ";", "\t", "|"])
-def test_every_delimiter_is_recognised(tmp_path, sep):
+def test_every_delimiter_is_recognized(tmp_path, sep):
     data = frame(kind=np.where(np.arange(N) % 2, "a, b", "c"))
     table = read_table(csv(tmp_path / "t.csv", frame=data, sep=sep), "price")
     assert list(table.frame.columns) == ["size", "age", "kind"] and table.task == "regression"

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from unlazy.comparison.workers import NEEDED, begun
+from unlazy.comparison.study.workers import NEEDED, begun
 
 
 def test_workers_import_before_they_are_asked():

@@ -5,10 +5,10 @@ import pytest
 from test_table import table
 
 import unlazy
-from unlazy.comparison.asked import parse_budget
-from unlazy.comparison.contestants import find
-from unlazy.comparison.study import ladder, sampled
-from unlazy.comparison.table import make_table, split
+from unlazy.comparison.cli_options import parse_budget
+from unlazy.comparison.data.table import make_table, split
+from unlazy.comparison.study.contestants import find
+from unlazy.comparison.study.study import ladder, sampled
 
 
 def test_sizes_budgets_and_samples():

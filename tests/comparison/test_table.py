@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from unlazy.comparison.table import load_table, make_table, save_table, split
+from unlazy.comparison.data.table import load_table, make_table, save_table, split
 from unlazy.core.errors import UnlazyError
 
 N = 60
@@ -21,12 +21,12 @@ def frame(n=N, **more):
 def table(n=160, classes=False):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({f"x{j}": rng.normal(size=n) for j in range(4)})
-    frame["colour"] = rng.choice(["red", "blue"], n)
+    frame["color"] = rng.choice(["red", "blue"], n)
     y = np.sin(2 * frame["x0"].to_numpy()) + 0.05 * rng.normal(size=n)
     return make_table(frame, np.where(y > 0, "up", "down") if classes else y)
 
 
-def test_tasks_are_recognised_and_overridable():
+def test_tasks_are_recognized_and_overridable():
     X, rng = np.random.default_rng(0).normal(size=(N, 2)), np.random.default_rng(1)
     few, many, words = rng.integers(0, 4, N), rng.integers(0, 40, N), rng.choice(["yes", "no"], N)
     assert make_table(X, few).task == "classification" and make_table(X, few, task="regression").task == "regression"
@@ -87,7 +87,7 @@ def test_splits_keep_equal_rows_together_and_sizes_nested():
 
 def test_tables_travel_unchanged(tmp_path):
     t = table(classes=True)
-    t.frame.loc[3, "colour"] = None
+    t.frame.loc[3, "color"] = None
     digest = save_table(t, tmp_path)
     again = load_table(str(tmp_path), digest)
     pd.testing.assert_frame_equal(again.frame, t.frame)

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from unlazy.cli import app
-from unlazy.comparison import study
-from unlazy.comparison.model import predictions
+from unlazy.comparison.study import study
+from unlazy.comparison.study.model import predictions
 from unlazy.core.errors import UnlazyError
 
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from unlazy.comparison import trial
-from unlazy.comparison.contestants import CONTESTANTS, find
-from unlazy.comparison.model import kept_fit
-from unlazy.comparison.study import Study
-from unlazy.comparison.table import make_table, save_table
-from unlazy.comparison.trial import fit_contestant
-from unlazy.core.experiment import Record, Records
+from unlazy.comparison.data.table import make_table, save_table
+from unlazy.comparison.study import trial
+from unlazy.comparison.study.contestants import CONTESTANTS, find
+from unlazy.comparison.study.model import kept_fit
+from unlazy.comparison.study.study import Study
+from unlazy.comparison.study.trial import fit_contestant
+from unlazy.lab.experiment import Record, Records
 
 
 @pytest.mark.parametrize("classify", [False, True])

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from unlazy.comparison.contestants import CONTESTANTS
-from unlazy.comparison.study import Study
-from unlazy.comparison.table import make_table
-from unlazy.comparison.verdict import corrected, judge
-from unlazy.core.experiment import Record, Records
+from unlazy.comparison.data.table import make_table
+from unlazy.comparison.study.contestants import CONTESTANTS
+from unlazy.comparison.study.study import Study
+from unlazy.comparison.study.verdict import corrected, judge
+from unlazy.lab.experiment import Record, Records
 
 NAMES = ("gaussian", "laplace", "feature_machine", "boosting")
 TABLE = make_table(np.random.default_rng(0).normal(size=(400, 3)), np.random.default_rng(1).normal(size=400))

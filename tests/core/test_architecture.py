@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.activations import ACTIVATIONS, Activation, activation
-from unlazy.core.architecture import MLP
 from unlazy.core.precision import default_float, precision
+from unlazy.theory.activations.functions import ACTIVATIONS, Activation, activation
+from unlazy.theory.infinite_width.architecture import MLP
 
 
 def test_per_layer_values():

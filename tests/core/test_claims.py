@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from unlazy.core.claims import asked, at_least, at_most, basis_of, consistent, interval_claim, within
+from unlazy.lab.claims import asked, at_least, at_most, basis_of, consistent, interval_claim, within
 
 
 @pytest.mark.parametrize(

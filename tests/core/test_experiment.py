@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Record, Records, config, padded_size
+from unlazy.lab.experiment import Record, Records, config, padded_size
 
 
 def test_points_are_the_union_of_products_without_repeats():
@@ -28,7 +28,7 @@ def test_padded_size_is_the_next_power_of_two():
         padded_size(-3)
 
 
-def test_records_select_stack_and_summarise():
+def test_records_select_stack_and_summarize():
     rows = Records(Record({"n": n}, s, {"risk": n + s, "curve": [s, s]}) for n in (10, 20) for s in range(3))
     assert len(rows.where(n=10)) == 3 and rows.values("n") == [10, 20]
     values, medians = rows.over("n", "risk")

@@ -18,7 +18,9 @@ def links(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(DOCS)))
 def test_links_lead_somewhere(page):
-    tags = {tag.lower() for tag in tomllib.loads((ROOT / "src/unlazy/report/tags.toml").read_text(encoding="utf-8"))}
+    tags = {
+        tag.lower() for tag in tomllib.loads((ROOT / "src/unlazy/lab/report/tags.toml").read_text(encoding="utf-8"))
+    }
     for link in links(page):
         file, _, anchor = link.partition("#")
         if file.startswith("http"):

@@ -13,7 +13,7 @@ import unlazy
 ROOMS = ("core", "theory", "tasks", "kernels", "products", "networks", "measures", "solvers", "training", "estimators",
          "report", "layers")  # fmt: skip
 ELSEWHERE = {
-    "unlazy.estimators.registry.register",  # a class is cut short there; the guide has all of it
+    "unlazy.estimators.persistence.registry.register",  # a class is cut short there; the guide has all of it
     "unlazy.training.rich.limit.rich_limit",  # minutes at its own settings; the theorist's cookbook has a smaller one
 }
 
@@ -35,7 +35,7 @@ def names():
     from sklearn.linear_model import RidgeCV
     from sklearn.pipeline import make_pipeline
 
-    from unlazy.estimators.table_encoder import TableEncoder
+    from unlazy.estimators.preprocessing.table_encoder import TableEncoder
 
     rng = np.random.default_rng(0)
     X, Z = rng.normal(size=(60, 3)), rng.normal(size=(5, 3))

@@ -4,7 +4,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-from unlazy.lab.catalogue import all_experiments
+from unlazy.lab.runner.catalog import all_experiments
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -20,8 +20,8 @@ def test_the_index_of_formulas_finds_where_a_tag_is_computed():
     reference = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(reference)
     found = reference.formulas()
-    assert any(module == "unlazy.theory.infinite_width" for module, _, _ in found["K8"])
-    assert any(module == "unlazy.training.one_step" for module, _, _ in found["D4"])
+    assert any(module == "unlazy.theory.infinite_width.fully_connected" for module, _, _ in found["K8"])
+    assert any(module == "unlazy.training.one_step.algorithm" for module, _, _ in found["D4"])
     assert reference._expanded("K4, K5") == ["K4", "K5"]
     assert reference._expanded("P1–P3") == ["P1", "P2", "P3"]
     last = {"K": 12, "D": 11, "L": 9, "P": 7}

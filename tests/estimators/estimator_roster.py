@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unlazy.estimators import registry
+from unlazy.estimators.persistence import registry
 
 SMALL: dict[str, dict[str, Any]] = {
     "TwoLayerRegressor": {"width": 32},

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import unlazy
-from unlazy.core.architecture import MLP
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
-from unlazy.estimators.columns import Columns
-from unlazy.estimators.machine_choices import choices
-from unlazy.kernels.infinite_width import NTK
+from unlazy.estimators.feature_machine.candidates import choices
+from unlazy.estimators.preprocessing.column_scale import Columns
+from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.product_laplace import ProductLaplace
-from unlazy.products import engines
+from unlazy.products.engines import selection
+from unlazy.theory.infinite_width.architecture import MLP
 
 
 def data(n=120, d=5, seed=0):
@@ -54,7 +54,7 @@ def test_more_columns_than_rows_are_weighed_one_by_one():
      {"kernel": "gaussian", "metric": "low_rank", "rank": 2, "iterate": "last", "updates": 3},
      pytest.param({"kernel": "matern", "metric": "full", "start": "one_step", "relative_bandwidth": 1.0,
                    "relative_ridge": 1e-3}, marks=pytest.mark.slow),
-     {"kernel": "laplace", "updates": 0}, {"standardise": False, "kernel": "product_laplace"}],
+     {"kernel": "laplace", "updates": 0}, {"standardize": False, "kernel": "product_laplace"}],
 )  # fmt: skip
 def test_settings(settings):
     X, y = data(80)
@@ -118,7 +118,7 @@ def test_misuse(settings, message):
         FeatureMachineRegressor(**settings).fit(X, y)
 
 
-def test_fitted_kernel_is_a_kernel_of_standardised_columns():
+def test_fitted_kernel_is_a_kernel_of_standardized_columns():
     X, y = data(40)
     model = FeatureMachineRegressor("product_laplace").fit(X, y)
     assert isinstance(model.kernel_, ProductLaplace)
@@ -136,7 +136,7 @@ def test_other_numbers_of_rows_compile_nothing(monkeypatch, host):
         "laplace", metric="full", updates=0, relative_bandwidth=1.0, relative_ridge=0.1, precision="float32"
     ).fit(X, y)
     if not host:
-        monkeypatch.setattr(engines.Host, "cost", lambda *_: None)
+        monkeypatch.setattr(selection.Host, "cost", lambda *_: None)
     for k in (16, 32, 40):
         want = model.predict(X[:k])
     compiled = []

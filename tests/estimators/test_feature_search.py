@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search import Candidate, rules, select
+from unlazy.estimators.feature_search import Candidate, select, thresholds
 from unlazy.estimators.feature_search.folds import Folds
 from unlazy.estimators.feature_search.search import Search
 from unlazy.estimators.feature_search.trajectory import Judged, Trajectory
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
-from unlazy.products.views import view
-from unlazy.solvers.intercept import fit
-from unlazy.training.recursive_features import learn
+from unlazy.products.metric_gram import view
+from unlazy.solvers.ridge.intercept import fit
+from unlazy.training.rfm.iteration import learn
 
 
 def noise(n=90, d=20, seed=0):
@@ -57,7 +57,7 @@ def test_pure_noise_promises_nothing(x64):
     assert np.mean(naive) < 0.6
 
 
-def test_the_learnable_is_learnt_and_the_table_tells(x64):
+def test_the_learnable_is_learned_and_the_table_tells(x64):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 8))
     Y = np.sin(2 * X[:, :1]) + X[:, 1:2]
@@ -91,7 +91,7 @@ def index_among(n, d, seed=0):
 
 def test_who_falls_far_behind_on_few_rows_stays_out(x64, monkeypatch):
     """An oblique index: lengths of columns say nothing, the full metric finds it, on 200 rows as on 400."""
-    monkeypatch.setattr(rules, "FIRST_LOOK_ROWS", 200)
+    monkeypatch.setattr(thresholds, "FIRST_LOOK_ROWS", 200)
     X, Y = index_among(400, 5)
     Y = Y / Y.std()
     candidates = [Candidate(ProductLaplace(1.0), "diagonal"), Candidate(Gaussian(1.0), "full")]
@@ -99,13 +99,13 @@ def test_who_falls_far_behind_on_few_rows_stays_out(x64, monkeypatch):
     best, *raced = search.run(candidates, 2)
     assert [run.candidate for run in raced] == candidates[1:] and best.candidate.metric == "full"
     assert select(candidates, X, Y, updates=1).table[0][0] == 1  # the table names candidates, not places in the race
-    monkeypatch.setattr(rules, "FAR_BEHIND", np.inf)
+    monkeypatch.setattr(thresholds, "FAR_BEHIND", np.inf)
     assert len(search.run(candidates, 1)) == 3
 
 
 def test_plain_kernels_are_settled_on_all_rows(x64, monkeypatch):
     """Nothing to learn of a metric: bandwidth and ridge end downhill of where few rows had put them."""
-    monkeypatch.setattr(rules, "FIRST_LOOK_ROWS", 60)
+    monkeypatch.setattr(thresholds, "FIRST_LOOK_ROWS", 60)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2))
     Y = np.sin(3 * X[:, :1]) + np.cos(3 * X[:, 1:]) + 0.1 * rng.normal(size=(300, 1))
@@ -123,7 +123,7 @@ def test_plain_kernels_are_settled_on_all_rows(x64, monkeypatch):
 def test_very_many_columns_are_screened_where_few_matter(x64, monkeypatch, kernel):
     """One input of 60: the first update keeps few columns in every fold, the one that matters among them, and the
     metric of all rows is that of the same steps; where all matter alike nothing is left out."""
-    monkeypatch.setattr(rules, "SCREENED", 50)
+    monkeypatch.setattr(thresholds, "SCREENED", 50)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(240, 60))
     sparse, dense = np.sin(2 * X[:, :1]), X.sum(1, keepdims=True) / np.sqrt(60)
@@ -132,7 +132,7 @@ def test_very_many_columns_are_screened_where_few_matter(x64, monkeypatch, kerne
         (run,) = search.start([Candidate(kernel, "diagonal")])
         search.update(run)
         assert all(np.count_nonzero(M) in kept and (M[0] > 0) for M in run.metrics[1])
-        assert run.steps[0].floor == (rules.NOISE_FLOOR if Y is sparse else 0.0)
+        assert run.steps[0].floor == (thresholds.NOISE_FLOOR if Y is sparse else 0.0)
         views = search.evidence.views(kernel, run.metrics[1])
         assert search.evidence.judged(views, run.judged[1].place).error == pytest.approx(run.errors[1], rel=1e-9)
 
@@ -153,6 +153,6 @@ def test_a_turn_that_pays_is_taken_where_rows_are_many(x64, monkeypatch):
     other = best.turning(1.0)
     other.judged = [Judged((1.0, 1e-2), 0.0995, 0.9 * Y)]
     for look, taken in ((60, True), (200, False)):
-        monkeypatch.setattr(rules, "FIRST_LOOK_ROWS", look)
+        monkeypatch.setattr(thresholds, "FIRST_LOOK_ROWS", look)
         search = Search(Folds(Training(X, Y, None), np.arange(200) % 2))
         assert search._turn_pays(other, best) is taken

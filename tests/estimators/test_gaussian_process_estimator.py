@@ -8,7 +8,7 @@ from estimator_roster import data
 
 import unlazy
 from unlazy.estimators.gaussian_process import GaussianProcess
-from unlazy.solvers import gaussian_process as solvers
+from unlazy.solvers.gaussian_process import posterior as solvers
 
 Z = np.random.default_rng(5).normal(size=(16, 3))
 
@@ -48,7 +48,7 @@ def test_posterior_of_the_infinite_network():
     np.testing.assert_allclose(covariance, model.amplitude_[0] * np.asarray(expected.covariance), atol=1e-8)
 
 
-def test_noise_maximises_the_evidence():
+def test_noise_maximizes_the_evidence():
     X, y = data()
     best = GaussianProcess("gaussian").fit(X, y)
     ratio = float(best.noise_variance_[0] / best.amplitude_[0])  # k(x, x) = 1

@@ -7,9 +7,9 @@ from scipy import stats
 import unlazy
 from unlazy.estimators import FeatureMachineRegressor
 from unlazy.estimators.base import Training
-from unlazy.estimators.columns import median
-from unlazy.estimators.feature_search import rules
+from unlazy.estimators.feature_search import thresholds
 from unlazy.estimators.feature_search.heavy_tails import clipped, kurtosis, tail, verdict
+from unlazy.estimators.preprocessing.column_scale import median
 
 SETTINGS = {"kernel": "gaussian", "metric": "diagonal", "updates": 1}
 
@@ -94,8 +94,8 @@ def test_ordinary_labels_are_left_alone():
 @pytest.mark.slow
 def test_many_rows_of_a_heavy_target_are_clipped_too(monkeypatch):
     """Where one split judges, the first rows decide; the error is that of held-out rows with the labels they have."""
-    monkeypatch.setattr(rules, "MANY", 250)
-    monkeypatch.setattr(rules, "HEAVY", 4.0)
+    monkeypatch.setattr(thresholds, "MANY", 250)
+    monkeypatch.setattr(thresholds, "HEAVY", 4.0)
     X, y, f = outliers(600)
     Z, _, truth = outliers(600, seed=1)
     y = y + 2 * f

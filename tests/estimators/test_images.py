@@ -9,7 +9,7 @@ from sklearn.pipeline import make_pipeline
 import unlazy
 from unlazy import NTK, KernelClassifier, KernelRegressor
 from unlazy.estimators import ZCAWhitening
-from unlazy.kernels.flips import with_flips
+from unlazy.kernels.networks.flips import with_flips
 from unlazy.layers import AvgPool, Conv, Dense, GlobalAvgPool, myrtle, serial
 
 RNG = np.random.default_rng(0)
@@ -18,22 +18,22 @@ LABELS = np.arange(30) % 3
 SMALL = NTK(serial(Conv((3, 3)), "relu", AvgPool((2, 2)), GlobalAvgPool(), Dense()))
 
 
-def plain_whitening(train, test, regularisation):
+def plain_whitening(train, test, regularization):
     """Shankar et al. (2020): no mean, norm 1, second moments, by an eigendecomposition."""
     train, test = (A.reshape(len(A), -1) for A in (train, test))
     train, test = (A - A.mean(1)[:, None] for A in (train, test))
     train, test = (A / np.sqrt((A**2).sum(1))[:, None] for A in (train, test))
-    values, vectors = np.linalg.eigh(train.T @ train / len(train) + regularisation * np.eye(train.shape[1]))
+    values, vectors = np.linalg.eigh(train.T @ train / len(train) + regularization * np.eye(train.shape[1]))
     return test @ vectors @ np.diag(values**-0.5) @ vectors.T
 
 
-@pytest.mark.parametrize("regularisation", [1e-4, 0.1])
-def test_whitening_is_numpys(regularisation):
-    whitening = ZCAWhitening(regularisation).fit(IMAGES[:20])
-    got, wanted = whitening.transform(IMAGES), plain_whitening(IMAGES[:20], IMAGES, regularisation)
+@pytest.mark.parametrize("regularization", [1e-4, 0.1])
+def test_whitening_is_numpys(regularization):
+    whitening = ZCAWhitening(regularization).fit(IMAGES[:20])
+    got, wanted = whitening.transform(IMAGES), plain_whitening(IMAGES[:20], IMAGES, regularization)
     # (M + ρ)^{-1/2} with ‖M‖ ≤ 1 of rows of norm 1: 48 roundings of M move it by 48 · 2^-53/ρ^1.5 / 2 at most
     assert got.shape == IMAGES.shape
-    np.testing.assert_allclose(got.reshape(30, -1), wanted, rtol=0, atol=48 * 2.0**-53 / regularisation**1.5 + 1e-13)
+    np.testing.assert_allclose(got.reshape(30, -1), wanted, rtol=0, atol=48 * 2.0**-53 / regularization**1.5 + 1e-13)
     moments = got[:20].reshape(20, -1).T @ got[:20].reshape(20, -1) / 20
     assert np.linalg.eigvalsh(moments).max() <= 1 + 1e-9  # λ/(λ + ρ)
 
@@ -54,13 +54,13 @@ def test_whitening_keeps_types_and_says_what_is_wrong():
     assert single.dtype == np.float32 and whitening.transform((20 * IMAGES).astype(np.uint8)).dtype == np.float64
     # the inputs of size 6 round by 6 · 2^-24, norms are above 4, and (M + 1e-4)^{-1/2} is at most 100
     np.testing.assert_allclose(single, whitening.transform(IMAGES), rtol=0, atol=100 * 48 * 6 * 2.0**-24 / 4)
-    assert (ZCAWhitening().fit(IMAGES).transform(np.ones((1, 4, 6, 2))) == 0).all()  # one colour: nothing is left
+    assert (ZCAWhitening().fit(IMAGES).transform(np.ones((1, 4, 6, 2))) == 0).all()  # one color: nothing is left
     assert np.array_equal(clone(whitening).fit(IMAGES).whitening_, whitening.whitening_)
     for wrong, said in [(IMAGES[:, :3], "fitted to points of shape"), (IMAGES * np.nan, "NaN"), (np.ones(4), "images")]:
         with pytest.raises(ValueError, match=said):
             whitening.transform(wrong)
     for wrong in (0, -1.0, "much", None):
-        with pytest.raises(ValueError, match="regularisation"):
+        with pytest.raises(ValueError, match="regularization"):
             ZCAWhitening(wrong).fit(IMAGES)
     with pytest.raises(ValueError, match="flips are of images"):
         ZCAWhitening(flips=True).fit(IMAGES[..., 0])

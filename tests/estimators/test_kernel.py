@@ -12,7 +12,7 @@ from unlazy.estimators.base import Training
 from unlazy.estimators.calibration import calibrate, probabilities
 from unlazy.estimators.kernel import KernelClassifier, KernelRegressor
 from unlazy.estimators.named_kernels import NAMES, usual_bandwidth
-from unlazy.solvers.intercept import fit_every
+from unlazy.solvers.ridge.intercept import fit_every
 
 
 def gram(kernel, X):

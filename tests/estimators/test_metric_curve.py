@@ -5,8 +5,8 @@ import pytest
 
 import unlazy
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
-from unlazy.estimators.metric_curve import INTERCEPT, _successes
-from unlazy.solvers.curve_law import Seen
+from unlazy.estimators.feature_machine.learning_curve import INTERCEPT, _successes
+from unlazy.solvers.learning_curve import Seen
 
 CHEAP = {"kernel": "gaussian", "metric": "diagonal", "updates": 2, "n_jobs": 1}
 
@@ -38,8 +38,8 @@ def test_without_updates_it_is_the_law_of_the_kernel():
     machine = FeatureMachineRegressor("laplace", updates=0, n_jobs=1)
     fitted = machine.fit(X, y)
     found = machine.learning_curve(X, y, [60.0])
-    wanted = unlazy.learning_curve(fitted.kernel_, fitted.standardised(X), y, [60.0])
-    K = np.asarray(fitted.kernel_.gram(fitted.standardised(X)), float) + INTERCEPT
+    wanted = unlazy.learning_curve(fitted.kernel_, fitted.standardized(X), y, [60.0])
+    K = np.asarray(fitted.kernel_.gram(fitted.standardized(X)), float) + INTERCEPT
     inverse = np.linalg.inv(K + found.ridge[0] * np.eye(60))
     left_out = (np.dot(inverse, y) / np.diag(inverse)) ** 2
     error = np.std(left_out) / np.sqrt(60)
@@ -56,7 +56,7 @@ def test_a_metric_that_has_seen_the_labels_promises_more():
     honest = machine.learning_curve(X, y, [150.0]).risk[0]
     fitted = machine.fit(X, y)
     kernel = fitted.kernel_ + unlazy.Constant(INTERCEPT)
-    hopeful = unlazy.learning_curve(kernel, fitted.standardised(X), y, [150.0]).risk[0]
+    hopeful = unlazy.learning_curve(kernel, fitted.standardized(X), y, [150.0]).risk[0]
     # the variance is the best there is; a mean of 150 squares has a relative standard error of √(2/150) = 0.12
     assert honest > 0.95 * np.var(y) and hopeful < honest - 0.12 * np.var(y)
 

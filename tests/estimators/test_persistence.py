@@ -25,14 +25,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import unlazy
-from unlazy.core.activations import activation
 from unlazy.core.errors import UnlazyError, UnlazyWarning
-from unlazy.estimators import persistence, registry
-from unlazy.estimators.encoding import Decoder, Encoder
 from unlazy.estimators.kernel import KernelClassifier, KernelRegressor
+from unlazy.estimators.persistence import files, registry
+from unlazy.estimators.persistence.serialization import Decoder, Encoder
 from unlazy.kernels.base import InnerProductKernel
-from unlazy.kernels.infinite_width import LayerKernel
 from unlazy.kernels.metric import with_metric
+from unlazy.kernels.networks.infinite_width import LayerKernel
+from unlazy.theory.activations.functions import activation
 
 MUTATIONS = 200
 
@@ -118,21 +118,21 @@ def test_values_that_json_has_no_word_for():
 
 def test_a_pipeline_with_encoders(tmp_path):
     X, y = data()
-    table = pd.DataFrame(X, columns=["a", "b", "c"]).assign(colour=np.where(X[:, 2] > 0, "red", "blue"))
+    table = pd.DataFrame(X, columns=["a", "b", "c"]).assign(color=np.where(X[:, 2] > 0, "red", "blue"))
     table.loc[3, "a"] = np.nan
     columns = ColumnTransformer(
         [
             ("numbers", make_pipeline(SimpleImputer(), StandardScaler()), ["a", "b", "c"]),
-            ("words", OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["colour"]),
+            ("words", OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["color"]),
         ]
     )
     model = make_pipeline(columns, KernelRegressor()).fit(table, y)
-    persistence.save(model, tmp_path / "pipeline")
+    files.save(model, tmp_path / "pipeline")
     again = unlazy.load(tmp_path / "pipeline")
     np.testing.assert_array_equal(again.predict(table), model.predict(table))
     model.set_params(memory=str(tmp_path))
     with pytest.raises(UnlazyError, match="memory"):  # joblib unpickles from such a folder
-        persistence.save(model, tmp_path / "pipeline")
+        files.save(model, tmp_path / "pipeline")
 
 
 def mutants(content: bytes):
@@ -179,7 +179,7 @@ def test_mutated_files_end_in_our_error(saved, tmp_path):
 
 def forged(tree, arrays=None, **changes):
     """A file with a right checksum around any tree."""
-    versions = {"format": persistence.FORMAT, "unlazy": persistence.VERSION, "scikit-learn": "0"}
+    versions = {"format": files.FORMAT, "unlazy": files.VERSION, "scikit-learn": "0"}
     document = {**versions, "tree": tree, **changes}
     metadata = {"unlazy": json.dumps(document), "unlazy_checksum": "0" * 64}
     content = to_bytes(arrays or {"t0": np.zeros(2)}, metadata)

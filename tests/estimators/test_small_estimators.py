@@ -42,7 +42,7 @@ def test_random_features_misuse():
 def test_two_layer_finds_the_direction():
     """y = He_2(u·x)/√2 in d = 10, n = 2,000 > d²: one step finds u [D6]; prototypes reach an alignment of 0.95 here."""
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(2000, 10)) * 3 + 1  # other units: columns are standardised inside
+    X = rng.normal(size=(2000, 10)) * 3 + 1  # other units: columns are standardized inside
     t = (X[:, 0] - 1) / 3
     y = 100 + (t**2 - 1) / np.sqrt(2)
     model = TwoLayerRegressor(128, random_state=0).fit(X[:1500], y[:1500])
@@ -66,14 +66,14 @@ def test_two_layer_misuse():
 
 @pytest.mark.slow
 def test_network_predicts_what_its_layers_say():
-    """The forward pass in NumPy: standardise, relu layers, undo."""
+    """The forward pass in NumPy: standardize, relu layers, undo."""
     X, y = data()
     model = make("NetworkRegressor").fit(X, y)
-    h = (X - model.centre_) / model.scale_
+    h = (X - model.center_) / model.scale_
     for weight, bias in model.layers_[:-1]:
         h = np.maximum(h @ weight + bias, 0)
     weight, bias = model.layers_[-1]
-    expected = (h @ weight + bias)[:, 0] * model.y_scale_[0] + model.y_centre_[0]
+    expected = (h @ weight + bias)[:, 0] * model.y_scale_[0] + model.y_center_[0]
     np.testing.assert_allclose(model.predict(X), expected, rtol=1e-12, atol=1e-12)
     assert model.score(X, y) > 0.9
 
@@ -93,10 +93,10 @@ def test_network_stops_by_held_out_points(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parametrisation", ["ntk", "standard", "mup", "mean_field"])
-def test_network_parametrisations(parametrisation):
+@pytest.mark.parametrize("parametrization", ["ntk", "standard", "mup", "mean_field"])
+def test_network_parametrizations(parametrization):
     X, y = data()
-    model = make("NetworkRegressor", parametrisation=parametrisation, width=64, steps=1000).fit(X, y)
+    model = make("NetworkRegressor", parametrization=parametrization, width=64, steps=1000).fit(X, y)
     assert model.score(X, y) > 0.7
 
 
@@ -107,7 +107,7 @@ def test_network_misuse():
         ({"step_size": 0.0}, "step_size must be positive"),
         ({"decay": -1.0}, "decay must be zero"),
         ({"activation": "rellu"}, "did you mean 'relu'"),
-        ({"parametrisation": "nkt"}, "did you mean 'ntk'"),
+        ({"parametrization": "nkt"}, "did you mean 'ntk'"),
         ({"validation_fraction": 1.0}, "validation_fraction must be"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""Tables as numbers: learnt from the fitted rows only, matched by name, saved without pickle."""
+"""Tables as numbers: learned from the fitted rows only, matched by name, saved without pickle."""
 
 import numpy as np
 import pandas as pd
@@ -8,8 +8,8 @@ from sklearn.pipeline import make_pipeline
 import unlazy
 from unlazy.core.errors import UnlazyWarning
 from unlazy.estimators.kernel import KernelRegressor
-from unlazy.estimators.persistence import save
-from unlazy.estimators.table_encoder import TableEncoder
+from unlazy.estimators.persistence.files import save
+from unlazy.estimators.preprocessing.table_encoder import TableEncoder
 
 
 def frame(n=80):
@@ -18,7 +18,7 @@ def frame(n=80):
     few = np.array(["red", "blue", None], dtype=object)[rng.integers(0, 3, n)]
     x = rng.normal(3.0, 2.0, n)
     x[::9] = np.nan
-    return pd.DataFrame({"x": x, "flag": rng.integers(0, 2, n).astype(float), "colour": few, "town": many})
+    return pd.DataFrame({"x": x, "flag": rng.integers(0, 2, n).astype(float), "color": few, "town": many})
 
 
 Y = np.random.default_rng(1).normal(size=80)
@@ -28,7 +28,7 @@ def test_each_kind_of_column():
     X = frame()
     encoder = TableEncoder()
     A = encoder.fit_transform(X, Y)
-    expected = ["x", "x missing", "flag", "colour = (missing)", "colour = blue", "colour = red", "town (mean target)"]
+    expected = ["x", "x missing", "flag", "color = (missing)", "color = blue", "color = red", "town (mean target)"]
     assert encoder.names_ == expected and list(encoder.source_) == [0, 0, 1, 2, 2, 2, 3]
     filled = X["x"].fillna(X["x"].median())
     # sample deviation (ddof 0) and mean by pandas: an independent sum, so rounding of 80 terms
@@ -50,7 +50,7 @@ def test_a_row_does_not_see_its_own_label_through_its_category():
     assert np.any(np.abs(raw[1][same] - raw[0][same]) > 1)
 
 
-def test_means_are_shrunk_towards_the_overall_mean():
+def test_means_are_shrunk_toward_the_overall_mean():
     X = pd.DataFrame({"c": np.array([f"c{i % 13}" for i in range(78)], dtype=object)})
     encoder = TableEncoder(smoothing=4.0).fit(X, Y[:78])
     members = Y[:78][np.arange(78) % 13 == 3]
@@ -62,17 +62,17 @@ def test_columns_by_name_and_unknown_values(tmp_path):
     X = frame()
     encoder = TableEncoder(target="y").fit(X, Y)
     A = encoder.transform(X)
-    np.testing.assert_array_equal(encoder.transform(X[["town", "flag", "x", "colour"]]), A)
+    np.testing.assert_array_equal(encoder.transform(X[["town", "flag", "x", "color"]]), A)
     np.testing.assert_array_equal(encoder.transform(X.assign(y=1.0)), A)
     with pytest.warns(UnlazyWarning, match="left aside: extra, more"):
         np.testing.assert_array_equal(encoder.transform(X.assign(extra=1, more="a")), A)
     with pytest.raises(ValueError, match="missing: x, town"):
-        encoder.transform(X[["flag", "colour"]])
+        encoder.transform(X[["flag", "color"]])
     with pytest.raises(ValueError, match="column 'x' was numbers in training and holds 'tall'"):
         encoder.transform(X.assign(x="tall"))
     with pytest.raises(ValueError, match="holds infinity"):
         encoder.transform(X.assign(x=np.inf))
-    new = encoder.transform(X.iloc[:1].assign(town="Atlantis", colour="pink", flag=np.nan))
+    new = encoder.transform(X.iloc[:1].assign(town="Atlantis", color="pink", flag=np.nan))
     raw = new * encoder.scale_ + encoder.offset_
     assert raw[0, 6] == pytest.approx(Y.mean(), rel=1e-9)
     np.testing.assert_allclose(raw[0, 3:6], 0, atol=1e-12)

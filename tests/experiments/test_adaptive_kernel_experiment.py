@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Records
-from unlazy.experiments._tables import TABLES, table
-from unlazy.experiments.adaptive_kernel import experiment
 from unlazy.lab import run
+from unlazy.lab.experiment import Records
+from unlazy.lab.experiments._tables import TABLES, table
+from unlazy.lab.experiments.adaptive_kernel import experiment
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import adaptivity, adaptivity_smoothness
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import adaptivity, adaptivity_smoothness
 
 
 def made_up(good):

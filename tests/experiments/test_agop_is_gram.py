@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Records, config
-from unlazy.experiments.agop_is_gram import LAZY, RICH, agop, experiment, likeness
 from unlazy.lab import run
+from unlazy.lab.experiment import Records, config
+from unlazy.lab.experiments.agop_is_gram import LAZY, RICH, agop, experiment, likeness
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_rich_networks_write_their_agop(records):
     rich, lazy = records.where(scale=RICH), records.where(scale=LAZY)
     assert records.measure("reached").all()
     assert (rich.measure("half") > 0.9).all() and (lazy.measure("half") < 0.8).all()
-    assert len(experiment.figure(records).axes) == 4  # the colour bar is one
+    assert len(experiment.figure(records).axes) == 4  # the color bar is one
 
 
 def test_claims_notice_a_network_that_never_moves(records):

@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import ansatz_or_fact as af
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import ansatz_or_fact as af
 
 
 def made_up(fact, ansatz, early=0.0, weak=0.7):

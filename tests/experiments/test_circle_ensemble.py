@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments.circle_ensemble import ANGLES, experiment, summary
 from unlazy.lab import run
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments.circle_ensemble import ANGLES, experiment, summary
 
 
 @pytest.fixture(scope="module")

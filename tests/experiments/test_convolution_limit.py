@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Records
-from unlazy.experiments.convolution_limit import errors, experiment, limits
 from unlazy.lab import run
+from unlazy.lab.experiment import Records
+from unlazy.lab.experiments.convolution_limit import errors, experiment, limits
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import degenerate_targets as dt
-from unlazy.theory import hermite
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import degenerate_targets as dt
+from unlazy.theory.activations import hermite
 
 
 def test_targets_have_the_exponents_and_tails_they_claim(x64):

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from unlazy.core.experiment import Records
-from unlazy.experiments.dial_from_lazy_to_rich import TARGETS, experiment
 from unlazy.lab import run
+from unlazy.lab.experiment import Records
+from unlazy.lab.experiments.dial_from_lazy_to_rich import TARGETS, experiment
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from unlazy.core.experiment import Records
 from unlazy.lab import all_experiments
+from unlazy.lab.experiment import Records
 
 EXPERIMENTS = {e.name: e for e in all_experiments()}
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments._patterns import curve_steps
-from unlazy.experiments.feature_emergence import claims, experiment, figure
 from unlazy.lab import run
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments._patterns import curve_steps
+from unlazy.lab.experiments.feature_emergence import claims, experiment, figure
 
 
 def made_up(accuracy=1.0, chance=0.5, late=0.998):

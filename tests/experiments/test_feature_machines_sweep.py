@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Record, Records, config
-from unlazy.experiments.feature_machines import BOUNDS, NAMES, experiment
 from unlazy.lab import run
+from unlazy.lab.experiment import Record, Records, config
+from unlazy.lab.experiments.feature_machines import BOUNDS, NAMES, experiment
 
 SMALL = config({"d": [10], "method": list(NAMES), "n": [100, 316]}, seeds=3)
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from unlazy.core.experiment import Records, config
-from unlazy.experiments.features_at_infinite_width import experiment
 from unlazy.lab import run
+from unlazy.lab.experiment import Records, config
+from unlazy.lab.experiments.features_at_infinite_width import experiment
 
 
 def test_one_step_is_the_first_euler_step():

@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import first_step_is_hessian as fs
-from unlazy.theory import gradients
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import first_step_is_hessian as fs
+from unlazy.theory.feature_learning import gradients
 
 
 def made_up(power=-1.0, shift=0.0):

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import fixed_features_fail as ff
 from unlazy.kernels.radial import Laplace
 from unlazy.lab import run
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import fixed_features_fail as ff
 from unlazy.tasks import pattern_task
 
 

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import frobenius_nuclear
-from unlazy.experiments.frobenius_nuclear import experiment, exponent, quadratic_risk, thresholds
 from unlazy.lab import run
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import frobenius_nuclear
+from unlazy.lab.experiments.frobenius_nuclear import experiment, exponent, quadratic_risk, thresholds
 
 
 def made_up(nuclear_star, relu):

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Records
-from unlazy.experiments.gp_prior_draws import draws, experiment
 from unlazy.lab import run
+from unlazy.lab.experiment import Records
+from unlazy.lab.experiments.gp_prior_draws import draws, experiment
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from unlazy.core.errors import UnlazyError
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import images_by_kernels as ik
 from unlazy.lab import run
-from unlazy.lab.settings import choose
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import images_by_kernels as ik
+from unlazy.lab.runner.settings import choose
 
 QUICK = ik.experiment.quick.points()[0]
 

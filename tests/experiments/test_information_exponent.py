@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import batch_reuse, information_exponent
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import batch_reuse, information_exponent
 
 
 def made_up(powers, target=None, **fixed):

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Records, config
-from unlazy.experiments.jacobian_conditioning import experiment, tail_rate
 from unlazy.lab import run
+from unlazy.lab.experiment import Records, config
+from unlazy.lab.experiments.jacobian_conditioning import experiment, tail_rate
 
 SMALL = config(
     {"part": ["threshold"], "activation": ["softplus", "square"], "d": [3], "width": [8]},

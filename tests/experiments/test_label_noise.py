@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from unlazy.core.data import Data
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import label_noise as ln
-from unlazy.training.descent import descend
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import label_noise as ln
+from unlazy.training.descent.descend import descend
 
 
 def made_up(errors):

@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import large_rate_first as lf
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import large_rate_first as lf
 
 
 def made_up(gain, fit):

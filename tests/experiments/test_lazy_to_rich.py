@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Records, config
-from unlazy.experiments.lazy_to_rich import experiment
 from unlazy.lab import run
+from unlazy.lab.experiment import Records, config
+from unlazy.lab.experiments.lazy_to_rich import experiment
 
 SMALL = config(
-    {"part": ["scale"], "parametrisation": ["ntk"], "width": [64], "scale": [0.1, 10.0]},
-    {"part": ["width"], "parametrisation": ["ntk", "mean_field"], "scale": [1.0], "width": [32, 64]},
+    {"part": ["scale"], "parametrization": ["ntk"], "width": [64], "scale": [0.1, 10.0]},
+    {"part": ["width"], "parametrization": ["ntk", "mean_field"], "scale": [1.0], "width": [32, 64]},
     seeds=3, steps=4000,
 )  # fmt: skip
 
@@ -33,7 +33,7 @@ def test_output_scale_moves_between_the_regimes(records):
 def test_claims_notice_a_network_that_never_moves(records):
     still = Records(replace(r, measures=r.measures | {"risk": 0.1, "drift": 0.1, "reached": False}) for r in records)
     verdicts = [c.verdict for c in experiment.claims(still)]
-    assert verdicts.count("holds") <= 2  # the linearisation's risk and mean field's flat slope may still fit
+    assert verdicts.count("holds") <= 2  # the linearization's risk and mean field's flat slope may still fit
 
 
 @pytest.mark.slow

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from unlazy.core.experiment import Records
-from unlazy.experiments.learning_curve_law import RIDGES, experiment
 from unlazy.lab import run
+from unlazy.lab.experiment import Records
+from unlazy.lab.experiments.learning_curve_law import RIDGES, experiment
 
 pytestmark = pytest.mark.slow
 

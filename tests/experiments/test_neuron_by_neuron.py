@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 
-from unlazy.core.activations import activation
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import neuron_by_neuron as nn
-from unlazy.theory.balanced_neurons import waiting_risks
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import neuron_by_neuron as nn
+from unlazy.theory.activations.functions import activation
+from unlazy.theory.feature_learning.balanced_neurons import waiting_risks
 
 
 def made_up(times, durations, level=1.0, kind="rich", size=1e-20):

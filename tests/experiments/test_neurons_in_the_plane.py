@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import neurons_in_the_plane as nip
 from unlazy.lab import run
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import neurons_in_the_plane as nip
 
 
 def made_up(late=0.998, faithful=0.999, lost=0.1):

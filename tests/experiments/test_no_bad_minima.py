@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import no_bad_minima as nb
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import no_bad_minima as nb
 
 
 def made_up(found, smallest, escape):

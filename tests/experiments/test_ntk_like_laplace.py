@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Records
-from unlazy.experiments.ntk_like_laplace import experiment, harmonics
 from unlazy.lab import run
+from unlazy.lab.experiment import Records
+from unlazy.lab.experiments.ntk_like_laplace import experiment, harmonics
 
 
 @pytest.fixture(scope="module")

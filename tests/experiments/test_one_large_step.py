@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import one_large_step as ol
-from unlazy.theory import large_step
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import one_large_step as ol
+from unlazy.theory.feature_learning import large_step
 
 
 def made_up(bend=0.0, shift=0.5, spike=1.0, scatter=0.005):

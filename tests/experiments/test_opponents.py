@@ -1,4 +1,4 @@
-"""The fits that experiments share: tiles, kernels, the linearised network, risk outside jit."""
+"""The fits that experiments share: tiles, kernels, the linearized network, risk outside jit."""
 
 import jax
 import jax.numpy as jnp
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from unlazy.core.data import Data
-from unlazy.experiments import _opponents as fits
-from unlazy.kernels.infinite_width import NTK
+from unlazy.kernels.networks.infinite_width import NTK
+from unlazy.lab.experiments import _opponents as fits
 from unlazy.tasks.index_models import quadratic_plus
 
 D = 5
@@ -31,7 +31,7 @@ def test_tiles_are_the_gram(x64, monkeypatch):
 
 def test_kernels_see_a_bias_coordinate(x64):
     """NTK(x/√d, 1) of one hidden layer without biases equals the kernel used here at x."""
-    from unlazy.core.architecture import MLP
+    from unlazy.theory.infinite_width.architecture import MLP
 
     X = jnp.asarray(np.random.default_rng(1).standard_normal((6, D)))
     lifted = jnp.concatenate([X / jnp.sqrt(D), jnp.ones((6, 1))], 1)
@@ -51,14 +51,14 @@ def test_kernel_ridge_is_the_best_solve(sample):
     np.testing.assert_allclose(fits.kernel_ridge(gram, sample)(V), best, atol=1e-7)
 
 
-def test_linearised_network_is_ridge_on_the_tangent_features(sample, monkeypatch):
+def test_linearized_network_is_ridge_on_the_tangent_features(sample, monkeypatch):
     """Against ridge regression on explicit gradients of a symmetric network of 2·width neurons."""
     width, seen = 8, {}
     monkeypatch.setattr(fits, "kernel_ridge", lambda gram, s: seen.setdefault("gram", gram))
-    fits.linearised(jax.random.key(0), sample, width=width)
+    fits.linearized(jax.random.key(0), sample, width=width)
     f = fits.random_features(jax.random.key(0), width, D)
 
-    def network(theta, x):  # NTK parametrisation; heads ±1 in mirrored pairs share gradients up to sign
+    def network(theta, x):  # NTK parametrization; heads ±1 in mirrored pairs share gradients up to sign
         a, W, b = theta
         return a @ jax.nn.relu(W @ x / jnp.sqrt(D) + b) / jnp.sqrt(width)
 

@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import quadratic_beats_linear
-from unlazy.experiments.quadratic_beats_linear import experiment
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import quadratic_beats_linear
+from unlazy.lab.experiments.quadratic_beats_linear import experiment
 
 
 def made_up(ratio, four, powers):

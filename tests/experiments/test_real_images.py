@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from unlazy.core.errors import UnlazyError
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import real_images as ri
 from unlazy.lab import run
-from unlazy.lab.settings import choose
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import real_images as ri
+from unlazy.lab.runner.settings import choose
 
 
 def made_up(after=0.95, p=0.001, lazy=0.1):

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Records
-from unlazy.experiments.rich_limit_is_the_limit import experiment
 from unlazy.lab import run
+from unlazy.lab.experiment import Records
+from unlazy.lab.experiments.rich_limit_is_the_limit import experiment
 
 pytestmark = pytest.mark.slow
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from unlazy.core.experiment import Records
-from unlazy.experiments.richardson_spectrum import STEPS, experiment
 from unlazy.lab import run
+from unlazy.lab.experiment import Records
+from unlazy.lab.experiments.richardson_spectrum import STEPS, experiment
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import sample_complexity as sc
-from unlazy.experiments import sample_complexity_scaling as scaling
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import sample_complexity as sc
+from unlazy.lab.experiments import sample_complexity_scaling as scaling
 
 
 def made_up(risk):
@@ -19,7 +19,7 @@ def made_up(risk):
     )
 
 
-@pytest.mark.parametrize("method", ["one_step", "random", "linearised", "ntk", "arccos"])
+@pytest.mark.parametrize("method", ["one_step", "random", "linearized", "ntk", "arccos"])
 def test_every_method_beats_nothing_on_an_easy_cell(x64, method):
     """d = 3, n = 800: degree 4 has 15 dimensions, all methods are far below the trivial risk 1."""
     params = {"d": 3, "n": 800, "degree": 4, "width": 64, "noise": 0.0, "method": method}

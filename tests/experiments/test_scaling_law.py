@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import scaling_law as law
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import scaling_law as law
 
 
 def made_up(gain, widths):

@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import signed_dropout
-from unlazy.experiments.signed_dropout import experiment
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import signed_dropout
+from unlazy.lab.experiments.signed_dropout import experiment
 
 
 def made_up(signed, plain, share, above):

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Records
-from unlazy.experiments.solver_race import METHODS, experiment
 from unlazy.lab import run
+from unlazy.lab.experiment import Records
+from unlazy.lab.experiments.solver_race import METHODS, experiment
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import staircase as st
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import staircase as st
 
 
 def made_up(whole, alone, order=(0.1, 0.3, 1.0)):

@@ -1,11 +1,11 @@
-"""teacher_student: a toy trial, the matching, the normalisation, claims that can fail."""
+"""teacher_student: a toy trial, the matching, the normalization, claims that can fail."""
 
 import jax
 import numpy as np
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import teacher_student
-from unlazy.experiments.teacher_student import beyond_linear, experiment, worst_cosine
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import teacher_student
+from unlazy.lab.experiments.teacher_student import beyond_linear, experiment, worst_cosine
 
 
 def made_up(cosine, risk, moments, random16):

@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import three_layers
-from unlazy.experiments.three_layers import BARS, experiment
 from unlazy.lab import run
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import three_layers
+from unlazy.lab.experiments.three_layers import BARS, experiment
 
 
 def made_up(power, ntk, relu):

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from unlazy.core.experiment import Records
-from unlazy.experiments.training_dynamics import experiment
 from unlazy.lab import run
+from unlazy.lab.experiment import Records
+from unlazy.lab.experiments.training_dynamics import experiment
 
 
 @pytest.fixture(scope="module")

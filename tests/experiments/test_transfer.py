@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import transfer
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import transfer
 
 
 def made_up(risk, slope=0.0):

@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 
-from unlazy.core.experiment import Record, Records
-from unlazy.experiments import two_steps
 from unlazy.lab import run
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.experiments import two_steps
 
 
 def made_up(growth=1e6, cosine=0.998, rescaled=1.0):

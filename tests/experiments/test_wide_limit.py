@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.architecture import MLP
-from unlazy.core.experiment import Records
-from unlazy.experiments.wide_limit import errors, experiment
-from unlazy.kernels.infinite_width import layer_kernel
+from unlazy.kernels.networks.infinite_width import layer_kernel
 from unlazy.lab import run
+from unlazy.lab.experiment import Records
+from unlazy.lab.experiments.wide_limit import errors, experiment
 from unlazy.networks import Network, layer_tangent_kernels
+from unlazy.theory.infinite_width.architecture import MLP
 
 
 @pytest.fixture(scope="module")

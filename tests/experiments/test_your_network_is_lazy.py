@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from unlazy.core.experiment import Records
-from unlazy.experiments.your_network_is_lazy import SCALINGS, experiment
 from unlazy.lab import run
+from unlazy.lab.experiment import Records
+from unlazy.lab.experiments.your_network_is_lazy import SCALINGS, experiment
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def test_quick_holds(records):
 
 
 def test_claims_notice_when_both_scalings_do_the_same(records):
-    """Whichever behaviour both show, the claims about the other one fail."""
+    """Whichever behavior both show, the claims about the other one fail."""
     for one in SCALINGS.values():
         measured = {r.seed: r.measures for r in records if r.params["strength"] == one}
         alike = Records(replace(r, measures=measured[r.seed]) for r in records)

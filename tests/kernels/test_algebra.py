@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 
 import unlazy
-from unlazy.core.activations import Activation
-from unlazy.core.architecture import MLP
 from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.algebra import CombinedFormula, CombinedGram
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.kernels.dot_product import ArcCosine, Linear, Polynomial
-from unlazy.kernels.empirical import infinite_two_layer, sample_two_layer
-from unlazy.kernels.infinite_width import NNGP, NTK, LayerKernel, layer_kernel, standard_parametrisation
 from unlazy.kernels.metric import Metric, with_metric
+from unlazy.kernels.networks.infinite_width import NNGP, NTK, LayerKernel, layer_kernel, standard_parametrization
+from unlazy.kernels.networks.two_layer import infinite_two_layer, sample_two_layer
 from unlazy.kernels.periodic import Periodic, SpectralMixture
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
 from unlazy.kernels.sphere import OnSphere, polynomial_on_sphere
 from unlazy.products.multiply import matmul
 from unlazy.solvers.solve import solve
+from unlazy.theory.activations.functions import Activation
+from unlazy.theory.infinite_width.architecture import MLP
 
 RNG = np.random.default_rng(0)
 X, Z = RNG.normal(size=(6, 4)), RNG.normal(size=(6, 4))
@@ -163,15 +163,15 @@ def test_tangent_family(x64):
         layer_kernel(NETWORK, 4)
 
 
-def test_standard_parametrisation_is_the_gradient_of_such_a_network(x64):
+def test_standard_parametrization_is_the_gradient_of_such_a_network(x64):
     # by hand for a linear network, φ = identity, f = W2 W1 x: ∂W2 gives ⟨W1x, W1z⟩ → σ1² ⟨x,z⟩ w/d, ∂W1 gives
     # |W2|² ⟨x,z⟩ → σ2² ⟨x,z⟩; over the width w
     network, width, d = MLP(1, "identity", (1.2, 0.9)), 50, 4
-    kernel = standard_parametrisation(network, d, width)
+    kernel = standard_parametrization(network, d, width)
     expected = (1.2**2 / d + 0.9**2 / width) * (X @ Z.T)
     np.testing.assert_allclose(kernel.gram(jnp.asarray(X), jnp.asarray(Z)), expected, rtol=1e-12)
     with pytest.raises(ValueError, match="depends on the width"):
-        standard_parametrisation(network, d)
+        standard_parametrization(network, d)
 
 
 @pytest.mark.parametrize("first,head", [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0)])

@@ -6,20 +6,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.activations import Activation
-from unlazy.core.architecture import MLP
-from unlazy.kernels import evaluate
 from unlazy.kernels.algebra import Constant
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.kernels.custom import Custom
 from unlazy.kernels.dot_product import ArcCosine, Linear, Polynomial
-from unlazy.kernels.empirical import sample_two_layer
-from unlazy.kernels.infinite_width import NNGP, NTK, LayerKernel, layer_kernel, standard_parametrisation
+from unlazy.kernels.evaluation import gram
 from unlazy.kernels.metric import Metric
+from unlazy.kernels.networks.infinite_width import NNGP, NTK, LayerKernel, layer_kernel, standard_parametrization
+from unlazy.kernels.networks.two_layer import sample_two_layer
 from unlazy.kernels.periodic import Periodic, SpectralMixture
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
 from unlazy.kernels.sphere import OnSphere, polynomial_on_sphere
+from unlazy.theory.activations.functions import Activation
+from unlazy.theory.infinite_width.architecture import MLP
 
 D = 5
 DEEP = MLP(3, "relu", 1.3, 0.2)
@@ -57,7 +57,7 @@ KERNELS = {
     "layers": lambda: LayerKernel(DEEP, (0.5, 0.0, 2.0, 1.0)),
     "head": lambda: layer_kernel(DEEP, -1),
     "first_layer": lambda: layer_kernel(DEEP, 1),
-    "standard": lambda: standard_parametrisation(DEEP, D, width=100),
+    "standard": lambda: standard_parametrization(DEEP, D, width=100),
     "sum": lambda: Gaussian(1.5) + 0.5 * Laplace(2.0),
     "product": lambda: NTK(DEEP) * NNGP(DEEP),
     "mixed_sum": lambda: Gaussian(1.5) + NTK(DEEP),
@@ -187,7 +187,7 @@ def test_blocks_equal_the_whole(monkeypatch):
     kernel = NTK(DEEP)
     whole = kernel.gram(X)
     monkeypatch.setenv("UNLAZY_MEMORY", str(4 * 50 * 4 * 8))
-    assert evaluate._rows_at_once(kernel, X, 50, False) == 8
+    assert gram._rows_at_once(kernel, X, 50, False) == 8
     blocked = kernel.gram(X)
     assert np.abs(np.asarray(whole - blocked)).max() <= 3 * np.sqrt(16 * 2.0**-24) * np.asarray(whole).max()
     assert np.array_equal(np.asarray(blocked), np.asarray(blocked).T)

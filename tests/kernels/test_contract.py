@@ -15,8 +15,8 @@ from unlazy.kernels.periodic import Periodic
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.products import gram, matmul
-from unlazy.solvers.askotch import Askotch
-from unlazy.solvers.gaussian_process import log_marginal_likelihood, posterior
+from unlazy.solvers.gaussian_process.posterior import log_marginal_likelihood, posterior
+from unlazy.solvers.methods.askotch import Askotch
 from unlazy.solvers.path import decompose
 from unlazy.solvers.solve import solve
 
@@ -82,7 +82,7 @@ def test_images_and_trees_go_through_grams_products_and_solvers(name, x64):
     blocks = solve(kernel, X, y, ridge, method=Askotch(block=3), tolerance=1e-10)
     assert blocks.converged
     np.testing.assert_allclose(blocks.predict(Z), exact, rtol=0, atol=1e-9 * np.linalg.norm(y))
-    for call in ({"method": "eigenpro"}, {"centres": 3}):
+    for call in ({"method": "eigenpro"}, {"centers": 3}):
         with pytest.raises(ValueError, match="needs inputs that are a matrix"):
             solve(kernel, X, y, ridge, **call)
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.kernels.tangent import TangentKernel
+from unlazy.kernels.networks.tangent import TangentKernel
 from unlazy.networks import tangent_kernel
 from unlazy.solvers.solve import solve
 

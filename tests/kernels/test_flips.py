@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from unlazy import NNGP, NTK, Constant, Laplace
-from unlazy.kernels import flips
-from unlazy.kernels.flips import Flipped, symmetric, with_flips
+from unlazy.kernels.networks import flips
+from unlazy.kernels.networks.flips import Flipped, symmetric, with_flips
 from unlazy.layers import (
     AvgPool,
     Conv,

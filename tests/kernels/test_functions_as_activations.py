@@ -10,7 +10,7 @@ import pytest
 
 import unlazy
 from oracles_gaussian import bivariate_expectation
-from unlazy.core.activations import Activation
+from unlazy.theory.activations.functions import Activation
 
 X = np.array([[1.1, 0.3], [-0.2, 0.9], [1.12, 0.29]])
 """The last is close to the first, where expansions of functions with kinks converge slowly."""

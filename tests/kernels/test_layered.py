@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.architecture import MLP
-from unlazy.core.layers import (
+from unlazy.kernels.networks import layered
+from unlazy.kernels.networks.infinite_width import NNGP, NTK, LayerKernel, nngp_and_ntk
+from unlazy.layers.covariance import grid_of, look, pointwise, propagate
+from unlazy.layers.description import (
     Activation,
     Aggregate,
     AvgPool,
@@ -36,9 +38,7 @@ from unlazy.core.layers import (
     residual,
     serial,
 )  # fmt: skip
-from unlazy.kernels import layered
-from unlazy.kernels.infinite_width import NNGP, NTK, LayerKernel, nngp_and_ntk
-from unlazy.theory.propagate import grid_of, look, pointwise, propagate
+from unlazy.theory.infinite_width.architecture import MLP
 
 DATA = np.load(Path(__file__).parent.parent / "data" / "neural_tangents_layers.npz")
 CASES = json.loads(str(DATA["descriptions"]))
@@ -131,9 +131,11 @@ def test_planes_and_all_pairs_agree(case, x64, monkeypatch):
     """The same sums in another order: 1e-13 is hundreds of roundings for some dozens of terms."""
     network, (X, Z) = described(case), sides(case, np.float64)
     planes = NTK(network).gram(X, Z)
-    from unlazy.theory.propagate import paired
+    from unlazy.layers.covariance import position_pairs
 
-    monkeypatch.setattr(paired, "kept", lambda sizes, reaches: tuple(paired.Axis(n, None) for n in sizes))
+    monkeypatch.setattr(
+        position_pairs, "kept", lambda sizes, reaches: tuple(position_pairs.Axis(n, None) for n in sizes)
+    )
     jax.clear_caches()
     np.testing.assert_allclose(NTK(network).gram(X, Z), planes, rtol=1e-13)
 

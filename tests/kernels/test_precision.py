@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from oracles_mpmath import reference
-from unlazy.core.architecture import MLP
 from unlazy.core.errors import UnlazyWarning
-from unlazy.kernels.infinite_width import NTK, nngp_and_ntk
+from unlazy.kernels.networks.infinite_width import NTK, nngp_and_ntk
 from unlazy.kernels.radial import Gaussian, Laplace
-from unlazy.theory import dual_errors
-from unlazy.theory.coincidence import SNAP_UNITS
+from unlazy.theory.activations import dual_errors
+from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.theory.numerics.near_duplicates import SNAP_UNITS
 
 D, PAIRS = 20, 3
 DISTANCES = 10.0 ** -np.arange(7)
@@ -57,7 +57,7 @@ def test_accurate_at_depth_ten():
 @pytest.mark.parametrize("depth", [3, 10])
 @pytest.mark.parametrize("bias", [0.0, 0.3])
 def test_default_error_is_what_rounding_of_inner_products_implies(depth, bias):
-    """|δu| ≤ δ gives |δθ| ≤ min(√(2δ), δ/θ), and a normalised NTK has slope at most (depth/2)/π in θ near 0.
+    """|δu| ≤ δ gives |δθ| ≤ min(√(2δ), δ/θ), and a normalized NTK has slope at most (depth/2)/π in θ near 0.
 
     δ: an inner product of d terms rounds by at most d units of |x||z| in any order (Higham 2002, section 3.1); u is
     made of three of them, with weights 1, ½, ½, and of 4 units of further rounding; pairs below the snap floor are set
@@ -89,14 +89,14 @@ def test_coincident_points_are_exact(d):
 
 
 def test_offsets_do_not_cost_digits():
-    # centring: distances of order 1 around an offset of 1000 keep errors of rounding of the offset, 1000 units, not of
+    # centering: distances of order 1 around an offset of 1000 keep errors of rounding of the offset, 1000 units, not of
     # its square
     rng = np.random.default_rng(0)
     X = (rng.normal(size=(16, 5)) + 1000).astype(np.float32)
     exact = X.astype(np.float64)
     squares = ((exact[:, None] - exact[None]) ** 2).sum(-1)
     K = np.asarray(Gaussian(1.0).gram(jnp.asarray(X)))
-    # the centre itself rounds (shared by both, cancels); entries of X - centre are exact to 2^-24·8; D ≤ 60
+    # the center itself rounds (shared by both, cancels); entries of X - center are exact to 2^-24·8; D ≤ 60
     assert np.abs(K - np.exp(-0.5 * squares)).max() < 60 * 8 * 2.0**-24
 
 

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.kernels.tangent import TangentKernel
+from unlazy.kernels.networks.tangent import TangentKernel
 from unlazy.products import matmul
-from unlazy.solvers.methods import PreconditionedCG
+from unlazy.solvers.methods.registry import PreconditionedCG
 from unlazy.solvers.path import decompose
 from unlazy.solvers.solve import solve
-from unlazy.theory import jacobian as theory_jacobian
+from unlazy.theory.infinite_width import jacobian as theory_jacobian
 
 N, M, D, W = 7, 5, 3, 4
 RNG = np.random.default_rng(0)

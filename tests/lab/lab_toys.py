@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from unlazy import lab
-from unlazy.core.claims import at_least
-from unlazy.core.experiment import Experiment, Records, config
+from unlazy.lab.claims import at_least
+from unlazy.lab.experiment import Experiment, Records, config
 
 HERE = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
 """PYTHONPATH of a process that is to find these toys."""
@@ -75,10 +75,10 @@ def make(name, trial, quick, claims=holds, **options):
 
 _grid = config({"n": [5, 7, 9, 16], "method": ["mean", "absolute"]}, seeds=6, scale=2.0)
 means = make("toy_means", mean_trial, _grid, traced=("scale",), padded=("n",))
-plain = make("toy_plain", plain_trial, config({"n": [1, 2, 3]}, seeds=4, pause=0.0), vectorised=False)
-wrong = make("toy_wrong", plain_trial, config({"n": [1]}, seeds=1, pause=0.0), refuted, vectorised=False)
+plain = make("toy_plain", plain_trial, config({"n": [1, 2, 3]}, seeds=4, pause=0.0), vectorized=False)
+wrong = make("toy_wrong", plain_trial, config({"n": [1]}, seeds=1, pause=0.0), refuted, vectorized=False)
 broken = make("toy_broken", broken_trial, config({"n": [1]}, seeds=3))
-many = make("toy_many", plain_trial, config({"n": list(range(1, 41))}, seeds=10, pause=0.004), vectorised=False)
+many = make("toy_many", plain_trial, config({"n": list(range(1, 41))}, seeds=10, pause=0.004), vectorized=False)
 
 
 def run_many(store):

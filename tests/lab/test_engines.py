@@ -12,10 +12,10 @@ import pytest
 
 from unlazy import lab
 from unlazy.core.errors import UnlazyError
-from unlazy.core.experiment import config
-from unlazy.lab.engines import Local, _Queue
-from unlazy.lab.run import _interruptible
-from unlazy.lab.sweep import plan
+from unlazy.lab.experiment import config
+from unlazy.lab.runner.engines import Local, _Queue
+from unlazy.lab.runner.run import _interruptible
+from unlazy.lab.runner.sweep import plan
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_workers_are_processes_with_one_thread(tmp_path, monkeypatch):
         pool = sum(name.startswith("tf_XLAEigen") for name in names)  # two of these can deadlock in batched LAPACK
         return lab_toys.plain_trial(params, key) | {"pool": pool}
 
-    here = lab_toys.make("toy_here", trial, config({"n": [1]}, seeds=2, pause=0.0), vectorised=False)
+    here = lab_toys.make("toy_here", trial, config({"n": [1]}, seeds=2, pause=0.0), vectorized=False)
     records = lab.run(here, engine="local", jobs=1, store=None, progress=False)
     assert records.measure("threads").tolist() == [1, 1]
     assert records.measure("pool").max() <= 1
@@ -77,7 +77,7 @@ def test_a_dead_worker_is_one_sentence_and_nothing_is_lost(tmp_path):
             os.kill(os.getpid(), signal.SIGKILL)
         return {"value": 1.0}
 
-    mortal = lab_toys.make("toy_mortal", trial, config({"n": [1, 2, 3]}, seeds=1), vectorised=False)
+    mortal = lab_toys.make("toy_mortal", trial, config({"n": [1, 2, 3]}, seeds=1), vectorized=False)
     with pytest.raises(UnlazyError, match="a worker process died"):
         lab.run(mortal, engine="local", jobs=1, store=tmp_path, progress=False)
     assert [r.params["n"] for r in lab.load(mortal, store=tmp_path)] == [1, 2]

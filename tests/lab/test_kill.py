@@ -10,7 +10,7 @@ import lab_toys
 import pytest
 
 from unlazy import lab
-from unlazy.lab.store import FILE
+from unlazy.lab.runner.store import FILE
 
 KILLS = 20
 
@@ -36,7 +36,7 @@ def test_twenty_kills_change_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("TOY_LIMIT", "18")  # 20 lives of 18 trials are fewer than 400, however slow this test is to kill
     monkeypatch.setenv("PYTHONPATH", lab_toys.HERE)
     context = multiprocessing.get_context("forkserver")  # its server has imported JAX but not started it
-    context.set_forkserver_preload(["unlazy.lab.worker", "unlazy.lab.run", "lab_toys"])
+    context.set_forkserver_preload(["unlazy.lab.runner.worker", "unlazy.lab.runner.run", "lab_toys"])
     moments = random.Random(0)
     stored = killed = 0
     while killed < KILLS:

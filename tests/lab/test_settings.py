@@ -4,13 +4,13 @@ import lab_toys
 import pytest
 
 from unlazy import lab
-from unlazy.core.experiment import config
-from unlazy.lab.settings import choose, parse_changes
+from unlazy.lab.experiment import config
+from unlazy.lab.runner.settings import choose, parse_changes
 
 _quick = config(
     {"n": [10, 20], "method": ["ntk", "one_step"], "noise": [0.0, 0.5]},
     {"widths": [(8, 8)], "shift": [-1.0]},
-    seeds=2, centred=True,
+    seeds=2, centered=True,
 )  # fmt: skip
 toy = lab_toys.make("toy", lab_toys.plain_trial, _quick, choices={"method": ("random_features",)})
 
@@ -23,7 +23,7 @@ toy = lab_toys.make("toy", lab_toys.plain_trial, _quick, choices={"method": ("ra
         ("method=ntk, one_step", "method", ["ntk", "one_step"]),
         ("noise=.5,1e-3,inf", "noise", [0.5, 0.001, float("inf")]),
         ("widths=[64,64],[128]", "widths", [[64, 64], [128]]),
-        ("centred=true,False", "centred", [True, False]),
+        ("centered=true,False", "centered", [True, False]),
     ],
 )
 def test_values_are_parsed(text, name, values):
@@ -39,15 +39,15 @@ def test_what_is_not_a_setting_is_refused(text):
 def test_values_take_the_type_of_those_they_replace():
     chosen = choose(toy, change=parse_changes(["n=1e3", "noise=1", "widths=[4,4]", "method=random_features"]))
     first, second = chosen.points()
-    assert first == {"n": 1000, "noise": 1.0, "method": "random_features", "centred": True}
+    assert first == {"n": 1000, "noise": 1.0, "method": "random_features", "centered": True}
     assert type(first["n"]) is int and type(first["noise"]) is float
-    assert second == {"widths": (4, 4), "shift": -1.0, "centred": True}  # a grid without n does not get one
+    assert second == {"widths": (4, 4), "shift": -1.0, "centered": True}  # a grid without n does not get one
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"m": 3}, "toy has no parameter 'm'; choose one of centred, method, n, noise"),
+        ({"m": 3}, "toy has no parameter 'm'; choose one of centered, method, n, noise"),
         ({"widht": 3}, "did you mean 'widths'"),
         ({"n": -5}, "n must be at least 1, got -5; it takes values like 10, 20"),
         ({"n": 0}, "n must be at least 1, got 0"),
@@ -59,7 +59,7 @@ def test_values_take_the_type_of_those_they_replace():
         ({"noise": -0.1}, "noise must be at least 0, got -0.1"),
         ({"noise": float("nan")}, "noise must be a finite number, got nan"),
         ({"method": "ntq"}, "method cannot be 'ntq'; did you mean 'ntk'"),
-        ({"centred": 3}, "centred cannot be 3"),
+        ({"centered": 3}, "centered cannot be 3"),
     ],
 )
 def test_bad_values_say_what_is_allowed(change, sentence):

@@ -15,10 +15,10 @@ import pytest
 
 from unlazy import lab
 from unlazy.core.errors import UnlazyError
-from unlazy.core.experiment import config
-from unlazy.lab.store import FILE, SCHEMA, Store
-from unlazy.lab.sweep import Environment, Outcome, Trial
-from unlazy.lab.values import canonical, pack, tidy, unpack
+from unlazy.lab.experiment import config
+from unlazy.lab.runner.serialization import canonical, pack, tidy, unpack
+from unlazy.lab.runner.store import FILE, SCHEMA, Store
+from unlazy.lab.runner.sweep import Environment, Outcome, Trial
 
 POINT = {"n": 1, "pause": 0.0}
 

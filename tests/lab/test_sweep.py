@@ -7,9 +7,9 @@ import pytest
 
 from unlazy import lab
 from unlazy.core.errors import UnlazyWarning
-from unlazy.core.experiment import config
-from unlazy.lab.sweep import plan
-from unlazy.lab.worker import trial_key
+from unlazy.lab.experiment import config
+from unlazy.lab.runner.sweep import plan
+from unlazy.lab.runner.worker import trial_key
 
 
 def run(experiment, **options):
@@ -81,7 +81,7 @@ def test_a_failing_trial_is_recorded_and_tried_again(tmp_path, monkeypatch):
     assert len((tmp_path / "log").read_text().splitlines()) == 4 + 12
 
 
-def test_a_vectorised_chunk_that_raises_fails_all_its_trials():
+def test_a_vectorized_chunk_that_raises_fails_all_its_trials():
     with pytest.warns(UnlazyWarning, match="never works"):
         records = run(lab_toys.broken)
     assert len(records) == 0 and [f.seed for f in records.failed] == [0, 1, 2]
@@ -113,10 +113,10 @@ def test_measures_that_cannot_be_stored_fail_the_trial():
 
 
 @pytest.mark.parametrize("name", ["n", "pause", "seed", "seconds"])
-@pytest.mark.parametrize("vectorised", [False, True])
-def test_a_measure_may_not_be_called_like_another_column(name, vectorised):
+@pytest.mark.parametrize("vectorized", [False, True])
+def test_a_measure_may_not_be_called_like_another_column(name, vectorized):
     from dataclasses import replace
 
-    odd = replace(lab_toys.plain, trial=lambda params, key: {name: 1.0}, vectorised=vectorised)
+    odd = replace(lab_toys.plain, trial=lambda params, key: {name: 1.0}, vectorized=vectorized)
     with pytest.warns(UnlazyWarning, match=f"the measure '{name}' is called like a (parameter|column)"):
         assert not len(run(odd, seeds=1))

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from unlazy.measures.alignment import centred_alignment, kernel_alignment, target_alignment
+from unlazy.measures.alignment import centered_alignment, kernel_alignment, target_alignment
 from unlazy.measures.tangent_drift import distance, parameter_movement, relative_change
 
 
@@ -16,10 +16,10 @@ def test_alignment_of_known_kernels(x64):
     assert np.isclose(target_alignment(K, Y), kernel_alignment(K, Y @ Y.T), rtol=1e-13)
 
 
-def test_centring_removes_a_constant(x64):
+def test_centering_removes_a_constant(x64):
     rng = np.random.default_rng(0)
     A, B = rng.normal(size=(6, 4)), rng.normal(size=(6, 3))
-    shifted = centred_alignment(jnp.asarray((A + 10) @ (A + 10).T), jnp.asarray((B - 7) @ (B - 7).T))
+    shifted = centered_alignment(jnp.asarray((A + 10) @ (A + 10).T), jnp.asarray((B - 7) @ (B - 7).T))
     A, B = A - A.mean(0), B - B.mean(0)
     expected = np.sum((A @ A.T) * (B @ B.T)) / np.linalg.norm(A @ A.T) / np.linalg.norm(B @ B.T)
     np.testing.assert_allclose(shifted, expected, rtol=1e-10)  # cancellation of shifts 100 times the rest

@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 
-from unlazy.measures.dependence import (
-    count_directions,
-    directions,
-    gradient_outer_product,
-    permutation_rise,
-)
+from unlazy.measures.dependence import count_directions, directions, gradient_outer_product, permutation_rise
 from unlazy.measures.spectra import participation_ratio
 
 X = np.random.default_rng(0).normal(size=(128, 4))

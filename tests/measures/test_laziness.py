@@ -24,7 +24,7 @@ def test_a_linear_function_is_lazy(x64):
 def test_a_function_that_learns_features(x64):
     """f = a (x·w) with a from 1 to 3 and w from e_1 to 3 e_2, by hand:
 
-    K_a = (x·w)(z·w), K_w = a² x·z. The linearisation gives a δ_w·x + δ_a w·x = 3 x_2 - x_1 + 2 x_1, the change is
+    K_a = (x·w)(z·w), K_w = a² x·z. The linearization gives a δ_w·x + δ_a w·x = 3 x_2 - x_1 + 2 x_1, the change is
     9 x_2 - x_1.
     """
     before, after = {"a": jnp.ones(()), "w": jnp.eye(3)[0]}, {"a": 3 * jnp.ones(()), "w": 3 * jnp.eye(3)[1]}

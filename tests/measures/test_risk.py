@@ -1,10 +1,10 @@
-"""Risk, normalised risk and accuracy against NumPy in float64."""
+"""Risk, normalized risk and accuracy against NumPy in float64."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.measures.risk import accuracy, normalised_risk, risk
+from unlazy.measures.risk import accuracy, normalized_risk, risk
 
 RNG = np.random.default_rng(0)
 TRUTH, GUESS = RNG.normal(size=(40, 3)), RNG.normal(size=(40, 3))
@@ -15,29 +15,29 @@ def as_jax(*arrays):
     return [jnp.asarray(a, jnp.float32) for a in arrays]
 
 
-def test_risk_and_normalised_risk_equal_numpys():
+def test_risk_and_normalized_risk_equal_numpys():
     truth, guess = as_jax(TRUTH, GUESS)
     expected = np.mean(np.sum((GUESS - TRUTH) ** 2, 1))
     # Sums of 120 float32 terms: at most 120 roundings.
     assert float(risk(guess, truth)) == pytest.approx(expected, rel=120 * EPS)
     spread = np.mean(np.sum((TRUTH - TRUTH.mean(0)) ** 2, 1))
-    assert float(normalised_risk(guess, truth)) == pytest.approx(expected / spread, rel=300 * EPS)
-    assert float(normalised_risk(truth.mean(0) + 0 * truth, truth)) == pytest.approx(1, rel=300 * EPS)
+    assert float(normalized_risk(guess, truth)) == pytest.approx(expected / spread, rel=300 * EPS)
+    assert float(normalized_risk(truth.mean(0) + 0 * truth, truth)) == pytest.approx(1, rel=300 * EPS)
 
 
 def test_zero_weights_are_as_if_the_rows_were_not_there():
     truth, guess = as_jax(TRUTH[:, 0], GUESS[:, 0])
     weights = (jnp.arange(40) < 25).astype(jnp.float32)
-    for measure in (risk, normalised_risk, accuracy):
+    for measure in (risk, normalized_risk, accuracy):
         assert float(measure(guess, truth, weights)) == pytest.approx(
             float(measure(guess[:25], truth[:25])), rel=200 * EPS
         )
 
 
-def test_normalised_risk_of_a_constant_truth():
+def test_normalized_risk_of_a_constant_truth():
     constant = jnp.ones(5)
-    assert float(normalised_risk(constant, constant)) == 0
-    assert float(normalised_risk(2 * constant, constant)) == np.inf
+    assert float(normalized_risk(constant, constant)) == 0
+    assert float(normalized_risk(2 * constant, constant)) == np.inf
 
 
 def test_accuracy_by_sign_and_by_largest_column():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from unlazy.measures.scaling_fit import (
+from unlazy.measures.scaling_fit import (  # fmt: skip
     EXPONENTS,
     crossing,
     first_n,
@@ -14,7 +14,7 @@ from unlazy.measures.scaling_fit import (
     power_law,
     scaling_exponent,
     slope,
-)  # fmt: skip
+)
 
 
 def test_a_power_law_is_found_exactly():

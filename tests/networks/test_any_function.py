@@ -1,4 +1,4 @@
-"""Tangent kernels and linearisation of functions that are not ours: Equinox modules, images, empty entries."""
+"""Tangent kernels and linearization of functions that are not ours: Equinox modules, images, empty entries."""
 
 import equinox as eqx
 import jax
@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.networks import layer_tangent_kernels, linearise, only_layers, tangent_kernel, tangent_product
-from unlazy.networks import trained_linearisation as trained
-from unlazy.theory import jacobian as theory_jacobian
+from unlazy.networks import layer_tangent_kernels, linearize, only_layers, tangent_kernel, tangent_product
+from unlazy.networks import trained_linearization as trained
+from unlazy.theory.infinite_width import jacobian as theory_jacobian
 
 EPS = np.finfo(float).eps
 N, M, D, W = 5, 4, 3, 6
@@ -57,13 +57,13 @@ def test_kernel_of_a_module(model, way, memory, monkeypatch):
 
 @pytest.mark.parametrize("way", ["module", pytest.param("arrays", marks=pytest.mark.slow)])
 def test_products_and_expansions_of_a_module(model, way):
-    """The linearisation trained to the end goes through every label: to rounding times the condition of K."""
+    """The linearization trained to the end goes through every label: to rounding times the condition of K."""
     v, y = (np.random.default_rng(3).normal(size=size) for size in (M, N))
     apply, params = ways(model)[way]
 
     @jax.jit
     def compute(X, Z, v, y):
-        return tangent_product(apply, params, X, v, Z), linearise(apply, params)(trained(
+        return tangent_product(apply, params, X, v, Z), linearize(apply, params)(trained(
             apply, params, X, y, time=np.inf), X)  # fmt: skip
 
     product, fitted = compute(X, Z, v, y)

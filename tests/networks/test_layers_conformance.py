@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from unlazy import NTK, Network
-from unlazy.kernels.infinite_width import nngp_and_ntk
+from unlazy.kernels.networks.infinite_width import nngp_and_ntk
 from unlazy.layers import (
     Activation,
     Aggregate,
@@ -35,8 +35,8 @@ from unlazy.layers import (
     residual,
     serial,
 )  # fmt: skip
+from unlazy.layers.finite import weights as finite_weights
 from unlazy.networks import tangent_kernel
-from unlazy.networks.finite import weights as finite_weights
 
 POINTS, WIDTH, DRAWS = 3, 96, 48
 IMAGE, LINE, ROW = (4, 4, 2), (5, 3), (6,)
@@ -55,7 +55,7 @@ LAYERS = {
     "transposed valid": ((ConvTranspose(2, 1.2, 0.3, strides=2, padding="valid"), "erf", *END), (3, 2)),
     "average pool": ((conv(3), "relu", AvgPool(2), Flatten(), Dense()), IMAGE),
     "overlapping sums": ((conv(3), "relu", SumPool(3, 1, "same"), Flatten(), Dense(0.5)), IMAGE),
-    "normalised over all": ((conv(3), LayerNorm("all"), "relu", *END), IMAGE),
+    "normalized over all": ((conv(3), LayerNorm("all"), "relu", *END), IMAGE),
     "dropout": ((Dense(1.2, 0.3), "relu", Dropout(0.7), Dense(1.1, 0.2), "relu", Dense()), ROW),
     "residual": ((conv(3), residual("relu", conv(3)), "relu", *END), LINE),
     "sum": ((Sum((conv(3), "relu", conv(3)), conv(1)), "relu", *END), LINE),

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.activations import ACTIVATIONS
-from unlazy.core.architecture import MLP
+from unlazy.layers.parametrization import PARAMETRIZATIONS, layer_scales
 from unlazy.networks import Network
-from unlazy.networks.parametrisation import PARAMETRISATIONS, layer_scales
+from unlazy.theory.activations.functions import ACTIVATIONS
+from unlazy.theory.infinite_width.architecture import MLP
 
 D = 3
 
@@ -35,20 +35,20 @@ def test_values_are_the_recursion_of_k6(x64):
 
 
 @pytest.mark.parametrize(
-    "name, parametrisation",
+    "name, parametrization",
     [
         pytest.param(a, p, marks=[] if p == "ntk" or a in ("relu", "tanh") else pytest.mark.slow)
         for a in ACTIVATIONS
-        for p in PARAMETRISATIONS
+        for p in PARAMETRIZATIONS
     ],
 )
-def test_derivatives_match_finite_differences(x64, name, parametrisation):
-    """A directional derivative in parameters and inputs together, for every activation and parametrisation.
+def test_derivatives_match_finite_differences(x64, name, parametrization):
+    """A directional derivative in parameters and inputs together, for every activation and parametrization.
 
     Central differences with steps h and 2h: their gap is three times the truncation error at h; rounding adds
     ε|f|/h per evaluation.
     """
-    network = Network(MLP(2, name, 1.2, 0.3, width=4), D, parametrisation, output_scale=1.5)
+    network = Network(MLP(2, name, 1.2, 0.3, width=4), D, parametrization, output_scale=1.5)
     params, X = network.init(jax.random.key(1)), points()
     leaves, shape = jax.tree.flatten((params, X))
     keys = jax.random.split(jax.random.key(2), len(leaves))
@@ -81,7 +81,7 @@ def test_mirrored_starts_give_zero(x64, start, depth, residual):
         assert all(jnp.all(layer.bias == 0) for layer in params)
 
 
-def test_standard_parametrisation_agrees_in_law_with_ntk(x64):
+def test_standard_parametrization_agrees_in_law_with_ntk(x64):
     """The same draws give the same function: W_standard = (σ_w/√v) W_ntk."""
     mlp = MLP(2, "erf", 1.3, 0.4, width=5)
     X = points()
@@ -90,11 +90,11 @@ def test_standard_parametrisation_agrees_in_law_with_ntk(x64):
     np.testing.assert_allclose(a(a.init(key), X), b(b.init(key), X), rtol=0, atol=100 * jnp.finfo(float).eps)
 
 
-def test_output_variance_by_parametrisation():
+def test_output_variance_by_parametrization():
     """Var f(x) over starts: O(1) for NTK and standard, 1/w of that for mean field and µP; 4 standard errors."""
     mlp, x, draws = MLP(1, "relu", 1.0, 0.0, width=16), jnp.ones((1, D)), 2000
     found = {}
-    for name in PARAMETRISATIONS:
+    for name in PARAMETRIZATIONS:
         network = Network(mlp, D, name)
         f = jax.vmap(lambda k, net=network: net(net.init(k), x)[0])(jax.random.split(jax.random.key(0), draws))
         found[name] = float(jnp.mean(f**2))

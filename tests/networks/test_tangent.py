@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.activations import ACTIVATIONS
-from unlazy.core.architecture import MLP
+from unlazy.layers.parametrization import PARAMETRIZATIONS
 from unlazy.networks import Network, layer_tangent_kernels, only_layers, tangent_kernel, tangent_product
-from unlazy.networks.parametrisation import PARAMETRISATIONS
+from unlazy.theory.activations.functions import ACTIVATIONS
+from unlazy.theory.infinite_width.architecture import MLP
 
 D, N, M = 3, 5, 4
 X = np.random.default_rng(0).normal(size=(N, D))
@@ -17,9 +17,9 @@ Z = np.random.default_rng(1).normal(size=(M, D))
 EPS = np.finfo(float).eps
 
 
-def build(c=1, depth=3, name="tanh", parametrisation="ntk", residual=0.7):
+def build(c=1, depth=3, name="tanh", parametrization="ntk", residual=0.7):
     mlp = MLP(depth, name, 1.3, 0.4, residual=residual, width=6, outputs=c)
-    network = Network(mlp, D, parametrisation, output_scale=1.5)
+    network = Network(mlp, D, parametrization, output_scale=1.5)
     return network, network.init(jax.random.key(0))
 
 
@@ -52,15 +52,15 @@ def test_structure_equals_the_jacobian_product(x64, c, outputs):
 
 
 @pytest.mark.parametrize(
-    "name, parametrisation",
+    "name, parametrization",
     [
         pytest.param(a, p, marks=[] if p == "ntk" or a in ("relu", "tanh") else pytest.mark.slow)
         for a in ACTIVATIONS
-        for p in PARAMETRISATIONS
+        for p in PARAMETRIZATIONS
     ],
 )
-def test_layers_one_by_one_for_every_activation_and_parametrisation(x64, name, parametrisation):
-    network, params = build(1, 2, name, parametrisation, 0.0)
+def test_layers_one_by_one_for_every_activation_and_parametrization(x64, name, parametrization):
+    network, params = build(1, 2, name, parametrization, 0.0)
     by_layers, by_rows = jax.jit(
         lambda p, x: [
             layer_tangent_kernels(apply, p, x, rates=network.rates) for apply in (network, lambda p, x: network(p, x))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from unlazy.networks.three_layer import HermiteFeatures, data_norm, random_first_layer, second_moment
-from unlazy.theory import hermite
+from unlazy.theory.activations import hermite
 
 EPS = np.finfo(float).eps
 

@@ -3,7 +3,7 @@
 import pytest
 
 from chromium import browser
-from unlazy.play.page import write_play
+from unlazy.lab.play.page import write_play
 
 
 @pytest.fixture(scope="session")

@@ -14,12 +14,14 @@ import pytest
 import unlazy
 from chromium import needs_chromium
 from unlazy.core.data import Data
+from unlazy.layers.parametrization import Layer
 from unlazy.networks.mlp import Network
-from unlazy.networks.parametrisation import Layer
-from unlazy.theory import dynamics, infinite_width, mean_field
-from unlazy.theory.bounds import kernel_staircase
-from unlazy.training.descent import descend
-from unlazy.training.one_step import first_gradient, first_step, remove_linear_part
+from unlazy.theory.dynamics import spectral_filters
+from unlazy.theory.feature_learning import mean_field
+from unlazy.theory.feature_learning.bounds import kernel_staircase
+from unlazy.theory.infinite_width import fully_connected
+from unlazy.training.descent.descend import descend
+from unlazy.training.one_step.algorithm import first_gradient, first_step, remove_linear_part
 
 pytestmark = needs_chromium
 SETTINGS, POINTS, PLACES, INPUTS, WIDTH = 200, 9, 7, 3, 16
@@ -79,7 +81,7 @@ def _wide(depth):
         def both(inner, bias):
             norms = jnp.diagonal(inner)
             network = unlazy.MLP(depth, sigma_b=bias)
-            return infinite_width.nngp_and_ntk(inner, norms[:, None], norms[None, :], network)
+            return fully_connected.nngp_and_ntk(inner, norms[:, None], norms[None, :], network)
 
         _compiled[depth] = both
     return _compiled[depth]
@@ -91,12 +93,12 @@ def trained(T, S, y, ridge, time, single):
     n = POINTS
     values, U = jnp.linalg.eigh(T[:n, :n])
     shifted = jnp.maximum(values, 0) + ridge
-    c = dynamics.flow_coefficient(shifted, time)
-    c = dynamics.trusted(c, shifted, dynamics.rounding_floor(shifted))
-    mean = T[n:, :n] @ dynamics.coefficients(U, c, y)
-    one = dynamics.random_features_covariance(T[n:, n:], T[n:, :n], U, shifted, c)
+    c = spectral_filters.flow_coefficient(shifted, time)
+    c = spectral_filters.trusted(c, shifted, spectral_filters.rounding_floor(shifted))
+    mean = T[n:, :n] @ spectral_filters.coefficients(U, c, y)
+    one = spectral_filters.random_features_covariance(T[n:, n:], T[n:, :n], U, shifted, c)
     noisy = S[:n, :n] + ridge * jnp.eye(n)
-    two = dynamics.ensemble_covariance(S[n:, n:], S[n:, :n], noisy, T[n:, :n], U, c)
+    two = spectral_filters.ensemble_covariance(S[n:, n:], S[n:, :n], noisy, T[n:, :n], U, c)
     return mean, jnp.diagonal(jnp.where(single, one, two))
 
 
@@ -137,7 +139,7 @@ def network_settings():
 @jax.jit
 @jax.vmap
 def twenty_steps(X, y, bias, w, z, richness, eta):
-    """Twenty steps of `descend` in the mean-field parametrisation, output scale 1/γ₀: f, w, z and Θ."""
+    """Twenty steps of `descend` in the mean-field parametrization, output scale 1/γ₀: f, w, z and Θ."""
     mlp = unlazy.MLP(1, sigma_b=(bias, 0.0), width=WIDTH)
     network = Network(mlp, INPUTS, "mean_field", output_scale=1 / richness)
     start = (Layer(w[:INPUTS], w[INPUTS]), Layer(z[:, None], jnp.zeros(1)))
@@ -186,8 +188,8 @@ def test_algorithm_one_and_the_staircase(tab, page):
         for s, found in zip(settings, ask(tab, page, settings, ONE_STEP)):
             X, y, W, heads = (jnp.asarray(s[name]) for name in ("X", "y", "W", "heads"))
             alpha, beta, rest = remove_linear_part(X, y)
-            learnt = first_step(first_gradient(W, heads, X, rest))
-            for name, truth in {"alpha": alpha, "beta": beta, "W": learnt}.items():
+            learned = first_step(first_gradient(W, heads, X, rest))
+            for name, truth in {"alpha": alpha, "beta": beta, "W": learned}.items():
                 worst = max(worst, np.abs(np.array(found[name]) - np.ravel(truth)).max())
             link = [0, 0, 0.5**0.5, 0, 0.5**0.5]
             assert found["stairs"] == pytest.approx([kernel_staircase(v, s["d"], link) for v in s["stairs"]])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chromium import needs_chromium
-from unlazy.play import page as play
+from unlazy.lab.play import page as play
 
 pytestmark = needs_chromium
 STAGES = [name for name, _ in play.STAGES]

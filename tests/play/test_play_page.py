@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from unlazy.cli import app
 from unlazy.core.errors import UnlazyError
-from unlazy.core.experiment import Record, Records
-from unlazy.play import grid
-from unlazy.play import page as play
-from unlazy.play.page import write_play
+from unlazy.lab.experiment import Record, Records
+from unlazy.lab.play import grid
+from unlazy.lab.play import page as play
+from unlazy.lab.play.page import write_play
 
 LIMIT = 1_500_000
 

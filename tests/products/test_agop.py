@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.architecture import MLP
-from unlazy.kernels.infinite_width import NTK
+from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.products import agop, gradient
+from unlazy.theory.infinite_width.architecture import MLP
 
 KERNELS = {"gaussian": Gaussian(2.0), "laplace": Laplace(2.0), "ntk": NTK(MLP(2, sigma_b=0.3))}
 
@@ -19,7 +19,7 @@ def problem(n=150, m=40, d=4, c=2, seed=0):
 
 
 @pytest.mark.parametrize("name", [pytest.param(k, marks=pytest.mark.slow if k == "ntk" else []) for k in KERNELS])
-def test_gradient_away_from_the_centres_is_that_of_autodiff(x64, name):
+def test_gradient_away_from_the_centers_is_that_of_autodiff(x64, name):
     kernel = KERNELS[name]
     X, Z, alpha = problem()
     G = gradient(kernel, X, Z, alpha)
@@ -49,7 +49,7 @@ def test_self_term_of_a_radial_kernel_is_zero(x64, kernel):
     assert np.all(np.abs(gradient(kernel, X[:1], X[:1], jnp.ones(1))) < 1e-14)
 
 
-def test_symmetric_differences_agree_at_a_centre(x64):
+def test_symmetric_differences_agree_at_a_center(x64):
     """The mean of the one-sided derivatives at a kink is what is kept: (f(x + h) - f(x - h))/2h → ∇f·v."""
     kernel = NTK(MLP(2, sigma_b=0.3))
     _, Z, alpha = problem()

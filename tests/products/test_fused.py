@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.architecture import MLP
-from unlazy.kernels.infinite_width import NNGP, NTK
+from unlazy.kernels.networks.infinite_width import NNGP, NTK
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
-from unlazy.products import fused, triton
-from unlazy.products.forms import AngleForm, EntryForm, GaussianForm, LayersForm, MaternForm, form_of
-from unlazy.products.parts import split
-from unlazy.theory.coincidence import halves_floor
+from unlazy.products.fused import fused_product, triton
+from unlazy.products.fused.fused_forms import AngleForm, EntryForm, GaussianForm, LayersForm, MaternForm, form_of
+from unlazy.products.fused.split_precision import split
+from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.theory.numerics.near_duplicates import halves_floor
 
 KERNELS = {
     "gaussian": (Gaussian(2.0), GaussianForm),
@@ -24,7 +24,7 @@ KERNELS = {
     "residual ntk": (NTK(MLP(2, residual=1.0)), EntryForm),
     "sum": (Gaussian(1.0) + 0.5 * Laplace(2.0), EntryForm),
 }
-TILE = fused.Tile(x=32, z=32)
+TILE = fused_product.Tile(x=32, z=32)
 INTERPRET = jax.default_backend() != "gpu"
 
 
@@ -48,7 +48,7 @@ def test_every_form_at_coincident_points(name, c):
     kernel, form = KERNELS[name]
     X, Z, V = _problem(40, 70, 5, c)
     assert isinstance(form_of(kernel), form)
-    got = fused.matmul(kernel, jnp.asarray(X), jnp.asarray(Z), jnp.asarray(V), tile=TILE, interpret=INTERPRET)
+    got = fused_product.matmul(kernel, jnp.asarray(X), jnp.asarray(Z), jnp.asarray(V), tile=TILE, interpret=INTERPRET)
     want = _exact(kernel, X, Z, V)
     # Points rounded to two bfloat16 halves move ⟨x,z⟩ by 2^-18 |x||z| = 4e-6; K's own halves with several columns as
     # much again. Kernels here change by at most their value per unit of relative ⟨x,z⟩, times 3 where |x|/h is large.
@@ -59,7 +59,9 @@ def test_every_form_at_coincident_points(name, c):
 def test_odd_shapes_and_streamed_width(n, m, d):
     X, Z, V = _problem(n, m, d, 1)
     kernel = Gaussian(float(d) ** 0.5)
-    got = fused.matmul(kernel, jnp.asarray(X), jnp.asarray(Z), jnp.asarray(V[:, 0]), tile=TILE, interpret=INTERPRET)
+    got = fused_product.matmul(
+        kernel, jnp.asarray(X), jnp.asarray(Z), jnp.asarray(V[:, 0]), tile=TILE, interpret=INTERPRET
+    )
     want = _exact(kernel, X, Z, V[:, 0])
     assert got.shape == (n,) and np.linalg.norm(got - want) <= 2e-5 * np.linalg.norm(want)
 
@@ -67,7 +69,9 @@ def test_odd_shapes_and_streamed_width(n, m, d):
 def test_splits_of_the_long_side_add_up():
     X, Z, V = _problem(32, 256, 4, 1)
     whole, cut = (
-        fused.matmul(Laplace(1.0), *map(jnp.asarray, (X, Z, V)), tile=fused.Tile(32, 32, splits=s), interpret=INTERPRET)
+        fused_product.matmul(
+            Laplace(1.0), *map(jnp.asarray, (X, Z, V)), tile=fused_product.Tile(32, 32, splits=s), interpret=INTERPRET
+        )
         for s in (1, 4)
     )
     # the same 256 terms in another order: 256 units of rounding of their absolute sum at worst
@@ -80,20 +84,20 @@ def test_long_sums_lose_nothing():
     rng = np.random.default_rng(0)
     X, Z = np.zeros((1, 2), np.float32), np.full((32_768, 2), 1e-3, np.float32)
     V = rng.uniform(0.05, 0.15, 32_768).astype(np.float32)
-    tile = fused.Tile(x=32, z=32, splits=1)
-    got = fused.matmul(Gaussian(1e3), *map(jnp.asarray, (X, Z, V)), tile=tile, interpret=INTERPRET)
+    tile = fused_product.Tile(x=32, z=32, splits=1)
+    got = fused_product.matmul(Gaussian(1e3), *map(jnp.asarray, (X, Z, V)), tile=tile, interpret=INTERPRET)
     want = np.sum(V, dtype=np.float64)  # K = 1 to 1e-12
     assert abs(float(got[0]) - want) <= 7 * 2**-24 * want
 
 
 @pytest.mark.parametrize("name", ["gaussian", "ntk with biases"])
 def test_the_transposed_product_is_of_the_same_matrix(name):
-    """Inputs far from the origin, so that centring matters. Entries agree to the rounding of sums in another order, and
-    an entry that crosses from one number of two bfloat16 halves to the next moves by that spacing, 2^-16 of it."""
+    """Inputs far from the origin, so that centering matters. Entries agree to the rounding of sums in another order,
+    and an entry that crosses from one number of two bfloat16 halves to the next moves by that spacing, 2^-16 of it."""
     X, Z, _ = _problem(32, 64, 5, 1)
-    left, right = fused.prepared(KERNELS[name][0], jnp.asarray(X) + 3, jnp.asarray(Z) + 3)
-    K = fused.apply(left, right, jnp.eye(64), tile=TILE, interpret=INTERPRET)
-    K_transposed = fused.apply(right, left, jnp.eye(32), tile=TILE, interpret=INTERPRET)
+    left, right = fused_product.prepared(KERNELS[name][0], jnp.asarray(X) + 3, jnp.asarray(Z) + 3)
+    K = fused_product.apply(left, right, jnp.eye(64), tile=TILE, interpret=INTERPRET)
+    K_transposed = fused_product.apply(right, left, jnp.eye(32), tile=TILE, interpret=INTERPRET)
     np.testing.assert_allclose(K, K_transposed.T, atol=(64 * 2**-24 + 2**-16) * float(K.max()))
 
 
@@ -121,7 +125,7 @@ def test_networks_see_equal_and_opposite_points_exactly(name, d):
     X, _, _ = _problem(32, 32, d, 1)
     kernel = KERNELS[name][0]
     for Z in (X, -X):
-        got = fused.matmul(kernel, *map(jnp.asarray, (X, Z)), jnp.eye(32), tile=TILE, interpret=INTERPRET)
+        got = fused_product.matmul(kernel, *map(jnp.asarray, (X, Z)), jnp.eye(32), tile=TILE, interpret=INTERPRET)
         want = np.diag(_exact(kernel, X, Z, np.eye(32)))
         # the polynomials' 6e-6, two halves of K (2^-17), and some roundings
         assert np.abs(np.diag(got) - want).max() <= 2e-5 * np.abs(np.diag(_exact(kernel, X, X, np.eye(32)))).max()
@@ -133,7 +137,7 @@ def test_deep_networks_with_biases_see_equal_points_exactly(depth):
     kernel = NTK(MLP(depth, sigma_b=0.1))
     X, _, _ = _problem(300, 300, 16, 1)
     form = form_of(kernel)
-    side, _ = fused._prepared(form, kernel, jnp.asarray(X), jnp.asarray(X))
+    side, _ = fused_product._prepared(form, kernel, jnp.asarray(X), jnp.asarray(X))
     t = jnp.sum(side.points * side.points, 1) * (1 - 0.6 * halves_floor(17))
     found = form.formula(t, side.rows, side.rows) * side.scale**2 + side.apart**2
     want = np.einsum("ii->i", _exact(kernel, X, X, np.eye(300)))
@@ -160,19 +164,19 @@ def test_only_a_gpu_is_offered_the_fused_path_and_other_kernels_are_refused():
             return jnp.ones(X.shape[0])
 
     X = jnp.ones((3, 2), jnp.float32)
-    assert fused.available(Gaussian(1.0), X) == (jax.default_backend() == "gpu")
+    assert fused_product.available(Gaussian(1.0), X) == (jax.default_backend() == "gpu")
     with pytest.raises(ValueError, match="Plain has no entry formula"):
-        fused.matmul(Plain(), X, X, jnp.ones((3, 1)))
+        fused_product.matmul(Plain(), X, X, jnp.ones((3, 1)))
     assert form_of(RationalQuadratic(1.0, 2.0)) is not None
 
 
 def test_what_cannot_be_fused_is_not_offered():
     """Tables of a numerical dual cannot travel into a fused program; folded constants would become such tables."""
     assert form_of(NTK(MLP(1, "tanh"))) is None and form_of(NTK(MLP(1, "gelu"))) is not None
-    assert not fused.folding()
+    assert not fused_product.folding()
     with jax.ensure_compile_time_eval():
-        assert fused.folding()
-    assert jax.jit(lambda x: x if not fused.folding() else 0 * x)(1.0) == 1
+        assert fused_product.folding()
+    assert jax.jit(lambda x: x if not fused_product.folding() else 0 * x)(1.0) == 1
 
 
 @pytest.mark.slow
@@ -189,5 +193,5 @@ def test_gaussians_of_points_many_bandwidths_apart(stretch):
     X, Z = (stretch * rng.normal(size=(n, 5)).astype(np.float32) for n in (20, 50))
     Z[:10] = X[:10]
     v = rng.normal(size=50).astype(np.float32)
-    found = fused.matmul(Gaussian(1.0), X, Z, jnp.asarray(v), tile=fused.Tile(16, 16), interpret=True)
+    found = fused_product.matmul(Gaussian(1.0), X, Z, jnp.asarray(v), tile=fused_product.Tile(16, 16), interpret=True)
     np.testing.assert_allclose(found, np.where(np.arange(20) < 10, v[:20], 0), atol=4 * 2.0**-24)

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core import device
-from unlazy.core.architecture import MLP
+from unlazy.core import devices
 from unlazy.core.errors import UnlazyWarning
-from unlazy.kernels.infinite_width import NTK
+from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace, Matern
-from unlazy.products import fused, hopper, hopper_shares, parts, triton
+from unlazy.products.fused import fused_product, hopper, hopper_schedule, split_precision, triton
+from unlazy.theory.infinite_width.architecture import MLP
 
 pytestmark = pytest.mark.skipif(hopper.backend is None, reason="this JAX has no Mosaic GPU backend")
 KERNELS = {
@@ -27,7 +27,7 @@ KERNELS = {
 @pytest.fixture
 def interpreter():
     """Not public in every JAX that has it. Its threads wait for ever where the default device is a card."""
-    if not device.is_host():
+    if not devices.is_host():
         pytest.skip("here the program itself is run: test_on_the_card")
     params = pytest.importorskip("jax._src.pallas.mosaic_gpu.interpret.params")
     return params.InterpretGPUParams()
@@ -52,12 +52,17 @@ def test_every_form_is_lowered_for_the_card(name):
     """No card is needed to see that the backend knows every operation and layout."""
     kernel = KERNELS[name]
     X, Z, v = _problem(40, 70, 5)
-    call = jax.jit(lambda X, Z, v: fused.apply(*fused.prepared(kernel, X, Z), v, tile=hopper.Cut(z=64)))
+    call = jax.jit(lambda X, Z, v: fused_product.apply(*fused_product.prepared(kernel, X, Z), v, tile=hopper.Cut(z=64)))
     text = call.trace(X, Z, v).lower(lowering_platforms=("cuda",)).as_text()
     assert "mosaic_gpu" in text
 
 
-PARTS = {"smooth": parts.SMOOTH, "sharp": parts.SHARP, "float16": parts.FLOAT16, "turned": parts.TURNED}
+PARTS = {
+    "smooth": split_precision.SMOOTH,
+    "sharp": split_precision.SHARP,
+    "float16": split_precision.FLOAT16,
+    "turned": split_precision.TURNED,
+}
 
 
 @pytest.mark.parametrize("adding", [True, False])
@@ -105,7 +110,7 @@ def test_forms_at_coincident_points(interpreter, name, n, m, d, cut, columns):
     if columns:
         v = np.stack([np.roll(v, k) for k in range(columns)], 1)
     kernel = KERNELS[name]
-    got = fused.apply(*fused.prepared(kernel, X, Z), jnp.asarray(v), tile=cut, interpret=interpreter)
+    got = fused_product.apply(*fused_product.prepared(kernel, X, Z), jnp.asarray(v), tile=cut, interpret=interpreter)
     want = np.dot(_exact(kernel, X, Z), v.astype(np.float64))
     assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)
 
@@ -115,12 +120,14 @@ def test_forms_at_coincident_points(interpreter, name, n, m, d, cut, columns):
 def test_chunks_of_z_one_after_the_other(interpreter, name, monkeypatch):
     """Programs share tiles of rows and come back to them with every chunk; signs and weights are those of all of Z."""
     cut = hopper.Cut(1, 64, 2, 4)
-    monkeypatch.setattr(hopper_shares, "CACHED", 2 * hopper.FOLD * cut.z * 96)
-    monkeypatch.setattr(hopper_shares, "FEWEST", 1)
+    monkeypatch.setattr(hopper_schedule, "CACHED", 2 * hopper.FOLD * cut.z * 96)
+    monkeypatch.setattr(hopper_schedule, "FEWEST", 1)
     X, Z, v = _problem(150, 1100, 5)
     shared = hopper.shares(len(X), len(Z), 5, cut)
     assert shared == (3, 2, 3, 4) and shared.parts == 2  # two, two, one and one fold of three tiles
-    got = fused.apply(*fused.prepared(KERNELS[name], X, Z), jnp.asarray(v), tile=cut, interpret=interpreter)
+    got = fused_product.apply(
+        *fused_product.prepared(KERNELS[name], X, Z), jnp.asarray(v), tile=cut, interpret=interpreter
+    )
     want = np.dot(_exact(KERNELS[name], X, Z), v.astype(np.float64))
     assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)
 
@@ -130,9 +137,9 @@ def test_chunks_of_z_one_after_the_other(interpreter, name, monkeypatch):
     (3, 50, 7, 1), (132, 5, 132, 1), (5, 3, 4, 1), (700, 700, 2, 2**18), (10**5, 3, 132, 2**25),
 ])  # fmt: skip
 def test_shares_meet_every_fold_once(tiles, folds, programs, fold_bytes):
-    shared = hopper_shares.Shares.of(tiles, folds, fold_bytes, programs)
+    shared = hopper_schedule.Shares.of(tiles, folds, fold_bytes, programs)
     assert shared.folds * shared.chunks >= folds > shared.folds * (shared.chunks - 1)
-    assert shared.chunks == 1 or shared.shortest >= hopper_shares.FEWEST
+    assert shared.chunks == 1 or shared.shortest >= hopper_schedule.FEWEST
     ends = np.array([shared.stretch(p) for p in range(shared.programs)])
     assert ends[0, 0] == 0 and ends[-1, 1] == tiles * shared.folds and np.array_equal(ends[1:, 0], ends[:-1, 1])
     lengths = np.diff(ends, axis=1)
@@ -154,35 +161,35 @@ def test_registers_are_there(groups):
 
 def test_hopper_cards_take_it_where_this_jax_does(monkeypatch):
     """Asked by lowering it; a JAX that refuses leaves the other program, and that is said."""
-    monkeypatch.setattr(fused.device, "is_hopper", lambda: True)
-    form = fused._formed(Laplace(1.0))
-    fused._lowers_for_hopper.cache_clear()
-    assert fused._tile(form, 1, 20, 1) == hopper.fitting(20, 1)
-    assert fused._tile(form, 1, 100, 3) == hopper.fitting(100, 3)
-    assert isinstance(fused._tile(form, 1, 200, 1), fused.Tile)
-    assert isinstance(fused._tile(form, 1, 20, 9), fused.Tile)
-    fused._lowers_for_hopper.cache_clear()
+    monkeypatch.setattr(fused_product.devices, "is_hopper", lambda: True)
+    form = fused_product._formed(Laplace(1.0))
+    fused_product._lowers_for_hopper.cache_clear()
+    assert fused_product._tile(form, 1, 20, 1) == hopper.fitting(20, 1)
+    assert fused_product._tile(form, 1, 100, 3) == hopper.fitting(100, 3)
+    assert isinstance(fused_product._tile(form, 1, 200, 1), fused_product.Tile)
+    assert isinstance(fused_product._tile(form, 1, 20, 9), fused_product.Tile)
+    fused_product._lowers_for_hopper.cache_clear()
     jax.clear_caches()
     monkeypatch.setattr(hopper.backend, "inline_mgpu", None)
     with pytest.warns(UnlazyWarning, match="take the slower program"):
-        assert isinstance(fused._tile(form, 1, 20, 1), fused.Tile)
-    fused._lowers_for_hopper.cache_clear()
+        assert isinstance(fused_product._tile(form, 1, 20, 1), fused_product.Tile)
+    fused_product._lowers_for_hopper.cache_clear()
 
 
 def test_what_a_card_without_triton_is_offered(monkeypatch):
     """On a Hopper card what the program takes; on others nothing fused."""
     X = jnp.ones((3, 2), jnp.float32)
     monkeypatch.setattr(triton, "backend", None)
-    monkeypatch.setattr(fused.device, "kind", lambda: "gpu")
+    monkeypatch.setattr(fused_product.devices, "kind", lambda: "gpu")
     for hopping in (True, False):
-        monkeypatch.setattr(fused.device, "is_hopper", lambda: hopping)  # noqa: B023
-        assert fused.available(Gaussian(1.0), X) is hopping
-    monkeypatch.setattr(fused.device, "is_hopper", lambda: True)
-    assert not fused.available(Gaussian(1.0), jnp.ones((3, 200), jnp.float32))
-    assert fused._tile(fused._formed(Gaussian(1.0)), 0, 2, 1) == hopper.Cut()
+        monkeypatch.setattr(fused_product.devices, "is_hopper", lambda: hopping)  # noqa: B023
+        assert fused_product.available(Gaussian(1.0), X) is hopping
+    monkeypatch.setattr(fused_product.devices, "is_hopper", lambda: True)
+    assert not fused_product.available(Gaussian(1.0), jnp.ones((3, 200), jnp.float32))
+    assert fused_product._tile(fused_product._formed(Gaussian(1.0)), 0, 2, 1) == hopper.Cut()
 
 
-@pytest.mark.skipif(not device.is_hopper(), reason="no Hopper card here")
+@pytest.mark.skipif(not devices.is_hopper(), reason="no Hopper card here")
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize(
     "n, m, d", [(1, 1, 1), (70, 130, 5), (1000, 3000, 28), (300, 40_000, 64), (40_000, 300, 100), (200, 3000, 33)]
@@ -194,7 +201,7 @@ def test_on_the_card(name, n, m, d, columns):
     kernel = KERNELS[name]
     if columns:
         v = jnp.stack([jnp.roll(v, k) for k in range(columns)], 1)
-    got = np.asarray(fused.matmul(kernel, X, Z, v, tile=hopper.fitting(d, columns or 1)), np.float64)
+    got = np.asarray(fused_product.matmul(kernel, X, Z, v, tile=hopper.fitting(d, columns or 1)), np.float64)
     want = np.dot(_exact(kernel, np.asarray(X), np.asarray(Z)), np.asarray(v, np.float64))
     assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)
 
@@ -207,7 +214,7 @@ def test_tiles_have_one_sign_each(positive, m):
     v = (rng.uniform(0.1, 1, m) * np.where(rng.uniform(size=m) < positive, 1, -1)).astype(np.float32)
     cut = hopper.Cut(z=tile)
     _, rows = hopper.padding(hopper.shares(1, m + tile, 1, cut), cut)
-    order, (both, rest) = map(np.asarray, fused._by_sign(jnp.asarray(v), tile, rows))
+    order, (both, rest) = map(np.asarray, fused_product._by_sign(jnp.asarray(v), tile, rows))
     assert sorted(order[order < m]) == list(range(m))
     assert (order[order >= m] == m).all()
     at = np.arange(rows) // tile
@@ -225,7 +232,7 @@ def test_weights_in_the_exponent_of_a_gaussian(interpreter, weights):
     ]
     kernel = KERNELS["gaussian"]
     cut = hopper.Cut(1, 64, 2)
-    got = fused.apply(*fused.prepared(kernel, X, Z), jnp.asarray(v), tile=cut, interpret=interpreter)
+    got = fused_product.apply(*fused_product.prepared(kernel, X, Z), jnp.asarray(v), tile=cut, interpret=interpreter)
     want = np.dot(_exact(kernel, X, Z), v.astype(np.float64))
     assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)
 
@@ -236,9 +243,9 @@ def test_weights_in_the_exponent_of_a_gaussian(interpreter, weights):
 )
 def test_who_counts_as_near(kernel, size, near, monkeypatch):
     """No NaN does: near pairs may make a number of it. Small points of a kinked kernel have no digits in float16."""
-    monkeypatch.setattr(fused, "_program", lambda form, near, *_: partial(lambda *_: 1.0 if near else 0.0))
+    monkeypatch.setattr(fused_product, "_program", lambda form, near, *_: partial(lambda *_: 1.0 if near else 0.0))
     X = jnp.asarray(_problem(20, 20, 3)[0]).at[7, 1].multiply(size) if size != size else size * _problem(20, 20, 3)[0]
-    form = fused._formed(kernel)
+    form = fused_product._formed(kernel)
     sides = [form.prepare(kernel, jnp.asarray(X)) for _ in range(2)]
-    found = fused._near_or_far(form, *sides, jnp.ones((20, 1)), hopper.Cut(), None)
+    found = fused_product._near_or_far(form, *sides, jnp.ones((20, 1)), hopper.Cut(), None)
     assert bool(found) is (near if isinstance(near, bool) else isinstance(kernel, Gaussian))

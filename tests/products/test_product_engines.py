@@ -5,16 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.architecture import MLP
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.dot_product import Linear, Polynomial
-from unlazy.kernels.infinite_width import NTK
 from unlazy.kernels.metric import Metric
+from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.periodic import Periodic
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
-from unlazy.products import engines, hosted, matmul, product
-from unlazy.products.engines import ENGINES, Job, cheapest
+from unlazy.products import matmul, product
+from unlazy.products.engines import numpy_engine, selection
+from unlazy.products.engines.selection import ENGINES, Job, cheapest
+from unlazy.theory.infinite_width.architecture import MLP
 
 N, M, D = 90, 40, 3
 
@@ -28,7 +29,7 @@ def costs(job):
 
 
 def test_the_cheapest_multiplies(x64, monkeypatch):
-    monkeypatch.setattr(engines.device, "is_host", lambda: True)
+    monkeypatch.setattr(selection.devices, "is_host", lambda: True)
     one = [jax.local_devices()[0]]
     job = Job(Gaussian(1.0), jnp.asarray(rows(N)), jnp.asarray(rows(M, 1)), devices=one)
     assert cheapest(job).name == "host" and costs(job)["fused"] is None and costs(job)["sharded"] is None
@@ -38,16 +39,16 @@ def test_the_cheapest_multiplies(x64, monkeypatch):
     # two devices share the rows, whatever one alone would cost
     found = costs(job._replace(devices=2 * one, passes=100))
     assert [name for name, cost in found.items() if cost is not None] == ["sharded"]
-    monkeypatch.setattr(engines, "fused_available", lambda *_: True)
+    monkeypatch.setattr(selection, "fused_available", lambda *_: True)
     assert cheapest(job._replace(passes=100)).name == "fused"
     # nothing to compile is worth less, the more entries there are
-    monkeypatch.setattr(engines, "fused_available", lambda *_: False)
-    monkeypatch.setattr(engines, "PROGRAM", (engines.HOST - 1) * N * M - 1)
+    monkeypatch.setattr(selection, "fused_available", lambda *_: False)
+    monkeypatch.setattr(selection, "PROGRAM", (selection.HOST - 1) * N * M - 1)
     assert cheapest(job).name == "blocked"
 
 
 def test_only_known_points_of_kernels_it_can_read_are_the_hosts(x64, monkeypatch):
-    monkeypatch.setattr(engines.device, "is_host", lambda: True)
+    monkeypatch.setattr(selection.devices, "is_host", lambda: True)
     X = jnp.asarray(rows(N))
     able = [costs(Job(k, X))["host"] is not None for k in (ProductLaplace(), Gaussian(1.0) * ProductLaplace())]
     assert able == [True, False]
@@ -60,7 +61,7 @@ def test_only_known_points_of_kernels_it_can_read_are_the_hosts(x64, monkeypatch
 
     jax.make_jaxpr(traced)(X, 1.0)
     assert asked == [None, None]
-    monkeypatch.setattr(engines.device, "is_host", lambda: False)
+    monkeypatch.setattr(selection.devices, "is_host", lambda: False)
     assert costs(Job(Gaussian(1.0), X))["host"] is None
 
 
@@ -76,7 +77,7 @@ KERNELS = {
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_products_on_the_host_are_those_of_the_gram_matrix(x64, monkeypatch, name):
-    monkeypatch.setattr(hosted, "COLUMNS", 17)
+    monkeypatch.setattr(numpy_engine, "COLUMNS", 17)
     kernel, X = KERNELS[name], rows(N)
     Z = np.concatenate([X[:20], rows(M - 20, 1)])
     K_hat = product(kernel, X, Z, how="host", memory=8 * 6 * 17 * 25)  # blocks of 25 × 17, the last ones smaller

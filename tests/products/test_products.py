@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.architecture import MLP
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.infinite_width import NTK
+from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace
-from unlazy.products import blocked, dense, engines, gram, matmul, product, rmatmul
+from unlazy.products import gram, matmul, product, rmatmul
+from unlazy.products.engines import blocked, dense, selection
+from unlazy.theory.infinite_width.architecture import MLP
 
 
 class Product1(Kernel):
@@ -102,9 +103,9 @@ def test_a_narrow_budget_cuts_both_sides(monkeypatch):
 def test_the_front_door_stores_what_fits_and_is_used_again(monkeypatch):
     X = points(N)
     kernel = KERNELS["gaussian"]
-    monkeypatch.setattr(engines, "fused_available", lambda *_: True)
+    monkeypatch.setattr(selection, "fused_available", lambda *_: True)
     assert product(kernel, X, passes=10).how == "fused"
-    monkeypatch.setattr(engines, "fused_available", lambda *_: False)
+    monkeypatch.setattr(selection, "fused_available", lambda *_: False)
     assert product(kernel, X, passes=10).how == "stored"
     assert product(kernel, X, passes=1).how == "blocked"
     assert product(kernel, X, passes=10, memory=N * N * 4 - 1).how == "blocked"

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.architecture import MLP
-from unlazy.kernels.infinite_width import NTK
+from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
-from unlazy.products.forms import EntryForm, form_of
-from unlazy.products.ptx import Unsupported, pair_program
+from unlazy.products.fused.fused_forms import EntryForm, form_of
+from unlazy.products.fused.ptx import Unsupported, pair_program
+from unlazy.theory.infinite_width.architecture import MLP
 
 BINARY = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum,
@@ -26,7 +26,7 @@ UNARY = {
 
 
 def emulate(code: str, arguments: list, dtype: type = np.float64) -> np.ndarray:
-    """Runs the subset of PTX that products.ptx writes, in float64; in float32 also what looks at bits."""
+    """Runs the subset of PTX that products.fused.ptx writes, in float64; in float32 also what looks at bits."""
     registers = {f"${k + 1}": np.asarray(a, dtype) for k, a in enumerate(arguments)}
 
     def read(name):

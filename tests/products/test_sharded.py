@@ -10,9 +10,9 @@ import os, sys
 import numpy as np
 import jax, jax.numpy as jnp
 {start}
-from unlazy.kernels.infinite_width import NTK
+from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Laplace
-from unlazy.core.architecture import MLP
+from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.products import product
 from unlazy.solvers.solve import solve
 
@@ -40,7 +40,7 @@ for method in ("preconditioned_cg", "nystrom_cg"):
     A = np.asarray(Laplace(2.0).gram(jnp.asarray(X)), np.float64)
     exact = A @ np.linalg.solve(A + 0.1 * np.eye(203), y)
     fitted = np.asarray(solution.predict(X))
-    # Nyström has all points as centres here: 20√203 > 203
+    # Nyström has all points as centers here: 20√203 > 203
     assert np.linalg.norm(fitted - exact) <= 2e-4 * np.linalg.norm(y), np.linalg.norm(fitted - exact)
 one = solve(Laplace(2.0), X, y, 0.1, method="askotch", tolerance=1e-4, precision="float32")  # on one of them
 assert one.converged and "sharded" not in one.notes[-1], str(one)

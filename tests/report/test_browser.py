@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from test_page import EXPERIMENT, RECORDS
 
-from unlazy.report.page import write_report
+from unlazy.lab.report.page import write_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [

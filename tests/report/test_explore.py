@@ -7,7 +7,7 @@ import pytest
 from test_page import EXPERIMENT, RECORDS
 
 from chromium import browser, needs_chromium
-from unlazy.report.page import write_report
+from unlazy.lab.report.page import write_report
 
 pytestmark = needs_chromium
 AXE = Path(__file__).parents[2] / ".cache" / "npm" / "node_modules" / "axe-core" / "axe.min.js"

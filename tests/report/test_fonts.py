@@ -5,9 +5,9 @@ import warnings
 import pytest
 from matplotlib import font_manager
 
-from unlazy.report import fonts
-from unlazy.report.fonts import drawable
-from unlazy.report.style import house_style
+from unlazy.lab.report import fonts
+from unlazy.lab.report.fonts import drawable
+from unlazy.lab.report.style import house_style
 
 UNASSIGNED = "\U00050000"  # no font has it
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from unlazy.core.claims import at_most
 from unlazy.core.errors import UnlazyError
-from unlazy.lab.catalogue import all_experiments
-from unlazy.report.map import OWN, layout, regions, write_map
-from unlazy.report.recorded import FOLDER, Told, record, recorded, told
+from unlazy.lab.claims import at_most
+from unlazy.lab.report.map import OWN, layout, regions, write_map
+from unlazy.lab.report.recorded_claims import FOLDER, Told, record, recorded, told
+from unlazy.lab.runner.catalog import all_experiments
 
 CLAIM = at_most("risk < 1 & falls", "K2", 2.0, 1.0)
 

@@ -7,7 +7,7 @@ import pytest
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from unlazy.report.marks import MOST, behind, marks
+from unlazy.lab.report.marks import MOST, behind, marks
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from unlazy.core.claims import at_most, consistent, interval_claim, within
 from unlazy.core.errors import UnlazyError
-from unlazy.core.experiment import Experiment, Record, Records, config
-from unlazy.report.export import export
-from unlazy.report.page import write_report
-from unlazy.report.table import print_claims, summary
+from unlazy.lab.claims import at_most, consistent, interval_claim, within
+from unlazy.lab.experiment import Experiment, Record, Records, config
+from unlazy.lab.report.export import export
+from unlazy.lab.report.page import write_report
+from unlazy.lab.report.table import print_claims, summary
 
 
 def _figure(records):
@@ -136,7 +136,7 @@ def test_predicted_text_that_begins_like_a_formula_is_plain(monkeypatch, tmp_pat
     from typer.testing import CliRunner
 
     from unlazy.cli import app
-    from unlazy.comparison import model
+    from unlazy.comparison.study import model
 
     found = pd.DataFrame({"@label": ["=cmd", "fine"], "probability =cmd": [0.5, 0.25]})
     monkeypatch.setattr(model, "predictions", lambda *given: found)

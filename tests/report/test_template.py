@@ -2,7 +2,7 @@
 
 import pytest
 
-from unlazy.report import template
+from unlazy.lab.report import template
 
 
 def test_text_is_escaped_and_nothing_is_left_out(tmp_path):

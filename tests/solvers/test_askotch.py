@@ -1,4 +1,4 @@
-"""Blocks in fresh sweeps: the solution of NumPy's float64 factorisation, whatever the product, the block, the momentum
+"""Blocks in fresh sweeps: the solution of NumPy's float64 factorization, whatever the product, the block, the momentum
 and the rank; a run goes on in the middle of a pass; memory keeps to the budget."""
 
 import jax
@@ -6,18 +6,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core import device
-from unlazy.core.architecture import MLP
-from unlazy.kernels.infinite_width import NTK
+from unlazy.core import devices
+from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.products import product
-from unlazy.products.pairs import prepared
-from unlazy.products.product import rows_of
-from unlazy.solvers import askotch
-from unlazy.solvers.askotch import Askotch
+from unlazy.products.engines.base import rows_of
+from unlazy.products.engines.pairs import prepared
 from unlazy.solvers.checkpoint import Checkpoint
+from unlazy.solvers.methods import askotch
+from unlazy.solvers.methods.askotch import Askotch
 from unlazy.solvers.solve import solve
 from unlazy.solvers.sources import Source
+from unlazy.theory.infinite_width.architecture import MLP
 
 N, D, RIDGE = 150, 4, 0.05
 RNG = np.random.default_rng(0)
@@ -46,7 +46,7 @@ def test_the_residual_is_the_true_one(method):
     assert solution.converged and solution.stopped == "tolerance"
     # n roundings of float64 in a sum of numbers of order ‖α‖ ≤ ‖y‖/ridge
     assert solution.residual == pytest.approx(residual(LAPLACE, solution.coefficients), abs=N / RIDGE * 2.0**-52)
-    if method.block == N:  # one block is the whole system: a factorisation, and one step
+    if method.block == N:  # one block is the whole system: a factorization, and one step
         assert solution.steps == 1 and solution.residual < 1e-10
 
 
@@ -148,10 +148,10 @@ def test_rows_taken_inside_a_program_are_those_of_the_gram_matrix(how, x64):
 
 def test_rows_taken_of_fused_sides_are_those_of_the_gram_matrix():
     """The program of a GPU, interpreted where there is none: of the side that was prepared once a block takes rows."""
-    fused = pytest.importorskip("unlazy.products.fused")
+    fused = pytest.importorskip("unlazy.products.fused.fused_product")
     left, right = fused.prepared(Laplace(2.0), jnp.asarray(X, jnp.float32), jnp.asarray(X, jnp.float32))
     rows, V = jnp.asarray([7, 3, 90]), RNG.normal(size=(N, 1)).astype(np.float32)
-    some = fused.apply(rows_of(left, rows), right, jnp.asarray(V), interpret=device.is_host())
+    some = fused.apply(rows_of(left, rows), right, jnp.asarray(V), interpret=devices.is_host())
     # what the product itself promises: 1e-5 of Σ|K||V|
     bound = 1e-5 * LAPLACE[np.asarray(rows)] @ np.abs(V)
     assert np.all(np.abs(np.asarray(some) - LAPLACE[np.asarray(rows)] @ V) <= bound)

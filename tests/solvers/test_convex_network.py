@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from unlazy.solvers.convex_network import convex_relu_network
-from unlazy.solvers.relu_cells import cells, hot_spots
+from unlazy.solvers.convex.relu_cells import cells, hot_spots
+from unlazy.solvers.convex.relu_network import convex_relu_network
 
 
 def sphere(rng, m, d):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from unlazy.core.architecture import MLP
-from unlazy.kernels.infinite_width import NTK
+from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian
-from unlazy.solvers import gaussian_process as gp
+from unlazy.solvers.gaussian_process import posterior as gp
 from unlazy.solvers.path import decompose
+from unlazy.theory.infinite_width.architecture import MLP
 
 N, M = 16, 3
 ANGLES = 2 * np.pi * np.arange(N) / N

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from scipy.linalg import cho_factor, cho_solve
 
-from unlazy.core.architecture import MLP
 from unlazy.core.errors import UnlazyWarning
-from unlazy.kernels.infinite_width import NTK
+from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
-from unlazy.solvers.methods import METHODS
+from unlazy.solvers.methods.registry import METHODS
 from unlazy.solvers.solve import solve
+from unlazy.theory.infinite_width.architecture import MLP
 
 KERNELS = {
     "gaussian": Gaussian(2.0),
@@ -46,7 +46,7 @@ def oracle(name):
 
 def run(name, method, y, X=None, **keywords):
     if method == "nystrom_cg":
-        keywords.setdefault("centres", N)  # with all points as centres its problem is the full one
+        keywords.setdefault("centers", N)  # with all points as centers its problem is the full one
     return solve(KERNELS[name], problem()[0] if X is None else X, y, RIDGE, method=method, **keywords)
 
 
@@ -93,20 +93,20 @@ def test_float32_says_what_it_reached(method):
 @pytest.mark.parametrize("method", [m for m in METHODS if m != "direct"])
 def test_a_run_cut_short_is_not_converged(method):
     _, y = problem()
-    short = {"nystrom_cg": {"centres": 40}}.get(method, {})
+    short = {"nystrom_cg": {"centers": 40}}.get(method, {})
     with pytest.warns(UnlazyWarning, match="max_steps"):
         solution = run("ntk3", method, y, tolerance=1e-8, max_steps=1, **short)
     assert not solution.converged and solution.stopped == "steps" and solution.residual > 1e-8
     assert "NOT converged" in str(solution)
 
 
-def test_nystrom_solves_its_own_problem_on_fewer_centres():
+def test_nystrom_solves_its_own_problem_on_fewer_centers():
     X, y = problem()
-    centres = X[::3]
-    solution = run("gaussian", "nystrom_cg", y, centres=centres, tolerance=1e-6)
+    centers = X[::3]
+    solution = run("gaussian", "nystrom_cg", y, centers=centers, tolerance=1e-6)
     with jax.enable_x64(True):
-        K = np.asarray(KERNELS["gaussian"].gram(jnp.asarray(X), jnp.asarray(centres)))
-        K_mm = np.asarray(KERNELS["gaussian"].gram(jnp.asarray(centres)))
+        K = np.asarray(KERNELS["gaussian"].gram(jnp.asarray(X), jnp.asarray(centers)))
+        K_mm = np.asarray(KERNELS["gaussian"].gram(jnp.asarray(centers)))
     alpha = np.linalg.solve(K.T @ K + RIDGE * K_mm, K.T @ y)
     error = np.linalg.norm(np.asarray(solution.predict(X)) - K @ alpha, axis=0)
     assert solution.converged and np.all(error <= 1.01e-6 * np.linalg.norm(y, axis=0))

@@ -1,4 +1,4 @@
-"""solvers.gaussian_process against NumPy, SciPy's multivariate normal, finite differences and sampling."""
+"""solvers.gaussian_process.posterior against NumPy, SciPy's multivariate normal, finite differences and sampling."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from scipy.stats import multivariate_normal
 
 from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.base import Kernel
-from unlazy.solvers import gaussian_process as gp
+from unlazy.solvers.gaussian_process import posterior as gp
 
 N, M, D = 8, 5, 2
 
@@ -85,11 +85,11 @@ def test_draws_have_the_right_mean_and_covariance_also_when_singular(data):
     draws = np.asarray(process.sample(jax.random.key(0), 20000))
     assert draws.shape == (20000, M, 2)
     np.testing.assert_allclose(draws[:, 0] - process.mean[0], draws[:, 1] - process.mean[1], atol=1e-7)
-    centred = draws[..., 0] - np.asarray(process.mean)[:, 0]
+    centered = draws[..., 0] - np.asarray(process.mean)[:, 0]
     expected = np.asarray(process.covariance)
     error = np.sqrt((np.outer(np.diag(expected), np.diag(expected)) + expected**2) / 20000)
-    assert np.all(np.abs(centred.T @ centred / 20000 - expected) < 4 * error)
-    assert abs(np.mean(centred[:, 0] * (draws[:, 0, 1] - process.mean[0, 1]))) < 4 * expected[0, 0] / np.sqrt(20000)
+    assert np.all(np.abs(centered.T @ centered / 20000 - expected) < 4 * error)
+    assert abs(np.mean(centered[:, 0] * (draws[:, 0, 1] - process.mean[0, 1]))) < 4 * expected[0, 0] / np.sqrt(20000)
     path = gp.posterior(Exponential(), X, y, Z, jnp.array([0.1, 1.0]))
     assert path.sample(jax.random.key(0), 3).shape == (3, 2, M, 2)
     with pytest.raises(ValueError, match="draws must be at least 1, got 0"):

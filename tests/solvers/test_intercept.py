@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from unlazy.solvers.intercept import coefficients, fit, fit_every
+from unlazy.solvers.ridge.intercept import coefficients, fit, fit_every
 
 
 def problem(n=40, c=2, seed=0):

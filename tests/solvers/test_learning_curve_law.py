@@ -9,7 +9,7 @@ import unlazy
 from unlazy.kernels.dot_product import Linear
 from unlazy.kernels.radial import Gaussian
 from unlazy.solvers.path import decompose
-from unlazy.theory import spectra
+from unlazy.theory.spectra import eigenvalues
 
 P = 400
 LAM = np.arange(1.0, P + 1) ** -1.5
@@ -27,7 +27,9 @@ def sample(n, seed):
 def known(n):
     """The risk of the best ridge [G1], noise included."""
     lam, power = jnp.asarray(LAM), jnp.asarray(POWER)
-    excess = jax.jit(lambda r: spectra.learning_curve(lam, jnp.ones(P), power, jnp.asarray(float(n)), r, 0.0, NOISE))
+    excess = jax.jit(
+        lambda r: eigenvalues.learning_curve(lam, jnp.ones(P), power, jnp.asarray(float(n)), r, 0.0, NOISE)
+    )
     return min(float(excess(r)) for r in np.geomspace(1e-4, 30, 80)) + NOISE
 
 
@@ -84,13 +86,13 @@ def test_what_it_says(x64):
     X, y = sample(60, 1)
     curve = unlazy.learning_curve(Gaussian(2.0), X[:, :5], y)
     assert curve.risk.shape == curve.ridge.shape == (7,) and np.all(np.diff(curve.risk) <= 1e-12)
-    assert np.all((curve.learnt >= 0) & (curve.learnt <= 1)) and 0 <= curve.noise <= curve.variance
+    assert np.all((curve.learned >= 0) & (curve.learned <= 1)) and 0 <= curve.noise <= curve.variance
     assert "240 points" in str(curve) and curve.risks.shape == (7, 0)
     two = unlazy.learning_curve(Gaussian(2.0), X[:, :5], np.stack([y, y], 1), [60])
     np.testing.assert_allclose(two.risk, 2 * curve.risk[2], rtol=1e-9)  # the same fit twice
 
 
-def test_where_few_modes_are_learnt_the_noise_stays(x64):
+def test_where_few_modes_are_learned_the_noise_stays(x64):
     """A smooth kernel of one input learns a parabola by four modes; the rest of the error is noise, of every size."""
     rng = np.random.default_rng(2)
     x = rng.normal(size=200)
@@ -100,7 +102,7 @@ def test_where_few_modes_are_learnt_the_noise_stays(x64):
     np.testing.assert_allclose(curve.risk, 0.09, rtol=0.2)
 
 
-def test_a_kernel_that_sees_no_neighbours_learns_nothing(x64):
+def test_a_kernel_that_sees_no_neighbors_learns_nothing(x64):
     X, y = sample(60, 1)
     curve = unlazy.learning_curve(Gaussian(1e-3), X, y, [60, 240])
     # every point is left out of a fit that is zero there: the risk is that of the mean, with one ridge or another

@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 from unlazy.kernels.radial import Gaussian
-from unlazy.solvers import nystrom_cg, problem
-from unlazy.solvers.methods import (
+from unlazy.solvers import problem
+from unlazy.solvers.callbacks import Watch
+from unlazy.solvers.methods import nystrom_cg
+from unlazy.solvers.methods.registry import (
     METHODS,
     Askotch,
     Direct,
@@ -17,7 +19,6 @@ from unlazy.solvers.methods import (
     check_method,
 )
 from unlazy.solvers.solve import solve
-from unlazy.solvers.watch import Watch
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(120, 5))  # the shapes of test_every_solver: no program is compiled twice
@@ -31,11 +32,11 @@ def coefficients(**keywords):
 
 def test_words_keywords_and_values_are_the_same_run():
     assert np.array_equal(coefficients(method=Direct()), coefficients(method="direct"))
-    drawn = coefficients(method=NystromCG(centres=10))
-    assert drawn.shape == (10, 2) and np.array_equal(drawn, coefficients(method="nystrom_cg", centres=10))
-    assert np.array_equal(drawn, coefficients(centres=10))
-    given = coefficients(method=NystromCG(centres=X[:10].tolist()))
-    assert np.array_equal(given, coefficients(centres=X[:10]))
+    drawn = coefficients(method=NystromCG(centers=10))
+    assert drawn.shape == (10, 2) and np.array_equal(drawn, coefficients(method="nystrom_cg", centers=10))
+    assert np.array_equal(drawn, coefficients(centers=10))
+    given = coefficients(method=NystromCG(centers=X[:10].tolist()))
+    assert np.array_equal(given, coefficients(centers=X[:10]))
     assert "rank 5" in solve(KERNEL, X, Y, 0.5, method=PreconditionedCG(rank=5)).notes[-1]
 
 
@@ -48,7 +49,7 @@ def test_options_that_only_values_carry():
 
 
 def test_methods_are_frozen_values():
-    assert NystromCG(100) == NystromCG(centres=np.int64(100)) != NystromCG(50)
+    assert NystromCG(100) == NystromCG(centers=np.int64(100)) != NystromCG(50)
     assert hash(EigenPro(rank=3)) == hash(EigenPro(3)) and repr(PreconditionedCG(7)) == "PreconditionedCG(rank=7)"
     assert EigenPro().options() == {} and EigenPro(rank=3, batch=50).options() == {"rank": 3, "batch": 50}
     with pytest.raises(AttributeError):
@@ -63,16 +64,16 @@ def test_methods_are_frozen_values():
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: NystromCG(centres=0), "centres must be a positive whole number, got 0"),
-        (lambda: NystromCG(centres=np.ones(3)), r"a number or rows of inputs, got shape \(3,\)"),
-        (lambda: NystromCG(centres=[[np.nan]]), "NaN"),
+        (lambda: NystromCG(centers=0), "centers must be a positive whole number, got 0"),
+        (lambda: NystromCG(centers=np.ones(3)), r"a number or rows of inputs, got shape \(3,\)"),
+        (lambda: NystromCG(centers=[[np.nan]]), "NaN"),
         (lambda: PreconditionedCG(rank=2.5), "rank must be a positive whole number, got 2.5"),
         (lambda: Askotch(block=0), "block must be a positive whole number, got 0"),
         (lambda: Askotch(momentum=1.5), "momentum must lie between 0 and 1, got 1.5"),
         (lambda: EigenPro(batch=-1), "batch must be a positive whole number"),
         (lambda: Richardson(step_size=0.0), "step_size must be positive"),
         (lambda: check_method(NystromCG, {}), r"a value, not a class: NystromCG\(\)"),
-        (lambda: solve(KERNEL, X, Y, 0.5, method=NystromCG(), centres=5), r"method=NystromCG\(centres=…\)"),
+        (lambda: solve(KERNEL, X, Y, 0.5, method=NystromCG(), centers=5), r"method=NystromCG\(centers=…\)"),
         (
             lambda: solve(KERNEL, X, Y, 0.5, method="direct", rank=5),
             "', 'askotch' and 'eigenpro', not to 'direct",
@@ -86,8 +87,8 @@ def test_misuse_is_named(make, message):
         make()
 
 
-def test_checking_the_centres_costs_no_more_than_the_fit_it_checks(monkeypatch):
-    """With few steps allowed and a tolerance out of reach, half of the centres took 500 steps."""
+def test_checking_the_centers_costs_no_more_than_the_fit_it_checks(monkeypatch):
+    """With few steps allowed and a tolerance out of reach, half of the centers took 500 steps."""
     taken = []
     run = nystrom_cg.conjugate_gradients
 

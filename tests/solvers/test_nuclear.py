@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.solvers.nuclear import minimum_frobenius_norm, minimum_nuclear_norm
+from unlazy.solvers.convex.nuclear_norm import minimum_frobenius_norm, minimum_nuclear_norm
 
 
 def problem(n=24, d=6, seed=0):
@@ -48,7 +48,7 @@ def test_no_other_method_finds_a_better_objective(x64, mu):
 
 
 def test_interpolation_finds_the_rank_one_matrix_and_certifies_it(x64):
-    """n = 5d points: the planted matrix is the minimiser; a gap of 1e-6 and strong convexity near it leave √1e-6."""
+    """n = 5d points: the planted matrix is the minimizer; a gap of 1e-6 and strong convexity near it leave √1e-6."""
     X, y, M = problem(n=30, d=6)
     fit = minimum_nuclear_norm(X, y)
     assert fit.gap <= 1e-6 and fit.misfit < 1e-12

@@ -119,7 +119,7 @@ def test_misuse_names_the_value_and_the_remedy(x64):
         decompose(Radial(), X.at[0, 0].set(jnp.nan))
 
 
-def test_padded_and_vectorised_runs_trace_once_and_agree(x64):
+def test_padded_and_vectorized_runs_trace_once_and_agree(x64):
     X, y, Z = sample()
     traces = []
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from unlazy.kernels.radial import Gaussian, Laplace
-from unlazy.solvers.pivoted_cholesky import randomly_pivoted_cholesky
+from unlazy.solvers.methods.pivoted_cholesky import randomly_pivoted_cholesky
 
 
 def points(n=150, d=3):

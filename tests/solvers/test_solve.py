@@ -10,7 +10,7 @@ import pytest
 from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.solvers.checkpoint import Checkpoint
-from unlazy.solvers.methods import METHODS
+from unlazy.solvers.methods.registry import METHODS
 from unlazy.solvers.solve import solve
 
 N, D = 120, 5
@@ -59,8 +59,8 @@ def test_bad_data_is_named_with_a_remedy(case):
         ({"ridge": float("nan")}, "zero or more"),
         ({"method": "direkt"}, "did you mean 'direct'"),
         ({"tolerance": 0.0}, "between 0 and 1"),
-        ({"centres": 0}, "positive whole number"),
-        ({"centres": 10, "method": "direct"}, "belong to method 'nystrom_cg'"),
+        ({"centers": 0}, "positive whole number"),
+        ({"centers": 10, "method": "direct"}, "belong to method 'nystrom_cg'"),
         ({"rank": 5, "method": "direct"}, "belongs to"),
         ({"max_steps": 0}, "positive whole number"),
         ({"precision": "float16"}, "float32"),
@@ -102,32 +102,32 @@ def test_one_point_duplicates_constants_and_a_zero_ridge_are_solved(method):
 def test_small_problems_are_solved_directly_in_float64():
     X, y = data()
     solution = solve(KERNEL, X, y, 0.1)
-    assert solution.method == "direct" and "one factorisation" in solution.why
+    assert solution.method == "direct" and "one factorization" in solution.why
     assert solution.coefficients.dtype == np.float64 and solution.residual < 1e-12
     assert "chosen because" in str(solution)
 
 
 def test_the_choice_follows_size_and_memory(monkeypatch):
-    from unlazy.solvers import choice
+    from unlazy.solvers import selection
     from unlazy.solvers.problem import make
 
-    monkeypatch.setattr(choice, "SMALL", 100)
+    monkeypatch.setattr(selection, "SMALL", 100)
     X, y = data()
 
     def chosen(memory="1GiB", given=False, backend="cpu"):
         monkeypatch.setattr("jax.default_backend", lambda: backend)
-        return choice.choose(make(KERNEL, X, y, 0.1, memory), None, given)
+        return selection.choose(make(KERNEL, X, y, 0.1, memory), None, given)
 
     assert chosen()[0] == "preconditioned_cg" and "K fits" in chosen()[1]
     # a small budget does not change the problem: K is computed again, or the sentence says what would do
     assert chosen(memory=4 * N * N)[0] == "askotch" and "in every pass" in chosen(memory=4 * N * N)[1]
     with pytest.raises(ValueError, match=r"takes 0\.02\d* MiB: allow that with memory="):
         chosen(memory=10_000)
-    monkeypatch.setattr(choice, "CPU_FULL", 100)
+    monkeypatch.setattr(selection, "CPU_FULL", 100)
     assert chosen(memory=4 * N * N)[0] == "nystrom_cg" and "too many points" in chosen(memory=4 * N * N)[1]
     assert chosen(memory=4 * N * N, backend="gpu")[0] == "askotch"  # a pass over K costs little there
-    assert chosen(given=True) == ("nystrom_cg", "centres were given")
-    monkeypatch.setattr(choice, "SMALL", N)
+    assert chosen(given=True) == ("nystrom_cg", "centers were given")
+    monkeypatch.setattr(selection, "SMALL", N)
     assert chosen()[0] == "direct"
 
 
@@ -169,7 +169,7 @@ def test_a_run_continues_where_it_was_cut(method, tmp_path):
     X, y = data()
     keywords = {"method": method, "tolerance": 1e-7, "checkpoint": Checkpoint(tmp_path / "run.safetensors", every=0)}
     if method == "nystrom_cg":  # the bound on its jitter takes up to 2e-7 of the error, whatever the steps
-        keywords |= {"centres": 30, "tolerance": 1e-6}
+        keywords |= {"centers": 30, "tolerance": 1e-6}
     if method == "eigenpro":
         keywords["rank"] = 20
     whole = solve(KERNEL, X, y, 0.5, **(keywords | {"checkpoint": None}))

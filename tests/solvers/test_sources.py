@@ -12,8 +12,9 @@ import pytest
 
 from unlazy.core.precision import precision
 from unlazy.kernels.radial import Gaussian
-from unlazy.solvers import nystrom_cg, nystrom_factors, sources
+from unlazy.solvers import sources
 from unlazy.solvers.checkpoint import Checkpoint
+from unlazy.solvers.methods import nystrom_cg, nystrom_factors
 from unlazy.solvers.problem import make
 from unlazy.solvers.solve import solve
 from unlazy.solvers.sources import Source, as_source, parquet
@@ -160,7 +161,7 @@ def test_a_run_from_a_file_goes_on_after_it_broke_off_and_leaves_no_thread(tmp_p
     blocks_of(50, monkeypatch)
     checkpoint = Checkpoint(tmp_path / "run", every=0)
     budget = 4 * N * D * 8 - 1 + nystrom_factors.MATRICES * 60 * 60 * 8
-    keywords = {"centres": 60, "tolerance": 1e-6, "precision": "float64", "memory": budget}
+    keywords = {"centers": 60, "tolerance": 1e-6, "precision": "float64", "memory": budget}
 
     def broken(p):
         if p.step == 3:
@@ -174,7 +175,7 @@ def test_a_run_from_a_file_goes_on_after_it_broke_off_and_leaves_no_thread(tmp_p
         **keywords,
     )  # fmt: skip
     assert steps[0] == 3 and again.converged and "by blocks" in again.notes[-1]
-    whole = solve(Gaussian(2.0), X, y, 0.1, centres=60, tolerance=1e-6, precision="float64")
+    whole = solve(Gaussian(2.0), X, y, 0.1, centers=60, tolerance=1e-6, precision="float64")
     a, b = np.asarray(whole.predict(X)), np.asarray(again.predict(X))
     assert np.linalg.norm(a - b) <= 2.01e-6 * np.linalg.norm(y)
     assert not [t for t in threading.enumerate() if t.name.startswith("ahead")]
@@ -187,7 +188,7 @@ def test_a_solution_from_blocks_is_that_of_the_array(tmp_path, monkeypatch):
     blocks_of(16, monkeypatch)
     monkeypatch.setattr(sources, "STRETCH_BYTES", 50 * D * 8)
     source = ZarrLike(X)
-    keywords = {"centres": 60, "tolerance": 1e-6, "precision": "float64"}
+    keywords = {"centers": 60, "tolerance": 1e-6, "precision": "float64"}
     whole = solve(Gaussian(2.0), X, y, 0.1, **keywords)
     budget = 4 * N * D * 8 - 1 + nystrom_factors.MATRICES * 60 * 60 * 8  # a quarter of what is left does not hold X
     blocks = solve(Gaussian(2.0), source, y, 0.1, memory=budget, **keywords)
@@ -213,7 +214,7 @@ def test_problems_with_files_are_named(tmp_path):
     bad = X.copy()
     bad[321, 1] = np.nan
     with pytest.raises(ValueError, match="first in row 321"):
-        solve(Gaussian(2.0), ZarrLike(bad), y, 0.1, centres=50, memory=100_000)
+        solve(Gaussian(2.0), ZarrLike(bad), y, 0.1, centers=50, memory=100_000)
     with pytest.raises(ValueError, match="nystrom_cg"):
         solve(Gaussian(2.0), ZarrLike(X), y, 0.1, method="richardson", memory=2 * X.nbytes - 1, precision="float32")
     assert isinstance(as_source(X.tolist()), Source)

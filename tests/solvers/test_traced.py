@@ -60,8 +60,8 @@ def test_a_traced_solution_says_so_and_what_needs_values_is_refused(x64):
     np.testing.assert_allclose(found.coefficients, fitted(0.8).coefficients, rtol=1e-10)  # condition below 1e3
     with pytest.raises(ValueError, match="only method='direct'"):
         jax.make_jaxpr(lambda b: fitted(b, method="eigenpro").coefficients)(0.8)
-    with pytest.raises(ValueError, match="centres cannot be used inside"):
-        jax.make_jaxpr(lambda b: fitted(b, centres=3).coefficients)(0.8)
+    with pytest.raises(ValueError, match="centers cannot be used inside"):
+        jax.make_jaxpr(lambda b: fitted(b, centers=3).coefficients)(0.8)
     with pytest.raises(ValueError, match="one row for each"):
         jax.make_jaxpr(lambda y: solve(Gaussian(1.0), X, y, 0.1).coefficients)(Y[:3])
 

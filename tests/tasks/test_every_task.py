@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from unlazy import tasks
-from unlazy.core.activations import activation
 from unlazy.core.precision import precision
 from unlazy.tasks.gaussian import GaussianTask
-from unlazy.theory import hermite
+from unlazy.theory.activations import hermite
+from unlazy.theory.activations.functions import activation
 
 N = 40_000
 KEY = jax.random.key(20)

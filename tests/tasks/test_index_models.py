@@ -9,7 +9,7 @@ import pytest
 
 from unlazy import tasks
 from unlazy.tasks.base import Task, nested
-from unlazy.theory import hermite
+from unlazy.theory.activations import hermite
 
 KEY = jax.random.key(7)
 
@@ -71,7 +71,7 @@ def test_the_risk_estimator_beats_plain_sampling_on_a_degree_4_target(r, gain):
 
 
 def test_risk_at_a_jump_is_unbiased():
-    """A sign link against a step elsewhere: the integrand jumps twice, and no fixed grid may favour a side."""
+    """A sign link against a step elsewhere: the integrand jumps twice, and no fixed grid may favor a side."""
     task = tasks.single_index(3, jnp.sign, kinks=(0.0,))
     guess = lambda X: jnp.where(X[:, 0] > 0.25, 1.0, -1.0)  # noqa: E731
     exact = 4 * (math.erf(0.25 / math.sqrt(2)) / 2)  # |1 - (-1)|² on 0 < z < 1/4

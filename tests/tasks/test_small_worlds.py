@@ -60,7 +60,7 @@ def test_circle_points_and_bias():
 
 
 def test_a_bent_manifold_fills_the_space_and_keeps_its_dimension():
-    """Covariance of full rank, yet distances of near neighbours scale like those of a k-dimensional set."""
+    """Covariance of full rank, yet distances of near neighbors scale like those of a k-dimensional set."""
     k, d, n = 2, 12, 4_000
     task = tasks.manifold(d, k, key=KEY)
     X = np.asarray(task.inputs(KEY, n), float)
@@ -69,7 +69,7 @@ def test_a_bent_manifold_fills_the_space_and_keeps_its_dimension():
     np.testing.assert_allclose(np.linalg.norm(flat, axis=1), 1, rtol=1e-5)
     assert np.linalg.matrix_rank(np.cov(flat.T), tol=1e-6) == k + 1
     distance = np.sort(np.linalg.norm(X[:200, None] - X[None], axis=2), 1)
-    # Neighbour 40 against neighbour 10: ratio 4^{1/k} in dimension k; a count of 10 has a relative error of
+    # Neighbor 40 against neighbor 10: ratio 4^{1/k} in dimension k; a count of 10 has a relative error of
     # 1/√10 a point, 200 points, correlated: the estimate of k is good to about 10%.
     estimate = math.log(4) / np.mean(np.log(distance[:, 40] / distance[:, 10]))
     assert estimate == pytest.approx(k, rel=0.2)

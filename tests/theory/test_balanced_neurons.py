@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.activations import activation
-from unlazy.theory import balanced_neurons as bn
+from unlazy.theory.activations.functions import activation
+from unlazy.theory.feature_learning import balanced_neurons as bn
 
 RNG = np.random.default_rng(0)
 ANGLES = 20_000

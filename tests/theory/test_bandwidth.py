@@ -6,8 +6,8 @@ from scipy.spatial.distance import pdist
 
 from unlazy.estimators.named_kernels import usual_bandwidth
 from unlazy.kernels.radial import Laplace
-from unlazy.products import views
-from unlazy.theory.bandwidth import median_distance, pairs, some_rows, typical_norm
+from unlazy.products import metric_gram
+from unlazy.theory.numerics.bandwidth import median_distance, pairs, some_rows, typical_norm
 
 X = np.random.default_rng(0).standard_normal((40, 3))
 
@@ -23,7 +23,7 @@ def test_both_doors_give_the_median_distance():
     assert usual_bandwidth("laplace", X) == pytest.approx(exact, rel=1e-12)
     # there the median is of squares, which for an even number of pairs lies between those of its two middle ones
     middle = np.sort(pdist(X))[[389, 390]]
-    assert middle[0] - 1e-12 <= views.view(Laplace(1.0), X, np.ones(3)).usual <= middle[1] + 1e-12
+    assert middle[0] - 1e-12 <= metric_gram.view(Laplace(1.0), X, np.ones(3)).usual <= middle[1] + 1e-12
 
 
 def test_points_that_coincide_have_some_bandwidth():

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from unlazy.theory import bounds
+from unlazy.theory.feature_learning import bounds
 
 LINK = [0, 0, 1 / math.sqrt(2), 0, 1 / math.sqrt(2)]
 

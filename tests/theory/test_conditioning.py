@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.activations import activation
-from unlazy.theory import conditioning
+from unlazy.theory.activations.functions import activation
+from unlazy.theory.dynamics import conditioning
 
 
 def jacobian(W, a, X, name):

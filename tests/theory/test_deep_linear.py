@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import unlazy
-from unlazy.theory.deep_linear import deep_linear
+from unlazy.theory.feature_learning.deep_linear import deep_linear
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4, 5))

@@ -1,4 +1,5 @@
-"""theory.divided_differences against mpmath: every pair of eigenvalues, also where they meet, vanish or flip signs."""
+"""theory.numerics.divided_differences against mpmath: every pair of eigenvalues, also where they meet, vanish or flip
+signs."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from unlazy.theory.divided_differences import DESCENT, FLOW, RIDGE
+from unlazy.theory.numerics.divided_differences import DESCENT, FLOW, RIDGE
 
 LAM = [0.0, 1e-20, 1e-7, 1e-4, 1e-4 * (1 + 1e-6), 0.02, 0.3, 0.3 * (1 + 1e-5), 0.999, 1.0, 1.7, 1.9]
 

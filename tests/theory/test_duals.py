@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from oracles_gaussian import bivariate_expectation
-from unlazy.core.activations import ACTIVATIONS, Activation, activation
-from unlazy.theory import dual_errors, duals
+from unlazy.theory.activations import dual_errors, duals
+from unlazy.theory.activations.functions import ACTIVATIONS, Activation, activation
 
 COVARIANCES = [(0.3, 1.2, 0.7), (-0.5, 0.6, 1.5), (0.69, 0.7, 0.72)]
 EVERY = [activation(name) for name in ACTIVATIONS] + [

@@ -1,4 +1,5 @@
-"""theory.dynamics against a matrix exponential, an ODE solver, gradient descent itself, refitting, and sampling."""
+"""theory.dynamics.spectral_filters against a matrix exponential, an ODE solver, gradient descent itself, refitting, and
+sampling."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +8,7 @@ import pytest
 import scipy.linalg
 from scipy.integrate import solve_ivp
 
-from unlazy.theory import dynamics
+from unlazy.theory.dynamics import spectral_filters
 
 N, M, P, C = 12, 7, 40, 2
 
@@ -30,7 +31,7 @@ def as_jax(problem, *names):
 def test_flow_equals_the_matrix_exponential_and_an_ode_solve(problem, x64):
     values, vectors, y, f0_x, f0_z, K_zx = as_jax(problem, "values", "vectors", "y", "f0_x", "f0_z", "K_zx")
     times = jnp.array([0.0, 0.3, 2.0, 50.0])
-    alpha = dynamics.coefficients(vectors, dynamics.flow_coefficient(values, times), y - f0_x)
+    alpha = spectral_filters.coefficients(vectors, spectral_filters.flow_coefficient(values, times), y - f0_x)
     got = f0_z + K_zx @ alpha
 
     K, inverse = problem["K"], np.linalg.inv(problem["K"])
@@ -59,7 +60,7 @@ def test_descent_equals_the_loop_on_the_features(problem, x64):
         found[step] = problem["f0_z"] + Phi_z @ theta
         theta = theta - rate * Phi_x.T @ (problem["f0_x"] + Phi_x @ theta - problem["y"])
     steps = jnp.array([0, 1, 2, 7, 400])
-    alpha = dynamics.coefficients(vectors, dynamics.descent_coefficient(values, rate, steps), y - f0_x)
+    alpha = spectral_filters.coefficients(vectors, spectral_filters.descent_coefficient(values, rate, steps), y - f0_x)
     # each of 400 steps rounds at 40-term dot products: 400·40·1e-16 = 2e-12 at worst
     np.testing.assert_allclose(f0_z + K_zx @ alpha, np.stack([found[int(s)] for s in steps]), atol=2e-12)
 
@@ -74,8 +75,10 @@ def test_filters_keep_their_digits_at_every_eigenvalue(dtype):
     with jax.enable_x64(dtype == np.float64):
         values = jnp.asarray(lam)
         got = {
-            "flow": dynamics.flow_coefficient(values, t), "descent": dynamics.descent_coefficient(values, 1.0, t),
-            "flow left": dynamics.flow_residual(values, t), "descent left": dynamics.descent_residual(values, 1.0, t),
+            "flow": spectral_filters.flow_coefficient(values, t),
+            "descent": spectral_filters.descent_coefficient(values, 1.0, t),
+            "flow left": spectral_filters.flow_residual(values, t),
+            "descent left": spectral_filters.descent_residual(values, 1.0, t),
         }  # fmt: skip
     with mpmath.workdps(60):
         exact = [mpmath.mpf(float(x)) for x in lam]
@@ -92,13 +95,13 @@ def test_filters_keep_their_digits_at_every_eigenvalue(dtype):
 
 def test_limits_in_time_and_ridge(x64):
     values = jnp.array([0.0, 1e-3, 2.0])
-    np.testing.assert_array_equal(dynamics.flow_residual(values, jnp.inf), [1, 0, 0])
-    np.testing.assert_array_equal(dynamics.flow_coefficient(values, jnp.inf), [0, 1e3, 0.5])
-    np.testing.assert_array_equal(dynamics.descent_coefficient(values, 0.5, jnp.inf), [0, 1e3, 0.5])
-    np.testing.assert_array_equal(dynamics.descent_residual(values, 0.5, 0), [1, 1, 1])
-    np.testing.assert_array_equal(dynamics.ridge_coefficient(values, 0.0), [0, 1e3, 0.5])
-    np.testing.assert_array_equal(dynamics.ridge_residual(values, 0.0), [1, 0, 0])
-    for filter_ in (dynamics.flow_coefficient, dynamics.ridge_coefficient):
+    np.testing.assert_array_equal(spectral_filters.flow_residual(values, jnp.inf), [1, 0, 0])
+    np.testing.assert_array_equal(spectral_filters.flow_coefficient(values, jnp.inf), [0, 1e3, 0.5])
+    np.testing.assert_array_equal(spectral_filters.descent_coefficient(values, 0.5, jnp.inf), [0, 1e3, 0.5])
+    np.testing.assert_array_equal(spectral_filters.descent_residual(values, 0.5, 0), [1, 1, 1])
+    np.testing.assert_array_equal(spectral_filters.ridge_coefficient(values, 0.0), [0, 1e3, 0.5])
+    np.testing.assert_array_equal(spectral_filters.ridge_residual(values, 0.0), [1, 0, 0])
+    for filter_ in (spectral_filters.flow_coefficient, spectral_filters.ridge_coefficient):
         gradient = jax.grad(lambda lam, f=filter_: f(lam, 0.7).sum())(values)
         assert np.all(np.isfinite(gradient))
 
@@ -106,8 +109,8 @@ def test_limits_in_time_and_ridge(x64):
 def test_leave_one_out_and_gcv_equal_refitting(problem, x64):
     values, vectors, y = as_jax(problem, "values", "vectors", "y")
     ridges = jnp.array([1e-8, 0.1, 3.0])
-    got = dynamics.leave_one_out_residual(vectors, values, y, ridges)
-    score = dynamics.generalised_cross_validation(vectors, values, y, ridges)
+    got = spectral_filters.leave_one_out_residual(vectors, values, y, ridges)
+    score = spectral_filters.generalized_cross_validation(vectors, values, y, ridges)
     K = problem["K"]
     for k, ridge in enumerate(np.asarray(ridges)):
         for i in range(N):
@@ -125,17 +128,17 @@ def test_padding_changes_nothing(problem, x64):
     size = 16
     weights = (jnp.arange(size) < N).astype(y.dtype)
     padded = jnp.full((size, size), 7.0).at[:N, :N].set(jnp.asarray(problem["K"]))
-    values_p, vectors_p = jnp.linalg.eigh(dynamics.masked_gram(padded, weights))
+    values_p, vectors_p = jnp.linalg.eigh(spectral_filters.masked_gram(padded, weights))
     y_p = jnp.zeros((size, C)).at[:N].set(y)
     ridge = jnp.array([1e-6, 0.1])
-    for function in (dynamics.leave_one_out_residual, lambda U, v, y, r: dynamics.coefficients(
-        U, dynamics.flow_coefficient(v, r), y)):  # fmt: skip
+    for function in (spectral_filters.leave_one_out_residual, lambda U, v, y, r: spectral_filters.coefficients(
+        U, spectral_filters.flow_coefficient(v, r), y)):  # fmt: skip
         got = function(vectors_p, values_p, y_p, ridge)
         np.testing.assert_allclose(got[:, :N], function(vectors, values, y, ridge), rtol=1e-9, atol=1e-11)
         np.testing.assert_allclose(got[:, N:], 0, atol=1e-9)
     np.testing.assert_allclose(
-        dynamics.generalised_cross_validation(vectors_p, values_p, y_p, ridge, weights),
-        dynamics.generalised_cross_validation(vectors, values, y, ridge),
+        spectral_filters.generalized_cross_validation(vectors_p, values_p, y_p, ridge, weights),
+        spectral_filters.generalized_cross_validation(vectors, values, y, ridge),
         rtol=1e-9,
     )
 
@@ -147,11 +150,11 @@ def test_covariances_equal_their_definition_and_sampling(problem, x64):
     root = rng.standard_normal((M + N, M + N)) / 4
     S = root @ root.T  # any NNGP-like covariance of (Z, X)
     t = jnp.array([0.0, 0.8, jnp.inf])
-    c = dynamics.flow_coefficient(values, t)
+    c = spectral_filters.flow_coefficient(values, t)
     S_j = jnp.asarray(S)
-    wide = dynamics.ensemble_covariance(S_j[:M, :M], S_j[:M, M:], S_j[M:, M:], K_zx, vectors, c)
-    features = dynamics.random_features_covariance(K_zz, K_zx, vectors, values, c)
-    same = dynamics.ensemble_covariance(K_zz, K_zx, K, K_zx, vectors, c)
+    wide = spectral_filters.ensemble_covariance(S_j[:M, :M], S_j[:M, M:], S_j[M:, M:], K_zx, vectors, c)
+    features = spectral_filters.random_features_covariance(K_zz, K_zx, vectors, values, c)
+    same = spectral_filters.ensemble_covariance(K_zz, K_zx, K, K_zx, vectors, c)
     np.testing.assert_allclose(features, same, atol=1e-13)  # one kernel is the special case
 
     left = scipy.linalg.expm(-problem["K"] * 0.8)
@@ -171,15 +174,15 @@ def test_covariances_equal_their_definition_and_sampling(problem, x64):
 
 def test_largest_step_size_is_the_edge_of_stability(problem, x64):
     values = jnp.asarray(problem["values"])
-    edge = dynamics.largest_step_size(values)
-    assert np.max(np.abs(dynamics.descent_residual(values, 0.999 * edge, 20000))) < 1e-8
-    assert np.max(np.abs(dynamics.descent_residual(values, 1.001 * edge, 20000))) > 1e8
+    edge = spectral_filters.largest_step_size(values)
+    assert np.max(np.abs(spectral_filters.descent_residual(values, 0.999 * edge, 20000))) < 1e-8
+    assert np.max(np.abs(spectral_filters.descent_residual(values, 1.001 * edge, 20000))) > 1e8
 
 
 def test_null_directions_are_dropped_only_where_rounding_would_rule(x64):
     values = jnp.array([1e-20, 1.0])
     floor = 1e-15
-    short = dynamics.trusted(dynamics.flow_coefficient(values, 1e3), values, floor)
+    short = spectral_filters.trusted(spectral_filters.flow_coefficient(values, 1e3), values, floor)
     np.testing.assert_allclose(short, [1e3, 1.0])
-    long = dynamics.trusted(dynamics.flow_coefficient(values, 1e18), values, floor)
+    long = spectral_filters.trusted(spectral_filters.flow_coefficient(values, 1e18), values, floor)
     np.testing.assert_array_equal(long, [0.0, 1.0])

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from oracles_gaussian import bivariate_expectation
-from unlazy.core.activations import activation
-from unlazy.core.architecture import MLP
-from unlazy.theory import dual_errors, infinite_width, piecewise
+from unlazy.theory.activations import dual_errors, piecewise
+from unlazy.theory.activations.functions import activation
+from unlazy.theory.infinite_width import fully_connected
+from unlazy.theory.infinite_width.architecture import MLP
 
 NOT_ELEMENTWISE = {
     "dot_product_attention", "get_scaled_dot_general_config", "glu", "log_softmax", "logmeanexp", "logsumexp",
@@ -82,11 +83,11 @@ def check(function, stairs=False):
     with jax.enable_x64(True):
         arguments = [jnp.asarray(q) for q in (xz, xx, zz)]
         if jumps:
-            sigma, theta = jax.jit(lambda *q: infinite_width.nngp(*q, network))(*arguments), None
+            sigma, theta = jax.jit(lambda *q: fully_connected.nngp(*q, network))(*arguments), None
             with pytest.raises(ValueError, match="no derivative"):
-                infinite_width.ntk(*arguments, network)
+                fully_connected.ntk(*arguments, network)
         else:
-            sigma, theta = jax.jit(lambda *q: infinite_width.nngp_and_ntk(*q, network))(*arguments)
+            sigma, theta = jax.jit(lambda *q: fully_connected.nngp_and_ntk(*q, network))(*arguments)
     edges = (*np.arange(-12, 12.5, 0.5), *phi.kinks) if stairs else (0.0, *phi.kinks)
     value, scale = _expected(phi, False, q12, q11, q22, edges), 1.21 * _diagonal(phi, False, q11, q22) + 0.09
     # rounding of expansions of 128 terms and of the oracle's panels: 1e-9; besides what the library itself states

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from unlazy.measures.alignment import entry_correlation
-from unlazy.theory import feature_laws
+from unlazy.theory.feature_learning import feature_laws
 
 
 def test_input_gradients_are_those_of_the_network(x64):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from unlazy.theory import hermite
-from unlazy.theory.generative import conditional_moments, generative_exponent
+from unlazy.theory.activations import hermite
+from unlazy.theory.feature_learning.generative_exponent import conditional_moments, generative_exponent
 
 
 @pytest.mark.parametrize("coefficients, expected", [

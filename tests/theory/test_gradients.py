@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.theory import gradients, hermite
+from unlazy.theory.activations import hermite
+from unlazy.theory.feature_learning import gradients
 
 LINK = np.array([0.0, 0.0, 1 / math.sqrt(2), 0.3, 1 / math.sqrt(2)])  # degree 3 included: no parity helps
 

@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 from numpy.polynomial import hermite_e as he
 
-from unlazy.core.activations import activation
 from unlazy.core.errors import UnlazyWarning
-from unlazy.theory import hermite
+from unlazy.theory.activations import hermite
+from unlazy.theory.activations.functions import activation
 
 EPS64, EPS32 = 2.0**-53, 2.0**-24
 
 
-def normalised(k):
-    """NumPy's unnormalised coefficients of h_k."""
+def normalized(k):
+    """NumPy's unnormalized coefficients of h_k."""
     return np.eye(k + 1)[k] / math.sqrt(math.factorial(k))
 
 
 def test_basis_and_series_equal_numpys_polynomials():
     x = np.linspace(-5, 5, 41)
     values = hermite.basis(x, 12)
-    expected = np.stack([he.hermeval(x, normalised(k)) for k in range(13)], -1)
+    expected = np.stack([he.hermeval(x, normalized(k)) for k in range(13)], -1)
     # A recurrence of 12 steps on values up to max|h|: 12·4 roundings, of the largest value on the way.
     assert np.max(np.abs(values - expected)) <= 48 * EPS64 * np.max(np.abs(expected))
     with jax.enable_x64(True):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from unlazy.kernels.radial import Gaussian
-from unlazy.theory import hermite_spectrum as hs
-from unlazy.theory import spectra
+from unlazy.theory.spectra import eigenvalues
+from unlazy.theory.spectra import hermite_spectrum as hs
 
 
 def profile(kernel):
@@ -44,7 +44,7 @@ def test_equal_variances_are_the_sphere(x64):
     """λ_α of degree ℓ is then the sphere's eigenvalue of that degree; multiplicities differ by what a sphere lacks."""
     d, kernel = 12, Gaussian(3.0)
     levels = hs.levels(profile(kernel), np.ones(d), 4)
-    expected = np.asarray(spectra.sphere_eigenvalues(lambda t: profile(kernel)(d * t, float(d)), d, 4))
+    expected = np.asarray(eigenvalues.sphere_eigenvalues(lambda t: profile(kernel)(d * t, float(d)), d, 4))
     np.testing.assert_allclose(hs.modes(np.ones(d), levels, 1 + d).eigenvalues, [expected[0], *[expected[1]] * d])
     assert hs.effective_dimension(np.ones(d)) == d
     assert hs.effective_dimension(np.array([1.0, 1e-9])) == 2

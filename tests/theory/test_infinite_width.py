@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from oracles_mpmath import reference
-from unlazy.core.activations import activation
-from unlazy.core.architecture import MLP
-from unlazy.theory import homogeneous, infinite_width
-from unlazy.theory.angles import angle_and_gap
+from unlazy.theory.activations.functions import activation
+from unlazy.theory.infinite_width import fully_connected, homogeneous
+from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.theory.numerics.angles import angle_and_gap
 
 DATA = np.load(Path(__file__).parent.parent / "data" / "neural_tangents.npz")
 CASES = sorted({key.split("/")[0] for key in DATA.files})
@@ -38,7 +38,7 @@ def test_agrees_with_neural_tangents(case, x64):
     unit = [P / np.linalg.norm(P, axis=1, keepdims=True) for P in (X, Z)]
     half_chord = 0.5 * ((unit[0][:, None] - unit[1][None]) ** 2).sum(-1)
     half_chord = jnp.asarray(np.where(half_chord > 2 - 1e-14, 2, half_chord))  # opposite points, to rounding
-    ours = infinite_width.nngp_and_ntk(*_products(X, Z), network, half_chord)
+    ours = fully_connected.nngp_and_ntk(*_products(X, Z), network, half_chord)
     slope = homogeneous.slope_below_zero(network.activation)
     # relative to √(k(x,x) k(z,z)): 1e-13 is 900 units of rounding for up to 6 layers of some 20 operations, each of
     # which may be amplified by the condition of the inner products of 10 terms
@@ -55,7 +55,7 @@ def test_agrees_with_neural_tangents(case, x64):
 
 def _diagonal(network, X, key):
     xx = jnp.asarray((X**2).sum(1) / X.shape[1])
-    return np.asarray(infinite_width.nngp_and_ntk(xx, xx, xx, network)[key == "ntk"])
+    return np.asarray(fully_connected.nngp_and_ntk(xx, xx, xx, network)[key == "ntk"])
 
 
 @pytest.mark.parametrize("slope,name", [(0.0, "relu"), (0.2, "leaky_relu"), (-1.0, "abs")])
@@ -65,7 +65,7 @@ def test_against_mpmath_with_residuals(slope, name, residual, x64):
     network = MLP(4, phi, (1.3, 0.9, 1.1, 1.4, 1.0), (0.2, 0.0, 0.5, 0.1, 0.3), residual=residual)
     rng = np.random.default_rng(1)
     X, Z = rng.normal(size=(3, 5)), rng.normal(size=(3, 5))
-    ours = infinite_width.nngp_and_ntk(*_products(X, Z), network)
+    ours = fully_connected.nngp_and_ntk(*_products(X, Z), network)
     for i in range(3):
         expected = reference(X[i], Z[i], network.sigma_w, network.sigma_b, slope, residual)
         for k, value in zip(ours, expected):
@@ -77,13 +77,13 @@ def test_layer_kernels_sum_to_the_ntk(name, x64):
     network = MLP(3, name, 1.2, 0.3, residual=0.5)
     rng = np.random.default_rng(2)
     products = _products(rng.normal(size=(4, 6)), rng.normal(size=(4, 6)))
-    layers = infinite_width.layer_kernels(*products, network)
+    layers = fully_connected.layer_kernels(*products, network)
     assert len(layers) == 4
     # sums of four numbers in another order: a few units of rounding
-    np.testing.assert_allclose(sum(layers), infinite_width.ntk(*products, network), rtol=1e-14)
-    only = infinite_width.nngp_and_tangent(*products, network, (0.0, 1.0, 0.0, 0.0))[1]
+    np.testing.assert_allclose(sum(layers), fully_connected.ntk(*products, network), rtol=1e-14)
+    only = fully_connected.nngp_and_tangent(*products, network, (0.0, 1.0, 0.0, 0.0))[1]
     np.testing.assert_allclose(only, layers[1], rtol=1e-14)
-    np.testing.assert_allclose(layers[-1], infinite_width.nngp(*products, network), rtol=1e-14)  # the head sees Σ
+    np.testing.assert_allclose(layers[-1], fully_connected.nngp(*products, network), rtol=1e-14)  # the head sees Σ
 
 
 def test_residual_identity_network_is_the_closed_form(x64):
@@ -91,7 +91,7 @@ def test_residual_identity_network_is_the_closed_form(x64):
     network = MLP(3, "identity", 1.1, 0.0, residual=0.5)
     xz, xx, zz = jnp.asarray(0.3), jnp.asarray(1.0), jnp.asarray(2.0)
     expected = 1.21 * (0.25 + 1.21) ** 2 * 1.21 * 0.3
-    np.testing.assert_allclose(infinite_width.nngp(xz, xx, zz, network), expected, rtol=1e-14)
+    np.testing.assert_allclose(fully_connected.nngp(xz, xx, zz, network), expected, rtol=1e-14)
 
 
 @pytest.mark.parametrize("depth", [1, 3, 10])
@@ -112,9 +112,9 @@ def test_fast_path_in_float32_equals_layers_in_float64(depth):
     cosine = np.cos(np.linspace(0.05, np.pi - 0.05, 200)).astype(np.float32)
     xx, zz = np.float32(1.7) * np.ones(200, np.float32), np.float32(0.4) * np.ones(200, np.float32)
     xz = (cosine * np.sqrt(xx * zz)).astype(np.float32)
-    fast = infinite_width.nngp_and_ntk(jnp.asarray(xz), jnp.asarray(xx), jnp.asarray(zz), network)
+    fast = fully_connected.nngp_and_ntk(jnp.asarray(xz), jnp.asarray(xx), jnp.asarray(zz), network)
     with jax.enable_x64(True):
-        exact = infinite_width.nngp_and_ntk(*(jnp.asarray(v, jnp.float64) for v in (xz, xx, zz)), network)
+        exact = fully_connected.nngp_and_ntk(*(jnp.asarray(v, jnp.float64) for v in (xz, xx, zz)), network)
         scale = [np.sqrt(_of_norm(xx[0], network)[i] * _of_norm(zz[0], network)[i]) for i in (0, 1)]
     # fit 3e-8; the angle's rounding 2 units/sin 0.05 = 2.4e-6 times the slope in θ, at most (depth/2)/π; 30 roundings
     allowed = 3e-8 + 2 * 2.0**-24 / np.sin(0.05) * depth / (2 * np.pi) + 30 * 2.0**-24
@@ -124,7 +124,7 @@ def test_fast_path_in_float32_equals_layers_in_float64(depth):
 
 def _of_norm(q, network):
     q = jnp.asarray(float(q))
-    return [float(v) for v in infinite_width.nngp_and_ntk(q, q, q, network)]
+    return [float(v) for v in fully_connected.nngp_and_ntk(q, q, q, network)]
 
 
 def test_angle_is_accurate_at_all_sizes(x64):
@@ -140,7 +140,7 @@ def test_angle_is_accurate_at_all_sizes(x64):
 
 def test_sigmas_can_be_differentiated_and_traced():
     def loss(sigma):
-        return infinite_width.ntk(jnp.float32(0.3), jnp.float32(1.0), jnp.float32(1.0), MLP(2, "relu", sigma, 0.1))
+        return fully_connected.ntk(jnp.float32(0.3), jnp.float32(1.0), jnp.float32(1.0), MLP(2, "relu", sigma, 0.1))
 
     value, slope = jax.jit(jax.value_and_grad(loss))(1.3)
     step = 1e-2
@@ -153,7 +153,7 @@ def test_sigmas_can_be_differentiated_and_traced():
 def test_biases_cannot_appear_after_construction():
     network = eqx.tree_at(lambda m: m.sigma_b, MLP(1), (0.5, 0.5))
     with pytest.raises(ValueError, match="make a new MLP"):
-        infinite_width.ntk(jnp.ones(()), jnp.ones(()), jnp.ones(()), network)
+        fully_connected.ntk(jnp.ones(()), jnp.ones(()), jnp.ones(()), network)
 
 
 DEEP = {
@@ -169,10 +169,10 @@ def test_a_loop_over_layers_is_the_layers_written_out(name, x64):
 
     def found(scale):
         network = eqx.tree_at(lambda m: m.sigma_w, DEEP[name], tuple(scale * s for s in DEEP[name].sigma_w))
-        return jnp.stack(infinite_width.nngp_and_tangent(*products, network, (1.0, 2.0, 3.0, 4.0)))
+        return jnp.stack(fully_connected.nngp_and_tangent(*products, network, (1.0, 2.0, 3.0, 4.0)))
 
     value, slope = jax.jit(lambda t: jax.jvp(found, (t,), (jnp.ones_like(t),)))(1.0)
-    with infinite_width.written_out():
+    with fully_connected.written_out():
         ours = jax.jit(lambda t: found(t))
         plain, above, below = (ours(t) for t in (1.0, 1 + 1e-5, 1 - 1e-5))
     # the same operations on numbers of order 1 to 100, fused in another order: some 50 units per layer
@@ -187,7 +187,7 @@ def test_depth_costs_no_compile_time(name):
     def lines(depth):
         network = MLP(depth, name, 1.2, 0.3)
         q = jnp.ones((2, 2), jnp.float32)
-        jaxpr = jax.make_jaxpr(lambda q: infinite_width.ntk(0.5 * q, q, q, network))(q)
+        jaxpr = jax.make_jaxpr(lambda q: fully_connected.ntk(0.5 * q, q, q, network))(q)
         return sum(1 for eqn in jaxpr.jaxpr.eqns if eqn.primitive.name not in STACKING)
 
     assert lines(40) == lines(20)

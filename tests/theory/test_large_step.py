@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from scipy.special import erf
 
-from unlazy.theory import large_step, spectra
-from unlazy.theory.conditional_ridge import Given, ridge_risk
+from unlazy.theory.feature_learning import large_step
+from unlazy.theory.spectra import eigenvalues
+from unlazy.theory.spectra.conditional_ridge import Given, ridge_risk
 
 
 def unit_rows(rng, width, d):
@@ -31,7 +32,9 @@ def test_constant_parts_are_ridge_regression_of_g1(x64):
     out = slope**2 - power.sum() + 0.1
     counts = np.append(np.ones(d), width - d)
     lam, counts, power = (jnp.asarray(v) for v in (lam, counts, power))
-    expected = out + spectra.learning_curve(lam, counts, power, jnp.asarray(float(n)), ridge, 0.0, float(noise + out))
+    expected = out + eigenvalues.learning_curve(
+        lam, counts, power, jnp.asarray(float(n)), ridge, 0.0, float(noise + out)
+    )
     np.testing.assert_allclose(found, expected, rtol=1e-9)
     with pytest.raises(ValueError, match="ridge must be positive, got 0"):
         ridge_risk(parts, values, np.ones(d), width=width, n=n, ridge=0)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unlazy.theory.leave_one_out import bordered_diagonal, generalised, left_out, with_intercept
+from unlazy.theory.dynamics.leave_one_out import bordered_diagonal, generalized, left_out, with_intercept
 
 
 def problem(n=12, c=2):
@@ -52,4 +52,4 @@ def test_bordered_and_plain_are_refits(x64):
 def test_nothing_left_gives_nothing():
     """A padded row has no entry of the inverse: zero, and no warning of a division."""
     assert left_out(np.zeros(2), np.array([0.0, 2.0])).tolist() == [0, 0]
-    assert generalised(8.0, 4.0, 2.0) == 1.0
+    assert generalized(8.0, 4.0, 2.0) == 1.0

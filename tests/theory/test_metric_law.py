@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from unlazy.theory.metric_law import metric_slope
+from unlazy.theory.spectra.metric_law import metric_slope
 
 ROWS = np.array([100.0, 200.0, 300.0])
 

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import norm
 
 from unlazy.tasks import pattern_task
-from unlazy.theory import patterns
+from unlazy.theory.feature_learning import patterns
 
 SHAPE = dict(background=0.5, spread=0.3)
 

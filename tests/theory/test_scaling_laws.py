@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.theory import scaling_laws as sl
+from unlazy.theory.spectra import scaling_laws as sl
 
 RNG = np.random.default_rng(0)
 

@@ -1,4 +1,5 @@
-"""theory.spectra against Bessel functions, Mehler's formula, traces, Gauss-Jacobi, and measured kernel ridge risk."""
+"""theory.spectra.eigenvalues against Bessel functions, Mehler's formula, traces, Gauss-Jacobi, and measured kernel
+ridge risk."""
 
 import jax
 import jax.numpy as jnp
@@ -6,25 +7,25 @@ import numpy as np
 import pytest
 from scipy.special import gamma, ive, roots_jacobi
 
-from unlazy.theory import spectra
+from unlazy.theory.spectra import eigenvalues
 
 
 @pytest.mark.parametrize("d", [2, 3, 8])
 def test_gegenbauer_polynomials_are_orthogonal_with_the_right_count(d, x64):
-    t, projection = spectra.angle_rule(d, 6, 200)
-    products = projection @ spectra.gegenbauer(t, d, 6).T
-    np.testing.assert_allclose(products, np.diag(1 / spectra.multiplicities(d, 6)), atol=1e-13)
+    t, projection = eigenvalues.angle_rule(d, 6, 200)
+    products = projection @ eigenvalues.gegenbauer(t, d, 6).T
+    np.testing.assert_allclose(products, np.diag(1 / eigenvalues.multiplicities(d, 6)), atol=1e-13)
     if d == 3:
-        np.testing.assert_array_equal(spectra.multiplicities(3, 6), 2 * np.arange(7) + 1)
+        np.testing.assert_array_equal(eigenvalues.multiplicities(3, 6), 2 * np.arange(7) + 1)
     if d == 2:
-        np.testing.assert_allclose(spectra.gegenbauer(t, 2, 6)[5], np.cos(5 * np.arccos(t)), atol=1e-12)
+        np.testing.assert_allclose(eigenvalues.gegenbauer(t, 2, 6)[5], np.cos(5 * np.arccos(t)), atol=1e-12)
 
 
 @pytest.mark.parametrize("d", [2, 3, 10])
 def test_gaussian_kernel_on_the_sphere_has_bessel_eigenvalues(d, x64):
     """e^{-(1-t)/h²}: λ_ℓ = Γ(d/2)(2/x)^ν e^{-x} I_{ℓ+ν}(x), x = 1/h², ν = d/2 - 1."""
     x, nu, degrees = 2.0, d / 2 - 1, 12
-    got = spectra.sphere_eigenvalues(lambda t: jnp.exp(-x * (1 - t)), d, degrees)
+    got = eigenvalues.sphere_eigenvalues(lambda t: jnp.exp(-x * (1 - t)), d, degrees)
     expected = gamma(d / 2) * (2 / x) ** nu * ive(np.arange(degrees + 1) + nu, x)
     # A smooth kernel: only rounding is left. A sum of `nodes` terms that add up to at most 1 in absolute value, in any
     # order, and the recurrence of P_ℓ, whose roundings grow as ℓ².
@@ -38,18 +39,18 @@ def test_rough_kernels_converge_geometrically_in_the_angle(x64):
     def laplace(t):
         return jnp.exp(-jnp.sqrt(jnp.maximum(2 - 2 * t, 0)))
 
-    few = spectra.sphere_eigenvalues(laplace, 5, 20, nodes=200)
+    few = eigenvalues.sphere_eigenvalues(laplace, 5, 20, nodes=200)
     rounding = (200 + 1000 + 2 * 20**2) * 2.0**-53  # two sums in any order, two recurrences: 2.2e-13
-    np.testing.assert_allclose(few, spectra.sphere_eigenvalues(laplace, 5, 20, nodes=1000), atol=rounding)
+    np.testing.assert_allclose(few, eigenvalues.sphere_eigenvalues(laplace, 5, 20, nodes=1000), atol=rounding)
     nodes, weights = roots_jacobi(400, 1.0, 1.0)  # (d-3)/2 = 1
-    direct = spectra.gegenbauer(nodes, 5, 20) @ (weights / weights.sum() * np.asarray(laplace(nodes)))
+    direct = eigenvalues.gegenbauer(nodes, 5, 20) @ (weights / weights.sum() * np.asarray(laplace(nodes)))
     np.testing.assert_allclose(few, direct, atol=1e-7)
-    counts = spectra.multiplicities(5, 200)
-    values = spectra.sphere_eigenvalues(laplace, 5, 200)
+    counts = eigenvalues.multiplicities(5, 200)
+    values = eigenvalues.sphere_eigenvalues(laplace, 5, 200)
     # λ_ℓ ~ ℓ^-5 and counts ~ ℓ³/3, so the tail beyond 200 is about C/200; degrees 100 to 200 carry as much
     tail = float(1 - counts @ np.asarray(values))
     assert 0 < tail < 1.5 * float(counts[100:] @ np.asarray(values)[100:])
-    errors = [abs(float(spectra.decay_exponent(values, 5, a, 2 * a)) + 5) for a in (12, 25, 50)]
+    errors = [abs(float(eigenvalues.decay_exponent(values, 5, a, 2 * a)) + 5) for a in (12, 25, 50)]
     # → -d as ℓ^-2: a quarter at each doubling
     assert errors[2] < 0.35 * errors[1] and errors[1] < 0.35 * errors[0] < 0.05
 
@@ -60,13 +61,13 @@ def test_gaussian_measure_gives_mehlers_hermite_eigenvalues(x64):
     def entry(xz, xx, zz):
         return jnp.exp(-(xx + zz - 2 * xz) / (2 * h**2))
 
-    got = spectra.gaussian_eigenvalues(entry, d, 3)
-    line = spectra.mehler_eigenvalues(h, 8)
+    got = eigenvalues.gaussian_eigenvalues(entry, d, 3)
+    line = eigenvalues.mehler_eigenvalues(h, 8)
     ratio = line[1] / line[0]
     for ell in range(4):  # total degree ℓ + 2j
         np.testing.assert_allclose(got[ell, :3], line[0] ** d * ratio ** (ell + 2 * np.arange(3)), rtol=1e-10)
     np.testing.assert_allclose(line.sum(), 1, atol=line[-1] / (1 - ratio))  # trace = k(x,x) = 1
-    linear = spectra.gaussian_eigenvalues(lambda xz, xx, zz: xz + 0 * (xx + zz), d, 2)
+    linear = eigenvalues.gaussian_eigenvalues(lambda xz, xx, zz: xz + 0 * (xx + zz), d, 2)
     expected = np.zeros((3, 2))
     expected[1, 0] = 1  # ⟨x,z⟩: the d coordinates, each with variance 1
     np.testing.assert_allclose(linear[:, :2], expected, atol=1e-12)
@@ -75,14 +76,16 @@ def test_gaussian_measure_gives_mehlers_hermite_eigenvalues(x64):
 def test_kappa_solves_its_equation_and_knows_its_limits(x64):
     values, counts = jnp.array([0.5, 0.1, 0.01]), jnp.array([1.0, 4.0, 20.0])
     n = jnp.array([3.0, 10.0, 24.0])
-    kappa = spectra.effective_regularisation(values, counts, n, 1e-3, 1e-2)
+    kappa = eigenvalues.effective_regularization(values, counts, n, 1e-3, 1e-2)
     left = (counts * values / (values + kappa[:, None])).sum(1) + (1e-3 + 1e-2) / kappa
     np.testing.assert_allclose(left, n, rtol=1e-12)
-    assert float(spectra.effective_regularisation(values, counts, jnp.array(30.0))) == 0  # rank 25 < n: interpolated
+    assert (
+        float(eigenvalues.effective_regularization(values, counts, jnp.array(30.0))) == 0
+    )  # rank 25 < n: interpolated
     power = jnp.array([0.2, 0.3, 0.5])
-    assert float(spectra.learning_curve(values, counts, power, jnp.array(30.0))) < 1e-12
+    assert float(eigenvalues.learning_curve(values, counts, power, jnp.array(30.0))) < 1e-12
     # noise on a rank-25 least-squares fit: excess risk noise · 25/(30 - 25)
-    noisy = spectra.learning_curve(values, counts, power, jnp.array(30.0), noise_variance=0.1)
+    noisy = eigenvalues.learning_curve(values, counts, power, jnp.array(30.0), noise_variance=0.1)
     np.testing.assert_allclose(noisy, 0.1 * 25 / 5, rtol=1e-10)
 
 
@@ -109,10 +112,10 @@ def test_predicted_learning_curve_against_measured_kernel_ridge_risk(x64):
 
     measured = np.asarray(risk(jax.random.split(jax.random.key(0), seeds)))
     degrees = 60
-    values = spectra.sphere_eigenvalues(kernel, d, degrees)
-    counts = jnp.asarray(spectra.multiplicities(d, degrees))
+    values = eigenvalues.sphere_eigenvalues(kernel, d, degrees)
+    counts = jnp.asarray(eigenvalues.multiplicities(d, degrees))
     power = jnp.zeros(degrees + 1).at[jnp.array([1, 2])].set(0.5)
-    predicted = spectra.learning_curve(
+    predicted = eigenvalues.learning_curve(
         values, counts, power, jnp.array(float(n)), ridge, 1 - (counts * values).sum(), noise**2
     )
     error = measured.std(ddof=1) / np.sqrt(seeds)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from unlazy.training.bandwidth_and_ridge import descend
+from unlazy.training.rfm.bandwidth_and_ridge import descend
 
 
 def test_search_raises_the_ridge():

@@ -6,15 +6,15 @@ import numpy as np
 import optax
 import pytest
 
-from unlazy.core.architecture import MLP
 from unlazy.core.data import Data
-from unlazy.networks import Network, linearise, only_layers, tangent_kernel
-from unlazy.theory import dynamics
-from unlazy.training import recording
-from unlazy.training.descent import descend
-from unlazy.training.losses import LOSSES
-from unlazy.training.seeds import over_seeds
-from unlazy.training.stability import sharpness, stable_step_size
+from unlazy.networks import Network, linearize, only_layers, tangent_kernel
+from unlazy.theory.dynamics import spectral_filters
+from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.training.descent import recording
+from unlazy.training.descent.descend import descend
+from unlazy.training.descent.losses import LOSSES
+from unlazy.training.descent.seeds import over_seeds
+from unlazy.training.descent.stability import sharpness, stable_step_size
 
 N, D, EPS = 12, 3, np.finfo(float).eps
 
@@ -49,24 +49,25 @@ def test_steps_are_gradient_steps_with_decay_and_rates(problem):
     np.testing.assert_allclose(found.losses[0], 0.5 * jnp.mean((network(start, data.X) - data.y) ** 2), rtol=10 * EPS)
 
 
-def test_descent_on_the_linearisation_is_the_closed_form(problem):
-    """f after s steps = f_0 + K(Z,X) c(K)(y - f_0(X)) of theory.dynamics; the mean loss divides its step size by n."""
+def test_descent_on_the_linearization_is_the_closed_form(problem):
+    """f after s steps = f_0 + K(Z,X) c(K)(y - f_0(X)) of theory.dynamics.spectral_filters; the mean loss divides its
+    step size by n."""
     network, start, data = problem
     Z = jax.random.normal(jax.random.key(2), (5, D))
     K = tangent_kernel(network, start, data.X)
     eigenvalues, U = jnp.linalg.eigh(K)
     eta, steps = 1 / float(eigenvalues[-1]), 200
-    c = dynamics.descent_coefficient(eigenvalues, eta, jnp.asarray(steps))
-    alpha = dynamics.coefficients(U, c, data.y - network(start, data.X))
+    c = spectral_filters.descent_coefficient(eigenvalues, eta, jnp.asarray(steps))
+    alpha = spectral_filters.coefficients(U, c, data.y - network(start, data.X))
     expected = network(start, Z) + tangent_kernel(network, start, Z, data.X) @ alpha
-    model = linearise(network, start)
+    model = linearize(network, start)
     found = descend(model, start, data, steps=steps, step_size=N * eta)
     # each step adds rounding of sums of about 60 products of size 1, and a contraction does not amplify it
     np.testing.assert_allclose(model(found.params, Z), expected, rtol=0, atol=steps * 60 * EPS)
 
 
 @pytest.mark.parametrize("batch_size", [None, 5])
-def test_any_optax_optimiser_on_batches(problem, batch_size):
+def test_any_optax_optimizer_on_batches(problem, batch_size):
     """Adam in the loop equals Adam by hand on the same batches; an epoch is two batches of 5 of 12 points."""
     network, start, data = problem
     rule, key = optax.adam(0.05), jax.random.key(7)
@@ -77,7 +78,7 @@ def test_any_optax_optimiser_on_batches(problem, batch_size):
         gradient = jax.grad(lambda p, r=rows: 0.5 * jnp.mean((network(p, data.X[r]) - data.y[r]) ** 2))(params)
         updates, memory = rule.update(gradient, memory, params)
         params = optax.apply_updates(params, updates)
-    found = descend(network, start, data, steps=4, optimiser=rule, batch_size=batch_size, key=key)
+    found = descend(network, start, data, steps=4, optimizer=rule, batch_size=batch_size, key=key)
     close(found.params, params, 1e4 * EPS)  # Adam divides by |g| + 1e-8: rounding of small gradients is amplified
 
 
@@ -118,7 +119,7 @@ def test_frozen_layers_do_not_move(problem):
     assert jnp.abs(found.params[1].weight - start[1].weight).max() > 1e-3
 
 
-def test_divergence_is_recognised_and_the_advice_is_stable(problem):
+def test_divergence_is_recognized_and_the_advice_is_stable(problem):
     network, start, data = problem
     bad = jax.jit(lambda p: descend(network, p, data, steps=200, step_size=1e3))(start)
     assert bool(bad.diverged) and int(bad.steps) < 200 and "diverged" in bad.report
@@ -214,7 +215,7 @@ def test_misuse_says_what_to_do(problem):
     network, start, data = problem
     for arguments, message in [
         ({"steps": 0, "step_size": 0.1}, "steps must be a positive whole number, got 0"),
-        ({"steps": 3}, "either a step_size or an optax optimiser"),
+        ({"steps": 3}, "either a step_size or an optax optimizer"),
         ({"steps": 3, "step_size": 0.1, "every": 2}, "multiple of every, got steps=3 and every=2"),
         ({"steps": 3, "step_size": 0.1, "batch_size": 5}, "pass key"),
         ({"steps": 3, "step_size": 0.1, "batch_size": 50, "key": jax.random.key(0)}, "at most the 12 training points"),

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import erf
 
-from unlazy.training.large_step import first_layer_gradient, ridge_head
+from unlazy.training.one_step.large_step import first_layer_gradient, ridge_head
 
 
 def test_gradient_is_that_of_the_loss_at_zero_output(x64):

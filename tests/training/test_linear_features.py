@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
-from unlazy.theory import scaling_laws as sl
-from unlazy.training.linear_features import flow
+from unlazy.theory.spectra import scaling_laws as sl
+from unlazy.training.descent.linear_features import flow
 
 RNG = np.random.default_rng(0)
 N, M = 4, 7

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.theory import hermite
-from unlazy.training.method_of_moments import contracted_fourth_moment, hessian_moment, spectral_start
+from unlazy.theory.activations import hermite
+from unlazy.training.one_step.method_of_moments import contracted_fourth_moment, hessian_moment, spectral_start
 
 
 def test_contraction_is_the_hermite_tensor(x64):
     """y He_4(z)[v, v, ·, ·] with He_4 = ∇⁴ of the Gaussian density over itself, here along axes: He_4(z)[e_i, e_i, e_j,
-    e_j] = He_2(z_i) He_2(z_j), [e_i, e_i, e_i, e_i] = He_4(z_i). Labels enter centred."""
+    e_j] = He_2(z_i) He_2(z_j), [e_i, e_i, e_i, e_i] = He_4(z_i). Labels enter centered."""
     rng = np.random.default_rng(0)
     Z, y = rng.normal(size=(50, 3)), rng.normal(size=50)
     found = np.asarray(contracted_fourth_moment(jnp.asarray(Z), jnp.asarray(y), jnp.array([1.0, 0, 0])))
@@ -36,7 +36,7 @@ def test_exact_moments_give_the_neurons(x64):
     angle = 0.4
     W = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     h = np.asarray(hermite.basis(grid @ W.T, 4))
-    y = (h[:, 0, 2] + h[:, 0, 4]) + 0.5 * (h[:, 1, 2] + h[:, 1, 4])  # mean zero: centring must not spoil the weights
+    y = (h[:, 0, 2] + h[:, 0, 4]) + 0.5 * (h[:, 1, 2] + h[:, 1, 4])  # mean zero: centering must not spoil the weights
     labels = weights * y
     labels = labels - labels.mean()
     found = spectral_start(jnp.asarray(grid), jnp.asarray(labels), 2, key=jax.random.key(0))

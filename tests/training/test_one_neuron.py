@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.training.one_neuron import Rule, Sample, draw, moved, samples_until
+from unlazy.training.descent.one_neuron import Rule, Sample, draw, moved, samples_until
 
 RNG = np.random.default_rng(0)
 D = 12

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from unlazy.tasks.index_models import quadratic_plus
-from unlazy.theory import gradients
-from unlazy.training import head, one_step
+from unlazy.theory.feature_learning import gradients
+from unlazy.training.one_step import algorithm, readout
 
 WIDTH, D = 24, 6
 
@@ -26,16 +26,16 @@ def network(W, a, b, X):
 
 def test_symmetric_start_is_the_zero_function_and_its_gradient_is_autodiffs(x64):
     X, y = data(50)
-    W, a = one_step.symmetric_start(jax.random.key(0), WIDTH, D)
+    W, a = algorithm.symmetric_start(jax.random.key(0), WIDTH, D)
     assert float(jnp.abs(network(W, a, 0.0, X)).max()) < WIDTH * 1e-15 * 10
     autodiff = jax.grad(lambda W: jnp.mean((network(W, a, 0.0, X) - y) ** 2))(W)
     # Sums of 50 terms of size 10: rounding 1e-14.
-    np.testing.assert_allclose(one_step.first_gradient(W, a, X, y), autodiff, atol=1e-13)
+    np.testing.assert_allclose(algorithm.first_gradient(W, a, X, y), autodiff, atol=1e-13)
     b = jnp.tile(jnp.linspace(-1, 1, WIDTH // 2), 2)
     autodiff = jax.grad(lambda W: jnp.mean((network(W, a, b, X) - y) ** 2))(W)
-    np.testing.assert_allclose(one_step.first_gradient(W, a, X, y, biases=b), autodiff, atol=1e-13)
+    np.testing.assert_allclose(algorithm.first_gradient(W, a, X, y, biases=b), autodiff, atol=1e-13)
     with pytest.raises(ValueError, match="7; take 8"):
-        one_step.symmetric_start(jax.random.key(0), 7, D)
+        algorithm.symmetric_start(jax.random.key(0), 7, D)
 
 
 @pytest.mark.parametrize("scale", ["rms", "sqrt_d"])
@@ -43,24 +43,24 @@ def test_features_are_the_decayed_step_of_algorithm_one(x64, scale):
     """W⁰ - η1(∇L + W⁰/η1), on labels less their linear part, whatever the scale."""
     X, y = data(60)
     key = jax.random.key(3)
-    found = one_step.learn_features(key, X, y, width=WIDTH, step=0.7, scale=scale)
-    W0, a0 = one_step.symmetric_start(jax.random.split(key)[0], WIDTH, D)
+    found = algorithm.learn_features(key, X, y, width=WIDTH, step=0.7, scale=scale)
+    W0, a0 = algorithm.symmetric_start(jax.random.split(key)[0], WIDTH, D)
     alpha, beta = y.mean(), (y[:, None] * X).mean(0)
-    G = one_step.first_gradient(W0, a0, X, y - alpha - X @ beta)
+    G = algorithm.first_gradient(W0, a0, X, y - alpha - X @ beta)
     eta = 0.7 / float(jnp.sqrt((G**2).sum(1).mean())) if scale == "rms" else 0.7 * math.sqrt(D)
     np.testing.assert_allclose(found.W, W0 - eta * (G + W0 / eta), atol=1e-12)
     np.testing.assert_allclose(found.linear(X), alpha + X @ beta, atol=1e-13)
-    assert bool(jnp.all(one_step.first_step(jnp.zeros((4, D))) == 0))  # no gradient, no NaN
+    assert bool(jnp.all(algorithm.first_step(jnp.zeros((4, D))) == 0))  # no gradient, no NaN
     with pytest.raises(ValueError, match="'rows'"):
-        one_step.first_step(G, scale="rows")
+        algorithm.first_step(G, scale="rows")
 
 
 def test_population_gradient_is_the_mean_of_sample_gradients(x64):
     task = quadratic_plus(D, 4)
-    W, a = one_step.symmetric_start(jax.random.key(1), 4, D)
+    W, a = algorithm.symmetric_start(jax.random.key(1), 4, D)
     links = np.array([[0, 0, math.sqrt(0.5), 0, math.sqrt(0.5)]])
     exact = gradients.population_gradient_terms(gradients.additive_tensors(links), task.subspace, W, a).sum(0)
-    draw = jax.jit(lambda key: one_step.first_gradient(W, a, *(lambda s: (s.X, s.y))(task.sample(key, 4096))))
+    draw = jax.jit(lambda key: algorithm.first_gradient(W, a, *(lambda s: (s.X, s.y))(task.sample(key, 4096))))
     sample = np.stack([draw(k) for k in jax.random.split(jax.random.key(2), 40)])
     error = sample.std(0, ddof=1) / math.sqrt(40)
     # 12 distinct entries (pairs are copies), t with 39 degrees of freedom: 5 standard errors, chance 2e-4.
@@ -71,9 +71,9 @@ def test_population_gradient_is_the_mean_of_sample_gradients(x64):
 @pytest.mark.parametrize("traced", [False, True])
 def test_ridge_path_equals_a_solve_per_ridge(x64, n, traced):
     X, y = data(n)
-    Phi = np.asarray(one_step.random_features(jax.random.key(5), WIDTH, D)(X))
+    Phi = np.asarray(algorithm.random_features(jax.random.key(5), WIDTH, D)(X))
     relative = np.geomspace(1e-6, 10, 4)
-    path = (jax.jit(lambda *a: head.ridge_path(*a)) if traced else head.ridge_path)(jnp.asarray(Phi), y, relative)
+    path = (jax.jit(lambda *a: readout.ridge_path(*a)) if traced else readout.ridge_path)(jnp.asarray(Phi), y, relative)
     for rho, found in zip(path.ridges, path.heads):
         expected = np.linalg.solve(Phi.T @ Phi / n + float(rho) * np.eye(WIDTH), Phi.T @ np.asarray(y) / n)
         # Condition number 1e6 (smallest ridge) times rounding times the size of the head.
@@ -85,8 +85,8 @@ def test_ridge_path_equals_a_solve_per_ridge(x64, n, traced):
 @pytest.mark.parametrize("n", [60, 15])
 def test_leave_one_out_is_refitting_and_gcv_its_definition(x64, n):
     X, y = data(n)
-    Phi, y = np.asarray(one_step.random_features(jax.random.key(5), WIDTH, D)(X)), np.asarray(y)
-    path = head.ridge_path(Phi, y, np.array([1e-4, 1e-1]), errors=True)
+    Phi, y = np.asarray(algorithm.random_features(jax.random.key(5), WIDTH, D)(X)), np.asarray(y)
+    path = readout.ridge_path(Phi, y, np.array([1e-4, 1e-1]), errors=True)
     for i, rho in enumerate(np.asarray(path.ridges)):
         left = []
         for k in range(n):
@@ -103,9 +103,9 @@ def test_padding_changes_nothing(x64):
     X, y = data(rows)
     weights = (jnp.arange(rows) < n).astype(y.dtype)
     options = {"width": WIDTH, "choose": "leave-one-out", "relative_ridges": jnp.geomspace(1e-5, 1, 5)}
-    plain = one_step.one_step(jax.random.key(0), X[:n], y[:n], **options)
-    padded = one_step.one_step(jax.random.key(0), X, y, weights=weights, **options)
-    traced = jax.jit(lambda X, y, w: one_step.one_step(jax.random.key(0), X, y, weights=w, **options))(X, y, weights)
+    plain = algorithm.one_step(jax.random.key(0), X[:n], y[:n], **options)
+    padded = algorithm.one_step(jax.random.key(0), X, y, weights=weights, **options)
+    traced = jax.jit(lambda X, y, w: algorithm.one_step(jax.random.key(0), X, y, weights=w, **options))(X, y, weights)
     for other in (padded, traced):
         np.testing.assert_allclose(other.features.W, plain.features.W, atol=1e-12)
         # Condition 1e5: heads good to 1e-11; leave-one-out divides by leverages that may be 1e-3.
@@ -121,9 +121,9 @@ def test_float32_decomposes_the_features_and_keeps_its_digits():
     Phi[:, 1] = Phi[:, 0] + 1e-3 * Phi[:, 1]
     ridge = 1e-10
     with jax.enable_x64(True):
-        expected = np.asarray(head.ridge_path(Phi, y, np.array([ridge])).heads) @ Phi.T
+        expected = np.asarray(readout.ridge_path(Phi, y, np.array([ridge])).heads) @ Phi.T
     single, target = Phi.astype(np.float32), y.astype(np.float32)
-    fitted = np.asarray(head.ridge_path(single, target, np.array([ridge], np.float32)).heads, np.float64) @ Phi.T
+    fitted = np.asarray(readout.ridge_path(single, target, np.array([ridge], np.float32)).heads, np.float64) @ Phi.T
     # Condition number of Φ is 2e3: fitted values good to about 2e3 × 6e-8 of their size.
     assert np.abs(fitted - expected).max() < 5e-4 * np.abs(expected).max()
 
@@ -131,23 +131,23 @@ def test_float32_decomposes_the_features_and_keeps_its_digits():
 @pytest.mark.parametrize("decay", [0.0, 0.05])
 def test_head_by_descent_equals_the_loop(x64, decay):
     X, y = data(30)
-    Phi, n = one_step.random_features(jax.random.key(5), WIDTH, D)(X), 30
+    Phi, n = algorithm.random_features(jax.random.key(5), WIDTH, D)(X), 30
     start = jax.random.rademacher(jax.random.key(1), (WIDTH,), Phi.dtype)
     eta = 0.9 / float(jnp.linalg.eigvalsh(2 * Phi.T @ Phi / n)[-1] + decay)
     a = start
     for _ in range(300):
         a = a - eta * (2 / n * Phi.T @ (Phi @ a - y) + decay * a)
-    found = head.descent_head(Phi, y, steps=300, step_size=eta, decay=decay, start=start)
+    found = readout.descent_head(Phi, y, steps=300, step_size=eta, decay=decay, start=start)
     np.testing.assert_allclose(found, a, atol=1e-11)  # 300 steps of rounding 1e-16 at size 10
-    limit = head.descent_head(Phi, y, steps=1e12, step_size=eta, decay=0.05)
+    limit = readout.descent_head(Phi, y, steps=1e12, step_size=eta, decay=0.05)
     rho = 0.05 / 2 / float(jnp.sum(Phi**2) / n)  # λ on the gradient is 2ρ on the objective
-    np.testing.assert_allclose(limit, head.ridge_path(Phi, y, jnp.array([rho])).heads[0], atol=1e-9)
+    np.testing.assert_allclose(limit, readout.ridge_path(Phi, y, jnp.array([rho])).heads[0], atol=1e-9)
 
 
 def test_step_puts_the_predicted_energy_into_the_subspace(x64):
     d, n = 32, 4 * 32**2
     task = quadratic_plus(d, 4)
-    learn = jax.jit(lambda k, s: one_step.learn_features(k, *(lambda t: (t.X, t.y))(task.sample(s, n)), width=256).W)
+    learn = jax.jit(lambda k, s: algorithm.learn_features(k, *(lambda t: (t.X, t.y))(task.sample(s, n)), width=256).W)
     energy = [
         float(jnp.sum(W[:, 0] ** 2) / jnp.sum(W**2))
         for W in (learn(jax.random.key(i), jax.random.key(100 + i)) for i in range(6))
@@ -160,8 +160,8 @@ def test_step_puts_the_predicted_energy_into_the_subspace(x64):
 def test_criterion_must_be_known(x64):
     X, y = data(20)
     with pytest.raises(ValueError, match="fresh points"):
-        one_step.one_step(jax.random.key(0), X, y, width=WIDTH)
+        algorithm.one_step(jax.random.key(0), X, y, width=WIDTH)
     with pytest.raises(ValueError, match="'aic'"):
-        one_step.one_step(jax.random.key(0), X, y, width=WIDTH, choose="aic")
+        algorithm.one_step(jax.random.key(0), X, y, width=WIDTH, choose="aic")
     with pytest.raises(ValueError, match="0 < low"):
-        head.relative_ridges(0.0)
+        readout.relative_ridges(0.0)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.training import online_network as on
+from unlazy.training.descent import online_network as on
 
 RNG = np.random.default_rng(0)
 N, K, D, B, STEP = 3, 2, 14, 8, 0.7
@@ -29,7 +29,7 @@ def test_what_is_read_moves_as_the_vectors_do(x64):
     batch = on.Batch(*map(jnp.asarray, (bits, q, np.linalg.solve(F, C @ (g - q @ Q)))))
     found = jax.jit(lambda *s: on.moved(on.Neurons(*s), batch, target, STEP))(*map(jnp.asarray, (u, L, b, a)))
     after = V - C @ g
-    # two factorisations of 3 × 3 matrices, the first of condition c, each off by some 2·3²·u·c
+    # two factorizations of 3 × 3 matrices, the first of condition c, each off by some 2·3²·u·c
     off_by = 100 * np.finfo(float).eps * np.linalg.cond(C @ C.T) * np.abs(after @ after.T).max()
     np.testing.assert_allclose(found.beside @ found.beside.T, after @ after.T, rtol=0, atol=off_by)
     assert off_by < 1e-9 and np.abs(after @ after.T - V @ V.T).max() > 0.1
@@ -68,7 +68,7 @@ def test_coefficients_are_expectations(x64):
 
 @pytest.mark.slow
 def test_first_passages(x64):
-    """y = x_1 is learnt, and what is not asked for within `most` samples is infinite."""
+    """y = x_1 is learned, and what is not asked for within `most` samples is infinite."""
     start = on.start(jax.random.key(0), 4, 1, 32)
 
     def until(most, step=0.5, d=32):

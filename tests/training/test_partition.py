@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from unlazy.training.partition import partition
+from unlazy.training.rfm.partition import partition
 
 
 @pytest.mark.parametrize("L", [np.array([1.0, 0.5, 0.1]), np.array([[1.0, 0.2, 0.0], [0.0, 1.0, -1.0]])])

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.activations import activation
-from unlazy.training.population_descent import descend_population, random_start
+from unlazy.theory.activations.functions import activation
+from unlazy.training.descent.population import descend_population, random_start
 
 ABS = activation("abs")
 U, HEADS = np.eye(3)[:2], np.array([0.8, 0.3])

@@ -4,13 +4,13 @@ import jax
 import numpy as np
 import pytest
 
-from unlazy.core.architecture import MLP
-from unlazy.kernels.infinite_width import NNGP, NTK
+from unlazy.kernels.networks.infinite_width import NNGP, NTK
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
-from unlazy.products.views import cross, view
-from unlazy.training.one_step import learn_features
-from unlazy.training.recursive_features import Step, follow, learn, pruned, root
+from unlazy.products.metric_gram import cross, view
+from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.training.one_step.algorithm import learn_features
+from unlazy.training.rfm.iteration import Step, follow, learn, pruned, root
 
 
 def single_index(n=150, d=6, seed=0):

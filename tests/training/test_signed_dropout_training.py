@@ -10,7 +10,7 @@ import pytest
 
 from unlazy.core.data import Data
 from unlazy.networks.quadratic import second_order
-from unlazy.training.signed_dropout import even_part, odd_share, train_moves
+from unlazy.training.descent.signed_dropout import even_part, odd_share, train_moves
 
 
 @pytest.fixture

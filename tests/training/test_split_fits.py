@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from unlazy.core.architecture import MLP
-from unlazy.kernels.infinite_width import NTK
+from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
-from unlazy.training.split_fits import OnDevice, OnHost, exact
+from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.training.rfm.split_fits import OnDevice, OnHost, exact
 
 KERNELS = {"l1": ProductLaplace(1.0), "laplace": Laplace(1.0), "gaussian": Gaussian(1.0), "ntk": NTK(MLP(2))}
 

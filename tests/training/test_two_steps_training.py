@@ -8,8 +8,8 @@ import pytest
 from unlazy.measures.neurons import feature_cosines
 from unlazy.measures.risk import accuracy
 from unlazy.tasks import pattern_task
-from unlazy.theory import patterns
-from unlazy.training import two_steps
+from unlazy.theory.feature_learning import patterns
+from unlazy.training.one_step import two_steps
 
 KEY = jax.random.key(3)
 N, WIDTH = 20_000, 8

@@ -4,8 +4,8 @@ import time
 
 import typer
 
+from unlazy._version import VERSION
 from unlazy.cli import experiments, play, tables
-from unlazy.core.version import VERSION
 
 app = typer.Typer(
     name="unlazy", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,

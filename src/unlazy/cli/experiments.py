@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unlazy.cli.plainly import plainly, say
+from unlazy.cli.errors import plainly, say
 
 if TYPE_CHECKING:
-    from unlazy.core.claims import Claim
-    from unlazy.core.experiment import Config, Experiment, Records
-    from unlazy.lab.store import Store
+    from unlazy.lab.claims import Claim
+    from unlazy.lab.experiment import Config, Experiment, Records
+    from unlazy.lab.runner.store import Store
 
 app = typer.Typer()
 
@@ -68,7 +68,7 @@ def show(
     """One experiment: question, prediction, protocol, verdict rule, source, settings; claims if trials are stored."""
     with plainly():
         from unlazy import lab
-        from unlazy.lab.store import FILE
+        from unlazy.lab.runner.store import FILE
 
         try:
             experiment = lab.find(name)
@@ -130,8 +130,8 @@ def write_map(out: Out = None, store: Folder = _RESULTS) -> None:
     Verdicts are those of your store; of what you have not run, those the project measured. Nothing is run."""
     with plainly():
         from unlazy import lab
-        from unlazy.lab.store import FILE
-        from unlazy.report import map as report_map
+        from unlazy.lab.report import map as report_map
+        from unlazy.lab.runner.store import FILE
 
         chosen, mine = lab.all_experiments(), {}
         if (store / FILE).exists():
@@ -157,8 +157,8 @@ def export(
     """Every stored trial of the named experiments, one table each."""
     with plainly():
         from unlazy import lab
-        from unlazy.core.experiment import file_names
-        from unlazy.report.export import export as write
+        from unlazy.lab.experiment import file_names
+        from unlazy.lab.report.export import export as write
 
         if kind not in ("csv", "parquet"):
             raise ValueError(f"--format must be csv or parquet, got {kind!r}")
@@ -225,7 +225,7 @@ def _chosen(
     names: list[str] | None, full: bool, change: list[str] | None, seeds: int | None, kept: "Store | None" = None
 ) -> "list[tuple[Experiment, Config]]":
     """Experiments with their configurations; every bad value is found here, before anything runs."""
-    from unlazy.lab.settings import choose, parse_changes
+    from unlazy.lab.runner.settings import choose, parse_changes
 
     changes = parse_changes(change or [])
     return [(e, choose(e, "full" if full else "quick", seeds, changes)) for e in _experiments(names, kept)]
@@ -252,7 +252,7 @@ def _failed(results: "list[tuple[Experiment, Records]]") -> bool:
 
 
 def _print_claims(results: "list[tuple[Experiment, Records]]") -> _Wrong:
-    from unlazy.report.table import print_claims
+    from unlazy.lab.report.table import print_claims
 
     wrong, rows = _Wrong(), []
     for experiment, records in results:
@@ -270,7 +270,7 @@ def _print_claims(results: "list[tuple[Experiment, Records]]") -> _Wrong:
 
 def _write_report(results: "list[tuple[Experiment, Records]]", store: Path, out: Path | None = None) -> None:
     from unlazy import lab
-    from unlazy.report.page import write_report
+    from unlazy.lab.report.page import write_report
 
     with lab.Store(store, create=False) as kept:
         places = dict.fromkeys(str(place) for e, _ in results for place in kept.environments(e))
@@ -280,7 +280,7 @@ def _write_report(results: "list[tuple[Experiment, Records]]", store: Path, out:
 def _stored_claims(experiment: "Experiment", store: Path) -> None:
     """What the stored trials of the quick configuration say, where there are any."""
     from unlazy import lab
-    from unlazy.lab.store import FILE
+    from unlazy.lab.runner.store import FILE
 
     if (store / FILE).exists() and len(records := lab.load(experiment, "quick", store=store)):
         _print_claims([(experiment, records)])

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from unlazy.cli.plainly import plainly
+from unlazy.cli.errors import plainly
 
 app = typer.Typer()
 
@@ -19,7 +19,7 @@ def play(
         import tempfile
         import webbrowser
 
-        from unlazy.play.page import write_play
+        from unlazy.lab.play.page import write_play
 
         page = write_play(out or Path(tempfile.mkdtemp(prefix="unlazy-")) / "play.html")
         typer.echo(f"The page: {page}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from unlazy.cli.plainly import plainly, say
+from unlazy.cli.errors import plainly, say
 
 app = typer.Typer()
 began: float | None = None
@@ -16,10 +16,10 @@ Data = Annotated[
 ]
 Toy = Annotated[str | None, typer.Option("--data", help="The same, as an option.")]
 Target = Annotated[str | None, typer.Option(help="The column to predict.")]
-Task = Annotated[str | None, typer.Option(help="regression or classification (default: recognised).")]
+Task = Annotated[str | None, typer.Option(help="regression or classification (default: recognized).")]
 Drop = Annotated[list[str] | None, typer.Option(help="A column to leave out; may be repeated.")]
 Categorical = Annotated[list[str] | None, typer.Option(help="A column of numbers that are names; may be repeated.")]
-Delimiter = Annotated[str | None, typer.Option(help="What separates the columns of a CSV (default: recognised).")]
+Delimiter = Annotated[str | None, typer.Option(help="What separates the columns of a CSV (default: recognized).")]
 Budget = Annotated[str, typer.Option(help="How long it may take: 90s, 2m, 1h.")]
 Models = Annotated[list[str] | None, typer.Option("--model", help="Only these models; may be repeated.")]
 Jobs = Annotated[int | None, typer.Option(help="How many workers (default: one per core).")]
@@ -44,17 +44,17 @@ def compare(
         import os
         import tempfile
 
-        from unlazy.core.programs import kept_programs
+        from unlazy.core.compilation_cache import kept_programs
 
         os.environ.update(kept_programs())  # before JAX is imported
-        from unlazy.comparison.asked import file_of, parse_budget
-        from unlazy.comparison.workers import begun
+        from unlazy.comparison.cli_options import file_of, parse_budget
+        from unlazy.comparison.study.workers import begun
 
         source, seconds = _source(data, toy), parse_budget(budget)
         file_of(source)  # what is wrong with the words of the command is said before workers begin
         with tempfile.TemporaryDirectory(prefix="unlazy-") as scratch, begun(engine, jobs, address) as workers:
             from unlazy.comparison.compare import compare_table
-            from unlazy.comparison.plan import Clock
+            from unlazy.comparison.study.plan import Clock
 
             clock = Clock(seconds, began)
             table = _table(source, target, task, delimiter, drop, categorical, group=group, time=time)
@@ -77,8 +77,8 @@ def fit(
 ) -> None:  # fmt: skip
     """Fit one named model to a table, tuned on it, and save it for `unlazy predict`."""
     with plainly():
-        from unlazy.comparison.contestants import CONTESTANTS, find
-        from unlazy.comparison.model import fit_table, save_model
+        from unlazy.comparison.study.contestants import CONTESTANTS, find
+        from unlazy.comparison.study.model import fit_table, save_model
 
         if not find(model).saveable:
             able = ", ".join(name for name, c in CONTESTANTS.items() if c.saveable)
@@ -105,8 +105,8 @@ def predict(
 ) -> None:  # fmt: skip
     """Predictions of a saved model for the rows of a table; columns are matched by name."""
     with plainly():
-        from unlazy.comparison.model import predictions
-        from unlazy.core.spreadsheet import write_csv
+        from unlazy.comparison.study.model import predictions
+        from unlazy.lab.report.csv_export import write_csv
 
         frame = predictions(model, data, delimiter, interval)
         try:
@@ -121,7 +121,7 @@ def predict(
 
 def _table(source, target, task, delimiter, drop, categorical, **more):  # type: ignore[no-untyped-def]
     """The checked table, its notes said."""
-    from unlazy.comparison.reading import read_table
+    from unlazy.comparison.data.reading import read_table
 
     lists = (tuple(drop or ()), tuple(categorical or ()))
     table = read_table(source, target, task=task, delimiter=delimiter, drop=lists[0], categorical=lists[1], **more)
@@ -152,15 +152,15 @@ def _print(found) -> None:  # type: ignore[no-untyped-def]
     from rich.console import Console
     from rich.table import Table
 
-    from unlazy.comparison import words
-    from unlazy.comparison.glance import lines
+    from unlazy.comparison.report import prose
+    from unlazy.comparison.report.summary import lines
 
     title, *rest = lines(found)
     typer.echo(f"\n{title}")
     for text in rest:
         typer.echo(f"- {text}")
-    typer.echo(f"\nIn the field's words: {words.headline(found)}")
-    for text in words.sentences(found):
+    typer.echo(f"\nIn the field's words: {prose.headline(found)}")
+    for text in prose.sentences(found):
         typer.echo(f"- {text}")
     console = Console()
     error = "mistakes" if "mistakes" in found.models else "rmse"
@@ -169,7 +169,7 @@ def _print(found) -> None:  # type: ignore[no-untyped-def]
         table.add_column(name, overflow="fold")
     for _, row in found.models.iterrows():
         shown = f"{100 * row[error]:.1f}%" if error == "mistakes" else f"{row[error]:.4g}"
-        interval = words.interval_text(row)
+        interval = prose.interval_text(row)
         cells = (row["model"], row["family"], str(row["n"]), interval.replace("[", "\\["), shown)
         table.add_row(*cells, f"{row['seconds']:.1f}")
     console.print()

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unlazy.comparison import figures, held_out_figures, words
-from unlazy.comparison.asked import parse_budget
-from unlazy.comparison.ending import ending
-from unlazy.comparison.findings import Findings
-from unlazy.comparison.model import model_interval, save_model
-from unlazy.comparison.page import write_page
-from unlazy.comparison.plan import Clock
-from unlazy.comparison.reading import read_table
-from unlazy.comparison.study import run_study
-from unlazy.comparison.suspects import suspects
-from unlazy.comparison.table import Table, make_table
-from unlazy.comparison.verdict import judge
-from unlazy.comparison.workers import begun
-from unlazy.lab.engines import Engine
+from unlazy.comparison.cli_options import parse_budget
+from unlazy.comparison.data.leakage import suspects
+from unlazy.comparison.data.reading import read_table
+from unlazy.comparison.data.table import Table, make_table
+from unlazy.comparison.report import figures, held_out_figures, prose
+from unlazy.comparison.report.findings import Findings
+from unlazy.comparison.report.page import write_page
+from unlazy.comparison.study.final_fit import ending
+from unlazy.comparison.study.model import model_interval, save_model
+from unlazy.comparison.study.plan import Clock
+from unlazy.comparison.study.study import run_study
+from unlazy.comparison.study.verdict import judge
+from unlazy.comparison.study.workers import begun
+from unlazy.lab.runner.engines import Engine
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ class Comparison(Findings):
     """Findings that can be printed, drawn, written as a page, and asked for predictions."""
 
     def __str__(self) -> str:
-        return "\n".join([words.headline(self), *words.sentences(self), *(f"Note: {note}." for note in self.notes)])
+        return "\n".join([prose.headline(self), *prose.sentences(self), *(f"Note: {note}." for note in self.notes)])
 
     def predict(self, X: Any) -> np.ndarray:
         """Predictions of the fitted model; columns are matched by name."""
@@ -62,7 +62,7 @@ class Comparison(Findings):
         return held_out_figures.held_out_figure(self)
 
     def plot_partial(self) -> "Figure":
-        """What the fitted model predicts along the most important inputs and the first learnt direction."""
+        """What the fitted model predicts along the most important inputs and the first learned direction."""
         self._model  # noqa: B018  the sentence, where there is none
         return held_out_figures.partial_figure(self)
 
@@ -93,8 +93,8 @@ def compare(
     `X` is a frame or an array of inputs with targets `y`, or a file (CSV, Parquet, npz) or toy set with the column
     `target`. `budget` is the time until the answer ("90s", "2m"); `store` a folder in which finished trials are kept,
     so that a second call, or one with a larger budget, goes on where the first was stopped; `seed` draws other
-    splits; `engine`, `jobs` and `address` are those of `lab.run`. Rows with one value of the column `group` stay on
-    the same side of every split; with a column `time` later rows are predicted from earlier ones.
+    splits; `engine`, `jobs` and `address` are those of `lab.runner.run`. Rows with one value of the column `group` stay
+    on the same side of every split; with a column `time` later rows are predicted from earlier ones.
 
     >>> c = unlazy.compare(X, y, budget="1m")
     >>> c.verdict.word, c.verdict.ratio, c.models, c.inputs[c.inputs.matters]

@@ -3,11 +3,11 @@
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from unlazy.core.inputs import read_numbers
+from unlazy.core.arrays import read_numbers
 
 
 class Data(eqx.Module):
-    """n labelled points, from any form of numbers. `weights`, where given, are zero for rows that only pad the arrays
+    """n labeled points, from any form of numbers. `weights`, where given, are zero for rows that only pad the arrays
     to a fixed size."""
 
     X: Float[Array, "n d"] = eqx.field(converter=read_numbers)

@@ -5,7 +5,7 @@ import ctypes
 import os
 import sys
 
-from unlazy.core.device import free_memory
+from unlazy.core.devices import free_memory
 from unlazy.core.errors import check_positive_integer
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}

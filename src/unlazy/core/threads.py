@@ -1,6 +1,6 @@
 """Independent pieces of work on the cores at hand, side by side in threads.
 
-NumPy, LAPACK and compiled programs let other threads run while they compute. Many factorisations of a thousand rows are
+NumPy, LAPACK and compiled programs let other threads run while they compute. Many factorizations of a thousand rows are
 done faster next to each other, each on one core, than one after the other on all of them.
 """
 
@@ -71,14 +71,14 @@ def ahead(make: Callable[[A], T], items: Iterable[A]) -> Iterator[T]:
 
 
 def one_thread_each() -> Any:
-    """A scope in which BLAS takes one thread: small factorisations lose more to threads that wait than they gain."""
+    """A scope in which BLAS takes one thread: small factorizations lose more to threads that wait than they gain."""
     from threadpoolctl import threadpool_limits
 
     return threadpool_limits(1, "blas")
 
 
 def half_the_cores() -> Any:
-    """A scope in which BLAS takes every other core: in factorisations of a few thousand rows the second half of the
+    """A scope in which BLAS takes every other core: in factorizations of a few thousand rows the second half of the
     threads brings a sixth of the time for a sixth more work."""
     from threadpoolctl import threadpool_limits
 

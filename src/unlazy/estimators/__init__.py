@@ -3,11 +3,11 @@
 from importlib import import_module
 from typing import Any
 
-from unlazy.estimators.registry import ESTIMATORS
+from unlazy.estimators.persistence.registry import ESTIMATORS
 
 _WHERE = {
-    **ESTIMATORS, "load": "unlazy.estimators.persistence", "register": "unlazy.estimators.registry",
-    "save": "unlazy.estimators.persistence", "ZCAWhitening": "unlazy.estimators.whitening",
+    **ESTIMATORS, "load": "unlazy.estimators.persistence.files", "register": "unlazy.estimators.persistence.registry",
+    "save": "unlazy.estimators.persistence.files", "ZCAWhitening": "unlazy.estimators.preprocessing.whitening",
 }  # fmt: skip
 
 __all__ = [*_WHERE]

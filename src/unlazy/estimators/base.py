@@ -23,12 +23,12 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from unlazy.core.inputs import count
+from unlazy.core.arrays import count
 from unlazy.core.precision import precision as in_precision
-from unlazy.estimators.checks import dense_floats
-from unlazy.estimators.points import as_rows, check_shapes, is_table, point_shapes, read_points, take
+from unlazy.estimators.preprocessing.points import as_rows, check_shapes, is_table, point_shapes, read_points, take
+from unlazy.estimators.preprocessing.validation import dense_floats
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.given import given_kernel
+from unlazy.kernels.resolve import given_kernel
 
 
 class Training(NamedTuple):
@@ -85,7 +85,7 @@ class Estimator(BaseEstimator):
 
     @contextmanager
     def _scope(self) -> Iterator[None]:
-        """JAX computes in this estimator's precision inside; the caller's setting is back afterwards."""
+        """JAX computes in this estimator's precision inside; the caller's setting is back afterward."""
         with in_precision(self._dtype.name):
             yield
 
@@ -101,7 +101,7 @@ class Estimator(BaseEstimator):
         Y = np.asarray(y, dtype=self._dtype).reshape(len(y), -1)
         return self._weighted(X, Y, sample_weight)
 
-    def _labelled(self, X: Any, y: Any, sample_weight: Any = None) -> Training:
+    def _labeled(self, X: Any, y: Any, sample_weight: Any = None) -> Training:
         """The same for classes: sets `classes_`, Y is one-hot; `class_weight` multiplies the weights."""
         X, y = self._pair(X, y)
         check_classification_targets(y)
@@ -116,7 +116,7 @@ class Estimator(BaseEstimator):
 
     @property
     def _takes(self) -> str:
-        """What points may be (`core.inputs.TAKES`): rows, unless the estimator is given a kernel of more."""
+        """What points may be (`core.arrays.TAKES`): rows, unless the estimator is given a kernel of more."""
         return "matrix"
 
     def _inputs(self, X: Any) -> Any:
@@ -194,7 +194,7 @@ class Estimator(BaseEstimator):
 
     def save(self, path: str | Path) -> None:
         """Write the fitted estimator to a file that `unlazy.load` reads: safetensors with JSON, never pickle."""
-        from unlazy.estimators.persistence import save
+        from unlazy.estimators.persistence.files import save
 
         save(self, path)
 

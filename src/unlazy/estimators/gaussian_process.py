@@ -9,18 +9,18 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from unlazy.core.architecture import MLP
-from unlazy.core.inputs import count
-from unlazy.core.linear import dot
+from unlazy.core.arrays import count
+from unlazy.core.linalg import dot
 from unlazy.estimators.base import KernelEstimator, Training, by_blocks
 from unlazy.estimators.named_kernels import NETWORK, kernel_named, scaled, usual_bandwidth
-from unlazy.estimators.points import on_device
+from unlazy.estimators.preprocessing.points import on_device
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.infinite_width import NNGP, NTK
+from unlazy.kernels.networks.infinite_width import NNGP, NTK
 from unlazy.products import gram
-from unlazy.solvers import host_ridge
-from unlazy.solvers.intercept import RELATIVE_RIDGES
-from unlazy.theory import dynamics
+from unlazy.solvers.ridge import factorization
+from unlazy.solvers.ridge.intercept import RELATIVE_RIDGES
+from unlazy.theory.dynamics import spectral_filters
+from unlazy.theory.infinite_width.architecture import MLP
 
 ENSEMBLE = "ntk_ensemble"
 
@@ -33,7 +33,7 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, KernelEstimator):
     independent starts [K11] (Lee et al. 2019).
 
     The mean of y is taken off; the prior's amplitude is the one of largest marginal likelihood (for the ensemble: the
-    variance of y). `noise` is the noise's variance over the prior's; None maximises the marginal likelihood, the
+    variance of y). `noise` is the noise's variance over the prior's; None maximizes the marginal likelihood, the
     ensemble has none. Memory is that of an n×n matrix. X may be whatever a given kernel takes (`KernelRegressor`).
 
     >>> mean, std = GaussianProcess().fit(X, y).predict(Z, return_std=True)
@@ -117,7 +117,7 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, KernelEstimator):
         """Posterior: amplitude in closed form, and the noise of the largest marginal likelihood, from one spectrum."""
         Y, n = data.Y - self.y_mean_, data.n
         K = self._gram(self.kernel_, self.X_fit_, None)
-        s, U = host_ridge.eigh(K)
+        s, U = factorization.eigh(K)
         floor = n * float(np.finfo(K.dtype).eps) * float(s[-1])
         unit = float(np.mean(np.diag(K)))
         rho = np.maximum(unit * (RELATIVE_RIDGES if self.noise is None else np.array([self.noise])), floor)
@@ -130,18 +130,18 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, KernelEstimator):
         self.log_marginal_likelihood_value_ = float(evidence[best])
         self.amplitude_ = energy[best]
         self.noise_variance_ = rho[best] * self.amplitude_
-        L = host_ridge.factor(K, float(rho[best]))
+        L = factorization.factor(K, float(rho[best]))
         if L is None:
             raise ValueError(f"K + {rho[best]:.2g}·I is not positive to rounding: give a larger noise, or use float64")
-        self.factor_, self.dual_coef_ = L, host_ridge.substitute(L, Y)
+        self.factor_, self.dual_coef_ = L, factorization.substitute(L, Y)
 
     def _train(self, data: Training) -> None:
         """Gradient flow in the NTK: f_t = Θ_zX Θ⁻¹(1 - e^{-Θt}) y on average."""
         T = self._gram(self.mean_kernel_, self.X_fit_, None)
-        s, U = host_ridge.eigh(T)
-        values, floor = jnp.asarray(np.maximum(s, 0)), dynamics.rounding_floor(jnp.asarray(s))
-        c = dynamics.flow_coefficient(values, jnp.asarray(self.time, values.dtype))
-        self.factor_ = dot(U * np.asarray(dynamics.trusted(c, values, floor)), U.T)
+        s, U = factorization.eigh(T)
+        values, floor = jnp.asarray(np.maximum(s, 0)), spectral_filters.rounding_floor(jnp.asarray(s))
+        c = spectral_filters.flow_coefficient(values, jnp.asarray(self.time, values.dtype))
+        self.factor_ = dot(U * np.asarray(spectral_filters.trusted(c, values, floor)), U.T)
         Y = data.Y - self.y_mean_
         self.dual_coef_ = dot(self.factor_, Y)
         self.amplitude_ = Y.var(0)

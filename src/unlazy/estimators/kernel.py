@@ -9,14 +9,14 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from unlazy.estimators.base import KernelEstimator, Training, by_blocks
-from unlazy.estimators.classes import CalibratedClassifier
+from unlazy.estimators.classifiers import CalibratedClassifier
 from unlazy.estimators.intervals import HeldOutIntervals
 from unlazy.estimators.named_kernels import kernel_named, usual_bandwidth
-from unlazy.estimators.points import on_device
+from unlazy.estimators.preprocessing.points import on_device
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.weighted import Weighted
 from unlazy.products import gram, matmul
-from unlazy.solvers.intercept import Fit, fit_every
+from unlazy.solvers.ridge.intercept import Fit, fit_every
 from unlazy.solvers.solve import solve
 
 EXACT = 3000
@@ -98,11 +98,11 @@ class KernelMachine(KernelEstimator):
             kernel, X, Y, self.ridge_, tolerance=self.tolerance, precision=self.precision, key=self._key(),
             progress=self.progress,
         )  # fmt: skip
-        centres, alpha = jax.tree.map(np.asarray, found.centres), np.asarray(found.coefficients)
+        centers, alpha = jax.tree.map(np.asarray, found.centers), np.asarray(found.coefficients)
         if w is not None:
-            centres, root = weighted.parts(centres)
+            centers, root = weighted.parts(centers)
             alpha = alpha * root[:, None]
-        self.X_fit_, self.dual_coef_, self.intercept_ = centres, alpha, mean
+        self.X_fit_, self.dual_coef_, self.intercept_ = centers, alpha, mean
         self.solver_, self.converged_ = found.method, bool(found.converged)
 
     def _sample(self, data: Training) -> Training:
@@ -113,8 +113,8 @@ class KernelMachine(KernelEstimator):
         """f at the rows of X, (m, c)."""
         X = self._moved(self._inputs(X))
         with self._scope():
-            centres, alpha = on_device(self.X_fit_), jnp.asarray(self.dual_coef_)
-            return by_blocks(lambda Z: matmul(self.kernel_, on_device(Z), centres, alpha), X) + self.intercept_
+            centers, alpha = on_device(self.X_fit_), jnp.asarray(self.dual_coef_)
+            return by_blocks(lambda Z: matmul(self.kernel_, on_device(Z), centers, alpha), X) + self.intercept_
 
     def _check(self) -> None:
         if self._given is not None and self.bandwidth is not None:
@@ -172,7 +172,7 @@ class KernelClassifier(CalibratedClassifier, KernelMachine):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelClassifier":
         """Weights count rows: a row of weight 2 is that row twice."""
-        exact, seen = self._fit(self._labelled(X, y, sample_weight))
+        exact, seen = self._fit(self._labeled(X, y, sample_weight))
         self._calibrate(exact.held_out, seen.Y, seen.weights)
         return self
 

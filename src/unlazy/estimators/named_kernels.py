@@ -5,15 +5,15 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import numpy as np
 
-from unlazy.core.architecture import MLP
 from unlazy.core.errors import nearest
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.dot_product import Linear, Polynomial
-from unlazy.kernels.infinite_width import NNGP, NTK
 from unlazy.kernels.metric import Metric
+from unlazy.kernels.networks.infinite_width import NNGP, NTK
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
-from unlazy.theory.bandwidth import median_distance, some_rows, typical_norm
+from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.theory.numerics.bandwidth import median_distance, some_rows, typical_norm
 
 NETWORK = MLP(depth=2, activation="relu", sigma_b=0.5)
 """The network of 'nngp' and 'ntk': with biases, since without them its kernels see one degree of freedom of ‖x‖."""

@@ -12,19 +12,19 @@ import optax
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from unlazy.core.architecture import MLP
 from unlazy.core.data import Data
 from unlazy.core.errors import UnlazyWarning, check_positive_integer
 from unlazy.core.progress import Display
 from unlazy.estimators.base import Estimator, Training, by_blocks
-from unlazy.estimators.classes import LogitClassifier
+from unlazy.estimators.classifiers import LogitClassifier
 from unlazy.estimators.intervals import HeldOutIntervals
-from unlazy.estimators.padding import bucket, padded, repeated, shuffled
-from unlazy.estimators.standard import Standard, standard
+from unlazy.estimators.preprocessing.padding import bucket, padded, repeated, shuffled
+from unlazy.estimators.preprocessing.standardize import Standard, standard
+from unlazy.layers.parametrization import Layer, adam_rates
 from unlazy.networks.mlp import Network, Parameters
-from unlazy.networks.parametrisation import Layer, adam_rates
-from unlazy.training.descent import Descent, descend
-from unlazy.training.losses import loss_named
+from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.training.descent.descend import Descent, descend
+from unlazy.training.descent.losses import loss_named
 
 LEAST_HELD_OUT = 20
 """Held-out points without which their error says too little to stop by."""
@@ -32,7 +32,7 @@ PATIENCE = 10
 RECORDS = 40
 """Looks at the held-out error in a whole run."""
 DONE = 1e-6
-"""Training loss (of standardised targets, or in nats) at which nothing is left to learn."""
+"""Training loss (of standardized targets, or in nats) at which nothing is left to learn."""
 
 
 class NetworkMachine(Estimator):
@@ -41,7 +41,7 @@ class NetworkMachine(Estimator):
     depth: int
     width: int
     activation: str
-    parametrisation: str
+    parametrization: str
     step_size: float
     steps: int
     batch_size: int
@@ -52,13 +52,13 @@ class NetworkMachine(Estimator):
     progress: bool
 
     def __init__(
-        self, depth=2, width=128, *, activation="relu", parametrisation="standard", step_size=1e-3, steps=2000,
+        self, depth=2, width=128, *, activation="relu", parametrization="standard", step_size=1e-3, steps=2000,
         batch_size=128, decay=1e-4, validation_fraction=0.1, precision=None, random_state=0, progress=False,
     ):  # fmt: skip
         self.depth = depth
         self.width = width
         self.activation = activation
-        self.parametrisation = parametrisation
+        self.parametrization = parametrization
         self.step_size = step_size
         self.steps = steps
         self.batch_size = batch_size
@@ -69,17 +69,17 @@ class NetworkMachine(Estimator):
         self.progress = progress
 
     def _fit(self, data: Training, loss: str) -> None:
-        """Trains on standardised columns; sets the layers and how it went."""
+        """Trains on standardized columns; sets the layers and how it went."""
         self._check()
         of_X = standard(data.X)
-        self.centre_, self.scale_ = of_X
+        self.center_, self.scale_ = of_X
         # where biases are multiplied by σ_b, as in the NTK, zero would switch them off
-        sigma_b = 0.1 if self.parametrisation in ("ntk", "mean_field") else 0.0
+        sigma_b = 0.1 if self.parametrization in ("ntk", "mean_field") else 0.0
         self.mlp_ = MLP(
             self.depth, self.activation, sigma_b=sigma_b, width=int(self.width), outputs=data.Y.shape[1]
         )  # fmt: skip
-        self.parametrisation_ = self.parametrisation
-        network = Network(self.mlp_, data.X.shape[1], self.parametrisation_)
+        self.parametrization_ = self.parametrization
+        network = Network(self.mlp_, data.X.shape[1], self.parametrization_)
         with self._scope():
             start_key, key = jax.random.split(self._key())
             train, held = self._split(data._replace(X=of_X(data.X)), jax.random.fold_in(key, 0))
@@ -116,8 +116,8 @@ class NetworkMachine(Estimator):
 
     def _outputs(self, X: Any) -> np.ndarray:
         """The network at the rows of X, (m, c)."""
-        X = Standard(self.centre_, self.scale_)(self._inputs(X))
-        network = Network(self.mlp_, X.shape[1], self.parametrisation_)
+        X = Standard(self.center_, self.scale_)(self._inputs(X))
+        network = Network(self.mlp_, X.shape[1], self.parametrization_)
         with self._scope():
             params = tuple(Layer(jnp.asarray(weight), jnp.asarray(bias)) for weight, bias in self.layers_)
             out = by_blocks(lambda Z: _apply(network, params, jnp.asarray(Z)), X)
@@ -135,7 +135,7 @@ class NetworkMachine(Estimator):
 
 
 class NetworkRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, NetworkMachine):
-    """A network of `depth` hidden layers trained by Adam on the squared error, columns and targets standardised.
+    """A network of `depth` hidden layers trained by Adam on the squared error, columns and targets standardized.
 
     With 200 points or more a part (`validation_fraction`) is held out and the parameters of its smallest error are
     kept; with fewer all points train for all `steps`. Weights multiply the loss.
@@ -146,13 +146,13 @@ class NetworkRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, Netwo
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "NetworkRegressor":
         data = self._training(X, y, sample_weight).merged()
         of_y = standard(data.Y, data.weights)
-        self.y_centre_, self.y_scale_ = of_y
+        self.y_center_, self.y_scale_ = of_y
         self._fit(data._replace(Y=of_y(data.Y)), "squared")
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        return self._shaped(Standard(self.y_centre_, self.y_scale_).back(self._outputs(X)))
+        return self._shaped(Standard(self.y_center_, self.y_scale_).back(self._outputs(X)))
 
 
 class NetworkClassifier(LogitClassifier, NetworkMachine):
@@ -166,19 +166,19 @@ class NetworkClassifier(LogitClassifier, NetworkMachine):
     class_weight: dict | str | None
 
     def __init__(
-        self, depth=2, width=128, *, activation="relu", parametrisation="standard", step_size=1e-3, steps=2000,
+        self, depth=2, width=128, *, activation="relu", parametrization="standard", step_size=1e-3, steps=2000,
         batch_size=128, decay=1e-4, validation_fraction=0.1, precision=None, random_state=0, progress=False,
         class_weight=None,
     ):  # fmt: skip
         super().__init__(
-            depth, width, activation=activation, parametrisation=parametrisation, step_size=step_size, steps=steps,
+            depth, width, activation=activation, parametrization=parametrization, step_size=step_size, steps=steps,
             batch_size=batch_size, decay=decay, validation_fraction=validation_fraction, precision=precision,
             random_state=random_state, progress=progress,
         )  # fmt: skip
         self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "NetworkClassifier":
-        data = self._labelled(X, y, sample_weight).merged()
+        data = self._labeled(X, y, sample_weight).merged()
         if data.Y.shape[1] == 1:  # one class: nothing to tell apart, and a softmax needs two outputs
             data = data._replace(Y=np.hstack([data.Y, np.zeros_like(data.Y)]))
         self._fit(data, "cross_entropy")
@@ -223,9 +223,9 @@ def _descend(
             return jnp.zeros(())
         return loss_named(loss).mean(network(theta, held.X), held.y, held.weights)
 
-    rates = adam_rates(network.mlp, network.inputs) if network.parametrisation == "mup" else 1.0
+    rates = adam_rates(network.mlp, network.inputs) if network.parametrization == "mup" else 1.0
     return descend(
-        network, params, train, steps=steps, optimiser=optax.adam(step_size), loss=loss, batch_size=batch_size, key=key,
+        network, params, train, steps=steps, optimizer=optax.adam(step_size), loss=loss, batch_size=batch_size, key=key,
         decay=decay, rates=rates, record={"held_out": measure}, every=every, stop_below=DONE,
         patience=None if held is None else ("held_out", PATIENCE),
     )  # fmt: skip

@@ -8,14 +8,14 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from unlazy.core.architecture import MLP
 from unlazy.core.errors import check_positive_integer, nearest
-from unlazy.core.linear import dot
+from unlazy.core.linalg import dot
 from unlazy.estimators.base import Estimator, by_blocks
 from unlazy.estimators.named_kernels import NETWORK, kernel_named, scaled, usual_bandwidth
-from unlazy.kernels.infinite_width import NNGP
+from unlazy.kernels.networks.infinite_width import NNGP
+from unlazy.layers.parametrization import Layer
 from unlazy.networks.mlp import Network
-from unlazy.networks.parametrisation import Layer
+from unlazy.theory.infinite_width.architecture import MLP
 
 KERNELS = ("gaussian", "laplace", "matern", "product_laplace", "nngp")
 

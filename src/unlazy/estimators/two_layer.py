@@ -10,13 +10,13 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linear import dot
+from unlazy.core.linalg import dot
 from unlazy.estimators.base import Estimator, Training
 from unlazy.estimators.intervals import HeldOutIntervals
-from unlazy.estimators.padding import bucket, padded, shuffled
-from unlazy.estimators.standard import Standard, standard
-from unlazy.training.head import relative_ridges
-from unlazy.training.one_step import Features, OneStep, fit_head, learn_features
+from unlazy.estimators.preprocessing.padding import bucket, padded, shuffled
+from unlazy.estimators.preprocessing.standardize import Standard, standard
+from unlazy.training.one_step.algorithm import Features, OneStep, fit_head, learn_features
+from unlazy.training.one_step.readout import relative_ridges
 
 SPLIT_FROM = 20
 """Points from which a part of them chooses the ridge; with fewer, leave-one-out does."""
@@ -26,9 +26,9 @@ class TwoLayerRegressor(HeldOutIntervals, RegressorMixin, Estimator):
     """f(x) = α + β·x + Σ_j a_j relu(w_j·x + b_j), W from one gradient step, a from ridge regression.
 
     Damian, Lee and Soltanolkotabi (2022), for targets that depend on few directions of many, inputs roughly normal;
-    columns are standardised here. `relative_ridge` is in units of the mean of ‖φ(x)‖²; None chooses it on a held-out
+    columns are standardized here. `relative_ridge` is in units of the mean of ‖φ(x)‖²; None chooses it on a held-out
     part (`validation_fraction`) and fits anew to all points: leave-one-out is too hopeful here, since the features have
-    seen the labels. `metric_` is WᵀW with trace one, in the units of the standardised columns.
+    seen the labels. `metric_` is WᵀW with trace one, in the units of the standardized columns.
 
     >>> TwoLayerRegressor(random_state=0).fit(X, y).feature_importances_
     """
@@ -55,7 +55,7 @@ class TwoLayerRegressor(HeldOutIntervals, RegressorMixin, Estimator):
         data = self._training(X, y, multi_output=False)
         self._check()
         of_X, of_y = standard(data.X), standard(data.Y)
-        self.centre_, self.scale_ = of_X
+        self.center_, self.scale_ = of_X
         with self._scope():
             key = self._key()
             points = Training(of_X(data.X), of_y(data.Y), None)
@@ -64,13 +64,13 @@ class TwoLayerRegressor(HeldOutIntervals, RegressorMixin, Estimator):
         self.relative_ridge_ = float(relative)
         self.W_, self.b_ = np.asarray(found.features.W), np.asarray(found.features.b)
         self.head_ = np.asarray(found.head) * of_y.scale
-        self.alpha_ = np.asarray(found.features.alpha) * of_y.scale + of_y.centre
+        self.alpha_ = np.asarray(found.features.alpha) * of_y.scale + of_y.center
         self.beta_ = np.asarray(found.features.beta) * of_y.scale
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        X = Standard(self.centre_, self.scale_)(self._inputs(X))
+        X = Standard(self.center_, self.scale_)(self._inputs(X))
         return dot(np.maximum(dot(X, self.W_.T) + self.b_, 0), self.head_) + dot(X, self.beta_) + self.alpha_
 
     @property

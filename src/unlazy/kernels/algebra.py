@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core.arrays import TAKES, Matrix, Points, count, float_type
 from unlazy.core.errors import check_not_negative
-from unlazy.core.inputs import TAKES, Matrix, Points, count, float_type
-from unlazy.kernels import admit, evaluate
 from unlazy.kernels.base import InnerProductKernel, Kernel
+from unlazy.kernels.evaluation import gram, validation
 
 
 def add(first: Kernel, second: "Kernel | float | Array") -> Kernel:
@@ -101,18 +101,18 @@ class Constant(InnerProductKernel):
         return self.block(left, right)
 
     def diag(self, X: Points) -> Float[Array, " n"]:
-        return evaluate.plain_diagonal(self, lambda X: self.value + self.prepare(X), X)
+        return gram.plain_diagonal(self, lambda X: self.value + self.prepare(X), X)
 
     def on_diagonal(self, X: Any, accurate: bool = False) -> Any:
         return self.diag(X)
 
     def admit(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
-        admit.admit_plain(self, points, names)
+        validation.admit_plain(self, points, names)
 
     admission = Kernel.admission
 
     def held(self, X: Any, accurate: bool = False) -> int:
-        return evaluate.TEMPORARIES
+        return gram.TEMPORARIES
 
 
 class CombinedFormula(InnerProductKernel):

@@ -8,10 +8,10 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core import inputs
-from unlazy.core.inputs import Matrix, Points
-from unlazy.kernels import admit, evaluate
-from unlazy.theory.covariance import inner_product
+from unlazy.core import arrays
+from unlazy.core.arrays import Matrix, Points
+from unlazy.kernels.evaluation import gram, validation
+from unlazy.theory.infinite_width.covariance import inner_product
 
 
 class Kernel(eqx.Module):
@@ -48,7 +48,7 @@ class Kernel(eqx.Module):
         return self.block(left, right)
 
     def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
-        """Both sides prepared; overridden where they share something, say a centre. Without Z the second is None.
+        """Both sides prepared; overridden where they share something, say a center. Without Z the second is None.
 
         Points that are `keyed` know which others are the same bit by bit, where that matters near x = z.
         """
@@ -59,11 +59,11 @@ class Kernel(eqx.Module):
 
         `accurate` spends differences of inputs instead of inner products, where the kernel knows how.
         """
-        return evaluate.gram(self, X, Z, accurate)
+        return gram.gram(self, X, Z, accurate)
 
     def diag(self, X: Points) -> Float[Array, " n"]:
         """k(x, x) of every point."""
-        return evaluate.diagonal(self, X)
+        return gram.diagonal(self, X)
 
     def on_diagonal(self, X: Any, accurate: bool = False) -> Any:
         """`diag` of points that have been read, refused where they are not finite: the diagonal of `gram`."""
@@ -71,7 +71,7 @@ class Kernel(eqx.Module):
 
     def admit(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
         """Refuses points that this kernel cannot see rightly; nothing while tracing."""
-        admit.admit_plain(self, points, names)
+        validation.admit_plain(self, points, names)
 
     def admission(self, *points: Any, names: tuple[str, ...] = ("X", "Z")) -> Callable[[], None]:
         """`admit` begun: what is returned ends it, after work that a card does meanwhile."""
@@ -79,11 +79,11 @@ class Kernel(eqx.Module):
 
     def read(self, X: Points, Z: Points | None = None, names: tuple[str, str] = ("X", "Z")) -> tuple[Any, Any]:
         """Points as they come in, as what this kernel takes: floats of one type, with the right axes."""
-        return inputs.sides(X, Z, names, self.takes)
+        return arrays.sides(X, Z, names, self.takes)
 
     def held(self, X: Any, accurate: bool = False) -> int:
         """Numbers that one pair of points may hold in memory while a block is evaluated, its output included."""
-        return evaluate.TEMPORARIES
+        return gram.TEMPORARIES
 
     @property
     def costly(self) -> bool:
@@ -116,7 +116,7 @@ class Kernel(eqx.Module):
 
     def __call__(self, x: Any, z: Any) -> Float[Array, ""]:
         """k(x, z) of two single points. Sets of points: `gram`."""
-        return evaluate.pair(self, x, z)
+        return gram.pair(self, x, z)
 
     def __add__(self, other: "Kernel | float | Array") -> "Kernel":
         from unlazy.kernels.algebra import add
@@ -184,7 +184,7 @@ class InnerProductKernel(Kernel):
 
     @property
     def stationary(self) -> bool:
-        """Whether k depends on x - z alone: inputs may then be centred, which keeps more digits of a distance."""
+        """Whether k depends on x - z alone: inputs may then be centered, which keeps more digits of a distance."""
         return False
 
     def warn(self, xx: Float[np.ndarray, " n"], accurate: bool = False) -> None:
@@ -202,32 +202,32 @@ class InnerProductKernel(Kernel):
     def prepare(self, X: Any) -> Any:
         """An `evaluate.Side`: embedded inputs and keys of their rows."""
         points: Any = self.embed(X)
-        return evaluate.Side.of(points, evaluate.row_keys(X))
+        return gram.Side.of(points, gram.row_keys(X))
 
     def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
-        """The same, centred together where only differences matter."""
-        return evaluate.prepared(self, X, Z, keyed)
+        """The same, centered together where only differences matter."""
+        return gram.prepared(self, X, Z, keyed)
 
     def block(self, left: Any, right: Any) -> Any:
         """One matrix product, then `entry`; coincident points are exact."""
-        return self.entry(*evaluate.inner_products(left, right))
+        return self.entry(*gram.inner_products(left, right))
 
     def accurate_block(self, left: Any, right: Any) -> Any:
         """`entry_distance` of differences."""
-        return self.entry_distance(*evaluate.differences(left, right))
+        return self.entry_distance(*gram.differences(left, right))
 
     def diag(self, X: Points) -> Float[Array, " n"]:
         """`entry` at x = z."""
         return self.on_diagonal(self.read(X)[0])
 
     def on_diagonal(self, X: Any, accurate: bool = False) -> Any:
-        return admit.diagonal(self, X, accurate=accurate)
+        return validation.diagonal(self, X, accurate=accurate)
 
     def admit(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
-        admit.admit_formula(self, points, names, accurate)
+        validation.admit_formula(self, points, names, accurate)
 
     def admission(self, *points: Any, names: tuple[str, ...] = ("X", "Z")) -> Callable[[], None]:
-        return admit.formula_admission(self, points, names, False)
+        return validation.formula_admission(self, points, names, False)
 
     def held(self, X: Any, accurate: bool = False) -> int:
-        return evaluate.TEMPORARIES + (2 * X.shape[1] if accurate else 0)
+        return gram.TEMPORARIES + (2 * X.shape[1] if accurate else 0)

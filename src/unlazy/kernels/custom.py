@@ -10,12 +10,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.core.functions import settled
-from unlazy.kernels import evaluate
 from unlazy.kernels.base import Kernel
+from unlazy.kernels.evaluation import gram
 
 
 class Custom(Kernel):
-    """k(x, z) as a function of two single points, symmetric and positive semi-definite; vectorised over all pairs.
+    """k(x, z) as a function of two single points, symmetric and positive semi-definite; vectorized over all pairs.
 
     A point is one entry along the leading axis of the data: an array, a number, or a tree of arrays. With `params`, any
     tree of numbers, the function is k(params, x, z) and can be differentiated in them.
@@ -41,7 +41,7 @@ class Custom(Kernel):
 
     def held(self, X: Any, accurate: bool = False) -> int:
         """What a point has, twice: the function may form x - z, say, of every pair of a block."""
-        return evaluate.TEMPORARIES + 2 * sum(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(X))
+        return gram.TEMPORARIES + 2 * sum(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(X))
 
     def _of_pair(self, x: Any, z: Any) -> Float[Array, ""]:
         value = self.function(x, z) if self.params is None else self.function(self.params, x, z)

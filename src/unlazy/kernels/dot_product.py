@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.core.errors import check_not_negative, check_positive_integer
-from unlazy.core.linear import dot
+from unlazy.core.linalg import dot
 from unlazy.kernels.base import InnerProductKernel
-from unlazy.kernels.evaluate import Side
-from unlazy.theory.angles import angle_and_gap, safe_sqrt
-from unlazy.theory.homogeneous import cosine_gap
+from unlazy.kernels.evaluation.gram import Side
+from unlazy.theory.infinite_width.homogeneous import cosine_gap
+from unlazy.theory.numerics.angles import angle_and_gap, safe_sqrt
 
 
 class Linear(InnerProductKernel):

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.inputs import Matrix, Points, floats
-from unlazy.core.linear import dot
+from unlazy.core.arrays import Matrix, Points, floats
+from unlazy.core.linalg import dot
 from unlazy.kernels.base import InnerProductKernel, Kernel
 
 
@@ -83,7 +83,7 @@ def _mapped(kernel: InnerProductKernel, L: Float[Array | np.ndarray, "..."]) -> 
     return Metric(kernel, jnp.asarray(L))
 
 
-def with_metric(kernel: InnerProductKernel, matrix: Points, rank: int | None = None) -> Metric:
+def with_metric(kernel: Kernel, matrix: Points, rank: int | None = None) -> Kernel:
     """The kernel with ⟨x, Mz⟩ for M positive semi-definite (its diagonal suffices); keeps the top `rank` directions.
 
     L = √Λ Vᵀ of the eigendecomposition M = V Λ Vᵀ; eigenvalues under zero by rounding count as zero.
@@ -94,7 +94,7 @@ def with_metric(kernel: InnerProductKernel, matrix: Points, rank: int | None = N
     """
     M = floats(matrix, "the metric")
     if M.ndim == 1:
-        return Metric(kernel, jnp.sqrt(jnp.maximum(M, 0)))
+        return mapped(kernel, jnp.sqrt(jnp.maximum(M, 0)))
     values, vectors = jnp.linalg.eigh(0.5 * (M + M.T))
     L = jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T
-    return Metric(kernel, L if rank is None else L[-rank:])
+    return mapped(kernel, L if rank is None else L[-rank:])

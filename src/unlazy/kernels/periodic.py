@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core.arrays import Points, concrete
 from unlazy.core.errors import check_positive
-from unlazy.core.inputs import Points, concrete
-from unlazy.core.linear import dot
-from unlazy.kernels import evaluate
-from unlazy.kernels.admit import squares
+from unlazy.core.linalg import dot
 from unlazy.kernels.base import InnerProductKernel, Kernel
-from unlazy.theory.middle import middle
+from unlazy.kernels.evaluation import gram
+from unlazy.kernels.evaluation.validation import squares
+from unlazy.theory.numerics.centering import middle
 
 Matrix = Array | np.ndarray
 Several = float | Float[Array, ""] | Float[Array, " d"]
@@ -95,9 +95,9 @@ class SpectralMixture(Kernel):
         return X + 0 * squares(X)[:, None]  # NaN where a distance may overflow
 
     def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
-        """Centred together: phases then round relative to the spread of the points, not to their offset."""
-        centre = middle(X if Z is None else Z)
-        return self.prepare(X - centre), None if Z is None else self.prepare(Z - centre)
+        """Centered together: phases then round relative to the spread of the points, not to their offset."""
+        center = middle(X if Z is None else Z)
+        return self.prepare(X - center), None if Z is None else self.prepare(Z - center)
 
     def block(self, left: Float[Array, "n d"], right: Float[Array, "m d"]) -> Float[Array, "n m"]:
         """A component at a time, from differences."""
@@ -105,7 +105,7 @@ class SpectralMixture(Kernel):
         def add(total: Array, component: tuple[Array, ...]) -> tuple[Array, None]:
             weight, mean, variance = component
             scale = math.pi * jnp.sqrt(2 * variance)
-            distance = evaluate.squared_distances(left * scale, right * scale)
+            distance = gram.squared_distances(left * scale, right * scale)
             turns = dot(left, mean)[:, None] - dot(right, mean)[None, :]
             return total + weight * jnp.exp(-distance) * jnp.cos(2 * math.pi * turns), None
 
@@ -114,7 +114,7 @@ class SpectralMixture(Kernel):
         return jax.lax.scan(add, start, tuple(parameters))[0]
 
     def diag(self, X: Points) -> Float[Array, " n"]:
-        return evaluate.plain_diagonal(self, lambda X: jnp.sum(jnp.asarray(self.weights, X.dtype)) + 0 * squares(X), X)
+        return gram.plain_diagonal(self, lambda X: jnp.sum(jnp.asarray(self.weights, X.dtype)) + 0 * squares(X), X)
 
 
 def _refuse_far(X: np.ndarray, period: np.ndarray, most: float) -> None:

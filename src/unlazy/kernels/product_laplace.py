@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core.arrays import Points
 from unlazy.core.errors import check_positive
-from unlazy.core.inputs import Points
-from unlazy.kernels import evaluate
 from unlazy.kernels.base import Kernel
+from unlazy.kernels.evaluation import gram
 from unlazy.kernels.metric import mapped
-from unlazy.theory.middle import middle
+from unlazy.theory.numerics.centering import middle
 
 
 class ProductLaplace(Kernel):
@@ -34,16 +34,16 @@ class ProductLaplace(Kernel):
         return jnp.where(jnp.isfinite(X), X, jnp.nan) / self.bandwidth
 
     def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
-        """Centred first, since bandwidths divide: a large offset would cost digits of the difference."""
-        centre = middle(X if Z is None else Z)
-        return self.prepare(X - centre), None if Z is None else self.prepare(Z - centre)
+        """Centered first, since bandwidths divide: a large offset would cost digits of the difference."""
+        center = middle(X if Z is None else Z)
+        return self.prepare(X - center), None if Z is None else self.prepare(Z - center)
 
     def block(self, left: Float[Array, "n d"], right: Float[Array, "m d"]) -> Float[Array, "n m"]:
         """From differences always."""
         return jnp.exp(-_absolute_distances(left, right))
 
     def diag(self, X: Points) -> Float[Array, " n"]:
-        return evaluate.plain_diagonal(self, lambda X: jnp.ones(X.shape[0], X.dtype), X)
+        return gram.plain_diagonal(self, lambda X: jnp.ones(X.shape[0], X.dtype), X)
 
     @property
     def metrics(self) -> tuple[str, ...]:

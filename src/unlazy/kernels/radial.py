@@ -6,11 +6,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unlazy.core.arrays import Matrix
 from unlazy.core.errors import check_positive
-from unlazy.core.inputs import Matrix
-from unlazy.core.linear import namespace
+from unlazy.core.linalg import namespace
 from unlazy.kernels.base import InnerProductKernel
-from unlazy.theory.angles import safe_sqrt
+from unlazy.theory.numerics.angles import safe_sqrt
 
 Bandwidth = float | Float[Array, ""] | Float[Array, " d"]
 """A length in the units of the inputs: one number, or one for each coordinate."""

@@ -1,4 +1,4 @@
-"""Kernels on a sphere: inputs normalised, and there any kernel as one short polynomial of the angle."""
+"""Kernels on a sphere: inputs normalized, and there any kernel as one short polynomial of the angle."""
 
 import functools
 
@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core.arrays import Matrix
 from unlazy.core.errors import check_positive
-from unlazy.core.inputs import Matrix
 from unlazy.kernels.base import InnerProductKernel
-from unlazy.theory import angle_polynomials
-from unlazy.theory.angles import angle_and_gap, safe_reciprocal, safe_sqrt
-from unlazy.theory.homogeneous import cosine_gap
+from unlazy.theory.infinite_width.homogeneous import cosine_gap
+from unlazy.theory.numerics import angle_polynomials
+from unlazy.theory.numerics.angles import angle_and_gap, safe_reciprocal, safe_sqrt
 
 LARGEST_DEGREE = 40
 

@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.core.inputs import of_any_numbers
-from unlazy.core.linear import dot
+from unlazy.core.arrays import of_any_numbers
+from unlazy.core.linalg import dot
 
 
 @of_any_numbers
@@ -21,12 +21,12 @@ def target_alignment(K: Float[Array, "n n"], y: Float[Array, "n *c"]) -> Float[A
 
 
 @of_any_numbers
-def centred_alignment(K: Float[Array, "n n"], L: Float[Array, "n n"]) -> Float[Array, ""]:
+def centered_alignment(K: Float[Array, "n n"], L: Float[Array, "n n"]) -> Float[Array, ""]:
     """Cosine after removing the mean feature of both (CKA; Cortes et al. 2012)."""
-    return kernel_alignment(_centred(K), _centred(L))
+    return kernel_alignment(_centered(K), _centered(L))
 
 
-def _centred(K: Float[Array, "n n"]) -> Float[Array, "n n"]:
+def _centered(K: Float[Array, "n n"]) -> Float[Array, "n n"]:
     return K - K.mean(0, keepdims=True) - K.mean(1, keepdims=True) + K.mean()
 
 

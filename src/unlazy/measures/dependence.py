@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 STEP = 0.1
-"""Central differences, in units of a standardised column."""
+"""Central differences, in units of a standardized column."""
 PREDICTIONS = 25_000
 """What finite differences and shuffling may ask of a model together."""
 WORK = 3e9

@@ -1,4 +1,4 @@
-"""Is a trained function still its linearisation? How far its tangent kernel moved, and what kernels explain [K9, K10].
+"""Is a trained function still its linearization? How far its tangent kernel moved, and what kernels explain [K9, K10].
 
     linear     1 - ‖f_1 - f_0 - J_0 (θ_1 - θ_0)‖²/‖f_1 - f_0‖²,
     movement   ‖Θ_1 - Θ_0‖/‖Θ_0‖, for every layer and in all,
@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.inputs import Points, concrete, count, points
-from unlazy.core.linear import dot
-from unlazy.core.parameters import layers_of, split
+from unlazy.core.arrays import Points, concrete, count, points
+from unlazy.core.linalg import dot
+from unlazy.core.pytrees import layers_of, split
 from unlazy.measures.tangent_drift import relative_change
-from unlazy.theory.jacobian import jacobian_kernels, of_parameters
+from unlazy.theory.infinite_width.jacobian import jacobian_kernels, of_parameters
 
 LAZY, MOVED = 0.9, 0.3
 """A function is called lazy where so much of its change is linear and its kernel moved less than that."""
@@ -33,7 +33,7 @@ class Laziness(eqx.Module):
     """What `laziness` found; `print` shows it."""
 
     linear: Float[Array, ""]
-    """Share of the trained function's change that the linearisation at the start gives with the same parameters."""
+    """Share of the trained function's change that the linearization at the start gives with the same parameters."""
     movement: Float[Array, ""]
     explained_at_start: Float[Array, ""]
     explained_at_end: Float[Array, ""]
@@ -64,7 +64,7 @@ class Laziness(eqx.Module):
 
         figure = Figure(figsize=(8, 3), layout="constrained")
         left, right = figure.subplots(1, 2)
-        values = {"linearisation": self.linear, "kernel at start": self.explained_at_start,
+        values = {"linearization": self.linear, "kernel at start": self.explained_at_start,
                   "kernel at end": self.explained_at_end}  # fmt: skip
         left.bar(list(values), [max(float(v), 0) for v in values.values()])
         left.set(title=f"explained: {self.verdict}", ylim=(0, 1))

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core.arrays import of_any_numbers
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.inputs import of_any_numbers
-from unlazy.core.linear import dot
+from unlazy.core.linalg import dot
 
 Vectors = Float[Array | np.ndarray, "w d"]
 
@@ -83,7 +83,7 @@ class Plane(NamedTuple):
 def plane(vectors: Vectors) -> Plane:
     """Multidimensional scaling of cosine distances 1 - cos(w_i, w_j) to two dimensions [P7].
 
-    scikit-learn's SMACOF (stress majorisation) from the classical solution, so nothing is random. Two opposite
+    scikit-learn's SMACOF (stress majorization) from the classical solution, so nothing is random. Two opposite
     clusters end at distance 2, neurons that have nothing in common at distance 1.
     """
     from sklearn.manifold import smacof
@@ -100,8 +100,8 @@ def plane(vectors: Vectors) -> Plane:
 
 
 def _classical(distances: np.ndarray) -> np.ndarray:
-    """Torgerson's solution: the two leading directions of the doubly centred squared distances."""
+    """Torgerson's solution: the two leading directions of the doubly centered squared distances."""
     n = len(distances)
-    centre = np.eye(n) - 1 / n
-    values, vectors = np.linalg.eigh(dot(-0.5 * centre, distances**2, centre))
+    center = np.eye(n) - 1 / n
+    values, vectors = np.linalg.eigh(dot(-0.5 * center, distances**2, center))
     return vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 1e-12))

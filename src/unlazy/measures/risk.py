@@ -1,9 +1,9 @@
-"""Risk, normalised risk and accuracy of predictions."""
+"""Risk, normalized risk and accuracy of predictions."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.core.inputs import of_any_numbers
+from unlazy.core.arrays import of_any_numbers
 
 
 @of_any_numbers
@@ -15,7 +15,7 @@ def risk(
 
 
 @of_any_numbers
-def normalised_risk(
+def normalized_risk(
     predicted: Float[Array, "..."], truth: Float[Array, "n ..."], weights: Float[Array, " n"] | None = None
 ) -> Float[Array, ""]:
     """Risk over that of the constant mean label: 1 is trivial, 0 exact, 1 - R² in other words.
@@ -24,8 +24,8 @@ def normalised_risk(
     """
     shape = (-1, *([1] * (truth.ndim - 1)))
     w = jnp.ones(truth.shape[0], truth.dtype) if weights is None else weights
-    centre = jnp.sum(w.reshape(shape) * truth, 0) / jnp.sum(w)
-    spread = _mean(_per_row(jnp.square(truth - centre)), weights)
+    center = jnp.sum(w.reshape(shape) * truth, 0) / jnp.sum(w)
+    spread = _mean(_per_row(jnp.square(truth - center)), weights)
     found = risk(predicted, truth, weights)
     return jnp.where(spread > 0, found / jnp.where(spread > 0, spread, 1), jnp.where(found > 0, jnp.inf, 0.0))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Num
 
-from unlazy.theory import spectra
+from unlazy.theory.spectra import eigenvalues
 
 Numbers = Sequence[float] | Num[np.ndarray, " _"]
 BOOTSTRAPS = 2_000
@@ -42,7 +42,7 @@ def power_law(x: Numbers, y: Numbers) -> PowerLaw:
     if not (np.all(a > 0) and np.all(b > 0) and np.all(np.isfinite(a)) and np.all(np.isfinite(b))):
         raise ValueError("logarithms need positive finite numbers; leave out points that were not reached")
     log_x, log_y = np.log(a), np.log(b)
-    exponent = float(spectra.slope(log_x, log_y))
+    exponent = float(eigenvalues.slope(log_x, log_y))
     return PowerLaw(exponent, math.exp(log_y.mean() - exponent * log_x.mean()))
 
 
@@ -107,10 +107,10 @@ def slope(
 
     value = power_law(x, statistic(values, axis=1)).exponent
     log_x = np.log(np.asarray(x, float))
-    centred = log_x - log_x.mean()
+    centered = log_x - log_x.mean()
     chosen = np.random.default_rng(seed).integers(values.shape[1], size=(BOOTSTRAPS, *values.shape))
     middles = statistic(np.take_along_axis(values[None], chosen, 2), axis=2)
-    return _interval(value, np.log(middles) @ centred / (centred @ centred), level)
+    return _interval(value, np.log(middles) @ centered / (centered @ centered), level)
 
 
 def crossing(n: Numbers, curve: Numbers, threshold: float) -> float:
@@ -165,9 +165,9 @@ def scaling_exponent(
         for (n, values), rows in zip(checked.values(), chosen)
     ])  # fmt: skip
     log_d = np.log(np.asarray(list(checked), float))
-    centred = log_d - log_d.mean()
+    centered = log_d - log_d.mean()
     with np.errstate(invalid="ignore"):  # of one d
-        return _interval(value, centred @ np.log(stars) / (centred @ centred), level)
+        return _interval(value, centered @ np.log(stars) / (centered @ centered), level)
 
 
 def _curves(n: Numbers, risks: Float[np.ndarray, "points seeds"]) -> np.ndarray:

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.inputs import of_any_numbers
+from unlazy.core.arrays import of_any_numbers
 
 
 @of_any_numbers

@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.core.inputs import of_any_numbers
-from unlazy.core.linear import dot
+from unlazy.core.arrays import of_any_numbers
+from unlazy.core.linalg import dot
 
 
 @of_any_numbers

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.core.inputs import of_any_numbers
+from unlazy.core.arrays import of_any_numbers
 
 
 @of_any_numbers

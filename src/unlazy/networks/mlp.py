@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from unlazy.core.architecture import MLP
+from unlazy.core.arrays import Points, points
 from unlazy.core.errors import check_positive_integer, nearest
-from unlazy.core.inputs import Points, points
-from unlazy.core.layers import Layer as Described
-from unlazy.core.linear import dot
+from unlazy.core.linalg import dot
 from unlazy.core.precision import default_float
-from unlazy.networks.finite import LayeredNetwork
-from unlazy.networks.parametrisation import Layer, Scales, check_parametrisation, layer_scales
+from unlazy.layers.description import Layer as Described
+from unlazy.layers.finite import LayeredNetwork
+from unlazy.layers.parametrization import Layer, Scales, check_parametrization, layer_scales
+from unlazy.theory.infinite_width.architecture import MLP
 
 STARTS = ("gaussian", "antisymmetric", "symmetric")
 Parameters = tuple[Layer, ...]
@@ -34,7 +34,7 @@ class Network(eqx.Module, metaclass=_ByDescription):
     """A finite fully connected network: `network.init(key)` draws parameters, `network(params, X)` evaluates.
 
     f¹ = m_w W¹x + m_b b¹,  f^l = s f^{l-1} + m_w W^l φ(f^{l-1}) + m_b b^l   [K6],
-    multipliers, start and layer-wise rates by the parametrisation. One output gives shape (n,), more give (n, c).
+    multipliers, start and layer-wise rates by the parametrization. One output gives shape (n,), more give (n, c).
     A description of layers (`unlazy.layers`) gives a `LayeredNetwork`: Network(serial(…), inputs=(8, 8, 3), width=64).
 
     >>> import jax
@@ -45,29 +45,29 @@ class Network(eqx.Module, metaclass=_ByDescription):
 
     mlp: MLP
     inputs: int = eqx.field(static=True)
-    parametrisation: str = eqx.field(static=True)
+    parametrization: str = eqx.field(static=True)
     output_scale: Any
 
     def __init__(
-        self, mlp: Any, inputs: Any, parametrisation: str = "ntk", *, output_scale: Any = 1.0,
+        self, mlp: Any, inputs: Any, parametrization: str = "ntk", *, output_scale: Any = 1.0,
         width: int | None = None, outputs: int | None = None,
     ):  # fmt: skip
         if width is not None or outputs is not None:
             raise ValueError(f"an MLP has its own width and outputs: MLP(…, width={width}, outputs={outputs or 1})")
-        check_parametrisation(parametrisation)
+        check_parametrization(parametrization)
         self.mlp = mlp
         self.inputs = check_positive_integer("inputs (dimension of x)", inputs)
-        self.parametrisation = parametrisation
+        self.parametrization = parametrization
         self.output_scale = output_scale
         _ = self.scales  # a description without a width fails here, not at the first use
 
     @property
     def scales(self) -> tuple[Scales, ...]:
-        return layer_scales(self.mlp, self.inputs, self.parametrisation, self.output_scale)
+        return layer_scales(self.mlp, self.inputs, self.parametrization, self.output_scale)
 
     @property
     def rates(self) -> tuple[Layer, ...]:
-        """Layer-wise learning rates of the parametrisation: multiply them with the step size."""
+        """Layer-wise learning rates of the parametrization: multiply them with the step size."""
         return tuple(scale.rate for scale in self.scales)
 
     @property
@@ -101,7 +101,7 @@ class Network(eqx.Module, metaclass=_ByDescription):
         if width % 2:
             raise ValueError(f"a mirrored start pairs neurons: the width must be even, got {width}")
         for l in range(self.mlp.depth):
-            if l == self.mlp.depth - 1 or self.mlp.skips:  # a skip carries the layer below upwards
+            if l == self.mlp.depth - 1 or self.mlp.skips:  # a skip carries the layer below upward
                 half = Layer(*(part[..., : width // 2] for part in layers[l]))
                 layers[l] = Layer(*(jnp.concatenate([part, part], axis=-1) for part in half))
         head, bias = layers[-1]

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from unlazy.core.activations import Activation
-from unlazy.core.activations import activation as named_activation
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linear import dot
+from unlazy.core.linalg import dot
 from unlazy.core.precision import default_float
+from unlazy.theory.activations.functions import Activation
+from unlazy.theory.activations.functions import activation as named_activation
 
 
 class QuadraticNetwork(eqx.Module):

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unlazy.core.arrays import Points, points
 from unlazy.core.errors import nearest
-from unlazy.core.inputs import Points, points
-from unlazy.core.linear import dot, einsum
-from unlazy.core.parameters import spread_over
+from unlazy.core.linalg import dot, einsum
+from unlazy.core.pytrees import spread_over
 from unlazy.networks.mlp import Network, Parameters
-from unlazy.theory.jacobian import jacobian_kernels, tangent_product
+from unlazy.theory.infinite_width.jacobian import jacobian_kernels, tangent_product
 
 __all__ = ["layer_tangent_kernels", "tangent_kernel", "tangent_product"]
 

@@ -1,7 +1,7 @@
 """Three layers with a frozen first one: f(x) = Σ_r a_r σ(w_r·g(x)), g fixed, w trained [L9].
 
 Two first layers: random neurons g = φ(Vx + b), as in the architecture; and the exact Hermite basis of one degree, what
-the proof of Chen, Bai, Lee, Zhao, Wang, Xiong and Socher, Towards understanding hierarchical learning (2020), makes of
+the proof of Chen, Bai, Lee, Zhao, Wang, Xiong and Socher, Toward understanding hierarchical learning (2020), makes of
 it: with degree p/2 features a rank-1 polynomial of degree p is a rank-few quadratic of g.
 """
 
@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from unlazy.core.activations import activation as named_activation
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linear import dot
+from unlazy.core.linalg import dot
 from unlazy.core.precision import default_float
-from unlazy.theory import hermite
+from unlazy.theory.activations import hermite
+from unlazy.theory.activations.functions import activation as named_activation
 
 Features = Callable[[Float[Array, "n d"]], Float[Array, "n g"]]
 

@@ -1,4 +1,5 @@
-"""Gradients of kernel predictors and their average outer product [D11], for any entry formula: theory.agop.
+"""Gradients of kernel predictors and their average outer product [D11], for any entry formula:
+theory.feature_learning.agop.
 
 At x = x_i a kernel that is rough there has a kink in the angle (or the distance), whose derivative is zero by symmetry
 and is left out; the radial derivative stays. The AGOP is (1/n) Σ_x Σ_c ∇f_c(x) ∇f_c(x)ᵀ (Radhakrishnan et al. 2024).
@@ -13,47 +14,47 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.inputs import Labels, Points
-from unlazy.core.linear import dot
+from unlazy.core.arrays import Labels, Points
+from unlazy.core.linalg import dot
 from unlazy.kernels.base import InnerProductKernel, Kernel
-from unlazy.kernels.evaluate import Side, embedded, inner_products
-from unlazy.products.blocked import block_rows
-from unlazy.products.pairs import as_columns, both_sides
-from unlazy.theory import agop as theory_agop
+from unlazy.kernels.evaluation.gram import Side, embedded, inner_products
+from unlazy.products.engines.blocked import block_rows
+from unlazy.products.engines.pairs import as_columns, both_sides
+from unlazy.theory.feature_learning import agop as theory_agop
 
 
 def gradient(
-    kernel: Kernel, X: Points, centres: Points, coefficients: Labels, memory: int | str | None = None
+    kernel: Kernel, X: Points, centers: Points, coefficients: Labels, memory: int | str | None = None
 ) -> Float[Array, "n *c d"]:
     """∇f at every row of X."""
-    formula, X, centres, alpha, rows = _prepared(kernel, X, centres, coefficients, memory)
-    G = _gradient(formula, X, centres, alpha, rows)
+    formula, X, centers, alpha, rows = _prepared(kernel, X, centers, coefficients, memory)
+    G = _gradient(formula, X, centers, alpha, rows)
     return G.reshape(X.shape[:1] + np.shape(coefficients)[1:] + X.shape[1:])
 
 
 def agop(
-    kernel: Kernel, X: Points, centres: Points, coefficients: Labels, memory: int | str | None = None,
+    kernel: Kernel, X: Points, centers: Points, coefficients: Labels, memory: int | str | None = None,
     weights: Labels | None = None,
 ) -> Float[Array, "d d"]:  # fmt: skip
     """Average gradient outer product over the rows of X, by weight where `weights` are given, summed over outputs;
     gradients are not kept."""
-    formula, X, centres, alpha, rows = _prepared(kernel, X, centres, coefficients, memory)
+    formula, X, centers, alpha, rows = _prepared(kernel, X, centers, coefficients, memory)
     share = None if weights is None else as_columns(weights, X.shape[0], "weights", X.dtype)[:, 0]
-    return _agop(formula, X, centres, alpha, share, rows)
+    return _agop(formula, X, centers, alpha, share, rows)
 
 
-def _prepared(kernel: Kernel, X: Points, centres: Points, coefficients: Labels, memory: int | str | None):
+def _prepared(kernel: Kernel, X: Points, centers: Points, coefficients: Labels, memory: int | str | None):
     formula = kernel if kernel.reads == "absolute distance" else kernel.formula
     if formula is None:
         raise ValueError(
             f"{type(kernel).__name__} has no entry formula, so its gradient has no closed form here: differentiate "
             "kernel.gram with jax.grad"
         )
-    X, centres = both_sides(kernel, X, centres, ("X", "centres"))
-    alpha = as_columns(coefficients, centres.shape[0], "coefficients", X.dtype)
+    X, centers = both_sides(kernel, X, centers, ("X", "centers"))
+    alpha = as_columns(coefficients, centers.shape[0], "coefficients", X.dtype)
     # a block holds two derivatives besides the entries, and c gradients of d numbers per row
-    width = 3 * centres.shape[0] + alpha.shape[1] * X.shape[1]
-    return formula, X, centres, alpha, block_rows(X.shape[0], width, X.dtype.itemsize, memory)
+    width = 3 * centers.shape[0] + alpha.shape[1] * X.shape[1]
+    return formula, X, centers, alpha, block_rows(X.shape[0], width, X.dtype.itemsize, memory)
 
 
 def _block_gradient(kernel: InnerProductKernel, left: Array, right: Array, alpha: Array) -> Array:
@@ -63,42 +64,42 @@ def _block_gradient(kernel: InnerProductKernel, left: Array, right: Array, alpha
     full_xx, full_zz = xx + zero, zz + zero
     _, by_product = jax.jvp(kernel.entry, (xz, full_xx, full_zz), (one, zero, zero))
     _, by_norm = jax.jvp(kernel.entry, (xz, full_xx, full_zz), (zero, one, zero))
-    # an output at a time: all of them at once would hold c copies of the centres
+    # an output at a time: all of them at once would hold c copies of the centers
     found = jax.lax.map(lambda a: theory_agop.gradient(by_product, by_norm, a, left, right), alpha.T)
     return jnp.moveaxis(found, 0, 1)
 
 
-def _rows_gradient(kernel: Any, part: Array, centres: Array, alpha: Array) -> Array:
+def _rows_gradient(kernel: Any, part: Array, centers: Array, alpha: Array) -> Array:
     """∇ with respect to x itself: the embedding's transposed derivative, applied to each output's gradient."""
     if kernel.reads == "absolute distance":
-        left, right = kernel.sides(part, centres)
+        left, right = kernel.sides(part, centers)
         return theory_agop.absolute_gradient(kernel.block(left, right), alpha, left, right) / kernel.bandwidth
-    left, right = embedded(kernel, part, centres)
+    left, right = embedded(kernel, part, centers)
     G = _block_gradient(kernel, left, right, alpha)
     _, pull = jax.vjp(kernel.embed, part)
     return jax.vmap(lambda g: pull(g)[0], in_axes=1, out_axes=1)(G)
 
 
 @functools.partial(jax.jit, static_argnames="rows")
-def _gradient(kernel: Any, X: Array, centres: Array, alpha: Array, rows: int) -> Array:
+def _gradient(kernel: Any, X: Array, centers: Array, alpha: Array, rows: int) -> Array:
     n = X.shape[0]
 
     def fill(i: Array, out: Array) -> Array:
         start = jnp.minimum(i * rows, n - rows)
-        G = _rows_gradient(kernel, jax.lax.dynamic_slice_in_dim(X, start, rows), centres, alpha)
+        G = _rows_gradient(kernel, jax.lax.dynamic_slice_in_dim(X, start, rows), centers, alpha)
         return jax.lax.dynamic_update_slice_in_dim(out, G, start, 0)
 
     return jax.lax.fori_loop(0, math.ceil(n / rows), fill, jnp.zeros((n, alpha.shape[1], X.shape[1]), X.dtype))
 
 
 @functools.partial(jax.jit, static_argnames="rows")
-def _agop(kernel: Any, X: Array, centres: Array, alpha: Array, weights: Array | None, rows: int) -> Array:
+def _agop(kernel: Any, X: Array, centers: Array, alpha: Array, weights: Array | None, rows: int) -> Array:
     n, d = X.shape
     root = None if weights is None else jnp.sqrt(weights / weights.sum())[:, None, None]
 
     def add(i: Array, total: Array) -> Array:
         start = jnp.minimum(i * rows, n - rows)
-        G = _rows_gradient(kernel, jax.lax.dynamic_slice_in_dim(X, start, rows), centres, alpha)
+        G = _rows_gradient(kernel, jax.lax.dynamic_slice_in_dim(X, start, rows), centers, alpha)
         fresh = (start + jnp.arange(rows) >= i * rows)[:, None, None]  # the last block overlaps the one before
         if root is not None:
             G = G * jax.lax.dynamic_slice_in_dim(root, start, rows)

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import jax
 from jaxtyping import Array, Float
 
+from unlazy.core.arrays import Labels, Points, sides
 from unlazy.core.errors import nearest
-from unlazy.core.inputs import Labels, Points, sides
 from unlazy.kernels.base import Kernel
-from unlazy.products.engines import ENGINES, Job, cheapest
-from unlazy.products.product import Product
+from unlazy.products.engines.base import Product
+from unlazy.products.engines.selection import ENGINES, Job, cheapest
 
 
 def product(

@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from unlazy.core.files import written_whole
-from unlazy.kernels.assemble import starts
+from unlazy.kernels.evaluation.gram_tiles import starts
 
 MATRIX, SUMS, PROBLEM, CLAIMS = "matrix.npy", "tiles", "problem.json", "claims"
 DIGEST = 32

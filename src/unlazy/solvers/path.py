@@ -6,7 +6,7 @@
 
 Inside jit or vmap, `decompose` works too (with `weights` that are zero on padded rows); what needs values, that is
 warnings, notes and the memory check, is then left out. First derivatives in the kernel's parameters, X, y, ridges and
-times are right where eigenvalues repeat (grids, circles, duplicates). The maths is theory.dynamics.
+times are right where eigenvalues repeat (grids, circles, duplicates). The math is theory.dynamics.spectral_filters.
 """
 
 import inspect
@@ -21,20 +21,21 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Real
 
-from unlazy.core import device
+from unlazy.core import devices
+from unlazy.core.arrays import Labels, Points, concrete, count, float_type, floats, labels
 from unlazy.core.errors import UnlazyWarning
-from unlazy.core.fitted import Evidence, closed_form, place
-from unlazy.core.inputs import Labels, Points, concrete, count, float_type, floats, labels
-from unlazy.core.linear import dot
+from unlazy.core.linalg import dot
 from unlazy.core.memory import block_rows, memory_budget
 from unlazy.core.precision import precision
+from unlazy.core.results import Evidence, closed_form, place
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.given import given_kernel
-from unlazy.solvers.curve_law import DEFAULT_SIZES, LearningCurve, Numbers, learning_curve_of
+from unlazy.kernels.resolve import given_kernel
+from unlazy.solvers.learning_curve import DEFAULT_SIZES, LearningCurve, Numbers, learning_curve_of
 from unlazy.solvers.solution import PROBLEM
-from unlazy.theory import dynamics, matrix_functions
-from unlazy.theory.divided_differences import DESCENT, FLOW, RIDGE
-from unlazy.theory.matrix_functions import MatrixFunction, Rule, Spectrum, spectrum_of
+from unlazy.theory.dynamics import spectral_filters
+from unlazy.theory.numerics import matrix_functions
+from unlazy.theory.numerics.divided_differences import DESCENT, FLOW, RIDGE
+from unlazy.theory.numerics.matrix_functions import MatrixFunction, Rule, Spectrum, spectrum_of
 
 Values = Real[ArrayLike, "*t"] | Sequence[float]
 """Points of a path: one number, a list or an array."""
@@ -125,7 +126,7 @@ class Decomposition(eqx.Module):
     @property
     def largest_step_size(self) -> Float[Array, ""]:
         """2/λ_max: gradient descent converges below it."""
-        return dynamics.largest_step_size(self.eigenvalues)
+        return spectral_filters.largest_step_size(self.eigenvalues)
 
     @property
     def null(self) -> Bool[Array, " n"]:
@@ -164,17 +165,17 @@ class Decomposition(eqx.Module):
         count as the floor: without it a singular K has no leave-one-out fit."""
         rho = jnp.maximum(self._path_values("ridges", ridges), self.floor)
         c = MatrixFunction(RIDGE, self.spectrum, (rho,))  # the ridge is above the floor: nothing to drop
-        return dynamics.left_out(self.spectrum.eigenvectors, c, self._labels(y))
+        return spectral_filters.left_out(self.spectrum.eigenvectors, c, self._labels(y))
 
     def gcv(self, y: Labels, ridges: Values) -> Float[Array, "*t"]:
-        """Generalised cross-validation score of every ridge; ridges under the floor count as the floor."""
+        """Generalized cross-validation score of every ridge; ridges under the floor count as the floor."""
         rho = jnp.maximum(self._path_values("ridges", ridges), self.floor)
         c = MatrixFunction(RIDGE, self.spectrum, (rho,))
-        return dynamics.cross_validated(self.spectrum.eigenvectors, c, self._labels(y), self.weights)
+        return spectral_filters.cross_validated(self.spectrum.eigenvectors, c, self._labels(y), self.weights)
 
     def learning_curve(self, y: Labels, sizes: Numbers, ridges: Numbers = ()) -> LearningCurve:
         """Expected risk of ridge regression from any number of points, also more than there are, without refits
-        [G1, G2]: at the best ridge of every size, and at `ridges`. Labels are taken as they are: centre them first
+        [G1, G2]: at the best ridge of every size, and at `ridges`. Labels are taken as they are: center them first
         where the model has an intercept, as `unlazy.learning_curve` does."""
         if self.weights is not None or not concrete(self.spectrum.eigenvalues, y):
             raise ValueError("learning curves are read off numbers: call learning_curve outside jit, without weights")
@@ -191,8 +192,8 @@ class Decomposition(eqx.Module):
         f0 = None if f0 is None else _start(f0, y.shape, "X")
         residual = y if f0 is None else self._labels(y - f0)
         U = self.spectrum.eigenvectors
-        alpha = dynamics.coefficients(U, c, residual)
-        change = dynamics.coefficients(U, matrix_functions.learned(self.spectrum.eigenvalues, c), residual)
+        alpha = spectral_filters.coefficients(U, c, residual)
+        change = spectral_filters.coefficients(U, matrix_functions.learned(self.spectrum.eigenvalues, c), residual)
         fitted = change if f0 is None else f0 + change
         evidence = self.evidence.saying(solved=solved)
         return Path(self.kernel, self.X, alpha, fitted, times, evidence, f0 is None, y.shape[1:])
@@ -237,11 +238,11 @@ def decompose(
         _afforded(n, float_type(X).itemsize, memory)
     K = kernel.gram(X)
     if weights is not None:
-        K = dynamics.masked_gram(K, weights)
+        K = spectral_filters.masked_gram(K, weights)
     if concrete(X, K) and not bool(jnp.all(jnp.isfinite(K))):
         raise ValueError(_NOT_FINITE)
     spectrum, raw = spectrum_of(K, eigh)
-    floor = dynamics.rounding_floor(raw)
+    floor = spectral_filters.rounding_floor(raw)
     notes: tuple[str, ...] = ()
     if concrete(raw):
         padded = 0 if weights is None else n - int(jnp.sum(weights > 0))
@@ -260,11 +261,11 @@ def learning_curve(
 
     One decomposition of the points at hand, no refit. `sizes` are by default a quarter of the points to sixteen times
     as many; the model has a free intercept. Points are taken for independent draws: copies of one tell on each other.
-    In place of a kernel, an unfitted estimator that knows its own law: a feature machine, whose metric is relearnt in
+    In place of a kernel, an unfitted estimator that knows its own law: a feature machine, whose metric is relearned in
     folds (its method `learning_curve`); it chooses its ridges itself.
 
     >>> curve = learning_curve(Gaussian(1.0), X, y)
-    >>> print(curve)                       # risk, interval and share of the signal learnt, a line for every size
+    >>> print(curve)                       # risk, interval and share of the signal learned, a line for every size
     >>> learning_curve(FeatureMachineRegressor(), X, y, [2000, 4000]).risk
     """
     if isinstance(kernel, HasCurve) and not inspect.isclass(kernel):
@@ -278,13 +279,13 @@ def learning_curve(
         n = count(double)
         _afforded(n, np.dtype(np.float64).itemsize, memory)
         targets = np.asarray(labels(y, n), float)
-        values, vectors = _spectrum(_centred(np.asarray(kernel.gram(double))))
-        floor = float(dynamics.rounding_floor(values))
+        values, vectors = _spectrum(_centered(np.asarray(kernel.gram(double))))
+        floor = float(spectral_filters.rounding_floor(values))
         sizes = n * DEFAULT_SIZES if sizes is None else sizes
         return learning_curve_of(values, vectors, targets - targets.mean(0), sizes, ridges, floor=floor, intercept=True)
 
 
-def _centred(K: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
+def _centered(K: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
     """HKH, H = I - 11ᵀ/n: the kernel of features less their mean."""
     means = K.mean(0)
     return K - means - means[:, None] + means.mean()
@@ -295,7 +296,7 @@ def _spectrum(K: Float[np.ndarray, "n n"]) -> tuple[Float[np.ndarray, " n"], Flo
     calls the same; a GPU's where there is one. A singular K has a learning curve like any other."""
     if not np.all(np.isfinite(K)):
         raise ValueError(_NOT_FINITE)
-    values, vectors = np.linalg.eigh(K) if device.is_host() else jnp.linalg.eigh(K)
+    values, vectors = np.linalg.eigh(K) if devices.is_host() else jnp.linalg.eigh(K)
     return np.maximum(values, 0), np.asarray(vectors)
 
 

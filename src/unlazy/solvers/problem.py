@@ -1,4 +1,4 @@
-"""A checked problem: (K + ridge·I)α = y, or its restriction to M centres, with the means to solve it."""
+"""A checked problem: (K + ridge·I)α = y, or its restriction to M centers, with the means to solve it."""
 
 import functools
 import hashlib
@@ -9,18 +9,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unlazy.core import device
-from unlazy.core.identity import fingerprint
-from unlazy.core.linear import dot
+from unlazy.core import devices
+from unlazy.core.fingerprint import fingerprint
+from unlazy.core.linalg import dot
 from unlazy.core.memory import memory_budget
 from unlazy.core.precision import rounding
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.given import given_kernel
+from unlazy.kernels.resolve import given_kernel
 from unlazy.products import Product, gram, matmul, product
-from unlazy.products.dense import TILE
-from unlazy.products.sharded import Sharded, sharded_rows
+from unlazy.products.engines.dense import TILE
+from unlazy.products.engines.sharded import Sharded, sharded_rows
+from unlazy.solvers.float64_vectors import times
 from unlazy.solvers.sources import Source, as_source, finite_floats
-from unlazy.solvers.wide import times
 
 PILOT = TILE
 """Points of the sample from which the top of the spectrum is guessed: one tile, which larger Grams compile anyway."""
@@ -30,7 +30,7 @@ OWN_STEPS = 8
 
 
 class Fit(NamedTuple):
-    """What a method hands back; centres None stands for all the points."""
+    """What a method hands back; centers None stands for all the points."""
 
     coefficients: np.ndarray
     residual: float
@@ -38,7 +38,7 @@ class Fit(NamedTuple):
     stopped: str
     bytes: int
     notes: tuple[str, ...] = ()
-    centres: np.ndarray | None = None
+    centers: np.ndarray | None = None
     ridge: float | None = None
     """The ridge used, where it is not the one asked for."""
     left: np.ndarray | None = None
@@ -91,22 +91,22 @@ class Problem:
     @property
     def spreads(self) -> bool:
         """Whether several devices share the rows."""
-        return device.count() > 1 and self.source.matrix and not self.kernel.has_product
+        return devices.count() > 1 and self.source.matrix and not self.kernel.has_product
 
     @property
     def memories(self) -> int:
         """Devices with a memory of their own among which rows and factors are spread: cards, not cores."""
-        return device.count() if self.spreads and not device.is_host() else 1
+        return devices.count() if self.spreads and not devices.is_host() else 1
 
     def spread(self, Z: jax.Array | None = None, budget: int | None = None) -> Sharded:
         """K(X, Z), or K(X, X), with the rows of X over all devices: no device holds all of them, no host reads those
         of another's."""
-        centres = None if Z is None else np.asarray(Z)
+        centers = None if Z is None else np.asarray(Z)
 
         def read(start: int, stop: int) -> np.ndarray:
-            return self.rows(start, stop, centres)
+            return self.rows(start, stop, centers)
 
-        return sharded_rows(self.kernel, read, self.n, centres, memory=None if budget is None else max(budget, 1))
+        return sharded_rows(self.kernel, read, self.n, centers, memory=None if budget is None else max(budget, 1))
 
     def rows(self, start: int, stop: int, beside: np.ndarray | None = None) -> np.ndarray:
         """Rows start … stop-1 in the problem's precision, in the host's memory, admitted to the kernel."""
@@ -196,9 +196,9 @@ def on_device(X: Any, dtype: np.dtype) -> Any:
     return jax.tree.map(lambda a: jnp.asarray(a, dtype if np.issubdtype(a.dtype, np.floating) else None), X)
 
 
-def predict(kernel: Kernel, X: np.ndarray, centres: jax.Array, alpha: np.ndarray, memory: int) -> np.ndarray:
+def predict(kernel: Kernel, X: np.ndarray, centers: jax.Array, alpha: np.ndarray, memory: int) -> np.ndarray:
     """Predictions as float64."""
-    out = matmul(kernel, jnp.asarray(X, centres.dtype), centres, jnp.asarray(alpha, centres.dtype), memory=memory)
+    out = matmul(kernel, jnp.asarray(X, centers.dtype), centers, jnp.asarray(alpha, centers.dtype), memory=memory)
     return np.asarray(out, np.float64)
 
 

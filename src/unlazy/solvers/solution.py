@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from unlazy.core.fitted import Evidence
-from unlazy.core.inputs import Points, concrete, count, float_type, points, with_type
-from unlazy.core.linear import dot
+from unlazy.core.arrays import Points, concrete, count, float_type, points, with_type
+from unlazy.core.linalg import dot
 from unlazy.core.precision import precision
+from unlazy.core.results import Evidence
 from unlazy.kernels.base import Kernel
 from unlazy.products import gradient, matmul
 
@@ -25,12 +25,12 @@ class Solution(eqx.Module):
     """f(x) = Σ_i α_i k(x, c_i), with how it was found.
 
     `residual` is the relative error of the predictions at the training points, ‖f(X) - f°(X)‖ ≤ residual·‖y‖ for the
-    worst output, f° the exact minimiser (`notes` say where rounding forced a ridge other than the one asked for). Where
-    f is float32, what rounding adds is in it, estimated in float64 on rows drawn at random (solvers.audit).
+    worst output, f° the exact minimizer (`notes` say where rounding forced a ridge other than the one asked for). Where
+    f is float32, what rounding adds is in it, estimated in float64 on rows drawn at random (solvers.error_estimate).
     """
 
     kernel: Kernel
-    centres: Any
+    centers: Any
     """The points whose coefficients these are: a matrix, or whatever the kernel takes."""
     coefficients: Float[Array, "m *c"]
     evidence: Evidence
@@ -74,7 +74,7 @@ class Solution(eqx.Module):
 
     @property
     def stopped(self) -> str:
-        """What ended the run: tolerance, steps, validation, stalled, exact, centres (too few of them) or traced."""
+        """What ended the run: tolerance, steps, validation, stalled, exact, centers (too few of them) or traced."""
         return self.evidence.words.stopped
 
     @property
@@ -86,22 +86,22 @@ class Solution(eqx.Module):
         if not concrete(self, X):  # the precision is then that of the program around this
             X, _ = self.kernel.read(X)
             dtype = float_type(X)
-            return dot(self.kernel.gram(X, with_type(self.centres, dtype)), self.coefficients.astype(dtype))
+            return dot(self.kernel.gram(X, with_type(self.centers, dtype)), self.coefficients.astype(dtype))
         with precision(self.coefficients.dtype.name):
             X = points(X, "X", self.coefficients.dtype, self.kernel.takes)
-            return matmul(self.kernel, X, self.centres, self.coefficients, memory=memory)
+            return matmul(self.kernel, X, self.centers, self.coefficients, memory=memory)
 
     def gradient(self, X: Points, memory: int | str | None = None) -> Float[Array, "k *c d"]:
         """∇f at every row of X."""
         with precision(self.coefficients.dtype.name):
             X = points(X, "X", self.coefficients.dtype)
-            return gradient(self.kernel, X, self.centres, self.coefficients, memory)
+            return gradient(self.kernel, X, self.centers, self.coefficients, memory)
 
     def __str__(self) -> str:
         state = "converged" if self.converged else f"NOT converged (stopped by {self.stopped})"
         lines = [
             f"{self.method}: {state}, residual {self.residual:.2g} after {self.steps} steps, {self.seconds:.3g} s, "
-            f"{self.bytes / 2**20:.3g} MiB, {count(self.centres)} centres",
+            f"{self.bytes / 2**20:.3g} MiB, {count(self.centers)} centers",
             f"chosen because {self.why}",
         ]
         return "\n".join(lines + [f"note: {note}" for note in self.notes])

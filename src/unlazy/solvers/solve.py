@@ -14,21 +14,21 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import PRNGKeyArray, Real
 
+from unlazy.core.arrays import concrete
 from unlazy.core.errors import UnlazyWarning, check_positive_integer
-from unlazy.core.fitted import Evidence, Words
-from unlazy.core.inputs import concrete
 from unlazy.core.precision import precision as in_precision
+from unlazy.core.results import Evidence, Words
 from unlazy.kernels.base import Kernel
 from unlazy.solvers import traced
-from unlazy.solvers.audit import ROOM, full_error
+from unlazy.solvers.callbacks import Progress, Watch
 from unlazy.solvers.checkpoint import Checkpoint
-from unlazy.solvers.choice import choose, choose_precision, wide_method
-from unlazy.solvers.method import Method
-from unlazy.solvers.methods import check_method, made
+from unlazy.solvers.error_estimate import ROOM, full_error
+from unlazy.solvers.methods.base import Method
+from unlazy.solvers.methods.registry import check_method, made
 from unlazy.solvers.problem import Fit, Problem, labels, make, predict
+from unlazy.solvers.selection import choose, choose_precision, wide_method
 from unlazy.solvers.solution import PROBLEM, Solution
 from unlazy.solvers.sources import finite_floats
-from unlazy.solvers.watch import Progress, Watch
 
 
 def solve(
@@ -41,7 +41,7 @@ def solve(
     tolerance: float = 1e-3,
     precision: str | None = None,
     max_steps: int | None = None,
-    centres: int | Any | None = None,
+    centers: int | Any | None = None,
     rank: int | None = None,
     validation: tuple[Any, Any] | None = None,
     memory: int | str | None = None,
@@ -55,7 +55,7 @@ def solve(
     Where the kernel takes images or trees, X may be such (method "direct").
     `tolerance` is on the relative error of the predictions at the training points, rounding included: where float32
     cannot reach it, float64 is used, and the notes say so. `method` is chosen unless given: a word ("nystrom_cg") or a
-    value with options of its own (`NystromCG(centres=1000)`); `centres` and `rank` alone stand for those options of
+    value with options of its own (`NystromCG(centers=1000)`); `centers` and `rank` alone stand for those options of
     whatever is chosen. `validation` = (X, y) stops a run when the error there no longer falls, and keeps the best
     coefficients. `checkpoint` names a file from which a killed run continues. `progress` is a bool or a function of
     watch.Progress.
@@ -65,16 +65,16 @@ def solve(
 
     >>> solution = solve(Gaussian(2.0), X, y, ridge=1e-6)
     >>> solution.converged, solution.residual, solution.method
-    >>> solve(Gaussian(2.0), X, y, ridge=1e-6, method=NystromCG(centres=1000))
+    >>> solve(Gaussian(2.0), X, y, ridge=1e-6, method=NystromCG(centers=1000))
     """
-    options = {name: value for name, value in (("centres", centres), ("rank", rank)) if value is not None}
+    options = {name: value for name, value in (("centers", centers), ("rank", rank)) if value is not None}
     check_method(method, options)
     if not 0 < tolerance < 1:
         raise ValueError(f"tolerance must lie between 0 and 1, got {tolerance!r}")
     asked = method.name if isinstance(method, Method) else method
     if not concrete(kernel, X, y, ridge):
         others = {
-            "precision": precision, "max_steps": max_steps, "centres": centres, "rank": rank, "validation": validation,
+            "precision": precision, "max_steps": max_steps, "centers": centers, "rank": rank, "validation": validation,
             "progress": progress, "checkpoint": checkpoint,
         }  # fmt: skip
         return traced.solve(kernel, X, y, ridge, asked, memory, others)
@@ -82,13 +82,13 @@ def solve(
     problem = make(kernel, X, y, ridge, memory, seed)
     request = _Request(
         tolerance, max_steps, validation, progress, checkpoint, np.shape(y)[1:],
-        alone=method is None and centres is None, free=method is None and rank is None,
+        alone=method is None and centers is None, free=method is None and rank is None,
     )  # fmt: skip
-    name, why = choose(problem, asked, centres is not None)
+    name, why = choose(problem, asked, centers is not None)
     with _at_once():
         dtype, notes = choose_precision(problem, name, tolerance, precision)
     if dtype == np.float64 and wide_method(problem, name, request.free) != name:
-        name, why = "direct", f"n = {problem.n} can be factorised in float64"
+        name, why = "direct", f"n = {problem.n} can be factorized in float64"
     chosen = method if isinstance(method, Method) else made(name, options)
     with _at_once():
         solution = _attempt(problem, request, chosen, why, dtype, notes)
@@ -145,7 +145,7 @@ def _attempt(
 
 def _widened(problem: Problem, request: _Request, chosen: Method, solution: Solution) -> Solution:
     """The solution, or one in float64 where float32 came short; more steps of the same would not be another answer."""
-    if solution.converged or request.cut(solution) or solution.stopped == "centres":
+    if solution.converged or request.cut(solution) or solution.stopped == "centers":
         return solution
     wide = wide_method(problem, chosen.name, request.free)
     if solution.stopped == "steps" and wide == chosen.name:
@@ -185,8 +185,8 @@ def _validator(problem: Problem, validation: tuple[Any, Any], watch: Watch) -> C
         raise ValueError(f"validation y must have {problem.y.shape[1]} outputs, got {y.shape[1]}")
 
     def error(alpha: np.ndarray) -> float:
-        centres = watch.centres if watch.centres is not None else problem.kept()
-        return float(np.mean((predict(problem.kernel, X, centres, alpha, problem.memory) - y) ** 2))
+        centers = watch.centers if watch.centers is not None else problem.kept()
+        return float(np.mean((predict(problem.kernel, X, centers, alpha, problem.memory) - y) ** 2))
 
     return error
 
@@ -198,16 +198,16 @@ def _solution(problem: Problem, fit: Fit, watch: Watch, request: _Request, metho
         notes += (f"coefficients of the smallest validation error, {watch.best_error:.4g}",)
     if not np.isfinite(alpha).all():
         raise ValueError("the iteration overflowed: rescale the inputs or labels, or use precision='float64'")
-    if fit.centres is None and problem.dtype == np.float32:
+    if fit.centers is None and problem.dtype == np.float32:
         residual = full_error(replace(problem, ridge=problem.ridge if fit.ridge is None else fit.ridge), alpha, left)
-    centres = problem.kept() if fit.centres is None else jnp.asarray(fit.centres, problem.dtype)
+    centers = problem.kept() if fit.centers is None else jnp.asarray(fit.centers, problem.dtype)
     words = Words(PROBLEM, method, why, fit.stopped, tuple(notes))
     evidence = Evidence(
         float(residual), request.tolerance, float(fit.ridge if fit.ridge is not None else problem.ridge), fit.steps,
         time.perf_counter() - request.started, int(fit.bytes), words,
     )  # fmt: skip
     shape = (alpha.shape[0], *request.label_shape)
-    return Solution(problem.kernel, centres, jnp.asarray(alpha, problem.dtype).reshape(shape), evidence)
+    return Solution(problem.kernel, centers, jnp.asarray(alpha, problem.dtype).reshape(shape), evidence)
 
 
 def _advice(solution: Solution, tolerance: float) -> str:
@@ -217,7 +217,7 @@ def _advice(solution: Solution, tolerance: float) -> str:
     )
     remedy = {
         "steps": "allow more with max_steps, raise the ridge or the rank, or ask for less",
-        "centres": "K does not fit, and centres are the limit: name how many you want with centres=, allow more with "
+        "centers": "K does not fit, and centers are the limit: name how many you want with centers=, allow more with "
         "memory=, or take all points with method='preconditioned_cg'",
     }.get(solution.stopped, rounding)
     return (

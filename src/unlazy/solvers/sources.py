@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from unlazy.core.inputs import check_axes, count, gathered, points, real_numbers, refuse_not_finite
+from unlazy.core.arrays import check_axes, count, gathered, points, real_numbers, refuse_not_finite
 from unlazy.core.precision import precision
 from unlazy.core.threads import ahead
 

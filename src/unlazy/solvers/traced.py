@@ -1,4 +1,4 @@
-"""`solve` inside jit, grad, jvp and vmap: one Cholesky factorisation, differentiated implicitly.
+"""`solve` inside jit, grad, jvp and vmap: one Cholesky factorization, differentiated implicitly.
 
     (K + ρI)α = y   ⇒   (K + ρI)dα = dy - (dK + dρ I)α,
 
@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
 
-from unlazy.core.fitted import Evidence, Words
-from unlazy.core.inputs import count, float_type, labels
-from unlazy.core.linear import dot
+from unlazy.core.arrays import count, float_type, labels
+from unlazy.core.linalg import dot
 from unlazy.core.memory import memory_budget
 from unlazy.core.precision import rounding
+from unlazy.core.results import Evidence, Words
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.solution import PROBLEM, Solution
 
@@ -49,7 +49,7 @@ def solve(
     alpha = coefficients(A, y)
     words = Words(
         PROBLEM, "direct", "it runs inside jit, grad or vmap", "traced",
-        (f"traced: one factorisation in {dtype.name}, whose error was not looked at",),
+        (f"traced: one factorization in {dtype.name}, whose error was not looked at",),
     )  # fmt: skip
     return Solution(kernel, X, alpha, Evidence(ridge=ridge, bytes=need, words=words))
 

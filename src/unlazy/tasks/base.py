@@ -57,7 +57,7 @@ class Task(eqx.Module):
         return nested(self.input_row, key, n)
 
     def sample(self, key: PRNGKeyArray, n: int) -> Data:
-        """n labelled points, y = f*(x) + noise·(±1 with equal chance) [D1]. Nested in n."""
+        """n labeled points, y = f*(x) + noise·(±1 with equal chance) [D1]. Nested in n."""
         key_x, key_noise = jax.random.split(key)
         X = self.inputs(key_x, n)
         y = self.target(X)
@@ -106,7 +106,7 @@ class Task(eqx.Module):
 
     @property
     def leap(self) -> int | None:
-        """Leap of f* in the basis of `subspace` (theory.hermite.leap)."""
+        """Leap of f* in the basis of `subspace` (theory.activations.hermite.leap)."""
         return None
 
     @property

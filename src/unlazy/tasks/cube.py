@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.errors import check_positive_integer
 from unlazy.tasks.base import Task
-from unlazy.theory import hermite
+from unlazy.theory.activations import hermite
 
 
 class CubePolynomial(Task):

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.tasks.lines import LineTask
-from unlazy.theory.hermite import evaluate
+from unlazy.theory.activations.hermite import evaluate
 
 
 class Function1D(LineTask):

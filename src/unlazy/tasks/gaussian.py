@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linear import dot
+from unlazy.core.linalg import dot
 from unlazy.tasks.base import Estimate, Predictor, Task, mean_estimate, squared_errors
 
 COPIES = 16
@@ -71,9 +71,9 @@ class GaussianTask(Task):
         if moment is None or m < 16:
             return mean_estimate(values)
         control = truth**2 - moment
-        centred = control - control.mean()
-        variance = jnp.sum(centred**2)
-        slope = jnp.where(variance > 0, jnp.sum(centred * values) / jnp.where(variance > 0, variance, 1), 0)
+        centered = control - control.mean()
+        variance = jnp.sum(centered**2)
+        slope = jnp.where(variance > 0, jnp.sum(centered * values) / jnp.where(variance > 0, variance, 1), 0)
         return mean_estimate(values - slope * control)
 
 

@@ -19,7 +19,7 @@ def digits(classes: Sequence[int] | None = None) -> Table:
     from sklearn.datasets import load_digits
 
     found = load_digits()
-    return labelled_images(found.data / 16.0, found.target, classes)
+    return labeled_images(found.data / 16.0, found.target, classes)
 
 
 def idx_images(images: str | Path, labels: str | Path, classes: Sequence[int] | None = None) -> Table:
@@ -27,7 +27,7 @@ def idx_images(images: str | Path, labels: str | Path, classes: Sequence[int] | 
     pixels, targets = read_idx(images), read_idx(labels)
     if pixels.ndim < 2 or targets.ndim != 1 or len(pixels) != len(targets):
         raise UnlazyError(f"{images} holds {pixels.shape} and {labels} {targets.shape}: not images and their labels")
-    return labelled_images(_unit_range(pixels.reshape(len(pixels), -1)), targets, classes)
+    return labeled_images(_unit_range(pixels.reshape(len(pixels), -1)), targets, classes)
 
 
 def npz_images(
@@ -44,10 +44,10 @@ def npz_images(
         raise UnlazyError(f"cannot read {path} as npz: {problem}") from None
     if len(pixels) != len(targets):
         raise UnlazyError(f"{path} has {len(pixels)} images and {len(targets)} labels")
-    return labelled_images(_unit_range(pixels.reshape(len(pixels), -1)), targets.ravel(), classes)
+    return labeled_images(_unit_range(pixels.reshape(len(pixels), -1)), targets.ravel(), classes)
 
 
-def labelled_images(X: np.ndarray, labels: np.ndarray, classes: Sequence[int] | None = None) -> Table:
+def labeled_images(X: np.ndarray, labels: np.ndarray, classes: Sequence[int] | None = None) -> Table:
     """The rows of the chosen classes. Two classes: -1 for the first, +1 for the second; more: one column each."""
     known = np.unique(labels)
     chosen = known if classes is None else np.asarray(classes)

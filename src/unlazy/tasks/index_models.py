@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from unlazy.core.activations import Activation
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linear import dot
+from unlazy.core.linalg import dot
 from unlazy.tasks.base import HermiteCoefficients
 from unlazy.tasks.gaussian import GaussianTask, gaussian_directions
-from unlazy.theory import hermite
+from unlazy.theory.activations import hermite
+from unlazy.theory.activations.functions import Activation
 
 KNOWN_DEGREE = 12
 """Hermite coefficients kept of a link that is not a polynomial."""
@@ -23,7 +23,7 @@ Link = Mapping[int, float] | Sequence[float] | Activation | Callable
 
 
 class HermiteLink(eqx.Module):
-    """g(z) = Σ_α c_α Π_i h_{α_i}(z_i): a polynomial in r variables by its normalised Hermite coefficients."""
+    """g(z) = Σ_α c_α Π_i h_{α_i}(z_i): a polynomial in r variables by its normalized Hermite coefficients."""
 
     terms: tuple[tuple[tuple[int, ...], float], ...] = eqx.field(static=True)
 
@@ -174,7 +174,7 @@ def multi_index(
 ) -> IndexModel:  # fmt: skip
     """f*(x) = r^{-1/2} Σ_i g(u_i·x).
 
-    `link` is {degree: coefficient} or a list of coefficients of the normalised h_k, an activation, or any function
+    `link` is {degree: coefficient} or a list of coefficients of the normalized h_k, an activation, or any function
     of one array with the points where it kinks.
     """
     r = check_positive_integer("r (the number of directions)", r)

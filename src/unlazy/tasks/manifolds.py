@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linear import dot
+from unlazy.core.linalg import dot
 from unlazy.tasks.base import Task
 from unlazy.tasks.gaussian import directions
 

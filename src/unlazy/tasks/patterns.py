@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from unlazy.core.data import Data
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linear import dot
+from unlazy.core.linalg import dot
 from unlazy.tasks.base import Task, nested
 from unlazy.tasks.gaussian import directions
 

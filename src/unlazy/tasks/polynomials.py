@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from unlazy.core.errors import check_positive_integer
 from unlazy.tasks.index_models import IndexModel, multi_index
 from unlazy.tasks.ridge_sums import RidgeSum, unit_rows
-from unlazy.theory import hermite
+from unlazy.theory.activations import hermite
 
 
 class RankPolynomial(RidgeSum):

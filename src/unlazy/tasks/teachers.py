@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from unlazy.core.activations import Activation
-from unlazy.core.activations import activation as named_activation
 from unlazy.core.errors import check_positive_integer
 from unlazy.tasks.ridge_sums import RidgeSum, unit_rows
-from unlazy.theory import hermite
+from unlazy.theory.activations import hermite
+from unlazy.theory.activations.functions import Activation
+from unlazy.theory.activations.functions import activation as named_activation
 
 KNOWN_DEGREE = 12
 

@@ -2,7 +2,7 @@
 
 x = (x_1, x_2), y = ±1. The faint kind: x_1 = γ y e_1 + N(0, I/d), linear, told from its noise by many points only.
 The bright kind: x_2 = κ (1, 0) where y = -1 and κ (1, ±r) where y = 1: no linear function tells them, few points do.
-A point without a kind has zeros there. After Li, Wei and Ma, Towards explaining the regularization effect of initial
+A point without a kind has zeros there. After Li, Wei and Ma, Toward explaining the regularization effect of initial
 large learning rate (2019), whose P and Q these are.
 """
 

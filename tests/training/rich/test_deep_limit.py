@@ -7,9 +7,9 @@ import pytest
 
 import unlazy
 from unlazy.core.precision import precision
-from unlazy.theory.single_site import mean_product, whiten
+from unlazy.theory.feature_learning.single_site import mean_product, whiten
+from unlazy.training.rich.finite_width import rich_network
 from unlazy.training.rich.limit import rich_limit
-from unlazy.training.rich.partner import rich_network
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4, 5))
@@ -52,7 +52,7 @@ def test_wide_networks_of_two_hidden_layers_agree(activation):
 @pytest.mark.slow
 def test_two_layers_by_the_deep_equations_are_two_layers():
     """One hidden layer has no responses: the same process, and with the same draws the same numbers."""
-    from unlazy.training.losses import loss_named
+    from unlazy.training.descent.losses import loss_named
     from unlazy.training.rich.deep import DeepLimit
 
     net = unlazy.MLP(1, "erf", sigma_b=(0.3, 0.2))
@@ -87,7 +87,7 @@ LINEAR = unlazy.MLP(2, "identity", sigma_w=1.0, sigma_b=(0.3, 0.2, 0.4))
 
 @pytest.mark.slow
 def test_outputs_can_be_turned():
-    """Heads are Gaussian: labels along a direction of output space are learnt as one output's are, along it alone."""
+    """Heads are Gaussian: labels along a direction of output space are learned as one output's are, along it alone."""
     one = rich_limit(LINEAR, X, Y, **ASK)
     two = rich_limit(unlazy.MLP(2, "identity", 1.0, LINEAR.sigma_b, outputs=2), X, np.outer(Y, [0.6, 0.8]), **ASK)
     assert two.fitted.value.shape == (3, 4, 2) and two.predict(X[:2], [5, 15]).shape == (2, 2, 2)

@@ -9,11 +9,11 @@ import unlazy
 from unlazy.core.data import Data
 from unlazy.core.precision import precision
 from unlazy.solvers.checkpoint import Checkpoint
-from unlazy.training.descent import descend
-from unlazy.training.losses import loss_named
+from unlazy.training.descent.descend import descend
+from unlazy.training.descent.losses import loss_named
+from unlazy.training.rich.finite_width import rich_network
+from unlazy.training.rich.initialization import BITS, _sobol, scrambled
 from unlazy.training.rich.limit import rich_limit
-from unlazy.training.rich.partner import rich_network
-from unlazy.training.rich.start import BITS, _sobol, scrambled
 from unlazy.training.rich.two_layer import two_layer_limit
 
 RNG = np.random.default_rng(0)

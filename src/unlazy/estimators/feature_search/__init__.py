@@ -6,7 +6,7 @@ trajectory   one kernel and its metrics, update after update
 folds        held-out predictions: a fold's metric and coefficients never see the labels of its rows
 held_out     the same with one split, for many rows
 growth       many rows: choices are made again at growing sizes
-last_fit     the fit to all rows: one factorisation, leaves of a partition, or an iterative solution
+last_fit     the fit to all rows: one factorization, leaves of a partition, or an iterative solution
 members      fits to all rows: one, or several whose mean predicts, where few rows cannot tell them apart
 heavy_tails  labels with outliers: noticed and clipped; robust: which labels are fitted
 stages       what outlasts a kill

@@ -1,8 +1,8 @@
 """Held-out predictions in which neither metric nor coefficients saw a label.
 
-A metric has seen the labels it was learnt from, so leave-one-out over coefficients alone is too hopeful: for every fold
-the metric is learnt on the other rows, and the fold's rows are predicted with it by coefficients that never saw them.
-What an update promises is then what it keeps.
+A metric has seen the labels it was learned from, so leave-one-out over coefficients alone is too hopeful: for every
+fold the metric is learned on the other rows, and the fold's rows are predicted with it by coefficients that never saw
+them. What an update promises is then what it keeps.
 """
 
 import functools
@@ -14,14 +14,14 @@ from jaxtyping import Float
 
 from unlazy.core.threads import together
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search import rules
+from unlazy.estimators.feature_search import thresholds
 from unlazy.estimators.feature_search.trajectory import Judged, surely_worse
 from unlazy.kernels.base import Kernel
-from unlazy.products.views import View, view
-from unlazy.solvers.host_ridge import judging_precision
-from unlazy.solvers.intercept import coefficients, fit, unexplained
-from unlazy.training.bandwidth_and_ridge import LARGE, SMALL, Place, descend
-from unlazy.training.recursive_features import FIRST_RIDGE, Step, by_residuals, isotropic, narrowed, root, updated
+from unlazy.products.metric_gram import View, view
+from unlazy.solvers.ridge.factorization import judging_precision
+from unlazy.solvers.ridge.intercept import coefficients, fit, unexplained
+from unlazy.training.rfm.bandwidth_and_ridge import LARGE, SMALL, Place, descend
+from unlazy.training.rfm.iteration import FIRST_RIDGE, Step, by_residuals, isotropic, narrowed, root, updated
 
 Predictions = Float[np.ndarray, "n c"]
 
@@ -42,8 +42,8 @@ class Folds:
     def fewer(self) -> "Folds | None":
         """Some of the rows in the same folds, for a first look; None where all are few."""
         n = len(self.data.X)
-        some = slice(None, None, -(-n // rules.FIRST_LOOK_ROWS))
-        return None if n <= 1.5 * rules.FIRST_LOOK_ROWS else Folds(self.data.rows(some), self.fold[some])
+        some = slice(None, None, -(-n // thresholds.FIRST_LOOK_ROWS))
+        return None if n <= 1.5 * thresholds.FIRST_LOOK_ROWS else Folds(self.data.rows(some), self.fold[some])
 
     def views(self, kernel: Kernel, metrics: list[np.ndarray]) -> list[View]:
         """Every fold's rows under its metric."""
@@ -126,6 +126,6 @@ class Folds:
         return surely_worse(new, old, self.data, by)
 
     def isotropic(self, metric: str) -> list[np.ndarray]:
-        """Every fold's metric before anything was learnt."""
+        """Every fold's metric before anything was learned."""
         X = self.data.X
         return [isotropic(X.shape[1], metric, X.dtype)] * len(self.rows)

@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import Float
 
 from unlazy.estimators.base import Training
-from unlazy.estimators.columns import median
-from unlazy.estimators.feature_search import rules
+from unlazy.estimators.feature_search import thresholds
 from unlazy.estimators.feature_search.trajectory import difference
-from unlazy.solvers.intercept import mean
+from unlazy.estimators.preprocessing.column_scale import median
+from unlazy.solvers.ridge.intercept import mean
 
 Labels = Float[np.ndarray, "n c"]
 
@@ -36,9 +36,9 @@ def tail(held_out: Labels, data: Training) -> Tail:
     heavy = kurtosis(missed, w)
     share = mean(missed**2, w) / np.maximum(mean((data.Y - mean(data.Y, w)) ** 2, w), np.finfo(np.float64).tiny)
     size = 1.4826 * median(np.abs(missed), w)
-    several = np.sum(np.abs(missed) > rules.KEPT * size, 0) >= rules.SEVERAL
-    clip = (heavy > rules.HEAVY) & (share > rules.MATTERS) & (size > 0) & several
-    return Tail(heavy, np.where(clip, rules.KEPT * size, np.inf))
+    several = np.sum(np.abs(missed) > thresholds.KEPT * size, 0) >= thresholds.SEVERAL
+    clip = (heavy > thresholds.HEAVY) & (share > thresholds.MATTERS) & (size > 0) & several
+    return Tail(heavy, np.where(clip, thresholds.KEPT * size, np.inf))
 
 
 def kurtosis(values: Labels, weights: Float[np.ndarray, " n"] | None) -> Float[np.ndarray, " c"]:

@@ -1,4 +1,4 @@
-"""One split instead of folds, for many rows: the first rows are learnt from, the last ones judge.
+"""One split instead of folds, for many rows: the first rows are learned from, the last ones judge.
 
 Neither metric nor coefficients see a label of the rows that judge, at any size. The interface is that of `Folds`.
 """
@@ -10,56 +10,56 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Float
 
-from unlazy.core import device
+from unlazy.core import devices
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search import rules
+from unlazy.estimators.feature_search import thresholds
 from unlazy.estimators.feature_search.trajectory import Judged, surely_worse
 from unlazy.kernels.base import Kernel
-from unlazy.solvers.intercept import unexplained
-from unlazy.training.bandwidth_and_ridge import LARGE, SMALL, Place, descend
-from unlazy.training.recursive_features import FIRST_RIDGE, Step, by_residuals, isotropic, narrowed, root, updated
-from unlazy.training.split_fits import OnDevice, OnHost, split_fits
+from unlazy.solvers.ridge.intercept import unexplained
+from unlazy.training.rfm.bandwidth_and_ridge import LARGE, SMALL, Place, descend
+from unlazy.training.rfm.iteration import FIRST_RIDGE, Step, by_residuals, isotropic, narrowed, root, updated
+from unlazy.training.rfm.split_fits import OnDevice, OnHost, split_fits
 
 Seen = OnHost | OnDevice
 
 
 class HeldOut:
-    """Rows of which the first m are learnt from and the others judge."""
+    """Rows of which the first m are learned from and the others judge."""
 
-    def __init__(self, learnt: Training, judging: Training):
-        self.learnt, self.judging = learnt, judging
-        self.X = np.concatenate([learnt.X, judging.X])
-        self.others = [np.arange(len(learnt.X))]
+    def __init__(self, learned: Training, judging: Training):
+        self.learned, self.judging = learned, judging
+        self.X = np.concatenate([learned.X, judging.X])
+        self.others = [np.arange(len(learned.X))]
         """Rows whose labels the one metric may use."""
         self._mine = threading.local()
 
     def look(self) -> "HeldOut | None":
         """The rows on which candidates are looked at before they race; None on an accelerator, where all cost little
         more."""
-        return self.fewer() if device.is_host() else None
+        return self.fewer() if devices.is_host() else None
 
     def fewer(self) -> "HeldOut":
-        """Some of the rows that are learnt from, for a first look; all of those that judge."""
-        some = slice(None, None, -(-len(self.learnt.X) // rules.FIRST_LOOK_ROWS))
-        return HeldOut(self.learnt.rows(some), self.judging)
+        """Some of the rows that are learned from, for a first look; all of those that judge."""
+        some = slice(None, None, -(-len(self.learned.X) // thresholds.FIRST_LOOK_ROWS))
+        return HeldOut(self.learned.rows(some), self.judging)
 
     def halved(self) -> "HeldOut":
-        """Every other row of those that are learnt from; all of those that judge."""
-        return HeldOut(self.learnt.rows(slice(None, None, 2)), self.judging)
+        """Every other row of those that are learned from; all of those that judge."""
+        return HeldOut(self.learned.rows(slice(None, None, 2)), self.judging)
 
     def views(self, kernel: Kernel, metrics: list[np.ndarray]) -> list[Seen]:
         """The rows under the metric. What those before have kept is dropped: one K at a time in each thread."""
         latest: Seen | None = getattr(self._mine, "views", None)
         if latest is not None:
             latest.forget()
-        self._mine.views = split_fits(kernel, self.X, len(self.learnt.X), root(metrics[0]))
+        self._mine.views = split_fits(kernel, self.X, len(self.learned.X), root(metrics[0]))
         return [self._mine.views]
 
     def updated(
         self, views: list[Seen], metrics: list[np.ndarray], step: Step, metric: str, rank: int | None
     ) -> list[np.ndarray]:
         """The next metric; the one before where the fit is not positive."""
-        seen, (M,), data = views[0], metrics, self.learnt
+        seen, (M,), data = views[0], metrics, self.learned
         if step.turn and (start := narrowed(M, step.turn, metric)) is not M:
             M, (seen,) = start, self.views(step.kernel, [start])
         h = step.relative_bandwidth * seen.usual
@@ -74,7 +74,7 @@ class HeldOut:
     def judged(self, views: list[Seen], place: Place) -> Judged:
         """The fit at this bandwidth and ridge by its predictions of the rows that judge."""
         seen = views[0]
-        found = seen.fit(place[0] * seen.usual, place[1], self.learnt.Y, self.learnt.weights)
+        found = seen.fit(place[0] * seen.usual, place[1], self.learned.Y, self.learned.weights)
         if found is None:
             return Judged(place, math.inf, np.full_like(self.judging.Y, np.nan))
         return Judged(place, self._error(found.judged), found.judged)
@@ -102,7 +102,7 @@ class HeldOut:
         return lambda h, rho: self.judged(views, (h, rho)).error
 
     def isotropic(self, metric: str) -> list[np.ndarray]:
-        """The metric before anything was learnt."""
+        """The metric before anything was learned."""
         return [isotropic(self.X.shape[1], metric, self.X.dtype)]
 
     def surely_worse(self, new: Judged, old: Judged, by: float = 1.0) -> bool:

@@ -19,14 +19,14 @@ from jaxtyping import Float
 
 from unlazy.core.threads import together
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search import rules
+from unlazy.estimators.feature_search import thresholds
 from unlazy.estimators.feature_search.folds import Folds
 from unlazy.estimators.feature_search.held_out import HeldOut
 from unlazy.estimators.feature_search.trajectory import Candidate, Judged, Trajectory, difference
 from unlazy.kernels.base import Kernel
-from unlazy.solvers.intercept import unexplained
-from unlazy.training.bandwidth_and_ridge import LARGEST, SMALL, SMALLEST, Place, descend
-from unlazy.training.recursive_features import FIRST_RIDGE, Step, normalised
+from unlazy.solvers.ridge.intercept import unexplained
+from unlazy.training.rfm.bandwidth_and_ridge import LARGEST, SMALL, SMALLEST, Place, descend
+from unlazy.training.rfm.iteration import FIRST_RIDGE, Step, normalized
 
 Begin = Callable[[np.ndarray], np.ndarray]
 Tick = Callable[[str], None]
@@ -76,7 +76,7 @@ def select(
     tell apart.
     """
     n = len(X)
-    count = min(n, folds or (rules.FOLDS if n < rules.MANY_ROWS else 2))
+    count = min(n, folds or (thresholds.FOLDS if n < thresholds.MANY_ROWS else 2))
     fold = np.random.default_rng(seed).permutation(n) % count
     data = Training(X, Y, weights)
     search = Search(Folds(data, fold), relative_bandwidth, relative_ridge, rank, advance)
@@ -84,7 +84,7 @@ def select(
     table = tuple((candidates.index(run.candidate), t, e) for run in runs[1:] for t, e in enumerate(run.errors))
     best = runs[0]
     found = search.selected(best, len(best.judged) - 1 if last else best.best, begin is not None, table)
-    if not average or last or n > rules.FEW:
+    if not average or last or n > thresholds.FEW:
         return found
     others = [search.selected(run, run.best, begin is not None) for run in _distinct(runs, found, data)]
     return _mean(found, others, data)
@@ -97,7 +97,7 @@ def _distinct(runs: list[Trajectory], best: Selected, data: Training) -> list[Tr
         made = run.before + run.best
         seen.setdefault((id(run.candidate.kernel), run.candidate.metric) if made else id(run.candidate.kernel), run)
     others = [run for run in seen.values() if run is not runs[0]]
-    return [run for run in others if difference(run.judged[run.best].held_out, best.held_out, data) <= rules.APART]
+    return [run for run in others if difference(run.judged[run.best].held_out, best.held_out, data) <= thresholds.APART]
 
 
 def _mean(best: Selected, others: list[Selected], data: Training) -> Selected:
@@ -115,7 +115,7 @@ def _mean(best: Selected, others: list[Selected], data: Training) -> Selected:
 
 
 class Search:
-    """Rows that judge what others have learnt, and what is free: a bandwidth or a ridge that is None."""
+    """Rows that judge what others have learned, and what is free: a bandwidth or a ridge that is None."""
 
     def __init__(
         self, evidence: Folds | HeldOut, bandwidth: float | None = None, ridge: float | None = None,
@@ -171,7 +171,7 @@ class Search:
         for c in candidates:
             run = Trajectory(c, found[id(c.kernel)], self.evidence.isotropic(c.metric))
             if begin is not None:
-                run.metrics = [[normalised(begin(rows), c.metric) for rows in self.evidence.others]]
+                run.metrics = [[normalized(begin(rows), c.metric) for rows in self.evidence.others]]
                 run.judged = [self._judged(run, 0)]
             runs.append(run)
         return runs
@@ -179,11 +179,11 @@ class Search:
     def worth_a_race(self, runs: list[Trajectory]) -> list[Candidate]:
         """Those that one update brings near the best, or on the way there: as far again would do. All, where none
         explains anything of so few rows."""
-        if min(run.smallest for run in runs) > rules.EXPLAINS_NOTHING:
+        if min(run.smallest for run in runs) > thresholds.EXPLAINS_NOTHING:
             return [run.candidate for run in runs]
         together([functools.partial(self.update, run) for run in runs])
         best = min(run.smallest for run in runs)
-        return [run.candidate for run in runs if run.waited_for(best) or run.reach <= rules.FAR_BEHIND * best]
+        return [run.candidate for run in runs if run.waited_for(best) or run.reach <= thresholds.FAR_BEHIND * best]
 
     def settled(self, run: Trajectory, t: int) -> Judged:
         """A trajectory after t updates at its last bandwidth and ridge; plain kernels have them."""
@@ -210,7 +210,7 @@ class Search:
         run.judged.append(run.judged[-1])
         t = len(run.judged) - 1
         screened = self._screened(run, t)
-        if screened is None or screened.errors[0] > rules.PAYS_MUCH * run.errors[-1]:
+        if screened is None or screened.errors[0] > thresholds.PAYS_MUCH * run.errors[-1]:
             run.judged[-1] = self._judged(run, t)
         if screened is not None and screened.errors[0] <= run.errors[-1]:
             run.steps, run.metrics[-1], run.judged[-1] = screened.steps, screened.metrics[0], screened.judged[0]
@@ -219,9 +219,9 @@ class Search:
     def _screened(self, run: Trajectory, t: int) -> Trajectory | None:
         """The first update of a diagonal metric of very many columns, of those alone that it lifts above its noise:
         what follows then costs a fraction. It is tried beside the metric of all columns."""
-        if run.before + t > 1 or run.metrics[t][0].ndim > 1 or len(run.metrics[t][0]) < rules.SCREENED:
+        if run.before + t > 1 or run.metrics[t][0].ndim > 1 or len(run.metrics[t][0]) < thresholds.SCREENED:
             return None
-        other = run.handed_to(run.candidate.kernel, floor=rules.NOISE_FLOOR, update=t)
+        other = run.handed_to(run.candidate.kernel, floor=thresholds.NOISE_FLOOR, update=t)
         if all(M.all() for M in other.metrics[0]):
             return None
         other.judged[0] = self._judged(other, 0, t)
@@ -235,21 +235,21 @@ class Search:
         kernels = [k for k in _kernels(candidates).values() if metric in k.metrics]
         found = best
         for kernel in kernels:
-            found = self._better(found, best.handed_to(kernel, rules.SLOW_POWER), updates)
+            found = self._better(found, best.handed_to(kernel, thresholds.SLOW_POWER), updates)
         if found is not best:  # a better metric may suit another kernel
             for kernel in kernels:
                 if kernel is not found.candidate.kernel:
                     found = self._better(found, found.handed_to(kernel), 0)
-            found = self._better(found, found.handed_to(found.candidate.kernel, floor=rules.NOISE_FLOOR), 0)
+            found = self._better(found, found.handed_to(found.candidate.kernel, floor=thresholds.NOISE_FLOOR), 0)
         return found
 
     def turned(self, best: Trajectory) -> Trajectory:
         """The best so far, or what does better with its directions turned by residuals: the few that hold nearly all of
         the metric, or where that does not pay all of them. Lengths of a diagonal stay: few rows mislead them."""
-        learnt = best.candidate.metric == "full" and best.before + best.best
-        for share in (rules.NEARLY_ALL, 1.0) if learnt else ():
+        learned = best.candidate.metric == "full" and best.before + best.best
+        for share in (thresholds.NEARLY_ALL, 1.0) if learned else ():
             other = best.turning(share)
-            self.rounds([other], rules.TURNS)
+            self.rounds([other], thresholds.TURNS)
             if self._turn_pays(other, best):
                 return other
         return best
@@ -258,33 +258,33 @@ class Search:
         """Whether held-out rows are predicted better. A turn of all rows is better than that of a fold's; few rows must
         be sure of it."""
         if self.look is not None:
-            return turned.smallest < rules.WORTH_TURNING * best.smallest
+            return turned.smallest < thresholds.WORTH_TURNING * best.smallest
         new, old = turned.judged[turned.best], best.judged[best.best]
-        surely = self.evidence.surely_worse(old, new, rules.SURELY)
-        return surely and turned.smallest < rules.TAKES_OVER * best.smallest
+        surely = self.evidence.surely_worse(old, new, thresholds.SURELY)
+        return surely and turned.smallest < thresholds.TAKES_OVER * best.smallest
 
     def _slowly_from_nothing(self, best: Trajectory, candidates: Sequence[Candidate], updates: int) -> Trajectory:
         """Where no update helped: slow ones of the same kernel, with every kind of metric."""
         for candidate in candidates:
             if candidate.kernel is best.candidate.kernel:
-                slow = best.handed_to(candidate.kernel, rules.SLOW_POWER)
+                slow = best.handed_to(candidate.kernel, thresholds.SLOW_POWER)
                 slow.candidate, slow.metrics = candidate, [self.evidence.isotropic(candidate.metric)]
                 slow.judged = [best.judged[0]]
                 self.rounds([slow], updates)
-                best = slow if slow.smallest < rules.TAKES_OVER * best.smallest else best
+                best = slow if slow.smallest < thresholds.TAKES_OVER * best.smallest else best
         return best
 
     def _better(self, best: Trajectory, other: Trajectory, updates: int) -> Trajectory:
         """`other` where it beats the best, after as many updates of its own as pay."""
         if other.candidate.kernel is not best.candidate.kernel:  # another kernel, another bandwidth
-            ridge = min(other.judged[0].place[1], rules.LEARNING_RIDGE)
+            ridge = min(other.judged[0].place[1], thresholds.LEARNING_RIDGE)
             other.judged[0] = other.judged[0]._replace(place=(1.0, ridge))
             if not self._comes_near(other, best.smallest):
                 return best
-        other.judged[0] = self.refined(other, 0, rules.CLOSE)
-        if other.errors[0] < rules.WORTH_SLOWING * best.smallest:
+        other.judged[0] = self.refined(other, 0, thresholds.CLOSE)
+        if other.errors[0] < thresholds.WORTH_SLOWING * best.smallest:
             self.rounds([other], updates)
-        return other if other.smallest < rules.TAKES_OVER * best.smallest else best
+        return other if other.smallest < thresholds.TAKES_OVER * best.smallest else best
 
     def _comes_near(self, other: Trajectory, best: float) -> bool:
         """Whether bandwidth and ridge that some of the rows choose, at little cost, bring it near the best."""
@@ -292,11 +292,11 @@ class Search:
         if fewer is None:
             return True
         views = fewer.views(other.candidate.kernel, other.metrics[0])
-        place = self._downhill(fewer, views, other.judged[0].place, rules.CLOSE)
+        place = self._downhill(fewer, views, other.judged[0].place, thresholds.CLOSE)
         other.judged[0] = self.evidence.judged(self._views(other, 0), place)
-        return other.errors[0] < rules.COMES_NEAR * best
+        return other.errors[0] < thresholds.COMES_NEAR * best
 
-    def refined(self, run: Trajectory, t: int, worth: float = rules.CLOSEST) -> Judged:
+    def refined(self, run: Trajectory, t: int, worth: float = thresholds.CLOSEST) -> Judged:
         """Bandwidth and ridge with the metrics after t updates, downhill by the same held-out predictions."""
         views = self._views(run, t)
         return self.evidence.judged(views, self._downhill(self.evidence, views, run.judged[t].place, worth))
@@ -314,14 +314,14 @@ class Search:
         views, (h, rho) = self._views(run, t), run.judged[t].place
         options, turn = [(h, rho)], t if turn is None else turn
         if turn % 2 and self.ridge is None:
-            options += [(h, min(rho, rules.LEARNING_RIDGE)), (h, rho / 10)]
+            options += [(h, min(rho, thresholds.LEARNING_RIDGE)), (h, rho / 10)]
         elif self.bandwidth is None and turn:
             options.append((2 * h, rho))
         found = [self.evidence.judged(views, p) for p in dict.fromkeys(options) if SMALLEST <= p[1] <= LARGEST]
         for view in views:
             view.forget()
         best = min(found, key=lambda judged: judged.error)
-        return best if best.error < rules.WORTH_ANOTHER * found[0].error else found[0]
+        return best if best.error < thresholds.WORTH_ANOTHER * found[0].error else found[0]
 
     def _views(self, run: Trajectory, t: int) -> list[Any]:
         """Every fold's rows under its metric after t updates; the latest are kept."""

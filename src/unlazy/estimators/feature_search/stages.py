@@ -12,8 +12,8 @@ import numpy as np
 
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.checkpoint import Checkpoint, State
-from unlazy.training.partition import Tree
-from unlazy.training.recursive_features import Step
+from unlazy.training.rfm.iteration import Step
+from unlazy.training.rfm.partition import Tree
 
 T = TypeVar("T")
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (Step, Tree)}

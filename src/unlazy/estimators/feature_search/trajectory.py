@@ -7,11 +7,11 @@ import numpy as np
 from jaxtyping import Float
 
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search import rules
+from unlazy.estimators.feature_search import thresholds
 from unlazy.estimators.feature_search.stages import kept
 from unlazy.kernels.base import Kernel
-from unlazy.training.bandwidth_and_ridge import Place
-from unlazy.training.recursive_features import Step, normalised, pruned, raised
+from unlazy.training.rfm.bandwidth_and_ridge import Place
+from unlazy.training.rfm.iteration import Step, normalized, pruned, raised
 
 
 @kept
@@ -71,20 +71,20 @@ class Trajectory:
     def next_step(self) -> Step:
         """The fit whose gradients make the next metric."""
         h, rho = self.judged[-1].place
-        return Step(self.candidate.kernel, h, min(rho, rules.LEARNING_RIDGE), self.power, turn=self.turn)
+        return Step(self.candidate.kernel, h, min(rho, thresholds.LEARNING_RIDGE), self.power, turn=self.turn)
 
     def waited_for(self, best: float) -> bool:
         """Whether it explains nothing yet, and no other explains much."""
-        return self.errors[0] > rules.EXPLAINS_NOTHING and best > rules.EXPLAINS_MUCH
+        return self.errors[0] > thresholds.EXPLAINS_NOTHING and best > thresholds.EXPLAINS_MUCH
 
     def promising(self, best: float) -> bool:
         """Whether one more update may pay: the last one did, and another like it would come near the best of all."""
         errors = self.errors
         before, now = min(errors[:-1]), errors[-1]
-        slow = rules.SLOW_PATIENCE if self.power != 1 else 0
-        if len(errors) <= (rules.PATIENCE if self.waited_for(best) else slow):
+        slow = thresholds.SLOW_PATIENCE if self.power != 1 else 0
+        if len(errors) <= (thresholds.PATIENCE if self.waited_for(best) else slow):
             return True
-        return now < rules.WORTH_ANOTHER * before and self.reach < rules.WITHIN_REACH * best
+        return now < thresholds.WORTH_ANOTHER * before and self.reach < thresholds.WITHIN_REACH * best
 
     def turning(self, share: float) -> "Trajectory":
         """The best metrics here, whose directions are turned from now on."""
@@ -100,7 +100,7 @@ class Trajectory:
         """A kernel that goes on from the best metrics here, or those of another update, raised to a power and pruned;
         not yet judged."""
         t, kind = self.best if update is None else update, self.candidate.metric
-        metrics = [M if power == 1 else normalised(raised(M, power), kind) for M in self.metrics[t]]
+        metrics = [M if power == 1 else normalized(raised(M, power), kind) for M in self.metrics[t]]
         start = self.judged[t]._replace(error=math.inf)
         other = Trajectory(Candidate(kernel, kind), start, [pruned(M, floor) for M in metrics])
         other.steps, other.before, other.power = self.steps[: self.before + t], self.before + t, power

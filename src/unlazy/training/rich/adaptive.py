@@ -18,15 +18,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from unlazy.core.architecture import MLP
+from unlazy.core.arrays import Labels, Points, points
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.fitted import Evidence, Words
-from unlazy.core.inputs import Labels, Points, points
-from unlazy.core.linear import dot
+from unlazy.core.linalg import dot
 from unlazy.core.precision import precision as in_precision
-from unlazy.kernels.adaptive import AdaptiveKernel
+from unlazy.core.results import Evidence, Words
+from unlazy.kernels.networks.adaptive import AdaptiveKernel
+from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.training.rich.initialization import check_draws, coordinates, symmetric_normals
 from unlazy.training.rich.limit import check_training, read
-from unlazy.training.rich.start import check_draws, coordinates, symmetric_normals
 
 DAMPING = 0.2
 """Share of the new Δ after every sweep."""

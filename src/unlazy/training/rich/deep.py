@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from unlazy.core.activations import activation
-from unlazy.core.architecture import MLP
-from unlazy.core.linear import dot
-from unlazy.theory.mean_field import embed, with_slope
-from unlazy.theory.single_site import Site, field, mean_product, whiten
-from unlazy.training.losses import Loss
-from unlazy.training.rich.start import symmetric_normals
+from unlazy.core.linalg import dot
+from unlazy.theory.activations.functions import activation
+from unlazy.theory.feature_learning.mean_field import embed, with_slope
+from unlazy.theory.feature_learning.single_site import Site, field, mean_product, whiten
+from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.training.descent.losses import Loss
+from unlazy.training.rich.initialization import symmetric_normals
 
 FLOOR, EXACT_FLOOR = 1e-4, 1e-12
 """Share of the variance below which a direction counts as known already: far below Monte Carlo errors; where nothing is
@@ -131,7 +131,7 @@ class DeepLimit(eqx.Module):
         return Draws(a[0, :, :forward], a[0, :, forward:], b[0])
 
     def moment(self, run: Run, row: Float[Array, " T"], start: Start) -> tuple[Run, Moment]:
-        """The network with weights W_0 + Σ_i row_i v_i: layers upwards, the output, gradients downwards."""
+        """The network with weights W_0 + Σ_i row_i v_i: layers upward, the output, gradients downward."""
         E, c = start.E, self.network.outputs
         n, column = E.shape[0], run.done * E.shape[0]
         net, L = self.network, self.network.depth

@@ -10,19 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from unlazy.core.architecture import MLP
-from unlazy.core.fitted import Evidence, Words, place
-from unlazy.core.identity import fingerprint
-from unlazy.core.inputs import Matrix, Points, points
+from unlazy.core.arrays import Matrix, Points, points
+from unlazy.core.fingerprint import fingerprint
 from unlazy.core.precision import precision
+from unlazy.core.results import Evidence, Words, place
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.checkpoint import Checkpoint
-from unlazy.training.losses import Loss
+from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.training.descent.losses import Loss
 from unlazy.training.rich.deep import DeepLimit, Moment
-from unlazy.training.rich.deep_plan import advance, begin, check_memory, flow_plan, steps_plan
+from unlazy.training.rich.deep_schedule import advance, begin, check_memory, flow_plan, steps_plan
 from unlazy.training.rich.dynamics import relative_error
 from unlazy.training.rich.estimate import Estimate, on_host, over_runs
-from unlazy.training.rich.telling import Progress, Teller
+from unlazy.training.rich.progress import Progress, Teller
 
 
 class DeepKernel(Kernel):

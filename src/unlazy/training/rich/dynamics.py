@@ -9,15 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from unlazy.core.arrays import concrete
 from unlazy.core.data import Data
-from unlazy.core.identity import fingerprint
-from unlazy.core.inputs import concrete
+from unlazy.core.fingerprint import fingerprint
 from unlazy.solvers.checkpoint import Checkpoint
-from unlazy.training.losses import Loss
+from unlazy.training.descent.losses import Loss
+from unlazy.training.descent.steps import Batches
 from unlazy.training.rich import flow
 from unlazy.training.rich.estimate import Estimate, over_runs
-from unlazy.training.rich.telling import Progress, Teller
-from unlazy.training.steps import Batches
+from unlazy.training.rich.progress import Progress, Teller
 
 
 class Recorded(NamedTuple):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.inputs import Matrix, concrete
+from unlazy.core.arrays import Matrix, concrete
 
 T = TypeVar("T")
 

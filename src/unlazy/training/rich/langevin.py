@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from unlazy.core.architecture import MLP
+from unlazy.core.arrays import Labels, Points, points
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.inputs import Labels, Points, points
-from unlazy.core.linear import dot
+from unlazy.core.linalg import dot
 from unlazy.core.precision import precision as in_precision
-from unlazy.theory.mean_field import embed
+from unlazy.theory.feature_learning.mean_field import embed
+from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.rich.estimate import Estimate, on_host, over_runs
 from unlazy.training.rich.limit import read
 

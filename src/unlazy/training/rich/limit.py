@@ -8,20 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from unlazy.core.architecture import MLP
+from unlazy.core.arrays import Labels, Points, labels, points
 from unlazy.core.data import Data
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.fitted import Evidence, Words
-from unlazy.core.inputs import Labels, Points, labels, points
 from unlazy.core.memory import memory_budget
 from unlazy.core.precision import precision as in_precision
+from unlazy.core.results import Evidence, Words
 from unlazy.solvers.checkpoint import Checkpoint
-from unlazy.training.losses import Loss, loss_named
+from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.training.descent.losses import Loss, loss_named
 from unlazy.training.rich.deep_trajectory import DeepTrajectory, deep_limit
 from unlazy.training.rich.dynamics import Dynamics, Followed, follow, relative_error
 from unlazy.training.rich.estimate import on_host
-from unlazy.training.rich.start import check_draws
-from unlazy.training.rich.telling import Progress
+from unlazy.training.rich.initialization import check_draws
+from unlazy.training.rich.progress import Progress
 from unlazy.training.rich.trajectory import RichTrajectory
 from unlazy.training.rich.two_layer import two_layer_limit
 
@@ -50,7 +50,7 @@ def rich_limit(
     """An infinitely wide network that learns features, along its training [M1–M3].
 
     f = (1/γ) aᵀφ(h)/√width with γ = γ_0 √width and rates γ²: `richness` is γ_0. γ_0 → 0 is the NTK's gradient flow
-    [K3], in the same time; γ_0 of order 1 moves features. Training minimises Σ_μ ℓ(f_μ, y_μ) from f = 0.
+    [K3], in the same time; γ_0 of order 1 moves features. Training minimizes Σ_μ ℓ(f_μ, y_μ) from f = 0.
 
     `times` are times of gradient flow, integrated to `tolerance` (error of f in one step, over the size of the labels);
     with a `step_size` they are numbers of plain steps, all points or `batch_size` at a time. Training ends early at the

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from unlazy.core.fitted import Evidence, place
-from unlazy.core.inputs import Matrix, Points, points
+from unlazy.core.arrays import Matrix, Points, points
 from unlazy.core.precision import precision
+from unlazy.core.results import Evidence, place
 from unlazy.kernels.base import Kernel
 from unlazy.training.rich.estimate import Estimate, on_host, over_runs
 

@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from unlazy.core.activations import Activation
-from unlazy.core.architecture import MLP
-from unlazy.core.linear import dot
+from unlazy.core.linalg import dot
 from unlazy.core.memory import memory_budget
 from unlazy.kernels.base import Kernel
-from unlazy.theory import mean_field
-from unlazy.theory.mean_field import embed
-from unlazy.training.rich.start import Coordinates, coordinates, symmetric_normals
+from unlazy.theory.activations.functions import Activation
+from unlazy.theory.feature_learning import mean_field
+from unlazy.theory.feature_learning.mean_field import embed
+from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.training.rich.initialization import Coordinates, coordinates, symmetric_normals
 
 HELD = 4
 """Arrays of neurons × points alive at once: h, φ(h), φ'(h) and what goes back."""

@@ -1,0 +1,232 @@
+"""Files to tables: CSV with any common delimiter, Parquet, npz, and scikit-learn's toy sets by name.
+
+What cannot be a table ends in one sentence.
+"""
+
+import csv
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unlazy.comparison.cli_options import file_of
+from unlazy.comparison.data.table import Table, make_table
+from unlazy.core.errors import UnlazyError, listed, nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
+MISSING = ["?"]
+"""Spellings of a missing value besides those that pandas knows (empty, NA, NaN, null, None, …)."""
+_SAMPLE = 200
+_SAME_FIELDS = 0.9
+"""Share of lines that must have the same number of fields for a delimiter to be believed."""
+
+
+def read_table(
+    source: str | Path, target: str | None = None, *, task: str | None = None, delimiter: str | None = None,
+    drop: tuple[str, ...] = (), categorical: tuple[str, ...] = (), group: str | None = None, time: str | None = None,
+) -> Table:  # fmt: skip
+    """The table of a file or a toy set; `drop` leaves columns out, `categorical` takes numbers for names."""
+    frame, own = read_frame(source, target, delimiter)
+    target = target or own
+    if target is None:
+        raise UnlazyError(
+            f"which column of {source} is to be predicted? Name it with --target; it has {listed(frame.columns)}"
+        )
+    if target not in frame.columns:
+        raise UnlazyError(f"{source} has no column {target!r} to predict{nearest(target, map(str, frame.columns))}")
+    found = make_table(
+        frame.drop(columns=target), frame[target], task=task, drop=drop, categorical=categorical, group=group, time=time
+    )
+    return replace(found, source=Path(source).name)
+
+
+def read_frame(
+    source: str | Path, target: str | None = None, delimiter: str | None = None, *, labeled: bool = True
+) -> "tuple[pd.DataFrame, str | None]":
+    """The table at `source` and the name of its target where the source itself says it (npz, toy sets).
+
+    Without `labeled` a target may be absent, and one column is enough: rows to predict at.
+    """
+    path = file_of(source)
+    if path is None:
+        return _toy(str(source))
+    if path.stat().st_size == 0:
+        raise UnlazyError(f"{source} is empty; it should hold a header row and one row per sample")
+    if path.suffix == ".npz":
+        return _npz(path, target, labeled)
+    if path.suffix in (".parquet", ".pq"):
+        return _parquet(path), None
+    return _csv(path, delimiter, 2 if labeled else 1), None
+
+
+def _csv(path: Path, delimiter: str | None, least: int) -> "pd.DataFrame":
+    import pandas as pd
+
+    lines = _lines(path)
+    if not lines:
+        raise UnlazyError(f"{path} has nothing but blank lines; it should hold a header row and one row per sample")
+    header = _header(path, lines, delimiter, least)
+    try:
+        frame = pd.read_csv(
+            path, sep=header.delimiter, encoding="utf-8-sig", na_values=MISSING, low_memory=False,
+            skipinitialspace=True, index_col=False, on_bad_lines="error", **_exact_numbers(pd.__version__),
+        )  # fmt: skip
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        why = " ".join(str(error).removeprefix("Error tokenizing data. C error:").split())
+        raise UnlazyError(
+            f"{path} cannot be read as a table ({why}); give every row as many fields as the header"
+        ) from error
+    if len(frame) == 0:
+        raise UnlazyError(f"{path} has a header and no rows; add one row per sample")
+    return frame
+
+
+class _Header:
+    def __init__(self, delimiter: str, names: list[str]):
+        self.delimiter, self.names = delimiter, names
+
+
+def _exact_numbers(version: str) -> dict[str, Any]:
+    """Digits to the nearest float64: pandas does so by itself from 3.1 on, before that only when asked."""
+    return {"float_precision": "round_trip"} if tuple(map(int, version.split(".")[:2])) < (3, 1) else {}
+
+
+def _header(path: Path, lines: list[str], delimiter: str | None, least: int) -> _Header:
+    """Delimiter and column names, or a sentence: one column only, a name twice, no names at all."""
+    found = _sniff(lines)
+    if delimiter is not None and len(delimiter) != 1:
+        raise ValueError(f"a delimiter is one character, got {delimiter!r}")
+    used = delimiter or found or ("," if least == 1 else None)
+    names = [name.strip() for name in next(csv.reader([lines[0]], delimiter=used or ","))]
+    if used is None or len(names) < least:
+        other = f"; it looks separated by {DELIMITERS[found]}: leave --delimiter out" if found and delimiter else ""
+        remedy = other or "; save it as CSV with a header row, or name its separator with --delimiter"
+        raise UnlazyError(
+            f"{path} is not a table of two or more columns as {_spelled(used)} would separate them{remedy}"
+        )
+    twice = [name for name, count in Counter(names).items() if count > 1 and name]
+    if twice and not _is_number(twice[0]):
+        raise UnlazyError(f"{path} has {Counter(names)[twice[0]]} columns called {twice[0]!r}; give each its own name")
+    if all(map(_is_number, names)):
+        raise UnlazyError(f"the first row of {path} holds numbers where names should be; add a header row")
+    return _Header(used, names)
+
+
+def _sniff(lines: list[str]) -> str | None:
+    """The delimiter that gives nearly every line the same number of fields, two or more; None where none does."""
+    best, score = None, 1.0
+    for delimiter in DELIMITERS:
+        counts = Counter(len(row) for row in csv.reader(lines, delimiter=delimiter))
+        fields, often = counts.most_common(1)[0]
+        if fields > 1 and often >= _SAME_FIELDS * len(lines) and fields > score:
+            best, score = delimiter, fields
+    return best
+
+
+def _lines(path: Path) -> list[str]:
+    """The first lines that are not blank; a sentence where the file is not text."""
+    with path.open("rb") as file:
+        start = file.read(4096)
+    if b"\0" in start:
+        raise UnlazyError(f"{path} is not a text file, so not a CSV; pass CSV, Parquet (.parquet) or npz (.npz)")
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            lines = [line for line, _ in zip(file, range(_SAMPLE))]
+    except UnicodeDecodeError as error:
+        raise UnlazyError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8 CSV") from error
+    return [line.rstrip("\n") for line in lines if line.strip()]
+
+
+def _parquet(path: Path) -> "pd.DataFrame":
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(path)
+    except ImportError as error:
+        raise UnlazyError("Parquet needs pyarrow: pip install 'unlazy[parquet]', or pass a CSV") from error
+    except Exception as error:
+        raise UnlazyError(
+            f"{path} is not a Parquet table ({_first_line(error)}); write it anew, or pass a CSV"
+        ) from error
+
+
+def _npz(path: Path, target: str | None, labeled: bool) -> "tuple[pd.DataFrame, str]":
+    """Arrays X and y, or NAME/X and NAME/y where the target is NAME/y; other arrays of as many rows are columns too."""
+    import pandas as pd
+
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            names = list(file.files)
+            label = target or "y"
+            prefix = label[: label.rindex("/") + 1] if "/" in label else ""
+            inside = [n for n in names if n.startswith(prefix) and "/" not in n.removeprefix(prefix)]
+            arrays = {n: file[n] for n in inside}
+    except Exception as error:  # a broken zip has many ways to fail
+        raise UnlazyError(
+            f"{path} is not an npz file of plain arrays; write it with numpy.savez(path, X=X, y=y)"
+        ) from error
+    if label not in arrays:
+        if not labeled and prefix + "X" in arrays:
+            return pd.DataFrame(_array_columns("X", arrays[prefix + "X"], arrays.get(prefix + "columns"))), label
+        raise UnlazyError(f"{path} has no array {label!r}{nearest(label, names)}")
+    y = arrays.pop(label)
+    y = y.ravel() if y.size == len(y) else y
+    if y.ndim != 1:
+        raise UnlazyError(f"the array {label!r} of {path} has shape {y.shape}; a target is one column")
+    columns: dict[str, Any] = {}
+    titles = arrays.pop(prefix + "columns", None)
+    for name, array in arrays.items():
+        if array.ndim in (1, 2) and len(array) == len(y) and array.dtype.kind in "biufU":
+            columns |= _array_columns(name.removeprefix(prefix), array, titles)
+    if not columns:
+        raise UnlazyError(
+            f"{path} has no array X with the {len(y)} rows of {label!r}; save X (rows × columns) beside it"
+        )
+    return pd.DataFrame(columns | {label: y}), label
+
+
+def _array_columns(name: str, array: np.ndarray, titles: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Columns of one array; codes of an array called X_cat are categories, not numbers."""
+    if name.endswith("cat") and array.dtype.kind in "biu":
+        array = np.where(array < 0, "", np.char.mod("%d", array)).astype(object)
+        array[array == ""] = None
+    if array.ndim == 1:
+        return {name: array}
+    named = titles is not None and len(titles) == array.shape[1] and name == "X"
+    labels = (
+        [str(t) for t in titles]
+        if named and titles is not None
+        else [f"{name.lower()}{j}" for j in range(array.shape[1])]
+    )
+    return dict(zip(labels, array.T))
+
+
+def _toy(name: str) -> "tuple[pd.DataFrame, str]":
+    from sklearn import datasets
+
+    found = getattr(datasets, f"load_{name}")(as_frame=True)
+    frame = found.data.copy()
+    named = name != "digits" and hasattr(found, "target_names")
+    frame["target"] = found.target_names[found.target] if named else found.target
+    return frame, "target"
+
+
+def _spelled(delimiter: str | None) -> str:
+    return "a comma" if delimiter is None else DELIMITERS.get(delimiter, repr(delimiter))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

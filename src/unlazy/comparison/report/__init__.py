@@ -1,0 +1,1 @@
+"""The comparison in words and figures: summary, tables and a self-contained HTML page."""

@@ -1,0 +1,1 @@
+"""Recursive feature machines [D11] as scikit-learn estimators."""

@@ -1,0 +1,1 @@
+"""Input validation, encoding and scaling shared by the estimators."""

@@ -1,0 +1,1 @@
+"""Kernels of networks: NNGP and NTK of any architecture, empirical tangent kernels, flips, adaptive kernels."""

@@ -1,0 +1,46 @@
+"""How many samples until something is reached, against d: medians over seeds and the slope of their logarithms."""
+
+import math
+
+import numpy as np
+from scipy.stats import binomtest
+
+from unlazy.lab.claims import Claim, interval_claim
+from unlazy.lab.experiment import Records
+from unlazy.lab.experiments._opponents import by_seed
+from unlazy.measures import scaling_fit
+from unlazy.measures.scaling_fit import Interval
+
+LOST = 0.05
+"""Share of bootstrap draws, at most, in which some median is not reached: the interval would leave out the slow."""
+
+
+def passages(records: Records) -> tuple[np.ndarray, np.ndarray]:
+    """Dimensions, and a row of first passages (infinite where none) over the seeds for each."""
+    d, table = by_seed(records, "d", "found")
+    return np.array(d), np.asarray(table, float)
+
+
+def median_slope(d: np.ndarray, table: np.ndarray) -> Interval:
+    """Slope of log median against log d with its 95% bootstrap interval; nothing where a median is not reached."""
+    nothing = Interval(math.nan, math.nan, math.nan, 1.0)
+    if not np.isfinite(np.median(table, 1)).all():
+        return nothing
+    with np.errstate(invalid="ignore"):  # a draw whose median is infinite has no slope
+        found = scaling_fit.slope(d, table)
+    return found if found.failed <= LOST else nothing
+
+
+def sloped(
+    statement: str, tag: str, slope: Interval, low: float, high: float, interval: str = "95%, bootstrap"
+) -> Claim:
+    """Holds where the whole interval lies in [low, high], fails where none of it does."""
+    text = f"in [{low:g}, {high:g}]" if np.isfinite([low, high]).all() else f"≤ {high:g}" if low < 0 else f"≥ {low:g}"
+    holds, fails = low <= slope.low and slope.high <= high, slope.high < low or slope.low > high
+    return interval_claim(statement, tag, slope.value, slope.low, slope.high, holds, text, interval, fails=fails)
+
+
+def share(statement: str, tag: str, count: int, runs: int, low: float, high: float) -> Claim:
+    """Of so many runs, with its exact interval: holds and fails as `sloped` does."""
+    sure = binomtest(count, runs).proportion_ci(0.95)
+    return sloped(statement, tag, Interval(count / runs, sure.low, sure.high), low, high, "95%, Clopper–Pearson")

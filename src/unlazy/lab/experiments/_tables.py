@@ -1,0 +1,32 @@
+"""Small tables that come with scikit-learn, split and standardized: shared by experiments that need data of life."""
+
+import numpy as np
+
+TABLES = ("diabetes", "breast_cancer", "wine", "digits")
+MOST = 600
+"""Rows of a table at most: training, validation and tests together."""
+
+
+def table(name: str, seed: int, n: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Inputs, labels and labels again, rows in random order, scaled by the first n of them.
+
+    Inputs get columns of zeros, or are seen along as many principal directions, so that all tables have one shape.
+    """
+    from sklearn import datasets
+
+    X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+    y = {"breast_cancer": 2.0 * y - 1, "wine": np.where(y == 1, 1.0, -1.0)}.get(name, y.astype(float))
+    order = np.random.default_rng(seed).permutation(len(y))[:MOST]
+    X, y = X[order], y[order]
+    spread = X[:n].std(0)
+    X = (X - X[:n].mean(0)) / np.where(spread > 0, spread, 1)
+    X = np.clip(X, -5, 5)
+    if X.shape[1] > columns:
+        X = X @ np.linalg.svd(X[:n], full_matrices=False)[2][:columns].T
+    y = (y - y[:n].mean()) / y[:n].std()
+    return widened(X, columns), y, y
+
+
+def widened(X: np.ndarray, columns: int) -> np.ndarray:
+    """Columns of zeros added and the others scaled: the same x·z/d, and one shape for all."""
+    return np.pad(X * np.sqrt(columns / X.shape[1]), ((0, 0), (0, columns - X.shape[1])))

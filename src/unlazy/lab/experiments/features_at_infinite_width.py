@@ -1,0 +1,124 @@
+"""One gradient step is the first Euler step of the rich flow; what do the others add? [D4, M2]
+
+Question. Is Algorithm 1's single step on the first layer the beginning of feature learning at infinite width, and does
+the rest of the flow sharpen what it wrote?
+Prediction. [D4, M2] From f = 0 the first Euler step moves every neuron along Algorithm 1's gradient, whatever γ_0; the
+flow's first moments do too. [P4] Later steps see the residual, and the share of the movement that lies in the relevant
+directions grows; how far features move is γ_0's business: Φ stays at γ_0 = 0.05 and not at γ_0 = 2.
+Protocol. x ~ N(0, I_d), f* = (x_1² - x_2²)/2 (so E f*² = 1 and no linear part), n = 300, d = 10, ReLU, no biases; the
+limit's neurons after one step of 1/4 of the inverse largest eigenvalue of the NTK, and along the flow until the
+training loss is a tenth of its start. Share: ‖(W_t - W_0)Uᵀ‖²/‖W_t - W_0‖², r/d = 0.2 by chance. float64.
+Verdict. Smallest cosine over neurons between the first step and Algorithm 1's gradient at least 1 - 1e-9; share of the
+flow's movement at 1/100 of the step's time within 1% of the step's; share at the end of the flow at γ_0 = 2 above the
+step's, with two standard errors over seeds; Φ moves by at least 20% at γ_0 = 2 and at most 2% at γ_0 = 0.05.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from unlazy.kernels.networks.infinite_width import NTK
+from unlazy.lab.claims import Claim, at_least, at_most, within
+from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.measures.subspace import energy
+from unlazy.products.metric_gram import cross
+from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.training.one_step.algorithm import first_gradient
+from unlazy.training.rich.limit import rich_limit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LAZY, RICH, ENOUGH = 0.05, 2.0, 0.1
+
+
+def trial(params: Params, key: Any) -> dict[str, Any]:
+    d, gamma = params["d"], params["richness"]
+    X = jax.random.normal(jax.random.fold_in(key, 0), (params["n"], d))
+    y = 0.5 * (X[:, 0] ** 2 - X[:, 1] ** 2)
+    net, U = MLP(1, "relu", sigma_w=1.0), jnp.eye(d)[:2]
+    rows = np.asarray(X, float)
+    largest = float(np.linalg.eigvalsh(cross(NTK(net), rows, rows, np.ones(d), 1.0))[-1])
+    ask: dict[str, Any] = {"richness": gamma, "draws": params["draws"], "runs": 1, "key": jax.random.fold_in(key, 1)}
+    step: Any = rich_limit(net, X, y, times=[0, 1], step_size=0.25 / largest, **ask)
+    W0, moved = step.states.w[0, 0], step.states.w[1, 0] - step.states.w[0, 0]
+    gradient = first_gradient(W0, step.states.z[0, 0, :, 0], X, y)
+    times = np.r_[0.0, 0.01, np.geomspace(1, params["long"], 8)] * 0.25 / largest
+    flow: Any = rich_limit(net, X, y, times=times, tolerance=3e-3, **ask)
+    losses = np.asarray(flow.losses.value)
+    end = int(np.argmax(losses <= ENOUGH * losses[0])) if losses[-1] <= ENOUGH * losses[0] else -1
+    shares = np.array([float(energy(w[0] - W0, U)) for w in flow.states.w[1:]])
+    Phi = np.asarray(flow.features[0].value)
+    return {
+        "cosine": float(jnp.min(_cosines(moved, -gradient))), "share": float(energy(moved, U)), "shares": shares,
+        "end": shares[end - 1 if end > 0 else -1], "times": times[1:] / times[-1], "losses": losses,
+        "features": float(np.linalg.norm(Phi[end] - Phi[0]) / np.linalg.norm(Phi[0])), "reached": end > 0,
+    }  # fmt: skip
+
+
+def _cosines(A: Any, B: Any) -> Any:
+    """Of rows; rows that did not move at all on either side count as one."""
+    sizes = jnp.linalg.norm(A, axis=1) * jnp.linalg.norm(B, axis=1)
+    return jnp.where(sizes > 0, jnp.sum(A * B, 1) / jnp.where(sizes > 0, sizes, 1), 1.0)
+
+
+def _error(values: np.ndarray) -> float:
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def claims(records: Records) -> list[Claim]:
+    rich, lazy = records.where(richness=RICH), records.where(richness=LAZY)
+    early = records.measure("shares")[:, 0] / records.measure("share")
+    gain = rich.measure("end") / rich.measure("share")
+    far, near = rich.measure("features"), lazy.measure("features")
+    return [
+        at_least("first Euler step against Algorithm 1's gradient, smallest cosine of a neuron", "D4",
+                 float(records.measure("cosine").min()), 1 - 1e-9, predicted="1, allowed 1e-9 less"),
+        within("share of the flow's first movement in the relevant directions, over the step's", "M2",
+               float(early.mean()), 0.99, 1.01, error=_error(early), predicted="1 ± 1%"),
+        at_least("the loss that ends the flow is reached", "M2", float(rich.measure("reached").mean()), 1.0,
+                 predicted="always"),
+        at_least(f"γ_0 = {RICH:g}: share of the movement at the end over one step's", "P4", float(gain.mean()), 1.0,
+                 error=_error(gain), predicted="> 1", basis="theory"),
+        at_least(f"γ_0 = {RICH:g}: relative movement of Φ", "M1", float(far.mean()), 0.2, error=_error(far)),
+        at_most(f"γ_0 = {LAZY:g}: relative movement of Φ", "M1", float(near.mean()), 0.02, error=_error(near)),
+    ]  # fmt: skip
+
+
+def figure(records: Records) -> "Figure":
+    import matplotlib.pyplot as plt
+
+    fig, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.1), layout="constrained")
+    for gamma in records.values("richness"):
+        chosen = records.where(richness=gamma)
+        times = chosen.measure("times")[0]
+        line = left.semilogx(times, np.median(chosen.measure("shares"), 0), "o-", label=f"flow, γ₀ = {gamma:g}")[0]
+        left.axhline(np.median(chosen.measure("share")), color=line.get_color(), ls="--", lw=1)
+        losses = np.median(chosen.measure("losses"), 0)
+        right.loglog(times, losses[1:], "o-", color=line.get_color(), label=f"γ₀ = {gamma:g}")
+    left.set(xlabel="time", ylabel="share in the relevant directions", title="movement; dashed: one step")
+    right.set(xlabel="time", ylabel="training loss", title="training")
+    left.legend()
+    right.legend()
+    return fig
+
+
+experiment = Experiment(
+    name="features_at_infinite_width",
+    source="S2",
+    tags=("D4", "M2", "P4", "M1"),
+    question="Is Algorithm 1's one step the first Euler step of the rich flow, and what do later steps add?",
+    prediction="It is, for every γ_0; later steps raise the share of the movement that is relevant [D4, M2, P4].",
+    protocol="Neurons of the limit after one step and along the flow, f* = (x_1² - x_2²)/2; γ_0 = 0.05 and 2.",
+    verdict="Cosine 1; shares equal at first (1%); larger at the end; Φ moves by 20% when rich, by 2% when lazy.",
+    trial=trial,
+    claims=claims,
+    figure=figure,
+    vectorized=False,
+    lanes=1,
+    quick=config({"richness": [LAZY, RICH]}, seeds=3, n=300, d=10, draws=512, long=60.0),
+    full=config({"richness": [LAZY, 0.5, RICH], "d": [10, 20]}, seeds=8, n=1000, draws=4096, long=200.0),
+    caveats="Algorithm 1 drops the start's weights after its step and refits the head; the flow does neither.",
+)

@@ -1,0 +1,119 @@
+"""Noise in the labels chooses the sparse solution; noise in the gradient, or none, does not [L11].
+
+Question: f = ⟨u∘u - v∘v, x⟩ with more inputs than points fits the data in many ways. Which way is chosen by the noise?
+Prediction [L11]: label-noise SGD drifts along the solutions, log u and log v falling by 2η²δ² a step where x is ±1,
+until the sparse one is left; descent without noise stays at the solution near its large start, which is not sparse;
+spherical noise of the gradients has no such drift and walks away. A third of the step drifts a ninth as fast.
+Protocol: d = 60 inputs ±1, n = 30 points, 3 of the inputs matter; start u = v = 1; batches of one point, η = 0.003,
+δ = 2, 80,000 steps, the last fifth with η/10, the last twentieth without noise; plain: full batches, 8,000 steps;
+spherical: full batches with Gaussian noise of standard deviation 2δ in every gradient; error is ‖θ - θ*‖²/‖θ*‖².
+Verdict: median error at most 0.05 with label noise; at least 0.3 plain, with spherical noise, and with η/3.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from unlazy.core.data import Data
+from unlazy.core.linalg import dot
+from unlazy.lab.claims import Claim, interval_claim
+from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.training.descent.descend import descend
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ETA, DELTA, START, RELEVANT = 0.003, 2.0, 1.0, 3
+NAMES = {"label noise": "label noise", "none": "no noise", "spherical": "spherical noise",
+         "small step": "label noise, a third of the step"}  # fmt: skip
+LEAST, MOST = 0.3, 0.05
+
+
+def trial(params: Params, key: Any) -> dict[str, Any]:
+    d, n, steps, noise = params["d"], params["n"], params["steps"], params["noise"]
+    one, two, three = jax.random.split(key, 3)
+    truth = (jnp.arange(d) < RELEVANT).astype(float)
+    X = jax.random.rademacher(one, (n, d), float)
+    data = Data(X, dot(X, truth))
+    eta = ETA / 3 if noise == "small step" else ETA
+    labels = noise in ("label noise", "small step")
+    steps = steps if labels else steps // 10
+
+    def apply(theta: Any, X: Any) -> Any:
+        return dot(X, theta["u"] ** 2 - theta["v"] ** 2)
+
+    def rule(rate: Any) -> optax.GradientTransformation:
+        if noise != "spherical":
+            return optax.sgd(rate)
+        return optax.chain(optax.add_noise((2 * DELTA) ** 2, 0.0, key=three), optax.sgd(rate))
+
+    def off(theta: Any) -> Any:
+        return jnp.sum((theta["u"] ** 2 - theta["v"] ** 2 - truth) ** 2) / jnp.sum(truth)
+
+    theta = {"u": jnp.full(d, START), "v": jnp.full(d, START)}
+    noisy = steps - steps // 20
+    rates = optax.piecewise_constant_schedule(eta, {4 * steps // 5: 0.1})
+    first = descend(apply, theta, data, steps=noisy, optimizer=rule(rates), batch_size=1 if labels else None, key=two,
+                    label_noise=DELTA if labels else 0.0, record={"off": off}, every=noisy // 19)  # fmt: skip
+    last = descend(apply, first.params, data, steps=steps // 20, step_size=eta / 10, batch_size=1 if labels else None,
+                   key=three)  # fmt: skip
+    return {"error": off(last.params), "path": first.recorded["off"], "at": first.recorded_at}
+
+
+def claims(records: Records) -> list[Claim]:
+    rows, rng = [], np.random.default_rng(0)
+    for noise in NAMES:
+        errors = np.array([float(r.measures["error"]) for r in records.where(noise=noise)])
+        if not len(errors):
+            continue
+        errors = np.where(np.isfinite(errors), errors, np.inf)
+        middle = float(np.median(errors))
+        draws = np.median(errors[rng.integers(0, len(errors), (1000, len(errors)))], 1)
+        low, high = (float(q) for q in np.quantile(draws, [0.025, 0.975], method="nearest"))
+        holds = high <= MOST if noise == "label noise" else low >= LEAST
+        predicted = f"≤ {MOST}" if noise == "label noise" else f"≥ {LEAST}"
+        statement = f"{NAMES[noise].capitalize()}: median of ‖θ - θ*‖²/‖θ*‖²"
+        rows.append(interval_claim(statement, "L11", middle, low, high, holds, predicted, "95%, bootstrap"))
+    return rows
+
+
+def figure(records: Records) -> "Figure":
+    import matplotlib.pyplot as plt
+
+    fig, axis = plt.subplots(figsize=(5.0, 3.4), layout="constrained")
+    for i, noise in enumerate(n for n in NAMES if len(records.where(noise=n))):
+        part = list(records.where(noise=noise))
+        path = np.median([np.asarray(r.measures["path"], float) for r in part], 0)
+        at = np.asarray(part[0].measures["at"], float)
+        axis.semilogy(at / at[-1], np.maximum(path, 1e-6), "-", color=f"C{i}", label=NAMES[noise])
+        end = np.median([float(r.measures["error"]) for r in part])
+        axis.semilogy([1.05], [max(end, 1e-6)], "o", color=f"C{i}")
+    axis.axhline(1, color="k", lw=0.8, ls=":")
+    axis.set(xlabel="share of the training (points: after it, without noise)", ylabel="‖θ - θ*‖²/‖θ*‖², median")
+    axis.legend()
+    return fig
+
+
+experiment = Experiment(
+    name="label_noise",
+    source="S3",
+    tags=("L11",),
+    question="Does noise in the labels choose the sparse solution, where other noise does not?",
+    prediction="Label-noise SGD finds the sparse solution from a large start; descent without noise, with spherical "
+    "noise, or with a third of the step in as many steps does not.",
+    protocol="⟨u∘u - v∘v, x⟩, d = 60, n = 30, 3 relevant inputs, start at 1; one point a step, η = 0.003, noise ±2, "
+    "80,000 steps.",
+    verdict="95% interval of the median error at most 0.05 with label noise, at least 0.3 with the three others.",
+    trial=trial,
+    claims=claims,
+    figure=figure,
+    quick=config({"noise": list(NAMES)}, d=60, n=30, steps=80_000, seeds=8),
+    full=config({"noise": list(NAMES)}, d=60, n=30, steps=80_000, seeds=64),
+    lanes=8,
+    caveats="The theorem is about many more steps, smaller rates and Gaussian inputs, and bounds the spherical case by "
+    "a worse risk, not by this one. One start, one shape, η and δ chosen in pilot runs with other seeds; with a start "
+    "near zero plain descent is sparse too, which is not shown here.",
+)  # fmt: skip

@@ -1,0 +1,108 @@
+"""Neurons drawn in the plane: scattered at the start, at the two effective features after two steps [P4, P7].
+
+Question: can one see the features emerge?
+Prediction [P4]: at the start directions have nothing in common; after step 1 all neurons are near ±Σ_{j∈A} M_j, after
+step 2 nearer, half of them at each since they were paired; without structure they gather too, but not there.
+Protocol: the run of feature_emergence; 150 neurons (75 antisymmetric pairs) and the two features; multidimensional
+scaling of the cosine distances 1 - cos at start, step 1, step 2 and end.
+Verdict (structured): |cosine| with the nearer feature: median ≤ 0.1 at the start, every neuron ≥ 0.9 after step 1, ≥
+0.99 after step 2; each feature gets between 40% and 60% of the neurons; the plane's distances after step 2 correlate
+with the true ones above 0.95. Unstructured: the median stays ≤ 0.35 throughout.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unlazy.lab.claims import Claim, at_least, at_most, within
+from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiments._patterns import SIZES, STAGES, network_run
+from unlazy.measures.neurons import plane
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAIRS = 75
+
+
+def trial(params: Params, key: Any) -> dict[str, Any]:
+    """Coordinates of the neurons, then of the two features, at the four stages; their cosines with the feature."""
+    found = network_run(params, key)
+    half = params["width"] // 2
+    chosen = np.r_[:PAIRS, half : half + PAIRS]
+    feature = np.asarray(found["feature"])
+    drawn = [plane(np.concatenate([W[chosen], [feature, -feature]])) for W in np.asarray(found["weights"])]
+    return {
+        "points": np.stack([p.points for p in drawn]), "faithful": np.array([p.faithful for p in drawn]),
+        "cosines": np.asarray(found["cosines"])[:, chosen],
+    }  # fmt: skip
+
+
+def claims(records: Records) -> list[Claim]:
+    rows = []
+    good, bare = records.where(structured=True), records.where(structured=False)
+    if len(good):
+        cosines = good.measure("cosines")
+        share = np.mean(cosines[:, 2] > 0, axis=1)
+        rows += [
+            at_most("structured: median |cosine| at the start", "P7", float(np.median(np.abs(cosines[:, 0]))), 0.1),
+            at_least("structured: smallest |cosine| after step 1", "P4", float(np.abs(cosines[:, 1]).min()), 0.9),
+            at_least("structured: smallest |cosine| after step 2", "P4", float(np.abs(cosines[:, 2]).min()), 0.99),
+            within("structured: share of neurons at the first star after step 2, smallest", "P7",
+                   float(share.min()), 0.4, 0.6, predicted="1/2 ± 0.1"),
+            within("structured: share of neurons at the first star after step 2, largest", "P7",
+                   float(share.max()), 0.4, 0.6, predicted="1/2 ± 0.1"),
+            at_least("structured: correlation of distances in the plane with cosine distances after step 2", "P7",
+                     float(good.measure("faithful")[:, 2].min()), 0.95),
+        ]  # fmt: skip
+    if len(bare):
+        middle = np.median(np.abs(bare.measure("cosines")), axis=2)
+        rows.append(at_most("unstructured: largest median |cosine| of all stages", "P6", float(middle.max()), 0.35))
+    return rows
+
+
+def figure(records: Records) -> "Figure":
+    import matplotlib.pyplot as plt
+
+    kinds = [s for s in (True, False) if len(records.where(structured=s))]
+    fig, axes = plt.subplots(len(kinds), 4, figsize=(9.6, 2.6 * len(kinds) + 0.3), squeeze=False, layout="constrained")
+    for row, structured in zip(axes, kinds):
+        record = records.where(structured=structured)[0]
+        for i, (axis, name) in enumerate(zip(row, STAGES)):
+            points, cosines = record.measures["points"][i], record.measures["cosines"][i]
+            for star, sign, color in zip(points[-2:], "+-", ("C1", "C4")):
+                label = rf"${sign}\Sigma_{{j\in A}} M_j$"
+                axis.plot(*star, "*", ms=21, mfc="none", mec=color, mew=1.4, label=label, zorder=1)
+            axis.scatter(*points[:-2].T, s=9, c="C0", alpha=0.5, lw=0, label="neurons", zorder=2)
+            if np.abs(cosines).min() > 0.9:  # neurons lie on top of each other: say how many
+                for star, count in zip(points[-2:], (np.sum(cosines > 0), np.sum(cosines < 0))):
+                    axis.annotate(f"{count} neurons", star, (11, -3), textcoords="offset points", fontsize=8)
+            median, least = np.median(np.abs(cosines)), np.abs(cosines).min()
+            axis.set_title(rf"{name}: $|\cos|$ {median:.3f}, min {least:.3f}", fontsize=8.5)
+            reach = 1.25 * np.abs(points).max()
+            axis.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
+        row[0].set_ylabel("structured" if structured else "unstructured")
+    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return fig
+
+
+experiment = Experiment(
+    name="neurons_in_the_plane",
+    source="S4",
+    tags=("P4", "P7"),
+    question="Can one see the features emerge, with neurons drawn in the plane?",
+    prediction="Scattered at the start; at ±Σ_A M_j after two steps, half at each; elsewhere without structure [P4].",
+    protocol="The run of feature_emergence; 150 neurons and two features by scaling of their cosine distances.",
+    verdict="Every |cosine| ≥ 0.99 after step 2, the two stars share the neurons, the plane is faithful; else none.",
+    trial=trial,
+    claims=claims,
+    figure=figure,
+    quick=config({"structured": [True, False]}, seeds=1, d=100, steps=300, batch=500, **SIZES),
+    full=config({"structured": [True, False]}, seeds=3, d=500, steps=500, batch=1000, **SIZES),
+    vectorized=False,
+    precision="float32",
+    caveats=(
+        "A plane cannot show 150 directions at right angles: at the start its distances say little. Without structure "
+        "neurons gather as well, around whatever the noise of 20,000 points pointed at."
+    ),
+)

@@ -1,0 +1,101 @@
+"""One self-contained page: every claim, every figure, no network needed; readable on a phone and in print."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unlazy.core.errors import UnlazyError
+from unlazy.lab.claims import BASES, Claim
+from unlazy.lab.experiment import Experiment, Records, file_names
+from unlazy.lab.report import math_html, template
+from unlazy.lab.report.style import house_style
+from unlazy.lab.report.table import summary
+
+SOURCES = {
+    "S1": "Kernels, random features, wide networks",
+    "S2": "What kernels cannot do, and one gradient step can",
+    "S3": "Beyond linearization",
+    "S4": "Features that emerge from the inputs",
+    "general": "The laboratory itself",
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """One experiment as the page tells it."""
+
+    name: str
+    experiment: Experiment
+    claims: Sequence[Claim]
+    missing: str
+    """Why there are no claims."""
+    picture: template.Picture | None
+    settings: Sequence[tuple[str, str]]
+    trials: int
+    seeds: int
+
+    @property
+    def title(self) -> str:
+        return self.experiment.title
+
+    @property
+    def source(self) -> str:
+        return SOURCES[self.experiment.source]
+
+
+def write_report(results: Sequence[tuple[Experiment, Records]], folder: Path, provenance: str = "") -> Path:
+    """Write figures/NAME.png and .pdf and report.html into `folder`; returns the page's path."""
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        results = _by_source(results)
+        names = file_names([experiment for experiment, _ in results])
+        sections = [_section(name, *result, folder) for name, result in zip(names, results)]
+        return template.write(
+            folder / "report.html", Path(__file__).with_name("report.html"), sections=sections, provenance=provenance,
+            summary=summary([c for s in sections for c in s.claims]), bases=BASES, formulas=_formulas(sections),
+        )  # fmt: skip
+    except OSError as error:
+        why = error.strerror or error
+        raise UnlazyError(f"cannot write the report to {folder}: {why}; choose another place with --out") from error
+
+
+def _formulas(sections: Sequence[Section]) -> list[math_html.Tag]:
+    """The tags that the sections speak of."""
+    parts = [f"[{tag}]" for s in sections for tag in (*s.experiment.tags, *(c.tag for c in s.claims))]
+    words = [t for s in sections for t in (s.experiment.prediction, s.experiment.verdict, s.experiment.caveats)]
+    return math_html.named([*parts, *words])
+
+
+def _by_source(results: Sequence[tuple[Experiment, Records]]) -> list[tuple[Experiment, Records]]:
+    order = list(SOURCES)
+    return sorted(results, key=lambda pair: order.index(pair[0].source))
+
+
+def _section(name: str, experiment: Experiment, records: Records, folder: Path) -> Section:
+    claims, missing = _claims(experiment, records)
+    picture = None
+    if not missing:
+        with house_style():
+            statements = [c.statement for c in claims]
+            picture = template.picture(experiment.figure(records), folder, name, experiment.question, statements)
+    names = dict.fromkeys(name for r in records for name in r.params)
+    settings = [(n, _values(records.values(n))) for n in names]
+    return Section(
+        name, experiment, claims, missing, picture, settings, len(records), len({r.seed for r in records})
+    )  # fmt: skip
+
+
+def _claims(experiment: Experiment, records: Records) -> tuple[list[Claim], str]:
+    """The claims, or why a half-finished sweep cannot be judged yet."""
+    if not len(records):
+        return [], "Nothing has been run yet."
+    try:
+        return experiment.claims(records), ""
+    except (KeyError, IndexError, ValueError, ZeroDivisionError, FloatingPointError) as error:
+        return [], f"{len(records)} stored trials are not enough to judge the claims ({type(error).__name__}: {error})."
+
+
+def _values(values: list) -> str:
+    shown = [f"{v:g}" if isinstance(v, float) else str(v) for v in values]
+    return ", ".join(shown if len(shown) <= 12 else [*shown[:10], "…", shown[-1]])

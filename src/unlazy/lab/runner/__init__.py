@@ -1,0 +1,1 @@
+"""Running experiments: sweeps, engines, the store of finished trials, resuming."""

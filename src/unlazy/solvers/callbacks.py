@@ -1,0 +1,114 @@
+"""What goes on around the steps of a solver: when to stop, progress with time left, validation, checkpoints."""
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from unlazy.core.progress import Display
+from unlazy.solvers.checkpoint import Checkpoint, State
+
+QUIET_SECONDS = 3.0
+"""No progress is shown for runs that end before this."""
+PATIENCE = 5
+"""Checks of the validation error without improvement before a run ends."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a progress callback gets after a step."""
+
+    step: int
+    residual: float
+    seconds: float
+    seconds_left: float
+    """From the rate at which the residual falls; NaN while unknown."""
+    validation_error: float = math.nan
+
+
+@dataclass
+class Watch:
+    """Decides after every step whether to go on; `validate` maps coefficients to an error on held-out points."""
+
+    tolerance: float
+    max_steps: int
+    progress: bool | Callable[[Progress], None] | None = None
+    validate: Callable[[np.ndarray], float] | None = None
+    checkpoint: Checkpoint | None = None
+    best_error: float = math.inf
+    best: np.ndarray | None = None
+    best_residual: float = math.inf
+    centers: Any = None
+    """Where a method does not use all the points, its centers: validation needs them."""
+    _since_best: int = 0
+    _history: list[tuple[float, float]] = field(default_factory=list)
+    _start: float = field(default_factory=time.monotonic)
+    _display: Display = field(default_factory=lambda: Display("solving"))
+
+    def resume(self) -> State | None:
+        """The state of an earlier run, where there is one."""
+        return self.checkpoint.load() if self.checkpoint is not None else None
+
+    def after(
+        self, step: int, residual: float, coefficients: Callable[[], np.ndarray], state: Callable[[], State]
+    ) -> str | None:
+        """The reason to stop now, or None. NaN residuals stop as 'stalled'."""
+        error = self._check(coefficients, residual) if self.validate is not None else math.nan
+        self._show(step, residual, error)
+        reason = None
+        if not math.isfinite(residual):
+            return self._end("stalled")
+        if residual <= self.tolerance:
+            reason = "tolerance"
+        elif self._since_best >= PATIENCE:
+            reason = "validation"
+        elif step >= self.max_steps:
+            reason = "steps"
+        if self.checkpoint is not None:
+            self.checkpoint.keep(state, now=reason is not None)
+        return self._end(reason) if reason else None
+
+    def within(self, state: Callable[[], State]) -> None:
+        """Inside a step that takes long: a checkpoint, where it is time for one."""
+        if self.checkpoint is not None:
+            self.checkpoint.keep(state)
+
+    def _end(self, reason: str) -> str:
+        self._display.close()
+        return reason
+
+    def _check(self, coefficients: Callable[[], np.ndarray], residual: float) -> float:
+        now = coefficients()
+        error = self.validate(now)  # type: ignore[misc]
+        if error < 0.999 * self.best_error:
+            self.best_error, self.best, self.best_residual, self._since_best = error, now.copy(), residual, 0
+        else:
+            self._since_best += 1
+        return error
+
+    def _show(self, step: int, residual: float, error: float) -> None:
+        seconds = time.monotonic() - self._start
+        self._history.append((seconds, residual))
+        left = self._seconds_left(step, seconds)
+        if callable(self.progress):
+            self.progress(Progress(step, residual, seconds, left, error))
+        elif (self.progress or (self.progress is None and sys.stderr.isatty())) and seconds > QUIET_SECONDS:
+            self._draw(step, residual, left)
+
+    def _seconds_left(self, step: int, seconds: float) -> float:
+        """Time to the tolerance at the rate of the recent steps, or to the last step if that comes first."""
+        recent = self._history[-10:]
+        (t0, r0), (t1, r1) = recent[0], recent[-1]
+        limit = (self.max_steps - step) * seconds / max(step, 1)
+        if len(recent) < 3 or not 0 < r1 < r0 or t1 <= t0 or self.tolerance <= 0:
+            return limit
+        rate = math.log(r0 / r1) / (t1 - t0)
+        return min(limit, max(0.0, math.log(r1 / self.tolerance) / rate))
+
+    def _draw(self, step: int, residual: float, left: float) -> None:
+        text = f"step {step}, residual {residual:.2g} (to reach {self.tolerance:.2g}), about {left:.0f} s left"
+        self._display.advance(text)

@@ -1,0 +1,1 @@
+"""Convex programs: nuclear-norm regression [L6] and the convex ReLU network."""

@@ -1,0 +1,94 @@
+"""A kernel trained by gradient flow on any loss, with momentum where asked for: an ordinary differential equation.
+
+    f_t = f_0 + K α_t,   α' = -∂L/∂f (f_t, y),   or with friction γ   α'' = -γ α' - ∂L/∂f.
+
+Heavy-ball steps θ ← θ - η∇L + m(θ - θ_before) follow the second in the time √η a step, with γ = (1 - m)/√η. For squared
+error without friction `decompose(kernel, X).flow` has the closed form. Lee et al. (2019), Su, Boyd and Candès (2016).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from unlazy.core.arrays import Labels, Points, count, float_type, labels
+from unlazy.core.linalg import dot
+from unlazy.core.results import Evidence, Words
+from unlazy.kernels.base import Kernel
+from unlazy.solvers.path import Path, Values
+
+Loss = Callable[[Array, Array], Array]
+
+
+def squared_error(f: Float[Array, "n *c"], y: Float[Array, "n *c"]) -> Float[Array, ""]:
+    """½Σ(f - y)²."""
+    return 0.5 * jnp.sum((f - y) ** 2)
+
+
+def cross_entropy(f: Float[Array, "n c"], y: Float[Array, "n c"]) -> Float[Array, ""]:
+    """-Σ y log softmax f, y one-hot or probabilities."""
+    return -jnp.sum(y * jax.nn.log_softmax(f, axis=-1))
+
+
+def flow(
+    kernel: Kernel,
+    X: Points,
+    y: Labels,
+    times: Values,
+    loss: Loss = squared_error,
+    *,
+    f0: Labels | None = None,
+    friction: float | None = None,
+    tolerance: float = 1e-8,
+) -> Path:
+    """Gradient flow on loss(f, y), a sum over points, from `f0` (its values at X; zero if left out) at every time.
+
+    >>> flow(kernel, X, one_hot, [1.0, 10.0], cross_entropy).predict(Z)      # (times, m, classes)
+    """
+    from scipy.integrate import solve_ivp
+
+    X, _ = kernel.read(X)
+    y = labels(y, count(X))
+    t = np.atleast_1d(np.asarray(times, float))
+    if t.ndim > 1 or not np.all(np.isfinite(t)) or np.any(t < 0) or np.any(np.diff(t) <= 0):
+        raise ValueError(f"times must be finite, not negative and rising, got {times!r}")
+    if friction is not None and not friction >= 0:
+        raise ValueError(f"friction must be zero or more, got {friction!r}")
+    K = np.asarray(kernel.gram(X), np.float64)
+    start = np.zeros(y.shape) if f0 is None else np.asarray(labels(f0, count(X), "f0"), np.float64).reshape(y.shape)
+    labeled = np.asarray(y, np.float64)
+    with jax.enable_x64(True):
+        slope = jax.jit(jax.grad(lambda f: loss(f, jnp.asarray(labeled))))
+
+        def moved(_: float, state: np.ndarray) -> np.ndarray:
+            alpha, *speed = state.reshape(-1, *y.shape)
+            force = -np.asarray(slope(jnp.asarray(start + _product(K, alpha))))
+            if friction is None:
+                return force.ravel()
+            return np.concatenate([speed[0].ravel(), (force - friction * speed[0]).ravel()])
+
+        size = y.size * (1 if friction is None else 2)
+        found = solve_ivp(moved, (0.0, float(t[-1])), np.zeros(size), "DOP853", t, rtol=tolerance, atol=tolerance)
+    if not found.success:
+        raise ValueError(f"the differential equation could not be solved: {found.message}; take shorter times")
+    alpha = found.y.T.reshape(len(t), -1, *y.shape)[:, 0]
+    return _path(kernel, X, K, alpha, start, t, f0 is None, tolerance, found.nfev)
+
+
+def _path(
+    kernel: Kernel, X: Any, K: np.ndarray, alpha: np.ndarray, start: np.ndarray, t: np.ndarray, from_zero: bool,
+    tolerance: float, steps: int,
+) -> Path:  # fmt: skip
+    dtype = float_type(X)
+    fitted = start + np.stack([_product(K, a) for a in alpha])
+    words = Words(solved="gradient flow on a loss, f' = -K ∂L/∂f", method="Runge-Kutta of order 8 (DOP853)")
+    evidence = Evidence(tolerance, tolerance, steps=steps, words=words)
+    values = [jnp.asarray(v, dtype) for v in (alpha, fitted, t)]
+    return Path(kernel, X, values[0], values[1], values[2], evidence, from_zero, start.shape[1:])
+
+
+def _product(K: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+    return dot(K, alpha.reshape(len(K), -1)).reshape(alpha.shape)

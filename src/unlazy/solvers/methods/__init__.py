@@ -1,0 +1,1 @@
+"""Methods of `solve`, one file each, and the table that names them."""

@@ -1,0 +1,240 @@
+"""Stochastic gradient descent in function space with the top of the spectrum flattened (EigenPro).
+
+For A = K + ρI and a sample s of the points with A_ss = V diag(σ) Vᵀ, a batch b changes
+
+    α_b ← α_b + η r_b,   α_s ← α_s - η Q A_sb r_b,   r_b = y_b - A_b· α,   Q = Σ_{i≤q} (1 - σ_{q+1}/σ_i)/σ_i v_i v_iᵀ,
+
+so that the largest eigenvalue a batch sees falls from σ_1 to about σ_{q+1} and η grows as much. Every batch has the
+solution of Aα = y as a fixed point, so there is no noise floor. η = 1/λ_max of the preconditioned kernel, measured on
+batches: nothing is assumed of k(x, x), which is not 1 for an NTK. Ma and Belkin (2019).
+
+α, y, Q and what a batch makes of them stay on the device, in float64 beside products in the kernel's precision
+(solvers.float64_vectors); an epoch hands one number for every output to the host.
+"""
+
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from unlazy.core.linalg import dot
+from unlazy.core.precision import precision, rounding
+from unlazy.products import Product, gram, product
+from unlazy.products.engines.base import Stored
+from unlazy.solvers.callbacks import Watch
+from unlazy.solvers.checkpoint import State
+from unlazy.solvers.methods.base import Method, count
+from unlazy.solvers.problem import Fit, Problem
+
+MARGIN = 0.9
+"""η over 1/λ_max of the batches measured; convergence needs less than 2."""
+
+
+class EigenPro(Method):
+    """Batches of `batch` points; the top `rank` directions of a `sample` of the points are flattened, as many as the
+    sample knows unless given.
+
+    >>> solve(kernel, X, y, ridge=0.0, method=EigenPro(batch=20)).predict(Z).shape
+    (5,)
+    """
+
+    name = "eigenpro"
+    most_steps = 500
+    rank: int | None = eqx.field(default=None, static=True, converter=count("rank"))
+    sample: int = eqx.field(default=2000, static=True, converter=count("sample"))
+    batch: int = eqx.field(default=1000, static=True, converter=count("batch"))
+
+    def solve(self, problem: Problem, watch: Watch) -> Fit:
+        """α after as many epochs (passes over K) as the tolerance takes."""
+        problem = problem.mended()
+        rng = problem.rng()
+        order = rng.permutation(problem.n)
+        X = problem.X()[jnp.asarray(order)]
+        y = problem.y[order]
+        n, s = problem.n, min(problem.n, self.sample)
+        K = problem.product(X, problem.memory - 3 * s * s * 8)
+        pre = Preconditioner(problem, X[:s], self.rank)
+        batch = min(n, self.batch)
+        eta = MARGIN / pre.batch_eigenvalue(problem, X, batch, rng)
+        rows = Rows(problem, K, X, batch)
+        kept = watch.resume()
+        alpha, epoch = (np.zeros_like(y), 0) if kept is None else (kept["x"][order], int(kept["step"].item()))
+        notes, stopped, last = list(problem.notes), None, np.inf
+        at = Batches(problem, pre, rows, y, alpha)
+        good = at.alpha
+
+        def in_order() -> np.ndarray:
+            out = np.empty_like(y)
+            out[order] = np.asarray(at.alpha)
+            return out
+
+        def state(epoch: int) -> State:
+            return {"x": in_order(), "step": np.array(epoch)}
+
+        while stopped is None:
+            seen = at.epoch(rng.permutation(np.arange(0, n, batch)), eta)
+            epoch += 1
+            now = float(np.max(np.sqrt(seen) / problem.y_norm))
+            if not now < 2 * last:  # the batches measured were too kind
+                at.alpha, eta = good, eta / 2
+                notes.append(f"step size halved to {eta:.2g} in epoch {epoch}")
+                now = last
+            else:
+                good, last = at.alpha, now
+            if now <= 2 * watch.tolerance or epoch >= watch.max_steps:
+                # what the batches saw is older than α
+                now = problem.relative(_left(problem, K, np.asarray(at.alpha), y))
+            else:
+                now = max(now, 1.01 * watch.tolerance)
+            stopped = watch.after(epoch, now, in_order, functools.partial(state, epoch))
+            if eta < 1e-12:
+                stopped = "stalled"
+        left = np.empty_like(y)
+        left[order] = _left(problem, K, np.asarray(at.alpha), y)
+        notes.append(f"K {K.how}, {pre.flattened} directions of {s} flattened, batches of {batch}")
+        used, residual = K.bytes + 3 * s * s * 8, problem.relative(left)
+        return Fit(in_order(), residual, epoch, stopped, used, tuple(notes), ridge=problem.ridge, left=left)
+
+
+def _left(problem: Problem, K: Product, alpha: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return y - np.asarray(K.matmul(jnp.asarray(alpha, K.dtype)), np.float64) - problem.ridge * alpha
+
+
+class Preconditioner:
+    """Q of a sample, and what it does to a batch."""
+
+    def __init__(self, problem: Problem, sample: jax.Array, rank: int | None):
+        self.kernel, self.sample, self.ridge = problem.kernel, sample, problem.ridge
+        s = sample.shape[0]
+        A = np.asarray(problem.kernel.gram(sample), np.float64) + problem.ridge * np.eye(s)
+        values, vectors = np.linalg.eigh(A)
+        values, vectors = np.maximum(values[::-1], problem.ridge), vectors[:, ::-1]
+        # a sample tells less about its smaller eigenvalues; of all the points everything is known
+        most = s - 1 if s == problem.n else s // 4
+        # directions within a hundred roundings of nothing are noise, and 1/σ_i would make much of them
+        most = min(most, max(0, int(np.sum(values > 100 * rounding(problem.dtype) * values[0])) - 1))
+        q = max(0, min(most, most if rank is None else rank))
+        self.flattened = q
+        self.weights = (1 - values[q] / values[:q]) / values[:q] if q else np.zeros(0)
+        self.vectors = vectors[:, :q]
+
+    def columns(self, X: jax.Array, start: int) -> np.ndarray:
+        """A_sb."""
+        A = np.array(gram(self.kernel, self.sample, X), np.float64)
+        inside = np.arange(start, min(start + X.shape[0], A.shape[0]))
+        A[inside, inside - start] += self.ridge
+        return A
+
+    def batch_eigenvalue(self, problem: Problem, X: jax.Array, batch: int, rng: np.random.Generator) -> float:
+        """λ_max of A_bb - A_bs Q A_sb over a few batches."""
+        worst = 0.0
+        starts = {0, X.shape[0] - batch, int(rng.integers(0, X.shape[0] - batch + 1))}
+        for start in starts:
+            part = X[start : start + batch]
+            A = np.asarray(problem.kernel.gram(part), np.float64) + problem.ridge * np.eye(batch)
+            half = dot((self.vectors * np.sqrt(np.maximum(self.weights, 0))).T, self.columns(part, start))
+            worst = max(worst, _top(A - dot(half.T, half), rng))
+        return max(worst, problem.ridge)
+
+
+def _top(A: np.ndarray, rng: np.random.Generator) -> float:
+    """Largest eigenvalue by 50 steps of power iteration, from below; MARGIN and the halving of η cover the rest."""
+    v = rng.normal(size=A.shape[0])
+    for _ in range(50):
+        v = dot(A, v / np.linalg.norm(v))
+    return float(np.linalg.norm(v))
+
+
+class Batches:
+    """The state of the descent, on the device, and an epoch of it."""
+
+    def __init__(self, problem: Problem, pre: Preconditioner, rows: "Rows", y: np.ndarray, alpha: np.ndarray):
+        self.problem, self.rows = problem, rows
+        with precision("float64"):
+            self.y, self.alpha = jnp.asarray(y), jnp.asarray(alpha)
+            self.vectors, self.weights = jnp.asarray(pre.vectors), jnp.asarray(pre.weights)
+            self.ridge = jnp.asarray(problem.ridge)
+
+    def epoch(self, starts: np.ndarray, eta: float) -> np.ndarray:
+        """One batch after the other; Σ r² as they saw it, for every output."""
+        rows, batch = self.rows, self.rows.batch
+        with precision("float64"):
+            seen, rate = jnp.zeros(self.y.shape[1]), jnp.asarray(eta)
+            narrow = self.alpha.astype(rows.K.dtype)
+        for start in starts:
+            start = min(int(start), self.problem.n - batch)
+            K_alpha = rows.times(start, narrow)
+            with precision("float64"):
+                self.alpha, r, seen, small = _descended(
+                    self.alpha, self.y, K_alpha, self.ridge, rate, seen, start, rows.K.dtype
+                )
+            K_r = rows.sample_times(start, self.vectors.shape[0], small)
+            with precision("float64"):
+                self.alpha, narrow = _corrected(
+                    self.alpha, self.vectors, self.weights, K_r, r, self.ridge, rate, start, rows.K.dtype
+                )
+        return np.asarray(seen)
+
+
+@functools.partial(jax.jit, static_argnames="dtype")
+def _descended(
+    alpha: jax.Array, y: jax.Array, K_alpha: jax.Array, ridge: jax.Array, eta: jax.Array, seen: jax.Array, start: Any,
+    dtype: Any,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:  # fmt: skip
+    """α_b + η r_b, r_b, what was seen, and r_b for the kernel."""
+    batch = K_alpha.shape[0]
+    mine = jax.lax.dynamic_slice_in_dim(alpha, start, batch)
+    r = jax.lax.dynamic_slice_in_dim(y, start, batch) - K_alpha.astype(alpha.dtype) - ridge * mine
+    alpha = jax.lax.dynamic_update_slice_in_dim(alpha, mine + eta * r, start, 0)
+    return alpha, r, seen + jnp.sum(r * r, 0), r.astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnames="dtype")
+def _corrected(
+    alpha: jax.Array, vectors: jax.Array, weights: jax.Array, K_r: jax.Array, r: jax.Array, ridge: jax.Array,
+    eta: jax.Array, start: Any, dtype: Any,
+) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+    """α_s - η Q A_sb r_b from K_sb r_b, and α for the kernel. A has the ridge besides, where a point of the batch is in
+    the sample: the first s points, so none where the batch is behind them."""
+    s = vectors.shape[0]
+    A_r = K_r.astype(alpha.dtype).at[start + jnp.arange(r.shape[0])].add(ridge * r, mode="drop")
+    alpha = alpha.at[:s].add(-eta * dot(vectors, weights[:, None] * dot(vectors.T, A_r)))
+    return alpha, alpha.astype(dtype)
+
+
+class Rows:
+    """K(batch, X) @ α and K(sample, batch) @ r: from rows of a stored K, or recomputed."""
+
+    def __init__(self, problem: Problem, K: Product, X: jax.Array, batch: int):
+        self.problem, self.K, self.X, self.batch = problem, K, X, batch
+
+    def times(self, start: int, alpha: jax.Array) -> jax.Array:
+        if self.K.how == "sharded":
+            return self._product(self.X[start : start + self.batch], self.X).matmul(alpha)
+        return _rows_times(self.K, alpha, start, self.batch)
+
+    def sample_times(self, start: int, s: int, r: jax.Array) -> jax.Array:
+        if self.K.how == "sharded":
+            return self._product(self.X[:s], self.X[start : start + self.batch]).matmul(r)
+        return _sample_times(self.K, r, start, self.batch, s)
+
+    def _product(self, X: jax.Array, Z: jax.Array) -> Product:
+        return product(self.problem.kernel, X, Z, memory=self.problem.memory)
+
+
+@functools.partial(jax.jit, static_argnames="batch")
+def _rows_times(K: Product, alpha: jax.Array, start: Any, batch: int) -> jax.Array:
+    if isinstance(K, Stored):
+        return dot(jax.lax.dynamic_slice_in_dim(K.K, start, batch), alpha)
+    return K.taken(start + jnp.arange(batch)).matmul(alpha)
+
+
+@functools.partial(jax.jit, static_argnames=("batch", "s"))
+def _sample_times(K: Product, r: jax.Array, start: Any, batch: int, s: int) -> jax.Array:
+    """K_sb r; of a stored K (rᵀ K_bs)ᵀ: K is symmetric, and rows lie together."""
+    if isinstance(K, Stored):
+        return dot(r.T, jax.lax.dynamic_slice(K.K, (start, 0), (batch, s))).T
+    return K.taken(jnp.arange(s), start + jnp.arange(batch)).matmul(r)

@@ -1,0 +1,1 @@
+"""Factorizations with rows sharded over devices."""

@@ -1,0 +1,1 @@
+"""Activation functions and their Gaussian duals [K7, K8]."""

@@ -1,0 +1,1 @@
+"""Formulas of feature learning: gradients, AGOP, mean-field limits, bounds."""

@@ -1,0 +1,1 @@
+"""Numerics shared by the formulas: centering, near duplicates, angles, matrix functions."""

@@ -1,0 +1,44 @@
+"""One call for many seeds: side by side where the device likes it, one after the other where its caches do."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Key
+
+from unlazy.core import devices
+
+_SMALL = 4096
+"""Bytes of a run's largest array up to which a CPU gains from seeds side by side; beyond, they only crowd its caches
+(measured: 1.3× faster at 2 kB, 1.5 to 3× slower from 30 kB on)."""
+
+
+def over_seeds(run: Callable[[Array], Any], keys: Key[Array, " seeds"], side_by_side: int | None = None) -> Any:
+    """`run(key)` for every key in one compiled call; results have a leading axis of seeds.
+
+    `side_by_side` seeds are vectorized together and such blocks follow each other. Left out: all of them on a GPU, one
+    on a CPU unless the arrays are tiny. The numbers are those of `jax.vmap(run)` up to rounding.
+    """
+    if side_by_side is None:
+        side_by_side = len(keys) if not devices.is_host() or _largest_array(run, keys[0]) <= _SMALL else 1
+    if side_by_side >= len(keys):
+        return jax.jit(jax.vmap(run))(keys)
+    batch = None if side_by_side == 1 else side_by_side
+    return jax.jit(lambda keys: jax.lax.map(run, keys, batch_size=batch))(keys)
+
+
+def _largest_array(run: Callable, key: Array) -> int:
+    """Bytes of the largest array that appears anywhere in the program."""
+
+    def of(jaxpr: Any) -> int:
+        sizes = [0]
+        for equation in jaxpr.eqns:
+            for value in equation.outvars:
+                shape, dtype = getattr(value.aval, "shape", ()), getattr(value.aval, "dtype", None)
+                sizes.append(int(np.prod(shape)) * getattr(dtype, "itemsize", 8))
+            inner = [v for v in equation.params.values() if hasattr(v, "jaxpr") or hasattr(v, "eqns")]
+            sizes += [of(getattr(program, "jaxpr", program)) for program in inner]
+        return max(sizes)
+
+    return of(jax.make_jaxpr(run)(key).jaxpr)

@@ -1,0 +1,34 @@
+"""One gradient step on the first layer with fixed heads, then ridge regression of the heads on fresh data [E3].
+
+f(x) = Σ_j a_j φ(w_j·x) with f ≈ 0 at the start (small heads, whose size is part of the step):
+
+    ∇_{w_j} mean ½(f - y)² at f = 0  =  -a_j mean_i y_i φ'(w_j·x_i) x_i,        W¹ = W⁰ - η ∇.
+
+Unlike Algorithm 1 (training.one_step.algorithm) nothing is taken off the labels and W⁰ stays in W¹. Ba et al. (2022).
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unlazy.core.linalg import dot
+
+
+def first_layer_gradient(
+    function: Callable[[Array], Array],
+    W: Float[Array, "w d"],
+    heads: Float[Array, " w"],
+    X: Float[Array, "n d"],
+    y: Float[Array, " n"],
+) -> Float[Array, "w d"]:
+    """∇_W of mean ½(f - y)² where f = 0, for any elementwise function [E3]."""
+    slopes = jax.jvp(function, (dot(X, W.T),), (jnp.ones((len(X), len(W)), X.dtype),))[1]
+    return -heads[:, None] * dot((slopes * y[:, None]).T, X) / len(X)
+
+
+def ridge_head(features: Float[Array, "n w"], y: Float[Array, " n"], ridge: float) -> Float[Array, " w"]:
+    """min Σ (θ·φ_i - y_i)² + ridge ‖θ‖² by Cholesky, for one positive ridge: many fits in one compiled loop."""
+    G = dot(features.T, features) + ridge * jnp.eye(features.shape[1], dtype=features.dtype)
+    return jax.scipy.linalg.solve(G, dot(features.T, y), assume_a="pos")

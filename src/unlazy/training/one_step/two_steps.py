@@ -1,0 +1,147 @@
+"""Two steps that forget where they came from, then the head: how features emerge from inputs [P3, P4].
+
+Steps 1 and 2 move the first layer's weights alone, on large fresh samples, with ℓ2 decay of strength 1/η: the old
+weights cancel and w ← -η ∇_w L is the gradient alone. Neurons are noisy there, which smooths the truncated ReLU in
+closed form. Then the head is set to zero and all layers are trained by SGD on fresh batches. Without forgetting
+(`forget=False`, small heads, large steps) the same features emerge gradually.
+
+Shi, Wei and Liang, A theoretical analysis on feature learning in neural networks (ICLR 2022).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from unlazy.core.data import Data
+from unlazy.core.errors import check_positive_integer
+from unlazy.core.precision import default_float
+from unlazy.layers.parametrization import Layer
+from unlazy.networks.mlp import Network, Parameters
+from unlazy.theory.activations.functions import Activation
+from unlazy.theory.feature_learning.patterns import smoothed_ramp
+from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.training.descent.losses import LOSSES
+
+Draw = Callable[[PRNGKeyArray, int], Data]
+"""draw(key, n): n fresh labeled points."""
+
+
+class Emergence(eqx.Module):
+    """Parameters at the start, after step 1, after step 2 and at the end, and what was recorded on the way."""
+
+    start: Parameters
+    first: Parameters
+    second: Parameters
+    end: Parameters
+    margins: Float[Array, " 2"]
+    """Largest y f(x) on the samples of steps 1 and 2: below 1 the hinge is active everywhere, as the lemmas ask."""
+    recorded: dict[str, Array]
+    """At the start, after step 1, after step 2, then every `every` steps with the new head."""
+
+
+def pattern_network(
+    inputs: int, width: int = 600, *, sigma_w: float = 0.2, sigma_b: float = 0.3, sigma_a: float = 4.0
+) -> Network:
+    """f(x) = Σ_i a_i min(1, max(w_i·x + b_i, 0)) [P3] with Gaussian starts; `init(key, "antisymmetric")` pairs them."""
+    scales = (sigma_w, sigma_a * width**0.5)  # the network divides its head by √width
+    mlp = MLP(1, "truncated_relu", scales, (sigma_b, 0.0), scale_input=False, width=width)
+    return Network(mlp, inputs, "standard")
+
+
+def noisy(network: Network, spread: float) -> Network:
+    """The network whose neurons carry noise N(0, spread²), averaged over it: smooth in its weights."""
+    smooth = Activation("smoothed truncated ReLU", smoothed_ramp, (), spread)
+    return eqx.tree_at(lambda net: net.mlp, network, _with_activation(network.mlp, smooth))
+
+
+def weight_gradient(network: Network, params: Parameters, data: Data) -> tuple[Float[Array, "d w"], Float[Array, ""]]:
+    """∇_w of the mean hinge loss in the first layer's weights, and the largest margin y f(x)."""
+
+    def loss(weight: Array) -> tuple[Array, Array]:
+        f = network((Layer(weight, params[0].bias), *params[1:]), data.X)
+        return LOSSES["hinge"].mean(f, data.y), jnp.max(data.y * f)
+
+    return jax.grad(loss, has_aux=True)(params[0].weight)
+
+
+def step_on_weights(params: Parameters, gradient: Float[Array, "d w"], rate: Any, forget: bool = True) -> Parameters:
+    """w ← w - η(∇_w L + λw) with λ = 1/η, so that w ← -η∇_w L; or λ = 0."""
+    old = 0 if forget else params[0].weight
+    return (Layer(old - rate * gradient, params[0].bias), *params[1:])
+
+
+def emerge(
+    network: Network,
+    key: PRNGKeyArray,
+    draw: Draw,
+    *,
+    samples: int = 20_000,
+    rates: tuple[float, float] = (0.005, 20.0),
+    spread: float = 0.3,
+    forget: bool = True,
+    steps: int = 500,
+    batch: int = 1000,
+    sgd_rates: tuple[float, float] = (0.2, 0.02),
+    decay: float = 0.0,
+    record: Mapping[str, Callable[[Parameters], Array]] | None = None,
+    every: int = 25,
+) -> Emergence:
+    """The schedule of Theorem 1: two steps on the weights, then a ← 0 and SGD on everything, hinge loss throughout.
+
+    `sgd_rates` are the first and the last rate, falling geometrically. `draw` is asked for fresh points at every step;
+    one that picks rows of a table makes it the finite-sample algorithm. A large first rate ruins the second step: the
+    hinge is no longer active everywhere (`margins`).
+    """
+    if check_positive_integer("steps", steps) % check_positive_integer("every (steps between records)", every):
+        raise ValueError(f"steps must be a multiple of every, got steps={steps} and every={every}")
+    keys, measures = jax.random.split(key, 4), dict(record or {})
+    start = network.init(keys[0], "antisymmetric")
+    smooth = noisy(network, spread)
+
+    def move(theta: Parameters, stage: tuple[Array, Array]) -> tuple[Parameters, tuple[Parameters, Array]]:
+        gradient, margin = weight_gradient(smooth, theta, draw(stage[0], samples))
+        theta = step_on_weights(theta, gradient, stage[1], forget)
+        return theta, (theta, margin)
+
+    # a loop over the two steps: one program instead of two
+    moved, (both, margins) = jax.lax.scan(move, start, (keys[1:3], jnp.asarray(rates, default_float())))
+    stages = jax.tree.map(lambda first, later: jnp.concatenate([first[None], later]), start, both)
+    before = jax.lax.map(lambda stage: {name: measure(stage) for name, measure in measures.items()}, stages)
+    zeroed = (moved[0], Layer(*(jnp.zeros_like(part) for part in moved[1])))
+    end, later = _descend_fresh(network, zeroed, keys[3], draw, steps, batch, sgd_rates, decay, measures, every)
+    recorded = {name: jnp.concatenate([before[name], later[name]]) for name in measures}
+    first, second = (jax.tree.map(lambda part, i=i: part[i], both) for i in range(2))
+    return Emergence(start, first, second, end, margins, recorded)
+
+
+def _descend_fresh(
+    network: Network, params: Parameters, key: Any, draw: Draw, steps: int, batch: int, rates: tuple[float, float],
+    decay: float, measures: dict, every: int,
+) -> tuple[Parameters, dict[str, Array]]:  # fmt: skip
+    """SGD on all layers, a fresh batch for every step; measures after each `every` steps."""
+    first, last = rates
+
+    def loss(theta: Parameters, data: Data) -> Array:
+        return LOSSES["hinge"].mean(network(theta, data.X), data.y)
+
+    def step(theta: Parameters, s: Array) -> tuple[Parameters, None]:
+        gradient = jax.grad(loss)(theta, draw(jax.random.fold_in(key, s), batch))
+        rate = first * (last / first) ** (s / steps)
+        return jax.tree.map(lambda p, g: p - rate * (g + decay * p), theta, gradient), None
+
+    def chunk(theta: Parameters, begin: Array) -> tuple[Parameters, dict[str, Array]]:
+        theta = jax.lax.scan(step, theta, begin + jnp.arange(every))[0]
+        return theta, {name: measure(theta) for name, measure in measures.items()}
+
+    return jax.lax.scan(chunk, params, jnp.arange(0, steps, every))
+
+
+def _with_activation(mlp: MLP, phi: Activation) -> MLP:
+    return MLP(
+        mlp.depth, phi, mlp.sigma_w, mlp.sigma_b, residual=mlp.residual, scale_input=mlp.scale_input, width=mlp.width,
+        outputs=mlp.outputs,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Recursive feature machines [D11]: alternate kernel regression with updates of the metric."""

@@ -1,0 +1,89 @@
+"""A tree of half-spaces in the learned metric: beyond one kernel matrix, every leaf has its own fit.
+
+Rows are halved along their widest direction under the metric until a leaf is small enough. A leaf is fitted to its own
+rows and to the nearest ones across its borders, as many as make all leaves equally large: one shape, one compilation,
+and fits that agree where they meet. Splits along learned directions: Beaglehole et al., xRFM (2025).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from unlazy.core.linalg import dot
+from unlazy.products.metric_gram import Map
+
+SAMPLE = 5000
+"""Rows from which a widest direction is found."""
+BORDER = 0.15
+"""Rows from across the borders, in units of a leaf's own."""
+
+
+class Tree(NamedTuple):
+    """Inner node i sends x left where directions[i]·x ≤ thresholds[i]; a child c < 0 is the leaf -1 - c."""
+
+    directions: Float[np.ndarray, "k d"]
+    thresholds: Float[np.ndarray, " k"]
+    children: Int[np.ndarray, "k 2"]
+
+    def leaf(self, Z: Float[np.ndarray, "n d"]) -> Int[np.ndarray, " n"]:
+        """The leaf of every row."""
+        found = np.full(len(Z), -1 if len(self.thresholds) == 0 else 0)
+        inner = np.arange(len(Z)) if len(self.thresholds) else np.arange(0)
+        while len(inner):
+            node = found[inner]
+            right = np.einsum("ij,ij->i", Z[inner], self.directions[node]) > self.thresholds[node]
+            found[inner] = self.children[node, right.astype(int)]
+            inner = inner[found[inner] >= 0]
+        return -1 - found
+
+
+def partition(
+    X: Float[np.ndarray, "n d"], L: Map, most: int, seed: int = 0
+) -> tuple[Tree, list[Int[np.ndarray, " m"]]]:
+    """The tree whose leaves have at most `most` rows, borders included, and the rows of each leaf, all equally many."""
+    n, depth = len(X), 0
+    while -(-n // 2**depth) * (1 + (BORDER if depth else 0)) > most:
+        depth += 1
+    size = min(n, int(-(-n // 2**depth) * (1 + (BORDER if depth else 0))))
+    directions: list[np.ndarray] = []
+    thresholds: list[float] = []
+    children: list[list[int]] = []
+    leaves: list[np.ndarray] = []
+    rng = np.random.default_rng(seed)
+
+    def grow(rows: np.ndarray, far: np.ndarray, level: int) -> int:
+        """The number of the node for these rows; `far` is how far every row lies outside of it, in spreads."""
+        if level == 0:
+            near = np.argpartition(far, size - 1)[:size] if size < n else np.arange(n)
+            leaves.append(np.sort(near))
+            return -len(leaves)
+        direction = _widest(X[rows if len(rows) <= SAMPLE else rng.choice(rows, SAMPLE, replace=False)], L)
+        along = dot(X, direction)
+        threshold = float(np.median(along[rows]))
+        spread = float(along[rows].std()) or 1.0
+        node = len(thresholds)
+        directions.append(direction)
+        thresholds.append(threshold)
+        children.append([0, 0])
+        outside = (along - threshold) / spread
+        left = along[rows] <= threshold
+        children[node][0] = grow(rows[left], np.maximum(far, outside), level - 1)
+        children[node][1] = grow(rows[~left], np.maximum(far, -outside), level - 1)
+        return node
+
+    grow(np.arange(n), np.zeros(n), depth)
+    tree = Tree(
+        np.reshape(directions, (-1, X.shape[1])),
+        np.array(thresholds, X.dtype),
+        np.reshape(children, (-1, 2)).astype(int),
+    )
+    return tree, leaves
+
+
+def _widest(X: Float[np.ndarray, "m d"], L: Map) -> Float[np.ndarray, " d"]:
+    """u with u·x the first principal component of Lx."""
+    F = X * L if L.ndim == 1 else dot(X, L.T)
+    F = F - F.mean(0)
+    first = np.linalg.eigh(dot(F.T, F))[1][:, -1]
+    return L * first if L.ndim == 1 else dot(L.T, first)

@@ -1,0 +1,99 @@
+"""One place knows devices: nobody else asks JAX, a card's own memory is its budget, and what is not told is assumed."""
+
+import ast
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unlazy
+from unlazy.core import devices, memory
+
+ROOT = Path(unlazy.__file__).parent
+ASKED = {"default_backend", "device_count", "local_device_count", "local_devices", "memory_stats"}
+ASKED |= {"core_count", "device_kind"}
+
+
+def questions(source):
+    """Lines that ask for devices: by an attribute of that name, jax.devices, array.devices() or a device's platform."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module == "jax":
+            if {alias.name for alias in node.names} & (ASKED | {"devices"}):
+                yield node.lineno
+        elif isinstance(node, ast.Attribute):
+            of_sys = isinstance(node.value, ast.Name) and node.value.id == "sys"
+            of_jax = isinstance(node.value, ast.Name) and node.value.id == "jax"
+            if node.attr in ASKED or (node.attr == "devices" and of_jax) or (node.attr == "platform" and not of_sys):
+                yield node.lineno
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "devices":
+            yield node.lineno
+
+
+@pytest.mark.parametrize("line", ["jax.devices()", "a = jax.default_backend()", "x.devices()", "d.platform"])
+def test_a_question_is_seen(line):
+    assert list(questions(line)) and not list(questions("mesh.devices.size, sys.platform, device.every()"))
+
+
+def test_no_other_file_asks_for_devices():
+    sources = {p.relative_to(ROOT): p.read_text() for p in ROOT.rglob("*.py") if p != ROOT / "core" / "devices.py"}
+    assert len(sources) > 100
+    suspects = {p: text for p, text in sources.items() if any(w in text for w in ASKED | {"devices", "platform"})}
+    found = [f"{path}:{line}" for path, text in suspects.items() for line in questions(text)]
+    assert not found, f"ask core.devices instead: {found}"
+
+
+class Card:
+    """A device of jaxlib's as a GPU shows it."""
+
+    platform, device_kind, core_count = "gpu", "NVIDIA H200", 148
+
+    def __init__(self, stats):
+        self.stats = stats
+
+    def memory_stats(self):
+        return self.stats
+
+
+def machine(monkeypatch, *cards):
+    monkeypatch.delenv("UNLAZY_MEMORY", raising=False)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    for name in ("devices", "local_devices"):
+        monkeypatch.setattr(jax, name, lambda: list(cards))
+
+
+def test_the_budget_of_a_card_is_half_of_what_the_fullest_has_free(monkeypatch):
+    machine(monkeypatch, Card({"bytes_limit": 80 * 2**30}), Card({"bytes_limit": 80 * 2**30, "bytes_in_use": 2**34}))
+    assert devices.free_memory() == 64 * 2**30 and memory.memory_budget() == 32 * 2**30
+    assert memory.memory_budget("1GiB") == 2**30  # what is said wins
+    assert devices.multiprocessors() == 148 and devices.description() == "gpu NVIDIA H200" and not devices.is_host()
+
+
+def test_a_card_that_does_not_say_has_the_memory_of_the_host_and_a_usual_number_of_processors(monkeypatch):
+    silent = Card(None)
+    silent.core_count = None
+    machine(monkeypatch, silent)
+    monkeypatch.setattr(devices, "host_free_memory", lambda: 77)
+    assert devices.free_memory() == 77 and devices.multiprocessors() == devices.MULTIPROCESSORS
+
+
+def test_where_values_lie():
+    assert devices.lies_on_host(np.ones(2)) and devices.lies_on_host(3.0)
+    assert devices.lies_on_host(jnp.ones(2)) == devices.is_host()
+    traced = []
+    jax.make_jaxpr(lambda x: traced.append(devices.lies_on_host(x)) or x)(jnp.ones(2))
+    assert traced == [False]
+    assert devices.count() == len(devices.every())
+
+
+def test_one_array_may_take_less_than_what_is_free_in_all(monkeypatch):
+    """Memory taken piece by piece: 60 GiB free, of which 20 in one piece; 16 GiB are not taken yet."""
+    stats = {"bytes_limit": 80 * 2**30, "bytes_in_use": 20 * 2**30, "pool_bytes": 64 * 2**30}
+    machine(monkeypatch, Card(stats | {"largest_free_block_bytes": 20 * 2**30}))
+    assert devices.free_memory() == 60 * 2**30 and devices.largest_block() == 20 * 2**30
+    machine(monkeypatch, Card(stats | {"largest_free_block_bytes": 2**30}))
+    assert devices.largest_block() == 16 * 2**30
+    for silent in ({}, {"largest_free_block_bytes": 0, "pool_bytes": 80 * 2**30}):
+        machine(monkeypatch, Card({"bytes_limit": 80 * 2**30} | silent))
+        assert devices.largest_block() == 80 * 2**30

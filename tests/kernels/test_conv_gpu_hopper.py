@@ -1,0 +1,183 @@
+"""A first stage by warps of a Hopper card: on arrays against the recursion, lowered, and on a card [C1, C2]."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from oracles_planes import CLOSE, exact, images, network
+from unlazy.core import devices
+from unlazy.core.errors import UnlazyWarning
+from unlazy.kernels.conv_gpu import hopper_program, lanes, stages, triton_program, warp
+from unlazy.kernels.conv_gpu.layout import Layer, Stage
+from unlazy.kernels.networks.layered import LayeredBoth, LayeredNNGP
+from unlazy.layers import Shape, myrtle
+from unlazy.theory.numerics.angle_polynomials import in_versine
+
+needs_backend = pytest.mark.skipif(hopper_program.backend is None, reason="this JAX has no Mosaic GPU backend")
+needs_triton = pytest.mark.skipif(triton_program.backend is None, reason="this JAX has no Triton backend for Pallas")
+
+
+def by_warps(net, X, Z, tangent, count=1):
+    X, Z = (jnp.asarray(A, jnp.float32) for A in (X, Z))
+    plan = stages.plan_of(net, Shape(X.shape[1:-1], X.shape[-1]))._replace(warps=count)
+    left, right = (LayeredBoth(net) if tangent else LayeredNNGP(net)).sides(X, Z)
+    found = jax.jit(lambda l, r: stages.entries(plan, tangent, True, net, l, r))(left.points, right.points)
+    return [np.asarray(K, float) for K in found if K is not None]
+
+
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.parametrize("net, size", [
+    (network(1, 1), 8), (network(3, 1, sigma_b=0.3), 8), (network(2, 1, sigma_b=0.2, rate=0.5, bias_rate=3.0), 8),
+    (network(2, 1, 1), 16), (network(1, 2, rate=0.5), 8),
+])  # fmt: skip
+@pytest.mark.parametrize("tangent", [False, True])
+def test_kernels_are_those_of_the_recursion(net, size, tangent):
+    X, Z = images(2, size), images(9, size, seed=1)  # more than one block on the right, none of them full
+    X[1] *= 30
+    Z[0] = X[0]
+    for found, wanted in zip(by_warps(net, X, Z, tangent), exact(net, X, Z)):
+        np.testing.assert_allclose(found, wanted, rtol=CLOSE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("net, size", [
+    (network(1), 8), (network(1, 2), 16), (network(2, 1, sigma_b=0.2, rate=0.5, bias_rate=3.0), 16),
+])  # fmt: skip
+@pytest.mark.parametrize("tangent", [False, True])
+def test_later_stages_too(net, size, tangent):
+    """All stages by warps: what one leaves the next one reads, and the last one sums."""
+    X, Z = images(2, size), images(9, size, seed=1)
+    Z[0] = X[0]
+    count = len(stages.plan_of(net, Shape((size, size), 3)).stages)
+    for found, wanted in zip(by_warps(net, X, Z, tangent, count), exact(net, X, Z)):
+        np.testing.assert_allclose(found, wanted, rtol=CLOSE)
+
+
+@needs_triton
+@pytest.mark.slow
+def test_black_images_and_same_patches():
+    X = np.zeros((4, 8, 8, 1))
+    X[1] = 1
+    X[2, :, :4] = 1
+    X[3] = 1e-16
+    net = network(1, 1)
+    for found, wanted in zip(by_warps(net, X, X[:3], True), exact(net, X, X[:3])):
+        np.testing.assert_allclose(found, wanted, rtol=CLOSE)
+
+
+def test_a_stage_of_its_own_against_sums_in_float64():
+    """One layer on 8 × 8 pixels, pooled: all pairs of positions one by one."""
+    stage = Stage(8, (Layer(3, 2 / 9),))
+    rng = np.random.default_rng(0)
+    x, z = (np.maximum(0, rng.normal(size=(8, 8, 1, 8))) for _ in range(2))
+
+    def windows(values):  # Σ over windows of values[p, q]: both positions move together
+        moved = np.zeros((10, 10, 10, 10))
+        moved[1:9, 1:9, 1:9, 1:9] = values
+        return sum(moved[a : a + 8, b : b + 8, a : a + 8, b : b + 8] for a in range(3) for b in range(3))
+
+    def covariance(a, b):
+        return windows(np.einsum("ij,kl->ijkl", a, b))
+
+    def deviation(a):
+        return np.sqrt(np.einsum("ijij->ij", covariance(a, a)))
+
+    feats = []
+    for side, twice in ((x, 2), (z, 1)):
+        std = np.stack([deviation(side[:, :, 0, k]) for k in range(8)], -1)
+        feats.append(np.concatenate([side, twice * std[:, :, None]], 2))
+    left, right = (jnp.asarray(f, jnp.float32) for f in feats)
+    (found,) = hopper_program.run(
+        stage, lanes.left_side(stage, left), lanes.right_side(stage, right), 1, jnp.zeros((1, 3)),
+        tangent=False, plain=True, interpret=True,
+    )  # fmt: skip
+    tile = lanes.Tile.of(8)
+    for i, j in ((0, 0), (3, 6), (7, 2)):
+        scale = np.einsum("ij,kl->ijkl", deviation(x[:, :, 0, i]), deviation(z[:, :, 0, j]))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            rho = np.where(scale > 0, np.clip(covariance(x[:, :, 0, i], z[:, :, 0, j]) / scale, -1, 1), 0)
+        dual = scale * (np.sqrt(1 - rho**2) + rho * (np.pi - np.arccos(rho))) / (2 * np.pi)
+        pooled = dual.reshape(4, 2, 4, 2, 4, 2, 4, 2).mean((1, 3, 5, 7))
+        at, pair = tile.order(jnp.int32(i), jnp.int32(j))
+        for P, Q in np.ndindex(4, 4):  # rows: of displacement Q - P the sum of three parts
+            parts = np.asarray(found)[int(at)].reshape(stage.pooled, 3, stage.pooled + 1, 4, -1).sum(1)
+            for p, q in np.ndindex(4, 4):
+                value = parts[(Q - P) % stage.pooled, (q - p) % stage.pooled, P, tile.column(p) + int(pair)]
+                # nine products, sixteen duals: roundings of so many terms, and 1.5e-7 of the polynomial
+                assert abs(value - pooled[P, p, Q, q]) <= 60 * 2.0**-24 * max(scale.max(), 1e-30)
+
+
+def test_the_versine_is_as_close_as_said():
+    x = 1 - np.cos(np.linspace(0, np.pi / 2, 4001))
+    angle = np.arccos(1 - x)
+    wanted = (np.sin(angle) + (1 - x) * (np.pi - angle)) / np.pi
+    found = 1 - x + x * np.sqrt(x) * np.polynomial.Polynomial(in_versine(4))(x)
+    assert np.abs(found - wanted).max() <= 7.5e-8
+
+
+@needs_backend
+def test_this_jax_takes_the_program():
+    hopper_program.is_lowered.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnlazyWarning)
+        assert hopper_program.is_lowered()
+
+
+@needs_backend
+def test_a_jax_that_refuses_is_told_of(monkeypatch):
+    def refused(*given, **options):
+        raise NotImplementedError("changed")
+
+    hopper_program.is_lowered.cache_clear()
+    monkeypatch.setattr(hopper_program.backend, "kernel", refused)
+    with pytest.warns(UnlazyWarning, match="the slower program"):
+        assert not hopper_program.is_lowered()
+    hopper_program.is_lowered.cache_clear()
+
+
+def test_which_stages_it_takes():
+    first = stages.plan_of(myrtle(10), Shape((32, 32), 3)).stages[0]
+    assert hopper_program.takes(first, 3) and not hopper_program.takes(first, 20)  # 23 features: more than fits on chip
+    others = [first._replace(circular=True), first._replace(size=4), first._replace(size=12)]
+    others += [first._replace(layers=first.layers * 2), first._replace(layers=(Layer(5, 1.0),))]
+    assert not any(hopper_program.takes(stage, 3) for stage in others)
+
+
+def test_blocks_fill_the_card(monkeypatch):
+    monkeypatch.setenv("UNLAZY_MEMORY", "100GB")
+    monkeypatch.setattr(stages.devices, "multiprocessors", lambda: 132)
+    plan = stages.plan_of(myrtle(10), Shape((32, 32), 3))._replace(warps=1)
+    first = plan.stages[0]
+    rows, columns = plan.images(10_000, 10_000, False)
+    count = np.prod(hopper_program.blocks(first, (rows // 8, columns // 8), False))
+    assert count % 132 == 0 and columns <= 142
+
+
+def test_neighbors_and_places_on_arrays():
+    on = warp.Arrays(2, [jnp.arange(64.0)], [8])
+    value = on.lane.astype(jnp.float32)
+    before, after = on.neighbor(value, -1, 8), on.neighbor(value, 1, 8)
+    assert before[0, :9].tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 8] and after[1, 6:9].tolist() == [7, 7, 9]
+    assert [v[0, 5] for v in on.reader(0, on.lane)(2)] == [7, 8, 9, 10]
+    on.store(0, on.whole(4), [on.number(1.0)] * 4, on.lane == 0, on.lane >= 1)
+    assert on.outputs[0].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+@pytest.mark.skipif(devices.kind() != "gpu" or not devices.is_hopper(), reason="needs a Hopper card")
+@pytest.mark.parametrize("tangent", [False, True])
+@pytest.mark.parametrize("net", [myrtle(5), network(3, 1, sigma_b=0.2, rate=0.5, bias_rate=3.0)])
+@pytest.mark.parametrize("most", [1, 3])
+def test_on_a_card(net, tangent, most, monkeypatch):
+    monkeypatch.setattr(stages, "WARP_STAGES", most)
+    X, Z = (jnp.asarray(images(n, 32, seed=n), jnp.float32) for n in (9, 13))
+    plan = stages.plan_for(net, X)
+    assert plan is not None and plan.warps == min(most, len(plan.stages))
+    kernel = LayeredBoth(net) if tangent else LayeredNNGP(net)
+    found = jax.tree.leaves(kernel.block(*kernel.sides(X, Z)))
+    for K, again, wanted in zip(found, jax.tree.leaves(kernel.block(*kernel.sides(X, Z))), exact(net, X, Z)):
+        assert np.array_equal(K, again)
+        np.testing.assert_allclose(K, wanted, rtol=CLOSE)

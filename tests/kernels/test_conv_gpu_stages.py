@@ -1,0 +1,146 @@
+"""Convolutional kernels by the program of displacement planes, interpreted, against the recursion [C1, C2]."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from oracles_planes import CLOSE, exact, images, network
+from unlazy.kernels.conv_gpu import stages, triton_program
+from unlazy.kernels.networks.layered import LayeredBoth, LayeredNNGP
+from unlazy.layers import (
+    AvgPool,
+    Conv,
+    Dense,
+    Flatten,
+    GlobalAvgPool,
+    LayerNorm,
+    Shape,
+    SumPool,
+    myrtle,
+    residual,
+    serial,
+)  # fmt: skip
+from unlazy.theory.numerics.angle_polynomials import in_cosine
+
+needs_triton = pytest.mark.skipif(triton_program.backend is None, reason="this JAX has no Triton backend for Pallas")
+
+
+def by_program(net, X, Z, tangent):
+    X, Z = (np.asarray(A, np.float32) for A in (X, Z))
+    plan = stages.plan_of(net, Shape(X.shape[1:-1], X.shape[-1]))
+    kernel = LayeredBoth(net) if tangent else LayeredNNGP(net)
+    left, right = kernel.sides(jnp.asarray(X, jnp.float32), jnp.asarray(Z, jnp.float32))
+    found = stages.entries(plan, tangent, True, net, left.points, right.points)
+    return [np.asarray(K, float) for K in found if K is not None]
+
+
+@needs_triton
+@pytest.mark.parametrize("wide", [False, True])
+def test_tiles_that_are_not_full(wide):
+    X, Z = images(2, 3, 1), images(3, 3, 1, seed=1)
+    net = network(1)
+    with jax.enable_x64(wide):
+        found = by_program(net, X, Z, False)[0]
+    np.testing.assert_allclose(found, exact(net, X, Z)[0], rtol=CLOSE)
+
+
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.parametrize("net, size", [
+    (network(3, 1, sigma_b=0.3), 8), (network(1, 1, 2), 16), (network(2), 5),
+    (network(2, 1, padding="circular", sigma_b=0.3), 8), (network(1, 1, padding="circular", window=5), 8),
+    (network(1, 1, sigma_b=0.2, rate=0.5, bias_rate=3.0), 4), (network(1, 1, window=1, sigma_b=0.4), 4),
+    (network(1, window=5), 18), (network(4), 2), (network(2, 1, window=5, sigma_b=0.2), 8),
+])  # fmt: skip
+def test_both_kernels_are_those_of_the_recursion(net, size):
+    X, Z = images(2, size), images(3, size, seed=1)
+    X[1] *= 30
+    wanted = exact(net, X, Z)
+    for found, right in zip([*by_program(net, X, Z, True), *by_program(net, X, Z, False)], [*wanted, wanted[0]]):
+        np.testing.assert_allclose(found, right, rtol=CLOSE)
+
+
+@needs_triton
+@pytest.mark.slow
+def test_same_patches_black_images_and_sizes_out_of_range():
+    X = np.zeros((5, 4, 4, 1))
+    X[1] = 1
+    X[2, :, :2] = 1
+    X[3], X[4] = 1e-16, 1e-19  # the variance of the last is below float32's normal numbers: zero on some machines
+    net = network(1, 1)
+    (sigma, theta), wanted = by_program(net, X, X[:3], True), exact(net, X, X[:3])
+    np.testing.assert_allclose(sigma[:4], wanted[0][:4], rtol=CLOSE)
+    np.testing.assert_allclose(theta[:4], wanted[1][:4], rtol=CLOSE)
+    assert np.isnan(sigma[4]).all() and np.isnan(theta[4]).all()
+
+
+def test_what_the_program_covers(monkeypatch):
+    shape = Shape((32, 32), 3)
+    plan = stages.plan_of(myrtle(10), shape)
+    assert [(s.size, len(s.layers), s.last) for s in plan.stages] == [(32, 3, False), (16, 3, False), (8, 3, True)]
+    monkeypatch.setenv("UNLAZY_MEMORY", "100GB")
+    monkeypatch.setattr(stages.devices, "multiprocessors", lambda: 132)
+    # 3 · 17 · 18 · 16² numbers a pair: 142 images in 2^30; 4 · 16 tiles by 33 displacements fill 132 · 4 places 4 times
+    assert plan.images(10_000, 10_000, False) == (32, 128) and plan.images(3, 5, True) == (3, 5)
+    monkeypatch.setenv("UNLAZY_MEMORY", "4GB")
+    assert plan.images(10_000, 10_000, False) == (32, 64)  # 8 bytes each: 71.4 images, 64 fill the card
+    conv = Conv(3)
+    others = [
+        serial(conv, "relu", Flatten(), Dense()), serial(conv, "erf", GlobalAvgPool(), Dense()),
+        serial(Conv(3, strides=2), "relu", GlobalAvgPool(), Dense()), serial(Conv(2), "relu", GlobalAvgPool(), Dense()),
+        serial(Conv(3, padding="valid"), "relu", GlobalAvgPool(), Dense()),
+        serial(conv, "relu", SumPool(2), conv, "relu", GlobalAvgPool(), Dense()),
+        serial(conv, "relu", AvgPool(3), conv, "relu", GlobalAvgPool(), Dense()),
+        serial(conv, LayerNorm(), "relu", GlobalAvgPool(), Dense()),
+        serial(Conv((3, 5)), "relu", GlobalAvgPool(), Dense()),
+        serial(Conv(7), "relu", GlobalAvgPool(), Dense()),  # reaches beyond the dead places
+        serial(conv, "relu", AvgPool(2), Conv(3, padding="circular"), "relu", GlobalAvgPool(), Dense()),
+        serial(conv, residual(serial("relu", conv)), "relu", GlobalAvgPool(), Dense()),
+    ]  # fmt: skip
+    assert [stages.plan_of(net, shape) for net in others] == [None] * len(others)
+    assert (
+        stages.plan_of(myrtle(5), Shape((32, 28), 3)) is None and stages.plan_of(myrtle(5), Shape((14, 14), 1)) is None
+    )
+
+
+def test_polynomials_are_as_close_as_said():
+    rho = np.linspace(-1, 1, 4001)
+    w, angle = np.sqrt(1 - rho**2), np.pi - np.arccos(rho)
+    value, slope = (w + rho * angle) / (2 * np.pi), angle / (2 * np.pi)
+    G, Q = in_cosine(6)[0], in_cosine(7)[1]
+    assert np.abs(rho / 4 + np.polynomial.Polynomial(G)(w) - value).max() <= 1.55e-7
+    assert np.abs(1 / 4 + rho * np.polynomial.Polynomial(Q)(w) - slope).max() <= 1.05e-7
+
+
+@needs_triton
+@pytest.mark.slow
+def test_derivatives_are_those_of_the_recursion():
+    X, Z = (jnp.asarray(images(2, 4, seed=s), jnp.float32) for s in range(2))
+    net = network(1, 1)
+    plan = stages.plan_of(net, Shape((4, 4), 3))
+
+    def total(X, through):
+        left, right = LayeredBoth(net).sides(X, Z)
+        if through:
+            return sum(K.sum() for K in stages.entries(plan, True, True, net, left.points, right.points))
+        return sum(K.sum() for K in LayeredBoth(net).block(left, right))
+
+    found, wanted = (jax.grad(total)(X, through) for through in (True, False))
+    np.testing.assert_allclose(
+        found, wanted, rtol=1e-4, atol=1e-6 * np.abs(wanted).max()
+    )  # the same program, reordered
+
+
+@needs_triton
+@pytest.mark.parametrize("tangent", [False, True])
+def test_the_program_can_be_lowered_for_a_card(tangent):
+    net, shape = network(1, 1), jax.ShapeDtypeStruct((8, 4, 4, 3), jnp.float32)
+    plan = stages.plan_of(net, Shape((4, 4), 3))
+
+    def run(X):
+        side = LayeredBoth(net).prepare(X).points
+        return stages.entries(plan, tangent, False, net, side, side)
+
+    text = jax.jit(run).trace(shape).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("convolution_planes") >= 2

@@ -1,0 +1,27 @@
+"""A name, a kernel, or something else: one function tells them apart, and everyone asks it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import unlazy
+from unlazy.kernels.radial import Gaussian
+from unlazy.kernels.resolve import given_kernel
+
+
+def test_kernels_names_and_other_things():
+    kernel = Gaussian(1.0)
+    assert given_kernel(kernel) is kernel and given_kernel(kernel, "a name") is kernel
+    assert given_kernel("laplace", "a name") is None
+    with pytest.raises(ValueError, match=r"must be a kernel of unlazy, for example Laplace\(1.0\); got 'laplace'"):
+        given_kernel("laplace")
+    with pytest.raises(ValueError, match=r"kernel must be a name or a kernel of unlazy.*got 3"):
+        given_kernel(3, "a name")
+
+
+def test_nobody_else_asks_whether_a_parameter_is_a_kernel():
+    root = Path(unlazy.__file__).parent
+    asked = re.compile(r"isinstance\((self\.)?kernel, [^)]*\b(Kernel|str)\b")
+    files = [path for path in root.rglob("*.py") if path.parent.name != "kernels"]
+    assert len(files) > 100 and [str(path) for path in files if asked.search(path.read_text())] == []

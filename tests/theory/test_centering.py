@@ -1,0 +1,48 @@
+"""A point amid the others, and what kernels of differences gain by it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from unlazy.kernels.product_laplace import ProductLaplace
+from unlazy.kernels.radial import Gaussian, Laplace
+from unlazy.products.engines import numpy_entries
+from unlazy.theory.numerics.centering import ROWS, middle
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 7, ROWS, 100])
+def test_it_is_the_median_of_some_rows(n):
+    X = np.random.default_rng(n).normal(size=(n, 3)).astype(np.float32)
+    X[:, 1] = 2.0  # all equal
+    found = middle(X)
+    np.testing.assert_array_equal(found, np.asarray(middle(jnp.asarray(X))))
+    rows = X[np.linspace(0, n - 1, min(n, ROWS)).astype(int)]
+    if n:
+        np.testing.assert_array_equal(found, np.quantile(rows, 0.5, axis=0, method="inverted_cdf"))
+
+
+@pytest.mark.parametrize("kernel", [Gaussian(2.0), Laplace(2.0), ProductLaplace(2.0)], ids=lambda k: type(k).__name__)
+@pytest.mark.parametrize("share", ["one row", "a fifth"])
+def test_rows_far_from_the_others_cost_these_no_digits(kernel, share):
+    """9999 for nothing, in one row or in many: the others' entries are right to what rounding of their own takes."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 4)).astype(np.float32)
+    X[30:] = X[:30] + 0.1
+    far = np.arange(60) == 7 if share == "one row" else rng.uniform(size=60) < 0.2
+    X[far] = 9999.0
+    with jax.enable_x64(True):
+        want = np.asarray(kernel.gram(jnp.asarray(X, jnp.float64), accurate=True))[np.ix_(~far, ~far)]
+    found = np.asarray(kernel.gram(jnp.asarray(X)))[np.ix_(~far, ~far)]
+    # ½|x - z|² is off by some ten units of |x|², up to 20 here, which a root at 0.2 (points 0.1 apart) shows fivefold
+    np.testing.assert_allclose(found, want, atol=10 * 2.0**-24 * 20 * 5)
+    if kernel.formula is not None:
+        left, right = numpy_entries.sides(kernel, X, X)
+        assert np.abs(right[~far]).max() < 10 and np.array_equal(left, right)
+
+
+def test_no_derivative_by_it():
+    X = jnp.asarray(np.random.default_rng(0).normal(size=(5, 2)), jnp.float32)
+    slope = jax.grad(lambda X: jnp.sum(Gaussian(1.0).gram(X, X[:3])))(X)
+    moved = jax.grad(lambda X: jnp.sum(Gaussian(1.0).gram(X + 3.0, X[:3] + 3.0)))(X)
+    np.testing.assert_allclose(slope, moved, atol=64 * 2.0**-24)

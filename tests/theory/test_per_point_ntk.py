@@ -1,0 +1,115 @@
+"""Blocks of pairs whose points bring along what is made of them: the same kernels as entry by entry."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from unlazy.theory.activations import chebyshev_interpolation, duals, mehler, numeric_duals
+from unlazy.theory.activations.functions import activation
+from unlazy.theory.infinite_width import fully_connected, per_point_ntk
+from unlazy.theory.infinite_width.architecture import MLP
+
+NETWORKS = {
+    "relu": MLP(3, "relu", np.linspace(1.0, 1.45, 4), np.linspace(0.1, 0.3, 4)),
+    "leaky_relu": MLP(3, "leaky_relu", 1.3, 0.2, residual=0.7),
+    "gelu": MLP(2, "gelu", 1.3, 0.3, residual=0.5),
+    "tanh": MLP(2, "tanh", 0.9, 0.3),
+}
+WEIGHTS = {2: (1.0, 0.5, 2.0), 3: (1.0, 2.0, 0.5, 1.5)}
+
+
+def _points(n, m):
+    """Norms up to 1 or so, two points alike, two opposite, one nearly another."""
+    rng = np.random.default_rng(1)
+    X, Z = (rng.normal(size=(k, 5)) * rng.uniform(0.3, 1, (k, 1)) / np.sqrt(5) for k in (n, m))
+    Z[0], Z[1], Z[2] = X[0], -X[1], X[2] * (1 + 1e-7)
+    return jnp.asarray(X), jnp.asarray(Z)
+
+
+def _products(X, Z):
+    return X @ Z.T, jnp.sum(X * X, 1)[:, None], jnp.sum(Z * Z, 1)[None]
+
+
+def _by_rows(network, weights, X, Z):
+    products = _products(X, Z)
+    sides = [per_point_ntk.of_points(jnp.sum(P * P, 1), network, weights is not None) for P in (X, Z)]
+    return per_point_ntk.nngp_and_tangent(products, *sides, network, weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_same_as_entry_by_entry(name, x64):
+    network = NETWORKS[name]
+    weights = WEIGHTS[network.depth]
+    X, Z = _points(140, 7)  # so many that tanh's series are interpolated, 32 nodes
+    ours = jax.jit(functools.partial(_by_rows, network, weights))(X, Z)
+    assert per_point_ntk.suited(network)
+    entry = jax.jit(lambda X, Z: fully_connected.nngp_and_tangent(*_products(X, Z), network, weights))(X, Z)
+    # the same sums in another order, some hundred roundings; at the nearly equal pair u itself is only good to 1e-16,
+    # its root, which the kinked ones see, to 1e-8
+    for found, expected in zip(ours, entry):
+        scale = float(jnp.max(jnp.abs(expected)))
+        off = np.abs(np.asarray(found - expected)) / scale
+        assert np.delete(off, 2, 1).max() < 1e-13
+        assert off.max() < (3e-8 if "relu" in name else 1e-13)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["relu", "tanh"])
+def test_gradients_are_those_of_the_entries(name, x64):
+    network = NETWORKS[name]
+    X, Z = _points(5, 4)
+    Z = Z.at[:3].add(0.1)  # kinked kernels have no gradient at coincident points
+
+    def summed(of):
+        return jax.jit(jax.grad(lambda X, Z: jnp.sum(jnp.sin(of(X, Z)[1])), (0, 1)))
+
+    weights = WEIGHTS[network.depth]
+    ours = summed(functools.partial(_by_rows, network, weights))(X, Z)
+    theirs = summed(lambda X, Z: fully_connected.nngp_and_tangent(*_products(X, Z), network, weights))(X, Z)
+    for found, expected in zip(ours, theirs):
+        # tanh: the loops end where 1e-17 of the value is left, of derivatives that is 1e-15 with 128 terms
+        np.testing.assert_allclose(found, expected, atol=1e-12 * float(jnp.max(jnp.abs(expected))))
+
+
+@pytest.mark.slow
+def test_interpolation_in_the_norm_meets_the_function_or_is_not_used(x64):
+    phi = activation("softplus")
+    of = functools.partial(mehler._columns, phi, True)
+    for spread in (7.9, 30.0):
+        roots = jnp.geomspace(0.5, 0.5 * spread, 200)
+        found, expected = jax.jit(functools.partial(chebyshev_interpolation.across, of))(roots), jax.jit(of)(roots)
+        for a, b in zip(found, expected):
+            size = np.sqrt(np.asarray(expected[1][:, :1])) if a is found[0] else np.asarray(b)
+            # 4 units are read off the last of 32 coefficients, which sum up
+            assert np.abs(np.asarray(a - b) / size).max() < 64 * 2.2e-16
+    zero = jax.jit(functools.partial(chebyshev_interpolation.across, of))(jnp.linspace(0, 1, 200))
+    np.testing.assert_allclose(zero[1][0], [np.log(2) ** 2, 0.25], rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_interpolation_is_refused_where_it_does_not_converge():
+    # the sine of 40 x has E φ² = (1 - exp(-3200 s²))/2, flat but for s near 0: 16 nodes over a factor 7 do not see it
+    of = functools.partial(mehler._squares, activation("sin", 40.0), False)
+    roots = jnp.geomspace(0.004, 0.028, 100).astype(jnp.float32)
+    np.testing.assert_allclose(chebyshev_interpolation.across(of, roots)[1], of(roots)[1], rtol=2e-6)
+
+
+def test_gelu_of_huge_variances_is_relu():
+    # E φφ of GELU and of ReLU differ by 1/q relative, and nothing on the way is as large as Σ²
+    q11, q22, q12 = jnp.float32(1e36), jnp.float32(4e36), jnp.float32(1e36)
+    gelu, relu = activation("gelu"), activation("relu")
+    np.testing.assert_allclose(duals.dual(q12, q11, q22, gelu), duals.dual(q12, q11, q22, relu), rtol=1e-6)
+    np.testing.assert_allclose(
+        duals.dual_derivative(q12, q11, q22, gelu), duals.dual_derivative(q12, q11, q22, relu), rtol=1e-6
+    )
+
+
+def test_own_square_is_the_dual_at_itself():
+    q = jnp.asarray([0.3, 1.0, 3.0])
+    for derivative, formula in ((False, duals.dual), (True, duals.dual_derivative)):
+        own = numeric_duals.own_square(activation("tanh"), jnp.sqrt(q), derivative)
+        np.testing.assert_allclose(own, formula(q, q, q, activation("tanh")), rtol=64 * 2.0**-24)

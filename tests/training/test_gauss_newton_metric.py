@@ -1,0 +1,103 @@
+"""Gauss-Newton turns of a metric's directions against least squares written out, and on a direction that is off."""
+
+import numpy as np
+import pytest
+
+from unlazy.core.precision import precision
+from unlazy.estimators.named_kernels import UNIT
+from unlazy.products.metric_gram import cross, view
+from unlazy.solvers.ridge.intercept import coefficients
+from unlazy.training.rfm.gauss_newton_metric import DAMPING, free_directions, turned
+from unlazy.training.rfm.iteration import heaviest
+from unlazy.training.rfm.split_fits import OnDevice, OnHost
+
+RNG = np.random.default_rng(5)
+N, D, C, MANY = 60, 4, 2, 6
+X = RNG.normal(size=(N, D))
+FULL, LENGTHS = RNG.normal(size=(3, D)), RNG.uniform(0.5, 1.5, D)
+
+
+def written_out(L, slopes, residuals, weights):
+    """δL by the design matrix as a whole and a general solver."""
+    Z, root = X - X.mean(0), np.sqrt(weights)
+    F = np.stack([[(g * z if L.ndim == 1 else np.outer(g, z)).ravel() for g in slopes[i]] for i, z in enumerate(Z)])
+    F, r = F * root[:, None, None], residuals * root[:, None]
+    F, r = F.reshape(residuals.size, -1), r.reshape(-1)
+    A = F.T @ F
+    return np.linalg.solve(A + DAMPING * np.trace(A) / len(A) * np.eye(len(A)), F.T @ r)
+
+
+@pytest.mark.parametrize("c", [C, MANY])
+@pytest.mark.parametrize("L", [FULL, LENGTHS], ids=["full", "diagonal"])
+def test_a_turn_is_least_squares(L, c):
+    slopes, residuals, w = RNG.normal(size=(N, c, len(L))), RNG.normal(size=(N, c)), RNG.uniform(0.5, 2, N)
+    expected = L + written_out(L, slopes, residuals, w).reshape(L.shape)
+    # condition of the normal equations below 1e4 (Gaussian design, more rows than unknowns): 1e-16 · 1e4, and room
+    expected = np.maximum(expected, 0) if L.ndim == 1 else expected
+    np.testing.assert_allclose(turned(L, X, residuals, slopes, w), expected, rtol=1e-10, atol=1e-11)
+
+
+def test_nothing_slopes_nothing_moves():
+    assert turned(FULL, X, np.ones((N, C)), np.zeros((N, C, 3))) is FULL
+
+
+@pytest.mark.parametrize("name", ["gaussian", "laplace", "ntk", "product_laplace"])
+def test_slopes_are_differences_of_the_fit(name):
+    kernel, L, h, step = UNIT[name], LENGTHS if name == "product_laplace" else FULL, 2.0, 1e-5
+    rows = np.arange(0, N, 7)
+    Y = RNG.normal(size=(N, C))
+    with precision("float64"):
+        seen = view(kernel, X, L)
+        alpha, _ = coefficients(seen.gram(h), Y, 1e-2)
+        found = OnHost(kernel, X, N, L).slopes(h, alpha, rows)
+        other = OnDevice(kernel, X, N, L).slopes(h, alpha, rows)
+    np.testing.assert_allclose(other, found, rtol=1e-9, atol=1e-9 * np.abs(found).max())
+    pinv = 1 / L if L.ndim == 1 else np.linalg.pinv(L)
+    for k in range(len(L)):
+        move = np.zeros(D)
+        if L.ndim == 1:
+            move[k] = pinv[k] * step
+        else:
+            move = pinv[:, k] * step  # a change of x that moves (Lx)_k alone
+
+        def f(Z):
+            return cross(kernel, Z, X, L, h) @ alpha
+
+        with precision("float64"):
+            differences = (f(X[rows] + move) - f(X[rows] - move)) / (2 * step)
+        # central differences: step² times third derivatives, and rounding of f over the step; at a training point a
+        # rough kernel has a kink, whose own part is even and so cancels
+        np.testing.assert_allclose(found[:, :, k], differences, atol=1e-4 * np.abs(found).max())
+
+
+def test_a_direction_that_is_off_turns_to_the_true_one():
+    """One step takes the angle to what least squares can know: σ²d/(n E g'²) for its squared sine, in the mean."""
+    rng, n, d = np.random.default_rng(0), 600, 8
+    X, u = rng.normal(size=(n, d)), np.eye(d)[0]
+    y = np.sin(X @ u) + 0.1 * rng.normal(size=n)
+    off = (u + 0.15 * np.eye(d)[1])[None]
+    off /= np.linalg.norm(off)
+    with precision("float64"):
+        seen = OnHost(UNIT["gaussian"], np.concatenate([X, X[:5]]), n, off)
+        found = seen.fit(seen.usual, 1e-2, y[:, None], None)
+        along = seen.slopes(seen.usual, found.alpha, np.arange(n))
+    moved = turned(off, X, found.ridge * found.alpha, along)[0]
+    sine2 = 1 - (moved @ u) ** 2 / (moved @ moved)
+    slope2 = (1 + np.exp(-2)) / 2  # E cos²(s)
+    # mean d·σ²/(n·slope²) = 2.3e-4; five times that is beyond any chance of a χ² with 7 degrees (p < 1e-5)
+    assert sine2 < 5 * d * 0.01 / (n * slope2)
+    assert sine2 < 0.1 * (1 - (off[0] @ u) ** 2)
+
+
+def test_only_as_many_directions_as_rows_allow():
+    assert free_directions(FULL, D, 79) == 1
+    assert free_directions(FULL, D, 10_000) == 3
+    assert free_directions(LENGTHS, D, 39) == 0
+    assert free_directions(np.ones((50, 300)), 300, 10**6) == 4
+
+
+def test_heaviest_directions_hold_their_share():
+    L = np.diag([0.1, 1.0, 2.0])
+    np.testing.assert_array_equal(heaviest(L, 0.95), L[1:])
+    np.testing.assert_array_equal(heaviest(L, 1.0), L)
+    np.testing.assert_array_equal(heaviest(np.array([2.0, 0.1, 1.0]), 0.95), [2.0, 0.0, 1.0])
