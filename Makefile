@@ -1,11 +1,11 @@
-# Two commands: `make demo` shows theorems confronted with measurements; `make test` checks everything fast.
+# `make demo` shows theorems beside measurements; `make test` runs the fast checks.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 
-.PHONY: demo test fast slow lint types docs figures browser-tools clean
+.PHONY: demo test fast slow nightly gpu-test lint types docs figures browser-tools clean
 
 demo: $(VENV)/.installed
 	$(BIN)/unlazy demo
@@ -13,23 +13,23 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(MAKE) --no-print-directory -j 2 lint fast
 
-# programs compiled in a hurry, twice as quickly: what users run is compiled in the slow suite
+# Most XLA optimizations are off, which halves the time: programs as users compile them are tested in the slow suite.
 fast: $(VENV)/.installed-dev
 	UNLAZY_TEST_COMPILER=quick $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# What is nearly all compilation compiles in a hurry; experiments, estimators and comparisons, half of it, with LLVM's
-# cheaper passes, which run as quickly; solvers, and plain `pytest -m slow`, as users do. A thread each: two workers'
-# BLAS threads would wait for each other. Shapes are checked at run time in the fast suite: a tenth of this one. ROOMS
-# names files or folders where not all are wanted.
+# One BLAS thread per worker. Run-time shape checks belong to the fast suite. Tests dominated by compilation use quick
+# compilation; experiments, estimators and comparisons use LLVM's cheaper passes; solvers compile as users do. PARTS names
+# files or folders if not everything is wanted; MARK=nightly runs the most expensive cases.
+MARK ?= slow and not nightly
 SLOW := OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -o addopts="-q --strict-markers" -n 2 --dist loadfile \
-	--no-loadscope-reorder -m slow --durations=25 --durations-min=10
+	--no-loadscope-reorder -m "$(MARK)" --durations=25 --durations-min=10
 BRISK := tests/experiments tests/estimators tests/comparison tests/lab tests/products tests/test_fuzz_inputs.py
 LIMITS := $(wildcard $(addprefix tests/experiments/test_,dial*.py adaptive_kernel*.py features_at*.py rich_limit*.py)) \
 	tests/estimators/test_every_estimator.py
 AS_USERS := tests/solvers
 slow: $(VENV)/.installed-dev
-ifdef ROOMS
-	$(SLOW) $(ROOMS)
+ifdef PARTS
+	$(SLOW) $(PARTS)
 else
 	UNLAZY_TEST_COMPILER=quick $(SLOW) $(LIMITS) \
 		$(filter-out $(BRISK) $(AS_USERS),$(wildcard tests/test_*.py) $(patsubst %/,%,$(filter-out tests/data/,$(wildcard tests/*/))))
@@ -37,10 +37,19 @@ else
 	$(SLOW) $(AS_USERS)
 endif
 
+nightly:
+	$(MAKE) --no-print-directory slow MARK=nightly
+
+# The whole fast suite and the uninterpreted programs on a GPU; a test that hangs is stopped.
+gpu-test: $(VENV)/.installed-dev
+	XLA_PYTHON_CLIENT_PREALLOCATE=false $(BIN)/pytest -n 12 --dist loadfile --timeout 300
+
 lint: $(VENV)/.installed-dev
-	$(BIN)/ruff check src tests benchmarks examples docs
-	$(BIN)/ruff format --check --quiet src tests benchmarks examples docs
+	$(BIN)/ruff check src tests benchmarks examples docs tools
+	$(BIN)/ruff format --check --quiet src tests benchmarks examples docs tools
 	$(BIN)/lint-imports
+	$(BIN)/python tools/check_glossary.py
+	$(BIN)/python tools/check_docstrings.py
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
@@ -53,16 +62,16 @@ figures: $(VENV)/.installed-docs
 	$(BIN)/unlazy run all
 	$(BIN)/python docs/collect.py results
 
-# what two tests of the page in tests/play need beside Chromium: they are left out where it is not there
+# What two tests of the page in tests/play need besides Chromium; they are skipped without it.
 browser-tools:
 	npm install --silent --no-fund --no-audit --prefix .cache/npm axe-core typescript
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-# uv installs in a tenth of pip's time; where it cannot be had, pip does it alone
+# uv installs ten times as fast as pip, which is the fallback. Bytecode is compiled at installation.
 PIP = $(BIN)/pip install --quiet --disable-pip-version-check
-INSTALL = install() { { $(PIP) uv 2>/dev/null && VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet -e "$$1"; } \
+INSTALL = install() { { $(PIP) uv 2>/dev/null && VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode -e "$$1"; } \
 	|| $(PIP) -e "$$1"; }; install
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python

@@ -19,7 +19,7 @@ from record import add_option, recorder
 from unlazy.lab.claims import Claim
 from unlazy.lab.experiment import Record, Records
 from unlazy.lab.runner.catalog import find, own_experiments
-from unlazy.lab.runner.serialization import canonical, unpack
+from unlazy.lab.runner.serialization import canonical_json, unpack
 from unlazy.lab.runner.store import FILE
 
 Trials = dict[tuple[str, int], dict]
@@ -116,7 +116,7 @@ def claims(name: str, before: Trials, after: Trials) -> int:
 
 def _claims(name: str, side: Trials) -> list[Claim]:
     experiment = own_experiments([name])[0][0] if ":" in name else find(name)
-    points = {canonical(point): point for point in experiment.quick.points() + experiment.full.points()}
+    points = {canonical_json(point): point for point in experiment.quick.points() + experiment.full.points()}
     place = {text: i for i, text in enumerate(points)}
     keys = sorted((key for key in side if key[0] in points), key=lambda key: (place[key[0]], key[1]))
     return experiment.claims(Records([Record(points[params], seed, side[params, seed]) for params, seed in keys]))

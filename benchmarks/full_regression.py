@@ -76,7 +76,7 @@ def measure(name, options):
 
     import jax
 
-    from unlazy.solvers.methods.registry import made
+    from unlazy.solvers.methods.registry import make_method
     from unlazy.solvers.solve import solve
 
     warnings.simplefilter("ignore")
@@ -97,7 +97,7 @@ def measure(name, options):
 
     steps = options["passes"] * (4 if method == "nystrom_cg" else 1)
     solution = solve(
-        kernel, X, y, ridge, method=made(method, own), max_steps=steps, tolerance=options["tolerance"],
+        kernel, X, y, ridge, method=make_method(method, own), max_steps=steps, tolerance=options["tolerance"],
         memory=options["memory"], progress=watch, precision="float32",
     )  # fmt: skip
     used = time.process_time() - cpu, time.perf_counter() - wall

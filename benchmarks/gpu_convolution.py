@@ -21,7 +21,7 @@ from record import add_option, recorder
 
 from unlazy.core import devices
 from unlazy.kernels.conv_gpu import stages
-from unlazy.kernels.networks.layered import LayeredBoth, LayeredNNGP
+from unlazy.kernels.networks.layered import LayeredNNGP, LayeredNNGPAndNTK
 from unlazy.layers import Shape, myrtle
 
 CLOCK = 1.755e9
@@ -56,7 +56,7 @@ def block(kernel, left, right):
 
 def measured(depth: int, tangent: bool, options, note) -> None:
     name = f"myrtle-{depth} {'nngp and ntk' if tangent else 'nngp'}"
-    kernel = (LayeredBoth if tangent else LayeredNNGP)(myrtle(depth))
+    kernel = (LayeredNNGPAndNTK if tangent else LayeredNNGP)(myrtle(depth))
     rng = np.random.default_rng(0)
     X, Z = (rng.normal(size=(options.images, 32, 32, 3)).astype(np.float32) for _ in range(2))
     sides = jax.jit(lambda X, Z: kernel.sides(X, Z))

@@ -102,13 +102,13 @@ def main():
         tiles = [None]
         if options.tune:
             tiles += [
-                fused_product.Tile(x, z, w, s)
+                fused_product.TritonTile(x, z, w, s)
                 for x, z, w, s in itertools.product((32, 64, 128), (32, 64, 128, 256), (4, 8), (2, 3))
                 if 4096 <= x * z <= 16384 and (s == 2 or w == 4)
             ]
         if options.tune or options.hopper:
-            tiles += [hopper.Cut(*cut) for cut in itertools.product((2, 3, 4), (64, 128), (2, 4))]
-            tiles += [hopper.Cut(relief=every) for every in (0, 2, 4, 6)]
+            tiles += [hopper.HopperTile(*cut) for cut in itertools.product((2, 3, 4), (64, 128), (2, 4))]
+            tiles += [hopper.HopperTile(relief=every) for every in (0, 2, 4, 6)]
         for tile in tiles:
             try:
                 call = partial(fused_product.matmul, kernel, X, Z, V, tile=tile, interpret=interpret)

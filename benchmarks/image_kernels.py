@@ -32,7 +32,7 @@ from unlazy.kernels.networks.flips import with_flips
 from unlazy.layers import myrtle
 from unlazy.products import gram
 from unlazy.solvers.ridge.intercept import RELATIVE_RIDGES
-from unlazy.theory.dynamics.leave_one_out import bordered_diagonal, left_out, with_intercept
+from unlazy.theory.dynamics.leave_one_out import bordered_diagonal, leave_one_out_residual, with_intercept
 
 
 class Clock:
@@ -101,7 +101,7 @@ def predicted(K: np.ndarray, y: np.ndarray, across: np.ndarray, t: np.ndarray | 
         for relative in RELATIVE_RIDGES:
             c = 1 / (jnp.maximum(values, 0) + relative * np.mean(np.diag(K)))
             alpha, shift = with_intercept(dot(U, c[:, None] * rotated), one := dot(U, c * ones))
-            residuals = left_out(alpha, bordered_diagonal(dot(squares, c), one, one.sum())[:, None])
+            residuals = leave_one_out_residual(alpha, bordered_diagonal(dot(squares, c), one, one.sum())[:, None])
             right = float(jnp.mean((Y - residuals + center).argmax(1) == jnp.asarray(y)))
             error = float(jnp.mean(residuals**2))
             if t is not None:

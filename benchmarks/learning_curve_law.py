@@ -39,10 +39,10 @@ from unlazy import (
     learning_curve,
 )
 from unlazy.core.linalg import dot
-from unlazy.core.threads import one_thread_each
+from unlazy.core.threads import single_threaded_blas
 from unlazy.measures.scaling_fit import floored_laws
-from unlazy.solvers.learning_curve import learning_curve_of
-from unlazy.theory.dynamics.leave_one_out import left_out
+from unlazy.solvers.learning_curve import learning_curve_from_spectrum
+from unlazy.theory.dynamics.leave_one_out import leave_one_out_residual
 from unlazy.theory.dynamics.spectral_filters import rounding_floor
 
 CLASSES = ("adult", "covtype", "higgs_11k", "mnist")
@@ -116,7 +116,7 @@ def refit(K: np.ndarray, Y: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
     ridges = np.maximum(RIDGES, len(a) * np.finfo(float).eps * values[-1])
     filters = 1 / (np.maximum(values, 0)[:, None] + ridges)
     inside, diagonal = dot(U.T, Y[a] - mean), dot(U**2, filters)
-    errors = sum((left_out(dot(U, filters * c[:, None]), diagonal) ** 2).mean(0) for c in inside.T)
+    errors = sum((leave_one_out_residual(dot(U, filters * c[:, None]), diagonal) ** 2).mean(0) for c in inside.T)
     alpha = dot(U, filters[:, [int(np.argmin(errors))]] * inside)
     return float(((dot(K[np.ix_(b, a)], alpha) + mean - Y[b]) ** 2).sum(1).mean())
 
@@ -137,7 +137,7 @@ class Kernels:
 
     def curve(self, X: np.ndarray, Y: np.ndarray, m: int):
         floor = float(rounding_floor(self.values))
-        return learning_curve_of(self.values, self.vectors, Y - Y.mean(0), [m], floor=floor, intercept=True)
+        return learning_curve_from_spectrum(self.values, self.vectors, Y - Y.mean(0), [m], floor=floor, intercept=True)
 
     def check(self, X: np.ndarray, Y: np.ndarray, curve) -> None:
         """What was timed is what the door at the top says."""
@@ -236,7 +236,7 @@ def main() -> None:
     note = recorder(__file__, options.record)
     n, make = options.points, Machines if options.machine else Kernels
     ours, theirs, inside, promised, seconds = [], [], [], [], np.zeros(4)
-    with jax.enable_x64(True), nullcontext() if options.machine else one_thread_each():
+    with jax.enable_x64(True), nullcontext() if options.machine else single_threaded_blas():
         for name in options.tables or (OF_MACHINES if options.machine else TABLES):
             for seed in options.seeds:
                 try:

@@ -45,7 +45,7 @@ def ours(repeats: int) -> dict:
     import jax
     import jax.numpy as jnp
 
-    from unlazy.training.one_step.algorithm import fit_head, learn_features
+    from unlazy.training.one_step.algorithm import fit_readout, learn_features
 
     learn = jax.jit(learn_features, static_argnames="width")
     found = {}
@@ -54,7 +54,7 @@ def ours(repeats: int) -> dict:
             X, y, V, v = (jnp.asarray(part) for part in problem(d, n))
 
             def run(X=X, y=y, V=V, v=v, w=w):
-                return float(fit_head(learn(jax.random.key(0), X, y, width=w), X, y, validation=(V, v)).errors.min())
+                return float(fit_readout(learn(jax.random.key(0), X, y, width=w), X, y, validation=(V, v)).errors.min())
 
             error = run()  # compiles
             found[f"{d},{n},{w}"] = {"seconds": timed(run, repeats), "error": error}

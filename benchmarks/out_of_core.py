@@ -8,7 +8,7 @@ after compilation:
 
 - reading: the file from top to bottom into one buffer, nothing done with it;
 - computing: the same number of rows, multiplied as in a pass, all of them from a block in memory;
-- a pass: K_nMᵀ(K_nM v) with the rows from the file (solvers.methods.nystrom_cg.Passes), the step of Nyström-CG;
+- a pass: K_nMᵀ(K_nM v) with the rows from the file (solvers.methods.nystrom_cg.DataPasses), the step of Nyström-CG;
 - with --steps, `solve` from the file: everything, samples, centers and preconditioner included.
 
 Bar: a pass takes at most 1.2 times reading plus computing; it should take little more than the longer of the two.
@@ -27,7 +27,7 @@ from record import add_option, recorder
 from unlazy.core.memory import parse_bytes
 from unlazy.kernels.radial import Gaussian
 from unlazy.solvers import problem as problems
-from unlazy.solvers.methods.nystrom_cg import BLOCK_BYTES, Passes
+from unlazy.solvers.methods.nystrom_cg import BLOCK_BYTES, DataPasses
 from unlazy.solvers.solve import solve
 
 INPUTS, CHUNK = 10, 1_000_000
@@ -124,8 +124,8 @@ def measure(options, note) -> None:
     v = rng.standard_normal((options.centers, 1))
     Z = rng.standard_normal((options.centers, INPUTS), dtype=np.float32)
 
-    def passes(X) -> Passes:
-        made = Passes(problems.make(kernel, X, y, 1e-6 * n, memory), problems.on_device(Z, Z.dtype), memory)
+    def passes(X) -> DataPasses:
+        made = DataPasses(problems.make_problem(kernel, X, y, 1e-6 * n, memory), problems.on_device(Z, Z.dtype), memory)
         if made.how != "by blocks from the source":
             raise SystemExit(f"the rows fit the budget ({made.how}): allow less with --memory")
         return made

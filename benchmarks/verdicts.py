@@ -35,7 +35,7 @@ given = np.load(path) if path.endswith(".npz") else None
 if __name__ == "__main__":
     data = (given["X"], given["y"]) if given is not None else (path,)
     more = {} if given is not None else {"target": target}
-    c = unlazy.compare(*data, budget=budget, seed=seed, engine="inline", progress=False, fit=False, **more)
+    c = unlazy.compare(*data, budget=budget, random_state=seed, engine="inline", progress=False, fit=False, **more)
     r = c.verdict.ratio
     print(json.dumps([c.verdict.word, r.value, r.low, r.high, max(c.study.sizes)]))
 """

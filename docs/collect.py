@@ -11,7 +11,7 @@ from pathlib import Path
 
 from unlazy import lab
 from unlazy.lab.report.recorded_claims import FOLDER, record
-from unlazy.lab.report.style import house_style
+from unlazy.lab.report.style import figure_style
 from unlazy.lab.runner.catalog import all_experiments
 
 FIGURES = Path(__file__).parent / "figures"
@@ -26,7 +26,7 @@ def collect(name: str, store: Path, config: str) -> bool:
     records = lab.load(experiment, config, store=store)
     if not len(records):
         return False
-    with house_style():
+    with figure_style():
         figure = experiment.figure(records)
         path = FIGURES / f"{name}.png"
         figure.savefig(path, dpi=120)

@@ -10,7 +10,7 @@ from unlazy._version import VERSION
 project, author, release = "unlazy", "the unlazy developers", VERSION
 copyright = author
 extensions = [
-    "myst_parser", "sphinx.ext.autodoc", "sphinx_gallery.gen_gallery",
+    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_gallery.gen_gallery",
     "dead_links", "experiments", "mathml", "playground", "reference",
 ]  # fmt: skip
 html_theme = "furo"
@@ -21,7 +21,9 @@ exclude_patterns = ["_build", "gallery/*.md5", "gallery/*.ipynb", "**/sg_executi
 myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath"]
 html_math_renderer = "mathml"
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+napoleon_google_docstring = False
 autodoc_member_order = "bysource"
 autodoc_class_signature = "separated"
 sphinx_gallery_conf = {

@@ -179,7 +179,7 @@ def features(Z):
 A, B = features(X), features(X_test)
 head = np.linalg.solve(A.T @ A + 1e-3 * n * np.eye(width), A.T @ centered)
 print(f"by hand leaves {unexplained(y.mean() + X_test @ (X.T @ y / n) + B @ head):.2f} unexplained")
-step = unlazy.one_step(jax.random.key(0), X, y, choose="leave-one-out")
+step = unlazy.one_step(X, y, choose="leave-one-out", key=jax.random.key(0))
 print(f"unlazy.one_step leaves {unexplained(np.asarray(step.predict(X_test))):.2f}")
 
 # %%

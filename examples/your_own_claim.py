@@ -27,7 +27,7 @@ def trial(params, key):
     """Algorithm 1 on n samples: the share of its first layer in the relevant direction."""
     task = quadratic_plus(8, key=jax.random.key(1))
     data = task.sample(key, params["n"])
-    step = unlazy.one_step(key, data.X, data.y, width=64, choose="leave-one-out")
+    step = unlazy.one_step(data.X, data.y, width=64, choose="leave-one-out", key=key)
     return {"energy": energy(step.features.W, task.subspace)}
 
 

@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.nodeid in _SLOW:
             item.add_marker(pytest.mark.slow)
-    if config.option.markexpr == "slow":
+    if config.option.markexpr.startswith("slow"):
         order = {name: i for i, name in enumerate(_LONGEST)}
         items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 

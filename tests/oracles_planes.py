@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unlazy.kernels.networks.layered import LayeredBoth
+from unlazy.kernels.networks.layered import LayeredNNGPAndNTK
 from unlazy.layers import AvgPool, Conv, Dense, GlobalAvgPool, serial
 
 # float32 with polynomials good to 1.5e-7: five layers and sums of some hundred terms, each a few units of rounding
@@ -24,4 +24,4 @@ def network(*counts, window=3, padding="same", sigma_b=0.0, **rates):
 def exact(net, X, Z):
     with jax.enable_x64(True):
         X, Z = (jnp.asarray(np.asarray(A, np.float32).astype(float)) for A in (X, Z))
-        return [np.asarray(K) for K in LayeredBoth(net).block(*LayeredBoth(net).sides(X, Z))]
+        return [np.asarray(K) for K in LayeredNNGPAndNTK(net).block(*LayeredNNGPAndNTK(net).sides(X, Z))]

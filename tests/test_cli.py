@@ -1,4 +1,4 @@
-"""The command line: honest exit codes, one sentence for every bad input, a light start."""
+"""The command line: exit codes, one-line error messages, fast startup."""
 
 import os
 import sqlite3
@@ -33,7 +33,7 @@ def run(*arguments: str):
 
 
 def sentence(result) -> str:
-    """The one line it said on standard error; nothing else, no traceback, exit code 2."""
+    """The one line on standard error; no other output, no traceback, exit code 2."""
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
     (line,) = result.stderr.strip().splitlines()
@@ -99,7 +99,7 @@ def test_demo_runs_and_writes_the_page(monkeypatch):
     assert "results/report.html" in result.stdout.replace("\n", "")
 
 
-def test_the_version_is_said():
+def test_version():
     result = CliRunner().invoke(app, ["--version"])
     assert result.exit_code == 0 and result.stdout.strip() == f"unlazy {VERSION}"
 
@@ -122,9 +122,9 @@ def test_list_and_show():
         (("lab_toys:plain", "--set", "m=5"), "toy_plain has no parameter 'm'"),
         (("lab_toys:means", "--set", "method=mode"), "method cannot be 'mode'"),
         (("lab_toys:plain", "--set", "n"), "--set takes name=value"),
-        (("lab_toys:plain", "--seeds", "0"), "seeds must be a positive whole number, got 0"),
-        (("lab_toys:plain", "--jobs", "-1"), "jobs must be a positive whole number, got -1"),
-        (("lab_toys:plain", "--address", "tcp://x:1"), "an address belongs to the dask engine"),
+        (("lab_toys:plain", "--seeds", "0"), "seeds must be a positive integer, got 0"),
+        (("lab_toys:plain", "--jobs", "-1"), "jobs must be a positive integer, got -1"),
+        (("lab_toys:plain", "--address", "tcp://x:1"), "an address requires the dask engine"),
         (("lab_toys:plain", "--store", "/dev/null/results"), "cannot open the store"),
         (("lab_toys:plain", "--store", "/dev/full"), "cannot open the store"),
     ],
@@ -137,8 +137,8 @@ def test_bad_input_is_one_sentence(arguments, expected):
     ("arguments", "expected"),
     [
         (("../../evil",), "no experiment '../../evil'"),
-        (("../../evil:x",), "'../../evil' is not the name of a module"),
-        ((":x",), "'' is not the name of a module"),
+        (("../../evil:x",), "'../../evil' is not a module name"),
+        ((":x",), "'' is not a module name"),
         (("no_such_module:x",), "No module named 'no_such_module'"),
         (("lab_toys:nothing",), "'lab_toys:nothing' is not an Experiment"),
         (("",), "no experiment ''"),
@@ -156,12 +156,12 @@ def test_bad_names_are_one_sentence(command, arguments, expected, tmp_path):
     ("change", "expected"),
     [
         (f"n={10**400}", "n must be below 2^63, got a number of about 401 digits"),
-        (f"n={'9' * 5000}", "--set cannot read 999999999999999999999999999999… (5000 characters)"),
+        (f"n={'9' * 5000}", "--set cannot parse 999999999999999999999999999999… (5000 characters)"),
         (f"n={2**63}", "n must be below 2^63"),
         ("n=1e300", "n must be below 2^63, got 1e+300"),
-        ("n=nan", "n must be a whole number, got nan"),
-        ("n=inf", "n must be a whole number, got inf"),
-        ("n=Infinity", "n must be a whole number, got inf"),
+        ("n=nan", "n must be an integer, got nan"),
+        ("n=inf", "n must be an integer, got inf"),
+        ("n=Infinity", "n must be an integer, got inf"),
         ("n=,", "n cannot be ''"),
         ("n=1,,2", "n cannot be ''"),
         ("n=[]", "n cannot be []"),
@@ -169,7 +169,7 @@ def test_bad_names_are_one_sentence(command, arguments, expected, tmp_path):
         ("pause=-inf", "pause must be a finite number, got -inf"),
         ("pause=1e400", "pause must be a finite number, got inf"),
         (f"pause={10**400}", "pause must be below 2^63"),
-        (f"n={'[' * 20000}{']' * 20000}", "that is no setting"),
+        (f"n={'[' * 20000}{']' * 20000}", "--set cannot parse [["),
         ("pause=", "--set takes name=value"),
     ],
 )
@@ -226,7 +226,8 @@ def test_one_name_in_two_modules_is_two_experiments(monkeypatch):
         assert run(f"{name}:mine").exit_code == 0
     assert set(lab.load("own_second:mine").measure("value")) == {2.0}
     assert set(lab.load("own_third:mine").measure("value")) == {3.0}
-    assert "say which, as module:attribute" in sentence(unlazy("show", "shared"))
+    expected = "is ambiguous: own_second:shared and own_third:shared; specify one as module:attribute"
+    assert expected in sentence(unlazy("show", "shared"))
     assert unlazy("export").exit_code == 0
     assert {p.name for p in Path("results/export").iterdir()} == {"own_second.shared.csv", "own_third.shared.csv"}
 
@@ -242,7 +243,7 @@ def test_a_module_that_cannot_be_imported_is_one_sentence(text, expected):
 
 def test_a_module_hidden_by_an_installed_one_is_one_sentence():
     Path("random.py").write_text("raise RuntimeError('never imported')")
-    assert "random.py of this folder is hidden by" in sentence(run("random:mine"))
+    assert "random.py in this folder is shadowed by" in sentence(run("random:mine"))
 
 
 @pytest.mark.slow
@@ -263,7 +264,8 @@ def test_a_damaged_trial_is_one_sentence():
             before = db.execute(f"SELECT rowid, {column} FROM trial LIMIT 1").fetchone()
             db.execute(f"UPDATE trial SET {column} = ? WHERE rowid = ?", (value, before[0]))
         for command in (("run", "lab_toys:plain", "--seeds", "1", "--engine", "inline"), ("report",), ("export",)):
-            assert "holds a damaged trial of toy_plain: what seed 0 measured" in sentence(unlazy(*command))
+            expected = "contains a damaged trial of toy_plain: the measures of seed 0 cannot be read"
+            assert expected in sentence(unlazy(*command))
         with sqlite3.connect(Path("results") / FILE) as db:
             db.execute(f"UPDATE trial SET {column} = ? WHERE rowid = ?", before[::-1])
         db.close()
@@ -292,7 +294,7 @@ def test_a_newer_store_is_one_sentence_and_untouched():
         db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     db.close()
     before = (Path("results") / FILE).read_bytes()
-    assert "written by a newer unlazy" in sentence(run("lab_toys:plain", "--seeds", "9"))
+    assert "written by a newer version of unlazy" in sentence(run("lab_toys:plain", "--seeds", "9"))
     assert (Path("results") / FILE).read_bytes() == before
 
 
@@ -303,7 +305,7 @@ def test_a_file_that_is_not_a_store_is_one_sentence():
 
 
 def test_a_full_disk_is_one_sentence_and_loses_nothing():
-    """The kernel refuses to let any file grow beyond a limit, as a full disk does."""
+    """RLIMIT_FSIZE keeps files from growing, like a full disk."""
     run("lab_toys:plain", "--seeds", "1")
     limited = (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2**17, 2**17));"  # the log of 600 trials is larger
@@ -319,7 +321,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing():
     assert "cannot write to the store" in result.stderr.strip().splitlines()[-1]
     kept = len(lab.load("lab_toys:plain", seeds=200))
     assert 3 < kept < 600
-    assert run("lab_toys:plain", "--seeds", "5").exit_code == 0  # room again: it goes on
+    assert run("lab_toys:plain", "--seeds", "5").exit_code == 0  # without the limit it resumes
     assert len(lab.load("lab_toys:plain", seeds=200)) >= kept
     assert len(lab.load("lab_toys:plain", seeds=5)) == 15
 

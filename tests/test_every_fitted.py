@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from unlazy.core.data import Data
-from unlazy.core.results import LOST, Evidence, Predictor, Trajectory, Words, place
+from unlazy.core.results import LOST_DESCRIPTION, Evidence, FitDescription, Predictor, Trajectory, time_index
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.solvers.convex.nuclear_norm import minimum_nuclear_norm
 from unlazy.solvers.convex.relu_network import convex_relu_network
@@ -23,7 +23,7 @@ from unlazy.training.descent import recording
 from unlazy.training.descent.descend import descend
 from unlazy.training.one_step.algorithm import one_step
 from unlazy.training.rfm.iteration import learn
-from unlazy.training.rfm.rfm import Machine
+from unlazy.training.rfm.rfm import RecursiveFeatureMachine
 from unlazy.training.rich.limit import rich_limit
 
 RNG = np.random.default_rng(0)
@@ -48,7 +48,7 @@ def machine(y):
     rounds = learn(
         Gaussian(1.0), X, y.reshape(12, -1), metric="full", updates=2, relative_ridge=1e-2, relative_bandwidth=1.0
     )
-    return Machine(Gaussian(1.0), X, rounds, y.ndim == 1)
+    return RecursiveFeatureMachine(Gaussian(1.0), X, rounds, y.ndim == 1)
 
 
 def rich(y):
@@ -56,7 +56,7 @@ def rich(y):
 
 
 def first_step(y):
-    return one_step(jax.random.key(0), jnp.asarray(X), jnp.asarray(y), width=8, choose="leave-one-out")
+    return one_step(jnp.asarray(X), jnp.asarray(y), width=8, choose="leave-one-out", key=jax.random.key(0))
 
 
 def convex_network(y):
@@ -119,7 +119,9 @@ def test_every_predictor_tells_its_evidence_and_survives_as_a_tree(name):
     assert evidence.solved and all(isinstance(note, str) for note in evidence.notes)
     again = jax.tree.unflatten(*reversed(jax.tree.flatten(fitted)))
     assert np.array_equal(again.predict(Z), fitted.predict(Z))
-    assert again.evidence.words.notes == evidence.notes and float(again.evidence.residual) == float(evidence.residual)
+    assert again.evidence.description.notes == evidence.notes and float(again.evidence.residual) == float(
+        evidence.residual
+    )
 
 
 @pytest.mark.parametrize("name", light_first(name for name in PREDICTORS if name not in ON_THE_HOST))
@@ -149,14 +151,16 @@ def test_words_do_not_split_programs_and_never_speak_of_another_fit():
     assert jax.tree.structure(noted) == jax.tree.structure(plain)
     through = jax.jit(lambda fitted: fitted.ridge_path(jnp.ones(24), 1.0))
     first, second = through(noted), through(plain)
-    assert first.notes == second.notes == LOST.notes and first.evidence.solved == second.evidence.solved != ""
+    assert (
+        first.notes == second.notes == LOST_DESCRIPTION.notes and first.evidence.solved == second.evidence.solved != ""
+    )
     # Equinox's filters and jax.grad see numbers as well
     traces = []
     filtered = eqx.filter_jit(lambda fitted: (traces.append(1), fitted.residual)[1])
     solutions = [solve(Gaussian(1.0), X, Y[:, 0], ridge) for ridge in (0.1, 1.0)]
     assert [float(filtered(s)) for s in solutions] == [pytest.approx(s.residual) for s in solutions] and traces == [1]
     slope = jax.grad(lambda s: s.predict(jnp.asarray(Z, jnp.float32)).sum())(solutions[0])
-    assert np.all(np.isfinite(slope.coefficients)) and slope.evidence.words == Words()
+    assert np.all(np.isfinite(slope.coefficients)) and slope.evidence.description == FitDescription()
 
 
 @pytest.mark.parametrize("name", light_first(TRAJECTORIES))
@@ -194,9 +198,13 @@ def test_the_tangent_kernel_of_a_linear_model_is_the_linear_kernel_whatever_its_
 
 def test_places_on_a_path():
     times = np.array([0.0, 0.1, 2.0, np.inf], np.float32)
-    assert place(times, 0.1) == 1 and place(times, np.inf) == 3 and place(times, [2.0, 0.0]).tolist() == [2, 0]
+    assert (
+        time_index(times, 0.1) == 1
+        and time_index(times, np.inf) == 3
+        and time_index(times, [2.0, 0.0]).tolist() == [2, 0]
+    )
     with pytest.raises(ValueError, match=r"time inf is not on this path, which has 0, 0.1, 2: compute it there too"):
-        place(times[:3], np.inf)
-    with pytest.raises(ValueError, match=r"one axis, and this one has shape \(2, 2\)"):
-        place(times.reshape(2, 2), 0.1)
-    assert int(jax.jit(lambda t: place(jnp.asarray(times), t))(1.9)) == 2
+        time_index(times[:3], np.inf)
+    with pytest.raises(ValueError, match=r"one-dimensional path, got shape \(2, 2\)"):
+        time_index(times.reshape(2, 2), 0.1)
+    assert int(jax.jit(lambda t: time_index(jnp.asarray(times), t))(1.9)) == 2

@@ -35,7 +35,7 @@ def _solution(X, y):
 
 
 def _one_step(X, y):
-    found = unlazy.one_step(KEY, X, y, validation=(X, y), width=4)
+    found = unlazy.one_step(X, y, validation=(X, y), width=4, key=KEY)
     return found.head, found.predict(X)
 
 

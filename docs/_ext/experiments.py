@@ -1,7 +1,7 @@
-"""The directive {experiment}: question, prediction, claims with what was measured, and the figure of one experiment.
+"""Sphinx directive {experiment}: question, prediction, claims with measured values, and figure of one experiment.
 
-Words come from the experiment itself, figures from docs/figures and measurements from report/recorded (both written by
-docs/collect.py from stored records), so a page never shows a number that no record has.
+Texts come from the experiment itself, figures from docs/figures, and measurements from report/recorded. The latter two
+are written by docs/collect.py from stored records, so every number on a page comes from a record.
 """
 
 import re
@@ -11,7 +11,7 @@ from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 from unlazy.lab.report.math_html import typeset
-from unlazy.lab.report.recorded_claims import FOLDER, Told, recorded
+from unlazy.lab.report.recorded_claims import FOLDER, ClaimSummary, recorded
 
 
 class ExperimentDirective(SphinxDirective):
@@ -35,12 +35,12 @@ class ExperimentDirective(SphinxDirective):
         section += _set(experiment.protocol, "Protocol.")
         section += _set(experiment.verdict, "Verdict rule.")
         if experiment.caveats:
-            section += _set(experiment.caveats, "What this does not show.")
+            section += _set(experiment.caveats, "Limitations.")
         section += nodes.literal_block(text=f"unlazy run {name}", language="console")
         return [section]
 
 
-def _table(claims: list[Told]) -> nodes.table:
+def _table(claims: list[ClaimSummary]) -> nodes.table:
     heads = ("claim", "theory", "measured", "verdict")
     table, group = nodes.table(classes=["claims"]), nodes.tgroup(cols=len(heads))
     table += group
@@ -57,15 +57,15 @@ def _row(cells) -> nodes.row:
 
 
 def _set(text: str, label: str = "") -> nodes.paragraph:
-    """A paragraph with its mathematics set and its tags linked to their formulas."""
+    """Paragraph with typeset math and tags linked to their formulas."""
     shown = typeset(text, links="../reference/formulas.html#")
-    shown = re.sub(r'#([A-Z]\d+)"', lambda m: f'#{m[1].lower()}"', shown)  # anchors of headings are small
+    shown = re.sub(r'#([A-Z]\d+)"', lambda m: f'#{m[1].lower()}"', shown)  # heading anchors are lowercase
     return nodes.paragraph("", "", *([nodes.strong(text=label), nodes.Text(" ")] if label else []),
                            nodes.raw(text, shown, format="html"))  # fmt: skip
 
 
 def write_claims(app) -> None:
-    """The map of claims, as a page of its own beside the others."""
+    """Write the map of claims to the static files."""
     from unlazy.lab.report.map import write_map
     from unlazy.lab.runner.catalog import all_experiments
 

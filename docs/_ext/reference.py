@@ -1,84 +1,69 @@
-"""Pages written from the code: one reference page for each room, and the index of formulas by their tag.
+"""Pages written from the code: one reference page per public name, and the index of formulas by tag.
 
-A tag such as [K8] in a docstring names a formula of a source talk; the index says where each is computed. Docstrings
-here are plain text with letters like ‖x‖ and |σ''|, so what reStructuredText would take for markup is escaped.
+A tag such as [K8] in a docstring names a formula of a source; the index says where each is computed, and tags in the
+reference link back to it. Docstrings contain characters such as ‖x‖ and |σ''|, so whatever reStructuredText would take
+for markup is escaped before napoleon reads the NumPy sections.
 """
 
 import ast
 import inspect
 import re
+import sys
 import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "unlazy"
-ROOMS = {
-    "core": "Shared values", "theory": "Every formula", "tasks": "Distributions that know their answer",
-    "layers": "Architectures as values", "kernels": "Entry formulas as objects",
-    "products": "Gram matrices and products", "networks": "Finite networks",
-    "measures": "What is measured", "solvers": "Kernel fixed, find coefficients", "training": "Features move",
-    "estimators": "scikit-learn faces", "comparison": "Does feature learning pay here?", "lab": "Sweeps and stores",
-    "report": "Records to pages", "play": "A page to play with", "cli": "The command line",
-}  # fmt: skip
+sys.path.insert(0, str(ROOT / "tools"))
+
+from public_api import PACKAGES, documented  # noqa: E402
+
 TAG = re.compile(r"\[((?:[A-Z]\d{1,2})(?:[,–\- ]+[A-Z]\d{1,2})*)\]")
 TALKS = {
     "K": "Kernels, random features, wide networks", "A": "What kernels cannot do, and one gradient step can", "D": "",
     "L": "Beyond linearization", "P": "Features that emerge from the inputs", "C": "Networks of any architecture",
     "M": "The rich limit", "G": "How risk falls with data", "E": "Found since",
 }  # fmt: skip
+TAGS_FILE = SOURCE / "lab" / "report" / "tags.toml"
 
 
 def write_pages(app) -> None:
     folder = Path(app.srcdir) / "reference"
     folder.mkdir(exist_ok=True)
-    rooms = [room for room in ROOMS if (SOURCE / room).is_dir() or (SOURCE / f"{room}.py").exists()]
-    for room in rooms:
-        _keep(folder / f"{room}.md", _room_page(room))
-    _keep(folder / "top.md", _top_page())
-    listing = "\n".join(["```{toctree}", "top", *rooms, "```", ""])
-    about = "First the names that `import unlazy` gives, each with an example; then a page for each room."
-    _keep(folder / "index.md", f"# Reference\n\n{about}\n\n{listing}")
-    _keep(folder / "formulas.md", _formula_page())
+    names = documented()
+    pages = {f"{path}.md": _name_page(path, value) for path, value in names.items()}
+    pages |= {"index.md": _index_page(names), "formulas.md": _formula_page(names)}
+    for old in set(folder.glob("*.md")) - {folder / name for name in pages}:
+        old.unlink()
+    for name, text in pages.items():
+        _write_if_changed(folder / name, text)
 
 
-def _keep(path: Path, text: str) -> None:
-    """Write only what changed: Sphinx then rebuilds only that."""
+def _write_if_changed(path: Path, text: str) -> None:
+    """Sphinx then rebuilds only what changed."""
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")
 
 
-def _modules(room: str) -> list[str]:
-    """Of a room, its closets included; what begins with an underscore stays inside."""
-    if (SOURCE / f"{room}.py").exists():
-        return [f"unlazy.{room}"]
-    paths = [p.relative_to(SOURCE).with_suffix("").parts for p in (SOURCE / room).rglob("*.py")]
-    return sorted(".".join(["unlazy", *parts]) for parts in paths if not any(part.startswith("_") for part in parts))
+def _name_page(path: str, value: object) -> str:
+    kind = "autoclass" if inspect.isclass(value) else "autofunction"
+    members = "   :members:\n" if kind == "autoclass" else ""
+    return f"# {path}\n\n```{{eval-rst}}\n.. {kind}:: {path}\n{members}```\n"
 
 
-def _top_page() -> str:
-    """Every name of `unlazy` itself, by the room it comes from; the index leads here."""
-    import unlazy
-
-    taken = "Examples take points `X` with labels `y`, new points `Z`, `kernel = Gaussian(1.0)` and a random `key`."
-    parts = ["# unlazy: the names at the top\n", f"{taken}\n"]
-    named = [(name, getattr(unlazy, name)) for name in sorted(unlazy.__all__)]
-    for room, about in ROOMS.items():
-        here = [(n, o) for n, o in named if callable(o) and o.__module__.split(".")[1] == room]
+def _index_page(names: dict[str, object]) -> str:
+    lines = ["# Reference", "", "Every public name, by the package that exports it.", ""]
+    for package, title in PACKAGES.items():
+        here = {path: value for path, value in names.items() if path.rpartition(".")[0] == package}
         if here:
-            parts.append(f"## {about}\n\nMore of them: [{room}]({room}.md).\n")
-        for name, thing in here:
-            kind = "autoclass" if inspect.isclass(thing) else "autofunction"
-            parts.append(f"```{{eval-rst}}\n.. {kind}:: unlazy.{name}\n```\n")
-    return "\n".join(parts)
+            lines += [f"## {title}", "", "| name | summary |", "|---|---|"]
+            lines += [f"| [{path}]({path}.md) | {_cell(_summary(value))} |" for path, value in here.items()]
+            lines.append("")
+    return "\n".join([*lines, "```{toctree}", ":hidden:", *names, "```", ""])
 
 
-def _room_page(room: str) -> str:
-    parts = [f"# {room}: {ROOMS[room].lower()}\n"]
-    for module in _modules(room):
-        more = "   :imported-members:\n" if module == "unlazy.layers" else ""
-        body = f".. automodule:: {module}\n   :members:\n{more}   :no-index:\n"
-        parts.append(f"## {module}\n\n```{{eval-rst}}\n{body}```\n")
-    return "\n".join(parts)
+def _summary(value: object) -> str:
+    return (inspect.getdoc(value) or "").partition("\n")[0]
 
 
 def formulas() -> dict[str, list[tuple[str, str, str]]]:
@@ -110,13 +95,14 @@ def _expanded(group: str) -> list[str]:
     return tags
 
 
-def _formula_page() -> str:
+def _formula_page(names: dict[str, object]) -> str:
     about = "What each tag names, and where it is computed. Letters are those of [the notation](../notation.md)."
     lines = ["# Formulas, by their tag", "", about, ""]
-    tags = tomllib.loads((SOURCE / "report" / "tags.toml").read_text(encoding="utf-8"))
+    tags = tomllib.loads(TAGS_FILE.read_text(encoding="utf-8"))
+    pages = {f"{value.__module__}.{value.__qualname__}": path for path, value in names.items()}
     found, letter = formulas(), ""
     if unknown := set(found) - set(tags):
-        raise ValueError(f"docstrings name {sorted(unknown)}, which report/tags.toml does not have: write them there")
+        raise ValueError(f"docstrings name {sorted(unknown)}, which {TAGS_FILE.name} does not have: write them there")
     for tag, entry in tags.items():
         if tag[0] != letter and TALKS[tag[0]]:
             lines += [f"## {TALKS[tag[0]]}", ""]
@@ -124,10 +110,11 @@ def _formula_page() -> str:
         lines += [f"({tag.lower()})=", f"### {tag}: {entry['name']}", "", _linked(entry["text"]), ""]
         lines += ["$$", entry["formula"], "$$", ""]
         if tag in found:
-            lines += ["| where | what it says |", "|---|---|"]
+            lines += ["| where | summary |", "|---|---|"]
         for module, name, first in found.get(tag, ()):
             where = f"{module}.{name}" if name else module
-            lines.append(f"| `{where}` | {_cell(first)} |")
+            shown = f"[`{pages[where]}`]({pages[where]}.md)" if where in pages else f"`{where}`"
+            lines.append(f"| {shown} | {_cell(first)} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -142,38 +129,42 @@ def _cell(text: str) -> str:
 
 
 def escape_docstring(app, what, name, obj, options, lines: list[str]) -> None:
-    """Plain text to reStructuredText: `code` becomes literal, everything else is taken as it stands."""
-    if lines and lines[0].startswith("Alias for field number"):  # Python's own words for a field of a named tuple
+    """Plain text to reStructuredText: `code` becomes literal, tags become links, everything else is escaped."""
+    if lines and lines[0].startswith("Alias for field number"):  # Python's own text for a field of a named tuple
         lines.clear()
+    first_section = _first_section(lines)
     verbatim = False
-    for i, line in enumerate(lines):  # examples and tables already are what they should be
+    for i, line in enumerate(lines):  # examples and tables are reStructuredText already
         verbatim = line.lstrip().startswith((">>>", "===")) or (verbatim and bool(line.strip()))
-        if verbatim:
+        if verbatim or re.fullmatch(r"\s*-{3,}\s*", line):
             continue
         parts = re.split(r"(``?[^`]+``?)", line)
-        lines[i] = "".join(
-            "``" + part.strip("`") + "``" if k % 2 else re.sub(r"([\\*|_])", r"\\\1", part).replace("`", r"\`")
-            for k, part in enumerate(parts)
-        )
-        if lines[i].lstrip().startswith(("- ", "+ ", ":")):
-            lines[i] = lines[i].replace(lines[i].lstrip()[0], "\\" + lines[i].lstrip()[0], 1)
-    indent_is_text(lines)
+        lines[i] = "".join("``" + part.strip("`") + "``" if k % 2 else _escaped(part) for k, part in enumerate(parts))
+        bare = lines[i].lstrip()
+        if bare.startswith(("- ", "+ ", ":")):
+            lines[i] = lines[i].replace(bare[0], "\\" + bare[0], 1)
+        elif i < first_section and line.startswith("    "):
+            lines[i] = "| " + line.strip()  # an indented formula: a line block, not a quotation
 
 
-def indent_is_text(lines: list[str]) -> None:
-    """Indented formulas become line blocks, so that no indentation is taken for a quotation that ends badly."""
-    for i, line in enumerate(lines):
-        if line.startswith("    ") and ">>>" not in line:
-            lines[i] = "| " + line.strip()
+def _escaped(text: str) -> str:
+    escaped = re.sub(r"([\\*|_])", r"\\\1", text).replace("`", r"\`")
+    return TAG.sub(lambda m: re.sub(r"([A-Z]\d{1,2})", lambda t: f":ref:`{t[1]} <{t[1].lower()}>`", m[0]), escaped)
+
+
+def _first_section(lines: list[str]) -> int:
+    """Index of the first NumPy section header; the number of lines where there is none."""
+    underlines = [i for i, line in enumerate(lines) if re.fullmatch(r"-{3,}", line)]
+    return underlines[0] - 1 if underlines else len(lines)
 
 
 def without_new(app, what, name, obj, skip, options) -> bool | None:
-    """How Python makes an object is nobody's business; `__init__` says what it is made from."""
+    """`__init__` documents how an object is made; `__new__` does not."""
     return True if name == "__new__" else None
 
 
 def setup(app) -> dict:
     app.connect("builder-inited", write_pages, priority=100)
-    app.connect("autodoc-process-docstring", escape_docstring)
+    app.connect("autodoc-process-docstring", escape_docstring, priority=400)  # before napoleon
     app.connect("autodoc-skip-member", without_new)
     return {"parallel_read_safe": True}

@@ -154,9 +154,9 @@ else:  # hidden from them: it would make a name of every typing error
         elif name in _SUBPACKAGES:
             value = import_module(f"unlazy.{name}")
         else:
-            from unlazy.core.errors import nearest
+            from unlazy.core.errors import did_you_mean
 
-            raise AttributeError(f"unlazy has no {name!r}{nearest(name, [*_WHERE, *_SUBPACKAGES])}")
+            raise AttributeError(f"unlazy has no {name!r}{did_you_mean(name, [*_WHERE, *_SUBPACKAGES])}")
         globals()[name] = value
         return value
 

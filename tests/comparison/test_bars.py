@@ -17,7 +17,7 @@ from unlazy import lab
 from unlazy.comparison.study import study
 from unlazy.tasks.index_models import quadratic_plus
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 DATA = os.environ.get("UNLAZY_DATA")
 REAL = (
     "california_housing", "higgs_11k", "uci_airfoil", "uci_autompg", "uci_bike", "uci_concrete", "uci_elevators",
@@ -63,7 +63,7 @@ def test_isotropic_draws_rarely_pay(compared, monkeypatch):
     """At most 1 false "pays" in 8, and most of them say that it does not (benchmarks/verdicts.py draws 40). The network
     is left out for its time, and trees and smaller sizes, which no verdict looks at. The budget is more than all splits
     take: what is said does not depend on speed."""
-    monkeypatch.setattr(study, "CURVE", 1)
+    monkeypatch.setattr(study, "CURVE_SIZES", 1)
     models = ("linear", "gaussian", "laplace", "product_laplace", "ntk", "nngp", "feature_machine", "one_step")
     found = []
     for seed in range(8):
@@ -77,13 +77,13 @@ def test_isotropic_draws_rarely_pay(compared, monkeypatch):
 def test_noise_is_called_noise(compared, monkeypatch):
     """Without smaller sizes, which this verdict does not look at, and with five splits: those are what it needs, and a
     busy machine has the time for them too."""
-    monkeypatch.setattr(study, "CURVE", 1)
-    monkeypatch.setattr(study, "MOST", 5)
+    monkeypatch.setattr(study, "CURVE_SIZES", 1)
+    monkeypatch.setattr(study, "MAX_SPLITS", 5)
     models = ("gaussian", "laplace", "product_laplace", "feature_machine", "boosting")
     for seed in range(3):
         rng = np.random.default_rng(seed)
         c = compared(rng.normal(size=(300, 6)), rng.normal(size=300), budget=300, fit=False, models=models)
-        assert c.verdict.word == "noise" and "nothing measurable" in str(c)
+        assert c.verdict.word == "noise" and "No measurable signal" in str(c)
 
 
 def permutation_names(X, y, seeds=5):

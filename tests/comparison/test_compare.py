@@ -7,7 +7,7 @@ from test_table import table
 
 import unlazy
 from unlazy.comparison.study import study, trial
-from unlazy.comparison.study.held_out import residuals
+from unlazy.comparison.study.held_out import held_out_residuals
 from unlazy.comparison.study.study import run_study
 
 FEW = ("linear", "gaussian", "feature_machine")
@@ -18,7 +18,7 @@ def comparison(tmp_path_factory):
     """Two splits, since the budget would allow more than the test needs."""
     t, store = table(), tmp_path_factory.mktemp("store")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study, "MOST", 2)
+        patch.setattr(study, "MAX_SPLITS", 2)
         found = unlazy.compare(t.frame, t.y, budget=3600, models=FEW, engine="inline", progress=False, store=store)
     object.__setattr__(found, "store", store)  # for the test that runs it again
     return found
@@ -28,9 +28,9 @@ def test_a_second_run_does_nothing_again(comparison, monkeypatch):
     def fail(*arguments, **more):
         raise AssertionError("run again")
 
-    monkeypatch.setattr(study, "MOST", 2)
-    monkeypatch.setattr(trial, "fit_contestant", fail)
-    options = {"contestants": FEW, "engine": "inline", "progress": False}
+    monkeypatch.setattr(study, "MAX_SPLITS", 2)
+    monkeypatch.setattr(trial, "fit_candidate", fail)
+    options = {"candidates": FEW, "engine": "inline", "progress": False}
     again = run_study(table(), budget=3600, store=comparison.store, **options)
     assert again.sizes == comparison.study.sizes and again.splits == comparison.study.splits
     assert [r.measures["risk"] for r in again.records] == [r.measures["risk"] for r in comparison.study.records]
@@ -50,7 +50,7 @@ def test_saved_model_on_shuffled_missing_and_extra_columns(comparison, tmp_path)
     expected = comparison.predict(frame)
     np.testing.assert_array_equal(model.predict(frame), expected)
     np.testing.assert_array_equal(model.predict(frame[frame.columns[::-1]]), expected)
-    with pytest.warns(UserWarning, match="left aside: more"):
+    with pytest.warns(UserWarning, match="were ignored: more"):
         np.testing.assert_array_equal(model.predict(frame.assign(more=1)), expected)
     with pytest.raises(ValueError, match="missing: x2, color"):
         model.predict(frame.drop(columns=["x2", "color"]))
@@ -58,7 +58,7 @@ def test_saved_model_on_shuffled_missing_and_extra_columns(comparison, tmp_path)
 
 def test_the_saved_model_has_intervals_of_test_rows(comparison):
     """Two splits test on a quarter of the rows each: the median of two order statistics is their mean."""
-    missed = residuals(comparison.study, comparison.final.name)
+    missed = held_out_residuals(comparison.study, comparison.final.name)
     m = len(missed[0])
     k = -(-9 * (m + 1) // 10)  # ⌈0.9·(m + 1)⌉
     assert len(missed) == 2 and comparison.radius(0.9) == np.mean([np.sort(np.abs(part))[k - 1] for part in missed])

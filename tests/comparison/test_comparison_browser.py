@@ -8,7 +8,7 @@ from test_verdict import flat, study
 
 from chromium import browser, needs_chromium
 from unlazy.comparison.compare import Comparison
-from unlazy.comparison.study.verdict import judge
+from unlazy.comparison.study.verdict import decide_verdict
 
 pytestmark = needs_chromium
 SHOWN = (
@@ -23,7 +23,7 @@ OUTSIDE = """[...document.querySelectorAll('body *')].filter(e => e.checkVisibil
 def page(tmp_path_factory):
     found = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2))
     found = kept(found, lambda table, rows: table.y[rows, None])
-    return Comparison(found, judge(found), linear(found.table)).page(tmp_path_factory.mktemp("page"))
+    return Comparison(found, decide_verdict(found), linear(found.table)).page(tmp_path_factory.mktemp("page"))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_the_page_shows_everything(tab, page, width):
     assert tab.run(SHOWN) == tab.run("document.images.length") == 5 and tab.run(ROWS) == 4 + 3
     assert tab.run("document.documentElement.scrollWidth") == width and tab.run(OUTSIDE) == []
     # the answer is on the first screen of a desk, and most of it on that of a phone
-    last = "document.querySelector('.glance').getBoundingClientRect().bottom"
+    last = "document.querySelector('.overview').getBoundingClientRect().bottom"
     assert tab.run(last) < (900 if width == 1200 else 1200)
 
 

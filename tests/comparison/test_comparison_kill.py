@@ -39,8 +39,8 @@ def test_a_killed_comparison_resumes(tmp_path):
         "import sys; sys.path.insert(0, sys.argv[2])\n"
         "from test_comparison_kill import FEW, run_study, study, table\n"
         "if __name__ == '__main__':\n"
-        "    study.MOST = 3\n"
-        "    run_study(table(), budget=3600, store=sys.argv[1], contestants=FEW, jobs=1, progress=False)\n"
+        "    study.MAX_SPLITS = 3\n"
+        "    run_study(table(), budget=3600, store=sys.argv[1], candidates=FEW, jobs=1, progress=False)\n"
     )
     script = tmp_path / "run.py"
     script.write_text(code)
@@ -57,8 +57,8 @@ def test_a_killed_comparison_resumes(tmp_path):
     stored = records(tmp_path / "trials.sqlite")
     assert len(stored) >= 3
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study, "MOST", 3)
-        found = run_study(table(), budget=3600, store=tmp_path, contestants=FEW, jobs=1, progress=False)
+        patch.setattr(study, "MAX_SPLITS", 3)
+        found = run_study(table(), budget=3600, store=tmp_path, candidates=FEW, jobs=1, progress=False)
     assert found.splits == 3 and len(found.records) == len(FEW) * len(found.sizes) * 3
     after = records(tmp_path / "trials.sqlite")
     assert {key: after[key] for key in stored} == stored  # time stamps too: nothing was run again
@@ -66,8 +66,8 @@ def test_a_killed_comparison_resumes(tmp_path):
 
 def test_dask_workers_give_the_same(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study, "MOST", 3)
-        options = {"contestants": FEW, "progress": False, "budget": 3600}
+        patch.setattr(study, "MAX_SPLITS", 3)
+        options = {"candidates": FEW, "progress": False, "budget": 3600}
         local = run_study(table(), store=tmp_path / "local", engine=lab.open_engine("inline"), **options)
         dask = run_study(table(), store=tmp_path / "dask", engine="dask", jobs=1, **options)
     for n in set(local.sizes) & set(dask.sizes):

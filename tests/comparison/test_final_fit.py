@@ -9,11 +9,11 @@ from test_verdict import TABLE, flat, study
 
 from unlazy.comparison.data.table import make_table
 from unlazy.comparison.study import final_fit as room
-from unlazy.comparison.study.final_fit import ending, least_rows, rows_within
-from unlazy.comparison.study.model import Final
-from unlazy.comparison.study.more_rows import Law
-from unlazy.comparison.study.plan import Clock
-from unlazy.comparison.study.verdict import judge
+from unlazy.comparison.study.final_fit import affordable_rows, final_fits, minimum_rows
+from unlazy.comparison.study.model import FinalModel
+from unlazy.comparison.study.more_rows import MoreRowsLaw
+from unlazy.comparison.study.plan import BudgetClock
+from unlazy.comparison.study.verdict import decide_verdict
 from unlazy.lab.experiment import Record, Records
 from unlazy.measures.scaling_fit import Interval
 
@@ -45,55 +45,64 @@ def fits(monkeypatch):
 
     def fit_table(table, name, *, seed=0):
         made.append(len(table))
-        return Final(None, name, len(table), 0.1)
+        return FinalModel(None, name, len(table), 0.1)
 
     monkeypatch.setattr(room, "fit_table", fit_table)
-    monkeypatch.setattr(room, "law_of", lambda *given: LAW)
-    monkeypatch.setattr(room, "kept_residuals", lambda final, study: final)
+    monkeypatch.setattr(room, "fit_more_rows_law", lambda *given: LAW)
+    monkeypatch.setattr(room, "attach_residuals", lambda final, study: final)
     return made
 
 
-LAW = Law("gaussian", 400, 0.5, Interval(0.4, 0.3, 0.5))
+LAW = MoreRowsLaw("gaussian", 400, 0.5, Interval(0.4, 0.3, 0.5))
 LARGE = make_table(np.random.default_rng(0).normal(size=(100_000, 3)), np.random.default_rng(1).normal(size=100_000))
 
 
 def test_a_long_fit_that_is_not_done_leaves_the_model_to_the_short_one(fits):
     """300 rows took 1 s, 50 are left: 100 s are 3,000 rows by the square, 25 s are 1,500."""
-    found, clock = slow_trials(1.0), Clock(50.0, page=False)
+    found, clock = slow_trials(1.0), BudgetClock(50.0, page=False)
     workers = Workers(1, 2)
-    final, law = ending(found, LARGE, judge(found), workers, clock)
+    final, law = final_fits(found, LARGE, decide_verdict(found), workers, clock)
     calls, needed, until, sure = workers.asked
-    assert len(calls) == 3 and needed == [0, 2] and sure == [0, 1] and until == clock.until() and law == LAW
+    assert len(calls) == 3 and needed == [0, 2] and sure == [0, 1] and until == clock.deadline() and law == LAW
     assert fits == [final.rows] and final.rows == pytest.approx(1500, rel=0.02)
-    assert f"{final.rows} of 100000 rows" in final.notes[-1]
-    final, law = ending(found, LARGE, judge(found), Workers(0), Clock(50.0, page=False))
+    assert f"{final.rows:,} of 100,000 rows" in final.notes[-1]
+    final, law = final_fits(found, LARGE, decide_verdict(found), Workers(0), BudgetClock(50.0, page=False))
     assert final.rows == pytest.approx(3000, rel=0.02) and law is None
-    final, _ = ending(found, TABLE, judge(found), Workers(0), clock)  # all rows, where they are few
+    final, _ = final_fits(found, TABLE, decide_verdict(found), Workers(0), clock)  # all rows, where they are few
     assert final.rows == len(TABLE) and not final.notes
 
 
 def test_where_nothing_is_left_few_rows_are_fitted_and_there_is_no_law(fits):
     found, workers = slow_trials(1.0), Workers(0, 1, 2)
-    final, law = ending(found, LARGE, judge(found), workers, Clock(50.0, time.monotonic() - 60))
+    final, law = final_fits(found, LARGE, decide_verdict(found), workers, BudgetClock(50.0, time.monotonic() - 60))
     assert workers.asked is None and fits == [final.rows] == [400] and law is None
 
 
 def test_rows_of_the_last_fit_follow_what_trials_took():
     found = slow_trials(4.0)
-    assert rows_within(found, "gaussian", 4.0, LARGE) == rows_within(found, "gaussian", 2.0, LARGE) == 400  # the least
-    assert rows_within(found, "gaussian", 64.0, LARGE) == 1200 and rows_within(found, "gaussian", 1e9, LARGE) == 100_000
-    assert least_rows(LARGE) == 400 and least_rows(make_table(np.eye(600) + 1e-3, np.arange(600.0))) == 163
+    assert (
+        affordable_rows(found, "gaussian", 4.0, LARGE) == affordable_rows(found, "gaussian", 2.0, LARGE) == 400
+    )  # the least
+    assert (
+        affordable_rows(found, "gaussian", 64.0, LARGE) == 1200
+        and affordable_rows(found, "gaussian", 1e9, LARGE) == 100_000
+    )
+    assert minimum_rows(LARGE) == 400 and minimum_rows(make_table(np.eye(600) + 1e-3, np.arange(600.0))) == 163
 
 
 def test_a_trial_that_saw_more_rows_than_a_fit_in_time_is_the_model(fits, monkeypatch):
     """3,000 rows may be fitted, 1,500 surely: beside a trial's 2,000 only the first is worth it, and nothing waits."""
     found, workers = slow_trials(1.0), Workers(1)
-    monkeypatch.setattr(room, "kept_fit", lambda study, name, store: Final(None, name, 2000, 0.1))
-    final, law = ending(found, LARGE, judge(found), workers, Clock(50.0, page=False), store="somewhere")
+    monkeypatch.setattr(room, "load_trial_model", lambda study, name, store: FinalModel(None, name, 2000, 0.1))
+    final, law = final_fits(
+        found, LARGE, decide_verdict(found), workers, BudgetClock(50.0, page=False), store="somewhere"
+    )
     assert len(workers.asked[0]) == 2 and workers.asked[3] == [] and final.rows == 2000 and law == LAW and not fits
-    assert "2000 of 100000 rows" in final.notes[-1]
-    final, _ = ending(found, LARGE, judge(found), Workers(0, 1), Clock(50.0, page=False), store="somewhere")
+    assert "2,000 of 100,000 rows" in final.notes[-1]
+    final, _ = final_fits(
+        found, LARGE, decide_verdict(found), Workers(0, 1), BudgetClock(50.0, page=False), store="somewhere"
+    )
     assert final.rows == pytest.approx(3000, rel=0.02)
-    late, none = Clock(50.0, time.monotonic() - 60), Workers()
-    final, law = ending(found, LARGE, judge(found), none, late, store="somewhere")
+    late, none = BudgetClock(50.0, time.monotonic() - 60), Workers()
+    final, law = final_fits(found, LARGE, decide_verdict(found), none, late, store="somewhere")
     assert final.rows == 2000 and none.asked is None and law is None

@@ -12,14 +12,14 @@ from unlazy.comparison.compare import Comparison
 from unlazy.comparison.data.leakage import Suspect
 from unlazy.comparison.report import prose
 from unlazy.comparison.report.findings import Findings, expected_risk, models_table
-from unlazy.comparison.study.verdict import judge
+from unlazy.comparison.study.verdict import decide_verdict
 from unlazy.lab.experiment import Record, Records
 
 
 def test_tables_and_words():
     found = study({**flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2),
                    "feature_machine": lambda n: 2 / math.sqrt(n)})  # fmt: skip
-    c = Comparison(found, judge(found), None)
+    c = Comparison(found, decide_verdict(found), None)
     assert list(c.models["name"])[:2] == ["feature_machine", "boosting"]
     assert list(c.inputs["input"]) == ["x0", "x2", "x1"] and list(c.inputs["matters"]) == [True, True, False]
     # wobble 0.02 and a common factor of deviation 0.05 over 6 splits: a size's mean logarithm has standard error 0.022,
@@ -28,12 +28,13 @@ def test_tables_and_words():
     first, middle, last = law([75, 150, 300])
     assert math.log(middle / (2 / math.sqrt(150))) == pytest.approx(0, abs=4 * error)
     assert math.log(first / last) / math.log(4) == pytest.approx(0.5, abs=4 * math.sqrt(2) * error / math.log(4))
-    twice, back = c.curves["feature_machine"].extrapolated(600), c.curves["feature_machine"].backtest()
+    twice, back = c.curves["feature_machine"].extrapolate(600), c.curves["feature_machine"].backtest()
     assert twice.low < twice.value < twice.high and twice.value == pytest.approx(2 / math.sqrt(600), rel=0.15)
     assert back[0] == pytest.approx(back[1], rel=0.15)
     assert c.structure.count == 1 and c.character == "low-dimensional"
     text = str(c)
-    for part in ("Feature learning pays", "1 direction carries", "x0, x2", "Use the feature machine", "Twice the rows"):
+    for part in ("Feature learning pays", "1 direction accounts for 90%", "x0, x2", "Use the feature machine",
+                 "Doubling the largest training size"):  # fmt: skip
         assert part in text
     assert prose.headline(c) == text.splitlines()[0]
     with pytest.raises(ValueError, match="fit=True"):
@@ -49,48 +50,48 @@ def test_expected_risk_is_not_the_minimum_over_test_rows():
 
 def test_words_of_noise_recommend_nothing():
     found = study(flat(gaussian=1.0, laplace=1.01, feature_machine=1.02, boosting=1.1))
-    text = str(Comparison(found, judge(found), None))
-    assert "say nothing measurable" in text and "Use the" not in text
+    text = str(Comparison(found, decide_verdict(found), None))
+    assert "No measurable signal" in text and "Use the" not in text
 
 
 def test_rendering_reads_a_plain_value():
     """Words need nothing but the findings: no comparison, which is what they are bound to."""
     found = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2))
-    plain, c = Findings(found, judge(found), None), Comparison(found, judge(found), None)
+    plain, c = Findings(found, decide_verdict(found), None), Comparison(found, decide_verdict(found), None)
     assert prose.headline(plain) == prose.headline(c) and prose.sentences(plain) == prose.sentences(c)
 
 
 def test_words_say_what_the_numbers_do():
     """No share rounded to all, no ratio of a spread that says nothing, one model, and a budget only where it helps."""
     wild = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.45, boosting=0.2), wobble=1.5)
-    text = str(Comparison(replace(wild, more=False), judge(wild), None))
-    assert "the splits differ more than" in text and "only more of them would" in text and "--budget" not in text
-    c = Comparison(wild, judge(wild), None)
+    text = str(Comparison(replace(wild, can_improve=False), decide_verdict(wild), None))
+    assert "splits differ more than" in text and "only more rows would help" in text and "--budget" not in text
+    c = Comparison(wild, decide_verdict(wild), None)
     assert "--budget" in str(c) and "(splits disagree)" in prose.interval_text(c.models.iloc[0])
     worse = study(flat(gaussian=0.01, laplace=0.01, feature_machine=0.5, boosting=0.2), wobble=1.2)
-    assert judge(worse).word == "does not pay"
+    assert decide_verdict(worse).word == "does not pay"
     assert re.search(
-        r"does not pay: .* has at most \d+\.\d+ times the risk", str(Comparison(worse, judge(worse), None))
+        r"does not pay: .* has at most \d+\.\d+ times the risk", str(Comparison(worse, decide_verdict(worse), None))
     )
     exact = study(flat(gaussian=2e-4, laplace=3e-4, feature_machine=1e-4, boosting=2e-3))
-    c = Comparison(exact, judge(exact), None)
+    c = Comparison(exact, decide_verdict(exact), None)
     assert "100%" not in str(c) and re.search(r"leaves 0\.0\d+% \[", str(c)) and c.chosen == "feature_machine"
     assert c.as_good == ("feature_machine",) and c.better == ()
     equal = study(flat(gaussian=0.5, laplace=0.5, feature_machine=0.5, boosting=0.3))
-    c = Comparison(equal, judge(equal), None)
+    c = Comparison(equal, decide_verdict(equal), None)
     assert set(c.as_good) == {"gaussian", "laplace", "feature_machine"} and c.better == ("boosting",)
-    assert "Surely better than it: gradient boosting." in str(c)
+    assert "Significantly better: gradient boosting." in str(c)
 
 
 def test_a_leak_is_named_and_the_verdict_given_without_it():
     found = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2))
     rest = study(flat(gaussian=1.0, laplace=1.01, feature_machine=1.02, boosting=1.1))
-    without = Findings(rest, judge(rest), None)
+    without = Findings(rest, decide_verdict(rest), None)
     leak = (Suspect("x0", "leak", 1.0), Suspect("x1", "identifier", math.nan))
-    text = str(Comparison(found, judge(found), None, None, leak, without))
+    text = str(Comparison(found, decide_verdict(found), None, None, leak, without))
     assert "'x0' alone explains 99.99% of 'y': a likely leak" in text and "--drop x0" in text
-    assert "'x1' numbers or names the rows" in text
-    assert "Without 'x0', 'x1': These inputs say nothing measurable" in text
+    assert "'x1' looks like a row number or an identifier" in text
+    assert "Without 'x0', 'x1': No measurable signal" in text
 
 
 def test_an_input_that_always_matters_is_sure_though_its_rise_varies():
@@ -101,5 +102,5 @@ def test_an_input_that_always_matters_is_sure_though_its_rise_varies():
         Record(r.params, 0, r.measures | ({"rise": rises[r.params["split"]]} if "rise" in r.measures else {}))
         for r in plain.records
     ]
-    c = Comparison(replace(plain, records=Records(rows)), judge(plain), None)
+    c = Comparison(replace(plain, records=Records(rows)), decide_verdict(plain), None)
     assert list(c.inputs["matters"]) == [True, False, False] and c.inputs["input"][0] == "x0"

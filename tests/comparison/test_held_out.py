@@ -7,13 +7,19 @@ import pandas as pd
 import pytest
 from test_verdict import TABLE, flat, study
 
-from unlazy.comparison.data.table import make_table, split
+from unlazy.comparison.data.table import make_table, split_rows
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.held_out_figures import direction_text, held_out_figure, partial_figure
-from unlazy.comparison.study.held_out import HeldOut, bins, calibration, held_out, residuals
-from unlazy.comparison.study.model import Final
-from unlazy.comparison.study.partial_dependence import partial
-from unlazy.comparison.study.verdict import judge
+from unlazy.comparison.study.held_out import (
+    HeldOutPredictions,
+    bin_probabilities,
+    calibration,
+    held_out_predictions,
+    held_out_residuals,
+)
+from unlazy.comparison.study.model import FinalModel
+from unlazy.comparison.study.partial_dependence import partial_dependence
+from unlazy.comparison.study.verdict import decide_verdict
 from unlazy.estimators.preprocessing.table_encoder import TableEncoder
 from unlazy.lab.experiment import Record, Records
 
@@ -24,7 +30,7 @@ def kept(found, predict):
     """The same study whose trials keep predictions of their test rows."""
     rows = []
     for r in found.records:
-        test = split(found.table, r.params["split"])[1]
+        test = split_rows(found.table, r.params["split"])[1]
         more = {"predicted": predict(found.table, test), "held_out": test}
         rows.append(Record(r.params, 0, r.measures | more))
     return replace(found, records=Records(rows))
@@ -38,34 +44,34 @@ def linear(table):
     encoder = TableEncoder()
     X = encoder.fit_transform(table.frame, table.y)
     model = (LinearRegression if table.classes is None else LogisticRegression)().fit(X, table.y)
-    return Final(Pipeline([("columns", encoder), ("model", model)]), "linear", len(table), 0.0)
+    return FinalModel(Pipeline([("columns", encoder), ("model", model)]), "linear", len(table), 0.0)
 
 
 def test_residuals_are_of_test_rows():
-    assert held_out(study(PAYS), "gaussian") is None and residuals(study(PAYS), "gaussian") == []
+    assert held_out_predictions(study(PAYS), "gaussian") is None and held_out_residuals(study(PAYS), "gaussian") == []
     found = kept(study(PAYS, splits=2), lambda table, rows: table.y[rows, None] - 0.5)
-    parts = residuals(found, "gaussian")
+    parts = held_out_residuals(found, "gaussian")
     assert [len(part) for part in parts] == [100, 100]
     np.testing.assert_allclose(np.concatenate(parts), 0.5, rtol=1e-12)
-    assert Findings(found, judge(found), None).held_out.rows[1].tolist() == split(TABLE, 1)[1].tolist()
+    assert Findings(found, decide_verdict(found), None).held_out.rows[1].tolist() == split_rows(TABLE, 1)[1].tolist()
 
 
 def test_calibration_counts_a_row_once():
     said = np.linspace(0.01, 0.99, 200)
     came = np.random.default_rng(0).random(200) < said
-    found = bins(said, came)
+    found = bin_probabilities(said, came)
     assert found.rows.tolist() == [25] * 8
-    np.testing.assert_allclose(found.said, said.reshape(8, 25).mean(1), rtol=1e-12)
-    np.testing.assert_allclose(found.came, came.reshape(8, 25).mean(1), rtol=1e-12)
-    assert np.all((found.low <= found.came) & (found.came <= found.high))
-    none = bins(np.full(20, 0.1), np.zeros(20, bool))
+    np.testing.assert_allclose(found.predicted, said.reshape(8, 25).mean(1), rtol=1e-12)
+    np.testing.assert_allclose(found.observed, came.reshape(8, 25).mean(1), rtol=1e-12)
+    assert np.all((found.low <= found.observed) & (found.observed <= found.high))
+    none = bin_probabilities(np.full(20, 0.1), np.zeros(20, bool))
     assert none.high[0] == pytest.approx(1 - 0.025 ** (1 / 20), rel=1e-6)  # Clopper and Pearson at zero of twenty
     P = np.stack([1 - said, said], 1)
-    twice = HeldOut([P - 0.1, P[::-1] + 0.1], [came.astype(str), came.astype(str)[::-1]],
+    twice = HeldOutPredictions([P - 0.1, P[::-1] + 0.1], [came.astype(str), came.astype(str)[::-1]],
                     [np.arange(200), np.arange(200)[::-1]])  # fmt: skip
     again = calibration(twice, np.array(["False", "True"]))
-    np.testing.assert_allclose(again.said, found.said, rtol=1e-9)
-    np.testing.assert_array_equal(again.came, found.came)
+    np.testing.assert_allclose(again.predicted, found.predicted, rtol=1e-9)
+    np.testing.assert_array_equal(again.observed, found.observed)
 
 
 def test_partial_dependence_of_a_linear_model_is_its_slope():
@@ -74,7 +80,7 @@ def test_partial_dependence_of_a_linear_model_is_its_slope():
     table = make_table(frame, 5 * frame["a"] - 2 * frame["b"] + 4.0 * (frame["c"] == "v"))
     final = linear(table)
     v = np.array([0.6, -0.8, 0.0, 0.0])
-    a, c, along = partial(final, table, ["a", "c"], -v)
+    a, c, along = partial_dependence(final, table, ["a", "c"], -v)
     assert a.name == "a" and len(a.values) == 15 and a.lines == ("y",)
     np.testing.assert_allclose(np.diff(a.means[:, 0]), 5 * np.diff(a.values), rtol=1e-8)
     assert set(c.values) == {"u", "v"}
@@ -84,8 +90,8 @@ def test_partial_dependence_of_a_linear_model_is_its_slope():
     np.testing.assert_allclose(np.diff(along.means[:, 0]), slope * np.diff(along.values), rtol=1e-8)
     assert direction_text(along).startswith("0.80·b − 0.60·a")
     assert direction_text(along._replace(parts=(("b", 1.0), ("a", -0.001)))) == "1.00·b"
-    assert partial(None, table, ["a"], v) == () and partial(final, table, [], v) == ()
-    assert [p.name for p in partial(final, table, ["a"], np.ones(7))] == ["a"]  # of another encoding
+    assert partial_dependence(None, table, ["a"], v) == () and partial_dependence(final, table, [], v) == ()
+    assert [p.name for p in partial_dependence(final, table, ["a"], np.ones(7))] == ["a"]  # of another encoding
 
 
 @pytest.mark.slow
@@ -94,7 +100,7 @@ def test_figures_of_held_out_rows_say_what_they_show(classes):
     """Points answer with names and values; no text leaves the figure."""
     from matplotlib import pyplot as plt
 
-    from unlazy.lab.report.marks import marks
+    from unlazy.lab.report.marks import figure_marks
 
     frame = TABLE.frame.assign(kind=np.where(TABLE.frame["x0"] > 0, "a", "b"))
     y = TABLE.y if not classes else np.array(["p", "q", "r"])[:classes][np.arange(400) % classes]
@@ -111,12 +117,12 @@ def test_figures_of_held_out_rows_say_what_they_show(classes):
         Record(r.params, 0, r.measures | (rise if "rise" in r.measures else {"mistakes": 0.1})) for r in plain.records
     ]
     found = kept(replace(plain, table=table, records=Records(rows)), predict)
-    c = Findings(found, judge(found), linear(table))
+    c = Findings(found, decide_verdict(found), linear(table))
     said = []
     for draw in (held_out_figure, partial_figure):
         figure = draw(c)
         figure.canvas.draw()
-        said += [m[2:] for m in marks(figure, 400)]
+        said += [m[2:] for m in figure_marks(figure, 400)]
         box, size = figure.get_tightbbox(), figure.get_size_inches()  # of what is drawn, in inches; a dot is 1/110
         assert min(box.x0, box.y0) > -0.01 and box.x1 < size[0] + 0.01 and box.y1 < size[1] + 0.01
         plt.close(figure)
@@ -125,6 +131,6 @@ def test_figures_of_held_out_rows_say_what_they_show(classes):
     if not classes:
         assert f" predicted {y[first] + 1:.4g} true {y[first]:.4g}" in values
     else:
-        assert any("said 0.60 came 1.00" in v for v in values)
+        assert any("predicted 0.60 observed 1.00" in v for v in values)
     assert any(name == ("y" if not classes else "q" if classes == 2 else "p") for name, *_ in said)
     assert any("kind a" in v for v in values) and any("x0 " in v for v in values)

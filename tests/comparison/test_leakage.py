@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from unlazy.comparison.data.leakage import suspects
-from unlazy.comparison.data.table import load_table, make_table, save_table, split
+from unlazy.comparison.data.leakage import find_suspects
+from unlazy.comparison.data.table import load_table, make_table, save_table, split_rows
 from unlazy.core.errors import UnlazyError
 
 N = 240
@@ -24,29 +24,29 @@ def target(noise=0.3):
 @pytest.mark.parametrize("copy", [lambda y: 3 - 2 * y, lambda y: np.exp(y), lambda y: y + 0.05 * np.cos(np.arange(N))])
 def test_a_near_copy_of_the_target_is_a_likely_leak(copy):
     y = target()
-    (found,) = suspects(make_table(frame(copy=copy(y)), y))
-    assert found.name == "copy" and found.why == "leak" and 0.98 <= found.share <= 1
+    (found,) = find_suspects(make_table(frame(copy=copy(y)), y))
+    assert found.name == "copy" and found.reason == "leak" and 0.98 <= found.share <= 1
 
 
 def test_a_class_told_by_one_column_is_a_likely_leak():
     y = np.where(target() > 1, "high", np.where(target() > 0, "middle", "low"))
     code = pd.Series(y).map({"high": 7.0, "low": 2.0, "middle": 11.0}).to_numpy()
-    assert [s.name for s in suspects(make_table(frame(code=code), y))] == ["code"]
-    assert [s.name for s in suspects(make_table(frame(text=[w[0] for w in y]), y))] == ["text"]
+    assert [s.name for s in find_suspects(make_table(frame(code=code), y))] == ["code"]
+    assert [s.name for s in find_suspects(make_table(frame(text=[w[0] for w in y]), y))] == ["text"]
 
 
 def test_honest_columns_are_no_suspects():
     """Inputs that explain much, but not nearly everything: R² of b alone is below 0.5, of a monotone curve of a ~0."""
-    assert suspects(make_table(frame(), target())) == ()
-    assert suspects(make_table(frame(), np.where(target() > 0.5, "up", "down"))) == ()
+    assert find_suspects(make_table(frame(), target())) == ()
+    assert find_suspects(make_table(frame(), np.where(target() > 0.5, "up", "down"))) == ()
     y = target()
-    assert suspects(make_table(y[:, None] + 1, y)) == ()  # the only input is what there is
+    assert find_suspects(make_table(y[:, None] + 1, y)) == ()  # the only input is what there is
 
 
 def test_row_numbers_and_identifiers_are_asked_about():
     number = np.random.default_rng(2).permutation(N) + 1000
-    found = suspects(make_table(frame(row=np.arange(N), customer_id=number, code=number), target()))
-    assert [(s.name, s.why) for s in found] == [("row", "identifier"), ("customer_id", "identifier")]
+    found = find_suspects(make_table(frame(row=np.arange(N), customer_id=number, code=number), target()))
+    assert [(s.name, s.reason) for s in found] == [("row", "identifier"), ("customer_id", "identifier")]
 
 
 def test_groups_and_time_are_guessed_and_kept_apart(tmp_path):
@@ -58,12 +58,12 @@ def test_groups_and_time_are_guessed_and_kept_apart(tmp_path):
     assert list(table.frame.columns) == ["a", "b"] and "--group" not in " ".join(table.notes)
     by_group = make_table(frame(subject=subject), target(), group="subject")
     for number in range(4):
-        train, test = split(by_group, number)
+        train, test = split_rows(by_group, number)
         assert not set(subject[train]) & set(subject[test]) and len(test) >= 0.2 * N
-        train, test = split(table, number)
+        train, test = split_rows(table, number)
         assert day[train].max() < day[test].min() and not set(subject[train]) & set(subject[test])
     again = load_table(str(tmp_path), save_table(table, tmp_path))
-    np.testing.assert_array_equal(split(again, 3)[0], split(table, 3)[0])
+    np.testing.assert_array_equal(split_rows(again, 3)[0], split_rows(table, 3)[0])
     assert plain.digest != table.digest != by_group.digest
 
 
@@ -75,5 +75,5 @@ def test_dates_can_be_the_time():
         make_table(frame(when=dates), target())
     with pytest.raises(UnlazyError, match="2 groups"):
         make_table(frame(half=np.arange(N) % 2), target(), group="half")
-    with pytest.raises(UnlazyError, match="no time"):
+    with pytest.raises(UnlazyError, match="not times"):
         make_table(frame(word=["u", "v"] * (N // 2)), target(), time="word")

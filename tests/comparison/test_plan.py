@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 
 from unlazy.comparison.data.table import make_table
-from unlazy.comparison.study.contestants import CONTESTANTS
-from unlazy.comparison.study.plan import FIT_SHARE, LAW, Clock, Plan
-from unlazy.comparison.study.study import _climb, _widen, experiment, ladder, look, smallest
+from unlazy.comparison.study.contestants import CANDIDATES
+from unlazy.comparison.study.plan import FIT_SHARE, LAW_SECONDS, BudgetClock, StudyPlan
+from unlazy.comparison.study.study import (
+    _extend_study,
+    _run_sizes,
+    experiment,
+    screening_rows,
+    smallest_size,
+    training_sizes,
+)
 from unlazy.lab.experiment import Record, Records
 from unlazy.lab.runner.engines import Inline
 
@@ -22,7 +29,7 @@ def plan(budget=100.0, **inner):
         for name, e in inner.items()
         for s in (0, 1)
     ]
-    found = Plan(experiment("."), "digest", Clock(budget), ".", Inline())
+    found = StudyPlan(experiment("."), "digest", BudgetClock(budget), ".", Inline())
     found.records = Records(rows)
     return found
 
@@ -35,18 +42,21 @@ def test_finalists_are_the_best_by_training_errors():
     assert found.finalists(100, names) == ["product_laplace", "laplace", "feature_machine", "forest"]
     close = plan(gaussian=0.5, laplace=0.51, nngp=0.52, ntk=0.53, linear=0.54, product_laplace=0.9, feature_machine=0.1)
     assert close.finalists(100, [*names, "nngp", "ntk"])[:4] == ["gaussian", "laplace", "nngp", "ntk"]
-    assert found.core(100, names) == ["product_laplace", "feature_machine"]
-    assert found.complete(100, ["laplace", "forest"]) == 2 and found.complete(100, ["laplace", "network"]) == 0
+    assert found.verdict_pair(100, names) == ["product_laplace", "feature_machine"]
+    assert (
+        found.complete_splits(100, ["laplace", "forest"]) == 2
+        and found.complete_splits(100, ["laplace", "network"]) == 0
+    )
 
 
 def test_prices_grow_with_rows_and_the_clock_decides():
     found = plan(gaussian=0.5, feature_machine=0.4)
-    assert found.price("gaussian", 100) == 1.0 and found.price("gaussian", 400) == pytest.approx(4**1.3)
-    assert found.affords(["gaussian"], [100], 5) and not found.affords(["gaussian"], [1600], 5)
+    assert found.trial_cost("gaussian", 100) == 1.0 and found.trial_cost("gaussian", 400) == pytest.approx(4**1.3)
+    assert found.fits_budget(["gaussian"], [100], 5) and not found.fits_budget(["gaussian"], [1600], 5)
     found.clock.charge(90.0)  # stored trials count
-    assert not found.affords(["gaussian"], [100], 5)
-    late = Clock(100.0, time.monotonic() - 99)
-    assert late.left() < 0 and late.until() < time.monotonic()
+    assert not found.fits_budget(["gaussian"], [100], 5)
+    late = BudgetClock(100.0, time.monotonic() - 99)
+    assert late.remaining() < 0 and late.deadline() < time.monotonic()
 
 
 def test_prices_grow_as_they_did_from_size_to_size():
@@ -54,11 +64,11 @@ def test_prices_grow_as_they_did_from_size_to_size():
     found = plan(gaussian=0.5, feature_machine=0.4)
     more = [Record({"contestant": "gaussian", "n": 200, "split": 0}, 0, {"inner": 0.5, "work": 4.0}, 4.0)]
     found.records = Records([*found.records, *more])
-    assert found.price("gaussian", 400) == pytest.approx(16.0)
+    assert found.trial_cost("gaussian", 400) == pytest.approx(16.0)
     quick = [Record({"contestant": "ntk", "n": n, "split": 0}, 0, {"inner": 0.5, "work": w}, w)
              for n, w in ((100, 0.01), (200, 1.0))]  # fmt: skip
     found.records = Records([*found.records, *quick])
-    assert found.price("ntk", 400) == pytest.approx(2**1.3)
+    assert found.trial_cost("ntk", 400) == pytest.approx(2**1.3)
 
 
 def test_last_fit_law_and_page_are_counted_and_grow_where_others_use_the_machine():
@@ -68,14 +78,19 @@ def test_last_fit_law_and_page_are_counted_and_grow_where_others_use_the_machine
     for found in (idle, busy):
         found.rows = 10_000
         found.run(["gaussian"], [], [])  # nothing
-        found.clock.slow = found._slow
+        found.clock.slowdown = found._slowdown
     assert busy.clock.reserve == pytest.approx(3 * idle.clock.reserve)
-    assert idle.last_fit() == pytest.approx(LAW + min(1000 * FIT_SHARE, 100**1.3)) and busy.last_fit() > idle.last_fit()
+    assert (
+        idle.final_fit_seconds() == pytest.approx(LAW_SECONDS + min(1000 * FIT_SHARE, 100**1.3))
+        and busy.final_fit_seconds() > idle.final_fit_seconds()
+    )
     idle.workers.jobs = 2  # the law beside the fit
-    assert idle.last_fit() == pytest.approx(min(1000 * FIT_SHARE, 100**1.3))
-    work = (idle.clock.left(idle.last_fit()) - 1) / 2.0  # splits of both: two seconds of work by two workers
-    assert idle.affords(["gaussian", "feature_machine"], [100], int(2 * work))
-    assert not idle.affords(["gaussian", "feature_machine"], [100], int(2 * work) + 4)
+    assert idle.final_fit_seconds() == pytest.approx(min(1000 * FIT_SHARE, 100**1.3))
+    work = (
+        idle.clock.remaining(idle.final_fit_seconds()) - 1
+    ) / 2.0  # splits of both: two seconds of work by two workers
+    assert idle.fits_budget(["gaussian", "feature_machine"], [100], int(2 * work))
+    assert not idle.fits_budget(["gaussian", "feature_machine"], [100], int(2 * work) + 4)
 
 
 def test_two_workers_do_not_share_one_trial():
@@ -85,17 +100,17 @@ def test_two_workers_do_not_share_one_trial():
     long = Record({"contestant": "feature_machine", "n": 100, "split": 0}, 0, {"inner": 0.4, "work": 62.0}, 62.0)
     found.records = Records([*found.records, long])
     both = ["gaussian", "feature_machine"]
-    assert not found.affords(both, [100], 1) and found.affords(["gaussian"], [100], 5)
-    assert found.affords(both, [100], 1, stretch=1.5) and not found.affords(["forest"], [100], 1)
+    assert not found.fits_budget(both, [100], 1) and found.fits_budget(["gaussian"], [100], 5)
+    assert found.fits_budget(both, [100], 1, stretch=1.5) and not found.fits_budget(["forest"], [100], 1)
 
 
-class Pretended(Plan):
+class Pretended(StudyPlan):
     """Trials that take as long as they did on a two-core machine (seconds at 3,750 rows of 20 columns)."""
 
     seconds: ClassVar = {"feature_machine": 24.8, "network": 60.0, "one_step": 60.0, "boosting": 2.5, "forest": 3.0}
     inner: ClassVar = {"feature_machine": 0.1, "product_laplace": 0.15, "laplace": 0.3, "boosting": 0.2}
 
-    def run(self, names, sizes, splits, surely=False):
+    def run(self, names, sizes, splits, must_finish=False):
         known = {(r.params["contestant"], r.params["n"], r.params["split"]) for r in self.records}
         rows = []
         for name, n, s in itertools.product(names, sizes, splits):
@@ -113,33 +128,37 @@ def test_two_minutes_reach_three_quarters_of_a_table_and_end_in_time(rows, top):
     table = make_table(rng.normal(size=(rows, 1)), rng.normal(size=rows))
     workers = Inline()
     workers.jobs = 2
-    plan = Pretended(experiment("."), "digest", Clock(120.0), ".", workers, rows=rows)
+    plan = Pretended(experiment("."), "digest", BudgetClock(120.0), ".", workers, rows=rows)
     plan.clock.charge(8.0)  # until workers have started
-    names = [name for name, c in CONTESTANTS.items() if "regression" in c.tasks]
-    climbed, finalists = _climb(plan, table, names, 120.0)
-    _widen(plan, climbed, finalists, names, smallest(table))
-    assert max(climbed) == top and plan.complete(top, finalists) >= 3
+    names = [name for name, c in CANDIDATES.items() if "regression" in c.tasks]
+    climbed, finalists = _run_sizes(plan, table, names, 120.0)
+    _extend_study(plan, climbed, finalists, names, smallest_size(table))
+    assert max(climbed) == top and plan.complete_splits(top, finalists) >= 3
     assert {"product_laplace", "feature_machine"} <= set(finalists)
     # prices of larger sizes are guessed from smaller ones: by at most a split of the dearest
-    assert plan.clock.left() >= plan.last_fit() - 24.8
+    assert plan.clock.remaining() >= plan.final_fit_seconds() - 24.8
 
 
 def test_the_look_sees_rare_classes_and_sizes_reach_three_quarters():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(4000, 2))
     table = make_table(X, np.where(np.arange(4000) % 80 == 0, "rare", "usual"))
-    assert ladder(table)[-1] == 3000 and look(table) == 1500 and look(make_table(X, X[:, 0])) == 375
+    assert (
+        training_sizes(table)[-1] == 3000
+        and screening_rows(table) == 1500
+        and screening_rows(make_table(X, X[:, 0])) == 375
+    )
     large = make_table(rng.normal(size=(9000, 1)), rng.normal(size=9000))
-    assert ladder(large)[-1] == 4000 and ladder(large, 600)[-1] == 9000 - 2000
+    assert training_sizes(large)[-1] == 4000 and training_sizes(large, 600)[-1] == 9000 - 2000
 
 
 def test_a_fit_that_would_surely_not_end_takes_nothing_from_the_trials():
     found = plan(budget=100.0, gaussian=0.5, feature_machine=0.4)  # trials of a second
     found.rows = 10_000
     found.records = Records([Record(r.params, 0, r.measures | {"work": 6.0}, 6.0) for r in found.records])
-    assert found.last_fit() == pytest.approx(LAW)
+    assert found.final_fit_seconds() == pytest.approx(LAW_SECONDS)
     found.rows = 240
-    assert found.last_fit() == pytest.approx(LAW + 6.0 * 2.4**1.3)
+    assert found.final_fit_seconds() == pytest.approx(LAW_SECONDS + 6.0 * 2.4**1.3)
 
 
 def test_the_model_of_half_the_rows_will_do_until_the_verdict_has_its_splits():
@@ -147,10 +166,12 @@ def test_the_model_of_half_the_rows_will_do_until_the_verdict_has_its_splits():
     found.rows = 200
     seconds = [Record(r.params, 0, r.measures | {"work": 6.0}, 6.0) for r in found.records]
     found.records = Records(seconds)
-    assert found.complete(100, ["gaussian", "feature_machine"]) < 3 and found.last_fit() == pytest.approx(LAW)
+    assert found.complete_splits(
+        100, ["gaussian", "feature_machine"]
+    ) < 3 and found.final_fit_seconds() == pytest.approx(LAW_SECONDS)
     more = [Record(r.params | {"split": 2}, 0, r.measures, 6.0) for r in seconds if r.params["split"] == 0]
     found.records = Records([*seconds, *more])
-    assert found.last_fit() == pytest.approx(LAW + 6.0 * 2**1.3)
+    assert found.final_fit_seconds() == pytest.approx(LAW_SECONDS + 6.0 * 2**1.3)
 
 
 def test_two_splits_at_once_where_one_trial_is_long():

@@ -9,15 +9,22 @@ from test_verdict import flat, study
 
 from unlazy.comparison.data.leakage import Suspect
 from unlazy.comparison.data.table import make_table
-from unlazy.comparison.report.figures import TIGHTEST, _around_one, curves_figure, models_figure, rivals, ticks
+from unlazy.comparison.report.figures import (
+    MAX_TICK_LABELS,
+    _around_one,
+    curve_models,
+    curves_figure,
+    models_figure,
+    ticks,
+)
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.page import _share
-from unlazy.comparison.report.paired_ratios import gap_table
+from unlazy.comparison.report.paired_ratios import format_number, ratio_table
 from unlazy.comparison.report.prose import headline
-from unlazy.comparison.report.summary import glance
-from unlazy.comparison.study.more_rows import Law
-from unlazy.comparison.study.study import _remarks
-from unlazy.comparison.study.verdict import judge
+from unlazy.comparison.report.summary import summarize
+from unlazy.comparison.study.more_rows import MoreRowsLaw
+from unlazy.comparison.study.study import _study_notes
+from unlazy.comparison.study.verdict import decide_verdict
 from unlazy.lab.experiment import Record, Records
 from unlazy.measures.scaling_fit import Interval
 
@@ -26,53 +33,59 @@ PAYS = flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2)
 
 def found(risks, law=None, suspects=(), **options):
     made = study(risks, **options)
-    return Findings(made, judge(made), None, law, suspects)
+    return Findings(made, decide_verdict(made), None, law, suspects)
 
 
 def test_a_sure_yes_says_what_to_do():
-    law = Law("gaussian", 400, 0.5, Interval(0.4, 0.35, 0.41))
-    top = glance(found(PAYS, law))
-    assert top.title == "Learning features pays here." and top.sure.startswith("Sure (95%)")
-    assert "6 of 6 splits favor learning features; trained on 300 rows and tested on 100 others, 6 times" in top.sure
-    todo = dict(top.todo)
-    assert list(todo) == ["Model", "Inputs", "More rows"]
-    assert "Use the feature machine" in todo["Model"] and "against 1 for always guessing the mean" in todo["Model"]
-    assert todo["Inputs"] == "x0, x2 surely matter (2 of 3); the other 1 may help or not."
+    law = MoreRowsLaw("gaussian", 400, 0.5, Interval(0.4, 0.35, 0.41))
+    top = summarize(found(PAYS, law))
+    assert top.title == "Feature learning pays off on this table." and top.confidence.startswith("High (95%)")
+    agreement = "6 of 6 splits favor feature learning. Trained on 300 rows and tested on 100 others, 6 times"
+    assert agreement in top.confidence
+    actions = dict(top.actions)
+    assert list(actions) == ["Model", "Inputs", "More rows"]
+    assert "Use the feature machine" in actions["Model"]
+    assert "compared with 1 for always predicting the mean" in actions["Model"]
+    assert actions["Inputs"] == "x0, x2 matter significantly (2 of 3 inputs); the other one may or may not help."
     # 0.4, 0.41 and 0.35 of 0.5 are left
-    assert "Twice the rows (400 more) would take 20% [18%, 30%] off" in todo["More rows"]
-    assert todo["More rows"].endswith("they pay.")
-    little = dict(glance(found(PAYS, law._replace(twice=Interval(0.49, 0.45, 0.52)))).todo)["More rows"]
-    assert "2% [0%, 10%]" in little and little.endswith("they hardly pay.")
+    assert "Doubling the rows (400 more)" in actions["More rows"] and "by 20% [18%, 30%]" in actions["More rows"]
+    assert actions["More rows"].endswith(": worth it.")
+    little = dict(summarize(found(PAYS, law._replace(twice=Interval(0.49, 0.45, 0.52)))).actions)["More rows"]
+    assert "2% [0%, 10%]" in little and little.endswith("hardly worth it.")
 
 
 def test_other_verdicts_are_as_sure_as_they_are():
-    no = glance(found(flat(gaussian=0.5, laplace=0.6, feature_machine=0.5, boosting=0.2)))
-    assert "does not pay" in no.title and "Sure (95%): learning features would take away at most" in no.sure
-    assert "Surely better still: gradient boosting." in dict(no.todo)["Model"]
-    open_ = glance(found(flat(gaussian=0.5, laplace=0.6, feature_machine=0.45, boosting=0.2), wobble=0.4))
-    assert open_.title.startswith("Undecided") and open_.sure.startswith("Not sure")
-    assert "--budget" in dict(open_.todo)["More rows"]
-    once = glance(found(PAYS, splits=1))
-    assert once.title.startswith("Undecided") and "one split shows no spread" in once.sure
-    noise = glance(found(flat(gaussian=1.0, laplace=1.01, feature_machine=1.02, boosting=1.1)))
-    assert "nothing to learn" in noise.title and "None is worth using" in dict(noise.todo)["Model"]
-    leak = glance(found(PAYS, suspects=(Suspect("x0", "leak", 1.0),)))
-    assert leak.todo[0][0] == "Ask first" and "'x0'" in leak.todo[0][1]
+    no = summarize(found(flat(gaussian=0.5, laplace=0.6, feature_machine=0.5, boosting=0.2)))
+    assert "does not pay" in no.title
+    assert "High (95%). Feature learning would reduce the squared error by at most" in no.confidence
+    assert "Significantly better: gradient boosting." in dict(no.actions)["Model"]
+    open_ = summarize(found(flat(gaussian=0.5, laplace=0.6, feature_machine=0.45, boosting=0.2), wobble=0.4))
+    assert open_.title.startswith("Undecided") and open_.confidence.startswith("Low")
+    assert "--budget" in dict(open_.actions)["More rows"]
+    once = summarize(found(PAYS, splits=1))
+    assert (
+        once.title.startswith("Undecided") and "a single split does not show how much splits differ" in once.confidence
+    )
+    noise = summarize(found(flat(gaussian=1.0, laplace=1.01, feature_machine=1.02, boosting=1.1)))
+    assert "nothing to learn" in noise.title and "None is worth using" in dict(noise.actions)["Model"]
+    leak = summarize(found(PAYS, suspects=(Suspect("x0", "leak", 1.0),)))
+    assert leak.actions[0][0] == "Check first" and "'x0'" in leak.actions[0][1]
 
 
 def test_few_splits_are_not_praised():
     """Two splits at one size: no interval, so nobody is as good, no input is told apart, and the headline says why."""
     c = found(PAYS, splits=2, sizes=(300,))
-    top = glance(c)
-    assert "two splits show too little" in top.sure and c.as_good == ("feature_machine",)
-    assert "only 2 splits ended in time at 300 training rows" in headline(c)
+    top = summarize(c)
+    assert "two splits are too few" in top.confidence and c.as_good == ("feature_machine",)
+    assert "only 2 splits finished in time with 300 training rows" in headline(c)
     once = found(PAYS, splits=1)
     assert once.as_good == ("feature_machine",) and once.character == "unknown"  # one direction: not "neither"
     alike = found(flat(gaussian=0.5, laplace=0.6, feature_machine=0.5, boosting=0.5), splits=1)
     assert alike.character == "unknown"  # nor "smooth"
     assert _share(0.86, -math.inf, math.inf) == "86%" and _share(0.86, -3.0, 5.0) == "86% (splits differ)"
-    assert "no interval" in _remarks(once.study.table, [300], [300], 1, 60.0, [])[0]
-    assert dict(glance(once).todo)["Inputs"] == "Which of the 3 matter, so few splits do not tell; keep them all."
+    assert "no interval" in _study_notes(once.study.table, [300], [300], 1, 60.0, [])[0]
+    expected = "There are too few splits to say which of the 3 inputs matter; keep them all."
+    assert dict(summarize(once).actions)["Inputs"] == expected
 
 
 def test_a_target_of_few_directions_is_not_called_neither():
@@ -82,8 +95,8 @@ def test_a_target_of_few_directions_is_not_called_neither():
         Record(r.params | {"contestant": "product_laplace"}, 0, r.measures)
         for r in made.records.where(contestant="feature_machine")
     ]
-    both = replace(made, contestants=(*made.contestants, "product_laplace"), records=Records([*made.records, *rows]))
-    c = Findings(both, judge(both), None)
+    both = replace(made, candidates=(*made.candidates, "product_laplace"), records=Records([*made.records, *rows]))
+    c = Findings(both, decide_verdict(both), None)
     assert c.verdict.word == "does not pay" and c.structure.count == 1 and c.character == "low-dimensional"
 
 
@@ -93,8 +106,8 @@ def test_a_rare_class_is_spoken_of_by_its_precision():
     rows = [Record(r.params, 0, r.measures | ranks) for r in made.records]
     rare = make_table(made.table.frame, np.where(np.arange(400) % 20 == 0, "yes", "no"))
     c = replace(made, table=rare, records=Records(rows))
-    told = dict(glance(Findings(c, judge(c), None)).todo)["Model"]
-    assert "average precision 0.43 in finding 'yes', against 0.05 for guessing" in told and "mistakes" not in told
+    text = dict(summarize(Findings(c, decide_verdict(c), None)).actions)["Model"]
+    assert "average precision 0.43 for 'yes', compared with 0.05 by chance" in text and "misclassified" not in text
 
 
 def test_gaps_are_paired_also_for_those_that_only_the_look_has_seen():
@@ -104,16 +117,16 @@ def test_gaps_are_paired_also_for_those_that_only_the_look_has_seen():
         return r.params["contestant"] != "laplace" or (r.params["n"] == 75 and r.params["split"] < 2)
 
     early = replace(made, records=Records(filter(kept, made.records)))
-    table = gap_table(early, "feature_machine").set_index("name")
+    table = ratio_table(early, "feature_machine").set_index("name")
     assert list(table.index)[-1] == "laplace" and not table.loc["laplace", "finalist"]
     risk = {(r.params["contestant"], r.params["n"], r.params["split"]): r.measures["risk"] for r in made.records}
     few = np.mean([np.log(risk["laplace", 75, s] / risk["feature_machine", 75, s]) for s in range(2)])
     assert table.loc["laplace", ["n", "splits"]].tolist() == [75, 2]
-    assert math.log(table.loc["laplace", "gap"]) == pytest.approx(few, rel=1e-12)
+    assert math.log(table.loc["laplace", "ratio"]) == pytest.approx(few, rel=1e-12)
     logs = np.log([risk["boosting", 300, s] / risk["feature_machine", 300, s] for s in range(6)])
     half = 2.570581836 * np.sqrt((1 / 6 + 1 / 3) * logs.var(ddof=1))  # t quantile from tables, a quarter tested on
     assert math.log(table.loc["boosting", "high"]) == pytest.approx(logs.mean() + half, rel=1e-8)
-    assert table.loc["feature_machine", ["gap", "low", "high"]].tolist() == [1, 1, 1]
+    assert table.loc["feature_machine", ["ratio", "low", "high"]].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("low, high", [(0.97, 1.03), (0.5, 3.4), (1e-4, 2.0), (0.031, 0.035), (0.2, 900), (0.15, 1.06)])
@@ -123,20 +136,29 @@ def test_ticks_are_few_inside_and_never_alike(low, high):
         assert 2 <= len(values) <= 9 or values == [1.0]
         assert len(set(said)) == len(said) and values == sorted(values)
     assert all(low <= v <= high for v in ticks(low, high))
-    assert all(np.diff(np.log(ticks(low, high))) >= np.log(high / low) / TIGHTEST - 1e-12)  # no name on another
+    assert all(np.diff(np.log(ticks(low, high))) >= np.log(high / low) / MAX_TICK_LABELS - 1e-12)  # no name on another
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(62_543.0, "62,500"), (1234.5, "1,230"), (0.5, "0.5"), (0.0, "0"), (9.996, "10"), (-0.01234, "-0.0123"),
+     (1e-5, "0.00001"), (1.23e-9, "1.23e-09"), (math.nan, "nan")],
+)  # fmt: skip
+def test_numbers_are_written_without_exponents(value, text):
+    assert format_number(value) == text
 
 
 @pytest.mark.slow
 def test_figures_say_names_and_values_and_cut_nothing_off():
     from matplotlib import pyplot as plt
 
-    from unlazy.lab.report.marks import marks
+    from unlazy.lab.report.marks import figure_marks
 
     c = found(PAYS)
     for draw, count in ((models_figure, 4), (curves_figure, None)):
         figure = draw(c)
         figure.canvas.draw()
-        said = [m[2:] for m in marks(figure)]
+        said = [m[2:] for m in figure_marks(figure)]
         (axes,) = figure.axes
         for artist in (axes.xaxis.label, axes.yaxis.label, *axes.get_xticklabels(), *axes.get_yticklabels()):
             box = artist.get_window_extent()
@@ -145,10 +167,10 @@ def test_figures_say_names_and_values_and_cut_nothing_off():
         if count:
             assert len(said) == count and said[0][0].startswith("feature machine, 1.00") and said[0][1:] == ("", "")
     assert ("feature machine", "300 rows") in [s[:2] for s in said]
-    assert rivals(c) == ["feature_machine", "gaussian", "boosting"]
+    assert curve_models(c) == ["feature_machine", "gaussian", "boosting"]
     alone = study(PAYS, sizes=(300,))
-    single = Findings(alone, judge(alone), None)
-    assert rivals(single) == []
+    single = Findings(alone, decide_verdict(alone), None)
+    assert curve_models(single) == []
     figure = curves_figure(single)
-    assert [t.get_text()[:20] for t in figure.axes[0].texts] == ["one size is no curve"] and not figure.axes[0].lines
+    assert [t.get_text()[:22] for t in figure.axes[0].texts] == ["only one training size"] and not figure.axes[0].lines
     plt.close(figure)

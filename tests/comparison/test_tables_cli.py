@@ -9,14 +9,14 @@ from typer.testing import CliRunner
 
 from unlazy.cli import app
 from unlazy.comparison.study import study
-from unlazy.comparison.study.model import predictions
+from unlazy.comparison.study.model import predict_file
 from unlazy.core.errors import UnlazyError
 
 
 @pytest.fixture(autouse=True)
 def somewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(study, "MOST", 3)
+    monkeypatch.setattr(study, "MAX_SPLITS", 3)
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.normal(size=90), "b": rng.normal(size=90), "c": rng.choice(["u", "v"], 90)})
     frame["price"] = frame["a"] ** 2 + 0.1 * rng.normal(size=90)
@@ -41,9 +41,10 @@ def test_compare_then_predict(tmp_path):
     few = ("--model", "gaussian", "--model", "feature_machine", "--engine", "inline", "--budget", "1h")
     result = unlazy("compare", "t.csv", "--target", "price", "--drop", "kind", *few)
     assert result.exit_code == 0, result.output
-    plain, field = result.stdout.split("In the field's words: ")  # what anyone can read comes first
-    assert "earning features" in plain and "How sure? " in plain and "Model: Use the" in plain and "risk" not in plain
-    assert "eature learning" in field or "Undecided" in field
+    plain, technical = result.stdout.split("In technical terms: ")  # the summary comes first
+    assert "eature learning pays off" in plain or "eature learning does not pay off" in plain
+    assert "Confidence: " in plain and "Model: Use the" in plain and "risk" not in plain
+    assert "Feature learning" in technical or "Undecided" in technical
     assert (tmp_path / "compare/compare.html").exists() and (tmp_path / "compare/figures/models.png").exists()
     pd.read_csv("t.csv")[["c", "b", "a"]].to_csv("new.csv", index=False)
     found = unlazy("predict", "compare/model.unlazy", "new.csv")
@@ -52,7 +53,7 @@ def test_compare_then_predict(tmp_path):
     assert "missing: a" in sentence("predict", "compare/model.unlazy", "less.csv")
     pd.read_csv("t.csv").to_csv("more.csv", index=False)
     more = unlazy("predict", "compare/model.unlazy", "more.csv", "--out", "out.csv")
-    assert more.exit_code == 0 and "note: columns unknown to the model were left aside: kind" in more.stderr
+    assert more.exit_code == 0 and "note: columns unknown to the model were ignored: kind" in more.stderr
     np.testing.assert_allclose(pd.read_csv("out.csv")["price"], np.array(found.stdout.split()[1:], float), rtol=1e-12)
 
 
@@ -62,22 +63,22 @@ def test_rows_to_predict_are_read_like_the_table(tmp_path):
     plain, grouped = tmp_path / "plain.csv", tmp_path / "grouped.csv"
     for path, text in ((plain, "{}"), (grouped, "{:,}")):
         path.write_text("a;b;y\n" + "".join(f"{text.format(x)};{x % 7};{x / 1000}\n" for x in v))
-    told = []
+    predicted = []
     for path in (plain, grouped):
         model = tmp_path / f"{path.stem}.unlazy"
         done = unlazy("fit", str(path), "--target", "y", "--model", "linear", "--out", str(model))
         assert done.exit_code == 0, done.output
-        told.append(predictions(model, path)["y"].to_numpy())
-        np.testing.assert_array_equal(predictions(model, plain)["y"], told[0])
-    np.testing.assert_array_equal(*told)
+        predicted.append(predict_file(model, path)["y"].to_numpy())
+        np.testing.assert_array_equal(predict_file(model, plain)["y"], predicted[0])
+    np.testing.assert_array_equal(*predicted)
     done = unlazy("predict", str(model), str(plain), "--interval", "0.9")
     assert done.stdout.splitlines()[0] == "y,y low,y high", done.output
     low, middle, high = pd.read_csv(io.StringIO(done.stdout))[["y low", "y", "y high"]].to_numpy().T
     assert np.all((low < middle) & (middle < high)) and np.mean((low <= v / 1000) & (v / 1000 <= high)) >= 0.9
-    assert "needs 999 held-out rows" in sentence("predict", str(model), str(plain), "--interval", "0.999")
+    assert "needs at least 999 held-out rows" in sentence("predict", str(model), str(plain), "--interval", "0.999")
     grouped.write_text('a;b\n"1,300";1\n"2,300";2\n')
     with pytest.raises(UnlazyError, match="decimal comma"):
-        predictions(tmp_path / "plain.unlazy", grouped)
+        predict_file(tmp_path / "plain.unlazy", grouped)
 
 
 def test_fit_and_predict_classes():
@@ -90,11 +91,11 @@ def test_fit_and_predict_classes():
 
 
 def test_one_sentence_for_what_cannot_be_done(tmp_path):
-    assert "name one table" in sentence("compare")
+    assert "pass one table" in sentence("compare")
     assert "did you mean 'price'" in sentence("compare", "t.csv", "--target", "pric")
-    assert "a budget looks like" in sentence("compare", "t.csv", "--target", "price", "--budget", "soon")
-    assert "needs a rich model" in sentence("compare", "t.csv", "--target", "price", "--model", "linear")
-    assert "no model 'lasso'" in sentence("fit", "t.csv", "--target", "price", "--model", "lasso")
+    assert "budget must look like" in sentence("compare", "t.csv", "--target", "price", "--budget", "soon")
+    assert "needs at least one rich model" in sentence("compare", "t.csv", "--target", "price", "--model", "linear")
+    assert "unknown model 'lasso'" in sentence("fit", "t.csv", "--target", "price", "--model", "lasso")
     assert "cannot be saved" in sentence("fit", "t.csv", "--target", "price", "--model", "forest")
     assert "cannot read nothing.unlazy" in sentence("predict", "nothing.unlazy", "t.csv")
     (tmp_path / "bad.unlazy").write_text("no model")

@@ -5,10 +5,10 @@ import pytest
 
 from unlazy.comparison.data.table import make_table, save_table
 from unlazy.comparison.study import trial
-from unlazy.comparison.study.contestants import CONTESTANTS, find
-from unlazy.comparison.study.model import kept_fit
+from unlazy.comparison.study.contestants import CANDIDATES, find_candidate
+from unlazy.comparison.study.model import load_trial_model
 from unlazy.comparison.study.study import Study
-from unlazy.comparison.study.trial import fit_contestant
+from unlazy.comparison.study.trial import fit_candidate
 from unlazy.lab.experiment import Record, Records
 
 
@@ -20,9 +20,9 @@ def test_a_contestant_reports_its_error_on_training_rows(name, classify):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("classify", [False, True])
-@pytest.mark.parametrize("name", [name for name in CONTESTANTS if name not in ("linear", "boosting")])
+@pytest.mark.parametrize("name", [name for name in CANDIDATES if name not in ("linear", "boosting")])
 def test_every_contestant_reports_its_error_on_training_rows(name, classify):
-    if classify < ("regression" not in find(name).tasks):
+    if classify < ("regression" not in find_candidate(name).tasks):
         pytest.skip("for classes alone")
     check_contestant(name, classify, n=90)
 
@@ -34,23 +34,23 @@ def check_contestant(name, classify, n=48):
     y = X[:, 0] + 0.1 * rng.normal(size=n)
     y = np.where(y > 0, "up", "down") if classify else y
     classes = np.array(["down", "up"]) if classify else None
-    found = fit_contestant(find(name), X, y, classes, 0)
-    assert found.tried == len(find(name).options) and 0 <= found.inner < 1
+    found = fit_candidate(find_candidate(name), X, y, classes, 0)
+    assert found.tried == len(find_candidate(name).options) and 0 <= found.inner < 1
     assert np.mean(found.model.predict(X) == y) > 0.8 if classify else np.var(found.model.predict(X) - y) < np.var(y)
 
 
 def test_the_model_of_a_long_trial_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(trial, "LONG", 0.0)
+    monkeypatch.setattr(trial, "LONG_TRIAL", 0.0)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(80, 3))
     table = make_table(X, X[:, 0] + 0.1 * rng.normal(size=80))
     params = {"contestant": "gaussian", "table": save_table(table, tmp_path), "n": 40, "split": 0}
     found = trial.run_trial(params, None, str(tmp_path))
     study = Study(table, ("gaussian",), (40,), 1, Records([Record(params, 0, found)]), 60.0)
-    final = kept_fit(study, "gaussian", tmp_path)
+    final = load_trial_model(study, "gaussian", tmp_path)
     assert final.rows == 40 and final.inner == found["inner"]
     predicted = final.model.predict(table.frame.iloc[found["held_out"]])
     np.testing.assert_array_equal(predicted, found["predicted"].ravel())
-    assert kept_fit(study, "linear", tmp_path) is None and kept_fit(study, "gaussian", None) is None
+    assert load_trial_model(study, "linear", tmp_path) is None and load_trial_model(study, "gaussian", None) is None
     trial.run_trial(params | {"split": 1}, None, str(tmp_path))
     assert len(list((tmp_path / "fits").iterdir())) == 1

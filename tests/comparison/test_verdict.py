@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from unlazy.comparison.data.table import make_table
-from unlazy.comparison.study.contestants import CONTESTANTS
+from unlazy.comparison.study.contestants import CANDIDATES
 from unlazy.comparison.study.study import Study
-from unlazy.comparison.study.verdict import corrected, judge
+from unlazy.comparison.study.verdict import corrected_interval, decide_verdict
 from unlazy.lab.experiment import Record, Records
 
 NAMES = ("gaussian", "laplace", "feature_machine", "boosting")
@@ -28,7 +28,7 @@ def study(risks, inner=None, sizes=(75, 150, 300), splits=6, wobble=0.02):
                 measures = {
                     "risk": risk, "inner": (inner or risks)[name](n) * common, "constant": 1.0, "work": 0.1, "tried": 1,
                 }  # fmt: skip
-                if CONTESTANTS[name].family == "rich":
+                if CANDIDATES[name].family == "rich":
                     measures |= {
                         "eigenvalues": np.array([0.9, 0.06, 0.04]), "directions": np.eye(3),
                         "rise": np.array([0.5, 0.001 * rng.normal(), 0.2 + 0.01 * rng.normal()]),
@@ -42,47 +42,47 @@ def flat(**values):
 
 
 def test_pays_when_the_rich_model_is_surely_better():
-    found = judge(study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2)))
+    found = decide_verdict(study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2)))
     assert found.word == "pays" and found.picks == {"lazy": "gaussian", "rich": "feature_machine"}
     assert found.ratio.low < 5 < found.ratio.high and found.onset == 75
 
 
 def test_does_not_pay_when_both_are_alike():
-    found = judge(study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.5, boosting=0.2)))
+    found = decide_verdict(study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.5, boosting=0.2)))
     assert found.word == "does not pay" and found.onset is None
 
 
 def test_undecided_when_splits_disagree():
     alike = flat(gaussian=0.5, laplace=0.6, feature_machine=0.45, boosting=0.2)
-    assert judge(study(alike, wobble=0.4)).word == "undecided"
+    assert decide_verdict(study(alike, wobble=0.4)).word == "undecided"
 
 
 def test_noise_when_nothing_beats_the_constant():
-    assert judge(study(flat(gaussian=1.0, laplace=1.01, feature_machine=1.02, boosting=1.1))).word == "noise"
+    assert decide_verdict(study(flat(gaussian=1.0, laplace=1.01, feature_machine=1.02, boosting=1.1))).word == "noise"
 
 
 def test_onset_is_where_paying_begins():
     risks = flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2)
     risks["feature_machine"] = lambda n: 0.5 if n < 300 else 0.1
-    assert judge(study(risks)).onset == 300
+    assert decide_verdict(study(risks)).onset == 300
 
 
 def test_the_choice_is_made_on_training_rows():
     """A model that is best on the test rows only is not chosen."""
     risks = flat(gaussian=0.5, laplace=0.1, feature_machine=0.3, boosting=0.2)
     inner = flat(gaussian=0.5, laplace=0.9, feature_machine=0.3, boosting=0.2)
-    found = judge(study(risks, inner))
+    found = decide_verdict(study(risks, inner))
     assert found.picks["lazy"] == "gaussian" and found.word == "pays"
 
 
 def test_corrected_interval():
     """Nadeau and Bengio's variance: (1/J + r/(1 - r)) s², Student's t with J - 1 degrees of freedom."""
     logs = np.array([0.1, 0.3, 0.2, 0.4])
-    found = corrected(logs, 0.25)
+    found = corrected_interval(logs, 0.25)
     reach = 3.182446305 * math.sqrt((1 / 4 + 1 / 3) * np.var(logs, ddof=1))  # t quantile from tables
     assert math.log(found.value) == pytest.approx(0.25, rel=1e-12)
     assert math.log(found.high) == pytest.approx(0.25 + reach, rel=1e-8)
-    assert math.isnan(corrected(logs[:1], 0.25).low)
+    assert math.isnan(corrected_interval(logs[:1], 0.25).low)
 
 
 def few(logs, smaller=None, spread=0.2, seed=0):
@@ -92,7 +92,7 @@ def few(logs, smaller=None, spread=0.2, seed=0):
     for n in sizes:
         for s, log in enumerate(logs if n == 300 else smaller + spread * rng.normal(size=5)):
             for name in NAMES:
-                risk = 0.3 * math.exp(log) if CONTESTANTS[name].family == "lazy" else 0.3
+                risk = 0.3 * math.exp(log) if CANDIDATES[name].family == "lazy" else 0.3
                 measures = {"risk": risk, "inner": risk, "constant": 1.0, "work": 0.1, "tried": 1}
                 rows.append(Record({"contestant": name, "n": n, "split": s}, 0, measures))
     return Study(TABLE, NAMES, sizes, len(logs), Records(rows), 60.0)
@@ -101,18 +101,20 @@ def few(logs, smaller=None, spread=0.2, seed=0):
 @pytest.mark.parametrize("log", [0.02, 0.5])
 def test_two_splits_that_agree_are_not_sure(log):
     """By chance they differ by a thousandth, where splits of half the rows differ twofold; three may be sure."""
-    assert judge(few([log, log + 0.001])).word == "undecided"
-    assert math.isnan(judge(few([log, log + 0.001])).ratio.high)
-    assert judge(few([log, log + 0.001], smaller=log, spread=0.8)).word == "undecided"
+    assert decide_verdict(few([log, log + 0.001])).word == "undecided"
+    assert math.isnan(decide_verdict(few([log, log + 0.001])).ratio.high)
+    assert decide_verdict(few([log, log + 0.001], smaller=log, spread=0.8)).word == "undecided"
     sure = "does not pay" if log == 0.02 else "pays"
-    assert judge(few([log, log + 0.001, log])).word == sure
-    assert judge(few([log, log + 0.001], smaller=log, spread=0.01)).word == sure  # a spread that five splits have shown
+    assert decide_verdict(few([log, log + 0.001, log])).word == sure
+    assert (
+        decide_verdict(few([log, log + 0.001], smaller=log, spread=0.01)).word == sure
+    )  # a spread that five splits have shown
 
 
 def test_nothing_from_two_splits_is_called_noise():
     rows = [Record(r.params, 0, r.measures | {"risk": 0.97}) for r in few([0.0, 0.0]).records]
-    found = judge(Study(TABLE, NAMES, (300,), 2, Records(rows), 60.0))
-    assert found.word == "undecided" and not found.seen
+    found = decide_verdict(Study(TABLE, NAMES, (300,), 2, Records(rows), 60.0))
+    assert found.word == "undecided" and not found.has_signal
 
 
 def test_two_splits_with_the_spread_of_five_are_wrong_as_rarely_as_they_say():
@@ -120,7 +122,10 @@ def test_two_splits_with_the_spread_of_five_are_wrong_as_rarely_as_they_say():
     correction for shared rows is on the safe side): intervals of 95% hold it in at least 95% less two standard errors,
     and are narrow enough to say more than Student's of one degree of freedom, 8 times as wide as the spread."""
     rng, truth = np.random.default_rng(1), math.log(1.3)
-    found = [judge(few(truth + 0.1 * rng.normal(size=2), smaller=truth, spread=0.1, seed=i)).ratio for i in range(400)]
+    found = [
+        decide_verdict(few(truth + 0.1 * rng.normal(size=2), smaller=truth, spread=0.1, seed=i)).ratio
+        for i in range(400)
+    ]
     inside = np.mean([math.log(r.low) <= truth <= math.log(r.high) for r in found])
     assert inside >= 0.95 - 2 * math.sqrt(0.95 * 0.05 / 400)
     assert np.median([math.log(r.high / r.value) for r in found]) < 0.4
@@ -128,8 +133,8 @@ def test_two_splits_with_the_spread_of_five_are_wrong_as_rarely_as_they_say():
 
 def test_nothing_is_called_noise_from_a_sliver_of_rows():
     nothing = flat(gaussian=1.0, laplace=1.01, feature_machine=1.02, boosting=1.1)
-    found = judge(study(nothing, sizes=(30, 60, 120)))  # of 300 that could be trained on
-    assert found.word == "undecided" and not found.seen
+    found = decide_verdict(study(nothing, sizes=(30, 60, 120)))  # of 300 that could be trained on
+    assert found.word == "undecided" and not found.has_signal
 
 
 @pytest.mark.parametrize(
@@ -146,4 +151,4 @@ def test_rare_classes_are_judged_by_ranks(missed, auc, word):
         ranks = {"missed": lost, "auc": auc + 0.02 * rng.normal(), "precision": 1 - lost, "mistakes": 0.05}
         rows.append(Record(r.params, 0, r.measures | ranks))
     found = Study(make_table(TABLE.frame, labels), NAMES, plain.sizes, plain.splits, Records(rows), 60.0)
-    assert found.rare and found.rarest == ("yes", 0.05) and judge(found).word == word
+    assert found.rare and found.rarest == ("yes", 0.05) and decide_verdict(found).word == word

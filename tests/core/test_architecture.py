@@ -1,4 +1,4 @@
-"""One description: per-layer values, names with suggestions, precision in a scope."""
+"""MLP descriptions: per-layer values, suggestions for misspelled names, scoped precision."""
 
 import functools
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from unlazy.core.precision import default_float, precision
-from unlazy.theory.activations.functions import ACTIVATIONS, Activation, activation
+from unlazy.theory.activations.functions import ACTIVATIONS, ActivationFunction, activation
 from unlazy.theory.infinite_width.architecture import MLP
 
 
@@ -62,10 +62,10 @@ def test_an_activation_is_what_it_computes_not_what_it_is_called():
     assert activation(functools.partial(jax.nn.leaky_relu, negative_slope=0.2)).parameter == 0.2
     assert activation(jax.nn.relu6).kinks == (0.0, 6.0)
     # equal when functions and parameters are, whatever the name
-    assert Activation("a", jnp.tanh) == Activation("b", jnp.tanh) == activation("tanh")
+    assert ActivationFunction("a", jnp.tanh) == ActivationFunction("b", jnp.tanh) == activation("tanh")
     assert activation(jax.nn.gelu) == activation(functools.partial(jax.nn.gelu, approximate=True))
     assert activation(jax.nn.gelu) != activation(functools.partial(jax.nn.gelu, approximate=False))
-    with pytest.raises(ValueError, match="one plain number"):
+    with pytest.raises(ValueError, match="Python scalar"):
         activation(functools.partial(jax.nn.elu, alpha=jnp.ones(2)))
 
 
@@ -90,7 +90,7 @@ def test_one_sigma_a_matrix_from_an_array(array):
     network = MLP(2, "relu", sigma_w=array([1.0, 2.0, 3.0]), sigma_b=array([0.0, 0.5, 1.0]))
     assert [float(s) for s in network.sigma_w] == [1.0, 2.0, 3.0] and all(np.ndim(s) == 0 for s in network.sigma_b)
     assert MLP(2, sigma_w=array(1.5)).sigma_w[2] == 1.5
-    with pytest.raises(ValueError, match=r"sigma_w needs one value or 3 .* got 2"):
+    with pytest.raises(ValueError, match=r"sigma_w must be one value or 3 .* got 2"):
         MLP(2, sigma_w=array([1.0, 2.0]))
     with pytest.raises(ValueError, match=r"sigma_b .* shape \(3, 3\)"):
         MLP(2, sigma_b=array(np.ones((3, 3))))
@@ -113,8 +113,8 @@ def test_parameters_that_make_no_network(what, value):
             MLP(1, residual=value)
 
 
-def test_a_list_of_very_many_names_is_cut():
-    from unlazy.core.errors import LISTED, nearest
+def test_long_list_of_names_is_truncated():
+    from unlazy.core.errors import MAX_LISTED, did_you_mean
 
-    said = nearest("zzz", [f"x{j}" for j in range(1000)])
-    assert said.endswith(f" and {1000 - LISTED} more") and said.count(",") == LISTED - 1
+    message = did_you_mean("zzz", [f"x{j}" for j in range(1000)])
+    assert message.endswith(f" and {1000 - MAX_LISTED} more") and message.count(",") == MAX_LISTED - 1

@@ -1,10 +1,10 @@
-"""Verdicts follow their rule, including when the measurement cannot decide."""
+"""Verdicts of claims, including undecided ones."""
 
 import math
 
 import pytest
 
-from unlazy.lab.claims import asked, at_least, at_most, basis_of, consistent, interval_claim, within
+from unlazy.lab.claims import at_least, at_most, consistent, infer_basis, interval_claim, parse_bounds, within
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,10 @@ def test_an_interval_that_crosses_its_bound_has_a_word():
     assert not interval_claim("s", "A1", 0.9, 0.85, 1.2, False, "≤ 0.8", "95%").barely
     assert not interval_claim("s", "L9", 2.1, 1.9, 2.3, True, "2 = p/2", "95%").barely  # the rule is the interval's
     assert interval_claim("s", "D9", 0.06, 0.04, 0.08, True, "0.05 to 0.13", "95%").barely
-    assert asked("≤ 1.2 × 103") == (-math.inf, math.inf) and asked("> 1.93, the others'") == (1.93, math.inf)
+    assert parse_bounds("≤ 1.2 × 103") == (-math.inf, math.inf) and parse_bounds("> 1.93, the others'") == (
+        1.93,
+        math.inf,
+    )
     # three standard errors off: within the rule's four, though ±2 do not reach the value
     assert consistent("s", "K1", 1.3, 1.0, 0.1).barely and not consistent("s", "K1", 1.1, 1.0, 0.1).barely
     assert not any(within("s", "K1", m / 10, 0, 1, error=0.1).barely for m in range(-5, 15))  # undecided there
@@ -53,6 +56,6 @@ def test_an_interval_that_crosses_its_bound_has_a_word():
 def test_whose_number_stands_under_theory():
     given = {"> 0": "theory", "0.954": "theory", "96 = wd": "theory", "-1/2 ± 0.1": "value", "≤ 0.3": "chosen",
              "in [0.9, 1.1]": "chosen", "0.05 to 0.13": "chosen", "1, allowed 0.9 to 1.6": "value"}  # fmt: skip
-    assert {text: basis_of(text) for text in given} == given
+    assert {text: infer_basis(text) for text in given} == given
     assert consistent("s", "K1", 1, 1, 0.1).basis == "theory" and at_most("s", "K1", 1, 2).basis == "chosen"
     assert at_most("s", "K1", 1, 2, basis="derived").basis_text.startswith("bound derived")

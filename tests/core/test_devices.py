@@ -1,4 +1,4 @@
-"""One place knows devices: nobody else asks JAX, a card's own memory is its budget, and what is not told is assumed."""
+"""Devices are queried in one module only; memory budget of GPUs; defaults for what a device does not report."""
 
 import ast
 from pathlib import Path
@@ -17,7 +17,7 @@ ASKED |= {"core_count", "device_kind"}
 
 
 def questions(source):
-    """Lines that ask for devices: by an attribute of that name, jax.devices, array.devices() or a device's platform."""
+    """Lines that query devices: by such an attribute, jax.devices, array.devices() or a device's platform."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module == "jax":
             if {alias.name for alias in node.names} & (ASKED | {"devices"}):
@@ -33,7 +33,7 @@ def questions(source):
 
 @pytest.mark.parametrize("line", ["jax.devices()", "a = jax.default_backend()", "x.devices()", "d.platform"])
 def test_a_question_is_seen(line):
-    assert list(questions(line)) and not list(questions("mesh.devices.size, sys.platform, device.every()"))
+    assert list(questions(line)) and not list(questions("mesh.devices.size, sys.platform, device.all_devices()"))
 
 
 def test_no_other_file_asks_for_devices():
@@ -41,11 +41,11 @@ def test_no_other_file_asks_for_devices():
     assert len(sources) > 100
     suspects = {p: text for p, text in sources.items() if any(w in text for w in ASKED | {"devices", "platform"})}
     found = [f"{path}:{line}" for path, text in suspects.items() for line in questions(text)]
-    assert not found, f"ask core.devices instead: {found}"
+    assert not found, f"use core.devices instead: {found}"
 
 
-class Card:
-    """A device of jaxlib's as a GPU shows it."""
+class FakeGPU:
+    """A GPU device as reported by jaxlib."""
 
     platform, device_kind, core_count = "gpu", "NVIDIA H200", 148
 
@@ -56,22 +56,24 @@ class Card:
         return self.stats
 
 
-def machine(monkeypatch, *cards):
+def machine(monkeypatch, *gpus):
     monkeypatch.delenv("UNLAZY_MEMORY", raising=False)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     for name in ("devices", "local_devices"):
-        monkeypatch.setattr(jax, name, lambda: list(cards))
+        monkeypatch.setattr(jax, name, lambda: list(gpus))
 
 
-def test_the_budget_of_a_card_is_half_of_what_the_fullest_has_free(monkeypatch):
-    machine(monkeypatch, Card({"bytes_limit": 80 * 2**30}), Card({"bytes_limit": 80 * 2**30, "bytes_in_use": 2**34}))
+def test_gpu_memory_budget_is_half_of_the_least_free_memory(monkeypatch):
+    machine(
+        monkeypatch, FakeGPU({"bytes_limit": 80 * 2**30}), FakeGPU({"bytes_limit": 80 * 2**30, "bytes_in_use": 2**34})
+    )
     assert devices.free_memory() == 64 * 2**30 and memory.memory_budget() == 32 * 2**30
-    assert memory.memory_budget("1GiB") == 2**30  # what is said wins
+    assert memory.memory_budget("1GiB") == 2**30  # an explicit value takes precedence
     assert devices.multiprocessors() == 148 and devices.description() == "gpu NVIDIA H200" and not devices.is_host()
 
 
-def test_a_card_that_does_not_say_has_the_memory_of_the_host_and_a_usual_number_of_processors(monkeypatch):
-    silent = Card(None)
+def test_defaults_for_a_gpu_without_memory_stats(monkeypatch):
+    silent = FakeGPU(None)
     silent.core_count = None
     machine(monkeypatch, silent)
     monkeypatch.setattr(devices, "host_free_memory", lambda: 77)
@@ -79,21 +81,21 @@ def test_a_card_that_does_not_say_has_the_memory_of_the_host_and_a_usual_number_
 
 
 def test_where_values_lie():
-    assert devices.lies_on_host(np.ones(2)) and devices.lies_on_host(3.0)
-    assert devices.lies_on_host(jnp.ones(2)) == devices.is_host()
+    assert devices.is_on_host(np.ones(2)) and devices.is_on_host(3.0)
+    assert devices.is_on_host(jnp.ones(2)) == devices.is_host()
     traced = []
-    jax.make_jaxpr(lambda x: traced.append(devices.lies_on_host(x)) or x)(jnp.ones(2))
+    jax.make_jaxpr(lambda x: traced.append(devices.is_on_host(x)) or x)(jnp.ones(2))
     assert traced == [False]
-    assert devices.count() == len(devices.every())
+    assert devices.count() == len(devices.all_devices())
 
 
-def test_one_array_may_take_less_than_what_is_free_in_all(monkeypatch):
-    """Memory taken piece by piece: 60 GiB free, of which 20 in one piece; 16 GiB are not taken yet."""
+def test_largest_block_of_fragmented_memory(monkeypatch):
+    """Fragmented memory: 60 GiB free, the largest block 20 GiB; 16 GiB are not in the pool yet."""
     stats = {"bytes_limit": 80 * 2**30, "bytes_in_use": 20 * 2**30, "pool_bytes": 64 * 2**30}
-    machine(monkeypatch, Card(stats | {"largest_free_block_bytes": 20 * 2**30}))
+    machine(monkeypatch, FakeGPU(stats | {"largest_free_block_bytes": 20 * 2**30}))
     assert devices.free_memory() == 60 * 2**30 and devices.largest_block() == 20 * 2**30
-    machine(monkeypatch, Card(stats | {"largest_free_block_bytes": 2**30}))
+    machine(monkeypatch, FakeGPU(stats | {"largest_free_block_bytes": 2**30}))
     assert devices.largest_block() == 16 * 2**30
     for silent in ({}, {"largest_free_block_bytes": 0, "pool_bytes": 80 * 2**30}):
-        machine(monkeypatch, Card({"bytes_limit": 80 * 2**30} | silent))
+        machine(monkeypatch, FakeGPU({"bytes_limit": 80 * 2**30} | silent))
         assert devices.largest_block() == 80 * 2**30

@@ -1,4 +1,4 @@
-"""A file is the old one or the new one, whatever happens in between."""
+"""Atomic writes: after any failure the file is the old one or the new one."""
 
 import os
 import stat
@@ -6,25 +6,25 @@ import stat
 import numpy as np
 import pytest
 
-from unlazy.core.files import written_whole
+from unlazy.core.files import atomic_write
 
 
 def test_a_failure_leaves_what_was_there(tmp_path):
     path = tmp_path / "kept.txt"
     path.write_text("before")
-    with pytest.raises(KeyboardInterrupt), written_whole(path) as aside:
+    with pytest.raises(KeyboardInterrupt), atomic_write(path) as aside:
         aside.write_text("half of it")
         raise KeyboardInterrupt
     assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]
-    with pytest.raises(OSError), written_whole(tmp_path / "no folder" / "file") as aside:
+    with pytest.raises(OSError), atomic_write(tmp_path / "no folder" / "file") as aside:
         aside.write_text("nowhere")
 
 
 def test_the_new_file_is_as_others_are(tmp_path):
-    """Same rights as a file that is simply opened; the ending stays, which np.savez would otherwise add."""
+    """Same permissions as a file that is simply opened; the suffix is kept, which np.savez would otherwise add."""
     plain, path = tmp_path / "plain", tmp_path / "table.npz"
     plain.write_text("")
-    with written_whole(path) as aside:
+    with atomic_write(path) as aside:
         assert not path.exists() and aside.parent == tmp_path
         np.savez(aside, x=np.arange(3))
     assert {p.name for p in tmp_path.iterdir()} == {"plain", "table.npz"}
@@ -37,10 +37,10 @@ def test_links_are_followed_and_devices_stay(tmp_path):
     there, link = tmp_path / "there.txt", tmp_path / "link.txt"
     there.write_text("old")
     link.symlink_to(there)
-    with written_whole(link) as aside:
+    with atomic_write(link) as aside:
         aside.write_text("new")
     assert link.is_symlink() and there.read_text() == "new"
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with written_whole(pipe) as aside:
+    with atomic_write(pipe) as aside:
         assert aside == pipe

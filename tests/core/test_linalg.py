@@ -1,4 +1,4 @@
-"""No matrix product is left to the rounding a device prefers: read from the sources, and from traced programs."""
+"""All matrix products specify their precision: checked in the sources and in traced programs."""
 
 import ast
 from pathlib import Path
@@ -39,7 +39,7 @@ PRODUCTS = {
 
 
 def bare_products(source: str) -> list[int]:
-    """Lines of a module with a product that does not say its precision. Modules without JAX hold NumPy's arrays."""
+    """Lines of a module with a product without explicit precision. Modules without JAX use NumPy arrays."""
     tree = ast.parse(source)
     names = {}
     for node in ast.walk(tree):
@@ -94,7 +94,7 @@ def test_products_agree_with_numpy_and_numpy_stays_numpy(x64):
 
 
 def unsaid(closed) -> list[str]:
-    """Products of floats in a traced program, and all programs inside it, that leave their precision to the device."""
+    """Products of floats in a traced program and its subprograms without explicit precision."""
     found = []
     for eqn in closed.eqns:
         if eqn.primitive.name in ("dot_general", "conv_general_dilated"):
@@ -139,7 +139,7 @@ PROGRAMS = {
     "fourth moment": lambda: method_of_moments.contracted_fourth_moment(X, y, v),
     "first gradient": lambda: algorithm.first_gradient(X, y, W, a),
     "head": lambda: jax.jit(lambda F: readout.ridge_path(F, y, jnp.ones(2), errors=True))(X).leave_one_out,
-    "descent head": lambda: readout.descent_head(X, y, steps=3, step_size=0.1),
+    "descent head": lambda: readout.descent_readout(X, y, steps=3, step_size=0.1),
     "hessian term": lambda: gradients.hessian_term(jnp.eye(3), W, a),
     "two layers": lambda: two_layer.first_layer_kernel(X, Z, W, a, activation("relu")),
     "alignment": lambda: alignment.target_alignment(K, y),
@@ -171,5 +171,9 @@ def test_a_users_own_products_keep_their_digits_in_tangent_kernels():
     w, X = {"W": jnp.ones((3, 4)), "a": jnp.ones(4)}, jnp.ones((5, 3))
     kernel = unlazy.TangentKernel(f, w)
     assert unsaid(jax.make_jaxpr(f)(w, X))  # products are found where nothing is said
-    for program in (lambda: kernel.gram(X), lambda: kernel.times(X, X, jnp.ones((5, 2))), lambda: kernel.diag(X)):
+    for program in (
+        lambda: kernel.gram(X),
+        lambda: kernel.matmul_prepared(X, X, jnp.ones((5, 2))),
+        lambda: kernel.diag(X),
+    ):
         assert unsaid(jax.make_jaxpr(program)()) == []

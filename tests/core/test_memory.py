@@ -1,4 +1,4 @@
-"""The memory budget is overridable, bounded by what is free, and refuses nonsense."""
+"""The memory budget: overrides, bound by free memory, invalid values."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Work side by side: never more threads than asked for, results in order."""
+"""Parallel tasks: the limit on threads, the order of results, prefetching."""
 
 import threading
 from contextlib import closing
@@ -9,11 +9,11 @@ from threadpoolctl import threadpool_info
 
 from unlazy.core import threads
 from unlazy.core.precision import precision
-from unlazy.core.threads import ahead
+from unlazy.core.threads import prefetch
 
 
 def seen(count=6):
-    """The most tasks at work at once, and what they gave; tasks wait a little for company."""
+    """The maximum number of concurrent tasks, and their results; tasks wait briefly for others to start."""
     now, most, lock, met = [0], [0], threading.Lock(), threading.Event()
 
     def task(i):
@@ -27,7 +27,7 @@ def seen(count=6):
             now[0] -= 1
         return i
 
-    found = threads.together([lambda i=i: task(i) for i in range(count)])
+    found = threads.run_parallel([lambda i=i: task(i) for i in range(count)])
     return most[0], found
 
 
@@ -36,24 +36,24 @@ def blas():
 
 
 def test_no_more_threads_than_asked_for(monkeypatch):
-    monkeypatch.setattr(threads, "cores", lambda: 3)
+    monkeypatch.setattr(threads, "available_cores", lambda: 3)
     before = blas()
     most, found = seen()
     assert 2 <= most <= 3 and found == list(range(6))
-    with threads.at_most(1):
+    with threads.limit_threads(1):
         assert seen() == (1, list(range(6))) and blas() == 1
-    with threads.at_most(-2):  # all of three but one
+    with threads.limit_threads(-2):  # all of three but one
         assert seen()[0] == 2
-    with threads.at_most(-9):
+    with threads.limit_threads(-9):
         assert seen()[0] == 1
-    with threads.at_most(None):
+    with threads.limit_threads(None):
         assert seen()[0] >= 2
     assert blas() == before
 
 
 @pytest.mark.parametrize("jobs", [0, 1.5, True, "two"])
 def test_misuse(jobs):
-    with pytest.raises(ValueError, match="n_jobs must be a whole number"), threads.at_most(jobs):
+    with pytest.raises(ValueError, match="n_jobs must be a nonzero integer"), threads.limit_threads(jobs):
         pass
 
 
@@ -66,7 +66,7 @@ def test_the_next_is_made_while_the_present_is_used_and_no_more_than_that():
         alive.add(i)
         return i
 
-    for i in ahead(make, range(6)):
+    for i in prefetch(make, range(6)):
         assert i == 5 or begun[i + 1].wait(60)  # nobody asked for it yet
         assert i > 3 or not begun[i + 2].is_set()
         assert len(alive) <= 2
@@ -83,12 +83,12 @@ def test_what_is_made_ahead_has_the_callers_precision_and_errors_come_where_they
     for name in ("float32", "float64"):
         seen = []
         with precision(name), pytest.raises(ValueError, match="two"):
-            seen.extend(ahead(make, range(9)))
+            seen.extend(prefetch(make, range(9)))
         assert seen == [name, name]
 
 
 def test_a_caller_who_leaves_early_ends_the_thread():
     made = []
-    with closing(ahead(made.append, range(100))) as items:
+    with closing(prefetch(made.append, range(100))) as items:
         next(items)
-    assert len(made) <= 2 and not [t for t in threading.enumerate() if t.name.startswith("ahead")]
+    assert len(made) <= 2 and not [t for t in threading.enumerate() if t.name.startswith("prefetch")]

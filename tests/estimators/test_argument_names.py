@@ -7,7 +7,7 @@ import pytest
 
 import unlazy
 from unlazy import estimators
-from unlazy.comparison.study.contestants import CONTESTANTS
+from unlazy.comparison.study.contestants import CANDIDATES
 from unlazy.estimators import named_kernels
 from unlazy.estimators.feature_machine import machines
 from unlazy.estimators.persistence.registry import ESTIMATORS
@@ -34,7 +34,7 @@ def test_the_network_of_a_name_is_one_network():
     for name in ("ntk", "nngp"):
         assert machines.KERNELS[name].network == network
         assert named_kernels.kernel_named(name, 1.0, 2).kernel.network == network
-        assert CONTESTANTS[name].options[0](False, 0, 100).model.kernel == name  # what the name means is said once
+        assert CANDIDATES[name].options[0](False, 0, 100).model.kernel == name  # what the name means is said once
     process = unlazy.GaussianProcess("ntk_ensemble").fit(X, Y)
     assert process.kernel_.kernel.network == process.mean_kernel_.kernel.network == network
 
@@ -55,11 +55,11 @@ def test_ridge_is_added_to_K():
 def test_relative_ones_say_so(name):
     kind = getattr(estimators, name)
     assert not {"ridge", "bandwidth"} & set(signatures()[name])
-    with pytest.raises(ValueError, match=r"ridge=0.1 of .* was always relative: it is called relative_ridge now"):
+    with pytest.raises(ValueError, match=r"ridge=0.1 of .* is relative and was renamed to relative_ridge"):
         kind(ridge=0.1)
     with pytest.raises(ValueError, match="relative_ridge must be positive"):
         kind(relative_ridge=-1.0).fit(X, Y > 0)
     kind().set_params(relative_ridge=0.1)
     if name != "TwoLayerRegressor":
-        with pytest.raises(ValueError, match="relative_bandwidth now"):
+        with pytest.raises(ValueError, match="renamed to relative_bandwidth"):
             kind(bandwidth=2.0)

@@ -16,7 +16,7 @@ def noisy(n=70, seed=0):
     return X, np.sin(X[:, 0]) + 0.3 * X[:, 1] + rng.normal(size=n)
 
 
-def squared_slopes(member, X, h=1e-6):
+def mean_squared_gradients(member, X, h=1e-6):
     """Shares of the columns in the squared gradients of one fit at its own rows, by central differences."""
 
     def f(Z):
@@ -41,7 +41,7 @@ def test_the_mean_of_members_is_predicted(x64, tmp_path):
     weights = [m["weight"] for m in model.members_]
     assert sum(weights) == pytest.approx(1) and max(weights) == weights[0]
     np.testing.assert_allclose(model.predict(Z), np.average(each, 0, weights)[:, 0], atol=1e-10)
-    shares = [squared_slopes(m, model.X_fit_) for m in model.members_]
+    shares = [mean_squared_gradients(m, model.X_fit_) for m in model.members_]
     # differences of step h: error h² of the slopes where kernels are smooth, rounding 1e-16/h times |α|₁ < 1e4
     np.testing.assert_allclose(model.feature_importances_, np.average(shares, 0, weights), atol=1e-5)
     model.save(tmp_path / "machine")
@@ -56,21 +56,21 @@ def test_only_what_cannot_be_told_apart_is_averaged(x64):
     rng = np.random.default_rng(0)
     X, Y = rng.normal(size=(60, 2)), rng.normal(size=(60, 1))
     candidates = [Candidate(Gaussian(1.0), "diagonal"), Candidate(Laplace(1.0), "diagonal")]
-    assert select(candidates, X, np.sin(3 * X[:, :1]), updates=0, average=True).equals == ()
+    assert select(candidates, X, np.sin(3 * X[:, :1]), updates=0, average=True).ties == ()
     found = select(candidates, X, Y, updates=0, average=True)
     one = select(candidates, X, Y, updates=0)
-    assert len(found.equals) == 1 and one.equals == () and found.candidate == one.candidate
-    worse = np.sum((found.equals[0].held_out - Y) ** 2 - (one.held_out - Y) ** 2, 1)
+    assert len(found.ties) == 1 and one.ties == () and found.candidate == one.candidate
+    worse = np.sum((found.ties[0].held_out - Y) ** 2 - (one.held_out - Y) ** 2, 1)
     weight = np.exp(-0.5 * (worse.mean() / (worse.std() / np.sqrt(60))) ** 2)
-    assert found.equals[0].weight == pytest.approx(weight, rel=1e-9)
-    both = np.average([one.held_out, found.equals[0].held_out], 0, [1, weight])
+    assert found.ties[0].weight == pytest.approx(weight, rel=1e-9)
+    both = np.average([one.held_out, found.ties[0].held_out], 0, [1, weight])
     np.testing.assert_allclose(found.held_out, both, atol=1e-12)
     assert found.error == pytest.approx(np.mean((both - Y) ** 2) / np.var(Y), rel=1e-9)
 
 
 def test_many_rows_pick_one(monkeypatch):
     X, y = noisy()
-    monkeypatch.setattr(thresholds, "FEW", 60)
+    monkeypatch.setattr(thresholds, "AVERAGING_ROWS", 60)
     assert len(FeatureMachineRegressor(updates=0).fit(X, y).members_) == 1
 
 

@@ -7,8 +7,8 @@ import pytest
 
 import unlazy
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
-from unlazy.estimators.feature_machine.candidates import choices
-from unlazy.estimators.preprocessing.column_scale import Columns
+from unlazy.estimators.feature_machine.candidates import list_candidates
+from unlazy.estimators.preprocessing.column_scale import ColumnScale
 from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.products.engines import selection
@@ -42,10 +42,10 @@ def test_units_and_offsets_do_not_matter():
 
 def test_more_columns_than_rows_are_weighed_one_by_one():
     """A full metric of 600 columns from 40 rows has rank 40 at most: tried only when asked for."""
-    few, many = (choices(FeatureMachineRegressor(), shape) for shape in ((700, 600), (40, 600)))
+    few, many = (list_candidates(FeatureMachineRegressor(), shape) for shape in ((700, 600), (40, 600)))
     assert {c.metric for c in few} == {"full", "diagonal"} and {c.metric for c in many} == {"diagonal"}
-    assert {c.metric for c in choices(FeatureMachineRegressor(metric="full"), (40, 600))} == {"full"}
-    assert {c.metric for c in choices(FeatureMachineRegressor(), (40, 400))} == {"full", "diagonal"}
+    assert {c.metric for c in list_candidates(FeatureMachineRegressor(metric="full"), (40, 600))} == {"full"}
+    assert {c.metric for c in list_candidates(FeatureMachineRegressor(), (40, 400))} == {"full", "diagonal"}
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,11 @@ def test_saved_predictions_are_the_same_bits(tmp_path):
 
 def test_columns_of_two_values_are_one_apart():
     X = np.array([[0.0, 3.0, 5.0], [0.0, 9.0, 5.0], [1.0, 3.0, 5.0], [0.0, 3.0, 5.0]])
-    seen = Columns.of(X, None, True)(X)
+    seen = ColumnScale.from_data(X, None, True)(X)
     np.testing.assert_allclose(np.ptp(seen, 0), [1, 1, 0])
     weights = np.array([1.0, 2.0, 3.0, 4.0])
-    np.testing.assert_allclose(weights @ Columns.of(X, weights, True)(X) / 10, 0, atol=1e-15)
-    tiny = Columns.of(np.array([[1e8], [1e8 + 1e-8]]), None, True)  # equal to rounding: constant
+    np.testing.assert_allclose(weights @ ColumnScale.from_data(X, weights, True)(X) / 10, 0, atol=1e-15)
+    tiny = ColumnScale.from_data(np.array([[1e8], [1e8 + 1e-8]]), None, True)  # equal to rounding: constant
     np.testing.assert_allclose(tiny(np.array([[1e8]])), 0)
 
 
@@ -107,7 +107,7 @@ def test_columns_of_two_values_are_one_apart():
     "settings, message",
     [({"kernel": "laplac"}, "did you mean 'laplace'"), ({"metric": "ful"}, "did you mean 'full'"),
      ({"kernel": "product_laplace", "metric": "full"}, "metric='diagonal'"),
-     ({"metric": "low_rank"}, "rank must be a positive whole number"), ({"iterate": "first"}, "'best' or 'last'"),
+     ({"metric": "low_rank"}, "rank must be a positive integer"), ({"iterate": "first"}, "'best' or 'last'"),
      ({"start": "two_steps"}, "'one_step'"), ({"updates": -1}, "updates must be"),
      ({"relative_ridge": 0.0}, "relative_ridge must be positive"),
      ({"kernel": 3}, "kernel must be a name")],
@@ -136,7 +136,7 @@ def test_other_numbers_of_rows_compile_nothing(monkeypatch, host):
         "laplace", metric="full", updates=0, relative_bandwidth=1.0, relative_ridge=0.1, precision="float32"
     ).fit(X, y)
     if not host:
-        monkeypatch.setattr(selection.Host, "cost", lambda *_: None)
+        monkeypatch.setattr(selection.NumpyEngine, "cost", lambda *_: None)
     for k in (16, 32, 40):
         want = model.predict(X[:k])
     compiled = []

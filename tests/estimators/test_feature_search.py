@@ -7,11 +7,11 @@ from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import Candidate, select, thresholds
 from unlazy.estimators.feature_search.folds import Folds
 from unlazy.estimators.feature_search.search import Search
-from unlazy.estimators.feature_search.trajectory import Judged, Trajectory
+from unlazy.estimators.feature_search.trajectory import MetricTrajectory, ScoredCandidate
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
-from unlazy.products.metric_gram import view
-from unlazy.solvers.ridge.intercept import fit
+from unlazy.products.metric_gram import metric_gram
+from unlazy.solvers.ridge.intercept import fit_ridge
 from unlazy.training.rfm.iteration import learn
 
 
@@ -29,7 +29,7 @@ def test_other_labels_in_a_fold_leave_its_metric_alone(x64, candidate):
     matrices = []
     for labels in (Y, planted):
         search = Search(Folds(Training(X, labels, None), fold), bandwidth=1.0, ridge=1e-2)
-        (run,) = search.start([candidate])
+        (run,) = search.start_trajectories([candidate])
         for _ in range(2):
             search.update(run)
         matrices.append(run.metrics)
@@ -52,7 +52,7 @@ def test_pure_noise_promises_nothing(x64):
         place = {"relative_ridge": 1e-2, "relative_bandwidth": 1.0}
         honest.append(select([candidate], X, Y, updates=3, last=True, **place).error)
         last = learn(candidate.kernel, X, Y, updates=3, **place)[-1]
-        naive.append(fit(view(candidate.kernel, X, last.map).gram(last.bandwidth), Y, 1e-2).error)
+        naive.append(fit_ridge(metric_gram(candidate.kernel, X, last.map).gram(last.bandwidth), Y, 1e-2).error)
     assert np.mean(honest) > 0.85
     assert np.mean(naive) < 0.6
 
@@ -91,7 +91,7 @@ def index_among(n, d, seed=0):
 
 def test_who_falls_far_behind_on_few_rows_stays_out(x64, monkeypatch):
     """An oblique index: lengths of columns say nothing, the full metric finds it, on 200 rows as on 400."""
-    monkeypatch.setattr(thresholds, "FIRST_LOOK_ROWS", 200)
+    monkeypatch.setattr(thresholds, "PILOT_ROWS", 200)
     X, Y = index_among(400, 5)
     Y = Y / Y.std()
     candidates = [Candidate(ProductLaplace(1.0), "diagonal"), Candidate(Gaussian(1.0), "full")]
@@ -99,60 +99,62 @@ def test_who_falls_far_behind_on_few_rows_stays_out(x64, monkeypatch):
     best, *raced = search.run(candidates, 2)
     assert [run.candidate for run in raced] == candidates[1:] and best.candidate.metric == "full"
     assert select(candidates, X, Y, updates=1).table[0][0] == 1  # the table names candidates, not places in the race
-    monkeypatch.setattr(thresholds, "FAR_BEHIND", np.inf)
+    monkeypatch.setattr(thresholds, "DROP_FACTOR", np.inf)
     assert len(search.run(candidates, 1)) == 3
 
 
 def test_plain_kernels_are_settled_on_all_rows(x64, monkeypatch):
     """Nothing to learn of a metric: bandwidth and ridge end downhill of where few rows had put them."""
-    monkeypatch.setattr(thresholds, "FIRST_LOOK_ROWS", 60)
+    monkeypatch.setattr(thresholds, "PILOT_ROWS", 60)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2))
     Y = np.sin(3 * X[:, :1]) + np.cos(3 * X[:, 1:]) + 0.1 * rng.normal(size=(300, 1))
     search = Search(Folds(Training(X, Y / Y.std(), None), np.arange(300) % 2))
-    (run,) = search.start([Candidate(Gaussian(1.0), "diagonal")])
-    found = search.selected(run, 0, False)
+    (run,) = search.start_trajectories([Candidate(Gaussian(1.0), "diagonal")])
+    found = search.select_update(run, 0, False)
     h, rho = found.final
     views = search.evidence.views(run.candidate.kernel, run.metrics[0])
     around = [(h * a, rho * b) for a, b in ((2, 1), (0.5, 1), (1, 10**0.5), (1, 10**-0.5))]
     assert found.error <= run.errors[0]
-    assert found.error * (1 - 1e-4) <= min(search.evidence.judged(views, place).error for place in around)
+    assert found.error * (1 - 1e-4) <= min(search.evidence.score(views, place).error for place in around)
 
 
 @pytest.mark.parametrize("kernel", [ProductLaplace(1.0), Gaussian(1.0)])
 def test_very_many_columns_are_screened_where_few_matter(x64, monkeypatch, kernel):
     """One input of 60: the first update keeps few columns in every fold, the one that matters among them, and the
     metric of all rows is that of the same steps; where all matter alike nothing is left out."""
-    monkeypatch.setattr(thresholds, "SCREENED", 50)
+    monkeypatch.setattr(thresholds, "SCREENING_COLUMNS", 50)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(240, 60))
     sparse, dense = np.sin(2 * X[:, :1]), X.sum(1, keepdims=True) / np.sqrt(60)
     for Y, kept in ((sparse, range(1, 40)), (dense, [60])):
         search = Search(Folds(Training(X, Y / Y.std(), None), np.arange(240) % 2))
-        (run,) = search.start([Candidate(kernel, "diagonal")])
+        (run,) = search.start_trajectories([Candidate(kernel, "diagonal")])
         search.update(run)
         assert all(np.count_nonzero(M) in kept and (M[0] > 0) for M in run.metrics[1])
         assert run.steps[0].floor == (thresholds.NOISE_FLOOR if Y is sparse else 0.0)
         views = search.evidence.views(kernel, run.metrics[1])
-        assert search.evidence.judged(views, run.judged[1].place).error == pytest.approx(run.errors[1], rel=1e-9)
+        assert search.evidence.score(views, run.scored[1].place).error == pytest.approx(run.errors[1], rel=1e-9)
 
 
 def test_patience_ends_where_another_explains_much():
     """A kernel that explains nothing gets further updates, unless another has left it far behind."""
-    judged = [Judged((1.0, 1.0), error, np.zeros((1, 1))) for error in (0.95, 0.94)]
-    run = Trajectory(Candidate(Gaussian(1.0), "diagonal"), judged[0], [np.ones(1)])
-    run.judged = judged
-    assert run.promising(0.93) and not run.promising(0.3)
-    assert run.reach == pytest.approx(0.94**2 / 0.95)
+    scored = [ScoredCandidate((1.0, 1.0), error, np.zeros((1, 1))) for error in (0.95, 0.94)]
+    run = MetricTrajectory(Candidate(Gaussian(1.0), "diagonal"), scored[0], [np.ones(1)])
+    run.scored = scored
+    assert run.is_promising(0.93) and not run.is_promising(0.3)
+    assert run.projected_error == pytest.approx(0.94**2 / 0.95)
 
 
 def test_a_turn_that_pays_is_taken_where_rows_are_many(x64, monkeypatch):
     """By a thousandth where there were more rows than a first look takes; fewer must be sure of it."""
     X, Y = index_among(200, 4)
-    best = Trajectory(Candidate(Gaussian(1.0), "full"), Judged((1.0, 1e-2), 0.1, 0.9 * Y), [np.eye(4) / 4] * 2)
-    other = best.turning(1.0)
-    other.judged = [Judged((1.0, 1e-2), 0.0995, 0.9 * Y)]
+    best = MetricTrajectory(
+        Candidate(Gaussian(1.0), "full"), ScoredCandidate((1.0, 1e-2), 0.1, 0.9 * Y), [np.eye(4) / 4] * 2
+    )
+    other = best.rotate_directions(1.0)
+    other.scored = [ScoredCandidate((1.0, 1e-2), 0.0995, 0.9 * Y)]
     for look, taken in ((60, True), (200, False)):
-        monkeypatch.setattr(thresholds, "FIRST_LOOK_ROWS", look)
+        monkeypatch.setattr(thresholds, "PILOT_ROWS", look)
         search = Search(Folds(Training(X, Y, None), np.arange(200) % 2))
-        assert search._turn_pays(other, best) is taken
+        assert search._rotation_helps(other, best) is taken

@@ -100,7 +100,7 @@ def test_misuse():
         ({"kernel": "nngb"}, "did you mean 'nngp'"),
         ({"noise": -1.0}, "noise must be zero"),
         ({"time": 0.0}, "time must be positive"),
-        ({"kernel": "gaussian", "network": unlazy.MLP(1)}, "network belongs to"),
+        ({"kernel": "gaussian", "network": unlazy.MLP(1)}, "network applies to"),
     ):
         with pytest.raises(ValueError, match=message):
             GaussianProcess(**given).fit(X, y)

@@ -8,8 +8,8 @@ import unlazy
 from unlazy.estimators import FeatureMachineRegressor
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import thresholds
-from unlazy.estimators.feature_search.heavy_tails import clipped, kurtosis, tail, verdict
-from unlazy.estimators.preprocessing.column_scale import median
+from unlazy.estimators.feature_search.heavy_tails import clip_labels, kurtosis, outlier_treatment, residual_tail
+from unlazy.estimators.preprocessing.column_scale import weighted_median
 
 SETTINGS = {"kernel": "gaussian", "metric": "diagonal", "updates": 1}
 
@@ -31,10 +31,12 @@ def test_the_statistic_is_that_of_scipy_and_weights_count_rows():
     again, weights = np.repeat(V, counts, 0), counts.astype(float)
     np.testing.assert_allclose(kurtosis(V, weights), kurtosis(again, None), rtol=1e-12)
     Y, F = V + rng.normal(size=(60, 2)), 0.3 * V
-    once = tail(F, Training(F, Y, weights))
-    often = tail(np.repeat(F, counts, 0), Training(again, np.repeat(Y, counts, 0), None))
+    once = residual_tail(F, Training(F, Y, weights))
+    often = residual_tail(np.repeat(F, counts, 0), Training(again, np.repeat(Y, counts, 0), None))
     np.testing.assert_allclose(once.kurtosis, often.kurtosis, rtol=1e-12)
-    np.testing.assert_allclose(median(np.abs(Y), weights), median(np.repeat(np.abs(Y), counts, 0), None), rtol=1e-15)
+    np.testing.assert_allclose(
+        weighted_median(np.abs(Y), weights), weighted_median(np.repeat(np.abs(Y), counts, 0), None), rtol=1e-15
+    )
 
 
 def test_only_heavy_residuals_that_matter_are_clipped():
@@ -43,15 +45,15 @@ def test_only_heavy_residuals_that_matter_are_clipped():
     F = np.zeros((400, 3))
     Y = np.stack([normal, heavy, 1e3 * normal + heavy], 1)
     F[:, 2] = 1e3 * normal  # what is left is heavy, but a small share
-    seen = tail(F, Training(F, Y, None))
-    np.testing.assert_array_equal(np.isfinite(seen.reach), [False, True, False])
-    assert seen.reach[1] == pytest.approx(3 * 1.4826 * np.median(np.abs(heavy)), rel=1e-12)
-    found = clipped(Training(F, Y, None), F, seen.reach).Y
+    seen = residual_tail(F, Training(F, Y, None))
+    np.testing.assert_array_equal(np.isfinite(seen.limit), [False, True, False])
+    assert seen.limit[1] == pytest.approx(3 * 1.4826 * np.median(np.abs(heavy)), rel=1e-12)
+    found = clip_labels(Training(F, Y, None), F, seen.limit).Y
     np.testing.assert_array_equal(found[:, [0, 2]], Y[:, [0, 2]])
-    assert np.abs(found[:, 1]).max() == pytest.approx(seen.reach[1])
+    assert np.abs(found[:, 1]).max() == pytest.approx(seen.limit[1])
     few = np.r_[normal[:29], 30.0][:, None]
-    assert np.isinf(tail(0 * few, Training(few, few, None)).reach).all()  # one odd row is no tail
-    kept = np.abs(heavy) < seen.reach[1]
+    assert np.isinf(residual_tail(0 * few, Training(few, few, None)).limit).all()  # one odd row is no tail
+    kept = np.abs(heavy) < seen.limit[1]
     np.testing.assert_array_equal(found[kept, 1], heavy[kept])
 
 
@@ -60,11 +62,11 @@ def test_the_verdict_needs_more_than_a_standard_error():
     rng = np.random.default_rng(0)
     one = 1 + 0.1 * rng.normal(size=(100, 1))
     data = Training(Y, Y, None)
-    assert verdict(one, 0.5 * one, data) == "clipped"
-    assert verdict(0.5 * one, one, data) == "kept"
+    assert outlier_treatment(one, 0.5 * one, data) == "clipped"
+    assert outlier_treatment(0.5 * one, one, data) == "kept"
     doubtful = one.copy()
     doubtful[:2] = [[0.0], [1.3]]  # better in one row and worse in another: not surely
-    assert verdict(one, doubtful, data) == "averaged"
+    assert outlier_treatment(one, doubtful, data) == "averaged"
 
 
 def test_outliers_are_clipped_and_it_is_said(tmp_path):
@@ -94,8 +96,8 @@ def test_ordinary_labels_are_left_alone():
 @pytest.mark.slow
 def test_many_rows_of_a_heavy_target_are_clipped_too(monkeypatch):
     """Where one split judges, the first rows decide; the error is that of held-out rows with the labels they have."""
-    monkeypatch.setattr(thresholds, "MANY", 250)
-    monkeypatch.setattr(thresholds, "HEAVY", 4.0)
+    monkeypatch.setattr(thresholds, "SINGLE_SPLIT_ROWS", 250)
+    monkeypatch.setattr(thresholds, "HEAVY_KURTOSIS", 4.0)
     X, y, f = outliers(600)
     Z, _, truth = outliers(600, seed=1)
     y = y + 2 * f

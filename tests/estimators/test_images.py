@@ -62,7 +62,7 @@ def test_whitening_keeps_types_and_says_what_is_wrong():
     for wrong in (0, -1.0, "much", None):
         with pytest.raises(ValueError, match="regularization"):
             ZCAWhitening(wrong).fit(IMAGES)
-    with pytest.raises(ValueError, match="flips are of images"):
+    with pytest.raises(ValueError, match="flips=True needs images"):
         ZCAWhitening(flips=True).fit(IMAGES[..., 0])
 
 

@@ -7,9 +7,14 @@ import pytest
 import unlazy
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_machine.candidates import choices
+from unlazy.estimators.feature_machine.candidates import list_candidates
 from unlazy.estimators.feature_search import thresholds
-from unlazy.estimators.preprocessing.integer_codes import INDICATORS, Codes, look_like_codes, readings
+from unlazy.estimators.preprocessing.integer_codes import (
+    MAX_INDICATORS,
+    IntegerCodes,
+    encoding_options,
+    find_integer_codes,
+)
 
 
 def named(n=160, seed=0):
@@ -27,16 +32,16 @@ def test_codes_are_few_values_on_a_grid_in_any_unit():
         month, (month - 6.5) / 3.45, np.float32(0.1) * month, rng.normal(size=400), month % 2, rng.integers(0, 40, 400),
         np.array([0.0, 0.1, 1.0])[month % 3], np.array([0.0, 0.1234567, 1.0])[month % 3], np.ones(400),
     ], 1)  # fmt: skip
-    assert look_like_codes(X).columns == (0, 1, 2, 6)
-    assert look_like_codes(X[:100]).columns == (6,)  # twelve values need 120 rows
+    assert find_integer_codes(X).columns == (0, 1, 2, 6)
+    assert find_integer_codes(X[:100]).columns == (6,)  # twelve values need 120 rows
     many = rng.integers(0, 30, size=(400, 20)) % np.arange(5, 25)  # 290 values in all
-    kept = look_like_codes(many.astype(float))
-    assert kept.columns == tuple(range(18)) and sum(map(len, kept.levels)) <= INDICATORS
+    kept = find_integer_codes(many.astype(float))
+    assert kept.columns == tuple(range(18)) and sum(map(len, kept.levels)) <= MAX_INDICATORS
 
 
 def test_indicators_are_those_of_pandas():
     X, _ = named()
-    codes = Codes.of(X, [1, 0])
+    codes = IntegerCodes.from_columns(X, [1, 0])
     oracle = np.hstack([pd.get_dummies(X[:, 0]), pd.get_dummies(X[:, 1])]).astype(float)
     np.testing.assert_array_equal(codes(X), np.hstack([X, oracle]))
     alone = codes._replace(numbers=False)
@@ -45,7 +50,7 @@ def test_indicators_are_those_of_pandas():
     np.testing.assert_array_equal(codes.source(3), [0, 1, 2] + [0] * 8 + [1] * 5)
     never_met = alone(np.array([[8.5, 0.0, 1.0]]))[0]
     np.testing.assert_array_equal(never_met, [1.0] + [0] * 8 + [1, 0, 0, 0, 0])
-    assert Codes()(X) is X and Codes().coding == "numbers"
+    assert IntegerCodes()(X) is X and IntegerCodes().coding == "numbers"
 
 
 def test_names_of_things_are_read_as_categories(tmp_path):
@@ -84,20 +89,20 @@ def test_columns_asked_for_are_categories():
     # the same columns: equal to rounding of the order in which rows are sorted
     np.testing.assert_allclose(model.predict_proba(frame), by_hand.predict_proba(Z), atol=1e-8)
     for wrong in (["squares"], [3], [True]):
-        with pytest.raises(ValueError, match="categories names the column"):
+        with pytest.raises(ValueError, match="which is not a column"):
             FeatureMachineRegressor(categories=wrong).fit(frame, y)
 
 
 def test_rows_that_judge_later_have_no_say(monkeypatch):
     """Other labels in rows beyond the first look: the same reading."""
-    monkeypatch.setattr(thresholds, "LOOK", 60)
+    monkeypatch.setattr(thresholds, "ENCODING_SEARCH_ROWS", 60)
     X, y = named()
     model = FeatureMachineRegressor("product_laplace", updates=0)
     order, later = np.random.default_rng(0).permutation(len(X)), np.random.default_rng(1).normal(size=len(X))
     found = []
     for labels in (y, np.where(np.isin(np.arange(len(X)), order[60:]), 1e3 * later, y)):
         model.n_features_in_ = 3
-        data, search = model._read(choices(model), Training(X, labels[:, None], None), order)
+        data, search = model._encode_columns(list_candidates(model), Training(X, labels[:, None], None), order)
         found.append((model.coding_, data.X.shape))
         assert search is None
     assert found[0] == found[1] and found[0][0] != "numbers"
@@ -113,6 +118,6 @@ def test_readings_of_noise_promise_nothing():
     for seed in range(4):
         rng = np.random.default_rng(seed)
         X = rng.integers(0, 6, size=(120, 4)) + np.array([0.0, 0.0, 0.0, 1.0]) * rng.normal(size=(120, 1))
-        assert len(readings(X, None, None)) == 3
+        assert len(encoding_options(X, None, None)) == 3
         errors.append(FeatureMachineRegressor("product_laplace", updates=2).fit(X, rng.normal(size=120)))
     assert np.mean([model.leave_one_out_error_ for model in errors]) > 0.87

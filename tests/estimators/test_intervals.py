@@ -32,7 +32,9 @@ def test_weights_count_rows_and_outputs_are_apart():
 
 
 def test_what_cannot_be_promised_is_refused():
-    with pytest.raises(ValueError, match=r"0\.95 needs 19 held-out rows or more, and there are 10; ask for 0\.909"):
+    with pytest.raises(
+        ValueError, match=r"0\.95 needs at least 19 held-out rows, got 10; use a level of at most 0\.909"
+    ):
         conformal_radius(np.ones((10, 1)), 0.95)
     for level in (0.0, 1.0, 90):
         with pytest.raises(ValueError, match="between 0 and 1"):
@@ -67,7 +69,7 @@ def test_a_kernel_regressor_keeps_what_refits_without_a_row_miss(tmp_path):
 def test_without_residuals_it_says_who_keeps_them():
     model = NetworkRegressor()
     model.layers_ = []  # fitted, as far as scikit-learn looks
-    with pytest.raises(ValueError, match="kept no held-out residuals"):
+    with pytest.raises(ValueError, match="has no held-out residuals"):
         model.interval_radius(0.9)
     model.keep_residuals([np.arange(1.0, 10), np.arange(3.0, 12), np.full(9, 100.0)])
     assert model.interval_radius(0.9).tolist() == [11.0]  # the median of 9, 11 and 100

@@ -11,8 +11,8 @@ from unlazy.estimators import kernel as module
 from unlazy.estimators.base import Training
 from unlazy.estimators.calibration import calibrate, probabilities
 from unlazy.estimators.kernel import KernelClassifier, KernelRegressor
-from unlazy.estimators.named_kernels import NAMES, usual_bandwidth
-from unlazy.solvers.ridge.intercept import fit_every
+from unlazy.estimators.named_kernels import NAMES, default_bandwidth
+from unlazy.solvers.ridge.intercept import fit_ridge_path
 
 
 def gram(kernel, X):
@@ -33,7 +33,7 @@ def test_weighted_ridge_and_leave_one_out_against_refits():
     Y = np.stack([y, np.cos(X[:, 2])], 1)
     w = np.random.default_rng(1).uniform(0.3, 3, 20)
     K = gram(unlazy.Laplace(2.0), X)
-    fit = fit_every(K, Y, w, 0.05)
+    fit = fit_ridge_path(K, Y, w, 0.05)
     alpha, b = bordered(K, Y, w, 0.05)
     # the condition of K + ρ/w is below 1e4: 1e-10 leaves room for four of sixteen digits and a few sums
     np.testing.assert_allclose(fit.alpha, alpha, rtol=1e-10, atol=1e-10)
@@ -48,10 +48,10 @@ def test_the_chosen_ridge_has_the_smallest_leave_one_out_error():
     X, y = data()
     y = y + np.random.default_rng(0).normal(size=32)  # noise, so that the best ridge lies inside
     K, Y = gram(unlazy.Gaussian(2.0), X), y[:, None]
-    chosen = fit_every(K, Y, None, None)
+    chosen = fit_ridge_path(K, Y, None, None)
     assert 1e-6 < chosen.ridge < 50
     for factor in (0.2, 5.0):
-        assert fit_every(K, Y, None, chosen.ridge * factor).error >= chosen.error
+        assert fit_ridge_path(K, Y, None, chosen.ridge * factor).error >= chosen.error
 
 
 @pytest.mark.parametrize("kind", [KernelRegressor, KernelClassifier])
@@ -110,7 +110,7 @@ def test_every_name_fits():
     for name in NAMES:
         model = KernelRegressor(name).fit(X, y)
         assert model.score(X, y) > (0.5 if name == "linear" else 0.8), name
-        assert model.bandwidth_ == pytest.approx(usual_bandwidth(name, X))
+        assert model.bandwidth_ == pytest.approx(default_bandwidth(name, X))
     searched = KernelRegressor("gaussian", bandwidth="search").fit(X, y)
     assert searched.leave_one_out_error_ <= KernelRegressor("gaussian").fit(X, y).leave_one_out_error_
 
@@ -120,7 +120,7 @@ def test_misuse():
     for given, message in (
         ({"kernel": "gausian"}, "did you mean 'gaussian'"),
         ({"kernel": 3}, "kernel must be a name"),
-        ({"kernel": unlazy.Laplace(1.0), "bandwidth": 2.0}, "a kernel object brings its own"),
+        ({"kernel": unlazy.Laplace(1.0), "bandwidth": 2.0}, "a kernel object has its own"),
         ({"bandwidth": -1.0}, "bandwidth must be a positive number"),
         ({"ridge": -1.0}, "ridge must be zero, positive or None"),
     ):
@@ -134,10 +134,10 @@ def test_merged_rows_keep_the_problem():
     rng = np.random.default_rng(0)
     X = rng.integers(0, 2, (30, 2)).astype(float)
     Y, w = rng.normal(size=(30, 1)), rng.uniform(1, 2, 30)
-    merged = Training(X, Y, w).merged()
-    assert len(merged.X) == 4 and merged.weights is not None
-    np.testing.assert_allclose(merged.weights.sum(), w.sum())
-    for x, label, weight in zip(*merged):
+    merge_duplicates = Training(X, Y, w).merge_duplicates()
+    assert len(merge_duplicates.X) == 4 and merge_duplicates.weights is not None
+    np.testing.assert_allclose(merge_duplicates.weights.sum(), w.sum())
+    for x, label, weight in zip(*merge_duplicates):
         same = (x == X).all(1)
         np.testing.assert_allclose(label, np.average(Y[same], axis=0, weights=w[same]))
         np.testing.assert_allclose(weight, w[same].sum())

@@ -5,8 +5,8 @@ import pytest
 
 import unlazy
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
-from unlazy.estimators.feature_machine.learning_curve import INTERCEPT, _successes
-from unlazy.solvers.learning_curve import Seen
+from unlazy.estimators.feature_machine.learning_curve import INTERCEPT_CONSTANT, _without_failures
+from unlazy.solvers.learning_curve import EvaluatedSpectrum
 
 CHEAP = {"kernel": "gaussian", "metric": "diagonal", "updates": 2, "n_jobs": 1}
 
@@ -39,7 +39,7 @@ def test_without_updates_it_is_the_law_of_the_kernel():
     fitted = machine.fit(X, y)
     found = machine.learning_curve(X, y, [60.0])
     wanted = unlazy.learning_curve(fitted.kernel_, fitted.standardized(X), y, [60.0])
-    K = np.asarray(fitted.kernel_.gram(fitted.standardized(X)), float) + INTERCEPT
+    K = np.asarray(fitted.kernel_.gram(fitted.standardized(X)), float) + INTERCEPT_CONSTANT
     inverse = np.linalg.inv(K + found.ridge[0] * np.eye(60))
     left_out = (np.dot(inverse, y) / np.diag(inverse)) ** 2
     error = np.std(left_out) / np.sqrt(60)
@@ -55,7 +55,7 @@ def test_a_metric_that_has_seen_the_labels_promises_more():
     )
     honest = machine.learning_curve(X, y, [150.0]).risk[0]
     fitted = machine.fit(X, y)
-    kernel = fitted.kernel_ + unlazy.Constant(INTERCEPT)
+    kernel = fitted.kernel_ + unlazy.Constant(INTERCEPT_CONSTANT)
     hopeful = unlazy.learning_curve(kernel, fitted.standardized(X), y, [150.0]).risk[0]
     # the variance is the best there is; a mean of 150 squares has a relative standard error of √(2/150) = 0.12
     assert honest > 0.95 * np.var(y) and hopeful < honest - 0.12 * np.var(y)
@@ -67,8 +67,8 @@ def test_metrics_that_missed_are_left_out():
     seen = []
     for a, rows in ((x, np.arange(20)), (z, np.arange(20, 40)), (x, np.arange(20, 40))):
         values, vectors = np.linalg.eigh(np.exp(-0.5 * np.subtract.outer(a, a) ** 2))
-        seen.append(Seen(values, vectors, rows))
-    kept = _successes(seen, np.sin(x)[:, None])  # the second sees another input
+        seen.append(EvaluatedSpectrum(values, vectors, rows))
+    kept = _without_failures(seen, np.sin(x)[:, None])  # the second sees another input
     assert len(kept) == 2 and kept[0] is seen[0] and kept[1] is seen[2]
 
 
@@ -90,11 +90,11 @@ def test_what_cannot_be_is_refused():
         machine.learning_curve(X[:20], y[:20])
     with pytest.raises(ValueError, match="not all equal"):
         machine.learning_curve(X, np.ones(60))
-    with pytest.raises(ValueError, match="sizes are numbers"):
+    with pytest.raises(ValueError, match="sizes must be numbers"):
         machine.learning_curve(X, y, [0.5])
-    with pytest.raises(ValueError, match="leave class_weight out"):
+    with pytest.raises(ValueError, match="do not set class_weight"):
         FeatureMachineClassifier(**CHEAP, class_weight="balanced").learning_curve(X, y > 0)
-    with pytest.raises(ValueError, match="ridges and memory are of kernels"):
+    with pytest.raises(ValueError, match="ridges and memory apply to kernels only"):
         unlazy.learning_curve(machine, X, y, ridges=[0.1])
     with pytest.raises(ValueError, match="a kernel of unlazy"):
         unlazy.learning_curve(FeatureMachineRegressor, X, y)

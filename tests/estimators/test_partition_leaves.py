@@ -5,27 +5,29 @@ import numpy as np
 from unlazy.core.precision import precision
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import final_fit
-from unlazy.estimators.feature_search.final_fit import Problem, _leaves_promise
-from unlazy.estimators.feature_search.successive_halving import Contender, Grown
-from unlazy.estimators.feature_search.trajectory import Candidate, Judged
+from unlazy.estimators.feature_search.final_fit import FinalFitProblem, _partition_is_promising
+from unlazy.estimators.feature_search.successive_halving import HalvingCandidate, HalvingResult
+from unlazy.estimators.feature_search.trajectory import Candidate, ScoredCandidate
 from unlazy.estimators.named_kernels import UNIT
 
 
 def test_a_look_at_some_leaves_decides(monkeypatch):
-    monkeypatch.setattr(final_fit, "most_exact", lambda: 60)
+    monkeypatch.setattr(final_fit, "max_exact_rows", lambda: 60)
     rng = np.random.default_rng(0)
     X = rng.uniform(-3, 3, size=(640, 2))
     Y = np.sin(2 * X[:, :1])
     data = Training(X, Y, None)
-    learned, judging = data.rows(slice(512)), data.rows(slice(512, None))
+    learned, validation = data.rows(slice(512)), data.rows(slice(512, None))
     metric = np.eye(2) / 2
-    contender = Contender(Candidate(UNIT["gaussian"], "full"), metric, 1.0, Judged((1.0, 1e-4), 0.5, judging.Y), 1, 512)
-    problem = Problem(contender, np.eye(2), 1.0, 1e-3, None, False)
+    choice = HalvingCandidate(
+        Candidate(UNIT["gaussian"], "full"), metric, 1.0, ScoredCandidate((1.0, 1e-4), 0.5, validation.Y), 1, 512
+    )
+    problem = FinalFitProblem(choice, np.eye(2), 1.0, 1e-3, None, False)
     with precision("float64"):
-        for other, expected in ((np.zeros_like(judging.Y), True), (judging.Y, False)):
-            judged = contender.judged._replace(held_out=other)
-            found = Grown(contender, judging, learned)
-            assert _leaves_promise(problem, found, contender._replace(judged=judged)) == expected
+        for other, expected in ((np.zeros_like(validation.Y), True), (validation.Y, False)):
+            scored = choice.scored._replace(held_out=other)
+            found = HalvingResult(choice, validation, learned)
+            assert _partition_is_promising(problem, found, choice._replace(scored=scored)) == expected
 
 
 def test_a_ridge_that_rounding_hides_is_raised():
@@ -33,11 +35,13 @@ def test_a_ridge_that_rounding_hides_is_raised():
     ridge, and still predicts."""
     X = np.linspace(-3, 3, 500)[:, None]
     data = Training(X, np.sin(X), None)
-    contender = Contender(Candidate(UNIT["gaussian"], "full"), np.eye(1), 1.0, Judged((1.0, 1e-20), 0.5, X), 1, 500)
-    problem = Problem(contender, np.eye(1), 1.0, 1e-3, None, False)
+    choice = HalvingCandidate(
+        Candidate(UNIT["gaussian"], "full"), np.eye(1), 1.0, ScoredCandidate((1.0, 1e-20), 0.5, X), 1, 500
+    )
+    problem = FinalFitProblem(choice, np.eye(1), 1.0, 1e-3, None, False)
     with precision("float64"):
-        model = final_fit._exactly(problem, data)
-        predicted = final_fit.predictions(UNIT["gaussian"], problem.map, problem.bandwidth, model, X)
-    assert 1e-20 < model.ridge <= 10 * final_fit.HIDDEN
+        model = final_fit._fit_exact(problem, data)
+        predicted = final_fit.predict_rows(UNIT["gaussian"], problem.map, problem.bandwidth, model, X)
+    assert 1e-20 < model.ridge <= 10 * final_fit.MAX_HIDDEN_RIDGE
     # the fit under a ridge of at most 1e-5 misses a smooth target by less than its square root
     np.testing.assert_allclose(predicted, np.sin(X), atol=3e-3)

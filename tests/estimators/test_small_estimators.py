@@ -29,10 +29,10 @@ def test_random_features_approach_their_kernel(kernel):
 def test_random_features_misuse():
     X, _ = data()
     for given, message in (
-        ({"kernel": "ntk"}, "no random features"),
+        ({"kernel": "ntk"}, "is not supported"),
         ({"n_components": 0}, "n_components must be a positive"),
         ({"bandwidth": 0.0}, "bandwidth must be"),
-        ({"network": unlazy.MLP(1)}, "network belongs to kernel='nngp'"),
+        ({"network": unlazy.MLP(1)}, "network applies to kernel='nngp'"),
     ):
         with pytest.raises(ValueError, match=message):
             RandomFeatures(**given).fit(X)
@@ -105,7 +105,7 @@ def test_network_misuse():
     for given, message in (
         ({"depth": 0}, "depth must be a positive"),
         ({"step_size": 0.0}, "step_size must be positive"),
-        ({"decay": -1.0}, "decay must be zero"),
+        ({"decay": -1.0}, "decay must be non-negative"),
         ({"activation": "rellu"}, "did you mean 'relu'"),
         ({"parametrization": "nkt"}, "did you mean 'ntk'"),
         ({"validation_fraction": 1.0}, "validation_fraction must be"),

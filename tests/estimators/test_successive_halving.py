@@ -15,24 +15,31 @@ import unlazy
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import Candidate, final_fit, thresholds
-from unlazy.estimators.feature_search.held_out import HeldOut
-from unlazy.estimators.feature_search.progress import WHOLE, Course, parts
+from unlazy.estimators.feature_search.held_out import SingleSplit
+from unlazy.estimators.feature_search.progress import TOTAL, FitProgress, expected_work
 from unlazy.estimators.feature_search.stages import Stages
 from unlazy.estimators.feature_search.successive_halving import (
-    Contender,
+    HalvingCandidate,
     _at_size,
-    grown,
-    most_exact,
-    sizes,
-    tuned,
-    with_room,
+    max_exact_rows,
+    retry_on_out_of_memory,
+    stage_sizes,
+    successive_halving,
+    tune,
 )
-from unlazy.estimators.feature_search.trajectory import Judged, surely_worse
+from unlazy.estimators.feature_search.trajectory import ScoredCandidate, significantly_worse
 from unlazy.kernels.radial import Gaussian
 from unlazy.solvers.checkpoint import Checkpoint
-from unlazy.training.rfm.iteration import Step
+from unlazy.training.rfm.iteration import RfmStep
 
-FEW = {"MANY": 100, "RACE": 60, "GROWN": 100, "EXACT": 120, "TEN_THOUSAND": 150, "FIRST_LOOK_ROWS": 30}
+FEW = {
+    "SINGLE_SPLIT_ROWS": 100,
+    "FIRST_ROWS": 60,
+    "MAX_ROWS_HOST": 100,
+    "EXACT_ROWS": 120,
+    "TENTH_VALIDATION_ROWS": 150,
+    "PILOT_ROWS": 30,
+}
 FREE = {"updates": 2, "bandwidth": None, "ridge": None, "rank": None, "begin": None, "last": False}
 
 
@@ -52,13 +59,13 @@ def few(monkeypatch):
 
 def test_sizes_grow_to_what_pays(monkeypatch):
     monkeypatch.setattr("unlazy.core.devices.is_host", lambda: True)
-    assert list(sizes(3000)) == [1500, 3000] and list(sizes(50_000)) == [1500, 4000]
-    assert list(sizes(1200)) == [1200]
+    assert list(stage_sizes(3000)) == [1500, 3000] and list(stage_sizes(50_000)) == [1500, 4000]
+    assert list(stage_sizes(1200)) == [1200]
     monkeypatch.setattr("unlazy.core.devices.is_host", lambda: False)
     monkeypatch.setattr("unlazy.core.devices.free_memory", lambda: 139 * 2**30)
-    assert list(sizes(10**6)) == [4096, 16_384, 60_000]
+    assert list(stage_sizes(10**6)) == [4096, 16_384, 60_000]
     monkeypatch.setattr("unlazy.core.devices.free_memory", lambda: 16 * 2**30)  # K, its factor and a copy: 24,700 rows
-    assert list(sizes(10**6))[-1] < 25_000
+    assert list(stage_sizes(10**6))[-1] < 25_000
 
 
 def test_what_does_not_fit_is_tried_with_half_the_rows(monkeypatch):
@@ -69,24 +76,24 @@ def test_what_does_not_fit_is_tried_with_half_the_rows(monkeypatch):
     tried = []
 
     def work():
-        tried.append(most_exact())
+        tried.append(max_exact_rows())
         if tried[-1] > 20_000:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 57.02GiB")
         return "done"
 
     with pytest.warns(UserWarning, match="at most 15000 rows are fitted exactly"):
-        assert with_room(work) == "done"
-    assert tried == [60_000, 30_000, 15_000] and most_exact() == 60_000
+        assert retry_on_out_of_memory(work) == "done"
+    assert tried == [60_000, 30_000, 15_000] and max_exact_rows() == 60_000
 
     def broken():
         tried.append(0)
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
-        with_room(broken)
+        retry_on_out_of_memory(broken)
     assert tried.count(0) == 1
     monkeypatch.setattr("unlazy.core.devices.largest_block", lambda: 2 * 8 * 10_000**2)
-    assert most_exact() == 10_000
+    assert max_exact_rows() == 10_000
 
 
 def test_labels_of_the_judges_reach_no_metric(x64, few):
@@ -96,7 +103,9 @@ def test_labels_of_the_judges_reach_no_metric(x64, few):
     free = {**FREE, "bandwidth": 1.0, "ridge": 1e-2, "last": True}
     for judges in (y[160:], 1e3 * np.random.default_rng(1).normal(size=40)):
         Y = np.concatenate([y[:160], judges])[:, None]
-        chosen = grown([Candidate(Gaussian(1.0), "full")], Training(X, Y, None), order, advance=lambda _: None, **free)
+        chosen = successive_halving(
+            [Candidate(Gaussian(1.0), "full")], Training(X, Y, None), order, advance=lambda _: None, **free
+        )
         assert chosen.best.updates == 2 and chosen.best.rows == 100
         found.append(chosen.best.metric)
     np.testing.assert_array_equal(*found)
@@ -108,7 +117,7 @@ def test_pure_noise_promises_nothing(x64, few):
     for seed in range(5):
         rng = np.random.default_rng(seed)
         X, Y = rng.normal(size=(200, 8)), rng.normal(size=(200, 1))
-        chosen = grown(
+        chosen = successive_halving(
             [Candidate(Gaussian(1.0), "full")], Training(X, Y, None), np.arange(200), advance=lambda _: None, **FREE
         )
         errors.append(chosen.best.error)
@@ -118,19 +127,19 @@ def test_pure_noise_promises_nothing(x64, few):
 def test_judges_can_tell_or_not():
     """New errors of ±δ beside old ones of ±1 on 100 rows: the mean difference of squares is δ² - 1 plus noise."""
     Y = np.zeros((100, 1))
-    judging = Training(np.zeros((100, 1)), Y, None)
+    validation = Training(np.zeros((100, 1)), Y, None)
     side = np.where(np.arange(100) % 2, 1.0, -1.0)[:, None]
 
-    def judged(errors):
-        return Judged((1.0, 1.0), float(np.mean(errors**2)), errors)
+    def scored(errors):
+        return ScoredCandidate((1.0, 1.0), float(np.mean(errors**2)), errors)
 
-    assert surely_worse(judged(1.2 * side), judged(side), judging)
-    assert not surely_worse(judged(0.9 * side), judged(side), judging)
+    assert significantly_worse(scored(1.2 * side), scored(side), validation)
+    assert not significantly_worse(scored(0.9 * side), scored(side), validation)
     loud = np.where(np.arange(100) < 50, 1.5, 0.3)[:, None] * side  # 0.17 worse, with a standard error of 0.11
     unsure = np.where(np.arange(100) < 50, 1.45, 0.3)[:, None] * side  # 0.096 worse, with 0.1
-    assert surely_worse(judged(loud), judged(side), judging)
-    assert not surely_worse(judged(unsure), judged(side), judging)
-    assert surely_worse(judged(np.nan * side), judged(side), judging)
+    assert significantly_worse(scored(loud), scored(side), validation)
+    assert not significantly_worse(scored(unsure), scored(side), validation)
+    assert significantly_worse(scored(np.nan * side), scored(side), validation)
 
 
 @pytest.mark.parametrize("way", ["iteration", pytest.param("partition", marks=pytest.mark.slow)])
@@ -138,7 +147,7 @@ def test_more_rows_than_a_factorization_holds(few, monkeypatch, tmp_path, way):
     X, y = data(400)
     Z, truth = data(seed=1)
     if way == "partition":
-        monkeypatch.setattr(final_fit, "_by_iteration", lambda problem, data: None)
+        monkeypatch.setattr(final_fit, "_fit_iterative", lambda problem, data: None)
     weights = np.ones(400)
     weights[:10] = 2
     for w in (None, weights):
@@ -152,8 +161,11 @@ def test_more_rows_than_a_factorization_holds(few, monkeypatch, tmp_path, way):
 
 def test_stages_are_read_back_as_they_were(tmp_path):
     kernels = [Gaussian(1.0), Gaussian(2.0)]
-    step = Step(kernels[1], 0.1, 1e-300, np.float64(0.6))
-    found = [Judged((np.pi, float("inf")), 0.1, np.random.default_rng(0).normal(size=(3, 2)).T), (step, None, True, 7)]
+    step = RfmStep(kernels[1], 0.1, 1e-300, np.float64(0.6))
+    found = [
+        ScoredCandidate((np.pi, float("inf")), 0.1, np.random.default_rng(0).normal(size=(3, 2)).T),
+        (step, None, True, 7),
+    ]
 
     def stages():
         return Stages(kernels, Checkpoint(tmp_path / "kept", 0.0, {"data": "a"}))
@@ -163,18 +175,18 @@ def test_stages_are_read_back_as_they_were(tmp_path):
     for got in (first, again):
         assert got[0].place == found[0].place and got[1] == found[1] and got[1][0].kernel is kernels[1]
         assert got[0].held_out.tobytes() == np.ascontiguousarray(found[0].held_out).tobytes()
-        assert got[0].held_out.flags.c_contiguous and isinstance(got[0], Judged) and isinstance(got, list)
-    with pytest.raises(TypeError, match="cannot keep a dict"):
+        assert got[0].held_out.flags.c_contiguous and isinstance(got[0], ScoredCandidate) and isinstance(got, list)
+    with pytest.raises(TypeError, match="cannot store a dict"):
         stages()("more", dict)
 
 
 def test_progress_goes_forward_by_the_work_of_its_parts(monkeypatch):
     monkeypatch.setattr("unlazy.core.devices.is_host", lambda: True)
-    work = parts(20_000, candidates=5, updates=8)
+    work = expected_work(20_000, candidates=5, updates=8)
     assert list(work) == ["race", "4000 rows", "last fit", "metric"]
     seen = []
     shown = SimpleNamespace(advance=lambda note, steps: seen.append((note, steps)))
-    course = Course(shown, {"race": 3.0, "4000 rows": 1.0, "last fit": 4.0, "metric": 2.0})
+    course = FitProgress(shown, {"race": 3.0, "4000 rows": 1.0, "last fit": 4.0, "metric": 2.0})
     course.tick("Gaussian")
     course.done("race")
     assert sum(step for _, step in seen) == pytest.approx(30 * (1 - 0.9**2))
@@ -183,7 +195,7 @@ def test_progress_goes_forward_by_the_work_of_its_parts(monkeypatch):
     assert sum(step for _, step in seen) == pytest.approx(30 + 10 * (1 - 0.9**2))
     for stage in ("last fit 0", "metric 0", "update 0", "place 0", "metric 1", "all rows"):
         course.done(stage)
-    assert 80 < sum(step for _, step in seen) < WHOLE and all(step >= 0 for _, step in seen)
+    assert 80 < sum(step for _, step in seen) < TOTAL and all(step >= 0 for _, step in seen)
 
 
 @pytest.mark.slow
@@ -212,7 +224,7 @@ def test_a_broken_fit_continues_after_its_last_stage(few, monkeypatch, tmp_path)
         model.fit(X, y + 1e-9 * X[:, 0])
     with pytest.raises(ValueError, match="different settings"):
         model.set_params(updates=2).fit(X, y)
-    with pytest.raises(ValueError, match="random_state=None draws anew"):
+    with pytest.raises(ValueError, match="random_state=None differs in each run"):
         model.set_params(random_state=None).fit(X, y)
 
 
@@ -221,11 +233,11 @@ import os, signal, sys
 import jax
 import numpy as np
 from unlazy.estimators import FeatureMachineClassifier
-from unlazy.estimators.feature_search import rules
+from unlazy.estimators.feature_search import thresholds
 from unlazy.solvers.checkpoint import Checkpoint
 
 for name, value in {few}.items():
-    setattr(rules, name, value)
+    setattr(thresholds, name, value)
 keep, left = Checkpoint.keep, int(sys.argv[2])
 
 def counting(self, state, now=False):
@@ -263,9 +275,9 @@ def test_a_killed_fit_continues(tmp_path):
 @pytest.mark.slow
 def test_a_bandwidth_for_the_next_metric_is_not_that_of_this_model(few, monkeypatch):
     """A new bandwidth and ridge are for the fit after the next update: predictions use those of the fit they have."""
-    monkeypatch.setattr(thresholds, "OTHER_PLACE", 10.0)
-    monkeypatch.setattr(thresholds, "WORTH_ANOTHER", 10.0)
-    monkeypatch.setattr(final_fit, "_place", lambda *_: (50.0, 1.0))
+    monkeypatch.setattr(thresholds, "RETUNE_FACTOR", 10.0)
+    monkeypatch.setattr(thresholds, "WORTH_ANOTHER_UPDATE", 10.0)
+    monkeypatch.setattr(final_fit, "_retune", lambda *_: (50.0, 1.0))
     X, y = data(400)
     model = FeatureMachineRegressor("gaussian", metric="diagonal", updates=2, tolerance=1e-4).fit(X, y)
     assert model.n_updates_ > 2 and model.score(*data(seed=1)) > 0.95
@@ -275,13 +287,13 @@ def test_a_bandwidth_for_the_next_metric_is_not_that_of_this_model(few, monkeypa
 def test_a_model_that_the_judges_refuse_is_not_taken(few, monkeypatch):
     """Where all that fits more rows is worse than the fit to fewer, that one is kept."""
     X, y = data(400)
-    bad = final_fit._by_leaves
+    bad = final_fit._fit_partition
 
     def spoilt(problem, data):
         return bad(problem, data)._replace(intercept=np.full((4, 1), 9.0))
 
-    monkeypatch.setattr(final_fit, "_by_leaves", spoilt)
-    monkeypatch.setattr(final_fit, "_by_iteration", lambda problem, data: None)
+    monkeypatch.setattr(final_fit, "_fit_partition", spoilt)
+    monkeypatch.setattr(final_fit, "_fit_iterative", lambda problem, data: None)
     model = FeatureMachineRegressor("gaussian", metric="diagonal", updates=1).fit(X, y)
     assert model.solver_ == "cholesky" and len(model.X_fit_) == 120
     assert model.score(*data(seed=1)) > 0.9
@@ -289,7 +301,7 @@ def test_a_model_that_the_judges_refuse_is_not_taken(few, monkeypatch):
 
 @pytest.mark.slow
 def test_classes_by_leaves(few, monkeypatch):
-    monkeypatch.setattr(final_fit, "_by_iteration", lambda problem, data: None)
+    monkeypatch.setattr(final_fit, "_fit_iterative", lambda problem, data: None)
     X, y = data(400)
     Z, truth = data(seed=1)
     cuts = [-0.5, 0.5]
@@ -308,29 +320,29 @@ def test_the_order_of_rows_is_not_information(few):
 def test_held_out_is_what_it_says(x64):
     """The judges' predictions against ridge regression with an intercept written out."""
     X, y = data(60)
-    evidence = HeldOut(Training(X[:40], y[:40, None], None), Training(X[40:], y[40:, None], None))
-    views = evidence.views(Gaussian(1.0), evidence.isotropic("diagonal"))
-    judged = evidence.judged(views, (1.0, 1e-2))
+    evidence = SingleSplit(Training(X[:40], y[:40, None], None), Training(X[40:], y[40:, None], None))
+    views = evidence.views(Gaussian(1.0), evidence.isotropic_metrics("diagonal"))
+    scored = evidence.score(views, (1.0, 1e-2))
     h2 = np.median([np.sum((a - b) ** 2) for i, a in enumerate(X[:40]) for b in X[:i]]) / 5
     K = np.exp(-((X[:, None] - X[None, :40]) ** 2).sum(-1) / 5 / h2 / 2)
     bordered = np.block([[K[:40] + 1e-2 * np.eye(40), np.ones((40, 1))], [np.ones((1, 40)), 0]])
     solved = np.linalg.solve(bordered, np.append(y[:40], 0))
-    np.testing.assert_allclose(judged.held_out[:, 0], K[40:] @ solved[:40] + solved[40], rtol=0, atol=1e-10)
-    assert judged.error == pytest.approx(np.mean((judged.held_out[:, 0] - y[40:]) ** 2) / np.var(y[40:]))
+    np.testing.assert_allclose(scored.held_out[:, 0], K[40:] @ solved[:40] + solved[40], rtol=0, atol=1e-10)
+    assert scored.error == pytest.approx(np.mean((scored.held_out[:, 0] - y[40:]) ** 2) / np.var(y[40:]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [600, 1500], ids=["one factorization", "iteration"])
 def test_directions_are_turned_by_residuals(x64, few, monkeypatch, n):
     """One index among twenty inputs: with turns the squared sine of the angle to it is at most half of that without."""
-    for name, value in {"RACE": 300, "GROWN": 500, "EXACT": 600}.items():
+    for name, value in {"FIRST_ROWS": 300, "MAX_ROWS_HOST": 500, "EXACT_ROWS": 600}.items():
         monkeypatch.setattr(thresholds, name, value)
     rng = np.random.default_rng(1)
     X = rng.normal(size=(n, 20))
     y = np.sin(2 * X[:, 0]) + X[:, 0] ** 2 / 2 + 0.3 * rng.normal(size=n)
     missed = []
     for turns in (0, 3):
-        monkeypatch.setattr(thresholds, "TURNS", turns)
+        monkeypatch.setattr(thresholds, "ROTATIONS_PER_SIZE", turns)
         M = FeatureMachineRegressor(kernel="gaussian", metric="full").fit(X, y).metric_
         missed.append(1 - np.linalg.eigh(M)[1][0, -1] ** 2)
     assert missed[1] < 0.5 * missed[0], missed
@@ -339,49 +351,49 @@ def test_directions_are_turned_by_residuals(x64, few, monkeypatch, n):
 def test_more_rows_than_choices_were_made_on_turn_again(x64, few, monkeypatch):
     """What did not pay at 100 rows is tried once more with 240, which one factorization does not hold."""
     X, y = data(300)
-    found = grown(
+    found = successive_halving(
         [Candidate(Gaussian(1.0), "full")], Training(X, y[:, None], None), np.arange(300), advance=lambda _: None,
         **FREE,
     )  # fmt: skip
-    found = found._replace(best=found.best._replace(turns=()))
+    found = found._replace(best=found.best._replace(rotations=()))
     assert found.best.updates
-    asked, turn = [], final_fit._turned
-    monkeypatch.setattr(final_fit, "_turned", lambda *given: asked.append(given[-1]) or turn(*given))
-    final_fit.last_fit(found, Training(X, y[:, None], None), (None, None), 1e-3, jax.random.key(0), False)
-    assert asked and set(asked) == {thresholds.NEARLY_ALL}
+    asked, turn = [], final_fit._rotated_metric
+    monkeypatch.setattr(final_fit, "_rotated_metric", lambda *given: asked.append(given[-1]) or turn(*given))
+    final_fit.fit_all_rows(found, Training(X, y[:, None], None), (None, None), 1e-3, jax.random.key(0), False)
+    assert asked and set(asked) == {thresholds.LEADING_SHARE}
 
 
 def test_bandwidth_and_ridge_of_many_rows_are_tuned_on_half_of_them(x64, few, monkeypatch):
     """All rows are asked once, and where they do not agree that it is better nothing moves."""
     X, y = data(200)
-    evidence = HeldOut(*(Training(X[part], y[part, None], None) for part in (slice(160), slice(160, None))))
+    evidence = SingleSplit(*(Training(X[part], y[part, None], None) for part in (slice(160), slice(160, None))))
     metric = np.eye(5) / 5
     views = evidence.views(Gaussian(1.0), [metric])
-    start = Contender(Candidate(Gaussian(1.0), "full"), metric, 1.0, evidence.judged(views, (0.2, 1.0)), 0, 160)
-    sizes_asked, judged = [], HeldOut.judged
+    start = HalvingCandidate(Candidate(Gaussian(1.0), "full"), metric, 1.0, evidence.score(views, (0.2, 1.0)), 0, 160)
+    sizes_asked, scored = [], SingleSplit.score
     monkeypatch.setattr(
-        HeldOut, "judged", lambda self, *given: sizes_asked.append(len(self.learned.X)) or judged(self, *given)
+        SingleSplit, "score", lambda self, *given: sizes_asked.append(len(self.training.X)) or scored(self, *given)
     )
-    found = tuned(start, evidence, views, None, None)
+    found = tune(start, evidence, views, None, None)
     assert found.error < 0.9 * start.error
     assert sizes_asked.count(160) == 1 and set(sizes_asked) == {80, 160}
-    again = tuned(start._replace(judged=start.judged._replace(error=0.0)), evidence, views, None, None)
-    assert again.judged.place == start.judged.place
+    again = tune(start._replace(scored=start.scored._replace(error=0.0)), evidence, views, None, None)
+    assert again.scored.place == start.scored.place
 
 
 def test_a_rival_that_would_not_win_goes_no_further(x64, few, monkeypatch):
     """It is judged with the metric of these rows, and not updated; one that may win is."""
     X, y = data(200)
-    evidence = HeldOut(*(Training(X[part], y[part, None], None) for part in (slice(160), slice(160, None))))
+    evidence = SingleSplit(*(Training(X[part], y[part, None], None) for part in (slice(160), slice(160, None))))
     metric = np.eye(5) / 5
     views = evidence.views(Gaussian(1.0), [metric])
-    start = Contender(Candidate(Gaussian(1.0), "full"), metric, 1.0, evidence.judged(views, (1.0, 1e-2)), 1, 80)
+    start = HalvingCandidate(Candidate(Gaussian(1.0), "full"), metric, 1.0, evidence.score(views, (1.0, 1e-2)), 1, 80)
     free = {"bandwidth": None, "ridge": None, "rank": None, "advance": lambda note: None}
     first = _at_size(start, evidence, 160, 2, False, **free)
-    assert first.updates > 1 and first.relearned == pytest.approx(start.error) and first.gain < 0.9
+    assert first.updates > 1 and first.relearned_error == pytest.approx(start.error) and first.gain < 0.9
     behind = _at_size(start, evidence, 160, 2, False, first, **free)
     assert behind.updates == 1 and behind.error == pytest.approx(start.error)
-    slower = first._replace(relearned=2 * first.relearned)
+    slower = first._replace(relearned_error=2 * first.relearned_error)
     assert _at_size(start, evidence, 160, 2, False, slower, **free).error == first.error
 
 
@@ -396,10 +408,10 @@ def test_a_direction_is_turned_whatever_the_ridge(x64, ridge):
     v = np.array([1.0, 0.1, -0.1, 0.1, 0.1])
     rows = Training(X, (y / y.std())[:, None], None)
     metric = np.outer(v, v) / (v @ v)
-    judged = Judged((1.0, ridge), 1.0, rows.Y)
-    contender = Contender(Candidate(Gaussian(1.0), "full"), metric, 1.0, judged, 1, 500, turns=(0.95,))
-    problem = final_fit.Problem(contender, v[None] / np.linalg.norm(v), 2.0, 1e-3, None, False)
-    found = final_fit._turned(final_fit._exactly(problem, rows), problem, rows, 0.95)
+    scored = ScoredCandidate((1.0, ridge), 1.0, rows.Y)
+    choice = HalvingCandidate(Candidate(Gaussian(1.0), "full"), metric, 1.0, scored, 1, 500, rotations=(0.95,))
+    problem = final_fit.FinalFitProblem(choice, v[None] / np.linalg.norm(v), 2.0, 1e-3, None, False)
+    found = final_fit._rotated_metric(final_fit._fit_exact(problem, rows), problem, rows, 0.95)
     before, after = (1 - float(u @ M @ u) / np.trace(M) for M in (metric, found))
     assert before > 0.03 and after < 18.5 * 0.043 / (500 * 0.57)
 

@@ -64,11 +64,11 @@ def test_columns_by_name_and_unknown_values(tmp_path):
     A = encoder.transform(X)
     np.testing.assert_array_equal(encoder.transform(X[["town", "flag", "x", "color"]]), A)
     np.testing.assert_array_equal(encoder.transform(X.assign(y=1.0)), A)
-    with pytest.warns(UnlazyWarning, match="left aside: extra, more"):
+    with pytest.warns(UnlazyWarning, match="were ignored: extra, more"):
         np.testing.assert_array_equal(encoder.transform(X.assign(extra=1, more="a")), A)
     with pytest.raises(ValueError, match="missing: x, town"):
         encoder.transform(X[["flag", "color"]])
-    with pytest.raises(ValueError, match="column 'x' was numbers in training and holds 'tall'"):
+    with pytest.raises(ValueError, match="column 'x' was numeric in training but holds 'tall'"):
         encoder.transform(X.assign(x="tall"))
     with pytest.raises(ValueError, match="holds infinity"):
         encoder.transform(X.assign(x=np.inf))

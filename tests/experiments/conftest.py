@@ -1,14 +1,23 @@
-"""Tests that run a sweep belong to the slow suite, but for the quickest; what every experiment must have is fast.
-A trial that fails is a failure of the test that ran it, not a warning beside claims that hold."""
+"""Tests that run a sweep are slow, except for the quickest; the most expensive are nightly.
+
+A trial that fails is a failure of the test that ran it, not a warning beside claims that hold.
+"""
 
 import pytest
 
 FAST = {"test_every_experiment", "test_random_features", "test_gp_prior_draws"}
+NIGHTLY = {
+    "test_adaptive_kernel_experiment", "test_convolution_limit", "test_feature_emergence", "test_fixed_features_fail",
+    "test_frobenius_nuclear", "test_images_by_kernels", "test_rich_limit_is_the_limit", "test_three_layers",
+}  # fmt: skip
+"""Files of more than a minute."""
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
         if "tests/experiments/" in item.path.as_posix():
-            item.add_marker(pytest.mark.filterwarnings("error:.*the next run tries them again"))
+            item.add_marker(pytest.mark.filterwarnings("error:.*the next run will retry them"))
             if item.path.stem not in FAST:
                 item.add_marker(pytest.mark.slow)
+            if item.path.stem in NIGHTLY:
+                item.add_marker(pytest.mark.nightly)

@@ -8,7 +8,7 @@ import pytest
 
 from unlazy.lab import run
 from unlazy.lab.experiment import Records, config
-from unlazy.lab.experiments.agop_is_gram import LAZY, RICH, agop, experiment, likeness
+from unlazy.lab.experiments.agop_is_gram import LAZY, RICH, agop, experiment, traceless_correlation
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +29,9 @@ def test_likeness_is_blind_to_scale_and_to_the_identity(x64):
     rng = np.random.default_rng(0)
     A = rng.normal(size=(4, 4))
     A = jnp.asarray(A @ A.T)
-    assert likeness(A, 3 * A + 5 * jnp.eye(4)) == pytest.approx(1, abs=1e-12)
-    assert likeness(A, -A) == pytest.approx(-1, abs=1e-12)
-    assert likeness(A, jnp.eye(4)) == pytest.approx(0, abs=1e-6)
+    assert traceless_correlation(A, 3 * A + 5 * jnp.eye(4)) == pytest.approx(1, abs=1e-12)
+    assert traceless_correlation(A, -A) == pytest.approx(-1, abs=1e-12)
+    assert traceless_correlation(A, jnp.eye(4)) == pytest.approx(0, abs=1e-6)
 
 
 def test_rich_networks_write_their_agop(records):

@@ -37,14 +37,14 @@ def test_ridge_is_the_same_in_either_gram_matrix():
     X, V, Z = (rng.standard_normal((m, 20)) for m in (30, 15, 10))
     w = rng.standard_normal(20)
     y, truth = X @ w + rng.standard_normal(30), V @ w
-    primal = ff._features(lambda x: x, X, y, V, truth, Z)
+    primal = ff._feature_ridge(lambda x: x, X, y, V, truth, Z)
     F = X - X.mean(0)
     candidates = [
         (Z - X.mean(0)) @ np.linalg.solve(F.T @ F + r * np.sum(F**2) / 20 * np.eye(20), F.T @ (y - y.mean())) + y.mean()
         for r in ff.RIDGES
     ]
     assert min(np.abs(primal - c).max() for c in candidates) < 1e-10
-    wide = ff._features(lambda x: np.concatenate([x, x], 1), X, y, V, truth, Z)  # 40 features: the dual
+    wide = ff._feature_ridge(lambda x: np.concatenate([x, x], 1), X, y, V, truth, Z)  # 40 features: the dual
     again = [
         (Z - X.mean(0)) @ F.T @ np.linalg.solve(F @ F.T + r * np.sum(F**2) / 30 * np.eye(30), y - y.mean()) + y.mean()
         for r in ff.RIDGES

@@ -8,7 +8,7 @@ from unlazy.core.errors import UnlazyError
 from unlazy.lab import run
 from unlazy.lab.experiment import Record, Records
 from unlazy.lab.experiments import images_by_kernels as ik
-from unlazy.lab.runner.settings import choose
+from unlazy.lab.runner.settings import resolve_config
 
 QUICK = ik.experiment.quick.points()[0]
 
@@ -35,32 +35,32 @@ def file(tmp_path):
 
 
 def test_digits_are_moved_and_scaled_by_the_training_images_alone():
-    X, Y, T, truth = ik.drawn(QUICK, jax.random.key(0))
+    X, Y, T, truth = ik.sample_images(QUICK, jax.random.key(0))
     assert X.shape == (160, 8, 8, 1) and T.shape == (200, 8, 8, 1) and Y.shape == (160, 10) and X.dtype == np.float32
     # float32 pixels of size up to ten, means of 160 of them
     np.testing.assert_allclose(X.mean(0), 0, atol=10 * 2.0**-24)
     np.testing.assert_allclose(np.mean(X.astype(float) ** 2), 1, rtol=2.0**-22)
-    assert set(truth) == set(range(10)) and np.array_equal(ik.drawn(QUICK, jax.random.key(0))[2], T)
-    assert not np.array_equal(ik.drawn(QUICK, jax.random.key(1))[2], T)
+    assert set(truth) == set(range(10)) and np.array_equal(ik.sample_images(QUICK, jax.random.key(0))[2], T)
+    assert not np.array_equal(ik.sample_images(QUICK, jax.random.key(1))[2], T)
 
 
 def test_files_keep_their_test_images_apart(file):
     path, arrays = file
-    X, Y, _, truth = ik.drawn(QUICK | {"file": path, "most": 40, "test": 20, "whiten": True}, jax.random.key(0))
+    X, Y, _, truth = ik.sample_images(QUICK | {"file": path, "most": 40, "test": 20, "whiten": True}, jax.random.key(0))
     assert X.shape == (40, 4, 4, 3) and sorted(truth) == sorted(arrays["y_test"]) and Y.sum() == 40
     # whitened: second moments of the training images are λ/(λ + ρ) ≤ 1 in every direction
     rows = X.reshape(40, -1).astype(float)
     assert np.linalg.eigvalsh(rows.T @ rows / 40).max() <= 1 + 1e-4
     with pytest.raises(UnlazyError, match="fewer"):
-        ik.drawn(QUICK | {"file": path, "most": 100}, jax.random.key(0))
-    assert choose(ik.experiment, change={"file": ["some/where.npz"]}).points()[0]["file"] == "some/where.npz"
+        ik.sample_images(QUICK | {"file": path, "most": 100}, jax.random.key(0))
+    assert resolve_config(ik.experiment, change={"file": ["some/where.npz"]}).points()[0]["file"] == "some/where.npz"
 
 
 def test_a_file_of_rows_is_refused(tmp_path):
     rows = {f"{a}_{b}": np.zeros((4, 2)) if a == "X" else np.arange(4) % 2 for a in "Xy" for b in ("train", "test")}
     np.savez(tmp_path / "rows.npz", **rows)
     with pytest.raises(UnlazyError, match="height, width, channels"):
-        ik.pictures(str(tmp_path / "rows.npz"))
+        ik.load_images(str(tmp_path / "rows.npz"))
 
 
 def test_kernels_are_fitted_to_nested_sets():

@@ -6,12 +6,12 @@ import numpy as np
 from unlazy.lab.experiment import Record, Records
 from unlazy.lab.experiments import neuron_by_neuron as nn
 from unlazy.theory.activations.functions import activation
-from unlazy.theory.feature_learning.balanced_neurons import waiting_risks
+from unlazy.theory.feature_learning.balanced_neurons import plateau_risks
 
 
 def made_up(times, durations, level=1.0, kind="rich", size=1e-20):
     rng, rows = np.random.default_rng(0), []
-    waits = np.asarray(waiting_risks(nn.heads(), activation("abs"))) * level
+    waits = np.asarray(plateau_risks(nn.heads(), activation("abs"))) * level
     at = np.arange(0, 100, 0.5)
     for s in range(24):
         T = np.asarray(times) * (1 + 0.01 * rng.standard_normal(3))

@@ -12,8 +12,8 @@ def made_up(bend=0.0, shift=0.5, spike=1.0, scatter=0.005):
     rng, rows = np.random.default_rng(0), []
     for d in (64, 128):
         theory = np.array([large_step.risk(s, **ol.sizes(d)) for s in ol.STEPS])
-        places = [large_step.spike_place(*large_step.moved(s, d, ol.FIRST * d, ol.NOISE), d, ol.WIDTH * d)
-                  for s in ol.STEPS]  # fmt: skip
+        moves = [large_step.spike_and_row_norm(s, d, ol.FIRST * d, ol.NOISE) for s in ol.STEPS]
+        places = [large_step.spike_location(*move, d, ol.WIDTH * d) for move in moves]
         for s in range(24):
             risk = theory * (1 + shift / d) + bend * np.asarray(ol.STEPS) + scatter * rng.normal(size=len(theory))
             rows.append(Record({"d": d}, s, {"risk": risk, "top": spike * np.array(places), "values": np.ones(d)}))

@@ -7,7 +7,7 @@ import pytest
 
 from unlazy.core.data import Data
 from unlazy.kernels.networks.infinite_width import NTK
-from unlazy.lab.experiments import _opponents as fits
+from unlazy.lab.experiments import _baselines as fits
 from unlazy.tasks.index_models import quadratic_plus
 
 D = 5
@@ -19,7 +19,7 @@ def sample(x64):
     X, V = rng.standard_normal((64, D)), rng.standard_normal((200, D))
     weights = jnp.asarray(np.arange(64) < 40, jnp.float64)
     train = Data(jnp.asarray(X), jnp.asarray(X[:, 0] ** 2), weights)
-    return fits.Sample(train, 40, Data(jnp.asarray(V), jnp.asarray(V[:, 0] ** 2)))
+    return fits.BaselineSample(train, 40, Data(jnp.asarray(V), jnp.asarray(V[:, 0] ** 2)))
 
 
 def test_tiles_are_the_gram(x64, monkeypatch):
@@ -55,7 +55,7 @@ def test_linearized_network_is_ridge_on_the_tangent_features(sample, monkeypatch
     """Against ridge regression on explicit gradients of a symmetric network of 2·width neurons."""
     width, seen = 8, {}
     monkeypatch.setattr(fits, "kernel_ridge", lambda gram, s: seen.setdefault("gram", gram))
-    fits.linearized(jax.random.key(0), sample, width=width)
+    fits.linearized_ridge(jax.random.key(0), sample, width=width)
     f = fits.random_features(jax.random.key(0), width, D)
 
     def network(theta, x):  # NTK parametrization; heads ±1 in mirrored pairs share gradients up to sign

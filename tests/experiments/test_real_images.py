@@ -9,7 +9,7 @@ from unlazy.core.errors import UnlazyError
 from unlazy.lab import run
 from unlazy.lab.experiment import Record, Records
 from unlazy.lab.experiments import real_images as ri
-from unlazy.lab.runner.settings import choose
+from unlazy.lab.runner.settings import resolve_config
 
 
 def made_up(after=0.95, p=0.001, lazy=0.1):
@@ -41,7 +41,7 @@ def test_images_from_npz_and_from_a_folder_of_idx(tmp_path):
 
 
 def test_a_file_can_be_set_from_outside():
-    assert choose(ri.experiment, change={"file": ["some/where.npz"]}).points()[0]["file"] == "some/where.npz"
+    assert resolve_config(ri.experiment, change={"file": ["some/where.npz"]}).points()[0]["file"] == "some/where.npz"
 
 
 def test_claims_hold_and_fail():

@@ -22,7 +22,7 @@ from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
 from unlazy.kernels.sphere import OnSphere, polynomial_on_sphere
 from unlazy.products.multiply import matmul
 from unlazy.solvers.solve import solve
-from unlazy.theory.activations.functions import Activation
+from unlazy.theory.activations.functions import ActivationFunction
 from unlazy.theory.infinite_width.architecture import MLP
 
 RNG = np.random.default_rng(0)
@@ -80,7 +80,7 @@ def test_spectral_mixture_against_numpy(x64):
         SpectralMixture(weights, means, variances[:1])
     with pytest.raises(ValueError, match="variances must be positive"):
         SpectralMixture(weights, means, -variances)
-    with pytest.raises(ValueError, match="for 4 coordinates, the inputs have 3"):
+    with pytest.raises(ValueError, match="for 4 coordinates, but the inputs have 3"):
         SpectralMixture(weights, means, variances).gram(X[:, :3])
 
 
@@ -155,11 +155,11 @@ def test_tangent_family(x64):
         LayerKernel(NETWORK, (1.0, 1.0))
     assert LayerKernel(NETWORK, np.array([2.0, 0.0, 0.5])).weights == (2.0, 0.0, 0.5)
     for wrong in (np.ones((3, 3)), jnp.ones(2), 1.0):
-        with pytest.raises(ValueError, match="3 weight matrices need as many weights"):
+        with pytest.raises(ValueError, match="3 weight matrices need 3 weights"):
             LayerKernel(NETWORK, wrong)
     with pytest.raises(ValueError, match="weights must be finite and at least 0"):
         LayerKernel(NETWORK, jnp.array([1.0, jnp.nan, 1.0]))
-    with pytest.raises(ValueError, match="layers are 1 to 3"):
+    with pytest.raises(ValueError, match="layer must be from 1 to 3"):
         layer_kernel(NETWORK, 4)
 
 
@@ -202,7 +202,7 @@ def test_kernels_are_differentiable_in_their_parameters(x64):
 
 
 # a kink that was not named: the expansion cannot know it, and says so however the kernel is used
-UNNAMED = NTK(MLP(1, Activation("ramp", lambda x: jnp.maximum(x - 0.5, 0)), 1.0, 0.1))
+UNNAMED = NTK(MLP(1, ActivationFunction("ramp", lambda x: jnp.maximum(x - 0.5, 0)), 1.0, 0.1))
 COMPOSED = {
     "scaled metric": lambda: (2 * with_metric(UNNAMED, jnp.ones(4))).diag,
     "sum": lambda: (UNNAMED + UNNAMED).gram,
@@ -231,7 +231,7 @@ def test_every_composition_hands_the_warning_on():
 
 
 def test_closed_forms_and_named_kinks_do_not_warn(recwarn):
-    for phi in (jax.nn.hard_tanh, Activation("ramp", lambda x: jnp.maximum(x - 0.5, 0), kinks=(0.5,)), "tanh"):
+    for phi in (jax.nn.hard_tanh, ActivationFunction("ramp", lambda x: jnp.maximum(x - 0.5, 0), kinks=(0.5,)), "tanh"):
         (2 * NTK(MLP(1, phi, 1.0, 0.1))).warn(np.asarray([0.5, 2.0], np.float32))
     assert not [w for w in recwarn if issubclass(w.category, UnlazyWarning)]
 

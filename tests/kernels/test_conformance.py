@@ -18,7 +18,7 @@ from unlazy.kernels.periodic import Periodic, SpectralMixture
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
 from unlazy.kernels.sphere import OnSphere, polynomial_on_sphere
-from unlazy.theory.activations.functions import Activation
+from unlazy.theory.activations.functions import ActivationFunction
 from unlazy.theory.infinite_width.architecture import MLP
 
 D = 5
@@ -53,7 +53,7 @@ KERNELS = {
     "ntk_tanh": lambda: NTK(MLP(2, "tanh", 1.3, 0.2)),
     "ntk_sigmoid": lambda: NTK(MLP(1, "sigmoid", 1.3, 0.2)),
     "ntk_softplus": lambda: NTK(MLP(1, "softplus", 1.3, 0.2)),
-    "ntk_user": lambda: NTK(MLP(1, Activation("swish", jax.nn.silu), 1.3, 0.2)),
+    "ntk_user": lambda: NTK(MLP(1, ActivationFunction("swish", jax.nn.silu), 1.3, 0.2)),
     "layers": lambda: LayerKernel(DEEP, (0.5, 0.0, 2.0, 1.0)),
     "head": lambda: layer_kernel(DEEP, -1),
     "first_layer": lambda: layer_kernel(DEEP, 1),
@@ -80,7 +80,7 @@ KERNELS = {
 def _inputs(dtype, kernel=None):
     X = np.random.default_rng(0).normal(size=(12, D)).astype(dtype)
     X[3], X[5], X[7] = 0.0, X[4], -2 * X[4]  # the origin, a duplicate, an opposite
-    images = kernel is not None and kernel.takes == "array"
+    images = kernel is not None and kernel.input_kind == "array"
     return jnp.asarray(X.reshape(12, D, 1, 1) if images else X)  # n × height × width × channels
 
 

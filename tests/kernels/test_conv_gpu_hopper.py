@@ -11,10 +11,10 @@ from oracles_planes import CLOSE, exact, images, network
 from unlazy.core import devices
 from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.conv_gpu import hopper_program, lanes, stages, triton_program, warp
-from unlazy.kernels.conv_gpu.layout import Layer, Stage
-from unlazy.kernels.networks.layered import LayeredBoth, LayeredNNGP
+from unlazy.kernels.conv_gpu.layout import ConvLayer, Stage
+from unlazy.kernels.networks.layered import LayeredNNGP, LayeredNNGPAndNTK
 from unlazy.layers import Shape, myrtle
-from unlazy.theory.numerics.angle_polynomials import in_versine
+from unlazy.theory.numerics.angle_polynomials import relu_dual_in_versine
 
 needs_backend = pytest.mark.skipif(hopper_program.backend is None, reason="this JAX has no Mosaic GPU backend")
 needs_triton = pytest.mark.skipif(triton_program.backend is None, reason="this JAX has no Triton backend for Pallas")
@@ -23,7 +23,7 @@ needs_triton = pytest.mark.skipif(triton_program.backend is None, reason="this J
 def by_warps(net, X, Z, tangent, count=1):
     X, Z = (jnp.asarray(A, jnp.float32) for A in (X, Z))
     plan = stages.plan_of(net, Shape(X.shape[1:-1], X.shape[-1]))._replace(warps=count)
-    left, right = (LayeredBoth(net) if tangent else LayeredNNGP(net)).sides(X, Z)
+    left, right = (LayeredNNGPAndNTK(net) if tangent else LayeredNNGP(net)).sides(X, Z)
     found = jax.jit(lambda l, r: stages.entries(plan, tangent, True, net, l, r))(left.points, right.points)
     return [np.asarray(K, float) for K in found if K is not None]
 
@@ -71,7 +71,7 @@ def test_black_images_and_same_patches():
 
 def test_a_stage_of_its_own_against_sums_in_float64():
     """One layer on 8 × 8 pixels, pooled: all pairs of positions one by one."""
-    stage = Stage(8, (Layer(3, 2 / 9),))
+    stage = Stage(8, (ConvLayer(3, 2 / 9),))
     rng = np.random.default_rng(0)
     x, z = (np.maximum(0, rng.normal(size=(8, 8, 1, 8))) for _ in range(2))
 
@@ -95,18 +95,18 @@ def test_a_stage_of_its_own_against_sums_in_float64():
         stage, lanes.left_side(stage, left), lanes.right_side(stage, right), 1, jnp.zeros((1, 3)),
         tangent=False, plain=True, interpret=True,
     )  # fmt: skip
-    tile = lanes.Tile.of(8)
+    tile = lanes.WarpTile.of(8)
     for i, j in ((0, 0), (3, 6), (7, 2)):
         scale = np.einsum("ij,kl->ijkl", deviation(x[:, :, 0, i]), deviation(z[:, :, 0, j]))
         with np.errstate(invalid="ignore", divide="ignore"):
             rho = np.where(scale > 0, np.clip(covariance(x[:, :, 0, i], z[:, :, 0, j]) / scale, -1, 1), 0)
         dual = scale * (np.sqrt(1 - rho**2) + rho * (np.pi - np.arccos(rho))) / (2 * np.pi)
         pooled = dual.reshape(4, 2, 4, 2, 4, 2, 4, 2).mean((1, 3, 5, 7))
-        at, pair = tile.order(jnp.int32(i), jnp.int32(j))
+        at, pair = tile.pair_position(jnp.int32(i), jnp.int32(j))
         for P, Q in np.ndindex(4, 4):  # rows: of displacement Q - P the sum of three parts
             parts = np.asarray(found)[int(at)].reshape(stage.pooled, 3, stage.pooled + 1, 4, -1).sum(1)
             for p, q in np.ndindex(4, 4):
-                value = parts[(Q - P) % stage.pooled, (q - p) % stage.pooled, P, tile.column(p) + int(pair)]
+                value = parts[(Q - P) % stage.pooled, (q - p) % stage.pooled, P, tile.column_start(p) + int(pair)]
                 # nine products, sixteen duals: roundings of so many terms, and 1.5e-7 of the polynomial
                 assert abs(value - pooled[P, p, Q, q]) <= 60 * 2.0**-24 * max(scale.max(), 1e-30)
 
@@ -115,7 +115,7 @@ def test_the_versine_is_as_close_as_said():
     x = 1 - np.cos(np.linspace(0, np.pi / 2, 4001))
     angle = np.arccos(1 - x)
     wanted = (np.sin(angle) + (1 - x) * (np.pi - angle)) / np.pi
-    found = 1 - x + x * np.sqrt(x) * np.polynomial.Polynomial(in_versine(4))(x)
+    found = 1 - x + x * np.sqrt(x) * np.polynomial.Polynomial(relu_dual_in_versine(4))(x)
     assert np.abs(found - wanted).max() <= 7.5e-8
 
 
@@ -141,10 +141,12 @@ def test_a_jax_that_refuses_is_told_of(monkeypatch):
 
 def test_which_stages_it_takes():
     first = stages.plan_of(myrtle(10), Shape((32, 32), 3)).stages[0]
-    assert hopper_program.takes(first, 3) and not hopper_program.takes(first, 20)  # 23 features: more than fits on chip
+    assert hopper_program.is_supported(first, 3) and not hopper_program.is_supported(
+        first, 20
+    )  # 23 features: more than fits on chip
     others = [first._replace(circular=True), first._replace(size=4), first._replace(size=12)]
-    others += [first._replace(layers=first.layers * 2), first._replace(layers=(Layer(5, 1.0),))]
-    assert not any(hopper_program.takes(stage, 3) for stage in others)
+    others += [first._replace(layers=first.layers * 2), first._replace(layers=(ConvLayer(5, 1.0),))]
+    assert not any(hopper_program.is_supported(stage, 3) for stage in others)
 
 
 def test_blocks_fill_the_card(monkeypatch):
@@ -158,12 +160,12 @@ def test_blocks_fill_the_card(monkeypatch):
 
 
 def test_neighbors_and_places_on_arrays():
-    on = warp.Arrays(2, [jnp.arange(64.0)], [8])
+    on = warp.SimulatedWarp(2, [jnp.arange(64.0)], [8])
     value = on.lane.astype(jnp.float32)
     before, after = on.neighbor(value, -1, 8), on.neighbor(value, 1, 8)
     assert before[0, :9].tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 8] and after[1, 6:9].tolist() == [7, 7, 9]
     assert [v[0, 5] for v in on.reader(0, on.lane)(2)] == [7, 8, 9, 10]
-    on.store(0, on.whole(4), [on.number(1.0)] * 4, on.lane == 0, on.lane >= 1)
+    on.store(0, on.integer(4), [on.constant(1.0)] * 4, on.lane == 0, on.lane >= 1)
     assert on.outputs[0].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
@@ -176,7 +178,7 @@ def test_on_a_card(net, tangent, most, monkeypatch):
     X, Z = (jnp.asarray(images(n, 32, seed=n), jnp.float32) for n in (9, 13))
     plan = stages.plan_for(net, X)
     assert plan is not None and plan.warps == min(most, len(plan.stages))
-    kernel = LayeredBoth(net) if tangent else LayeredNNGP(net)
+    kernel = LayeredNNGPAndNTK(net) if tangent else LayeredNNGP(net)
     found = jax.tree.leaves(kernel.block(*kernel.sides(X, Z)))
     for K, again, wanted in zip(found, jax.tree.leaves(kernel.block(*kernel.sides(X, Z))), exact(net, X, Z)):
         assert np.array_equal(K, again)

@@ -7,7 +7,7 @@ import pytest
 
 from oracles_planes import CLOSE, exact, images, network
 from unlazy.kernels.conv_gpu import stages, triton_program
-from unlazy.kernels.networks.layered import LayeredBoth, LayeredNNGP
+from unlazy.kernels.networks.layered import LayeredNNGP, LayeredNNGPAndNTK
 from unlazy.layers import (
     AvgPool,
     Conv,
@@ -21,7 +21,7 @@ from unlazy.layers import (
     residual,
     serial,
 )  # fmt: skip
-from unlazy.theory.numerics.angle_polynomials import in_cosine
+from unlazy.theory.numerics.angle_polynomials import relu_duals_in_cosine
 
 needs_triton = pytest.mark.skipif(triton_program.backend is None, reason="this JAX has no Triton backend for Pallas")
 
@@ -29,7 +29,7 @@ needs_triton = pytest.mark.skipif(triton_program.backend is None, reason="this J
 def by_program(net, X, Z, tangent):
     X, Z = (np.asarray(A, np.float32) for A in (X, Z))
     plan = stages.plan_of(net, Shape(X.shape[1:-1], X.shape[-1]))
-    kernel = LayeredBoth(net) if tangent else LayeredNNGP(net)
+    kernel = LayeredNNGPAndNTK(net) if tangent else LayeredNNGP(net)
     left, right = kernel.sides(jnp.asarray(X, jnp.float32), jnp.asarray(Z, jnp.float32))
     found = stages.entries(plan, tangent, True, net, left.points, right.points)
     return [np.asarray(K, float) for K in found if K is not None]
@@ -108,23 +108,24 @@ def test_polynomials_are_as_close_as_said():
     rho = np.linspace(-1, 1, 4001)
     w, angle = np.sqrt(1 - rho**2), np.pi - np.arccos(rho)
     value, slope = (w + rho * angle) / (2 * np.pi), angle / (2 * np.pi)
-    G, Q = in_cosine(6)[0], in_cosine(7)[1]
+    G, Q = relu_duals_in_cosine(6)[0], relu_duals_in_cosine(7)[1]
     assert np.abs(rho / 4 + np.polynomial.Polynomial(G)(w) - value).max() <= 1.55e-7
     assert np.abs(1 / 4 + rho * np.polynomial.Polynomial(Q)(w) - slope).max() <= 1.05e-7
 
 
 @needs_triton
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_derivatives_are_those_of_the_recursion():
     X, Z = (jnp.asarray(images(2, 4, seed=s), jnp.float32) for s in range(2))
     net = network(1, 1)
     plan = stages.plan_of(net, Shape((4, 4), 3))
 
     def total(X, through):
-        left, right = LayeredBoth(net).sides(X, Z)
+        left, right = LayeredNNGPAndNTK(net).sides(X, Z)
         if through:
             return sum(K.sum() for K in stages.entries(plan, True, True, net, left.points, right.points))
-        return sum(K.sum() for K in LayeredBoth(net).block(left, right))
+        return sum(K.sum() for K in LayeredNNGPAndNTK(net).block(left, right))
 
     found, wanted = (jax.grad(total)(X, through) for through in (True, False))
     np.testing.assert_allclose(
@@ -139,7 +140,7 @@ def test_the_program_can_be_lowered_for_a_card(tangent):
     plan = stages.plan_of(net, Shape((4, 4), 3))
 
     def run(X):
-        side = LayeredBoth(net).prepare(X).points
+        side = LayeredNNGPAndNTK(net).prepare(X).points
         return stages.entries(plan, tangent, False, net, side, side)
 
     text = jax.jit(run).trace(shape).lower(lowering_platforms=("cuda",)).as_text()

@@ -6,7 +6,7 @@ import pytest
 
 from unlazy import NNGP, NTK, Constant, Laplace
 from unlazy.kernels.networks import flips
-from unlazy.kernels.networks.flips import Flipped, symmetric, with_flips
+from unlazy.kernels.networks.flips import Flipped, is_flip_symmetric, with_flips
 from unlazy.layers import (
     AvgPool,
     Conv,
@@ -70,7 +70,7 @@ def test_it_is_the_mean_over_flips(network, x64):
 ])  # fmt: skip
 def test_symmetry_is_known_and_true(network, shape, wanted, x64):
     kernel = NNGP(network)
-    assert symmetric(kernel, shape) == wanted
+    assert is_flip_symmetric(kernel, shape) == wanted
     if wanted and shape[0] < 8:
         A, B = RNG.normal(size=(2, 2, *shape))
         np.testing.assert_allclose(
@@ -79,9 +79,9 @@ def test_symmetry_is_known_and_true(network, shape, wanted, x64):
 
 
 def test_sums_ask_their_parts():
-    assert symmetric(2 * NTK(EVEN) + NNGP(EVEN) * Constant(3.0), (4, 4, 1))
-    assert not symmetric(NTK(EVEN) + NNGP(UNEVEN), (4, 4, 1))
-    assert (2 * NTK(EVEN)).costly and with_flips(NTK(EVEN)).costly
+    assert is_flip_symmetric(2 * NTK(EVEN) + NNGP(EVEN) * Constant(3.0), (4, 4, 1))
+    assert not is_flip_symmetric(NTK(EVEN) + NNGP(UNEVEN), (4, 4, 1))
+    assert (2 * NTK(EVEN)).expensive and with_flips(NTK(EVEN)).expensive
 
 
 @pytest.mark.parametrize(("network", "terms"), [(EVEN, 2), (UNEVEN, 4)], ids=["even", "uneven"])

@@ -10,7 +10,7 @@ import pytest
 
 import unlazy
 from oracles_gaussian import bivariate_expectation
-from unlazy.theory.activations.functions import Activation
+from unlazy.theory.activations.functions import ActivationFunction
 
 X = np.array([[1.1, 0.3], [-0.2, 0.9], [1.12, 0.29]])
 """The last is close to the first, where expansions of functions with kinks converge slowly."""
@@ -33,8 +33,8 @@ FUNCTIONS = {
     "own relu": named("relu"),
     "own sin": named("sin"),
     "own square": named("square"),
-    "sign": Activation("sign", jnp.sign, kinks=(0.0,)),
-    "hard_tanh": Activation("hard_tanh", jax.nn.hard_tanh, kinks=(-1.0, 1.0)),
+    "sign": ActivationFunction("sign", jnp.sign, kinks=(0.0,)),
+    "hard_tanh": ActivationFunction("hard_tanh", jax.nn.hard_tanh, kinks=(-1.0, 1.0)),
 }
 
 

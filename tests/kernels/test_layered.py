@@ -10,8 +10,7 @@ import pytest
 
 from unlazy.kernels.networks import layered
 from unlazy.kernels.networks.infinite_width import NNGP, NTK, LayerKernel, nngp_and_ntk
-from unlazy.layers.covariance import grid_of, look, pointwise, propagate
-from unlazy.layers.description import (
+from unlazy.layers import (  # fmt: skip
     Activation,
     Aggregate,
     AvgPool,
@@ -35,9 +34,13 @@ from unlazy.layers.description import (
     Shape,
     Sum,
     SumPool,
+    precompute,
+    propagate,
     residual,
     serial,
-)  # fmt: skip
+)
+from unlazy.layers import activation as pointwise
+from unlazy.layers.infinite_network import grid_of
 from unlazy.theory.infinite_width.architecture import MLP
 
 DATA = np.load(Path(__file__).parent.parent / "data" / "neural_tangents_layers.npz")
@@ -131,10 +134,10 @@ def test_planes_and_all_pairs_agree(case, x64, monkeypatch):
     """The same sums in another order: 1e-13 is hundreds of roundings for some dozens of terms."""
     network, (X, Z) = described(case), sides(case, np.float64)
     planes = NTK(network).gram(X, Z)
-    from unlazy.layers.covariance import position_pairs
+    from unlazy.layers.protocol import position_pairs
 
     monkeypatch.setattr(
-        position_pairs, "kept", lambda sizes, reaches: tuple(position_pairs.Axis(n, None) for n in sizes)
+        position_pairs, "kept", lambda sizes, required_pairs: tuple(position_pairs.Axis(n, None) for n in sizes)
     )
     jax.clear_caches()
     np.testing.assert_allclose(NTK(network).gram(X, Z), planes, rtol=1e-13)
@@ -148,7 +151,7 @@ def test_tiles_change_nothing(x64, monkeypatch):
     Z = np.concatenate([X[1:3], RNG.normal(size=(4, 4, 4, 2))])
     kernel = NTK(network)
     whole = kernel.gram(X, Z)
-    monkeypatch.setattr(layered, "CACHED", 8 * 4**4 * 3)
+    monkeypatch.setattr(layered, "TILE_BYTES", 8 * 4**4 * 3)
     jax.clear_caches()
     np.testing.assert_allclose(kernel.gram(X, Z), whole, rtol=1e-13)
     np.testing.assert_array_equal(
@@ -247,7 +250,7 @@ def test_a_survey_by_parts_is_the_survey(monkeypatch):
     X = jnp.asarray(np.random.default_rng(3).normal(size=(5, 4, 2)), jnp.float32)
     kernel = NTK(serial(Conv(3, 1.2, 0.1), "relu", GlobalAvgPool(), Dense()))
     whole = kernel.prepare(X).points
-    monkeypatch.setattr(layered, "SURVEYED", 2 * 4 * 4 * 4)
+    monkeypatch.setattr(layered, "POINT_BYTES", 2 * 4 * 4 * 4)
     parts = kernel.prepare(X).points
     for a, b in zip(jax.tree.leaves(parts), jax.tree.leaves(whole)):
         np.testing.assert_allclose(a, b, rtol=16 * 2.0**-24)  # the same sums, fused differently
@@ -283,7 +286,7 @@ def _doubled(layer: _Doubled, state, left, right):
     return state.each(lambda A: A * mean / jnp.sum(left) / jnp.sum(right) * 4 * A.shape[-1])
 
 
-@look.register
+@precompute.register
 def _sizes(layer: _Doubled, state):
     return jnp.diagonal(state.sigma)
 

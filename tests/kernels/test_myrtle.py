@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from unlazy import NNGP, NTK, Network, nngp_and_ntk
-from unlazy.layers import myrtle
-from unlazy.layers.description import Shape
+from unlazy.layers import Shape, myrtle
 
 STAGES = {5: (2, 1, 1), 7: (2, 2, 2), 10: (3, 3, 3)}
 RNG = np.random.default_rng(3)

@@ -16,7 +16,7 @@ OTHERS = NNGP(NETWORK), LayerKernel(NETWORK, (0.5, 1.0, 2.0), (1.0, 0.0, 3.0))
 def test_block_by_rows(kernel, monkeypatch):
     X, Z = (jnp.asarray(np.random.default_rng(i).normal(size=(4, 3)), jnp.float32) for i in (0, 1))
     plain = kernel.block(*kernel.sides(X, Z))
-    monkeypatch.setattr(infinite_width, "MANY", 0)
+    monkeypatch.setattr(infinite_width, "MANY_PAIRS", 0)
     sides = kernel.sides(X, Z)
     assert sides[0].rows is not None
     # numbers of order 1 and some tens of float32 roundings

@@ -7,17 +7,17 @@ import pytest
 
 import unlazy
 from unlazy.kernels.radial import Gaussian
-from unlazy.kernels.resolve import given_kernel
+from unlazy.kernels.resolve import resolve_kernel
 
 
 def test_kernels_names_and_other_things():
     kernel = Gaussian(1.0)
-    assert given_kernel(kernel) is kernel and given_kernel(kernel, "a name") is kernel
-    assert given_kernel("laplace", "a name") is None
+    assert resolve_kernel(kernel) is kernel and resolve_kernel(kernel, "a name") is kernel
+    assert resolve_kernel("laplace", "a name") is None
     with pytest.raises(ValueError, match=r"must be a kernel of unlazy, for example Laplace\(1.0\); got 'laplace'"):
-        given_kernel("laplace")
+        resolve_kernel("laplace")
     with pytest.raises(ValueError, match=r"kernel must be a name or a kernel of unlazy.*got 3"):
-        given_kernel(3, "a name")
+        resolve_kernel(3, "a name")
 
 
 def test_nobody_else_asks_whether_a_parameter_is_a_kernel():

@@ -82,7 +82,7 @@ def test_diagonal_is_that_of_the_gram_whatever_is_taken_at_once(x64, monkeypatch
     for kernel in (TangentKernel(two_outputs, PARAMS), TangentKernel(two_outputs, PARAMS, outputs="mean", rates=2.0)):
         whole = np.diag(kernel.gram(X))
         np.testing.assert_allclose(kernel.diag(X), whole, rtol=1e-14)
-        monkeypatch.setattr(theory_jacobian, "AT_ONCE", 2 * 3 * 8 * (D * W + 2 * W))
+        monkeypatch.setattr(theory_jacobian, "MAX_JACOBIAN_BYTES", 2 * 3 * 8 * (D * W + 2 * W))
         jax.clear_caches()
         np.testing.assert_allclose(kernel.diag(X), whole, rtol=1e-14)
 
@@ -118,6 +118,7 @@ print(rise, found.residual, np.linalg.norm(K @ alpha - fitted), np.linalg.norm(K
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+@pytest.mark.nightly
 def test_regression_without_the_kernel_needs_little_memory_and_is_that_of_the_dense_kernel(monkeypatch):
     """132,000 parameters, 1,000 points: the Jacobian takes 528 MB, of which the diagonal may hold 2^28 B at once.
 

@@ -12,7 +12,7 @@ from unlazy.lab.claims import at_least
 from unlazy.lab.experiment import Experiment, Records, config
 
 HERE = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
-"""PYTHONPATH of a process that is to find these toys."""
+"""PYTHONPATH for processes that import these toys."""
 traces: list[tuple] = []
 """One entry each time a trial is traced: what was static."""
 lived: list[dict] = []
@@ -31,7 +31,7 @@ def mean_trial(params, key):
 
 
 def plain_trial(params, key):
-    """Not traceable: sleeps, keeps a log, fails at n = 2 when told so."""
+    """Not traceable: sleeps, writes a log, fails at n = 2 if TOY_FAILS is set."""
     from threadpoolctl import threadpool_info
 
     lived.append(params)

@@ -1,4 +1,4 @@
-"""One worker, two workers, a dask cluster: the same records; one thread each; no worker outlives its parent."""
+"""Engines: the same records with any number of workers; one thread per worker; workers exit with their parent."""
 
 import os
 import signal
@@ -84,7 +84,7 @@ def test_a_dead_worker_is_one_sentence_and_nothing_is_lost(tmp_path):
 
 
 def test_what_is_given_up_is_stopped_and_the_engine_goes_on(tmp_path, capfd):
-    """A call without end, given up once the other is done: its process is gone, nothing is said, the next call runs."""
+    """An endless call is stopped when the other is done: its process ends silently, and the next call runs."""
     mark = str(tmp_path / "pid")
 
     def endless():
@@ -120,8 +120,8 @@ def test_what_is_given_up_is_stopped_and_the_engine_goes_on(tmp_path, capfd):
     ("options", "sentence"),
     [
         ({"engine": "dusk"}, "no engine 'dusk'; did you mean 'dask'"),
-        ({"jobs": 0}, "jobs must be a positive whole number, got 0"),
-        ({"address": "tcp://nowhere:1"}, "an address belongs to the dask engine"),
+        ({"jobs": 0}, "jobs must be a positive integer, got 0"),
+        ({"address": "tcp://nowhere:1"}, "an address requires the dask engine"),
     ],
 )
 def test_bad_engines_are_refused(options, sentence):
@@ -184,5 +184,5 @@ def test_interrupt_says_how_to_go_on(tmp_path):
     assert "Traceback" not in said
     last = said.strip().splitlines()[-1]
     stored = len(lab.load(lab_toys.many, change={"pause": 0.2}, store=tmp_path))
-    assert last.startswith(f"unlazy: stopped: {stored} of 400 trials of toy_many are in")
-    assert last.endswith("the same command goes on from there")
+    assert last.startswith(f"unlazy: interrupted: {stored} of 400 trials of toy_many are stored in")
+    assert last.endswith("run the same command again to resume")

@@ -1,4 +1,4 @@
-"""Killed with SIGKILL at random moments and resumed, a sweep ends with exactly the records of an undisturbed run."""
+"""A sweep that is killed with SIGKILL at random times and resumed gives the same records as an undisturbed run."""
 
 import multiprocessing
 import random

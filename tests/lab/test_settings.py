@@ -1,11 +1,11 @@
-"""Changes to a configuration: parsed, put into the type of the known values, refused with what is allowed."""
+"""Changes to a configuration: parsing, conversion to the types of known values, error messages."""
 
 import lab_toys
 import pytest
 
 from unlazy import lab
 from unlazy.lab.experiment import config
-from unlazy.lab.runner.settings import choose, parse_changes
+from unlazy.lab.runner.settings import parse_changes, resolve_config
 
 _quick = config(
     {"n": [10, 20], "method": ["ntk", "one_step"], "noise": [0.0, 0.5]},
@@ -37,7 +37,7 @@ def test_what_is_not_a_setting_is_refused(text):
 
 
 def test_values_take_the_type_of_those_they_replace():
-    chosen = choose(toy, change=parse_changes(["n=1e3", "noise=1", "widths=[4,4]", "method=random_features"]))
+    chosen = resolve_config(toy, change=parse_changes(["n=1e3", "noise=1", "widths=[4,4]", "method=random_features"]))
     first, second = chosen.points()
     assert first == {"n": 1000, "noise": 1.0, "method": "random_features", "centered": True}
     assert type(first["n"]) is int and type(first["noise"]) is float
@@ -51,7 +51,7 @@ def test_values_take_the_type_of_those_they_replace():
         ({"widht": 3}, "did you mean 'widths'"),
         ({"n": -5}, "n must be at least 1, got -5; it takes values like 10, 20"),
         ({"n": 0}, "n must be at least 1, got 0"),
-        ({"n": 2.5}, "n must be a whole number, got 2.5"),
+        ({"n": 2.5}, "n must be an integer, got 2.5"),
         ({"n": "many"}, "n cannot be 'many'; it takes values like 10, 20"),
         ({"n": None}, "n cannot be None"),
         ({"n": True}, "n cannot be True"),
@@ -64,23 +64,23 @@ def test_values_take_the_type_of_those_they_replace():
 )
 def test_bad_values_say_what_is_allowed(change, sentence):
     with pytest.raises(ValueError, match=sentence):
-        choose(toy, change=change)
+        resolve_config(toy, change=change)
 
 
 def test_negative_numbers_where_they_are_known():
-    assert choose(toy, change={"shift": -3}).points()[-1]["shift"] == -3.0
+    assert resolve_config(toy, change={"shift": -3}).points()[-1]["shift"] == -3.0
 
 
 def test_configurations_and_seeds():
-    assert choose(toy, "full", seeds=7).seeds == 7
-    with pytest.raises(ValueError, match="seeds must be a positive whole number, got 0"):
-        choose(toy, seeds=0)
+    assert resolve_config(toy, "full", seeds=7).seeds == 7
+    with pytest.raises(ValueError, match="seeds must be a positive integer, got 0"):
+        resolve_config(toy, seeds=0)
     with pytest.raises(ValueError, match="config must be 'quick', 'full' or a Config, got 'fast'"):
-        choose(toy, "fast")
+        resolve_config(toy, "fast")
 
 
 def test_padded_counts_are_checked_before_anything_runs():
-    with pytest.raises(ValueError, match="a padded count must be a positive whole number, got -4"):
+    with pytest.raises(ValueError, match="a padded count must be a positive integer, got -4"):
         own = config({"n": [-4], "method": ["mean"]}, seeds=1, scale=1.0)
         lab.run(lab_toys.means, config=own, store=None, engine="inline", progress=False)
 

@@ -1,4 +1,4 @@
-"""The store gives back every bit, overwrites nothing, and says in one sentence what is wrong with a file or folder."""
+"""The store: exact round trips, no overwriting, error messages for damaged files and folders."""
 
 import math
 import os
@@ -16,7 +16,7 @@ import pytest
 from unlazy import lab
 from unlazy.core.errors import UnlazyError
 from unlazy.lab.experiment import config
-from unlazy.lab.runner.serialization import canonical, pack, tidy, unpack
+from unlazy.lab.runner.serialization import canonical_json, normalize_measures, pack, unpack
 from unlazy.lab.runner.store import FILE, SCHEMA, Store
 from unlazy.lab.runner.sweep import Environment, Outcome, Trial
 
@@ -40,22 +40,22 @@ def filled(tmp_path) -> Path:
 
 @pytest.mark.parametrize("number", [0.1, -0.0, 5e-324, 1.7976931348623157e308, math.pi, math.inf, -math.inf, math.nan])
 def test_numbers_come_back_bit_for_bit(number):
-    assert np.float64(unpack(*pack(tidy({"x": number})))["x"]).tobytes() == np.float64(number).tobytes()
+    assert np.float64(unpack(*pack(normalize_measures({"x": number})))["x"]).tobytes() == np.float64(number).tobytes()
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64", "int32", "int64", "uint8", "bool"])
 def test_arrays_come_back_with_their_type(kind):
     array = np.arange(12).reshape(3, 4).astype(kind)[:, ::2]  # not contiguous
-    back = unpack(*pack(tidy({"a": array, "empty": array[:0]})))
+    back = unpack(*pack(normalize_measures({"a": array, "empty": array[:0]})))
     assert back["a"].dtype == array.dtype and back["empty"].shape == (0, 2)
     np.testing.assert_array_equal(back["a"], array)
 
 
 def test_one_text_per_set_of_parameters():
-    assert canonical({"b": np.float64(0.1), "a": (1, 2)}) == canonical({"a": [np.int32(1), 2], "b": 0.1})
-    assert canonical({"a": 1}) != canonical({"a": 1.0})
-    with pytest.raises(ValueError, match="must be numbers, words, or lists"):
-        canonical({"a": object()})
+    assert canonical_json({"b": np.float64(0.1), "a": (1, 2)}) == canonical_json({"a": [np.int32(1), 2], "b": 0.1})
+    assert canonical_json({"a": 1}) != canonical_json({"a": 1.0})
+    with pytest.raises(ValueError, match="must be numbers, strings, or lists"):
+        canonical_json({"a": object()})
 
 
 def test_a_finished_trial_is_never_overwritten(tmp_path):
@@ -91,7 +91,7 @@ def test_a_newer_store_is_left_alone(filled):
         db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     db.close()
     before = (filled / FILE).read_bytes()
-    with pytest.raises(UnlazyError, match=f"written by a newer unlazy \\(format {SCHEMA + 1}"):
+    with pytest.raises(UnlazyError, match=f"written by a newer version of unlazy \\(format {SCHEMA + 1}"):
         Store(filled)
     assert (filled / FILE).read_bytes() == before
 
@@ -105,7 +105,7 @@ def test_files_that_are_not_ours_are_left_alone(tmp_path):
     with sqlite3.connect(tmp_path / FILE) as db:
         db.execute("CREATE TABLE somebody (x)")
     db.close()
-    with pytest.raises(UnlazyError, match="is not a store of unlazy"):
+    with pytest.raises(UnlazyError, match="is not an unlazy store"):
         Store(tmp_path)
 
 
@@ -135,7 +135,7 @@ def test_a_read_only_folder(tmp_path):
 def test_a_read_only_file_keeps_what_it_has(filled):
     with Store(filled) as store:
         store._db.execute("PRAGMA query_only = ON")  # what a read-only disk answers, also to root
-        with pytest.raises(UnlazyError, match=r"cannot write to the store .*readonly.*what is stored is safe"):
+        with pytest.raises(UnlazyError, match=r"cannot write to the store .*readonly.*stored trials are safe"):
             store.add(lab_toys.plain, outcome(Trial(2, {"value": 0.3}, 1.0)))
         assert stored(store).measure("value").tolist() == [0.1, 0.2]
 
@@ -144,7 +144,7 @@ def test_a_full_disk_keeps_what_it_has(filled):
     big = np.random.default_rng(0).normal(size=100_000)
     with Store(filled) as store:
         store._db.execute("PRAGMA max_page_count = 20")
-        with pytest.raises(UnlazyError, match=r"cannot write to the store .*full.*what is stored is safe"):
+        with pytest.raises(UnlazyError, match=r"cannot write to the store .*full.*stored trials are safe"):
             store.add(lab_toys.plain, outcome(Trial(2, {"value": 0.3}, 1.0), Trial(3, {"value": 0.4, "a": big}, 1.0)))
         assert stored(store).measure("value").tolist() == [0.1, 0.2]  # the chunk is stored whole or not at all
     with Store(filled) as store:
@@ -201,10 +201,10 @@ def test_a_store_in_a_read_only_folder_is_read(sealed, log):
 
 def test_a_name_that_leaves_the_folder_is_refused():
     for name in ("../../evil", "a/b", "", ".hidden", "C:\\evil", "two words", "x" * 101, "new\nline"):
-        with pytest.raises(ValueError, match="becomes file names"):
+        with pytest.raises(ValueError, match="is used for file names"):
             replace(lab_toys.plain, name=name)
 
 
 def test_a_parameter_called_seed_is_refused():
-    with pytest.raises(ValueError, match="cannot be called 'seed'"):
+    with pytest.raises(ValueError, match="cannot be named 'seed'"):
         replace(lab_toys.plain, quick=config({"seed": [1]}, seeds=1))

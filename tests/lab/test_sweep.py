@@ -1,4 +1,4 @@
-"""The same seed gives the same numbers, whoever runs it and whatever was asked before; a grid compiles once."""
+"""Sweeps: a seed gives the same results in any run; a grid compiles once."""
 
 import jax
 import lab_toys
@@ -108,7 +108,7 @@ def test_measures_that_cannot_be_stored_fail_the_trial():
     odd = replace(lab_toys.plain, trial=lambda params, key: {"z": 1j})
     with pytest.warns(UnlazyWarning, match="measure 'z' must be real numbers"):
         assert not len(run(odd, seeds=1))
-    with pytest.warns(UnlazyWarning, match="returns a dict"):
+    with pytest.warns(UnlazyWarning, match="must return a dict"):
         assert not len(run(replace(lab_toys.plain, trial=lambda params, key: [1.0]), seeds=1))
 
 
@@ -118,5 +118,5 @@ def test_a_measure_may_not_be_called_like_another_column(name, vectorized):
     from dataclasses import replace
 
     odd = replace(lab_toys.plain, trial=lambda params, key: {name: 1.0}, vectorized=vectorized)
-    with pytest.warns(UnlazyWarning, match=f"the measure '{name}' is called like a (parameter|column)"):
+    with pytest.warns(UnlazyWarning, match=f"the measure '{name}' has the name of a (parameter|column)"):
         assert not len(run(odd, seeds=1))

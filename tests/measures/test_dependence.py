@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from unlazy.measures.dependence import count_directions, directions, gradient_outer_product, permutation_rise
+from unlazy.measures.dependence import (
+    count_directions,
+    gradient_outer_product,
+    leading_directions,
+    permutation_importance,
+)
 from unlazy.measures.spectra import participation_ratio
 
 X = np.random.default_rng(0).normal(size=(128, 4))
@@ -12,7 +17,7 @@ U = np.array([0.6, 0.8, 0.0, 0.0])
 
 def test_one_direction_of_a_ridge_function():
     M = gradient_outer_product(lambda Z: (Z @ U)[:, None] ** 2, X)
-    values, vectors = directions(M)
+    values, vectors = leading_directions(M)
     # central differences are exact for a quadratic: M = mean(4 (u·x)²) u uᵀ up to rounding
     np.testing.assert_allclose(M, 4 * np.mean((X @ U) ** 2) * np.outer(U, U), atol=1e-11)
     assert abs(vectors[0] @ U) == pytest.approx(1, abs=1e-12)
@@ -27,7 +32,9 @@ def test_ranks_of_known_spectra():
 
 def test_shuffling_an_unused_input_changes_nothing():
     y = X[:, 0] + X[:, 2]
-    rise = permutation_rise(lambda Z: float(np.mean((Z[:, 0] + Z[:, 2] - y) ** 2)), X, np.array([0, 0, 1, 2]), 0, 20)
+    rise = permutation_importance(
+        lambda Z: float(np.mean((Z[:, 0] + Z[:, 2] - y) ** 2)), X, np.array([0, 0, 1, 2]), 0, 20
+    )
     assert rise.shape == (3,) and rise[2] == 0
     # E (x_i - x_π(i))² = 2·variance: the mean of 20 shuffles of 128 rows has a relative error below √(8/(20·128))·4
     np.testing.assert_allclose(rise[:2], 2 * X[:, [0, 2]].var(0), rtol=4 * np.sqrt(8 / 2560))

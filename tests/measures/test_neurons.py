@@ -49,8 +49,8 @@ def test_p_values_are_uniform_under_the_null():
 def test_plane_shows_two_opposite_clusters():
     u = np.random.default_rng(0).standard_normal(10)
     W = np.concatenate([np.tile(u, (6, 1)), np.tile(-u, (5, 1))]).astype(np.float32)
-    drawn = neurons.plane(W)
+    drawn = neurons.plane_embedding(W)
     gaps = np.linalg.norm(drawn.points[:, None] - drawn.points[None], axis=2)
     # cosine distances are 0 and 2 to float32 rounding; stress majorization stops at 1e-6 of the squared distances
     np.testing.assert_allclose(gaps[:6, 6:], 2, atol=0.02)
-    assert gaps[:6, :6].max() < 0.02 and drawn.faithful > 0.999
+    assert gaps[:6, :6].max() < 0.02 and drawn.fidelity > 0.999

@@ -49,7 +49,7 @@ def test_a_law_with_a_floor():
     slope_there = np.max(np.abs(best.x[2] * np.log(x / x[-1])))
     assert misfit([law.floor, law.constant, law.exponent]) <= best.fun + 4 * (slope_there * step / 2) ** 2
     assert floored_laws(x[:2], noisy[None, :2])[0].floor == 0
-    with pytest.raises(ValueError, match="two or more"):
+    with pytest.raises(ValueError, match="at least two"):
         floored_laws([3.0], np.ones((1, 1)))
 
 

@@ -35,7 +35,7 @@ from unlazy.layers import (
     residual,
     serial,
 )  # fmt: skip
-from unlazy.layers.finite import weights as finite_weights
+from unlazy.layers import conv as finite_weights
 from unlazy.networks import tangent_kernel
 
 POINTS, WIDTH, DRAWS = 3, 96, 48

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.layers.parametrization import PARAMETRIZATIONS, layer_scales
+from unlazy.layers.protocol.parametrization import PARAMETRIZATIONS, layer_scales
 from unlazy.networks import Network
 from unlazy.theory.activations.functions import ACTIVATIONS
 from unlazy.theory.infinite_width.architecture import MLP

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.layers.parametrization import PARAMETRIZATIONS
+from unlazy.layers.protocol.parametrization import PARAMETRIZATIONS
 from unlazy.networks import Network, layer_tangent_kernels, only_layers, tangent_kernel, tangent_product
 from unlazy.theory.activations.functions import ACTIVATIONS
 from unlazy.theory.infinite_width.architecture import MLP

@@ -14,7 +14,7 @@ import pytest
 import unlazy
 from chromium import needs_chromium
 from unlazy.core.data import Data
-from unlazy.layers.parametrization import Layer
+from unlazy.layers.protocol.parametrization import WeightBias
 from unlazy.networks.mlp import Network
 from unlazy.theory.dynamics import spectral_filters
 from unlazy.theory.feature_learning import mean_field
@@ -94,7 +94,7 @@ def trained(T, S, y, ridge, time, single):
     values, U = jnp.linalg.eigh(T[:n, :n])
     shifted = jnp.maximum(values, 0) + ridge
     c = spectral_filters.flow_coefficient(shifted, time)
-    c = spectral_filters.trusted(c, shifted, spectral_filters.rounding_floor(shifted))
+    c = spectral_filters.drop_null_directions(c, shifted, spectral_filters.rounding_floor(shifted))
     mean = T[n:, :n] @ spectral_filters.coefficients(U, c, y)
     one = spectral_filters.random_features_covariance(T[n:, n:], T[n:, :n], U, shifted, c)
     noisy = S[:n, :n] + ridge * jnp.eye(n)
@@ -142,7 +142,7 @@ def twenty_steps(X, y, bias, w, z, richness, eta):
     """Twenty steps of `descend` in the mean-field parametrization, output scale 1/γ₀: f, w, z and Θ."""
     mlp = unlazy.MLP(1, sigma_b=(bias, 0.0), width=WIDTH)
     network = Network(mlp, INPUTS, "mean_field", output_scale=1 / richness)
-    start = (Layer(w[:INPUTS], w[INPUTS]), Layer(z[:, None], jnp.zeros(1)))
+    start = (WeightBias(w[:INPUTS], w[INPUTS]), WeightBias(z[:, None], jnp.zeros(1)))
     found = descend(network, start, Data(X, y), steps=20, step_size=eta * POINTS, rates=network.rates)
     (weight, b), (head, _) = found.params
     now = jnp.concatenate([weight, b[None]])

@@ -1,4 +1,4 @@
-"""The page is one small file that asks for nothing, its modules fit together, and every control has its sentence."""
+"""The page: one small self-contained file, consistent modules, a description for every control."""
 
 import json
 import re

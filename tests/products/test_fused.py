@@ -11,7 +11,7 @@ from unlazy.products.fused import fused_product, triton
 from unlazy.products.fused.fused_forms import AngleForm, EntryForm, GaussianForm, LayersForm, MaternForm, form_of
 from unlazy.products.fused.split_precision import split
 from unlazy.theory.infinite_width.architecture import MLP
-from unlazy.theory.numerics.near_duplicates import halves_floor
+from unlazy.theory.numerics.near_duplicates import half_precision_floor
 
 KERNELS = {
     "gaussian": (Gaussian(2.0), GaussianForm),
@@ -24,7 +24,7 @@ KERNELS = {
     "residual ntk": (NTK(MLP(2, residual=1.0)), EntryForm),
     "sum": (Gaussian(1.0) + 0.5 * Laplace(2.0), EntryForm),
 }
-TILE = fused_product.Tile(x=32, z=32)
+TILE = fused_product.TritonTile(x=32, z=32)
 INTERPRET = jax.default_backend() != "gpu"
 
 
@@ -70,7 +70,10 @@ def test_splits_of_the_long_side_add_up():
     X, Z, V = _problem(32, 256, 4, 1)
     whole, cut = (
         fused_product.matmul(
-            Laplace(1.0), *map(jnp.asarray, (X, Z, V)), tile=fused_product.Tile(32, 32, splits=s), interpret=INTERPRET
+            Laplace(1.0),
+            *map(jnp.asarray, (X, Z, V)),
+            tile=fused_product.TritonTile(32, 32, splits=s),
+            interpret=INTERPRET,
         )
         for s in (1, 4)
     )
@@ -84,7 +87,7 @@ def test_long_sums_lose_nothing():
     rng = np.random.default_rng(0)
     X, Z = np.zeros((1, 2), np.float32), np.full((32_768, 2), 1e-3, np.float32)
     V = rng.uniform(0.05, 0.15, 32_768).astype(np.float32)
-    tile = fused_product.Tile(x=32, z=32, splits=1)
+    tile = fused_product.TritonTile(x=32, z=32, splits=1)
     got = fused_product.matmul(Gaussian(1e3), *map(jnp.asarray, (X, Z, V)), tile=tile, interpret=INTERPRET)
     want = np.sum(V, dtype=np.float64)  # K = 1 to 1e-12
     assert abs(float(got[0]) - want) <= 7 * 2**-24 * want
@@ -95,7 +98,7 @@ def test_the_transposed_product_is_of_the_same_matrix(name):
     """Inputs far from the origin, so that centering matters. Entries agree to the rounding of sums in another order,
     and an entry that crosses from one number of two bfloat16 halves to the next moves by that spacing, 2^-16 of it."""
     X, Z, _ = _problem(32, 64, 5, 1)
-    left, right = fused_product.prepared(KERNELS[name][0], jnp.asarray(X) + 3, jnp.asarray(Z) + 3)
+    left, right = fused_product.prepare(KERNELS[name][0], jnp.asarray(X) + 3, jnp.asarray(Z) + 3)
     K = fused_product.apply(left, right, jnp.eye(64), tile=TILE, interpret=INTERPRET)
     K_transposed = fused_product.apply(right, left, jnp.eye(32), tile=TILE, interpret=INTERPRET)
     np.testing.assert_allclose(K, K_transposed.T, atol=(64 * 2**-24 + 2**-16) * float(K.max()))
@@ -138,7 +141,7 @@ def test_deep_networks_with_biases_see_equal_points_exactly(depth):
     X, _, _ = _problem(300, 300, 16, 1)
     form = form_of(kernel)
     side, _ = fused_product._prepared(form, kernel, jnp.asarray(X), jnp.asarray(X))
-    t = jnp.sum(side.points * side.points, 1) * (1 - 0.6 * halves_floor(17))
+    t = jnp.sum(side.points * side.points, 1) * (1 - 0.6 * half_precision_floor(17))
     found = form.formula(t, side.rows, side.rows) * side.scale**2 + side.apart**2
     want = np.einsum("ii->i", _exact(kernel, X, X, np.eye(300)))
     # factors and sums of so many layers, eight roundings each at most; the last layer's cosine is not cut
@@ -173,10 +176,10 @@ def test_only_a_gpu_is_offered_the_fused_path_and_other_kernels_are_refused():
 def test_what_cannot_be_fused_is_not_offered():
     """Tables of a numerical dual cannot travel into a fused program; folded constants would become such tables."""
     assert form_of(NTK(MLP(1, "tanh"))) is None and form_of(NTK(MLP(1, "gelu"))) is not None
-    assert not fused_product.folding()
+    assert not fused_product._evaluates_constants()
     with jax.ensure_compile_time_eval():
-        assert fused_product.folding()
-    assert jax.jit(lambda x: x if not fused_product.folding() else 0 * x)(1.0) == 1
+        assert fused_product._evaluates_constants()
+    assert jax.jit(lambda x: x if not fused_product._evaluates_constants() else 0 * x)(1.0) == 1
 
 
 @pytest.mark.slow
@@ -193,5 +196,7 @@ def test_gaussians_of_points_many_bandwidths_apart(stretch):
     X, Z = (stretch * rng.normal(size=(n, 5)).astype(np.float32) for n in (20, 50))
     Z[:10] = X[:10]
     v = rng.normal(size=50).astype(np.float32)
-    found = fused_product.matmul(Gaussian(1.0), X, Z, jnp.asarray(v), tile=fused_product.Tile(16, 16), interpret=True)
+    found = fused_product.matmul(
+        Gaussian(1.0), X, Z, jnp.asarray(v), tile=fused_product.TritonTile(16, 16), interpret=True
+    )
     np.testing.assert_allclose(found, np.where(np.arange(20) < 10, v[:20], 0), atol=4 * 2.0**-24)

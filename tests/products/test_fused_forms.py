@@ -21,7 +21,7 @@ def _exact(half, slope, first):
 @pytest.mark.parametrize("kernel", [NTK(MLP_3), NNGP(MLP_3)], ids=["ntk", "nngp"])
 def test_layers_on_cosines_are_the_recursion_of_theory(x64, monkeypatch, kernel):
     monkeypatch.setattr(fused_forms, "_through", _exact)
-    monkeypatch.setattr(fused_forms, "halves_floor", lambda d: 0.0)
+    monkeypatch.setattr(fused_forms, "half_precision_floor", lambda d: 0.0)
     monkeypatch.setattr(fused_forms, "_LOST", 0.0)
     rng = np.random.default_rng(0)
     X, Z = jnp.asarray(rng.standard_normal((20, 3))), jnp.asarray(rng.standard_normal((20, 3)))

@@ -86,7 +86,7 @@ def test_what_others_compute_is_waited_for(tmp_path, monkeypatch):
     """A tile that another process holds is left to it, and taken over when that process is gone."""
     whole = unlazy.gram_to_store(KERNEL, X, store=tmp_path / "whole", tile=5)
     refused, looks = {3: 2, 9: 3}, []
-    claimed = tile_store.TileStore.claimed
+    claimed = tile_store.TileStore.claim
 
     class Held:
         def __enter__(self):
@@ -101,10 +101,10 @@ def test_what_others_compute_is_waited_for(tmp_path, monkeypatch):
             return Held()
         return claimed(self, tile)
 
-    monkeypatch.setattr(tile_store.TileStore, "claimed", held)
+    monkeypatch.setattr(tile_store.TileStore, "claim", held)
     monkeypatch.setattr(gram_store.time, "sleep", looks.append)
     assert np.array_equal(unlazy.gram_to_store(KERNEL, X, store=tmp_path / "shared", tile=5), whole)
-    assert refused == {3: 0, 9: 0} and looks == [gram_store.PATIENCE]  # one round found nothing free
+    assert refused == {3: 0, 9: 0} and looks == [gram_store.POLL_SECONDS]  # one round found nothing free
 
 
 @pytest.mark.parametrize("change", ["kernel", "points", "other points", "precision", "tile", "unlazy"])
@@ -164,14 +164,14 @@ def test_other_misuse_is_said(tmp_path, monkeypatch):
         unlazy.gram_to_store(KERNEL, X, store=tmp_path / "file")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("")
-    with pytest.raises(ValueError, match=r"other things than a Gram matrix .thesis\.tex"):
+    with pytest.raises(ValueError, match=r"do not belong to a Gram matrix store .thesis\.tex"):
         unlazy.gram_to_store(KERNEL, X, store=tmp_path / "full")
     with pytest.raises(ValueError, match="tile"):
         unlazy.gram_to_store(KERNEL, X, store=tmp_path / "a", tile=0)
     unlazy.gram_to_store(KERNEL, X, store=tmp_path / "cut", tile=5)
     content = (tmp_path / "cut" / MATRIX).read_bytes()
     (tmp_path / "cut" / MATRIX).write_bytes(content[:-4])
-    with pytest.raises(ValueError, match="cut short or altered"):
+    with pytest.raises(ValueError, match="truncated or altered"):
         unlazy.gram_to_store(KERNEL, X, store=tmp_path / "cut")
     (tmp_path / "cut" / PROBLEM).write_text("{")
     with pytest.raises(ValueError, match="cannot be read"):
@@ -195,13 +195,13 @@ import jax
 import numpy as np
 from unlazy import NTK, gram_to_store
 from unlazy.layers import AvgPool, Conv, Dense, GlobalAvgPool, serial
-from unlazy.products import stored
+from unlazy.products import gram_store
 
-of_tile, computed = stored._entries, []
+of_tile, computed = gram_store._entries, []
 def counted(*given):
     computed.append(given[1])
     return of_tile(*given)
-stored._entries = counted
+gram_store._entries = counted
 network = serial(Conv(3), "relu", AvgPool(2), Conv(3), "relu", GlobalAvgPool(), Dense())
 images = np.random.default_rng(1).normal(size=(150, 8, 8, 1)).astype(np.float32)
 gram_to_store(NTK(network), images, store=sys.argv[1], tile=10)
@@ -232,6 +232,7 @@ def undisturbed(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
+@pytest.mark.nightly
 def test_ten_kills_change_no_bit(tmp_path, undisturbed):
     store, moments, killed = tmp_path / "killed", random.Random(0), 0
     while killed < 10:

@@ -52,7 +52,8 @@ def test_every_form_is_lowered_for_the_card(name):
     """No card is needed to see that the backend knows every operation and layout."""
     kernel = KERNELS[name]
     X, Z, v = _problem(40, 70, 5)
-    call = jax.jit(lambda X, Z, v: fused_product.apply(*fused_product.prepared(kernel, X, Z), v, tile=hopper.Cut(z=64)))
+    tile = hopper.HopperTile(z=64)
+    call = jax.jit(lambda X, Z, v: fused_product.apply(*fused_product.prepare(kernel, X, Z), v, tile=tile))
     text = call.trace(X, Z, v).lower(lowering_platforms=("cuda",)).as_text()
     assert "mosaic_gpu" in text
 
@@ -61,7 +62,7 @@ PARTS = {
     "smooth": split_precision.SMOOTH,
     "sharp": split_precision.SHARP,
     "float16": split_precision.FLOAT16,
-    "turned": split_precision.TURNED,
+    "turned": split_precision.ROTATED,
 }
 
 
@@ -80,7 +81,7 @@ def test_what_the_tensor_cores_multiply(d, width, cut, adding):
     for side in sides:
         assert [array.shape[1] for array in side] == [width] * 2 + [16] * (d > width or (adding and width - d < 4))
         assert {array.dtype for array in side} == {jnp.dtype(cut.kind)}
-    x, z = ([np.asarray(part, np.float64) for part in cut.of(jnp.asarray(points))] for points in (X, Z))
+    x, z = ([np.asarray(part, np.float64) for part in cut.split(jnp.asarray(points))] for points in (X, Z))
     want = sum(x[i] @ z[j].T for i, j in cut.dots) + a.astype(np.float64)[:, None] + b
     left, right = ([np.asarray(array, np.float64) for array in side] for side in sides)
     got = sum(x @ z.T for x, z in hopper._products(left, right, cut.dots))
@@ -90,16 +91,16 @@ def test_what_the_tensor_cores_multiply(d, width, cut, adding):
 @pytest.mark.parametrize(
     "name, n, m, d, cut",
     [
-        ("gaussian", 70, 130, 5, hopper.Cut(1, 64, 2, 1)),
-        pytest.param("gaussian", 130, 800, 15, hopper.Cut(1, 64, 2, 2), marks=pytest.mark.slow),
-        pytest.param("laplace", 130, 600, 20, hopper.Cut(2, 64, 2, 2), marks=pytest.mark.slow),
-        pytest.param("ntk", 300, 600, 5, hopper.Cut(2, 64, 3, 2), marks=pytest.mark.slow),
-        pytest.param("ntk", 40, 300, 100, hopper.Cut(1, 128, 3), marks=pytest.mark.slow),
-        pytest.param("ntk with biases", 70, 70, 5, hopper.Cut(1, 64, 2), marks=pytest.mark.slow),
-        pytest.param("ntk with biases", 70, 70, 16, hopper.Cut(1, 64, 2), marks=pytest.mark.slow),
-        pytest.param("laplace", 70, 70, 18, hopper.Cut(1, 64, 2), marks=pytest.mark.slow),
-        pytest.param("matern", 70, 70, 5, hopper.Cut(1, 64, 1), marks=pytest.mark.slow),
-        pytest.param("gaussian", 200, 130, 5, hopper.Cut(1, 64, 4, 2), marks=pytest.mark.slow),
+        ("gaussian", 70, 130, 5, hopper.HopperTile(1, 64, 2, 1)),
+        pytest.param("gaussian", 130, 800, 15, hopper.HopperTile(1, 64, 2, 2), marks=pytest.mark.slow),
+        pytest.param("laplace", 130, 600, 20, hopper.HopperTile(2, 64, 2, 2), marks=pytest.mark.slow),
+        pytest.param("ntk", 300, 600, 5, hopper.HopperTile(2, 64, 3, 2), marks=pytest.mark.slow),
+        pytest.param("ntk", 40, 300, 100, hopper.HopperTile(1, 128, 3), marks=pytest.mark.slow),
+        pytest.param("ntk with biases", 70, 70, 5, hopper.HopperTile(1, 64, 2), marks=pytest.mark.slow),
+        pytest.param("ntk with biases", 70, 70, 16, hopper.HopperTile(1, 64, 2), marks=pytest.mark.slow),
+        pytest.param("laplace", 70, 70, 18, hopper.HopperTile(1, 64, 2), marks=pytest.mark.slow),
+        pytest.param("matern", 70, 70, 5, hopper.HopperTile(1, 64, 1), marks=pytest.mark.slow),
+        pytest.param("gaussian", 200, 130, 5, hopper.HopperTile(1, 64, 4, 2), marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("columns", [None, pytest.param(3, marks=pytest.mark.slow)])
@@ -110,7 +111,7 @@ def test_forms_at_coincident_points(interpreter, name, n, m, d, cut, columns):
     if columns:
         v = np.stack([np.roll(v, k) for k in range(columns)], 1)
     kernel = KERNELS[name]
-    got = fused_product.apply(*fused_product.prepared(kernel, X, Z), jnp.asarray(v), tile=cut, interpret=interpreter)
+    got = fused_product.apply(*fused_product.prepare(kernel, X, Z), jnp.asarray(v), tile=cut, interpret=interpreter)
     want = np.dot(_exact(kernel, X, Z), v.astype(np.float64))
     assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)
 
@@ -119,14 +120,14 @@ def test_forms_at_coincident_points(interpreter, name, n, m, d, cut, columns):
 @pytest.mark.parametrize("name", ["gaussian", "ntk with biases"])
 def test_chunks_of_z_one_after_the_other(interpreter, name, monkeypatch):
     """Programs share tiles of rows and come back to them with every chunk; signs and weights are those of all of Z."""
-    cut = hopper.Cut(1, 64, 2, 4)
-    monkeypatch.setattr(hopper_schedule, "CACHED", 2 * hopper.FOLD * cut.z * 96)
-    monkeypatch.setattr(hopper_schedule, "FEWEST", 1)
+    cut = hopper.HopperTile(1, 64, 2, 4)
+    monkeypatch.setattr(hopper_schedule, "CHUNK_BYTES", 2 * hopper.FOLD * cut.z * 96)
+    monkeypatch.setattr(hopper_schedule, "MIN_FOLDS", 1)
     X, Z, v = _problem(150, 1100, 5)
-    shared = hopper.shares(len(X), len(Z), 5, cut)
+    shared = hopper.make_schedule(len(X), len(Z), 5, cut)
     assert shared == (3, 2, 3, 4) and shared.parts == 2  # two, two, one and one fold of three tiles
     got = fused_product.apply(
-        *fused_product.prepared(KERNELS[name], X, Z), jnp.asarray(v), tile=cut, interpret=interpreter
+        *fused_product.prepare(KERNELS[name], X, Z), jnp.asarray(v), tile=cut, interpret=interpreter
     )
     want = np.dot(_exact(KERNELS[name], X, Z), v.astype(np.float64))
     assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)
@@ -137,17 +138,17 @@ def test_chunks_of_z_one_after_the_other(interpreter, name, monkeypatch):
     (3, 50, 7, 1), (132, 5, 132, 1), (5, 3, 4, 1), (700, 700, 2, 2**18), (10**5, 3, 132, 2**25),
 ])  # fmt: skip
 def test_shares_meet_every_fold_once(tiles, folds, programs, fold_bytes):
-    shared = hopper_schedule.Shares.of(tiles, folds, fold_bytes, programs)
+    shared = hopper_schedule.WorkSchedule.build(tiles, folds, fold_bytes, programs)
     assert shared.folds * shared.chunks >= folds > shared.folds * (shared.chunks - 1)
-    assert shared.chunks == 1 or shared.shortest >= hopper_schedule.FEWEST
-    ends = np.array([shared.stretch(p) for p in range(shared.programs)])
+    assert shared.chunks == 1 or shared.shortest >= hopper_schedule.MIN_FOLDS
+    ends = np.array([shared.program_range(p) for p in range(shared.programs)])
     assert ends[0, 0] == 0 and ends[-1, 1] == tiles * shared.folds and np.array_equal(ends[1:, 0], ends[:-1, 1])
     lengths = np.diff(ends, axis=1)
     assert lengths.min() == shared.shortest >= 1 and lengths.max() <= shared.shortest + 1
     written = np.zeros((shared.parts, tiles), int)
     for program, (first, last) in enumerate(ends):
         written[int(shared.part(program)), first // shared.folds : (last - 1) // shared.folds + 1] += 1
-    assert np.array_equal(written, shared.left())  # no two programs leave the same sums
+    assert np.array_equal(written, shared.written())  # no two programs leave the same sums
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 4])
@@ -155,24 +156,24 @@ def test_registers_are_there(groups):
     """A multiprocessor has 65,536, given out in eights to the warps of the launch; those who ask for more than the
     copying group has given back would wait for ever."""
     at_first = 65536 // (128 * (groups + 1)) // 8 * 8
-    assert groups * hopper._registers(groups) + hopper.COPYING <= (groups + 1) * at_first
+    assert groups * hopper._registers(groups) + hopper.COPY_REGISTERS <= (groups + 1) * at_first
     assert hopper._registers(groups) % 8 == 0
 
 
 def test_hopper_cards_take_it_where_this_jax_does(monkeypatch):
     """Asked by lowering it; a JAX that refuses leaves the other program, and that is said."""
     monkeypatch.setattr(fused_product.devices, "is_hopper", lambda: True)
-    form = fused_product._formed(Laplace(1.0))
+    form = fused_product._fused_form(Laplace(1.0))
     fused_product._lowers_for_hopper.cache_clear()
-    assert fused_product._tile(form, 1, 20, 1) == hopper.fitting(20, 1)
-    assert fused_product._tile(form, 1, 100, 3) == hopper.fitting(100, 3)
-    assert isinstance(fused_product._tile(form, 1, 200, 1), fused_product.Tile)
-    assert isinstance(fused_product._tile(form, 1, 20, 9), fused_product.Tile)
+    assert fused_product._tile(form, 1, 20, 1) == hopper.default_tile(20, 1)
+    assert fused_product._tile(form, 1, 100, 3) == hopper.default_tile(100, 3)
+    assert isinstance(fused_product._tile(form, 1, 200, 1), fused_product.TritonTile)
+    assert isinstance(fused_product._tile(form, 1, 20, 9), fused_product.TritonTile)
     fused_product._lowers_for_hopper.cache_clear()
     jax.clear_caches()
     monkeypatch.setattr(hopper.backend, "inline_mgpu", None)
-    with pytest.warns(UnlazyWarning, match="take the slower program"):
-        assert isinstance(fused_product._tile(form, 1, 20, 1), fused_product.Tile)
+    with pytest.warns(UnlazyWarning, match="fall back to the slower program"):
+        assert isinstance(fused_product._tile(form, 1, 20, 1), fused_product.TritonTile)
     fused_product._lowers_for_hopper.cache_clear()
 
 
@@ -186,7 +187,7 @@ def test_what_a_card_without_triton_is_offered(monkeypatch):
         assert fused_product.available(Gaussian(1.0), X) is hopping
     monkeypatch.setattr(fused_product.devices, "is_hopper", lambda: True)
     assert not fused_product.available(Gaussian(1.0), jnp.ones((3, 200), jnp.float32))
-    assert fused_product._tile(fused_product._formed(Gaussian(1.0)), 0, 2, 1) == hopper.Cut()
+    assert fused_product._tile(fused_product._fused_form(Gaussian(1.0)), 0, 2, 1) == hopper.HopperTile()
 
 
 @pytest.mark.skipif(not devices.is_hopper(), reason="no Hopper card here")
@@ -201,7 +202,7 @@ def test_on_the_card(name, n, m, d, columns):
     kernel = KERNELS[name]
     if columns:
         v = jnp.stack([jnp.roll(v, k) for k in range(columns)], 1)
-    got = np.asarray(fused_product.matmul(kernel, X, Z, v, tile=hopper.fitting(d, columns or 1)), np.float64)
+    got = np.asarray(fused_product.matmul(kernel, X, Z, v, tile=hopper.default_tile(d, columns or 1)), np.float64)
     want = np.dot(_exact(kernel, np.asarray(X), np.asarray(Z)), np.asarray(v, np.float64))
     assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)
 
@@ -212,8 +213,8 @@ def test_tiles_have_one_sign_each(positive, m):
     """Every number lies in one place, and the signs of tiles are those that the program takes them for."""
     tile, rng = 8, np.random.default_rng(m)
     v = (rng.uniform(0.1, 1, m) * np.where(rng.uniform(size=m) < positive, 1, -1)).astype(np.float32)
-    cut = hopper.Cut(z=tile)
-    _, rows = hopper.padding(hopper.shares(1, m + tile, 1, cut), cut)
+    cut = hopper.HopperTile(z=tile)
+    _, rows = hopper.padding(hopper.make_schedule(1, m + tile, 1, cut), cut)
     order, (both, rest) = map(np.asarray, fused_product._by_sign(jnp.asarray(v), tile, rows))
     assert sorted(order[order < m]) == list(range(m))
     assert (order[order >= m] == m).all()
@@ -231,8 +232,8 @@ def test_weights_in_the_exponent_of_a_gaussian(interpreter, weights):
         weights
     ]
     kernel = KERNELS["gaussian"]
-    cut = hopper.Cut(1, 64, 2)
-    got = fused_product.apply(*fused_product.prepared(kernel, X, Z), jnp.asarray(v), tile=cut, interpret=interpreter)
+    cut = hopper.HopperTile(1, 64, 2)
+    got = fused_product.apply(*fused_product.prepare(kernel, X, Z), jnp.asarray(v), tile=cut, interpret=interpreter)
     want = np.dot(_exact(kernel, X, Z), v.astype(np.float64))
     assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)
 
@@ -245,7 +246,7 @@ def test_who_counts_as_near(kernel, size, near, monkeypatch):
     """No NaN does: near pairs may make a number of it. Small points of a kinked kernel have no digits in float16."""
     monkeypatch.setattr(fused_product, "_program", lambda form, near, *_: partial(lambda *_: 1.0 if near else 0.0))
     X = jnp.asarray(_problem(20, 20, 3)[0]).at[7, 1].multiply(size) if size != size else size * _problem(20, 20, 3)[0]
-    form = fused_product._formed(kernel)
+    form = fused_product._fused_form(kernel)
     sides = [form.prepare(kernel, jnp.asarray(X)) for _ in range(2)]
-    found = fused_product._near_or_far(form, *sides, jnp.ones((20, 1)), hopper.Cut(), None)
+    found = fused_product._near_or_far(form, *sides, jnp.ones((20, 1)), hopper.HopperTile(), None)
     assert bool(found) is (near if isinstance(near, bool) else isinstance(kernel, Gaussian))

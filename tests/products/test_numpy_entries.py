@@ -11,9 +11,8 @@ from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
 from unlazy.products import agop, metric_gram
 from unlazy.products.engines import numpy_entries
-from unlazy.products.metric_gram import view
 from unlazy.theory.infinite_width.architecture import MLP
-from unlazy.theory.numerics.bandwidth import some_rows
+from unlazy.theory.numerics.bandwidth import evenly_spaced_rows
 
 KERNELS = {
     "gaussian": Gaussian(1.0),
@@ -32,7 +31,7 @@ def test_entries_are_those_of_the_gram_matrix(x64, name):
     """220² entries are more than one piece and not a whole number of them; one row twice."""
     X, kernel, L = rows(), KERNELS[name], np.array([1.0, 0.5, 0.0, 2.0])
     X[7] = X[3]
-    K = view(kernel, X, L).gram(1.5)
+    K = metric_gram.metric_gram(kernel, X, L).gram(1.5)
     reference = np.asarray(Metric(kernel, jnp.asarray(L / 1.5)).gram(jnp.asarray(X)))
     # distances come from inner products in both: ‖x-z‖² is good to 1e-15, its root at coincident points is exact
     np.testing.assert_allclose(K, reference, rtol=0, atol=1e-12)
@@ -44,10 +43,10 @@ def test_agop_is_that_of_products(x64, name):
     X, kernel = rows(120), KERNELS[name]
     L = np.random.default_rng(1).normal(size=(3, 4))
     alpha = np.random.default_rng(2).normal(size=(120, 2))
-    M = view(kernel, X, L).agop(2.0, alpha, diagonal=False)
+    M = metric_gram.metric_gram(kernel, X, L).agop(2.0, alpha, diagonal=False)
     reference = np.asarray(agop(Metric(kernel, jnp.asarray(L / 2.0)), *map(jnp.asarray, (X, X, alpha))))
     np.testing.assert_allclose(M, reference, rtol=1e-8, atol=1e-8 * np.abs(reference).max())
-    diagonal = view(kernel, X, L).agop(2.0, alpha, diagonal=True)
+    diagonal = metric_gram.metric_gram(kernel, X, L).agop(2.0, alpha, diagonal=True)
     np.testing.assert_allclose(diagonal, np.diag(M), rtol=1e-12)
 
 
@@ -85,14 +84,14 @@ def test_many_columns_average_signs_over_fewer_rows(monkeypatch):
     slopes = -np.einsum("ik,k,ikj->ij", K, alpha[:, 0], np.sign(X[:, None] - X)) / h
 
     def found():
-        return view(ProductLaplace(1.0), X, np.ones(6)).agop(h, alpha, diagonal=True)
+        return metric_gram.metric_gram(ProductLaplace(1.0), X, np.ones(6)).agop(h, alpha, diagonal=True)
 
     np.testing.assert_allclose(found(), np.mean(slopes**2, 0), rtol=1e-12)  # sums of 40 terms in float64
     monkeypatch.setattr(metric_gram, "SIGNS", 12 * 40 * 6)
     monkeypatch.setattr(metric_gram, "FEW_GRADIENTS", 5)
-    np.testing.assert_allclose(found(), np.mean(slopes[some_rows(40, 12)] ** 2, 0), rtol=1e-12)
+    np.testing.assert_allclose(found(), np.mean(slopes[evenly_spaced_rows(40, 12)] ** 2, 0), rtol=1e-12)
     monkeypatch.setattr(metric_gram, "SIGNS", 1)
-    np.testing.assert_allclose(found(), np.mean(slopes[some_rows(40, 5)] ** 2, 0), rtol=1e-12)
+    np.testing.assert_allclose(found(), np.mean(slopes[evenly_spaced_rows(40, 5)] ** 2, 0), rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -103,7 +102,7 @@ def test_signs_of_the_l1_kernel_with_and_without_ties(dtype, monkeypatch):
     X[7, 3], X[9, 3] = 0.0, -0.0
     rows = np.arange(0, 30, 3)
     weights = rng.normal(size=(len(rows), 30)).astype(dtype)
-    seen = view(ProductLaplace(1.0), X, np.ones(4, dtype))
+    seen = metric_gram.metric_gram(ProductLaplace(1.0), X, np.ones(4, dtype))
     for block in (30, 90, 10_000):
         monkeypatch.setattr(metric_gram, "CACHED", block)
         for j in range(4):
@@ -118,7 +117,7 @@ def test_columns_that_a_metric_does_not_see_cost_nothing_and_change_nothing(x64,
     X, kernel, L = rows(90, 6), KERNELS[name], np.array([1.0, 0.0, 0.5, 0.0, 0.0, 2.0])
     alpha, some = np.random.default_rng(2).normal(size=(90, 2)), np.arange(0, 90, 7)
     used = np.flatnonzero(L)
-    seen, alone = view(kernel, X, L), view(kernel, X[:, used], L[used])
+    seen, alone = metric_gram.metric_gram(kernel, X, L), metric_gram.metric_gram(kernel, X[:, used], L[used])
     assert seen.F.shape == alone.F.shape
     tolerance = {"rtol": 1e-12, "atol": 1e-13}
     np.testing.assert_allclose(seen.gram(1.5), alone.gram(1.5), **tolerance)
@@ -137,7 +136,7 @@ def test_signs_of_tied_columns_are_zero(x64, digits):
     X = np.round(rows(80, 3), digits)
     X[:4, 0], X[4:6, 1] = (0.0, -0.0, 0.0, 1.0), -0.0
     weights, some = np.random.default_rng(3).normal(size=(20, 80)), np.arange(0, 80, 4)
-    seen = view(ProductLaplace(1.0), X, np.ones(3))
+    seen = metric_gram.metric_gram(ProductLaplace(1.0), X, np.ones(3))
     for j in range(3):
         expected = np.sum(weights * np.sign(X[some, None, j] - X[None, :, j]), 1)
         np.testing.assert_allclose(seen._signed(j, some, 80, weights), expected, rtol=0, atol=80 * 4 * 2**-53 * 80)

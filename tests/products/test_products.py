@@ -45,18 +45,18 @@ def rounding_bound(K, V, extra=1.0):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("how", ["stored", "blocked"])
-def test_products_agree_with_the_gram_in_float64(name, how):
+@pytest.mark.parametrize("engine", ["stored", "blocked"])
+def test_products_agree_with_the_gram_in_float64(name, engine):
     kernel, X = KERNELS[name], points(N)
     Z = np.concatenate([X[:50], points(M - 50, 1)])  # coincident points on purpose
     K = exact(kernel, X, Z)
     V, U = points(M, 2)[:, :3], points(N, 3)[:, :3]
-    K_hat = product(kernel, X, Z, how=how)
+    K_hat = product(kernel, X, Z, engine=engine)
     # Laplace and NTK lose √rounding next to x = z; these sets have no such pairs besides the exact ones
     assert np.all(np.abs(K_hat.matmul(V) - K @ V) <= rounding_bound(K, V, 4))
     assert np.all(np.abs(K_hat.rmatmul(U) - K.T @ U) <= rounding_bound(K.T, U, 4))
     assert np.all(np.abs(K_hat.normal(V) - K.T @ (K @ V)) <= rounding_bound(np.abs(K.T) @ np.abs(K), np.abs(V), 8))
-    assert K_hat.shape == (N, M) and K_hat.how == how
+    assert K_hat.shape == (N, M) and K_hat.engine == engine
 
 
 def test_one_column_keeps_its_shape_and_both_orientations_agree():
@@ -72,7 +72,7 @@ def test_one_column_keeps_its_shape_and_both_orientations_agree():
 def test_float64_products_are_float64(x64):
     X, V = points(N, dtype=np.float64), points(N, 2, np.float64)[:, :2]
     K = exact(KERNELS["ntk"], X, X)
-    assert np.allclose(product(KERNELS["ntk"], X, how="blocked").matmul(V), K @ V, rtol=0, atol=1e-11)
+    assert np.allclose(product(KERNELS["ntk"], X, engine="blocked").matmul(V), K @ V, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("n", [dense.TILE + 1, 2 * dense.TILE, 1637])
@@ -89,11 +89,11 @@ def test_tiled_gram_is_symmetric_with_an_exact_diagonal(n):
 
 
 def test_a_narrow_budget_cuts_both_sides(monkeypatch):
-    monkeypatch.setattr(blocked, "WIDEST", 64)
+    monkeypatch.setattr(blocked, "MAX_COLUMNS", 64)
     X, Z, V = points(N), points(M, 1), points(M, 2)[:, :2]
     kernel = KERNELS["gaussian"]
     K = exact(kernel, X, Z)
-    K_hat = product(kernel, X, Z, how="blocked", memory=64 * 4 * 4 * 10)  # room for ten rows of 64
+    K_hat = product(kernel, X, Z, engine="blocked", memory=64 * 4 * 4 * 10)  # room for ten rows of 64
     assert blocked.block_rows(N, 64, 4, 64 * 4 * 4 * 10) == 10
     assert np.all(np.abs(K_hat.matmul(V) - K @ V) <= rounding_bound(K, V, 4))
     assert np.all(np.abs(K_hat.rmatmul(points(N, 4)) - K.T @ points(N, 4)) <= rounding_bound(K.T, points(N, 4), 4))
@@ -104,12 +104,12 @@ def test_the_front_door_stores_what_fits_and_is_used_again(monkeypatch):
     X = points(N)
     kernel = KERNELS["gaussian"]
     monkeypatch.setattr(selection, "fused_available", lambda *_: True)
-    assert product(kernel, X, passes=10).how == "fused"
+    assert product(kernel, X, passes=10).engine == "fused"
     monkeypatch.setattr(selection, "fused_available", lambda *_: False)
-    assert product(kernel, X, passes=10).how == "stored"
-    assert product(kernel, X, passes=1).how == "blocked"
-    assert product(kernel, X, passes=10, memory=N * N * 4 - 1).how == "blocked"
-    assert product(kernel, X, how="stored").bytes == N * N * 4
+    assert product(kernel, X, passes=10).engine == "stored"
+    assert product(kernel, X, passes=1).engine == "blocked"
+    assert product(kernel, X, passes=10, memory=N * N * 4 - 1).engine == "blocked"
+    assert product(kernel, X, engine="stored").bytes == N * N * 4
 
 
 def test_misuse_is_named():
@@ -122,4 +122,4 @@ def test_misuse_is_named():
     with pytest.raises(ValueError, match="900 rows"):
         product(kernel, X).matmul(np.ones(3, np.float32))
     with pytest.raises(ValueError, match="did you mean 'stored'"):
-        product(kernel, X, how="store")
+        product(kernel, X, engine="store")

@@ -85,9 +85,9 @@ def test_powers_of_two_by_multiply_adds(kernel):
     t = -np.concatenate([np.linspace(0, 120 if rows == 0 else powers.least**2, 5001), beyond]).astype(np.float32)
     arguments = [t, *[np.float32(1e-6)] * rows]
     want = emulate(program.code, arguments)
-    got = emulate(program.relieved, arguments, np.float32)
-    assert "ex2" not in program.relieved
-    assert pair_program(form.formula, rows).relieved is None
+    got = emulate(program.polynomial_code, arguments, np.float32)
+    assert "ex2" not in program.polynomial_code
+    assert pair_program(form.formula, rows).polynomial_code is None
     # the polynomial errs by so much, some steps round, and the argument, up to 2^7, is rounded once more; beyond,
     # 2^-125 is left where there should be nothing
     off = {4: 4e-6, 5: 2e-7}[powers.degree]

@@ -23,9 +23,9 @@ Z = np.concatenate([X[:20], rng.normal(size=(30, 5)).astype(np.float32)])
 V, U = rng.normal(size=(50, 2)).astype(np.float32), rng.normal(size=(203, 2)).astype(np.float32)
 for kernel in ({kernels}):
     many = product(kernel, X, Z)
-    one = product(kernel, X, Z, how="blocked")
-    assert many.how == "sharded" and many.shape == (203, 50)
-    K = np.abs(np.asarray(product(kernel, X, Z, how="stored").K))
+    one = product(kernel, X, Z, engine="blocked")
+    assert many.engine == "sharded" and many.shape == (203, 50)
+    K = np.abs(np.asarray(product(kernel, X, Z, engine="stored").K))
     # sums in another order: √terms roundings of Σ|K||V|, four such
     def close(a, b, size, terms):
         difference = np.abs(np.asarray(a) - np.asarray(b))

@@ -1,4 +1,4 @@
-"""Names in any script: written where an installed font has their letters, numbered where none has; never a box."""
+"""Labels in any script are drawn if an installed font has the glyphs, and numbered otherwise; never as a box."""
 
 import warnings
 
@@ -6,8 +6,8 @@ import pytest
 from matplotlib import font_manager
 
 from unlazy.lab.report import fonts
-from unlazy.lab.report.fonts import drawable
-from unlazy.lab.report.style import house_style
+from unlazy.lab.report.fonts import drawable_names
+from unlazy.lab.report.style import figure_style
 
 UNASSIGNED = "\U00050000"  # no font has it
 
@@ -16,7 +16,7 @@ def drawn(text, families=()):
     """Draw it with warnings as errors: matplotlib warns of every letter that is missing."""
     from matplotlib import pyplot as plt
 
-    with house_style(families), warnings.catch_warnings():
+    with figure_style(families), warnings.catch_warnings():
         warnings.simplefilter("error")
         figure, axes = plt.subplots(figsize=(1, 1))
         axes.set_xlabel(text, parse_math=False)
@@ -25,14 +25,14 @@ def drawn(text, families=()):
 
 
 def test_usual_letters_need_nothing():
-    assert drawable(["age", "naïve", "Größe", "β₂", "доход", "a$b"]) == ({}, ())
+    assert drawable_names(["age", "naïve", "Größe", "β₂", "доход", "a$b"]) == ({}, ())
     drawn("naïve Größe β₂ доход a$b")
 
 
 def test_names_that_no_font_has_are_numbered_and_explained():
-    names = drawable(["age", f"a{UNASSIGNED}", f"{UNASSIGNED}b", "age"])
+    names = drawable_names(["age", f"a{UNASSIGNED}", f"{UNASSIGNED}b", "age"])
     assert [names(n) for n in ("age", f"a{UNASSIGNED}", f"{UNASSIGNED}b", "other")] == ["age", "[1]", "[2]", "other"]
-    assert names.beside == [("[1]", f"a{UNASSIGNED}"), ("[2]", f"{UNASSIGNED}b")]
+    assert names.numbered == [("[1]", f"a{UNASSIGNED}"), ("[2]", f"{UNASSIGNED}b")]
     with pytest.raises(UserWarning, match="missing from font"):
         drawn(UNASSIGNED)
     drawn(names(f"a{UNASSIGNED}"), names.fonts)
@@ -43,8 +43,8 @@ def test_an_installed_font_that_has_the_letters_is_used():
     usual, other = (font_manager.get_font(font_manager.findfont(f)) for f in ("DejaVu Sans", "STIXGeneral"))
     letter = next(chr(code) for code in sorted(other.get_charmap()) if code > 0x2000 and not usual.get_char_index(code))
     fonts._fonts_with.cache_clear()
-    names = drawable([f"x{letter}"])
-    assert names(f"x{letter}") == f"x{letter}" and names.beside == [] and len(names.fonts) == 1
+    names = drawable_names([f"x{letter}"])
+    assert names(f"x{letter}") == f"x{letter}" and names.numbered == [] and len(names.fonts) == 1
     drawn(f"x{letter}", names.fonts)
 
 

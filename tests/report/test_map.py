@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from unlazy.core.errors import UnlazyError
 from unlazy.lab.claims import at_most
-from unlazy.lab.report.map import OWN, layout, regions, write_map
-from unlazy.lab.report.recorded_claims import FOLDER, Told, record, recorded, told
+from unlazy.lab.report.map import USER_QUESTION, layout, map_questions, write_map
+from unlazy.lab.report.recorded_claims import FOLDER, ClaimSummary, record, recorded, summarize_claim
 from unlazy.lab.runner.catalog import all_experiments
 
 CLAIM = at_most("risk < 1 & falls", "K2", 2.0, 1.0)
@@ -38,25 +38,27 @@ def test_what_is_recorded_belongs_to_an_experiment():
 def test_a_record_tells_a_claim_whole():
     kept = record([CLAIM], "quick", 3)
     assert kept["trials"] == 3
-    assert Told(**kept["claims"][0]) == told(CLAIM) == Told("risk < 1 & falls", "≤ 1", "2", "does not hold",
-                                                          "does not hold", "chosen")  # fmt: skip
+    expected = ClaimSummary("risk < 1 & falls", "≤ 1", "2", "does not hold", "does not hold", "chosen")
+    assert ClaimSummary(**kept["claims"][0]) == summarize_claim(CLAIM) == expected
 
 
 def test_measured_here_comes_before_recorded():
-    found = {p.experiment.name: p for _, places in regions(all_experiments(), {"transfer": [CLAIM]}) for p in places}
-    assert found["transfer"].claims == [told(CLAIM)]
+    found = {
+        p.experiment.name: p for _, places in map_questions(all_experiments(), {"transfer": [CLAIM]}) for p in places
+    }
+    assert found["transfer"].claims == [summarize_claim(CLAIM)]
     assert found["transfer"].origin == "Measured here."
     assert found["transfer"].signs == [("does not hold", "✕", "risk < 1 & falls: does not hold")]
     assert found["wide_limit"].claims == recorded("wide_limit")[0]
-    assert "As the project measured it" in found["wide_limit"].origin
+    assert "Recorded by the project" in found["wide_limit"].origin
 
 
 def test_own_experiments_get_a_place(tmp_path):
     own = replace(all_experiments()[0], name="mine")
-    last, places = regions([own], {})[-1]
-    assert last["name"] == OWN["name"]
+    last, places = map_questions([own], {})[-1]
+    assert last["name"] == USER_QUESTION["name"]
     assert places[0].count == "not run yet"
-    assert OWN["experiments"] == []  # the pattern is left as it was
+    assert USER_QUESTION["experiments"] == []  # the pattern is left as it was
     page = write_map([own, *all_experiments()], {"mine": [CLAIM]}, tmp_path).read_text(encoding="utf-8")
     assert "0 of 1 hold" in page and "risk &lt; 1 &amp; falls" in page
     links = set(re.findall(r'href="#([^"]+)"', page))
@@ -75,11 +77,11 @@ def test_the_command(tmp_path):
 
     said = CliRunner().invoke(app, ["map", "--store", str(tmp_path / "none"), "--out", str(tmp_path)])
     assert said.exit_code == 0, said.output
-    assert f"0 of {len(all_experiments())} experiments as measured here" in said.output
+    assert f"0 of {len(all_experiments())} experiments from your store" in said.output
     assert (tmp_path / "map.html").exists() and not (tmp_path / "none").exists()
 
 
 def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UnlazyError, match="choose another place with --out"):
+    with pytest.raises(UnlazyError, match="choose another folder with --out"):
         write_map([], {}, tmp_path / "file")

@@ -7,7 +7,7 @@ import pytest
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from unlazy.lab.report.marks import MOST, behind, marks
+from unlazy.lab.report.marks import MAX_POINTS, claims_by_curve, figure_marks
 
 
 @pytest.fixture
@@ -23,15 +23,15 @@ def test_places_are_shares_of_the_figure_from_its_top_left(axes):
     axes.axhline(0.3, label="a ruler")
     axes.plot([0, 1], [0, 1])  # no name, no mark: a ruler too
     axes.set(xlim=(0, 1), ylim=(0, 1))
-    assert marks(axes.figure) == [(500, 700, "a b", "0.5", "0.25"), (100, 100, "", "0", "1")]
+    assert figure_marks(axes.figure) == [(500, 700, "a b", "0.5", "0.25"), (100, 100, "", "0", "1")]
 
 
 def test_logarithms_and_long_curves(axes):
     n = np.geomspace(1, 100, 2001)
     axes.loglog(n, 1 / n, label="risk")
     axes.set(xlim=(1, 100), ylim=(0.01, 1))
-    found = marks(axes.figure)
-    assert len(found) == MOST and found[0][:2] == (100, 100) and found[-1][:2] == (900, 900)
+    found = figure_marks(axes.figure)
+    assert len(found) == MAX_POINTS and found[0][:2] == (100, 100) and found[-1][:2] == (900, 900)
     for across, down, _, x, y in found:  # along the diagonal, as powers of ten are
         assert across == pytest.approx(100 + 400 * np.log10(float(x)), abs=1.5) and abs(across - down) <= 1
         assert float(x) * float(y) == pytest.approx(1, rel=2e-3)
@@ -43,4 +43,4 @@ def test_curves_stand_behind_the_claims_that_name_them(axes):
     axes.plot([0, 1], [1, 0], "o")
     axes.plot([0, 1], [0, 0], label="theory", gid="slope")
     claims = ["Algorithm 1: median risk at n = 1,000", "NTK: median risk", "NTK: slope"]
-    assert behind(axes.figure, claims) == {"Algorithm 1": [1], "NTK": [2, 3], "": [1, 2, 3], "theory": [3]}
+    assert claims_by_curve(axes.figure, claims) == {"Algorithm 1": [1], "NTK": [2, 3], "": [1, 2, 3], "theory": [3]}

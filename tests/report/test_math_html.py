@@ -30,7 +30,7 @@ def test_plain_words_are_set(text, shown):
 
 def test_every_tag_that_is_named_has_a_formula():
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
-    named = {t for text in texts for group in math_html.TAG.findall(text) for t in math_html.expanded(group)}
+    named = {t for text in texts for group in math_html.TAG.findall(text) for t in math_html.expand_tags(group)}
     named |= {tag for e in all_experiments() for tag in e.tags}
     assert named <= {*math_html.tags()} and all("<math" in tag.formula for tag in math_html.tags().values())
 

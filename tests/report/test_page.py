@@ -71,8 +71,8 @@ def test_page_is_whole_and_needs_no_network(tmp_path):
 
 def test_half_a_sweep_is_reported_as_such(tmp_path):
     html = write_report([(EXPERIMENT, RECORDS.where(n=10))], tmp_path).read_text()
-    assert "not enough to judge" in html or "undecided" in html
-    assert "Nothing has been run yet" in write_report([(EXPERIMENT, Records())], tmp_path).read_text()
+    assert "not enough to evaluate" in html or "undecided" in html
+    assert "Not run yet." in write_report([(EXPERIMENT, Records())], tmp_path).read_text()
 
 
 def test_unwritable_folder_is_one_sentence(tmp_path):
@@ -139,6 +139,6 @@ def test_predicted_text_that_begins_like_a_formula_is_plain(monkeypatch, tmp_pat
     from unlazy.comparison.study import model
 
     found = pd.DataFrame({"@label": ["=cmd", "fine"], "probability =cmd": [0.5, 0.25]})
-    monkeypatch.setattr(model, "predictions", lambda *given: found)
+    monkeypatch.setattr(model, "predict_file", lambda *given: found)
     result = CliRunner().invoke(app, ["predict", "model", "data"])
     assert result.stdout.splitlines() == ["'@label,probability =cmd", "'=cmd,0.5", "fine,0.25"]

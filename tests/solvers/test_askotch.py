@@ -10,8 +10,8 @@ from unlazy.core import devices
 from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.products import product
-from unlazy.products.engines.base import rows_of
-from unlazy.products.engines.pairs import prepared
+from unlazy.products.engines.base import take_rows
+from unlazy.products.engines.pairs import prepare_sides
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.solvers.methods import askotch
 from unlazy.solvers.methods.askotch import Askotch
@@ -95,7 +95,7 @@ def test_an_ntk_whose_diagonal_is_not_one():
 
 def test_a_run_goes_on_in_the_middle_of_a_pass(tmp_path, monkeypatch):
     """Killed between two blocks it ends with the bits of a run that was not."""
-    monkeypatch.setattr(askotch, "STRETCH", {True: 1, False: 1})
+    monkeypatch.setattr(askotch, "HOST_CHECK_ENTRIES", {True: 1, False: 1})
     method = Askotch(block=40)
     whole = solve(Laplace(2.0), X, Y, RIDGE, method=method, tolerance=1e-5)
     kept, calls = Checkpoint(tmp_path / "run", every=0), []
@@ -125,33 +125,33 @@ def test_blocks_are_chosen_by_size_and_memory():
         askotch.Problem(Laplace(2.0), Source(None, n, D), np.zeros((n, 1)), 1.0, np.dtype("float32"), memory)
         for memory in (2**34, 2**26)
     )
-    by = {how: Askotch().block_of(roomy, how) for how in askotch.WORTH}
+    by = {how: Askotch().block_size(roomy, how) for how in askotch.BLOCK_SIZE_FACTORS}
     assert by["stored"] < by["fused"] < by["blocked"]
     for how, b in by.items():
         blocks = -(-n // b)
-        assert 0.9 * askotch.WORTH[how] * n < b * b <= askotch.WORTH[how] * n
+        assert 0.9 * askotch.BLOCK_SIZE_FACTORS[how] * n < b * b <= askotch.BLOCK_SIZE_FACTORS[how] * n
         assert blocks * b - n < blocks  # the last block overlaps by less than one row for each of them
-    assert askotch.MATRICES * 4 * Askotch().block_of(tight, "blocked") ** 2 <= 2**24
+    assert askotch.LIVE_MATRICES * 4 * Askotch().block_size(tight, "blocked") ** 2 <= 2**24
 
 
-@pytest.mark.parametrize("how", ["stored", "blocked"])
-def test_rows_taken_inside_a_program_are_those_of_the_gram_matrix(how, x64):
-    K = product(Laplace(2.0), jnp.asarray(X), how=how)
+@pytest.mark.parametrize("engine", ["stored", "blocked"])
+def test_rows_taken_inside_a_program_are_those_of_the_gram_matrix(engine, x64):
+    K = product(Laplace(2.0), jnp.asarray(X), engine=engine)
     rows, columns, V = jnp.asarray([7, 3, 90]), jnp.arange(20, 60), RNG.normal(size=(N, 2))
-    some = jax.jit(lambda K, rows, V: K.taken(rows).matmul(V))(K, rows, V)
+    some = jax.jit(lambda K, rows, V: K.select_rows(rows).matmul(V))(K, rows, V)
     np.testing.assert_allclose(some, LAPLACE[np.asarray(rows)] @ V, rtol=0, atol=N * 2.0**-48)
-    part = jax.jit(lambda K, rows, columns, V: K.taken(rows, columns).matmul(V))(K, rows, columns, V[20:60])
+    part = jax.jit(lambda K, rows, columns, V: K.select_rows(rows, columns).matmul(V))(K, rows, columns, V[20:60])
     np.testing.assert_allclose(part, LAPLACE[np.ix_(rows, columns)] @ V[20:60], rtol=0, atol=N * 2.0**-48)
-    side, _ = prepared(Laplace(2.0), jnp.asarray(X))
-    assert jax.tree.structure(side) == jax.tree.structure(prepared(Laplace(2.0), jnp.asarray(X[:3]))[0])
+    side, _ = prepare_sides(Laplace(2.0), jnp.asarray(X))
+    assert jax.tree.structure(side) == jax.tree.structure(prepare_sides(Laplace(2.0), jnp.asarray(X[:3]))[0])
 
 
 def test_rows_taken_of_fused_sides_are_those_of_the_gram_matrix():
     """The program of a GPU, interpreted where there is none: of the side that was prepared once a block takes rows."""
     fused = pytest.importorskip("unlazy.products.fused.fused_product")
-    left, right = fused.prepared(Laplace(2.0), jnp.asarray(X, jnp.float32), jnp.asarray(X, jnp.float32))
+    left, right = fused.prepare(Laplace(2.0), jnp.asarray(X, jnp.float32), jnp.asarray(X, jnp.float32))
     rows, V = jnp.asarray([7, 3, 90]), RNG.normal(size=(N, 1)).astype(np.float32)
-    some = fused.apply(rows_of(left, rows), right, jnp.asarray(V), interpret=devices.is_host())
+    some = fused.apply(take_rows(left, rows), right, jnp.asarray(V), interpret=devices.is_host())
     # what the product itself promises: 1e-5 of Σ|K||V|
     bound = 1e-5 * LAPLACE[np.asarray(rows)] @ np.abs(V)
     assert np.all(np.abs(np.asarray(some) - LAPLACE[np.asarray(rows)] @ V) <= bound)

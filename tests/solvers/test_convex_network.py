@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from unlazy.solvers.convex.relu_cells import cells, hot_spots
+from unlazy.solvers.convex.relu_cells import arrangement_cells, candidate_maxima
 from unlazy.solvers.convex.relu_network import convex_relu_network
 
 
@@ -18,7 +18,7 @@ def test_no_direction_beats_the_oracle(d, seed):
     """200,000 random directions, the best refined in shrinking caps, against the exact maximum."""
     rng = np.random.default_rng(seed)
     X, u = rng.normal(size=(15, d)), rng.normal(size=15)
-    C, values = hot_spots(cells(X), u)
+    C, values = candidate_maxima(arrangement_cells(X), u)
     np.testing.assert_allclose(np.linalg.norm(C, axis=1), 1, atol=1e-12)
     W = sphere(rng, 200_000, d)
     found = np.abs(np.maximum(W @ X.T, 0) @ u)

@@ -36,7 +36,7 @@ def true_error(solution, X, y, bandwidth, ridge):
 @pytest.fixture
 def small(monkeypatch):
     """Every problem counts as large, so that iterations in float32 are what is chosen."""
-    monkeypatch.setattr(selection, "SMALL", 10)
+    monkeypatch.setattr(selection, "SMALL_N", 10)
 
 
 @pytest.mark.parametrize("bandwidth, ridge", [(3.0, 0.1), (3.0, 3e-4), (10.0, 1e-3), (10.0, 7.5e-5)])
@@ -46,7 +46,7 @@ def test_no_cliff_where_the_small_problems_end(small, monkeypatch, bandwidth, ri
     X, y = data()
     for way in ("a factorization", "iteration"):  # of float64
         if way == "iteration":
-            monkeypatch.setattr(selection, "CPU_DIRECT", 10)
+            monkeypatch.setattr(selection, "CPU_DIRECT_MAX_N", 10)
         solution = solve(Gaussian(bandwidth), X, y, ridge)
         # K has condition λ_max/ridge ≤ 300/7.5e-5; the oracle is off by 1e-16 of that
         error = true_error(solution, X, y, bandwidth, ridge)
@@ -77,8 +77,8 @@ def test_the_error_of_a_float32_run_is_not_understated(small, method):
 
 def test_float32_that_fails_gives_way_to_float64(small, monkeypatch, tmp_path):
     X, y = data()
-    monkeypatch.setattr(selection, "HARD", 0)  # no warning beforehand
-    monkeypatch.setattr(selection, "CPU_DIRECT", 10)
+    monkeypatch.setattr(selection, "FLOAT32_RIDGE_ROUNDINGS", 0)  # no warning beforehand
+    monkeypatch.setattr(selection, "CPU_DIRECT_MAX_N", 10)
     kept = Checkpoint(tmp_path / "run", every=0)
     solution = solve(Gaussian(10.0), X, y, 1e-4, checkpoint=kept)
     assert solution.converged and solution.coefficients.dtype == np.float64
@@ -104,9 +104,9 @@ def test_a_small_budget_solves_the_same_problem(small, monkeypatch):
     with pytest.raises(ValueError, match="allow that with memory="):
         solve(Laplace(3.0), X, y, 1e-2, memory=10_000)
     # where there are too many points, other centers are announced with their distance from what was asked
-    for limit in ("CPU_FULL", "GPU_FULL"):
+    for limit in ("CPU_FULL_MAX_N", "GPU_FULL_MAX_N"):
         monkeypatch.setattr(selection, limit, 10)
-    with pytest.warns(UnlazyWarning, match="centers are the limit"):
+    with pytest.warns(UnlazyWarning, match="number of centers is the limit"):
         few = solve(Laplace(3.0), X, y, 1e-2, memory=60_000)
     error = np.linalg.norm(np.asarray(few.predict(X), float) - fitted) / np.linalg.norm(y)
     assert not few.converged and few.stopped == "centers" and "full regression" in few.notes[-1]

@@ -30,8 +30,8 @@ def test_conjugate_gradients_keep_their_vectors_on_the_device(method, precision,
     keywords = {"method": method, "precision": precision, "tolerance": 1e-4}
     here = solve(Laplace(2.0), X, Y, RIDGE, **keywords)
     request.getfixturevalue("card")
-    seen, moved = [], conjugate_gradients._moved
-    monkeypatch.setattr(conjugate_gradients, "_moved", lambda *a: seen.extend(a) or moved(*a))
+    seen, moved = [], conjugate_gradients._update_solution
+    monkeypatch.setattr(conjugate_gradients, "_update_solution", lambda *a: seen.extend(a) or moved(*a))
     there = solve(Laplace(2.0), X, Y, RIDGE, **keywords)
     assert seen and all(isinstance(a, jax.Array) and a.dtype == np.float64 for a in seen)
     assert here.converged and there.converged and abs(here.steps - there.steps) <= 1
@@ -44,28 +44,28 @@ def test_the_preconditioner_on_the_device_is_the_one_on_the_host(card):
     """(F Fᵀ + ρ)⁻¹ r in float64: F in float64 too, so that both are off by roundings times the condition, ‖FᵀF‖/ρ."""
     F, r = RNG.normal(size=(N, 20)), RNG.normal(size=(N, 2))
     with jax.enable_x64(True):
-        there = preconditioned_cg._on_card(jax.numpy.asarray(F), RIDGE)(jax.numpy.asarray(r))
+        there = preconditioned_cg._device_preconditioner(jax.numpy.asarray(F), RIDGE)(jax.numpy.asarray(r))
     condition = np.linalg.norm(F, 2) ** 2 / RIDGE
     exact = np.linalg.solve(F @ F.T + RIDGE * np.eye(N), r)
     bound = 10 * N * 2.0**-53 * condition * np.linalg.norm(r) / RIDGE
     assert np.linalg.norm(np.asarray(there) - exact) <= bound
-    assert np.linalg.norm(preconditioned_cg._on_host(F, RIDGE)(r) - exact) <= bound
+    assert np.linalg.norm(preconditioned_cg._host_preconditioner(F, RIDGE)(r) - exact) <= bound
 
 
 @pytest.mark.parametrize("memory", ["1GiB", 60_000])
 def test_an_epoch_of_eigenpro_is_the_formula(memory):
     """Two epochs against NumPy: α_b += η r, α_s -= η Q A_sb r, batches in the same order; K stored, or by blocks."""
-    from unlazy.solvers.callbacks import Watch
-    from unlazy.solvers.problem import make
+    from unlazy.solvers.callbacks import SolverCallback
+    from unlazy.solvers.problem import make_problem
 
     with jax.enable_x64(True):
-        problem = make(Laplace(2.0), X, Y, RIDGE, memory)
+        problem = make_problem(Laplace(2.0), X, Y, RIDGE, memory)
         problem = type(problem)(**{**problem.__dict__, "dtype": np.dtype("float64")})
-        fit = EigenPro(sample=50, batch=40, rank=5).solve(problem, Watch(1e-12, 2))
+        fit = EigenPro(sample=50, batch=40, rank=5).solve(problem, SolverCallback(1e-12, 2))
         rng = problem.rng()
         order = rng.permutation(N)
         points = jax.numpy.asarray(X[order], float)
-        pre = eigenpro.Preconditioner(problem, points[:50], 5)
+        pre = eigenpro.EigenProPreconditioner(problem, points[:50], 5)
         eta = eigenpro.MARGIN / pre.batch_eigenvalue(problem, points, 40, rng)
     A = np.asarray(X[order], float)
     A = np.exp(-np.linalg.norm(A[:, None] - A, axis=2) / 2.0) + RIDGE * np.eye(N)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from unlazy.solvers.ridge.intercept import coefficients, fit, fit_every
+from unlazy.solvers.ridge.intercept import fit_ridge, fit_ridge_path, ridge_coefficients
 
 
 def problem(n=40, c=2, seed=0):
@@ -29,7 +29,7 @@ def test_every_point_left_out(weighted):
     K, Y, w = problem()
     weights = w if weighted else None
     used = w if weighted else np.ones(len(K))
-    got = fit(K, Y, 1e-2, weights)
+    got = fit_ridge(K, Y, 1e-2, weights)
     alpha, b = bordered(K, Y, 1e-2, used, np.ones(len(K), bool))
     # condition below 1e4, float64: ten digits are left
     np.testing.assert_allclose(got.alpha, alpha, atol=1e-9)
@@ -37,38 +37,38 @@ def test_every_point_left_out(weighted):
     for i in range(0, len(K), 7):
         a, b = bordered(K, Y, 1e-2, used, np.arange(len(K)) != i)
         np.testing.assert_allclose(got.held_out[i], K[i] @ a + b, atol=1e-8)
-    light, b = coefficients(K, Y, 1e-2, weights)
+    light, b = ridge_coefficients(K, Y, 1e-2, weights)
     np.testing.assert_allclose(light, got.alpha, atol=1e-9)
     np.testing.assert_allclose(b, got.intercept, atol=1e-9)
 
 
 def test_the_last_points_judged():
     K, Y, w = problem()
-    few, every = fit(K, Y, 1e-2, w, last=13), fit(K, Y, 1e-2, w)
+    few, every = fit_ridge(K, Y, 1e-2, w, last=13), fit_ridge(K, Y, 1e-2, w)
     np.testing.assert_allclose(few.held_out, every.held_out[-13:], atol=1e-9)
     np.testing.assert_allclose(few.alpha, every.alpha, atol=1e-12)
 
 
 def test_error_is_relative_and_free_of_shift_and_scale():
     K, Y, _ = problem()
-    first, second = fit(K, Y, 1.0), fit(K, 7 + 1e3 * Y, 1.0)
+    first, second = fit_ridge(K, Y, 1.0), fit_ridge(K, 7 + 1e3 * Y, 1.0)
     assert second.error == pytest.approx(first.error, rel=1e-9)
     np.testing.assert_allclose(second.held_out, 7 + 1e3 * first.held_out, rtol=1e-9)
-    assert fit(K, np.ones((40, 1)), 1.0).error == 0
+    assert fit_ridge(K, np.ones((40, 1)), 1.0).error == 0
 
 
 def test_not_positive_is_said():
     K = np.ones((30, 30)) - 1e-3 * np.eye(30)
-    assert fit(K, np.zeros((30, 1)), 1e-9) is None
+    assert fit_ridge(K, np.zeros((30, 1)), 1e-9) is None
     with pytest.raises(ValueError, match="larger ridge"):
-        coefficients(K, np.zeros((30, 1)), 1e-9)
+        ridge_coefficients(K, np.zeros((30, 1)), 1e-9)
 
 
 def test_factor_and_spectrum_agree():
     """One ridge by Cholesky, the same among all by eigenvectors: condition below 1e4, twelve digits are left."""
     K, Y, w = problem(c=1)
-    chosen = fit_every(K, Y, w, None)
-    same = fit(K, Y, chosen.ridge / np.mean(np.diag(K)), w)
+    chosen = fit_ridge_path(K, Y, w, None)
+    same = fit_ridge(K, Y, chosen.ridge / np.mean(np.diag(K)), w)
     assert same.ridge == pytest.approx(chosen.ridge, rel=1e-12)
     for name in ("alpha", "intercept", "held_out", "error"):  # one output: both errors are the same
         np.testing.assert_allclose(getattr(same, name), getattr(chosen, name), rtol=1e-10, atol=1e-12)

@@ -112,7 +112,7 @@ def test_a_kernel_that_sees_no_neighbors_learns_nothing(x64):
 def test_what_cannot_be_is_refused(x64):
     X, y = sample(60, 1)
     for sizes in ([], [0.5], [np.nan]):
-        with pytest.raises(ValueError, match="sizes are numbers of training points"):
+        with pytest.raises(ValueError, match="sizes must be numbers of training points"):
             unlazy.learning_curve(Linear(), X, y, sizes)
     with pytest.raises(ValueError, match="40 points or more, got 20"):
         unlazy.learning_curve(Linear(), X[:20], y[:20])

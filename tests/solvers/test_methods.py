@@ -6,7 +6,7 @@ import pytest
 
 from unlazy.kernels.radial import Gaussian
 from unlazy.solvers import problem
-from unlazy.solvers.callbacks import Watch
+from unlazy.solvers.callbacks import SolverCallback
 from unlazy.solvers.methods import nystrom_cg
 from unlazy.solvers.methods.registry import (
     METHODS,
@@ -16,7 +16,7 @@ from unlazy.solvers.methods.registry import (
     NystromCG,
     PreconditionedCG,
     Richardson,
-    check_method,
+    validate_method,
 )
 from unlazy.solvers.solve import solve
 
@@ -53,7 +53,7 @@ def test_methods_are_frozen_values():
     assert hash(EigenPro(rank=3)) == hash(EigenPro(3)) and repr(PreconditionedCG(7)) == "PreconditionedCG(rank=7)"
     assert EigenPro().options() == {} and EigenPro(rank=3, batch=50).options() == {"rank": 3, "batch": 50}
     with pytest.raises(AttributeError):
-        Direct().most_steps = 3  # type: ignore[misc]
+        Direct().default_max_steps = 3  # type: ignore[misc]
     assert all(METHODS[name].name == name for name in METHODS)
     inside = jax.jit(lambda ridge: solve(KERNEL, X, Y, ridge, method=Direct()).coefficients)
     # float32: ‖δα‖ ≤ condition·n·2^-24·‖α‖, the condition at most 1 + n/ridge, ‖α‖ ≤ ‖y‖/ridge
@@ -64,22 +64,22 @@ def test_methods_are_frozen_values():
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: NystromCG(centers=0), "centers must be a positive whole number, got 0"),
+        (lambda: NystromCG(centers=0), "centers must be a positive integer, got 0"),
         (lambda: NystromCG(centers=np.ones(3)), r"a number or rows of inputs, got shape \(3,\)"),
         (lambda: NystromCG(centers=[[np.nan]]), "NaN"),
-        (lambda: PreconditionedCG(rank=2.5), "rank must be a positive whole number, got 2.5"),
-        (lambda: Askotch(block=0), "block must be a positive whole number, got 0"),
-        (lambda: Askotch(momentum=1.5), "momentum must lie between 0 and 1, got 1.5"),
-        (lambda: EigenPro(batch=-1), "batch must be a positive whole number"),
+        (lambda: PreconditionedCG(rank=2.5), "rank must be a positive integer, got 2.5"),
+        (lambda: Askotch(block=0), "block must be a positive integer, got 0"),
+        (lambda: Askotch(momentum=1.5), "momentum must be between 0 and 1, got 1.5"),
+        (lambda: EigenPro(batch=-1), "batch must be a positive integer"),
         (lambda: Richardson(step_size=0.0), "step_size must be positive"),
-        (lambda: check_method(NystromCG, {}), r"a value, not a class: NystromCG\(\)"),
+        (lambda: validate_method(NystromCG, {}), r"a value, not a class: NystromCG\(\)"),
         (lambda: solve(KERNEL, X, Y, 0.5, method=NystromCG(), centers=5), r"method=NystromCG\(centers=…\)"),
         (
             lambda: solve(KERNEL, X, Y, 0.5, method="direct", rank=5),
             "', 'askotch' and 'eigenpro', not to 'direct",
         ),
         (lambda: solve(KERNEL, X, Y, 0.5, method="nystrom"), "did you mean 'nystrom_cg'"),
-        (lambda: check_method(3, {}), "unknown method 3"),
+        (lambda: validate_method(3, {}), "unknown method 3"),
     ],
 )
 def test_misuse_is_named(make, message):
@@ -98,8 +98,8 @@ def test_checking_the_centers_costs_no_more_than_the_fit_it_checks(monkeypatch):
         return found
 
     monkeypatch.setattr(nystrom_cg, "conjugate_gradients", counted)
-    method, made = NystromCG(60), problem.make(KERNEL, X, Y, 1e-4)
-    fit = method.solve(made, Watch(1e-12, 3))
-    method.against_full(made, fit, 1e-12)
+    method, made = NystromCG(60), problem.make_problem(KERNEL, X, Y, 1e-4)
+    fit = method.solve(made, SolverCallback(1e-12, 3))
+    method.compare_with_full(made, fit, 1e-12)
     assert taken[0] == 3
     assert 3 <= taken[1] <= 10

@@ -67,7 +67,7 @@ def test_a_start_that_is_not_zero(x64):
         path.predict(Z)
     shifted = spectrum.flow(y - f0, 2.0).predict(Z) + f0_z
     np.testing.assert_allclose(path.predict(Z, f0=f0_z)[1], shifted, atol=1e-13)
-    with pytest.raises(ValueError, match="f0 holds the start"):
+    with pytest.raises(ValueError, match="f0 must have the values"):
         spectrum.flow(y, 1.0, f0=f0[:, :1])
 
 

@@ -16,8 +16,10 @@ import jax, jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec as P
 from unlazy.core.precision import precision
 from unlazy.kernels.radial import Gaussian, Laplace
-from unlazy.products import product, sharded
-from unlazy.solvers import nystrom_cg, nystrom_factors, spread_factors
+from unlazy.products import product
+from unlazy.products.engines import sharded
+from unlazy.solvers.methods import nystrom_cg, nystrom_factors
+from unlazy.solvers.sharded import factors as sharded_factors
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.solvers.solve import solve
 
@@ -33,7 +35,7 @@ def laplace(A, B):
 
 def by_rows(array, n):
     "Spread by rows, as many on every device: none has all of them."
-    assert array.sharding.is_equivalent_to(NamedSharding(sharded.mesh_of(), P("rows")), array.ndim), array.sharding
+    assert array.sharding.is_equivalent_to(NamedSharding(sharded.device_mesh(), P("rows")), array.ndim), array.sharding
     each = -(-n // G)
     assert all(shard.data.shape[0] == each for shard in array.addressable_shards), array.sharding
 
@@ -46,21 +48,21 @@ def nothing_whole(*_):
 
 PRODUCTS = """
 for n, m in ((N, None), (16 * G, None), (5, None), (N, 90), (5, 90), (3, 5)):
-    sharded.LARGE = 0                                     # any Z counts as long: a ring
+    sharded.RING_BYTES = 0                                     # any Z counts as long: a ring
     A = np.tile(X, (2, 1))[:n] if n > N else X[:n]
     B = A if m is None else rng.normal(size=(m, D)).astype(np.float32)
     V, U = rng.normal(size=(len(B), 2)), rng.normal(size=(n, 2))
     exact = laplace(A, B)
     with precision("float64"):
-        K = product(Laplace(2.0), A.astype(np.float64), None if m is None else B.astype(np.float64), how="sharded")
+        K = product(Laplace(2.0), A.astype(np.float64), None if m is None else B.astype(np.float64), engine="sharded")
         assert K.ring and K.shape == exact.shape
         for side, rows in ((K.left, n), (K.right, len(B))):
             for leaf in jax.tree.leaves(side):
                 by_rows(leaf, rows)
-        out = K.times(K.spread(V))
+        out = K.matmul_sharded(K.shard(V))
         by_rows(out, n)
-        assert np.array_equal(K.gathered(out), np.asarray(K.matmul(V)))
-        assert K.spread(out) is out                       # what is spread stays where it is
+        assert np.array_equal(K.gather(out), np.asarray(K.matmul(V)))
+        assert K.shard(out) is out                       # what is spread stays where it is
         results = [(K.matmul(V), exact @ V, exact @ np.abs(V)), (K.rmatmul(U), exact.T @ U, exact.T @ np.abs(U)),
                    (K.normal(V), exact.T @ exact @ V, exact.T @ exact @ np.abs(V))]
         for a, b, size in results:
@@ -76,11 +78,11 @@ asked = []
 def read(start, stop):
     asked.append((start, stop))
     return X[start:stop]
-sharded.LARGE = 2**28
-K = sharded.sharded_rows(Laplace(2.0), read, N, X[:50])
+sharded.RING_BYTES = 2**28
+K = sharded.sharded_operator_from_reader(Laplace(2.0), read, N, X[:50])
 each, own = -(-N // G), [d.id for d in jax.local_devices()]
 places = {{i: (min(i * each, N), min((i + 1) * each, N)) for i in range(G)}}
-order = [d for d in sharded.mesh_of().devices.ravel()]
+order = [d for d in sharded.device_mesh().devices.ravel()]
 mine = {{places[i] for i, d in enumerate(order) if d in jax.local_devices()}}
 assert asked[0] == (0, 1) and set(asked[1:]) == mine, (asked, mine)   # no other host's rows
 for leaf in jax.tree.leaves(K.left):
@@ -106,8 +108,8 @@ assert isinstance(s.centers, np.ndarray) and len(seen) > 2
 Z = X[rng.permutation(N)[:77]]
 C, CC = laplace(X, Z), laplace(Z, Z)
 fitted = C @ np.linalg.solve(C.T @ C + 0.1 * CC, C.T @ y)
-for spread, kind in ((nystrom_factors.SPREAD, "float32"), (0.0, "float64"), (0.0, "float32")):
-    nystrom_factors.SPREAD, s, found = spread, None, None
+for spread, kind in ((nystrom_factors.SHARDING_THRESHOLD, "float32"), (0.0, "float64"), (0.0, "float32")):
+    nystrom_factors.SHARDING_THRESHOLD, s, found = spread, None, None
     s = solve(Laplace(2.0), X, y, 0.1, centers=Z, tolerance=1e-4, precision=kind, progress=look)
     assert s.converged and "sharded" in s.notes[-1], str(s)
     found = np.asarray(s.predict(X))
@@ -116,13 +118,13 @@ for spread, kind in ((nystrom_factors.SPREAD, "float32"), (0.0, "float64"), (0.0
 
 FACTORS = """
 M, c = 77, rng.normal(size=(77, 3))
-mesh = sharded.mesh_of()
-for spread_factors.PANEL in (1024, 4):
+mesh = sharded.device_mesh()
+for sharded_factors.PANEL in (1024, 4):
     with precision("float64"):
-        K = spread_factors.spread_gram(Gaussian(2.0), X[:M].astype(np.float64), mesh)
+        K = sharded_factors.sharded_gram(Gaussian(2.0), X[:M].astype(np.float64), mesh)
         by_rows(K, K.shape[0])
-        F = spread_factors.spread_factor(K, M, 0.1, mesh)
-        outer = spread_factors.spread_outer(F.L, M, 3.0, mesh)
+        F = sharded_factors.sharded_factor(K, M, 0.1, mesh)
+        outer = sharded_factors.sharded_outer(F.L, M, 3.0, mesh)
         for matrix in (F.L, F.W, outer):
             by_rows(matrix, K.shape[0])
             assert all(s.data.size * G == matrix.size for s in matrix.addressable_shards)
@@ -132,26 +134,26 @@ for spread_factors.PANEL in (1024, 4):
         off = 4 * M * 2.0**-53 * (M / 0.1)
         size = np.abs(c).max() * M
         for a, b in (
-            (spread_factors.times(K, c, mesh) + 0.1 * c, A @ c), (F.solve(c), np.linalg.solve(L, c)),
-            (F.solve_transposed(c), np.linalg.solve(L.T, c)), (sharded.gathered(outer, mesh)[:M, :M], 3 * L.T @ L),
+            (sharded_factors.sharded_matmul(K, c, mesh) + 0.1 * c, A @ c), (F.solve(c), np.linalg.solve(L, c)),
+            (F.solve_transposed(c), np.linalg.solve(L.T, c)), (sharded.gather(outer, mesh)[:M, :M], 3 * L.T @ L),
         ):
             assert a.shape == b.shape and np.all(np.abs(a - b) <= off * size), np.abs(a - b).max()
-        assert spread_factors.spread_factor(K, M, -1.0, mesh) is None
+        assert sharded_factors.sharded_factor(K, M, -1.0, mesh) is None
 """
 
 LOW_RANK = """
 from unlazy.solvers.methods.pivoted_cholesky import randomly_pivoted_cholesky
-from unlazy.solvers.sharded.cholesky import spread_cholesky
+from unlazy.solvers.sharded.cholesky import sharded_cholesky
 
 A = laplace(X, X)
 with precision("float64"):
-    K = sharded.sharded(Laplace(2.0), X.astype(np.float64))
+    K = sharded.sharded_operator(Laplace(2.0), X.astype(np.float64))
     lost = dict(spread=[], host=[])
     for seed in range(8):
-        F = spread_cholesky(K, 40, np.random.default_rng(seed))
+        F = sharded_cholesky(K, 40, np.random.default_rng(seed))
         by_rows(F, N)
         assert not np.asarray(F)[N:].any()                # rows that pad
-        F = K.gathered(F)
+        F = K.gather(F)
         rest = A - F @ F.T
         assert F.shape == (N, 40)
         # what a Cholesky factor leaves is positive, and nothing at its pivots: 40 zeros of the diagonal. Entries near
@@ -173,9 +175,9 @@ class File:
         self.asked.append((rows.start, rows.stop))
         return X[rows]
 
-nystrom_factors.SPREAD, nystrom_cg.HOST_BLOCK_BYTES, s, found = np.inf, 104 * D * 4, None, None
+nystrom_factors.SHARDING_THRESHOLD, nystrom_cg.HOST_BLOCK_BYTES, s, found = np.inf, 104 * D * 4, None, None
 keywords = dict(centers=Z, tolerance=1e-4, precision="float32", progress=look)
-budget = 4 * N * D * 4 - 1 + nystrom_factors.MATRICES * 77 * 77 * 8    # a quarter of what is left does not hold X
+budget = 4 * N * D * 4 - 1 + nystrom_factors.LIVE_MATRICES * 77 * 77 * 8    # a quarter of what is left does not hold X
 s = solve(Laplace(2.0), File(), y, 0.1, memory=budget, **keywords)
 assert s.converged and "by blocks" in s.notes[-1], str(s)
 fitted = C @ np.linalg.solve(C.T @ C + 0.1 * CC, C.T @ y)
@@ -183,7 +185,7 @@ found = np.asarray(s.predict(X))
 assert np.all(np.linalg.norm(found - fitted, axis=0) <= 1e-4 * np.linalg.norm(y, axis=0))
 # of blocks of 104 rows each process reads a device's share at a time (beside samples, which are picked from all rows)
 ends = set(File.asked)
-here = [i for i, d in enumerate(sharded.mesh_of().devices.ravel()) if d in jax.local_devices()]
+here = [i for i, d in enumerate(sharded.device_mesh().devices.ravel()) if d in jax.local_devices()]
 for i in range(G):
     assert ((i * 104 // G, (i + 1) * 104 // G) in ends) == (i in here), i
 """

@@ -36,11 +36,11 @@ BAD = {
     "no rows": (np.zeros((0, D)), np.zeros(0), r"empty, shape \(0, 5\)"),
     "no columns": (np.zeros((N, 0)), data()[1], r"empty, shape \(120, 0\)"),
     "one axis": (data()[1], data()[1], r"X\.reshape\(-1, 1\)"),
-    "three axes": (np.zeros((4, 2, 2)), np.zeros(4), "two axes"),
+    "three axes": (np.zeros((4, 2, 2)), np.zeros(4), "two-dimensional"),
     "y too short": (data()[0], data()[1][:-1], r"one row for each of the 120 rows"),
     "y of three axes": (data()[0], np.zeros((N, 2, 2)), "one or two axes"),
     "strings": (np.full((N, D), "a"), data()[1], "real numbers"),
-    "strings as labels": (data()[0], np.array(["cat", "dog"] * (N // 2)), "y must hold real numbers"),
+    "strings as labels": (data()[0], np.array(["cat", "dog"] * (N // 2)), "y must contain real numbers"),
     "complex": (data()[0] * 1j, data()[1], "real numbers"),
 }
 
@@ -59,10 +59,10 @@ def test_bad_data_is_named_with_a_remedy(case):
         ({"ridge": float("nan")}, "zero or more"),
         ({"method": "direkt"}, "did you mean 'direct'"),
         ({"tolerance": 0.0}, "between 0 and 1"),
-        ({"centers": 0}, "positive whole number"),
+        ({"centers": 0}, "positive integer"),
         ({"centers": 10, "method": "direct"}, "belong to method 'nystrom_cg'"),
         ({"rank": 5, "method": "direct"}, "belongs to"),
-        ({"max_steps": 0}, "positive whole number"),
+        ({"max_steps": 0}, "positive integer"),
         ({"precision": "float16"}, "float32"),
         ({"validation": (np.zeros((3, 2)), np.zeros(3))}, "5 columns"),
         ({"memory": "1kB", "method": "direct"}, "memory budget"),
@@ -109,25 +109,25 @@ def test_small_problems_are_solved_directly_in_float64():
 
 def test_the_choice_follows_size_and_memory(monkeypatch):
     from unlazy.solvers import selection
-    from unlazy.solvers.problem import make
+    from unlazy.solvers.problem import make_problem
 
-    monkeypatch.setattr(selection, "SMALL", 100)
+    monkeypatch.setattr(selection, "SMALL_N", 100)
     X, y = data()
 
     def chosen(memory="1GiB", given=False, backend="cpu"):
         monkeypatch.setattr("jax.default_backend", lambda: backend)
-        return selection.choose(make(KERNEL, X, y, 0.1, memory), None, given)
+        return selection.choose_method(make_problem(KERNEL, X, y, 0.1, memory), None, given)
 
     assert chosen()[0] == "preconditioned_cg" and "K fits" in chosen()[1]
     # a small budget does not change the problem: K is computed again, or the sentence says what would do
     assert chosen(memory=4 * N * N)[0] == "askotch" and "in every pass" in chosen(memory=4 * N * N)[1]
     with pytest.raises(ValueError, match=r"takes 0\.02\d* MiB: allow that with memory="):
         chosen(memory=10_000)
-    monkeypatch.setattr(selection, "CPU_FULL", 100)
+    monkeypatch.setattr(selection, "CPU_FULL_MAX_N", 100)
     assert chosen(memory=4 * N * N)[0] == "nystrom_cg" and "too many points" in chosen(memory=4 * N * N)[1]
     assert chosen(memory=4 * N * N, backend="gpu")[0] == "askotch"  # a pass over K costs little there
     assert chosen(given=True) == ("nystrom_cg", "centers were given")
-    monkeypatch.setattr(selection, "SMALL", N)
+    monkeypatch.setattr(selection, "SMALL_N", N)
     assert chosen()[0] == "direct"
 
 
@@ -220,5 +220,5 @@ def test_a_killed_process_loses_at_most_one_step(tmp_path):
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     path = Path(tmp_path / "notes.txt")
     path.write_text("hello")
-    with pytest.raises(ValueError, match="not a checkpoint"):
+    with pytest.raises(ValueError, match="not a solver checkpoint"):
         solve(KERNEL, *data(), 0.5, method="richardson", checkpoint=path)

@@ -15,7 +15,7 @@ from unlazy.kernels.radial import Gaussian
 from unlazy.solvers import sources
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.solvers.methods import nystrom_cg, nystrom_factors
-from unlazy.solvers.problem import make
+from unlazy.solvers.problem import make_problem
 from unlazy.solvers.solve import solve
 from unlazy.solvers.sources import Source, as_source, parquet
 
@@ -62,11 +62,11 @@ def test_every_form_reads_the_same_rows(tmp_path):
     for name, form in forms(tmp_path).items():
         source = as_source(form)
         assert (source.n, source.d) == X.shape, name
-        assert source.whole is None, name
+        assert source.array is None, name
         assert np.array_equal(source.rows(100, 300), X[100:300]), name
         assert np.array_equal(source.take(index), X[index]), name
         assert np.array_equal(np.concatenate([b for _, b in source.blocks(77)]), X), name
-    assert as_source(X).whole is not None
+    assert as_source(X).array is not None
 
 
 @pytest.mark.parametrize("form", ["C", "F", ">f4", "f2", "i4"])
@@ -129,8 +129,8 @@ def test_the_next_block_is_read_while_one_is_multiplied(monkeypatch):
     blocks_of(60, monkeypatch)
     source, Z = Impatient(X), X64[:40]
     with precision("float64"):
-        problem = replace(make(Gaussian(2.0), source, y, 0.1, 4 * N * D * 8 - 1), dtype=np.dtype("float64"))
-        passes = nystrom_cg.Passes(problem, jnp.asarray(Z), problem.memory)
+        problem = replace(make_problem(Gaussian(2.0), source, y, 0.1, 4 * N * D * 8 - 1), dtype=np.dtype("float64"))
+        passes = nystrom_cg.DataPasses(problem, jnp.asarray(Z), problem.memory)
         assert passes.how == "by blocks from the source" and passes.rows == 50  # 10 equal blocks, not 9 of 60 and fewer
         seen = []
 
@@ -144,7 +144,7 @@ def test_the_next_block_is_read_while_one_is_multiplied(monkeypatch):
 
         total = passes._sum(part, 1)
         v = np.random.default_rng(1).normal(size=(40, 1))
-        normal, right = passes.normal(v), passes.right_side()
+        normal, right = passes.normal(v), passes.right_hand_side()
     assert all(early for early, _ in seen) and len(seen) == 10
     assert max(alive for _, alive in seen) <= 2  # this one and the next: no more
     K = np.exp(-((X64[:, None] - Z[None]) ** 2).sum(-1) / (2 * 2.0**2))
@@ -160,7 +160,7 @@ def test_a_run_from_a_file_goes_on_after_it_broke_off_and_leaves_no_thread(tmp_p
     np.save(tmp_path / "X.npy", X)
     blocks_of(50, monkeypatch)
     checkpoint = Checkpoint(tmp_path / "run", every=0)
-    budget = 4 * N * D * 8 - 1 + nystrom_factors.MATRICES * 60 * 60 * 8
+    budget = 4 * N * D * 8 - 1 + nystrom_factors.LIVE_MATRICES * 60 * 60 * 8
     keywords = {"centers": 60, "tolerance": 1e-6, "precision": "float64", "memory": budget}
 
     def broken(p):
@@ -178,7 +178,7 @@ def test_a_run_from_a_file_goes_on_after_it_broke_off_and_leaves_no_thread(tmp_p
     whole = solve(Gaussian(2.0), X, y, 0.1, centers=60, tolerance=1e-6, precision="float64")
     a, b = np.asarray(whole.predict(X)), np.asarray(again.predict(X))
     assert np.linalg.norm(a - b) <= 2.01e-6 * np.linalg.norm(y)
-    assert not [t for t in threading.enumerate() if t.name.startswith("ahead")]
+    assert not [t for t in threading.enumerate() if t.name.startswith("prefetch")]
 
 
 @pytest.mark.slow
@@ -186,11 +186,13 @@ def test_a_solution_from_blocks_is_that_of_the_array(tmp_path, monkeypatch):
     X, y = data()
     # blocks of 16 rows, and inputs that count as too large for memory
     blocks_of(16, monkeypatch)
-    monkeypatch.setattr(sources, "STRETCH_BYTES", 50 * D * 8)
+    monkeypatch.setattr(sources, "READ_BYTES", 50 * D * 8)
     source = ZarrLike(X)
     keywords = {"centers": 60, "tolerance": 1e-6, "precision": "float64"}
     whole = solve(Gaussian(2.0), X, y, 0.1, **keywords)
-    budget = 4 * N * D * 8 - 1 + nystrom_factors.MATRICES * 60 * 60 * 8  # a quarter of what is left does not hold X
+    budget = (
+        4 * N * D * 8 - 1 + nystrom_factors.LIVE_MATRICES * 60 * 60 * 8
+    )  # a quarter of what is left does not hold X
     blocks = solve(Gaussian(2.0), source, y, 0.1, memory=budget, **keywords)
     assert "by blocks" in blocks.notes[-1] and blocks.converged
     assert source.largest == 50

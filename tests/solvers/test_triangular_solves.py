@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.precision import rounding
+from unlazy.core.precision import unit_roundoff
 from unlazy.kernels.radial import Gaussian
 from unlazy.solvers.methods import nystrom_factors, triangular_solves
-from unlazy.solvers.problem import make
+from unlazy.solvers.problem import make_problem
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_factor_and_solves(small_blocks, M):
         outer = np.asarray(triangular_solves.lower_of_outer(factor.U))
     expected = np.linalg.cholesky(K + 0.1 * np.eye(M)).T
     # backward errors of M roundings, amplified by the condition of U (squared for the factor itself): below 50 here
-    tolerance = 50**2 * M * rounding(np.float64)
+    tolerance = 50**2 * M * unit_roundoff(np.float64)
     np.testing.assert_allclose(U, expected, atol=tolerance)
     np.testing.assert_allclose(np.asarray(solved), np.linalg.solve(expected, v), atol=tolerance)
     np.testing.assert_allclose(np.asarray(transposed), np.linalg.solve(expected.T, v), atol=tolerance)
@@ -47,19 +47,19 @@ def test_both_changes_of_variables_are_one(small_blocks):
     """B, Bᵀ and K_MM v of the GPU's way against BLAS: float64 on the same float32 entries."""
     rng = np.random.default_rng(2)
     X, Z = rng.normal(size=(60, 3)), jnp.asarray(rng.normal(size=(40, 3)), jnp.float32)
-    problem = make(Gaussian(1.0), X, rng.normal(size=60), 5.0)
+    problem = make_problem(Gaussian(1.0), X, rng.normal(size=60), 5.0)
     v = rng.normal(size=(40, 1))
-    cpu, gpu = nystrom_factors.ChangeOnCPU(problem, Z), nystrom_factors.ChangeOnGPU(problem, Z)
+    cpu, gpu = nystrom_factors.CPUChangeOfVariables(problem, Z), nystrom_factors.GPUChangeOfVariables(problem, Z)
     # the two Grams may differ in the last float32 digit of an entry; T⁻¹A⁻¹ amplifies it by the condition numbers
     condition = np.linalg.cond(cpu.T) * np.linalg.cond(cpu.A)
-    entries = 40 * 2 * rounding(np.float32) * np.max(np.abs(np.asarray(gpu.K) - cpu.K) > 0)
+    entries = 40 * 2 * unit_roundoff(np.float32) * np.max(np.abs(np.asarray(gpu.K) - cpu.K) > 0)
     for mine, theirs in [
-        (gpu.forward(v), cpu.forward(v)), (gpu.backward(v), cpu.backward(v)), (gpu.K_times(v), cpu.K_times(v)),
+        (gpu.forward(v), cpu.forward(v)), (gpu.backward(v), cpu.backward(v)), (gpu.K_matmul(v), cpu.K_matmul(v)),
     ]:  # fmt: skip
         mine = np.asarray(mine)
         assert mine.dtype == np.float64
-        # K_times on the CPU is float32's product: 40 of its roundings
-        tolerance = condition * (entries + 40 * rounding(np.float64)) + 40 * rounding(np.float32)
+        # K_matmul on the CPU is float32's product: 40 of its roundings
+        tolerance = condition * (entries + 40 * unit_roundoff(np.float64)) + 40 * unit_roundoff(np.float32)
         np.testing.assert_allclose(mine, theirs, atol=tolerance * np.linalg.norm(theirs))
     assert np.linalg.norm(np.asarray(gpu.forward(v)) - v) > 0.1 * np.linalg.norm(v)
 

@@ -26,7 +26,7 @@ KEY = jax.random.key(20)
 
 def table():
     rows = np.random.default_rng(0).normal(size=(60_000, 6))
-    return tasks.Table(rows, rows[:, 0] ** 2 + 1)
+    return tasks.TableTask(rows, rows[:, 0] ** 2 + 1)
 
 
 CASES = {
@@ -83,7 +83,7 @@ def case(name, dtype="float32"):
         task = CASES[name](KEY)
         n = min(N, getattr(task, "size", 2 * N) // 2)
         data = task.sample(KEY, n)  # not jitted: tasks of one shape then share their compiled primitives
-        answers = data.y if isinstance(task, tasks.Table) else task.target(data.X)
+        answers = data.y if isinstance(task, tasks.TableTask) else task.target(data.X)
         return task, data, answers
 
 
@@ -255,5 +255,5 @@ def test_a_traced_n_over_padded_rows_is_the_sample_of_size_n(name):
 def test_bad_sizes_are_refused(name, n):
     task, _, _ = case(name)
     for ask in (task.sample, task.inputs, lambda key, m: task.population_risk(lambda X: X[:, 0], key, m)):
-        with pytest.raises(ValueError, match="must be a positive whole number, got"):
+        with pytest.raises(ValueError, match="must be a positive integer, got"):
             ask(KEY, n)

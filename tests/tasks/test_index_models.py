@@ -119,14 +119,14 @@ def test_a_transferred_task_shares_its_directions():
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
-        (lambda: tasks.single_index(0, {1: 1.0}), "positive whole number, got 0"),
+        (lambda: tasks.single_index(0, {1: 1.0}), "positive integer, got 0"),
         (lambda: tasks.multi_index(2, 3, {2: 1.0}), "3 orthonormal directions do not fit in dimension 2"),
         (lambda: tasks.multi_index(5, 0, {2: 1.0}), "got 0"),
         (lambda: tasks.single_index(5, {}), "coefficient ≠ 0"),
         (lambda: tasks.single_index(5, {-1: 1.0}), "coefficient ≠ 0"),
         (lambda: tasks.index_model(5, {(1, 0): 1.0, (2, 0): 1.0}), "no term uses direction 1"),
         (lambda: tasks.index_model(5, {(1, 0): 1.0, (2,): 1.0}), "one length"),
-        (lambda: tasks.index_model(5, {(1, -1): 1.0}), "whole numbers ≥ 0"),
+        (lambda: tasks.index_model(5, {(1, -1): 1.0}), "integers ≥ 0"),
         (lambda: tasks.quadratic_plus(5, 2), "degree must be 3 or more, got 2"),
         (lambda: tasks.single_index(5, {1: 1.0}, directions=jnp.ones((1, 4))), r"shape \(1, 5\), got \(1, 4\)"),
         (lambda: tasks.single_index(4, {1: 1.0}, directions=jnp.ones((1, 4))), "must be orthonormal"),

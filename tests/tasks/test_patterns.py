@@ -84,7 +84,7 @@ def test_the_feature_is_the_sum_of_relevant_columns():
         (dict(d=9, dictionary=5, k=3, positive=(7,)), "some but not all"),
         (dict(d=9, dictionary=5, k=3, uniform_part=1.5), "uniform_part"),
         (dict(d=9, dictionary=5, k=3, background=0.7), "background"),
-        (dict(d=9, dictionary=5, k=0), "positive whole number"),
+        (dict(d=9, dictionary=5, k=0), "positive integer"),
     ],
 )
 def test_misuse_is_refused(options, says):

@@ -18,7 +18,7 @@ X, Y = RNG.normal(size=(50, 3)), RNG.normal(size=50)
 
 
 def test_a_table_draws_distinct_rows_with_their_labels():
-    task = tasks.Table(X, Y)
+    task = tasks.TableTask(X, Y)
     data = task.sample(KEY, 50)
     order = np.argsort(np.asarray(data.y))
     np.testing.assert_allclose(np.asarray(data.X)[order], X[np.argsort(Y)], rtol=1e-6)
@@ -30,7 +30,7 @@ def test_a_table_draws_distinct_rows_with_their_labels():
 
 
 def test_the_risk_of_a_table_is_exact_when_all_rows_are_used_and_honest_when_not():
-    task = tasks.Table(X, Y)
+    task = tasks.TableTask(X, Y)
     exact = float(np.mean((X[:, 0] - Y) ** 2))
     whole = task.population_risk(lambda X: X[:, 0], KEY)
     assert float(whole.mean) == pytest.approx(exact, rel=1e-5) and float(whole.error) == 0
@@ -41,20 +41,20 @@ def test_the_risk_of_a_table_is_exact_when_all_rows_are_used_and_honest_when_not
 
 
 def test_duplicates_are_counted():
-    assert tasks.Table(np.vstack([X, X[:7]]), np.zeros(57)).duplicate_rows == 7
+    assert tasks.TableTask(np.vstack([X, X[:7]]), np.zeros(57)).duplicate_rows == 7
 
 
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
-        (lambda: tasks.Table(X[:, 0], Y), "must have shape"),
-        (lambda: tasks.Table(X, Y[:-1]), "each of the 50 rows"),
-        (lambda: tasks.Table(np.where(X > 2, np.nan, X), Y), "missing or infinite"),
-        (lambda: tasks.Table([["a", "b"]], [1]), "must be numbers"),
-        (lambda: tasks.Table(np.zeros((0, 3)), []), "at least one"),
-        (lambda: tasks.Table(X, Y).sample(KEY, 51), "has 50 rows, 51 distinct"),
-        (lambda: tasks.Table(X, Y).split(KEY, 50), "must leave some"),
-        (lambda: tasks.Table(X, Y).target(jnp.zeros((1, 3))), "only for its own rows"),
+        (lambda: tasks.TableTask(X[:, 0], Y), "must have shape"),
+        (lambda: tasks.TableTask(X, Y[:-1]), "each of the 50 rows"),
+        (lambda: tasks.TableTask(np.where(X > 2, np.nan, X), Y), "missing or infinite"),
+        (lambda: tasks.TableTask([["a", "b"]], [1]), "must be numbers"),
+        (lambda: tasks.TableTask(np.zeros((0, 3)), []), "at least one"),
+        (lambda: tasks.TableTask(X, Y).sample(KEY, 51), "has 50 rows, 51 distinct"),
+        (lambda: tasks.TableTask(X, Y).split(KEY, 50), "must leave some"),
+        (lambda: tasks.TableTask(X, Y).target(jnp.zeros((1, 3))), "only for its own rows"),
         (lambda: tasks.digits((0, 12)), "two or more different classes"),
         (lambda: tasks.digits((3,)), "two or more different classes"),
     ],

@@ -23,5 +23,5 @@ def test_points_have_the_features_they_should(x64):
 
 
 def test_shares_are_checked():
-    with pytest.raises(ValueError, match="together at most 1, got faint"):
+    with pytest.raises(ValueError, match="their sum at most 1, got faint"):
         two_features(jax.random.key(0), 10, faint=0.7, bright=0.5, **SETTING)

@@ -57,4 +57,4 @@ def test_waiting_risks_are_those_of_least_squares(x64, name, near, far):
     for i in (1, 2, 3):
         best = np.linalg.lstsq(L.T[:, :i], L.T @ a, rcond=None)[0]
         expected.append(np.sum((L.T @ a - L.T[:, :i] @ best) ** 2))
-    np.testing.assert_allclose(bn.waiting_risks(a, activation(name)), expected, rtol=1e-13)
+    np.testing.assert_allclose(bn.plateau_risks(a, activation(name)), expected, rtol=1e-13)

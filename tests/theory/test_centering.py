@@ -8,16 +8,16 @@ import pytest
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.products.engines import numpy_entries
-from unlazy.theory.numerics.centering import ROWS, middle
+from unlazy.theory.numerics.centering import MEDIAN_ROWS, robust_center
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 7, ROWS, 100])
+@pytest.mark.parametrize("n", [0, 1, 2, 7, MEDIAN_ROWS, 100])
 def test_it_is_the_median_of_some_rows(n):
     X = np.random.default_rng(n).normal(size=(n, 3)).astype(np.float32)
     X[:, 1] = 2.0  # all equal
-    found = middle(X)
-    np.testing.assert_array_equal(found, np.asarray(middle(jnp.asarray(X))))
-    rows = X[np.linspace(0, n - 1, min(n, ROWS)).astype(int)]
+    found = robust_center(X)
+    np.testing.assert_array_equal(found, np.asarray(robust_center(jnp.asarray(X))))
+    rows = X[np.linspace(0, n - 1, min(n, MEDIAN_ROWS)).astype(int)]
     if n:
         np.testing.assert_array_equal(found, np.quantile(rows, 0.5, axis=0, method="inverted_cdf"))
 
@@ -37,7 +37,7 @@ def test_rows_far_from_the_others_cost_these_no_digits(kernel, share):
     # ½|x - z|² is off by some ten units of |x|², up to 20 here, which a root at 0.2 (points 0.1 apart) shows fivefold
     np.testing.assert_allclose(found, want, atol=10 * 2.0**-24 * 20 * 5)
     if kernel.formula is not None:
-        left, right = numpy_entries.sides(kernel, X, X)
+        left, right = numpy_entries.embed_sides(kernel, X, X)
         assert np.abs(right[~far]).max() < 10 and np.array_equal(left, right)
 
 

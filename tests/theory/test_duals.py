@@ -7,7 +7,7 @@ import pytest
 
 from oracles_gaussian import bivariate_expectation
 from unlazy.theory.activations import dual_errors, duals
-from unlazy.theory.activations.functions import ACTIVATIONS, Activation, activation
+from unlazy.theory.activations.functions import ACTIVATIONS, ActivationFunction, activation
 
 COVARIANCES = [(0.3, 1.2, 0.7), (-0.5, 0.6, 1.5), (0.69, 0.7, 0.72)]
 EVERY = [activation(name) for name in ACTIVATIONS] + [
@@ -22,7 +22,7 @@ HEAVY = ("truncated_relu", "tanh", "sigmoid", "softplus", "gelu")
 MOST = [pytest.param(a, id=n, marks=pytest.mark.slow if a.name in HEAVY else []) for a, n in zip(EVERY, NAMES)]
 
 
-def _numpy(phi: Activation, derivative: bool):
+def _numpy(phi: ActivationFunction, derivative: bool):
     function = jax.jit((lambda x: jax.jvp(phi, (x,), (jnp.ones_like(x),))[1]) if derivative else phi)
 
     def of(x):
@@ -104,17 +104,17 @@ def test_small_inputs_keep_relative_accuracy(x64):
 
 
 def test_user_function_and_its_error_estimate(x64):
-    smooth = Activation("swish", lambda x: x * jax.nn.sigmoid(x))
-    assert float(dual_errors.error(smooth, np.array([1.1]))[0]) < 1e-12
+    smooth = ActivationFunction("swish", lambda x: x * jax.nn.sigmoid(x))
+    assert float(dual_errors.dual_error(smooth, np.array([1.1]))[0]) < 1e-12
     q = COVARIANCES[0]
     expected = bivariate_expectation(_numpy(smooth, False), *q)
     np.testing.assert_allclose(duals.dual(*map(jnp.asarray, q), smooth), expected, rtol=1e-10)
 
 
 KINKED = {
-    "ramp": Activation("ramp", lambda x: jnp.maximum(x - 0.5, 0), kinks=(0.5,)),
-    "bent": Activation("bent", lambda x: jnp.where(x > 0.5, jnp.sin(x), x * x), kinks=(0.5,)),
-    "unnamed": Activation("unnamed", lambda x: jnp.maximum(x - 0.5, 0)),
+    "ramp": ActivationFunction("ramp", lambda x: jnp.maximum(x - 0.5, 0), kinks=(0.5,)),
+    "bent": ActivationFunction("bent", lambda x: jnp.where(x > 0.5, jnp.sin(x), x * x), kinks=(0.5,)),
+    "unnamed": ActivationFunction("unnamed", lambda x: jnp.maximum(x - 0.5, 0)),
 }
 """Closed but for its kink; jumps and bends at a named one; a kink that was not named."""
 
@@ -129,7 +129,7 @@ def test_kinked_user_function_is_within_its_stated_error(name, x64):
             with pytest.raises(ValueError, match=r"jumps at 0\.5"):
                 duals.dual_derivative(q12, q, q, phi)
             continue
-        stated = float(dual_errors.error(phi, np.array([1.1]), derivative)[0])
+        stated = float(dual_errors.dual_error(phi, np.array([1.1]), derivative)[0])
         assert stated > 1e-8 or duals.has_closed_form(phi, derivative)  # a kink is not hidden
         assert (name == "ramp") == duals.has_closed_form(phi, derivative)
         formula = duals.dual_derivative if derivative else duals.dual
@@ -188,6 +188,6 @@ def test_own_squares_are_those_of_the_variance(shape, x64):
     weights = np.exp(-t * t / 2) / np.exp(-t * t / 2).sum()
     a = np.sqrt(q)[:, None] * t
     expected = np.tanh(a) ** 2 @ weights, np.cosh(a) ** -4.0 @ weights
-    found = duals.own(activation("tanh"), jnp.asarray(q.reshape(shape)))
+    found = duals.diagonal_dual(activation("tanh"), jnp.asarray(q.reshape(shape)))
     for one, other in zip(found, expected):
         np.testing.assert_allclose(np.asarray(one).ravel(), other, rtol=1e-13)  # sums of hundreds of positive terms

@@ -182,7 +182,7 @@ def test_largest_step_size_is_the_edge_of_stability(problem, x64):
 def test_null_directions_are_dropped_only_where_rounding_would_rule(x64):
     values = jnp.array([1e-20, 1.0])
     floor = 1e-15
-    short = spectral_filters.trusted(spectral_filters.flow_coefficient(values, 1e3), values, floor)
+    short = spectral_filters.drop_null_directions(spectral_filters.flow_coefficient(values, 1e3), values, floor)
     np.testing.assert_allclose(short, [1e3, 1.0])
-    long = spectral_filters.trusted(spectral_filters.flow_coefficient(values, 1e18), values, floor)
+    long = spectral_filters.drop_null_directions(spectral_filters.flow_coefficient(values, 1e18), values, floor)
     np.testing.assert_array_equal(long, [0.0, 1.0])

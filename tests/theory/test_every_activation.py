@@ -79,7 +79,7 @@ def check(function, stairs=False):
     network = MLP(1, phi, 1.1, 0.3, scale_input=False)
     xz, xx, zz = (np.array(q) for q in zip((0.3, 1.2, 0.7), (-0.5, 0.6, 1.5), (0.69, 0.7, 0.72)))
     q12, q11, q22 = (1.21 * q + 0.09 for q in (xz, xx, zz))
-    jumps = any(kink.jump for kink in piecewise.split(phi).kinks)
+    jumps = any(kink.jump for kink in piecewise.split_kinks(phi).kinks)
     with jax.enable_x64(True):
         arguments = [jnp.asarray(q) for q in (xz, xx, zz)]
         if jumps:
@@ -123,6 +123,7 @@ def test_a_few_in_the_fast_suite(name):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_every_function_that_jax_offers():
     offered = _offered()
     assert len(offered) > 40 and set(FAST) <= set(offered)

@@ -23,18 +23,18 @@ def test_the_largest_modes_of_all():
         for inputs in itertools.combinations_with_replacement(range(4), degree):
             every.append((level * math.prod(gamma[i] for i in inputs), inputs))
     every.sort(reverse=True)
-    found = hs.modes(gamma, levels, 20)
+    found = hs.largest_modes(gamma, levels, 20)
     np.testing.assert_allclose(found.eigenvalues, [value for value, _ in every[:20]], rtol=1e-14)
     named = [tuple(int(i) for i in row if i >= 0) for row in found.inputs]
     assert set(named) == {inputs for _, inputs in every[:20]}
     for value, inputs in zip(found.eigenvalues, named):
         assert value == pytest.approx(levels[len(inputs)] * math.prod(gamma[i] for i in inputs), rel=1e-14)
-    assert len(hs.modes(gamma, levels, 1000).eigenvalues) == len(every)
+    assert len(hs.largest_modes(gamma, levels, 1000).eigenvalues) == len(every)
     with pytest.raises(ValueError, match="largest first"):
-        hs.modes(gamma[::-1], levels, 5)
+        hs.largest_modes(gamma[::-1], levels, 5)
     for bad, also in (([np.nan, 1.0], [1.0, 1.0]), ([1.0, -0.5], [1.0, 1.0]), ([], [1.0]), ([1.0], [np.nan, 1.0])):
         with pytest.raises(ValueError, match="finite and not negative"):
-            hs.modes(np.array(bad), np.array(also), 5)
+            hs.largest_modes(np.array(bad), np.array(also), 5)
     for bad in (np.zeros(3), np.array([np.nan, 1.0])):
         with pytest.raises(ValueError, match="do not vary"):
             hs.effective_dimension(bad)
@@ -43,9 +43,11 @@ def test_the_largest_modes_of_all():
 def test_equal_variances_are_the_sphere(x64):
     """λ_α of degree ℓ is then the sphere's eigenvalue of that degree; multiplicities differ by what a sphere lacks."""
     d, kernel = 12, Gaussian(3.0)
-    levels = hs.levels(profile(kernel), np.ones(d), 4)
+    levels = hs.level_coefficients(profile(kernel), np.ones(d), 4)
     expected = np.asarray(eigenvalues.sphere_eigenvalues(lambda t: profile(kernel)(d * t, float(d)), d, 4))
-    np.testing.assert_allclose(hs.modes(np.ones(d), levels, 1 + d).eigenvalues, [expected[0], *[expected[1]] * d])
+    np.testing.assert_allclose(
+        hs.largest_modes(np.ones(d), levels, 1 + d).eigenvalues, [expected[0], *[expected[1]] * d]
+    )
     assert hs.effective_dimension(np.ones(d)) == d
     assert hs.effective_dimension(np.array([1.0, 1e-9])) == 2
 
@@ -55,7 +57,7 @@ def test_eigenfunctions_are_orthonormal_under_the_normal_law():
     z, w = np.polynomial.hermite_e.hermegauss(20)
     Z = np.array(list(itertools.product(z, z)))
     weight = np.outer(w, w).ravel() / (2 * np.pi)
-    inputs = hs.modes(np.array([1.0, 0.8]), np.ones(5), 15).inputs
+    inputs = hs.largest_modes(np.array([1.0, 0.8]), np.ones(5), 15).inputs
     F = hs.eigenfunctions(Z, inputs)
     np.testing.assert_allclose(F.T @ (weight[:, None] * F), np.eye(15), atol=1e-11)
     np.testing.assert_allclose(F[:, 0], 1)
@@ -63,7 +65,7 @@ def test_eigenfunctions_are_orthonormal_under_the_normal_law():
 
 def test_coefficients_are_unbiased():
     """Sums of squares and the rest: means over 200 draws within four standard errors."""
-    inputs = hs.modes(np.array([1.0, 0.5, 0.25]), np.ones(3), 8).inputs
+    inputs = hs.largest_modes(np.array([1.0, 0.5, 0.25]), np.ones(3), 8).inputs
     v = np.array([0.0, 1.0, 0.5, 0.0, -0.3, 0.0, 0.2, 0.0])
     powers, rests = [], []
     for seed in range(200):
@@ -91,7 +93,7 @@ def test_the_curve_of_gaussian_inputs(x64):
     d, kernel, ridge, noise = 30, Gaussian(2.0), 1e-2, 0.09
     gamma = np.arange(1, d + 1) ** -1.2
     gamma /= gamma.sum()
-    found = hs.modes(gamma, hs.levels(profile(kernel), gamma, 5), 3000)
+    found = hs.largest_modes(gamma, hs.level_coefficients(profile(kernel), gamma, 5), 3000)
     v = 1 / np.arange(1.0, 61)
     v /= np.linalg.norm(v)
     power = np.concatenate([v**2, np.zeros(2940)])
@@ -104,6 +106,6 @@ def test_the_curve_of_gaussian_inputs(x64):
             y = f[:n] + np.sqrt(noise) * rng.normal(size=n)
             alpha = np.linalg.solve(np.asarray(kernel.gram(X[:n])) + ridge * np.eye(n), y)
             risks.append(np.mean((np.asarray(kernel.gram(X[n:], X[:n])) @ alpha - f[n:]) ** 2) + noise)
-        theory = hs.learning_curve(found, hs.Target(power, noise), 1.0, np.array([float(n)]), ridge)[0]
+        theory = hs.learning_curve(found, hs.TargetPower(power, noise), 1.0, np.array([float(n)]), ridge)[0]
         error = np.std(risks, ddof=1) / np.sqrt(len(risks))
         assert abs(theory / np.mean(risks) - 1) < 0.05 + 4 * error / np.mean(risks)

@@ -97,13 +97,13 @@ def test_residual_identity_network_is_the_closed_form(x64):
 @pytest.mark.parametrize("depth", [1, 3, 10])
 @pytest.mark.parametrize("slope", [0.0, 0.1])
 def test_angle_polynomial_keeps_its_bound(depth, slope):
-    powers, stated = homogeneous.polynomials(depth, slope)
+    powers, stated = homogeneous.fit_kernel_polynomials(depth, slope)
     assert stated <= homogeneous.FIT_ERROR
     assert powers.shape[1] <= 20  # nearly the cost of one layer
     theta = np.random.default_rng(0).uniform(0, np.pi, 5000)
     fitted = 1 + theta * np.array([np.polyval(row[::-1], 2 * theta / np.pi - 1) for row in powers])
     # between grid points of spacing π/2000 the error changes by its slope times half of that: 20% more
-    assert np.abs(fitted - homogeneous.by_angle(theta, depth, slope)).max() <= 1.2 * homogeneous.FIT_ERROR
+    assert np.abs(fitted - homogeneous.kernels_at_angle(theta, depth, slope)).max() <= 1.2 * homogeneous.FIT_ERROR
 
 
 @pytest.mark.parametrize("depth", [1, 3, 10])
@@ -152,7 +152,7 @@ def test_sigmas_can_be_differentiated_and_traced():
 
 def test_biases_cannot_appear_after_construction():
     network = eqx.tree_at(lambda m: m.sigma_b, MLP(1), (0.5, 0.5))
-    with pytest.raises(ValueError, match="make a new MLP"):
+    with pytest.raises(ValueError, match="construct a new MLP"):
         fully_connected.ntk(jnp.ones(()), jnp.ones(()), jnp.ones(()), network)
 
 
@@ -172,7 +172,7 @@ def test_a_loop_over_layers_is_the_layers_written_out(name, x64):
         return jnp.stack(fully_connected.nngp_and_tangent(*products, network, (1.0, 2.0, 3.0, 4.0)))
 
     value, slope = jax.jit(lambda t: jax.jvp(found, (t,), (jnp.ones_like(t),)))(1.0)
-    with fully_connected.written_out():
+    with fully_connected.unroll_layers():
         ours = jax.jit(lambda t: found(t))
         plain, above, below = (ours(t) for t in (1.0, 1 + 1e-5, 1 - 1e-5))
     # the same operations on numbers of order 1 to 100, fused in another order: some 50 units per layer

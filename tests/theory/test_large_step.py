@@ -9,7 +9,7 @@ from scipy.special import erf
 
 from unlazy.theory.feature_learning import large_step
 from unlazy.theory.spectra import eigenvalues
-from unlazy.theory.spectra.conditional_ridge import Given, ridge_risk
+from unlazy.theory.spectra.conditional_ridge import ConditionalFeatures, ridge_risk
 
 
 def unit_rows(rng, width, d):
@@ -25,7 +25,9 @@ def test_constant_parts_are_ridge_regression_of_g1(x64):
     s = np.linspace(-8, 8, 401)
     weights = np.exp(-s * s / 2)
     flat, slope = np.ones_like(s), 0.8
-    parts = Given(weights / weights.sum(), 0 * s, 0 * s, c1 * flat, rest * flat, 0 * s, slope * flat, 0.1 * flat)
+    parts = ConditionalFeatures(
+        weights / weights.sum(), 0 * s, 0 * s, c1 * flat, rest * flat, 0 * s, slope * flat, 0.1 * flat
+    )
     found = ridge_risk(parts, values, np.ones(d), width=width, n=n, ridge=ridge, noise_variance=noise)
     lam = np.append(c1**2 * values + rest, rest)
     power = np.append(slope**2 * (1 - rest / lam[:-1]) / d, 0)  # averaged over v; what is left is noise of the label
@@ -43,7 +45,7 @@ def test_constant_parts_are_ridge_regression_of_g1(x64):
 def test_given_s_erf_and_sign_have_these_moments():
     rng = np.random.default_rng(1)
     tau, r, cosine, draws = 1.3, 1.1, 0.9, 200_000
-    parts = large_step.given(tau, r, cosine)
+    parts = large_step.conditional_features(tau, r, cosine)
     s = np.linspace(-8, 8, 401)
     z = rng.normal(size=draws)
     for i in (180, 240):
@@ -75,11 +77,11 @@ def test_first_step_has_this_direction_and_size():
             [np.linalg.norm(beta), beta[0] / np.linalg.norm(beta), tau, math.sqrt((rest**2).sum() / width), top]
         )
     mean, error = np.mean(found, 0), np.std(found, 0, ddof=1) / math.sqrt(draws)
-    tau, r = large_step.moved(step, d, first, noise)
-    place, edge = large_step.spike_place(tau, r, d, width)
-    expected = np.array([*large_step.direction(d, first, noise), tau, r, place])
+    tau, r = large_step.spike_and_row_norm(step, d, first, noise)
+    place, edge = large_step.spike_location(tau, r, d, width)
+    expected = np.array([*large_step.gradient_direction(d, first, noise), tau, r, place])
     assert np.all(np.abs(mean - expected) < 4 * error + expected / d)
-    assert place > 2 * edge and large_step.spike_place(0.01, r, d, width) == (edge, edge)
+    assert place > 2 * edge and large_step.spike_location(0.01, r, d, width) == (edge, edge)
 
 
 @pytest.mark.parametrize("width", [30, 90])
@@ -112,7 +114,7 @@ def test_risk_against_its_gaussian_model_sampled(tau):
     signs = np.repeat([1, -1], width // 2)
 
     def parts(s):
-        full = large_step.given(tau, 1.0, 0.95)
+        full = large_step.conditional_features(tau, 1.0, 0.95)
         at = np.linspace(-8, 8, 401)
         return [np.interp(s, at, f) for f in (full.spike, full.linear, full.rest, full.mean, full.slope, full.left)]
 
@@ -133,7 +135,7 @@ def test_risk_against_its_gaussian_model_sampled(tau):
         head = np.linalg.solve(F.T @ F + ridge * np.eye(width), F.T @ y)
         F, y, left = draw(rng, W, 3000)
         found.append(np.mean((F @ head - y) ** 2 + left))
-    full = large_step.given(tau, 1.0, 0.95)
+    full = large_step.conditional_features(tau, 1.0, 0.95)
     full = full._replace(column=np.linspace(-8, 8, 401) * full.linear)
     expected = ridge_risk(full, values, counts, width=width, n=n, ridge=ridge, noise_variance=noise**2)
     assert abs(np.mean(found) - expected) < 4 * np.std(found, ddof=1) / math.sqrt(draws) + expected / d

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unlazy.theory.dynamics.leave_one_out import bordered_diagonal, generalized, left_out, with_intercept
+from unlazy.theory.dynamics.leave_one_out import bordered_diagonal, gcv_score, leave_one_out_residual, with_intercept
 
 
 def problem(n=12, c=2):
@@ -26,7 +26,7 @@ def refit(K, Y, ridge, keep, intercept):
 
 def both(solved, ones, diagonal):
     alpha, b = with_intercept(solved, ones)
-    return alpha, b, left_out(alpha, bordered_diagonal(diagonal, ones, ones.sum())[:, None])
+    return alpha, b, leave_one_out_residual(alpha, bordered_diagonal(diagonal, ones, ones.sum())[:, None])
 
 
 def test_bordered_and_plain_are_refits(x64):
@@ -35,7 +35,7 @@ def test_bordered_and_plain_are_refits(x64):
     inverse = np.linalg.inv(K + np.diag(ridge))
     parts = inverse @ Y, inverse.sum(1), np.diag(inverse).copy()
     host, device = both(*parts), jax.jit(both)(*map(jnp.asarray, parts))
-    plain = left_out(parts[0], parts[2][:, None])
+    plain = leave_one_out_residual(parts[0], parts[2][:, None])
     assert all(isinstance(a, np.ndarray) for a in (*host, plain))
     for a, b in zip(host, device):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
@@ -51,5 +51,5 @@ def test_bordered_and_plain_are_refits(x64):
 
 def test_nothing_left_gives_nothing():
     """A padded row has no entry of the inverse: zero, and no warning of a division."""
-    assert left_out(np.zeros(2), np.array([0.0, 2.0])).tolist() == [0, 0]
-    assert generalized(8.0, 4.0, 2.0) == 1.0
+    assert leave_one_out_residual(np.zeros(2), np.array([0.0, 2.0])).tolist() == [0, 0]
+    assert gcv_score(8.0, 4.0, 2.0) == 1.0

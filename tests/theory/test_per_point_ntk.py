@@ -35,7 +35,7 @@ def _products(X, Z):
 
 def _by_rows(network, weights, X, Z):
     products = _products(X, Z)
-    sides = [per_point_ntk.of_points(jnp.sum(P * P, 1), network, weights is not None) for P in (X, Z)]
+    sides = [per_point_ntk.per_point_terms(jnp.sum(P * P, 1), network, weights is not None) for P in (X, Z)]
     return per_point_ntk.nngp_and_tangent(products, *sides, network, weights)
 
 
@@ -46,7 +46,7 @@ def test_the_same_as_entry_by_entry(name, x64):
     weights = WEIGHTS[network.depth]
     X, Z = _points(140, 7)  # so many that tanh's series are interpolated, 32 nodes
     ours = jax.jit(functools.partial(_by_rows, network, weights))(X, Z)
-    assert per_point_ntk.suited(network)
+    assert per_point_ntk.is_supported(network)
     entry = jax.jit(lambda X, Z: fully_connected.nngp_and_tangent(*_products(X, Z), network, weights))(X, Z)
     # the same sums in another order, some hundred roundings; at the nearly equal pair u itself is only good to 1e-16,
     # its root, which the kinked ones see, to 1e-8
@@ -81,12 +81,12 @@ def test_interpolation_in_the_norm_meets_the_function_or_is_not_used(x64):
     of = functools.partial(mehler._columns, phi, True)
     for spread in (7.9, 30.0):
         roots = jnp.geomspace(0.5, 0.5 * spread, 200)
-        found, expected = jax.jit(functools.partial(chebyshev_interpolation.across, of))(roots), jax.jit(of)(roots)
+        found, expected = jax.jit(functools.partial(chebyshev_interpolation.interpolate, of))(roots), jax.jit(of)(roots)
         for a, b in zip(found, expected):
             size = np.sqrt(np.asarray(expected[1][:, :1])) if a is found[0] else np.asarray(b)
             # 4 units are read off the last of 32 coefficients, which sum up
             assert np.abs(np.asarray(a - b) / size).max() < 64 * 2.2e-16
-    zero = jax.jit(functools.partial(chebyshev_interpolation.across, of))(jnp.linspace(0, 1, 200))
+    zero = jax.jit(functools.partial(chebyshev_interpolation.interpolate, of))(jnp.linspace(0, 1, 200))
     np.testing.assert_allclose(zero[1][0], [np.log(2) ** 2, 0.25], rtol=1e-12)
 
 
@@ -95,7 +95,7 @@ def test_interpolation_is_refused_where_it_does_not_converge():
     # the sine of 40 x has E φ² = (1 - exp(-3200 s²))/2, flat but for s near 0: 16 nodes over a factor 7 do not see it
     of = functools.partial(mehler._squares, activation("sin", 40.0), False)
     roots = jnp.geomspace(0.004, 0.028, 100).astype(jnp.float32)
-    np.testing.assert_allclose(chebyshev_interpolation.across(of, roots)[1], of(roots)[1], rtol=2e-6)
+    np.testing.assert_allclose(chebyshev_interpolation.interpolate(of, roots)[1], of(roots)[1], rtol=2e-6)
 
 
 def test_gelu_of_huge_variances_is_relu():
@@ -111,5 +111,5 @@ def test_gelu_of_huge_variances_is_relu():
 def test_own_square_is_the_dual_at_itself():
     q = jnp.asarray([0.3, 1.0, 3.0])
     for derivative, formula in ((False, duals.dual), (True, duals.dual_derivative)):
-        own = numeric_duals.own_square(activation("tanh"), jnp.sqrt(q), derivative)
+        own = numeric_duals.mean_square(activation("tanh"), jnp.sqrt(q), derivative)
         np.testing.assert_allclose(own, formula(q, q, q, activation("tanh")), rtol=64 * 2.0**-24)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from unlazy.theory.infinite_width.homogeneous import by_angle
+from unlazy.theory.infinite_width.homogeneous import kernels_at_angle
 from unlazy.theory.numerics import polynomial_fits
 
 
@@ -11,44 +11,44 @@ def _cut(number):
     return np.clip(number, 0, 1)
 
 
-@pytest.mark.parametrize("fit", [polynomial_fits.in_half_angles, polynomial_fits.in_sines])
+@pytest.mark.parametrize("fit", [polynomial_fits.fit_half_angles, polynomial_fits.fit_sines])
 @pytest.mark.parametrize("slope", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("depth", [1, 3, 10])
 def test_fits_keep_their_bound_in_float32(fit, depth, slope):
     def ntk(theta):
-        return by_angle(theta, depth, slope)[1:].mean(0)
+        return kernels_at_angle(theta, depth, slope)[1:].mean(0)
 
     found = fit(ntk, 6e-6)
     theta = np.random.default_rng(depth).uniform(0, np.pi, 5000)  # not the grid that the bound was found on
-    one_root = isinstance(found, polynomial_fits.Sines)
+    one_root = isinstance(found, polynomial_fits.SineFit)
     sides = (np.cos(theta) / 2, np.sin(theta) / 2) if one_root else (np.sin(theta / 2), np.cos(theta / 2))
-    values = found.times(2.0).at(*(side.astype(np.float32) for side in sides))
+    values = found.scaled(2.0).evaluate(*(side.astype(np.float32) for side in sides))
     assert values.dtype == np.float32 and found.error <= 6e-6
     size = np.maximum(np.abs(ntk(theta)), 0.1)
     # between points of the grid, 0.0016 apart, errors of degree 12 move by little, and rounding by some units
     assert np.max(np.abs(values / 2 - ntk(theta)) / size) <= 1.1 * 6e-6
-    assert found.at(*found.sides(np.full(1, 0.5), np.sqrt, _cut)) == pytest.approx(1, abs=1e-12)
+    assert found.evaluate(*found.arguments(np.full(1, 0.5), np.sqrt, _cut)) == pytest.approx(1, abs=1e-12)
 
 
 def test_acute_angles_need_fewer_steps():
     def passing(theta):
         return 1 - theta / np.pi
 
-    all_angles, acute = (polynomial_fits.in_half_angles(passing, 2e-6, largest) for largest in (np.pi, np.pi / 2))
+    all_angles, acute = (polynomial_fits.fit_half_angles(passing, 2e-6, largest) for largest in (np.pi, np.pi / 2))
     assert len(acute.near) + len(acute.far) < len(all_angles.near) + len(all_angles.far)
 
 
-@pytest.mark.parametrize("fit", [polynomial_fits.in_half_angles, polynomial_fits.in_sines])
+@pytest.mark.parametrize("fit", [polynomial_fits.fit_half_angles, polynomial_fits.fit_sines])
 def test_deep_networks_are_squares_above_most_of_their_smallest_value(fit):
     """Of a square above some of its own: in fewer steps than polynomials, and times a factor the same shape."""
 
     def ntk(theta):
-        return by_angle(theta, 10, 0.0)[1:].mean(0)
+        return kernels_at_angle(theta, 10, 0.0)[1:].mean(0)
 
     found = fit(ntk, 6e-6)
     assert len(found.squares) == 2 and 0 < found.squares[1] < ntk(np.linspace(0, np.pi, 2001)).min()
     theta = np.linspace(0, np.pi, 50)
-    values = found.times(2.5).at(*found.sides(np.cos(theta) / 2, np.sqrt, _cut))
+    values = found.scaled(2.5).evaluate(*found.arguments(np.cos(theta) / 2, np.sqrt, _cut))
     # 6e-6 of F or of a tenth, which is less than F; the root of 1 - sin² is 1e-8 off at a straight angle
     np.testing.assert_allclose(values, 2.5 * ntk(theta), rtol=6e-6 + 1e-7)
 
@@ -58,19 +58,19 @@ def test_deep_networks_are_squares_above_most_of_their_smallest_value(fit):
 )
 def test_the_shortest_is_within_the_tolerance_and_costs_the_least(depth):
     def ntk(theta):
-        return by_angle(theta, depth, 0.0)[1:].mean(0)
+        return kernels_at_angle(theta, depth, 0.0)[1:].mean(0)
 
-    fits = [fit(ntk, 6e-6) for fit in (polynomial_fits.in_half_angles, polynomial_fits.in_sines)]
-    found = polynomial_fits.shortest(ntk, 6e-6)
+    fits = [fit(ntk, 6e-6) for fit in (polynomial_fits.fit_half_angles, polynomial_fits.fit_sines)]
+    found = polynomial_fits.cheapest_fit(ntk, 6e-6)
     assert found.error <= 6e-6 and found.cost == min(fit.cost for fit in fits if fit.error <= 6e-6)
 
 
 def test_the_best_is_given_where_nothing_suffices():
-    fit = polynomial_fits.in_half_angles(lambda theta: by_angle(theta, 30, 0.0)[1:].mean(0), 1e-9, most=8)
+    fit = polynomial_fits.fit_half_angles(lambda theta: kernels_at_angle(theta, 30, 0.0)[1:].mean(0), 1e-9, most=8)
     assert 1e-9 < fit.error < np.inf
 
 
 def test_what_passes_a_layer_is_odd_about_a_right_angle():
     """1 - θ/π is ½ and an odd part: P is a number."""
-    fit = polynomial_fits.in_sines(lambda theta: 1 - theta / np.pi, 3e-6)
+    fit = polynomial_fits.fit_sines(lambda theta: 1 - theta / np.pi, 3e-6)
     assert len(fit.near) == 1 and fit.error <= 3e-6

@@ -20,7 +20,7 @@ def samples():
 
 def test_the_population_is_seen_in_a_sample(x64):
     ridges = np.array([1e-2, 0.3, 3.0])
-    found = np.array([np.stack(renormalization.renormalized(e, ridges)) for e in samples()])
+    found = np.array([np.stack(renormalization.renormalize(e, ridges)) for e in samples()])
     solve = jax.jit(
         lambda r: eigenvalues.effective_regularization(jnp.asarray(LAM), jnp.ones(P), jnp.asarray(float(N)), r)
     )
@@ -36,14 +36,14 @@ def test_the_population_is_seen_in_a_sample(x64):
 def test_the_spare_points_are_the_slope_of_the_effective_ridge(x64):
     """n - Σ L² = 1/κ'(δ), by central differences with step h: h² of truncation, ε/h of rounding, relatively."""
     e, delta, h = next(samples()), np.array([0.02, 0.5]), 1e-5
-    up, down = (np.asarray(renormalization.renormalized(e, delta * (1 + s * h)).kappa) for s in (1, -1))
+    up, down = (np.asarray(renormalization.renormalize(e, delta * (1 + s * h)).kappa) for s in (1, -1))
     slope = (up - down) / (2 * h * delta)
-    np.testing.assert_allclose(renormalization.renormalized(e, delta).spare, 1 / slope, rtol=1e-8)
+    np.testing.assert_allclose(renormalization.renormalize(e, delta).spare, 1 / slope, rtol=1e-8)
 
 
 def test_bias_and_risk_undo_each_other(x64):
     e, ridges = next(samples()), np.array([0.02, 0.5])
-    spare = np.asarray(renormalization.renormalized(e, ridges).spare)
+    spare = np.asarray(renormalization.renormalize(e, ridges).spare)
     bias = renormalization.bias(np.array([0.3, 0.4]), spare, N)
     np.testing.assert_allclose(renormalization.risk(bias, N - spare, N), [0.3, 0.4], rtol=1e-12)
     assert np.isinf(renormalization.risk(np.array(1.0), np.array(5.0), 4.0))

@@ -12,7 +12,7 @@ RNG = np.random.default_rng(0)
 def test_the_floor_of_given_neurons_is_that_of_least_squares(x64):
     rates, target = sl.power_law(1.5, 0.7, 12)
     A = RNG.normal(size=(5, 12))
-    found = sl.of_width(jnp.asarray(A), rates, target)
+    found = sl.finite_width_modes(jnp.asarray(A), rates, target)
     root = np.sqrt(np.asarray(rates))
     best, *_ = np.linalg.lstsq((A * root).T, root * np.asarray(target), rcond=None)
     left = np.sum((root * (np.asarray(target) - A.T @ best)) ** 2)
@@ -30,10 +30,10 @@ def test_the_mean_floor_is_the_one_by_kappa(x64):
         Q = np.linalg.qr((RNG.normal(size=(N, 256)) * np.sqrt(rates)).T)[0]
         v = np.sqrt(rates) * target
         found.append(np.sum(v**2) - np.sum((Q.T @ v) ** 2))
-    expected = sl.floor_of_width(rates, target, N)
+    expected = sl.risk_floor(rates, target, N)
     assert abs(np.mean(found) - expected) < 4 * np.std(found) / np.sqrt(40) + expected / N
     with pytest.raises(ValueError, match="256 neurons span the 256 features"):
-        sl.floor_of_width(rates, target, 256)
+        sl.risk_floor(rates, target, 256)
 
 
 @pytest.mark.slow
@@ -41,7 +41,7 @@ def test_the_mean_floor_is_the_one_by_kappa(x64):
 def test_lazy_risk_has_its_exponent(x64, beta):
     """Σ k^{-αβ-1} e^{-2tk^{-α}} → ∝ t^{-β}: corrections are the sum against the integral (beyond all powers) and the
     modes left out, t/M^α to the power β at the most."""
-    modes = sl.infinitely_wide(*sl.power_law(2.0, beta, 4096))
+    modes = sl.infinite_width_modes(*sl.power_law(2.0, beta, 4096))
     t = np.array([1e3, 2e3])
     risk = np.asarray(sl.lazy_risk(modes, t))
     off = (t[1] / 4096.0**2) ** beta

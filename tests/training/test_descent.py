@@ -214,13 +214,13 @@ def test_any_function_descends(x64):
 def test_misuse_says_what_to_do(problem):
     network, start, data = problem
     for arguments, message in [
-        ({"steps": 0, "step_size": 0.1}, "steps must be a positive whole number, got 0"),
+        ({"steps": 0, "step_size": 0.1}, "steps must be a positive integer, got 0"),
         ({"steps": 3}, "either a step_size or an optax optimizer"),
         ({"steps": 3, "step_size": 0.1, "every": 2}, "multiple of every, got steps=3 and every=2"),
         ({"steps": 3, "step_size": 0.1, "batch_size": 5}, "pass key"),
         ({"steps": 3, "step_size": 0.1, "batch_size": 50, "key": jax.random.key(0)}, "at most the 12 training points"),
         ({"steps": 3, "step_size": 0.1, "loss": "hing"}, "did you mean 'hinge'"),
-        ({"steps": 3, "step_size": 0.1, "patience": ("risk", 2)}, "watches a recorded measure"),
+        ({"steps": 3, "step_size": 0.1, "patience": ("risk", 2)}, "needs a recorded measure"),
         ({"steps": 3, "step_size": 0.1, "rates": (1.0, 1.0, 1.0)}, "one per layer"),
         ({"steps": 3, "step_size": 0.1, "loss": "cross_entropy"}, "one output per class"),
     ]:

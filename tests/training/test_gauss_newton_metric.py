@@ -5,11 +5,11 @@ import pytest
 
 from unlazy.core.precision import precision
 from unlazy.estimators.named_kernels import UNIT
-from unlazy.products.metric_gram import cross, view
-from unlazy.solvers.ridge.intercept import coefficients
-from unlazy.training.rfm.gauss_newton_metric import DAMPING, free_directions, turned
-from unlazy.training.rfm.iteration import heaviest
-from unlazy.training.rfm.split_fits import OnDevice, OnHost
+from unlazy.products.metric_gram import cross, metric_gram
+from unlazy.solvers.ridge.intercept import ridge_coefficients
+from unlazy.training.rfm.gauss_newton_metric import DAMPING, free_directions, rotate_directions
+from unlazy.training.rfm.iteration import leading_directions
+from unlazy.training.rfm.split_fits import DeviceSplitFits, HostSplitFits
 
 RNG = np.random.default_rng(5)
 N, D, C, MANY = 60, 4, 2, 6
@@ -34,11 +34,11 @@ def test_a_turn_is_least_squares(L, c):
     expected = L + written_out(L, slopes, residuals, w).reshape(L.shape)
     # condition of the normal equations below 1e4 (Gaussian design, more rows than unknowns): 1e-16 · 1e4, and room
     expected = np.maximum(expected, 0) if L.ndim == 1 else expected
-    np.testing.assert_allclose(turned(L, X, residuals, slopes, w), expected, rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(rotate_directions(L, X, residuals, slopes, w), expected, rtol=1e-10, atol=1e-11)
 
 
 def test_nothing_slopes_nothing_moves():
-    assert turned(FULL, X, np.ones((N, C)), np.zeros((N, C, 3))) is FULL
+    assert rotate_directions(FULL, X, np.ones((N, C)), np.zeros((N, C, 3))) is FULL
 
 
 @pytest.mark.parametrize("name", ["gaussian", "laplace", "ntk", "product_laplace"])
@@ -47,10 +47,10 @@ def test_slopes_are_differences_of_the_fit(name):
     rows = np.arange(0, N, 7)
     Y = RNG.normal(size=(N, C))
     with precision("float64"):
-        seen = view(kernel, X, L)
-        alpha, _ = coefficients(seen.gram(h), Y, 1e-2)
-        found = OnHost(kernel, X, N, L).slopes(h, alpha, rows)
-        other = OnDevice(kernel, X, N, L).slopes(h, alpha, rows)
+        seen = metric_gram(kernel, X, L)
+        alpha, _ = ridge_coefficients(seen.gram(h), Y, 1e-2)
+        found = HostSplitFits(kernel, X, N, L).slopes(h, alpha, rows)
+        other = DeviceSplitFits(kernel, X, N, L).slopes(h, alpha, rows)
     np.testing.assert_allclose(other, found, rtol=1e-9, atol=1e-9 * np.abs(found).max())
     pinv = 1 / L if L.ndim == 1 else np.linalg.pinv(L)
     for k in range(len(L)):
@@ -78,10 +78,10 @@ def test_a_direction_that_is_off_turns_to_the_true_one():
     off = (u + 0.15 * np.eye(d)[1])[None]
     off /= np.linalg.norm(off)
     with precision("float64"):
-        seen = OnHost(UNIT["gaussian"], np.concatenate([X, X[:5]]), n, off)
-        found = seen.fit(seen.usual, 1e-2, y[:, None], None)
-        along = seen.slopes(seen.usual, found.alpha, np.arange(n))
-    moved = turned(off, X, found.ridge * found.alpha, along)[0]
+        seen = HostSplitFits(UNIT["gaussian"], np.concatenate([X, X[:5]]), n, off)
+        found = seen.fit(seen.default_bandwidth, 1e-2, y[:, None], None)
+        along = seen.slopes(seen.default_bandwidth, found.alpha, np.arange(n))
+    moved = rotate_directions(off, X, found.ridge * found.alpha, along)[0]
     sine2 = 1 - (moved @ u) ** 2 / (moved @ moved)
     slope2 = (1 + np.exp(-2)) / 2  # E cos²(s)
     # mean d·σ²/(n·slope²) = 2.3e-4; five times that is beyond any chance of a χ² with 7 degrees (p < 1e-5)
@@ -98,6 +98,6 @@ def test_only_as_many_directions_as_rows_allow():
 
 def test_heaviest_directions_hold_their_share():
     L = np.diag([0.1, 1.0, 2.0])
-    np.testing.assert_array_equal(heaviest(L, 0.95), L[1:])
-    np.testing.assert_array_equal(heaviest(L, 1.0), L)
-    np.testing.assert_array_equal(heaviest(np.array([2.0, 0.1, 1.0]), 0.95), [2.0, 0.0, 1.0])
+    np.testing.assert_array_equal(leading_directions(L, 0.95), L[1:])
+    np.testing.assert_array_equal(leading_directions(L, 1.0), L)
+    np.testing.assert_array_equal(leading_directions(np.array([2.0, 0.1, 1.0]), 0.95), [2.0, 0.0, 1.0])

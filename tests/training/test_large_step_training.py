@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import erf
 
-from unlazy.training.one_step.large_step import first_layer_gradient, ridge_head
+from unlazy.training.one_step.large_step import first_layer_gradient, ridge_readout
 
 
 def test_gradient_is_that_of_the_loss_at_zero_output(x64):
@@ -22,4 +22,4 @@ def test_head_solves_its_normal_equations(x64):
     rng = np.random.default_rng(0)
     F, y = rng.normal(size=(20, 6)), rng.normal(size=20)
     expected = np.linalg.lstsq(np.vstack([F, np.sqrt(2.5) * np.eye(6)]), np.append(y, np.zeros(6)), rcond=None)[0]
-    np.testing.assert_allclose(ridge_head(jnp.asarray(F), jnp.asarray(y), 2.5), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(ridge_readout(jnp.asarray(F), jnp.asarray(y), 2.5), expected, rtol=0, atol=1e-12)

@@ -35,7 +35,7 @@ def on_matrices(A0, rates, target, richness, times):
 def test_modes_move_as_the_matrices_do(x64, richness):
     rates, target = (np.asarray(v) for v in sl.power_law(1.5, 0.5, M))
     A0 = RNG.normal(size=(N, M))
-    modes = sl.of_width(jnp.asarray(A0), jnp.asarray(rates), jnp.asarray(target))
+    modes = sl.finite_width_modes(jnp.asarray(A0), jnp.asarray(rates), jnp.asarray(target))
     path, coarse = flow(modes, richness, TAU), flow(modes, richness, TAU[1::2])
     at = np.array([399, 599, 799, 1199])
     exact = on_matrices(A0, rates, target, richness, np.asarray(path.time)[at])
@@ -48,7 +48,7 @@ def test_modes_move_as_the_matrices_do(x64, richness):
 
 @pytest.mark.slow
 def test_lazy_is_the_closed_form(x64):
-    modes = sl.infinitely_wide(*sl.power_law(2.0, 0.5, 64))
+    modes = sl.infinite_width_modes(*sl.power_law(2.0, 0.5, 64))
     path, coarse = flow(modes, 0.0, TAU), flow(modes, 0.0, TAU[1::2])
     exact = np.asarray(sl.lazy_risk(modes, TAU))[1::2]
     np.testing.assert_allclose(path.time, TAU, rtol=1e-12)

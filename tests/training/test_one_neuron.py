@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.training.descent.one_neuron import Rule, Sample, draw, moved, samples_until
+from unlazy.training.descent.one_neuron import OnlineRule, OverlapSample, draw, samples_until, update_overlap
 
 RNG = np.random.default_rng(0)
 D = 12
@@ -24,18 +24,20 @@ def on_vectors(U, w, x, rule):
     return w / np.linalg.norm(w)
 
 
-@pytest.mark.parametrize("rule", [Rule(0.1), Rule(0.05, repeats=3), Rule(0.03, output_step=0.7)], ids=str)
+@pytest.mark.parametrize(
+    "rule", [OnlineRule(0.1), OnlineRule(0.05, repeats=3), OnlineRule(0.03, output_step=0.7)], ids=str
+)
 @pytest.mark.parametrize("r", [1, 2])
 def test_overlaps_move_as_the_vectors_do(x64, rule, r):
     U = np.linalg.qr(RNG.normal(size=(D, D)))[0][:r]
     w = RNG.normal(size=D)
     w /= np.linalg.norm(w)
-    step = jax.jit(lambda m, s: moved(m, s, target, lambda v: -jnp.sin(v), rule))
+    step = jax.jit(lambda m, s: update_overlap(m, s, target, lambda v: -jnp.sin(v), rule))
     for _ in range(4):
         x = RNG.normal(size=D)
         m, z = U @ w, U @ x
         p = (w @ x - m @ z) / np.sqrt(1 - m @ m)
-        sample = Sample(z, np.array(p), np.array(x @ x - z @ z - p**2))
+        sample = OverlapSample(z, np.array(p), np.array(x @ x - z @ z - p**2))
         after = on_vectors(U, w, x, rule)
         # sums of 12 terms twice, and slopes at w·x + c‖x‖² with ‖x‖² up to 40: some hundred units of rounding
         np.testing.assert_allclose(step(m, sample), U @ after, rtol=0, atol=1e-13)
@@ -61,7 +63,9 @@ def test_first_passage_of_a_linear_target(x64):
     eta, d = 1e-3, 20
     count = jax.jit(
         jax.vmap(
-            lambda key: samples_until(key, jnp.zeros(1), 0.5, 10_000, lambda Z: Z[:, 0], lambda s: s, Rule(eta), d)
+            lambda key: samples_until(
+                key, jnp.zeros(1), 0.5, 10_000, lambda Z: Z[:, 0], lambda s: s, OnlineRule(eta), d
+            )
         )
     )
     found = np.asarray(count(jax.random.split(jax.random.key(0), 16)))
@@ -72,8 +76,8 @@ def test_first_passage_of_a_linear_target(x64):
 
 def test_who_does_not_arrive_is_infinite(x64):
     key, one = jax.random.key(0), jnp.full(1, 0.1)
-    found = samples_until(key, one, 0.9, 300, lambda Z: Z[:, 0], lambda s: s, Rule(1e-6), 20)
+    found = samples_until(key, one, 0.9, 300, lambda Z: Z[:, 0], lambda s: s, OnlineRule(1e-6), 20)
     assert np.isinf(found)
-    assert np.isnan(samples_until(key, one * jnp.nan, 0.9, 300, lambda Z: Z[:, 0], lambda s: s, Rule(1e-6), 20))
+    assert np.isnan(samples_until(key, one * jnp.nan, 0.9, 300, lambda Z: Z[:, 0], lambda s: s, OnlineRule(1e-6), 20))
     with pytest.raises(ValueError, match="3 inputs or more, got d=2"):
-        samples_until(key, one, 0.9, 300, lambda Z: Z[:, 0], lambda s: s, Rule(1e-6), 2)
+        samples_until(key, one, 0.9, 300, lambda Z: Z[:, 0], lambda s: s, OnlineRule(1e-6), 2)

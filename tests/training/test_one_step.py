@@ -34,7 +34,7 @@ def test_symmetric_start_is_the_zero_function_and_its_gradient_is_autodiffs(x64)
     b = jnp.tile(jnp.linspace(-1, 1, WIDTH // 2), 2)
     autodiff = jax.grad(lambda W: jnp.mean((network(W, a, b, X) - y) ** 2))(W)
     np.testing.assert_allclose(algorithm.first_gradient(W, a, X, y, biases=b), autodiff, atol=1e-13)
-    with pytest.raises(ValueError, match="7; take 8"):
+    with pytest.raises(ValueError, match="7; use 8"):
         algorithm.symmetric_start(jax.random.key(0), 7, D)
 
 
@@ -74,7 +74,7 @@ def test_ridge_path_equals_a_solve_per_ridge(x64, n, traced):
     Phi = np.asarray(algorithm.random_features(jax.random.key(5), WIDTH, D)(X))
     relative = np.geomspace(1e-6, 10, 4)
     path = (jax.jit(lambda *a: readout.ridge_path(*a)) if traced else readout.ridge_path)(jnp.asarray(Phi), y, relative)
-    for rho, found in zip(path.ridges, path.heads):
+    for rho, found in zip(path.ridges, path.readouts):
         expected = np.linalg.solve(Phi.T @ Phi / n + float(rho) * np.eye(WIDTH), Phi.T @ np.asarray(y) / n)
         # Condition number 1e6 (smallest ridge) times rounding times the size of the head.
         np.testing.assert_allclose(found, expected, atol=1e-9 * np.abs(expected).max())
@@ -103,9 +103,11 @@ def test_padding_changes_nothing(x64):
     X, y = data(rows)
     weights = (jnp.arange(rows) < n).astype(y.dtype)
     options = {"width": WIDTH, "choose": "leave-one-out", "relative_ridges": jnp.geomspace(1e-5, 1, 5)}
-    plain = algorithm.one_step(jax.random.key(0), X[:n], y[:n], **options)
-    padded = algorithm.one_step(jax.random.key(0), X, y, weights=weights, **options)
-    traced = jax.jit(lambda X, y, w: algorithm.one_step(jax.random.key(0), X, y, weights=w, **options))(X, y, weights)
+    plain = algorithm.one_step(X[:n], y[:n], key=jax.random.key(0), **options)
+    padded = algorithm.one_step(X, y, weights=weights, key=jax.random.key(0), **options)
+    traced = jax.jit(lambda X, y, w: algorithm.one_step(X, y, weights=w, key=jax.random.key(0), **options))(
+        X, y, weights
+    )
     for other in (padded, traced):
         np.testing.assert_allclose(other.features.W, plain.features.W, atol=1e-12)
         # Condition 1e5: heads good to 1e-11; leave-one-out divides by leverages that may be 1e-3.
@@ -121,9 +123,9 @@ def test_float32_decomposes_the_features_and_keeps_its_digits():
     Phi[:, 1] = Phi[:, 0] + 1e-3 * Phi[:, 1]
     ridge = 1e-10
     with jax.enable_x64(True):
-        expected = np.asarray(readout.ridge_path(Phi, y, np.array([ridge])).heads) @ Phi.T
+        expected = np.asarray(readout.ridge_path(Phi, y, np.array([ridge])).readouts) @ Phi.T
     single, target = Phi.astype(np.float32), y.astype(np.float32)
-    fitted = np.asarray(readout.ridge_path(single, target, np.array([ridge], np.float32)).heads, np.float64) @ Phi.T
+    fitted = np.asarray(readout.ridge_path(single, target, np.array([ridge], np.float32)).readouts, np.float64) @ Phi.T
     # Condition number of Φ is 2e3: fitted values good to about 2e3 × 6e-8 of their size.
     assert np.abs(fitted - expected).max() < 5e-4 * np.abs(expected).max()
 
@@ -137,11 +139,11 @@ def test_head_by_descent_equals_the_loop(x64, decay):
     a = start
     for _ in range(300):
         a = a - eta * (2 / n * Phi.T @ (Phi @ a - y) + decay * a)
-    found = readout.descent_head(Phi, y, steps=300, step_size=eta, decay=decay, start=start)
+    found = readout.descent_readout(Phi, y, steps=300, step_size=eta, decay=decay, start=start)
     np.testing.assert_allclose(found, a, atol=1e-11)  # 300 steps of rounding 1e-16 at size 10
-    limit = readout.descent_head(Phi, y, steps=1e12, step_size=eta, decay=0.05)
+    limit = readout.descent_readout(Phi, y, steps=1e12, step_size=eta, decay=0.05)
     rho = 0.05 / 2 / float(jnp.sum(Phi**2) / n)  # λ on the gradient is 2ρ on the objective
-    np.testing.assert_allclose(limit, readout.ridge_path(Phi, y, jnp.array([rho])).heads[0], atol=1e-9)
+    np.testing.assert_allclose(limit, readout.ridge_path(Phi, y, jnp.array([rho])).readouts[0], atol=1e-9)
 
 
 def test_step_puts_the_predicted_energy_into_the_subspace(x64):
@@ -159,9 +161,9 @@ def test_step_puts_the_predicted_energy_into_the_subspace(x64):
 
 def test_criterion_must_be_known(x64):
     X, y = data(20)
-    with pytest.raises(ValueError, match="fresh points"):
-        algorithm.one_step(jax.random.key(0), X, y, width=WIDTH)
+    with pytest.raises(ValueError, match="independent points"):
+        algorithm.one_step(X, y, width=WIDTH, key=jax.random.key(0))
     with pytest.raises(ValueError, match="'aic'"):
-        algorithm.one_step(jax.random.key(0), X, y, width=WIDTH, choose="aic")
+        algorithm.one_step(X, y, width=WIDTH, choose="aic", key=jax.random.key(0))
     with pytest.raises(ValueError, match="0 < low"):
         readout.relative_ridges(0.0)

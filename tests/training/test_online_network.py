@@ -27,7 +27,9 @@ def test_what_is_read_moves_as_the_vectors_do(x64):
     q = g @ Q.T
     F = np.linalg.cholesky(C @ C.T)
     batch = on.Batch(*map(jnp.asarray, (bits, q, np.linalg.solve(F, C @ (g - q @ Q)))))
-    found = jax.jit(lambda *s: on.moved(on.Neurons(*s), batch, target, STEP))(*map(jnp.asarray, (u, L, b, a)))
+    found = jax.jit(lambda *s: on.update_neurons(on.OnlineNeurons(*s), batch, target, STEP))(
+        *map(jnp.asarray, (u, L, b, a))
+    )
     after = V - C @ g
     # two factorizations of 3 × 3 matrices, the first of condition c, each off by some 2·3²·u·c
     off_by = 100 * np.finfo(float).eps * np.linalg.cond(C @ C.T) * np.abs(after @ after.T).max()
@@ -51,7 +53,7 @@ def test_bartletts_factor_has_the_moments_of_wishart(x64):
 
 @pytest.mark.slow
 def test_coefficients_are_expectations(x64):
-    neurons = on.Neurons(*map(jnp.asarray, (RNG.normal(size=(N, K)), np.tril(RNG.normal(size=(N, N))),
+    neurons = on.OnlineNeurons(*map(jnp.asarray, (RNG.normal(size=(N, K)), np.tril(RNG.normal(size=(N, N))),
                                             RNG.normal(size=N), RNG.normal(size=N))))  # fmt: skip
     z = np.linspace(-9, 9, 20_001)
     weight = np.exp(-(z**2) / 2)
@@ -79,5 +81,5 @@ def test_first_passages(x64):
     assert found[0] % 16 == 0 and 16 < found[0] < 1600 and np.isinf(found[1])
     assert np.isinf(np.asarray(until(16))).all()
     assert np.isnan(np.asarray(until(1600, step=1e200))).all()
-    with pytest.raises(ValueError, match="from 9 inputs on, got d=8; take fewer neurons"):
+    with pytest.raises(ValueError, match="at least 9 inputs, got d=8; use fewer neurons"):
         until(16, d=8)

@@ -41,7 +41,7 @@ def test_steps_are_those_of_the_risk(x64):
         pull = ((2 * moment(m) - m * slope) @ weights)[:, None] * unit + (slope * weights) @ atoms
         W = W - 0.1 * n[:, None] * pull
     np.testing.assert_allclose(path.at, [0, 0.2, 0.4], atol=1e-15)
-    with pytest.raises(ValueError, match="7 steps are not a whole number of 2"):
+    with pytest.raises(ValueError, match="steps=7 and every=2"):
         descend(V, step_size=0.1, steps=7, every=2)
 
 

@@ -7,10 +7,10 @@ import pytest
 from unlazy.kernels.networks.infinite_width import NNGP, NTK
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
-from unlazy.products.metric_gram import cross, view
+from unlazy.products.metric_gram import cross, metric_gram
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.one_step.algorithm import learn_features
-from unlazy.training.rfm.iteration import Step, follow, learn, pruned, root
+from unlazy.training.rfm.iteration import RfmStep, apply_steps, learn, metric_root, prune_metric
 
 
 def single_index(n=150, d=6, seed=0):
@@ -53,7 +53,7 @@ def test_l1_gradients_are_those_of_differences(x64):
     rng = np.random.default_rng(0)
     X, alpha, L = rng.normal(size=(60, 3)), rng.normal(size=(60, 2)), np.array([1.0, 0.3, 2.0])
     kernel, h = ProductLaplace(1.0), 1e-6
-    got = view(kernel, X, L).agop(2.0, alpha, diagonal=True)
+    got = metric_gram(kernel, X, L).agop(2.0, alpha, diagonal=True)
     expected = np.zeros(3)
     for j in range(3):
         for i in range(60):
@@ -71,7 +71,7 @@ def test_low_rank_keeps_the_top_directions(x64):
     cut = learn(Gaussian(1.0), X, Y, metric="low_rank", rank=2, updates=1)[-1]
     top = np.linalg.eigvalsh(whole)[-2:]
     np.testing.assert_allclose(np.linalg.eigvalsh(cut.matrix)[-2:], top / top.sum(), rtol=1e-9)
-    np.testing.assert_allclose(root(cut.matrix).T @ root(cut.matrix), cut.matrix, atol=1e-12)
+    np.testing.assert_allclose(metric_root(cut.matrix).T @ metric_root(cut.matrix), cut.matrix, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_one_step_metric_and_steps_chosen_elsewhere(x64):
     W = np.asarray(learn_features(jax.random.key(0), jax.numpy.asarray(X), jax.numpy.asarray(Y[:, 0])).W)
     found = learn(Gaussian(1.0), X, Y, start=W.T @ W, updates=1, relative_bandwidth=1.0, relative_ridge=1e-3)
     np.testing.assert_allclose(found[0].matrix, W.T @ W / np.trace(W.T @ W), atol=1e-12)
-    M = follow([Step(Gaussian(1.0), 1.0, 1e-3)], X, Y, "full", start=W.T @ W)
+    M = apply_steps([RfmStep(Gaussian(1.0), 1.0, 1e-3)], X, Y, "full", start=W.T @ W)
     np.testing.assert_allclose(M, found[1].matrix, atol=1e-12)
 
 
@@ -93,9 +93,9 @@ def test_power_slows_the_metric_down(x64):
 
 def test_pruning_takes_the_floor_off():
     M = np.array([0.5, 0.4, 0.03, 0.03, 0.04])
-    np.testing.assert_allclose(pruned(M, 1.0), np.array([0.46, 0.36, 0, 0, 0]) / 0.82)
-    np.testing.assert_allclose(pruned(np.diag(M), 1.0), np.diag(pruned(M, 1.0)), atol=1e-15)
-    assert pruned(np.full(3, 1 / 3), 2.0).sum() == pytest.approx(1)  # nothing would be left: nothing is taken
+    np.testing.assert_allclose(prune_metric(M, 1.0), np.array([0.46, 0.36, 0, 0, 0]) / 0.82)
+    np.testing.assert_allclose(prune_metric(np.diag(M), 1.0), np.diag(prune_metric(M, 1.0)), atol=1e-15)
+    assert prune_metric(np.full(3, 1 / 3), 2.0).sum() == pytest.approx(1)  # nothing would be left: nothing is taken
 
 
 def test_misuse():
@@ -104,7 +104,7 @@ def test_misuse():
         learn(ProductLaplace(1.0), X, Y, metric="full")
     with pytest.raises(ValueError, match="did you mean 'diagonal'"):
         learn(Gaussian(1.0), X, Y, metric="diagonl")
-    with pytest.raises(ValueError, match="2 updates need as many powers, got 1"):
+    with pytest.raises(ValueError, match="2 updates need 2 powers, got 1"):
         learn(Gaussian(1.0), X, Y, updates=2, power=[1.0])
     with pytest.raises(ValueError, match="no entry formula"):
-        view(Gaussian(1.0) + ProductLaplace(1.0), X, np.ones(6))
+        metric_gram(Gaussian(1.0) + ProductLaplace(1.0), X, np.ones(6))

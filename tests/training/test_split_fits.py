@@ -7,7 +7,7 @@ from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.theory.infinite_width.architecture import MLP
-from unlazy.training.rfm.split_fits import OnDevice, OnHost, exact
+from unlazy.training.rfm.split_fits import DeviceSplitFits, HostSplitFits, exact_fit
 
 KERNELS = {"l1": ProductLaplace(1.0), "laplace": Laplace(1.0), "gaussian": Gaussian(1.0), "ntk": NTK(MLP(2))}
 
@@ -23,9 +23,9 @@ def test_two_places_one_fit(x64, name, weighted):
     Y = np.stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]], 1)
     w = rng.uniform(0.5, 2, 100) if weighted else None
     L = np.abs(rng.normal(size=5)) if name == "l1" else rng.normal(size=(3, 5))
-    host, card = (kind(KERNELS[name], X, 100, L) for kind in (OnHost, OnDevice))
-    assert card.usual == pytest.approx(host.usual, rel=1e-12)  # all rows are in the sample
-    h = host.usual
+    host, card = (kind(KERNELS[name], X, 100, L) for kind in (HostSplitFits, DeviceSplitFits))
+    assert card.default_bandwidth == pytest.approx(host.default_bandwidth, rel=1e-12)  # all rows are in the sample
+    h = host.default_bandwidth
     fits = [place.fit(h, 1e-3, Y[:100], w) for place in (host, card)]
     for one, other in zip(*fits):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-10 * np.abs(one).max())
@@ -34,15 +34,17 @@ def test_two_places_one_fit(x64, name, weighted):
     # rows that nearly point one way make the ntk's derivatives steep: one rounding of the rows, and there are eight
     # in sums of five and of three terms
     nearby = [X * (1 + 2.0**-52 * rng.choice([-1, 1], X.shape)) for _ in range(16)]
-    moved = max(np.abs(OnHost(KERNELS[name], Z, 100, L).agop(h, alpha, name == "l1") - found[0]).max() for Z in nearby)
+    moved = max(
+        np.abs(HostSplitFits(KERNELS[name], Z, 100, L).agop(h, alpha, name == "l1") - found[0]).max() for Z in nearby
+    )
     np.testing.assert_allclose(*found, rtol=0, atol=max(1e-11 * np.abs(found[0]).max(), 8 * moved))
-    same = exact(KERNELS[name], X[:100], L, h, 1e-3, Y[:100], w)
+    same = exact_fit(KERNELS[name], X[:100], L, h, 1e-3, Y[:100], w)
     np.testing.assert_allclose(same[0], alpha, rtol=0, atol=1e-10 * np.abs(alpha).max())
 
 
 def test_a_matrix_that_is_not_positive_is_no_fit(x64):
     X = np.zeros((10, 2))
-    for kind in (OnHost, OnDevice):
+    for kind in (HostSplitFits, DeviceSplitFits):
         assert kind(Gaussian(1.0), X, 8, np.ones(2)).fit(1.0, -1.0, np.ones((8, 1)), None) is None
 
 

@@ -21,7 +21,7 @@ def first_gradient():
     network = two_steps.pattern_network(16, WIDTH)
     params = network.init(KEY, "antisymmetric")
     data = task.sample(jax.random.key(5), N)
-    gradient, margin = jax.jit(two_steps.weight_gradient)(two_steps.noisy(network, 0.3), params, data)
+    gradient, margin = jax.jit(two_steps.weight_gradient)(two_steps.smoothed_network(network, 0.3), params, data)
     return task, params, np.asarray(gradient), float(margin)
 
 

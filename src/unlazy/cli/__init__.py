@@ -1,4 +1,4 @@
-"""The command line: theorems confronted with measurements, and a user's table with both, one command away."""
+"""Command-line interface: run and report experiments, compare models on a table, fit and predict."""
 
 import time
 
@@ -9,28 +9,31 @@ from unlazy.cli import experiments, play, tables
 
 app = typer.Typer(
     name="unlazy", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    help="Kernels, infinitely wide networks and the feature learning beyond them: theory against measurement.",
+    help="Kernels, infinitely wide networks and feature learning: theory compared with measurement.",
 )  # fmt: skip
 app.add_typer(experiments.app)
 app.add_typer(tables.app)
 app.add_typer(play.app)
 
 
-def _say_version(asked: bool) -> bool:
-    if asked:
+def _print_version(requested: bool) -> bool:
+    """Print the version and exit if requested."""
+    if requested:
         typer.echo(f"unlazy {VERSION}")
         raise typer.Exit
-    return asked
+    return requested
 
 
 @app.callback()
 def _options(
-    version: bool = typer.Option(False, "--version", callback=_say_version, is_eager=True, help="Say it and leave."),
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
 ) -> None:
     pass
 
 
 def main() -> None:
-    """The `unlazy` command."""
-    tables.began = time.monotonic() - time.process_time()  # what Python and imports took until here counts too
+    """Entry point of the `unlazy` command."""
+    tables.began = time.monotonic() - time.process_time()  # the time budget includes startup and imports
     app()

@@ -1,4 +1,4 @@
-"""How the command line speaks: one sentence on standard error, and an exit code that says the same."""
+"""Error reporting of the command line: one line on standard error and an exit code."""
 
 import warnings
 from collections.abc import Iterator
@@ -7,21 +7,21 @@ from contextlib import contextmanager
 import typer
 
 
-def say(text: str) -> None:
-    """On standard error."""
+def print_stderr(text: str) -> None:
+    """Print one line on standard error."""
     typer.echo(text, err=True)
 
 
 @contextmanager
-def plainly() -> Iterator[None]:
-    """Failures and warnings in one sentence; the exit code says which: 2 could not run, 130 interrupted."""
+def report_errors() -> Iterator[None]:
+    """Print exceptions and warnings as one line; exit with code 2 on an error and 130 on an interrupt."""
     from unlazy.core.errors import UnlazyError, UnlazyWarning
 
     usual = warnings.showwarning
 
     def one_line(message, category, *rest, **more):  # type: ignore[no-untyped-def]
         if issubclass(category, UnlazyWarning):
-            say(f"note: {message}")
+            print_stderr(f"note: {message}")
         else:
             usual(message, category, *rest, **more)
 
@@ -30,8 +30,8 @@ def plainly() -> Iterator[None]:
             warnings.showwarning = one_line
             yield
     except (UnlazyError, ValueError) as error:
-        say(f"unlazy: {' '.join(str(error).split())}")
+        print_stderr(f"unlazy: {' '.join(str(error).split())}")
         raise typer.Exit(2) from None
     except KeyboardInterrupt as error:
-        say(f"unlazy: {error or 'stopped'}")
+        print_stderr(f"unlazy: {error or 'interrupted'}")
         raise typer.Exit(130) from None

@@ -1,11 +1,11 @@
-"""Experiments from the command line: list, show, run, report, map, export, demo."""
+"""Commands for experiments: list, show, run, report, map, export, demo."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unlazy.cli.errors import plainly, say
+from unlazy.cli.errors import print_stderr, report_errors
 
 if TYPE_CHECKING:
     from unlazy.lab.claims import Claim
@@ -14,40 +14,40 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]... | all", help="Experiments, or all of them.")]
-Full = Annotated[bool, typer.Option("--full", help="The full configuration instead of the quick one.")]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE[,VALUE]", help="Other values of a setting.")]
-Seeds = Annotated[int | None, typer.Option(help="How many seeds per point.")]
-Jobs = Annotated[int | None, typer.Option(help="How many workers (default: one per core).")]
-Where = Annotated[str, typer.Option("--engine", help="local, dask or inline.")]
-Address = Annotated[str | None, typer.Option(help="A dask scheduler, as tcp://host:port.")]
-Folder = Annotated[Path, typer.Option("--store", help="Where finished trials are kept.")]
-Resume = Annotated[bool, typer.Option("--resume/--fresh", help="Use what is stored, or run all and keep nothing.")]
-Out = Annotated[Path | None, typer.Option(help="The folder to write to (default: the store's).")]
-Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 when a claim does not hold.")]
+Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]... | all", help="Names of experiments, or all.")]
+Full = Annotated[bool, typer.Option("--full", help="Use the full configuration instead of the quick one.")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE[,VALUE]", help="Override a parameter.")]
+Seeds = Annotated[int | None, typer.Option(help="Number of seeds per grid point.")]
+Jobs = Annotated[int | None, typer.Option(help="Number of worker processes (default: one per core).")]
+Where = Annotated[str, typer.Option("--engine", help="Where trials run: local, dask or inline.")]
+Address = Annotated[str | None, typer.Option(help="Address of a dask scheduler, as tcp://host:port.")]
+Folder = Annotated[Path, typer.Option("--store", help="Folder of the stored trials.")]
+Resume = Annotated[bool, typer.Option("--resume/--fresh", help="Reuse stored trials, or run all and store nothing.")]
+Out = Annotated[Path | None, typer.Option(help="Output folder (default: the store).")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with code 1 if a claim does not hold.")]
 
 _RESULTS = Path("results")
 
 
 @app.command()
 def demo(jobs: Jobs = None, store: Folder = _RESULTS) -> None:
-    """Run the quick experiments that tell the story; print their claims and write one page."""
-    with plainly():
+    """Run a selection of quick experiments, print their claims and write a report."""
+    with report_errors():
         from unlazy import lab
 
         chosen = [e for e in lab.all_experiments() if e.demo]
         if not chosen:
             raise ValueError("no experiment is part of the demo")
         results = _run([(e, e.quick) for e in chosen], store, "local", jobs, None)
-        wrong = _print_claims(results)
+        problems = _print_claims(results)
         _write_report(results, store)
-        raise typer.Exit(1 if wrong.broken or _failed(results) else 0)
+        raise typer.Exit(1 if problems.broken or _failed(results) else 0)
 
 
 @app.command(name="list")
 def list_experiments() -> None:
-    """Every experiment, its source and its question."""
-    with plainly():
+    """List all experiments with their source and question."""
+    with report_errors():
         from rich.console import Console
         from rich.table import Table
 
@@ -62,11 +62,11 @@ def list_experiments() -> None:
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME")],
-    failures: Annotated[bool, typer.Option("--failures", help="Tracebacks of stored trials that failed.")] = False,
+    failures: Annotated[bool, typer.Option("--failures", help="Print the tracebacks of failed trials.")] = False,
     store: Folder = _RESULTS,
 ) -> None:
-    """One experiment: question, prediction, protocol, verdict rule, source, settings; claims if trials are stored."""
-    with plainly():
+    """Describe an experiment: question, prediction, protocol, verdict rule, configurations, claims of stored trials."""
+    with report_errors():
         from unlazy import lab
         from unlazy.lab.runner.store import FILE
 
@@ -76,7 +76,7 @@ def show(
             if ":" in name or not (store / FILE).exists():
                 raise
             with lab.Store(store, create=False) as kept:
-                experiment = _named(name, kept)
+                experiment = _find_experiment(name, kept)
         if failures:
             with lab.Store(store, create=False) as kept:
                 for failure in kept.everything(experiment).failed:
@@ -92,12 +92,12 @@ def run(
     engine: Where = "local", address: Address = None, store: Folder = _RESULTS, resume: Resume = True,
     strict: Strict = False,
 ) -> None:  # fmt: skip
-    """Run experiments and print their claims; what is stored already is not run again."""
-    with plainly():
-        chosen = _chosen(names, full, change, seeds)
+    """Run experiments and print their claims; stored trials are not run again."""
+    with report_errors():
+        chosen = _select(names, full, change, seeds)
         results = _run(chosen, store if resume else None, engine, jobs, address)
-        wrong = _print_claims(results)
-        raise typer.Exit(1 if wrong.broken or _failed(results) or (strict and wrong.refuted) else 0)
+        problems = _print_claims(results)
+        raise typer.Exit(1 if problems.broken or _failed(results) or (strict and problems.refuted) else 0)
 
 
 @app.command()
@@ -105,30 +105,31 @@ def report(
     names: Names = None, full: Full = False, change: Set = None, seeds: Seeds = None, out: Out = None,
     store: Folder = _RESULTS, strict: Strict = False,
 ) -> None:  # fmt: skip
-    """Figures, claims and one page from what is stored, your own experiments too; nothing is run."""
-    with plainly():
+    """Write a report (figures and claims) from stored trials, including your own experiments; nothing is run."""
+    with report_errors():
         from unlazy import lab
 
         results = []
         with lab.Store(store, create=False) as kept:
-            for experiment, config in _chosen(names or ["all"], full, change, seeds, kept):
+            for experiment, config in _select(names or ["all"], full, change, seeds, kept):
                 records, size = kept.records(experiment, config.points(), config.seeds), config.size
                 if 0 < len(records) < size:
-                    say(f"note: {experiment.name}: {len(records)} of {size} trials are stored")
+                    print_stderr(f"note: {experiment.name}: {len(records)} of {size} trials are stored")
                 results += [(experiment, records)] if len(records) else []
         if not results:
-            raise ValueError(f"nothing of this is stored in {store}; run it first: unlazy run")
-        wrong = _print_claims(results)
+            raise ValueError(f"{store} contains no trials of these experiments; run them first: unlazy run")
+        problems = _print_claims(results)
         _write_report(results, store, out)
-        raise typer.Exit(1 if wrong.broken or (strict and wrong.refuted) else 0)
+        raise typer.Exit(1 if problems.broken or (strict and problems.refuted) else 0)
 
 
 @app.command(name="map")
 def write_map(out: Out = None, store: Folder = _RESULTS) -> None:
-    """One page with all claims by question: what kernels can do, what features add, what stays hard.
+    """Write one page with all claims by question: what kernels can do, what features add, what remains hard.
 
-    Verdicts are those of your store; of what you have not run, those the project measured. Nothing is run."""
-    with plainly():
+    Verdicts come from your store, and from the recorded results of the project for experiments that you have not run.
+    Nothing is run."""
+    with report_errors():
         from unlazy import lab
         from unlazy.lab.report import map as report_map
         from unlazy.lab.runner.store import FILE
@@ -136,26 +137,29 @@ def write_map(out: Out = None, store: Folder = _RESULTS) -> None:
         chosen, mine = lab.all_experiments(), {}
         if (store / FILE).exists():
             with lab.Store(store, create=False) as kept:
-                chosen = [*chosen, *_own(kept)]
+                chosen = [*chosen, *_user_experiments(kept)]
                 stored = [(e, kept.records(e, e.quick.points(), e.quick.seeds)) for e in chosen]
             whole = [(e, records) for e, records in stored if len(records) == e.quick.size]
             mine = {e.name: e.claims(records) for e, records in whole}
             for e, records in stored:
                 if 0 < len(records) < e.quick.size:
-                    say(f"note: {e.name}: {len(records)} of {e.quick.size} trials are stored; unlazy run {e.name}")
+                    print_stderr(
+                        f"note: {e.name}: {len(records)} of {e.quick.size} trials are stored; to complete them: "
+                        f"unlazy run {e.name}"
+                    )
         page = report_map.write_map(chosen, mine, out or store)
-        typer.echo(f"{len(mine)} of {len(chosen)} experiments as measured here, the others as the project did.")
-        typer.echo(f"The page: {page}")
+        typer.echo(f"{len(mine)} of {len(chosen)} experiments from your store, the others from the recorded results.")
+        typer.echo(f"Page: {page}")
 
 
 @app.command()
 def export(
-    names: Names = None, kind: Annotated[str, typer.Option("--format", help="csv or parquet.")] = "csv",
-    out: Annotated[Path | None, typer.Option(help="The folder to write to (default: STORE/export).")] = None,
+    names: Names = None, kind: Annotated[str, typer.Option("--format", help="File format: csv or parquet.")] = "csv",
+    out: Annotated[Path | None, typer.Option(help="Output folder (default: STORE/export).")] = None,
     store: Folder = _RESULTS,
 ) -> None:  # fmt: skip
-    """Every stored trial of the named experiments, one table each."""
-    with plainly():
+    """Export all stored trials, one table per experiment."""
+    with report_errors():
         from unlazy import lab
         from unlazy.lab.experiment import file_names
         from unlazy.lab.report.export import export as write
@@ -167,74 +171,74 @@ def export(
             tables = [(e, kept.everything(e)) for e in _experiments(names or ["all"], kept)]
         tables = [(e, records) for e, records in tables if len(records)]
         if not tables:
-            raise ValueError(f"nothing of this is stored in {store}; run it first: unlazy run")
+            raise ValueError(f"{store} contains no trials of these experiments; run them first: unlazy run")
         for name, (_, records) in zip(file_names([e for e, _ in tables]), tables):
             path = folder / f"{name}.{kind}"
             write(records, path)
             typer.echo(f"{path}: {len(records)} trials")
 
 
-class _Wrong:
-    """What the claims table has that is not as it should be."""
+class _Problems:
+    """Problems with the claims: some do not hold (`refuted`), or could not be computed (`broken`)."""
 
     refuted = False
     broken = False
 
 
 def _experiments(names: list[str] | None, kept: "Store | None" = None) -> "list[Experiment]":
-    """The experiments of these names; those of the user's own that `kept` has trials of are found by name too."""
+    """Experiments by name, including user-defined experiments with trials in the store."""
     from unlazy import lab
 
     if not names:
-        raise ValueError("name one or more experiments (unlazy list shows them), or all")
+        raise ValueError("name one or more experiments (see unlazy list), or all")
     if names == ["all"]:
-        return [*lab.all_experiments(), *_own(kept)]
-    return [_named(name, kept) for name in dict.fromkeys(names)]
+        return [*lab.all_experiments(), *_user_experiments(kept)]
+    return [_find_experiment(name, kept) for name in dict.fromkeys(names)]
 
 
-def _named(name: str, kept: "Store | None") -> "Experiment":
-    """The package's experiment of this name, or one of the user's own with trials in `kept`."""
+def _find_experiment(name: str, kept: "Store | None") -> "Experiment":
+    """The built-in experiment of this name, or a user-defined one with trials in the store."""
     from unlazy import lab
 
     try:
         return lab.find(name)
     except ValueError:
-        own = [] if ":" in name else _own(kept, name)
+        own = [] if ":" in name else _user_experiments(kept, name)
         if not own:
             raise
     if len(own) > 1:
         places = " and ".join(e.identity for e in own)
-        raise ValueError(f"{name!r} is the name of {places}; say which, as module:attribute")
+        raise ValueError(f"{name!r} is ambiguous: {places}; specify one as module:attribute")
     return own[0]
 
 
-def _own(kept: "Store | None", name: str | None = None) -> "list[Experiment]":
-    """The user's own experiments (of this name) with trials in `kept`; a note for those that are not found again."""
+def _user_experiments(kept: "Store | None", name: str | None = None) -> "list[Experiment]":
+    """User-defined experiments (of this name) with stored trials; print a note for each that cannot be imported."""
     from unlazy import lab
 
     if kept is None:
         return []
     found = [identity for identity in kept.identities() if name in (None, identity.partition(":")[2])]
     own, missing = lab.own_experiments(found)
-    for sentence in missing:
-        say(f"note: {sentence}")
+    for message in missing:
+        print_stderr(f"note: {message}")
     return own
 
 
-def _chosen(
+def _select(
     names: list[str] | None, full: bool, change: list[str] | None, seeds: int | None, kept: "Store | None" = None
 ) -> "list[tuple[Experiment, Config]]":
-    """Experiments with their configurations; every bad value is found here, before anything runs."""
-    from unlazy.lab.runner.settings import choose, parse_changes
+    """Experiments with their configurations; all values are validated before anything runs."""
+    from unlazy.lab.runner.settings import parse_changes, resolve_config
 
     changes = parse_changes(change or [])
-    return [(e, choose(e, "full" if full else "quick", seeds, changes)) for e in _experiments(names, kept)]
+    return [(e, resolve_config(e, "full" if full else "quick", seeds, changes)) for e in _experiments(names, kept)]
 
 
 def _run(
     chosen: "list[tuple[Experiment, Config]]", store: Path | None, engine: str, jobs: int | None, address: str | None
 ) -> "list[tuple[Experiment, Records]]":
-    """One set of workers for all of them."""
+    """Run all experiments with one pool of workers."""
     from unlazy import lab
 
     workers = lab.open_engine(engine, jobs, address)
@@ -245,40 +249,45 @@ def _run(
 
 
 def _failed(results: "list[tuple[Experiment, Records]]") -> bool:
+    """Whether any trial failed; print how to see the tracebacks."""
     for experiment, records in results:
         if records.failed:
-            say(f"unlazy show {experiment.name} --failures prints the tracebacks (of the same --store)")
+            print_stderr(f"to see the tracebacks: unlazy show {experiment.name} --failures (with the same --store)")
     return any(records.failed for _, records in results)
 
 
-def _print_claims(results: "list[tuple[Experiment, Records]]") -> _Wrong:
+def _print_claims(results: "list[tuple[Experiment, Records]]") -> _Problems:
+    """Print the table of claims."""
     from unlazy.lab.report.table import print_claims
 
-    wrong, rows = _Wrong(), []
+    problems, rows = _Problems(), []
     for experiment, records in results:
         claims: list[Claim] = []
         try:
             claims = experiment.claims(records) if len(records) else []
-        except Exception as error:  # too few records, say: the others still have something to tell
-            say(f"note: the claims of {experiment.name} could not be computed: {type(error).__name__}: {error}")
-            wrong.broken = True
+        except Exception as error:  # for example too few records; the other experiments are still reported
+            print_stderr(
+                f"note: the claims of {experiment.name} could not be computed: {type(error).__name__}: {error}"
+            )
+            problems.broken = True
         rows.append((experiment, claims))
-        wrong.refuted |= any(claim.verdict == "does not hold" for claim in claims)
+        problems.refuted |= any(claim.verdict == "does not hold" for claim in claims)
     print_claims(rows)
-    return wrong
+    return problems
 
 
 def _write_report(results: "list[tuple[Experiment, Records]]", store: Path, out: Path | None = None) -> None:
+    """Write the report page and print its path."""
     from unlazy import lab
     from unlazy.lab.report.page import write_report
 
     with lab.Store(store, create=False) as kept:
         places = dict.fromkeys(str(place) for e, _ in results for place in kept.environments(e))
-    typer.echo(f"The page: {write_report(results, out or store, 'Ran with ' + '; '.join(places) + '.')}")
+    typer.echo(f"Page: {write_report(results, out or store, 'Environment: ' + '; '.join(places) + '.')}")
 
 
 def _stored_claims(experiment: "Experiment", store: Path) -> None:
-    """What the stored trials of the quick configuration say, where there are any."""
+    """Print the claims from the stored trials of the quick configuration, if there are any."""
     from unlazy import lab
     from unlazy.lab.runner.store import FILE
 
@@ -287,21 +296,22 @@ def _stored_claims(experiment: "Experiment", store: Path) -> None:
 
 
 def _describe(experiment: "Experiment") -> None:
+    """Print the description and the configurations of an experiment."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(show_header=False, box=None, pad_edge=False)
-    for word in ("question", "prediction", "protocol", "verdict", "caveats"):
-        if getattr(experiment, word):
-            table.add_row(Text(word, "bold"), Text(" ".join(getattr(experiment, word).split())))
+    for field in ("question", "prediction", "protocol", "verdict", "caveats"):
+        if getattr(experiment, field):
+            table.add_row(Text(field, "bold"), Text(" ".join(getattr(experiment, field).split())))
     table.add_row(Text("source", "bold"), Text(f"{experiment.source} [{', '.join(experiment.tags)}]"))
-    for word, config in (("quick", experiment.quick), ("full", experiment.full)):
+    for name, config in (("quick", experiment.quick), ("full", experiment.full)):
         settings = [dict(config.fixed), *map(dict, config.grids)]
         lines = [f"{k} = {v if not isinstance(v, list | tuple) else ', '.join(map(str, v))}"
                  for part in settings for k, v in part.items()]  # fmt: skip
         count = f"{len(config.points())} points × {config.seeds} seeds"
-        table.add_row(Text(word, "bold"), Text("\n".join([count, *lines])))
+        table.add_row(Text(name, "bold"), Text("\n".join([count, *lines])))
     console = Console()
     console.print(Text(experiment.name, "bold"))
     console.print(table)

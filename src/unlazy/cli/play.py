@@ -1,27 +1,29 @@
-"""The page to play with, from the command line."""
+"""The `unlazy play` command: write and open the interactive page."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from unlazy.cli.errors import plainly
+from unlazy.cli.errors import report_errors
 
 app = typer.Typer()
 
 
 @app.command()
 def play(
-    out: Annotated[Path | None, typer.Option(help="The file to write (default: a temporary one, opened).")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write (default: a temporary file, opened in a browser).")
+    ] = None,
 ) -> None:
-    """A page to play with: a kernel machine in training, a network that leaves its kernel, what samples buy."""
-    with plainly():
+    """Write an interactive page: training of a kernel machine, lazy and rich networks, sample complexity."""
+    with report_errors():
         import tempfile
         import webbrowser
 
         from unlazy.lab.play.page import write_play
 
         page = write_play(out or Path(tempfile.mkdtemp(prefix="unlazy-")) / "play.html")
-        typer.echo(f"The page: {page}")
+        typer.echo(f"Page: {page}")
         if out is None and not webbrowser.open(page.resolve().as_uri()):
-            typer.echo("No browser was found here: open the file in one.")
+            typer.echo("No browser found: open the file in a browser.")

@@ -1,1 +1,1 @@
-"""Does feature learning pay on my data? Tables in; a verdict with its evidence, a page and a saved model out."""
+"""Compare models with fixed and learned features on a table: a verdict with its evidence, a page and a saved model."""

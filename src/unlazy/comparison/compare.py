@@ -1,4 +1,4 @@
-"""`unlazy.compare(X, y)`: the comparison as a value, its tables as pandas, its figures, its model and its page."""
+"""`unlazy.compare`: whether feature learning pays on a table, with tables, figures, a fitted model and a page."""
 
 import tempfile
 from dataclasses import dataclass
@@ -6,142 +6,360 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from unlazy.comparison.cli_options import parse_budget
-from unlazy.comparison.data.leakage import suspects
+from unlazy.comparison.data.leakage import find_suspects
 from unlazy.comparison.data.reading import read_table
-from unlazy.comparison.data.table import Table, make_table
+from unlazy.comparison.data.table import EncodedTable, make_table
 from unlazy.comparison.report import figures, held_out_figures, prose
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.page import write_page
-from unlazy.comparison.study.final_fit import ending
-from unlazy.comparison.study.model import model_interval, save_model
-from unlazy.comparison.study.plan import Clock
+from unlazy.comparison.study.final_fit import final_fits
+from unlazy.comparison.study.model import interval_bounds, save_model
+from unlazy.comparison.study.plan import BudgetClock
 from unlazy.comparison.study.study import run_study
-from unlazy.comparison.study.verdict import judge
-from unlazy.comparison.study.workers import begun
-from unlazy.lab.runner.engines import Engine
+from unlazy.comparison.study.verdict import decide_verdict
+from unlazy.comparison.study.workers import start_workers
+from unlazy.lab.runner.engines import TrialEngine
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
 class Comparison(Findings):
-    """Findings that can be printed, drawn, written as a page, and asked for predictions."""
+    """Result of `unlazy.compare`.
+
+    `print` it for the answer in words. Tables are pandas data frames; all of them are computed when first read.
+
+    Attributes
+    ----------
+    verdict : Verdict
+        `verdict.word` is 'pays', 'does not pay', 'undecided' or 'noise'; `verdict.ratio` is the risk of the best model
+        with fixed features over that of the best model that learns features, with its 95% interval.
+    models : pandas.DataFrame
+        Each model at the largest training size it was run at, finalists first. A risk of 1 is that of a constant.
+    inputs : pandas.DataFrame
+        Importance of each input by permutation, and whether it matters significantly.
+    directions : pandas.DataFrame
+        Leading directions of the model that learned features, one column each.
+    curve_table : pandas.DataFrame
+        Risk of each trial: model, number of training rows, split.
+    ratio_table : pandas.DataFrame
+        Risk of each model over that of the chosen model, paired over splits.
+    chosen : str
+        Name of the recommended model.
+    suspects : tuple of Suspect
+        Inputs that may leak the target, identifiers and row numbers.
+    without : Findings or None
+        Findings without the suspects; None if there are none.
+    law : MoreRowsLaw or None
+        Predicted risk of the best fixed kernel with twice the rows.
+    final : FinalModel or None
+        The fitted model; None with `fit=False`.
+    study : Study
+        The table and the records of all trials.
+    notes : tuple of str
+        Automatic corrections, dropped rows and columns, and limits set by the budget.
+
+    Examples
+    --------
+    >>> import numpy as np, unlazy
+    >>> X = np.random.default_rng(0).normal(size=(60, 2))
+    >>> models = ("gaussian", "feature_machine")
+    >>> c = unlazy.compare(X, X[:, 0] ** 2, budget=20, models=models, engine="inline", progress=False)
+    >>> c.predict(X[:3]).shape
+    (3,)
+    """
 
     def __str__(self) -> str:
         return "\n".join([prose.headline(self), *prose.sentences(self), *(f"Note: {note}." for note in self.notes)])
 
-    def predict(self, X: Any) -> np.ndarray:
-        """Predictions of the fitted model; columns are matched by name."""
+    def predict(self, X: "ArrayLike | pd.DataFrame") -> np.ndarray:
+        """Predict with the fitted model.
+
+        Parameters
+        ----------
+        X : pandas.DataFrame or array of shape (n, columns)
+            New rows. The columns of a data frame are matched by name.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n,)
+            Predicted values, or class labels.
+
+        Raises
+        ------
+        ValueError
+            If no model was fitted (`fit=False`), or if columns are missing.
+        """
         return self._model.predict(X)
 
+    def predict_interval(self, X: "ArrayLike | pd.DataFrame", level: float = 0.9) -> np.ndarray:
+        """Prediction intervals of a regression, from the residuals of held-out rows.
+
+        The intervals are the prediction plus and minus an order statistic of the residuals: they assume no
+        distribution, have the same width everywhere, and hold on average over rows like those of the table.
+
+        Parameters
+        ----------
+        X : pandas.DataFrame or array of shape (n, columns)
+            New rows.
+        level : float, default 0.9
+            Probability that an interval contains the target of a new row.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n, 2)
+            Lower and upper ends.
+
+        Raises
+        ------
+        ValueError
+            If no model was fitted, if it predicts classes, or if there are too few held-out rows for `level`.
+        """
+        return interval_bounds(self._model, X, level)
+
     def save(self, path: str | Path) -> Path:
-        """Write the fitted model to a file for `unlazy.load` and `unlazy predict`."""
-        self._model  # noqa: B018  the sentence, where there is none
+        """Save the fitted model to a file.
+
+        `unlazy.load` and the command `unlazy predict` read it.
+
+        Parameters
+        ----------
+        path : str or Path
+            File to write, such as 'model.unlazy'.
+
+        Returns
+        -------
+        Path
+            The file.
+
+        Raises
+        ------
+        ValueError
+            If no model was fitted (`fit=False`).
+        """
+        self._model  # noqa: B018  raises if there is no model
         assert self.final is not None
         return save_model(self.final, path)
 
     def plot_curves(self) -> "Figure":
-        """Learning curves with their spread, and the best one's law beyond the last size."""
+        """Plot learning curves with their standard deviations over splits.
+
+        The curve of the chosen model is extrapolated beyond the largest training size.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The figure.
+        """
         return figures.curves_figure(self)
 
     def plot_models(self) -> "Figure":
-        """Every model's error over the chosen one's, paired over splits."""
+        """Plot the error of each model over that of the chosen model, paired over splits.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The figure.
+        """
         return figures.models_figure(self)
 
-    def predict_interval(self, X: Any, level: float = 0.9) -> np.ndarray:
-        """Ends of prediction intervals, (rows, 2), from residuals of held-out rows: for numbers, not for classes."""
-        return model_interval(self._model, X, level)
-
     def plot_held_out(self) -> "Figure":
-        """Predicted against true at rows not trained on; for classes how likely against how often."""
+        """Plot true against predicted values of held-out rows, or the calibration of class probabilities.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The figure.
+
+        Raises
+        ------
+        ValueError
+            If the trials, read from an older store, have no predictions.
+        """
         if self.held_out is None:
-            raise ValueError("the trials kept no predictions: run the comparison again with another store")
+            raise ValueError("the stored trials have no predictions; run the comparison again with another store")
         return held_out_figures.held_out_figure(self)
 
     def plot_partial(self) -> "Figure":
-        """What the fitted model predicts along the most important inputs and the first learned direction."""
-        self._model  # noqa: B018  the sentence, where there is none
+        """Plot the partial dependence of the fitted model on the most important inputs and the first learned direction.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The figure.
+
+        Raises
+        ------
+        ValueError
+            If no model was fitted (`fit=False`).
+        """
+        self._model  # noqa: B018  raises if there is no model
         return held_out_figures.partial_figure(self)
 
     def plot_structure(self) -> "Figure":
-        """Spectrum of the average gradient outer product, and the inputs that matter."""
+        """Plot the importance of the inputs and the spectrum of the average gradient outer product.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The figure.
+        """
         return figures.structure_figure(self)
 
     def page(self, folder: str | Path) -> Path:
-        """Write compare.html, which needs nothing else, and figures/*.png into `folder`."""
+        """Write the results as a self-contained HTML page.
+
+        Parameters
+        ----------
+        folder : str or Path
+            Folder for compare.html and figures/*.png, *.pdf; created if needed.
+
+        Returns
+        -------
+        Path
+            The file compare.html.
+
+        Raises
+        ------
+        UnlazyError
+            If the folder cannot be written.
+        """
         return write_page(self, Path(folder))
 
     @property
     def _model(self) -> Any:
+        """The fitted pipeline; raise ValueError if there is none."""
         if self.final is None:
-            raise ValueError("no model was fitted: call compare with fit=True")
+            raise ValueError("no model was fitted; call compare with fit=True")
         return self.final.model
 
 
 def compare(
-    X: Any, y: Any = None, *, target: str | None = None, task: str | None = None, budget: str | float = "2m",
-    models: tuple[str, ...] = (), drop: tuple[str, ...] = (), categorical: tuple[str, ...] = (),
-    group: str | None = None, time: str | None = None,
-    store: str | Path | None = None, jobs: int | None = None, engine: Any = "local", address: str | None = None,
-    progress: bool = True, fit: bool = True, seed: int = 0,
+    X: "str | Path | ArrayLike | pd.DataFrame", y: "ArrayLike | pd.Series | None" = None, *, target: str | None = None,
+    task: str | None = None, budget: str | float = "2m", models: tuple[str, ...] = (), drop: tuple[str, ...] = (),
+    categorical: tuple[str, ...] = (), group: str | None = None, time: str | None = None,
+    store: str | Path | None = None, n_jobs: int | None = None, engine: str | TrialEngine = "local",
+    address: str | None = None, progress: bool = True, fit: bool = True, random_state: int = 0,
 ) -> Comparison:  # fmt: skip
-    """Does feature learning pay on these data?
+    """Find out whether feature learning pays on a table.
 
-    `X` is a frame or an array of inputs with targets `y`, or a file (CSV, Parquet, npz) or toy set with the column
-    `target`. `budget` is the time until the answer ("90s", "2m"); `store` a folder in which finished trials are kept,
-    so that a second call, or one with a larger budget, goes on where the first was stopped; `seed` draws other
-    splits; `engine`, `jobs` and `address` are those of `lab.runner.run`. Rows with one value of the column `group` stay
-    on the same side of every split; with a column `time` later rows are predicted from earlier ones.
+    Compares the best model with fixed features (kernels, random features) with the best model that learns features
+    (feature machine [D11], trained network), with tree ensembles as a reference. Models are selected on training rows
+    and compared on the test rows of several random splits.
 
-    >>> c = unlazy.compare(X, y, budget="1m")
-    >>> c.verdict.word, c.verdict.ratio, c.models, c.inputs[c.inputs.matters]
+    Parameters
+    ----------
+    X : pandas.DataFrame, array of shape (n, columns), str or Path
+        Inputs; or the name of a CSV, Parquet or npz file, or of a toy dataset such as 'diabetes'.
+    y : array of shape (n,) or pandas.Series, optional
+        Targets. Omit them if `X` is a file, or a data frame that contains the column `target`.
+    target : str, optional
+        Column to predict.
+    task : {'regression', 'classification'}, optional
+        Inferred from the target by default.
+    budget : str or float, default '2m'
+        Time for the whole comparison: '90s', '2m', '1h' or a number of seconds.
+    models : tuple of str, default ()
+        Names of the models to compare, such as 'gaussian', 'feature_machine' and 'boosting'; by default all. At least
+        one with fixed and one with learned features.
+    drop : tuple of str, default ()
+        Columns to remove.
+    categorical : tuple of str, default ()
+        Columns of numbers to treat as categories.
+    group : str, optional
+        Column of groups, such as patients. A group is never in both training and test rows.
+    time : str, optional
+        Column of times. Later rows are predicted from earlier ones.
+    store : str or Path, optional
+        Folder for finished trials. A second call with the same store, or with a larger budget, resumes from them. By
+        default nothing is stored.
+    n_jobs : int, optional
+        Number of worker processes; by default one per core.
+    engine : {'local', 'dask', 'inline'} or TrialEngine, default 'local'
+        Where trials run: in worker processes, on a Dask cluster, or in this process.
+    address : str, optional
+        Address of a Dask scheduler, as tcp://host:port.
+    progress : bool, default True
+        Show progress bars.
+    fit : bool, default True
+        Fit the chosen model to all rows at the end, for `predict` and `save`.
+    random_state : int, default 0
+        Seed of the random splits.
+
+    Returns
+    -------
+    Comparison
+        The verdict, its evidence and the fitted model.
+
+    Raises
+    ------
+    ValueError
+        If arguments are inconsistent, or a model is unknown.
+    UnlazyError
+        If the file cannot be read, the table cannot be compared (too few rows, constant target, columns that mix text
+        and numbers), or no split finishes within the budget.
+
+    Examples
+    --------
+    >>> import numpy as np, unlazy
+    >>> X = np.random.default_rng(0).normal(size=(60, 2))
+    >>> models = ("gaussian", "feature_machine")
+    >>> c = unlazy.compare(X, X[:, 0] ** 2, budget=20, models=models, engine="inline", progress=False)
+    >>> sorted(c.models["name"])
+    ['feature_machine', 'gaussian']
     """
-    clock = Clock(parse_budget(budget))
+    clock = BudgetClock(parse_budget(budget))
     options: dict[str, Any] = {
         "task": task, "drop": tuple(drop), "categorical": tuple(categorical), "group": group, "time": time,
     }  # fmt: skip
     if isinstance(X, str | Path):
         if y is not None:
-            raise ValueError(f"{X} brings its own target: name its column with target=, and leave y out")
+            raise ValueError(f"the target of {X} is one of its columns; name it with target= and omit y")
         table = read_table(X, target, **options)
     else:
-        table = make_table(*_given(X, y, target), **options)
-    with tempfile.TemporaryDirectory(prefix="unlazy-") as scratch, begun(engine, jobs, address) as workers:
+        table = make_table(*_inputs_and_target(X, y, target), **options)
+    with tempfile.TemporaryDirectory(prefix="unlazy-") as scratch, start_workers(engine, n_jobs, address) as workers:
         return compare_table(
             table, clock=clock, models=tuple(models), store=scratch if store is None else store, workers=workers,
-            progress=progress, fit=fit, seed=seed,
+            progress=progress, fit=fit, seed=random_state,
         )  # fmt: skip
 
 
 def compare_table(
-    table: Table, *, clock: Clock, store: str | Path, workers: Engine, models: tuple[str, ...] = (),
+    table: EncodedTable, *, clock: BudgetClock, store: str | Path, workers: TrialEngine, models: tuple[str, ...] = (),
     progress: bool = True, fit: bool = True, seed: int = 0,
 ) -> Comparison:  # fmt: skip
-    """The same for a table that was read already, by a clock that runs already and workers that are begun. Where an
-    input is a likely leak the verdict is given without it as well, in the second half of the time."""
-    doubtful = suspects(table)
-    options: dict[str, Any] = {"store": store, "contestants": models, "engine": workers, "progress": progress}
+    """Run the comparison on a validated table with a running clock and started workers.
+
+    If an input is suspicious (a likely leak or an identifier), the second half of the budget is used for a comparison
+    without it.
+    """
+    doubtful = find_suspects(table)
+    options: dict[str, Any] = {"store": store, "candidates": models, "engine": workers, "progress": progress}
     without = final = law = None
-    first = clock.part(0.5) if doubtful else clock
+    first = clock.first_part(0.5) if doubtful else clock
     study = run_study(table, budget=first.budget, clock=first, fit=fit and not doubtful, seed=seed, **options)
     if doubtful:
         rest = table.without([s.name for s in doubtful])
         second = run_study(rest, budget=clock.budget / 2, clock=clock, fit=fit, seed=seed, **options)
-        without = Findings(second, judge(second), None)
-    verdict = judge(study)
+        without = Findings(second, decide_verdict(second), None)
+    verdict = decide_verdict(study)
     if fit:
-        final, law = ending(study, table, verdict, workers, clock, seed, store)
+        final, law = final_fits(study, table, verdict, workers, clock, seed, store)
     return Comparison(study, verdict, final, law, doubtful, without)
 
 
-def _given(X: Any, y: Any, target: str | None) -> tuple[Any, Any]:
+def _inputs_and_target(X: Any, y: Any, target: str | None) -> tuple[Any, Any]:
+    """Separate inputs and target if `y` is a column of the data frame X."""
     import pandas as pd
 
     if y is not None:
         return X, y
     if not isinstance(X, pd.DataFrame) or target not in X.columns:
-        raise ValueError("give y, or a frame and the name of its target column: compare(frame, target='price')")
+        raise ValueError("pass y, or a data frame and the name of its target column: compare(frame, target='price')")
     return X.drop(columns=target), X[target]

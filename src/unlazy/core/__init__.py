@@ -1,1 +1,1 @@
-"""Shared values: data, architectures, activations, precision, memory budget, experiments and claims, errors."""
+"""Shared utilities: arrays, devices, precision, memory budget, threads, files, errors and fit results."""

@@ -1,7 +1,7 @@
-"""One door for arrays: lists, NumPy, JAX, frames and any type of number come in, float32 or float64 come out.
+"""Conversion and validation of array inputs: lists, NumPy and JAX arrays and data frames become float32 or float64.
 
-Whole numbers become the default float, float16 and bfloat16 are computed in float32. What cannot be read is refused
-with a sentence; values inside jit cannot be looked at, so there NaN goes through to the result.
+Integers become the default float type; float16 and bfloat16 become float32. Inputs that cannot be converted raise
+ValueError. Under jit values cannot be checked, and NaN propagates to the result.
 """
 
 import functools
@@ -17,127 +17,139 @@ from unlazy.core.precision import default_float
 
 R = TypeVar("R")
 Points = Any
-"""n points of d inputs: an array of JAX or NumPy (also traced), nested lists, a pandas frame."""
+"""n points of dimension d: a JAX array (also traced), a NumPy array, nested lists or a pandas data frame."""
 Labels = Any
-"""One label, or a row of labels, for each point; the same forms."""
+"""One label, or a row of labels, per point; the same types as `Points`."""
 Matrix = Array | np.ndarray
-"""What serves the device and the host alike: JAX's arrays or NumPy's."""
-TAKES = ("matrix", "array", "tree")
-"""What a kernel takes for n points, narrowest first: a matrix n × d; an array with a leading axis of points and more
-behind it (images); any tree of arrays with a leading axis of points (sequences with masks, graphs)."""
+"""An array on the device or on the host."""
+INPUT_KINDS = ("matrix", "array", "tree")
+"""Inputs that a kernel accepts for n points, most specific first: a matrix n × d; an array whose leading axis is the
+points (images); a pytree of arrays whose leading axis is the points (sequences with masks, graphs)."""
 
 
-def concrete(*trees: Any) -> bool:
-    """Whether values can be looked at: false while tracing."""
+def is_concrete(*trees: Any) -> bool:
+    """Whether the values of all leaves are known: false if any is a tracer."""
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
 
 
-_PLACED: dict = {}
-"""Trees of Python's floats that were put on the device, by what they are."""
+_DEVICE_FLOATS: dict = {}
+"""Cache of pytrees of Python floats that were transferred to the device."""
 
 
-def on_device(tree: Any) -> Any:
-    """A tree of Python's floats (a kernel's parameters) with them on the device: put there once, not for every program
-    that is given them, which costs as much as 10^8 pairs. Any other tree is left alone."""
+def floats_on_device(tree: Any) -> Any:
+    """Transfer a pytree of Python floats (parameters of a kernel) to the device, once.
+
+    Without the cache they would be transferred for every program that takes them, which costs as much as 10^8 kernel
+    evaluations. Any other pytree is returned unchanged.
+    """
     leaves, structure = jax.tree.flatten(tree)
     if not leaves or any(type(leaf) is not float for leaf in leaves):
         return tree
     key = (structure, *leaves, default_float(), getattr(jax.config, "jax_default_device", None))
-    if key not in _PLACED:
+    if key not in _DEVICE_FLOATS:
         arrays = [jnp.asarray(leaf) for leaf in leaves]
-        if not concrete(arrays):  # inside a program that is being traced
+        if not is_concrete(arrays):  # within a traced program
             return tree
-        if len(_PLACED) >= 256:
-            _PLACED.clear()
-        _PLACED[key] = jax.tree.unflatten(structure, arrays)
-    return _PLACED[key]
+        if len(_DEVICE_FLOATS) >= 256:
+            _DEVICE_FLOATS.clear()
+        _DEVICE_FLOATS[key] = jax.tree.unflatten(structure, arrays)
+    return _DEVICE_FLOATS[key]
 
 
-def floats(values: Any, what: str = "X", dtype: Any = None) -> Float[Array, "..."]:
-    """The values as a JAX array of float32 or float64 (`dtype` where it is given); shapes are not looked at."""
+def as_floats(values: Any, what: str = "X", dtype: Any = None) -> Float[Array, "..."]:
+    """The values as a JAX array of float32 or float64, or of `dtype`; shapes are not checked."""
     if not isinstance(values, jax.Array):
-        return jnp.asarray(host_floats(values, what, dtype))
+        return jnp.asarray(as_host_floats(values, what, dtype))
     if jnp.issubdtype(values.dtype, jnp.complexfloating):
-        raise ValueError(f"{what} must hold real numbers, got {values.dtype}: pass its real and imaginary parts")
-    wanted = jnp.dtype(dtype or _computed_in(values.dtype))
+        raise ValueError(f"{what} must contain real numbers, got {values.dtype}: pass its real and imaginary parts")
+    wanted = jnp.dtype(dtype or _compute_dtype(values.dtype))
     return values if values.dtype == wanted else values.astype(wanted)
 
 
-def host_floats(values: Any, what: str = "X", dtype: Any = None) -> Float[np.ndarray, "..."]:
-    """The same by NumPy, in the type that JAX would give them: for those who may compute in the host's memory."""
-    values = real_numbers(what, values)
+def as_host_floats(values: Any, what: str = "X", dtype: Any = None) -> Float[np.ndarray, "..."]:
+    """Like `as_floats`, but a NumPy array: for computations on the host."""
+    values = as_real_array(what, values)
     wide = values.dtype == np.float64
     return np.asarray(values, dtype or (default_float() if wide else jnp.float32))
 
 
-def read_numbers(values: Any) -> Any:
-    """Lists, NumPy's arrays and frames as JAX's floats; anything else is left alone."""
+def floats_if_numeric(values: Any) -> Any:
+    """Convert lists, NumPy arrays and data frames to JAX arrays of floats; anything else is returned unchanged."""
     given = isinstance(values, list | tuple | np.ndarray) or hasattr(values, "to_numpy")
-    return floats(values, "the numbers given") if given else values
+    return as_floats(values, "the argument") if given else values
 
 
-def of_any_numbers(function: Callable[..., R]) -> Callable[..., R]:
-    """A function of JAX's arrays that takes lists, NumPy's arrays and frames too.
+def accepts_array_likes(function: Callable[..., R]) -> Callable[..., R]:
+    """Wrap a function of JAX arrays so that it accepts lists, NumPy arrays and data frames too.
 
-    >>> print(of_any_numbers(jnp.sum)([1, 2]))
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.core.arrays import accepts_array_likes
+    >>> print(accepts_array_likes(jnp.sum)([1, 2]))
     3.0
     """
 
     @functools.wraps(function)
     def read(*args: Any, **keywords: Any) -> R:
-        return function(*map(read_numbers, args), **{name: read_numbers(v) for name, v in keywords.items()})
+        return function(*map(floats_if_numeric, args), **{name: floats_if_numeric(v) for name, v in keywords.items()})
 
     return read
 
 
-def points(X: Points, what: str = "X", dtype: Any = None, takes: str = "matrix", put: bool = True) -> Any:
-    """The points as floats; a ValueError unless they have the axes that the kernel `takes`, none of them empty."""
-    if takes == "tree":
+def as_points(X: Points, what: str = "X", dtype: Any = None, input_kind: str = "matrix", to_device: bool = True) -> Any:
+    """The points as floats; raise ValueError if they are empty or not of this kind (see `INPUT_KINDS`).
+
+    With `to_device=False`, arrays that are not JAX arrays stay on the host.
+    """
+    if input_kind == "tree":
         return _tree(X, what, dtype)
-    array = floats(X, what, dtype) if put or isinstance(X, jax.Array) else host_floats(X, what, dtype)
-    check_axes(what, array.shape, takes == "array")
+    array = as_floats(X, what, dtype) if to_device or isinstance(X, jax.Array) else as_host_floats(X, what, dtype)
+    check_axes(what, array.shape, input_kind == "array")
     return array
 
 
-def sides(
+def as_point_pair(
     X: Points,
     Z: Points | None = None,
     names: tuple[str, str] = ("X", "Z"),
-    takes: str = "matrix",
-    put: bool = True,
+    input_kind: str = "matrix",
+    to_device: bool = True,
 ) -> tuple[Any, Any]:
-    """Both sides of a Gram matrix, of one type, the wider of the two; without `put` rows that are not JAX's stay in the
-    host's memory."""
-    left = points(X, names[0], takes=takes, put=put)
+    """The row points and the column points of a Gram matrix, validated and promoted to a common float type.
+
+    The second is None if Z is None. With `to_device=False`, arrays that are not JAX arrays stay on the host.
+    """
+    left = as_points(X, names[0], input_kind=input_kind, to_device=to_device)
     if Z is None:
         return left, None
-    right = points(Z, names[1], takes=takes, put=put)
-    if takes == "tree":
-        _check_alike(left, right, names)
+    right = as_points(Z, names[1], input_kind=input_kind, to_device=to_device)
+    if input_kind == "tree":
+        _check_same_structure(left, right, names)
     elif left.shape[1:] != right.shape[1:]:
         raise ValueError(
-            f"{names[0]} has {_width(left)} columns and {names[1]} has {_width(right)}; they must be the same inputs, "
-            "so the numbers must agree"
+            f"{names[0]} has {_width(left)} columns and {names[1]} has {_width(right)}; both must have the same "
+            "number of columns"
         )
-    if takes != "tree" and left.dtype == right.dtype:
+    if input_kind != "tree" and left.dtype == right.dtype:
         return left, right
     dtype = jnp.promote_types(float_type(left), float_type(right))
-    return with_type(left, dtype), with_type(right, dtype)
+    return cast_floats(left, dtype), cast_floats(right, dtype)
 
 
-def count(X: Any) -> int:
-    """How many points: the leading axis of every array."""
+def n_points(X: Any) -> int:
+    """Number of points: the size of the leading axis of every array."""
     return jax.tree.leaves(X)[0].shape[0]
 
 
 def float_type(X: Any) -> Any:
-    """The widest type of the floats among the arrays; the default float where there are none (tokens)."""
+    """The promoted float type of all float arrays; the default float type if there are none (tokens)."""
     found = [leaf.dtype for leaf in jax.tree.leaves(X) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     return jnp.dtype(jnp.result_type(*found)) if found else default_float()
 
 
-def with_type(X: Any, dtype: Any) -> Any:
-    """The points with their floats in that type; whole numbers of a tree (tokens, edges) stay what they are."""
+def cast_floats(X: Any, dtype: Any) -> Any:
+    """Cast the float arrays to `dtype`; integer arrays (tokens, edges) are unchanged."""
 
     def typed(leaf: Any) -> Any:
         return leaf.astype(dtype) if leaf.dtype != dtype and jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
@@ -146,22 +158,25 @@ def with_type(X: Any, dtype: Any) -> Any:
 
 
 def _tree(X: Any, what: str, dtype: Any) -> Any:
-    """A tree of arrays with one leading axis. A list is an array, as everywhere, or points that are trees themselves;
-    tuples, dictionaries and other registered containers are trees."""
+    """Validate a pytree of arrays with a common leading axis.
+
+    A list is an array, or a list of points that are pytrees themselves; tuples, dictionaries and other registered
+    containers are pytrees.
+    """
     if isinstance(X, list) or hasattr(X, "to_numpy"):
-        X = gathered(X, what)
+        X = stack_points(X, what)
     leaves, structure = jax.tree.flatten(X)
     arrays = [_leaf(leaf, what, dtype) for leaf in leaves]
     shapes = [a.shape for a in arrays]
     if not shapes or any(not s or 0 in s for s in shapes) or len({s[0] for s in shapes}) > 1:
         raise ValueError(
-            f"{what} must be arrays with one leading axis, the points, none of them empty; got shapes {shapes}"
+            f"{what} must consist of non-empty arrays with the same leading axis (points), got shapes {shapes}"
         )
     return jax.tree.unflatten(structure, arrays)
 
 
-def gathered(X: Any, what: str = "X") -> Any:
-    """A list of points as one tree: dictionaries (or other containers with names) are put together leaf by leaf."""
+def stack_points(X: Any, what: str = "X") -> Any:
+    """Stack a list of points into one pytree: dictionaries and other containers are stacked leaf by leaf."""
     first = X[0] if isinstance(X, list) and X else None
     plain = isinstance(first, list | tuple) and not hasattr(first, "_fields")
     try:
@@ -173,71 +188,74 @@ def gathered(X: Any, what: str = "X") -> Any:
 
 
 def _leaf(leaf: Any, what: str, dtype: Any) -> Array:
-    """Whole numbers and truth values stay what they are: they may be tokens, edges or masks."""
+    """Convert one leaf to floats; integers and booleans are kept, since they may be tokens, edges or masks."""
     array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
-    return jnp.asarray(array) if array.dtype.kind in "iub" else floats(leaf, what, dtype)
+    return jnp.asarray(array) if array.dtype.kind in "iub" else as_floats(leaf, what, dtype)
 
 
-def _check_alike(left: Any, right: Any, names: tuple[str, str]) -> None:
+def _check_same_structure(left: Any, right: Any, names: tuple[str, str]) -> None:
+    """Raise ValueError unless the points of both sides have the same pytree structure and shapes."""
     one, two = str(jax.tree.structure(left)), str(jax.tree.structure(right))
     if one != two:
         raise ValueError(f"{names[0]} and {names[1]} must be trees of the same structure, got {one} and {two}")
     shapes = [[leaf.shape[1:] for leaf in jax.tree.leaves(side)] for side in (left, right)]
     if shapes[0] != shapes[1]:
         raise ValueError(
-            f"{names[0]} has points of shapes {shapes[0]} and {names[1]} of {shapes[1]}; they must be the same inputs, "
-            "so the shapes must agree"
+            f"{names[0]} has points of shapes {shapes[0]} and {names[1]} of {shapes[1]}; the shapes of the points must "
+            "agree"
         )
 
 
-def labels(y: Labels, n: int, what: str = "y", of: str = "X", dtype: Any = None) -> Float[Array, "n ..."]:
-    """Labels as floats, one row for each of the n points; concrete ones must be finite."""
-    array = floats(y, what, dtype)
+def as_labels(y: Labels, n: int, what: str = "y", points_name: str = "X", dtype: Any = None) -> Float[Array, "n ..."]:
+    """Labels as floats; raise ValueError unless there is one row per point and all are finite."""
+    array = as_floats(y, what, dtype)
     if array.ndim == 0 or array.shape[0] != n:
-        raise ValueError(f"{what} must have one row for each of the {n} rows of {of}, got shape {array.shape}")
-    if concrete(array):
-        refuse_not_finite(what, np.asarray(array))
+        raise ValueError(f"{what} must have one row for each of the {n} rows of {points_name}, got shape {array.shape}")
+    if is_concrete(array):
+        check_finite(what, np.asarray(array))
     return array
 
 
 def check_axes(what: str, shape: tuple[int, ...], more_axes: bool = False) -> None:
-    """A ValueError with the remedy unless the shape is points × inputs, at least one of each."""
+    """Raise ValueError unless the shape is (n points, d features), with n, d ≥ 1; the message says how to reshape."""
     if len(shape) == 1:
         raise ValueError(
-            f"{what} has one axis, shape {shape}, and must have two, points × inputs: {what}.reshape(-1, 1) if these "
-            f"are {shape[0]} points of one input, {what}.reshape(1, -1) if they are one point of {shape[0]} inputs"
+            f"{what} must be two-dimensional (points × features), got shape {shape}: use {what}.reshape(-1, 1) for "
+            f"{shape[0]} points with one feature, or {what}.reshape(1, -1) for one point with {shape[0]} features"
         )
     if len(shape) < 2 or (len(shape) > 2 and not more_axes):
-        remedy = f"; {what}.reshape(len({what}), -1) makes a row of every point" if shape else ""
-        raise ValueError(f"{what} must have two axes, points × inputs, got shape {shape}{remedy}")
+        remedy = f"; {what}.reshape(len({what}), -1) flattens every point" if shape else ""
+        raise ValueError(f"{what} must be two-dimensional (points × features), got shape {shape}{remedy}")
     if 0 in shape:
-        raise ValueError(f"{what} is empty, shape {shape}: give at least one point with at least one input")
+        raise ValueError(f"{what} is empty, shape {shape}: at least one point with at least one feature is required")
 
 
-def real_numbers(what: str, values: Any) -> np.ndarray:
-    """NumPy's float32 or float64 from anything that holds real numbers, or a ValueError that names what does not."""
+def as_real_array(what: str, values: Any) -> np.ndarray:
+    """The values as a NumPy array of float32 or float64; raise ValueError if they are not real numbers."""
     if hasattr(values, "toarray"):
-        raise ValueError(f"{what} is sparse and kernels need dense inputs: pass {what}.toarray()")
+        raise ValueError(f"{what} is sparse, but kernels need dense inputs: pass {what}.toarray()")
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise ValueError(f"{what} is not a table of numbers: its rows differ in length or hold other things") from error
+        raise ValueError(
+            f"{what} is not a numeric array: its rows differ in length or contain other objects"
+        ) from error
     if array.dtype.kind == "O":
         array = _from_objects(what, values, array)
     if jnp.issubdtype(array.dtype, jnp.floating):
-        return array if array.dtype in (np.float32, np.float64) else array.astype(_computed_in(array.dtype))
+        return array if array.dtype in (np.float32, np.float64) else array.astype(_compute_dtype(array.dtype))
     if array.dtype.kind in "iub":
         return array.astype(np.float64)
     raise ValueError(
-        f"{what} must hold real numbers, and {_of_kind(array)} are not: encode text and dates as numbers first"
+        f"{what} must contain real numbers, got {_kind_name(array)}: encode text and dates as numbers first"
     )
 
 
-def refuse_not_finite(what: str, array: np.ndarray, first: int = 0) -> None:
-    """A ValueError that names the first row with NaN or infinity; rows are counted from `first`."""
-    with np.errstate(over="ignore", invalid="ignore"):  # that is what is being looked for
-        fine = array.size == 0 or np.isfinite(array.sum())  # in its own type: half the time
-    if fine:
+def check_finite(what: str, array: np.ndarray, first: int = 0) -> None:
+    """Raise ValueError that names the first row with NaN or infinity; rows are counted from `first`."""
+    with np.errstate(over="ignore", invalid="ignore"):  # overflow is what we check for
+        finite = array.size == 0 or np.isfinite(array.sum())  # not summed in float64: half the time
+    if finite:
         return
     bad = ~np.isfinite(array.reshape(array.shape[0] if array.ndim else 1, -1)).all(1)
     if bad.any():
@@ -247,8 +265,8 @@ def refuse_not_finite(what: str, array: np.ndarray, first: int = 0) -> None:
         )
 
 
-def _computed_in(dtype: Any) -> Any:
-    """float32 for shorter floats, the default float for whole numbers, float64 for longer ones where it is allowed."""
+def _compute_dtype(dtype: Any) -> Any:
+    """The float type to compute in: float32 for shorter floats, float64 for longer ones, the default for integers."""
     if not jnp.issubdtype(dtype, jnp.floating):
         return default_float()
     size = jnp.dtype(dtype).itemsize
@@ -256,7 +274,7 @@ def _computed_in(dtype: Any) -> Any:
 
 
 def _from_objects(what: str, values: Any, array: np.ndarray) -> np.ndarray:
-    """float64 from Python objects; the ValueError names the first entry that is no number, by its column."""
+    """float64 from Python objects; raise ValueError that names the first entry that is not a number and its column."""
     try:
         return array.astype(np.float64)
     except (ValueError, TypeError) as error:
@@ -267,17 +285,19 @@ def _from_objects(what: str, values: Any, array: np.ndarray) -> np.ndarray:
             except (ValueError, TypeError):
                 column = "" if len(index) < 2 else f" in column {index[1] if names is None else names[index[1]]!r}"
                 raise ValueError(
-                    f"{what} must hold real numbers, and {entry!r}{column} is not one: encode text and categories as "
-                    "numbers, impute or drop what is missing"
+                    f"{what} must contain real numbers, got {entry!r}{column}: encode text and categories as numbers, "
+                    "impute or drop missing values"
                 ) from error
         raise
 
 
-def _of_kind(array: np.ndarray) -> str:
-    return {"U": "texts", "S": "texts", "c": "complex numbers", "M": "dates", "m": "durations"}.get(
+def _kind_name(array: np.ndarray) -> str:
+    """Description of the dtype, for error messages."""
+    return {"U": "strings", "S": "strings", "c": "complex numbers", "M": "dates", "m": "durations"}.get(
         array.dtype.kind, f"entries of type {array.dtype}"
     )
 
 
 def _width(array: Matrix) -> Any:
+    """Number of columns, or the shape of one point."""
     return array.shape[1] if array.ndim == 2 else array.shape[1:]

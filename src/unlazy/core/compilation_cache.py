@@ -1,4 +1,4 @@
-"""Where compiled programs are kept between runs: the user's cache folder, unless JAX was told otherwise."""
+"""Location of JAX's persistent compilation cache: the user's cache folder, unless JAX is configured otherwise."""
 
 import os
 import platform
@@ -6,9 +6,13 @@ import sys
 from pathlib import Path
 
 
-def kept_programs() -> dict[str, str]:
-    """Environment for a process whose JAX keeps what it compiles; empty where the user has chosen a place, or none can
-    be written. Must be set before JAX is imported. Programs are a machine's own: in a shared home each has a folder."""
+def compilation_cache_env() -> dict[str, str]:
+    """Environment variables that enable JAX's persistent compilation cache.
+
+    Empty if the user has already set a cache folder or if the folder cannot be created. The variables must be set
+    before JAX is imported. Compiled programs are specific to a machine, so each machine gets its own folder (the home
+    folder may be shared).
+    """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return {}
     folder = cache_folder() / "programs" / f"{platform.machine()}-{platform.node() or 'here'}"
@@ -20,7 +24,7 @@ def kept_programs() -> dict[str, str]:
 
 
 def cache_folder() -> Path:
-    """The user's folder for what can be made again."""
+    """The per-user cache folder of this package."""
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
     elif sys.platform == "darwin":

@@ -1,6 +1,6 @@
-"""Devices, in one place: what kind computes, how many there are, how much memory is free, what they are good at.
+"""Device queries: backend, number of devices, free memory, hardware capabilities.
 
-No other file asks JAX for its devices. Nothing is remembered here: a backend may be chosen after import.
+All other modules query devices through this one. Nothing is cached here: the backend may be selected after import.
 """
 
 import os
@@ -11,63 +11,66 @@ from typing import Any
 import jax
 
 MULTIPROCESSORS = 132
-"""Of a card that does not say: an H100 or H200."""
+"""Assumed number of multiprocessors if the GPU does not report it: that of an H100 or H200."""
 UNKNOWN_MEMORY = 2 * 2**30
-"""Taken for free where nobody says."""
+"""Assumed free memory in bytes if the system does not report it."""
 
 
 def kind() -> str:
-    """What computes: "cpu", "gpu" (NVIDIA's or AMD's) or "tpu"."""
+    """The default backend: "cpu", "gpu" (NVIDIA or AMD) or "tpu"."""
     return jax.default_backend()
 
 
 def is_host() -> bool:
-    """Whether the host itself computes.
+    """Whether the default backend is the CPU.
 
-    Its arrays are NumPy's without a copy, so that BLAS and LAPACK work in their memory; factorizations in float64 are
-    LAPACK's, at half the speed of float32; its caches decide how large a block may be. A card wants large blocks and
-    many things side by side, and copies what crosses over to NumPy.
+    On the CPU, JAX arrays convert to NumPy without a copy, so BLAS and LAPACK work on them in place; float64
+    factorizations run at half the speed of float32; and cache sizes limit the best block size. A GPU needs large
+    blocks and much parallel work, and copies whatever is converted to NumPy.
     """
     return kind() == "cpu"
 
 
-def every() -> list[jax.Device]:
-    """All devices, those of other processes too."""
+def all_devices() -> list[jax.Device]:
+    """All devices, including those of other processes."""
     return jax.devices()
 
 
 def count() -> int:
-    """How many devices there are, those of other processes too."""
+    """Number of devices, including those of other processes."""
     return jax.device_count()
 
 
 def multiprocessors() -> int:
-    """Multiprocessors of one card, among which programs are spread; a usual number where the device does not say."""
+    """Number of multiprocessors of one GPU; a typical value if the device does not report it."""
     return int(getattr(jax.local_devices()[0], "core_count", None) or MULTIPROCESSORS)
 
 
 def is_hopper() -> bool:
-    """Whether the card is an H100, H200 or a sister of theirs (compute capability 9)."""
+    """Whether the GPU is of the Hopper generation, such as an H100 or H200 (compute capability 9)."""
     return str(getattr(jax.local_devices()[0], "compute_capability", "")).startswith("9.")
 
 
 def description() -> str:
-    """The device in a few words, for records: 'gpu NVIDIA H200', 'cpu x86_64'."""
+    """Short description of the device, for records: 'gpu NVIDIA H200', 'cpu x86_64'."""
     first = jax.devices()[0]
     words = first.platform if first.platform == first.device_kind else f"{first.platform} {first.device_kind}"
     return f"{words} {platform.machine()}" if first.platform == "cpu" else words
 
 
-def lies_on_host(array: Any) -> bool:
-    """Whether NumPy can have the values as they lie: no tracer, and not in the memory of a card."""
+def is_on_host(array: Any) -> bool:
+    """Whether NumPy can use the values in place: not a tracer and not in GPU memory."""
     if not isinstance(array, jax.Array):
         return True
     return not isinstance(array, jax.core.Tracer) and all(d.platform == "cpu" for d in array.devices())
 
 
 def free_memory() -> int:
-    """Bytes that new arrays could still take where arrays lie: on the card (the fullest of this process's), where it
-    says how much it has and uses; else on the host."""
+    """Free bytes for new arrays on the default backend.
+
+    On a GPU, the minimum over the local GPUs, if they report their limit and usage; otherwise, the free memory of the
+    host.
+    """
     if is_host():
         return host_free_memory()
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
@@ -77,9 +80,12 @@ def free_memory() -> int:
 
 
 def largest_block() -> int:
-    """Bytes that one new array could take. A card whose memory was taken piece by piece has less in one piece than in
-    all: the largest piece, or what is not taken yet. Many cards do not say (their largest piece is 0): all that is
-    free."""
+    """Bytes that one new array could take.
+
+    On a GPU with fragmented memory this is less than the total free memory: the largest free block, or the part of
+    the limit that is not in the pool yet. Many GPUs do not report it (their largest block is 0); then it is all free
+    memory.
+    """
     free = free_memory()
     if is_host():
         return free
@@ -92,17 +98,18 @@ def largest_block() -> int:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether JAX found no room for an array."""
+    """Whether the exception is an out-of-memory error of JAX."""
     return "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower()
 
 
 def host_free_memory() -> int:
-    """Bytes this process could still take: the smaller of the machine's available memory and the cgroup's rest."""
+    """Free bytes for this process on the host: the minimum of available memory and the rest of the cgroup limit."""
     candidates = [c for c in (_available(), _cgroup_rest()) if c is not None]
     return min(candidates) if candidates else UNKNOWN_MEMORY
 
 
 def _available() -> int | None:
+    """Available memory of the machine in bytes; None if unknown."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -116,7 +123,7 @@ def _available() -> int | None:
 
 
 def _cgroup_rest() -> int | None:
-    """Memory left in a version 2 control group; None where there is no limit."""
+    """Remaining memory of a version 2 cgroup; None if there is no limit."""
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text())

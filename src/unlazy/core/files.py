@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written aside and moved into place."""
+"""Atomic file writes: write to a temporary file, then move it into place."""
 
 import os
 import secrets
@@ -8,11 +8,12 @@ from pathlib import Path
 
 
 @contextmanager
-def written_whole(path: str | Path) -> Iterator[Path]:
-    """Where to write what is to stand at `path`: it takes its place when the block ends, and goes where that fails.
+def atomic_write(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path to write to; it replaces `path` when the block ends, and is deleted on an exception.
 
-    A crash leaves the file that was there before. The ending of the name stays, since some writers go by it. Links are
-    followed; what is no plain file (a terminal, a pipe) is written directly.
+    After a crash the previous file is still there. The temporary name keeps the suffix of `path`, since some writers
+    depend on it. Symbolic links are followed; anything other than a regular file (a terminal, a pipe) is written
+    directly.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():

@@ -1,8 +1,8 @@
-"""What identifies a value, in one hash: every array leaf by its bytes, every function by what it computes.
+"""Content hash of a value: arrays are hashed by their bytes, functions by name or by code.
 
-The text form of a kernel abbreviates its arrays, so two metrics may print alike; a checkpoint or a store that compares
-texts takes one problem for another. Hashes agree between processes and machines, not between versions of Python where
-a function has no name to be found by.
+The repr of a kernel abbreviates its arrays, so two different metrics may have the same repr; a checkpoint or a store
+that compared reprs could confuse two problems. Hashes agree between processes and machines, but not between versions
+of Python for functions that cannot be imported by name.
 """
 
 import dataclasses
@@ -15,10 +15,36 @@ from typing import Any
 
 import numpy as np
 
+FIRST_NAMES = {
+    "unlazy.kernels.networks.adaptive": "unlazy.kernels.adaptive",
+    "unlazy.kernels.networks.flips": "unlazy.kernels.flips",
+    "unlazy.kernels.networks.infinite_width": "unlazy.kernels.infinite_width",
+    "unlazy.kernels.networks.layered": "unlazy.kernels.layered",
+    "unlazy.kernels.networks.tangent": "unlazy.kernels.tangent",
+    "unlazy.kernels.networks.two_layer": "unlazy.kernels.empirical",
+    "unlazy.layers.activation": "unlazy.core.layers.shaping",
+    "unlazy.layers.attention": "unlazy.core.layers.attention",
+    "unlazy.layers.combine": "unlazy.core.layers.combine",
+    "unlazy.layers.conv": "unlazy.core.layers.weights",
+    "unlazy.layers.dense": "unlazy.core.layers.weights",
+    "unlazy.layers.finite_network": "unlazy.networks.finite.network",
+    "unlazy.layers.graph": "unlazy.core.layers.attention",
+    "unlazy.layers.normalization": "unlazy.core.layers.shaping",
+    "unlazy.layers.pooling": "unlazy.core.layers.shaping",
+    "unlazy.layers.protocol.parametrization.WeightBias": "unlazy.networks.parametrisation.Layer",
+    "unlazy.layers.reshaping": "unlazy.core.layers.shaping",
+    "unlazy.theory.activations.functions.ActivationFunction": "unlazy.core.activations.Activation",
+    "unlazy.theory.activations.functions": "unlazy.core.activations",
+    "unlazy.theory.infinite_width.architecture": "unlazy.core.architecture",
+}
+"""Where the classes of stored problems were first defined: hashes use that name, so that older stores stay valid."""
+
 
 def fingerprint(*values: Any) -> str:
-    """SHA-256 of any nesting of arrays, numbers, texts, containers, dataclasses (kernels, networks) and functions.
+    """SHA-256 of any nesting of arrays, numbers, strings, containers, dataclasses (kernels, networks) and functions.
 
+    Examples
+    --------
     >>> fingerprint(np.zeros(3)) == fingerprint(np.zeros(3)), fingerprint(np.zeros(3)) == fingerprint(np.zeros(4))
     (True, False)
     """
@@ -29,13 +55,13 @@ def fingerprint(*values: Any) -> str:
 
 
 def _add(total: Any, value: Any, seen: tuple[int, ...]) -> None:
-    """Every piece is announced by its type and size, so that no two nestings give the same bytes."""
+    """Hash one value; each part is prefixed by its type and size, so that different nestings give different bytes."""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic | np.dtype):
         _text(total, f"{type(value).__name__} {value!r}")
     elif isinstance(value, np.ndarray) or hasattr(value, "__jax_array__") or _is_jax(value):
         _array(total, value, seen)
     elif isinstance(value, type):
-        _text(total, f"type {value.__module__}.{value.__qualname__}")
+        _text(total, f"type {_first_name(value)}")
     elif isinstance(value, types.ModuleType):
         _text(total, f"module {value.__name__}")
     elif id(value) in seen:
@@ -45,6 +71,7 @@ def _add(total: Any, value: Any, seen: tuple[int, ...]) -> None:
 
 
 def _compound(total: Any, value: Any, seen: tuple[int, ...]) -> None:
+    """Hash a container, dataclass, function or other object by its parts."""
     parts: Any
     if isinstance(value, Mapping):
         parts = sorted(((fingerprint(k), v) for k, v in value.items()), key=lambda item: item[0])
@@ -65,22 +92,28 @@ def _compound(total: Any, value: Any, seen: tuple[int, ...]) -> None:
     elif hasattr(value, "__dict__"):
         parts = [vars(value)]
     else:
-        raise ValueError(f"no way to identify a {type(value).__name__} between runs: use arrays or dataclasses")
-    _text(total, f"{type(value).__module__}.{type(value).__qualname__} {len(parts)}")
+        raise ValueError(f"cannot fingerprint an object of type {type(value).__name__}: use arrays or dataclasses")
+    _text(total, f"{_first_name(type(value))} {len(parts)}")
     for part in parts:
         _add(total, part, seen)
 
 
+def _first_name(kind: type) -> str:
+    """Qualified name of a class as of the first release."""
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return FIRST_NAMES.get(name) or f"{FIRST_NAMES.get(kind.__module__, kind.__module__)}.{kind.__qualname__}"
+
+
 def _function(function: Any) -> list[Any]:
-    """Its name where that name leads back to it; else its code with all that the code refers to."""
+    """The name of a function if it can be imported by that name; otherwise its code and all that the code refers to."""
     module, name = getattr(function, "__module__", None) or "", getattr(function, "__qualname__", None) or ""
     name = name or getattr(function, "__name__", "")
     found: Any = sys.modules.get(module)
     for part in name.split(".") if name else []:
         found = getattr(found, part, None)
     if found is function and module != "__main__":
-        return ["named", module, name]
-    if hasattr(function, "__wrapped__"):  # jit and its like
+        return ["named", FIRST_NAMES.get(module, module), name]
+    if hasattr(function, "__wrapped__"):  # jit and other wrappers
         return ["wrapped", type(function), function.__wrapped__]
     code = getattr(function, "__code__", None)
     if code is None:
@@ -92,12 +125,13 @@ def _function(function: Any) -> list[Any]:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """Names a function's code looks up, those of functions inside it included."""
+    """Names that the code of a function looks up, including nested functions."""
     inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
     return set(code.co_names).union(*(_names(c) for c in inner))
 
 
 def _array(total: Any, value: Any, seen: tuple[int, ...]) -> None:
+    """Hash an array by type, shape and bytes; PRNG keys by their data."""
     import jax
 
     if _is_jax(value) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
@@ -119,5 +153,6 @@ def _is_jax(value: Any) -> bool:
 
 
 def _text(total: Any, text: str) -> None:
+    """Hash a string, prefixed by its length."""
     data = text.encode()
     total.update(f"{len(data)}:".encode() + data)

@@ -1,7 +1,7 @@
-"""Matrix products that keep the digits of their type, in one place.
+"""Matrix products at full precision.
 
-A GPU rounds the factors of a float32 product to tf32 (three digits) unless the product says otherwise; on a CPU there
-is nothing to choose. Every product of JAX arrays in this library is made here.
+By default, a GPU rounds the factors of a float32 product to tf32 (three digits); on a CPU there is no such choice. All
+products of JAX arrays in this package go through this module.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,13 @@ HIGHEST = jax.lax.Precision.HIGHEST
 
 
 def dot(first: Any, *others: Any) -> Any:
-    """A @ B @ C …, from left to right. NumPy's arrays alone stay NumPy's: products on the host need no compilation.
+    """Matrix product A @ B @ C …, from left to right, at the highest precision.
 
+    If all factors are NumPy arrays, NumPy computes the product: no compilation is needed on the host.
+
+    Examples
+    --------
+    >>> import numpy as np
     >>> print(dot(np.eye(2), np.ones((2, 3)), np.ones(3)))
     [3. 3.]
     """
@@ -25,8 +30,11 @@ def dot(first: Any, *others: Any) -> Any:
 
 
 def einsum(formula: str, *factors: Any) -> Any:
-    """Sums of products by Einstein's convention.
+    """Einstein summation at the highest precision; by NumPy if all factors are NumPy arrays.
 
+    Examples
+    --------
+    >>> import numpy as np
     >>> print(einsum("ij,ij->i", np.ones((2, 3)), np.ones((2, 3))))
     [3. 3.]
     """
@@ -36,20 +44,25 @@ def einsum(formula: str, *factors: Any) -> Any:
 
 
 def vdot(A: Any, B: Any) -> Any:
-    """Σ A_ij B_ij."""
+    """Sum of the elementwise product, Σ A_ij B_ij, at the highest precision."""
     return np.vdot(A, B) if _on_host(A, B) else jnp.vdot(A, B, precision=HIGHEST)
 
 
 def convolution(
-    x: Any, weight: Any, strides: Any, padding: Any, spread: Any, dilation: Any, letters: tuple[str, str, str]
+    x: Any, weight: Any, strides: Any, padding: Any, input_dilation: Any, dilation: Any, letters: tuple[str, str, str]
 ) -> Any:
-    """jax.lax.conv_general_dilated: `spread` dilates x, `dilation` the window, `letters` name the axes of x, of the
-    weights and of the result."""
-    return jax.lax.conv_general_dilated(x, weight, strides, padding, spread, dilation, letters, precision=HIGHEST)
+    """`jax.lax.conv_general_dilated` at the highest precision.
+
+    `input_dilation` dilates x, `dilation` the window; `letters` are the dimension numbers of x, the weights and the
+    result.
+    """
+    return jax.lax.conv_general_dilated(
+        x, weight, strides, padding, input_dilation, dilation, letters, precision=HIGHEST
+    )
 
 
-def with_all_digits(function: Callable) -> Callable:
-    """A user's own function, whose products say nothing of digits: they keep those of their type."""
+def with_highest_precision(function: Callable) -> Callable:
+    """Wrap a user's function so that its matrix products run at the highest precision."""
 
     @wraps(function)
     def called(*arguments: Any) -> Any:
@@ -60,8 +73,11 @@ def with_all_digits(function: Callable) -> Callable:
 
 
 def namespace(*arrays: Any) -> Any:
-    """NumPy where all are NumPy's arrays, else jax.numpy: for formulas that serve both.
+    """`numpy` if all arrays are NumPy arrays, otherwise `jax.numpy`.
 
+    Examples
+    --------
+    >>> import numpy as np
     >>> namespace(np.ones(2)).__name__
     'numpy'
     """

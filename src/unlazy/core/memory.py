@@ -1,4 +1,4 @@
-"""How much memory a computation may take, and how large a block that allows."""
+"""Memory budget of a computation, and block sizes that fit in it."""
 
 import contextlib
 import ctypes
@@ -10,12 +10,14 @@ from unlazy.core.errors import check_positive_integer
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 SHARE_OF_FREE = 0.5
-"""Part of the free memory one computation takes unless told otherwise: results, copies and others need the rest."""
+"""Default share of the free memory for one computation; results, copies and other processes need the rest."""
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes from '4GiB', '500 MB', '2g' or a plain number.
+    """Parse a memory size such as '4GiB', '500 MB', '2g' or a plain number of bytes.
 
+    Examples
+    --------
     >>> parse_bytes("4GiB")
     4294967296
     """
@@ -26,15 +28,15 @@ def parse_bytes(text: str) -> int:
     except (ValueError, OverflowError):
         size = 0
     if size <= 0:
-        raise ValueError(f"a memory size looks like '4GiB' or '500MB', got {text!r}")
+        raise ValueError(f"a memory size must look like '4GiB' or '500MB', got {text!r}")
     return size
 
 
 def memory_budget(override: int | str | None = None) -> int:
-    """Bytes one computation may take.
+    """Bytes that one computation may use.
 
-    `override` wins, then the environment variable UNLAZY_MEMORY, then half of the memory that is free where arrays lie:
-    on a GPU that of the card, else of the host.
+    In order of precedence: `override`, the environment variable UNLAZY_MEMORY, half of the free memory of the device
+    (of the GPU if there is one, otherwise of the host).
     """
     chosen = override if override is not None else os.environ.get("UNLAZY_MEMORY")
     if chosen is None:
@@ -43,12 +45,12 @@ def memory_budget(override: int | str | None = None) -> int:
 
 
 def block_rows(row_bytes: int, rows: int, budget: int | str | None = None) -> int:
-    """Largest number of rows, between 1 and `rows`, whose `row_bytes` each fit the budget."""
+    """Largest number of rows, between 1 and `rows`, of `row_bytes` each, that fits the budget."""
     return max(1, min(rows, memory_budget(budget) // max(1, row_bytes)))
 
 
-def trim() -> None:
-    """Ask glibc for the pages it keeps; other allocators give them back themselves, or not at all."""
+def release_free_heap() -> None:
+    """Return free heap pages to the system (`malloc_trim`); does nothing unless the allocator is glibc's."""
     if sys.platform.startswith("linux"):
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""What programs for the Mosaic GPU backend share: lines of assembly, and whether the installed JAX takes a program."""
+"""Helpers for Mosaic GPU programs: inline assembly, and whether the installed JAX can lower a program."""
 
 import warnings
 from collections.abc import Callable
@@ -10,11 +10,14 @@ from jax.extend.mlir import ir
 from unlazy.core.errors import UnlazyWarning
 
 
-def assembled(code: str, constraints: str, result: Any, *operands: Any, acts: bool = False) -> Any:
-    """One value by assembly of its own, or None without a `result`; what `acts` is neither moved nor dropped."""
+def inline_assembly(code: str, constraints: str, result: Any, *operands: Any, side_effects: bool = False) -> Any:
+    """Emit inline assembly and return its value, or None if `result` is None.
+
+    Assembly with `side_effects` is neither moved nor removed by the compiler.
+    """
     texts = {"asm_string": code, "constraints": constraints}
     attributes: dict[str, ir.Attribute] = {name: ir.StringAttr.get(text) for name, text in texts.items()}
-    if acts:
+    if side_effects:
         attributes["has_side_effects"] = ir.UnitAttr.get()
     results = [] if result is None else [result]
     made = ir.Operation.create("llvm.inline_asm", results=results, operands=operands, attributes=attributes)
@@ -22,24 +25,25 @@ def assembled(code: str, constraints: str, result: Any, *operands: Any, acts: bo
 
 
 def one_at_a_time(launch: Callable) -> Callable:
-    """A launch of a GPU program that `vmap` repeats in a loop.
+    """Make `vmap` run the launch of a GPU program sequentially, once per batch element.
 
-    Batching would add an axis to the grid, and a program that reads its own position with `%ctaid` does not see it:
-    every element of the batch would then compute the first one.
+    Batching would add an axis to the grid, and a program that reads its position from `%ctaid` does not see that axis:
+    every batch element would compute the first one.
     """
     return jax.custom_batching.sequential_vmap(launch)
 
 
-def is_lowered(traced: Callable[[], Any], what: str) -> bool:
-    """Whether JAX lowers what is traced: that backend is experimental and changes. Nothing is compiled.
+def can_lower(traced: Callable[[], Any], what: str) -> bool:
+    """Whether the installed JAX can lower the traced program; nothing is compiled.
 
-    A refusal is told of as a warning: `what` then takes the slower program.
+    The Mosaic GPU backend is experimental and changes between versions. On failure a warning is issued, and `what`
+    falls back to the slower program.
     """
     try:
         traced().lower(lowering_platforms=("cuda",))
     except Exception as problem:
         warnings.warn(
-            f"{what} on Hopper cards take the slower program: JAX {jax.__version__} refuses the other "
+            f"{what} on Hopper GPUs fall back to the slower program: JAX {jax.__version__} cannot lower the fast one "
             f"({type(problem).__name__}: {str(problem)[:200]})",
             UnlazyWarning,
             stacklevel=3,

@@ -1,4 +1,4 @@
-"""float32 and float64, chosen in a scope; JAX's global flag is never touched."""
+"""Choice of float32 or float64 within a scope; JAX's global flag is not changed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,20 @@ Precision = Literal["float32", "float64"]
 def precision(name: str) -> Iterator[None]:
     """Run a block of code in float32 or float64.
 
+    Parameters
+    ----------
+    name : {"float32", "float64"}
+        Default float type of new arrays within the block.
+
+    Raises
+    ------
+    ValueError
+        If `name` is neither of the two.
+
+    Examples
+    --------
     >>> import jax.numpy as jnp
+    >>> from unlazy import precision
     >>> with precision("float64"):
     ...     print(jnp.ones(1).dtype)
     float64
@@ -26,10 +39,10 @@ def precision(name: str) -> Iterator[None]:
 
 
 def default_float() -> jnp.dtype:
-    """The float type new arrays get in the current scope."""
-    return jnp.result_type(float)  # no array is made: doors ask at every call
+    """The default float type of new arrays in the current scope."""
+    return jnp.result_type(float)  # creates no array: called at every entry point
 
 
-def rounding(dtype: object) -> float:
-    """Unit of rounding of a float type: 2^-24 for float32, 2^-53 for float64."""
+def unit_roundoff(dtype: object) -> float:
+    """Unit roundoff of a float type: 2^-24 for float32, 2^-53 for float64."""
     return float(jnp.finfo(dtype).eps) / 2

@@ -1,4 +1,4 @@
-"""Trees of parameters of any function: what can be differentiated, layer by layer, and rates spread over them."""
+"""Parameter pytrees: separate the differentiable part, iterate over layers, broadcast values over them."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import equinox as eqx
 import jax
 
 
-def split(params: Any) -> tuple[Any, Any]:
-    """(what can be differentiated, the rest), None where a leaf belongs to the other; `eqx.combine` joins them.
+def split_parameters(params: Any) -> tuple[Any, Any]:
+    """Partition a pytree into (differentiable part, rest), with None at the leaves of the other part.
 
-    Arrays of real numbers are parameters, and numbers too, as for `jax.grad`; in an Equinox module only arrays are, as
-    for `eqx.filter_grad`: a number there is a setting.
+    `eqx.combine` joins the two. Real and complex arrays are differentiable, and so are Python floats, as for
+    `jax.grad`; within an Equinox module only arrays are, as for `eqx.filter_grad`: a Python float there is a setting.
     """
 
     def is_module(part: Any) -> bool:
@@ -18,27 +18,27 @@ def split(params: Any) -> tuple[Any, Any]:
 
     module = any(map(is_module, jax.tree.leaves(params, is_leaf=is_module)))
 
-    def moves(leaf: Any) -> bool:
+    def is_trainable(leaf: Any) -> bool:
         return eqx.is_inexact_array(leaf) or (isinstance(leaf, float | complex) and not module)
 
-    moving, fixed = eqx.partition(params, moves)
-    if not jax.tree.leaves(moving):
-        raise ValueError(f"there is nothing to differentiate: no array of real numbers in {jax.tree.structure(params)}")
-    return moving, fixed
+    trainable, fixed = eqx.partition(params, is_trainable)
+    if not jax.tree.leaves(trainable):
+        raise ValueError(f"nothing to differentiate: {jax.tree.structure(params)} contains no array of floats")
+    return trainable, fixed
 
 
-def layers_of(moving: Any) -> list[Any]:
-    """Top-level entries that have parameters, of a tree of parameters alone."""
-    entries = jax.tree.leaves(moving, is_leaf=lambda part: part is not moving)
+def parameter_layers(trainable: Any) -> list[Any]:
+    """Top-level entries of a parameter pytree that have parameters."""
+    entries = jax.tree.leaves(trainable, is_leaf=lambda part: part is not trainable)
     return [entry for entry in entries if jax.tree.leaves(entry)]
 
 
-def spread_over(values: Any, params: Any) -> Any:
-    """One value for every parameter array, from a tree that may be coarser (a number, or one number a layer)."""
+def broadcast_over(values: Any, params: Any) -> Any:
+    """One value per parameter array, from a pytree that may be a prefix of `params` (a scalar, or one per layer)."""
     try:
         return jax.tree.map(lambda value, part: jax.tree.map(lambda _: value, part), values, params)
     except ValueError as error:
         raise ValueError(
-            f"rates must be one number, one per layer, or shaped like the parameters: {jax.tree.structure(values)} "
-            f"does not fit {jax.tree.structure(params)}"
+            f"rates must be a scalar, one per layer, or have the structure of the parameters: "
+            f"{jax.tree.structure(values)} does not match {jax.tree.structure(params)}"
         ) from error

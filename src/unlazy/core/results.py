@@ -1,8 +1,9 @@
-"""What is fitted has one shape: a Predictor gives f at points, a Trajectory does so at times, both with evidence.
+"""Interfaces of fitted results: `Predictor` evaluates a function at points, `Trajectory` does so at times.
 
-Evidence is numbers and words. Numbers are leaves, which jit traces. Words are no part of the structure: fits of the
-same shapes share one compiled program whatever is said of them. So that a result never says what was true of another,
-words are lost on the way into jit, grad or vmap; those said inside come out.
+Both carry `Evidence`: numbers and a description. The numbers are pytree leaves, which jit traces. The description is
+auxiliary data that always compares equal, so fits of the same shapes share one compiled program. To ensure that a
+result never carries the description of another fit, descriptions are dropped on the way into jit, grad or vmap; those
+created inside are returned.
 """
 
 import math
@@ -15,136 +16,197 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from unlazy.core.arrays import Points, concrete
-from unlazy.core.precision import rounding
+from unlazy.core.arrays import Points, is_concrete
+from unlazy.core.precision import unit_roundoff
 
 
 @runtime_checkable
 class Predictor(Protocol):
-    """A function that was found from data."""
+    """A function fitted to data."""
 
     @property
     def evidence(self) -> "Evidence":
-        """What was solved, and how well."""
+        """What was solved and how accurately."""
 
     def predict(self, Z: Points, /) -> Float[Array | np.ndarray, "m ..."]:
-        """f at every point of Z: (m,) for one output, (m, c) for several. Arrays, lists and frames alike."""
+        """Evaluate f at every point.
+
+        Parameters
+        ----------
+        Z : array of shape (m, d)
+            Points, as an array, nested lists or a data frame.
+
+        Returns
+        -------
+        array of shape (m,) or (m, c)
+            Predictions, for one output or c outputs.
+        """
 
 
 @runtime_checkable
 class Trajectory(Protocol):
-    """Functions along a time: of gradient flow, steps of descent, rounds of a machine, or a path of ridges."""
+    """A path of functions: over time in gradient flow, over descent steps, over iterations, or over ridges."""
 
     @property
     def evidence(self) -> "Evidence":
-        """What was solved, and how well."""
+        """What was solved and how accurately."""
 
     @property
     def times(self) -> Float[Array | np.ndarray, "*t"] | Int[Array | np.ndarray, "*t"]:
-        """Where along the path functions were computed."""
+        """Times at which the functions were computed."""
 
     def predict(self, Z: Points, /, t: Any) -> Float[Array | np.ndarray, "..."]:
-        """f_t at every point of Z, shape (*t, m, *outputs); t is one or several of `times`."""
+        """Evaluate f_t at every point.
+
+        Parameters
+        ----------
+        Z : array of shape (m, d)
+            Points.
+        t : scalar or array
+            One or several of `times`.
+
+        Returns
+        -------
+        array of shape (*t, m, *outputs)
+            Predictions.
+        """
 
     def kernel_at(self, t: Any, /) -> Any:
-        """The kernel that rules f at one time t: fixed for lazy training, moving where features are learned."""
+        """The kernel that governs f at time t: constant in lazy training, changing when features are learned."""
 
 
 @dataclass(frozen=True, eq=False)
-class Words:
-    """What is said of a fit. All words are equal: they are no part of a structure that programs are compiled for."""
+class FitDescription:
+    """Text that describes a fit.
+
+    All descriptions compare equal, so that they do not affect the pytree structure that programs are compiled for.
+    """
 
     solved: str = ""
-    """The problem, in a formula."""
+    """The problem, as a formula."""
     method: str = ""
+    """The method."""
     why: str = ""
-    """Why this method."""
+    """Why this method was chosen."""
     stopped: str = ""
-    """What ended the run."""
+    """Why the iteration stopped."""
     notes: tuple[str, ...] = ()
-    """What was mended, or what to know of the result."""
+    """Automatic corrections, and remarks on the result."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Words)
+        return isinstance(other, FitDescription)
 
     def __hash__(self) -> int:
-        return hash(Words)
+        return hash(FitDescription)
 
 
-LOST = Words(notes=("what was said of this fit stayed outside jit, grad or vmap",))
+LOST_DESCRIPTION = FitDescription(notes=("the description of this fit was dropped by jit, grad or vmap",))
 
 
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True)
 class Evidence:
-    """What was solved and how well."""
+    """What was solved and how accurately.
+
+    Attributes
+    ----------
+    residual : float or array
+        Relative error of the predictions at the training points. For a closed form, the rounding error of its matrix;
+        for a convex problem with a certificate, the duality gap divided by the objective; NaN if it was not computed or
+        the fit failed.
+    tolerance : float or array
+        The requested residual.
+    ridge : float or array
+        Value added to the diagonal of K, including jitter.
+    steps : int or array
+        Number of iterations.
+    seconds : float or array
+        Wall-clock time.
+    bytes : float or array
+        Planned memory, besides the data.
+    description : FitDescription
+        Problem, method and notes, as text.
+    """
 
     residual: Any = math.nan
-    """Relative error of the predictions at the training points; of a closed form the rounding of its matrix; of a
-    convex problem with a certificate its duality gap over the objective; NaN where nobody looked, or nothing was
-    found."""
     tolerance: Any = math.inf
-    """The residual that was asked for."""
     ridge: Any = math.nan
-    """Added to K, jitter included."""
     steps: Any = 1
     seconds: Any = math.nan
     bytes: Any = math.nan
-    """Memory planned for, besides the data."""
-    words: Words = Words()
+    description: FitDescription = FitDescription()
 
     @property
     def converged(self) -> Any:
-        """Whether what was asked for was reached."""
-        found = self.residual <= self.tolerance
-        return bool(found) if concrete(found) and np.ndim(found) == 0 else found
+        """Whether the residual is within the tolerance."""
+        reached = self.residual <= self.tolerance
+        return bool(reached) if is_concrete(reached) and np.ndim(reached) == 0 else reached
 
     @property
     def solved(self) -> str:
-        return self.words.solved
+        """The problem, as a formula."""
+        return self.description.solved
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return self.words.notes
+        """Automatic corrections, and remarks on the result."""
+        return self.description.notes
 
-    def saying(self, **words: Any) -> "Evidence":
-        """The same numbers with some words replaced."""
-        return replace(self, words=replace(self.words, **words))
+    def with_description(self, **fields: Any) -> "Evidence":
+        """The same numbers, with some fields of the description replaced.
 
-    def tree_flatten(self) -> tuple[tuple[Any, ...], Words]:
+        Parameters
+        ----------
+        **fields
+            Fields of `FitDescription`.
+
+        Returns
+        -------
+        Evidence
+            The new evidence.
+        """
+        return replace(self, description=replace(self.description, **fields))
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], FitDescription]:
+        """Numbers as leaves, the description as auxiliary data."""
         numbers = (self.residual, self.tolerance, self.ridge, self.steps, self.seconds, self.bytes)
-        # NumPy's numbers: Python's are constants to Equinox's filters, and whole ones cannot be differentiated
-        return tuple(np.float64(v) if isinstance(v, int | float | np.number) else v for v in numbers), self.words
+        # as NumPy floats: Python numbers are static for Equinox's filters, and integers cannot be differentiated
+        leaves = tuple(np.float64(v) if isinstance(v, int | float | np.number) else v for v in numbers)
+        return leaves, self.description
 
     @classmethod
-    def tree_unflatten(cls, words: Words, numbers: Sequence[Any]) -> "Evidence":
+    def tree_unflatten(cls, description: FitDescription, numbers: Sequence[Any]) -> "Evidence":
+        """Inverse of `tree_flatten`; the description is dropped if the numbers are traced."""
         traced = any(isinstance(v, jax.core.Tracer) for v in numbers)
-        return replace(cls(*numbers), words=LOST if traced else words)
+        return replace(cls(*numbers), description=LOST_DESCRIPTION if traced else description)
 
 
-def closed_form(values: Array, rows: int, **words: Any) -> Evidence:
-    """Evidence for `values` from one decomposition of a matrix of so many rows: exact to its rounding, rows·2^-p of its
-    norm, or without a result where they are not finite."""
-    size = rows * rounding(values.dtype)
-    fine = jnp.all(jnp.isfinite(values))
-    residual = (size if bool(fine) else math.nan) if concrete(fine) else jnp.where(fine, size, jnp.nan)
-    return Evidence(residual, words=Words(**words))
+def closed_form_evidence(values: Array, rows: int, **fields: Any) -> Evidence:
+    """Evidence for `values` computed by one decomposition of a matrix with this number of rows.
+
+    The residual is the rounding error, rows · 2^-p relative to the norm of the matrix, or NaN if the values are not
+    finite. `fields` are those of `FitDescription`.
+    """
+    error = rows * unit_roundoff(values.dtype)
+    finite = jnp.all(jnp.isfinite(values))
+    residual = (error if bool(finite) else math.nan) if is_concrete(finite) else jnp.where(finite, error, jnp.nan)
+    return Evidence(residual, description=FitDescription(**fields))
 
 
-def place(times: Array | np.ndarray, t: Any, what: str = "time") -> Any:
-    """The index of t (one or several) among the times of a path, equal to rounding; else a ValueError that names it.
+def time_index(times: Array | np.ndarray, t: Any, what: str = "time") -> Any:
+    """Index of t (one or several) among the times of a path, equal up to rounding; raise ValueError if there is none.
 
-    Inside jit nobody can look: there it is the nearest.
+    Under jit values cannot be checked, and the index of the nearest time is returned.
     """
     if times.ndim != 1:
-        raise ValueError(f"a {what} is looked up along a path of one axis, and this one has shape {times.shape}")
-    xp = np if concrete(times, t) else jnp
+        raise ValueError(f"a {what} can only be looked up along a one-dimensional path, got shape {times.shape}")
+    xp = np if is_concrete(times, t) else jnp
     known, wanted = xp.asarray(times), xp.asarray(t)
     with np.errstate(invalid="ignore"):  # ∞ - ∞
         off = xp.where(known == wanted[..., None], 0, xp.abs(known - wanted[..., None]))
     index = xp.argmin(off, -1)
     if xp is np:
-        unit = rounding(known.dtype) if known.dtype.kind == "f" else 0.0
+        unit = unit_roundoff(known.dtype) if known.dtype.kind == "f" else 0.0
         missed = np.min(off, -1) > 4 * unit * np.where(np.isinf(wanted), 0, np.abs(wanted))
         if missed.any():
             raise ValueError(

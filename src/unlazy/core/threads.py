@@ -1,7 +1,7 @@
-"""Independent pieces of work on the cores at hand, side by side in threads.
+"""Parallel execution of independent tasks in threads.
 
-NumPy, LAPACK and compiled programs let other threads run while they compute. Many factorizations of a thousand rows are
-done faster next to each other, each on one core, than one after the other on all of them.
+NumPy, LAPACK and compiled programs release the GIL while they compute. Many factorizations of about a thousand rows are
+faster in parallel on one core each than one after another on all cores.
 """
 
 import os
@@ -19,18 +19,17 @@ from unlazy.core.precision import default_float, precision
 T = TypeVar("T")
 A = TypeVar("A")
 _inside = threading.local()
-_most: ContextVar[int | None] = ContextVar("most", default=None)
+_max_threads: ContextVar[int | None] = ContextVar("max_threads", default=None)
 
 
-def cores() -> int:
-    """Cores that this process may use."""
+def available_cores() -> int:
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
-def together(tasks: Sequence[Callable[[], T]]) -> list[T]:
-    """The results of all tasks, in their order; each runs in the caller's precision. Tasks inside tasks run one after
-    the other."""
-    workers = min(len(tasks), _most.get() or cores())
+def run_parallel(tasks: Sequence[Callable[[], T]]) -> list[T]:
+    """Results of all tasks, in order. Each runs in the caller's precision; nested calls run sequentially."""
+    workers = min(len(tasks), _max_threads.get() or available_cores())
     if workers < 2 or getattr(_inside, "busy", False):
         return [task() for task in tasks]
     name = default_float().name
@@ -44,12 +43,16 @@ def together(tasks: Sequence[Callable[[], T]]) -> list[T]:
         return list(pool.map(run, tasks))
 
 
-def ahead(make: Callable[[A], T], items: Iterable[A]) -> Iterator[T]:
-    """`make(item)` of one item after the other, the next made in a thread while the caller uses the present one: two
-    are alive at once, and what takes longer, making or using, sets the pace. In the caller's precision; an error comes
-    out where its item is due, and a caller who leaves early ends the thread.
+def prefetch(make: Callable[[A], T], items: Iterable[A]) -> Iterator[T]:
+    """Yield `make(item)` for each item; the next one is computed in a thread while the caller uses the current one.
 
-    >>> list(ahead(str, range(3)))
+    At most two results are alive at once. `make` runs in the caller's precision. An exception is raised when its item
+    is due, and the thread ends if the caller stops early.
+
+    Examples
+    --------
+    >>> from unlazy.core.threads import prefetch
+    >>> list(prefetch(str, range(3)))
     ['0', '1', '2']
     """
     name = default_float().name
@@ -58,7 +61,7 @@ def ahead(make: Callable[[A], T], items: Iterable[A]) -> Iterator[T]:
         with precision(name):
             return make(item)
 
-    pool, waiting = ThreadPoolExecutor(1, "ahead"), deque[Future[T]]()
+    pool, waiting = ThreadPoolExecutor(1, "prefetch"), deque[Future[T]]()
     try:
         for item in items:
             waiting.append(pool.submit(run, item))
@@ -70,30 +73,36 @@ def ahead(make: Callable[[A], T], items: Iterable[A]) -> Iterator[T]:
         pool.shutdown(cancel_futures=True)
 
 
-def one_thread_each() -> Any:
-    """A scope in which BLAS takes one thread: small factorizations lose more to threads that wait than they gain."""
+def single_threaded_blas() -> Any:
+    """Context manager that limits BLAS to one thread: for small factorizations, more threads are slower."""
     from threadpoolctl import threadpool_limits
 
     return threadpool_limits(1, "blas")
 
 
-def half_the_cores() -> Any:
-    """A scope in which BLAS takes every other core: in factorizations of a few thousand rows the second half of the
-    threads brings a sixth of the time for a sixth more work."""
+def half_threaded_blas() -> Any:
+    """Context manager that limits BLAS to half of the cores.
+
+    For factorizations of a few thousand rows, the second half of the threads saves a sixth of the time for a sixth more
+    work.
+    """
     from threadpoolctl import threadpool_limits
 
-    return threadpool_limits(max(1, (_most.get() or cores()) // 2), "blas")
+    return threadpool_limits(max(1, (_max_threads.get() or available_cores()) // 2), "blas")
 
 
-def within_memory(each: int) -> Any:
-    """A scope of as many threads at most as the memory budget has room for, if each takes so many bytes."""
-    return at_most(max(1, min(_most.get() or cores(), memory_budget() // each)))
+def limit_threads_by_memory(bytes_per_thread: int) -> Any:
+    """Context manager that limits the number of threads to what fits the memory budget."""
+    return limit_threads(max(1, min(_max_threads.get() or available_cores(), memory_budget() // bytes_per_thread)))
 
 
 @contextmanager
-def at_most(jobs: Any) -> Iterator[None]:
-    """A scope of at most so many threads, of `together` and of BLAS; -1 is all cores, -2 all but one, and so on, as in
-    scikit-learn; None changes nothing. The programs that XLA compiles for the CPU have threads of their own."""
+def limit_threads(jobs: Any) -> Iterator[None]:
+    """Limit the number of threads of `run_parallel` and of BLAS.
+
+    -1 means all cores, -2 all but one, and so on, as in scikit-learn; None changes nothing. Programs that XLA compiles
+    for the CPU use their own threads.
+    """
     from threadpoolctl import threadpool_limits
 
     if jobs is None:
@@ -101,11 +110,11 @@ def at_most(jobs: Any) -> Iterator[None]:
         return
     whole = isinstance(jobs, int) and not isinstance(jobs, bool)
     if not whole or jobs == 0:
-        raise ValueError(f"n_jobs must be a whole number, -1 for all cores, or None, got {jobs!r}")
-    most = jobs if jobs > 0 else max(1, cores() + 1 + jobs)
-    token = _most.set(most)
+        raise ValueError(f"n_jobs must be a nonzero integer (-1 for all cores) or None, got {jobs!r}")
+    most = jobs if jobs > 0 else max(1, available_cores() + 1 + jobs)
+    token = _max_threads.set(most)
     try:
         with threadpool_limits(most, "blas"):
             yield
     finally:
-        _most.reset(token)
+        _max_threads.reset(token)

@@ -1,4 +1,4 @@
-"""scikit-learn faces of the library, and safe files for them. Each name is imported when first used."""
+"""scikit-learn estimators, and saving and loading them. Each name is imported when first used."""
 
 from importlib import import_module
 from typing import Any
@@ -15,9 +15,9 @@ __all__ = [*_WHERE]
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
-        from unlazy.core.errors import nearest
+        from unlazy.core.errors import did_you_mean
 
-        raise AttributeError(f"unlazy.estimators has no {name!r}{nearest(name, _WHERE)}")
+        raise AttributeError(f"unlazy.estimators has no {name!r}{did_you_mean(name, _WHERE)}")
     value = getattr(import_module(_WHERE[name]), name)
     globals()[name] = value
     return value

@@ -1,7 +1,8 @@
-"""Probabilities from scores: softmax(a·f + b), fitted to scores of points that the model had not seen.
+"""Calibrated probabilities from scores: softmax(a·f + b), fitted to held-out scores.
 
-Platt (1999) for one score, with his smoothed labels, so that separable classes do not end in certainty; one slope and
-one shift a class for several. Guo et al. (2017) call it vector scaling where every class has a slope too.
+Platt (1999) for one score, with his smoothed labels, so that probabilities of separable classes stay below one; for
+several scores, one common slope and one shift per class. Guo et al. (2017) give each class its own slope and call it
+vector scaling.
 """
 
 from typing import NamedTuple
@@ -13,12 +14,14 @@ Scores = Float[np.ndarray, "n c"]
 
 
 class Calibration(NamedTuple):
+    """Slope a and shifts b of softmax(a·f + b)."""
+
     slope: float
     shift: np.ndarray
 
 
 def calibrate(held_out: Scores, Y: Scores, weights: Float[np.ndarray, " n"] | None = None) -> Calibration:
-    """Maximum likelihood of a and b given held-out scores; Y holds class shares (one-hot) of every point."""
+    """Fit a and b by maximum likelihood on held-out scores; Y holds class shares (one-hot) of each point."""
     from scipy.optimize import minimize
 
     F, Y = held_out.astype(np.float64), Y.astype(np.float64)
@@ -36,7 +39,7 @@ def calibrate(held_out: Scores, Y: Scores, weights: Float[np.ndarray, " n"] | No
         return value, np.concatenate([[np.sum(miss * F)], miss.sum(0) + 2e-6 * b])
 
     found = minimize(loss, np.concatenate([[4.0], np.zeros(c)]), jac=True, method="L-BFGS-B").x
-    if found[0] <= 0:  # scores that know nothing: the shares of the classes
+    if found[0] <= 0:  # uninformative scores: predict the class frequencies
         return Calibration(0.0, np.log(np.maximum(w @ target, 1e-300)))
     return Calibration(float(found[0]), found[1:])
 
@@ -52,7 +55,7 @@ def probabilities(scores: Scores, calibration: Calibration) -> Scores:
 
 
 def softmax(f: Scores) -> Scores:
-    """Rows of exponentials that sum to one."""
+    """Softmax of each row."""
     return np.exp(_log_softmax(f))
 
 

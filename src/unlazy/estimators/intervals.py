@@ -1,9 +1,9 @@
-"""Prediction intervals from residuals of rows that a fit had not seen, without a word about their distribution.
+"""Prediction intervals from held-out residuals, without assumptions on their distribution.
 
-Of m exchangeable absolute residuals the k-th smallest, k = ⌈(m + 1)·level⌉, is at least the next one's with probability
-k/(m + 1) ≥ level (Vovk, Gammerman and Shafer 2005; Lei et al. 2018). Residuals of rows held out from one fit are
-exchangeable with a new row's of the same fit. Those of leave-one-out (the jackknife) nearly are where a fit does not
-hang on single rows; settings chosen by them make them a little too small.
+Of m exchangeable absolute residuals the k-th smallest, k = ⌈(m + 1)·level⌉, is at least that of a new row with
+probability k/(m + 1) ≥ level (Vovk, Gammerman and Shafer 2005; Lei et al. 2018). Residuals of rows held out from one
+fit are exchangeable with that of a new row under the same fit. Leave-one-out residuals (the jackknife) are nearly so if
+the fit does not depend strongly on single rows; they are slightly too small if hyperparameters were chosen by them.
 """
 
 import math
@@ -18,14 +18,14 @@ from sklearn.utils.validation import check_is_fitted
 def conformal_radius(
     residuals: Float[np.ndarray, "m c"], level: float, weights: Float[np.ndarray, " m"] | None = None
 ) -> Float[np.ndarray, " c"]:
-    """The k-th smallest of |residuals|, k = ⌈(m + 1)·level⌉, for every output; weights count rows."""
+    """Return the k-th smallest |residual|, k = ⌈(m + 1)·level⌉, of each output; weights count rows."""
     check_level(level)
     total = len(residuals) if weights is None else float(np.sum(weights))
-    needed = math.ceil((total + 1) * level - 1e-9)  # 0.9·10 is 9, whatever it rounds to
+    needed = math.ceil((total + 1) * level - 1e-9)  # 0.9·10 is 9 despite rounding
     if needed > total:
         raise ValueError(
-            f"an interval of level {level:g} needs {math.ceil(level / (1 - level) - 1e-9)} held-out rows or more, and "
-            f"there are {total:g}; ask for {total / (total + 1):.3g} at most"
+            f"an interval of level {level:g} needs at least {math.ceil(level / (1 - level) - 1e-9)} held-out rows, got "
+            f"{total:g}; use a level of at most {total / (total + 1):.3g}"
         )
     size = np.abs(residuals)
     order = np.argsort(size, 0)
@@ -35,47 +35,89 @@ def conformal_radius(
 
 
 def check_level(level: float) -> None:
-    """Between none and all of the rows."""
+    """Raise ValueError unless the level lies strictly between 0 and 1."""
     if not 0 < level < 1:
-        raise ValueError(f"the level of an interval lies between 0 and 1, such as 0.9; got {level!r}")
+        raise ValueError(f"level must lie between 0 and 1, for example 0.9, got {level!r}")
 
 
 class HeldOutIntervals:
-    """Intervals of a regressor that keeps residuals of held-out rows: `held_out_residuals_`, an array (m, outputs) for
-    every fit that rows were held out from, `held_out_weights_` where rows count by weight."""
+    """Mixin that adds prediction intervals to a regressor that stores held-out residuals.
+
+    `held_out_residuals_` has an array (m, outputs) for each fit from which rows were held out; `held_out_weights_` are
+    the weights of those rows.
+    """
 
     predict: Callable[[Any], np.ndarray]
     held_out_residuals_: list[np.ndarray]
     held_out_weights_: np.ndarray | None
 
     def predict_interval(self, X: Any, level: float = 0.9) -> np.ndarray:
-        """Low and high of every prediction, (m, 2) or (m, outputs, 2): a new row's target lies between them with this
-        probability, whatever the noise's distribution, over rows like those of the fit (not at every single x). As
-        wide everywhere: prediction ∓ the order statistic of absolute held-out residuals; where several fits had rows
-        held out, the median of theirs.
+        """Predict intervals that contain a new target with the given probability.
 
+        The interval is prediction ± an order statistic of the absolute held-out residuals, equally wide at every x. The
+        coverage holds on average over rows drawn like those of the fit, whatever the noise distribution, but not at
+        each single x. If rows were held out from several fits, the median of their radii is used.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Points to predict at.
+        level : float, default 0.9
+            Probability that a new target lies in its interval, between 0 and 1.
+
+        Returns
+        -------
+        array of shape (m, 2) or (m, outputs, 2)
+            Lower and upper ends of the intervals.
+
+        Raises
+        ------
+        ValueError
+            If the estimator has no held-out residuals, or too few of them for this level.
+
+        Examples
+        --------
         >>> low, high = model.predict_interval(Z, 0.9).T
         """
         check_is_fitted(self)
         radius = self.interval_radius(level)
-        middle = self.predict(X)
-        radius = radius[0] if middle.ndim == 1 else radius
-        return np.stack([middle - radius, middle + radius], -1)
+        center = self.predict(X)
+        radius = radius[0] if center.ndim == 1 else radius
+        return np.stack([center - radius, center + radius], -1)
 
     def interval_radius(self, level: float = 0.9) -> Float[np.ndarray, " outputs"]:
-        """Half of the width of `predict_interval`, for every output."""
+        """Half the width of the intervals of `predict_interval`.
+
+        Parameters
+        ----------
+        level : float, default 0.9
+            Probability that a new target lies in its interval.
+
+        Returns
+        -------
+        array of shape (outputs,)
+            Half-widths.
+        """
         check_is_fitted(self)
         check_level(level)
         kept = getattr(self, "held_out_residuals_", [])
         if not kept:
             raise ValueError(
-                f"this {type(self).__name__} kept no held-out residuals, so it gives no intervals; unlazy compare "
-                "keeps them with every model, KernelRegressor and FeatureMachineRegressor with every fit"
+                f"this {type(self).__name__} has no held-out residuals, so it has no intervals; KernelRegressor "
+                "and FeatureMachineRegressor store them in fit, and `unlazy compare` stores them with each model"
             )
         weights = getattr(self, "held_out_weights_", None)
         return np.median([conformal_radius(part, level, weights) for part in kept], 0)
 
     def keep_residuals(self, parts: Sequence[np.ndarray], weights: np.ndarray | None = None) -> None:
-        """Remember what held-out rows were missed by, (m,) or (m, outputs) a fit."""
+        """Store held-out residuals for `predict_interval`.
+
+        Parameters
+        ----------
+        parts : sequence of arrays of shape (m,) or (m, outputs)
+            Residuals, one array for each fit from which rows were held out.
+        weights : array of shape (m,), optional
+            Weights of the held-out rows.
+        """
         self.held_out_residuals_ = [np.abs(np.asarray(part, np.float64).reshape(len(part), -1)) for part in parts]
         self.held_out_weights_ = None if weights is None else np.asarray(weights, np.float64)

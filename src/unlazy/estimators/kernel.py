@@ -5,27 +5,30 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from unlazy.estimators.base import KernelEstimator, Training, by_blocks
+from unlazy.estimators.base import KernelEstimator, Training, map_blocks
 from unlazy.estimators.classifiers import CalibratedClassifier
 from unlazy.estimators.intervals import HeldOutIntervals
-from unlazy.estimators.named_kernels import kernel_named, usual_bandwidth
+from unlazy.estimators.named_kernels import default_bandwidth, kernel_named
 from unlazy.estimators.preprocessing.points import on_device
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.weighted import Weighted
 from unlazy.products import gram, matmul
-from unlazy.solvers.ridge.intercept import Fit, fit_every
+from unlazy.solvers.ridge.intercept import RidgeFit, fit_ridge_path
 from unlazy.solvers.solve import solve
 
 EXACT = 3000
-"""Distinct rows up to which one eigendecomposition gives the fit and every leave-one-out error; beyond, `solve` fits
-and a random sample of so many rows chooses the ridge (and the probabilities' calibration)."""
+"""Largest number of distinct rows that are fitted by one eigendecomposition, with all leave-one-out errors.
+
+Beyond it, `solve` fits all rows, and a random sample of this size chooses the ridge and calibrates probabilities.
+"""
 
 
 class KernelMachine(KernelEstimator):
-    """f(x) = b + Σ_i α_i k(x - o, x_i - o), α from ridge regression with a free intercept b; o is `offset_`."""
+    """Base class: f(x) = b + Σ_i α_i k(x - o, x_i - o), α from ridge regression, b a free intercept, o = `offset_`."""
 
     kernel: str | Kernel
     bandwidth: float | str | None
@@ -47,13 +50,13 @@ class KernelMachine(KernelEstimator):
         self.random_state = random_state
         self.progress = progress
 
-    def _fit(self, given: Training) -> tuple[Fit, Training]:
-        """Sets the fitted attributes; the closed-form fit and the rows it saw (a sample, where there are many)."""
+    def _fit(self, given: Training) -> tuple[RidgeFit, Training]:
+        """Set the fitted attributes; return the closed-form fit and the rows it used (a sample if there are many)."""
         self._check()
-        data = given.merged()
-        self.offset_ = data.X.mean(0) if self._given is None else self._no_offset(data.X)
-        data = data._replace(X=self._moved(data.X))
-        with self._scope():
+        data = given.merge_duplicates()
+        self.offset_ = data.X.mean(0) if self._kernel_object is None else self._zero_offset(data.X)
+        data = data._replace(X=self._centered(data.X))
+        with self._precision_scope():
             part = data if data.n <= EXACT else self._sample(data)
             exact = self._choose(part)
             self.ridge_, self.leave_one_out_error_ = exact.ridge, exact.error
@@ -64,13 +67,13 @@ class KernelMachine(KernelEstimator):
                 self._solve(data)
         return exact, part
 
-    def _choose(self, data: Training) -> Fit:
-        """Sets `kernel_` and `bandwidth_`; the fit of the best (or only) bandwidth."""
-        if self._given is not None:
-            self.kernel_, self.bandwidth_ = self._given, None
+    def _choose(self, data: Training) -> RidgeFit:
+        """Set `kernel_` and `bandwidth_`; return the fit at the best (or only) bandwidth."""
+        if self._kernel_object is not None:
+            self.kernel_, self.bandwidth_ = self._kernel_object, None
             return self._exact(self.kernel_, data)
         name = str(self.kernel)
-        usual = usual_bandwidth(name, data.X)
+        usual = default_bandwidth(name, data.X)
         if self.bandwidth == "search":
             options = [usual * factor for factor in (0.25, 0.5, 1.0, 2.0, 4.0)]
         else:
@@ -81,11 +84,12 @@ class KernelMachine(KernelEstimator):
         self.kernel_, self.bandwidth_ = kernels[best], float(options[best])
         return fits[best]
 
-    def _exact(self, kernel: Kernel, data: Training) -> Fit:
-        return fit_every(np.asarray(gram(kernel, on_device(data.X))), data.Y, data.weights, self.ridge)
+    def _exact(self, kernel: Kernel, data: Training) -> RidgeFit:
+        """Fit by eigendecomposition of the Gram matrix."""
+        return fit_ridge_path(np.asarray(gram(kernel, on_device(data.X))), data.Y, data.weights, self.ridge)
 
     def _solve(self, data: Training) -> None:
-        """The fit to all rows by `solve`: labels less their mean, weights as a factor of the kernel."""
+        """Fit all rows with `solve`: labels are centered, weights become a factor of the kernel."""
         w = data.weights
         mean = np.average(data.Y, axis=0, weights=w)
         kernel, X, Y = self.kernel_, data.X, data.Y - mean
@@ -106,55 +110,175 @@ class KernelMachine(KernelEstimator):
         self.solver_, self.converged_ = found.method, bool(found.converged)
 
     def _sample(self, data: Training) -> Training:
+        """Return EXACT random rows."""
         rng = np.random.default_rng(int(jax.random.randint(self._key(), (), 0, 2**31 - 1)))
         return data.rows(np.sort(rng.choice(data.n, EXACT, replace=False)))
 
     def _scores(self, X: Any) -> np.ndarray:
-        """f at the rows of X, (m, c)."""
-        X = self._moved(self._inputs(X))
-        with self._scope():
+        """Evaluate f at the rows of X, shape (m, c)."""
+        X = self._centered(self._validate_inputs(X))
+        with self._precision_scope():
             centers, alpha = on_device(self.X_fit_), jnp.asarray(self.dual_coef_)
-            return by_blocks(lambda Z: matmul(self.kernel_, on_device(Z), centers, alpha), X) + self.intercept_
+            return map_blocks(lambda Z: matmul(self.kernel_, on_device(Z), centers, alpha), X) + self.intercept_
 
     def _check(self) -> None:
-        if self._given is not None and self.bandwidth is not None:
+        """Raise ValueError if `bandwidth` or `ridge` is invalid."""
+        if self._kernel_object is not None and self.bandwidth is not None:
             raise ValueError(
-                f"bandwidth={self.bandwidth!r} belongs to kernels given by name; a kernel object brings its own"
+                f"bandwidth={self.bandwidth!r} applies to kernels given by name; a kernel object has its own"
             )
-        if self.bandwidth not in (None, "search") and not _is_number(self.bandwidth, above=0):
+        if self.bandwidth not in (None, "search") and not _is_number_above(self.bandwidth, above=0):
             raise ValueError(f"bandwidth must be a positive number, 'search' or None (median), got {self.bandwidth!r}")
-        if self.ridge is not None and not (_is_number(self.ridge, above=0) or self.ridge == 0):
+        if self.ridge is not None and not (_is_number_above(self.ridge, above=0) or self.ridge == 0):
             raise ValueError(f"ridge must be zero, positive or None (leave-one-out), got {self.ridge!r}")
 
 
 class KernelRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, KernelMachine):
-    """Kernel ridge regression [K2] with a free intercept.
+    """Kernel ridge regression with a free intercept [K2].
 
-    `kernel` is a name ('laplace', 'gaussian', 'matern', 'product_laplace', 'rational_quadratic', 'ntk', 'nngp',
-    'linear', 'polynomial') or a kernel; `bandwidth` a number, None for the median distance, or 'search' for the best
-    of five around it; `ridge` (added to K) a number or None for the smallest leave-one-out error. Columns are taken as
-    they come: scale them first where their units differ. float64 on every device, float32 on request. Where a kernel
-    takes more than rows, X may be that: images, tokens, a dictionary of arrays with a leading axis of points, or a list
-    of such points. `predict_interval(X, level)` gives prediction intervals from leave-one-out residuals.
+    f(x) = b + Σ_i α_i k(x, x_i) minimizes Σ_i (f(x_i) - y_i)² + ridge · αᵀKα. Columns are used as they are: scale them
+    first if their units differ. Up to 3,000 distinct rows the fit is exact; beyond, `unlazy.solve` fits all rows.
 
+    Parameters
+    ----------
+    kernel : str or Kernel, default "laplace"
+        "laplace", "gaussian", "matern", "product_laplace", "rational_quadratic", "ntk", "nngp", "linear", "polynomial",
+        or a kernel object. With a kernel object, X may be anything that the kernel takes: images, tokens, a dictionary
+        of arrays with a leading axis of points, or a list of such points.
+    bandwidth : float, "search" or None, default None
+        Bandwidth of a kernel given by name. None uses the median distance between rows; "search" picks the best of five
+        values around it by leave-one-out.
+    ridge : float or None, default None
+        Added to the diagonal of K, absolute. None minimizes the leave-one-out error.
+    tolerance : float, default 1e-3
+        Relative tolerance of the iterative solver, used beyond 3,000 distinct rows.
+    precision : {"float32", "float64"} or None, default None
+        Floating-point type of the fit and the predictions. None is float64 on every device.
+    random_state : int, RandomState or None, default 0
+        Seed of the sample that chooses the ridge, and of the iterative solver. None draws a new seed for each fit.
+    progress : bool, default False
+        Whether to show the progress of the iterative solver.
+
+    Attributes
+    ----------
+    kernel_ : Kernel
+        The fitted kernel, applied to x - `offset_`.
+    bandwidth_ : float or None
+        The bandwidth; None for a kernel object.
+    ridge_ : float
+        The ridge.
+    offset_ : array
+        Subtracted from the rows before a kernel given by name is applied; zero for kernel objects.
+    X_fit_ : array of shape (n_centers, d)
+        The points x_i, less `offset_`.
+    dual_coef_ : array of shape (n_centers, outputs)
+        The coefficients α.
+    intercept_ : array of shape (outputs,)
+        The intercept b.
+    leave_one_out_error_ : float
+        Share of the variance that leave-one-out predictions do not explain.
+    solver_ : str
+        "eigendecomposition", or the method that `unlazy.solve` used.
+    converged_ : bool
+        Whether the iterative solver reached `tolerance`; only set when it was used.
+    held_out_residuals_ : list of arrays
+        Absolute leave-one-out residuals, used by `predict_interval`.
+    n_features_in_ : int
+        Number of columns of X; not set if X is not a table.
+    feature_names_in_ : array of str
+        Column names, if X had string column names.
+
+    References
+    ----------
+    Rasmussen and Williams (2006), Gaussian Processes for Machine Learning, chapters 2 and 5.
+
+    Examples
+    --------
     >>> KernelRegressor("gaussian").fit(X, y).predict(Z)
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelRegressor":
-        """Weights count rows: a row of weight 2 is that row twice."""
-        exact, seen = self._fit(self._training(X, y, sample_weight))
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> "KernelRegressor":
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array of shape (n, d), or whatever points the kernel takes
+            Training points.
+        y : array of shape (n,) or (n, outputs)
+            Targets.
+        sample_weight : array of shape (n,), optional
+            Weights of the rows. A row of weight 2 counts as that row twice; rows of weight 0 are ignored.
+
+        Returns
+        -------
+        KernelRegressor
+            The fitted estimator.
+        """
+        exact, seen = self._fit(self._validate_regression(X, y, sample_weight))
         self.keep_residuals([seen.Y - exact.held_out], seen.weights)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
+        """Predict the targets of X.
+
+        Parameters
+        ----------
+        X : array of shape (m, d), or whatever points the kernel takes
+            Points to predict at.
+
+        Returns
+        -------
+        array of shape (m,) or (m, outputs)
+            Predictions, with as many axes as the `y` passed to `fit`.
+        """
         check_is_fitted(self)
-        return self._shaped(self._scores(X))
+        return self._restore_output_axes(self._scores(X))
 
 
 class KernelClassifier(CalibratedClassifier, KernelMachine):
-    """Least squares on one-hot labels; probabilities are calibrated on leave-one-out scores. Parameters as
-    `KernelRegressor`; `class_weight` ('balanced', or a dictionary) is a weight of every row of a class.
+    """Kernel ridge classification: least squares on one-hot labels, with calibrated probabilities.
 
+    Scores are those of `KernelRegressor` on one-hot labels. Probabilities are softmax(a·f + b), with a and b fitted to
+    leave-one-out scores.
+
+    Parameters
+    ----------
+    kernel : str or Kernel, default "laplace"
+        Name of a kernel or a kernel object, as in `KernelRegressor`.
+    bandwidth : float, "search" or None, default None
+        Bandwidth of a kernel given by name. None uses the median distance between rows; "search" picks the best of five
+        values around it by leave-one-out.
+    ridge : float or None, default None
+        Added to the diagonal of K, absolute. None minimizes the leave-one-out error.
+    tolerance : float, default 1e-3
+        Relative tolerance of the iterative solver, used beyond 3,000 distinct rows.
+    precision : {"float32", "float64"} or None, default None
+        Floating-point type of the fit and the predictions. None is float64 on every device.
+    random_state : int, RandomState or None, default 0
+        Seed of the sample that chooses the ridge, and of the iterative solver. None draws a new seed for each fit.
+    progress : bool, default False
+        Whether to show the progress of the iterative solver.
+    class_weight : dict, "balanced" or None, default None
+        Weight of all rows of a class; multiplies `sample_weight`.
+
+    Attributes
+    ----------
+    classes_ : array of shape (n_classes,)
+        The class labels.
+    calibration_slope_ : float
+        The slope a of the calibration.
+    calibration_shift_ : array of shape (n_classes,)
+        The shifts b of the calibration.
+    kernel_, bandwidth_, ridge_, offset_, X_fit_, dual_coef_, intercept_, leave_one_out_error_, solver_, converged_
+        As in `KernelRegressor`.
+
+    References
+    ----------
+    Platt (1999), Probabilistic outputs for support vector machines.
+    Guo, Pleiss, Sun and Weinberger (2017), On calibration of modern neural networks.
+
+    Examples
+    --------
     >>> KernelClassifier("laplace").fit(X, labels).predict_proba(Z)
     """
 
@@ -170,12 +294,28 @@ class KernelClassifier(CalibratedClassifier, KernelMachine):
         )  # fmt: skip
         self.class_weight = class_weight
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelClassifier":
-        """Weights count rows: a row of weight 2 is that row twice."""
-        exact, seen = self._fit(self._labeled(X, y, sample_weight))
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> "KernelClassifier":
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array of shape (n, d), or whatever points the kernel takes
+            Training points.
+        y : array of shape (n,)
+            Class labels.
+        sample_weight : array of shape (n,), optional
+            Weights of the rows. A row of weight 2 counts as that row twice; rows of weight 0 are ignored.
+
+        Returns
+        -------
+        KernelClassifier
+            The fitted estimator.
+        """
+        exact, seen = self._fit(self._validate_classification(X, y, sample_weight))
         self._calibrate(exact.held_out, seen.Y, seen.weights)
         return self
 
 
-def _is_number(value: object, above: float) -> bool:
+def _is_number_above(value: object, above: float) -> bool:
+    """Return whether the value is a finite number larger than `above`."""
     return isinstance(value, int | float | np.number) and not isinstance(value, bool) and above < float(value) < np.inf

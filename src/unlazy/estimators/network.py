@@ -1,4 +1,4 @@
-"""Fully connected networks trained by Adam as estimators: regression and classification."""
+"""Fully connected networks trained by Adam, as regressor and classifier."""
 
 import functools
 import warnings
@@ -9,34 +9,36 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from numpy.typing import ArrayLike
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from unlazy.core.data import Data
 from unlazy.core.errors import UnlazyWarning, check_positive_integer
-from unlazy.core.progress import Display
-from unlazy.estimators.base import Estimator, Training, by_blocks
+from unlazy.core.progress import ProgressDisplay
+from unlazy.estimators.base import Estimator, Training, map_blocks
 from unlazy.estimators.classifiers import LogitClassifier
 from unlazy.estimators.intervals import HeldOutIntervals
-from unlazy.estimators.preprocessing.padding import bucket, padded, repeated, shuffled
-from unlazy.estimators.preprocessing.standardize import Standard, standard
-from unlazy.layers.parametrization import Layer, adam_rates
+from unlazy.estimators.preprocessing.padding import pad_rows, padded_size, random_permutation, repeat_rows
+from unlazy.estimators.preprocessing.standardize import Standardizer, fit_standardizer
+from unlazy.layers.protocol.parametrization import WeightBias, adam_rates
 from unlazy.networks.mlp import Network, Parameters
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.descent.descend import Descent, descend
-from unlazy.training.descent.losses import loss_named
+from unlazy.training.descent.losses import resolve_loss
 
-LEAST_HELD_OUT = 20
-"""Held-out points without which their error says too little to stop by."""
+MIN_HELD_OUT = 20
+"""Smallest number of held-out points for early stopping; the error of fewer points is too noisy."""
 PATIENCE = 10
-RECORDS = 40
-"""Looks at the held-out error in a whole run."""
-DONE = 1e-6
-"""Training loss (of standardized targets, or in nats) at which nothing is left to learn."""
+"""Number of evaluations without improvement after which training stops."""
+N_EVALUATIONS = 40
+"""Number of evaluations of the held-out error in a full run."""
+LOSS_FLOOR = 1e-6
+"""Training loss (of standardized targets, or in nats) below which training stops."""
 
 
 class NetworkMachine(Estimator):
-    """What both networks share: the description, descent with early stopping, predictions."""
+    """Base class of both networks: architecture, training with early stopping, predictions."""
 
     depth: int
     width: int
@@ -69,22 +71,22 @@ class NetworkMachine(Estimator):
         self.progress = progress
 
     def _fit(self, data: Training, loss: str) -> None:
-        """Trains on standardized columns; sets the layers and how it went."""
+        """Train on standardized columns; set the fitted attributes."""
         self._check()
-        of_X = standard(data.X)
+        of_X = fit_standardizer(data.X)
         self.center_, self.scale_ = of_X
-        # where biases are multiplied by σ_b, as in the NTK, zero would switch them off
+        # parametrizations that multiply biases by σ_b need it to be positive
         sigma_b = 0.1 if self.parametrization in ("ntk", "mean_field") else 0.0
         self.mlp_ = MLP(
             self.depth, self.activation, sigma_b=sigma_b, width=int(self.width), outputs=data.Y.shape[1]
         )  # fmt: skip
         self.parametrization_ = self.parametrization
         network = Network(self.mlp_, data.X.shape[1], self.parametrization_)
-        with self._scope():
+        with self._precision_scope():
             start_key, key = jax.random.split(self._key())
             train, held = self._split(data._replace(X=of_X(data.X)), jax.random.fold_in(key, 0))
-            every = max(1, -(-int(self.steps) // RECORDS))
-            with Display("training", RECORDS + 1, show=self.progress) as shown:
+            every = max(1, -(-int(self.steps) // N_EVALUATIONS))
+            with ProgressDisplay("training", N_EVALUATIONS + 1, show=self.progress) as shown:
                 found = _descend(
                     network, network.init(start_key), train, held, key, self.step_size, self.decay, loss=loss,
                     every=every, steps=every * -(-int(self.steps) // every),
@@ -99,66 +101,209 @@ class NetworkMachine(Estimator):
         self.validation_losses_ = None if held is None else np.asarray(found.recorded["held_out"])
 
     def _split(self, data: Training, key: jax.Array) -> tuple[Data, Data | None]:
-        """Training and held-out points; none held out where there are few."""
+        """Split into training and held-out points; hold none out if there are few."""
         n = len(data.X)
         held = round(self.validation_fraction * n)
-        if held < LEAST_HELD_OUT:
-            return self._padded(data), None
-        order = shuffled(key, n)
+        if held < MIN_HELD_OUT:
+            return self._pad(data), None
+        order = random_permutation(key, n)
         kept, out = (data.rows(part) for part in (order[held:], order[:held]))
-        return self._padded(kept), _data(padded(out, bucket(n - held)))
+        return self._pad(kept), _data(pad_rows(out, padded_size(n - held)))
 
-    def _padded(self, data: Training) -> Data:
-        """Points that train, in one of few shapes: where all make one batch, with rows of weight zero; else with rows
-        that come again for a share of their weight, so that every batch is of points."""
+    def _pad(self, data: Training) -> Data:
+        """Pad the training points to one of few shapes.
+
+        If all points make one batch, rows of weight zero are added; otherwise rows are repeated and share their weight,
+        so that each batch has points.
+        """
         n = len(data.X)
-        return _data(padded(data, bucket(n, 2)) if n <= self.batch_size else repeated(data, bucket(n)))
+        return _data(pad_rows(data, padded_size(n, 2)) if n <= self.batch_size else repeat_rows(data, padded_size(n)))
 
     def _outputs(self, X: Any) -> np.ndarray:
-        """The network at the rows of X, (m, c)."""
-        X = Standard(self.center_, self.scale_)(self._inputs(X))
+        """Evaluate the network at the rows of X, shape (m, c)."""
+        X = Standardizer(self.center_, self.scale_)(self._validate_inputs(X))
         network = Network(self.mlp_, X.shape[1], self.parametrization_)
-        with self._scope():
-            params = tuple(Layer(jnp.asarray(weight), jnp.asarray(bias)) for weight, bias in self.layers_)
-            out = by_blocks(lambda Z: _apply(network, params, jnp.asarray(Z)), X)
+        with self._precision_scope():
+            params = tuple(WeightBias(jnp.asarray(weight), jnp.asarray(bias)) for weight, bias in self.layers_)
+            out = map_blocks(lambda Z: _apply(network, params, jnp.asarray(Z)), X)
         return out.reshape(len(X), -1)
 
     def _check(self) -> None:
+        """Raise ValueError if a parameter is invalid."""
         for what in ("depth", "width", "steps", "batch_size"):
             check_positive_integer(what, getattr(self, what))
         if not self.step_size > 0:
             raise ValueError(f"step_size must be positive, got {self.step_size!r}")
         if not self.decay >= 0:
-            raise ValueError(f"decay must be zero or more, got {self.decay!r}")
+            raise ValueError(f"decay must be non-negative, got {self.decay!r}")
         if not 0 <= self.validation_fraction < 1:
             raise ValueError(f"validation_fraction must be at least 0 and below 1, got {self.validation_fraction!r}")
 
 
 class NetworkRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, NetworkMachine):
-    """A network of `depth` hidden layers trained by Adam on the squared error, columns and targets standardized.
+    """Fully connected network trained by Adam on the squared error.
 
-    With 200 points or more a part (`validation_fraction`) is held out and the parameters of its smallest error are
-    kept; with fewer all points train for all `steps`. Weights multiply the loss.
+    Columns and targets are standardized. With enough rows a part of them is held out, and the parameters with the
+    smallest held-out error are kept.
 
+    Parameters
+    ----------
+    depth : int, default 2
+        Number of hidden layers.
+    width : int, default 128
+        Width of the hidden layers.
+    activation : str, default "relu"
+        Name of the activation function.
+    parametrization : {"standard", "ntk", "mup", "mean_field"}, default "standard"
+        Scaling of weights and learning rates with the width.
+    step_size : float, default 1e-3
+        Learning rate of Adam.
+    steps : int, default 2000
+        Largest number of gradient steps.
+    batch_size : int, default 128
+        Number of rows in a batch; all rows if there are fewer.
+    decay : float, default 1e-4
+        Weight decay.
+    validation_fraction : float, default 0.1
+        Share of the rows held out for early stopping. It must amount to at least 20 rows; otherwise all rows are used
+        for training, for all steps.
+    precision : {"float32", "float64"} or None, default None
+        Floating-point type of training and predictions. None is float64 on every device.
+    random_state : int, RandomState or None, default 0
+        Seed of the initialization, the split and the batches. None draws a new seed for each fit.
+    progress : bool, default False
+        Whether to show the progress of training.
+
+    Attributes
+    ----------
+    mlp_ : MLP
+        The architecture.
+    parametrization_ : str
+        The parametrization that was used.
+    layers_ : list of (weight, bias)
+        The trained parameters.
+    center_, scale_ : arrays of shape (d,)
+        Means and standard deviations of the columns.
+    n_steps_ : int
+        Number of steps that were taken.
+    loss_ : float
+        Final training loss.
+    validation_losses_ : array or None
+        Losses of the held-out rows during training; None if no rows were held out.
+    y_center_, y_scale_ : arrays of shape (outputs,)
+        Means and standard deviations of the targets.
+
+    References
+    ----------
+    Kingma and Ba (2015), Adam: a method for stochastic optimization.
+    Yang and Hu (2021), Tensor programs IV: feature learning in infinite-width neural networks (for "mup").
+
+    Examples
+    --------
     >>> NetworkRegressor(random_state=0).fit(X, y).predict(Z)
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "NetworkRegressor":
-        data = self._training(X, y, sample_weight).merged()
-        of_y = standard(data.Y, data.weights)
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> "NetworkRegressor":
+        """Train the network.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Training points.
+        y : array of shape (n,) or (n, outputs)
+            Targets.
+        sample_weight : array of shape (n,), optional
+            Weights of the rows in the loss.
+
+        Returns
+        -------
+        NetworkRegressor
+            The fitted estimator.
+        """
+        data = self._validate_regression(X, y, sample_weight).merge_duplicates()
+        of_y = fit_standardizer(data.Y, data.weights)
         self.y_center_, self.y_scale_ = of_y
         self._fit(data._replace(Y=of_y(data.Y)), "squared")
         return self
 
     def predict(self, X: Any) -> np.ndarray:
+        """Predict the targets of X.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Points to predict at.
+
+        Returns
+        -------
+        array of shape (m,) or (m, outputs)
+            Predictions, with as many axes as the `y` passed to `fit`.
+        """
         check_is_fitted(self)
-        return self._shaped(Standard(self.y_center_, self.y_scale_).back(self._outputs(X)))
+        return self._restore_output_axes(Standardizer(self.y_center_, self.y_scale_).inverse(self._outputs(X)))
 
 
 class NetworkClassifier(LogitClassifier, NetworkMachine):
-    """The same network trained on the cross-entropy; its softmax are the probabilities. `class_weight` ('balanced', or
-    a dictionary) is a weight of every row of a class.
+    """Fully connected network trained by Adam on the cross-entropy.
 
+    Columns are standardized. With enough rows a part of them is held out, and the parameters with the smallest held-out
+    loss are kept. Probabilities are the softmax of the outputs.
+
+    Parameters
+    ----------
+    depth : int, default 2
+        Number of hidden layers.
+    width : int, default 128
+        Width of the hidden layers.
+    activation : str, default "relu"
+        Name of the activation function.
+    parametrization : {"standard", "ntk", "mup", "mean_field"}, default "standard"
+        Scaling of weights and learning rates with the width.
+    step_size : float, default 1e-3
+        Learning rate of Adam.
+    steps : int, default 2000
+        Largest number of gradient steps.
+    batch_size : int, default 128
+        Number of rows in a batch; all rows if there are fewer.
+    decay : float, default 1e-4
+        Weight decay.
+    validation_fraction : float, default 0.1
+        Share of the rows held out for early stopping. It must amount to at least 20 rows; otherwise all rows are used
+        for training, for all steps.
+    precision : {"float32", "float64"} or None, default None
+        Floating-point type of training and predictions. None is float64 on every device.
+    random_state : int, RandomState or None, default 0
+        Seed of the initialization, the split and the batches. None draws a new seed for each fit.
+    progress : bool, default False
+        Whether to show the progress of training.
+    class_weight : dict, "balanced" or None, default None
+        Weight of all rows of a class; multiplies `sample_weight`.
+
+    Attributes
+    ----------
+    classes_ : array of shape (n_classes,)
+        The class labels.
+    mlp_ : MLP
+        The architecture.
+    parametrization_ : str
+        The parametrization that was used.
+    layers_ : list of (weight, bias)
+        The trained parameters.
+    center_, scale_ : arrays of shape (d,)
+        Means and standard deviations of the columns.
+    n_steps_ : int
+        Number of steps that were taken.
+    loss_ : float
+        Final training loss.
+    validation_losses_ : array or None
+        Losses of the held-out rows during training; None if no rows were held out.
+
+    References
+    ----------
+    Kingma and Ba (2015), Adam: a method for stochastic optimization.
+
+    Examples
+    --------
     >>> NetworkClassifier(depth=1, width=32, random_state=0).fit(X, labels).predict(Z).shape
     (5,)
     """
@@ -177,9 +322,25 @@ class NetworkClassifier(LogitClassifier, NetworkMachine):
         )  # fmt: skip
         self.class_weight = class_weight
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "NetworkClassifier":
-        data = self._labeled(X, y, sample_weight).merged()
-        if data.Y.shape[1] == 1:  # one class: nothing to tell apart, and a softmax needs two outputs
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> "NetworkClassifier":
+        """Train the network.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Training points.
+        y : array of shape (n,)
+            Class labels.
+        sample_weight : array of shape (n,), optional
+            Weights of the rows in the loss.
+
+        Returns
+        -------
+        NetworkClassifier
+            The fitted estimator.
+        """
+        data = self._validate_classification(X, y, sample_weight).merge_duplicates()
+        if data.Y.shape[1] == 1:  # one class: add a second output for the softmax
             data = data._replace(Y=np.hstack([data.Y, np.zeros_like(data.Y)]))
         self._fit(data, "cross_entropy")
         return self
@@ -189,12 +350,14 @@ class NetworkClassifier(LogitClassifier, NetworkMachine):
 
 
 def _data(found: Training) -> Data:
+    """Convert to JAX arrays."""
     Y = found.Y[:, 0] if found.Y.shape[1] == 1 else found.Y
     return Data(jnp.asarray(found.X), jnp.asarray(Y), jnp.asarray(found.weights))
 
 
 @jax.jit
 def _apply(network: Network, params: Parameters, X: jax.Array) -> jax.Array:
+    """Evaluate the network, as one compiled program."""
     return network(params, X)
 
 
@@ -214,18 +377,18 @@ def _descend(
     batch_size: int | None,
     tick: Callable | None,
 ) -> Descent:
-    """Adam with early stopping by the held-out loss, as one compiled program."""
+    """Run Adam with early stopping on the held-out loss, as one compiled program."""
 
     def measure(theta: Parameters) -> jax.Array:
         if tick is not None:
             jax.debug.callback(lambda: tick(""))
         if held is None:
             return jnp.zeros(())
-        return loss_named(loss).mean(network(theta, held.X), held.y, held.weights)
+        return resolve_loss(loss).mean(network(theta, held.X), held.y, held.weights)
 
     rates = adam_rates(network.mlp, network.inputs) if network.parametrization == "mup" else 1.0
     return descend(
         network, params, train, steps=steps, optimizer=optax.adam(step_size), loss=loss, batch_size=batch_size, key=key,
-        decay=decay, rates=rates, record={"held_out": measure}, every=every, stop_below=DONE,
+        decay=decay, rates=rates, record={"held_out": measure}, every=every, stop_below=LOSS_FLOOR,
         patience=None if held is None else ("held_out", PATIENCE),
     )  # fmt: skip

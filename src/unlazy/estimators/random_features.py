@@ -1,4 +1,4 @@
-"""Random features: a finite map whose inner products approach a kernel's, for linear models downstream."""
+"""Random features: a finite feature map whose inner products approximate a kernel, for use with linear models."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from unlazy.core.errors import check_positive_integer, nearest
+from unlazy.core.errors import check_positive_integer, did_you_mean
 from unlazy.core.linalg import dot
-from unlazy.estimators.base import Estimator, by_blocks
-from unlazy.estimators.named_kernels import NETWORK, kernel_named, scaled, usual_bandwidth
+from unlazy.estimators.base import Estimator, map_blocks
+from unlazy.estimators.named_kernels import NETWORK, default_bandwidth, kernel_named, scaled
 from unlazy.kernels.networks.infinite_width import NNGP
-from unlazy.layers.parametrization import Layer
+from unlazy.layers.protocol.parametrization import WeightBias
 from unlazy.networks.mlp import Network
 from unlazy.theory.infinite_width.architecture import MLP
 
@@ -21,13 +21,49 @@ KERNELS = ("gaussian", "laplace", "matern", "product_laplace", "nngp")
 
 
 class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):
-    """φ(x) with φ(x)·φ(z) → k(x, z) as `n_components` grows, the error falling like 1/√n_components.
+    """Random features φ with φ(x)·φ(z) → k(x, z) as `n_components` grows, with error O(1/√n_components).
 
-    Kernels of a distance: cosines and sines at frequencies drawn from the kernel's Fourier transform (Rahimi and Recht
-    2007), φ = (cos ωx, sin ωx)/√(n/2), ω normal for the Gaussian, Student's t with 2ν degrees of freedom for Matérn
-    (ν = 1/2 is Laplace), Cauchy in every coordinate for the product Laplace. 'nngp': the last hidden layer of a random
-    network of that width (σ_w φ(f)/√w and the bias' σ_b) [K7]. `kernel_` is the limit; bandwidths as `KernelRegressor`.
+    Radial kernels: φ = (cos ωx, sin ωx)/√(n/2) at frequencies ω drawn from the Fourier transform of the kernel: normal
+    for the Gaussian kernel, Student's t with 2ν degrees of freedom for Matérn (ν = 1/2 is Laplace), Cauchy in each
+    coordinate for the product Laplace kernel. "nngp": the last hidden layer of a random network of that width (σ_w
+    φ(f)/√w, and σ_b for the bias) [K7].
 
+    Parameters
+    ----------
+    kernel : {"gaussian", "laplace", "matern", "product_laplace", "nngp"}, default "gaussian"
+        Kernel to approximate.
+    n_components : int, default 256
+        Number of features.
+    bandwidth : float or None, default None
+        Bandwidth of the kernel. None uses the median distance between rows, as `KernelRegressor` does.
+    network : MLP or None, default None
+        Network of "nngp". None is `MLP(depth=2, activation="relu", sigma_b=0.5)`.
+    precision : {"float32", "float64"} or None, default None
+        Floating-point type of the features. None is float64.
+    random_state : int, RandomState or None, default 0
+        Seed of the features. None draws a new seed for each fit.
+
+    Attributes
+    ----------
+    kernel_ : Kernel
+        The kernel in the limit of many features, applied to x - `offset_`.
+    bandwidth_ : float
+        The bandwidth.
+    offset_ : array of shape (d,)
+        Mean of the training rows, subtracted from the inputs.
+    frequencies_ : array of shape (d, ⌈n_components/2⌉)
+        The frequencies ω; not set for "nngp".
+    mlp_ : MLP
+        The random network; only for "nngp".
+    layers_ : list of (weight, bias)
+        Its parameters; only for "nngp".
+
+    References
+    ----------
+    Rahimi and Recht (2007), Random features for large-scale kernel machines.
+
+    Examples
+    --------
     >>> make_pipeline(RandomFeatures(random_state=0), RidgeCV()).fit(X, y)
     """
 
@@ -49,13 +85,26 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> "RandomFeatures":
-        """Draws the features; y is not looked at."""
-        X = self._columns(X, reset=True)
+        """Draw the random features.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Training points; they determine the offset and the default bandwidth.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        RandomFeatures
+            The fitted transformer.
+        """
+        X = self._validate_columns(X, reset=True)
         self._check()
         self._n_features_out_ = int(self.n_components)
-        h = usual_bandwidth(self.kernel, X) if self.bandwidth is None else float(self.bandwidth)
+        h = default_bandwidth(self.kernel, X) if self.bandwidth is None else float(self.bandwidth)
         self.offset_, self.bandwidth_ = X.mean(0), h
-        with self._scope():
+        with self._precision_scope():
             if self.kernel == "nngp":
                 self._draw_network(X.shape[1])
             else:
@@ -64,16 +113,28 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
         return self
 
     def transform(self, X: Any) -> np.ndarray:
+        """Compute the features of X.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Points.
+
+        Returns
+        -------
+        array of shape (m, n_components)
+            Features.
+        """
         check_is_fitted(self)
-        X = self._inputs(X) - self.offset_
+        X = self._validate_inputs(X) - self.offset_
         if self.kernel != "nngp":
             angle = dot(X, self.frequencies_)
             waves = np.stack([np.cos(angle), np.sin(angle)], -1).reshape(len(X), -1)
             return waves[:, : self._n_features_out] / np.sqrt(self._n_features_out / 2, dtype=X.dtype)
         network = Network(self.mlp_, X.shape[1])
-        with self._scope():
-            weights = tuple(Layer(jnp.asarray(w), jnp.asarray(b)) for w, b in self.layers_)
-            hidden = by_blocks(lambda Z: network.hidden(weights, jnp.asarray(Z / self.bandwidth_)), X)
+        with self._precision_scope():
+            weights = tuple(WeightBias(jnp.asarray(w), jnp.asarray(b)) for w, b in self.layers_)
+            hidden = map_blocks(lambda Z: network.hidden(weights, jnp.asarray(Z / self.bandwidth_)), X)
         features = hidden * (self.mlp_.sigma_w[-1] / np.sqrt(hidden.shape[1], dtype=X.dtype))
         if not self.mlp_.biases:
             return features
@@ -84,10 +145,11 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
         return self._n_features_out_
 
     def _draw_network(self, d: int) -> None:
+        """Draw the random network of "nngp"."""
         given = NETWORK if self.network is None else self.network
         width = int(self.n_components) - given.biases
         if width < 1:
-            raise ValueError("a network with biases needs n_components of at least 2: one is its bias'")
+            raise ValueError("a network with biases needs n_components of at least 2: one component is the bias")
         self.mlp_ = MLP(
             given.depth, given.activation, given.sigma_w, given.sigma_b,
             residual=given.residual, scale_input=given.scale_input, width=width,
@@ -97,7 +159,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
         self.layers_ = [(np.asarray(layer.weight), np.asarray(layer.bias)) for layer in params]
 
     def _frequencies(self, d: int) -> np.ndarray:
-        """(d, ⌈n/2⌉) draws from the Fourier transform of the kernel."""
+        """Draw (d, ⌈n/2⌉) frequencies from the Fourier transform of the kernel."""
         rng = check_random_state(self.random_state)
         count = -(-int(self.n_components) // 2)
         if self.kernel == "product_laplace":
@@ -109,10 +171,11 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
         return normal / np.sqrt(rng.chisquare(freedom, count) / freedom)
 
     def _check(self) -> None:
+        """Raise ValueError if a parameter is invalid."""
         if self.kernel not in KERNELS:
-            raise ValueError(f"kernel {self.kernel!r} has no random features here{nearest(str(self.kernel), KERNELS)}")
+            raise ValueError(f"kernel {self.kernel!r} is not supported{did_you_mean(str(self.kernel), KERNELS)}")
         check_positive_integer("n_components", self.n_components)
         if self.bandwidth is not None and not 0 < self.bandwidth < np.inf:
             raise ValueError(f"bandwidth must be a positive number or None (median), got {self.bandwidth!r}")
         if self.network is not None and self.kernel != "nngp":
-            raise ValueError(f"network belongs to kernel='nngp', not to {self.kernel!r}")
+            raise ValueError(f"network applies to kernel='nngp', not to {self.kernel!r}")

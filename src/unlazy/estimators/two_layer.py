@@ -1,4 +1,4 @@
-"""Algorithm 1 as an estimator: one gradient step finds the directions, ridge regression learns the function [D4]."""
+"""Algorithm 1 [D4] as an estimator: one gradient step learns the directions, ridge regression learns the function."""
 
 import functools
 from typing import Any, ClassVar
@@ -13,23 +13,62 @@ from unlazy.core.errors import check_positive_integer
 from unlazy.core.linalg import dot
 from unlazy.estimators.base import Estimator, Training
 from unlazy.estimators.intervals import HeldOutIntervals
-from unlazy.estimators.preprocessing.padding import bucket, padded, shuffled
-from unlazy.estimators.preprocessing.standardize import Standard, standard
-from unlazy.training.one_step.algorithm import Features, OneStep, fit_head, learn_features
+from unlazy.estimators.preprocessing.padding import pad_rows, padded_size, random_permutation
+from unlazy.estimators.preprocessing.standardize import Standardizer, fit_standardizer
+from unlazy.training.one_step.algorithm import Features, OneStep, fit_readout, learn_features
 from unlazy.training.one_step.readout import relative_ridges
 
-SPLIT_FROM = 20
-"""Points from which a part of them chooses the ridge; with fewer, leave-one-out does."""
+MIN_SPLIT_ROWS = 20
+"""Smallest number of points for which held-out points choose the ridge; below it leave-one-out does."""
 
 
 class TwoLayerRegressor(HeldOutIntervals, RegressorMixin, Estimator):
-    """f(x) = α + β·x + Σ_j a_j relu(w_j·x + b_j), W from one gradient step, a from ridge regression.
+    """Two-layer network trained by one gradient step, followed by ridge regression on the second layer [D4].
 
-    Damian, Lee and Soltanolkotabi (2022), for targets that depend on few directions of many, inputs roughly normal;
-    columns are standardized here. `relative_ridge` is in units of the mean of ‖φ(x)‖²; None chooses it on a held-out
-    part (`validation_fraction`) and fits anew to all points: leave-one-out is too hopeful here, since the features have
-    seen the labels. `metric_` is WᵀW with trace one, in the units of the standardized columns.
+    f(x) = α + β·x + Σ_j a_j relu(w_j·x + b_j), with W from one gradient step and a from ridge regression. It suits
+    targets that depend on few directions of roughly normal inputs. Columns and targets are standardized.
 
+    Parameters
+    ----------
+    width : int, default 512
+        Number of hidden neurons, even.
+    step : float, default 0.5
+        Size of the gradient step.
+    relative_ridge : float or None, default None
+        Ridge in units of the mean of ‖φ(x)‖². None chooses it on held-out points and refits on all points. Leave-one-
+        out would be optimistic, since the features depend on the labels.
+    validation_fraction : float, default 0.2
+        Share of the points that choose the ridge.
+    precision : {"float32", "float64"} or None, default None
+        Floating-point type of the fit and the predictions. None is float64 on every device.
+    random_state : int, RandomState or None, default 0
+        Seed of the initialization and the split. None draws a new seed for each fit.
+
+    Attributes
+    ----------
+    metric_ : array of shape (d, d)
+        WᵀW with trace one, for the standardized columns.
+    feature_importances_ : array of shape (d,)
+        Diagonal of `metric_`; sums to one.
+    relative_ridge_ : float
+        The ridge that was used.
+    W_ : array of shape (width, d)
+        First-layer weights after the step.
+    b_ : array of shape (width,)
+        First-layer biases.
+    head_ : array of shape (width,)
+        Second-layer weights a.
+    alpha_, beta_ : arrays
+        The affine part α + β·x.
+    center_, scale_ : arrays of shape (d,)
+        Means and standard deviations of the columns.
+
+    References
+    ----------
+    Damian, Lee and Soltanolkotabi (2022), Neural networks can learn representations with gradient descent.
+
+    Examples
+    --------
     >>> TwoLayerRegressor(random_state=0).fit(X, y).feature_importances_
     """
 
@@ -52,30 +91,56 @@ class TwoLayerRegressor(HeldOutIntervals, RegressorMixin, Estimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> "TwoLayerRegressor":
-        data = self._training(X, y, multi_output=False)
+        """Fit the network.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Training points.
+        y : array of shape (n,)
+            Targets.
+
+        Returns
+        -------
+        TwoLayerRegressor
+            The fitted estimator.
+        """
+        data = self._validate_regression(X, y, multi_output=False)
         self._check()
-        of_X, of_y = standard(data.X), standard(data.Y)
+        of_X, of_y = fit_standardizer(data.X), fit_standardizer(data.Y)
         self.center_, self.scale_ = of_X
-        with self._scope():
+        with self._precision_scope():
             key = self._key()
             points = Training(of_X(data.X), of_y(data.Y), None)
             relative = self.relative_ridge if self.relative_ridge is not None else self._choose(key, points)
             found = self._train(key, points, jnp.asarray([relative], points.X.dtype))
         self.relative_ridge_ = float(relative)
         self.W_, self.b_ = np.asarray(found.features.W), np.asarray(found.features.b)
-        self.head_ = np.asarray(found.head) * of_y.scale
+        self.head_ = np.asarray(found.readout) * of_y.scale
         self.alpha_ = np.asarray(found.features.alpha) * of_y.scale + of_y.center
         self.beta_ = np.asarray(found.features.beta) * of_y.scale
         return self
 
     def predict(self, X: Any) -> np.ndarray:
+        """Predict the targets of X.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Points to predict at.
+
+        Returns
+        -------
+        array of shape (m,)
+            Predictions.
+        """
         check_is_fitted(self)
-        X = Standard(self.center_, self.scale_)(self._inputs(X))
+        X = Standardizer(self.center_, self.scale_)(self._validate_inputs(X))
         return dot(np.maximum(dot(X, self.W_.T) + self.b_, 0), self.head_) + dot(X, self.beta_) + self.alpha_
 
     @property
     def metric_(self) -> np.ndarray:
-        """WᵀW with trace one: the directions that the step found."""
+        """WᵀW with trace one: the directions learned by the gradient step, for standardized columns."""
         check_is_fitted(self)
         M = dot(self.W_.T, self.W_)
         total = np.trace(M)
@@ -83,33 +148,36 @@ class TwoLayerRegressor(HeldOutIntervals, RegressorMixin, Estimator):
 
     @property
     def feature_importances_(self) -> np.ndarray:
-        """The metric's diagonal; sums to one."""
+        """Diagonal of `metric_`; sums to one."""
         return np.diag(self.metric_).copy()
 
     def _choose(self, key: Any, points: Training) -> float:
-        """The relative ridge of the smallest error on held-out points."""
+        """Return the relative ridge with the smallest error on held-out points."""
         n, ridges = len(points.X), relative_ridges()
-        if n < SPLIT_FROM:
+        if n < MIN_SPLIT_ROWS:
             errors = self._train(key, points, ridges).errors
         else:
-            order = shuffled(jax.random.fold_in(key, 1), n)
+            order = random_permutation(jax.random.fold_in(key, 1), n)
             held = max(2, round(self.validation_fraction * n))
             out, kept = (points.rows(index) for index in (order[:held], order[held:]))
             errors = self._train(key, kept, ridges, validation=out).errors
         return float(ridges[int(np.nanargmin(np.asarray(errors)))])
 
     def _train(self, key: Any, points: Training, ridges: jax.Array, validation: Training | None = None) -> OneStep:
-        """Algorithm 1 for these ridges, judged on `validation` or by leave-one-out."""
+        """Run Algorithm 1 for these ridges, scored on `validation` or by leave-one-out."""
         held_out = None if validation is None else (jnp.asarray(validation.X), jnp.asarray(validation.Y[:, 0]))
         X, y = jnp.asarray(points.X), jnp.asarray(points.Y[:, 0])
-        wide = (jnp.asarray(a) for a in padded(points, bucket(len(points.X))))
+        wide = (jnp.asarray(a) for a in pad_rows(points, padded_size(len(points.X))))
         features = _features(key, *wide, width=int(self.width), step=float(self.step))
         choose = "leave-one-out" if held_out is None else "validation"
-        return fit_head(features, X, y, validation=held_out, relative_ridges=ridges, choose=choose)
+        return fit_readout(features, X, y, validation=held_out, relative_ridges=ridges, choose=choose)
 
     def _check(self) -> None:
+        """Raise ValueError if a parameter is invalid."""
         if check_positive_integer("width", self.width) % 2:
-            raise ValueError(f"width must be even for the symmetric start, got {self.width}; take {self.width + 1}")
+            raise ValueError(
+                f"width must be even for the symmetric initialization, got {self.width}; use {self.width + 1}"
+            )
         if not 0 < self.step < np.inf:
             raise ValueError(f"step must be positive, got {self.step!r}")
         if self.relative_ridge is not None and not 0 < self.relative_ridge < np.inf:
@@ -122,4 +190,5 @@ class TwoLayerRegressor(HeldOutIntervals, RegressorMixin, Estimator):
 
 @functools.partial(jax.jit, static_argnames=("width", "step"))
 def _features(key: Any, X: jax.Array, Y: jax.Array, weights: jax.Array, *, width: int, step: float) -> Features:
+    """Learn the features, as one compiled program."""
     return learn_features(key, X, Y[:, 0], width=width, step=step, weights=weights)

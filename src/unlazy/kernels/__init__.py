@@ -1,1 +1,1 @@
-"""Kernels: one elementwise formula `entry(xz, xx, zz)` each; everything else is derived from it."""
+"""Kernels: most are one elementwise formula `entry(xz, xx, zz)`; everything else is derived from it."""

@@ -1,4 +1,4 @@
-"""Kernels add, multiply, scale and have powers; formulas compose where inputs are embedded alike, blocks elsewhere."""
+"""Sums, products, multiples and powers of kernels: of formulas with the same embedding, or block by block."""
 
 import operator
 from collections.abc import Callable
@@ -10,27 +10,69 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import TAKES, Matrix, Points, count, float_type
-from unlazy.core.errors import check_not_negative
+from unlazy.core.arrays import INPUT_KINDS, Matrix, Points, float_type, n_points
+from unlazy.core.errors import check_non_negative
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.evaluation import gram, validation
 
 
 def add(first: Kernel, second: "Kernel | float | Array") -> Kernel:
-    """k1 + k2; a number is the constant kernel, and 0 nothing, so that `sum(kernels)` works."""
+    """Sum k1 + k2 of two kernels.
+
+    Parameters
+    ----------
+    first : Kernel
+        The kernel k1.
+    second : Kernel or float
+        The kernel k2. A number is the constant kernel; 0 is ignored, so that `sum(kernels)` works.
+
+    Returns
+    -------
+    Kernel
+        The sum.
+    """
     if isinstance(second, Kernel):
         return _combine(first, second, "add")
     return first if isinstance(second, int | float) and second == 0 else _combine(first, Constant(second), "add")
 
 
 def multiply(first: Kernel, second: Kernel) -> Kernel:
-    """k1 · k2, entry by entry."""
+    """Elementwise product k1 · k2 of two kernels.
+
+    Parameters
+    ----------
+    first, second : Kernel
+        The factors.
+
+    Returns
+    -------
+    Kernel
+        The product.
+    """
     return _combine(first, second, "multiply")
 
 
 def scale(kernel: Kernel, factor: "float | Array | np.ndarray | np.number") -> Kernel:
-    """factor · k, factor ≥ 0."""
-    factor = check_not_negative("the factor of a kernel")(factor)
+    """Multiple factor · k of a kernel.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel k.
+    factor : float
+        Nonnegative factor.
+
+    Returns
+    -------
+    Kernel
+        The multiple.
+
+    Raises
+    ------
+    ValueError
+        If the factor is negative.
+    """
+    factor = check_non_negative("the factor of a kernel")(factor)
     if isinstance(factor, np.ndarray | np.number) and not isinstance(factor, float):
         factor = jnp.asarray(factor)
     if isinstance(kernel, Constant):
@@ -40,18 +82,39 @@ def scale(kernel: Kernel, factor: "float | Array | np.ndarray | np.number") -> K
 
 
 def power(kernel: Kernel, exponent: Any) -> Kernel:
-    """k^p entry by entry, p = 1, 2, …: other powers need not be positive."""
+    """Elementwise power k^p of a kernel; other than positive integer powers need not be positive semi-definite.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel k.
+    exponent : int
+        p = 1, 2, ….
+
+    Returns
+    -------
+    Kernel
+        The power.
+
+    Raises
+    ------
+    ValueError
+        If the exponent is not a positive integer.
+    """
     try:
         whole = operator.index(exponent)
     except TypeError:
         whole = 0
     if whole < 1:
-        raise ValueError(f"a kernel has whole powers from 1 on, got {exponent!r}: others need not be positive")
+        raise ValueError(
+            f"the power of a kernel must be a positive integer, got {exponent!r}: others need not be positive"
+        )
     formula = kernel.formula
     return PowerGram(kernel, whole) if formula is None else PowerFormula(formula, whole)
 
 
 def _combine(first: Kernel, second: Kernel, operation: str) -> Kernel:
+    """Combine two formulas if they share an embedding, and blocks otherwise."""
     one, two = first.formula, second.formula
     if isinstance(first, Constant) and not isinstance(second, Constant):
         return _combine(second, first, operation)
@@ -64,16 +127,24 @@ _OPERATIONS: dict[str, Callable] = {"add": jnp.add, "multiply": jnp.multiply}
 
 
 class Constant(InnerProductKernel):
-    """k(x, z) = value, of any points; joins every formula.
+    """Constant kernel k(x, z) = value on points of any kind.
 
+    Parameters
+    ----------
+    value : float, default 1.0
+        The value, nonnegative.
+
+    Examples
+    --------
+    >>> from unlazy import Constant, Gaussian
     >>> float((Gaussian(1.0) + Constant(2.0))([0.0], [0.0]))
     3.0
     """
 
-    value: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_not_negative("the constant"))
+    value: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_non_negative("the constant"))
 
     @property
-    def takes(self) -> str:
+    def input_kind(self) -> str:
         return "tree"
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
@@ -84,8 +155,8 @@ class Constant(InnerProductKernel):
         return True
 
     def prepare(self, X: Any) -> Float[Array, " n"]:
-        """0 of every point, NaN where it is not finite."""
-        zero = jnp.zeros(count(X), float_type(X))
+        """Return 0 for every point, NaN if the point is not finite."""
+        zero = jnp.zeros(n_points(X), float_type(X))
         for leaf in jax.tree.leaves(X):
             finite = jnp.isfinite(leaf.reshape(leaf.shape[0], -1)).all(1)
             zero = jnp.where(finite, zero, jnp.nan)
@@ -103,20 +174,28 @@ class Constant(InnerProductKernel):
     def diag(self, X: Points) -> Float[Array, " n"]:
         return gram.plain_diagonal(self, lambda X: self.value + self.prepare(X), X)
 
-    def on_diagonal(self, X: Any, accurate: bool = False) -> Any:
+    def prepared_diag(self, X: Any, accurate: bool = False) -> Any:
         return self.diag(X)
 
-    def admit(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
-        validation.admit_plain(self, points, names)
+    def validate(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
+        validation.validate_inputs(self, points, names)
 
-    admission = Kernel.admission
+    deferred_validation = Kernel.deferred_validation
 
-    def held(self, X: Any, accurate: bool = False) -> int:
+    def values_per_pair(self, X: Any, accurate: bool = False) -> int:
         return gram.TEMPORARIES
 
 
 class CombinedFormula(InnerProductKernel):
-    """Sum or product of two formulas of the same inner products."""
+    """Sum or product of two formulas of the same inner products.
+
+    Parameters
+    ----------
+    first, second : InnerProductKernel
+        Kernels with the same embedding.
+    operation : {"add", "multiply"}
+        The operation.
+    """
 
     first: InnerProductKernel
     second: InnerProductKernel
@@ -148,20 +227,20 @@ class CombinedFormula(InnerProductKernel):
         return tuple(m for m in self.first.metrics if m in self.second.metrics)
 
 
-class _OfFormula(InnerProductKernel):
-    """An elementwise function of one formula: the same embedding, another entry."""
+class _TransformedFormula(InnerProductKernel):
+    """Elementwise function of one formula: the same embedding, another entry."""
 
     kernel: InnerProductKernel
 
-    def of(self, values: Any) -> Any:
-        """The function."""
+    def transform(self, values: Any) -> Any:
+        """Apply the function to kernel values."""
         raise NotImplementedError
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
-        return self.of(self.kernel.entry(xz, xx, zz))
+        return self.transform(self.kernel.entry(xz, xx, zz))
 
     def entry_distance(self, distance, half_chord, xx, zz):
-        return self.of(self.kernel.entry_distance(distance, half_chord, xx, zz))
+        return self.transform(self.kernel.entry_distance(distance, half_chord, xx, zz))
 
     def embed(self, X: Float[Matrix, "n d"], inputs: int | None = None) -> Float[Matrix, "n e"]:
         return self.kernel.embed(X, inputs)
@@ -181,53 +260,69 @@ class _OfFormula(InnerProductKernel):
         return self.kernel.metrics
 
 
-class ScaledFormula(_OfFormula):
-    """factor · k."""
+class ScaledFormula(_TransformedFormula):
+    """Multiple factor · k of a formula.
+
+    Parameters
+    ----------
+    kernel : InnerProductKernel
+        The kernel k.
+    factor : float
+        The factor.
+    """
 
     factor: float | Array
 
-    def of(self, values: Any) -> Any:
+    def transform(self, values: Any) -> Any:
         return self.factor * values
 
     @property
-    def takes_gradients(self) -> bool:
-        return self.kernel.takes_gradients
+    def requires_gradients(self) -> bool:
+        return self.kernel.requires_gradients
 
     @property
     def has_product(self) -> bool:
         return self.kernel.has_product
 
-    def times(self, left: Any, right: Any, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
-        return self.factor * self.kernel.times(left, right, V)
+    def matmul_prepared(self, left: Any, right: Any, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
+        return self.factor * self.kernel.matmul_prepared(left, right, V)
 
 
-class PowerFormula(_OfFormula):
-    """k^exponent."""
+class PowerFormula(_TransformedFormula):
+    """Power k^exponent of a formula.
+
+    Parameters
+    ----------
+    kernel : InnerProductKernel
+        The kernel k.
+    exponent : int
+        The exponent.
+    """
 
     exponent: int = eqx.field(static=True)
 
-    def of(self, values: Any) -> Any:
+    def transform(self, values: Any) -> Any:
         return values**self.exponent
 
 
-class _OfBlocks(Kernel):
-    """An elementwise function of the blocks of one kernel or several."""
+class _BlockwiseKernel(Kernel):
+    """Elementwise function of the blocks of one or more kernels."""
 
     def parts(self) -> tuple[Kernel, ...]:
-        """The kernels."""
+        """Return the kernels."""
         raise NotImplementedError
 
-    def of(self, *values: Any) -> Any:
-        """The function."""
+    def transform(self, *values: Any) -> Any:
+        """Apply the function to the values of all kernels."""
         raise NotImplementedError
 
     @property
-    def takes(self) -> str:
-        return min((k.takes for k in self.parts()), key=TAKES.index)
+    def input_kind(self) -> str:
+        return min((k.input_kind for k in self.parts()), key=INPUT_KINDS.index)
 
     @property
-    def costly(self) -> bool:
-        return any(k.costly for k in self.parts())
+    def expensive(self) -> bool:
+        return any(k.expensive for k in self.parts())
 
     def prepare(self, X: Any) -> tuple:
         return tuple(k.prepare(X) for k in self.parts())
@@ -237,27 +332,35 @@ class _OfBlocks(Kernel):
         return left, None if Z is None else right
 
     def block(self, left: Any, right: Any) -> Float[Array, "n m"]:
-        return self.of(*(k.block(x, z) for k, x, z in zip(self.parts(), left, right)))
+        return self.transform(*(k.block(x, z) for k, x, z in zip(self.parts(), left, right)))
 
     def accurate_block(self, left: Any, right: Any) -> Float[Array, "n m"]:
-        return self.of(*(k.accurate_block(x, z) for k, x, z in zip(self.parts(), left, right)))
+        return self.transform(*(k.accurate_block(x, z) for k, x, z in zip(self.parts(), left, right)))
 
     def diag(self, X: Points) -> Float[Array, " n"]:
-        return self.on_diagonal(self.read(X)[0])
+        return self.prepared_diag(self.read(X)[0])
 
-    def on_diagonal(self, X: Any, accurate: bool = False) -> Any:
-        return self.of(*(k.on_diagonal(X, accurate) for k in self.parts()))
+    def prepared_diag(self, X: Any, accurate: bool = False) -> Any:
+        return self.transform(*(k.prepared_diag(X, accurate) for k in self.parts()))
 
-    def admit(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
+    def validate(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
         for k in self.parts():
-            k.admit(*points, names=names, accurate=accurate)
+            k.validate(*points, names=names, accurate=accurate)
 
-    def held(self, X: Any, accurate: bool = False) -> int:
-        return sum(k.held(X, accurate) for k in self.parts())
+    def values_per_pair(self, X: Any, accurate: bool = False) -> int:
+        return sum(k.values_per_pair(X, accurate) for k in self.parts())
 
 
-class CombinedGram(_OfBlocks):
-    """Sum or product of kernels that share no inner products."""
+class CombinedGram(_BlockwiseKernel):
+    """Sum or product of kernels that share no inner products.
+
+    Parameters
+    ----------
+    first, second : Kernel
+        The kernels.
+    operation : {"add", "multiply"}
+        The operation.
+    """
 
     first: Kernel
     second: Kernel
@@ -266,12 +369,20 @@ class CombinedGram(_OfBlocks):
     def parts(self) -> tuple[Kernel, ...]:
         return self.first, self.second
 
-    def of(self, *values: Any) -> Any:
+    def transform(self, *values: Any) -> Any:
         return _OPERATIONS[self.operation](*values)
 
 
-class ScaledGram(_OfBlocks):
-    """factor · k."""
+class ScaledGram(_BlockwiseKernel):
+    """Multiple factor · k of a kernel without a formula.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel k.
+    factor : float
+        The factor.
+    """
 
     kernel: Kernel
     factor: float | Array
@@ -279,12 +390,20 @@ class ScaledGram(_OfBlocks):
     def parts(self) -> tuple[Kernel, ...]:
         return (self.kernel,)
 
-    def of(self, *values: Any) -> Any:
+    def transform(self, *values: Any) -> Any:
         return self.factor * values[0]
 
 
-class PowerGram(_OfBlocks):
-    """k^exponent."""
+class PowerGram(_BlockwiseKernel):
+    """Power k^exponent of a kernel without a formula.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel k.
+    exponent : int
+        The exponent.
+    """
 
     kernel: Kernel
     exponent: int = eqx.field(static=True)
@@ -292,5 +411,5 @@ class PowerGram(_OfBlocks):
     def parts(self) -> tuple[Kernel, ...]:
         return (self.kernel,)
 
-    def of(self, *values: Any) -> Any:
+    def transform(self, *values: Any) -> Any:
         return values[0] ** self.exponent

@@ -1,4 +1,4 @@
-"""The contract of a kernel, and what follows from an entry formula."""
+"""The kernel interface, and the base class of kernels that are an elementwise formula of inner products."""
 
 import abc
 from collections.abc import Callable
@@ -15,107 +15,288 @@ from unlazy.theory.infinite_width.covariance import inner_product
 
 
 class Kernel(eqx.Module):
-    """A positive semi-definite function of two points. What a kernel gives is `block`; the rest follows from it.
+    """Base class of all kernels: a symmetric positive semi-definite function of two points.
 
-    `takes` says what n points are (a matrix unless told), `prepare` does for each point what need not be done for each
-    pair, `block` gives all pairs of two prepared sides. Gram matrices by rows and tiles within the memory budget,
-    exactly symmetric with an exact diagonal, products and solvers are derived.
+    Subclasses implement `block`; everything else is derived: Gram matrices that are computed in row blocks and tiles
+    within the memory budget and are exactly symmetric with an exact diagonal, matrix products, and solvers. Optional
+    hooks are `input_kind` (what n points are; a matrix by default) and `prepare` (work per point instead of per pair).
 
-    Kernels add, multiply, scale and have whole powers: `2 * Gaussian(1.0) + NTK(network) ** 2 + 1`.
+    Kernels can be added, multiplied, scaled by a nonnegative number, and raised to positive integer powers:
+    `2 * Gaussian(1.0) + NTK(network) ** 2 + 1`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.kernels.base import Kernel
+    >>> class MinKernel(Kernel):
+    ...     def block(self, left, right):
+    ...         return jnp.minimum(left[:, None], right[None]).sum(-1)
+    >>> MinKernel().gram([[1.0], [2.0]]).tolist()
+    [[1.0, 1.0], [1.0, 2.0]]
     """
 
-    reads: ClassVar[str | None] = None
-    """What an entry is a function of, if that is all it sees of two inputs: "inner products", "distance" (Euclidean) or
-    "absolute distance" (ℓ1). A metric changes these and nothing else."""
+    depends_on: ClassVar[str | None] = None
+    """What an entry depends on, if it is a function of that alone: "inner products", "distance" (Euclidean) or
+    "absolute distance" (ℓ1). A metric changes these quantities and nothing else. None for any other kernel.
+    """
 
     @property
-    def takes(self) -> str:
-        """What n points are: "matrix" (n × d), "array" (n × …, images) or "tree" (arrays with a leading axis n)."""
+    def input_kind(self) -> str:
+        """What n points are: "matrix" (n × d), "array" (n × …: images) or "tree" (arrays with a leading axis n)."""
         return "matrix"
 
     def prepare(self, X: Any) -> Any:
-        """One side of a block: any tree of arrays with a leading axis of points. The points themselves unless told."""
+        """Precompute what depends on single points.
+
+        Parameters
+        ----------
+        X : array or tree of arrays
+            n points, as `read` returns them.
+
+        Returns
+        -------
+        tree of arrays
+            One side of a block, with a leading axis of length n. The points themselves by default.
+        """
         return X
 
     def block(self, left: Any, right: Any) -> Float[Array, "n m"]:
-        """k of every pair of two prepared sides."""
+        """Evaluate the kernel on all pairs of two prepared sides.
+
+        Parameters
+        ----------
+        left, right : tree of arrays
+            Sides with n and m points, as `prepare` returns them.
+
+        Returns
+        -------
+        array of shape (n, m)
+            k(x, z) of every pair.
+        """
         if type(self).gram is Kernel.gram:
-            raise NotImplementedError(f"{type(self).__name__} must give block(left, right)")
+            raise NotImplementedError(f"{type(self).__name__} must implement block(left, right)")
         return self.gram(left, right)
 
     def accurate_block(self, left: Any, right: Any) -> Float[Array, "n m"]:
-        """The same from differences of inputs instead of inner products, where the kernel knows how."""
+        """Evaluate `block` from differences of inputs instead of inner products, if the kernel supports it.
+
+        Parameters and return value are those of `block`, which is the default.
+        """
         return self.block(left, right)
 
     def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
-        """Both sides prepared; overridden where they share something, say a center. Without Z the second is None.
+        """Prepare both sides of a block; override it if they share something, for example a center.
 
-        Points that are `keyed` know which others are the same bit by bit, where that matters near x = z.
+        Parameters
+        ----------
+        X, Z : array or tree of arrays
+            n and m points; Z may be None.
+        keyed : bool, default True
+            Whether to compute row keys, which identify bitwise equal points, for kernels that are not smooth at x = z.
+
+        Returns
+        -------
+        left, right : tree of arrays
+            The prepared sides; the second is None if Z is None.
         """
         return self.prepare(X), None if Z is None else self.prepare(Z)
 
     def gram(self, X: Points, Z: Points | None = None, accurate: bool = False) -> Float[Array, "n m"]:
-        """K(X, Z); K(X, X) when Z is left out, exactly symmetric with an exact diagonal.
+        """Gram matrix K(X, Z), or K(X, X).
 
-        `accurate` spends differences of inputs instead of inner products, where the kernel knows how.
+        K(X, X) is exactly symmetric, and its diagonal is exactly `diag(X)`.
+
+        Parameters
+        ----------
+        X : points
+            n points of the kind that `input_kind` describes.
+        Z : points, optional
+            m points. X by default.
+        accurate : bool, default False
+            Compute entries from differences of inputs instead of inner products, if the kernel supports it. Slower, and
+            accurate for nearly equal points.
+
+        Returns
+        -------
+        array of shape (n, m)
+            The entries k(x, z).
+
+        Raises
+        ------
+        ValueError
+            If points contain NaN or infinity, or if the kernel overflows on them.
         """
         return gram.gram(self, X, Z, accurate)
 
     def diag(self, X: Points) -> Float[Array, " n"]:
-        """k(x, x) of every point."""
+        """Diagonal k(x, x) of the Gram matrix.
+
+        Parameters
+        ----------
+        X : points
+            n points of the kind that `input_kind` describes.
+
+        Returns
+        -------
+        array of shape (n,)
+            k(x, x) of every point.
+
+        Raises
+        ------
+        ValueError
+            If points contain NaN or infinity, or if the kernel overflows on them.
+        """
         return gram.diagonal(self, X)
 
-    def on_diagonal(self, X: Any, accurate: bool = False) -> Any:
-        """`diag` of points that have been read, refused where they are not finite: the diagonal of `gram`."""
+    def prepared_diag(self, X: Any, accurate: bool = False) -> Any:
+        """`diag` of points that `read` has returned; `gram` writes it to the diagonal.
+
+        Parameters
+        ----------
+        X : array or tree of arrays
+            n points.
+        accurate : bool, default False
+            As in `gram`.
+
+        Returns
+        -------
+        array of shape (n,)
+            k(x, x) of every point.
+        """
         return self.diag(X)
 
-    def admit(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
-        """Refuses points that this kernel cannot see rightly; nothing while tracing."""
-        validation.admit_plain(self, points, names)
+    def validate(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
+        """Raise ValueError if the points are not finite or overflow; do nothing under a JAX transformation.
 
-    def admission(self, *points: Any, names: tuple[str, ...] = ("X", "Z")) -> Callable[[], None]:
-        """`admit` begun: what is returned ends it, after work that a card does meanwhile."""
-        return lambda: self.admit(*points, names=names)
+        Parameters
+        ----------
+        *points : array or tree of arrays
+            Sets of points; None is skipped.
+        names : tuple of str, default ("X", "Z")
+            Names of the sets in error messages.
+        accurate : bool, default False
+            As in `gram`; decides which warnings apply.
+
+        Raises
+        ------
+        ValueError
+            If points contain NaN or infinity, or if the kernel overflows on them.
+        """
+        validation.validate_inputs(self, points, names)
+
+    def deferred_validation(self, *points: Any, names: tuple[str, ...] = ("X", "Z")) -> Callable[[], None]:
+        """Start `validate`, and return a function that completes it.
+
+        A GPU can work in between.
+
+        Parameters
+        ----------
+        *points : array or tree of arrays
+            Sets of points; None is skipped.
+        names : tuple of str, default ("X", "Z")
+            Names of the sets in error messages.
+
+        Returns
+        -------
+        callable
+            Waits for the check and raises ValueError if it failed.
+        """
+        return lambda: self.validate(*points, names=names)
 
     def read(self, X: Points, Z: Points | None = None, names: tuple[str, str] = ("X", "Z")) -> tuple[Any, Any]:
-        """Points as they come in, as what this kernel takes: floats of one type, with the right axes."""
-        return arrays.sides(X, Z, names, self.takes)
+        """Convert user input to the arrays that this kernel takes: floats of one dtype, with the right axes.
 
-    def held(self, X: Any, accurate: bool = False) -> int:
-        """Numbers that one pair of points may hold in memory while a block is evaluated, its output included."""
+        Parameters
+        ----------
+        X, Z : points
+            Arrays, lists or data frames; Z may be None.
+        names : tuple of str, default ("X", "Z")
+            Names in error messages.
+
+        Returns
+        -------
+        X, Z : array or tree of arrays
+            The converted points; the second is None if Z is None.
+
+        Raises
+        ------
+        ValueError
+            If the inputs cannot be converted, or do not fit each other.
+        """
+        return arrays.as_point_pair(X, Z, names, self.input_kind)
+
+    def values_per_pair(self, X: Any, accurate: bool = False) -> int:
+        """Peak number of values in memory per pair of points while a block is evaluated, including the output.
+
+        Parameters
+        ----------
+        X : array or tree of arrays
+            Points.
+        accurate : bool, default False
+            As in `gram`.
+
+        Returns
+        -------
+        int
+            Values per pair. Row blocks are sized with it.
+        """
         return gram.TEMPORARIES
 
     @property
-    def costly(self) -> bool:
-        """Whether an entry costs so much more than its place in memory that K(X, X) is worth evaluating by halves."""
+    def expensive(self) -> bool:
+        """Whether entries are so expensive to compute that only half of K(X, X) should be evaluated."""
         return False
 
     @property
-    def takes_gradients(self) -> bool:
-        """Whether an entry costs gradients of two points, far more than its share of a product of the kernel's own."""
+    def requires_gradients(self) -> bool:
+        """Whether an entry needs gradients at two points, far more expensive than a matrix product."""
         return False
 
     @property
     def has_product(self) -> bool:
-        """Whether K @ V has a way of the kernel's own, `times`: products then take it before any other."""
+        """Whether the kernel implements `matmul_prepared`; products K @ V then always use it."""
         return False
 
-    def times(self, left: Any, right: Any, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
-        """K @ V of two prepared sides without K, in less than n·m work: for kernels that know their structure."""
-        raise NotImplementedError(f"{type(self).__name__} says has_product and must give times(left, right, V)")
+    def matmul_prepared(self, left: Any, right: Any, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
+        """Compute K @ V from two prepared sides without forming K, for kernels whose structure allows it.
+
+        Parameters
+        ----------
+        left, right : tree of arrays
+            Sides with n and m points, as `prepare` returns them.
+        V : array of shape (m, c)
+            Columns to multiply.
+
+        Returns
+        -------
+        array of shape (n, c)
+            K @ V.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has has_product but no matmul_prepared(left, right, V)")
 
     @property
     def formula(self) -> "InnerProductKernel | None":
-        """The kernel as one formula of inner products, where it is one: for gradients, AGOPs and fused products."""
+        """The kernel as one formula of inner products, or None; gradients, AGOPs and fused products need it."""
         return None
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics that can be learned for this kernel: "full", "diagonal", "low_rank", some of them, or none."""
+        """Metrics that can be learned for this kernel: a subset of "full", "diagonal" and "low_rank"."""
         return ()
 
     def __call__(self, x: Any, z: Any) -> Float[Array, ""]:
-        """k(x, z) of two single points. Sets of points: `gram`."""
+        """Evaluate k(x, z) at two single points; use `gram` for sets of points.
+
+        Parameters
+        ----------
+        x, z : array
+            Two points.
+
+        Returns
+        -------
+        array of shape ()
+            k(x, z).
+        """
         return gram.pair(self, x, z)
 
     def __add__(self, other: "Kernel | float | Array") -> "Kernel":
@@ -141,13 +322,27 @@ class Kernel(eqx.Module):
 
 
 class InnerProductKernel(Kernel):
-    """A kernel that is one elementwise formula of ⟨x,z⟩, ⟨x,x⟩ and ⟨z,z⟩ of embedded inputs."""
+    """Base class of kernels that are one elementwise formula of ⟨x,z⟩, ⟨x,x⟩ and ⟨z,z⟩ of embedded inputs.
 
-    reads = "inner products"
+    Subclasses implement `entry`, and `embed` if inputs are mapped first.
+    """
+
+    depends_on = "inner products"
 
     @abc.abstractmethod
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
-        """k as a function of the three inner products, elementwise; arguments broadcast."""
+        """Evaluate k elementwise from inner products; arguments broadcast.
+
+        Parameters
+        ----------
+        xz, xx, zz : array
+            ⟨x,z⟩, ⟨x,x⟩ and ⟨z,z⟩ of embedded inputs.
+
+        Returns
+        -------
+        array
+            k(x, z).
+        """
 
     def entry_distance(
         self,
@@ -156,78 +351,126 @@ class InnerProductKernel(Kernel):
         xx: Float[Array, "*#s"],
         zz: Float[Array, "*#s"],
     ) -> Float[Array, "*#s"]:
-        """The same k from ‖x-z‖² and ½‖x/|x| - z/|z|‖² = 1 - cos θ, taken from differences of the inputs.
+        """Evaluate k elementwise from distances that were computed from differences of the inputs.
 
-        Kernels that are rough at x = z override this: there ⟨x,z⟩ has lost what they need.
+        Override it for kernels that are not smooth at x = z: there, ⟨x,z⟩ has lost the digits that they need.
+
+        Parameters
+        ----------
+        distance : array
+            ‖x-z‖².
+        half_chord : array
+            ½‖x/|x| - z/|z|‖² = 1 - cos θ.
+        xx, zz : array
+            ⟨x,x⟩ and ⟨z,z⟩.
+
+        Returns
+        -------
+        array
+            k(x, z).
         """
         return self.entry(inner_product(distance, half_chord, xx, zz), xx, zz)
 
-    def at_itself(self, xx: Float[Array, "*s"]) -> Any:
-        """k(x, x) of these squared norms, where that is less work than an entry."""
+    def diag_entry(self, xx: Float[Array, "*s"]) -> Any:
+        """Evaluate k(x, x) from squared norms; override it if that is cheaper than `entry`.
+
+        Parameters
+        ----------
+        xx : array
+            ⟨x,x⟩.
+
+        Returns
+        -------
+        array
+            k(x, x).
+        """
         return self.entry(xx, xx, xx)
 
     def embed(self, X: Float[Matrix, "n d"], inputs: int | None = None) -> Float[Matrix, "n e"]:
-        """The map applied to inputs before inner products: identity here; x → x/√d, x → L x elsewhere.
+        """Map inputs before inner products are taken: the identity by default, x → x/√d or x → L x in subclasses.
 
-        `inputs` is the number of coordinates before a metric changed it: the d of 1/√d. A linear map also serves NumPy.
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Points. Linear maps also accept NumPy arrays.
+        inputs : int, optional
+            Number of coordinates before a metric changed it: the d of 1/√d. The number of columns by default.
+
+        Returns
+        -------
+        array of shape (n, e)
+            Embedded points.
         """
         return X
 
     def embedding(self) -> tuple:
-        """Equal for two kernels exactly when their `embed` is the same map: their formulas then compose."""
+        """Return a key that is equal exactly if `embed` is the same map; such formulas compose."""
         return ()
 
     @property
     def bare(self) -> "InnerProductKernel":
-        """The formula alone, without its embedding, where that is another kernel: one program serves all metrics."""
+        """The formula without its embedding, so that one compiled program serves all metrics."""
         return self
 
     @property
     def stationary(self) -> bool:
-        """Whether k depends on x - z alone: inputs may then be centered, which keeps more digits of a distance."""
+        """Whether k depends on x - z alone; inputs are then centered, which keeps more digits of distances."""
         return False
 
     def warn(self, xx: Float[np.ndarray, " n"], accurate: bool = False) -> None:
-        """Warns where the formula is off by more than rounding at these squared norms of embedded inputs."""
+        """Warn if the formula has errors above rounding at these squared norms of embedded inputs.
+
+        Parameters
+        ----------
+        xx : array of shape (n,)
+            Squared norms.
+        accurate : bool, default False
+            As in `gram`.
+        """
 
     @property
     def formula(self) -> "InnerProductKernel | None":
+        """The kernel itself."""
         return self
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """All, where `embed` is linear."""
+        """All metrics; kernels whose `embed` is not linear override it."""
         return ("full", "diagonal", "low_rank")
 
     def prepare(self, X: Any) -> Any:
-        """An `evaluate.Side`: embedded inputs and keys of their rows."""
+        """Embed the points, and compute row keys: a `PreparedPoints`."""
         points: Any = self.embed(X)
-        return gram.Side.of(points, gram.row_keys(X))
+        return gram.PreparedPoints.from_points(points, gram.row_keys(X))
 
     def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
-        """The same, centered together where only differences matter."""
-        return gram.prepared(self, X, Z, keyed)
+        """Prepare both sides; those of a stationary kernel are centered together."""
+        return gram.prepare_sides(self, X, Z, keyed)
 
     def block(self, left: Any, right: Any) -> Any:
-        """One matrix product, then `entry`; coincident points are exact."""
+        """One matrix product, then `entry`; entries of equal points are exact."""
         return self.entry(*gram.inner_products(left, right))
 
     def accurate_block(self, left: Any, right: Any) -> Any:
-        """`entry_distance` of differences."""
+        """`entry_distance` of differences of inputs."""
         return self.entry_distance(*gram.differences(left, right))
 
     def diag(self, X: Points) -> Float[Array, " n"]:
-        """`entry` at x = z."""
-        return self.on_diagonal(self.read(X)[0])
+        """Diagonal k(x, x), from `diag_entry`."""
+        return self.prepared_diag(self.read(X)[0])
 
-    def on_diagonal(self, X: Any, accurate: bool = False) -> Any:
+    def prepared_diag(self, X: Any, accurate: bool = False) -> Any:
+        """`diag` of points that `read` has returned."""
         return validation.diagonal(self, X, accurate=accurate)
 
-    def admit(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
-        validation.admit_formula(self, points, names, accurate)
+    def validate(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
+        """Raise ValueError if k(x, x) or a squared norm is not finite."""
+        validation.validate_formula_inputs(self, points, names, accurate)
 
-    def admission(self, *points: Any, names: tuple[str, ...] = ("X", "Z")) -> Callable[[], None]:
-        return validation.formula_admission(self, points, names, False)
+    def deferred_validation(self, *points: Any, names: tuple[str, ...] = ("X", "Z")) -> Callable[[], None]:
+        """Start `validate`, and return a function that completes it."""
+        return validation.deferred_formula_validation(self, points, names, False)
 
-    def held(self, X: Any, accurate: bool = False) -> int:
+    def values_per_pair(self, X: Any, accurate: bool = False) -> int:
+        """Peak number of values per pair; differences of inputs add 2d."""
         return gram.TEMPORARIES + (2 * X.shape[1] if accurate else 0)

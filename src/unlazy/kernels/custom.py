@@ -1,4 +1,4 @@
-"""A kernel from any function of two points: rows, images, sequences, graphs."""
+"""A kernel from a Python function of two points: rows, images, sequences, graphs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,45 +9,65 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.functions import settled
+from unlazy.core.functions import canonical_function
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.evaluation import gram
 
 
 class Custom(Kernel):
-    """k(x, z) as a function of two single points, symmetric and positive semi-definite; vectorized over all pairs.
+    """Kernel from a function of two single points, vectorized over all pairs.
 
-    A point is one entry along the leading axis of the data: an array, a number, or a tree of arrays. With `params`, any
-    tree of numbers, the function is k(params, x, z) and can be differentiated in them.
+    Parameters
+    ----------
+    function : callable
+        k(x, z), or k(params, x, z) if `params` is given; symmetric and positive semi-definite, written with JAX, and
+        returning a scalar. A point is one entry along the leading axis of the data: an array, a number, or a tree of
+        arrays.
+    params : tree of numbers, optional
+        Parameters of the function; the kernel can be differentiated with respect to them.
 
-    >>> Custom(lambda x, z: jnp.exp(-jnp.abs(x - z).max())).gram(X)
-    >>> Custom(lambda p, x, z: p["scale"] * jnp.vdot(x["image"], z["image"]), {"scale": 2.0}).gram({"image": images})
+    Raises
+    ------
+    ValueError
+        If the function does not return a scalar.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import numpy as np
+    >>> from unlazy import Custom
+    >>> Custom(lambda x, z: jnp.exp(-jnp.abs(x - z).max())).gram(np.eye(3)).shape
+    (3, 3)
+    >>> kernel = Custom(lambda p, x, z: p["scale"] * jnp.vdot(x["image"], z["image"]), {"scale": 2.0})
+    >>> kernel.gram({"image": np.ones((4, 2, 2))}).shape
+    (4, 4)
     """
 
-    function: Callable = eqx.field(static=True, converter=settled)
+    function: Callable = eqx.field(static=True, converter=canonical_function)
     params: Any = None
 
     @property
-    def takes(self) -> str:
+    def input_kind(self) -> str:
         return "tree"
 
     def prepare(self, X: Any) -> Any:
-        """NaN where a number is not finite, so that the function cannot make another number of it."""
+        """Replace values that are not finite by NaN, so that the function cannot turn them into finite ones."""
         return jax.tree.map(_finite_or_nan, X)
 
     def block(self, left: Any, right: Any) -> Float[Array, "n m"]:
         of_row = jax.vmap(self._of_pair, (None, 0))
         return jax.vmap(of_row, (0, None))(left, right)
 
-    def held(self, X: Any, accurate: bool = False) -> int:
-        """What a point has, twice: the function may form x - z, say, of every pair of a block."""
+    def values_per_pair(self, X: Any, accurate: bool = False) -> int:
+        """Twice the size of a point: the function may form x - z, for example, of every pair of a block."""
         return gram.TEMPORARIES + 2 * sum(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(X))
 
     def _of_pair(self, x: Any, z: Any) -> Float[Array, ""]:
+        """k of two points."""
         value = self.function(x, z) if self.params is None else self.function(self.params, x, z)
         if jnp.shape(value) != ():
             raise ValueError(
-                f"the function of a Custom kernel gives one number for two points, got shape {jnp.shape(value)}"
+                f"the function of a Custom kernel must return one number for two points, got shape {jnp.shape(value)}"
             )
         return value
 

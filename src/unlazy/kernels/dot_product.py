@@ -6,22 +6,30 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.core.errors import check_not_negative, check_positive_integer
+from unlazy.core.errors import check_non_negative, check_positive_integer
 from unlazy.core.linalg import dot
 from unlazy.kernels.base import InnerProductKernel
-from unlazy.kernels.evaluation.gram import Side
+from unlazy.kernels.evaluation.gram import PreparedPoints
 from unlazy.theory.infinite_width.homogeneous import cosine_gap
 from unlazy.theory.numerics.angles import angle_and_gap, safe_sqrt
 
 
 class Linear(InnerProductKernel):
-    """⟨x,z⟩ + offset.
+    """Linear kernel ⟨x,z⟩ + offset.
 
+    Parameters
+    ----------
+    offset : float, default 0.0
+        Nonnegative constant.
+
+    Examples
+    --------
+    >>> from unlazy import Linear
     >>> float(Linear(offset=1.0)([1.0, 2.0], [3.0, 4.0]))
     12.0
     """
 
-    offset: float | Float[Array, ""] = eqx.field(default=0.0, converter=check_not_negative("offset"))
+    offset: float | Float[Array, ""] = eqx.field(default=0.0, converter=check_non_negative("offset"))
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
         return xz + self.offset
@@ -30,20 +38,39 @@ class Linear(InnerProductKernel):
     def has_product(self) -> bool:
         return True
 
-    def times(self, left: Side, right: Side, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
-        """X(ZᵀV) + offset · 1ᵀV: (n + m)d work a column."""
+    def matmul_prepared(
+        self, left: PreparedPoints, right: PreparedPoints, V: Float[Array, "m c"]
+    ) -> Float[Array, "n c"]:
+        """X(ZᵀV) + offset · 1ᵀV: (n + m)d operations per column."""
         return dot(left.points, dot(right.points.T, V)) + self.offset * jnp.sum(V, 0)
 
 
 class Polynomial(InnerProductKernel):
-    """(⟨x,z⟩ + offset)^degree; with offset 0 only degree-`degree` monomials are seen [K1].
+    """Polynomial kernel (⟨x,z⟩ + offset)^degree [K1].
 
+    With offset 0 its features are the monomials of exactly this degree.
+
+    Parameters
+    ----------
+    degree : int, default 2
+        Positive degree.
+    offset : float, default 1.0
+        Nonnegative constant.
+
+    Raises
+    ------
+    ValueError
+        If the degree is not a positive integer.
+
+    Examples
+    --------
+    >>> from unlazy import Polynomial
     >>> float(Polynomial(2, offset=1.0)([1.0, 2.0], [3.0, 4.0]))
     144.0
     """
 
     degree: int = eqx.field(static=True, default=2)
-    offset: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_not_negative("offset"))
+    offset: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_non_negative("offset"))
 
     def __check_init__(self):
         check_positive_integer("degree", self.degree)
@@ -55,18 +82,37 @@ class Polynomial(InnerProductKernel):
     def has_product(self) -> bool:
         return self.degree == 1
 
-    def times(self, left: Side, right: Side, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
-        return Linear(self.offset).times(left, right, V)
+    def matmul_prepared(
+        self, left: PreparedPoints, right: PreparedPoints, V: Float[Array, "m c"]
+    ) -> Float[Array, "n c"]:
+        return Linear(self.offset).matmul_prepared(left, right, V)
 
 
 class ArcCosine(InnerProductKernel):
-    """2 E max(w·x, 0)^k max(w·z, 0)^k for w ~ N(0, I): |x|^k |z|^k J_k(θ)/π. Cho and Saul (2009).
+    """Arc-cosine kernel 2 E max(w·x, 0)^k max(w·z, 0)^k for w ~ N(0, I), which is |x|^k |z|^k J_k(θ)/π [L7].
 
-    J_0 = π - θ,  J_1 = sin θ + (π - θ) cos θ,  J_2 = 3 sin θ cos θ + (π - θ)(1 + 2 cos²θ), each written with
-    u = 1 - cos θ and h = sin θ - θ cos θ so that nothing cancels near θ = 0.
+    J_0 = π - θ,  J_1 = sin θ + (π - θ) cos θ,  J_2 = 3 sin θ cos θ + (π - θ)(1 + 2 cos²θ). Each is computed from
+    u = 1 - cos θ and h = sin θ - θ cos θ, so that nothing cancels near θ = 0.
 
+    Parameters
+    ----------
+    order : {0, 1, 2}, default 1
+        k.
+
+    Raises
+    ------
+    ValueError
+        If the order is not 0, 1 or 2.
+
+    Examples
+    --------
+    >>> from unlazy import ArcCosine
     >>> round(float(ArcCosine(1)([1.0, 0.0], [0.0, 1.0])), 4)  # 1/π
     0.3183
+
+    References
+    ----------
+    Cho and Saul (2009), Kernel methods for deep learning.
     """
 
     order: int = eqx.field(static=True, default=1)

@@ -1,4 +1,4 @@
-"""Learned metrics: the kernel of L x instead of x [D11]. The kernel's formula does not know."""
+"""Kernels with a learned metric: k(Lx, Lz) instead of k(x, z) [D11]. The formula of the kernel does not change."""
 
 import functools
 from typing import Any
@@ -7,16 +7,32 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import Matrix, Points, floats
+from unlazy.core.arrays import Matrix, Points, as_floats
 from unlazy.core.linalg import dot
 from unlazy.kernels.base import InnerProductKernel, Kernel
 
 
 class Metric(InnerProductKernel):
-    """k(Lx, Lz), so that ⟨x,z⟩ becomes ⟨x, Mz⟩ with M = LᵀL. Radhakrishnan et al. (2024).
+    """Kernel k(Lx, Lz), in which ⟨x,z⟩ becomes ⟨x, Mz⟩ with M = LᵀL [D11].
 
-    `map` is L: a vector of d scales (diagonal), or a matrix r×d (full or low rank). A network kernel's 1/√d keeps the
-    d of the inputs, so that any L with the same LᵀL gives the same kernel.
+    A network kernel divides by the √d of the original inputs, so that every L with the same LᵀL gives the same kernel.
+
+    Parameters
+    ----------
+    kernel : InnerProductKernel
+        The kernel k.
+    map : array of shape (d,) or (r, d)
+        L: d scales (a diagonal metric), or a matrix (full or low rank).
+
+    Raises
+    ------
+    ValueError
+        If the inputs do not have d columns.
+
+    References
+    ----------
+    Radhakrishnan et al. (2024), Mechanism for feature learning in neural networks and backpropagation-free machine
+    learning models.
     """
 
     kernel: InnerProductKernel
@@ -30,7 +46,7 @@ class Metric(InnerProductKernel):
 
     def embed(self, X: Float[Matrix, "n d"], inputs: int | None = None) -> Float[Matrix, "n e"]:
         if X.shape[1] != self.map.shape[-1]:
-            raise ValueError(f"the metric is for {self.map.shape[-1]} coordinates, the inputs have {X.shape[1]}")
+            raise ValueError(f"the metric is for {self.map.shape[-1]} coordinates, but the inputs have {X.shape[1]}")
         mapped = X * self.map if self.map.ndim == 1 else dot(X, self.map.T)
         return self.kernel.embed(mapped, inputs or X.shape[1])
 
@@ -42,15 +58,15 @@ class Metric(InnerProductKernel):
         return self.kernel.bare
 
     @property
-    def takes_gradients(self) -> bool:
-        return self.kernel.takes_gradients
+    def requires_gradients(self) -> bool:
+        return self.kernel.requires_gradients
 
     @property
     def has_product(self) -> bool:
         return self.kernel.has_product
 
-    def times(self, left: Any, right: Any, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
-        return self.kernel.times(left, right, V)
+    def matmul_prepared(self, left: Any, right: Any, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
+        return self.kernel.matmul_prepared(left, right, V)
 
     def warn(self, xx: Float[np.ndarray, " n"], accurate: bool = False) -> None:
         self.kernel.warn(xx, accurate)
@@ -65,36 +81,77 @@ class Metric(InnerProductKernel):
 
 
 @functools.singledispatch
-def mapped(kernel: Kernel, L: Float[Array | np.ndarray, " d"] | Float[Array | np.ndarray, "r d"]) -> Kernel:
-    """k(Lx, Lz) as a kernel of the family that knows how; a ValueError for one without a metric."""
-    raise no_metric(kernel)
+def apply_metric(kernel: Kernel, L: Float[Array | np.ndarray, " d"] | Float[Array | np.ndarray, "r d"]) -> Kernel:
+    """Return the kernel k(Lx, Lz), in the class that the kernel family uses for it.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel k.
+    L : array of shape (d,) or (r, d)
+        Scales of the coordinates, or a linear map.
+
+    Returns
+    -------
+    Kernel
+        The kernel with the metric.
+
+    Raises
+    ------
+    ValueError
+        If the kernel has no metric.
+    """
+    raise metric_not_supported(kernel)
 
 
-def no_metric(kernel: Kernel) -> ValueError:
-    """What to say of a kernel that cannot be seen through a metric."""
+def metric_not_supported(kernel: Kernel) -> ValueError:
+    """Return the error for a kernel that has no metric."""
     return ValueError(
-        f"{type(kernel).__name__} has no entry formula and so no metric to learn: use a kernel of inner products "
-        "(Gaussian, Laplace, Matern, NNGP, NTK) or ProductLaplace"
+        f"{type(kernel).__name__} has no entry formula, so no metric can be learned for it: use a kernel of inner "
+        "products (Gaussian, Laplace, Matern, NNGP, NTK) or ProductLaplace"
     )
 
 
-@mapped.register(InnerProductKernel)
+@apply_metric.register(InnerProductKernel)
 def _mapped(kernel: InnerProductKernel, L: Float[Array | np.ndarray, "..."]) -> Kernel:
     return Metric(kernel, jnp.asarray(L))
 
 
 def with_metric(kernel: Kernel, matrix: Points, rank: int | None = None) -> Kernel:
-    """The kernel with ⟨x, Mz⟩ for M positive semi-definite (its diagonal suffices); keeps the top `rank` directions.
+    """Return the kernel in which ⟨x,z⟩ becomes ⟨x, Mz⟩.
 
-    L = √Λ Vᵀ of the eigendecomposition M = V Λ Vᵀ; eigenvalues under zero by rounding count as zero.
+    L = √Λ Vᵀ from the eigendecomposition M = V Λ Vᵀ; negative eigenvalues, which are due to rounding, become zero.
 
-    >>> narrow = with_metric(Laplace(1.0), np.diag([1.0, 0.0, 0.0]))  # only the first input counts
-    >>> round(float(narrow([0.0, 5.0, 7.0], [1.0, 0.0, 0.0])), 4)
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel.
+    matrix : array of shape (d, d) or (d,)
+        M, positive semi-definite, or its diagonal.
+    rank : int, optional
+        Keep the `rank` largest eigenvalues. All by default.
+
+    Returns
+    -------
+    Kernel
+        The kernel with the metric.
+
+    Raises
+    ------
+    ValueError
+        If the kernel has no metric.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy import Laplace, with_metric
+    >>> first_only = with_metric(Laplace(1.0), np.diag([1.0, 0.0, 0.0]))  # only the first input matters
+    >>> round(float(first_only([0.0, 5.0, 7.0], [1.0, 0.0, 0.0])), 4)
     0.3679
     """
-    M = floats(matrix, "the metric")
+    M = as_floats(matrix, "the metric")
     if M.ndim == 1:
-        return mapped(kernel, jnp.sqrt(jnp.maximum(M, 0)))
+        return apply_metric(kernel, jnp.sqrt(jnp.maximum(M, 0)))
     values, vectors = jnp.linalg.eigh(0.5 * (M + M.T))
     L = jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T
-    return mapped(kernel, L if rank is None else L[-rank:])
+    return apply_metric(kernel, L if rank is None else L[-rank:])

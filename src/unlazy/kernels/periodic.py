@@ -1,4 +1,4 @@
-"""Kernels of things that repeat: one period for each coordinate, or a mixture of frequencies."""
+"""Kernels of periodic functions: one period per coordinate, or a mixture of frequencies."""
 
 import math
 from typing import Any
@@ -9,30 +9,48 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import Points, concrete
+from unlazy.core.arrays import Points, is_concrete
 from unlazy.core.errors import check_positive
 from unlazy.core.linalg import dot
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.evaluation import gram
 from unlazy.kernels.evaluation.validation import squares
-from unlazy.theory.numerics.centering import middle
+from unlazy.theory.numerics.centering import robust_center
 
 Matrix = Array | np.ndarray
-Several = float | Float[Array, ""] | Float[Array, " d"]
+PerCoordinate = float | Float[Array, ""] | Float[Array, " d"]
 
 
 class Periodic(InnerProductKernel):
-    """exp(-2 Σ_i sin²(π(x_i - z_i)/p_i)/h_i²), one p and h or one for each coordinate. MacKay (1998).
+    """Periodic kernel exp(-2 Σ_i sin²(π(x_i - z_i)/p_i)/h_i²).
 
     A Gaussian kernel of points on circles: u(x) = (cos 2πx/p, sin 2πx/p)/h has ‖u(x) - u(z)‖² = 4 sin²(π(x-z)/p)/h².
-    p is a period in the units of the inputs; h, the bandwidth, is in those of the circle's radius.
 
+    Parameters
+    ----------
+    period : float or array of shape (d,), default 1.0
+        p, in the units of the inputs: one, or one per coordinate.
+    bandwidth : float or array of shape (d,), default 1.0
+        h, in units of the radius of the circle: one, or one per coordinate.
+
+    Raises
+    ------
+    ValueError
+        If inputs are so many periods from 0 that fewer than half of the digits of the angle are left.
+
+    Examples
+    --------
+    >>> from unlazy import Periodic
     >>> round(float(Periodic(period=7.0)([1.0], [8.0])), 4)  # a week later
     1.0
+
+    References
+    ----------
+    MacKay (1998), Introduction to Gaussian processes.
     """
 
-    period: Several = eqx.field(default=1.0, converter=check_positive("period", several=True))
-    bandwidth: Several = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
+    period: PerCoordinate = eqx.field(default=1.0, converter=check_positive("period", several=True))
+    bandwidth: PerCoordinate = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
         return jnp.exp(-0.5 * jnp.maximum(xx + zz - 2 * xz, 0))
@@ -44,15 +62,15 @@ class Periodic(InnerProductKernel):
         period, bandwidth = jnp.asarray(self.period, X.dtype), jnp.asarray(self.bandwidth, X.dtype)
         turns = X / period
         turns = turns - jax.lax.stop_gradient(jnp.round(turns))
-        # each turn away from 0 costs the angle one rounding: beyond 1/√ε of them fewer than half of its digits are left
+        # every period away from 0 costs the angle one rounding: beyond 1/√ε periods fewer than half its digits are left
         most = float(jnp.finfo(X.dtype).eps) ** -0.5
-        if concrete(X, period):
-            _refuse_far(np.asarray(X), np.asarray(period), most)
+        if is_concrete(X, period):
+            _check_distance_from_origin(np.asarray(X), np.asarray(period), most)
         angle = 2 * math.pi * jnp.where(jnp.abs(X) < most * period, turns, jnp.nan)
         return jnp.concatenate([jnp.cos(angle) / bandwidth, jnp.sin(angle) / bandwidth], 1)
 
     def embedding(self) -> tuple:
-        return ("circles", object())  # never the same map: period and bandwidth may be learned
+        return ("circles", object())  # never equal: period and bandwidth may be learned
 
     @property
     def stationary(self) -> bool:
@@ -64,13 +82,34 @@ class Periodic(InnerProductKernel):
 
 
 class SpectralMixture(Kernel):
-    """Σ_q w_q exp(-2π² Σ_i v_qi (x_i - z_i)²) cos(2π Σ_i μ_qi (x_i - z_i)). Wilson and Adams (2013).
+    """Spectral mixture kernel Σ_q w_q exp(-2π² Σ_i v_qi (x_i - z_i)²) cos(2π Σ_i μ_qi (x_i - z_i)).
 
-    The stationary kernel whose spectral density is a mixture of Gaussians, of weights w, means ±μ and variances v
-    (components × coordinates), in cycles for each unit of the input. Enough components come close to any of them.
+    The stationary kernel whose spectral density is a mixture of Gaussians with weights w, means ±μ and variances v, in
+    cycles per unit of the input. With enough components it approximates any stationary kernel.
 
-    >>> SpectralMixture([1.0, 0.5], [[0.0], [2.0]], [[0.1], [0.1]]).gram(X[:, :1]).shape
-    (60, 60)
+    Parameters
+    ----------
+    weights : array of shape (components,)
+        w, positive.
+    means : array of shape (components, d)
+        μ.
+    variances : array of shape (components, d)
+        v, positive.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not agree, or weights or variances are not positive.
+
+    Examples
+    --------
+    >>> from unlazy import SpectralMixture
+    >>> SpectralMixture([1.0, 0.5], [[0.0], [2.0]], [[0.1], [0.1]]).gram([[0.0], [0.5]]).shape
+    (2, 2)
+
+    References
+    ----------
+    Wilson and Adams (2013), Gaussian process kernels for pattern discovery and extrapolation.
     """
 
     weights: Float[Matrix, " q"]
@@ -83,7 +122,7 @@ class SpectralMixture(Kernel):
         shapes = [a.shape for a in (self.weights, self.means, self.variances)]
         if [len(s) for s in shapes] != [1, 2, 2] or len({s[0] for s in shapes}) > 1 or shapes[1] != shapes[2]:
             raise ValueError(
-                "a mixture has one weight for each component, and means and variances of shape (components, inputs), "
+                "a mixture needs one weight per component, and means and variances of shape (components, inputs), "
                 f"got shapes {shapes[0]}, {shapes[1]} and {shapes[2]}"
             )
         for row in (self.variances,) if isinstance(self.variances, jax.core.Tracer) else self.variances:
@@ -91,16 +130,16 @@ class SpectralMixture(Kernel):
 
     def prepare(self, X: Float[Array, "n d"]) -> Float[Array, "n d"]:
         if X.shape[1] != self.means.shape[1]:
-            raise ValueError(f"this mixture is for {self.means.shape[1]} coordinates, the inputs have {X.shape[1]}")
-        return X + 0 * squares(X)[:, None]  # NaN where a distance may overflow
+            raise ValueError(f"this mixture is for {self.means.shape[1]} coordinates, but the inputs have {X.shape[1]}")
+        return X + 0 * squares(X)[:, None]  # NaN if a distance may overflow
 
     def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
-        """Centered together: phases then round relative to the spread of the points, not to their offset."""
-        center = middle(X if Z is None else Z)
+        """Center both sides together: phases then round relative to the extent of the points, not to their offset."""
+        center = robust_center(X if Z is None else Z)
         return self.prepare(X - center), None if Z is None else self.prepare(Z - center)
 
     def block(self, left: Float[Array, "n d"], right: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """A component at a time, from differences."""
+        """One component at a time, from differences of inputs."""
 
         def add(total: Array, component: tuple[Array, ...]) -> tuple[Array, None]:
             weight, mean, variance = component
@@ -117,16 +156,18 @@ class SpectralMixture(Kernel):
         return gram.plain_diagonal(self, lambda X: jnp.sum(jnp.asarray(self.weights, X.dtype)) + 0 * squares(X), X)
 
 
-def _refuse_far(X: np.ndarray, period: np.ndarray, most: float) -> None:
+def _check_distance_from_origin(X: np.ndarray, period: np.ndarray, most: float) -> None:
+    """Raise ValueError if an input is at least `most` periods from 0."""
     with np.errstate(over="ignore"):
-        turns = np.abs(np.where(np.isfinite(X), X, 0) / period)  # NaN and infinity have a sentence of their own
+        turns = np.abs(np.where(np.isfinite(X), X, 0) / period)  # NaN and infinity have their own error message
     if turns.max(initial=0) >= most:
-        remedy = "subtract whole periods from the inputs" + ("" if X.dtype == np.float64 else ", or use float64")
+        remedy = "subtract multiples of the period" + ("" if X.dtype == np.float64 else ", or use float64")
         raise ValueError(
-            f"inputs lie up to {turns.max():.3g} periods from 0, where the angle keeps fewer than half of its digits "
+            f"inputs are up to {turns.max():.3g} periods from 0, where the angle keeps fewer than half of its digits "
             f"in {X.dtype} (from {most:.3g} periods on): {remedy}"
         )
 
 
 def _array(values: Any) -> Any:
+    """JAX arrays as they are, anything else as a float64 NumPy array."""
     return values if isinstance(values, jax.Array) else np.asarray(values, np.float64)

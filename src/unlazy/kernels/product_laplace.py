@@ -1,4 +1,4 @@
-"""The product Laplace kernel exp(-‖x-z‖_1/h): not of inner-product form, strong on tables."""
+"""The product Laplace kernel exp(-‖x-z‖_1/h): not a formula of inner products, and strong on tabular data."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,18 +13,26 @@ from unlazy.core.arrays import Points
 from unlazy.core.errors import check_positive
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.evaluation import gram
-from unlazy.kernels.metric import mapped
-from unlazy.theory.numerics.centering import middle
+from unlazy.kernels.metric import apply_metric
+from unlazy.theory.numerics.centering import robust_center
 
 
 class ProductLaplace(Kernel):
-    """exp(-Σ_i |x_i - z_i|/h_i), one bandwidth or one per coordinate (a diagonal metric).
+    """Product Laplace kernel exp(-Σ_i |x_i - z_i|/h_i).
 
+    Parameters
+    ----------
+    bandwidth : float or array of shape (d,), default 1.0
+        h: one, or one per coordinate (a diagonal metric).
+
+    Examples
+    --------
+    >>> from unlazy import ProductLaplace
     >>> round(float(ProductLaplace([1.0, 2.0])([0.0, 0.0], [0.5, 1.0])), 4)
     0.3679
     """
 
-    reads = "absolute distance"
+    depends_on = "absolute distance"
 
     bandwidth: float | Float[Array, ""] | Float[Array, " d"] = eqx.field(
         default=1.0, converter=check_positive("bandwidth", several=True)
@@ -34,12 +42,12 @@ class ProductLaplace(Kernel):
         return jnp.where(jnp.isfinite(X), X, jnp.nan) / self.bandwidth
 
     def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
-        """Centered first, since bandwidths divide: a large offset would cost digits of the difference."""
-        center = middle(X if Z is None else Z)
+        """Center both sides before dividing by bandwidths: a large offset would cost digits of differences."""
+        center = robust_center(X if Z is None else Z)
         return self.prepare(X - center), None if Z is None else self.prepare(Z - center)
 
     def block(self, left: Float[Array, "n d"], right: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """From differences always."""
+        """Always from differences of inputs."""
         return jnp.exp(-_absolute_distances(left, right))
 
     def diag(self, X: Points) -> Float[Array, " n"]:
@@ -50,18 +58,18 @@ class ProductLaplace(Kernel):
         return ("diagonal",)
 
 
-@mapped.register(ProductLaplace)
+@apply_metric.register(ProductLaplace)
 def _mapped(kernel: ProductLaplace, L: Float[Array | np.ndarray, " d"]) -> ProductLaplace:
-    with np.errstate(divide="ignore"):  # a column of scale 0 is not seen: its bandwidth is infinite
+    with np.errstate(divide="ignore"):  # a column of scale 0 is ignored: its bandwidth is infinite
         return ProductLaplace(jnp.asarray(kernel.bandwidth / L))
 
 
 CHUNK = 8
-"""Coordinates that an accelerator adds up before the sum goes back to memory."""
+"""Coordinates that an accelerator adds up before it writes the sum back to memory."""
 
 
 def _absolute_distances(left: Array, right: Array) -> Array:
-    """‖x-z‖_1, some coordinates at a time: one on the CPU, whose cache holds the sum."""
+    """‖x-z‖_1, a chunk of coordinates at a time: one on the CPU, where the sum stays in the cache."""
 
     def added(size: int) -> Callable[[Array, Array], Array]:
         return lambda left, right: _by_coordinates(left, right, size)
@@ -70,6 +78,8 @@ def _absolute_distances(left: Array, right: Array) -> Array:
 
 
 def _by_coordinates(left: Array, right: Array, size: int) -> Array:
+    """‖x-z‖_1, `size` coordinates at a time."""
+
     def add(total: Array, columns: tuple[Array, Array]) -> tuple[Array, None]:
         for x, z in zip(*columns):
             total = total + jnp.abs(x[:, None] - z[None, :])

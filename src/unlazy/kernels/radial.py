@@ -13,23 +13,34 @@ from unlazy.kernels.base import InnerProductKernel
 from unlazy.theory.numerics.angles import safe_sqrt
 
 Bandwidth = float | Float[Array, ""] | Float[Array, " d"]
-"""A length in the units of the inputs: one number, or one for each coordinate."""
+"""A length scale in the units of the inputs: one number, or one per coordinate."""
 
 
 class RadialKernel(InnerProductKernel):
-    """A kernel that is one formula of D = ‖x-z‖² = ⟨x,x⟩ + ⟨z,z⟩ - 2⟨x,z⟩.
+    """Base class of kernels that are one formula of the squared distance D = ‖x-z‖² = ⟨x,x⟩ + ⟨z,z⟩ - 2⟨x,z⟩.
 
-    With a bandwidth h_i for each coordinate, D/h² stands for Σ_i (x_i - z_i)²/h_i² (automatic relevance determination,
-    MacKay 1994): small where a coordinate matters.
+    Subclasses implement `of_distance`. With one bandwidth h_i per coordinate, D/h² is Σ_i (x_i - z_i)²/h_i² (automatic
+    relevance determination, MacKay 1994): the smaller h_i, the more coordinate i matters.
     """
 
-    reads = "distance"
+    depends_on = "distance"
 
     on_host: ClassVar[bool] = False
-    """Whether `of_distance` of NumPy's arrays is NumPy's: tables on the host then need no program."""
+    """Whether `of_distance` computes with NumPy on NumPy arrays, so that the host needs no compiled program."""
 
     def of_distance(self, distance: Float[Any, "*#s"]) -> Float[Any, "*#s"]:
-        """k as a function of the squared distance."""
+        """Evaluate k elementwise from the squared distance.
+
+        Parameters
+        ----------
+        distance : array
+            ‖x-z‖².
+
+        Returns
+        -------
+        array
+            k(x, z).
+        """
         raise NotImplementedError
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
@@ -40,7 +51,7 @@ class RadialKernel(InnerProductKernel):
 
     @property
     def length(self) -> Any:
-        """The bandwidth that the formula divides by: 1 where `embed` has divided by one for each coordinate."""
+        """The bandwidth in the formula: 1 if `embed` has already divided by one bandwidth per coordinate."""
         return 1.0 if self._several else getattr(self, "bandwidth", 1.0)
 
     def embed(self, X: Float[Matrix, "n d"], inputs: int | None = None) -> Float[Matrix, "n d"]:
@@ -48,16 +59,18 @@ class RadialKernel(InnerProductKernel):
             return X
         bandwidth = jnp.asarray(self.bandwidth, X.dtype)  # type: ignore[attr-defined]
         if bandwidth.shape[0] != X.shape[1]:
-            raise ValueError(f"{bandwidth.shape[0]} bandwidths need as many inputs, got {X.shape[1]}")
+            raise ValueError(
+                f"{bandwidth.shape[0]} bandwidths need {bandwidth.shape[0]} input columns, got {X.shape[1]}"
+            )
         return X / bandwidth
 
     def embedding(self) -> tuple:
-        # bandwidths may be learned, each by itself: two rows of them are never the same map
+        # bandwidths may be learned independently: two kernels never share this map
         return ("bandwidths", object()) if self._several else ()
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """None with a bandwidth for each coordinate, which is a metric already."""
+        """No metric with one bandwidth per coordinate, which already is a metric."""
         return () if self._several else super().metrics
 
     @property
@@ -67,12 +80,20 @@ class RadialKernel(InnerProductKernel):
     @property
     def _several(self) -> bool:
         bandwidth = getattr(self, "bandwidth", 1.0)
-        return bandwidth is None or jnp.ndim(bandwidth) == 1  # fused forms drop arrays that belong to `embed`
+        return bandwidth is None or jnp.ndim(bandwidth) == 1  # None: fused products drop arrays that only `embed` uses
 
 
 class Gaussian(RadialKernel):
-    """exp(-‖x-z‖²/(2 bandwidth²)).
+    """Gaussian kernel exp(-‖x-z‖²/(2 bandwidth²)).
 
+    Parameters
+    ----------
+    bandwidth : float or array of shape (d,), default 1.0
+        Length scale in the units of the inputs: one, or one per coordinate.
+
+    Examples
+    --------
+    >>> from unlazy import Gaussian
     >>> round(float(Gaussian(2.0)([0.0, 0.0], [2.0, 2.0])), 4)
     0.3679
     """
@@ -85,8 +106,16 @@ class Gaussian(RadialKernel):
 
 
 class Laplace(RadialKernel):
-    """exp(-‖x-z‖/bandwidth).
+    """Laplace kernel exp(-‖x-z‖/bandwidth), with the Euclidean norm.
 
+    Parameters
+    ----------
+    bandwidth : float or array of shape (d,), default 1.0
+        Length scale in the units of the inputs: one, or one per coordinate.
+
+    Examples
+    --------
+    >>> from unlazy import Laplace
     >>> round(float(Laplace(5.0)([0.0, 0.0], [3.0, 4.0])), 4)
     0.3679
     """
@@ -99,16 +128,35 @@ class Laplace(RadialKernel):
 
 
 MATERN = {0.5: (1.0,), 1.5: (1.0, 1.0), 2.5: (1.0, 1.0, 1 / 3)}
-"""By smoothness: what stands before e^{-s}, by powers of s, lowest first."""
+"""For every smoothness, the coefficients of the polynomial in s that multiplies e^{-s}, lowest power first."""
 
 
 class Matern(RadialKernel):
-    """Matérn kernel of smoothness ν = 1/2, 3/2 or 5/2, with s = √(2ν) ‖x-z‖/bandwidth.
+    """Matérn kernel of smoothness ν = 1/2, 3/2 or 5/2.
 
-    e^{-s},  (1 + s) e^{-s},  (1 + s + s²/3) e^{-s}. Rasmussen and Williams (2006), section 4.2.
+    With s = √(2ν) ‖x-z‖/bandwidth: e^{-s}, (1 + s) e^{-s} and (1 + s + s²/3) e^{-s}.
 
-    >>> Matern(smoothness=1.5, bandwidth=1.0).gram(X).shape
-    (60, 60)
+    Parameters
+    ----------
+    smoothness : {0.5, 1.5, 2.5}, default 1.5
+        ν.
+    bandwidth : float or array of shape (d,), default 1.0
+        Length scale in the units of the inputs: one, or one per coordinate.
+
+    Raises
+    ------
+    ValueError
+        If the smoothness is not 0.5, 1.5 or 2.5.
+
+    Examples
+    --------
+    >>> from unlazy import Matern
+    >>> Matern(smoothness=1.5, bandwidth=1.0).gram([[0.0], [1.0], [2.0]]).shape
+    (3, 3)
+
+    References
+    ----------
+    Rasmussen and Williams (2006), Gaussian Processes for Machine Learning, section 4.2.
     """
 
     on_host = True
@@ -116,19 +164,31 @@ class Matern(RadialKernel):
     bandwidth: Bandwidth = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
 
     def __check_init__(self):
-        if self.smoothness not in tuple(MATERN):  # also of what has no hash
+        if self.smoothness not in tuple(MATERN):  # a tuple: the value may not be hashable
             raise ValueError(f"smoothness must be 0.5, 1.5 or 2.5, got {self.smoothness!r}")
 
     def of_distance(self, distance: Float[Any, "*#s"]) -> Float[Any, "*#s"]:
-        # s² comes from the distance, so that its gradient at x = z is the true one and not that of the root
+        # s² is computed from the distance, so that its gradient at x = z is exact, unlike that of the root
         square = distance * (2 * self.smoothness / self.length**2)
         s = safe_sqrt(square)
         return sum(c * power for c, power in zip(MATERN[self.smoothness], (1.0, s, square))) * _exp(-s)
 
 
 class RationalQuadratic(RadialKernel):
-    """(1 + ‖x-z‖²/(2 mixture · bandwidth²))^{-mixture}: a mixture of Gaussians of many bandwidths.
+    """Rational quadratic kernel (1 + ‖x-z‖²/(2 mixture · bandwidth²))^{-mixture}.
 
+    It is a mixture of Gaussian kernels of many bandwidths.
+
+    Parameters
+    ----------
+    bandwidth : float or array of shape (d,), default 1.0
+        Length scale in the units of the inputs: one, or one per coordinate.
+    mixture : float, default 1.0
+        The smaller, the more the bandwidths vary.
+
+    Examples
+    --------
+    >>> from unlazy import RationalQuadratic
     >>> round(float(RationalQuadratic(1.0, 0.5)([0.0], [1.0])), 4)
     0.7071
     """
@@ -143,5 +203,5 @@ class RationalQuadratic(RadialKernel):
 
 
 def _exp(x: Float[Any, "*#s"]) -> Float[Any, "*#s"]:
-    """e^x by whose array it is; a bandwidth that is traced makes it JAX's."""
+    """e^x, by NumPy or JAX according to the array; JAX if a traced bandwidth is involved."""
     return namespace(x).exp(x)

@@ -1,14 +1,29 @@
-"""A kernel as users give it: an object, or a name where names are taken. The one place that tells them apart."""
+"""Kernel arguments of public functions: a kernel object, or a name if names are accepted."""
 
 from typing import Any
 
 from unlazy.kernels.base import Kernel
 
 
-def given_kernel(value: Any, named: str | None = None) -> Kernel | None:
-    """The kernel where one was given, None where `value` is a name; a ValueError for anything else.
+def resolve_kernel(value: Any, named: str | None = None) -> Kernel | None:
+    """Return a kernel argument that is a kernel, or None if it is an accepted name.
 
-    `named` says in words which names are taken: none of them unless told.
+    Parameters
+    ----------
+    value : Kernel or str
+        The argument.
+    named : str, optional
+        Description of the accepted names for the error message. No names are accepted by default.
+
+    Returns
+    -------
+    Kernel or None
+        The kernel; None if the argument is a name.
+
+    Raises
+    ------
+    ValueError
+        If the argument is neither.
     """
     if isinstance(value, Kernel):
         return value

@@ -1,4 +1,4 @@
-"""Kernels on a sphere: inputs normalized, and there any kernel as one short polynomial of the angle."""
+"""Kernels of normalized inputs, and their approximation by a short polynomial of the angle."""
 
 import functools
 
@@ -16,10 +16,19 @@ from unlazy.theory.numerics import angle_polynomials
 from unlazy.theory.numerics.angles import angle_and_gap, safe_reciprocal, safe_sqrt
 
 LARGEST_DEGREE = 40
+"""Largest degree of a polynomial of the angle."""
 
 
 class OnSphere(InnerProductKernel):
-    """k(R x/|x|, R z/|z|); 0 stays 0."""
+    """Kernel of normalized inputs k(R x/|x|, R z/|z|); 0 stays 0.
+
+    Parameters
+    ----------
+    kernel : InnerProductKernel
+        The kernel k.
+    radius : float, default 1.0
+        R.
+    """
 
     kernel: InnerProductKernel
     radius: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_positive("radius"))
@@ -32,7 +41,7 @@ class OnSphere(InnerProductKernel):
 
     def embed(self, X: Float[Matrix, "n d"], inputs: int | None = None) -> Float[Matrix, "n e"]:
         largest = jnp.max(jnp.abs(X), 1, keepdims=True)
-        # divided by the largest coordinate first: squares of 1e±20 would leave float32
+        # divide by the largest coordinate first: squares of 1e±20 are out of the range of float32
         scaled = X * safe_reciprocal(jax.lax.stop_gradient(largest))
         norm = safe_sqrt(jnp.sum(scaled * scaled, 1, keepdims=True))
         return self.kernel.embed(self.radius * scaled * safe_reciprocal(norm), inputs)
@@ -49,7 +58,17 @@ class OnSphere(InnerProductKernel):
 
 
 class AnglePolynomial(InnerProductKernel):
-    """c + θ P(2θ/π - 1): a kernel of the angle alone; `error` is the largest found when it was fitted."""
+    """Kernel c + θ P(2θ/π - 1) of the angle alone.
+
+    Parameters
+    ----------
+    at_zero : array of shape ()
+        c = k(x, x).
+    powers : array of shape (k,)
+        Coefficients of P.
+    error : float
+        Largest error found when the polynomial was fitted.
+    """
 
     at_zero: Float[Array, ""]
     powers: Float[Array, " k"]
@@ -63,23 +82,43 @@ class AnglePolynomial(InnerProductKernel):
 
     def _of_gap(self, u: Array) -> Array:
         theta, _ = angle_and_gap(u)
-        return angle_polynomials.at_angle(self.at_zero, tuple(self.powers), theta)
+        return angle_polynomials.evaluate_at_angle(self.at_zero, tuple(self.powers), theta)
 
 
 def polynomial_on_sphere(
     kernel: InnerProductKernel, inputs: int, radius: float = 1.0, tolerance: float = 3e-8
 ) -> AnglePolynomial:
-    """The kernel on a sphere as one polynomial of the angle, so that depth, biases and activation cost nothing.
+    """Approximate a kernel on a sphere by one polynomial of the angle.
 
-    Every kernel here is analytic in θ on [0, π] when norms are fixed, kinked ones included. Fitted in float64 at
-    Chebyshev points; `tolerance` is relative to k(x, x), and a ValueError says what was reached if it was missed.
-    `inputs` is d, for kernels that divide by it.
+    Depth, biases and activation then cost nothing. Every kernel here is analytic in θ on [0, π] at fixed norms,
+    including those with kinks. The polynomial is fitted in float64 at Chebyshev points.
+
+    Parameters
+    ----------
+    kernel : InnerProductKernel
+        The kernel.
+    inputs : int
+        Number of coordinates d, for kernels that divide by it.
+    radius : float, default 1.0
+        Radius of the sphere.
+    tolerance : float, default 3e-8
+        Largest error, relative to k(x, x).
+
+    Returns
+    -------
+    AnglePolynomial
+        The approximation.
+
+    Raises
+    ------
+    ValueError
+        If the tolerance is not reached; the message has the error that was.
     """
     with jax.enable_x64(True):
         square = float(kernel.embed(jnp.full((1, 1), radius), inputs)[0, 0]) ** 2
         on_diagonal = float(_at_angles(kernel, square, np.zeros(1))[0])
         relative = functools.partial(_relative, kernel, square, on_diagonal)
-        (powers,), error = angle_polynomials.fit(relative, tolerance, range(6, LARGEST_DEGREE + 1))
+        (powers,), error = angle_polynomials.fit_angle_polynomial(relative, tolerance, range(6, LARGEST_DEGREE + 1))
     if error > tolerance:
         raise ValueError(
             f"no polynomial of degree {LARGEST_DEGREE} is within {tolerance:g} of this kernel; it reached {error:.2g}"
@@ -88,11 +127,12 @@ def polynomial_on_sphere(
 
 
 def _relative(kernel: InnerProductKernel, square: float, on_diagonal: float, theta: np.ndarray) -> np.ndarray:
+    """k at these angles, relative to k(x, x)."""
     return _at_angles(kernel, square, theta) / on_diagonal
 
 
 def _at_angles(kernel: InnerProductKernel, square: float, theta: np.ndarray) -> np.ndarray:
-    """k at these angles; padded to one length, so that it is compiled once."""
+    """k at these angles, padded to one length, so that it is compiled once."""
     padded = np.zeros(len(angle_polynomials.GRID))
     padded[: len(theta)] = 2 * np.sin(theta / 2) ** 2
     half_chord = jnp.asarray(padded)

@@ -1,4 +1,4 @@
-"""Weights of rows inside a kernel: (√W K √W + ρI)β = √W y is regression by weights, with α = √W β [K2]."""
+"""Row weights inside a kernel: (√W K √W + ρI)β = √W y is weighted regression with α = √W β [K2]."""
 
 from typing import Any
 
@@ -8,21 +8,30 @@ from unlazy.kernels.base import Kernel
 
 
 class Weighted(Kernel):
-    """√w √v k(x, z) of rows that carry the root of their weight in the last column, or of pairs (points, roots)."""
+    """Kernel √w √v k(x, z) of rows with weights w and v.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel k.
+    pairs : bool, default False
+        Points are pairs (points, square roots of weights). By default they are rows with the square root of the weight
+        in the last column.
+    """
 
     kernel: Kernel
     pairs: bool = eqx.field(static=True, default=False)
 
     @property
-    def takes(self) -> str:
+    def input_kind(self) -> str:
         return "tree" if self.pairs else "matrix"
 
     @property
-    def costly(self) -> bool:
-        return self.kernel.costly
+    def expensive(self) -> bool:
+        return self.kernel.expensive
 
     def parts(self, X: Any) -> tuple[Any, Any]:
-        """Points and roots."""
+        """Return points and square roots of weights."""
         return X if self.pairs else (X[:, :-1], X[:, -1])
 
     def prepare(self, X: Any) -> Any:
@@ -44,12 +53,12 @@ class Weighted(Kernel):
         points, root = self.parts(X)
         return root**2 * self.kernel.diag(points)
 
-    def on_diagonal(self, X: Any, accurate: bool = False) -> Any:
+    def prepared_diag(self, X: Any, accurate: bool = False) -> Any:
         points, root = self.parts(X)
-        return root**2 * self.kernel.on_diagonal(points, accurate)
+        return root**2 * self.kernel.prepared_diag(points, accurate)
 
-    def admit(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
-        self.kernel.admit(*(P if P is None else self.parts(P)[0] for P in points), names=names, accurate=accurate)
+    def validate(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
+        self.kernel.validate(*(P if P is None else self.parts(P)[0] for P in points), names=names, accurate=accurate)
 
-    def held(self, X: Any, accurate: bool = False) -> int:
-        return self.kernel.held(self.parts(X)[0], accurate)
+    def values_per_pair(self, X: Any, accurate: bool = False) -> int:
+        return self.kernel.values_per_pair(self.parts(X)[0], accurate)

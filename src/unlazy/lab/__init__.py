@@ -1,4 +1,4 @@
-"""The laboratory: runs experiments over their grids, stores every finished trial, goes on where it stopped."""
+"""Experiments: run them over their grids, store every finished trial, resume interrupted runs."""
 
 from unlazy.lab.runner.catalog import all_experiments, find, own_experiments
 from unlazy.lab.runner.engines import open_engine

@@ -1,4 +1,4 @@
-"""A claim: a statement of theory held against a measurement, with a verdict by a rule fixed before the run."""
+"""Claims: statements of theory compared with measurements, with a verdict by a rule fixed before the run."""
 
 import math
 import re
@@ -13,16 +13,35 @@ BASES: dict[Basis, str] = {
     "chosen": "bound chosen before the run",
     "derived": "bound derived: rounding, chance or another measurement",
 }
-"""Where the number under "theory" comes from."""
+"""Origin of the predicted value or bound."""
 BARELY = ", barely: its interval crosses the bound"
+"""Suffix of the verdict of a claim whose interval crosses the bound."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One row of the table: statement, its tag in the theory, what is predicted, what was measured, the verdict.
+    """One row of the table of claims.
 
-    `low` and `high` bound the measured value (an interval or ± standard errors; `interval` says which); `least` and
-    `most` bound what is asked of it. `basis` says where the asked number comes from.
+    Parameters
+    ----------
+    statement : str
+        The statement.
+    tag : str
+        Its tag in the theory, such as "K8".
+    predicted : str
+        The predicted value or bound, as text.
+    measured : float
+        The measured value.
+    low, high : float
+        Uncertainty interval of the measured value.
+    verdict : {"holds", "does not hold", "undecided"}
+        The verdict.
+    interval : str, default ""
+        Kind of the interval, such as "± 2 standard errors".
+    least, most : float, default -inf and inf
+        Bounds that the measured value must satisfy.
+    basis : {"theory", "value", "chosen", "derived"}, default "chosen"
+        Origin of the predicted value or bound.
     """
 
     statement: str
@@ -39,24 +58,24 @@ class Claim:
 
     @property
     def barely(self) -> bool:
-        """The value decides, but its interval reaches to the other side of the bound."""
+        """Whether the verdict follows from the value, but the interval crosses the bound."""
         if self.verdict == "holds":
             return self.low < self.least or self.high > self.most
         return self.verdict == "does not hold" and self.low <= self.most and self.high >= self.least
 
     @property
     def verdict_text(self) -> str:
-        """The verdict, with a word where the interval crosses the bound."""
+        """The verdict, with a remark if the interval crosses the bound."""
         return self.verdict + (BARELY if self.barely else "")
 
     @property
     def basis_text(self) -> str:
-        """Where the number under "theory" comes from, in words."""
+        """Origin of the predicted value or bound, as text."""
         return BASES[self.basis]
 
     @property
     def measured_text(self) -> str:
-        """The measurement with its uncertainty, to the digits that mean something."""
+        """The measured value with its interval, to three significant digits."""
         if not math.isfinite(self.measured):
             return "not measured"
         if not (math.isfinite(self.low) and math.isfinite(self.high)) or self.low == self.high:
@@ -68,9 +87,32 @@ def within(
     statement: str, tag: str, measured: float, low: float, high: float, *,
     error: float = 0.0, predicted: str = "", interval: str = "± 2 standard errors", basis: Basis | None = None,
 ) -> Claim:  # fmt: skip
-    """Holds when low ≤ measured ≤ high; undecided when only the uncertainty ±2·error could bring it inside or out.
+    """Claim that low ≤ measured ≤ high.
 
-    `error` is one standard error of `measured`; `basis` is read off the text of `predicted` where it is not given.
+    It holds if the interval measured ± 2·error lies within the bounds, does not hold if it lies outside, and is
+    undecided otherwise.
+
+    Parameters
+    ----------
+    statement, tag : str
+        The statement and its tag in the theory.
+    measured : float
+        The measured value.
+    low, high : float
+        The bounds.
+    error : float, default 0.0
+        Standard error of `measured`.
+    predicted : str, default ""
+        The prediction as text; by default, the bounds.
+    interval : str, default "± 2 standard errors"
+        Kind of the interval.
+    basis : {"theory", "value", "chosen", "derived"}, optional
+        Origin of the prediction; by default inferred from `predicted`.
+
+    Returns
+    -------
+    Claim
+        The claim with its verdict.
     """
     bottom, top = measured - 2 * error, measured + 2 * error
     if not math.isfinite(measured):
@@ -84,26 +126,42 @@ def within(
     text = predicted or _range_text(low, high)
     return Claim(
         statement, tag, text, float(measured), bottom, top, verdict, interval if error else "", float(low), float(high),
-        basis or basis_of(text),
+        basis or infer_basis(text),
     )  # fmt: skip
 
 
 def at_most(statement: str, tag: str, measured: float, bound: float, **kwargs) -> Claim:
-    """Holds when measured ≤ bound; `error` as in `within`."""
+    """Claim that measured ≤ bound; keyword arguments as for `within`."""
     return within(statement, tag, measured, -math.inf, bound, **kwargs)
 
 
 def at_least(statement: str, tag: str, measured: float, bound: float, **kwargs) -> Claim:
-    """Holds when measured ≥ bound; `error` as in `within`."""
+    """Claim that measured ≥ bound; keyword arguments as for `within`."""
     return within(statement, tag, measured, bound, math.inf, **kwargs)
 
 
 def consistent(
     statement: str, tag: str, measured: float, expected: float, error: float, *, width: float = 4.0, floor: float = 0.0
 ) -> Claim:
-    """Holds when |measured - expected| ≤ width·error + floor: a theory value that the measurement may not contradict.
+    """Claim that the measurement is consistent with a theoretical value: |measured - expected| ≤ width·error + floor.
 
-    `error` is the standard error of the measurement; `floor` a derived bound on its bias (rounding, finite width).
+    Parameters
+    ----------
+    statement, tag : str
+        The statement and its tag in the theory.
+    measured, expected : float
+        The measured value and the theoretical value.
+    error : float
+        Standard error of the measurement.
+    width : float, default 4.0
+        Allowed deviation in standard errors.
+    floor : float, default 0.0
+        Derived bound on the bias of the measurement (rounding, finite width).
+
+    Returns
+    -------
+    Claim
+        The claim with its verdict.
     """
     allowed = width * error + floor
     if not math.isfinite(measured) or not math.isfinite(error):
@@ -120,27 +178,54 @@ def interval_claim(
     statement: str, tag: str, measured: float, low: float, high: float, holds: bool, predicted: str, interval: str,
     basis: Basis | None = None, fails: bool | None = None,
 ) -> Claim:  # fmt: skip
-    """A claim whose interval (a bootstrap, say) and verdict the experiment computed by its own stated rule.
+    """A claim whose interval (such as a bootstrap interval) and verdict are computed by the experiment.
 
-    Where `fails` is given, what neither holds nor fails (an interval that straddles its bound) is undecided. A bound is
-    read off `predicted` (≤ 0.8, > 0, 0.05 to 0.13), so that an interval which crosses it is said to.
+    If `fails` is given, a claim that neither holds nor fails (its interval contains the bound) is undecided. The bounds
+    are parsed from `predicted` (≤ 0.8, > 0, 0.05 to 0.13), to detect an interval that crosses them.
+
+    Parameters
+    ----------
+    statement, tag : str
+        The statement and its tag in the theory.
+    measured, low, high : float
+        The measured value and its interval.
+    holds : bool
+        Whether the claim holds.
+    predicted : str
+        The prediction as text.
+    interval : str
+        Kind of the interval.
+    basis : {"theory", "value", "chosen", "derived"}, optional
+        Origin of the prediction; by default inferred from `predicted`.
+    fails : bool, optional
+        Whether the claim fails; by default, the opposite of `holds`.
+
+    Returns
+    -------
+    Claim
+        The claim with its verdict.
     """
     finite = all(map(math.isfinite, (measured, low, high)))
     straddles = fails is False and not holds
     verdict: Verdict = "undecided" if not finite or straddles else "holds" if holds else "does not hold"
     return Claim(
-        statement, tag, predicted, float(measured), float(low), float(high), verdict, interval, *asked(predicted),
-        basis or basis_of(predicted),
+        statement, tag, predicted, float(measured), float(low), float(high), verdict, interval,
+        *parse_bounds(predicted), basis or infer_basis(predicted),
     )  # fmt: skip
 
 
 _NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
 
 
-def asked(predicted: str) -> tuple[float, float]:
-    """The bounds that a text such as '≤ 0.8', '> 0', 'in [0.9, 1.1]' or '0.05 to 0.13' asks for; else none.
+def parse_bounds(predicted: str) -> tuple[float, float]:
+    """Parse the bounds from a prediction such as '≤ 0.8', '> 0', 'in [0.9, 1.1]' or '0.05 to 0.13'.
 
-    >>> asked("≤ 0.8"), asked("0.05 to 0.13"), asked("2 = p/2")
+    Other texts give (-inf, inf).
+
+    Examples
+    --------
+    >>> from unlazy.lab.claims import parse_bounds
+    >>> parse_bounds("≤ 0.8"), parse_bounds("0.05 to 0.13"), parse_bounds("2 = p/2")
     ((-inf, 0.8), (0.05, 0.13), (-inf, inf))
     """
     if found := re.match(rf"[≤<] ({_NUMBER})(?![\d.e]| ×)", predicted):
@@ -152,24 +237,28 @@ def asked(predicted: str) -> tuple[float, float]:
     return -math.inf, math.inf
 
 
-def basis_of(predicted: str) -> Basis:
-    """Where the number of such a text comes from, unless the claim says otherwise.
+def infer_basis(predicted: str) -> Basis:
+    """Infer the origin of a prediction from its text.
 
-    A sign is theory's. So is a value that stands alone; with a tolerance (±, allowed) only the value is. Bounds are
-    chosen.
+    A sign and a single value come from theory; for a value with a tolerance (±, allowed), only the value does. Bounds
+    are chosen.
 
-    >>> [basis_of(text) for text in ("> 0", "2 = p/2", "-1/2 ± 0.1", "≤ 0.3", "all")]
+    Examples
+    --------
+    >>> from unlazy.lab.claims import infer_basis
+    >>> [infer_basis(text) for text in ("> 0", "2 = p/2", "-1/2 ± 0.1", "≤ 0.3", "all")]
     ['theory', 'theory', 'value', 'chosen', 'chosen']
     """
     if re.fullmatch(r"[<>≤≥] 0", predicted):
         return "theory"
     if "±" in predicted or "allowed" in predicted:
         return "value"
-    value = re.match(_NUMBER, predicted) and asked(predicted) == (-math.inf, math.inf)
+    value = re.match(_NUMBER, predicted) and parse_bounds(predicted) == (-math.inf, math.inf)
     return "theory" if value else "chosen"
 
 
 def _range_text(low: float, high: float) -> str:
+    """The bounds as text."""
     if low == -math.inf:
         return f"≤ {high:.4g}"
     if high == math.inf:

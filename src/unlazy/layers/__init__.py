@@ -1,52 +1,77 @@
-"""Architecture as a value: layers, read by finite networks and by the kernels of infinitely wide ones [C1-C4].
+"""Layers: network architectures as values, used by finite networks and by infinite-width kernels [C1-C4].
 
     >>> from unlazy import layers
     >>> description = layers.serial(layers.Conv(3), "relu", layers.GlobalAvgPool(), layers.Dense())
 
-`NNGP`, `NTK`, `LayerKernel` and `Network` take a description. A layer of your own is one file: a class derived from
-`Layer`, and functions registered with `propagate` (covariances) and `apply` (arrays); where it needs them with
-`reaches`, `look` or `survey`, and with `start`.
+`NNGP`, `NTK`, `LayerKernel` and `Network` take a description. Each layer is one file with its value, its effect on
+covariances and its effect on arrays. A custom layer derives from `Layer` and registers functions with `propagate`
+(covariances) and `apply` (arrays), and if needed with `required_pairs`, `precompute`, `propagate_point` and
+`init_params`.
 """
 
-from unlazy.layers.covariance import State, look, of_blocks, propagate, reaches, survey, variances, weighted
-from unlazy.layers.description import (
-    Activation,
-    Aggregate,
-    AvgPool,
-    Concatenate,
-    Conv,
-    ConvLocal,
-    ConvTranspose,
-    Dense,
-    Dropout,
-    Erf,
-    Flatten,
-    Gelu,
-    GlobalAvgPool,
-    GlobalSumPool,
-    Identity,
-    ImageResize,
-    Index,
-    Layer,
-    LayerNorm,
-    Product,
-    Relu,
-    SelfAttention,
-    Serial,
-    Shape,
-    Sum,
-    SumPool,
-    Weights,
-    myrtle,
-    residual,
-    serial,
-)  # fmt: skip
-from unlazy.layers.finite import Context, apply, start
+from unlazy.layers.activation import Activation, Erf, Gelu, Relu
+from unlazy.layers.attention import SelfAttention
+from unlazy.layers.combine import Concatenate, Identity, Product, Serial, Sum, residual, serial
+from unlazy.layers.conv import Conv, ConvLocal, ConvTranspose
+from unlazy.layers.dense import Dense
+from unlazy.layers.graph import Aggregate
+from unlazy.layers.named import myrtle
+from unlazy.layers.normalization import Dropout, LayerNorm
+from unlazy.layers.pooling import AvgPool, GlobalAvgPool, GlobalSumPool, SumPool
+from unlazy.layers.protocol.arrays import Context, apply, init_params
+from unlazy.layers.protocol.base import Layer, Shape
+from unlazy.layers.protocol.covariance import (
+    State,
+    accepts_blocks,
+    precompute,
+    propagate,
+    propagate_point,
+    required_pairs,
+    variances,
+)
+from unlazy.layers.reshaping import Flatten, ImageResize, Index
+from unlazy.layers.weights import Weights, weighted
 
 __all__ = [
-    "Activation", "Aggregate", "AvgPool", "Concatenate", "Context", "Conv", "ConvLocal", "ConvTranspose", "Dense",
-    "Dropout", "Erf", "Flatten", "Gelu", "GlobalAvgPool", "GlobalSumPool", "Identity", "ImageResize", "Index", "Layer",
-    "LayerNorm", "Product", "Relu", "SelfAttention", "Serial", "Shape", "State", "Sum", "SumPool", "Weights", "apply",
-    "look", "myrtle", "of_blocks", "propagate", "reaches", "residual", "serial", "start", "survey", "variances",
+    "Activation",
+    "Aggregate",
+    "AvgPool",
+    "Concatenate",
+    "Context",
+    "Conv",
+    "ConvLocal",
+    "ConvTranspose",
+    "Dense",
+    "Dropout",
+    "Erf",
+    "Flatten",
+    "Gelu",
+    "GlobalAvgPool",
+    "GlobalSumPool",
+    "Identity",
+    "ImageResize",
+    "Index",
+    "Layer",
+    "LayerNorm",
+    "Product",
+    "Relu",
+    "SelfAttention",
+    "Serial",
+    "Shape",
+    "State",
+    "Sum",
+    "SumPool",
+    "Weights",
+    "accepts_blocks",
+    "apply",
+    "init_params",
+    "myrtle",
+    "precompute",
+    "propagate",
+    "propagate_point",
+    "required_pairs",
+    "residual",
+    "serial",
+    "variances",
     "weighted",
 ]  # fmt: skip

@@ -1,1 +1,1 @@
-"""What is measured of a fit: risk, subspaces, alignment, drift, scaling exponents."""
+"""Measures of a fitted model: risk, subspaces, alignment, kernel drift, scaling exponents."""

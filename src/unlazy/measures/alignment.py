@@ -1,38 +1,92 @@
-"""How well a kernel points at a target, or at another kernel."""
+"""Alignment of a kernel with a target or with another kernel."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import of_any_numbers
+from unlazy.core.arrays import accepts_array_likes
 from unlazy.core.linalg import dot
 
 
-@of_any_numbers
+@accepts_array_likes
 def kernel_alignment(K: Float[Array, "n n"], L: Float[Array, "n n"]) -> Float[Array, ""]:
-    """⟨K, L⟩_F / (‖K‖_F ‖L‖_F): cosine between two kernels (Cristianini et al. 2001)."""
+    """Cosine between two Gram matrices, ⟨K, L⟩_F / (‖K‖_F ‖L‖_F).
+
+    Parameters
+    ----------
+    K, L : array of shape (n, n)
+        Gram matrices at the same points.
+
+    Returns
+    -------
+    scalar array
+
+    References
+    ----------
+    Cristianini, Shawe-Taylor, Elisseeff and Kandola (2001), On kernel-target alignment.
+    """
     return jnp.sum(K * L) / (jnp.linalg.norm(K) * jnp.linalg.norm(L))
 
 
-@of_any_numbers
+@accepts_array_likes
 def target_alignment(K: Float[Array, "n n"], y: Float[Array, "n *c"]) -> Float[Array, ""]:
-    """Alignment of K with the labels' own kernel, yᵀKy / (‖K‖_F ‖yyᵀ‖_F); 1 when K = yyᵀ."""
+    """Alignment of a kernel with the labels, yᵀKy / (‖K‖_F ‖yyᵀ‖_F).
+
+    Parameters
+    ----------
+    K : array of shape (n, n)
+        Gram matrix.
+    y : array of shape (n,) or (n, c)
+        Labels.
+
+    Returns
+    -------
+    scalar array
+        1 if K = yyᵀ.
+    """
     Y = y.reshape(y.shape[0], -1)
     return jnp.sum(Y * dot(K, Y)) / (jnp.linalg.norm(K) * jnp.linalg.norm(dot(Y.T, Y)))
 
 
-@of_any_numbers
+@accepts_array_likes
 def centered_alignment(K: Float[Array, "n n"], L: Float[Array, "n n"]) -> Float[Array, ""]:
-    """Cosine after removing the mean feature of both (CKA; Cortes et al. 2012)."""
+    """Cosine between two Gram matrices after centering both (CKA).
+
+    Parameters
+    ----------
+    K, L : array of shape (n, n)
+        Gram matrices at the same points.
+
+    Returns
+    -------
+    scalar array
+
+    References
+    ----------
+    Cortes, Mohri and Rostamizadeh (2012), Algorithms for learning kernels based on centered alignment.
+    """
     return kernel_alignment(_centered(K), _centered(L))
 
 
 def _centered(K: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """HKH with H = I - 11ᵀ/n."""
     return K - K.mean(0, keepdims=True) - K.mean(1, keepdims=True) + K.mean()
 
 
-@of_any_numbers
+@accepts_array_likes
 def entry_correlation(A: Float[Array, "n m"], B: Float[Array, "n m"]) -> Float[Array, ""]:
-    """Pearson's correlation of the entries of two matrices: blind to scale and shift [E5]; 0 if one is flat."""
+    """Pearson correlation of the entries of two matrices [E5].
+
+    Invariant under scaling and shifting either matrix.
+
+    Parameters
+    ----------
+    A, B : array of shape (n, m)
+
+    Returns
+    -------
+    scalar array
+        0 if one of the matrices is constant.
+    """
     a, b = A - A.mean(), B - B.mean()
     size = jnp.linalg.norm(a) * jnp.linalg.norm(b)
     return jnp.sum(a * b) / jnp.where(size > 0, size, 1)

@@ -1,4 +1,4 @@
-"""Where neurons point: cosines with a feature, clustering of their directions, a picture in the plane [P4, P7]."""
+"""Directions of neurons: cosines with a feature, clustering, embedding in the plane [P4, P7]."""
 
 from typing import NamedTuple
 
@@ -6,41 +6,80 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import of_any_numbers
+from unlazy.core.arrays import accepts_array_likes
 from unlazy.core.errors import check_positive_integer
 from unlazy.core.linalg import dot
 
 Vectors = Float[Array | np.ndarray, "w d"]
 
 
-@of_any_numbers
+@accepts_array_likes
 def feature_cosines(W: Float[Array, "w d"], feature: Float[Array, " d"]) -> Float[Array, " w"]:
-    """cos(w_j, feature) of every row [P4]; zero for a zero row."""
+    """cos(w_j, feature) of every row of W [P4].
+
+    Parameters
+    ----------
+    W : array of shape (w, d)
+        Weights, one row per neuron.
+    feature : array of shape (d,)
+
+    Returns
+    -------
+    array of shape (w,)
+        Zero for a zero row.
+    """
     inside = dot(W, feature)
     sizes = jnp.linalg.norm(W, axis=1) * jnp.linalg.norm(feature)
     return jnp.where(sizes > 0, inside / jnp.where(sizes > 0, sizes, 1), 0.0)
 
 
-@of_any_numbers
+@accepts_array_likes
 def pairwise_cosines(W: Float[Array, "w d"]) -> Float[Array, "w w"]:
-    """cos(w_i, w_j) of every two rows; zero for a zero row."""
+    """cos(w_i, w_j) of all pairs of rows.
+
+    Parameters
+    ----------
+    W : array of shape (w, d)
+
+    Returns
+    -------
+    array of shape (w, w)
+        Zero for a zero row.
+    """
     norms = jnp.linalg.norm(W, axis=1, keepdims=True)
     unit = jnp.where(norms > 0, W / jnp.where(norms > 0, norms, 1), 0.0)
     return jnp.clip(dot(unit, unit.T), -1, 1)
 
 
-@of_any_numbers
+@accepts_array_likes
 def clustering(W: Float[Array, "w d"]) -> Float[Array, ""]:
-    """Median |cos(w_i, w_j)| over pairs of different rows: about 0.67/√d for random directions, 1 for one line.
+    """Median |cos(w_i, w_j)| over pairs of different rows.
 
-    Leave out twins that were started alike (one of every antisymmetric pair): they are parallel by construction.
+    About 0.67/√d for random directions, 1 if all neurons lie on one line. Of neurons that are initialized in
+    antisymmetric pairs pass only one of each pair, since the two are parallel by construction.
+
+    Parameters
+    ----------
+    W : array of shape (w, d)
+
+    Returns
+    -------
+    scalar array
     """
     i, j = jnp.triu_indices(W.shape[0], 1)
     return jnp.median(jnp.abs(pairwise_cosines(W))[i, j])
 
 
 class ClusteringTest(NamedTuple):
-    """Clustering before and after, and the chance of such a rise if training left the directions' law alone."""
+    """Result of `clustering_test`.
+
+    Attributes
+    ----------
+    before, after : float
+        Median |cos| over pairs of neurons.
+    p_value : float
+        Probability of such an increase if training did not change the distribution of directions.
+    """
 
     before: float
     after: float
@@ -48,16 +87,34 @@ class ClusteringTest(NamedTuple):
 
 
 def clustering_test(before: Vectors, after: Vectors, *, permutations: int = 999, seed: int = 0) -> ClusteringTest:
-    """Do neurons cluster more after training? A permutation test with before and after of the same w neurons.
+    """Permutation test of whether neurons cluster more after training than before.
 
-    Null hypothesis: a neuron's direction has the same law before and after, so that exchanging the two for any subset
-    of neurons changes nothing. The rise of the mean |cos| of two neurons is compared with its values under random
-    exchanges: p = (1 + #{rise at least as large})/(1 + permutations), one-sided, valid at any size. Neurons must be
-    independent at the start: give one of every antisymmetric pair. `before` and `after` are medians, as `clustering`.
+    Null hypothesis: the direction of a neuron has the same distribution before and after, so that exchanging the two
+    for any subset of neurons changes nothing. The increase of the mean |cos| of two neurons is compared with its values
+    under random exchanges: p = (1 + #{increase at least as large})/(1 + permutations), one-sided, valid at any size.
+
+    Parameters
+    ----------
+    before, after : array of shape (w, d)
+        Weights of the same neurons. Neurons must be independent at initialization: of every antisymmetric pair pass
+        one.
+    permutations : int, default 999
+    seed : int, default 0
+
+    Returns
+    -------
+    ClusteringTest
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than three neurons or the shapes differ.
     """
     check_positive_integer("permutations", permutations)
     if before.shape != after.shape or before.shape[0] < 3:
-        raise ValueError(f"give three or more neurons, before and after alike, got {before.shape} and {after.shape}")
+        raise ValueError(
+            f"expected three or more neurons, in equal shapes before and after; got {before.shape} and {after.shape}"
+        )
     w = before.shape[0]
     both = np.concatenate([np.asarray(before, float), np.asarray(after, float)])
     both /= np.maximum(np.linalg.norm(both, axis=1, keepdims=True), np.finfo(float).tiny)
@@ -69,22 +126,37 @@ def clustering_test(before: Vectors, after: Vectors, *, permutations: int = 999,
     rises = np.sum(dot(second, C) * second, 1) - np.sum(dot(first, C) * first, 1)
     pairs = np.triu_indices(w, 1)
     medians = [float(np.median(block[pairs])) for block in (C[:w, :w], C[w:, w:])]
-    reached = int(np.sum(rises[1:] >= rises[0] * (1 - 1e-12)))  # the same sum in another order counts as equal
+    reached = int(np.sum(rises[1:] >= rises[0] * (1 - 1e-12)))  # sums that differ only by rounding count as equal
     return ClusteringTest(medians[0], medians[1], (1 + reached) / (1 + permutations))
 
 
-class Plane(NamedTuple):
-    """Points in the plane and how faithful they are: correlation of their distances with the true ones."""
+class PlaneEmbedding(NamedTuple):
+    """Result of `plane_embedding`.
+
+    Attributes
+    ----------
+    points : array of shape (w, 2)
+    fidelity : float
+        Correlation of the distances in the plane with the original ones.
+    """
 
     points: Float[np.ndarray, "w 2"]
-    faithful: float
+    fidelity: float
 
 
-def plane(vectors: Vectors) -> Plane:
-    """Multidimensional scaling of cosine distances 1 - cos(w_i, w_j) to two dimensions [P7].
+def plane_embedding(vectors: Vectors) -> PlaneEmbedding:
+    """Embed neurons in the plane by multidimensional scaling of the cosine distances 1 - cos(w_i, w_j) [P7].
 
-    scikit-learn's SMACOF (stress majorization) from the classical solution, so nothing is random. Two opposite
-    clusters end at distance 2, neurons that have nothing in common at distance 1.
+    Uses scikit-learn's SMACOF (stress majorization) initialized at the classical solution, so the result is
+    deterministic. Opposite clusters end at distance 2, orthogonal neurons at distance 1.
+
+    Parameters
+    ----------
+    vectors : array of shape (w, d)
+
+    Returns
+    -------
+    PlaneEmbedding
     """
     from sklearn.manifold import smacof
 
@@ -95,12 +167,12 @@ def plane(vectors: Vectors) -> Plane:
     i, j = np.triu_indices(len(points), 1)
     apart, true = np.linalg.norm(points[i] - points[j], axis=1), distances[i, j]
     spread = apart.std() * true.std()
-    faithful = np.mean((apart - apart.mean()) * (true - true.mean())) / spread if spread > 0 else 1.0
-    return Plane(points, float(faithful))
+    fidelity = np.mean((apart - apart.mean()) * (true - true.mean())) / spread if spread > 0 else 1.0
+    return PlaneEmbedding(points, float(fidelity))
 
 
 def _classical(distances: np.ndarray) -> np.ndarray:
-    """Torgerson's solution: the two leading directions of the doubly centered squared distances."""
+    """Classical (Torgerson) scaling: two leading directions of the doubly centered squared distances."""
     n = len(distances)
     center = np.eye(n) - 1 / n
     values, vectors = np.linalg.eigh(dot(-0.5 * center, distances**2, center))

@@ -3,24 +3,56 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import of_any_numbers
+from unlazy.core.arrays import accepts_array_likes
 
 
-@of_any_numbers
+@accepts_array_likes
 def risk(
     predicted: Float[Array, "..."], truth: Float[Array, "n ..."], weights: Float[Array, " n"] | None = None
 ) -> Float[Array, ""]:
-    """Mean of |f(x) - y|², summed over outputs; `weights` (zero on padding) make it a weighted mean."""
+    """Mean of |f(x) - y|², summed over outputs.
+
+    Parameters
+    ----------
+    predicted : array of shape (n,) or (n, c)
+    truth : array of the same shape
+    weights : array of shape (n,), optional
+        Weights of the mean; zero on padded rows.
+
+    Returns
+    -------
+    scalar array
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+    """
     return _mean(_per_row(jnp.square(_difference(predicted, truth))), weights)
 
 
-@of_any_numbers
+@accepts_array_likes
 def normalized_risk(
     predicted: Float[Array, "..."], truth: Float[Array, "n ..."], weights: Float[Array, " n"] | None = None
 ) -> Float[Array, ""]:
-    """Risk over that of the constant mean label: 1 is trivial, 0 exact, 1 - R² in other words.
+    """Risk divided by that of predicting the mean label, 1 - R².
 
-    Infinite for a constant truth that is missed, 0 for one that is met.
+    Parameters
+    ----------
+    predicted : array of shape (n,) or (n, c)
+    truth : array of the same shape
+    weights : array of shape (n,), optional
+        Weights of the mean; zero on padded rows.
+
+    Returns
+    -------
+    scalar array
+        0 is exact, 1 is no better than the mean. If the truth is constant: 0 for an exact prediction, else infinity.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
     """
     shape = (-1, *([1] * (truth.ndim - 1)))
     w = jnp.ones(truth.shape[0], truth.dtype) if weights is None else weights
@@ -30,13 +62,29 @@ def normalized_risk(
     return jnp.where(spread > 0, found / jnp.where(spread > 0, spread, 1), jnp.where(found > 0, jnp.inf, 0.0))
 
 
-@of_any_numbers
+@accepts_array_likes
 def accuracy(
     predicted: Float[Array, "..."], truth: Float[Array, "n ..."], weights: Float[Array, " n"] | None = None
 ) -> Float[Array, ""]:
-    """Share of rows classified right: by sign for labels ±1, by the largest column for one column per class.
+    """Fraction of correctly classified rows: by sign for labels ±1, by the largest column for one-hot labels.
 
-    A prediction of exactly zero decides for nobody and counts one half.
+    A prediction of exactly zero for labels ±1 counts as one half.
+
+    Parameters
+    ----------
+    predicted : array of shape (n,) or (n, classes)
+    truth : array of the same shape
+    weights : array of shape (n,), optional
+        Weights of the mean; zero on padded rows.
+
+    Returns
+    -------
+    scalar array
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
     """
     _difference(predicted, truth)
     if truth.ndim == 1:
@@ -47,14 +95,17 @@ def accuracy(
 
 
 def _difference(predicted: Float[Array, "..."], truth: Float[Array, "..."]) -> Float[Array, "..."]:
+    """predicted - truth; raise ValueError if the shapes differ."""
     if predicted.shape != truth.shape:
-        raise ValueError(f"predictions have shape {predicted.shape}, labels {truth.shape}; make them equal")
+        raise ValueError(f"predictions have shape {predicted.shape} and labels {truth.shape}; the shapes must be equal")
     return predicted - truth
 
 
 def _per_row(values: Float[Array, "n ..."]) -> Float[Array, " n"]:
+    """Sum over all axes but the first."""
     return values.reshape(values.shape[0], -1).sum(1)
 
 
 def _mean(values: Float[Array, " n"], weights: Float[Array, " n"] | None) -> Float[Array, ""]:
+    """Mean over rows, weighted if weights are given."""
     return jnp.mean(values) if weights is None else jnp.sum(weights * values) / jnp.sum(weights)

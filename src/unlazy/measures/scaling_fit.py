@@ -1,4 +1,4 @@
-"""Exponents from measurements: slopes on log-log paper, where a risk curve crosses a level, with bootstraps."""
+"""Exponents from measurements: log-log slopes and threshold crossings of risk curves, with bootstrap intervals."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,11 +11,21 @@ from unlazy.theory.spectra import eigenvalues
 
 Numbers = Sequence[float] | Num[np.ndarray, " _"]
 BOOTSTRAPS = 2_000
+"""Bootstrap resamples."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with the interval [low, high]; `failed` is the share of bootstrap draws that gave no value."""
+    """A value with its confidence interval.
+
+    Attributes
+    ----------
+    value : float
+    low, high : float
+        Ends of the interval; NaN if more than half of the resamples failed.
+    failed : float
+        Share of bootstrap resamples without a finite value.
+    """
 
     value: float
     low: float
@@ -25,7 +35,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """y ≈ constant·x^exponent, fitted by least squares of logarithms."""
+    """y ≈ constant·x^exponent; call it to evaluate at x."""
 
     exponent: float
     constant: float
@@ -35,12 +45,29 @@ class PowerLaw:
 
 
 def power_law(x: Numbers, y: Numbers) -> PowerLaw:
-    """Least-squares line through (log x, log y)."""
+    """Fit a power law by least squares through (log x, log y).
+
+    Parameters
+    ----------
+    x, y : sequence of float
+        Positive and finite.
+
+    Returns
+    -------
+    PowerLaw
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two different x, or values that are not positive and finite.
+    """
     a, b = np.asarray(x, float), np.asarray(y, float)
     if a.shape != b.shape or len(np.unique(a)) < 2:
-        raise ValueError(f"a slope needs two or more different x and one y each, got {a.shape} and {b.shape}")
+        raise ValueError(
+            f"a slope needs at least two different x and one y for each, got shapes {a.shape} and {b.shape}"
+        )
     if not (np.all(a > 0) and np.all(b > 0) and np.all(np.isfinite(a)) and np.all(np.isfinite(b))):
-        raise ValueError("logarithms need positive finite numbers; leave out points that were not reached")
+        raise ValueError("x and y must be positive and finite; leave out points without a value")
     log_x, log_y = np.log(a), np.log(b)
     exponent = float(eigenvalues.slope(log_x, log_y))
     return PowerLaw(exponent, math.exp(log_y.mean() - exponent * log_x.mean()))
@@ -48,7 +75,7 @@ def power_law(x: Numbers, y: Numbers) -> PowerLaw:
 
 @dataclass(frozen=True)
 class FlooredLaw:
-    """y ≈ floor + constant·x^exponent with floor ≥ 0 and exponent < 0, by least squares of relative errors."""
+    """y ≈ floor + constant·x^exponent with floor ≥ 0 and exponent < 0; call it to evaluate at x."""
 
     exponent: float
     constant: float
@@ -59,18 +86,38 @@ class FlooredLaw:
 
 
 EXPONENTS = -np.geomspace(0.02, 4, 160)
-"""The exponents that `floored_laws` tries."""
+"""Grid of exponents that `floored_laws` searches."""
 
 
 def floored_laws(x: Numbers, curves: Float[np.ndarray, "curves points"]) -> list[FlooredLaw]:
-    """The law with a floor through each curve; of fewer than three points, or where none fits better, it has no floor.
+    """Fit a power law with a floor to each curve, by least squares of relative errors.
 
-    For a given exponent the two other numbers are a least-squares problem in two unknowns, solved with their signs:
-    both free, or the floor zero, or the power zero.
+    The exponent is searched on a grid. For each exponent, constant and floor solve a least-squares problem in two
+    unknowns with nonnegativity constraints: both free, floor zero, or constant zero. With fewer than three points, or
+    if a floor does not improve the fit, the floor is zero.
+
+    Parameters
+    ----------
+    x : sequence of float
+        Sizes, shared by all curves.
+    curves : array of shape (curves, points)
+        Positive values.
+
+    Returns
+    -------
+    list of FlooredLaw
+        One per curve.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two different x, or the shapes do not match.
     """
     sizes, y = np.asarray(x, float), np.asarray(curves, float)
     if y.ndim != 2 or y.shape[1] != len(sizes) or len(np.unique(sizes)) < 2:
-        raise ValueError(f"a law needs two or more different x and one y each, got {sizes.shape} and {y.shape}")
+        raise ValueError(
+            f"a fit needs at least two different x and one y for each, got shapes {sizes.shape} and {y.shape}"
+        )
     scale = sizes[-1]
     powers = (sizes / scale) ** EXPONENTS[:, None]
     p, q = powers[None] / y[:, None], np.broadcast_to(1 / y[:, None], (len(y), len(EXPONENTS), len(sizes)))
@@ -96,10 +143,23 @@ def slope(
     x: Numbers, y: Float[np.ndarray, "points seeds"], *, statistic: Callable = np.median, level: float = 0.95,
     seed: int = 0,
 ) -> Interval:  # fmt: skip
-    """Log-log slope of the statistic over seeds, with a percentile bootstrap that redraws the seeds of each point.
+    """Log-log slope of a statistic over seeds, with a percentile bootstrap interval.
 
-    Seeds of different points are redrawn independently, as are the experiments they come from. `statistic` takes an
-    array and `axis`.
+    The seeds of each point are resampled independently, since the experiments at different points are independent.
+
+    Parameters
+    ----------
+    x : sequence of float
+    y : array of shape (points, seeds)
+    statistic : callable, default numpy.median
+        Takes an array and `axis`.
+    level : float, default 0.95
+        Confidence level.
+    seed : int, default 0
+
+    Returns
+    -------
+    Interval
     """
     values = np.asarray(y, float)
     if values.ndim != 2 or values.shape[0] != len(x):
@@ -114,13 +174,29 @@ def slope(
 
 
 def crossing(n: Numbers, curve: Numbers, threshold: float) -> float:
-    """First n at which a falling curve meets the threshold, by interpolation of logarithms; NaN where it never does.
+    """First n at which a decreasing curve reaches the threshold, by log-log interpolation.
 
-    n must increase. A curve that starts below has its first n as answer: the crossing is at most that.
+    Parameters
+    ----------
+    n : sequence of float
+        Positive and increasing.
+    curve : sequence of float
+    threshold : float
+        Positive.
+
+    Returns
+    -------
+    float
+        NaN if the curve stays above the threshold; the first n if it starts below, an upper bound for the crossing.
+
+    Raises
+    ------
+    ValueError
+        If n is not positive and increasing, or the threshold is not positive.
     """
     sizes, values = np.asarray(n, float), np.asarray(curve, float)
     if sizes.shape != values.shape or np.any(np.diff(sizes) <= 0) or np.any(sizes <= 0):
-        raise ValueError(f"n must be positive and increasing with one value each, got {sizes} and {values.shape}")
+        raise ValueError(f"n must be positive and increasing, with one value for each; got {sizes} and {values.shape}")
     if not threshold > 0:
         raise ValueError(f"the threshold must be positive, got {threshold}")
     below = np.flatnonzero(values <= threshold)
@@ -137,9 +213,22 @@ def crossing(n: Numbers, curve: Numbers, threshold: float) -> float:
 def first_n(
     n: Numbers, risks: Float[np.ndarray, "points seeds"], threshold: float, *, level: float = 0.95, seed: int = 0
 ) -> Interval:
-    """n* at which the median risk over seeds first meets the threshold, with a bootstrap over seeds.
+    """n* at which the median risk over seeds first reaches the threshold, with a bootstrap interval over seeds.
 
-    Samples are nested in n, so a seed is a whole curve: curves are redrawn, not points.
+    Samples are nested in n, so a seed is a whole curve: curves are resampled, not points.
+
+    Parameters
+    ----------
+    n : sequence of float
+    risks : array of shape (points, seeds)
+    threshold : float
+    level : float, default 0.95
+        Confidence level.
+    seed : int, default 0
+
+    Returns
+    -------
+    Interval
     """
     values = _curves(n, risks)
     (chosen,) = _redrawn([values.shape[1]], seed)
@@ -151,10 +240,23 @@ def scaling_exponent(
     curves: Mapping[float, tuple[Numbers, Float[np.ndarray, "points seeds"]]], threshold: float, *,
     level: float = 0.95, seed: int = 0,
 ) -> Interval:  # fmt: skip
-    """Exponent of n*(d) ∝ d^exponent from risk curves {d: (n, risks over seeds)}, with a bootstrap over seeds.
+    """Exponent of n*(d) ∝ d^exponent from risk curves, with a bootstrap interval over seeds.
 
-    Every draw redraws the curves of each d, finds its n* and fits the slope; draws in which some d never meets the
-    threshold are left out and counted in `failed`.
+    Each resample draws curves for every d, finds n* and fits the slope. Resamples in which some d never reaches the
+    threshold are discarded and counted in `failed`.
+
+    Parameters
+    ----------
+    curves : mapping
+        d → (n, risks), with risks of shape (points, seeds).
+    threshold : float
+    level : float, default 0.95
+        Confidence level.
+    seed : int, default 0
+
+    Returns
+    -------
+    Interval
     """
     checked = {d: (n, _curves(n, risks)) for d, (n, risks) in curves.items()}
     found = [crossing(n, np.median(values, 1), threshold) for n, values in checked.values()]
@@ -166,11 +268,12 @@ def scaling_exponent(
     ])  # fmt: skip
     log_d = np.log(np.asarray(list(checked), float))
     centered = log_d - log_d.mean()
-    with np.errstate(invalid="ignore"):  # of one d
+    with np.errstate(invalid="ignore"):  # a single d
         return _interval(value, centered @ np.log(stars) / (centered @ centered), level)
 
 
 def _curves(n: Numbers, risks: Float[np.ndarray, "points seeds"]) -> np.ndarray:
+    """The risks as an array of shape (points, seeds); raise ValueError otherwise."""
     values = np.asarray(risks, float)
     if values.ndim != 2 or values.shape[0] != len(n):
         raise ValueError(f"risks must have one row per n ({len(n)}) and one column per seed, got {values.shape}")
@@ -178,25 +281,25 @@ def _curves(n: Numbers, risks: Float[np.ndarray, "points seeds"]) -> np.ndarray:
 
 
 def _redrawn(seeds: Sequence[int], seed: int) -> list[np.ndarray]:
-    """For every number of seeds, BOOTSTRAPS draws of as many with replacement; a draw takes all of them in turn."""
+    """For each count of seeds, BOOTSTRAPS index sets drawn with replacement."""
     rng = np.random.default_rng(seed)
     draws = [[rng.integers(count, size=count) for count in seeds] for _ in range(BOOTSTRAPS)]
     return [np.stack(column) for column in zip(*draws)]
 
 
 def _crossings(n: Numbers, curves: Float[np.ndarray, "draws points"], threshold: float) -> Float[np.ndarray, " draws"]:
-    """`crossing` of every curve."""
+    """`crossing` of every curve, vectorized."""
     log_n, below = np.log(np.asarray(n, float)), curves <= threshold
     i, rows = below.argmax(1), np.arange(len(curves))
     before = np.maximum(i - 1, 0)
-    with np.errstate(divide="ignore", invalid="ignore"):  # of curves that start below, or never are
+    with np.errstate(divide="ignore", invalid="ignore"):  # curves that start below the threshold, or never reach it
         high, low = np.log(curves[rows, before]), np.log(np.maximum(curves[rows, i], 1e-300))
         share = np.where(i > 0, (high - math.log(threshold)) / (high - low), 1.0)
         return np.where(below.any(1), np.exp((1 - share) * log_n[before] + share * log_n[i]), math.nan)
 
 
 def _interval(value: float, draws: np.ndarray, level: float) -> Interval:
-    """Percentile interval; draws that are not finite are counted, not used, and half of them must be finite."""
+    """Percentile interval over finite resamples; NaN if more than half of them failed."""
     kept = draws[np.isfinite(draws)]
     failed = 1 - len(kept) / len(draws)
     if failed > 0.5:

@@ -1,28 +1,59 @@
-"""What a Gram matrix shows of a kernel's spectrum: eigenvalues, effective dimension [L3]."""
+"""Spectral measures of a Gram matrix: eigenvalues, effective dimension, participation ratio [L3]."""
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import of_any_numbers
+from unlazy.core.arrays import accepts_array_likes
 
 
-@of_any_numbers
+@accepts_array_likes
 def gram_spectrum(K: Float[Array, "n n"]) -> Float[Array, " n"]:
-    """Eigenvalues of K/n, largest first: estimates of those of the kernel's integral operator."""
+    """Eigenvalues of K/n in descending order, estimates of those of the kernel's integral operator.
+
+    Parameters
+    ----------
+    K : array of shape (n, n)
+        Gram matrix.
+
+    Returns
+    -------
+    array of shape (n,)
+    """
     return jnp.linalg.eigvalsh(K)[::-1] / K.shape[0]
 
 
-@of_any_numbers
+@accepts_array_likes
 def effective_dimension(eigenvalues: Float[Array, " n"], ridge: Float[Array, ""] | float) -> Float[Array, ""]:
-    """tr K(K + ρI)⁻¹ = Σ λ/(λ + ρ): how many directions a ridge ρ leaves free."""
+    """Effective dimension tr K(K + ρI)⁻¹ = Σ λ/(λ + ρ).
+
+    Parameters
+    ----------
+    eigenvalues : array of shape (n,)
+        Eigenvalues of K; negative ones count as zero.
+    ridge : float
+        ρ, absolute.
+
+    Returns
+    -------
+    scalar array
+    """
     lam = jnp.maximum(eigenvalues, 0)
     return jnp.sum(lam / (lam + ridge))
 
 
-@of_any_numbers
+@accepts_array_likes
 def participation_ratio(eigenvalues: Float[Array | np.ndarray, " n"]) -> Float[Array, ""] | float:
-    """(Σλ)²/Σλ²: how many directions carry a kernel, or an average gradient outer product: n for the identity, 1 for
-    rank one, 0 where all are 0."""
+    """Participation ratio (Σλ)²/Σλ²: effective number of directions of a symmetric matrix.
+
+    Parameters
+    ----------
+    eigenvalues : array of shape (n,)
+
+    Returns
+    -------
+    scalar
+        n for the identity, 1 for rank one, 0 if all eigenvalues are zero.
+    """
     squares = (eigenvalues**2).sum()
     return eigenvalues.sum() ** 2 / (squares + (squares == 0))

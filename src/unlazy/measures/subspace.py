@@ -1,42 +1,89 @@
-"""How much of a learned representation lies in the relevant subspace S* [D5]."""
+"""Share of a learned representation that lies in the relevant subspace S* [D5]."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import of_any_numbers
+from unlazy.core.arrays import accepts_array_likes
 from unlazy.core.linalg import dot
 
 
-@of_any_numbers
+@accepts_array_likes
 def energy(W: Float[Array, "w d"], subspace: Float[Array, "r d"]) -> Float[Array, ""]:
-    """‖W Uᵀ‖²_F/‖W‖²_F: the share of the rows of W that lies in S*. r/d for random rows, 1 for perfect ones.
+    """Share of the squared norm of W inside a subspace, ‖W Uᵀ‖²_F/‖W‖²_F.
 
-    `subspace` is U with orthonormal rows. Zero for W = 0.
+    Parameters
+    ----------
+    W : array of shape (w, d)
+        Weights, one row per neuron.
+    subspace : array of shape (r, d)
+        U, with orthonormal rows.
+
+    Returns
+    -------
+    scalar array
+        r/d on average for random rows, 1 if all rows lie in the subspace, 0 if W = 0.
     """
     total = jnp.sum(jnp.square(W))
     inside = jnp.sum(jnp.square(_product(W, subspace.T)))
     return jnp.where(total > 0, inside / jnp.where(total > 0, total, 1), 0.0)
 
 
-@of_any_numbers
+@accepts_array_likes
 def row_alignment(W: Float[Array, "w d"], subspace: Float[Array, "r d"]) -> Float[Array, " w"]:
-    """‖U w_j‖/‖w_j‖ of every row: |cosine| with S*. Zero for a zero row."""
+    """|cosine| of every row with a subspace, ‖U w_j‖/‖w_j‖.
+
+    Parameters
+    ----------
+    W : array of shape (w, d)
+    subspace : array of shape (r, d)
+        U, with orthonormal rows.
+
+    Returns
+    -------
+    array of shape (w,)
+        Zero for a zero row.
+    """
     norms = jnp.linalg.norm(W, axis=1)
     inside = jnp.linalg.norm(_product(W, subspace.T), axis=1)
     return jnp.where(norms > 0, inside / jnp.where(norms > 0, norms, 1), 0.0)
 
 
-@of_any_numbers
+@accepts_array_likes
 def cosines(first: Float[Array, "r d"], second: Float[Array, "s d"]) -> Float[Array, " k"]:
-    """Cosines of the principal angles between two spans of orthonormal rows, largest first, min(r, s) of them."""
+    """Cosines of the principal angles between two subspaces, in descending order.
+
+    Parameters
+    ----------
+    first : array of shape (r, d)
+    second : array of shape (s, d)
+        Orthonormal rows.
+
+    Returns
+    -------
+    array of shape (min(r, s),)
+    """
     return jnp.clip(jnp.linalg.svd(_product(first, second.T), compute_uv=False), 0, 1)
 
 
-@of_any_numbers
+@accepts_array_likes
 def principal_angles(first: Float[Array, "r d"], second: Float[Array, "s d"]) -> Float[Array, " k"]:
-    """Principal angles in radians, smallest first; small ones from sines, which arccos near 1 would lose.
+    """Principal angles between two subspaces in radians, in ascending order.
 
-    Björck and Golub, Numerical methods for computing angles between linear subspaces (1973).
+    Small angles are computed from sines, since arccos loses digits near 1.
+
+    Parameters
+    ----------
+    first : array of shape (r, d)
+    second : array of shape (s, d)
+        Orthonormal rows.
+
+    Returns
+    -------
+    array of shape (min(r, s),)
+
+    References
+    ----------
+    Björck and Golub (1973), Numerical methods for computing angles between linear subspaces.
     """
     small, large = (first, second) if first.shape[0] <= second.shape[0] else (second, first)
     across = small - _product(_product(small, large.T), large)
@@ -45,25 +92,64 @@ def principal_angles(first: Float[Array, "r d"], second: Float[Array, "s d"]) ->
     return jnp.where(c > 0.7, jnp.arcsin(sines[: c.shape[0]]), jnp.arccos(c))
 
 
-@of_any_numbers
+@accepts_array_likes
 def overlap(first: Float[Array, "r d"], second: Float[Array, "s d"]) -> Float[Array, ""]:
-    """Root mean square of the principal cosines: 1 when one span lies in the other, √(max(r,s)/d) by chance."""
+    """Root mean square of the cosines of the principal angles.
+
+    Parameters
+    ----------
+    first : array of shape (r, d)
+    second : array of shape (s, d)
+        Orthonormal rows.
+
+    Returns
+    -------
+    scalar array
+        1 if one subspace contains the other, √(max(r, s)/d) on average for random ones.
+    """
     return jnp.sqrt(jnp.mean(jnp.square(cosines(first, second))))
 
 
-@of_any_numbers
+@accepts_array_likes
 def top_directions(W: Float[Array, "w d"], r: int) -> Float[Array, "r d"]:
-    """The r leading right singular vectors of W, as rows: what W looks at most."""
+    """The r leading right singular vectors of W, as rows.
+
+    Parameters
+    ----------
+    W : array of shape (w, d)
+    r : int
+
+    Returns
+    -------
+    array of shape (r, d)
+
+    Raises
+    ------
+    ValueError
+        If r is not between 1 and min(w, d).
+    """
     if not 1 <= r <= min(W.shape):
-        raise ValueError(f"W of shape {W.shape} has {min(W.shape)} singular directions, r = {r} were asked for")
+        raise ValueError(f"r must be between 1 and min(W.shape) = {min(W.shape)}, got {r}")
     return jnp.linalg.svd(W, full_matrices=False)[2][:r]
 
 
-@of_any_numbers
+@accepts_array_likes
 def top_overlap(W: Float[Array, "w d"], subspace: Float[Array, "r d"]) -> Float[Array, ""]:
-    """Overlap of S* with the r leading right singular vectors of W."""
+    """Overlap of a subspace with the leading right singular vectors of W.
+
+    Parameters
+    ----------
+    W : array of shape (w, d)
+    subspace : array of shape (r, d)
+        Orthonormal rows.
+
+    Returns
+    -------
+    scalar array
+    """
     return overlap(top_directions(W, subspace.shape[0]), subspace)
 
 
 def _product(first: Float[Array, "a d"], second: Float[Array, "d b"]) -> Float[Array, "a b"]:
+    """Matrix product in the dtype of the first factor."""
     return dot(first, second.astype(first.dtype))

@@ -1,4 +1,4 @@
-"""How far training moved: kernels, features, parameters, each relative to where it started. Small is lazy [K10]."""
+"""Movement during training of kernels, features and parameters, relative to their start; small is lazy [K10]."""
 
 from typing import Any
 
@@ -6,17 +6,37 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import of_any_numbers
+from unlazy.core.arrays import accepts_array_likes
 
 
-@of_any_numbers
+@accepts_array_likes
 def relative_change(start: Float[Array, "*s"], now: Float[Array, "*s"]) -> Float[Array, ""]:
-    """‖A_t - A_0‖_F / ‖A_0‖_F: of a tangent kernel (its drift) or of hidden features (their movement)."""
+    """Relative change ‖A_t - A_0‖_F / ‖A_0‖_F, for example of a tangent kernel or of hidden features.
+
+    Parameters
+    ----------
+    start, now : array
+        Of the same shape.
+
+    Returns
+    -------
+    scalar array
+    """
     return jnp.linalg.norm(jnp.ravel(now - start)) / jnp.linalg.norm(jnp.ravel(start))
 
 
 def parameter_movement(start: Any, now: Any) -> Float[Array, " layers"]:
-    """‖θ_l,t - θ_l,0‖ / ‖θ_l,0‖ of every layer (top-level entry of the parameters)."""
+    """Relative change ‖θ_l,t - θ_l,0‖ / ‖θ_l,0‖ of each layer.
+
+    Parameters
+    ----------
+    start, now : pytree
+        Parameters; each top-level entry is a layer.
+
+    Returns
+    -------
+    array of shape (layers,)
+    """
     before = jax.tree.leaves(start, is_leaf=lambda part: part is not start)
     after = jax.tree.leaves(now, is_leaf=lambda part: part is not now)
     moved = [_norm(jax.tree.map(jnp.subtract, b, a)) for a, b in zip(before, after)]
@@ -24,9 +44,19 @@ def parameter_movement(start: Any, now: Any) -> Float[Array, " layers"]:
 
 
 def distance(start: Any, now: Any) -> Float[Array, ""]:
-    """‖θ_t - θ_0‖ over all parameters."""
+    """Euclidean distance ‖θ_t - θ_0‖ over all parameters.
+
+    Parameters
+    ----------
+    start, now : pytree
+
+    Returns
+    -------
+    scalar array
+    """
     return _norm(jax.tree.map(jnp.subtract, now, start))
 
 
 def _norm(tree: Any) -> Float[Array, ""]:
+    """Euclidean norm of a pytree."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))

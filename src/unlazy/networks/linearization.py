@@ -1,4 +1,4 @@
-"""Expansions of a function around its start [K10, L8], and the linear one trained in closed form [K3]."""
+"""Taylor expansions of a function in its parameters [K10, L8], and closed-form training of the linear one [K3]."""
 
 import math
 from collections.abc import Callable
@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import Labels, Points, count, labels, points
+from unlazy.core.arrays import Labels, Points, as_labels, as_points, n_points
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.pytrees import split, spread_over
+from unlazy.core.pytrees import broadcast_over, split_parameters
 from unlazy.networks.tangent import tangent_kernel
 from unlazy.theory.dynamics import spectral_filters
-from unlazy.theory.infinite_width.jacobian import of_parameters
+from unlazy.theory.infinite_width.jacobian import trainable_function
 from unlazy.theory.numerics.divided_differences import DESCENT, FLOW
 from unlazy.theory.numerics.matrix_functions import MatrixFunction, spectrum_of
 
@@ -24,8 +24,17 @@ Apply = Callable[[Any, Array], Array]
 class Expansion(eqx.Module):
     """Taylor polynomial of f in its parameters around θ_0; itself a function of (parameters, inputs).
 
-    order 1: f(θ_0) + ∇f(θ_0)·δ [K10];  order 2: the same plus ½ δᵀ∇²f(θ_0)δ [L8], δ = θ - θ_0;  order k: with all terms
-    d^j/dt^j f(θ_0 + tδ)/j! up to k. No Jacobian is formed: one forward-mode derivative per order.
+    Order 1 is f(θ_0) + ∇f(θ_0)·δ [K10]; order 2 adds ½ δᵀ∇²f(θ_0)δ [L8], with δ = θ - θ_0; order k has all terms
+    d^j/dt^j f(θ_0 + tδ)/j! up to j = k. No Jacobian is formed: each order costs one forward-mode derivative.
+
+    Parameters
+    ----------
+    apply : callable
+        The function f(params, X) to expand.
+    start : pytree
+        Parameters θ_0 of the expansion point.
+    order : int
+        Degree of the Taylor polynomial.
     """
 
     apply: Apply
@@ -33,9 +42,23 @@ class Expansion(eqx.Module):
     order: int = eqx.field(static=True)
 
     def __call__(self, params: Any, X: Points) -> Float[Array, "n ..."]:
-        X = points(X, takes="tree")
-        f, start = of_parameters(self.apply, self.start)
-        move = jax.tree.map(jnp.subtract, split(params)[0], start)
+        """Evaluate the Taylor polynomial.
+
+        Parameters
+        ----------
+        params : pytree
+            Parameters θ, with the structure of `start`.
+        X : array of shape (n, ...)
+            Inputs.
+
+        Returns
+        -------
+        array of shape (n, ...)
+            Values of the polynomial, with the output shape of `apply`.
+        """
+        X = as_points(X, input_kind="tree")
+        f, start = trainable_function(self.apply, self.start)
+        move = jax.tree.map(jnp.subtract, split_parameters(params)[0], start)
 
         def along(base: Any) -> tuple[Array, Array]:
             return jax.jvp(lambda theta: f(theta, X), (base,), (move,))
@@ -51,7 +74,7 @@ class Expansion(eqx.Module):
 
 
 def derivatives(line: Callable[[Array], Array], order: int) -> tuple[Array, ...]:
-    """line and its derivatives up to an order, at 0: forward mode in forward mode."""
+    """Return `line` and its derivatives at 0 up to `order`, by nested forward mode."""
 
     def up_to(k: int) -> Callable[[Array], tuple[Array, ...]]:
         if k == 0:
@@ -67,23 +90,81 @@ def derivatives(line: Callable[[Array], Array], order: int) -> tuple[Array, ...]
 
 
 def linearize(apply: Apply, params: Any) -> Expansion:
-    """f_lin(θ) = f(θ_0) + ∇f(θ_0)(θ - θ_0) [K10] (Lee et al. 2019). Descent, kernels and measures take it like f.
+    """Linearize a function around its parameters [K10].
 
+    f_lin(θ) = f(θ_0) + ∇f(θ_0)(θ - θ_0). The result is again a function of (parameters, inputs), so `descend`,
+    `tangent_kernel` and the measures accept it like f.
+
+    Parameters
+    ----------
+    apply : callable
+        Function f(params, X), such as a `Network`.
+    params : pytree
+        Parameters θ_0 at which to linearize.
+
+    Returns
+    -------
+    Expansion
+        The linearized function.
+
+    Examples
+    --------
     >>> net = Network(MLP(1, width=64), 3)
     >>> params = net.init(key)
     >>> bool(jnp.allclose(linearize(net, params)(params, X), net(params, X), rtol=1e-5))
     True
+
+    References
+    ----------
+    Lee et al. (2019), Wide neural networks of any depth evolve as linear models under gradient descent.
     """
     return Expansion(apply, params, 1)
 
 
 def quadratic_expansion(apply: Apply, params: Any) -> Expansion:
-    """Second-order expansion around θ_0 [L8] (Bai, Lee 2020)."""
+    """Expand a function to second order around its parameters [L8].
+
+    Parameters
+    ----------
+    apply : callable
+        Function f(params, X), such as a `Network`.
+    params : pytree
+        Parameters θ_0 of the expansion point.
+
+    Returns
+    -------
+    Expansion
+        f(θ_0) + ∇f(θ_0)·δ + ½ δᵀ∇²f(θ_0)δ as a function of (parameters, inputs).
+
+    References
+    ----------
+    Bai and Lee (2020), Beyond linearization.
+    """
     return Expansion(apply, params, 2)
 
 
 def expand(apply: Apply, params: Any, order: int = 1) -> Expansion:
-    """Taylor polynomial of any order around θ_0, itself a function of (parameters, inputs) [K10, L8]."""
+    """Expand a function to any order around its parameters [K10, L8].
+
+    Parameters
+    ----------
+    apply : callable
+        Function f(params, X), such as a `Network`.
+    params : pytree
+        Parameters θ_0 of the expansion point.
+    order : int, default 1
+        Degree of the Taylor polynomial.
+
+    Returns
+    -------
+    Expansion
+        The Taylor polynomial as a function of (parameters, inputs).
+
+    Raises
+    ------
+    ValueError
+        If `order` is not a positive integer.
+    """
     return Expansion(apply, params, check_positive_integer("order", order))
 
 
@@ -98,24 +179,54 @@ def trained_linearization(
     steps: int | None = None,
     rates: Any = 1.0,
 ) -> Any:
-    """Parameters of f_lin after training on ½Σ(f - y)², in closed form: θ = θ_0 + R Jᵀ c(K) (y - f_0(X)) [K3].
+    """Train the linearized function in closed form and return its parameters [K3].
 
-    Gradient flow until `time` (infinity allowed) or `steps` steps of `step_size`; c(λ) = (1 - e^{-λt})/λ or
-    (1 - (1 - ηλ)^s)/λ on the eigenvalues of the tangent kernel K = J R Jᵀ, R the layer-wise rates.
+    Training minimizes the sum ½ Σ (f - y)² over points and outputs:
+    θ = θ_0 + R Jᵀ c(K) (y - f_0(X)), where K = J R Jᵀ is the tangent kernel and R the layer-wise rates. On the
+    eigenvalues of K, c(λ) = (1 - e^{-λt})/λ for gradient flow and c(λ) = (1 - (1 - ηλ)^s)/λ for s steps of size η.
+
+    Parameters
+    ----------
+    apply : callable
+        Function f(params, X), such as a `Network`.
+    params : pytree
+        Parameters θ_0 at the start of training.
+    X : array of shape (n, ...)
+        Training inputs.
+    y : array of shape (n,) or (n, c)
+        Labels, with the shape of the outputs.
+    time : float, optional
+        Time of gradient flow; infinity is allowed. Pass either `time`, or `step_size` and `steps`.
+    step_size : float, optional
+        Step size η of gradient descent.
+    steps : int, optional
+        Number of steps of gradient descent.
+    rates : float or pytree, default 1.0
+        Layer-wise learning rates: a number, one per layer, or shaped like the parameters.
+
+    Returns
+    -------
+    pytree
+        Parameters of the trained linearization, with the structure of `params`.
+
+    Raises
+    ------
+    ValueError
+        If not exactly one of `time` and (`step_size`, `steps`) is given.
     """
     if (time is None) == (step_size is None) or (step_size is None) != (steps is None):
-        raise ValueError(f"give either time, or step_size and steps; got {time=}, {step_size=}, {steps=}")
-    X = points(X, takes="tree")
-    y = labels(y, count(X))
+        raise ValueError(f"pass either time, or step_size and steps; got {time=}, {step_size=}, {steps=}")
+    X = as_points(X, input_kind="tree")
+    y = as_labels(y, n_points(X))
     K = tangent_kernel(apply, params, X, rates=rates)
     spectrum, raw = spectrum_of(K.reshape(y.size, y.size))
     way, given = (FLOW, [time]) if time is not None else (DESCENT, [step_size, steps])
     c = MatrixFunction(
         way, spectrum, tuple(jnp.asarray(v, K.dtype) for v in given), spectral_filters.rounding_floor(raw)
     )
-    f, start = of_parameters(apply, params)
+    f, start = trainable_function(apply, params)
     f0, pull = jax.vjp(lambda theta: f(theta, X), start)
     alpha = spectral_filters.coefficients(spectrum.eigenvectors, c, (y - f0).ravel())
     (gradient,) = pull(alpha.reshape(f0.shape))
-    moved = jax.tree.map(lambda p, r, g: p + r * g, start, spread_over(rates, start), gradient)
-    return eqx.combine(moved, split(params)[1])
+    moved = jax.tree.map(lambda p, r, g: p + r * g, start, broadcast_over(rates, start), gradient)
+    return eqx.combine(moved, split_parameters(params)[1])

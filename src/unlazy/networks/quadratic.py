@@ -1,4 +1,4 @@
-"""Quadratic models: the network with square activation [L6], and any two-layer network to second order [L8]."""
+"""Quadratic models: networks with square activation [L6] and two-layer networks to second order [L8]."""
 
 from collections.abc import Callable
 
@@ -10,14 +10,20 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from unlazy.core.errors import check_positive_integer
 from unlazy.core.linalg import dot
 from unlazy.core.precision import default_float
-from unlazy.theory.activations.functions import Activation
+from unlazy.theory.activations.functions import ActivationFunction
 from unlazy.theory.activations.functions import activation as named_activation
 
 
 class QuadraticNetwork(eqx.Module):
-    """f(x) = Σ_r s_r (w_r·x)², s_r = ±1 in turn and frozen: xᵀMx with M = Σ_r s_r w_r w_rᵀ [L6].
+    """Two-layer network with square activation and frozen readout weights ±1 [L6].
 
-    Least Σ‖w_r‖² for a given M is ‖M‖_*, so weight decay is the nuclear norm. Called as f(W, X), W of shape (w, d).
+    f(x) = Σ_r s_r (w_r·x)² = xᵀMx with M = Σ_r s_r w_r w_rᵀ and alternating signs s_r. The smallest Σ‖w_r‖² for a given
+    M is ‖M‖_*, so weight decay acts as the nuclear norm. Evaluated as f(W, X) with W of shape (w, d).
+
+    Parameters
+    ----------
+    width : int
+        Number of neurons.
     """
 
     width: int = eqx.field(static=True)
@@ -27,38 +33,51 @@ class QuadraticNetwork(eqx.Module):
 
     @property
     def signs(self) -> Float[Array, " w"]:
+        """Readout weights +1, -1, +1, …."""
         return alternating(self.width)
 
     def init(self, key: PRNGKeyArray, inputs: int, scale: float = 0.1) -> Float[Array, "w d"]:
-        """Small Gaussian rows, ‖w_r‖ ≈ scale."""
+        """Draw small Gaussian rows with ‖w_r‖ ≈ scale."""
         inputs = check_positive_integer("inputs (dimension of x)", inputs)
         return jax.random.normal(key, (self.width, inputs), default_float()) * (scale / inputs**0.5)
 
     def matrix(self, W: Float[Array, "w d"]) -> Float[Array, "d d"]:
-        """M with f(x) = xᵀMx."""
+        """Return M with f(x) = xᵀMx."""
         return dot(W.T * self.signs.astype(W.dtype), W)
 
     def __call__(self, W: Float[Array, "w d"], X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """Evaluate f at the rows of X."""
         return dot(jnp.square(dot(X, W.T)), self.signs.astype(X.dtype))
 
 
 class SecondOrder(eqx.Module):
-    """A two-layer network around its start W_0, term by term, as a function of the moves δ_r of its neurons [L8].
+    """Second-order expansion of a two-layer network around W_0, term by term [L8].
+
+    A function of the displacements δ_r of the neurons:
 
     f(W_0 + δ) ≈ Σ a_r σ(w_r·x) + Σ a_r σ'(w_r·x)(δ_r·x) + ½ Σ a_r σ''(w_r·x)(δ_r·x)²
 
-    The same values as `quadratic_expansion` of the network, with the parts apart: the linear part is odd in δ, the
-    rest even. Bai and Lee, Beyond linearization (ICLR 2020).
+    It has the values of `quadratic_expansion` of the network, with the terms available separately: the linear term is
+    odd in δ, the others are even. Bai and Lee, Beyond linearization (ICLR 2020).
+
+    Parameters
+    ----------
+    W0 : array of shape (w, d)
+        First-layer weights at the start.
+    a : array of shape (w,)
+        Readout weights.
+    activation : Activation
+        Activation σ with a second derivative.
     """
 
     W0: Float[Array, "w d"]
     a: Float[Array, " w"]
-    activation: Activation = eqx.field(static=True)
+    activation: ActivationFunction = eqx.field(static=True)
 
     def parts(
         self, delta: Float[Array, "w d"], X: Float[Array, "n d"]
     ) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, " n"]]:
-        """The value at the start, the linear and the quadratic part."""
+        """Return the value at the start, the linear term and the quadratic term."""
         z, move = dot(X, self.W0.T), dot(X, delta.T)
         slope = _derivative(self.activation)
         a = self.a.astype(z.dtype)
@@ -69,40 +88,61 @@ class SecondOrder(eqx.Module):
         )
 
     def linear(self, delta: Float[Array, "w d"], X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """f(W_0) and the linear part: the tangent model."""
+        """Return f(W_0) plus the linear term: the tangent model."""
         start, linear, _ = self.parts(delta, X)
         return start + linear
 
     def even(self, delta: Float[Array, "w d"], X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """f(W_0) and the quadratic part: the mean over independent random signs of the moves."""
+        """Return f(W_0) plus the quadratic term: the mean over independent random signs of the displacements."""
         start, _, quadratic = self.parts(delta, X)
         return start + quadratic
 
     def __call__(self, delta: Float[Array, "w d"], X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """Evaluate the sum of all three terms."""
         start, linear, quadratic = self.parts(delta, X)
         return start + linear + quadratic
 
 
-def second_order(W0: Float[Array, "w d"], a: Float[Array, " w"], activation: str | Activation) -> SecondOrder:
-    """The second-order model of x → Σ_r a_r σ(w_r·x); the activation needs a second derivative somewhere."""
+def second_order(W0: Float[Array, "w d"], a: Float[Array, " w"], activation: str | ActivationFunction) -> SecondOrder:
+    """Build the second-order model of x → Σ_r a_r σ(w_r·x).
+
+    Parameters
+    ----------
+    W0 : array of shape (w, d)
+        First-layer weights at the start.
+    a : array of shape (w,)
+        Readout weights.
+    activation : str or Activation
+        Activation without kinks.
+
+    Returns
+    -------
+    SecondOrder
+        The expansion as a function of (δ, X).
+
+    Raises
+    ------
+    ValueError
+        If the activation has kinks or `a` does not have one entry per neuron.
+    """
     chosen = named_activation(activation)
     if chosen.kinks:
-        raise ValueError(f"{chosen.name!r} has no second derivative at its kinks; take softplus, square, gelu or tanh")
+        raise ValueError(f"{chosen.name!r} has no second derivative at its kinks; use softplus, square, gelu or tanh")
     if a.shape != W0.shape[:1]:
         raise ValueError(f"`a` needs one entry per neuron, {W0.shape[0]}, got {a.shape}")
     return SecondOrder(W0, a, chosen)
 
 
 def fourth_power_norm(W: Float[Array, "w d"]) -> Float[Array, ""]:
-    """‖W‖_{2,4}^4 = Σ_r ‖w_r‖⁴ [L8]: on moves it is to the quadratic part what ‖·‖² is to the linear one."""
+    """‖W‖_{2,4}^4 = Σ_r ‖w_r‖⁴ [L8]: the analog for the quadratic term of ‖·‖² for the linear one."""
     return jnp.sum(jnp.square(jnp.sum(jnp.square(W), 1)))
 
 
 def alternating(width: int) -> Float[Array, " w"]:
-    """+1, -1, +1, …"""
+    """Return +1, -1, +1, …."""
     return jnp.where(jnp.arange(width) % 2 == 0, 1.0, -1.0)
 
 
 def _derivative(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """Elementwise derivative by one forward-mode pass."""
+    """Return the elementwise derivative, computed by one forward-mode pass."""
     return lambda z: jax.jvp(function, (z,), (jnp.ones_like(z),))[1]

@@ -1,7 +1,7 @@
-"""Tangent kernels of finite networks [K9, L1]: through the layer structure for MLPs, by Jacobians for any function.
+"""Tangent kernels of finite networks [K9, L1]: by layer structure for MLPs, by Jacobians for any function.
 
-The gradient of an MLP's output in W^l is an outer product, g_l(x) h_{l-1}(x)ᵀ, so its kernel is an entrywise product
-of two Gram matrices, K_l = (m_w² H Hᵀ + m_b²) ∘ (G Gᵀ) [L1]: n² w work and n w memory, no Jacobian.
+The gradient of an MLP's output with respect to W^l is an outer product, g_l(x) h_{l-1}(x)ᵀ. Its kernel is therefore an
+entrywise product of two Gram matrices, K_l = (m_w² H Hᵀ + m_b²) ∘ (G Gᵀ) [L1]: n² w work, n w memory, no Jacobian.
 """
 
 from collections.abc import Callable
@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import Points, points
-from unlazy.core.errors import nearest
+from unlazy.core.arrays import Points, as_points
+from unlazy.core.errors import did_you_mean
 from unlazy.core.linalg import dot, einsum
-from unlazy.core.pytrees import spread_over
+from unlazy.core.pytrees import broadcast_over
 from unlazy.networks.mlp import Network, Parameters
 from unlazy.theory.infinite_width.jacobian import jacobian_kernels, tangent_product
 
@@ -32,19 +32,47 @@ def tangent_kernel(
     outputs: str = "full",
     rates: Any = 1.0,
 ) -> Float[Array, "n ..."]:
-    """Θ(x, z) = Σ_θ r_θ ∂f(x)/∂θ ∂f(z)/∂θ [K9] (Jacot et al. 2018; layer structure: Novak et al. 2022).
+    """Tangent kernel of a finite network, Θ(x, z) = Σ_θ r_θ ∂f(x)/∂θ ∂f(z)/∂θ [K9].
 
-    `apply` is any function of (parameters, inputs), `params` any tree: arrays of real numbers are differentiated, the
-    rest of an Equinox module (functions, settings, None after `eqx.partition`) is held fixed. Inputs may have any shape
-    behind their leading axis.
+    Arrays of real numbers in `params` are differentiated; everything else in an Equinox module (functions, settings,
+    None after `eqx.partition`) is held fixed.
 
-    One scalar output: (n, m). c outputs: full (n, c, m, c), its trace over outputs (n, m) or its diagonal (n, m, c).
-    `rates` are layer-wise learning rates (a number, one per layer, or shaped like the parameters): `network.rates`
-    gives the kernel that drives training, `only_layers(params, [-1])` random features.
+    Parameters
+    ----------
+    apply : callable
+        Function f(params, X). A `Network` uses its layer structure, other functions use Jacobians.
+    params : pytree
+        Parameters θ.
+    X : array of shape (n, ...)
+        Points; any shape after the leading axis unless `apply` is a `Network`.
+    Z : array of shape (m, ...), optional
+        Second set of points; X by default.
+    outputs : {"full", "trace", "diagonal"}, default "full"
+        For c > 1 outputs: the full kernel (n, c, m, c), its trace over outputs (n, m) or its diagonal (n, m, c).
+    rates : float or pytree, default 1.0
+        Layer-wise learning rates r: a number, one per layer, or shaped like the parameters. `network.rates` gives the
+        kernel that governs training, `only_layers(params, [-1])` the kernel of random features.
 
+    Returns
+    -------
+    array of shape (n, m), (n, c, m, c) or (n, m, c)
+        The kernel; (n, m) for one scalar output.
+
+    Raises
+    ------
+    ValueError
+        If `outputs` is unknown.
+
+    Examples
+    --------
     >>> net = Network(MLP(1, width=64), 3)
     >>> tangent_kernel(net, net.init(key), X, Z).shape
     (60, 5)
+
+    References
+    ----------
+    Jacot, Gabriel and Hongler (2018), Neural tangent kernel.
+    Novak, Sohl-Dickstein and Schoenholz (2022), Fast finite width neural tangent kernel.
     """
     return sum(layer_tangent_kernels(apply, params, X, Z, outputs=outputs, rates=rates))  # type: ignore[return-value]
 
@@ -58,14 +86,30 @@ def layer_tangent_kernels(
     outputs: str = "full",
     rates: Any = 1.0,
 ) -> tuple[Float[Array, "n ..."], ...]:
-    """K_l of every layer (top-level entry with parameters) one by one [L1, L2]; they sum to `tangent_kernel`."""
+    """Tangent kernels K_l of the layers, one by one [L1, L2]; their sum is `tangent_kernel`.
+
+    Parameters
+    ----------
+    apply, params, X, Z, outputs, rates
+        As in `tangent_kernel`.
+
+    Returns
+    -------
+    tuple of arrays
+        One kernel per layer, that is, per top-level entry of `params` that contains parameters.
+
+    Raises
+    ------
+    ValueError
+        If `outputs` is unknown.
+    """
     if outputs not in OUTPUTS:
-        raise ValueError(f"unknown outputs {outputs!r}{nearest(str(outputs), OUTPUTS)}")
+        raise ValueError(f"unknown outputs {outputs!r}{did_you_mean(str(outputs), OUTPUTS)}")
     takes = "matrix" if isinstance(apply, Network) else "tree"
-    X, Z = points(X, takes=takes), None if Z is None else points(Z, "Z", takes=takes)
+    X, Z = as_points(X, input_kind=takes), None if Z is None else as_points(Z, "Z", input_kind=takes)
     if not isinstance(apply, Network):
         return jacobian_kernels(apply, params, X, Z, rates, outputs)
-    per_layer = spread_over(rates, params)
+    per_layer = broadcast_over(rates, params)
     left = _sides(apply, params, X)
     right = left if Z is None else _sides(apply, params, Z)
     kernels = []
@@ -78,7 +122,7 @@ def layer_tangent_kernels(
 
 
 def _sides(network: Network, params: Parameters, X: Float[Array, "n d"]) -> list[tuple[Array, Array | None]]:
-    """(what enters layer l, derivative of the outputs in f^l) for every layer; None stands for the head's identity.
+    """Return (input of layer l, derivative of the outputs in f^l) for every layer; None is the identity (readout).
 
     Back-propagation from the outputs: ∂f/∂f^{l-1} = φ'(f^{l-1}) ∘ (m_w Wᵀ ∂f/∂f^l) + s ∂f/∂f^l.
     """
@@ -97,7 +141,7 @@ def _sides(network: Network, params: Parameters, X: Float[Array, "n d"]) -> list
 
 
 def _hadamard(A: Float[Array, "n m"], G: Array | None, G2: Array | None, outputs: str, count: int) -> Array:
-    """A ∘ (G G2ᵀ) over pairs of outputs, on their diagonal, or traced; G None is the identity (the head)."""
+    """Return A ∘ (G G2ᵀ) for pairs of outputs, their diagonal or their trace; G = None is the identity (readout)."""
     if G is None or G2 is None:
         if outputs == "full" and count > 1:
             return A[:, None, :, None] * jnp.eye(count, dtype=A.dtype)[None, :, None, :]

@@ -1,8 +1,8 @@
-"""Gradients of kernel predictors and their average outer product [D11], for any entry formula:
-theory.feature_learning.agop.
+"""Gradients of kernel predictors and their average outer product (AGOP) [D11], for kernels with an entry formula.
 
-At x = x_i a kernel that is rough there has a kink in the angle (or the distance), whose derivative is zero by symmetry
-and is left out; the radial derivative stays. The AGOP is (1/n) Σ_x Σ_c ∇f_c(x) ∇f_c(x)ᵀ (Radhakrishnan et al. 2024).
+See theory.feature_learning.agop. At x = x_i a non-smooth kernel has a kink in the angle (or the distance); its
+derivative is zero by symmetry and is omitted, while the radial derivative is kept. The AGOP is
+(1/n) Σ_x Σ_c ∇f_c(x) ∇f_c(x)ᵀ (Radhakrishnan et al. 2024).
 """
 
 import functools
@@ -17,16 +17,46 @@ from jaxtyping import Array, Float
 from unlazy.core.arrays import Labels, Points
 from unlazy.core.linalg import dot
 from unlazy.kernels.base import InnerProductKernel, Kernel
-from unlazy.kernels.evaluation.gram import Side, embedded, inner_products
+from unlazy.kernels.evaluation.gram import PreparedPoints, embed_sides, inner_products
 from unlazy.products.engines.blocked import block_rows
-from unlazy.products.engines.pairs import as_columns, both_sides
+from unlazy.products.engines.pairs import as_columns, validated_sides
 from unlazy.theory.feature_learning import agop as theory_agop
 
 
 def gradient(
     kernel: Kernel, X: Points, centers: Points, coefficients: Labels, memory: int | str | None = None
 ) -> Float[Array, "n *c d"]:
-    """∇f at every row of X."""
+    """Gradient of the predictor f(x) = Σ_i α_i k(x, x_i) at every row of X.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        A kernel with an entry formula, or the product Laplace kernel.
+    X : array of shape (n, d)
+        Points at which the gradient is evaluated.
+    centers : array of shape (m, d)
+        Centers x_i of the predictor.
+    coefficients : array of shape (m,) or (m, c)
+        Coefficients α of one or c outputs.
+    memory : int or str, optional
+        Memory budget in bytes or as a string such as "8GiB".
+
+    Returns
+    -------
+    array of shape (n, d) or (n, c, d)
+        The gradients.
+
+    Raises
+    ------
+    ValueError
+        If the kernel has no entry formula or the inputs are invalid.
+
+    Examples
+    --------
+    >>> from unlazy.products import gradient
+    >>> gradient(Gaussian(1.0), X, Z, coefficients).shape
+    (60, 3)
+    """
     formula, X, centers, alpha, rows = _prepared(kernel, X, centers, coefficients, memory)
     G = _gradient(formula, X, centers, alpha, rows)
     return G.reshape(X.shape[:1] + np.shape(coefficients)[1:] + X.shape[1:])
@@ -36,45 +66,83 @@ def agop(
     kernel: Kernel, X: Points, centers: Points, coefficients: Labels, memory: int | str | None = None,
     weights: Labels | None = None,
 ) -> Float[Array, "d d"]:  # fmt: skip
-    """Average gradient outer product over the rows of X, by weight where `weights` are given, summed over outputs;
-    gradients are not kept."""
+    """Average gradient outer product (AGOP) of a kernel predictor over the rows of X [D11].
+
+    (1/n) Σ_x Σ_c ∇f_c(x) ∇f_c(x)ᵀ, computed in blocks without storing the gradients.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        A kernel with an entry formula, or the product Laplace kernel.
+    X : array of shape (n, d)
+        Points over which the outer products are averaged.
+    centers : array of shape (m, d)
+        Centers x_i of the predictor f(x) = Σ_i α_i k(x, x_i).
+    coefficients : array of shape (m,) or (m, c)
+        Coefficients α of one or c outputs.
+    memory : int or str, optional
+        Memory budget in bytes or as a string such as "8GiB".
+    weights : array of shape (n,), optional
+        Weights of the rows of X; uniform by default.
+
+    Returns
+    -------
+    array of shape (d, d)
+        The AGOP, summed over outputs.
+
+    Raises
+    ------
+    ValueError
+        If the kernel has no entry formula or the inputs are invalid.
+
+    Examples
+    --------
+    >>> from unlazy.products import agop
+    >>> agop(Gaussian(1.0), X, Z, coefficients).shape
+    (3, 3)
+
+    References
+    ----------
+    Radhakrishnan, Beaglehole, Pandit, Belkin (2024), Mechanism for feature learning in neural networks and
+    backpropagation-free machine learning models.
+    """
     formula, X, centers, alpha, rows = _prepared(kernel, X, centers, coefficients, memory)
     share = None if weights is None else as_columns(weights, X.shape[0], "weights", X.dtype)[:, 0]
     return _agop(formula, X, centers, alpha, share, rows)
 
 
 def _prepared(kernel: Kernel, X: Points, centers: Points, coefficients: Labels, memory: int | str | None):
-    formula = kernel if kernel.reads == "absolute distance" else kernel.formula
+    formula = kernel if kernel.depends_on == "absolute distance" else kernel.formula
     if formula is None:
         raise ValueError(
-            f"{type(kernel).__name__} has no entry formula, so its gradient has no closed form here: differentiate "
-            "kernel.gram with jax.grad"
+            f"{type(kernel).__name__} has no entry formula, so its gradient is not available in closed form: "
+            "differentiate kernel.gram with jax.grad"
         )
-    X, centers = both_sides(kernel, X, centers, ("X", "centers"))
+    X, centers = validated_sides(kernel, X, centers, ("X", "centers"))
     alpha = as_columns(coefficients, centers.shape[0], "coefficients", X.dtype)
-    # a block holds two derivatives besides the entries, and c gradients of d numbers per row
+    # a block needs two derivatives besides the entries, and c gradients of length d per row
     width = 3 * centers.shape[0] + alpha.shape[1] * X.shape[1]
     return formula, X, centers, alpha, block_rows(X.shape[0], width, X.dtype.itemsize, memory)
 
 
 def _block_gradient(kernel: InnerProductKernel, left: Array, right: Array, alpha: Array) -> Array:
-    """∇ with respect to the embedded point, shape (rows, c, e)."""
-    xz, xx, zz = inner_products(Side(left), Side(right))
+    """Gradient with respect to the embedded points, shape (rows, c, e)."""
+    xz, xx, zz = inner_products(PreparedPoints(left), PreparedPoints(right))
     one, zero = jnp.ones_like(xz), jnp.zeros_like(xz)
     full_xx, full_zz = xx + zero, zz + zero
     _, by_product = jax.jvp(kernel.entry, (xz, full_xx, full_zz), (one, zero, zero))
     _, by_norm = jax.jvp(kernel.entry, (xz, full_xx, full_zz), (zero, one, zero))
-    # an output at a time: all of them at once would hold c copies of the centers
+    # one output at a time: all at once would need c copies of the centers
     found = jax.lax.map(lambda a: theory_agop.gradient(by_product, by_norm, a, left, right), alpha.T)
     return jnp.moveaxis(found, 0, 1)
 
 
 def _rows_gradient(kernel: Any, part: Array, centers: Array, alpha: Array) -> Array:
-    """∇ with respect to x itself: the embedding's transposed derivative, applied to each output's gradient."""
-    if kernel.reads == "absolute distance":
+    """Gradient with respect to x: pulls each output's gradient back through the embedding."""
+    if kernel.depends_on == "absolute distance":
         left, right = kernel.sides(part, centers)
-        return theory_agop.absolute_gradient(kernel.block(left, right), alpha, left, right) / kernel.bandwidth
-    left, right = embedded(kernel, part, centers)
+        return theory_agop.l1_gradient(kernel.block(left, right), alpha, left, right) / kernel.bandwidth
+    left, right = embed_sides(kernel, part, centers)
     G = _block_gradient(kernel, left, right, alpha)
     _, pull = jax.vjp(kernel.embed, part)
     return jax.vmap(lambda g: pull(g)[0], in_axes=1, out_axes=1)(G)

@@ -1,4 +1,4 @@
-"""Gram matrices that take hours: computed tile by tile into a folder, from which a killed run goes on."""
+"""Gram matrices that take hours: computed tile by tile into a folder, so that an interrupted run can resume."""
 
 import time
 from pathlib import Path
@@ -9,18 +9,18 @@ import numpy as np
 
 from unlazy._version import VERSION
 from unlazy.core import devices
-from unlazy.core.arrays import Points, count, float_type
+from unlazy.core.arrays import Points, float_type, n_points
 from unlazy.core.errors import check_positive_integer
 from unlazy.core.fingerprint import fingerprint
-from unlazy.core.progress import Display
+from unlazy.core.progress import ProgressDisplay
 from unlazy.kernels.base import Kernel
-from unlazy.products.tile_store import Grid, TileStore
+from unlazy.products.tile_store import TileGrid, TileStore
 
-COSTLY, PLAIN, ON_A_CARD = 64, 1024, 512
-"""Side of a tile: of kernels whose entry is a network of images, 4,096 pairs are seconds to minutes on the CPU, and so
-much a kill may cost; entries of others are nothing beside their place on the disk."""
-PATIENCE = 0.2
-"""Seconds between two looks at tiles that others are computing."""
+EXPENSIVE_TILE, CHEAP_TILE, GPU_TILE = 64, 1024, 512
+"""Side of a tile. For convolutional kernels 4,096 pairs take seconds to minutes on the CPU, which is the work lost when
+a run is killed. Entries of other kernels are cheap compared with writing them to disk."""
+POLL_SECONDS = 0.2
+"""Seconds between two checks of tiles that other processes are computing."""
 
 
 def gram_to_store(
@@ -33,21 +33,50 @@ def gram_to_store(
     progress: bool = False,
     repair: bool = False,
 ) -> np.ndarray:
-    """K(X, Z), or K(X, X) from its upper triangle, in a folder on the disk; what comes back is mapped, not read.
+    """Compute K(X, Z), or K(X, X) from its upper triangle, into a folder on disk.
 
-    A run that was killed goes on from the tiles that are done when it is called again, and ends with the same matrix
-    bit for bit. Several processes may be given the same store at once, on one machine or on several that share the
-    disk: each claims tiles that no other has. A store of another kernel, other points or another precision is refused,
-    and so are tiles whose entries are not those that were written; `repair` computes such tiles again. `tile` is the
-    number of rows and columns of a tile, `progress` shows how many are done and the time left.
+    A run that was killed resumes with the missing tiles when it is called again, and produces the same matrix bit for
+    bit. Several processes may share one store, on one machine or on several machines with a shared disk: each process
+    claims tiles that no other process is computing.
 
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel.
+    X : array of shape (n, d)
+        Points of the rows. Kernels of images or trees take their own input layout.
+    Z : array of shape (m, d), optional
+        Points of the columns; X by default.
+    store : str or Path
+        Folder of the matrix, created if it does not exist.
+    tile : int, optional
+        Number of rows and columns of a tile. By default that of an existing store, or a size suitable for the kernel
+        and the device.
+    progress : bool, default False
+        Show the number of finished tiles and the estimated remaining time.
+    repair : bool, default False
+        Recompute damaged tiles instead of raising an error.
+
+    Returns
+    -------
+    NumPy memmap of shape (n, m)
+        The matrix, memory-mapped from disk for reading.
+
+    Raises
+    ------
+    ValueError
+        If the store belongs to another kernel, other points, another precision or another version of unlazy, if it was
+        altered or contains damaged tiles (unless `repair`), or if the disk is too small.
+
+    Examples
+    --------
     >>> K = gram_to_store(NTK(MLP(3)), X, store="kernel of X")
     >>> K.shape == (len(X), len(X)) and bool((K == K.T).all())
     True
     """
     X, Z = kernel.read(X, Z)
-    kernel.admit(X, Z)
-    grid = Grid((count(X), count(X if Z is None else Z)), _side(kernel, tile, store), symmetric=Z is None)
+    kernel.validate(X, Z)
+    grid = TileGrid((n_points(X), n_points(X if Z is None else Z)), _side(kernel, tile, store), symmetric=Z is None)
     problem = {
         "kernel": fingerprint(kernel), "points": fingerprint(_leaves(X), None if Z is None else _leaves(Z)),
         "precision": float_type(X).name, "unlazy": VERSION,
@@ -61,51 +90,48 @@ def gram_to_store(
 
 
 def _fill(files: TileStore, kernel: Kernel, X: Any, Z: Any, progress: bool, repair: bool) -> int:
-    """All tiles that nobody else does; how many were computed here."""
-    left = {tile for tile in range(len(files.corners)) if not _there(files, tile, repair)}
+    """Compute all missing tiles that no other process computes; returns the number of tiles computed here."""
+    left = {tile for tile in range(len(files.corners)) if not _is_finished(files, tile, repair)}
     before, computed = len(files.corners) - len(left), 0
-    what = f"Gram matrix, after {before} of {len(files.corners)} tiles" if before else "Gram matrix, tiles"
-    with Display(what, len(left), show=progress, kept=True) as shown:
+    what = f"Gram matrix, resuming after {before} of {len(files.corners)} tiles" if before else "Gram matrix, tiles"
+    with ProgressDisplay(what, len(left), show=progress, persist=True) as shown:
         while left:
             found = 0
             for tile in sorted(left):
-                with files.claimed(tile) as ours:
+                with files.claim(tile) as ours:
                     if not ours:
                         continue
-                    if not _there(files, tile, repair):
+                    if not _is_finished(files, tile, repair):
                         files.write(tile, _entries(files, tile, kernel, X, Z))
                         computed += 1
                 left.discard(tile)
                 found += 1
                 shown.advance()
             if left and not found:
-                time.sleep(PATIENCE)
+                time.sleep(POLL_SECONDS)
     return computed
 
 
-def _there(files: TileStore, tile: int, repair: bool) -> bool:
-    """Whether a tile is done and whole; a ValueError where it is done and not whole."""
-    if not files.done(tile):
+def _is_finished(files: TileStore, tile: int, repair: bool) -> bool:
+    """Whether a tile is finished; a damaged tile raises ValueError unless `repair`."""
+    if not files.is_done(tile):
         return False
-    if files.whole(tile):
+    if files.is_intact(tile):
         return True
     if not repair:
         rows, columns = files.corners[tile]
         raise ValueError(
-            f"tile ({rows}, {columns}) of {files.path} is damaged: its entries are not those that were written. "
-            "repair=True computes such tiles again"
+            f"tile ({rows}, {columns}) of {files.path} is damaged: its checksum does not match. "
+            "Use repair=True to recompute damaged tiles"
         )
     return False
 
 
 def _entries(files: TileStore, tile: int, kernel: Kernel, X: Any, Z: Any) -> np.ndarray:
-    """What a tile owns of K: every tile of one shape, by the kernel's own Gram matrix.
-
-    A fused program for a kernel's blocks comes in there, since tiles know nothing of how entries are evaluated.
-    """
+    """Entries of K that a tile owns. All tiles are computed with one shape by `Kernel.gram`, which may be fused."""
     grid, (i, j) = files.grid, files.corners[tile]
     rows, columns = grid.sides()
-    at_rows, at_columns = grid.computed(0, i), grid.computed(1, j)
+    at_rows, at_columns = grid.computed_start(0, i), grid.computed_start(1, j)
     left = _part(X, at_rows, rows)
     right = None if Z is None and i == j else _part(X if Z is None else Z, at_columns, columns)
     K = kernel.gram(left, right)
@@ -122,12 +148,12 @@ def _leaves(X: Any) -> list[np.ndarray]:
 
 
 def _side(kernel: Kernel, tile: int | None, store: str | Path) -> int:
-    """As asked, as the store was begun, or what suits the kernel."""
+    """Side of a tile: as requested, that of the existing store, or the default for the kernel and device."""
     if tile is not None:
         return check_positive_integer("tile", tile)
-    begun = TileStore.side_of(store)
+    begun = TileStore.tile_side(store)
     if begun is not None:
         return begun
     if not devices.is_host():
-        return ON_A_CARD
-    return COSTLY if kernel.costly else PLAIN
+        return GPU_TILE
+    return EXPENSIVE_TILE if kernel.expensive else CHEAP_TILE

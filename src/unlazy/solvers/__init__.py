@@ -1,1 +1,1 @@
-"""Kernel fixed, find the coefficients: `solve` for one ridge at any size, `path` for all ridges and times."""
+"""Solvers for a fixed kernel: `solve` for one ridge at any size, `decompose` for all ridges and training times."""

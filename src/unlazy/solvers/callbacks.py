@@ -1,4 +1,4 @@
-"""What goes on around the steps of a solver: when to stop, progress with time left, validation, checkpoints."""
+"""Actions after each solver step: stopping rules, progress display, validation and checkpoints."""
 
 import math
 import sys
@@ -9,30 +9,44 @@ from typing import Any
 
 import numpy as np
 
-from unlazy.core.progress import Display
+from unlazy.core.progress import ProgressDisplay
 from unlazy.solvers.checkpoint import Checkpoint, State
 
 QUIET_SECONDS = 3.0
-"""No progress is shown for runs that end before this."""
+"""No progress is shown for runs shorter than this."""
 PATIENCE = 5
-"""Checks of the validation error without improvement before a run ends."""
+"""Validation checks without improvement after which a run stops."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a progress callback gets after a step."""
+    """Progress of a solver, passed to a progress callback after each step.
+
+    Attributes
+    ----------
+    step : int
+        Steps completed.
+    residual : float
+        Current residual, relative to the labels.
+    seconds : float
+        Seconds since the start.
+    seconds_left : float
+        Estimated remaining time, from the rate at which the residual decreases; NaN if unknown.
+    validation_error : float
+        Mean squared error on the held-out points; NaN without `validation`.
+    """
 
     step: int
     residual: float
     seconds: float
     seconds_left: float
-    """From the rate at which the residual falls; NaN while unknown."""
+    """Estimated from the rate at which the residual decreases; NaN if unknown."""
     validation_error: float = math.nan
 
 
 @dataclass
-class Watch:
-    """Decides after every step whether to go on; `validate` maps coefficients to an error on held-out points."""
+class SolverCallback:
+    """Decides after every step whether to stop; `validate` maps coefficients to an error on held-out points."""
 
     tolerance: float
     max_steps: int
@@ -43,25 +57,25 @@ class Watch:
     best: np.ndarray | None = None
     best_residual: float = math.inf
     centers: Any = None
-    """Where a method does not use all the points, its centers: validation needs them."""
+    """The centers, if the method does not use all points: validation needs them."""
     _since_best: int = 0
     _history: list[tuple[float, float]] = field(default_factory=list)
     _start: float = field(default_factory=time.monotonic)
-    _display: Display = field(default_factory=lambda: Display("solving"))
+    _display: ProgressDisplay = field(default_factory=lambda: ProgressDisplay("solving"))
 
     def resume(self) -> State | None:
-        """The state of an earlier run, where there is one."""
+        """Return the state of an earlier run, or None."""
         return self.checkpoint.load() if self.checkpoint is not None else None
 
-    def after(
+    def after_step(
         self, step: int, residual: float, coefficients: Callable[[], np.ndarray], state: Callable[[], State]
     ) -> str | None:
-        """The reason to stop now, or None. NaN residuals stop as 'stalled'."""
-        error = self._check(coefficients, residual) if self.validate is not None else math.nan
+        """Return the reason to stop now, or None. A NaN residual stops the run as 'stalled'."""
+        error = self._validation_error(coefficients, residual) if self.validate is not None else math.nan
         self._show(step, residual, error)
         reason = None
         if not math.isfinite(residual):
-            return self._end("stalled")
+            return self._close("stalled")
         if residual <= self.tolerance:
             reason = "tolerance"
         elif self._since_best >= PATIENCE:
@@ -69,19 +83,19 @@ class Watch:
         elif step >= self.max_steps:
             reason = "steps"
         if self.checkpoint is not None:
-            self.checkpoint.keep(state, now=reason is not None)
-        return self._end(reason) if reason else None
+            self.checkpoint.save(state, now=reason is not None)
+        return self._close(reason) if reason else None
 
-    def within(self, state: Callable[[], State]) -> None:
-        """Inside a step that takes long: a checkpoint, where it is time for one."""
+    def during_step(self, state: Callable[[], State]) -> None:
+        """Write a checkpoint inside a long step, if one is due."""
         if self.checkpoint is not None:
-            self.checkpoint.keep(state)
+            self.checkpoint.save(state)
 
-    def _end(self, reason: str) -> str:
+    def _close(self, reason: str) -> str:
         self._display.close()
         return reason
 
-    def _check(self, coefficients: Callable[[], np.ndarray], residual: float) -> float:
+    def _validation_error(self, coefficients: Callable[[], np.ndarray], residual: float) -> float:
         now = coefficients()
         error = self.validate(now)  # type: ignore[misc]
         if error < 0.999 * self.best_error:
@@ -100,7 +114,7 @@ class Watch:
             self._draw(step, residual, left)
 
     def _seconds_left(self, step: int, seconds: float) -> float:
-        """Time to the tolerance at the rate of the recent steps, or to the last step if that comes first."""
+        """Time to reach the tolerance at the recent rate, or to the last step if that is sooner."""
         recent = self._history[-10:]
         (t0, r0), (t1, r1) = recent[0], recent[-1]
         limit = (self.max_steps - step) * seconds / max(step, 1)

@@ -1,8 +1,8 @@
-"""Vectors in float64 where the products are made: NumPy's on the host, whose memory is the device's; else a card's own.
+"""Float64 vectors where products are computed: NumPy arrays on the host, JAX arrays on a GPU.
 
-A kernel in float32 wants vectors in float64: what CG subtracts from them it must not have rounded. In a scope of
-`precision("float64")` JAX has both types. The kernel's product stays outside of it, in the precision it was built for,
-so a step is a few programs; nothing but some numbers for every output crosses to the host.
+A float32 kernel needs float64 vectors: CG must not round what it subtracts from them. Within `precision("float64")` JAX
+supports both types. The product with the kernel stays outside of that scope, in its own precision, so a step is a few
+compiled programs; only a few numbers per output reach the host.
 """
 
 from collections.abc import Callable
@@ -15,22 +15,24 @@ from jaxtyping import Array, Float
 
 from unlazy.core import devices
 from unlazy.core.precision import precision
-from unlazy.products import Product
+from unlazy.products import KernelOperator
 from unlazy.products.engines.pairs import Matrix
 
 Vectors = Float[Matrix, "n c"]
+"""One column per output."""
 Operator = Callable[[Any], Any]
+"""Linear map of vectors."""
 
 
-def wide(x: Any) -> Any:
-    """x in float64, where products are made."""
+def to_float64(x: Any) -> Any:
+    """x in float64, on the device that computes products."""
     if devices.is_host():
         return np.asarray(x, np.float64)
     with precision("float64"):
         return jnp.asarray(x, jnp.float64)
 
 
-def narrow(x: Any, dtype: Any) -> Array:
+def to_dtype(x: Any, dtype: Any) -> Array:
     """x in the precision of a product."""
     if isinstance(x, np.ndarray):
         return jnp.asarray(x, dtype)
@@ -38,13 +40,13 @@ def narrow(x: Any, dtype: Any) -> Array:
         return x.astype(dtype)
 
 
-def times(K: Product, V: Any) -> Any:
-    """K @ V in the kernel's precision, back in float64: vectors keep digits that a float32 kernel cannot lose."""
-    return wide(K.matmul(narrow(V, K.dtype)))
+def kernel_matmul(K: KernelOperator, V: Any) -> Any:
+    """K @ V computed in the precision of the kernel, returned in float64."""
+    return to_float64(K.matmul(to_dtype(V, K.dtype)))
 
 
-def in_float64(function: Callable) -> Callable:
-    """A function of vectors in float64: as it is for NumPy's, a compiled program for a card's."""
+def jit_float64(function: Callable) -> Callable:
+    """Decorator for functions of float64 vectors: called directly for NumPy arrays, compiled for JAX arrays."""
     compiled = jax.jit(function)
 
     def called(*arguments: Any) -> Any:

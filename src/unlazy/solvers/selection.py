@@ -1,103 +1,105 @@
-"""Which method and which precision suit a problem, and why, in a sentence; what to try next where float32 fails."""
+"""Choice of method and precision for a problem, with the reason; the fallback if float32 fails."""
 
 import numpy as np
 
 from unlazy.core import devices
-from unlazy.core.precision import rounding
+from unlazy.core.precision import unit_roundoff
 from unlazy.solvers.methods.registry import METHODS
 from unlazy.solvers.problem import Problem
 
-SMALL = 4000
-"""Up to here a factorization in float64 takes about a second and leaves nothing to ask for."""
-CPU_DIRECT = 8000
-"""Up to here a factorization in float64 is the way out where float32 fails: some ten seconds."""
-GPU_DIRECT = 40_000
+SMALL_N = 4000
+"""Up to this n, a factorization in float64 takes about a second and is exact."""
+CPU_DIRECT_MAX_N = 8000
+"""Up to this n, a factorization in float64 is the fallback if float32 fails: about ten seconds."""
+GPU_DIRECT_MAX_N = 40_000
 """The same on a GPU: about a second."""
-CPU_FULL = 30_000
-"""Up to here K is computed again in every pass where it does not fit: a pass takes a second or two."""
-GPU_FULL = 300_000
-"""Up to here a GPU makes a pass over all pairs in a tenth of a second, so all points can be centers."""
-TIGHT = 1e-5
-"""Tolerances below this are beyond what a float32 kernel resolves."""
-HARD = 8
-"""Ridges below so many roundings of λ_max in float32: its products then lose the small directions to rounding."""
-LEAST_RANK = 10
+CPU_FULL_MAX_N = 30_000
+"""Up to this n, K is recomputed in every pass if it does not fit: a pass takes a second or two."""
+GPU_FULL_MAX_N = 300_000
+"""Up to this n, a GPU computes a pass over all pairs in a tenth of a second, so all points can be centers."""
+FLOAT32_MIN_TOLERANCE = 1e-5
+"""Smaller tolerances are beyond the accuracy of a float32 kernel."""
+FLOAT32_RIDGE_ROUNDINGS = 8
+"""Ridges below this many float32 roundings of λ_max need float64: float32 loses the small directions."""
+MIN_RANK = 10
+"""Smallest rank of a preconditioner assumed in memory estimates."""
 
 
-def choose(problem: Problem, method: str | None, centers_given: bool = False) -> tuple[str, str]:
-    """The method's name and the reason."""
+def choose_method(problem: Problem, method: str | None, centers_given: bool = False) -> tuple[str, str]:
+    """Return the name of the method and the reason."""
     n, memory = problem.n, problem.memory
-    if not problem.source.matrix:
-        return _for_any_data(problem, method, centers_given)
+    if not problem.source.is_matrix:
+        return _choose_for_non_matrix(problem, method, centers_given)
     if method is not None:
-        return method, "it was asked for"
+        return method, "it was requested"
     if centers_given:
         return "nystrom_cg", "centers were given"
-    if n <= SMALL and 8 * n * n <= memory:
-        return "direct", f"n = {n} is at most {SMALL}: one factorization is exact and takes about a second"
-    if problem.source.whole is None and 4 * n * problem.source.d > memory // 2:
-        return "nystrom_cg", f"the inputs ({n} × {problem.source.d}) do not fit half of the memory budget"
+    if n <= SMALL_N and 8 * n * n <= memory:
+        return "direct", f"n = {n} is at most {SMALL_N}: one factorization is exact and takes about a second"
+    if problem.source.array is None and 4 * n * problem.source.d > memory // 2:
+        return "nystrom_cg", f"the inputs ({n} × {problem.source.d}) do not fit in half of the memory budget"
     if 4 * n * n <= 0.8 * memory:
-        return "preconditioned_cg", "K fits the memory budget, so all points can be centers"
-    budget = f"K of n = {n} points does not fit the memory budget of {_size(memory)}"
-    if n > (CPU_FULL if devices.is_host() else GPU_FULL):
-        return "nystrom_cg", f"{budget}, and there are too many points to compute it again in every pass"
-    least = n * (4 * (3 * LEAST_RANK + 4) + 64 * problem.y.shape[1])
+        return "preconditioned_cg", "K fits in the memory budget, so all points can be centers"
+    budget = f"K of n = {n} points does not fit in the memory budget of {_format_bytes(memory)}"
+    if n > (CPU_FULL_MAX_N if devices.is_host() else GPU_FULL_MAX_N):
+        return "nystrom_cg", f"{budget}, and there are too many points to recompute it in every pass"
+    least = n * (4 * (3 * MIN_RANK + 4) + 64 * problem.y.shape[1])
     if memory < least:
         raise ValueError(
-            f"{budget}, and even computing it again in every pass takes {_size(least)}: allow that with memory=, or "
-            "ask for an approximation with centers="
+            f"{budget}, and even recomputing it in every pass takes {_format_bytes(least)}: allow that with memory=, "
+            "or use an approximation with centers="
         )
-    if problem.kernel.takes_gradients or devices.count() > 1:  # blocks come one after the other, on one device
-        return "preconditioned_cg", f"{budget}, so it is computed again in every pass"
-    return "askotch", f"{budget}, so it is computed again in every pass, of which blocks of rows need the fewest"
+    if problem.kernel.requires_gradients or devices.count() > 1:  # blocks are processed sequentially, on one device
+        return "preconditioned_cg", f"{budget}, so it is recomputed in every pass"
+    return "askotch", f"{budget}, so it is recomputed in every pass, and block steps need the fewest passes"
 
 
-def _for_any_data(problem: Problem, method: str | None, centers_given: bool) -> tuple[str, str]:
-    """Images and trees are solved by one factorization, by blocks where asked; other methods read rows of a matrix."""
-    if centers_given or (method is not None and not METHODS[method].any_data):
-        asked = "centers" if centers_given else f"method {method!r}"
-        raise ValueError(
-            f"{asked} needs inputs that are a matrix; images and trees are solved with method='direct' or 'askotch'"
-        )
+def _choose_for_non_matrix(problem: Problem, method: str | None, centers_given: bool) -> tuple[str, str]:
+    """The same for images and pytrees: one factorization, or blocks on request; other methods need a matrix."""
+    if centers_given or (method is not None and not METHODS[method].supports_any_input):
+        requested = "centers" if centers_given else f"method {method!r}"
+        raise ValueError(f"{requested} requires a matrix X; images and pytrees need method='direct' or 'askotch'")
     if method is not None:
-        return method, "it was asked for"
+        return method, "it was requested"
     if 4 * problem.n**2 > problem.memory:
         raise ValueError(
-            f"K of n = {problem.n} points does not fit the memory budget of {_size(problem.memory)}, and inputs that "
-            "are no matrix are solved with K in memory: use fewer points, allow more with memory=, or have K computed "
-            "again in every pass with method='askotch'"
+            f"K of n = {problem.n} points does not fit in the memory budget of {_format_bytes(problem.memory)}, and "
+            "inputs other than a matrix need K in memory: use fewer points, increase memory=, or recompute K in every "
+            "pass with method='askotch'"
         )
-    return "direct", "the inputs are no matrix: one factorization serves any data"
+    return "direct", "the inputs are not a matrix: one factorization works for any inputs"
 
 
 def choose_precision(
-    problem: Problem, method: str, tolerance: float, asked: str | None
+    problem: Problem, method: str, tolerance: float, requested: str | None
 ) -> tuple[np.dtype, tuple[str, ...]]:
-    """float32, or float64 where the tolerance or the ridge needs it or the problem is small; with a note where it is
-    not obvious."""
-    if asked is not None:
-        if asked not in ("float32", "float64"):
-            raise ValueError(f"precision must be 'float32' or 'float64', got {asked!r}")
-        return np.dtype(asked), ()
-    if problem.n <= SMALL and 16 * problem.n**2 <= problem.memory:
+    """float32, or float64 if the tolerance or the ridge requires it or the problem is small.
+
+    The second value contains a note if the choice is not obvious.
+    """
+    if requested is not None:
+        if requested not in ("float32", "float64"):
+            raise ValueError(f"precision must be 'float32' or 'float64', got {requested!r}")
+        return np.dtype(requested), ()
+    if problem.n <= SMALL_N and 16 * problem.n**2 <= problem.memory:
         return np.dtype("float64"), ()
-    if tolerance < TIGHT:
+    if tolerance < FLOAT32_MIN_TOLERANCE:
         return np.dtype("float64"), (f"float64, since float32 cannot reach a tolerance of {tolerance:.0e}",)
-    if problem.ridge_within(HARD * rounding(np.float32)):
+    if problem.ridge_below(FLOAT32_RIDGE_ROUNDINGS * unit_roundoff(np.float32)):
         return np.dtype("float64"), (
-            f"float64, since a ridge of {problem.ridge:.2g} is lost in float32's rounding of K",
+            f"float64, since a ridge of {problem.ridge:.2g} is lost in the rounding of K in float32",
         )
     return np.dtype("float32"), ()
 
 
-def wide_method(problem: Problem, method: str, free: bool) -> str:
-    """The method for float64: a factorization where that is quick enough and fits and the choice is free."""
-    most = CPU_DIRECT if devices.is_host() else GPU_DIRECT
+def float64_method(problem: Problem, method: str, free: bool) -> str:
+    """The method for float64: a factorization if it is fast enough, fits and the method may be changed."""
+    most = CPU_DIRECT_MAX_N if devices.is_host() else GPU_DIRECT_MAX_N
     copies = 1 if devices.is_host() else 3
     full = method in ("preconditioned_cg", "askotch") and free
     return "direct" if full and problem.n <= most and copies * 8 * problem.n**2 <= problem.memory else method
 
 
-def _size(count: float) -> str:
+def _format_bytes(count: float) -> str:
+    """Number of bytes as a string."""
     return f"{count / 2**30:.3g} GiB" if count >= 2**28 else f"{max(count / 2**20, 0.01):.3g} MiB"

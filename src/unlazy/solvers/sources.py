@@ -1,4 +1,4 @@
-"""Data that may be larger than memory: arrays, .npy files, Parquet files and anything with a shape and row slices."""
+"""Data that may exceed memory: arrays, .npy files, Parquet files and any object with a shape and row slices."""
 
 import math
 import os
@@ -9,80 +9,98 @@ from typing import Any
 import jax
 import numpy as np
 
-from unlazy.core.arrays import check_axes, count, gathered, points, real_numbers, refuse_not_finite
+from unlazy.core.arrays import as_points, as_real_array, check_axes, check_finite, n_points, stack_points
 from unlazy.core.precision import precision
-from unlazy.core.threads import ahead
+from unlazy.core.threads import prefetch
 
-STRETCH_BYTES = 2**26
-"""Rows in float64 read at a time when some of them are picked out of a file."""
+READ_BYTES = 2**26
+"""Bytes of float64 rows read at a time when scattered rows are selected from a file."""
 SEEK_BYTES = 2**19
-"""What a disk reads in the time in which it finds a place: half a millisecond at a gigabyte a second."""
+"""Bytes a disk reads in the time of one seek: half a millisecond at one gigabyte per second."""
 
 
 class Source:
-    """n rows of d numbers, read a range at a time. `whole` is the array itself where it is in memory."""
+    """n rows of d numbers, read a range at a time.
 
-    matrix = True
+    Attributes
+    ----------
+    n, d : int
+        Number of rows and columns.
+    array : array or None
+        The data itself if it is in memory.
+    is_matrix : bool
+        Whether a point is a row of numbers.
+    """
+
+    is_matrix = True
     """Whether a point is a row of numbers."""
 
-    def __init__(self, rows: Any, n: int, d: int, whole: Any = None):
-        self._rows, self.n, self.d, self.whole = rows, n, d, whole
-        self._taken: tuple[np.ndarray, np.ndarray] | None = None
+    def __init__(self, rows: Any, n: int, d: int, array: Any = None):
+        self._rows, self.n, self.d, self.array = rows, n, d, array
+        self._cached_rows: tuple[np.ndarray, np.ndarray] | None = None
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Rows start … stop-1 as floats, checked."""
+        """Rows start … stop-1 as floats, validated."""
         return finite_floats("X", np.asarray(self._rows[start:stop]), start)
 
     def take(self, indices: np.ndarray) -> np.ndarray:
-        """Rows at increasing indices: each by itself where they are few and the file can, else one stretch of the file
-        at a time. The last rows taken are kept: the same sample is asked for again and again."""
-        if self.whole is not None:
-            return self.whole[indices]
-        if self._taken is None or not np.array_equal(self._taken[0], indices):
-            self._taken = indices, self._take(indices)
-        return self._taken[1]
+        """Rows at increasing indices.
 
-    def _take(self, indices: np.ndarray) -> np.ndarray:
+        Few rows of a .npy file are read one by one, otherwise one range of the file at a time. The last selection is
+        cached: the same sample is requested repeatedly.
+        """
+        if self.array is not None:
+            return self.array[indices]
+        if self._cached_rows is None or not np.array_equal(self._cached_rows[0], indices):
+            self._cached_rows = indices, self._read_rows(indices)
+        return self._cached_rows[1]
+
+    def _read_rows(self, indices: np.ndarray) -> np.ndarray:
+        """Read the rows without the cache."""
         if isinstance(self._rows, NpyRows) and len(indices) * SEEK_BYTES < self._rows.bytes:
-            rows = real_numbers("X", self._rows.take(indices))
+            rows = as_real_array("X", self._rows.take(indices))
             for i in np.flatnonzero(~np.isfinite(rows).all(1)):
-                refuse_not_finite("X", rows[i : i + 1], int(indices[i]))
+                check_finite("X", rows[i : i + 1], int(indices[i]))
             return rows
-        stretch = max(1, STRETCH_BYTES // (8 * self.d))
+        stretch = max(1, READ_BYTES // (8 * self.d))
 
         def picked(start: int) -> np.ndarray:
             inside = indices[(indices >= start) & (indices < start + stretch)]
             return self.rows(start, min(start + stretch, self.n))[inside - start]
 
-        return np.concatenate(list(ahead(picked, (stretch * np.unique(indices // stretch)).tolist())))
+        return np.concatenate(list(prefetch(picked, (stretch * np.unique(indices // stretch)).tolist())))
 
     def blocks(self, size: int) -> Iterator[tuple[int, np.ndarray]]:
-        """(first row, rows) from top to bottom; the next are read while the caller is busy with these."""
+        """Iterate over (first row, rows) from top to bottom; the next block is read while the caller uses this one."""
         starts = range(0, self.n, size)
-        if self.whole is not None:
+        if self.array is not None:
             return ((start, self.rows(start, min(start + size, self.n))) for start in starts)
-        return ahead(lambda start: (start, self.rows(start, min(start + size, self.n))), starts)
+        return prefetch(lambda start: (start, self.rows(start, min(start + size, self.n))), starts)
 
 
 class TreeSource(Source):
-    """n points that are no rows: images, or a tree of arrays with a leading axis; in memory."""
+    """n points that are not rows: images, or a pytree of arrays with a leading axis; in memory."""
 
-    matrix = False
+    is_matrix = False
 
     def __init__(self, X: Any):
         d = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(X))
-        super().__init__(None, count(X), d, X)
+        super().__init__(None, n_points(X), d, X)
 
     def rows(self, start: int, stop: int) -> Any:
-        return jax.tree.map(lambda leaf: leaf[start:stop], self.whole)
+        """Points start … stop-1."""
+        return jax.tree.map(lambda leaf: leaf[start:stop], self.array)
 
     def take(self, indices: np.ndarray) -> Any:
-        return jax.tree.map(lambda leaf: leaf[indices], self.whole)
+        """Points at the indices."""
+        return jax.tree.map(lambda leaf: leaf[indices], self.array)
 
 
 class NpyRows:
-    """Row ranges of a .npy file with rows one after another, read into memory of their own: pages of a mapped file
-    would stay with the process and count as its memory."""
+    """Row ranges of a C-contiguous .npy file, read into new arrays.
+
+    Pages of a memory-mapped file would count as memory of the process.
+    """
 
     def __init__(self, path: Path, mapped: np.memmap):
         self.path, self.shape, self.dtype, self.offset = path, mapped.shape, mapped.dtype, mapped.offset
@@ -90,7 +108,7 @@ class NpyRows:
 
     @property
     def bytes(self) -> int:
-        """Of all rows."""
+        """Size of all rows in bytes."""
         return self.shape[0] * self.row
 
     def __getitem__(self, rows: slice) -> np.ndarray:
@@ -101,7 +119,7 @@ class NpyRows:
         return out
 
     def take(self, indices: np.ndarray) -> np.ndarray:
-        """Rows at some places; of the rest of the file nothing is read."""
+        """Rows at the given indices; nothing else is read."""
         out = np.empty((len(indices), *self.shape[1:]), self.dtype)
         with open(self.path, "rb", buffering=0) as file:
             if hasattr(os, "posix_fadvise"):
@@ -116,12 +134,12 @@ class NpyRows:
         while len(left):
             count = file.readinto(left)
             if not count:
-                raise ValueError(f"{self.path} ends before its last row: is it still being written?")
+                raise ValueError(f"{self.path} ends before its last row; it may still be being written")
             left = left[count:]
 
 
 class ParquetRows:
-    """Row ranges of a Parquet file; the last row group read is kept."""
+    """Row ranges of a Parquet file; the last row group read is cached."""
 
     def __init__(self, path: Path, columns: list[str] | None = None):
         from pyarrow import parquet
@@ -131,7 +149,7 @@ class ParquetRows:
         counts = [self.file.metadata.row_group(i).num_rows for i in range(self.file.metadata.num_row_groups)]
         self.edges = np.concatenate([[0], np.cumsum(counts)])
         self.shape = (int(self.edges[-1]), len(self.columns))
-        self._kept: tuple[int, np.ndarray] | None = None
+        self._cached_group: tuple[int, np.ndarray] | None = None
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         start, stop, _ = rows.indices(self.shape[0])
@@ -143,49 +161,63 @@ class ParquetRows:
         return np.concatenate(parts) if parts else np.empty((0, self.shape[1]))
 
     def _group(self, g: int) -> np.ndarray:
-        if self._kept is None or self._kept[0] != g:
+        if self._cached_group is None or self._cached_group[0] != g:
             table = self.file.read_row_group(g, columns=self.columns)
-            self._kept = g, np.column_stack([table[c].to_numpy() for c in self.columns])
-        return self._kept[1]
+            self._cached_group = g, np.column_stack([table[c].to_numpy() for c in self.columns])
+        return self._cached_group[1]
 
 
 def parquet(path: str | Path, columns: list[str]) -> ParquetRows:
-    """Some columns of a Parquet file, as inputs: `solve(kernel, parquet("higgs.parquet", features), y, ridge)`."""
+    """Selected columns of a Parquet file, as inputs of `solve`.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    columns : list of str
+        Names of the columns, in order.
+
+    Returns
+    -------
+    ParquetRows
+        An object with `shape` and row slices: `solve(kernel, parquet("higgs.parquet", features), y, ridge)`.
+    """
     return ParquetRows(Path(path), columns)
 
 
 def as_source(X: Any, takes: str = "matrix") -> Source:
-    """A source from an array, a path (.npy, .parquet) or an object with `shape` and row slices (memmap, Zarr, HDF5).
+    """Source from an array, a path (.npy, .parquet) or an object with `shape` and row slices (memmap, Zarr, HDF5).
 
-    Where the kernel takes more than a matrix, also images or a tree of arrays.
+    If the kernel accepts more than a matrix, X may also be images or a pytree of arrays.
     """
     if takes != "matrix" and isinstance(X, list):
-        X = gathered(X)
+        X = stack_points(X)
     if takes != "matrix" and not isinstance(X, str | Path) and len(getattr(X, "shape", ())) != 2:
-        with precision("float64"):  # nothing is lost on the way in
-            tree = jax.tree.map(np.asarray, points(X, takes=takes))
+        with precision("float64"):  # keep full precision
+            tree = jax.tree.map(np.asarray, as_points(X, input_kind=takes))
         for leaf in jax.tree.leaves(tree):
-            refuse_not_finite("X", leaf)
+            check_finite("X", leaf)
         return TreeSource(tree)
     if isinstance(X, str | Path):
         X = _open(Path(X))
     on_disk = isinstance(X, np.memmap) or not isinstance(X, np.ndarray | jax.Array | list | tuple)
     if on_disk and hasattr(X, "shape") and hasattr(X, "__getitem__") and not hasattr(X, "to_numpy"):
-        n, d = _two_axes(tuple(X.shape))
+        n, d = _matrix_shape(tuple(X.shape))
         return Source(X, n, d)
     array = finite_floats("X", X)
-    n, d = _two_axes(array.shape)
+    n, d = _matrix_shape(array.shape)
     return Source(array, n, d, array)
 
 
 def finite_floats(what: str, array: Any, first: int = 0) -> np.ndarray:
-    """The array as floats; a ValueError that names text, complex numbers, and the first row that is not finite."""
-    array = real_numbers(what, array)
-    refuse_not_finite(what, array, first)
+    """The array as floats; raise ValueError for text, complex numbers and non-finite rows."""
+    array = as_real_array(what, array)
+    check_finite(what, array, first)
     return array
 
 
 def _open(path: Path) -> Any:
+    """Open a .npy or .parquet file."""
     if not path.exists():
         raise ValueError(f"no such file: {path}")
     if path.suffix == ".npy":
@@ -193,9 +225,10 @@ def _open(path: Path) -> Any:
         return NpyRows(path, mapped) if mapped.flags.c_contiguous and mapped.dtype.kind in "fiub" else mapped
     if path.suffix in (".parquet", ".pq"):
         return ParquetRows(path)
-    raise ValueError(f"cannot read {path.name}: inputs come as .npy or .parquet, or as an array")
+    raise ValueError(f"cannot read {path.name}: pass a .npy or .parquet file, or an array")
 
 
-def _two_axes(shape: tuple[int, ...]) -> tuple[int, int]:
+def _matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Validate that the shape has two axes."""
     check_axes("X", shape)
     return shape  # type: ignore[return-value]

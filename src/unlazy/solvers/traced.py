@@ -2,7 +2,7 @@
 
     (K + ρI)α = y   ⇒   (K + ρI)dα = dy - (dK + dρ I)α,
 
-so derivatives in the kernel's parameters, X, y and the ridge, of any order, cost one more substitution each.
+so derivatives of any order in the parameters of the kernel, X, y and the ridge cost one more triangular solve each.
 """
 
 from collections.abc import Mapping
@@ -12,60 +12,63 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
 
-from unlazy.core.arrays import count, float_type, labels
+from unlazy.core.arrays import as_labels, float_type, n_points
 from unlazy.core.linalg import dot
 from unlazy.core.memory import memory_budget
-from unlazy.core.precision import rounding
-from unlazy.core.results import Evidence, Words
+from unlazy.core.precision import unit_roundoff
+from unlazy.core.results import Evidence, FitDescription
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.solution import PROBLEM, Solution
 
-ATTEMPTS = 8
-COPIES = 3
+JITTER_ATTEMPTS = 8
+"""Attempts to factorize, each with ten times the jitter."""
+LIVE_MATRICES = 3
 """n × n matrices alive at once: K, its factor and a workspace."""
 
 
 def solve(
     kernel: Kernel, X: Any, y: Any, ridge: Any, method: str | None, memory: int | str | None, others: Mapping[str, Any]
 ) -> Solution:
-    """The direct solution in the precision of the inputs; `others` are keywords that need values to look at."""
+    """Direct solution in the precision of the inputs; `others` are keyword arguments that need concrete values."""
     if method not in (None, "direct"):
-        raise ValueError(f"inside jit, grad or vmap only method='direct' works, got {method!r}: call solve outside")
-    refused = [name for name, value in others.items() if value is not None]
-    if refused:
-        raise ValueError(f"{', '.join(refused)} cannot be used inside jit, grad or vmap: leave out, or solve outside")
+        raise ValueError(f"only method='direct' is supported inside jit, grad or vmap, got {method!r}")
+    unsupported = [name for name, value in others.items() if value is not None]
+    if unsupported:
+        raise ValueError(
+            f"{', '.join(unsupported)} cannot be used inside jit, grad or vmap: omit or call solve outside"
+        )
     X, _ = kernel.read(X)
-    n, dtype = count(X), float_type(X)
-    y = labels(y, n, dtype=dtype)
+    n, dtype = n_points(X), float_type(X)
+    y = as_labels(y, n, dtype=dtype)
     if y.ndim > 2:
         raise ValueError(f"y must have one or two axes, got shape {y.shape}")
-    need = COPIES * n * n * dtype.itemsize
+    need = LIVE_MATRICES * n * n * dtype.itemsize
     if need > memory_budget(memory):
         raise ValueError(
             f"inside jit, grad or vmap n = {n} points take {need / 2**30:.3g} GiB, and the memory budget is "
-            f"{memory_budget(memory) / 2**30:.3g} GiB: use fewer points or allow more with memory='…GiB'"
+            f"{memory_budget(memory) / 2**30:.3g} GiB: use fewer points or increase it with memory='…GiB'"
         )
     A = kernel.gram(X) + jnp.asarray(ridge, dtype) * jnp.eye(n, dtype=dtype)
     alpha = coefficients(A, y)
-    words = Words(
+    description = FitDescription(
         PROBLEM, "direct", "it runs inside jit, grad or vmap", "traced",
-        (f"traced: one factorization in {dtype.name}, whose error was not looked at",),
+        (f"traced: one factorization in {dtype.name}, whose error was not estimated",),
     )  # fmt: skip
-    return Solution(kernel, X, alpha, Evidence(ridge=ridge, bytes=need, words=words))
+    return Solution(kernel, X, alpha, Evidence(ridge=ridge, bytes=need, description=description))
 
 
 def coefficients(A: jax.Array, y: jax.Array) -> jax.Array:
-    """α of Aα = y for A = K + ρI at hand, positive but for rounding; a stack of systems by `jax.vmap`."""
+    """α of Aα = y for a given A = K + ρI, positive definite up to rounding; use `jax.vmap` for a stack of systems."""
     L = _factor(jax.lax.stop_gradient(A))
     return jax.lax.custom_linear_solve(lambda v: dot(A, v), y, lambda _, b: cho_solve((L, True), b), symmetric=True)
 
 
 def _factor(A: jax.Array) -> jax.Array:
-    """The Cholesky factor of A plus the least jitter that lets it succeed, growing by tens from rounding."""
-    unit, eye = rounding(A.dtype) * jnp.max(jnp.sum(jnp.abs(A), 0)), jnp.eye(A.shape[0], dtype=A.dtype)
+    """Cholesky factor of A plus the smallest jitter that lets it succeed, growing by factors of 10 from rounding."""
+    unit, eye = unit_roundoff(A.dtype) * jnp.max(jnp.sum(jnp.abs(A), 0)), jnp.eye(A.shape[0], dtype=A.dtype)
 
     def failed(state: tuple) -> jax.Array:
-        return ~jnp.all(jnp.isfinite(state[0])) & (state[2] < ATTEMPTS)
+        return ~jnp.all(jnp.isfinite(state[0])) & (state[2] < JITTER_ATTEMPTS)
 
     def again(state: tuple) -> tuple:
         jitter = jnp.where(state[1] == 0, unit, 10 * state[1])

@@ -1,4 +1,4 @@
-"""What every task answers: a sample, the target, and the facts that theory knows about it."""
+"""Base class of tasks: sampling, the target, and theoretical properties that are known exactly."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -17,47 +17,114 @@ HermiteCoefficients = dict[tuple[int, ...], float]
 """{α: c_α} in f* = Σ c_α Π_i h_{α_i}(u_i·x), with u_i the rows of `subspace`."""
 
 
-class Estimate(eqx.Module):
-    """A measured mean and its standard error (zero when computed exactly)."""
+class RiskEstimate(eqx.Module):
+    """Estimated mean and its standard error (zero when computed exactly).
+
+    Attributes
+    ----------
+    mean : scalar array
+        Estimate.
+    error : scalar array
+        Standard error.
+    """
 
     mean: Float[Array, ""]
     error: Float[Array, ""]
 
 
 def nested(draw: Callable[[PRNGKeyArray], T], key: PRNGKeyArray, n: int) -> T:
-    """n independent draws, stacked, the i-th from the key folded with i: the first rows never depend on n.
+    """Draw n independent samples whose first rows do not depend on n.
 
-    So a larger sample extends a smaller one, and a padded array whose rows beyond a traced n are ignored holds the
-    very sample of size n. (`jax.random.normal(key, (n, d))` promises this only for some settings of JAX.)
+    The i-th sample uses the key folded with i. A larger sample therefore extends a smaller one, and a padded array in
+    which rows beyond a traced n are ignored contains exactly the sample of size n. (`jax.random.normal(key, (n, d))`
+    guarantees this only for some settings of JAX.)
+
+    Parameters
+    ----------
+    draw : callable
+        `draw(key)` returns one sample.
+    key : PRNG key
+        Source of randomness.
+    n : int
+        Number of samples.
+
+    Returns
+    -------
+    array or pytree
+        The samples, stacked along a leading axis.
     """
     n = check_positive_integer("n (the number of samples)", n)
     return jax.vmap(lambda i: draw(jax.random.fold_in(key, i)))(jnp.arange(n, dtype=jnp.uint32))
 
 
 class Task(eqx.Module):
-    """A distribution of (x, y) that knows its answer.
+    """Distribution of (x, y) with a known target.
 
-    A concrete task gives `d`, `noise`, `input_row` and `target`; the rest has defaults. Facts it does not know are
-    None. Keys are JAX's default (threefry) keys: others do not draw independent rows under vmap.
+    Subclasses define `d`, `noise`, `input_row` and `target`; everything else has a default. Properties that are unknown
+    are None. Keys must be JAX's default (threefry) keys: other implementations do not draw independent rows under vmap.
+
+    Attributes
+    ----------
+    d : int
+        Input dimension.
+    noise : float
+        Labels are f*(x) ± noise with equal probability.
     """
 
     d: eqx.AbstractVar[int]
     noise: eqx.AbstractVar[float | Float[Array, ""]]
 
     def input_row(self, key: PRNGKeyArray) -> Float[Array, " d"]:
-        """One fresh input."""
+        """Draw one input of shape (d,)."""
         raise NotImplementedError
 
     def target(self, X: Float[Array, "n d"]) -> Float[Array, "n *c"]:
-        """The noiseless answer f*(x)."""
+        """Evaluate the noiseless target f*(x).
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Inputs.
+
+        Returns
+        -------
+        array of shape (n,) or (n, c)
+            Target values.
+        """
         raise NotImplementedError
 
     def inputs(self, key: PRNGKeyArray, n: int) -> Float[Array, "n d"]:
-        """n fresh inputs. Nested: the first rows do not depend on n."""
+        """Draw inputs; the first rows do not depend on n.
+
+        Parameters
+        ----------
+        key : PRNG key
+            Source of randomness.
+        n : int
+            Number of inputs.
+
+        Returns
+        -------
+        array of shape (n, d)
+            Inputs.
+        """
         return nested(self.input_row, key, n)
 
     def sample(self, key: PRNGKeyArray, n: int) -> Data:
-        """n labeled points, y = f*(x) + noise·(±1 with equal chance) [D1]. Nested in n."""
+        """Draw labeled points, y = f*(x) + noise·(±1 with equal probability) [D1]; the first rows do not depend on n.
+
+        Parameters
+        ----------
+        key : PRNG key
+            Source of randomness.
+        n : int
+            Number of points.
+
+        Returns
+        -------
+        Data
+            Inputs X and labels y.
+        """
         key_x, key_noise = jax.random.split(key)
         X = self.inputs(key_x, n)
         y = self.target(X)
@@ -67,16 +134,30 @@ class Task(eqx.Module):
         return Data(X, y + jnp.asarray(self.noise, y.dtype) * signs)
 
     def sample_padded(self, key: PRNGKeyArray, n: int | Int[Array, ""], rows: int) -> Data:
-        """`rows` points of which the first n have weight one: the sample of size n inside arrays of fixed size.
+        """Draw a sample of size n inside arrays of fixed size.
 
-        n may be traced, so one compilation serves a whole grid of n.
+        n may be traced, so that one compilation serves many sample sizes.
+
+        Parameters
+        ----------
+        key : PRNG key
+            Source of randomness.
+        n : int or traced integer
+            Sample size.
+        rows : int
+            Number of rows of the arrays, at least n.
+
+        Returns
+        -------
+        Data
+            `rows` points, of which the first n have weight one and the others weight zero.
         """
         data = self.sample(key, rows)
         return Data(data.X, data.y, (jnp.arange(rows) < n).astype(data.y.dtype))
 
     @property
     def subspace(self) -> Float[Array, "r d"] | None:
-        """Orthonormal rows that span the relevant directions S*; None where there are none to speak of."""
+        """Orthonormal rows that span the relevant directions S*, or None."""
         return None
 
     @property
@@ -91,12 +172,12 @@ class Task(eqx.Module):
 
     @property
     def kappa(self) -> float | Float[Array, ""] | None:
-        """κ = ‖H^†‖/√r [D2]; infinite where H does not span S*."""
+        """κ = ‖H^†‖/√r [D2]; infinite if H does not span S*."""
         return None
 
     @property
     def hermite_coefficients(self) -> HermiteCoefficients | None:
-        """c_α of f* in the basis of `subspace`; for functions that are not polynomials, up to some degree."""
+        """Coefficients c_α of f* in the basis of `subspace`; up to a finite degree unless f* is a polynomial."""
         return None
 
     @property
@@ -111,24 +192,44 @@ class Task(eqx.Module):
 
     @property
     def best_risk(self) -> float | Float[Array, ""] | None:
-        """Smallest possible E |f(x) - y|²: the noise's variance."""
+        """Smallest possible E |f(x) - y|²: the variance of the noise."""
         return self.noise**2
 
-    def population_risk(self, predict: Predictor, key: PRNGKeyArray, m: int = 4096) -> Estimate:
-        """E |predict(x) - f*(x)|² over the inputs from at most m points, by sampling unless a task knows better."""
+    def population_risk(self, predict: Predictor, key: PRNGKeyArray, m: int = 4096) -> RiskEstimate:
+        """Estimate E |predict(x) - f*(x)|² over the input distribution.
+
+        Parameters
+        ----------
+        predict : callable
+            Maps inputs of shape (m, d) to predictions with the shape of the target.
+        key : PRNG key
+            Draws the test points.
+        m : int, default 4096
+            Largest number of test points.
+
+        Returns
+        -------
+        RiskEstimate
+            Mean (without a factor 1/2) and standard error.
+
+        Raises
+        ------
+        ValueError
+            If the predictions do not have the shape of the target.
+        """
         X = self.inputs(key, m)
         return mean_estimate(squared_errors(predict(X), self.target(X)))
 
 
 def squared_errors(predicted: Float[Array, "..."], truth: Float[Array, "m ..."]) -> Float[Array, " m"]:
-    """|predicted - truth|² of every row."""
+    """Return |predicted - truth|² of every row."""
     if predicted.shape != truth.shape:
-        raise ValueError(f"predictions have shape {predicted.shape}, the target {truth.shape}; make them equal")
+        raise ValueError(f"predictions have shape {predicted.shape} and the target {truth.shape}; make them equal")
     return jnp.square(predicted - truth).reshape(truth.shape[0], -1).sum(1)
 
 
-def mean_estimate(values: Float[Array, " m"]) -> Estimate:
-    """Mean of independent values and its standard error; infinite for a single value."""
+def mean_estimate(values: Float[Array, " m"]) -> RiskEstimate:
+    """Return the mean of independent values and its standard error; infinite for a single value."""
     m = values.shape[0]
     error = values.std(ddof=1) / jnp.sqrt(m) if m > 1 else jnp.asarray(jnp.inf, values.dtype)
-    return Estimate(values.mean(), jnp.asarray(error, values.dtype))
+    return RiskEstimate(values.mean(), jnp.asarray(error, values.dtype))

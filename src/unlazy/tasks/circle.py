@@ -1,4 +1,4 @@
-"""The unit circle, the smallest place to watch an ensemble of networks [K12]."""
+"""Functions on the unit circle [K12]."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,24 @@ from unlazy.tasks.lines import LineTask
 
 
 class Circle(LineTask):
-    """x = (cos θ, sin θ[, bias]), θ uniform, f* = Σ_m a_m cos mθ + b_m sin mθ [K12]."""
+    """Trigonometric polynomial on the unit circle [K12].
+
+    x = (cos θ, sin θ[, bias]) with θ uniform, f* = Σ_m a_m cos mθ + b_m sin mθ.
+
+    Parameters
+    ----------
+    waves : mapping of int to (float, float), optional
+        Maps a frequency m ≥ 0 to (a_m, b_m). The default is sin θ + ½ cos 3θ.
+    bias : float, optional
+        Value of a constant third input.
+    noise : float, default 0.0
+        Labels are f*(x) ± noise with equal probability.
+
+    Raises
+    ------
+    ValueError
+        If a frequency is negative or not an integer.
+    """
 
     waves: tuple[tuple[int, float, float], ...] = eqx.field(static=True)
     bias: float | None = eqx.field(static=True)
@@ -22,28 +39,30 @@ class Circle(LineTask):
         self, waves: Mapping[int, tuple[float, float]] | None = None, bias: float | None = None,
         noise: float | Float[Array, ""] = 0.0,
     ):  # fmt: skip
-        """`waves` maps a frequency m ≥ 0 to (a_m, b_m), by default sin θ + ½ cos 3θ; `bias` adds a third input."""
         chosen = {1: (0.0, 1.0), 3: (0.5, 0.0)} if waves is None else waves
         if any(m < 0 or m != int(m) for m in chosen):
-            raise ValueError(f"frequencies are whole numbers ≥ 0, got {sorted(chosen)}")
+            raise ValueError(f"frequencies must be integers ≥ 0, got {sorted(chosen)}")
         self.waves = tuple((int(m), float(a), float(b)) for m, (a, b) in sorted(chosen.items()))
         self.bias, self.noise, self.d = bias, noise, 2 if bias is None else 3
 
     def place(self, u: Float[Array, " n"]) -> Float[Array, "n d"]:
+        """Return the inputs at positions u of [0, 1)."""
         angle = 2 * math.pi * u
         rows = [jnp.cos(angle), jnp.sin(angle)]
         return jnp.stack(rows if self.bias is None else [*rows, jnp.full_like(u, self.bias)], 1)
 
     def target(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """Evaluate f* at the inputs."""
         angle = self.angle(X)
         return sum((a * jnp.cos(m * angle) + b * jnp.sin(m * angle) for m, a, b in self.waves), jnp.zeros_like(angle))
 
     def angle(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """θ in (-π, π] of every input."""
+        """Return θ in (-π, π] of every input."""
         return jnp.arctan2(X[:, 1], X[:, 0])
 
     @property
     def second_moment(self) -> float:
+        """E f*²."""
         return sum(a * a if m == 0 else (a * a + b * b) / 2 for m, a, b in self.waves)
 
     @property

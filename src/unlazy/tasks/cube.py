@@ -1,4 +1,4 @@
-"""Uniform bits x ∈ {-1, 1}^d: sparse parities and staircases, polynomials by their Fourier coefficients."""
+"""Polynomials on uniform bits x ∈ {-1, 1}^d: sparse parities and staircases."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -15,9 +15,25 @@ from unlazy.theory.activations import hermite
 
 
 class CubePolynomial(Task):
-    """f*(x) = Σ_S c_S Π_{i∈S} x_i, x uniform on {-1, 1}^d.
+    """Polynomial on the hypercube, f*(x) = Σ_S c_S Π_{i∈S} x_i with x uniform on {-1, 1}^d.
 
-    Abbe, Boix-Adserà and Misiakiewicz, The merged-staircase property (COLT 2022).
+    Parameters
+    ----------
+    d : int
+        Number of bits.
+    coefficients : mapping of tuples of int to float
+        Fourier coefficients {S: c_S}, S a set of coordinates.
+    noise : float, default 0.0
+        Labels are f*(x) ± noise with equal probability.
+
+    Raises
+    ------
+    ValueError
+        If a coordinate is out of range or a set of coordinates occurs twice.
+
+    References
+    ----------
+    Abbe, Boix-Adserà and Misiakiewicz (COLT 2022), The merged-staircase property.
     """
 
     terms: tuple[tuple[tuple[int, ...], float], ...] = eqx.field(static=True)
@@ -34,50 +50,97 @@ class CubePolynomial(Task):
             raise ValueError(f"each set of coordinates may occur once, got {list(coefficients)}")
 
     def input_row(self, key: PRNGKeyArray) -> Float[Array, " d"]:
+        """Draw one vector of random signs."""
         return jax.random.rademacher(key, (self.d,), dtype=jnp.zeros(()).dtype)
 
     def target(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """Evaluate f* at the inputs."""
         return sum((c * jnp.prod(X[:, list(S)], 1) for S, c in self.terms), jnp.zeros_like(X[:, 0]))
 
     @property
     def relevant(self) -> list[int]:
-        """Coordinates that f* looks at."""
+        """Coordinates that f* depends on."""
         return sorted({i for S, _ in self.terms for i in S})
 
     @property
     def fourier_coefficients(self) -> dict[tuple[int, ...], float]:
-        """{S: c_S}."""
+        """Fourier coefficients {S: c_S}."""
         return dict(self.terms)
 
     @property
     def subspace(self) -> Float[Array, "r d"]:
+        """Axes of the relevant coordinates."""
         return jnp.eye(self.d)[np.asarray(self.relevant, int)]
 
     @property
     def second_moment(self) -> float:
+        """E f*²."""
         return math.fsum(c * c for _, c in self.terms)
 
     @property
     def information_exponent(self) -> int | None:
+        """Smallest nonzero degree with a nonzero coefficient."""
         return min((len(S) for S, _ in self.terms if S), default=None)
 
     @property
     def leap(self) -> int | None:
+        """Leap of f*."""
         return hermite.leap([int(i in S) for i in self.relevant] for S, _ in self.terms)
 
 
 def parity(d: int, k: int, noise: float = 0.0) -> CubePolynomial:
-    """Π_{i<k} x_i: degree k at once, leap k."""
-    return CubePolynomial(d, {tuple(range(_fits(d, k))): 1.0}, noise)
+    """Sparse parity Π_{i<k} x_i, of leap k.
+
+    Parameters
+    ----------
+    d : int
+        Number of bits.
+    k : int
+        Number of relevant bits, at most d.
+    noise : float, default 0.0
+        Labels are f*(x) ± noise with equal probability.
+
+    Returns
+    -------
+    CubePolynomial
+        The task.
+
+    Raises
+    ------
+    ValueError
+        If k > d.
+    """
+    return CubePolynomial(d, {tuple(range(_check_relevant(d, k))): 1.0}, noise)
 
 
 def staircase(d: int, k: int, noise: float = 0.0) -> CubePolynomial:
-    """k^{-1/2} (x_0 + x_0x_1 + … + x_0⋯x_{k-1}): the same degree one step at a time, leap 1."""
-    return CubePolynomial(d, {tuple(range(j)): 1 / math.sqrt(k) for j in range(1, _fits(d, k) + 1)}, noise)
+    """Staircase k^{-1/2} (x_0 + x_0x_1 + … + x_0⋯x_{k-1}): degree k reached one step at a time, leap 1.
+
+    Parameters
+    ----------
+    d : int
+        Number of bits.
+    k : int
+        Number of relevant bits, at most d.
+    noise : float, default 0.0
+        Labels are f*(x) ± noise with equal probability.
+
+    Returns
+    -------
+    CubePolynomial
+        The task.
+
+    Raises
+    ------
+    ValueError
+        If k > d.
+    """
+    return CubePolynomial(d, {tuple(range(j)): 1 / math.sqrt(k) for j in range(1, _check_relevant(d, k) + 1)}, noise)
 
 
-def _fits(d: int, k: int) -> int:
+def _check_relevant(d: int, k: int) -> int:
+    """Return k; raise ValueError if k > d."""
     check_positive_integer("d (the number of bits)", d)
     if check_positive_integer("k (the relevant bits)", k) > d:
-        raise ValueError(f"k = {k} relevant bits do not fit in d = {d}; take k ≤ d")
+        raise ValueError(f"k = {k} relevant bits do not fit in d = {d}; use k ≤ d")
     return k

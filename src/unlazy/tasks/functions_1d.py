@@ -1,4 +1,4 @@
-"""Functions of one variable on an interval: steps, smooth curves, pieces [A1]."""
+"""Functions of one variable on an interval: steps, smooth curves, piecewise constants [A1]."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,7 +15,24 @@ from unlazy.theory.activations.hermite import evaluate
 
 
 class Function1D(LineTask):
-    """y = f(x), x uniform on [low, high]; `kinks` are the points where f or a derivative jumps."""
+    """Function of one variable, y = f(x) with x uniform on [low, high].
+
+    Parameters
+    ----------
+    function : callable
+        Elementwise function f.
+    low, high : float, default -1.0 and 1.0
+        Ends of the interval.
+    kinks : sequence of float, default ()
+        Points at which f or a derivative jumps.
+    noise : float, default 0.0
+        Labels are f*(x) ± noise with equal probability.
+
+    Raises
+    ------
+    ValueError
+        If low ≥ high.
+    """
 
     function: Callable = eqx.field(static=True)
     low: float = eqx.field(static=True)
@@ -34,9 +51,11 @@ class Function1D(LineTask):
         self.kinks = tuple(sorted(float(k) for k in kinks if low < k < high))
 
     def place(self, u: Float[Array, " n"]) -> Float[Array, "n 1"]:
+        """Return the inputs at positions u of [0, 1)."""
         return (self.low + (self.high - self.low) * u)[:, None]
 
     def target(self, X: Float[Array, "n 1"]) -> Float[Array, " n"]:
+        """Evaluate f at the inputs."""
         return self.function(X[:, 0])
 
     @property
@@ -52,30 +71,75 @@ class Function1D(LineTask):
 
 
 def heaviside(noise: float = 0.0) -> Function1D:
-    """1 for x > 0, else 0, on [-1, 1]: who rings and who steps [A1]."""
+    """Step function on [-1, 1]: 1 for x > 0, else 0 [A1].
+
+    Parameters
+    ----------
+    noise : float, default 0.0
+        Labels are f*(x) ± noise with equal probability.
+
+    Returns
+    -------
+    Function1D
+        The task.
+    """
     return Function1D(_step, kinks=(0.0,), noise=noise)
 
 
 def smooth(frequency: float = 1.0, noise: float = 0.0) -> Function1D:
-    """sin(π·frequency·x) on [-1, 1]."""
+    """Sine wave sin(π·frequency·x) on [-1, 1].
+
+    Parameters
+    ----------
+    frequency : float, default 1.0
+        Number of half periods per unit length.
+    noise : float, default 0.0
+        Labels are f*(x) ± noise with equal probability.
+
+    Returns
+    -------
+    Function1D
+        The task.
+    """
     return Function1D(_Wave(frequency), noise=noise)
 
 
 def piecewise(cuts: Sequence[float], heights: Sequence[float], noise: float = 0.0) -> Function1D:
-    """Piecewise constant on [-1, 1]: heights[i] between cuts[i-1] and cuts[i]."""
+    """Piecewise constant function on [-1, 1], equal to heights[i] between cuts[i-1] and cuts[i].
+
+    Parameters
+    ----------
+    cuts : sequence of float
+        Increasing points inside (-1, 1).
+    heights : sequence of float
+        Values, one more than cuts.
+    noise : float, default 0.0
+        Labels are f*(x) ± noise with equal probability.
+
+    Returns
+    -------
+    Function1D
+        The task.
+
+    Raises
+    ------
+    ValueError
+        If the cuts are not increasing inside (-1, 1) or the number of heights does not match.
+    """
     cuts, heights = tuple(float(c) for c in cuts), tuple(float(h) for h in heights)
     if len(heights) != len(cuts) + 1 or list(cuts) != sorted(set(cuts)) or any(abs(c) >= 1 for c in cuts):
         raise ValueError(f"need increasing cuts inside (-1, 1) and one more height, got {cuts} and {heights}")
-    return Function1D(_Steps(cuts, heights), kinks=cuts, noise=noise)
+    return Function1D(_StepFunction(cuts, heights), kinks=cuts, noise=noise)
 
 
 def _step(x: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Heaviside function."""
     return (x > 0).astype(x.dtype)
 
 
 @dataclass(frozen=True)
 class _Wave:
-    """Compares by value, so that two tasks of one frequency share a compilation."""
+    """Sine wave that compares by value, so that two tasks of one frequency share a compilation."""
 
     frequency: float
 
@@ -84,7 +148,9 @@ class _Wave:
 
 
 @dataclass(frozen=True)
-class _Steps:
+class _StepFunction:
+    """Piecewise constant function that compares by value."""
+
     cuts: tuple[float, ...]
     heights: tuple[float, ...]
 

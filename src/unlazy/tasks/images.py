@@ -1,4 +1,4 @@
-"""Images as tables: scikit-learn's digits out of the box, MNIST-like idx or npz files when given."""
+"""Image data as tables: scikit-learn's digits, and MNIST-like idx or npz files."""
 
 import gzip
 import math
@@ -9,21 +9,55 @@ from pathlib import Path
 import numpy as np
 
 from unlazy.core.errors import UnlazyError
-from unlazy.tasks.table import Table
+from unlazy.tasks.table import TableTask
 
 _IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 
-def digits(classes: Sequence[int] | None = None) -> Table:
-    """scikit-learn's 8×8 digits with pixels in [0, 1]; two classes give labels ±1, more give one column each."""
+def digits(classes: Sequence[int] | None = None) -> TableTask:
+    """Load scikit-learn's 8×8 digits with pixels in [0, 1].
+
+    Parameters
+    ----------
+    classes : sequence of int, optional
+        Classes to keep; all by default.
+
+    Returns
+    -------
+    TableTask
+        Labels are ±1 for two classes and one-hot columns for more.
+
+    Raises
+    ------
+    ValueError
+        If `classes` are not two or more different known classes.
+    """
     from sklearn.datasets import load_digits
 
     found = load_digits()
     return labeled_images(found.data / 16.0, found.target, classes)
 
 
-def idx_images(images: str | Path, labels: str | Path, classes: Sequence[int] | None = None) -> Table:
-    """MNIST and its likes from two idx files, gzipped or not; pixels in [0, 1]."""
+def idx_images(images: str | Path, labels: str | Path, classes: Sequence[int] | None = None) -> TableTask:
+    """Load MNIST-like data from two idx files, gzipped or not; pixels are scaled to [0, 1].
+
+    Parameters
+    ----------
+    images, labels : path
+        Files of the images and of their labels.
+    classes : sequence of int, optional
+        Classes to keep; all by default.
+
+    Returns
+    -------
+    TableTask
+        Labels are ±1 for two classes and one-hot columns for more.
+
+    Raises
+    ------
+    UnlazyError
+        If a file cannot be read or the files do not match.
+    """
     pixels, targets = read_idx(images), read_idx(labels)
     if pixels.ndim < 2 or targets.ndim != 1 or len(pixels) != len(targets):
         raise UnlazyError(f"{images} holds {pixels.shape} and {labels} {targets.shape}: not images and their labels")
@@ -32,8 +66,28 @@ def idx_images(images: str | Path, labels: str | Path, classes: Sequence[int] | 
 
 def npz_images(
     path: str | Path, images: str = "x_train", labels: str = "y_train", classes: Sequence[int] | None = None
-) -> Table:
-    """Images and labels from two arrays of an npz file; pixels in [0, 1]."""
+) -> TableTask:
+    """Load images and labels from two arrays of an npz file; pixels are scaled to [0, 1].
+
+    Parameters
+    ----------
+    path : path
+        The npz file.
+    images, labels : str, default "x_train" and "y_train"
+        Names of the arrays.
+    classes : sequence of int, optional
+        Classes to keep; all by default.
+
+    Returns
+    -------
+    TableTask
+        Labels are ±1 for two classes and one-hot columns for more.
+
+    Raises
+    ------
+    UnlazyError
+        If the file cannot be read, lacks an array, or the arrays have different lengths.
+    """
     try:
         with np.load(path, allow_pickle=False) as file:
             missing = [name for name in (images, labels) if name not in file]
@@ -47,8 +101,8 @@ def npz_images(
     return labeled_images(_unit_range(pixels.reshape(len(pixels), -1)), targets.ravel(), classes)
 
 
-def labeled_images(X: np.ndarray, labels: np.ndarray, classes: Sequence[int] | None = None) -> Table:
-    """The rows of the chosen classes. Two classes: -1 for the first, +1 for the second; more: one column each."""
+def labeled_images(X: np.ndarray, labels: np.ndarray, classes: Sequence[int] | None = None) -> TableTask:
+    """Keep the chosen classes: labels -1 and +1 for two classes, one-hot columns for more."""
     known = np.unique(labels)
     chosen = known if classes is None else np.asarray(classes)
     absent = [c for c in chosen if c not in known]
@@ -56,11 +110,11 @@ def labeled_images(X: np.ndarray, labels: np.ndarray, classes: Sequence[int] | N
         raise ValueError(f"choose two or more different classes of {known.tolist()}, got {chosen.tolist()}")
     keep = np.isin(labels, chosen)
     one_hot = (labels[keep][:, None] == chosen[None, :]).astype(float)
-    return Table(X[keep], one_hot[:, 1] - one_hot[:, 0] if len(chosen) == 2 else one_hot)
+    return TableTask(X[keep], one_hot[:, 1] - one_hot[:, 0] if len(chosen) == 2 else one_hot)
 
 
 def read_idx(path: str | Path) -> np.ndarray:
-    """One array from an idx file: two zero bytes, a type byte, the number of axes, their sizes, the numbers."""
+    """Read the array of an idx file: two zero bytes, a type byte, the number of axes, their sizes, the values."""
     try:
         raw = Path(path).read_bytes()
         raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
@@ -72,10 +126,10 @@ def read_idx(path: str | Path) -> np.ndarray:
     start = 4 + 4 * axes
     shape = struct.unpack(f">{axes}I", raw[4:start]) if len(raw) >= start else ()
     if len(raw) < start or len(raw) - start != math.prod(shape) * dtype.itemsize:
-        raise UnlazyError(f"{path} is cut short or damaged: its header promises {shape}, it has {len(raw)} bytes")
+        raise UnlazyError(f"{path} is truncated or damaged: its header says {shape}, the file has {len(raw)} bytes")
     return np.frombuffer(raw, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
 
 
 def _unit_range(pixels: np.ndarray) -> np.ndarray:
-    """Bytes become [0, 1]; other numbers are left as they are."""
+    """Scale bytes to [0, 1]; leave other dtypes unchanged."""
     return pixels / 255.0 if pixels.dtype == np.uint8 else np.asarray(pixels, float)

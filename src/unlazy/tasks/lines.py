@@ -1,33 +1,49 @@
-"""Inputs that move on a line or a closed curve: evenly spaced test points beat random ones."""
+"""Tasks with inputs on a line or a closed curve, whose risk is estimated on equidistant test points."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.errors import check_positive_integer
-from unlazy.tasks.base import Estimate, Predictor, Task, mean_estimate, squared_errors
+from unlazy.tasks.base import Predictor, RiskEstimate, Task, mean_estimate, squared_errors
 
 COPIES = 16
-"""Independent copies of the grid of test points: their spread is the standard error."""
+"""Independent copies of the grid of test points; their standard deviation gives the standard error."""
 
 
 class LineTask(Task):
-    """x = place(u) with u uniform on [0, 1)."""
+    """Base class of tasks with x = place(u), u uniform on [0, 1)."""
 
     def place(self, u: Float[Array, " n"]) -> Float[Array, "n d"]:
-        """The inputs at positions u of [0, 1)."""
+        """Return the inputs at positions u of [0, 1)."""
         raise NotImplementedError
 
     def input_row(self, key: PRNGKeyArray) -> Float[Array, " d"]:
+        """Draw one input."""
         return self.place(jax.random.uniform(key, (1,)))[0]
 
     def grid(self, n: int) -> Float[Array, "n d"]:
-        """n evenly spaced inputs (the middles of n cells)."""
+        """Return n equidistant inputs (the midpoints of n cells)."""
         n = check_positive_integer("n (the number of points)", n)
         return self.place((jnp.arange(n) + 0.5) / n)
 
-    def population_risk(self, predict: Predictor, key: PRNGKeyArray, m: int = 4096) -> Estimate:
-        """E |predict(x) - f*(x)|² from at most m points: 16 evenly spaced grids, each of random offset (unbiased)."""
+    def population_risk(self, predict: Predictor, key: PRNGKeyArray, m: int = 4096) -> RiskEstimate:
+        """Estimate E |predict(x) - f*(x)|² on 16 equidistant grids with random offsets (unbiased).
+
+        Parameters
+        ----------
+        predict : callable
+            Maps inputs of shape (m, d) to predictions of shape (m,).
+        key : PRNG key
+            Draws the offsets.
+        m : int, default 4096
+            Largest number of test points.
+
+        Returns
+        -------
+        RiskEstimate
+            Mean (without a factor 1/2) and standard error.
+        """
         m = check_positive_integer("m (the number of test points)", m)
         cells = m // COPIES
         if cells < 2:

@@ -1,4 +1,4 @@
-"""A function on a low-dimensional curved manifold in R^d [A1]."""
+"""Functions on a low-dimensional curved manifold in R^d [A1]."""
 
 import math
 from collections.abc import Callable
@@ -15,10 +15,27 @@ from unlazy.tasks.gaussian import directions
 
 
 class Manifold(Task):
-    """x = Q (s, ε ψ(s)) with s uniform on the unit sphere of dimension k, f*(x) = g(s).
+    """Function on a curved manifold: x = Q (s, ε ψ(s)) with s uniform on the unit sphere of dimension k, f*(x) = g(s).
 
-    ψ(s)_i = √(2/(d-k-1)) cos(2 ω_i·s + b_i) fills the other d - k - 1 dimensions, so that the support is curved
-    in all of R^d and yet k-dimensional; ε is `bend`, ε = 0 a flat sphere. Q is orthogonal.
+    ψ(s)_i = √(2/(d-k-1)) cos(2 ω_i·s + b_i) fills the other d - k - 1 dimensions, so that the support is curved in all
+    of R^d and yet k-dimensional; ε is `bend`, and ε = 0 gives a flat sphere. Q is orthogonal.
+
+    Parameters
+    ----------
+    Q : array of shape (d, d)
+        Orthogonal matrix.
+    frequencies : array of shape (d - k - 1, k + 1)
+        Frequencies ω_i.
+    phases : array of shape (d - k - 1,)
+        Phases b_i.
+    bend : float
+        Curvature parameter ε.
+    function : callable
+        g of rows s, an array of shape (n, k + 1).
+    square : float or None
+        E f*², if known.
+    noise : float, default 0.0
+        Labels are f*(x) ± noise with equal probability.
     """
 
     Q: Float[Array, "d d"]
@@ -39,24 +56,28 @@ class Manifold(Task):
 
     @property
     def intrinsic_dimension(self) -> int:
+        """Dimension k of the manifold."""
         return self.frequencies.shape[1] - 1
 
     def input_row(self, key: PRNGKeyArray) -> Float[Array, " d"]:
+        """Draw one point of the manifold."""
         s = jax.random.normal(key, (self.intrinsic_dimension + 1,))
         s = s / jnp.linalg.norm(s)
         extra = jnp.cos(dot(2 * self.frequencies, s) + self.phases) * math.sqrt(2 / max(1, len(self.phases)))
         return dot(jnp.concatenate([s, self.bend * extra]), self.Q)
 
     def target(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """Evaluate f* at the inputs."""
         return self.function(dot(X, self.subspace.T.astype(X.dtype)))
 
     @property
     def subspace(self) -> Float[Array, "r d"]:
-        """The k + 1 directions that hold the sphere."""
+        """The k + 1 directions that contain the sphere."""
         return self.Q[: self.intrinsic_dimension + 1]
 
     @property
     def second_moment(self) -> float | None:
+        """E f*², if known."""
         return self.square
 
 
@@ -64,9 +85,35 @@ def manifold(
     d: int, k: int, function: Callable | None = None, *, bend: float = 0.5, key: PRNGKeyArray,
     second_moment: float | None = None, noise: float = 0.0,
 ) -> Manifold:  # fmt: skip
-    """A k-dimensional manifold in R^d; `function` of s ∈ S^k, rows of an (n, k+1) array.
+    """Create a k-dimensional manifold in R^d and a function on it.
 
-    By default the distance of s to a pole over √2: not smooth at the pole, dependent on every direction, E f*² = 1.
+    Parameters
+    ----------
+    d : int
+        Ambient dimension.
+    k : int
+        Dimension of the manifold, at most d - 1.
+    function : callable, optional
+        Function of s ∈ S^k, rows of an (n, k+1) array. The default is the distance of s to a pole over √2, which is not
+        smooth at the pole, depends on every direction and has E f*² = 1.
+    bend : float, default 0.5
+        Curvature parameter ε; 0 gives a flat sphere.
+    key : PRNG key
+        Draws the embedding.
+    second_moment : float, optional
+        E f*² of `function`, if known.
+    noise : float, default 0.0
+        Labels are f*(x) ± noise with equal probability.
+
+    Returns
+    -------
+    Manifold
+        The task.
+
+    Raises
+    ------
+    ValueError
+        If k + 1 > d.
     """
     d, k = check_positive_integer("d (the ambient dimension)", d), check_positive_integer("k (the dimension)", k)
     if k + 1 > d:

@@ -1,4 +1,4 @@
-"""Sums of ridge functions f*(x) = Σ_j a_j g_j(w_j·x) of Gaussian inputs: what polynomials and teachers share."""
+"""Sums of ridge functions f*(x) = Σ_j a_j g_j(w_j·x) of Gaussian inputs: base class of polynomials and teachers."""
 
 import math
 
@@ -14,44 +14,46 @@ from unlazy.tasks.gaussian import GaussianTask, directions
 
 
 class RidgeSum(GaussianTask):
-    """f*(x) = Σ_j a_j g_j(w_j·x), x ~ N(0, I_d), with unit rows w_j that need not be orthogonal.
+    """Base class of sums f*(x) = Σ_j a_j g_j(w_j·x), x ~ N(0, I_d), with unit rows w_j that need not be orthogonal.
 
-    A concrete sum gives `ridges`, the Hermite coefficients of each g_j and E g_i(a)g_j(b) of correlated Gaussians.
+    Subclasses define `ridges`, the Hermite coefficients of each g_j and E g_i(a)g_j(b) of correlated Gaussians.
     """
 
     W: eqx.AbstractVar[Float[Array, "r d"]]
     heads: eqx.AbstractVar[Float[Array, " r"]]
 
     def ridges(self, Z: Float[Array, "n r"]) -> Float[Array, "n r"]:
-        """g_j(z_j)."""
+        """Return g_j(z_j)."""
         raise NotImplementedError
 
     def ridge_coefficients(self) -> Float[np.ndarray, "r k"]:
-        """Hermite coefficients of every g_j."""
+        """Return the Hermite coefficients of every g_j."""
         raise NotImplementedError
 
     def pair_moments(self, correlation: Float[Array, "r r"]) -> Float[Array, "r r"]:
-        """E g_i(w_i·x) g_j(w_j·x) at the correlations ⟨w_i, w_j⟩."""
+        """Return E g_i(w_i·x) g_j(w_j·x) for the correlations ⟨w_i, w_j⟩."""
         raise NotImplementedError
 
     def target(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """Evaluate f* at the inputs."""
         Z = dot(X, self.W.T.astype(X.dtype))
         return dot(self.ridges(Z), self.heads.astype(X.dtype))
 
     @property
     def subspace(self) -> Float[Array, "r d"]:
-        """Orthonormal rows with the span of the w_j; all of R^d from d neurons on."""
+        """Orthonormal rows with the span of the w_j; all of R^d if there are at least d neurons."""
         r, d = self.W.shape
         return jnp.eye(d) if r >= d else jnp.linalg.qr(self.W.T)[0].T
 
     @property
     def second_moment(self) -> Float[Array, ""]:
+        """E f*²."""
         correlation = jnp.clip(dot(self.W, self.W.T), -1, 1)
         return dot(self.heads, self.pair_moments(correlation), self.heads)
 
     @property
     def hessian(self) -> Float[Array, "d d"]:
-        """H = Σ_j a_j E[g_j''] w_j w_jᵀ, and E g'' = √2 c_2 by Stein's identity, kinked g included."""
+        """H = Σ_j a_j E[g_j''] w_j w_jᵀ with E g'' = √2 c_2 by Stein's identity, also for g with kinks."""
         curvature = self.heads * (math.sqrt(2) * jnp.asarray(self.ridge_coefficients()[:, 2], self.W.dtype))
         return dot(self.W.T * curvature, self.W)
 
@@ -74,7 +76,7 @@ class RidgeSum(GaussianTask):
 def unit_rows(
     d: int, r: int, given: Float[Array, "r d"] | None, key: PRNGKeyArray | None, orthogonal: bool
 ) -> Float[Array, "r d"]:
-    """The given rows, checked to have norm one; else orthonormal ones, else independent and uniform on the sphere."""
+    """Validate the given unit rows, or draw orthonormal ones, or independent ones uniform on the sphere."""
     if given is not None:
         if given.shape != (r, d):
             raise ValueError(f"`weights` must have shape ({r}, {d}), got {given.shape}")
@@ -83,13 +85,14 @@ def unit_rows(
     if orthogonal:
         return directions(d, r, key)
     if key is None:
-        raise ValueError("weights that are not orthogonal are random: pass a key, or the weights")
+        raise ValueError("non-orthogonal weights are random: pass a key, or the weights")
     d, r = check_positive_integer("d (the input dimension)", d), check_positive_integer("r (the neurons)", r)
     W = jax.random.normal(key, (r, d))
     return W / jnp.linalg.norm(W, axis=1, keepdims=True)
 
 
 def _check_unit(W: Float[Array, "r d"]) -> None:
+    """Raise ValueError if a row does not have norm 1; skipped while JAX traces W."""
     try:
         norms = np.linalg.norm(np.asarray(W, float), axis=1)
     except jax.errors.TracerArrayConversionError:

@@ -1,4 +1,4 @@
-"""Any (X, y) the user has, as a task: sampling is drawing rows without replacement."""
+"""A data set (X, y) as a task: sampling draws rows without replacement."""
 
 from typing import Any
 
@@ -10,11 +10,24 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from unlazy.core.data import Data
 from unlazy.core.errors import check_positive_integer
-from unlazy.tasks.base import Estimate, Predictor, Task, squared_errors
+from unlazy.tasks.base import Predictor, RiskEstimate, Task, squared_errors
 
 
-class Table(Task):
-    """The uniform distribution over N given rows. What lies between them, and the noise in y, it does not know."""
+class TableTask(Task):
+    """Uniform distribution over the N rows of a data set; the target between rows and the label noise are unknown.
+
+    Parameters
+    ----------
+    X : array of shape (N, d)
+        Inputs.
+    y : array of shape (N,) or (N, c)
+        Labels.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not match or values are missing, infinite or not numeric.
+    """
 
     X: Float[Array, "N d"]
     y: Float[Array, "N *c"]
@@ -33,62 +46,131 @@ class Table(Task):
 
     @property
     def size(self) -> int:
-        """N, the number of rows."""
+        """Number of rows N."""
         return self.X.shape[0]
 
     def rows(self, key: PRNGKeyArray, n: int) -> Int[Array, " n"]:
-        """n distinct row numbers in random order; the first do not depend on n."""
+        """Draw n distinct row indices in random order; the first do not depend on n.
+
+        Parameters
+        ----------
+        key : PRNG key
+            Source of randomness.
+        n : int
+            Number of rows, at most N.
+
+        Returns
+        -------
+        integer array of shape (n,)
+            Row indices.
+
+        Raises
+        ------
+        ValueError
+            If n exceeds the number of rows.
+        """
         n = check_positive_integer("n (the number of samples)", n)
         if n > self.size:
-            raise ValueError(f"the table has {self.size} rows, {n} distinct ones were asked for; ask for fewer")
+            raise ValueError(f"the table has {self.size} rows, {n} distinct ones were requested; use a smaller n")
         return jax.random.permutation(key, self.size)[:n]
 
     def inputs(self, key: PRNGKeyArray, n: int) -> Float[Array, "n d"]:
+        """Return n distinct rows of X in random order."""
         return self.X[self.rows(key, n)]
 
     def input_row(self, key: PRNGKeyArray) -> Float[Array, " d"]:
+        """Draw one row of X."""
         return self.inputs(key, 1)[0]
 
     def sample(self, key: PRNGKeyArray, n: int) -> Data:
-        """n distinct rows with their labels. Nested in n."""
+        """Draw n distinct rows with their labels; the first rows do not depend on n.
+
+        Parameters
+        ----------
+        key : PRNG key
+            Source of randomness.
+        n : int
+            Number of rows, at most N.
+
+        Returns
+        -------
+        Data
+            Inputs X and labels y.
+        """
         chosen = self.rows(key, n)
         return Data(self.X[chosen], self.y[chosen])
 
     def target(self, X: Float[Array, "n d"]) -> Float[Array, "n *c"]:
-        raise ValueError("a table knows labels only for its own rows; use sample, X and y, or population_risk")
+        """Raise ValueError: a table has no target function."""
+        raise ValueError("a table has labels only for its own rows; use sample, X and y, or population_risk")
 
-    def split(self, key: PRNGKeyArray, n: int) -> tuple["Table", "Table"]:
-        """n random rows and the rest, as two tables."""
+    def split(self, key: PRNGKeyArray, n: int) -> tuple["TableTask", "TableTask"]:
+        """Split the table at random into n rows and the rest.
+
+        Parameters
+        ----------
+        key : PRNG key
+            Source of randomness.
+        n : int
+            Number of rows of the first part, less than N.
+
+        Returns
+        -------
+        tuple of two TableTask
+            The two parts.
+
+        Raises
+        ------
+        ValueError
+            If n is not less than the number of rows.
+        """
         if n >= self.size:
-            raise ValueError(f"a split of {self.size} rows must leave some for the other side, got n = {n}")
+            raise ValueError(f"a split of {self.size} rows must leave some for the second part, got n = {n}")
         order, n = jax.random.permutation(key, self.size), check_positive_integer("n", n)
-        return Table(self.X[order[:n]], self.y[order[:n]]), Table(self.X[order[n:]], self.y[order[n:]])
+        return TableTask(self.X[order[:n]], self.y[order[:n]]), TableTask(self.X[order[n:]], self.y[order[n:]])
 
     @property
     def second_moment(self) -> Float[Array, ""]:
+        """Mean of |y|²."""
         return jnp.mean(jnp.square(self.y).reshape(self.size, -1).sum(1))
 
     @property
     def best_risk(self) -> None:
-        """Unknown: the noise in real labels is."""
+        """None: the noise of real labels is unknown."""
         return None
 
     @property
     def duplicate_rows(self) -> int:
-        """Rows that repeat an earlier one; they leak from training to test data when a table is split."""
+        """Number of rows that repeat an earlier one; they leak from training to test data in a split."""
         return self.size - len(np.unique(np.asarray(self.X), axis=0))
 
-    def population_risk(self, predict: Predictor, key: PRNGKeyArray, m: int = 4096) -> Estimate:
-        """Mean of |predict(x) - y|² over the table from at most m distinct rows; exact when m covers it."""
+    def population_risk(self, predict: Predictor, key: PRNGKeyArray, m: int = 4096) -> RiskEstimate:
+        """Estimate the mean of |predict(x) - y|² over the table from at most m distinct rows; exact if m ≥ N.
+
+        Parameters
+        ----------
+        predict : callable
+            Maps inputs of shape (m, d) to predictions with the shape of the labels.
+        key : PRNG key
+            Draws the rows.
+        m : int, default 4096
+            Largest number of rows.
+
+        Returns
+        -------
+        RiskEstimate
+            Mean (without a factor 1/2) and standard error.
+        """
         m = min(check_positive_integer("m (the number of test points)", m), self.size)
         data = self.sample(key, m)
         values = squared_errors(predict(data.X), data.y)
-        left_out = 1 - m / self.size  # sampling without replacement: the error vanishes with what is left out
+        left_out = 1 - m / self.size  # without replacement, the error vanishes with the share of rows left out
         error = jnp.sqrt(values.var(ddof=1) * left_out / m) if m > 1 else jnp.asarray(jnp.inf)
-        return Estimate(values.mean(), jnp.asarray(error if self.size > 1 else 0.0, values.dtype))
+        return RiskEstimate(values.mean(), jnp.asarray(error if self.size > 1 else 0.0, values.dtype))
 
 
 def _numbers(what: str, values: Any) -> np.ndarray:
+    """Convert to float64; raise ValueError if values are not numeric, missing or infinite."""
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as problem:

@@ -1,9 +1,9 @@
-"""Two kinds of features that both tell the label, on points that have one of them or both [L11].
+"""Two kinds of features that both predict the label, on points that have one of them or both [L11].
 
-x = (x_1, x_2), y = ±1. The faint kind: x_1 = γ y e_1 + N(0, I/d), linear, told from its noise by many points only.
-The bright kind: x_2 = κ (1, 0) where y = -1 and κ (1, ±r) where y = 1: no linear function tells them, few points do.
-A point without a kind has zeros there. After Li, Wei and Ma, Toward explaining the regularization effect of initial
-large learning rate (2019), whose P and Q these are.
+x = (x_1, x_2), y = ±1. The faint feature x_1 = γ y e_1 + N(0, I/d) is linear but noisy: it is learned from many points
+only. The bright feature x_2 = κ (1, 0) if y = -1 and κ (1, ±r) if y = 1 is not linearly separable, but few points
+suffice. A point without a feature has zeros there. These are P and Q of Li, Wei and Ma, Toward explaining the
+regularization effect of initial large learning rate (2019).
 """
 
 import jax
@@ -17,12 +17,41 @@ from unlazy.core.errors import check_positive_integer
 def two_features(
     key: PRNGKeyArray, n: int, *, d: int, faint: float, bright: float, margin: float, size: float, gap: float
 ) -> Data:
-    """n points in d + 2 inputs: a share `faint` with x_1 alone, a share `bright` with x_2 alone, the rest with both.
+    """Draw n points with d + 2 inputs.
 
-    `margin` is γ, `size` κ, `gap` r. The first rows are those with x_2 alone, the last those with x_1 alone.
+    The first rows have x_2 alone, the last rows x_1 alone.
+
+    Parameters
+    ----------
+    key : PRNG key
+        Source of randomness.
+    n : int
+        Number of points.
+    d : int
+        Dimension of x_1.
+    faint : float
+        Share of points with x_1 alone.
+    bright : float
+        Share of points with x_2 alone; the rest has both.
+    margin : float
+        The margin γ of the faint feature.
+    size : float
+        The size κ of the bright feature.
+    gap : float
+        The gap r of the bright feature.
+
+    Returns
+    -------
+    Data
+        Inputs of shape (n, d + 2) and labels ±1.
+
+    Raises
+    ------
+    ValueError
+        If the shares are negative or their sum exceeds 1.
     """
     if not (faint >= 0 and bright >= 0 and faint + bright <= 1):
-        raise ValueError(f"shares must be at least 0 and together at most 1, got faint={faint} and bright={bright}")
+        raise ValueError(f"shares must be at least 0 and their sum at most 1, got faint={faint} and bright={bright}")
     n, d = check_positive_integer("n", n), check_positive_integer("d", d)
     one, two, three = jax.random.split(key, 3)
     y = jax.random.rademacher(one, (n,), float)

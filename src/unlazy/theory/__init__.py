@@ -1,1 +1,1 @@
-"""Every formula of the sources as pure functions, arrays to arrays."""
+"""Formulas from the literature as pure functions of arrays."""

@@ -60,6 +60,7 @@ def test_without_richness_it_is_the_nngp_and_it_serves_solve_and_estimators():
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_langevin_networks_have_the_same_features_and_predictions():
     net = unlazy.MLP(1, "erf", sigma_w=1.5)
     ask = {"richness": 1.0, "ridge": 0.5}

@@ -52,14 +52,14 @@ def test_wide_networks_of_two_hidden_layers_agree(activation):
 @pytest.mark.slow
 def test_two_layers_by_the_deep_equations_are_two_layers():
     """One hidden layer has no responses: the same process, and with the same draws the same numbers."""
-    from unlazy.training.descent.losses import loss_named
+    from unlazy.training.descent.losses import resolve_loss
     from unlazy.training.rich.deep import DeepLimit
 
     net = unlazy.MLP(1, "erf", sigma_b=(0.3, 0.2))
     two = rich_limit(net, X, Y, draws=4096, runs=4, **ASK)
     with precision("float64"):
         plan = jnp.asarray(0.03 * np.tri(16, k=-1)), jnp.ones((16, 4))
-        parts = (jnp.asarray(X), jnp.asarray(Y), 1.5, *plan, loss_named("squared"), 4096, 4, True, jax.random.key(0))
+        parts = (jnp.asarray(X), jnp.asarray(Y), 1.5, *plan, resolve_loss("squared"), 4096, 4, True, jax.random.key(0))
         deep = DeepLimit(net, *parts).follow(jnp.asarray(X[:1] + 1.0))
         f, theta = np.asarray(deep.f)[..., 0][:, ASK["times"]], np.asarray(deep.tangent[:, ASK["times"]])
     spread = f.std(0, ddof=1) / 2
@@ -127,7 +127,7 @@ def test_the_flow_is_the_limit_of_small_steps():
         errors.append(np.abs(small.fitted.value - flow.fitted.value).max())
     # Euler's error halves with the step; the flow's is its tolerance times labels of order one and some 20 steps
     assert errors[1] < 0.6 * errors[0] and errors[0] < 0.1
-    assert flow.evidence.steps > 3 and "adaptive" in flow.evidence.words.method
+    assert flow.evidence.steps > 3 and "adaptive" in flow.evidence.description.method
     at_x = flow.predict(X, times)
     np.testing.assert_allclose(at_x, flow.fitted.value, rtol=0, atol=1e-9)
 
@@ -159,8 +159,8 @@ def test_a_killed_deep_run_goes_on_with_the_next(tmp_path):
 def test_what_deep_limits_do_not_do_is_said():
     net = unlazy.MLP(2)
     for change, match in [
-        ({"until_loss": 0.1}, "got until_loss=0.1: give times"),
-        ({"step_size": None, "batch_size": 2}, "give a step_size"),
+        ({"until_loss": 0.1}, "got until_loss=0.1: use times"),
+        ({"step_size": None, "batch_size": 2}, "pass a step_size"),
         ({"step_size": None, "draws": 10**9}, "memory budget"),
     ]:
         with pytest.raises(ValueError, match=match):

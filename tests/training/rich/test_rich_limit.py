@@ -10,9 +10,9 @@ from unlazy.core.data import Data
 from unlazy.core.precision import precision
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.training.descent.descend import descend
-from unlazy.training.descent.losses import loss_named
+from unlazy.training.descent.losses import resolve_loss
 from unlazy.training.rich.finite_width import rich_network
-from unlazy.training.rich.initialization import BITS, _sobol, scrambled
+from unlazy.training.rich.initialization import BITS, _sobol, scramble
 from unlazy.training.rich.limit import rich_limit
 from unlazy.training.rich.two_layer import two_layer_limit
 
@@ -62,7 +62,7 @@ def test_steps_are_the_equations_in_kernel_space():
 
 
 def test_scrambled_points_are_as_even_as_before_and_uniform():
-    points = np.asarray(scrambled(jax.random.key(0), jnp.asarray(_sobol(64, 5)), 500)).astype(float) / 2**BITS
+    points = np.asarray(scramble(jax.random.key(0), jnp.asarray(_sobol(64, 5)), 500)).astype(float) / 2**BITS
     # every coordinate has one point in each of 64 equal parts, every pair one in each of 8 × 8 boxes (of these two)
     assert np.all(np.sort(np.floor(64 * points), 1) == np.arange(64)[None, :, None])
     boxes = np.floor(8 * points[..., 0]) * 8 + np.floor(8 * points[..., 1])
@@ -76,8 +76,8 @@ def test_what_cannot_be_is_refused_with_the_remedy():
     for change, match in [
         ({"richness": 0.0}, r"got 0.0; the lazy limit γ_0 → 0 is decompose\(NTK"),
         ({"times": [2.0, 1.0]}, "increasing, got"),
-        ({"times": [0.5], "step_size": 0.1}, "whole numbers of steps"),
-        ({"batch_size": 2}, "give a step_size"),
+        ({"times": [0.5], "step_size": 0.1}, "integer numbers of steps"),
+        ({"batch_size": 2}, "pass a step_size"),
         ({"draws": 6}, "sets of 4, got draws=6"),
         ({"tolerance": 2.0}, "tolerance must lie between"),
     ]:
@@ -177,8 +177,8 @@ def test_several_outputs_other_losses_and_batches():
     # Θ moves f: one tiny step of every output, by the chain rule
     small = rich_limit(net, X, classes, times=[0, 1], loss="cross_entropy", **(ask | {"step_size": 1e-6}))
     with precision("float64"):
-        pull = -np.asarray(jax.grad(lambda f: loss_named("cross_entropy").each(f, jnp.asarray(classes, float)).sum())(
-            jnp.zeros((6, 3))))  # fmt: skip
+        cross_entropy, targets = resolve_loss("cross_entropy"), jnp.asarray(classes, float)
+        pull = -np.asarray(jax.grad(lambda f: cross_entropy.per_point(f, targets).sum())(jnp.zeros((6, 3))))
         w, z, E = (np.asarray(a) for a in (small.states.w[0], small.states.z[0], small.system.inputs(small.X)))
     slopes = [(zr[:, :, None] * (wr @ E.T > 0)[:, None, :]) for wr, zr in zip(w, z)]
     change = np.mean([

@@ -1,1 +1,1 @@
-"""Reading tables: file formats, column types, leakage and the encoded table a study runs on."""
+"""Input tables: file formats, column types, leakage checks and the table that a study runs on."""

@@ -1,6 +1,6 @@
-"""What a column holds: numbers, categories or dates; and what a target and inputs make of it.
+"""Column types (numbers, categories, dates) and the conversion of targets and inputs.
 
-A column of both text and numbers is refused, naming both. What is mended on the way is said in `notes`.
+A column that mixes text and numbers raises UnlazyError. Automatic corrections are reported in `notes`.
 """
 
 import re
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from unlazy.core.errors import UnlazyError, listed
+from unlazy.core.errors import UnlazyError, join_names
 from unlazy.estimators.preprocessing.table_encoder import category_text
 
 if TYPE_CHECKING:
@@ -17,26 +17,28 @@ if TYPE_CHECKING:
 
 Kind = Literal["numeric", "category", "date"]
 Task = Literal["regression", "classification"]
-RAREST = 8
-"""Rows of a class without which it can be neither learned nor tested."""
-MOST_CLASSES = 100
-FEWEST_GROUPS = 8
-"""Groups of rows without which splits by group say nothing."""
-FEW_VALUES = 20
-"""Whole-number targets of at most so many values are taken for classes."""
+MIN_CLASS_ROWS = 8
+"""Classes with fewer rows are dropped: they can be neither learned nor tested."""
+MAX_CLASSES = 100
+MIN_GROUPS = 8
+"""Fewest groups for which splits by group are meaningful."""
+MAX_INTEGER_CLASSES = 20
+"""Integer targets with at most this many distinct values are treated as classes."""
 _DATE = re.compile(r"\s*(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([T ]\d{1,2}:\d{2}.*)?\s*")
 _COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 _THOUSANDS = re.compile(r"\s*[-+]?\d{1,3}(,\d{3})+(\.\d*)?\s*")
 _BELOW_ONE = re.compile(r"\s*[-+]?0+,\d+\s*")
 
 
-def kind_of(series: "pd.Series", allow_mixed: bool = False, remedy: str = "") -> Kind:
-    """Numbers, categories or dates, by its values; a sentence where text and numbers are mixed."""
+def column_kind(series: "pd.Series", allow_mixed: bool = False, remedy: str = "") -> Kind:
+    """Infer the type of a column from its values; raise UnlazyError if it mixes text and numbers."""
     import pandas as pd
 
     if pd.api.types.is_bool_dtype(series) or pd.api.types.is_numeric_dtype(series):
         if pd.api.types.is_complex_dtype(series):
-            raise UnlazyError(f"column {str(series.name)!r} holds complex numbers; give its parts as two columns")
+            raise UnlazyError(
+                f"column {str(series.name)!r} holds complex numbers; pass the real and imaginary parts as two columns"
+            )
         return "numeric"
     if pd.api.types.is_datetime64_any_dtype(series) or pd.api.types.is_timedelta64_dtype(series):
         return "date"
@@ -51,10 +53,9 @@ def kind_of(series: "pd.Series", allow_mixed: bool = False, remedy: str = "") ->
         words = ", ".join(repr(w) for w in texts[~number].unique()[:3])
         name = str(series.name)
         raise UnlazyError(
-            f"column {name!r} mixes numbers with text ({int((~number).sum())} of {len(values)} values, such as "
-            f"{words}); "
-            "leave those cells empty where they mean missing, or "
-            f"{remedy or f'take it for categories with --categorical {name}'}"
+            f"column {name!r} mixes numbers with text ({int((~number).sum()):,} of {len(values):,} values, such as "
+            f"{words}); leave those cells empty if they mean missing, or "
+            f"{remedy or f'treat the column as categories with --categorical {name}'}"
         )
     if _dates(texts):
         return "date"
@@ -62,7 +63,7 @@ def kind_of(series: "pd.Series", allow_mixed: bool = False, remedy: str = "") ->
 
 
 def as_number(series: "pd.Series") -> np.ndarray:
-    """float64, NaN where missing."""
+    """Convert a column to float64, with NaN for missing values."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(series) or pd.api.types.is_bool_dtype(series):
@@ -72,47 +73,50 @@ def as_number(series: "pd.Series") -> np.ndarray:
 
 
 def as_category(series: "pd.Series") -> np.ndarray:
-    """Text, None where missing; 3.0 and 3 are the same category."""
+    """Convert a column to text, with None for missing values; 3.0 and 3 are the same category."""
     missing = series.isna().to_numpy()
     return np.array([None if gone else category_text(v) for v, gone in zip(series, missing)], dtype=object)
 
 
-def target_of(labels: "pd.Series", asked: str | None, notes: list[str]) -> tuple[np.ndarray, Task]:
-    """Values of the target and the task: text and few whole numbers are classes, other numbers a regression."""
+def parse_target(labels: "pd.Series", asked: str | None, notes: list[str]) -> tuple[np.ndarray, Task]:
+    """Return target values and task: text and few distinct integers are classes, other numbers a regression."""
     name = str(labels.name)
-    kind = kind_of(labels, asked == "classification", "take it for classes with --task classification")
+    kind = column_kind(labels, asked == "classification", "treat it as classes with --task classification")
     if kind == "date":
-        raise UnlazyError(f"the target {name!r} holds dates; turn it into a number, such as days since the first one")
+        raise UnlazyError(f"the target {name!r} holds dates; convert it to a number, such as days since the first date")
     if kind == "numeric" and asked != "classification":
         number = as_number(labels)
-        if example := thousands(labels):
-            notes.append(f"commas of the target {name!r} are read as those between thousands: {example}")
+        if example := thousands_example(labels):
+            notes.append(f"commas in the target {name!r} are read as thousands separators ({example})")
         if not np.isfinite(number).all():
-            raise UnlazyError(f"the target {name!r} has infinite values; replace or drop those rows")
+            raise UnlazyError(f"the target {name!r} has infinite values; replace them or drop those rows")
         count = len(np.unique(number))
         whole = bool(np.all(number == np.round(number)))
-        if asked is None and whole and count <= FEW_VALUES and len(number) >= 5 * count:
+        if asked is None and whole and count <= MAX_INTEGER_CLASSES and len(number) >= 5 * count:
             asked = "classification"
             notes.append(
-                f"the target {name!r} has {count} whole-number values, taken for classes; --task regression otherwise"
+                f"the target {name!r} has {count} distinct integer values, which are treated as classes (use --task "
+                "regression to treat them as numbers)"
             )
         else:
             asked = "regression"
     elif kind != "numeric" and asked == "regression":
         raise UnlazyError(
-            f"the target {name!r} holds text such as {labels.iloc[0]!r}, which no regression predicts; use --task "
-            "classification"
+            f"the target {name!r} holds text such as {labels.iloc[0]!r}, which a regression cannot predict; use "
+            "--task classification"
         )
     if asked == "regression":
         if np.ptp(number) == 0:
             raise UnlazyError(
-                f"the target {name!r} is {number[0]:g} in every row; there is nothing to predict: name another"
+                f"the target {name!r} is {number[0]:g} in every row, so there is nothing to predict; choose another "
+                "target"
             )
         return number, "regression"
     return _classes(labels, kind, name), "classification"
 
 
 def _classes(labels: "pd.Series", kind: str, name: str) -> np.ndarray:
+    """Convert the target to class labels: integers if all values are integers, else text."""
     if kind == "numeric":
         number = as_number(labels)
         whole = bool(np.all(number == np.round(number)))
@@ -122,90 +126,93 @@ def _classes(labels: "pd.Series", kind: str, name: str) -> np.ndarray:
     count = len(np.unique(values))
     if count == 1:
         raise UnlazyError(
-            f"the target {name!r} is {values[:1].tolist()[0]!r} in every row; there is nothing to predict: name another"
+            f"the target {name!r} is {values[:1].tolist()[0]!r} in every row, so there is nothing to predict; choose "
+            "another target"
         )
-    if count > MOST_CLASSES:
+    if count > MAX_CLASSES:
         raise UnlazyError(
-            f"the target {name!r} has {count} classes in {len(values)} rows; group them into at most {MOST_CLASSES}, "
-            "or use --task regression where they are numbers"
+            f"the target {name!r} has {count:,} classes in {len(values):,} rows; merge them into at most "
+            f"{MAX_CLASSES}, or use --task regression if they are numbers"
         )
     return values
 
 
-def without_rare(
+def drop_rare_classes(
     frame: "pd.DataFrame", values: np.ndarray, task: str, name: str, notes: list[str]
 ) -> "tuple[pd.DataFrame, np.ndarray]":
+    """Drop the rows of classes with fewer than MIN_CLASS_ROWS rows."""
     if task == "regression":
         return frame, values
     classes, codes, counts = np.unique(values, return_inverse=True, return_counts=True)
-    keep = counts[codes] >= RAREST
+    keep = counts[codes] >= MIN_CLASS_ROWS
     if keep.all():
         return frame, values
     if len(np.unique(values[keep])) < 2:
         raise UnlazyError(
-            f"fewer than two classes of {name!r} have {RAREST} rows or more; bring more rows of each, or use --task "
-            "regression"
+            f"fewer than two classes of {name!r} have {MIN_CLASS_ROWS} rows or more; add rows to each class, or use "
+            "--task regression"
         )
-    rare = ", ".join(repr(c.item()) for c in classes[counts < RAREST][:5])
-    notes.append(f"{int((~keep).sum())} rows of classes with fewer than {RAREST} rows ({rare}) were left out")
+    rare = ", ".join(repr(c.item()) for c in classes[counts < MIN_CLASS_ROWS][:5])
+    dropped = int((~keep).sum())
+    notes.append(f"dropped {dropped:,} rows of classes with fewer than {MIN_CLASS_ROWS} rows ({rare})")
     return frame[keep].reset_index(drop=True), values[keep]
 
 
-def inputs_of(frame: "pd.DataFrame", categorical: tuple[str, ...], notes: list[str]) -> "pd.DataFrame":
-    """Every column as float64 or as text, empty and constant ones left out."""
+def parse_inputs(frame: "pd.DataFrame", categorical: tuple[str, ...], notes: list[str]) -> "pd.DataFrame":
+    """Convert each column to float64 or text; empty and constant columns are dropped."""
     import pandas as pd
 
-    columns, idle, holes, grouped = {}, [], [], []
+    columns, idle, missing, grouped = {}, [], [], []
     for name in frame.columns:
         series = frame[name]
         if series.isna().all() or series.nunique(dropna=False) < 2:
             idle.append(name)
             continue
-        kind = "category" if name in categorical else kind_of(series)
+        kind = "category" if name in categorical else column_kind(series)
         if kind == "date":
             raise UnlazyError(
-                f"column {name!r} holds dates such as {series.dropna().iloc[0]!s}; replace it by numbers (days since "
-                f"the first, month, weekday), leave it out with --drop {name}, or order rows by it with --time {name}"
+                f"column {name!r} holds dates such as {series.dropna().iloc[0]!s}; replace it with numbers (days since "
+                f"the first date, month, weekday), remove it with --drop {name}, or order rows by it with --time {name}"
             )
         columns[name] = as_number(series) if kind == "numeric" else as_category(series)
-        if kind == "numeric" and (example := thousands(series)):
+        if kind == "numeric" and (example := thousands_example(series)):
             grouped.append(f"{name} ({example})")
         if kind == "numeric" and np.isinf(columns[name]).any():
-            raise UnlazyError(f"column {name!r} has infinite values; replace them, or leave it out with --drop {name}")
+            raise UnlazyError(f"column {name!r} has infinite values; replace them, or remove it with --drop {name}")
         if kind == "category":
             _check_categories(name, columns[name])
         if series.isna().any():
-            holes.append(f"{name} ({int(series.isna().sum())})")
+            missing.append(f"{name} ({int(series.isna().sum()):,})")
     if grouped:
-        notes.append(f"commas are read as those between thousands: {listed(grouped)}")
+        notes.append(f"commas are read as thousands separators in {join_names(grouped)}")
     if idle:
-        notes.append(f"columns that never vary were left out: {listed(idle)}")
+        notes.append(f"dropped constant columns: {join_names(idle)}")
     if not columns:
-        raise UnlazyError("no input column varies; bring at least one that does")
-    if holes:
-        notes.append(f"missing values are filled in and marked by a column of their own: {listed(holes)}")
+        raise UnlazyError("all input columns are constant; add at least one that varies")
+    if missing:
+        notes.append(f"missing values are imputed and flagged by an indicator column: {join_names(missing)}")
     return pd.DataFrame(columns)
 
 
-def members_of(series: "pd.Series", notes: list[str]) -> np.ndarray:
-    """The number of every row's group."""
+def parse_groups(series: "pd.Series", notes: list[str]) -> np.ndarray:
+    """Return the integer group label of each row."""
     names = as_category(series)
     found = np.unique(["" if name is None else name for name in names], return_inverse=True)[1]
     count = int(found.max()) + 1
-    if count < FEWEST_GROUPS:
+    if count < MIN_GROUPS:
         raise UnlazyError(
-            f"column {series.name!r} has {count} groups, and splits by group need {FEWEST_GROUPS} or more; leave "
-            "--group out"
+            f"column {series.name!r} has {count} groups, but splits by group need {MIN_GROUPS} or more; omit --group"
         )
-    notes.append(f"the {count} groups of {series.name!r} stay on the same side of every split, and are no input")
+    notes.append(f"each of the {count:,} groups in {series.name!r} is in either the training or the test set, never "
+                 f"both; {series.name!r} is not used as an input")  # fmt: skip
     return found
 
 
-def moments_of(series: "pd.Series", notes: list[str]) -> np.ndarray:
-    """Time as numbers, for a column of numbers or of dates."""
+def parse_times(series: "pd.Series", notes: list[str]) -> np.ndarray:
+    """Convert a column of numbers or dates to times in float64."""
     import pandas as pd
 
-    kind = kind_of(series, allow_mixed=True)
+    kind = column_kind(series, allow_mixed=True)
     if kind == "date":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -214,24 +221,27 @@ def moments_of(series: "pd.Series", notes: list[str]) -> np.ndarray:
     elif kind == "numeric":
         values = as_number(series)
     else:
-        raise UnlazyError(f"column {series.name!r} holds text such as {series.iloc[0]!r}, no time; name another --time")
+        raise UnlazyError(
+            f"column {series.name!r} holds text such as {series.iloc[0]!r}, not times; choose another column for --time"
+        )
     if not np.isfinite(values).all():
-        raise UnlazyError(f"column {series.name!r} has rows without a time; fill them in, or leave these rows out")
-    notes.append(f"rows are tested on times of {series.name!r} later than those they are trained on; it is no input")
+        raise UnlazyError(f"column {series.name!r} has missing times; fill them in, or drop those rows")
+    notes.append(f"test rows are later than training rows by {series.name!r}, which is not used as an input")
     return values.astype(np.float64)
 
 
 def _check_categories(name: str, values: np.ndarray) -> None:
+    """Raise UnlazyError if a column has so many categories that it identifies rows."""
     count = len({v for v in values if v is not None})
     if (count > 50 and count > len(values) / 3) or count > 5000:
         raise UnlazyError(
-            f"column {name!r} has {count} categories in {len(values)} rows, so it names rows rather than describing "
-            f"them; leave it out with --drop {name}, or group its values"
+            f"column {name!r} has {count:,} categories in {len(values):,} rows, so it looks like an identifier; "
+            f"remove it with --drop {name}, or merge its categories"
         )
 
 
 def _numbers(texts: "pd.Series") -> "pd.Series":
-    """Numbers where a text is one, also with commas if all that are not plain numbers have them alike."""
+    """Parse texts as numbers, NaN where impossible; commas are read if they have one consistent meaning."""
     import pandas as pd
 
     plain = pd.to_numeric(texts, errors="coerce")
@@ -242,8 +252,11 @@ def _numbers(texts: "pd.Series") -> "pd.Series":
 
 
 def _commas(texts: "pd.Series", plain: "pd.Series") -> Literal["decimal", "thousands"] | None:
-    """What commas mean in a column: '2,5' has one for a point, '1,023,763' and '1,244' beside '961' between thousands.
-    '1,244' alone may be either, and a factor of a thousand is not guessed."""
+    """Return the meaning of commas in a column.
+
+    '2,5' has a decimal comma; '1,023,763', or '1,244' next to '961', has thousands separators. '1,244' alone is
+    ambiguous and raises UnlazyError: a factor of 1,000 is never guessed.
+    """
     rest, numbers = texts[plain.isna()], texts[plain.notna()]
     if not len(rest) or not rest.map(lambda t: bool(_COMMA.fullmatch(t) or _THOUSANDS.fullmatch(t))).all():
         return None
@@ -257,13 +270,13 @@ def _commas(texts: "pd.Series", plain: "pd.Series") -> Literal["decimal", "thous
     if points or (rest.str.count(",") > 1).any() or 100 <= largest < 1000:
         return "thousands"
     raise UnlazyError(
-        f"column {str(texts.name)!r} has numbers such as {rest.iloc[0].strip()!r}: a thousand and more, or a decimal "
-        "comma? Write them without commas, or with a decimal point"
+        f"column {str(texts.name)!r} has numbers such as {rest.iloc[0].strip()!r}: is this a thousands separator or a "
+        "decimal comma? Write them without commas, or with a decimal point"
     )
 
 
-def thousands(series: "pd.Series") -> str | None:
-    """One of its values with commas between thousands, where that is how its numbers are written."""
+def thousands_example(series: "pd.Series") -> str | None:
+    """Return one value with thousands separators, or None if the column has none."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(series) or pd.api.types.is_datetime64_any_dtype(series):
@@ -274,6 +287,7 @@ def thousands(series: "pd.Series") -> str | None:
 
 
 def _dates(texts: "pd.Series") -> bool:
+    """Whether the texts look like dates, judging by the first 200."""
     import pandas as pd
 
     some = texts.iloc[:200]

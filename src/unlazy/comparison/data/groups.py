@@ -1,9 +1,9 @@
-"""Columns that look like groups of rows or like time: a guess from their names and values, said as a note."""
+"""Notes on columns whose names and values suggest groups of rows or time."""
 
 import re
 from typing import TYPE_CHECKING
 
-from unlazy.core.errors import listed
+from unlazy.core.errors import join_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,30 +17,32 @@ _TIME = re.compile(
 )
 
 
-def guesses(frame: "pd.DataFrame", grouped: bool, timed: bool) -> list[str]:
-    """Notes on columns that look like groups of rows or like time, where none was named."""
+def group_and_time_notes(frame: "pd.DataFrame", grouped: bool, timed: bool) -> list[str]:
+    """Notes on columns that look like groups of rows or like time, unless the user has named one."""
     notes = []
     groups = [n for n in frame.columns if _GROUP.search(str(n)) and _repeats(frame[n])]
     if groups and not grouped:
-        counts = [f"{n} ({frame[n].nunique()} values)" for n in groups]
+        counts = [f"{n} ({frame[n].nunique():,} values)" for n in groups]
         notes.append(
-            f"rows seem to come in groups by {listed(counts)}: if new rows will be of other groups, say so with "
-            f"--group {groups[0]}, since random splits let models recognize the group"
+            f"rows seem to be grouped by {join_names(counts)}; if the model will be used on new groups, pass "
+            f"--group {groups[0]}, because random splits put rows of one group into both training and test sets"
         )
     times = [n for n in frame.columns if _TIME.search(str(n)) and _in_order(frame[n])]
     if times and not timed:
         notes.append(
-            f"rows seem to be in the order of {listed(times)}: if later rows are to be predicted from earlier ones, "
-            f"say so with --time {times[0]}, since random splits look into the future"
+            f"rows seem to be ordered by {join_names(times)}; if the model will predict later rows from earlier ones, "
+            f"pass --time {times[0]}, because random splits train on the future"
         )
     return notes
 
 
 def _repeats(series: "pd.Series") -> bool:
+    """Whether values repeat often enough to be groups."""
     return 5 <= series.nunique() <= len(series) / 3
 
 
 def _in_order(series: "pd.Series") -> bool:
+    """Whether a numeric column increases or decreases from row to row."""
     import pandas as pd
 
     if not pd.api.types.is_numeric_dtype(series):

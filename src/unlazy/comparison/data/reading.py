@@ -1,6 +1,6 @@
-"""Files to tables: CSV with any common delimiter, Parquet, npz, and scikit-learn's toy sets by name.
+"""Reading tables: CSV with any common delimiter, Parquet, npz, and scikit-learn's toy datasets by name.
 
-What cannot be a table ends in one sentence.
+Files that are not tables raise UnlazyError with a one-line message.
 """
 
 import csv
@@ -11,34 +11,32 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unlazy.comparison.cli_options import file_of
-from unlazy.comparison.data.table import Table, make_table
-from unlazy.core.errors import UnlazyError, listed, nearest
+from unlazy.comparison.cli_options import resolve_source
+from unlazy.comparison.data.table import EncodedTable, make_table
+from unlazy.core.errors import UnlazyError, did_you_mean, join_names
 
 if TYPE_CHECKING:
     import pandas as pd
 
 DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
 MISSING = ["?"]
-"""Spellings of a missing value besides those that pandas knows (empty, NA, NaN, null, None, …)."""
+"""Markers of missing values in addition to those of pandas (empty, NA, NaN, null, None, …)."""
 _SAMPLE = 200
 _SAME_FIELDS = 0.9
-"""Share of lines that must have the same number of fields for a delimiter to be believed."""
+"""Share of lines that must have the same number of fields for a delimiter to be detected."""
 
 
 def read_table(
     source: str | Path, target: str | None = None, *, task: str | None = None, delimiter: str | None = None,
     drop: tuple[str, ...] = (), categorical: tuple[str, ...] = (), group: str | None = None, time: str | None = None,
-) -> Table:  # fmt: skip
-    """The table of a file or a toy set; `drop` leaves columns out, `categorical` takes numbers for names."""
+) -> EncodedTable:  # fmt: skip
+    """Read a file or toy dataset as a table; `drop` removes columns, `categorical` treats numbers as categories."""
     frame, own = read_frame(source, target, delimiter)
     target = target or own
     if target is None:
-        raise UnlazyError(
-            f"which column of {source} is to be predicted? Name it with --target; it has {listed(frame.columns)}"
-        )
+        raise UnlazyError(f"which column of {source} is the target? Set --target to one of {join_names(frame.columns)}")
     if target not in frame.columns:
-        raise UnlazyError(f"{source} has no column {target!r} to predict{nearest(target, map(str, frame.columns))}")
+        raise UnlazyError(f"{source} has no column {target!r}{did_you_mean(target, map(str, frame.columns))}")
     found = make_table(
         frame.drop(columns=target), frame[target], task=task, drop=drop, categorical=categorical, group=group, time=time
     )
@@ -48,15 +46,15 @@ def read_table(
 def read_frame(
     source: str | Path, target: str | None = None, delimiter: str | None = None, *, labeled: bool = True
 ) -> "tuple[pd.DataFrame, str | None]":
-    """The table at `source` and the name of its target where the source itself says it (npz, toy sets).
+    """Read `source` and return the frame and the name of its target, if the source defines one (npz, toy datasets).
 
-    Without `labeled` a target may be absent, and one column is enough: rows to predict at.
+    With `labeled=False` the target may be absent and a single column is enough, as for rows to predict.
     """
-    path = file_of(source)
+    path = resolve_source(source)
     if path is None:
         return _toy(str(source))
     if path.stat().st_size == 0:
-        raise UnlazyError(f"{source} is empty; it should hold a header row and one row per sample")
+        raise UnlazyError(f"{source} is empty; it must have a header row and one row per sample")
     if path.suffix == ".npz":
         return _npz(path, target, labeled)
     if path.suffix in (".parquet", ".pq"):
@@ -65,11 +63,12 @@ def read_frame(
 
 
 def _csv(path: Path, delimiter: str | None, least: int) -> "pd.DataFrame":
+    """Read a CSV file with at least `least` columns."""
     import pandas as pd
 
     lines = _lines(path)
     if not lines:
-        raise UnlazyError(f"{path} has nothing but blank lines; it should hold a header row and one row per sample")
+        raise UnlazyError(f"{path} has only blank lines; it must have a header row and one row per sample")
     header = _header(path, lines, delimiter, least)
     try:
         frame = pd.read_csv(
@@ -79,46 +78,47 @@ def _csv(path: Path, delimiter: str | None, least: int) -> "pd.DataFrame":
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         why = " ".join(str(error).removeprefix("Error tokenizing data. C error:").split())
         raise UnlazyError(
-            f"{path} cannot be read as a table ({why}); give every row as many fields as the header"
+            f"{path} cannot be read as a table ({why}); every row must have as many fields as the header"
         ) from error
     if len(frame) == 0:
-        raise UnlazyError(f"{path} has a header and no rows; add one row per sample")
+        raise UnlazyError(f"{path} has a header but no rows; add one row per sample")
     return frame
 
 
 class _Header:
+    """Delimiter and column names of a CSV file."""
+
     def __init__(self, delimiter: str, names: list[str]):
         self.delimiter, self.names = delimiter, names
 
 
 def _exact_numbers(version: str) -> dict[str, Any]:
-    """Digits to the nearest float64: pandas does so by itself from 3.1 on, before that only when asked."""
+    """Options for correctly rounded parsing of numbers, which is the default of pandas from version 3.1."""
     return {"float_precision": "round_trip"} if tuple(map(int, version.split(".")[:2])) < (3, 1) else {}
 
 
 def _header(path: Path, lines: list[str], delimiter: str | None, least: int) -> _Header:
-    """Delimiter and column names, or a sentence: one column only, a name twice, no names at all."""
+    """Detect the delimiter and column names; raise UnlazyError for too few columns, duplicate or missing names."""
     found = _sniff(lines)
     if delimiter is not None and len(delimiter) != 1:
-        raise ValueError(f"a delimiter is one character, got {delimiter!r}")
+        raise ValueError(f"delimiter must be one character, got {delimiter!r}")
     used = delimiter or found or ("," if least == 1 else None)
     names = [name.strip() for name in next(csv.reader([lines[0]], delimiter=used or ","))]
     if used is None or len(names) < least:
-        other = f"; it looks separated by {DELIMITERS[found]}: leave --delimiter out" if found and delimiter else ""
-        remedy = other or "; save it as CSV with a header row, or name its separator with --delimiter"
-        raise UnlazyError(
-            f"{path} is not a table of two or more columns as {_spelled(used)} would separate them{remedy}"
-        )
+        other = f"; the delimiter seems to be {DELIMITERS[found]}: omit --delimiter" if found and delimiter else ""
+        remedy = other or "; save it as CSV with a header row, or set --delimiter"
+        raise UnlazyError(f"{path} is not a table of two or more columns separated by {_spelled(used)}{remedy}")
     twice = [name for name, count in Counter(names).items() if count > 1 and name]
     if twice and not _is_number(twice[0]):
-        raise UnlazyError(f"{path} has {Counter(names)[twice[0]]} columns called {twice[0]!r}; give each its own name")
+        raise UnlazyError(f"{path} has {Counter(names)[twice[0]]} columns named {twice[0]!r}; names must be unique")
     if all(map(_is_number, names)):
-        raise UnlazyError(f"the first row of {path} holds numbers where names should be; add a header row")
+        raise UnlazyError(f"the first row of {path} holds numbers instead of column names; add a header row")
     return _Header(used, names)
 
 
 def _sniff(lines: list[str]) -> str | None:
-    """The delimiter that gives nearly every line the same number of fields, two or more; None where none does."""
+    """The delimiter that splits nearly all lines into the same number of fields, at least two; None if there is
+    none."""
     best, score = None, 1.0
     for delimiter in DELIMITERS:
         counts = Counter(len(row) for row in csv.reader(lines, delimiter=delimiter))
@@ -129,11 +129,11 @@ def _sniff(lines: list[str]) -> str | None:
 
 
 def _lines(path: Path) -> list[str]:
-    """The first lines that are not blank; a sentence where the file is not text."""
+    """The first non-blank lines; raise UnlazyError if the file is not UTF-8 text."""
     with path.open("rb") as file:
         start = file.read(4096)
     if b"\0" in start:
-        raise UnlazyError(f"{path} is not a text file, so not a CSV; pass CSV, Parquet (.parquet) or npz (.npz)")
+        raise UnlazyError(f"{path} is not a text file, so not a CSV; pass a CSV, Parquet (.parquet) or npz (.npz) file")
     try:
         with path.open(encoding="utf-8-sig") as file:
             lines = [line for line, _ in zip(file, range(_SAMPLE))]
@@ -143,6 +143,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _parquet(path: Path) -> "pd.DataFrame":
+    """Read a Parquet file."""
     import pandas as pd
 
     try:
@@ -151,12 +152,12 @@ def _parquet(path: Path) -> "pd.DataFrame":
         raise UnlazyError("Parquet needs pyarrow: pip install 'unlazy[parquet]', or pass a CSV") from error
     except Exception as error:
         raise UnlazyError(
-            f"{path} is not a Parquet table ({_first_line(error)}); write it anew, or pass a CSV"
+            f"{path} is not a Parquet table ({_first_line(error)}); write it again, or pass a CSV"
         ) from error
 
 
 def _npz(path: Path, target: str | None, labeled: bool) -> "tuple[pd.DataFrame, str]":
-    """Arrays X and y, or NAME/X and NAME/y where the target is NAME/y; other arrays of as many rows are columns too."""
+    """Read arrays X and y (NAME/X and NAME/y if the target is NAME/y); other arrays of as many rows become columns."""
     import pandas as pd
 
     try:
@@ -166,18 +167,18 @@ def _npz(path: Path, target: str | None, labeled: bool) -> "tuple[pd.DataFrame, 
             prefix = label[: label.rindex("/") + 1] if "/" in label else ""
             inside = [n for n in names if n.startswith(prefix) and "/" not in n.removeprefix(prefix)]
             arrays = {n: file[n] for n in inside}
-    except Exception as error:  # a broken zip has many ways to fail
+    except Exception as error:  # a corrupt zip file raises many kinds of exceptions
         raise UnlazyError(
             f"{path} is not an npz file of plain arrays; write it with numpy.savez(path, X=X, y=y)"
         ) from error
     if label not in arrays:
         if not labeled and prefix + "X" in arrays:
             return pd.DataFrame(_array_columns("X", arrays[prefix + "X"], arrays.get(prefix + "columns"))), label
-        raise UnlazyError(f"{path} has no array {label!r}{nearest(label, names)}")
+        raise UnlazyError(f"{path} has no array {label!r}{did_you_mean(label, names)}")
     y = arrays.pop(label)
     y = y.ravel() if y.size == len(y) else y
     if y.ndim != 1:
-        raise UnlazyError(f"the array {label!r} of {path} has shape {y.shape}; a target is one column")
+        raise UnlazyError(f"the array {label!r} of {path} has shape {y.shape}; a target must be a single column")
     columns: dict[str, Any] = {}
     titles = arrays.pop(prefix + "columns", None)
     for name, array in arrays.items():
@@ -185,13 +186,13 @@ def _npz(path: Path, target: str | None, labeled: bool) -> "tuple[pd.DataFrame, 
             columns |= _array_columns(name.removeprefix(prefix), array, titles)
     if not columns:
         raise UnlazyError(
-            f"{path} has no array X with the {len(y)} rows of {label!r}; save X (rows × columns) beside it"
+            f"{path} has no array X with as many rows as {label!r} ({len(y):,}); save X with shape (rows, columns)"
         )
     return pd.DataFrame(columns | {label: y}), label
 
 
 def _array_columns(name: str, array: np.ndarray, titles: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Columns of one array; codes of an array called X_cat are categories, not numbers."""
+    """Columns of one array; integers in an array named X_cat are categories, not numbers."""
     if name.endswith("cat") and array.dtype.kind in "biu":
         array = np.where(array < 0, "", np.char.mod("%d", array)).astype(object)
         array[array == ""] = None
@@ -207,6 +208,7 @@ def _array_columns(name: str, array: np.ndarray, titles: np.ndarray | None) -> d
 
 
 def _toy(name: str) -> "tuple[pd.DataFrame, str]":
+    """A toy dataset of scikit-learn and the name of its target."""
     from sklearn import datasets
 
     found = getattr(datasets, f"load_{name}")(as_frame=True)

@@ -1,5 +1,4 @@
-"""A table ready to be learned from: inputs as numbers or categories, a target, a task, and notes on all that was done;
-how its rows are split, and how it travels to workers."""
+"""Tables ready for training: typed inputs, target, task and notes; their splits and their files for workers."""
 
 import hashlib
 import json
@@ -11,25 +10,32 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unlazy.comparison.data.columns import Task, inputs_of, members_of, moments_of, target_of, without_rare
-from unlazy.comparison.data.groups import guesses
-from unlazy.core.errors import UnlazyError, nearest
-from unlazy.core.files import written_whole
+from unlazy.comparison.data.columns import (
+    Task,
+    drop_rare_classes,
+    parse_groups,
+    parse_inputs,
+    parse_target,
+    parse_times,
+)
+from unlazy.comparison.data.groups import group_and_time_notes
+from unlazy.core.errors import UnlazyError, did_you_mean
+from unlazy.core.files import atomic_write
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FEWEST = 25
-"""Rows without which nothing can be held out and compared."""
+MIN_ROWS = 25
+"""Fewest rows for which a comparison is possible."""
 TEST_SHARE = 0.25
-MOST_TESTS = 2000
-WINDOW, WINDOW_STEP = 0.15, 0.025
-"""Shares of the rows, in the order of time: those tested on, and by how much earlier the next split's begin."""
+MAX_TEST_ROWS = 2000
+TEST_WINDOW, WINDOW_STEP = 0.15, 0.025
+"""For tables with time: share of the rows in a test window, and by which share each split shifts it back."""
 
 
 @dataclass(frozen=True)
-class Table:
-    """Inputs (a column numeric: float64; a category: text or None), the target, and what was noticed on the way."""
+class EncodedTable:
+    """Inputs (float64 for numbers; text or None for categories), target, task and notes on automatic corrections."""
 
     frame: "pd.DataFrame"
     y: np.ndarray
@@ -37,25 +43,25 @@ class Table:
     target: str = "y"
     notes: tuple[str, ...] = ()
     groups: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
-    """Rows of equal inputs, or of one group, share a number: they go to the same side of every split."""
+    """Integer label per row: rows with identical inputs, or of one group, share it and are never split apart."""
     time: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    """When every row was; empty where order says nothing. Later rows are then predicted from earlier ones."""
+    """Time of each row, if later rows are to be predicted from earlier ones; else empty."""
     source: str = ""
-    """The file or toy set it was read from."""
-    drawn_from: int = 0
-    """Rows of the table that these were drawn from; 0 where they are all."""
+    """Name of the file or toy dataset."""
+    sampled_from: int = 0
+    """Number of rows of the table that this one was sampled from; 0 if it is not a sample."""
 
     def __len__(self) -> int:
         return len(self.y)
 
     @property
-    def whole(self) -> int:
-        """Rows that the user has, drawn or not."""
-        return self.drawn_from or len(self)
+    def total_rows(self) -> int:
+        """Number of rows before sampling."""
+        return self.sampled_from or len(self)
 
     @property
     def digest(self) -> str:
-        """Sixteen digits that another table would not have."""
+        """Hash of the contents, 16 hexadecimal digits."""
         import pandas as pd
 
         found = hashlib.sha256(pd.util.hash_pandas_object(self.frame, index=False).to_numpy().tobytes())
@@ -66,113 +72,117 @@ class Table:
 
     @property
     def classes(self) -> np.ndarray | None:
-        """The labels in order; None for a regression."""
+        """The sorted class labels; None for a regression."""
         return np.unique(self.y) if self.task == "classification" else None
 
-    def rows(self, index: np.ndarray, *notes: str) -> "Table":
-        """Some of the rows."""
+    def rows(self, index: np.ndarray, *notes: str) -> "EncodedTable":
+        """Return a table of the rows `index`, with additional notes."""
         part = self.frame.iloc[index].reset_index(drop=True)
         groups = np.unique(self.groups[index], return_inverse=True)[1]
         time = self.time[index] if len(self.time) else self.time
         said = (*self.notes, *notes)
         return replace(
-            self, frame=part, y=self.y[index], notes=said, groups=groups, time=time, drawn_from=self.whole
+            self, frame=part, y=self.y[index], notes=said, groups=groups, time=time, sampled_from=self.total_rows
         )  # fmt: skip
 
-    def without(self, names: Sequence[str]) -> "Table":
-        """The same rows with fewer inputs."""
+    def without(self, names: Sequence[str]) -> "EncodedTable":
+        """Return the table without the inputs `names`."""
         return replace(self, frame=self.frame.drop(columns=list(names)))
 
 
 def make_table(
     X: Any, y: Any, *, task: str | None = None, drop: tuple[str, ...] = (), categorical: tuple[str, ...] = (),
     group: str | None = None, time: str | None = None,
-) -> Table:  # fmt: skip
-    """A table of inputs (a frame, or an array of numbers) and a target, checked; what is mended is in its notes.
+) -> EncodedTable:  # fmt: skip
+    """Validate inputs (a data frame or an array) and a target; automatic corrections are listed in the notes.
 
-    Rows with one value of the column `group` stay on the same side of every split; rows are tested on what the column
-    `time` says is later than all they are trained on. Neither column is an input."""
+    Rows with the same value in the column `group` are never split apart. With a column `time`, test rows are later than
+    all training rows. Neither column is used as an input.
+    """
     import pandas as pd
 
     if task not in (None, "regression", "classification"):
         raise ValueError(f"task must be 'regression' or 'classification', got {task!r}")
-    frame = X if isinstance(X, pd.DataFrame) else _framed(X)
-    labels = y if isinstance(y, pd.Series) else pd.Series(_one_axis(y), name="y")
+    frame = X if isinstance(X, pd.DataFrame) else _as_frame(X)
+    labels = y if isinstance(y, pd.Series) else pd.Series(_as_vector(y), name="y")
     if len(frame) != len(labels):
-        raise ValueError(f"X has {len(frame)} rows and y has {len(labels)}; they must be the same rows")
+        raise ValueError(f"X and y must have the same number of rows, got {len(frame):,} and {len(labels):,}")
     labels = labels.rename("y") if labels.name is None else labels
     frame, labels = frame.reset_index(drop=True), labels.reset_index(drop=True)
     frame.columns = [str(name) for name in frame.columns]
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
         raise UnlazyError(
-            f"{int((frame.columns == twice[0]).sum())} columns are called {twice[0]!r}; give each its own name"
+            f"{int((frame.columns == twice[0]).sum())} columns are named {twice[0]!r}; column names must be unique"
         )
     for name in (*drop, *categorical, *(n for n in (group, time) if n is not None)):
         if name not in frame.columns:
-            raise UnlazyError(f"there is no column {name!r}{nearest(name, frame.columns)}")
+            raise UnlazyError(f"there is no column {name!r}{did_you_mean(name, frame.columns)}")
     frame = frame.drop(columns=list(drop))
     notes: list[str] = []
     known = labels.notna().to_numpy()
     if not known.all():
-        notes.append(f"{int((~known).sum())} rows without a value of the target {labels.name!r} were left out")
+        notes.append(f"dropped {int((~known).sum()):,} rows with a missing target {labels.name!r}")
         frame, labels = frame[known].reset_index(drop=True), labels[known].reset_index(drop=True)
-    if len(labels) < FEWEST:
+    if len(labels) < MIN_ROWS:
         raise UnlazyError(
-            f"{len(labels)} rows with a known target are too few to hold some out and compare; bring {FEWEST} or more"
+            f"{len(labels)} rows with a known target are too few for a comparison; at least {MIN_ROWS} are needed"
         )
-    values, found = target_of(labels, task, notes)
-    frame, values = without_rare(frame, values, found, str(labels.name), notes)
-    if len(values) < FEWEST:
-        raise UnlazyError(f"{len(values)} rows are left, too few to compare; bring {FEWEST} or more")
-    members = None if group is None else members_of(frame[group], notes)
-    moments = np.zeros(0) if time is None else moments_of(frame[time], notes)
+    values, found = parse_target(labels, task, notes)
+    frame, values = drop_rare_classes(frame, values, found, str(labels.name), notes)
+    if len(values) < MIN_ROWS:
+        raise UnlazyError(
+            f"the {len(values)} remaining rows are too few for a comparison; at least {MIN_ROWS} are needed"
+        )
+    members = None if group is None else parse_groups(frame[group], notes)
+    moments = np.zeros(0) if time is None else parse_times(frame[time], notes)
     frame = frame.drop(columns=[name for name in {group, time} if name is not None])
-    inputs = inputs_of(frame, categorical, notes)
-    notes += guesses(inputs, group is not None, time is not None)
+    inputs = parse_inputs(frame, categorical, notes)
+    notes += group_and_time_notes(inputs, group is not None, time is not None)
     if members is not None:
-        return Table(inputs, values, found, str(labels.name), tuple(notes), members, moments)
+        return EncodedTable(inputs, values, found, str(labels.name), tuple(notes), members, moments)
     groups = pd.util.hash_pandas_object(inputs, index=False).to_numpy()
     groups = np.unique(groups, return_inverse=True)[1]
     copies = len(groups) - int(groups.max()) - 1
     if copies:
-        notes.append(f"{copies} rows repeat the inputs of another row; copies stay on the same side of every split")
-    return Table(inputs, values, found, str(labels.name), tuple(notes), groups, moments)
+        notes.append(f"{copies:,} rows repeat the inputs of another row; copies are never split between training and "
+                     "test sets")  # fmt: skip
+    return EncodedTable(inputs, values, found, str(labels.name), tuple(notes), groups, moments)
 
 
-def _framed(X: Any) -> "pd.DataFrame":
+def _as_frame(X: Any) -> "pd.DataFrame":
+    """Convert an array of shape (rows, columns) to a data frame with columns x0, x1, …."""
     import pandas as pd
 
     array = np.asarray(X)
     if array.ndim != 2 or array.shape[1] == 0:
-        raise ValueError(
-            f"X must be a table of rows and columns, got shape {array.shape}; reshape it to (rows, columns)"
-        )
+        raise ValueError(f"X must be two-dimensional, got shape {array.shape}; reshape it to (rows, columns)")
     return pd.DataFrame(array, columns=[f"x{j}" for j in range(array.shape[1])])
 
 
-def _one_axis(y: Any) -> np.ndarray:
+def _as_vector(y: Any) -> np.ndarray:
+    """Convert targets of shape (n,) or (n, 1) to a vector."""
     array = np.asarray(y)
     array = array.ravel() if array.ndim == 2 and array.shape[1] == 1 else array
     if array.ndim != 1:
-        raise ValueError(f"y must be one column of targets, got shape {array.shape}; compare one target at a time")
+        raise ValueError(f"y must be a single column, got shape {array.shape}; compare one target at a time")
     return array
 
 
-def held_out_rows(table: Table) -> int:
-    """How many rows each split holds out."""
-    return min(MOST_TESTS, round((WINDOW if len(table.time) else TEST_SHARE) * len(table)))
+def held_out_count(table: EncodedTable) -> int:
+    """Number of test rows of each split."""
+    return min(MAX_TEST_ROWS, round((TEST_WINDOW if len(table.time) else TEST_SHARE) * len(table)))
 
 
-def split(table: Table, number: int, draw: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Training rows in an order whose every beginning is a sample, and test rows.
+def split_rows(table: EncodedTable, number: int, draw: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return training rows, ordered so that every prefix is a random sample, and test rows.
 
-    Rows of equal inputs stay together; classes are spread evenly over the order. Where rows have a time, test rows are
-    a window of it that begins earlier from split to split, and training rows are those before.
+    Rows with identical inputs stay together, and the order is stratified by class. If rows have times, the test rows
+    are a time window that starts earlier from split to split, and the training rows are those before it.
     """
     rng = np.random.default_rng([number, len(table), *([draw] if draw else [])])
     if len(table.time):
-        return _earlier_and_later(table, number, rng)
+        return _split_by_time(table, number, rng)
     first = np.unique(table.groups, return_index=True)[1]
     order = rng.permutation(len(first))
     if table.task == "classification":
@@ -185,28 +195,29 @@ def split(table: Table, number: int, draw: int = 0) -> tuple[np.ndarray, np.ndar
     rank = np.empty(len(first), int)
     rank[order] = np.arange(len(first))
     rows = np.argsort(rank[table.groups], kind="stable")
-    held = held_out_rows(table)
+    held = held_out_count(table)
     while held < len(rows) - 1 and table.groups[rows[held]] == table.groups[rows[held - 1]]:
-        held += 1  # not through the middle of equal rows
+        held += 1  # do not split rows of one group
     return rows[held:], rows[:held]
 
 
-def _earlier_and_later(table: Table, number: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _split_by_time(table: EncodedTable, number: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     rows, n = np.argsort(table.time, kind="stable"), len(table)
     stop = n - round(WINDOW_STEP * (number % 10) * n)
-    test = rows[stop - held_out_rows(table) : stop]
-    before = rows[: stop - held_out_rows(table)]
-    before = before[table.time[before] < table.time[test[0]]]  # not the same moment on both sides
+    test = rows[stop - held_out_count(table) : stop]
+    before = rows[: stop - held_out_count(table)]
+    before = before[table.time[before] < table.time[test[0]]]  # no equal times on both sides
     before = before[~np.isin(table.groups[before], table.groups[test])]
-    if len(before) < FEWEST // 2:
+    if len(before) < MIN_ROWS // 2:
         raise UnlazyError(
-            f"only {len(before)} rows are earlier than those to test on; bring more moments, or no --time"
+            f"only {len(before)} rows are earlier than the test rows; the table needs more distinct times, or omit "
+            "--time"
         )
     return rng.permutation(before), test
 
 
-def save_table(table: Table, folder: Path) -> str:
-    """Write the table as plain arrays under its digest, all or nothing; returns the digest."""
+def save_table(table: EncodedTable, folder: Path) -> str:
+    """Write the table atomically as table-DIGEST.npz and return the digest."""
     digest = table.digest
     path = folder / f"table-{digest}.npz"
     if path.exists():
@@ -222,7 +233,7 @@ def save_table(table: Table, folder: Path) -> str:
     words = {"columns": list(table.frame.columns), "task": table.task, "target": table.target, "notes": table.notes}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with written_whole(path) as aside:
+        with atomic_write(path) as aside:
             np.savez_compressed(aside, words=np.array(json.dumps(words)), **arrays)  # type: ignore[arg-type]
     except OSError as error:
         raise UnlazyError(f"cannot write to {folder}: {error.strerror or error}; choose another --store") from error
@@ -230,8 +241,8 @@ def save_table(table: Table, folder: Path) -> str:
 
 
 @lru_cache(maxsize=2)
-def load_table(folder: str, digest: str) -> Table:
-    """The table that `save_table` wrote."""
+def load_table(folder: str, digest: str) -> EncodedTable:
+    """Load a table written by `save_table`."""
     import pandas as pd
 
     path = Path(folder) / f"table-{digest}.npz"
@@ -248,6 +259,6 @@ def load_table(folder: str, digest: str) -> Table:
             y, groups, time = file["y"], file["groups"], file["time"]
     except OSError as error:
         raise UnlazyError(
-            f"this worker cannot read {path}; the store must be a folder that all workers share"
+            f"this worker cannot read {path}; the store must be a folder shared by all workers"
         ) from error
-    return Table(pd.DataFrame(columns), y, words["task"], words["target"], tuple(words["notes"]), groups, time)
+    return EncodedTable(pd.DataFrame(columns), y, words["task"], words["target"], tuple(words["notes"]), groups, time)

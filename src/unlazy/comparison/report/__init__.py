@@ -1,1 +1,1 @@
-"""The comparison in words and figures: summary, tables and a self-contained HTML page."""
+"""Reports of a comparison: summary, tables, figures and a self-contained HTML page."""

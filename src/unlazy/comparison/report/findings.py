@@ -1,6 +1,6 @@
-"""What the records say: the verdict, every model's risk, which directions and inputs matter, what to use.
+"""Findings of a comparison: the verdict, the risk of each model, relevant directions and inputs, the chosen model.
 
-`Findings` is the whole answer as a value; words, figures and page read it.
+Text, figures and page are derived from `Findings`.
 """
 
 import math
@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from unlazy.comparison.data.leakage import Suspect
-from unlazy.comparison.report.paired_ratios import gap_table, gaps
-from unlazy.comparison.study.contestants import CONTESTANTS
-from unlazy.comparison.study.held_out import HeldOut, held_out
-from unlazy.comparison.study.model import Final, interval_radius
-from unlazy.comparison.study.more_rows import Law
-from unlazy.comparison.study.partial_dependence import Partial, partial
+from unlazy.comparison.report.paired_ratios import paired_ratios, ratio_table
+from unlazy.comparison.study.contestants import CANDIDATES
+from unlazy.comparison.study.held_out import HeldOutPredictions, held_out_predictions
+from unlazy.comparison.study.model import FinalModel, interval_radius
+from unlazy.comparison.study.more_rows import MoreRowsLaw
+from unlazy.comparison.study.partial_dependence import PartialDependence, partial_dependence
 from unlazy.comparison.study.study import Study
-from unlazy.comparison.study.verdict import Verdict, corrected, inner_ratio
-from unlazy.measures.dependence import count_directions, directions_of
-from unlazy.measures.learning_curve import Curve
+from unlazy.comparison.study.verdict import Verdict, corrected_interval, inner_ratio
+from unlazy.measures.dependence import count_directions, gradient_directions
+from unlazy.measures.learning_curve import RiskCurve
 from unlazy.measures.scaling_fit import Interval
 from unlazy.measures.spectra import participation_ratio
 
@@ -28,84 +28,86 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Character = Literal["low-dimensional", "smooth", "neither", "unknown"]
-ALIKE = 1.1
-"""Risks within this factor count as equal when the target is described."""
-RELEVANT = 0.02
-"""An input matters if shuffling it surely raises the risk, by at least this share of the largest rise."""
-EVERY = 0.25
-"""Or by this share in every split: splits that differ in size, not in sign, do not make it doubtful."""
+EQUAL_RISK = 1.1
+"""Risks within this factor count as equal when the target is characterized."""
+RELEVANT_SHARE = 0.02
+"""An input matters if permuting it raises the risk significantly, by at least this share of the largest rise."""
+EVERY_SPLIT_SHARE = 0.25
+"""An input also matters if the rise is at least this share of the largest in every split, however much splits vary."""
 
 
 @dataclass(frozen=True)
 class Structure:
-    """What the chosen rich model depends on, averaged over splits at the largest size."""
+    """Dependence of the selected rich model on directions and inputs, averaged over splits at the largest size."""
 
     model: str
     eigenvalues: np.ndarray
-    """Of the average gradient outer product, over its trace."""
+    """Eigenvalues of the average gradient outer product, divided by its trace."""
     rank: float
+    """Effective rank (participation ratio)."""
     count: int
-    """Directions that carry nine tenths of it."""
+    """Number of directions that account for 90% of the trace."""
     directions: np.ndarray | None
-    """Leading ones as rows, in units of the encoded columns; None where splits encode differently."""
+    """Leading directions as rows, in units of the encoded columns; None if splits encode differently."""
     rise: np.ndarray
-    """Rise of the risk when an input is shuffled: splits × inputs."""
+    """Rise of the risk when an input is permuted, shape (splits, inputs)."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Does feature learning pay on this table? The answer is `verdict.word`; all else is its evidence."""
+    """The verdict (`verdict.word`) and its evidence."""
 
     study: Study
     verdict: Verdict
-    final: Final | None
-    """The fitted model that can be saved; None where none was asked for."""
-    law: Law | None = None
-    """What twice the rows would bring."""
+    final: FinalModel | None
+    """The fitted model; None if none was requested."""
+    law: MoreRowsLaw | None = None
+    """Predicted risk with twice the rows."""
     suspects: tuple[Suspect, ...] = ()
-    """Inputs that may tell what no one would know: likely leaks, identifiers."""
+    """Likely leaks, identifiers and row numbers among the inputs."""
     without: "Findings | None" = None
-    """The findings without them."""
+    """The findings without the suspects."""
 
     @cached_property
     def models(self) -> "pd.DataFrame":
-        """Every model at the largest size, best first. Risk 1 is the constant's; low and high its 95% interval."""
+        """Each model at the largest size it was run at, finalists first, then by risk. A constant has risk 1; low and
+        high are the ends of the 95% interval."""
         return models_table(self.study)
 
     @cached_property
     def chosen(self) -> str:
-        """The model to use: the lazy or the rich pick, whichever has the smaller risk."""
+        """Name of the recommended model: the selected lazy or rich model, whichever has the lower risk."""
         return chosen_model(self.study, self.verdict)
 
     @cached_property
     def as_good(self) -> tuple[str, ...]:
-        """Finalists that are neither surely better nor surely worse than the chosen model, itself among them; nobody
-        else where too few splits have no interval."""
-        return tuple(name for name, gap in self.gaps.items() if gap.low <= 1 <= gap.high or name == self.chosen)
+        """The chosen model and the finalists that are not significantly different from it; without intervals only the
+        chosen model."""
+        return tuple(name for name, r in self.paired_ratios.items() if r.low <= 1 <= r.high or name == self.chosen)
 
     @cached_property
     def better(self) -> tuple[str, ...]:
-        """Finalists that are surely better than the chosen model: outsiders, as a rule."""
-        return tuple(name for name, gap in self.gaps.items() if gap.high < 1 and name != self.chosen)
+        """Finalists that are significantly better than the chosen model, usually tree ensembles."""
+        return tuple(name for name, r in self.paired_ratios.items() if r.high < 1 and name != self.chosen)
 
     @cached_property
-    def gaps(self) -> dict[str, Interval]:
-        """Risk of every finalist over the chosen model's, paired over splits."""
-        return gaps(self.study, self.chosen)
+    def paired_ratios(self) -> dict[str, Interval]:
+        """Risk of each finalist over that of the chosen model, paired over splits."""
+        return paired_ratios(self.study, self.chosen)
 
     @cached_property
-    def gap_table(self) -> "pd.DataFrame":
-        """The same for every model, also those that were tried on few rows only."""
-        return gap_table(self.study, self.chosen)
+    def ratio_table(self) -> "pd.DataFrame":
+        """Risk ratios of all models, including those that were only screened on few rows."""
+        return ratio_table(self.study, self.chosen)
 
     @cached_property
-    def curves(self) -> dict[str, Curve]:
+    def curves(self) -> dict[str, RiskCurve]:
         """Learning curves by model."""
         return curves(self.study)
 
     @cached_property
     def curve_table(self) -> "pd.DataFrame":
-        """Every trial's risk: model, n, split, risk, error estimated on training rows, seconds of work."""
+        """Each trial: model, n, split, risk, error estimated on training rows, CPU seconds."""
         names = {"contestant": "model", "inner": "training_error", "work": "seconds_of_work"}
         frame = self.study.records.frame().rename(columns=names)
         kept = ["model", "n", "split", "risk", "training_error", "seconds_of_work"]
@@ -113,11 +115,12 @@ class Findings:
 
     @cached_property
     def structure(self) -> Structure | None:
+        """Directions and inputs that the selected rich model depends on; None without such a model."""
         return structure(self.study, self.verdict)
 
     @cached_property
     def inputs(self) -> "pd.DataFrame":
-        """Every input: its share of the rise of the risk when inputs are shuffled, and whether it surely matters."""
+        """Each input: its share of the total permutation importance, and whether it matters significantly."""
         import pandas as pd
 
         if self.structure is None:
@@ -126,7 +129,7 @@ class Findings:
 
     @cached_property
     def directions(self) -> "pd.DataFrame":
-        """Leading directions of the rich model, a column each, in units of standardized inputs."""
+        """Leading directions of the rich model, one column each, in units of standardized inputs."""
         import pandas as pd
 
         from unlazy.estimators.preprocessing.table_encoder import TableEncoder
@@ -139,21 +142,20 @@ class Findings:
         return pd.DataFrame(V.T, index=index, columns=[f"direction {k + 1}" for k in range(len(V))])
 
     @cached_property
-    def held_out(self) -> HeldOut | None:
-        """The chosen model's predictions of test rows at the largest size, and the truth."""
-        return held_out(self.study, self.chosen)
+    def held_out(self) -> HeldOutPredictions | None:
+        """Predictions of test rows by the chosen model at the largest size, and the true targets."""
+        return held_out_predictions(self.study, self.chosen)
 
     def radius(self, level: float = 0.9) -> float | None:
-        """A new row's target lies within so much of the saved model's prediction, with this probability; None where
-        that cannot be said."""
+        """Half the width of the saved model's prediction interval of this level; None if it has none."""
         return None if self.final is None else interval_radius(self.final, level)
 
     @cached_property
-    def partial(self) -> tuple[Partial, ...]:
-        """What the saved model predicts along its most important inputs and the first direction, others as they are."""
+    def partial(self) -> tuple[PartialDependence, ...]:
+        """Partial dependence of the saved model on its most important inputs and the first direction."""
         names = [str(name) for name in self.inputs["input"]] if self.structure is not None else []
         leading = None if self.structure is None else self.structure.directions
-        return partial(self.final, self.study.table, names, None if leading is None else leading[0])
+        return partial_dependence(self.final, self.study.table, names, None if leading is None else leading[0])
 
     @cached_property
     def isotropic(self) -> Interval:
@@ -162,50 +164,50 @@ class Findings:
 
     @cached_property
     def expected(self) -> Interval:
-        """Risk to expect of the best model, in units of the constant's."""
+        """Expected risk of the best model, relative to a constant."""
         return expected_risk(self.study)
 
     @cached_property
     def character(self) -> Character:
-        """Whether the target is closer to smooth, low-dimensional, or neither."""
+        """Whether the target looks smooth, low-dimensional, or neither."""
         return character(self.study, self.verdict, self.models, self.structure)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was mended, left out or cut short."""
+        """Automatic corrections, dropped rows and columns, and limits set by the budget."""
         return (*self.study.table.notes, *self.study.notes, *(self.final.notes if self.final else ()))
 
 
-def curves(study: Study) -> dict[str, Curve]:
-    """Learning curves by contestant, over the splits that all of its sizes have; a size of fewer than two splits is
-    left out, unless there is but one split."""
+def curves(study: Study) -> dict[str, RiskCurve]:
+    """Learning curves by model, over the splits that all of its sizes have; sizes with fewer than two splits are
+    omitted, unless there is only one split."""
     found = {}
-    for name in study.contestants:
+    for name in study.candidates:
         mine = study.records.where(contestant=name)
         rows = {n: {r.params["split"]: r.measures["risk"] for r in mine.where(n=n)} for n in study.sizes}
         sizes = tuple(n for n in study.sizes if len(rows[n]) >= min(2, study.splits))
         common = sorted(set.intersection(*(set(rows[n]) for n in sizes))) if sizes else []
         if common:
-            found[name] = Curve(sizes, np.array([[rows[n][s] for s in common] for n in sizes]))
+            found[name] = RiskCurve(sizes, np.array([[rows[n][s] for s in common] for n in sizes]))
     return found
 
 
 def models_table(study: Study) -> "pd.DataFrame":
-    """A row a contestant at the largest size it was tried at, finalists first, then best first: risk in units of the
-    constant's, with its interval."""
+    """One row per model at the largest size it was run at, finalists first, then by risk: the risk relative to a
+    constant, with its interval."""
     import pandas as pd
 
     rows = []
-    for name in study.contestants:
+    for name in study.candidates:
         mine = study.records.where(contestant=name)
         sizes = [n for n in mine.values("n") if n in study.sizes]
         if not sizes:
             continue
         n = sizes[-1]
         last = mine.where(n=n)
-        risk = corrected(np.log(np.maximum(last.measure(study.judged_by), 1e-9)), study.overlap)
+        risk = corrected_interval(np.log(np.maximum(last.measure(study.risk_measure), 1e-9)), study.overlap)
         row = {
-            "model": CONTESTANTS[name].title, "name": name, "family": CONTESTANTS[name].family, "n": n,
+            "model": CANDIDATES[name].title, "name": name, "family": CANDIDATES[name].family, "n": n,
             "finalist": name in study.finalists, "risk": risk.value,
             "low": risk.low, "high": risk.high, "seconds": float(np.median(last.measure("work"))),
         }  # fmt: skip
@@ -224,14 +226,14 @@ def models_table(study: Study) -> "pd.DataFrame":
 
 
 def chosen_model(study: Study, verdict: Verdict) -> str:
-    """The lazy or the rich pick, whichever has the smaller mean risk at the largest size."""
+    """The selected lazy or rich model, whichever has the lower mean risk at the largest size."""
     picks = [name for name in (verdict.picks["rich"], verdict.picks["lazy"]) if name]
-    found = gaps(study, picks[0]) if picks else {}
+    found = paired_ratios(study, picks[0]) if picks else {}
     return min(picks, key=lambda name: found[name].value, default=study.finalists[0])
 
 
 def structure(study: Study, verdict: Verdict) -> Structure | None:
-    """Directions and inputs of the rich model that was chosen most often."""
+    """Directions and inputs of the rich model that was selected most often."""
     name = verdict.picks["rich"]
     records = study.records.where(contestant=name, n=study.sizes[-1]) if name else []
     if not len(records):
@@ -240,21 +242,21 @@ def structure(study: Study, verdict: Verdict) -> Structure | None:
     rise = np.array([r.measures["rise"] for r in records])
     same = len({len(s) for s in spectra}) == 1
     values = np.mean(spectra, axis=0) if same else spectra[0]
-    leading = directions_of(np.stack([_weighted(r.measures) for r in records]))[1] if same else None
+    leading = gradient_directions(np.stack([_weighted(r.measures) for r in records]))[1] if same else None
     rank = float(np.mean([participation_ratio(s) for s in spectra]))
     return Structure(name, values, rank, count_directions(values), leading, rise)
 
 
 def _weighted(measures: dict) -> np.ndarray:
-    """Directions by the root of their eigenvalues: the outer products of these rows add up to the matrix."""
+    """Directions times the square roots of their eigenvalues; the outer products of the rows sum to the matrix."""
     V = np.asarray(measures["directions"])
     return np.sqrt(np.asarray(measures["eigenvalues"])[: len(V)])[:, None] * V
 
 
 def inputs_table(study: Study, found: Structure) -> "pd.DataFrame":
-    """A row an input, most important first: the rise of the risk when it is shuffled, as a share of all inputs' mean
-    rises, and whether it surely matters. The rise itself is tested, not its share, which the rises of others move: its
-    interval over splits lies above zero, or every single split shows a good part of the largest rise."""
+    """One row per input, most important first: the rise of the risk when it is permuted, as a share of the total rise,
+    and whether it matters. The rise itself is tested, because its share depends on the other inputs: its interval over
+    splits must lie above zero, or every split must show a good part of the largest rise."""
     import pandas as pd
     from scipy.stats import t
 
@@ -263,24 +265,24 @@ def inputs_table(study: Study, found: Structure) -> "pd.DataFrame":
     error = np.sqrt((1 / J + r / (1 - r)) * rise.var(0, ddof=1)) if J > 1 else np.full(len(mean), np.inf)
     reach = float(t.ppf(0.975, max(1, J - 1))) * error
     largest, total = max(float(mean.max(initial=0)), 1e-12), max(float(np.maximum(mean, 0).sum()), 1e-12)
-    matters = (mean - reach > 0) & (mean >= RELEVANT * largest)
+    matters = (mean - reach > 0) & (mean >= RELEVANT_SHARE * largest)
     if J > 1:
-        matters |= (rise.min(0) >= EVERY * largest) & (rise.min(0) > 0)
+        matters |= (rise.min(0) >= EVERY_SPLIT_SHARE * largest) & (rise.min(0) > 0)
     shares = {"share": mean / total, "low": (mean - reach) / total, "high": (mean + reach) / total}
     table = {"input": list(study.table.frame.columns), **shares, "matters": matters}
     return pd.DataFrame(table).sort_values("share", ascending=False, ignore_index=True)
 
 
 def isotropic_ratio(study: Study) -> Interval:
-    """Risk of the best isotropic kernel over the best rich model's, both chosen on training rows, at the largest
-    size."""
-    mine = [name for name in study.finalists if CONTESTANTS[name].isotropic]
-    rich = [name for name in study.finalists if CONTESTANTS[name].family == "rich"]
+    """Risk of the best isotropic kernel over that of the best rich model at the largest size, both selected on training
+    rows."""
+    mine = [name for name in study.finalists if CANDIDATES[name].isotropic]
+    rich = [name for name in study.finalists if CANDIDATES[name].family == "rich"]
     return inner_ratio(study, study.sizes[-1], mine, rich)
 
 
 def character(study: Study, verdict: Verdict, models: "pd.DataFrame", found: Structure | None) -> Character:
-    """Closer to smooth, to low-dimensional, or to neither; unknown where the verdict does not tell, or one split."""
+    """Smooth, low-dimensional or neither; unknown if the verdict is undecided or noise, or with one split."""
     if verdict.word == "noise" or study.splits < 2 or not len(models):
         return "unknown"
     few = found is not None and found.count <= max(1, len(found.eigenvalues) / 2)
@@ -288,16 +290,16 @@ def character(study: Study, verdict: Verdict, models: "pd.DataFrame", found: Str
         return "low-dimensional"
     last = models[models["finalist"]]
     best = last["risk"].min()
-    if last[last["name"].map(lambda name: CONTESTANTS[name].isotropic)]["risk"].min() <= ALIKE * best:
+    if last[last["name"].map(lambda name: CANDIDATES[name].isotropic)]["risk"].min() <= EQUAL_RISK * best:
         return "smooth"
-    if few and last[last["family"] == "rich"]["risk"].min() <= ALIKE * best:
+    if few and last[last["family"] == "rich"]["risk"].min() <= EQUAL_RISK * best:
         return "low-dimensional" if verdict.word == "does not pay" else "unknown"
     return "unknown" if verdict.word == "undecided" else "neither"
 
 
 def expected_risk(study: Study) -> Interval:
-    """Risk of the best model at the largest size, chosen for each split by the other splits: the choice's own optimism
-    is not in it."""
+    """Risk of the best model at the largest size, selected for each split on the other splits to avoid selection
+    bias."""
     last = study.records.where(n=study.sizes[-1])
     risks = {(r.params["contestant"], r.params["split"]): r.measures["risk"] for r in last}
     logs = np.log(np.maximum([[risks[c, s] for s in range(study.splits)] for c in study.finalists], 1e-9))
@@ -305,4 +307,4 @@ def expected_risk(study: Study) -> Interval:
     if J < 2:
         return Interval(float(np.exp(logs.min())), math.nan, math.nan)
     picked = [logs[np.argmin(np.delete(logs, s, 1).mean(1)), s] for s in range(J)]
-    return corrected(np.array(picked), study.overlap)
+    return corrected_interval(np.array(picked), study.overlap)

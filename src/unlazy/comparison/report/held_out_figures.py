@@ -1,39 +1,38 @@
-"""Figures of the chosen model at rows it had not seen: predicted against true, or how likely against how often; and of
-the saved model along its inputs."""
+"""Figures of held-out predictions (true against predicted, or calibration) and of partial dependence."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unlazy.comparison.report.figures import WIDTH, names_of, short
+from unlazy.comparison.report.figures import WIDTH, figure_names, shorten
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.study.held_out import calibration
-from unlazy.comparison.study.partial_dependence import Partial
-from unlazy.lab.report.fonts import Names
-from unlazy.lab.report.style import COLORS, house_style
+from unlazy.comparison.study.partial_dependence import PartialDependence
+from unlazy.lab.report.fonts import FigureNames
+from unlazy.lab.report.style import COLORS, figure_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-POINTS = 400
-"""Rows of a cloud: more hide each other."""
-SEEN = 0.005
-"""Components of a direction that are smaller would read 0.00."""
+MAX_POINTS = 400
+"""Maximum number of points in a scatter plot."""
+MIN_COMPONENT = 0.005
+"""Smaller components of a direction are not shown: they would read 0.00."""
 
 
 def held_out_figure(c: Findings) -> "Figure":
-    """Predicted against true for a regression, calibration for classes."""
+    """True against predicted values for a regression, calibration for classes."""
     return predicted_figure(c) if c.study.table.task == "regression" else calibration_figure(c)
 
 
 def predicted_figure(c: Findings, level: float = 0.9) -> "Figure":
-    """Test rows of one split: what was predicted, what was true; the band holds the share `level` of new rows."""
+    """True against predicted values of the test rows of one split; the band is the prediction interval."""
     from matplotlib import pyplot as plt
 
     assert c.held_out is not None
-    predicted, truth = c.held_out.predicted[0][:POINTS, 0], c.held_out.truth[0][:POINTS]
-    with house_style():
+    predicted, truth = c.held_out.predicted[0][:MAX_POINTS, 0], c.held_out.truth[0][:MAX_POINTS]
+    with figure_style():
         figure, axes = plt.subplots(figsize=(WIDTH, WIDTH - 0.5))
         ends = np.array([min(predicted.min(), truth.min()), max(predicted.max(), truth.max())])
         ends = ends + 0.03 * np.ptp(ends) * np.array([-1, 1])
@@ -48,31 +47,31 @@ def predicted_figure(c: Findings, level: float = 0.9) -> "Figure":
 
 
 def calibration_figure(c: Findings) -> "Figure":
-    """How likely a class was said to be against how often it came, rows grouped by the former."""
+    """Observed frequency against predicted probability of a class, in bins."""
     from matplotlib import pyplot as plt
 
     classes = c.study.table.classes
     assert c.held_out is not None and classes is not None
-    found, names = calibration(c.held_out, classes), names_of(c)
-    with house_style(names.fonts):
+    found, names = calibration(c.held_out, classes), figure_names(c)
+    with figure_style(names.fonts):
         figure, axes = plt.subplots(figsize=(WIDTH, WIDTH - 0.5))
         axes.plot([0, 1], [0, 1], color="#777777", linewidth=0.9, linestyle=":")
-        for said, came, low, high, count in zip(*found):
-            axes.plot([said, said], [low, high], color=COLORS[0], linewidth=1.2)
-            axes.plot(said, came, "o", color=COLORS[0], label=f"{count} rows")
-        what = f"of {short(names(str(classes[1])))}" if len(classes) == 2 else "of the likeliest class"
-        axes.set_xlabel(f"probability {what}", parse_math=False)
-        axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), ylabel="share that had it")
-        axes.fmt_xdata, axes.fmt_ydata = "said {:.2f}".format, "came {:.2f}".format
+        for predicted, observed, low, high, count in zip(*found):
+            axes.plot([predicted, predicted], [low, high], color=COLORS[0], linewidth=1.2)
+            axes.plot(predicted, observed, "o", color=COLORS[0], label=f"{count:,} rows")
+        what = f"of {shorten(names(str(classes[1])))}" if len(classes) == 2 else "of the most probable class"
+        axes.set_xlabel(f"predicted probability {what}", parse_math=False)
+        axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), ylabel="observed frequency")
+        axes.fmt_xdata, axes.fmt_ydata = "predicted {:.2f}".format, "observed {:.2f}".format
     return figure
 
 
 def partial_figure(c: Findings) -> "Figure":
-    """What the saved model predicts along the most important inputs, and along the first learned direction."""
+    """Partial dependence of the saved model on the most important inputs and the first learned direction."""
     from matplotlib import pyplot as plt
 
-    names = names_of(c)
-    with house_style(names.fonts):
+    names = figure_names(c)
+    with figure_style(names.fonts):
         count = len(c.partial)
         figure, axes = plt.subplots(
             -(-count // 2), 2, figsize=(WIDTH, 1.9 * -(-count // 2) + 0.4), sharey=True, squeeze=False
@@ -81,10 +80,10 @@ def partial_figure(c: Findings) -> "Figure":
             _along(ax, one, names)
         for ax in list(axes.flat)[count:]:
             ax.set_visible(False)
-        lines = [short(names(line)) for line in c.partial[0].lines]
+        lines = [shorten(names(line)) for line in c.partial[0].lines]
         what = "probability" if c.study.table.task == "classification" else ""
-        told = f"{what} of {lines[0]}".removeprefix(" of ") if len(lines) == 1 else what
-        figure.supylabel(told, fontsize=9, parse_math=False)
+        label = f"{what} of {lines[0]}".removeprefix(" of ") if len(lines) == 1 else what
+        figure.supylabel(label, fontsize=9, parse_math=False)
         if len(lines) > 1:
             handles = axes[0, 0].get_lines()[: len(lines)]
             legend = figure.legend(handles, lines, loc="outside upper left", ncols=3, fontsize=8)
@@ -93,22 +92,22 @@ def partial_figure(c: Findings) -> "Figure":
     return figure
 
 
-def _along(axes: "Axes", one: Partial, names: Names) -> None:
-    """One panel: curves over numbers, marks over categories."""
+def _along(axes: "Axes", one: PartialDependence, names: FigureNames) -> None:
+    """Draw one panel: curves for numbers, marks for categories."""
     named = one.values.dtype.kind == "O"
     at = np.arange(len(one.values)) if named else one.values
     for line, color, mark, values in zip(one.lines, COLORS, "os^", one.means.T):
         axes.plot(at, values, marker=mark, color=color, linewidth=0 if named else 1.4, markersize=3.5, label=line)
     if named:
-        axes.set_xticks(at, [short(names(str(v))) for v in one.values], rotation=30, ha="right", parse_math=False)
+        axes.set_xticks(at, [shorten(names(str(v))) for v in one.values], rotation=30, ha="right", parse_math=False)
         axes.fmt_xdata = lambda x: f"{one.name} {one.values[round(x)]}"
     else:
         axes.fmt_xdata = lambda x: f"{one.name} {x:.4g}"
-    axes.set_xlabel(short(names(one.name)), parse_math=False)
+    axes.set_xlabel(shorten(names(one.name)), parse_math=False)
     axes.margins(0.08)
 
 
-def direction_text(one: Partial) -> str:
-    """0.81·bmi + 0.45·s5 − 0.20·age, …: the largest components of a direction, without those of half a percent."""
-    terms = [f"{'−' if w < 0 else '+'} {abs(w):.2f}·{name}" for name, w in one.parts if abs(w) >= SEEN]
+def direction_text(one: PartialDependence) -> str:
+    """The largest components of a direction, as in 0.81·bmi + 0.45·s5 − 0.20·age, …."""
+    terms = [f"{'−' if w < 0 else '+'} {abs(w):.2f}·{name}" for name, w in one.parts if abs(w) >= MIN_COMPONENT]
     return " ".join(terms).removeprefix("+ ") + (", …" if len(terms) == len(one.parts) else "")

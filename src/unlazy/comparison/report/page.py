@@ -1,4 +1,4 @@
-"""One self-contained page: the answer, its evidence, its rules; no network needed, readable on a phone and in print."""
+"""The page of a comparison: one self-contained HTML file, readable offline, on a phone and in print."""
 
 import datetime
 import math
@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 from unlazy._version import VERSION
 from unlazy.comparison.report import prose
 from unlazy.comparison.report.figures import (
-    KINDS,
-    WIDE,
+    FAMILY_LABELS,
+    MAX_INTERVAL_WIDTH,
+    curve_models,
     curves_figure,
+    figure_names,
     models_figure,
-    names_of,
-    rivals,
     structure_figure,
 )
 from unlazy.comparison.report.findings import Findings
-from unlazy.comparison.report.held_out_figures import POINTS, direction_text, held_out_figure, partial_figure
-from unlazy.comparison.report.paired_ratios import gap_text
-from unlazy.comparison.report.summary import glance
+from unlazy.comparison.report.held_out_figures import MAX_POINTS, direction_text, held_out_figure, partial_figure
+from unlazy.comparison.report.paired_ratios import format_number, ratio_text
+from unlazy.comparison.report.summary import summarize
 from unlazy.comparison.study import verdict
-from unlazy.comparison.study.plan import FEWEST
+from unlazy.comparison.study.plan import MIN_SPLITS
 from unlazy.core.errors import UnlazyError
 from unlazy.lab.report import template
 from unlazy.measures.scaling_fit import Interval
@@ -32,38 +32,38 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _CAPTIONS = {
-    "models": "Every model against the chosen one: error over its error on the same test rows, with 95% intervals "
-    "where splits tell them; right of the line is worse. Hollow: seen in the first look only, on fewer rows or splits.",
-    "curves": "Error against rows trained on, for the chosen model and the best of each other kind; bars are one "
-    "deviation over splits.",
-    "structure": "Above, which inputs the rich model needs: its error rises when their values are shuffled. Below, how "
-    "many combinations of inputs it follows (directions of its average gradient outer product).",
+    "models": "Error of each model divided by that of the chosen model on the same test rows, with 95% intervals; "
+    "right of the dotted line is worse. Hollow marks: models that were only screened, on fewer rows or splits.",
+    "curves": "Error against the number of training rows, for the chosen model and the best model of each other "
+    "family; bars are one standard deviation over splits.",
+    "structure": "Top: inputs that the model with learned features depends on, by the rise of its error when their "
+    "values are permuted. Bottom: the number of directions it depends on (eigenvalues of the average gradient outer "
+    "product).",
 }
-SHARP = 180
-"""Dots per inch: a phone has three to a point of the page, print more."""
+DPI = 180
+"""Resolution of the figures in dots per inch, for phones and print."""
 FIGURES = ("models", "curves", "held_out", "structure", "partial")
-WORDS = (
-    ("fixed features (lazy)", "A model that compares rows by a similarity chosen before the data came: a kernel, or a "
-     "network whose features do not move while it trains."),
-    ("learns features (rich)", "A model that finds out from the data which combinations of inputs matter, and compares "
-     "rows by those."),
-    ("trees (outside)", "Forests and boosting: neither of both, good models to measure against."),
-    ("risk", "The error on rows not trained on, squared and averaged, over that of the best constant: 1 knows nothing, "
-     "0 is exact. For classes the squared error of the probabilities (Brier score)."),
-    ("split", "One random division of the rows into those trained on and those tested on."),
-    ("95% interval", "Where the value lies, as far as the splits tell: 19 of 20 such intervals are right."),
+GLOSSARY = (
+    ("fixed features (lazy)", "A model that compares rows by a similarity fixed before training: a kernel, or a "
+     "network whose features do not change during training."),
+    ("learns features (rich)", "A model that learns from the data which combinations of inputs matter."),
+    ("trees (outside)", "Random forests and gradient boosting, for reference."),
+    ("risk", "Mean squared error on test rows, divided by that of the best constant: 1 is no better than a constant, "
+     "0 is exact. For classes, the squared error of the probabilities (Brier score)."),
+    ("split", "A random division of the rows into training and test rows."),
+    ("95% interval", "A range that contains the true value in 19 of 20 cases."),
 )  # fmt: skip
-"""Words of the page, a practitioner's first, the field's in brackets."""
+"""Glossary of the page: a practitioner's term with the technical term in parentheses, and its definition."""
 
 
 def write_page(c: Findings, folder: Path, date: str | None = None) -> Path:
-    """Write compare.html and figures/*.png, *.pdf; returns the page's path. `date` is today's, unless it is given."""
+    """Write compare.html and figures/*.png, *.pdf, and return the path of the page; `date` defaults to today."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         pictures = {}
         for name, figure in _drawn(c):
-            figure.set_dpi(SHARP)
-            pictures[name] = template.picture(figure, folder, name, _caption(c, name), most=POINTS)
+            figure.set_dpi(DPI)
+            pictures[name] = template.picture(figure, folder, name, _caption(c, name), most=MAX_POINTS)
         return template.write(
             folder / "compare.html", Path(__file__).with_name("compare.html"), **_answer(c),
             pictures=dict.fromkeys(FIGURES) | pictures, date=date or datetime.date.today().isoformat(),
@@ -75,9 +75,9 @@ def write_page(c: Findings, folder: Path, date: str | None = None) -> Path:
 
 
 def _drawn(c: Findings) -> "Iterator[tuple[str, Figure]]":
-    """Figures by name, one at a time: those that the findings have something to show in."""
+    """Yield the figures that are not empty, with their names."""
     yield "models", models_figure(c)
-    if rivals(c):  # one size is no curve
+    if curve_models(c):  # at least two training sizes
         yield "curves", curves_figure(c)
     if c.held_out is not None:
         yield "held_out", held_out_figure(c)
@@ -88,105 +88,111 @@ def _drawn(c: Findings) -> "Iterator[tuple[str, Figure]]":
 
 
 def _caption(c: Findings, name: str) -> str:
-    """What a figure shows."""
+    """Caption of a figure."""
     if name == "held_out" and c.study.table.task == "regression":
         radius = c.radius(0.9)
         band = "" if radius is None else (
-            f" The band is ±{radius:.4g}: nine of ten new rows lie within so much of their prediction, by the order "
-            "statistic of held-out residuals (unlazy predict --interval 0.9)."
+            f" The band is ±{format_number(radius, 4)}, the 90% prediction interval from held-out residuals (unlazy "
+            "predict --interval 0.9)."
         )  # fmt: skip
-        return f"Predicted against true, for {c.study.table.target} at rows not trained on.{band}"
+        return f"True against predicted {c.study.table.target} on test rows.{band}"
     if name == "held_out":
-        return ("Calibration at rows not trained on: how likely a class was said to be, and how often it came, with "
-                "95% intervals. On the dotted line the probabilities are right.")  # fmt: skip
+        return ("Calibration on test rows: observed frequency against predicted probability, with 95% intervals. The "
+                "dotted line is perfect calibration.")  # fmt: skip
     if name == "partial":
-        told = [f" The first direction is {direction_text(p)}, in units of deviations." for p in c.partial if p.parts]
-        return "What the saved model predicts on average when one input is set and all else stays as it is." + "".join(
-            told
+        directions = [
+            f" The first direction is {direction_text(p)}, in standard deviations." for p in c.partial if p.parts
+        ]
+        return "Partial dependence: mean prediction of the saved model when one input is set to a value." + "".join(
+            directions
         )
     return _CAPTIONS[name]
 
 
 def _answer(c: Findings) -> dict[str, Any]:
-    """What the template says, figures aside."""
+    """Values of the template, except the figures."""
     table = c.study.table
-    shape = f"{table.whole} rows, {table.frame.shape[1]} inputs, {table.task} of {table.target}"
+    shape = f"{table.total_rows:,} rows, {table.frame.shape[1]:,} inputs, {table.task} of {table.target}"
     return {
-        "glance": glance(c), "headline": prose.headline(c), "shape": f"{table.source} · {shape}".removeprefix(" · "),
-        "sentences": prose.sentences(c), "models": _models(c), "inputs": _inputs(c), "notes": c.notes,
-        "rules": _rules(c), "beside": names_of(c).beside, "words": WORDS, "version": VERSION,
+        "summary": summarize(c), "headline": prose.headline(c),
+        "shape": f"{table.source} · {shape}".removeprefix(" · "), "sentences": prose.sentences(c),
+        "models": _models(c), "inputs": _inputs(c), "notes": c.notes,
+        "rules": _rules(c), "numbered": figure_names(c).numbered, "glossary": GLOSSARY, "version": VERSION,
     }  # fmt: skip
 
 
 def _models(c: Findings) -> list[dict[str, str]]:
-    """A row a model: its error in the target's units, that against the chosen one, then what the field calls risk."""
+    """Rows of the table of models: error in familiar units, ratio to the chosen model, risk."""
     rows = []
-    against = c.gap_table.set_index("name")
+    against = c.ratio_table.set_index("name")
     for _, row in c.models.iterrows():
         if c.study.table.task == "classification":
-            error = {"mistakes": f"{100 * row['mistakes']:.1f}%"}
+            error = {"misclassified": f"{100 * row['mistakes']:.1f}%"}
         else:
-            error = {"root mean square error": f"{row['rmse']:.4g}"}
+            error = {"RMSE": format_number(row["rmse"], 4)}
         if c.study.rare:
             error |= {"average precision": f"{row['precision']:.2f}", "area under ROC": f"{row['auc']:.2f}"}
         rows.append({
-            "model": row["model"], "kind": f"{KINDS[row['family']]} ({row['family']})", **error,
-            "error over the chosen’s": _against(c, row["name"], against), "rows": f"{row['n']}",
+            "model": row["model"], "kind": f"{FAMILY_LABELS[row['family']]} ({row['family']})", **error,
+            "error / chosen model": _against(c, row["name"], against), "rows": f"{row['n']:,}",
             "risk": prose.interval_text(row), "seconds": f"{row['seconds']:.1f}",
         })  # fmt: skip
     return rows
 
 
-def _against(c: Findings, name: str, gaps: "pd.DataFrame") -> str:
-    """The paired gap to the chosen model."""
+def _against(c: Findings, name: str, ratios: "pd.DataFrame") -> str:
+    """Paired ratio to the chosen model."""
     if name == c.chosen:
         return "chosen"
-    if name not in gaps.index:
-        return "not on the same rows"
-    row = gaps.loc[name]
-    return gap_text(Interval(row["gap"], row["low"], row["high"]))
+    if name not in ratios.index:
+        return "no common rows"
+    row = ratios.loc[name]
+    return ratio_text(Interval(row["ratio"], row["low"], row["high"]))
 
 
 def _inputs(c: Findings) -> list[dict[str, str]]:
+    """Rows of the table of inputs."""
     return [
         {
-            "input": row["input"], "matters": "yes" if row["matters"] else "not surely",
-            "share of the rise when shuffled": _share(row["share"], row["low"], row["high"]),
+            "input": row["input"], "significant": "yes" if row["matters"] else "no",
+            "share of permutation importance": _share(row["share"], row["low"], row["high"]),
         }
         for _, row in c.inputs.head(12).iterrows()
     ]  # fmt: skip
 
 
 def _share(value: float, low: float, high: float) -> str:
-    """A share in percent, with its interval where that says something; one split has none."""
+    """A share in percent, with its interval if that is informative; one split has none."""
     if not math.isfinite(high - low):
         return f"{round(100 * value)}%"
-    first, *ends = (f"{round(100 * share)}%" for share in (value, *((low, high) if high - low <= WIDE else ())))
+    shown = (value, low, high) if high - low <= MAX_INTERVAL_WIDTH else (value,)
+    first, *ends = (f"{round(100 * share)}%" for share in shown)
     return f"{first} [{', '.join(ends)}]" if ends else f"{first} (splits differ)"
 
 
 def _rules(c: Findings) -> tuple[str, ...]:
-    """How it was done and what the words mean."""
+    """Methods and rules of the verdict."""
     study = c.study
-    ratios = "; ".join(f"n = {n}: {gap_text(ratio)}" for n, ratio in c.verdict.ratios.items())
-    judged = (
-        "A rare class: what stands in for the risk in the verdict and the table is 1 - average precision of that "
-        "class, over that of a guess.",
+    ratios = "; ".join(f"n = {n:,}: {ratio_text(ratio)}" for n, ratio in c.verdict.ratios.items())
+    rare = (
+        "A class is rare: in the verdict and the table of models, 1 - average precision of that class, relative to "
+        "chance, replaces the risk.",
     )
     return (
-        *(judged if study.rare else ()),
-        f"All models are looked at on {study.sizes[0]} rows or fewer; the best lazy, rich and outside ones, by errors "
-        "estimated on training rows, go on to the largest size, where the verdict is.",
-        f"{study.splits} random splits test on {100 * study.overlap:.0f}% of the rows; training sizes "
-        f"{', '.join(map(str, study.sizes))} are nested. Filling in, scaling, categories and all settings are learned "
-        "from training rows alone.",
-        "Risk is the mean squared error (for classes that of the probabilities, the Brier score) over that of the best "
-        "constant.",
-        "At every split the best lazy and the best rich model are chosen by errors estimated on training rows. The "
-        "logarithm of the ratio of their test risks is averaged over splits; since splits share rows, its variance is "
-        f"that of Nadeau and Bengio (2003). Sizes with fewer than {FEWEST} splits take their spread from smaller ones "
-        f"too; where these have no more, nothing is sure. Lazy over rich: {ratios}.",
-        f"Pays: the 95% interval lies above {verdict.MARGIN}. Does not pay: it lies below {verdict.ENOUGH}. Noise: the "
-        f"best model, chosen likewise, is not surely below {verdict.LITTLE} of the constant's risk, nor seems below "
-        f"{verdict.SEEMS}, and the rows are no sliver of the table.",
+        *(rare if study.rare else ()),
+        f"All models are screened on {study.sizes[0]:,} rows or fewer. The best lazy, rich and outside models, by "
+        "errors estimated on training rows, are run at the largest training size, where the verdict is made.",
+        f"The {study.splits} random splits use {100 * study.overlap:.0f}% of the rows for testing; the training sizes "
+        f"{', '.join(f'{n:,}' for n in study.sizes)} are nested. Imputation, scaling, encoding of categories and all "
+        "hyperparameters are learned from training rows only.",
+        "Risk is the mean squared error (for classes, that of the probabilities, the Brier score) divided by that of "
+        "the best constant.",
+        "In each split the best lazy and the best rich model are selected by errors estimated on training rows. The "
+        "logarithm of the ratio of their test risks is averaged over splits. Splits share rows, so its variance is "
+        f"that of Nadeau and Bengio (2003). Sizes with fewer than {MIN_SPLITS} splits use the variance of smaller "
+        f"sizes too; if these have no more splits, there is no interval. Lazy over rich risk: {ratios}.",
+        f"Pays: the 95% interval lies above {verdict.PAYS_ABOVE}. Does not pay: it lies below {verdict.NO_GAIN_BELOW}. "
+        "Noise: the interval of the best model's risk, relative to a constant, does not lie below "
+        f"{verdict.SIGNAL_BOUND}, its value is not below {verdict.SIGNAL_VALUE}, and the training rows are not a small "
+        "part of the table.",
     )

@@ -1,72 +1,81 @@
-"""Gaps to one model: risks over its own, paired over the splits that both have, so that hard rows cancel."""
+"""Risk ratios to one model, paired over the splits that both have, so that the difficulty of test rows cancels."""
 
 import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unlazy.comparison.study.contestants import CONTESTANTS
+from unlazy.comparison.study.contestants import CANDIDATES
 from unlazy.comparison.study.study import Study
-from unlazy.comparison.study.verdict import corrected
+from unlazy.comparison.study.verdict import corrected_interval
 from unlazy.measures.scaling_fit import Interval
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SAYS = 10.0
-"""An interval whose ends are further apart than this factor says nothing."""
+MAX_FACTOR = 10.0
+"""An interval whose ends differ by more than this factor is not informative."""
 
 
-def interval_says(value: Interval) -> bool:
-    """Whether an interval says anything."""
-    return bool(math.isfinite(value.high) and value.low > 0 and value.high / value.low <= SAYS)
+def format_number(value: float, digits: int = 3) -> str:
+    """Format to `digits` significant digits in positional notation, with commas between thousands."""
+    if not math.isfinite(value) or 0 < abs(value) < 1e-6:
+        return f"{value:.{digits}g}"
+    places = digits - 1 - math.floor(math.log10(abs(value))) if value else 0
+    text = f"{round(value, places):,.{max(places, 0)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def gap_text(value: Interval) -> str:
-    """1.23 [1.10, 1.38], or the first alone where the splits say no more."""
-    return f"{value.value:.2f} [{value.low:.2f}, {value.high:.2f}]" if interval_says(value) else f"{value.value:.2f}"
+def is_informative(value: Interval) -> bool:
+    """Whether an interval is finite and its ends are within MAX_FACTOR of each other."""
+    return bool(math.isfinite(value.high) and value.low > 0 and value.high / value.low <= MAX_FACTOR)
 
 
-def gaps(study: Study, chosen: str) -> dict[str, Interval]:
-    """Risk of every finalist over this one's at the largest size."""
-    return {name: _gap(study, name, chosen, study.sizes[-1])[0] for name in study.finalists}
+def ratio_text(value: Interval) -> str:
+    """Format as 1.23 [1.10, 1.38], or as 1.23 if the interval is not informative."""
+    return f"{value.value:.2f} [{value.low:.2f}, {value.high:.2f}]" if is_informative(value) else f"{value.value:.2f}"
 
 
-def gap_table(study: Study, chosen: str) -> "pd.DataFrame":
-    """The same for everyone, at the largest size each was tried at together with this one; finalists first, then best
-    first. Those that only the look has seen are judged on its few rows."""
+def paired_ratios(study: Study, chosen: str) -> dict[str, Interval]:
+    """Risk of each finalist over that of the chosen model, at the largest size."""
+    return {name: _paired_ratio(study, name, chosen, study.sizes[-1])[0] for name in study.finalists}
+
+
+def ratio_table(study: Study, chosen: str) -> "pd.DataFrame":
+    """Risk ratios of all models, each at the largest size that it shares with the chosen model; finalists first, then
+    by ratio. Models that were only screened are compared on the few rows of the screening."""
     import pandas as pd
 
     rows = []
-    for name in study.contestants:
+    for name in study.candidates:
         sizes = [n for n in study.sizes if _splits(study, name, n) & _splits(study, chosen, n)]
         if sizes:
-            found, splits = _gap(study, name, chosen, sizes[-1])
-            who = CONTESTANTS[name]
+            found, splits = _paired_ratio(study, name, chosen, sizes[-1])
+            who = CANDIDATES[name]
             rows.append({
                 "model": who.title, "name": name, "family": who.family, "n": sizes[-1], "splits": splits,
-                "finalist": name in study.finalists, "gap": found.value, "low": found.low, "high": found.high,
+                "finalist": name in study.finalists, "ratio": found.value, "low": found.low, "high": found.high,
             })  # fmt: skip
     table = pd.DataFrame(rows)
-    return table.sort_values(["finalist", "n", "gap"], ascending=[False, False, True], ignore_index=True)
+    return table.sort_values(["finalist", "n", "ratio"], ascending=[False, False, True], ignore_index=True)
 
 
 def _splits(study: Study, name: str, n: int) -> set[int]:
     return {r.params["split"] for r in study.records.where(contestant=name, n=n)}
 
 
-def _gap(study: Study, name: str, chosen: str, n: int) -> tuple[Interval, int]:
-    """The ratio of risks with its interval, and how many splits it is of."""
+def _paired_ratio(study: Study, name: str, chosen: str, n: int) -> tuple[Interval, int]:
+    """Risk ratio with its interval, and the number of splits."""
     found = _logs(study, name, chosen, n)
     if n == study.sizes[-1] and name in study.finalists:
         found = found[: study.splits]
     smaller = [_logs(study, name, chosen, m) for m in study.sizes if m < n]
-    return corrected(found, study.overlap, smaller), len(found)
+    return corrected_interval(found, study.overlap, smaller), len(found)
 
 
 def _logs(study: Study, name: str, chosen: str, n: int) -> np.ndarray:
-    """The logarithm of the ratio of risks at the splits that both have."""
+    """Logarithm of the risk ratio on the splits that both models have."""
     last = study.records.where(n=n)
-    risks = {(r.params["contestant"], r.params["split"]): max(r.measures[study.judged_by], 1e-9) for r in last}
+    risks = {(r.params["contestant"], r.params["split"]): max(r.measures[study.risk_measure], 1e-9) for r in last}
     both = sorted(_splits(study, name, n) & _splits(study, chosen, n))
     return np.log([risks[name, s] / risks[chosen, s] for s in both])

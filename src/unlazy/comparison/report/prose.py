@@ -1,22 +1,21 @@
-"""The answer in words: one sentence per finding, one chosen model throughout, numbers only where they say something."""
+"""The findings in sentences; numbers appear only if they are informative."""
 
 import math
 from typing import TYPE_CHECKING
 
 from unlazy.comparison.report.findings import Findings
-from unlazy.comparison.report.paired_ratios import SAYS, interval_says
-from unlazy.comparison.study.contestants import CONTESTANTS
-from unlazy.core.errors import listed
+from unlazy.comparison.report.paired_ratios import MAX_FACTOR, format_number, is_informative
+from unlazy.comparison.study.contestants import CANDIDATES
+from unlazy.core.errors import join_names
 from unlazy.measures.scaling_fit import Interval
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _CHARACTER = {
-    "low-dimensional": "The target is closest to low-dimensional: it varies along few directions of the inputs.",
-    "smooth": "The target is closest to smooth: kernels to which all directions are alike do about as well as "
-    "anything.",
-    "neither": "The target is neither smooth in all directions alike nor low-dimensional to the models tried here.",
+    "low-dimensional": "The target looks low-dimensional: it varies along few directions of the inputs.",
+    "smooth": "The target looks smooth: isotropic kernels do about as well as any other model.",
+    "neither": "To these models, the target looks neither smooth in all directions nor low-dimensional.",
     "unknown": "",
 }
 
@@ -28,67 +27,63 @@ def headline(c: Findings) -> str:
     n = c.study.sizes[-1]
     if c.verdict.word == "pays":
         return (
-            f"Feature learning pays: at {n} training rows the rich model chosen on them ({rich}) has {_risk(c)} "
-            f"{_times(ratio)} times smaller than the lazy one ({lazy})."
+            f"Feature learning pays: with {n:,} training rows, the selected rich model ({rich}) has {_risk(c)} "
+            f"{_times(ratio)} times lower than the selected lazy model ({lazy})."
         )
     if c.verdict.word == "noise":
         return (
-            f"These inputs say nothing measurable about {c.study.table.target!r}: at {n} training rows no model, "
-            f"chosen on them, is surely better than a constant ({_risk(c)} {_range(c.verdict.signal)} of the "
-            "constant's)."
+            f"No measurable signal: with {n:,} training rows, no model predicts {c.study.table.target!r} significantly "
+            f"better than a constant ({_risk(c).removeprefix('a ')} {_range(c.verdict.signal)} times that of the constant)."
         )
     if c.study.splits < 2:
-        how = f"only one split ended in time, at {n} training rows"
+        how = f"only one split finished in time, with {n:,} training rows"
     elif not math.isfinite(ratio.high):
-        how = f"only {c.study.splits} splits ended in time at {n} training rows, which show too little of their spread"
-    elif not interval_says(ratio) and c.verdict.word == "does not pay":
+        how = f"only {c.study.splits} splits finished in time with {n:,} training rows, too few for an interval"
+    elif not is_informative(ratio) and c.verdict.word == "does not pay":
         how = (
-            f"at {n} training rows the lazy model chosen on them ({lazy}) has at most {ratio.high:.2f} times "
-            f"{_the_risk(c)} of the rich one ({rich})"
+            f"with {n:,} training rows, the selected lazy model ({lazy}) has at most {ratio.high:.2f} times "
+            f"{_the_risk(c)} of the selected rich model ({rich})"
         )
-    elif not interval_says(ratio):
-        how = f"at {n} training rows the splits differ more than lazy ({lazy}) and rich ({rich}) models do"
+    elif not is_informative(ratio):
+        how = f"with {n:,} training rows, splits differ more than the lazy ({lazy}) and rich ({rich}) models do"
     else:
         how = (
-            f"at {n} training rows the lazy model chosen on them ({lazy}) has {_times(ratio)} times {_the_risk(c)} of "
-            f"the rich one ({rich})"
+            f"with {n:,} training rows, the selected lazy model ({lazy}) has {_times(ratio)} times {_the_risk(c)} of "
+            f"the selected rich model ({rich})"
         )
     if c.verdict.word == "does not pay":
         return f"Feature learning does not pay: {how}."
-    if not c.verdict.seen:
-        how = f"at {n} training rows no model is surely better than a constant yet"
-    return f"Undecided: {how}; {_would_tell(c)}."
+    if not c.verdict.has_signal:
+        how = f"with {n:,} training rows, no model is significantly better than a constant yet"
+    return f"Undecided: {how}; {_what_would_decide(c)}."
 
 
-def _would_tell(c: Findings) -> str:
-    """What would decide: a larger budget only where it would reach more rows or splits."""
-    rows = c.study.table.whole
-    if c.study.more:
-        return "a larger --budget would look at more rows or splits"
-    return f"these {rows} rows do not tell, and only more of them would"
+def _what_would_decide(c: Findings) -> str:
+    """What would lead to a decision: a larger budget only if it would allow more rows or splits."""
+    rows = c.study.table.total_rows
+    if c.study.can_improve:
+        return "a larger --budget would use more rows or splits"
+    return f"these {rows:,} rows are not enough to decide, only more rows would help"
 
 
 def sentences(c: Findings) -> list[str]:
-    """Everything below the headline."""
+    """The details below the headline."""
     if c.verdict.word == "noise":
-        return [
-            *_suspects(c),
-            "Which model to prefer, and which inputs matter, cannot be said where nothing is predicted.",
-        ]
+        return [*_suspects(c), "Without a signal, no model and no input can be recommended."]
     found = [*_suspects(c), *_when(c), *_where(c), _CHARACTER[c.character], *_use(c), *_rare(c), *_more(c)]
     return [text for text in found if text]
 
 
 def _suspects(c: Findings) -> list[str]:
-    """Inputs to ask about, and the verdict without them."""
+    """Suspicious inputs, and the verdict without them."""
     lines = []
     for one in c.suspects:
-        if one.why == "leak":
-            told = f"alone explains {percent(min(one.share, 0.9999))} of {c.study.table.target!r}: a likely leak"
-            ask = "Would it be known before the target is?"
+        if one.reason == "leak":
+            problem = f"alone explains {percent(min(one.share, 0.9999))} of {c.study.table.target!r}: a likely leak"
+            question = "Is it known before the target?"
         else:
-            told, ask = "numbers or names the rows: an identifier", "Should it be an input?"
-        lines.append(f"The input {one.name!r} {told}. {ask} If not, leave it out with --drop {one.name}.")
+            problem, question = "looks like a row number or an identifier", "Should it be an input?"
+        lines.append(f"The input {one.name!r} {problem}. {question} If not, remove it with --drop {one.name}.")
     if c.without is not None:
         names = ", ".join(repr(one.name) for one in c.suspects)
         lines.append(f"Without {names}: {headline(c.without)}")
@@ -97,8 +92,8 @@ def _suspects(c: Findings) -> list[str]:
 
 def _when(c: Findings) -> list[str]:
     if c.verdict.word == "pays" and c.verdict.onset is not None:
-        smallest = c.verdict.onset == c.study.sizes[0]
-        return [f"It pays from {'at most ' if smallest else 'about '}{c.verdict.onset} training rows on."]
+        onset = f"{c.verdict.onset:,} training rows"
+        return [f"It pays from {onset} or fewer." if c.verdict.onset == c.study.sizes[0] else f"It pays from {onset}."]
     return []
 
 
@@ -107,114 +102,116 @@ def _where(c: Findings) -> list[str]:
     if s is None:
         return []
     names = [str(name) for name in c.inputs[c.inputs["matters"]]["input"]]
-    many = "direction carries" if s.count == 1 else "directions carry"
+    many = "direction accounts" if s.count == 1 else "directions account"
     lines = [
-        f"To the {_title(s.model)}, {s.count} {many} nine tenths of its average gradient outer product "
+        f"{s.count} {many} for 90% of the average gradient outer product of the {_title(s.model)} "
         f"(effective rank {s.rank:.1f} of {len(s.eigenvalues)})."
     ]
     d = len(c.inputs)
     if names:
-        some = listed(names, 10)
-        lines.append(f"Inputs that matter (shuffling one surely raises its risk), {len(names)} of {d}: {some}.")
-    if c.verdict.word == "pays" and interval_says(c.isotropic):
-        lines.append(f"Against the best isotropic kernel the risk is {_times(c.isotropic)} times smaller.")
+        some = join_names(names, 10)
+        lines.append(f"Inputs that matter (permuting one raises the risk significantly), {len(names)} of {d}: {some}.")
+    if c.verdict.word == "pays" and is_informative(c.isotropic):
+        lines.append(f"Compared with the best isotropic kernel, the risk is {_times(c.isotropic)} times lower.")
     return lines
 
 
 def _use(c: Findings) -> list[str]:
-    """The chosen model, its error, and who is as good."""
+    """The chosen model, its error, and models that are better or as good."""
     best = c.models[c.models["name"] == c.chosen].iloc[0]
-    text = f"Use the {best['model']}: trained on {best['n']} rows its error on others is {error_text(c, best)}"
+    text = f"Use the {best['model']}: trained on {best['n']:,} rows, its error on test rows is {error_text(c, best)}"
     risk = Interval(best["risk"], best["low"], best["high"])
     lines = [f"{text}, which {_unexplained(c, risk)}."]
     equals = [_title(name) for name in c.as_good if name != c.chosen]
     better = [_title(name) for name in c.better]
     if better:
-        lines.append(f"Surely better than it: {', '.join(better)}.")
+        lines.append(f"Significantly better: {', '.join(better)}.")
     if equals:
-        lines.append(f"Not surely worse or better than it: {', '.join(equals)}.")
+        lines.append(f"Not significantly different: {', '.join(equals)}.")
     if c.final is not None:
         lines.append(_saved(c))
     return lines
 
 
 def _saved(c: Findings) -> str:
-    """The error of the very model that is saved, by its own held-out estimate."""
+    """The error of the saved model, estimated on its training rows."""
     assert c.final is not None
-    own = c.final.inner
+    error = c.final.inner
     what = "" if c.final.name == c.chosen else f" ({_title(c.final.name)})"
     if c.study.table.task == "regression":
-        size = math.sqrt(max(own, 0.0)) * float(c.study.table.y.std())
+        size = math.sqrt(max(error, 0.0)) * float(c.study.table.y.std())
         return (
-            f"The saved model{what} is fitted to {c.final.rows} rows; by rows left out of its own fit its error is "
-            f"{size:.3g} (root mean square)."
+            f"The saved model{what} is fitted to {c.final.rows:,} rows; its RMSE, estimated on rows left out of its "
+            f"fit, is {format_number(size)}."
         )
     return (
-        f"The saved model{what} is fitted to {c.final.rows} rows; by rows left out of its own fit its squared error is "
-        f"{_number(own)} of a constant's."
+        f"The saved model{what} is fitted to {c.final.rows:,} rows; its Brier score, estimated on rows left out of its "
+        f"fit, is {format_number(error)} times that of a constant."
     )
 
 
 def error_text(c: Findings, row: "pd.Series") -> str:
-    """An error in the units a reader knows: root mean squared error, or mistakes."""
+    """The error in familiar units: RMSE, or share of misclassified rows."""
     if c.study.table.task == "regression":
-        return f"{row['rmse']:.3g} (root mean square, in units of {c.study.table.target})"
-    return f"{100 * row['mistakes']:.1f}% mistakes"
+        return f"{format_number(row['rmse'])} (RMSE, in units of {c.study.table.target})"
+    return f"{100 * row['mistakes']:.1f}% misclassified"
 
 
 def _unexplained(c: Findings, risk: Interval) -> str:
-    """What a model leaves, never rounded to nothing or to all."""
-    what = "variance" if c.study.table.task == "regression" else "squared error of a constant's probabilities"
-    what = "average precision that a guess misses" if c.study.rare else what
+    """The unexplained share, never rounded to 0% or 100%."""
+    what = "variance" if c.study.table.task == "regression" else "Brier score of a constant"
+    what = "average precision missed by chance" if c.study.rare else what
     if not math.isfinite(risk.low):
         return f"leaves {percent(risk.value)} of the {what} unexplained"
-    if not interval_says(risk):
-        return f"leaves {percent(risk.value)} of the {what} (the splits disagree by more than a factor of {SAYS:g})"
+    if not is_informative(risk):
+        return f"leaves {percent(risk.value)} of the {what} (splits disagree by more than a factor of {MAX_FACTOR:g})"
     return f"leaves {percent(risk.value)} [{percent(risk.low)}, {percent(risk.high)}] of the {what} unexplained"
 
 
 def _rare(c: Findings) -> list[str]:
-    """How well a rare class is found, by what can see it."""
+    """How well a rare class is ranked."""
     if not c.study.rare:
         return []
     best = c.models[c.models["name"] == c.chosen].iloc[0]
     label, share = c.study.rarest
     return [
-        f"The class {str(label)!r} is rare ({percent(share)} of the rows), so models are judged by how they rank it: "
-        f"average precision {best['precision']:.2f} (guessing has {share:.2g}), area under the ROC curve "
-        f"{best['auc']:.2f} (guessing has 0.50)."
+        f"The class {str(label)!r} is rare ({percent(share)} of the rows), so models are evaluated by how they rank "
+        f"it: average precision {best['precision']:.2f} (chance: {share:.2g}), area under the ROC curve "
+        f"{best['auc']:.2f} (chance: 0.50)."
     ]
 
 
 def _more(c: Findings) -> list[str]:
-    """What more data would buy: the law of the best fixed kernel, and the power law through measured sizes."""
+    """Predicted effect of more rows: by the law of the best fixed kernel, and by a power law through measured sizes."""
     law = c.law
     if law is None:
         return _power_law(c)
     return [
-        f"Twice the rows would bring the risk of the best fixed kernel ({_title(law.name)}) from {_number(law.now)} of "
-        f"a constant's at {law.rows} rows to {_range(law.twice)} at {2 * law.rows}, by the law of its learning curve.",
+        f"Doubling the rows would change the risk of the best fixed kernel ({_title(law.name)}) from "
+        f"{format_number(law.now)} with {law.rows:,} rows to {_range(law.twice)} with {2 * law.rows:,}, by its "
+        "predicted learning curve (a constant has risk 1).",
         *_power_law(c),
     ]
 
 
 def _power_law(c: Findings) -> list[str]:
-    """The curve of the chosen model through the sizes that were measured, where they say something."""
+    """Extrapolation of the chosen model's learning curve, if it is informative."""
     curve = c.curves.get(c.chosen)
     if curve is None or len(curve.sizes) < 3 or curve.risks.shape[1] < 2:
         return []
-    n, twice, back = curve.sizes[-1], curve.extrapolated(2 * curve.sizes[-1]), curve.backtest()
-    if twice is None or back is None or not interval_says(twice):
+    n, twice, back = curve.sizes[-1], curve.extrapolate(2 * curve.sizes[-1]), curve.backtest()
+    if twice is None or back is None or not is_informative(twice):
         return []
     return [
-        f"Twice the rows of the largest size ({2 * n}) would bring the {_title(c.chosen)} from "
-        f"{_number(float(curve.mean[-1]))} to {_range(twice)}, if the power law through its sizes goes on (without the "
-        f"last size it predicts {_number(back[0])} there; measured {_number(back[1])})."
+        f"Doubling the largest training size to {2 * n:,} rows would change the risk of the {_title(c.chosen)} from "
+        f"{format_number(float(curve.mean[-1]))} to {_range(twice)}, if the power law through the measured sizes "
+        f"continues (fitted without the last size, it predicts {format_number(back[0])} there; measured: "
+        f"{format_number(back[1])})."
     ]
 
 
 def _title(name: str) -> str:
-    return CONTESTANTS[name].title if name else "none"
+    return CANDIDATES[name].title if name else "none"
 
 
 def _risk(c: Findings) -> str:
@@ -230,23 +227,19 @@ def _times(value: Interval) -> str:
 
 
 def interval_text(row: "pd.Series") -> str:
-    """A row of the table of models: its risk, and its interval where there are splits enough for one."""
+    """Risk of a row of the table of models, with its interval if there are enough splits."""
     value = Interval(float(row["risk"]), float(row["low"]), float(row["high"]))
-    if math.isfinite(value.low) and not interval_says(value):
-        return f"{_number(value.value)} (splits disagree)"
+    if math.isfinite(value.low) and not is_informative(value):
+        return f"{format_number(value.value)} (splits disagree)"
     return _range(value)
 
 
 def _range(value: Interval) -> str:
     if not (math.isfinite(value.low) and math.isfinite(value.high)):
-        return _number(value.value)
-    return f"{_number(value.value)} [{_number(value.low)}, {_number(value.high)}]"
+        return format_number(value.value)
+    return f"{format_number(value.value)} [{format_number(value.low)}, {format_number(value.high)}]"
 
 
 def percent(share: float) -> str:
-    """A share in percent that is not rounded to all."""
-    return f"{100 * share:.3g}%" if share < 0.995 or share >= 1 else f"{100 * share:.4g}%"
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}"
+    """A share in percent; one below 100% is not rounded to 100%."""
+    return f"{format_number(100 * share, 3 if share < 0.995 or share >= 1 else 4)}%"

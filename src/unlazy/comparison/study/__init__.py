@@ -1,1 +1,1 @@
-"""The study behind a comparison: contestants, trials, the verdict rules and the final model."""
+"""The study behind a comparison: candidate models, trials, the rules of the verdict and the final model."""

@@ -1,7 +1,7 @@
-"""What follows the trials: the last fit and the law of more rows, side by side in workers, within what is left.
+"""Work after the trials: the final fit and the prediction for more rows, in parallel, within the remaining budget.
 
-A fit that may be too long has a smaller one beside it. What has not ended at the last moment is stopped, and the
-largest fit that has is the model, or a trial's, where that saw more rows.
+Next to a fit that may take too long, a smaller one is run. At the deadline unfinished fits are stopped. The final model
+is the largest finished fit, or the model of a trial that used more rows.
 """
 
 import importlib
@@ -15,100 +15,103 @@ from typing import Any
 
 import numpy as np
 
-from unlazy.comparison.data.table import Table
+from unlazy.comparison.data.table import EncodedTable
 from unlazy.comparison.report.findings import chosen_model, models_table
-from unlazy.comparison.study.model import Final, fit_table, kept_fit, kept_residuals, saved_name
-from unlazy.comparison.study.more_rows import Law, law_of
-from unlazy.comparison.study.plan import Clock
+from unlazy.comparison.study.model import FinalModel, attach_residuals, choose_saveable, fit_table, load_trial_model
+from unlazy.comparison.study.more_rows import MoreRowsLaw, fit_more_rows_law
+from unlazy.comparison.study.plan import BudgetClock
 from unlazy.comparison.study.study import Study
 from unlazy.comparison.study.verdict import Verdict
 from unlazy.lab.experiment import Record
 
-MOST_ROWS = 200_000
-STEEPEST = 2.0
-"""Power of the rows in what the last fit costs, where it takes more of them than any trial did."""
-BOLD, SAFE = 2.0, 0.5
-"""Multiples of what is left that a fit may be guessed to take: one that is tried, one that ends for sure. Two threads
-may halve the first, and a guess from fewer rows is right to such a factor."""
-FEW, USUAL_COLUMNS = 400, 100
-"""Rows of a fit that is made whatever is left, up to so many columns; beyond, as many as cost the same."""
+MAX_ROWS = 200_000
+COST_EXPONENT = 2.0
+"""Exponent of the number of rows in the cost of the final fit, beyond the largest trial."""
+OPTIMISTIC, SAFE = 2.0, 0.5
+"""Predicted cost, as a multiple of the remaining time, of the two fits that are run: one that may finish and one that
+will. Predictions from fewer rows are accurate to about such a factor, and two threads may halve the time."""
+MIN_FIT_ROWS, USUAL_COLUMNS = 400, 100
+"""Rows of a fit that is run even if no time is left, and the number of columns up to which that holds; with more
+columns, as many rows as cost the same."""
 
 
-def ending(
-    study: Study, table: Table, verdict: Verdict, workers: Any, clock: Clock, seed: int = 0,
+def final_fits(
+    study: Study, table: EncodedTable, verdict: Verdict, workers: Any, clock: BudgetClock, seed: int = 0,
     store: str | Path | None = None,
-) -> tuple[Final, Law | None]:  # fmt: skip
-    """The model to keep, fitted to all rows of `table` or as many as time allows; the law, where it ended in time.
-    `store` is the folder of the trials, which keeps the models of those that took long."""
-    name, notes = saved_name(chosen_model(study, verdict), models_table(study))
-    left = clock.until() - time.monotonic()
-    bold, safe = (rows_within(study, name, share * left, table) for share in (BOLD, SAFE))
+) -> tuple[FinalModel, MoreRowsLaw | None]:  # fmt: skip
+    """Fit the final model to all rows of `table`, or as many as time allows, and the law for more rows, if in time.
+
+    `store` is the folder of the trials, which has the models of long trials.
+    """
+    name, notes = choose_saveable(chosen_model(study, verdict), models_table(study))
+    left = clock.deadline() - time.monotonic()
+    bold, safe = (affordable_rows(study, name, share * left, table) for share in (OPTIMISTIC, SAFE))
     ranked = [verdict.picks["lazy"], *(c for c in study.finalists if c != verdict.picks["lazy"])]
-    law = None if verdict.word == "noise" or left <= 0 else partial(law_of, study.table, ranked, seed)
-    kept = kept_fit(study, name, store)
+    law = None if verdict.word == "noise" or left <= 0 else partial(fit_more_rows_law, study.table, ranked, seed)
+    kept = load_trial_model(study, name, store)
     sizes = [rows for rows in dict.fromkeys((bold, safe)) if kept is None or rows > kept.rows]
-    fits = [partial(fit_table, _drawn(table, rows, seed), name, seed=seed) for rows in sizes]
+    fits = [partial(fit_table, _sample(table, rows, seed), name, seed=seed) for rows in sizes]
     if left > 0 and hasattr(workers, "attempt") and (fits or law):
-        readying = threading.Thread(target=_ready, daemon=True)  # workers compute, this process would wait
-        readying.start()
-        found, told = _side_by_side(fits, law, workers, clock.until(), kept is None)
-        readying.join()
+        imports = threading.Thread(target=_import_for_page, daemon=True)  # while the workers compute
+        imports.start()
+        found, fitted_law = _run_in_workers(fits, law, workers, clock.deadline(), kept is None)
+        imports.join()
     else:
-        told = law() if law is not None else None
+        fitted_law = law() if law is not None else None
         found = None
     found = kept if found is None else found
-    if found is None:  # here, where nothing can stop it
+    if found is None:  # in this process, without a deadline
         found = fits[-1]()
     if found.rows < len(table):
-        notes = (*notes, f"the saved model is fitted to {found.rows} of {len(table)} rows, drawn at random, to keep to "
-                 "the budget (unlazy fit takes all)")  # fmt: skip
-    return kept_residuals(found._replace(notes=notes), study), told
+        notes = (*notes, f"to stay within the budget, the saved model is fitted to a random sample of {found.rows:,} "
+                 f"of {len(table):,} rows (unlazy fit uses all rows)")  # fmt: skip
+    return attach_residuals(found._replace(notes=notes), study), fitted_law
 
 
-def _ready() -> None:
-    """Import what the page will need: a third of its time."""
+def _import_for_page() -> None:
+    """Import the modules for the page, which take a third of its time."""
     for name in ("matplotlib.pyplot", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_pdf", "jinja2"):
         importlib.import_module(name)
 
 
-def _side_by_side(
-    fits: Sequence[Callable[[], Final]], law: Callable[[], Law | None] | None, workers: Any, until: float,
-    surely: bool = True,
-) -> tuple[Final | None, Law | None]:  # fmt: skip
-    """The first of the fits that ended in time, and the law; the surest fit is begun at once, and waited for if
-    `surely`, since without a model there is no answer."""
+def _run_in_workers(
+    fits: Sequence[Callable[[], FinalModel]], law: Callable[[], MoreRowsLaw | None] | None, workers: Any, until: float,
+    must_finish: bool = True,
+) -> tuple[FinalModel | None, MoreRowsLaw | None]:  # fmt: skip
+    """Return the first of the fits that finished in time, and the law. The smallest fit starts at once; with
+    `must_finish` it may exceed the deadline, because a comparison needs a model."""
     laws = [] if law is None else [law]
     calls: list[Callable] = [*(fits if workers.jobs > 1 else reversed(fits)), *laws]
     needed = [calls.index(call) for call in (*fits[:1], *laws)]
-    sure = [calls.index(fit) for fit in fits] if surely else []
+    sure = [calls.index(fit) for fit in fits] if must_finish else []
     found = dict(zip(map(id, calls), workers.attempt(calls, needed, until, sure)))
     done = [found[id(fit)] for fit in fits if found[id(fit)] is not None]
     return (done[0] if done else None), (found[id(law)] if law is not None else None)
 
 
-def rows_within(study: Study, name: str, seconds: float, table: Table) -> int:
-    """Rows that a last fit of this contestant would take in so many seconds, by what its trials took."""
+def affordable_rows(study: Study, name: str, seconds: float, table: EncodedTable) -> int:
+    """Number of rows this candidate can fit in `seconds`, extrapolated from the times of its trials."""
     seen = study.records.where(contestant=name)
     top = max(seen.values("n"))
-    took = max(float(np.median([_taken(r) for r in seen.where(n=top)])), 1e-3)
+    took = max(float(np.median([_trial_seconds(r) for r in seen.where(n=top)])), 1e-3)
     ratio = max(seconds, 0.0) / took
-    rows = top * (ratio ** (1 / STEEPEST) if ratio > 1 else ratio)
-    return int(min(MOST_ROWS, len(table), max(least_rows(table), rows)))
+    rows = top * (ratio ** (1 / COST_EXPONENT) if ratio > 1 else ratio)
+    return int(min(MAX_ROWS, len(table), max(minimum_rows(table), rows)))
 
 
-def least_rows(table: Table) -> int:
-    """Rows of a fit that takes a moment; the cost of a pair of rows is that of its columns."""
+def minimum_rows(table: EncodedTable) -> int:
+    """Number of rows of a fast fit; the cost of a pair of rows is proportional to the number of columns."""
     wide = max(1.0, table.frame.shape[1] / USUAL_COLUMNS)
-    return min(len(table), max(50, int(FEW / math.sqrt(wide))))
+    return min(len(table), max(50, int(MIN_FIT_ROWS / math.sqrt(wide))))
 
 
-def _drawn(table: Table, rows: int, seed: int) -> Table:
-    """So many rows, drawn at random."""
+def _sample(table: EncodedTable, rows: int, seed: int) -> EncodedTable:
+    """A random sample of the rows."""
     if rows >= len(table):
         return table
     return table.rows(np.sort(np.random.default_rng(seed).permutation(len(table))[:rows]))
 
 
-def _taken(record: Record) -> float:
-    """Seconds of a trial: of the clock where it is known, else of work."""
+def _trial_seconds(record: Record) -> float:
+    """Wall-clock seconds of a trial if known, else CPU seconds."""
     return record.seconds if math.isfinite(record.seconds) else float(record.measures["work"])

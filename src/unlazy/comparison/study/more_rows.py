@@ -1,26 +1,27 @@
-"""What twice the rows would bring: the law of the best fixed kernel's learning curve [G1, G2], one decomposition.
+"""Predicted risk with twice the rows: the learning curve of the best fixed kernel [G1, G2], from one
+eigendecomposition.
 
-Feature machines have such a law too (`FeatureMachine.learning_curve`), but it begins with a search: at 700 rows and
-eight to 32 columns 5 to 8 CPU-seconds against 1 to 2 of a kernel, with more columns more, and a budget of two minutes
-keeps six for it; nor is it nearer the truth, in the median, than a power law through refits, made here anyway.
+Feature machines have such a prediction too (`FeatureMachine.learning_curve`), but it starts with a search: with 700
+rows and 8 to 32 columns it takes 5 to 8 CPU seconds, a kernel 1 to 2, and a budget of two minutes reserves six. In the
+median it is not more accurate than a power law through refits, which the comparison has anyway.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from unlazy.comparison.data.table import Table
-from unlazy.comparison.study.contestants import CONTESTANTS
+from unlazy.comparison.data.table import EncodedTable
+from unlazy.comparison.study.contestants import CANDIDATES
 from unlazy.measures.scaling_fit import Interval
 
-MOST = 700
-"""Rows of the decomposition; beyond, the law reaches."""
-FEWEST = 60
+MAX_ROWS = 700
+"""Rows of the eigendecomposition; the law extrapolates beyond."""
+MIN_ROWS = 60
 KERNELS = ("linear", "gaussian", "laplace", "product_laplace", "nngp", "ntk")
 
 
-class Law(NamedTuple):
-    """Risk of a fixed kernel in units of a constant's, at the rows there are and at twice as many (90%)."""
+class MoreRowsLaw(NamedTuple):
+    """Risk of a fixed kernel relative to a constant, with the current rows and with twice as many (90% interval)."""
 
     name: str
     rows: int
@@ -28,25 +29,25 @@ class Law(NamedTuple):
     twice: Interval
 
 
-def law_of(table: Table, ranked: list[str], seed: int = 0) -> Law | None:
-    """The law of the first of these contestants that is a kernel; None where there is none, or rows are few."""
+def fit_more_rows_law(table: EncodedTable, ranked: list[str], seed: int = 0) -> MoreRowsLaw | None:
+    """Law of the first of these candidates that is a kernel; None if there is none, or too few rows."""
     from unlazy.core.precision import precision
     from unlazy.estimators.preprocessing.table_encoder import TableEncoder
     from unlazy.solvers.path import learning_curve
 
     name = next((c for c in ranked if c in KERNELS), None)
-    rows = np.unique(table.groups, return_index=True)[1]  # copies of a row tell on each other
-    if name is None or len(rows) < FEWEST:
+    rows = np.unique(table.groups, return_index=True)[1]  # identical rows would leak into each other
+    if name is None or len(rows) < MIN_ROWS:
         return None
-    some = np.sort(np.random.default_rng([seed, len(rows)]).permutation(rows)[:MOST])
+    some = np.sort(np.random.default_rng([seed, len(rows)]).permutation(rows)[:MAX_ROWS])
     X = TableEncoder(target=table.target).fit_transform(table.frame.iloc[some], table.y[some])
     y, classes = table.y[some], table.classes
     with precision("float64"):
-        model = CONTESTANTS[name].options[0](classes is not None, seed, len(some)).model.fit(X, y)
+        model = CANDIDATES[name].options[0](classes is not None, seed, len(some)).model.fit(X, y)
         Y = y[:, None] if classes is None else (y[:, None] == classes).astype(float)
-        curve = learning_curve(model.kernel_, model.standardized(X), Y, [table.whole, 2 * table.whole])
+        curve = learning_curve(model.kernel_, model.standardized(X), Y, [table.total_rows, 2 * table.total_rows])
     unit = curve.variance
-    return Law(
-        name, table.whole, float(curve.risk[0] / unit),
+    return MoreRowsLaw(
+        name, table.total_rows, float(curve.risk[0] / unit),
         Interval(*(float(v[1] / unit) for v in (curve.risk, curve.low, curve.high))),
     )  # fmt: skip

@@ -1,48 +1,48 @@
-"""Partial dependence: what a model predicts on average over rows when one input, or the coordinate along one learned
-direction, is set to a value and all else stays as it is (Friedman 2001)."""
+"""Partial dependence: the mean prediction over rows when one input, or the coordinate along one learned direction, is
+set to a value and everything else is unchanged (Friedman 2001)."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from unlazy.comparison.data.table import Table
-from unlazy.comparison.study.model import Final
-from unlazy.measures.dependence import outputs
+from unlazy.comparison.data.table import EncodedTable
+from unlazy.comparison.study.model import FinalModel
+from unlazy.measures.dependence import output_function
 
 if TYPE_CHECKING:
     import pandas as pd
 
 INPUTS, VALUES, ROWS = 3, 15, 80
-"""Inputs that are looked at, values of each, and rows to average over."""
+"""Number of inputs, values of each, and rows to average over."""
 LEVELS, CLASSES = 6, 3
-"""Categories of an input, and classes of a target, that are shown."""
+"""Maximum number of categories of an input, and classes of the target, that are shown."""
 WORK = 2e9
-"""Predictions × fitted rows × columns that all of it may cost."""
+"""Maximum cost: predictions × fitted rows × columns."""
 
 
-class Partial(NamedTuple):
-    """Values along one input or direction, and mean predictions there, (values, lines)."""
+class PartialDependence(NamedTuple):
+    """Values along one input or direction, and mean predictions, shape (values, lines)."""
 
     name: str
     values: np.ndarray
-    """Numbers, or the names of categories."""
+    """Numbers, or names of categories."""
     means: np.ndarray
     lines: tuple[str, ...]
-    """What each column of the means is: the target, or the probability of these classes."""
+    """Names of the columns of `means`: the target, or the classes whose probabilities they are."""
     parts: tuple[tuple[str, float], ...] = ()
-    """Of a direction: its largest components by encoded column."""
+    """Largest components of a direction, by encoded column."""
 
 
-def partial(
-    final: Final | None, table: Table, names: list[str], direction: np.ndarray | None
-) -> tuple[Partial, ...]:  # fmt: skip
-    """Of the first inputs by importance, and of the direction; none where no model was fitted."""
+def partial_dependence(
+    final: FinalModel | None, table: EncodedTable, names: list[str], direction: np.ndarray | None
+) -> tuple[PartialDependence, ...]:  # fmt: skip
+    """Partial dependence on the first inputs of `names` and on the direction; empty if no model was fitted."""
     if final is None or not names:
         return ()
     encoder, model = final.model.named_steps["columns"], final.model.named_steps["model"]
     chosen, lines = _lines(table)
-    f = outputs(model)
+    f = output_function(model)
 
     def predict(X: np.ndarray) -> np.ndarray:
         return f(X)[:, chosen]
@@ -57,9 +57,9 @@ def partial(
     return tuple(found)
 
 
-def _lines(table: Table) -> tuple[list[int], tuple[str, ...]]:
-    """Columns of the model's outputs that are shown, and what they are: of two classes the second, of many the most
-    frequent."""
+def _lines(table: EncodedTable) -> tuple[list[int], tuple[str, ...]]:
+    """Columns of the model's outputs that are shown, and their names: the second of two classes, or the most frequent
+    of several."""
     if table.classes is None:
         return [0], (table.target,)
     if len(table.classes) == 2:
@@ -71,8 +71,8 @@ def _lines(table: Table) -> tuple[list[int], tuple[str, ...]]:
 
 def _of_input(
     name: str, frame: "pd.DataFrame", encoder: Any, some: np.ndarray, predict: Callable, lines: tuple[str, ...]
-) -> Partial:
-    """Encoded rows whose columns of this input are those of a value: the encoder reads every input alone."""
+) -> PartialDependence:
+    """Replace the encoded columns of one input by those of each value; the encoder treats inputs separately."""
     column = frame[name]
     if column.dtype.kind == "O":
         values = column.dropna().value_counts().index[:LEVELS].to_numpy(object)
@@ -84,23 +84,25 @@ def _of_input(
     moved = np.repeat(some[None], len(values), 0)
     moved[:, :, mine] = encoder.transform(any_rows)[:, None, mine]
     found = predict(moved.reshape(-1, some.shape[1])).reshape(len(values), len(some), -1)
-    return Partial(name, values, found.mean(1), lines)
+    return PartialDependence(name, values, found.mean(1), lines)
 
 
 def _of_direction(
     v: np.ndarray, names: list[str], X: np.ndarray, some: np.ndarray, predict: Callable, lines: tuple[str, ...]
-) -> Partial:
-    """Rows moved along v until their coordinate v·x is the value: what is across stays as it is."""
+) -> PartialDependence:
+    """Move rows along v until their coordinate v·x is the value; orthogonal coordinates are unchanged."""
     v = v / np.linalg.norm(v)
     v = v * np.sign(v[np.argmax(np.abs(v))])  # its largest component is positive
     values = _grid(X @ v)
     moved = np.concatenate([some + (value - some @ v)[:, None] * v for value in values])
     found = predict(moved).reshape(len(values), len(some), -1)
     largest = np.argsort(-np.abs(v), kind="stable")[:3]
-    return Partial("first direction", values, found.mean(1), lines, tuple((names[j], float(v[j])) for j in largest))
+    return PartialDependence(
+        "first direction", values, found.mean(1), lines, tuple((names[j], float(v[j])) for j in largest)
+    )
 
 
 def _grid(column: np.ndarray) -> np.ndarray:
-    """Quantiles from 2% to 98%: where rows are, not beyond; all values of a column of few."""
+    """Quantiles from 2% to 98%, inside the range of the rows; all values if there are few."""
     distinct = np.unique(column)
     return distinct if len(distinct) <= VALUES else np.unique(np.quantile(column, np.linspace(0.02, 0.98, VALUES)))

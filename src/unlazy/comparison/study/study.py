@@ -1,9 +1,8 @@
-"""All trials, run by the lab, so that a killed run goes on where it stopped and the trials spread over processes or a
-dask cluster.
+"""The trials of a comparison, run by the lab: resumable, and parallel over processes or a Dask cluster.
 
-A short look at all contestants on few rows; then the best lazy models, the best rich one and the best outsider, by
-errors estimated on training rows, at the largest size that the budget reaches; then smaller sizes, for a curve, and
-more splits. Costly contestants are looked at last, if time is left.
+First, all candidates are screened on few rows. Then the finalists (the best lazy, rich and outside models by errors
+estimated on training rows) are run at the largest training size within the budget; then at smaller sizes, for a
+learning curve, and on more splits. Expensive candidates are screened last, if time is left.
 """
 
 from collections.abc import Sequence
@@ -14,206 +13,217 @@ from typing import Any
 
 import numpy as np
 
-from unlazy.comparison.data.table import Table, held_out_rows, save_table, split
-from unlazy.comparison.study.contestants import CONTESTANTS, WIDE, find
-from unlazy.comparison.study.plan import FEWEST, MOST, WANTED, Clock, Plan
+from unlazy.comparison.data.table import EncodedTable, held_out_count, save_table, split_rows
+from unlazy.comparison.study.contestants import CANDIDATES, WIDE_TABLE, find_candidate
+from unlazy.comparison.study.plan import MAX_SPLITS, MIN_SPLITS, TARGET_SPLITS, BudgetClock, StudyPlan
 from unlazy.comparison.study.trial import run_trial
-from unlazy.comparison.study.workers import begun
+from unlazy.comparison.study.workers import start_workers
 from unlazy.core.errors import UnlazyError
 from unlazy.lab.experiment import Experiment, Records, config
-from unlazy.lab.runner.engines import Engine
+from unlazy.lab.runner.engines import TrialEngine
 
-CURVE = 4
-"""Sizes of a learning curve: smaller ones are added as far as time allows, once the largest has its splits."""
-LOOK = 400
-"""Rows, at most, of the look at all contestants."""
-SMALLEST = 30
-LARGEST = 4000
-"""Rows of the largest training size; twice as many where a budget is five times the usual one, and so on."""
-USUAL = 120.0
-MOST_ROWS = 40_000
-"""Rows beyond this are sampled before the study: what a budget can train on is less."""
-OUTSIDE = 0.3
-"""Share of what is left after the look at lazy and rich models that a look at the others may take before the climb."""
-HOPE = 1.5
-"""Splits below the fewest are begun where they would take up to so many times what is left: prices are guesses. What is
-hopeless is not, since stopping it costs a worker."""
-STEP = 4
-"""From a size to the next at most: what a larger one costs is read off the last."""
-SEEN = 20
-"""Rows of the rarest class that the look wants."""
-RARE = 0.1
-"""Share of the rows below which a class is rare: mistakes and squared errors hardly see it, ranks do."""
+CURVE_SIZES = 4
+"""Maximum number of sizes of a learning curve; smaller ones are added as time allows, after the largest."""
+SCREENING_ROWS = 400
+"""Maximum number of rows on which all candidates are screened."""
+MIN_TRAINING_ROWS = 30
+MAX_TRAINING_ROWS = 4000
+"""Largest training size with the default budget; it doubles each time the budget is multiplied by five."""
+DEFAULT_BUDGET = 120.0
+MAX_ROWS = 40_000
+"""Larger tables are subsampled before the study."""
+OUTSIDE_SHARE = 0.3
+"""Maximum share of the time left after screening lazy and rich models for screening outside models."""
+OPTIMISM = 1.5
+"""Below the minimum number of splits, a split is started even if its predicted cost is this multiple of the remaining
+time, because predictions are rough. Hopeless ones are not, because stopping them costs a worker."""
+MAX_STEP = 4
+"""Maximum factor from one size to the next, because costs are extrapolated from the last one."""
+MIN_RARE_ROWS = 20
+"""Screening uses enough rows to expect this many of the rarest class."""
+RARE_SHARE = 0.1
+"""A class with a smaller share of the rows is rare and evaluated by ranks, to which squared errors are insensitive."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """A table, who takes part, and the records of the trials."""
+    """A table, the names of the candidates, and the records of the trials."""
 
-    table: Table
-    contestants: tuple[str, ...]
+    table: EncodedTable
+    candidates: tuple[str, ...]
     sizes: tuple[int, ...]
     splits: int
     records: Records
     budget: float
     notes: tuple[str, ...] = ()
-    more: bool = True
-    """Whether a larger budget would go further: to more rows, or to more splits."""
+    can_improve: bool = True
+    """Whether a larger budget would allow more rows or more splits."""
 
     @property
     def overlap(self) -> float:
-        """Share of all rows that a split tests on, as the variance correction over splits needs it."""
-        return held_out_rows(self.table) / len(self.table)
+        """Share of the rows in each test set, used by the variance correction for overlapping splits."""
+        return held_out_count(self.table) / len(self.table)
 
     @cached_property
     def rarest(self) -> tuple[Any, float]:
-        """The smallest class and its share of the rows."""
+        """The rarest class and its share of the rows."""
         classes, counts = np.unique(self.table.y, return_counts=True)
         return classes[np.argmin(counts)], float(counts.min() / counts.sum())
 
     @property
     def rare(self) -> bool:
-        """Whether a class is so rare that ranks judge: 1 - average precision in place of the squared error."""
-        return self.table.task == "classification" and self.rarest[1] < RARE
+        """Whether a class is rare, so that 1 - average precision replaces the squared error."""
+        return self.table.task == "classification" and self.rarest[1] < RARE_SHARE
 
     @property
-    def judged_by(self) -> str:
-        """The measure that the verdict goes by, in units of a constant's."""
+    def risk_measure(self) -> str:
+        """Name of the measure that the verdict is based on, relative to a constant prediction."""
         return "missed" if self.rare else "risk"
 
     @cached_property
     def finalists(self) -> tuple[str, ...]:
-        """Contestants that have every split at the largest size."""
+        """Candidates that have all splits at the largest size."""
         last = self.records.where(n=self.sizes[-1])
         done = {(r.params["contestant"], r.params["split"]) for r in last}
-        return tuple(c for c in self.contestants if all((c, s) in done for s in range(self.splits)))
+        return tuple(c for c in self.candidates if all((c, s) in done for s in range(self.splits)))
 
 
 def run_study(
-    table: Table, *, budget: float, store: str | Path, contestants: Sequence[str] = (), jobs: int | None = None,
-    engine: str | Engine = "local", address: str | None = None, progress: bool = True, seed: int = 0,
-    clock: Clock | None = None, fit: bool = False,
+    table: EncodedTable, *, budget: float, store: str | Path, candidates: Sequence[str] = (), jobs: int | None = None,
+    engine: str | TrialEngine = "local", address: str | None = None, progress: bool = True, seed: int = 0,
+    clock: BudgetClock | None = None, fit: bool = False,
 ) -> Study:  # fmt: skip
-    """Run what is not stored yet; `fit` keeps time for a last fit to all rows."""
-    names = _taking_part(table, contestants)
+    """Run the trials that are not stored yet; `fit` reserves time for a final fit to all rows."""
+    names = _candidate_names(table, candidates)
     rows = len(table) if fit else 0
-    table = sampled(table)
+    table = subsample(table)
     digest = save_table(table, Path(store))
-    clock = Clock(budget) if clock is None else clock
-    with begun(engine, jobs, address) as workers:
-        plan = Plan(experiment(store), digest, clock, store, workers, seed, progress, rows)
-        climbed, finalists = _climb(plan, table, names, budget)
-        _widen(plan, climbed, finalists, names, smallest(table))
+    clock = BudgetClock(budget) if clock is None else clock
+    with start_workers(engine, jobs, address) as workers:
+        plan = StudyPlan(experiment(store), digest, clock, store, workers, seed, progress, rows)
+        climbed, finalists = _run_sizes(plan, table, names, budget)
+        _extend_study(plan, climbed, finalists, names, smallest_size(table))
     climbed = sorted(climbed)
-    while len(climbed) > 1 and plan.complete(climbed[-1], finalists) < 2:
-        climbed.pop()  # its splits did not end in time
-    splits = plan.complete(climbed[-1], finalists)
-    climbed = [n for n in climbed if plan.complete(n, finalists) > 1 or n == climbed[-1]]
+    while len(climbed) > 1 and plan.complete_splits(climbed[-1], finalists) < 2:
+        climbed.pop()  # its splits did not finish in time
+    splits = plan.complete_splits(climbed[-1], finalists)
+    climbed = [n for n in climbed if plan.complete_splits(n, finalists) > 1 or n == climbed[-1]]
     if not splits:
-        raise UnlazyError(f"no split ended within {budget:g} s; give a larger --budget")
-    sizes = ladder(table, budget)
-    notes = _remarks(table, climbed, sizes, splits, budget, plan.records.failed)
-    more = climbed[-1] < sizes[-1] or splits < MOST
+        raise UnlazyError(f"no split finished within the budget of {budget:g} s; increase --budget")
+    sizes = training_sizes(table, budget)
+    notes = _study_notes(table, climbed, sizes, splits, budget, plan.records.failed)
+    more = climbed[-1] < sizes[-1] or splits < MAX_SPLITS
     return Study(table, names, tuple(climbed), splits, plan.records, budget, notes, more)
 
 
-def _taking_part(table: Table, contestants: Sequence[str]) -> tuple[str, ...]:
-    names = tuple(find(name).name for name in contestants)
+def _candidate_names(table: EncodedTable, candidates: Sequence[str]) -> tuple[str, ...]:
+    """Validate the names of the candidates; by default all that support the task."""
+    names = tuple(find_candidate(name).name for name in candidates)
     for name in names:
-        if table.task not in find(name).tasks:
-            raise ValueError(f"{name} is for {find(name).tasks[0]} alone, and this is a {table.task}; leave it out")
-    names = names or tuple(name for name, c in CONTESTANTS.items() if table.task in c.tasks)
+        if table.task not in find_candidate(name).tasks:
+            raise ValueError(
+                f"{name} supports only {find_candidate(name).tasks[0]}, but the task is {table.task}; remove it from "
+                "the models"
+            )
+    names = names or tuple(name for name, c in CANDIDATES.items() if table.task in c.tasks)
     for family in ("lazy", "rich"):
-        if not any(find(name).family == family for name in names):
-            known = ", ".join(name for name, c in CONTESTANTS.items() if c.family == family)
-            raise ValueError(f"a comparison needs a {family} model among {', '.join(names)}; add one of {known}")
+        if not any(find_candidate(name).family == family for name in names):
+            known = ", ".join(name for name, c in CANDIDATES.items() if c.family == family)
+            raise ValueError(
+                f"a comparison needs at least one {family} model, got {', '.join(names)}; add one of {known}"
+            )
     return names
 
 
-def _climb(plan: Plan, table: Table, names: Sequence[str], budget: float) -> tuple[list[int], list[str]]:
-    """The look, then the finalists at the largest size that their splits reach; sizes that were run, and finalists."""
-    quick = [c for c in names if not CONTESTANTS[c].costly]
-    early = quick if any(CONTESTANTS[c].family == "rich" for c in quick) else list(names)
-    sizes, first = ladder(table, budget), look(table, budget)
-    plan.run(_least(early), [first], [0], surely=True)  # without these there is no answer
-    inside = [c for c in early if CONTESTANTS[c].family != "outside"]
+def _run_sizes(
+    plan: StudyPlan, table: EncodedTable, names: Sequence[str], budget: float
+) -> tuple[list[int], list[str]]:
+    """Screen the candidates, then run the finalists up to the largest affordable size; return sizes and finalists."""
+    quick = [c for c in names if not CANDIDATES[c].expensive]
+    early = quick if any(CANDIDATES[c].family == "rich" for c in quick) else list(names)
+    sizes, first = training_sizes(table, budget), screening_rows(table, budget)
+    plan.run(_one_per_family(early), [first], [0], must_finish=True)  # the minimum for an answer
+    inside = [c for c in early if CANDIDATES[c].family != "outside"]
     plan.run(inside, [first], [0])
     plan.run(inside, [first], [1])
-    outside, few = [c for c in early if c not in inside], 1 if table.frame.shape[1] > WIDE else 2
-    if plan.affords(outside, [first], few, OUTSIDE):  # references: the verdict does without, and rows come first
+    outside, few = [c for c in early if c not in inside], 1 if table.frame.shape[1] > WIDE_TABLE else 2
+    if plan.fits_budget(outside, [first], few, OUTSIDE_SHARE):  # only references: the verdict does not need them
         plan.run(outside, [first], range(few))
     climbed, finalists = [first], plan.finalists(first, early)
     while climbed[-1] < sizes[-1]:
         last = climbed[-1]
-        group = [finalists, plan.core(last, finalists)]
-        ways = [(n, names, wanted) for n in reversed([n for n in sizes if last < n <= STEP * last])
-                for names, wanted in ((group[0], WANTED), (group[0], FEWEST), (group[1], FEWEST))]  # fmt: skip
-        way = next((way for way in ways if plan.affords(way[1], [way[0]], way[2])), None)
+        group = [finalists, plan.verdict_pair(last, finalists)]
+        ways = [(n, names, wanted) for n in reversed([n for n in sizes if last < n <= MAX_STEP * last])
+                for names, wanted in (
+                    (group[0], TARGET_SPLITS), (group[0], MIN_SPLITS), (group[1], MIN_SPLITS)
+                )]  # fmt: skip
+        way = next((way for way in ways if plan.fits_budget(way[1], [way[0]], way[2])), None)
         if way is None:
             break
         n, finalists, wanted = way
-        # where the fewest are all that time has room for, both begin: one alone says nothing
-        plan.run(finalists, [n], range(2 if wanted == FEWEST else plan.splits_at_once(finalists, n)))
+        # if there is time for the minimum only, start two splits at once: one alone is not informative
+        plan.run(finalists, [n], range(2 if wanted == MIN_SPLITS else plan.splits_at_once(finalists, n)))
         climbed.append(n)
-        if not plan.complete(n, finalists):
+        if not plan.complete_splits(n, finalists):
             break
     plan.run(finalists, climbed[-1:], [0, 1])
     return climbed, finalists
 
 
-def _least(names: Sequence[str]) -> list[str]:
-    """One model of each family that is compared."""
-    lazy = [c for c in names if CONTESTANTS[c].family == "lazy"]
-    return ["gaussian" if "gaussian" in lazy else lazy[0], next(c for c in names if CONTESTANTS[c].family == "rich")]
+def _one_per_family(names: Sequence[str]) -> list[str]:
+    """One lazy and one rich model."""
+    lazy = [c for c in names if CANDIDATES[c].family == "lazy"]
+    return ["gaussian" if "gaussian" in lazy else lazy[0], next(c for c in names if CANDIDATES[c].family == "rich")]
 
 
-def _widen(plan: Plan, climbed: list[int], finalists: list[str], names: Sequence[str], least: int) -> None:
-    """More splits of the largest size, costly contestants, a curve, still more splits, as time allows."""
+def _extend_study(plan: StudyPlan, climbed: list[int], finalists: list[str], names: Sequence[str], least: int) -> None:
+    """Run more splits of the largest size, expensive candidates, smaller sizes and still more splits, as time
+    allows."""
     top, splits = climbed[-1], 2
-    splits = _more_splits(plan, finalists, top, splits, min(WANTED, MOST))
-    for name in (c for c in plan.finalists(climbed[0], names) if c not in finalists):  # those that time had left behind
-        if plan.affords([name], [top], splits):
+    splits = _more_splits(plan, finalists, top, splits, min(TARGET_SPLITS, MAX_SPLITS))
+    for name in (c for c in plan.finalists(climbed[0], names) if c not in finalists):  # those skipped for lack of time
+        if plan.fits_budget([name], [top], splits):
             plan.run([name], [top], range(splits))
-            if plan.complete(top, [name]) >= splits:
+            if plan.complete_splits(top, [name]) >= splits:
                 finalists.append(name)
     late = [c for c in names if not any(r.params["contestant"] == c for r in plan.records)]
-    if plan.clock.left(plan.last_fit()) > 0.3 * plan.clock.budget:
-        _costly(plan, climbed[0], top, finalists, late, splits)
-    curve = [top >> k for k in range(1, CURVE) if top >> k >= least]
+    if plan.clock.remaining(plan.final_fit_seconds()) > 0.3 * plan.clock.budget:
+        _try_expensive(plan, climbed[0], top, finalists, late, splits)
+    curve = [top >> k for k in range(1, CURVE_SIZES) if top >> k >= least]
     for n in curve:
-        wanted = min(max(splits, FEWEST), WANTED)  # where the largest size has too few, the spread is theirs
-        if n not in climbed and plan.affords(finalists, [n], wanted):
+        wanted = min(max(splits, MIN_SPLITS), TARGET_SPLITS)  # the variance of these is used if the largest has too few
+        if n not in climbed and plan.fits_budget(finalists, [n], wanted):
             plan.run(finalists, [n], range(wanted))
             climbed.append(n)
-        elif n in climbed and plan.affords(finalists, [n], wanted - 2):
+        elif n in climbed and plan.fits_budget(finalists, [n], wanted - 2):
             plan.run(finalists, [n], range(wanted))
-    _more_splits(plan, finalists, top, splits, MOST)
+    _more_splits(plan, finalists, top, splits, MAX_SPLITS)
 
 
-def _more_splits(plan: Plan, finalists: list[str], top: int, splits: int, most: int) -> int:
-    """Splits of the largest size as time allows, by twos, so that no worker waits for the other's long trial; how many
-    there are then."""
-    while splits < most and plan.affords(finalists, [top], 1, HOPE if splits < FEWEST else 1.0):
-        more = 2 if splits + 2 <= most and plan.affords(finalists, [top], 2) else 1
+def _more_splits(plan: StudyPlan, finalists: list[str], top: int, splits: int, most: int) -> int:
+    """Run more splits of the largest size as time allows, two at a time so that workers do not wait for one long trial;
+    return the number of splits."""
+    while splits < most and plan.fits_budget(finalists, [top], 1, OPTIMISM if splits < MIN_SPLITS else 1.0):
+        more = 2 if splits + 2 <= most and plan.fits_budget(finalists, [top], 2) else 1
         plan.run(finalists, [top], range(splits, splits + more))
         splits += more
     return splits
 
 
-def _costly(plan: Plan, first: int, top: int, finalists: list[str], late: list[str], splits: int) -> None:
-    """A look at them; one that comes near the best of its family goes on to the largest size."""
+def _try_expensive(plan: StudyPlan, first: int, top: int, finalists: list[str], late: list[str], splits: int) -> None:
+    """Screen expensive candidates; one that is the best of its family is run at the largest size."""
     plan.run(late, [first], [0, 1])
     for name in late:
-        family = [c for c in finalists if CONTESTANTS[c].family == CONTESTANTS[name].family]
+        family = [c for c in finalists if CANDIDATES[c].family == CANDIDATES[name].family]
         best = plan.ranking(first, [*family, name])[:1]
-        if best == [name] and plan.affords([name], [top], splits):
+        if best == [name] and plan.fits_budget([name], [top], splits):
             plan.run([name], [top], range(splits))
-            if plan.complete(top, [name]) >= splits:
+            if plan.complete_splits(top, [name]) >= splits:
                 finalists.append(name)
 
 
 def experiment(store: str | Path) -> Experiment:
-    """The study as the lab knows it; the table's digest is among the parameters."""
+    """The study as an experiment of the lab; the digest of the table is one of its parameters."""
     plan = config({}, seeds=1)
     return Experiment(
         name="compare", source="general", tags=("D11",), quick=plan, full=plan,
@@ -226,56 +236,57 @@ def experiment(store: str | Path) -> Experiment:
     )  # fmt: skip
 
 
-def ladder(table: Table, budget: float = USUAL) -> list[int]:
-    """Training sizes, smallest first: halves of the largest."""
-    most = LARGEST
-    while budget >= 5 * USUAL and most < 4 * LARGEST:
+def training_sizes(table: EncodedTable, budget: float = DEFAULT_BUDGET) -> list[int]:
+    """Training sizes in increasing order: the largest and its successive halves."""
+    most = MAX_TRAINING_ROWS
+    while budget >= 5 * DEFAULT_BUDGET and most < 4 * MAX_TRAINING_ROWS:
         most, budget = 2 * most, budget / 5
     alone = not len(table.time) and int(table.groups.max(initial=0)) + 1 == len(table)
-    top = min(most, *(len(split(table, s)[0]) for s in range(1 if alone else MOST)))
+    top = min(most, *(len(split_rows(table, s)[0]) for s in range(1 if alone else MAX_SPLITS)))
     sizes = [top >> k for k in range(top.bit_length())]
-    return sorted({n for n in sizes if n >= smallest(table)} or {top})
+    return sorted({n for n in sizes if n >= smallest_size(table)} or {top})
 
 
-def look(table: Table, budget: float = USUAL) -> int:
-    """Rows on which all contestants are looked at: few, but enough to see the rarest class, where columns are not many:
-    the first trials are run whatever they take."""
-    sizes, wanted = ladder(table, budget), LOOK
-    if table.task == "classification" and table.frame.shape[1] <= WIDE:
+def screening_rows(table: EncodedTable, budget: float = DEFAULT_BUDGET) -> int:
+    """Number of rows for screening: few, but enough for the rarest class if there are not many columns, because the
+    first trials are run whatever they cost."""
+    sizes, wanted = training_sizes(table, budget), SCREENING_ROWS
+    if table.task == "classification" and table.frame.shape[1] <= WIDE_TABLE:
         rarest = float(np.unique(table.y, return_counts=True)[1].min()) / len(table)
-        wanted = max(LOOK, min(5 * LOOK, round(SEEN / rarest)))
+        wanted = max(SCREENING_ROWS, min(5 * SCREENING_ROWS, round(MIN_RARE_ROWS / rarest)))
     return max([n for n in sizes if n <= wanted], default=sizes[0])
 
 
-def smallest(table: Table) -> int:
-    """Rows below which nothing is trained."""
-    return max(SMALLEST, 3 * len(np.unique(table.y)) if table.task == "classification" else 0)
+def smallest_size(table: EncodedTable) -> int:
+    """Smallest training size."""
+    return max(MIN_TRAINING_ROWS, 3 * len(np.unique(table.y)) if table.task == "classification" else 0)
 
 
-def sampled(table: Table) -> Table:
-    """At most MOST_ROWS rows, drawn at random."""
-    if len(table) <= MOST_ROWS:
+def subsample(table: EncodedTable) -> EncodedTable:
+    """A random sample of at most MAX_ROWS rows."""
+    if len(table) <= MAX_ROWS:
         return table
-    rows = np.sort(np.random.default_rng(0).permutation(len(table))[:MOST_ROWS])
-    return table.rows(rows, f"{MOST_ROWS} of {len(table)} rows, drawn at random, take part in the comparison")
+    rows = np.sort(np.random.default_rng(0).permutation(len(table))[:MAX_ROWS])
+    return table.rows(rows, f"the comparison uses a random sample of {MAX_ROWS:,} of {len(table):,} rows")
 
 
-def _remarks(
-    table: Table, climbed: list[int], sizes: list[int], splits: int, budget: float, failed: Sequence
+def _study_notes(
+    table: EncodedTable, climbed: list[int], sizes: list[int], splits: int, budget: float, failed: Sequence
 ) -> tuple[str, ...]:
+    """Notes on limits set by the budget, and on failed trials."""
     notes = []
     if climbed[-1] < sizes[-1]:
         notes.append(
-            f"the budget of {budget:g} s ends the training sizes at {climbed[-1]} of "
-            f"{len(table) - held_out_rows(table)} rows; a larger --budget goes further"
+            f"the budget of {budget:,g} s limited training to {climbed[-1]:,} of "
+            f"{len(table) - held_out_count(table):,} rows; a larger --budget would use more"
         )
-    if splits < WANTED:
-        few = "one split, which has no interval; a larger --budget runs more" if splits == 1 else \
-            f"{splits} splits; more would narrow the intervals"  # fmt: skip
-        notes.append(f"the budget left time for {few}")
+    if splits < TARGET_SPLITS:
+        few = "one split only, so there are no intervals; a larger --budget would run more" if splits == 1 else \
+            f"{splits} splits only; more would narrow the intervals"  # fmt: skip
+        notes.append(f"the budget allowed {few}")
     if failed:
-        who = ", ".join(sorted({find(f.params["contestant"]).title for f in failed}))
-        notes.append(f"{len(failed)} trials failed and are left out: {who}")
+        who = ", ".join(sorted({find_candidate(f.params["contestant"]).title for f in failed}))
+        notes.append(f"{len(failed)} failed trials are ignored: {who}")
     return tuple(notes)
 
 
@@ -284,4 +295,4 @@ def _nothing(records: Records) -> list:
 
 
 def _no_figure(records: Records):  # type: ignore[no-untyped-def]
-    raise UnlazyError("a comparison draws its own page: unlazy compare")
+    raise UnlazyError("a comparison has its own page; run unlazy compare")

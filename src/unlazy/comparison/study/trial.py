@@ -1,8 +1,8 @@
-"""One trial: one contestant, fitted to the first n training rows of one split, judged on its test rows.
+"""One trial: a candidate fitted to the first n training rows of one split and evaluated on its test rows.
 
-Everything that looks at data (filling in, scaling, categories by their mean target, settings, the error that choices go
-by) is learned from the n training rows. Errors are in units of the best constant's: 1 knows nothing but the mean (or
-the shares of the classes), 0 is exact.
+Everything that depends on data (imputation, scaling, target encoding, hyperparameters, the error used for selection) is
+learned from the n training rows. Errors are relative to the best constant: 1 predicts the mean (or the class
+frequencies), 0 is exact.
 """
 
 import time
@@ -13,71 +13,78 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unlazy.comparison.data.table import load_table, split
-from unlazy.comparison.study.contestants import Contestant, Maker, Setting, find
+from unlazy.comparison.data.table import load_table, split_rows
+from unlazy.comparison.study.contestants import Candidate, ModelFactory, ModelSetting, find_candidate
 from unlazy.lab.experiment import Params
-from unlazy.measures.dependence import affordable, directions_of, gradients, outputs, permutation_rise
+from unlazy.measures.dependence import (
+    dependence_budget,
+    finite_difference_gradients,
+    gradient_directions,
+    output_function,
+    permutation_importance,
+)
 
-QUARTERS, JUDGES = 4, 300
-"""Where no closed form judges a setting, quarters of the training rows do: all of them, or as make so many rows."""
+FOLDS, MIN_VALIDATION_ROWS = 4, 300
+"""Number of cross-validation folds for models without a closed form; only as many folds are evaluated as are needed for
+this number of validation rows."""
 
 
-HELD_OUT = 1000
-"""Test rows, at most, whose predictions are kept; fewer where there are many classes."""
-LONG = 5.0
-"""Seconds of work from which the model of a first split is kept: there may be no time for another like it."""
+MAX_HELD_OUT = 1000
+"""Maximum number of test rows whose predictions are stored; fewer if there are many classes."""
+LONG_TRIAL = 5.0
+"""CPU seconds from which the model of the first split is stored: there may be no time for another such fit."""
 
 
 def run_trial(params: Params, key: Any, folder: str) -> dict[str, Any]:
-    """Risk on the test rows and the evidence for it."""
+    """Run one trial and return its measures: risk on the test rows, estimated error, predictions and importances."""
     from unlazy.estimators.preprocessing.table_encoder import TableEncoder
 
     began = time.process_time()
     table = load_table(folder, params["table"])
     classes = table.classes
-    train, test = split(table, params["split"], params.get("draw", 0))
+    train, test = split_rows(table, params["split"], params.get("draw", 0))
     chosen = train[: params["n"]]
     encoder = TableEncoder(target=table.target)
     A, y = encoder.fit_transform(table.frame.iloc[chosen], table.y[chosen]), table.y[chosen]
     B, truth = encoder.transform(table.frame.iloc[test]), table.y[test]
-    contestant = find(params["contestant"])
+    candidate = find_candidate(params["contestant"])
     seed = int(params["split"])
-    fitted = fit_contestant(contestant, A, y, classes, seed)
-    if contestant.saveable and params["split"] == 0 and time.process_time() - began >= LONG:
-        _keep(encoder, fitted.model, kept_file(folder, params))
-    predict = outputs(fitted.model)
+    fitted = fit_candidate(candidate, A, y, classes, seed)
+    if candidate.saveable and params["split"] == 0 and time.process_time() - began >= LONG_TRIAL:
+        _save_trial_model(encoder, fitted.model, trial_model_path(folder, params))
+    predict = output_function(fitted.model)
     at_test = predict(B)
     columns = fitted.model.classes_ if classes is not None else None
 
     constant = _constant_risk(y, truth, classes)
 
     def loss(X: np.ndarray, y: np.ndarray = truth) -> float:
-        return risk_of(predict(X), columns, y, classes, constant)
+        return relative_risk(predict(X), columns, y, classes, constant)
 
-    risk = risk_of(at_test, columns, truth, classes, constant)
+    risk = relative_risk(at_test, columns, truth, classes, constant)
     found: dict[str, Any] = {"risk": risk, "inner": fitted.inner, "tried": fitted.tried, "constant": constant}
     if columns is not None and classes is not None:
-        found["risk"] = max(found["risk"], 0.5 / len(test))  # half a row: less cannot be told apart on so many
+        found["risk"] = max(found["risk"], 0.5 / len(test))  # half a test row: smaller risks cannot be resolved
         found["mistakes"] = float(np.mean(columns[np.argmax(at_test, 1)] != truth))
-        at_test = aligned(at_test, columns, classes)
+        at_test = align_classes(at_test, columns, classes)
         found |= _ranks(at_test, truth, table.y, classes)
     if not np.isfinite(found["risk"]):
-        raise FloatingPointError(f"{contestant.title} predicts values that are not finite")
-    kept = min(HELD_OUT, max(HELD_OUT // 10, 10 * HELD_OUT // at_test.shape[1]))
+        raise FloatingPointError(f"{candidate.title} predicts non-finite values")
+    kept = min(MAX_HELD_OUT, max(MAX_HELD_OUT // 10, 10 * MAX_HELD_OUT // at_test.shape[1]))
     found |= {"predicted": at_test[:kept], "held_out": test[:kept]}
-    if contestant.family == "rich":
+    if candidate.family == "rich":
         found |= _dependence(fitted.model, loss, B, truth, encoder.source_, len(chosen), seed)
     return found | {"work": time.process_time() - began}
 
 
-def kept_file(folder: str | Path, params: Params) -> Path:
-    """Where the model of a trial that took long is kept."""
+def trial_model_path(folder: str | Path, params: Params) -> Path:
+    """File of the model of a long trial."""
     words = (params["contestant"], params["table"], params["n"], params.get("draw", 0))
     return Path(folder) / "fits" / ("-".join(map(str, words)) + ".unlazy")
 
 
-def _keep(encoder: Any, model: Any, path: Path) -> None:
-    """The pipeline as a file; a folder that takes none has none."""
+def _save_trial_model(encoder: Any, model: Any, path: Path) -> None:
+    """Save the pipeline; a folder that cannot be written is ignored."""
     from sklearn.pipeline import Pipeline
 
     from unlazy.estimators.persistence.files import save
@@ -90,8 +97,8 @@ def _keep(encoder: Any, model: Any, path: Path) -> None:
 
 
 def _ranks(probabilities: np.ndarray, truth: np.ndarray, labels: np.ndarray, classes: np.ndarray) -> dict[str, float]:
-    """How well the rarest class is ranked before the others: area under the ROC curve, average precision, and what of
-    it is missed, in units of a guess's; a test without it says what a guess would."""
+    """Ranking of the rarest class: area under the ROC curve, average precision, and 1 - average precision relative to
+    chance; chance values if the class is absent from the test rows."""
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     rarest = int(np.argmin([np.sum(labels == c) for c in classes]))
@@ -106,84 +113,88 @@ def _ranks(probabilities: np.ndarray, truth: np.ndarray, labels: np.ndarray, cla
 def _dependence(
     model: Any, loss: Callable, B: np.ndarray, truth: np.ndarray, source: np.ndarray, rows: int, seed: int
 ) -> dict[str, np.ndarray]:
-    """Directions of its gradients at test rows, and the rise of the risk when inputs are shuffled; of many columns
-    those that weigh most to the model itself, which has seen training rows alone."""
-    look = affordable(rows, B.shape[1])
+    """Leading directions of the gradients at test rows, and the rise of the risk when inputs are permuted; for many
+    columns only those with the largest weight in the model, which depends on training rows only."""
+    look = dependence_budget(rows, B.shape[1])
     weight = getattr(model, "feature_importances_", None)
     weight = np.ones(B.shape[1]) if weight is None else weight
     columns = sorted(np.argsort(-weight, kind="stable")[: look.columns].tolist())
-    values, leading = directions_of(gradients(outputs(model), B[: look.gradients], columns))
+    values, leading = gradient_directions(
+        finite_difference_gradients(output_function(model), B[: look.gradients], columns)
+    )
     some, labels = B[: look.rows], truth[: look.rows]
     inputs = None if look.columns == B.shape[1] else sorted(set(source[columns].tolist()))
-    rise = permutation_rise(lambda X: loss(X, labels), some, source, seed, look.repeats, inputs)
+    rise = permutation_importance(lambda X: loss(X, labels), some, source, seed, look.repeats, inputs)
     return {"eigenvalues": values, "directions": leading, "rise": rise}
 
 
 def _constant_risk(y: np.ndarray, truth: np.ndarray, classes: np.ndarray | None) -> float:
-    """Mean squared error of the training rows' mean, or Brier score of their class shares, on the test rows.
+    """Mean squared error on the test rows of the training mean, or Brier score of the training class frequencies.
 
-    The unit of the split's risks: rows that are hard for all would otherwise be what differs between splits.
+    Risks of a split are divided by it; otherwise splits would differ mainly by how hard their test rows are.
     """
     if classes is None:
         return float(np.mean((truth - y.mean()) ** 2))
     shares = np.array([np.mean(y == c) for c in classes])
-    return risk_of(np.tile(shares, (len(truth), 1)), classes, truth, classes, 1.0)
+    return relative_risk(np.tile(shares, (len(truth), 1)), classes, truth, classes, 1.0)
 
 
-class Fitted(NamedTuple):
-    """A model fitted to all the rows it was given, its error estimated on them alone, how many settings it tried."""
+class FittedCandidate(NamedTuple):
+    """A fitted model, its error estimated on its training rows, and the number of settings tried."""
 
     model: Any
     inner: float
     tried: int
 
 
-def fit_contestant(
-    contestant: Contestant, X: np.ndarray, y: np.ndarray, classes: np.ndarray | None, seed: int
-) -> Fitted:
-    """The best setting by training rows alone, refitted to all of them."""
-    options = contestant.tried(X.shape[1])
+def fit_candidate(
+    candidate: Candidate, X: np.ndarray, y: np.ndarray, classes: np.ndarray | None, seed: int
+) -> FittedCandidate:
+    """Select the best setting by its error estimated on training rows, and fit it to all of them."""
+    options = candidate.options_for(X.shape[1])
     best, chosen = (np.inf, options[0]), 0
     tried = 0
-    known: dict[int, Fitted] = {}
+    known: dict[int, FittedCandidate] = {}
     for i, option in enumerate(options):
-        inner, model = _judged(option, X, y, classes, seed)
+        inner, model = _validation_error(option, X, y, classes, seed)
         tried += 1
         if model is not None:
-            known[i] = Fitted(model, inner, tried)
+            known[i] = FittedCandidate(model, inner, tried)
         if inner < best[0]:
             best, chosen = (inner, option), i
     inner, option = best
     if chosen in known:
         return known[chosen]._replace(tried=tried)
-    return Fitted(_fit(option(classes is not None, seed, len(X)), X, y), inner, tried)
+    return FittedCandidate(_fit(option(classes is not None, seed, len(X)), X, y), inner, tried)
 
 
-def _judged(
-    option: Maker, X: np.ndarray, y: np.ndarray, classes: np.ndarray | None, seed: int
+def _validation_error(
+    option: ModelFactory, X: np.ndarray, y: np.ndarray, classes: np.ndarray | None, seed: int
 ) -> tuple[float, Any | None]:
-    """The error on rows that a fit has not seen, and the model where judging it fitted all rows."""
+    """Error estimated on training rows, and the model if the estimate required a fit to all rows."""
     setting = option(classes is not None, seed, len(X))
-    if setting.judge == "quarters":
+    if setting.validation == "cross-validation":
         return _cross_validated(option, X, y, classes, seed), None
     model = _fit(setting, X, y)
-    if setting.judge == "leave-one-out":
+    if setting.validation == "leave-one-out":
         last = model[-1] if hasattr(model, "named_steps") else model
         return float(last.leave_one_out_error_), model
     out = model.oob_prediction_ if classes is None else model.oob_decision_function_
-    return risk_of(np.nan_to_num(out), model.classes_ if classes is not None else None, y, classes), model
+    return relative_risk(np.nan_to_num(out), model.classes_ if classes is not None else None, y, classes), model
 
 
-def _cross_validated(option: Maker, X: np.ndarray, y: np.ndarray, classes: np.ndarray | None, seed: int) -> float:
-    """The error over quarters of the rows, each held out from a fit to the rest; as many quarters as make JUDGES rows.
+def _cross_validated(
+    option: ModelFactory, X: np.ndarray, y: np.ndarray, classes: np.ndarray | None, seed: int
+) -> float:
+    """Cross-validation error over as many folds as are needed for MIN_VALIDATION_ROWS rows.
 
-    Few rows say little of a model, and the smallest of several noisy errors is too small: a model judged by fewer rows
-    than its rivals would be chosen for its luck. All fits have one shape, so that one program serves them.
+    The minimum of several noisy errors is biased: a model validated on fewer rows than others would be selected by
+    chance. All fits have the same shape, so that they share one compiled program.
     """
     order = np.random.default_rng([seed, len(X)]).permutation(len(X))
-    size = max(1, len(X) // QUARTERS)
-    folds = min(QUARTERS, -(-JUDGES // size))
-    unit, errors = spread_of(y, classes), []
+    size = max(1, len(X) // FOLDS)
+    folds = min(FOLDS, -(-MIN_VALIDATION_ROWS // size))
+    unit, errors = constant_error(y, classes), []
     for held in order[: folds * size].reshape(folds, size):
         kept = np.setdiff1d(order, held)
         if classes is not None and len(np.unique(y[kept])) < 2:
@@ -194,41 +205,41 @@ def _cross_validated(option: Maker, X: np.ndarray, y: np.ndarray, classes: np.nd
 
 
 def _error(model: Any, X: np.ndarray, y: np.ndarray, classes: np.ndarray | None, unit: float) -> float:
-    """Mean squared error of predictions, or of class probabilities (Brier), over `unit`."""
+    """Mean squared error, or Brier score, divided by `unit`."""
     if classes is None:
-        return risk_of(np.asarray(model.predict(X)), None, y, None, unit)
-    return risk_of(model.predict_proba(X), model.classes_, y, classes, unit)
+        return relative_risk(np.asarray(model.predict(X)), None, y, None, unit)
+    return relative_risk(model.predict_proba(X), model.classes_, y, classes, unit)
 
 
-def _fit(setting: Setting, X: np.ndarray, y: np.ndarray) -> Any:
+def _fit(setting: ModelSetting, X: np.ndarray, y: np.ndarray) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what a trial run of a setting says is no news; a bad one is not chosen
+        warnings.simplefilter("ignore")  # a bad setting is not selected
         return setting.model.fit(X, y)
 
 
-def spread_of(y: np.ndarray, classes: np.ndarray | None) -> float:
-    """Error of the constant: the variance, or 1 - Σ p_c² for classes of shares p_c."""
+def constant_error(y: np.ndarray, classes: np.ndarray | None) -> float:
+    """Error of the best constant: the variance, or 1 - Σ p_c² for classes with frequencies p_c."""
     if classes is None:
         return float(np.var(y))
     shares = np.array([np.mean(y == c) for c in classes])
     return float(1 - np.sum(shares**2))
 
 
-def risk_of(
+def relative_risk(
     predicted: np.ndarray, columns: np.ndarray | None, y: np.ndarray, classes: np.ndarray | None,
     spread: float | None = None,
 ) -> float:  # fmt: skip
-    """Mean squared error, or Brier score Σ_c (p_c - 1{y = c})², over `spread` (by default the constant's on y)."""
-    unit = spread_of(y, classes) if spread is None else spread
+    """Mean squared error, or Brier score Σ_c (p_c - 1{y = c})², over `spread` (by default the error of a constant)."""
+    unit = constant_error(y, classes) if spread is None else spread
     if classes is None:
         found = float(np.mean((np.ravel(predicted) - y) ** 2))
     else:
-        found = float(np.mean(np.sum((aligned(predicted, columns, classes) - one_hot(y, classes)) ** 2, 1)))
+        found = float(np.mean(np.sum((align_classes(predicted, columns, classes) - one_hot(y, classes)) ** 2, 1)))
     return found / unit if unit > 0 else found
 
 
-def aligned(probabilities: np.ndarray, columns: np.ndarray | None, classes: np.ndarray) -> np.ndarray:
-    """Probabilities by class of the whole table; a class that training never met has none."""
+def align_classes(probabilities: np.ndarray, columns: np.ndarray | None, classes: np.ndarray) -> np.ndarray:
+    """Probabilities with one column per class of the table; zero for classes absent from training."""
     if columns is None or len(columns) == len(classes):
         return probabilities
     full = np.zeros((len(probabilities), len(classes)))
@@ -237,5 +248,5 @@ def aligned(probabilities: np.ndarray, columns: np.ndarray | None, classes: np.n
 
 
 def one_hot(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Indicators (rows, classes)."""
+    """One-hot encoding, shape (rows, classes)."""
     return (y[:, None] == classes[None]).astype(np.float64)

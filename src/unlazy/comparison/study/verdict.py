@@ -1,17 +1,17 @@
-"""The answer: does feature learning pay, by how much, from how many samples on; rules fixed before the data are seen.
+"""The verdict: whether feature learning pays, by how much and from which size; the rules are fixed in advance.
 
-At every size and split the best lazy and the best rich finalist are chosen by errors estimated on training rows (as the
-finalists were, on fewer), and their test risks compared: the choice cannot profit from the test rows. The logarithm of
-the ratio is averaged over splits; splits share rows, so its variance is that of Nadeau and Bengio (2003),
-(1/J + r/(1 - r))·s² for J splits that test on a share r of the rows, with Student's t. Two splits that agree by chance
-seem to have no spread: fewer than three take it from smaller sizes too, where it is no smaller, since fits to fewer
-rows differ more; where these have no three splits either, nothing is sure. Where a class is rare, what is missed of its
-average precision stands in for the risk.
+At each size and split, the best lazy and the best rich finalist are selected by errors estimated on training rows, and
+their test risks are compared, so that the selection cannot profit from the test rows. The logarithm of the ratio is
+averaged over splits. Splits share rows, so its variance is that of Nadeau and Bengio (2003), (1/J + r/(1 - r))·s² for J
+splits with a share r of test rows, with Student's t. Two splits may agree by chance: with fewer than three, the
+variance is pooled with that of smaller sizes, where it is not smaller, because fits to fewer rows vary more; if these
+have fewer than three splits too, there is no interval. For a rare class, 1 - average precision replaces the risk.
 
     pays           the 95% interval of lazy/rich risk lies above 1.05
-    does not pay   it lies below 1.25: at most a fifth of the risk is to be gained
-    noise          the best model (chosen likewise) is not surely below 0.98 of the constant's risk, nor seems below
-                   0.9, at half of the rows or more than a few; on fewer, or with no interval, it is undecided
+    does not pay   it lies below 1.25: at most a fifth of the risk can be gained
+    noise          the risk of the best model (selected likewise) relative to a constant has an interval that reaches
+                   0.98 and a value of at least 0.9, with at least half of the rows or 2,000; with fewer rows, or
+                   without an interval, the verdict is undecided
     undecided      otherwise
 """
 
@@ -23,59 +23,61 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from unlazy.comparison.study.contestants import CONTESTANTS
-from unlazy.comparison.study.plan import FEWEST
+from unlazy.comparison.study.contestants import CANDIDATES
+from unlazy.comparison.study.plan import MIN_SPLITS
 from unlazy.comparison.study.study import Study
 from unlazy.measures.scaling_fit import Interval
 
-Word = Literal["pays", "does not pay", "undecided", "noise"]
-MARGIN = 1.05
-ENOUGH = 1.25
-LITTLE, SEEMS = 0.98, 0.9
-"""A best model whose risk, in units of the constant's, is not surely below the first nor seems below the second has
-found nothing."""
-SLIVER = 2000
-"""Training rows below which, where they are less than half of those there are, nothing is called noise."""
-ODDS = 1.2
-"""Odds that a row of a rare class is ranked before another row, surely above which its class is seen."""
+VerdictWord = Literal["pays", "does not pay", "undecided", "noise"]
+PAYS_ABOVE = 1.05
+NO_GAIN_BELOW = 1.25
+SIGNAL_BOUND, SIGNAL_VALUE = 0.98, 0.9
+"""There is a signal if the interval of the best model's risk, relative to a constant, lies below the first value or the
+risk itself is below the second."""
+MIN_NOISE_ROWS = 2000
+"""With fewer training rows than this, and less than half of those available, the verdict is never noise."""
+MIN_ODDS = 1.2
+"""There is a signal for a rare class if the interval of the odds that one of its rows is ranked above another row lies
+above this value."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The word and the numbers behind it."""
+    """The verdict and the numbers behind it."""
 
-    word: Word
+    word: VerdictWord
     ratio: Interval
-    """Lazy over rich risk at the largest size: above one, feature learning helps."""
+    """Lazy over rich risk at the largest size; above one, feature learning helps."""
     signal: Interval
-    """Risk of the best model over that of the constant."""
+    """Risk of the best model over that of a constant."""
     onset: int | None
-    """The size from which on the ratio stays above the margin; None where it does not pay."""
+    """Smallest training size from which feature learning pays; None if it does not."""
     ratios: dict[int, Interval]
+    """Lazy over rich risk by training size."""
     picks: dict[str, str]
-    """The lazy and the rich model that was chosen most often at the largest size."""
-    seen: bool = True
-    """Whether some model is better than a constant."""
+    """The lazy and the rich model that were selected most often at the largest size."""
+    has_signal: bool = True
+    """Whether a model is better than a constant."""
 
 
 Logs = Float[np.ndarray, " _"]
 
 
-def corrected(logs: Logs, overlap: float, smaller: Sequence[Logs] = ()) -> Interval:
+def corrected_interval(logs: Logs, overlap: float, smaller: Sequence[Logs] = ()) -> Interval:
     """exp of the mean of `logs` with its 95% interval; the variance is corrected for splits that share rows (Nadeau and
     Bengio 2003).
 
-    Of two splits it is pooled with that of the same at `smaller` sizes, as far as they have FEWEST; these are the same
-    splits again, so degrees of freedom do not add up, and the most that one size has are those of all. There is no
-    interval where there is nothing to pool, nor of one split.
+    For two splits the variance is pooled with that of `smaller` sizes that have at least MIN_SPLITS. These are the same
+    splits again, so the degrees of freedom are those of one size, not their sum. Without sizes to pool, or with one
+    split, the interval is NaN.
     """
     from scipy.stats import t
 
     J = len(logs)
     middle = float(np.mean(logs))
-    pooled = [logs, *(other for other in smaller if len(other) >= FEWEST)] if J < FEWEST else [logs]
+    pooled = [logs, *(other for other in smaller if len(other) >= MIN_SPLITS)] if J < MIN_SPLITS else [logs]
     freedom = max(len(one) for one in pooled) - 1
-    if J < 2 or freedom < FEWEST - 1:
+    if J < 2 or freedom < MIN_SPLITS - 1:
         return Interval(math.exp(middle), math.nan, math.nan)
     weights = [len(one) - 1 for one in pooled]
     variance = float(np.average([np.var(one, ddof=1) for one in pooled], weights=weights))
@@ -83,43 +85,44 @@ def corrected(logs: Logs, overlap: float, smaller: Sequence[Logs] = ()) -> Inter
     return Interval(math.exp(middle), math.exp(middle - reach), math.exp(middle + reach))
 
 
-def judge(study: Study) -> Verdict:
-    """Apply the rules."""
-    family = families(study)
+def decide_verdict(study: Study) -> Verdict:
+    """Apply the rules of the verdict."""
+    family = finalists_by_family(study)
     ratios = {n: inner_ratio(study, n, family["lazy"], family["rich"]) for n in study.sizes}
     top = study.sizes[-1]
     picks = {word: _often(inner_choice(study, top, names)) for word, names in family.items()}
     best = inner_choice(study, top, study.finalists)
-    signal = corrected(_best_logs(study, top), study.overlap, [_best_logs(study, n, True) for n in study.sizes[:-1]])
-    seen = signal.high < LITTLE or signal.value < SEEMS or _ranked(study, best)
-    enough = top >= min(0.5 * (1 - study.overlap) * len(study.table), SLIVER) and math.isfinite(signal.high)
+    smaller = [_best_logs(study, n, True) for n in study.sizes[:-1]]
+    signal = corrected_interval(_best_logs(study, top), study.overlap, smaller)
+    seen = signal.high < SIGNAL_BOUND or signal.value < SIGNAL_VALUE or _ranked(study, best)
+    enough = top >= min(0.5 * (1 - study.overlap) * len(study.table), MIN_NOISE_ROWS) and math.isfinite(signal.high)
     word = _word(ratios[top], seen, enough)
     return Verdict(word, ratios[top], signal, _onset(ratios), ratios, picks, seen)
 
 
-def families(study: Study) -> dict[str, list[str]]:
-    """The finalists that are compared, by kind."""
-    return {word: [c for c in study.finalists if CONTESTANTS[c].family == word] for word in ("lazy", "rich")}
+def finalists_by_family(study: Study) -> dict[str, list[str]]:
+    """The lazy and the rich finalists."""
+    return {word: [c for c in study.finalists if CANDIDATES[c].family == word] for word in ("lazy", "rich")}
 
 
 def _ranked(study: Study, best: dict[int, str]) -> bool:
-    """Whether a rare class is surely ranked before the others: an area under the ROC curve above one half."""
+    """Whether a rare class is ranked significantly above the others: an area under the ROC curve above 1/2."""
     if not study.rare or len(best) < 2:
         return False
     area = _grid(study, study.sizes[-1], "auc")
     odds = np.log([area[name, s] / max(1 - area[name, s], 1e-3) + 1e-9 for s, name in best.items()])
-    return corrected(odds, study.overlap).low > ODDS
+    return corrected_interval(odds, study.overlap).low > MIN_ODDS
 
 
 def _best_logs(study: Study, n: int, every: bool = False) -> Logs:
-    """The logarithm of the risk of the best finalist, in units of the constant's, split by split."""
-    risk, best = _grid(study, n, study.judged_by), inner_choice(study, n, study.finalists, every)
+    """Logarithm of the relative risk of the best finalist of each split."""
+    risk, best = _grid(study, n, study.risk_measure), inner_choice(study, n, study.finalists, every)
     return np.array([_log(risk[name, s]) for s, name in best.items()])
 
 
 def inner_choice(study: Study, n: int, names: Sequence[str], every: bool = False) -> dict[int, str]:
-    """Split → who of these has the smallest error estimated on training rows; absent where nobody has one. Splits are
-    those of the largest size, or `every` one that there is."""
+    """Map each split to the model with the smallest error estimated on training rows; splits without an error are
+    absent. Splits are those of the largest size, or all with `every`."""
     inner = _grid(study, n, "inner")
     found = {}
     for s in sorted({split for _, split in inner}) if every else range(study.splits):
@@ -130,39 +133,39 @@ def inner_choice(study: Study, n: int, names: Sequence[str], every: bool = False
 
 
 def inner_ratio(study: Study, n: int, first: Sequence[str], second: Sequence[str]) -> Interval:
-    """Test risk of the best of `first` over that of the best of `second`, both chosen on training rows, over splits."""
+    """Test risk of the best of `first` over that of the best of `second`, both selected on training rows."""
     logs = inner_logs(study, n, first, second)
     smaller = [inner_logs(study, m, first, second, True) for m in study.sizes if m < n]
-    return corrected(logs, study.overlap, smaller) if len(logs) else Interval(math.nan, math.nan, math.nan)
+    return corrected_interval(logs, study.overlap, smaller) if len(logs) else Interval(math.nan, math.nan, math.nan)
 
 
 def inner_logs(study: Study, n: int, first: Sequence[str], second: Sequence[str], every: bool = False) -> Logs:
-    """The logarithm of that ratio, split by split."""
-    risk = _grid(study, n, study.judged_by)
+    """Logarithm of that ratio for each split."""
+    risk = _grid(study, n, study.risk_measure)
     one, other = (inner_choice(study, n, names, every) for names in (first, second))
     return np.array([_log(risk[one[s], s]) - _log(risk[other[s], s]) for s in one if s in other])
 
 
-def _word(ratio: Interval, seen: bool, enough: bool) -> Word:
-    if not seen:
+def _word(ratio: Interval, has_signal: bool, enough: bool) -> VerdictWord:
+    if not has_signal:
         return "noise" if enough else "undecided"
-    if ratio.low > MARGIN:
+    if ratio.low > PAYS_ABOVE:
         return "pays"
-    return "does not pay" if ratio.high < ENOUGH else "undecided"
+    return "does not pay" if ratio.high < NO_GAIN_BELOW else "undecided"
 
 
 def _onset(ratios: dict[int, Interval]) -> int | None:
-    """The smallest size from which on every size pays."""
+    """The smallest size from which feature learning pays at all larger sizes."""
     found = None
     for n in sorted(ratios, reverse=True):
-        if not ratios[n].low > MARGIN:
+        if not ratios[n].low > PAYS_ABOVE:
             break
         found = n
     return found
 
 
 def _grid(study: Study, n: int, measure: str) -> dict[tuple[str, int], float]:
-    """(contestant, split) → the measure at one size; what failed is absent."""
+    """Map (model, split) to the measure at one size; failed trials are absent."""
     return {(r.params["contestant"], r.params["split"]): r.measures[measure] for r in study.records.where(n=n)}
 
 

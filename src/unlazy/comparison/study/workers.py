@@ -1,29 +1,31 @@
-"""Where trials of a comparison run: workers that are ready when the table is."""
+"""Workers of a comparison, which import their modules while the table is read."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from unlazy import lab
-from unlazy.lab.runner.engines import Engine
+from unlazy.lab.runner.engines import TrialEngine
 
-NEEDED = (
+PRELOADED_MODULES = (
     "unlazy.comparison.study.trial",
     "unlazy.estimators.feature_machine.machines",
     "unlazy.estimators.preprocessing.table_encoder",
 )
-"""What every trial imports: seconds, which pass while this process reads the table."""
+"""Modules that every trial imports; workers import them while the main process reads the table."""
 
 
 @contextmanager
-def begun(engine: str | Engine, jobs: int | None = None, address: str | None = None) -> Iterator[Engine]:
-    """The engine of this name, ended at last; one that was given is the caller's."""
+def start_workers(
+    engine: str | TrialEngine, jobs: int | None = None, address: str | None = None
+) -> Iterator[TrialEngine]:
+    """Open the engine of this name and close it at the end; an engine object is left to the caller."""
     if not isinstance(engine, str):
         yield engine
         return
     workers = lab.open_engine(engine, jobs, address)
     try:
         if hasattr(workers, "prepare"):
-            workers.prepare(*NEEDED)
+            workers.prepare(*PRELOADED_MODULES)
         yield workers
     finally:
         workers.close()

@@ -1,4 +1,4 @@
-"""What both feature machines are [D11]: columns read, a metric searched for and learned, the last fit, predictions."""
+"""Base class of the feature machines [D11]: encoding of columns, search of a metric, final fit and predictions."""
 
 import abc
 from collections.abc import Sequence
@@ -15,39 +15,52 @@ from sklearn.utils.validation import check_is_fitted
 from unlazy._version import VERSION
 from unlazy.core.fingerprint import fingerprint
 from unlazy.core.linalg import dot
-from unlazy.core.progress import Display
-from unlazy.core.threads import at_most, half_the_cores, one_thread_each
+from unlazy.core.progress import ProgressDisplay
+from unlazy.core.threads import half_threaded_blas, limit_threads, single_threaded_blas
 from unlazy.estimators.base import Estimator, Training
-from unlazy.estimators.feature_machine.candidates import choices
+from unlazy.estimators.feature_machine.candidates import list_candidates
 from unlazy.estimators.feature_machine.learning_curve import metric_curve
 from unlazy.estimators.feature_search import Candidate, Selected, select, thresholds
-from unlazy.estimators.feature_search.averaging import Member, learned, mean_error
-from unlazy.estimators.feature_search.encoding_choice import best_reading
-from unlazy.estimators.feature_search.final_fit import Model, Problem, last_fit, predictions, squared_slopes
-from unlazy.estimators.feature_search.progress import WHOLE, Course, parts
-from unlazy.estimators.feature_search.robust_labels import Chosen, milder, robustly
+from unlazy.estimators.feature_search.averaging import EnsembleMember, fit_member, unexplained_share
+from unlazy.estimators.feature_search.encoding_choice import choose_encoding
+from unlazy.estimators.feature_search.final_fit import (
+    FinalFitProblem,
+    KernelModel,
+    fit_all_rows,
+    mean_squared_gradients,
+    predict_rows,
+)
+from unlazy.estimators.feature_search.progress import TOTAL, FitProgress, expected_work
+from unlazy.estimators.feature_search.robust_labels import LabelChoice, choose_labels, choose_labels_large
 from unlazy.estimators.feature_search.stages import Stages
-from unlazy.estimators.feature_search.successive_halving import Contender, Grown, grown, with_room
-from unlazy.estimators.preprocessing.column_scale import Columns
-from unlazy.estimators.preprocessing.integer_codes import Codes, readings
+from unlazy.estimators.feature_search.successive_halving import (
+    HalvingCandidate,
+    HalvingResult,
+    retry_on_out_of_memory,
+    successive_halving,
+)
+from unlazy.estimators.preprocessing.column_scale import ColumnScale
+from unlazy.estimators.preprocessing.integer_codes import IntegerCodes, encoding_options
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.metric import mapped
+from unlazy.kernels.metric import apply_metric
 from unlazy.solvers.checkpoint import Checkpoint
-from unlazy.solvers.learning_curve import DEFAULT_SIZES, LearningCurve, Numbers, checked_sizes
-from unlazy.solvers.ridge.intercept import mean
+from unlazy.solvers.learning_curve import DEFAULT_SIZES, LearningCurve, Numbers, validate_sizes
+from unlazy.solvers.ridge.intercept import weighted_mean
 from unlazy.training.one_step.algorithm import learn_features
-from unlazy.training.rfm.iteration import follow, isotropic, normalized, root
+from unlazy.training.rfm.iteration import apply_steps, isotropic_metric, metric_root, normalize_metric
 from unlazy.training.rfm.partition import Tree
 
 SEARCH = 1200
-"""Distinct rows among which kernel, metric, bandwidth, ridge and the number of updates are chosen, where there are at
-most `feature_search.rules.MANY`; beyond, choices are made again at larger sizes (`feature_search.growth`)."""
-UNKEPT = ("progress", "checkpoint", "precision", "n_jobs")
-"""Parameters that a fit's stages do not depend on."""
+"""Number of distinct rows on which kernel, metric, bandwidth, ridge and number of updates are chosen.
+
+This applies up to `thresholds.SINGLE_SPLIT_ROWS` rows; beyond, `feature_search.successive_halving` uses growing sizes.
+"""
+IGNORED_IN_CHECKPOINT = ("progress", "checkpoint", "precision", "n_jobs")
+"""Parameters on which the stages of a fit do not depend."""
 
 
 class FeatureMachine(Estimator):
-    """f(x) = b + Σ_i α_i k(Lx/h, Lx_i/h) of standardized columns, M = LᵀL learned from gradients of earlier fits."""
+    """Base class: f(x) = b + Σ_i α_i k(Lx/h, Lx_i/h) for scaled columns, with M = LᵀL learned from gradients."""
 
     _renamed: ClassVar = {"bandwidth": "relative_bandwidth", "ridge": "relative_ridge"}
     kernel: str | Kernel | None
@@ -98,26 +111,26 @@ class FeatureMachine(Estimator):
         self.n_jobs = n_jobs
 
     def _fit(self, given: Training, regression: bool) -> tuple[np.ndarray, Training]:
-        """Sets the fitted attributes; predictions of rows by fits that never saw them, and those rows."""
-        candidates = choices(self, given.X.shape)
-        data, center, spread = _prepared(given, regression)
+        """Set the fitted attributes; return held-out predictions and the rows they belong to."""
+        candidates = list_candidates(self, given.X.shape)
+        data, center, spread = _prepare(given, regression)
         order = self._order(len(data.X))
         self._others_, self.outliers_, self.clip_ = [], "kept", np.full(len(spread), np.inf)
         rows = np.sort(order[:SEARCH])
-        with self._double_scope():
-            data, found = self._read(candidates, data, order)
+        with self._float64_scope():
+            data, found = self._encode_columns(candidates, data, order)
             if len(data.X) == 1 or not np.any(data.Y):
                 self._constant(candidates[0], data, bool(np.any(given.Y[:1] != given.Y)))
                 held_out, part = data.Y, data
-            elif len(data.X) <= thresholds.MANY:
+            elif len(data.X) <= thresholds.SINGLE_SPLIT_ROWS:
                 part = data.rows(rows)
                 found = found or self._select(candidates, part)
-                chosen = Chosen([(found, data)], self.outliers_, self.clip_)
+                chosen = LabelChoice([(found, data)], self.outliers_, self.clip_)
                 if regression and self.robust:
-                    chosen = robustly(found, data, rows, self._select, self._learned)
-                held_out = self._learn(chosen, part)
+                    chosen = choose_labels(found, data, rows, self._select, self._fit_member)
+                held_out = self._fit_few_rows(chosen, part)
             else:
-                held_out, part = self._grow(candidates, data, order, regression and self.robust)
+                held_out, part = self._fit_many_rows(candidates, data, order, regression and self.robust)
         self.clip_ = self.clip_ * spread
         self.intercept_ = (self.intercept_ * spread + center).astype(self._dtype)
         self.dual_coef_ = (self.dual_coef_ * spread).astype(self._dtype)
@@ -128,73 +141,99 @@ class FeatureMachine(Estimator):
         return held_out * spread + center, part._replace(Y=part.Y * spread + center)
 
     def _order(self, n: int) -> np.ndarray:
-        """All rows, as `random_state` draws them."""
+        """Random permutation of the rows, from `random_state`."""
         return np.random.default_rng(int(jax.random.randint(self._key(), (), 0, 2**31 - 1))).permutation(n)
 
     def learning_curve(self, X: Any, y: Any, sizes: Numbers | None = None) -> LearningCurve:
-        """What would more rows bring? Expected squared error of this machine, from more rows than there are, with one
-        search and no further refit [G1, G2]; `unlazy.learning_curve(machine, X, y)` is the same.
+        """Predict the expected squared error for other numbers of training rows [G1, G2].
 
-        The kernel, its bandwidth and the steps of the metric are chosen once, among all rows (1,200 drawn ones, where
-        there are more); the metric is then relearned without every quarter of the rows, and these, whose labels it has
-        not seen, are measured. What a better metric will bring is read off metrics of a quarter, a half and three
-        quarters of the rows. `sizes` are by default a quarter of the rows to sixteen times as many. Of classes the
-        error is that of the scores, one-hot labels summed over classes; equal rows count as one. Neither averages
-        (up to 400 rows) nor clipped labels (`robust`) are in it. The machine itself is left as it was.
+        It takes one search and no further refits. Kernel, bandwidth and update steps are chosen once, on all rows
+        (1,200 random ones if there are more). The metric is then relearned without each quarter of the rows, and that
+        quarter, on whose labels it does not depend, is evaluated. The improvement of the metric with more rows is
+        extrapolated from metrics of a quarter, a half and three quarters of the rows. Averaging (up to 400 rows) and
+        clipped labels (`robust`) are not included. The estimator itself is not changed. `unlazy.learning_curve(machine,
+        X, y)` is equivalent.
 
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Training points; equal rows count as one.
+        y : array of shape (n,) or (n, outputs)
+            Targets or class labels. For classes the error is that of the scores, summed over one-hot labels.
+        sizes : array of numbers, optional
+            Numbers of rows at which to predict the error. Default: from a quarter of the rows to sixteen times as many.
+
+        Returns
+        -------
+        LearningCurve
+            The predicted errors with their uncertainty.
+
+        Raises
+        ------
+        ValueError
+            If all labels are equal, there are fewer than 40 rows, or `class_weight` is set.
+
+        Examples
+        --------
         >>> print(FeatureMachineRegressor().learning_curve(X, y))
         """
         machine = clone(self).set_params(average=False)
-        with at_most(self.n_jobs):
+        with limit_threads(self.n_jobs):
             return machine._curve(*machine._targets(X, y), sizes)
 
     @abc.abstractmethod
     def _targets(self, X: Any, y: Any) -> tuple[Training, bool]:
-        """Checked rows and labels, and whether these are numbers."""
+        """Validate X and y; return them and whether this is regression."""
 
     def _curve(self, given: Training, regression: bool, sizes: Numbers | None) -> LearningCurve:
+        """Compute the learning curve of validated data."""
         if given.weights is not None:
-            raise ValueError("a learning curve counts rows alike: leave class_weight out")
-        candidates = choices(self, given.X.shape)
-        data, _, spread = _prepared(given, regression)
+            raise ValueError("a learning curve needs equal weights: do not set class_weight")
+        candidates = list_candidates(self, given.X.shape)
+        data, _, spread = _prepare(given, regression)
         data, order = data._replace(weights=None), self._order(len(data.X))
-        asked = checked_sizes(len(data.X) * DEFAULT_SIZES if sizes is None else sizes, len(data.X))
+        asked = validate_sizes(len(data.X) * DEFAULT_SIZES if sizes is None else sizes, len(data.X))
         if not np.any(data.Y):
             raise ValueError("a learning curve needs labels that are not all equal")
-        with self._double_scope():
-            data, found = self._read(candidates, data, order)
+        with self._float64_scope():
+            data, found = self._encode_columns(candidates, data, order)
             part = data.rows(np.sort(order[:SEARCH]))
             found = found or self._select(candidates, part)
             part = data.rows(order[:SEARCH])
-            with one_thread_each():
+            with single_threaded_blas():
                 return metric_curve(found, part, part.Y * spread, asked, partial(self._metric_of, found, part))
 
     def _metric_of(self, found: Selected, data: Training, rows: np.ndarray) -> np.ndarray:
-        """The metric of the chosen steps from some rows."""
+        """Learn the metric by the chosen steps from the given rows."""
         some, kind = data.rows(rows), found.candidate.metric
-        start = None if self.start is None else normalized(self._one_step(some), kind)
-        return follow(found.steps, some.X, some.Y, kind, rank=self.rank, start=start)
+        start = None if self.start is None else normalize_metric(self._one_step_metric(some), kind)
+        return apply_steps(found.steps, some.X, some.Y, kind, rank=self.rank, start=start)
 
-    def _read(self, candidates: list[Candidate], data: Training, order: np.ndarray) -> tuple[Training, Selected | None]:
-        """Columns as numbers or as categories, in units of their own spread. Which is chosen on rows that do not judge
-        later; where they are all there is, their search is the search."""
-        options = readings(data.X, self.categories, getattr(self, "feature_names_in_", None))
+    def _encode_columns(
+        self, candidates: list[Candidate], data: Training, order: np.ndarray
+    ) -> tuple[Training, Selected | None]:
+        """Encode integer codes as numbers or categories, and scale the columns.
+
+        The encoding is chosen on a small sample; if that sample is all rows, its search is returned as well.
+        """
+        options = encoding_options(data.X, self.categories, getattr(self, "feature_names_in_", None))
         codes, found = options[0], None
         if len(data.X) > 1 and np.any(data.Y):
-            rows = np.sort(order[: thresholds.LOOK])
-            codes, found = best_reading(
+            rows = np.sort(order[: thresholds.ENCODING_SEARCH_ROWS])
+            codes, found = choose_encoding(
                 options, data.rows(rows), self.standardize, lambda part: self._select(candidates, part)
             )
         self._codes_ = codes._asdict()
         X = codes(data.X)
-        columns = Columns.of(X, data.weights, self.standardize)
+        columns = ColumnScale.from_data(X, data.weights, self.standardize)
         self.offset_, self.scale_ = columns.offset, columns.scale
-        return data._replace(X=columns(X)), found if len(data.X) <= thresholds.LOOK else None
+        return data._replace(X=columns(X)), found if len(data.X) <= thresholds.ENCODING_SEARCH_ROWS else None
 
     def _select(self, candidates: Sequence[Candidate], part: Training) -> Selected:
-        begin = None if self.start is None else lambda rows: self._one_step(part.rows(rows))
+        """Search the best candidate on these rows."""
+        begin = None if self.start is None else lambda rows: self._one_step_metric(part.rows(rows))
         steps = len(candidates) * (self.updates + 1)
-        with one_thread_each(), Display("learning a metric", steps, show=self.progress) as shown:
+        with single_threaded_blas(), ProgressDisplay("learning a metric", steps, show=self.progress) as shown:
             found = select(
                 candidates, part.X, part.Y, weights=part.weights, updates=self.updates,
                 relative_bandwidth=self.relative_bandwidth, relative_ridge=self.relative_ridge, rank=self.rank,
@@ -202,12 +241,12 @@ class FeatureMachine(Estimator):
             )  # fmt: skip
         return found
 
-    def _learn(self, chosen: Chosen, part: Training) -> np.ndarray:
-        """Every trajectory chosen and its last fit, on all rows; held-out predictions of `part`."""
+    def _fit_few_rows(self, chosen: LabelChoice, part: Training) -> np.ndarray:
+        """Fit each chosen trajectory on all rows; return held-out predictions of `part`."""
         fits = []
         for best, data in chosen.fits:
-            share = 1 / len(chosen.fits) / sum(one.weight for one in (best, *best.equals))
-            fits += [self._learned(one, data)._replace(weight=share * one.weight) for one in (best, *best.equals)]
+            share = 1 / len(chosen.fits) / sum(one.weight for one in (best, *best.ties))
+            fits += [self._fit_member(one, data)._replace(weight=share * one.weight) for one in (best, *best.ties)]
         best, data = chosen.fits[0]
         first = fits[0]
         self._remember(first.kernel, first.metric, first.map, first.bandwidth, first.updates)
@@ -218,24 +257,29 @@ class FeatureMachine(Estimator):
         self.feature_importances_ = sum(fit.weight * self._importances(fit.metric, fit.slopes) for fit in fits)
         self.outliers_, self.clip_ = chosen.outliers, chosen.clip
         held_out = np.mean([found.held_out for found, _ in chosen.fits], 0)
-        self.leave_one_out_error_ = float(best.error) if chosen.outliers == "kept" else mean_error(held_out, part)
+        self.leave_one_out_error_ = (
+            float(best.error) if chosen.outliers == "kept" else unexplained_share(held_out, part)
+        )
         return held_out
 
-    def _learned(self, found: Selected, data: Training) -> Member:
-        start = None if self.start is None else normalized(self._one_step(data), found.candidate.metric)
-        with half_the_cores():
-            return learned(found, data, self.rank, start)
+    def _fit_member(self, found: Selected, data: Training) -> EnsembleMember:
+        """Learn the metric of one choice on all rows and fit it."""
+        start = None if self.start is None else normalize_metric(self._one_step_metric(data), found.candidate.metric)
+        with half_threaded_blas():
+            return fit_member(found, data, self.rank, start)
 
-    def _grow(
+    def _fit_many_rows(
         self, candidates: list[Candidate], data: Training, order: np.ndarray, robust: bool
     ) -> tuple[np.ndarray, Training]:
-        """Choices at growing sizes, then the last fit to all rows; predictions of held-out rows, and those rows."""
+        """Choose by successive halving, then fit all rows; return held-out predictions and their rows."""
         given = data
         if robust:
-            chosen = milder(candidates[0], data, np.sort(order[:SEARCH]), self._select, self._learned)
+            chosen = choose_labels_large(candidates[0], data, np.sort(order[:SEARCH]), self._select, self._fit_member)
             self.outliers_, self.clip_ = chosen.outliers, chosen.clip
             data = chosen.fits[0][1] if chosen.fits else data
-        found, (model, problem, best) = with_room(partial(self._fits, candidates, data, order))
+        found, (model, problem, best) = retry_on_out_of_memory(
+            partial(self._run_successive_halving, candidates, data, order)
+        )
         kernel, _ = best.candidate
         self._remember(kernel, best.metric, problem.map, problem.bandwidth, best.updates)
         self.relative_ridge_, self.ridge_ = problem.relative_ridge, model.ridge
@@ -243,68 +287,74 @@ class FeatureMachine(Estimator):
         self.X_fit_, self.dual_coef_, self.intercept_ = model.centers, model.alpha, model.intercept
         self.solver_, self.converged_ = model.solver, model.converged
         self._tree_ = None if model.tree is None else model.tree._asdict()
-        if not best.updates:  # a metric that moved is the gradients' own
-            self.feature_importances_ = self._importances(best.metric, squared_slopes(model, problem, found.learned))
+        if not best.updates:  # a learned metric already consists of gradients
+            self.feature_importances_ = self._importances(
+                best.metric, mean_squared_gradients(model, problem, found.training)
+            )
         if self.outliers_ == "kept":
-            return best.judged.held_out, found.judging
-        judging = given.rows(order[-len(found.judging.X) :])  # with the labels they have
-        self.leave_one_out_error_ = mean_error(best.judged.held_out, judging)
-        return best.judged.held_out, judging
+            return best.scored.held_out, found.validation
+        validation = given.rows(order[-len(found.validation.X) :])  # with their original labels
+        self.leave_one_out_error_ = unexplained_share(best.scored.held_out, validation)
+        return best.scored.held_out, validation
 
-    def _fits(
+    def _run_successive_halving(
         self, candidates: list[Candidate], data: Training, order: np.ndarray
-    ) -> tuple[Grown, tuple[Model, Problem, Contender]]:
-        """What the choices were, and the last fit."""
+    ) -> tuple[HalvingResult, tuple[KernelModel, FinalFitProblem, HalvingCandidate]]:
+        """Return the result of successive halving and the final fit."""
         stages = self._stages(candidates, data, order)
         fixed = (self.relative_bandwidth, self.relative_ridge)
-        with Display("learning a metric", WHOLE, show=self.progress) as shown:
-            course = Course(shown, parts(len(data.X), len(candidates), self.updates))
-            stages.done = course.done
-            found = grown(
+        with ProgressDisplay("learning a metric", TOTAL, show=self.progress) as shown:
+            fit_progress = FitProgress(shown, expected_work(len(data.X), len(candidates), self.updates))
+            stages.done = fit_progress.done
+            found = successive_halving(
                 candidates, data, order, updates=self.updates, bandwidth=self.relative_bandwidth,
-                ridge=self.relative_ridge, rank=self.rank, begin=None if self.start is None else self._one_step,
-                last=self.iterate == "last", advance=course.tick, stages=stages,
+                ridge=self.relative_ridge, rank=self.rank, begin=None if self.start is None else self._one_step_metric,
+                last=self.iterate == "last", advance=fit_progress.tick, stages=stages,
             )  # fmt: skip
-            return found, last_fit(found, data, fixed, self.tolerance, self._key(), self.progress, stages)
+            return found, fit_all_rows(found, data, fixed, self.tolerance, self._key(), self.progress, stages)
 
     def _stages(self, candidates: list[Candidate], data: Training, order: np.ndarray) -> Stages:
-        """The stages of this fit, those that an earlier run has kept among them."""
+        """Stages of this fit, including those that an earlier run has stored."""
         if self.checkpoint is None:
             return Stages()
         if self.random_state is None:
-            raise ValueError("random_state=None draws anew in every run, and a checkpoint continues one: give a number")
-        asked = {name: value for name, value in self.get_params(deep=False).items() if name not in UNKEPT}
-        asked["random_state"] = order  # what came of it
+            raise ValueError(
+                "random_state=None differs in each run, so a checkpoint cannot resume: set random_state to an int"
+            )
+        asked = {
+            name: value for name, value in self.get_params(deep=False).items() if name not in IGNORED_IN_CHECKPOINT
+        }
+        asked["random_state"] = order  # the permutation that it produced
         problem = {"settings": fingerprint(VERSION, asked, candidates), "data": fingerprint(data)}
         kernels = [c.kernel for c in candidates]
         return Stages(kernels, Checkpoint(self.checkpoint, 0.0, problem))
 
     def _remember(self, kernel: Kernel, M: np.ndarray, L: np.ndarray, h: float, updates: int) -> None:
+        """Set the attributes of kernel, metric and bandwidth."""
         self._base_, self.map_, self.bandwidth_ = kernel, L, float(h)
         self.metric_, self.n_updates_ = M, int(updates)
         self.feature_importances_ = self._importances(M)
 
     def _importances(self, M: np.ndarray, slopes: np.ndarray | None = None) -> np.ndarray:
-        """Shares of the columns in the squared gradients of the last fit, whether or not the metric moved; in the
-        metric where the fit is constant."""
+        """Share of each column in the squared gradients, or in the metric if the fit is constant."""
         weight = M if M.ndim == 1 else np.diag(M).copy()
         if slopes is not None and np.isfinite(slopes).all() and slopes.sum() > 0:
             weight = slopes
         if self.categories_:
-            weight = np.bincount(self._read_as.source(self.n_features_in_), weight, self.n_features_in_)
+            weight = np.bincount(self._integer_codes.source(self.n_features_in_), weight, self.n_features_in_)
         return weight / weight.sum()
 
     def _constant(self, candidate: Candidate, data: Training, varied: bool) -> None:
-        """Nothing to learn: one row, or one label; where equal rows have labels that `varied`, all of that is error."""
-        M = isotropic(data.X.shape[1], candidate.metric)
-        self._remember(candidate.kernel, M, root(M), 1.0, 0)
+        """Fit a constant, for a single row or label; if equal rows had labels that `varied`, the error is one."""
+        M = isotropic_metric(data.X.shape[1], candidate.metric)
+        self._remember(candidate.kernel, M, metric_root(M), 1.0, 0)
         self.ridge_ = self.relative_ridge_ = 0.0
         self.leave_one_out_error_ = float(varied)
         self.solver_, self._tree_ = "constant", None
         self.X_fit_, self.dual_coef_ = data.X[:1], np.zeros((1, data.Y.shape[1]))
-        self.intercept_ = mean(data.Y, data.weights)
+        self.intercept_ = weighted_mean(data.Y, data.weights)
 
-    def _one_step(self, data: Training) -> np.ndarray:
+    def _one_step_metric(self, data: Training) -> np.ndarray:
         """W¹ᵀW¹ of Algorithm 1 [D4], summed over outputs."""
         X, total = jnp.asarray(data.X), np.zeros((data.X.shape[1],) * 2)
         for y in data.Y.T:
@@ -313,27 +363,40 @@ class FeatureMachine(Estimator):
         return total if np.trace(total) > 0 else np.eye(len(total))
 
     def standardized(self, X: Any) -> np.ndarray:
-        """Rows as the fitted kernel sees them: codes read, columns in units of their own spread."""
-        return (self._read_as(self._inputs(X)) - self.offset_.astype(self._dtype)) / self.scale_.astype(self._dtype)
+        """Encode and scale X as the fitted kernel sees it.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Points.
+
+        Returns
+        -------
+        array of shape (m, n_encoded)
+            Rows with integer codes encoded and columns scaled.
+        """
+        return (self._integer_codes(self._validate_inputs(X)) - self.offset_.astype(self._dtype)) / self.scale_.astype(
+            self._dtype
+        )
 
     def _scores(self, X: Any) -> np.ndarray:
-        """f at the rows of X, (m, c)."""
+        """Evaluate f at the rows of X, shape (m, c)."""
         Z = self.standardized(X)
         tree = getattr(self, "_tree_", None)
         parts = (self.X_fit_, self.dual_coef_, self.intercept_, None if tree is None else Tree(**tree))
-        model = Model(*parts, self.solver_, self.ridge_)
-        found = predictions(self._base_, self.map_, self.bandwidth_, model, Z, self._dtype)
+        model = KernelModel(*parts, self.solver_, self.ridge_)
+        found = predict_rows(self._base_, self.map_, self.bandwidth_, model, Z, self._dtype)
         others = getattr(self, "_others_", [])
         found = found if not others else self.members_[0]["weight"] * found
         for one in others:
-            model = Model(self.X_fit_, one["dual_coef"], one["intercept"], None, self.solver_, one["ridge"])
-            seen = predictions(one["kernel"], one["map"], one["bandwidth"], model, Z, self._dtype)
+            model = KernelModel(self.X_fit_, one["dual_coef"], one["intercept"], None, self.solver_, one["ridge"])
+            seen = predict_rows(one["kernel"], one["map"], one["bandwidth"], model, Z, self._dtype)
             found = found + one["weight"] * seen
         return found
 
     @property
     def members_(self) -> list[dict[str, Any]]:
-        """The fits whose weighted mean is predicted, the best first: most often one."""
+        """The fits whose weighted mean is predicted, the best first; usually one."""
         check_is_fitted(self)
         first = {
             "kernel": self._base_, "metric": self.metric_, "map": self.map_, "bandwidth": self.bandwidth_,
@@ -344,46 +407,47 @@ class FeatureMachine(Estimator):
         return [{**first, "weight": 1 - sum(one["weight"] for one in others)}, *others]
 
     @property
-    def _read_as(self) -> Codes:
-        return Codes(**getattr(self, "_codes_", {}))  # files of earlier versions hold none
+    def _integer_codes(self) -> IntegerCodes:
+        """The fitted encoding of integer codes."""
+        return IntegerCodes(**getattr(self, "_codes_", {}))  # not in files of earlier versions
 
     @property
     def coding_(self) -> str:
-        """How columns that look like codes are read: 'numbers', 'categories' or 'numbers and categories'."""
+        """Encoding of columns that look like codes: "numbers", "categories" or "numbers and categories"."""
         check_is_fitted(self)
-        return self._read_as.coding
+        return self._integer_codes.coding
 
     @property
     def categories_(self) -> dict[Any, np.ndarray]:
-        """The values of every column that is read as categories, by its name where there are names, else its number."""
-        codes = self._read_as
+        """Values of each column that is encoded as categories, by column name, or index if there are no names."""
+        codes = self._integer_codes
         names = getattr(self, "feature_names_in_", None)
         return {j if names is None else str(names[j]): values for j, values in zip(codes.columns, codes.levels)}
 
     @property
     def kernel_(self) -> Kernel:
-        """The fitted kernel, of standardized columns."""
+        """The fitted kernel, for the scaled columns."""
         check_is_fitted(self)
-        return mapped(self._base_, self.map_.astype(self._dtype) / self.bandwidth_)
+        return apply_metric(self._base_, self.map_.astype(self._dtype) / self.bandwidth_)
 
-    def _double_scope(self) -> Any:
+    def _float64_scope(self) -> Any:
         from unlazy.core.precision import precision
 
         return precision("float64")
 
 
-def _prepared(given: Training, regression: bool) -> tuple[Training, np.ndarray, np.ndarray]:
-    """Equal rows as one, labels in units of their own spread; their center and spread."""
-    data = _double(given).merged()
-    if len(data.X) <= thresholds.MANY:
-        data = data.rows(np.lexsort(data.X.T[::-1]))  # the order of rows is not information
-    center = mean(data.Y, data.weights)
-    spread = np.sqrt(mean((data.Y - center) ** 2, data.weights))
+def _prepare(given: Training, regression: bool) -> tuple[Training, np.ndarray, np.ndarray]:
+    """Merge equal rows and scale the labels; return the data, and center and scale of the labels."""
+    data = _to_float64(given).merge_duplicates()
+    if len(data.X) <= thresholds.SINGLE_SPLIT_ROWS:
+        data = data.rows(np.lexsort(data.X.T[::-1]))  # make the fit independent of the order of rows
+    center = weighted_mean(data.Y, data.weights)
+    spread = np.sqrt(weighted_mean((data.Y - center) ** 2, data.weights))
     spread = np.where(spread > 0, spread, 1) if regression else np.ones_like(spread)
     return data._replace(Y=(data.Y - center) / spread), center, spread
 
 
-def _double(data: Training) -> Training:
-    """Search and last fit run in float64 on the host whatever the estimator's precision: they are small."""
+def _to_float64(data: Training) -> Training:
+    """Convert to float64: search and final fit are small and always run in float64 on the host."""
     w = data.weights
     return Training(data.X.astype(np.float64), data.Y.astype(np.float64), None if w is None else w.astype(np.float64))

@@ -1,30 +1,31 @@
-"""What a feature machine may choose from, read off its parameters."""
+"""Candidate kernels and metrics of a feature machine, given its parameters."""
 
 import math
 from typing import Any
 
 import numpy as np
 
-from unlazy.core.errors import check_positive_integer, nearest
+from unlazy.core.errors import check_positive_integer, did_you_mean
 from unlazy.estimators.feature_search import Candidate
 from unlazy.estimators.named_kernels import UNIT
-from unlazy.kernels.resolve import given_kernel
+from unlazy.kernels.resolve import resolve_kernel
 from unlazy.training.rfm.iteration import METRICS, check_metric
 
 KERNELS = {name: UNIT[name] for name in ("product_laplace", "laplace", "gaussian", "matern", "ntk", "nngp")}
 DEFAULT = ("product_laplace", "laplace", "gaussian")
-WIDE = 500
-"""Columns from which on a full metric is not tried where rows are fewer, unless asked for: it has their rank at most,
-and an update of it costs the cube of the columns."""
+MANY_COLUMNS = 500
+"""Number of columns beyond which a full metric is not tried by default if there are fewer rows.
+
+Its rank is at most the number of rows, and an update costs the cube of the number of columns.
+"""
 
 
-def choices(machine: Any, shape: tuple[int, int] = (0, 0)) -> list[Candidate]:
-    """The kernels and metrics to choose from for rows and columns of this shape, or a ValueError that names a setting
-    which cannot be."""
+def list_candidates(machine: Any, shape: tuple[int, int] = (0, 0)) -> list[Candidate]:
+    """List the kernels and metrics to choose from for a table of this shape; validate the parameters."""
     if machine.metric is not None and machine.metric not in METRICS:
-        raise ValueError(f"unknown metric {machine.metric!r}{nearest(str(machine.metric), METRICS)}")
+        raise ValueError(f"unknown metric {machine.metric!r}{did_you_mean(str(machine.metric), METRICS)}")
     if machine.metric == "low_rank":
-        check_positive_integer("rank", machine.rank, "metric='low_rank' keeps so many directions")
+        check_positive_integer("rank", machine.rank, "the number of directions of metric='low_rank'")
     if machine.iterate not in ("best", "last"):
         raise ValueError(f"iterate must be 'best' or 'last', got {machine.iterate!r}")
     if machine.start not in (None, "one_step"):
@@ -37,13 +38,13 @@ def choices(machine: Any, shape: tuple[int, int] = (0, 0)) -> list[Candidate]:
             raise ValueError(f"{what} must be positive or None (leave-one-out), got {value!r}")
     kernels = [KERNELS[name] for name in DEFAULT]
     if machine.kernel is not None:
-        given = given_kernel(machine.kernel, "a name, None (a choice)")
+        given = resolve_kernel(machine.kernel, "a name, None (a choice)")
         if given is None and machine.kernel not in KERNELS:
             name = str(machine.kernel)
-            raise ValueError(f"unknown kernel {name!r}{nearest(name, KERNELS)}, or pass a kernel")
+            raise ValueError(f"unknown kernel {name!r}{did_you_mean(name, KERNELS)}, or pass a kernel")
         kernels = [KERNELS[str(machine.kernel)] if given is None else given]
     rows, columns = shape
-    tried = ("diagonal",) if columns > max(WIDE, rows) else ("full", "diagonal")
+    tried = ("diagonal",) if columns > max(MANY_COLUMNS, rows) else ("full", "diagonal")
     metrics = tried if machine.metric is None else (machine.metric,)
     pairs = [Candidate(k, m) for k in kernels for m in metrics]
     found = [c for c in pairs if c.metric in c.kernel.metrics]

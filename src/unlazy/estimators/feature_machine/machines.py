@@ -3,9 +3,10 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
-from unlazy.core.threads import at_most
+from unlazy.core.threads import limit_threads
 from unlazy.estimators.base import Training
 from unlazy.estimators.classifiers import CalibratedClassifier
 from unlazy.estimators.feature_machine.base import FeatureMachine
@@ -14,66 +15,261 @@ from unlazy.estimators.intervals import HeldOutIntervals
 
 
 class FeatureMachineRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, FeatureMachine):
-    """A kernel machine that learns its metric from the average gradient outer product of its own fits [D11].
+    """Kernel regression that learns its metric from the average gradient outer product of its own fits [D11].
 
-    With no arguments it chooses among the ℓ1 Laplace kernel with a diagonal metric and the Laplace and Gaussian
-    kernels with full and diagonal metrics, their bandwidth, ridge and number of updates, all by leave-one-out in which
-    the metric never sees a held-out label. Columns are standardized and a free intercept is fitted, so neither units
-    nor offsets matter. Beyond 3,000 rows a split of held-out rows judges instead, choices are made again at growing
-    sizes, and more rows than one factorization holds are fitted by leaves of a partition or by iteration.
+    f(x) = b + Σ_i α_i k(Lx/h, Lx_i/h). By default the estimator chooses among the ℓ1 Laplace kernel with a diagonal
+    metric and the Laplace and Gaussian kernels with full and diagonal metrics, together with bandwidth, ridge and
+    number of updates, by leave-one-out in which the metric never depends on a held-out label. Columns are standardized
+    and a free intercept is fitted, so neither units nor offsets matter. Beyond 3,000 rows a single split replaces
+    leave-one-out, candidates are reduced by successive halving, and more rows than one factorization can hold are
+    fitted by the leaves of a partition or iteratively.
 
-    Columns of few evenly spaced values (months, grades) are tried as categories too, an indicator for every value in
-    place of the number or beside it, by searches on 400 rows; `categories` names those that are categories (columns by
-    name or number; an empty list for none).
+    Parameters
+    ----------
+    kernel : str, Kernel or None, default None
+        "product_laplace", "laplace", "gaussian", "matern", "ntk", "nngp", or a kernel object. None chooses among the
+        first three.
+    metric : {"full", "diagonal", "low_rank"} or None, default None
+        Kind of metric. None chooses between "full" and "diagonal"; "low_rank" needs `rank`.
+    updates : int, default 8
+        Largest number of metric updates; 0 for a fixed kernel.
+    iterate : {"best", "last"}, default "best"
+        Whether to use the best number of updates, or always all of them.
+    rank : int or None, default None
+        Number of directions of a "low_rank" metric.
+    start : {"one_step"} or None, default None
+        Initial metric: None is the identity, "one_step" is W¹ᵀW¹ of Algorithm 1 [D4].
+    relative_bandwidth : float or None, default None
+        Bandwidth as a multiple of the median distance. None chooses it.
+    relative_ridge : float or None, default None
+        Ridge as a multiple of k(x, x). None chooses it.
+    standardize : bool, default True
+        Whether to divide columns by their standard deviation.
+    categories : sequence of str or int, or None, default None
+        Columns (names or indices) to encode as categories; an empty sequence for none. None tries categories for
+        columns of few evenly spaced values (months, grades), with an indicator for each value in place of the number or
+        in addition to it.
+    robust : bool, default True
+        Whether to clip heavy-tailed labels. If held-out residuals have a kurtosis above 8, labels are clipped to within
+        three deviations of held-out predictions, if that predicts held-out rows, with their original labels, better by
+        more than one standard error; if it is better by less, the mean of both fits is used. Regression only.
+    average : bool, default True
+        Whether to average candidates if there are at most 400 rows: all candidates whose leave-one-out error is within
+        z = 2 standard errors of the best one, with weights exp(-z²/2).
+    tolerance : float, default 1e-3
+        Relative tolerance of iterative fits, used for more rows than one factorization can hold.
+    precision : {"float32", "float64"} or None, default None
+        Floating-point type of the predictions. None is float64. The search is always in float64.
+    random_state : int, RandomState or None, default 0
+        Seed of the samples and splits of rows. None draws a new seed for each fit.
+    progress : bool, default False
+        Whether to show the progress of the fit.
+    checkpoint : str, Path or None, default None
+        File from which an interrupted fit of more than 3,000 rows resumes after its last finished stage, with the same
+        result bit for bit.
+    n_jobs : int or None, default None
+        Largest number of threads, of candidates and folds and of BLAS. None is the number of cores.
 
-    Up to 400 rows the mean of all candidates is predicted that leave-one-out cannot tell from the best (the difference
-    of their squared errors is within two standard errors z, weights exp(-z²/2)); `average=False` picks the best.
-    Where residuals of held-out rows have a kurtosis above 8, labels are clipped to within three deviations of held-out
-    predictions, if that predicts held-out rows, with the labels they have, better by more than a standard error; if by
-    less, the mean of both fits is predicted. `robust=False` leaves labels alone.
+    Attributes
+    ----------
+    metric_ : array of shape (d, d) or (d,)
+        The metric M, or its diagonal, with trace one, for the scaled columns.
+    feature_importances_ : array of shape (n_features_in_,)
+        Share of each column in the mean squared gradients of the final fit; beyond 3,000 rows the diagonal of the
+        metric if it was learned.
+    kernel_ : Kernel
+        The fitted kernel, for the scaled columns.
+    n_updates_ : int
+        Number of metric updates.
+    bandwidth_ : float
+        The bandwidth.
+    ridge_ : float
+        The ridge, added to the diagonal of K.
+    relative_ridge_ : float
+        The ridge as a multiple of k(x, x).
+    leave_one_out_error_ : float
+        Share of the variance that held-out predictions do not explain.
+    offset_, scale_ : arrays
+        Offset and scale of the (encoded) columns.
+    map_ : array
+        The map L with M = LᵀL.
+    X_fit_, dual_coef_, intercept_ : arrays
+        Centers, coefficients and intercept of the final fit.
+    solver_ : str
+        How the final fit was computed: "cholesky", "partition", "constant" or the name of an iterative method.
+    converged_ : bool
+        Whether an iterative fit converged; only set beyond 3,000 rows.
+    coding_ : str
+        Encoding of columns that look like codes: "numbers", "categories" or "numbers and categories".
+    categories_ : dict
+        Values of the columns that are encoded as categories.
+    members_ : list of dict
+        The fits whose weighted mean is predicted, the best first. The attributes above are those of the first one,
+        except `feature_importances_`, which is averaged.
+    outliers_ : {"kept", "clipped", "averaged"}
+        Treatment of heavy-tailed labels.
+    clip_ : array of shape (outputs,)
+        Largest distance of a clipped label from its prediction; inf if none was clipped.
+    held_out_residuals_ : list of arrays
+        Absolute residuals of held-out rows, used by `predict_interval`.
 
-    `kernel` ('product_laplace', 'laplace', 'gaussian', 'matern', 'ntk', 'nngp', or a kernel),
-    `metric` ('full', 'diagonal', 'low_rank' with `rank`), `relative_bandwidth` (a multiple of the median distance) and
-    `relative_ridge` (a multiple of k(x, x)) fix what is otherwise chosen; `iterate='last'` always makes all `updates`;
-    `start='one_step'` begins with the metric W¹ᵀW¹ of Algorithm 1. `checkpoint` names a file from which a killed fit of
-    more than 3,000 rows continues after its last finished stage, to the same model bit for bit.
+    References
+    ----------
+    Radhakrishnan, Beaglehole, Pandit and Belkin (2024), Mechanism for feature learning in neural networks and
+    backpropagation-free machine learning models.
 
-    Candidates and folds run side by side in threads, as many as there are cores; `n_jobs` is the most of them, and of
-    BLAS's, in a fit.
-
-    Fitted: `metric_` (M of trace one, for standardized columns), `feature_importances_` (shares of the mean squared
-    gradients of the last fit; beyond 3,000 rows those of the metric's diagonal where it was learned), `n_updates_`,
-    `bandwidth_`, `ridge_` (added to K), `relative_ridge_`, `kernel_`, `leave_one_out_error_` (share of the
-    variance not explained, of held-out rows where there are many), `solver_`, `coding_` ('numbers', 'categories' or
-    'numbers and categories', of columns that look like codes) and `categories_` (their values), `members_` (the fits
-    whose mean is predicted; the attributes above are those of the first, importances the mean), `outliers_` ('kept',
-    'clipped' or 'averaged') and `clip_` (largest distance of a clipped label from its prediction, for every output;
-    infinite where none was).
-
-    `predict_interval(X, level)` gives prediction intervals from residuals of held-out rows (`held_out_residuals_`).
-
+    Examples
+    --------
     >>> FeatureMachineRegressor().fit(X, y).predict(Z)
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "FeatureMachineRegressor":
-        """Weights count rows: a row of weight 2 is that row twice."""
-        with at_most(self.n_jobs):
-            held_out, part = self._fit(self._training(X, y, sample_weight), regression=True)
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> "FeatureMachineRegressor":
+        """Choose kernel, metric and hyperparameters, and fit all rows.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Training points.
+        y : array of shape (n,) or (n, outputs)
+            Targets.
+        sample_weight : array of shape (n,), optional
+            Weights of the rows. A row of weight 2 counts as that row twice; rows of weight 0 are ignored.
+
+        Returns
+        -------
+        FeatureMachineRegressor
+            The fitted estimator.
+        """
+        with limit_threads(self.n_jobs):
+            held_out, part = self._fit(self._validate_regression(X, y, sample_weight), regression=True)
         self.keep_residuals([part.Y - held_out], part.weights)
         return self
 
     def _targets(self, X: Any, y: Any) -> tuple[Training, bool]:
-        return self._training(X, y), True
+        return self._validate_regression(X, y), True
 
     def predict(self, X: Any) -> np.ndarray:
-        return self._shaped(self._scores(X))
+        """Predict the targets of X.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Points to predict at.
+
+        Returns
+        -------
+        array of shape (m,) or (m, outputs)
+            Predictions, with as many axes as the `y` passed to `fit`.
+        """
+        return self._restore_output_axes(self._scores(X))
 
 
 class FeatureMachineClassifier(CalibratedClassifier, FeatureMachine):
-    """Least squares on one-hot labels with a learned metric; probabilities are calibrated on held-out scores.
-    Parameters and fitted attributes as `FeatureMachineRegressor`; `class_weight` ('balanced', or a dictionary) is a
-    weight of every row of a class.
+    """Feature machine for classification: least squares on one-hot labels, with calibrated probabilities [D11].
 
+    Kernel, metric and hyperparameters are chosen as in `FeatureMachineRegressor`. Probabilities are softmax(a·f + b),
+    with a and b fitted to held-out scores.
+
+    Parameters
+    ----------
+    kernel : str, Kernel or None, default None
+        "product_laplace", "laplace", "gaussian", "matern", "ntk", "nngp", or a kernel object. None chooses among the
+        first three.
+    metric : {"full", "diagonal", "low_rank"} or None, default None
+        Kind of metric. None chooses between "full" and "diagonal"; "low_rank" needs `rank`.
+    updates : int, default 8
+        Largest number of metric updates; 0 for a fixed kernel.
+    iterate : {"best", "last"}, default "best"
+        Whether to use the best number of updates, or always all of them.
+    rank : int or None, default None
+        Number of directions of a "low_rank" metric.
+    start : {"one_step"} or None, default None
+        Initial metric: None is the identity, "one_step" is W¹ᵀW¹ of Algorithm 1 [D4].
+    relative_bandwidth : float or None, default None
+        Bandwidth as a multiple of the median distance. None chooses it.
+    relative_ridge : float or None, default None
+        Ridge as a multiple of k(x, x). None chooses it.
+    standardize : bool, default True
+        Whether to divide columns by their standard deviation.
+    categories : sequence of str or int, or None, default None
+        Columns (names or indices) to encode as categories; an empty sequence for none. None tries categories for
+        columns of few evenly spaced values (months, grades), with an indicator for each value in place of the number or
+        in addition to it.
+    robust : bool, default True
+        Whether to clip heavy-tailed labels. If held-out residuals have a kurtosis above 8, labels are clipped to within
+        three deviations of held-out predictions, if that predicts held-out rows, with their original labels, better by
+        more than one standard error; if it is better by less, the mean of both fits is used. Regression only.
+    average : bool, default True
+        Whether to average candidates if there are at most 400 rows: all candidates whose leave-one-out error is within
+        z = 2 standard errors of the best one, with weights exp(-z²/2).
+    tolerance : float, default 1e-3
+        Relative tolerance of iterative fits, used for more rows than one factorization can hold.
+    precision : {"float32", "float64"} or None, default None
+        Floating-point type of the predictions. None is float64. The search is always in float64.
+    random_state : int, RandomState or None, default 0
+        Seed of the samples and splits of rows. None draws a new seed for each fit.
+    progress : bool, default False
+        Whether to show the progress of the fit.
+    checkpoint : str, Path or None, default None
+        File from which an interrupted fit of more than 3,000 rows resumes after its last finished stage, with the same
+        result bit for bit.
+    n_jobs : int or None, default None
+        Largest number of threads, of candidates and folds and of BLAS. None is the number of cores.
+    class_weight : dict, "balanced" or None, default None
+        Weight of all rows of a class; multiplies `sample_weight`.
+
+    Attributes
+    ----------
+    classes_ : array of shape (n_classes,)
+        The class labels.
+    calibration_slope_, calibration_shift_ : float and array of shape (n_classes,)
+        Slope a and shifts b of the calibration.
+    metric_ : array of shape (d, d) or (d,)
+        The metric M, or its diagonal, with trace one, for the scaled columns.
+    feature_importances_ : array of shape (n_features_in_,)
+        Share of each column in the mean squared gradients of the final fit; beyond 3,000 rows the diagonal of the
+        metric if it was learned.
+    kernel_ : Kernel
+        The fitted kernel, for the scaled columns.
+    n_updates_ : int
+        Number of metric updates.
+    bandwidth_ : float
+        The bandwidth.
+    ridge_ : float
+        The ridge, added to the diagonal of K.
+    relative_ridge_ : float
+        The ridge as a multiple of k(x, x).
+    leave_one_out_error_ : float
+        Share of the variance that held-out predictions do not explain.
+    offset_, scale_ : arrays
+        Offset and scale of the (encoded) columns.
+    map_ : array
+        The map L with M = LᵀL.
+    X_fit_, dual_coef_, intercept_ : arrays
+        Centers, coefficients and intercept of the final fit.
+    solver_ : str
+        How the final fit was computed: "cholesky", "partition", "constant" or the name of an iterative method.
+    converged_ : bool
+        Whether an iterative fit converged; only set beyond 3,000 rows.
+    coding_ : str
+        Encoding of columns that look like codes: "numbers", "categories" or "numbers and categories".
+    categories_ : dict
+        Values of the columns that are encoded as categories.
+    members_ : list of dict
+        The fits whose weighted mean is predicted, the best first. The attributes above are those of the first one,
+        except `feature_importances_`, which is averaged.
+    outliers_ : {"kept", "clipped", "averaged"}
+        Treatment of heavy-tailed labels.
+    clip_ : array of shape (outputs,)
+        Largest distance of a clipped label from its prediction; inf if none was clipped.
+
+    References
+    ----------
+    Radhakrishnan, Beaglehole, Pandit and Belkin (2024), Mechanism for feature learning in neural networks and
+    backpropagation-free machine learning models.
+
+    Examples
+    --------
     >>> FeatureMachineClassifier().fit(X, labels).predict_proba(Z)
     """
 
@@ -92,12 +288,27 @@ class FeatureMachineClassifier(CalibratedClassifier, FeatureMachine):
         )  # fmt: skip
         self.class_weight = class_weight
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "FeatureMachineClassifier":
-        """Weights count rows: a row of weight 2 is that row twice."""
-        with at_most(self.n_jobs):
-            held_out, part = self._fit(self._labeled(X, y, sample_weight), regression=False)
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> "FeatureMachineClassifier":
+        """Choose kernel, metric and hyperparameters, and fit all rows.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Training points.
+        y : array of shape (n,)
+            Class labels.
+        sample_weight : array of shape (n,), optional
+            Weights of the rows. A row of weight 2 counts as that row twice; rows of weight 0 are ignored.
+
+        Returns
+        -------
+        FeatureMachineClassifier
+            The fitted estimator.
+        """
+        with limit_threads(self.n_jobs):
+            held_out, part = self._fit(self._validate_classification(X, y, sample_weight), regression=False)
         self._calibrate(held_out, part.Y, part.weights)
         return self
 
     def _targets(self, X: Any, y: Any) -> tuple[Training, bool]:
-        return self._labeled(X, y), False
+        return self._validate_classification(X, y), False

@@ -1,17 +1,16 @@
-"""Which kernel, which metric, how many updates: chosen by predictions of rows whose labels nothing has seen.
+"""Choice of kernel, metric and number of updates by predictions of held-out rows.
 
-first_look   how to read the table: codes as numbers or as categories
-search       the description, read from top to bottom: plain kernels, rounds of updates, slow updates, last fit
-trajectory   one kernel and its metrics, update after update
-folds        held-out predictions: a fold's metric and coefficients never see the labels of its rows
-held_out     the same with one split, for many rows
-growth       many rows: choices are made again at growing sizes
-last_fit     the fit to all rows: one factorization, leaves of a partition, or an iterative solution
-members      fits to all rows: one, or several whose mean predicts, where few rows cannot tell them apart
-heavy_tails  labels with outliers: noticed and clipped; robust: which labels are fitted
-stages       what outlasts a kill
-course       how far a fit has come
-rules        the numbers by which the search decides, in one table
+encoding_choice     encoding of integer codes: as numbers or as categories
+search              the search: plain kernels, rounds of updates, slow updates, rotations, final hyperparameters
+trajectory          one kernel and its metrics, update by update
+folds               held-out predictions by cross-validation: metric and coefficients never see the held-out labels
+held_out            the same with a single split, for many rows
+successive_halving  many rows: candidates are reduced while the number of rows grows
+final_fit           the fit to all rows: one factorization, the leaves of a partition, or an iterative solver
+averaging           fits to all rows of one candidate, or of several whose mean predicts if few rows cannot separate
+them heavy_tails         detection and clipping of outliers in the labels robust_labels       choice between original
+and clipped labels stages              checkpoints of the stages of a long fit progress            progress of a fit
+thresholds          the constants of the search, in one table
 """
 
 from unlazy.estimators.feature_search.search import Selected, select

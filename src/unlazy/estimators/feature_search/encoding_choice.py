@@ -1,7 +1,7 @@
-"""Before the search: how to read the table, by the held-out errors of short searches on some of the rows.
+"""Choice of the encoding of integer codes by held-out errors of short searches on a sample of the rows.
 
-What is not in doubt is not looked at: codes are tried only where columns look like codes (`codes`). A plain kernel
-would not do as a judge: categories often pay only once a metric has been learned on them.
+Categories are tried only if there are columns that look like codes (`integer_codes`). A plain kernel cannot decide,
+since categories often help only once a metric has been learned on them.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,28 +9,30 @@ from collections.abc import Callable, Sequence
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import thresholds
 from unlazy.estimators.feature_search.search import Selected
-from unlazy.estimators.feature_search.trajectory import difference
-from unlazy.estimators.preprocessing.column_scale import Columns
-from unlazy.estimators.preprocessing.integer_codes import Codes
+from unlazy.estimators.feature_search.trajectory import standardized_difference
+from unlazy.estimators.preprocessing.column_scale import ColumnScale
+from unlazy.estimators.preprocessing.integer_codes import IntegerCodes
 
 
-def best_reading(
-    options: Sequence[Codes], data: Training, standardize: bool, search: Callable[[Training], Selected]
-) -> tuple[Codes, Selected | None]:
-    """The reading of the smallest held-out error, and the search that found it; the first one, where another is not
-    better by a share that counts (rules.TAKES_OVER)."""
+def choose_encoding(
+    options: Sequence[IntegerCodes], data: Training, standardize: bool, search: Callable[[Training], Selected]
+) -> tuple[IntegerCodes, Selected | None]:
+    """Return the encoding with the smallest held-out error, and its search.
+
+    The first encoding is kept unless another one is better by the factor thresholds.TAKEOVER_FACTOR.
+    """
     if len(options) == 1:
         return options[0], None
     found: list[Selected] = []
     for codes in options:
         found.append(search(_read(codes, data, standardize)))
-        if difference(found[-1].held_out, found[0].held_out, data) > 1:
-            break  # indicators beside the numbers are surely worse: no need to try them in their place
+        if standardized_difference(found[-1].held_out, found[0].held_out, data) > 1:
+            break  # indicators next to the numbers are significantly worse: do not try them in place of the numbers
     best = min(range(len(found)), key=lambda i: found[i].error)
-    best = best if found[best].error < thresholds.TAKES_OVER * found[0].error else 0
+    best = best if found[best].error < thresholds.TAKEOVER_FACTOR * found[0].error else 0
     return options[best], found[best]
 
 
-def _read(codes: Codes, data: Training, standardize: bool) -> Training:
+def _read(codes: IntegerCodes, data: Training, standardize: bool) -> Training:
     X = codes(data.X)
-    return data._replace(X=Columns.of(X, data.weights, standardize)(X))
+    return data._replace(X=ColumnScale.from_data(X, data.weights, standardize)(X))

@@ -1,37 +1,38 @@
-"""How far a fit of many rows has come: its parts one after another, each as long as its work lets expect.
+"""Progress of a fit of many rows: its parts in order, each weighted by its expected work.
 
-Only their proportion counts: the display knows how long the finished ones took, and so how long the others will.
+Only the proportions matter: the display extrapolates the remaining time from that of the finished parts.
 """
 
 from typing import Any
 
 from unlazy.core import devices
 from unlazy.estimators.feature_search import thresholds
-from unlazy.estimators.feature_search.successive_halving import most_exact, sizes
+from unlazy.estimators.feature_search.successive_halving import max_exact_rows, stage_sizes
 
-WHOLE = 100
+TOTAL = 100
+"""Number of progress units of a fit."""
 TICK = 0.1
-"""Share of what is left of a part that one sign of life stands for."""
+"""Share of the remainder of a part by which one tick advances."""
 FLOP, ENTRY = 2.5e-11, 2e-8
-"""CPU-seconds of a factorization's operation and of an entry of K, on a usual core; a card does both much faster."""
-PASSES = 30
-"""Products with K that an iterative fit takes."""
+"""CPU-seconds of one operation of a factorization and of one entry of K, on a typical core; GPUs are much faster."""
+MAX_PASSES = 30
+"""Number of products with K in an iterative fit."""
 
 
-class Course:
-    """Parts of a fit and where it is; `tick` says that it lives, `done` that a stage is finished."""
+class FitProgress:
+    """Position in the parts of a fit; `tick` advances within a part, `done` reports that a stage is finished."""
 
-    def __init__(self, shown: Any, parts: dict[str, float]):
-        total = sum(parts.values())
-        self._shown, self._parts = shown, [(name, WHOLE * cost / total) for name, cost in parts.items()]
+    def __init__(self, shown: Any, work: dict[str, float]):
+        total = sum(work.values())
+        self._shown, self._parts = shown, [(name, TOTAL * cost / total) for name, cost in work.items()]
         self._at, self._within = 0, 0.0
 
     def tick(self, note: str = "") -> None:
-        """A little further within the part."""
+        """Advance a little within the current part."""
         self._forward(TICK * (self._parts[self._at][1] - self._within), note)
 
     def done(self, stage: str) -> None:
-        """A stage is finished: all parts before the one it belongs to are, too."""
+        """Report a finished stage: all parts before the one it belongs to are finished as well."""
         known = [i for i, (name, _) in enumerate(self._parts) if stage.startswith(name)]
         while known and self._at < known[0]:
             self._forward(self._parts[self._at][1] - self._within, stage)
@@ -43,16 +44,20 @@ class Course:
         self._shown.advance(note, step)
 
 
-def parts(n: int, candidates: int, updates: int) -> dict[str, float]:
-    """Every part of a fit to n rows by the beginning of its stages' names, and its work."""
-    first, *later = sizes(n)
+def expected_work(n: int, candidates: int, updates: int) -> dict[str, float]:
+    """Expected work of each part of a fit to n rows, by the prefix of the names of its stages."""
+    first, *later = stage_sizes(n)
     found = {"race": candidates * (updates + 2) * _work(first)}
-    found |= {f"{size} rows": (thresholds.UPDATES + thresholds.TURNS + 6) * _work(size) for size in later}
-    if n <= most_exact():
+    found |= {
+        f"{size} rows": (thresholds.UPDATES_PER_SIZE + thresholds.ROTATIONS_PER_SIZE + 6) * _work(size)
+        for size in later
+    }
+    if n <= max_exact_rows():
         return found | {"last fit": _work(n)}
-    last = PASSES * n * n * (ENTRY if devices.is_host() else FLOP)
-    return found | {"last fit": last, "metric": thresholds.UPDATES * last}
+    last = MAX_PASSES * n * n * (ENTRY if devices.is_host() else FLOP)
+    return found | {"last fit": last, "metric": thresholds.UPDATES_PER_SIZE * last}
 
 
 def _work(rows: int) -> float:
+    """Work of one exact fit."""
     return rows**3 * FLOP / 3 + rows**2 * (ENTRY if devices.is_host() else FLOP)

@@ -1,12 +1,12 @@
-"""The search, from plain kernels to the last fit.
+"""The search, from plain kernels to the final hyperparameters.
 
-1. Every plain kernel gets the bandwidth and the ridge of its smallest leave-one-out error.
-2. Round by round every candidate that promises something makes one more update of its metric.
-3. From the best metric slow updates go on, with its kernel and with the others: a rough kernel may be the first to find
-   what a smooth one then uses best.
-4. Bandwidth and ridge of the last fit are searched once more.
+1. Each plain kernel gets the bandwidth and ridge with the smallest leave-one-out error.
+2. Round by round, each promising candidate makes one more update of its metric.
+3. From the best metric, slow updates continue with its kernel and with the others: a rough kernel may be the first to
+   find a metric that a smooth kernel then uses best.
+4. Bandwidth and ridge of the final fit are searched once more.
 
-All that is compared are predictions of rows whose labels neither metric nor coefficients have seen (`folds`).
+All comparisons use predictions of rows whose labels neither metric nor coefficients have seen (`folds`).
 """
 
 import functools
@@ -17,38 +17,51 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from unlazy.core.threads import together
+from unlazy.core.threads import run_parallel
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import thresholds
 from unlazy.estimators.feature_search.folds import Folds
-from unlazy.estimators.feature_search.held_out import HeldOut
-from unlazy.estimators.feature_search.trajectory import Candidate, Judged, Trajectory, difference
+from unlazy.estimators.feature_search.held_out import SingleSplit
+from unlazy.estimators.feature_search.trajectory import (
+    Candidate,
+    MetricTrajectory,
+    ScoredCandidate,
+    standardized_difference,
+)
 from unlazy.kernels.base import Kernel
-from unlazy.solvers.ridge.intercept import unexplained
-from unlazy.training.rfm.bandwidth_and_ridge import LARGEST, SMALL, SMALLEST, Place, descend
-from unlazy.training.rfm.iteration import FIRST_RIDGE, Step, normalized
+from unlazy.solvers.ridge.intercept import unexplained_variance
+from unlazy.training.rfm.bandwidth_and_ridge import (
+    FINE_STEP,
+    LARGEST_RIDGE,
+    SMALLEST_RIDGE,
+    BandwidthAndRidge,
+    coordinate_search,
+)
+from unlazy.training.rfm.iteration import FIRST_RIDGE, RfmStep, normalize_metric
 
-Begin = Callable[[np.ndarray], np.ndarray]
-Tick = Callable[[str], None]
+InitialMetric = Callable[[np.ndarray], np.ndarray]
+"""Computes an initial metric from the rows at this index."""
+ProgressCallback = Callable[[str], None]
+"""Reports progress with a short note."""
 
 
 class Selected(NamedTuple):
-    """What to fit, and the evidence: predictions of every row by fits and metrics that never saw it."""
+    """What to fit, and the held-out predictions of each row by fits and metrics that never saw its label."""
 
     candidate: Candidate
     updates: int
-    steps: tuple[Step, ...]
-    """The fits whose gradients make the metric (`recursive_features.follow`)."""
-    final: Place
-    """Bandwidth and ridge of the last fit, both relative."""
+    steps: tuple[RfmStep, ...]
+    """The fits whose gradients give the metric."""
+    final: BandwidthAndRidge
+    """Bandwidth and ridge of the final fit, both relative."""
     held_out: Float[np.ndarray, "n c"]
     error: float
     table: tuple[tuple[int, int, float], ...]
-    """(candidate, updates, error) of all that was tried."""
-    equals: tuple["Selected", ...] = ()
-    """Others that few rows cannot tell from it: `held_out` and `error` are those of the mean of all."""
+    """(candidate, updates, error) of everything that was tried."""
+    ties: tuple["Selected", ...] = ()
+    """Other candidates within the noise of few rows; `held_out` and `error` are then those of the weighted mean."""
     weight: float = 1.0
-    """In such a mean, relative to the best."""
+    """Weight in that mean, relative to the best candidate."""
 
 
 def select(
@@ -62,274 +75,310 @@ def select(
     relative_bandwidth: float | None = None,
     relative_ridge: float | None = None,
     rank: int | None = None,
-    begin: Begin | None = None,
+    begin: InitialMetric | None = None,
     last: bool = False,
     average: bool = False,
     seed: int = 0,
-    advance: Tick = lambda note: None,
+    advance: ProgressCallback = lambda note: None,
 ) -> Selected:
-    """The best of all candidates after 0 to `updates` updates, with its bandwidth and ridge.
+    """Select the best candidate after 0 to `updates` updates, with its bandwidth and ridge.
 
-    `relative_bandwidth` and `relative_ridge` fix what is otherwise searched (`recursive_features.learn`). `begin` gives
-    the first metric from the rows whose labels it may use (W¹ᵀW¹ of Algorithm 1, say) instead of the identity.
-    `last` makes all updates, and chooses the rest. `average` takes the mean of those that at most rules.FEW rows cannot
-    tell apart.
+    `relative_bandwidth` and `relative_ridge` fix what is otherwise searched. `begin` computes the initial metric from
+    the rows whose labels it may use (for example W¹ᵀW¹ of Algorithm 1) instead of the identity. `last` makes all
+    updates and chooses the rest. `average` averages candidates that at most thresholds.AVERAGING_ROWS rows cannot
+    separate.
     """
     n = len(X)
-    count = min(n, folds or (thresholds.FOLDS if n < thresholds.MANY_ROWS else 2))
+    count = min(n, folds or (thresholds.FOLDS if n < thresholds.TWO_FOLD_ROWS else 2))
     fold = np.random.default_rng(seed).permutation(n) % count
     data = Training(X, Y, weights)
     search = Search(Folds(data, fold), relative_bandwidth, relative_ridge, rank, advance)
     runs = search.run(candidates, updates if count > 1 else 0, begin, last)
     table = tuple((candidates.index(run.candidate), t, e) for run in runs[1:] for t, e in enumerate(run.errors))
     best = runs[0]
-    found = search.selected(best, len(best.judged) - 1 if last else best.best, begin is not None, table)
-    if not average or last or n > thresholds.FEW:
+    found = search.select_update(best, len(best.scored) - 1 if last else best.best, begin is not None, table)
+    if not average or last or n > thresholds.AVERAGING_ROWS:
         return found
-    others = [search.selected(run, run.best, begin is not None) for run in _distinct(runs, found, data)]
+    others = [search.select_update(run, run.best, begin is not None) for run in _distinct(runs, found, data)]
     return _mean(found, others, data)
 
 
-def _distinct(runs: list[Trajectory], best: Selected, data: Training) -> list[Trajectory]:
-    """Those that cannot be told from the first, which is the best; a kernel without updates once."""
-    seen: dict[Any, Trajectory] = {}
+def _distinct(runs: list[MetricTrajectory], best: Selected, data: Training) -> list[MetricTrajectory]:
+    """Trajectories that cannot be separated from the first one, the best; a kernel without updates appears once."""
+    seen: dict[Any, MetricTrajectory] = {}
     for run in runs:
-        made = run.before + run.best
+        made = run.inherited_updates + run.best
         seen.setdefault((id(run.candidate.kernel), run.candidate.metric) if made else id(run.candidate.kernel), run)
     others = [run for run in seen.values() if run is not runs[0]]
-    return [run for run in others if difference(run.judged[run.best].held_out, best.held_out, data) <= thresholds.APART]
+    return [
+        run
+        for run in others
+        if standardized_difference(run.scored[run.best].held_out, best.held_out, data) <= thresholds.AVERAGING_Z
+    ]
 
 
 def _mean(best: Selected, others: list[Selected], data: Training) -> Selected:
-    """The mean of the best and the others, each by how likely a difference like its own is by chance, exp(-z²/2).
+    """Average the best candidate and the others, each with weight exp(-z²/2), z its difference in standard errors.
 
-    That the best is best may be chance too: its own error, the smallest of several, is no reason to pick it."""
+    That the best is best may be chance: its error is the smallest of several, which is no reason to use it alone.
+    """
     if not others:
         return best
-    worse = [max(0.0, difference(found.held_out, best.held_out, data)) for found in others]
+    worse = [max(0.0, standardized_difference(found.held_out, best.held_out, data)) for found in others]
     weights = [1.0, *(math.exp(-0.5 * z**2) for z in worse)]
     held_out = np.average([found.held_out for found in (best, *others)], 0, weights)
-    error = unexplained(held_out - data.Y, data.Y, data.weights)
-    equals = tuple(found._replace(weight=w) for found, w in zip(others, weights[1:]) if w > 0)
-    return best._replace(held_out=held_out, error=error, equals=equals)
+    error = unexplained_variance(held_out - data.Y, data.Y, data.weights)
+    ties = tuple(found._replace(weight=w) for found, w in zip(others, weights[1:]) if w > 0)
+    return best._replace(held_out=held_out, error=error, ties=ties)
 
 
 class Search:
-    """Rows that judge what others have learned, and what is free: a bandwidth or a ridge that is None."""
+    """The search on given held-out rows; a bandwidth or ridge that is None is searched."""
 
     def __init__(
-        self, evidence: Folds | HeldOut, bandwidth: float | None = None, ridge: float | None = None,
-        rank: int | None = None, advance: Tick = lambda note: None,
+        self, evidence: Folds | SingleSplit, bandwidth: float | None = None, ridge: float | None = None,
+        rank: int | None = None, advance: ProgressCallback = lambda note: None,
     ):  # fmt: skip
         self.evidence, self.bandwidth, self.ridge, self.rank, self.advance = evidence, bandwidth, ridge, rank, advance
-        self.look = evidence.look()
+        self.pilot = evidence.pilot()
 
-    def selected(self, run: Trajectory, t: int, begun: bool, table: tuple = ()) -> Selected:
-        """A trajectory after t updates, at the bandwidth and ridge of its last fit."""
-        made, chosen = run.before + t, self.refined(run, t) if begun else self.settled(run, t)
+    def select_update(self, run: MetricTrajectory, t: int, has_initial_metric: bool, table: tuple = ()) -> Selected:
+        """Return a trajectory after t updates, at its final bandwidth and ridge."""
+        made, chosen = run.inherited_updates + t, self.refine(run, t) if has_initial_metric else self.finalize(run, t)
         return Selected(
             run.candidate, made, tuple(run.steps[:made]), chosen.place, chosen.held_out, chosen.error, table
         )
 
     def run(
-        self, candidates: Sequence[Candidate], updates: int, begin: Begin | None = None, last: bool = False
-    ) -> list[Trajectory]:
-        """The best trajectory first, then those of all candidates that raced."""
-        runs = self.start(candidates, begin, updates > 0 and not last)
-        self.rounds(runs, updates, to_the_end=last)
-        best = min(runs, key=lambda run: run.errors[-1] if last else run.smallest)
+        self, candidates: Sequence[Candidate], updates: int, begin: InitialMetric | None = None, last: bool = False
+    ) -> list[MetricTrajectory]:
+        """Return the best trajectory, followed by those of all candidates that were updated."""
+        runs = self.start_trajectories(candidates, begin, updates > 0 and not last)
+        self.run_rounds(runs, updates, all_updates=last)
+        best = min(runs, key=lambda run: run.errors[-1] if last else run.best_error)
         if updates and not last:
-            best = self.turned(self.slowly(best, candidates, updates))
+            best = self.try_rotation(self.try_slow_updates(best, candidates, updates))
         return [best, *runs]
 
-    def start(
-        self, candidates: Sequence[Candidate], begin: Begin | None = None, choose: bool = False
-    ) -> list[Trajectory]:
-        """The plain kernels; with `begin` under a first metric, that of each fold without the labels of its rows. Where
-        there is a look at fewer rows, bandwidth and ridge begin at theirs, and who falls far behind there stays out if
-        one may `choose`."""
+    def start_trajectories(
+        self, candidates: Sequence[Candidate], begin: InitialMetric | None = None, choose: bool = False
+    ) -> list[MetricTrajectory]:
+        """Start a trajectory for each candidate: plain kernels, or kernels under the initial metric of `begin`.
+
+        The initial metric of a fold does not use the labels of its rows. If there is a pilot sample, bandwidth and
+        ridge start at its choice, and candidates that are far behind on it are dropped if `choose`.
+        """
         kernels = _kernels(candidates)
-        plain = functools.partial(self.evidence.plain, bandwidth=self.bandwidth, ridge=self.ridge)
-        if self.look is None:
-            found = dict(zip(kernels, together([functools.partial(plain, kernel) for kernel in kernels.values()])))
+        plain = functools.partial(self.evidence.score_plain_kernel, bandwidth=self.bandwidth, ridge=self.ridge)
+        if self.pilot is None:
+            found = dict(zip(kernels, run_parallel([functools.partial(plain, kernel) for kernel in kernels.values()])))
         else:
-            seen = Search(self.look, self.bandwidth, self.ridge, self.rank)
-            seen.look = None
-            first = seen.start(candidates)
-            known = {id(run.candidate.kernel): run.judged[0] for run in first}
+            seen = Search(self.pilot, self.bandwidth, self.ridge, self.rank)
+            seen.pilot = None
+            first = seen.start_trajectories(candidates)
+            known = {id(run.candidate.kernel): run.scored[0] for run in first}
             if choose and begin is None:
-                candidates = seen.worth_a_race(first)
+                candidates = seen.shortlist(first)
                 kernels = _kernels(candidates)
-            # what fewer rows chose may be a corner: the usual place is looked at again
+            # the choice of fewer rows may be a corner: also start from the default
             usual = (self.bandwidth or 1.0, FIRST_RIDGE if self.ridge is None else self.ridge)
             tasks = []
             for i, kernel in kernels.items():
                 starts = tuple(dict.fromkeys((known[i].place, usual)))
-                tasks.append(functools.partial(plain, kernel, starts=starts, steps=(SMALL,)))
-            found = dict(zip(kernels, together(tasks)))
+                tasks.append(functools.partial(plain, kernel, starts=starts, steps=(FINE_STEP,)))
+            found = dict(zip(kernels, run_parallel(tasks)))
         runs = []
         for c in candidates:
-            run = Trajectory(c, found[id(c.kernel)], self.evidence.isotropic(c.metric))
+            run = MetricTrajectory(c, found[id(c.kernel)], self.evidence.isotropic_metrics(c.metric))
             if begin is not None:
-                run.metrics = [[normalized(begin(rows), c.metric) for rows in self.evidence.others]]
-                run.judged = [self._judged(run, 0)]
+                run.metrics = [[normalize_metric(begin(rows), c.metric) for rows in self.evidence.training_rows]]
+                run.scored = [self._score_update(run, 0)]
             runs.append(run)
         return runs
 
-    def worth_a_race(self, runs: list[Trajectory]) -> list[Candidate]:
-        """Those that one update brings near the best, or on the way there: as far again would do. All, where none
-        explains anything of so few rows."""
-        if min(run.smallest for run in runs) > thresholds.EXPLAINS_NOTHING:
+    def shortlist(self, runs: list[MetricTrajectory]) -> list[Candidate]:
+        """Keep candidates that one update brings near the best, or that a second such update would.
+
+        All are kept if none explains anything on so few rows.
+        """
+        if min(run.best_error for run in runs) > thresholds.EXPLAINS_NOTHING:
             return [run.candidate for run in runs]
-        together([functools.partial(self.update, run) for run in runs])
-        best = min(run.smallest for run in runs)
-        return [run.candidate for run in runs if run.waited_for(best) or run.reach <= thresholds.FAR_BEHIND * best]
+        run_parallel([functools.partial(self.update, run) for run in runs])
+        best = min(run.best_error for run in runs)
+        return [
+            run.candidate
+            for run in runs
+            if run.needs_patience(best) or run.projected_error <= thresholds.DROP_FACTOR * best
+        ]
 
-    def settled(self, run: Trajectory, t: int) -> Judged:
-        """A trajectory after t updates at its last bandwidth and ridge; plain kernels have them."""
-        return self.refined(run, t) if run.before + t else run.judged[t]
+    def finalize(self, run: MetricTrajectory, t: int) -> ScoredCandidate:
+        """Score a trajectory after t updates at its final bandwidth and ridge; plain kernels already have them."""
+        return self.refine(run, t) if run.inherited_updates + t else run.scored[t]
 
-    def rounds(self, runs: list[Trajectory], updates: int, to_the_end: bool = False) -> None:
-        """Updates, round by round, of all that promise something (of all, where `to_the_end`)."""
+    def run_rounds(self, runs: list[MetricTrajectory], updates: int, all_updates: bool = False) -> None:
+        """Update, round by round, all promising trajectories (all of them if `all_updates`)."""
         going = list(runs)
         for _ in range(updates):
-            together([functools.partial(self.update, run) for run in going])
+            run_parallel([functools.partial(self.update, run) for run in going])
             for run in going:
                 self.advance(type(run.candidate.kernel).__name__)
-            best = min(run.smallest for run in runs)
-            going = [run for run in going if to_the_end or run.promising(best)]
+            best = min(run.best_error for run in runs)
+            going = [run for run in going if all_updates or run.is_promising(best)]
             for run in runs:
                 if run not in going:
                     run.views = None
 
-    def update(self, run: Trajectory) -> None:
-        """One more update in every fold, without the labels of its rows, and the error it leaves."""
+    def update(self, run: MetricTrajectory) -> None:
+        """Make one more update in each fold, without the labels of its rows, and score it."""
         step, views = run.next_step(), self._views(run, len(run.metrics) - 1)
-        run.metrics.append(self.evidence.updated(views, run.metrics[-1], step, run.candidate.metric, self.rank))
+        run.metrics.append(self.evidence.update_metrics(views, run.metrics[-1], step, run.candidate.metric, self.rank))
         run.steps.append(step)
-        run.judged.append(run.judged[-1])
-        t = len(run.judged) - 1
-        screened = self._screened(run, t)
-        if screened is None or screened.errors[0] > thresholds.PAYS_MUCH * run.errors[-1]:
-            run.judged[-1] = self._judged(run, t)
+        run.scored.append(run.scored[-1])
+        t = len(run.scored) - 1
+        screened = self._screen_columns(run, t)
+        if screened is None or screened.errors[0] > thresholds.SCREENING_FACTOR * run.errors[-1]:
+            run.scored[-1] = self._score_update(run, t)
         if screened is not None and screened.errors[0] <= run.errors[-1]:
-            run.steps, run.metrics[-1], run.judged[-1] = screened.steps, screened.metrics[0], screened.judged[0]
+            run.steps, run.metrics[-1], run.scored[-1] = screened.steps, screened.metrics[0], screened.scored[0]
             run.views = screened.views and (t, screened.views[1])
 
-    def _screened(self, run: Trajectory, t: int) -> Trajectory | None:
-        """The first update of a diagonal metric of very many columns, of those alone that it lifts above its noise:
-        what follows then costs a fraction. It is tried beside the metric of all columns."""
-        if run.before + t > 1 or run.metrics[t][0].ndim > 1 or len(run.metrics[t][0]) < thresholds.SCREENED:
+    def _screen_columns(self, run: MetricTrajectory, t: int) -> MetricTrajectory | None:
+        """First update of a diagonal metric with very many columns, restricted to columns above its noise.
+
+        Later updates then cost a fraction. It is tried in addition to the metric of all columns.
+        """
+        if (
+            run.inherited_updates + t > 1
+            or run.metrics[t][0].ndim > 1
+            or len(run.metrics[t][0]) < thresholds.SCREENING_COLUMNS
+        ):
             return None
-        other = run.handed_to(run.candidate.kernel, floor=thresholds.NOISE_FLOOR, update=t)
+        other = run.continue_with(run.candidate.kernel, floor=thresholds.NOISE_FLOOR, update=t)
         if all(M.all() for M in other.metrics[0]):
             return None
-        other.judged[0] = self._judged(other, 0, t)
+        other.scored[0] = self._score_update(other, 0, t)
         return other
 
-    def slowly(self, best: Trajectory, candidates: Sequence[Candidate], updates: int) -> Trajectory:
-        """The best so far, or what does better with slow updates, which keep inputs of little influence."""
+    def try_slow_updates(
+        self, best: MetricTrajectory, candidates: Sequence[Candidate], updates: int
+    ) -> MetricTrajectory:
+        """Return the best trajectory, or a better one with slow updates, which keep inputs of little influence."""
         if not best.best:
-            return self._slowly_from_nothing(best, candidates, updates)
+            return self._slow_updates_from_scratch(best, candidates, updates)
         metric = best.candidate.metric
         kernels = [k for k in _kernels(candidates).values() if metric in k.metrics]
         found = best
         for kernel in kernels:
-            found = self._better(found, best.handed_to(kernel, thresholds.SLOW_POWER), updates)
-        if found is not best:  # a better metric may suit another kernel
+            found = self._better_of(found, best.continue_with(kernel, thresholds.SLOW_POWER), updates)
+        if found is not best:  # another kernel may use the better metric best
             for kernel in kernels:
                 if kernel is not found.candidate.kernel:
-                    found = self._better(found, found.handed_to(kernel), 0)
-            found = self._better(found, found.handed_to(found.candidate.kernel, floor=thresholds.NOISE_FLOOR), 0)
+                    found = self._better_of(found, found.continue_with(kernel), 0)
+            found = self._better_of(found, found.continue_with(found.candidate.kernel, floor=thresholds.NOISE_FLOOR), 0)
         return found
 
-    def turned(self, best: Trajectory) -> Trajectory:
-        """The best so far, or what does better with its directions turned by residuals: the few that hold nearly all of
-        the metric, or where that does not pay all of them. Lengths of a diagonal stay: few rows mislead them."""
-        learned = best.candidate.metric == "full" and best.before + best.best
-        for share in (thresholds.NEARLY_ALL, 1.0) if learned else ():
-            other = best.turning(share)
-            self.rounds([other], thresholds.TURNS)
-            if self._turn_pays(other, best):
+    def try_rotation(self, best: MetricTrajectory) -> MetricTrajectory:
+        """Return the best trajectory, or a better one whose directions are rotated by residuals.
+
+        First the few directions that hold nearly all of the metric are rotated; if that does not help, all of them.
+        Diagonal metrics are not changed, since few rows would mislead them.
+        """
+        learned = best.candidate.metric == "full" and best.inherited_updates + best.best
+        for share in (thresholds.LEADING_SHARE, 1.0) if learned else ():
+            other = best.rotate_directions(share)
+            self.run_rounds([other], thresholds.ROTATIONS_PER_SIZE)
+            if self._rotation_helps(other, best):
                 return other
         return best
 
-    def _turn_pays(self, turned: Trajectory, best: Trajectory) -> bool:
-        """Whether held-out rows are predicted better. A turn of all rows is better than that of a fold's; few rows must
-        be sure of it."""
-        if self.look is not None:
-            return turned.smallest < thresholds.WORTH_TURNING * best.smallest
-        new, old = turned.judged[turned.best], best.judged[best.best]
-        surely = self.evidence.surely_worse(old, new, thresholds.SURELY)
-        return surely and turned.smallest < thresholds.TAKES_OVER * best.smallest
+    def _rotation_helps(self, turned: MetricTrajectory, best: MetricTrajectory) -> bool:
+        """Return whether rotation improves held-out predictions; with few rows the improvement must be significant.
 
-    def _slowly_from_nothing(self, best: Trajectory, candidates: Sequence[Candidate], updates: int) -> Trajectory:
-        """Where no update helped: slow ones of the same kernel, with every kind of metric."""
+        A rotation learned from all rows is better than that of a fold.
+        """
+        if self.pilot is not None:
+            return turned.best_error < thresholds.ROTATION_FACTOR * best.best_error
+        new, old = turned.scored[turned.best], best.scored[best.best]
+        surely = self.evidence.significantly_worse(old, new, thresholds.ROTATION_Z)
+        return surely and turned.best_error < thresholds.TAKEOVER_FACTOR * best.best_error
+
+    def _slow_updates_from_scratch(
+        self, best: MetricTrajectory, candidates: Sequence[Candidate], updates: int
+    ) -> MetricTrajectory:
+        """If no update helped: try slow updates of the same kernel with each kind of metric."""
         for candidate in candidates:
             if candidate.kernel is best.candidate.kernel:
-                slow = best.handed_to(candidate.kernel, thresholds.SLOW_POWER)
-                slow.candidate, slow.metrics = candidate, [self.evidence.isotropic(candidate.metric)]
-                slow.judged = [best.judged[0]]
-                self.rounds([slow], updates)
-                best = slow if slow.smallest < thresholds.TAKES_OVER * best.smallest else best
+                slow = best.continue_with(candidate.kernel, thresholds.SLOW_POWER)
+                slow.candidate, slow.metrics = candidate, [self.evidence.isotropic_metrics(candidate.metric)]
+                slow.scored = [best.scored[0]]
+                self.run_rounds([slow], updates)
+                best = slow if slow.best_error < thresholds.TAKEOVER_FACTOR * best.best_error else best
         return best
 
-    def _better(self, best: Trajectory, other: Trajectory, updates: int) -> Trajectory:
-        """`other` where it beats the best, after as many updates of its own as pay."""
+    def _better_of(self, best: MetricTrajectory, other: MetricTrajectory, updates: int) -> MetricTrajectory:
+        """Return `other` if it beats the best, after as many further updates as help."""
         if other.candidate.kernel is not best.candidate.kernel:  # another kernel, another bandwidth
-            ridge = min(other.judged[0].place[1], thresholds.LEARNING_RIDGE)
-            other.judged[0] = other.judged[0]._replace(place=(1.0, ridge))
-            if not self._comes_near(other, best.smallest):
+            ridge = min(other.scored[0].place[1], thresholds.MAX_LEARNING_RIDGE)
+            other.scored[0] = other.scored[0]._replace(place=(1.0, ridge))
+            if not self._is_competitive(other, best.best_error):
                 return best
-        other.judged[0] = self.refined(other, 0, thresholds.CLOSE)
-        if other.errors[0] < thresholds.WORTH_SLOWING * best.smallest:
-            self.rounds([other], updates)
-        return other if other.smallest < thresholds.TAKES_OVER * best.smallest else best
+        other.scored[0] = self.refine(other, 0, thresholds.TUNING_GAIN)
+        if other.errors[0] < thresholds.SLOW_START_FACTOR * best.best_error:
+            self.run_rounds([other], updates)
+        return other if other.best_error < thresholds.TAKEOVER_FACTOR * best.best_error else best
 
-    def _comes_near(self, other: Trajectory, best: float) -> bool:
-        """Whether bandwidth and ridge that some of the rows choose, at little cost, bring it near the best."""
-        fewer = self.evidence.fewer()
+    def _is_competitive(self, other: MetricTrajectory, best: float) -> bool:
+        """Return whether bandwidth and ridge chosen cheaply on a subsample bring it near the best."""
+        fewer = self.evidence.subsample()
         if fewer is None:
             return True
         views = fewer.views(other.candidate.kernel, other.metrics[0])
-        place = self._downhill(fewer, views, other.judged[0].place, thresholds.CLOSE)
-        other.judged[0] = self.evidence.judged(self._views(other, 0), place)
-        return other.errors[0] < thresholds.COMES_NEAR * best
+        place = self._descend(fewer, views, other.scored[0].place, thresholds.TUNING_GAIN)
+        other.scored[0] = self.evidence.score(self._views(other, 0), place)
+        return other.errors[0] < thresholds.COMPETITIVE_FACTOR * best
 
-    def refined(self, run: Trajectory, t: int, worth: float = thresholds.CLOSEST) -> Judged:
-        """Bandwidth and ridge with the metrics after t updates, downhill by the same held-out predictions."""
+    def refine(self, run: MetricTrajectory, t: int, worth: float = thresholds.FINAL_TUNING_GAIN) -> ScoredCandidate:
+        """Tune bandwidth and ridge for the metrics after t updates by the same held-out predictions."""
         views = self._views(run, t)
-        return self.evidence.judged(views, self._downhill(self.evidence, views, run.judged[t].place, worth))
+        return self.evidence.score(views, self._descend(self.evidence, views, run.scored[t].place, worth))
 
-    def _downhill(self, evidence: Folds | HeldOut, views: list[Any], start: Place, worth: float) -> Place:
-        found, _ = descend(
-            lambda h, rho: evidence.judged(views, (h, rho)).error, start,
+    def _descend(
+        self, evidence: Folds | SingleSplit, views: list[Any], start: BandwidthAndRidge, worth: float
+    ) -> BandwidthAndRidge:
+        """Coordinate search of bandwidth and ridge."""
+        found, _ = coordinate_search(
+            lambda h, rho: evidence.score(views, (h, rho)).error, start,
             ridge=self.ridge is None, bandwidth=self.bandwidth is None, steps=((2.0, 10.0**0.5),), worth=worth,
         )  # fmt: skip
         return found
 
-    def _judged(self, run: Trajectory, t: int, turn: int | None = None) -> Judged:
-        """The metrics after t updates: at the bandwidth and ridge of the update before, and at a smaller ridge and a
-        larger bandwidth by turns, what a better metric wants."""
-        views, (h, rho) = self._views(run, t), run.judged[t].place
+    def _score_update(self, run: MetricTrajectory, t: int, turn: int | None = None) -> ScoredCandidate:
+        """Score the metrics after t updates.
+
+        The previous bandwidth and ridge are tried, and alternately a smaller ridge or a larger bandwidth, which suit a
+        better metric.
+        """
+        views, (h, rho) = self._views(run, t), run.scored[t].place
         options, turn = [(h, rho)], t if turn is None else turn
         if turn % 2 and self.ridge is None:
-            options += [(h, min(rho, thresholds.LEARNING_RIDGE)), (h, rho / 10)]
+            options += [(h, min(rho, thresholds.MAX_LEARNING_RIDGE)), (h, rho / 10)]
         elif self.bandwidth is None and turn:
             options.append((2 * h, rho))
-        found = [self.evidence.judged(views, p) for p in dict.fromkeys(options) if SMALLEST <= p[1] <= LARGEST]
+        found = [
+            self.evidence.score(views, p) for p in dict.fromkeys(options) if SMALLEST_RIDGE <= p[1] <= LARGEST_RIDGE
+        ]
         for view in views:
             view.forget()
-        best = min(found, key=lambda judged: judged.error)
-        return best if best.error < thresholds.WORTH_ANOTHER * found[0].error else found[0]
+        best = min(found, key=lambda scored: scored.error)
+        return best if best.error < thresholds.WORTH_ANOTHER_UPDATE * found[0].error else found[0]
 
-    def _views(self, run: Trajectory, t: int) -> list[Any]:
-        """Every fold's rows under its metric after t updates; the latest are kept."""
+    def _views(self, run: MetricTrajectory, t: int) -> list[Any]:
+        """Rows of each fold under its metric after t updates; the latest ones are cached."""
         if run.views is None or run.views[0] != t:
             run.views = (t, self.evidence.views(run.candidate.kernel, run.metrics[t]))
         return run.views[1]
 
 
 def _kernels(candidates: Sequence[Candidate]) -> dict[int, Kernel]:
-    """Every kernel once."""
+    """Distinct kernels of the candidates, by id."""
     return {id(c.kernel): c.kernel for c in candidates}

@@ -1,7 +1,7 @@
-"""Stages of a long fit, which outlast a kill: what a stage found stands in one file and is read back bit for bit.
+"""Checkpoints of the stages of a long fit: the result of each stage is stored in one file and read back bit for bit.
 
-Values are nestings of arrays, numbers, texts, lists, tuples and the named tuples of one table; kernels stand for their
-place among the candidates'. A file therefore runs nothing.
+Values are nested arrays, numbers, strings, lists, tuples and registered named tuples; kernels are stored as their index
+among the candidates. Loading a file therefore runs no code.
 """
 
 import json
@@ -12,21 +12,21 @@ import numpy as np
 
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.checkpoint import Checkpoint, State
-from unlazy.training.rfm.iteration import Step
+from unlazy.training.rfm.iteration import RfmStep
 from unlazy.training.rfm.partition import Tree
 
 T = TypeVar("T")
-_KINDS: dict[str, type] = {kind.__name__: kind for kind in (Step, Tree)}
+_CLASSES: dict[str, type] = {kind.__name__: kind for kind in (RfmStep, Tree)}
 
 
-def kept(kind: type[T]) -> type[T]:
-    """A named tuple that a stage may find."""
-    _KINDS[kind.__name__] = kind
+def checkpointable(kind: type[T]) -> type[T]:
+    """Class decorator: allow a named tuple in the result of a stage."""
+    _CLASSES[kind.__name__] = kind
     return kind
 
 
 class Stages:
-    """Stages one after another, by name; without a checkpoint each is simply done. `done` hears of each."""
+    """Named stages, run one after another. Without a checkpoint they are simply run. `done` is called after each."""
 
     def __init__(
         self, kernels: Sequence[Kernel] = (), checkpoint: Checkpoint | None = None,
@@ -36,22 +36,23 @@ class Stages:
         self._state: State = (checkpoint.load() if checkpoint is not None else None) or {}
 
     def __call__(self, name: str, make: Callable[[], T]) -> T:
-        """What this stage finds, or found in an earlier run."""
-        found = make() if self._checkpoint is None else self._kept(name, make)
+        """Return the result of this stage, from this or an earlier run."""
+        found = make() if self._checkpoint is None else self._load_or_run(name, make)
         self.done(name)
         return found
 
-    def _kept(self, name: str, make: Callable[[], T]) -> T:
+    def _load_or_run(self, name: str, make: Callable[[], T]) -> T:
+        """Load the result of a stage, or run and store it."""
         if name not in self._state:
-            text = json.dumps(self._written(make(), name))
+            text = json.dumps(self._to_json(make(), name))
             self._state[name] = np.frombuffer(text.encode(), np.uint8)
             assert self._checkpoint is not None
-            self._checkpoint.keep(lambda: self._state, now=True)
-        # read back in either case: arrays laid out otherwise would be summed in another order
-        return self._read(json.loads(self._state[name].tobytes()))
+            self._checkpoint.save(lambda: self._state, now=True)
+        # always read back: another memory layout would change the order of summation
+        return self._from_json(json.loads(self._state[name].tobytes()))
 
-    def _written(self, value: Any, name: str) -> Any:
-        """JSON, with arrays put aside; floats keep every bit there."""
+    def _to_json(self, value: Any, name: str) -> Any:
+        """Convert to JSON and store arrays separately; floats keep all bits."""
         if isinstance(value, np.generic):
             value = value.item()
         if value is None or isinstance(value, str | bool | int | float):
@@ -64,17 +65,18 @@ class Stages:
             return {"kernel": next(i for i, one in enumerate(self._kernels) if one is value)}
         if isinstance(value, list | tuple):
             known = type(value).__name__ if hasattr(value, "_fields") else "list" if isinstance(value, list) else ""
-            return {"of": known, "parts": [self._written(part, name) for part in value]}
-        raise TypeError(f"a stage cannot keep a {type(value).__name__}")
+            return {"of": known, "parts": [self._to_json(part, name) for part in value]}
+        raise TypeError(f"a stage cannot store a {type(value).__name__}")
 
-    def _read(self, value: Any) -> Any:
+    def _from_json(self, value: Any) -> Any:
+        """Inverse of `_to_json`."""
         if not isinstance(value, dict):
             return value
         if "array" in value:
             return self._state[value["array"]]
         if "kernel" in value:
             return self._kernels[value["kernel"]]
-        parts = [self._read(part) for part in value["parts"]]
+        parts = [self._from_json(part) for part in value["parts"]]
         if value["of"] in ("", "list"):
             return parts if value["of"] else tuple(parts)
-        return _KINDS[value["of"]](*parts)
+        return _CLASSES[value["of"]](*parts)

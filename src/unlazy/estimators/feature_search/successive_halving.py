@@ -1,10 +1,9 @@
-"""From few rows to many: what the search chose is chosen again at larger sizes, judged by the same held-out rows.
+"""Successive halving for many rows: fewer candidates at larger sizes, scored on the same validation rows.
 
-1. All candidates race on a few thousand rows (`search`), judged on rows that nothing was learned from.
-2. The best go on to four times as many rows, and again: bandwidth and ridge move downhill, the metric is learned on
-from
-   the fit at that size as long as the judges say that it pays; who falls behind is left.
-3. The last size is what one factorization holds. Beyond, `last_fit` takes over.
+1. All candidates are tried on a few thousand rows (`search`) and scored on rows that nothing was learned from.
+2. The best ones continue with four times as many rows, repeatedly: bandwidth and ridge are tuned, the metric is updated
+   from the fit at that size as long as that helps on the validation rows, and candidates that fall behind are dropped.
+3. The last size is what one factorization can hold. Beyond, `final_fit` takes over.
 """
 
 import functools
@@ -18,254 +17,285 @@ import numpy as np
 
 from unlazy.core import devices
 from unlazy.core.errors import UnlazyWarning
-from unlazy.core.memory import memory_budget, trim
-from unlazy.core.threads import half_the_cores, one_thread_each, within_memory
+from unlazy.core.memory import memory_budget, release_free_heap
+from unlazy.core.threads import half_threaded_blas, limit_threads_by_memory, single_threaded_blas
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import thresholds
-from unlazy.estimators.feature_search.held_out import HeldOut, Seen
-from unlazy.estimators.feature_search.search import Begin, Search, Tick
-from unlazy.estimators.feature_search.stages import Stages, kept
-from unlazy.estimators.feature_search.trajectory import Candidate, Judged, Trajectory
-from unlazy.training.rfm.bandwidth_and_ridge import SMALL, descend
-from unlazy.training.rfm.iteration import Step, pruned
+from unlazy.estimators.feature_search.held_out import SingleSplit, SplitView
+from unlazy.estimators.feature_search.search import InitialMetric, ProgressCallback, Search
+from unlazy.estimators.feature_search.stages import Stages, checkpointable
+from unlazy.estimators.feature_search.trajectory import Candidate, MetricTrajectory, ScoredCandidate
+from unlazy.training.rfm.bandwidth_and_ridge import FINE_STEP, coordinate_search
+from unlazy.training.rfm.iteration import RfmStep, prune_metric
 
 T = TypeVar("T")
-HELD = 10
-"""Matrices of all pairs of the rows that choices are made on, alive at once on the host: distances under three metrics,
-K, its factor, what judges see, and copies."""
+PEAK_MATRICES = 10
+"""Number of n × n matrices of the rows of a stage that are alive at once on the host.
+
+They are distances under three metrics, K, its factor, K of the validation rows, and copies.
+"""
 
 
-@kept
-class Contender(NamedTuple):
-    """A kernel with its metric, bandwidth and ridge, and what the judges say of it at one size."""
+@checkpointable
+class HalvingCandidate(NamedTuple):
+    """A kernel with its metric, bandwidth and ridge, and its score at one size."""
 
     candidate: Candidate
     metric: np.ndarray
     power: float
-    """Of the AGOP in its updates."""
-    judged: Judged
+    """Power of the AGOP in its updates."""
+    scored: ScoredCandidate
     updates: int
     rows: int
-    """Rows it was fitted to."""
-    steps: tuple[Step, ...] = ()
-    """The fits of the race whose gradients made its metric."""
-    turns: tuple[float, ...] = (thresholds.NEARLY_ALL, 1.0)
-    """Shares of the metric whose directions may be worth turning: what did not pay is not tried again."""
+    """Number of rows it was fitted to."""
+    steps: tuple[RfmStep, ...] = ()
+    """The fits of the first stage whose gradients gave its metric."""
+    rotations: tuple[float, ...] = (thresholds.LEADING_SHARE, 1.0)
+    """Shares of the metric whose directions may be rotated; shares that did not help are dropped."""
 
-    relearned: float = 0.0
-    """Its error when its metric was learned anew at this size, before anything else; 0 before that."""
+    relearned_error: float = 0.0
+    """Its error after its metric was relearned at this size, before further changes; 0 before that."""
 
     @property
     def error(self) -> float:
-        return self.judged.error
+        """Error on the validation rows."""
+        return self.scored.error
 
     @property
     def gain(self) -> float:
-        """The share of that error that was left in the end."""
-        return self.error / self.relearned if self.relearned > 0 else 1.0
+        """Final error divided by `relearned_error`."""
+        return self.error / self.relearned_error if self.relearned_error > 0 else 1.0
 
 
-class Grown(NamedTuple):
+class HalvingResult(NamedTuple):
     """What to fit to all rows."""
 
-    best: Contender
-    judging: Training
-    """The rows that judged, in the order of `best.judged.held_out`."""
-    learned: Training
-    """All others."""
+    best: HalvingCandidate
+    validation: Training
+    """The validation rows, in the order of `best.scored.held_out`."""
+    training: Training
+    """All other rows."""
 
 
-_TOO_MANY: ContextVar[int] = ContextVar("rows whose matrix did not fit", default=10**9)
+_ROWS_THAT_FAILED: ContextVar[int] = ContextVar("rows whose matrix did not fit", default=10**9)
 
 
-def most_exact() -> int:
-    """Rows up to which a fit is one factorization here: K alone on the host, on a card its factor and a copy too, two
-    of them in one piece."""
+def max_exact_rows() -> int:
+    """Largest number of rows that one factorization can fit.
+
+    On the host it holds K alone; on a GPU also the factor and a copy, two of them in one block.
+    """
     if devices.is_host():
-        rows = min(thresholds.EXACT, np.sqrt(memory_budget() / (1.25 * 8)))
+        rows = min(thresholds.EXACT_ROWS, np.sqrt(memory_budget() / (1.25 * 8)))
     else:
-        room = min(devices.free_memory() / 3.5, devices.largest_block() / 2)
-        rows = min(thresholds.EXACT_DEVICE, np.sqrt(room / 8))
-    return int(min(rows, _TOO_MANY.get() // 2))
+        available = min(devices.free_memory() / 3.5, devices.largest_block() / 2)
+        rows = min(thresholds.EXACT_ROWS_DEVICE, np.sqrt(available / 8))
+    return int(min(rows, _ROWS_THAT_FAILED.get() // 2))
 
 
-def with_room(work: Callable[[], T]) -> T:
-    """`work`, again with half the rows in a matrix where the device has no room for as many as it said: others may use
-    the same card."""
+def retry_on_out_of_memory(work: Callable[[], T]) -> T:
+    """Run `work`; if the device runs out of memory, run it again with at most half the rows in a matrix.
+
+    Other processes may use the same GPU, so less memory may be available than reported.
+    """
     try:
         return work()
     except jax.errors.JaxRuntimeError as error:
-        most = most_exact()
-        if not devices.is_out_of_memory(error) or most < thresholds.RACE:
+        most = max_exact_rows()
+        if not devices.is_out_of_memory(error) or most < thresholds.FIRST_ROWS:
             raise
-    words = f"no room for a matrix of {most} × {most} numbers: at most {most // 2} rows are fitted exactly"
-    warnings.warn(words, UnlazyWarning, stacklevel=2)
-    token = _TOO_MANY.set(most)
+    message = f"out of memory for a matrix of {most} × {most} numbers: at most {most // 2} rows are fitted exactly"
+    warnings.warn(message, UnlazyWarning, stacklevel=2)
+    token = _ROWS_THAT_FAILED.set(most)
     try:
-        return with_room(work)
+        return retry_on_out_of_memory(work)
     finally:
-        _TOO_MANY.reset(token)
+        _ROWS_THAT_FAILED.reset(token)
 
 
-def grown(
+def successive_halving(
     candidates: Sequence[Candidate], data: Training, order: np.ndarray, *, updates: int, bandwidth: float | None,
-    ridge: float | None, rank: int | None, begin: Callable[[Training], np.ndarray] | None, last: bool, advance: Tick,
-    stages: Stages | None = None,
-) -> Grown:  # fmt: skip
-    """The best contender at the largest size; `order` is a permutation of the rows, of which the last judge. What every
-    size found is one of the `stages`."""
+    ridge: float | None, rank: int | None, begin: Callable[[Training], np.ndarray] | None, last: bool,
+    advance: ProgressCallback, stages: Stages | None = None,
+) -> HalvingResult:  # fmt: skip
+    """Return the best candidate at the largest size.
+
+    `order` is a permutation of the rows, the last of which validate. The result of each size is one of the `stages`.
+    """
     stages = stages or Stages()
-    judges = min(thresholds.JUDGING, len(order) // (5 if len(order) < thresholds.TEN_THOUSAND else 10))
-    learned, judging = data.rows(order[:-judges]), data.rows(order[-judges:])
+    n_validation = min(
+        thresholds.VALIDATION_ROWS, len(order) // (5 if len(order) < thresholds.TENTH_VALIDATION_ROWS else 10)
+    )
+    training, validation = data.rows(order[:-n_validation]), data.rows(order[-n_validation:])
     free: dict[str, Any] = {"bandwidth": bandwidth, "ridge": ridge, "rank": rank, "advance": advance}
-    best: list[Contender] = []
-    for size in sizes(len(learned.X)):
-        rows = learned.rows(slice(size))
+    best: list[HalvingCandidate] = []
+    for size in stage_sizes(len(training.X)):
+        rows = training.rows(slice(size))
         if not best:
             start = None if begin is None else (lambda index, rows=rows: begin(rows.rows(index)))
-            few = judging.rows(slice(thresholds.RACE_JUDGING)) if devices.is_host() else judging
-            search = Search(HeldOut(rows, few), **free)
-            with within_memory(HELD * 8 * size**2), one_thread_each():
-                best = stages("race", functools.partial(_race, search, candidates, updates, start, last, size))
-            trim()  # what the threads of the race have freed: larger matrices do not fit into its pieces
+            few = validation.rows(slice(thresholds.FIRST_VALIDATION_ROWS)) if devices.is_host() else validation
+            search = Search(SingleSplit(rows, few), **free)
+            with limit_threads_by_memory(PEAK_MATRICES * 8 * size**2), single_threaded_blas():
+                best = stages("race", functools.partial(_first_stage, search, candidates, updates, start, last, size))
+            release_free_heap()  # return freed memory to the system: larger matrices do not fit into its fragments
             continue
-        evidence, at_size = HeldOut(rows, judging), list[Contender]()
-        with half_the_cores():
+        evidence, at_size = SingleSplit(rows, validation), list[HalvingCandidate]()
+        with half_threaded_blas():
             for i, one in enumerate(best):
-                rival = min(at_size, key=lambda c: c.error, default=None)
-                there = functools.partial(_at_size, one, evidence, size, updates, last, rival, **free)
+                leader = min(at_size, key=lambda c: c.error, default=None)
+                there = functools.partial(_at_size, one, evidence, size, updates, last, leader, **free)
                 at_size.append(stages(f"{size} rows {i}", there))
-        best = _left(at_size, thresholds.STILL_LATER)
+        best = _keep_best(at_size, thresholds.KEEP_FACTOR)
         advance(f"{size} rows")
-    return Grown(best[0], judging, learned)
+    return HalvingResult(best[0], validation, training)
 
 
-def sizes(n: int) -> Iterator[int]:
-    """Numbers of rows to choose on, the last as large as pays or fits."""
+def stage_sizes(n: int) -> Iterator[int]:
+    """Numbers of rows of the stages; the last is the largest that is useful or fits into memory."""
     if devices.is_host():
-        first, most = thresholds.RACE, int(min(thresholds.GROWN, np.sqrt(memory_budget() / (HELD * 8))))
+        first, most = (
+            thresholds.FIRST_ROWS,
+            int(min(thresholds.MAX_ROWS_HOST, np.sqrt(memory_budget() / (PEAK_MATRICES * 8)))),
+        )
     else:
-        first, most = thresholds.RACE_DEVICE, most_exact()
+        first, most = thresholds.FIRST_ROWS_DEVICE, max_exact_rows()
     size, most = min(first, n), min(most, n)
     while size < most:
         yield size
-        size = size * thresholds.GROWTH if size * thresholds.GROWTH * 1.5 < most else most
+        size = size * thresholds.SIZE_FACTOR if size * thresholds.SIZE_FACTOR * 1.5 < most else most
     yield size
 
 
-def _race(
-    search: Search, candidates: Sequence[Candidate], updates: int, begin: Begin | None, last: bool, size: int
-) -> list[Contender]:
-    """The winner and who came near, each with its bandwidth and ridge."""
+def _first_stage(
+    search: Search, candidates: Sequence[Candidate], updates: int, begin: InitialMetric | None, last: bool, size: int
+) -> list[HalvingCandidate]:
+    """Search on the first rows; return the best candidate and those near it, with bandwidth and ridge."""
     found = []
     for run in search.run(candidates, updates, begin, last):
-        t = len(run.judged) - 1 if last else run.best
+        t = len(run.scored) - 1 if last else run.best
         found.append((run.errors[t], run, t))
-    contenders: list[Contender] = []
+    choices: list[HalvingCandidate] = []
     found.sort(key=lambda item: item[0])
     for error, run, t in found:
-        if error <= thresholds.STILL_IN * found[0][0] and all(not _same(c, run, t) for c in contenders):
-            judged = search.settled(run, t)
-            made = run.before + t
+        if error <= thresholds.FIRST_KEEP_FACTOR * found[0][0] and all(not _same(c, run, t) for c in choices):
+            scored = search.finalize(run, t)
+            made = run.inherited_updates + t
             steps = tuple(run.steps[:made])
-            contenders.append(Contender(run.candidate, run.metrics[t][0], run.power, judged, made, size, steps))
-    return _left(contenders, thresholds.STILL_IN)
+            choices.append(HalvingCandidate(run.candidate, run.metrics[t][0], run.power, scored, made, size, steps))
+    return _keep_best(choices, thresholds.FIRST_KEEP_FACTOR)
 
 
-def _same(contender: Contender, run: Trajectory, t: int) -> bool:
-    """Whether it is the same kernel with the same kind of metric."""
-    one, other = contender.candidate, run.candidate
-    return one.kernel is other.kernel and (one.metric == other.metric or contender.updates == run.before + t == 0)
+def _same(choice: HalvingCandidate, run: MetricTrajectory, t: int) -> bool:
+    """Return whether it has the same kernel and the same kind of metric."""
+    one, other = choice.candidate, run.candidate
+    return one.kernel is other.kernel and (
+        one.metric == other.metric or choice.updates == run.inherited_updates + t == 0
+    )
 
 
-def _left(contenders: list[Contender], within: float) -> list[Contender]:
-    """Those near the best, the best first."""
-    ranked = sorted(contenders, key=lambda c: c.error)
-    return [c for c in ranked if c.error <= within * ranked[0].error][: thresholds.CONTENDERS]
+def _keep_best(choices: list[HalvingCandidate], within: float) -> list[HalvingCandidate]:
+    """Keep the candidates near the best, the best first."""
+    ranked = sorted(choices, key=lambda c: c.error)
+    return [c for c in ranked if c.error <= within * ranked[0].error][: thresholds.MAX_CANDIDATES]
 
 
 def _at_size(
-    contender: Contender, evidence: HeldOut, size: int, updates: int, last: bool, rival: Contender | None = None, *,
-    bandwidth: float | None, ridge: float | None, rank: int | None, advance: Tick,
-) -> Contender:  # fmt: skip
-    """The contender with its metric learned anew from these rows, bandwidth and ridge of this size, and its metric
-    learned on. That is as far as it goes where the rest, worth as much as to the `rival` before it, would not make it
-    the better one."""
-    kernel, kind = contender.candidate
-    views = evidence.views(kernel, [contender.metric])
-    now = contender._replace(judged=evidence.judged(views, contender.judged.place), rows=size)
-    if contender.steps and size <= thresholds.AGAIN:
-        metrics = _again(contender, evidence, rank)
+    choice: HalvingCandidate, evidence: SingleSplit, size: int, updates: int, last: bool,
+    leader: HalvingCandidate | None = None, *, bandwidth: float | None, ridge: float | None, rank: int | None,
+    advance: ProgressCallback,
+) -> HalvingCandidate:  # fmt: skip
+    """Relearn the metric from these rows, update it further, and tune bandwidth and ridge.
+
+    Stop after relearning if the rest, helping as much as it helped the `leader` at this size, would not beat the
+    leader.
+    """
+    kernel, kind = choice.candidate
+    views = evidence.views(kernel, [choice.metric])
+    now = choice._replace(scored=evidence.score(views, choice.scored.place), rows=size)
+    if choice.steps and size <= thresholds.RELEARN_ROWS:
+        metrics = _relearned_metric(choice, evidence, rank)
         other = evidence.views(kernel, metrics)
-        judged = evidence.judged(other, contender.judged.place)
-        if not evidence.surely_worse(judged, now.judged):
-            now, views = now._replace(metric=metrics[0], judged=judged), other
-    now = now._replace(relearned=now.error)
-    if devices.is_host() and rival is not None and now.error * rival.gain > thresholds.WORTH_ANOTHER * rival.error:
+        scored = evidence.score(other, choice.scored.place)
+        if not evidence.significantly_worse(scored, now.scored):
+            now, views = now._replace(metric=metrics[0], scored=scored), other
+    now = now._replace(relearned_error=now.error)
+    if (
+        devices.is_host()
+        and leader is not None
+        and now.error * leader.gain > thresholds.WORTH_ANOTHER_UPDATE * leader.error
+    ):
         return now
-    if not contender.updates and not last:  # the plain kernel won: whether a metric pays now is seen by one update
+    if not choice.updates and not last:  # the plain kernel was best: one update tells whether a metric helps now
         tries = min(1, updates)
     else:
-        tries = 0 if last or not updates else thresholds.UPDATES
+        tries = 0 if last or not updates else thresholds.UPDATES_PER_SIZE
     for _ in range(tries):
-        step = Step(kernel, now.judged.place[0], min(now.judged.place[1], thresholds.LEARNING_RIDGE), now.power)
-        metrics = evidence.updated(views, [now.metric], step, kind, rank)
+        step = RfmStep(kernel, now.scored.place[0], min(now.scored.place[1], thresholds.MAX_LEARNING_RIDGE), now.power)
+        metrics = evidence.update_metrics(views, [now.metric], step, kind, rank)
         views = evidence.views(kernel, metrics)
-        judged = evidence.judged(views, now.judged.place)
-        if evidence.surely_worse(judged, now.judged):
+        scored = evidence.score(views, now.scored.place)
+        if evidence.significantly_worse(scored, now.scored):
             break
-        paid = judged.error < now.error
-        # where the judges cannot tell, the metric that was learned from more rows is taken, once
-        now = now._replace(metric=metrics[0], judged=judged, updates=now.updates + 1)
+        paid = scored.error < now.error
+        # if the difference is not significant, the metric learned from more rows is used, once
+        now = now._replace(metric=metrics[0], scored=scored, updates=now.updates + 1)
         advance(type(kernel).__name__)
         if not paid:
             break
-    now = _turned(now, evidence) if tries else now
-    return tuned(now, evidence, evidence.views(kernel, [now.metric]), bandwidth, ridge)
+    now = _rotate_metric(now, evidence) if tries else now
+    return tune(now, evidence, evidence.views(kernel, [now.metric]), bandwidth, ridge)
 
 
-def _turned(contender: Contender, evidence: HeldOut) -> Contender:
-    """The contender with its directions turned as long as the judges like it: the few that hold nearly all of the
-    metric, or where that does not pay all of them."""
-    kernel, kind = contender.candidate
-    for share in contender.turns:
-        now, M = contender, [contender.metric]
-        for _ in range(thresholds.TURNS):
-            step = Step(kernel, *now.judged.place, turn=share)
-            M = evidence.updated(evidence.views(kernel, M), M, step, kind, None)
-            judged, before = evidence.judged(evidence.views(kernel, M), now.judged.place), now.error
-            if judged.error < before:
-                now = now._replace(metric=M[0], judged=judged, updates=now.updates + 1, turns=(share,))
-            if not judged.error < thresholds.WORTH_TURNING * before:
+def _rotate_metric(choice: HalvingCandidate, evidence: SingleSplit) -> HalvingCandidate:
+    """Rotate the directions of the metric as long as that helps on the validation rows.
+
+    First the few directions that hold nearly all of the metric are rotated; if that does not help, all of them.
+    """
+    kernel, kind = choice.candidate
+    for share in choice.rotations:
+        now, M = choice, [choice.metric]
+        for _ in range(thresholds.ROTATIONS_PER_SIZE):
+            step = RfmStep(kernel, *now.scored.place, turn=share)
+            M = evidence.update_metrics(evidence.views(kernel, M), M, step, kind, None)
+            scored, before = evidence.score(evidence.views(kernel, M), now.scored.place), now.error
+            if scored.error < before:
+                now = now._replace(metric=M[0], scored=scored, updates=now.updates + 1, rotations=(share,))
+            if not scored.error < thresholds.ROTATION_FACTOR * before:
                 break
-        if now is not contender:
+        if now is not choice:
             return now
-    return contender._replace(turns=())
+    return choice._replace(rotations=())
 
 
-def tuned(
-    contender: Contender, evidence: HeldOut, views: list[Seen], bandwidth: float | None, ridge: float | None
-) -> Contender:
-    """The contender, judged by this evidence, at the bandwidth and the ridge that suit these rows: those of every other
-    row on the host, for an eighth of the work, where all rows agree that they are better."""
-    some, start = (evidence.halved(), None) if devices.is_host() else (evidence, contender.error)
-    kernel = contender.candidate.kernel
-    at = views if some is evidence else some.views(kernel, [contender.metric])
-    place, _ = descend(
-        some.error_at(at), contender.judged.place, ridge=ridge is None, bandwidth=bandwidth is None, steps=(SMALL,),
-        worth=thresholds.WORTH_MOVING, at_start=start,
+def tune(
+    choice: HalvingCandidate,
+    evidence: SingleSplit,
+    views: list[SplitView],
+    bandwidth: float | None,
+    ridge: float | None,
+) -> HalvingCandidate:
+    """Tune bandwidth and ridge of a candidate for these rows.
+
+    On the host they are tuned on every other row, for an eighth of the work, and used if they are better on all rows.
+    """
+    some, start = (evidence.half_split(), None) if devices.is_host() else (evidence, choice.error)
+    kernel = choice.candidate.kernel
+    at = views if some is evidence else some.views(kernel, [choice.metric])
+    place, _ = coordinate_search(
+        some.error_at(at), choice.scored.place, ridge=ridge is None, bandwidth=bandwidth is None, steps=(FINE_STEP,),
+        worth=thresholds.SIZE_TUNING_GAIN, at_start=start,
     )  # fmt: skip
-    if place == contender.judged.place:
-        return contender
-    judged = evidence.judged(views, place)
-    return contender._replace(judged=judged) if judged.error < contender.error else contender
+    if place == choice.scored.place:
+        return choice
+    scored = evidence.score(views, place)
+    return choice._replace(scored=scored) if scored.error < choice.error else choice
 
 
-def _again(contender: Contender, evidence: HeldOut, rank: int | None) -> list[np.ndarray]:
-    """The metric by the steps of the race, from the beginning: a direction that few rows lost is not lost again."""
-    kind = contender.candidate.metric
-    metrics = evidence.isotropic(kind)
-    for step in contender.steps:
-        metrics = evidence.updated(evidence.views(step.kernel, metrics), metrics, step, kind, rank)
-        metrics = [pruned(M, step.floor) for M in metrics]
+def _relearned_metric(choice: HalvingCandidate, evidence: SingleSplit, rank: int | None) -> list[np.ndarray]:
+    """Repeat the steps of the first stage from the start: directions that few rows missed may be found now."""
+    kind = choice.candidate.metric
+    metrics = evidence.isotropic_metrics(kind)
+    for step in choice.steps:
+        metrics = evidence.update_metrics(evidence.views(step.kernel, metrics), metrics, step, kind, rank)
+        metrics = [prune_metric(M, step.floor) for M in metrics]
     return metrics

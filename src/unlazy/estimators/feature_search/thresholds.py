@@ -1,84 +1,84 @@
-"""The numbers by which the search decides. Errors are shares of the variance that is not explained.
+"""Constants of the search. Errors are shares of the variance that is not explained.
 
-| name | what it decides |
+| name | meaning |
 |---|---|
-| LOOK | rows on which a short search says how the table is read (`first_look`) |
-| FEW | rows up to which candidates are averaged that are not worse than the best by APART standard errors |
-| HEAVY | kurtosis of residuals above which labels are heavy-tailed, where they hold MATTERS of the variance at least |
-| KEPT | clipped labels lie within so many deviations (1.48 medians) of held-out predictions, SEVERAL at least beyond |
-| FIRST_LOOK_ROWS | rows on which bandwidth and ridge of a plain kernel are looked for first, where there are many |
-| FAR_BEHIND | who is beyond this factor of the best there, falling once more as one update made it fall, stays out |
-| WORTH_ANOTHER | an update is worth a further one if it brings the error below this share of the best before it |
-| WITHIN_REACH | a kernel goes on if its error, falling once more as it just fell, is within this factor of the best |
-| EXPLAINS_NOTHING | above this error a plain kernel is said to explain nothing |
-| EXPLAINS_MUCH | below this error another kernel is said to explain much |
-| PATIENCE | updates of a kernel that explains nothing, while none explains much, before it may be given up |
-| SLOW_PATIENCE | slow updates get so many before they are judged |
+| ENCODING_SEARCH_ROWS | rows of the short searches that choose the encoding (`encoding_choice`) |
+| AVERAGING_ROWS | rows up to which candidates within AVERAGING_Z standard errors of the best are averaged |
+| HEAVY_KURTOSIS | kurtosis of heavy-tailed residuals, if they hold at least MIN_RESIDUAL_SHARE of the variance |
+| CLIP_DEVIATIONS | deviations (1.48 medians) to which labels are clipped, if at least MIN_CLIPPED are beyond |
+| PILOT_ROWS | rows on which bandwidth and ridge of a plain kernel are tuned first, if there are many |
+| DROP_FACTOR | candidates whose projected error there is beyond this factor of the best are dropped |
+| WORTH_ANOTHER_UPDATE | an update is followed by another if it reduces the best error below this share |
+| WITHIN_REACH | a kernel continues if its projected error is within this factor of the best |
+| EXPLAINS_NOTHING | error above which a plain kernel explains nothing |
+| EXPLAINS_MUCH | error below which a kernel explains much |
+| PATIENCE | updates granted to a kernel that explains nothing while no other explains much |
+| SLOW_PATIENCE | slow updates that are made before they are evaluated |
 | SLOW_POWER | power of the AGOP in slow updates, which keep inputs of little influence |
-| WORTH_SLOWING | slow updates are made where the metric they start from is within this factor of the best error |
-| COMES_NEAR | a kernel, at the bandwidth and ridge of fewer rows, is looked at closely within this factor of the best |
-| CLOSE | where another kernel tries a metric, bandwidth or ridge move if the error falls by more than this share |
-| CLOSEST | the same for the last fit |
-| TAKES_OVER | another kernel, or slow updates, take a metric over if their error is below this share |
-| NOISE_FLOOR | multiple of the median taken off what slow updates have found: inputs that do not matter go at last |
-| SCREENED | columns from which on the first update of a diagonal metric may take that noise off |
-| PAYS_MUCH | where that brings the error below this share, all columns are not tried beside them |
-| LEARNING_RIDGE | the largest ridge with which gradients are taken: a fit shrunk to nothing has none |
-| FOLDS | so many folds below MANY_ROWS rows, two from there on |
-| MANY | from so many distinct rows on one split judges instead of folds, and choices are made again at larger sizes |
-| JUDGING | so many rows judge: at most, and at most a tenth of all, a fifth where there are fewer than TEN_THOUSAND |
-| RACE_JUDGING | so many of them in the race on the host |
-| RACE | rows all candidates are first tried on: on the host, on an accelerator |
-| GROWN | rows up to which choices are made again, on the host; an accelerator goes as far as fits are exact |
-| AGAIN | rows up to which the metric is learned from the beginning again, not only learned on |
-| GROWTH | from one size to the next |
-| STILL_IN | a candidate whose error is within this factor of the best is tried at the next size, STILL_LATER then on |
-| CONTENDERS | at most so many |
-| UPDATES | of a metric at each larger size, as long as judges do not call them worse; two that do not pay end it |
-| WORTH_MOVING | at larger sizes bandwidth or ridge move if that takes more than this share off the error |
-| TURNS | at most so many times directions are turned at a size |
-| WORTH_TURNING | a turn is taken if it brings the error below this share |
-| SURELY | standard errors by which a turn must be better where there are no more rows than a first look takes |
-| NEARLY_ALL | of the trace of a metric: directions beyond are left out where that helps a turn |
-| OTHER_PLACE | an update from all rows that brings the error below this share asks for another bandwidth and ridge |
-| SOFT_RIDGE | iterations on an accelerator need a relative ridge of at least this: below, they are many |
-| EXACT | rows up to which a fit is one factorization on the host; on an accelerator EXACT_DEVICE, if they fit |
+| SLOW_START_FACTOR | slow updates are made if the metric they start from is within this factor of the best error |
+| COMPETITIVE_FACTOR | a kernel tuned on fewer rows is examined further within this factor of the best |
+| TUNING_GAIN | when another kernel tries a metric: smallest relative gain for which bandwidth or ridge move |
+| FINAL_TUNING_GAIN | the same for the final fit |
+| TAKEOVER_FACTOR | another kernel, or slow updates, take over if their error is below this share |
+| NOISE_FLOOR | multiple of the median subtracted from the result of slow updates, to remove irrelevant inputs |
+| SCREENING_COLUMNS | columns from which the first update of a diagonal metric may subtract that noise |
+| SCREENING_FACTOR | if that reduces the error below this share, the metric of all columns is not tried |
+| MAX_LEARNING_RIDGE | largest ridge of fits whose gradients are used: a fit shrunk to zero has no gradient |
+| FOLDS | number of folds below TWO_FOLD_ROWS rows; two folds from there on |
+| SINGLE_SPLIT_ROWS | distinct rows beyond which a single split and successive halving replace folds |
+| VALIDATION_ROWS | most validation rows; also at most 1/10 of all, 1/5 below TENTH_VALIDATION_ROWS rows |
+| FIRST_VALIDATION_ROWS | validation rows of the first stage on the host |
+| FIRST_ROWS | rows of the first stage on the host; FIRST_ROWS_DEVICE on an accelerator |
+| MAX_ROWS_HOST | rows of the last stage on the host; on an accelerator as many as fits are exact |
+| RELEARN_ROWS | rows up to which the metric is relearned from the start, not only updated further |
+| SIZE_FACTOR | ratio of the sizes of consecutive stages |
+| FIRST_KEEP_FACTOR | candidates within this factor of the best continue after the first stage, KEEP_FACTOR later |
+| MAX_CANDIDATES | most candidates that continue |
+| UPDATES_PER_SIZE | metric updates at each larger size; they end when they are significantly worse or do not help |
+| SIZE_TUNING_GAIN | at larger sizes: smallest relative gain for which bandwidth or ridge move |
+| ROTATIONS_PER_SIZE | most rotations of directions at each size |
+| ROTATION_FACTOR | a rotation is used if it reduces the error below this share |
+| ROTATION_Z | standard errors by which a rotation must be better if there is no pilot sample |
+| LEADING_SHARE | share of the trace of a metric held by the leading directions that are rotated first |
+| RETUNE_FACTOR | bandwidth and ridge are tuned again if an update from all rows reduces the error below this share |
+| MIN_ITERATIVE_RIDGE | smallest relative ridge of iterative fits on an accelerator; below, they need many steps |
+| EXACT_ROWS | rows up to which one factorization is used on the host; EXACT_ROWS_DEVICE on an accelerator |
 """
 
-LOOK = 400
-FEW, APART = 400, 2.0
-HEAVY, MATTERS, KEPT, SEVERAL = 8.0, 0.1, 3.0, 5
-FIRST_LOOK_ROWS = 400
-FAR_BEHIND = 2.0
-WORTH_ANOTHER = 0.99
+ENCODING_SEARCH_ROWS = 400
+AVERAGING_ROWS, AVERAGING_Z = 400, 2.0
+HEAVY_KURTOSIS, MIN_RESIDUAL_SHARE, CLIP_DEVIATIONS, MIN_CLIPPED = 8.0, 0.1, 3.0, 5
+PILOT_ROWS = 400
+DROP_FACTOR = 2.0
+WORTH_ANOTHER_UPDATE = 0.99
 WITHIN_REACH = 1.25
 EXPLAINS_NOTHING, EXPLAINS_MUCH = 0.9, 0.6
 PATIENCE = 4
 SLOW_PATIENCE = 2
 SLOW_POWER = 0.6
-WORTH_SLOWING = 1.1
-COMES_NEAR = 1.3
-CLOSE, CLOSEST = 1e-2, 1e-4
-TAKES_OVER = 0.98
+SLOW_START_FACTOR = 1.1
+COMPETITIVE_FACTOR = 1.3
+TUNING_GAIN, FINAL_TUNING_GAIN = 1e-2, 1e-4
+TAKEOVER_FACTOR = 0.98
 NOISE_FLOOR = 2.0
-SCREENED = 300
-PAYS_MUCH = 0.9
-LEARNING_RIDGE = 0.1
+SCREENING_COLUMNS = 300
+SCREENING_FACTOR = 0.9
+MAX_LEARNING_RIDGE = 0.1
 FOLDS = 3
-MANY_ROWS = 600
-MANY = 3000
-JUDGING, RACE_JUDGING, TEN_THOUSAND = 5000, 1000, 10_000
-RACE, RACE_DEVICE = 1500, 4096
-GROWN = 4000
-AGAIN = 20_000
-GROWTH = 4
-STILL_IN, STILL_LATER = 1.1, 1.02
-CONTENDERS = 3
-UPDATES = 3
-WORTH_MOVING = 1e-3
-TURNS, WORTH_TURNING = 3, 0.999
-NEARLY_ALL = 0.95
-SURELY = 2.0
-EXACT, EXACT_DEVICE = 8000, 60_000
-SOFT_RIDGE = 1e-3
-OTHER_PLACE = 0.95
+TWO_FOLD_ROWS = 600
+SINGLE_SPLIT_ROWS = 3000
+VALIDATION_ROWS, FIRST_VALIDATION_ROWS, TENTH_VALIDATION_ROWS = 5000, 1000, 10_000
+FIRST_ROWS, FIRST_ROWS_DEVICE = 1500, 4096
+MAX_ROWS_HOST = 4000
+RELEARN_ROWS = 20_000
+SIZE_FACTOR = 4
+FIRST_KEEP_FACTOR, KEEP_FACTOR = 1.1, 1.02
+MAX_CANDIDATES = 3
+UPDATES_PER_SIZE = 3
+SIZE_TUNING_GAIN = 1e-3
+ROTATIONS_PER_SIZE, ROTATION_FACTOR = 3, 0.999
+LEADING_SHARE = 0.95
+ROTATION_Z = 2.0
+EXACT_ROWS, EXACT_ROWS_DEVICE = 8000, 60_000
+MIN_ITERATIVE_RIDGE = 1e-3
+RETUNE_FACTOR = 0.95

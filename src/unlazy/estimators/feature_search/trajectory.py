@@ -1,4 +1,4 @@
-"""One kernel and its metrics, update after update."""
+"""One kernel and its metrics, update by update."""
 
 import math
 from typing import Any, NamedTuple
@@ -8,13 +8,13 @@ from jaxtyping import Float
 
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import thresholds
-from unlazy.estimators.feature_search.stages import kept
+from unlazy.estimators.feature_search.stages import checkpointable
 from unlazy.kernels.base import Kernel
-from unlazy.training.rfm.bandwidth_and_ridge import Place
-from unlazy.training.rfm.iteration import Step, normalized, pruned, raised
+from unlazy.training.rfm.bandwidth_and_ridge import BandwidthAndRidge
+from unlazy.training.rfm.iteration import RfmStep, metric_power, normalize_metric, prune_metric
 
 
-@kept
+@checkpointable
 class Candidate(NamedTuple):
     """A kernel of bandwidth one and the kind of metric it learns."""
 
@@ -22,103 +22,119 @@ class Candidate(NamedTuple):
     metric: str
 
 
-@kept
-class Judged(NamedTuple):
-    """A fit by the predictions of rows it never saw."""
+@checkpointable
+class ScoredCandidate(NamedTuple):
+    """A fit, scored by predictions of rows that it never saw."""
 
-    place: Place
+    place: BandwidthAndRidge
     """Bandwidth and ridge, both relative."""
     error: float
     held_out: Float[np.ndarray, "n c"]
 
 
-class Trajectory:
-    """A candidate's metrics after 0, 1, 2, … updates, one for every fold, and what each is worth."""
+class MetricTrajectory:
+    """Metrics of a candidate after 0, 1, 2, … updates, one for each fold, and their scores."""
 
-    def __init__(self, candidate: Candidate, plain: Judged, metrics: list[np.ndarray]):
+    def __init__(self, candidate: Candidate, plain: ScoredCandidate, metrics: list[np.ndarray]):
         self.candidate = candidate
-        self.steps: list[Step] = []
-        """The fits whose gradients made the metrics, those of a kernel before this one included."""
-        self.judged, self.metrics = [plain], [metrics]
-        self.before = 0
-        """Updates made by another kernel."""
+        self.steps: list[RfmStep] = []
+        """The fits whose gradients gave the metrics, including those of an earlier kernel."""
+        self.scored, self.metrics = [plain], [metrics]
+        self.inherited_updates = 0
+        """Number of updates made with an earlier kernel."""
         self.power = 1.0
-        """Power of the AGOP in its updates."""
+        """Power of the AGOP in the updates."""
         self.turn = 0.0
-        """Share of the metric whose directions its updates turn by residuals, instead of gradients."""
+        """Share of the metric whose directions are rotated by residuals; 0 for updates by gradients."""
         self.views: tuple[int, list[Any]] | None = None
-        """The folds' rows under their metrics after so many updates, the latest that were asked for."""
+        """Number of updates, and the rows of the folds under their metrics after them; the latest ones are cached."""
 
     @property
     def errors(self) -> list[float]:
-        return [judged.error for judged in self.judged]
+        """Errors after 0, 1, 2, … updates."""
+        return [scored.error for scored in self.scored]
 
     @property
     def best(self) -> int:
-        """The number of updates with the smallest error."""
+        """Number of updates with the smallest error."""
         return int(np.argmin(self.errors))
 
     @property
-    def smallest(self) -> float:
+    def best_error(self) -> float:
+        """Smallest error."""
         return min(self.errors)
 
     @property
-    def reach(self) -> float:
-        """The error after one more update, if that is worth what the last one was."""
+    def projected_error(self) -> float:
+        """Error after one more update that helps as much as the last one."""
         before, now = min(self.errors[:-1]), self.errors[-1]
-        return min(self.smallest, now * (now / before) if before > 0 else 0.0)
+        return min(self.best_error, now * (now / before) if before > 0 else 0.0)
 
-    def next_step(self) -> Step:
-        """The fit whose gradients make the next metric."""
-        h, rho = self.judged[-1].place
-        return Step(self.candidate.kernel, h, min(rho, thresholds.LEARNING_RIDGE), self.power, turn=self.turn)
+    def next_step(self) -> RfmStep:
+        """The fit whose gradients give the next metric."""
+        h, rho = self.scored[-1].place
+        return RfmStep(self.candidate.kernel, h, min(rho, thresholds.MAX_LEARNING_RIDGE), self.power, turn=self.turn)
 
-    def waited_for(self, best: float) -> bool:
-        """Whether it explains nothing yet, and no other explains much."""
+    def needs_patience(self, best: float) -> bool:
+        """Return whether it explains nothing yet, and no other candidate explains much."""
         return self.errors[0] > thresholds.EXPLAINS_NOTHING and best > thresholds.EXPLAINS_MUCH
 
-    def promising(self, best: float) -> bool:
-        """Whether one more update may pay: the last one did, and another like it would come near the best of all."""
+    def is_promising(self, best: float) -> bool:
+        """Return whether the last update helped, and another one like it would come near the best."""
         errors = self.errors
         before, now = min(errors[:-1]), errors[-1]
         slow = thresholds.SLOW_PATIENCE if self.power != 1 else 0
-        if len(errors) <= (thresholds.PATIENCE if self.waited_for(best) else slow):
+        if len(errors) <= (thresholds.PATIENCE if self.needs_patience(best) else slow):
             return True
-        return now < thresholds.WORTH_ANOTHER * before and self.reach < thresholds.WITHIN_REACH * best
+        return now < thresholds.WORTH_ANOTHER_UPDATE * before and self.projected_error < thresholds.WITHIN_REACH * best
 
-    def turning(self, share: float) -> "Trajectory":
-        """The best metrics here, whose directions are turned from now on."""
+    def rotate_directions(self, share: float) -> "MetricTrajectory":
+        """Trajectory that continues from the best metrics by rotating their directions."""
         t = self.best
-        other = Trajectory(self.candidate, self.judged[t], self.metrics[t])
-        other.steps, other.before, other.power = self.steps[: self.before + t], self.before + t, self.power
+        other = MetricTrajectory(self.candidate, self.scored[t], self.metrics[t])
+        other.steps, other.inherited_updates, other.power = (
+            self.steps[: self.inherited_updates + t],
+            self.inherited_updates + t,
+            self.power,
+        )
         other.turn = share
         return other
 
-    def handed_to(
+    def continue_with(
         self, kernel: Kernel, power: float = 1.0, floor: float = 0.0, update: int | None = None
-    ) -> "Trajectory":
-        """A kernel that goes on from the best metrics here, or those of another update, raised to a power and pruned;
-        not yet judged."""
+    ) -> "MetricTrajectory":
+        """Trajectory of a kernel that continues from the best metrics, or from those of another update.
+
+        The metrics are raised to a power and pruned; the result is not scored yet.
+        """
         t, kind = self.best if update is None else update, self.candidate.metric
-        metrics = [M if power == 1 else normalized(raised(M, power), kind) for M in self.metrics[t]]
-        start = self.judged[t]._replace(error=math.inf)
-        other = Trajectory(Candidate(kernel, kind), start, [pruned(M, floor) for M in metrics])
-        other.steps, other.before, other.power = self.steps[: self.before + t], self.before + t, power
+        metrics = [M if power == 1 else normalize_metric(metric_power(M, power), kind) for M in self.metrics[t]]
+        start = self.scored[t]._replace(error=math.inf)
+        other = MetricTrajectory(Candidate(kernel, kind), start, [prune_metric(M, floor) for M in metrics])
+        other.steps, other.inherited_updates, other.power = (
+            self.steps[: self.inherited_updates + t],
+            self.inherited_updates + t,
+            power,
+        )
         if other.steps:
             other.steps[-1] = other.steps[-1]._replace(power=power * other.steps[-1].power, floor=floor)
         return other
 
 
-def surely_worse(new: Judged, old: Judged, judging: Training, by: float = 1.0) -> bool:
-    """Whether the new one is worse on the rows that judge, by more than so many standard errors; what is not finite
-    is."""
-    return not difference(new.held_out, old.held_out, judging) <= by
+def significantly_worse(new: ScoredCandidate, old: ScoredCandidate, validation: Training, by: float = 1.0) -> bool:
+    """Return whether the new fit is worse by more than `by` standard errors, or not finite."""
+    return not standardized_difference(new.held_out, old.held_out, validation) <= by
 
 
-def difference(new: Float[np.ndarray, "r c"], old: Float[np.ndarray, "r c"], judging: Training) -> float:
-    """By how many standard errors the new predictions are worse: of the difference of squared errors, row by row."""
-    more = np.sum((new - judging.Y) ** 2 - (old - judging.Y) ** 2, 1)
-    w = np.ones(len(more)) if judging.weights is None else judging.weights
+def standardized_difference(
+    new: Float[np.ndarray, "r c"], old: Float[np.ndarray, "r c"], validation: Training
+) -> float:
+    """Number of standard errors by which the new predictions are worse.
+
+    The standard error is that of the mean difference of squared errors over rows.
+    """
+    more = np.sum((new - validation.Y) ** 2 - (old - validation.Y) ** 2, 1)
+    w = np.ones(len(more)) if validation.weights is None else validation.weights
     mean = float(w @ more / w.sum())
     error = float(np.sqrt(w**2 @ (more - mean) ** 2) / w.sum())
     if not (math.isfinite(mean) and math.isfinite(error)):

@@ -1,7 +1,7 @@
-"""Save and load fitted estimators: one safetensors file, its header holds the rest as JSON; never pickle.
+"""Save and load fitted estimators: one safetensors file with a JSON header, never pickle.
 
-Loading builds classes of a fixed table only (`registry`) from checked values, so a file cannot run code. The header
-carries a SHA-256 of the whole file (its own digits counted as zeros): a truncated or altered file is refused.
+Loading only constructs classes of a fixed table (`registry`) from validated values, so a file cannot run code. The
+header carries a SHA-256 of the whole file (with its own digits set to zero): truncated or modified files are rejected.
 """
 
 import hashlib
@@ -15,23 +15,41 @@ import numpy as np
 
 from unlazy._version import VERSION
 from unlazy.core.errors import UnlazyError, UnlazyWarning
-from unlazy.core.files import written_whole
+from unlazy.core.files import atomic_write
 from unlazy.estimators.persistence.registry import COMPANIONS, Unregistered
 
-FORMAT = 2
-"""Raised when a file of this version could not be read by the version before. Format 1 is read too: its words for
-relative ridges and bandwidths are translated (`registry.RENAMED`)."""
+FORMAT = 3
+"""Format number, increased when the previous version could not read new files.
+
+Earlier formats are still read: their names are translated (`registry.RENAMED`).
+"""
 _ZEROS = "0" * 64
 _CHECKSUM = re.compile(rb'"unlazy_checksum":"([0-9a-f]{64})"')
 _HEADER_LIMIT = 100_000_000
-"""What safetensors itself allows."""
+"""Largest header that safetensors allows."""
 
 
 def save(estimator: Any, path: str | Path) -> None:
-    """Write a fitted estimator, or a scikit-learn pipeline that ends in one, to `path`.
+    """Save a fitted estimator, or a scikit-learn pipeline that ends in one, to a file.
 
+    Parameters
+    ----------
+    estimator : estimator or Pipeline
+        A fitted estimator of unlazy, or a scikit-learn pipeline around one. Custom kernels must be registered with
+        `register` first.
+    path : str or Path
+        File to write.
+
+    Raises
+    ------
+    UnlazyError
+        If the estimator holds something that files cannot hold, such as a Python function, or if the file cannot be
+        written.
+
+    Examples
+    --------
     >>> model.save("model.unlazy")
-    >>> unlazy.load("model.unlazy").predict(X)        # the same bits
+    >>> unlazy.load("model.unlazy").predict(X)        # identical predictions
     """
     from safetensors.numpy import save as to_bytes
 
@@ -49,11 +67,28 @@ def save(estimator: Any, path: str | Path) -> None:
 
 
 def load(path: str | Path) -> Any:
-    """The estimator that `save` wrote: its predictions are the same bit for bit.
+    """Load an estimator from a file written by `save`.
 
-    Files from others are safe to open: nothing in them is run. A file that is not one of ours, was cut short, altered,
-    or written by a newer format ends in an `UnlazyError`.
+    Predictions are identical bit for bit. Files from untrusted sources are safe to load: no code in them is run.
 
+    Parameters
+    ----------
+    path : str or Path
+        File to read.
+
+    Returns
+    -------
+    estimator
+        The fitted estimator or pipeline.
+
+    Raises
+    ------
+    UnlazyError
+        If the file cannot be read, was not written by unlazy, is truncated or modified, has a newer format, or holds a
+        class that is not registered.
+
+    Examples
+    --------
     >>> model.save("model.unlazy")
     >>> bool((load("model.unlazy").predict(Z) == model.predict(Z)).all())
     True
@@ -61,20 +96,20 @@ def load(path: str | Path) -> Any:
     from unlazy.estimators.persistence.serialization import Decoder
 
     content = _read(Path(path))
-    tree, arrays, written = _verified(content, path)
+    tree, arrays, written = _verify(content, path)
     try:
         if tree["#"] != "estimator":
             raise ValueError("no estimator")
-        return Decoder(arrays, renamed=written == 1).decode(tree)
+        return Decoder(arrays, written).decode(tree)
     except Unregistered as error:
         raise UnlazyError(f"{path} cannot be loaded: {error}") from error
-    except Exception as error:  # whatever an unexpected tree leads to, the user gets one sentence
+    except Exception as error:  # unexpected contents may raise anything: report one clear error
         why = f"{type(error).__name__}: {error}"
         raise UnlazyError(f"{path} does not describe an estimator of unlazy ({why})") from error
 
 
-def _verified(content: bytes, path: str | Path) -> tuple[Any, dict[str, np.ndarray], int]:
-    """The tree, the arrays and the format of a file whose checksum and version are right."""
+def _verify(content: bytes, path: str | Path) -> tuple[Any, dict[str, np.ndarray], int]:
+    """Return tree, arrays and format number of a file after checking its checksum and version."""
     from safetensors.numpy import load as from_bytes
 
     try:
@@ -84,14 +119,14 @@ def _verified(content: bytes, path: str | Path) -> tuple[Any, dict[str, np.ndarr
         document = json.loads(metadata["unlazy"])
         written, version = document["format"], str(document["unlazy"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UnlazyError(f"{path} is not a file that unlazy saved, or it was cut short or altered") from error
+        raise UnlazyError(f"{path} is not a file that unlazy saved, or it was truncated or modified") from error
     if type(written) is not int or not 1 <= written <= FORMAT:
         raise UnlazyError(
-            f"{path} is of format {written!r} (unlazy {version}); this unlazy {VERSION} reads formats 1 to {FORMAT}: "
+            f"{path} has format {written!r} (unlazy {version}); this unlazy {VERSION} reads formats 1 to {FORMAT}: "
             + ("upgrade unlazy" if isinstance(written, int) and written > FORMAT else "fit and save the model again")
         )
     if found is None or metadata.get("unlazy_checksum") != found.group(1).decode() or not _intact(content, found):
-        raise UnlazyError(f"{path} was altered or damaged: its checksum is wrong. Save it again, or copy it anew")
+        raise UnlazyError(f"{path} was modified or damaged: its checksum is wrong. Save it again, or copy it again")
     holds_theirs = any(f'"class": "{name}"' in metadata["unlazy"] for name in COMPANIONS)
     _compare_versions(version, document.get("scikit-learn") if holds_theirs else None, path)
     try:
@@ -101,7 +136,7 @@ def _verified(content: bytes, path: str | Path) -> tuple[Any, dict[str, np.ndarr
 
 
 def _header_end(content: bytes) -> int:
-    """Where the header ends, or a ValueError."""
+    """Return the offset at which the header ends; raise ValueError if there is none."""
     size = int.from_bytes(content[:8], "little")
     if len(content) < 8 or not 2 <= size <= min(_HEADER_LIMIT, len(content) - 8):
         raise ValueError("no header")
@@ -109,11 +144,13 @@ def _header_end(content: bytes) -> int:
 
 
 def _intact(content: bytes, found: re.Match) -> bool:
+    """Return whether the checksum matches."""
     digest = hashlib.sha256(content[: found.start(1)] + _ZEROS.encode() + content[found.end(1) :]).hexdigest()
     return digest.encode() == found.group(1)
 
 
 def _compare_versions(version: str, sklearn: Any, path: str | Path) -> None:
+    """Warn if the file was saved by a newer unlazy or another scikit-learn."""
     if _numbers(version) > _numbers(VERSION):
         warnings.warn(
             f"{path} was saved by unlazy {version}, which is newer than this {VERSION}: upgrade if it misbehaves",
@@ -122,14 +159,15 @@ def _compare_versions(version: str, sklearn: Any, path: str | Path) -> None:
         )
     if sklearn is not None and _numbers(str(sklearn))[:2] != _numbers(_sklearn_version())[:2]:
         warnings.warn(
-            f"{path} holds transformers of scikit-learn {sklearn}, this is {_sklearn_version()}: they may behave "
-            "differently",
+            f"{path} holds transformers saved with scikit-learn {sklearn}, but {_sklearn_version()} is installed: they "
+            "may behave differently",
             UnlazyWarning,
             stacklevel=4,
         )
 
 
 def _numbers(version: str) -> tuple[int, ...]:
+    """Parse the first three numbers of a version string."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
@@ -148,7 +186,7 @@ def _read(path: Path) -> bytes:
 
 def _write(path: Path, content: bytes) -> None:
     try:
-        with written_whole(path) as aside:
+        with atomic_write(path) as aside:
             aside.write_bytes(content)
     except OSError as error:
         raise UnlazyError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,5 +1,7 @@
-"""The fixed table of what a saved file may contain: name → where its class lives. Nothing else is ever constructed,
-except kernels of your own that you registered in this very program."""
+"""Table of the classes that a saved file may contain: name → module.
+
+Nothing else is ever constructed, except custom kernels that the current program registered.
+"""
 
 import dataclasses
 from importlib import import_module
@@ -17,7 +19,7 @@ ESTIMATORS = {
     "FeatureMachineClassifier": "unlazy.estimators.feature_machine.machines",
 }
 COMPANIONS = {
-    # scikit-learn's, so that a pipeline around an estimator can be saved with it
+    # scikit-learn classes, so that a pipeline around an estimator can be saved
     "Pipeline": "sklearn.pipeline",
     "ColumnTransformer": "sklearn.compose",
     "TransformedTargetRegressor": "sklearn.compose",
@@ -26,12 +28,12 @@ COMPANIONS = {
     "OneHotEncoder": "sklearn.preprocessing",
     "OrdinalEncoder": "sklearn.preprocessing",
     "SimpleImputer": "sklearn.impute",
-    # ours, and no model
+    # transformers of unlazy
     "TableEncoder": "unlazy.estimators.preprocessing.table_encoder",
     "ZCAWhitening": "unlazy.estimators.preprocessing.whitening",
 }
 MODULES = {
-    # frozen values with fields: kernels, and the network description
+    # immutable values with fields: kernels and network architectures
     "MLP": "unlazy.theory.infinite_width.architecture",
     "Gaussian": "unlazy.kernels.radial",
     "Laplace": "unlazy.kernels.radial",
@@ -58,49 +60,79 @@ MODULES = {
     "LayeredNNGP": "unlazy.kernels.networks.layered",
     "LayeredNTK": "unlazy.kernels.networks.layered",
     "Flipped": "unlazy.kernels.networks.flips",
-    # layers of descriptions, one after another; files do not hold branches
-    "Serial": "unlazy.layers.description.combine",
-    "Activation": "unlazy.layers.description.shaping",
-    "LayerNorm": "unlazy.layers.description.shaping",
-    "Dropout": "unlazy.layers.description.shaping",
-    "SumPool": "unlazy.layers.description.shaping",
-    "AvgPool": "unlazy.layers.description.shaping",
-    "GlobalSumPool": "unlazy.layers.description.shaping",
-    "GlobalAvgPool": "unlazy.layers.description.shaping",
-    "Flatten": "unlazy.layers.description.shaping",
-    "ImageResize": "unlazy.layers.description.shaping",
-    "Dense": "unlazy.layers.description.weights",
-    "Conv": "unlazy.layers.description.weights",
-    "ConvLocal": "unlazy.layers.description.weights",
-    "ConvTranspose": "unlazy.layers.description.weights",
+    # layers of sequential architectures; branches cannot be saved
+    "Serial": "unlazy.layers.combine",
+    "Activation": "unlazy.layers.activation",
+    "LayerNorm": "unlazy.layers.normalization",
+    "Dropout": "unlazy.layers.normalization",
+    "SumPool": "unlazy.layers.pooling",
+    "AvgPool": "unlazy.layers.pooling",
+    "GlobalSumPool": "unlazy.layers.pooling",
+    "GlobalAvgPool": "unlazy.layers.pooling",
+    "Flatten": "unlazy.layers.reshaping",
+    "ImageResize": "unlazy.layers.reshaping",
+    "Dense": "unlazy.layers.dense",
+    "Conv": "unlazy.layers.conv",
+    "ConvLocal": "unlazy.layers.conv",
+    "ConvTranspose": "unlazy.layers.conv",
 }
 DERIVED = {"MLP": ("biases", "skips")}
-"""Fields that the constructor works out itself."""
+"""Fields that the constructor computes itself."""
 
 
-RENAMED = {
-    # of files of format 1, whose words meant something relative
-    "FeatureMachineRegressor": {
-        "bandwidth": "relative_bandwidth", "ridge": "relative_ridge", "ridge_": "relative_ridge_",
-    },
-    "FeatureMachineClassifier": {
-        "bandwidth": "relative_bandwidth", "ridge": "relative_ridge", "ridge_": "relative_ridge_",
-    },
-    "TwoLayerRegressor": {"ridge": "relative_ridge", "ridge_": "relative_ridge_"},
+_RELATIVE = {"bandwidth": "relative_bandwidth", "ridge": "relative_ridge", "ridge_": "relative_ridge_"}
+_SPELLING = {
+    "centre_": "center_", "y_centre_": "y_center_", "normalise": "normalize", "parametrisation": "parametrization",
+    "parametrisation_": "parametrization_", "regularisation": "regularization", "standardise": "standardize",
 }  # fmt: skip
-"""Parameters and fitted attributes that are called otherwise now."""
-_OWN: dict[str, type] = {}
+RENAMED: dict[int, dict[str, dict[str, str]]] = {
+    1: dict.fromkeys(("FeatureMachineRegressor", "FeatureMachineClassifier", "TwoLayerRegressor"), _RELATIVE),
+    2: {"*": _SPELLING},
+}
+"""Parameters and fitted attributes renamed after each format, by class; "*" stands for every class."""
+
+
+def current_name(name: str, kind: str, written: int) -> str:
+    """Today's name of a parameter or fitted attribute in a file of an earlier format."""
+    for version in range(written, max(RENAMED) + 1):
+        table = RENAMED.get(version, {})
+        name = {**table.get("*", {}), **table.get(kind, {})}.get(name, name)
+    return name
+
+
+_REGISTERED: dict[str, type] = {}
+"""Custom kernel classes by the name used in files."""
 
 
 class Unregistered(LookupError):
-    """A file holds a class that this program has not registered."""
+    """The file holds a class that is not registered."""
 
 
 def register(kind: Any, name: str | None = None) -> Any:
-    """Let a kernel of your own be saved and loaded: files hold its name and its fields, your program its code.
+    """Register a custom kernel class, so that estimators with it can be saved and loaded.
 
-    The program that loads registers the class too, before `load`; `name` is what files call it (default: the class's).
+    Files hold the name and the fields of the kernel; the program provides its code. The program that loads the file
+    must register the class as well, before calling `load`. Can be used as a decorator.
 
+    Parameters
+    ----------
+    kind : type
+        The kernel class, a subclass of one of the kernel base classes of unlazy.
+    name : str, optional
+        Name used in files. Default: the name of the class.
+
+    Returns
+    -------
+    type
+        The class itself.
+
+    Raises
+    ------
+    ValueError
+        If `kind` is not a kernel class, or the name is already used by another class.
+
+    Examples
+    --------
     >>> @unlazy.estimators.register
     ... class Cosine(InnerProductKernel):
     ...     power: float
@@ -108,48 +140,48 @@ def register(kind: Any, name: str | None = None) -> Any:
     import equinox as eqx
 
     if not (isinstance(kind, type) and issubclass(kind, eqx.Module)):
-        raise ValueError(f"what can be registered is a kernel's class, a subclass of unlazy's kernels; got {kind!r}")
+        raise ValueError(f"only a kernel class, a subclass of a kernel of unlazy, can be registered, got {kind!r}")
     name = kind.__name__ if name is None else name
     for taken in (MODULES, ESTIMATORS, COMPANIONS):
         if name in taken:
-            raise ValueError(f"files know another {name!r} already, that of {taken[name]}; register it with name=")
-    before = _OWN.get(name)
+            raise ValueError(f"the name {name!r} is already used for the class in {taken[name]}; pass another name=")
+    before = _REGISTERED.get(name)
     if before is not None and (before.__module__, before.__qualname__) != (kind.__module__, kind.__qualname__):
-        raise ValueError(f"{before!r} is registered as {name!r} already; register {kind!r} with another name=")
-    _OWN[name] = kind  # the same class defined once more, in a notebook, takes its own place
+        raise ValueError(f"{before!r} is already registered as {name!r}; register {kind!r} with another name=")
+    _REGISTERED[name] = kind  # a class that is defined again, as in a notebook, replaces itself
     return kind
 
 
 def module_named(name: str) -> type:
-    """The class of a kernel or network in a file, or an error that says how to make it known."""
+    """Return the class of a kernel or network in a file; raise Unregistered if it is unknown."""
     if name in MODULES:
         return class_named(name, MODULES)
-    if name not in _OWN:
+    if name not in _REGISTERED:
         raise Unregistered(
-            f"it holds a {name!r}, which is not of unlazy: import its class and call "
+            f"it holds a {name!r}, which is not a class of unlazy: import the class and call "
             f"unlazy.estimators.register on it before load"
         )
-    return _OWN[name]
+    return _REGISTERED[name]
 
 
 def module_name(value: Any) -> str | None:
-    """What files call the class of a kernel or network; None where it may not be saved."""
-    own = [name for name, kind in _OWN.items() if type(value) is kind]
+    """Return the name used in files for the class of a kernel or network; None if it cannot be saved."""
+    own = [name for name, kind in _REGISTERED.items() if type(value) is kind]
     return own[0] if own else name_of(value, MODULES)
 
 
 def saved_fields(value: Any, name: str) -> list[str]:
-    """Fields that rebuild it: all that its constructor takes."""
+    """Fields that are saved: those that the constructor takes."""
     return [f.name for f in dataclasses.fields(value) if f.init and f.name not in DERIVED.get(name, ())]
 
 
 def class_named(name: str, table: dict[str, str]) -> type:
-    """The class of this name, or a KeyError."""
+    """Return the class of this name; raise KeyError if it is not in the table."""
     return getattr(import_module(table[name]), name)
 
 
 def name_of(value: Any, table: dict[str, str]) -> str | None:
-    """The registered name of the value's class: exactly that class, not one that merely has its name."""
+    """Return the registered name of the class of a value; None if it is another class with the same name."""
     kind = type(value)
     module = table.get(kind.__name__)
     if module is None or not (kind.__module__ == module or kind.__module__.startswith(module + ".")):

@@ -1,7 +1,7 @@
-"""Values to JSON and arrays, and back, for `persistence`: a closed list of kinds, none of which can carry code.
+"""Conversion of values to JSON and arrays, and back. The set of types is closed, and none of them can carry code.
 
-JSON holds numbers, text and the tree; arrays go beside it by number. What JSON has no word for is an object with the
-key "#": array, text, jax, tuple, dict, slice, float (NaN and infinities), module, activation, estimator.
+JSON holds numbers, strings and the tree; arrays are stored next to it and referenced by name. Other types are objects
+with the key "#": array, text, jax, tuple, dict, slice, float (NaN and infinities), module, activation, estimator.
 """
 
 import math
@@ -17,27 +17,28 @@ from unlazy.core.errors import UnlazyError
 from unlazy.estimators.persistence.registry import (
     COMPANIONS,
     ESTIMATORS,
-    RENAMED,
     class_named,
+    current_name,
     module_name,
     module_named,
     name_of,
     saved_fields,
 )
-from unlazy.theory.activations.functions import ACTIVATIONS, KNOWN, Activation, activation
+from unlazy.theory.activations.functions import ACTIVATIONS, KNOWN_FUNCTIONS, ActivationFunction, activation
 
 _FITTED = re.compile(r"(?!__)[A-Za-z_]\w*_", re.ASCII)
-_PRIVATE = re.compile(r"(?!__)[A-Za-z_]\w*", re.ASCII)
+_ANY_ATTRIBUTE = re.compile(r"(?!__)[A-Za-z_]\w*", re.ASCII)
 _NUMBERS = "bifu"
 
 
 class Encoder:
-    """`encode(value, where)` → JSON; the arrays met on the way are in `arrays`. `where` is for error messages."""
+    """`encode(value, where)` returns JSON and collects arrays in `arrays`; `where` is used in error messages."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, np.ndarray] = {}
 
     def encode(self, value: Any, where: str) -> Any:
+        """Return the JSON of a value."""
         if value is None or type(value) in (bool, str, int):
             return value
         if type(value) is float:
@@ -57,8 +58,8 @@ class Encoder:
             (slice, lambda v, at: {"#": "slice", "v": [self.encode(x, at) for x in (v.start, v.stop, v.step)]}),
             ((np.ndarray, np.generic), self._array),
             (jax.Array, lambda v, at: {"#": "jax", "v": self._array(np.asarray(v), at)}),
-            (Activation, self._activation),
-            (np.random.RandomState, lambda v, at: None),  # its state is not part of what was learned
+            (ActivationFunction, self._activation),
+            (np.random.RandomState, lambda v, at: None),  # its state is not part of the fit
             (type, self._type),
             (BaseEstimator, self._estimator),
         ]
@@ -76,11 +77,11 @@ class Encoder:
             return {"#": "text", "v": entries, "shape": list(array.shape), "kind": array.dtype.kind, "scalar": scalar}
         raise UnlazyError(f"{where} is an array of {array.dtype}, which cannot be saved")
 
-    def _activation(self, value: Activation, where: str) -> Any:
-        known = KNOWN.get(value.function)
+    def _activation(self, value: ActivationFunction, where: str) -> Any:
+        known = KNOWN_FUNCTIONS.get(value.function)
         if known is None or value != activation(known.name, value.parameter):
             raise UnlazyError(
-                f"{where} uses the activation {value.name!r}, a function of your own: files hold no code, so only "
+                f"{where} uses the activation {value.name!r}, a custom function: files hold no code, so only "
                 f"named activations ({', '.join(ACTIVATIONS)}) and known functions of jax can be saved"
             )
         return {"#": "activation", "name": known.name, "parameter": self.encode(value.parameter, where)}
@@ -96,20 +97,22 @@ class Encoder:
             return {"#": "dtype", "v": value.str}
         if name is None:
             raise UnlazyError(
-                f"{where} is a {type(value).__name__}, which cannot be saved: files hold numbers, text, arrays, the "
-                "kernels and networks of unlazy, and its estimators, but no code; a kernel of your own can be saved "
-                f"after unlazy.estimators.register({type(value).__name__})"
+                f"{where} is a {type(value).__name__}, which cannot be saved: files hold numbers, strings, arrays, and "
+                "the kernels, networks and estimators of unlazy, but no code; a custom kernel can be saved after "
+                f"unlazy.estimators.register({type(value).__name__})"
             )
         return {"#": "module", "class": name, "fields": self._named(value, saved_fields(value, name), where)}
 
     def _estimator(self, value: Any, where: str) -> Any:
         ours, theirs = name_of(value, ESTIMATORS), name_of(value, COMPANIONS)
         if ours is None and theirs is None:
-            raise UnlazyError(f"{where} is a {type(value).__name__}, which is not in the table of what can be saved")
+            raise UnlazyError(
+                f"{where} is a {type(value).__name__}, which cannot be saved: it is not a supported class"
+            )
         if getattr(value, "memory", None) is not None:
-            raise UnlazyError(f"{where} has memory={value.memory!r}: set_params(memory=None) before saving")
+            raise UnlazyError(f"{where} has memory={value.memory!r}: call set_params(memory=None) before saving")
         given = list(value.get_params(deep=False))
-        allowed = _FITTED if ours is not None else _PRIVATE
+        allowed = _FITTED if ours is not None else _ANY_ATTRIBUTE
         fitted = [name for name in vars(value) if name not in given and allowed.fullmatch(name)]
         return {
             "#": "estimator",
@@ -123,14 +126,15 @@ class Encoder:
 
 
 class Decoder:
-    """The way back; raises LookupError, TypeError or ValueError on anything it does not know."""
+    """Inverse of `Encoder`; raises LookupError, TypeError or ValueError for anything unknown."""
 
-    def __init__(self, arrays: dict[str, np.ndarray], renamed: bool = False) -> None:
+    def __init__(self, arrays: dict[str, np.ndarray], written: int) -> None:
         self.arrays = arrays
-        self._renamed = RENAMED if renamed else {}
-        """Of files that still use the words of format 1."""
+        self._written = written
+        """Format of the file."""
 
     def decode(self, tree: Any) -> Any:
+        """Return the value of a JSON tree."""
         if isinstance(tree, list):
             return [self.decode(x) for x in tree]
         if not isinstance(tree, dict):
@@ -159,21 +163,24 @@ class Decoder:
         kind = module_named(tree["class"])
         fields = {name: self.decode(value) for name, value in tree["fields"].items()}
         if tree["class"] == "MLP" and not all(isinstance(fields[name], tuple) for name in ("sigma_w", "sigma_b")):
-            raise ValueError("a network needs one sigma per layer")  # else a small file could ask for any depth
+            raise ValueError("a network needs one sigma per layer")  # otherwise a small file could request any depth
         return kind(**fields)
 
     def _estimator(self, tree: dict) -> Any:
         ours = tree["class"] in ESTIMATORS
         kind = class_named(tree["class"], ESTIMATORS if ours else COMPANIONS)
-        now = self._renamed.get(tree["class"], {})
-        estimator = kind(**{now.get(name, name): self.decode(value) for name, value in tree["given"].items()})
+
+        def current(name: str) -> str:
+            return current_name(name, tree["class"], self._written)
+
+        estimator = kind(**{current(name): self.decode(value) for name, value in tree["given"].items()})
         if getattr(estimator, "memory", None) is not None:
-            raise ValueError("a pipeline with a cache on disk")  # joblib would unpickle what lies there
-        allowed = _FITTED if ours else _PRIVATE
+            raise ValueError("a pipeline with a cache on disk")  # joblib would unpickle files in that folder
+        allowed = _FITTED if ours else _ANY_ATTRIBUTE
         for name, value in tree["fitted"].items():
             if not allowed.fullmatch(name) or callable(getattr(kind, name, None)):
                 raise ValueError(f"{name!r} is not a fitted attribute")
-            setattr(estimator, now.get(name, name), self.decode(value))
+            setattr(estimator, current(name), self.decode(value))
         return estimator
 
 

@@ -1,1 +1,1 @@
-"""Input validation, encoding and scaling shared by the estimators."""
+"""Preprocessing: validation, encoding of tables, scaling of columns and whitening of images."""

@@ -1,4 +1,4 @@
-"""Columns in units of their own spread."""
+"""Scaling of columns to their standard deviation."""
 
 from typing import NamedTuple
 
@@ -6,18 +6,21 @@ import numpy as np
 from jaxtyping import Float
 
 
-class Columns(NamedTuple):
-    """x → (x - offset)/scale, column by column."""
+class ColumnScale(NamedTuple):
+    """x → (x - offset)/scale for each column."""
 
     offset: Float[np.ndarray, " d"]
     scale: Float[np.ndarray, " d"]
 
     @classmethod
-    def of(cls, X: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"] | None, standardize: bool) -> "Columns":
-        """Mean and deviation of every column, rows by weight; columns of two values are one apart, since the deviation
-        of a rare indicator would make it the largest of all; constant columns become zero.
+    def from_data(
+        cls, X: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"] | None, standardize: bool
+    ) -> "ColumnScale":
+        """Compute weighted mean and standard deviation of each column.
 
-        Without `standardize` the offset is subtracted (it costs digits of distances) and the units are kept.
+        Columns with two values are scaled so that they differ by one, since dividing a rare indicator by its standard
+        deviation would make it the largest column. Constant columns become zero. Without `standardize` only the offset
+        is subtracted, which improves the accuracy of distances, and the units are kept.
         """
         w = np.full(len(X), 1 / len(X)) if weights is None else weights / weights.sum()
         low, high = X.min(0), X.max(0)
@@ -38,8 +41,10 @@ class Columns(NamedTuple):
         return (X - self.offset) / self.scale
 
 
-def median(values: Float[np.ndarray, "n c"], weights: Float[np.ndarray, " n"] | None) -> Float[np.ndarray, " c"]:
-    """The middle of every column where weights count rows: halfway between two, where half of the weight is below."""
+def weighted_median(
+    values: Float[np.ndarray, "n c"], weights: Float[np.ndarray, " n"] | None
+) -> Float[np.ndarray, " c"]:
+    """Median of each column, where weights count rows; the midpoint of two values if half the weight is below."""
     if weights is None:
         return np.median(values, 0)
     order = np.argsort(values, 0)

@@ -1,13 +1,13 @@
-"""Tables of numbers and categories as numbers, learned from the rows it is fitted to and matched by column names.
+"""Encoding of tables with numbers and categories as floats, with columns matched by name.
 
-Numbers are filled in by their median (a column of its own marks where) and standardized; few categories become one
-indicator each; many are replaced by the mean target of their rows, shrunk toward the overall mean, and in training by
-the mean over other folds, so that no row sees its own label (Micci-Barreca 2001; cross-fitting as in scikit-learn).
+Missing numbers are replaced by the median (with an indicator column) and numbers are standardized. Categories of
+columns with few of them become one indicator each; otherwise they are replaced by the mean target of their rows, shrunk
+toward the overall mean, and in training by the mean over other folds, so that no row sees its own label (Micci-Barreca
+2001; cross-fitting as in scikit-learn).
 
-By hand, since scikit-learn's own do something else or less: TargetEncoder stratifies its folds and has a column for
-every class, not for all but the first; StandardScaler makes a rare indicator the largest column of all (see `columns`);
-nothing there matches columns by name. The medians and indicators that it would take over are a line each, and what is
-kept here (numbers, texts, arrays) is what a saved file can hold.
+The encoders of scikit-learn differ: TargetEncoder stratifies its folds and has a column for each class instead of all
+but the first; StandardScaler makes a rare indicator the largest column (see `column_scale`); none of them matches
+columns by name. All fitted attributes are numbers, strings and arrays, which a saved file can hold.
 """
 
 import warnings
@@ -19,20 +19,57 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from unlazy.core.errors import UnlazyWarning
-from unlazy.estimators.preprocessing.column_scale import Columns, median
+from unlazy.estimators.preprocessing.column_scale import ColumnScale, weighted_median
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):
-    """A frame to an array of floats. Text columns are categories, all others numbers.
+    """Encode a data frame with numbers and categories as an array of floats.
 
-    `few` is the largest number of categories that get an indicator each; `smoothing` the number of rows that the
-    overall mean counts for in a category's mean target. Columns are found by name: their order does not matter, extra
-    ones are left aside with a note, missing ones are an error that names them. `target` is remembered for whoever
-    loads a saved model.
+    Text columns are categories, all others numbers. Columns are matched by name: their order does not matter, extra
+    columns are ignored with a warning, and missing columns raise an error that names them.
 
+    Parameters
+    ----------
+    few : int, default 12
+        Largest number of categories that are encoded by indicators; columns with more use the mean target.
+    smoothing : float, default 10.0
+        Number of rows that the overall mean counts for in the mean target of a category.
+    folds : int, default 5
+        Number of folds for the mean targets of training rows.
+    target : str, default "y"
+        Name of the target column, stored with a saved model.
+
+    Attributes
+    ----------
+    columns_ : list of str
+        Column names.
+    kinds_ : dict of str
+        Encoding of each column: "numeric", "marked" (numeric with missing values), "indicators" or "means".
+    fill_ : dict of float
+        Median of each numeric column.
+    categories_ : dict of list
+        Categories of each text column.
+    means_ : dict of arrays
+        Mean targets of the categories.
+    prior_ : array
+        Overall mean target.
+    names_ : list of str
+        Names of the encoded columns.
+    source_ : array of int
+        Index of the original column of each encoded column.
+    offset_, scale_ : arrays
+        Offset and scale of the encoded columns.
+
+    References
+    ----------
+    Micci-Barreca (2001), A preprocessing scheme for high-cardinality categorical attributes in classification and
+    prediction problems.
+
+    Examples
+    --------
     >>> make_pipeline(TableEncoder(), FeatureMachineRegressor()).fit(frame, y)
     """
 
@@ -48,21 +85,69 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self.target = target
 
     def fit(self, X: "pd.DataFrame", y: Any = None, sample_weight: Any = None) -> "TableEncoder":
-        """Weights count rows, in medians, means and deviations alike."""
-        self._learn(X, y, sample_weight)
+        """Learn the encoding.
+
+        Parameters
+        ----------
+        X : DataFrame
+            Training rows.
+        y : array of shape (n,), optional
+            Targets; floats for regression, otherwise class labels.
+        sample_weight : array of shape (n,), optional
+            Weights of the rows, used in medians, means and standard deviations.
+
+        Returns
+        -------
+        TableEncoder
+            The fitted encoder.
+        """
+        self._fit_table(X, y, sample_weight)
         return self
 
     def fit_transform(self, X: "pd.DataFrame", y: Any = None, sample_weight: Any = None) -> np.ndarray:
-        """Training rows: categories by the mean target of the other folds."""
-        return self._learn(X, y, sample_weight)
+        """Learn the encoding and encode the training rows, using mean targets of other folds.
+
+        Parameters
+        ----------
+        X : DataFrame
+            Training rows.
+        y : array of shape (n,), optional
+            Targets; floats for regression, otherwise class labels.
+        sample_weight : array of shape (n,), optional
+            Weights of the rows.
+
+        Returns
+        -------
+        array of shape (n, n_encoded)
+            Encoded rows.
+        """
+        return self._fit_table(X, y, sample_weight)
 
     def transform(self, X: "pd.DataFrame") -> np.ndarray:
+        """Encode new rows.
+
+        Parameters
+        ----------
+        X : DataFrame, or array with the columns of `fit` in their order
+            Rows to encode.
+
+        Returns
+        -------
+        array of shape (m, n_encoded)
+            Encoded rows.
+
+        Raises
+        ------
+        ValueError
+            If a column is missing, appears twice, or holds text or infinity instead of numbers.
+        """
         check_is_fitted(self)
         X = self._matched(X)
         parts = [self._encode(X[name].to_numpy(), name) for name in self.columns_]
         return self._scaled(np.hstack(parts))
 
-    def _learn(self, X: "pd.DataFrame", y: Any, sample_weight: Any) -> np.ndarray:
+    def _fit_table(self, X: "pd.DataFrame", y: Any, sample_weight: Any) -> np.ndarray:
+        """Learn the encoding; return the encoded training rows."""
         Y = _targets(y, len(X))
         w = None if sample_weight is None else _check_sample_weight(sample_weight, Y, ensure_non_negative=True)
         self.columns_ = [str(name) for name in X.columns]
@@ -81,21 +166,21 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             source += [j] * len(labels)
         self.names_, self.source_ = names, np.array(source)
         raw = np.hstack(parts)
-        self.offset_, self.scale_ = Columns.of(raw, w, True)
+        self.offset_, self.scale_ = ColumnScale.from_data(raw, w, True)
         return self._scaled(raw)
 
     def _column(
         self, values: np.ndarray, name: str, Y: np.ndarray, fold: np.ndarray, w: np.ndarray | None
     ) -> tuple[np.ndarray, list[str]]:
-        """What one column turns into in training, with the names of its parts."""
+        """Encode one column of the training rows; return it with the names of its parts."""
         if values.dtype.kind != "O":
             gone = np.isnan(values)
             known, counts = values[~gone].astype(np.float64), None if w is None else w[~gone]
             self.kinds_[name] = "marked" if gone.any() else "numeric"
-            self.fill_[name] = float(median(known[:, None], counts)[0]) if len(known) else 0.0
+            self.fill_[name] = float(weighted_median(known[:, None], counts)[0]) if len(known) else 0.0
             return self._encode(values, name), [name] + [f"{name} missing"] * bool(gone.any())
-        words = [category_text(v) for v in values]
-        self.categories_[name] = sorted(set(words))
+        strings = [category_text(v) for v in values]
+        self.categories_[name] = sorted(set(strings))
         codes = self._codes(values, name)
         if len(self.categories_[name]) <= self.few:
             self.kinds_[name] = "indicators"
@@ -112,6 +197,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return part, [f"{name} (mean target{f' {c}' if many else ''})" for c in range(Y.shape[1])]
 
     def _encode(self, values: np.ndarray, name: str) -> np.ndarray:
+        """Encode one column with the learned encoding."""
         kind = self.kinds_[name]
         if kind in ("numeric", "marked"):
             numbers = values.astype(np.float64)
@@ -121,17 +207,18 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         codes = self._codes(values, name)
         if kind == "indicators":
             return (codes[:, None] == np.arange(len(self.categories_[name]))).astype(np.float64)
-        return np.vstack([self.means_[name], self.prior_])[codes]  # -1, a category never met, is the overall mean
+        return np.vstack([self.means_[name], self.prior_])[codes]  # -1, an unseen category, is the overall mean
 
     def _codes(self, values: np.ndarray, name: str) -> np.ndarray:
+        """Index of the category of each value; -1 if it is unknown."""
         number = {c: i for i, c in enumerate(self.categories_[name])}
         return np.array([number.get(category_text(v), -1) for v in values], dtype=int)
 
     def _scaled(self, raw: np.ndarray) -> np.ndarray:
-        return Columns(self.offset_, self.scale_)(raw)
+        return ColumnScale(self.offset_, self.scale_)(raw)
 
     def _matched(self, X: Any) -> "pd.DataFrame":
-        """The fitted columns of X in their order, as numbers or text, or a ValueError that names what is wrong."""
+        """Return the fitted columns of X in their order, as numbers or text; raise ValueError if they do not match."""
         import pandas as pd
 
         frame = X if isinstance(X, pd.DataFrame) else _by_position(X, self.columns_)
@@ -139,31 +226,30 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         count, known = Counter(given), set(self.columns_)
         missing = [name for name in self.columns_ if not count[name]]
         if missing:
-            raise ValueError(f"columns that the model was fitted to are missing: {', '.join(missing)}; add them")
+            raise ValueError(f"columns that the model was fitted to are missing: {', '.join(missing)}")
         twice = [name for name in self.columns_ if count[name] > 1]
         if twice:
-            raise ValueError(f"{count[twice[0]]} columns are called {twice[0]!r}; give each its own name")
+            raise ValueError(f"{count[twice[0]]} columns are named {twice[0]!r}; column names must be unique")
         extra = [name for name in given if name not in known and name != self.target]
         if extra:
-            warnings.warn(
-                f"columns unknown to the model were left aside: {', '.join(extra)}", UnlazyWarning, stacklevel=3
-            )
+            warnings.warn(f"columns unknown to the model were ignored: {', '.join(extra)}", UnlazyWarning, stacklevel=3)
         frame = frame.set_axis(given, axis=1)[self.columns_]
         return pd.DataFrame({name: self._typed(frame[name], name) for name in self.columns_})
 
     def _typed(self, series: "pd.Series", name: str) -> np.ndarray:
+        """Return a column as numbers or text."""
         import pandas as pd
 
         if self.kinds_[name] not in ("numeric", "marked"):
             return np.array(
                 [None if gone else category_text(v) for v, gone in zip(series, series.isna())], dtype=object
             )
-        plain = isinstance(series.dtype, np.dtype) and series.dtype.kind in "fiu"  # nothing to read
+        plain = isinstance(series.dtype, np.dtype) and series.dtype.kind in "fiu"  # already numeric
         numbers = series if plain else pd.to_numeric(series, errors="coerce")
         wrong = False if plain else numbers.isna() & series.notna()
         if np.any(wrong):
             raise ValueError(
-                f"column {name!r} was numbers in training and holds {series[wrong].iloc[0]!r}; correct it, or leave "
+                f"column {name!r} was numeric in training but holds {series[wrong].iloc[0]!r}; correct it, or leave "
                 "the cell empty"
             )
         values = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -173,7 +259,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
 
 def _targets(y: Any, n: int) -> np.ndarray:
-    """What categories are averaged over: the label, or the indicators of all classes but the first."""
+    """Targets that are averaged over categories: y, or the indicators of all classes but the first."""
     if y is None:
         return np.zeros((n, 1))
     y = np.asarray(y)
@@ -184,7 +270,7 @@ def _targets(y: Any, n: int) -> np.ndarray:
 
 
 def _means(codes: np.ndarray, Y: np.ndarray, k: int, smoothing: float, w: np.ndarray | None) -> np.ndarray:
-    """(Σ_{i in c} w_i y_i + m·ȳ)/(n_c + m) of every category c, n_c its weight."""
+    """(Σ_{i in c} w_i y_i + m·ȳ)/(n_c + m) for each category c of weight n_c."""
     count = np.bincount(codes, w, minlength=k)[:, None]
     total = np.stack([np.bincount(codes, column if w is None else w * column, minlength=k) for column in Y.T], 1)
     return (total + smoothing * _mean(Y, w)) / (count + smoothing)
@@ -195,7 +281,7 @@ def _mean(Y: np.ndarray, w: np.ndarray | None) -> np.ndarray:
 
 
 def category_text(value: Any) -> str:
-    """A category as text: missing is empty, and 3.0 is 3."""
+    """A category as a string: missing values are empty, and 3.0 is "3"."""
     if value is None or value != value:
         return ""
     if isinstance(value, float | np.floating) and float(value).is_integer():

@@ -1,4 +1,4 @@
-"""ZCA whitening of images: decorrelated pixels that still look like the image [Shankar et al. 2020]."""
+"""ZCA whitening of images: decorrelated pixels that still look like the image (Shankar et al. 2020)."""
 
 from typing import Any
 
@@ -6,18 +6,39 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from unlazy.core.arrays import real_numbers, refuse_not_finite
+from unlazy.core.arrays import as_real_array, check_finite
 from unlazy.theory.numerics.whitening import unit_rows, zca_matrix
 
 
 class ZCAWhitening(TransformerMixin, BaseEstimator):
-    """x → x (XᵀX/n + regularization · 1)^{-1/2} of images without their mean and of norm 1, as Shankar et al. (2020).
+    """ZCA whitening of images: x → x (XᵀX/n + regularization · 1)^{-1/2}.
 
-    Points are arrays of any shape behind the first axis, (n, height, width, channels) for images, and keep their shape.
-    `normalize` takes its mean off every image and divides it by its norm first, so that `regularization` means the same
-    for all data. With `flips` mirror images count as well: whitening and flipping then commute, and kernels made by
-    `with_flips` see what they would with twice the images.
+    Images keep their shape. Computation is in float64.
 
+    Parameters
+    ----------
+    regularization : float, default 1e-4
+        Added to the second moments of the pixels.
+    normalize : bool, default True
+        Whether to subtract the mean of each image and divide it by its norm first, so that `regularization` does not
+        depend on the scale of the data.
+    flips : bool, default False
+        Whether to include mirror images in the second moments. Whitening then commutes with flipping, and kernels made
+        by `with_flips` see the same as with twice the images.
+
+    Attributes
+    ----------
+    whitening_ : array of shape (p, p)
+        The whitening matrix of the flattened images.
+    shape_ : tuple of int
+        Shape of one image.
+
+    References
+    ----------
+    Shankar, Fang, Guo, Fridovich-Keil, Schmidt, Ragan-Kelley and Recht (2020), Neural kernels without tangents.
+
+    Examples
+    --------
     >>> from unlazy.estimators import ZCAWhitening
     >>> pixels = np.random.default_rng(0).normal(size=(50, 4, 4, 3))
     >>> ZCAWhitening().fit_transform(pixels).shape
@@ -34,7 +55,25 @@ class ZCAWhitening(TransformerMixin, BaseEstimator):
         self.flips = flips
 
     def fit(self, X: Any, y: Any = None) -> "ZCAWhitening":
-        """Learns the second moments of the pixels, in float64."""
+        """Compute the whitening matrix.
+
+        Parameters
+        ----------
+        X : array of shape (n, height, width, channels) or (n, ...)
+            Images, or points of any shape.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        ZCAWhitening
+            The fitted transformer.
+
+        Raises
+        ------
+        ValueError
+            If `regularization` is not positive, or X is empty, not finite or of the wrong shape.
+        """
         if not (isinstance(self.regularization, int | float | np.number) and 0 < self.regularization < np.inf):
             raise ValueError(f"regularization must be a positive number, got {self.regularization!r}")
         rows = self._rows(X, fitted=False)
@@ -45,21 +84,32 @@ class ZCAWhitening(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Any) -> np.ndarray:
-        """In float64; images in float32 stay so."""
+        """Whiten images.
+
+        Parameters
+        ----------
+        X : array of shape (m, height, width, channels) or (m, ...)
+            Images of the shape seen in `fit`.
+
+        Returns
+        -------
+        array of the shape of X
+            Whitened images; float32 for float32 images, otherwise float64.
+        """
         check_is_fitted(self)
         whitened = self._rows(X, fitted=True) @ self.whitening_
         kept = np.float32 if getattr(X, "dtype", None) == np.float32 else np.float64
         return whitened.reshape(len(whitened), *self.shape_).astype(kept, copy=False)
 
     def _rows(self, X: Any, fitted: bool) -> np.ndarray:
-        """One row for each image, float64, normalized where asked; remembers or checks their shape."""
-        X = real_numbers("X", X)
+        """Flatten images to float64 rows, normalized if requested; store or check their shape."""
+        X = as_real_array("X", X)
         if X.ndim < 2 or 0 in X.shape:
-            raise ValueError(f"X must be images, (n, height, width, channels), or rows, and none empty; got {X.shape}")
-        refuse_not_finite("X", X)
+            raise ValueError(f"X must be non-empty images (n, height, width, channels) or rows, got shape {X.shape}")
+        check_finite("X", X)
         if not fitted:
             if self.flips and X.ndim != 4:
-                raise ValueError(f"flips are of images, (n, height, width, channels), got shape {X.shape}")
+                raise ValueError(f"flips=True needs images (n, height, width, channels), got shape {X.shape}")
             self.shape_ = tuple(X.shape[1:])
         elif tuple(X.shape[1:]) != tuple(self.shape_):
             raise ValueError(f"whitening was fitted to points of shape {self.shape_}, got {X.shape[1:]}")
@@ -67,6 +117,6 @@ class ZCAWhitening(TransformerMixin, BaseEstimator):
         return unit_rows(rows) if self.normalize else rows
 
     def _mirrored(self, moments: np.ndarray) -> np.ndarray:
-        """The second moments of mirror images."""
+        """Second moments of the mirror images."""
         index = np.flip(np.arange(len(moments)).reshape(self.shape_), 1).ravel()
         return moments[np.ix_(index, index)]

@@ -1,5 +1,7 @@
-"""Convolutional kernels on a card, displacement planes on chip [C1, C2]: `stages` says which networks and who computes.
+"""Kernels of convolutional networks on a GPU, with covariances that never leave the chip [C1, C2].
 
-`program` runs on any card (Triton), `warps` on Hopper cards (Mosaic GPU; `walk` is one warp, `machine` what it can do,
-`lanes` how it shares pairs); `layout` and `pooling` say where planes and pooled pairs lie, `dual` is ReLU's.
+`stages` decides which networks are supported and which program runs. `triton_program` runs on any CUDA GPU,
+`hopper_program` on Hopper GPUs (Mosaic GPU; `warp_loop` is the code of one warp, `warp` its operations, `lanes` how its
+lanes share pairs). `layout` and `pooling` define where covariances and pooled pairs are in memory, and `relu_dual` is
+the dual of ReLU.
 """

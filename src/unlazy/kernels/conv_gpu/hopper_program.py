@@ -1,8 +1,8 @@
-"""Stages of a convolutional kernel by warps of a Hopper card: what `program` computes, laid out anew.
+"""Stages of a convolutional kernel on Hopper GPUs: the computation of `triton_program` with another layout.
 
-A warp takes one displacement down and a tile of pairs of images (kernels.conv_gpu.warp_loop); `lanes` says how its
-lanes share them. Warps of a block take displacements that follow each other, and so read the same rows; the images on
-the left are kept on chip. A Mosaic GPU program; on a CPU it runs on arrays, for tests.
+A warp has one vertical displacement and a tile of pairs of images (kernels.conv_gpu.warp_loop); `lanes` defines how its
+lanes share them. The warps of a block have consecutive displacements, and so read the same rows; the left images are
+kept in shared memory. It is a Mosaic GPU program; on a CPU it runs on arrays, for tests.
 """
 
 import math
@@ -15,68 +15,80 @@ import numpy as np
 from jaxtyping import Array
 
 from unlazy.core import mosaic
-from unlazy.kernels.conv_gpu.lanes import BLOCK, SIDE, Tile, left_side, right_side
-from unlazy.kernels.conv_gpu.layout import PARTS, Layer, Stage
-from unlazy.kernels.conv_gpu.warp import LANES, Arrays, Card
-from unlazy.kernels.conv_gpu.warp_loop import walk
+from unlazy.kernels.conv_gpu.lanes import BLOCK, SIDE, WarpTile, left_side, right_side
+from unlazy.kernels.conv_gpu.layout import PARTS, ConvLayer, Stage
+from unlazy.kernels.conv_gpu.warp import LANES, GpuWarp, SimulatedWarp
+from unlazy.kernels.conv_gpu.warp_loop import run_warp
 
 try:  # experimental
     from jax.experimental.pallas import mosaic_gpu as backend
 except ImportError:  # pragma: no cover
     backend = None  # type: ignore[assignment]
 
-LAYERS = 3
-"""Layers of a stage up to which registers hold what is kept from row to row."""
-ON_CHIP = 220 * 2**10
-"""Bytes of the images on the left that a block may keep on chip."""
-WARPS = 4
+MAX_LAYERS = 3
+"""Largest number of layers of a stage for which the state between rows fits into registers."""
+SHARED_MEMORY_BYTES = 220 * 2**10
+"""Bytes of left images that a block may keep in shared memory."""
+WARPS_PER_GROUP = 4
 """Warps of a warpgroup."""
 
 
-def takes(stage: Stage, channels: int) -> bool:
-    """Whether there is a program: rows that lanes can share, windows of three, zeros outside, and all that is kept
-    fits. A later stage has no `channels`."""
+def is_supported(stage: Stage, channels: int) -> bool:
+    """Whether the program supports a stage.
+
+    Sizes that lanes can share, windows of three pixels, zero padding, and enough registers and shared memory. A later
+    stage has no `channels`.
+    """
     known = stage.size in (8, 16, 32) and not stage.circular
-    kept = 4 * stage.walk * (channels + len(stage.layers)) * Tile.of(stage.size).rows * stage.size if known else 0
-    windows = all(layer.window == 3 for layer in stage.layers) and len(stage.layers) <= LAYERS
-    return known and windows and kept <= ON_CHIP
+    kept = (
+        4 * stage.plane_rows * (channels + len(stage.layers)) * WarpTile.of(stage.size).rows * stage.size
+        if known
+        else 0
+    )
+    windows = all(layer.window == 3 for layer in stage.layers) and len(stage.layers) <= MAX_LAYERS
+    return known and windows and kept <= SHARED_MEMORY_BYTES
 
 
 def groups(stage: Stage, tangent: bool) -> int:
-    """Warpgroups of a block: the registers of a processor are theirs, 255 or 168 a thread."""
+    """Warpgroups of a block: they share the registers of a processor, 255 or 168 per thread."""
     return 2 if tangent or len(stage.layers) > 2 else 3
 
 
 def blocks(stage: Stage, tiles: tuple[int, int], tangent: bool) -> tuple[int, int]:
-    """Blocks of warps for so many tiles of BLOCK images on the left and on the right, those of the same images on the
-    left side by side; a processor has one at a time."""
-    tile = Tile.of(stage.size)
+    """Blocks of warps for a number of left and right tiles of BLOCK images.
+
+    Blocks of the same left images are next to each other; a processor runs one block at a time.
+    """
+    tile = WarpTile.of(stage.size)
     warps = tiles[1] * BLOCK // tile.columns * stage.down
-    return tiles[0] * BLOCK // tile.rows, -(-warps // (WARPS * groups(stage, tangent)))
+    return tiles[0] * BLOCK // tile.rows, -(-warps // (WARPS_PER_GROUP * groups(stage, tangent)))
 
 
 @lru_cache
 def is_lowered() -> bool:
-    """Whether this JAX takes the program."""
+    """Whether this version of JAX compiles the program."""
     if backend is None:
         return False
-    stage = Stage(8, (Layer(3, 1.0),))
+    stage = Stage(8, (ConvLayer(3, 1.0),))
     given = [jax.ShapeDtypeStruct((8, 8, 2, BLOCK), jnp.float32)] * 2 + [jax.ShapeDtypeStruct((1, 3), jnp.float32)]
 
     def alone(left: Array, right: Array, numbers: Array) -> tuple:
         sides = left_side(stage, left), right_side(stage, right)
         return run(stage, *sides, 1, numbers, tangent=False, plain=True)
 
-    return mosaic.is_lowered(lambda: jax.jit(alone).trace(*given), "convolutional kernels")
+    return mosaic.can_lower(lambda: jax.jit(alone).trace(*given), "convolutional kernels")
 
 
 def run(
     stage: Stage, left: Array, right: Array, channels: int, numbers: Array, planes: tuple | None = None, *,
     tangent: bool, plain: bool, interpret: bool = False,
 ) -> tuple:  # fmt: skip
-    """Pooled Σ (and Θ) for the next stage, as `program.run` but for the order of pairs, or their sums over all
-    pairs of positions; `planes` are those of a stage before. `plain`: there are no biases, and all rates are 1."""
-    tile = Tile.of(stage.size)
+    """Pooled Σ (and Θ) for the next stage, or their sums over all pairs of positions.
+
+    As `triton_program.run`, with another order of pairs. `planes` are those of the previous stage. `plain`: there are
+    no biases, and all rates are 1.
+    """
+    tile = WarpTile.of(stage.size)
     n, m = len(left) * tile.rows, right.shape[1] * tile.columns
     tiles, cells = n * m // tile.pairs, stage.size // 2
     warps = tiles * stage.down
@@ -84,14 +96,14 @@ def run(
     if stage.last:
         shape = (n * m // BLOCK**2, BLOCK**2 // tile.pairs, stage.down, LANES // tile.lanes, tile.lanes, SIDE * SIDE)
     count, size = 2 if tangent else 1, math.prod(shape)
-    per_block, kept = WARPS * groups(stage, tangent), math.prod(left.shape[1:])
+    per_block, kept = WARPS_PER_GROUP * groups(stage, tangent), math.prod(left.shape[1:])
     program = partial(
-        walk, stage=stage, channels=channels, tiles=(n // BLOCK, m // BLOCK), warps=1 if interpret else per_block,
-        fed=planes is not None, tangent=tangent, plain=plain,
+        run_warp, stage=stage, channels=channels, tiles=(n // BLOCK, m // BLOCK), warps=1 if interpret else per_block,
+        has_previous=planes is not None, tangent=tangent, plain=plain,
     )  # fmt: skip
     inputs = [a.reshape(-1) for a in (left, right, numbers, *(planes or ()))]
     if interpret:
-        machine = Arrays(warps, inputs, [size] * count)
+        machine = SimulatedWarp(warps, inputs, [size] * count)
         program(machine)
         found = machine.outputs
     else:
@@ -99,7 +111,7 @@ def run(
         def body(*refs: Any) -> None:
             @backend.inline_mgpu(arg_types=[backend.RefType()] * len(refs))
             def inlined(_: Any, *refs: Any) -> None:
-                program(Card(list(refs[: len(inputs)]), list(refs[len(inputs) : -1]), refs[-1], per_block))
+                program(GpuWarp(list(refs[: len(inputs)]), list(refs[len(inputs) : -1]), refs[-1], per_block))
 
             inlined(*refs)
 
@@ -111,6 +123,6 @@ def run(
         found = mosaic.one_at_a_time(launch)(*inputs)
     if not stage.last:
         return tuple(f.reshape(shape) for f in found)
-    which, place = tile.order(*np.divmod(np.arange(BLOCK**2), BLOCK))
+    which, place = tile.pair_position(*np.divmod(np.arange(BLOCK**2), BLOCK))
     order = which * tile.pairs + place // (tile.lanes * SIDE * SIDE) * SIDE * SIDE + place % (SIDE * SIDE)
     return tuple(f.reshape(shape).sum((2, 4)).reshape(shape[0], -1)[:, order].reshape(-1) for f in found)

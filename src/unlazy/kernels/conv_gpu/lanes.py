@@ -1,7 +1,7 @@
-"""How lanes of a warp share pairs of images and their columns, and what both sides of `warps` look like for it.
+"""How the lanes of a warp share pairs of images and their columns, and the array layout of both sides for it.
 
 Lanes share the columns of a row, four each, and every lane has 2 × 2 pairs, so that what is read of an image serves two
-pairs. Lanes write the pairs they have side by side: `Tile.order` and `Tile.column` say which lie where.
+pairs. Lanes write their pairs next to each other; `WarpTile.pair_position` and `WarpTile.column_start` give the order.
 """
 
 from typing import Any, NamedTuple
@@ -17,18 +17,19 @@ from unlazy.kernels.conv_gpu.warp import LANES
 SIDE = 2
 """Images on each side of the pairs of a lane."""
 BLOCK = 8
-"""Images on each side of what `stages` pads to: a whole number of tiles."""
+"""Images on each side are padded to a multiple of this, an integer number of tiles."""
 
 
-class Tile(NamedTuple):
-    """Images on the left and on the right whose pairs a warp has, and the lanes that share a row."""
+class WarpTile(NamedTuple):
+    """Numbers of left and right images whose pairs a warp has, and of lanes that share a row."""
 
     rows: int
     columns: int
     lanes: int
 
     @classmethod
-    def of(cls, size: int) -> "Tile":
+    def of(cls, size: int) -> "WarpTile":
+        """The tile for images of this size."""
         lanes = size // VECTOR
         groups = LANES // lanes
         rows = 1 << ((groups.bit_length() - 1) // 2)
@@ -36,41 +37,47 @@ class Tile(NamedTuple):
 
     @property
     def pairs(self) -> int:
+        """Pairs of a tile."""
         return self.rows * self.columns
 
     @property
     def across(self) -> int:
-        """Lanes beside each other that have other images on the right."""
+        """Groups of lanes next to each other that have different right images."""
         return self.columns // SIDE
 
-    def order(self, i: Any, j: Any) -> tuple[Any, Any]:
-        """Of image i on the left and j on the right of a block: which tile, and where their pair lies in a row of
-        pooled ones."""
+    def pair_position(self, i: Any, j: Any) -> tuple[Any, Any]:
+        """Tile of left image i and right image j of a block, and the position of their pair in a row of pooled ones."""
         tile = quotient(i, self.rows) * (BLOCK // self.columns) + quotient(j, self.columns)
         i, j = remainder(i, self.rows), remainder(j, self.columns)
         lane = (quotient(i, SIDE) * self.across + quotient(j, SIDE)) * self.lanes
         return tile, (lane * SIDE + remainder(i, SIDE)) * SIDE + remainder(j, SIDE)
 
-    def column(self, c: int) -> int:
-        """Where a column of pooled pairs begins in a row of them: every lane has two, which lie apart, so that what
-        lanes write at once lies together."""
+    def column_start(self, c: int) -> int:
+        """Start of a column of pooled pairs in a row of them.
+
+        Every lane has two columns, which are apart, so that what all lanes write at once is contiguous.
+        """
         return (c % 2 * LANES + c // 2) * SIDE * SIDE
 
 
 def left_side(stage: Stage, features: Array) -> Array:
-    """Rows × columns × features × images as tiles × rows × features × images × columns; what a layer needs later lies
-    as many rows later."""
-    tile, lags = Tile.of(stage.size), _lags(stage, features.shape[2])
-    rows = jnp.pad(features, ((0, stage.walk - stage.size), *((0, 0),) * 3))
+    """Transpose rows × columns × features × images to tiles × rows × features × images × columns.
+
+    Features that a later layer needs are delayed by as many rows.
+    """
+    tile, lags = WarpTile.of(stage.size), _lags(stage, features.shape[2])
+    rows = jnp.pad(features, ((0, stage.plane_rows - stage.size), *((0, 0),) * 3))
     rows = jnp.stack([jnp.roll(rows[:, :, f], lag, 0) for f, lag in enumerate(lags)], 1)
-    rows = rows.reshape(stage.walk, len(lags), stage.size, -1, tile.rows)
+    rows = rows.reshape(stage.plane_rows, len(lags), stage.size, -1, tile.rows)
     return jnp.transpose(rows, (3, 0, 1, 4, 2))
 
 
 def right_side(stage: Stage, features: Array) -> Array:
-    """Displacements across × tiles × rows × features × images × columns, which a displacement moves: a row that would
-    begin within a line of the cache would take two of them. Nothing lies later."""
-    tile = Tile.of(stage.size)
+    """Array of displacements across × tiles × rows × features × images × columns, shifted by the displacement.
+
+    Stored once per displacement, since a row that starts within a cache line would take two lines. Nothing is delayed.
+    """
+    tile = WarpTile.of(stage.size)
     A = jnp.pad(features, ((0, stage.down - stage.size), (0, stage.across - stage.size), (0, 0), (0, 0)))
     places = (np.arange(stage.across)[:, None] + np.arange(stage.size)[None]) % stage.across
     A = A[:, places].reshape(stage.down, *places.shape, A.shape[2], -1, tile.columns)
@@ -78,5 +85,6 @@ def right_side(stage: Stage, features: Array) -> Array:
 
 
 def _lags(stage: Stage, features: int) -> list[int]:
+    """Rows by which each feature is delayed."""
     layers = len(stage.layers)
     return [0] * (features - layers) + [k + 1 for k in range(layers)]

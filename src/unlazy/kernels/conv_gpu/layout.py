@@ -1,6 +1,7 @@
-"""Where displacement planes and what they are made of lie in memory: stages, the arrays of both sides, pooled pairs.
+"""Memory layout of displacement planes and their inputs: stages, the arrays of both sides, pooled pairs.
 
-What `program` walks along; its text says why planes are laid out so.
+A displacement plane is the covariance Σ_{p,p+d} of all positions p for one displacement d. `triton_program` explains
+why planes are laid out in this way.
 """
 
 from typing import NamedTuple
@@ -9,20 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-DEAD = 2
-"""Places added across with zeros outside."""
-REACH = DEAD
-"""Pixels that one window may reach out: as many as are dead."""
+PAD_COLUMNS = 2
+"""Columns added on the horizontal axis for zero padding."""
+MAX_REACH = PAD_COLUMNS
+"""Largest half-width of a window: as many pixels as are padded."""
 PARTS = 3
-"""Displacements down whose rows meet in one row of pooled pairs; each writes apart."""
+"""Vertical displacements whose rows contribute to one row of pooled pairs; each writes to its own part."""
 VECTOR = 4
-"""Neighboring columns of one image that are brought from memory together."""
-WAITS, NOWHERE = -2, -1
-"""Instead of an index, of a row that waits for the next, or is none of the image's."""
+"""Neighboring columns of one image that are loaded together."""
+WAITING, OUTSIDE = -2, -1
+"""Table entries instead of an index: a row that waits for the next one, and a row outside the image."""
 
 
-class Tile(NamedTuple):
-    """Pairs of a program: rows × columns images, a thread each; `width` columns of pixels, `vectors` side by side."""
+class PairTile(NamedTuple):
+    """Pairs of one program: rows × columns images, one thread each; `width` columns of pixels, `vectors` at a time."""
 
     rows: int = 8
     columns: int = 8
@@ -31,92 +32,95 @@ class Tile(NamedTuple):
 
     @property
     def lanes(self) -> int:
+        """Number of pairs."""
         return self.rows * self.columns
 
 
-class Layer(NamedTuple):
-    """A convolution and ReLU: points of its window on an axis, and σ_w² over all of them."""
+class ConvLayer(NamedTuple):
+    """A convolution and ReLU: window size on an axis, and σ_w² divided by the number of points of the window."""
 
     window: int
     scale: float
 
 
 class Stage(NamedTuple):
-    """Layers on size × size pixels, then the mean of 2 × 2 (`last`: of all)."""
+    """Layers on size × size pixels, followed by the mean of 2 × 2 pixels (`last`: of all pixels)."""
 
     size: int
-    layers: tuple[Layer, ...]
+    layers: tuple[ConvLayer, ...]
     circular: bool = False
     last: bool = False
 
     @property
     def across(self) -> int:
-        """Displacements across: the period of columns."""
-        return self.size + (0 if self.circular else DEAD)
+        """Horizontal displacements: the period of columns."""
+        return self.size + (0 if self.circular else PAD_COLUMNS)
 
     @property
     def down(self) -> int:
-        """Displacements down: the period of rows."""
+        """Vertical displacements: the period of rows."""
         return self.size + (0 if self.circular else self._reach)
 
     @property
-    def walk(self) -> int:
-        """Rows from one plane to the next."""
+    def plane_rows(self) -> int:
+        """Rows from the start of one plane to the start of the next."""
         return self.size + (2 * self.halo if self.circular else self._reach)
 
     @property
-    def early(self) -> int:
-        """Rows before the first pixel with which a plane begins."""
+    def lead_rows(self) -> int:
+        """Rows before the first pixel with which a plane starts."""
         return self.halo if self.circular else 0
 
     @property
-    def aside(self) -> int:
+    def margin(self) -> int:
         """Columns kept left of the first pixel."""
-        return VECTOR * -(-self.early // VECTOR)
+        return VECTOR * -(-self.lead_rows // VECTOR)
 
     @property
     def _reach(self) -> int:
+        """Largest half-width of a window."""
         return max(layer.window // 2 for layer in self.layers)
 
     @property
     def halo(self) -> int:
-        """Pixels that the windows of all layers reach out together."""
+        """Pixels that the windows of all layers reach together."""
         return sum(layer.window // 2 for layer in self.layers)
 
     @property
     def pooled(self) -> int:
-        """Displacements after the pooling, on each axis."""
+        """Displacements after pooling, on each axis."""
         return self.across // 2
 
     @property
     def left_vectors(self) -> int:
-        return -(-(self.size + 2 * self.aside) // VECTOR)
+        """Vectors in a row of the left array."""
+        return -(-(self.size + 2 * self.margin) // VECTOR)
 
     @property
     def right_vectors(self) -> int:
-        """In a row of the right array: for every displacement but the last few, which are shifts within a vector."""
+        """Vectors in a row of the right array, for all displacements up to shifts within a vector."""
         return self.left_vectors + (self.across - 1) // VECTOR
 
 
-def left_side(stage: Stage, features: Array, tile: Tile) -> Array:
-    """Rows × columns × features × images as tiles × rows × vectors × features × images of a tile × columns of a vector.
+def left_side(stage: Stage, features: Array, tile: PairTile) -> Array:
+    """Transpose rows × columns × features × images to tiles × rows × vectors × features × images of a tile × columns.
 
-    Features are pixels (of a first stage), then the standard deviation at every layer.
+    Features are pixels (in the first stage), then the standard deviation at every layer.
     """
-    rows, columns = np.arange(stage.walk) - stage.early, np.arange(VECTOR * stage.left_vectors) - stage.aside
+    rows, columns = np.arange(stage.plane_rows) - stage.lead_rows, np.arange(VECTOR * stage.left_vectors) - stage.margin
     return _in_tiles(stage, features, rows, columns, tile.rows)
 
 
-def right_side(stage: Stage, features: Array, tile: Tile) -> Array:
-    """The same with one period of rows, and columns for every displacement; once for each shift within a vector."""
-    columns = np.arange(VECTOR * stage.right_vectors) - stage.aside
+def right_side(stage: Stage, features: Array, tile: PairTile) -> Array:
+    """Like `left_side`, with one period of rows, and columns for every displacement; once per shift within a vector."""
+    columns = np.arange(VECTOR * stage.right_vectors) - stage.margin
     shifted = [_in_tiles(stage, features, np.arange(stage.down), (columns + k) % stage.across, tile.columns)
                for k in range(VECTOR)]  # fmt: skip
     return jnp.stack(shifted)
 
 
 def _in_tiles(stage: Stage, A: Array, rows: np.ndarray, columns: np.ndarray, images: int) -> Array:
-    """Some rows and columns, outside the image those round the corner, or zeros."""
+    """Select rows and columns; outside the image they wrap around (circular), or are zero."""
     for axis, places in enumerate((rows, columns)):
         if stage.circular:
             A = jnp.take(A, places % stage.size, axis=axis)
@@ -129,7 +133,7 @@ def _in_tiles(stage: Stage, A: Array, rows: np.ndarray, columns: np.ndarray, ima
 
 
 def ranges(stage: Stage, first: int, last: int) -> list[tuple[int, int]]:
-    """Columns that layer 0 (the input), 1, … need, so that the last has first … last."""
+    """Columns that the input and each layer need, so that the last layer has columns first … last."""
     found = [(first, last)]
     for layer in reversed(stage.layers):
         half = layer.window // 2
@@ -139,15 +143,15 @@ def ranges(stage: Stage, first: int, last: int) -> list[tuple[int, int]]:
 
 
 def pooling_table(stage: Stage, lanes: int) -> np.ndarray:
-    """For every displacement down and every row on the walk where its pooled pairs begin, or WAITS, or NOWHERE."""
+    """For every vertical displacement and row: the start of its pooled pairs, or WAITING, or OUTSIDE."""
     if stage.last:
         return np.zeros(1, int)
-    dy, row = np.arange(stage.down)[:, None], np.arange(stage.walk)[None, :] - stage.early
+    dy, row = np.arange(stage.down)[:, None], np.arange(stage.plane_rows)[None, :] - stage.lead_rows
     d = dy - stage.down * (row + dy >= stage.down)
     a, odd = row % 2, d % 2
     D, part = (d + odd * (2 * a - 1)) // 2 % stage.pooled, 1 + odd * (1 - 2 * a)
     cells = stage.size // 2
     begin = (((D * PARTS + part) * (stage.pooled + 1)) * cells + row // 2) * cells * lanes
-    # the first of two rows waits for the second, unless they go to different pairs
-    begin = np.where((odd == 0) & (a == 0), WAITS, begin)
-    return np.where((row >= 0) & (row < stage.size), begin, NOWHERE).ravel()
+    # the first of two rows waits for the second, unless they contribute to different pairs
+    begin = np.where((odd == 0) & (a == 0), WAITING, begin)
+    return np.where((row >= 0) & (row < stage.size), begin, OUTSIDE).ravel()

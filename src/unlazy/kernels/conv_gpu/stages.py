@@ -1,8 +1,8 @@
-"""Which networks the program of displacement planes can evaluate, and their kernels by it [C1, C2].
+"""Which networks the GPU programs for displacement planes can evaluate, and the kernels computed with them [C1, C2].
 
-Convolutions with ReLU and means of 2 × 2 pixels in any number, the mean of all pixels, a dense layer: as `myrtle`. The
-program knows σ_w² = 2 alone. ReLU doubles with its input, so a layer with another σ_w² multiplies all that follows by
-f = σ_w²/2: covariances are divided by the product F of these factors so far, and so are biases.
+Supported are any number of convolutions with ReLU and means of 2 × 2 pixels, then the mean of all pixels and a dense
+layer, as in `myrtle`. The programs assume σ_w² = 2. ReLU is homogeneous, so that a layer with another σ_w² multiplies
+everything after it by f = σ_w²/2: covariances and biases are divided by the product F of these factors so far.
 """
 
 import math
@@ -16,55 +16,57 @@ from jaxtyping import Array
 from unlazy.core import devices
 from unlazy.core.memory import memory_budget
 from unlazy.kernels.conv_gpu import hopper_program, lanes, layout, triton_program
-from unlazy.layers import covariance
-from unlazy.layers.description import Activation, AvgPool, Conv, Dense, GlobalAvgPool, Layer, Serial, Shape
+from unlazy.layers import Activation, AvgPool, Conv, Dense, GlobalAvgPool, Layer, Serial, Shape, infinite_network
 from unlazy.theory.activations import functions
 from unlazy.theory.numerics.angles import safe_sqrt
 
 SIGMA_W2 = 2.0
-"""σ_w² of the program."""
-LARGEST = 2.0**60
-"""Standard deviations from its inverse to this are evaluated: products of two and their inverses are normal float32
-numbers. Others give NaN; zeros are welcome."""
-WIDEST = 64
-"""Pixels on an axis."""
-NUMBERS = 2**30
-"""In the largest array between two stages: indices of 32 bits, and 4 GiB."""
+"""σ_w² that the programs assume."""
+MAX_DEVIATION = 2.0**60
+"""Standard deviations from the inverse of this up to this are supported: products of two and their inverses are normal
+float32 numbers. Others give NaN; zero is allowed.
+"""
+MAX_SIZE = 64
+"""Largest number of pixels on an axis."""
+MAX_ENTRIES = 2**30
+"""Entries of the largest array between two stages: 32-bit indices, and 4 GiB."""
 TEMPORARIES = 8
-"""Bytes of the memory's budget for each of these numbers: twice what they take."""
-ROWS = 32
-"""Images on the left of one run."""
+"""Bytes of the memory budget per entry: twice what it takes."""
+MAX_ROWS = 32
+"""Left images of one run."""
 WARP_STAGES = 3
-"""Stages that warps may take: all that they can, as was measured on an H200 (Myrtle-10 3.6 µs a pair, with one 3.8)."""
+"""Stages that `hopper_program` may run: as many as it supports, by measurement on an H200 (Myrtle-10 takes 3.6 µs per
+pair, 3.8 µs with one stage).
+"""
 RESIDENT = 4
-"""Programs at once on a multiprocessor: each has 64 threads with all the registers that they can have."""
-NNGP_TILE, NTK_TILE = layout.Tile(8, 8, 16, 2), layout.Tile(8, 8, 8, 2)
-"""What was fastest on an H200 and fits its registers."""
+"""Programs that run at once on a multiprocessor: each has 64 threads with the maximal number of registers."""
+NNGP_TILE, NTK_TILE = layout.PairTile(8, 8, 16, 2), layout.PairTile(8, 8, 8, 2)
+"""The fastest tiles on an H200 that fit its registers."""
 _RELU = functions.activation("relu")
 
 
-class Plan(NamedTuple):
-    """Stages of the program, and which layers of the description its convolutions, activations and the end are."""
+class ConvPlan(NamedTuple):
+    """Stages of a network, and the indices of its convolutions, activations and final layer in the description."""
 
     stages: tuple[layout.Stage, ...]
     convolutions: tuple[int, ...]
     activations: tuple[int, ...]
     end: int
     warps: int = 0
-    """How many stages, the first ones, are left to warps."""
+    """Number of stages, from the first, that `hopper_program` runs."""
 
     def images(self, n: int, m: int, tangent: bool) -> tuple[int, int]:
-        """How many on the left and on the right to evaluate at once."""
+        """Numbers of left and right images to evaluate at once."""
         first = self.stages[0]
         each = first.down if first.last else layout.PARTS * first.pooled * (first.pooled + 1) * (first.size // 2) ** 2
         tile = NTK_TILE if tangent else NNGP_TILE
-        rows = min(ROWS, tile.rows * -(-n // tile.rows))
-        room = min(NUMBERS, memory_budget() // (TEMPORARIES * (2 if tangent else 1)))
+        rows = min(MAX_ROWS, tile.rows * -(-n // tile.rows))
+        room = min(MAX_ENTRIES, memory_budget() // (TEMPORARIES * (2 if tangent else 1)))
         most = max(1, room // (each * rows) // tile.columns)
         return min(n, rows), min(m, self._even(most, rows // tile.rows, tangent) * tile.columns)
 
     def _even(self, most: int, rows: int, tangent: bool) -> int:
-        """Tiles on the right, at most so many, that leave the fewest processors idle at the end of the first stage."""
+        """Number of right tiles, at most `most`, that leaves the fewest processors idle after the first stage."""
         first, processors = self.stages[0], devices.multiprocessors()
 
         def share(columns: int) -> float:
@@ -77,13 +79,13 @@ class Plan(NamedTuple):
         return max(range(max(1, most // 2), most + 1), key=lambda c: (share(c), c))
 
 
-def plan_of(network: Layer, shape: Shape) -> Plan | None:
-    """The plan of a description for inputs of this shape, or None where the program does not cover it."""
+def plan_of(network: Layer, shape: Shape) -> ConvPlan | None:
+    """The plan of a description for inputs of this shape, or None if it is not supported."""
     if not isinstance(network, Serial) or len(shape.positions) != 2 or shape.positions[0] != shape.positions[1]:
         return None
     steps = network.steps(shape)
     stages: list[layout.Stage] = []
-    layers: list[layout.Layer] = []
+    layers: list[layout.ConvLayer] = []
     convolutions, after = [], []
     paddings = set()
     at, end = 0, len(steps) - 2
@@ -103,10 +105,10 @@ def plan_of(network: Layer, shape: Shape) -> Plan | None:
         if layer.padding == "valid" or {*layer.strides, *layer.dilation} != {1} or len(set(layer.window)) > 1:
             return None
         window = layer.window[0]
-        if window % 2 == 0 or window // 2 > layout.REACH:
+        if window % 2 == 0 or window // 2 > layout.MAX_REACH:
             return None
         paddings.add(layer.padding)
-        layers.append(layout.Layer(window, SIGMA_W2 / window**2))
+        layers.append(layout.ConvLayer(window, SIGMA_W2 / window**2))
         convolutions.append(at)
         after.append(at + 1)
         at += 2
@@ -114,33 +116,38 @@ def plan_of(network: Layer, shape: Shape) -> Plan | None:
         return None
     stages.append(layout.Stage(steps[end][0].positions[0], tuple(layers), "circular" in paddings, last=True))
     circles = [s for s in stages if s.circular and s.across < 2 * s.halo]
-    if shape.positions[0] > WIDEST or circles:
+    if shape.positions[0] > MAX_SIZE or circles:
         return None
-    return Plan(tuple(stages), tuple(convolutions), tuple(after), len(steps) - 1)
+    return ConvPlan(tuple(stages), tuple(convolutions), tuple(after), len(steps) - 1)
 
 
-def plan_for(network: Layer, inputs: Array) -> Plan | None:
-    """The plan where it pays and can run: float32 images on a CUDA GPU with the Triton backend."""
+def plan_for(network: Layer, inputs: Array) -> ConvPlan | None:
+    """The plan if it can run and is faster: float32 images on a CUDA GPU with the Triton backend. None otherwise."""
     if triton_program.backend is None or devices.kind() != "gpu" or inputs.dtype != jnp.float32 or inputs.ndim != 4:
         return None
     plan = plan_of(network, Shape(inputs.shape[1:-1], inputs.shape[-1]))
     if plan is None or not devices.is_hopper():
         return plan
-    taken = [hopper_program.takes(stage, 0 if k else inputs.shape[-1]) for k, stage in enumerate(plan.stages)]
+    taken = [hopper_program.is_supported(stage, 0 if k else inputs.shape[-1]) for k, stage in enumerate(plan.stages)]
     count = min(WARP_STAGES, [*taken, False].index(False))
     return plan._replace(warps=count if count and hopper_program.is_lowered() else 0)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
 def entries(
-    plan: Plan, tangent: bool, interpret: bool, network: Any, left: covariance.Side, right: covariance.Side
+    plan: ConvPlan,
+    tangent: bool,
+    interpret: bool,
+    network: Any,
+    left: infinite_network.PointCovariances,
+    right: infinite_network.PointCovariances,
 ) -> tuple[Array, Array | None]:
-    """Σ and Θ of every pair of two sets of surveyed points; derivatives are those of `propagate.of_block`."""
+    """Σ and Θ of every pair of two sets of prepared points; derivatives are those of `layers.infinite_network`."""
     n, m = len(left.inputs), len(right.inputs)
     tile = NTK_TILE if tangent else NNGP_TILE
-    left, right = (_filled(side, size) for side, size in ((left, tile.rows), (right, tile.columns)))
+    left, right = (_pad_images(side, size) for side, size in ((left, tile.rows), (right, tile.columns)))
     factor, at, planes = jnp.float32(1), 0, None
-    fine = [_within(jnp.max(jnp.abs(side.inputs), tuple(range(1, side.inputs.ndim)))) for side in (left, right)]
+    fine = [_in_range(jnp.max(jnp.abs(side.inputs), tuple(range(1, side.inputs.ndim)))) for side in (left, right)]
     for step, stage in enumerate(plan.stages):
         numbers: list = []
         deviations: tuple[list, list] = ([], [])
@@ -152,16 +159,16 @@ def entries(
             for side, found in zip((left, right), deviations):
                 found.append(safe_sqrt(side.notes[plan.activations[k]] / factor))
         features = [jnp.stack(found, -1) for found in deviations]
-        fine = [ok & _within(found) for ok, found in zip(fine, features)]
+        fine = [ok & _in_range(found) for ok, found in zip(fine, features)]
         if planes is None:
             channels = left.inputs.shape[-1]
             pixels = (stage.layers[0].scale / channels) ** 0.5
-            features[0] = features[0].at[..., 0].multiply(2)  # of a Σ with both signs
+            features[0] = features[0].at[..., 0].multiply(2)  # Σ has both signs: see `Dual`
             features = [jnp.concatenate([pixels * side.inputs, f], -1) for side, f in zip((left, right), features)]
         first, second = (jnp.moveaxis(f, 0, -1) for f in features)
         if step < plan.warps:
             channels = left.inputs.shape[-1]
-            planes = _by_warps(stage, first, second, channels, jnp.stack(numbers), planes, tangent, interpret)
+            planes = _run_by_warps(stage, first, second, channels, jnp.stack(numbers), planes, tangent, interpret)
         else:
             planes = triton_program.run(
                 stage, layout.left_side(stage, first, tile), layout.right_side(stage, second, tile),
@@ -185,23 +192,23 @@ def entries(
 
 
 @entries.defjvp
-def _entries_jvp(plan: Plan, tangent: bool, interpret: bool, primals: tuple, tangents: tuple) -> Any:
+def _entries_jvp(plan: ConvPlan, tangent: bool, interpret: bool, primals: tuple, tangents: tuple) -> Any:
     inputs = primals[1].inputs
-    grid = covariance.grid_of(primals[0], Shape(inputs.shape[1:-1], inputs.shape[-1]))
-    return jax.jvp(lambda net, l, r: covariance.of_block(net, l, r, grid, tangent), primals, tangents)
+    grid = infinite_network.grid_of(primals[0], Shape(inputs.shape[1:-1], inputs.shape[-1]))
+    return jax.jvp(lambda net, l, r: infinite_network.of_block(net, l, r, grid, tangent), primals, tangents)
 
 
-def _filled(side: covariance.Side, images: int) -> covariance.Side:
-    """With images of zeros, so that their number is a multiple."""
+def _pad_images(side: infinite_network.PointCovariances, images: int) -> infinite_network.PointCovariances:
+    """Pad a side with zero images to a multiple of `images`."""
     more = -len(side.inputs) % images
     return jax.tree.map(lambda a: jnp.pad(a, ((0, more), *((0, 0),) * (a.ndim - 1))), side) if more else side
 
 
-def _by_warps(
+def _run_by_warps(
     stage: layout.Stage, left: Array, right: Array, channels: int, numbers: Array, planes: tuple | None, tangent: bool,
     interpret: bool,
 ) -> tuple:  # fmt: skip
-    """A stage by warps: with less to do where there are no biases and all rates are 1."""
+    """Run a stage with `hopper_program`; it has less to do without biases and if all rates are 1."""
     sides = lanes.left_side(stage, left), lanes.right_side(stage, right)
 
     def run(plain: bool) -> tuple:
@@ -213,7 +220,7 @@ def _by_warps(
     return jax.lax.cond(plain, lambda: run(True), lambda: run(False))
 
 
-def _within(deviations: Array) -> Array:
-    """Of every image whether all its sizes (largest pixel, standard deviations) can be multiplied in float32."""
+def _in_range(deviations: Array) -> Array:
+    """For every image, whether its largest pixel and standard deviations can be multiplied in float32."""
     rows = deviations.reshape(len(deviations), -1)
-    return jnp.all((rows == 0) | ((rows > 1 / LARGEST) & (rows < LARGEST)), 1)
+    return jnp.all((rows == 0) | ((rows > 1 / MAX_DEVIATION) & (rows < MAX_DEVIATION)), 1)

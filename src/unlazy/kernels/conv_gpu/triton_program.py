@@ -1,20 +1,20 @@
-"""Convolutional kernels on the GPU, a stage at a time: displacement planes never leave the chip [C1, C2].
+"""Kernels of convolutional networks on a GPU, one stage at a time: displacement planes never leave the chip [C1, C2].
 
-A stage is some convolutions with ReLU on images of one size, then a pooling. Threads are pairs of images, one each. For
-every displacement d = q - p a thread walks down the rows of the plane p ↦ Σ_{p,p+d}: a new row comes in at one end,
-each layer keeps the sums over the last rows that its window needs, and finished rows leave at the other end, added up
-by the pooling. Rows and columns are registers, so sums over windows need no communication. Planes of one displacement
-down and all displacements across follow each other in one walk, with the zeros between two images that padding asks
-for (circular windows instead begin each plane some rows early).
+A stage is a number of convolutions with ReLU on images of one size, followed by a pooling. Every thread has one pair of
+images. A displacement plane is the covariance p ↦ Σ_{p,p+d} for one displacement d = q - p. A thread processes a plane
+row by row: a new row enters, each layer keeps the sums over the last rows that its window needs, and finished rows are
+added up by the pooling. Rows and columns are in registers, so that sums over windows need no communication. The planes
+of one vertical displacement and all horizontal displacements are processed one after the other in one loop, with the
+zeros of the padding between two images (for circular windows each plane instead starts some rows early).
 
-Displacements d and d - N share a plane, where N is the size and a few more places, which are dead. A dead place has
-standard deviation 0, for which the dual is 0, which is what zero padding asks for; no plane has a mask. Circular
-windows have no dead places. Across, N is even, so both displacements of a plane are even, or odd: pooling over 2 × 2
-pixels sends pairs p, q to P = ⌊p/2⌋, Q = ⌊q/2⌋ with Q - P = d/2, or (d ± 1)/2 by the parity of p. What pooled pairs get
-from three displacements across is added up in memory by the one thread that walks along them; from three down it lies
-apart, so that the order of sums is one.
+Displacements d and d - N share a plane, where N is the size plus a few padded places. A padded place has standard
+deviation 0, for which the dual is 0, as zero padding requires; no plane needs a mask. Circular windows have no padded
+places. Horizontally N is even, so that both displacements of a plane are even, or both odd: pooling over 2 × 2 pixels
+maps pairs p, q to P = ⌊p/2⌋, Q = ⌊q/2⌋ with Q - P = d/2, or (d ± 1)/2 by the parity of p. Contributions to pooled pairs
+from three horizontal displacements are added in memory by the one thread that processes them; those from three vertical
+displacements are stored separately, so that the order of summation is fixed.
 
-A Pallas program for its Triton backend; on a CPU it runs in interpret mode, for tests.
+This is a Pallas program for the Triton backend; on a CPU it runs in interpret mode, for tests.
 """
 
 import math
@@ -29,26 +29,34 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array
 
 from unlazy.kernels.conv_gpu import lanes
-from unlazy.kernels.conv_gpu.layout import PARTS, VECTOR, Stage, Tile, pooling_table, ranges
-from unlazy.kernels.conv_gpu.pooling import Before, Pooling, few_bits, pooled_before, quotient, remainder, wrapped
+from unlazy.kernels.conv_gpu.layout import PARTS, VECTOR, PairTile, Stage, pooling_table, ranges
+from unlazy.kernels.conv_gpu.pooling import (
+    Pooling,
+    PreviousStage,
+    index_mask,
+    pooled_before,
+    quotient,
+    remainder,
+    wrap_index,
+)
 from unlazy.kernels.conv_gpu.relu_dual import Dual, backend, on_arrays, on_triton, times_plus
 
 SECTOR = 8
-"""Numbers in what is brought from memory at once."""
+"""Values that are loaded from memory at once."""
 NEVER = 3e38
-"""No pixel and no standard deviation is as large: kernels of larger ones overflow."""
-NUMBERS = 3
-"""For every layer, as numbers of the run: σ_b², that times the rate of biases, the rate of weights."""
+"""Larger than any pixel or standard deviation: kernels of larger ones overflow."""
+LAYER_PARAMETERS = 3
+"""Parameters per layer: σ_b², σ_b² times the rate of biases, the rate of weights."""
 
 
 def run(
     stage: Stage, left: Array, right: Array, channels: int, numbers: Array, planes: tuple | None, *,
-    tangent: bool, tile: Tile, warps: int | None = None, interpret: bool = False,
+    tangent: bool, tile: PairTile, warps: int | None = None, interpret: bool = False,
 ) -> tuple:  # fmt: skip
-    """Σ (and Θ) after a stage: pooled planes for the next, or their sums over all pairs of positions.
+    """Σ (and Θ) after a stage: pooled planes for the next stage, or their sums over all pairs of positions.
 
-    `planes` are those of the stage before, or None for a first one, whose input are `channels` pixels; `warps`: they
-    are of warps, from images of this size.
+    `planes` are those of the previous stage, or None for the first stage, whose input are `channels` pixels. `warps` is
+    the image size of the previous stage if `hopper_program` ran it.
     """
     n, m = len(left) * tile.rows, right.shape[1] * tile.columns
     pairs = n * m
@@ -66,7 +74,7 @@ def run(
         filled = [] if stage.last else list(found)
         done = pl.pallas_call(
             partial(_body, stage=stage, columns=columns, channels=channels, images=(n, m), tangent=tangent, tile=tile,
-                    interpret=interpret, fed=planes is not None, warps=warps),
+                    interpret=interpret, has_previous=planes is not None, warps=warps),
             grid=(pairs // tile.lanes, stage.down),
             out_shape=[jax.ShapeDtypeStruct((math.prod(shape),), jnp.float32)] * count,
             input_output_aliases={len(inputs) + k: k for k in range(len(filled))},
@@ -85,23 +93,23 @@ def run(
 
 
 class _Place(NamedTuple):
-    """Where a row of both images begins, for every thread."""
+    """Start of a row of both images, for every thread."""
 
     left: Array
     right: Array
 
 
 def _body(
-    *refs, stage: Stage, columns: list, channels: int, images: tuple[int, int], tangent: bool, tile: Tile,
-    interpret: bool, fed: bool, warps: int | None,
+    *refs, stage: Stage, columns: list, channels: int, images: tuple[int, int], tangent: bool, tile: PairTile,
+    interpret: bool, has_previous: bool, warps: int | None,
 ) -> None:  # fmt: skip
-    """The planes of one displacement down, or some columns of them, for a tile of pairs."""
+    """The planes of one vertical displacement, or some columns of them, for a tile of pairs."""
     count = 2 if tangent else 1
     numbers_ref, pooling_ref, left_ref, right_ref, *rest = refs
-    plane_refs, outs = rest[: count if fed else 0], rest[-count:]
+    plane_refs, outs = rest[: count if has_previous else 0], rest[-count:]
     n, m = images
     size, halo, layers = stage.size, stage.halo, stage.layers
-    features = (0 if fed else channels) + len(layers)
+    features = (0 if has_previous else channels) + len(layers)
     tiles = m // tile.columns
     at, dy = (pl.program_id(k) for k in range(2))
     lane = lax.iota(jnp.int32, tile.lanes)
@@ -110,28 +118,28 @@ def _body(
     pairs = n * m
     wide = stage.left_vectors * features * tile.rows  # vectors in a row of the left array
     long = stage.right_vectors * features * tile.columns
-    few = few_bits(max(left_ref.shape[0], right_ref.shape[0]) // VECTOR)
+    few = index_mask(max(left_ref.shape[0], right_ref.shape[0]) // VECTOR)
     quad = lax.broadcasted_iota(jnp.int32, (tile.lanes, VECTOR), 1)
-    numbers = [[jnp.broadcast_to(numbers_ref[NUMBERS * l + k], (tile.lanes,)) for k in range(NUMBERS)]
+    numbers = [[jnp.broadcast_to(numbers_ref[LAYER_PARAMETERS * l + k], (tile.lanes,)) for k in range(LAYER_PARAMETERS)]
                for l in range(len(layers))]  # fmt: skip
-    # every column of a window brings its share of the biases
+    # every column of a window adds its share of the biases
     shares = [[b / layer.window for b in of[:2]] for layer, of in zip(layers, numbers)]
     l_tile, r_tile = quotient(at, tiles), remainder(at, tiles)
 
     def place(row: Any, dx: Any) -> _Place:
-        own = row + dy + stage.down * -(-stage.early // stage.down)
-        own = remainder(own, stage.down) if stage.circular else wrapped(own, stage.down)
+        own = row + dy + stage.down * -(-stage.lead_rows // stage.down)
+        own = remainder(own, stage.down) if stage.circular else wrap_index(own, stage.down)
         shift, steps = remainder(dx, VECTOR), quotient(dx, VECTOR)
-        l = (l_tile * stage.walk + row + stage.early) * wide
+        l = (l_tile * stage.plane_rows + row + stage.lead_rows) * wide
         r = ((shift * tiles + r_tile) * stage.down + own) * long + steps * (features * tile.columns)
         return _Place(l + i, r + j)
 
     def reader(ref: Any, start: Array, images: int) -> Any:
-        """Of a row: value f at column c, which comes with its neighbors."""
+        """A function that reads feature f at column c of a row, together with its neighbors."""
         base, kept = ((start & few) * VECTOR)[:, None] + quad, {}
 
         def read(c: int, f: int) -> Array:
-            k, at = divmod(c + stage.aside, VECTOR)
+            k, at = divmod(c + stage.margin, VECTOR)
             if (k, f) not in kept:
                 vector = ref[base + (k * features + f) * images * VECTOR]
                 kept[k, f] = [v.reshape(tile.lanes) for v in lax.split(vector, (1,) * VECTOR, 1)]
@@ -143,8 +151,8 @@ def _body(
         return reader(left_ref, at.left, tile.rows), reader(right_ref, at.right, tile.columns)
 
     def touched(at: _Place) -> list[Array]:
-        """One number of every sector of a row that will be read: the cache near the processor then has it."""
-        first, last = (columns[0][0] + stage.aside) // VECTOR, -(-(columns[0][1] + stage.aside) // VECTOR)
+        """One value of every sector of a row that will be read, which brings the row into the L1 cache."""
+        first, last = (columns[0][0] + stage.margin) // VECTOR, -(-(columns[0][1] + stage.margin) // VECTOR)
         found = []
         for ref, start, own, images in ((left_ref, at.left, i, tile.rows), (right_ref, at.right, j, tile.columns)):
             sectors = (last - first) * features * images * VECTOR // SECTOR
@@ -156,13 +164,13 @@ def _body(
         return found
 
     def input_row(at: _Place, row: Any, dx: Any, sums: list) -> tuple[list, list]:
-        """Σ (and rate Σ + Θ) of the first layer's window at every column, scaled; summed down, and the sums to keep."""
+        """Scaled Σ (and rate Σ + Θ) of the first layer at every column, summed over rows, and the sums to keep."""
         layer, (low, high) = layers[0], columns[0]
         read_left, read_right = rows_of(at)
         scale, rate = jnp.full(tile.lanes, layer.scale, jnp.float32), numbers[0][2]
         found = []
         for c in range(low, high):
-            if not fed:
+            if not has_previous:
                 total = read_left(c, 0) * read_right(c, 0)
                 for f in range(1, channels):
                     total = times_plus(read_left(c, f), read_right(c, f), total, interpret)
@@ -175,23 +183,23 @@ def _body(
         return [[v[0] for v in each] for each in found], [[each[s][1] for each in found] for s in range(len(sums))]
 
     program_of, each = at, on_arrays if interpret else on_triton
-    before = Before(tile.lanes, 1, 0, lane, lambda c: c * tile.lanes)
+    before = PreviousStage(tile.lanes, 1, 0, lane, lambda c: c * tile.lanes)
     if warps is not None:
-        laid = lanes.Tile.of(warps)
-        before = Before(laid.pairs, tile.lanes // laid.pairs, *laid.order(i, j), laid.column)
+        laid = lanes.WarpTile.of(warps)
+        before = PreviousStage(laid.pairs, tile.lanes // laid.pairs, *laid.pair_position(i, j), laid.column_start)
 
     def step(row: Any, dx: Any, past: list[_Place], state: tuple, held: tuple) -> tuple:
-        """One row in, one row out; `past` are the places of this row and those before."""
+        """Process one row; `past` are the places of this row and the previous ones."""
         done_row, done_dx = row - halo, dx
-        for _ in range(-(-halo // stage.walk)):
-            turn = (done_row < -stage.early).astype(jnp.int32)
-            done_row, done_dx = done_row + stage.walk * turn, done_dx - turn
-        early = count if fed else 1
+        for _ in range(-(-halo // stage.plane_rows)):
+            turn = (done_row < -stage.lead_rows).astype(jnp.int32)
+            done_row, done_dx = done_row + stage.plane_rows * turn, done_dx - turn
+        early = count if has_previous else 1
         of_layer = [list(state[k : k + count]) for k in range(early, len(state), count)]
         of_layer = [list(state[:early]), *of_layer]
         values, fresh = input_row(past[0], row, dx, of_layer[0])
         kept, lag = [*fresh], 0
-        base = channels if not fed else 0
+        base = channels if not has_previous else 0
         pooling = None
         for l, layer in enumerate(layers):
             low = columns[l][0]
@@ -199,24 +207,24 @@ def _body(
             lag += half
             read_left, read_right = rows_of(past[lag])
             below = layers[l + 1] if l + 1 < len(layers) else None
-            # a pooling takes E φφ and Θ E φ'φ' apart
+            # pooling needs E φφ and Θ E φ'φ' separately
             scale = (1.0 if stage.last else 1 / 16) if below is None else below.scale
             if below is None and not stage.last:
-                ahead = pooling_ref[dy * stage.walk + done_row + stage.early]
+                ahead = pooling_ref[dy * stage.plane_rows + done_row + stage.lead_rows]
                 pooling = Pooling.of(stage, ahead, done_dx, program_of, lane, columns[-1], outs)
-            dual = Dual(scale, tangent, signed=l == 0 and not fed)
+            dual = Dual(scale, tangent, signed=l == 0 and not has_previous)
             bias, bias_theta, own_rate = numbers[l]
             out: list = []
             paired: list[dict] = [{} for _ in values[0]]
             fresh = [[] for _ in range(count)]
-            for group in _groups(first, last, stage.aside, tile.vectors):
+            for group in _groups(first, last, stage.margin, tile.vectors):
                 windows = [[_window_sum([v[s] for v in values], c - low, half, paired[s], shares[l][s])
                             for s in range(len(values[0]))] for c in group]  # fmt: skip
                 f = base + l
                 left, right = [read_left(c, f) for c in group], [read_right(c, f) for c in group]
-                duals = dual.many(each, [w[0] for w in windows], left, right)
+                duals = dual.evaluate(each, [w[0] for w in windows], left, right)
                 for c, window, (a, b, slope) in zip(group, windows, duals):
-                    if tangent and len(window) == 1:  # the first weights: Θ is Σ, but for rates
+                    if tangent and len(window) == 1:  # first layer: Θ is Σ up to rates
                         window.append(times_plus(window[0], own_rate, bias_theta - own_rate * bias, interpret))
                     if below is None:
                         out.append([a * b, *([window[1] * slope] if tangent else [])])
@@ -227,7 +235,7 @@ def _body(
                     fresh[0].append(keep)
                     if tangent:
                         rate = numbers[l + 1][2]
-                        value = keep[0] if keep else down  # holds a share
+                        value = keep[0] if keep else down  # includes a share of the bias
                         rated = times_plus(value, rate, -rate * share[0], interpret)
                         down, keep = _summed(times_plus(window[1], slope, rated, interpret), sums[1], share[1])
                         out[-1].append(down)
@@ -235,7 +243,7 @@ def _body(
             kept.extend(fresh if below is not None else [])
             values = out
         if pooling is not None:
-            return tuple(kept), pooling.done(values, held, interpret)
+            return tuple(kept), pooling.store(values, held, interpret)
         inside, totals = (done_row >= 0) & (done_row < size) & (done_dx >= 0), []
         for k in range(count):
             total = reduce(jnp.add, [v[k] for v in values])
@@ -245,39 +253,39 @@ def _body(
     zero = jnp.zeros(tile.lanes, jnp.float32)
     state = []
     for l, layer in enumerate(layers):
-        held = count if l or fed else 1
+        held = count if l or has_previous else 1
         span = columns[l][1] - columns[l][0]
-        # as if dead rows had come before
+        # as if padded rows had come before
         state += [[[shares[l][k]] * (layer.window - 1) for _ in range(span)] for k in range(held)]
 
     def next_row(_: Any, carry: tuple) -> tuple:
         leaves, held, touches, seen, past, (row, dx) = carry
-        for value in touches:  # they have arrived by now
+        for value in touches:  # the loads have completed by now
             seen = jnp.maximum(seen, value)
-        turn = (row == stage.walk - stage.early - 1).astype(jnp.int32)
-        coming = row + 1 - stage.walk * turn, jnp.minimum(dx + turn, stage.across)
+        turn = (row == stage.plane_rows - stage.lead_rows - 1).astype(jnp.int32)
+        coming = row + 1 - stage.plane_rows * turn, jnp.minimum(dx + turn, stage.across)
         here = place(coming[0], jnp.minimum(coming[1], stage.across - 1))
         touches = touched(here)
         kept, held = step(row, dx, past, _unpacked(leaves, state), held)
         return _packed(kept), held, touches, seen, [here, *past[:-1]], coming
 
     waiting = (zero,) * (count if stage.last else count * (columns[-1][1] - columns[-1][0]))
-    begin = [(jnp.int32(-k % stage.walk - stage.early), jnp.int32(0)) for k in range(halo + 1)]
+    begin = [(jnp.int32(-k % stage.plane_rows - stage.lead_rows), jnp.int32(0)) for k in range(halo + 1)]
     past = [place(*b) for b in begin]
     start = _packed(tuple(state)), waiting, touched(past[0]), zero, past, begin[0]
-    steps = stage.across * stage.walk + halo
+    steps = stage.across * stage.plane_rows + halo
     _, waiting, _, seen, *_ = lax.fori_loop(jnp.int32(0), jnp.int32(steps), next_row, start)
     if stage.last:
         for out, value in zip(outs, waiting):
             out[dy * pairs + pair] = value
-    # or what was touched would be thought useless
+    # otherwise the compiler would remove the loads as unused
     backend.store(outs[0].at[pair], seen, mask=seen > NEVER)
 
 
 def _summed(value: Array, sums: list, share: Array) -> tuple[Array, list]:
-    """The sum with the last rows of a window, sums[-1]; and the sums for the next: over one row, two, ….
+    """The sum over the rows of a window, and the partial sums for the next row: over one row, two, ….
 
-    The row that begins a sum brings the share of a bias.
+    The first row of a sum adds its share of the bias.
     """
     if not sums:
         return value + share, []
@@ -286,22 +294,22 @@ def _summed(value: Array, sums: list, share: Array) -> tuple[Array, list]:
 
 
 def _summed_product(a: Array, b: Array, sums: list, share: Array, interpret: bool) -> tuple[Array, list]:
-    """The same of a product; the longest sum first, whose register is then free for the next."""
+    """`_summed` of a product; the longest sum comes first, so that its register is free for the next."""
     found = [times_plus(a, b, s, interpret) for s in (*sums[::-1], share)]
     return found[0], found[:0:-1]
 
 
 def _groups(first: int, last: int, aside: int, vectors: int) -> list[range]:
-    """Columns first … last by some vectors at a time."""
+    """Columns first … last in groups of `vectors` vectors."""
     step = vectors * VECTOR
     edges = [first, *range(-(-(first + aside + 1) // VECTOR) * VECTOR - aside + step - VECTOR, last, step), last]
     return [range(a, b) for a, b in pairwise(edges)]
 
 
 def _window_sum(row: list, c: int, half: int, paired: dict, share: Array) -> Array:
-    """The sum of a window round place c; neighbors 2k and 2k + 1 are added once for the windows that have both.
+    """The sum of a window around column c; neighbors 2k and 2k + 1 are added once for all windows that contain both.
 
-    Places that there are not bring their share of a bias.
+    Places outside add their share of the bias.
     """
     places, found = [x for x in range(c - half, c + half + 1) if 0 <= x < len(row)], []
     outside = 2 * half + 1 - len(places)
@@ -319,8 +327,10 @@ def _window_sum(row: list, c: int, half: int, paired: dict, share: Array) -> Arr
 
 
 def _packed(state: Any) -> tuple:
+    """State as a flat tuple."""
     return tuple(jax.tree.leaves(state))
 
 
 def _unpacked(leaves: tuple, like: list) -> tuple:
+    """State from a flat tuple."""
     return tuple(jax.tree.unflatten(jax.tree.structure(like), leaves))

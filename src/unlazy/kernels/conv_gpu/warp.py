@@ -1,7 +1,7 @@
-"""What one warp of a card can do, as `warps` asks for it: on a card (Mosaic GPU), or on arrays, for tests.
+"""Operations of one warp: on a GPU (Mosaic GPU), or simulated on arrays for tests.
 
-Both have the same methods, so the program is written once. Numbers with a point are handled by steps
-(kernels.conv_gpu.relu_dual), whole numbers by their operators.
+Both classes have the same methods, so that the program (`warp_loop`) is written once. Floats are handled by steps
+(kernels.conv_gpu.relu_dual), integers by operators.
 """
 
 from collections.abc import Callable
@@ -16,18 +16,18 @@ from jax.extend.mlir.dialects import memref
 from jax.extend.mlir.dialects import scf as _scf
 from jaxtyping import Array
 
-from unlazy.core.mosaic import assembled
-from unlazy.kernels.conv_gpu.relu_dual import Step, on_arrays
+from unlazy.core.mosaic import inline_assembly
+from unlazy.kernels.conv_gpu.relu_dual import DualStep, on_arrays
 
-arith: Any = _arith  # what is said of their types is of generated code that is replaced
+arith: Any = _arith  # the type stubs of the generated code are wrong
 scf: Any = _scf
 
 LANES, VECTOR = 32, 4
-"""Threads of a warp, and numbers that one of them reads or writes at once."""
+"""Threads of a warp, and values that a thread reads or writes at once."""
 
 
-class Arrays:
-    """Every warp of a program side by side: numbers of threads are arrays of warps × lanes."""
+class SimulatedWarp:
+    """All warps of a program at once: the values of threads are arrays of shape (warps, lanes)."""
 
     def __init__(self, warps: int, inputs: list[Array], outputs: list[int]):
         self.inputs = [a.reshape(-1) for a in inputs]
@@ -35,47 +35,55 @@ class Arrays:
         self.warp = jnp.broadcast_to(jnp.arange(warps, dtype=jnp.int32)[:, None], (warps, LANES))
         self.lane = jnp.broadcast_to(jnp.arange(LANES, dtype=jnp.int32), (warps, LANES))
 
-    each = staticmethod(on_arrays)
+    evaluate = staticmethod(on_arrays)
 
     def select(self, condition: Any, a: Any, b: Any) -> Any:
+        """a where the condition holds, b elsewhere."""
         return jnp.where(condition, a, b)
 
-    def whole(self, value: int) -> Any:
+    def integer(self, value: int) -> Any:
+        """An integer constant."""
         return jnp.full(self.lane.shape, value, jnp.int32)
 
-    def number(self, value: float) -> Any:
+    def constant(self, value: float) -> Any:
+        """A float constant."""
         return jnp.full(self.lane.shape, value, jnp.float32)
 
-    def as_number(self, condition: Any) -> Any:
+    def to_float(self, condition: Any) -> Any:
+        """1.0 where the condition holds, 0.0 elsewhere."""
         return condition.astype(jnp.float32)
 
-    def no(self, condition: Any) -> Any:
+    def logical_not(self, condition: Any) -> Any:
+        """The negated condition."""
         return ~condition
 
     def neighbor(self, value: Any, side: int, lanes: int) -> Any:
-        """Of the lane before (-1) or after, among so many; its own at the end."""
+        """The value of the previous (-1) or next (1) lane in groups of `lanes`; at the end of a group, its own."""
         other = jnp.clip(self.lane % lanes + side, 0, lanes - 1) - self.lane % lanes + self.lane
         return jnp.take_along_axis(value, other, 1)
 
     def reader(self, which: int, start: Any) -> Callable[[int], list]:
-        """Of an input: four numbers from a place on, a constant further."""
+        """A function that reads four values of an input from `start` plus a constant offset."""
         return lambda further: [self.inputs[which][start + further + k] for k in range(VECTOR)]
 
-    def some(self, which: int, start: Any, where: Any, further: int) -> list:
-        """The same where it holds, and zeros elsewhere."""
+    def masked_read(self, which: int, start: Any, where: Any, further: int) -> list:
+        """Read four values where the condition holds, and zeros elsewhere."""
         values = self.inputs[which]
         return [jnp.where(where, values.at[start + further + k].get(mode="clip"), 0) for k in range(VECTOR)]
 
-    def keep(self, which: int, start: Any, size: int) -> Callable[[Any], Callable[[int], list]]:
-        """So many numbers of an input from a place on, which is the same for all warps of a block, brought on chip:
-        a reader of them."""
+    def load_on_chip(self, which: int, start: Any, size: int) -> Callable[[Any], Callable[[int], list]]:
+        """Copy `size` values of an input to shared memory, and return a reader of them.
+
+        `start` is the same for all warps of a block.
+        """
         return lambda place: self.reader(which, start + place)
 
     def read(self, which: int, place: int) -> Any:
+        """Read one value of an input."""
         return jnp.broadcast_to(self.inputs[which][place], self.lane.shape)
 
     def store(self, which: int, start: Any, values: list, where: Any, add: Any) -> None:
-        """Four numbers, where it holds; added to what lies there where `add` does."""
+        """Write four values where the condition holds; add to the stored values where `add` holds."""
         out = self.outputs[which]
         for k, value in enumerate(values):
             at = jnp.where(where, start + k, out.size)
@@ -83,6 +91,7 @@ class Arrays:
         self.outputs[which] = out
 
     def repeat(self, times: Any, body: Callable, carry: tuple) -> tuple:
+        """Run the body in a loop, with a carried state."""
         leaves, tree = jax.tree.flatten(carry)
 
         def once(_: Any, kept: tuple) -> tuple:
@@ -95,134 +104,143 @@ class Arrays:
         return jax.tree.unflatten(tree, leaves)
 
 
-class Whole:
-    """A whole number of a thread of a card, or a condition."""
+class IntegerValue:
+    """An integer or a condition of a GPU thread."""
 
     def __init__(self, value: Any):
         self.value = value
 
-    def _with(self, operation: Callable, other: Any) -> "Whole":
-        if not isinstance(other, Whole):
-            other = Whole(arith.constant(self.value.type, ir.IntegerAttr.get(self.value.type, int(other))))
-        return Whole(operation(self.value, other.value))
+    def _with(self, operation: Callable, other: Any) -> "IntegerValue":
+        if not isinstance(other, IntegerValue):
+            other = IntegerValue(arith.constant(self.value.type, ir.IntegerAttr.get(self.value.type, int(other))))
+        return IntegerValue(operation(self.value, other.value))
 
-    def _compared(self, how: Any, other: Any) -> "Whole":
+    def _compared(self, how: Any, other: Any) -> "IntegerValue":
         return self._with(lambda a, b: arith.cmpi(how, a, b), other)
 
-    def __add__(self, other: Any) -> "Whole":
+    def __add__(self, other: Any) -> "IntegerValue":
         return self._with(arith.addi, other)
 
-    def __sub__(self, other: Any) -> "Whole":
+    def __sub__(self, other: Any) -> "IntegerValue":
         return self._with(arith.subi, other)
 
-    def __mul__(self, other: Any) -> "Whole":
+    def __mul__(self, other: Any) -> "IntegerValue":
         return self._with(arith.muli, other)
 
-    def __and__(self, other: Any) -> "Whole":
+    def __and__(self, other: Any) -> "IntegerValue":
         return self._with(arith.andi, other)
 
-    def __or__(self, other: Any) -> "Whole":
+    def __or__(self, other: Any) -> "IntegerValue":
         return self._with(arith.ori, other)
 
-    def __rshift__(self, other: Any) -> "Whole":
+    def __rshift__(self, other: Any) -> "IntegerValue":
         return self._with(arith.shrsi, other)
 
-    def __floordiv__(self, other: Any) -> "Whole":
-        """Of numbers that are not negative."""
+    def __floordiv__(self, other: Any) -> "IntegerValue":
+        """Only for nonnegative values."""
         return self._with(arith.divui, other)
 
-    def __mod__(self, other: Any) -> "Whole":
+    def __mod__(self, other: Any) -> "IntegerValue":
         return self._with(arith.remui, other)
 
-    def __ge__(self, other: Any) -> "Whole":
+    def __ge__(self, other: Any) -> "IntegerValue":
         return self._compared(arith.CmpIPredicate.sge, other)
 
-    def __lt__(self, other: Any) -> "Whole":
+    def __lt__(self, other: Any) -> "IntegerValue":
         return self._compared(arith.CmpIPredicate.slt, other)
 
-    def __eq__(self, other: Any) -> "Whole":  # type: ignore[override]
+    def __eq__(self, other: Any) -> "IntegerValue":  # type: ignore[override]
         return self._compared(arith.CmpIPredicate.eq, other)
 
     __hash__ = None  # type: ignore[assignment]
 
 
-class Card:
-    """One warp, as Mosaic GPU is told: every step is a line of assembly."""
+class GpuWarp:
+    """One warp in Mosaic GPU: every step is a line of assembly."""
 
     def __init__(self, inputs: list, outputs: list, kept: Any, warps_of_block: int):
-        self.kept, self.warps_of_block = kept, warps_of_block
-        self._number, self._whole = ir.F32Type.get(), ir.IntegerType.get_signless(32)
-        self._address = ir.IntegerType.get_signless(64)
-        self._vector = ir.Type.parse(f"!llvm.struct<({', '.join(['f32'] * VECTOR)})>")
+        self.shared, self.warps_of_block = kept, warps_of_block
+        self._float_type, self._integer_type = ir.F32Type.get(), ir.IntegerType.get_signless(32)
+        self._address_type = ir.IntegerType.get_signless(64)
+        self._vector_type = ir.Type.parse(f"!llvm.struct<({', '.join(['f32'] * VECTOR)})>")
         self.inputs, self.outputs = ([self._begin(ref) for ref in refs] for refs in (inputs, outputs))
-        thread, block = (Whole(assembled(f"mov.u32 $0, {name};", "=r", self._whole)) for name in ("%tid.x", "%ctaid.x"))
+        thread, block = (
+            IntegerValue(inline_assembly(f"mov.u32 $0, {name};", "=r", self._integer_type))
+            for name in ("%tid.x", "%ctaid.x")
+        )
         self.thread, self.lane = thread, thread & (LANES - 1)
         self.warp = block * warps_of_block + (thread >> (LANES - 1).bit_length())
 
     def _begin(self, ref: Any) -> Any:
-        return arith.index_cast(self._address, memref.extract_aligned_pointer_as_index(ref))
+        """Address of an array."""
+        return arith.index_cast(self._address_type, memref.extract_aligned_pointer_as_index(ref))
 
-    def each(self, step: Step, *columns: list) -> list:
+    def evaluate(self, step: DualStep, *columns: list) -> list:
+        """Evaluate a step on columns of values."""
         constraints = "=f" + ",f" * len(columns)
-        return [assembled(step.code, constraints, self._number, *given) for given in zip(*columns)]
+        return [inline_assembly(step.code, constraints, self._float_type, *given) for given in zip(*columns)]
 
-    def whole(self, value: int) -> Whole:
-        return Whole(arith.constant(self._whole, ir.IntegerAttr.get(self._whole, value)))
+    def integer(self, value: int) -> IntegerValue:
+        return IntegerValue(arith.constant(self._integer_type, ir.IntegerAttr.get(self._integer_type, value)))
 
-    def number(self, value: float) -> Any:
-        return arith.constant(self._number, ir.FloatAttr.get(self._number, value))
+    def constant(self, value: float) -> Any:
+        return arith.constant(self._float_type, ir.FloatAttr.get(self._float_type, value))
 
-    def as_number(self, condition: Whole) -> Any:
-        return arith.select(condition.value, self.number(1.0), self.number(0.0))
+    def to_float(self, condition: IntegerValue) -> Any:
+        return arith.select(condition.value, self.constant(1.0), self.constant(0.0))
 
-    def no(self, condition: Whole) -> Whole:
+    def logical_not(self, condition: IntegerValue) -> IntegerValue:
         return condition == 0
 
-    def select(self, condition: Whole, a: Whole, b: Whole) -> Whole:
-        return Whole(arith.select(condition.value, a.value, b.value))
+    def select(self, condition: IntegerValue, a: IntegerValue, b: IntegerValue) -> IntegerValue:
+        return IntegerValue(arith.select(condition.value, a.value, b.value))
 
     def neighbor(self, value: Any, side: int, lanes: int) -> Any:
         how, within = ("up", 0) if side < 0 else ("down", LANES - 1)
         code = f"shfl.sync.{how}.b32 $0, $1, 1, {(LANES - lanes) << 8 | within}, 0xffffffff;"
-        return assembled(code, "=f,f", self._number, value)
+        return inline_assembly(code, "=f,f", self._float_type, value)
 
-    def _at(self, begin: Any, start: Whole) -> Any:
+    def _at(self, begin: Any, start: IntegerValue) -> Any:
+        """Address of an element."""
         bytes_ = arith.muli(
-            arith.extsi(self._address, start.value),
-            arith.constant(self._address, ir.IntegerAttr.get(self._address, 4)),
+            arith.extsi(self._address_type, start.value),
+            arith.constant(self._address_type, ir.IntegerAttr.get(self._address_type, 4)),
         )
         return arith.addi(begin, bytes_)
 
-    def reader(self, which: int, start: Whole) -> Callable[[int], list]:
+    def reader(self, which: int, start: IntegerValue) -> Callable[[int], list]:
         return self._reader(self._at(self.inputs[which], start), "global.nc")
 
     def _reader(self, at: Any, space: str) -> Callable[[int], list]:
         def read(further: int) -> list:
             code = f"ld.{space}.v4.f32 {{$0, $1, $2, $3}}, [$4 + {4 * further}];"
-            return self._four(assembled(code, "=f,=f,=f,=f,l", self._vector, at))
+            return self._four(inline_assembly(code, "=f,=f,=f,=f,l", self._vector_type, at))
 
         return read
 
     def _four(self, vector: Any) -> list:
+        """The four values of a vector."""
         return [
             ir.Operation.create(
-                "llvm.extractvalue", results=[self._number], operands=[vector],
+                "llvm.extractvalue", results=[self._float_type], operands=[vector],
                 attributes={"position": ir.DenseI64ArrayAttr.get([k])},
             ).result
             for k in range(VECTOR)
         ]  # fmt: skip
 
-    def some(self, which: int, start: Whole, where: Whole, further: int) -> list:
+    def masked_read(self, which: int, start: IntegerValue, where: IntegerValue, further: int) -> list:
         code = (
             "{ .reg .pred p; setp.ne.b32 p, $5, 0; mov.f32 $0, 0f00000000; mov.f32 $1, 0f00000000; "
             "mov.f32 $2, 0f00000000; mov.f32 $3, 0f00000000; "
             f"@p ld.global.nc.v4.f32 {{$0, $1, $2, $3}}, [$4 + {4 * further}]; }}"
         )
-        given = self._at(self.inputs[which], start), arith.extui(self._whole, where.value)
-        return self._four(assembled(code, "=&f,=&f,=&f,=&f,l,r", self._vector, *given))
+        given = self._at(self.inputs[which], start), arith.extui(self._integer_type, where.value)
+        return self._four(inline_assembly(code, "=&f,=&f,=&f,=&f,l,r", self._vector_type, *given))
 
-    def keep(self, which: int, start: Whole, size: int) -> Callable[[Whole], Callable[[int], list]]:
-        at, to, four = self._at(self.inputs[which], start), self._begin(self.kept), LANES * VECTOR
+    def load_on_chip(
+        self, which: int, start: IntegerValue, size: int
+    ) -> Callable[[IntegerValue], Callable[[int], list]]:
+        at, to, four = self._at(self.inputs[which], start), self._begin(self.shared), LANES * VECTOR
         warps, own = self.warps_of_block, self.thread * VECTOR
 
         def copy(carry: tuple) -> tuple:
@@ -231,38 +249,41 @@ class Card:
                 "{ .reg .f32 a, b, c, d; .reg .pred p; setp.ne.b32 p, $2, 0; "
                 "@p ld.global.nc.v4.f32 {a, b, c, d}, [$0]; @p st.shared.v4.f32 [$1], {a, b, c, d}; }"
             )
-            held = arith.extui(self._whole, (place < size).value)
-            assembled(code, "l,l,r", None, self._at(at, place), self._at(to, place), held, acts=True)
+            held = arith.extui(self._integer_type, (place < size).value)
+            inline_assembly(code, "l,l,r", None, self._at(at, place), self._at(to, place), held, side_effects=True)
             return (place + warps * four,)
 
-        self.repeat(self.whole(-(-size // (warps * four))), copy, (own,))
-        assembled("bar.sync 0;", "", None, acts=True)
+        self.repeat(self.integer(-(-size // (warps * four))), copy, (own,))
+        inline_assembly("bar.sync 0;", "", None, side_effects=True)
         return lambda place: self._reader(self._at(to, place), "shared")
 
     def read(self, which: int, place: int) -> Any:
         code = f"ld.global.nc.f32 $0, [$1 + {4 * place}];"
-        return assembled(code, "=f,l", self._number, self.inputs[which])
+        return inline_assembly(code, "=f,l", self._float_type, self.inputs[which])
 
-    def store(self, which: int, start: Whole, values: list, where: Whole, add: Whole) -> None:
+    def store(self, which: int, start: IntegerValue, values: list, where: IntegerValue, add: IntegerValue) -> None:
         to = self._at(self.outputs[which], start)
-        for condition, act in ((where & add, "red.global.add.v4.f32"), (where & self.no(add), "st.global.v4.f32")):
-            held = arith.extui(self._whole, condition.value)
+        for condition, act in (
+            (where & add, "red.global.add.v4.f32"),
+            (where & self.logical_not(add), "st.global.v4.f32"),
+        ):
+            held = arith.extui(self._integer_type, condition.value)
             code = f"{{ .reg .pred p; setp.ne.b32 p, $5, 0; @p {act} [$4], {{$0, $1, $2, $3}}; }}"
-            assembled(code, "f,f,f,f,l,r", None, *values, to, held, acts=True)
+            inline_assembly(code, "f,f,f,f,l,r", None, *values, to, held, side_effects=True)
 
-    def repeat(self, times: Whole, body: Callable, carry: tuple) -> tuple:
-        leaves, tree = jax.tree.flatten(carry, is_leaf=lambda leaf: isinstance(leaf, Whole))
-        is_whole = [isinstance(leaf, Whole) for leaf in leaves]
+    def repeat(self, times: IntegerValue, body: Callable, carry: tuple) -> tuple:
+        leaves, tree = jax.tree.flatten(carry, is_leaf=lambda leaf: isinstance(leaf, IntegerValue))
+        is_whole = [isinstance(leaf, IntegerValue) for leaf in leaves]
 
         def bare(values: list) -> list:
-            return [v.value if isinstance(v, Whole) else v for v in values]
+            return [v.value if isinstance(v, IntegerValue) else v for v in values]
 
         def dressed(values: Any) -> tuple:
-            return jax.tree.unflatten(tree, [Whole(v) if whole else v for v, whole in zip(values, is_whole)])
+            return jax.tree.unflatten(tree, [IntegerValue(v) if whole else v for v, whole in zip(values, is_whole)])
 
-        first, one = (arith.constant(self._whole, ir.IntegerAttr.get(self._whole, k)) for k in (0, 1))
+        first, one = (arith.constant(self._integer_type, ir.IntegerAttr.get(self._integer_type, k)) for k in (0, 1))
         loop = scf.ForOp(first, times.value, one, bare(leaves))
         with ir.InsertionPoint(loop.body):
             found = body(dressed(loop.inner_iter_args))
-            scf.YieldOp(bare(jax.tree.leaves(found, is_leaf=lambda leaf: isinstance(leaf, Whole))))
+            scf.YieldOp(bare(jax.tree.leaves(found, is_leaf=lambda leaf: isinstance(leaf, IntegerValue))))
         return dressed(loop.results)

@@ -1,1 +1,1 @@
-"""Kernels of networks: NNGP and NTK of any architecture, empirical tangent kernels, flips, adaptive kernels."""
+"""Kernels of neural networks: infinitely wide (NNGP, NTK), finite (tangent kernels), and trained (adaptive)."""

@@ -1,4 +1,4 @@
-"""The feature kernel of an infinitely wide Bayesian network that has seen data [M4]."""
+"""The feature kernel of an infinitely wide Bayesian network conditioned on data [M4]."""
 
 from jaxtyping import Array, Float
 
@@ -9,15 +9,26 @@ from unlazy.theory.infinite_width.architecture import MLP
 
 
 class AdaptiveKernel(Kernel):
-    """σ_w² ⟨φ(h)φ(h)ᵀ⟩ + σ_b² of two layers, hidden weights drawn from their law given the data [M4].
+    """Feature kernel σ_w² ⟨φ(h)φ(h)ᵀ⟩ + σ_b² of a two-layer network, with hidden weights from their posterior [M4].
 
-    `training.rich.adaptive.adaptive_kernel` finds them. With draws from the start's law it is the NNGP [K7].
-    Lauditi, Bordelon and Pehlevan (2025).
+    `training.rich.adaptive.adaptive_kernel` computes it. With weights drawn from the prior it is the NNGP [K7].
+
+    Parameters
+    ----------
+    network : MLP
+        Description of the network.
+    weights : array of shape (N, e)
+        Draws of hidden weights.
+
+    References
+    ----------
+    Lauditi, Bordelon and Pehlevan (2025), Adaptive kernel predictors from feature-learning infinite limits of neural
+    networks.
     """
 
     network: MLP
     weights: Float[Array, "N e"]
-    """Of (x, 1), rows are draws; without the last column where the network has no biases."""
+    """Weights of (x, 1), one draw per row; without the last column if the network has no biases."""
 
     def prepare(self, X: Float[Array, "n d"]) -> Float[Array, "n N"]:
         E = embed(self.network, X)
@@ -26,6 +37,6 @@ class AdaptiveKernel(Kernel):
     def block(self, left: Float[Array, "n N"], right: Float[Array, "m N"]) -> Float[Array, "n m"]:
         return self.network.sigma_w[1] ** 2 * dot(left, right.T) / left.shape[1] + self.network.sigma_b[1] ** 2
 
-    def held(self, X: Array, accurate: bool = False) -> int:
-        """Features of a point are as many numbers as there are draws."""
-        return super().held(X, accurate) + self.weights.shape[0]
+    def values_per_pair(self, X: Array, accurate: bool = False) -> int:
+        """A point has as many features as there are draws."""
+        return super().values_per_pair(X, accurate) + self.weights.shape[0]

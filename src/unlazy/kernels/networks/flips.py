@@ -1,6 +1,6 @@
-"""Kernels of images that do not tell an image from its mirror image: the mean over flips of both arguments [C1].
+"""Kernels of images that are invariant under horizontal flips: the mean over flips of both arguments [C1].
 
-Regression with it is regression on all images and their mirror images, at a fourth of the pairs (or half of them).
+Regression with such a kernel is regression on all images and their mirror images, with a fourth (or half) of the pairs.
 """
 
 from typing import Any, NamedTuple
@@ -11,12 +11,12 @@ import numpy as np
 from jaxtyping import Array
 
 from unlazy.core import devices
-from unlazy.core.arrays import Points, count
+from unlazy.core.arrays import Points, n_points
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.evaluation.gram_tiles import part, starts
-from unlazy.kernels.evaluation.validation import admit_diagonal
+from unlazy.kernels.evaluation.validation import validate_diagonal
 from unlazy.kernels.networks.layered import LayeredKernel
-from unlazy.layers.description import (
+from unlazy.layers import (  # fmt: skip
     Activation,
     Dense,
     Dropout,
@@ -27,53 +27,64 @@ from unlazy.layers.description import (
     Layer,
     LayerNorm,
     Shape,
-)  # fmt: skip
-from unlazy.layers.description.traversal import with_shapes
+)
+from unlazy.layers.traversal import with_shapes
 
 WIDTH = 2
-"""The axis of (n, height, width, channels) that is turned round."""
+"""The axis of (n, height, width, channels) that is flipped."""
 DIAGONAL_BLOCK = 8
-"""Images per block of the diagonal on a GPU, which evaluates whole tiles of 8 × 8 pairs anyway."""
+"""Images per block of the diagonal on a GPU, which evaluates complete tiles of 8 × 8 pairs anyway."""
 _PLAIN = (Activation, Dense, Dropout, Flatten, GlobalSumPool, Identity, LayerNorm)
-"""Layers that do the same in every position, or to all of them alike."""
+"""Layers that act alike on every position, or on all of them together."""
 
 
-class _Two(NamedTuple):
-    """Images and their mirror images, of a kernel with k(flip x, flip z) = k(x, z)."""
+class _SymmetricPair(NamedTuple):
+    """Images and their mirror images, for a kernel with k(flip x, flip z) = k(x, z)."""
 
     plain: Any
     flipped: Any
 
 
-class _Four(NamedTuple):
-    """The same of a kernel that is not known to be so."""
+class _GeneralPair(NamedTuple):
+    """Images and their mirror images, for a kernel that is not known to be symmetric."""
 
     plain: Any
     flipped: Any
 
 
 class Flipped(Kernel):
-    """The mean of k over horizontal flips of both images: ½(k(x, z) + k(x, flip z)) where k(flip x, flip z) = k(x, z).
+    """Mean of a kernel over horizontal flips of both images; use `with_flips` to construct it.
 
-    Made by `with_flips`. Where a kernel is not known to be symmetric, all four are evaluated.
+    It is ½(k(x, z) + k(x, flip z)) if k(flip x, flip z) = k(x, z). If the kernel is not known to be symmetric, all four
+    terms are evaluated.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        A kernel of images.
+
+    Raises
+    ------
+    ValueError
+        If the kernel is not a kernel of images.
     """
 
     kernel: Kernel
 
     def __check_init__(self) -> None:
-        if self.kernel.takes != "array":
+        if self.kernel.input_kind != "array":
             raise ValueError(
-                f"flips need a kernel of images such as NTK(layers.myrtle(5)), and {type(self.kernel).__name__} takes "
-                f"a {self.kernel.takes}: begin a description with layers.Flatten() for a fully connected one"
+                f"flips need a kernel of images such as NTK(layers.myrtle(5)), but {type(self.kernel).__name__} takes "
+                f"a {self.kernel.input_kind}: begin a fully connected description with layers.Flatten()"
             )
 
     @property
-    def takes(self) -> str:
+    def input_kind(self) -> str:
         return "array"
 
     @property
-    def costly(self) -> bool:
-        return self.kernel.costly
+    def expensive(self) -> bool:
+        return self.kernel.expensive
 
     def read(self, X: Points, Z: Points | None = None, names: tuple[str, str] = ("X", "Z")) -> tuple[Any, Any]:
         X, Z = self.kernel.read(X, Z, names)
@@ -84,9 +95,9 @@ class Flipped(Kernel):
         return self.sides(X)[0]
 
     def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
-        """Both sides with their mirror images: products take either for the left one."""
+        """Prepare both sides with their mirror images: products may use either as the left one."""
         _check(X, "X")
-        kind = _Two if symmetric(self.kernel, X.shape[1:]) else _Four
+        kind = _SymmetricPair if is_flip_symmetric(self.kernel, X.shape[1:]) else _GeneralPair
         left, right = self.kernel.sides(_with_mirrors(X), None if Z is None else _with_mirrors(Z), keyed)
         return kind(*_halves(left)), None if right is None else kind(*_halves(right))
 
@@ -97,31 +108,52 @@ class Flipped(Kernel):
         return self._mean(self.kernel.accurate_block, left, right)
 
     def _mean(self, block: Any, left: Any, right: Any) -> Any:
+        """Mean of the blocks over flips."""
         found = [block(left.plain, right.plain), block(left.plain, right.flipped)]
-        if isinstance(left, _Four):
+        if isinstance(left, _GeneralPair):
             found += [block(left.flipped, right.plain), block(left.flipped, right.flipped)]
         return jax.tree.map(lambda *values: sum(values) / len(values), *found)
 
     def diag(self, X: Points) -> Any:
-        return self.on_diagonal(self.read(X)[0])
+        return self.prepared_diag(self.read(X)[0])
 
-    def on_diagonal(self, X: Any, accurate: bool = False) -> Any:
-        return jax.tree.map(lambda values: admit_diagonal(values, X), _diagonal(self, X))
+    def prepared_diag(self, X: Any, accurate: bool = False) -> Any:
+        return jax.tree.map(lambda values: validate_diagonal(values, X), _diagonal(self, X))
 
-    def admit(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
-        self.kernel.admit(*points, names=names, accurate=accurate)
+    def validate(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
+        self.kernel.validate(*points, names=names, accurate=accurate)
 
-    def held(self, X: Any, accurate: bool = False) -> int:
-        return 4 * self.kernel.held(X, accurate)
+    def values_per_pair(self, X: Any, accurate: bool = False) -> int:
+        return 4 * self.kernel.values_per_pair(X, accurate)
 
 
 def with_flips(kernel: Kernel) -> Kernel:
-    """The mean of a kernel over horizontal flips of both images, (n, height, width, channels).
+    """Return the mean of a kernel over horizontal flips of both images.
 
-    It costs two pairs, not four, for networks whose windows lie evenly on the width (`myrtle`; 3 × 3 convolutions,
-    pools that divide it).
+    It costs two evaluations per pair, not four, for networks whose windows are symmetric on the width (`myrtle`; 3 × 3
+    convolutions, pools that divide the width).
 
+    Parameters
+    ----------
+    kernel : Kernel
+        A kernel of images of shape (n, height, width, channels).
+
+    Returns
+    -------
+    Kernel
+        The kernel that is invariant under flips.
+
+    Raises
+    ------
+    ValueError
+        If the kernel is not a kernel of images.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy import NTK
     >>> from unlazy.kernels.networks.flips import with_flips
+    >>> from unlazy.layers import myrtle
     >>> kernel = with_flips(NTK(myrtle(5)))
     >>> image = np.random.default_rng(0).normal(size=(4, 4, 3))
     >>> bool(np.allclose(kernel(image, image), kernel(image, image[:, ::-1])))
@@ -130,17 +162,20 @@ def with_flips(kernel: Kernel) -> Kernel:
     return kernel if isinstance(kernel, Flipped) else Flipped(kernel)
 
 
-def symmetric(kernel: Kernel, shape: tuple[int, ...]) -> bool:
-    """Whether k(flip x, flip z) = k(x, z) is known of images of this shape; sums and multiples of kernels are asked."""
+def is_flip_symmetric(kernel: Kernel, shape: tuple[int, ...]) -> bool:
+    """Whether k(flip x, flip z) = k(x, z) is known for images of this shape.
+
+    Sums and multiples of kernels are symmetric if their parts are.
+    """
     if isinstance(kernel, LayeredKernel):
         layers = with_shapes(kernel.network, Shape(shape[:-1], shape[-1]))
-        return all(_even(layer, before.positions) for layer, before in layers)
+        return all(_commutes_with_flip(layer, before.positions) for layer, before in layers)
     parts = getattr(kernel, "parts", None)
-    return parts is not None and all(symmetric(k, shape) or k.takes == "tree" for k in parts())
+    return parts is not None and all(is_flip_symmetric(k, shape) or k.input_kind == "tree" for k in parts())
 
 
-def _even(layer: Layer, positions: tuple[int, ...]) -> bool:
-    """Whether a layer commutes with a flip of the second axis of positions, in law."""
+def _commutes_with_flip(layer: Layer, positions: tuple[int, ...]) -> bool:
+    """Whether a layer commutes in distribution with a flip of the second axis of positions."""
     if isinstance(layer, _PLAIN):
         return True
     axis = WIDTH - 1
@@ -163,7 +198,7 @@ def _diagonal(kernel: Flipped, X: Array) -> Any:
 
     One pair per block on the CPU, where a pair of large images fills the cache.
     """
-    side, n = kernel.prepare(X), count(X)
+    side, n = kernel.prepare(X), n_points(X)
     size = 1 if devices.is_host() else min(n, DIAGONAL_BLOCK)
     corners = jnp.asarray(starts(n, size))
 
@@ -177,14 +212,17 @@ def _diagonal(kernel: Flipped, X: Array) -> Any:
 
 
 def _with_mirrors(X: Array) -> Array:
+    """Images followed by their mirror images."""
     return jnp.concatenate([X, jnp.flip(X, WIDTH)])
 
 
 def _halves(side: Any) -> tuple[Any, Any]:
-    n = count(side) // 2
+    """Split a side into images and mirror images."""
+    n = n_points(side) // 2
     return jax.tree.map(lambda leaf: leaf[:n], side), jax.tree.map(lambda leaf: leaf[n:], side)
 
 
 def _check(X: Any, name: str) -> None:
+    """Raise ValueError if X is not an array of images."""
     if np.ndim(X) != 4:
-        raise ValueError(f"flips are of images, {name} of shape (n, height, width, channels), got {np.shape(X)}")
+        raise ValueError(f"flips need images: {name} must have shape (n, height, width, channels), got {np.shape(X)}")

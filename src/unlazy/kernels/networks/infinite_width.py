@@ -1,5 +1,7 @@
-"""NNGP, NTK and the tangent family of infinitely wide networks [K7, K8, L1, L2]; the math is
-theory.infinite_width.fully_connected."""
+"""NNGP, NTK and weighted tangent kernels of infinitely wide networks [K7, K8, L1, L2].
+
+The math is in `unlazy.theory.infinite_width.fully_connected`.
+"""
 
 import inspect
 import math
@@ -15,24 +17,24 @@ from unlazy.core import devices
 from unlazy.core.arrays import Matrix, Points
 from unlazy.core.errors import UnlazyWarning
 from unlazy.core.memory import memory_budget
-from unlazy.core.precision import rounding
+from unlazy.core.precision import unit_roundoff
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.kernels.evaluation import gram
 from unlazy.kernels.networks import layered
-from unlazy.layers.description import Layer
-from unlazy.layers.description.traversal import as_mlp
+from unlazy.layers import Layer
+from unlazy.layers.traversal import as_mlp
 from unlazy.theory.activations import dual_errors
 from unlazy.theory.infinite_width import fully_connected, per_point_ntk
 from unlazy.theory.infinite_width.architecture import MLP, per_layer
 from unlazy.theory.infinite_width.covariance import inner_product
 
-MANY = 2**20
-"""Pairs from which on points bring along what is made of them alone; fewer are not worth another program."""
+MANY_PAIRS = 2**20
+"""Number of pairs above which quantities per point are precomputed; below, another program does not pay off."""
 Weights = Sequence | Array | np.ndarray | float
 
 
-class _ByDescription(type(InnerProductKernel)):  # type: ignore[misc]
-    """Makes NNGP(…), NTK(…) and LayerKernel(…) of any description: one of layers that is no MLP has its own class."""
+class _NetworkKernelMeta(type(InnerProductKernel)):  # type: ignore[misc]
+    """Metaclass that makes NNGP(…), NTK(…), … return a layered kernel for descriptions that are not an MLP."""
 
     def __call__(cls, network: Any, *args: Any, **options: Any) -> Any:
         if not isinstance(network, Layer):
@@ -41,11 +43,17 @@ class _ByDescription(type(InnerProductKernel)):  # type: ignore[misc]
         return super().__call__(mlp, *args, **options) if mlp is not None else cls.layered(network, *args, **options)
 
 
-class NetworkKernel(InnerProductKernel, metaclass=_ByDescription):
-    """A kernel read off a network description: inputs are divided by √d where the network says so."""
+class NetworkKernel(InnerProductKernel, metaclass=_NetworkKernelMeta):
+    """Base class of kernels of a fully connected network; inputs are divided by √d if `network.scale_input` is set.
+
+    Parameters
+    ----------
+    network : MLP or Layer
+        Description of the network. One that is not equivalent to an MLP gives a kernel of `networks.layered`.
+    """
 
     layered: ClassVar[Callable] = layered.LayeredNTK
-    """What the same kernel is of a description of layers (`unlazy.layers`)."""
+    """The same kernel of a description of layers (`unlazy.layers`)."""
 
     if TYPE_CHECKING:
 
@@ -60,27 +68,31 @@ class NetworkKernel(InnerProductKernel, metaclass=_ByDescription):
         return ("1/√d",) if self.network.scale_input else ()
 
     @property
-    def counted(self) -> tuple[tuple | None, tuple | None]:
-        """How often the weights and the biases of each matrix count; None for the weights: no tangent kernel."""
+    def term_weights(self) -> tuple[tuple | None, tuple | None]:
+        """Factors of the weights and of the biases of each matrix; None for the weights means no Θ."""
         return (1.0,) * (self.network.depth + 1), None
 
-    def of(self, sigma: Array, theta: Array) -> Any:
-        """What the kernel gives of Σ and Θ."""
+    def select(self, sigma: Array, theta: Array) -> Any:
+        """Return the kernel value from Σ and Θ."""
         return theta
 
-    def at_itself(self, xx: Float[Array, "*s"]) -> Any:
-        return self.of(*fully_connected.own(xx, self.network, *self.counted))
+    def diag_entry(self, xx: Float[Array, "*s"]) -> Any:
+        return self.select(*fully_connected.diagonal_kernels(xx, self.network, *self.term_weights))
 
     def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
-        """Where there are many pairs, points bring along what is made of them at every layer."""
+        """Prepare both sides; for many pairs, with the quantities of every layer that depend on one point."""
         left, right = super().sides(X, Z, keyed)
         n, m = X.shape[0], X.shape[0] if Z is None else Z.shape[0]
-        many = devices.is_host() and n * m > MANY and per_point_ntk.suited(self.network)
-        if not many or max(n, m) * per_point_ntk.numbers(self.network) * X.dtype.itemsize > memory_budget() // 8:
+        many = devices.is_host() and n * m > MANY_PAIRS and per_point_ntk.is_supported(self.network)
+        if (
+            not many
+            or max(n, m) * per_point_ntk.values_per_point(self.network) * X.dtype.itemsize > memory_budget() // 8
+        ):
             return left, right
+        tangent = self.term_weights[0] is not None
         left, right = (
             None if side is None
-            else side._replace(rows=per_point_ntk.of_points(side.squares, self.network, self.counted[0] is not None))
+            else side._replace(rows=per_point_ntk.per_point_terms(side.squares, self.network, tangent))
             for side in (left, right)
         )  # fmt: skip
         return left, right
@@ -89,27 +101,42 @@ class NetworkKernel(InnerProductKernel, metaclass=_ByDescription):
         if left.rows is None or right.rows is None:
             return super().block(left, right)
         products = gram.inner_products(left, right)
-        return self.of(*per_point_ntk.nngp_and_tangent(products, left.rows, right.rows, self.network, *self.counted))
+        return self.select(
+            *per_point_ntk.nngp_and_tangent(products, left.rows, right.rows, self.network, *self.term_weights)
+        )
 
     def warn(self, xx: Float[np.ndarray, " n"], accurate: bool = False) -> None:
-        """Says so when the duals of this activation are not exact to rounding at such norms."""
+        """Warn if the duals of the activation have errors above rounding at these norms."""
         warn_of_inexact_duals(self.network, xx, accurate, tangent=not isinstance(self, NNGP))
 
 
 class NNGP(NetworkKernel):
-    """Covariance of an infinitely wide network at its random start [K7]. Lee et al. (2018).
+    """Covariance of an infinitely wide network at random initialization [K7].
 
-    >>> solve(NNGP(MLP(3)), X, y, ridge=1e-3).predict(Z).shape
-    (5,)
+    Parameters
+    ----------
+    network : MLP or Layer
+        Description of the network: fully connected, or any layers of `unlazy.layers`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy import MLP, NNGP
+    >>> NNGP(MLP(3)).gram(np.eye(4)).shape
+    (4, 4)
+
+    References
+    ----------
+    Lee et al. (2018), Deep neural networks as Gaussian processes.
     """
 
     layered: ClassVar[Callable] = layered.LayeredNNGP
 
     @property
-    def counted(self) -> tuple[tuple | None, tuple | None]:
+    def term_weights(self) -> tuple[tuple | None, tuple | None]:
         return None, None
 
-    def of(self, sigma: Array, theta: Array) -> Any:
+    def select(self, sigma: Array, theta: Array) -> Any:
         return sigma
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
@@ -120,10 +147,24 @@ class NNGP(NetworkKernel):
 
 
 class NTK(NetworkKernel):
-    """Neural tangent kernel of a fully connected network [K8]. Jacot, Gabriel and Hongler (2018).
+    """Neural tangent kernel of an infinitely wide network [K8].
 
-    >>> solve(NTK(MLP(3, sigma_b=0.5)), X, y, ridge=1e-3).predict(Z).shape
-    (5,)
+    Parameters
+    ----------
+    network : MLP or Layer
+        Description of the network: fully connected, or any layers of `unlazy.layers`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy import MLP, NTK, solve
+    >>> X, y = np.eye(4), np.arange(4.0)
+    >>> solve(NTK(MLP(3, sigma_b=0.5)), X, y, ridge=1e-3).predict(X).shape
+    (4,)
+
+    References
+    ----------
+    Jacot, Gabriel and Hongler (2018), Neural tangent kernel: convergence and generalization in neural networks.
     """
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
@@ -134,10 +175,27 @@ class NTK(NetworkKernel):
 
 
 class LayerKernel(NetworkKernel):
-    """The tangent family Σ_l α_l K_l [L1, L2]: `weights[l]` times the kernel of weight matrix l, biases alike.
+    """Weighted tangent kernel Σ_l α_l K_l, where K_l is the tangent kernel of weight matrix l [L1, L2].
 
-    All ones: the NTK. `bias_weights` counts the biases' part apart from the weights' where they differ.
+    With all factors 1 it is the NTK.
 
+    Parameters
+    ----------
+    network : MLP or Layer
+        Description of the network.
+    weights : sequence of float
+        α_l, one per weight matrix.
+    bias_weights : sequence of float, optional
+        Factors of the bias parts. `weights` by default.
+
+    Raises
+    ------
+    ValueError
+        If the number of factors is not the number of weight matrices.
+
+    Examples
+    --------
+    >>> from unlazy import MLP, LayerKernel
     >>> kernel = LayerKernel(MLP(depth=2), weights=(0.0, 0.0, 1.0))  # only the head: random features
     """
 
@@ -148,11 +206,11 @@ class LayerKernel(NetworkKernel):
 
     def __init__(self, network: MLP, weights: Weights, bias_weights: Weights | None = None):
         self.network = network
-        self.weights = _one_each("weights", weights, network)
-        self.bias_weights = self.weights if bias_weights is None else _one_each("bias_weights", bias_weights, network)
+        self.weights = _per_matrix("weights", weights, network)
+        self.bias_weights = self.weights if bias_weights is None else _per_matrix("bias_weights", bias_weights, network)
 
     @property
-    def counted(self) -> tuple[tuple | None, tuple | None]:
+    def term_weights(self) -> tuple[tuple | None, tuple | None]:
         return self.weights, self.bias_weights
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
@@ -165,37 +223,77 @@ class LayerKernel(NetworkKernel):
         )[1]  # fmt: skip
 
 
-def _one_each(what: str, given: Weights, network: MLP) -> tuple:
+def _per_matrix(what: str, given: Weights, network: MLP) -> tuple:
+    """One factor per weight matrix, as a tuple."""
     count = len(given) if isinstance(given, tuple | list) else np.shape(given)
     if count not in (network.depth + 1, (network.depth + 1,)):
         shape = f"shape {count}" if isinstance(count, tuple) else count
-        raise ValueError(f"{network.depth + 1} weight matrices need as many {what}, got {shape}: one number per matrix")
+        raise ValueError(
+            f"{network.depth + 1} weight matrices need {network.depth + 1} {what}, got {shape}: one per matrix"
+        )
     return per_layer(what, given, network.depth + 1)
 
 
 def layer_kernel(network: MLP, layer: int) -> LayerKernel:
-    """K_l alone: layer 1 is the first weight matrix, depth + 1 (or -1) the head."""
+    """Tangent kernel K_l of a single weight matrix.
+
+    Parameters
+    ----------
+    network : MLP
+        Description of the network.
+    layer : int
+        l: 1 is the first weight matrix, depth + 1 (or -1) the head.
+
+    Returns
+    -------
+    LayerKernel
+        The kernel.
+
+    Raises
+    ------
+    ValueError
+        If there is no such layer.
+    """
     count = network.depth + 1
     index = layer - 1 if layer > 0 else count + layer
     if layer == 0 or not 0 <= index < count:
-        raise ValueError(f"layers are 1 to {count} (or -1 for the head), got {layer!r}")
+        raise ValueError(f"layer must be from 1 to {count} (or -1 for the head), got {layer!r}")
     return LayerKernel(network, tuple(float(l == index) for l in range(count)))
 
 
 def standard_parametrization(network: MLP | Layer, inputs: Any, width: int | None = None) -> Any:
-    """The tangent kernel of the same network with weights N(0, σ_w²/fan-in) and plain multiplication, over the width.
+    """Tangent kernel of a network in the standard parametrization, divided by the width [L1].
 
-    Its gradient in W_l is √fan-in/σ_w times that of the NTK parametrization, so α_l = fan-in/(width σ_w²) for weights
-    and 1/(width σ_b²) for biases [L1]: as the width grows only the later layers are left. Of a description of layers
-    `inputs` is the shape of a point.
+    Weights are N(0, σ_w²/fan-in) without further scaling. The gradient in W_l is √fan-in/σ_w times that of the NTK
+    parametrization, so that α_l = fan-in/(width σ_w²) for weights and 1/(width σ_b²) for biases: as the width grows,
+    only the later layers remain.
+
+    Parameters
+    ----------
+    network : MLP or Layer
+        Description of the network.
+    inputs : int or tuple of int
+        Number of inputs, or the shape of a point for a description of layers.
+    width : int, optional
+        Width of the network. That of the MLP by default.
+
+    Returns
+    -------
+    LayerKernel or LayeredNTK
+        The kernel.
+
+    Raises
+    ------
+    ValueError
+        If no width is known.
     """
     if isinstance(network, Layer):
         if width is None:
-            raise ValueError("the standard parametrization of a description depends on the width: give width=…")
+            raise ValueError("the standard parametrization of a description depends on the width: pass width=…")
         return layered.standard_parametrization(network, inputs, width)
     wide = width if width is not None else network.width
     if wide is None:
-        raise ValueError("the standard parametrization depends on the width: give width=…, or make the MLP with one")
+        raise ValueError("the standard parametrization depends on the width: pass width=…, or an MLP with a width")
     first = inputs if network.scale_input else 1
     fan_in = (first, *(wide,) * network.depth)
     weights = tuple(n / (wide * s**2) for n, s in zip(fan_in, network.sigma_w))
@@ -203,12 +301,12 @@ def standard_parametrization(network: MLP | Layer, inputs: Any, width: int | Non
     return LayerKernel(network, weights, bias)
 
 
-class _Both(NetworkKernel):
-    """Both formulas in one pass: an entry is a pair."""
+class _NNGPAndNTK(NetworkKernel):
+    """NNGP and NTK in one pass: an entry is a pair."""
 
-    layered: ClassVar[Callable] = layered.LayeredBoth
+    layered: ClassVar[Callable] = layered.LayeredNNGPAndNTK
 
-    def of(self, sigma: Array, theta: Array) -> Any:
+    def select(self, sigma: Array, theta: Array) -> Any:
         return sigma, theta
 
     def entry(self, xz, xx, zz):
@@ -222,47 +320,71 @@ class _Both(NetworkKernel):
 def nngp_and_ntk(
     network: MLP | Layer, X: Points, Z: Points | None = None, accurate: bool = False
 ) -> tuple[Float[Array, "n m"], Float[Array, "n m"]]:
-    """The NNGP's and the NTK's Gram matrices together, for little more than one of them.
+    """Gram matrices of NNGP and NTK together, for little more than the cost of one.
 
-    >>> before, during = nngp_and_ntk(MLP(2), X)
+    Parameters
+    ----------
+    network : MLP or Layer
+        Description of the network.
+    X : points
+        n points.
+    Z : points, optional
+        m points. X by default.
+    accurate : bool, default False
+        Compute entries from differences of inputs instead of inner products.
+
+    Returns
+    -------
+    nngp, ntk : array of shape (n, m)
+        The Gram matrices.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy import MLP, nngp_and_ntk
+    >>> nngp, ntk = nngp_and_ntk(MLP(2), np.eye(3))
+    >>> ntk.shape
+    (3, 3)
     """
-    return gram.gram(_Both(network), X, Z, accurate)
+    return gram.gram(_NNGPAndNTK(network), X, Z, accurate)
 
 
 def warn_of_inexact_duals(
     network: MLP, xx: Float[np.ndarray, " n"], accurate: bool = False, tangent: bool = True
 ) -> None:
-    """Warns where duals are off by more than rounding at the given squared norms: expansions, or lost differences."""
+    """Warn if duals have errors above rounding at these squared norms: by expansions or by cancellation."""
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(network)) or xx.size == 0:
         return
     ends = np.asarray([xx.min(), xx.max()], float)
-    unit = rounding(xx.dtype)
+    unit = unit_roundoff(xx.dtype)
     allowed = 1e4 * unit
     name = network.activation.name
     error = dual_errors.network_error(network, ends, tangent)
     if not error <= allowed:
         warnings.warn(
             f"the dual of activation {name!r} is off by up to {error:.1e} of k(x, x) at these norms "
-            f"(more than {allowed:.0e}): name its kinks in Activation(…, kinks=…), scale the inputs down, or use an "
+            f"(more than {allowed:.0e}): declare its kinks in Activation(…, kinks=…), scale the inputs down, or use an "
             "activation with a closed form",
             UnlazyWarning,
-            stacklevel=_outside(),
+            stacklevel=_caller_stack_level(),
         )
     lost = 0.0 if accurate else dual_errors.rounding_error(network, ends[1], unit, tangent)
     if not lost <= allowed:
         warnings.warn(
             f"inner products in {xx.dtype} leave the kernel of activation {name!r} uncertain by up to {lost:.1e} of "
-            f"k(x, x) between close points (more than {allowed:.0e}), since the inputs are so large: subtract their "
+            f"k(x, x) between close points (more than {allowed:.0e}), because the inputs are large: subtract their "
             "mean, scale them down, pass accurate=True, or use float64",
             UnlazyWarning,
-            stacklevel=_outside(),
+            stacklevel=_caller_stack_level(),
         )
 
 
-def _outside() -> int:
-    """The stack level of whoever called this library: composed kernels and products warn from further inside."""
+def _caller_stack_level() -> int:
+    """Stack level of the code that called this package; composed kernels and products warn from further inside."""
     frame, level, outermost = inspect.currentframe(), 0, 1
-    while frame is not None:  # other packages' wrappers stand between two functions of this one, and around a method
+    while (
+        frame is not None
+    ):  # wrappers of other packages may lie between two functions of this one, and around a method
         name = frame.f_globals.get("__name__", "").split(".")[0]
         if name == "unlazy" or (name in ("equinox", "jaxtyping") and level == outermost + 1):
             outermost = level

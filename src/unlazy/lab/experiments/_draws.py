@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def drawn(networks: tuple[Any, ...], key: Any) -> tuple[Any, ...]:
+def draw_parameters(networks: tuple[Any, ...], key: Any) -> tuple[Any, ...]:
     """Parameters of all, which are standard normal in the NTK parametrization, from one draw: it compiles once."""
     shapes = jax.eval_shape(lambda: tuple(network.init(key) for network in networks))
     leaves, structure = jax.tree.flatten(shapes)

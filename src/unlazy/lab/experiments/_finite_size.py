@@ -12,7 +12,7 @@ from unlazy.measures.scaling_fit import crossing
 Curve = Float[np.ndarray, " points"]
 
 
-class Compared(NamedTuple):
+class CurveComparison(NamedTuple):
     """Curves measured at one d, one for each seed, and the curve of theory there."""
 
     measured: Float[np.ndarray, "seeds points"]
@@ -32,12 +32,12 @@ class Compared(NamedTuple):
         return self.measured.std(0, ddof=1) / math.sqrt(len(self.measured))
 
 
-def corrected(small: Compared, large: Compared) -> tuple[Curve, Curve]:
+def extrapolated_gap(small: CurveComparison, large: CurveComparison) -> tuple[Curve, Curve]:
     """2·gap(2d) - gap(d), the gap at d = ∞ where it falls like 1/d, and its standard error."""
     return 2 * large.gap - small.gap, np.hypot(2 * large.error, small.error)
 
 
-def passing(
+def crossing_ratio(
     x: Sequence[float], measured: Float[np.ndarray, "seeds points"], theory: Curve, level: float
 ) -> tuple[float, float, float, float]:
     """Where the curve of theory falls to a level; where the measured mean does, over that, with its 95% bootstrap."""

@@ -7,11 +7,11 @@ from scipy.stats import binomtest
 
 from unlazy.lab.claims import Claim, interval_claim
 from unlazy.lab.experiment import Records
-from unlazy.lab.experiments._opponents import by_seed
+from unlazy.lab.experiments._baselines import by_seed
 from unlazy.measures import scaling_fit
 from unlazy.measures.scaling_fit import Interval
 
-LOST = 0.05
+MAX_FAILED_SHARE = 0.05
 """Share of bootstrap draws, at most, in which some median is not reached: the interval would leave out the slow."""
 
 
@@ -28,10 +28,10 @@ def median_slope(d: np.ndarray, table: np.ndarray) -> Interval:
         return nothing
     with np.errstate(invalid="ignore"):  # a draw whose median is infinite has no slope
         found = scaling_fit.slope(d, table)
-    return found if found.failed <= LOST else nothing
+    return found if found.failed <= MAX_FAILED_SHARE else nothing
 
 
-def sloped(
+def slope_claim(
     statement: str, tag: str, slope: Interval, low: float, high: float, interval: str = "95%, bootstrap"
 ) -> Claim:
     """Holds where the whole interval lies in [low, high], fails where none of it does."""
@@ -40,7 +40,7 @@ def sloped(
     return interval_claim(statement, tag, slope.value, slope.low, slope.high, holds, text, interval, fails=fails)
 
 
-def share(statement: str, tag: str, count: int, runs: int, low: float, high: float) -> Claim:
+def share_claim(statement: str, tag: str, count: int, runs: int, low: float, high: float) -> Claim:
     """Of so many runs, with its exact interval: holds and fails as `sloped` does."""
     sure = binomtest(count, runs).proportion_ci(0.95)
-    return sloped(statement, tag, Interval(count / runs, sure.low, sure.high), low, high, "95%, Clopper–Pearson")
+    return slope_claim(statement, tag, Interval(count / runs, sure.low, sure.high), low, high, "95%, Clopper–Pearson")

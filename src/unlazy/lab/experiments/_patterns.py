@@ -24,7 +24,7 @@ CURVE_POINTS, EVERY = 2000, 25
 """Test points of the curves (the last value has all of them), and the SGD steps between two points."""
 
 
-class Setting(NamedTuple):
+class PatternSetting(NamedTuple):
     """A task, test points with the part each came from, and a key for the network."""
 
     task: Patterns
@@ -34,15 +34,15 @@ class Setting(NamedTuple):
     key: Any
 
 
-def setting(structured: bool, d: int, key: Any, test: int = 10_000) -> Setting:
+def setting(structured: bool, d: int, key: Any, test: int = 10_000) -> PatternSetting:
     """Parity of 5 of 100 patterns behind a random dictionary [P1, P2]; the same test points for everyone."""
     key_task, key_test, key = jax.random.split(key, 3)
     task = pattern_task(d, DICTIONARY, RELEVANT, structured=structured, key=key_task)
     data, parts = task.sample_parts(key_test, test)
-    return Setting(task, data, (parts == 1).astype(data.X.dtype), key)
+    return PatternSetting(task, data, (parts == 1).astype(data.X.dtype), key)
 
 
-def both_accuracies(predicted: Any, s: Setting) -> Any:
+def part_accuracies(predicted: Any, s: PatternSetting) -> Any:
     """Accuracy overall and on part 1 alone, from predictions at the first test points."""
     m = predicted.shape[0]
     truth, first = s.test.y[:m], s.first_part[:m]
@@ -64,13 +64,13 @@ def _network_run(
 ) -> dict[str, Any]:
     s = setting(structured, d, key)
     network = pattern_network(d, width)
-    record = {"curve": lambda theta: both_accuracies(network(theta, s.test.X[:CURVE_POINTS]), s)}
+    record = {"curve": lambda theta: part_accuracies(network(theta, s.test.X[:CURVE_POINTS]), s)}
     found = emerge(
         network, s.key, s.task.sample, samples=samples, steps=steps, batch=batch, record=record, every=EVERY
     )  # fmt: skip
     weights = jnp.stack([stage[0].weight.T for stage in (found.start, found.first, found.second, found.end)])
     return {
-        "accuracy": both_accuracies(network(found.end, s.test.X), s), "curve": found.recorded["curve"],
+        "accuracy": part_accuracies(network(found.end, s.test.X), s), "curve": found.recorded["curve"],
         "margin": found.margins[1], "weights": weights, "feature": s.task.feature,
         "cosines": jax.vmap(feature_cosines, (0, None))(weights, s.task.feature),
     }  # fmt: skip

@@ -24,9 +24,9 @@ def table(name: str, seed: int, n: int, columns: int) -> tuple[np.ndarray, np.nd
     if X.shape[1] > columns:
         X = X @ np.linalg.svd(X[:n], full_matrices=False)[2][:columns].T
     y = (y - y[:n].mean()) / y[:n].std()
-    return widened(X, columns), y, y
+    return pad_columns(X, columns), y, y
 
 
-def widened(X: np.ndarray, columns: int) -> np.ndarray:
+def pad_columns(X: np.ndarray, columns: int) -> np.ndarray:
     """Columns of zeros added and the others scaled: the same x·z/d, and one shape for all."""
     return np.pad(X * np.sqrt(columns / X.shape[1]), ((0, 0), (0, columns - X.shape[1])))

@@ -33,7 +33,7 @@ from unlazy.kernels.networks.infinite_width import NNGP, NTK
 from unlazy.kernels.radial import Laplace
 from unlazy.lab.claims import Claim, at_least, at_most
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments._tables import TABLES, table, widened
+from unlazy.lab.experiments._tables import TABLES, table, pad_columns
 from unlazy.products.metric_gram import cross
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.rfm.iteration import learn
@@ -84,10 +84,10 @@ def _data(params: Params, key: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]
         W = np.asarray(jax.random.normal(keys[1], (500, INPUTS)))
         f = dot(np.maximum(dot(X, W.T), 0), np.asarray(jax.random.rademacher(keys[2], (500,), float)))
     f = (f - f.mean()) / f.std()
-    return widened(X, COLUMNS), f + NOISE * np.asarray(jax.random.rademacher(keys[3], (len(f),), float)), f
+    return pad_columns(X, COLUMNS), f + NOISE * np.asarray(jax.random.rademacher(keys[3], (len(f),), float)), f
 
 
-def _race(params: Params, key: Any) -> dict[str, Any]:
+def _compare_methods(params: Params, key: Any) -> dict[str, Any]:
     """Risk of every method, as chosen on the validation rows."""
     X, y, f = _data(params, key)
     n = params["n"]
@@ -135,7 +135,7 @@ def _descent(X: np.ndarray, y: np.ndarray, ask: dict[str, Any], steps: int) -> A
 
 
 def trial(params: Params, key: Any) -> dict[str, Any]:
-    return (_langevin if params["part"] == "langevin" else _race)(params, key)
+    return (_langevin if params["part"] == "langevin" else _compare_methods)(params, key)
 
 
 def _best_rich(chosen: Records) -> np.ndarray:
@@ -144,12 +144,12 @@ def _best_rich(chosen: Records) -> np.ndarray:
     return np.where(seen, chosen.measure("adaptive"), chosen.measure("rich"))
 
 
-def _over_tables(records: Records, opponent: str) -> tuple[float, float]:
+def _over_tables(records: Records, baseline: str) -> tuple[float, float]:
     """Geometric mean over tables and splits of the best rich predictor's risk over an opponent's; error over splits."""
     means, variances = [], []
     for name in records.where(part="table").values("target"):
         chosen = records.where(part="table", target=name)
-        logs = np.log(_best_rich(chosen) / chosen.measure(opponent))
+        logs = np.log(_best_rich(chosen) / chosen.measure(baseline))
         means.append(logs.mean())
         variances.append(logs.var(ddof=1) / len(logs))
     value = math.exp(float(np.mean(means)))
@@ -175,8 +175,8 @@ def claims(records: Records) -> list[Claim]:
         error = float(np.std(mine - ratio * fixed, ddof=1) / np.sqrt(len(mine)) / fixed.mean())
         statement = f"{target}, n = {many}: risk of the adaptive kernel over the NNGP's"
         rows.append(compare(statement, "M4", float(ratio), bound, error=error))
-    for opponent, words in zip(FIXED, ("NNGP's", "NTK's", "feature machine's")):
-        value, error = _over_tables(records, opponent)
+    for baseline, words in zip(FIXED, ("NNGP's", "NTK's", "feature machine's")):
+        value, error = _over_tables(records, baseline)
         statement = f"tables: risk of the best rich predictor over the {words}"
         rows.append(at_most(statement, "M4", value, 1.0, error=error, predicted="< 1, to be useful"))
     return rows

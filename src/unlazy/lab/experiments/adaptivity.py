@@ -29,7 +29,7 @@ from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.lab.claims import Claim, interval_claim
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments import _opponents as fits
+from unlazy.lab.experiments import _baselines as fits
 from unlazy.tasks.functions_1d import heaviside
 from unlazy.tasks.index_models import quadratic_plus
 from unlazy.tasks.manifolds import manifold
@@ -76,13 +76,13 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     return {"risk": mean, "error": error}
 
 
-def fit(kind: str, method: str, key: Any, sample: fits.Sample) -> fits.Predictor:
+def fit(kind: str, method: str, key: Any, sample: fits.BaselineSample) -> fits.Predictor:
     if method == "one_step":
         return fits.algorithm_one(key, sample)
     if method == "network":
-        return fits.trained(key, sample, depth=2, width=64, steps=6000, rate=0.01)
+        return fits.trained_network(key, sample, depth=2, width=64, steps=6000, rate=0.01)
     if kind == "latent":
-        return fits.infinite("ntk", sample)
+        return fits.infinite_width_ridge("ntk", sample)
     ridges = tuple(10.0**k for k in range(-8, 2))
     found = [
         fits.kernel_ridge(partial(fits.tiled_gram, kernel(method, s)), sample, ridges)

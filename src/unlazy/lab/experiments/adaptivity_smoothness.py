@@ -23,7 +23,7 @@ from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.lab.claims import Claim, interval_claim, within
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments._opponents import by_seed, median_with_interval
+from unlazy.lab.experiments._baselines import by_seed, median_with_interval
 from unlazy.solvers.path import decompose
 from unlazy.tasks.functions_1d import heaviside
 from unlazy.theory.infinite_width.architecture import MLP

@@ -42,7 +42,7 @@ def agop(f: Any, X: Any) -> Any:
     return dot(G.T, G) / X.shape[0]
 
 
-def likeness(A: Any, B: Any) -> Any:
+def traceless_correlation(A: Any, B: Any) -> Any:
     """Correlation of two symmetric matrices less their mean diagonal: what they say about directions."""
     a, b = (M - jnp.trace(M) / M.shape[0] * jnp.eye(M.shape[0]) for M in (A, B))
     return jnp.sum(a * b) / jnp.maximum(jnp.linalg.norm(a) * jnp.linalg.norm(b), jnp.finfo(a.dtype).tiny)
@@ -65,7 +65,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     plane = jnp.eye(INPUTS)[:2]
     gram, before = dot(W, W.T), dot(W0, W0.T)  # a column is a neuron
     return {
-        "half": likeness(gram, half), "one": likeness(gram, M), "start": likeness(before, half),
+        "half": traceless_correlation(gram, half), "one": traceless_correlation(gram, M), "start": traceless_correlation(before, half),
         "weights_overlap": top_overlap(gram, plane), "agop_overlap": top_overlap(M, plane),
         "gram": gram / jnp.trace(gram), "root": half / jnp.trace(half),
         "reached": found.status == STOPPED, "steps_taken": found.steps,

@@ -19,9 +19,9 @@ import numpy as np
 
 from unlazy.lab.claims import Claim
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments._passage import median_slope, passages, share, sloped
+from unlazy.lab.experiments._passage import median_slope, passages, share_claim, slope_claim
 from unlazy.tasks.index_models import HermiteLink
-from unlazy.training.descent.one_neuron import Rule, samples_until
+from unlazy.training.descent.one_neuron import OnlineRule, samples_until
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,9 +41,9 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     control = params["target"] == "parity"
     target, r = (parity, 3) if control else (HermiteLink({(3,): 1.0}), 1)
     rule, most = {
-        "once": (Rule(d**-1.5), 8 * d**2),
-        "twice": (Rule(0.4 / d, repeats=2), (20 if control else 4) * PACE * d),
-        "large": (Rule(0.05 / d, output_step=1.0), 60 * d * jnp.log(d)),
+        "once": (OnlineRule(d**-1.5), 8 * d**2),
+        "twice": (OnlineRule(0.4 / d, repeats=2), (20 if control else 4) * PACE * d),
+        "large": (OnlineRule(0.05 / d, output_step=1.0), 60 * d * jnp.log(d)),
     }[use]
     start = jnp.full(r, 1 / jnp.sqrt(r * d))
     return {"found": samples_until(key, start, LEVEL, most, target, lambda s: -jnp.sin(s), rule, d)}
@@ -57,11 +57,11 @@ def claims(records: Records) -> list[Claim]:
             scaled = table / np.log(d)[:, None] if use == "large" else table
             what = "n*/log d" if use == "large" else "n*"
             statement = f"He_3, {NAMES[use]}: slope of {what} in d, d = {d[0]} … {d[-1]}"
-            rows.append(sloped(statement, "E2", median_slope(d, scaled), low, high))
+            rows.append(slope_claim(statement, "E2", median_slope(d, scaled), low, high))
     d, table = passages(records.where(target="parity"))
     if len(d):
         statement = f"sign(x_1 x_2 x_3), every sample twice, d = {d[-1]}: share of runs that arrive"
-        rows.append(share(statement, "E2", int(np.isfinite(table[-1]).sum()), table.shape[1], -np.inf, 0.1))
+        rows.append(share_claim(statement, "E2", int(np.isfinite(table[-1]).sum()), table.shape[1], -np.inf, 0.1))
     return rows
 
 

@@ -24,8 +24,8 @@ from unlazy.core.linalg import dot
 from unlazy.kernels.networks.infinite_width import nngp_and_ntk
 from unlazy.lab.claims import Claim, within
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments._draws import drawn
-from unlazy.layers.description import Conv, Dense, GlobalAvgPool, Layer, SelfAttention, residual, serial
+from unlazy.lab.experiments._draws import draw_parameters
+from unlazy.layers import Conv, Dense, GlobalAvgPool, Layer, SelfAttention, residual, serial
 from unlazy.measures.scaling_fit import slope
 from unlazy.measures.tangent_drift import relative_change
 from unlazy.networks import Network, tangent_kernel
@@ -62,7 +62,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     X = jnp.asarray(inputs())
     nngp, ntk = (jnp.asarray(K, X.dtype) for K in limits(name))
     network = Network(description(name), SHAPE, width=width, outputs=width)
-    (start,) = drawn((network,), key)
+    (start,) = draw_parameters((network,), key)
     f = network(start, X)
     return {
         "ntk": relative_change(ntk, tangent_kernel(lambda theta, X: network(theta, X)[:, 0], start, X)),

@@ -26,7 +26,7 @@ from unlazy.core.data import Data
 from unlazy.core.linalg import dot
 from unlazy.lab.claims import Claim, interval_claim, within
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments import _opponents as fits
+from unlazy.lab.experiments import _baselines as fits
 from unlazy.tasks.index_models import IndexModel, band_sign, cubic_sign, quadratic_plus, single_index
 from unlazy.training.one_step.algorithm import Features
 
@@ -64,7 +64,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     X, y = sample.exact
     measures = {"tail": jnp.sum((y * dot(X, task.subspace.T)[:, 0]) ** 2) / jnp.sum(y**2)}
     for name, features in (("", honest), ("_signs", blinded)):
-        measures[f"risk{name}"] = fits.risk(task, fits.head_on(features, sample), key_risk)[0]
+        measures[f"risk{name}"] = fits.risk(task, fits.fit_head(features, sample), key_risk)[0]
         measures[f"energy{name}"] = jnp.sum(dot(features.W, task.subspace.T) ** 2) / jnp.sum(features.W**2)
     return measures
 

@@ -23,7 +23,7 @@ from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.lab.claims import Claim, interval_claim
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments import _opponents as fits
+from unlazy.lab.experiments import _baselines as fits
 from unlazy.tasks.index_models import quadratic_plus
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.rfm.iteration import learn
@@ -80,7 +80,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     sample = fits.draw(task, key_data, params["n"])
     if params["method"] == "one_step":
         features = fits.learn(key_fit, sample)
-        predict, W = fits.head_on(features, sample), np.asarray(features.W)
+        predict, W = fits.fit_head(features, sample), np.asarray(features.W)
         M = dot(W.T, W)
     else:
         predict, M = machine(params["method"], *(np.asarray(part) for part in sample.exact))

@@ -20,7 +20,7 @@ import numpy as np
 from unlazy.core.linalg import dot
 from unlazy.lab.claims import Claim, within
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments._opponents import by_seed
+from unlazy.lab.experiments._baselines import by_seed
 from unlazy.tasks.index_models import quadratic_plus
 from unlazy.theory.feature_learning import gradients
 from unlazy.training.one_step.algorithm import learn_features

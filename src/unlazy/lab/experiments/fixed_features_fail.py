@@ -31,8 +31,8 @@ from unlazy.lab.experiments._patterns import (
     DICTIONARY,
     RELEVANT,
     SIZES,
-    Setting,
-    both_accuracies,
+    PatternSetting,
+    part_accuracies,
     draw_lines,
     network_run,
     setting,
@@ -89,10 +89,10 @@ def ridge_coefficients(K: np.ndarray, across: np.ndarray, y: np.ndarray, truth: 
     """(K + ρI)⁻¹y at the ridge with the smallest squared error on the validation rows."""
     scale, best, chosen = np.trace(K) / len(K), np.inf, np.zeros_like(y)
     for ridge in RIDGES:
-        L = factorization.factor(K, float(ridge * scale))
+        L = factorization.cholesky_factor(K, float(ridge * scale))
         if L is None:
             raise ValueError(f"K + {ridge * scale:.2g}·I is not positive to rounding: start from a larger ridge")
-        alpha = factorization.substitute(L, y)
+        alpha = factorization.cholesky_solve(L, y)
         error = float(np.mean((dot(across, alpha) - truth) ** 2))
         if error >= best:
             break
@@ -100,23 +100,23 @@ def ridge_coefficients(K: np.ndarray, across: np.ndarray, y: np.ndarray, truth: 
     return chosen
 
 
-def opponents(s: Setting, n: int) -> dict[str, Any]:
+def fixed_feature_methods(s: PatternSetting, n: int) -> dict[str, Any]:
     """Accuracies (overall, part 1) of every fixed-feature method, and norm and hinge loss of random features."""
     keys = jax.random.split(s.key, 4)
     data, val = _points(s.task, keys[0], FEW), _points(s.task, keys[1], VALIDATION)
     X, y, V, truth, Z = (np.asarray(part) for part in (data.X, data.y, val.X, val.y, s.test.X))
-    found = {"linear": _features(lambda x: x, X, y, V, truth, Z)}
-    narrow, many = _random(keys[2], s.task.d, 600), _random(keys[3], s.task.d, 3000)
-    found["random features, 600"] = _features(narrow, X, y, V, truth, Z)
+    found = {"linear": _feature_ridge(lambda x: x, X, y, V, truth, Z)}
+    narrow, many = _random_feature_map(keys[2], s.task.d, 600), _random_feature_map(keys[3], s.task.d, 3000)
+    found["random features, 600"] = _feature_ridge(narrow, X, y, V, truth, Z)
     norms, losses = _norms_and_losses(narrow, X, y, Z, np.asarray(s.test.y))
     X, y = X[:n], y[:n]
-    found["random features, 3,000"] = _features(many, X, y, V, truth, Z)
-    found["finite NTK"] = _tangent(keys[2], X, y, V, truth, Z)
+    found["random features, 3,000"] = _feature_ridge(many, X, y, V, truth, Z)
+    found["finite NTK"] = _finite_ntk_ridge(keys[2], X, y, V, truth, Z)
     differ = [_differences(A, X) for A in (X, V, Z)]
     for name, table in tables().items():
         alpha = ridge_coefficients(table[differ[0]], table[differ[1]], y, truth)
         found[name] = dot(table[differ[2]], alpha)
-    scores = [np.asarray(both_accuracies(jnp.asarray(found[name]), s)) for name in METHODS]
+    scores = [np.asarray(part_accuracies(jnp.asarray(found[name]), s)) for name in METHODS]
     return {"accuracy": np.stack(scores), "norms": norms, "losses": losses}
 
 
@@ -125,14 +125,14 @@ def _differences(A: np.ndarray, B: np.ndarray) -> np.ndarray:
     return np.rint((1 - dot(A, B.T)) * (DICTIONARY / 2)).astype(np.uint8)
 
 
-def _random(key: Any, d: int, width: int) -> Callable[[np.ndarray], np.ndarray]:
+def _random_feature_map(key: Any, d: int, width: int) -> Callable[[np.ndarray], np.ndarray]:
     """The network's own features at its start: truncated ReLUs of w·x + b."""
     key_w, key_b = jax.random.split(key)
     W, b = SIGMA_W * np.asarray(jax.random.normal(key_w, (d, width))), np.asarray(jax.random.normal(key_b, (width,)))
     return lambda x: np.clip(dot(x, W) + SIGMA_B * b, 0, 1)
 
 
-def _features(phi: Callable, X: Any, y: Any, V: Any, truth: Any, Z: Any) -> np.ndarray:
+def _feature_ridge(phi: Callable, X: Any, y: Any, V: Any, truth: Any, Z: Any) -> np.ndarray:
     """Ridge on centered features, by the smaller of the two Gram matrices; predictions at Z."""
     F, G, H = (phi(A) for A in (X, V, Z))
     middle = F.mean(0)
@@ -145,7 +145,7 @@ def _features(phi: Callable, X: Any, y: Any, V: Any, truth: Any, Z: Any) -> np.n
     return dot(H, ridge_coefficients(C, G, dot(F.T, y - offset), truth - offset)) + offset
 
 
-def _tangent(key: Any, X: Any, y: Any, V: Any, truth: Any, Z: Any) -> np.ndarray:
+def _finite_ntk_ridge(key: Any, X: Any, y: Any, V: Any, truth: Any, Z: Any) -> np.ndarray:
     """Ridge with the tangent kernel of the finite network at its start [K10]; biases are one more input."""
     key_w, key_b = jax.random.split(key)
     W = SIGMA_W * jax.random.normal(key_w, (X.shape[1], 600))
@@ -171,7 +171,7 @@ def _norms_and_losses(phi: Callable, X: Any, y: Any, Z: Any, truth: Any) -> tupl
 def trial(params: Params, key: Any) -> dict[str, Any]:
     if params["method"] == NETWORK:
         return {"accuracy": network_run(params, key)["accuracy"][None]}
-    return opponents(_setting(params["structured"], params["d"], key, TEST), params["n"])
+    return fixed_feature_methods(_setting(params["structured"], params["d"], key, TEST), params["n"])
 
 
 def table(records: Records, structured: bool) -> dict[str, np.ndarray]:

@@ -30,7 +30,7 @@ from unlazy.core.linalg import dot
 from unlazy.kernels.dot_product import ArcCosine
 from unlazy.lab.claims import Claim, at_least, at_most, interval_claim
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments._opponents import by_seed, tiled_gram
+from unlazy.lab.experiments._baselines import by_seed, tiled_gram
 from unlazy.measures.scaling_fit import Interval
 from unlazy.networks.quadratic import QuadraticNetwork
 from unlazy.solvers.convex.nuclear_norm import minimum_frobenius_norm, minimum_nuclear_norm
@@ -84,8 +84,8 @@ def _relu(n: int, key: Any) -> dict[str, Any]:
     F1 = convex_relu_network(X, y, penalty=1e-4 * n)
     K, across = tiled_gram(ArcCosine(1), X, X), tiled_gram(ArcCosine(1), Z, X)
     ridges = np.array(RIDGES) * np.trace(K) / n
-    factors = [factorization.factor(K, float(ridge)) for ridge in ridges]
-    F2 = [np.mean((dot(across, factorization.substitute(L, y)) - truth) ** 2) for L in factors if L is not None]
+    factors = [factorization.cholesky_factor(K, float(ridge)) for ridge in ridges]
+    F2 = [np.mean((dot(across, factorization.cholesky_solve(L, y)) - truth) ** 2) for L in factors if L is not None]
     trivial = np.mean(truth**2)
     return {"risk": np.mean((F1(Z) - truth) ** 2) / trivial, "kernel": min(F2) / trivial, "gap": F1.gap,
             "neurons": len(F1.a)}  # fmt: skip

@@ -29,7 +29,7 @@ from unlazy.lab.experiment import Experiment, Params, Records, config
 from unlazy.lab.experiments._tables import table
 from unlazy.solvers.path import decompose
 from unlazy.theory.infinite_width.architecture import MLP
-from unlazy.theory.numerics.bandwidth import median_distance, pairs
+from unlazy.theory.numerics.bandwidth import median_distance, row_pairs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +56,7 @@ def sample(name: str, seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 def kernels(X: np.ndarray) -> dict[str, Kernel]:
     """The four kernels, those of a distance at the median one."""
-    i, j = pairs(len(X))
+    i, j = row_pairs(len(X))
     h = median_distance(np.linalg.norm(X[i] - X[j], axis=1), 1.0)
     return {"Gaussian": Gaussian(h), "Laplace": Laplace(h), "NNGP": NNGP(MLP(2, sigma_b=0.5)),
             "NTK": NTK(MLP(2, sigma_b=0.5))}  # fmt: skip
@@ -82,7 +82,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     return {what: np.array(values) for what, values in found.items()}
 
 
-def _off(mine: Records, estimate: str, most: float) -> tuple[float, float]:
+def _largest_deviation(mine: Records, estimate: str, most: float) -> tuple[float, float]:
     """The largest |mean estimate/mean risk - 1| where at most this share is learned, and its standard error."""
     said, risk = mine.measure(estimate), mine.measure("risk")
     ratio = np.where(mine.measure("learned").mean(0) <= most, said.mean(0) / risk.mean(0) - 1, 0)
@@ -92,7 +92,7 @@ def _off(mine: Records, estimate: str, most: float) -> tuple[float, float]:
     return float(np.abs(ratio[worst])), float(again.std(ddof=1))
 
 
-def _cost(mine: Records) -> float:
+def _selection_cost(mine: Records) -> float:
     """The largest, over kernels, of the mean risk at the ridges GCV chose over that at the best fixed ridge."""
     gcv, risk = mine.measure("gcv"), mine.measure("risk")
     chosen = np.take_along_axis(risk, gcv.argmin(2)[:, :, None], 2)[:, :, 0]
@@ -103,11 +103,11 @@ def claims(records: Records) -> list[Claim]:
     found = []
     for name in records.values("data"):
         plain = records.where(data=name, copies=1)
-        worst, error = _off(plain, "gcv", LEARNED)
+        worst, error = _largest_deviation(plain, "gcv", LEARNED)
         found.append(at_most(f"{name}, at most half learned: largest |GCV/risk - 1|", "G2", worst, 0.1, error=error))
-        worst, error = _off(plain, "leave one out", 1.0)
+        worst, error = _largest_deviation(plain, "leave one out", 1.0)
         found.append(at_most(f"{name}, every ridge: largest |leave-one-out/risk - 1|", "G2", worst, 0.1, error=error))
-        found.append(at_most(f"{name}: risk at the ridge GCV chose over the best ridge's", "G2", _cost(plain), 1.05))
+        found.append(at_most(f"{name}: risk at the ridge GCV chose over the best ridge's", "G2", _selection_cost(plain), 1.05))
         copied = records.where(data=name, copies=2)
         ratio = copied.measure("gcv").mean(0)[:, 0] / copied.measure("risk").mean(0)[:, 0]
         found.append(at_most(f"{name}, rows given twice: GCV/risk at the smallest ridge, all kernels", "G2",

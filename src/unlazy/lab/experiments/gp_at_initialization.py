@@ -98,11 +98,11 @@ def claims(records: Records) -> list[Claim]:
     return [
         at_most(
             f"width {widths[-1]}: covariance of {count:,} networks is the NNGP kernel: largest |z| of {len(z)}", "K7",
-            float(np.abs(z).max()), distribution.largest_allowed(len(z)), basis="derived",
+            float(np.abs(z).max()), distribution.max_z_threshold(len(z)), basis="derived",
         ),
         at_most(
             f"excess kurtosis 3((1+5/w)^{depth} - 1) at {len(widths)} widths: largest |t|", "K7",
-            float(np.abs(t).max()), distribution.largest_allowed_t(len(t), seeds - 1), basis="derived",
+            float(np.abs(t).max()), distribution.max_t_threshold(len(t), seeds - 1), basis="derived",
         ),
         within("kurtosis vanishes like 1/width: slope", "K7", slope, -1.15, -0.9, error=float(error),
                predicted="-1, allowed -1.15 to -0.9"),

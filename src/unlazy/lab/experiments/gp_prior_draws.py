@@ -72,7 +72,7 @@ def claims(records: Records) -> list[Claim]:
         draws = len(some) * some[0].params["draws"]
         z = distribution.z_scores(some.measure("first").mean(0), some.measure("second").mean(0), draws)
         statement = f"{name}: draws have covariance K: largest |z| of {len(z)} moments, {draws:,} draws"
-        allowed = distribution.largest_allowed(len(z))
+        allowed = distribution.max_z_threshold(len(z))
         rows.append(at_most(statement, "K5", float(np.abs(z).max()), allowed, basis="derived"))
         rough = some.measure("roughness")
         error = rough.std(ddof=1) / np.sqrt(len(rough))

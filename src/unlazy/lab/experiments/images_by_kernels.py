@@ -34,10 +34,10 @@ from unlazy.kernels.networks.flips import with_flips
 from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.lab.claims import Claim, at_least, within
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.layers.description import Conv, Dense, Flatten, Layer, myrtle, serial
+from unlazy.layers import Conv, Dense, Flatten, Layer, myrtle, serial
 from unlazy.networks import Network
 from unlazy.products import gram
-from unlazy.solvers.ridge.intercept import fit_every
+from unlazy.solvers.ridge.intercept import fit_ridge_path
 from unlazy.tasks.images import digits, npz_images
 from unlazy.theory.numerics.whitening import unit_rows, zca_matrix
 from unlazy.training.descent.descend import descend
@@ -65,7 +65,7 @@ def description(model: str) -> Layer:
 
 
 @functools.cache
-def pictures(file: str | None) -> tuple[np.ndarray, np.ndarray, int]:
+def load_images(file: str | None) -> tuple[np.ndarray, np.ndarray, int]:
     """Images (n, height, width, channels) and one-hot labels, and how many of the first are for training (0: any)."""
     if file is None:
         table = digits()
@@ -79,9 +79,9 @@ def pictures(file: str | None) -> tuple[np.ndarray, np.ndarray, int]:
     return X, np.concatenate([np.asarray(part.y) for part in (train, test)]), train.size
 
 
-def drawn(params: Params, key: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def sample_images(params: Params, key: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Training images and one-hot labels, test images and labels; every statistic is of the training images."""
-    X, Y, train = pictures(params["file"])
+    X, Y, train = load_images(params["file"])
     n, m = params["most"], params["test"]
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).tolist())
     pools = (np.arange(len(X)), None) if train == 0 else (np.arange(train), np.arange(train, len(X)))
@@ -106,18 +106,18 @@ def drawn(params: Params, key: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray,
     return images[:n], Y[rows[:n]], images[n:], Y[rows[n:]].argmax(1)
 
 
-def by_kernel(kernel: Kernel, X: np.ndarray, Y: np.ndarray, T: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
+def classify_by_kernel(kernel: Kernel, X: np.ndarray, Y: np.ndarray, T: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
     """Classes of the test images by ridge regression on the first n images, for every n; fits in float64."""
     K, across = (np.asarray(gram(kernel, *sides), np.float64) for sides in ((X,), (T, X)))
     found = []
     for n in sizes:
-        fit = fit_every(K[:n, :n], Y[:n], None, None)
+        fit = fit_ridge_path(K[:n, :n], Y[:n], None, None)
         found.append((dot(across[:, :n], fit.alpha) + fit.intercept).argmax(1))
     return found
 
 
 @functools.partial(jax.jit, static_argnames="network")
-def trained(network: Any, X: Any, Y: Any, T: Any, n: Any, key: Any) -> Any:
+def train_and_predict(network: Any, X: Any, Y: Any, T: Any, n: Any, key: Any) -> Any:
     """Outputs at T after training on the first n images, repeated to the size of all: one program for every n."""
     start, batches = jax.random.split(key)
     rows = jnp.arange(X.shape[0]) % n
@@ -130,19 +130,19 @@ def trained(network: Any, X: Any, Y: Any, T: Any, n: Any, key: Any) -> Any:
 
 def trial(params: Params, key: Any) -> dict[str, Any]:
     key_data, key_start = jax.random.split(key)
-    X, Y, T, truth = drawn(params, key_data)
+    X, Y, T, truth = sample_images(params, key_data)
     sizes = [params["most"] // part for part in HALVINGS]
     if params["model"] == "network":
         network = Network(description("network"), X.shape[1:], width=WIDTH, outputs=Y.shape[1])
         labels = jnp.asarray(Y, jnp.float32)
-        classes = [np.asarray(trained(network, X, labels, T, n, key_start)).argmax(1) for n in sizes]
+        classes = [np.asarray(train_and_predict(network, X, labels, T, n, key_start)).argmax(1) for n in sizes]
     else:
         kernel = NTK(description(params["model"]))
-        classes = by_kernel(with_flips(kernel) if params["flips"] else kernel, X, Y, T, sizes)
+        classes = classify_by_kernel(with_flips(kernel) if params["flips"] else kernel, X, Y, T, sizes)
     return {"sizes": np.asarray(sizes), "accuracy": np.array([np.mean(found == truth) for found in classes])}
 
 
-def name_of(file: str | None) -> str:
+def dataset_name(file: str | None) -> str:
     return "moved digits" if file is None else Path(file).stem
 
 
@@ -158,7 +158,7 @@ def claims(records: Records) -> list[Claim]:
     rows = []
     for file in records.values("file"):
         here = Records(r for r in records if r.params["file"] == file)
-        n, models, what = int(here[0].measures["sizes"][-1]), here.values("model"), name_of(file)
+        n, models, what = int(here[0].measures["sizes"][-1]), here.values("model"), dataset_name(file)
         asked = [
             ("connected", f"{what}, n = {n}: accuracy of Myrtle-5 less fully connected", 0.2, (-1, -1)),
             ("convolution", f"{what}, n = {n}: Myrtle-5 less convolution without pools", 0.15 if file is None else 0.0,
@@ -194,7 +194,7 @@ def figure(records: Records) -> "Figure":
         axis.set_xscale("log")
         axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
         axis.set_xticks([], minor=True)
-        axis.set(xlabel="training images", ylabel="test accuracy", title=name_of(file), ylim=(0, 1))
+        axis.set(xlabel="training images", ylabel="test accuracy", title=dataset_name(file), ylim=(0, 1))
         axis.legend()
     return fig
 

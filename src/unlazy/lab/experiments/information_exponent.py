@@ -17,10 +17,10 @@ import numpy as np
 
 from unlazy.lab.claims import Claim
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments._passage import median_slope, passages, sloped
+from unlazy.lab.experiments._passage import median_slope, passages, slope_claim
 from unlazy.tasks.index_models import HermiteLink
 from unlazy.theory.activations import hermite
-from unlazy.training.descent.one_neuron import Rule, samples_until
+from unlazy.training.descent.one_neuron import OnlineRule, samples_until
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +41,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     most = 10 * d * jnp.log(d) if k < 3 else 6 * d**2  # more than three times the median: who is slower counts so
     found = samples_until(
         key, jnp.full(1, 1 / jnp.sqrt(d)), LEVEL, most, HermiteLink({(k,): 1.0}),
-        lambda s: hermite.series(s, coefficients), Rule(step(k, d)), d,
+        lambda s: hermite.series(s, coefficients), OnlineRule(step(k, d)), d,
     )  # fmt: skip
     return {"found": found}
 
@@ -54,7 +54,7 @@ def claims(records: Records) -> list[Claim]:
             continue
         scaled = table / np.log(d)[:, None] if k == 2 else table
         what = "n*/log d" if k == 2 else "n*"
-        rows.append(sloped(
+        rows.append(slope_claim(
             f"Link h_{k}: slope of {what} in d, d = {d[0]} … {d[-1]}", "E1", median_slope(d, scaled), *BOUNDS[k],
         ))  # fmt: skip
     return rows

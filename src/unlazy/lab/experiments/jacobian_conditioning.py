@@ -25,7 +25,7 @@ from unlazy.core.linalg import dot
 from unlazy.lab.claims import Claim, at_least, at_most, interval_claim, within
 from unlazy.lab.experiment import Experiment, Params, Records, config
 from unlazy.measures.scaling_fit import slope
-from unlazy.networks import Layer, Network
+from unlazy.networks import Network, WeightBias
 from unlazy.theory.dynamics import conditioning
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.theory.infinite_width.jacobian import jacobian_rows
@@ -34,7 +34,7 @@ from unlazy.training.descent.descend import descend
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FIRST_LAYER = (Layer(1.0, 0.0), Layer(0.0, 0.0))
+FIRST_LAYER = (WeightBias(1.0, 0.0), WeightBias(0.0, 0.0))
 ZERO, AROUND, FLOOR, DRAWS = 1e-10, (-2, -1, 0, 1, 2), 1e-13, 8
 
 
@@ -50,12 +50,12 @@ def _problem(params: Params, key: Any, n: int) -> tuple[Network, Any, jax.Array,
     draw = jax.random.normal(key, (d * w + n * d + n,))  # one draw compiles faster than three
     W, X, y = draw[: d * w].reshape(d, w), draw[d * w : -n].reshape(n, d), draw[-n:]
     signs = jnp.where(jnp.arange(w) % 2 == 0, 1.0, -1.0)
-    start = (Layer(W, jnp.zeros(w)), Layer(signs[:, None], jnp.zeros(1)))
+    start = (WeightBias(W, jnp.zeros(w)), WeightBias(signs[:, None], jnp.zeros(1)))
     return network, start, X, y
 
 
 def _jacobian(network: Network, params: Any, X: jax.Array) -> jax.Array:
-    return jacobian_rows(lambda W, x: network((Layer(W, params[0].bias), params[1]), x), params[0].weight, X)[0][:, 0]
+    return jacobian_rows(lambda W, x: network((WeightBias(W, params[0].bias), params[1]), x), params[0].weight, X)[0][:, 0]
 
 
 def _singular(J: jax.Array) -> jax.Array:
@@ -94,13 +94,13 @@ def _descent(params: Params, key: Any) -> dict[str, Any]:
     n = params["n"]
     network, start, X, y = _problem(params, key, n)
     spare = start[0].weight[:, 1::2]
-    start = (Layer(_paired(start[0].weight), start[0].bias), start[1])
+    start = (WeightBias(_paired(start[0].weight), start[0].bias), start[1])
     J = _jacobian(network, start, X)
     values = _singular(J)
     eta, smallest = 1 / values[0] ** 2, values[-1]
 
     def pl(theta: Any) -> jax.Array:
-        residual, pull = jax.vjp(lambda W: network((Layer(W, theta[0].bias), theta[1]), X) - y, theta[0].weight)
+        residual, pull = jax.vjp(lambda W: network((WeightBias(W, theta[0].bias), theta[1]), X) - y, theta[0].weight)
         return jnp.sum(jnp.square(pull(residual)[0])) / jnp.sum(jnp.square(residual))
 
     found = descend(
@@ -112,7 +112,7 @@ def _descent(params: Params, key: Any) -> dict[str, Any]:
     curvature = conditioning.CURVATURE[params["activation"]]
     random_move = _paired(jnp.repeat(spare, 2, axis=1)).T  # neurons that pairing left over
     random_move = random_move * jnp.linalg.norm(move) / jnp.linalg.norm(random_move)
-    shifted = (Layer(start[0].weight + random_move.T, start[0].bias), start[1])
+    shifted = (WeightBias(start[0].weight + random_move.T, start[0].bias), start[1])
     random_change = _norm(_jacobian(network, shifted, X) - J)
     a = start[1].weight[:, 0]
     return {

@@ -84,7 +84,7 @@ def claims(records: Records) -> list[Claim]:
     z = np.array([(p["risk"] - p["theory"]) / p["error"] for p in points]).ravel()
     off = np.array([p["risk"] / p["theory"] - 1 for p in points]).ravel()
     seen = np.concatenate([p["ratio"][p["learned"] <= LEARNED] for p in points])
-    bound = distribution.largest_allowed(len(z))
+    bound = distribution.max_z_threshold(len(z))
     return [
         at_most(f"risk is the formula: largest |z| of {len(z)} settings", "G1", float(np.abs(z).max()), bound,
                 basis="derived"),

@@ -21,11 +21,11 @@ import numpy as np
 
 from unlazy.lab.claims import Claim
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments._opponents import median_with_interval
-from unlazy.lab.experiments._passage import share, sloped
+from unlazy.lab.experiments._baselines import median_with_interval
+from unlazy.lab.experiments._passage import share_claim, slope_claim
 from unlazy.measures.scaling_fit import Interval
 from unlazy.theory.activations.functions import activation
-from unlazy.theory.feature_learning.balanced_neurons import waiting_risks
+from unlazy.theory.feature_learning.balanced_neurons import plateau_risks
 from unlazy.training.descent.population import descend_population, random_start
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ LAZINESS, LAZY_STEPS, LAZY_WIDTH = 100.0, 300, 128
 
 def heads() -> Any:
     """a, scaled to E f*² = 1."""
-    return STRENGTHS / jnp.sqrt(waiting_risks(STRENGTHS, activation("abs"))[0])
+    return STRENGTHS / jnp.sqrt(plateau_risks(STRENGTHS, activation("abs"))[0])
 
 
 def trial(params: Params, key: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def waiting(records: Records, i: int) -> np.ndarray:
 
 
 def _row(statement: str, values: np.ndarray, low: float, high: float) -> Claim:
-    return sloped(statement, "L11", Interval(*median_with_interval(values)), low, high)
+    return slope_claim(statement, "L11", Interval(*median_with_interval(values)), low, high)
 
 
 def claims(records: Records) -> list[Claim]:
@@ -89,9 +89,9 @@ def claims(records: Records) -> list[Claim]:
         word, small = f"Start {sizes[0]:g}", rich.where(size=sizes[0])
         T = small.measure("times")
         right = int(np.sum((T[:, :-1] < T[:, 1:]).all(1) & np.isfinite(T[:, -1])))
-        rows.append(share(f"{word}: share of runs that learn by strength", "L11", right, len(small), 0.8, np.inf))
+        rows.append(share_claim(f"{word}: share of runs that learn by strength", "L11", right, len(small), 0.8, np.inf))
         rows.append(_row(f"{word}: time between two teachers over what a passage takes", separation(small), 1, np.inf))
-        for i, theory in enumerate(np.asarray(waiting_risks(heads(), activation("abs")))[1:]):
+        for i, theory in enumerate(np.asarray(plateau_risks(heads(), activation("abs")))[1:]):
             name = f"{word}: risk while {i + 1} of {K} are learned, over the best that they can do"
             rows.append(_row(name, waiting(small, i) / theory, 0.9, 1.1))
         rows.append(_row(f"{word}: T_max/T_min", T.max(1) / T.min(1), 2, np.inf))
@@ -115,7 +115,7 @@ def figure(records: Records) -> "Figure":
         for i in range(K):
             top.plot(run["at"], np.asarray(run["shares"])[:, i], color=f"C{i}", label=f"a = {STRENGTHS[i]:g}")
         low.semilogy(run["at"], run["risk"], color="k")
-        for level in np.asarray(waiting_risks(heads(), activation("abs")))[1:]:
+        for level in np.asarray(plateau_risks(heads(), activation("abs")))[1:]:
             low.axhline(level, color="C7", lw=0.8, ls="--")
         top.set(title="lazy" if kind == "lazy" else f"start {size:g}", ylabel="share learned")
         low.set(xlabel="time", ylabel="risk (dashed: best of 1, of 2)")

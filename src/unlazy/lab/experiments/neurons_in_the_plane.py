@@ -17,7 +17,7 @@ import numpy as np
 from unlazy.lab.claims import Claim, at_least, at_most, within
 from unlazy.lab.experiment import Experiment, Params, Records, config
 from unlazy.lab.experiments._patterns import SIZES, STAGES, network_run
-from unlazy.measures.neurons import plane
+from unlazy.measures.neurons import plane_embedding
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,9 +31,9 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     half = params["width"] // 2
     chosen = np.r_[:PAIRS, half : half + PAIRS]
     feature = np.asarray(found["feature"])
-    drawn = [plane(np.concatenate([W[chosen], [feature, -feature]])) for W in np.asarray(found["weights"])]
+    drawn = [plane_embedding(np.concatenate([W[chosen], [feature, -feature]])) for W in np.asarray(found["weights"])]
     return {
-        "points": np.stack([p.points for p in drawn]), "faithful": np.array([p.faithful for p in drawn]),
+        "points": np.stack([p.points for p in drawn]), "faithful": np.array([p.fidelity for p in drawn]),
         "cosines": np.asarray(found["cosines"])[:, chosen],
     }  # fmt: skip
 

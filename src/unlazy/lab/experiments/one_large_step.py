@@ -26,11 +26,11 @@ from jax.scipy.special import erf
 from unlazy.core.linalg import dot
 from unlazy.lab.claims import Claim, at_least, at_most, interval_claim
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments._finite_size import Compared, corrected, passing
-from unlazy.measures.distribution import largest_allowed_t
+from unlazy.lab.experiments._finite_size import CurveComparison, extrapolated_gap, crossing_ratio
+from unlazy.measures.distribution import max_t_threshold
 from unlazy.tasks import single_index
 from unlazy.theory.feature_learning import large_step
-from unlazy.training.one_step.large_step import first_layer_gradient, ridge_head
+from unlazy.training.one_step.large_step import first_layer_gradient, ridge_readout
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +40,7 @@ SHOWN = 5
 """The step whose whole spectrum is kept, by its place."""
 WIDTH, FIRST, SECOND, RIDGE, NOISE = 2, 16, 8, 1.0, 0.1
 """Neurons, samples of the step, samples of the head and ridge in units of d; noise of the labels."""
-BEST_LINEAR = 1 - large_step.LINEAR
+BEST_LINEAR = 1 - large_step.LINEAR_SHARE
 
 
 def sizes(d: int) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
     def at(step: Any) -> dict[str, Any]:
         W1 = W - step * G
-        head = ridge_head(erf(dot(fresh.X, W1.T)), fresh.y, RIDGE * d)
+        head = ridge_readout(erf(dot(fresh.X, W1.T)), fresh.y, RIDGE * d)
         values = jnp.sqrt(jnp.linalg.eigvalsh(dot(W1.T, W1))[::-1])
         return {"risk": large_step.exact_risk(head, W1, task.U[0]), "values": values}
 
@@ -68,20 +68,22 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     return {"risk": found["risk"], "top": found["values"][:, :2], "values": found["values"][SHOWN]}
 
 
-def compared(records: Records, d: int) -> Compared:
-    return Compared(records.where(d=d).measure("risk"), np.array([large_step.risk(s, **sizes(d)) for s in STEPS]))
+def compared(records: Records, d: int) -> CurveComparison:
+    return CurveComparison(records.where(d=d).measure("risk"), np.array([large_step.risk(s, **sizes(d)) for s in STEPS]))
 
 
 def claims(records: Records) -> list[Claim]:
     d = records.values("d")[-1]
     small, large = compared(records, d // 2), compared(records, d)
-    gap, error = corrected(small, large)
+    gap, error = extrapolated_gap(small, large)
     z, count = np.abs(gap / error), len(STEPS)
     raw = int(np.sum(np.abs(large.gap) <= 2 * large.error))
-    chance = largest_allowed_t(count, len(large.measured) - 1, 0.01)
-    places = [large_step.spike_place(*large_step.moved(s, d, FIRST * d, NOISE), d, WIDTH * d) for s in STEPS]
+    chance = max_t_threshold(count, len(large.measured) - 1, 0.01)
+    places = [
+        large_step.spike_location(*large_step.spike_and_row_norm(s, d, FIRST * d, NOISE), d, WIDTH * d) for s in STEPS
+    ]
     off = np.abs(records.where(d=d).measure("top").mean(0) / np.array(places) - 1)
-    where, ratio, low, high = passing(STEPS[1:], large.measured[:, 1:], large.theory[1:], BEST_LINEAR)
+    where, ratio, low, high = crossing_ratio(STEPS[1:], large.measured[:, 1:], large.theory[1:], BEST_LINEAR)
     few = [i for i, s in enumerate(STEPS) if s <= 1 / math.sqrt(WIDTH * d)]
     share = large.mean / BEST_LINEAR
     return [
@@ -105,7 +107,9 @@ def figure(records: Records) -> "Figure":
     d = records.values("d")[-1]
     values = records.where(d=d).measure("values")
     left.hist(values.ravel(), bins=120, density=True, color="C0", alpha=0.6)
-    place, edge = large_step.spike_place(*large_step.moved(STEPS[SHOWN], d, FIRST * d, NOISE), d, WIDTH * d)
+    place, edge = large_step.spike_location(
+        *large_step.spike_and_row_norm(STEPS[SHOWN], d, FIRST * d, NOISE), d, WIDTH * d
+    )
     left.axvline(edge, color="k", ls=":", label="edge of the bulk")
     left.axvline(place, color="C3", ls="--", label="place of the spike")
     left.set(xlabel="singular values of W¹", ylabel="density (log)", yscale="log",

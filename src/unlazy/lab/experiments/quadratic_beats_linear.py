@@ -29,7 +29,7 @@ from unlazy.core.data import Data
 from unlazy.core.linalg import dot
 from unlazy.lab.claims import Claim, interval_claim, within
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments._opponents import by_seed
+from unlazy.lab.experiments._baselines import by_seed
 from unlazy.lab.experiments.signed_dropout import geometric, log_ratios
 from unlazy.networks.quadratic import alternating, fourth_power_norm, second_order
 from unlazy.tasks.polynomials import hermite_polynomial, quadratic

@@ -125,7 +125,7 @@ def claims(records: Records) -> list[Claim]:
     firsts, seconds = records.measure("first").mean(0), records.measure("second").mean(0)
     for name, first, second in zip(MOMENTS, firsts, seconds):
         z = distribution.z_scores(first, second, draws)
-        bound = distribution.largest_allowed(len(z))
+        bound = distribution.max_z_threshold(len(z))
         statement = f"{words[name]}: largest |z| of {len(z)} moments, {draws} draws"
         rows.append(at_most(statement, "K5", float(np.abs(z).max()), bound, basis="derived"))
     p = _counts(records[0].params["largest"])

@@ -23,10 +23,10 @@ from unlazy.core.data import Data
 from unlazy.core.errors import UnlazyError
 from unlazy.lab.claims import Claim, at_least, at_most
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.measures.neurons import clustering_test, plane
+from unlazy.measures.neurons import clustering_test, plane_embedding
 from unlazy.measures.risk import accuracy
 from unlazy.tasks.images import digits, idx_images, npz_images
-from unlazy.tasks.table import Table
+from unlazy.tasks.table import TableTask
 from unlazy.training.descent.descend import descend
 from unlazy.training.one_step.two_steps import pattern_network
 
@@ -41,7 +41,7 @@ WIDTH, MOST = 100, 1000
 
 
 @cache
-def images(file: str | None) -> Table:
+def images(file: str | None) -> TableTask:
     """Zeros and ones: of scikit-learn's digits, of an npz file, or of a folder with idx files of train images."""
     if file is None:
         return digits((0, 1))
@@ -77,7 +77,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     X *= LENGTH / np.sqrt(np.mean(np.sum(X[:n] ** 2, 1)))
     before, after, score = fit(X[:n], data.y[:n], X[n:], data.y[n:], params["sigma"], key_start)
     found = clustering_test(np.asarray(before), np.asarray(after))
-    drawn = [plane(np.concatenate([W, -W])).points for W in (np.asarray(before), np.asarray(after))]
+    drawn = [plane_embedding(np.concatenate([W, -W])).points for W in (np.asarray(before), np.asarray(after))]
     return {
         "before": found.before, "after": found.after, "p_value": found.p_value, "accuracy": score,
         "points": np.stack(drawn),

@@ -19,7 +19,7 @@ import numpy as np
 from unlazy.core.data import Data
 from unlazy.lab.claims import Claim, interval_claim
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments import _opponents as fits
+from unlazy.lab.experiments import _baselines as fits
 from unlazy.tasks.index_models import quadratic_plus, single_index
 from unlazy.theory.feature_learning.bounds import kernel_staircase
 
@@ -43,12 +43,12 @@ BOUNDS = (
 """(d, n, method, side, bound on the median risk)."""
 
 
-def fit(method: str, key: Any, sample: fits.Sample, width: int) -> fits.Predictor:
+def fit(method: str, key: Any, sample: fits.BaselineSample, width: int) -> fits.Predictor:
     if method == "one_step":
         return fits.algorithm_one(key, sample, width=width)
     if method in ("ntk", "arccos"):
-        return fits.infinite(method, sample)
-    rest = {"random": fits.untrained, "linearized": fits.linearized, "trained": fits.trained}
+        return fits.infinite_width_ridge(method, sample)
+    rest = {"random": fits.random_feature_ridge, "linearized": fits.linearized_ridge, "trained": fits.trained_network}
     if method not in rest:
         raise ValueError(f"method must be one of {', '.join(NAMES)}, got {method!r}")
     return rest[method](key, sample, width=width)

@@ -17,7 +17,7 @@ import numpy as np
 from unlazy.lab.claims import Basis, Claim, interval_claim
 from unlazy.lab.experiment import Experiment, Params, Records, config
 from unlazy.lab.experiments import sample_complexity
-from unlazy.lab.experiments._opponents import by_seed
+from unlazy.lab.experiments._baselines import by_seed
 from unlazy.lab.experiments.sample_complexity import NAMES
 
 if TYPE_CHECKING:

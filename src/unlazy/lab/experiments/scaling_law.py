@@ -20,8 +20,8 @@ import numpy as np
 
 from unlazy.lab.claims import Claim
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments._opponents import by_seed, median_with_interval
-from unlazy.lab.experiments._passage import sloped
+from unlazy.lab.experiments._baselines import by_seed, median_with_interval
+from unlazy.lab.experiments._passage import slope_claim
 from unlazy.measures.scaling_fit import Interval, power_law, slope
 from unlazy.theory.spectra import scaling_laws
 from unlazy.training.descent.linear_features import flow
@@ -38,9 +38,9 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     M, N = params["modes"], params["width"]
     rates, size = scaling_laws.power_law(ALPHA, params["beta"], M)
     if N:
-        modes = scaling_laws.of_width(jax.random.normal(key, (N, M)), rates, size)
+        modes = scaling_laws.finite_width_modes(jax.random.normal(key, (N, M)), rates, size)
     else:
-        modes = scaling_laws.infinitely_wide(rates, size * jax.random.normal(key, (M,)))
+        modes = scaling_laws.infinite_width_modes(rates, size * jax.random.normal(key, (M,)))
     paths = [flow(modes, richness, jnp.asarray(TAU)) for richness in (0.0, RICHNESS)]
     return {
         "time": jnp.stack([p.time for p in paths]),
@@ -61,7 +61,7 @@ def exponents(records: Records) -> np.ndarray:
 
 
 def _row(statement: str, found: Interval, predicted: float, tolerance: float) -> Claim:
-    return sloped(statement, "E6", found, round(predicted - tolerance, 3), round(predicted + tolerance, 3))
+    return slope_claim(statement, "E6", found, round(predicted - tolerance, 3), round(predicted + tolerance, 3))
 
 
 def claims(records: Records) -> list[Claim]:

@@ -27,7 +27,7 @@ from unlazy.core.data import Data
 from unlazy.core.linalg import dot
 from unlazy.lab.claims import Claim, at_least, at_most, interval_claim
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments._opponents import by_seed
+from unlazy.lab.experiments._baselines import by_seed
 from unlazy.networks.quadratic import alternating
 from unlazy.networks.three_layer import random_first_layer
 from unlazy.tasks.polynomials import hermite_polynomial

@@ -22,7 +22,7 @@ import numpy as np
 from unlazy.core.linalg import dot
 from unlazy.lab.claims import Claim
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments._passage import median_slope, passages, share, sloped
+from unlazy.lab.experiments._passage import median_slope, passages, share_claim, slope_claim
 from unlazy.tasks import cube
 from unlazy.training.descent.online_network import samples_until, start
 
@@ -57,20 +57,20 @@ def claims(records: Records) -> list[Claim]:
     if len(d):
         parts = whole.where(d=int(d[-1])).measure("parts")
         right = int(np.sum((parts[:, :-1] < parts[:, 1:]).all(1) & np.isfinite(parts[:, -1])))
-        rows.append(share(f"Staircase, d = {d[-1]}: share of runs in order", "E4", right, len(parts), 0.75, np.inf))
+        rows.append(share_claim(f"Staircase, d = {d[-1]}: share of runs in order", "E4", right, len(parts), 0.75, np.inf))
     if len(d) > 1:
         statement = f"Staircase: slope of n* of x_1x_2x_3 in d, d = {d[0]} … {d[-1]}"
-        rows.append(sloped(statement, "E4", median_slope(d, table), 0.85, 1.2))
+        rows.append(slope_claim(statement, "E4", median_slope(d, table), 0.85, 1.2))
     e, alone = passages(lone)
     if len(e) > 1:
         statement = f"Alone: slope of n* of x_1x_2x_3 in d, d = {e[0]} … {e[-1]}"
-        rows.append(sloped(statement, "E4", median_slope(e, alone), 1.2, np.inf))
+        rows.append(slope_claim(statement, "E4", median_slope(e, alone), 1.2, np.inf))
     both = np.intersect1d(d, e)
     if len(both):
         most = 2 * np.median(table[list(d).index(both[-1])])
         arrived = int(np.sum(alone[list(e).index(both[-1])] <= most))
         statement = f"Alone, d = {both[-1]}: share of runs that arrive in twice the staircase's samples"
-        rows.append(share(statement, "E4", arrived, alone.shape[1], -np.inf, 0.25))
+        rows.append(share_claim(statement, "E4", arrived, alone.shape[1], -np.inf, 0.25))
     return rows
 
 

@@ -28,7 +28,7 @@ from unlazy.core.data import Data
 from unlazy.core.linalg import dot
 from unlazy.lab.claims import Claim, at_least, at_most
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments._opponents import draw, infinite, risk
+from unlazy.lab.experiments._baselines import draw, infinite_width_ridge, risk
 from unlazy.tasks.teachers import teacher
 from unlazy.training.descent.descend import descend
 from unlazy.training.one_step.method_of_moments import spectral_start
@@ -49,7 +49,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     sample = draw(task, key_data, n)
     beyond = float(beyond_linear(r))
     if method == "ntk":
-        return {"risk": risk(task, infinite("ntk", sample), key_test)[0] / beyond}
+        return {"risk": risk(task, infinite_width_ridge("ntk", sample), key_test)[0] / beyond}
     W, a = (np.asarray(part) for part in _student(key_start, *sample.exact, r=r, method=method))
     found = risk(task, lambda Z: dot(jnp.maximum(dot(Z, W.T), 0), a), key_test)[0] / beyond
     return {"risk": found, "cosine": worst_cosine(W, np.asarray(task.W))}

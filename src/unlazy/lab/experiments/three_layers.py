@@ -28,7 +28,7 @@ from unlazy.core.data import Data
 from unlazy.core.linalg import dot
 from unlazy.lab.claims import Claim, at_least, at_most, interval_claim
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments._opponents import by_seed, draw, infinite, kernel_ridge, risk
+from unlazy.lab.experiments._baselines import by_seed, draw, infinite_width_ridge, kernel_ridge, risk
 from unlazy.measures.scaling_fit import first_n, scaling_exponent
 from unlazy.networks.quadratic import QuadraticNetwork
 from unlazy.networks.three_layer import HermiteFeatures, data_norm, random_first_layer, second_moment
@@ -55,7 +55,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     task = hermite_polynomial(d, 4, key=key_task)
     sample = draw(task, key_data, n)
     if method == "ntk":
-        predict = infinite("ntk", sample)
+        predict = infinite_width_ridge("ntk", sample)
     elif method == "polynomial":
         predict = kernel_ridge(lambda X, Z: (1 + dot(X, Z.T) / d) ** 4, sample, POLYNOMIAL_RIDGES)
     else:

@@ -17,9 +17,9 @@ import numpy as np
 
 from unlazy.lab.claims import Claim, consistent, interval_claim
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments import _opponents as fits
+from unlazy.lab.experiments import _baselines as fits
 from unlazy.tasks.index_models import quadratic_plus, single_index
-from unlazy.training.one_step.algorithm import random_features, transferred
+from unlazy.training.one_step.algorithm import random_features, without_linear_part
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,8 +38,8 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     if n == 0:
         features = random_features(key_start, width, d)
     else:
-        features = transferred(fits.learn(key_start, fits.draw(source, key_first, n), width=width))
-    predict = fits.head_on(features, fits.draw(target, key_second, params["n"]))
+        features = without_linear_part(fits.learn(key_start, fits.draw(source, key_first, n), width=width))
+    predict = fits.fit_head(features, fits.draw(target, key_second, params["n"]))
     mean, error = fits.risk(target, predict, key_risk)
     return {"risk": mean, "error": error}
 

@@ -30,7 +30,7 @@ from unlazy.networks.mlp import Parameters
 from unlazy.tasks.patterns import Patterns, pattern_task
 from unlazy.theory.feature_learning import patterns
 from unlazy.training.one_step.readout import relative_ridges, ridge_path
-from unlazy.training.one_step.two_steps import noisy, pattern_network, step_on_weights, weight_gradient
+from unlazy.training.one_step.two_steps import pattern_network, smoothed_network, step_on_weights, weight_gradient
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,7 +72,7 @@ def sampled(params: Params, key: Any) -> dict[str, Any]:
     theta = network.init(key_start, "antisymmetric")
     a, cosines, ratios, layers, margin = theta[1].weight[:, 0], [_cosines(theta, task)], [], [], 0.0
     for rate, key_points in zip(rates, keys):
-        gradient, margin = _gradient(noisy(network, SPREAD), theta, _points(task, key_points, n))
+        gradient, margin = _gradient(smoothed_network(network, SPREAD), theta, _points(task, key_points, n))
         theta = step_on_weights(theta, gradient, rate, forget)
         ratios.append(patterns.signal_to_noise(-dot(task.M.T, gradient).T / a[:, None], RELEVANT))
         cosines.append(_cosines(theta, task))
@@ -94,8 +94,8 @@ def _head_accuracy(Phi: np.ndarray, y: np.ndarray) -> float:
     train, val, test = (slice(i * HEAD_POINTS, (i + 1) * HEAD_POINTS) for i in range(3))
     Phi = np.concatenate([Phi, np.ones((len(Phi), 1))], 1)
     path = ridge_path(Phi[train], y[train], np.asarray(relative_ridges()))
-    errors = np.mean((dot(Phi[val], np.asarray(path.heads).T) - y[val, None]) ** 2, 0)
-    head = np.asarray(path.heads)[int(np.argmin(errors))]
+    errors = np.mean((dot(Phi[val], np.asarray(path.readouts).T) - y[val, None]) ** 2, 0)
+    head = np.asarray(path.readouts)[int(np.argmin(errors))]
     return float(np.mean(np.sign(dot(Phi[test], head)) == y[test]))
 
 

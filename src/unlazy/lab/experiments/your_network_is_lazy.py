@@ -23,9 +23,9 @@ import numpy as np
 from unlazy.core.data import Data
 from unlazy.lab.claims import Claim, at_least, at_most
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments._draws import drawn
-from unlazy.layers.description import Conv, Dense, Flatten, residual, serial
-from unlazy.measures.laziness import LAZY, MOVED, laziness
+from unlazy.lab.experiments._draws import draw_parameters
+from unlazy.layers import Conv, Dense, Flatten, residual, serial
+from unlazy.measures.laziness import LINEAR_THRESHOLD, MOVEMENT_THRESHOLD, laziness
 from unlazy.networks import Network
 from unlazy.tasks.images import digits
 from unlazy.training.descent.descend import STOPPED, descend
@@ -60,7 +60,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     def apply(theta: Any, X: Any) -> Any:
         return network(theta, X.reshape(-1, *SHAPE))
 
-    (start,) = drawn((network,), key)
+    (start,) = draw_parameters((network,), key)
     eta = SAFETY * stable_step_size(apply, start, train)
     found = descend(apply, start, train, steps=params["steps"], step_size=eta, stop_below=ENOUGH)
     seen = laziness(apply, start, found.params, X)
@@ -84,10 +84,13 @@ def claims(records: Records) -> list[Claim]:
     gain, gain_error = _mean(rich.measure("at_end") - rich.measure("at_start"))
     return [
         at_least("runs that reach the training loss", "L1", reached, 1.0, predicted="all"),
-        at_least("NTK scaling: share of the change that is linear", "K10", linear, LAZY, error=linear_error),
-        at_most("NTK scaling: relative movement of the kernel", "K10", moved, MOVED, error=moved_error),
-        at_most("mean field: share of the change that is linear", "L1", rich_linear, LAZY, error=rich_linear_error),
-        at_least("mean field: relative movement of the kernel", "L1", rich_moved, MOVED, error=rich_moved_error),
+        at_least("NTK scaling: share of the change that is linear", "K10", linear, LINEAR_THRESHOLD,
+                 error=linear_error),
+        at_most("NTK scaling: relative movement of the kernel", "K10", moved, MOVEMENT_THRESHOLD, error=moved_error),
+        at_most("mean field: share of the change that is linear", "L1", rich_linear, LINEAR_THRESHOLD,
+                error=rich_linear_error),
+        at_least("mean field: relative movement of the kernel", "L1", rich_moved, MOVEMENT_THRESHOLD,
+                 error=rich_moved_error),
         at_least("mean field: explained by the kernel at the end, less that at the start", "L1", gain, 0.0,
                  error=gain_error),
     ]  # fmt: skip
@@ -100,8 +103,8 @@ def figure(records: Records) -> "Figure":
     for (scaling, gamma), marker in zip(SCALINGS.items(), "os"):
         chosen = records.where(strength=gamma)
         axis.plot(chosen.measure("movement"), chosen.measure("linear"), marker, ms=5, label=scaling)
-    axis.axhline(LAZY, color="k", lw=0.8, ls="--")
-    axis.axvline(MOVED, color="k", lw=0.8, ls="--")
+    axis.axhline(LINEAR_THRESHOLD, color="k", lw=0.8, ls="--")
+    axis.axvline(MOVEMENT_THRESHOLD, color="k", lw=0.8, ls="--")
     axis.set(xscale="log", xlabel="movement of the tangent kernel", ylabel="linear share of the change")
     axis.legend()
     return fig

@@ -1,1 +1,1 @@
-"""A page to play with: kernels in training, a network that leaves its kernel, and what samples buy."""
+"""An interactive page: training of a kernel machine, lazy and rich networks, sample complexity."""

@@ -1,7 +1,7 @@
-"""The risks that the last stage draws, measured by the laboratory: `python -m unlazy.lab.play.grid` writes them anew.
+"""Risks for the stage on sample complexity; `python -m unlazy.lab.play.grid` computes them again.
 
-A few minutes of two cores. The experiment is `sample_complexity` [D9] with more dimensions and both degrees; finished
-trials are stored under results/, so a stopped run goes on where it was. The page asks for nothing else that is heavy.
+This takes a few minutes on two cores. The experiment is `sample_complexity` [D9] with more dimensions and both degrees;
+finished trials are stored under results/, so an interrupted run can be resumed.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unlazy.core.files import written_whole
+from unlazy.core.files import atomic_write
 from unlazy.lab.experiment import Records
 
 FILE = Path(__file__).with_name("samples.json")
@@ -20,17 +20,17 @@ GRID: dict[str, list] = {
 }  # fmt: skip
 SEEDS = 3
 DIGITS = 4
-"""Significant ones: the risks' own spread over seeds is far larger."""
+"""Significant digits of the risks; their variation over seeds is much larger."""
 
 
 def summary(records: Records) -> dict[str, Any]:
-    """Median, smallest and largest risk over seeds, method by method, by "d,degree", in the order of n."""
+    """Median, smallest and largest risk over seeds, in the order of n, by method and by "d,degree"."""
     risks: dict[str, dict[str, Any]] = {}
     for d in records.values("d"):
         for degree in records.values("degree"):
             part = records.where(d=d, degree=degree)
             risks[f"{d},{degree}"] = {
-                method: [_three(part.where(method=method, n=n).measure("risk")) for n in records.values("n")]
+                method: [_median_and_range(part.where(method=method, n=n).measure("risk")) for n in records.values("n")]
                 for method in records.values("method")
             }
     return {
@@ -39,17 +39,17 @@ def summary(records: Records) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _three(values: np.ndarray) -> list[float]:
+def _median_and_range(values: np.ndarray) -> list[float]:
     found = (np.median(values), values.min(), values.max())
     return [float(f"{v:.{DIGITS}g}") for v in found]
 
 
 def main() -> None:
-    """Run what is not stored yet and write the file."""
+    """Run the trials that are not stored yet and write the file."""
     from unlazy import lab
 
     records = lab.run("sample_complexity", change=GRID, seeds=SEEDS)
-    with written_whole(FILE) as aside:
+    with atomic_write(FILE) as aside:
         aside.write_text(json.dumps(summary(records), separators=(",", ":")) + "\n", encoding="utf-8")
 
 

@@ -1,7 +1,7 @@
-"""One page to play with: three stages in one HTML file that needs no network and no build step.
+"""The interactive page: three stages in one HTML file that needs no network and no build step.
 
-The scripts under js/ are modules with JSDoc types. The page holds them one after the other, without the lines that
-import and export, in the order of `MODULES`: each imports only from those before it, and a name stands in one of them.
+The scripts under js/ are modules with JSDoc types. The page contains their concatenation, without import and export
+statements, in the order of `MODULES`: each module imports only from earlier ones, and names are unique.
 """
 
 import json
@@ -24,18 +24,18 @@ _EXPORT = re.compile(r"^export (?=(?:async )?function|const|class)", re.M)
 
 
 def script() -> str:
-    """All modules as one, in the order in which they need each other."""
+    """All modules as one script, in the order of `MODULES`."""
     texts = ((HERE / "js" / f"{name}.js").read_text("utf-8") for name in MODULES)
     return "\n".join(_EXPORT.sub("", _IMPORT.sub("", text)) for text in texts)
 
 
 def formulas() -> list[math_html.Tag]:
-    """The tags that the stages name."""
-    return math_html.named((HERE / f"stage_{name}.html").read_text("utf-8") for name, _ in STAGES)
+    """The formulas whose tags appear in the stages."""
+    return math_html.tags_in((HERE / f"stage_{name}.html").read_text("utf-8") for name, _ in STAGES)
 
 
 def write_play(page: Path) -> Path:
-    """Write the page; returns its path."""
+    """Write the page and return its path."""
     from markupsafe import Markup
 
     page = Path(page)
@@ -49,4 +49,4 @@ def write_play(page: Path) -> Path:
         )  # fmt: skip
     except OSError as error:
         why = error.strerror or error
-        raise UnlazyError(f"cannot write the page to {page}: {why}; choose another place with --out") from error
+        raise UnlazyError(f"cannot write the page to {page}: {why}; choose another path with --out") from error

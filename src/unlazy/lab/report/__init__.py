@@ -1,1 +1,1 @@
-"""Records to tables, figures and one page. Reads records only: no figure depends on a re-run."""
+"""Tables, figures and HTML pages from stored records; nothing is run again."""

@@ -1,6 +1,6 @@
-// A report to explore: values under the pointer, and claims by word and verdict. Without scripts the page reads as it is.
+// Interactive report: values in tooltips, and a filter of claims by word and verdict. The page is readable without scripts.
 
-/** The nearest mark of a figure to a place in it, no further than a finger. @typedef {[number, number, string, string, string]} Mark */
+/** A point of a figure; tooltips show the nearest one within NEAR pixels of the pointer. @typedef {[number, number, string, string, string]} Mark */
 
 const NEAR = 26;
 
@@ -56,7 +56,7 @@ for (const figure of /** @type {NodeListOf<HTMLElement>} */ (document.querySelec
   answerPointer(image, marks, tip, figure.dataset.note ?? "", JSON.parse(figure.dataset.behind ?? "{}"), rows);
 }
 
-/** Show the claims that have all the words and one of the verdicts, and the sections that have such a claim. */
+/** Show the claims that contain all words and have the verdict, and the sections with such claims. */
 function filterClaims() {
   const words = /** @type {HTMLInputElement} */ (document.getElementById("find")).value.toLowerCase().split(/\s+/);
   const verdict = /** @type {HTMLSelectElement} */ (document.getElementById("verdict")).value;

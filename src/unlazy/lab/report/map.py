@@ -1,7 +1,7 @@
-"""All claims on one page, by question, each with its verdict and its way to the experiment: `unlazy map`.
+"""The map of claims (`unlazy map`): all claims on one page, grouped by question, with verdicts and links.
 
-Which question an experiment belongs to stands in map.toml, with the three categories of proofs that the tutorial on
-optimization tells apart (what the gradient alone shows, what curvature shows, what the order of learning shows).
+map.toml assigns each experiment to a question and to one of the three categories of proofs of the tutorial on
+optimization (based on gradients, on curvature, on the order of learning).
 """
 
 import tomllib
@@ -14,82 +14,106 @@ from unlazy.core.errors import UnlazyError
 from unlazy.lab.claims import Claim
 from unlazy.lab.experiment import Experiment
 from unlazy.lab.report import math_html, template
-from unlazy.lab.report.recorded_claims import Told, recorded, told
+from unlazy.lab.report.recorded_claims import ClaimSummary, recorded, summarize_claim
 
 SIGNS = {"holds": "●", "undecided": "◐", "does not hold": "✕"}
-"""Told apart without their colors."""
-OWN = {"name": "Your own", "answer": "Experiments of yours with trials in this store.", "experiments": []}
+"""Symbols of the verdicts, distinguishable without color."""
+USER_QUESTION = {"name": "Your experiments", "answer": "Your own experiments in this store.", "experiments": []}
 
 
 @dataclass(frozen=True)
-class Place:
+class MapEntry:
     """One experiment on the map."""
 
     experiment: Experiment
-    claims: Sequence[Told]
+    claims: Sequence[ClaimSummary]
     origin: str
-    """Where the verdicts come from."""
+    """Source of the verdicts."""
     category: int
-    """Of the tutorial; 0 where it has none."""
+    """Category of proof; 0 if it has none."""
     link: str
-    """Its section in a report beside this page, where there is one."""
+    """Link to its section in report.html; empty if there is none."""
 
     @property
     def count(self) -> str:
+        """Number of claims that hold."""
         hold = sum(c.verdict == "holds" for c in self.claims)
         return f"{hold} of {len(self.claims)} hold" if self.claims else "not run yet"
 
     @property
     def signs(self) -> list[tuple[str, str, str]]:
-        """Verdict, sign and statement of every claim."""
+        """Verdict, symbol and statement of each claim."""
         return [(c.verdict, SIGNS[c.verdict], f"{c.statement}: {c.word}") for c in self.claims]
 
 
 def layout() -> dict[str, list[dict[str, Any]]]:
-    """Questions and categories, as map.toml has them."""
+    """Questions and categories of map.toml."""
     return tomllib.loads(Path(__file__).with_name("map.toml").read_text(encoding="utf-8"))
 
 
-def regions(
+def map_questions(
     experiments: Sequence[Experiment], measured: Mapping[str, Sequence[Claim]], report: str = ""
-) -> list[tuple[dict[str, Any], list[Place]]]:
-    """The questions, each with its experiments; `measured` are the reader's own claims, by name.
+) -> list[tuple[dict[str, Any], list[MapEntry]]]:
+    """The questions with their experiments.
 
-    `report` is the address of a page with the experiments' sections.
+    `measured` maps experiments to claims measured by the user; `report` is the address of the report page.
     """
     parts = layout()
     category = {name: c["number"] for c in parts["category"] for name in c["experiments"]}
     by_name = {e.name: e for e in experiments}
 
-    def place(name: str) -> Place:
-        mine = [told(c) for c in measured.get(name, ())]
+    def entry(name: str) -> MapEntry:
+        mine = [summarize_claim(c) for c in measured.get(name, ())]
         known, how = recorded(name) if not mine else ([], "")
-        origin = "Measured here." if mine else f"As the project measured it ({how})." if known else ""
+        origin = "Measured here." if mine else f"Recorded by the project ({how})." if known else ""
         there = f"{report}#{name}" if report and mine else ""
-        return Place(by_name[name], mine or known, origin, category.get(name, 0), there)
+        return MapEntry(by_name[name], mine or known, origin, category.get(name, 0), there)
 
     rest = [name for name in by_name if not any(name in q["experiments"] for q in parts["question"])]
-    questions = [*parts["question"], *([{**OWN, "experiments": rest}] if rest else [])]
-    return [(q, [place(name) for name in q["experiments"] if name in by_name]) for q in questions]
+    questions = [*parts["question"], *([{**USER_QUESTION, "experiments": rest}] if rest else [])]
+    return [(q, [entry(name) for name in q["experiments"] if name in by_name]) for q in questions]
 
 
-def _formulas(found: Sequence[tuple[dict[str, Any], list[Place]]]) -> list[math_html.Tag]:
-    """The tags that the map speaks of."""
+def _formulas(found: Sequence[tuple[dict[str, Any], list[MapEntry]]]) -> list[math_html.Tag]:
+    """Formulas of the tags that the map refers to."""
     places = [p for _, here in found for p in here]
     tags = [f"[{tag}]" for p in places for tag in p.experiment.tags]
     words = [t for p in places for t in (p.experiment.question, p.experiment.caveats, *(c.statement for c in p.claims))]
-    return math_html.named([*tags, *words])
+    return math_html.tags_in([*tags, *words])
 
 
 def write_map(
     experiments: Sequence[Experiment], measured: Mapping[str, Sequence[Claim]], folder: Path, provenance: str = ""
 ) -> Path:
-    """Write map.html into `folder`; it leads into report.html where that lies beside it."""
+    """Write the map of claims.
+
+    Parameters
+    ----------
+    experiments : sequence of Experiment
+        Experiments to show.
+    measured : mapping of str to sequence of Claim
+        Claims measured by the user, by name of the experiment. For other experiments the claims recorded by the
+        project are shown.
+    folder : Path
+        Folder for map.html. If it contains report.html, the map links to it.
+    provenance : str, default ''
+        Text of the footer.
+
+    Returns
+    -------
+    Path
+        The file map.html.
+
+    Raises
+    ------
+    UnlazyError
+        If the folder cannot be written.
+    """
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         report = "report.html" if (folder / "report.html").exists() else ""
-        found = regions(experiments, measured, report)
+        found = map_questions(experiments, measured, report)
         everything = [c for _, places in found for p in places for c in p.claims]
         return template.write(
             folder / "map.html", Path(__file__).with_name("map.html"), regions=found, categories=layout()["category"],
@@ -98,4 +122,4 @@ def write_map(
         )  # fmt: skip
     except OSError as error:
         why = error.strerror or error
-        raise UnlazyError(f"cannot write the map to {folder}: {why}; choose another place with --out") from error
+        raise UnlazyError(f"cannot write the map to {folder}: {why}; choose another folder with --out") from error

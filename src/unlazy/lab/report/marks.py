@@ -1,4 +1,4 @@
-"""What a figure has drawn and where, so that a page can say the values under the pointer."""
+"""Positions and values of the points in a figure, for the tooltips of pages."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -10,17 +10,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST = 40
-"""Points of one curve: a smooth one is thinned, so that many experiments stay one small page."""
+MAX_POINTS = 40
+"""Maximum number of points of one curve; longer ones are thinned to keep pages small."""
 
 Mark = tuple[int, int, str, str, str]
-"""Thousandths of the figure from its left and from its top, then what is there: curve, x and y."""
+"""Position in thousandths of the figure from its left and top edges, name of the curve, x and y as text."""
 
 
-def marks(figure: "Figure", most: int = MOST) -> list[Mark]:
-    """The points of every curve and cloud inside their axes, of a figure that has been drawn: layouts settle then.
+def figure_marks(figure: "Figure", most: int = MAX_POINTS) -> list[Mark]:
+    """Points of all curves and scatter plots inside their axes, for a figure that has been drawn (with final layout).
 
-    Axes may say their values otherwise than in four digits, or not at all (matplotlib's `fmt_xdata`, `fmt_ydata`)."""
+    Values have four significant digits, unless the axes define `fmt_xdata` or `fmt_ydata`.
+    """
     found: list[Mark] = []
     for axes in figure.axes:
         for name, data, places in _curves(axes):
@@ -29,20 +30,20 @@ def marks(figure: "Figure", most: int = MOST) -> list[Mark]:
             for at in np.unique(np.linspace(0, len(data) - 1, min(len(data), most)).round().astype(int)):
                 if np.isfinite(places[at]).all() and all(test(v) for test, v in zip(inside, places[at])):
                     across, up = np.round(1000 * shares[at]).astype(int)
-                    x, y = (said(v) for said, v in zip(_spoken(axes), data[at]))
+                    x, y = (text(v) for text, v in zip(_formatters(axes), data[at]))
                     found.append((int(across), 1000 - int(up), name, x, y))
     return found
 
 
-def _spoken(axes: "Axes") -> tuple[Callable[[float], str], Callable[[float], str]]:
-    """How the axes say an x and a y."""
+def _formatters(axes: "Axes") -> tuple[Callable[[float], str], Callable[[float], str]]:
+    """Formatters of x and y."""
     return axes.fmt_xdata or "{:.4g}".format, axes.fmt_ydata or "{:.4g}".format
 
 
-def behind(figure: "Figure", statements: Sequence[str]) -> dict[str, list[int]]:
-    """Of every named curve the claims, from 1, that it stands behind: those whose statement has all of its words.
+def claims_by_curve(figure: "Figure", statements: Sequence[str]) -> dict[str, list[int]]:
+    """Map each named curve to the numbers (from 1) of the claims whose statements contain all words of its name.
 
-    A figure that knows better gives the artist such words as its gid. A curve whose words no claim has stands for all.
+    A figure can set other words as the gid of the artist. A curve that matches no claim is mapped to all claims.
     """
     words = [_words(statement) for statement in statements]
     found: dict[str, list[int]] = {}
@@ -59,7 +60,8 @@ def _words(text: str) -> set[str]:
 
 
 def _curves(axes: "Axes") -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """Name, data and pixels of each. Lines across the whole picture and those without a name or a mark are rulers."""
+    """Name, data and pixel coordinates of each curve; reference lines (across the axes, or without name and marker) are
+    skipped."""
     curves: list[tuple[Any, np.ndarray, Any]] = []
     for line in axes.get_lines():
         ruler = line.get_transform() is not axes.transData

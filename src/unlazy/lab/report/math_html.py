@@ -1,6 +1,6 @@
-"""Plain words with mathematics in them as HTML: letters in italics, indices low, powers high, tags as links.
+"""HTML of plain text with mathematics: variables in italics, subscripts, superscripts, tags as links.
 
-Experiments speak plain text, for the terminal; whole formulas, those of the tags, lie typeset in tags.json.
+The texts of experiments are plain text, for the terminal. The formulas of the tags are stored as MathML in tags.json.
 """
 
 import html
@@ -19,7 +19,7 @@ _LETTER = re.compile(r"(?<![\w'’&#./-])([b-zB-HJ-Zα-ωϕ])(?=[̂̃̄]?[⁰¹�
 
 
 class Tag(NamedTuple):
-    """A tag of the theory: its name, what it says and its formula, as HTML with MathML."""
+    """A tag of the theory: name, explanation and formula, as HTML with MathML."""
 
     tag: str
     name: str
@@ -29,15 +29,18 @@ class Tag(NamedTuple):
 
 @cache
 def tags() -> dict[str, Tag]:
-    """Every tag there is."""
+    """All tags."""
     found = json.loads(Path(__file__).with_name("tags.json").read_text(encoding="utf-8"))
     return {tag: Tag(tag, **entry) for tag, entry in found.items()}
 
 
-def expanded(group: str) -> list[str]:
-    """'K4, K5' and 'P1–P3' as single tags.
+def expand_tags(group: str) -> list[str]:
+    """Expand 'K4, K5' and 'P1–P3' to single tags.
 
-    >>> expanded("K4, P1–P3")
+    Examples
+    --------
+    >>> from unlazy.lab.report.math_html import expand_tags
+    >>> expand_tags("K4, P1–P3")
     ['K4', 'P1', 'P2', 'P3']
     """
     single: list[str] = []
@@ -50,15 +53,18 @@ def expanded(group: str) -> list[str]:
     return single
 
 
-def named(texts: Iterable[str]) -> list[Tag]:
-    """The tags that texts name in brackets, each once, in the order of the theory."""
-    found = {tag for text in texts for group in TAG.findall(text) for tag in expanded(group)}
+def tags_in(texts: Iterable[str]) -> list[Tag]:
+    """Tags mentioned in brackets in the texts, each once, in the order of tags.json."""
+    found = {tag for text in texts for group in TAG.findall(text) for tag in expand_tags(group)}
     return [entry for tag, entry in tags().items() if tag in found]
 
 
 def typeset(text: str, links: str = "#") -> str:
-    """Text as HTML, its mathematics set; a tag becomes a link to `links` and its name.
+    """Convert text to HTML with typeset mathematics; a tag links to `links` + tag.
 
+    Examples
+    --------
+    >>> from unlazy.lab.report.math_html import typeset
     >>> typeset("n ≳ d^{p/2} samples [D7]")
     '<i>n</i> ≳ <i>d</i><sup><i>p</i>/2</sup> samples [<a href="#D7">D7</a>]'
     """

@@ -1,4 +1,4 @@
-"""One self-contained page: every claim, every figure, no network needed; readable on a phone and in print."""
+"""The report: claims and figures in one self-contained HTML page, readable offline, on a phone and in print."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,21 +8,21 @@ from unlazy.core.errors import UnlazyError
 from unlazy.lab.claims import BASES, Claim
 from unlazy.lab.experiment import Experiment, Records, file_names
 from unlazy.lab.report import math_html, template
-from unlazy.lab.report.style import house_style
+from unlazy.lab.report.style import figure_style
 from unlazy.lab.report.table import summary
 
 SOURCES = {
     "S1": "Kernels, random features, wide networks",
-    "S2": "What kernels cannot do, and one gradient step can",
+    "S2": "What kernels cannot do and one gradient step can",
     "S3": "Beyond linearization",
     "S4": "Features that emerge from the inputs",
-    "general": "The laboratory itself",
+    "general": "General",
 }
 
 
 @dataclass(frozen=True)
 class Section:
-    """One experiment as the page tells it."""
+    """One experiment on the page."""
 
     name: str
     experiment: Experiment
@@ -44,7 +44,27 @@ class Section:
 
 
 def write_report(results: Sequence[tuple[Experiment, Records]], folder: Path, provenance: str = "") -> Path:
-    """Write figures/NAME.png and .pdf and report.html into `folder`; returns the page's path."""
+    """Write a report of experiments as a self-contained HTML page.
+
+    Parameters
+    ----------
+    results : sequence of (Experiment, Records)
+        Experiments and their stored trials.
+    folder : Path
+        Folder for report.html and figures/NAME.png, .pdf; created if needed.
+    provenance : str, default ''
+        Text of the footer.
+
+    Returns
+    -------
+    Path
+        The file report.html.
+
+    Raises
+    ------
+    UnlazyError
+        If the folder cannot be written.
+    """
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -57,14 +77,14 @@ def write_report(results: Sequence[tuple[Experiment, Records]], folder: Path, pr
         )  # fmt: skip
     except OSError as error:
         why = error.strerror or error
-        raise UnlazyError(f"cannot write the report to {folder}: {why}; choose another place with --out") from error
+        raise UnlazyError(f"cannot write the report to {folder}: {why}; choose another folder with --out") from error
 
 
 def _formulas(sections: Sequence[Section]) -> list[math_html.Tag]:
-    """The tags that the sections speak of."""
+    """Formulas of the tags that the sections refer to."""
     parts = [f"[{tag}]" for s in sections for tag in (*s.experiment.tags, *(c.tag for c in s.claims))]
     words = [t for s in sections for t in (s.experiment.prediction, s.experiment.verdict, s.experiment.caveats)]
-    return math_html.named([*parts, *words])
+    return math_html.tags_in([*parts, *words])
 
 
 def _by_source(results: Sequence[tuple[Experiment, Records]]) -> list[tuple[Experiment, Records]]:
@@ -76,7 +96,7 @@ def _section(name: str, experiment: Experiment, records: Records, folder: Path) 
     claims, missing = _claims(experiment, records)
     picture = None
     if not missing:
-        with house_style():
+        with figure_style():
             statements = [c.statement for c in claims]
             picture = template.picture(experiment.figure(records), folder, name, experiment.question, statements)
     names = dict.fromkeys(name for r in records for name in r.params)
@@ -87,13 +107,14 @@ def _section(name: str, experiment: Experiment, records: Records, folder: Path) 
 
 
 def _claims(experiment: Experiment, records: Records) -> tuple[list[Claim], str]:
-    """The claims, or why a half-finished sweep cannot be judged yet."""
+    """The claims, or the reason why an unfinished sweep cannot be evaluated yet."""
     if not len(records):
-        return [], "Nothing has been run yet."
+        return [], "Not run yet."
     try:
         return experiment.claims(records), ""
     except (KeyError, IndexError, ValueError, ZeroDivisionError, FloatingPointError) as error:
-        return [], f"{len(records)} stored trials are not enough to judge the claims ({type(error).__name__}: {error})."
+        reason = f"{type(error).__name__}: {error}"
+        return [], f"{len(records):,} stored trials are not enough to evaluate the claims ({reason})."
 
 
 def _values(values: list) -> str:

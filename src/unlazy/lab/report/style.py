@@ -1,16 +1,16 @@
-"""One look for every figure: sized for a paper column, legible on a phone, safe for color-blind readers."""
+"""Style of all figures: sized for a paper column, legible on a phone, with a color-blind safe palette."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unlazy.core.files import written_whole
+from unlazy.core.files import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette: distinguishable with every common kind of color vision.
+# The palette of Okabe and Ito, distinguishable with all common kinds of color vision.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C00")
 
 _SETTINGS: dict[Any, Any] = {
@@ -34,9 +34,9 @@ _SETTINGS: dict[Any, Any] = {
 
 
 @contextmanager
-def house_style(fonts: Sequence[str] = ()) -> Iterator[None]:
-    """Draw in the house style; the caller's matplotlib settings come back afterward. Letters that the usual font lacks
-    come from `fonts` (`fonts.drawable`)."""
+def figure_style(fonts: Sequence[str] = ()) -> Iterator[None]:
+    """Context manager that sets the matplotlib style of the package; `fonts` are fallbacks for characters that the
+    default font lacks (see `fonts.drawable_names`)."""
     import matplotlib
     from cycler import cycler
 
@@ -46,10 +46,10 @@ def house_style(fonts: Sequence[str] = ()) -> Iterator[None]:
 
 
 def save_figure(figure: "Figure", folder: Path, name: str) -> tuple[Path, Path]:
-    """Write NAME.png for the page and NAME.pdf for the paper; returns both paths."""
+    """Write NAME.png and NAME.pdf, and return both paths."""
     folder.mkdir(parents=True, exist_ok=True)
     png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
     for path, unsaid in ((png, "Software"), (pdf, "CreationDate")):  # the same figure is the same file
-        with written_whole(path) as aside:
+        with atomic_write(path) as aside:
             figure.savefig(aside, metadata={unsaid: None})
     return png, pdf

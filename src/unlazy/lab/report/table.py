@@ -1,4 +1,4 @@
-"""The table of claims on a terminal."""
+"""The table of claims in the terminal."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -9,17 +9,25 @@ from unlazy.lab.experiment import Experiment
 if TYPE_CHECKING:
     from rich.console import Console
 
-_LOOK = {
+_STYLES = {
     "holds": "[green]✓ holds[/]",
     "does not hold": "[red]✗ does not hold[/]",
     "undecided": "[yellow]? undecided[/]",
 }
-_SHORT = {"theory": "theory's", "value": "tolerance chosen", "chosen": "chosen", "derived": "derived"}
-"""Whose number it is, for a narrow column; the page says it in full."""
+_SHORT_BASES = {"theory": "theory's", "value": "tolerance chosen", "chosen": "chosen", "derived": "derived"}
+"""Where a bound comes from, shortened for a narrow column."""
 
 
 def print_claims(rows: Sequence[tuple[Experiment, Sequence[Claim]]], console: "Console | None" = None) -> None:
-    """Theory against measurement, a row per claim, grouped by experiment."""
+    """Print a table of claims, theory against measurement, grouped by experiment.
+
+    Parameters
+    ----------
+    rows : sequence of (Experiment, sequence of Claim)
+        Experiments and their claims.
+    console : rich.console.Console, optional
+        Where to print; standard output by default.
+    """
     from rich import box
     from rich.console import Console
     from rich.markup import escape
@@ -31,10 +39,10 @@ def print_claims(rows: Sequence[tuple[Experiment, Sequence[Claim]]], console: "C
     for experiment, claims in rows:
         table.add_row(f"[bold]{escape(experiment.name)}[/]", "", "", "")
         for c in claims:
-            said = _LOOK[c.verdict] + (f"[yellow]{BARELY}[/]" if c.barely else "")
+            verdict = _STYLES[c.verdict] + (f"[yellow]{BARELY}[/]" if c.barely else "")
             table.add_row(
                 f"{escape(c.statement)} [dim]\\[{escape(c.tag)}][/]",
-                f"{escape(c.predicted)} [dim]({_SHORT[c.basis]})[/]", escape(c.measured_text), said,
+                f"{escape(c.predicted)} [dim]({_SHORT_BASES[c.basis]})[/]", escape(c.measured_text), verdict,
             )  # fmt: skip
     console = console or Console()
     console.print(table)
@@ -42,10 +50,10 @@ def print_claims(rows: Sequence[tuple[Experiment, Sequence[Claim]]], console: "C
 
 
 def summary(claims: Sequence[Claim]) -> str:
-    """One sentence that counts the verdicts."""
+    """Count the verdicts in one sentence."""
     if not claims:
-        return "No claims: nothing has been run yet."
-    count = {v: sum(c.verdict == v for c in claims) for v in _LOOK}
+        return "No claims: no experiment has been run yet."
+    count = {v: sum(c.verdict == v for c in claims) for v in _STYLES}
     barely = sum(c.barely and c.verdict == "holds" for c in claims)
     parts = [f"{count['holds']} of {len(claims)} claims hold" + (f" ({barely} barely)" if barely else "")]
     if count["does not hold"]:

@@ -1,6 +1,6 @@
-"""Pages from Jinja templates: text is escaped, figures are inside, nothing is fetched.
+"""HTML pages from Jinja templates: text is escaped, figures are embedded, and no network is needed.
 
-A page's template lies beside the module that fills it and extends `layout.html`.
+The template of a page is next to the module that fills it and extends `layout.html`.
 """
 
 import base64
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unlazy.core.files import written_whole
-from unlazy.lab.report.marks import MOST, behind, marks
+from unlazy.core.files import atomic_write
+from unlazy.lab.report.marks import MAX_POINTS, claims_by_curve, figure_marks
 from unlazy.lab.report.math_html import typeset
 from unlazy.lab.report.style import save_figure
 
@@ -21,35 +21,35 @@ _HERE = Path(__file__).parent
 
 
 class Picture(NamedTuple):
-    """A figure as a page shows it: what it says, its pixels in base64, the name of its PDF, what lies where."""
+    """A figure on a page: caption, PNG in base64, name of its PDF, positions of its points."""
 
     text: str
     data: str
     pdf: str
     marks: str
-    """JSON of `marks`."""
-    behind: str = "{}"
-    """JSON: the numbers of the claims behind each curve."""
+    """JSON of `figure_marks`."""
+    claims: str = "{}"
+    """JSON of `claims_by_curve`."""
 
 
 def picture(
-    figure: "Figure", folder: Path, name: str, text: str, statements: Sequence[str] = (), most: int = MOST
+    figure: "Figure", folder: Path, name: str, text: str, statements: Sequence[str] = (), most: int = MAX_POINTS
 ) -> Picture:
-    """Write figures/NAME.png and .pdf into `folder` and close the figure; `statements` are the claims it is about,
-    `most` the points of one curve that answer to the pointer."""
+    """Write figures/NAME.png and .pdf into `folder` and close the figure; `statements` are the claims it shows, `most`
+    is the maximum number of points per curve with a tooltip."""
     from matplotlib import pyplot as plt
 
     try:
         png, pdf = save_figure(figure, folder / "figures", name)
         found = [json.dumps(part, ensure_ascii=False, separators=(",", ":"))
-                 for part in (marks(figure, most), behind(figure, statements))]  # fmt: skip
+                 for part in (figure_marks(figure, most), claims_by_curve(figure, statements))]  # fmt: skip
     finally:
         plt.close(figure)
     return Picture(text, base64.b64encode(png.read_bytes()).decode(), pdf.name, *found)
 
 
 def write(page: Path, template: Path, **values: Any) -> Path:
-    """Fill the template and write the page; a name that the template uses and nobody gives is an error."""
+    """Fill the template and write the page; a missing value raises an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -59,6 +59,6 @@ def write(page: Path, template: Path, **values: Any) -> Path:
     )  # fmt: skip
     pages.filters["math"] = lambda text: Markup(typeset(text))
     text = pages.get_template(template.name).render(**values)
-    with written_whole(page) as aside:
+    with atomic_write(page) as aside:
         aside.write_text(text, encoding="utf-8")
     return page

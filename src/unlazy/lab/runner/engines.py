@@ -1,9 +1,9 @@
-"""Where chunks run: processes of this machine (`local`), a dask cluster (`dask`), or this process (`inline`).
+"""Engines that run chunks: local processes (`local`), a dask cluster (`dask`), or the current process (`inline`).
 
-Every engine gives the outcomes as they finish; only the process that asked writes to the store. Workers have one
-thread each, whatever their number, so that their numbers do not depend on it. `inline` leaves XLA's threads of this
-process alone and is for debugging: with few cores, several vectorized decompositions in one trial can then deadlock
-in jaxlib (seen in 0.10), which workers cannot.
+Every engine yields the outcomes as they finish; only the calling process writes to the store. Each worker has one
+thread, so that results do not depend on the number of workers. `inline` does not change the number of XLA threads and
+is meant for debugging: with few cores, several vectorized decompositions in one trial can deadlock in jaxlib (seen in
+0.10); with workers they cannot.
 """
 
 import importlib
@@ -14,42 +14,64 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Protocol, runtime_checkable
 
-from unlazy.core.errors import UnlazyError, check_positive_integer, nearest
+from unlazy.core.errors import UnlazyError, check_positive_integer, did_you_mean
 from unlazy.lab.runner.sweep import Chunk, Outcome
 
 ENGINES = ("local", "dask", "inline")
-STARTING = 1.0
-"""Seconds, at most, until a pool's thread has taken what was submitted: it is a matter of milliseconds."""
+SUBMIT_TIMEOUT = 1.0
+"""Maximum time in seconds to wait until the thread of a pool has taken a submitted task (usually milliseconds)."""
 
 
 @runtime_checkable
-class Engine(Protocol):
-    """Runs chunks."""
+class TrialEngine(Protocol):
+    """Interface of an engine that runs chunks of trials."""
 
     def outcomes(self, chunks: Sequence[Chunk]) -> Iterator[Outcome]:
-        """The outcome of every chunk, in any order."""
+        """Run all chunks and yield their outcomes, in any order."""
 
     def close(self) -> None:
-        """End what this engine started, at once."""
+        """Stop everything that this engine has started."""
 
 
-def open_engine(name: str = "local", jobs: int | None = None, address: str | None = None) -> Engine:
-    """The engine of this name; `jobs` workers (default: one per core)."""
+def open_engine(name: str = "local", jobs: int | None = None, address: str | None = None) -> TrialEngine:
+    """Open an engine.
+
+    Parameters
+    ----------
+    name : {"local", "dask", "inline"}, default "local"
+        Local processes, a dask cluster, or the current process.
+    jobs : int, optional
+        Number of workers; by default one per core.
+    address : str, optional
+        Address of a dask scheduler, as tcp://host:port; by default a local cluster is started.
+
+    Returns
+    -------
+    TrialEngine
+        The engine; the caller closes it.
+
+    Raises
+    ------
+    ValueError
+        If an argument is invalid.
+    UnlazyError
+        If the dask cluster is not available.
+    """
     if jobs is not None:
         check_positive_integer("jobs", jobs)
     if address is not None and name != "dask":
-        raise ValueError(f"an address belongs to the dask engine, and the engine is {name!r}")
+        raise ValueError(f"an address requires the dask engine, got engine {name!r}")
     if name == "local":
         return Local(jobs)
     if name == "dask":
         return Dask(jobs, address)
     if name == "inline":
         return Inline()
-    raise ValueError(f"no engine {name!r}{nearest(name, ENGINES)}")
+    raise ValueError(f"no engine {name!r}{did_you_mean(name, ENGINES)}")
 
 
 class Inline:
-    """This process, one chunk after another; none is begun after `until`."""
+    """Runs chunks one after another in the current process; none is started after the deadline `until`."""
 
     until: float | None = None
 
@@ -62,15 +84,15 @@ class Inline:
             yield run_chunk(chunk)
 
     def close(self) -> None:
-        from unlazy.lab.runner.worker import forget
+        from unlazy.lab.runner.worker import clear_compiled
 
-        forget()
+        clear_compiled()
 
 
 class Local:
-    """Fresh processes of this machine (loky: never a fork), also when there is one; each keeps to its group.
+    """Runs chunks in new local processes (loky, never forked); each process prefers chunks of one group.
 
-    `until` is a moment (time.monotonic) after which outcomes end: nothing is begun then, and what runs is stopped.
+    `until` is a deadline (time.monotonic): after it nothing is started, and running chunks are stopped.
     """
 
     until: float | None = None
@@ -82,7 +104,7 @@ class Local:
         self._workers = [_Worker() for _ in range(self.jobs)]
 
     def prepare(self, *modules: str) -> None:
-        """Begin all workers, which import these modules while the caller does something else."""
+        """Start all workers; they import these modules in the background."""
         for worker in self._workers:
             worker.begin(_import, modules)
 
@@ -105,14 +127,17 @@ class Local:
                     idle.append(worker)
                     yield outcome
         finally:
-            self._stop(running.values())  # given up, or nobody asks for them any more
+            self._stop(running.values())  # the deadline has passed, or the caller has stopped
 
     def attempt(
         self, calls: Sequence[Callable[[], Any]], needed: Sequence[int], until: float | None, sure: Sequence[int] = ()
     ) -> list[Any]:
-        """What calls return, each in a worker, begun in their order; None where one has not ended at the moment
-        `until`, or when those `needed` have: it is stopped. One of those `sure` is waited for in any case: the last,
-        if none has ended."""
+        """Run calls in workers, started in order, and return their results.
+
+        A call is stopped, and its result is None, if it has not finished by the deadline `until` or when all calls with
+        indices in `needed` have finished. At least one of the calls in `sure` is always completed: the last one, if
+        none has finished.
+        """
         found: list[Any] = [None] * len(calls)
         waiting, missing, idle = list(range(len(calls))), set(needed), self._workers[::-1]
         running: dict[Future, tuple[int, _Worker]] = {}
@@ -129,7 +154,7 @@ class Local:
                     idle.append(worker)
             if sure and all(found[i] is None for i in sure):
                 for future in [f for f, (i, _) in running.items() if i == sure[-1]]:
-                    self._stop([w for f, (_, w) in running.items() if f is not future])  # what would slow it down
+                    self._stop([w for f, (_, w) in running.items() if f is not future])  # they would slow it down
                     found[sure[-1]] = _result(future)
         finally:
             self._stop([worker for _, worker in running.values()])
@@ -144,7 +169,7 @@ class Local:
 
 
 class _Worker:
-    """One process, begun when there is something to do, that can be stopped alone."""
+    """One process, started on first use, that can be stopped individually."""
 
     def __init__(self) -> None:
         self.group = ""
@@ -154,11 +179,11 @@ class _Worker:
     def begin(self, function: Callable, *arguments: Any) -> Future:
         from joblib.externals.loky import ProcessPoolExecutor
 
-        from unlazy.core.compilation_cache import kept_programs
+        from unlazy.core.compilation_cache import compilation_cache_env
         from unlazy.lab.runner.worker import ONE_THREAD, start
 
         if self._pool is None:
-            alone = ONE_THREAD | kept_programs()
+            alone = ONE_THREAD | compilation_cache_env()
             self._pool = ProcessPoolExecutor(1, initializer=start, initargs=(os.getpid(),), env=alone)
         self._last = self._pool.submit(function, *arguments)
         return self._last
@@ -167,42 +192,44 @@ class _Worker:
         if self._pool is None:
             return
         pool, self._pool, self.group = self._pool, None, ""
-        patience = time.monotonic() + STARTING
+        patience = time.monotonic() + SUBMIT_TIMEOUT
         while not (self._last is None or self._last.running() or self._last.done()) and time.monotonic() < patience:
-            time.sleep(0.005)  # a pool that is shut down between a submission and its thread's look at it trips over it
+            time.sleep(0.005)  # shutting down a pool before its thread has taken a submitted task raises in that thread
         pool.shutdown(wait=True, kill_workers=True)
 
 
 def _import(modules: Sequence[str]) -> None:
+    """Import the modules."""
     for name in modules:
         importlib.import_module(name)
 
 
 def _first(running: Iterable[Future], until: float | None) -> set[Future]:
-    """Those that have ended, once one has; none at the moment `until`."""
+    """Wait for the first futures to finish; none if the deadline passes."""
     return wait(running, _left(until), FIRST_COMPLETED).done
 
 
 def _result(future: Future) -> Any:
+    """The result of a future; UnlazyError if its worker died."""
     from joblib.externals.loky import BrokenProcessPool
 
     try:
         return future.result()
     except BrokenProcessPool as error:
         raise UnlazyError(
-            "a worker process died, perhaps for want of memory; what finished is stored: "
+            "a worker process died, perhaps because it ran out of memory; finished trials are stored: "
             "run the same command again, with fewer --jobs"
         ) from error
 
 
 class Dask:
-    """Workers of a dask cluster through joblib; without an address, a cluster of this machine's processes."""
+    """Runs chunks on a dask cluster through joblib; without an address, a local cluster is started."""
 
     def __init__(self, jobs: int | None, address: str | None):
         try:
             from distributed import Client
         except ImportError as error:
-            raise UnlazyError("the dask engine needs the package distributed: pip install 'unlazy[dask]'") from error
+            raise UnlazyError("the dask engine requires the package distributed: pip install 'unlazy[dask]'") from error
         import joblib
 
         self._jobs = jobs
@@ -216,7 +243,7 @@ class Dask:
                 )
             )  # fmt: skip
         except (OSError, ValueError) as error:
-            raise UnlazyError(f"no dask scheduler answers at {address}: {error}") from error
+            raise UnlazyError(f"cannot connect to a dask scheduler at {address}: {error}") from error
 
     def outcomes(self, chunks: Sequence[Chunk]) -> Iterator[Outcome]:
         from joblib import Parallel, delayed, parallel_config
@@ -232,12 +259,12 @@ class Dask:
 
 
 def _left(until: float | None) -> float | None:
-    """Seconds to this moment; None for ever."""
+    """Seconds until a deadline; None if there is none."""
     return None if until is None else max(0.0, until - time.monotonic())
 
 
 class _Queue:
-    """Waiting chunks by group. A worker keeps its group while it lasts, then takes one that nobody works on."""
+    """Waiting chunks by group. A worker stays with its group, then takes the group with the fewest workers."""
 
     def __init__(self, chunks: Sequence[Chunk]):
         self._waiting: dict[str, deque[Chunk]] = {}

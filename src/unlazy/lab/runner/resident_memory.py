@@ -1,7 +1,7 @@
-"""How much memory a worker holds, and giving back what compiled programs take of it.
+"""Resident memory of a worker, and its limit: compiled programs are dropped when it is exceeded.
 
-JAX keeps every program it ever compiled, tens of megabytes each where a trial is large, and the allocator keeps their
-pages after that: a worker that has been through many experiments would hold gigabytes that no trial needs.
+JAX keeps every program that it compiles, tens of megabytes each for large trials, and the allocator keeps their pages
+afterward: after many experiments a worker would use gigabytes that no trial needs.
 """
 
 import gc
@@ -11,37 +11,37 @@ from pathlib import Path
 
 import jax
 
-from unlazy.core.memory import trim
+from unlazy.core.memory import release_free_heap
 
-BOUND = 2**30
-"""Bytes that a worker may hold before it forgets its programs."""
-ROOM = 2**28
-"""Bytes that it may grow by after it has forgotten, where what is left is near the bound already."""
+MEMORY_BOUND = 2**30
+"""Resident memory in bytes above which a worker drops its compiled programs."""
+GROWTH_ALLOWANCE = 2**28
+"""Bytes by which a worker may grow after dropping its programs, if the remaining memory is close to the bound."""
 
 
-class Keeper:
-    """Forgets compiled programs once this process holds more than `bound`; asked after every chunk."""
+class MemoryLimit:
+    """Drops compiled programs when the resident memory exceeds `bound`; enforced after every chunk."""
 
-    def __init__(self, forget: Callable[[], None], bound: int = BOUND, room: int = ROOM):
-        self._forget, self._bound, self._room = forget, bound, room
+    def __init__(self, clear: Callable[[], None], bound: int = MEMORY_BOUND, allowance: int = GROWTH_ALLOWANCE):
+        self._clear, self._bound, self._allowance = clear, bound, allowance
         self._limit = bound
 
-    def look(self) -> bool:
-        """Whether it forgot."""
-        held = resident()
-        if held is None or held <= self._limit:
+    def enforce(self) -> bool:
+        """Drop compiled programs if the limit is exceeded; return whether they were dropped."""
+        size = resident()
+        if size is None or size <= self._limit:
             return False
-        self._forget()
+        self._clear()
         jax.clear_caches()
         gc.collect()
-        trim()
-        # what is left is data or libraries: to forget after every chunk would only compile again
-        self._limit = max(self._bound, (resident() or 0) + self._room)
+        release_free_heap()
+        # the rest is data and libraries; dropping programs after every chunk would only cause recompilation
+        self._limit = max(self._bound, (resident() or 0) + self._allowance)
         return True
 
 
 def resident() -> int | None:
-    """Bytes of this process in memory; None where that cannot be told."""
+    """Resident memory of this process in bytes; None if unknown."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""Run an experiment: what is stored is not run again, what finishes is stored at once."""
+"""Run experiments: stored trials are not run again, finished trials are stored immediately."""
 
 import signal
 import threading
@@ -9,34 +9,64 @@ from pathlib import Path
 from typing import Any
 
 from unlazy.core.errors import UnlazyWarning
-from unlazy.core.progress import Display
+from unlazy.core.progress import ProgressDisplay
 from unlazy.lab.experiment import Config, Experiment, Records
 from unlazy.lab.runner.catalog import find
-from unlazy.lab.runner.engines import Engine, open_engine
-from unlazy.lab.runner.settings import choose
+from unlazy.lab.runner.engines import TrialEngine, open_engine
+from unlazy.lab.runner.settings import resolve_config
 from unlazy.lab.runner.store import Store
 from unlazy.lab.runner.sweep import Outcome, plan
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in the middle of a sweep; the message says how to go on."""
+    """A sweep was interrupted by Ctrl-C; the message says how to resume."""
 
 
 def run(
     experiment: Experiment | str, config: str | Config = "quick", *, seeds: int | None = None,
     change: Mapping[str, Any] | None = None, store: str | Path | None = "results", jobs: int | None = None,
-    engine: str | Engine = "local", address: str | None = None, progress: bool | str = True,
+    engine: str | TrialEngine = "local", address: str | None = None, progress: bool | str = True,
 ) -> Records:  # fmt: skip
-    """Records of one experiment, run where they are not stored yet.
+    """Run an experiment and return its records; trials that are stored already are not run again.
 
-    `experiment` is an Experiment, its name, or `module:attribute`. `config` is "quick", "full" or a Config; `change`
-    sets parameters to other values (`{"n": [100, 300]}`). `store` is a folder, or None to keep nothing. `engine` is
-    "local" (processes), "dask" (with `address`) or "inline" (this process). `progress` shows a bar, under the
-    experiment's name or the one it gives. Trials that raise are in `.failed`.
+    Parameters
+    ----------
+    experiment : Experiment or str
+        The experiment, its name, or `module:attribute`.
+    config : {"quick", "full"} or Config, default "quick"
+        The configuration.
+    seeds : int, optional
+        Number of seeds per point; by default that of the configuration.
+    change : mapping, optional
+        Other values of parameters, such as `{"n": [100, 300]}`.
+    store : str, Path or None, default "results"
+        Folder of the stored trials; None stores nothing.
+    jobs : int, optional
+        Number of workers; by default one per core.
+    engine : {"local", "dask", "inline"} or TrialEngine, default "local"
+        Local processes, a dask cluster, the current process, or an open engine.
+    address : str, optional
+        Address of a dask scheduler, as tcp://host:port.
+    progress : bool or str, default True
+        Whether to show a progress bar; a string is its label instead of the experiment's name.
+
+    Returns
+    -------
+    Records
+        The records; trials that raised an exception are in `failed`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is invalid.
+    UnlazyError
+        If the store cannot be used, or a worker dies.
+    Interrupted
+        On Ctrl-C; finished trials are stored.
     """
     if isinstance(experiment, str):
         experiment = find(experiment)
-    config = choose(experiment, config, seeds, change)
+    config = resolve_config(experiment, config, seeds, change)
     points = config.points()
     with Store(store) as kept:
         chunks = plan(experiment, points, config.seeds, kept.finished(experiment))
@@ -58,7 +88,7 @@ def run(
         last = records.failed[0].traceback.strip().splitlines()[-1]
         warnings.warn(
             f"{len(records.failed)} trials of {experiment.name} failed (the first with {last}); "
-            "the next run tries them again", UnlazyWarning, stacklevel=2,
+            "the next run will retry them", UnlazyWarning, stacklevel=2,
         )  # fmt: skip
     return records
 
@@ -67,38 +97,66 @@ def load(
     experiment: Experiment | str, config: str | Config = "quick", *, seeds: int | None = None,
     change: Mapping[str, Any] | None = None, store: str | Path = "results",
 ) -> Records:  # fmt: skip
-    """What is stored of a configuration; nothing is run."""
+    """Load the stored records of a configuration; nothing is run.
+
+    Parameters
+    ----------
+    experiment : Experiment or str
+        The experiment, its name, or `module:attribute`.
+    config : {"quick", "full"} or Config, default "quick"
+        The configuration.
+    seeds : int, optional
+        Number of seeds per point; by default that of the configuration.
+    change : mapping, optional
+        Other values of parameters, such as `{"n": [100, 300]}`.
+    store : str or Path, default "results"
+        Folder of the stored trials.
+
+    Returns
+    -------
+    Records
+        The stored records of the configuration.
+
+    Raises
+    ------
+    UnlazyError
+        If nothing is stored in this folder, or the store cannot be read.
+    """
     if isinstance(experiment, str):
         experiment = find(experiment)
-    config = choose(experiment, config, seeds, change)
+    config = resolve_config(experiment, config, seeds, change)
     with Store(store, create=False) as kept:
         return kept.records(experiment, config.points(), config.seeds)
 
 
 def _how_to_resume(kept: Store, experiment: Experiment, config: Config, store: str | Path | None) -> str:
+    """Message after an interrupt."""
     count = len(kept.records(experiment, config.points(), config.seeds))
     done = f"{count} of {config.size} trials of {experiment.name}"
     if store is None:
-        return f"stopped after {done}; nothing was kept (store=None)"
-    return f"stopped: {done} are in {store}; the same command goes on from there"
+        return f"interrupted after {done}; nothing was stored (store=None)"
+    return f"interrupted: {done} are stored in {store}; run the same command again to resume"
 
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], None]]:
-    """Ctrl-C is remembered until `check()` is called: one that comes while Python runs a finaliser or a callback is
-    raised there, printed and lost, and the sweep would go on."""
-    asked = False
+    """Remember a Ctrl-C until `check()` is called.
+
+    A KeyboardInterrupt that arrives while Python runs a finalizer or a callback is raised there, printed and lost, and
+    the sweep would continue.
+    """
+    interrupted = False
 
     def remember(number: int, frame: Any) -> None:
-        nonlocal asked
-        asked = True
+        nonlocal interrupted
+        interrupted = True
         raise KeyboardInterrupt
 
     def check() -> None:
-        if asked:
+        if interrupted:
             raise KeyboardInterrupt
 
-    mine = threading.current_thread() is threading.main_thread()  # only there may handlers be set
+    mine = threading.current_thread() is threading.main_thread()  # signal handlers can only be set in the main thread
     before = signal.signal(signal.SIGINT, remember) if mine else None
     try:
         yield check
@@ -108,8 +166,8 @@ def _interruptible() -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _opened(engine: str | Engine, jobs: int | None, address: str | None) -> Iterator[Engine]:
-    """An engine of our own, ended when the run ends; or one that the caller keeps."""
+def _opened(engine: str | TrialEngine, jobs: int | None, address: str | None) -> Iterator[TrialEngine]:
+    """Open an engine and close it when the run ends; an engine passed by the caller stays open."""
     if not isinstance(engine, str):
         yield engine
         return
@@ -122,14 +180,14 @@ def _opened(engine: str | Engine, jobs: int | None, address: str | None) -> Iter
 
 @contextmanager
 def _progress(experiment: Experiment, chunks: list, wanted: bool | str) -> Iterator[Callable[[Outcome], None]]:
-    """Done, failed and time left."""
+    """Show a progress bar with finished trials, failed trials and remaining time."""
     name = wanted if isinstance(wanted, str) else experiment.name
     failed = 0
-    with Display(name, sum(len(c.wanted) for c in chunks), show=bool(wanted), kept=True) as shown:
+    with ProgressDisplay(name, sum(len(c.wanted) for c in chunks), show=bool(wanted), persist=True) as shown:
 
         def show(outcome: Outcome) -> None:
             nonlocal failed
             failed += sum(trial.measures is None for trial in outcome.trials)
-            shown.advance(steps=len(outcome.trials), wrong=f"{failed} failed" if failed else "")
+            shown.advance(steps=len(outcome.trials), warning=f"{failed} failed" if failed else "")
 
         yield show

@@ -1,4 +1,4 @@
-"""Parameters and measures as text and bytes: one spelling per value, and every float comes back bit for bit."""
+"""Serialization of parameters and measures: canonical JSON, and floats that round-trip bit for bit."""
 
 import json
 from collections.abc import Collection
@@ -6,37 +6,37 @@ from typing import Any
 
 import numpy as np
 
-from unlazy.lab.experiment import COLUMNS, Params
+from unlazy.lab.experiment import RESERVED_COLUMNS, Params
 
 
-def canonical(params: Params) -> str:
-    """The one JSON text of these parameters: keys sorted, NumPy numbers as plain ones. 1 and 1.0 stay different."""
+def canonical_json(params: Params) -> str:
+    """Canonical JSON of parameters: sorted keys, NumPy scalars as Python numbers. 1 and 1.0 remain different."""
     try:
         return json.dumps(params, sort_keys=True, separators=(",", ":"), default=_plain)
     except TypeError as error:
         raise ValueError(
-            f"parameters must be numbers, words, or lists of them, so that they can be stored: {error}"
+            f"parameters must be numbers, strings, or lists of them, so that they can be stored: {error}"
         ) from error
 
 
 def check_measures(measures: Any, params: Collection[str] = ()) -> dict[str, Any]:
-    """What a trial returned, if it is a flat dict of measures, none of which has the name of another column."""
+    """The measures that a trial returned; raise if they are not a flat dict or a name is already a column."""
     if not isinstance(measures, dict) or not all(isinstance(name, str) for name in measures):
-        raise TypeError(f"a trial returns a dict of named measures, got {measures!r}")
+        raise TypeError(f"a trial must return a dict of measures by name, got {measures!r}")
     for name in measures:
-        if name in params or name in COLUMNS:
-            what = "a parameter" if name in params else "a column that every trial has"
-            raise ValueError(f"the measure {name!r} is called like {what}; give it a name of its own")
+        if name in params or name in RESERVED_COLUMNS:
+            what = "a parameter" if name in params else "a column of every trial"
+            raise ValueError(f"the measure {name!r} has the name of {what}; rename it")
     return measures
 
 
-def tidy(measures: Any, params: Collection[str] = ()) -> dict[str, Any]:
-    """Measures as plain numbers (shape ()) and NumPy arrays; what cannot be stored is refused here, in the trial."""
+def normalize_measures(measures: Any, params: Collection[str] = ()) -> dict[str, Any]:
+    """Measures as Python numbers (shape ()) and NumPy arrays; raise if one cannot be stored."""
     return {name: _measure(name, value) for name, value in check_measures(measures, params).items()}
 
 
 def pack(measures: dict[str, Any]) -> tuple[str, bytes | None]:
-    """Tidy measures as JSON (numbers; NaN and infinities in Python's spelling) and safetensors (arrays)."""
+    """Serialize normalized measures: numbers as JSON (with NaN and Infinity as in Python), arrays as safetensors."""
     from safetensors.numpy import save
 
     numbers = {k: v for k, v in measures.items() if not isinstance(v, np.ndarray)}
@@ -45,7 +45,7 @@ def pack(measures: dict[str, Any]) -> tuple[str, bytes | None]:
 
 
 def unpack(numbers: str, arrays: bytes | None) -> dict[str, Any]:
-    """The measures that `pack` put away."""
+    """Inverse of `pack`."""
     from safetensors.numpy import load
 
     found = json.loads(numbers)
@@ -55,6 +55,7 @@ def unpack(numbers: str, arrays: bytes | None) -> dict[str, Any]:
 
 
 def _measure(name: str, value: Any) -> Any:
+    """One normalized measure."""
     array = np.asarray(value)
     if array.dtype.kind not in "fiub" and not (array.dtype.kind == "U" and array.ndim == 0):
         raise TypeError(f"measure {name!r} must be real numbers, got {array.dtype}; return its parts separately")
@@ -62,6 +63,7 @@ def _measure(name: str, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    """Python number of a NumPy scalar."""
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"{value!r} is a {type(value).__name__}")
+    raise TypeError(f"{value!r} has type {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""One SQLite file of finished trials (WAL): written chunk by chunk, safe against being killed, never overwritten."""
+"""SQLite store of finished trials (WAL): written chunk by chunk, survives being killed, never overwrites a trial."""
 
 import json
 import shutil
@@ -13,12 +13,12 @@ from typing import Any
 
 from unlazy.core.errors import UnlazyError
 from unlazy.lab.experiment import Experiment, Failure, Params, Record, Records
-from unlazy.lab.runner.serialization import canonical, pack, unpack
+from unlazy.lab.runner.serialization import canonical_json, pack, unpack
 from unlazy.lab.runner.sweep import Environment, Outcome
 
 SCHEMA = 1
 FILE = "trials.sqlite"
-_APPLICATION = 0x756E6C7A  # "unlz": tells our file from any other SQLite file
+_APPLICATION = 0x756E6C7A  # "unlz": identifies the file as a store
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS environment (
@@ -35,21 +35,34 @@ INSERT INTO trial VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
     status = excluded.status, measures = excluded.measures, arrays = excluded.arrays, seconds = excluded.seconds,
     traceback = excluded.traceback, environment = excluded.environment, finished = excluded.finished
 WHERE trial.status = 'failed'
-"""  # a finished trial is never overwritten, whoever else writes here
+"""  # a finished trial is never overwritten, even by another process
 
 
 class Store:
-    """Finished trials under `folder`; `None` keeps them in memory. `create=False` only reads, also where nothing may be
-    written."""
+    """Store of finished trials.
+
+    Parameters
+    ----------
+    folder : str, Path or None
+        Folder of the store; None keeps the trials in memory.
+    create : bool, default True
+        Whether to create the store if it does not exist. With False the store is only read, which also works in a
+        read-only folder.
+
+    Raises
+    ------
+    UnlazyError
+        If the store cannot be opened, is not a store, or was written by a newer version.
+    """
 
     def __init__(self, folder: str | Path | None, create: bool = True):
         self.folder = None if folder is None else Path(folder)
         self._where = "memory" if self.folder is None else str(self.folder / FILE)
         self._copy: tempfile.TemporaryDirectory | None = None
-        with self._sentence("open"):
+        with self._errors("open"):
             self._db = self._connect(create)
         try:
-            with self._sentence("open"):
+            with self._errors("open"):
                 self._check_or_create(create)
         except BaseException:
             self.close()
@@ -62,40 +75,55 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file; SQLite folds its log back in."""
+        """Close the database."""
         self._db.close()
         if self._copy is not None:
             self._copy.cleanup()
 
     def finished(self, experiment: Experiment) -> set[tuple[str, int]]:
-        """(canonical parameters, seed) of every trial that needs no running."""
+        """(canonical parameters, seed) of every finished trial."""
         query = "SELECT params, seed FROM trial WHERE experiment = ? AND version = ? AND status = 'done'"
-        with self._sentence("read"):
+        with self._errors("read"):
             return set(self._db.execute(query, (experiment.identity, experiment.version)))
 
     def add(self, experiment: Experiment, outcome: Outcome) -> None:
-        """Store the trials of one chunk, all or none."""
-        with self._sentence("write to"), self._db:
+        """Store the trials of one chunk in one transaction."""
+        with self._errors("write to"), self._db:
             environment = self._environment(astuple(outcome.environment))
             now = datetime.now(UTC).isoformat(timespec="seconds")
             for trial in outcome.trials:
                 numbers, arrays = (None, None) if trial.measures is None else pack(trial.measures)
                 status = "failed" if trial.measures is None else "done"
                 self._db.execute(_INSERT, (
-                    experiment.identity, experiment.version, canonical(outcome.params), trial.seed, status, numbers,
-                    arrays, trial.seconds, trial.traceback, environment, now,
+                    experiment.identity, experiment.version, canonical_json(outcome.params), trial.seed, status,
+                    numbers, arrays, trial.seconds, trial.traceback, environment, now,
                 ))  # fmt: skip
 
     def records(self, experiment: Experiment, points: Sequence[Params], seeds: int) -> Records:
-        """What is stored of these points and seeds, in their order, with the parameters as given."""
+        """Stored records of the given points and seeds.
+
+        Parameters
+        ----------
+        experiment : Experiment
+            The experiment.
+        points : sequence of dict
+            Parameters of the points.
+        seeds : int
+            Number of seeds per point.
+
+        Returns
+        -------
+        Records
+            The records in the order of the points, then of the seeds, with the parameters as given.
+        """
         query = (
             "SELECT seed, status, measures, arrays, seconds, traceback FROM trial "
             "WHERE experiment = ? AND version = ? AND params = ? AND seed < ? ORDER BY seed"
         )
         done, failed = [], []
-        with self._sentence("read"):
+        with self._errors("read"):
             for params in points:
-                key = (experiment.identity, experiment.version, canonical(params), seeds)
+                key = (experiment.identity, experiment.version, canonical_json(params), seeds)
                 for seed, status, numbers, arrays, seconds, traceback in self._db.execute(query, key):
                     if status == "done":
                         done.append(Record(params, seed, self._measures(experiment, seed, numbers, arrays), seconds))
@@ -104,45 +132,49 @@ class Store:
         return Records(done, failed)
 
     def everything(self, experiment: Experiment) -> Records:
-        """All that is stored of this version of an experiment, whatever configuration asked for it."""
+        """All stored records of this version of an experiment, of any configuration."""
         query = "SELECT DISTINCT params FROM trial WHERE experiment = ? AND version = ? ORDER BY params"
-        with self._sentence("read"):
+        with self._errors("read"):
             texts = [text for (text,) in self._db.execute(query, (experiment.identity, experiment.version))]
         points = []
         for text in texts:
             try:
                 points.append(dict(json.loads(text)))
             except (ValueError, TypeError) as error:
-                raise self._damaged(experiment, f"its parameters read {str(text)[:80]!r}") from error
+                raise self._damaged(experiment, f"its parameters are {str(text)[:80]!r}") from error
         return self.records(experiment, points, seeds=2**62)
 
     def identities(self) -> list[str]:
-        """Every experiment that has trials here, by `Experiment.identity`."""
-        with self._sentence("read"):
+        """Identities (`Experiment.identity`) of all experiments with stored trials."""
+        with self._errors("read"):
             return [name for (name,) in self._db.execute("SELECT DISTINCT experiment FROM trial ORDER BY 1")]
 
     def environments(self, experiment: Experiment) -> list[Environment]:
-        """Where the stored trials of an experiment ran."""
+        """Environments in which the stored trials of an experiment ran."""
         query = (
             "SELECT DISTINCT unlazy, jax, python, device, git_commit FROM trial JOIN environment ON environment = id "
             "WHERE experiment = ? AND version = ? ORDER BY id"
         )
-        with self._sentence("read"):
+        with self._errors("read"):
             return [Environment(*row) for row in self._db.execute(query, (experiment.identity, experiment.version))]
 
     def _connect(self, create: bool) -> sqlite3.Connection:
+        """Open the database."""
         if self.folder is None:
             return sqlite3.connect(":memory:")
         path = self.folder / FILE
         if create:
             self.folder.mkdir(parents=True, exist_ok=True)
         elif not path.exists():
-            raise UnlazyError(f"nothing is stored in {self.folder}; run an experiment first, or name another --store")
+            raise UnlazyError(f"nothing is stored in {self.folder}; run an experiment first, or choose another --store")
         return sqlite3.connect(path, timeout=30.0) if create else self._reading(path)
 
     def _reading(self, path: Path) -> sqlite3.Connection:
-        """A connection that writes nothing. SQLite wants to write beside a file with a log, even to read it: where the
-        folder forbids that, the file is read as it is, or with its log from a copy elsewhere."""
+        """Open a read-only connection.
+
+        SQLite needs to write next to a file in WAL mode, even to read it. If the folder is read-only, the file is
+        opened as immutable, or copied together with its log to a temporary folder.
+        """
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30.0)
         try:
             db.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -158,39 +190,42 @@ class Store:
         return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
 
     def _check_or_create(self, create: bool) -> None:
+        """Check the format of the file, or create the tables if it is empty."""
         version, application, tables = (
             self._db.execute(query).fetchone()[0]
             for query in ("PRAGMA user_version", "PRAGMA application_id", "SELECT count(*) FROM sqlite_master")
         )
         if tables and application != _APPLICATION:
-            raise UnlazyError(f"{self._where} is not a store of unlazy; name another --store")
+            raise UnlazyError(f"{self._where} is not an unlazy store; choose another --store")
         if version > SCHEMA:
             raise UnlazyError(
-                f"{self._where} was written by a newer unlazy (format {version}, this one reads up to {SCHEMA}); "
-                "upgrade unlazy or name another --store"
+                f"{self._where} was written by a newer version of unlazy (format {version}, this version reads up to "
+                f"{SCHEMA}); upgrade unlazy or choose another --store"
             )
-        # NORMAL: a commit survives the death of the process; a power cut may lose the last ones, never the file.
+        # NORMAL: commits survive a crash of the process; a power failure may lose the last ones but not the file.
         self._db.execute("PRAGMA synchronous = NORMAL")
         if not tables and not create:
-            raise UnlazyError(f"nothing is stored in {self.folder}; run an experiment first, or name another --store")
+            raise UnlazyError(f"nothing is stored in {self.folder}; run an experiment first, or choose another --store")
         if not tables:
             self._db.execute("PRAGMA journal_mode = WAL")
             head = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {SCHEMA};"
             self._db.executescript(f"BEGIN IMMEDIATE; {_TABLES} {head} COMMIT;")
 
     def _measures(self, experiment: Experiment, seed: int, numbers: Any, arrays: Any) -> dict:
+        """Deserialize the measures of one trial."""
         try:
             return unpack(numbers, arrays)
-        except Exception as error:  # whatever the bytes lead to: JSON, safetensors and NumPy each have their own
-            raise self._damaged(experiment, f"what seed {seed} measured cannot be read ({error})") from error
+        except Exception as error:  # damaged bytes can raise anything in JSON, safetensors or NumPy
+            raise self._damaged(experiment, f"the measures of seed {seed} cannot be read ({error})") from error
 
     def _damaged(self, experiment: Experiment, what: str) -> UnlazyError:
         return UnlazyError(
-            f"the store {self._where} holds a damaged trial of {experiment.name}: {what}; name another --store, or run "
-            "with --fresh"
+            f"the store {self._where} contains a damaged trial of {experiment.name}: {what}; choose another --store, "
+            "or run with --fresh"
         )
 
     def _environment(self, row: tuple[str, ...]) -> int:
+        """Id of an environment, inserted if it is new."""
         self._db.execute(
             "INSERT OR IGNORE INTO environment (unlazy, jax, python, device, git_commit) VALUES (?, ?, ?, ?, ?)", row
         )
@@ -198,8 +233,8 @@ class Store:
         return self._db.execute(query, row).fetchone()[0]
 
     @contextmanager
-    def _sentence(self, verb: str) -> Iterator[None]:
-        """Failures of the disk, the folder or the file as one sentence."""
+    def _errors(self, verb: str) -> Iterator[None]:
+        """Convert failures of the disk, the folder or the file to UnlazyError."""
         try:
             yield
         except sqlite3.Error as error:
@@ -209,4 +244,4 @@ class Store:
             raise UnlazyError(f"cannot {verb} the store {self._where}: {error.strerror or error}; {_ADVICE}") from error
 
 
-_ADVICE = "what is stored is safe; make room or name another folder with --store, then run the same command again"
+_ADVICE = "stored trials are safe; free some space or choose another folder with --store, then run the command again"

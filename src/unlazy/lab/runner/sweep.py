@@ -1,7 +1,7 @@
-"""Points × seeds → chunks: one point with one block of seeds, run as one vectorized call.
+"""Sweeps: points × seeds are divided into chunks, each one point with one block of seeds, run as one vectorized call.
 
-A seed sits in lane `seed % lanes` of the block `seed // lanes`, and a block is always run whole. So the numbers of a
-seed depend neither on the number of workers, nor on what was stored before, nor on how many seeds were asked for.
+A seed runs in lane `seed % lanes` of block `seed // lanes`, and a block is always run as a whole. The results of a seed
+therefore depend neither on the number of workers, nor on what is stored already, nor on the number of seeds.
 """
 
 from collections.abc import Collection, Sequence
@@ -10,24 +10,24 @@ from typing import Any
 from uuid import uuid4
 
 from unlazy.lab.experiment import Experiment, Params
-from unlazy.lab.runner.serialization import canonical
+from unlazy.lab.runner.serialization import canonical_json
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """One call of a worker: these lanes of one point, of which only the wanted seeds are kept."""
+    """One call of a worker: one point and a block of seeds (`lanes`), of which only the `wanted` ones are stored."""
 
     experiment: Experiment
     params: Params
     lanes: tuple[int, ...]
     wanted: tuple[int, ...]
     group: str
-    """Chunks of one group share one compiled function; the text is unique to one sweep."""
+    """Chunks of one group share one compiled function; unique to one sweep."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How one seed ended: measures, or a traceback."""
+    """The result of one seed: measures, or a traceback."""
 
     seed: int
     measures: dict[str, Any] | None
@@ -37,7 +37,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Environment:
-    """Where a trial ran."""
+    """Versions, device and commit with which a trial ran."""
 
     unlazy: str
     jax: str
@@ -52,7 +52,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a worker sends back for one chunk."""
+    """The results of one chunk, as returned by a worker."""
 
     params: Params
     trials: tuple[Trial, ...]
@@ -64,12 +64,12 @@ class Outcome:
 def plan(
     experiment: Experiment, points: Sequence[Params], seeds: int, finished: Collection[tuple[str, int]]
 ) -> list[Chunk]:
-    """The chunks that still have something to run, those of one compiled function side by side."""
-    sweep = uuid4().hex  # compiled functions are kept by group: an edited experiment must not meet its old self
+    """Chunks with trials that are not finished, ordered by compiled function."""
+    sweep = uuid4().hex  # functions are cached by group: an edited experiment must not reuse the old ones
     groups: dict[str, list[Chunk]] = {}
     for params in points:
-        key = canonical(params)
-        group = f"{sweep} {canonical(dict(experiment.static_part(params)))}"
+        key = canonical_json(params)
+        group = f"{sweep} {canonical_json(dict(experiment.static_part(params)))}"
         for lanes in _blocks(seeds, experiment.lanes if experiment.vectorized else 1):
             wanted = tuple(s for s in lanes if s < seeds and (key, s) not in finished)
             if wanted:
@@ -78,4 +78,5 @@ def plan(
 
 
 def _blocks(seeds: int, lanes: int) -> list[tuple[int, ...]]:
+    """Blocks of consecutive seeds that cover all seeds."""
     return [tuple(range(start, start + lanes)) for start in range(0, seeds, lanes)]

@@ -1,4 +1,4 @@
-"""K(X, Z) as something to multiply by, again and again: stored, by blocks, fused on the GPU, or as the kernel knows."""
+"""Linear operators for K(X, Z): stored, computed block by block, fused on the GPU, or with the kernel's own product."""
 
 import abc
 import importlib.util
@@ -12,64 +12,147 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.core import devices
-from unlazy.core.arrays import Labels, count, float_type
+from unlazy.core.arrays import Labels, float_type, n_points
 from unlazy.core.linalg import dot
 from unlazy.kernels.base import Kernel
 from unlazy.products.engines import blocked, dense
-from unlazy.products.engines.pairs import as_columns, both_sides, prepared
+from unlazy.products.engines.pairs import as_columns, prepare_sides, validated_sides
 
-ACCURATE_ROWS = 64
-"""Rows of a stored K turned into float64 at a time; they stay in the cache."""
+FLOAT64_ROWS = 64
+"""Rows of a stored K converted to float64 at a time, so that they stay in the cache."""
 
-BLAS_COLUMNS = 2
-"""Up to so many columns a symmetric K is read by halves: n = 20,000, one column, 0.050 CPU-seconds against 0.084."""
+SYMV_COLUMNS = 2
+"""Use BLAS symv, which reads one triangle of K, up to this many columns: 0.050 instead of 0.084 CPU seconds for one
+column at n = 20,000."""
 
 
-class Product(eqx.Module):
-    """K(X, Z) for `matmul` (K @ V), `rmatmul` (Kᵀ @ U) and `normal` (Kᵀ(K @ V)); V of shape (m,) or (m, c)."""
+class KernelOperator(eqx.Module):
+    """Abstract linear operator for the kernel matrix K(X, Z) of shape (n, m).
+
+    Built by `product`, which chooses the engine. All products take a vector or a matrix of column vectors.
+    """
 
     on_host: ClassVar[bool] = False
-    """Whether NumPy multiplies, or columns go to several devices: they then stay in the host's memory at first."""
+    """Whether column vectors stay in host memory: NumPy multiplies them, or they are sharded over several devices."""
 
     @property
     @abc.abstractmethod
     def shape(self) -> tuple[int, int]:
-        """Rows and columns of K."""
+        """Shape (n, m) of K."""
 
     @property
     @abc.abstractmethod
-    def how(self) -> str:
-        """One word: own, stored, blocked, fused, sharded or host."""
+    def engine(self) -> str:
+        """Name of the engine: "custom", "stored", "blocked", "fused", "sharded" or "numpy"."""
 
     @property
     @abc.abstractmethod
     def dtype(self) -> jnp.dtype:
-        """Type of the entries."""
+        """Data type of the entries."""
 
     @property
     def bytes(self) -> int:
-        """Memory held between products besides the inputs."""
+        """Memory kept between products besides the inputs, in bytes."""
         return 0
 
     def matmul(self, V: Labels) -> Float[Array, "n *c"]:
-        """K(X, Z) @ V."""
+        """Compute K(X, Z) @ V.
+
+        Parameters
+        ----------
+        V : array of shape (m,) or (m, c)
+            One or several vectors.
+
+        Returns
+        -------
+        array of shape (n,) or (n, c)
+            The product.
+
+        Raises
+        ------
+        ValueError
+            If V does not have m rows.
+        """
         return _on_columns(self, self._matmul, V, self.shape[1], "V")
 
     def rmatmul(self, U: Labels) -> Float[Array, "m *c"]:
-        """K(X, Z)ᵀ @ U."""
+        """Compute K(X, Z)ᵀ @ U.
+
+        Parameters
+        ----------
+        U : array of shape (n,) or (n, c)
+            One or several vectors.
+
+        Returns
+        -------
+        array of shape (m,) or (m, c)
+            The product.
+
+        Raises
+        ------
+        ValueError
+            If U does not have n rows.
+        """
         return _on_columns(self, self._rmatmul, U, self.shape[0], "U")
 
     def normal(self, V: Labels) -> Float[Array, "m *c"]:
-        """K(X, Z)ᵀ K(X, Z) @ V."""
+        """Compute K(X, Z)ᵀ K(X, Z) @ V, with one evaluation of each entry where the engine supports it.
+
+        Parameters
+        ----------
+        V : array of shape (m,) or (m, c)
+            One or several vectors.
+
+        Returns
+        -------
+        array of shape (m,) or (m, c)
+            The product.
+
+        Raises
+        ------
+        ValueError
+            If V does not have m rows.
+        """
         return _on_columns(self, self._normal, V, self.shape[1], "V")
 
-    def accurate(self, V: Float[np.ndarray, "_ c"]) -> Float[np.ndarray, "_ c"]:
-        """K @ V with sums in float64 where that is possible: for residuals, of which little is left."""
+    def matmul_float64(self, V: Float[np.ndarray, "_ c"]) -> Float[np.ndarray, "_ c"]:
+        """Compute K @ V, accumulated in float64 where the engine supports it.
+
+        Intended for residuals, which lose digits to cancellation.
+
+        Parameters
+        ----------
+        V : float64 array of shape (m, c)
+            Column vectors.
+
+        Returns
+        -------
+        float64 NumPy array of shape (n, c)
+            The product.
+        """
         return np.asarray(self.matmul(jnp.asarray(V, self.dtype)), np.float64)
 
-    def taken(self, rows: Array, columns: Array | None = None) -> "Product":
-        """K(X, Z) at some rows of X, and of Z, for products inside a traced program: nothing is prepared anew."""
-        raise ValueError(f"a product that is {self.how} has no rows to take")
+    def select_rows(self, rows: Array, columns: Array | None = None) -> "KernelOperator":
+        """Return the operator restricted to some rows and columns of K; works inside traced programs.
+
+        Parameters
+        ----------
+        rows : integer array
+            Indices into X.
+        columns : integer array, optional
+            Indices into Z; all by default.
+
+        Returns
+        -------
+        KernelOperator
+            Operator of the same engine. The points are not prepared again.
+
+        Raises
+        ------
+        ValueError
+            If the engine does not support row selection.
+        """
+        raise ValueError(f"the {self.engine!r} engine does not support select_rows")
 
     @abc.abstractmethod
     def _matmul(self, V: Array) -> Array: ...
@@ -81,15 +164,15 @@ class Product(eqx.Module):
         return self._rmatmul(self._matmul(V))
 
 
-def _on_columns(K: Product, verb: Callable[[Any], Any], V: Labels, rows: int, what: str) -> Any:
-    """A verb of columns for V of one axis or two. A function: Equinox makes a tree of every method that is called."""
+def _on_columns(K: KernelOperator, verb: Callable[[Any], Any], V: Labels, rows: int, what: str) -> Any:
+    """Apply `verb` to V as a matrix of columns. Not a method, since Equinox builds a pytree for every method call."""
     out = verb(as_columns(V, rows, what, K.dtype, put=not K.on_host))
     shape = out.shape[:1] + np.shape(V)[1:]
     return out if out.shape == shape else out.reshape(shape)
 
 
-class Stored(Product):
-    """K kept in memory: six times faster per pass than recomputing it on the CPU."""
+class StoredOperator(KernelOperator):
+    """K kept in memory: on the CPU a product is six times faster than recomputing the entries."""
 
     K: Float[Array, "n m"]
     symmetric: bool = eqx.field(static=True, default=False)
@@ -99,7 +182,7 @@ class Stored(Product):
         return self.K.shape  # type: ignore[return-value]
 
     @property
-    def how(self) -> str:
+    def engine(self) -> str:
         return "stored"
 
     @property
@@ -110,18 +193,18 @@ class Stored(Product):
     def bytes(self) -> int:
         return self.K.nbytes
 
-    def accurate(self, V: Float[np.ndarray, "_ c"]) -> Float[np.ndarray, "_ c"]:
+    def matmul_float64(self, V: Float[np.ndarray, "_ c"]) -> Float[np.ndarray, "_ c"]:
         if not devices.is_host():
-            return super().accurate(V)
+            return super().matmul_float64(V)
         K = np.asarray(self.K)
-        parts = [dot(K[i : i + ACCURATE_ROWS].astype(np.float64), V) for i in range(0, K.shape[0], ACCURATE_ROWS)]
+        parts = [dot(K[i : i + FLOAT64_ROWS].astype(np.float64), V) for i in range(0, K.shape[0], FLOAT64_ROWS)]
         return np.concatenate(parts)
 
-    def taken(self, rows: Array, columns: Array | None = None) -> "Stored":
-        return Stored(self.K[rows] if columns is None else self.K[rows[:, None], columns])
+    def select_rows(self, rows: Array, columns: Array | None = None) -> "StoredOperator":
+        return StoredOperator(self.K[rows] if columns is None else self.K[rows[:, None], columns])
 
     def _matmul(self, V: Array) -> Array:
-        if self.symmetric and V.shape[1] <= BLAS_COLUMNS and devices.is_host():
+        if self.symmetric and V.shape[1] <= SYMV_COLUMNS and devices.is_host():
             return _symmetric_dot(self.K, V)
         return _dot(self.K, V)
 
@@ -129,7 +212,7 @@ class Stored(Product):
         return _dot(self.K, U) if self.symmetric else _transposed_dot(self.K, U)
 
 
-class Blocked(Product):
+class BlockedOperator(KernelOperator):
     """K recomputed block by block in every product."""
 
     kernel: Kernel
@@ -139,18 +222,18 @@ class Blocked(Product):
 
     @property
     def shape(self) -> tuple[int, int]:
-        return count(self.left), count(self.right)
+        return n_points(self.left), n_points(self.right)
 
     @property
-    def how(self) -> str:
+    def engine(self) -> str:
         return "blocked"
 
     @property
     def dtype(self) -> jnp.dtype:
         return float_type(self.left)
 
-    def taken(self, rows: Array, columns: Array | None = None) -> "Blocked":
-        return Blocked(self.kernel, rows_of(self.left, rows), rows_of(self.right, columns), self.memory)
+    def select_rows(self, rows: Array, columns: Array | None = None) -> "BlockedOperator":
+        return BlockedOperator(self.kernel, take_rows(self.left, rows), take_rows(self.right, columns), self.memory)
 
     def _matmul(self, V: Array) -> Array:
         return blocked.apply(self.kernel, self.left, self.right, V, self.memory)
@@ -162,8 +245,8 @@ class Blocked(Product):
         return blocked.normal(self.kernel, self.left, self.right, V, self.memory)
 
 
-class Own(Product):
-    """K never formed: the kernel multiplies by itself (`Kernel.times`)."""
+class CustomOperator(KernelOperator):
+    """K is never formed: the kernel implements the product (`Kernel.matmul_prepared`)."""
 
     kernel: Kernel
     left: Any
@@ -171,18 +254,18 @@ class Own(Product):
 
     @property
     def shape(self) -> tuple[int, int]:
-        return count(self.left), count(self.right)
+        return n_points(self.left), n_points(self.right)
 
     @property
-    def how(self) -> str:
-        return "own"
+    def engine(self) -> str:
+        return "custom"
 
     @property
     def dtype(self) -> jnp.dtype:
         return float_type(self.left)
 
-    def taken(self, rows: Array, columns: Array | None = None) -> "Own":
-        return Own(self.kernel, rows_of(self.left, rows), rows_of(self.right, columns))
+    def select_rows(self, rows: Array, columns: Array | None = None) -> "CustomOperator":
+        return CustomOperator(self.kernel, take_rows(self.left, rows), take_rows(self.right, columns))
 
     def _matmul(self, V: Array) -> Array:
         return _times(self.kernel, self.left, self.right, V)
@@ -191,30 +274,30 @@ class Own(Product):
         return _times(self.kernel, self.right, self.left, U)
 
 
-class Fused(Product):
-    """K recomputed on the chip of a GPU in every product."""
+class FusedOperator(KernelOperator):
+    """K recomputed on chip by a fused GPU program in every product."""
 
-    left: Any  # fused.Side: that module brings Pallas and is imported when used
+    left: Any  # fused_product.FusedSide; that module imports Pallas and is loaded lazily
     right: Any
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.left.of.points.shape[0], self.right.of.points.shape[0]
+        return self.left.prepared.points.shape[0], self.right.prepared.points.shape[0]
 
     @property
-    def how(self) -> str:
+    def engine(self) -> str:
         return "fused"
 
     @property
     def dtype(self) -> jnp.dtype:
-        return self.left.of.points.dtype
+        return self.left.prepared.points.dtype
 
     @property
     def bytes(self) -> int:
         return sum(leaf.nbytes for leaf in jax.tree.leaves((self.left, self.right)))
 
-    def taken(self, rows: Array, columns: Array | None = None) -> "Fused":
-        return Fused(rows_of(self.left, rows), rows_of(self.right, columns))
+    def select_rows(self, rows: Array, columns: Array | None = None) -> "FusedOperator":
+        return FusedOperator(take_rows(self.left, rows), take_rows(self.right, columns))
 
     def _matmul(self, V: Array) -> Array:
         from unlazy.products.fused import fused_product
@@ -227,38 +310,38 @@ class Fused(Product):
         return fused_product.apply(self.right, self.left, U)
 
 
-def rows_of(side: Any, index: Array | None) -> Any:
-    """Some points of a side, all where None: every leaf has one row for each."""
+def take_rows(side: Any, index: Array | None) -> Any:
+    """Select points of a prepared side (all if `index` is None); every leaf has one row per point."""
     return side if index is None else jax.tree.map(lambda leaf: leaf[index], side)
 
 
-def fused_product(kernel: Kernel, X: Any, Z: Any) -> Fused:
-    """Put both sides into the kernel's fused form once; every product then shares the same rounded points."""
+def fused_operator(kernel: Kernel, X: Any, Z: Any) -> FusedOperator:
+    """Convert both sides to the kernel's fused form once; all products then use the same rounded points."""
     from unlazy.products.fused import fused_product
 
-    return Fused(*fused_product.prepared(kernel, X, Z))
+    return FusedOperator(*fused_product.prepare(kernel, X, Z))
 
 
-def stored(kernel: Kernel, X: Any, Z: Any, memory: int | str | None = None) -> Stored:
-    """Form K once; refused where it does not fit the budget."""
-    return Stored(dense.gram(kernel, X, Z, memory), Z is None)
+def stored_operator(kernel: Kernel, X: Any, Z: Any, memory: int | str | None = None) -> StoredOperator:
+    """Compute and store K; raises ValueError if it exceeds the memory budget."""
+    return StoredOperator(dense.gram(kernel, X, Z, memory), Z is None)
 
 
-def recomputed(kernel: Kernel, X: Any, Z: Any, memory: int | None = None) -> Blocked:
-    """Prepare both sides once; K is recomputed in every product."""
-    left, right = jax.jit(prepared)(kernel, *both_sides(kernel, X, Z))
-    return Blocked(kernel, left, right, memory)
+def blocked_operator(kernel: Kernel, X: Any, Z: Any, memory: int | None = None) -> BlockedOperator:
+    """Prepare both sides once; K is recomputed block by block in every product."""
+    left, right = jax.jit(prepare_sides)(kernel, *validated_sides(kernel, X, Z))
+    return BlockedOperator(kernel, left, right, memory)
 
 
-def own_product(kernel: Kernel, X: Any, Z: Any) -> Own:
-    """Prepare both sides once for a kernel with a product of its own."""
+def custom_operator(kernel: Kernel, X: Any, Z: Any) -> CustomOperator:
+    """Prepare both sides once for a kernel that implements its own product."""
     if not kernel.has_product:
-        raise ValueError(f"{type(kernel).__name__} has no product of its own; leave `how` out, which chooses")
-    return Own(kernel, *jax.jit(prepared)(kernel, *both_sides(kernel, X, Z)))
+        raise ValueError(f"{type(kernel).__name__} has no custom product; omit `engine` to choose one automatically")
+    return CustomOperator(kernel, *jax.jit(prepare_sides)(kernel, *validated_sides(kernel, X, Z)))
 
 
 def fused_available(kernel: Kernel, X: Any) -> bool:
-    """Whether the GPU's fused product takes this kernel and these inputs."""
+    """Whether the fused GPU product supports this kernel and these inputs."""
     if devices.is_host() or importlib.util.find_spec("unlazy.products.fused.fused_product") is None:
         return False
     from unlazy.products.fused import fused_product
@@ -267,8 +350,8 @@ def fused_available(kernel: Kernel, X: Any) -> bool:
 
 
 def _symmetric_dot(K: Array, V: Array) -> Array:
-    """K @ V a column at a time, reading one triangle of K (BLAS symv): the pass is bound by memory. Storing only that
-    triangle would not help: packed (spmv) or in panels a pass costs as much as one over the whole."""
+    """K @ V column by column with BLAS symv, which reads one triangle of K; the product is memory-bound. Storing only
+    the triangle would not help: packed (spmv) or in panels it is as slow as reading all of K."""
     from scipy.linalg import blas
 
     symv = blas.dsymv if K.dtype == jnp.float64 else blas.ssymv
@@ -278,7 +361,7 @@ def _symmetric_dot(K: Array, V: Array) -> Array:
 
 @jax.jit
 def _times(kernel: Kernel, left: Any, right: Any, V: Array) -> Array:
-    return kernel.times(left, right, V)
+    return kernel.matmul_prepared(left, right, V)
 
 
 @jax.jit
@@ -288,6 +371,6 @@ def _dot(K: Array, V: Array) -> Array:
 
 @jax.jit
 def _transposed_dot(K: Array, U: Array) -> Array:
-    if U.shape[1] == 1:  # Kᵀu is twenty times slower than uᵀK on the CPU; with more columns they are alike
+    if U.shape[1] == 1:  # Kᵀu is 20 times slower than uᵀK on the CPU; with more columns both are equal
         return dot(U.T, K).T
     return dot(K.T, U)

@@ -1,7 +1,7 @@
-"""K @ V, Kᵀ @ U and Kᵀ(K @ V) by row blocks: K is never formed, a block lives in the cache and is forgotten.
+"""K @ V, Kᵀ @ U and Kᵀ(K @ V) by row blocks: K is never formed, and each block stays in the cache until it is used.
 
-Every kernel is symmetric, K(X, Z) = K(Z, X)ᵀ, so blocks always run along the longer side and a block is as wide as the
-shorter one; where that is too wide for the budget, the shorter side is cut too.
+Every kernel is symmetric, K(X, Z) = K(Z, X)ᵀ, so blocks always run along the longer side and are as wide as the shorter
+one. If that is too wide, the shorter side is split as well.
 """
 
 import functools
@@ -14,39 +14,39 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.core import devices
-from unlazy.core.arrays import Labels, Points, count, float_type
+from unlazy.core.arrays import Labels, Points, float_type, n_points
 from unlazy.core.linalg import dot
 from unlazy.core.memory import memory_budget
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.evaluation.gram_tiles import part
-from unlazy.products.engines.pairs import add_compensated, as_columns, both_sides, entries, prepared
+from unlazy.products.engines.pairs import add_compensated, as_columns, entries, prepare_sides, validated_sides
 
 CPU_ROWS = 128
-"""Rows of a block on the CPU: twice as fast as 2,048 at m = 20,000, since entries are used while in the cache."""
+"""Rows of a block on the CPU: twice as fast as 2,048 at m = 20,000, since entries are used while they are cached."""
 CPU_ENTRIES = 2**19
-"""A block on the CPU has at least this many entries, so that narrow products are not all loop."""
+"""Minimum number of entries of a block on the CPU, so that loop overhead stays small for narrow products."""
 GPU_ENTRIES = 2**26
-"""Entries of a block on an accelerator, where each is written and read once."""
+"""Entries of a block on an accelerator, where each entry is written and read once."""
 TEMPORARIES = 4
 """Arrays of a block's size alive at once while its entries are evaluated."""
-WIDEST = 2**16
-"""Columns of a block at most: beyond, even 128 rows leave every cache."""
+MAX_COLUMNS = 2**16
+"""Maximum number of columns of a block: beyond it, even 128 rows exceed every cache."""
 
 
 def matmul(kernel: Kernel, X: Points, Z: Points, V: Labels, memory: int | str | None = None) -> Float[Array, "n *c"]:
     """K(X, Z) @ V."""
-    left, right = _prepared(kernel, *both_sides(kernel, X, Z))
-    columns = as_columns(V, count(right), "V", float_type(left))
-    return apply(kernel, left, right, columns, memory).reshape((count(left), *np.shape(V)[1:]))
+    left, right = _prepared(kernel, *validated_sides(kernel, X, Z))
+    columns = as_columns(V, n_points(right), "V", float_type(left))
+    return apply(kernel, left, right, columns, memory).reshape((n_points(left), *np.shape(V)[1:]))
 
 
 def apply(
     kernel: Kernel, left: Any, right: Any, V: Float[Array, "m c"], memory: int | str | None = None
 ) -> Float[Array, "n c"]:
-    """The same for prepared sides."""
-    n, m = count(left), count(right)
+    """K @ V for prepared sides."""
+    n, m = n_points(left), n_points(right)
     along_left = n >= m
-    width = min(n, m, WIDEST)
+    width = min(n, m, MAX_COLUMNS)
     rows = block_rows(max(n, m), width, V.dtype.itemsize, memory)
     total = jnp.zeros((n, V.shape[1]), V.dtype) if along_left else None
     parts = []
@@ -66,10 +66,10 @@ def normal(
     memory: int | str | None = None,
     real: int | Array | None = None,
 ) -> Float[Array, "m c"]:
-    """Kᵀ(K V) for prepared sides: one evaluation of each entry instead of two, where a block is wide enough. Only the
-    first `real` rows count, all unless told: others pad."""
-    n, m = count(left), count(right)
-    if m > WIDEST or m > n:
+    """Kᵀ(K V) for prepared sides, with one evaluation of each entry instead of two if a block spans all columns. Only
+    the first `real` rows count (by default all); the others are padding."""
+    n, m = n_points(left), n_points(right)
+    if m > MAX_COLUMNS or m > n:
         U = apply(kernel, left, right, V, memory)
         U = U if real is None else jnp.where((jnp.arange(n) < real)[:, None], U, 0)
         return apply(kernel, right, left, U, memory)
@@ -77,19 +77,19 @@ def normal(
 
 
 def block_rows(n: int, width: int, itemsize: int, memory: int | str | None = None) -> int:
-    """Rows of a block: what the cache (CPU) or the card likes, within the memory budget."""
+    """Number of rows of a block: the fastest size for the CPU cache or the GPU, within the memory budget."""
     on_cpu = devices.is_host()
     liked = max(CPU_ROWS, CPU_ENTRIES // width) if on_cpu else max(CPU_ROWS, GPU_ENTRIES // width)
     allowed = memory_budget(memory) // (TEMPORARIES * width * itemsize)
     return int(max(1, min(n, liked, allowed)))
 
 
-_prepared = jax.jit(prepared)
+_prepared = jax.jit(prepare_sides)
 
 
 @functools.partial(jax.jit, static_argnames="rows")
 def _matmul(kernel: Kernel, left: Any, right: Any, V: Array, rows: int) -> Array:
-    n = count(left)
+    n = n_points(left)
 
     def fill(i: Array, out: Array) -> Array:
         start = jnp.minimum(i * rows, n - rows)  # the last block overlaps the one before: no padding
@@ -102,27 +102,27 @@ def _matmul(kernel: Kernel, left: Any, right: Any, V: Array, rows: int) -> Array
 @functools.partial(jax.jit, static_argnames="rows")
 def _rmatmul(kernel: Kernel, left: Any, right: Any, U: Array, rows: int) -> Array:
     """K(left, right)ᵀ @ U."""
-    n = count(left)
+    n = n_points(left)
 
     def add(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
         start = jnp.minimum(i * rows, n - rows)
         K = entries(kernel, part(left, start, rows), right)
         return add_compensated(sums, _transposed_dot(K, _fresh(part(U, start, rows), start, i * rows)))
 
-    zero = jnp.zeros((count(right), U.shape[1]), U.dtype)
+    zero = jnp.zeros((n_points(right), U.shape[1]), U.dtype)
     return jax.lax.fori_loop(0, math.ceil(n / rows), add, (zero, zero))[0]
 
 
 @functools.partial(jax.jit, static_argnames="rows")
 def _normal(kernel: Kernel, left: Any, right: Any, V: Array, rows: int, real: int | Array | None) -> Array:
-    n = count(left)
+    n = n_points(left)
 
     def add(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
         start = jnp.minimum(i * rows, n - rows)
         K = entries(kernel, part(left, start, rows), right)
         return add_compensated(sums, _transposed_dot(K, _fresh(dot(K, V), start, i * rows, real)))
 
-    zero = jnp.zeros((count(right), V.shape[1]), V.dtype)
+    zero = jnp.zeros((n_points(right), V.shape[1]), V.dtype)
     return jax.lax.fori_loop(0, math.ceil(n / rows), add, (zero, zero))[0]
 
 
@@ -131,12 +131,12 @@ def _rows(side: Any, start: int, width: int) -> Any:
 
 
 def _fresh(part: Array, start: Array, first: Array, end: int | Array | None = None) -> Array:
-    """Rows that an earlier block has already counted, and those that only pad, become zero."""
+    """Set rows to zero that an earlier block has already counted, and padding rows."""
     index = start + jnp.arange(part.shape[0])
     counts = index >= first if end is None else (index >= first) & (index < end)
     return jnp.where(counts[:, None], part, 0)
 
 
 def _transposed_dot(K: Array, U: Array) -> Array:
-    """Kᵀ @ U spelled (Uᵀ @ K)ᵀ: for one column XLA's CPU backend is twenty times faster at that."""
+    """Kᵀ @ U written as (Uᵀ @ K)ᵀ, which is 20 times faster for one column in XLA's CPU backend."""
     return dot(U.T, K).T

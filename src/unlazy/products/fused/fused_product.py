@@ -1,8 +1,8 @@
-"""K(X, Z) @ V on the GPU in one pass: inner products, the kernel's formula and the sum never leave the chip.
+"""K(X, Z) @ V on the GPU in one pass: inner products, kernel formula and sums stay on chip.
 
-Both sides are put into the kernel's form (products.fused.fused_forms) once; then one of two programs multiplies:
-products.fused.hopper on Hopper cards where it fits, products.fused.triton elsewhere. A `Cut` or a `Tile` asks for one
-of them. Z is cut into pieces where X alone has too few rows to fill the card.
+Both sides are converted to the fused form of the kernel (products.fused.fused_forms) once. One of two programs then
+multiplies: products.fused.hopper on Hopper GPUs if it supports the problem, otherwise products.fused.triton. A
+`HopperTile` or `TritonTile` selects one of them. Z is split into pieces if X has too few rows to occupy the GPU.
 """
 
 from functools import lru_cache, partial
@@ -16,46 +16,46 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
 from unlazy.core import devices, mosaic
-from unlazy.core.arrays import Points, on_device
+from unlazy.core.arrays import Points, floats_on_device
 from unlazy.kernels.base import InnerProductKernel, Kernel
-from unlazy.kernels.evaluation.gram import embedded
-from unlazy.products.engines.pairs import both_sides
+from unlazy.kernels.evaluation.gram import embed_sides
+from unlazy.products.engines.pairs import validated_sides
 from unlazy.products.fused import hopper, triton
-from unlazy.products.fused.fused_forms import Form, GaussianForm, MaternForm, Near, Prepared, form_of
+from unlazy.products.fused.fused_forms import Form, GaussianForm, MaternForm, NearSettings, Prepared, form_of
 from unlazy.products.fused.ptx import assembly, pair_program
-from unlazy.products.fused.split_precision import Parts
+from unlazy.products.fused.split_precision import SplitPoints
 from unlazy.products.fused.tiling import padded, repeated
-from unlazy.products.fused.triton import Tile
+from unlazy.products.fused.triton import TritonTile
 
-_NOTHING = -1e4
-"""A power of two that is no number's."""
+_ZERO_EXPONENT = -1e4
+"""An exponent so small that its power of two is zero."""
 
 
 def available(kernel: Kernel, X: Any) -> bool:
-    """Whether this product can run fused: a float32 array on a CUDA GPU and a kernel with an entry formula.
+    """Whether the product can be fused: float32 arrays on a CUDA GPU and a kernel with an entry formula.
 
-    Not where constants are folded (`jax.ensure_compile_time_eval`): those of the fused program would be too.
+    Not under `jax.ensure_compile_time_eval`, which would also evaluate the constants of the fused program.
     """
     if devices.kind() != "gpu" or getattr(X, "ndim", 0) != 2:  # trees and images have no inner products
         return False
     form = form_of(kernel)
-    if X.dtype != jnp.float32 or form is None or folding():
+    if X.dtype != jnp.float32 or form is None or _evaluates_constants():
         return False
     return triton.backend is not None or (devices.is_hopper() and _for_hopper(form, kernel, X))
 
 
 def _for_hopper(form: Form, kernel: Kernel, X: Array) -> bool:
-    """Whether products.fused.hopper can: all of the points on chip, a formula without tables or loops."""
+    """Whether products.fused.hopper applies: the points fit on chip, and the formula has no tables or loops."""
     left, _ = jax.eval_shape(partial(_prepared, form), kernel, X, X)
-    taken = hopper.takes(left.points.shape[1]) and assembly(form, len(left.rows)) is not None
+    taken = hopper.supports(left.points.shape[1]) and assembly(form, len(left.rows)) is not None
     return taken and _lowers_for_hopper()
 
 
 @lru_cache
 def _lowers_for_hopper() -> bool:
-    """Whether this JAX takes products.fused.hopper."""
+    """Whether the installed JAX version can lower products.fused.hopper."""
     return all(
-        mosaic.is_lowered(partial(_traced_for_hopper, form, columns), "products")
+        mosaic.can_lower(partial(_traced_for_hopper, form, columns), "products")
         for form, columns in ((GaussianForm(), 1), (MaternForm(0.5), 8))
     )
 
@@ -63,85 +63,96 @@ def _lowers_for_hopper() -> bool:
 def _traced_for_hopper(form: Form, columns: int) -> Any:
     points, number, V = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1, 1), (1,), (1, columns)))
     side: Any = Prepared(points, [number], added=number)  # type: ignore[arg-type, list-item]
-    return _apply_sides.trace(form, side, side, V, hopper.fitting(1, columns), False)
+    return _apply_sides.trace(form, side, side, V, hopper.default_tile(1, columns), False)
 
 
-def folding() -> bool:
-    """Whether JAX evaluates constants while it traces."""
+def _evaluates_constants() -> bool:
+    """Whether JAX evaluates constants while tracing (`jax.ensure_compile_time_eval`)."""
     return not jax.make_jaxpr(lambda: jnp.zeros(2))().eqns
 
 
 def matmul(
     kernel: Kernel, X: Points, Z: Points, V: Float[Array, "m *c"], *,
-    tile: Tile | hopper.Cut | None = None, interpret: Any = False,
+    tile: TritonTile | hopper.HopperTile | None = None, interpret: Any = False,
 ) -> Float[Array, "n *c"]:  # fmt: skip
     """K(X, Z) @ V without forming K; float32, relative error near 1e-6 (4e-6 with several columns).
 
-    The card multiplies while the points it has looked at are judged: a launch costs as much as 10^9 pairs.
-    """
-    form, kind = _formed(kernel), type(kernel)  # a module's own methods cost as much as a launch
+    The result of the validation is read after the product was launched: waiting for it would cost as much as 10^9
+    pairs."""
+    form, kind = _fused_form(kernel), type(kernel)  # bound methods of an Equinox module cost as much as a launch
     left, right = kind.read(kernel, X, Z)
-    admit = kind.admission(kernel, left, right)
-    result = _multiplied(form, on_device(kernel), left, right, V, tile, interpret)
-    admit()
+    finish_validation = kind.deferred_validation(kernel, left, right)
+    result = _prepare_and_multiply(form, floats_on_device(kernel), left, right, V, tile, interpret)
+    finish_validation()
     return result
 
 
-class Side(eqx.Module):
-    """One side of K, embedded, centered and put into its form; kept by those who multiply again and again."""
+class FusedSide(eqx.Module):
+    """One side of K, embedded, centered and converted to the fused form, for repeated products."""
 
     form: Form = eqx.field(static=True)
-    of: Prepared
+    prepared: Prepared
 
 
-def prepared(kernel: Kernel, X: Points, Z: Points) -> tuple[Side, Side]:
-    """Both sides of K(X, Z): `apply(left, right, V)` is K @ V and `apply(right, left, U)` is Kᵀ @ U.
+def prepare(kernel: Kernel, X: Points, Z: Points) -> tuple[FusedSide, FusedSide]:
+    """Prepare both sides of K(X, Z): `apply(left, right, V)` is K @ V and `apply(right, left, U)` is Kᵀ @ U.
 
-    Both use the same rounded points, so of one and the same K: conjugate gradients on KᵀK need that.
+    Both products use the same rounded points and thus the same K, which conjugate gradients on KᵀK require.
     """
-    form = _formed(kernel)
-    left, right = _prepared(form, kernel, *both_sides(kernel, X, Z))
-    return Side(form, left), Side(form, right)
+    form = _fused_form(kernel)
+    left, right = _prepared(form, kernel, *validated_sides(kernel, X, Z))
+    return FusedSide(form, left), FusedSide(form, right)
 
 
-def _formed(kernel: Kernel) -> Form:
+def _fused_form(kernel: Kernel) -> Form:
     form = form_of(kernel)
     if form is None or kernel.formula is None:
         name = type(kernel).__name__
-        raise ValueError(f"{name} has no entry formula to fuse, or none short enough: use products.matmul, it chooses")
+        raise ValueError(f"{name} has no entry formula that can be fused: use products.matmul, which chooses an engine")
     return form
 
 
 def apply(
-    left: Side, right: Side, V: Float[Array, "m *c"], *, tile: Tile | hopper.Cut | None = None, interpret: Any = False
+    left: FusedSide,
+    right: FusedSide,
+    V: Float[Array, "m *c"],
+    *,
+    tile: TritonTile | hopper.HopperTile | None = None,
+    interpret: Any = False,
 ) -> Float[Array, "n *c"]:
-    """K @ V for sides made by `prepared`."""
-    return _apply_sides(left.form, left.of, right.of, V, tile, interpret)
+    """K @ V for sides returned by `prepare`."""
+    return _apply_sides(left.form, left.prepared, right.prepared, V, tile, interpret)
 
 
-def _tile(form: Form, rows: int, d: int, columns: int) -> Tile | hopper.Cut:
-    """What was fastest on an H200: heavier formulas want smaller tiles, so that more of them share a processor."""
-    hopping = devices.is_hopper() and hopper.takes(d) and columns <= hopper.COLUMNS and _lowers_for_hopper()
+def _tile(form: Form, rows: int, d: int, columns: int) -> TritonTile | hopper.HopperTile:
+    """Tile sizes that were fastest on an H200: expensive formulas need smaller tiles for higher occupancy."""
+    hopping = devices.is_hopper() and hopper.supports(d) and columns <= hopper.COLUMNS and _lowers_for_hopper()
     program = assembly(form, rows) if hopping else None
-    light = program is not None and program.left_count + program.right_count <= hopper.NUMBERS
+    light = program is not None and program.left_count + program.right_count <= hopper.MAX_OPERANDS
     if triton.backend is None or light:
-        return hopper.fitting(d, columns)
+        return hopper.default_tile(d, columns)
     if columns > 1:
-        return Tile(x=128, z=64)
-    return Tile(x=64, z=64) if (1, 1) in form.parts.dots else Tile(x=64, z=128)
+        return TritonTile(x=128, z=64)
+    return TritonTile(x=64, z=64) if (1, 1) in form.parts.dots else TritonTile(x=64, z=128)
 
 
 @partial(jax.jit, static_argnames=("form", "tile", "interpret"))
-def _multiplied(
-    form: Form, kernel: InnerProductKernel, X: Array, Z: Array, V: Array, tile: Tile | hopper.Cut | None, interpret: Any
+def _prepare_and_multiply(
+    form: Form,
+    kernel: InnerProductKernel,
+    X: Array,
+    Z: Array,
+    V: Array,
+    tile: TritonTile | hopper.HopperTile | None,
+    interpret: Any,
 ) -> Array:
-    """All in one program: to begin one takes as long as 10^8 pairs."""
+    """Preparation and product in one program: a separate launch costs as much as 10^8 pairs."""
     return _apply_sides(form, *_prepared(form, kernel, X, Z), V, tile, interpret)
 
 
 @partial(jax.jit, static_argnames=("form", "tile", "interpret"))
 def _apply_sides(
-    form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile | hopper.Cut | None, interpret: Any
+    form: Form, left: Prepared, right: Prepared, V: Array, tile: TritonTile | hopper.HopperTile | None, interpret: Any
 ) -> Array:
     columns = V.reshape(V.shape[0], -1)
     s_left, s_right = left.scale, right.scale
@@ -155,45 +166,62 @@ def _apply_sides(
 
 @partial(jax.jit, static_argnames="form")
 def _prepared(form: Form, kernel: InnerProductKernel, X: Array, Z: Array) -> tuple[Prepared, Prepared]:
-    left, right = embedded(kernel, X, Z)
+    left, right = embed_sides(kernel, X, Z)
     return form.prepare(kernel, left), form.prepare(kernel, right)
 
 
 def _near_or_far(
-    form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile | hopper.Cut | None, interpret: Any
+    form: Form, left: Prepared, right: Prepared, V: Array, tile: TritonTile | hopper.HopperTile | None, interpret: Any
 ) -> Array:
-    """By the form and the parts that the points at hand need."""
+    """Multiply with the form and the split precision that the norms of the points require."""
     near, far = form.near, form.far
     by_near = _program(form, near, left, V, tile, interpret)
     added = [side.added for side in (left, right) if side.added is not None]
     if near is None or not added or (far is form and by_near.func is triton.product):
         return by_near(left, right, V)
     largest, mean = (-2 * jnp.minimum(*map(f, added)) for f in (jnp.min, jnp.mean))
-    # not where a number is NaN: powers of two by multiply-adds would make some number of it
+    # False if a value is NaN, which polynomial powers of two would turn into a finite number
     within = (near.least <= largest) & (largest <= near.most) & (mean <= near.mean)
     return lax.cond(within, by_near, _program(far, None, left, V, tile, interpret), left, right, V)
 
 
 def _program(
-    form: Form, near: Near | None, left: Prepared, V: Array, tile: Tile | hopper.Cut | None, interpret: Any
+    form: Form,
+    near: NearSettings | None,
+    left: Prepared,
+    V: Array,
+    tile: TritonTile | hopper.HopperTile | None,
+    interpret: Any,
 ) -> partial:
-    """What multiplies two sides by V: one of both programs, of fewer parts where points are near."""
+    """Function of (left, right, V) that multiplies, with one of the two programs; `near` allows lower precision."""
     tile = tile or _tile(form, len(left.rows), left.points.shape[1], V.shape[1])
-    if isinstance(tile, hopper.Cut):
+    if isinstance(tile, hopper.HopperTile):
         return partial(_on_hopper, form, near, tile, interpret)
     return partial(triton.product, form, tile=tile, interpret=interpret)
 
 
 def _on_hopper(
-    form: Form, near: Near | None, cut: hopper.Cut, interpret: Any, left: Prepared, right: Prepared, V: Array
+    form: Form,
+    near: NearSettings | None,
+    cut: hopper.HopperTile,
+    interpret: Any,
+    left: Prepared,
+    right: Prepared,
+    V: Array,
 ) -> Array:
-    """By products.fused.hopper, some columns at a time."""
+    """Multiply with products.fused.hopper, a few columns at a time."""
     parts = [V[:, k : k + hopper.COLUMNS] for k in range(0, V.shape[1], hopper.COLUMNS)]
     return jnp.concatenate([_few_columns(form, near, cut, interpret, left, right, V) for V in parts], 1)
 
 
 def _few_columns(
-    form: Form, near: Near | None, cut: hopper.Cut, interpret: Any, left: Prepared, right: Prepared, V: Array
+    form: Form,
+    near: NearSettings | None,
+    cut: hopper.HopperTile,
+    interpret: Any,
+    left: Prepared,
+    right: Prepared,
+    V: Array,
 ) -> Array:
     n, (m, c) = left.points.shape[0], V.shape
     v, parts = V[:, 0], near.parts if near else form.parts
@@ -204,14 +232,14 @@ def _few_columns(
     Z, size, signs = right.points, None, None
     if c == 1 and form.exponential and not z_rows and z_added is not None:
         size = jnp.max(jnp.abs(v))
-        shared = hopper.shares(n, m + cut.z, Z.shape[1], cut)
+        shared = hopper.make_schedule(n, m + cut.z, Z.shape[1], cut)
         n_full, m_full = hopper.padding(shared, cut)
         order, signs = _by_sign(v, cut.z, m_full)
-        exponent = jnp.maximum(jnp.log2(jnp.abs(v) / jnp.where(size > 0, size, 1)), _NOTHING)
+        exponent = jnp.maximum(jnp.log2(jnp.abs(v) / jnp.where(size > 0, size, 1)), _ZERO_EXPONENT)
         Z = Z.at[order].get(mode="fill", fill_value=0)
-        z_added = (z_added + exponent).at[order].get(mode="fill", fill_value=_NOTHING)
+        z_added = (z_added + exponent).at[order].get(mode="fill", fill_value=_ZERO_EXPONENT)
     else:
-        shared = hopper.shares(n, m, Z.shape[1], cut)
+        shared = hopper.make_schedule(n, m, Z.shape[1], cut)
         n_full, m_full = hopper.padding(shared, cut)
         columns = hopper.LANE * pl.cdiv(c, hopper.LANE)
         weights = padded(v, m_full) if c == 1 else hopper.in_parts(padded(V, m_full, c), columns)
@@ -229,19 +257,20 @@ def _few_columns(
     return product if size is None else product * size
 
 
-def _added(parts: Parts, side: Prepared) -> Array | None:
-    """a of one side, of points as their parts have them."""
+def _added(parts: SplitPoints, side: Prepared) -> Array | None:
+    """The added term a of one side, corrected for the rounding of the split points."""
     if side.added is None:
         return None
-    excess = parts.excess(side.points)
+    excess = parts.norm_correction(side.points)
     return side.added if excess is None else side.added + excess
 
 
 def _by_sign(v: Array, tile: int, rows: int) -> tuple[Array, Array]:
-    """Which number of v lies where (len(v): none) in tiles of one sign each, a positive one, a negative one and so on
-    as long as there are both, so that sums stay small; how many those are, and the sign of the others."""
+    """Permutation of v into tiles of one sign each (index len(v): padding), alternating between positive and negative
+    tiles as long as both remain, so that partial sums stay small. Also returns the number of alternating tiles and the
+    sign of the remaining ones."""
     positive, at = v > 0, jnp.arange(len(v))
-    found = jnp.cumsum(positive)  # one pass: positive numbers up to each, and so the others
+    found = jnp.cumsum(positive)  # number of positive values up to each position
     rank = jnp.where(positive, found - 1, at - found)
     tiles = [pl.cdiv(count, tile) for count in (found[-1], len(v) - found[-1])]
     both, lies = jnp.minimum(*tiles), rank // tile

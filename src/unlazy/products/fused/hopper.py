@@ -1,17 +1,15 @@
-"""K(X, Z) @ v as a Mosaic GPU program for Hopper chips: what `products.fused.fused_product` computes, warpgroups with
-parts.
+"""K(X, Z) @ V as a warp-specialized Mosaic GPU program for Hopper GPUs, called by `products.fused.fused_product`.
 
-One warpgroup copies tiles of Z ahead with the bulk copy engine. Each of the others takes 64 rows of X at a time: the
-inner products of a tile go to the tensor cores at once, from the same halves, and while they run the other groups
-evaluate their formula and sum. Every multiprocessor has one program, which goes on from tile to tile of its share
-(`products.fused.hopper_schedule`). Every thread sums for itself until the end of its rows, and the order of sums is
-that of the tiles, so the same call gives the same bits on the same card. What is added to inner products is part of
-them (`operands`): a number read from shared memory for every pair would cost more than its formula.
+One warpgroup prefetches tiles of Z with the tensor memory accelerator. Each other warpgroup processes 64 rows of X at a
+time: the inner products of a tile run asynchronously on the tensor cores while other warpgroups evaluate their formula
+and accumulate. There is one persistent program per multiprocessor, which processes its share of tiles
+(`products.fused.hopper_schedule`). Every thread accumulates separately until the end of its rows, in the order of the
+tiles, so results are bitwise reproducible on the same GPU. Terms that are added to inner products become extra columns
+of the operands (`operands`): reading one value per pair from shared memory would cost more than the formula.
 
-Several columns of V are one more product of the tensor cores for every tile, of K in two parts and V in three. Other
-chips and a JAX without this backend are left to `products.fused.fused_product`. A CPU runs it in JAX's interpreter of
-such programs, for tests.
-"""
+For several columns of V, each tile needs one more product on the tensor cores, with K in two parts and V in three.
+Other GPUs and JAX versions without this backend use `products.fused.triton`. On a CPU the program runs in JAX's
+interpreter, for tests."""
 
 import itertools
 from functools import partial
@@ -25,31 +23,32 @@ from jaxtyping import Array, Float, Int
 
 from unlazy.core import devices
 from unlazy.products.engines.pairs import add_compensated
-from unlazy.products.fused.hopper_schedule import Shares
+from unlazy.products.fused.hopper_schedule import WorkSchedule
 from unlazy.products.fused.hopper_tiles import LANE, ROWS, Compiled, Interpreted, backend
 from unlazy.products.fused.ptx import PairProgram
-from unlazy.products.fused.split_precision import Parts, split
+from unlazy.products.fused.split_precision import SplitPoints, split
 
-WIDEST = 128
-"""Inner dimensions up to here are held on chip whole."""
-COLUMNS, NUMBERS = 8, 16
-"""Columns of V that are multiplied at a time, and numbers of both points of a pair up to which registers hold them."""
-COPYING, MOST = 40, 240
-"""Registers a thread of the copying warpgroup keeps, and the most another may have; they share the rest of 512."""
+MAX_WIDTH = 128
+"""Maximum inner dimension: all columns of the points are kept on chip."""
+COLUMNS, MAX_OPERANDS = 8, 16
+"""Columns of V that are multiplied at a time, and maximum number of per-point operands of a formula."""
+COPY_REGISTERS, MAX_REGISTERS = 40, 240
+"""Registers per thread of the copying warpgroup, and the maximum for the others, which share the rest of 512."""
 STEP, REST, FREE = 16, 2, 4
-"""Columns that a tensor instruction multiplies; numbers of a point beyond those of whole halves that a product more has
-room for, beside what is added; columns of halves that hold it, where so many are left."""
+"""Inner dimension of a tensor core instruction; coordinates beyond a power of two that fit into one extra product
+together with the added terms; unused columns that are needed to store the added terms in the operands themselves."""
 FOLD = 4
-"""Tiles whose sums are added up before rounding is compensated."""
+"""Tiles that are accumulated between two steps of compensated summation."""
 
 
-class Cut(NamedTuple):
-    """Warpgroups that compute, rows of Z in a tile, tiles in flight, programs unless one a multiprocessor; every how
-    manieth pair takes its power of two by multiply-adds (0: none), unless the form's own.
+class HopperTile(NamedTuple):
+    """Tile sizes of the Hopper program: computing warpgroups, rows of Z per tile, pipeline stages, programs (default:
+    one per multiprocessor), and `relief`: every k-th pair evaluates exp2 as a polynomial (0: none, default: set by the
+    form).
 
-    On an H200, n = 2^18, m = 2^16, d = 32, sides prepared, calls in a row, 10^12 pairs a second: the Gaussian kernel
-    3.1 like this, 2.8 with three groups, 2.6 with 64 rows. X in registers, groups that take turns at the tensor cores
-    and tiles in two pieces, one multiplied while the other is evaluated, gain nothing.
+    Throughput of the Gaussian kernel on an H200 (n = 2^18, m = 2^16, d = 32, prepared sides, repeated calls), in 10^12
+    pairs per second: 3.1 with the defaults, 2.8 with three groups, 2.6 with 64 rows. X in registers, groups that
+    alternate on the tensor cores, and tiles in two pieces (one multiplied while the other is evaluated) gain nothing.
     """
 
     groups: int = 4
@@ -60,47 +59,49 @@ class Cut(NamedTuple):
 
 
 def inner_width(d: int) -> int:
-    """Columns of halves of d numbers: a power of two from 16 on, the next one or, with `REST` numbers or fewer beyond
-    it, the last."""
+    """Padded inner dimension: the next power of two from 16 on, or the previous one if at most `REST` coordinates
+    exceed it."""
     width = max(STEP, pl.next_power_of_2(d))
     return width // 2 if STEP <= width // 2 < d <= width // 2 + REST else width
 
 
-def takes(d: int) -> bool:
-    """Whether there is a program for points of d numbers."""
-    return backend is not None and inner_width(d) <= WIDEST
+def supports(d: int) -> bool:
+    """Whether points of dimension d are supported."""
+    return backend is not None and inner_width(d) <= MAX_WIDTH
 
 
-def fitting(d: int, columns: int) -> Cut:
-    """What was fastest on an H200 for points of d numbers, and fits there."""
+def default_tile(d: int, columns: int) -> HopperTile:
+    """The fastest tile sizes on an H200 for points of dimension d."""
     if inner_width(d) > 64:
-        return Cut(3, 64)
-    return Cut(3) if columns > 1 else Cut()
+        return HopperTile(3, 64)
+    return HopperTile(3) if columns > 1 else HopperTile()
 
 
-def shares(n: int, m: int, d: int, cut: Cut) -> Shares:
-    """Of n rows of X and m of Z, of d numbers each."""
+def make_schedule(n: int, m: int, d: int, cut: HopperTile) -> WorkSchedule:
+    """Work schedule for n rows of X and m rows of Z of dimension d."""
     row_bytes = 4 * inner_width(d) + 2 * STEP
     tiles, folds = pl.cdiv(n, ROWS * cut.groups), pl.cdiv(m, FOLD * cut.z)
-    return Shares.of(tiles, folds, FOLD * cut.z * row_bytes, cut.programs or devices.multiprocessors())
+    return WorkSchedule.build(tiles, folds, FOLD * cut.z * row_bytes, cut.programs or devices.multiprocessors())
 
 
-def padding(shared: Shares, cut: Cut) -> tuple[int, int]:
-    """Rows of X and of Z that fill whole tiles, those of Z in whole folds."""
+def padding(shared: WorkSchedule, cut: HopperTile) -> tuple[int, int]:
+    """Rows of X and Z after padding to full tiles and folds."""
     return shared.tiles * ROWS * cut.groups, shared.chunks * shared.folds * FOLD * cut.z
 
 
-def operands(parts: Parts, points: Float[Array, "n d"], added: Float[Array, " n"] | None, first: bool) -> list[Array]:
-    """What the tensor cores multiply of a side of d numbers: its parts in columns that they take, and a third array of
-    a product more where those are too few for all numbers and what is added.
+def operands(
+    parts: SplitPoints, points: Float[Array, "n d"], added: Float[Array, " n"] | None, first: bool
+) -> list[Array]:
+    """Tensor core operands of one side: its two parts, padded to supported widths, and a third array for an extra
+    product if these columns cannot hold all coordinates and the added term.
 
-    There, numbers beyond are a column for every product of parts; a(x) + a(z) is three parts of a beside three ones,
-    and the other way round. Where four columns are free it is in them: (a1, 1, a2, 1) and (1, a1, 1, a2) of the first
-    part; of the second (a3, 0, 0, 0) and (0, a3, 0, 0), which meet the ones of the first, or (a3, 1, 0, 0) and
-    (1, a3, 0, 0) where it meets the second alone.
+    In the third array each coordinate beyond the width has one column per product of parts; a(x) + a(z) is encoded as
+    the three parts of a next to three ones, and vice versa. If four columns are free, they are used instead:
+    (a1, 1, a2, 1) and (1, a1, 1, a2) in the first part; in the second part (a3, 0, 0, 0) and (0, a3, 0, 0), which are
+    multiplied by the ones of the first part, or (a3, 1, 0, 0) and (1, a3, 0, 0) if there are no cross terms.
     """
     d, width = points.shape[1], inner_width(points.shape[1])
-    both = parts.of(points)
+    both = parts.split(points)
     more = [both[pair[0 if first else 1]][:, k] for k in range(width, d) for pair in parts.dots]
     large, small = (jnp.pad(part[:, :width], ((0, 0), (0, max(0, width - d)))) for part in both)
     if added is not None:
@@ -109,7 +110,7 @@ def operands(parts: Parts, points: Float[Array, "n d"], added: Float[Array, " n"
         if width - d < FREE:
             more += [a1, a2, a3, one, one, one] if first else [one, one, one, a1, a2, a3]
         else:
-            other = none if parts.crossing else one
+            other = none if parts.has_cross_terms else one
             columns = ([a1, one, a2, one], [a3, other]) if first else ([one, a1, one, a2], [other, a3])
             large = large.at[:, d : d + FREE].set(jnp.stack(columns[0], 1))
             small = small.at[:, d : d + FREE].set(jnp.stack([*columns[1], none, none], 1))
@@ -119,7 +120,7 @@ def operands(parts: Parts, points: Float[Array, "n d"], added: Float[Array, " n"
 
 
 def in_parts(V: Float[Array, "m c"], columns: int) -> Array:
-    """Vᵀ in three bfloat16 parts, one below the other, each of so many rows."""
+    """Vᵀ in three bfloat16 parts, stacked vertically, each padded to `columns` rows."""
     return jnp.concatenate([jnp.pad(a.T, ((0, columns - V.shape[1]), (0, 0))) for a in split(V, 3)])
 
 
@@ -131,15 +132,16 @@ def product(
     dots: tuple[tuple[int, int], ...],
     relief: int = 0,
     signs: Int[Array, "2"] | None = None,
-    shared: Shares,
-    cut: Cut,
+    shared: WorkSchedule,
+    cut: HopperTile,
     interpret: Any = None,
 ) -> Float[Array, "n *c"]:
-    """K @ v. A side is what the tensor cores multiply (`operands`), by `dots` of its first two, and its numbers of one
-    point each, v the last of Z's, or V's parts (`in_parts`). Rows fill whole tiles (`padding`).
+    """K @ V. Each side consists of tensor core operands (`operands`; `dots` are the products of the first two) and
+    per-point values; the last value of the right side is v, or the parts of V (`in_parts`). Rows are padded to full
+    tiles (`padding`).
 
-    With `signs`, |v| is part of what is added: tiles before the first number have v's of either sign in turn, + first,
-    those from there on the sign that the second is.
+    With `signs`, |v| is included in the added term: tiles with index below signs[0] have alternating signs of v,
+    starting with +, and all later tiles have the sign signs[1].
     """
     (n, m), rows = padding(shared, cut), ROWS * cut.groups
     stages, of_chunk = min(cut.stages, FOLD), shared.folds * FOLD
@@ -147,10 +149,10 @@ def product(
     halves, several = len(left[0]), z_arrays[-1].ndim == 2 and len(right[1]) > 0
     columns = z_arrays[-1].shape[0] // 3 if several else LANE
     given = [] if signs is None else [signs]
-    ahead = stages if given else stages - 1  # tiles asked for before any is released
+    ahead = stages if given else stages - 1  # tiles requested before the first one is released
 
     def on_chip(a: Array, *tile: int) -> Any:
-        """Memory for tiles of a, halves as the tensor cores read them."""
+        """Shared memory for tiles of a, swizzled for the tensor cores."""
         slab = 64 if several and a is z_arrays[-1] else min(*a.shape, 64)
         swizzled = (backend.TilingTransform((8, slab)), backend.SwizzleTransform(2 * slab))
         return backend.SMEM(tile, a.dtype, transforms=swizzled if a.ndim == 2 else ())
@@ -165,13 +167,13 @@ def product(
     ]
 
     def kernel(*refs: Any) -> None:
-        x_refs, z_refs, sign_refs, (out,), x_kept, z_kept, (sums, ready, full, empty) = _shared_out(
+        x_refs, z_refs, sign_refs, (out,), x_kept, z_kept, (sums, ready, full, empty) = _split_items(
             refs, len(x_arrays), len(z_arrays), len(given), 1, len(x_arrays), len(z_arrays), 4
         )
         group, index = lax.axis_index("group"), lax.axis_index("program")
-        first, last = shared.stretch(index)
+        first, last = shared.program_range(index)
         count = (last - first) * FOLD  # tiles of every chunk
-        begin = lax.rem(first, jnp.int32(shared.folds)) * FOLD  # not `first`: four times that may be no int32
+        begin = lax.rem(first, jnp.int32(shared.folds)) * FOLD  # not `first * FOLD`, which may overflow int32
 
         def fetch(step: Any, slot: Any) -> None:
             tile = lax.div(step, count) * of_chunk + lax.rem(begin + lax.rem(step, count), jnp.int32(of_chunk))
@@ -182,7 +184,7 @@ def product(
 
         @pl.when(group == cut.groups)
         def _() -> None:
-            backend.set_max_registers(COPYING, action="decrease")
+            backend.set_max_registers(COPY_REGISTERS, action="decrease")
             for step in range(ahead):
                 fetch(jnp.int32(step), step)
 
@@ -192,7 +194,7 @@ def product(
                 backend.barrier_wait(empty.at[slot])
                 fetch(step, slot)
 
-            for step in range(ahead):  # nobody leaves before all have seen the last
+            for step in range(ahead):  # do not exit before all groups have read the last tile
                 backend.barrier_wait(empty.at[lax.rem(shared.chunks * count + step, jnp.int32(stages))])
 
         @pl.when(group < cut.groups)
@@ -203,9 +205,9 @@ def product(
             turning = [ref[i] for ref in sign_refs for i in range(2)]
 
             def step(before: Any, ahead: Any, p: list, k: Any, part: Array) -> Array:
-                """The k-th tile of Z in a chunk; `before` and `ahead` tiles of this program and of Z came before it."""
+                """Add the k-th tile of Z; `before` and `ahead` are the offsets within the program and within Z."""
                 slot = lax.rem(before + k, jnp.int32(stages))
-                if not given:  # of the tile before: numbers read for its formula have come by now
+                if not given:  # release the previous tile: its per-point values have been read by now
                     backend.barrier_arrive(empty.at[lax.rem(before + k + stages - 1, jnp.int32(stages))])
                 backend.barrier_wait(full.at[slot])
                 t = on_tile.inner_products(_products(x_halves, [ref.at[slot] for ref in z_kept[:halves]], dots))
@@ -220,7 +222,7 @@ def product(
                 return part + sign * on_tile.summed(t, p, [], weighted=False)
 
             def of_rows(chunk: Any, tile: Any) -> None:
-                """All folds of a chunk in this program's share that a tile of rows meets."""
+                """Multiply a row tile with all folds of a chunk in the range of this program."""
                 mine = pl.ds(tile * rows + group * ROWS, ROWS)
                 for ref, into in zip(x_refs, x_kept):
                     backend.copy_gmem_to_smem(ref.at[mine], into.at[group], ready.at[group])
@@ -256,24 +258,24 @@ def product(
         compiler_params=backend.CompilerParams(approx_math=True), interpret=interpret,
     )(*x_arrays, *z_arrays, *given)  # fmt: skip
     parts = parts.reshape(shared.chunks, shared.parts, shared.tiles, -1)
-    found = jnp.where(shared.left()[..., None], parts, 0.0).sum((0, 1))  # what nobody left is no number
+    found = jnp.where(shared.written()[..., None], parts, 0.0).sum((0, 1))  # unwritten partial sums are uninitialized
     return found.reshape(n, *([columns] if several else []))
 
 
-def _shared_out(items: Any, *counts: int) -> list:
-    """The first count of items, the next count, and so on."""
+def _split_items(items: Any, *counts: int) -> list:
+    """Split items into consecutive groups of the given lengths."""
     rest = iter(items)
     return [tuple(itertools.islice(rest, count)) for count in counts]
 
 
 def _registers(groups: int) -> int:
-    """For a thread of each computing warpgroup: what the copying one leaves of what all began with. Asking for more
-    than there is would wait for ever."""
+    """Registers per thread of a computing warpgroup: its share of those that the copying warpgroup releases. Requesting
+    more than available would deadlock."""
     begun = 512 // (groups + 1) // 8 * 8
-    return min(MOST, (begun * (groups + 1) - COPYING) // groups // 8 * 8)
+    return min(MAX_REGISTERS, (begun * (groups + 1) - COPY_REGISTERS) // groups // 8 * 8)
 
 
 def _products(x: list, z: list, dots: tuple[tuple[int, int], ...]) -> list[tuple]:
-    """Products whose sum is a + X @ Zᵀ, of parts of X and Z: the smallest first, what is added before the largest."""
+    """Pairs of operands whose products sum to a + X @ Zᵀ: the smallest first, the added terms before the largest."""
     *small, largest = [(x[i], z[j]) for i, j in dots]
     return [*small, *zip(x[2:], z[2:]), largest]

@@ -1,5 +1,5 @@
-"""What warpgroups of a Hopper card do with one tile of pairs, for products.fused.hopper: inner products on the tensor
-cores, the formula of every pair, and sums. As assembly for the card (Mosaic GPU), and on arrays for JAX's
+"""Operations of a Hopper warpgroup on one tile of pairs, for products.fused.hopper: inner products on the tensor cores,
+the kernel formula, and sums. Implemented with assembly for the GPU (Mosaic GPU), and with arrays for JAX's
 interpreter."""
 
 import functools
@@ -17,36 +17,38 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import vector
 from jaxtyping import Array
 
-from unlazy.core.mosaic import assembled
+from unlazy.core.mosaic import inline_assembly
 from unlazy.products.fused.ptx import PairProgram
 
-try:  # experimental: what its users cannot do without may be missing too
+try:  # experimental in JAX, so any of these imports may fail
     from jax.experimental.mosaic.gpu import FragmentedArray
     from jax.experimental.pallas import mosaic_gpu as backend
 except ImportError:  # pragma: no cover
     backend = FragmentedArray = None  # type: ignore[assignment, misc]
 
 ROWS, LANE, PAIR = 64, 8, 2
-"""Rows of a tensor instruction, columns of a tile in which every thread has its own, and how many that are."""
+"""Rows of a tensor core instruction, columns over which the threads of a row are distributed, columns per thread."""
 
 
 class Compiled:
-    """Tiles in the registers of a warpgroup, laid out as the tensor cores leave them; formulas as assembly."""
+    """Tiles in the registers of a warpgroup, in the layout of the tensor cores; formulas as assembly."""
 
     def __init__(self, program: PairProgram, relief: int):
         self.program, self.layout = program, backend.Layout.WGMMA
-        self.relief = 0 if program.relieved is None else relief
+        self.relief = 0 if program.polynomial_code is None else relief
 
     def points(self, ref: Any, axis: int) -> Array:
-        """Numbers of one point each, those along `axis` of a tile."""
+        """Per-point values along `axis` of a tile."""
         whole = [()] if "idx" in inspect.signature(backend.load).parameters else []  # before JAX 0.12
         return backend.load(ref, *whole, layout=self.layout.reduce(1 - axis))
 
     def zeros(self, columns: int) -> Array:
-        """Sums of every thread."""
+        """Zero accumulators of all threads."""
         return backend.layout_cast(jnp.zeros((ROWS, columns), jnp.float32), self.layout)
 
     def inner_products(self, dots: list[tuple]) -> Array:
+        """Sum of the products a @ bᵀ of all pairs (a, b), on the tensor cores."""
+
         def alone(total: Any) -> Array:
             for a, b in dots:
                 backend.wgmma(total, a, backend.transpose_ref(b, (1, 0)))
@@ -55,7 +57,7 @@ class Compiled:
         return pl.run_scoped(alone, backend.ACC((ROWS, dots[0][1].shape[0]), jnp.float32))
 
     def contracted(self, t: Array, p: list, q: list, V: Any, columns: int) -> Array:
-        """K @ V of a tile from K in two bfloat16 parts and V in three, all but the smallest product."""
+        """K @ V of a tile, with K in two bfloat16 parts and V in three; the smallest product is omitted."""
         hi, lo = self._halves(t, p, q)
 
         def alone(large: Any, small: Any) -> Array:
@@ -69,7 +71,7 @@ class Compiled:
         return pl.run_scoped(alone, *(backend.ACC((ROWS, count * columns), jnp.float32) for count in (3, 2)))
 
     def _halves(self, t: Array, p: list, q: list) -> list[Array]:
-        """K of a tile as a sum of two bfloat16 numbers."""
+        """K of a tile as a sum of two bfloat16 values."""
         half = backend.ShapeDtypeStruct(t.shape, jnp.bfloat16, layout=self.layout)
 
         @backend.inline_mgpu(arg_types=(self.layout, *self._sides(p, q)), return_type=[half, half])
@@ -86,19 +88,19 @@ class Compiled:
         return [self.layout.reduce(1)] * len(p), [self.layout.reduce(0)] * len(q)
 
     def _values(self, t: Any, p: list, q: list) -> Iterator[tuple[tuple, list]]:
-        """K of every register of a tile, one by one."""
+        """K of a tile, register by register."""
         across = [a.broadcast_in_dim(t.shape, (axis,), t.layout) for axis, n in enumerate((p, q)) for a in n]
         program, count = self.program, itertools.count(1)
         for at, pair in np.ndenumerate(t.registers):
             each = []
             for operands in zip(*[_numbers(r) for r in (pair, *(a.registers[at] for a in across))]):
-                relieved = self.relief and next(count) % self.relief == 0
-                code = program.relieved if relieved else program.code
+                use_polynomial = self.relief and next(count) % self.relief == 0
+                code = program.polynomial_code if use_polynomial else program.code
                 each.append(_assembled(code or "", program.constraints, *operands))
             yield at, each
 
     def summed(self, t: Array, p: list, q: list, weighted: bool) -> Array:
-        """K v of every lane of a tile, v the last of q; sums of K alone where it is not `weighted`."""
+        """Partial sums K v per lane of a tile, where v is the last of q; sums of K if not `weighted`."""
         returned = backend.ShapeDtypeStruct((ROWS, LANE), jnp.float32, layout=self.layout)
 
         @backend.inline_mgpu(arg_types=(self.layout, *self._sides(p, q)), return_type=returned)
@@ -119,7 +121,7 @@ class Compiled:
 
 
 def _numbers(register: Any) -> list:
-    """The numbers of a register of Mosaic's, which holds neighbors of a row."""
+    """The values in a Mosaic register, which holds neighbors of a row."""
     return [
         vector.extract(register, dynamic_position=[], static_position=ir.DenseI64ArrayAttr.get([e]))
         for e in range(PAIR)
@@ -127,8 +129,8 @@ def _numbers(register: Any) -> list:
 
 
 def _assembled(code: str, constraints: str, *operands: Any, result: Any = None) -> Any:
-    """A number by assembly of its own."""
-    return assembled(code, constraints, result or ir.F32Type.get(), *operands)
+    """A float computed by inline assembly."""
+    return inline_assembly(code, constraints, result or ir.F32Type.get(), *operands)
 
 
 def _add(total: Any, *factors: Any) -> Any:
@@ -140,7 +142,7 @@ def _add(total: Any, *factors: Any) -> Any:
 
 
 def _two_halves(first: Any, second: Any) -> list:
-    """Two numbers as sums of bfloat16 ones: the larger parts side by side, and the smaller."""
+    """Two floats as sums of bfloat16 values: the high parts packed in one register, the low parts in another."""
     whole, words = ir.IntegerType.get_signless(32), ir.VectorType.get([PAIR], ir.BF16Type.get())
 
     def packed(a: Any, b: Any) -> Any:
@@ -156,7 +158,7 @@ def _two_halves(first: Any, second: Any) -> list:
 
 
 class Interpreted:
-    """The same for JAX's interpreter, which knows no layouts and no assembly."""
+    """The same operations for JAX's interpreter, which supports neither layouts nor assembly."""
 
     def __init__(self, program: PairProgram):
         self.program = program

@@ -1,9 +1,9 @@
-"""An elementwise formula of a pair as GPU assembly (PTX), what depends on one point alone taken out of it.
+"""Compilation of an elementwise formula of pairs to GPU assembly (PTX), with per-point computations hoisted out.
 
-Triton rounds after every multiplication and takes the slow exact roots; PTX lets the assembler fuse multiply-adds and
-names the fast instructions (two units of rounding). A formula F(t, p, q), written once in jax.numpy, is traced; its
-steps are sorted into those of p alone, of q alone (done once a point, outside the fused program) and those of the
-pair, which become one block of PTX.
+Triton rounds after every multiplication and uses slow exact square roots; in PTX the assembler can fuse multiply-adds
+and the fast approximate instructions (2 ulp) are available. A formula F(t, p, q), written once in jax.numpy, is traced.
+Its steps are sorted into those that depend on p alone or on q alone (computed once per point, outside of the fused
+program) and those that depend on the pair, which become one block of PTX.
 """
 
 import math
@@ -20,12 +20,12 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 
 class Unsupported(Exception):
-    """The formula uses an operation that has no PTX here."""
+    """Raised if a formula uses an operation without a PTX translation."""
 
 
 class PairProgram(NamedTuple):
-    """`left` and `right` map per-point numbers to those the code needs; `code` takes t, then left's, then right's, and
-    `evaluate(t, left's, right's)` is the same on arrays of one shape."""
+    """A compiled formula. `left` and `right` map per-point values to the operands of the code; `code` takes t, then the
+    operands of left and right; `evaluate(t, left, right)` computes the same with arrays of one shape."""
 
     left: Callable
     right: Callable
@@ -33,18 +33,19 @@ class PairProgram(NamedTuple):
     right_count: int
     code: str
     evaluate: Callable
-    relieved: str | None = None
-    """The same code with its powers of two by multiply-adds, where they are of numbers up to 0: for some of the pairs,
-    so that both kinds of units work."""
+    polynomial_code: str | None = None
+    """The same code with exp2 of nonpositive numbers as a polynomial. It is used for a fraction of the pairs, so that
+    the special function units and the multiply-add units are both busy."""
 
     @property
     def constraints(self) -> str:
+        """Constraints of the inline assembly: one float output, float inputs."""
         return "=f" + ",f" * (1 + self.left_count + self.right_count)
 
 
-class Powers(NamedTuple):
-    """Powers of two by multiply-adds: every how manieth pair takes them (0: none), the least number they are of, where
-    none is above 0, and the degree of their polynomial: 4 errs by 4e-6 at most, 5 by 2e-7."""
+class PolynomialExp2(NamedTuple):
+    """exp2 of nonpositive numbers as a polynomial: `every` k-th pair uses it (0: none), `least` is the smallest
+    argument, `degree` the degree of the polynomial (maximal relative error 4e-6 for degree 4, 2e-7 for degree 5)."""
 
     every: int
     least: float
@@ -52,18 +53,18 @@ class Powers(NamedTuple):
 
     @property
     def coefficients(self) -> tuple[float, ...]:
-        """Of 2^f for |f| ≤ 1/2; the first is 1."""
+        """Polynomial coefficients of 2^f for |f| ≤ 1/2; the first is 1."""
         near = np.polynomial.Chebyshev.interpolate(np.exp2, self.degree, [-0.5, 0.5])
         _, *rest = near.convert(kind=np.polynomial.Polynomial).coef
         return (1.0, *map(float, rest))
 
 
-def pair_program(formula: Callable, rows: int, powers: Powers | None = None) -> PairProgram:
-    """Sort and translate F(t, [p…], [q…]) with `rows` numbers p and as many q; raises Unsupported."""
+def pair_program(formula: Callable, rows: int, powers: PolynomialExp2 | None = None) -> PairProgram:
+    """Compile F(t, [p…], [q…]) with `rows` values p and q per point; raises Unsupported."""
     scalar = jax.ShapeDtypeStruct((), jnp.float32)
     p, q = [scalar] * rows, [scalar] * rows
-    with jax.ensure_compile_time_eval():  # constants are computed now, also when the caller is being traced
-        steps = _Steps(jax.make_jaxpr(formula)(scalar, p, q), rows)
+    with jax.ensure_compile_time_eval():  # evaluates constants even if the caller is being traced
+        steps = _TracedFormula(jax.make_jaxpr(formula)(scalar, p, q), rows)
     emitted = _Emitter(steps).emit()
     return PairProgram(
         steps.side_function("p", emitted.used["p"]), steps.side_function("q", emitted.used["q"]),
@@ -74,7 +75,7 @@ def pair_program(formula: Callable, rows: int, powers: Powers | None = None) -> 
 
 @lru_cache(maxsize=256)
 def assembly(form: Any, rows: int) -> PairProgram | None:
-    """The formula as assembly, or None where it uses an operation that has none: a backend compiles that itself."""
+    """The compiled formula of a form; None if it uses an unsupported operation, which the backend then compiles."""
     try:
         return pair_program(form.formula, rows)
     except Unsupported:
@@ -84,12 +85,12 @@ def assembly(form: Any, rows: int) -> PairProgram | None:
 class _Step(NamedTuple):
     primitive: Any
     params: dict
-    inputs: tuple  # of int (an earlier value) or float/bool (a constant)
+    inputs: tuple  # int: index of an earlier value; 1-tuple of float or bool: constant
     output: int
 
 
-class _Steps:
-    """The traced formula flattened to one list of elementwise steps; `side[i]` says what value i depends on."""
+class _TracedFormula:
+    """A traced formula as a flat list of elementwise steps; `side[i]` is what value i depends on: "p", "q" or "t"."""
 
     def __init__(self, traced: ClosedJaxpr, rows: int):
         self.steps: list[_Step] = []
@@ -106,7 +107,7 @@ class _Steps:
 
         for eqn in jaxpr.eqns:
             if eqn.primitive.name in _LOOPS:
-                raise Unsupported(eqn.primitive.name)  # its body runs more than once, or perhaps never
+                raise Unsupported(eqn.primitive.name)  # its body may run any number of times
             inputs = [value(atom) for atom in eqn.invars]
             inner = next((v for v in eqn.params.values() if isinstance(v, ClosedJaxpr | Jaxpr)), None)
             if inner is not None:
@@ -131,7 +132,7 @@ class _Steps:
         return len(self.side) - 1
 
     def side_function(self, side: str, wanted: list[int]) -> Callable:
-        """From the per-point numbers of one side to those values of it that the pair's code uses."""
+        """Function from the per-point values of one side to the operands of the pair code."""
         offset = 1 if side == "p" else 1 + self.rows
         mine = [s for s in self.steps if self.side[s.output] == side]
 
@@ -146,14 +147,14 @@ class _Steps:
         return lambda rows: list(jax.vmap(scalars)(list(rows))) if wanted else []
 
     def pair_function(self, used: dict[str, list[int]]) -> Callable:
-        """F from t and the values of either side that the pair's code uses, in operations that every backend of Pallas
-        has: roots by their reciprocals, powers of two alone."""
+        """F as a function of t and the operands of both sides, using only operations of all Pallas backends: rsqrt for
+        square roots, exp2 for exponentials."""
         mine = [s for s in self.steps if self.side[s.output] == "t"]
 
         def evaluate(t: Any, p: list, q: list) -> Any:
             known = {0: t} | dict(zip(used["p"], p)) | dict(zip(used["q"], q))
             for s in mine:
-                if all(i in known for i in s.inputs if isinstance(i, int)):  # the others lead nowhere
+                if all(i in known for i in s.inputs if isinstance(i, int)):  # the others are not needed
                     inputs = [known[i] if isinstance(i, int) else jnp.full(t.shape, i[0]) for i in s.inputs]
                     known[s.output] = _PLAIN.get(s.primitive.name, s.primitive.bind)(*inputs, **s.params)
             return known[self.result]
@@ -162,7 +163,7 @@ class _Steps:
 
 
 def _constant(value: Any) -> tuple:
-    """A constant is a 1-tuple, so that it is not mistaken for the number of a value."""
+    """A constant as a 1-tuple, to distinguish it from the index of a value."""
     item = np.asarray(value).reshape(-1)
     if item.size != 1:
         raise Unsupported("an array constant")
@@ -184,18 +185,18 @@ _PLAIN: dict[str, Callable] = {
     "exp": lambda x, **_: lax.exp2(x * math.log2(math.e)),
     "log1p": lambda x, **_: lax.log(1 + x),
 }
-"""What stands for operations that a backend may lack."""
+"""Replacements of operations that a backend may lack."""
 _COMPARE = {"lt", "le", "gt", "ge", "eq", "ne"}
 
 
 _LEAST = -125.0
-"""A number whose power of two may have its exponent moved."""
+"""Smallest argument of the polynomial exp2 whose result is a normal number."""
 
 
 class _Emitter:
-    """Writes the pair's steps as PTX. Floats live in registers f<i>, truth values in predicates b<i>."""
+    """Writes the pair steps as PTX. Floats are in registers f<i>, booleans in predicates b<i>."""
 
-    def __init__(self, steps: _Steps, powers: Powers | None = None):
+    def __init__(self, steps: _TracedFormula, powers: PolynomialExp2 | None = None):
         self.steps = steps
         self.powers = powers
         self.lines: list[str] = []
@@ -205,6 +206,7 @@ class _Emitter:
         self.text = ""
 
     def emit(self) -> "_Emitter":
+        """Generate the code in `text` and the used operands in `used`."""
         mine = self._needed()
         for s in mine:
             for i in s.inputs:
@@ -225,7 +227,7 @@ class _Emitter:
         return self
 
     def _needed(self) -> list[_Step]:
-        """The pair's steps that the result depends on, in order."""
+        """Pair steps that the result depends on, in order."""
         by_output = {s.output: s for s in self.steps.steps}
         wanted, found = [self.steps.result], set()
         while wanted:
@@ -238,7 +240,7 @@ class _Emitter:
     def _name(self, i: Any) -> str:
         if not isinstance(i, int):
             if isinstance(i[0], bool):
-                raise Unsupported("a constant truth value")
+                raise Unsupported("a constant boolean")
             return f"0f{struct.unpack('>I', struct.pack('>f', i[0]))[0]:08X}"
         side = self.steps.side[i]
         if i == 0:
@@ -285,7 +287,7 @@ class _Emitter:
         elif name == "integer_pow":
             self._integer_pow(out, arguments[0], s.params["y"])
         elif name in _COMPARE:
-            # "ne" of PTX is false for NaN, unlike everyone else's
+            # "ne" in PTX is false for NaN, unlike in IEEE 754
             write(f"setp.{'neu' if name == 'ne' else name}.f32 b{s.output}, {arguments[0]}, {arguments[1]};")
         elif name in ("and", "or") and s.output in self.booleans:
             write(f"{name}.pred b{s.output}, {arguments[0]}, {arguments[1]};")
@@ -298,10 +300,10 @@ class _Emitter:
         else:
             raise Unsupported(name)
 
-    def _power_of_two(self, out: str, number: str, powers: Powers) -> None:
-        """2^x, x up to 0 (cut at `_LEAST`): 2^f by a polynomial, f = x - n and n the nearest integer, which the last
-        bits of x + 1.5·2^23 are: moved, they are added to the exponent. NaN becomes some number: who multiplies keeps
-        it from these."""
+    def _power_of_two(self, out: str, number: str, powers: PolynomialExp2) -> None:
+        """2^x for x ≤ 0 (clamped at `_LEAST`): 2^f by a polynomial with f = x - n, where n is the nearest integer. The
+        last bits of x + 1.5·2^23 are n; shifted, they are added to the exponent. NaN becomes a finite number, so the
+        caller must not use this code if NaN may occur."""
         x, shifted, f, whole = (self._temporary() for _ in range(4))
         magic = self._name((1.5 * 2**23,))
         *lower, highest = powers.coefficients
@@ -318,7 +320,7 @@ class _Emitter:
         ]
 
     def _saturate(self, out: int, number: Any) -> None:
-        """Cut to [0, 1]: free where the number is a sum or product just written and of no other use."""
+        """Clamp to [0, 1]: free if the value is a sum or product from the previous line without other uses."""
         last, uses = self.lines[-1] if self.lines else "", sum(number in s.inputs for s in self.steps.steps)
         if uses == 1 and last.startswith(tuple(f"{step}.f32 f{number}," for step in ("add", "sub", "mul"))):
             self.lines[-1] = last.replace(".f32 ", ".sat.f32 ", 1).replace(f"f{number},", f"f{out},", 1)

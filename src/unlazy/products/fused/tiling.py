@@ -1,4 +1,4 @@
-"""Points cut for the programs of a card: rows that fill tiles, and pieces of Z that fill the card."""
+"""Padding of rows to full tiles, and splitting of Z into enough pieces to occupy the GPU."""
 
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
@@ -7,22 +7,23 @@ from jaxtyping import Array
 from unlazy.core import devices
 
 _ENOUGH, _PROGRAMS = 8, 32
-"""Programs for every multiprocessor of the card, so that the last ones do not wait alone: where rows alone make enough
-of them, Z is not cut."""
+"""Programs per multiprocessor: with at least `_ENOUGH` from the row tiles alone, Z is not split; otherwise Z is split
+to reach `_PROGRAMS`, so that the tail effect is small."""
 
 
 def padded(A: Array, rows: int, columns: int | None = None) -> Array:
+    """Pad with zeros to the given number of rows and columns."""
     wide = 0 if columns is None else columns - A.shape[1]
     return jnp.pad(A, ((0, rows - A.shape[0]),) + (((0, wide),) if A.ndim == 2 else ()))
 
 
 def repeated(A: Array, rows: int) -> Array:
-    """Padded with its first number, so that a formula stays finite where V is zero."""
+    """Pad with copies of the first value, so that formulas stay finite in the padding, where V is zero."""
     return jnp.concatenate([A, jnp.broadcast_to(A[:1], (rows - A.shape[0],))])
 
 
 def pieces(n_tiles: int, m_tiles: int, wanted: int | None) -> int:
-    """Pieces of Z: enough programs to fill the card, each with at least four tiles to stream."""
+    """Number of pieces of Z: enough programs to occupy the GPU, each with at least four tiles."""
     if wanted is not None:
         return min(wanted, m_tiles)
     processors = devices.multiprocessors()

@@ -1,10 +1,10 @@
-"""K(X, Z) @ V as a Pallas program for its Triton backend; on a CPU it runs in interpret mode, for tests.
+"""K(X, Z) @ V as a Pallas program for the Triton backend; on a CPU it runs in interpret mode, for tests.
 
-A program owns a tile of rows of X and streams over Z. ⟨x,z⟩ is formed on the tensor cores from operands split
-beforehand into two bfloat16 halves (x = hi + lo; hi·hi + hi·lo + lo·hi, and lo·lo for kernels with a kink at x = z),
-which keeps float32's level of accuracy; the kernel's formula (products.fused.fused_forms, as assembly by
-products.fused.ptx) is applied to the tile in registers and contracted with V there. Several columns of V: the tile of K
-is split into halves too and multiplied on the tensor cores.
+Each program owns a tile of rows of X and streams over Z. ⟨x,z⟩ is computed on the tensor cores from operands that were
+split into two bfloat16 parts (x = hi + lo; hi·hi + hi·lo + lo·hi, and lo·lo for kernels with a kink at x = z), which
+gives float32 accuracy. The formula of the kernel (products.fused.fused_forms, compiled to PTX by products.fused.ptx) is
+applied to the tile in registers, and the result is contracted with V there. For several columns of V, the tile of K is
+split into two parts as well and multiplied on the tensor cores.
 """
 
 from collections.abc import Callable
@@ -23,19 +23,19 @@ from unlazy.products.fused.ptx import PairProgram, assembly
 from unlazy.products.fused.split_precision import split
 from unlazy.products.fused.tiling import padded, pieces, repeated
 
-try:  # the Triton backend is due to be replaced; without it the caller falls back to XLA blocks
+try:  # the Triton backend may be removed from JAX; without it the caller falls back to XLA blocks
     from jax.experimental.pallas import triton as backend
 except ImportError:  # pragma: no cover
     backend = None  # type: ignore[assignment]
 
 _WHOLE = 64
-"""Inner dimensions up to here are one slab held on chip; beyond, slabs of 32 are streamed."""
+"""Up to this inner dimension all columns are kept on chip; beyond it, slabs of 32 columns are streamed."""
 _FEW = 8
-"""Columns of V up to which two of its parts fit into those that the tensor cores take at least."""
+"""Up to this many columns of V, two of its parts fit into the minimum width of the tensor cores."""
 
 
-class Tile(NamedTuple):
-    """How the work is cut: rows of X and of Z in a tile, warps, pipeline stages, pieces Z is cut into."""
+class TritonTile(NamedTuple):
+    """Tile sizes of the Triton program: rows of X and Z per tile, warps, pipeline stages, pieces of Z."""
 
     x: int = 64
     z: int = 128
@@ -44,7 +44,8 @@ class Tile(NamedTuple):
     splits: int | None = None
 
 
-def product(form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile, interpret: bool) -> Array:
+def product(form: Form, left: Prepared, right: Prepared, V: Array, tile: TritonTile, interpret: bool) -> Array:
+    """K @ V for prepared sides."""
     X, Z, x_rows, z_rows = left.points, right.points, left.rows, right.rows
     n, m, c = X.shape[0], Z.shape[0], V.shape[1]
     program = None if interpret else assembly(form, len(x_rows))
@@ -58,9 +59,9 @@ def product(form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile, i
     wide = 1 if c == 1 else max(16, pl.next_power_of_2(c))
     values = [padded(V[:, 0], m_full)] if c == 1 else _in_parts(padded(V, m_full, max(_FEW, pl.next_power_of_2(c))))
     arrays = (
-        [padded(a, n_full, width) for a in form.parts.of(X)],
+        [padded(a, n_full, width) for a in form.parts.split(X)],
         [repeated(r, n_full) for r in (*x_added, *x_rows)],
-        [padded(a, m_full, width) for a in form.parts.of(Z)],
+        [padded(a, m_full, width) for a in form.parts.split(Z)],
         [repeated(r, m_full) for r in (*z_added, *z_rows)],
         values,
     )
@@ -80,8 +81,8 @@ def product(form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile, i
 
 
 def _in_parts(V: Array) -> list[Array]:
-    """V in three bfloat16 parts, for `_contract`. The tensor cores take sixteen columns at least: of up to eight, two
-    parts lie side by side."""
+    """V in three bfloat16 parts, for `_contract`. The tensor cores need at least 16 columns, so for up to 8 columns two
+    parts are placed side by side."""
     hi, mid, lo = split(V, 3)
     if V.shape[1] > _FEW:
         return [hi, mid, lo]
@@ -89,7 +90,7 @@ def _in_parts(V: Array) -> list[Array]:
 
 
 def _rows_block(rows: int, axis: int) -> Callable:
-    """Block of an array for the program at (i, s): its rows i (axis 0) or s (axis 1), all of its columns."""
+    """Block of an array for the program at (i, s): block row i (axis 0) or s (axis 1), all columns."""
 
     def spec(shape: tuple) -> pl.BlockSpec:
         return pl.BlockSpec((rows, *shape[1:]), lambda *at: (at[axis], 0)[: len(shape)])
@@ -97,8 +98,8 @@ def _rows_block(rows: int, axis: int) -> Callable:
     return spec
 
 
-def _body(*refs, form: Form, program: PairProgram | None, tile: Tile, added: int, counts: list[int]) -> None:
-    """One tile of rows of X against one piece of Z."""
+def _body(*refs, form: Form, program: PairProgram | None, tile: TritonTile, added: int, counts: list[int]) -> None:
+    """Multiply one tile of rows of X with one piece of Z."""
     groups, rest = [], list(refs)
     for count in counts:
         groups.append(rest[:count])
@@ -131,9 +132,9 @@ def _apply(program: PairProgram, t: Array, p: list, q: list) -> Array:
 
 
 def _contract(K: Array, values: list) -> Array:
-    """K @ V for a tile: a sum where V is one column, products of bfloat16 parts where it is several.
+    """K @ V for a tile: a sum if V has one column, products of bfloat16 parts otherwise.
 
-    K in two parts, V in three: what is lost is of K alone, so that KᵀK stays symmetric.
+    K has two parts and V three, so that only K is rounded and KᵀK stays symmetric.
     """
     if len(values) == 1:
         return jnp.sum(K * values[0][None, :], axis=1)
@@ -147,10 +148,10 @@ def _contract(K: Array, values: list) -> Array:
 
 
 def _halves(K: Array) -> tuple[Array, Array]:
-    """K as a sum of two bfloat16 numbers, to 2^-17 of K.
+    """K as a sum of two bfloat16 values, with relative error 2^-17.
 
-    The first is cut by its bits: a compiler that may keep excess digits takes a cast to bfloat16 and back for nothing,
-    and the second half would be zero.
+    The first part is rounded with bit operations: a compiler that may keep excess precision would remove a cast to
+    bfloat16 and back, and the second part would be zero.
     """
     bits = lax.bitcast_convert_type(K, jnp.int32)
     hi = lax.bitcast_convert_type((bits + 0x8000) & -0x10000, jnp.float32)
@@ -158,7 +159,7 @@ def _halves(K: Array) -> tuple[Array, Array]:
 
 
 def _inner_products(read_x: Callable, read_z: Callable, seed: Array, width: int, sharp: bool) -> Array:
-    """seed + X @ Zᵀ; the two functions read a slab of the (hi, lo) halves."""
+    """seed + X @ Zᵀ; the two functions read a slab of the (hi, lo) parts."""
 
     def slab(total: Array, start: Any, size: int) -> Array:
         x_hi, x_lo = read_x(start, size)
@@ -173,7 +174,8 @@ def _inner_products(read_x: Callable, read_z: Callable, seed: Array, width: int,
 
 
 def _reader(parts: list, span: Any) -> Callable:
-    """Reads columns start … start + size of the given rows; once for all where one slab is the whole width."""
+    """Function that reads columns start … start + size of the given rows; read only once if one slab has all
+    columns."""
     if parts[0].shape[1] <= _WHOLE:
         held = [ref[span, :] for ref in parts]
         return lambda start, size: held
@@ -181,5 +183,5 @@ def _reader(parts: list, span: Any) -> Callable:
 
 
 def _inner_width(d: int) -> int:
-    """d padded to what the tensor cores take: a power of two from 16 to 64, or a multiple of 32."""
+    """d padded for the tensor cores: a power of two from 16 to 64, or a multiple of 32."""
     return max(16, pl.next_power_of_2(d)) if d <= _WHOLE else 32 * pl.cdiv(d, 32)

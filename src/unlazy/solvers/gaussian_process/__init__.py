@@ -1,1 +1,1 @@
-"""Gaussian processes: priors, posteriors, evidence and ensembles of trained networks [K5, K11]."""
+"""Gaussian processes: priors, posteriors, marginal likelihood and ensembles of trained networks [K5, K11]."""

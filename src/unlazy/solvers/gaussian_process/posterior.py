@@ -1,4 +1,4 @@
-"""Gaussian processes: prior, posterior, trained ensembles at any time, draws and evidence [K5, K11].
+"""Gaussian processes: prior, posterior, trained ensembles at any time, samples and marginal likelihood [K5, K11].
 
 >>> prior(kernel, Z).sample(key, 5)
 >>> posterior(kernel, X, y, Z, noise_variance=0.01).std
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
-from unlazy.core.arrays import Labels, Points, count, float_type, labels
+from unlazy.core.arrays import Labels, Points, as_labels, float_type, n_points
 from unlazy.core.linalg import dot
 from unlazy.core.results import Evidence
 from unlazy.kernels.base import Kernel
@@ -25,29 +25,56 @@ from unlazy.theory.dynamics import spectral_filters
 from unlazy.theory.numerics.divided_differences import FLOW, RIDGE
 
 
-class GaussianProcess(eqx.Module):
-    """A Gaussian distribution of function values at m points: mean and full covariance, outputs independent.
+class PredictiveDistribution(eqx.Module):
+    """Gaussian distribution of function values at m points: mean and full covariance, outputs independent.
 
-    A leading axis, where there is one, is a path of times or noise levels.
+    A leading axis, if any, is a path of times or noise variances.
+
+    Attributes
+    ----------
+    mean : array of shape (*path, m, *outputs)
+        Mean at every point.
+    covariance : array of shape (*path, m, m)
+        Covariance of the points, the same for every output.
+    evidence : Evidence
+        Error estimate and messages.
     """
 
     mean: Float[Array, "..."]
     """Shape (*path, m, *outputs)."""
     covariance: Float[Array, "*t m m"]
-    """The same for every output."""
+    """Shape (*path, m, m), the same for every output."""
     evidence: Evidence = Evidence()
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """Messages about the computation."""
         return self.evidence.notes
 
     @property
     def std(self) -> Float[Array, "*t m"]:
-        """Standard deviation at every point; variances that rounding made negative count as zero."""
+        """Standard deviation at every point; variances that rounding made negative are set to zero."""
         return jnp.sqrt(jnp.maximum(jnp.diagonal(self.covariance, axis1=-2, axis2=-1), 0))
 
     def sample(self, key: PRNGKeyArray, draws: int) -> Float[Array, "..."]:
-        """Independent draws of the function, shape (draws, *path, m, *outputs), jointly over the points."""
+        """Independent draws of the function, jointly over the points.
+
+        Parameters
+        ----------
+        key : PRNG key
+            JAX random key.
+        draws : int
+            Number of draws.
+
+        Returns
+        -------
+        array of shape (draws, *path, m, *outputs)
+
+        Raises
+        ------
+        ValueError
+            If `draws` is less than 1.
+        """
         if draws < 1:
             raise ValueError(f"draws must be at least 1, got {draws}")
         path, m = self.covariance.shape[:-2], self.covariance.shape[-1]
@@ -58,69 +85,98 @@ class GaussianProcess(eqx.Module):
         return self.mean + dot(root, noise).reshape(draws, *path, m, *outputs)
 
 
-def prior(kernel: Kernel, Z: Points) -> GaussianProcess:
-    """f ~ GP(0, K) at Z [K5]: what a wide random network is before training, when K is its NNGP kernel.
+def prior(kernel: Kernel, Z: Points) -> PredictiveDistribution:
+    """Prior f ~ GP(0, K) at Z [K5]: the distribution of a wide random network before training if K is its NNGP kernel.
 
-    >>> prior(NNGP(MLP(2)), Z).sample(key, 3).shape  # three random networks
+    Parameters
+    ----------
+    kernel : Kernel
+        Prior covariance.
+    Z : array of shape (m, d)
+        Points.
+
+    Returns
+    -------
+    PredictiveDistribution
+
+    Examples
+    --------
+    >>> import jax
+    >>> import numpy as np
+    >>> from unlazy import MLP, NNGP, prior
+    >>> Z = np.random.default_rng(0).normal(size=(5, 3))
+    >>> prior(NNGP(MLP(2)), Z).sample(jax.random.key(0), 3).shape  # three random networks
     (3, 5)
     """
     Z, _ = kernel.read(Z, names=("Z", ""))
-    return GaussianProcess(jnp.zeros(count(Z), float_type(Z)), kernel.gram(Z))
+    return PredictiveDistribution(jnp.zeros(n_points(Z), float_type(Z)), kernel.gram(Z))
 
 
-class Conditioned(eqx.Module):
-    """A process that has seen data: `predict` gives its mean, `at` the joint distribution at points."""
+class ConditionedProcess(eqx.Module):
+    """A process conditioned on data: `predict` returns its mean, `at` the joint distribution at points.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        Prior covariance.
+    spectrum : Decomposition
+        Eigendecomposition of the Gram matrix of the training points.
+    path : Path
+        The mean along noise variances or times.
+    """
 
     kernel: Kernel
-    """The covariance before."""
+    """Prior covariance."""
     spectrum: Decomposition
     path: Path
-    """The mean along noise levels or times."""
+    """The mean along noise variances or times."""
 
     @property
     def evidence(self) -> Evidence:
+        """Error estimate and messages."""
         return self.path.evidence
 
     @property
     def times(self) -> Float[Array, "*t"]:
-        """Noise levels or times."""
+        """Noise variances or times."""
         return self.path.times
 
     def predict(self, Z: Points, t: Any = None, memory: int | str | None = None) -> Float[Array, "..."]:
-        """The mean at Z, shape (*path, m, *outputs), or at t, one or several of `times`."""
+        """Mean at Z, shape (*path, m, *outputs), at all `times` or at one or several of them (`t`)."""
         return self.path.predict(Z, t, memory=memory)
 
     def kernel_at(self, t: Any) -> Kernel:
-        """The kernel in which the mean is a regression: the same at every t."""
+        """Return the kernel in which the mean is a regression; the same at every t."""
         return self.path.kernel
 
-    def at(self, Z: Points) -> GaussianProcess:
-        """The joint distribution at Z."""
+    def at(self, Z: Points) -> PredictiveDistribution:
+        """Joint distribution at Z."""
         X, Z = self.path.kernel.read(self.path.X, Z)
-        return GaussianProcess(self.path.predict(Z), self._covariance(X, Z), self.evidence)
+        return PredictiveDistribution(self.path.predict(Z), self._covariance(X, Z), self.evidence)
 
     @abc.abstractmethod
-    def _covariance(self, X: Any, Z: Any) -> Float[Array, "*t m m"]: ...
+    def _covariance(self, X: Any, Z: Any) -> Float[Array, "*t m m"]:
+        """Posterior covariance at Z."""
 
 
-class Posterior(Conditioned):
-    """f | y for y = f(X) + noise [K2, K5]."""
+class Posterior(ConditionedProcess):
+    """Posterior f | y for y = f(X) + noise [K2, K5]."""
 
     def _covariance(self, X: Any, Z: Any) -> Float[Array, "*t m m"]:
         U, c = self.spectrum.spectrum.eigenvectors, self.spectrum.function(RIDGE, self.times)
         return theory.posterior_covariance(self.kernel.gram(Z), self.kernel.gram(Z, X), U, c)
 
 
-class TrainedFeatures(Conditioned):
-    """A random-features model at time t of gradient flow [K5]."""
+class TrainedFeatures(ConditionedProcess):
+    """Random-features model at time t of gradient flow [K5]."""
 
     def _covariance(self, X: Any, Z: Any) -> Float[Array, "*t m m"]:
         (lam, U, _), c = self.spectrum.spectrum, self.spectrum.function(FLOW, self.times)
         return spectral_filters.random_features_covariance(self.kernel.gram(Z), self.kernel.gram(Z, X), U, lam, c)
 
 
-class Ensemble(Conditioned):
-    """Wide networks trained in all layers for time t from independent starts [K11]: `kernel` is the NNGP."""
+class Ensemble(ConditionedProcess):
+    """Wide networks with all layers trained for time t from independent initializations [K11]; `kernel` is the NNGP."""
 
     def _covariance(self, X: Any, Z: Any) -> Float[Array, "*t m m"]:
         nngp, ntk = self.kernel, self.path.kernel
@@ -129,20 +185,60 @@ class Ensemble(Conditioned):
 
 
 def condition(kernel: Kernel, X: Points, y: Labels, noise_variance: Values = 0.0) -> Posterior:
-    """The process given y = f(X) + noise, for any Z: mean K_zX(K + ρI)⁻¹y, covariance K_zz - K_zX(K + ρI)⁻¹K_Xz
-    [K2, K5].
+    """Posterior given y = f(X) + noise, to be evaluated at any Z [K2, K5].
 
-    `noise_variance` ρ may be an array: the whole path costs one eigendecomposition. With K = NNGP this is Bayesian
+    Mean K_zX(K + ρI)⁻¹y, covariance K_zz - K_zX(K + ρI)⁻¹K_Xz with the noise variance ρ. With K = NNGP this is Bayesian
     inference for the infinitely wide network.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Prior covariance.
+    X : array of shape (n, d)
+        Training points.
+    y : array of shape (n,) or (n, c)
+        Labels; outputs are independent.
+    noise_variance : float or array, default 0.0
+        Variance ρ of the noise; the path of an array costs one eigendecomposition.
+
+    Returns
+    -------
+    Posterior
+        With methods `predict` and `at`.
     """
     spectrum = decompose(kernel, X)
     return Posterior(kernel, spectrum, spectrum.ridge_path(y, noise_variance))
 
 
-def posterior(kernel: Kernel, X: Points, y: Labels, Z: Points, noise_variance: Values = 0.0) -> GaussianProcess:
-    """The distribution of `condition` at Z.
+def posterior(kernel: Kernel, X: Points, y: Labels, Z: Points, noise_variance: Values = 0.0) -> PredictiveDistribution:
+    """Posterior distribution at Z given y = f(X) + noise [K2, K5].
 
-    >>> at_Z = posterior(kernel, X, y, Z, noise_variance=0.01)
+    Mean K_zX(K + ρI)⁻¹y, covariance K_zz - K_zX(K + ρI)⁻¹K_Xz with the noise variance ρ.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Prior covariance.
+    X : array of shape (n, d)
+        Training points.
+    y : array of shape (n,) or (n, c)
+        Labels; outputs are independent.
+    Z : array of shape (m, d)
+        Test points.
+    noise_variance : float or array, default 0.0
+        Variance ρ of the noise; an array gives a leading path axis and costs one eigendecomposition.
+
+    Returns
+    -------
+    PredictiveDistribution
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy import Gaussian, posterior
+    >>> rng = np.random.default_rng(0)
+    >>> X, Z = rng.normal(size=(60, 3)), rng.normal(size=(5, 3))
+    >>> at_Z = posterior(Gaussian(1.0), X, np.sin(X[:, 0]), Z, noise_variance=0.01)
     >>> at_Z.mean.shape, at_Z.std.shape
     ((5,), (5,))
     """
@@ -152,27 +248,94 @@ def posterior(kernel: Kernel, X: Points, y: Labels, Z: Points, noise_variance: V
 
 def trained_random_features(
     kernel: Kernel, X: Points, y: Labels, Z: Points, times: Values = jnp.inf
-) -> GaussianProcess:
-    """The distribution at time t of a random-features model, or of a network of which only the head is trained,
-    started at θ ~ N(0, I) [K5]. At t = ∞ it is the noiseless posterior."""
+) -> PredictiveDistribution:
+    """Distribution at time t of a random-features model, or of a network with only the head trained [K5].
+
+    Gradient flow starts at θ ~ N(0, I). At t = ∞ the distribution is the noiseless posterior.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Prior covariance.
+    X : array of shape (n, d)
+        Training points.
+    y : array of shape (n,) or (n, c)
+        Labels; outputs are independent.
+    Z : array of shape (m, d)
+        Test points.
+    times : float or array, default inf
+        Training times.
+
+    Returns
+    -------
+    PredictiveDistribution
+    """
     X, Z = kernel.read(X, Z)
     spectrum = decompose(kernel, X)
     return TrainedFeatures(kernel, spectrum, spectrum.flow(y, times)).at(Z)
 
 
 def trained_ensemble(nngp: Kernel, ntk: Kernel, X: Points, y: Labels, times: Values = jnp.inf) -> Ensemble:
-    """Wide networks trained in all layers from independent starts [K11], for any Z.
+    """Wide networks with all layers trained from independent initializations, to be evaluated at any Z [K11].
 
-    Mean Θ_zX Θ⁻¹(I - e^{-Θt})y; covariance from NNGP and NTK together (Lee et al. 2019, eq. 16).
+    Mean Θ_zX Θ⁻¹(I - e^{-Θt})y; the covariance depends on both NNGP and NTK (Lee et al. 2019, eq. 16).
+
+    Parameters
+    ----------
+    nngp : Kernel
+        NNGP kernel: the covariance at initialization.
+    ntk : Kernel
+        Neural tangent kernel Θ.
+    X : array of shape (n, d)
+        Training points.
+    y : array of shape (n,) or (n, c)
+        Labels.
+    times : float or array, default inf
+        Training times.
+
+    Returns
+    -------
+    Ensemble
+        With methods `predict` and `at`.
     """
     spectrum = decompose(ntk, X)
     return Ensemble(nngp, spectrum, spectrum.flow(y, times))
 
 
-def ensemble(nngp: Kernel, ntk: Kernel, X: Points, y: Labels, Z: Points, times: Values = jnp.inf) -> GaussianProcess:
-    """The distribution of `trained_ensemble` at Z.
+def ensemble(
+    nngp: Kernel, ntk: Kernel, X: Points, y: Labels, Z: Points, times: Values = jnp.inf
+) -> PredictiveDistribution:
+    """Distribution at Z of wide networks with all layers trained from independent initializations [K11].
 
-    >>> ensemble(NNGP(network), NTK(network), X, y, Z, times=[1.0, 10.0]).mean.shape
+    Mean Θ_zX Θ⁻¹(I - e^{-Θt})y; the covariance depends on both NNGP and NTK (Lee et al. 2019, eq. 16).
+
+    Parameters
+    ----------
+    nngp : Kernel
+        NNGP kernel: the covariance at initialization.
+    ntk : Kernel
+        Neural tangent kernel Θ.
+    X : array of shape (n, d)
+        Training points.
+    y : array of shape (n,) or (n, c)
+        Labels.
+    Z : array of shape (m, d)
+        Test points.
+    times : float or array, default inf
+        Training times; an array gives a leading path axis.
+
+    Returns
+    -------
+    PredictiveDistribution
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy import MLP, NNGP, NTK, ensemble
+    >>> rng = np.random.default_rng(0)
+    >>> X, Z = rng.normal(size=(60, 3)), rng.normal(size=(5, 3))
+    >>> network = MLP(1, "relu", sigma_b=0.5)
+    >>> ensemble(NNGP(network), NTK(network), X, np.sin(X[:, 0]), Z, times=[1.0, 10.0]).mean.shape
     (2, 5)
     """
     X, Z = ntk.read(X, Z)
@@ -182,17 +345,43 @@ def ensemble(nngp: Kernel, ntk: Kernel, X: Points, y: Labels, Z: Points, times: 
 def log_marginal_likelihood(
     kernel: Kernel, X: Points, y: Labels, noise_variance: Real[ArrayLike, ""] = 0.0
 ) -> Float[Array, ""]:
-    """log p(y | X), differentiable in the kernel's parameters, X and the noise; finite on a singular K.
+    """Log marginal likelihood log p(y | X), summed over outputs.
 
-    >>> slope = jax.grad(lambda h: log_marginal_likelihood(Gaussian(h), X, y, 0.01))(1.0)
+    Differentiable in the parameters of the kernel, X and the noise variance; finite for a singular K.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Prior covariance.
+    X : array of shape (n, d)
+        Training points.
+    y : array of shape (n,) or (n, c)
+        Labels; outputs are independent.
+    noise_variance : float, default 0.0
+        Variance of the noise.
+
+    Returns
+    -------
+    scalar array
+
+    Examples
+    --------
+    >>> import jax
+    >>> import numpy as np
+    >>> from unlazy import Gaussian, log_marginal_likelihood
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> slope = jax.grad(lambda h: log_marginal_likelihood(Gaussian(h), X, np.sin(X[:, 0]), 0.01))(1.0)
+    >>> slope.shape
+    ()
     """
     X, _ = kernel.read(X)
-    y = labels(y, count(X))
+    y = as_labels(y, n_points(X))
     noise = jnp.asarray(noise_variance, float_type(X))
     return theory.log_marginal_likelihood(kernel.gram(X), y.reshape(y.shape[0], -1), noise)
 
 
 def _size(shape: tuple[int, ...]) -> int:
+    """Number of outputs."""
     size = 1
     for extent in shape:
         size *= extent

@@ -1,1 +1,1 @@
-"""Methods of `solve`, one file each, and the table that names them."""
+"""Methods of `solve`, one module each, and the registry of their names."""

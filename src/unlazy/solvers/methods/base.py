@@ -1,4 +1,4 @@
-"""A way to solve (K + ρI)α = y: a frozen value that carries its own options."""
+"""Base class of the methods that solve (K + ρI)α = y: immutable objects whose fields are options."""
 
 import abc
 import dataclasses
@@ -8,41 +8,67 @@ from typing import Any, ClassVar
 import equinox as eqx
 
 from unlazy.core.errors import check_positive, check_positive_integer
-from unlazy.solvers.callbacks import Watch
-from unlazy.solvers.problem import Fit, Problem
+from unlazy.solvers.callbacks import SolverCallback
+from unlazy.solvers.problem import FittedCoefficients, Problem
 
 
 class Method(eqx.Module):
-    """What a solver gives. Fields are options; None leaves one to be chosen."""
+    """Base class of the methods of `solve`. Fields are options; None means chosen automatically.
+
+    Subclasses implement `solve` and set the class attributes below.
+
+    Attributes
+    ----------
+    name : str
+        Name of the method in `solve(method=…)`.
+    default_max_steps : int
+        Maximum number of steps unless `max_steps` is given.
+    supports_any_input : bool
+        Whether points may be images or pytrees; otherwise X must be a matrix.
+    uses_centers : bool
+        Whether the method solves for a subset of centers; `compare_with_full` then estimates the resulting error.
+    """
 
     name: ClassVar[str]
-    """The word for it in `solve(method=…)`."""
-    most_steps: ClassVar[int]
-    """Steps allowed unless `max_steps` says otherwise."""
-    any_data: ClassVar[bool] = False
-    """Whether points may be images or trees; else they are rows of a matrix."""
-    restricts: ClassVar[bool] = False
-    """Whether it solves for some centers only: `against_full` then says what that costs."""
+    """Name of the method in `solve(method=…)`."""
+    default_max_steps: ClassVar[int]
+    """Maximum number of steps unless `max_steps` is given."""
+    supports_any_input: ClassVar[bool] = False
+    """Whether points may be images or pytrees; otherwise X must be a matrix."""
+    uses_centers: ClassVar[bool] = False
+    """Whether the method solves for a subset of centers; `compare_with_full` then estimates the resulting error."""
 
     @abc.abstractmethod
-    def solve(self, problem: Problem, watch: Watch) -> Fit:
-        """The coefficients, with the evidence for them."""
+    def solve(self, problem: Problem, callback: SolverCallback) -> FittedCoefficients:
+        """Compute the coefficients of a validated problem.
 
-    def against_full(self, problem: Problem, fit: Fit, tolerance: float) -> Fit:
-        """The fit with its distance from full regression in the residual, where nobody asked for a restriction."""
+        Parameters
+        ----------
+        problem : Problem
+            Inputs, labels, ridge, precision and memory budget.
+        callback : SolverCallback
+            Called after every step; decides when to stop.
+
+        Returns
+        -------
+        FittedCoefficients
+        """
+
+    def compare_with_full(self, problem: Problem, fit: FittedCoefficients, tolerance: float) -> FittedCoefficients:
+        """Add the distance from full regression to the residual, if the centers were chosen automatically."""
         return fit
 
     def options(self) -> dict[str, Any]:
-        """Options that are not left as they are: a checkpoint belongs to them."""
+        """Options that differ from their defaults; a checkpoint is specific to them."""
         found = {f.name: (getattr(self, f.name), f.default) for f in dataclasses.fields(self)}
         return {name: value for name, (value, usual) in found.items() if value is not None and value is not usual}
 
 
-def count(what: str) -> Callable[[Any], int | None]:
-    """A converter: a positive whole number, or None."""
+def positive_integer_or_none(what: str) -> Callable[[Any], int | None]:
+    """Return a converter that accepts a positive integer or None."""
     return lambda value: None if value is None else check_positive_integer(what, value)
 
 
-def positive(what: str) -> Callable[[Any], float | None]:
-    """A converter: a positive number, or None."""
+def positive_or_none(what: str) -> Callable[[Any], float | None]:
+    """Return a converter that accepts a positive number or None."""
     return lambda value: None if value is None else float(check_positive(what)(value))

@@ -1,7 +1,7 @@
-"""(K + ρI)α = y by Cholesky: n³/3 operations, exact to rounding.
+"""(K + ρI)α = y by Cholesky factorization: n³/3 operations, exact to rounding.
 
-On the CPU by LAPACK through SciPy, in the memory of K itself; XLA's Cholesky calls the same LAPACK but keeps two
-copies (n = 3,000, float32: SciPy 0.27 CPU-seconds, XLA 0.33).
+On the CPU, LAPACK is called through SciPy and factorizes K in place; XLA's Cholesky calls the same LAPACK routine but
+keeps two copies (n = 3,000, float32: SciPy 0.27 CPU-seconds, XLA 0.33).
 """
 
 from typing import Any
@@ -12,96 +12,107 @@ from jax.scipy.linalg import cho_solve as device_cho_solve
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from unlazy.core import devices
-from unlazy.core.precision import rounding
+from unlazy.core.precision import unit_roundoff
 from unlazy.products import gram, product
-from unlazy.products.engines.dense import fill
-from unlazy.solvers.callbacks import Watch
+from unlazy.products.engines.dense import gram_numpy
+from unlazy.solvers.callbacks import SolverCallback
 from unlazy.solvers.methods.base import Method
-from unlazy.solvers.problem import Fit, Problem
+from unlazy.solvers.problem import FittedCoefficients, Problem
 
-ATTEMPTS = 8
-BAND = 512
+JITTER_ATTEMPTS = 8
+"""Attempts to factorize, each with ten times the jitter."""
+BAND_ROWS = 512
+"""Rows of K summed at a time."""
 
 
 class Direct(Method):
-    """One Cholesky factorization of K, for any data whose K fits.
+    """One Cholesky factorization of K, for any inputs whose Gram matrix fits in memory.
 
-    >>> solve(kernel, X, y, ridge=1e-3, method=Direct()).predict(Z).shape
+    Followed by at most three steps of iterative refinement. If K + ridge·I is singular to rounding, the smallest jitter
+    that allows the factorization is added and reported in `notes`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy import Gaussian, Direct, solve
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> solve(Gaussian(1.0), X, np.sin(X[:, 0]), ridge=1e-3, method=Direct()).predict(X[:5]).shape
     (5,)
     """
 
     name = "direct"
-    most_steps = 4
-    any_data = True
+    default_max_steps = 4
+    supports_any_input = True
 
-    def solve(self, problem: Problem, watch: Watch) -> Fit:
-        """α by one factorization, then at most three steps of refinement against the true residual."""
+    def solve(self, problem: Problem, callback: SolverCallback) -> FittedCoefficients:
+        """Compute α by one factorization, then at most three refinement steps against the true residual."""
         X = problem.X()
         need = problem.n**2 * problem.dtype.itemsize
         if need > problem.memory:
             raise ValueError(
                 f"a direct solution of n = {problem.n} takes {need / 2**30:.3g} GiB and the memory budget is "
-                f"{problem.memory / 2**30:.3g} GiB: leave method to be chosen, or allow more with memory='…GiB'"
+                f"{problem.memory / 2**30:.3g} GiB: omit method, or increase it with memory='…GiB'"
             )
-        factor, jitter = factorized(problem, X)
+        factor, jitter = factorize(problem, X)
         ridge = problem.ridge + jitter
         notes = problem.notes
         if jitter:
             notes += (f"K + {problem.ridge:.2g}·I is singular to rounding: {jitter:.2g} was added (jitter)",)
-        K = product(problem.kernel, X, how="blocked", memory=problem.memory)
+        K = product(problem.kernel, X, engine="blocked", memory=problem.memory)
         alpha = np.zeros_like(problem.y)
         residual, best, steps = problem.y, np.inf, 0
-        while steps < self.most_steps:
-            candidate = alpha + _substitute(factor, residual)
+        while steps < self.default_max_steps:
+            candidate = alpha + _cholesky_solve(factor, residual)
             true = problem.y - np.asarray(K.matmul(jnp.asarray(candidate, K.dtype)), np.float64) - ridge * candidate
-            now = problem.relative(true)
+            now = problem.relative_residual(true)
             if not now < best:
                 break
             alpha, residual, best, steps = candidate, true, now, steps + 1
-            if best <= watch.tolerance:
+            if best <= callback.tolerance:
                 break
-        watch.after(steps, best, lambda: alpha, lambda: {"x": alpha})
-        stopped = "exact" if best <= watch.tolerance else "stalled"
-        return Fit(alpha, best, steps, stopped, need, notes, ridge=ridge, left=residual)
+        callback.after_step(steps, best, lambda: alpha, lambda: {"x": alpha})
+        stopped = "exact" if best <= callback.tolerance else "stalled"
+        return FittedCoefficients(alpha, best, steps, stopped, need, notes, ridge=ridge, residual_vector=residual)
 
 
-def factorized(problem: Problem, X: Any):  # type: ignore[no-untyped-def]
-    """The Cholesky factor of K + (ρ + jitter)I, and the jitter it took: 0, else growing by tens from rounding."""
+def factorize(problem: Problem, X: Any):  # type: ignore[no-untyped-def]
+    """Cholesky factor of K + (ρ + jitter)I, and the jitter: 0, or growing by factors of 10 from rounding."""
     jitter, unit = 0.0, 0.0
     K: Any
-    for _ in range(ATTEMPTS):
+    for _ in range(JITTER_ATTEMPTS):
         if devices.is_host():
-            K = fill(problem.kernel, X)
-            unit = unit or _unit(problem, K)
+            K = gram_numpy(problem.kernel, X)
+            unit = unit or _rounding_unit(problem, K)
             K[np.diag_indices_from(K)] += problem.ridge + jitter
             try:
-                # K is symmetric, so its transpose is K in the order of columns that LAPACK overwrites in place
+                # K is symmetric, so K.T is K in column-major order, which LAPACK overwrites in place
                 return cho_factor(K.T, lower=True, overwrite_a=True, check_finite=False), jitter
             except LinAlgError:
                 pass
         else:
             K = gram(problem.kernel, X, memory=problem.memory)
-            unit = unit or _unit(problem, K)
+            unit = unit or _rounding_unit(problem, K)
             L = jnp.linalg.cholesky(K + (problem.ridge + jitter) * jnp.eye(problem.n, dtype=K.dtype))
             if bool(jnp.isfinite(L[-1, -1])):
                 return L, jitter
         jitter = unit if not jitter else 10 * jitter
     raise ValueError(
-        f"K + {jitter:.2g}·I is still not positive: the kernel is not positive semi-definite on these points, or its "
-        "entries are not finite"
+        f"K + {jitter:.2g}·I is not positive definite: the kernel is not positive semi-definite at these points, or "
+        "its entries are not finite"
     )
 
 
-def _unit(problem: Problem, K) -> float:  # type: ignore[no-untyped-def]
-    """Rounding of K as a whole: 2^-p times its largest row sum, a bound on λ_max."""
-    # K is symmetric; by bands of rows, since |K| would be a second K
-    size = float(np.max([float(abs(K[i : i + BAND]).sum(1).max()) for i in range(0, len(K), BAND)]))
+def _rounding_unit(problem: Problem, K) -> float:  # type: ignore[no-untyped-def]
+    """Rounding error of K as a whole: 2^-p times its largest row sum, a bound on λ_max."""
+    # K is symmetric; in bands of rows, since |K| would be a second copy of K
+    size = float(np.max([float(abs(K[i : i + BAND_ROWS]).sum(1).max()) for i in range(0, len(K), BAND_ROWS)]))
     if not np.isfinite(size):
-        raise ValueError("the kernel gives NaN or infinity on these inputs: rescale them, or use float64")
-    return rounding(problem.dtype) * size
+        raise ValueError("the kernel is NaN or infinite on these inputs: rescale them, or use float64")
+    return unit_roundoff(problem.dtype) * size
 
 
-def _substitute(factor, B: np.ndarray) -> np.ndarray:  # type: ignore[no-untyped-def]
+def _cholesky_solve(factor, B: np.ndarray) -> np.ndarray:  # type: ignore[no-untyped-def]
+    """Solve with the factor; the result is float64."""
     if isinstance(factor, tuple):
         return np.asarray(cho_solve(factor, B.astype(factor[0].dtype), check_finite=False), np.float64)
     return np.asarray(device_cho_solve((factor, True), jnp.asarray(B, factor.dtype)), np.float64)

@@ -4,12 +4,12 @@ For A = K + ρI and a sample s of the points with A_ss = V diag(σ) Vᵀ, a batc
 
     α_b ← α_b + η r_b,   α_s ← α_s - η Q A_sb r_b,   r_b = y_b - A_b· α,   Q = Σ_{i≤q} (1 - σ_{q+1}/σ_i)/σ_i v_i v_iᵀ,
 
-so that the largest eigenvalue a batch sees falls from σ_1 to about σ_{q+1} and η grows as much. Every batch has the
-solution of Aα = y as a fixed point, so there is no noise floor. η = 1/λ_max of the preconditioned kernel, measured on
-batches: nothing is assumed of k(x, x), which is not 1 for an NTK. Ma and Belkin (2019).
+so that the largest eigenvalue of a batch decreases from σ_1 to about σ_{q+1}, and η increases by the same factor. Every
+batch has the solution of Aα = y as a fixed point, so there is no noise floor. η = 1/λ_max of the preconditioned kernel,
+measured on batches: nothing is assumed about k(x, x), which is not 1 for an NTK. Ma and Belkin (2019).
 
-α, y, Q and what a batch makes of them stay on the device, in float64 beside products in the kernel's precision
-(solvers.float64_vectors); an epoch hands one number for every output to the host.
+α, y, Q and the intermediates of a batch stay on the device, in float64, while products are in the precision of the
+kernel (solvers.float64_vectors); an epoch transfers one number per output to the host.
 """
 
 import functools
@@ -21,49 +21,66 @@ import jax.numpy as jnp
 import numpy as np
 
 from unlazy.core.linalg import dot
-from unlazy.core.precision import precision, rounding
-from unlazy.products import Product, gram, product
-from unlazy.products.engines.base import Stored
-from unlazy.solvers.callbacks import Watch
+from unlazy.core.precision import precision, unit_roundoff
+from unlazy.products import KernelOperator, gram, product
+from unlazy.products.engines.base import StoredOperator
+from unlazy.solvers.callbacks import SolverCallback
 from unlazy.solvers.checkpoint import State
-from unlazy.solvers.methods.base import Method, count
-from unlazy.solvers.problem import Fit, Problem
+from unlazy.solvers.methods.base import Method, positive_integer_or_none
+from unlazy.solvers.problem import FittedCoefficients, Problem
 
 MARGIN = 0.9
-"""η over 1/λ_max of the batches measured; convergence needs less than 2."""
+"""η over 1/λ_max of the measured batches; convergence requires less than 2."""
 
 
 class EigenPro(Method):
-    """Batches of `batch` points; the top `rank` directions of a `sample` of the points are flattened, as many as the
-    sample knows unless given.
+    """Preconditioned stochastic gradient descent in function space.
 
-    >>> solve(kernel, X, y, ridge=0.0, method=EigenPro(batch=20)).predict(Z).shape
+    Parameters
+    ----------
+    rank : int, optional
+        Number of leading eigendirections of the sample to flatten; by default as many as the sample resolves.
+    sample : int, default 2000
+        Points from which the leading eigendirections are computed.
+    batch : int, default 1000
+        Points per batch.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy import Gaussian, EigenPro, solve
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> solve(Gaussian(1.0), X, np.sin(X[:, 0]), ridge=0.1, method=EigenPro(batch=20)).predict(X[:5]).shape
     (5,)
+
+    References
+    ----------
+    Ma and Belkin (2019), Kernel machines that adapt to GPUs for effective large batch training.
     """
 
     name = "eigenpro"
-    most_steps = 500
-    rank: int | None = eqx.field(default=None, static=True, converter=count("rank"))
-    sample: int = eqx.field(default=2000, static=True, converter=count("sample"))
-    batch: int = eqx.field(default=1000, static=True, converter=count("batch"))
+    default_max_steps = 500
+    rank: int | None = eqx.field(default=None, static=True, converter=positive_integer_or_none("rank"))
+    sample: int = eqx.field(default=2000, static=True, converter=positive_integer_or_none("sample"))
+    batch: int = eqx.field(default=1000, static=True, converter=positive_integer_or_none("batch"))
 
-    def solve(self, problem: Problem, watch: Watch) -> Fit:
-        """α after as many epochs (passes over K) as the tolerance takes."""
-        problem = problem.mended()
+    def solve(self, problem: Problem, callback: SolverCallback) -> FittedCoefficients:
+        """Compute α; a step is an epoch, one pass over K."""
+        problem = problem.with_resolvable_ridge()
         rng = problem.rng()
         order = rng.permutation(problem.n)
         X = problem.X()[jnp.asarray(order)]
         y = problem.y[order]
         n, s = problem.n, min(problem.n, self.sample)
         K = problem.product(X, problem.memory - 3 * s * s * 8)
-        pre = Preconditioner(problem, X[:s], self.rank)
+        pre = EigenProPreconditioner(problem, X[:s], self.rank)
         batch = min(n, self.batch)
         eta = MARGIN / pre.batch_eigenvalue(problem, X, batch, rng)
-        rows = Rows(problem, K, X, batch)
-        kept = watch.resume()
-        alpha, epoch = (np.zeros_like(y), 0) if kept is None else (kept["x"][order], int(kept["step"].item()))
+        rows = BatchProducts(problem, K, X, batch)
+        saved = callback.resume()
+        alpha, epoch = (np.zeros_like(y), 0) if saved is None else (saved["x"][order], int(saved["step"].item()))
         notes, stopped, last = list(problem.notes), None, np.inf
-        at = Batches(problem, pre, rows, y, alpha)
+        at = EigenProBatches(problem, pre, rows, y, alpha)
         good = at.alpha
 
         def in_order() -> np.ndarray:
@@ -78,33 +95,36 @@ class EigenPro(Method):
             seen = at.epoch(rng.permutation(np.arange(0, n, batch)), eta)
             epoch += 1
             now = float(np.max(np.sqrt(seen) / problem.y_norm))
-            if not now < 2 * last:  # the batches measured were too kind
+            if not now < 2 * last:  # the measured batches underestimated λ_max
                 at.alpha, eta = good, eta / 2
                 notes.append(f"step size halved to {eta:.2g} in epoch {epoch}")
                 now = last
             else:
                 good, last = at.alpha, now
-            if now <= 2 * watch.tolerance or epoch >= watch.max_steps:
-                # what the batches saw is older than α
-                now = problem.relative(_left(problem, K, np.asarray(at.alpha), y))
+            if now <= 2 * callback.tolerance or epoch >= callback.max_steps:
+                # the batch residuals are older than α
+                now = problem.relative_residual(_residual(problem, K, np.asarray(at.alpha), y))
             else:
-                now = max(now, 1.01 * watch.tolerance)
-            stopped = watch.after(epoch, now, in_order, functools.partial(state, epoch))
+                now = max(now, 1.01 * callback.tolerance)
+            stopped = callback.after_step(epoch, now, in_order, functools.partial(state, epoch))
             if eta < 1e-12:
                 stopped = "stalled"
         left = np.empty_like(y)
-        left[order] = _left(problem, K, np.asarray(at.alpha), y)
-        notes.append(f"K {K.how}, {pre.flattened} directions of {s} flattened, batches of {batch}")
-        used, residual = K.bytes + 3 * s * s * 8, problem.relative(left)
-        return Fit(in_order(), residual, epoch, stopped, used, tuple(notes), ridge=problem.ridge, left=left)
+        left[order] = _residual(problem, K, np.asarray(at.alpha), y)
+        notes.append(f"K {K.engine}, {pre.n_directions} directions of {s} flattened, batches of {batch}")
+        used, residual = K.bytes + 3 * s * s * 8, problem.relative_residual(left)
+        return FittedCoefficients(
+            in_order(), residual, epoch, stopped, used, tuple(notes), ridge=problem.ridge, residual_vector=left
+        )
 
 
-def _left(problem: Problem, K: Product, alpha: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _residual(problem: Problem, K: KernelOperator, alpha: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """y - (K + ρI)α."""
     return y - np.asarray(K.matmul(jnp.asarray(alpha, K.dtype)), np.float64) - problem.ridge * alpha
 
 
-class Preconditioner:
-    """Q of a sample, and what it does to a batch."""
+class EigenProPreconditioner:
+    """Q of a sample, and its effect on a batch."""
 
     def __init__(self, problem: Problem, sample: jax.Array, rank: int | None):
         self.kernel, self.sample, self.ridge = problem.kernel, sample, problem.ridge
@@ -112,12 +132,12 @@ class Preconditioner:
         A = np.asarray(problem.kernel.gram(sample), np.float64) + problem.ridge * np.eye(s)
         values, vectors = np.linalg.eigh(A)
         values, vectors = np.maximum(values[::-1], problem.ridge), vectors[:, ::-1]
-        # a sample tells less about its smaller eigenvalues; of all the points everything is known
+        # a sample resolves its smaller eigenvalues less well; with all points they are exact
         most = s - 1 if s == problem.n else s // 4
-        # directions within a hundred roundings of nothing are noise, and 1/σ_i would make much of them
-        most = min(most, max(0, int(np.sum(values > 100 * rounding(problem.dtype) * values[0])) - 1))
+        # directions within 100 unit roundoffs of zero are noise, which 1/σ_i would amplify
+        most = min(most, max(0, int(np.sum(values > 100 * unit_roundoff(problem.dtype) * values[0])) - 1))
         q = max(0, min(most, most if rank is None else rank))
-        self.flattened = q
+        self.n_directions = q
         self.weights = (1 - values[q] / values[:q]) / values[:q] if q else np.zeros(0)
         self.vectors = vectors[:, :q]
 
@@ -136,22 +156,24 @@ class Preconditioner:
             part = X[start : start + batch]
             A = np.asarray(problem.kernel.gram(part), np.float64) + problem.ridge * np.eye(batch)
             half = dot((self.vectors * np.sqrt(np.maximum(self.weights, 0))).T, self.columns(part, start))
-            worst = max(worst, _top(A - dot(half.T, half), rng))
+            worst = max(worst, _largest_eigenvalue(A - dot(half.T, half), rng))
         return max(worst, problem.ridge)
 
 
-def _top(A: np.ndarray, rng: np.random.Generator) -> float:
-    """Largest eigenvalue by 50 steps of power iteration, from below; MARGIN and the halving of η cover the rest."""
+def _largest_eigenvalue(A: np.ndarray, rng: np.random.Generator) -> float:
+    """Lower estimate of λ_max by 50 power iterations; MARGIN and the halving of η cover the rest."""
     v = rng.normal(size=A.shape[0])
     for _ in range(50):
         v = dot(A, v / np.linalg.norm(v))
     return float(np.linalg.norm(v))
 
 
-class Batches:
-    """The state of the descent, on the device, and an epoch of it."""
+class EigenProBatches:
+    """State of the descent, on the device, and one epoch of it."""
 
-    def __init__(self, problem: Problem, pre: Preconditioner, rows: "Rows", y: np.ndarray, alpha: np.ndarray):
+    def __init__(
+        self, problem: Problem, pre: EigenProPreconditioner, rows: "BatchProducts", y: np.ndarray, alpha: np.ndarray
+    ):
         self.problem, self.rows = problem, rows
         with precision("float64"):
             self.y, self.alpha = jnp.asarray(y), jnp.asarray(alpha)
@@ -159,32 +181,32 @@ class Batches:
             self.ridge = jnp.asarray(problem.ridge)
 
     def epoch(self, starts: np.ndarray, eta: float) -> np.ndarray:
-        """One batch after the other; Σ r² as they saw it, for every output."""
+        """Process all batches; return Σ r² as measured batch by batch, for every output."""
         rows, batch = self.rows, self.rows.batch
         with precision("float64"):
             seen, rate = jnp.zeros(self.y.shape[1]), jnp.asarray(eta)
             narrow = self.alpha.astype(rows.K.dtype)
         for start in starts:
             start = min(int(start), self.problem.n - batch)
-            K_alpha = rows.times(start, narrow)
+            K_alpha = rows.matmul_batch(start, narrow)
             with precision("float64"):
-                self.alpha, r, seen, small = _descended(
+                self.alpha, r, seen, small = _batch_step(
                     self.alpha, self.y, K_alpha, self.ridge, rate, seen, start, rows.K.dtype
                 )
-            K_r = rows.sample_times(start, self.vectors.shape[0], small)
+            K_r = rows.matmul_sample(start, self.vectors.shape[0], small)
             with precision("float64"):
-                self.alpha, narrow = _corrected(
+                self.alpha, narrow = _sample_correction(
                     self.alpha, self.vectors, self.weights, K_r, r, self.ridge, rate, start, rows.K.dtype
                 )
         return np.asarray(seen)
 
 
 @functools.partial(jax.jit, static_argnames="dtype")
-def _descended(
+def _batch_step(
     alpha: jax.Array, y: jax.Array, K_alpha: jax.Array, ridge: jax.Array, eta: jax.Array, seen: jax.Array, start: Any,
     dtype: Any,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:  # fmt: skip
-    """α_b + η r_b, r_b, what was seen, and r_b for the kernel."""
+    """α_b + η r_b, r_b, the accumulated Σ r², and r_b in the precision of the kernel."""
     batch = K_alpha.shape[0]
     mine = jax.lax.dynamic_slice_in_dim(alpha, start, batch)
     r = jax.lax.dynamic_slice_in_dim(y, start, batch) - K_alpha.astype(alpha.dtype) - ridge * mine
@@ -193,48 +215,54 @@ def _descended(
 
 
 @functools.partial(jax.jit, static_argnames="dtype")
-def _corrected(
+def _sample_correction(
     alpha: jax.Array, vectors: jax.Array, weights: jax.Array, K_r: jax.Array, r: jax.Array, ridge: jax.Array,
     eta: jax.Array, start: Any, dtype: Any,
 ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
-    """α_s - η Q A_sb r_b from K_sb r_b, and α for the kernel. A has the ridge besides, where a point of the batch is in
-    the sample: the first s points, so none where the batch is behind them."""
+    """α_s - η Q A_sb r_b from K_sb r_b, and α in the precision of the kernel.
+
+    A also contains the ridge where a point of the batch is in the sample. The sample is the first s points, so this
+    affects no batch behind them.
+    """
     s = vectors.shape[0]
     A_r = K_r.astype(alpha.dtype).at[start + jnp.arange(r.shape[0])].add(ridge * r, mode="drop")
     alpha = alpha.at[:s].add(-eta * dot(vectors, weights[:, None] * dot(vectors.T, A_r)))
     return alpha, alpha.astype(dtype)
 
 
-class Rows:
+class BatchProducts:
     """K(batch, X) @ α and K(sample, batch) @ r: from rows of a stored K, or recomputed."""
 
-    def __init__(self, problem: Problem, K: Product, X: jax.Array, batch: int):
+    def __init__(self, problem: Problem, K: KernelOperator, X: jax.Array, batch: int):
         self.problem, self.K, self.X, self.batch = problem, K, X, batch
 
-    def times(self, start: int, alpha: jax.Array) -> jax.Array:
-        if self.K.how == "sharded":
+    def matmul_batch(self, start: int, alpha: jax.Array) -> jax.Array:
+        """K(batch, X) @ α."""
+        if self.K.engine == "sharded":
             return self._product(self.X[start : start + self.batch], self.X).matmul(alpha)
-        return _rows_times(self.K, alpha, start, self.batch)
+        return _matmul_batch(self.K, alpha, start, self.batch)
 
-    def sample_times(self, start: int, s: int, r: jax.Array) -> jax.Array:
-        if self.K.how == "sharded":
+    def matmul_sample(self, start: int, s: int, r: jax.Array) -> jax.Array:
+        """K(sample, batch) @ r."""
+        if self.K.engine == "sharded":
             return self._product(self.X[:s], self.X[start : start + self.batch]).matmul(r)
-        return _sample_times(self.K, r, start, self.batch, s)
+        return _matmul_sample(self.K, r, start, self.batch, s)
 
-    def _product(self, X: jax.Array, Z: jax.Array) -> Product:
+    def _product(self, X: jax.Array, Z: jax.Array) -> KernelOperator:
         return product(self.problem.kernel, X, Z, memory=self.problem.memory)
 
 
 @functools.partial(jax.jit, static_argnames="batch")
-def _rows_times(K: Product, alpha: jax.Array, start: Any, batch: int) -> jax.Array:
-    if isinstance(K, Stored):
+def _matmul_batch(K: KernelOperator, alpha: jax.Array, start: Any, batch: int) -> jax.Array:
+    """K(batch, X) @ α inside jit."""
+    if isinstance(K, StoredOperator):
         return dot(jax.lax.dynamic_slice_in_dim(K.K, start, batch), alpha)
-    return K.taken(start + jnp.arange(batch)).matmul(alpha)
+    return K.select_rows(start + jnp.arange(batch)).matmul(alpha)
 
 
 @functools.partial(jax.jit, static_argnames=("batch", "s"))
-def _sample_times(K: Product, r: jax.Array, start: Any, batch: int, s: int) -> jax.Array:
-    """K_sb r; of a stored K (rᵀ K_bs)ᵀ: K is symmetric, and rows lie together."""
-    if isinstance(K, Stored):
+def _matmul_sample(K: KernelOperator, r: jax.Array, start: Any, batch: int, s: int) -> jax.Array:
+    """K_sb r; for a stored K as (rᵀ K_bs)ᵀ: K is symmetric, and rows are contiguous."""
+    if isinstance(K, StoredOperator):
         return dot(r.T, jax.lax.dynamic_slice(K.K, (start, 0), (batch, s))).T
-    return K.taken(jnp.arange(s), start + jnp.arange(batch)).matmul(r)
+    return K.select_rows(jnp.arange(s), start + jnp.arange(batch)).matmul(r)

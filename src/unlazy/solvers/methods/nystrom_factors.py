@@ -1,5 +1,7 @@
-"""The change of variables α = B β that makes Nyström's normal equations easy (solvers.methods.nystrom_cg), and where
-its factors live: in the host's memory, on a card, or spread over devices."""
+"""Change of variables α = B β that preconditions the Nyström normal equations (solvers.methods.nystrom_cg).
+
+Its factors are stored in host memory, on a GPU, or sharded over devices.
+"""
 
 import abc
 from collections.abc import Callable
@@ -14,28 +16,28 @@ from scipy.linalg.blas import dtrsm
 
 from unlazy.core import devices
 from unlazy.core.linalg import dot
-from unlazy.core.precision import precision, rounding
-from unlazy.products.engines.dense import fill
+from unlazy.core.precision import precision, unit_roundoff
+from unlazy.products.engines.dense import gram_numpy
 from unlazy.products.engines.pairs import Matrix
-from unlazy.products.engines.sharded import mesh_of
+from unlazy.products.engines.sharded import device_mesh
 from unlazy.solvers.methods.triangular_solves import UpperFactor, lower_of_outer, upper_factor
 from unlazy.solvers.problem import Problem
-from unlazy.solvers.sharded.factors import SpreadFactor, spread_factor, spread_gram, spread_outer
-from unlazy.solvers.sharded.factors import times as spread_times
+from unlazy.solvers.sharded.factors import ShardedFactor, sharded_factor, sharded_gram, sharded_matmul, sharded_outer
 
-MATRICES = 4
+LIVE_MATRICES = 4
 """M × M matrices alive at once: K_MM, T, A and a workspace."""
-SPREAD = 0.25
-"""Part of a device's memory budget beyond which these are spread over all devices: applying them then costs a word
-between devices, and computing them does twice the work."""
-SPREAD_MATRICES = 6
-"""Spread ones alive at once: K_MM, one inverse, and while the other is made its matrix, factor and a workspace."""
-LEAST_RIDGE = 1e-8
-"""Ridge over λ_max at least: H squares the condition, so that ρκ for the smallest direction κ of K_MM must stay above
-the rounding of λ_max² in float64."""
+SHARDING_THRESHOLD = 0.25
+"""Share of the memory budget of a device above which the factors are sharded over all devices: applying them then
+requires communication, and computing them twice the work."""
+LIVE_SHARDED_MATRICES = 6
+"""Sharded matrices alive at once: K_MM, one inverse, and while the other is computed its matrix, factor and a
+workspace."""
+MIN_RELATIVE_RIDGE = 1e-8
+"""Lower bound of ridge/λ_max: H squares the condition number, so ρκ for the smallest eigenvalue κ of K_MM must stay
+above the rounding of λ_max² in float64."""
 
 
-class Change(abc.ABC):
+class ChangeOfVariables(abc.ABC):
     """α = B β with B = T⁻¹A⁻¹, where TᵀT = K_MM + jitter·I and AᵀA = (n/M) TTᵀ + ρI."""
 
     jitter: float
@@ -52,18 +54,19 @@ class Change(abc.ABC):
         """Bᵀ v."""
 
     @abc.abstractmethod
-    def K_times(self, v: Any) -> Any:
-        """TᵀT v = (K_MM + jitter·I) v: the jitter is rounding to K, and without it centers that coincide make H
-        singular."""
+    def K_matmul(self, v: Any) -> Any:
+        """TᵀT v = (K_MM + jitter·I) v: without the jitter, near-duplicate centers make H singular."""
 
 
-class ChangeOnCPU(Change):
-    """By BLAS (triangular solves of one column are 30 times slower in JAX), in float64: with float32 factors the
-    residual stops falling at 1e-3 instead of 1e-4."""
+class CPUChangeOfVariables(ChangeOfVariables):
+    """Factors in float64 with BLAS: triangular solves with one column are 30 times slower in JAX.
+
+    With float32 factors the residual stops decreasing at 1e-3 instead of 1e-4.
+    """
 
     def __init__(self, problem: Problem, Z: Matrix):
-        self.K = fill(problem.kernel, jnp.asarray(Z, problem.dtype))
-        T, self.jitter = _jittered(_upper, self.K, problem, float(np.abs(self.K).sum(0).max()))
+        self.K = gram_numpy(problem.kernel, jnp.asarray(Z, problem.dtype))
+        T, self.jitter = _factor_with_jitter(_upper, self.K, problem, float(np.abs(self.K).sum(0).max()))
         self.T, self.A = T, _upper(dot(T, T.T) * (problem.n / Z.shape[0]), problem.ridge)
 
     def forward(self, beta: np.ndarray) -> np.ndarray:
@@ -72,19 +75,23 @@ class ChangeOnCPU(Change):
     def backward(self, v: np.ndarray) -> np.ndarray:
         return dtrsm(1.0, self.A, dtrsm(1.0, self.T, np.asfortranarray(v), trans_a=1), trans_a=1)
 
-    def K_times(self, v: np.ndarray) -> np.ndarray:
+    def K_matmul(self, v: np.ndarray) -> np.ndarray:
         return dot(self.K, v.astype(self.K.dtype)).astype(np.float64) + self.jitter * v
 
 
-class ChangeOnGPU(Change):
-    """By blocks of products (solvers.methods.triangular_solves), in float64 too: cards made for computing have fast
-    float64 units, and with float32 factors the true residual stops falling ten times higher."""
+class GPUChangeOfVariables(ChangeOfVariables):
+    """Factors in float64 with blockwise products (solvers.methods.triangular_solves).
+
+    Data-center GPUs have fast float64 units; with float32 factors the true residual stops decreasing ten times higher.
+    """
 
     def __init__(self, problem: Problem, Z: Matrix):
         K = problem.kernel.gram(jnp.asarray(Z, problem.dtype))
         with precision("float64"):
             self.K = K.astype(jnp.float64)
-            self.T, self.jitter = _jittered(_upper_factor, self.K, problem, float(jnp.abs(self.K).sum(0).max()))
+            self.T, self.jitter = _factor_with_jitter(
+                _upper_factor, self.K, problem, float(jnp.abs(self.K).sum(0).max())
+            )
             self.A = _upper_factor(lower_of_outer(self.T.U) * (problem.n / Z.shape[0]), problem.ridge)
 
     def forward(self, beta: Matrix) -> jax.Array:
@@ -95,30 +102,30 @@ class ChangeOnGPU(Change):
         with precision("float64"):
             return self.A.solve_transposed(self.T.solve_transposed(jnp.asarray(v)))
 
-    def K_times(self, v: Matrix) -> jax.Array:
+    def K_matmul(self, v: Matrix) -> jax.Array:
         with precision("float64"):
             return dot(self.K, jnp.asarray(v)) + self.jitter * v
 
 
-class ChangeSpread(Change):
-    """By rows over devices (solvers.sharded.factors), where M × M matrices are too large for one of them."""
+class ShardedChangeOfVariables(ChangeOfVariables):
+    """Factors sharded by rows over devices (solvers.sharded.factors), for M × M matrices too large for one device."""
 
     def __init__(self, problem: Problem, Z: Matrix):
-        self.mesh, M = mesh_of(), len(Z)
+        self.mesh, M = device_mesh(), len(Z)
 
-        def factor(K: jax.Array, diagonal: float) -> SpreadFactor:
-            found = spread_factor(K, M, diagonal, self.mesh)
+        def factor(K: jax.Array, diagonal: float) -> ShardedFactor:
+            found = sharded_factor(K, M, diagonal, self.mesh)
             if found is None:
                 raise LinAlgError
             return found
 
         points = np.asarray(Z, problem.dtype)
         with precision("float64"):
-            self.K = spread_gram(problem.kernel, points, self.mesh)
+            self.K = sharded_gram(problem.kernel, points, self.mesh)
             norm = float(jnp.max(jnp.sum(jnp.abs(self.K), 1)))
-            T, self.jitter = _jittered(factor, self.K, problem, norm, M)
-            squared = spread_outer(T.L, M, problem.n / M, self.mesh)
-            self.T, T = eqx.tree_at(lambda f: f.L, T, None), None  # the inverses are enough
+            T, self.jitter = _factor_with_jitter(factor, self.K, problem, norm, M)
+            squared = sharded_outer(T.L, M, problem.n / M, self.mesh)
+            self.T, T = eqx.tree_at(lambda f: f.L, T, None), None  # the inverses suffice
             self.A = eqx.tree_at(lambda f: f.L, factor(squared, problem.ridge), None)
 
     def forward(self, beta: np.ndarray) -> np.ndarray:
@@ -129,16 +136,16 @@ class ChangeSpread(Change):
         with precision("float64"):
             return self.A.solve(self.T.solve(v))
 
-    def K_times(self, v: np.ndarray) -> np.ndarray:
+    def K_matmul(self, v: np.ndarray) -> np.ndarray:
         with precision("float64"):
-            return spread_times(self.K, v, self.mesh) + self.jitter * v
+            return sharded_matmul(self.K, v, self.mesh) + self.jitter * v
 
 
-def change_for(problem: Problem, M: int) -> type[Change]:
-    """Where the factors live: on one device, and with several of them over all where one has no room."""
-    if problem.spreads and problem.memory * SPREAD < MATRICES * M * M * 8:
-        return ChangeSpread
-    return ChangeOnCPU if devices.is_host() else ChangeOnGPU
+def change_of_variables_class(problem: Problem, M: int) -> type[ChangeOfVariables]:
+    """The class for the factors: on one device, or sharded over several if one device has too little memory."""
+    if problem.is_sharded and problem.memory * SHARDING_THRESHOLD < LIVE_MATRICES * M * M * 8:
+        return ShardedChangeOfVariables
+    return CPUChangeOfVariables if devices.is_host() else GPUChangeOfVariables
 
 
 def _upper(K: np.ndarray, diagonal: float) -> np.ndarray:
@@ -149,24 +156,28 @@ def _upper(K: np.ndarray, diagonal: float) -> np.ndarray:
 
 
 def _upper_factor(K: jax.Array, diagonal: float) -> UpperFactor:
+    """The same on a GPU; raises LinAlgError if the matrix is not positive definite."""
     factor = upper_factor(K, jnp.asarray(diagonal, K.dtype))
     if not bool(jnp.isfinite(factor.U[-1, -1])):
         raise LinAlgError
     return factor
 
 
-def _jittered(
+def _factor_with_jitter(
     factor: Callable[[Any, float], Any], K: Any, problem: Problem, norm: float, M: int | None = None
 ) -> tuple[Any, float]:
-    """The factor of K plus the least jitter that makes it positive, and that jitter.
+    """Factor of K plus the smallest jitter that makes it positive definite, and that jitter.
 
-    H = K_nMᵀK_nM + ρK_MM: where ρ·jitter stays above the rounding of (n/M)‖K‖² in float64, no direction is lost.
+    H = K_nMᵀK_nM + ρK_MM: if ρ·jitter stays above the rounding of (n/M)‖K‖² in float64, no direction is lost.
     """
-    least = rounding(np.float64) * problem.n / (M or K.shape[0]) * norm / problem.ridge
-    jitter = max(4 * rounding(problem.dtype), min(0.1 * LEAST_RIDGE, least)) * norm
+    least = unit_roundoff(np.float64) * problem.n / (M or K.shape[0]) * norm / problem.ridge
+    jitter = max(4 * unit_roundoff(problem.dtype), min(0.1 * MIN_RELATIVE_RIDGE, least)) * norm
     for _ in range(8):
         try:
             return factor(K, jitter), jitter
         except LinAlgError:
             jitter *= 10
-    raise ValueError("the kernel between the centers is not positive: is it a kernel, are its entries finite?")
+    raise ValueError(
+        "the Gram matrix of the centers is not positive definite: the kernel is not positive semi-definite, or its "
+        "entries are not finite"
+    )

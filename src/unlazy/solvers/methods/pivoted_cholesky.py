@@ -1,7 +1,7 @@
-"""Low-rank factor K ≈ F Fᵀ by randomly pivoted Cholesky: pivots drawn in proportion to what is left of the diagonal.
+"""Low-rank factor K ≈ F Fᵀ by randomly pivoted Cholesky: pivots are drawn in proportion to the residual diagonal.
 
-Chen, Epperly, Tropp and Webber (2023), in its blocked form. A round draws `block` pivots, so the columns of K are
-computed by matrix products; pivots that others of the round have already explained are dropped.
+Chen, Epperly, Tropp and Webber (2023), in its blocked form. A round draws `block` pivots, so that columns of K are
+computed by matrix products; pivots already explained by others of the round are dropped.
 """
 
 import functools
@@ -16,7 +16,7 @@ from scipy.linalg.lapack import dpstrf
 
 from unlazy.core.linalg import dot
 from unlazy.kernels.base import Kernel
-from unlazy.products.engines.pairs import Matrix, entries, prepared
+from unlazy.products.engines.pairs import Matrix, entries, prepare_sides
 
 
 def randomly_pivoted_cholesky(
@@ -26,17 +26,20 @@ def randomly_pivoted_cholesky(
     rng: np.random.Generator,
     K: Float[np.ndarray, "n n"] | None = None,
 ) -> tuple[Float[Matrix, "n k"], Float[np.ndarray, " n"]]:
-    """F with at most `rank` columns, and what is left of the diagonal of K - F Fᵀ; K itself where it is at hand."""
+    """Factor F with at most `rank` columns, and the diagonal of the residual K - F Fᵀ.
+
+    Pass K if it is already stored.
+    """
     n = X.shape[0]
     rank = min(rank, n)
     block = min(rank, max(10, rank // 20))
-    work = _InMemory(K, rank) if K is not None else _OnDevice(kernel, X, rank, block)
+    work = _StoredColumns(K, rank) if K is not None else _ComputedColumns(kernel, X, rank, block)
     left = np.maximum(np.asarray(kernel.diag(X), np.float64), 0)
     start, used = left.sum(), 0
     while used < rank and left.sum() > 1e-6 * start:
         count = min(block, rank - used, int(np.count_nonzero(left)))
         pivots = rng.choice(n, size=count, replace=False, p=left / left.sum())
-        weights, kept = orthogonalized(np.asarray(work.residual_columns(pivots, used), np.float64))
+        weights, kept = orthogonalize_pivots(np.asarray(work.residual_columns(pivots, used), np.float64))
         if len(kept):
             left = np.maximum(left - work.extend(weights, used), 0)
             left[pivots[kept]] = 0
@@ -46,8 +49,8 @@ def randomly_pivoted_cholesky(
     return work.F[:, :used], left
 
 
-def orthogonalized(core: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """W with columns such that (residual columns) @ W extends F; greedy pivoting drops pivots that are explained.
+def orthogonalize_pivots(core: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """W such that (residual columns) @ W extends F, and the pivots kept; greedy pivoting drops explained pivots.
 
     core is the residual kernel between the pivots. With core[kept, kept] = L Lᵀ, W = L⁻ᵀ on the kept rows.
     """
@@ -61,49 +64,52 @@ def orthogonalized(core: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return W, kept
 
 
-class _InMemory:
-    """Columns of a K that is stored, in NumPy: nothing to compile."""
+class _StoredColumns:
+    """Columns of a stored K, in NumPy: nothing to compile."""
 
     def __init__(self, K: np.ndarray, rank: int):
         self.K, self.F = K, np.zeros((K.shape[0], rank), K.dtype)
 
     def residual_columns(self, pivots: np.ndarray, used: int) -> np.ndarray:
-        """Forms the columns of K - F Fᵀ at the pivots; returns their rows at the pivots."""
+        """Compute the columns of K - F Fᵀ at the pivots; return their rows at the pivots."""
         self.columns = self.K[pivots].T - dot(self.F[:, :used], self.F[pivots, :used].T)
         return self.columns[pivots]
 
     def extend(self, W: np.ndarray, used: int) -> np.ndarray:
-        """Writes new columns of F; returns their squares, which leave the diagonal."""
+        """Write new columns of F; return their squared rows, to be subtracted from the diagonal."""
         new = dot(self.columns, W.astype(self.F.dtype))
         self.F[:, used : used + W.shape[1]] = new
         return np.einsum("ij,ij->i", new, new, dtype=np.float64)
 
 
-class _OnDevice:
-    """Columns computed where the inputs are. The count of pivots is padded: one compilation for all rounds."""
+class _ComputedColumns:
+    """Columns computed on the device of the inputs. The pivots are padded: one compilation for all rounds."""
 
     def __init__(self, kernel: Kernel, X: Array, rank: int, block: int):
         self.kernel, self.block = kernel, block
-        self.points, _ = jax.jit(prepared)(kernel, X, None)
+        self.points, _ = jax.jit(prepare_sides)(kernel, X, None)
         self.F = jnp.zeros((X.shape[0], rank), X.dtype)
 
     def residual_columns(self, pivots: np.ndarray, used: int) -> np.ndarray:
+        """Compute the columns of K - F Fᵀ at the pivots; return their rows at the pivots."""
         padded = np.concatenate([pivots, np.full(self.block - pivots.size, pivots[0])])
         self.columns, core = _columns(self.kernel, self.points, self.F, jnp.asarray(padded))
         return np.asarray(core)[: pivots.size, : pivots.size]
 
     def extend(self, W: np.ndarray, used: int) -> np.ndarray:
+        """Write new columns of F; return their squared rows."""
         padded = np.zeros((self.block, self.block))
         padded[: W.shape[0], : W.shape[1]] = W
-        self.F, gone = append(self.F, self.columns, jnp.asarray(padded, self.F.dtype), used)
+        self.F, gone = append_columns(self.F, self.columns, jnp.asarray(padded, self.F.dtype), used)
         return np.asarray(gone, np.float64)
 
 
 @jax.jit
 def _columns(kernel: Kernel, points: Any, F: Array, pivots: Array) -> tuple[Array, Array]:
+    """Columns of K - F Fᵀ at the pivots, and their rows at the pivots."""
     at_pivots = jax.tree.map(lambda leaf: leaf[pivots], points)
-    if kernel.takes_gradients:
-        found = kernel.times(points, at_pivots, jnp.eye(pivots.shape[0], dtype=F.dtype))
+    if kernel.requires_gradients:
+        found = kernel.matmul_prepared(points, at_pivots, jnp.eye(pivots.shape[0], dtype=F.dtype))
     else:
         found = entries(kernel, points, at_pivots)
     columns = found - dot(F, F[pivots].T)
@@ -111,8 +117,11 @@ def _columns(kernel: Kernel, points: Any, F: Array, pivots: Array) -> tuple[Arra
 
 
 @functools.partial(jax.jit, donate_argnums=0)
-def append(F: Array, columns: Array, W: Array, used: int | Array) -> tuple[Array, Array]:
-    """A block that would stick out at the end is shifted back by dynamic_update_slice, so it is rolled first."""
+def append_columns(F: Array, columns: Array, W: Array, used: int | Array) -> tuple[Array, Array]:
+    """F with new columns from `used` on, and their squared rows.
+
+    dynamic_update_slice shifts a block that would exceed the end backward, so the block is rolled first.
+    """
     new = dot(columns, W)
     block, rank = new.shape[1], F.shape[1]
     begin = jnp.minimum(used, rank - block)

@@ -1,7 +1,8 @@
-"""All points as centers: (K + ρI)α = y by conjugate gradients with a randomly pivoted Cholesky preconditioner.
+"""Full kernel ridge regression (K + ρI)α = y by conjugate gradients with a randomly pivoted Cholesky preconditioner.
 
-K ≈ F Fᵀ of rank k gives P = F Fᵀ + ρI, whose inverse is (I - F (FᵀF + ρI)⁻¹ Fᵀ)/ρ. A pass over K per step; the number
-of steps depends on what F leaves out, not on n. Díaz, Epperly, Frangella, Tropp and Webber (2023).
+K ≈ F Fᵀ of rank k gives P = F Fᵀ + ρI, whose inverse is (I - F (FᵀF + ρI)⁻¹ Fᵀ)/ρ. Each step is one pass over K; the
+number of steps depends on the error of the approximation F Fᵀ, not on n. Díaz, Epperly, Frangella, Tropp and Webber
+(2023).
 """
 
 from typing import Any
@@ -15,40 +16,55 @@ from scipy.linalg import cho_factor, cho_solve
 from unlazy.core import devices
 from unlazy.core.linalg import dot
 from unlazy.core.precision import precision
-from unlazy.products import Product
-from unlazy.products.engines.base import Stored
-from unlazy.solvers.callbacks import Watch
-from unlazy.solvers.float64_vectors import Operator, in_float64, times
-from unlazy.solvers.methods.base import Method, count
-from unlazy.solvers.methods.conjugate_gradients import Home, conjugate_gradients
+from unlazy.products import KernelOperator
+from unlazy.products.engines.base import StoredOperator
+from unlazy.solvers.callbacks import SolverCallback
+from unlazy.solvers.float64_vectors import Operator, jit_float64, kernel_matmul
+from unlazy.solvers.methods.base import Method, positive_integer_or_none
+from unlazy.solvers.methods.conjugate_gradients import VectorPlacement, conjugate_gradients
 from unlazy.solvers.methods.pivoted_cholesky import randomly_pivoted_cholesky
 from unlazy.solvers.methods.triangular_solves import UpperFactor, upper_factor
-from unlazy.solvers.problem import Fit, Problem
-from unlazy.solvers.sharded.cholesky import spread_cholesky, spread_preconditioner
+from unlazy.solvers.problem import FittedCoefficients, Problem
+from unlazy.solvers.sharded.cholesky import sharded_cholesky, sharded_preconditioner
 
-ROWS = 8192
-"""Rows of F in float64 at a time."""
-OWN_RANK = 20
-"""Columns of a kernel whose entries take gradients: each costs about half a pass over K, forward through all points,
-not 1/n of one."""
+FLOAT64_CHUNK_ROWS = 8192
+"""Rows of F converted to float64 at a time."""
+GRADIENT_KERNEL_RANK = 20
+"""Rank for kernels whose entries require gradients: each column costs about half a pass over K, forward through all
+points, not 1/n of one."""
 
 
 class PreconditionedCG(Method):
-    """All points as centers; `rank` columns of K precondition, 5√n or so unless given, 20 where K is never formed.
+    """Conjugate gradients on all points, preconditioned by randomly pivoted Cholesky.
 
-    >>> solve(kernel, X, y, ridge=1e-3, method=PreconditionedCG(rank=20)).predict(Z).shape
+    Parameters
+    ----------
+    rank : int, optional
+        Rank of the preconditioner. By default about 5√n, up to 1,000, and 20 for kernels whose entries require
+        gradients.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy import Gaussian, PreconditionedCG, solve
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> solve(Gaussian(1.0), X, np.sin(X[:, 0]), ridge=1e-3, method=PreconditionedCG(rank=20)).predict(X[:5]).shape
     (5,)
+
+    References
+    ----------
+    Díaz, Epperly, Frangella, Tropp and Webber (2023), Robust, randomized preconditioning for kernel ridge regression.
     """
 
     name = "preconditioned_cg"
-    most_steps = 1000
-    rank: int | None = eqx.field(default=None, static=True, converter=count("rank"))
+    default_max_steps = 1000
+    rank: int | None = eqx.field(default=None, static=True, converter=positive_integer_or_none("rank"))
 
-    def solve(self, problem: Problem, watch: Watch) -> Fit:
-        """α of full kernel ridge regression."""
-        problem = problem.mended()
-        if problem.spreads:
-            return self._spread(problem, watch)
+    def solve(self, problem: Problem, callback: SolverCallback) -> FittedCoefficients:
+        """Compute α of full kernel ridge regression."""
+        problem = problem.with_resolvable_ridge()
+        if problem.is_sharded:
+            return self._solve_sharded(problem, callback)
         X = problem.X()
         rank = default_rank(problem) if self.rank is None else min(self.rank, problem.n)
         factor_bytes = problem.n * rank * problem.dtype.itemsize
@@ -56,74 +72,90 @@ class PreconditionedCG(Method):
         precondition, rank = preconditioner(problem, X, rank, K)
 
         def apply(P: Any) -> Any:
-            return _ridged(P, times(K, P), problem.ridge)
+            return _add_ridge(P, kernel_matmul(K, P), problem.ridge)
 
         def accurate(P: np.ndarray) -> np.ndarray:
-            return K.accurate(P) + problem.ridge * P
+            return K.matmul_float64(P) + problem.ridge * P
 
         alpha, residual, steps, stopped, left = conjugate_gradients(
-            apply, problem.y, precondition, lambda norms, _: float(np.max(norms / problem.y_norm)), lambda x: x, watch,
-            accurate if devices.is_host() else None,  # elsewhere a product has no more digits to give
+            apply, problem.y, precondition, lambda norms, _: float(np.max(norms / problem.y_norm)), lambda x: x,
+            callback, accurate if devices.is_host() else None,  # on a GPU there is no more accurate product
         )  # fmt: skip
-        return Fit(
+        return FittedCoefficients(
             alpha,
             residual,
             steps,
             stopped,
             K.bytes + factor_bytes,
-            (*problem.notes, f"K {K.how}, rank {rank}"),
+            (*problem.notes, f"K {K.engine}, rank {rank}"),
             ridge=problem.ridge,
-            left=left,
+            residual_vector=left,
         )
 
-    def _spread(self, problem: Problem, watch: Watch) -> Fit:
-        """The same with rows over devices: K goes around a ring, F and the vectors of the iteration stay where their
-        rows are, and what comes to the host is a few numbers a step."""
+    def _solve_sharded(self, problem: Problem, callback: SolverCallback) -> FittedCoefficients:
+        """The same with rows sharded over devices.
+
+        K is computed around a ring of devices; F and the vectors of the iteration stay where their rows are, and only
+        a few numbers per step reach the host.
+        """
         rank = default_rank(problem) if self.rank is None else min(self.rank, problem.n)
-        K = problem.spread(budget=problem.memory)
-        F = spread_cholesky(K, rank, problem.rng())
-        precondition = spread_preconditioner(K, F, problem.ridge)
+        K = problem.sharded_operator(budget=problem.memory)
+        F = sharded_cholesky(K, rank, problem.rng())
+        precondition = sharded_preconditioner(K, F, problem.ridge)
 
         def apply(P: jax.Array) -> jax.Array:
             low = P.astype(K.dtype)
             with precision(problem.dtype.name):
-                product = K.times(low)
+                product = K.matmul_sharded(low)
             return product.astype(P.dtype) + problem.ridge * P
 
         with precision("float64"):
             alpha, residual, steps, stopped, left = conjugate_gradients(
-                apply, problem.y, precondition, lambda norms, _: float(np.max(norms / problem.y_norm)), K.gathered,
-                watch, home=Home(K.spread, K.gathered),
+                apply, problem.y, precondition, lambda norms, _: float(np.max(norms / problem.y_norm)), K.gather,
+                callback, placement=VectorPlacement(K.shard, K.gather),
             )  # fmt: skip
-        notes = (*problem.notes, f"K {K.how} over {K.mesh.devices.size} devices, rank {F.shape[1]}")
-        return Fit(alpha, residual, steps, stopped, F.nbytes, notes, ridge=problem.ridge, left=left)
+        notes = (*problem.notes, f"K {K.engine} over {K.mesh.devices.size} devices, rank {F.shape[1]}")
+        return FittedCoefficients(
+            alpha, residual, steps, stopped, F.nbytes, notes, ridge=problem.ridge, residual_vector=left
+        )
 
 
 def default_rank(problem: Problem) -> int:
-    """5√n up to 1,000, as memory allows: the factor, n k², then costs no more than some 25 passes over K. At
-    n = 20,000, Gaussian, rank 400, 700, 1,000, 1,500 took 12.7, 10.2, 11.8, 13.8 CPU-seconds in all."""
+    """5√n up to 1,000, as memory allows: the factorization, n k², then costs at most about 25 passes over K.
+
+    At n = 20,000 with a Gaussian kernel, ranks 400, 700, 1,000 and 1,500 took 12.7, 10.2, 11.8 and 13.8 CPU-seconds.
+    """
     n = problem.n
     fits = problem.memory // 4 // (3 * n * problem.dtype.itemsize)
-    most = OWN_RANK if problem.kernel.takes_gradients else 1000
+    most = GRADIENT_KERNEL_RANK if problem.kernel.requires_gradients else 1000
     return int(min(n, max(10, min(5 * np.sqrt(n), most, fits))))
 
 
-@in_float64
-def _ridged(P: Any, KP: Any, ridge: Any) -> Any:
+@jit_float64
+def _add_ridge(P: Any, KP: Any, ridge: Any) -> Any:
+    """KP + ridge·P in float64."""
     return KP + ridge * P
 
 
-def preconditioner(problem: Problem, X: jax.Array, rank: int, K: Product) -> tuple[Operator, int]:
-    """r → (F Fᵀ + ρI)⁻¹ r, and the rank of F. The k × k system is factored in float64: its condition is that of K/ρ."""
+def preconditioner(problem: Problem, X: jax.Array, rank: int, K: KernelOperator) -> tuple[Operator, int]:
+    """Return r → (F Fᵀ + ρI)⁻¹ r, and the rank of F.
+
+    The k × k system is factorized in float64: its condition number is that of K/ρ.
+    """
     on_cpu = devices.is_host()
-    at_hand = np.asarray(K.K) if isinstance(K, Stored) and on_cpu else None
+    at_hand = np.asarray(K.K) if isinstance(K, StoredOperator) and on_cpu else None
     F, _ = randomly_pivoted_cholesky(problem.kernel, X, rank, problem.rng(), at_hand)
-    # NumPy's products of a tall F with a few columns need no compilation
-    apply = _on_host(np.asarray(F), problem.ridge) if on_cpu else _on_card(jnp.asarray(F), problem.ridge)
+    # NumPy products of a tall F with a few columns need no compilation
+    apply = (
+        _host_preconditioner(np.asarray(F), problem.ridge)
+        if on_cpu
+        else _device_preconditioner(jnp.asarray(F), problem.ridge)
+    )
     return apply, F.shape[1]
 
 
-def _on_host(F: np.ndarray, ridge: float) -> Operator:
+def _host_preconditioner(F: np.ndarray, ridge: float) -> Operator:
+    """Preconditioner for NumPy vectors."""
     core = _gram64(F)
     core[np.diag_indices_from(core)] += ridge
     factor = cho_factor(core, lower=True, check_finite=False)
@@ -136,11 +168,12 @@ def _on_host(F: np.ndarray, ridge: float) -> Operator:
     return apply
 
 
-def _on_card(F: jax.Array, ridge: float) -> Operator:
-    """The same with the factor's inverse by blocks (solvers.methods.triangular_solves), and nothing of it on the
-    host."""
+def _device_preconditioner(F: jax.Array, ridge: float) -> Operator:
+    """The same on a GPU, by blockwise triangular solves (solvers.methods.triangular_solves)."""
     with precision("float64"):
-        core = sum(_outer64(F[start : start + ROWS]) for start in range(0, F.shape[0], ROWS))
+        core = sum(
+            _outer64(F[start : start + FLOAT64_CHUNK_ROWS]) for start in range(0, F.shape[0], FLOAT64_CHUNK_ROWS)
+        )
         factor = upper_factor(core, jnp.asarray(ridge, jnp.float64))
 
     def apply(r: jax.Array) -> jax.Array:
@@ -152,12 +185,14 @@ def _on_card(F: jax.Array, ridge: float) -> Operator:
 
 @jax.jit
 def _outer64(part: jax.Array) -> jax.Array:
+    """FᵀF of some rows in float64."""
     part = part.astype(jnp.float64)
     return dot(part.T, part)
 
 
 @jax.jit
 def _woodbury(F: jax.Array, factor: UpperFactor, r: jax.Array, ridge: Any) -> jax.Array:
+    """(F Fᵀ + ρI)⁻¹ r by the Woodbury identity."""
     inner = dot(r.T.astype(F.dtype), F).astype(r.dtype).T
     weights = factor.solve(factor.solve_transposed(inner))
     return (r - dot(F, weights.astype(F.dtype)).astype(r.dtype)) / ridge
@@ -167,7 +202,7 @@ def _gram64(F: np.ndarray) -> np.ndarray:
     """FᵀF accumulated in float64, a few rows at a time."""
     n, k = F.shape
     total = np.zeros((k, k))
-    for start in range(0, n, ROWS):
-        part = F[start : start + ROWS].astype(np.float64)
+    for start in range(0, n, FLOAT64_CHUNK_ROWS):
+        part = F[start : start + FLOAT64_CHUNK_ROWS].astype(np.float64)
         total += dot(part.T, part)
     return total

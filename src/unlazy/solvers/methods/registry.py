@@ -1,9 +1,9 @@
-"""The table of methods, and how words and keywords of `solve` become one of them."""
+"""Registry of the methods, and construction of a method from the keyword arguments of `solve`."""
 
 import dataclasses
 from typing import Any
 
-from unlazy.core.errors import nearest
+from unlazy.core.errors import did_you_mean
 from unlazy.solvers.methods.askotch import Askotch
 from unlazy.solvers.methods.base import Method
 from unlazy.solvers.methods.direct import Direct
@@ -15,22 +15,23 @@ from unlazy.solvers.methods.richardson import Richardson
 METHODS: dict[str, type[Method]] = {
     kind.name: kind for kind in (Direct, PreconditionedCG, NystromCG, Askotch, EigenPro, Richardson)
 }
+"""Methods of `solve` by name."""
 
 
-def check_method(method: Any, options: dict[str, Any]) -> None:
-    """A ValueError for what is no method, and for options given beside a method that carries its own."""
+def validate_method(method: Any, options: dict[str, Any]) -> None:
+    """Raise ValueError for an unknown method, or for options given next to a method that has its own."""
     if isinstance(method, type) and issubclass(method, Method):
-        raise ValueError(f"method takes a value, not a class: {method.__name__}() with its options in the brackets")
+        raise ValueError(f"method must be a value, not a class: {method.__name__}() with its options as arguments")
     if isinstance(method, Method):
         if options:
             name = next(iter(options))
-            raise ValueError(f"{name} belongs into the method: method={type(method).__name__}({name}=…)")
+            raise ValueError(f"pass {name} to the method: method={type(method).__name__}({name}=…)")
     elif method is not None and method not in METHODS:
-        raise ValueError(f"unknown method {method!r}{nearest(str(method), METHODS)}")
+        raise ValueError(f"unknown method {method!r}{did_you_mean(str(method), METHODS)}")
 
 
-def made(name: str, options: dict[str, Any]) -> Method:
-    """The method of this name with these options."""
+def make_method(name: str, options: dict[str, Any]) -> Method:
+    """Create the method of this name with these options; raise ValueError for options of other methods."""
     kind = METHODS[name]
     for option in options:
         owners = [repr(word) for word, other in METHODS.items() if option in _fields(other)]
@@ -42,4 +43,5 @@ def made(name: str, options: dict[str, Any]) -> Method:
 
 
 def _fields(kind: type[Method]) -> set[str]:
+    """Names of the options of a method."""
     return {f.name for f in dataclasses.fields(kind)}

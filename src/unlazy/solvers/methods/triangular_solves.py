@@ -1,8 +1,8 @@
-"""Triangular factors on a GPU: UUᵀ and solves with few right-hand sides, by blocks, so that all work is products.
+"""Triangular factors on a GPU: UUᵀ and solves with few right-hand sides, by blocks, so that all work is in products.
 
 A triangular solve with one column runs a GPU one row at a time, and an explicit inverse costs M³. Here only the
-diagonal blocks are inverted; U x = v is then solved block by block, x_i = U_ii⁻¹(v_i - Σ_{j>i} U_ij x_j): the matrix is
-read once. Golub and Van Loan, Matrix Computations, §3.1.
+diagonal blocks are inverted; U x = v is then solved block by block, x_i = U_ii⁻¹(v_i - Σ_{j>i} U_ij x_j), which reads
+the matrix once. Golub and Van Loan, Matrix Computations, §3.1.
 """
 
 import equinox as eqx
@@ -13,10 +13,11 @@ from jaxtyping import Array, Float
 from unlazy.core.linalg import dot
 
 BLOCK = 2048
+"""Rows of a diagonal block."""
 
 
 class UpperFactor(eqx.Module):
-    """An upper triangular U with the inverses of its diagonal blocks."""
+    """Upper triangular U with the inverses of its diagonal blocks."""
 
     U: Float[Array, "M M"]
     inverses: tuple[Float[Array, "_ _"], ...]
@@ -32,7 +33,7 @@ class UpperFactor(eqx.Module):
 
 @jax.jit
 def upper_factor(K: Float[Array, "M M"], diagonal: Float[Array, ""]) -> UpperFactor:
-    """UᵀU = K + diagonal·I from the lower triangle of K; NaN where that is not positive."""
+    """U with UᵀU = K + diagonal·I, from the lower triangle of K; NaN if that is not positive definite."""
     M = K.shape[0]
     U = jax.lax.linalg.cholesky(K.at[jnp.diag_indices(M)].add(diagonal), symmetrize_input=False).T
     inverses = tuple(
@@ -43,7 +44,7 @@ def upper_factor(K: Float[Array, "M M"], diagonal: Float[Array, ""]) -> UpperFac
 
 @jax.jit
 def lower_of_outer(U: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """The lower triangle of UUᵀ by blocks (block upper entries are zero): M³/3 multiply-adds, not M³."""
+    """Lower triangle of UUᵀ by blocks (blocks above the diagonal are zero): M³/3 multiply-adds instead of M³."""
     M = U.shape[0]
     rows = []
     for s in _blocks(M):

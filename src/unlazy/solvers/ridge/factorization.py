@@ -1,9 +1,9 @@
-"""(K + ρW⁻¹)α = y for a Gram matrix at hand, on the host: by a Cholesky factor for one ridge, by a spectrum for all.
+"""(K + ρW⁻¹)α = y for a given Gram matrix, on the host: a Cholesky factor for one ridge, a spectrum for all.
 
-A thousand rows are LAPACK's: a factor and the diagonal of its inverse cost a tenth of an eigendecomposition, so whoever
-looks at few ridges takes the factor. Under a ridge that float32 can see the factor is one of float32, at half the cost,
-and solutions are refined by residuals in float64 (Higham, Accuracy and Stability of Numerical Algorithms, ch. 12).
-`direct` is for kernels and large n: it forms K itself and refines.
+For about a thousand rows LAPACK is fastest: a factor and the diagonal of its inverse cost a tenth of an
+eigendecomposition, so callers that need few ridges use the factor. If the ridge is large enough for float32, the factor
+is computed in float32 at half the cost, and solutions are refined with float64 residuals (Higham, Accuracy and
+Stability of Numerical Algorithms, ch. 12). `solvers.methods.direct` is for kernels and large n: it computes K itself.
 """
 
 from typing import NamedTuple
@@ -17,80 +17,91 @@ from unlazy.core.linalg import dot
 from unlazy.core.precision import precision
 
 Square = Float[np.ndarray, "n n"]
-VISIBLE = 1e-3
-"""The smallest ridge, in units of the mean of k(x, x), under which a factor in float32 is refined: residuals then fall
-by about n·2⁻²⁴/VISIBLE a round."""
-CLEAR = 1e-2
-"""The smallest ridge under which a fit is judged in float32 altogether: a leave-one-out residual is then off by about
-√n·2⁻²⁴/CLEAR of itself, 2e-4 for a thousand rows, at random, and the mean of their squares by the square of that."""
-ENOUGH_ROWS = 600
-"""Below, rounds of refinement cost what the factor saves."""
-REFINED = 1e-9
-"""Residual of a refined solution, over the right-hand side."""
-ROUNDS = 8
+FLOAT32_REFINABLE_RIDGE = 1e-3
+"""Smallest ridge, relative to the mean of k(x, x), for which a float32 factor is refined: residuals then decrease by
+about n·2⁻²⁴/FLOAT32_REFINABLE_RIDGE per round."""
+FLOAT32_RIDGE = 1e-2
+"""Smallest relative ridge for which a fit is evaluated in float32 altogether: a leave-one-out residual then has a
+random relative error of about √n·2⁻²⁴/FLOAT32_RIDGE, 2e-4 for a thousand rows, and the mean of the squares one of
+about the square of that."""
+FLOAT32_MIN_ROWS = 600
+"""With fewer rows, refinement costs as much as the float32 factor saves."""
+REFINEMENT_TOLERANCE = 1e-9
+"""Residual of a refined solution, relative to the right-hand side."""
+MAX_REFINEMENTS = 8
+"""Maximum number of refinement rounds."""
 
 
-def factor(
+def cholesky_factor(
     K: Square, ridge: float, weights: Float[np.ndarray, " n"] | None = None, dtype: type | None = None
 ) -> Square | None:
-    """L of K + ρW⁻¹ = LLᵀ, zeros above it, in K's precision or another; None where that is not positive to rounding. K
-    stays as it is."""
+    """L with K + ρW⁻¹ = LLᵀ and zeros above the diagonal, in the precision of K or in `dtype`.
+
+    None if the matrix is not positive definite to rounding. K is not modified.
+    """
     from scipy.linalg.lapack import dpotrf, spotrf
 
-    # K is symmetric: its transpose is what LAPACK wants, and no copy is turned around
+    # K is symmetric: its transpose is column-major as LAPACK requires, without a transposing copy
     A = np.array(K.T, dtype or K.dtype, order="F")
     A.reshape(-1, order="F")[:: len(K) + 1] += ridge if weights is None else ridge / weights
     L, failed = (dpotrf if A.dtype == np.float64 else spotrf)(A, lower=1, overwrite_a=1, clean=1)
     return None if failed else L
 
 
-class Factored(NamedTuple):
-    """K + ρW⁻¹ with its factor, of float32 where that is enough."""
+class RidgeFactorization(NamedTuple):
+    """K + ρW⁻¹ with its Cholesky factor, in float32 if that is accurate enough."""
 
     A: Square
-    """K itself."""
+    """The Gram matrix K."""
     added: Float[np.ndarray, " n"] | float
     """ρW⁻¹."""
     L: Square
 
     def solve(self, B: Float[np.ndarray, "n c"]) -> Float[np.ndarray, "n c"] | None:
-        """(K + ρW⁻¹)⁻¹B; None where rounds of refinement do not end."""
+        """(K + ρW⁻¹)⁻¹B; None if the refinement does not converge."""
         if self.L.dtype == B.dtype:
-            return substitute(self.L, B)
+            return cholesky_solve(self.L, B)
         added = np.broadcast_to(self.added, len(B))[:, None]
         norm = np.linalg.norm(B, axis=0)
         found, left = np.zeros_like(B), B
-        for _ in range(ROUNDS):
-            found = found + substitute(self.L, left.astype(self.L.dtype)).astype(B.dtype)
+        for _ in range(MAX_REFINEMENTS):
+            found = found + cholesky_solve(self.L, left.astype(self.L.dtype)).astype(B.dtype)
             left = B - dot(self.A, found) - added * found
-            if (np.linalg.norm(left, axis=0) <= REFINED * norm).all():
+            if (np.linalg.norm(left, axis=0) <= REFINEMENT_TOLERANCE * norm).all():
                 return found
         return None
 
 
-def factored(
+def factorize_ridge(
     K: Square, relative_ridge: float, weights: Float[np.ndarray, " n"] | None, columns: int
-) -> Factored | None:
-    """K + ρW⁻¹ ready to solve for so many right-hand sides; ρ in units of the mean of k(x, x). None where it is not
-    positive to rounding."""
+) -> RidgeFactorization | None:
+    """Factorize K + ρW⁻¹ for the given number of right-hand sides; ρ is relative to the mean of k(x, x).
+
+    None if the matrix is not positive definite to rounding.
+    """
     ridge = relative_ridge * float(np.mean(np.diagonal(K)))
     added = ridge if weights is None else ridge / weights
     smallest = relative_ridge if weights is None else relative_ridge / float(weights.max())
-    if K.dtype == np.float64 and len(K) >= ENOUGH_ROWS and smallest >= VISIBLE and 50 * columns <= len(K):
-        L = factor(K, ridge, weights, np.float32)
+    if (
+        K.dtype == np.float64
+        and len(K) >= FLOAT32_MIN_ROWS
+        and smallest >= FLOAT32_REFINABLE_RIDGE
+        and 50 * columns <= len(K)
+    ):
+        L = cholesky_factor(K, ridge, weights, np.float32)
         if L is not None:
-            return Factored(K, added, L)
-    L = factor(K, ridge, weights)
-    return None if L is None else Factored(K, added, L)
+            return RidgeFactorization(K, added, L)
+    L = cholesky_factor(K, ridge, weights)
+    return None if L is None else RidgeFactorization(K, added, L)
 
 
-def judging_precision(n: int, relative_ridge: float, weights: Float[np.ndarray, " n"] | None) -> type:
-    """The precision in which a fit to n rows is compared with others."""
+def evaluation_dtype(n: int, relative_ridge: float, weights: Float[np.ndarray, " n"] | None) -> type:
+    """Precision in which a fit to n rows is compared with others."""
     smallest = relative_ridge if weights is None else relative_ridge / float(weights.max())
-    return np.float32 if n >= ENOUGH_ROWS and smallest >= CLEAR else np.float64
+    return np.float32 if n >= FLOAT32_MIN_ROWS and smallest >= FLOAT32_RIDGE else np.float64
 
 
-def substitute(L: Square, B: Float[np.ndarray, "n *c"]) -> Float[np.ndarray, "n *c"]:
+def cholesky_solve(L: Square, B: Float[np.ndarray, "n *c"]) -> Float[np.ndarray, "n *c"]:
     """(LLᵀ)⁻¹B."""
     from scipy.linalg import cho_solve
 
@@ -98,8 +109,11 @@ def substitute(L: Square, B: Float[np.ndarray, "n *c"]) -> Float[np.ndarray, "n 
 
 
 def inverse_diagonal(L: Square, last: int | None = None) -> Float[np.ndarray, " m"]:
-    """The last diagonal entries (all, where None) of (LLᵀ)⁻¹: the squared column norms of the inverse of L's last
-    block, so few of them cost little more than the factor."""
+    """The last diagonal entries (all if None) of (LLᵀ)⁻¹.
+
+    These are the squared column norms of the inverse of the last block of L, so a few of them cost little more than the
+    factor.
+    """
     from scipy.linalg.lapack import dtrtri, strtri
 
     part = slice(0 if last is None else len(L) - last, None)
@@ -108,7 +122,7 @@ def inverse_diagonal(L: Square, last: int | None = None) -> Float[np.ndarray, " 
 
 
 def eigh(K: Square, overwrite: bool = False) -> tuple[Float[np.ndarray, " n"], Square]:
-    """LAPACK on the CPU; the accelerator where there is one. In the precision of K, whatever the caller's scope."""
+    """Eigendecomposition by LAPACK on the CPU, or on the GPU if there is one, in the precision of K."""
     if not devices.is_host():
         with precision(K.dtype.name):
             s, V = jnp.linalg.eigh(jnp.asarray(K))

@@ -1,8 +1,8 @@
 """Weighted kernel ridge regression with a free intercept, and its leave-one-out error in closed form [K2].
 
-min Σ_i w_i (f(x_i) + b - y_i)² + ρ‖f‖² for a Gram matrix at hand: `fit` at one ridge from a factor, `fit_every` at
-all of a path from one eigendecomposition of √W K √W. The formula is theory.dynamics.leave_one_out, the algebra
-`host_ridge`.
+min Σ_i w_i (f(x_i) + b - y_i)² + ρ‖f‖² for a given Gram matrix: `fit_ridge` for one ridge from a Cholesky factor,
+`fit_ridge_path` for a path of ridges from one eigendecomposition of √W K √W. The formula is in
+theory.dynamics.leave_one_out, the linear algebra in solvers.ridge.factorization.
 """
 
 from typing import NamedTuple
@@ -12,65 +12,71 @@ from jaxtyping import Float
 
 from unlazy.core.linalg import dot
 from unlazy.solvers.ridge import factorization
-from unlazy.theory.dynamics.leave_one_out import bordered_diagonal, left_out, with_intercept
+from unlazy.theory.dynamics.leave_one_out import bordered_diagonal, leave_one_out_residual, with_intercept
 
 Square = Float[np.ndarray, "n n"]
 Outputs = Float[np.ndarray, "n c"]
 Weights = Float[np.ndarray, " n"]
 RELATIVE_RIDGES = np.geomspace(1e2, 1e-9, 34)
-"""Ridges of a path, in units of the mean of k(x, x); from the largest, so that ties give the smoother fit."""
+"""Ridges of a path, relative to the mean of k(x, x); from the largest, so that ties select the smoother fit."""
 
 
-class Fit(NamedTuple):
-    """Coefficients, intercept, and at every judged point the prediction of the fit without it."""
+class RidgeFit(NamedTuple):
+    """Coefficients, intercept, and for every evaluated point the prediction of the fit without it."""
 
     alpha: Outputs
     intercept: Float[np.ndarray, " c"]
     held_out: Float[np.ndarray, "m c"]
+    """Leave-one-out predictions."""
     error: float
-    """Mean squared leave-one-out error over the variance of the outputs: 1 knows nothing but the mean."""
+    """Mean squared leave-one-out error divided by the variance of the outputs: 1 for predicting the mean."""
     ridge: float
-    """What was added to K (divided by a row's weight)."""
+    """The ridge added to K (divided by the weight of a row)."""
 
 
-def fit(
+def fit_ridge(
     K: Square, Y: Outputs, relative_ridge: float, weights: Weights | None = None, last: int | None = None
-) -> Fit | None:
-    """The fit at one ridge, relative to the mean of k(x, x), judged at its `last` points (all, where None); the error
-    is that of all outputs together. None where K + ρW⁻¹ is not positive to rounding."""
-    center = mean(Y, weights)
+) -> RidgeFit | None:
+    """Fit at one ridge, relative to the mean of k(x, x), evaluated at its `last` points (all if None).
+
+    The error is that of all outputs together. None if K + ρW⁻¹ is not positive definite to rounding.
+    """
+    center = weighted_mean(Y, weights)
     solved = _solved(K, Y - center, relative_ridge, weights)
     if solved is None:
         return None
     alpha, shift, ones, L = solved
-    judged = slice(len(K) - (len(K) if last is None else last), None)
-    diagonal = bordered_diagonal(factorization.inverse_diagonal(L, last).astype(Y.dtype), ones[judged], ones.sum())
-    missed = left_out(alpha[judged], diagonal[:, None])
-    error = unexplained(missed, Y[judged], None if weights is None else weights[judged])
-    return Fit(alpha, center + shift, Y[judged] - missed, error, relative_ridge * _unit(K))
+    evaluated = slice(len(K) - (len(K) if last is None else last), None)
+    diagonal = bordered_diagonal(factorization.inverse_diagonal(L, last).astype(Y.dtype), ones[evaluated], ones.sum())
+    missed = leave_one_out_residual(alpha[evaluated], diagonal[:, None])
+    error = unexplained_variance(missed, Y[evaluated], None if weights is None else weights[evaluated])
+    return RidgeFit(alpha, center + shift, Y[evaluated] - missed, error, relative_ridge * _unit(K))
 
 
-def coefficients(
+def ridge_coefficients(
     K: Square, Y: Outputs, relative_ridge: float, weights: Weights | None = None
 ) -> tuple[Outputs, Float[np.ndarray, " c"]]:
-    """α and the intercept alone, for half of the work; a ValueError where K + ρW⁻¹ is not positive to rounding."""
-    center = mean(Y, weights)
+    """α and the intercept only, at half the cost; raise ValueError if K + ρW⁻¹ is not positive definite."""
+    center = weighted_mean(Y, weights)
     solved = _solved(K, Y - center, relative_ridge, weights)
     if solved is None:
         raise ValueError(
-            f"K + {relative_ridge:.2g}·mean k(x, x)·I is not positive to rounding: take a larger ridge, or float64"
+            f"K + {relative_ridge:.2g}·mean k(x, x)·I is not positive definite: use a larger ridge or float64"
         )
     return solved[0], center + solved[1]
 
 
-def fit_every(K: Square, Y: Outputs, weights: Weights | None, ridge: float | None) -> Fit:
-    """The fit at `ridge`, or at the ridge of the smallest leave-one-out error of the path where it is None; the error
-    is the mean over outputs, each in units of its variance. A point is a distinct row: copies are merged before."""
+def fit_ridge_path(K: Square, Y: Outputs, weights: Weights | None, ridge: float | None) -> RidgeFit:
+    """Fit at `ridge`, or at the ridge of the path with the smallest leave-one-out error if it is None.
+
+    The error is the mean over outputs, each relative to its variance. Points must be distinct rows: merge duplicates
+    first.
+    """
     n = len(K)
     w = np.ones(n, Y.dtype) if weights is None else weights
     center = dot(w, Y) / w.sum()
     if n == 1:
-        return Fit(np.zeros_like(Y), center, Y, 0.0, 0.0 if ridge is None else float(ridge))
+        return RidgeFit(np.zeros_like(Y), center, Y, 0.0, 0.0 if ridge is None else float(ridge))
     inverse = _Spectral(K, np.sqrt(w)[:, None], Y - center)
     rho = np.maximum(RELATIVE_RIDGES * _unit(K) if ridge is None else np.array([ridge]), inverse.floor)
     scale = np.maximum(dot(w, (Y - center) ** 2) / w.sum(), np.finfo(Y.dtype).tiny)
@@ -78,16 +84,16 @@ def fit_every(K: Square, Y: Outputs, weights: Weights | None, ridge: float | Non
     errors = [float(np.mean(dot(w, e**2) / w.sum() / scale)) for _, _, e in found]
     best = int(np.nanargmin(errors)) if np.isfinite(errors).any() else 0
     alpha, shift, missed = found[best]
-    return Fit(alpha, center + shift, Y - missed, errors[best], float(rho[best]))
+    return RidgeFit(alpha, center + shift, Y - missed, errors[best], float(rho[best]))
 
 
-def mean(Y: Outputs, weights: Weights | None) -> Float[np.ndarray, " c"]:
-    """Mean label, rows by weight."""
+def weighted_mean(Y: Outputs, weights: Weights | None) -> Float[np.ndarray, " c"]:
+    """Mean label, weighted by rows."""
     return Y.mean(0) if weights is None else weights @ Y / weights.sum()
 
 
-def unexplained(missed: Outputs, Y: Outputs, weights: Weights | None = None) -> float:
-    """Squared error over the variance of the outputs, all outputs together; rows by weight."""
+def unexplained_variance(missed: Outputs, Y: Outputs, weights: Weights | None = None) -> float:
+    """Squared error divided by the variance of the outputs, all outputs together, weighted by rows."""
     w = np.full(len(Y), 1 / len(Y)) if weights is None else weights / weights.sum()
     spread = float(np.sum(w @ (Y - w @ Y) ** 2))
     found = float(np.sum(w @ missed**2))
@@ -95,24 +101,27 @@ def unexplained(missed: Outputs, Y: Outputs, weights: Weights | None = None) -> 
 
 
 def _unit(K: Square) -> float:
+    """Mean of k(x, x)."""
     return float(np.mean(np.diagonal(K)))
 
 
 def _solved(
     K: Square, Y: Outputs, relative_ridge: float, weights: Weights | None
 ) -> tuple[Outputs, Float[np.ndarray, " c"], Weights, Square] | None:
-    """α, the intercept's shift and A⁻¹1, computed in K's precision and given in that of Y, and the factor; None where A
-    is not positive to rounding."""
+    """α, the shift of the intercept, A⁻¹1 and the factor; None if A is not positive definite to rounding.
+
+    Computed in the precision of K, returned in that of Y.
+    """
     B = np.concatenate([Y, np.ones((len(Y), 1), Y.dtype)], 1).astype(K.dtype, copy=False)
-    A = factorization.factored(K, relative_ridge, weights, B.shape[1])
+    A = factorization.factorize_ridge(K, relative_ridge, weights, B.shape[1])
     if A is None:
         return None
     S = A.solve(B)
-    if S is None:  # beyond refinement: in full precision
-        L = factorization.factor(K, relative_ridge * _unit(K), weights)
+    if S is None:  # refinement failed: use full precision
+        L = factorization.cholesky_factor(K, relative_ridge * _unit(K), weights)
         if L is None:
             return None
-        A, S = A._replace(L=L), factorization.substitute(L, B)
+        A, S = A._replace(L=L), factorization.cholesky_solve(L, B)
     S = S.astype(Y.dtype, copy=False)
     return *with_intercept(S[:, :-1], S[:, -1]), S[:, -1], A.L
 
@@ -127,12 +136,14 @@ class _Spectral:
         self.floor = len(K) * float(kind.eps) * max(float(self.s[-1]), float(kind.tiny))
 
     def fits(self, rho: Float[np.ndarray, " l"]) -> list[tuple[Outputs, Float[np.ndarray, " c"], Outputs]]:
-        """α, the intercept's shift and the leave-one-out residuals at every ridge."""
+        """α, the shift of the intercept and the leave-one-out residuals at every ridge."""
         V, root = self.V, self.root
         F = 1 / (np.maximum(self.s, 0)[:, None] + rho)
         diagonals, ones = root**2 * dot(V**2, F), root * dot(V, F * dot(V.T, root))
         found = []
         for filtered, diagonal, one in zip(F.T, diagonals.T, ones.T):
             alpha, shift = with_intercept(root * dot(V, filtered[:, None] * self.inside), one)
-            found.append((alpha, shift, left_out(alpha, bordered_diagonal(diagonal, one, one.sum())[:, None])))
+            found.append(
+                (alpha, shift, leave_one_out_residual(alpha, bordered_diagonal(diagonal, one, one.sum())[:, None]))
+            )
         return found

@@ -1,10 +1,10 @@
-"""M × M factors over devices: each holds M/G rows of K and of the inverses of two triangles, none of them a whole one.
+"""M × M factors sharded over devices: each holds M/G rows of K and of the inverses of two triangles.
 
-Cholesky by panels, K = L Lᵀ, and L⁻¹ in the same sweep (Gauss and Jordan): of panel j the diagonal block is factored
-everywhere, its column below is P = K_·j L_jj⁻ᵀ, and each device takes P Pᵀ off its rows of K, P W_j off its rows of W,
-which began as I; W_j = L_jj⁻¹ W_j is done. Between devices goes a panel of M × b numbers each for K and W: 2M² words in
-all, for 2M³/G multiply-adds on each. An inverse is applied by one product where its rows lie, and one sum or gather of
-M numbers; triangular solves would wait for each other. Golub and Van Loan, Matrix Computations, §4.2.
+Cholesky by panels, K = L Lᵀ, and L⁻¹ in the same sweep (Gauss-Jordan): for panel j the diagonal block is factorized on
+every device, its column below is P = K_·j L_jj⁻ᵀ, and each device subtracts P Pᵀ from its rows of K and P W_j from its
+rows of W, which starts as I; W_j = L_jj⁻¹ W_j is then final. Devices exchange one panel of M × b numbers each for K and
+W: 2M² numbers in total, for 2M³/G multiply-adds on each device. An inverse is applied by one local product and one sum
+or gather of M numbers; triangular solves would be sequential. Golub and Van Loan, Matrix Computations, §4.2.
 """
 
 import functools
@@ -23,15 +23,15 @@ from jaxtyping import Array, Float
 from unlazy.core.linalg import dot
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.evaluation.gram_tiles import by_rows
-from unlazy.products.engines.pairs import entries, prepared
-from unlazy.products.engines.sharded import AXIS, everywhere
+from unlazy.products.engines.pairs import entries, prepare_sides
+from unlazy.products.engines.sharded import AXIS, replicate
 
 PANEL = 1024
-"""Columns of a panel at most."""
+"""Largest number of columns of a panel."""
 
 
-class SpreadFactor(eqx.Module):
-    """L and W = L⁻¹ of a matrix K = L Lᵀ of M rows, by rows over the devices of `mesh`, padded with those of I."""
+class ShardedFactor(eqx.Module):
+    """L and W = L⁻¹ of a matrix K = L Lᵀ with M rows, sharded by rows over `mesh`, padded with rows of I."""
 
     L: Float[Array, "p p"]
     W: Float[Array, "p p"]
@@ -39,61 +39,65 @@ class SpreadFactor(eqx.Module):
 
     def solve(self, v: Float[np.ndarray, "M c"]) -> np.ndarray:
         """L⁻¹ v."""
-        return times(self.W, v, self.mesh)
+        return sharded_matmul(self.W, v, self.mesh)
 
     def solve_transposed(self, v: Float[np.ndarray, "M c"]) -> np.ndarray:
         """L⁻ᵀ v."""
-        return _on_columns(_transposed_times(self.mesh), self.W, v, self.mesh)
+        return _apply_to_columns(_transposed_matmul(self.mesh), self.W, v, self.mesh)
 
 
-def spread_gram(kernel: Kernel, Z: Any, mesh: Mesh) -> Float[Array, "p p"]:
-    """K(Z, Z) in float64, by rows over devices; rows that pad are those of I."""
-    M, each = len(Z), share(len(Z), mesh)
+def sharded_gram(kernel: Kernel, Z: Any, mesh: Mesh) -> Float[Array, "p p"]:
+    """K(Z, Z) in float64, sharded by rows; padding rows are those of I."""
+    M, each = len(Z), rows_per_device(len(Z), mesh)
     kernel = jax.tree.map(np.asarray, kernel)
     padded = np.concatenate([Z, np.repeat(Z[:1], each * mesh.devices.size - M, 0)])
-    points = jax.jit(lambda kernel, Z: prepared(kernel, Z)[0])(kernel, padded)
-    points = jax.tree.map(lambda leaf: everywhere(np.asarray(leaf), mesh), points)
+    points = jax.jit(lambda kernel, Z: prepare_sides(kernel, Z)[0])(kernel, padded)
+    points = jax.tree.map(lambda leaf: replicate(np.asarray(leaf), mesh), points)
     return _gram(mesh, M)(kernel, points)
 
 
-def spread_factor(K: Float[Array, "p p"], M: int, diagonal: float, mesh: Mesh) -> SpreadFactor | None:
-    """L and L⁻¹ with L Lᵀ = K + diagonal·I; None where that is not positive. K is of float64, and stays."""
-    L, W, fine = _factor(mesh, M, panel(M, mesh))(K, np.float64(diagonal))
-    return SpreadFactor(L, W, mesh) if bool(fine) else None
+def sharded_factor(K: Float[Array, "p p"], M: int, diagonal: float, mesh: Mesh) -> ShardedFactor | None:
+    """L and L⁻¹ with L Lᵀ = K + diagonal·I; None if that is not positive definite. K is float64 and not modified."""
+    L, W, fine = _factor(mesh, M, panel_width(M, mesh))(K, np.float64(diagonal))
+    return ShardedFactor(L, W, mesh) if bool(fine) else None
 
 
-def spread_outer(L: Float[Array, "p p"], M: int, scale: float, mesh: Mesh) -> Float[Array, "p p"]:
-    """scale · LᵀL, by rows as L is: a device's share of the rows at a time is summed over all of them."""
+def sharded_outer(L: Float[Array, "p p"], M: int, scale: float, mesh: Mesh) -> Float[Array, "p p"]:
+    """scale · LᵀL, sharded like L; summed over all devices for the rows of one device at a time."""
     return _outer(mesh, M)(L, np.float64(scale))
 
 
-def times(K: Float[Array, "p p"], v: Float[np.ndarray, "M c"], mesh: Mesh) -> np.ndarray:
+def sharded_matmul(K: Float[Array, "p p"], v: Float[np.ndarray, "M c"], mesh: Mesh) -> np.ndarray:
     """K v."""
-    return _on_columns(_times(mesh), K, v, mesh)
+    return _apply_to_columns(_matmul(mesh), K, v, mesh)
 
 
-def share(M: int, mesh: Mesh) -> int:
-    """Rows of a device: a whole number of panels."""
-    width = panel(M, mesh)
+def rows_per_device(M: int, mesh: Mesh) -> int:
+    """Rows per device: a multiple of the panel width."""
+    width = panel_width(M, mesh)
     return math.ceil(M / mesh.devices.size / width) * width
 
 
-def panel(M: int, mesh: Mesh) -> int:
+def panel_width(M: int, mesh: Mesh) -> int:
     """Columns of a panel."""
     return min(PANEL, math.ceil(M / mesh.devices.size))
 
 
-def _on_columns(program: Callable, K: Array, v: np.ndarray, mesh: Mesh) -> np.ndarray:
+def _apply_to_columns(program: Callable, K: Array, v: np.ndarray, mesh: Mesh) -> np.ndarray:
+    """Apply a program to padded columns; return the result on the host."""
     padded = np.concatenate([v, np.zeros((K.shape[0] - len(v), v.shape[1]))])
-    return np.asarray(program(K, everywhere(padded, mesh)).addressable_data(0))[: len(v)]
+    return np.asarray(program(K, replicate(padded, mesh)).addressable_data(0))[: len(v)]
 
 
-def _shared(function: Callable, mesh: Mesh, given: tuple, result: Any) -> Callable:
+def _sharded_program(function: Callable, mesh: Mesh, given: tuple, result: Any) -> Callable:
+    """Compile a function with shard_map."""
     return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=given, out_specs=result, check_vma=False))
 
 
 @functools.cache
 def _gram(mesh: Mesh, M: int) -> Callable:
+    """Program for the Gram matrix."""
+
     def of(kernel: Kernel, points: Any) -> Array:
         total = jax.tree.leaves(points)[0].shape[0]
         each = total // mesh.devices.size
@@ -103,11 +107,13 @@ def _gram(mesh: Mesh, M: int) -> Callable:
         row, column = first + jnp.arange(each)[:, None], jnp.arange(total)[None, :]
         return jnp.where((row < M) & (column < M), K, (row == column).astype(K.dtype))
 
-    return _shared(of, mesh, (P(), P()), P(AXIS))
+    return _sharded_program(of, mesh, (P(), P()), P(AXIS))
 
 
 @functools.cache
 def _factor(mesh: Mesh, M: int, width: int) -> Callable:
+    """Program for L, L⁻¹ and whether both are finite."""
+
     def of(K: Array, diagonal: Array) -> tuple[Array, Array, Array]:
         each, total = K.shape
         here = jax.lax.axis_index(AXIS)
@@ -121,7 +127,7 @@ def _factor(mesh: Mesh, M: int, width: int) -> Callable:
             mine, local = start // each == here, start % each
 
             def shown(block: Array) -> Array:
-                """A block of the device that has panel j, everywhere."""
+                """Broadcast a block from the device that owns panel j."""
                 return jax.lax.psum(jnp.where(mine, block, 0), AXIS)
 
             def put(all_rows: Array, block: Array, at: Any) -> Array:
@@ -144,11 +150,13 @@ def _factor(mesh: Mesh, M: int, width: int) -> Callable:
         broken = jax.lax.psum(jnp.sum(~jnp.isfinite(W)) + jnp.sum(~jnp.isfinite(A)), AXIS)
         return A, W, broken == 0
 
-    return _shared(of, mesh, (P(AXIS), P()), (P(AXIS), P(AXIS), P()))
+    return _sharded_program(of, mesh, (P(AXIS), P()), (P(AXIS), P(AXIS), P()))
 
 
 @functools.cache
 def _outer(mesh: Mesh, M: int) -> Callable:
+    """Program for scale · LᵀL."""
+
     def of(L: Array, scale: Array) -> Array:
         each, total = L.shape
         here = jax.lax.axis_index(AXIS)
@@ -161,18 +169,21 @@ def _outer(mesh: Mesh, M: int) -> Callable:
         row, column = here * each + jnp.arange(each)[:, None], jnp.arange(total)[None, :]
         return jnp.where((row < M) & (column < M), own, (row == column).astype(L.dtype))
 
-    return _shared(of, mesh, (P(AXIS), P()), P(AXIS))
+    return _sharded_program(of, mesh, (P(AXIS), P()), P(AXIS))
 
 
 @functools.cache
-def _times(mesh: Mesh) -> Callable:
-    return _shared(lambda K, v: jax.lax.all_gather(dot(K, v), AXIS, tiled=True), mesh, (P(AXIS), P()), P())
+def _matmul(mesh: Mesh) -> Callable:
+    """Program for K v."""
+    return _sharded_program(lambda K, v: jax.lax.all_gather(dot(K, v), AXIS, tiled=True), mesh, (P(AXIS), P()), P())
 
 
 @functools.cache
-def _transposed_times(mesh: Mesh) -> Callable:
+def _transposed_matmul(mesh: Mesh) -> Callable:
+    """Program for Kᵀ v."""
+
     def of(K: Array, v: Array) -> Array:
         own = jax.lax.dynamic_slice_in_dim(v, jax.lax.axis_index(AXIS) * K.shape[0], K.shape[0])
         return jax.lax.psum(dot(own.T, K).T, AXIS)
 
-    return _shared(of, mesh, (P(AXIS), P()), P())
+    return _sharded_program(of, mesh, (P(AXIS), P()), P())

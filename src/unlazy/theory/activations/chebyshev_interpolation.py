@@ -1,8 +1,8 @@
-"""A costly smooth function of one number per point, at very many points: by interpolation between a few of them.
+"""Interpolation of an expensive smooth function of one value per point, evaluated at many points.
 
-Expectations of φ(s x) and of its Hermite coefficients are analytic in log s in a strip around the real line (for tanh
-of half-width π/2): where the points lie within a factor SPREAD of each other, polynomials through Chebyshev nodes meet
-them to rounding. Whether they do is read off their last coefficients; else the function itself is evaluated.
+Expectations of φ(s x) and its Hermite coefficients are analytic in log s in a strip around the real line (half-width
+π/2 for tanh). If the points lie within a factor MAX_RATIO of each other, polynomials through Chebyshev nodes match them
+to rounding. Convergence is verified on the last coefficients; if it fails, the function itself is evaluated.
 """
 
 import functools
@@ -17,21 +17,35 @@ from numpy.polynomial import chebyshev
 
 from unlazy.core.linalg import dot
 
-SPREAD = 8.0
-"""Half of its logarithm over the strip's half-width lets every node gain a factor 3.3."""
+MAX_RATIO = 8.0
+"""Largest ratio of the points: each node then gains a factor 3.3 in accuracy."""
 NODES = {"float32": 16, "float64": 32}
-LAST, UNITS = 3, 4.0
-"""Coefficients that are looked at, and units of rounding that they may have."""
-AT_ONCE = 512
-"""Points at which the function itself is evaluated at once."""
+"""Chebyshev nodes by dtype."""
+CHECKED_COEFFICIENTS, TOLERANCE_UNITS = 3, 4.0
+"""Number of last coefficients that are checked, and their bound in units of rounding."""
+BATCH_ROWS = 512
+"""Points per batch of direct evaluations."""
 
-Of = Callable[[Float[Array, " n"]], tuple[Float[Array, "n c"], Float[Array, "n e"]]]
-"""Gives columns, and squares (positive, larger than those of the columns) that say how large these are."""
+RowFunction = Callable[[Float[Array, " n"]], tuple[Float[Array, "n c"], Float[Array, "n e"]]]
+"""Maps roots (n,) to columns (n, c) and positive squares (n, e); the first square bounds those of the columns."""
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def across(of: Of, roots: Float[Array, " n"]) -> tuple[Float[Array, "n c"], Float[Array, "n e"]]:
-    """of(roots)."""
+def interpolate(of: RowFunction, roots: Float[Array, " n"]) -> tuple[Float[Array, "n c"], Float[Array, "n e"]]:
+    """of(roots), by Chebyshev interpolation in log(roots) where that is accurate to rounding.
+
+    Parameters
+    ----------
+    of : callable
+        A `RowFunction`.
+    roots : array of shape (n,)
+        Standard deviations.
+
+    Returns
+    -------
+    columns : array of shape (n, c)
+    squares : array of shape (n, e)
+    """
     nodes = NODES["float64" if roots.dtype == jnp.float64 else "float32"]
     if roots.shape[0] <= 4 * nodes:
         return of(roots)
@@ -39,11 +53,11 @@ def across(of: Of, roots: Float[Array, " n"]) -> tuple[Float[Array, "n c"], Floa
     middle, half = (low + high) / 2, jnp.maximum((high - low) / 2, 1e-3)
     t, transform = _chebyshev(nodes)
     columns, squares = of(jnp.exp(middle + half * jnp.asarray(t, roots.dtype)))
-    # relative to their size at each node, so that points with small s are as good as others
+    # relative to their size at each node, so that small s are equally accurate
     relative = jnp.concatenate([columns / jnp.sqrt(squares[:, :1]), jnp.log(squares)], 1)
     powers = dot(jnp.asarray(transform, roots.dtype), relative)
-    allowed = UNITS * float(jnp.finfo(roots.dtype).eps)
-    good = (jnp.max(jnp.abs(powers[-LAST:])) <= allowed) & (high - low <= math.log(SPREAD))
+    allowed = TOLERANCE_UNITS * float(jnp.finfo(roots.dtype).eps)
+    good = (jnp.max(jnp.abs(powers[-CHECKED_COEFFICIENTS:])) <= allowed) & (high - low <= math.log(MAX_RATIO))
 
     def between(roots: Array) -> tuple[Array, Array]:
         angle = jnp.arccos(jnp.clip((jnp.log(roots) - middle) / half, -1, 1))
@@ -51,25 +65,27 @@ def across(of: Of, roots: Float[Array, " n"]) -> tuple[Float[Array, "n c"], Floa
         own = jnp.exp(found[:, columns.shape[1] :])
         return found[:, : columns.shape[1]] * jnp.sqrt(own[:, :1]), own
 
-    return jax.lax.cond(good, between, functools.partial(_each, of), roots)
+    return jax.lax.cond(good, between, functools.partial(_evaluate_in_batches, of), roots)
 
 
-@across.defjvp
-def _across_jvp(of: Of, primals: tuple, tangents: tuple) -> tuple:
-    return across(of, *primals), jax.jvp(functools.partial(_each, of), primals, tangents)[1]
+@interpolate.defjvp
+def _interpolate_jvp(of: RowFunction, primals: tuple, tangents: tuple) -> tuple:
+    """Value by interpolation, derivative by direct evaluation."""
+    return interpolate(of, *primals), jax.jvp(functools.partial(_evaluate_in_batches, of), primals, tangents)[1]
 
 
-def _each(of: Of, roots: Float[Array, " n"]) -> tuple[Float[Array, "n c"], Float[Array, "n e"]]:
+def _evaluate_in_batches(of: RowFunction, roots: Float[Array, " n"]) -> tuple[Float[Array, "n c"], Float[Array, "n e"]]:
+    """of(roots), BATCH_ROWS points at a time."""
     n = roots.shape[0]
-    if n <= AT_ONCE:
+    if n <= BATCH_ROWS:
         return of(roots)
-    some = jnp.pad(roots, (0, -n % AT_ONCE), mode="edge").reshape(-1, AT_ONCE)
+    some = jnp.pad(roots, (0, -n % BATCH_ROWS), mode="edge").reshape(-1, BATCH_ROWS)
     columns, squares = jax.lax.map(of, some)
     return columns.reshape(some.size, columns.shape[-1])[:n], squares.reshape(some.size, squares.shape[-1])[:n]
 
 
 @functools.cache
 def _chebyshev(nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes, and the matrix from values there to Chebyshev coefficients."""
+    """Nodes, and the matrix from values at the nodes to Chebyshev coefficients."""
     t = np.cos(np.pi * (np.arange(nodes) + 0.5) / nodes)
     return t, np.linalg.inv(chebyshev.chebvander(t, nodes - 1))

@@ -1,7 +1,7 @@
-"""Dual activations: E φ(a)φ(b) and E φ'(a)φ'(b) for Gaussian (a,b) of covariance (q11, q22, q12) [K7, K8].
+"""Dual activations: E φ(a)φ(b) and E φ'(a)φ'(b) for Gaussian (a, b) with covariance (q11, q22, q12) [K7, K8].
 
-By Price's theorem the second is the derivative of the first in q12; where a closed form is known both are written so
-that they stay finite and keep their digits at a = b, at q = 0 and at large q. Functions without one go to
+By Price's theorem the second is the derivative of the first in q12. Closed forms are written so that they stay finite
+and keep full precision at a = b, at q = 0 and at large q. Functions without a closed form use
 theory.activations.numeric_duals. Cho and Saul (2009), Williams (1997), Tsuchida et al. (2021), Daniely et al. (2016).
 """
 
@@ -15,7 +15,7 @@ from jax.scipy.special import erf
 from jaxtyping import Array, Float
 
 from unlazy.theory.activations import functions, mehler, normal_duals, numeric_duals
-from unlazy.theory.activations.functions import Activation
+from unlazy.theory.activations.functions import ActivationFunction
 from unlazy.theory.infinite_width.covariance import Covariance, covariance
 from unlazy.theory.infinite_width.homogeneous import gain_and_kink, slope_below_zero
 from unlazy.theory.numerics.angles import angle_and_gap, horner, safe_sqrt
@@ -23,95 +23,152 @@ from unlazy.theory.numerics.angles import angle_and_gap, horner, safe_sqrt
 Dual = Callable[[Covariance], Array]
 
 
-def dual(q12: Array, q11: Array, q22: Array, activation: Activation) -> Float[Array, "*s"]:
-    """E φ(a)φ(b)."""
-    return of(activation)[0](covariance(q12, q11, q22))
+def dual(q12: Array, q11: Array, q22: Array, activation: ActivationFunction) -> Float[Array, "*s"]:
+    """E φ(a)φ(b) for Gaussian (a, b) [K7].
+
+    Parameters
+    ----------
+    q12, q11, q22 : array
+        E ab, E a² and E b²; shapes broadcast.
+    activation : ActivationFunction
+
+    Returns
+    -------
+    array
+    """
+    return dual_functions(activation)[0](covariance(q12, q11, q22))
 
 
-def dual_derivative(q12: Array, q11: Array, q22: Array, activation: Activation) -> Float[Array, "*s"]:
-    """E φ'(a)φ'(b); infinite, hence refused, where φ jumps."""
-    return of(activation)[1](covariance(q12, q11, q22))
+def dual_derivative(q12: Array, q11: Array, q22: Array, activation: ActivationFunction) -> Float[Array, "*s"]:
+    """E φ'(a)φ'(b) for Gaussian (a, b), the derivative of `dual` in q12 [K8].
+
+    Parameters
+    ----------
+    q12, q11, q22 : array
+        E ab, E a² and E b²; shapes broadcast.
+    activation : ActivationFunction
+
+    Returns
+    -------
+    array
+
+    Raises
+    ------
+    ValueError
+        If φ is discontinuous, so that the expectation is infinite.
+    """
+    return dual_functions(activation)[1](covariance(q12, q11, q22))
 
 
-def has_closed_form(activation: Activation, derivative: bool = False) -> bool:
-    """Whether the dual is exact to rounding; otherwise theory.activations.dual_errors says how good it is."""
-    return _closed(activation) is not None or numeric_duals.is_closed(activation, derivative)
+def has_closed_form(activation: ActivationFunction, derivative: bool = False) -> bool:
+    """Whether the dual (or its derivative) is exact up to rounding; otherwise see theory.activations.dual_errors."""
+    return _closed_form(activation) is not None or numeric_duals.has_closed_form(activation, derivative)
 
 
-def of(activation: Activation) -> tuple[Dual, Dual]:
-    """E φ(a)φ(b) and E φ'(a)φ'(b) as functions of the covariance: closed forms by the function itself."""
-    return _closed(activation) or numeric_duals.duals(activation)
+def dual_functions(activation: ActivationFunction) -> tuple[Dual, Dual]:
+    """E φ(a)φ(b) and E φ'(a)φ'(b) as functions of a `Covariance`."""
+    return _closed_form(activation) or numeric_duals.dual_functions(activation)
 
 
-def both(activation: Activation, pair: Covariance) -> tuple[Array, Array]:
-    """E φ(a)φ(b) and E φ'(a)φ'(b) of one covariance, where they share work."""
-    closed = _closed(activation)
-    return numeric_duals.both(activation, pair) if closed is None else (closed[0](pair), closed[1](pair))
+def dual_and_derivative(activation: ActivationFunction, pair: Covariance) -> tuple[Array, Array]:
+    """E φ(a)φ(b) and E φ'(a)φ'(b) of one covariance, sharing work where possible."""
+    closed = _closed_form(activation)
+    return numeric_duals.dual_and_derivative(activation, pair) if closed is None else (closed[0](pair), closed[1](pair))
 
 
-def own(activation: Activation, q: Array, derivative: bool = True) -> tuple[Array, Array]:
-    """E φ(a)² and E φ'(a)² of variance q; with `derivative` off the second is 0."""
-    if is_smooth(activation) and q.ndim == 1:
-        return mehler.own(activation, q, derivative)
-    if is_smooth(activation):
+def diagonal_dual(activation: ActivationFunction, q: Array, derivative: bool = True) -> tuple[Array, Array]:
+    """E φ(a)² and E φ'(a)² for a of variance q.
+
+    Parameters
+    ----------
+    activation : ActivationFunction
+    q : array
+        Variances.
+    derivative : bool, default True
+        If False the second result is zero.
+
+    Returns
+    -------
+    tuple of arrays of the shape of q
+    """
+    if is_smooth_without_closed_form(activation) and q.ndim == 1:
+        return mehler.diagonal_dual(activation, q, derivative)
+    if is_smooth_without_closed_form(activation):
         root = safe_sqrt(q)
-        value = numeric_duals.own_square(activation, root, False)
-        return value, numeric_duals.own_square(activation, root, True) if derivative else jnp.zeros_like(value)
+        value = numeric_duals.mean_square(activation, root, False)
+        return value, numeric_duals.mean_square(activation, root, True) if derivative else jnp.zeros_like(value)
     pair = covariance(q, q, q)
     if derivative:
-        return both(activation, pair)
-    value = of(activation)[0](pair)
+        return dual_and_derivative(activation, pair)
+    value = dual_functions(activation)[0](pair)
     return value, jnp.zeros_like(value)
 
 
-def is_smooth(activation: Activation) -> bool:
-    """Whether it has no closed form and no kinks."""
-    return _closed(activation) is None and not activation.kinks
+def is_smooth_without_closed_form(activation: ActivationFunction) -> bool:
+    """Whether φ has neither a closed form nor kinks: its dual is then a Mehler series."""
+    return _closed_form(activation) is None and not activation.kinks
 
 
-def has_rows(activation: Activation) -> bool:
-    """Whether its dual is made of what each of two variances brings: `row`, then `of_rows`."""
-    return is_smooth(activation) or _normal_form(activation) is not None
+def has_per_point_terms(activation: ActivationFunction) -> bool:
+    """Whether the dual can be computed from terms of the two variances (`per_point_terms`, `dual_from_terms`)."""
+    return is_smooth_without_closed_form(activation) or _normal_form(activation) is not None
 
 
-def row(activation: Activation, q: Array, tangent: bool) -> tuple[Array, Any]:
-    """E φ(a)² of variance q, and what it brings to the dual of a pair."""
+def per_point_terms(activation: ActivationFunction, q: Array, tangent: bool) -> tuple[Array, Any]:
+    """E φ(a)² for variances q, and the per-point terms from which `dual_from_terms` computes duals of pairs.
+
+    Parameters
+    ----------
+    activation : ActivationFunction
+    q : array of shape (n,)
+        Variances.
+    tangent : bool
+        Whether E φ'φ' will be needed.
+
+    Returns
+    -------
+    tuple
+        E φ² of shape (n,), and `MehlerTerms` or `NormalDualTerms`.
+    """
     form = _normal_form(activation)
     if form is None:
-        return mehler.row(activation, q, tangent)
-    return own(activation, q, False)[0], normal_duals.row(form[0], q)
+        return mehler.per_point_terms(activation, q, tangent)
+    return diagonal_dual(activation, q, False)[0], normal_duals.per_point_terms(form[0], q)
 
 
-def row_numbers(activation: Activation) -> int:
-    """How many numbers `row` gives, about."""
+def per_point_term_count(activation: ActivationFunction) -> int:
+    """Approximate number of values per point in `per_point_terms`."""
     return 4 if _normal_form(activation) is not None else 2 * numeric_duals.TERMS
 
 
-def of_rows(activation: Activation, pair: Covariance, left: Any, right: Any) -> tuple[Array, Array]:
-    """E φ(a)φ(b) and E φ'(a)φ'(b), from what the two variances bring."""
+def dual_from_terms(activation: ActivationFunction, pair: Covariance, left: Any, right: Any) -> tuple[Array, Array]:
+    """E φ(a)φ(b) and E φ'(a)φ'(b) of pairs, from their covariance and the per-point terms of both sides."""
     form = _normal_form(activation)
     if form is None:
-        return mehler.both(pair.q12, left, right)
+        return mehler.dual_from_terms(pair.q12, left, right)
     return form[1](pair, left, right)
 
 
-def _normal_form(activation: Activation) -> tuple[float, Any] | None:
-    if _closed(activation) is None:
+def _normal_form(activation: ActivationFunction) -> tuple[float, Any] | None:
+    """Scale and formula of erf and GELU in normal_duals; None for other functions."""
+    if _closed_form(activation) is None:
         return None
     return normal_duals.FORMS.get(_NORMAL.get(activation.function, ""))
 
 
-def _closed(activation: Activation) -> tuple[Dual, Dual] | None:
+def _closed_form(activation: ActivationFunction) -> tuple[Dual, Dual] | None:
+    """Closed-form dual and derivative; None if there is none."""
     slope = slope_below_zero(activation)
     if slope is not None:
         return _piecewise_linear(slope)
-    if activation.function is jax.nn.gelu and activation.parameter:  # the tanh form
+    if activation.function is jax.nn.gelu and activation.parameter:  # the tanh approximation
         return None
     form = _CLOSED.get(activation.function)
     return form if form is None or isinstance(form, tuple) else form(activation.parameter)
 
 
 def _piecewise_linear(slope: float) -> tuple[Dual, Dual]:
+    """Duals of max(z, 0) - slope·max(-z, 0): see theory.infinite_width.homogeneous."""
     gain, kink = gain_and_kink(slope)
 
     def value(pair):
@@ -132,22 +189,26 @@ def _step(pair):
 
 
 def _no_derivative(pair):
+    """Raise ValueError: the step function has no derivative."""
     raise ValueError("the step function has no derivative, so no NTK; use its NNGP, or a smooth activation such as erf")
 
 
 def _normal(name: str) -> tuple[Dual, Dual]:
+    """Duals of erf or GELU from normal_duals."""
     scale, formula = normal_duals.FORMS[name]
 
     def both(pair):
-        return formula(pair, normal_duals.row(scale, pair.q11), normal_duals.row(scale, pair.q22))
+        return formula(
+            pair, normal_duals.per_point_terms(scale, pair.q11), normal_duals.per_point_terms(scale, pair.q22)
+        )
 
     return lambda pair: both(pair)[0], lambda pair: both(pair)[1]
 
 
 def _waves(frequency: float) -> tuple[Dual, Dual]:
-    """e^{-s} sinh x and e^{-s} cosh x with s = ω²(q11 + q22)/2, x = ω² q12, never through a large exponential.
+    """e^{-s} sinh x and e^{-s} cosh x with s = ω²(q11 + q22)/2 and x = ω² q12, without overflow.
 
-    x - s = -ω²D/2 is the distance: at large q the difference would have lost it.
+    Uses x - s = -ω²D/2 with D = E (a - b)², because the difference loses all digits at large q.
     """
     w2 = frequency**2
 
@@ -159,7 +220,7 @@ def _waves(frequency: float) -> tuple[Dual, Dual]:
     def sinh(pair):
         x, rising, falling = exponentials(pair)
         small = jnp.abs(x) < 0.5
-        # the Taylor series of sinh where the difference would cancel: its next term is under 1e-17
+        # Taylor series of sinh where the difference would cancel; the next term is below 1e-17
         near = jnp.where(small, x, 0)
         taylor = near * horner(tuple(1 / math.factorial(2 * k + 1) for k in range(7)), near * near)
         outer = jnp.exp(-0.5 * w2 * pair.q11) * jnp.exp(-0.5 * w2 * pair.q22)
@@ -173,12 +234,14 @@ def _waves(frequency: float) -> tuple[Dual, Dual]:
 
 
 def _sin(frequency: float | None) -> tuple[Dual, Dual]:
+    """Duals of sin(ωx)."""
     omega = 1.0 if frequency is None else frequency
     sinh, cosh = _waves(omega)
     return sinh, lambda pair: omega**2 * cosh(pair)
 
 
 def _cos(frequency: float | None) -> tuple[Dual, Dual]:
+    """Duals of cos(ωx)."""
     omega = 1.0 if frequency is None else frequency
     sinh, cosh = _waves(omega)
     return cosh, lambda pair: omega**2 * sinh(pair)
@@ -191,13 +254,14 @@ def _monomial(degree: float) -> tuple[Dual, Dual]:
 
 
 def _hermite(degree: float) -> tuple[Dual, Dual]:
-    """E h_k(a) h_k(b), h_k = He_k/√k!: as for monomials with (q11 - 1)(q22 - 1) for q11 q22, divided by k!."""
+    """E h_k(a) h_k(b), h_k = He_k/√k!: as for monomials, with (q11 - 1)(q22 - 1) for q11 q22, divided by k!."""
     k = int(degree)
     inner = _even_series(k - 1, 1.0, k / math.factorial(k - 1)) if k else _zero
     return _even_series(k, 1.0, 1 / math.factorial(k)), inner
 
 
 def _even_series(k: int, center: float, scale: float) -> Dual:
+    """The sum of `_monomial` with (q11 - center)(q22 - center) for q11 q22, times a scale."""
     terms = [
         (k - 2 * j, j, scale * (math.factorial(k) / (math.factorial(k - 2 * j) * math.factorial(j) * 2**j)) ** 2
          * math.factorial(k - 2 * j))
@@ -216,6 +280,7 @@ def _even_series(k: int, center: float, scale: float) -> Dual:
 
 
 def _zero(pair):
+    """The derivative of a constant."""
     return jnp.zeros_like(pair.q12)
 
 
@@ -223,7 +288,7 @@ _NORMAL: dict[Callable, str] = {erf: "erf", functions.exact_gelu: "gelu", jax.nn
 _STEP = _step, _no_derivative
 _CLOSED: dict[Callable, tuple[Dual, Dual] | Callable[..., tuple[Dual, Dual]]] = {
     functions.step: _STEP,
-    jnp.heaviside: _STEP,  # its value at 0 has no weight
+    jnp.heaviside: _STEP,  # its value at 0 has measure zero
     **{function: _normal(name) for function, name in _NORMAL.items()},
     jnp.square: _monomial(2),
     functions.sine: _sin,

@@ -1,7 +1,7 @@
-"""Activations: the function, where it kinks, and its parameter. Their Gaussian duals are theory.activations.duals.
+"""Activation functions: the function, its kinks and its parameter. Gaussian duals are in theory.activations.duals.
 
-An activation is what it computes, not what it is called: closed forms are found by the function object. Functions of
-jax.nn, jax.numpy and jax.scipy.special are known with their parameters and kinks; any other is taken as it is.
+Closed forms are looked up by the function object, not by its name. Functions of jax.nn, jax.numpy and jax.scipy.special
+are recognized together with their parameters and kinks; any other function is used as it is.
 """
 
 import functools
@@ -16,17 +16,28 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import erf
 
-from unlazy.core.errors import nearest
-from unlazy.core.functions import settled
+from unlazy.core.errors import did_you_mean
+from unlazy.core.functions import canonical_function
 
 
 @dataclass(frozen=True)
-class Activation:
-    """An elementwise function φ. Frozen and hashable, so that a network description can be a static argument.
+class ActivationFunction:
+    """An elementwise activation function φ.
 
-    `kinks` are the points where φ or one of its derivatives jumps: quadrature splits there. `parameter` is the slope
-    of a leaky ReLU, the degree of a monomial or Hermite polynomial, the frequency of sin and cos. Two activations are
-    equal when their functions, parameters and kinks are, whatever they are called.
+    Frozen and hashable, so that a network description can be a static argument of jit. Two activation functions are
+    equal if their functions, parameters and kinks are, regardless of their names.
+
+    Parameters
+    ----------
+    name : str
+        Used in messages only.
+    function : callable
+        φ, a function of one array, or of an array and `parameter`.
+    kinks : tuple of float, default ()
+        Points at which φ or one of its derivatives is discontinuous; quadrature is split there. Ignored for recognized
+        functions, whose kinks are known.
+    parameter : float, optional
+        Slope of a leaky ReLU, degree of a monomial or Hermite polynomial, frequency of sin and cos.
     """
 
     name: str = field(compare=False)
@@ -35,9 +46,9 @@ class Activation:
     parameter: float | None = None
 
     def __post_init__(self) -> None:
-        known = KNOWN.get(_checked(self.function))
+        known = KNOWN_FUNCTIONS.get(_require_hashable(self.function))
         if known is None:
-            object.__setattr__(self, "function", settled(self.function))
+            object.__setattr__(self, "function", canonical_function(self.function))
             object.__setattr__(self, "kinks", tuple(float(k) for k in self.kinks))
             return
         parameter = known.default if self.parameter is None else self.parameter
@@ -49,7 +60,7 @@ class Activation:
 
 
 def hermite_polynomial(x: jax.Array, degree: float) -> jax.Array:
-    """Normalized probabilists' Hermite polynomial He_k/√k! by its three-term recurrence."""
+    """Normalized probabilists' Hermite polynomial He_k/√k!, by its three-term recurrence."""
     previous, current = jnp.zeros_like(x), jnp.ones_like(x)
     for k in range(int(degree)):
         previous, current = current, (x * current - math.sqrt(k) * previous) / math.sqrt(k + 1)
@@ -62,12 +73,12 @@ def relu(x: jax.Array) -> jax.Array:
 
 
 def leaky_relu(x: jax.Array, slope: float) -> jax.Array:
-    """x above 0, slope · x below."""
+    """x for x > 0, slope·x otherwise."""
     return jnp.where(x > 0, x, slope * x)
 
 
 def step(x: jax.Array) -> jax.Array:
-    """1 above 0, else 0."""
+    """1 for x > 0, else 0."""
     return jnp.where(x > 0, 1.0, 0.0).astype(x.dtype)
 
 
@@ -77,17 +88,17 @@ def truncated_relu(x: jax.Array) -> jax.Array:
 
 
 def exact_gelu(x: jax.Array) -> jax.Array:
-    """x Φ(x), Φ the normal distribution function."""
+    """x Φ(x), with Φ the standard normal distribution function."""
     return x * 0.5 * (1 + erf(x / math.sqrt(2)))
 
 
 def sine(x: jax.Array, frequency: float) -> jax.Array:
-    """sin of frequency · x."""
+    """sin(frequency·x)."""
     return jnp.sin(frequency * x)
 
 
 def cosine(x: jax.Array, frequency: float) -> jax.Array:
-    """cos of frequency · x."""
+    """cos(frequency·x)."""
     return jnp.cos(frequency * x)
 
 
@@ -97,13 +108,13 @@ def identity(x: jax.Array) -> jax.Array:
 
 
 def monomial(x: jax.Array, degree: float) -> jax.Array:
-    """x to a whole power."""
+    """x to an integer power."""
     return x ** int(degree)
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of a function: its name, the keyword and default of its one parameter, where it kinks."""
+class KnownFunction:
+    """A recognized function: name, kinks, and keyword and default of its one parameter."""
 
     name: str
     kinks: tuple[float, ...] = ()
@@ -111,7 +122,8 @@ class Known:
     default: float | None = None
 
     def kinks_at(self, parameter: float | None) -> tuple[float, ...]:
-        # squareplus (x + √(x² + b))/2 has none but at b = 0
+        # squareplus (x + √(x² + b))/2 has a kink only at b = 0
+        """Kinks of the function at a value of its parameter."""
         return (0.0,) if self.keyword == "b" and parameter == 0 else self.kinks
 
 
@@ -134,7 +146,8 @@ _NAMED: dict[str, tuple[Callable, tuple[float, ...], float | None]] = {
     "softplus": (jax.nn.softplus, (), None),
 }
 ACTIVATIONS = tuple(_NAMED)
-_THEIRS: dict[str, tuple[tuple[float, ...], str | None]] = {
+"""Names of the built-in activation functions."""
+_JAX_FUNCTIONS: dict[str, tuple[tuple[float, ...], str | None]] = {
     "jax.nn.relu": ((0.0,), None), "jax.nn.leaky_relu": ((0.0,), "negative_slope"), "jax.nn.relu6": ((0.0, 6.0), None),
     "jax.nn.identity": ((), None), "jax.nn.gelu": ((), "approximate"), "jax.nn.silu": ((), None),
     "jax.nn.elu": ((0.0,), "alpha"), "jax.nn.celu": ((0.0,), "alpha"), "jax.nn.selu": ((0.0,), None),
@@ -147,78 +160,103 @@ _THEIRS: dict[str, tuple[tuple[float, ...], str | None]] = {
     "jax.numpy.fabs": ((0.0,), None), "jax.numpy.sign": ((0.0,), None), "jax.numpy.positive": ((), None),
     "jax.numpy.heaviside": ((0.0,), "x2"), "jax.scipy.special.expit": ((), None),
 }  # fmt: skip
-"""Functions of jax by their address: where they kink, and the one parameter they take after x."""
+"""Recognized functions of JAX by qualified name: kinks, and keyword of the one parameter after x."""
 
 
-def _known() -> dict[Callable, Known]:
-    found: dict[Callable, Known] = {}
-    for name, (kinks, keyword) in _THEIRS.items():
+def _known_functions() -> dict[Callable, KnownFunction]:
+    """Table of all recognized functions, built-in and JAX."""
+    found: dict[Callable, KnownFunction] = {}
+    for name, (kinks, keyword) in _JAX_FUNCTIONS.items():
         function = _at_address(name)
-        if function is None:  # another release of jax
+        if function is None:  # not in this release of JAX
             continue
         default = None if keyword is None else inspect.signature(function).parameters[keyword].default
-        found.setdefault(function, Known(name, kinks, keyword, default if isinstance(default, int | float) else None))
-    return found | {f: Known(name, kinks, None, default) for name, (f, kinks, default) in _NAMED.items()}
+        found.setdefault(
+            function, KnownFunction(name, kinks, keyword, default if isinstance(default, int | float) else None)
+        )
+    return found | {f: KnownFunction(name, kinks, None, default) for name, (f, kinks, default) in _NAMED.items()}
 
 
 def _at_address(name: str) -> Callable | None:
+    """The object with this qualified name, or None if this release of JAX does not have it."""
     at: Any = jax
     for part in name.split(".")[1:]:
         at = getattr(at, part, None)
     return at
 
 
-def activation(what: "str | Activation | Callable", parameter: float | None = None) -> Activation:
-    """An activation from its name, or from any function of one array.
+def activation(what: "str | ActivationFunction | Callable", parameter: float | None = None) -> ActivationFunction:
+    """Return an activation function, given its name or any function of one array.
 
+    Parameters
+    ----------
+    what : str, ActivationFunction or callable
+        A name in `ACTIVATIONS`, the qualified name of a recognized JAX function such as "jax.nn.silu", or a function.
+    parameter : float, optional
+        Parameter of the function, by default that of its definition.
+
+    Returns
+    -------
+    ActivationFunction
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, the function is not hashable, or it takes no parameter.
+
+    Examples
+    --------
     >>> activation("leaky_relu", 0.1).parameter
     0.1
     >>> activation(functools.partial(jax.nn.leaky_relu, negative_slope=0.2)).parameter
     0.2
     """
-    if isinstance(what, Activation):
+    if isinstance(what, ActivationFunction):
         return what
     if callable(what):
         return _from_function(what, parameter)
-    function = _NAMED[what][0] if what in _NAMED else _at_address(what) if what in _THEIRS else None
+    function = _NAMED[what][0] if what in _NAMED else _at_address(what) if what in _JAX_FUNCTIONS else None
     if function is None:
-        raise ValueError(f"unknown activation {what!r}{nearest(str(what), _NAMED)}, or pass a function")
-    known = KNOWN[function]
+        raise ValueError(f"unknown activation {what!r}{did_you_mean(str(what), _NAMED)}, or pass a function")
+    known = KNOWN_FUNCTIONS[function]
     if parameter is not None and known.default is None and known.keyword is None:
         raise ValueError(f"activation {what!r} takes no parameter, got {parameter!r}")
-    return Activation(what, function, parameter=parameter)
+    return ActivationFunction(what, function, parameter=parameter)
 
 
-def _from_function(function: Callable, parameter: float | None) -> Activation:
+def _from_function(function: Callable, parameter: float | None) -> ActivationFunction:
+    """ActivationFunction of a callable; a partial of a recognized function becomes its parameter."""
     if isinstance(function, functools.partial) and parameter is None:
-        known = KNOWN.get(_checked(function.func))
+        known = KNOWN_FUNCTIONS.get(_require_hashable(function.func))
         if not function.args and not function.keywords:
             return _from_function(function.func, None)
         if known is not None and not function.args and list(function.keywords) == [known.keyword]:
             (value,) = function.keywords.values()
-            return Activation(known.name, function.func, parameter=_number(known, value))
-        return Activation(getattr(function.func, "__name__", "function"), function)
-    known = KNOWN.get(_checked(function))
+            return ActivationFunction(known.name, function.func, parameter=_scalar_parameter(known, value))
+        return ActivationFunction(getattr(function.func, "__name__", "function"), function)
+    known = KNOWN_FUNCTIONS.get(_require_hashable(function))
     name = known.name if known is not None else getattr(function, "__name__", "function")
-    return Activation(name, function, parameter=parameter)
+    return ActivationFunction(name, function, parameter=parameter)
 
 
-def _number(known: Known, value: object) -> float:
+def _scalar_parameter(known: KnownFunction, value: object) -> float:
+    """The parameter as a Python scalar; raise ValueError if it is traced or not a scalar."""
     if isinstance(value, jax.core.Tracer) or np.ndim(value) != 0:  # type: ignore[arg-type]
-        raise ValueError(f"{known.keyword} of {known.name} must be one plain number, known before jit; got {value!r}")
+        raise ValueError(f"{known.keyword} of {known.name} must be a Python scalar, not traced; got {value!r}")
     return value if isinstance(value, bool | int | float) else np.asarray(value).item()
 
 
-def _checked(function: Callable) -> Callable:
+def _require_hashable(function: Callable) -> Callable:
+    """Return the function; raise ValueError if it is not hashable."""
     try:
         hash(function)
     except TypeError:
         raise ValueError(
-            f"an activation must be hashable, since programs are kept by it; {type(function).__name__} is not: "
-            "pass a plain function"
+            f"an activation must be hashable, since compiled programs are cached by it; {type(function).__name__} is "
+            "not: pass a plain function"
         ) from None
     return function
 
 
-KNOWN = _known()
-"""Function → what is known of it."""
+KNOWN_FUNCTIONS = _known_functions()
+"""Recognized functions: function → KnownFunction."""

@@ -1,4 +1,4 @@
-"""Duals of erf and GELU, whose Gaussian integrals are those of the normal distribution itself [K7, K8].
+"""Duals of erf and GELU, whose Gaussian integrals are normal distribution functions [K7, K8].
 
 With s = 2 for erf and 1 for GELU, A = √(1 + s q11), B = √(1 + s q22), x = s q12/(AB), i = 1/A², j = 1/B², w = 1 - x²,
 
@@ -6,8 +6,8 @@ With s = 2 for erf and 1 for GELU, A = √(1 + s q11), B = √(1 + s q22), x = s
     GELU:  E φφ = AB (x/4 + (x arcsin x + (1-i)(1-j)√w + ij x²/√w)/(2π)),
            E φ'φ' = 1/4 + (arcsin x + (i + j + ij/w) x/√w)/(2π),
 
-GELU's from Stein's identity applied twice to E ab Φ(a)Φ(b). All terms are positive at q12 > 0 and of the size of the
-result, none is larger than AB: nothing overflows before Σ does. Williams (1997), Tsuchida et al. (2021).
+GELU's from Stein's identity applied twice to E ab Φ(a)Φ(b). For q12 > 0 all terms are positive and at most AB, so
+nothing overflows before Σ does. Williams (1997), Tsuchida et al. (2021).
 """
 
 import math
@@ -22,30 +22,34 @@ from unlazy.theory.infinite_width.covariance import Covariance
 from unlazy.theory.numerics.angles import arcsine
 
 
-class Row(NamedTuple):
-    """What one variance q brings: A = √(1 + s q), 1/A and s q/A²."""
+class NormalDualTerms(NamedTuple):
+    """Per-point terms of variance q: A = √(1 + s q), 1/A and s q/A²."""
 
     root: Array
     inverse: Array
     part: Array
 
 
-def row(scale: float, q: Array) -> Row:
-    """Of one variance."""
+def per_point_terms(scale: float, q: Array) -> NormalDualTerms:
+    """Terms of the variances q, with s = scale."""
     root = jnp.sqrt(1 + scale * q)
     inverse = 1 / root
-    return Row(root, inverse, (scale * q * inverse) * inverse)
+    return NormalDualTerms(root, inverse, (scale * q * inverse) * inverse)
 
 
-def erf(pair: Covariance, left: Row, right: Row, once: Callable = lambda *v: v) -> tuple[Array, Array]:
-    """Both; `once` keeps what they share from being computed for each."""
+def erf_dual(
+    pair: Covariance, left: NormalDualTerms, right: NormalDualTerms, once: Callable = lambda *v: v
+) -> tuple[Array, Array]:
+    """E φφ and E φ'φ' of erf; `once` may wrap shared intermediate values so that they are computed once."""
     x, gap = _sine(2.0, pair, left, right)
     angle, steep = once(arcsine(x, gap), _steepness(gap))
     return (2 / math.pi) * angle, (4 / math.pi) * (left.inverse * right.inverse) * steep
 
 
-def gelu(pair: Covariance, left: Row, right: Row, once: Callable = lambda *v: v) -> tuple[Array, Array]:
-    """Both; `once` keeps what they share from being computed for each."""
+def gelu_dual(
+    pair: Covariance, left: NormalDualTerms, right: NormalDualTerms, once: Callable = lambda *v: v
+) -> tuple[Array, Array]:
+    """E φφ and E φ'φ' of GELU; `once` may wrap shared intermediate values so that they are computed once."""
     x, gap = _sine(1.0, pair, left, right)
     angle, steep = once(arcsine(x, gap), _steepness(gap))
     i, j = left.inverse * left.inverse, right.inverse * right.inverse
@@ -55,10 +59,10 @@ def gelu(pair: Covariance, left: Row, right: Row, once: Callable = lambda *v: v)
     return value, slope
 
 
-def _sine(scale: float, pair: Covariance, left: Row, right: Row) -> tuple[Array, Array]:
+def _sine(scale: float, pair: Covariance, left: NormalDualTerms, right: NormalDualTerms) -> tuple[Array, Array]:
     """x, and 1 - |x| = w/(1 + |x|) with w = 1 - x² = i + j - ij + (1-i)(1-j) u(2 - u), u = 1 - cos of a and b.
 
-    A sum of positive terms, as good as u is: differences of A and B, or of variances, are not.
+    A sum of positive terms, as accurate as u; differences of A and B, or of variances, are not.
     """
     x = scale * pair.q12 * (left.inverse * right.inverse)
     i, j, u = left.inverse * left.inverse, right.inverse * right.inverse, pair.gap
@@ -67,9 +71,9 @@ def _sine(scale: float, pair: Covariance, left: Row, right: Row) -> tuple[Array,
 
 
 def _steepness(gap: Array) -> Array:
-    """1/√(1 - x²); finite also where a float cannot tell 1/(AB) from 0."""
+    """1/√(1 - x²), finite even where 1/(AB) underflows."""
     return jax.lax.rsqrt(jnp.maximum(gap, float(jnp.finfo(gap.dtype).tiny)) * (2 - gap))
 
 
-FORMS: dict[str, tuple[float, Any]] = {"erf": (2.0, erf), "gelu": (1.0, gelu)}
-"""Scale and formula."""
+FORMS: dict[str, tuple[float, Any]] = {"erf": (2.0, erf_dual), "gelu": (1.0, gelu_dual)}
+"""Scale s and formula by name."""

@@ -1,11 +1,11 @@
-"""Gaussian expectations of steps and ramps with kinks anywhere, through the bivariate normal [P3].
+"""Gaussian expectations of steps and ramps with arbitrary kinks, via the bivariate normal distribution [P3].
 
 With h = s/√q11, k = t/√q22 ≥ 0, ρ the correlation, Q the normal tail and T Owen's function (Owen 1956),
 
     P(a > s, b > t) = ½Q(h) + ½Q(k) - T(h, (k - ρh)/(h √(1-ρ²))) - T(k, (h - ρk)/(k √(1-ρ²))),
 
-and P(a > s, b > 0) = ½Q(h) + T(h, ρ/√(1-ρ²)): nothing cancels near a = b. The truncated ReLU min(1, max(z, 0)) is
-max(z, 0) - max(z - 1, 0). A kink left of 0 is one right of 0 of -a, so that levels are never negative.
+and P(a > s, b > 0) = ½Q(h) + T(h, ρ/√(1-ρ²)), without cancellation near a = b. The truncated ReLU min(1, max(z, 0)) is
+max(z, 0) - max(z - 1, 0). A kink left of 0 is treated as one right of 0 of -a, so levels are never negative.
 """
 
 import math
@@ -21,20 +21,21 @@ from unlazy.theory.infinite_width.covariance import Covariance
 from unlazy.theory.numerics.angles import angle_and_gap, safe_sqrt
 
 NODES = {"float32": 6, "float64": 13}
-"""Gauss-Legendre nodes for T on [0, 1]: its poles at ±i let every node gain a factor of about 20."""
+"""Gauss-Legendre nodes for T on [0, 1]: with its poles at ±i every node gains a factor of about 20."""
 SMALLEST_ROOT = 1e-6
-"""√q below this counts as this: a kink 10^6 standard deviations away is never met."""
+"""Lower bound for √q: a kink 10^6 standard deviations away has no effect."""
 SMALLEST_SPREAD = 1e-18
-"""Divisors below this count as this, which no case tells apart: 1/x² is finite in float32, and rounding errors of the
-levels divided by it are larger than any slope that matters."""
-SURE = 40.0
+"""Lower bound for divisors: 1/x² is finite in float32, and rounding errors of the levels divided by it exceed any slope
+that matters.
+"""
+TAIL_CUTOFF = 40.0
 """Standard deviations beyond which a tail is 0 in float64."""
-STEEPEST = 1e6
-"""Slopes are infinite where the points are parallel; this is as good, and its square is finite in float32."""
+MAX_SLOPE = 1e6
+"""Bound for slopes, which are infinite for parallel points; its square is finite in float32."""
 
 
 class Kink(NamedTuple):
-    """jump · [εx > level] + slope · max(εx - level, 0): ε = side = ±1, level ≥ 0."""
+    """jump · [εx > level] + slope · max(εx - level, 0), with ε = side = ±1 and level ≥ 0."""
 
     side: int
     level: float
@@ -43,7 +44,7 @@ class Kink(NamedTuple):
 
 
 class _Pair(NamedTuple):
-    """A kink of a with a kink of b, their sides folded into u and q12."""
+    """A kink of a with a kink of b, with their sides folded into u and q12."""
 
     s: float
     t: float
@@ -51,14 +52,14 @@ class _Pair(NamedTuple):
     u: Array
 
 
-def tails(kinks: tuple[Kink, ...], pair: Covariance) -> list[Array]:
-    """P(ε_i a > κ_i, ε_j b > κ_j) of every pair of kinks: what φ and φ' share."""
+def tail_probabilities(kinks: tuple[Kink, ...], pair: Covariance) -> list[Array]:
+    """P(ε_i a > κ_i, ε_j b > κ_j) of every pair of kinks, shared by φ and φ'."""
     pairs, roots, sine = _pairs(kinks, pair)
     return _tails(pairs, *roots, sine)
 
 
 def _pairs(kinks: tuple[Kink, ...], pair: Covariance) -> tuple[list[_Pair], tuple[Array, Array], Array]:
-    """Roots keep the shape of their side: what depends on one point alone is computed once a point."""
+    """All pairs of kinks, the roots of the variances (in the shape of their side) and sin θ."""
     u, q12 = jnp.broadcast_arrays(pair.gap, pair.q12)
     r1, r2 = (jnp.maximum(safe_sqrt(q), SMALLEST_ROOT) for q in (pair.q11, pair.q22))
     pairs = [
@@ -68,7 +69,7 @@ def _pairs(kinks: tuple[Kink, ...], pair: Covariance) -> tuple[list[_Pair], tupl
 
 
 def expectation(kinks: tuple[Kink, ...], pair: Covariance, known: list[Array] | None = None) -> Array:
-    """E P(a)P(b) of a sum P of steps and ramps; `known` are their tails, where they have been computed."""
+    """E P(a)P(b) of a sum P of steps and ramps; `known` are its tail probabilities if already computed."""
     pairs, (r1, r2), sine = _pairs(kinks, pair)
     both = [(i, j) for i in kinks for j in kinks]
     total = jnp.zeros_like(sine)
@@ -77,9 +78,9 @@ def expectation(kinks: tuple[Kink, ...], pair: Covariance, known: list[Array] | 
         if not (i.slope or j.slope):
             continue
         at_s, at_t = _density(p.s / r1), _density(p.t / r2)
-        excess, above_t = _given(p.s, r1, p.t, r2, p.u, sine)
+        excess, above_t = _conditional_excess(p.s, r1, p.t, r2, p.u, sine)
         stepped = i.jump * j.slope or i.slope * j.jump or p.s
-        above_s = _given(p.t, r2, p.s, r1, p.u, sine)[1] if stepped else 0.0
+        above_s = _conditional_excess(p.t, r2, p.s, r1, p.u, sine)[1] if stepped else 0.0
         # E [a > s] (b - t)_+ and E (a - s)_+ [b > t], by Stein's identity
         rising_b = (1 - p.u) * r2 * at_s * above_t + r2 * at_t * above_s - p.t * tail if stepped else 0.0
         if i.jump * j.slope:
@@ -94,16 +95,16 @@ def expectation(kinks: tuple[Kink, ...], pair: Covariance, known: list[Array] | 
 
 
 def _tails(pairs: list[_Pair], r1: Array, r2: Array, sine: Array) -> list[Array]:
-    """P(a > s, b > t) of every pair of kinks; all of Owen's functions in one call."""
+    """P(a > s, b > t) of every pair of kinks, with one call of Owen's function."""
     levels, slopes, found = [], [], []
     for p in pairs:
         h, k = p.s / r1, p.t / r2
         if p.s and p.t:
             levels += [h, k]
-            slopes += [_steep((k - h) / h + p.u, sine), _steep((h - k) / k + p.u, sine)]
+            slopes += [_clipped_ratio((k - h) / h + p.u, sine), _clipped_ratio((h - k) / k + p.u, sine)]
         elif p.s or p.t:
             levels.append(h if p.s else k)
-            slopes.append(_steep(1 - p.u, sine))
+            slopes.append(_clipped_ratio(1 - p.u, sine))
     full = [jnp.broadcast_to(level, sine.shape) for level in levels]
     T = iter(owens_t(jnp.stack(full), jnp.stack(slopes))) if levels else iter(())
     for p in pairs:
@@ -117,33 +118,36 @@ def _tails(pairs: list[_Pair], r1: Array, r2: Array, sine: Array) -> list[Array]
     return found
 
 
-def _steep(rise: Array, sine: Array) -> Array:
-    """rise/sine, at most STEEPEST; 0 where both are 0."""
-    return jnp.clip(rise / jnp.maximum(sine, SMALLEST_SPREAD), -STEEPEST, STEEPEST)
+def _clipped_ratio(rise: Array, sine: Array) -> Array:
+    """rise/sine, clipped to ±MAX_SLOPE; 0 if both are 0."""
+    return jnp.clip(rise / jnp.maximum(sine, SMALLEST_SPREAD), -MAX_SLOPE, MAX_SLOPE)
 
 
-def _given(at: float, other: Array, level: float, root: Array, u: Array, sine: Array) -> tuple[Array, Array]:
+def _conditional_excess(
+    at: float, other: Array, level: float, root: Array, u: Array, sine: Array
+) -> tuple[Array, Array]:
     """E (y - level)_+ and P(y > level) for y ~ N(root·cos θ·at/other, (root·sin θ)²): b given a = at."""
     if not at and not level:
         return root * sine / math.sqrt(2 * math.pi), jnp.full_like(sine, 0.5)
     # root·cos θ·at/other - level, arranged so that equal points give exactly 0 at equal levels
     mean = at * ((root - other) - u * root) / other + (at - level)
     spread = root * sine
-    # with no spread the probability is 0, 1, or 1/2 at the level itself
-    scaled = jnp.clip(mean / jnp.maximum(spread, SMALLEST_SPREAD), -SURE, SURE)
+    # without spread the probability is 0, 1, or 1/2 at the level itself
+    scaled = jnp.clip(mean / jnp.maximum(spread, SMALLEST_SPREAD), -TAIL_CUTOFF, TAIL_CUTOFF)
     above = ndtr(scaled)
     return mean * above + spread * _density(scaled), above
 
 
 def _density(x: Array) -> Array:
+    """Standard normal density."""
     return jnp.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 
 
 @jax.custom_jvp
 def owens_t(h: Array, a: Array) -> Array:
-    """T(h, a) = (1/2π) ∫_0^a exp(-h²(1+x²)/2)/(1+x²) dx for h ≥ 0.
+    """Owen's function T(h, a) = (1/2π) ∫_0^a exp(-h²(1+x²)/2)/(1+x²) dx for h ≥ 0.
 
-    For a > 1 through T(h, a) = ½(Q(h) + Q(ah)) - Q(h)Q(ah) - T(ah, 1/a), so that quadrature stays on [0, 1].
+    For a > 1 uses T(h, a) = ½(Q(h) + Q(ah)) - Q(h)Q(ah) - T(ah, 1/a), so that quadrature stays on [0, 1].
     """
     size = jnp.abs(a)
     steep = size > 1
@@ -156,7 +160,7 @@ def owens_t(h: Array, a: Array) -> Array:
         return total + node[1] * jnp.exp(-0.5 * level * level * (1 + square)) / (1 + square), None
 
     nodes = jnp.asarray((x + 1) / 2, slope.dtype), jnp.asarray(w / (4 * math.pi), slope.dtype)
-    # a loop, not a sum of 6 terms: XLA would repeat those for every use and compile for minutes
+    # a loop: XLA would duplicate an unrolled sum for every use and compile for minutes
     inner = slope * jax.lax.scan(add, jnp.zeros_like(slope), nodes)[0]
     at, far = ndtr(-h), ndtr(-level)
     return jnp.sign(a) * jnp.where(steep, 0.5 * (at + far) - at * far - inner, inner)

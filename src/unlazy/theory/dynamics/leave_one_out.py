@@ -1,13 +1,13 @@
-"""Leave-one-out of ridge regression in closed form, with and without a free intercept [K2].
+"""Leave-one-out residuals of ridge regression in closed form, with and without an intercept [K2].
 
-A = K + ρW⁻¹. Without an intercept the fit that never saw point i misses y_i by (A⁻¹y)_i/(A⁻¹)_ii. With a free intercept
-b, α and b solve [A, 1; 1ᵀ, 0][α; b] = [y; 0], and A⁻¹ becomes P = A⁻¹ - A⁻¹11ᵀA⁻¹/(1ᵀA⁻¹1):
+A = K + ρW⁻¹. Without an intercept the fit without point i misses y_i by (A⁻¹y)_i/(A⁻¹)_ii. With an intercept b, α and b
+solve [A, 1; 1ᵀ, 0][α; b] = [y; 0], and A⁻¹ becomes P = A⁻¹ - A⁻¹11ᵀA⁻¹/(1ᵀA⁻¹1):
 
     α = Py,   b = 1ᵀA⁻¹y/(1ᵀA⁻¹1),   y_i - f^(-i)(x_i) = α_i/P_ii.
 
-A⁻¹Y, A⁻¹1 and diag A⁻¹ come from a factor or from a spectrum alike; or P = H(HKH + ρI)⁻¹H, H = I - 11ᵀ/n, from the
-spectrum of HKH. Arrays of NumPy stay NumPy's; of JAX's, all is differentiable. Golub, Heath and Wahba (1979); Wahba,
-Spline Models for Observational Data (1990), section 4.2.
+A⁻¹Y, A⁻¹1 and diag A⁻¹ can come from a factorization or from a spectrum; or P = H(HKH + ρI)⁻¹H, H = I - 11ᵀ/n, from the
+spectrum of HKH. NumPy arrays give NumPy; JAX arrays are differentiable. Golub, Heath and Wahba (1979); Wahba, Spline
+Models for Observational Data (1990), section 4.2.
 """
 
 from typing import Any
@@ -28,20 +28,22 @@ def with_intercept(solved: Float[Any, "n c"], ones: Points) -> tuple[Float[Any, 
 
 
 def bordered_diagonal(diagonal: Points, ones: Points, total: Any) -> Points:
-    """P_ii from (A⁻¹)_ii and (A⁻¹1)_i of some points, and 1ᵀA⁻¹1 of all; no less than the rounding of (A⁻¹)_ii."""
+    """P_ii from (A⁻¹)_ii and (A⁻¹1)_i of some points and 1ᵀA⁻¹1 of all; at least the rounding of (A⁻¹)_ii."""
     xp = namespace(diagonal)
     return xp.maximum(diagonal - ones * ones / total, xp.finfo(diagonal.dtype).eps * diagonal)
 
 
-def left_out(alpha: Any, diagonal: Any) -> Any:
+def leave_one_out_residual(alpha: Any, diagonal: Any) -> Any:
     """y_i - f^(-i)(x_i) = α_i/P_ii; zero where P_ii is zero, as on padded rows. Shapes broadcast."""
     xp = namespace(alpha, diagonal)
     zero = diagonal == 0
     return xp.where(zero, xp.zeros_like(alpha), alpha / xp.where(zero, 1, diagonal))
 
 
-def generalized(squares: Any, trace: Any, n: Any) -> Any:
-    """GCV = (1/n)‖(I - H)y‖²/((1/n) tr(I - H))² from ‖(I - H)y‖² and tr(I - H), or from the same multiple of both
-    matrices: it cancels (Golub, Heath and Wahba 1979)."""
+def gcv_score(squares: Any, trace: Any, n: Any) -> Any:
+    """GCV = (1/n)‖(I - H)y‖²/((1/n) tr(I - H))² from ‖(I - H)y‖² and tr(I - H) (Golub, Heath and Wahba 1979).
+
+    A common factor of I - H cancels.
+    """
     mean = trace / n
     return squares / n / (mean * mean)

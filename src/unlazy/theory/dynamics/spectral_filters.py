@@ -1,6 +1,6 @@
 """Exact training of a kernel machine, or of a wide network, from one eigendecomposition [K2, K3, K5, K11].
 
-K = U diag(λ) Uᵀ. Each way of training is a filter on λ: r(λ), the share of the residual y - f that is left, and
+K = U diag(λ) Uᵀ. Each way of training is a filter on λ: r(λ), the remaining fraction of the residual y - f, and
 c(λ) = (1 - r(λ))/λ, which gives the coefficients α = U c(λ) Uᵀ (y - f₀) of f(z) = f₀(z) + K(z,X) α.
 
 | training | r(λ) | c(λ) at λ → 0 |
@@ -9,10 +9,10 @@ c(λ) = (1 - r(λ))/λ, which gives the coefficients α = U c(λ) Uᵀ (y - f₀
 | gradient descent, step size η, s steps | (1 - ηλ)^s | ηs |
 | ridge regression | ρ/(λ + ρ) | 1/ρ |
 
-Everything here is a pure function of arrays, so it runs under jit, vmap and grad. Where a coefficient c(λ) goes in, so
-does c(K) (theory.numerics.matrix_functions), whose derivatives in K are right where eigenvalues repeat; autodiff
-through an eigendecomposition is not. Padded rows (weight zero) need only K with zero rows and columns there, and y = f₀
-= 0 there: `masked_gram` makes it so.
+All functions are pure and run under jit, vmap and grad. Arguments c(λ) can also be c(K)
+(theory.numerics.matrix_functions), whose derivatives in K are correct for repeated eigenvalues, unlike autodiff through
+an eigendecomposition. Padded rows (weight zero) need K with zero rows and columns and y = f₀ = 0 there: see
+`masked_gram`.
 """
 
 from typing import Any
@@ -23,16 +23,16 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Real
 
 from unlazy.core.linalg import dot
-from unlazy.core.precision import rounding
+from unlazy.core.precision import unit_roundoff
 from unlazy.theory.dynamics import leave_one_out
-from unlazy.theory.numerics.matrix_functions import MatrixFunction, covered, diagonal, filtered
+from unlazy.theory.numerics.matrix_functions import MatrixFunction, apply_filter, filter_diagonal, variance_reduction
 
 Coefficient = Float[Array, "*t n"] | MatrixFunction
 """c(λ) of every eigenvalue, or c(K)."""
 
 
 def masked_gram(K: Float[Array, "n n"], weights: Float[Array, " n"]) -> Float[Array, "n n"]:
-    """K with the rows and columns of weight zero set to zero: they become null directions that never move."""
+    """K with the rows and columns of weight zero set to zero: they become null directions."""
     keep = weights > 0
     return jnp.where(keep[:, None] & keep[None, :], K, 0)
 
@@ -40,20 +40,20 @@ def masked_gram(K: Float[Array, "n n"], weights: Float[Array, " n"]) -> Float[Ar
 def rounding_floor(eigenvalues: Float[Any, " n"]) -> Any:
     """Size below which an eigenvalue of K is rounding: n·u·λ_max, with u the unit of rounding.
 
-    The backward error of a symmetric eigensolver is a small multiple of u‖K‖ (Golub & Van Loan, section 8.3), and
-    the rounding of the n² entries of K themselves moves an eigenvalue by at most n·u·max|K_ij| ≤ n·u·λ_max.
+    The backward error of a symmetric eigensolver is a small multiple of u‖K‖ (Golub and Van Loan, section 8.3), and the
+    rounding of the n² entries of K changes an eigenvalue by at most n·u·max|K_ij| ≤ n·u·λ_max.
     """
-    return eigenvalues.shape[0] * rounding(eigenvalues.dtype) * abs(eigenvalues).max()
+    return eigenvalues.shape[0] * unit_roundoff(eigenvalues.dtype) * abs(eigenvalues).max()
 
 
 def flow_residual(eigenvalues: Float[Array, " n"], time: Real[ArrayLike, "*t"]) -> Float[Array, "*t n"]:
-    """r(λ) = e^{-λt} [K3]; at t = ∞ zero, and one where λ = 0."""
+    """r(λ) = e^{-λt} of gradient flow [K3]; at t = ∞ zero, and one for λ = 0."""
     t, lam = _columns(time, eigenvalues)
     return jnp.exp(-_exponent(t, lam))
 
 
 def flow_coefficient(eigenvalues: Float[Array, " n"], time: Real[ArrayLike, "*t"]) -> Float[Array, "*t n"]:
-    """c(λ) = (1 - e^{-λt})/λ [K3]; t at λ = 0, except at t = ∞, where a null direction has nothing to learn: zero."""
+    """c(λ) = (1 - e^{-λt})/λ of gradient flow [K3]; t at λ = 0, but zero at λ = 0 and t = ∞."""
     t, lam = _columns(time, eigenvalues)
     return _divide(-jnp.expm1(-_exponent(t, lam)), lam, jnp.where(jnp.isinf(t), 0, t))
 
@@ -61,7 +61,7 @@ def flow_coefficient(eigenvalues: Float[Array, " n"], time: Real[ArrayLike, "*t"
 def descent_residual(
     eigenvalues: Float[Array, " n"], step_size: Real[ArrayLike, ""], steps: Real[ArrayLike, "*t"]
 ) -> Float[Array, "*t n"]:
-    """r(λ) = (1 - ηλ)^s [K3], accurate for ηλ far below rounding and for any whole s; s = ∞ allowed."""
+    """r(λ) = (1 - ηλ)^s of gradient descent [K3], accurate for tiny ηλ and any integer s; s = ∞ is allowed."""
     s, lam = _columns(steps, eigenvalues)
     return _power(lam * jnp.asarray(step_size, lam.dtype), s)
 
@@ -69,29 +69,31 @@ def descent_residual(
 def descent_coefficient(
     eigenvalues: Float[Array, " n"], step_size: Real[ArrayLike, ""], steps: Real[ArrayLike, "*t"]
 ) -> Float[Array, "*t n"]:
-    """c(λ) = (1 - (1 - ηλ)^s)/λ [K3]; ηs at λ = 0, except at s = ∞: zero."""
+    """c(λ) = (1 - (1 - ηλ)^s)/λ of gradient descent [K3]; ηs at λ = 0, but zero at s = ∞."""
     s, lam = _columns(steps, eigenvalues)
     learned = _one_minus_power(lam * jnp.asarray(step_size, lam.dtype), s)
     return _divide(learned, lam, jnp.where(jnp.isinf(s), 0, s * jnp.asarray(step_size, s.dtype)))
 
 
 def ridge_residual(eigenvalues: Float[Array, " n"], ridge: Real[ArrayLike, "*t"]) -> Float[Array, "*t n"]:
-    """r(λ) = ρ/(λ + ρ) [K2]; one where both are zero."""
+    """r(λ) = ρ/(λ + ρ) of ridge regression [K2]; one if both are zero."""
     rho, lam = _columns(ridge, eigenvalues)
     return _divide(rho, lam + rho, jnp.ones_like(lam))
 
 
 def ridge_coefficient(eigenvalues: Float[Array, " n"], ridge: Real[ArrayLike, "*t"]) -> Float[Array, "*t n"]:
-    """c(λ) = 1/(λ + ρ) [K2]; zero where both are zero (the pseudo-inverse)."""
+    """c(λ) = 1/(λ + ρ) of ridge regression [K2]; zero if both are zero (pseudo-inverse)."""
     rho, lam = _columns(ridge, eigenvalues)
     return _divide(jnp.ones_like(lam), lam + rho, jnp.zeros_like(lam))
 
 
-def trusted(coefficient: Coefficient, eigenvalues: Float[Array, " n"], floor: Real[ArrayLike, ""]) -> Coefficient:
-    """c(λ) with null directions (λ ≤ floor) dropped once c exceeds 1/floor.
+def drop_null_directions(
+    coefficient: Coefficient, eigenvalues: Float[Array, " n"], floor: Real[ArrayLike, ""]
+) -> Coefficient:
+    """c(λ) with null directions (λ ≤ floor) set to zero once c exceeds 1/floor.
 
-    K(z,X)u carries rounding of the size of the floor; times c it stays harmless up to c = 1/floor and is noise
-    beyond. So training for a finite time is exact on a singular K, and t → ∞ is its pseudo-inverse.
+    K(z,X)u has rounding errors of the size of the floor; multiplied by c they are harmless up to c = 1/floor and noise
+    beyond. Training for a finite time is thus exact for singular K, and t → ∞ gives the pseudo-inverse.
     """
     if isinstance(coefficient, MatrixFunction):
         return coefficient._replace(floor=floor)
@@ -101,8 +103,22 @@ def trusted(coefficient: Coefficient, eigenvalues: Float[Array, " n"], floor: Re
 def coefficients(
     eigenvectors: Float[Array, "n n"], coefficient: Coefficient, residual: Float[Array, "n *c"]
 ) -> Float[Array, "..."]:
-    """α = U c(λ) Uᵀ (y - f₀), shape (*t, n, *c): f(z) = f₀(z) + K(z,X) α [K2, K3]."""
-    alpha = dot(eigenvectors, filtered(coefficient, dot(eigenvectors.T, residual.reshape(residual.shape[0], -1))))
+    """α = U c(λ) Uᵀ (y - f₀), so that f(z) = f₀(z) + K(z,X) α [K2, K3].
+
+    Parameters
+    ----------
+    eigenvectors : array of shape (n, n)
+        U.
+    coefficient : array of shape (..., n), or MatrixFunction
+        c(λ), or c(K).
+    residual : array of shape (n,) or (n, c)
+        y - f₀.
+
+    Returns
+    -------
+    array of shape (..., n) or (..., n, c)
+    """
+    alpha = dot(eigenvectors, apply_filter(coefficient, dot(eigenvectors.T, residual.reshape(residual.shape[0], -1))))
     return alpha.reshape(*alpha.shape[:-1], *residual.shape[1:])
 
 
@@ -113,13 +129,13 @@ def random_features_covariance(
     eigenvalues: Float[Array, " n"],
     coefficient: Coefficient,
 ) -> Float[Array, "*t m m"]:
-    """Covariance of a random-features model whose head started at N(0, I) [K5].
+    """Covariance of a random-features model whose head starts at N(0, I) [K5].
 
     f_t = f₀ + A(y - f₀(X)), A = K_zX U c Uᵀ and f₀ ~ GP(0, K): Cov = K_zz - K_zX U (2c - λc²) Uᵀ K_Xz, where
     2c - λc² = (1 - r²)/λ ≥ 0. At t → ∞ it is the noiseless posterior K_zz - K_zX K⁻¹ K_Xz.
     """
     B = dot(K_zx, eigenvectors)
-    return K_zz - dot(B, filtered(covered(eigenvalues, coefficient), B.T))
+    return K_zz - dot(B, apply_filter(variance_reduction(eigenvalues, coefficient), B.T))
 
 
 def ensemble_covariance(
@@ -134,7 +150,7 @@ def ensemble_covariance(
 
     With Θ = U diag(λ) Uᵀ the NTK, Σ the NNGP kernel, A = Θ_zX U c Uᵀ: Cov = Σ_zz - AΣ_Xz - Σ_zX Aᵀ + AΣ_XX Aᵀ.
     """
-    A_t = dot(eigenvectors, filtered(coefficient, dot(T_zx, eigenvectors).T))
+    A_t = dot(eigenvectors, apply_filter(coefficient, dot(T_zx, eigenvectors).T))
     A = jnp.swapaxes(A_t, -1, -2)
     cross = dot(A, S_zx.T)
     covariance = S_zz - cross - jnp.swapaxes(cross, -1, -2) + dot(A, S_xx, A_t)
@@ -142,7 +158,7 @@ def ensemble_covariance(
 
 
 def largest_step_size(eigenvalues: Float[Array, " n"]) -> Float[Array, ""]:
-    """Gradient descent converges for every η below 2/λ_max and for none above [K3]."""
+    """2/λ_max: gradient descent converges for every η below it and for none above [K3]."""
     return 2 / jnp.max(eigenvalues)
 
 
@@ -152,20 +168,32 @@ def leave_one_out_residual(
     y: Float[Array, "n *c"],
     ridge: Real[ArrayLike, "*t"],
 ) -> Float[Array, "..."]:
-    """y_i - f^{(-i)}(x_i) for every ridge at once, shape (*t, n, *c): [(K + ρI)⁻¹y]_i / [(K + ρI)⁻¹]_ii.
+    """y_i - f^{(-i)}(x_i) = [(K + ρI)⁻¹y]_i / [(K + ρI)⁻¹]_ii for all ridges at once.
 
-    Exact, for kernel ridge regression refitted without point i. A padded row (y = 0 there) gives zero up to rounding.
+    Exact for kernel ridge regression refitted without point i. Padded rows (y = 0) give zero up to rounding.
+
+    Parameters
+    ----------
+    eigenvectors : array of shape (n, n)
+    eigenvalues : array of shape (n,)
+    y : array of shape (n,) or (n, c)
+    ridge : array of any shape
+        ρ, absolute.
+
+    Returns
+    -------
+    array of shape (*ridge.shape, *y.shape)
     """
-    return left_out(eigenvectors, ridge_coefficient(eigenvalues, ridge), y)
+    return leave_one_out_from_coefficient(eigenvectors, ridge_coefficient(eigenvalues, ridge), y)
 
 
-def left_out(
+def leave_one_out_from_coefficient(
     eigenvectors: Float[Array, "n n"], coefficient: Coefficient, y: Float[Array, "n *c"]
 ) -> Float[Array, "..."]:
-    """The same from c = 1/(λ + ρ)."""
+    """`leave_one_out_residual` from c = 1/(λ + ρ)."""
     alpha = coefficients(eigenvectors, coefficient, y)
-    inverse = diagonal(eigenvectors, coefficient)
-    return leave_one_out.left_out(alpha, inverse.reshape(*inverse.shape, *(1,) * (y.ndim - 1)))
+    inverse = filter_diagonal(eigenvectors, coefficient)
+    return leave_one_out.leave_one_out_residual(alpha, inverse.reshape(*inverse.shape, *(1,) * (y.ndim - 1)))
 
 
 def generalized_cross_validation(
@@ -175,30 +203,43 @@ def generalized_cross_validation(
     ridge: Real[ArrayLike, "*t"],
     weights: Float[Array, " n"] | None = None,
 ) -> Float[Array, "*t"]:
-    """GCV(ρ) = (1/n)‖(I - H)y‖² / ((1/n) tr(I - H))², H = K(K + ρI)⁻¹ (Golub, Heath & Wahba 1979).
+    """GCV(ρ) = (1/n)‖(I - H)y‖² / ((1/n) tr(I - H))², H = K(K + ρI)⁻¹ (Golub, Heath and Wahba 1979).
 
-    I - H = ρ(K + ρI)⁻¹, and ρ cancels: what is computed has a limit at ρ → 0. Mean over outputs. `weights` is zero on
-    padded rows, which stay out of the trace.
+    I - H = ρ(K + ρI)⁻¹, and ρ cancels, so the result has a limit at ρ → 0. Mean over outputs.
+
+    Parameters
+    ----------
+    eigenvectors : array of shape (n, n)
+    eigenvalues : array of shape (n,)
+    y : array of shape (n,) or (n, c)
+    ridge : array of any shape
+        ρ, absolute.
+    weights : array of shape (n,), optional
+        Zero on padded rows, which are excluded from the trace.
+
+    Returns
+    -------
+    array of the shape of ridge
     """
-    return cross_validated(eigenvectors, ridge_coefficient(eigenvalues, ridge), y, weights)
+    return gcv_from_coefficient(eigenvectors, ridge_coefficient(eigenvalues, ridge), y, weights)
 
 
-def cross_validated(
+def gcv_from_coefficient(
     eigenvectors: Float[Array, "n n"],
     coefficient: Coefficient,
     y: Float[Array, "n *c"],
     weights: Float[Array, " n"] | None = None,
 ) -> Float[Array, "*t"]:
-    """The same from c = 1/(λ + ρ)."""
+    """`generalized_cross_validation` from c = 1/(λ + ρ)."""
     keep = jnp.ones(y.shape[0], y.dtype) if weights is None else (weights > 0).astype(y.dtype)
-    alpha = filtered(coefficient, dot(eigenvectors.T, y.reshape(y.shape[0], -1)))
+    alpha = apply_filter(coefficient, dot(eigenvectors.T, y.reshape(y.shape[0], -1)))
     square = jnp.sum(jnp.square(alpha), -2).mean(-1)
-    trace = dot(diagonal(eigenvectors, coefficient), keep)
-    return leave_one_out.generalized(square, trace, keep.sum())
+    trace = dot(filter_diagonal(eigenvectors, coefficient), keep)
+    return leave_one_out.gcv_score(square, trace, keep.sum())
 
 
 def _columns(path: ArrayLike, eigenvalues: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Path values down, eigenvalues across; eigenvalues that rounding made negative count as zero."""
+    """Path values down, eigenvalues across; negative eigenvalues count as zero."""
     values = jnp.asarray(path, eigenvalues.dtype)[..., None]
     lam = jnp.maximum(eigenvalues, 0)
     shape = jnp.broadcast_shapes(values.shape, lam.shape)
@@ -218,21 +259,21 @@ def _divide(top: jax.Array, bottom: jax.Array, at_zero: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def _power(x: jax.Array, s: jax.Array) -> jax.Array:
-    """(1 - x)^s; its derivative is finite at x = 1, where the logarithm's is not."""
+    """(1 - x)^s, with a derivative that is finite at x = 1, unlike that of the logarithm."""
     sign, log_size = _descent_parts(s, x)
     return sign * jnp.exp(log_size)
 
 
 @jax.custom_jvp
 def _one_minus_power(x: jax.Array, s: jax.Array) -> jax.Array:
-    """1 - (1 - x)^s, also where that is far below rounding."""
+    """1 - (1 - x)^s, accurate also where it is far below rounding."""
     sign, log_size = _descent_parts(s, x)
     return jnp.where(sign > 0, -jnp.expm1(log_size), 1 + jnp.exp(log_size))
 
 
 def _power_change(x: jax.Array, s: jax.Array, dx: jax.Array, ds: jax.Array) -> jax.Array:
     """-s (1 - x)^{s-1} dx + (1 - x)^s log|1 - x| ds."""
-    still = (s == 0) | jnp.isinf(s)  # at s = ∞ every direction is learned or null: nothing changes
+    still = (s == 0) | jnp.isinf(s)  # at s = ∞ every direction is learned or null
     along = jnp.where(still, 0, s) * _power(x, jnp.where(still, 0, s - 1))
     gap = jnp.abs(1 - x)
     log = jnp.where(x < 0.5, jnp.log1p(-jnp.minimum(x, 0.5)), jnp.log(jnp.where(gap == 0, 1, gap)))
@@ -250,7 +291,7 @@ def _one_minus_power_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, ja
 
 
 def _descent_parts(s: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sign and logarithm of |1 - x|^s. log1p keeps (1 - x)^s exact where 1 - x would round to 1."""
+    """Sign and logarithm of |1 - x|^s; log1p keeps (1 - x)^s exact where 1 - x rounds to 1."""
     log_base = jnp.where(x < 1, jnp.log1p(-jnp.minimum(x, 1)), jnp.log(jnp.abs(1 - jnp.maximum(x, 1))))
     still = (s == 0) | (x == 0)
     log_size = jnp.where(still, 0, jnp.where(still, 0, s) * log_base)

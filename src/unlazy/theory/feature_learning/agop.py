@@ -1,10 +1,10 @@
-"""Gradients of a kernel predictor from derivatives of its entries [D11].
+"""Gradients of a kernel predictor from derivatives of the kernel's entry formula [D11].
 
 f(x) = Σ_i α_i k(x, x_i) with k = entry(⟨x,x_i⟩, ⟨x,x⟩, ⟨x_i,x_i⟩) has
 
     ∇f(x) = Σ_i α_i ∂₁entry · x_i  +  2x Σ_i α_i ∂₂entry,
 
-two products with matrices shaped like K; nothing is differentiated through a Gram matrix. A kernel of D = ‖x - z‖² has
+two products with matrices shaped like K, without differentiating through a Gram matrix. A kernel of D = ‖x - z‖² has
 ∂₁ = -2k'(D) and ∂₂ = k'(D). The AGOP is (1/n) Σ_x ∇f(x) ∇f(x)ᵀ, summed over outputs (Radhakrishnan et al. 2024).
 
 The ℓ1 kernel exp(-Σ_j |x_j - z_j|/h_j) has ∂_j f(x) = -(1/h_j) Σ_i α_i k(x, x_i) sign(x_j - x_ij), zero at a tie.
@@ -26,7 +26,20 @@ def gradient(
     points: Float[Any, "m e"],
     centers: Float[Any, "n e"],
 ) -> Float[Any, "m e"]:
-    """∇f at every point, of one output; with respect to embedded points. NumPy's arrays stay NumPy's."""
+    """∇f at every point, of one output, with respect to embedded points; NumPy arrays give NumPy.
+
+    Parameters
+    ----------
+    by_product, by_norm : array of shape (m, n)
+        ∂₁entry and ∂₂entry.
+    alpha : array of shape (n,)
+    points : array of shape (m, e)
+    centers : array of shape (n, e)
+
+    Returns
+    -------
+    array of shape (m, e)
+    """
     return dot(by_product, alpha[:, None] * centers) + 2 * dot(by_norm, alpha)[:, None] * points
 
 
@@ -37,16 +50,16 @@ def gradients(
     points: Float[Any, "m e"],
     centers: Float[Any, "n e"],
 ) -> Float[Any, "m c e"]:
-    """The same of several outputs: one wide product, which costs less than c narrow ones."""
+    """`gradient` of several outputs, by one wide product, which is cheaper than c narrow ones: shape (m, c, e)."""
     columns = (alpha[:, :, None] * centers[:, None]).reshape(len(centers), -1)
     along = dot(by_product, columns).reshape(len(points), *alpha.shape[1:], -1)
     return along + 2 * dot(by_norm, alpha)[:, :, None] * points[:, None]
 
 
-def absolute_gradient(
+def l1_gradient(
     K: Float[Array, "m n"], alpha: Float[Array, "n c"], points: Float[Array, "m d"], centers: Float[Array, "n d"]
 ) -> Float[Array, "m c d"]:
-    """∇f of the ℓ1 kernel at every point, with respect to inputs over their bandwidths; a coordinate at a time."""
+    """∇f of the ℓ1 kernel with respect to inputs divided by their bandwidths, one coordinate at a time."""
 
     def along(columns: tuple[Array, Array]) -> Array:
         return -dot(K * jnp.sign(columns[0][:, None] - columns[1]), alpha)

@@ -6,8 +6,8 @@ K'(m) = E σ'(a)σ'(b), unit directions v̂ and target f* = Σ_i a_i σ(u_i·x),
     E f f* = Σ_ji ‖v_j‖² a_i K(v̂_j·u_i),    ∇_v ‖v‖ E σ(v·x) f* = ‖v‖ Σ_i a_i ((2K - mK') v̂ + K' u_i),    m = v̂·u_i
 
 The norms stay outside K, so that neurons may be as small as floating point allows. Orthonormal teachers have E f*² =
-aᵀGa, G_ii = K(1), G_ij = K(0). Where the first k of them have been learned and the others not at all, the risk waits at
-the best that k can do. Li, Ma and Zhang (COLT 2020), for σ = |·|.
+aᵀGa, G_ii = K(1), G_ij = K(0). When the first k of them have been learned and the others not at all, the risk is at the
+plateau of the best function of these k. Li, Ma and Zhang (COLT 2020), for σ = |·|.
 """
 
 import jax.numpy as jnp
@@ -16,17 +16,17 @@ from jaxtyping import Array, Float
 
 from unlazy.core.linalg import dot
 from unlazy.theory.activations import duals
-from unlazy.theory.activations.functions import Activation
+from unlazy.theory.activations.functions import ActivationFunction
 
 
-def directions(V: Float[Array, "n d"]) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
-    """v̂ and ‖v‖."""
+def unit_directions(V: Float[Array, "n d"]) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
+    """v̂ and ‖v‖ of every row."""
     norms = jnp.sqrt(jnp.sum(V**2, axis=1))
     return V / norms[:, None], norms
 
 
 def moments(
-    U: Float[Array, "n d"], W: Float[Array, "m d"], activation: Activation
+    U: Float[Array, "n d"], W: Float[Array, "m d"], activation: ActivationFunction
 ) -> tuple[Float[Array, "n m"], Float[Array, "n m"], Float[Array, "n m"]]:
     """m, K(m) and K'(m) for unit rows."""
     m = jnp.clip(dot(U, W.T), -1, 1)
@@ -35,10 +35,10 @@ def moments(
 
 
 def risk_and_gradient(
-    V: Float[Array, "n d"], U: Float[Array, "k d"], heads: Float[Array, " k"], activation: Activation
+    V: Float[Array, "n d"], U: Float[Array, "k d"], heads: Float[Array, " k"], activation: ActivationFunction
 ) -> tuple[Float[Array, ""], Float[Array, "n d"]]:
     """E (f - f*)², and the gradient of half of it in V."""
-    W, norms = directions(V)
+    W, norms = unit_directions(V)
     sizes = norms**2
     m, K, slope = moments(W, jnp.concatenate([W, U]), activation)
     weights = jnp.concatenate([sizes, -heads])
@@ -49,8 +49,8 @@ def risk_and_gradient(
     return dot(sizes, K[:, :n], sizes) - 2 * dot(sizes, K[:, n:], heads) + second, gradient
 
 
-def waiting_risks(heads: Float[ArrayLike, " k"], activation: Activation) -> Float[Array, " k"]:
-    """Risk of the best that the first i = 0, 1, …, k - 1 of k orthonormal teachers can do [L11].
+def plateau_risks(heads: Float[ArrayLike, " k"], activation: ActivationFunction) -> Float[Array, " k"]:
+    """Risk of the best function of the first i = 0, 1, …, k - 1 of k orthonormal teachers [L11].
 
     (K(1) - K(0)) (Σ_{j>i} a_j² + K(0) (Σ_{j>i} a_j)²/(K(1) - K(0) + i K(0))), the Schur complement of G.
     """

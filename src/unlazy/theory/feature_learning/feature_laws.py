@@ -1,12 +1,12 @@
-"""Two formulas for what the weights of a trained layer become: neural feature ansatz and FACT [E5].
+"""Two formulas for the weights of a trained layer: neural feature ansatz and FACT [E5].
 
 A layer z = W h of a network f, trained on L + ½λ‖W‖²:
 
     ansatz   Wᵀ W ∝ (E ∇_h f ∇_h fᵀ)^s,          FACT   Wᵀ W = -(1/λ) Wᵀ ∇_W L, symmetrized.
 
-The first is observed, its power s is 1/2 or 1, or 1/L where L layers are linear; the second is the condition
-∇_W L + λW = 0 multiplied by Wᵀ: true at every critical point. Radhakrishnan, Beaglehole, Pandit & Belkin (2024);
-Boix-Adsera, Mallinar, Simon & Belkin (2025). Weights here are (fan-in, fan-out), the transpose of W.
+The first is an observation; its power s is 1/2 or 1, or 1/L for L linear layers. The second is the condition
+∇_W L + λW = 0 multiplied by Wᵀ: true at every critical point. Radhakrishnan, Beaglehole, Pandit and Belkin (2024);
+Boix-Adsera, Mallinar, Simon and Belkin (2025). Weights here are (fan-in, fan-out), the transpose of W.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,17 @@ def input_gradients(
 ) -> list[Float[Array, "n _"]]:
     """∇_h f of the scalar output at the input h of every layer, first layer first, for every point.
 
-    `weights` as they multiply h (multipliers included), `preactivations` the z of the hidden layers.
+    Parameters
+    ----------
+    weights : sequence of arrays
+        As they multiply h (multipliers included), of shape (fan-in, fan-out).
+    preactivations : sequence of arrays
+        z of the hidden layers.
+    activation : callable
+
+    Returns
+    -------
+    list of arrays of shape (n, fan-in)
     """
     g = jnp.ones((len(preactivations[0]), 1), preactivations[0].dtype)
     found = []
@@ -40,7 +50,7 @@ def input_gradients(
 def ansatz(agops: Sequence[Float[Array, "_ _"]], powers: Sequence[float]) -> list[list[Float[Array, "_ _"]]]:
     """M^s of average gradient outer products M, for every M and every power [E5].
 
-    One batched decomposition of matrices padded with zeros: several at once can block each other on few cores.
+    One batched eigendecomposition of zero-padded matrices: several concurrent ones can block each other on few cores.
     """
     size = max(len(M) for M in agops)
     padded = jnp.stack([jnp.pad(M, (0, size - len(M))) for M in agops])
@@ -53,6 +63,6 @@ def ansatz(agops: Sequence[Float[Array, "_ _"]], powers: Sequence[float]) -> lis
 def fact(
     weight: Float[Array, "k m"], gradient: Float[Array, "k m"], decay: Float[Array, ""] | float
 ) -> Float[Array, "k k"]:
-    """-(1/2λ)(Wᵀ∇_W L + (Wᵀ∇_W L)ᵀ), ∇_W L without the decay [E5]."""
+    """-(1/2λ)(Wᵀ∇_W L + (Wᵀ∇_W L)ᵀ), with ∇_W L excluding the decay λ [E5]."""
     product = dot(weight, gradient.T)
     return -(product + product.T) / (2 * decay)

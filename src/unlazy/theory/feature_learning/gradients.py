@@ -1,8 +1,8 @@
-"""The first gradient of a two-layer ReLU network over Gaussian data, term by term [D5].
+"""First gradient of a two-layer ReLU network on Gaussian data, term by term [D5].
 
-For a polynomial f* of the relevant coordinates z = Ux the population gradient is a finite Hermite series: an exact
-oracle that needs no sampling. Damian, Lee and Soltanolkotabi, Neural networks can learn representations with gradient
-descent (COLT 2022), equation (1) and Lemma 1.
+For a polynomial f* of the relevant coordinates z = Ux the population gradient is a finite Hermite series, exact without
+sampling. Damian, Lee and Soltanolkotabi, Neural networks can learn representations with gradient descent (COLT 2022),
+equation (1) and Lemma 1.
 """
 
 import math
@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from unlazy.core.linalg import dot, einsum
 
 Tensors = Sequence[Float[Array, "..."]]
+"""C_0 … C_p, tensors of orders 0 … p."""
 
 
 def relu_coefficients(degree: int, bias: Float[Array, "*w"] | float = 0.0) -> Float[Array, "*w k"]:
@@ -36,7 +37,15 @@ def relu_coefficients(degree: int, bias: Float[Array, "*w"] | float = 0.0) -> Fl
 def additive_tensors(coefficients: Float[np.ndarray | Array, "r k"]) -> list[Float[Array, "..."]]:
     """C_k = E ∇^k f* in the relevant coordinates, for f* = Σ_i g_i(u_i·x): diagonal tensors.
 
-    Row i holds the normalized Hermite coefficients of g_i (theory.activations.hermite): E g^(k) = √k! ĝ_k.
+    Parameters
+    ----------
+    coefficients : array of shape (r, k)
+        Row i holds the normalized Hermite coefficients of g_i (theory.activations.hermite): E g^(k) = √k! ĝ_k.
+
+    Returns
+    -------
+    list of arrays
+        C_0 … C_{k-1}, of orders 0 … k-1.
     """
     r, count = coefficients.shape
     tensors = []
@@ -54,10 +63,27 @@ def population_gradient_terms(
     heads: Float[Array, " w"],
     biases: Float[Array, " w"] | None = None,
 ) -> Float[Array, "k w d"]:
-    """The terms k = 0 … p of ∇_{w_j} L for the square loss at f_0 = 0 [D5]; their sum is the exact gradient.
+    """Terms k = 0 … p of ∇_{w_j} L for the square loss at f_0 = 0 [D5]; their sum is the exact gradient.
 
-    -2 a_j/k! · (c_{k+1} Uᵀ C_{k+1}(v^{⊗k}) + c_{k+2} ŵ C_k(v^{⊗k})), ŵ = w/‖w‖, v = Uŵ, C_{p+1} = 0. Only the
-    direction of w_j matters (and b_j/‖w_j‖): the indicator does not know the scale. U has orthonormal rows.
+    -2 a_j/k! · (c_{k+1} Uᵀ C_{k+1}(v^{⊗k}) + c_{k+2} ŵ C_k(v^{⊗k})), ŵ = w/‖w‖, v = Uŵ, C_{p+1} = 0. Only the direction
+    of w_j (and b_j/‖w_j‖) matters, since the indicator is scale invariant.
+
+    Parameters
+    ----------
+    tensors : sequence of arrays
+        C_0 … C_p, see `additive_tensors`.
+    U : array of shape (r, d)
+        Orthonormal rows.
+    W : array of shape (w, d)
+        Hidden weights.
+    heads : array of shape (w,)
+        a_j.
+    biases : array of shape (w,), optional
+        b_j, by default zero.
+
+    Returns
+    -------
+    array of shape (p + 1, w, d)
     """
     norms = jnp.linalg.norm(W, axis=1)
     directions = W / norms[:, None]
@@ -73,7 +99,7 @@ def population_gradient_terms(
 
 
 def hessian_term(H: Float[Array, "d d"], W: Float[Array, "w d"], heads: Float[Array, " w"]) -> Float[Array, "w d"]:
-    """The leading term of Lemma 1 [D5]: -2 a_j H w_j/√(2π), with w_j as drawn."""
+    """Leading term of Lemma 1 [D5]: -2 a_j H w_j/√(2π), with w_j as drawn."""
     return -2 * heads[:, None] * dot(W, H) / math.sqrt(2 * math.pi)
 
 
@@ -83,10 +109,10 @@ def signal_size(d: int) -> float:
 
 
 def residual_size(d: int, r: int, *, unit_rows: bool = False) -> float:
-    """Root mean square of the gradient less its Hessian term, to leading order in 1/d [D5].
+    """Root mean square of the gradient minus its Hessian term, to leading order in 1/d [D5].
 
     For f* = r^{-1/2} Σ_i g(u_i·x), E g'' = 1: √(r+4)/(√(2π) d). The k = 2 term -ŵ ŵᵀHŵ/√(2π) gives r + 2, by
-    E(Σ_i v_i²)² = r(r+2)/d²; the spread of ‖w‖ about one gives the other 2, which unit rows do not have.
+    E(Σ_i v_i²)² = r(r+2)/d²; the variation of ‖w‖ around one gives the other 2, which is absent for unit rows.
     """
     return math.sqrt(r + (2 if unit_rows else 4)) / (math.sqrt(2 * math.pi) * d)
 
@@ -94,10 +120,10 @@ def residual_size(d: int, r: int, *, unit_rows: bool = False) -> float:
 def noise_to_signal(
     n: Float[Array, "*s"] | float, d: int, *, label_power: float = 1.0, hessian_norm: float = 1.0
 ) -> Float[Array, "*s"] | float:
-    """κ = (π/2) d² E ỹ²/(n ‖H‖_F²): sampling noise of the first gradient over its Hessian term, both squared.
+    """κ = (π/2) d² E ỹ²/(n ‖H‖_F²): squared ratio of the sampling noise of the first gradient to its Hessian term.
 
     After preprocessing Σ ỹ_i x_i ≈ 0, so the indicator acts as ½ sign(w·x): the noise is d E ỹ²/n and the signal
-    2‖H‖_F²/(πd). Leading order: the fourth-order dependence of y² on x is left out.
+    2‖H‖_F²/(πd). Leading order: the fourth-order dependence of y² on x is neglected.
     """
     return math.pi / 2 * d**2 * label_power / (n * hessian_norm**2)
 
@@ -107,7 +133,7 @@ def subspace_energy(
 ) -> Float[Array, "*s"] | float:
     """Share of ‖W¹‖_F² inside S* after the first step on n samples: (1 + κr/d)/(1 + κ) [D5].
 
-    The signal lies in S*; the noise is isotropic, so r/d of it falls there too.
+    The signal lies in S*; the noise is isotropic, so r/d of it does too.
     """
     kappa = noise_to_signal(n, d, label_power=label_power, hessian_norm=hessian_norm)
     return (1 + kappa * r / d) / (1 + kappa)

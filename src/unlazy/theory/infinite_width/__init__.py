@@ -1,1 +1,1 @@
-"""Kernels of infinitely wide fully connected networks [K7, K8] and tangent kernels of any function."""
+"""Kernels of infinitely wide fully connected networks [K7, K8] and tangent kernels of arbitrary functions."""

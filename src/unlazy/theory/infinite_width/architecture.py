@@ -1,4 +1,4 @@
-"""One network description, read by the finite network and by its infinitely wide limit."""
+"""Description of a fully connected network, shared by the finite network and its infinitely wide limit."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,27 +9,48 @@ import jax
 import numpy as np
 
 from unlazy.core.errors import check_positive_integer
-from unlazy.theory.activations.functions import Activation, activation
+from unlazy.theory.activations.functions import ActivationFunction, activation
 
 SQRT2 = math.sqrt(2.0)
-"""σ_w with which ReLU layers keep the size of their inputs."""
+"""σ_w with which ReLU layers preserve the size of their inputs."""
 
 
 Number = float | jax.Array | np.ndarray | np.generic
 
 
 class MLP(eqx.Module):
-    """Fully connected network [K6] with `depth` hidden layers, so depth + 1 weight matrices.
+    """Description of a fully connected network with `depth` hidden layers [K6].
 
-    f¹ = σ_w W¹x/√d + σ_b b¹,  f^l = s f^{l-1} + σ_w W^l φ(f^{l-1})/√w + σ_b b^l,  weights N(0,1).
+    f¹ = σ_w W¹x/√d + σ_b b¹,  f^l = s f^{l-1} + σ_w W^l φ(f^{l-1})/√w + σ_b b^l, with weights N(0,1): depth + 1 weight
+    matrices. Finite networks (`unlazy.Network`) and kernels (`unlazy.NNGP`, `unlazy.NTK`) both take it.
 
-    `sigma_w` and `sigma_b` are one number or one per weight matrix (a tuple, list or array of depth + 1).
-    `scale_input` divides ⟨x,z⟩ by d (the fan-in of the first layer). `residual` is the weight s of the skip past each
-    hidden layer but the first; the head has none. `width` and `outputs` matter to finite networks only.
+    Parameters
+    ----------
+    depth : int, default 1
+        Number of hidden layers.
+    activation : str, ActivationFunction or callable, default "relu"
+        φ: a name such as "relu", "erf", "gelu" or "tanh", or any elementwise function.
+    sigma_w : float or sequence of depth + 1 floats, default √2
+        Standard deviation of the weights, one value or one per weight matrix.
+    sigma_b : float or sequence of depth + 1 floats, default 0.0
+        Standard deviation of the biases.
+    residual : float, default 0.0
+        Weight s of the skip connection around each hidden layer but the first; the head has none.
+    scale_input : bool, default True
+        Divide ⟨x,z⟩ by the number of inputs d, the fan-in of the first layer.
+    width : int, optional
+        Width of the hidden layers; finite networks only.
+    outputs : int, default 1
+        Number of outputs; finite networks only.
 
-    `biases` and `skips` are facts about the architecture, fixed when it is made: false where every σ_b (or s) was
-    given as the number 0. Kernels then use formulas that know it, also inside jit, where values are not known.
+    Attributes
+    ----------
+    biases, skips : bool
+        Whether the architecture has biases, or skip connections. Fixed at construction: False if every σ_b, or s, was
+        the number 0. Kernels then use specialized formulas, also inside jit, where values are not known.
 
+    Examples
+    --------
     >>> len(Network(MLP(2, "gelu", width=64), 3).init(key))
     3
     >>> NTK(MLP(2, sigma_w=[1.0, 2.0, 1.0], residual=1.0)).gram(X).shape
@@ -37,7 +58,7 @@ class MLP(eqx.Module):
     """
 
     depth: int = eqx.field(static=True)
-    activation: Activation = eqx.field(static=True)
+    activation: ActivationFunction = eqx.field(static=True)
     sigma_w: tuple
     sigma_b: tuple
     residual: float | jax.Array
@@ -50,7 +71,7 @@ class MLP(eqx.Module):
     def __init__(
         self,
         depth: int = 1,
-        activation: str | Activation | Callable = "relu",
+        activation: str | ActivationFunction | Callable = "relu",
         sigma_w: Number | Sequence = SQRT2,
         sigma_b: Number | Sequence = 0.0,
         *,
@@ -63,7 +84,7 @@ class MLP(eqx.Module):
         self.activation = _activation(activation)
         self.sigma_w = per_layer("sigma_w", sigma_w, depth + 1)
         self.sigma_b = per_layer("sigma_b", sigma_b, depth + 1)
-        self.residual = checked("residual", residual)
+        self.residual = validate_scale("residual", residual)
         self.scale_input = scale_input
         self.width = None if width is None else check_positive_integer("width", width)
         self.outputs = check_positive_integer("outputs", outputs)
@@ -71,34 +92,40 @@ class MLP(eqx.Module):
         self.skips = not _is_zero(residual)
 
 
-_activation = activation  # the class has a field of that name
+_activation = activation  # the class has a field of this name
 
 
 def _is_zero(value: object) -> bool:
-    """Known to be zero: a plain number, not an array that may be traced."""
+    """Whether the value is the Python number zero, not an array that may be traced."""
     return isinstance(value, int | float) and value == 0
 
 
 def per_layer(what: str, value: Number | Sequence, layers: int) -> tuple:
-    """One value per weight matrix from one number, or from a tuple, list or array of the right length."""
+    """One value per weight matrix, from one number or from a tuple, list or array of that length.
+
+    Raises
+    ------
+    ValueError
+        If the length is wrong or a value is negative or not finite.
+    """
     if isinstance(value, tuple | list):
         values = tuple(value)
     elif np.ndim(value) == 1:
         values = tuple(value[i] for i in range(np.shape(value)[0]))  # type: ignore[index]
     else:
-        return (checked(what, value),) * layers  # type: ignore[arg-type]
+        return (validate_scale(what, value),) * layers  # type: ignore[arg-type]
     if len(values) != layers:
-        raise ValueError(f"{what} needs one value or {layers} (one per weight matrix), got {len(values)}")
-    return tuple(checked(what, v) for v in values)
+        raise ValueError(f"{what} must be one value or {layers} values (one per weight matrix), got {len(values)}")
+    return tuple(validate_scale(what, v) for v in values)
 
 
-def checked(what: str, value: Number) -> Any:
-    """The value itself where it is one number of at least 0, or not yet known; else a ValueError."""
+def validate_scale(what: str, value: Number) -> Any:
+    """Return the scalar if it is finite and nonnegative, or traced; raise ValueError otherwise."""
     if np.ndim(value) != 0:
-        raise ValueError(f"{what} needs one number per weight matrix, got an array of shape {np.shape(value)}")
+        raise ValueError(f"{what} must be a scalar for each weight matrix, got an array of shape {np.shape(value)}")
     if isinstance(value, jax.core.Tracer) or not isinstance(value, int | float | np.generic | np.ndarray | jax.Array):
-        return value  # known later, or a mark that a transformation put there
+        return value  # traced, or a placeholder of a transformation
     if not 0 <= float(value) < math.inf:
         raise ValueError(f"{what} must be finite and at least 0, got {float(value)!r}")
-    # a plain number takes the type of the inputs; one of NumPy's would impose its own
+    # a Python number takes the dtype of the inputs; a NumPy scalar would impose its own
     return float(value) if isinstance(value, np.generic | np.ndarray) else value

@@ -1,11 +1,11 @@
-"""Infinite width for piecewise linear activations, written in u = 1 - cos θ so that nothing cancels.
+"""Infinite width for piecewise linear activations, in terms of u = 1 - cos θ to avoid cancellation.
 
 φ(z) = max(z, 0) - slope·max(-z, 0): ReLU (slope 0), leaky ReLU, |z| (slope -1), identity (slope 1). With
 h = sin θ - θ cos θ, gain g = (1 + slope²)/2 and kink w = (1 - slope)²/(1 + slope²), Cho and Saul (2009) reads
 
     E φ(a)φ(b) = g |a||b| (1 - u + w h/π),   E φ'(a)φ'(b) = g (1 - w θ/π),   |a| = √q11, |b| = √q22.
 
-Near the diagonal 1 - cos θ', not cos θ', is what the next layer needs. With the unit vectors
+Near the diagonal the next layer needs 1 - cos θ', not cos θ'. With the unit vectors
 (α, β) = (√(σ_w² g) |a|, σ_b)/|a'| of each point,  u' = α1 α2 (u - w h/π) + ½((α1 - α2)² + (β1 - β2)²): positive terms.
 """
 
@@ -20,20 +20,20 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.theory.activations import functions
-from unlazy.theory.activations.functions import Activation
+from unlazy.theory.activations.functions import ActivationFunction
 from unlazy.theory.infinite_width import layer_recursion
 from unlazy.theory.infinite_width.architecture import MLP
-from unlazy.theory.infinite_width.layer_recursion import Layer, Term
+from unlazy.theory.infinite_width.layer_recursion import LayerMoments, LayerTerm
 from unlazy.theory.numerics import angle_polynomials
 from unlazy.theory.numerics.angles import angle_and_gap, angle_and_gap_on_host, safe_reciprocal, safe_sqrt
-from unlazy.theory.numerics.near_duplicates import snap_angle
+from unlazy.theory.numerics.near_duplicates import snap_cosine_gap
 
 FIT_ERROR = 3e-8
 """Largest error of an angle polynomial relative to the kernel's diagonal: half a unit of float32 rounding."""
 
 
-def slope_below_zero(activation: Activation) -> float | None:
-    """The slope of φ left of its kink; None where φ is not piecewise linear with its kink at 0."""
+def slope_below_zero(activation: ActivationFunction) -> float | None:
+    """Slope of φ below zero; None if φ is not piecewise linear with a single kink at 0."""
     if activation.function in (functions.leaky_relu, jax.nn.leaky_relu):
         return float(activation.parameter or 0.0)
     return _SLOPES.get(activation.function)
@@ -47,70 +47,72 @@ _SLOPES: dict[Callable, float] = {
 
 
 def gain_and_kink(slope: float) -> tuple[float, float]:
-    """E φ(a)² / E a² and the weight of the angular part."""
+    """g = E φ(a)² / E a² and the weight w of the angular part."""
     return (1 + slope**2) / 2, (1 - slope) ** 2 / (1 + slope**2)
 
 
 def cosine_gap(xz: Array, xx: Array, zz: Array) -> Float[Array, "*s"]:
-    """u = 1 - cos of the angle of x and z; 1 where one of them is 0. Norms are never multiplied before the root.
+    """u = 1 - cos of the angle between x and z; 1 if one of them is 0. Norms are not multiplied before the root.
 
     For norms of similar size it is (½(xx + zz) - xz - ½(|x| - |z|)²)/(|x||z|), whose first difference is exact near the
-    diagonal: u is then as good as the inner products are, and exactly 0 where all three agree.
+    diagonal: u is then as accurate as the inner products, and exactly 0 if all three agree.
     """
     n1, n2 = safe_sqrt(xx), safe_sqrt(zz)
     inverse = safe_reciprocal(n1) * safe_reciprocal(n2)
     middle = 0.5 * (xx + zz)
     near = (middle - xz) - 0.5 * (n1 - n2) ** 2
     similar = (inverse > 0) & (middle * inverse <= 2)
-    return snap_angle(jnp.where(similar, near * inverse, 1 - xz * inverse))
+    return snap_cosine_gap(jnp.where(similar, near * inverse, 1 - xz * inverse))
 
 
-class State(NamedTuple):
-    """u = 1 - cos of the pair's angle after some layers, and the roots of the diagonals of Σ there."""
+class HomogeneousState(NamedTuple):
+    """u = 1 - cos of the angle of a pair after some layers, and the roots of the diagonals of Σ there."""
 
     u: Any
     left: Any
     right: Any
 
 
-def first_layer(xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None = None) -> tuple[State, Term]:
-    """Σ¹ = σ_w² ⟨x,z⟩ + σ_b² [K7]; `half_chord` is u of the inputs where it is known better than xz."""
+def first_layer(
+    xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None = None
+) -> tuple[HomogeneousState, LayerTerm]:
+    """Σ¹ = σ_w² ⟨x,z⟩ + σ_b² [K7]; `half_chord` is u of the inputs if known more accurately than xz."""
     sw, sb = network.sigma_w[0], network.sigma_b[0]
     norms = tuple(sw * safe_sqrt(q) for q in (xx, zz))
     if not network.biases:
         u = cosine_gap(xz, xx, zz) if half_chord is None else half_chord
-        return State(u, *norms), Term(norms[0] * norms[1] * (1 - u), 0.0, 0.0)
+        return HomogeneousState(u, *norms), LayerTerm(norms[0] * norms[1] * (1 - u), 0.0, 0.0)
     after = tuple(norm_after(q, sw**2, sb**2) for q in (xx, zz))
     if half_chord is None:
-        # straight from the covariance: its gradient at x = 0 is right where that of the angle at the input is lost
+        # from the covariance: its gradient is correct at x = 0, unlike that of the input angle
         u = cosine_gap(sw**2 * xz + sb**2, sw**2 * xx + sb**2, sw**2 * zz + sb**2)
-        return State(u, *after), Term(sw**2 * xz, sb**2, 0.0)
+        return HomogeneousState(u, *after), LayerTerm(sw**2 * xz, sb**2, 0.0)
     return (
-        State(gap_with_bias(half_chord, norms, sb, after), *after),
-        Term(norms[0] * norms[1] * (1 - half_chord), sb**2, 0.0),
+        HomogeneousState(gap_with_bias(half_chord, norms, sb, after), *after),
+        LayerTerm(norms[0] * norms[1] * (1 - half_chord), sb**2, 0.0),
     )
 
 
 def next_layer(
-    state: State, layer: Layer, slope: float, biases: bool = False, skips: bool = False, xp: Any = jnp
-) -> tuple[State, Term]:
-    """One hidden layer and the weight matrix after it [K7, K8]; in JAX, or NumPy for fits in float64."""
+    state: HomogeneousState, layer: LayerMoments, slope: float, biases: bool = False, skips: bool = False, xp: Any = jnp
+) -> tuple[HomogeneousState, LayerTerm]:
+    """One hidden layer and the weight matrix after it [K7, K8]; in JAX, or in NumPy for fits in float64."""
     gain, kink = gain_and_kink(slope)
     u, norms = state.u, state[1:]
     sw2, sb2 = layer.sigma_w**2 * gain, layer.sigma_b**2 if biases else 0.0
     total = sw2 + layer.skip**2 if skips else sw2
     theta, gap = angle_and_gap(u) if xp is jnp else angle_and_gap_on_host(u)
     added, lost = angular_part(theta, gap, kink)
-    term = Term(sw2 * (norms[0] * norms[1]) * (1 - u + added), sb2, total - sw2 * lost)
+    term = LayerTerm(sw2 * (norms[0] * norms[1]) * (1 - u + added), sb2, total - sw2 * lost)
     u = xp.maximum(u - added * (sw2 / total if skips else 1.0), 0)
     if not biases:
-        return State(u, *(xp.sqrt(total) * n for n in norms)), term
+        return HomogeneousState(u, *(xp.sqrt(total) * n for n in norms)), term
     after = tuple(norm_after(n * n, total, sb2) for n in norms)
-    return State(gap_with_bias(u, [xp.sqrt(total) * n for n in norms], layer.sigma_b, after), *after), term
+    return HomogeneousState(gap_with_bias(u, [xp.sqrt(total) * n for n in norms], layer.sigma_b, after), *after), term
 
 
 def angular_part(theta: Any, gap: Any, kink: float) -> tuple[Any, Any]:
-    """w h/π and w θ/π: what the kink of φ adds to cos θ in E φ(a)φ(b), and takes from 1 in E φ'(a)φ'(b)."""
+    """w h/π and w θ/π: what the kink of φ adds to cos θ in E φ(a)φ(b), and subtracts from 1 in E φ'(a)φ'(b)."""
     return kink / math.pi * gap, kink / math.pi * theta
 
 
@@ -120,43 +122,55 @@ def norm_after(square: Any, weights2: Any, bias2: Any) -> Array:
 
 
 def unit_parts(weight: Any, bias: Any, after: Array) -> tuple[Array, Array]:
-    """(α, β) = (weight, bias)/|a'|, a unit vector; 0 where |a'| is."""
+    """(α, β) = (weight, bias)/|a'|, a unit vector; 0 if |a'| is 0."""
     inverse = safe_reciprocal(after)
     return weight * inverse, bias * inverse
 
 
 def gap_with_bias(u, weights, bias, after):
-    """1 - cos after adding the bias: of unit vectors (weights, bias)/after, whose weight parts are at 1 - cos = u."""
+    """1 - cos after adding the bias: of unit vectors (weights, bias)/after, whose weight parts have 1 - cos = u."""
     (a1, b1), (a2, b2) = (unit_parts(w, bias, s) for w, s in zip(weights, after))
     return a1 * a2 * u + 0.5 * ((a1 - a2) ** 2 + (b1 - b2) ** 2)
 
 
 @functools.lru_cache(maxsize=256)
-def polynomials(depth: int, slope: float) -> tuple[np.ndarray, float] | None:
-    """Coefficients that give the NNGP and every K_l [L2] without biases as |x||z| (c + θ P(2θ/π - 1)), P by powers.
+def fit_kernel_polynomials(depth: int, slope: float) -> tuple[np.ndarray, float] | None:
+    """Coefficients of the NNGP and every K_l [L2] without biases as |x||z| (c + θ P(2θ/π - 1)).
 
-    Rows: the NNGP, then K_1 … K_{depth+1}, each scaled to 1 at θ = 0 (the caller multiplies by Π_l σ_w² g); columns:
-    P's coefficients, lowest first. Also the largest error found. None where no polynomial of float32-safe size reaches
-    FIT_ERROR.
+    Parameters
+    ----------
+    depth : int
+        Number of hidden layers.
+    slope : float
+        Slope of φ below zero.
+
+    Returns
+    -------
+    tuple or None
+        Coefficients of P, lowest first, in rows for the NNGP and K_1 … K_{depth+1}, each scaled to 1 at θ = 0 (the
+        caller multiplies by Π_l σ_w² g), and the largest error. None if no polynomial with float32-safe coefficients
+        reaches FIT_ERROR.
     """
-    powers, error = angle_polynomials.fit(lambda theta: by_angle(theta, depth, slope), FIT_ERROR, range(9, 25))
+    powers, error = angle_polynomials.fit_angle_polynomial(
+        lambda theta: kernels_at_angle(theta, depth, slope), FIT_ERROR, range(9, 25)
+    )
     return (powers, error) if error <= FIT_ERROR and np.abs(powers).sum(1).max() < 4 else None
 
 
-def by_angle(theta: np.ndarray, depth: int, slope: float) -> np.ndarray:
-    """NNGP and K_1 … K_{depth+1} without biases at unit norms and unit gains, in NumPy float64: rows as above."""
+def kernels_at_angle(theta: np.ndarray, depth: int, slope: float) -> np.ndarray:
+    """NNGP and K_1 … K_{depth+1} without biases at unit norms and gains, in NumPy float64: rows as above."""
     u = 2 * np.sin(theta / 2) ** 2
-    state, kernels = State(u, 1.0, 1.0), [1 - u]
-    unit = Layer(1 / math.sqrt(gain_and_kink(slope)[0]), 0.0, 0.0)
+    state, kernels = HomogeneousState(u, 1.0, 1.0), [1 - u]
+    unit = LayerMoments(1 / math.sqrt(gain_and_kink(slope)[0]), 0.0, 0.0)
     for _ in range(depth):
         state, term = next_layer(state, unit, slope, xp=np)
-        kernels = layer_recursion.add_apart(term, kernels)
+        kernels = layer_recursion.accumulate_per_layer(term, kernels)
     return np.array([kernels[-1], *kernels])
 
 
-def by_angle_polynomial(u: Array, xx: Array, zz: Array, network: MLP, slope: float, weights: tuple):
-    """NNGP and Σ_l α_l K_l without biases, as two polynomials of the angle; None where there is none."""
-    found = polynomials(network.depth, slope)
+def kernels_by_polynomial(u: Array, xx: Array, zz: Array, network: MLP, slope: float, weights: tuple):
+    """NNGP and Σ_l α_l K_l without biases, as two polynomials of the angle; None if there is no such fit."""
+    found = fit_kernel_polynomials(network.depth, slope)
     if found is None:
         return None
     powers = found[0]
@@ -167,4 +181,4 @@ def by_angle_polynomial(u: Array, xx: Array, zz: Array, network: MLP, slope: flo
     tangent = tuple(sum(a * float(p) for a, p in zip(weights, column)) for column in powers[1:].T)
     nngp = tuple(float(p) for p in powers[0])
     both = ((1, nngp), (sum(weights), tangent))
-    return tuple(size * angle_polynomials.at_angle(at_zero, p, theta) for at_zero, p in both)
+    return tuple(size * angle_polynomials.evaluate_at_angle(at_zero, p, theta) for at_zero, p in both)

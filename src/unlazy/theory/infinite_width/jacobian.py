@@ -1,4 +1,4 @@
-"""Tangent kernels of any function of (parameters, inputs): Jacobians contracted block by block, or none at all [C5]."""
+"""Tangent kernels of any function of (parameters, inputs): Jacobian contractions or matrix-free products [C5]."""
 
 import math
 from collections.abc import Callable
@@ -9,18 +9,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import count
-from unlazy.core.linalg import einsum, with_all_digits
+from unlazy.core.arrays import n_points
+from unlazy.core.linalg import einsum, with_highest_precision
 from unlazy.core.memory import block_rows, memory_budget
-from unlazy.core.pytrees import layers_of, split, spread_over
+from unlazy.core.pytrees import broadcast_over, parameter_layers, split_parameters
 
 Apply = Callable[[Any, Any], Array]
-COLUMNS = 8
-"""Columns of a product that share their passes: each holds a gradient."""
-HALVED = 8
-"""Points to a half from which a kernel of points with themselves saves the block below its diagonal."""
-AT_ONCE = 2**28
-"""Bytes of Jacobian rows that are only squared and summed: more at once would not be faster."""
+COLUMNS_PER_PASS = 8
+"""Columns of a product that are processed together; each needs memory for one gradient."""
+MIN_HALF = 8
+"""Minimum half size from which the lower block of a symmetric kernel is copied instead of computed."""
+MAX_JACOBIAN_BYTES = 2**28
+"""Limit on Jacobian rows in memory that are only squared and summed: more would not be faster."""
 
 
 def tangent_product(
@@ -32,14 +32,28 @@ def tangent_product(
     *,
     rates: Any = 1.0,
 ) -> Float[Array, "n ..."]:
-    """K(X, Z) V without the matrix: a reverse pass through Z, then a forward one through X, memory as for a gradient.
+    """K(X, Z) V without forming the matrix: a reverse pass through Z, then a forward pass through X.
 
-    V has the shape of apply(params, Z). Z is X when left out.
+    Parameters
+    ----------
+    apply : callable
+        f(params, X).
+    params : pytree
+    X : array of shape (n, ...)
+    V : array of the shape of apply(params, Z)
+    Z : array of shape (m, ...), optional
+        By default X.
+    rates : float or pytree, default 1.0
+        Learning rate of each parameter or layer.
+
+    Returns
+    -------
+    array of the shape of apply(params, X)
     """
-    f, start = of_parameters(apply, params)
+    f, start = trainable_function(apply, params)
     _, pull = jax.vjp(lambda theta: f(theta, X if Z is None else Z), start)
     (gradient,) = pull(V)
-    move = jax.tree.map(lambda r, g: jnp.asarray(r * g, g.dtype), spread_over(rates, start), gradient)
+    move = jax.tree.map(lambda r, g: jnp.asarray(r * g, g.dtype), broadcast_over(rates, start), gradient)
     return jax.jvp(lambda theta: f(theta, X), (start,), (move,))[1]
 
 
@@ -48,15 +62,15 @@ def batched_product(
 ) -> Float[Array, "n k"]:
     """Σ_c J_c(X) R J_c(Z)ᵀ V over outputs c, for k columns, without a matrix or a Jacobian [C5].
 
-    Gradients are summed over batches of Z, then carried forward through batches of X: memory of the order of the
-    parameters and of one batch, whatever n is. Novak, Sohl-Dickstein and Schoenholz (2022).
+    Gradients are summed over batches of Z, then pushed forward through batches of X: memory is proportional to the
+    parameters and one batch, independent of n. Novak, Sohl-Dickstein and Schoenholz (2022).
     """
-    f, start = of_parameters(apply, params)
-    scale = spread_over(rates, start)
+    f, start = trainable_function(apply, params)
+    scale = broadcast_over(rates, start)
     outputs = jax.eval_shape(f, start, _rows(X, 0, 1)).shape[1:]
     basis = jnp.eye(math.prod(outputs), dtype=V.dtype).reshape(-1, *outputs)
-    left, right = (min(batch, count(side)) for side in (X, Z))
-    columns = jnp.pad(V, ((0, -count(Z) % right), (0, 0))).T  # no weight on what fills up the last batch
+    left, right = (min(batch, n_points(side)) for side in (X, Z))
+    columns = jnp.pad(V, ((0, -n_points(Z) % right), (0, 0))).T  # zero weights on the padding of the last batch
 
     def of_column(v: Array, output: Array) -> Array:
         def pulled(total: Any, at: tuple[Any, Array]) -> tuple[Any, None]:
@@ -74,22 +88,23 @@ def batched_product(
             slope = jax.jvp(lambda theta: f(theta, x), (start,), (move,))[1]
             return jnp.sum(slope * output, tuple(range(1, slope.ndim)))
 
-        return jax.lax.map(pushed, _batches(X, left)).reshape(-1)[: count(X)]
+        return jax.lax.map(pushed, _batches(X, left)).reshape(-1)[: n_points(X)]
 
     def of_output(total: Array, output: Array) -> tuple[Array, None]:
-        found = jax.lax.map(lambda v: of_column(v, output), columns, batch_size=COLUMNS)
+        found = jax.lax.map(lambda v: of_column(v, output), columns, batch_size=COLUMNS_PER_PASS)
         return total + found.T.astype(V.dtype), None
 
-    return jax.lax.scan(of_output, jnp.zeros((count(X), V.shape[1]), V.dtype), basis)[0]
+    return jax.lax.scan(of_output, jnp.zeros((n_points(X), V.shape[1]), V.dtype), basis)[0]
 
 
 def _rows(X: Any, first: int, last: int) -> Any:
+    """Rows first … last of every array of a tree."""
     return jax.tree.map(lambda leaf: leaf[first:last], X)
 
 
 def _batches(X: Any, batch: int) -> Any:
-    """Cut into batches of one size on a new leading axis; the last is filled up with copies of the first point."""
-    n = count(X)
+    """Split into equal batches on a new leading axis; the last one is padded with copies of the first point."""
+    n = n_points(X)
 
     def cut(leaf: Array) -> Array:
         return jnp.concatenate([leaf, jnp.repeat(leaf[:1], -n % batch, 0)]).reshape(-1, batch, *leaf.shape[1:])
@@ -97,81 +112,104 @@ def _batches(X: Any, batch: int) -> Any:
     return jax.tree.map(cut, X)
 
 
-def of_parameters(apply: Apply, params: Any) -> tuple[Apply, Any]:
-    """The function of those leaves that can be differentiated, the others held fixed; and those leaves."""
-    start, fixed = split(params)
-    return with_all_digits(lambda theta, X: apply(eqx.combine(theta, fixed), X)), start
+def trainable_function(apply: Apply, params: Any) -> tuple[Apply, Any]:
+    """The function of the differentiable leaves, with the other leaves fixed; and those leaves."""
+    start, fixed = split_parameters(params)
+    return with_highest_precision(lambda theta, X: apply(eqx.combine(theta, fixed), X)), start
 
 
 def jacobian_rows(apply: Apply, params: Any, X: Any, rates: Any = 1.0) -> list[Float[Array, "n c _"]]:
     """∂f_c(x)/∂θ of every row, flattened, one array per layer (top-level entry with parameters), times √rate."""
-    f, start = of_parameters(apply, params)
-    scale = spread_over(rates, start)
+    f, start = trainable_function(apply, params)
+    scale = broadcast_over(rates, start)
 
     def of_one(x: Any) -> list[Array]:
         alone = jax.tree.map(lambda leaf: leaf[None], x)
         rows = jax.jacrev(lambda theta: f(theta, alone)[0].reshape(-1))(start)
         scaled = jax.tree.map(lambda r, leaf: jnp.sqrt(jnp.asarray(r, leaf.dtype)) * leaf, scale, rows)
-        return [_flat(layer) for layer in layers_of(scaled)]
+        return [_flat(layer) for layer in parameter_layers(scaled)]
 
     return jax.vmap(of_one)(X)
 
 
 def squared_gradients(apply: Apply, params: Any, X: Any, rates: Any = 1.0) -> Float[Array, " n"]:
-    """Σ_c Σ_θ r_θ (∂f_c(x)/∂θ)² of every point, the diagonal of the trace kernel: some points' Jacobians at a time."""
-    _, start = of_parameters(apply, params)
+    """Σ_c Σ_θ r_θ (∂f_c(x)/∂θ)² of every point, the diagonal of the trace kernel, in batches of points."""
+    _, start = trainable_function(apply, params)
     row_bytes = 3 * sum(jnp.asarray(leaf).nbytes for leaf in jax.tree.leaves(start))
 
     def of_one(x: Any) -> Array:
         rows = jacobian_rows(apply, params, jax.tree.map(lambda leaf: leaf[None], x), rates)
         return jnp.sum(jnp.stack([jnp.sum(layer * layer) for layer in rows]))
 
-    return jax.lax.map(of_one, X, batch_size=block_rows(row_bytes, count(X), min(memory_budget(), AT_ONCE)))
+    return jax.lax.map(
+        of_one, X, batch_size=block_rows(row_bytes, n_points(X), min(memory_budget(), MAX_JACOBIAN_BYTES))
+    )
 
 
 def jacobian_kernels(
     apply: Apply, params: Any, X: Any, Z: Any, rates: Any, outputs: str
 ) -> tuple[Float[Array, "..."], ...]:
-    """K_l = J_l(X) J_l(Z)ᵀ of every layer; never more Jacobian rows at once than the memory budget allows."""
+    """K_l = J_l(X) J_l(Z)ᵀ of every layer, with Jacobian rows limited by the memory budget.
+
+    Parameters
+    ----------
+    apply : callable
+        f(params, X).
+    params : pytree
+    X, Z : arrays or pytrees with a leading axis of points
+        Z may be None, meaning X.
+    rates : float or pytree
+        Learning rates.
+    outputs : {"full", "trace", "diagonal"}
+        Treatment of several outputs, see `arrange_outputs`.
+
+    Returns
+    -------
+    tuple of arrays
+        One per layer.
+    """
     other = X if Z is None else Z
-    n, m = count(X), count(other)
-    f, start = of_parameters(apply, params)
+    n, m = n_points(X), n_points(other)
+    f, start = trainable_function(apply, params)
     one = jax.eval_shape(f, start, _rows(X, 0, 1))
     size = sum(jnp.asarray(leaf).nbytes for leaf in jax.tree.leaves(start))
-    row_bytes = 3 * one.size * size  # a row, its making, both sides
+    row_bytes = 3 * one.size * size  # a row, temporaries, both sides
     block = block_rows(row_bytes, max(n, m))
     if block >= max(n, m):
         right = jacobian_rows(apply, params, other, rates)
         if Z is None:
-            kernels = [_own(b, outputs) for b in right]
+            kernels = [_contract_symmetric(b, outputs) for b in right]
         else:
             kernels = [_contract(a, b, outputs) for a, b in zip(jacobian_rows(apply, params, X, rates), right)]
     else:
-        kernels = _in_blocks(lambda x: jacobian_rows(apply, params, x, rates), X, other, outputs, block)
-    return tuple(arranged(K, outputs, len(one.shape) == 1) for K in kernels)
+        kernels = _contract_in_blocks(lambda x: jacobian_rows(apply, params, x, rates), X, other, outputs, block)
+    return tuple(arrange_outputs(K, outputs, len(one.shape) == 1) for K in kernels)
 
 
-def _in_blocks(rows: Callable, X: Any, Z: Any, outputs: str, block: int) -> list[Array]:
+def _contract_in_blocks(rows: Callable, X: Any, Z: Any, outputs: str, block: int) -> list[Array]:
+    """`jacobian_kernels` in blocks of points."""
+
     def strip(x: Any) -> list[Array]:
         left = rows(x)
         return jax.lax.map(lambda z: [_contract(a, b, outputs) for a, b in zip(left, rows(z))], _batches(Z, block))
 
     def joined(K: Array) -> Array:
         K = jnp.swapaxes(K, 1, 2)  # (blocks of X, rows in a block, blocks of Z, rows in a block, outputs …)
-        return K.reshape(K.shape[0] * block, K.shape[2] * block, *K.shape[4:])[: count(X), : count(Z)]
+        return K.reshape(K.shape[0] * block, K.shape[2] * block, *K.shape[4:])[: n_points(X), : n_points(Z)]
 
     return [joined(K) for K in jax.lax.map(strip, _batches(X, block))]
 
 
 def _contract(A: Float[Array, "n c p"], B: Float[Array, "m c p"], outputs: str) -> Float[Array, "n m ..."]:
+    """Contract two sets of Jacobian rows over the parameters."""
     formula = {"full": "icp,jkp->ijck", "trace": "icp,jcp->ij", "diagonal": "icp,jcp->ijc"}[outputs]
     return einsum(formula, A, B)
 
 
-def _own(A: Float[Array, "n c p"], outputs: str) -> Float[Array, "n n ..."]:
-    """The same of A with itself: the block below the diagonal is that above it, turned."""
+def _contract_symmetric(A: Float[Array, "n c p"], outputs: str) -> Float[Array, "n n ..."]:
+    """The same of A with itself; the lower block is the transpose of the upper one."""
     half = A.shape[0] // 2
-    if half < HALVED:
+    if half < MIN_HALF:
         return _contract(A, A, outputs)
     above = _contract(A[:half], A[half:], outputs)
     below = jnp.swapaxes(above, 0, 1)
@@ -181,8 +219,8 @@ def _own(A: Float[Array, "n c p"], outputs: str) -> Float[Array, "n n ..."]:
     return jnp.concatenate([jnp.concatenate(row, 1) for row in rows], 0)
 
 
-def arranged(K: Float[Array, "n m ..."], outputs: str, scalar: bool) -> Float[Array, "n ..."]:
-    """The public layout: (n, m) of one scalar output; else full (n, c, m, c), trace (n, m), diagonal (n, m, c)."""
+def arrange_outputs(K: Float[Array, "n m ..."], outputs: str, scalar: bool) -> Float[Array, "n ..."]:
+    """Public layout: (n, m) for a scalar output; else full (n, c, m, c), trace (n, m), diagonal (n, m, c)."""
     if outputs == "trace":
         return K
     if scalar:
@@ -191,5 +229,6 @@ def arranged(K: Float[Array, "n m ..."], outputs: str, scalar: bool) -> Float[Ar
 
 
 def _flat(layer: Any) -> Float[Array, "c p"]:
+    """Leaves of one layer as a matrix (outputs, parameters)."""
     leaves = jax.tree.leaves(layer)
     return jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)

@@ -1,1 +1,1 @@
-"""Numerics shared by the formulas: centering, near duplicates, angles, matrix functions."""
+"""Numerical helpers shared by the formulas: centering, near duplicates, angles, matrix functions."""

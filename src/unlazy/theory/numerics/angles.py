@@ -1,4 +1,4 @@
-"""The angle of two vectors from u = 1 - cos θ, accurate near 0, with one square root and one polynomial."""
+"""Angle between two vectors from u = 1 - cos θ, accurate near 0, with one square root and one polynomial."""
 
 import functools
 import math
@@ -11,15 +11,15 @@ from jaxtyping import Array, Float
 from numpy.polynomial import Polynomial, chebyshev
 
 DEGREE = {"float32": 7, "float64": 19}
-"""Degrees at which the fits below are good to 2e-8 and 1e-15 relative, under the rounding of their type."""
+"""Degrees at which the fits below are accurate to 2e-8 and 1e-15 relative, below the rounding of the dtype."""
 
 
 @functools.cache
 def _coefficients(degree: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Monomial coefficients in v of A(v) = arccos(1-v)/√v and of R(v) = v^{-3/2} ∫_0^v √s A(s) ds on [0, 1].
 
-    A is analytic up to v = 2, so its Chebyshev fit gains a factor 3 + √8 a degree. Since d(sin θ - θ cos θ)/du = θ,
-    the second is the first integrated term by term: a_k v^{k+3/2}/(k + 3/2).
+    A is analytic up to v = 2, so its Chebyshev fit gains a factor 3 + √8 per degree. Since d(sin θ - θ cos θ)/du = θ, R
+    is A integrated term by term: a_k v^{k+3/2}/(k + 3/2).
     """
     t = np.cos(np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1))
     v = (1 + t) / 2
@@ -29,7 +29,7 @@ def _coefficients(degree: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def horner(coefficients: tuple, x: Any) -> Any:
-    """c_0 + c_1 x + c_2 x² + …; the coefficients are numbers or scalars. For NumPy and JAX alike."""
+    """c_0 + c_1 x + c_2 x² + … by Horner's rule, for NumPy or JAX; coefficients are numbers or scalars."""
     total = coefficients[-1] if len(coefficients) > 1 else 0 * x + coefficients[0]
     for c in coefficients[-2::-1]:
         total = total * x + c
@@ -37,7 +37,7 @@ def horner(coefficients: tuple, x: Any) -> Any:
 
 
 def estrin(coefficients: tuple, x: Array) -> Array:
-    """The same sum by pairs: few multiplications follow one another, which a CPU waits for."""
+    """The same sum by Estrin's scheme, which has shorter dependency chains on a CPU."""
     terms = list(coefficients)
     while len(terms) > 1:
         terms = [a + x * b for a, b in zip(terms[::2], terms[1::2])] + terms[len(terms) & ~1 :]
@@ -49,12 +49,23 @@ def estrin(coefficients: tuple, x: Array) -> Array:
 def angle_and_gap(
     u: Float[Array, "*s"], unit: float = 1.0, acute: bool = False
 ) -> tuple[Float[Array, "*s"], Float[Array, "*s"]]:
-    """θ = arccos(1-u) and h = sin θ - θ cos θ for u in [0, 2], both without cancellation at small u, times `unit`.
+    """θ = arccos(1-u) and h = sin θ - θ cos θ for u in [0, 2], times `unit`, without cancellation at small u.
 
-    `acute` where u is known to be at most 1.
+    Derivatives: dh/du = θ and dθ/du = 1/sin θ. The latter is set to 0 at u = 0 and u = 2, where θ has a kink: kernels
+    keep the smooth part of their gradient there and drop that of the kink.
 
-    Derivatives: dh/du = θ and dθ/du = 1/sin θ. The latter is set to 0 at u = 0 and u = 2, where θ has a kink: a
-    kernel keeps the smooth part of its gradient there and drops the kink's.
+    Parameters
+    ----------
+    u : array
+        1 - cos θ.
+    unit : float, default 1.0
+        Factor of both results.
+    acute : bool, default False
+        Whether u is known to be at most 1.
+
+    Returns
+    -------
+    theta, gap : array
     """
     a, r = _coefficients(DEGREE["float64" if u.dtype == jnp.float64 else "float32"])
     a, r = (tuple(unit * c for c in powers) for powers in (a, r))
@@ -69,24 +80,25 @@ def angle_and_gap(
 
 @angle_and_gap.defjvp
 def _angle_and_gap_jvp(unit, acute, primals, tangents):
+    """See `angle_and_gap`."""
     (u,), (du,) = primals, tangents
     theta, gap = angle_and_gap(u, unit, acute)
     square = u * (2 - u)
-    # coincident points leave u of some squared roundings here (layers with biases): the kink, not an angle
+    # identical points leave u of a few squared roundings (layers with biases): treated as the kink
     inside = square > (64 * float(jnp.finfo(u.dtype).eps)) ** 2
     slope = jnp.where(inside, jax.lax.rsqrt(jnp.where(inside, square, 1)), 0)
     return (theta, gap), (unit * slope * du, theta * du)
 
 
 def angle_and_gap_on_host(u: Float[np.ndarray, "*s"]) -> tuple[Float[np.ndarray, "*s"], Float[np.ndarray, "*s"]]:
-    """The same in NumPy, by its definition: for fits in float64."""
+    """The same in NumPy, by definition: for fits in float64."""
     theta = 2 * np.arcsin(np.sqrt(np.clip(u / 2, 0, 1)))
     return theta, np.sin(theta) - theta * np.cos(theta)
 
 
 @functools.cache
 def _arcsine_coefficients(degree: int) -> tuple[float, ...]:
-    """Monomial coefficients of R(z) = arcsin(√z)/√z on [0, 1/4]: analytic up to z = 1, a factor 13.9 a degree."""
+    """Monomial coefficients of R(z) = arcsin(√z)/√z on [0, 1/4]: analytic up to z = 1, factor 13.9 per degree."""
     t = np.cos(np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1))
     y = np.sqrt((1 + t) / 8)
     series = chebyshev.cheb2poly(chebyshev.chebfit(t, np.arcsin(y) / y, degree))
@@ -95,9 +107,9 @@ def _arcsine_coefficients(degree: int) -> tuple[float, ...]:
 
 @jax.custom_jvp
 def arcsine(x: Float[Array, "*s"], gap: Float[Array, "*s"]) -> Float[Array, "*s"]:
-    """arcsin x where gap = 1 - |x| is known without cancellation: relative accuracy at 0 and at ±1.
+    """arcsin x, given gap = 1 - |x| without cancellation: relative accuracy at 0 and at ±1.
 
-    arcsin y = y R(y²), at y = |x| below 1/2; beyond π/2 - 2 arcsin √(gap/2): one polynomial serves both.
+    arcsin y = y R(y²) for y = |x| below 1/2, beyond it π/2 - 2 arcsin √(gap/2): one polynomial serves both.
     """
     size = jnp.abs(x)
     near = size < 0.5
@@ -109,27 +121,29 @@ def arcsine(x: Float[Array, "*s"], gap: Float[Array, "*s"]) -> Float[Array, "*s"
 
 @arcsine.defjvp
 def _arcsine_jvp(primals, tangents):
+    """d arcsin x = dx/√(gap (2 - gap))."""
     (x, gap), (dx, _) = primals, tangents
     return arcsine(x, gap), dx * safe_reciprocal(safe_sqrt(gap * (2 - gap)))
 
 
 def safe_sqrt(x: Float[Any, "*s"]) -> Float[Any, "*s"]:
-    """√x with derivative 0, not ∞, at x = 0; below it 0, and NaN stays NaN. Of NumPy's arrays by NumPy."""
+    """√x with derivative 0 instead of ∞ at x = 0; 0 for negative x, NaN stays NaN. NumPy arrays stay NumPy."""
     return np.sqrt(np.maximum(x, 0)) if isinstance(x, np.ndarray) else _root(x)
 
 
 @jax.custom_jvp
 def _root(x: Float[Array, "*s"]) -> Float[Array, "*s"]:
-    """No case is told from another by x <= 0: a compiler may round x anew, once to 0 and once not, for every use."""
+    """√max(x, 0). Does not branch on x <= 0: a compiler may recompute x with different rounding for each use."""
     return jnp.sqrt(jnp.maximum(x, 0))
 
 
 @_root.defjvp
 def _root_jvp(primals, tangents):
+    """Derivative 1/(2√x), zero at x = 0."""
     root = _root(*primals)
     return root, 0.5 * safe_reciprocal(root) * tangents[0]
 
 
 def safe_reciprocal(x: Float[Array, "*s"]) -> Float[Array, "*s"]:
-    """1/x, and 0 with derivative 0 at x = 0; NaN stays NaN."""
+    """1/x; 0 with derivative 0 at x = 0, NaN stays NaN."""
     return 1 / jnp.where(x == 0, jnp.inf, x)

@@ -1,30 +1,41 @@
-"""A point amid the others: where only differences count, points are measured from it, so that rounding is relative to
-their spread and not to their offset.
+"""Robust center of points, subtracted before squares are expanded.
 
-A mean would do, but for rows that are no points like the others: one of 10^5, or many where 9999 stands for nothing,
-move it out of the rest. So it is the median, coordinate by coordinate, of some rows evenly spread over all.
+A mean would be moved by outlying rows (1e5, or 9999 for "missing"), so the center is the coordinate-wise median of a
+few evenly spaced rows.
 """
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
-from unlazy.theory.numerics.bandwidth import some_rows
+from unlazy.theory.numerics.bandwidth import evenly_spaced_rows
 
-ROWS = 31
-"""Rows that are looked at: their median is within a quarter of the points' own spread of that of all."""
+MEDIAN_ROWS = 31
+"""Rows used: their median is within a quarter of the spread of the points from the median of all."""
 
 
-def middle(points: Any) -> Any:
-    """The lower median of up to `ROWS` rows, of NumPy's or JAX's points; what depends on differences of points alone
-    has no derivative by it."""
-    rows = points[some_rows(len(points), ROWS)]
+def robust_center(points: np.ndarray | Array) -> np.ndarray | Array:
+    """Coordinate-wise lower median of up to 31 evenly spaced rows.
+
+    Kernels of differences subtract it before they expand squares, so that rounding errors scale with the spread of the
+    points instead of their offset. A median, because a few outlying rows (1e5, or 9999 for "missing") must not cost the
+    others digits. Gradients are stopped: such kernels do not depend on the center.
+
+    Parameters
+    ----------
+    points : array of shape (n, d)
+        NumPy or JAX.
+
+    Returns
+    -------
+    array of shape (d,)
+    """
+    rows = points[evenly_spaced_rows(len(points), MEDIAN_ROWS)]
     place = (len(rows) - 1) // 2
     if isinstance(points, np.ndarray):
         return np.sort(rows, axis=0)[place] if len(rows) else np.zeros(points.shape[1:], points.dtype)
     rows = jax.lax.stop_gradient(rows)
-    first = np.arange(len(rows))[:, None] < np.arange(len(rows))  # of equal ones
+    first = np.arange(len(rows))[:, None] < np.arange(len(rows))  # ties
     below = (rows[:, None] < rows) | ((rows[:, None] == rows) & first[:, :, None])
-    return jnp.sum(jnp.where(jnp.sum(below, 0) == place, rows, 0), 0)  # no sorting: a small program
+    return jnp.sum(jnp.where(jnp.sum(below, 0) == place, rows, 0), 0)  # without sorting: a small program

@@ -1,12 +1,12 @@
-"""When two points count as one: the rule for pairs that are closer than rounding can tell.
+"""Detection of pairs of points that are identical up to rounding.
 
-x = z leaves ½‖x-z‖² = ½(⟨x,x⟩ + ⟨z,z⟩) - ⟨x,z⟩ of some units of rounding, and kernels with a kink at x = z (Laplace,
-NTK) show their root. So a pair is coincident, and ½‖x-z‖² is 0, where
+For x = z the expansion ½‖x-z‖² = ½(⟨x,x⟩ + ⟨z,z⟩) - ⟨x,z⟩ leaves a few units of rounding, and kernels with a kink at
+x = z (Laplace, NTK) show its square root. A pair therefore counts as a duplicate, with ½‖x-z‖² = 0, if
 
-    ½‖x-z‖² ≤ floor · ½(⟨x,x⟩ + ⟨z,z⟩),
+    ½‖x-z‖² ≤ floor · ½(⟨x,x⟩ + ⟨z,z⟩).
 
-the floor being what the arithmetic at hand leaves: `rounding_floor` of inner products, `sum_floor` where rows are known
-to be the same, `halves_floor` of products of halves. For unit vectors ½‖x-z‖² is u = 1 - cos θ.
+The floor depends on the arithmetic: `rounding_floor` for inner products, `worst_case_floor` if the rows are known to be
+equal, `half_precision_floor` for products of float16 halves. For unit vectors ½‖x-z‖² is u = 1 - cos θ.
 """
 
 import math
@@ -18,62 +18,73 @@ import numpy as np
 from jaxtyping import Array, Float, UInt
 
 SNAP_UNITS = 4.0
-"""Units of rounding by which u of parallel vectors may miss 0 (or 2): three inner products and their roots."""
+"""Units of rounding by which u of parallel vectors may differ from 0 (or 2): three inner products and roots."""
 
 
-def coincident(half_distance: Any, middle: Any, floor: Any) -> Any:
-    """The rule: ½‖x-z‖² against ½(⟨x,x⟩ + ⟨z,z⟩). Operators alone, so for NumPy, JAX and fused programs alike."""
-    return half_distance <= floor * middle
+def is_near_duplicate(half_distance: Any, mean_square: Any, floor: Any) -> Any:
+    """Whether ½‖x-z‖² ≤ floor · ½(⟨x,x⟩ + ⟨z,z⟩). Uses operators only: works for NumPy, JAX and fused programs."""
+    return half_distance <= floor * mean_square
 
 
-def halves_floor(dimension: int) -> float:
-    """What products of halves fake: tensor cores add sixteen at a time and cut the sum off, a unit of float32 each
-    time, four times for every sixteen numbers; and eight units of both norms.
+def half_precision_floor(dimension: int) -> float:
+    """Floor of inner products computed from halves (two half-precision parts per number) on tensor cores.
 
-    Of float16 halves of vectors of length √½ they add three times, which leaves d/16 units; with the eight they are
-    more than √(d/2) of rounding to halves (numbers are off by 2^-25, inner products of ½ by 2^-24 √(d/2)), two of the
-    product lo·lo that is left out, at most 2^-11 · 2^-11, and two of dividing.
+    Tensor cores add sixteen products at a time and truncate the sum to float32, four times per sixteen coordinates;
+    eight more units cover both norms. For float16 halves of vectors of length √½ they add three times, which leaves
+    d/16 units; with the eight this exceeds the rounding to halves, √(d/2) (values are off by 2^-25, inner products of ½
+    by 2^-24 √(d/2)), two units of the omitted product lo·lo, at most 2^-11 · 2^-11, and two of dividing.
     """
     return 2.0**-23 * (4 * math.ceil(dimension / 16) + 8)
 
 
 def rounding_floor(dimension: int, dtype: Any) -> float:
-    """What rounding of ⟨x,z⟩ fakes when x = z, relative: √d independent roundings or so; of u itself where d is 0."""
+    """Floor of ⟨x,z⟩ by typical rounding: about √d independent roundings. With dimension 0, that of u itself."""
     return (SNAP_UNITS + 2 * math.sqrt(dimension)) * float(jnp.finfo(dtype).eps) / 2
 
 
-def sum_floor(dimension: int, dtype: Any) -> float:
-    """The most that it can fake: all d roundings to one side."""
+def worst_case_floor(dimension: int, dtype: Any) -> float:
+    """Floor of ⟨x,z⟩ in the worst case: all d roundings in the same direction."""
     return (2 * dimension + 8) * float(jnp.finfo(dtype).eps) / 2
 
 
-def snap(xz: Array, xx: Array, zz: Array, dimension: int, same: Array | None = None) -> Array:
-    """⟨x,z⟩ with coincident pairs made exactly so; its derivative is left as it was.
+def snap_inner_product(xz: Array, xx: Array, zz: Array, dimension: int, same: Array | None = None) -> Array:
+    """⟨x,z⟩ with near duplicates made exactly equal; its derivative is unchanged.
 
-    `same` says which rows have equal keys. Keys may agree by chance: they count where d roundings allow it.
+    Parameters
+    ----------
+    xz, xx, zz : array
+        ⟨x,z⟩, ⟨x,x⟩ and ⟨z,z⟩.
+    dimension : int
+        Number of coordinates d.
+    same : array of bool, optional
+        Which pairs have equal `row_hashes`. Hashes may collide, so the worst-case floor is required too.
+
+    Returns
+    -------
+    array of the shape of xz
     """
     middle = 0.5 * (xx + zz)
     if same is None:
-        close = coincident(middle - xz, middle, rounding_floor(dimension, xz.dtype))
+        close = is_near_duplicate(middle - xz, middle, rounding_floor(dimension, xz.dtype))
     else:
-        close = same & coincident(middle - xz, middle, sum_floor(dimension, xz.dtype))
+        close = same & is_near_duplicate(middle - xz, middle, worst_case_floor(dimension, xz.dtype))
     return xz + jax.lax.stop_gradient(jnp.where(close, middle - xz, 0))
 
 
-def snap_angle(u: Float[Array, "*s"]) -> Float[Array, "*s"]:
-    """u = 1 - cos θ cut to [0, 2] and set to either end within the floor; its derivative is left as it was."""
+def snap_cosine_gap(u: Float[Array, "*s"]) -> Float[Array, "*s"]:
+    """u = 1 - cos θ clipped to [0, 2] and snapped to the ends within the floor; its derivative is unchanged."""
     floor = rounding_floor(0, u.dtype)
-    cut = jnp.where(coincident(u, 1, floor), 0, jnp.where(opposite(u, floor), 2, u))
+    cut = jnp.where(is_near_duplicate(u, 1, floor), 0, jnp.where(is_opposite(u, floor), 2, u))
     return u + jax.lax.stop_gradient(cut - u)
 
 
-def opposite(u: Float[Array, "*s"], floor: float) -> Array:
-    """The same rule at the other end, x = -z, where u near 2 has half the digits."""
+def is_opposite(u: Float[Array, "*s"], floor: float) -> Array:
+    """The same test at the other end, x = -z, where u near 2 has half the digits."""
     return u >= 2 - 2 * floor
 
 
-def row_keys(X: Float[Array, "n d"]) -> UInt[Array, " n"]:
-    """A whole number for each row, the same for rows that are the same bit by bit: sums of integers do not round."""
+def row_hashes(X: Float[Array, "n d"]) -> UInt[Array, " n"]:
+    """An integer hash per row, equal for bitwise equal rows; sums of integers do not round."""
     bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(X) + 0.0, f"uint{8 * X.dtype.itemsize}")
     random = np.random.default_rng(0).integers(0, 2**31, X.shape[1], dtype=np.uint32)
     return jnp.sum((bits ^ (bits >> 15)) * jnp.asarray(2 * random + 1, bits.dtype), 1, dtype=bits.dtype)

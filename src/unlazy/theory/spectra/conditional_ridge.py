@@ -1,19 +1,19 @@
-"""Risk of ridge regression on features that are Gaussian once one number s ~ N(0, 1) of the input is known [E3].
+"""Risk of ridge regression on features that are Gaussian conditionally on one scalar s ~ N(0, 1) of the input [E3].
 
 Width w, inputs x ~ N(0, I_d), s = x·b. Given s, a feature vector and its label are
 
     φ = ζ c_0(s) + ω p(s) + c_1(s) W x_⊥ + c_*(s) ξ,        y = g_0(s) + g_1(s) v·x + rest of variance g_*²(s),
 
-ζ a vector of w signs, ω = W b, v ⟂ b a unit vector, ξ noise. With V(s) = c_1² V_1 + c_*² V_2 and ⟨f⟩ = n E f/(1 + V):
+with ζ a vector of w signs, ω = W b, v ⟂ b a unit vector, ξ noise. With V(s) = c_1² V_1 + c_*² V_2, ⟨f⟩ = n E f/(1 + V):
 
     A = (δ + ⟨c_*²⟩ + ⟨c_1²⟩ W Wᵀ)^{-1},    V_1 = tr Wᵀ A W,    V_2 = tr A
 
-is the resolvent with one sample left out; a mean direction of squared norm ν w enters with ν tr A, a direction inside W
-with V_1/d. The mean of the head is A (ζ α_0 + ω α_1 + W v α_2), α_0 = ⟨c_0 (g_0 - m c_0 - k p)⟩ and so on, m and k the
-coefficients of c_0 and p in the prediction; its scatter has covariance A (M_1 W Wᵀ + M_2) A, R(s) the risk at s and
+is the resolvent with one sample left out; a mean direction of squared norm ν w contributes ν tr A, a direction inside W
+contributes V_1/d. The mean of the head is A (ζ α_0 + ω α_1 + W v α_2), α_0 = ⟨c_0 (g_0 - m c_0 - k p)⟩ etc., with m and
+k the coefficients of c_0 and p in the prediction; its covariance is A (M_1 W Wᵀ + M_2) A, with R(s) the risk at s and
 M_j = n E R(s) c_j²/(1 + V)², so that the risk solves two linear equations. With constant c_1, c_*, g_1 this is [G1].
-(Cui, Pesce, Dandi, Krzakala, Lu, Zdeborová & Loureiro 2024; Dandi et al. 2024 for the conditional equivalence; derived
-here by leaving one sample out.) Exact as d, w, n grow together; of order 1/d off before.
+(Cui, Pesce, Dandi, Krzakala, Lu, Zdeborová and Loureiro 2024; Dandi et al. 2024 for the conditional equivalence;
+derived here by leaving one sample out.) Exact as d, w, n grow together; corrections are of order 1/d.
 """
 
 from typing import Any, NamedTuple
@@ -22,31 +22,32 @@ import numpy as np
 from jaxtyping import Float
 
 Vector = Float[np.ndarray, " _"]
-_ROUNDS = 20_000
+_MAX_ITERATIONS = 20_000
 
 
-class Given(NamedTuple):
+class ConditionalFeatures(NamedTuple):
     """Features and labels given s, at the nodes of a quadrature over s ~ N(0, 1)."""
 
     weights: Vector
+    """Quadrature weights."""
     spike: Vector
     """c_0(s), along ζ."""
     column: Vector
     """p(s), along W b."""
     linear: Vector
-    """c_1(s), before W x."""
+    """c_1(s), the factor of W x."""
     rest: Vector
     """c_*²(s), a variance."""
     mean: Vector
     """g_0(s)."""
     slope: Vector
-    """g_1(s), before v·x."""
+    """g_1(s), the factor of v·x."""
     left: Vector
     """g_*²(s), a variance."""
 
 
 def ridge_risk(
-    given: Given,
+    given: ConditionalFeatures,
     values: Vector,
     counts: Vector,
     *,
@@ -57,11 +58,33 @@ def ridge_risk(
 ) -> float:
     """E (prediction - E[y | x])² of min Σ (y_i - θ·φ_i)² + ridge ‖θ‖² from n fresh points [E3].
 
-    `values` are the eigenvalues of Wᵀ W, each standing for `counts` of them, Σ counts = d. NaN where the equation for
-    V has not settled to 1e-12.
+    Parameters
+    ----------
+    given : ConditionalFeatures
+    values : array
+        Eigenvalues of Wᵀ W.
+    counts : array
+        Multiplicities of the values, Σ counts = d.
+    width : int
+        Number of features w.
+    n : int
+        Training points.
+    ridge : float
+        Positive, absolute.
+    noise_variance : float, default 0.0
+
+    Returns
+    -------
+    float
+        NaN if the fixed point for V has not converged to 1e-12.
+
+    Raises
+    ------
+    ValueError
+        If ridge is not positive.
     """
     if not ridge > 0:
-        raise ValueError(f"ridge must be positive, got {ridge}; the limit of small ridges is approached by small ones")
+        raise ValueError(f"ridge must be positive, got {ridge}; use a small value for the limit of no ridge")
     d = counts.sum()
     squared, rest = given.linear**2, given.rest
     V, resolvent = _resolvent(given, values, counts, width, n, ridge)
@@ -94,12 +117,12 @@ def ridge_risk(
 
 
 def _resolvent(
-    given: Given, values: Vector, counts: Vector, width: int, n: int, ridge: float
+    given: ConditionalFeatures, values: Vector, counts: Vector, width: int, n: int, ridge: float
 ) -> tuple[Vector, tuple[Vector, float]]:
-    """V(s), and A on the eigenvectors of W Wᵀ and on what is orthogonal to them; from V = 0 upward, monotonically."""
+    """V(s), and A on the eigenvectors of W Wᵀ and on their complement; monotone iteration from V = 0."""
     squared, rest, V = given.linear**2, given.rest, np.zeros_like(given.rest)
     spare = width - counts.sum()
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ITERATIONS):
         share = n * given.weights / (1 + V)
         a, b = ridge + np.sum(share * rest), np.sum(share * squared)
         A = 1 / (a + b * values)

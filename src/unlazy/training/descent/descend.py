@@ -1,5 +1,7 @@
-"""Gradient descent on all or some parameters of any function f(θ, X), as one compiled loop that `vmap` spreads over
-seeds. Divergence is recognized and answered with a step size that would have been stable."""
+"""Gradient descent on all or some parameters of any function f(θ, X), as one compiled loop that `vmap` runs over seeds.
+
+Divergence is detected, and the result reports a step size that would have been stable.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,49 +12,102 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from unlazy.core.arrays import concrete
+from unlazy.core.arrays import is_concrete
 from unlazy.core.data import Data
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.pytrees import spread_over
-from unlazy.core.results import Evidence, Words
-from unlazy.training.descent.losses import Loss, loss_named
+from unlazy.core.pytrees import broadcast_over
+from unlazy.core.results import Evidence, FitDescription
+from unlazy.training.descent.losses import Loss, resolve_loss
 from unlazy.training.descent.stability import stable_step_size
-from unlazy.training.descent.steps import DIVERGED, RUNNING, STOPPED, Batches, State, Stepper, is_zero, watch
+from unlazy.training.descent.steps import (
+    DIVERGED,
+    RUNNING,
+    STOPPED,
+    DescentBatches,
+    DescentState,
+    Stepper,
+    is_zero,
+    track_best,
+)
 from unlazy.training.descent.trained import TrainedFunction
 
 _BLOW_UP = 1e6
-"""A loss this many times that of the start (or of predicting zero) will not come back: transients of large steps on
-wide networks (Lewkowycz et al. 2020) stay orders of magnitude below."""
+"""Training has diverged once the loss exceeds this multiple of the initial loss plus the loss of predicting zero.
+
+Transients of large steps on wide networks (Lewkowycz et al. 2020) stay orders of magnitude below.
+"""
 
 
 class Descent(eqx.Module):
-    """What descent found and how it went. Under `vmap` every field has a leading axis of seeds."""
+    """Result of `descend`. Under `vmap` every field has a leading axis of seeds.
+
+    All losses are means of the per-point loss over points, without the weight decay term; the squared loss includes the
+    factor 1/2: ½|f(x) - y|².
+
+    Attributes
+    ----------
+    params : pytree
+        Trained parameters.
+    losses : array of shape (steps,)
+        Mean training loss (over the batch) before every step.
+    final_loss : scalar array
+        Mean loss over all training points at `params`.
+    steps : integer array
+        Number of steps taken.
+    status : integer array
+        0: all steps taken; 1: stopped early; 2: diverged.
+    stable_step : scalar array
+        A stable step size if training diverged, else NaN.
+    recorded : dict
+        Recorded measures, with a leading axis of times.
+    recorded_at : integer array of shape (times,)
+        Steps after which the measures were recorded.
+    evidence : Evidence
+        Training loss relative to the start, and the report.
+    diverged : boolean array
+        Whether training diverged.
+    report : str
+        Summary of how training ended.
+    """
 
     params: Any
     losses: Float[Array, "*s steps"]
-    """Training loss (of the batch) before every step, decay left out; after a stop, the last value repeated."""
+    """Mean training loss of the batch before every step, without decay; constant after an early stop."""
     final_loss: Float[Array, "*s"]
-    """On all training points, at `params`."""
+    """Mean loss over all training points at `params`."""
     steps: Int[Array, "*s"]
-    """Steps taken."""
+    """Number of steps taken."""
     status: Int[Array, "*s"]
     stable_step: Float[Array, "*s"]
-    """Where descent diverged: half the largest step size stable at the start (of plain gradient descent); else NaN."""
+    """If training diverged: half the largest stable step size of plain gradient descent at the start. Else NaN."""
     recorded: dict[str, Any]
-    """Arrays, or trees of them, with a leading axis of times."""
+    """Arrays, or pytrees of them, with a leading axis of times."""
     recorded_at: Int[Array, "*s times"]
-    """The steps after which the measures were recorded; the first is 0, the start."""
+    """Steps after which the measures were recorded; the first is 0, the start."""
 
     @property
     def evidence(self) -> Evidence:
-        """`residual` is the training loss over that of the start; NaN where descent diverged."""
+        """Evidence of the fit; `residual` is the training loss relative to the start, NaN if training diverged."""
         share = jnp.where(self.diverged, jnp.nan, self.final_loss / self.losses[..., 0])
-        notes = (self.report,) if concrete(share) else ()
-        return Evidence(share, steps=self.steps, words=Words("min L(θ) by gradient descent", "descent", notes=notes))
+        notes = (self.report,) if is_concrete(share) else ()
+        return Evidence(
+            share, steps=self.steps, description=FitDescription("min L(θ) by gradient descent", "descent", notes=notes)
+        )
 
     def trained(self, apply: Callable[[Any, Array], Array]) -> TrainedFunction:
-        """The function with these parameters, of `apply`; a trajectory where `recording.parameters` was recorded as
-        "params". Of several seeds: vmap over the descents."""
+        """Return the trained function.
+
+        Parameters
+        ----------
+        apply : callable
+            The function f(params, X) that was trained.
+
+        Returns
+        -------
+        TrainedFunction
+            f at the trained parameters; also at the recorded ones if `recording.parameters` was recorded as "params".
+            For several seeds, vmap over the descents.
+        """
         found = self.recorded.get("params")
         if found is None:
             return TrainedFunction(
@@ -62,11 +117,12 @@ class Descent(eqx.Module):
 
     @property
     def diverged(self) -> Array:
+        """Whether training diverged."""
         return self.status == DIVERGED
 
     @property
     def report(self) -> str:
-        """One sentence: finished, stopped early, or diverged and what to do."""
+        """One sentence: finished, stopped early, or diverged with a suggested step size."""
         status, steps = jnp.atleast_1d(self.status), jnp.atleast_1d(self.steps)
         if jnp.any(status == DIVERGED):
             bad = status == DIVERGED
@@ -91,7 +147,6 @@ def descend(
     optimizer: optax.GradientTransformation | None = None,
     loss: str | Loss = "squared",
     batch_size: int | None = None,
-    key: PRNGKeyArray | None = None,
     decay: Any = 0.0,
     rates: Any = 1.0,
     record: Mapping[str, Callable[[Any], Array]] | None = None,
@@ -99,19 +154,63 @@ def descend(
     stop_below: Any = None,
     patience: tuple[str, int] | None = None,
     label_noise: Any = 0.0,
+    key: PRNGKeyArray | None = None,
 ) -> Descent:
-    """θ ← θ - η r (∇L(θ) + λθ), L the mean loss over the training points (or over a batch).
+    """Train any function f(θ, X) by gradient descent: θ ← θ - η r (∇L(θ) + λθ).
 
-    Plain steps of `step_size`, or any optax `optimizer`, whose updates are multiplied by the layer-wise `rates`
-    (a number, one per layer, or shaped like the parameters; 0 freezes a layer, `only_layers` picks). `decay` is λ, in
-    the same three shapes. [K3]'s time on ½Σ(f - y)² is t = η·steps/n here, since L is a mean.
+    L is the mean of the per-point loss over the training points (or over a batch); the squared loss is ½|f(x) - y|²,
+    with the factor 1/2. `losses` and `final_loss` of the result report the same mean L, without the decay term. Since L
+    is a mean, the time t of gradient flow on the sum ½ Σ (f - y)² [K3] corresponds to t = η·steps/n.
 
-    `record` maps names to functions of the parameters (arrays or trees), evaluated at the start and after each `every`
-    steps.
-    `stop_below` stops at a training loss; `patience=(name, k)` stops when the recorded measure has not improved k times
-    in a row and returns the parameters of its best value. `batch_size` needs a `key`; batches reshuffle every epoch.
-    `label_noise` moves every label of a step by so much up or down, drawn anew each step [L11]; it needs a `key` too.
+    Parameters
+    ----------
+    apply : callable
+        Function f(params, X), such as a `Network`, a linearization, or a plain function of any pytree of parameters.
+    params : pytree
+        Initial parameters.
+    data : Data
+        Training points X and labels y, with optional weights.
+    steps : int
+        Number of steps.
+    step_size : float, optional
+        Step size η of plain gradient descent. Pass either `step_size` or `optimizer`.
+    optimizer : optax.GradientTransformation, optional
+        Optimizer whose updates are multiplied by `rates`.
+    loss : {"squared", "hinge", "logistic", "cross_entropy"} or Loss, default "squared"
+        Loss of every point.
+    batch_size : int, optional
+        Points per step; all by default. Batches are reshuffled every epoch and need a `key`.
+    decay : float or pytree, default 0.0
+        Weight decay λ: a number, one per layer, or shaped like the parameters.
+    rates : float or pytree, default 1.0
+        Layer-wise learning rates r, in the same three shapes; 0 freezes a layer (see `only_layers`).
+    record : mapping of str to callable, optional
+        Functions of the parameters, evaluated at the start and after each `every` steps.
+    every : int, optional
+        Steps between records, a divisor of `steps`; only the end by default.
+    stop_below : float, optional
+        Stop once the mean training loss is at most this.
+    patience : (str, int), optional
+        `(name, k)` stops when the recorded measure has not improved k times in a row, and returns the parameters of its
+        best value.
+    label_noise : float, default 0.0
+        Every label is shifted by ± this amount, drawn anew at every step [L11]; needs a `key`.
+    key : PRNG key, optional
+        Draws batches and label noise.
 
+    Returns
+    -------
+    Descent
+        Trained parameters, losses and records.
+
+    Raises
+    ------
+    ValueError
+        If the arguments are inconsistent: both or neither of `step_size` and `optimizer`, `steps` not a multiple of
+        `every`, a missing `key`, an unknown loss, or a batch larger than the data.
+
+    Examples
+    --------
     >>> from unlazy.core.data import Data
     >>> net = Network(MLP(1, width=64), 3)
     >>> params = net.init(key)
@@ -121,25 +220,25 @@ def descend(
     measures = dict(record or {})
     _check(steps, every, measures, patience, batch_size, key, data.n)
     if key is None and not is_zero(label_noise):
-        raise ValueError("label noise is drawn at random: pass key=jax.random.key(...)")
-    loss = loss_named(loss)
-    rates, decay = spread_over(rates, params), spread_over(decay, params)
+        raise ValueError("label_noise is random: pass key=jax.random.key(...)")
+    loss = resolve_loss(loss)
+    rates, decay = broadcast_over(rates, params), broadcast_over(decay, params)
 
     def objective(theta: Any, batch: Data) -> Array:
-        # a frozen layer's gradient is never computed
+        # gradients of frozen layers are not computed
         free = jax.tree.map(lambda r, p: jax.lax.stop_gradient(p) if is_zero(r) else p, rates, theta)
         return loss.mean(apply(free, batch.X), batch.y, batch.weights)
 
     start, zero = objective(params, data), jnp.zeros_like(apply(params, data.X))
     limit = _BLOW_UP * (start + loss.mean(zero, data.y, data.weights))
-    step = Stepper(objective, rule, rates, decay, limit, stop_below, Batches(data, batch_size, key, label_noise))
+    step = Stepper(objective, rule, rates, decay, limit, stop_below, DescentBatches(data, batch_size, key, label_noise))
 
-    def chunk(carry: tuple[State, Any], first: Array) -> tuple[tuple[State, Any], tuple[Array, dict]]:
+    def chunk(carry: tuple[DescentState, Any], first: Array) -> tuple[tuple[DescentState, Any], tuple[Array, dict]]:
         state, best = carry
-        state, losses = step.many(state, first, every)
+        state, losses = step.run(state, first, every)
         values = {name: measure(state.params) for name, measure in measures.items()}
         if patience is not None:
-            best, state = watch(best, state, values[patience[0]], patience[1])
+            best, state = track_best(best, state, values[patience[0]], patience[1])
         return (state, best), (losses, values)
 
     before = {name: measure(params) for name, measure in measures.items()}
@@ -156,26 +255,29 @@ def descend(
 
 
 def _joined(first: Array, later: Array) -> Array:
+    """Prepend the value at the start."""
     return jnp.concatenate([first[None], later])
 
 
 def _rule(step_size: Any, optimizer: optax.GradientTransformation | None) -> optax.GradientTransformation:
+    """Return the optimizer; plain gradient descent for a step size."""
     if (step_size is None) == (optimizer is None):
-        raise ValueError(f"give either a step_size or an optax optimizer, got {step_size=} and {optimizer=}")
+        raise ValueError(f"pass either a step_size or an optax optimizer, got {step_size=} and {optimizer=}")
     return optax.sgd(step_size) if optimizer is None else optimizer
 
 
 def _check(
     steps: int, every: int, record: dict, patience: tuple[str, int] | None, batch_size: int | None, key: Any, n: int
 ) -> None:
+    """Raise ValueError if the arguments of `descend` are inconsistent."""
     check_positive_integer("steps", steps)
     check_positive_integer("every (steps between records)", every)
     if steps % every:
         raise ValueError(f"steps must be a multiple of every, got steps={steps} and every={every}")
     if patience is not None and patience[0] not in record:
-        raise ValueError(f"patience watches a recorded measure, and {patience[0]!r} is not in record={sorted(record)}")
+        raise ValueError(f"patience needs a recorded measure; {patience[0]!r} is not in record={sorted(record)}")
     if batch_size is not None:
         if check_positive_integer("batch_size", batch_size) > n:
             raise ValueError(f"batch_size must be at most the {n} training points, got {batch_size}")
         if key is None:
-            raise ValueError("batches are drawn at random: pass key=jax.random.key(...)")
+            raise ValueError("batches are random: pass key=jax.random.key(...)")

@@ -1,4 +1,9 @@
-"""Losses of predictions and labels, averaged over points; each knows how curved it can be."""
+"""Loss functions of predictions and labels.
+
+Convention: `Loss.per_point` is the loss of one point, summed over outputs; the squared loss is ½|f - y|². `Loss.mean`
+is its (weighted) mean over points. `descend` minimizes and reports the mean. `rich_limit` and `rich_network` minimize
+the sum over points and report the mean.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,33 +12,56 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.core.errors import nearest
+from unlazy.core.errors import did_you_mean
 
 
 class Loss(NamedTuple):
-    """`each(f, y)` is the loss of every point; `curvature` bounds its second derivative in f.
+    """Loss function.
 
-    The hinge has no second derivative; 1 is that of its smoothing over a margin of width one.
+    Parameters
+    ----------
+    name : str
+        Name of the loss.
+    per_point : callable
+        `per_point(f, y)` returns the loss of every point, summed over outputs.
+    curvature : float
+        Upper bound of the second derivative with respect to f. The hinge has none; 1 is that of its smoothing over a
+        margin of width one.
     """
 
     name: str
-    each: Callable[[Array, Array], Array]
+    per_point: Callable[[Array, Array], Array]
     curvature: float
 
     def mean(
         self, f: Float[Array, "n *c"], y: Float[Array, "n *b"], weights: Float[Array, " n"] | None = None
     ) -> Float[Array, ""]:
-        """Average over points; points of weight zero (padding) do not count."""
-        losses = self.each(f, y)
+        """Mean loss over points.
+
+        Parameters
+        ----------
+        f : array of shape (n,) or (n, c)
+            Predictions.
+        y : array of shape (n,) or (n, c)
+            Labels.
+        weights : array of shape (n,), optional
+            Weights of the points; points of weight zero are padding and ignored.
+
+        Returns
+        -------
+        scalar array
+            Σ w·loss / Σ w; the squared loss includes the factor 1/2.
+        """
+        losses = self.per_point(f, y)
         if weights is None:
             return jnp.mean(losses)
-        # a padded row may hold anything: 0·∞ must not enter, and an all-padding batch is zero
+        # padded rows may contain NaN or ∞: avoid 0·∞; a batch of padding only has loss 0
         counted = jnp.where(weights > 0, weights * losses, 0)
         return jnp.sum(counted) / jnp.maximum(jnp.sum(weights), jnp.finfo(losses.dtype).tiny)
 
 
 def _squared(f: Array, y: Array) -> Array:
-    """½|f - y|²."""
+    """½|f - y|², summed over outputs."""
     return 0.5 * jnp.sum(jnp.square(f - y).reshape(f.shape[0], -1), axis=1)
 
 
@@ -48,7 +76,7 @@ def _logistic(f: Array, y: Array) -> Array:
 
 
 def _cross_entropy(f: Array, y: Array) -> Array:
-    """-Σ_c p_c log softmax(f)_c; labels are probabilities (n, c) or class numbers (n,)."""
+    """-Σ_c p_c log softmax(f)_c; labels are probabilities (n, c) or class indices (n,)."""
     if f.ndim != 2 or f.shape[1] < 2:
         raise ValueError(f"cross_entropy needs one output per class (n, c), got shape {f.shape}; use 'logistic' for ±1")
     p = jax.nn.one_hot(y.astype(int), f.shape[1], dtype=f.dtype) if y.ndim == 1 else y
@@ -63,10 +91,10 @@ LOSSES = {
 }
 
 
-def loss_named(what: str | Loss) -> Loss:
-    """A loss by name; a `Loss` of one's own passes through."""
+def resolve_loss(what: str | Loss) -> Loss:
+    """Return the loss of a name; a `Loss` is returned unchanged."""
     if isinstance(what, Loss):
         return what
     if what not in LOSSES:
-        raise ValueError(f"unknown loss {what!r}{nearest(str(what), LOSSES)}")
+        raise ValueError(f"unknown loss {what!r}{did_you_mean(str(what), LOSSES)}")
     return LOSSES[what]

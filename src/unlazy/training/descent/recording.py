@@ -1,4 +1,4 @@
-"""Measures recorded along a descent: each is a function of the parameters, made from what it compares with."""
+"""Measures to record during `descend`: each factory returns a function of the parameters."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,17 +15,32 @@ Measure = Callable[[Any], Array]
 
 
 def parameters(params: Any) -> Any:
-    """The parameters themselves: with them a descent is a trajectory (`Descent.trained`)."""
+    """Return the parameters: recorded as "params", they make a descent a trajectory (`Descent.trained`)."""
     return params
 
 
 def risk(apply: Apply, X: Float[Array, "n d"], y: Float[Array, "n *c"]) -> Measure:
-    """Mean of |f(x) - y|² over points."""
+    """Mean of |f(x) - y|² over points, without a factor 1/2.
+
+    Parameters
+    ----------
+    apply : callable
+        Function f(params, X).
+    X : array of shape (n, d)
+        Points.
+    y : array of shape (n,) or (n, c)
+        Labels.
+
+    Returns
+    -------
+    callable
+        Function of the parameters.
+    """
     return lambda params: jnp.mean(jnp.sum(jnp.square(apply(params, X) - y).reshape(X.shape[0], -1), axis=1))
 
 
 def accuracy(apply: Apply, X: Float[Array, "n d"], y: Float[Array, " n"]) -> Measure:
-    """Share of points with sign f(x) = y, labels ±1; f = 0 counts half."""
+    """Share of points with sign f(x) = y, labels ±1; f = 0 counts one half."""
     return lambda params: jnp.mean(0.5 * (1 + jnp.sign(apply(params, X)) * y))
 
 
@@ -41,7 +56,7 @@ def kernel_alignment(apply: Apply, X: Float[Array, "n d"], y: Float[Array, "n *c
 
 
 def feature_movement(features: Apply, start: Any, X: Float[Array, "n d"]) -> Measure:
-    """‖H_t - H_0‖_F/‖H_0‖_F of hidden features, `network.hidden` for a Network."""
+    """‖H_t - H_0‖_F/‖H_0‖_F of hidden features, such as `network.hidden`."""
     before = features(start, X)
     return lambda params: relative_change(before, features(params, X))
 

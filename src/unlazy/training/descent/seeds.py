@@ -1,4 +1,4 @@
-"""One call for many seeds: side by side where the device likes it, one after the other where its caches do."""
+"""Run one function for many seeds: vectorized on a GPU, sequentially on a CPU unless the arrays are tiny."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,15 +10,28 @@ from jaxtyping import Array, Key
 from unlazy.core import devices
 
 _SMALL = 4096
-"""Bytes of a run's largest array up to which a CPU gains from seeds side by side; beyond, they only crowd its caches
-(measured: 1.3× faster at 2 kB, 1.5 to 3× slower from 30 kB on)."""
+"""Size in bytes of the largest array up to which vectorized seeds are faster on a CPU; beyond, they overflow its caches
+(measured: 1.3× faster at 2 kB, 1.5 to 3× slower from 30 kB on).
+"""
 
 
 def over_seeds(run: Callable[[Array], Any], keys: Key[Array, " seeds"], side_by_side: int | None = None) -> Any:
-    """`run(key)` for every key in one compiled call; results have a leading axis of seeds.
+    """Evaluate `run(key)` for every key in one compiled call.
 
-    `side_by_side` seeds are vectorized together and such blocks follow each other. Left out: all of them on a GPU, one
-    on a CPU unless the arrays are tiny. The numbers are those of `jax.vmap(run)` up to rounding.
+    Parameters
+    ----------
+    run : callable
+        Function of one key.
+    keys : array of PRNG keys of shape (seeds,)
+        The keys.
+    side_by_side : int, optional
+        Number of seeds vectorized together; the blocks run sequentially. By default all on a GPU, and one on a CPU
+        unless the arrays are tiny.
+
+    Returns
+    -------
+    pytree
+        Results of `jax.vmap(run)` up to rounding, with a leading axis of seeds.
     """
     if side_by_side is None:
         side_by_side = len(keys) if not devices.is_host() or _largest_array(run, keys[0]) <= _SMALL else 1
@@ -29,7 +42,7 @@ def over_seeds(run: Callable[[Array], Any], keys: Key[Array, " seeds"], side_by_
 
 
 def _largest_array(run: Callable, key: Array) -> int:
-    """Bytes of the largest array that appears anywhere in the program."""
+    """Return the size in bytes of the largest array in the program."""
 
     def of(jaxpr: Any) -> int:
         sizes = [0]

@@ -1,9 +1,9 @@
-"""Signed dropout: every step multiplies each neuron's move by a fresh random sign [L8].
+"""Signed dropout: every step multiplies the displacement of each neuron by a new random sign [L8].
 
-    δ ← δ - η ∇_δ [ L(f(W_0 + zδ)) + penalty(δ) ],   z_r = ±1 with equal chance, one per neuron.
+    δ ← δ - η ∇_δ [ L(f(W_0 + zδ)) + penalty(δ) ],   z_r = ±1 with equal probability, one per neuron.
 
-f(W_0 + zδ) has the linear part Σ z_r a_r σ'(w_r·x)(δ_r·x), of mean zero, and the quadratic part unchanged, so training
-cannot use the linear part: the network leaves the tangent regime. Predict with `even_part`, the mean over signs for a
+f(W_0 + zδ) has the linear term Σ z_r a_r σ'(w_r·x)(δ_r·x) of mean zero and an unchanged quadratic term, so training
+cannot use the linear term: the network leaves the tangent regime. Predict with `even_part`, the mean over signs for a
 model that is quadratic in δ. Bai and Lee, Beyond linearization (ICLR 2020), section 3.2.
 """
 
@@ -24,14 +24,23 @@ Moves = Float[Array, "w d"]
 Apply = Callable[[Moves, Array], Array]
 
 
-class Trained(eqx.Module):
-    """The moves, and the training loss (penalty left out, signs as drawn) before every step."""
+class TrainedMoves(eqx.Module):
+    """Trained displacements δ and training losses.
+
+    Attributes
+    ----------
+    delta : array of shape (w, d)
+        Displacements.
+    losses : array of shape (steps,)
+        Mean squared error (without a factor 1/2 or the penalty, with random signs) before every step.
+    """
 
     delta: Moves
     losses: Float[Array, " steps"]
 
     @property
     def diverged(self) -> Array:
+        """Whether δ is not finite."""
         return ~jnp.all(jnp.isfinite(self.delta))
 
 
@@ -44,10 +53,30 @@ def train_moves(
     rate: Any,
     signs: PRNGKeyArray | None,
     penalty: Callable[[Moves], Array] = lambda delta: jnp.zeros((), delta.dtype),
-) -> Trained:
-    """Adam with cosine decay on the moves of the neurons; `signs` is the key of signed dropout, None trains plainly.
+) -> TrainedMoves:
+    """Train the displacements of the neurons by Adam with cosine decay.
 
-    `apply(delta, X)` is the function of the moves: a network around its start, or its expansion.
+    Parameters
+    ----------
+    apply : callable
+        Function f(δ, X): a network around its start, or its expansion.
+    delta : array of shape (w, d)
+        Initial displacements.
+    data : Data
+        Training points and labels.
+    steps : int
+        Number of steps.
+    rate : float
+        Initial learning rate.
+    signs : PRNG key or None
+        Key of signed dropout; None trains without it.
+    penalty : callable, optional
+        Function of δ added to the mean squared error.
+
+    Returns
+    -------
+    TrainedMoves
+        Displacements and training losses.
     """
     check_positive_integer("steps", steps)
     rule = optax.adam(optax.cosine_decay_schedule(rate, steps))
@@ -66,16 +95,16 @@ def train_moves(
         return (optax.apply_updates(delta, updates), memory), loss
 
     (delta, _), losses = jax.lax.scan(step, (delta, rule.init(delta)), jnp.arange(steps))
-    return Trained(delta, losses)
+    return TrainedMoves(delta, losses)
 
 
 def even_part(apply: Apply, delta: Moves, X: Float[Array, "n d"]) -> Float[Array, "n *c"]:
-    """½(f(δ) + f(-δ)): f without its linear part."""
+    """Return ½(f(δ) + f(-δ)): f without its linear term."""
     return (apply(delta, X) + apply(-delta, X)) / 2
 
 
 def odd_share(apply: Apply, delta: Moves, X: Float[Array, "n d"]) -> Float[Array, ""]:
-    """Share of the change of the function that is odd in δ: E odd²/(E odd² + E (even - f_0)²)."""
+    """Return the share of the change of f that is odd in δ: E odd²/(E odd² + E (even - f_0)²)."""
     start, plus, minus = apply(jnp.zeros_like(delta), X), apply(delta, X), apply(-delta, X)
     odd, even = jnp.mean((plus - minus) ** 2) / 4, jnp.mean((plus + minus - 2 * start) ** 2) / 4
     return odd / jnp.maximum(odd + even, jnp.finfo(odd.dtype).tiny)

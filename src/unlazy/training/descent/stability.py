@@ -1,4 +1,4 @@
-"""How large a step may be: the curvature of the loss through the tangent kernel, by power iteration."""
+"""Largest stable step size: curvature of the loss through the tangent kernel, by power iteration."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unlazy.core.data import Data
-from unlazy.core.pytrees import spread_over
+from unlazy.core.pytrees import broadcast_over
 from unlazy.theory.infinite_width.jacobian import tangent_product
-from unlazy.training.descent.losses import Loss, loss_named
+from unlazy.training.descent.losses import Loss, resolve_loss
 
 
 def sharpness(
@@ -23,11 +23,25 @@ def sharpness(
     iterations: int = 30,
     wanted: Any = True,
 ) -> Float[Array, ""]:
-    """Largest eigenvalue of the Gauss–Newton matrix of the mean loss, c λ_max(P^{1/2} Θ P^{1/2}): c bounds the loss's
-    curvature, Θ is the tangent kernel with the layer-wise rates, P the points' weights (1/n each).
+    """Largest eigenvalue of the Gauss–Newton matrix of the mean loss.
 
-    Power iteration on products with Θ: never above the truth, and within 1 - λ_2/λ_1 of it after a few steps. Where
-    `wanted` is false nothing is computed, under vmap too unless one of the seeds wants it, and the result is zero.
+    It equals c λ_max(P^{1/2} Θ P^{1/2}), where c bounds the curvature of the loss, Θ is the tangent kernel with the
+    layer-wise rates and P has the weights of the points (1/n each). Power iteration gives a lower bound, within
+    1 - λ_2/λ_1 of the eigenvalue after a few steps.
+
+    Parameters
+    ----------
+    apply, params, data, loss, rates
+        As in `descend`.
+    iterations : int, default 30
+        Steps of power iteration.
+    wanted : bool or traced boolean, default True
+        If false, nothing is computed (under vmap: if false for all seeds) and the result is zero.
+
+    Returns
+    -------
+    scalar array
+        The eigenvalue.
     """
     weights = jnp.ones(data.n, data.X.dtype) if data.weights is None else data.weights
     shape = jax.eval_shape(apply, params, data.X)
@@ -45,7 +59,7 @@ def sharpness(
     start = jax.random.normal(jax.random.key(0), shape.shape, shape.dtype)
     start = start / jnp.linalg.norm(start.ravel())
     largest = jax.lax.while_loop(unfinished, apply_once, (jnp.int32(0), start, jnp.zeros((), shape.dtype)))[2]
-    return loss_named(loss).curvature * largest
+    return resolve_loss(loss).curvature * largest
 
 
 def stable_step_size(
@@ -58,10 +72,24 @@ def stable_step_size(
     decay: Any = 0.0,
     wanted: Any = True,
 ) -> Float[Array, ""]:
-    """A step size at which plain gradient descent is stable around these parameters: 1/(λ_max + decay), half the limit
-    2/λ_max [K3], so that an eigenvalue estimated up to half too small still gives a stable step. NaN where not
-    `wanted`."""
-    decays = jax.tree.map(lambda r, lam: r * lam, spread_over(rates, params), spread_over(decay, params))
+    """Return a step size at which plain gradient descent is stable around the parameters.
+
+    It is 1/(λ_max + decay), half of the limit 2/λ_max [K3], so that an eigenvalue underestimated by up to one half
+    still gives a stable step.
+
+    Parameters
+    ----------
+    apply, params, data, loss, rates, decay
+        As in `descend`.
+    wanted : bool or traced boolean, default True
+        If false, nothing is computed and the result is NaN.
+
+    Returns
+    -------
+    scalar array
+        The step size.
+    """
+    decays = jax.tree.map(lambda r, lam: r * lam, broadcast_over(rates, params), broadcast_over(decay, params))
     largest = jnp.max(jnp.stack([jnp.asarray(value, float) for value in jax.tree.leaves(decays)]))
     curvature = sharpness(apply, params, data, loss=loss, rates=rates, wanted=wanted) + largest
     return jnp.where(jnp.asarray(wanted), 1 / curvature, jnp.nan)

@@ -1,4 +1,4 @@
-"""One step of descent and what it carries: batches, the optimizer's memory, the flags that end it."""
+"""One step of gradient descent and its state: batches, optimizer state, stopping flags."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,28 +15,29 @@ from unlazy.core.data import Data
 RUNNING, STOPPED, DIVERGED = np.int32(0), np.int32(1), np.int32(2)
 
 
-class State(NamedTuple):
-    """What a step reads and writes."""
+class DescentState(NamedTuple):
+    """State carried from step to step."""
 
     params: Any
     memory: Any
     order: Array
-    """The epoch's order of the training points."""
+    """Order of the training points in the current epoch."""
     status: Array
     steps: Array
     loss: Array
 
 
-class Batches(NamedTuple):
-    """Training points in a random order that is drawn anew each epoch; all of them where no size is given."""
+class DescentBatches(NamedTuple):
+    """Training points in a random order that is drawn anew each epoch; all points if `size` is None."""
 
     data: Data
     size: int | None
     key: Any
     label_noise: Any = 0.0
-    """Labels of a step are off by so much, up or down, drawn anew every time [L11]."""
+    """Labels are shifted by ± this amount, drawn anew at every step [L11]."""
 
     def draw(self, order: Array, s: Array) -> tuple[Array, Data]:
+        """Return the order of the points and the batch of step s."""
         order, batch = self._rows(order, s)
         if is_zero(self.label_noise):
             return order, batch
@@ -46,15 +47,17 @@ class Batches(NamedTuple):
         return order, Data(batch.X, batch.y + self.label_noise * signs, batch.weights)
 
     def _rows(self, order: Array, s: Array) -> tuple[Array, Data]:
+        """Return the order of the points and the rows of step s, without label noise."""
         if self.size is None:
             return order, self.data
         per_epoch = self.data.n // self.size
-        # the condition depends on the step alone, so that vmap over seeds keeps it a branch
+        # the condition depends only on the step, so that it stays a branch under vmap over seeds
         order = jax.lax.cond(s % per_epoch == 0, lambda: self._shuffled(s // per_epoch), lambda: order)
         rows = jax.lax.dynamic_slice_in_dim(order, (s % per_epoch) * self.size, self.size)
         return order, jax.tree.map(lambda part: part[rows], self.data)
 
     def first_order(self) -> Array:
+        """Return a placeholder for the order before the first epoch."""
         return jnp.arange(0 if self.size is None else self.data.n)
 
     def _shuffled(self, epoch: Array) -> Array:
@@ -63,7 +66,7 @@ class Batches(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Stepper:
-    """θ ← θ + r·update(∇L + λθ), unless the loss says stop."""
+    """θ ← θ + r·update(∇L + λθ), unless the loss has diverged or is small enough to stop."""
 
     objective: Callable[[Any, Data], Array]
     rule: optax.GradientTransformation
@@ -71,16 +74,18 @@ class Stepper:
     decay: Any
     limit: Array
     stop_below: Any
-    batches: Batches
+    batches: DescentBatches
 
-    def start(self, params: Any, loss: Array) -> State:
+    def start(self, params: Any, loss: Array) -> DescentState:
+        """Return the state before the first step."""
         order, status = self.batches.first_order(), jnp.asarray(RUNNING)
-        return State(params, self.rule.init(params), order, status, jnp.int32(0), loss)
+        return DescentState(params, self.rule.init(params), order, status, jnp.int32(0), loss)
 
-    def __call__(self, state: State, s: Array) -> tuple[State, Array]:
+    def __call__(self, state: DescentState, s: Array) -> tuple[DescentState, Array]:
+        """Take step s; return the new state and the loss before the step."""
         order, batch = self.batches.draw(state.order, s)
         loss, gradient = jax.value_and_grad(self.objective)(state.params, batch)
-        status = jnp.where(loss <= self.limit, RUNNING, DIVERGED)  # not a number is not ≤ either
+        status = jnp.where(loss <= self.limit, RUNNING, DIVERGED)  # also diverged for NaN
         if self.stop_below is not None:
             status = jnp.where((status == RUNNING) & (loss <= self.stop_below), STOPPED, status)
         status = jnp.where(state.status == RUNNING, status, state.status)
@@ -90,11 +95,14 @@ class Stepper:
         go = status == RUNNING
         loss = jnp.where(state.status == RUNNING, loss, state.loss)
         keep = (_where(go, moved, state.params), _where(go, memory, state.memory))
-        return State(*keep, order, status, state.steps + go.astype(jnp.int32), loss), loss
+        return DescentState(*keep, order, status, state.steps + go.astype(jnp.int32), loss), loss
 
-    def many(self, state: State, first: Array, count: int) -> tuple[State, Array]:
-        """`count` steps and the loss before each. Where a loss to stop at was given, a loop that ends there (under vmap
-        when every seed has stopped), else one of fixed length, which compiles to less."""
+    def run(self, state: DescentState, first: Array, count: int) -> tuple[DescentState, Array]:
+        """Take `count` steps and return the loss before each.
+
+        With `stop_below`, a loop that ends early (under vmap when every seed has stopped); otherwise a loop of fixed
+        length, which compiles to a smaller program.
+        """
         if self.stop_below is None:
             return jax.lax.cond(
                 state.status == RUNNING,
@@ -103,10 +111,10 @@ class Stepper:
                 state,
             )
 
-        def unfinished(carry: tuple[State, Array, Array]) -> Array:
+        def unfinished(carry: tuple[DescentState, Array, Array]) -> Array:
             return (carry[2] < count) & (carry[0].status == RUNNING)
 
-        def once(carry: tuple[State, Array, Array]) -> tuple[State, Array, Array]:
+        def once(carry: tuple[DescentState, Array, Array]) -> tuple[DescentState, Array, Array]:
             state, losses, i = carry
             state, loss = self(state, first + i)
             return state, losses.at[i].set(loss), i + 1
@@ -116,8 +124,11 @@ class Stepper:
         return state, jnp.where(jnp.arange(count) < i, losses, state.loss)
 
 
-def watch(best: Any, state: State, value: Array, patience: int) -> tuple[Any, State]:
-    """The best value of a measure, its parameters, and how many records ago; stops when that is `patience`."""
+def track_best(best: Any, state: DescentState, value: Array, patience: int) -> tuple[Any, DescentState]:
+    """Update (best value of a measure, its parameters, records since then).
+
+    The status becomes STOPPED after `patience` records without improvement.
+    """
     low, params, waited = best
     better = value < low
     waited = jnp.where(better, 0, waited + 1).astype(jnp.int32)
@@ -127,7 +138,7 @@ def watch(best: Any, state: State, value: Array, patience: int) -> tuple[Any, St
 
 
 def is_zero(value: object) -> bool:
-    """Known to be zero while tracing: a plain number."""
+    """Whether a value is known to be zero while tracing: a Python number."""
     return isinstance(value, int | float) and value == 0
 
 

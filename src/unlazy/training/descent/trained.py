@@ -1,4 +1,4 @@
-"""What descent found, as a function and as a trajectory with its tangent kernel [K9]."""
+"""Trained functions and trajectories with their tangent kernels [K9]."""
 
 from typing import Any
 
@@ -7,54 +7,107 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from unlazy.core.arrays import Points, points
-from unlazy.core.results import Evidence, place
+from unlazy.core.arrays import Points, as_points
+from unlazy.core.results import Evidence, time_index
 from unlazy.kernels.base import Kernel
 from unlazy.networks.tangent import tangent_kernel
 
 
-class TangentKernel(Kernel):
-    """Θ(x, z) = Σ_θ ∂f(x)/∂θ ∂f(z)/∂θ of a finite network at some parameters [K9], summed over outputs."""
+class TrainedTangentKernel(Kernel):
+    """Tangent kernel Θ(x, z) = Σ_θ ∂f(x)/∂θ ∂f(z)/∂θ of a finite network at given parameters [K9], summed over outputs.
+
+    Parameters
+    ----------
+    apply : callable
+        Function f(params, X).
+    params : pytree
+        Parameters.
+    """
 
     apply: Any
     params: Any
 
     @property
-    def takes(self) -> str:
+    def input_kind(self) -> str:
+        """Kind of inputs: any pytree of arrays."""
         return "tree"
 
     def block(self, left: Any, right: Any) -> Float[Array, "n m"]:
+        """Return Θ between two sets of points."""
         return tangent_kernel(self.apply, self.params, left, right, outputs="trace")
 
 
 def as_tree(apply: Any) -> Any:
-    """A function as a tree without leaves; a network or a bound method of one is a tree already."""
+    """Wrap a function as a pytree without leaves; modules and partial functions are returned unchanged."""
     return apply if isinstance(apply, eqx.Module | jax.tree_util.Partial) else jax.tree_util.Partial(apply)
 
 
 class TrainedFunction(eqx.Module):
-    """f(θ, ·) at the parameters that descent found, and at those it recorded on the way."""
+    """Function f(θ, ·) at the trained parameters and at the recorded ones.
+
+    Attributes
+    ----------
+    apply : callable
+        Function f(params, X).
+    params : pytree
+        Trained parameters.
+    evidence : Evidence
+        Evidence of the descent.
+    times : integer array of shape (t,)
+        Steps after which parameters were recorded.
+    recorded : pytree
+        Recorded parameters, with a leading axis of times.
+    """
 
     apply: Any = eqx.field(converter=as_tree)
     params: Any
     evidence: Evidence
     times: Int[Array, " t"]
-    """Steps after which parameters were recorded; the number of all steps where none were."""
+    """Steps after which parameters were recorded; the total number of steps if none were."""
     recorded: Any
-    """Parameters at those steps, a leading axis on every leaf."""
+    """Parameters at those steps, with a leading axis on every leaf."""
 
     def predict(self, Z: Points, t: Any = None) -> Float[Array, "..."]:
-        """f at Z with the parameters that were found, or at t, one or several of `times`: shape (*t, m, *outputs)."""
-        Z = points(Z, "Z", takes="tree")
+        """Evaluate f.
+
+        Parameters
+        ----------
+        Z : array of shape (m, ...)
+            Points.
+        t : int or array of int, optional
+            One or several of `times`; the trained parameters by default.
+
+        Returns
+        -------
+        array of shape (*t, m, *outputs)
+            Predictions.
+
+        Raises
+        ------
+        ValueError
+            If t is not one of `times`.
+        """
+        Z = as_points(Z, "Z", input_kind="tree")
         if t is None:
             return self.apply(self.params, Z)
-        at = jnp.asarray(place(self.times, t, "step"))
+        at = jnp.asarray(time_index(self.times, t, "step"))
         found = jax.lax.map(lambda i: self.apply(self._recorded(i), Z), at.ravel())
         return found.reshape(*at.shape, *found.shape[1:])
 
-    def kernel_at(self, t: Any) -> TangentKernel:
-        """The tangent kernel at step t."""
-        return TangentKernel(self.apply, self._recorded(place(self.times, t, "step")))
+    def kernel_at(self, t: Any) -> TrainedTangentKernel:
+        """Return the tangent kernel at step t.
+
+        Parameters
+        ----------
+        t : int
+            One of `times`.
+
+        Returns
+        -------
+        TrainedTangentKernel
+            The kernel at the parameters recorded there.
+        """
+        return TrainedTangentKernel(self.apply, self._recorded(time_index(self.times, t, "step")))
 
     def _recorded(self, at: Any) -> Any:
         return jax.tree.map(lambda leaf: leaf[at], self.recorded)

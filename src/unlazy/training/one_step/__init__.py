@@ -1,1 +1,1 @@
-"""Algorithm 1 [D4] and its relatives: one or two gradient steps, then ridge regression of the readout."""
+"""Algorithm 1 [D4] and variants: one or two gradient steps on the first layer, then ridge regression of the readout."""

@@ -1,12 +1,12 @@
-"""Algorithm 1 [D4]: one gradient step on the first layer finds the directions, ridge on the head learns the function.
+"""Algorithm 1 [D4]: one gradient step on the first layer finds the directions, ridge regression of the readout fits.
 
 (i) y ← y - α - β·x, α = mean y, β = mean y x;
 (ii) W¹ = W⁰ - η1(∇_W L + λ1 W⁰) with λ1 = 1/η1, so W¹ = -η1 ∇_W L, from the symmetric start f_0 ≡ 0 [D3];
-(iii) biases drawn anew, N(0, 1); (iv) ridge regression on the head; predict α + β·x + aᵀσ(W¹x + b).
+(iii) biases drawn anew, N(0, 1); (iv) ridge regression of the readout; predict α + β·x + aᵀσ(W¹x + b).
 
 Damian, Lee and Soltanolkotabi, Neural networks can learn representations with gradient descent (COLT 2022). One
-departure, on by default: the step is scaled so that the rows of W¹ have root mean square 0.5, which needs no unknown
-constant; `scale="sqrt_d"` is the paper's η1 = step·√d.
+default differs from the paper: the step is scaled such that the rows of W¹ have root mean square norm 0.5, which needs
+no unknown constant; `scale="sqrt_d"` is the paper's η1 = step·√d.
 """
 
 from typing import Any
@@ -17,17 +17,29 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from unlazy.core.arrays import Labels, Points, concrete, floats, points
+from unlazy.core.arrays import Labels, Points, as_floats, as_points, is_concrete
 from unlazy.core.errors import check_positive_integer
 from unlazy.core.linalg import dot
 from unlazy.core.precision import precision
-from unlazy.core.results import Evidence, closed_form
-from unlazy.training.one_step.readout import HeadPath, library, ridge_path
+from unlazy.core.results import Evidence, closed_form_evidence
+from unlazy.training.one_step.readout import ReadoutPath, array_module, ridge_path
 from unlazy.training.one_step.readout import relative_ridges as usual_ridges
 
 
 class Features(eqx.Module):
-    """x ↦ σ(Wx + b), and the linear part α + β·x that was taken off the labels."""
+    """Features x ↦ relu(Wx + b), and the linear part α + β·x that was subtracted from the labels.
+
+    Attributes
+    ----------
+    W : array of shape (w, d)
+        First-layer weights.
+    b : array of shape (w,)
+        Biases.
+    alpha : scalar array
+        Intercept of the linear part.
+    beta : array of shape (d,)
+        Slopes of the linear part.
+    """
 
     W: Float[Array, "w d"]
     b: Float[Array, " w"]
@@ -35,43 +47,72 @@ class Features(eqx.Module):
     beta: Float[Array, " d"]
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n w"]:
+        """Evaluate the features at the rows of X."""
         return jax.nn.relu(dot(X, self.W.T) + self.b)
 
     def linear(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """Evaluate the linear part α + β·x."""
         return self.alpha + dot(X, self.beta)
 
 
 class OneStep(eqx.Module):
-    """A fitted network: features, head, and how its ridge was found."""
+    """Fitted two-layer network of Algorithm 1.
+
+    Attributes
+    ----------
+    features : Features
+        First layer and linear part.
+    readout : array of shape (w,)
+        Readout weights a.
+    ridge : scalar array
+        The chosen ridge ρ.
+    errors : array of shape (l,)
+        Selection criterion for every ridge of the path.
+    path : ReadoutPath
+        Readouts for all ridges.
+    evidence : Evidence
+        Accuracy of the closed form.
+    """
 
     features: Features
-    head: Float[Array, " w"]
+    readout: Float[Array, " w"]
     ridge: Float[Array, ""]
     """ρ of min (1/n)‖Φa - y‖² + ρ‖a‖²."""
     errors: Float[Array, " l"]
-    """The criterion at every ridge of the path; the chosen one is its minimum."""
-    path: HeadPath
+    """Selection criterion for every ridge of the path; the chosen ridge minimizes it."""
+    path: ReadoutPath
 
     @property
     def evidence(self) -> Evidence:
-        """The head is a closed form: exact to the rounding of its Gram matrix."""
-        ends = concrete(self.errors) and int(jnp.nanargmin(self.errors)) in (0, len(self.errors) - 1)
-        notes = ("the ridge stands at an end of its path: relative_ridges could reach further",) if ends else ()
-        solved = "Algorithm 1 [D4]: one step on the first layer, ridge regression on the head"
-        return closed_form(self.head, self.head.shape[-1], solved=solved, method="one_step", notes=notes)
+        """Evidence: the readout has a closed form, exact to the rounding of its Gram matrix."""
+        ends = is_concrete(self.errors) and int(jnp.nanargmin(self.errors)) in (0, len(self.errors) - 1)
+        notes = ("the ridge is at an end of its path: extend relative_ridges",) if ends else ()
+        solved = "Algorithm 1 [D4]: one step on the first layer, ridge regression of the readout"
+        return closed_form_evidence(self.readout, self.readout.shape[-1], solved=solved, method="one_step", notes=notes)
 
     def predict(self, X: Points) -> Float[Array, " n"]:
-        """α + β·x + aᵀσ(W¹x + b)."""
+        """Evaluate α + β·x + aᵀσ(W¹x + b).
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Points.
+
+        Returns
+        -------
+        array of shape (n,)
+            Predictions.
+        """
         if not isinstance(X, jax.Array):
-            with precision(self.head.dtype.name):
-                return self.predict(points(X, "X", self.head.dtype))
-        return self.features.linear(X) + dot(self.features(X), self.head)
+            with precision(self.readout.dtype.name):
+                return self.predict(as_points(X, "X", self.readout.dtype))
+        return self.features.linear(X) + dot(self.features(X), self.readout)
 
 
 def symmetric_start(key: PRNGKeyArray, width: int, d: int) -> tuple[Float[Array, "w d"], Float[Array, " w"]]:
-    """W⁰ with rows N(0, I/d) and heads ±1 in pairs a_j = -a_{j+w/2}, w_j = w_{j+w/2}: f_0 ≡ 0 [D3]."""
+    """Draw W⁰ with rows N(0, I/d) and readout weights ±1 in pairs a_j = -a_{j+w/2}, w_j = w_{j+w/2}: f_0 ≡ 0 [D3]."""
     if check_positive_integer("width", width) % 2:
-        raise ValueError(f"width must be even for the symmetric start, got {width}; take {width + 1}")
+        raise ValueError(f"width must be even for the symmetric start, got {width}; use {width + 1}")
     key_w, key_a = jax.random.split(key)
     W = jax.random.normal(key_w, (width // 2, d)) / jnp.sqrt(d)
     a = jax.random.rademacher(key_a, (width // 2,), W.dtype)
@@ -81,7 +122,7 @@ def symmetric_start(key: PRNGKeyArray, width: int, d: int) -> tuple[Float[Array,
 def remove_linear_part(
     X: Float[Array, "n d"], y: Float[Array, " n"], weights: Float[Array, " n"] | None = None
 ) -> tuple[Float[Array, ""], Float[Array, " d"], Float[Array, " n"]]:
-    """α = mean y, β = mean y x and y - α - β·x [D4]; rows of weight zero stay out and come back as zero."""
+    """Return α = mean y, β = mean y x and y - α - β·x [D4]; rows of weight zero are ignored and return zero."""
     share = _shares(y, weights)
     alpha, beta = dot(share, y), dot(share * y, X)
     return alpha, beta, jnp.where(share > 0, y - alpha - dot(X, beta), 0)
@@ -95,13 +136,13 @@ def first_gradient(
     weights: Float[Array, " n"] | None = None,
     biases: Float[Array, " w"] | None = None,
 ) -> Float[Array, "w d"]:
-    """∇_{w_j} of mean (f - y)² at f_0 ≡ 0: -2 a_j mean_i y_i x_i 1{w_j·x_i + b_j > 0} [D5]."""
+    """Return ∇_{w_j} of mean (f - y)² at f_0 ≡ 0: -2 a_j mean_i y_i x_i 1{w_j·x_i + b_j > 0} [D5]."""
     active = (dot(X, W.T) + (0 if biases is None else biases) > 0).astype(X.dtype)
     return -2 * heads[:, None] * dot(active.T, (_shares(y, weights) * y)[:, None] * X)
 
 
 def first_step(gradient: Float[Array, "w d"], *, step: float = 0.5, scale: str = "rms") -> Float[Array, "w d"]:
-    """W¹ = -η1 ∇_W L [D4]: η1 = step/rms of the gradient's row norms, or η1 = step·√d (`scale="sqrt_d"`)."""
+    """Return W¹ = -η1 ∇_W L [D4] with η1 = step/rms of the gradient's row norms, or step·√d for `scale="sqrt_d"`."""
     if scale == "sqrt_d":
         return -step * jnp.sqrt(gradient.shape[1]) * gradient
     if scale != "rms":
@@ -121,10 +162,10 @@ def learn_features(
     weights: Float[Array, " n"] | None = None,
     biased_step: bool = False,
 ) -> Features:
-    """Stages (i) to (iii) of Algorithm 1 [D4]: everything but the head.
+    """Run stages (i) to (iii) of Algorithm 1 [D4]: everything except the readout.
 
-    `biased_step` draws the biases before the gradient step and keeps them, as the authors' script does; the paper's
-    Algorithm 1 steps at b = 0 and draws them afterward.
+    `biased_step` draws the biases before the gradient step and keeps them, as the authors' script does; Algorithm 1 of
+    the paper steps at b = 0 and draws them afterward.
     """
     key_start, key_bias = jax.random.split(key)
     W0, a0 = symmetric_start(key_start, width, X.shape[1])
@@ -138,7 +179,6 @@ def learn_features(
 
 
 def one_step(
-    key: PRNGKeyArray,
     X: Points,
     y: Labels,
     *,
@@ -150,26 +190,66 @@ def one_step(
     scale: str = "rms",
     weights: Float[Array, " n"] | None = None,
     biased_step: bool = False,
+    key: PRNGKeyArray,
 ) -> OneStep:
-    """Train a two-layer network by Algorithm 1 [D4], its head by ridge regression in closed form.
+    """Train a two-layer ReLU network by Algorithm 1 [D4]: one gradient step, then ridge regression of the readout.
 
-    `relative_ridges` are in units of the mean of ‖φ(x)‖² (31 from 1e-12 to 1e3). `choose` picks one: by error on
-    `validation` = (X, y); by "leave-one-out", as good as validation for n ≳ d³ but too hopeful with noisy n ≲ d², since
-    the features have seen the labels; by "gcv", which can pick an interpolant and is offered for comparison.
+    Parameters
+    ----------
+    X : array of shape (n, d)
+        Training points.
+    y : array of shape (n,)
+        Labels.
+    validation : (array of shape (m, d), array of shape (m,)), optional
+        Independent points and labels that select the ridge.
+    choose : {"validation", "leave-one-out", "gcv"}, default "validation"
+        How the ridge is selected: by the error on `validation`; by leave-one-out, which is as good as validation for n
+        ≳ d³ but optimistic for noisy n ≲ d², since the features depend on the labels; by generalized cross-validation,
+        which can select an interpolant and is provided for comparison.
+    relative_ridges : array of shape (l,), optional
+        Ridges relative to the mean of ‖φ(x)‖²; 31 values from 1e-12 to 1e3 by default.
+    width : int, default 512
+        Number of neurons, even.
+    step : float, default 0.5
+        Size of the gradient step, in the units of `scale`.
+    scale : {"rms", "sqrt_d"}, default "rms"
+        "rms": `step` is the root mean square norm of the rows of W¹. "sqrt_d": η1 = step·√d, as in the paper.
+    weights : array of shape (n,), optional
+        Rows of weight zero are padding.
+    biased_step : bool, default False
+        Whether the biases are drawn before the gradient step.
+    key : PRNG key
+        Draws initial weights and biases.
 
-    >>> one_step(key, X, y, width=64, choose="leave-one-out").predict(Z).shape
+    Returns
+    -------
+    OneStep
+        The trained network.
+
+    Raises
+    ------
+    ValueError
+        If `validation` is missing, `choose` or `scale` is unknown, the width is odd, or shapes do not match.
+
+    Examples
+    --------
+    >>> one_step(X, y, width=64, choose="leave-one-out", key=key).predict(Z).shape
     (5,)
+
+    References
+    ----------
+    Damian, Lee and Soltanolkotabi (COLT 2022), Neural networks can learn representations with gradient descent.
     """
     X, y = _sample(X, y, "X", "y")
     if validation is not None:
         validation = _sample(*validation, "validation X", "validation y")
     features = learn_features(key, X, y, width=width, step=step, scale=scale, weights=weights, biased_step=biased_step)
-    return fit_head(
+    return fit_readout(
         features, X, y, validation=validation, choose=choose, relative_ridges=relative_ridges, weights=weights
     )
 
 
-def fit_head(
+def fit_readout(
     features: Features,
     X: Float[Array, "n d"],
     y: Float[Array, " n"],
@@ -179,31 +259,31 @@ def fit_head(
     relative_ridges: Float[Array, " l"] | None = None,
     weights: Float[Array, " n"] | None = None,
 ) -> OneStep:
-    """Stage (iv) [D4]: ridge regression of y - α - β·x on the features, for all ridges, one of them chosen.
+    """Run stage (iv) [D4]: ridge regression of y - α - β·x on the features for all ridges, one of which is selected.
 
-    With other data of the same directions this is transfer [D8]: see `transferred`.
+    With other data of the same directions this is transfer learning [D8]: see `without_linear_part`.
     """
     relative = usual_ridges() if relative_ridges is None else relative_ridges
-    xp = library(X, y, features.W, relative, weights)
+    xp = array_module(X, y, features.W, relative, weights)
     Phi, rest = _prepared(xp, features, X, y)
     path = ridge_path(Phi, rest, relative, weights, errors=choose != "validation")
     if choose == "validation":
         if validation is None:
-            raise ValueError('choose="validation" needs validation=(X, y): fresh points; or choose "leave-one-out"')
+            raise ValueError('choose="validation" needs validation=(X, y), independent points; or use "leave-one-out"')
         Psi, truth = _prepared(xp, features, *validation)
-        errors = jnp.asarray(xp.mean((dot(xp.asarray(path.heads), Psi.T) - truth) ** 2, 1))
+        errors = jnp.asarray(xp.mean((dot(xp.asarray(path.readouts), Psi.T) - truth) ** 2, 1))
     elif choose in ("leave-one-out", "gcv"):
         found = path.leave_one_out if choose == "leave-one-out" else path.gcv
         assert found is not None
         errors = found
     else:
         raise ValueError(f"choose must be 'validation', 'leave-one-out' or 'gcv', got {choose!r}")
-    head, ridge = path.best(errors)
-    return OneStep(features, head, ridge, errors, path)
+    readout, ridge = path.best(errors)
+    return OneStep(features, readout, ridge, errors, path)
 
 
 def _prepared(xp: Any, features: Features, X: Any, y: Any) -> tuple[Any, Any]:
-    """σ(Wx + b) and y - α - β·x; on the host without temporary copies."""
+    """Return σ(Wx + b) and y - α - β·x; on the host without temporary copies."""
     if xp is jnp:
         return features(X), y - features.linear(X)
     host = [np.asarray(part) for part in (features.W, features.b, features.alpha, features.beta, X, y)]
@@ -214,26 +294,27 @@ def _prepared(xp: Any, features: Features, X: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _sample(X: Points, y: Labels, what: str, of: str) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
-    X, y = points(X, what), floats(y, of)
+    """Validate points and labels."""
+    X, y = as_points(X, what), as_floats(y, of)
     if y.shape != X.shape[:1]:
-        raise ValueError(f"{of} must hold one number for each of the {X.shape[0]} rows of {what}, got shape {y.shape}")
+        raise ValueError(f"{of} must have one number for each of the {X.shape[0]} rows of {what}, got shape {y.shape}")
     return X, y
 
 
-def transferred(features: Features) -> Features:
-    """The same features with the old task's linear part forgotten, for a head on another task [D8]."""
+def without_linear_part(features: Features) -> Features:
+    """Return the same features without the linear part of the old task, for a readout on another task [D8]."""
     return Features(features.W, features.b, jnp.zeros_like(features.alpha), jnp.zeros_like(features.beta))
 
 
 def random_features(key: PRNGKeyArray, width: int, d: int) -> Features:
-    """The untrained network: w ~ N(0, I/d), b ~ N(0, 1), nothing taken off the labels. The baseline of [D9]."""
+    """Draw the untrained network: w ~ N(0, I/d), b ~ N(0, 1), no linear part. The baseline of [D9]."""
     key_w, key_b = jax.random.split(key)
     W = jax.random.normal(key_w, (width, d)) / jnp.sqrt(d)
     return Features(W, jax.random.normal(key_b, (width,)), jnp.zeros(()), jnp.zeros(d))
 
 
 def _shares(y: jax.Array, weights: jax.Array | None) -> jax.Array:
-    """1/n for the rows that count, zero for padding."""
+    """Return 1/n for rows of positive weight, zero for padding."""
     if weights is None:
         return jnp.full(y.shape, 1 / y.shape[0], y.dtype)
     keep = (weights > 0).astype(y.dtype)

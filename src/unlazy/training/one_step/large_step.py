@@ -1,10 +1,11 @@
-"""One gradient step on the first layer with fixed heads, then ridge regression of the heads on fresh data [E3].
+"""One gradient step on the first layer with a fixed readout, then ridge regression of the readout on new data [E3].
 
-f(x) = Σ_j a_j φ(w_j·x) with f ≈ 0 at the start (small heads, whose size is part of the step):
+f(x) = Σ_j a_j φ(w_j·x) with f ≈ 0 at the start (small readout weights, whose size is part of the step):
 
     ∇_{w_j} mean ½(f - y)² at f = 0  =  -a_j mean_i y_i φ'(w_j·x_i) x_i,        W¹ = W⁰ - η ∇.
 
-Unlike Algorithm 1 (training.one_step.algorithm) nothing is taken off the labels and W⁰ stays in W¹. Ba et al. (2022).
+Unlike in Algorithm 1 (training.one_step.algorithm), nothing is subtracted from the labels and W⁰ stays in W¹. Ba et al.
+(2022).
 """
 
 from collections.abc import Callable
@@ -23,12 +24,12 @@ def first_layer_gradient(
     X: Float[Array, "n d"],
     y: Float[Array, " n"],
 ) -> Float[Array, "w d"]:
-    """∇_W of mean ½(f - y)² where f = 0, for any elementwise function [E3]."""
+    """Return ∇_W of mean ½(f - y)² at f = 0, for any elementwise function [E3]."""
     slopes = jax.jvp(function, (dot(X, W.T),), (jnp.ones((len(X), len(W)), X.dtype),))[1]
     return -heads[:, None] * dot((slopes * y[:, None]).T, X) / len(X)
 
 
-def ridge_head(features: Float[Array, "n w"], y: Float[Array, " n"], ridge: float) -> Float[Array, " w"]:
-    """min Σ (θ·φ_i - y_i)² + ridge ‖θ‖² by Cholesky, for one positive ridge: many fits in one compiled loop."""
+def ridge_readout(features: Float[Array, "n w"], y: Float[Array, " n"], ridge: float) -> Float[Array, " w"]:
+    """Return argmin Σ (θ·φ_i - y_i)² + ridge ‖θ‖² by Cholesky, for one positive ridge; suited for compiled loops."""
     G = dot(features.T, features) + ridge * jnp.eye(features.shape[1], dtype=features.dtype)
     return jax.scipy.linalg.solve(G, dot(features.T, y), assume_a="pos")

@@ -1,8 +1,8 @@
-"""Fit the last layer alone: ridge regression on fixed features for every ridge at once, or T steps of descent [D4].
+"""Training of the readout: ridge regression on fixed features for many ridges, or T steps of gradient descent [D4].
 
-L(a) = (1/n) Σ_i (φ(x_i)·a - y_i)². With G = ΦᵀΦ/n the ridge solution is (G + ρI)⁻¹ Φᵀy/n, and one decomposition of
-the smaller of ΦᵀΦ (w×w) and ΦΦᵀ (n×n) serves all ρ. In float32 the Gram loses half the digits (its small
-eigenvalues come out negative), so there the features themselves are decomposed.
+L(a) = (1/n) Σ_i (φ(x_i)·a - y_i)², without a factor 1/2. With G = ΦᵀΦ/n the ridge solution is (G + ρI)⁻¹ Φᵀy/n, and one
+decomposition of the smaller of ΦᵀΦ (w×w) and ΦΦᵀ (n×n) serves all ρ. In float32 the Gram matrix loses half the digits
+(its small eigenvalues become negative), so there the features themselves are decomposed.
 """
 
 from collections.abc import Callable
@@ -15,27 +15,37 @@ from jaxtyping import Array, Float
 
 from unlazy.core import devices
 from unlazy.core.linalg import dot, vdot
-from unlazy.core.precision import rounding
+from unlazy.core.precision import unit_roundoff
 from unlazy.solvers.ridge import factorization
 from unlazy.theory.dynamics import leave_one_out, spectral_filters
 
 
-class HeadPath(eqx.Module):
-    """Heads for a path of ridges, and what training data alone say about each (None unless asked for)."""
+class ReadoutPath(eqx.Module):
+    """Readouts for a path of ridges.
+
+    Attributes
+    ----------
+    ridges : array of shape (l,)
+        Ridges ρ.
+    readouts : array of shape (l, w)
+        Readout weights for every ridge.
+    leave_one_out, gcv : array of shape (l,) or None
+        Leave-one-out error and generalized cross-validation for every ridge, if requested.
+    """
 
     ridges: Float[Array, " l"]
-    heads: Float[Array, "l w"]
+    readouts: Float[Array, "l w"]
     leave_one_out: Float[Array, " l"] | None
     gcv: Float[Array, " l"] | None
 
     def best(self, errors: Float[Array, " l"]) -> tuple[Float[Array, " w"], Float[Array, ""]]:
-        """The head and the ridge where these errors are smallest (NaN never is)."""
+        """Return the readout and the ridge of smallest error, ignoring NaN."""
         at = jnp.nanargmin(jnp.where(jnp.isnan(errors), jnp.inf, errors))
-        return self.heads[at], self.ridges[at]
+        return self.readouts[at], self.ridges[at]
 
 
 def relative_ridges(low: float = 1e-12, high: float = 1e3, count: int = 31) -> Float[Array, " l"]:
-    """A logarithmic path, in units of the mean of ‖φ(x)‖²."""
+    """Return a logarithmic path of ridges, relative to the mean of ‖φ(x)‖²."""
     if not 0 < low <= high:
         raise ValueError(f"ridges must satisfy 0 < low ≤ high, got {low} and {high}")
     return jnp.geomspace(low, high, count)
@@ -48,25 +58,42 @@ def ridge_path(
     weights: Float[Array | np.ndarray, " n"] | None = None,
     *,
     errors: bool = False,
-) -> HeadPath:
+) -> ReadoutPath:
     """Ridge regression on fixed features, min (1/n)‖Φa - y‖² + ρ‖a‖², for every ρ = relative × mean ‖φ(x)‖².
 
-    Rows of weight zero are padding. With `errors` the exact leave-one-out error and GCV of each ridge come too: both
-    treat the features as fixed. Features that were learned from the same labels (Algorithm 1) break that:
-    leave-one-out is then too hopeful for n ≲ d², and GCV can choose an interpolant.
+    Leave-one-out error and GCV treat the features as fixed. Features learned from the same labels (Algorithm 1) violate
+    this: leave-one-out is then optimistic for n ≲ d², and GCV can select an interpolant.
+
+    Parameters
+    ----------
+    features : array of shape (n, w)
+        Features Φ.
+    y : array of shape (n,)
+        Labels.
+    relative : array of shape (l,)
+        Ridges relative to the mean of ‖φ(x)‖².
+    weights : array of shape (n,), optional
+        Rows of weight zero are padding.
+    errors : bool, default False
+        Whether to compute the exact leave-one-out error and GCV for every ridge.
+
+    Returns
+    -------
+    ReadoutPath
+        Ridges, readouts and errors.
     """
-    xp = library(features, y, relative, weights)
+    xp = array_module(features, y, relative, weights)
     Phi, labels, n = _masked(xp, features, y, weights)
     ridges = xp.asarray(relative) * vdot(Phi, Phi) / n
-    spectrum, heads, basis = _solve(xp, Phi, labels, n, ridges)
+    spectrum, readouts, basis = _solve(xp, Phi, labels, n, ridges)
     if not errors:
-        return HeadPath(jnp.asarray(ridges), jnp.asarray(heads), None, None)
+        return ReadoutPath(jnp.asarray(ridges), jnp.asarray(readouts), None, None)
     kept = xp.ones(labels.shape, bool) if weights is None or xp is np else weights > 0
     loo, gcv = _errors(xp, _unit_columns(xp, basis(), spectrum), spectrum, labels, ridges, kept, n)
-    return HeadPath(jnp.asarray(ridges), jnp.asarray(heads), jnp.asarray(loo), jnp.asarray(gcv))
+    return ReadoutPath(jnp.asarray(ridges), jnp.asarray(readouts), jnp.asarray(loo), jnp.asarray(gcv))
 
 
-def descent_head(
+def descent_readout(
     features: Float[Array, "n w"],
     y: Float[Array, " n"],
     *,
@@ -76,10 +103,32 @@ def descent_head(
     start: Float[Array, " w"] | None = None,
     weights: Float[Array, " n"] | None = None,
 ) -> Float[Array, " w"]:
-    """The head after T steps a ← a - η(∇_a L + λa) [D4], in closed form: equal to the loop, at no cost in T.
+    """Return the readout after T steps a ← a - η(∇_a L + λa) [D4], in closed form at a cost independent of T.
 
-    ∇L = 2Ga - 2Φᵀy/n, so in the eigenbasis of G each coordinate contracts by 1 - η(2s + λ). The loop itself would
-    need millions of steps here (condition numbers of 10^7). Diverges, as the loop does, beyond η = 2/(2s_max + λ).
+    ∇L = 2Ga - 2Φᵀy/n, so in the eigenbasis of G each coordinate contracts by 1 - η(2s + λ). The loop itself would need
+    millions of steps (condition numbers of 10^7). Diverges, as the loop does, for η > 2/(2s_max + λ).
+
+    Parameters
+    ----------
+    features : array of shape (n, w)
+        Features Φ.
+    y : array of shape (n,)
+        Labels.
+    steps : float
+        Number of steps T.
+    step_size : float
+        Step size η.
+    decay : float, default 0.0
+        Weight decay λ.
+    start : array of shape (w,), optional
+        Initial readout; zero by default.
+    weights : array of shape (n,), optional
+        Rows of weight zero are padding.
+
+    Returns
+    -------
+    array of shape (w,)
+        Readout weights.
     """
     Phi, y, n = _masked(jnp, features, y, weights)
     s, V = jnp.linalg.eigh(dot(Phi.T, Phi) / n)
@@ -89,16 +138,16 @@ def descent_head(
     return dot(V, learned + left)
 
 
-def library(*arrays: Any) -> Any:
-    """NumPy for values that lie on the CPU, jax.numpy while tracing or on an accelerator.
+def array_module(*arrays: Any) -> Any:
+    """Return NumPy for arrays on the CPU, jax.numpy while tracing or on an accelerator.
 
-    In float64 NumPy's products are several times faster than XLA's on a CPU, and padding can be dropped.
+    In float64, NumPy's products are several times faster than XLA's on a CPU, and padding can be dropped.
     """
-    return np if all(devices.lies_on_host(array) for array in arrays) else jnp
+    return np if all(devices.is_on_host(array) for array in arrays) else jnp
 
 
 def _masked(xp: Any, features: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
-    """The rows that count, and their number: padding is dropped where values are known, else set to zero."""
+    """Return the rows of positive weight and their number; padding is dropped if values are known, else zeroed."""
     Phi, labels = xp.asarray(features), xp.asarray(y)
     if weights is None:
         return Phi, labels, xp.asarray(labels.shape[0], labels.dtype)
@@ -109,9 +158,9 @@ def _masked(xp: Any, features: Any, y: Any, weights: Any) -> tuple[Any, Any, Any
 
 
 def _solve(xp: Any, Phi: Any, y: Any, n: Any, ridges: Any) -> tuple[Any, Any, Callable[[], Any]]:
-    """Eigenvalues of ΦᵀΦ/n, the heads of every ridge, and (on demand) columns along the left singular vectors of Φ.
+    """Return eigenvalues of ΦᵀΦ/n, the readouts for all ridges, and a function for the left singular directions of Φ.
 
-    Each ridge is the filter 1/(s + ρ). No null direction is cut: it meets a filter of at most 1/ρ.
+    Each ridge is the filter 1/(s + ρ). No null direction is dropped: its filter is at most 1/ρ.
     """
     if Phi.dtype == jnp.float32:
         U, sigma, Vt = xp.linalg.svd(Phi / xp.sqrt(n), full_matrices=False)
@@ -130,20 +179,23 @@ def _eigh(xp: Any, G: Any) -> tuple[Any, Any]:
 
 
 def _unit_columns(xp: Any, columns: Any, spectrum: Any) -> Any:
-    """Columns at unit length, those of null directions zero."""
+    """Normalize the columns; those of null directions become zero."""
     lengths = xp.sqrt(xp.sum(columns * columns, 0))
-    keep = spectrum > len(spectrum) * rounding(spectrum.dtype) * xp.max(spectrum)
+    keep = spectrum > len(spectrum) * unit_roundoff(spectrum.dtype) * xp.max(spectrum)
     return columns * xp.where(keep, 1 / xp.where(lengths > 0, lengths, 1), 0)
 
 
 def _errors(xp: Any, U: Any, s: Any, y: Any, ridges: Any, kept: Any, n: Any) -> tuple[Any, Any]:
-    """Leave-one-out and GCV from 1 - H = U diag(ρ/(s + ρ)) Uᵀ + (1 - UUᵀ): sums of positive parts, no cancellation."""
+    """Return leave-one-out error and GCV from 1 - H = U diag(ρ/(s + ρ)) Uᵀ + (1 - UUᵀ).
+
+    The sums have positive terms only, so there is no cancellation.
+    """
     shrink = ridges[:, None] / (s + ridges[:, None])
     inside = dot(U.T, y)
     residual = dot(shrink * inside, U.T) + (y - dot(U, inside))
     outside = xp.maximum(1 - xp.sum(U * U, 1), 0)
     leverage = dot(shrink, (U * U).T) + xp.where(kept, outside, 1)
     tiny = xp.finfo(y.dtype).eps
-    loo = xp.sum(leave_one_out.left_out(residual, xp.maximum(leverage, tiny)) ** 2, 1) / n
+    loo = xp.sum(leave_one_out.leave_one_out_residual(residual, xp.maximum(leverage, tiny)) ** 2, 1) / n
     free = xp.maximum(xp.sum(xp.where(kept, leverage, 0), 1), n * tiny)
-    return loo, leave_one_out.generalized(xp.sum(residual**2, 1), free, n)
+    return loo, leave_one_out.gcv_score(xp.sum(residual**2, 1), free, n)

@@ -1,9 +1,9 @@
-"""Two steps that forget where they came from, then the head: how features emerge from inputs [P3, P4].
+"""Two gradient steps that cancel the initial weights, then the readout: how features emerge from inputs [P3, P4].
 
-Steps 1 and 2 move the first layer's weights alone, on large fresh samples, with ℓ2 decay of strength 1/η: the old
+Steps 1 and 2 move only the first layer's weights, on large independent samples, with ℓ2 decay of strength 1/η: the old
 weights cancel and w ← -η ∇_w L is the gradient alone. Neurons are noisy there, which smooths the truncated ReLU in
-closed form. Then the head is set to zero and all layers are trained by SGD on fresh batches. Without forgetting
-(`forget=False`, small heads, large steps) the same features emerge gradually.
+closed form. Then the readout is set to zero and all layers are trained by SGD on new batches. Without cancellation
+(`forget=False`, small readout weights, large steps) the same features emerge gradually.
 
 Shi, Wei and Liang, A theoretical analysis on feature learning in neural networks (ICLR 2022).
 """
@@ -19,59 +19,72 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from unlazy.core.data import Data
 from unlazy.core.errors import check_positive_integer
 from unlazy.core.precision import default_float
-from unlazy.layers.parametrization import Layer
+from unlazy.layers.protocol.parametrization import WeightBias
 from unlazy.networks.mlp import Network, Parameters
-from unlazy.theory.activations.functions import Activation
+from unlazy.theory.activations.functions import ActivationFunction
 from unlazy.theory.feature_learning.patterns import smoothed_ramp
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.descent.losses import LOSSES
 
 Draw = Callable[[PRNGKeyArray, int], Data]
-"""draw(key, n): n fresh labeled points."""
+"""draw(key, n) returns n independent labeled points."""
 
 
 class Emergence(eqx.Module):
-    """Parameters at the start, after step 1, after step 2 and at the end, and what was recorded on the way."""
+    """Parameters and records of `emerge`.
+
+    Attributes
+    ----------
+    start, first, second, end : tuple of Layer
+        Parameters at the start, after step 1, after step 2 and at the end.
+    margins : array of shape (2,)
+        Largest y f(x) on the samples of steps 1 and 2.
+    recorded : dict
+        Recorded measures.
+    """
 
     start: Parameters
     first: Parameters
     second: Parameters
     end: Parameters
     margins: Float[Array, " 2"]
-    """Largest y f(x) on the samples of steps 1 and 2: below 1 the hinge is active everywhere, as the lemmas ask."""
+    """Largest y f(x) on the samples of steps 1 and 2; below 1 the hinge is active everywhere, as the lemmas require."""
     recorded: dict[str, Array]
-    """At the start, after step 1, after step 2, then every `every` steps with the new head."""
+    """Values at the start, after step 1, after step 2, then after each `every` steps with the new readout."""
 
 
 def pattern_network(
     inputs: int, width: int = 600, *, sigma_w: float = 0.2, sigma_b: float = 0.3, sigma_a: float = 4.0
 ) -> Network:
-    """f(x) = Σ_i a_i min(1, max(w_i·x + b_i, 0)) [P3] with Gaussian starts; `init(key, "antisymmetric")` pairs them."""
-    scales = (sigma_w, sigma_a * width**0.5)  # the network divides its head by √width
+    """Create the network f(x) = Σ_i a_i min(1, max(w_i·x + b_i, 0)) [P3] with Gaussian initialization.
+
+    `init(key, "antisymmetric")` pairs its neurons.
+    """
+    scales = (sigma_w, sigma_a * width**0.5)  # the network divides its readout by √width
     mlp = MLP(1, "truncated_relu", scales, (sigma_b, 0.0), scale_input=False, width=width)
     return Network(mlp, inputs, "standard")
 
 
-def noisy(network: Network, spread: float) -> Network:
-    """The network whose neurons carry noise N(0, spread²), averaged over it: smooth in its weights."""
-    smooth = Activation("smoothed truncated ReLU", smoothed_ramp, (), spread)
+def smoothed_network(network: Network, spread: float) -> Network:
+    """Return the network whose neurons carry noise N(0, spread²), averaged over the noise: smooth in its weights."""
+    smooth = ActivationFunction("smoothed truncated ReLU", smoothed_ramp, (), spread)
     return eqx.tree_at(lambda net: net.mlp, network, _with_activation(network.mlp, smooth))
 
 
 def weight_gradient(network: Network, params: Parameters, data: Data) -> tuple[Float[Array, "d w"], Float[Array, ""]]:
-    """∇_w of the mean hinge loss in the first layer's weights, and the largest margin y f(x)."""
+    """Return the gradient of the mean hinge loss in the first layer's weights, and the largest margin y f(x)."""
 
     def loss(weight: Array) -> tuple[Array, Array]:
-        f = network((Layer(weight, params[0].bias), *params[1:]), data.X)
+        f = network((WeightBias(weight, params[0].bias), *params[1:]), data.X)
         return LOSSES["hinge"].mean(f, data.y), jnp.max(data.y * f)
 
     return jax.grad(loss, has_aux=True)(params[0].weight)
 
 
 def step_on_weights(params: Parameters, gradient: Float[Array, "d w"], rate: Any, forget: bool = True) -> Parameters:
-    """w ← w - η(∇_w L + λw) with λ = 1/η, so that w ← -η∇_w L; or λ = 0."""
+    """Return the parameters after w ← w - η(∇_w L + λw) with λ = 1/η, so that w ← -η∇_w L; or λ = 0."""
     old = 0 if forget else params[0].weight
-    return (Layer(old - rate * gradient, params[0].bias), *params[1:])
+    return (WeightBias(old - rate * gradient, params[0].bias), *params[1:])
 
 
 def emerge(
@@ -90,17 +103,54 @@ def emerge(
     record: Mapping[str, Callable[[Parameters], Array]] | None = None,
     every: int = 25,
 ) -> Emergence:
-    """The schedule of Theorem 1: two steps on the weights, then a ← 0 and SGD on everything, hinge loss throughout.
+    """Run the schedule of Theorem 1: two steps on the weights, then a ← 0 and SGD on all layers, with hinge loss.
 
-    `sgd_rates` are the first and the last rate, falling geometrically. `draw` is asked for fresh points at every step;
-    one that picks rows of a table makes it the finite-sample algorithm. A large first rate ruins the second step: the
-    hinge is no longer active everywhere (`margins`).
+    A large first rate spoils the second step: the hinge is then not active everywhere (see `margins`).
+
+    Parameters
+    ----------
+    network : Network
+        Two-layer network, such as `pattern_network`.
+    key : PRNG key
+        Source of randomness.
+    draw : callable
+        `draw(key, n)` returns new points at every step; drawing rows of a table gives the finite-sample algorithm.
+    samples : int, default 20000
+        Points of each of the first two steps.
+    rates : (float, float), default (0.005, 20.0)
+        Step sizes of the first two steps.
+    spread : float, default 0.3
+        Standard deviation of the noise of the neurons in the first two steps.
+    forget : bool, default True
+        Whether the first two steps cancel the old weights.
+    steps : int, default 500
+        Number of SGD steps, a multiple of `every`.
+    batch : int, default 1000
+        Points per SGD step.
+    sgd_rates : (float, float), default (0.2, 0.02)
+        First and last SGD rate, with geometric decay.
+    decay : float, default 0.0
+        Weight decay of SGD.
+    record : mapping of str to callable, optional
+        Functions of the parameters to record.
+    every : int, default 25
+        Steps between records.
+
+    Returns
+    -------
+    Emergence
+        Parameters of every stage and records.
+
+    Raises
+    ------
+    ValueError
+        If `steps` is not a multiple of `every`.
     """
     if check_positive_integer("steps", steps) % check_positive_integer("every (steps between records)", every):
         raise ValueError(f"steps must be a multiple of every, got steps={steps} and every={every}")
     keys, measures = jax.random.split(key, 4), dict(record or {})
     start = network.init(keys[0], "antisymmetric")
-    smooth = noisy(network, spread)
+    smooth = smoothed_network(network, spread)
 
     def move(theta: Parameters, stage: tuple[Array, Array]) -> tuple[Parameters, tuple[Parameters, Array]]:
         gradient, margin = weight_gradient(smooth, theta, draw(stage[0], samples))
@@ -111,7 +161,7 @@ def emerge(
     moved, (both, margins) = jax.lax.scan(move, start, (keys[1:3], jnp.asarray(rates, default_float())))
     stages = jax.tree.map(lambda first, later: jnp.concatenate([first[None], later]), start, both)
     before = jax.lax.map(lambda stage: {name: measure(stage) for name, measure in measures.items()}, stages)
-    zeroed = (moved[0], Layer(*(jnp.zeros_like(part) for part in moved[1])))
+    zeroed = (moved[0], WeightBias(*(jnp.zeros_like(part) for part in moved[1])))
     end, later = _descend_fresh(network, zeroed, keys[3], draw, steps, batch, sgd_rates, decay, measures, every)
     recorded = {name: jnp.concatenate([before[name], later[name]]) for name in measures}
     first, second = (jax.tree.map(lambda part, i=i: part[i], both) for i in range(2))
@@ -122,7 +172,7 @@ def _descend_fresh(
     network: Network, params: Parameters, key: Any, draw: Draw, steps: int, batch: int, rates: tuple[float, float],
     decay: float, measures: dict, every: int,
 ) -> tuple[Parameters, dict[str, Array]]:  # fmt: skip
-    """SGD on all layers, a fresh batch for every step; measures after each `every` steps."""
+    """Run SGD on all layers with a new batch at every step; measures after each `every` steps."""
     first, last = rates
 
     def loss(theta: Parameters, data: Data) -> Array:
@@ -140,7 +190,8 @@ def _descend_fresh(
     return jax.lax.scan(chunk, params, jnp.arange(0, steps, every))
 
 
-def _with_activation(mlp: MLP, phi: Activation) -> MLP:
+def _with_activation(mlp: MLP, phi: ActivationFunction) -> MLP:
+    """Return the same architecture with another activation."""
     return MLP(
         mlp.depth, phi, mlp.sigma_w, mlp.sigma_b, residual=mlp.residual, scale_input=mlp.scale_input, width=mlp.width,
         outputs=mlp.outputs,

@@ -1,6 +1,6 @@
-"""Bandwidth and ridge by leave-one-out: downhill together on a grid of logarithms [K2, K3].
+"""Selection of bandwidth and ridge by leave-one-out error: coordinate search on a logarithmic grid [K2, K3].
 
-A Cholesky factor and its inverse cost a tenth of an eigendecomposition, so a search that looks at few ridges uses them.
+A Cholesky factor and its inverse cost a tenth of an eigendecomposition, so a search over few ridges uses them.
 """
 
 import math
@@ -9,34 +9,35 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float
 
-from unlazy.solvers.ridge.factorization import judging_precision
-from unlazy.solvers.ridge.intercept import fit
+from unlazy.solvers.ridge.factorization import evaluation_dtype
+from unlazy.solvers.ridge.intercept import fit_ridge
 
-SMALLEST, LARGEST = 1e-9, 1e3
-"""Ridges stay between these, in units of the mean of k(x, x)."""
-Place = tuple[float, float]
+SMALLEST_RIDGE, LARGEST_RIDGE = 1e-9, 1e3
+"""Range of the ridges, relative to the mean of k(x, x)."""
+BandwidthAndRidge = tuple[float, float]
 """Bandwidth, and ridge relative to the mean of k(x, x)."""
 
-LARGE, SMALL = (2.0, 10.0), (2.0**0.5, 10.0**0.5)
-"""Factors of bandwidth and ridge by which a search moves."""
+COARSE_STEP, FINE_STEP = (2.0, 10.0), (2.0**0.5, 10.0**0.5)
+"""Factors of bandwidth and ridge in the coarse and in the fine search."""
 
 
-def descend(
+def coordinate_search(
     error: Callable[[float, float], float],
-    start: Place,
+    start: BandwidthAndRidge,
     *,
     ridge: bool = True,
     bandwidth: bool = True,
-    steps: tuple[Place, ...] = (LARGE, SMALL),
+    steps: tuple[BandwidthAndRidge, ...] = (COARSE_STEP, FINE_STEP),
     reach: float = 128.0,
     worth: float = 1e-4,
     at_start: float | None = None,
-) -> tuple[Place, float]:
-    """Bandwidth and ridge of a small error: downhill from `start`, first by large factors, then by small ones.
+) -> tuple[BandwidthAndRidge, float]:
+    """Search a bandwidth and a ridge of small error, downhill from `start`, first by large and then by small factors.
 
-    `ridge` and `bandwidth` say what may move; the bandwidth stays within a factor `reach` of its start. A move counts
-    where it takes more than the share `worth` off the error (at the start that is `at_start`, where known); one that
-    helped is tried again first. An infinite error (K + ρI not positive) at the start raises the ridge.
+    `ridge` and `bandwidth` say which of them may change; the bandwidth stays within a factor `reach` of its start. A
+    move is accepted if it reduces the error by more than the share `worth`; a successful move is tried again first.
+    `at_start` is the error at the start, if known. If it is infinite (K + ρI not positive definite), the ridge is
+    increased first.
     """
     known: dict[tuple[int, int], float] = {}
 
@@ -49,7 +50,7 @@ def descend(
 
     (h, rho), (first, _) = start, start
     best = at(h, rho) if at_start is None else at_start
-    while ridge and math.isinf(best) and rho < LARGEST:
+    while ridge and math.isinf(best) and rho < LARGEST_RIDGE:
         rho *= 10
         best = at(h, rho)
     for by_h, by_rho in steps:
@@ -59,7 +60,7 @@ def descend(
             moved = False
             for move in moves:
                 new_h, new_rho = h * move[0], rho * move[1]
-                inside = SMALLEST <= new_rho <= LARGEST and 1 / reach <= new_h / first <= reach
+                inside = SMALLEST_RIDGE <= new_rho <= LARGEST_RIDGE and 1 / reach <= new_h / first <= reach
                 if inside and at(new_h, new_rho) < best * (1 - worth):
                     h, rho, best, moved = new_h, new_rho, at(new_h, new_rho), True
                     moves = [move, *(m for m in moves if m != move)]
@@ -72,11 +73,13 @@ def leave_one_out(
     Y: Float[np.ndarray, "n c"],
     weights: Float[np.ndarray, " n"] | None = None,
 ) -> Callable[[float, float], float]:
-    """The leave-one-out error as a function of bandwidth and ridge; `gram` is K as a function of the bandwidth, keeping
-    its last one (`View.gram`)."""
+    """Return the leave-one-out error as a function of bandwidth and ridge.
+
+    `gram` returns K for a bandwidth and caches the last one.
+    """
 
     def error(h: float, rho: float) -> float:
-        found = fit(gram(h, dtype=judging_precision(len(Y), rho, weights)), Y, rho, weights)
+        found = fit_ridge(gram(h, dtype=evaluation_dtype(len(Y), rho, weights)), Y, rho, weights)
         return math.inf if found is None else found.error
 
     return error

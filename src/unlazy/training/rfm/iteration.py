@@ -1,10 +1,10 @@
-"""Recursive feature machines [D11]: fit, take the average gradient outer product (AGOP), see the inputs through it, fit
-again; for every kernel of inner products, and with a diagonal metric for the ℓ1 (product) Laplace kernel.
+"""Iteration of recursive feature machines [D11]: fit, average gradient outer product (AGOP), new metric.
 
     α = (K_M + ρI)⁻¹ y,   M ← AGOP(f)/tr AGOP(f),   K_M(x, z) = k(M^½ x/h, M^½ z/h).
 
-Bandwidth h and ridge ρ are chosen anew at every iterate by closed-form leave-one-out. M is normalized by its trace, so
-nothing depends on the scale of the labels. Radhakrishnan, Beaglehole, Pandit and Belkin (Science 2024).
+Works for every kernel of inner products, and with a diagonal metric for the ℓ1 (product) Laplace kernel. M is
+normalized by its trace, so nothing depends on the scale of the labels. Radhakrishnan, Beaglehole, Pandit and Belkin
+(Science 2024).
 """
 
 from collections.abc import Sequence
@@ -13,24 +13,24 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from unlazy.core.errors import nearest
+from unlazy.core.errors import did_you_mean
 from unlazy.core.linalg import dot
 from unlazy.core.results import Evidence
 from unlazy.kernels.base import Kernel
-from unlazy.products.metric_gram import Map, cross, view
-from unlazy.solvers.ridge.intercept import coefficients
-from unlazy.theory.numerics.bandwidth import some_rows
-from unlazy.training.rfm.bandwidth_and_ridge import descend, leave_one_out
-from unlazy.training.rfm.gauss_newton_metric import free_directions, turned
+from unlazy.products.metric_gram import Map, cross, metric_gram
+from unlazy.solvers.ridge.intercept import ridge_coefficients
+from unlazy.theory.numerics.bandwidth import evenly_spaced_rows
+from unlazy.training.rfm.bandwidth_and_ridge import coordinate_search, leave_one_out
+from unlazy.training.rfm.gauss_newton_metric import free_directions, rotate_directions
 
 METRICS = ("full", "diagonal", "low_rank")
 FIRST_RIDGE = 1e-3
-TURNING = 8000
-"""Rows whose residuals turn directions."""
+ROTATION_ROWS = 8000
+"""Largest number of rows whose residuals rotate the directions."""
 
 
 class Iterate(NamedTuple):
-    """One round: the metric it saw the inputs through, and the fit f(x) = b + Σ_i α_i k(Lx/h, Lx_i/h)."""
+    """One round: the metric and the fit f(x) = b + Σ_i α_i k(Lx/h, Lx_i/h)."""
 
     matrix: Float[np.ndarray, "d d"] | Float[np.ndarray, " d"]
     """M with trace one, or its diagonal."""
@@ -38,29 +38,29 @@ class Iterate(NamedTuple):
     """L with M = LᵀL."""
     bandwidth: float
     relative_ridge: float
-    """In units of the mean of k(x, x)."""
+    """Relative to the mean of k(x, x)."""
     alpha: Float[np.ndarray, "n c"]
     intercept: Float[np.ndarray, " c"]
     centers: Float[np.ndarray, "n d"] | None = None
-    """Where not all training rows are (`machine.recursive_features` of very many)."""
+    """The centers, if they are not all training rows (`recursive_features` with very many rows)."""
     evidence: Evidence | None = None
-    """How the fit was found; None: by one factorization."""
+    """Evidence of the fit; None for one factorization."""
 
     def predict(
         self, kernel: Kernel, X: Float[np.ndarray, "n d"], Z: Float[np.ndarray, "m d"]
     ) -> Float[np.ndarray, "m c"]:
-        """f at the rows of Z, for the kernel and the training rows it was fitted with."""
+        """Evaluate f at the rows of Z, for the kernel and the training rows of the fit."""
         centers = X if self.centers is None else self.centers
         return cross(kernel, Z, centers, self.map, self.bandwidth) @ self.alpha + self.intercept
 
 
-def isotropic(d: int, metric: str, dtype: Any = np.float64) -> np.ndarray:
-    """The metric before anything was learned: the identity over d, or its diagonal."""
+def isotropic_metric(d: int, metric: str, dtype: Any = np.float64) -> np.ndarray:
+    """Return the initial metric: the identity over d, or its diagonal."""
     return np.full(d, 1 / d, dtype) if metric == "diagonal" else np.eye(d, dtype=dtype) / d
 
 
-def root(matrix: np.ndarray) -> Map:
-    """L with LᵀL = M, one row per direction. Directions at the rounding of the largest are left out."""
+def metric_root(matrix: np.ndarray) -> Map:
+    """Return L with LᵀL = M, one row per direction, without directions at the rounding error of the largest."""
     if matrix.ndim == 1:
         return np.sqrt(np.maximum(matrix, 0))
     values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
@@ -68,8 +68,8 @@ def root(matrix: np.ndarray) -> Map:
     return np.sqrt(values[keep])[:, None] * vectors.T[keep]
 
 
-def squared(L: Map) -> np.ndarray:
-    """M = LᵀL, or its diagonal."""
+def metric_of_map(L: Map) -> np.ndarray:
+    """Return M = LᵀL, or its diagonal."""
     return L**2 if L.ndim == 1 else dot(L.T, L)
 
 
@@ -87,46 +87,53 @@ def learn(
     power: float | Sequence[float] = 1.0,
     start: np.ndarray | None = None,
 ) -> list[Iterate]:
-    """All iterates, the plain kernel first. `kernel` has bandwidth one: inputs are divided by h instead.
+    """Return all iterates of a recursive feature machine, beginning with the plain kernel.
 
-    `relative_bandwidth` is a multiple of the usual one (median distance, or root mean square norm), which every metric
-    sets anew; `relative_ridge` is in units of the mean of k(x, x). What is None is chosen by leave-one-out before the
-    first update, and kept: later the metric has seen the labels, and leave-one-out would not know. M is AGOP to the
-    `power`, one number or one per update: below 1 the metric sharpens slowly, and directions get time to turn before
-    others are lost. `start` is a metric to begin with, such as W¹ᵀW¹ of Algorithm 1.
+    `kernel` has bandwidth one: the inputs are divided by h instead. `relative_bandwidth` is a multiple of the default
+    bandwidth (median distance, or root mean square norm) under the current metric; `relative_ridge` is relative to the
+    mean of k(x, x). Whatever is None is chosen by leave-one-out before the first update and then kept: later metrics
+    depend on the labels, which makes leave-one-out optimistic. M is AGOP to the `power`, one number or one per update:
+    below 1 the metric sharpens slowly, and directions can rotate before others are lost. `start` is an initial metric,
+    such as W¹ᵀW¹ of Algorithm 1.
     """
     check_metric(kernel, metric)
-    M = isotropic(X.shape[1], metric, X.dtype) if start is None else normalized(start, metric)
-    seen = view(kernel, X, root(M))
-    place = ((relative_bandwidth or 1.0) * seen.usual, FIRST_RIDGE if relative_ridge is None else relative_ridge)
+    M = isotropic_metric(X.shape[1], metric, X.dtype) if start is None else normalize_metric(start, metric)
+    seen = metric_gram(kernel, X, metric_root(M))
+    place = (
+        (relative_bandwidth or 1.0) * seen.default_bandwidth,
+        FIRST_RIDGE if relative_ridge is None else relative_ridge,
+    )
     if relative_bandwidth is None or relative_ridge is None:
         error = leave_one_out(seen.gram, Y, weights)
-        place, _ = descend(error, place, ridge=relative_ridge is None, bandwidth=relative_bandwidth is None)
-    factor, rho = place[0] / seen.usual, place[1]
-    powers = every_power(power, updates)
+        place, _ = coordinate_search(error, place, ridge=relative_ridge is None, bandwidth=relative_bandwidth is None)
+    factor, rho = place[0] / seen.default_bandwidth, place[1]
+    powers = powers_per_update(power, updates)
     found = []
     for t in range(updates + 1):
-        h = factor * seen.usual
-        alpha, intercept = coefficients(seen.gram(h), Y, rho, weights)
+        h = factor * seen.default_bandwidth
+        alpha, intercept = ridge_coefficients(seen.gram(h), Y, rho, weights)
         found.append(Iterate(M, seen.map, h, rho, alpha, intercept))
         if t < updates:
-            M = updated(seen, h, alpha, metric, M, rank=rank, power=powers[t])
-            seen = view(kernel, X, root(M))
+            M = metric_from_gradients(seen, h, alpha, metric, M, rank=rank, power=powers[t])
+            seen = metric_gram(kernel, X, metric_root(M))
     return found
 
 
-def every_power(power: float | Sequence[float], updates: int) -> list[float]:
-    """One power for each update."""
+def powers_per_update(power: float | Sequence[float], updates: int) -> list[float]:
+    """Return one power for each update."""
     powers = [float(power)] * updates if isinstance(power, int | float) else [float(p) for p in power]
     if len(powers) != updates:
-        raise ValueError(f"{updates} updates need as many powers, got {len(powers)}")
+        raise ValueError(f"{updates} updates need {updates} powers, got {len(powers)}")
     return powers
 
 
-class Step(NamedTuple):
-    """A fit whose gradients make the next metric: kernel, bandwidth in units of the usual one, ridge in units of the
-    mean of k(x, x), the power of the AGOP, and how much of its noise floor is taken off (`pruned`). Where `turn` is
-    positive its residuals make it instead: they turn the directions that hold this share of the metric (`turning`)."""
+class RfmStep(NamedTuple):
+    """A fit whose gradients define the next metric.
+
+    Kernel, bandwidth relative to the default one, ridge relative to the mean of k(x, x), power of the AGOP, and the
+    share of its noise floor that is subtracted (`prune_metric`). If `turn` is positive, the residuals define the next
+    metric instead: they rotate the directions that hold this share of the metric (`metric_from_residuals`).
+    """
 
     kernel: Kernel
     relative_bandwidth: float
@@ -136,8 +143,8 @@ class Step(NamedTuple):
     turn: float = 0.0
 
 
-def follow(
-    steps: Sequence[Step],
+def apply_steps(
+    steps: Sequence[RfmStep],
     X: Float[np.ndarray, "n d"],
     Y: Float[np.ndarray, "n c"],
     metric: str,
@@ -146,50 +153,54 @@ def follow(
     weights: Float[np.ndarray, " n"] | None = None,
     start: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The metric after these steps, chosen elsewhere (`estimators.feature_search`)."""
-    M = isotropic(X.shape[1], metric, X.dtype) if start is None else normalized(start, metric)
+    """Return the metric after the given steps (chosen by `estimators.feature_search`)."""
+    M = isotropic_metric(X.shape[1], metric, X.dtype) if start is None else normalize_metric(start, metric)
     for step in steps:
-        M = narrowed(M, step.turn, metric) if step.turn else M
-        seen = view(step.kernel, X, root(M))
-        h = step.relative_bandwidth * seen.usual
+        M = truncate_metric(M, step.turn, metric) if step.turn else M
+        seen = metric_gram(step.kernel, X, metric_root(M))
+        h = step.relative_bandwidth * seen.default_bandwidth
         K = seen.gram(h)
-        alpha, _ = coefficients(K, Y, step.relative_ridge, weights)
+        alpha, _ = ridge_coefficients(K, Y, step.relative_ridge, weights)
         if step.turn:
-            M = by_residuals(
+            M = metric_from_residuals(
                 seen, h, alpha, step.relative_ridge * float(np.mean(np.diagonal(K))), metric, M, X, weights
             )
         else:
-            M = pruned(updated(seen, h, alpha, metric, M, rank=rank, power=step.power), step.floor)
+            M = prune_metric(metric_from_gradients(seen, h, alpha, metric, M, rank=rank, power=step.power), step.floor)
     return M
 
 
 @runtime_checkable
 class HasGradients(Protocol):
-    """Rows under a metric that know the average gradient outer product of a fit to the first of them."""
+    """Rows under a metric that can compute the average gradient outer product of a fit to the first of them."""
 
-    def agop(self, h: float, alpha: Float[np.ndarray, "m c"], diagonal: bool) -> np.ndarray: ...
+    def agop(self, h: float, alpha: Float[np.ndarray, "m c"], diagonal: bool) -> np.ndarray:
+        """Return the average gradient outer product of a fit, or its diagonal."""
 
-    def slopes(self, h: float, alpha: Float[np.ndarray, "m c"], rows: np.ndarray) -> Float[np.ndarray, "p c r"]: ...
+    def slopes(self, h: float, alpha: Float[np.ndarray, "m c"], rows: np.ndarray) -> Float[np.ndarray, "p c r"]:
+        """Return the derivatives of a fit along Lx at some rows."""
 
 
-def by_residuals(
+def metric_from_residuals(
     seen: HasGradients, h: float, alpha: np.ndarray, ridge: float, metric: str, before: np.ndarray,
     X: Float[np.ndarray, "m d"], weights: Float[np.ndarray, " m"] | None,
 ) -> np.ndarray:  # fmt: skip
-    """The metric with its directions turned by the residuals ρα/w of the ridge fit alpha to the rows X; the one before
-    where these are too few."""
-    rows, L = some_rows(len(alpha), TURNING), root(before)
+    """Return the metric with its directions rotated by the residuals ρα/w of the ridge fit alpha to the rows X.
+
+    The metric is unchanged if there are too few rows.
+    """
+    rows, L = evenly_spaced_rows(len(alpha), ROTATION_ROWS), metric_root(before)
     free = free_directions(L, X.shape[1], len(rows))
     if not free:
         return before
     w = np.ones(len(alpha)) if weights is None else weights
     along = seen.slopes(h, alpha, rows)
     along = along if L.ndim == 1 else along[:, :, -free:]
-    moved = turned(L, X[rows], (ridge * alpha / w[:, None])[rows], along, w[rows])
-    return normalized(squared(moved), metric)
+    moved = rotate_directions(L, X[rows], (ridge * alpha / w[:, None])[rows], along, w[rows])
+    return normalize_metric(metric_of_map(moved), metric)
 
 
-def updated(
+def metric_from_gradients(
     seen: HasGradients,
     h: float,
     alpha: np.ndarray,
@@ -198,47 +209,49 @@ def updated(
     rank: int | None = None,
     power: float = 1.0,
 ) -> np.ndarray:
-    """The next metric: AGOP of the fit alpha to the first rows, `sharpened`."""
-    return sharpened(seen.agop(h, alpha, metric == "diagonal"), metric, before, rank, power)
+    """Return the next metric: the AGOP of the fit alpha to the first rows, by `metric_from_agop`."""
+    return metric_from_agop(seen.agop(h, alpha, metric == "diagonal"), metric, before, rank, power)
 
 
-def sharpened(
+def metric_from_agop(
     new: np.ndarray, metric: str, before: np.ndarray, rank: int | None = None, power: float = 1.0
 ) -> np.ndarray:
-    """An AGOP as a metric: over its trace, of the top `rank` directions where it is low rank; the one before where the
-    fit is constant: no gradient."""
+    """Turn an AGOP into a metric: divide by the trace, keep the top `rank` directions of a low-rank metric.
+
+    The previous metric is returned if the fit is constant and has no gradient.
+    """
     if not (np.isfinite(new).all() and _trace(new) > 0):
         return before
     if metric == "low_rank" and rank is not None and rank < len(new):
         values, vectors = np.linalg.eigh(0.5 * (new + new.T))
         new = (vectors[:, -rank:] * values[-rank:]) @ vectors[:, -rank:].T
-    new = normalized(new, metric)
-    return new if power == 1 else normalized(raised(new, power), metric)
+    new = normalize_metric(new, metric)
+    return new if power == 1 else normalize_metric(metric_power(new, power), metric)
 
 
 def check_metric(kernel: Kernel, metric: str) -> None:
-    """A ValueError for a metric this kernel cannot have."""
+    """Raise ValueError if the kernel does not support the metric."""
     if metric not in METRICS:
-        raise ValueError(f"unknown metric {metric!r}{nearest(str(metric), METRICS)}")
+        raise ValueError(f"unknown metric {metric!r}{did_you_mean(str(metric), METRICS)}")
     if not kernel.metrics:
         raise ValueError(
-            f"{type(kernel).__name__} has no entry formula of linear maps of x, or a metric already, and so none to "
-            "learn: use a kernel of inner products (Gaussian, Laplace, Matern, NNGP, NTK) or ProductLaplace"
+            f"{type(kernel).__name__} has no entry formula for linear maps of x, or has a metric already, so it "
+            "cannot learn one: use a kernel of inner products (Gaussian, Laplace, Matern, NNGP, NTK) or ProductLaplace"
         )
     if metric not in kernel.metrics:
-        raise ValueError(f"{type(kernel).__name__} takes metric={kernel.metrics[0]!r}, got {metric!r}")
+        raise ValueError(f"{type(kernel).__name__} supports metric={kernel.metrics[0]!r}, got {metric!r}")
 
 
-def normalized(M: np.ndarray, metric: str) -> np.ndarray:
-    """M, or its diagonal where that is the metric, with trace one."""
+def normalize_metric(M: np.ndarray, metric: str) -> np.ndarray:
+    """Return M, or its diagonal for a diagonal metric, with trace one."""
     M = np.diag(M) if metric == "diagonal" and M.ndim == 2 else M
     return M / _trace(M)
 
 
-def pruned(M: np.ndarray, floor: float) -> np.ndarray:
-    """M less `floor` times the median of its diagonal (of its eigenvalues, where it is a matrix), nothing below zero.
+def prune_metric(M: np.ndarray, floor: float) -> np.ndarray:
+    """Subtract `floor` times the median of the diagonal (of the eigenvalues, for a matrix) from M, and clip at zero.
 
-    Where few inputs matter the median is what gradients show of inputs that do not.
+    If few inputs matter, the median is the gradient noise of inputs that do not.
     """
     if floor == 0:
         return M
@@ -250,14 +263,16 @@ def pruned(M: np.ndarray, floor: float) -> np.ndarray:
     return left if vectors is None else (vectors * left) @ vectors.T
 
 
-def narrowed(M: np.ndarray, share: float, metric: str) -> np.ndarray:
-    """M of the directions alone that hold this share of it."""
-    return M if share >= 1 else normalized(squared(heaviest(root(M), share)), metric)
+def truncate_metric(M: np.ndarray, share: float, metric: str) -> np.ndarray:
+    """Return M restricted to the leading directions that hold this share of its trace."""
+    return M if share >= 1 else normalize_metric(metric_of_map(leading_directions(metric_root(M), share)), metric)
 
 
-def heaviest(L: Map, share: float) -> np.ndarray:
-    """The last rows of L, which hold at least this share of the trace of LᵀL; of a diagonal its largest lengths, zeros
-    elsewhere."""
+def leading_directions(L: Map, share: float) -> np.ndarray:
+    """Return the last rows of L, which hold at least this share of the trace of LᵀL.
+
+    For a diagonal: its largest lengths, with zeros elsewhere.
+    """
     weight = L**2 if L.ndim == 1 else np.sum(L**2, 1)
     order = np.argsort(weight)[::-1]
     count = int(np.searchsorted(np.cumsum(weight[order]), share * weight.sum() * (1 - 1e-12))) + 1
@@ -269,8 +284,8 @@ def heaviest(L: Map, share: float) -> np.ndarray:
     return left
 
 
-def raised(M: np.ndarray, power: float) -> np.ndarray:
-    """M to a power, by its eigenvalues; a diagonal entry by entry."""
+def metric_power(M: np.ndarray, power: float) -> np.ndarray:
+    """Return M to a power, by its eigenvalues; entry by entry for a diagonal."""
     if M.ndim == 1:
         return M**power
     values, vectors = np.linalg.eigh(0.5 * (M + M.T))
@@ -278,4 +293,5 @@ def raised(M: np.ndarray, power: float) -> np.ndarray:
 
 
 def _trace(M: np.ndarray) -> float:
+    """Return the trace of a matrix or of a diagonal."""
     return float(M.sum() if M.ndim == 1 else np.trace(M))

@@ -1,8 +1,8 @@
-"""A tree of half-spaces in the learned metric: beyond one kernel matrix, every leaf has its own fit.
+"""Tree of half-spaces in the learned metric: for data beyond one kernel matrix, every leaf has its own fit.
 
-Rows are halved along their widest direction under the metric until a leaf is small enough. A leaf is fitted to its own
-rows and to the nearest ones across its borders, as many as make all leaves equally large: one shape, one compilation,
-and fits that agree where they meet. Splits along learned directions: Beaglehole et al., xRFM (2025).
+Rows are halved along their direction of largest variance under the metric until a leaf is small enough. A leaf is
+fitted to its own rows and to the nearest rows across its borders, as many as make all leaves equally large: one shape,
+one compilation, and fits that agree at the borders. Splits along learned directions: Beaglehole et al., xRFM (2025).
 """
 
 from typing import NamedTuple
@@ -14,20 +14,20 @@ from unlazy.core.linalg import dot
 from unlazy.products.metric_gram import Map
 
 SAMPLE = 5000
-"""Rows from which a widest direction is found."""
+"""Largest number of rows used to find a direction of largest variance."""
 BORDER = 0.15
-"""Rows from across the borders, in units of a leaf's own."""
+"""Number of rows from across the borders, relative to a leaf's own rows."""
 
 
 class Tree(NamedTuple):
-    """Inner node i sends x left where directions[i]·x ≤ thresholds[i]; a child c < 0 is the leaf -1 - c."""
+    """Inner node i sends x left if directions[i]·x ≤ thresholds[i]; a child c < 0 is the leaf -1 - c."""
 
     directions: Float[np.ndarray, "k d"]
     thresholds: Float[np.ndarray, " k"]
     children: Int[np.ndarray, "k 2"]
 
     def leaf(self, Z: Float[np.ndarray, "n d"]) -> Int[np.ndarray, " n"]:
-        """The leaf of every row."""
+        """Return the leaf of every row."""
         found = np.full(len(Z), -1 if len(self.thresholds) == 0 else 0)
         inner = np.arange(len(Z)) if len(self.thresholds) else np.arange(0)
         while len(inner):
@@ -41,7 +41,7 @@ class Tree(NamedTuple):
 def partition(
     X: Float[np.ndarray, "n d"], L: Map, most: int, seed: int = 0
 ) -> tuple[Tree, list[Int[np.ndarray, " m"]]]:
-    """The tree whose leaves have at most `most` rows, borders included, and the rows of each leaf, all equally many."""
+    """Return a tree whose leaves have at most `most` rows, borders included, and the equally many rows of each leaf."""
     n, depth = len(X), 0
     while -(-n // 2**depth) * (1 + (BORDER if depth else 0)) > most:
         depth += 1
@@ -53,7 +53,7 @@ def partition(
     rng = np.random.default_rng(seed)
 
     def grow(rows: np.ndarray, far: np.ndarray, level: int) -> int:
-        """The number of the node for these rows; `far` is how far every row lies outside of it, in spreads."""
+        """Return the index of the node for these rows; `far` is how far each row lies outside, in deviations."""
         if level == 0:
             near = np.argpartition(far, size - 1)[:size] if size < n else np.arange(n)
             leaves.append(np.sort(near))
@@ -82,7 +82,7 @@ def partition(
 
 
 def _widest(X: Float[np.ndarray, "m d"], L: Map) -> Float[np.ndarray, " d"]:
-    """u with u·x the first principal component of Lx."""
+    """Return u such that u·x is the first principal component of Lx."""
     F = X * L if L.ndim == 1 else dot(X, L.T)
     F = F - F.mean(0)
     first = np.linalg.eigh(dot(F.T, F))[1][:, -1]

@@ -1,5 +1,4 @@
-"""The recursive feature machine [D11] as a kernel user's tool, and its rounds as one trajectory: round 0 is the plain
-kernel."""
+"""Recursive feature machines [D11] for any number of rows; their rounds form a trajectory."""
 
 import math
 import time
@@ -10,50 +9,70 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from unlazy.core.arrays import Points, check_axes, real_numbers, refuse_not_finite
+from unlazy.core.arrays import Points, as_real_array, check_axes, check_finite
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.precision import precision, rounding
-from unlazy.core.progress import Display
-from unlazy.core.results import Evidence, Words, place
+from unlazy.core.precision import precision, unit_roundoff
+from unlazy.core.progress import ProgressDisplay
+from unlazy.core.results import Evidence, FitDescription, time_index
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.metric import mapped
-from unlazy.kernels.resolve import given_kernel
+from unlazy.kernels.metric import apply_metric
+from unlazy.kernels.resolve import resolve_kernel
 from unlazy.products import matmul
-from unlazy.products.metric_gram import view
+from unlazy.products.metric_gram import metric_gram
 from unlazy.solvers.methods.base import Method
-from unlazy.solvers.problem import labels
-from unlazy.theory.numerics.bandwidth import some_rows
-from unlazy.training.rfm.bandwidth_and_ridge import descend, leave_one_out
+from unlazy.solvers.problem import label_matrix
+from unlazy.theory.numerics.bandwidth import evenly_spaced_rows
+from unlazy.training.rfm.bandwidth_and_ridge import coordinate_search, leave_one_out
 from unlazy.training.rfm.iteration import (
     FIRST_RIDGE,
     Iterate,
     check_metric,
-    every_power,
-    isotropic,
-    normalized,
-    root,
-    sharpened,
+    isotropic_metric,
+    metric_from_agop,
+    metric_root,
+    normalize_metric,
+    powers_per_update,
 )
-from unlazy.training.rfm.large_n_fit import AnySize, Means
+from unlazy.training.rfm.large_n_fit import FitOptions, KernelFitter
 
 SOLVED = "α = (K_M + ρI)⁻¹ y, M ← AGOP(f)/tr AGOP(f) [D11]"
-CHOOSING = 1200
-"""Rows whose leave-one-out error chooses bandwidth and ridge, evenly spread over all."""
+SELECTION_ROWS = 1200
+"""Number of evenly spaced rows whose leave-one-out error selects bandwidth and ridge."""
 
 
-class Machine(eqx.Module):
-    """All iterates of a machine with the kernel and the rows they belong to."""
+class RecursiveFeatureMachine(eqx.Module):
+    """Fitted recursive feature machine: all iterates with their kernel and training rows.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        The kernel, before the metric is applied.
+    X : array of shape (n, d)
+        Training rows.
+    iterates : tuple of Iterate
+        Metric and fit of every round; the first is the plain kernel.
+    one_output : bool
+        Whether the labels had one axis.
+    seconds : float
+        Time of the fit.
+    times : integer array of shape (t,)
+        Numbers of updates, 0 to the last.
+    metric : array of shape (d, d) or (d,)
+        M after the last update.
+    evidence : Evidence
+        Evidence of the least accurate fit.
+    """
 
     kernel: Kernel
     X: Float[np.ndarray, "n d"]
     iterates: tuple[Iterate, ...] = eqx.field(converter=tuple)
     one_output: bool = eqx.field(static=True, default=False)
-    """Whether the labels had one axis, and predictions have."""
+    """Whether the labels, and therefore the predictions, have one axis."""
     seconds: float = math.nan
 
     @property
     def times(self) -> Int[np.ndarray, " t"]:
-        """Updates of the metric."""
+        """Numbers of updates of the metric."""
         return np.arange(len(self.iterates))
 
     @property
@@ -63,42 +82,74 @@ class Machine(eqx.Module):
 
     @property
     def evidence(self) -> Evidence:
-        """Of the worst fit; the words of the last one, with how bandwidth and ridge came about."""
+        """Evidence with the largest residual of all fits and the description of the last one."""
         known = [one.evidence for one in self.iterates if one.evidence is not None]
         fine = all(np.isfinite(one.alpha).all() for one in self.iterates)
-        exact = len(self.X) * rounding(self.X.dtype)
+        exact = len(self.X) * unit_roundoff(self.X.dtype)
         if not known or not fine:
             residual = exact if fine else math.nan
-            return Evidence(residual, steps=len(self.iterates), words=Words(SOLVED, "factorization"))
+            return Evidence(residual, steps=len(self.iterates), description=FitDescription(SOLVED, "factorization"))
         last = known[-1]
         return Evidence(
             max(float(e.residual) for e in known), last.tolerance, last.ridge, sum(int(e.steps) for e in known),
-            self.seconds, max(float(e.bytes) for e in known), last.saying(solved=SOLVED).words,
+            self.seconds, max(float(e.bytes) for e in known), last.with_description(solved=SOLVED).description,
         )  # fmt: skip
 
     def predict(self, Z: Points, t: Any = None) -> Float[np.ndarray, "..."]:
-        """f after the last update, or after t of them, one number or several: shape (*t, m, *outputs)."""
-        rows = real_numbers("Z", Z).astype(self.X.dtype)
+        """Evaluate f.
+
+        Parameters
+        ----------
+        Z : array of shape (m, d)
+            Points.
+        t : int or array of int, optional
+            Number of updates, one or several; the last by default.
+
+        Returns
+        -------
+        array of shape (*t, m, *outputs)
+            Predictions.
+
+        Raises
+        ------
+        ValueError
+            If t is not one of `times`.
+        """
+        rows = as_real_array("Z", Z).astype(self.X.dtype)
         check_axes("Z", rows.shape)
-        at = np.asarray(len(self.iterates) - 1 if t is None else place(self.times, t, "update"))
+        at = np.asarray(len(self.iterates) - 1 if t is None else time_index(self.times, t, "update"))
         found = np.stack([self._at(self.iterates[i], rows) for i in at.ravel()])
         return (found[..., 0] if self.one_output else found).reshape(*at.shape, len(rows), *self._outputs)
 
     def _at(self, one: Iterate, rows: np.ndarray) -> Float[np.ndarray, "m c"]:
+        """Evaluate one iterate at the given rows."""
         centers = self.X if one.centers is None else one.centers
         with precision(self.X.dtype.name):
             return np.asarray(matmul(self._seen(one), rows, centers, one.alpha)) + one.intercept
 
     def _seen(self, one: Iterate) -> Kernel:
-        return mapped(self.kernel, one.map / one.bandwidth)
+        """Return the kernel of one iterate."""
+        return apply_metric(self.kernel, one.map / one.bandwidth)
 
     @property
     def _outputs(self) -> tuple[int, ...]:
+        """Shape of one prediction."""
         return () if self.one_output else self.iterates[0].alpha.shape[1:]
 
     def kernel_at(self, t: Any = None) -> Kernel:
-        """k(Lx/h, Lz/h) with what all updates, or t of them, have learned."""
-        return self._seen(self.iterates[-1 if t is None else int(place(self.times, t, "update"))])
+        """Return the learned kernel k(Lx/h, Lz/h).
+
+        Parameters
+        ----------
+        t : int, optional
+            Number of updates; the last by default.
+
+        Returns
+        -------
+        Kernel
+            The kernel under the metric after t updates.
+        """
+        return self._seen(self.iterates[-1 if t is None else int(time_index(self.times, t, "update"))])
 
 
 def recursive_features(
@@ -120,86 +171,142 @@ def recursive_features(
     memory: int | str | None = None,
     progress: bool = False,
     key: PRNGKeyArray | None = None,
-) -> Machine:
-    """Fit, take the average gradient outer product M of the fit, fit again in ⟨x, Mz⟩; any number of rows [D11].
+) -> RecursiveFeatureMachine:
+    """Fit a recursive feature machine: alternate kernel ridge regression with updates of the metric [D11].
 
     f = argmin Σ_i w_i (f(x_i) + b - y_i)² + ρ‖f‖²_{K_M},   M ← (Σ_i w_i ∇f(x_i)∇f(x_i)ᵀ)^power / trace.
 
-    For every kernel of linear maps of x, deep NTKs included; columns are taken as they are. As long as one
-    factorization in float64 holds all rows a fit is exact; beyond, or where a `method` is named, `solve` makes it to
-    the `tolerance`, within `memory`. Gradients are averaged over `gradients` rows. `metric` is "full", "diagonal" or
-    "low_rank" with its `rank`. `relative_bandwidth` is a multiple of the median distance (of the root mean square norm,
-    for kernels of inner products) under each metric, `relative_ridge` one of the mean of k(x, x); what is None is
-    chosen by leave-one-out before the first update and kept: as noise over signal, the ridge does not depend on n.
-    `start` is a metric to begin with. Radhakrishnan, Beaglehole, Pandit and Belkin (Science 2024).
+    Works for every kernel of linear maps of x, deep NTKs included, and any number of rows; columns are not
+    standardized. A fit is one exact factorization in float64 if it fits in memory; otherwise, or if `method` is given,
+    `solve` fits to `tolerance`.
 
+    Parameters
+    ----------
+    kernel : Kernel
+        Kernel of inner products or distances (Gaussian, Laplace, Matern, NNGP, NTK), or ProductLaplace.
+    X : array of shape (n, d)
+        Training points.
+    y : array of shape (n,) or (n, c)
+        Labels.
+    updates : int, default 5
+        Number of updates of the metric.
+    metric : {"full", "diagonal", "low_rank"}, default "full"
+        Form of M.
+    rank : int, optional
+        Rank of a low-rank metric.
+    power : float or sequence of float, default 1.0
+        Power of the average gradient outer product, one number or one per update.
+    relative_bandwidth : float, optional
+        Bandwidth as a multiple of the median distance under each metric (of the root mean square norm for kernels of
+        inner products). None: chosen by leave-one-out before the first update, then kept.
+    relative_ridge : float, optional
+        Ridge relative to the mean of k(x, x). None: chosen by leave-one-out before the first update, then kept; as
+        ratio of noise to signal it does not depend on n.
+    weights : array of shape (n,), optional
+        Weights w_i of the rows; rows of weight zero are left out.
+    start : array of shape (d, d) or (d,), optional
+        Initial metric; the identity by default.
+    gradients : int, default 5000
+        Number of rows over which gradients are averaged.
+    method : str or Method, optional
+        Method of `solve`.
+    tolerance : float, default 1e-3
+        Tolerance of `solve`.
+    memory : int or str, optional
+        Memory budget.
+    progress : bool, default False
+        Whether to show a progress bar.
+    key : PRNG key, optional
+        Source of randomness of `solve`.
+
+    Returns
+    -------
+    RecursiveFeatureMachine
+        All iterates, with `metric`, `predict`, `kernel_at` and `evidence`.
+
+    Raises
+    ------
+    ValueError
+        If the kernel does not support the metric, or an argument is invalid.
+
+    Examples
+    --------
     >>> machine = recursive_features(NTK(MLP(3, sigma_b=1.0)), X, y)
     >>> machine.metric, machine.predict(Z), machine.kernel_at(), machine.evidence
+
+    References
+    ----------
+    Radhakrishnan, Beaglehole, Pandit and Belkin (Science 2024), Mechanism for feature learning in neural networks and
+    backpropagation-free machine learning models.
     """
     began = time.perf_counter()
-    metric = _kind(kernel, metric, rank)
-    powers = every_power(power, updates if updates == 0 else check_positive_integer("updates", updates))
-    rows = real_numbers("X", X).astype(np.float64)
+    metric = _metric_kind(kernel, metric, rank)
+    powers = powers_per_update(power, updates if updates == 0 else check_positive_integer("updates", updates))
+    rows = as_real_array("X", X).astype(np.float64)
     check_axes("X", rows.shape)
-    refuse_not_finite("X", rows)
-    Y, shape = labels(y, len(rows))
-    rows, Y, w = _weighted(rows, Y, weights)
-    means = Means(method, tolerance, memory, check_positive_integer("gradients", gradients), key)
-    M = isotropic(rows.shape[1], metric) if start is None else normalized(real_numbers("start", start), metric)
+    check_finite("X", rows)
+    Y, shape = label_matrix(y, len(rows))
+    rows, Y, w = _validate_weights(rows, Y, weights)
+    options = FitOptions(method, tolerance, memory, check_positive_integer("gradients", gradients), key)
+    M = (
+        isotropic_metric(rows.shape[1], metric)
+        if start is None
+        else normalize_metric(as_real_array("start", start), metric)
+    )
     found: list[Iterate] = []
-    with precision("float64"), Display("learning a metric", updates + 1, show=progress) as shown:
-        factor, rho, note = _chosen(kernel, rows, Y, w, M, relative_bandwidth, relative_ridge)
+    with precision("float64"), ProgressDisplay("learning a metric", updates + 1, show=progress) as shown:
+        factor, rho, note = _select_bandwidth_and_ridge(kernel, rows, Y, w, M, relative_bandwidth, relative_ridge)
         for t in range(updates + 1):
-            seen = AnySize(kernel, rows, root(M), w, means)
-            h = factor * seen.usual
+            seen = KernelFitter(kernel, rows, metric_root(M), w, options)
+            h = factor * seen.default_bandwidth
             fit = seen.fit(h, rho, Y)
-            evidence = fit.evidence.saying(notes=(*fit.evidence.notes, note))
+            evidence = fit.evidence.with_description(notes=(*fit.evidence.notes, note))
             found.append(Iterate(M, seen.map, h, rho, fit.alpha, fit.intercept, fit.centers, evidence))
             if t < updates:
-                M = sharpened(seen.agop(h, fit, metric == "diagonal"), metric, M, rank, powers[t])
-            shown.advance(fit.evidence.words.method)
-    return Machine(kernel, rows, tuple(found), not shape, time.perf_counter() - began)
+                M = metric_from_agop(seen.agop(h, fit, metric == "diagonal"), metric, M, rank, powers[t])
+            shown.advance(fit.evidence.description.method)
+    return RecursiveFeatureMachine(kernel, rows, tuple(found), not shape, time.perf_counter() - began)
 
 
-def _chosen(
+def _select_bandwidth_and_ridge(
     kernel: Kernel, X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None, M: np.ndarray, bandwidth: float | None,
     ridge: float | None,
 ) -> tuple[float, float, str]:  # fmt: skip
-    """Bandwidth and ridge, both relative, and a sentence about them."""
+    """Return relative bandwidth, relative ridge and a sentence about their choice."""
     for what, value in (("relative_bandwidth", bandwidth), ("relative_ridge", ridge)):
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{what} must be positive or None (leave-one-out), got {value!r}")
-    size = "bandwidth {:.3g} times the usual, ridge {:.3g} times the mean of k(x, x)"
+    size = "bandwidth {:.3g} times the default, ridge {:.3g} times the mean of k(x, x)"
     if bandwidth is not None and ridge is not None:
-        return float(bandwidth), float(ridge), f"{size.format(bandwidth, ridge)}, as given"
-    part = some_rows(len(X), CHOOSING)
-    seen = view(kernel, X[part], root(M))
+        return float(bandwidth), float(ridge), f"{size.format(bandwidth, ridge)}, given by the user"
+    part = evenly_spaced_rows(len(X), SELECTION_ROWS)
+    seen = metric_gram(kernel, X[part], metric_root(M))
     error = leave_one_out(seen.gram, Y[part], None if weights is None else weights[part])
-    first = ((bandwidth or 1.0) * seen.usual, ridge or FIRST_RIDGE)
-    (h, rho), _ = descend(error, first, ridge=ridge is None, bandwidth=bandwidth is None)
-    factor = h / seen.usual
+    first = ((bandwidth or 1.0) * seen.default_bandwidth, ridge or FIRST_RIDGE)
+    (h, rho), _ = coordinate_search(error, first, ridge=ridge is None, bandwidth=bandwidth is None)
+    factor = h / seen.default_bandwidth
     return factor, rho, f"{size.format(factor, rho)}, by leave-one-out of {len(part)} rows before the first update"
 
 
-def _kind(kernel: Kernel, metric: str, rank: int | None) -> str:
-    """The kind of metric; a rank makes a full one low."""
-    given_kernel(kernel)
+def _metric_kind(kernel: Kernel, metric: str, rank: int | None) -> str:
+    """Return the kind of metric; a rank turns "full" into "low_rank"."""
+    resolve_kernel(kernel)
     metric = "low_rank" if metric == "full" and rank is not None else metric
     check_metric(kernel, metric)
     if metric == "low_rank":
-        check_positive_integer("rank", rank, "metric='low_rank' keeps so many directions")
+        check_positive_integer("rank", rank, "metric='low_rank' keeps this many directions")
     elif rank is not None:
         raise ValueError(f"rank={rank!r} belongs to metric='low_rank', not to {metric!r}")
     return metric
 
 
-def _weighted(
+def _validate_weights(
     X: np.ndarray, Y: np.ndarray, weights: Any
 ) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "n c"], Float[np.ndarray, " n"] | None]:
-    """Checked weights; rows of weight zero are left out."""
+    """Validate the weights and drop rows of weight zero."""
     if weights is None:
         return X, Y, None
-    w = real_numbers("weights", weights).astype(np.float64)
+    w = as_real_array("weights", weights).astype(np.float64)
     if w.shape != (len(X),) or not np.isfinite(w).all() or (w < 0).any() or not w.any():
         raise ValueError(
             f"weights must be {len(X)} numbers of at least zero, one for each row and not all zero; got shape {w.shape}"

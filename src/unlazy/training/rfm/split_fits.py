@@ -1,9 +1,9 @@
-"""Fits to some rows under a metric, judged on others: α and b on the first m rows, predictions of the rest [D11].
+"""Fits to the first m rows under a metric, with predictions for the others [D11].
 
     f(x) = b + Σ_{i ≤ m} α_i k(Lx/h, Lx_i/h),   [K + ρW⁻¹, 1; 1ᵀ, 0][α; b] = [y; 0].
 
-On the host one table of distances serves every bandwidth, and LAPACK solves. On an accelerator each fit is one program
-that keeps nothing: K, its factor in float64 (which such cards do as fast as float32), the predictions.
+On the host, one table of distances serves every bandwidth and LAPACK solves. On an accelerator each fit is one program
+that stores nothing: K, its factor in float64 (as fast as float32 on such GPUs), the predictions.
 """
 
 import abc
@@ -13,51 +13,49 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from unlazy.core import devices
 from unlazy.core.linalg import dot
 from unlazy.core.precision import precision
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.metric import mapped
+from unlazy.kernels.metric import apply_metric
 from unlazy.products.agop import agop, gradient
-from unlazy.products.engines.numpy_entries import Table
-from unlazy.products.metric_gram import Map, cross_table, lower, view
-from unlazy.solvers.ridge.factorization import judging_precision
-from unlazy.solvers.ridge.inplace_ridge import coefficients_in_place
-from unlazy.solvers.ridge.intercept import coefficients
+from unlazy.products.engines.numpy_entries import EntryTable
+from unlazy.products.metric_gram import Map, cross_table, lower, metric_gram
+from unlazy.solvers.ridge.factorization import evaluation_dtype
+from unlazy.solvers.ridge.inplace_ridge import ridge_coefficients_in_place
+from unlazy.solvers.ridge.intercept import ridge_coefficients
 from unlazy.theory.dynamics.leave_one_out import with_intercept
+from unlazy.theory.numerics.bandwidth import evenly_spaced_rows
 
 SAMPLE = 500
-"""Rows whose distances give the usual bandwidth on an accelerator."""
+"""Number of rows whose distances give the default bandwidth on an accelerator."""
 GRADIENTS = 2000
-"""Rows over which gradients are averaged there."""
-
-
-def spread(n: int, most: int) -> Int[np.ndarray, " m"]:
-    """At most so many of n rows, evenly spread."""
-    return np.unique(np.linspace(0, n - 1, min(n, most)).astype(int))
+"""Number of rows over which gradients are averaged on an accelerator."""
 
 
 class SplitFit(NamedTuple):
-    """Coefficients, intercept, the predictions of the rows that judge, and what was added to K."""
+    """Coefficients, intercept, predictions of the validation rows, and the ridge that was added to K."""
 
     alpha: Float[np.ndarray, "m c"]
     intercept: Float[np.ndarray, " c"]
-    judged: Float[np.ndarray, "r c"]
+    predictions: Float[np.ndarray, "r c"]
     ridge: float
 
 
 class SplitFits(abc.ABC):
-    """Rows under one metric, the first m of which are fitted, and the latest fit: what was judged makes the next metric
-    too. The labels of a split are always the same."""
+    """Rows under one metric, of which the first m are fitted, and the latest fit, which is reused for the next metric.
+
+    The labels of a split must always be the same.
+    """
 
     _latest: tuple[tuple[float, float], SplitFit | None] | None = None
 
     def fit(
         self, h: float, relative_ridge: float, Y: Float[np.ndarray, "m c"], weights: Float[np.ndarray, " m"] | None
     ) -> SplitFit | None:
-        """The fit at this bandwidth and ridge; None where K + ρW⁻¹ is not positive to rounding."""
+        """Return the fit at a bandwidth and a ridge; None if K + ρW⁻¹ is not positive definite to rounding."""
         place = (h, relative_ridge)
         if self._latest is None or self._latest[0] != place:
             self._latest = (place, self._fit(h, relative_ridge, Y, weights))
@@ -67,88 +65,88 @@ class SplitFits(abc.ABC):
     def _fit(self, h: float, relative_ridge: float, Y: np.ndarray, weights: np.ndarray | None) -> SplitFit | None: ...
 
 
-class OnHost(SplitFits):
-    """Rows on the host."""
+class HostSplitFits(SplitFits):
+    """Split fits on the host."""
 
     def __init__(self, kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map):
-        self.view, self.kernel, self.judging = view(kernel, X[:m], L), kernel, X[m:]
-        self.usual = self.view.usual
-        """A first bandwidth."""
+        self.view, self.kernel, self.validation_X = metric_gram(kernel, X[:m], L), kernel, X[m:]
+        self.default_bandwidth = self.view.default_bandwidth
+        """Default bandwidth under this metric."""
 
     def _fit(self, h: float, relative_ridge: float, Y: np.ndarray, weights: np.ndarray | None) -> SplitFit | None:
-        dtype = np.dtype(judging_precision(len(Y), relative_ridge, weights))
+        dtype = np.dtype(evaluation_dtype(len(Y), relative_ridge, weights))
         try:
             K = self.view.gram(h, dtype=dtype)
-            alpha, b = coefficients(K, Y, relative_ridge, weights)
+            alpha, b = ridge_coefficients(K, Y, relative_ridge, weights)
         except ValueError:
             return None
         if self._cross is None or self._cross[0] != (h, dtype):  # ridges are searched at one bandwidth
             if self._pairs is None:  # one table serves every bandwidth
-                self._pairs = cross_table(self.kernel, self.judging, self.view.X, self.view.map)
+                self._pairs = cross_table(self.kernel, self.validation_X, self.view.X, self.view.map)
             self._cross = ((h, dtype), self._pairs.entries(self.kernel, h, dtype))
-        judged = dot(self._cross[1], alpha.astype(dtype)).astype(Y.dtype) + b
-        return SplitFit(alpha, b, judged, relative_ridge * float(np.mean(np.diagonal(K))))
+        predictions = dot(self._cross[1], alpha.astype(dtype)).astype(Y.dtype) + b
+        return SplitFit(alpha, b, predictions, relative_ridge * float(np.mean(np.diagonal(K))))
 
     def agop(self, h: float, alpha: Float[np.ndarray, "m c"], diagonal: bool) -> np.ndarray:
-        """The average gradient outer product of a fit, or its diagonal."""
+        """Return the average gradient outer product of a fit, or its diagonal."""
         return self.view.agop(h, alpha, diagonal)
 
     def slopes(self, h: float, alpha: Float[np.ndarray, "m c"], rows: np.ndarray) -> Float[np.ndarray, "p c r"]:
-        """Derivatives of a fit along Lx at some of the rows it was made from."""
+        """Return the derivatives of a fit along Lx at some of its training rows."""
         return self.view.slopes(h, alpha, rows)
 
     def forget(self) -> None:
-        """Drop the kept K; the last fit is small and stays."""
+        """Drop the cached K; the last fit is small and stays."""
         self._cross = self._pairs = None
         self.view.forget()
 
-    _pairs: Table | None = None
+    _pairs: EntryTable | None = None
     _cross: tuple[tuple[float, np.dtype], np.ndarray] | None = None
 
 
-class OnDevice(SplitFits):
-    """Rows on an accelerator."""
+class DeviceSplitFits(SplitFits):
+    """Split fits on an accelerator."""
 
     def __init__(self, kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map):
-        self.kernel, self.m, self.given, self.map = kernel, m, L, filled(L, X.shape[1])
-        self.usual = view(kernel, X[spread(m, SAMPLE)], L).usual
+        self.kernel, self.m, self.unpadded_map, self.map = kernel, m, L, pad_map(L, X.shape[1])
+        self.default_bandwidth = metric_gram(kernel, X[evenly_spaced_rows(m, SAMPLE)], L).default_bandwidth
         with precision("float64"):
             self.X = jnp.asarray(X, jnp.float64)
 
-    def at(self, h: float) -> Kernel:
-        """The kernel of x itself."""
-        return mapped(self.kernel, self.map / h)
+    def kernel_at(self, h: float) -> Kernel:
+        """Return the kernel as a function of x at bandwidth h."""
+        return apply_metric(self.kernel, self.map / h)
 
     def _fit(self, h: float, relative_ridge: float, Y: np.ndarray, weights: np.ndarray | None) -> SplitFit | None:
         with precision("float64"):
             w = jnp.ones(1) if weights is None else jnp.asarray(weights)
-            found = _fit(self.at(h), self.X[: self.m], self.X[self.m :], jnp.asarray(Y), relative_ridge, w)
-            alpha, b, judged, ridge = (np.asarray(a) for a in found)
-        return SplitFit(alpha, b, judged, float(ridge)) if np.isfinite(b).all() else None
+            found = _fit(self.kernel_at(h), self.X[: self.m], self.X[self.m :], jnp.asarray(Y), relative_ridge, w)
+            alpha, b, predictions, ridge = (np.asarray(a) for a in found)
+        return SplitFit(alpha, b, predictions, float(ridge)) if np.isfinite(b).all() else None
 
     def agop(self, h: float, alpha: Float[np.ndarray, "m c"], diagonal: bool) -> np.ndarray:
-        """The average gradient outer product of a fit, or its diagonal."""
-        part = spread(self.m, GRADIENTS)
+        """Return the average gradient outer product of a fit, or its diagonal."""
+        part = evenly_spaced_rows(self.m, GRADIENTS)
         with precision("float64"):
             X = self.X[: self.m]
-            found = np.asarray(agop(self.at(h), X[part], X, jnp.asarray(alpha)))
+            found = np.asarray(agop(self.kernel_at(h), X[part], X, jnp.asarray(alpha)))
         return np.diag(found).copy() if diagonal else found
 
     def slopes(self, h: float, alpha: Float[np.ndarray, "m c"], rows: np.ndarray) -> Float[np.ndarray, "p c r"]:
-        """Derivatives of a fit along Lx at some of the rows it was made from."""
-        return slopes(self.kernel, self.X[: self.m], self.given, h, alpha, self.X[rows])
+        """Return the derivatives of a fit along Lx at some of its training rows."""
+        return slopes(self.kernel, self.X[: self.m], self.unpadded_map, h, alpha, self.X[rows])
 
     def forget(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no matrix is cached."""
 
 
 def slopes(
     kernel: Kernel, X: Float[Any, "n d"], L: Map, h: float, alpha: Float[np.ndarray, "n c"], Z: Float[Any, "p d"],
     dtype: str = "float64",
 ) -> Float[np.ndarray, "p c r"]:  # fmt: skip
-    """∂f_c/∂(Lx)_k at the rows of Z, of f(x) = Σ_i α_i k(Lx/h, Lx_i/h)."""
-    # as many coordinates as there are inputs, where a kernel may count them, or programs are shared
-    full = L if devices.is_host() and kernel.reads == "distance" else filled(L, X.shape[1])
+    """Return ∂f_c/∂(Lx)_k at the rows of Z, for f(x) = Σ_i α_i k(Lx/h, Lx_i/h)."""
+    # pad to d coordinates if the kernel depends on their number or programs are shared
+    full = L if devices.is_host() and kernel.depends_on == "distance" else pad_map(L, X.shape[1])
     with precision("float64"):
         left, right = ((A * full if full.ndim == 1 else dot(A, full.T)) / h for A in (jnp.asarray(Z), jnp.asarray(X)))
         left, right, a = (np.asarray(A, dtype) for A in (left, right, alpha))
@@ -157,38 +155,40 @@ def slopes(
     return found[:, :, : len(L)]
 
 
-def split_fits(kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map) -> OnHost | OnDevice:
-    """Rows under a metric on what computes here."""
-    return (OnHost if devices.is_host() else OnDevice)(kernel, X, m, L)
+def split_fits(kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map) -> HostSplitFits | DeviceSplitFits:
+    """Return the split fits for the default device."""
+    return (HostSplitFits if devices.is_host() else DeviceSplitFits)(kernel, X, m, L)
 
 
-def exact(
+def exact_fit(
     kernel: Kernel, X: Float[np.ndarray, "n d"], L: Map, h: float, relative_ridge: float, Y: Float[np.ndarray, "n c"],
     weights: Float[np.ndarray, " n"] | None = None,
 ) -> tuple[Float[np.ndarray, "n c"], Float[np.ndarray, " c"], float]:  # fmt: skip
-    """α and b of the fit to all rows, and the ridge that was added to K."""
+    """Return α and b of the fit to all rows, and the ridge that was added to K."""
     if devices.is_host():
         K = lower(kernel, X, L, h)
         added = relative_ridge * float(np.mean(np.diagonal(K)))
-        return *coefficients_in_place(K, Y, added, weights), added
+        return *ridge_coefficients_in_place(K, Y, added, weights), added
     with precision("float64"):
         w = jnp.ones(1) if weights is None else jnp.asarray(weights)
-        used = mapped(kernel, filled(L, X.shape[1]) / h)
+        used = apply_metric(kernel, pad_map(L, X.shape[1]) / h)
         found = _coefficients(used, jnp.asarray(X, jnp.float64), jnp.asarray(Y), relative_ridge, w)
         alpha, b, ridge = (np.asarray(a) for a in found)
     if not np.isfinite(b).all():
-        raise ValueError(f"K + {ridge:.2g}·I is not positive to rounding: take a larger ridge")
+        raise ValueError(f"K + {ridge:.2g}·I is not positive definite to rounding: use a larger ridge")
     return alpha, b, float(ridge)
 
 
 @jax.jit
 def _fit(kernel: Kernel, X: Array, Z: Array, Y: Array, relative_ridge: Any, weights: Array) -> tuple[Array, ...]:
+    """Return coefficients, intercept, predictions of Z and the ridge, in one program."""
     alpha, b, ridge = _coefficients(kernel, X, Y, relative_ridge, weights)
     return alpha, b, dot(kernel.gram(Z, X), alpha) + b, ridge
 
 
 @jax.jit
 def _coefficients(kernel: Kernel, X: Array, Y: Array, relative_ridge: Any, weights: Array) -> tuple[Array, ...]:
+    """Return coefficients, intercept and the ridge."""
     K = kernel.gram(X)
     ridge = relative_ridge * jnp.mean(jnp.diagonal(K))
     at = jnp.arange(len(X))
@@ -199,7 +199,9 @@ def _coefficients(kernel: Kernel, X: Array, Y: Array, relative_ridge: Any, weigh
     return alpha, center + shift, ridge
 
 
-def filled(L: np.ndarray, d: int) -> np.ndarray:
-    """A matrix with as many rows as there are coordinates, so that all metrics of a table share one compilation: rows
-    of zeros change no inner product."""
+def pad_map(L: np.ndarray, d: int) -> np.ndarray:
+    """Pad a map with rows of zeros to d rows, so that all metrics of a table share one compilation.
+
+    Rows of zeros do not change inner products.
+    """
     return L if L.ndim == 1 else np.concatenate([L, np.zeros((max(0, d - len(L)), d), L.dtype)])

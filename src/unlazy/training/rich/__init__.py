@@ -1,1 +1,1 @@
-"""The rich limit: infinitely wide networks that learn features [M1–M5], and finite networks beside it."""
+"""The rich limit: infinitely wide networks that learn features [M1–M5], and finite networks for comparison."""

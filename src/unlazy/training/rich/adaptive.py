@@ -1,12 +1,12 @@
-"""The Bayesian adaptive kernel [M4]: features of an infinitely wide network under the posterior, without time.
+"""Bayesian adaptive kernel [M4]: features of an infinitely wide network under the posterior.
 
 f = (1/(γ_0 w)) Σ_i a_i φ(h_i) with prior N(0, I) and noise of variance λ/(γ_0² w): as w → ∞ neurons are independent,
 
 p(h) ∝ N(h; 0, K^x) exp(½ γ_0² Σ_k (Δ_k·φ(h))²),  Φ = ⟨φ(h)φ(h)ᵀ⟩,  Δ = (Φ + λI)⁻¹ y,  f = Φ Δ.
 
 Neurons are Markov chains that move by elliptical slice sampling (Murray, Adams and MacKay 2010), which needs no step
-size; Δ follows their Φ. Lauditi, Bordelon and Pehlevan, Adaptive kernel predictors from feature-learning infinite
-limits of neural networks (2025).
+size; Δ is updated from their Φ. Lauditi, Bordelon and Pehlevan, Adaptive kernel predictors from feature-learning
+infinite limits of neural networks (2025).
 """
 
 import math
@@ -18,43 +18,70 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from unlazy.core.arrays import Labels, Points, points
+from unlazy.core.arrays import Labels, Points, as_points
 from unlazy.core.errors import check_positive_integer
 from unlazy.core.linalg import dot
 from unlazy.core.precision import precision as in_precision
-from unlazy.core.results import Evidence, Words
+from unlazy.core.results import Evidence, FitDescription
 from unlazy.kernels.networks.adaptive import AdaptiveKernel
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.rich.initialization import check_draws, coordinates, symmetric_normals
-from unlazy.training.rich.limit import check_training, read
+from unlazy.training.rich.limit import check_training, validate_data
 
 DAMPING = 0.2
 """Share of the new Δ after every sweep."""
 
 
 class Chains(NamedTuple):
-    """Where the neurons are, Δ, and a mean of Φ over sweeps."""
+    """Neurons, Δ, and the running mean of Φ over sweeps."""
 
     w: Float[Array, "N r"]
     pull: Float[Array, "n c"]
     Phi: Float[Array, "n n"]
 
 
-class Adapted(eqx.Module):
-    """The kernel that was found, Φ Δ at any points, and how well."""
+class AdaptiveKernelFit(eqx.Module):
+    """Adaptive kernel and the posterior mean.
+
+    Attributes
+    ----------
+    kernel : AdaptiveKernel
+        The kernel Φ at any points.
+    X : array of shape (n, d)
+        Training points.
+    pull : array of shape (n, c)
+        Coefficients Δ.
+    gram : array of shape (n, n)
+        Φ at the training points.
+    evidence : Evidence
+        Convergence of the chains.
+    outputs : tuple of int
+        Shape of one prediction.
+    """
 
     kernel: AdaptiveKernel
     X: Float[Array, "n d"]
     pull: Float[Array, "n c"]
     gram: Float[Array, "n n"]
-    """Φ at the training points, a mean over the second half of the sweeps."""
+    """Φ at the training points, averaged over the second half of the sweeps."""
     evidence: Evidence
     outputs: tuple[int, ...] = eqx.field(static=True)
 
     def predict(self, Z: Points) -> Float[Array, "m ..."]:
-        """f = Φ(z, X) Δ, the posterior's mean."""
+        """Return the posterior mean f = Φ(z, X) Δ.
+
+        Parameters
+        ----------
+        Z : array of shape (m, d)
+            Points.
+
+        Returns
+        -------
+        array of shape (m,) or (m, c)
+            Predictions.
+        """
         with in_precision(self.pull.dtype.name):
-            Z = points(Z, "Z", self.pull.dtype)
+            Z = as_points(Z, "Z", self.pull.dtype)
             return dot(self.kernel.gram(Z, self.X), self.pull).reshape(Z.shape[0], *self.outputs)
 
 
@@ -69,44 +96,81 @@ def adaptive_kernel(
     sweeps: int = 200,
     precision: str = "float64",
     key: PRNGKeyArray | None = None,
-) -> Adapted:
-    """The kernel of features that a Bayesian network of two layers has after seeing (X, y) [M4].
+) -> AdaptiveKernelFit:
+    """Compute the feature kernel of a two-layer Bayesian network after observing (X, y) [M4].
 
-    `richness` is γ_0 (→ 0: the NNGP) and `ridge` λ, added to Φ. `.kernel` serves `solve` and the estimators. `residual`
-    of the evidence is the change of Φ between the last two quarters of the sweeps, over its size.
+    Parameters
+    ----------
+    network : MLP
+        Architecture of depth 1.
+    X : array of shape (n, d)
+        Training points.
+    y : array of shape (n,) or (n, c)
+        Labels.
+    richness : float
+        γ_0 > 0; γ_0 → 0 is the NNGP.
+    ridge : float
+        λ > 0, added to Φ, absolute.
+    draws : int, default 4096
+        Number of chains, a multiple of 4.
+    sweeps : int, default 200
+        Number of sweeps of elliptical slice sampling.
+    precision : {"float32", "float64"}, default "float64"
+        Precision of the computation.
+    key : PRNG key, optional
+        Source of randomness; `jax.random.key(0)` by default.
 
+    Returns
+    -------
+    AdaptiveKernelFit
+        `.kernel` can be used with `solve` and the estimators. `residual` of the evidence is the relative change of Φ
+        between the last two quarters of the sweeps.
+
+    Raises
+    ------
+    ValueError
+        If the network is deeper, or richness or ridge are not positive.
+
+    Examples
+    --------
     >>> found = adaptive_kernel(MLP(1, "relu"), X, y, richness=1.0, ridge=0.1)
     >>> solve(found.kernel, X, y, ridge=0.1).predict(Z)
+
+    References
+    ----------
+    Lauditi, Bordelon and Pehlevan (2025), Adaptive kernel predictors from feature-learning infinite limits of neural
+    networks.
     """
     check_training(richness, [1.0], None, 0.5)
     check_draws(draws, 1)
     check_positive_integer("sweeps", sweeps)
     if network.depth != 1:
-        raise ValueError(f"the adaptive kernel has two layers, depth 1; got depth {network.depth}")
+        raise ValueError(f"the adaptive kernel needs two layers, depth 1; got depth {network.depth}")
     if not 0 < ridge < math.inf:
-        raise ValueError(f"ridge must be positive: without noise the network has no posterior; got {ridge!r}")
+        raise ValueError(f"ridge must be positive (without noise there is no posterior), got {ridge!r}")
     with in_precision(precision):
         began = time.perf_counter()
-        X, y, outputs = read(network, X, y, precision)
+        X, y, outputs = validate_data(network, X, y, precision)
         key_draw, key_outside, key_move = jax.random.split(jax.random.key(0) if key is None else key, 3)
         place = coordinates(network, X, key_outside)
         E = place.reduce(X)
         w = symmetric_normals(key_draw, 1, draws, E.shape[1], 1, True, X.dtype)[0][0]
-        # arrays, since plain numbers would be compiled in
+        # arrays, since Python numbers would be compiled as constants
         strengths = jnp.asarray(richness, X.dtype), jnp.asarray(ridge, X.dtype)
         found, early, late = _sample(network, E, y.reshape(X.shape[0], -1), w, *strengths, sweeps, key_move)
         change = float(jnp.linalg.norm(late - early) / jnp.linalg.norm(late))
-        words = Words("p(h) ∝ N(h; 0, K) exp(½ γ_0² (φ(h)·Δ)²), Δ = (Φ + λI)⁻¹ y [M4]",
+        words = FitDescription("p(h) ∝ N(h; 0, K) exp(½ γ_0² (φ(h)·Δ)²), Δ = (Φ + λI)⁻¹ y [M4]",
                       f"{draws} chains, {sweeps} sweeps of elliptical slice sampling")  # fmt: skip
-        evidence = Evidence(change, ridge=ridge, steps=sweeps, seconds=time.perf_counter() - began, words=words)
+        evidence = Evidence(change, ridge=ridge, steps=sweeps, seconds=time.perf_counter() - began, description=words)
         kernel = AdaptiveKernel(network, place.weights(found.w))
-        return Adapted(kernel, X, found.pull, found.Phi, evidence, outputs)
+        return AdaptiveKernelFit(kernel, X, found.pull, found.Phi, evidence, outputs)
 
 
 @eqx.filter_jit
 def _sample(
     network: MLP, E: Array, y: Array, w: Array, richness: Any, ridge: Any, sweeps: int, key: Any
 ) -> tuple[Chains, Array, Array]:
+    """Run the chains; return them and the means of Φ over the last two quarters of the sweeps."""
     s, b = network.sigma_w[1], network.sigma_b[1]
 
     def gram(w: Array) -> Array:
@@ -130,13 +194,16 @@ def _sample(
     chains, Phis = jax.lax.scan(sweep, Chains(w, solved(first), first), jnp.arange(sweeps))
     quarter = max(sweeps // 4, 1)
     early, late = jnp.mean(Phis[-2 * quarter : -quarter], 0), jnp.mean(Phis[-quarter:], 0)
-    # Δ of the Gram matrix that predictions multiply: with that of the mean Φ the noise of the last draws stays
+    # Δ for the Gram matrix used in predictions; Δ for the mean Φ would leave the noise of the last draws
     return chains._replace(pull=solved(gram(chains.w))), early, late
 
 
 def slice_sweep(key: PRNGKeyArray, w: Float[Array, "N r"], tilt: Any) -> Float[Array, "N r"]:
-    """One move of every row under N(0, I)·exp(tilt): a point of the ellipse through w and a fresh draw, its angle drawn
-    from a bracket that shrinks to w until the tilt is above a random level."""
+    """Move every row once under N(0, I)·exp(tilt) by elliptical slice sampling.
+
+    The new point lies on the ellipse through w and an independent draw; its angle is drawn from a bracket that shrinks
+    to w until the tilt exceeds a random level.
+    """
     key_draw, key_level, key_angle = jax.random.split(key, 3)
     N = w.shape[0]
     fresh = jax.random.normal(key_draw, w.shape, w.dtype)

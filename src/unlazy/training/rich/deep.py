@@ -1,8 +1,8 @@
 """Deep networks of infinite width that learn features [M3]: all moments of training in one pass over time.
 
 A moment is a state of the network at which f and its gradient are evaluated. Its weights are W_0 + Σ_i a_ji v_i with
-v_i the velocities of earlier moments: a row of the `plan`. Plain steps have a_ji = η for all i < j; stages of a
-Runge–Kutta method are moments with rows of their own, so flow and descent are one program.
+v_i the velocities at earlier moments: a row of the `plan`. Plain steps have a_ji = η for all i < j; stages of a
+Runge–Kutta method are moments with their own rows, so that flow and descent use the same program.
 """
 
 from typing import Any, NamedTuple
@@ -14,19 +14,21 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from unlazy.core.linalg import dot
 from unlazy.theory.activations.functions import activation
-from unlazy.theory.feature_learning.mean_field import embed, with_slope
-from unlazy.theory.feature_learning.single_site import Site, field, mean_product, whiten
+from unlazy.theory.feature_learning.mean_field import embed, value_and_slope
+from unlazy.theory.feature_learning.single_site import LayerDraws, layer_field, mean_product, whiten
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.descent.losses import Loss
 from unlazy.training.rich.initialization import symmetric_normals
 
 FLOOR, EXACT_FLOOR = 1e-4, 1e-12
-"""Share of the variance below which a direction counts as known already: far below Monte Carlo errors; where nothing is
-sampled, above the rounding of float64."""
+"""Share of the variance below which a direction is considered known: far below Monte Carlo errors.
+
+For exact (linear) networks: above the rounding error of float64.
+"""
 
 
 class Moment(NamedTuple):
-    """What is known at one moment: f, the kernels of every hidden layer, Θ summed over outputs, df/dt."""
+    """Values at one moment: f, the kernels of every hidden layer, Θ summed over outputs, df/dt."""
 
     f: Float[Array, "n c"]
     features: tuple[Array, ...]
@@ -37,16 +39,16 @@ class Moment(NamedTuple):
 
 
 class Run(NamedTuple):
-    """All that a moment reads and writes."""
+    """State of a run: the single-site processes and Δ of all moments so far."""
 
-    sites: tuple[Site, ...]
+    sites: tuple[LayerDraws, ...]
     pull: Float[Array, "D c"]
     """Δ of every moment so far, zero at test points."""
     done: Int[Array, ""]
 
 
 class Start(NamedTuple):
-    """What never changes: embedded inputs, the first layer's and every bias's start, the heads'."""
+    """Constants of a run: embedded inputs, initial first layer, biases and readout."""
 
     E: Float[Array, "n r"]
     first: Float[Array, "S n"]
@@ -55,7 +57,7 @@ class Start(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """White noise of one layer: the first's weights or ζ of u, the bias's start, ζ of r or the heads' start."""
+    """White noise of one layer: first-layer weights or ζ of u, initial bias, ζ of r or initial readout."""
 
     forward: Float[Array, "S D"]
     bias: Float[Array, "S 1"]
@@ -63,16 +65,16 @@ class Draws(NamedTuple):
 
 
 class DeepLimit(eqx.Module):
-    """The limit's training on (X, y), at any points: test points are followed along, with Δ = 0 there."""
+    """Training of the limit on (X, y), evaluated at any points: test points are added with Δ = 0."""
 
     network: MLP
     X: Float[Array, "n d"]
     y: Float[Array, "n *c"]
     richness: Any
     plan: Float[Array, "T T"]
-    """Weights of earlier moments' velocities in the state of each."""
+    """Weights of earlier moments' velocities in the state of each moment."""
     shares: Float[Array, "T n"]
-    """Weights of training points in the loss at each moment: batches."""
+    """Weights of training points in the loss at each moment (batches)."""
     loss: Loss = eqx.field(static=True)
     draws: int = eqx.field(static=True)
     runs: int = eqx.field(static=True)
@@ -81,16 +83,16 @@ class DeepLimit(eqx.Module):
 
     @property
     def linear(self) -> bool:
-        """Whether everything is Gaussian: second moments are then exact with one draw for each noise."""
+        """Whether everything is Gaussian; second moments are then exact with one draw for each noise."""
         return self.network.activation == activation("identity")
 
     @property
     def keys(self) -> Array:
-        """One for each run."""
+        """One key for each run."""
         return jax.random.split(self.key, 1 if self.linear else self.runs)
 
     def follow(self, Z: Float[Array, "m d"] | None = None) -> Moment:
-        """Every moment, at the training points and at Z: leading axes are runs and moments."""
+        """Return every moment at the training points and at Z; leading axes are runs and moments."""
 
         def one(key: PRNGKeyArray) -> Moment:
             run, start = self.begin(key, Z)
@@ -99,7 +101,7 @@ class DeepLimit(eqx.Module):
         return jax.lax.map(one, self.keys)
 
     def begin(self, key: PRNGKeyArray, Z: Float[Array, "m d"] | None = None) -> tuple[Run, Start]:
-        """A run before its first moment."""
+        """Return the state and the constants of a run before its first moment."""
         E = embed(self.network, self.X if Z is None else jnp.concatenate([self.X, Z]))
         if E.shape[1] > E.shape[0]:
             E = dot(E, jnp.linalg.qr(E.T)[0])
@@ -115,7 +117,7 @@ class DeepLimit(eqx.Module):
             empty = jnp.zeros((noise.bias.shape[0], total), E.dtype)
             wide = jnp.zeros((noise.bias.shape[0], c * total), E.dtype)
             none = empty[:, :0]
-            sites.append(Site(
+            sites.append(LayerDraws(
                 empty, empty if l < L - 1 else none, wide, wide if l > 0 else none,
                 noise.forward if l > 0 else none, noise.backward if l < L - 1 else none,
             ))  # fmt: skip
@@ -123,6 +125,7 @@ class DeepLimit(eqx.Module):
         return run, Start(E, dot(draws[0].forward, E.T), tuple(d.bias for d in draws), draws[-1].backward)
 
     def _draws(self, key: PRNGKeyArray, forward: int, backward: int, dtype: Any) -> Draws:
+        """Draw the white noise of one layer; unit vectors for linear networks."""
         if self.linear:
             count = forward + 1 + backward
             rows = jnp.sqrt(float(count)) * jnp.eye(count, dtype=dtype)
@@ -131,14 +134,14 @@ class DeepLimit(eqx.Module):
         return Draws(a[0, :, :forward], a[0, :, forward:], b[0])
 
     def moment(self, run: Run, row: Float[Array, " T"], start: Start) -> tuple[Run, Moment]:
-        """The network with weights W_0 + Σ_i row_i v_i: layers upward, the output, gradients downward."""
+        """Evaluate the network with weights W_0 + Σ_i row_i v_i: forward pass, output, backward pass."""
         E, c = start.E, self.network.outputs
         n, column = E.shape[0], run.done * E.shape[0]
         net, L = self.network, self.network.depth
         s, b = net.sigma_w, net.sigma_b
         rate, weights = self.richness * s[L], jnp.repeat(row, n)[:, None] * run.pull
         floor = EXACT_FLOOR if self.linear and E.dtype == jnp.float64 else FLOOR
-        # Σ_k Δ_k g_k of every layer, weighted: what moves the weights below it
+        # Σ_k Δ_k g_k of every layer, weighted: drives the weights below it
         drives = [jnp.sum(site.back.reshape(-1, *weights.shape) * weights, -1) for site in run.sites]
         sites, slopes, kernels = list(run.sites), [], []
         for l in range(L):
@@ -154,9 +157,9 @@ class DeepLimit(eqx.Module):
                 fresh = s[l] * dot(site.noise, factor.T) + b[l] * start.biases[l]
                 response = s[l] * mean_product(now, below.back_noise)
                 covariance = s[l] ** 2 * mean_product(now, below.value) + b[l] ** 2
-                h = field(fresh, site.back_white, response, drives[l], rate * covariance)
+                h = layer_field(fresh, site.back_white, response, drives[l], rate * covariance)
                 K = s[l] ** 2 * mean_product(now, now) + b[l] ** 2
-            value, slope = with_slope(net.activation, h)
+            value, slope = value_and_slope(net.activation, h)
             sites[l] = site._replace(value=_put(site.value, value, column))
             slopes.append(slope)
             kernels.append(K)
@@ -174,14 +177,16 @@ class DeepLimit(eqx.Module):
                 fresh = s[l] * dot(site.back_noise, factor.T)
                 response = s[l] * mean_product(g, above.noise)
                 covariance = rate * s[l] ** 2 * mean_product(g, drives[l])
-                z = field(fresh, site.value_white, response, site.value, covariance)
+                z = layer_field(fresh, site.value_white, response, site.value, covariance)
                 g = _times(z.reshape(-1, n, c), slopes[l - 1])
         pulls = jax.lax.dynamic_update_slice_in_dim(run.pull, pull, column, 0)
         found = self._seen(f, pull, sites, kernels, backs[::-1], column)
         return Run(tuple(sites), pulls, run.done + 1), found
 
-    def _seen(self, f: Array, pull: Array, sites: list[Site], kernels: list, backs: list, column: Array) -> Moment:
-        """Kernels, Θ and df/dt = Θ Δ."""
+    def _seen(
+        self, f: Array, pull: Array, sites: list[LayerDraws], kernels: list, backs: list, column: Array
+    ) -> Moment:
+        """Return kernels, Θ and df/dt = Θ Δ."""
         n, c = f.shape
         s, b = self.network.sigma_w[-1], self.network.sigma_b[-1]
         values = [jax.lax.dynamic_slice_in_dim(site.value, column, n, 1) for site in sites]
@@ -196,25 +201,28 @@ class DeepLimit(eqx.Module):
         return Moment(f, tuple(Phis), tuple(gradients), Theta, slope)
 
     def _pull(self, f: Float[Array, "n c"], moment: Array) -> Float[Array, "n c"]:
-        """-∂ℓ/∂f at training points, weighted by their shares, zero elsewhere."""
+        """Return -∂ℓ/∂f at training points, weighted by their shares, and zero elsewhere."""
         count = self.X.shape[0]
 
         def total(f: Array) -> Array:
-            return jnp.sum(self.shares[moment] * self.loss.each(f[:, 0] if f.shape[1] == 1 else f, self.y))
+            return jnp.sum(self.shares[moment] * self.loss.per_point(f[:, 0] if f.shape[1] == 1 else f, self.y))
 
         return jnp.zeros_like(f).at[:count].set(-jax.grad(total)(f[:count]))
 
 
 def _times(z: Float[Array, "S _ c"], slope: Float[Array, "S n"]) -> Float[Array, "S nc"]:
-    """g = z φ'(h), points and outputs in one axis."""
+    """Return g = z φ'(h), with points and outputs in one axis."""
     return (z * slope[:, :, None]).reshape(slope.shape[0], -1)
 
 
 def _put(array: Array, columns: Array, column: Array) -> Array:
+    """Write columns into an array."""
     return jax.lax.dynamic_update_slice_in_dim(array, columns, column, 1)
 
 
 def memory_needed(network: MLP, points: int, moments: int, draws: int, itemsize: int) -> int:
-    """Bytes of one run: three arrays of draws × (points × moments) a layer, three of as many for each output, and as
-    many on the way."""
+    """Return the memory of one run in bytes.
+
+    Three arrays of draws × (points × moments) for every layer, three more for each output, and as many temporaries.
+    """
     return 6 * (1 + network.outputs) * network.depth * draws * points * moments * itemsize

@@ -1,4 +1,4 @@
-"""A deep network of infinite width along its training [M3], as a trajectory."""
+"""Trajectory of a deep network of infinite width during training [M3]."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,28 +10,29 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from unlazy.core.arrays import Matrix, Points, points
+from unlazy.core.arrays import Matrix, Points, as_points
 from unlazy.core.fingerprint import fingerprint
 from unlazy.core.precision import precision
-from unlazy.core.results import Evidence, Words, place
+from unlazy.core.results import Evidence, FitDescription, time_index
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.descent.losses import Loss
 from unlazy.training.rich.deep import DeepLimit, Moment
-from unlazy.training.rich.deep_schedule import advance, begin, check_memory, flow_plan, steps_plan
+from unlazy.training.rich.deep_schedule import advance, begin, check_memory, flow_schedule, step_schedule
 from unlazy.training.rich.dynamics import relative_error
-from unlazy.training.rich.estimate import Estimate, on_host, over_runs
-from unlazy.training.rich.progress import Progress, Teller
+from unlazy.training.rich.estimate import SampledQuantity, on_host, over_runs
+from unlazy.training.rich.progress import Progress, ProgressReporter
 
 
 class DeepKernel(Kernel):
-    """Θ, summed over outputs, at one moment, any points: each block follows both sides along a training of its own."""
+    """Θ, summed over outputs, at one moment and at any points; each block repeats the training for its points."""
 
     limit: DeepLimit
     moment: int = eqx.field(static=True)
 
     def block(self, left: Float[Array, "n d"], right: Float[Array, "m d"]) -> Float[Array, "n m"]:
+        """Return Θ between two sets of points."""
         count, n = self.limit.X.shape[0], left.shape[0]
         both = jnp.concatenate([left, right]).astype(self.limit.X.dtype)
         Theta = jnp.mean(self.limit.follow(both).tangent[:, self.moment], 0)
@@ -39,43 +40,104 @@ class DeepKernel(Kernel):
 
 
 class DeepTrajectory(eqx.Module):
-    """Predictions, losses and moving kernels along flow or steps of descent; estimates as in `RichTrajectory`.
+    """Predictions, losses and kernels of a deep rich limit during gradient flow or descent [M3].
 
-    New points are followed along the whole training, so predictions there cost as much as the training did.
+    Estimates have a `value` and an `error`, as in `RichTrajectory`. New points are followed through the whole training,
+    so predictions there cost as much as the training itself.
+
+    Attributes
+    ----------
+    limit : DeepLimit
+        The training problem.
+    times : array of shape (t,)
+        Times of gradient flow, or numbers of steps.
+    marks : tuple of int
+        Indices of the moments at these times.
+    fitted : SampledQuantity
+        f at the training points: (t, n, *outputs).
+    losses : SampledQuantity
+        Mean of the per-point loss over training points: (t,). The squared loss is ½|f - y|². Training minimizes the
+        sum.
+    features, gradients : tuple of SampledQuantity
+        Φ^l and G^l at the training points, one for each hidden layer: (t, n, n).
+    tangent : SampledQuantity
+        Θ, summed over outputs: (t, n, n).
+    evidence : Evidence
+        Statistical error and cost.
+    outputs : tuple of int
+        Shape of one prediction.
     """
 
     limit: DeepLimit
     times: Float[Array, " t"] | Int[Array, " t"]
-    """Of gradient flow, or numbers of steps."""
+    """Times of gradient flow, or numbers of steps."""
     marks: tuple[int, ...] = eqx.field(static=True)
-    """Which of the limit's moments the times are."""
-    fitted: Estimate
-    losses: Estimate
-    features: tuple[Estimate, ...]
-    gradients: tuple[Estimate, ...]
-    tangent: Estimate
+    """Indices of the moments at these times."""
+    fitted: SampledQuantity
+    losses: SampledQuantity
+    features: tuple[SampledQuantity, ...]
+    gradients: tuple[SampledQuantity, ...]
+    tangent: SampledQuantity
     evidence: Evidence
     outputs: tuple[int, ...] = eqx.field(static=True)
 
     @property
     def X(self) -> Float[Array, "n d"]:
+        """Training points."""
         return self.limit.X
 
     def predict(self, Z: Points, t: Any = None) -> Float[Matrix, "..."]:
-        """f at Z at the last time, or at t, one or several of `times`: shape (*t, m, *outputs)."""
+        """Evaluate f.
+
+        Parameters
+        ----------
+        Z : array of shape (m, d)
+            Points.
+        t : float or array of float, optional
+            One or several of `times`; the last by default.
+
+        Returns
+        -------
+        array of shape (*t, m, *outputs)
+            Predictions.
+        """
         return self.estimate(Z, t).value
 
-    def estimate(self, Z: Points, t: Any = None) -> Estimate:
-        """The same with its standard error."""
-        at = np.asarray(self.marks)[-1 if t is None else place(self.times, t)]
+    def estimate(self, Z: Points, t: Any = None) -> SampledQuantity:
+        """Evaluate f with its standard error.
+
+        Parameters
+        ----------
+        Z : array of shape (m, d)
+            Points.
+        t : float or array of float, optional
+            One or several of `times`; the last by default.
+
+        Returns
+        -------
+        SampledQuantity
+            Value and standard error, each of shape (*t, m, *outputs).
+        """
+        at = np.asarray(self.marks)[-1 if t is None else time_index(self.times, t)]
         with precision(self.fitted.value.dtype.name):
-            found = _followed(self.limit, points(Z, "Z", self.fitted.value.dtype)).f
+            found = _followed(self.limit, as_points(Z, "Z", self.fitted.value.dtype)).f
             f = found[:, at, self.limit.X.shape[0] :]
             return on_host(_over_runs(f.reshape(*f.shape[:-1], *self.outputs)))
 
     def kernel_at(self, t: Any) -> DeepKernel:
-        """The tangent kernel at time t."""
-        return DeepKernel(self.limit, self.marks[int(place(self.times, t))])
+        """Return the tangent kernel at time t.
+
+        Parameters
+        ----------
+        t : float
+            One of `times`.
+
+        Returns
+        -------
+        DeepKernel
+            The kernel at any points.
+        """
+        return DeepKernel(self.limit, self.marks[int(time_index(self.times, t))])
 
 
 def deep_limit(
@@ -83,23 +145,50 @@ def deep_limit(
     step_size: float | None, batch_size: int | None, loss: Loss, draws: int, runs: int, quasi: bool, tolerance: float,
     progress: Progress, checkpoint: str | Path | Checkpoint | None, key: PRNGKeyArray,
 ) -> DeepTrajectory:  # fmt: skip
-    """Every moment in one pass [M3], one run after the other: a run's past is as large as memory allows."""
+    """Train a deep network of infinite width and return its trajectory [M3].
+
+    Called by `rich_limit` for depth > 1, with validated arguments. Runs are sequential, since the past of one run may
+    fill the memory. Training minimizes Σ_μ ℓ(f_μ, y_μ); `losses` reports the mean of ℓ over points.
+
+    Parameters
+    ----------
+    network : MLP
+        Architecture of depth > 1 without skips.
+    X : array of shape (n, d)
+        Training points.
+    y : array of shape (n,) or (n, c)
+        Labels.
+    outputs : tuple of int
+        Shape of one prediction.
+    richness, times, step_size, batch_size, loss, draws, runs, quasi, tolerance, progress, checkpoint, key
+        As in `rich_limit`.
+
+    Returns
+    -------
+    DeepTrajectory
+        Predictions, losses and kernels at the recorded times.
+
+    Raises
+    ------
+    ValueError
+        If the network has skips or the run does not fit in memory.
+    """
     if network.skips:
-        raise ValueError("the rich limit has no skips: take residual=0")
+        raise ValueError("the rich limit does not support skip connections: use residual=0")
     none = jnp.zeros((1, 1), X.dtype), jnp.ones((1, X.shape[0]), X.dtype)
     limit = DeepLimit(network, X, y, richness, *none, loss, draws, runs, quasi, key)
-    teller = Teller(progress, "deep rich limit", len(limit.keys) * len(times))
+    reporter = ProgressReporter(progress, "deep rich limit", len(limit.keys) * len(times))
     if step_size is None:
-        plan = flow_plan(limit, times, tolerance)
+        plan = flow_schedule(limit, times, tolerance)
     else:
-        plan = steps_plan(times, step_size, X.shape[0], batch_size, jax.random.split(key)[1])
+        plan = step_schedule(times, step_size, X.shape[0], batch_size, jax.random.split(key)[1])
     limit = replace(limit, plan=jnp.asarray(plan.rows, X.dtype), shares=jnp.asarray(plan.shares, X.dtype))
     check_memory(limit, len(plan.rows))
-    found = _trained(limit, plan.marks, times, teller, checkpoint)
+    found = _trained(limit, plan.marks, times, reporter, checkpoint)
     steps = int(times[-1]) if step_size is not None else int(plan.marks[-1]) // 3
     f = found.f.reshape(*found.f.shape[:-1], *outputs)
     losses = jax.vmap(jax.vmap(lambda f: loss.mean(f, y)))(f)
-    evidence = _evidence(limit, _over_runs(f), steps, "steps" if step_size else "adaptive steps", teller.seconds)
+    evidence = _evidence(limit, _over_runs(f), steps, "steps" if step_size else "adaptive steps", reporter.seconds)
     features, gradients = (on_host(tuple(map(_over_runs, part))) for part in (found.features, found.gradients))
     path = [on_host(_over_runs(part)) for part in (f, losses, found.tangent)]
     marks = tuple(map(int, plan.marks))
@@ -108,18 +197,21 @@ def deep_limit(
     )
 
 
-def _evidence(limit: DeepLimit, fitted: Estimate, steps: int, kind: str, seconds: float) -> Evidence:
+def _evidence(limit: DeepLimit, fitted: SampledQuantity, steps: int, kind: str, seconds: float) -> Evidence:
+    """Return the evidence; `residual` is the relative standard error of f."""
     finite = bool(jnp.all(jnp.isfinite(fitted.value)))
     error = (0.0 if limit.linear else float(relative_error(fitted))) if finite else float("nan")
-    notes = () if finite else ("training diverged: take a smaller step_size, or None for the flow",)
+    notes = () if finite else ("training diverged: use a smaller step_size, or None for gradient flow",)
     drawn = f"{limit.runs} × {limit.draws} draws of every layer"
     how = "second moments, exact for a linear network" if limit.linear else drawn
-    words = Words("descent on Σ ℓ(f, y) at infinite width [M3]", f"{how}, {steps} {kind}", notes=notes)
-    return Evidence(error, steps=steps, seconds=seconds, words=words)
+    words = FitDescription("descent on Σ ℓ(f, y) at infinite width [M3]", f"{how}, {steps} {kind}", notes=notes)
+    return Evidence(error, steps=steps, seconds=seconds, description=words)
 
 
-def _trained(limit: DeepLimit, marks: np.ndarray, times: np.ndarray, teller: Teller, checkpoint: Any) -> Moment:
-    """What is known at the marks: leading axes are runs and times. Finished runs are kept in the file."""
+def _trained(
+    limit: DeepLimit, marks: np.ndarray, times: np.ndarray, reporter: ProgressReporter, checkpoint: Any
+) -> Moment:
+    """Return the moments at the marks, with leading axes runs and times. Finished runs are saved to the checkpoint."""
     file = _file(checkpoint, limit, times)
     earlier = None if file is None else file.load()
     finished: list[Moment] = []
@@ -134,21 +226,23 @@ def _trained(limit: DeepLimit, marks: np.ndarray, times: np.ndarray, teller: Tel
         for i, mark in enumerate(marks):
             run, moment = advance(limit, run, start, jnp.asarray(mark, jnp.int32))
             seen.append(moment)
-            teller.tell(r * len(marks) + i + 1, f"run {r + 1}, t = {times[i]:g}")
+            reporter.report(r * len(marks) + i + 1, f"run {r + 1}, t = {times[i]:g}")
         finished.append(jax.tree.map(lambda *leaves: jnp.stack(leaves), *seen))
         if file is not None:
-            file.keep(lambda: _leaves(finished), now=True)
-    teller.close()
+            file.save(lambda: _leaves(finished), now=True)
+    reporter.close()
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *finished)
 
 
 def _leaves(finished: list[Moment]) -> dict[str, np.ndarray]:
+    """Return the arrays of finished runs by name."""
     return {
         f"{r}.{j}": np.asarray(leaf) for r, run in enumerate(finished) for j, leaf in enumerate(jax.tree.leaves(run))
     }
 
 
 def _file(checkpoint: Any, limit: DeepLimit, times: np.ndarray) -> Checkpoint | None:
+    """Return the checkpoint with the fingerprint of this problem."""
     if checkpoint is None:
         return None
     given = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
@@ -159,11 +253,12 @@ def _file(checkpoint: Any, limit: DeepLimit, times: np.ndarray) -> Checkpoint | 
     return Checkpoint(given.path, given.every, problem)
 
 
-def _over_runs(values: Array) -> Estimate:
-    """A linear network's one run is exact: its error is zero."""
-    return Estimate(values[0], jnp.zeros_like(values[0])) if values.shape[0] == 1 else over_runs(values)
+def _over_runs(values: Array) -> SampledQuantity:
+    """Return mean and standard error; the single run of a linear network is exact."""
+    return SampledQuantity(values[0], jnp.zeros_like(values[0])) if values.shape[0] == 1 else over_runs(values)
 
 
 @jax.jit
 def _followed(limit: DeepLimit, Z: Any) -> Moment:
+    """Follow the training and test points, compiled."""
     return limit.follow(Z)

@@ -1,7 +1,7 @@
-"""Gradient flow with adaptive steps, or plain steps of descent, of any tree of states.
+"""Gradient flow with adaptive steps, for any pytree of states.
 
-The flow is integrated by the third-order pair of Bogacki and Shampine (1989), whose second-order companion measures
-the error; its last slope is the first of the next step.
+The flow is integrated by the third-order method of Bogacki and Shampine (1989), whose embedded second-order method
+measures the error; its last slope is the first of the next step.
 """
 
 from collections.abc import Callable
@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-SAFETY, SMALLEST, LARGEST = 0.9, 0.2, 5.0
-"""The next step is 0.9 err^{-1/3} times this one, within these factors."""
+SAFETY, SMALLEST_FACTOR, LARGEST_FACTOR = 0.9, 0.2, 5.0
+"""The next step is 0.9 err^{-1/3} times this one, within the factors SMALLEST_FACTOR and LARGEST_FACTOR."""
 MOST_STEPS = 100_000
-"""Between two recorded times; a flow that needs more has diverged or its tolerance is too small."""
+"""Largest number of steps between two recorded times; more mean divergence or a too small tolerance."""
 
 
-class Clock(NamedTuple):
-    """Where the flow is: time, the next step's length, the state, its slope, steps taken and tried."""
+class FlowClock(NamedTuple):
+    """State of the flow: time, length of the next step, state, its slope, steps taken and tried."""
 
     time: Array
     step: Array
@@ -28,26 +28,29 @@ class Clock(NamedTuple):
     tried: Array
 
 
-def begin(velocity: Callable[[Any], Any], state: Any, step: Array) -> Clock:
-    """A clock at time 0 that first tries a step of this length."""
+def begin(velocity: Callable[[Any], Any], state: Any, step: Array) -> FlowClock:
+    """Return a clock at time 0 whose first step has the given length."""
     zero = jnp.zeros((), jnp.int32)
-    return Clock(jnp.zeros_like(step), step, state, velocity(state), zero, zero)
+    return FlowClock(jnp.zeros_like(step), step, state, velocity(state), zero, zero)
 
 
-def flow(velocity: Callable[[Any], Any], error_size: Callable[[Any, Any], Array], clock: Clock, until: Array) -> Clock:
-    """The clock at time `until`; `error_size(error, state)` is 1 where a step's error is what is allowed."""
+def flow(
+    velocity: Callable[[Any], Any], error_size: Callable[[Any, Any], Array], clock: FlowClock, until: Array
+) -> FlowClock:
+    """Return the clock at time `until`; `error_size(error, state)` is 1 if a step's error equals the tolerance."""
 
-    def unfinished(now: tuple[Clock, Array]) -> Array:
+    def unfinished(now: tuple[FlowClock, Array]) -> Array:
         return (now[0].time < until) & (now[1] < MOST_STEPS)
 
-    def once(now: tuple[Clock, Array]) -> tuple[Clock, Array]:
+    def once(now: tuple[FlowClock, Array]) -> tuple[FlowClock, Array]:
         return _step(velocity, error_size, now[0], until), now[1] + 1
 
     return jax.lax.while_loop(unfinished, once, (clock, jnp.zeros((), jnp.int32)))[0]
 
 
-def _step(velocity: Callable, error_size: Callable, now: Clock, until: Array) -> Clock:
-    last = now.time + now.step * (1 + 1e-6) >= until  # no sliver of a step is left over
+def _step(velocity: Callable, error_size: Callable, now: FlowClock, until: Array) -> FlowClock:
+    """Try one step."""
+    last = now.time + now.step * (1 + 1e-6) >= until  # avoids a tiny last step
     h = jnp.where(last, until - now.time, now.step)
     k1 = now.slope
     k2 = velocity(_moved(now.state, h, (0.5, k1)))
@@ -58,19 +61,23 @@ def _step(velocity: Callable, error_size: Callable, now: Clock, until: Array) ->
     size = error_size(error, state)
     fine = size <= 1  # false for NaN
     factor = jnp.clip(
-        SAFETY * jnp.maximum(jnp.where(jnp.isfinite(size), size, jnp.inf), 1e-6) ** (-1 / 3), SMALLEST, LARGEST
+        SAFETY * jnp.maximum(jnp.where(jnp.isfinite(size), size, jnp.inf), 1e-6) ** (-1 / 3),
+        SMALLEST_FACTOR,
+        LARGEST_FACTOR,
     )
     time = jnp.where(fine, jnp.where(last, until, now.time + h), now.time)
-    # a step that was cut short to end at `until` says nothing against the longer one
+    # a step shortened to end at `until` does not rule out the longer one
     step = jnp.where(fine & last, jnp.maximum(now.step, h * factor), h * factor)
     state, slope = _where(fine, state, now.state), _where(fine, k4, k1)
-    return Clock(time, step, state, slope, now.taken + fine, now.tried + 1)
+    return FlowClock(time, step, state, slope, now.taken + fine, now.tried + 1)
 
 
 def _moved(state: Any, h: Array, *slopes: tuple[float, Any]) -> Any:
+    """Return state + h Σ w_i k_i."""
     weights, trees = zip(*slopes)
     return jax.tree.map(lambda s, *ks: s + h * sum(w * k for w, k in zip(weights, ks)), state, *trees)
 
 
 def _where(condition: Array, yes: Any, no: Any) -> Any:
+    """Select one of two pytrees."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)

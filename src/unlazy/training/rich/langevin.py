@@ -1,4 +1,4 @@
-"""Networks of finite width under the posterior of [M4], by Langevin steps: the adaptive kernel's finite partner."""
+"""Finite networks sampled from the posterior of [M4] by Langevin steps, to compare with the adaptive kernel."""
 
 import math
 from typing import Any, NamedTuple
@@ -8,23 +8,33 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from unlazy.core.arrays import Labels, Points, points
+from unlazy.core.arrays import Labels, Points, as_points
 from unlazy.core.errors import check_positive_integer
 from unlazy.core.linalg import dot
 from unlazy.core.precision import precision as in_precision
 from unlazy.theory.feature_learning.mean_field import embed
 from unlazy.theory.infinite_width.architecture import MLP
-from unlazy.training.rich.estimate import Estimate, on_host, over_runs
-from unlazy.training.rich.limit import read
+from unlazy.training.rich.estimate import SampledQuantity, on_host, over_runs
+from unlazy.training.rich.limit import validate_data
 
 
-class Sampled(NamedTuple):
-    """Means over the second half of the steps, of independent networks."""
+class LangevinSamples(NamedTuple):
+    """Means over the second half of the steps, over independent networks.
 
-    predictions: Estimate
+    Attributes
+    ----------
+    predictions : SampledQuantity
+        f at the new points: (m, *c).
+    fitted : SampledQuantity
+        f at the training points: (n, *c).
+    features : SampledQuantity
+        σ_w² φφᵀ/w + σ_b² at the training points: (n, n).
+    """
+
+    predictions: SampledQuantity
     """f at the new points: (m, *c)."""
-    fitted: Estimate
-    features: Estimate
+    fitted: SampledQuantity
+    features: SampledQuantity
     """σ_w² φφᵀ/w + σ_b² at the training points."""
 
 
@@ -41,14 +51,44 @@ def langevin(
     step_size: float,
     runs: int = 4,
     key: PRNGKeyArray | None = None,
-) -> Sampled:
-    """θ ← θ - ε ∇U + √(2ε) ξ with U = ½‖θ‖² + (γ²/2λ) Σ (y - f)², γ = γ_0 √width [M4]; two layers.
+) -> LangevinSamples:
+    """Sample two-layer networks from the posterior of [M4] by Langevin steps.
 
-    `step_size` ε must be small against 1/(1 + λ_max(Θ)/λ); its bias is of that relative order.
+    θ ← θ - ε ∇U + √(2ε) ξ with U = ½‖θ‖² + (γ²/2λ) Σ (y - f)², γ = γ_0 √width. The sum runs over points and outputs.
+
+    Parameters
+    ----------
+    network : MLP
+        Architecture of depth 1.
+    X : array of shape (n, d)
+        Training points.
+    y : array of shape (n,) or (n, c)
+        Labels.
+    Z : array of shape (m, d)
+        New points.
+    richness : float
+        γ_0 > 0.
+    ridge : float
+        λ > 0.
+    width : int
+        Number of neurons.
+    steps : int
+        Number of steps; the first half is discarded.
+    step_size : float
+        ε, small compared with 1/(1 + λ_max(Θ)/λ); the bias is of that relative order.
+    runs : int, default 4
+        Number of independent networks.
+    key : PRNG key, optional
+        Source of randomness; `jax.random.key(0)` by default.
+
+    Returns
+    -------
+    LangevinSamples
+        Posterior means with standard errors over networks.
     """
     with in_precision("float64"):
-        X, y, outputs = read(network, X, y, "float64")
-        Z = points(Z, "Z", "float64")
+        X, y, outputs = validate_data(network, X, y, "float64")
+        Z = as_points(Z, "Z", "float64")
         check_positive_integer("steps", steps)
         keys = jax.random.split(jax.random.key(0) if key is None else key, runs)
         E, F = embed(network, X), embed(network, Z)
@@ -56,13 +96,14 @@ def langevin(
         gamma, noise, eps = (jnp.asarray(value) for value in (richness, ridge, step_size))
         f, at_z, Phi = _chains(network, E, F, labels, gamma, noise, eps, keys, width, steps)
         shape = (runs, -1, *outputs)
-        return on_host(Sampled(over_runs(at_z.reshape(shape)), over_runs(f.reshape(shape)), over_runs(Phi)))
+        return on_host(LangevinSamples(over_runs(at_z.reshape(shape)), over_runs(f.reshape(shape)), over_runs(Phi)))
 
 
 @eqx.filter_jit
 def _chains(
     network: MLP, E: Array, F: Array, y: Array, richness: Any, ridge: Any, eps: Any, keys: Array, width: int, steps: int
 ) -> tuple[Array, Array, Array]:
+    """Run the chains; return the mean of f at X, of f at Z and of the feature kernel, for every network."""
     s, b, scale = network.sigma_w[1], network.sigma_b[1], 1 / (richness * width)
 
     def outputs(theta: tuple, E: Array) -> Float[Array, "n c"]:

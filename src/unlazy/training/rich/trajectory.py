@@ -1,4 +1,4 @@
-"""A network along its training, with what is known of it at every recorded time and how well."""
+"""Trajectory of a network during training: values at every recorded time with standard errors."""
 
 from typing import Any
 
@@ -7,65 +7,144 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from unlazy.core.arrays import Matrix, Points, points
+from unlazy.core.arrays import Matrix, Points, as_points
 from unlazy.core.precision import precision
-from unlazy.core.results import Evidence, place
+from unlazy.core.results import Evidence, time_index
 from unlazy.kernels.base import Kernel
-from unlazy.training.rich.estimate import Estimate, on_host, over_runs
+from unlazy.training.rich.estimate import SampledQuantity, on_host, over_runs
 
 
 class RichTrajectory(eqx.Module):
-    """Predictions, losses and moving kernels at recorded times, of the limit [M2] or of finite networks beside it.
+    """Predictions, losses and kernels at recorded times, of the rich limit [M2] or of finite networks.
 
-    Estimates have a `value`, the mean over independent runs, and an `error`, its standard error; times lead.
+    Estimates have a `value`, the mean over independent runs, and an `error`, its standard error; the leading axis is
+    time.
+
+    Attributes
+    ----------
+    system : TwoLayerLimit or FiniteNetwork
+        The trained system.
+    X : array of shape (n, d)
+        Training points.
+    times : array of shape (t,)
+        Times of gradient flow, or numbers of steps.
+    fitted : SampledQuantity
+        f at the training points: (t, n, *outputs).
+    losses : SampledQuantity
+        Mean of the per-point loss over training points: (t,). The squared loss is ½|f - y|². Training minimizes the
+        sum.
+    features, gradients : tuple of SampledQuantity
+        Φ^l and G^l at the training points, one for each hidden layer: (t, n, n).
+    tangent : SampledQuantity
+        Θ, summed over outputs: (t, n, n).
+    states : pytree or None
+        Neurons or weights, with leading axes times and runs.
+    evidence : Evidence
+        Statistical error and cost.
+    outputs : tuple of int
+        Shape of one prediction.
     """
 
     system: Any
     X: Float[Array, "n d"]
     times: Float[Array, " t"] | Int[Array, " t"]
-    """Of gradient flow, or numbers of steps."""
-    fitted: Estimate
+    """Times of gradient flow, or numbers of steps."""
+    fitted: SampledQuantity
     """f at the training points: (t, n, *outputs)."""
-    losses: Estimate
-    """Mean loss over training points: (t,)."""
-    features: tuple[Estimate, ...]
+    losses: SampledQuantity
+    """Mean of the per-point loss over training points: (t,)."""
+    features: tuple[SampledQuantity, ...]
     """Φ^l at the training points, one for each hidden layer: (t, n, n)."""
-    gradients: tuple[Estimate, ...]
+    gradients: tuple[SampledQuantity, ...]
     """G^l, summed over outputs, one for each hidden layer: (t, n, n)."""
-    tangent: Estimate
+    tangent: SampledQuantity
     """Θ, summed over outputs: (t, n, n)."""
     states: Any
-    """All that moves, at every time: leading axes are times and runs; None where it was not kept."""
+    """Neurons or weights at every time, with leading axes times and runs; None if not kept."""
     evidence: Evidence
     outputs: tuple[int, ...] = eqx.field(static=True)
 
     def predict(self, Z: Points, t: Any = None) -> Float[Matrix, "..."]:
-        """f at Z at the last time, or at t, one or several of `times`: shape (*t, m, *outputs)."""
+        """Evaluate f.
+
+        Parameters
+        ----------
+        Z : array of shape (m, d)
+            Points.
+        t : float or array of float, optional
+            One or several of `times`; the last by default.
+
+        Returns
+        -------
+        array of shape (*t, m, *outputs)
+            Predictions.
+
+        Raises
+        ------
+        ValueError
+            If the states were not kept or t is not one of `times`.
+        """
         return self.estimate(Z, t).value
 
-    def estimate(self, Z: Points, t: Any = None) -> Estimate:
-        """The same with its standard error."""
+    def estimate(self, Z: Points, t: Any = None) -> SampledQuantity:
+        """Evaluate f with its standard error.
+
+        Parameters
+        ----------
+        Z : array of shape (m, d)
+            Points.
+        t : float or array of float, optional
+            One or several of `times`; the last by default.
+
+        Returns
+        -------
+        SampledQuantity
+            Value and standard error, each of shape (*t, m, *outputs).
+
+        Raises
+        ------
+        ValueError
+            If the states were not kept or t is not one of `times`.
+        """
         if self.states is None:
             raise ValueError("predictions need the states of every time: train with keep=True; got keep=False")
         dtype = self.fitted.value.dtype
         with precision(dtype.name):
-            Z = points(Z, "Z", dtype)
-            at = jnp.asarray(-1 if t is None else place(self.times, t))
+            Z = as_points(Z, "Z", dtype)
+            at = jnp.asarray(-1 if t is None else time_index(self.times, t))
             each = jax.lax.map(lambda i: _outputs(self.system, self._at(i), Z), at.ravel())
             each = jnp.moveaxis(each.reshape(*at.shape, *each.shape[1:-1], *self.outputs), at.ndim, 0)
             return on_host(over_runs(each))
 
     def kernel_at(self, t: Any) -> Kernel:
-        """The tangent kernel at time t, a mean over runs."""
+        """Return the tangent kernel at time t, averaged over runs.
+
+        Parameters
+        ----------
+        t : float
+            One of `times`.
+
+        Returns
+        -------
+        Kernel
+            The kernel at any points.
+
+        Raises
+        ------
+        ValueError
+            If the states were not kept or t is not one of `times`.
+        """
         if self.states is None:
             raise ValueError("kernels at any points need the states of every time: train with keep=True")
         with precision(self.fitted.value.dtype.name):
-            return self.system.kernel(self._at(place(self.times, t)))
+            return self.system.kernel(self._at(time_index(self.times, t)))
 
     def _at(self, i: Any) -> Any:
+        """Return the states at one time."""
         return jax.tree.map(lambda leaf: leaf[i], self.states)
 
 
 @jax.jit
 def _outputs(system: Any, states: Any, Z: Array) -> Array:
+    """Evaluate the system, compiled."""
     return system.predict(states, Z)

@@ -1,0 +1,76 @@
+"""How many files of the package a call enters: a measure of how far a reader must walk to follow it.
+
+    python benchmarks/runtime_walk.py [--list]
+
+Functions of `unlazy` entered while a call runs, counted by `sys.setprofile` in a fresh process after one warm-up call.
+Wanted: Gaussian.gram at most 6 files, NTK(layers).gram 15, solve (direct) 18, FeatureMachineRegressor.fit 22.
+"""
+
+import argparse
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import unlazy
+from unlazy import layers
+
+PACKAGE = Path(unlazy.__file__).parent
+WANTED = {"Gaussian.gram": 6, "NTK(layers).gram": 15, "solve (direct)": 18, "FeatureMachineRegressor.fit": 22}
+
+
+def calls() -> dict[str, Callable[[int], object]]:
+    """Each call takes a number of rows: another number compiles, and so traces, everything again."""
+    rng = np.random.default_rng(0)
+    X, images = rng.normal(size=(400, 5)), rng.normal(size=(40, 4, 4, 1))
+    y = np.sin(X[:, 0])
+    network = layers.serial(layers.Conv(3), "relu", layers.Flatten(), layers.Dense())
+    return {
+        "Gaussian.gram": lambda n: unlazy.Gaussian(1.0).gram(X[:n]),
+        "NTK(layers).gram": lambda n: unlazy.NTK(network).gram(images[: n // 10]),
+        "solve (direct)": lambda n: unlazy.solve(unlazy.Gaussian(1.0), X[:n], y[:n], ridge=1e-2),
+        "FeatureMachineRegressor.fit": lambda n: unlazy.FeatureMachineRegressor().fit(X[:n], y[:n]),
+    }
+
+
+def files_entered(call: Callable[[int], object]) -> dict[str, set[str]]:
+    """Functions of the package that a call enters, by file; imports are done before."""
+    call(300)
+    found: dict[str, set[str]] = defaultdict(set)
+
+    def profile(frame: object, event: str, _: object) -> None:
+        code = frame.f_code  # type: ignore[attr-defined]
+        if event == "call" and code.co_filename.startswith(str(PACKAGE)) and code.co_name != "<module>":
+            found[str(Path(code.co_filename).relative_to(PACKAGE))].add(code.co_qualname)
+
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+    try:
+        call(320)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--list", action="store_true", help="print every file and the functions entered in it")
+    parser.add_argument("--only", help="one call by name")
+    options = parser.parse_args()
+    for name, call in calls().items():
+        if options.only not in (None, name):
+            continue
+        found = files_entered(call)
+        functions = sum(len(names) for names in found.values())
+        print(f"{name}: {len(found)} files (wanted {WANTED[name]}), {functions} functions")
+        if options.list:
+            for file, names in sorted(found.items()):
+                print(f"    {file}: {', '.join(sorted(names))}")
+
+
+if __name__ == "__main__":
+    main()

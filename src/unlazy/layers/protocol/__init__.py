@@ -1,0 +1,1 @@
+"""The layer protocol: shapes, covariance propagation, finite evaluation, windows and parametrizations."""
