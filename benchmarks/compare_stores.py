@@ -1,10 +1,10 @@
-"""Two stores of trials, figure by figure: what one release measured against what another does.
+"""Compare two stores of trials, measure by measure, for example those of two releases.
 
     python benchmarks/compare_stores.py before after [--rename draws=drawn] [--largest 5] [--record]
 
-Trials are matched by experiment, parameters and seed, measures by name (`--rename old=new` where a release renamed
-one); an array counts by its largest entry. The claims of the release that runs this are then drawn from the trials that
-both have.
+Trials are matched by experiment, parameters and seed, and measures by name (`--rename old=new` if a release renamed
+one). Differences of arrays are relative to their largest entry. The claims of the installed release are then evaluated
+on the trials that both stores have.
 """
 
 import argparse
@@ -27,13 +27,13 @@ Trials = dict[tuple[str, int], dict]
 
 
 def main() -> None:
-    """One line per experiment with its largest differences below it, then the claims that changed."""
+    """Print one line per experiment with its largest differences below it, then the claims that changed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument("--rename", action="append", default=[], metavar="OLD=NEW")
-    parser.add_argument("--largest", type=int, default=3, help="measures to print for each experiment")
-    parser.add_argument("--above", type=float, default=1e-9, help="relative difference from which they are printed")
+    parser.add_argument("--largest", type=int, default=3, help="number of measures to print per experiment")
+    parser.add_argument("--above", type=float, default=1e-9, help="smallest relative difference to print")
     add_option(parser)
     given = parser.parse_args()
     note = recorder(__file__, given.record)
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def read(folder: Path, renamed: dict[str, str]) -> dict[str, Trials]:
-    """Every finished trial of a store, by experiment; of several versions the latest."""
+    """Finished trials of a store by experiment; the latest version of each."""
     found: dict[str, Trials] = defaultdict(dict)
     db = sqlite3.connect(f"{(folder / FILE).absolute().as_uri()}?mode=ro", uri=True)
     query = "SELECT experiment, params, seed, measures, arrays FROM trial WHERE status = 'done' ORDER BY version"
@@ -63,7 +63,7 @@ def read(folder: Path, renamed: dict[str, str]) -> dict[str, Trials]:
 
 
 def difference(a: object, b: object) -> float:
-    """max|a - b| over the largest |a| or |b|; 0 for equal text and equal NaNs, ∞ for another shape."""
+    """max|a - b| over the largest |a| or |b|; 0 for equal strings and equal NaNs, ∞ for different shapes."""
     if isinstance(a, str) or isinstance(b, str):
         return 0.0 if a == b else math.inf
     x, y = np.asarray(a, float), np.asarray(b, float)
@@ -76,7 +76,7 @@ def difference(a: object, b: object) -> float:
 
 
 def trials(name: str, before: Trials, after: Trials, largest: int, above: float) -> float:
-    """How far the figures of one experiment moved, and where most."""
+    """Print how much the measures of one experiment differ; return the largest relative difference."""
     both = before.keys() & after.keys()
     rows, lone = [], set()
     for key in both:
@@ -87,7 +87,7 @@ def trials(name: str, before: Trials, after: Trials, largest: int, above: float)
     most = rows[0][0] if rows else math.nan
     print(f"{name:<27} {len(both):>6} {apart:>9} {len(rows):>8} {equal:>11}  {most:.2g}")
     if lone:
-        print(f"    measured on one side only: {', '.join(sorted(lone))}")
+        print(f"    measured in one store only: {', '.join(sorted(lone))}")
     worst: dict[str, tuple] = {}
     for row in rows:
         if row[0] > above:
@@ -99,11 +99,11 @@ def trials(name: str, before: Trials, after: Trials, largest: int, above: float)
 
 
 def claims(name: str, before: Trials, after: Trials) -> int:
-    """Prints what differs in the claims drawn from two sets of trials; how many verdicts do."""
+    """Print how the claims of two sets of trials differ; return the number of changed verdicts."""
     try:
         old, new = (_claims(name, side) for side in (before, after))
     except (KeyError, IndexError, ValueError, ZeroDivisionError) as error:  # as the report does
-        print(f"{name}: not enough trials to judge ({error})")
+        print(f"{name}: not enough trials to evaluate ({error})")
         return 0
     same, held = sum(a == b for a, b in zip(old, new)), sum(c.verdict == "holds" for c in new)
     print(f"{name}: {len(new)} claims, {held} hold, {same} equal to the bit")

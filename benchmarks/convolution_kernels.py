@@ -1,11 +1,13 @@
-"""What do kernels of networks cost beside neural-tangents?
+"""Kernels of networks: time and memory compared with neural-tangents.
 
-Three 3 × 3 convolutions with ReLU on images of 3 channels, float32, NTK of n × n different points; `pooled` ends with a
-global average pool (all pairs of positions), `flat` with Flatten (positions one by one), `dense` has three fully
-connected layers on 64 inputs instead. Wanted, in CPU-seconds of one run and in how far the peak of memory rises above
-that of two points (compiling included): pooled at least 5 times, flat at least 3 times faster than neural-tangents; at
-most a quarter of its memory. That package runs with an old JAX only, so `--peer` names an interpreter that has it
-(0.6.5 with jax 0.4.36); the same points there. Each side runs in a process of its own.
+NTK of n × n different points in float32, for three 3 × 3 convolutions with ReLU on images with 3 channels. `pooled`
+ends with a global average pool (all pairs of positions), `flat` with Flatten (each position separately), and `dense`
+has three fully connected layers on 64 inputs instead. Measured are CPU-seconds of one run, and peak memory above that
+of two points (including compilation).
+
+Targets: pooled at least 5 times and flat at least 3 times faster than neural-tangents, with at most a quarter of its
+memory. neural-tangents requires an old JAX, so `--peer` names a Python interpreter that has it (0.6.5 with jax 0.4.36).
+Both libraries run on the same points, each in a separate process.
 
     python benchmarks/convolution_kernels.py [--side 16] [--points 12] [--only flat] [--peer /path/to/python] [--record]
 """
@@ -25,14 +27,14 @@ rng = np.random.default_rng(0)
 shape = (64,) if dense else (side, side, 3)
 X, Z = (rng.normal(size=(points, *shape)).astype(np.float32) for _ in range(2))
 def peak():
-    try:  # ru_maxrss begins with the parent's
+    try:  # ru_maxrss starts at the value of the parent process
         with open("/proc/self/status") as file:
             return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 2**10
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 def timed(run):
     run(X[:2], Z[:2])
-    before = peak()  # with a compiler and its libraries at work
+    before = peak()  # after the compiler and its libraries are loaded
     run(X, Z)
     best = float("inf")
     for _ in range(2):
@@ -52,7 +54,7 @@ timed(lambda X, Z: np.asarray(kernel.gram(X, Z)))
 THEIRS = """
 import types
 import jax
-sys.modules["neural_tangents.experimental"] = types.ModuleType("")  # it needs TensorFlow
+sys.modules["neural_tangents.experimental"] = types.ModuleType("")  # requires TensorFlow
 from neural_tangents import stax
 last = stax.Dense(1, W_std=1.4, b_std=0.1)
 layer = last if dense else stax.Conv(1, (3, 3), W_std=1.4, b_std=0.1, padding="SAME")
@@ -63,11 +65,11 @@ timed(lambda X, Z: np.asarray(kernel(X, Z, get="ntk")))
 """
 
 MORE = {"dense": 250, "flat": 16, "pooled": 1}
-"""As many times more points where a pair costs so much less: no positions, or positions that stay apart."""
+"""Factor on the number of points, larger for architectures whose pairs are cheaper."""
 
 
 def measured(python: str, program: str, side: int, points: int, way: str) -> list[float]:
-    """CPU-seconds, MiB above the peak of two points (at least 1), and two entries."""
+    """CPU-seconds, peak memory above that of two points in MiB (at least 1), and two entries of K."""
     done = subprocess.run([python, "-c", COMMON + program, str(side), str(points), way], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"failed with {python}:\n{done.stderr[-1500:]}")
@@ -78,8 +80,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--side", type=int, default=16)
     parser.add_argument("--points", type=int, default=12)
-    parser.add_argument("--only", choices=list(MORE), help="one of the three")
-    parser.add_argument("--peer", help="a Python interpreter that has neural-tangents")
+    parser.add_argument("--only", choices=list(MORE), help="run only this architecture")
+    parser.add_argument("--peer", help="Python interpreter with neural-tangents installed")
     add_option(parser)
     given = parser.parse_args()
     note = recorder(__file__, given.record)
@@ -91,7 +93,7 @@ def main() -> None:
         what = "points of 64 inputs" if way == "dense" else f"images of {given.side} × {given.side}"
         size = f"{way}, {points} × {points} {what}"
         pairs = 1e6 * ours[0] / points**2
-        print(f"{size}: {ours[0]:.3f} CPU-s, {pairs:.3g} µs a pair, {ours[1]:.0f} MiB")
+        print(f"{size}: {ours[0]:.3f} CPU-s, {pairs:.3g} µs per pair, {ours[1]:.0f} MiB")
         note(f"ours, {size}", pairs, "CPU-µs a pair")
         if given.peer:
             theirs = measured(given.peer, THEIRS, given.side, points, way)

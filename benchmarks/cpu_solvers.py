@@ -1,20 +1,20 @@
-"""Kernel regression on the CPU against its peers: CPU-seconds to a test error, in one run.
+"""Kernel regression on the CPU compared with scikit-learn and GPyTorch: CPU-seconds and test error.
 
 n = 20,000 points in d = 20 dimensions, bandwidth √20, ridge 0.01 added to K, noise of variance 0.01, 2,000 noiseless
-test points; f*(x) = sin(u·x) + ½ cos(v·x)(w·x), x ~ N(0, I). Every contestant runs in a process of its own; what is
-counted is the CPU time of that process (all threads) from data in memory to predictions made, compilation included,
-imports not. BLAS gets one thread for all of them: on a shared machine its threads spin while they wait, and the
-spinning counts as CPU time (--threads 0 leaves it alone).
+test points; f*(x) = sin(u·x) + ½ cos(v·x)(w·x), x ~ N(0, I). Every candidate runs in a separate process. Measured is
+the CPU time of that process (all threads) from data in memory to predictions, including compilation but not imports.
+BLAS uses one thread by default: on a shared machine its threads spin while they wait, which counts as CPU time
+(--threads 0 keeps the default of BLAS).
 
-Bars: unlazy's own choice, Gaussian at most 12 CPU-s and Laplace at most 18; both within 5% of the exact error, at least
-5× less CPU than scikit-learn's KernelRidge; unlazy's Nyström-CG (Gaussian) 3× less than its Nystroem + Ridge, both
-within 5% of the exact error; GPyTorch does not reach unlazy's error in less CPU. The exponent of CPU time in n of
-Nyström-CG at fixed M is at most 1.15.
+Targets: with the method chosen by unlazy, Gaussian at most 12 CPU-s and Laplace at most 18 CPU-s, both within 5% of the
+exact error and with at least 5× less CPU time than KernelRidge of scikit-learn; Nyström-CG of unlazy (Gaussian) with 3×
+less than Nystroem + Ridge of scikit-learn, both within 5% of the exact error; GPyTorch does not reach the error of
+unlazy in less CPU time. The exponent of CPU time in n of Nyström-CG at fixed M is at most 1.15.
 
-    python benchmarks/cpu_solvers.py                                    # everything but GPyTorch
+    python benchmarks/cpu_solvers.py                                    # everything except GPyTorch
     python benchmarks/cpu_solvers.py --n 5000                           # quick look
-    python benchmarks/cpu_solvers.py --gpytorch /path/to/python         # an interpreter that has gpytorch
-    python benchmarks/cpu_solvers.py --record                           # keeps the figures
+    python benchmarks/cpu_solvers.py --gpytorch /path/to/python         # a Python interpreter with gpytorch
+    python benchmarks/cpu_solvers.py --record                           # append the figures to record.csv
 """
 
 import argparse
@@ -31,7 +31,7 @@ D, RIDGE, TESTS = 20, 0.01, 2000
 
 
 def data(n, seed=0):
-    """Training and test points of the race."""
+    """Training and test points."""
     rng = np.random.default_rng(seed)
     u = rng.standard_normal((D, 3))
     u /= np.linalg.norm(u, axis=0)
@@ -62,7 +62,7 @@ def kernel_ridge(kernel, X, y, X_test):
     def run():
         if kernel == "gaussian":
             model = KernelRidge(alpha=RIDGE, kernel="rbf", gamma=0.5 / D)
-        else:  # scikit-learn's "laplacian" is the ℓ1 product; the ℓ2 one goes in as a function of two blocks
+        else:  # "laplacian" of scikit-learn uses the ℓ1 distance; the ℓ2 kernel must be precomputed
             model = KernelRidge(alpha=RIDGE, kernel="precomputed")
             K = _laplace(X, X)
             return model.fit(K, y).predict(_laplace(X_test, X)), "float32 precomputed"
@@ -93,12 +93,12 @@ def nystroem(kernel, X, y, X_test, components):
 
 
 def exact(kernel, X, y, X_test):
-    """The reference: Cholesky by unlazy in float64 where it fits, else float32."""
+    """Reference: Cholesky factorization by unlazy in float32."""
     return unlazy(kernel, X, y, X_test, method="direct", tolerance=1e-3, precision="float32")
 
 
 def gpytorch(kernel, X, y, X_test, iterations):
-    """As its tutorial says: exact GP, fixed hyperparameters, CG with a pivoted Cholesky preconditioner of rank 100."""
+    """As in its tutorial: exact GP, fixed hyperparameters, CG with a pivoted Cholesky preconditioner of rank 100."""
     import gpytorch as gp
     import torch
 
@@ -131,8 +131,8 @@ def gpytorch(kernel, X, y, X_test, iterations):
     return run
 
 
-def contestants(kernel, n, with_gpytorch):
-    """(name, maker, keywords)"""
+def candidates(kernel, n, with_gpytorch):
+    """Rows of the table: (name, function, keyword arguments)."""
     rows = [("unlazy, its choice", "unlazy", {}), ("exact (unlazy direct, float32)", "exact", {})]
     rows.append(("scikit-learn KernelRidge", "kernel_ridge", {}))
     if kernel == "gaussian":
@@ -146,7 +146,7 @@ def contestants(kernel, n, with_gpytorch):
 
 
 def measure(maker, kernel, n, keywords):
-    """In the child: data, then the clock, then the run."""
+    """In the child process: prepare the data, then time the run."""
     import warnings
 
     warnings.simplefilter("ignore")
@@ -160,7 +160,7 @@ def measure(maker, kernel, n, keywords):
 
 
 def child(python, maker, kernel, n, keywords, threads):
-    """Run one contestant in a process of its own."""
+    """Run one candidate in a separate process."""
     environment = dict(os.environ)
     if threads:
         for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -174,11 +174,11 @@ def child(python, maker, kernel, n, keywords, threads):
 
 
 def race(kernel, n, args):
-    """One table; returns the rows by name."""
+    """Print one table; return its rows by name."""
     note = recorder(__file__, args.record)
     print(f"\n{kernel}, n = {n}\n{'':44}{'CPU-s':>8}{'wall':>8}{'test MSE':>10}")
     found = {}
-    for name, maker, keywords in contestants(kernel, n, args.gpytorch):
+    for name, maker, keywords in candidates(kernel, n, args.gpytorch):
         if not any(part in name for part in args.only or [""]):
             continue
         python = args.gpytorch if maker == "gpytorch" else sys.executable
@@ -193,7 +193,7 @@ def race(kernel, n, args):
 
 
 def verdicts(kernel, rows, n):
-    """Each bar with the figure it is held against."""
+    """Print each target with the measured value."""
     mine, reference = rows.get("unlazy, its choice"), rows.get("exact (unlazy direct, float32)")
     if mine is None or reference is None:
         return
@@ -205,7 +205,7 @@ def verdicts(kernel, rows, n):
         bars.append(("times less CPU than KernelRidge", ratio, 5, "at least"))
     peers = [r for k, r in rows.items() if "Nystroem" in k and r["mse"] <= 1.05 * reference["mse"]]
     if peers and "unlazy nystrom_cg" in rows:
-        # the same problem, some points as centers, on both sides
+        # both solve the same problem with a subset of centers
         ratio = min(r["cpu"] for r in peers) / rows["unlazy nystrom_cg"]["cpu"]
         bars.append(("nystrom_cg: times less CPU than Nystroem + Ridge at that error", ratio, 3, "at least"))
         error = rows["unlazy nystrom_cg"]["mse"] / reference["mse"]
@@ -222,7 +222,7 @@ def verdicts(kernel, rows, n):
 
 
 def exponent(args):
-    """Slope of log CPU time against log n for Nyström-CG at fixed M, ten steps, after compilation."""
+    """Slope of log CPU time in log n for ten steps of Nyström-CG at fixed M, after compilation."""
     row, error = child(sys.executable, "growth", "gaussian", 100, {"sizes": args.sizes}, args.threads)
     if row is None:
         print("exponent failed:", error)
@@ -234,14 +234,14 @@ def exponent(args):
 
 
 def growth(kernel, X, y, X_test, sizes):
-    """The slope takes the place of an error, the times that of a remark."""
+    """Return the slope as the error, and the times as the remark."""
 
     def run():
         times = []
         for n in sizes:
             X, y, _, _ = data(n)
             best = np.inf
-            for _ in range(3):  # the first of them compiles
+            for _ in range(3):  # the first run compiles
                 once = unlazy(kernel, X, y, X[:10], method="nystrom_cg", centers=1000, max_steps=10, tolerance=1e-9)
                 start = time.process_time()
                 once()
@@ -257,10 +257,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=20_000)
     parser.add_argument("--kernels", nargs="+", default=["gaussian", "laplace"])
-    parser.add_argument("--gpytorch", help="an interpreter with gpytorch installed")
-    parser.add_argument("--threads", type=int, default=1, help="BLAS threads of every contestant; 0 for the default")
+    parser.add_argument("--gpytorch", help="Python interpreter with gpytorch installed")
+    parser.add_argument("--threads", type=int, default=1, help="number of BLAS threads; 0 for the default of BLAS")
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 20_000, 40_000, 80_000])
-    parser.add_argument("--only", nargs="+", help="contestants whose name has one of these in it")
+    parser.add_argument("--only", nargs="+", help="run only candidates whose name contains one of these strings")
     add_option(parser)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -1,10 +1,11 @@
-"""What does the tangent kernel of a small finite convolutional network cost beside neural-tangents?
+"""Tangent kernel of a small finite convolutional network: CPU time compared with neural-tangents.
 
-Three 3 × 3 convolutions with ReLU, global average pool, dense head; images of 8 × 8 × 3, float32, the kernel of all
-pairs of points and outputs. Wanted, in CPU-seconds of one run: at least as fast as the best of neural-tangents' three
-implementations (Jacobian contraction, tangent-vector products, structured derivatives). That package runs with an old
-JAX only, so `--peer` names an interpreter that has it (0.6.5 with jax 0.4.24; with 0.4.36 the third fails and counts as
-inf); the same network and number of points there, in a process of its own.
+Three 3 × 3 convolutions with ReLU, a global average pool and a dense head, on images of 8 × 8 × 3 in float32; the
+kernel of all pairs of points and outputs. Target, in CPU-seconds of one run: at least as fast as the best of the three
+implementations of neural-tangents (Jacobian contraction, tangent-vector products, structured derivatives).
+neural-tangents requires an old JAX, so `--peer` names a Python interpreter that has it (0.6.5 with jax 0.4.24; with
+0.4.36 the third implementation fails and counts as inf). It runs the same network and number of points in a separate
+process.
 
     python benchmarks/empirical_convolution.py [--width 32] [--points 32] [--peer /path/to/python] [--record]
 """
@@ -24,7 +25,7 @@ SIDE, OUTPUTS = 8, (1, 10)
 PEER = """
 import sys, time, types
 import jax
-sys.modules["neural_tangents.experimental"] = types.ModuleType("")  # it needs TensorFlow
+sys.modules["neural_tangents.experimental"] = types.ModuleType("")  # requires TensorFlow
 import neural_tangents as nt
 from neural_tangents import stax
 side, width, points, repeats, outputs = map(int, sys.argv[1:])
@@ -38,7 +39,7 @@ for way in (1, 2, 3):
     best = float("inf")
     try:
         jax.block_until_ready(kernel(X, None, params))
-    except AttributeError:  # of a private name that this JAX has no longer
+    except AttributeError:  # a private name that newer JAX versions removed
         repeats = 0
     for _ in range(repeats):
         start = time.process_time()
@@ -49,7 +50,7 @@ for way in (1, 2, 3):
 
 
 def ours(width: int, points: int, repeats: int, outputs: int) -> float:
-    """CPU-seconds after compiling, smallest of several."""
+    """Smallest CPU-seconds of several runs, after compilation."""
     layers = [part for _ in range(3) for part in (Conv(3), "relu")]
     network = unlazy.Network(serial(*layers, GlobalAvgPool(), Dense()), (SIDE, SIDE, 3), width=width, outputs=outputs)
     X = jax.random.normal(jax.random.key(0), (points, SIDE, SIDE, 3))
@@ -65,7 +66,7 @@ def ours(width: int, points: int, repeats: int, outputs: int) -> float:
 
 
 def peer(python: str, *sizes: int) -> list[float]:
-    """CPU-seconds of neural-tangents' implementations 1, 2 and 3."""
+    """CPU-seconds of implementations 1, 2 and 3 of neural-tangents."""
     done = subprocess.run([python, "-c", PEER, str(SIDE), *map(str, sizes)], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"neural-tangents failed with {python}:\n{done.stderr[-1500:]}")
@@ -77,7 +78,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--points", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--peer", help="a Python interpreter that has neural-tangents")
+    parser.add_argument("--peer", help="Python interpreter with neural-tangents installed")
     add_option(parser)
     given = parser.parse_args()
     note = recorder(__file__, given.record)

@@ -1,11 +1,12 @@
-"""What does the tangent kernel of a finite MLP cost? Layer structure against its floor and against Jacobians.
+"""Tangent kernel of a finite MLP: the layerwise algorithm compared with its floor and with Jacobian contraction.
 
-Depth 3, width 1024, n = 500, ReLU, float32. The floor is what no method of this kind avoids: the forward pass, the
-backward pass to every hidden layer (for each output), and one matrix product per layer and side. Claims, in
-CPU-seconds of one run: structure at most 1.5 times the floor; Jacobian contraction at least 50 times the structure.
-With 10 outputs (full kernel, 5,000 × 5,000): no slower than the structured derivatives of neural-tangents. That
-package runs with an old JAX only, so `--peer` names an interpreter that has it (0.6.5 with jax 0.4.24, numpy < 2); the
-same network, points and count of threads there.
+Depth 3, width 1024, n = 500, ReLU, float32. The floor is the work that no method of this kind avoids: the forward pass,
+the backward pass to every hidden layer (for each output), and one matrix product per layer and side. Targets, in
+CPU-seconds of one run: the layerwise algorithm ("structure") takes at most 1.5 times the floor, and Jacobian
+contraction at least 50 times as long as the layerwise algorithm. With 10 outputs (full kernel, 5,000 × 5,000) it is no
+slower than the structured derivatives of neural-tangents. neural-tangents requires an old JAX, so `--peer` names a
+Python interpreter that has it (0.6.5 with jax 0.4.24, numpy < 2). It runs the same network, points and number of
+threads.
 
     python benchmarks/empirical_ntk.py [--skip-jacobian] [--width 1024] [--points 500] [--peer /path/to/python]
                                        [--record]
@@ -26,7 +27,7 @@ HIGHEST = jax.lax.Precision.HIGHEST
 
 
 def smallest(runs: dict, repeats: int) -> dict[str, float]:
-    """CPU-seconds of each call after compiling, smallest of several taken in turns (others share the machine)."""
+    """Smallest CPU-seconds of each call after compilation; calls alternate, since the machine may be shared."""
     for run in runs.values():
         jax.block_until_ready(run())
     found: dict[str, list[float]] = {name: [] for name in runs}
@@ -39,13 +40,13 @@ def smallest(runs: dict, repeats: int) -> dict[str, float]:
 
 
 def floor(network: Network):
-    """Forward, backward to the hidden layers, Gram matrices; nothing else."""
+    """Only the forward pass, the backward pass to the hidden layers, and Gram matrices."""
 
     def run(params, X):
         outputs, width = network.mlp.outputs, network.mlp.width
 
         def tail(offsets):
-            """The outputs, with something added to every pre-activation: its derivative is the backward pass."""
+            """Outputs with an offset at every preactivation; the derivative in the offset is the backward pass."""
             sides = [X]
             for l, (weight, _) in enumerate(params):
                 f = network.scales[l].multiplier.weight * jnp.matmul(sides[-1], weight, precision=HIGHEST)
@@ -66,7 +67,7 @@ def floor(network: Network):
 PEER = """
 import sys, time, types
 import jax
-sys.modules["neural_tangents.experimental"] = types.ModuleType("")  # it needs TensorFlow
+sys.modules["neural_tangents.experimental"] = types.ModuleType("")  # requires TensorFlow
 import neural_tangents as nt
 from neural_tangents import stax
 width, points, repeats = map(int, sys.argv[1:])
@@ -88,7 +89,7 @@ for outputs in (1, 10):
 
 
 def peer(python: str, width: int, points: int, repeats: int) -> dict[int, float]:
-    """CPU-seconds of neural-tangents' structured derivatives by number of outputs."""
+    """CPU-seconds of the structured derivatives of neural-tangents by number of outputs."""
     command = [python, "-c", PEER, str(width), str(points), str(repeats)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -103,7 +104,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--points", type=int, default=500)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--peer", help="a Python interpreter that has neural-tangents")
+    parser.add_argument("--peer", help="Python interpreter with neural-tangents installed")
     add_option(parser)
     given = parser.parse_args()
     note = recorder(__file__, given.record)

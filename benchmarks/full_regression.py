@@ -1,16 +1,16 @@
-"""Full kernel regression beyond what a factorization holds: Askotch against EigenPro, preconditioned CG and Nyström-CG.
+"""Full kernel regression too large for a factorization: Askotch, EigenPro, preconditioned CG and Nyström-CG.
 
-One problem, (K + ρI)α = y with ρ = 10^-6 n (--ridge says otherwise), K never stored (--memory). Every method runs in a
-process of its own to a residual of 10^-3 or --passes passes over K. What is shown: entries of K evaluated over n² (of
-the steps and of a true residual at the end; preconditioners apart), CPU-seconds of the process and seconds, compilation
-included, the residual in words of `solve` (for Nyström-CG that of its own problem), the error on held-out points, and
-CPU-seconds until the method's own residual passed 0.1, 0.01 and 0.001.
+One problem, (K + ρI)α = y with ρ = 10^-6 n (see --ridge), where K is never stored (see --memory). Every method runs in
+a separate process until a residual of 10^-3 or --passes passes over K. Shown are the number of evaluated entries of K
+over n² (steps and the true residual at the end, without preconditioners), CPU-seconds and wall-clock seconds including
+compilation, the residual reported by `solve` (for Nyström-CG that of the restricted problem), the error on held-out
+points, and CPU-seconds until the residual of the method reached 0.1, 0.01 and 0.001.
 
     python benchmarks/full_regression.py --points 20000 --kernel laplace
     python benchmarks/full_regression.py --points 561012 --data FOLDER                    # covtype, class 2 or not
     python benchmarks/full_regression.py --points 50000 --data FOLDER --record
 
-Held-out error: wrong classes of covtype, squared error over the variance elsewhere.
+Held-out error: misclassification rate for covtype, squared error over the variance otherwise.
 """
 
 import argparse
@@ -36,7 +36,7 @@ LEVELS = (1e-1, 1e-2, 1e-3)
 
 
 def data(points, folder):
-    """Training and test points; the rows of covtype standardized, +1 where the class is the second, -1 elsewhere."""
+    """Training and test points; covtype is standardized, with label +1 for the second class and -1 otherwise."""
     if folder is None:
         X, y, Z, truth = cpu_solvers.data(points)
         return X, y, Z, truth, cpu_solvers.D**0.5, False
@@ -50,7 +50,7 @@ def data(points, folder):
 
 
 def kernel_of(name, width):
-    """The kernel at a bandwidth; an NTK has none."""
+    """Kernel with this bandwidth; an NTK has none."""
     from unlazy.kernels.networks.infinite_width import NTK
     from unlazy.kernels.radial import Gaussian, Laplace, Matern
     from unlazy.theory.infinite_width.architecture import MLP
@@ -61,7 +61,7 @@ def kernel_of(name, width):
 
 
 def passes_of(solution, n):
-    """Entries evaluated over n²: of the steps, with a true residual at the end where there is one."""
+    """Evaluated entries over n²: steps, and the true residual at the end if there is one."""
     centers = solution.coefficients.shape[0]
     if solution.method == "nystrom_cg":
         return (solution.steps + 2) * centers / n
@@ -71,7 +71,7 @@ def passes_of(solution, n):
 
 
 def measure(name, options):
-    """In the child: data, then the clock, then the run."""
+    """In the child process: prepare the data, then time the run."""
     import warnings
 
     import jax
@@ -84,7 +84,7 @@ def measure(name, options):
     n = len(X)
     ridge = 1e-6 * n if options["ridge"] is None else options["ridge"]
     method, own = METHODS[name]
-    if "rank" in name:  # the paper's sizes and μ = ρ, but sweeps, as always here, and μν at most 1: not its algorithm
+    if "rank" in name:  # sizes and μ = ρ of the paper, but with sweeps as in unlazy and μν ≤ 1: not the same algorithm
         own = {**own, "block": -(-n // 100), "momentum": min(1.0, ridge * 100)}
     kernel, reached = kernel_of(options["kernel"], options["bandwidth"] * width), {}
     jax.block_until_ready(jax.numpy.zeros(1))
@@ -112,7 +112,7 @@ def measure(name, options):
 
 
 def child(name, options, threads):
-    """Run one method in a process of its own."""
+    """Run one method in a separate process."""
     environment = dict(os.environ)
     if threads:
         for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -131,14 +131,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", type=int, default=20_000)
     parser.add_argument("--kernel", choices=("laplace", "gaussian", "matern", "ntk"), default="laplace")
-    parser.add_argument("--data", help="a folder with covtype.npz; without it the problem of cpu_solvers.py")
-    parser.add_argument("--bandwidth", type=float, default=1.0, help="over √d")
-    parser.add_argument("--ridge", type=float, help="added to K; 10^-6 n unless given")
+    parser.add_argument("--data", help="folder with covtype.npz (default: the problem of cpu_solvers.py)")
+    parser.add_argument("--bandwidth", type=float, default=1.0, help="bandwidth over √d")
+    parser.add_argument("--ridge", type=float, help="added to K (default: 10^-6 n)")
     parser.add_argument("--passes", type=int, default=30)
     parser.add_argument("--tolerance", type=float, default=1e-3)
-    parser.add_argument("--memory", default="500MiB", help="budget of every method: below 4n² bytes K is not stored")
+    parser.add_argument("--memory", default="500MiB", help="memory budget; K is not stored if it is below 4n² bytes")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
-    parser.add_argument("--threads", type=int, default=1, help="BLAS threads; 0 for the default")
+    parser.add_argument("--threads", type=int, default=1, help="number of BLAS threads; 0 for the default of BLAS")
     add_option(parser)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -1,11 +1,13 @@
-"""What does a pair of images cost in a convolutional kernel on a GPU, beside plain XLA and the limit?
+"""Convolutional kernels on a GPU: time per pair of images, compared with plain XLA and a lower bound.
 
-Myrtle networks on 32 × 32 × 3 images [C1, C2]. Wanted on an H200: Myrtle-10 NNGP at most 5 µs a pair, NNGP with NTK at
-most 9, Myrtle-5 NNGP at most 3; entries within 1e-5 of float64 (relative, some pairs, on the same card).
+Myrtle networks on 32 × 32 × 3 images [C1, C2]. Targets on an H200: Myrtle-10 NNGP at most 5 µs per pair, NNGP with NTK
+at most 9 µs, Myrtle-5 NNGP at most 3 µs; entries within a relative error of 1e-5 of float64 (some pairs, on the same
+GPU).
 
-The limit counts the instructions that must be issued for one pair: each of the size⁴ pairs of positions of a stage
-costs 4 additions a window, 9 multiply-adds and 2 special functions a layer (17 more with the NTK), 3 multiply-adds for
-the pixels; one instruction a cycle for 32 numbers on each of the 4 schedulers of a multiprocessor.
+The lower bound counts the instructions that must be issued for one pair. Each of the size⁴ pairs of positions of a
+stage needs 4 additions per window, 9 multiply-adds and 2 special functions per layer (17 more with the NTK), and 3
+multiply-adds for the pixels. Each of the 4 schedulers of a multiprocessor issues one instruction for 32 numbers per
+cycle.
 
     python benchmarks/gpu_convolution.py [--networks 10 5] [--kernels nngp] [--images 256] [--no-xla] [--record]
 """
@@ -25,12 +27,12 @@ from unlazy.kernels.networks.layered import LayeredNNGP, LayeredNNGPAndNTK
 from unlazy.layers import Shape, myrtle
 
 CLOCK = 1.755e9
-"""Cycles a second of an H200 at work."""
+"""Clock rate of an H200 under load, in Hz."""
 SCHEDULERS = 4
 
 
 def limit(network, tangent: bool) -> float:
-    """Seconds a pair if every scheduler issues an instruction every cycle."""
+    """Seconds per pair if every scheduler issues an instruction in every cycle."""
     plan = stages.plan_of(network, Shape((32, 32), 3))
     slots = 3 * 32**4
     for stage in plan.stages:
@@ -39,7 +41,7 @@ def limit(network, tangent: bool) -> float:
 
 
 def seconds(run, *given) -> tuple[float, float]:
-    """Of the best of three runs, and of the first, which compiles."""
+    """Seconds of the best of three runs, and of the first run, which compiles."""
     start = time.perf_counter()
     jax.block_until_ready(run(*given))
     first, best = time.perf_counter() - start, np.inf
@@ -63,8 +65,8 @@ def measured(depth: int, tangent: bool, options, note) -> None:
     (left, right), pairs = sides(X, Z), len(X) * len(Z)
     taken, first = seconds(jax.jit(partial(block, kernel)), left, right)
     least = limit(myrtle(depth), tangent)
-    print(f"{name}: {1e6 * taken / pairs:.2f} µs a pair, {taken * 1e6 / pairs / (least * 1e6):.2f} of the limit "
-          f"({1e6 * least:.2f}); first run {first:.0f} s", flush=True)  # fmt: skip
+    print(f"{name}: {1e6 * taken / pairs:.2f} µs per pair, {taken * 1e6 / pairs / (least * 1e6):.2f} of the "
+          f"lower bound ({1e6 * least:.2f}); first run {first:.0f} s", flush=True)  # fmt: skip
     note(f"{name}, a pair", 1e6 * taken / pairs, "µs")
     few = 16
     found = [np.asarray(K, float) for K in jax.tree.leaves(block(kernel, *sides(X[:few], Z[:few])))]
@@ -72,13 +74,13 @@ def measured(depth: int, tangent: bool, options, note) -> None:
         exact = jax.jit(lambda X, Z: kernel.block(*kernel.sides(X, Z)))(X[:few].astype(float), Z[:few].astype(float))
         exact = [np.asarray(K) for K in jax.tree.leaves(exact)]
     error = max(float(np.abs(K / E - 1).max()) for K, E in zip(found, exact))
-    print(f"{name}: off by {error:.1e} at most", flush=True)
+    print(f"{name}: largest relative error {error:.1e}", flush=True)
     note(f"{name}, relative error", error, "ratio")
     if options.xla:
         some = 64
         with mock.patch.object(stages, "plan_for", lambda *given: None):
             taken, _ = seconds(jax.jit(lambda l, r: block(kernel, l, r)), *sides(X[:some], Z[:some]))
-        print(f"{name}: plain XLA {1e6 * taken / some**2:.2f} µs a pair", flush=True)
+        print(f"{name}: plain XLA {1e6 * taken / some**2:.2f} µs per pair", flush=True)
         note(f"{name}, a pair by XLA", 1e6 * taken / some**2, "µs")
 
 

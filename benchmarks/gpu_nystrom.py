@@ -2,8 +2,9 @@
 
     python benchmarks/gpu_nystrom.py [--n 10000000] [--centers 32768] [--kernel gaussian|ntk] [--record]
 
-The limit: 31 passes of n·M pairs (two per iteration, one for the right-hand side; one more pair of passes checks the
-residual) at the speed of the fused product, plus the preconditioner's M³ work. The lines say where the time went.
+Lower bound: 31 passes over n·M pairs (two per iteration, one for the right-hand side; two more passes check the
+residual) at the speed of the fused product, plus M³ work for the preconditioner. The output shows where the time was
+spent.
 """
 
 import argparse
@@ -32,7 +33,7 @@ def data(n: int, d: int, seed: int):
 
 
 def seconds_of(call) -> float:
-    """Of the second call: the first compiles."""
+    """Seconds of the second call; the first one compiles."""
     jax.block_until_ready(call())
     start = time.perf_counter()
     jax.block_until_ready(call())
@@ -73,12 +74,12 @@ def main() -> None:
     size = f"n = {options.n}, d = {d}, {options.centers} centers, {options.steps} iterations"
     print(f"{options.kernel}: {size}: {seconds:.2f} s")
     note(f"{options.kernel}, {size}", seconds, "s")
-    print(f"  residual {solution.residual:.2e}, test rmse {error:.4f} (labels' noise 0.1, spread {y_test.std():.2f})")
+    print(f"  residual {solution.residual:.2e}, test rmse {error:.4f} (label noise 0.1, target std {y_test.std():.2f})")
     speed, speed_back = (options.n * options.centers / t / 1e12 for t in (one_pass, back))
-    print(f"  K v {one_pass:.3f} s = {speed:.2f} Tpairs/s, its transpose {back:.3f} s = {speed_back:.2f}")
+    print(f"  K v {one_pass:.3f} s = {speed:.2f} Tpairs/s, the transpose {back:.3f} s = {speed_back:.2f}")
     iteration = (seconds - first) / (options.steps - 1)
-    print(f"  an iteration {iteration:.3f} s; set-up and one step {first:.2f} s")
-    print(f"  limit: {2 * options.steps + 1} products {options.steps * (one_pass + back) + back:.2f} s")
+    print(f"  one iteration {iteration:.3f} s; setup and one step {first:.2f} s")
+    print(f"  lower bound: {2 * options.steps + 1} products {options.steps * (one_pass + back) + back:.2f} s")
     print(f"  {solution.why} {solution.notes}")
 
 

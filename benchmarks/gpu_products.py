@@ -1,10 +1,10 @@
-"""K(X, Z) @ V on one GPU: pairs per second and error, beside XLA blocks, chunked PyTorch and the chip's limits.
+"""K(X, Z) @ V on one GPU: pairs per second and error, compared with XLA blocks and chunked PyTorch.
 
-    python benchmarks/gpu_products.py            the table (--record keeps the figures)
-    python benchmarks/gpu_products.py --tune     the same for a list of tiles
+    python benchmarks/gpu_products.py            the default tile (--record keeps the figures)
+    python benchmarks/gpu_products.py --tune     a list of tiles
 
-n = 2^18, m = 2^16, d = 32, one column, float32; 1,024 of the rows of Z are rows of X. The error is that of 256 rows
-against float64, ‖difference‖/‖product‖. Time is the median of the repeats after one warm-up.
+n = 2^18, m = 2^16, d = 32, one column, float32; 1,024 rows of Z are rows of X. The error is ‖difference‖/‖product‖ of
+256 rows from float64. The time is the median of several runs after one warm-up run.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def xla_blocks(kernel, X, Z, V, rows=1024):
 def torch_chunked(X, Z, V, bandwidth, rows=4096):
     import torch
 
-    torch.backends.cuda.fused_product.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
     X, Z, V = (torch.tensor(np.asarray(a), device="cuda") for a in (X, Z, V))
     zz = (Z * Z).sum(1)
 
@@ -86,8 +86,8 @@ def torch_chunked(X, Z, V, bandwidth, rows=4096):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tune", action="store_true")
-    parser.add_argument("--hopper", action="store_true", help="the Mosaic program beside, in several cuts")
-    parser.add_argument("--small", action="store_true", help="a few rows in interpret mode, on a CPU")
+    parser.add_argument("--hopper", action="store_true", help="also run the Mosaic GPU program with several tiles")
+    parser.add_argument("--small", action="store_true", help="run a few rows in interpret mode on a CPU")
     parser.add_argument("--only", default="")
     add_option(parser)
     options = parser.parse_args()
@@ -117,7 +117,7 @@ def main():
                 rate = f"{n * m / seconds / 1e12:6.3f} Tpairs/s  error {error:.1e}"
                 print(f"{name:28s} {tile or 'default'!s:60s} {rate}", flush=True)
                 note(f"{name}, {tile or 'default tile'}, n = {n}, m = {m}", n * m / seconds / 1e12, "Tpairs/s")
-            except Exception as problem_found:  # a tile that does not fit is a result too
+            except Exception as problem_found:  # report tiles that do not fit
                 print(f"{name:28s} {tile}: {type(problem_found).__name__} {str(problem_found)[:300]}", flush=True)
         for c in (8,) if not options.tune else ():
             many = jnp.asarray(np.random.default_rng(1).normal(size=(m, c)).astype(np.float32))
@@ -125,7 +125,7 @@ def main():
                 median_seconds(lambda W=W, kernel=kernel: fused_product.matmul(kernel, X, Z, W, interpret=interpret))
                 for W in (V, many)
             )
-            print(f"{name:28s} {c} columns: {all_columns / one:.2f} times one", flush=True)
+            print(f"{name:28s} {c} columns: {all_columns / one:.2f} times the time of one", flush=True)
             note(f"{name}, {c} columns over one, n = {n}, m = {m}", all_columns / one, "times")
     if not options.small and not options.only:
         peers = {

@@ -1,4 +1,4 @@
-"""CPU-seconds to import unlazy and what it is used with, beside jax alone: the median of five fresh interpreters each.
+"""CPU-seconds to import unlazy, compared with jax alone: the median of five fresh interpreters.
 
 python benchmarks/import_time.py [--record]
 """

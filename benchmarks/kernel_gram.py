@@ -1,8 +1,8 @@
-"""Speed and memory of Gram matrices: NNGP and NTK together against X Xᵀ followed by one arccos.
+"""Time and memory of Gram matrices: NNGP and NTK together, compared with X Xᵀ followed by one arccos (the floor).
 
-Claims: ReLU, 3 hidden layers, d = 64, float32, CPU time at most 1.2 times the floor without biases and 2 times with
-them; peak extra memory at most 2 times the two outputs; depth costs nearly nothing without biases, and 10 layers with
-biases at most 2.5 times one; other activations of 3 layers with biases at most 3 times the floor.
+Targets for ReLU, 3 hidden layers, d = 64, float32: CPU time at most 1.2 times the floor without biases and 2 times with
+biases; additional peak memory at most 2 times the two outputs. Without biases depth costs almost nothing; with biases
+10 layers cost at most 2.5 times one layer. Other activations with 3 layers and biases cost at most 3 times the floor.
 
     python benchmarks/kernel_gram.py [--points 4000 8000] [--repeats 5] [--record]
 """
@@ -25,7 +25,7 @@ INPUTS = 64
 
 
 def cpu_seconds(function, *args, repeats: int) -> float:
-    """Least CPU time of several calls; the first compiles and is not counted."""
+    """Smallest CPU time of several calls; the first one compiles and is not counted."""
     jax.block_until_ready(function(*args))
     times = []
     for _ in range(repeats):
@@ -54,12 +54,12 @@ def speed(points: int, repeats: int, note) -> None:
     X = inputs(points)
     base = cpu_seconds(floor, X, repeats=repeats)
     product = cpu_seconds(jax.jit(lambda X: X @ X.T), X, repeats=repeats)
-    print(f"n = {points}: floor {base:.3f} CPU-s (of it the product {product:.3f})")
+    print(f"n = {points}: floor {base:.3f} CPU-s (product alone {product:.3f})")
     for name, bias, bound in (("without biases", 0.0, 1.2), ("with biases", 0.5, 2.0)):
         seconds = cpu_seconds(nngp_and_ntk, network(3, bias), X, repeats=repeats)
         accurate = cpu_seconds(nngp_and_ntk, network(3, bias), X, None, True, repeats=2)
         print(
-            f"  depth 3, {name}: {seconds:.3f} CPU-s, {seconds / base:.2f} of the floor (bound {bound});"
+            f"  depth 3, {name}: {seconds:.3f} CPU-s, {seconds / base:.2f} times the floor (at most {bound});"
             f" accurate {accurate / base:.2f}"
         )
         note(f"NNGP and NTK {name}, n = {points}, over the floor", seconds / base, "ratio")
@@ -71,7 +71,7 @@ def growth(points: int, repeats: int, note) -> None:
         networks = {depth: network(depth, bias) for depth in (1, 3, 10)}
         seconds = {depth: cpu_seconds(nngp_and_ntk, m, X, repeats=repeats) for depth, m in networks.items()}
         row = ", ".join(f"depth {depth} {s:.3f}" for depth, s in seconds.items())
-        print(f"n = {points}, {name}: {row} CPU-s; 1 → 10 costs {seconds[10] / seconds[1]:.2f} times as much")
+        print(f"n = {points}, {name}: {row} CPU-s; depth 10 costs {seconds[10] / seconds[1]:.2f} times depth 1")
         note(f"ReLU {name}, n = {points}, depth 10 over depth 1", seconds[10] / seconds[1], "ratio")
 
 
@@ -80,12 +80,12 @@ def activations(points: int, repeats: int, note) -> None:
     base = cpu_seconds(floor, X, repeats=repeats)
     for name in ("erf", "gelu", "sin", "tanh", "sigmoid", "softplus", "truncated_relu"):
         seconds = cpu_seconds(nngp_and_ntk, network(3, 0.5, name), X, repeats=2)
-        print(f"n = {points}, {name}, depth 3, biases: {seconds / base:.2f} of the floor")
+        print(f"n = {points}, {name}, depth 3, biases: {seconds / base:.2f} times the floor")
         note(f"{name}, depth 3 with biases, n = {points}, over the floor", seconds / base, "ratio")
 
 
 def peak_bytes() -> int:
-    """High-water mark of this process; /proc where it is, since ru_maxrss starts from the parent's on Linux."""
+    """Peak memory of this process, from /proc if possible: on Linux ru_maxrss starts at the value of the parent."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
@@ -94,7 +94,7 @@ def peak_bytes() -> int:
 
 
 def peak(points: int, bias: float) -> None:
-    """In a process of its own: how far the peak rises above what a small call of the same program needs."""
+    """Peak memory above that of a small call of the same program; runs in a separate process."""
     kernel = network(3, bias)
     jax.block_until_ready(nngp_and_ntk(kernel, inputs(1100)))
     X = jax.block_until_ready(inputs(points))
@@ -103,7 +103,9 @@ def peak(points: int, bias: float) -> None:
     extra = peak_bytes() - before
     outputs = 2 * 4 * points**2
     label = "with" if bias else "without"
-    print(f"n = {points}, {label} biases: peak rises by {extra / outputs:.2f} times the two outputs (bound 2)")
+    print(
+        f"n = {points}, {label} biases: additional peak memory {extra / outputs:.2f} times the two outputs (at most 2)"
+    )
 
 
 def main() -> None:

@@ -1,13 +1,14 @@
-"""Claim: on large tables the feature machine with no arguments ranks before LightGBM (eight settings) and xRFM (8).
+"""Claim: on large tables the feature machine without arguments ranks above LightGBM and xRFM with eight settings each.
 
-Nine sets of 8,000 to 561,012 training rows; a quarter of the rows to test on (20,000 of covtype, MNIST's own split).
-Each method chooses on training rows alone. R² for regression, accuracy for classification, wall-clock seconds of fit
-and prediction; with --twice each fit is made twice and the second is reported too: what is left after compilation.
+Nine datasets of 8,000 to 561,012 training rows; a quarter of the rows are test rows (20,000 for covtype, the original
+split for MNIST). Each method is tuned on training rows only. Reported are R² for regression, accuracy for
+classification, and wall-clock seconds of fit and prediction. With --twice each fit is repeated, which shows the time
+without compilation.
 
-    python benchmarks/large_tables.py --data FOLDER --store large.jsonl          # resumes where it stopped
+    python benchmarks/large_tables.py --data FOLDER --store large.jsonl          # resumes
     python benchmarks/large_tables.py --data FOLDER --methods machine --sets uci_protein covtype:100000 --record
 
-LightGBM and xRFM are no dependencies: what cannot be imported is left out and named.
+LightGBM and xRFM are not dependencies; methods that are not installed are skipped and listed.
 """
 
 import argparse
@@ -26,13 +27,13 @@ SETS = ("uci_kin40k", "uci_protein", "covtype:100000", "covtype:561012", "adult"
         "higgs_11k", "mnist")  # fmt: skip
 CLASSES = ("covtype", "adult", "higgs_11k", "mnist")
 SEARCHED, CELLS = 100_000, 10**7
-"""Rows on which settings of LightGBM and xRFM are compared, and cells for LightGBM (of these sets MNIST alone has
+"""Maximum number of rows on which settings of LightGBM and xRFM are compared, and of cells for LightGBM (only MNIST has
 more)."""
 METHODS = {"machine": "unlazy", "lightgbm": "lightgbm", "xrfm": "xrfm"}
 
 
 def split(folder: Path, which: str, seed: int) -> tuple[np.ndarray, ...]:
-    """Training and test rows of `name` or `name:rows`; columns constant in training are dropped."""
+    """Training and test rows of `name` or `name:rows`; columns that are constant in the training rows are dropped."""
     name, _, rows = which.partition(":")
     if name == "mnist":
         with np.load(folder / "mnist.npz") as f:
@@ -49,7 +50,7 @@ def split(folder: Path, which: str, seed: int) -> tuple[np.ndarray, ...]:
 
 
 def machine(X, y, Z, classify, seed):
-    """unlazy's feature machine with no arguments; what it chose."""
+    """Predictions of the feature machine of unlazy without arguments, and what it chose."""
     from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
 
     model = (FeatureMachineClassifier if classify else FeatureMachineRegressor)().fit(X, y)
@@ -57,8 +58,8 @@ def machine(X, y, Z, classify, seed):
 
 
 def lightgbm(X, y, Z, classify, seed):
-    """Eight settings of leaves, rate and rows per leaf, early stopping on 20% of the rows (of at most SEARCHED and
-    CELLS, at most 1,000 rounds), the best refitted on all."""
+    """Eight settings of leaves, rate and rows per leaf with early stopping on 20% of the rows (at most SEARCHED rows, CELLS
+    cells and 1,000 rounds); the best is refitted on all rows."""
     import lightgbm as lgb
 
     kind = lgb.LGBMClassifier if classify else lgb.LGBMRegressor
@@ -80,7 +81,7 @@ def lightgbm(X, y, Z, classify, seed):
 
 
 def xrfm(X, y, Z, classify, seed):
-    """xRFM as in `tabular`, on the GPU where there is one; draws are compared on at most SEARCHED rows."""
+    """xRFM as in `tabular`, on the GPU if there is one; draws are compared on at most SEARCHED rows."""
     import torch
 
     where, say = "cuda" if torch.cuda.is_available() else "cpu", functools.partial(print, flush=True)
@@ -107,7 +108,7 @@ def read(store: Path) -> list[dict]:
 
 
 def table(records: list[dict], methods: list[str]) -> str:
-    """Scores and seconds, and the mean rank over the (set, seed) pairs that every method has finished."""
+    """Scores and seconds, and the mean rank over the (dataset, seed) pairs that every method has finished."""
     from scipy.stats import rankdata
 
     found = {(r["set"], r["seed"], r["method"]): r for r in records}
@@ -132,13 +133,13 @@ def main() -> None:
     parser.add_argument("--sets", nargs="*", default=list(SETS))
     parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=METHODS)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
-    parser.add_argument("--twice", action="store_true", help="fit twice: the second time nothing is compiled")
+    parser.add_argument("--twice", action="store_true", help="fit twice; the second fit does not compile")
     add_option(parser)
     options = parser.parse_args()
     note = recorder(__file__, options.record)
     missing = [m for m in options.methods if importlib.util.find_spec(METHODS[m]) is None]
     if missing:
-        print(f"not installed here and left out: {', '.join(missing)}")
+        print(f"not installed, skipped: {', '.join(missing)}")
     methods = [m for m in options.methods if m not in missing]
     done = {(r["set"], r["method"], r["seed"]) for r in read(options.store)}
     for seed in options.seeds:

@@ -1,18 +1,20 @@
-"""Claim: from n rows the risk of the best fixed kernel at 4n rows is foreseen, by one decomposition and better than by
+"""Claim: n rows predict the risk of the best fixed kernel at 4n rows, from one decomposition, and more accurately than
 a power law through refits on the same rows.
 
-For every table of at least 5n rows: kernels and bandwidths are compared by leave-one-out at n; of the best, the risk at
-4n is foreseen (unlazy.learning_curve), and measured by a fit to 4n rows on the others. The opponent refits at
-n/8, n/4 and n/2 rows (two draws each, each with its own ridge by leave-one-out), adds leave-one-out at n, and continues
-a power law with a floor.
+For every table of at least 5n rows, kernels and bandwidths are compared by leave-one-out at n. For the best one, the
+risk at 4n is predicted (unlazy.learning_curve) and measured by a fit to 4n rows, evaluated on other rows. The baseline
+refits at n/8, n/4 and n/2 rows (two draws each, each with its own ridge by leave-one-out), adds leave-one-out at n, and
+extrapolates a power law with a floor.
 
-Seconds are the CPU's, with one BLAS thread, since threads that wait count too. What the choice of the kernel leaves
-behind serves both: the Gram matrix, of which refits take blocks, its decomposition and the errors at n. So the law's
-own cost is that of reading the curve, the opponent's that of six decompositions of blocks. The ratio is given with the
-decomposition at n counted on both sides too, where no tenth can be: the decompositions of the blocks are 0.29 of it.
+Times are CPU-seconds with one BLAS thread, since waiting threads count too. Both methods reuse the results of choosing
+the kernel: the Gram matrix, whose blocks are used by refits, its decomposition and the errors at n. The additional cost
+of the law is that of reading the curve, the cost of the baseline that of six decompositions of blocks. The ratio is
+also reported with the decomposition at n counted for both; it then cannot reach a tenth, since the decompositions of
+the blocks cost 0.29 of it.
 
-With --machine the same of a feature machine with its own choices, whose metric is relearnt in folds; beside the tables
-single-index data with noise (20 columns), and what leave-one-out would promise in the metric that has seen all labels.
+With --machine the same is done for a feature machine with automatic choices, whose metric is relearned in folds. The
+data then include single-index data with noise (20 columns), and the output shows how optimistic leave-one-out is in the
+metric that has seen all labels.
 
     python benchmarks/learning_curve_law.py --data FOLDER [--machine] [--points 1000] [--seeds 0 1] [--record]
 """
@@ -80,7 +82,7 @@ def table(folder: Path, name: str, seed: int, rows: int) -> tuple[np.ndarray, ..
 
 
 def candidates(X: np.ndarray) -> list:
-    """Kernels of several bandwidths, in units of the median distance."""
+    """Kernels with several bandwidths, in units of the median distance."""
     some, other = X[:300, None], X[None, :300]
     far = np.median(np.sqrt(((some - other) ** 2).sum(-1)))
     blocks = np.median(np.abs(some - other).sum(-1))
@@ -91,7 +93,7 @@ def candidates(X: np.ndarray) -> list:
 
 
 def best_ridge(kernel, X: np.ndarray, Y: np.ndarray) -> tuple[float, float]:
-    """By leave-one-out, and its error."""
+    """Best ridge by leave-one-out, and its error."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = decompose(kernel, X)
@@ -110,7 +112,7 @@ def measured(kernel, X: np.ndarray, Y: np.ndarray, Z: np.ndarray, T: np.ndarray)
 
 
 def refit(K: np.ndarray, Y: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
-    """Risk at rows b of a fit to rows a, whose ridge is chosen by leave-one-out: one decomposition of a block."""
+    """Risk at rows b of a fit to rows a, with the ridge chosen by leave-one-out: one decomposition of a block."""
     values, U = np.linalg.eigh(K[np.ix_(a, a)])
     mean = Y[a].mean(0)
     ridges = np.maximum(RIDGES, len(a) * np.finfo(float).eps * values[-1])
@@ -122,7 +124,7 @@ def refit(K: np.ndarray, Y: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
 
 
 class Kernels:
-    """The best of several kernels at the first n rows, and what its choice leaves behind."""
+    """The best of several kernels at the first n rows, with the intermediate results of choosing it."""
 
     def __init__(self, name: str, X: np.ndarray, Y: np.ndarray):
         tried = [(kernel, best_ridge(kernel, X, Y - Y.mean(0))[1]) for kernel in candidates(X)]
@@ -140,7 +142,7 @@ class Kernels:
         return learning_curve_from_spectrum(self.values, self.vectors, Y - Y.mean(0), [m], floor=floor, intercept=True)
 
     def check(self, X: np.ndarray, Y: np.ndarray, curve) -> None:
-        """What was timed is what the door at the top says."""
+        """Check that the timed code agrees with the public API."""
         np.testing.assert_allclose(learning_curve(self.kernel, X, Y, curve.sizes).risk, curve.risk, rtol=1e-3)
 
     def measured(self, *parts: np.ndarray) -> tuple[float, float]:
@@ -155,7 +157,7 @@ class Kernels:
 
 
 class Machines:
-    """A feature machine, which chooses anew in every fit. One column of a table of classes stands for two."""
+    """A feature machine, which is tuned again in every fit. Two classes are stored as one column."""
 
     label = "feature machine"
     common = 0.0
@@ -174,7 +176,7 @@ class Machines:
         return clone(self.machine).fit(X, self.targets(Y))
 
     def hopeful(self, fitted, X: np.ndarray, Y: np.ndarray) -> float:
-        """Leave-one-out in the metric that has seen all labels, over what neither metric nor coefficients have seen."""
+        """Leave-one-out error in the metric of all labels over the error on rows unseen by metric and coefficients."""
         seen, T = fitted.standardized(X), self.one_hot(Y)
         return best_ridge(fitted.kernel_ + Constant(100.0), seen, T - T.mean(0))[1] / self.risk_of(fitted, Y)
 
@@ -190,25 +192,25 @@ class Machines:
     def measured(self, X: np.ndarray, Y: np.ndarray, Z: np.ndarray, T: np.ndarray) -> tuple[float, float]:
         fitted, T = self.fitted(X, Y), self.one_hot(T)
         found = fitted._scores(Z)
-        if self.classes:  # few rows may lack a class
+        if self.classes:  # a small sample may lack a class
             found, some = np.zeros_like(T), found
             found[:, fitted.classes_] = some
         wrong = ((found - T) ** 2).sum(1)
         return float(wrong.mean()), float(wrong.std() / np.sqrt(len(wrong)))
 
     def check(self, X: np.ndarray, Y: np.ndarray, curve) -> None:
-        """The law is the machine's own."""
+        """Nothing to check: the curve comes from the public API."""
 
     def part(self, X: np.ndarray, Y: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
         return self.measured(X[a], Y[a], X[b], Y[b])[0]
 
     def at_hand(self, X: np.ndarray, Y: np.ndarray) -> float:
-        """Risk by the search's own held-out predictions."""
+        """Risk from the held-out predictions of the search."""
         return self.risk_of(self.fitted(X, Y), Y)
 
 
 def foreseen_by_power_law(model: Kernels | Machines, X: np.ndarray, Y: np.ndarray, m: int) -> float:
-    """Refits on parts of the rows, judged on the rest, and a law through them."""
+    """Risk at m rows from a power law through refits on parts of the rows, each evaluated on the rest."""
     n, rng = len(X), np.random.default_rng(0)
     sizes, risks = [], []
     for size in (n // 8, n // 4, n // 2):
@@ -230,7 +232,7 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=1000)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--tables", nargs="*")
-    parser.add_argument("--machine", action="store_true", help="a feature machine instead of fixed kernels")
+    parser.add_argument("--machine", action="store_true", help="use a feature machine instead of fixed kernels")
     add_option(parser)
     options = parser.parse_args()
     note = recorder(__file__, options.record)
@@ -261,7 +263,7 @@ def main() -> None:
                 inside.append(curve.low[0] <= truth <= curve.high[0])
                 off = curve.risk[0] / truth - 1
                 print(
-                    f"{name:20s} {seed} {model.label:14s} true {truth:.4g} ± {error:.2g}, foreseen "
+                    f"{name:20s} {seed} {model.label:14s} true {truth:.4g} ± {error:.2g}, predicted "
                     f"{curve.risk[0]:.4g} [{curve.low[0]:.4g}, {curve.high[0]:.4g}] ({off:+.1%}), "
                     f"power law {law:.4g} ({law / truth - 1:+.1%})", flush=True,
                 )  # fmt: skip
@@ -269,9 +271,9 @@ def main() -> None:
     ours, theirs = np.abs(ours), np.abs(theirs)
     own, whole = seconds[0] / seconds[1], (seconds[0] + seconds[3]) / (seconds[1] + seconds[3])
     print(f"median error {np.median(ours):.3f}, power law {np.median(theirs):.3f}; mean error of the logarithm "
-          f"{means[0]:.3f}, power law {means[1]:.3f}; nearer than the power law in {np.mean(ours < theirs):.2f}; "
-          f"covered {np.mean(inside):.2f} of {len(inside)}; CPU-s {seconds[0]:.2f} against {seconds[1]:.2f} "
-          f"({own:.2f}; decomposition at n on both sides {whole:.2f}), fits to 4n {seconds[2]:.1f}")  # fmt: skip
+          f"{means[0]:.3f}, power law {means[1]:.3f}; closer than the power law in {np.mean(ours < theirs):.2f}; "
+          f"covered {np.mean(inside):.2f} of {len(inside)}; CPU-s {seconds[0]:.2f} and {seconds[1]:.2f} "
+          f"({own:.2f}; with the decomposition at n {whole:.2f}), fits to 4n {seconds[2]:.1f}")  # fmt: skip
     of = f" ({'feature machine, ' if options.machine else ''}{n} rows)"
     note(f"median error at 4n{of}", float(np.median(ours)), "relative")
     note(f"median error of a power law{of}", float(np.median(theirs)), "relative")
@@ -282,7 +284,7 @@ def main() -> None:
     if not options.machine:
         note(f"CPU-s over the power law's, decomposition at n on both sides{of}", float(whole), "ratio")
     else:
-        print(f"leave-one-out in the metric of all labels: {np.median(promised):.3f} of the honest error")
+        print(f"leave-one-out in the metric of all labels: {np.median(promised):.3f} of the unbiased error")
         note(f"leave-one-out in the metric of all labels over the honest{of}", float(np.median(promised)), "ratio")
 
 

@@ -1,9 +1,10 @@
-"""Claim: more rows never give a worse feature machine: the score at n, 2n, 4n, … falls by at most one standard error.
+"""Claim: more rows never make a feature machine worse: its error at n, 2n, 4n, … rises by at most one standard error.
 
-Training rows are the first n of one order, test rows are the same at all sizes; the standard error is that of the
-difference of two sizes' errors, row by row. Error: squared error over the variance, or the share of wrong classes.
+Training rows are the first n of one permutation; test rows are the same for all sizes. The standard error is that of
+the paired difference of two sizes over test rows. The error is the squared error over the variance, or the
+misclassification rate.
 
-    python benchmarks/learning_curves.py --data FOLDER --store curves.jsonl --record          # resumes where it stopped
+    python benchmarks/learning_curves.py --data FOLDER --store curves.jsonl --record          # resumes
 """
 
 import argparse
@@ -20,7 +21,7 @@ SETS = ("uci_kin40k", "uci_protein", "uci_bike", "uci_elevators", "covtype", "ad
 
 
 def errors(folder: Path, which: str, n: int, seed: int) -> tuple[np.ndarray, float]:
-    """Every test row's error of the machine fitted to the first n rows, and the seconds it took."""
+    """Errors of all test rows for a machine fitted to the first n rows, and the seconds of fit and prediction."""
     X, y, Z, truth = large_tables.split(folder, which, seed)
     started = time.perf_counter()
     classify = which in large_tables.CLASSES
@@ -59,8 +60,8 @@ def main() -> None:
             if before is not None:
                 rise = wrong - before
                 deviation = rise.std() / np.sqrt(len(rise))
-                line += f", change {rise.mean():+.5f} of standard error {deviation:.5f}"
-                line += "" if rise.mean() <= deviation else ": FALLS"
+                line += f", change {rise.mean():+.5f}, standard error {deviation:.5f}"
+                line += "" if rise.mean() <= deviation else ": WORSE"
                 note(f"{which}, {n} rows, rise of the error in standard errors", rise.mean() / deviation, "s.e.")
             print(line, flush=True)
             before, n = wrong, 2 * n

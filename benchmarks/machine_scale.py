@@ -1,12 +1,13 @@
-"""Claim: a feature machine called with no arguments learns a single index from any number of rows, in time and memory
-that grow more slowly than the rows, and more rows give a smaller error.
+"""Claim: a feature machine without arguments learns a single index from any number of rows, in time and memory that
+grow more slowly than the number of rows, and more rows give a smaller error.
 
-x ~ N(0, I_d), y = sin 2s + s²/2 with s = u·x, plus noise of a tenth of its variance. Every size is a process of its
-own, which fits several times: seconds are those of the last fit, so that programs are compiled. Excess risk: the
-squared error at 4,000 new points without noise, over the variance of y; once of those whose index s lies within that of
-the training rows, once of all: beyond, where s²/2 is steepest, one point of 4,000 may weigh more than all others.
+x ~ N(0, I_d), y = sin 2s + s²/2 with s = u·x, plus noise of a tenth of its variance. Every size runs in a separate
+process, which fits several times; times are those of the last fit, without compilation. Excess risk is the squared
+error at 4,000 new points without noise, over the variance of y. It is reported for points whose index s lies within the
+range of the training rows, and for all points: outside that range, where s²/2 is steepest, one point may outweigh all
+others.
 
-With --fixed, kernels that learn nothing beside it, each with the best of its bandwidths by the new points themselves.
+With --fixed, fixed kernels are run for comparison, each with several bandwidths.
 
     python benchmarks/machine_scale.py [--columns 20] [--rows 500 1000 2000 4000 8000 20000] [--fits 3] [--record]
 """
@@ -27,7 +28,7 @@ TESTS = 4000
 
 
 def single_index(n: int, d: int, seed: int) -> tuple[np.ndarray, ...]:
-    """Inputs, noisy labels, new inputs, their labels without noise, and which of them lie within the training range."""
+    """Inputs, noisy labels, new inputs, their noiseless labels, and whether they lie within the training range."""
     rng = np.random.default_rng(seed)
     X, u = rng.normal(size=(n + TESTS, d)), rng.normal(size=d)
     s = X @ u / np.linalg.norm(u)
@@ -38,7 +39,7 @@ def single_index(n: int, d: int, seed: int) -> tuple[np.ndarray, ...]:
 
 
 def fitted(n: int, d: int, fits: int, seed: int) -> dict[str, float]:
-    """The last of several fits: CPU-seconds, seconds, excess risk, and the most memory the process has held."""
+    """CPU-seconds and seconds of the last of several fits, excess risk, and peak memory of the process."""
     from unlazy import FeatureMachineRegressor
 
     X, y, Z, truth, inside = single_index(n, d, seed)
@@ -53,7 +54,7 @@ def fitted(n: int, d: int, fits: int, seed: int) -> dict[str, float]:
 
 
 def fixed(n: int, d: int, seed: int) -> dict[str, float]:
-    """Excess risk within the training range of fixed kernels, a bandwidth in units of √d each."""
+    """Excess risk of fixed kernels within the training range; bandwidths are in units of √d."""
     from unlazy import MLP, NTK, Gaussian, Laplace, Matern, solve
 
     X, y, Z, truth, inside = single_index(n, d, seed)
@@ -77,7 +78,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="*", default=list(SIZES))
     parser.add_argument("--fits", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fixed", action="store_true", help="fixed kernels beside it")
+    parser.add_argument("--fixed", action="store_true", help="also run fixed kernels")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     add_option(parser)
     given = parser.parse_args()

@@ -1,8 +1,8 @@
-"""Kernel regression with a tangent kernel that is never formed: time and memory.
+"""Matrix-free kernel regression with a tangent kernel: time and memory.
 
-A two-layer tanh network of `--parameters` parameters, `--points` points of 64 inputs, float32: K + ridge by conjugate
-gradients on products J(Jᵀv) [C5]. Claim: 10^6 parameters and 10^4 points within 2 GiB, where the Jacobian alone would
-take 40 GB.
+A two-layer tanh network with `--parameters` parameters and `--points` points of 64 inputs in float32; K + ridge is
+solved by conjugate gradients with products J(Jᵀv) [C5]. Target: 10^6 parameters and 10^4 points within 2 GiB, where the
+Jacobian alone would take 40 GB.
 
     python benchmarks/matrix_free.py [--parameters 1000000] [--points 10000] [--record]
 """
@@ -27,7 +27,7 @@ def f(params, X):
 
 
 def peak_bytes() -> int:
-    """Of the card's memory, or of this process where arrays lie in the host's: ru_maxrss begins with its parent's."""
+    """Peak memory of the GPU, or of this process on a CPU (ru_maxrss would start at the value of the parent process)."""
     stats = jax.devices()[0].memory_stats() or {}
     if "peak_bytes_in_use" in stats:
         return stats["peak_bytes_in_use"]

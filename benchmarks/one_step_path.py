@@ -1,8 +1,9 @@
-"""Algorithm 1 with its whole ridge path: unlazy against straightforward PyTorch, CPU time of one thread.
+"""Algorithm 1 with its ridge path: unlazy compared with straightforward PyTorch, CPU time of one thread.
 
-The same work on both sides: n × d Gaussian inputs, one gradient step, width w, 31 ridges, the error of each on 4,000
-validation points. PyTorch twice: a solve for every ridge, and one decomposition for all of them. PyTorch is no
-dependency: `--torch PYTHON` names an interpreter that has it (and NumPy), which runs this file's other half.
+Both do the same work: n × d Gaussian inputs, one gradient step, width w, 31 ridges, and the error of each on 4,000
+validation points. PyTorch runs in two variants: a solve for every ridge, and one decomposition for all of them. PyTorch
+is not a dependency: `--torch PYTHON` names an interpreter that has it (and NumPy), which runs the PyTorch part of this
+file.
 
     python benchmarks/one_step_path.py --torch /path/to/python-with-torch [--record]
 """
@@ -23,7 +24,7 @@ RIDGES, VALIDATION, STEP = 31, 4000, 0.5
 
 
 def timed(function, repeats: int) -> float:
-    """Least CPU time of several calls: the one least disturbed by the machine."""
+    """Smallest CPU time of several calls, the one least disturbed by other processes."""
     best = float("inf")
     for _ in range(repeats):
         began = time.process_time()
@@ -111,7 +112,7 @@ def child(python: str, side: str, repeats: int) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--torch", help="a Python interpreter that has torch and numpy")
+    parser.add_argument("--torch", help="Python interpreter with torch and numpy installed")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--side", choices=["ours", "torch"], help=argparse.SUPPRESS)
     add_option(parser)
@@ -122,7 +123,7 @@ def main() -> None:
     note = recorder(__file__, chosen.record)
     mine = child(sys.executable, "ours", chosen.repeats)
     theirs = child(chosen.torch, "torch", chosen.repeats) if chosen.torch else {}
-    print("CPU-seconds of one thread, least of several calls; ratio = unlazy / PyTorch (below 1: unlazy is faster)")
+    print("CPU-seconds of one thread, smallest of several calls; ratio = unlazy / PyTorch (below 1: unlazy is faster)")
     print("   d      n  width    unlazy  torch path  ratio  torch solves  ratio")
     for d, n, w in SIZES:
         key = f"{d},{n},{w}"
@@ -130,9 +131,9 @@ def main() -> None:
         line = f"{d:4d} {n:6d} {w:6d} {t:9.4f}"
         note(f"ridge path, d = {d}, n = {n}, width {w}", t, "CPU-s")
         if key in theirs:
-            for name, room in (("path", 11), ("solves", 13)):
+            for name, width in (("path", 11), ("solves", 13)):
                 other = theirs[key][name]["seconds"]
-                line += f" {other:{room}.4f} {t / other:6.2f}"
+                line += f" {other:{width}.4f} {t / other:6.2f}"
                 note(f"over PyTorch's {name}, d = {d}, n = {n}, width {w}", t / other, "ratio")
         print(line)
 

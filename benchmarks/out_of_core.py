@@ -126,8 +126,8 @@ def measure(options, note) -> None:
 
     def passes(X) -> DataPasses:
         made = DataPasses(problems.make_problem(kernel, X, y, 1e-6 * n, memory), problems.on_device(Z, Z.dtype), memory)
-        if made.how != "by blocks from the source":
-            raise SystemExit(f"the rows fit the budget ({made.how}): allow less with --memory")
+        if made.engine != "by blocks from the source":
+            raise SystemExit(f"the rows fit the budget ({made.engine}): allow less with --memory")
         return made
 
     block = rng.standard_normal((passes(options.file).rows, INPUTS), dtype=np.float32)

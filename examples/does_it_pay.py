@@ -1,8 +1,8 @@
 """Does feature learning pay here?
 ===============================
 
-`unlazy.compare` holds fixed kernels and feature learners against each other on a table, split after split, and gives
-one word with its evidence: pays, does not pay, undecided, or noise. The target below depends on one direction of eight.
+`unlazy.compare` compares fixed kernels with models that learn features, on repeated splits of a table, and returns a
+verdict with its evidence: pays, does not pay, undecided, or noise. The target below depends on one direction of eight.
 
     python examples/does_it_pay.py
 """

@@ -1,7 +1,7 @@
 """Few directions
 ==============
 
-A target of one direction in twenty dimensions: fixed kernels do not see it, features learned in one step do.
+The target depends on one direction in twenty dimensions. Fixed kernels miss it; features learned in one step find it.
 
     python examples/few_directions.py
 """
@@ -18,7 +18,7 @@ u = np.ones(d) / np.sqrt(d)
 
 
 def sample(count):
-    """x standard normal, y a polynomial of degree four of u·x, normalized to variance one."""
+    """Standard normal x, and a polynomial of degree four in u·x with variance one."""
     X = rng.normal(size=(count, d))
     t = X @ u
     return X, (t**2 - 1) / 2 + (t**4 - 6 * t**2 + 3) / np.sqrt(48)
@@ -39,4 +39,4 @@ for name, model in models.items():
     print(f"{name:32s} unexplained variance {1 - model.score(X_test, y_test):.3f}")
 
 found = np.linalg.eigh(models["one gradient step (Algorithm 1)"].metric_)[1][:, -1]
-print(f"the step's first direction and u: |cosine| {abs(found @ u):.3f}")
+print(f"|cosine| between u and the leading direction of the step: {abs(found @ u):.3f}")

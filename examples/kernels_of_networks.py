@@ -1,8 +1,8 @@
 """Kernels of networks
 ===================
 
-A convolutional network as a value; its two kernels at infinite width, its finite network from the same description, and
-the distance between them as the width grows.
+One description of a convolutional network gives its two kernels at infinite width and its finite networks. The
+tangent kernels of the finite networks approach the limit as the width grows.
 
     python examples/kernels_of_networks.py
 """
@@ -21,4 +21,4 @@ for width in (16, 256):
     network = unlazy.Network(description, inputs=(6, 6, 2), width=width)
     runs = [unlazy.tangent_kernel(network, network.init(jax.random.key(i)), images) for i in range(4)]
     off = np.mean([np.linalg.norm(np.asarray(K) - ntk) for K in runs]) / np.linalg.norm(ntk)
-    print(f"width {width:4d}: one network's tangent kernel is {off:.0%} off its limit")
+    print(f"width {width:4d}: relative distance of the tangent kernel from its limit {off:.0%}")

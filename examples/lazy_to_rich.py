@@ -1,7 +1,7 @@
 """From lazy to rich
 =================
 
-One number, γ_0, takes an infinitely wide network from a fixed kernel to features that move. The target has one latent
+One number, γ_0, takes an infinitely wide network from a fixed kernel to learned features. The target has one latent
 direction in eight.
 
     python examples/lazy_to_rich.py
@@ -17,7 +17,7 @@ y = np.abs(X[:, 0]) - np.sqrt(2 / np.pi)
 X, y, X_test, y_test = X[:60], y[:60], X[60:], y[60:]
 
 network = unlazy.MLP(1, "relu")
-# long enough for all but the smallest of the lazy modes
+# long enough for all but the smallest eigenmodes of the lazy kernel
 times = np.array([0.0, 0.1, 0.3, 1.0, 3.0])
 for richness in (0.1, 1.0, 4.0):
     rich = unlazy.rich_limit(network, X, y, richness=richness, times=times, draws=1024, runs=2)
@@ -28,5 +28,5 @@ for richness in (0.1, 1.0, 4.0):
     share = np.sum(w[:, 0] ** 2) / np.sum(w**2)
     print(
         f"γ_0 = {richness:<4g} training loss {rich.losses.value[-1]:.4f}, unexplained variance {risk:.3f}, "
-        f"kernel moved by {moved:.0%}, share of weights in the latent direction {share:.2f} (1/8 at the start)"
+        f"kernel changed by {moved:.0%}, share of weights in the latent direction {share:.2f} (initially 1/8)"
     )

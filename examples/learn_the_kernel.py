@@ -1,8 +1,8 @@
 """Learn the kernel
 ================
 
-A bandwidth for each input, a height and a noise level, learned by the evidence: the log marginal likelihood of a
-Gaussian process and its gradient, handed to SciPy. Inputs that do not matter get long bandwidths.
+Learn a bandwidth for each input, a variance and a noise level by maximizing the log marginal likelihood of a Gaussian
+process with SciPy. Irrelevant inputs get long bandwidths.
 
     python examples/learn_the_kernel.py
 """
@@ -20,15 +20,15 @@ y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=120)
 
 
 def model(logs):
-    """A kernel and a noise variance from the logarithms of six positive numbers."""
-    height, noise, *bandwidths = jnp.exp(logs)
-    return height * unlazy.Gaussian(jnp.stack(bandwidths)), noise
+    """Kernel and noise variance from the logarithms of six positive parameters."""
+    variance, noise, *bandwidths = jnp.exp(logs)
+    return variance * unlazy.Gaussian(jnp.stack(bandwidths)), noise
 
 
 @jax.jit
 @jax.value_and_grad
 def loss(logs):
-    """Minus the evidence."""
+    """Negative log marginal likelihood."""
     kernel, noise = model(logs)
     return -unlazy.log_marginal_likelihood(kernel, X, y, noise)
 
@@ -41,6 +41,6 @@ with unlazy.precision("float64"):
     predicted = unlazy.posterior(kernel, X, y, Z, noise).mean
     error = np.sqrt(np.mean((predicted - np.sin(2 * Z[:, 0]) - 0.5 * Z[:, 1]) ** 2))
 
-print(f"evidence {-start:.1f} at the start, {-found.fun:.1f} at the end")
-print("bandwidths " + ", ".join(f"{h:.2g}" for h in np.exp(found.x[2:])) + " (the last two inputs do not matter)")
-print(f"noise {np.sqrt(np.exp(found.x[1])):.3f} (true 0.1), error of the prediction {error:.3f}")
+print(f"log marginal likelihood: {-start:.1f} initially, {-found.fun:.1f} after optimization")
+print("bandwidths: " + ", ".join(f"{h:.2g}" for h in np.exp(found.x[2:])) + " (the last two inputs are irrelevant)")
+print(f"noise {np.sqrt(np.exp(found.x[1])):.3f} (true value 0.1), RMSE of the prediction {error:.3f}")

@@ -1,8 +1,8 @@
-"""What theory expects
-===================
+"""What theory predicts
+====================
 
-Formulas are plain functions, arrays to arrays, so a prediction can be drawn before anything is run: how the risk of any
-kernel falls in steps with the number of samples, and from where on the bound of Theorem 1 speaks for Algorithm 1 [D6].
+Formulas are plain functions of arrays, so you can plot a prediction before running anything: how the risk of any kernel
+decreases in steps with the number of samples, and from which size on Theorem 1 bounds the risk of Algorithm 1 [D6].
 
     python examples/what_theory_expects.py
 """
@@ -14,7 +14,7 @@ from unlazy.theory.activations import hermite
 from unlazy.theory.feature_learning import bounds
 
 d, degree = 10, 4
-# g = He_2/2 + He_4/√48 in the normalized Hermite basis: half of its variance in each degree
+# g = He_2/2 + He_4/√48 in the normalized Hermite basis: half of the variance in each degree
 share = np.zeros(degree + 1)
 share[[2, 4]] = np.sqrt(0.5)
 print("information exponent of g:", hermite.information_exponent(share))
@@ -22,8 +22,8 @@ print("information exponent of g:", hermite.information_exponent(share))
 n = np.geomspace(5, 2 * d**degree, 200)
 risk = [bounds.kernel_staircase(float(count), d, share) for count in n]
 enough = bounds.one_step_samples(d, r=1)
-print(f"Algorithm 1: the bound speaks from the order of {enough:g} samples")
-print(f"kernels: the order of {d**degree:,} for all of g")
+print(f"Algorithm 1: the bound applies from the order of {enough:g} samples")
+print(f"kernels: the order of {d**degree:,} samples for all of g")
 
 plt.figure(figsize=(6, 3))
 plt.semilogx(n, risk, drawstyle="steps-post", label="any kernel, d → ∞")

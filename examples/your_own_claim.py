@@ -1,8 +1,8 @@
-"""A claim of your own
-===================
+"""Your own claim
+==============
 
-Tasks know their answer, measures say how far a method came, an experiment turns both into a claim that can fail, the
-lab runs it and the report writes the page. All in one file, in seconds.
+A task has a known target, a measure quantifies how well a method recovers it, and an experiment turns both into a claim
+that can fail. The lab runs the experiment and writes a report. All in one file, in seconds.
 
     python examples/your_own_claim.py
 """
@@ -24,7 +24,7 @@ from unlazy.tasks.index_models import quadratic_plus
 
 
 def trial(params, key):
-    """Algorithm 1 on n samples: the share of its first layer in the relevant direction."""
+    """Algorithm 1 on n samples: share of its first layer in the relevant direction."""
     task = quadratic_plus(8, key=jax.random.key(1))
     data = task.sample(key, params["n"])
     step = unlazy.one_step(data.X, data.y, width=64, choose="leave-one-out", key=key)
@@ -34,7 +34,7 @@ def trial(params, key):
 def claims(records):
     few, many = (records.where(n=n).measure("energy") for n in (64, 1024))
     gain = many - few
-    return [at_least("share of W¹ in S*, n = 1,024 less n = 64", "D5", float(gain.mean()), 0.0,
+    return [at_least("share of W¹ in S*, n = 1,024 minus n = 64", "D5", float(gain.mean()), 0.0,
                      error=float(gain.std(ddof=1) / np.sqrt(len(gain))))]  # fmt: skip
 
 
@@ -59,4 +59,4 @@ records = lab.run(experiment, store=None)
 print_claims([(experiment, experiment.claims(records))])
 with tempfile.TemporaryDirectory() as folder:
     page = write_report([(experiment, records)], Path(folder))
-    print(f"{page.name}: {page.stat().st_size // 1000} kB, in one file")
+    print(f"{page.name}: {page.stat().st_size // 1000} kB in one file")

@@ -16,21 +16,27 @@ CHECKS = {
     "RT01", "EX01",
 }  # fmt: skip
 """Codes of numpydoc.validate that are errors here."""
-WITHOUT_EXAMPLE = {"EX01"}
-"""Checks that methods and error classes are exempt from."""
+RESULT_CHECKS = CHECKS - {"EX01", "PR01"}
+"""Checks of classes that functions return: they document their attributes, and the function has the example."""
 
 
 def problems(name: str, value: object) -> list[str]:
     """One line for each failed check of a public name and of its methods."""
-    exempt = WITHOUT_EXAMPLE if inspect.isclass(value) and issubclass(value, Exception) else set()
-    found = [f"{name}: {code} {text}" for code, text in validate(_path(value))["errors"]
-             if code in CHECKS and code not in exempt]  # fmt: skip
+    checks = RESULT_CHECKS if _is_result(value) else CHECKS
+    found = [f"{name}: {code} {text}" for code, text in validate(_path(value))["errors"] if code in checks]
     if inspect.isclass(value):
         for method, member in vars(value).items():
             plain = inspect.isfunction(member) or isinstance(member, property | classmethod | staticmethod)
             if plain and not method.startswith("_") and not (inspect.getdoc(getattr(value, method)) or "").strip():
                 found.append(f"{name}.{method}: no docstring")
     return found
+
+
+def _is_result(value: object) -> bool:
+    """Whether users do not construct the class: an exception, or a result with Attributes and no Parameters."""
+    text = inspect.getdoc(value) or ""
+    result = "Attributes\n---" in text and "Parameters\n---" not in text
+    return inspect.isclass(value) and (result or issubclass(value, Exception))
 
 
 def _path(value: object) -> str:

@@ -39,7 +39,7 @@ def test_claims_notice_wrong_measurements(records):
         for r in records
     )  # fmt: skip
     verdicts = {c.statement: c.verdict for c in experiment.claims(wrong) if "σ_min(W_0)" not in c.statement}
-    verdicts.pop("square: that ratio against d, slope")
+    verdicts.pop("square: slope of this ratio against d")
     assert set(verdicts.values()) == {"does not hold"}, verdicts
 
 

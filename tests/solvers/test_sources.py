@@ -131,7 +131,7 @@ def test_the_next_block_is_read_while_one_is_multiplied(monkeypatch):
     with precision("float64"):
         problem = replace(make_problem(Gaussian(2.0), source, y, 0.1, 4 * N * D * 8 - 1), dtype=np.dtype("float64"))
         passes = nystrom_cg.DataPasses(problem, jnp.asarray(Z), problem.memory)
-        assert passes.how == "by blocks from the source" and passes.rows == 50  # 10 equal blocks, not 9 of 60 and fewer
+        assert passes.engine == "by blocks from the source" and passes.rows == 50  # 10 equal blocks
         seen = []
 
         def part(K, rows):

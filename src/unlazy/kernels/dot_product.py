@@ -104,15 +104,15 @@ class ArcCosine(InnerProductKernel):
     ValueError
         If the order is not 0, 1 or 2.
 
+    References
+    ----------
+    Cho and Saul (2009), Kernel methods for deep learning.
+
     Examples
     --------
     >>> from unlazy import ArcCosine
     >>> round(float(ArcCosine(1)([1.0, 0.0], [0.0, 1.0])), 4)  # 1/π
     0.3183
-
-    References
-    ----------
-    Cho and Saul (2009), Kernel methods for deep learning.
     """
 
     order: int = eqx.field(static=True, default=1)

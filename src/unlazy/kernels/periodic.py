@@ -38,15 +38,15 @@ class Periodic(InnerProductKernel):
     ValueError
         If inputs are so many periods from 0 that fewer than half of the digits of the angle are left.
 
+    References
+    ----------
+    MacKay (1998), Introduction to Gaussian processes.
+
     Examples
     --------
     >>> from unlazy import Periodic
     >>> round(float(Periodic(period=7.0)([1.0], [8.0])), 4)  # a week later
     1.0
-
-    References
-    ----------
-    MacKay (1998), Introduction to Gaussian processes.
     """
 
     period: PerCoordinate = eqx.field(default=1.0, converter=check_positive("period", several=True))
@@ -101,15 +101,15 @@ class SpectralMixture(Kernel):
     ValueError
         If shapes do not agree, or weights or variances are not positive.
 
+    References
+    ----------
+    Wilson and Adams (2013), Gaussian process kernels for pattern discovery and extrapolation.
+
     Examples
     --------
     >>> from unlazy import SpectralMixture
     >>> SpectralMixture([1.0, 0.5], [[0.0], [2.0]], [[0.1], [0.1]]).gram([[0.0], [0.5]]).shape
     (2, 2)
-
-    References
-    ----------
-    Wilson and Adams (2013), Gaussian process kernels for pattern discovery and extrapolation.
     """
 
     weights: Float[Matrix, " q"]

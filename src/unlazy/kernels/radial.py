@@ -148,15 +148,15 @@ class Matern(RadialKernel):
     ValueError
         If the smoothness is not 0.5, 1.5 or 2.5.
 
+    References
+    ----------
+    Rasmussen and Williams (2006), Gaussian Processes for Machine Learning, section 4.2.
+
     Examples
     --------
     >>> from unlazy import Matern
     >>> Matern(smoothness=1.5, bandwidth=1.0).gram([[0.0], [1.0], [2.0]]).shape
     (3, 3)
-
-    References
-    ----------
-    Rasmussen and Williams (2006), Gaussian Processes for Machine Learning, section 4.2.
     """
 
     on_host = True

@@ -148,6 +148,11 @@ def laziness(
     ValueError
         If the function did not change at these points, or if there are fewer than 8 points.
 
+    References
+    ----------
+    Chizat, Oyallon and Bach (2019), On lazy training in differentiable programming.
+    Fort et al. (2020), Deep learning versus kernel learning.
+
     Examples
     --------
     >>> import jax.numpy as jnp, numpy as np
@@ -155,11 +160,6 @@ def laziness(
     >>> X = np.random.default_rng(0).normal(size=(24, 3))
     >>> laziness(lambda w, X: X @ w, jnp.ones(3), jnp.array([3.0, -1.0, 0.5]), X).verdict
     'lazy'
-
-    References
-    ----------
-    Chizat, Oyallon and Bach (2019), On lazy training in differentiable programming.
-    Fort et al. (2020), Deep learning versus kernel learning.
     """
     X = as_points(X, input_kind="tree")
     f, start = trainable_function(apply, before)

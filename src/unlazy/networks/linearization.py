@@ -107,16 +107,16 @@ def linearize(apply: Apply, params: Any) -> Expansion:
     Expansion
         The linearized function.
 
+    References
+    ----------
+    Lee et al. (2019), Wide neural networks of any depth evolve as linear models under gradient descent.
+
     Examples
     --------
     >>> net = Network(MLP(1, width=64), 3)
     >>> params = net.init(key)
     >>> bool(jnp.allclose(linearize(net, params)(params, X), net(params, X), rtol=1e-5))
     True
-
-    References
-    ----------
-    Lee et al. (2019), Wide neural networks of any depth evolve as linear models under gradient descent.
     """
     return Expansion(apply, params, 1)
 

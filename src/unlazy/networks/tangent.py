@@ -63,16 +63,16 @@ def tangent_kernel(
     ValueError
         If `outputs` is unknown.
 
+    References
+    ----------
+    Jacot, Gabriel and Hongler (2018), Neural tangent kernel.
+    Novak, Sohl-Dickstein and Schoenholz (2022), Fast finite width neural tangent kernel.
+
     Examples
     --------
     >>> net = Network(MLP(1, width=64), 3)
     >>> tangent_kernel(net, net.init(key), X, Z).shape
     (60, 5)
-
-    References
-    ----------
-    Jacot, Gabriel and Hongler (2018), Neural tangent kernel.
-    Novak, Sohl-Dickstein and Schoenholz (2022), Fast finite width neural tangent kernel.
     """
     return sum(layer_tangent_kernels(apply, params, X, Z, outputs=outputs, rates=rates))  # type: ignore[return-value]
 

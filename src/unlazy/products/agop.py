@@ -95,16 +95,16 @@ def agop(
     ValueError
         If the kernel has no entry formula or the inputs are invalid.
 
+    References
+    ----------
+    Radhakrishnan, Beaglehole, Pandit, Belkin (2024), Mechanism for feature learning in neural networks and
+    backpropagation-free machine learning models.
+
     Examples
     --------
     >>> from unlazy.products import agop
     >>> agop(Gaussian(1.0), X, Z, coefficients).shape
     (3, 3)
-
-    References
-    ----------
-    Radhakrishnan, Beaglehole, Pandit, Belkin (2024), Mechanism for feature learning in neural networks and
-    backpropagation-free machine learning models.
     """
     formula, X, centers, alpha, rows = _prepared(kernel, X, centers, coefficients, memory)
     share = None if weights is None else as_columns(weights, X.shape[0], "weights", X.dtype)[:, 0]

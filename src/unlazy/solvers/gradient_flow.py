@@ -75,14 +75,14 @@ def flow(
     ValueError
         If `times` or `friction` is invalid, or if the integration fails.
 
-    Examples
-    --------
-    >>> flow(kernel, X, one_hot, [1.0, 10.0], cross_entropy).predict(Z)      # (times, m, classes)
-
     References
     ----------
     Lee et al. (2019), Wide neural networks of any depth evolve as linear models under gradient descent.
     Su, Boyd and Candès (2016), A differential equation for modeling Nesterov's accelerated gradient method.
+
+    Examples
+    --------
+    >>> flow(kernel, X, one_hot, [1.0, 10.0], cross_entropy).predict(Z)      # (times, m, classes)
     """
     from scipy.integrate import solve_ivp
 
@@ -120,6 +120,7 @@ def _path(
     kernel: Kernel, X: Any, K: np.ndarray, alpha: np.ndarray, start: np.ndarray, t: np.ndarray, from_zero: bool,
     tolerance: float, steps: int,
 ) -> Path:  # fmt: skip
+    """The `Path` of the integrated coefficients."""
     dtype = float_type(X)
     fitted = start + np.stack([_product(K, a) for a in alpha])
     description = FitDescription(solved="gradient flow on a loss, f' = -K ∂L/∂f", method="Runge-Kutta (DOP853)")
@@ -129,4 +130,5 @@ def _path(
 
 
 def _product(K: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+    """K α for any shape of one label."""
     return dot(K, alpha.reshape(len(K), -1)).reshape(alpha.shape)

@@ -33,7 +33,8 @@ def headline(c: Findings) -> str:
     if c.verdict.word == "noise":
         return (
             f"No measurable signal: with {n:,} training rows, no model predicts {c.study.table.target!r} significantly "
-            f"better than a constant ({_risk(c).removeprefix('a ')} {_range(c.verdict.signal)} times that of the constant)."
+            f"better than a constant ({_risk(c).removeprefix('a ')} {_range(c.verdict.signal)} times that of the "
+            "constant)."
         )
     if c.study.splits < 2:
         how = f"only one split finished in time, with {n:,} training rows"

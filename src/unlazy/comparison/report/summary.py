@@ -107,7 +107,8 @@ def _confidence(c: Findings) -> str:
         return f"High (95%). {effect}; {agree}."
     if not c.verdict.has_signal:
         return f"Low. No model is significantly better than a constant yet. {how}."
-    spread = f": the {what} without feature learning is {ratio.low:.2f} to {ratio.high:.2f} times that with it (95% interval)"
+    times = f"{ratio.low:.2f} to {ratio.high:.2f} times"
+    spread = f": the {what} without feature learning is {times} that with it (95% interval)"
     return f"Low. The splits differ too much to decide{spread if is_informative(ratio) else ''}; {agree}."
 
 

@@ -118,16 +118,16 @@ class NNGP(NetworkKernel):
     network : MLP or Layer
         Description of the network: fully connected, or any layers of `unlazy.layers`.
 
+    References
+    ----------
+    Lee et al. (2018), Deep neural networks as Gaussian processes.
+
     Examples
     --------
     >>> import numpy as np
     >>> from unlazy import MLP, NNGP
     >>> NNGP(MLP(3)).gram(np.eye(4)).shape
     (4, 4)
-
-    References
-    ----------
-    Lee et al. (2018), Deep neural networks as Gaussian processes.
     """
 
     layered: ClassVar[Callable] = layered.LayeredNNGP
@@ -154,6 +154,10 @@ class NTK(NetworkKernel):
     network : MLP or Layer
         Description of the network: fully connected, or any layers of `unlazy.layers`.
 
+    References
+    ----------
+    Jacot, Gabriel and Hongler (2018), Neural tangent kernel: convergence and generalization in neural networks.
+
     Examples
     --------
     >>> import numpy as np
@@ -161,10 +165,6 @@ class NTK(NetworkKernel):
     >>> X, y = np.eye(4), np.arange(4.0)
     >>> solve(NTK(MLP(3, sigma_b=0.5)), X, y, ridge=1e-3).predict(X).shape
     (4,)
-
-    References
-    ----------
-    Jacot, Gabriel and Hongler (2018), Neural tangent kernel: convergence and generalization in neural networks.
     """
 
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:

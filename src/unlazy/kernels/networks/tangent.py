@@ -44,6 +44,10 @@ class TangentKernel(Kernel):
     ValueError
         If `outputs` is unknown, or `params` contains nothing to differentiate.
 
+    References
+    ----------
+    Novak, Sohl-Dickstein and Schoenholz (2022), Fast finite width neural tangent kernel.
+
     Examples
     --------
     >>> import jax.numpy as jnp
@@ -51,10 +55,6 @@ class TangentKernel(Kernel):
     >>> kernel = TangentKernel(lambda w, X: jnp.tanh(X @ w), jnp.ones(2))
     >>> kernel.gram([[0.0, 1.0], [1.0, 0.0]]).shape
     (2, 2)
-
-    References
-    ----------
-    Novak, Sohl-Dickstein and Schoenholz (2022), Fast finite width neural tangent kernel.
     """
 
     apply: Callable

@@ -1,1 +1,1 @@
-"""One question per file, with its claims."""
+"""The experiments, one per module."""

@@ -1,7 +1,7 @@
-"""Algorithm 1 and what it is held against, fitted to one sample: shared by the experiments of source S2.
+"""Algorithm 1 and its baselines, fitted to the same sample; shared by the experiments of source S2.
 
-Every method gets the same training rows and the same validation rows, which choose its ridge or stop it. These run
-outside jit: on a CPU the decompositions dominate, and NumPy's are several times faster than XLA's in float64.
+All methods get the same training rows and the same validation rows, which select the ridge or the stopping time. The
+fits run outside jit: on a CPU the factorizations dominate, and NumPy's are several times faster than XLA's in float64.
 """
 
 from collections.abc import Callable
@@ -27,15 +27,15 @@ from unlazy.training.one_step.algorithm import Features, fit_readout, learn_feat
 Predictor = Callable[[Any], Any]
 VALIDATION = 4000
 KERNEL_RIDGES = (1e-6, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
-"""Relative to the mean of k(x, x). Without label noise the error is flat below 1e-4."""
+"""Ridges relative to the mean of k(x, x). Without label noise the error is flat below 1e-4."""
 TILE = 1024
-"""Kernels of JAX are evaluated in square tiles of this size: one compilation for every n."""
+"""Size of the square tiles in which JAX kernels are evaluated, so that one compilation serves every n."""
 WITH_BIAS = MLP(1, "relu", sigma_w=(1.0, 2**0.5), sigma_b=(1.0, 0.0))
-"""Kernels see (x/√d, 1): without the bias coordinate odd degrees ≥ 3 are invisible to them."""
+"""The kernels act on (x/√d, 1): without the bias coordinate they cannot represent odd degrees ≥ 3."""
 
 
 class BaselineSample(NamedTuple):
-    """Padded training rows with their weights, the count that matters, and validation rows."""
+    """Padded training rows with weights, the number of actual training rows, and validation rows."""
 
     train: Data
     n: int
@@ -48,7 +48,7 @@ class BaselineSample(NamedTuple):
 
 
 def draw(task: Any, key: Any, n: int) -> BaselineSample:
-    """n training points, nested in n, and fresh validation points; arrays of one size for every n up to 4,096."""
+    """n training points (nested in n) and fresh validation points; the array size is the same for all n ≤ 4,096."""
     key_train, key_val = jax.random.split(key)
     rows, least = padded_size(n), padded_size(VALIDATION)
     val = _padded(task, key_val, VALIDATION, least)
@@ -58,17 +58,18 @@ def draw(task: Any, key: Any, n: int) -> BaselineSample:
 
 @partial(jax.jit, static_argnames="rows")
 def _padded(task: Any, key: Any, n: Any, rows: int) -> Data:
+    """n points padded to `rows` rows."""
     return task.sample_padded(key, n, rows)
 
 
 def risk(task: Any, predict: Predictor, key: Any) -> tuple[Any, Any]:
-    """The task's own estimate of E(f - f*)² and its standard error, for a predictor that runs outside jit."""
+    """The task's estimate of E(f - f*)² and its standard error, for a predictor that runs outside jit."""
     return _score(task, key, predict(_points(task, key)))
 
 
 @jax.jit
 def _points(task: Any, key: Any) -> Any:
-    """The points at which the task will ask for predictions."""
+    """The points at which the task evaluates a predictor."""
     asked: list = []
 
     def note(X: Any) -> Any:
@@ -81,12 +82,13 @@ def _points(task: Any, key: Any) -> Any:
 
 @jax.jit
 def _score(task: Any, key: Any, predicted: Any) -> tuple[Any, Any]:
+    """Risk and standard error of predictions at `_points`."""
     found = task.population_risk(lambda X: predicted, key)
     return found.mean, found.error
 
 
 def by_seed(records: Records, param: str, measure: str) -> tuple[list, np.ndarray]:
-    """The parameter's values and a table (values × seeds) of the seeds they all have: a sweep may be unfinished."""
+    """Values of a parameter, and a table (values × seeds) over the seeds common to all values (of a partial sweep)."""
     values = records.values(param)
     found = [{r.seed: float(r.measures[measure]) for r in records.where(**{param: v})} for v in values]
     seeds = sorted(set.intersection(*map(set, found))) if found else []
@@ -94,7 +96,7 @@ def by_seed(records: Records, param: str, measure: str) -> tuple[list, np.ndarra
 
 
 def median_with_interval(values: np.ndarray) -> tuple[float, float, float]:
-    """The median over seeds and a 95% bootstrap interval; some may be infinite, between which nothing lies."""
+    """Median over seeds and its 95% bootstrap interval; with infinite values, quantiles are not interpolated."""
     draws = np.random.default_rng(0).choice(values, (2000, len(values)))
     method: Literal["linear", "nearest"] = "linear" if np.isfinite(values).all() else "nearest"
     low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975], method=method)
@@ -105,48 +107,50 @@ _learn = jax.jit(learn_features, static_argnames=("width", "scale", "biased_step
 
 
 def learn(key: Any, sample: BaselineSample, *, width: int = 512, **options: Any) -> Features:
-    """The features of Algorithm 1 [D4] from the training rows."""
+    """Features of Algorithm 1 [D4], learned from the training rows."""
     train = sample.train
     return _learn(key, train.X, train.y, width=width, weights=train.weights, **options)
 
 
 def algorithm_one(key: Any, sample: BaselineSample, *, width: int = 512, **options: Any) -> Predictor:
-    """Algorithm 1 [D4], ridge by validation."""
+    """Algorithm 1 [D4]; the ridge is selected on the validation rows."""
     return fit_head(learn(key, sample, width=width, **options), sample)
 
 
 def fit_head(features: Features, sample: BaselineSample) -> Predictor:
-    """Ridge on fixed features, chosen on the validation rows."""
+    """Ridge regression on fixed features; the ridge is selected on the validation rows."""
     train, val = sample.train, sample.validation
     return fit_readout(features, train.X, train.y, weights=train.weights, validation=(val.X, val.y)).predict
 
 
 def random_feature_ridge(key: Any, sample: BaselineSample, *, width: int = 512) -> Predictor:
-    """Random features of the same width: the same network without its first step."""
+    """Ridge regression on random features: the same network without its first gradient step."""
     return fit_head(random_features(key, width, sample.train.d), sample)
 
 
 def infinite_width_ridge(name: str, sample: BaselineSample) -> Predictor:
-    """The infinitely wide network: 'ntk' trains all layers, 'arccos' the head alone (infinite random features)."""
+    """Kernel of the infinitely wide network: 'ntk' trains all layers, 'arccos' only the head (random features)."""
     kernel = {"ntk": NTK, "arccos": NNGP}[name](WITH_BIAS)
     return kernel_ridge(partial(tiled_gram, kernel), sample)
 
 
 def tiled_gram(kernel: Kernel, X: Any, Z: Any) -> np.ndarray:
-    """K(X, Z) by tiles of one shape, the last ones padded with zeros and cut."""
+    """K(X, Z) in tiles of one shape; the last tiles are zero-padded and cropped."""
     rows, columns = (np.array_split(np.pad(a, ((0, -len(a) % TILE), (0, 0))), -(-len(a) // TILE)) for a in (X, Z))
     return np.block([[np.asarray(_tile(kernel, a, b)) for b in columns] for a in rows])[: len(X), : len(Z)]
 
 
 @jax.jit
 def _tile(kernel: Kernel, X: Any, Z: Any) -> Any:
+    """One tile of the Gram matrix."""
     return kernel.gram(X, Z)
 
 
 def linearized_ridge(key: Any, sample: BaselineSample, *, width: int = 512) -> Predictor:
-    """The linearized finite network with f_0 = 0: ridge with its empirical tangent kernel [K10].
+    """The linearized finite network with f_0 = 0: kernel ridge regression with its empirical tangent kernel [K10].
 
-    (1/w)(ΦΦᵀ + (XXᵀ/d + 1) ∘ Φ'Φ'ᵀ) from a symmetric start, heads ±1. NumPy: two matrix products of rank w.
+    (1/w)(ΦΦᵀ + (XXᵀ/d + 1) ∘ Φ'Φ'ᵀ) at a symmetric initialization with heads ±1. In NumPy: two matrix products of
+    rank w.
     """
     d = sample.train.d
     features = random_features(key, width, d)
@@ -161,10 +165,10 @@ def linearized_ridge(key: Any, sample: BaselineSample, *, width: int = 512) -> P
 
 
 def kernel_ridge(gram: Callable, sample: BaselineSample, relative: tuple[float, ...] = KERNEL_RIDGES) -> Predictor:
-    """Kernel ridge regression by Cholesky, ridges from small to large; large n stops once the error has risen.
+    """Kernel ridge regression by Cholesky over increasing ridges; for large n, stops when the validation error rises.
 
-    An eigendecomposition gives all ridges but costs eleven factorizations at n = 3,000; the minimum is flat, and a
-    coarse path that stops early needs two or three.
+    An eigendecomposition would give all ridges but costs as much as eleven factorizations at n = 3,000. The minimum is
+    flat, and a coarse path with early stopping needs two or three.
     """
     X, y = (np.asarray(part) for part in sample.exact)
     K, truth = np.array(gram(X, X)), np.asarray(sample.validation.y)
@@ -173,7 +177,7 @@ def kernel_ridge(gram: Callable, sample: BaselineSample, relative: tuple[float, 
     best, chosen = np.inf, np.zeros(len(K))
     for ridge in relative:
         L = factorization.cholesky_factor(K, float(ridge * scale))
-        if L is None:  # singular to rounding at this ridge: the next is larger
+        if L is None:  # numerically singular at this ridge; the next one is larger
             continue
         alpha = factorization.cholesky_solve(L, y)
         error = float(np.mean((dot(across, alpha) - truth) ** 2))
@@ -187,10 +191,10 @@ def kernel_ridge(gram: Callable, sample: BaselineSample, relative: tuple[float, 
 def trained_network(
     key: Any, sample: BaselineSample, *, depth: int = 1, width: int = 512, steps: int = 3000, rate: float = 0.02
 ) -> Predictor:
-    """All layers by Adam, cosine decay, batches of 256, standard start; the best of 40 checks on validation.
+    """All layers trained by Adam: cosine decay, batches of 256, standard parametrization, best of 40 validation checks.
 
-    float32: this is the one method whose accuracy is not limited by linear algebra. The training rows are repeated to
-    fill the padded arrays, so that batches are full and one compilation serves every n.
+    In float32: this is the only method whose accuracy is not limited by linear algebra. The training rows are repeated
+    to fill the padded arrays, so that batches are full and one compilation serves every n.
     """
     rows, n = sample.train.n, sample.n
     again = np.arange(rows) % n
@@ -204,12 +208,14 @@ def trained_network(
 
 
 def _network(d: int, depth: int, width: int) -> Network:
+    """ReLU network in the standard parametrization."""
     biases = (*(1.0,) * depth, 0.0)
     return Network(MLP(depth, "relu", sigma_w=2**0.5, sigma_b=biases, width=width), d, "standard")
 
 
 @partial(jax.jit, static_argnames=("depth", "width", "steps"))
 def _train(train: Data, val: Data, rate: Any, key: Any, *, depth: int, width: int, steps: int) -> Any:
+    """Parameters with the smallest validation error."""
     import optax
 
     network = _network(train.d, depth, width)

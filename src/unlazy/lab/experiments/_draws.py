@@ -1,4 +1,4 @@
-"""Starts of several networks from one draw."""
+"""Initial parameters of several networks from one random draw."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def draw_parameters(networks: tuple[Any, ...], key: Any) -> tuple[Any, ...]:
-    """Parameters of all, which are standard normal in the NTK parametrization, from one draw: it compiles once."""
+    """Initial parameters of all networks (N(0, 1) in the NTK parametrization) from one draw, which compiles once."""
     shapes = jax.eval_shape(lambda: tuple(network.init(key) for network in networks))
     leaves, structure = jax.tree.flatten(shapes)
     ends = np.cumsum([leaf.size for leaf in leaves])

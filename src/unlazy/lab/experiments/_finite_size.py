@@ -1,4 +1,4 @@
-"""A curve of theory that holds as d grows, against curves measured at two finite d."""
+"""Comparison of curves measured at two finite d with a theoretical curve for d → ∞."""
 
 import math
 from collections.abc import Sequence
@@ -13,17 +13,19 @@ Curve = Float[np.ndarray, " points"]
 
 
 class CurveComparison(NamedTuple):
-    """Curves measured at one d, one for each seed, and the curve of theory there."""
+    """Curves measured at one d, one per seed, and the theoretical curve."""
 
     measured: Float[np.ndarray, "seeds points"]
     theory: Curve
 
     @property
     def mean(self) -> Curve:
+        """Mean over seeds."""
         return self.measured.mean(0)
 
     @property
     def gap(self) -> Curve:
+        """Mean minus theory."""
         return self.mean - self.theory
 
     @property
@@ -33,14 +35,14 @@ class CurveComparison(NamedTuple):
 
 
 def extrapolated_gap(small: CurveComparison, large: CurveComparison) -> tuple[Curve, Curve]:
-    """2·gap(2d) - gap(d), the gap at d = ∞ where it falls like 1/d, and its standard error."""
+    """2·gap(2d) - gap(d), the gap extrapolated to d = ∞ if it decays like 1/d, and its standard error."""
     return 2 * large.gap - small.gap, np.hypot(2 * large.error, small.error)
 
 
 def crossing_ratio(
     x: Sequence[float], measured: Float[np.ndarray, "seeds points"], theory: Curve, level: float
 ) -> tuple[float, float, float, float]:
-    """Where the curve of theory falls to a level; where the measured mean does, over that, with its 95% bootstrap."""
+    """Where theory falls to a level, and the ratio of the measured crossing to it with a 95% bootstrap interval."""
     where, rng, seeds = crossing(x, theory, level), np.random.default_rng(0), len(measured)
     redrawn = [measured[rng.integers(0, seeds, seeds)].mean(0) for _ in range(1000)]
     low, high = np.quantile([crossing(x, curve, level) / where for curve in redrawn], [0.025, 0.975])

@@ -1,4 +1,4 @@
-"""How many samples until something is reached, against d: medians over seeds and the slope of their logarithms."""
+"""First-passage sample counts as a function of d: medians over seeds, log-log slopes, and claims about them."""
 
 import math
 
@@ -12,17 +12,17 @@ from unlazy.measures import scaling_fit
 from unlazy.measures.scaling_fit import Interval
 
 MAX_FAILED_SHARE = 0.05
-"""Share of bootstrap draws, at most, in which some median is not reached: the interval would leave out the slow."""
+"""Largest share of bootstrap draws with an infinite median; beyond it the interval would omit the slow runs."""
 
 
 def passages(records: Records) -> tuple[np.ndarray, np.ndarray]:
-    """Dimensions, and a row of first passages (infinite where none) over the seeds for each."""
+    """Dimensions, and for each a row of first-passage counts over seeds (infinite for runs that never arrive)."""
     d, table = by_seed(records, "d", "found")
     return np.array(d), np.asarray(table, float)
 
 
 def median_slope(d: np.ndarray, table: np.ndarray) -> Interval:
-    """Slope of log median against log d with its 95% bootstrap interval; nothing where a median is not reached."""
+    """Slope of log median against log d with its 95% bootstrap interval; NaN if a median is infinite."""
     nothing = Interval(math.nan, math.nan, math.nan, 1.0)
     if not np.isfinite(np.median(table, 1)).all():
         return nothing
@@ -34,13 +34,13 @@ def median_slope(d: np.ndarray, table: np.ndarray) -> Interval:
 def slope_claim(
     statement: str, tag: str, slope: Interval, low: float, high: float, interval: str = "95%, bootstrap"
 ) -> Claim:
-    """Holds where the whole interval lies in [low, high], fails where none of it does."""
+    """Claim that holds if the whole interval lies in [low, high] and fails if it is disjoint from it."""
     text = f"in [{low:g}, {high:g}]" if np.isfinite([low, high]).all() else f"≤ {high:g}" if low < 0 else f"≥ {low:g}"
     holds, fails = low <= slope.low and slope.high <= high, slope.high < low or slope.low > high
     return interval_claim(statement, tag, slope.value, slope.low, slope.high, holds, text, interval, fails=fails)
 
 
 def share_claim(statement: str, tag: str, count: int, runs: int, low: float, high: float) -> Claim:
-    """Of so many runs, with its exact interval: holds and fails as `sloped` does."""
+    """Claim about the share count/runs with its Clopper–Pearson interval; the rule is that of `slope_claim`."""
     sure = binomtest(count, runs).proportion_ci(0.95)
     return slope_claim(statement, tag, Interval(count / runs, sure.low, sure.high), low, high, "95%, Clopper–Pearson")

@@ -1,4 +1,4 @@
-"""The pattern task and the network that is trained on it: shared by the experiments of source S4."""
+"""The pattern task and the network trained on it; shared by the experiments of source S4."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,21 +21,21 @@ DICTIONARY, RELEVANT = 100, 5
 SIZES = dict(width=600, samples=20_000)
 STAGES = ("start", "step 1", "step 2", "end")
 CURVE_POINTS, EVERY = 2000, 25
-"""Test points of the curves (the last value has all of them), and the SGD steps between two points."""
+"""Number of test points for the accuracy curves (the final value uses all), and SGD steps between records."""
 
 
 class PatternSetting(NamedTuple):
-    """A task, test points with the part each came from, and a key for the network."""
+    """A task, test points with the part of the distribution each comes from, and a key for the network."""
 
     task: Patterns
     test: Data
     first_part: Any
-    """One on rows of part 1, zero elsewhere."""
+    """1.0 for rows of part 1, 0.0 otherwise."""
     key: Any
 
 
 def setting(structured: bool, d: int, key: Any, test: int = 10_000) -> PatternSetting:
-    """Parity of 5 of 100 patterns behind a random dictionary [P1, P2]; the same test points for everyone."""
+    """Parity of 5 of 100 patterns in a random dictionary [P1, P2]; all methods get the same test points."""
     key_task, key_test, key = jax.random.split(key, 3)
     task = pattern_task(d, DICTIONARY, RELEVANT, structured=structured, key=key_task)
     data, parts = task.sample_parts(key_test, test)
@@ -43,16 +43,16 @@ def setting(structured: bool, d: int, key: Any, test: int = 10_000) -> PatternSe
 
 
 def part_accuracies(predicted: Any, s: PatternSetting) -> Any:
-    """Accuracy overall and on part 1 alone, from predictions at the first test points."""
+    """Accuracy overall and on part 1, from predictions at the first test points."""
     m = predicted.shape[0]
     truth, first = s.test.y[:m], s.first_part[:m]
     return jnp.stack([accuracy(predicted, truth), accuracy(predicted, truth, first)])
 
 
 def network_run(params: Params, key: Any) -> dict[str, Any]:
-    """The two-step schedule and SGD [P3] on fresh points of a task: what three experiments look at.
+    """The two-step schedule followed by SGD [P3] on fresh points of a task; used by three experiments.
 
-    One compiled program for all of them, so that with JAX's compilation cache they share it.
+    It is one compiled program, which the experiments share through JAX's compilation cache.
     """
     names = ("structured", "d", "width", "samples", "steps", "batch")
     return dict(_network_run(key, *(params[name] for name in names)))
@@ -62,6 +62,7 @@ def network_run(params: Params, key: Any) -> dict[str, Any]:
 def _network_run(
     key: Any, structured: bool, d: int, width: int, samples: int, steps: int, batch: int
 ) -> dict[str, Any]:
+    """Compiled part of `network_run`."""
     s = setting(structured, d, key)
     network = pattern_network(d, width)
     record = {"curve": lambda theta: part_accuracies(network(theta, s.test.X[:CURVE_POINTS]), s)}
@@ -77,12 +78,12 @@ def _network_run(
 
 
 def curve_steps(steps: int) -> np.ndarray:
-    """Gradient steps at which the accuracy curves were recorded."""
+    """Gradient steps at which the accuracy curves are recorded."""
     return np.array([0, 1, 2, *(2 + np.arange(EVERY, steps + 1, EVERY))])
 
 
 def draw_lines(axis: "Axes", vertical: bool = False) -> None:
-    """What a majority vote over the relevant patterns gets, overall and on part 1, and chance."""
+    """Reference lines: accuracy of a majority vote over the relevant patterns (overall, part 1), and chance."""
     overall, first = pattern_task(DICTIONARY, DICTIONARY, RELEVANT).majority_accuracy
     for value, style, label in (
         (overall, "--", "majority vote: 27/32"), (first, "-.", "majority vote, part 1: 22/32"), (0.5, ":", "chance"),

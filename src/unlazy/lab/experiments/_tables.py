@@ -1,16 +1,16 @@
-"""Small tables that come with scikit-learn, split and standardized: shared by experiments that need data of life."""
+"""Small scikit-learn datasets, shuffled and standardized, for experiments on real data."""
 
 import numpy as np
 
 TABLES = ("diabetes", "breast_cancer", "wine", "digits")
 MOST = 600
-"""Rows of a table at most: training, validation and tests together."""
+"""Maximum number of rows of a dataset: training, validation and test rows together."""
 
 
 def table(name: str, seed: int, n: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Inputs, labels and labels again, rows in random order, scaled by the first n of them.
+    """Inputs, labels, and the labels again, in random order, standardized by the first n rows.
 
-    Inputs get columns of zeros, or are seen along as many principal directions, so that all tables have one shape.
+    Inputs are zero-padded or projected onto the leading principal components, so that all have `columns` columns.
     """
     from sklearn import datasets
 
@@ -28,5 +28,5 @@ def table(name: str, seed: int, n: int, columns: int) -> tuple[np.ndarray, np.nd
 
 
 def pad_columns(X: np.ndarray, columns: int) -> np.ndarray:
-    """Columns of zeros added and the others scaled: the same x·z/d, and one shape for all."""
+    """Append zero columns and rescale the others, so that x·z/d is unchanged."""
     return np.pad(X * np.sqrt(columns / X.shape[1]), ((0, 0), (0, columns - X.shape[1])))

@@ -1,14 +1,15 @@
-"""Smoothness: do kernels adapt to a jump? The 1-D step [A1].
+"""Adaptivity to smoothness: kernel regression of a 1-D step function [A1].
 
-Question: how well do kernels learn the step 1{x > 0} on [-1, 1], and which of them ring?
-Prediction [A1]: every kernel adapts to the smoothness of the target, and to no more than that. The step has Sobolev
-smoothness 1/2, for which no linear method (a kernel with a ridge is one) beats n^{-2s/(2s+1)} = n^{-1/2} from noisy
-labels (Donoho and Johnstone 1998). Without noise only the analytic Gaussian kernel overshoots at the jump (Gibbs).
-Protocol: Gaussian, Laplace and ReLU NTK; n uniform points, labels ±0.3 off or exact; bandwidth (the NTK's: the scale
-of x against its bias) and ridge chosen together by closed-form leave-one-out; risk on 2,048 evenly spaced points.
-Verdict: slopes of log median risk against log n within 1/4 of -1/2, which keeps them apart from the n^{-1} of methods
-that find the jump (2 bootstrap standard errors inside); overshoot without noise at n = 128 at least 0.05 for the
-Gaussian and at most 0.02 for Laplace and NTK (median over seeds).
+Question: how well do kernels learn the step 1{x > 0} on [-1, 1], and which of them show ringing?
+Prediction [A1]: every kernel adapts to the smoothness of the target, but not beyond. The step has Sobolev smoothness
+1/2, for which no linear method (such as kernel ridge regression) beats n^{-2s/(2s+1)} = n^{-1/2} with noisy labels
+(Donoho and Johnstone 1998). Without noise only the analytic Gaussian kernel overshoots at the jump (Gibbs phenomenon).
+Protocol: Gaussian, Laplace and ReLU NTK; n uniform points, labels with noise ±0.3 or exact; bandwidth (for the NTK: the
+scale of x relative to its bias) and ridge selected jointly by closed-form leave-one-out; risk on 2,048 evenly spaced
+points.
+Verdict: slopes of log median risk against log n within 1/4 of -1/2, which excludes the rate n^{-1} of methods that
+locate the jump (including 2 bootstrap standard errors); overshoot without noise at n = 128 at least 0.05 for the
+Gaussian kernel and at most 0.02 for Laplace and NTK (median over seeds).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -34,23 +35,24 @@ if TYPE_CHECKING:
 KERNELS = ("gaussian", "laplace", "ntk")
 NAMES = {"gaussian": "Gaussian", "laplace": "Laplace", "ntk": "NTK, ReLU"}
 SCALES = {"gaussian": (0.02, 0.06, 0.2), "laplace": (0.2, 0.6, 2.0), "ntk": (0.005, 0.02, 0.06)}
-"""Bandwidths, in units of half the interval; 1/scale multiplies x before the NTK."""
+"""Bandwidths in units of half the interval; for the NTK, x is multiplied by 1/scale."""
 RIDGES = tuple(10.0**k for k in np.arange(-10, 2.1, 0.5))
 POINTS = 2048
-"""Middles of equal cells, the jump on an edge: the risk is their mean; a quarter of them is kept as the curve."""
+"""Number of midpoints of equal cells (the jump is at a cell edge) for the risk; every fourth is stored as the curve."""
 
 
 def kernel(name: str, scale: Any) -> Kernel:
+    """Kernel by name."""
     if name == "ntk":
         return NTK(MLP(1, "relu", sigma_w=(1 / scale, 2**0.5), sigma_b=(1.0, 0.0), scale_input=False))
     return {"gaussian": Gaussian, "laplace": Laplace}[name](scale)
 
 
 def trial(params: Params, key: Any) -> dict[str, Any]:
-    """Fit every bandwidth and ridge, keep the pair with the smallest leave-one-out error."""
+    """Fit all bandwidths and ridges and keep the pair with the smallest leave-one-out error."""
     task = heaviside(noise=params["noise"])
     data = task.sample_padded(key, params["n"], params["n_padded"])
-    y = data.y - 0.5  # the mean level is known to every method alike
+    y = data.y - 0.5  # all methods know the mean level
 
     def fit(scale: Any) -> tuple[Any, Any]:
         k = kernel(params["kernel"], scale)
@@ -74,7 +76,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 
 def slope(records: Records) -> tuple[float, float]:
-    """Slope of log median risk against log n, and its standard error by resampling seeds (whole curves)."""
+    """Slope of log median risk against log n, and its standard error by bootstrap over seeds (whole curves)."""
     n, table = by_seed(records, "n", "risk")
     if len(n) < 2 or not table.size:
         return float("nan"), float("nan")
@@ -94,7 +96,7 @@ def claims(records: Records) -> list[Claim]:
         if len(part):
             found, error = slope(part)
             rows.append(within(
-                f"{NAMES[name]} kernel, noisy step: slope of risk against n", "A1", found, -0.75, -0.25, error=error,
+                f"{NAMES[name]} kernel, noisy step: slope of log risk in log n", "A1", found, -0.75, -0.25, error=error,
                 predicted="-1/2 ± 1/4",
             ))  # fmt: skip
     for name in KERNELS:
@@ -102,7 +104,7 @@ def claims(records: Records) -> list[Claim]:
         if len(part):
             middle, low, high = median_with_interval(part.measure("overshoot"))
             holds, text = (middle >= 0.05, "≥ 0.05") if name == "gaussian" else (middle <= 0.02, "≤ 0.02")
-            statement = f"{NAMES[name]} kernel, exact step, n = 128: overshoot"
+            statement = f"{NAMES[name]} kernel, noiseless step, n = 128: overshoot"
             rows.append(interval_claim(statement, "A1", middle, low, high, holds, text, "95%, bootstrap of the median"))
     return rows
 
@@ -120,7 +122,7 @@ def figure(records: Records) -> "Figure":
         exact = records.where(kernel=name, noise=0.0)
         if len(exact):
             left.plot(x, exact.where(n=n_exact)[typical].measures["curve"], label=NAMES[name])
-            left.set_title(f"No noise, n = {n_exact}, the seed of median ringing")
+            left.set_title(f"No noise, n = {n_exact}, seed with median overshoot")
         noisy = records.where(kernel=name, noise=0.3)
         if len(noisy):
             n, risk = noisy.over("n", "risk")
@@ -142,13 +144,14 @@ experiment = Experiment(
     name="adaptivity_smoothness",
     source="S2",
     tags=("A1",),
-    question="How well do kernels learn a jump, and which of them ring?",
-    prediction="From noisy labels every kernel's risk falls like n^(-1/2), the rate of the step's smoothness; without "
-    "noise only the Gaussian kernel overshoots.",
+    question="How well do kernels learn a jump, and which of them show ringing?",
+    prediction="With noisy labels the risk of every kernel decays like n^(-1/2), the rate for the smoothness of the "
+    "step; without noise only the Gaussian kernel overshoots.",
     protocol="1{x > 0} on [-1, 1]; Gaussian, Laplace and ReLU NTK; bandwidth and ridge by closed-form leave-one-out; "
     "label noise ±0.3 or none.",
-    verdict="Slopes of log median risk within 1/4 of -1/2, so apart from n^(-1) (2 bootstrap standard errors inside); "
-    "overshoot at n = 128 at least 0.05 for the Gaussian and at most 0.02 for the others (median over seeds).",
+    verdict="Slopes of log median risk within 1/4 of -1/2, which excludes n^(-1) (including 2 bootstrap standard "
+    "errors); overshoot at n = 128 at least 0.05 for the Gaussian kernel and at most 0.02 for the others (median over "
+    "seeds).",
     trial=trial,
     claims=claims,
     figure=figure,
@@ -160,6 +163,6 @@ experiment = Experiment(
     padded=("n",),
     lanes=8,
     demo=True,
-    caveats="n^(-1/2) is a lower bound for linear methods up to constants and the slope is read at finite n. That "
-    "networks do better on the same noisy step is measured in `adaptivity`; without noise there is no separation.",
+    caveats="n^(-1/2) is a lower bound for linear methods up to constants, and the slope is measured at finite n. The "
+    "experiment `adaptivity` compares with networks on a noisy step; without noise there is no separation.",
 )  # fmt: skip

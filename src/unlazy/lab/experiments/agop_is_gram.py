@@ -1,16 +1,19 @@
-"""The first layer of a trained network against its average gradient outer product [D11].
+"""The first-layer weights of a trained network and its average gradient outer product (AGOP) [D11].
 
-Question: is what a network writes into its first weights what recursive feature machines compute, its own AGOP?
+Question: does the first layer of a network learn what recursive feature machines compute, the network's AGOP?
 Prediction [D11] (the neural feature ansatz; Radhakrishnan, Beaglehole, Pandit and Belkin, Science 2024): after training
-from a small start W¹ᵀW¹ is proportional to a power of the AGOP, (1/n) Σ ∇f ∇fᵀ; with two balanced layers the power is
-1/2, since each neuron's head is as large as its row. A lazily trained network fits the data and leaves W¹ as it was.
+from a small initialization W¹ᵀW¹ is proportional to a power of the AGOP, (1/n) Σ ∇f ∇fᵀ; with two balanced layers the
+power is 1/2, since the head weight of each neuron has the norm of its first-layer weights. A lazily trained network
+fits the data but barely changes W¹.
 Protocol: x ~ N(0, I_10), n = 200, f* = relu(x_1) - relu(-x_2), centered and normalized; two-layer ReLU network of width
-128, NTK parametrization, antisymmetric start (f_0 = 0), output times α and rates over α²: α = 0.001 is rich, α = 30
-lazy (experiment lazy_to_rich); gradient descent until the loss is 1e-3 (trivial: 1/2), with a step 0.3 min(1, α)/λ_max
-of the start's kernel, which grows during rich training. Correlation of the entries of W¹ᵀW¹
-with those of AGOP^s, s = 1/2 and 1, both less their mean diagonal, at the start and at the end. float64.
-Verdict: every run reaches the loss. Rich: at the end the correlation with AGOP^½ is at least 0.95 and both have the
-relevant plane as their first two directions (overlap at least 0.95). Lazy: at most 0.8. All with two standard errors.
+128, NTK parametrization, antisymmetric initialization (f_0 = 0), output multiplied by α and learning rates divided by
+α²: α = 0.001 is rich, α = 30 lazy (experiment lazy_to_rich); gradient descent until the loss is 1e-3 (predicting zero:
+1/2), with step size 0.3 min(1, α)/λ_max of the tangent kernel at initialization, which grows during rich training.
+Correlation of the entries of W¹ᵀW¹ with those of AGOP^s, s = 1/2 and 1, both minus their mean diagonal, at
+initialization and after training. float64.
+Verdict: every run reaches the loss. Rich: after training the correlation with AGOP^½ is at least 0.95, and the top two
+eigenvectors of both matrices span the relevant plane (overlap at least 0.95). Lazy: the correlation is at most 0.8. All
+with two standard errors.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -37,13 +40,13 @@ RICH, LAZY = 0.001, 30.0
 
 
 def agop(f: Any, X: Any) -> Any:
-    """(1/n) Σ ∇f(x) ∇f(x)ᵀ of any function of a row."""
+    """(1/n) Σ ∇f(x) ∇f(x)ᵀ for a function of one row."""
     G = jax.vmap(jax.grad(f))(X)
     return dot(G.T, G) / X.shape[0]
 
 
 def traceless_correlation(A: Any, B: Any) -> Any:
-    """Correlation of two symmetric matrices less their mean diagonal: what they say about directions."""
+    """Correlation of the traceless parts of two symmetric matrices, which compares their directions."""
     a, b = (M - jnp.trace(M) / M.shape[0] * jnp.eye(M.shape[0]) for M in (A, B))
     return jnp.sum(a * b) / jnp.maximum(jnp.linalg.norm(a) * jnp.linalg.norm(b), jnp.finfo(a.dtype).tiny)
 
@@ -55,7 +58,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     train = Data(X, (f - f.mean()) / f.std())
     network = Network(MLP(1, "relu", width=params["width"]), INPUTS, "ntk", output_scale=params["scale"])
     start = network.init(key_start, "antisymmetric")
-    part = SAFETY * jnp.minimum(1, params["scale"])  # from a small start the kernel grows by about 1/α
+    part = SAFETY * jnp.minimum(1, params["scale"])  # in the rich regime the kernel grows by about 1/α
     eta = part * stable_step_size(network, start, train, rates=network.rates)
     found = descend(network, start, train, steps=params["steps"], step_size=eta, rates=network.rates, stop_below=ENOUGH)
     W0, W = start[0].weight, found.params[0].weight
@@ -80,14 +83,14 @@ def claims(records: Records) -> list[Claim]:
         return {"measured": float(values.mean()), "error": float(values.std(ddof=1) / np.sqrt(len(values)))}
 
     return [
-        at_least("All runs reach the training loss (share)", "D11", float(np.mean(records.measure("reached"))), 1.0),
+        at_least("Share of runs that reach the training loss", "D11", float(np.mean(records.measure("reached"))), 1.0),
         at_least("Rich: correlation of W¹ᵀW¹ with AGOP^½ after training", "D11", bound=0.95, **mean(rich, "half")),
-        at_least("Rich: overlap of W¹'s first two directions with S*", "D11", bound=0.95,
+        at_least("Rich: overlap of the top two directions of W¹ with S*", "D11", bound=0.95,
                  **mean(rich, "weights_overlap")),
-        at_least("Rich: overlap of the AGOP's first two directions with S*", "D11", bound=0.95,
+        at_least("Rich: overlap of the top two directions of the AGOP with S*", "D11", bound=0.95,
                  **mean(rich, "agop_overlap")),
         at_most("Lazy: correlation of W¹ᵀW¹ with AGOP^½ after training", "D11", bound=0.8, **mean(lazy, "half")),
-        at_most("Rich: correlation of the start's W¹ᵀW¹ with AGOP^½", "D11", bound=0.5, **mean(rich, "start")),
+        at_most("Rich: correlation of the initial W¹ᵀW¹ with AGOP^½", "D11", bound=0.5, **mean(rich, "start")),
     ]  # fmt: skip
 
 
@@ -95,14 +98,14 @@ def figure(records: Records) -> "Figure":
     import matplotlib.pyplot as plt
 
     fig, axes = plt.subplots(1, 3, figsize=(9.5, 3.4), width_ratios=(1, 1, 1.25))
-    one = (records.where(scale=RICH) or records)[0]  # a sweep may be unfinished
+    one = (records.where(scale=RICH) or records)[0]  # the sweep may be incomplete
     top = max(float(np.max(one.measures[name])) for name in ("gram", "root"))
     for axis, name, title in zip(axes, ("gram", "root"), ("W¹ᵀW¹ / trace, rich", "AGOP^½ / trace, rich")):
         image = axis.imshow(one.measures[name], vmin=-top, vmax=top, cmap="RdBu_r")
         axis.set(title=title, xlabel="input", ylabel="input")
     fig.colorbar(image, ax=axes[:2], shrink=0.8)
     scales = records.values("scale")
-    for name, label in (("half", "AGOP^½"), ("one", "AGOP"), ("start", "W¹ at the start, AGOP^½")):
+    for name, label in (("half", "AGOP^½"), ("one", "AGOP"), ("start", "initial W¹, AGOP^½")):
         values = np.array([records.where(scale=a).measure(name) for a in scales])
         axes[2].errorbar(scales, values.mean(1), values.std(1), marker="o", capsize=2, label=label)
     axes[2].set(xscale="log", xlabel="output scale α (rich to lazy)", ylim=(-0.5, 1.05))
@@ -115,12 +118,12 @@ experiment = Experiment(
     name="agop_is_gram",
     source="S2",
     tags=("D11",),
-    question="Is what a network writes into its first weights what recursive feature machines compute, its own AGOP?",
-    prediction="After rich training W¹ᵀW¹ ∝ AGOP^½ (two balanced layers); lazy training leaves W¹ as it was.",
+    question="Does the first layer of a network learn what recursive feature machines compute, the network's AGOP?",
+    prediction="After rich training W¹ᵀW¹ ∝ AGOP^½ (two balanced layers); lazy training barely changes W¹.",
     protocol="f* = relu(x_1) - relu(-x_2), d = 10, n = 200, two-layer ReLU network of width 128 trained to loss 1e-3 "
-    "at output scales from 0.001 (rich) to 30 (lazy); correlation of W¹ᵀW¹ and AGOP^s less their mean diagonals.",
-    verdict="Rich: correlation with AGOP^½ and overlaps with S* at least 0.95; lazy: correlation at most 0.8; at the "
-    "start at most 0.5; two standard errors.",
+    "at output scales from 0.001 (rich) to 30 (lazy); correlation of W¹ᵀW¹ and AGOP^s, minus their mean diagonals.",
+    verdict="Rich: correlation with AGOP^½ and overlaps with S* at least 0.95; lazy: correlation at most 0.8; at "
+    "initialization at most 0.5; with two standard errors.",
     trial=trial,
     claims=claims,
     figure=figure,
@@ -128,6 +131,7 @@ experiment = Experiment(
     quick=config({"scale": [RICH, 0.03, 1.0, LAZY]}, seeds=4, width=128, steps=20_000),
     full=config({"scale": [RICH, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, LAZY]}, seeds=12, width=128, steps=40_000),
     traced=("scale",),
-    caveats="An identity for deep linear networks with balanced layers, an observation for ReLU: neurons of one sign "
-    "of activation see half the data. A correlation near 1 says that the shapes agree, not that one causes the other.",
+    caveats="The relation is an identity for deep linear networks with balanced layers, but only an observation for "
+    "ReLU, where each neuron is active on about half of the data. A correlation near 1 means that the matrices agree "
+    "up to scale and trace, not that one causes the other.",
 )

@@ -1,15 +1,15 @@
-"""Looking twice at a sample, or one large step, moves SGD from the information to the generative exponent [E2].
+"""Reusing each sample, or one large step, replaces the information exponent of SGD by the generative exponent [E2].
 
-Question: how many samples does one neuron need for He_3 when every sample is used once, used twice, or used once after
-a large step of the output weight, and is there a target that none of this helps?
-Prediction [E2]: used once, n* ≈ d² (k = 3). The second step on a sample reads σ'(w·x + c y σ'(w·x)), c = η‖x‖²: a
-function of y beyond y itself, and k*(He_3) = 1, so n* ≈ d up to logarithms. An output weight that has just moved by
-b y σ(w·x) multiplies the step by y²: exponent 2, d log d. For sign(x_1 x_2 x_3), y² is constant and k* = 3: no help.
-Protocol: y = h_3(u·x), student -sin (bounded slopes, first coefficients 1 and 3), sphere, start at overlap 1/√d; step
-d^{-3/2} once, 0.4/d twice, 0.05/d with b = 1; samples until overlap 1/2, median over seeds; the control is used twice,
-with the same steps, until 20 times the samples that He_3 took there.
-Verdict: 95% interval of the slope of n* in d at least 1.7 once, at most 1.4 twice; at most 1.4 for n*/log d with the
-large step; at most one run in ten of the control arrives at the largest d.
+Question: how many samples does one neuron need to learn He_3 if every sample is used once, used twice, or used once
+after a large step of the output weight, and is there a target for which none of this helps?
+Prediction [E2]: used once, n* ≈ d² (k = 3). The second step on a sample depends on σ'(w·x + c y σ'(w·x)), c = η‖x‖², a
+nonlinear function of y, and k*(He_3) = 1, so n* ≈ d up to logarithms. An output weight that has just moved by
+b y σ(w·x) multiplies the step by y²: exponent 2, d log d. For sign(x_1 x_2 x_3), y² is constant and k* = 3: no gain.
+Protocol: y = h_3(u·x), student -sin (bounded derivatives, nonzero Hermite coefficients 1 and 3), sphere, initial
+overlap 1/√d; step size d^{-3/2} once, 0.4/d twice, 0.05/d with b = 1; samples until overlap 1/2, median over seeds. In
+the control every sample is used twice, with the same step size, for up to 20 times the samples that He_3 needs.
+Verdict: 95% interval of the slope of n* in d at least 1.7 for once, at most 1.4 for twice; at most 1.4 for n*/log d
+with the large step; at most one run in ten of the control reaches the overlap at the largest d.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LEVEL = 0.5
-NAMES = {"once": "every sample once", "twice": "every sample twice", "large": "once, after a large output step"}
+NAMES = {"once": "each sample once", "twice": "each sample twice", "large": "once, after a large output step"}
 PACE = 10.0
-"""Samples per dimension that He_3 takes with every sample twice, an upper end: the control has 20 times as many."""
+"""Upper estimate of the samples per dimension that He_3 needs with each sample used twice; the control gets 20×."""
 
 
 def parity(Z: Any) -> Any:
+    """Sign of the product of the inputs."""
     return jnp.sign(jnp.prod(Z, axis=1))
 
 
@@ -60,7 +61,7 @@ def claims(records: Records) -> list[Claim]:
             rows.append(slope_claim(statement, "E2", median_slope(d, scaled), low, high))
     d, table = passages(records.where(target="parity"))
     if len(d):
-        statement = f"sign(x_1 x_2 x_3), every sample twice, d = {d[-1]}: share of runs that arrive"
+        statement = f"sign(x_1 x_2 x_3), each sample twice, d = {d[-1]}: share of runs that reach overlap 1/2"
         rows.append(share_claim(statement, "E2", int(np.isfinite(table[-1]).sum()), table.shape[1], -np.inf, 0.1))
     return rows
 
@@ -81,8 +82,8 @@ def figure(records: Records) -> "Figure":
         if len(d):
             word = "He₃" if target == "He_3" else "sign(x₁x₂x₃)"
             right.semilogx(d, np.isfinite(table).mean(1), "so"[i] + "-", color=f"C{3 * i + 1}", label=word)
-    right.set(xlabel="input dimension d", ylabel="share of runs that arrive", ylim=(-0.03, 1.03),
-              title="every sample twice")  # fmt: skip
+    right.set(xlabel="input dimension d", ylabel="share of runs reaching overlap 1/2", ylim=(-0.03, 1.03),
+              title="each sample twice")  # fmt: skip
     right.legend()
     return fig
 
@@ -91,13 +92,13 @@ experiment = Experiment(
     name="batch_reuse",
     source="general",
     tags=("E2",),
-    question="Does looking twice at every sample, or one large step, spare SGD the information exponent?",
-    prediction="He_3 costs d² samples used once, d (up to logarithms) used twice, d log d after a large step of the "
-    "output weight; a parity of three inputs stays hard.",
-    protocol="One neuron with activation -sin on the sphere, start at overlap 1/√d, overlap 1/2 as the goal; medians "
-    "over seeds; the parity with 20 times the samples that He_3 takes.",
+    question="Does using every sample twice, or one large step, overcome the information exponent of SGD?",
+    prediction="He_3 needs d² samples if used once, d (up to logarithms) if used twice, d log d after a large step of "
+    "the output weight; a parity of three inputs remains hard.",
+    protocol="One neuron with activation -sin on the sphere, initial overlap 1/√d, samples until overlap 1/2; medians "
+    "over seeds; for the parity, 20 times the samples that He_3 needs.",
     verdict="95% bootstrap intervals of slopes: at least 1.7 once, at most 1.4 twice, at most 1.4 for n*/log d with "
-    "the large step; at most a tenth of the parity's runs arrive at the largest d.",
+    "the large step; at most a tenth of the parity runs reach the overlap at the largest d.",
     trial=trial,
     claims=claims,
     figure=figure,
@@ -110,9 +111,9 @@ experiment = Experiment(
                 {"target": ["parity"], "use": ["twice"], "d": [64, 128, 256, 512, 1024]}, seeds=256),
     traced=("d",),
     lanes=128,
-    caveats="The theorems are asymptotic and up to logarithms; exponents at reachable d are those of d with slowly "
-    "falling corrections. One neuron, batches of one sample, no proof covers these constants, which were chosen in "
-    "pilot runs with other seeds. The large step is one of the output weight on the same sample, set back after it: "
-    "one way to make a single pass read y², not the only one. The parity may arrive later: that it needs d² is not "
-    "tested.",
+    caveats="The theorems are asymptotic and hold up to logarithms; at feasible d the measured exponents include "
+    "slowly decaying corrections. One neuron, batches of one sample; no proof covers these constants, which were "
+    "chosen in pilot runs with other seeds. The large step is a step of the output weight on the same sample, reset "
+    "afterwards: one way, among others, to make a single pass depend on y². The parity may be learned later: whether "
+    "it needs d² samples is not tested.",
 )  # fmt: skip

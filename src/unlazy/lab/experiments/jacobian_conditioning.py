@@ -1,17 +1,18 @@
-"""When linearized optimization must succeed: the smallest singular value of the Jacobian [L4].
+"""Conditioning of the Jacobian: when gradient descent on a two-layer network provably succeeds [L4].
 
 Question. When is σ_min(J) of a two-layer network positive, how large is it, and does it govern gradient descent?
 Prediction. [L4] σ_min(J) > 0 up to n = wd (softplus, ReLU) and n = d(d+1)/2 (square, w ≥ d), so the sharp width is n/d;
-σ_min(J) ≳ d σ_min(W_0)‖a‖_∞; the loss satisfies PL with constant σ_min² and falls at rate 2ησ_min²; the end lies within
-‖y - f_0‖/σ_min of the start; ‖J(W̄) - J(W)‖ ≤ |σ''|_∞ ‖X⊗X‖ ‖a‖_∞ ‖W̄ - W‖.
+σ_min(J) ≳ d σ_min(W_0)‖a‖_∞; the loss satisfies the PL inequality with constant σ_min² and decays at rate 2ησ_min²; the
+final weights lie within ‖y - f_0‖/σ_min of the initialization; ‖J(W̄) - J(W)‖ ≤ |σ''|_∞ ‖X⊗X‖ ‖a‖_∞ ‖W̄ - W‖.
 Protocol. f = Σ_j a_j σ(w_j·x), a_j = ±1 and frozen, w_j ~ N(0, I), x ~ N(0, I_d), y ~ N(0,1); float64. `threshold`:
-d = 6, w = 16, smallest singular value for n around the prediction, zero below 1e-10 of the largest. `scale`: square,
-n = d(d+1)/4, w = 2d (and 4d), mean of 8 draws per seed. `width`: softplus, d = 8, n = 64, the first w neurons of one
-draw, w around n/d. `descent`: softplus, d = 10, n = 40, antisymmetric pairs (f_0 = 0), η = 1/σ_max², down to a loss of
-1e-13; rate over the last quarter of the decades.
-Verdict. Thresholds exact for every seed. Smallest ratio σ_min/(d σ_min(W_0)‖a‖_∞) at least 0.15, and its slope in d at
-least -0.25. Rate over prediction in [0.9, 1.6] at widths ≥ 200 (two standard errors); PL along the way at least 0.8
-σ_min² there; distance over its bound at most 1; largest ratio of the Jacobian's change to its bound at most 1.
+d = 6, w = 16, smallest singular value for n around the predicted threshold; values below 1e-10 times the largest count
+as zero. `scale`: square activation, n = d(d+1)/4, w = 2d (and 4d), mean of 8 draws per seed. `width`: softplus, d = 8,
+n = 64, the first w neurons of one draw, w around n/d. `descent`: softplus, d = 10, n = 40, antisymmetric pairs
+(f_0 = 0), η = 1/σ_max², until the loss is 1e-13; the rate is fitted over the last quarter of the decades.
+Verdict. Thresholds are exact for every seed. The smallest ratio σ_min/(d σ_min(W_0)‖a‖_∞) is at least 0.15, and its
+slope in d at least -0.25. Ratio of measured to predicted rate in [0.9, 1.6] at widths ≥ 200 (two standard errors), and
+PL constant during training at least 0.8 σ_min² there; ratio of distance to its bound at most 1; ratio of the change of
+the Jacobian to its bound at most 1.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 
 def _problem(params: Params, key: Any, n: int) -> tuple[Network, Any, jax.Array, jax.Array]:
-    """The network of [L4] with w_j ~ N(0, I) and alternating signs, at its start; data."""
+    """The network of [L4] with w_j ~ N(0, I) and alternating signs, its initial parameters, inputs and labels."""
     d, w = params["d"], params["width"]
     mlp = MLP(1, params["activation"], sigma_w=(1.0, w**0.5), scale_input=False, width=w)
     network = Network(mlp, d, "standard")
@@ -55,16 +56,20 @@ def _problem(params: Params, key: Any, n: int) -> tuple[Network, Any, jax.Array,
 
 
 def _jacobian(network: Network, params: Any, X: jax.Array) -> jax.Array:
-    return jacobian_rows(lambda W, x: network((WeightBias(W, params[0].bias), params[1]), x), params[0].weight, X)[0][:, 0]
+    """Jacobian of the network with respect to the first-layer weights."""
+    return jacobian_rows(lambda W, x: network((WeightBias(W, params[0].bias), params[1]), x), params[0].weight, X)[0][
+        :, 0
+    ]
 
 
 def _singular(J: jax.Array) -> jax.Array:
-    """All n singular values of J, zeros included where it has fewer columns than rows."""
+    """All n singular values of J, padded with zeros if J has fewer columns than rows."""
     values = jnp.linalg.svd(J, compute_uv=False)
     return jnp.pad(values, (0, max(0, J.shape[0] - J.shape[1])))
 
 
 def _threshold(params: Params, key: Any) -> dict[str, Any]:
+    """σ_min/σ_max for n around the rank limit."""
     limit = conditioning.rank_limit(params["width"], params["d"], params["activation"])
     network, start, X, _ = _problem(params, key, limit + AROUND[-1])
     J = _jacobian(network, start, X)
@@ -73,6 +78,8 @@ def _threshold(params: Params, key: Any) -> dict[str, Any]:
 
 
 def _scale(params: Params, key: Any) -> dict[str, Any]:
+    """σ_min(J)/(d σ_min(W_0)‖a‖_∞) for each d, averaged over draws."""
+
     def of(d: int, one: Any) -> jax.Array:
         network, start, X, _ = _problem({**params, "d": d, "width": params["times"] * d}, one, d * (d + 1) // 4)
         smallest = _singular(_jacobian(network, start, X))[-1]
@@ -83,6 +90,7 @@ def _scale(params: Params, key: Any) -> dict[str, Any]:
 
 
 def _width(params: Params, key: Any) -> dict[str, Any]:
+    """σ_min/σ_max for the first w neurons, for each w."""
     widths, n, d = params["widths"], params["n"], params["d"]
     network, start, X, _ = _problem({**params, "width": max(widths)}, key, n)
     J = _jacobian(network, start, X).reshape(n, d, max(widths))
@@ -91,6 +99,7 @@ def _width(params: Params, key: Any) -> dict[str, Any]:
 
 
 def _descent(params: Params, key: Any) -> dict[str, Any]:
+    """Gradient descent: loss decay rate, PL constant, distance and Jacobian change relative to their bounds."""
     n = params["n"]
     network, start, X, y = _problem(params, key, n)
     spare = start[0].weight[:, 1::2]
@@ -100,6 +109,7 @@ def _descent(params: Params, key: Any) -> dict[str, Any]:
     eta, smallest = 1 / values[0] ** 2, values[-1]
 
     def pl(theta: Any) -> jax.Array:
+        """Local PL constant ‖∇L‖²/(2L)."""
         residual, pull = jax.vjp(lambda W: network((WeightBias(W, theta[0].bias), theta[1]), X) - y, theta[0].weight)
         return jnp.sum(jnp.square(pull(residual)[0])) / jnp.sum(jnp.square(residual))
 
@@ -110,7 +120,7 @@ def _descent(params: Params, key: Any) -> dict[str, Any]:
     move = (found.params[0].weight - start[0].weight).T
     change = _norm(_jacobian(network, found.params, X) - J)
     curvature = conditioning.CURVATURE[params["activation"]]
-    random_move = _paired(jnp.repeat(spare, 2, axis=1)).T  # neurons that pairing left over
+    random_move = _paired(jnp.repeat(spare, 2, axis=1)).T  # the draws not used after pairing
     random_move = random_move * jnp.linalg.norm(move) / jnp.linalg.norm(random_move)
     shifted = (WeightBias(start[0].weight + random_move.T, start[0].bias), start[1])
     random_change = _norm(_jacobian(network, shifted, X) - J)
@@ -126,16 +136,17 @@ def _descent(params: Params, key: Any) -> dict[str, Any]:
 
 
 def _norm(A: jax.Array) -> jax.Array:
+    """Spectral norm."""
     return jnp.sqrt(jnp.linalg.eigvalsh(dot(A, A.T))[-1])
 
 
 def _paired(W: jax.Array) -> jax.Array:
-    """Neighboring neurons share their weights: with opposite signs of the head, f_0 = 0."""
+    """Give neighboring neurons equal weights, so that f_0 = 0 with opposite head weights."""
     return jnp.repeat(W[:, ::2], 2, axis=1)[:, : W.shape[1]]
 
 
 def tail_rate(losses: jax.Array, steps: jax.Array) -> jax.Array:
-    """Decay of log loss per step, least squares over the last quarter of the decades it fell."""
+    """Decay of the log loss per step, fitted by least squares over the last quarter of the decades."""
     logs, index = jnp.log(losses), jnp.arange(losses.size)
     end = logs[jnp.maximum(steps - 1, 0)]
     use = ((index < steps) & (logs <= end + (logs[0] - end) / 4)).astype(losses.dtype)
@@ -177,7 +188,7 @@ def _scale_claims(records: Records) -> list[Claim]:
     return [
         at_least("square: σ_min(J)/(d σ_min(W_0)‖a‖_∞), smallest mean over d", "L4",
                  float(means[worst]), 0.15, error=float(errors[worst])),
-        at_least("square: that ratio against d, slope", "L4", fit.value, -0.25, error=(fit.high - fit.low) / 4),
+        at_least("square: slope of this ratio against d", "L4", fit.value, -0.25, error=(fit.high - fit.low) / 4),
         interval_claim("softplus: smallest width with σ_min(J) > 0, every seed", "L4", first, first, first,
                        first == ratio, f"{ratio:g} = n/d", ""),
     ]  # fmt: skip
@@ -190,15 +201,15 @@ def _descent_claims(records: Records) -> list[Claim]:
         if width >= 200:
             ratio = mine.measure("rate") / mine.measure("predicted")
             error = ratio.std(ddof=1) / np.sqrt(len(ratio))
-            rows.append(within(f"width {width}: measured rate over 2ησ_min²", "L4", float(ratio.mean()), 0.9, 1.6,
+            rows.append(within(f"width {width}: measured rate / 2ησ_min²", "L4", float(ratio.mean()), 0.9, 1.6,
                                error=float(error), predicted="1, allowed 0.9 to 1.6"))  # fmt: skip
-            rows.append(at_least(f"width {width}: smallest PL constant on the way over σ_min², every seed", "L4",
+            rows.append(at_least(f"width {width}: smallest PL constant during training / σ_min², every seed", "L4",
                                  float(mine.measure("pl").min()), 0.8))  # fmt: skip
     wide = chosen.where(width=chosen.values("width")[-1])
     changes = np.concatenate([chosen.measure("change"), chosen.measure("random_change")])
-    rows.append(at_most("largest distance traveled over ‖y - f_0‖/σ_min, widest", "L4",
+    rows.append(at_most("largest distance from initialization / (‖y - f_0‖/σ_min), widest network", "L4",
                         float(wide.measure("distance").max()), 1.0, basis="theory"))  # fmt: skip
-    rows.append(at_most("largest ‖J(W̄) - J(W)‖ over its bound, all widths, trained and random moves", "L4",
+    rows.append(at_most("largest ‖J(W̄) - J(W)‖ / bound, all widths, trained and random displacements", "L4",
                         float(changes.max()), 1.0, basis="theory"))  # fmt: skip
     return rows
 
@@ -211,16 +222,16 @@ def figure(records: Records) -> "Figure":
     for name, marker in zip(chosen.values("activation"), "osD"):
         values = np.median(chosen.where(activation=name).measure("smallest"), axis=0)
         left.semilogy(AROUND, np.maximum(values, 1e-17), marker + "-", label=name)
-    left.axhline(ZERO, color="k", lw=0.8, ls=":", label="counted as zero")
+    left.axhline(ZERO, color="k", lw=0.8, ls=":", label="numerical zero")
     ratio = r"$\sigma_{min}(J)/\sigma_{max}(J)$"
-    left.set(xlabel="n minus the predicted threshold", ylabel=ratio, title="where J loses rank")
+    left.set(xlabel="n - predicted threshold", ylabel=ratio, title="rank of J")
     left.legend()
     widths = records.where(part="width")
     w, values = widths[0].params["widths"], np.median(widths.measure("smallest"), axis=0)
     n, d = widths[0].params["n"], widths[0].params["d"]
     middle.semilogy(w, np.maximum(values, 1e-17), "o-", label=f"softplus, n = {n}, d = {d}")
     middle.axvline(n / d, color="k", lw=0.8, ls="--", label="n/d")
-    middle.set(xlabel="width", ylabel=ratio, title="sharp width")
+    middle.set(xlabel="width", ylabel=ratio, title="width threshold")
     middle.legend()
     descent = records.where(part="descent")
     for width in descent.values("width"):
@@ -239,10 +250,10 @@ experiment = Experiment(
     name="jacobian_conditioning",
     source="S3",
     tags=("L4",),
-    question="When is the Jacobian's smallest singular value positive, how large is it, and does it govern descent?",
-    prediction="Positive up to n = wd (square: d(d+1)/2); ≳ d σ_min(W₀)‖a‖; loss falls at rate 2ησ_min² [L4].",
-    protocol="Two-layer networks, first layer trained, Gaussian data; SVD of J, then gradient descent, float64.",
-    verdict="Exact thresholds; ratio ≥ 0.15; rate/prediction in [0.9, 1.6] from width 200; bounds never violated.",
+    question="When is the Jacobian's smallest singular value positive, how large is it, and does it govern training?",
+    prediction="Positive up to n = wd (square: d(d+1)/2); ≳ d σ_min(W₀)‖a‖; the loss decays at rate 2ησ_min² [L4].",
+    protocol="Two-layer networks, only the first layer trained, Gaussian data; SVD of J, gradient descent, float64.",
+    verdict="Exact thresholds; ratio ≥ 0.15; rate/prediction in [0.9, 1.6] for widths ≥ 200; bounds never violated.",
     trial=trial,
     claims=claims,
     figure=figure,
@@ -263,5 +274,6 @@ experiment = Experiment(
         steps=4000,
     ),
     lanes=2,
-    caveats="For the square and w < d the rank is wd - w(w-1)/2, below min(wd, d(d+1)/2): the theory assumes w ≥ d.",
+    caveats="For the square activation and w < d the rank is wd - w(w-1)/2, less than min(wd, d(d+1)/2): the theory "
+    "assumes w ≥ d.",
 )

@@ -1,16 +1,18 @@
-"""A large learning rate first, then a small one, learns other features than a small one throughout [L11].
+"""A large initial learning rate with annealing learns other features than a small learning rate throughout [L11].
 
-Question: points carry a faint feature (linear, needs many points) or a bright one (not linear, few points tell it) or
-both; which does descent learn from the points that have both, with a small rate throughout and with a large one first?
-Prediction [L11]: a small rate fits the bright feature at once; points with both then say little more, and the faint one
-is left to the few points that have nothing else. A large rate takes longer to settle on the bright one and meanwhile
-learns the faint one from all points: both runs fit the training points, the second errs less on the faint feature.
-Protocol: tasks.two_features, d = 400, n = 200, a tenth with the bright feature alone, a fortieth with the faint alone;
-64 leaky ReLU neurons, heads fixed, logistic loss, full batches; rate 0.2 for 500 steps, then 0.02 for 500, or 0.02 for
-5,500, the same time (sum of rates); 1,000 fresh points of each kind.
-Verdict, over seeds: error on the faint feature falls by at least 0.02 (mean of paired differences, its 95% interval);
-both fit the training points and the bright feature (mean accuracy at least 0.98); the small rate has the bright feature
-after 200 steps (at least 0.95).
+Question: points carry a faint feature (linear, needs many points), a bright feature (nonlinear, learnable from few
+points) or both. Which one does gradient descent learn from the points that have both, with a small learning rate
+throughout, and with a large one first?
+Prediction [L11]: a small learning rate fits the bright feature at once; points with both features then contribute
+little gradient, and the faint feature is learned only from the few points without the bright one. With a large learning
+rate the bright feature is learned later, and meanwhile the faint one is learned from all points: both runs fit the
+training points, the second has a smaller error on the faint feature.
+Protocol: tasks.two_features, d = 400, n = 200, a tenth with only the bright feature, a fortieth with only the faint
+one; 64 leaky ReLU neurons, fixed heads, logistic loss, full batches; learning rate 0.2 for 500 steps, then 0.02 for
+500, or 0.02 for 5,500, so that the training time (sum of learning rates) is equal; 1,000 test points of each kind.
+Verdict, over seeds: the error on the faint feature is lower by at least 0.02 (mean of paired differences, its 95%
+interval); both runs fit the training points and the bright feature (mean accuracy at least 0.98); the small learning
+rate has learned the bright feature after 200 steps (at least 0.95).
 """
 
 import math
@@ -59,23 +61,24 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 
 def paths(records: Records, rate: str, name: str) -> np.ndarray:
-    """Accuracies of every seed (rows) at every recorded step."""
+    """Accuracies by seed (rows) and recorded step (columns)."""
     return records.where(rate=rate).measure(name).astype(float)
 
 
 def mean_at_least(statement: str, values: np.ndarray, bound: float) -> Claim:
+    """Claim that the mean over seeds is at least the bound."""
     error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
     return at_least(statement, "L11", float(values.mean()), bound, error=error)
 
 
 def claims(records: Records) -> list[Claim]:
     faint = {rate: paths(records, rate, "faint") for rate in NAMES}
-    rows = [mean_at_least("Faint feature alone: fall of the error by a large rate first",
+    rows = [mean_at_least("Faint feature alone: reduction of the error by a large rate first",
                           faint["large first"][:, -1] - faint["small"][:, -1], 0.02)]  # fmt: skip
     for rate, words in NAMES.items():
         for name, what in (("train", "the training points"), ("bright", "the bright feature alone")):
             end = paths(records, rate, name)[:, -1]
-            rows.append(mean_at_least(f"Rate {words}: accuracy on {what} at the end", end, 0.98))
+            rows.append(mean_at_least(f"Rate {words}: final accuracy on {what}", end, 0.98))
     early = paths(records, "small", "bright")[:, EARLY // EVERY]
     return [*rows, mean_at_least(f"Small rate, {EARLY} steps: accuracy on the bright feature", early, 0.95)]
 
@@ -86,8 +89,8 @@ def figure(records: Records) -> "Figure":
     fig, axes = plt.subplots(1, 3, figsize=(9.0, 3.2), layout="constrained", sharey=True)
     titles = {
         "train": "training points",
-        "faint": "fresh: faint feature alone",
-        "bright": "fresh: bright feature alone",
+        "faint": "test: faint feature alone",
+        "bright": "test: bright feature alone",
     }
     for axis, (name, title) in zip(axes, titles.items()):
         for i, (rate, words) in enumerate(NAMES.items()):
@@ -97,7 +100,7 @@ def figure(records: Records) -> "Figure":
             axis.plot(at, middle, color=f"C{i}", label=words)
             axis.fill_between(at, middle - 2 * error, middle + 2 * error, color=f"C{i}", alpha=0.2, lw=0)
         axis.axvline(FIRST * LARGE, color="k", ls=":", lw=0.8)
-        axis.set(xlabel="time (sum of rates)", title=title, ylim=(0.4, 1.02))
+        axis.set(xlabel="time (sum of learning rates)", title=title, ylim=(0.4, 1.02))
     axes[0].set_ylabel("accuracy (mean ± 2 s.e.)")
     axes[0].legend()
     return fig
@@ -108,12 +111,13 @@ experiment = Experiment(
     source="S3",
     tags=("L11",),
     question="Does a large learning rate, annealed later, learn other features than a small one throughout?",
-    prediction="A small rate fits the bright feature first, and learns the faint one from few points; a large one "
-    "learns the faint one from all points before it settles on the bright one: both fit, the second errs less.",
+    prediction="A small learning rate fits the bright feature first and learns the faint one from few points; a large "
+    "one learns the faint feature from all points before it fits the bright one. Both fit the training points, and "
+    "the second generalizes better.",
     protocol="64 leaky ReLU neurons, logistic loss, 200 points with a faint feature of 400 inputs, a bright one of "
-    "2, or both; rate 0.02 for 5,500 steps, or 0.2 for 500 and 0.02 for 500: equal time.",
-    verdict="Error on the faint feature falls by at least 0.02; both runs reach 0.98 on training points and bright "
-    "feature; the small rate has the bright one after 200 steps (0.95).",
+    "2, or both; learning rate 0.02 for 5,500 steps, or 0.2 for 500 and 0.02 for 500: equal time.",
+    verdict="Error on the faint feature lower by at least 0.02; both runs reach accuracy 0.98 on training points and "
+    "bright feature; the small learning rate reaches 0.95 on the bright feature after 200 steps.",
     trial=trial,
     claims=claims,
     figure=figure,
@@ -121,11 +125,12 @@ experiment = Experiment(
     full=config(*GRID, seeds=64),
     precision="float32",
     lanes=2,
-    caveats="The theorem is about ReLU networks of another form with Gaussian noise in every step, which a large rate "
-    "makes large; here there is none (with it the faint feature drowned first, at widths this small), batches are "
-    "full, and the large rate is one at which the bright inputs are unstable at first. Sizes and rates were looked "
-    "for in pilot runs with other seeds: no claim that the effect is common. Rules were changed with the protocol, "
-    "after runs of an older one (32 neurons, decay, a twentieth of the points faint) whose gap, 0.0165, was undecided: "
-    "the bound went from 0.03 to 0.02, and a lead after equal numbers of steps is no longer claimed, since it is of "
-    "time. At larger rates some runs never learn the bright feature.",
+    caveats="The theorem is about ReLU networks of another form with Gaussian noise in every step, proportional to the "
+    "learning rate; here there is no noise (at these small widths it destroyed the faint feature first), batches are "
+    "full, and the large learning rate is unstable along the bright inputs at first. Sizes and learning rates were "
+    "searched in pilot runs with other seeds: no claim that the effect is common. The verdict rules were changed "
+    "together with the protocol, after runs of an older one (32 neurons, weight decay, a twentieth of the points "
+    "faint) whose gap, 0.0165, was undecided: the bound was lowered from 0.03 to 0.02, and an advantage after equal "
+    "numbers of steps is no longer claimed, since it reflects training time. At larger learning rates some runs never "
+    "learn the bright feature.",
 )  # fmt: skip

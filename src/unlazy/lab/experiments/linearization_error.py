@@ -1,13 +1,14 @@
 """A wide network trains like its linearization [K10].
 
-Question. How far is a network from its linearization at the worst moment of training, and how does width change that?
-Prediction. [K10] sup over training time of |f_t - f_lin,t| shrinks at least like w^{-1/2}, and so does the movement of
-the tangent kernel (Lee et al. 2019).
-Protocol. ReLU, one hidden layer, σ_w = √2, σ_b = 0.1, NTK parametrization, Gaussian start; n = 10 Gaussian inputs in
-R^5 and 20 test inputs (the same for every seed), y = sin(2 x_1); gradient descent with η = 1/λ_max of each network's
-own kernel, 300 steps, compared every 10. f_lin at every step in closed form [K3]. float64.
+Question. How large is the distance between a network and its linearization over training, and how does it depend on
+width?
+Prediction. [K10] sup over training time of |f_t - f_lin,t| decays at least like w^{-1/2}, and so does the change of the
+tangent kernel (Lee et al. 2019).
+Protocol. ReLU, one hidden layer, σ_w = √2, σ_b = 0.1, NTK parametrization, Gaussian initialization; n = 10 Gaussian
+inputs in R^5 and 20 test inputs (the same for every seed), y = sin(2 x_1); gradient descent with η = 1/λ_max of each
+network's tangent kernel, 300 steps, compared every 10 steps. f_lin at every step in closed form [K3]. float64.
 Verdict. Slope of log sup_t rms(f_t - f_lin,t) against log width, median over seeds, at most -0.45; slope of the
-kernel's relative drift at the end at most -0.4; both with two standard errors (bootstrap over seeds).
+relative drift of the final kernel at most -0.4; both with two standard errors (bootstrap over seeds).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 
 def _by_width(records: Records, name: str) -> tuple[list[int], np.ndarray]:
+    """Widths, and a measure stacked by width and seed."""
     widths = records.values("width")
     return widths, np.stack([records.where(width=w).measure(name) for w in widths])
 
@@ -62,8 +64,12 @@ def _by_width(records: Records, name: str) -> tuple[list[int], np.ndarray]:
 def claims(records: Records) -> list[Claim]:
     rows = []
     for name, statement, bound in [
-        ("sup", "largest distance to the linearization over training against width, slope", -0.45),
-        ("drift", "relative drift of the tangent kernel at the end against width, slope", -0.4),
+        (
+            "sup",
+            "slope of the largest distance to the linearization over training (sup over time) against width",
+            -0.45,
+        ),
+        ("drift", "slope of the relative drift of the final tangent kernel against width", -0.4),
     ]:
         widths, values = _by_width(records, name)
         fit = slope(widths, values)
@@ -82,7 +88,7 @@ def figure(records: Records) -> "Figure":
     steps = EVERY * np.arange(gaps.shape[2])
     for width, rows in zip(widths, gaps):
         left.semilogy(steps[1:], np.median(rows, axis=0)[1:], label=f"width {width}")
-    left.set(xlabel="gradient steps", ylabel="rms of $f_t - f_{lin,t}$ on test points", title="along training")
+    left.set(xlabel="gradient steps", ylabel="rms of $f_t - f_{lin,t}$ on test points", title="during training")
     left.legend(ncols=2)
     for (name, label), marker in zip({"sup": "sup over time", "drift": "drift of the tangent kernel"}.items(), "os"):
         _, values = _by_width(records, name)
@@ -91,7 +97,13 @@ def figure(records: Records) -> "Figure":
     fit = power_law(widths, np.median(_by_width(records, "sup")[1], axis=1))
     line = np.array([widths[0], widths[-1]], float)
     right.plot(line, fit(line)[0] * (line / line[0]) ** -0.5, "k--", lw=1, label="slope $-1/2$")
-    right.set(xscale="log", yscale="log", xlabel="width", ylabel="size", title="median and quartiles over seeds")
+    right.set(
+        xscale="log",
+        yscale="log",
+        xlabel="width",
+        ylabel="distance, relative drift",
+        title="median and quartiles over seeds",
+    )
     right.legend()
     return fig
 
@@ -100,10 +112,11 @@ experiment = Experiment(
     name="linearization_error",
     source="S1",
     tags=("K10",),
-    question="How far is a trained network from its linearization, and how does width change that?",
-    prediction="sup over training time of |f - f_lin| falls like width^(-1/2) or faster [K10].",
+    question="How far is a network in training from its linearization, and how does this depend on width?",
+    prediction="sup over training time of |f - f_lin| decays like width^(-1/2) or faster [K10].",
     protocol="ReLU networks and their linearizations (closed form) trained on 10 points, compared every 10 steps.",
-    verdict="Slope of the median sup against width at most -0.45, of the kernel's drift at most -0.4, with two errors.",
+    verdict="Slope of the median sup against width at most -0.45, of the kernel drift at most -0.4, with two standard "
+    "errors.",
     trial=trial,
     claims=claims,
     figure=figure,

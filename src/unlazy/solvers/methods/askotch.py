@@ -81,6 +81,11 @@ class Askotch(Method):
     momentum : float, optional
         μν in (0, 1]: 1 means no momentum, smaller values mean more. Measured by default.
 
+    References
+    ----------
+    Rathore, Frangella, Yang, Dereziński and Udell (2024), Have ASkotch: a neat solution for large-scale kernel ridge
+    regression.
+
     Examples
     --------
     >>> import numpy as np
@@ -88,11 +93,6 @@ class Askotch(Method):
     >>> X = np.random.default_rng(0).normal(size=(60, 3))
     >>> solve(Gaussian(1.0), X, np.sin(X[:, 0]), ridge=1e-3, method=Askotch(block=20)).predict(X[:5]).shape
     (5,)
-
-    References
-    ----------
-    Rathore, Frangella, Yang, Dereziński and Udell (2024), Have ASkotch: a neat solution for large-scale kernel ridge
-    regression.
     """
 
     name = "askotch"
@@ -121,7 +121,7 @@ class Askotch(Method):
             run.alpha, residual, run.step, stopped, used, notes, ridge=problem.ridge, residual_vector=run.left
         )
 
-    def block_size(self, problem: Problem, how: str) -> int:
+    def block_size(self, problem: Problem, engine: str) -> int:
         """b: as requested, or as large as its factorization is cheap compared to its rows of K and fits in memory.
 
         The blocks of a pass have equal sizes.
@@ -130,7 +130,7 @@ class Askotch(Method):
         if self.block is not None:
             return min(n, self.block)
         fits = math.isqrt(max(1, largest_block_bytes(problem) // (LIVE_MATRICES * problem.dtype.itemsize)))
-        most = max(1, min(n, fits, max(MIN_BLOCK, math.isqrt(BLOCK_SIZE_FACTORS[how] * n))))
+        most = max(1, min(n, fits, max(MIN_BLOCK, math.isqrt(BLOCK_SIZE_FACTORS[engine] * n))))
         return math.ceil(n / math.ceil(n / most))
 
 

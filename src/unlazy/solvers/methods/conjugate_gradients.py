@@ -142,16 +142,19 @@ def _update_direction(r: Any, p: Any, rz: Any, z: Any) -> tuple[Any, Any, Any]:
 
 @jit_float64
 def _subtract(b: Any, Ax: Any) -> Any:
+    """b - Ax."""
     return b - Ax
 
 
 @jit_float64
 def _zeros_like(b: Any) -> Any:
+    """Zeros of the shape and type of b."""
     return 0 * b
 
 
 @jit_float64
 def _inner_products(r: Any, z: Any) -> Any:
+    """⟨r, z⟩ of every output."""
     return (r * z).sum(0)
 
 

@@ -45,6 +45,10 @@ class EigenPro(Method):
     batch : int, default 1000
         Points per batch.
 
+    References
+    ----------
+    Ma and Belkin (2019), Kernel machines that adapt to GPUs for effective large batch training.
+
     Examples
     --------
     >>> import numpy as np
@@ -52,10 +56,6 @@ class EigenPro(Method):
     >>> X = np.random.default_rng(0).normal(size=(60, 3))
     >>> solve(Gaussian(1.0), X, np.sin(X[:, 0]), ridge=0.1, method=EigenPro(batch=20)).predict(X[:5]).shape
     (5,)
-
-    References
-    ----------
-    Ma and Belkin (2019), Kernel machines that adapt to GPUs for effective large batch training.
     """
 
     name = "eigenpro"

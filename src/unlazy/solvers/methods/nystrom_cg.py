@@ -69,6 +69,10 @@ class NystromCG(Method):
         Number of centers, drawn from the points without replacement, or the centers themselves. By default 20√n, as
         memory allows.
 
+    References
+    ----------
+    Rudi, Carratino and Rosasco (2017), FALKON: an optimal large scale kernel method.
+
     Examples
     --------
     >>> import numpy as np
@@ -76,10 +80,6 @@ class NystromCG(Method):
     >>> X = np.random.default_rng(0).normal(size=(60, 3))
     >>> solve(Gaussian(1.0), X, np.sin(X[:, 0]), ridge=1e-3, method=NystromCG(centers=30)).predict(X[:5]).shape
     (5,)
-
-    References
-    ----------
-    Rudi, Carratino and Rosasco (2017), FALKON: an optimal large scale kernel method.
     """
 
     name = "nystrom_cg"
@@ -119,7 +119,7 @@ class NystromCG(Method):
         )
         alpha = np.asarray(change.forward(to_float64(beta)))
         residual = float(np.hypot(residual, _rounding_error(problem, rows, alpha, change, seen[0])))
-        notes += (f"{M} centers, K {passes.how}",)
+        notes += (f"{M} centers, K {passes.engine}",)
         used = square + passes.bytes
         return FittedCoefficients(alpha, residual, steps, stopped, used, notes, rows, problem.ridge)
 
@@ -192,16 +192,16 @@ class DataPasses:
         fits_memory = problem.source.array is not None or n * row <= self.budget // 4 * problem.n_device_memories
         single_host_device = devices.is_host() and devices.count() == 1
         if single_host_device and fits_memory and n * Z.shape[0] * problem.dtype.itemsize <= self.budget:
-            self.K, self.how = gram_numpy(problem.kernel, problem.X(), Z), "stored"
+            self.K, self.engine = gram_numpy(problem.kernel, problem.X(), Z), "stored"
             self.bytes = self.K.nbytes
         elif fits_memory:
             if problem.is_sharded:
                 self.operator = problem.sharded_operator(Z, self.budget)
             else:
                 self.operator = product(problem.kernel, problem.X(), Z, passes=100, memory=self.budget)
-            self.how, self.bytes = self.operator.engine, self.operator.bytes
+            self.engine, self.bytes = self.operator.engine, self.operator.bytes
         else:
-            self.how = "by blocks from the source"
+            self.engine = "by blocks from the source"
 
     def normal(self, v: Any) -> Any:
         """K_nMᵀ(K_nM v)."""

@@ -43,6 +43,10 @@ class PreconditionedCG(Method):
         Rank of the preconditioner. By default about 5√n, up to 1,000, and 20 for kernels whose entries require
         gradients.
 
+    References
+    ----------
+    Díaz, Epperly, Frangella, Tropp and Webber (2023), Robust, randomized preconditioning for kernel ridge regression.
+
     Examples
     --------
     >>> import numpy as np
@@ -50,10 +54,6 @@ class PreconditionedCG(Method):
     >>> X = np.random.default_rng(0).normal(size=(60, 3))
     >>> solve(Gaussian(1.0), X, np.sin(X[:, 0]), ridge=1e-3, method=PreconditionedCG(rank=20)).predict(X[:5]).shape
     (5,)
-
-    References
-    ----------
-    Díaz, Epperly, Frangella, Tropp and Webber (2023), Robust, randomized preconditioning for kernel ridge regression.
     """
 
     name = "preconditioned_cg"

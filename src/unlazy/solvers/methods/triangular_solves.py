@@ -54,11 +54,13 @@ def lower_of_outer(U: Float[Array, "M M"]) -> Float[Array, "M M"]:
 
 
 def _blocks(M: int) -> list[slice]:
+    """Slices of the diagonal blocks."""
     return [slice(start, min(start + BLOCK, M)) for start in range(0, M, BLOCK)]
 
 
 @jax.jit
 def _solve(F: UpperFactor, v: Array) -> Array:
+    """U⁻¹ v, block by block."""
     solved = v[:0]
     for s, inverse in reversed(list(zip(_blocks(v.shape[0]), F.inverses, strict=True))):
         rest = v[s] - dot(F.U[s, s.stop :], solved)
@@ -68,6 +70,7 @@ def _solve(F: UpperFactor, v: Array) -> Array:
 
 @jax.jit
 def _solve_transposed(F: UpperFactor, v: Array) -> Array:
+    """U⁻ᵀ v, block by block."""
     solved = v[:0]
     for s, inverse in zip(_blocks(v.shape[0]), F.inverses, strict=True):
         rest = v[s] - dot(F.U[: s.start, s].T, solved)

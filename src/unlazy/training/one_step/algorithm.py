@@ -231,14 +231,14 @@ def one_step(
     ValueError
         If `validation` is missing, `choose` or `scale` is unknown, the width is odd, or shapes do not match.
 
+    References
+    ----------
+    Damian, Lee and Soltanolkotabi (COLT 2022), Neural networks can learn representations with gradient descent.
+
     Examples
     --------
     >>> one_step(X, y, width=64, choose="leave-one-out", key=key).predict(Z).shape
     (5,)
-
-    References
-    ----------
-    Damian, Lee and Soltanolkotabi (COLT 2022), Neural networks can learn representations with gradient descent.
     """
     X, y = _sample(X, y, "X", "y")
     if validation is not None:

@@ -229,15 +229,15 @@ def recursive_features(
     ValueError
         If the kernel does not support the metric, or an argument is invalid.
 
-    Examples
-    --------
-    >>> machine = recursive_features(NTK(MLP(3, sigma_b=1.0)), X, y)
-    >>> machine.metric, machine.predict(Z), machine.kernel_at(), machine.evidence
-
     References
     ----------
     Radhakrishnan, Beaglehole, Pandit and Belkin (Science 2024), Mechanism for feature learning in neural networks and
     backpropagation-free machine learning models.
+
+    Examples
+    --------
+    >>> machine = recursive_features(NTK(MLP(3, sigma_b=1.0)), X, y)
+    >>> machine.metric, machine.predict(Z), machine.kernel_at(), machine.evidence
     """
     began = time.perf_counter()
     metric = _metric_kind(kernel, metric, rank)

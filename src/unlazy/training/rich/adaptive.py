@@ -131,15 +131,15 @@ def adaptive_kernel(
     ValueError
         If the network is deeper, or richness or ridge are not positive.
 
-    Examples
-    --------
-    >>> found = adaptive_kernel(MLP(1, "relu"), X, y, richness=1.0, ridge=0.1)
-    >>> solve(found.kernel, X, y, ridge=0.1).predict(Z)
-
     References
     ----------
     Lauditi, Bordelon and Pehlevan (2025), Adaptive kernel predictors from feature-learning infinite limits of neural
     networks.
+
+    Examples
+    --------
+    >>> found = adaptive_kernel(MLP(1, "relu"), X, y, richness=1.0, ridge=0.1)
+    >>> solve(found.kernel, X, y, ridge=0.1).predict(Z)
     """
     check_training(richness, [1.0], None, 0.5)
     check_draws(draws, 1)
