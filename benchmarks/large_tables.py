@@ -58,8 +58,8 @@ def machine(X, y, Z, classify, seed):
 
 
 def lightgbm(X, y, Z, classify, seed):
-    """Eight settings of leaves, rate and rows per leaf with early stopping on 20% of the rows (at most SEARCHED rows, CELLS
-    cells and 1,000 rounds); the best is refitted on all rows."""
+    """Eight settings of leaves, rate and rows per leaf with early stopping on 20% of the rows (at most SEARCHED rows,
+    CELLS cells and 1,000 rounds); the best is refitted on all rows."""
     import lightgbm as lgb
 
     kind = lgb.LGBMClassifier if classify else lgb.LGBMRegressor

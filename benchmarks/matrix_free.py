@@ -27,7 +27,7 @@ def f(params, X):
 
 
 def peak_bytes() -> int:
-    """Peak memory of the GPU, or of this process on a CPU (ru_maxrss would start at the value of the parent process)."""
+    """Peak memory of the GPU, or of this process on a CPU (ru_maxrss would start at the value of the parent)."""
     stats = jax.devices()[0].memory_stats() or {}
     if "peak_bytes_in_use" in stats:
         return stats["peak_bytes_in_use"]

@@ -1,18 +1,18 @@
-"""Rows from a disk: one pass of Nyström-CG over a .npy file, against reading it and computing with it.
+"""Rows on disk: one pass of Nyström-CG over a .npy file, compared with reading alone and computing alone.
 
     python benchmarks/out_of_core.py [--rows 100000000] [--centers 256] [--file X.npy] [--memory 2GiB] [--record]
 
-`--rows` × 10 float32, standard normal, are written where the file is missing (and removed again, unless --keep); before
-each measurement it is dropped from the page cache, where the system lets a program do that. Measured, each in turn,
-after compilation:
+If the file is missing, `--rows` × 10 standard normal float32 numbers are written (and removed afterwards, unless
+--keep). Before each measurement the file is dropped from the page cache, if the system allows it. Measured after
+compilation:
 
-- reading: the file from top to bottom into one buffer, nothing done with it;
-- computing: the same number of rows, multiplied as in a pass, all of them from a block in memory;
+- reading: the file from start to end into one buffer;
+- computing: the same number of rows, multiplied as in a pass, all from one block in memory;
 - a pass: K_nMᵀ(K_nM v) with the rows from the file (solvers.methods.nystrom_cg.DataPasses), the step of Nyström-CG;
-- with --steps, `solve` from the file: everything, samples, centers and preconditioner included.
+- with --steps, a complete `solve` from the file, including samples, centers and preconditioner.
 
-Bar: a pass takes at most 1.2 times reading plus computing; it should take little more than the longer of the two.
-Memory: the most that the process held while it passed, beyond what it held before; at most --memory.
+Target: a pass takes at most 1.2 times reading plus computing, and little more than the longer of the two.
+Memory: peak memory during the pass above that before it; at most --memory.
 """
 
 import argparse
@@ -34,7 +34,7 @@ INPUTS, CHUNK = 10, 1_000_000
 
 
 class Repeated:
-    """As many rows as asked for, all of them from one block in memory."""
+    """Any number of rows, all from one block in memory."""
 
     def __init__(self, block: np.ndarray, rows: int):
         self.block, self.shape = block, (rows, block.shape[1])
@@ -44,7 +44,7 @@ class Repeated:
 
 
 def write(path: Path, rows: int) -> None:
-    """Standard normal rows, a chunk at a time."""
+    """Write standard normal rows in chunks."""
     rng = np.random.default_rng(0)
     form = {
         "descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)),
@@ -56,11 +56,11 @@ def write(path: Path, rows: int) -> None:
         for start in range(0, rows, CHUNK):
             file.write(rng.standard_normal((min(CHUNK, rows - start), INPUTS), dtype=np.float32).tobytes())
         file.flush()
-        os.fsync(file.fileno())  # pages that are not on the disk cannot be dropped
+        os.fsync(file.fileno())  # only pages that are on disk can be dropped
 
 
 def drop(path: Path) -> bool:
-    """Whether the file could be dropped from the page cache."""
+    """Drop the file from the page cache; return whether that was possible."""
     if not hasattr(os, "posix_fadvise"):
         return False
     with path.open("rb") as file:
@@ -69,7 +69,7 @@ def drop(path: Path) -> bool:
 
 
 def timed(call) -> tuple[float, float]:
-    """Seconds, and CPU-seconds of all threads."""
+    """Wall-clock seconds, and CPU-seconds of all threads."""
     start, busy = time.perf_counter(), time.process_time()
     call()
     return time.perf_counter() - start, time.process_time() - busy
@@ -83,13 +83,13 @@ def read(path: Path) -> None:
 
 
 def status(name: str) -> int:
-    """Bytes from /proc/self/status; ru_maxrss would begin with the peak of the process that started this one."""
+    """Bytes from /proc/self/status; ru_maxrss would start at the peak of the parent process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(2**10 * int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def forget_peak() -> None:
-    """Begin VmHWM anew."""
+    """Reset VmHWM."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -98,9 +98,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000_000)
     parser.add_argument("--centers", type=int, default=256)
     parser.add_argument("--file", type=Path, default=Path("out_of_core.npy"))
-    parser.add_argument("--memory", default="2GiB", help="the budget, less than the file so that it is not read whole")
-    parser.add_argument("--steps", type=int, default=0, help="steps of a whole `solve`; 0: none")
-    parser.add_argument("--keep", action="store_true", help="leave a file that was written here")
+    parser.add_argument(
+        "--memory", default="2GiB", help="memory budget; must be smaller than the file, so that it is read in blocks"
+    )
+    parser.add_argument("--steps", type=int, default=0, help="steps of a complete `solve`; 0 to skip it")
+    parser.add_argument("--keep", action="store_true", help="keep the file that was written")
     add_option(parser)
     options = parser.parse_args()
     note = recorder(__file__, options.record)
@@ -127,13 +129,13 @@ def measure(options, note) -> None:
     def passes(X) -> DataPasses:
         made = DataPasses(problems.make_problem(kernel, X, y, 1e-6 * n, memory), problems.on_device(Z, Z.dtype), memory)
         if made.engine != "by blocks from the source":
-            raise SystemExit(f"the rows fit the budget ({made.engine}): allow less with --memory")
+            raise SystemExit(f"the rows fit in the memory budget ({made.engine}): reduce --memory")
         return made
 
     block = rng.standard_normal((passes(options.file).rows, INPUTS), dtype=np.float32)
     in_memory, from_file = passes(Repeated(block, n)), passes(options.file)
     small = passes(Repeated(block, n))
-    small.problem.source.n = len(block)  # one block of the same shape: compiles
+    small.problem.source.n = len(block)  # one block of the same shape, to compile
     small.normal(v)
     dropped = drop(options.file)
     reading, reading_cpu = timed(lambda: read(options.file))
@@ -144,16 +146,16 @@ def measure(options, note) -> None:
     both, both_cpu = timed(lambda: from_file.normal(v))
     peak = status("VmHWM") - before
     size = f"n = {n}, {options.centers} centers"
-    cache = "dropped from the page cache before" if dropped else "may lie in the page cache"
-    print(f"{size}, {n * INPUTS * 4 / 1e9:.3g} GB on the disk ({cache}), blocks of {from_file.rows} rows")
+    cache = "dropped from the page cache" if dropped else "may be in the page cache"
+    print(f"{size}, {n * INPUTS * 4 / 1e9:.3g} GB on disk ({cache}), blocks of {from_file.rows} rows")
     print(f"  reading   {reading:7.2f} s {reading_cpu:7.2f} CPU-s")
     print(f"  computing {computing:7.2f} s {computing_cpu:7.2f} CPU-s")
     print(f"  one pass  {both:7.2f} s {both_cpu:7.2f} CPU-s")
-    print(f"  over reading + computing {both / (reading + computing):.3f} (bar 1.2)")
+    print(f"  over reading + computing {both / (reading + computing):.3f} (at most 1.2)")
     print(f"  over the longer of them  {both / max(reading, computing):.3f}")
     print(f"  the same in CPU-seconds, over the sum {both_cpu / (reading_cpu + computing_cpu):.3f}")
     print(
-        f"  memory {peak / 2**20:.0f} MiB beyond what was held before (planned {from_file.bytes / 2**20:.0f}, "
+        f"  memory {peak / 2**20:.0f} MiB above that before the pass (planned {from_file.bytes / 2**20:.0f}, "
         f"budget {memory / 2**20:.0f})"
     )
     note(f"one pass over reading + computing, {size}", both / (reading + computing), "ratio")

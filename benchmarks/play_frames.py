@@ -1,9 +1,9 @@
-"""Frames of the page to play with, in headless Chromium: 60 a second while it moves, none over 100 ms at its largest.
+"""Frame rate of the interactive page in headless Chromium. Targets: 60 per second, and no frame longer than 100 ms.
 
     python benchmarks/play_frames.py [--seconds 5] [--record]
 
-For each case the time between frames (median, 95th percentile, longest) and the page's own processor time per frame,
-which other programs on the machine do not change: below 16.7 ms there is room for 60 frames a second.
+For each case: the time between frames (median, 95th percentile, longest), and the CPU time of the page per frame, which
+does not depend on other programs on the machine. Below 16.7 ms, 60 frames per second are possible.
 """
 
 import argparse
@@ -27,7 +27,7 @@ CASES = {
     "rich, default": ("#stage=rich&seed=4", "play"),
     "rich, largest: patterns, 512 neurons": ("#stage=rich&task=patterns&width=9", "play"),
 }  # fmt: skip
-# Frames as the page sees them.
+# Frame times as seen by the page.
 WATCH = """(() => { const frames = window.frames_ = [];
   const tick = now => { frames.push(now); requestAnimationFrame(tick) }; requestAnimationFrame(tick); })()"""
 MOVES = {
@@ -39,10 +39,10 @@ MOVES = {
 
 
 def measure(tab, page, address: str, move: str, seconds: float) -> dict[str, float]:
-    """Milliseconds between frames, and of processor time per frame."""
+    """Milliseconds between frames, and CPU milliseconds per frame."""
     tab.open(page, address=address)
     tab.run(MOVES[move])
-    tab.frames(20)  # compiled by then
+    tab.frames(20)  # JavaScript is compiled by then
     tab.run("frames_.length = 0")
     before = _processor_seconds(tab)
     tab.run(f"new Promise(done => setTimeout(done, {1000 * seconds}))")
@@ -55,7 +55,7 @@ def measure(tab, page, address: str, move: str, seconds: float) -> dict[str, flo
 
 
 def _worst(tab, looks: int) -> float:
-    """The most processor time of one frame; of frames that came two or three to a look, their mean."""
+    """Largest CPU time of one frame; the mean if several frames were seen at once."""
     found, frames, before = [], tab.run("frames_.length"), _processor_seconds(tab)
     for _ in range(looks):
         tab.frames(1)

@@ -1,7 +1,7 @@
-"""What benchmarks found, kept in the repository: benchmarks/record.csv, one line per figure of a run.
+"""Results of benchmarks, kept in the repository in benchmarks/record.csv, one line per figure.
 
-A benchmark called with --record appends its figures: date, commit ("+" where files had changed), machine, benchmark,
-what was measured, the figure, its unit. Figures of one machine compare; those of two do not.
+A benchmark called with --record appends its figures: date, commit ("+" if files had changed), machine, benchmark, what
+was measured, the figure, and its unit. Only figures from the same machine can be compared.
 """
 
 import argparse
@@ -19,12 +19,12 @@ COLUMNS = ("date", "commit", "machine", "benchmark", "what", "figure", "unit")
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
-    """--record, the same in every benchmark."""
+    """Add the option --record, which every benchmark has."""
     parser.add_argument("--record", action="store_true", help=f"append the figures to benchmarks/{FILE.name}")
 
 
 def recorder(script: str, keep: bool, file: Path = FILE) -> Callable[[str, float, str], None]:
-    """note(what, figure, unit), which appends a line where `keep`, and does nothing otherwise."""
+    """Return note(what, figure, unit), which appends a line if `keep`, and does nothing otherwise."""
     if not keep:
         return lambda what, figure, unit: None
     day, at = datetime.datetime.now(datetime.UTC).date().isoformat(), commit()
@@ -35,14 +35,14 @@ def recorder(script: str, keep: bool, file: Path = FILE) -> Callable[[str, float
             lines = csv.writer(out, lineterminator="\n")
             if new:
                 lines.writerow(COLUMNS)
-            # the machine is asked for when a figure is there: JAX may be imported by then
+            # determine the machine only now: JAX may have been imported meanwhile
             lines.writerow((day, at, machine(), Path(script).stem, what, f"{figure:.4g}", unit))
 
     return note
 
 
 def commit() -> str:
-    """The commit this was measured at."""
+    """The current commit."""
 
     def git(*words: str) -> str:
         done = subprocess.run(("git", *words), cwd=FILE.parent, capture_output=True, text=True)
@@ -53,9 +53,9 @@ def commit() -> str:
 
 
 def machine() -> str:
-    """Processor and cores, and the accelerator where JAX runs on one."""
+    """Processor, number of cores, and the accelerator if JAX uses one."""
     here = f"{_processor()} × {os.cpu_count()}"
-    jax = sys.modules.get("jax")  # not imported for this: it would count in what is measured
+    jax = sys.modules.get("jax")  # do not import it here: that would change what is measured
     if jax is not None and jax.default_backend() != "cpu":
         here += f", {jax.devices()[0].device_kind}"
     return here

@@ -1,11 +1,11 @@
-"""The rich limit: what it costs and how close wide networks are, bar by bar, on whatever device there is.
+"""The rich limit: its cost, and how close wide networks are to it.
 
     python benchmarks/rich_limit.py [two] [deep] [bayes] [--record]
 
 two: two layers, 64 points, 200 steps: seconds, Monte Carlo error, and 20 networks of width 4,096 at γ_0 = 0.1, 1, 4;
-deep: depth 3, 16 points, 50 steps, tanh, ReLU and linear, beside 8 networks of width 2,048; linear beside algebra too;
-    seconds with compilation;
-bayes: the adaptive kernel beside Langevin networks of width 2,048.
+deep: depth 3, 16 points, 50 steps, tanh, ReLU and linear, compared with 8 networks of width 2,048, and for linear
+    networks with the algebraic solution; seconds include compilation;
+bayes: the adaptive kernel compared with Langevin networks of width 2,048.
 """
 
 import argparse
@@ -35,8 +35,8 @@ def rms(values):
 
 
 def distances(a, b):
-    """Of two estimates over the size of the first, the whole training together, with the standard errors of both; and
-    at the worst single time."""
+    """Relative distance of two estimates over all times, their relative standard errors, and the distance at the worst
+    time."""
     off = np.asarray(a.value) - np.asarray(b.value)
     each = [rms(d) / rms(v) for d, v in zip(off, a.value) if rms(v) > 1e-9]
     return [rms(v) / rms(a.value) for v in (off, a.error, b.error)] + [max(each)]
@@ -51,12 +51,12 @@ def compare(what, limit, networks, note):
         pairs[f"G{l}"] = (a, b)
     for name, pair in pairs.items():
         off, mine, theirs, worst = distances(*pair)
-        print(f"    {name:6s} {off:.2%} (errors {mine:.2%}, {theirs:.2%}), at its worst time {worst:.2%}", flush=True)
+        print(f"    {name:6s} {off:.2%} (errors {mine:.2%}, {theirs:.2%}), at the worst time {worst:.2%}", flush=True)
         note(f"{what}, {name} of networks off the limit", 100 * off, "%")
 
 
 def timed(what, function, note, warm=True):
-    """Warm: the second call, which compiles nothing."""
+    """Time a call; with `warm` the second one, which does not compile."""
     if warm:
         function()
     wall, cpu = time.perf_counter(), time.process_time()
@@ -71,7 +71,7 @@ def timed(what, function, note, warm=True):
 def two(note):
     X, y, _ = data(64)
     net = MLP(1, "relu")
-    # Θ grows tenfold at γ_0 = 4: with 0.25 steps end at the edge of stability, η λ_max(Θ) = 2, where any noise grows
+    # Θ grows tenfold at γ_0 = 4: with 0.25 training ends at the edge of stability, η λ_max(Θ) = 2, where noise grows
     eta = 0.1 / float(np.linalg.eigvalsh(np.asarray(NTK(net).gram(X), float))[-1])
     for gamma in (0.1, 1.0, 4.0):
         ask = {"richness": gamma, "times": np.arange(0, 201, 20), "step_size": eta, "keep": False}
@@ -96,7 +96,8 @@ def deep(note):
                 f, Theta = (np.asarray(a)[ask["times"]] for a in deep_linear(K, jnp.asarray(y), 3, 1.0, eta, 50))
             for name, mine, truth in (("f", limit.fitted, f), ("theta", limit.tangent, Theta)):
                 print(
-                    f"    {name:6s} {rms(np.asarray(mine.value) - truth) / rms(truth):.2e} off the algebra", flush=True
+                    f"    {name:6s} {rms(np.asarray(mine.value) - truth) / rms(truth):.2e} from the algebraic solution",
+                    flush=True,
                 )
 
 

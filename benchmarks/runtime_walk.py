@@ -1,9 +1,9 @@
-"""How many files of the package a call enters: a measure of how far a reader must walk to follow it.
+"""Number of files of the package that a call enters: a measure of how much code a reader must follow.
 
-    python benchmarks/runtime_walk.py [--list]
+    python benchmarks/runtime_walk.py [--list] [--record]
 
-Functions of `unlazy` entered while a call runs, counted by `sys.setprofile` in a fresh process after one warm-up call.
-Wanted: Gaussian.gram at most 6 files, NTK(layers).gram 15, solve (direct) 18, FeatureMachineRegressor.fit 22.
+Counts the functions of `unlazy` that are entered during a call, with `sys.setprofile`, after one warm-up call.
+Targets: Gaussian.gram at most 6 files, NTK(layers).gram 15, solve (direct) 18, FeatureMachineRegressor.fit 22.
 """
 
 import argparse
@@ -14,16 +14,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from record import add_option, recorder
 
 import unlazy
 from unlazy import layers
 
 PACKAGE = Path(unlazy.__file__).parent
-WANTED = {"Gaussian.gram": 6, "NTK(layers).gram": 15, "solve (direct)": 18, "FeatureMachineRegressor.fit": 22}
+TARGETS = {"Gaussian.gram": 6, "NTK(layers).gram": 15, "solve (direct)": 18, "FeatureMachineRegressor.fit": 22}
 
 
 def calls() -> dict[str, Callable[[int], object]]:
-    """Each call takes a number of rows: another number compiles, and so traces, everything again."""
+    """Calls by name. Each takes a number of rows; a new number traces and compiles everything again."""
     rng = np.random.default_rng(0)
     X, images = rng.normal(size=(400, 5)), rng.normal(size=(40, 4, 4, 1))
     y = np.sin(X[:, 0])
@@ -37,7 +38,7 @@ def calls() -> dict[str, Callable[[int], object]]:
 
 
 def files_entered(call: Callable[[int], object]) -> dict[str, set[str]]:
-    """Functions of the package that a call enters, by file; imports are done before."""
+    """Functions of the package that a call enters, by file; modules are imported before."""
     call(300)
     found: dict[str, set[str]] = defaultdict(set)
 
@@ -59,14 +60,17 @@ def files_entered(call: Callable[[int], object]) -> dict[str, set[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--list", action="store_true", help="print every file and the functions entered in it")
-    parser.add_argument("--only", help="one call by name")
+    parser.add_argument("--only", help="run only the call with this name")
+    add_option(parser)
     options = parser.parse_args()
+    note = recorder(__file__, options.record)
     for name, call in calls().items():
         if options.only not in (None, name):
             continue
         found = files_entered(call)
         functions = sum(len(names) for names in found.values())
-        print(f"{name}: {len(found)} files (wanted {WANTED[name]}), {functions} functions")
+        print(f"{name}: {len(found)} files (target {TARGETS[name]}), {functions} functions")
+        note(f"{name}: files entered", len(found), "files")
         if options.list:
             for file, names in sorted(found.items()):
                 print(f"    {file}: {', '.join(sorted(names))}")

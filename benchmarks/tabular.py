@@ -1,14 +1,14 @@
-"""Claim: the feature machine called with no arguments ranks first on tables, in less time than tuning xRFM takes.
+"""Claim: the feature machine without arguments ranks first on tables, in less time than it takes to tune xRFM.
 
-24 real sets, at most 3,000 training (--rows) and 3,000 test rows each, one split per set (--seeds for more), the same
-for every method; everything is chosen on training rows. R² for regression, accuracy for classification; ranks are
-averaged over sets, ties shared.
+24 real datasets, at most 3,000 training (--rows) and 3,000 test rows each, one split per dataset (--seeds for more),
+the same for every method; all methods are tuned on training rows. R² for regression, accuracy for classification; ranks
+are averaged over datasets, and tied methods share a rank.
 
-    python benchmarks/tabular.py --data FOLDER --store tabular.jsonl --jobs 2     # resumes where it stopped
-    python benchmarks/tabular.py --data FOLDER --store tabular.jsonl --table      # the table alone (--record keeps it)
+    python benchmarks/tabular.py --data FOLDER --store tabular.jsonl --jobs 2     # resumes
+    python benchmarks/tabular.py --data FOLDER --store tabular.jsonl --table      # print the table only (or --record it)
 
-xRFM 0.4.5 (needs torch) and LightGBM are peers, not dependencies: what is not installed is left out. One thread per
-set, CPU-seconds of fit and prediction.
+xRFM 0.4.5 (requires torch) and LightGBM are not dependencies; methods that are not installed are skipped. One thread
+per dataset; times are CPU-seconds of fit and prediction.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from pathlib import Path
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
-import numpy as np  # noqa: E402  (the threads come first)
+import numpy as np  # noqa: E402  (threads must be set first)
 from record import add_option, recorder  # noqa: E402
 
 TESTS = 3000
@@ -43,7 +43,7 @@ METHODS = ("machine", "xrfm", "lightgbm", "laplace_l2", "laplace_l1", "forest", 
 
 
 def load(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs (categories one-hot) and targets of one set."""
+    """Inputs (categories one-hot) and targets of one dataset."""
     if name.startswith("pmlb/"):
         with np.load(folder / "pmlb.npz") as f:
             return f[f"{name[5:]}/X"].astype(float), f[f"{name[5:]}/y"]
@@ -62,7 +62,7 @@ def one_hot(codes: np.ndarray) -> np.ndarray:
 
 
 def split(folder: Path, name: str, seed: int, rows: int) -> tuple[np.ndarray, ...]:
-    """Training and test rows: a random split, at most `rows` to train on; columns constant in training are dropped."""
+    """Random split with at most `rows` training rows; columns that are constant in the training rows are dropped."""
     X, y = load(folder, name)
     order = np.random.default_rng([seed, *name.encode()]).permutation(len(X))
     n_test = min(TESTS, len(X) // 4)
@@ -72,14 +72,14 @@ def split(folder: Path, name: str, seed: int, rows: int) -> tuple[np.ndarray, ..
 
 
 def standardized(X: np.ndarray, Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Columns of mean 0 and deviation 1 by the training rows; indicator columns as they are (as xRFM advises)."""
+    """Standardize columns by the training rows, except indicator columns (as xRFM recommends)."""
     plain = np.all(np.isin(X, (0.0, 1.0)), axis=0)
     center, scale = np.where(plain, 0, X.mean(0)), np.where(plain, 1, X.std(0))
     return (X - center) / scale, (Z - center) / scale
 
 
 def halves(n: int, y: np.ndarray | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """80% to fit and 20% to choose by, stratified for classes."""
+    """80% of the rows to fit and 20% for validation, stratified by class."""
     from sklearn.model_selection import train_test_split
 
     rows = np.arange(n)
@@ -89,7 +89,7 @@ def halves(n: int, y: np.ndarray | None, seed: int) -> tuple[np.ndarray, np.ndar
 
 
 def quality(predicted: np.ndarray, y: np.ndarray, classes: np.ndarray | None) -> tuple[float, float]:
-    """What choices are made by, larger is better: (R², R²), or accuracy with ties broken by the squared error."""
+    """Validation score, larger is better: (R², R²), or accuracy with ties broken by the squared error."""
     if classes is None:
         value = 1 - np.mean((predicted.ravel() - y) ** 2) / np.var(y)
         return value, value
@@ -98,7 +98,7 @@ def quality(predicted: np.ndarray, y: np.ndarray, classes: np.ndarray | None) ->
 
 
 def machine(X, y, Z, classify, seed):
-    """unlazy's feature machine with no arguments."""
+    """Feature machine of unlazy without arguments."""
     from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
 
     model = (FeatureMachineClassifier if classify else FeatureMachineRegressor)()
@@ -106,9 +106,9 @@ def machine(X, y, Z, classify, seed):
 
 
 def xrfm(X, y, Z, classify, seed, draws=8, where="cpu", searched=None, say=None):
-    """xRFM 0.4.5, 8 draws from the search space of its authors' benchmark entry, the best on 20% of the rows kept.
+    """xRFM 0.4.5: the best of 8 draws from the search space of its authors' benchmark entry, by 20% of the rows.
 
-    Of more rows than `searched` the draws see that many, and the best is fitted again, to 80% of all.
+    Draws use at most `searched` rows; with more rows, the best draw is refitted on 80% of them.
     """
     import torch
 
@@ -146,7 +146,7 @@ def xrfm(X, y, Z, classify, seed, draws=8, where="cpu", searched=None, say=None)
 
 
 def _xrfm_fitted(X, target, classes, seed, where, model, reg):
-    """xRFM fitted to 80% of the rows with one setting, and its quality on the rest."""
+    """xRFM fitted to 80% of the rows with one setting, and its score on the rest."""
     import torch
     from xrfm import xRFM
 
@@ -170,7 +170,7 @@ def _xrfm_values(model, X, classify):
 
 
 def laplace(X, y, Z, classify, seed, metric):
-    """Laplace kernel ridge regression, bandwidth and ridge on 20% of the rows, refitted on all."""
+    """Laplace kernel ridge regression: bandwidth and ridge chosen on 20% of the rows, then refitted on all."""
     from scipy.linalg import cho_factor, cho_solve
     from scipy.spatial.distance import cdist
 
@@ -203,7 +203,7 @@ def laplace_l1(X, y, Z, classify, seed):
 
 
 def lightgbm(X, y, Z, classify, seed):
-    """Eight settings of leaves, rate and rows per leaf, early stopping on 20% of the rows, the best refitted on all."""
+    """Eight settings of leaves, rate and rows per leaf with early stopping on 20% of the rows; the best is refitted."""
     import lightgbm as lgb
 
     kind = lgb.LGBMClassifier if classify else lgb.LGBMRegressor
@@ -224,7 +224,7 @@ def lightgbm(X, y, Z, classify, seed):
 
 
 def forest(X, y, Z, classify, seed):
-    """500 trees, scikit-learn's defaults."""
+    """Random forest with 500 trees and the defaults of scikit-learn."""
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
     model = (RandomForestClassifier if classify else RandomForestRegressor)(500, random_state=seed)
@@ -232,7 +232,7 @@ def forest(X, y, Z, classify, seed):
 
 
 def boosting(X, y, Z, classify, seed):
-    """Histogram gradient boosting, rate and leaves on 20% of the rows with early stopping, refitted on all."""
+    """Histogram gradient boosting: rate, leaves and rounds chosen on 20% of the rows, then refitted on all."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     kind = HistGradientBoostingClassifier if classify else HistGradientBoostingRegressor
@@ -255,7 +255,7 @@ def installed(method: str) -> bool:
 
 
 def measure(folder: Path, name: str, method: str, seed: int, rows: int) -> dict:
-    """One record: the score on the test rows and the CPU-seconds of this process."""
+    """One record: score on the test rows and CPU-seconds of this process."""
     X, y, Z, truth = split(folder, name, seed, rows)
     classify = name in CLASSIFICATION
     for module in IMPORTS.get(method, ("scipy.spatial", "sklearn.ensemble")):
@@ -271,13 +271,13 @@ def measure(folder: Path, name: str, method: str, seed: int, rows: int) -> dict:
 
 
 def read(store: Path, rows: int) -> list[dict]:
-    """What is stored for this number of training rows."""
+    """Stored records for this number of training rows."""
     lines = store.read_text().splitlines() if store.exists() else []
     return [r for r in map(json.loads, filter(None, lines)) if r["rows"] == rows]
 
 
 def table(records: list[dict], methods: list[str], note) -> str:
-    """Scores, mean ranks and times over the (set, seed) pairs that every method has finished."""
+    """Scores, mean ranks and times over the (dataset, seed) pairs that every method has finished."""
     from scipy.stats import rankdata
 
     found = {(r["set"], r["seed"], r["method"]): r for r in records}
@@ -307,9 +307,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--sets", nargs="*", default=[*REGRESSION, *CLASSIFICATION])
     parser.add_argument("--methods", nargs="*", default=[m for m in METHODS if installed(m)])
-    parser.add_argument("--rows", type=int, default=3000, help="training rows at most")
+    parser.add_argument("--rows", type=int, default=3000, help="maximum number of training rows")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
-    parser.add_argument("--table", action="store_true", help="print the table of what is stored and stop")
+    parser.add_argument("--table", action="store_true", help="only print the table of stored results")
     add_option(parser)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -322,7 +322,7 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Every unfinished (set, method, seed), each in a process of its own: its CPU time is its own too."""
+    """Run every unfinished (dataset, method, seed) in a separate process, to measure its CPU time."""
     from concurrent.futures import ThreadPoolExecutor
 
     done = {(r["set"], r["method"], r["seed"]) for r in read(options.store, options.rows)}

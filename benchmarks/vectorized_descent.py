@@ -1,10 +1,10 @@
-"""Is training many seeds in one vectorized call worth it? Against the same jitted descent in a Python loop over seeds.
+"""Training many seeds in one vectorized call, compared with a Python loop over seeds with the same jitted function.
 
 100 seeds of a width-512 two-layer ReLU network, 1,000 full-batch steps on n = 200, d = 20, float32 with full float32
-products. Claim: on the CPU not slower (CPU-seconds), on an H200 at least 10 times faster (wall-clock).
+products. Targets: no slower on the CPU (CPU-seconds), and at least 10 times faster on an H200 (wall-clock time).
 
-    python benchmarks/vectorized_descent.py            a small version: 20 seeds, 100 steps
-    python benchmarks/vectorized_descent.py --full     the claim's own size (--record keeps the figures)
+    python benchmarks/vectorized_descent.py            a smaller version: 20 seeds, 100 steps
+    python benchmarks/vectorized_descent.py --full     the size of the targets (--record keeps the figures)
 """
 
 import argparse
@@ -22,8 +22,10 @@ from unlazy.training.descent.seeds import over_seeds
 
 
 def measured(runs: dict, repeats: int) -> dict[str, tuple[float, float]]:
-    """CPU-seconds and wall-clock of each call, compiled beforehand; smallest of `repeats`, in turns, since a busy
-    machine only ever adds."""
+    """Smallest CPU-seconds and wall-clock seconds of `repeats` runs of each call, after compilation.
+
+    Calls alternate, and the smallest value is used because other processes only add time.
+    """
     for run in runs.values():
         jax.block_until_ready(run())
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}

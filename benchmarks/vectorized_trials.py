@@ -1,7 +1,7 @@
-"""Claim: vectorized trials are never slower than the same jitted trials called one seed after another.
+"""Claim: vectorized trials are never slower than a loop over seeds with the same jitted trial.
 
-CPU seconds of one thread, both in the same run after compiling, for small problems (a ridge regression on random
-features) of growing size. Prints loop / vectorized, which should be at least 1.
+CPU-seconds of one thread, both in the same run after compilation, for small problems of increasing size (ridge
+regression on random features). Prints loop / vectorized, which should be at least 1.
 
     python benchmarks/vectorized_trials.py [--record]
 """
@@ -34,7 +34,7 @@ def trial(key: jax.Array, size: int) -> jax.Array:
 
 
 def cpu_seconds(work) -> float:
-    """The median of several runs, after one that compiles."""
+    """Median of several runs, after one that compiles."""
     work()
     taken = []
     for _ in range(REPEATS):

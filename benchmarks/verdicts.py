@@ -1,15 +1,21 @@
-"""Is the verdict of `unlazy compare` right, steady and in time?
+"""The verdict of `unlazy compare`: correctness, stability over splits, and time.
 
     python benchmarks/verdicts.py draws [--draws 40] [--rows 200] [--budget 120] [--jobs 1] [--record]
     python benchmarks/verdicts.py seeds TABLE.csv --target y [--seeds 20] [--budget 120] [--jobs 1] [--record]
     python benchmarks/verdicts.py time [--budget 120] [--record]
 
-draws: isotropic draws of a Gaussian process in 4 dimensions, where "pays" is wrong (wanted: at most 1 of 40), and noisy
-single-index targets sin(2u·x) + (u·x)²/2 in 10 dimensions from three times as many rows, where everything else is
-(wanted: at least 36 of 40 "pays"). seeds: one table, other splits (wanted: at most 2 of 20 leave the commonest verdict,
-"undecided" not counted). time: the command itself on tables of many shapes, alone on the machine: wall-clock seconds
-from start to page (wanted: at most the budget) and rows the verdict is about (wanted: three quarters of up to 5,000
-rows, 4,000 or more of larger tables). Each comparison is a process of its own; `--jobs` of them run side by side.
+draws: isotropic samples of a Gaussian process in 4 dimensions, for which "pays" is wrong (target: at most 1 of 40), and
+noisy single-index targets sin(2u·x) + (u·x)²/2 in 10 dimensions with three times as many rows, for which every other
+verdict is wrong (target: at least 36 of 40 "pays").
+
+seeds: one table with different splits (target: at most 2 of 20 differ from the most common verdict, not counting
+"undecided").
+
+time: the command on tables of many shapes, alone on the machine: wall-clock seconds from start to page (target: at most
+the budget), and the number of training rows of the verdict (target: three quarters of tables up to 5,000 rows, at least
+4,000 for larger tables).
+
+Each comparison runs in a separate process; `--jobs` of them run in parallel.
 """
 
 import argparse
@@ -42,7 +48,7 @@ if __name__ == "__main__":
 
 
 def isotropic(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """A draw of a Gaussian process whose kernel treats all directions alike, with noise."""
+    """Sample of a Gaussian process with an isotropic kernel, with noise."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 4))
     squares = ((X[:, None] - X) ** 2).sum(2)
@@ -51,7 +57,7 @@ def isotropic(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def single_index(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """A function of one direction of ten, with noise of a tenth of its variance."""
+    """Function of one direction of ten, with noise of a tenth of its variance."""
     rng = np.random.default_rng(seed)
     X, u = rng.normal(size=(n, 10)), rng.normal(size=10)
     s = X @ u / np.linalg.norm(u)
@@ -60,7 +66,7 @@ def single_index(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def verdict(path: Path, target: str, budget: float, seed: int) -> list:
-    """The word, its ratio with ends, and the rows it is about; by one core."""
+    """Verdict, ratio with its interval, and training rows, computed on one core."""
     asked = [sys.executable, "-c", COMPARE, str(path), target, str(budget), str(seed)]
     done = subprocess.run(asked, capture_output=True, text=True)
     if done.returncode:
@@ -69,7 +75,7 @@ def verdict(path: Path, target: str, budget: float, seed: int) -> list:
 
 
 def several(cases: list[tuple[Path, str, float, int]], jobs: int) -> Counter:
-    """Verdicts of all, each said when it is known."""
+    """Number of each verdict over all cases; each case is printed when it is finished."""
 
     def one(case: tuple[Path, str, float, int]) -> str:
         word, value, low, high, rows = verdict(*case)
@@ -98,7 +104,7 @@ def seeds(given: argparse.Namespace, note, folder: Path) -> None:
     found = several([(given.table, given.target, given.budget, s) for s in range(given.seeds)], given.jobs)
     decided = Counter({w: k for w, k in found.items() if w != "undecided"})
     others = sum(decided.values()) - max(decided.values(), default=0)
-    print(f"{given.table.name}, {given.seeds} seeds: {dict(found)}; {others} leave the commonest")
+    print(f"{given.table.name}, {given.seeds} seeds: {dict(found)}; {others} differ from the most common verdict")
     note(f"{given.table.stem}: seeds of {given.seeds} that leave the commonest verdict", others, "seeds")
 
 

@@ -22,7 +22,7 @@ def test_there_are_examples():
     assert SCRIPTS
 
 
-def test_the_gallery_visits_every_room():
+def test_the_gallery_visits_every_subpackage():
     names = re.findall(r"\bunlazy\.(\w+)|from unlazy import ([\w, ]+)", "\n".join(s.read_text() for s in SCRIPTS))
     used = {name for one, several in names for name in (one, *several.split(", "))}
     rooms = {unlazy._WHERE[name].partition(".")[0] if name in unlazy._WHERE else name for name in used}

@@ -1,4 +1,4 @@
-"""2,000 cases of kernels × doors × precisions × inputs: right within the stated error, or refused, or said.
+"""2,000 cases of kernels × entry_points × precisions × inputs: right within the stated error, or refused, or said.
 
 Every result is held against NumPy (oracles_kernels), with bounds that follow from rounding alone:
 

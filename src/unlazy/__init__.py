@@ -56,7 +56,7 @@ _WHERE = {
     "recursive_features": "training.rfm.rfm",
     "rich_limit": "training.rich.limit",
     "rich_network": "training.rich.finite_width",
-    # scikit-learn's manners, and files that cannot run code
+    # scikit-learn estimators, and model files that cannot run code
     "FeatureMachineClassifier": "estimators.feature_machine.machines",
     "FeatureMachineRegressor": "estimators.feature_machine.machines",
     "GaussianProcess": "estimators.gaussian_process",

@@ -62,7 +62,7 @@ def test_the_saved_model_has_intervals_of_test_rows(comparison):
     m = len(missed[0])
     k = -(-9 * (m + 1) // 10)  # ⌈0.9·(m + 1)⌉
     assert len(missed) == 2 and comparison.radius(0.9) == np.mean([np.sort(np.abs(part))[k - 1] for part in missed])
-    found = [r.measures for r in comparison.study.records.where(contestant=comparison.final.name)][-1]
+    found = [r.measures for r in comparison.study.records.where(candidate=comparison.final.name)][-1]
     squares = np.mean((comparison.study.table.y[found["held_out"]] - found["predicted"][:, 0]) ** 2)
     assert squares / found["constant"] == pytest.approx(found["risk"], rel=1e-12)  # nothing else was judged
 

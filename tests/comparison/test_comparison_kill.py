@@ -72,5 +72,5 @@ def test_dask_workers_give_the_same(tmp_path):
         dask = run_study(table(), store=tmp_path / "dask", engine="dask", jobs=1, **options)
     for n in set(local.sizes) & set(dask.sizes):
         for name in ("linear", "gaussian"):
-            a, b = (s.records.where(n=n, contestant=name).measure("risk")[:3] for s in (local, dask))
+            a, b = (s.records.where(n=n, candidate=name).measure("risk")[:3] for s in (local, dask))
             np.testing.assert_allclose(a, b, rtol=1e-9)

@@ -127,7 +127,7 @@ def test_figures_of_held_out_rows_say_what_they_show(classes):
         assert min(box.x0, box.y0) > -0.01 and box.x1 < size[0] + 0.01 and box.y1 < size[1] + 0.01
         plt.close(figure)
     values = {" ".join(mark) for mark in said}
-    first = found.records.where(contestant=c.chosen, n=300)[0].measures["held_out"][0]
+    first = found.records.where(candidate=c.chosen, n=300)[0].measures["held_out"][0]
     if not classes:
         assert f" predicted {y[first] + 1:.4g} true {y[first]:.4g}" in values
     else:

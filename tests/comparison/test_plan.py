@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from unlazy.comparison.data.table import make_table
-from unlazy.comparison.study.contestants import CANDIDATES
+from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.comparison.study.plan import FIT_SHARE, LAW_SECONDS, BudgetClock, StudyPlan
 from unlazy.comparison.study.study import (
     _extend_study,
@@ -25,7 +25,7 @@ from unlazy.lab.runner.engines import Inline
 def plan(budget=100.0, **inner):
     """Records of two splits at 100 rows: training errors as given, a second of work each."""
     rows = [
-        Record({"contestant": name, "n": 100, "split": s}, 0, {"inner": e, "risk": 1 / e, "work": 1.0}, 1.0)
+        Record({"candidate": name, "n": 100, "split": s}, 0, {"inner": e, "risk": 1 / e, "work": 1.0}, 1.0)
         for name, e in inner.items()
         for s in (0, 1)
     ]
@@ -62,10 +62,10 @@ def test_prices_grow_with_rows_and_the_clock_decides():
 def test_prices_grow_as_they_did_from_size_to_size():
     """Four times the work for twice the rows: a power of two; sizes too quick to tell say nothing."""
     found = plan(gaussian=0.5, feature_machine=0.4)
-    more = [Record({"contestant": "gaussian", "n": 200, "split": 0}, 0, {"inner": 0.5, "work": 4.0}, 4.0)]
+    more = [Record({"candidate": "gaussian", "n": 200, "split": 0}, 0, {"inner": 0.5, "work": 4.0}, 4.0)]
     found.records = Records([*found.records, *more])
     assert found.trial_cost("gaussian", 400) == pytest.approx(16.0)
-    quick = [Record({"contestant": "ntk", "n": n, "split": 0}, 0, {"inner": 0.5, "work": w}, w)
+    quick = [Record({"candidate": "ntk", "n": n, "split": 0}, 0, {"inner": 0.5, "work": w}, w)
              for n, w in ((100, 0.01), (200, 1.0))]  # fmt: skip
     found.records = Records([*found.records, *quick])
     assert found.trial_cost("ntk", 400) == pytest.approx(2**1.3)
@@ -97,7 +97,7 @@ def test_two_workers_do_not_share_one_trial():
     """A trial of 60 s and one of a second end after 60 s, not after half of 61; who was not tried may be as slow."""
     found = plan(budget=60.0 + 7.0, gaussian=0.5)
     found.workers.jobs = 2
-    long = Record({"contestant": "feature_machine", "n": 100, "split": 0}, 0, {"inner": 0.4, "work": 62.0}, 62.0)
+    long = Record({"candidate": "feature_machine", "n": 100, "split": 0}, 0, {"inner": 0.4, "work": 62.0}, 62.0)
     found.records = Records([*found.records, long])
     both = ["gaussian", "feature_machine"]
     assert not found.fits_budget(both, [100], 1) and found.fits_budget(["gaussian"], [100], 5)
@@ -111,13 +111,13 @@ class Pretended(StudyPlan):
     inner: ClassVar = {"feature_machine": 0.1, "product_laplace": 0.15, "laplace": 0.3, "boosting": 0.2}
 
     def run(self, names, sizes, splits, must_finish=False):
-        known = {(r.params["contestant"], r.params["n"], r.params["split"]) for r in self.records}
+        known = {(r.params["candidate"], r.params["n"], r.params["split"]) for r in self.records}
         rows = []
         for name, n, s in itertools.product(names, sizes, splits):
             if (name, n, s) not in known:
                 work = self.seconds.get(name, 6.0) * (n / 3750) ** (1.0 if name in self.seconds else 1.5)
                 measures = {"inner": self.inner.get(name, 0.5), "risk": 0.5, "work": work}
-                rows.append(Record({"contestant": name, "n": n, "split": s}, 0, measures, work))
+                rows.append(Record({"candidate": name, "n": n, "split": s}, 0, measures, work))
         self.clock.charge(sum(r.seconds for r in rows) / self.jobs)
         self.records = Records([*self.records, *rows])
 
@@ -179,8 +179,8 @@ def test_two_splits_at_once_where_one_trial_is_long():
     found.workers.jobs = 2
     assert found.splits_at_once(["gaussian", "feature_machine"], 100) == 1
     work = {"gaussian": 0.1, "feature_machine": 5.0}
-    found.records = Records([Record(r.params, 0, r.measures | {"work": work[r.params["contestant"]]}, 1.0)
-                             for r in found.records if r.params["contestant"] in work])  # fmt: skip
+    found.records = Records([Record(r.params, 0, r.measures | {"work": work[r.params["candidate"]]}, 1.0)
+                             for r in found.records if r.params["candidate"] in work])  # fmt: skip
     assert found.splits_at_once(["gaussian", "feature_machine"], 100) == 2
     found.workers.jobs = 1
     assert found.splits_at_once(["gaussian", "feature_machine"], 100) == 1

@@ -7,7 +7,7 @@ from test_table import table
 import unlazy
 from unlazy.comparison.cli_options import parse_budget
 from unlazy.comparison.data.table import make_table, split_rows
-from unlazy.comparison.study.contestants import find_candidate
+from unlazy.comparison.study.candidates import find_candidate
 from unlazy.comparison.study.study import subsample, training_sizes
 
 

@@ -92,8 +92,8 @@ def test_a_target_of_few_directions_is_not_called_neither():
     """The feature machine and a kernel that tells directions apart are alike, isotropic ones worse."""
     made = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.2, boosting=0.2))
     rows = [
-        Record(r.params | {"contestant": "product_laplace"}, 0, r.measures)
-        for r in made.records.where(contestant="feature_machine")
+        Record(r.params | {"candidate": "product_laplace"}, 0, r.measures)
+        for r in made.records.where(candidate="feature_machine")
     ]
     both = replace(made, candidates=(*made.candidates, "product_laplace"), records=Records([*made.records, *rows]))
     c = Findings(both, decide_verdict(both), None)
@@ -114,12 +114,12 @@ def test_gaps_are_paired_also_for_those_that_only_the_look_has_seen():
     made = study(PAYS)
 
     def kept(r):
-        return r.params["contestant"] != "laplace" or (r.params["n"] == 75 and r.params["split"] < 2)
+        return r.params["candidate"] != "laplace" or (r.params["n"] == 75 and r.params["split"] < 2)
 
     early = replace(made, records=Records(filter(kept, made.records)))
     table = ratio_table(early, "feature_machine").set_index("name")
     assert list(table.index)[-1] == "laplace" and not table.loc["laplace", "finalist"]
-    risk = {(r.params["contestant"], r.params["n"], r.params["split"]): r.measures["risk"] for r in made.records}
+    risk = {(r.params["candidate"], r.params["n"], r.params["split"]): r.measures["risk"] for r in made.records}
     few = np.mean([np.log(risk["laplace", 75, s] / risk["feature_machine", 75, s]) for s in range(2)])
     assert table.loc["laplace", ["n", "splits"]].tolist() == [75, 2]
     assert math.log(table.loc["laplace", "ratio"]) == pytest.approx(few, rel=1e-12)

@@ -1,11 +1,11 @@
-"""Contestants estimate their error on training rows alone."""
+"""Candidates estimate their error on training rows alone."""
 
 import numpy as np
 import pytest
 
 from unlazy.comparison.data.table import make_table, save_table
 from unlazy.comparison.study import trial
-from unlazy.comparison.study.contestants import CANDIDATES, find_candidate
+from unlazy.comparison.study.candidates import CANDIDATES, find_candidate
 from unlazy.comparison.study.model import load_trial_model
 from unlazy.comparison.study.study import Study
 from unlazy.comparison.study.trial import fit_candidate
@@ -14,20 +14,20 @@ from unlazy.lab.experiment import Record, Records
 
 @pytest.mark.parametrize("classify", [False, True])
 @pytest.mark.parametrize("name", ["linear", "boosting"])
-def test_a_contestant_reports_its_error_on_training_rows(name, classify):
-    check_contestant(name, classify)
+def test_a_candidate_reports_its_error_on_training_rows(name, classify):
+    check_candidate(name, classify)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("classify", [False, True])
 @pytest.mark.parametrize("name", [name for name in CANDIDATES if name not in ("linear", "boosting")])
-def test_every_contestant_reports_its_error_on_training_rows(name, classify):
+def test_every_candidate_reports_its_error_on_training_rows(name, classify):
     if classify < ("regression" not in find_candidate(name).tasks):
         pytest.skip("for classes alone")
-    check_contestant(name, classify, n=90)
+    check_candidate(name, classify, n=90)
 
 
-def check_contestant(name, classify, n=48):
+def check_candidate(name, classify, n=48):
     """Better than a constant on rows that its fit had not seen, and on those it had."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, 3))
@@ -44,7 +44,7 @@ def test_the_model_of_a_long_trial_is_kept(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(80, 3))
     table = make_table(X, X[:, 0] + 0.1 * rng.normal(size=80))
-    params = {"contestant": "gaussian", "table": save_table(table, tmp_path), "n": 40, "split": 0}
+    params = {"candidate": "gaussian", "table": save_table(table, tmp_path), "n": 40, "split": 0}
     found = trial.run_trial(params, None, str(tmp_path))
     study = Study(table, ("gaussian",), (40,), 1, Records([Record(params, 0, found)]), 60.0)
     final = load_trial_model(study, "gaussian", tmp_path)

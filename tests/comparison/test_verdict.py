@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from unlazy.comparison.data.table import make_table
-from unlazy.comparison.study.contestants import CANDIDATES
+from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.comparison.study.study import Study
 from unlazy.comparison.study.verdict import corrected_interval, decide_verdict
 from unlazy.lab.experiment import Record, Records
@@ -33,7 +33,7 @@ def study(risks, inner=None, sizes=(75, 150, 300), splits=6, wobble=0.02):
                         "eigenvalues": np.array([0.9, 0.06, 0.04]), "directions": np.eye(3),
                         "rise": np.array([0.5, 0.001 * rng.normal(), 0.2 + 0.01 * rng.normal()]),
                     }  # fmt: skip
-                rows.append(Record({"contestant": name, "n": n, "split": s}, 0, measures))
+                rows.append(Record({"candidate": name, "n": n, "split": s}, 0, measures))
     return Study(TABLE, NAMES, sizes, splits, Records(rows), 60.0)
 
 
@@ -94,7 +94,7 @@ def few(logs, smaller=None, spread=0.2, seed=0):
             for name in NAMES:
                 risk = 0.3 * math.exp(log) if CANDIDATES[name].family == "lazy" else 0.3
                 measures = {"risk": risk, "inner": risk, "constant": 1.0, "work": 0.1, "tried": 1}
-                rows.append(Record({"contestant": name, "n": n, "split": s}, 0, measures))
+                rows.append(Record({"candidate": name, "n": n, "split": s}, 0, measures))
     return Study(TABLE, NAMES, sizes, len(logs), Records(rows), 60.0)
 
 
@@ -147,7 +147,7 @@ def test_rare_classes_are_judged_by_ranks(missed, auc, word):
     plain = study(flat(gaussian=0.99, laplace=0.995, feature_machine=0.99, boosting=1.1))
     rows = []
     for r in plain.records:
-        lost = missed[r.params["contestant"] == "feature_machine"] * math.exp(0.02 * rng.normal())
+        lost = missed[r.params["candidate"] == "feature_machine"] * math.exp(0.02 * rng.normal())
         ranks = {"missed": lost, "auc": auc + 0.02 * rng.normal(), "precision": 1 - lost, "mistakes": 0.05}
         rows.append(Record(r.params, 0, r.measures | ranks))
     found = Study(make_table(TABLE.frame, labels), NAMES, plain.sizes, plain.splits, Records(rows), 60.0)

@@ -7,7 +7,9 @@ import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = [
-    "guides/from_neural_tangents", "guides/how_to_add_a_layer", "guides/use_compare", "guides/use_the_feature_machine",
+    "guides/from_neural_tangents", "guides/how_to_add_a_kernel", "guides/how_to_add_a_layer",
+    "guides/how_to_add_a_solver", "guides/how_to_add_a_task", "guides/how_to_add_an_estimator",
+    "guides/how_to_add_an_experiment", "guides/use_compare", "guides/use_the_feature_machine",
     "guides/use_solve", "guides/several_devices", "guides/use_the_lab", "guides/use_images", "cookbook/student",
     "cookbook/practitioner", "cookbook/much_data", "cookbook/theorist",
 ]  # fmt: skip

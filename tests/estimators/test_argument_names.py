@@ -7,7 +7,7 @@ import pytest
 
 import unlazy
 from unlazy import estimators
-from unlazy.comparison.study.contestants import CANDIDATES
+from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.estimators import named_kernels
 from unlazy.estimators.feature_machine import machines
 from unlazy.estimators.persistence.registry import ESTIMATORS

@@ -5,7 +5,7 @@ import pytest
 
 import unlazy
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
-from unlazy.estimators.feature_search import Candidate, select, thresholds
+from unlazy.estimators.feature_search import KernelCandidate, select, thresholds
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.products.metric_gram import cross
 
@@ -55,7 +55,7 @@ def test_only_what_cannot_be_told_apart_is_averaged(x64):
     """A smooth function without noise is no draw between a smooth and a rough kernel; noise is."""
     rng = np.random.default_rng(0)
     X, Y = rng.normal(size=(60, 2)), rng.normal(size=(60, 1))
-    candidates = [Candidate(Gaussian(1.0), "diagonal"), Candidate(Laplace(1.0), "diagonal")]
+    candidates = [KernelCandidate(Gaussian(1.0), "diagonal"), KernelCandidate(Laplace(1.0), "diagonal")]
     assert select(candidates, X, np.sin(3 * X[:, :1]), updates=0, average=True).ties == ()
     found = select(candidates, X, Y, updates=0, average=True)
     one = select(candidates, X, Y, updates=0)

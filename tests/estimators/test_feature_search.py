@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search import Candidate, select, thresholds
+from unlazy.estimators.feature_search import KernelCandidate, select, thresholds
 from unlazy.estimators.feature_search.folds import Folds
 from unlazy.estimators.feature_search.search import Search
 from unlazy.estimators.feature_search.trajectory import MetricTrajectory, ScoredCandidate
@@ -20,7 +20,9 @@ def noise(n=90, d=20, seed=0):
     return rng.normal(size=(n, d)), rng.normal(size=(n, 1))
 
 
-@pytest.mark.parametrize("candidate", [Candidate(Gaussian(1.0), "full"), Candidate(ProductLaplace(1.0), "diagonal")])
+@pytest.mark.parametrize(
+    "candidate", [KernelCandidate(Gaussian(1.0), "full"), KernelCandidate(ProductLaplace(1.0), "diagonal")]
+)
 def test_other_labels_in_a_fold_leave_its_metric_alone(x64, candidate):
     """Labels of fold 0 replaced: the metrics that judge fold 0 are the same, those of fold 1 are not."""
     X, Y = noise(40, 5)
@@ -48,7 +50,7 @@ def test_pure_noise_promises_nothing(x64):
     honest, naive = [], []
     for seed in range(5):
         X, Y = noise(seed=seed)
-        candidate = Candidate(Gaussian(1.0), "full")
+        candidate = KernelCandidate(Gaussian(1.0), "full")
         place = {"relative_ridge": 1e-2, "relative_bandwidth": 1.0}
         honest.append(select([candidate], X, Y, updates=3, last=True, **place).error)
         last = learn(candidate.kernel, X, Y, updates=3, **place)[-1]
@@ -61,7 +63,7 @@ def test_the_learnable_is_learned_and_the_table_tells(x64):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 8))
     Y = np.sin(2 * X[:, :1]) + X[:, 1:2]
-    kernels = [Candidate(Laplace(1.0), "diagonal"), Candidate(Gaussian(1.0), "full")]
+    kernels = [KernelCandidate(Laplace(1.0), "diagonal"), KernelCandidate(Gaussian(1.0), "full")]
     found = select(kernels, X, Y, updates=4)
     assert found.updates >= 1 and len(found.steps) == found.updates
     plain = min(e for _, t, e in found.table if t == 0)
@@ -75,8 +77,10 @@ def test_a_smooth_kernel_may_take_over(x64):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(150, 10))
     Y = (X[:, :1] * X[:, 1:2]) + 0.01 * rng.normal(size=(150, 1))
-    found = select([Candidate(Laplace(1.0), "diagonal"), Candidate(Gaussian(1.0), "diagonal")], X, Y, updates=4)
-    alone = select([Candidate(Laplace(1.0), "diagonal")], X, Y, updates=4)
+    found = select(
+        [KernelCandidate(Laplace(1.0), "diagonal"), KernelCandidate(Gaussian(1.0), "diagonal")], X, Y, updates=4
+    )
+    alone = select([KernelCandidate(Laplace(1.0), "diagonal")], X, Y, updates=4)
     assert found.error <= alone.error
 
 
@@ -94,7 +98,7 @@ def test_who_falls_far_behind_on_few_rows_stays_out(x64, monkeypatch):
     monkeypatch.setattr(thresholds, "PILOT_ROWS", 200)
     X, Y = index_among(400, 5)
     Y = Y / Y.std()
-    candidates = [Candidate(ProductLaplace(1.0), "diagonal"), Candidate(Gaussian(1.0), "full")]
+    candidates = [KernelCandidate(ProductLaplace(1.0), "diagonal"), KernelCandidate(Gaussian(1.0), "full")]
     search = Search(Folds(Training(X, Y, None), np.arange(400) // 200))
     best, *raced = search.run(candidates, 2)
     assert [run.candidate for run in raced] == candidates[1:] and best.candidate.metric == "full"
@@ -110,7 +114,7 @@ def test_plain_kernels_are_settled_on_all_rows(x64, monkeypatch):
     X = rng.normal(size=(300, 2))
     Y = np.sin(3 * X[:, :1]) + np.cos(3 * X[:, 1:]) + 0.1 * rng.normal(size=(300, 1))
     search = Search(Folds(Training(X, Y / Y.std(), None), np.arange(300) % 2))
-    (run,) = search.start_trajectories([Candidate(Gaussian(1.0), "diagonal")])
+    (run,) = search.start_trajectories([KernelCandidate(Gaussian(1.0), "diagonal")])
     found = search.select_update(run, 0, False)
     h, rho = found.final
     views = search.evidence.views(run.candidate.kernel, run.metrics[0])
@@ -129,7 +133,7 @@ def test_very_many_columns_are_screened_where_few_matter(x64, monkeypatch, kerne
     sparse, dense = np.sin(2 * X[:, :1]), X.sum(1, keepdims=True) / np.sqrt(60)
     for Y, kept in ((sparse, range(1, 40)), (dense, [60])):
         search = Search(Folds(Training(X, Y / Y.std(), None), np.arange(240) % 2))
-        (run,) = search.start_trajectories([Candidate(kernel, "diagonal")])
+        (run,) = search.start_trajectories([KernelCandidate(kernel, "diagonal")])
         search.update(run)
         assert all(np.count_nonzero(M) in kept and (M[0] > 0) for M in run.metrics[1])
         assert run.steps[0].floor == (thresholds.NOISE_FLOOR if Y is sparse else 0.0)
@@ -140,7 +144,7 @@ def test_very_many_columns_are_screened_where_few_matter(x64, monkeypatch, kerne
 def test_patience_ends_where_another_explains_much():
     """A kernel that explains nothing gets further updates, unless another has left it far behind."""
     scored = [ScoredCandidate((1.0, 1.0), error, np.zeros((1, 1))) for error in (0.95, 0.94)]
-    run = MetricTrajectory(Candidate(Gaussian(1.0), "diagonal"), scored[0], [np.ones(1)])
+    run = MetricTrajectory(KernelCandidate(Gaussian(1.0), "diagonal"), scored[0], [np.ones(1)])
     run.scored = scored
     assert run.is_promising(0.93) and not run.is_promising(0.3)
     assert run.projected_error == pytest.approx(0.94**2 / 0.95)
@@ -150,7 +154,7 @@ def test_a_turn_that_pays_is_taken_where_rows_are_many(x64, monkeypatch):
     """By a thousandth where there were more rows than a first look takes; fewer must be sure of it."""
     X, Y = index_among(200, 4)
     best = MetricTrajectory(
-        Candidate(Gaussian(1.0), "full"), ScoredCandidate((1.0, 1e-2), 0.1, 0.9 * Y), [np.eye(4) / 4] * 2
+        KernelCandidate(Gaussian(1.0), "full"), ScoredCandidate((1.0, 1e-2), 0.1, 0.9 * Y), [np.eye(4) / 4] * 2
     )
     other = best.rotate_directions(1.0)
     other.scored = [ScoredCandidate((1.0, 1e-2), 0.0995, 0.9 * Y)]

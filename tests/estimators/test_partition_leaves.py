@@ -7,7 +7,7 @@ from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import final_fit
 from unlazy.estimators.feature_search.final_fit import FinalFitProblem, _partition_is_promising
 from unlazy.estimators.feature_search.successive_halving import HalvingCandidate, HalvingResult
-from unlazy.estimators.feature_search.trajectory import Candidate, ScoredCandidate
+from unlazy.estimators.feature_search.trajectory import KernelCandidate, ScoredCandidate
 from unlazy.estimators.named_kernels import UNIT
 
 
@@ -20,7 +20,7 @@ def test_a_look_at_some_leaves_decides(monkeypatch):
     learned, validation = data.rows(slice(512)), data.rows(slice(512, None))
     metric = np.eye(2) / 2
     choice = HalvingCandidate(
-        Candidate(UNIT["gaussian"], "full"), metric, 1.0, ScoredCandidate((1.0, 1e-4), 0.5, validation.Y), 1, 512
+        KernelCandidate(UNIT["gaussian"], "full"), metric, 1.0, ScoredCandidate((1.0, 1e-4), 0.5, validation.Y), 1, 512
     )
     problem = FinalFitProblem(choice, np.eye(2), 1.0, 1e-3, None, False)
     with precision("float64"):
@@ -36,7 +36,7 @@ def test_a_ridge_that_rounding_hides_is_raised():
     X = np.linspace(-3, 3, 500)[:, None]
     data = Training(X, np.sin(X), None)
     choice = HalvingCandidate(
-        Candidate(UNIT["gaussian"], "full"), np.eye(1), 1.0, ScoredCandidate((1.0, 1e-20), 0.5, X), 1, 500
+        KernelCandidate(UNIT["gaussian"], "full"), np.eye(1), 1.0, ScoredCandidate((1.0, 1e-20), 0.5, X), 1, 500
     )
     problem = FinalFitProblem(choice, np.eye(1), 1.0, 1e-3, None, False)
     with precision("float64"):

@@ -234,8 +234,8 @@ def test_deep_nesting_is_an_error_not_a_crash(tmp_path):
 
 
 def test_versions(tmp_path):
-    (tmp_path / "new").write_bytes(forged(estimator(), format=3, unlazy="9.0"))
-    with pytest.raises(UnlazyError, match=r"format 3 .unlazy 9.0.*upgrade"):
+    (tmp_path / "new").write_bytes(forged(estimator(), format=files.FORMAT + 1, unlazy="9.0"))
+    with pytest.raises(UnlazyError, match=rf"format {files.FORMAT + 1} .unlazy 9.0.*upgrade"):
         unlazy.load(tmp_path / "new")
     (tmp_path / "new").write_bytes(forged(estimator(), unlazy="9.0"))
     with pytest.warns(UnlazyWarning, match="newer"):

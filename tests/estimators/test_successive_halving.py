@@ -14,7 +14,7 @@ import pytest
 import unlazy
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search import Candidate, final_fit, thresholds
+from unlazy.estimators.feature_search import KernelCandidate, final_fit, thresholds
 from unlazy.estimators.feature_search.held_out import SingleSplit
 from unlazy.estimators.feature_search.progress import TOTAL, FitProgress, expected_work
 from unlazy.estimators.feature_search.stages import Stages
@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_tried_with_half_the_rows(monkeypatch):
     assert max_exact_rows() == 10_000
 
 
-def test_labels_of_the_judges_reach_no_metric(x64, few):
+def test_labels_of_the_validation_rows_reach_no_metric(x64, few):
     """Other labels of the rows that judge: with everything else fixed, the metric is the same to the last bit."""
     X, y = data(200)
     order, found = np.arange(200), []
@@ -104,7 +104,7 @@ def test_labels_of_the_judges_reach_no_metric(x64, few):
     for judges in (y[160:], 1e3 * np.random.default_rng(1).normal(size=40)):
         Y = np.concatenate([y[:160], judges])[:, None]
         chosen = successive_halving(
-            [Candidate(Gaussian(1.0), "full")], Training(X, Y, None), order, advance=lambda _: None, **free
+            [KernelCandidate(Gaussian(1.0), "full")], Training(X, Y, None), order, advance=lambda _: None, **free
         )
         assert chosen.best.updates == 2 and chosen.best.rows == 100
         found.append(chosen.best.metric)
@@ -118,13 +118,17 @@ def test_pure_noise_promises_nothing(x64, few):
         rng = np.random.default_rng(seed)
         X, Y = rng.normal(size=(200, 8)), rng.normal(size=(200, 1))
         chosen = successive_halving(
-            [Candidate(Gaussian(1.0), "full")], Training(X, Y, None), np.arange(200), advance=lambda _: None, **FREE
+            [KernelCandidate(Gaussian(1.0), "full")],
+            Training(X, Y, None),
+            np.arange(200),
+            advance=lambda _: None,
+            **FREE,
         )
         errors.append(chosen.best.error)
     assert np.mean(errors) > 1 - 2 * np.sqrt(2 / 200)
 
 
-def test_judges_can_tell_or_not():
+def test_validation_rows_can_tell_or_not():
     """New errors of ±δ beside old ones of ±1 on 100 rows: the mean difference of squares is δ² - 1 plus noise."""
     Y = np.zeros((100, 1))
     validation = Training(np.zeros((100, 1)), Y, None)
@@ -205,14 +209,14 @@ def test_a_broken_fit_continues_after_its_last_stage(few, monkeypatch, tmp_path)
     free = {"metric": "diagonal", "updates": 1, "tolerance": 1e-4}
     whole = FeatureMachineRegressor("gaussian", **free).fit(X, y)
     model = FeatureMachineRegressor("gaussian", checkpoint=tmp_path / "kept", **free)
-    keep, runs, kept = Checkpoint.keep, 0, []
+    save, runs, kept = Checkpoint.save, 0, []
 
     def breaking(self, state, now=False):
-        keep(self, state, now)
+        save(self, state, now)
         kept.append(len(state()))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Checkpoint, "keep", breaking)
+    monkeypatch.setattr(Checkpoint, "save", breaking)
     while not hasattr(model, "X_fit_") and runs < 20:
         runs += 1
         with contextlib.suppress(KeyboardInterrupt):
@@ -238,16 +242,16 @@ from unlazy.solvers.checkpoint import Checkpoint
 
 for name, value in {few}.items():
     setattr(thresholds, name, value)
-keep, left = Checkpoint.keep, int(sys.argv[2])
+save, left = Checkpoint.save, int(sys.argv[2])
 
 def counting(self, state, now=False):
     global left
-    keep(self, state, now)
+    save(self, state, now)
     left -= 1
     if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
-Checkpoint.keep = counting
+Checkpoint.save = counting
 X = np.random.default_rng(0).normal(size=(400, 4))
 y = np.digitize(np.sin(2 * X[:, 0]) + X[:, 1], [-0.5, 0.5])
 model = FeatureMachineClassifier("laplace", metric="full", updates=1, checkpoint=sys.argv[1] or None).fit(X, y)
@@ -284,7 +288,7 @@ def test_a_bandwidth_for_the_next_metric_is_not_that_of_this_model(few, monkeypa
 
 
 @pytest.mark.slow
-def test_a_model_that_the_judges_refuse_is_not_taken(few, monkeypatch):
+def test_a_model_that_the_validation_rows_refuse_is_not_taken(few, monkeypatch):
     """Where all that fits more rows is worse than the fit to fewer, that one is kept."""
     X, y = data(400)
     bad = final_fit._fit_partition
@@ -352,7 +356,7 @@ def test_more_rows_than_choices_were_made_on_turn_again(x64, few, monkeypatch):
     """What did not pay at 100 rows is tried once more with 240, which one factorization does not hold."""
     X, y = data(300)
     found = successive_halving(
-        [Candidate(Gaussian(1.0), "full")], Training(X, y[:, None], None), np.arange(300), advance=lambda _: None,
+        [KernelCandidate(Gaussian(1.0), "full")], Training(X, y[:, None], None), np.arange(300), advance=lambda _: None,
         **FREE,
     )  # fmt: skip
     found = found._replace(best=found.best._replace(rotations=()))
@@ -369,7 +373,9 @@ def test_bandwidth_and_ridge_of_many_rows_are_tuned_on_half_of_them(x64, few, mo
     evidence = SingleSplit(*(Training(X[part], y[part, None], None) for part in (slice(160), slice(160, None))))
     metric = np.eye(5) / 5
     views = evidence.views(Gaussian(1.0), [metric])
-    start = HalvingCandidate(Candidate(Gaussian(1.0), "full"), metric, 1.0, evidence.score(views, (0.2, 1.0)), 0, 160)
+    start = HalvingCandidate(
+        KernelCandidate(Gaussian(1.0), "full"), metric, 1.0, evidence.score(views, (0.2, 1.0)), 0, 160
+    )
     sizes_asked, scored = [], SingleSplit.score
     monkeypatch.setattr(
         SingleSplit, "score", lambda self, *given: sizes_asked.append(len(self.training.X)) or scored(self, *given)
@@ -381,13 +387,15 @@ def test_bandwidth_and_ridge_of_many_rows_are_tuned_on_half_of_them(x64, few, mo
     assert again.scored.place == start.scored.place
 
 
-def test_a_rival_that_would_not_win_goes_no_further(x64, few, monkeypatch):
+def test_a_baseline_that_would_not_win_goes_no_further(x64, few, monkeypatch):
     """It is judged with the metric of these rows, and not updated; one that may win is."""
     X, y = data(200)
     evidence = SingleSplit(*(Training(X[part], y[part, None], None) for part in (slice(160), slice(160, None))))
     metric = np.eye(5) / 5
     views = evidence.views(Gaussian(1.0), [metric])
-    start = HalvingCandidate(Candidate(Gaussian(1.0), "full"), metric, 1.0, evidence.score(views, (1.0, 1e-2)), 1, 80)
+    start = HalvingCandidate(
+        KernelCandidate(Gaussian(1.0), "full"), metric, 1.0, evidence.score(views, (1.0, 1e-2)), 1, 80
+    )
     free = {"bandwidth": None, "ridge": None, "rank": None, "advance": lambda note: None}
     first = _at_size(start, evidence, 160, 2, False, **free)
     assert first.updates > 1 and first.relearned_error == pytest.approx(start.error) and first.gain < 0.9
@@ -409,7 +417,7 @@ def test_a_direction_is_turned_whatever_the_ridge(x64, ridge):
     rows = Training(X, (y / y.std())[:, None], None)
     metric = np.outer(v, v) / (v @ v)
     scored = ScoredCandidate((1.0, ridge), 1.0, rows.Y)
-    choice = HalvingCandidate(Candidate(Gaussian(1.0), "full"), metric, 1.0, scored, 1, 500, rotations=(0.95,))
+    choice = HalvingCandidate(KernelCandidate(Gaussian(1.0), "full"), metric, 1.0, scored, 1, 500, rotations=(0.95,))
     problem = final_fit.FinalFitProblem(choice, v[None] / np.linalg.norm(v), 2.0, 1e-3, None, False)
     found = final_fit._rotated_metric(final_fit._fit_exact(problem, rows), problem, rows, 0.95)
     before, after = (1 - float(u @ M @ u) / np.trace(M) for M in (metric, found))

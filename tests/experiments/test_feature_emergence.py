@@ -28,9 +28,9 @@ def made_up(accuracy=1.0, chance=0.5, late=0.998):
 def test_claims_hold_and_fail():
     rows = claims(made_up())
     # 120 normal numbers for a median: the row about the start is left to the real run
-    assert {c.verdict for c in rows if "at the start" not in c.statement} == {"holds"} and len(rows) == 9
+    assert {c.verdict for c in rows if "at initialization" not in c.statement} == {"holds"} and len(rows) == 9
     failed = [c.statement for c in claims(made_up(0.844, 0.6, 0.9)) if c.verdict == "does not hold"]
-    for words in ("worst seed", "part 1", "after step 2", "at the end", "1/2"):
+    for words in ("worst seed", "part 1", "after step 2", "after training", "1/2"):
         assert any(words in s for s in failed), words
     assert len(figure(made_up()).axes) == 2
 

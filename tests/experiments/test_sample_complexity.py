@@ -51,7 +51,7 @@ def power_laws(seeds, noise=0.05):
     rows = []
     for (method, degree), (start, power) in scaling.EXPECTED.items():
         for d in (8, 16, 32):
-            for n in scaling.around(method, degree, d):
+            for n in scaling.grid_around(method, degree, d):
                 star = 1.1 * start * (d / 8) ** power
                 for s in range(seeds):
                     risk = 0.25 * star / n * np.exp(noise * rng.standard_normal())

@@ -193,7 +193,7 @@ def test_blocks_equal_the_whole(monkeypatch):
     assert np.array_equal(np.asarray(blocked), np.asarray(blocked).T)
 
 
-def test_refusals():
+def test_errors():
     X = _inputs("float32")
     with pytest.raises(ValueError, match="columns"):
         Gaussian().gram(X, X[:, :3])

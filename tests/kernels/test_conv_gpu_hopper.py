@@ -149,7 +149,7 @@ def test_which_stages_it_takes():
     assert not any(hopper_program.is_supported(stage, 3) for stage in others)
 
 
-def test_blocks_fill_the_card(monkeypatch):
+def test_blocks_fill_the_gpu(monkeypatch):
     monkeypatch.setenv("UNLAZY_MEMORY", "100GB")
     monkeypatch.setattr(stages.devices, "multiprocessors", lambda: 132)
     plan = stages.plan_of(myrtle(10), Shape((32, 32), 3))._replace(warps=1)
@@ -173,7 +173,7 @@ def test_neighbors_and_places_on_arrays():
 @pytest.mark.parametrize("tangent", [False, True])
 @pytest.mark.parametrize("net", [myrtle(5), network(3, 1, sigma_b=0.2, rate=0.5, bias_rate=3.0)])
 @pytest.mark.parametrize("most", [1, 3])
-def test_on_a_card(net, tangent, most, monkeypatch):
+def test_on_a_gpu(net, tangent, most, monkeypatch):
     monkeypatch.setattr(stages, "WARP_STAGES", most)
     X, Z = (jnp.asarray(images(n, 32, seed=n), jnp.float32) for n in (9, 13))
     plan = stages.plan_for(net, X)

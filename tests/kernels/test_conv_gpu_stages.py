@@ -135,7 +135,7 @@ def test_derivatives_are_those_of_the_recursion():
 
 @needs_triton
 @pytest.mark.parametrize("tangent", [False, True])
-def test_the_program_can_be_lowered_for_a_card(tangent):
+def test_the_program_can_be_lowered_for_a_gpu(tangent):
     net, shape = network(1, 1), jax.ShapeDtypeStruct((8, 4, 4, 3), jnp.float32)
     plan = stages.plan_of(net, Shape((4, 4), 3))
 

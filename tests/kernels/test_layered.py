@@ -212,7 +212,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("said", WRONG)
-def test_refusals_name_the_layer(said):
+def test_errors_name_the_layer(said):
     network, shape = WRONG[said]
     with pytest.raises(ValueError, match=said):
         NTK(network).gram(np.ones(shape))

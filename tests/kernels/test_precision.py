@@ -77,7 +77,7 @@ def test_default_error_is_what_rounding_of_inner_products_implies(depth, bias):
 
 
 @pytest.mark.parametrize("d", [1, 3, 20, 333, 784])
-def test_coincident_points_are_exact(d):
+def test_duplicate_points_are_exact(d):
     rng = np.random.default_rng(d)
     X = np.concatenate([rng.normal(size=(20, d)), np.full((4, d), 0.7), rng.uniform(size=(8, d))]).astype(np.float32)
     X = jnp.asarray(np.concatenate([X, X]))

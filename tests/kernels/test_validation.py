@@ -90,7 +90,7 @@ def _engines(kernel):
     }  # fmt: skip
 
 
-def test_every_engine_has_the_same_door():
+def test_every_engine_has_the_same_entry_point():
     good = _inputs()
     for bad, sentence in _broken():
         for call in _engines(Laplace(1.5)).values():
@@ -137,16 +137,16 @@ def test_all_forms_of_numbers_are_alike():
     kernel, reference = Laplace(1.5), jnp.asarray(WHOLE, jnp.float32)
     weights = np.arange(4.0, dtype=np.float32)
 
-    def doors(X, V):
+    def entry_points(X, V):
         return (
             kernel.gram(X), kernel.gram(X, X), kernel.diag(X), gram(kernel, X), matmul(kernel, X, X, V),
             gradient(kernel, X, X, V), agop(kernel, X, X, V),
         )  # fmt: skip
 
-    expected = doors(reference, weights)
+    expected = entry_points(reference, weights)
     for name, X in FORMS.items():
         for V in (weights, list(weights)):
-            for got, wanted in zip(doors(X, V), expected):
+            for got, wanted in zip(entry_points(X, V), expected):
                 assert got.dtype == jnp.float32 and np.array_equal(got, wanted), name
 
 

@@ -44,7 +44,7 @@ def _exact(kernel, X, Z, V):
 
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("c", [1, 3])
-def test_every_form_at_coincident_points(name, c):
+def test_every_form_at_duplicate_points(name, c):
     kernel, form = KERNELS[name]
     X, Z, V = _problem(40, 70, 5, c)
     assert isinstance(form_of(kernel), form)

@@ -28,7 +28,7 @@ KERNELS = {
 def interpreter():
     """Not public in every JAX that has it. Its threads wait for ever where the default device is a card."""
     if not devices.is_host():
-        pytest.skip("here the program itself is run: test_on_the_card")
+        pytest.skip("here the program itself is run: test_on_the_gpu")
     params = pytest.importorskip("jax._src.pallas.mosaic_gpu.interpret.params")
     return params.InterpretGPUParams()
 
@@ -48,7 +48,7 @@ def _exact(kernel, X, Z):
 @pytest.mark.parametrize(
     "name", [pytest.param(k, marks=[] if k in ("gaussian", "ntk") else pytest.mark.slow) for k in KERNELS]
 )
-def test_every_form_is_lowered_for_the_card(name):
+def test_every_form_is_lowered_for_the_gpu(name):
     """No card is needed to see that the backend knows every operation and layout."""
     kernel = KERNELS[name]
     X, Z, v = _problem(40, 70, 5)
@@ -104,7 +104,7 @@ def test_what_the_tensor_cores_multiply(d, width, cut, adding):
     ],
 )
 @pytest.mark.parametrize("columns", [None, pytest.param(3, marks=pytest.mark.slow)])
-def test_forms_at_coincident_points(interpreter, name, n, m, d, cut, columns):
+def test_forms_at_duplicate_points(interpreter, name, n, m, d, cut, columns):
     """Tiles that are not full, several groups and tiles, programs that share them; as near as the other program
     (test_fused)."""
     X, Z, v = _problem(n, m, d)
@@ -160,7 +160,7 @@ def test_registers_are_there(groups):
     assert hopper._registers(groups) % 8 == 0
 
 
-def test_hopper_cards_take_it_where_this_jax_does(monkeypatch):
+def test_hopper_gpus_take_it_where_this_jax_does(monkeypatch):
     """Asked by lowering it; a JAX that refuses leaves the other program, and that is said."""
     monkeypatch.setattr(fused_product.devices, "is_hopper", lambda: True)
     form = fused_product._fused_form(Laplace(1.0))
@@ -177,7 +177,7 @@ def test_hopper_cards_take_it_where_this_jax_does(monkeypatch):
     fused_product._lowers_for_hopper.cache_clear()
 
 
-def test_what_a_card_without_triton_is_offered(monkeypatch):
+def test_what_a_gpu_without_triton_is_offered(monkeypatch):
     """On a Hopper card what the program takes; on others nothing fused."""
     X = jnp.ones((3, 2), jnp.float32)
     monkeypatch.setattr(triton, "backend", None)
@@ -196,7 +196,7 @@ def test_what_a_card_without_triton_is_offered(monkeypatch):
     "n, m, d", [(1, 1, 1), (70, 130, 5), (1000, 3000, 28), (300, 40_000, 64), (40_000, 300, 100), (200, 3000, 33)]
 )
 @pytest.mark.parametrize("columns", [None, 3, 20])
-def test_on_the_card(name, n, m, d, columns):
+def test_on_the_gpu(name, n, m, d, columns):
     """The same where the program is meant to run: few rows and many, of either side, and what ends no tile."""
     X, Z, v = map(jnp.asarray, _problem(n, m, d))
     kernel = KERNELS[name]

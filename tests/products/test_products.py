@@ -100,7 +100,7 @@ def test_a_narrow_budget_cuts_both_sides(monkeypatch):
     assert np.all(np.abs(K_hat.normal(V) - K.T @ (K @ V)) <= rounding_bound(np.abs(K.T) @ np.abs(K), np.abs(V), 8))
 
 
-def test_the_front_door_stores_what_fits_and_is_used_again(monkeypatch):
+def test_the_default_engine_stores_what_fits_and_is_used_again(monkeypatch):
     X = points(N)
     kernel = KERNELS["gaussian"]
     monkeypatch.setattr(selection, "fused_available", lambda *_: True)

@@ -19,7 +19,7 @@ Y = np.column_stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]]).astype(float)
 
 
 @pytest.fixture
-def card(monkeypatch):
+def fake_gpu(monkeypatch):
     """A device that says it is not the host; its arrays are JAX's, wherever they lie."""
     monkeypatch.setattr(devices, "is_host", lambda: False)
 
@@ -29,7 +29,7 @@ def card(monkeypatch):
 def test_conjugate_gradients_keep_their_vectors_on_the_device(method, precision, request, monkeypatch):
     keywords = {"method": method, "precision": precision, "tolerance": 1e-4}
     here = solve(Laplace(2.0), X, Y, RIDGE, **keywords)
-    request.getfixturevalue("card")
+    request.getfixturevalue("fake_gpu")
     seen, moved = [], conjugate_gradients._update_solution
     monkeypatch.setattr(conjugate_gradients, "_update_solution", lambda *a: seen.extend(a) or moved(*a))
     there = solve(Laplace(2.0), X, Y, RIDGE, **keywords)
@@ -40,7 +40,7 @@ def test_conjugate_gradients_keep_their_vectors_on_the_device(method, precision,
     assert np.all(apart <= 2e-4 * np.linalg.norm(Y, axis=0))
 
 
-def test_the_preconditioner_on_the_device_is_the_one_on_the_host(card):
+def test_the_preconditioner_on_the_device_is_the_one_on_the_host(fake_gpu):
     """(F Fᵀ + ρ)⁻¹ r in float64: F in float64 too, so that both are off by roundings times the condition, ‖FᵀF‖/ρ."""
     F, r = RNG.normal(size=(N, 20)), RNG.normal(size=(N, 2))
     with jax.enable_x64(True):

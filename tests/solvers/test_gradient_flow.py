@@ -47,6 +47,6 @@ def test_friction_is_a_damped_oscillator_in_every_eigendirection(x64):
 
 
 @pytest.mark.parametrize("wrong", [{"times": [2.0, 1.0]}, {"times": [1.0], "friction": -1.0}, {"times": [jnp.inf]}])
-def test_refusals(wrong):
+def test_errors(wrong):
     with pytest.raises(ValueError, match=r"increasing|zero or more|finite"):
         flow(KERNEL, X, np.zeros(6), **wrong)

@@ -26,7 +26,7 @@ FORMS = {
 }  # fmt: skip
 
 
-def _doors(X, y, Z):
+def _entry_points(X, y, Z):
     spectrum = decompose(KERNEL, X)
     path, flow = spectrum.ridge_path(y, [0.1, 1.0]), spectrum.flow(y, [1.0], f0=y)
     gp = posterior(KERNEL, X, y, Z, 0.1)
@@ -40,9 +40,9 @@ def _doors(X, y, Z):
 
 def test_all_forms_of_numbers_are_alike():
     labels = np.stack([Y, 1 - Y], 1)
-    expected = _doors(*(jnp.asarray(a, jnp.float32) for a in (X, labels, Z)))
+    expected = _entry_points(*(jnp.asarray(a, jnp.float32) for a in (X, labels, Z)))
     for name, form in FORMS.items():
-        for got, wanted in zip(_doors(form(X), form(labels), form(Z)), expected):
+        for got, wanted in zip(_entry_points(form(X), form(labels), form(Z)), expected):
             assert got.dtype == jnp.float32 and np.array_equal(got, wanted), name
 
 

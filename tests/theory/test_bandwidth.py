@@ -18,7 +18,7 @@ def test_rows_are_spread_evenly_and_pairs_are_counted_once():
     assert len(i) == 6 and (i < j).all()
 
 
-def test_both_doors_give_the_median_distance():
+def test_both_entry_points_give_the_median_distance():
     exact = np.median(pdist(X))
     assert default_bandwidth("laplace", X) == pytest.approx(exact, rel=1e-12)
     # there the median is of squares, which for an even number of pairs lies between those of its two middle ones

@@ -67,7 +67,7 @@ def test_price_theorem(phi, x64):
 
 @pytest.mark.parametrize("phi", MOST)
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
-def test_finite_with_finite_gradient_at_coincidence_and_zero(phi, dtype):
+def test_finite_with_finite_gradient_at_duplicates_and_zero(phi, dtype):
     with jax.enable_x64(dtype == "float64"):
         q = jnp.asarray([1.0, 0.0, 1e-30, 0.3], dtype)
         q12 = jnp.asarray([1.0, 0.0, 1e-30, 0.3], dtype)
@@ -141,7 +141,7 @@ def test_kinked_user_function_is_within_its_stated_error(name, x64):
             assert abs(value - expected) <= stated * scale + 1e-10  # the oracle's own error
 
 
-def test_expansion_is_exact_at_coincidence(x64):
+def test_expansion_is_exact_at_duplicates(x64):
     # the mass left out goes to the last power of ρ, so a = b gives E φ² to rounding however large the input
     phi = activation("tanh")
     q = jnp.asarray([0.1, 1.0, 25.0])
@@ -151,7 +151,7 @@ def test_expansion_is_exact_at_coincidence(x64):
 
 
 @pytest.mark.parametrize("phi", MOST)
-def test_coincidence_is_the_limit(phi):
+def test_duplicates_are_the_limit(phi):
     # float32, q from 0.05 to 4: equal covariances in another shape and through another program than the diagonal's;
     # a few roundings, and values of order up to 1e4 for the monomial of degree 5
     q = np.linspace(0.05, 4, 7, dtype=np.float32)

@@ -79,7 +79,7 @@ def fit(
 ) -> None:  # fmt: skip
     """Tune and fit one model to a table, and save it for `unlazy predict`."""
     with report_errors():
-        from unlazy.comparison.study.contestants import CANDIDATES, find_candidate
+        from unlazy.comparison.study.candidates import CANDIDATES, find_candidate
         from unlazy.comparison.study.model import fit_table, save_model
 
         if not find_candidate(model).saveable:

@@ -22,7 +22,7 @@ class Data(eqx.Module):
     """
 
     X: Float[Array, "n d"] = eqx.field(converter=floats_if_numeric)
-    y: Float[Array, "n *c"] = eqx.field(converter=floats_if_numeric)
+    y: Float[Array, " n *c"] = eqx.field(converter=floats_if_numeric)
     weights: Float[Array, " n"] | None = eqx.field(converter=floats_if_numeric, default=None)
 
     @property

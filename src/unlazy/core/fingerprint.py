@@ -31,7 +31,9 @@ FIRST_NAMES = {
     "unlazy.layers.graph": "unlazy.core.layers.attention",
     "unlazy.layers.normalization": "unlazy.core.layers.shaping",
     "unlazy.layers.pooling": "unlazy.core.layers.shaping",
+    # glossary: off
     "unlazy.layers.protocol.parametrization.WeightBias": "unlazy.networks.parametrisation.Layer",
+    # glossary: on
     "unlazy.layers.reshaping": "unlazy.core.layers.shaping",
     "unlazy.theory.activations.functions.ActivationFunction": "unlazy.core.activations.Activation",
     "unlazy.theory.activations.functions": "unlazy.core.activations",

@@ -1,6 +1,6 @@
 """Kernels: each is one elementwise formula `entry(xz, xx, zz)`; Gram matrices, products and gradients are derived."""
 
-from unlazy.core.lazy_exports import lazy_exports
+from unlazy._lazy_exports import lazy_exports
 
 _MODULES = {
     "algebra": ("Constant",),
@@ -17,5 +17,5 @@ _MODULES = {
     "sphere": ("OnSphere", "polynomial_on_sphere"),
 }
 _WHERE = {name: f"unlazy.kernels.{module}" for module, names in _MODULES.items() for name in names}
-__all__ = [*_WHERE]  # noqa: PLE0604
+__all__ = [*_WHERE]
 __getattr__, __dir__ = lazy_exports(__name__, _WHERE)

@@ -325,6 +325,15 @@ class InnerProductKernel(Kernel):
     """Base class of kernels that are one elementwise formula of ⟨x,z⟩, ⟨x,x⟩ and ⟨z,z⟩ of embedded inputs.
 
     Subclasses implement `entry`, and `embed` if inputs are mapped first.
+
+    Examples
+    --------
+    >>> from unlazy.kernels import InnerProductKernel
+    >>> class Square(InnerProductKernel):
+    ...     def entry(self, xz, xx, zz):
+    ...         return (1 + xz) ** 2
+    >>> Square().gram([[0.0, 0.0], [1.0, 2.0]]).tolist()
+    [[1.0, 1.0], [1.0, 36.0]]
     """
 
     depends_on = "inner products"
@@ -441,7 +450,7 @@ class InnerProductKernel(Kernel):
     def prepare(self, X: Any) -> Any:
         """Embed the points, and compute row keys: a `PreparedPoints`."""
         points: Any = self.embed(X)
-        return gram.PreparedPoints.from_points(points, gram.row_keys(X))
+        return gram.PreparedPoints.from_points(points, gram.row_hashes(X))
 
     def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
         """Prepare both sides; those of a stationary kernel are centered together."""

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.functions import canonical_function
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.evaluation import gram
+from unlazy.theory.activations.canonical_functions import canonical_function
 
 
 class Custom(Kernel):

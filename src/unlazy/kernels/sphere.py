@@ -28,6 +28,14 @@ class OnSphere(InnerProductKernel):
         The kernel k.
     radius : float, default 1.0
         R.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.kernels import Linear, OnSphere
+    >>> K = OnSphere(Linear()).gram([[3.0, 4.0], [0.0, 2.0]])  # cosines
+    >>> bool(jnp.allclose(K, jnp.array([[1.0, 0.8], [0.8, 1.0]]), atol=1e-6))
+    True
     """
 
     kernel: InnerProductKernel
@@ -113,6 +121,17 @@ def polynomial_on_sphere(
     ------
     ValueError
         If the tolerance is not reached; the message has the error that was.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy import MLP, NTK
+    >>> from unlazy.kernels import OnSphere, polynomial_on_sphere
+    >>> kernel = NTK(MLP(2, "relu"))
+    >>> fast = polynomial_on_sphere(kernel, inputs=2)
+    >>> X = jnp.array([[3.0, 4.0], [0.0, 2.0], [-1.0, 0.0]])
+    >>> bool(jnp.allclose(fast.gram(X), OnSphere(kernel).gram(X), rtol=1e-5))
+    True
     """
     with jax.enable_x64(True):
         square = float(kernel.embed(jnp.full((1, 1), radius), inputs)[0, 0]) ** 2

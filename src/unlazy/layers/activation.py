@@ -149,8 +149,8 @@ def sliced(of: Callable, sigma: Array, theta: Any, q11: Array, q22: Array) -> An
 def _at_once(sigma: Array) -> int:
     """Positions of the first axis to take at once: a divisor of their number, so that one program serves all."""
     n = len(sigma)
-    room = max(1, SLICE * n // max(1, sigma.size * sigma.dtype.itemsize))
-    return max(d for d in range(1, n + 1) if n % d == 0 and d <= room)
+    limit = max(1, SLICE * n // max(1, sigma.size * sigma.dtype.itemsize))
+    return max(d for d in range(1, n + 1) if n % d == 0 and d <= limit)
 
 
 @apply.register

@@ -16,7 +16,7 @@ from unlazy.layers.protocol.arrays import Context, apply, init_params, shape_of
 from unlazy.layers.protocol.base import Shape, sized
 from unlazy.layers.protocol.covariance import State, accepts_blocks, propagate, required_pairs
 from unlazy.layers.protocol.parametrization import WeightBias
-from unlazy.layers.protocol.windows import PADDINGS, Window, padding_name, transposed, positive_integers, windows
+from unlazy.layers.protocol.windows import PADDINGS, Window, padding_name, positive_integers, transposed, windows
 from unlazy.layers.weights import Weights, drawn, multipliers, weighted
 from unlazy.theory.infinite_width.architecture import SQRT2
 

@@ -97,7 +97,7 @@ class LayeredNetwork(eqx.Module):
         """Initial parameters: a tuple with one entry per layer."""
         return init_params(self.layers, key, self._shape, self._context())
 
-    def __call__(self, params: Any, X: Points, key: PRNGKeyArray | None = None) -> Float[Array, "n *c"]:
+    def __call__(self, params: Any, X: Points, key: PRNGKeyArray | None = None) -> Float[Array, " n *c"]:
         graphs = any(isinstance(layer, Aggregate) for layer in every(self.layers))
         X = as_points(X, input_kind="tree" if graphs else "array")
         x, *pattern = jax.tree.leaves(X)

@@ -23,12 +23,22 @@ def kernel_alignment(K: Float[Array, "n n"], L: Float[Array, "n n"]) -> Float[Ar
     References
     ----------
     Cristianini, Shawe-Taylor, Elisseeff and Kandola (2001), On kernel-target alignment.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy.measures import kernel_alignment
+    >>> K = np.array([[2.0, 1.0], [1.0, 2.0]])
+    >>> round(float(kernel_alignment(K, 3 * K)), 4)
+    1.0
+    >>> round(float(kernel_alignment(K, np.eye(2))), 4)
+    0.8944
     """
     return jnp.sum(K * L) / (jnp.linalg.norm(K) * jnp.linalg.norm(L))
 
 
 @accepts_array_likes
-def target_alignment(K: Float[Array, "n n"], y: Float[Array, "n *c"]) -> Float[Array, ""]:
+def target_alignment(K: Float[Array, "n n"], y: Float[Array, " n *c"]) -> Float[Array, ""]:
     """Alignment of a kernel with the labels, yᵀKy / (‖K‖_F ‖yyᵀ‖_F).
 
     Parameters
@@ -42,6 +52,16 @@ def target_alignment(K: Float[Array, "n n"], y: Float[Array, "n *c"]) -> Float[A
     -------
     scalar array
         1 if K = yyᵀ.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy.measures import target_alignment
+    >>> y = np.array([1.0, -1.0, 1.0])
+    >>> round(float(target_alignment(np.outer(y, y), y)), 4)
+    1.0
+    >>> round(float(target_alignment(np.eye(3), y)), 4)
+    0.5774
     """
     Y = y.reshape(y.shape[0], -1)
     return jnp.sum(Y * dot(K, Y)) / (jnp.linalg.norm(K) * jnp.linalg.norm(dot(Y.T, Y)))
@@ -63,6 +83,14 @@ def centered_alignment(K: Float[Array, "n n"], L: Float[Array, "n n"]) -> Float[
     References
     ----------
     Cortes, Mohri and Rostamizadeh (2012), Algorithms for learning kernels based on centered alignment.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy.measures import centered_alignment
+    >>> K = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 2.0]])
+    >>> round(float(centered_alignment(K, K + 5)), 4)  # a constant does not count
+    1.0
     """
     return kernel_alignment(_centered(K), _centered(L))
 
@@ -81,11 +109,20 @@ def entry_correlation(A: Float[Array, "n m"], B: Float[Array, "n m"]) -> Float[A
     Parameters
     ----------
     A, B : array of shape (n, m)
+        Matrices to compare.
 
     Returns
     -------
     scalar array
         0 if one of the matrices is constant.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy.measures import entry_correlation
+    >>> A = np.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> round(float(entry_correlation(A, 10 - 2 * A)), 4)
+    -1.0
     """
     a, b = A - A.mean(), B - B.mean()
     size = jnp.linalg.norm(a) * jnp.linalg.norm(b)

@@ -1,7 +1,7 @@
 """Learning curves: a power law with a floor, its interval over splits, and extrapolation to more data.
 
 risk(n) ≈ b + c·n^(-a) is fitted to the geometric mean over splits; the bootstrap resamples whole splits because the
-sizes are nested. The floor b is the risk that no number of rows removes: noise, or what the model cannot express. From
+sizes are nested. The floor b is the risk that more rows do not remove: noise, or what the model cannot express. From
 few sizes the floor is hard to distinguish from a slow power, which shows in the interval. Reports extrapolate to at
 most four times the data, next to a backtest that predicts the last size from the previous ones.
 """

@@ -15,18 +15,25 @@ Vectors = Float[Array | np.ndarray, "w d"]
 
 @accepts_array_likes
 def feature_cosines(W: Float[Array, "w d"], feature: Float[Array, " d"]) -> Float[Array, " w"]:
-    """cos(w_j, feature) of every row of W [P4].
+    """Cosine cos(w_j, feature) of every row of W [P4].
 
     Parameters
     ----------
     W : array of shape (w, d)
         Weights, one row per neuron.
     feature : array of shape (d,)
+        Direction to compare with.
 
     Returns
     -------
     array of shape (w,)
         Zero for a zero row.
+
+    Examples
+    --------
+    >>> from unlazy.measures import feature_cosines
+    >>> feature_cosines([[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0]], [1.0, 0.0]).tolist()
+    [1.0, 0.0, -1.0]
     """
     inside = dot(W, feature)
     sizes = jnp.linalg.norm(W, axis=1) * jnp.linalg.norm(feature)
@@ -35,16 +42,23 @@ def feature_cosines(W: Float[Array, "w d"], feature: Float[Array, " d"]) -> Floa
 
 @accepts_array_likes
 def pairwise_cosines(W: Float[Array, "w d"]) -> Float[Array, "w w"]:
-    """cos(w_i, w_j) of all pairs of rows.
+    """Cosines cos(w_i, w_j) of all pairs of rows.
 
     Parameters
     ----------
     W : array of shape (w, d)
+        Weights, one row per neuron.
 
     Returns
     -------
     array of shape (w, w)
         Zero for a zero row.
+
+    Examples
+    --------
+    >>> from unlazy.measures import pairwise_cosines
+    >>> pairwise_cosines([[2.0, 0.0], [0.0, 3.0]]).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
     """
     norms = jnp.linalg.norm(W, axis=1, keepdims=True)
     unit = jnp.where(norms > 0, W / jnp.where(norms > 0, norms, 1), 0.0)
@@ -61,10 +75,19 @@ def clustering(W: Float[Array, "w d"]) -> Float[Array, ""]:
     Parameters
     ----------
     W : array of shape (w, d)
+        Weights, one row per neuron.
 
     Returns
     -------
     scalar array
+
+    Examples
+    --------
+    >>> from unlazy.measures import clustering
+    >>> float(clustering([[1.0, 0.0], [2.0, 0.0], [-3.0, 0.0]]))
+    1.0
+    >>> float(clustering([[1.0, 0.0], [0.0, 1.0]]))
+    0.0
     """
     i, j = jnp.triu_indices(W.shape[0], 1)
     return jnp.median(jnp.abs(pairwise_cosines(W))[i, j])
@@ -99,7 +122,9 @@ def clustering_test(before: Vectors, after: Vectors, *, permutations: int = 999,
         Weights of the same neurons. Neurons must be independent at initialization: of every antisymmetric pair pass
         one.
     permutations : int, default 999
+        Number of random exchanges.
     seed : int, default 0
+        Seed of the random exchanges.
 
     Returns
     -------
@@ -109,6 +134,17 @@ def clustering_test(before: Vectors, after: Vectors, *, permutations: int = 999,
     ------
     ValueError
         If there are fewer than three neurons or the shapes differ.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy.measures import clustering_test
+    >>> rng = np.random.default_rng(0)
+    >>> before = rng.normal(size=(20, 10))
+    >>> after = before + np.array([5.0] + [0.0] * 9)  # all neurons move in one direction
+    >>> result = clustering_test(before, after)
+    >>> result.after > result.before, result.p_value
+    (True, 0.001)
     """
     check_positive_integer("permutations", permutations)
     if before.shape != after.shape or before.shape[0] < 3:
@@ -153,10 +189,22 @@ def plane_embedding(vectors: Vectors) -> PlaneEmbedding:
     Parameters
     ----------
     vectors : array of shape (w, d)
+        Weights, one row per neuron.
 
     Returns
     -------
     PlaneEmbedding
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy.measures import plane_embedding
+    >>> W = np.array([[1.0, 0.0, 0.0], [2.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])
+    >>> embedding = plane_embedding(W)
+    >>> embedding.points.shape
+    (3, 2)
+    >>> round(float(np.linalg.norm(embedding.points[0] - embedding.points[2])), 3)
+    2.0
     """
     from sklearn.manifold import smacof
 

@@ -40,7 +40,9 @@ def normalized_risk(
     Parameters
     ----------
     predicted : array of shape (n,) or (n, c)
+        Predictions.
     truth : array of the same shape
+        Labels.
     weights : array of shape (n,), optional
         Weights of the mean; zero on padded rows.
 
@@ -53,6 +55,14 @@ def normalized_risk(
     ------
     ValueError
         If the shapes differ.
+
+    Examples
+    --------
+    >>> from unlazy.measures import normalized_risk
+    >>> float(normalized_risk([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]))
+    0.0
+    >>> float(normalized_risk([2.0, 2.0, 2.0], [1.0, 2.0, 3.0]))
+    1.0
     """
     shape = (-1, *([1] * (truth.ndim - 1)))
     w = jnp.ones(truth.shape[0], truth.dtype) if weights is None else weights
@@ -73,7 +83,9 @@ def accuracy(
     Parameters
     ----------
     predicted : array of shape (n,) or (n, classes)
+        Predictions, one column per class for one-hot labels.
     truth : array of the same shape
+        Labels.
     weights : array of shape (n,), optional
         Weights of the mean; zero on padded rows.
 
@@ -85,6 +97,14 @@ def accuracy(
     ------
     ValueError
         If the shapes differ.
+
+    Examples
+    --------
+    >>> from unlazy.measures import accuracy
+    >>> float(accuracy([0.5, -2.0, 0.1, 0.3], [1.0, -1.0, -1.0, 1.0]))
+    0.75
+    >>> float(accuracy([[0.9, 0.1], [0.4, 0.6]], [[1.0, 0.0], [1.0, 0.0]]))
+    0.5
     """
     _difference(predicted, truth)
     if truth.ndim == 1:

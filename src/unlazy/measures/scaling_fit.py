@@ -35,7 +35,15 @@ class Interval:
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """y ≈ constant·x^exponent; call it to evaluate at x."""
+    """Power law y ≈ constant·x^exponent; call it to evaluate at x.
+
+    Attributes
+    ----------
+    exponent : float
+        Exponent of x.
+    constant : float
+        Value at x = 1.
+    """
 
     exponent: float
     constant: float
@@ -60,6 +68,15 @@ def power_law(x: Numbers, y: Numbers) -> PowerLaw:
     ------
     ValueError
         If there are fewer than two different x, or values that are not positive and finite.
+
+    Examples
+    --------
+    >>> from unlazy.measures import power_law
+    >>> law = power_law([1.0, 2.0, 4.0], [3.0, 12.0, 48.0])
+    >>> round(law.exponent, 6), round(law.constant, 6)
+    (2.0, 3.0)
+    >>> law([10.0]).round(6).tolist()
+    [300.0]
     """
     a, b = np.asarray(x, float), np.asarray(y, float)
     if a.shape != b.shape or len(np.unique(a)) < 2:
@@ -150,16 +167,29 @@ def slope(
     Parameters
     ----------
     x : sequence of float
+        Positive values, one per point.
     y : array of shape (points, seeds)
+        Positive measurements.
     statistic : callable, default numpy.median
         Takes an array and `axis`.
     level : float, default 0.95
         Confidence level.
     seed : int, default 0
+        Seed of the bootstrap.
 
     Returns
     -------
     Interval
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy.measures import slope
+    >>> x = np.array([10.0, 20.0, 40.0, 80.0])
+    >>> noise = np.exp(0.1 * np.random.default_rng(0).normal(size=(4, 8)))
+    >>> found = slope(x, noise / x[:, None])
+    >>> round(found.value, 1), found.low < found.value < found.high
+    (-1.0, True)
     """
     values = np.asarray(y, float)
     if values.ndim != 2 or values.shape[0] != len(x):
@@ -181,6 +211,7 @@ def crossing(n: Numbers, curve: Numbers, threshold: float) -> float:
     n : sequence of float
         Positive and increasing.
     curve : sequence of float
+        Values at n.
     threshold : float
         Positive.
 
@@ -193,6 +224,14 @@ def crossing(n: Numbers, curve: Numbers, threshold: float) -> float:
     ------
     ValueError
         If n is not positive and increasing, or the threshold is not positive.
+
+    Examples
+    --------
+    >>> from unlazy.measures import crossing
+    >>> round(crossing([10, 100, 1000], [1.0, 0.1, 0.01], 0.05), 1)
+    200.0
+    >>> crossing([10, 100, 1000], [1.0, 0.1, 0.01], 0.001)
+    nan
     """
     sizes, values = np.asarray(n, float), np.asarray(curve, float)
     if sizes.shape != values.shape or np.any(np.diff(sizes) <= 0) or np.any(sizes <= 0):
@@ -250,13 +289,26 @@ def scaling_exponent(
     curves : mapping
         d → (n, risks), with risks of shape (points, seeds).
     threshold : float
+        Risk that defines n*, positive.
     level : float, default 0.95
         Confidence level.
     seed : int, default 0
+        Seed of the bootstrap.
 
     Returns
     -------
     Interval
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy.measures import scaling_exponent
+    >>> n = np.array([10.0, 100.0, 1000.0, 10000.0])
+    >>> noise = np.exp(0.1 * np.random.default_rng(0).normal(size=(4, 6)))
+    >>> curves = {d: (n, d**2 / n[:, None] * noise) for d in (4.0, 8.0, 16.0)}  # n* = d²/threshold
+    >>> found = scaling_exponent(curves, 0.5)
+    >>> round(found.value, 1), found.failed
+    (2.0, 0.0)
     """
     checked = {d: (n, _curves(n, risks)) for d, (n, risks) in curves.items()}
     found = [crossing(n, np.median(values, 1), threshold) for n, values in checked.values()]

@@ -19,6 +19,13 @@ def gram_spectrum(K: Float[Array, "n n"]) -> Float[Array, " n"]:
     Returns
     -------
     array of shape (n,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy.measures import gram_spectrum
+    >>> gram_spectrum(np.diag([2.0, 6.0])).tolist()
+    [3.0, 1.0]
     """
     return jnp.linalg.eigvalsh(K)[::-1] / K.shape[0]
 
@@ -37,6 +44,12 @@ def effective_dimension(eigenvalues: Float[Array, " n"], ridge: Float[Array, ""]
     Returns
     -------
     scalar array
+
+    Examples
+    --------
+    >>> from unlazy.measures import effective_dimension
+    >>> float(effective_dimension([3.0, 1.0, 0.0], 1.0))
+    1.25
     """
     lam = jnp.maximum(eigenvalues, 0)
     return jnp.sum(lam / (lam + ridge))
@@ -49,11 +62,20 @@ def participation_ratio(eigenvalues: Float[Array | np.ndarray, " n"]) -> Float[A
     Parameters
     ----------
     eigenvalues : array of shape (n,)
+        Eigenvalues of the matrix.
 
     Returns
     -------
     scalar
         n for the identity, 1 for rank one, 0 if all eigenvalues are zero.
+
+    Examples
+    --------
+    >>> from unlazy.measures import participation_ratio
+    >>> float(participation_ratio([1.0, 1.0, 1.0, 1.0]))
+    4.0
+    >>> float(participation_ratio([5.0, 0.0, 0.0, 0.0]))
+    1.0
     """
     squares = (eigenvalues**2).sum()
     return eigenvalues.sum() ** 2 / (squares + (squares == 0))

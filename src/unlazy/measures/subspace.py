@@ -22,6 +22,12 @@ def energy(W: Float[Array, "w d"], subspace: Float[Array, "r d"]) -> Float[Array
     -------
     scalar array
         r/d on average for random rows, 1 if all rows lie in the subspace, 0 if W = 0.
+
+    Examples
+    --------
+    >>> from unlazy.measures import energy
+    >>> round(float(energy([[3.0, 0.0], [0.0, 1.0]], [[1.0, 0.0]])), 4)
+    0.9
     """
     total = jnp.sum(jnp.square(W))
     inside = jnp.sum(jnp.square(_product(W, subspace.T)))
@@ -35,6 +41,7 @@ def row_alignment(W: Float[Array, "w d"], subspace: Float[Array, "r d"]) -> Floa
     Parameters
     ----------
     W : array of shape (w, d)
+        Weights, one row per neuron.
     subspace : array of shape (r, d)
         U, with orthonormal rows.
 
@@ -42,6 +49,12 @@ def row_alignment(W: Float[Array, "w d"], subspace: Float[Array, "r d"]) -> Floa
     -------
     array of shape (w,)
         Zero for a zero row.
+
+    Examples
+    --------
+    >>> from unlazy.measures import row_alignment
+    >>> row_alignment([[2.0, 0.0], [0.0, 1.0], [-1.0, 0.0]], [[1.0, 0.0]]).tolist()
+    [1.0, 0.0, 1.0]
     """
     norms = jnp.linalg.norm(W, axis=1)
     inside = jnp.linalg.norm(_product(W, subspace.T), axis=1)
@@ -74,8 +87,9 @@ def principal_angles(first: Float[Array, "r d"], second: Float[Array, "s d"]) ->
     Parameters
     ----------
     first : array of shape (r, d)
+        Orthonormal rows that span one subspace.
     second : array of shape (s, d)
-        Orthonormal rows.
+        Orthonormal rows that span the other.
 
     Returns
     -------
@@ -84,6 +98,13 @@ def principal_angles(first: Float[Array, "r d"], second: Float[Array, "s d"]) ->
     References
     ----------
     Björck and Golub (1973), Numerical methods for computing angles between linear subspaces.
+
+    Examples
+    --------
+    >>> from unlazy.measures import principal_angles
+    >>> angles = principal_angles([[1.0, 0.0, 0.0]], [[0.6, 0.8, 0.0]])
+    >>> round(float(angles[0]), 4)
+    0.9273
     """
     small, large = (first, second) if first.shape[0] <= second.shape[0] else (second, first)
     across = small - _product(_product(small, large.T), large)
@@ -99,13 +120,20 @@ def overlap(first: Float[Array, "r d"], second: Float[Array, "s d"]) -> Float[Ar
     Parameters
     ----------
     first : array of shape (r, d)
+        Orthonormal rows that span one subspace.
     second : array of shape (s, d)
-        Orthonormal rows.
+        Orthonormal rows that span the other.
 
     Returns
     -------
     scalar array
         1 if one subspace contains the other, √(max(r, s)/d) on average for random ones.
+
+    Examples
+    --------
+    >>> from unlazy.measures import overlap
+    >>> round(float(overlap([[1.0, 0.0, 0.0]], [[0.6, 0.8, 0.0]])), 4)
+    0.6
     """
     return jnp.sqrt(jnp.mean(jnp.square(cosines(first, second))))
 
@@ -117,7 +145,9 @@ def top_directions(W: Float[Array, "w d"], r: int) -> Float[Array, "r d"]:
     Parameters
     ----------
     W : array of shape (w, d)
+        Weights, one row per neuron.
     r : int
+        Number of directions.
 
     Returns
     -------
@@ -127,6 +157,14 @@ def top_directions(W: Float[Array, "w d"], r: int) -> Float[Array, "r d"]:
     ------
     ValueError
         If r is not between 1 and min(w, d).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy.measures import top_directions
+    >>> W = np.array([[3.0, 0.0], [-4.0, 0.0], [0.0, 1.0]])
+    >>> np.abs(top_directions(W, 1)).round(4).tolist()  # up to sign
+    [[1.0, 0.0]]
     """
     if not 1 <= r <= min(W.shape):
         raise ValueError(f"r must be between 1 and min(W.shape) = {min(W.shape)}, got {r}")
@@ -140,12 +178,20 @@ def top_overlap(W: Float[Array, "w d"], subspace: Float[Array, "r d"]) -> Float[
     Parameters
     ----------
     W : array of shape (w, d)
+        Weights, one row per neuron.
     subspace : array of shape (r, d)
         Orthonormal rows.
 
     Returns
     -------
     scalar array
+
+    Examples
+    --------
+    >>> from unlazy.measures import top_overlap
+    >>> W = [[3.0, 0.0], [-4.0, 0.0], [0.0, 1.0]]
+    >>> round(float(top_overlap(W, [[1.0, 0.0]])), 4)
+    1.0
     """
     return overlap(top_directions(W, subspace.shape[0]), subspace)
 

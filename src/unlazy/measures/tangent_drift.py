@@ -21,6 +21,12 @@ def relative_change(start: Float[Array, "*s"], now: Float[Array, "*s"]) -> Float
     Returns
     -------
     scalar array
+
+    Examples
+    --------
+    >>> from unlazy.measures import relative_change
+    >>> float(relative_change([3.0, 4.0], [3.0, 9.0]))
+    1.0
     """
     return jnp.linalg.norm(jnp.ravel(now - start)) / jnp.linalg.norm(jnp.ravel(start))
 
@@ -36,6 +42,14 @@ def parameter_movement(start: Any, now: Any) -> Float[Array, " layers"]:
     Returns
     -------
     array of shape (layers,)
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.measures import parameter_movement
+    >>> start = [jnp.array([3.0, 4.0]), jnp.array([2.0])]
+    >>> parameter_movement(start, [jnp.array([3.0, 9.0]), jnp.array([3.0])]).tolist()
+    [1.0, 0.5]
     """
     before = jax.tree.leaves(start, is_leaf=lambda part: part is not start)
     after = jax.tree.leaves(now, is_leaf=lambda part: part is not now)
@@ -49,10 +63,18 @@ def distance(start: Any, now: Any) -> Float[Array, ""]:
     Parameters
     ----------
     start, now : pytree
+        Parameters.
 
     Returns
     -------
     scalar array
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.measures import distance
+    >>> float(distance([jnp.array([0.0]), jnp.array([1.0])], [jnp.array([3.0]), jnp.array([5.0])]))
+    5.0
     """
     return _norm(jax.tree.map(jnp.subtract, now, start))
 

@@ -35,6 +35,15 @@ class Expansion(eqx.Module):
         Parameters θ_0 of the expansion point.
     order : int
         Degree of the Taylor polynomial.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.networks import Expansion
+    >>> f = lambda w, X: jnp.exp(X @ w)
+    >>> taylor = Expansion(f, jnp.zeros(1), 2)  # 1 + δx + (δx)²/2
+    >>> taylor(jnp.array([2.0]), jnp.array([[1.0], [0.5]])).tolist()
+    [5.0, 2.5]
     """
 
     apply: Apply
@@ -139,6 +148,15 @@ def quadratic_expansion(apply: Apply, params: Any) -> Expansion:
     References
     ----------
     Bai and Lee (2020), Beyond linearization.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.networks import quadratic_expansion
+    >>> f = lambda w, X: (X @ w) ** 2
+    >>> quadratic = quadratic_expansion(f, jnp.array([1.0]))  # exact for a quadratic function
+    >>> quadratic(jnp.array([3.0]), jnp.array([[2.0]])).tolist()
+    [36.0]
     """
     return Expansion(apply, params, 2)
 
@@ -164,6 +182,15 @@ def expand(apply: Apply, params: Any, order: int = 1) -> Expansion:
     ------
     ValueError
         If `order` is not a positive integer.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.networks import expand
+    >>> f = lambda w, X: (X @ w) ** 3
+    >>> X, start, w = jnp.array([[1.0]]), jnp.array([1.0]), jnp.array([2.0])
+    >>> [float(expand(f, start, order)(w, X)[0]) for order in (1, 2, 3)]
+    [4.0, 7.0, 8.0]
     """
     return Expansion(apply, params, check_positive_integer("order", order))
 
@@ -213,6 +240,19 @@ def trained_linearization(
     ------
     ValueError
         If not exactly one of `time` and (`step_size`, `steps`) is given.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from unlazy import MLP, Network
+    >>> from unlazy.networks import linearize, trained_linearization
+    >>> X, y = jnp.array([[-1.0, 0.0], [0.5, 1.0], [2.0, -1.0]]), jnp.array([1.0, -1.0, 0.5])
+    >>> network = Network(MLP(1, "relu", width=64), 2)
+    >>> start = network.init(jax.random.key(0))
+    >>> end = trained_linearization(network, start, X, y, time=float("inf"))
+    >>> bool(jnp.allclose(linearize(network, start)(end, X), y, atol=1e-3))  # interpolates the labels
+    True
     """
     if (time is None) == (step_size is None) or (step_size is None) != (steps is None):
         raise ValueError(f"pass either time, or step_size and steps; got {time=}, {step_size=}, {steps=}")

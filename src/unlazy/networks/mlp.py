@@ -211,7 +211,7 @@ class Network(eqx.Module, metaclass=_NetworkMeta):
         """
         return self.mlp.activation(self.preactivations(params, X)[:-1][layer])
 
-    def __call__(self, params: Parameters, X: Points) -> Float[Array, "n *c"]:
+    def __call__(self, params: Parameters, X: Points) -> Float[Array, " n *c"]:
         """Evaluate the network.
 
         Parameters

@@ -90,8 +90,18 @@ def layer_tangent_kernels(
 
     Parameters
     ----------
-    apply, params, X, Z, outputs, rates
-        As in `tangent_kernel`.
+    apply : callable
+        Function f(params, X). A `Network` uses its layer structure, other functions use Jacobians.
+    params : pytree
+        Parameters θ.
+    X : array of shape (n, ...)
+        Points; any shape after the leading axis unless `apply` is a `Network`.
+    Z : array of shape (m, ...), optional
+        Second set of points; X by default.
+    outputs : {"full", "trace", "diagonal"}, default "full"
+        For c > 1 outputs: the full kernel (n, c, m, c), its trace over outputs (n, m) or its diagonal (n, m, c).
+    rates : float or pytree, default 1.0
+        Layer-wise learning rates: a number, one per layer, or shaped like the parameters.
 
     Returns
     -------
@@ -102,6 +112,19 @@ def layer_tangent_kernels(
     ------
     ValueError
         If `outputs` is unknown.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from unlazy import MLP, Network
+    >>> from unlazy.networks import layer_tangent_kernels, tangent_kernel
+    >>> X = jnp.array([[-1.0, 0.0], [0.5, 1.0], [2.0, -1.0]])
+    >>> network = Network(MLP(2, "relu", width=16), 2)
+    >>> params = network.init(jax.random.key(0))
+    >>> kernels = layer_tangent_kernels(network, params, X)
+    >>> len(kernels), bool(jnp.allclose(sum(kernels), tangent_kernel(network, params, X), rtol=1e-4))
+    (3, True)
     """
     if outputs not in OUTPUTS:
         raise ValueError(f"unknown outputs {outputs!r}{did_you_mean(str(outputs), OUTPUTS)}")

@@ -88,7 +88,7 @@ def matmul(
     V: Labels,
     *,
     memory: int | str | None = None,
-) -> Float[Array, "n *c"]:
+) -> Float[Array, " n *c"]:
     """Compute K(X, Z) @ V without storing K.
 
     Parameters
@@ -128,7 +128,7 @@ def rmatmul(
     U: Labels,
     *,
     memory: int | str | None = None,
-) -> Float[Array, "m *c"]:
+) -> Float[Array, " m *c"]:
     """Compute K(X, Z)ᵀ @ U without storing K.
 
     Parameters

@@ -24,13 +24,54 @@ from unlazy.solvers.path import Path, Values
 Loss = Callable[[Array, Array], Array]
 
 
-def squared_error(f: Float[Array, "n *c"], y: Float[Array, "n *c"]) -> Float[Array, ""]:
-    """Squared error, ½Σ(f - y)²."""
+def squared_error(f: Float[Array, " n *c"], y: Float[Array, " n *c"]) -> Float[Array, ""]:
+    """Squared error, ½Σ(f - y)².
+
+    Parameters
+    ----------
+    f : array of shape (n,) or (n, c)
+        Predictions.
+    y : array of the same shape
+        Labels.
+
+    Returns
+    -------
+    scalar array
+        The loss, summed over points and outputs.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.solvers import squared_error
+    >>> float(squared_error(jnp.array([1.0, 2.0]), jnp.array([0.0, 4.0])))
+    2.5
+    """
     return 0.5 * jnp.sum((f - y) ** 2)
 
 
 def cross_entropy(f: Float[Array, "n c"], y: Float[Array, "n c"]) -> Float[Array, ""]:
-    """Cross-entropy, -Σ y log softmax f, for one-hot labels or probabilities y."""
+    """Cross-entropy, -Σ y log softmax f.
+
+    Parameters
+    ----------
+    f : array of shape (n, c)
+        Logits.
+    y : array of shape (n, c)
+        One-hot labels or probabilities.
+
+    Returns
+    -------
+    scalar array
+        The loss, summed over points.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.solvers import cross_entropy
+    >>> f, y = jnp.zeros((1, 2)), jnp.array([[1.0, 0.0]])
+    >>> round(float(cross_entropy(f, y)), 4)
+    0.6931
+    """
     return -jnp.sum(y * jax.nn.log_softmax(f, axis=-1))
 
 

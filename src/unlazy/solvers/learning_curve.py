@@ -137,7 +137,7 @@ class LearningCurveLaw(NamedTuple):
 def learning_curve_from_spectrum(
     eigenvalues: Float[Array | np.ndarray, " n"],
     eigenvectors: Float[Array | np.ndarray, "n n"],
-    y: Float[Array | np.ndarray, "n *c"],
+    y: Float[Array | np.ndarray, " n *c"],
     sizes: Numbers,
     ridges: Numbers = (),
     *,

@@ -46,7 +46,7 @@ class Solution(eqx.Module):
     kernel: Kernel
     centers: Any
     """The points that the coefficients belong to: a matrix, or any input the kernel accepts."""
-    coefficients: Float[Array, "m *c"]
+    coefficients: Float[Array, " m *c"]
     evidence: Evidence
     """Error estimate, counters and messages."""
 
@@ -100,7 +100,7 @@ class Solution(eqx.Module):
         """Messages about the run, such as a changed ridge or precision."""
         return self.evidence.notes
 
-    def predict(self, X: Points, memory: int | str | None = None) -> Float[Array, "k *c"]:
+    def predict(self, X: Points, memory: int | str | None = None) -> Float[Array, " k *c"]:
         """Evaluate f at every row of X, in the precision of the coefficients; differentiable.
 
         Parameters

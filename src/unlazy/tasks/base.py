@@ -12,7 +12,7 @@ from unlazy.core.data import Data
 from unlazy.core.errors import check_positive_integer
 
 T = TypeVar("T")
-Predictor = Callable[[Float[Array, "m d"]], Float[Array, "m *c"]]
+Predictor = Callable[[Float[Array, "m d"]], Float[Array, " m *c"]]
 HermiteCoefficients = dict[tuple[int, ...], float]
 """{α: c_α} in f* = Σ c_α Π_i h_{α_i}(u_i·x), with u_i the rows of `subspace`."""
 
@@ -52,6 +52,15 @@ def nested(draw: Callable[[PRNGKeyArray], T], key: PRNGKeyArray, n: int) -> T:
     -------
     array or pytree
         The samples, stacked along a leading axis.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from unlazy.tasks import nested
+    >>> key = jax.random.key(0)
+    >>> few, many = (nested(lambda k: jax.random.normal(k, (2,)), key, n) for n in (3, 5))
+    >>> few.shape, many.shape, bool((few == many[:3]).all())
+    ((3, 2), (5, 2), True)
     """
     n = check_positive_integer("n (the number of samples)", n)
     return jax.vmap(lambda i: draw(jax.random.fold_in(key, i)))(jnp.arange(n, dtype=jnp.uint32))
@@ -78,7 +87,7 @@ class Task(eqx.Module):
         """Draw one input of shape (d,)."""
         raise NotImplementedError
 
-    def target(self, X: Float[Array, "n d"]) -> Float[Array, "n *c"]:
+    def target(self, X: Float[Array, "n d"]) -> Float[Array, " n *c"]:
         """Evaluate the noiseless target f*(x).
 
         Parameters

@@ -28,6 +28,16 @@ class Circle(LineTask):
     ------
     ValueError
         If a frequency is negative or not an integer.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from unlazy.tasks import Circle
+    >>> task = Circle({1: (0.0, 1.0), 3: (0.5, 0.0)})
+    >>> task.sample(jax.random.key(0), 5).X.shape
+    (5, 2)
+    >>> task.second_moment
+    0.625
     """
 
     waves: tuple[tuple[int, float, float], ...] = eqx.field(static=True)

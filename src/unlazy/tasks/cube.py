@@ -34,6 +34,16 @@ class CubePolynomial(Task):
     References
     ----------
     Abbe, Boix-Adserà and Misiakiewicz (COLT 2022), The merged-staircase property.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.tasks import CubePolynomial
+    >>> task = CubePolynomial(5, {(0,): 1.0, (0, 1, 2): 0.5})
+    >>> task.target(jnp.array([[1.0, -1.0, 1.0, 1.0, 1.0]])).tolist()
+    [0.5]
+    >>> task.relevant, task.leap
+    ([0, 1, 2], 2)
     """
 
     terms: tuple[tuple[tuple[int, ...], float], ...] = eqx.field(static=True)
@@ -109,6 +119,16 @@ def parity(d: int, k: int, noise: float = 0.0) -> CubePolynomial:
     ------
     ValueError
         If k > d.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.tasks import parity
+    >>> task = parity(4, 2)
+    >>> task.target(jnp.array([[1.0, -1.0, 1.0, 1.0], [-1.0, -1.0, 1.0, 1.0]])).tolist()
+    [-1.0, 1.0]
+    >>> task.leap
+    2
     """
     return CubePolynomial(d, {tuple(range(_check_relevant(d, k))): 1.0}, noise)
 
@@ -134,6 +154,13 @@ def staircase(d: int, k: int, noise: float = 0.0) -> CubePolynomial:
     ------
     ValueError
         If k > d.
+
+    Examples
+    --------
+    >>> from unlazy.tasks import staircase
+    >>> task = staircase(10, 3)
+    >>> list(task.fourier_coefficients), task.leap
+    ([(0,), (0, 1), (0, 1, 2)], 1)
     """
     return CubePolynomial(d, {tuple(range(j)): 1 / math.sqrt(k) for j in range(1, _check_relevant(d, k) + 1)}, noise)
 

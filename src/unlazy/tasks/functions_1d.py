@@ -32,6 +32,17 @@ class Function1D(LineTask):
     ------
     ValueError
         If low ≥ high.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from unlazy.tasks import Function1D
+    >>> task = Function1D(jnp.abs, low=-1.0, high=1.0, kinks=(0.0,))
+    >>> task.sample(jax.random.key(0), 5).X.shape
+    (5, 1)
+    >>> round(task.second_moment, 6)
+    0.333333
     """
 
     function: Callable = eqx.field(static=True)
@@ -82,6 +93,13 @@ def heaviside(noise: float = 0.0) -> Function1D:
     -------
     Function1D
         The task.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.tasks import heaviside
+    >>> heaviside().target(jnp.array([[-0.5], [0.5]])).tolist()
+    [0.0, 1.0]
     """
     return Function1D(_step, kinks=(0.0,), noise=noise)
 
@@ -100,6 +118,13 @@ def smooth(frequency: float = 1.0, noise: float = 0.0) -> Function1D:
     -------
     Function1D
         The task.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.tasks import smooth
+    >>> smooth(frequency=1.0).target(jnp.array([[0.0], [0.5]])).round(4).tolist()
+    [0.0, 1.0]
     """
     return Function1D(_Wave(frequency), noise=noise)
 
@@ -125,6 +150,14 @@ def piecewise(cuts: Sequence[float], heights: Sequence[float], noise: float = 0.
     ------
     ValueError
         If the cuts are not increasing inside (-1, 1) or the number of heights does not match.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.tasks import piecewise
+    >>> task = piecewise([-0.5, 0.5], [1.0, 3.0, 2.0])
+    >>> task.target(jnp.array([[-0.9], [0.0], [0.9]])).tolist()
+    [1.0, 3.0, 2.0]
     """
     cuts, heights = tuple(float(c) for c in cuts), tuple(float(h) for h in heights)
     if len(heights) != len(cuts) + 1 or list(cuts) != sorted(set(cuts)) or any(abs(c) >= 1 for c in cuts):

@@ -115,6 +115,15 @@ def directions(d: int, r: int, key: PRNGKeyArray | None = None) -> Float[Array, 
     ------
     ValueError
         If r > d.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from unlazy.tasks import directions
+    >>> U = directions(5, 2, key=jax.random.key(0))
+    >>> U.shape, bool(jnp.allclose(U @ U.T, jnp.eye(2), atol=1e-5))
+    ((2, 5), True)
     """
     d, r = check_positive_integer("d (the input dimension)", d), check_positive_integer("r (the directions)", r)
     if r > d:

@@ -31,6 +31,13 @@ def digits(classes: Sequence[int] | None = None) -> TableTask:
     ------
     ValueError
         If `classes` are not two or more different known classes.
+
+    Examples
+    --------
+    >>> from unlazy.tasks import digits
+    >>> task = digits(classes=[3, 8])
+    >>> task.X.shape, sorted(set(task.y.tolist()))
+    ((357, 64), [-1.0, 1.0])
     """
     from sklearn.datasets import load_digits
 
@@ -57,6 +64,19 @@ def idx_images(images: str | Path, labels: str | Path, classes: Sequence[int] | 
     ------
     UnlazyError
         If a file cannot be read or the files do not match.
+
+    Examples
+    --------
+    >>> import struct, tempfile
+    >>> from pathlib import Path
+    >>> from unlazy.tasks import idx_images
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     images, labels = Path(folder, "images.idx"), Path(folder, "labels.idx")
+    ...     _ = images.write_bytes(bytes([0, 0, 8, 3]) + struct.pack(">3I", 4, 2, 2) + bytes(range(16)))
+    ...     _ = labels.write_bytes(bytes([0, 0, 8, 1]) + struct.pack(">I", 4) + bytes([0, 1, 0, 1]))
+    ...     task = idx_images(images, labels)
+    >>> task.X.shape, task.y.tolist()
+    ((4, 4), [-1.0, 1.0, -1.0, 1.0])
     """
     pixels, targets = read_idx(images), read_idx(labels)
     if pixels.ndim < 2 or targets.ndim != 1 or len(pixels) != len(targets):
@@ -87,6 +107,19 @@ def npz_images(
     ------
     UnlazyError
         If the file cannot be read, lacks an array, or the arrays have different lengths.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> from unlazy.tasks import npz_images
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "images.npz")
+    ...     np.savez(path, x_train=np.zeros((4, 2, 2), np.uint8), y_train=np.array([0, 1, 0, 1]))
+    ...     task = npz_images(path)
+    >>> task.X.shape, task.y.tolist()
+    ((4, 4), [-1.0, 1.0, -1.0, 1.0])
     """
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -132,6 +132,17 @@ class IndexModel(GaussianTask):
         The link g.
     noise : float, default 0.0
         Labels are f*(x) ± noise with equal probability.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.tasks import IndexModel, index_model
+    >>> link = index_model(3, {(2,): 1.0}).link  # He_2(z)/√2
+    >>> task = IndexModel(jnp.eye(3)[:1], link)
+    >>> task.target(jnp.array([[1.0, 5.0, 5.0]])).tolist()
+    [0.0]
+    >>> task.r, task.information_exponent
+    (1, 2)
     """
 
     U: Float[Array, "r d"]
@@ -230,6 +241,16 @@ def index_model(
     ------
     ValueError
         If the coefficients or the directions are invalid.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from unlazy.tasks import index_model
+    >>> task = index_model(10, {(1, 0): 1.0, (1, 2): 0.5}, key=jax.random.key(0))
+    >>> task.subspace.shape, task.information_exponent, task.leap
+    ((2, 10), 1, 2)
+    >>> task.second_moment
+    1.25
     """
     link = HermiteLink(coefficients)
     return IndexModel(gaussian_directions(d, link.r, directions, key), link, noise)
@@ -268,6 +289,13 @@ def multi_index(
     ------
     ValueError
         If the link or the directions are invalid.
+
+    Examples
+    --------
+    >>> from unlazy.tasks import multi_index
+    >>> task = multi_index(10, 3, {2: 1.0})
+    >>> task.subspace.shape, round(task.second_moment, 6), round(task.kappa, 6)
+    ((3, 10), 1.0, 0.707107)
     """
     r = check_positive_integer("r (the number of directions)", r)
     if isinstance(link, Mapping):
@@ -348,6 +376,13 @@ def quadratic_plus(
     References
     ----------
     Damian, Lee and Soltanolkotabi (COLT 2022), Neural networks can learn representations with gradient descent.
+
+    Examples
+    --------
+    >>> from unlazy.tasks import quadratic_plus
+    >>> task = quadratic_plus(10, degree=4)
+    >>> task.information_exponent, round(task.second_moment, 6), round(task.kappa, 6)
+    (2, 1.0, 1.0)
     """
     if degree < 3:
         raise ValueError(f"degree must be 3 or more, got {degree}; degree 2 is already included")
@@ -371,6 +406,16 @@ def cubic_sign(d: int, *, key: PRNGKeyArray | None = None, noise: float = 0.0) -
     -------
     IndexModel
         The task.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from unlazy.tasks import cubic_sign
+    >>> task = cubic_sign(10)
+    >>> task.information_exponent
+    3
+    >>> sorted(set(task.sample(jax.random.key(0), 50).y.tolist()))
+    [-1.0, 1.0]
     """
     root = math.sqrt(2 * math.log(2))
     return single_index(d, _cubic_sign, kinks=(-root, 0.0, root), key=key, noise=noise)
@@ -392,6 +437,16 @@ def band_sign(d: int, *, key: PRNGKeyArray | None = None, noise: float = 0.0) ->
     -------
     IndexModel
         The task.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.tasks import band_sign
+    >>> task = band_sign(2)
+    >>> task.information_exponent
+    2
+    >>> task.target(jnp.array([[0.0, 3.0], [1.0, 3.0]])).tolist()
+    [-1.0, 1.0]
     """
     return single_index(d, _band_sign, kinks=(-QUARTILE, QUARTILE), key=key, noise=noise)
 

@@ -36,6 +36,18 @@ class Manifold(Task):
         E f*², if known.
     noise : float, default 0.0
         Labels are f*(x) ± noise with equal probability.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from unlazy.tasks import Manifold
+    >>> task = Manifold(jnp.eye(4), jnp.ones((2, 2)), jnp.zeros(2), 0.5, lambda s: s[:, 0], 0.5)
+    >>> task.intrinsic_dimension
+    1
+    >>> data = task.sample(jax.random.key(0), 5)
+    >>> data.X.shape, bool(jnp.allclose(data.y, data.X[:, 0]))
+    ((5, 4), True)
     """
 
     Q: Float[Array, "d d"]
@@ -114,6 +126,16 @@ def manifold(
     ------
     ValueError
         If k + 1 > d.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from unlazy.tasks import manifold
+    >>> task = manifold(10, 2, key=jax.random.key(0))
+    >>> task.intrinsic_dimension, task.second_moment
+    (2, 1.0)
+    >>> task.sample(jax.random.key(1), 5).X.shape
+    (5, 10)
     """
     d, k = check_positive_integer("d (the ambient dimension)", d), check_positive_integer("k (the dimension)", k)
     if k + 1 > d:

@@ -37,8 +37,22 @@ class Patterns(Task):
     background : float
         Probability of an irrelevant pattern.
 
-    References ---------- Shi, Wei and Liang (ICLR 2022), A theoretical analysis on feature learning in neural networks:
-    emergence from inputs and advantage over fixed features.
+    References
+    ----------
+    Shi, Wei and Liang (ICLR 2022), A theoretical analysis on feature learning in neural networks: emergence from inputs
+    and advantage over fixed features.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from unlazy.tasks import Patterns
+    >>> task = Patterns(jnp.eye(8)[:, :6], k=3, positive=(1, 3), uniform_part=0.5, background=0.5)
+    >>> data = task.sample(jax.random.key(0), 50)
+    >>> data.X.shape, sorted(set(data.y.tolist()))
+    ((50, 8), [-1.0, 1.0])
+    >>> task.balance, task.gamma
+    (0.0, 0.25)
     """
 
     M: Float[Array, "d D"]

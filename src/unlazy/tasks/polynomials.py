@@ -31,6 +31,14 @@ class RankPolynomial(RidgeSum):
     References
     ----------
     Bai and Lee (2020), Beyond linearization: on quadratic and higher-order approximation of wide neural networks.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.tasks import RankPolynomial
+    >>> task = RankPolynomial(jnp.eye(2, 5), jnp.array([1.0, 0.5]), (2, 3))  # x_0² + x_1³/2
+    >>> task.target(jnp.array([[3.0, 2.0, 0.0, 0.0, 0.0]])).tolist()
+    [13.0]
     """
 
     W: Float[Array, "r d"]
@@ -94,6 +102,14 @@ def rank_polynomial(
     ------
     ValueError
         If `powers` is empty or a shape does not match.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from unlazy.tasks import rank_polynomial
+    >>> task = rank_polynomial(10, (2, 4), key=jax.random.key(0))
+    >>> task.W.shape, round(float(task.second_moment), 4)
+    ((2, 10), 1.0)
     """
     chosen = tuple(check_positive_integer("a power", p) for p in powers)
     if not chosen:
@@ -125,6 +141,13 @@ def quadratic(d: int, r: int = 1, *, key: PRNGKeyArray | None = None, noise: flo
     -------
     RankPolynomial
         The task.
+
+    Examples
+    --------
+    >>> from unlazy.tasks import quadratic
+    >>> task = quadratic(10, r=2)
+    >>> task.powers, round(float(task.second_moment), 4)
+    ((2, 2), 1.0)
     """
     return rank_polynomial(d, (2,) * check_positive_integer("r (the rank)", r), key=key, noise=noise)
 
@@ -154,6 +177,13 @@ def hermite_polynomial(
     -------
     IndexModel
         The task.
+
+    Examples
+    --------
+    >>> from unlazy.tasks import hermite_polynomial
+    >>> task = hermite_polynomial(10, degree=4)
+    >>> task.information_exponent, task.second_moment
+    (4, 1.0)
     """
     return multi_index(d, r, {check_positive_integer("degree", degree): 1.0}, key=key, noise=noise)
 

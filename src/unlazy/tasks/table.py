@@ -27,10 +27,22 @@ class TableTask(Task):
     ------
     ValueError
         If the shapes do not match or values are missing, infinite or not numeric.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import numpy as np
+    >>> from unlazy.tasks import TableTask
+    >>> task = TableTask(np.arange(20.0).reshape(10, 2), np.arange(10.0))
+    >>> task.sample(jax.random.key(0), 4).X.shape
+    (4, 2)
+    >>> train, test = task.split(jax.random.key(1), 7)
+    >>> train.size, test.size
+    (7, 3)
     """
 
     X: Float[Array, "N d"]
-    y: Float[Array, "N *c"]
+    y: Float[Array, " N *c"]
     noise: float = eqx.field(static=True)
     d: int = eqx.field(static=True)
 
@@ -100,7 +112,7 @@ class TableTask(Task):
         chosen = self.rows(key, n)
         return Data(self.X[chosen], self.y[chosen])
 
-    def target(self, X: Float[Array, "n d"]) -> Float[Array, "n *c"]:
+    def target(self, X: Float[Array, "n d"]) -> Float[Array, " n *c"]:
         """Raise ValueError: a table has no target function."""
         raise ValueError("a table has labels only for its own rows; use sample, X and y, or population_risk")
 

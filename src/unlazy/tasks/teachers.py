@@ -31,6 +31,15 @@ class Teacher(RidgeSum):
         The activation σ.
     noise : float, default 0.0
         Labels are f*(x) ± noise with equal probability.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.tasks import Teacher, teacher
+    >>> relu = teacher(3, 2, "relu").activation
+    >>> task = Teacher(jnp.eye(2, 3), jnp.array([1.0, -2.0]), relu)
+    >>> task.target(jnp.array([[3.0, 1.0, 0.0], [-1.0, 1.0, 0.0]])).tolist()
+    [1.0, -2.0]
     """
 
     W: Float[Array, "r d"]
@@ -99,6 +108,14 @@ def teacher(
     ------
     ValueError
         If a shape does not match, the rows of `weights` do not have norm 1, or `key` is missing.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from unlazy.tasks import teacher
+    >>> task = teacher(10, 3, "relu", key=jax.random.key(0))
+    >>> task.W.shape, task.sample(jax.random.key(1), 5).y.shape
+    ((3, 10), (5,))
     """
     neurons = check_positive_integer("neurons", neurons)
     W = unit_rows(d, neurons, weights, key, orthogonal)

@@ -1,11 +1,17 @@
 """Training with feature learning: gradient descent, one-step training, recursive feature machines, the rich limit."""
 
-from unlazy.core.lazy_exports import lazy_exports
+from unlazy._lazy_exports import lazy_exports
 
 _MODULES = {
-    "descent.descend": ("Descent", "descend",),
+    "descent.descend": (
+        "Descent",
+        "descend",
+    ),
     "one_step.algorithm": ("OneStep",),
-    "rfm.rfm": ("RecursiveFeatureMachine", "recursive_features",),
+    "rfm.rfm": (
+        "RecursiveFeatureMachine",
+        "recursive_features",
+    ),
     "rich.adaptive": ("adaptive_kernel",),
     "rich.finite_width": ("rich_network",),
     "rich.langevin": ("langevin",),
@@ -13,5 +19,5 @@ _MODULES = {
     "rich.trajectory": ("RichTrajectory",),
 }
 _WHERE = {name: f"unlazy.training.{module}" for module, names in _MODULES.items() for name in names}
-__all__ = [*_WHERE]  # noqa: PLE0604
+__all__ = [*_WHERE]
 __getattr__, __dir__ = lazy_exports(__name__, _WHERE)

@@ -13,7 +13,7 @@ import numpy as np
 
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.paired_ratios import is_informative, ratio_text
-from unlazy.comparison.study.contestants import CANDIDATES
+from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.lab.report.fonts import FigureNames, drawable_names
 from unlazy.lab.report.style import COLORS, figure_style
 from unlazy.measures.scaling_fit import Interval

@@ -12,7 +12,7 @@ import numpy as np
 
 from unlazy.comparison.data.leakage import Suspect
 from unlazy.comparison.report.paired_ratios import paired_ratios, ratio_table
-from unlazy.comparison.study.contestants import CANDIDATES
+from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.comparison.study.held_out import HeldOutPredictions, held_out_predictions
 from unlazy.comparison.study.model import FinalModel, interval_radius
 from unlazy.comparison.study.more_rows import MoreRowsLaw
@@ -108,7 +108,7 @@ class Findings:
     @cached_property
     def curve_table(self) -> "pd.DataFrame":
         """Each trial: model, n, split, risk, error estimated on training rows, CPU seconds."""
-        names = {"contestant": "model", "inner": "training_error", "work": "seconds_of_work"}
+        names = {"candidate": "model", "inner": "training_error", "work": "seconds_of_work"}
         frame = self.study.records.frame().rename(columns=names)
         kept = ["model", "n", "split", "risk", "training_error", "seconds_of_work"]
         return frame[[*kept, *(["mistakes"] if "mistakes" in frame else [])]]
@@ -183,7 +183,7 @@ def curves(study: Study) -> dict[str, RiskCurve]:
     omitted, unless there is only one split."""
     found = {}
     for name in study.candidates:
-        mine = study.records.where(contestant=name)
+        mine = study.records.where(candidate=name)
         rows = {n: {r.params["split"]: r.measures["risk"] for r in mine.where(n=n)} for n in study.sizes}
         sizes = tuple(n for n in study.sizes if len(rows[n]) >= min(2, study.splits))
         common = sorted(set.intersection(*(set(rows[n]) for n in sizes))) if sizes else []
@@ -199,7 +199,7 @@ def models_table(study: Study) -> "pd.DataFrame":
 
     rows = []
     for name in study.candidates:
-        mine = study.records.where(contestant=name)
+        mine = study.records.where(candidate=name)
         sizes = [n for n in mine.values("n") if n in study.sizes]
         if not sizes:
             continue
@@ -235,7 +235,7 @@ def chosen_model(study: Study, verdict: Verdict) -> str:
 def structure(study: Study, verdict: Verdict) -> Structure | None:
     """Directions and inputs of the rich model that was selected most often."""
     name = verdict.picks["rich"]
-    records = study.records.where(contestant=name, n=study.sizes[-1]) if name else []
+    records = study.records.where(candidate=name, n=study.sizes[-1]) if name else []
     if not len(records):
         return None
     spectra = [np.asarray(r.measures["eigenvalues"]) for r in records]
@@ -301,7 +301,7 @@ def expected_risk(study: Study) -> Interval:
     """Risk of the best model at the largest size, selected for each split on the other splits to avoid selection
     bias."""
     last = study.records.where(n=study.sizes[-1])
-    risks = {(r.params["contestant"], r.params["split"]): r.measures["risk"] for r in last}
+    risks = {(r.params["candidate"], r.params["split"]): r.measures["risk"] for r in last}
     logs = np.log(np.maximum([[risks[c, s] for s in range(study.splits)] for c in study.finalists], 1e-9))
     J = logs.shape[1]
     if J < 2:

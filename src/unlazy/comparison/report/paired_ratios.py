@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unlazy.comparison.study.contestants import CANDIDATES
+from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.comparison.study.study import Study
 from unlazy.comparison.study.verdict import corrected_interval
 from unlazy.measures.scaling_fit import Interval
@@ -61,7 +61,7 @@ def ratio_table(study: Study, chosen: str) -> "pd.DataFrame":
 
 
 def _splits(study: Study, name: str, n: int) -> set[int]:
-    return {r.params["split"] for r in study.records.where(contestant=name, n=n)}
+    return {r.params["split"] for r in study.records.where(candidate=name, n=n)}
 
 
 def _paired_ratio(study: Study, name: str, chosen: str, n: int) -> tuple[Interval, int]:
@@ -76,6 +76,6 @@ def _paired_ratio(study: Study, name: str, chosen: str, n: int) -> tuple[Interva
 def _logs(study: Study, name: str, chosen: str, n: int) -> np.ndarray:
     """Logarithm of the risk ratio on the splits that both models have."""
     last = study.records.where(n=n)
-    risks = {(r.params["contestant"], r.params["split"]): max(r.measures[study.risk_measure], 1e-9) for r in last}
+    risks = {(r.params["candidate"], r.params["split"]): max(r.measures[study.risk_measure], 1e-9) for r in last}
     both = sorted(_splits(study, name, n) & _splits(study, chosen, n))
     return np.log([risks[name, s] / risks[chosen, s] for s in both])

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.paired_ratios import MAX_FACTOR, format_number, is_informative
-from unlazy.comparison.study.contestants import CANDIDATES
+from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.core.errors import join_names
 from unlazy.measures.scaling_fit import Interval
 

@@ -9,7 +9,7 @@ from unlazy.comparison.data.table import held_out_count
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.paired_ratios import format_number, is_informative
 from unlazy.comparison.report.prose import error_text
-from unlazy.comparison.study.contestants import CANDIDATES
+from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.comparison.study.plan import MIN_SPLITS
 from unlazy.comparison.study.verdict import finalists_by_family, inner_logs
 from unlazy.core.errors import join_names
@@ -157,7 +157,7 @@ def _model(c: Findings) -> str:
 def _constant(c: Findings) -> str:
     """The error of a constant prediction."""
     if c.study.table.task == "regression":
-        last = c.study.records.where(contestant=c.chosen, n=c.study.sizes[-1])
+        last = c.study.records.where(candidate=c.chosen, n=c.study.sizes[-1])
         error = math.sqrt(float(np.mean(last.measure("constant"))))
         return f"{format_number(error)} for always predicting the mean"
     counts = np.unique(c.study.table.y, return_counts=True)[1]

@@ -91,7 +91,7 @@ def _run_in_workers(
 
 def affordable_rows(study: Study, name: str, seconds: float, table: EncodedTable) -> int:
     """Number of rows this candidate can fit in `seconds`, extrapolated from the times of its trials."""
-    seen = study.records.where(contestant=name)
+    seen = study.records.where(candidate=name)
     top = max(seen.values("n"))
     took = max(float(np.median([_trial_seconds(r) for r in seen.where(n=top)])), 1e-3)
     ratio = max(seconds, 0.0) / took

@@ -31,7 +31,7 @@ class CalibrationBins(NamedTuple):
 
 def held_out_predictions(study: Study, name: str) -> HeldOutPredictions | None:
     """Held-out predictions of a model; None if the trials stored none."""
-    records = [r for r in study.records.where(contestant=name, n=study.sizes[-1]) if "predicted" in r.measures]
+    records = [r for r in study.records.where(candidate=name, n=study.sizes[-1]) if "predicted" in r.measures]
     if not records:
         return None
     rows = [np.asarray(r.measures["held_out"], int) for r in records]

@@ -8,7 +8,7 @@ import numpy as np
 from unlazy.comparison.data.columns import as_number, column_kind
 from unlazy.comparison.data.reading import read_frame
 from unlazy.comparison.data.table import EncodedTable
-from unlazy.comparison.study.contestants import CANDIDATES
+from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.comparison.study.held_out import held_out_residuals
 from unlazy.comparison.study.study import Study
 from unlazy.comparison.study.trial import fit_candidate, trial_model_path
@@ -46,7 +46,7 @@ def load_trial_model(study: Study, name: str, folder: str | Path | None) -> Fina
     """Load the model of the largest long trial of this candidate; None if there is none."""
     from unlazy.estimators.persistence.files import load
 
-    trials = study.records.where(contestant=name, split=0) if folder is not None else ()
+    trials = study.records.where(candidate=name, split=0) if folder is not None else ()
     for r in sorted(trials, key=lambda r: -r.params["n"]):
         path = trial_model_path(str(folder), r.params)
         if path.exists():

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unlazy.comparison.data.table import EncodedTable
-from unlazy.comparison.study.contestants import CANDIDATES
+from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.measures.scaling_fit import Interval
 
 MAX_ROWS = 700

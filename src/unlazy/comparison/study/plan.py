@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from unlazy import lab
-from unlazy.comparison.study.contestants import CANDIDATES
+from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.comparison.study.trial import LONG_TRIAL
 from unlazy.lab.experiment import Config, Experiment, Records, config
 from unlazy.lab.runner.engines import TrialEngine
@@ -126,7 +126,7 @@ class StudyPlan:
         """Whether this number of splits of these candidates at each of these sizes would finish in the remaining time,
         or in `stretch` times that. One trial runs in one worker. A candidate without trials is assumed to cost as much
         as the most expensive one."""
-        known = {r.params["contestant"] for r in self.records}
+        known = {r.params["candidate"] for r in self.records}
         largest = {n: max((self.trial_cost(name, n) for name in known), default=0.0) for n in sizes}
         works = [self.trial_cost(name, n) if name in known else largest[n] for name in names for n in sizes]
         longest = max([splits * sum(works) / self.jobs, *works])
@@ -143,7 +143,7 @@ class StudyPlan:
         """Predicted CPU seconds of one trial, from the nearest size that was run; the lower median over splits, because
         the first trial of a size compiles."""
         work: dict[int, list[float]] = {}
-        for r in self.records.where(contestant=name):
+        for r in self.records.where(candidate=name):
             work.setdefault(r.params["n"], []).append(r.measures["work"])
         if not work:
             return 0.0
@@ -168,8 +168,8 @@ class StudyPlan:
         if not self.rows or not self.records:
             return 0.0
         top = max(self.records.values("n")) if top is None else top
-        at_top = {r.params["contestant"] for r in self.records.where(n=top)}
-        names = at_top or {r.params["contestant"] for r in self.records}
+        at_top = {r.params["candidate"] for r in self.records.where(n=top)}
+        names = at_top or {r.params["candidate"] for r in self.records}
         saveable = [name for name in names if CANDIDATES[name].saveable]
         costs = ((self.trial_cost(name, self.rows), self.trial_cost(name, top)) for name in saveable)
         cost, at_largest = max(costs, default=(0.0, 0.0))
@@ -186,7 +186,7 @@ class StudyPlan:
 
     def _inner(self, n: int, name: str) -> float:
         """Geometric mean over splits of the error estimated on training rows; infinite without records."""
-        found = [max(r.measures["inner"], 1e-9) for r in self.records.where(n=n, contestant=name)]
+        found = [max(r.measures["inner"], 1e-9) for r in self.records.where(n=n, candidate=name)]
         return float(np.exp(np.mean(np.log(found)))) if found else math.inf
 
     def finalists(self, n: int, names: Sequence[str]) -> list[str]:
@@ -207,7 +207,7 @@ class StudyPlan:
 
     def complete_splits(self, n: int, names: Sequence[str]) -> int:
         """Number of consecutive splits, from the first, that all of these models have at this size."""
-        done = {(r.params["contestant"], r.params["split"]) for r in self.records.where(n=n)}
+        done = {(r.params["candidate"], r.params["split"]) for r in self.records.where(n=n)}
         count = 0
         while names and all((name, count) in done for name in names):
             count += 1
@@ -222,7 +222,7 @@ class StudyPlan:
 
     def _config(self, names: Sequence[str], sizes: Sequence[int], splits: Sequence[int]) -> Config:
         order = sorted(names, key=lambda name: name not in _LONG_TRIALS)
-        grid: dict[str, list] = {"n": sorted(sizes, reverse=True), "contestant": order, "split": list(splits)}
+        grid: dict[str, list] = {"n": sorted(sizes, reverse=True), "candidate": order, "split": list(splits)}
         return config(grid, seeds=1, table=self.digest, draw=self.draw)
 
 
@@ -230,7 +230,7 @@ _LONG_TRIALS = ("feature_machine", "network", "one_step", "boosting")
 
 
 def _key(record) -> tuple:  # type: ignore[no-untyped-def]
-    return record.params["contestant"], record.params["n"], record.params["split"]
+    return record.params["candidate"], record.params["n"], record.params["split"]
 
 
 def _stage(sizes: Sequence[int], splits: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from unlazy.comparison.data.table import EncodedTable, held_out_count, save_table, split_rows
-from unlazy.comparison.study.contestants import CANDIDATES, WIDE_TABLE, find_candidate
+from unlazy.comparison.study.candidates import CANDIDATES, WIDE_TABLE, find_candidate
 from unlazy.comparison.study.plan import MAX_SPLITS, MIN_SPLITS, TARGET_SPLITS, BudgetClock, StudyPlan
 from unlazy.comparison.study.trial import run_trial
 from unlazy.comparison.study.workers import start_workers
@@ -84,7 +84,7 @@ class Study:
     def finalists(self) -> tuple[str, ...]:
         """Candidates that have all splits at the largest size."""
         last = self.records.where(n=self.sizes[-1])
-        done = {(r.params["contestant"], r.params["split"]) for r in last}
+        done = {(r.params["candidate"], r.params["split"]) for r in last}
         return tuple(c for c in self.candidates if all((c, s) in done for s in range(self.splits)))
 
 
@@ -186,7 +186,7 @@ def _extend_study(plan: StudyPlan, climbed: list[int], finalists: list[str], nam
             plan.run([name], [top], range(splits))
             if plan.complete_splits(top, [name]) >= splits:
                 finalists.append(name)
-    late = [c for c in names if not any(r.params["contestant"] == c for r in plan.records)]
+    late = [c for c in names if not any(r.params["candidate"] == c for r in plan.records)]
     if plan.clock.remaining(plan.final_fit_seconds()) > 0.3 * plan.clock.budget:
         _try_expensive(plan, climbed[0], top, finalists, late, splits)
     curve = [top >> k for k in range(1, CURVE_SIZES) if top >> k >= least]
@@ -285,7 +285,7 @@ def _study_notes(
             f"{splits} splits only; more would narrow the intervals"  # fmt: skip
         notes.append(f"the budget allowed {few}")
     if failed:
-        who = ", ".join(sorted({find_candidate(f.params["contestant"]).title for f in failed}))
+        who = ", ".join(sorted({find_candidate(f.params["candidate"]).title for f in failed}))
         notes.append(f"{len(failed)} failed trials are ignored: {who}")
     return tuple(notes)
 

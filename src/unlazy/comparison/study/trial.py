@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unlazy.comparison.data.table import load_table, split_rows
-from unlazy.comparison.study.contestants import Candidate, ModelFactory, ModelSetting, find_candidate
+from unlazy.comparison.study.candidates import Candidate, ModelFactory, ModelSetting, find_candidate
 from unlazy.lab.experiment import Params
 from unlazy.measures.dependence import (
     dependence_budget,
@@ -47,7 +47,7 @@ def run_trial(params: Params, key: Any, folder: str) -> dict[str, Any]:
     encoder = TableEncoder(target=table.target)
     A, y = encoder.fit_transform(table.frame.iloc[chosen], table.y[chosen]), table.y[chosen]
     B, truth = encoder.transform(table.frame.iloc[test]), table.y[test]
-    candidate = find_candidate(params["contestant"])
+    candidate = find_candidate(params["candidate"])
     seed = int(params["split"])
     fitted = fit_candidate(candidate, A, y, classes, seed)
     if candidate.saveable and params["split"] == 0 and time.process_time() - began >= LONG_TRIAL:
@@ -79,7 +79,7 @@ def run_trial(params: Params, key: Any, folder: str) -> dict[str, Any]:
 
 def trial_model_path(folder: str | Path, params: Params) -> Path:
     """File of the model of a long trial."""
-    words = (params["contestant"], params["table"], params["n"], params.get("draw", 0))
+    words = (params["candidate"], params["table"], params["n"], params.get("draw", 0))
     return Path(folder) / "fits" / ("-".join(map(str, words)) + ".unlazy")
 
 

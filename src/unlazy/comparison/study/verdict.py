@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from unlazy.comparison.study.contestants import CANDIDATES
+from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.comparison.study.plan import MIN_SPLITS
 from unlazy.comparison.study.study import Study
 from unlazy.measures.scaling_fit import Interval
@@ -166,7 +166,7 @@ def _onset(ratios: dict[int, Interval]) -> int | None:
 
 def _grid(study: Study, n: int, measure: str) -> dict[tuple[str, int], float]:
     """Map (model, split) to the measure at one size; failed trials are absent."""
-    return {(r.params["contestant"], r.params["split"]): r.measures[measure] for r in study.records.where(n=n)}
+    return {(r.params["candidate"], r.params["split"]): r.measures[measure] for r in study.records.where(n=n)}
 
 
 def _often(choice: dict[int, str]) -> str:

@@ -20,7 +20,7 @@ from unlazy.core.threads import half_threaded_blas, limit_threads, single_thread
 from unlazy.estimators.base import Estimator, Training
 from unlazy.estimators.feature_machine.candidates import list_candidates
 from unlazy.estimators.feature_machine.learning_curve import metric_curve
-from unlazy.estimators.feature_search import Candidate, Selected, select, thresholds
+from unlazy.estimators.feature_search import KernelCandidate, Selected, select, thresholds
 from unlazy.estimators.feature_search.averaging import EnsembleMember, fit_member, unexplained_share
 from unlazy.estimators.feature_search.encoding_choice import choose_encoding
 from unlazy.estimators.feature_search.final_fit import (
@@ -210,7 +210,7 @@ class FeatureMachine(Estimator):
         return apply_steps(found.steps, some.X, some.Y, kind, rank=self.rank, start=start)
 
     def _encode_columns(
-        self, candidates: list[Candidate], data: Training, order: np.ndarray
+        self, candidates: list[KernelCandidate], data: Training, order: np.ndarray
     ) -> tuple[Training, Selected | None]:
         """Encode integer codes as numbers or categories, and scale the columns.
 
@@ -229,7 +229,7 @@ class FeatureMachine(Estimator):
         self.offset_, self.scale_ = columns.offset, columns.scale
         return data._replace(X=columns(X)), found if len(data.X) <= thresholds.ENCODING_SEARCH_ROWS else None
 
-    def _select(self, candidates: Sequence[Candidate], part: Training) -> Selected:
+    def _select(self, candidates: Sequence[KernelCandidate], part: Training) -> Selected:
         """Search the best candidate on these rows."""
         begin = None if self.start is None else lambda rows: self._one_step_metric(part.rows(rows))
         steps = len(candidates) * (self.updates + 1)
@@ -269,7 +269,7 @@ class FeatureMachine(Estimator):
             return fit_member(found, data, self.rank, start)
 
     def _fit_many_rows(
-        self, candidates: list[Candidate], data: Training, order: np.ndarray, robust: bool
+        self, candidates: list[KernelCandidate], data: Training, order: np.ndarray, robust: bool
     ) -> tuple[np.ndarray, Training]:
         """Choose by successive halving, then fit all rows; return held-out predictions and their rows."""
         given = data
@@ -298,7 +298,7 @@ class FeatureMachine(Estimator):
         return best.scored.held_out, validation
 
     def _run_successive_halving(
-        self, candidates: list[Candidate], data: Training, order: np.ndarray
+        self, candidates: list[KernelCandidate], data: Training, order: np.ndarray
     ) -> tuple[HalvingResult, tuple[KernelModel, FinalFitProblem, HalvingCandidate]]:
         """Return the result of successive halving and the final fit."""
         stages = self._stages(candidates, data, order)
@@ -313,7 +313,7 @@ class FeatureMachine(Estimator):
             )  # fmt: skip
             return found, fit_all_rows(found, data, fixed, self.tolerance, self._key(), self.progress, stages)
 
-    def _stages(self, candidates: list[Candidate], data: Training, order: np.ndarray) -> Stages:
+    def _stages(self, candidates: list[KernelCandidate], data: Training, order: np.ndarray) -> Stages:
         """Stages of this fit, including those that an earlier run has stored."""
         if self.checkpoint is None:
             return Stages()
@@ -344,7 +344,7 @@ class FeatureMachine(Estimator):
             weight = np.bincount(self._integer_codes.source(self.n_features_in_), weight, self.n_features_in_)
         return weight / weight.sum()
 
-    def _constant(self, candidate: Candidate, data: Training, varied: bool) -> None:
+    def _constant(self, candidate: KernelCandidate, data: Training, varied: bool) -> None:
         """Fit a constant, for a single row or label; if equal rows had labels that `varied`, the error is one."""
         M = isotropic_metric(data.X.shape[1], candidate.metric)
         self._remember(candidate.kernel, M, metric_root(M), 1.0, 0)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from unlazy.core.errors import check_positive_integer, did_you_mean
-from unlazy.estimators.feature_search import Candidate
+from unlazy.estimators.feature_search import KernelCandidate
 from unlazy.estimators.named_kernels import UNIT
 from unlazy.kernels.resolve import resolve_kernel
 from unlazy.training.rfm.iteration import METRICS, check_metric
@@ -20,7 +20,7 @@ Its rank is at most the number of rows, and an update costs the cube of the numb
 """
 
 
-def list_candidates(machine: Any, shape: tuple[int, int] = (0, 0)) -> list[Candidate]:
+def list_candidates(machine: Any, shape: tuple[int, int] = (0, 0)) -> list[KernelCandidate]:
     """List the kernels and metrics to choose from for a table of this shape; validate the parameters."""
     if machine.metric is not None and machine.metric not in METRICS:
         raise ValueError(f"unknown metric {machine.metric!r}{did_you_mean(str(machine.metric), METRICS)}")
@@ -46,7 +46,7 @@ def list_candidates(machine: Any, shape: tuple[int, int] = (0, 0)) -> list[Candi
     rows, columns = shape
     tried = ("diagonal",) if columns > max(MANY_COLUMNS, rows) else ("full", "diagonal")
     metrics = tried if machine.metric is None else (machine.metric,)
-    pairs = [Candidate(k, m) for k in kernels for m in metrics]
+    pairs = [KernelCandidate(k, m) for k in kernels for m in metrics]
     found = [c for c in pairs if c.metric in c.kernel.metrics]
     if not found:
         check_metric(kernels[0], metrics[0])

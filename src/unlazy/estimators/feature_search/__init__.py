@@ -14,6 +14,6 @@ thresholds          the constants of the search, in one table
 """
 
 from unlazy.estimators.feature_search.search import Selected, select
-from unlazy.estimators.feature_search.trajectory import Candidate
+from unlazy.estimators.feature_search.trajectory import KernelCandidate
 
-__all__ = ["Candidate", "Selected", "select"]
+__all__ = ["KernelCandidate", "Selected", "select"]

@@ -12,9 +12,9 @@ from unlazy.estimators.feature_search.averaging import FitFunction, leave_one_ou
 from unlazy.estimators.feature_search.final_fit import KernelModel, predict_rows
 from unlazy.estimators.feature_search.heavy_tails import clip_labels, kurtosis, outlier_treatment, residual_tail
 from unlazy.estimators.feature_search.search import Selected
-from unlazy.estimators.feature_search.trajectory import Candidate
+from unlazy.estimators.feature_search.trajectory import KernelCandidate
 
-SearchFunction = Callable[[Sequence[Candidate], Training], Selected]
+SearchFunction = Callable[[Sequence[KernelCandidate], Training], Selected]
 """Searches these candidates on these rows."""
 
 
@@ -51,7 +51,7 @@ def choose_labels(
 
 
 def choose_labels_large(
-    candidate: Candidate, data: Training, rows: np.ndarray, find: SearchFunction, learn: FitFunction
+    candidate: KernelCandidate, data: Training, rows: np.ndarray, find: SearchFunction, learn: FitFunction
 ) -> LabelChoice:
     """Choose the labels for many rows, with one candidate on a sample, if the target itself is heavy-tailed.
 

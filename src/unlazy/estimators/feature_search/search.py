@@ -23,7 +23,7 @@ from unlazy.estimators.feature_search import thresholds
 from unlazy.estimators.feature_search.folds import Folds
 from unlazy.estimators.feature_search.held_out import SingleSplit
 from unlazy.estimators.feature_search.trajectory import (
-    Candidate,
+    KernelCandidate,
     MetricTrajectory,
     ScoredCandidate,
     standardized_difference,
@@ -48,7 +48,7 @@ ProgressCallback = Callable[[str], None]
 class Selected(NamedTuple):
     """What to fit, and the held-out predictions of each row by fits and metrics that never saw its label."""
 
-    candidate: Candidate
+    candidate: KernelCandidate
     updates: int
     steps: tuple[RfmStep, ...]
     """The fits whose gradients give the metric."""
@@ -65,7 +65,7 @@ class Selected(NamedTuple):
 
 
 def select(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[KernelCandidate],
     X: Float[np.ndarray, "n d"],
     Y: Float[np.ndarray, "n c"],
     *,
@@ -150,7 +150,11 @@ class Search:
         )
 
     def run(
-        self, candidates: Sequence[Candidate], updates: int, begin: InitialMetric | None = None, last: bool = False
+        self,
+        candidates: Sequence[KernelCandidate],
+        updates: int,
+        begin: InitialMetric | None = None,
+        last: bool = False,
     ) -> list[MetricTrajectory]:
         """Return the best trajectory, followed by those of all candidates that were updated."""
         runs = self.start_trajectories(candidates, begin, updates > 0 and not last)
@@ -161,7 +165,7 @@ class Search:
         return [best, *runs]
 
     def start_trajectories(
-        self, candidates: Sequence[Candidate], begin: InitialMetric | None = None, choose: bool = False
+        self, candidates: Sequence[KernelCandidate], begin: InitialMetric | None = None, choose: bool = False
     ) -> list[MetricTrajectory]:
         """Start a trajectory for each candidate: plain kernels, or kernels under the initial metric of `begin`.
 
@@ -196,7 +200,7 @@ class Search:
             runs.append(run)
         return runs
 
-    def shortlist(self, runs: list[MetricTrajectory]) -> list[Candidate]:
+    def shortlist(self, runs: list[MetricTrajectory]) -> list[KernelCandidate]:
         """Keep candidates that one update brings near the best, or that a second such update would.
 
         All are kept if none explains anything on so few rows.
@@ -260,7 +264,7 @@ class Search:
         return other
 
     def try_slow_updates(
-        self, best: MetricTrajectory, candidates: Sequence[Candidate], updates: int
+        self, best: MetricTrajectory, candidates: Sequence[KernelCandidate], updates: int
     ) -> MetricTrajectory:
         """Return the best trajectory, or a better one with slow updates, which keep inputs of little influence."""
         if not best.best:
@@ -303,7 +307,7 @@ class Search:
         return surely and turned.best_error < thresholds.TAKEOVER_FACTOR * best.best_error
 
     def _slow_updates_from_scratch(
-        self, best: MetricTrajectory, candidates: Sequence[Candidate], updates: int
+        self, best: MetricTrajectory, candidates: Sequence[KernelCandidate], updates: int
     ) -> MetricTrajectory:
         """If no update helped: try slow updates of the same kernel with each kind of metric."""
         for candidate in candidates:
@@ -379,6 +383,6 @@ class Search:
         return run.views[1]
 
 
-def _kernels(candidates: Sequence[Candidate]) -> dict[int, Kernel]:
+def _kernels(candidates: Sequence[KernelCandidate]) -> dict[int, Kernel]:
     """Distinct kernels of the candidates, by id."""
     return {id(c.kernel): c.kernel for c in candidates}

@@ -24,7 +24,7 @@ from unlazy.estimators.feature_search import thresholds
 from unlazy.estimators.feature_search.held_out import SingleSplit, SplitView
 from unlazy.estimators.feature_search.search import InitialMetric, ProgressCallback, Search
 from unlazy.estimators.feature_search.stages import Stages, checkpointable
-from unlazy.estimators.feature_search.trajectory import Candidate, MetricTrajectory, ScoredCandidate
+from unlazy.estimators.feature_search.trajectory import KernelCandidate, MetricTrajectory, ScoredCandidate
 from unlazy.training.rfm.bandwidth_and_ridge import FINE_STEP, coordinate_search
 from unlazy.training.rfm.iteration import RfmStep, prune_metric
 
@@ -40,7 +40,7 @@ They are distances under three metrics, K, its factor, K of the validation rows,
 class HalvingCandidate(NamedTuple):
     """A kernel with its metric, bandwidth and ridge, and its score at one size."""
 
-    candidate: Candidate
+    candidate: KernelCandidate
     metric: np.ndarray
     power: float
     """Power of the AGOP in its updates."""
@@ -114,7 +114,7 @@ def retry_on_out_of_memory(work: Callable[[], T]) -> T:
 
 
 def successive_halving(
-    candidates: Sequence[Candidate], data: Training, order: np.ndarray, *, updates: int, bandwidth: float | None,
+    candidates: Sequence[KernelCandidate], data: Training, order: np.ndarray, *, updates: int, bandwidth: float | None,
     ridge: float | None, rank: int | None, begin: Callable[[Training], np.ndarray] | None, last: bool,
     advance: ProgressCallback, stages: Stages | None = None,
 ) -> HalvingResult:  # fmt: skip
@@ -167,7 +167,12 @@ def stage_sizes(n: int) -> Iterator[int]:
 
 
 def _first_stage(
-    search: Search, candidates: Sequence[Candidate], updates: int, begin: InitialMetric | None, last: bool, size: int
+    search: Search,
+    candidates: Sequence[KernelCandidate],
+    updates: int,
+    begin: InitialMetric | None,
+    last: bool,
+    size: int,
 ) -> list[HalvingCandidate]:
     """Search on the first rows; return the best candidate and those near it, with bandwidth and ridge."""
     found = []

@@ -15,7 +15,7 @@ from unlazy.training.rfm.iteration import RfmStep, metric_power, normalize_metri
 
 
 @checkpointable
-class Candidate(NamedTuple):
+class KernelCandidate(NamedTuple):
     """A kernel of bandwidth one and the kind of metric it learns."""
 
     kernel: Kernel
@@ -35,7 +35,7 @@ class ScoredCandidate(NamedTuple):
 class MetricTrajectory:
     """Metrics of a candidate after 0, 1, 2, … updates, one for each fold, and their scores."""
 
-    def __init__(self, candidate: Candidate, plain: ScoredCandidate, metrics: list[np.ndarray]):
+    def __init__(self, candidate: KernelCandidate, plain: ScoredCandidate, metrics: list[np.ndarray]):
         self.candidate = candidate
         self.steps: list[RfmStep] = []
         """The fits whose gradients gave the metrics, including those of an earlier kernel."""
@@ -110,7 +110,7 @@ class MetricTrajectory:
         t, kind = self.best if update is None else update, self.candidate.metric
         metrics = [M if power == 1 else normalize_metric(metric_power(M, power), kind) for M in self.metrics[t]]
         start = self.scored[t]._replace(error=math.inf)
-        other = MetricTrajectory(Candidate(kernel, kind), start, [prune_metric(M, floor) for M in metrics])
+        other = MetricTrajectory(KernelCandidate(kernel, kind), start, [prune_metric(M, floor) for M in metrics])
         other.steps, other.inherited_updates, other.power = (
             self.steps[: self.inherited_updates + t],
             self.inherited_updates + t,

@@ -81,10 +81,17 @@ DERIVED = {"MLP": ("biases", "skips")}
 
 
 _RELATIVE = {"bandwidth": "relative_bandwidth", "ridge": "relative_ridge", "ridge_": "relative_ridge_"}
+# glossary: off
 _SPELLING = {
-    "centre_": "center_", "y_centre_": "y_center_", "normalise": "normalize", "parametrisation": "parametrization",
-    "parametrisation_": "parametrization_", "regularisation": "regularization", "standardise": "standardize",
-}  # fmt: skip
+    "centre_": "center_",
+    "normalise": "normalize",
+    "parametrisation": "parametrization",
+    "parametrisation_": "parametrization_",
+    "regularisation": "regularization",
+    "standardise": "standardize",
+    "y_centre_": "y_center_",
+}
+# glossary: on
 RENAMED: dict[int, dict[str, dict[str, str]]] = {
     1: dict.fromkeys(("FeatureMachineRegressor", "FeatureMachineClassifier", "TwoLayerRegressor"), _RELATIVE),
     2: {"*": _SPELLING},

@@ -61,8 +61,8 @@ class ConvPlan(NamedTuple):
         each = first.down if first.last else layout.PARTS * first.pooled * (first.pooled + 1) * (first.size // 2) ** 2
         tile = NTK_TILE if tangent else NNGP_TILE
         rows = min(MAX_ROWS, tile.rows * -(-n // tile.rows))
-        room = min(MAX_ENTRIES, memory_budget() // (TEMPORARIES * (2 if tangent else 1)))
-        most = max(1, room // (each * rows) // tile.columns)
+        budget = min(MAX_ENTRIES, memory_budget() // (TEMPORARIES * (2 if tangent else 1)))
+        most = max(1, budget // (each * rows) // tile.columns)
         return min(n, rows), min(m, self._even(most, rows // tile.rows, tangent) * tile.columns)
 
     def _even(self, most: int, rows: int, tangent: bool) -> int:

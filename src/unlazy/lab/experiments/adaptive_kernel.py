@@ -34,7 +34,7 @@ from unlazy.kernels.networks.infinite_width import NNGP, NTK
 from unlazy.kernels.radial import Laplace
 from unlazy.lab.claims import Claim, at_least, at_most
 from unlazy.lab.experiment import Experiment, Params, Records, config
-from unlazy.lab.experiments._tables import TABLES, table, pad_columns
+from unlazy.lab.experiments._tables import TABLES, pad_columns, table
 from unlazy.products.metric_gram import cross
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.rfm.iteration import learn

@@ -68,7 +68,8 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     plane = jnp.eye(INPUTS)[:2]
     gram, before = dot(W, W.T), dot(W0, W0.T)  # a column is a neuron
     return {
-        "half": traceless_correlation(gram, half), "one": traceless_correlation(gram, M), "start": traceless_correlation(before, half),
+        "half": traceless_correlation(gram, half), "one": traceless_correlation(gram, M),
+        "start": traceless_correlation(before, half),
         "weights_overlap": top_overlap(gram, plane), "agop_overlap": top_overlap(M, plane),
         "gram": gram / jnp.trace(gram), "root": half / jnp.trace(half),
         "reached": found.status == STOPPED, "steps_taken": found.steps,

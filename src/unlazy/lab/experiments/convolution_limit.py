@@ -1,14 +1,15 @@
-"""Finite convolutional and attention networks approach their kernels [C1, C3, C4].
+"""Convergence of finite convolutional and attention networks to their kernels [C1, C3, C4].
 
-Question. Do networks of other architectures than fully connected ones approach their NNGP and NTK, and how fast?
-Prediction. [C1, C4] Their kernels are averages over about w channels, so that the relative error of a random network's
-kernel falls like w^{-1/2}: convolution with a residual branch and global pooling, and self-attention.
-Protocol. `convolution`: Conv 3, residual (ReLU, Conv 3), ReLU, global average pool, Dense, on lines of 5 positions with
-3 channels. `attention`: Dense, ReLU, softmax self-attention, global average pool, Dense, on 5 tokens of 3 channels.
-σ_w = √2, σ_b = 0.1, 4 Gaussian points (the same for every seed), NTK parametrization, float64. NTK: one output; NNGP:
-the mean over all outputs, as many as the network is wide. ‖K_w - K_∞‖_F/‖K_∞‖_F, the median over seeds at each width:
-in pilots (32 to 160 seeds) a few draws of attention were so far off that slopes of the root mean square stayed
-undecided.
+Question. Do convolutional and attention networks converge to their NNGP and NTK as the width grows, and at what rate?
+Prediction. [C1, C4] The empirical kernels are averages over about w channels, so the relative error of a random
+network's kernel decays like w^{-1/2}: for convolution with a residual branch and global pooling, and for
+self-attention.
+Protocol. `convolution`: Conv 3, residual (ReLU, Conv 3), ReLU, global average pool, Dense, on 1-D signals of 5
+positions with 3 channels. `attention`: Dense, ReLU, softmax self-attention, global average pool, Dense, on 5 tokens of
+3 channels. σ_w = √2, σ_b = 0.1, 4 Gaussian points (the same for every seed), NTK parametrization, float64. NTK: one
+output; NNGP: the mean over all outputs, whose number equals the width. Error ‖K_w - K_∞‖_F/‖K_∞‖_F, median over seeds
+at each width: in pilot runs (32 to 160 seeds) a few draws of the attention network were such outliers that slopes of
+the root mean square remained undecided.
 Verdict. Slope of log error against log width in [-0.65, -0.35], with two standard errors (bootstrap over seeds), for
 both kernels of both networks.
 """
@@ -37,7 +38,7 @@ POINTS, SHAPE, SIGMA_B = 4, (5, 3), 0.1
 
 
 def description(name: str) -> Layer:
-    """The network by its name."""
+    """Architecture by name."""
     end = (GlobalAvgPool(), Dense(sigma_b=SIGMA_B))
     if name == "attention":
         return serial(Dense(sigma_b=SIGMA_B), "relu", SelfAttention(), *end)
@@ -46,12 +47,13 @@ def description(name: str) -> Layer:
 
 
 def inputs() -> np.ndarray:
+    """The input points, the same for every trial."""
     return np.random.default_rng(0).standard_normal((POINTS, *SHAPE))
 
 
 @functools.cache
 def limits(name: str) -> tuple[np.ndarray, np.ndarray]:
-    """NNGP and NTK, once: they are the same for every width and seed."""
+    """NNGP and NTK matrices, cached since they are the same for every width and seed."""
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):
         nngp, ntk = nngp_and_ntk(description(name), inputs())
         return np.asarray(nngp), np.asarray(ntk)
@@ -71,7 +73,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 
 def errors(records: Records, network: str) -> tuple[list[int], dict[str, np.ndarray]]:
-    """Widths, and the error of both kernels, shape (widths, seeds)."""
+    """Widths, and the relative errors of both kernels, each of shape (widths, seeds)."""
     chosen = records.where(network=network)
     widths = chosen.values("width")
     found = {k: np.stack([chosen.where(width=w).measure(k) for w in widths]) for k in ("ntk", "nngp")}
@@ -86,7 +88,7 @@ def claims(records: Records) -> list[Claim]:
             fit = slope(widths, values, statistic=np.median)
             rows.append(
                 within(
-                    f"{network}, widths {widths[0]} … {widths[-1]}: error of the {name.upper()} against width, slope",
+                    f"{network}, widths {widths[0]} … {widths[-1]}: slope of log {name.upper()} error in log width",
                     "C4" if network == "attention" else "C1", fit.value, -0.65, -0.35, error=(fit.high - fit.low) / 4,
                     predicted="-1/2 ± 0.15",
                 )
@@ -117,15 +119,16 @@ experiment = Experiment(
     name="convolution_limit",
     source="S1",
     tags=("C1", "C3", "C4"),
-    question="Do convolutional and attention networks approach their kernels?",
-    prediction="Relative errors of NNGP and NTK fall like width^(-1/2) for both architectures [C1, C4].",
-    protocol="A residual convolutional network on lines of 5 positions, softmax attention on 5 tokens, at their start.",
-    verdict="Every slope of log error in log width lies in [-0.65, -0.35] with two standard errors.",
+    question="Do convolutional and attention networks converge to their kernels as the width grows?",
+    prediction="Relative errors of NNGP and NTK decay like width^(-1/2) for both architectures [C1, C4].",
+    protocol="A residual convolutional network on signals of 5 positions and softmax attention on 5 tokens, at "
+    "initialization.",
+    verdict="All slopes of log error in log width lie in [-0.65, -0.35], with two standard errors.",
     trial=trial,
     claims=claims,
     figure=figure,
     quick=config({"network": ["convolution", "attention"], "width": [32, 256]}, seeds=192),
     full=config({"network": ["convolution", "attention"], "width": [32, 64, 128, 256, 512]}, seeds=256),
     lanes=8,
-    caveats="At the start only.",
+    caveats="Only at initialization.",
 )

@@ -1,19 +1,19 @@
-"""Where the first step must fail: targets whose Hessian vanishes on average [D7].
+"""Targets for which the first step must fail: the expected Hessian is zero [D7].
 
-Question: what happens to Algorithm 1 without non-degeneracy, that is with information exponent 3 or more?
-Prediction [D7]: H = 0, so the first step holds no signal of order d^{-1/2}; with n ≈ d² samples it finds nothing, and
-any correlational-query learner needs n ≳ d^{p/2}.
-The catch: He_3 and He_4 are partly learned at small d all the same. Their labels are heavy-tailed along u, so the
-*noise* of the gradient is larger there: a share v/(v+d-1) of its energy, v = E y²(u·x)² = 7 and 9. Multiplying the
-labels of the first step by random signs removes every signal and keeps that noise: if the leak is noise, nothing
-changes. It fades like 1/d.
-Protocol: bounded labels, where y² ≡ 1 carries nothing: sign(z³ - 2 ln 2·z) (exponent 3) against sign(|z| - 0.6745)
-(exponent 2), n = 4 d²; He_3/√6, He_4/√24 and the control He_2/2 + He_4/√48 at n = 16 d², true and random signs; width
-512.
+Question: what happens to Algorithm 1 without the non-degeneracy condition, that is for information exponent 3 or more?
+Prediction [D7]: H = 0, so the first step contains no signal of order d^{-1/2}; with n ≈ d² samples it finds nothing,
+and every correlational-query learner needs n ≳ d^{p/2}.
+A complication: He_3 and He_4 are nevertheless partly learned at small d. Their labels are heavy-tailed along u, so the
+*noise* of the gradient is larger in this direction: a share v/(v+d-1) of its energy, v = E y²(u·x)² = 7 and 9.
+Multiplying the labels of the first step by random signs removes all signal but keeps that noise: if the effect is due
+to noise, nothing changes. It decays like 1/d.
+Protocol: bounded labels, for which y² ≡ 1 carries no information: sign(z³ - 2 ln 2·z) (exponent 3) against
+sign(|z| - 0.6745) (exponent 2), n = 4 d²; He_3/√6, He_4/√24 and the control He_2/2 + He_4/√48 at n = 16 d², with true
+and with random signs; width 512.
 Verdict: median risk at least 0.97 (exponent 3) and at most 0.40 (exponent 2) at every d ≥ 16; the risk of He_3 and
-He_4 rises from the smallest to the largest d while the control's stays below 0.2; with random signs the share of the
-step's energy along u at the largest d within 0.05 of v/(v+d-1), v measured on each sample (tails this heavy keep it
-below its mean), two standard errors inside.
+He_4 increases from the smallest to the largest d while that of the control stays below 0.2; with random signs, the
+share of the step's energy along u at the largest d is within 0.05 of v/(v+d-1), with v measured on each sample (with
+such heavy tails it is typically below its mean), including two standard errors.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -41,10 +41,11 @@ NAMES = {
     "control": "He_2/2 + He_4/√48",
 }
 TAIL = {"he3": 7.0, "he4": 9.0}
-"""v = E y² z² of the heavy-tailed degenerate targets: (2k + 1) for He_k/√k!."""
+"""v = E y² z² of the heavy-tailed degenerate targets, 2k + 1 for He_k/√k!."""
 
 
 def target(name: str, d: int, key: Any) -> IndexModel:
+    """Target by name."""
     if name in TAIL:
         return single_index(d, {int(name[-1]): 1.0}, key=key)
     return {"cubic_sign": cubic_sign, "band_sign": band_sign, "control": quadratic_plus}[name](d, key=key)
@@ -59,7 +60,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     signs = jax.random.rademacher(key_signs, sample.train.y.shape, sample.train.y.dtype)
     flipped = sample._replace(train=Data(sample.train.X, signs * sample.train.y, sample.train.weights))
     noise = fits.learn(key_start, flipped, width=width)
-    # the head and the linear part always see the true labels: only the first layer is blinded
+    # only the first layer uses randomized labels; the head and the linear part use the true ones
     blinded = Features(noise.W, noise.b, honest.alpha, honest.beta)
     X, y = sample.exact
     measures = {"tail": jnp.sum((y * dot(X, task.subspace.T)[:, 0]) ** 2) / jnp.sum(y**2)}
@@ -89,7 +90,7 @@ def claims(records: Records) -> list[Claim]:
             energy, tail = (part.where(d=d).measure(key) for key in ("energy_signs", "tail"))
             gap = energy - tail / (tail + d - 1)
             rows.append(within(
-                f"{NAMES[name]}, first step on random signs: its share along u less v/(v+d-1), d = {d}", "D7",
+                f"{NAMES[name]}, first step on random signs: share along u minus v/(v+d-1), d = {d}", "D7",
                 float(gap.mean()), -0.05, 0.05, error=float(np.std(gap, ddof=1) / np.sqrt(len(gap))),
                 predicted="0 ± 0.05",
             ))  # fmt: skip
@@ -97,7 +98,7 @@ def claims(records: Records) -> list[Claim]:
 
 
 def _trend(part: Records, name: str) -> Claim:
-    """Risk at the largest d less that at the smallest (degenerate), or the largest risk of all (control)."""
+    """Claim about risk(largest d) - risk(smallest d) of a degenerate target, or the largest risk of the control."""
     d = part.values("d")
     first, last = part.where(d=d[0]).measure("risk"), part.where(d=d[-1]).measure("risk")
     if name == "control":
@@ -111,7 +112,7 @@ def _trend(part: Records, name: str) -> Claim:
     draws = [np.median(rng.choice(last, len(last))) - np.median(rng.choice(first, len(first))) for _ in range(2000)]
     low, high = (float(q) for q in np.quantile(draws, [0.025, 0.975]))
     middle = float(np.median(last) - np.median(first))
-    statement = f"{NAMES[name]}: rise of the median risk from d = {d[0]} to {d[-1]} at n = 16 d²"
+    statement = f"{NAMES[name]}: increase of the median risk from d = {d[0]} to {d[-1]} at n = 16 d²"
     return interval_claim(statement, "D7", middle, low, high, low > 0, "> 0", "95%, bootstrap")
 
 
@@ -142,14 +143,14 @@ experiment = Experiment(
     name="degenerate_targets",
     source="S2",
     tags=("D2", "D7"),
-    question="What does the first step find when the average Hessian of the target is zero?",
-    prediction="Nothing at n ≈ d². He_3 and He_4 leak through the noise of heavy-tailed labels, a share v/(v+d-1) of "
-    "it, which fades with d and survives random signs.",
+    question="What does the first step find when the expected Hessian of the target is zero?",
+    prediction="Nothing at n ≈ d². He_3 and He_4 are partly found through the noise of their heavy-tailed labels: a "
+    "share v/(v+d-1) of it lies along u, which decays with d and persists with random signs.",
     protocol="Bounded labels of information exponent 3 and 2 at n = 4 d²; He_3, He_4 and the control He_2/2 + "
     "He_4/√48 at n = 16 d², first step on true and on sign-randomized labels.",
-    verdict="Median risk ≥ 0.97 (exponent 3) and ≤ 0.40 (exponent 2) for d ≥ 16; risks of He_3, He_4 rise with d, the "
-    "control's stays ≤ 0.2; share along u with random signs, at the largest d, within 0.05 of v/(v+d-1), v of the "
-    "sample.",
+    verdict="Median risk ≥ 0.97 (exponent 3) and ≤ 0.40 (exponent 2) for d ≥ 16; the risks of He_3 and He_4 increase "
+    "with d, that of the control stays ≤ 0.2; share along u with random signs, at the largest d, within 0.05 of "
+    "v/(v+d-1), with v measured on the sample.",
     trial=trial,
     claims=claims,
     figure=figure,
@@ -159,7 +160,8 @@ experiment = Experiment(
                 {"target": ["he3", "he4", "control"], "d": [10, 16, 24, 32, 48], "ratio": [16]}, seeds=16, width=512),
     vectorized=False,
     version=2,
-    caveats="Theorem 2 is about queries with adversarial errors; n ≳ d^{p/2} is its heuristic reading for samples. "
-    "What is shown here is that Algorithm 1 fails at n of order d², not that nothing could succeed. For He_4 a part "
-    "of the leak is signal after all, from the next terms of the gradient: random signs cost it some of its risk.",
+    caveats="Theorem 2 is about queries with adversarial errors; n ≳ d^{p/2} is its heuristic translation to samples. "
+    "The experiment shows that Algorithm 1 fails at n of order d², not that no method could succeed. For He_4 part of "
+    "what is learned is signal after all, from the next terms of the gradient: its risk is somewhat higher with "
+    "random signs.",
 )  # fmt: skip

@@ -1,19 +1,20 @@
-"""The dial from lazy to rich is one number, γ_0: where does it pay, at infinite width? [M5]
+"""The richness γ_0 interpolates between lazy and rich training: where does it help, at infinite width? [M5]
 
-Question. How do risk, alignment with the latent directions and the movement of the tangent kernel depend on γ_0 and n,
-on targets with latent directions and on others?
-Prediction. [M5, iv] On g(Ux) the rich limit beats its own lazy end, a fixed kernel, the more so the more points show
-the directions; on an isotropic target, a sum over very many directions, it does not; Θ moves further the larger γ_0 is;
-neurons turn to the latent directions. On hidden patterns [P1] the inputs give the features away, and richness pays too.
-Protocol. Two ReLU layers of infinite width, σ_b = 0.3 in the first; gradient flow from f = 0 until the training loss is
-5% of its start; no label noise. `index`: x ~ N(0, I_12), relu(x_1) - relu(-x_2); `isotropic`: the same inputs, 500 ReLU
-neurons in random directions, random signs; `patterns`: structured inputs, 12 patterns, 3 relevant, parity, inputs
-scaled to unit variance. Labels centered and normalized on the sample; 400 test points; the same data for every γ_0.
-float32: what is compared is far above its rounding.
-Verdict. At the largest n, risk at the largest γ_0 over that at the smallest: at most 0.7 on `index`, at least 0.9 on
-`isotropic`, at most 0.9 on `patterns`; on `index` this ratio is smaller at the largest n than at the smallest; share of
-the neurons' weights in the latent directions, at the largest γ_0 and n, at least 1.5 times chance on `index` and on
-`patterns`; all with two standard errors over seeds. The mean movement of Θ rises with every step of γ_0, on every
+Question. How do risk, alignment with the latent directions and the change of the tangent kernel depend on γ_0 and n, on
+targets with and without latent directions?
+Prediction. [M5, iv] On g(Ux) the rich limit beats its lazy limit, a fixed kernel, and the advantage grows with the
+number of points; on an isotropic target, a sum over very many directions, it does not; the change of Θ increases with
+γ_0; neurons align with the latent directions. On hidden patterns [P1] the inputs reveal the features, and richness
+helps too.
+Protocol. Two-layer ReLU network of infinite width, σ_b = 0.3 in the first layer; gradient flow from f = 0 until the
+training loss is 5% of its initial value; no label noise. `index`: x ~ N(0, I_12), relu(x_1) - relu(-x_2); `isotropic`:
+the same inputs, 500 ReLU neurons in random directions, random signs; `patterns`: structured inputs, 12 patterns, 3
+relevant, parity, inputs scaled to unit variance. Labels centered and normalized on the sample; 400 test points; the
+same data for every γ_0. float32: the differences are far above rounding errors.
+Verdict. At the largest n, risk at the largest γ_0 divided by that at the smallest: at most 0.7 on `index`, at least 0.9
+on `isotropic`, at most 0.9 on `patterns`; on `index` this ratio is smaller at the largest n than at the smallest; share
+of the neurons' weights in the latent directions, at the largest γ_0 and n, at least 1.5 times chance on `index` and on
+`patterns`; all with two standard errors over seeds. The mean change of Θ increases with every step of γ_0, on every
 target, at every n.
 """
 
@@ -41,6 +42,7 @@ TARGETS = ("index", "isotropic", "patterns")
 
 
 def _data(target: str, n: int, key: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Inputs, labels, and the latent directions if there are any."""
     key_task, key_x = jax.random.split(key)
     if target == "patterns":
         task = pattern_task(INPUTS, INPUTS, 3, key=key_task)
@@ -84,14 +86,14 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 
 def _by_richness(records: Records, target: str, name: str, n: int | None = None) -> tuple[list[float], np.ndarray]:
-    """Values of a measure, γ_0 by seeds, at one n; the largest if none is named."""
+    """Values of γ_0, and a measure as a table (γ_0 × seeds) at one n, by default the largest."""
     chosen = records.where(target=target, n=max(records.values("n")) if n is None else n)
     gammas = chosen.values("richness")
     return gammas, np.stack([chosen.where(richness=g).measure(name) for g in gammas])
 
 
 def _gain(records: Records, target: str, n: int | None = None) -> tuple[float, float]:
-    """Risk at the largest γ_0 over that at the smallest, means over seeds, and its standard error; data are shared."""
+    """Mean risk at the largest γ_0 / mean risk at the smallest, and the standard error (both use the same data)."""
     risks = _by_richness(records, target, "risk", n)[1]
     top, bottom = risks[-1], risks[0]
     ratio = top.mean() / bottom.mean()
@@ -99,28 +101,28 @@ def _gain(records: Records, target: str, n: int | None = None) -> tuple[float, f
 
 
 def claims(records: Records) -> list[Claim]:
-    rows = [at_least("runs that reach the training loss", "M2", float(records.measure("reached").mean()), 1.0,
-                     predicted="all")]  # fmt: skip
+    rows = [at_least("fraction of runs that reach the training loss", "M2",
+                     float(records.measure("reached").mean()), 1.0, predicted="all")]  # fmt: skip
     gammas, sizes = records.values("richness"), records.values("n")
     few, many = min(sizes), max(sizes)
     for target, bound, compare in (("index", 0.7, at_most), ("isotropic", 0.9, at_least), ("patterns", 0.9, at_most)):
         ratio, error = _gain(records, target)
-        statement = f"{target}, n = {many}: risk at γ_0 = {max(gammas):g} over that at {min(gammas):g}"
+        statement = f"{target}, n = {many}: risk at γ_0 = {max(gammas):g} / risk at γ_0 = {min(gammas):g}"
         rows.append(compare(statement, "M5", ratio, bound, error=error))
     (late, e_late), (early, e_early) = (_gain(records, "index", n) for n in (many, few))
     change = late / early
     error = change * float(np.hypot(e_late / late, e_early / early))
-    statement = f"index: this ratio at n = {many} over that at n = {few}"
+    statement = f"index: this ratio at n = {many} / this ratio at n = {few}"
     rows.append(at_most(statement, "M5", change, 1.0, error=error, predicted="< 1"))
     for target, tag in (("index", "M5"), ("patterns", "P4")):
         shares = _by_richness(records, target, "share")[1][-1]
-        statement = f"{target}: share of weights in the latent directions over chance, γ_0 = {max(gammas):g}"
+        statement = f"{target}: share of weights in the latent directions / chance, γ_0 = {max(gammas):g}"
         error = float(shares.std(ddof=1) / np.sqrt(len(shares)))
         rows.append(at_least(statement, tag, float(shares.mean()), 1.5, error=error))
     for target in TARGETS:
         rises = np.concatenate([np.diff(np.log(_by_richness(records, target, "moved", n)[1].mean(1))) for n in sizes])
         low, high = float(rises.min()), float(rises.max())
-        statement = f"{target}: Θ moves further at every step of γ_0, smallest rise of the logarithm"
+        statement = f"{target}: smallest increase of log(change of Θ) between successive γ_0"
         rows.append(interval_claim(statement, "M1", low, low, high, low > 0, "> 0", "range over steps and n"))
     return rows
 
@@ -140,9 +142,9 @@ def figure(records: Records) -> "Figure":
                     axis.loglog(gammas, np.median(values, 1), marker + style, color=color, label=label)
     axes[1].axhline(1, color="gray", lw=1)
     axes[1].set_yscale("linear")
-    for axis, title in zip(axes, ("test risk", "weight in latent directions, over chance", "movement of Θ")):
+    for axis, title in zip(axes, ("test risk", "weight in latent directions / chance", "relative change of Θ")):
         axis.set(xlabel="richness $γ_0$", title=title)
-    axes[2].legend(loc="lower right", title=f"n = {sizes[-1]}; dashed {sizes[0]}" if len(sizes) > 1 else None)
+    axes[2].legend(loc="lower right", title=f"n = {sizes[-1]}; dashed: {sizes[0]}" if len(sizes) > 1 else None)
     return fig
 
 
@@ -150,10 +152,12 @@ experiment = Experiment(
     name="dial_from_lazy_to_rich",
     source="S3",
     tags=("M5", "M1", "M2", "P1", "P4"),
-    question="Where does richness pay and where does it cost, at infinite width?",
-    prediction="It pays where the target has latent directions, the more so with more points, not on isotropic ones.",
-    protocol="The rich limit of two layers at growing γ_0 on g(Ux), isotropic draws and patterns, to the same loss.",
-    verdict="Risk rich to lazy ≤ 0.7 on g(Ux), falling with n; ≥ 0.9 isotropic; ≤ 0.9 on patterns; Θ moves with γ_0.",
+    question="Where does richness help and where does it hurt, at infinite width?",
+    prediction="It helps on targets with latent directions, more so with more points, and not on isotropic targets.",
+    protocol="The rich limit of two-layer networks at increasing γ_0 on g(Ux), isotropic targets and patterns, trained "
+    "to the same loss.",
+    verdict="Risk ratio rich/lazy ≤ 0.7 on g(Ux), decreasing with n; ≥ 0.9 on isotropic targets; ≤ 0.9 on patterns; "
+    "the change of Θ increases with γ_0.",
     trial=trial,
     claims=claims,
     figure=figure,
@@ -164,5 +168,6 @@ experiment = Experiment(
         {"target": TARGETS, "richness": [0.03, 0.1, 0.3, 1.0, 3.0, 10.0], "n": [60, 120, 240]}, seeds=8, draws=4096,
         long=300.0,
     ),
-    caveats="All are stopped at one training loss; the best time or γ_0 by validation would be another question.",
+    caveats="All runs stop at the same training loss; selecting the stopping time or γ_0 by validation would be a "
+    "different question.",
 )  # fmt: skip

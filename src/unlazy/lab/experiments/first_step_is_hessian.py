@@ -1,9 +1,9 @@
-"""The first gradient step writes the Hessian, so the relevant subspace, into the weights [D5].
+"""The first gradient step encodes the Hessian of the target, and so the relevant subspace, in the weights [D5].
 
-Question: how much of the first step is H w, what is the rest, and how many samples does it take to see it?
+Question: how much of the first step is H w, how large is the remainder, and how many samples are needed to resolve it?
 Prediction [D5, Lemma 1]: ∇_{w_j} L = -2 a_j H w_j/√(2π) + O(√r/d). For f* = r^{-1/2} Σ_i g(u_i·x), E g'' = 1, the
-signal is 2/√(2πd) and the remainder √(r+4)/(√(2π) d) to leading order. On n samples the share of ‖W¹‖² in S* is (1 +
-κr/d)/(1 + κ) with κ = (π/2)d²/n: half of it at n ≈ 1.6 d².
+signal is 2/√(2πd) and the remainder √(r+4)/(√(2π) d) to leading order. With n samples the share of ‖W¹‖² in S* is (1 +
+κr/d)/(1 + κ) with κ = (π/2)d²/n: one half at n ≈ 1.6 d².
 Protocol: population part: the exact Hermite series of the gradient at 8,192 random w_j, no sampling. Sample part: g =
 He_2/2 + He_4/√48, d = 64, width 256, n/d² from 1/4 to 16.
 Verdict: slope of the remainder in d within 0.03 of -1 and its size within 5% of the formula at d ≥ 128, for every r;
@@ -33,7 +33,7 @@ LINK = np.array([0, 0, math.sqrt(0.5), 0, math.sqrt(0.5)])
 
 
 def population(d: int, r: int, key: Any) -> dict[str, Any]:
-    """Root mean squares of the Hessian term and of what the exact gradient has beyond it."""
+    """Root mean squares of the Hessian term and of the remainder of the exact gradient."""
     U = jnp.eye(r, d)
     W = jax.random.normal(key, (NEURONS, d)) / math.sqrt(d)
     a = jnp.ones(NEURONS)
@@ -44,7 +44,7 @@ def population(d: int, r: int, key: Any) -> dict[str, Any]:
 
 
 def sampled(params: Params, key: Any) -> dict[str, Any]:
-    """Share of W¹ inside S*, and the overlap of its top r directions with S*."""
+    """Share of the energy of W¹ in S*, and the overlap of its top r directions with S*."""
     key_task, key_data, key_start = jax.random.split(key, 3)
     task = quadratic_plus(params["d"], 4, params["r"], key=key_task)
     data = task.sample_padded(key_data, params["n"], params["n_padded"])
@@ -70,14 +70,14 @@ def claims(records: Records) -> list[Claim]:
         d = np.array(values)
         if len(d) < 2 or not table.size:
             continue
-        slopes = np.polyfit(np.log(d), np.log(table), 1)[0]  # one of every seed
+        slopes = np.polyfit(np.log(d), np.log(table), 1)[0]  # one per seed
         rows.append(within(
             f"Remainder of the first step, r = {r}: slope in d", "D5", slopes.mean(), -1.03, -0.97,
             error=_error(slopes), predicted="-1 ± 0.03",
         ))  # fmt: skip
         ratios = (table / np.array([gradients.residual_size(int(v), r) for v in d])[:, None])[d >= 128].mean(0)
         rows.append(within(
-            f"Remainder of the first step, r = {r}: size over √(r+4)/(√(2π)d), d ≥ 128", "D5", ratios.mean(),
+            f"Remainder of the first step, r = {r}: size / (√(r+4)/(√(2π)d)), d ≥ 128", "D5", ratios.mean(),
             0.95, 1.05, error=_error(ratios), predicted="1 ± 5%",
         ))  # fmt: skip
     found = records.where(part="sample")
@@ -92,13 +92,14 @@ def claims(records: Records) -> list[Claim]:
         if by_n:
             worst = max(by_n.values(), key=lambda g: abs(g.mean()))
             rows.append(within(
-                f"Energy of W¹ in S* less (1+κr/d)/(1+κ), r = {r}, the worst n ≥ d²", "D5", worst.mean(), -0.06, 0.06,
+                f"Energy of W¹ in S* minus (1+κr/d)/(1+κ), r = {r}, worst n ≥ d²", "D5", worst.mean(), -0.06, 0.06,
                 error=_error(worst), predicted="0 ± 0.06",
             ))  # fmt: skip
     return rows
 
 
 def _error(values: np.ndarray) -> float:
+    """Standard error of the mean."""
     return float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
@@ -125,8 +126,8 @@ def figure(records: Records) -> "Figure":
         right.semilogx(n / d**2, energy, "o", color=f"C{i}", label=f"r = {r}")
         right.semilogx(fine / d**2, [gradients.subspace_energy(v, d, r) for v in fine.tolist()], "-", color=f"C{i}")
         right.semilogx(n / d**2, part.over("n", "overlap", np.mean)[1], "x", color=f"C{i}")
-    left.set(xlabel="input dimension d", ylabel="root mean square", title="Exact gradient: points; theory: lines")
-    right.set(xlabel="n / d²", ylabel="share in S*", ylim=(0, 1.03), title="Energy of W¹ (o), its top-r directions (×)")
+    left.set(xlabel="input dimension d", ylabel="root mean square", title="Points: exact gradient; lines: theory")
+    right.set(xlabel="n / d²", ylabel="share in S*", ylim=(0, 1.03), title="Energy of W¹ (o), top-r directions (×)")
     for axis in (left, right):
         axis.legend()
     return fig
@@ -137,11 +138,12 @@ experiment = Experiment(
     source="S2",
     tags=("D5",),
     question="How much of the first gradient step is the Hessian of the target, and how many samples does it need?",
-    prediction="The gradient is -2a_j H w_j/√(2π) of size 2/√(2πd), plus √(r+4)/(√(2π)d); on n samples a share "
-    "(1+κr/d)/(1+κ), κ = (π/2)d²/n, of W¹ lies in S*.",
+    prediction="The gradient is -2a_j H w_j/√(2π) of size 2/√(2πd), plus a remainder of size √(r+4)/(√(2π)d); with n "
+    "samples a share (1+κr/d)/(1+κ), κ = (π/2)d²/n, of the energy of W¹ lies in S*.",
     protocol="Exact Hermite series at 8,192 random neurons, d = 64 … 512; first step on n = d²/4 … 16d² samples at d "
     "= 64, r = 1, 2, 4.",
-    verdict="Slope of the remainder -1 ± 0.03, its size within 5%, energy within 0.06 of the formula for n ≥ d².",
+    verdict="Slope of the remainder -1 ± 0.03, its size within 5% of the formula, energy within 0.06 of the formula "
+    "for n ≥ d².",
     trial=trial,
     claims=claims,
     figure=figure,
@@ -153,7 +155,7 @@ experiment = Experiment(
                 seeds=16, width=512),
     padded=("n",),
     lanes=2,
-    caveats="The series is exact for polynomials; the two sizes and the energy are leading orders in 1/d (at d = 32 "
-    "the energy formula is already 0.06 off at n = d², since y² is larger along u). Lemma 1 itself only bounds the "
-    "remainder.",
+    caveats="The series is exact for polynomials; the two sizes and the energy are leading-order in 1/d (at d = 32 "
+    "the error of the energy formula is already 0.06 at n = d², since y² is larger along u). Lemma 1 itself only "
+    "bounds the remainder.",
 )  # fmt: skip

@@ -1,19 +1,22 @@
-"""F1 against F2: few directions are learned with the nuclear norm, not with the Frobenius norm [L6].
+"""F1 against F2: the nuclear norm adapts to few directions, the Frobenius norm does not [L6].
 
-Question: how many samples does a rank-1 quadratic need in F2 (a kernel), in F1, and in a trained network?
-Prediction [L6]: for the square activation both spaces are norms of a matrix: Frobenius (F2) needs n = d(d+1)/2, the
-number of its entries; nuclear (F1) needs n ≈ dr, and so does a quadratic network with weight decay, whose penalty is
-the nuclear norm. For ReLU, F1 is the convex neural network: it too adapts to the few neurons of a teacher.
-Protocol: y = (w·x)²/√3 without noise, x ~ N(0, I_d). Least-norm interpolants, the nuclear one with a duality gap below
-1e-6 (solvers.convex.nuclear_norm); network of width 2d, Adam 1e-2 with cosine decay, 2,000 steps, weight decay 0.01.
-Risk exactly: 2‖M - M*‖_F² + tr(M - M*)². n*(d): where the median risk over 10 seeds first meets 0.01; each of 1,000
-draws takes seeds with replacement and a point between the two n of the grid that bracket the crossing, so that the
-intervals hold both the seeds' spread and the grid's resolution. ReLU: teacher with two neurons and heads ±1/√2, d = 3;
-F1 by Frank–Wolfe with an exact oracle, λ = 1e-4 n; F2 is kernel ridge with the arc-cosine kernel, at the ridge that is
-best on the test set. Verdict: d = 20, n = 100: nuclear and network at most 0.01, Frobenius at least 0.2; n* of nuclear
-at most half of Frobenius' at d = 20, a quarter at d = 40 (upper ends of the intervals); exponents' intervals disjoint,
-Frobenius' holds 2; every gap at most 1e-6; ReLU, n = 32: risk of F1 at most a tenth of F2's. d(d+1)/2 itself grows with
-exponent 1.95 over d = 10 … 40, so the exponent held against 2 is that of n*/(1 + 1/d); the raw one is a row of its own.
+Question: how many samples are needed to learn a rank-1 quadratic in F2 (a kernel), in F1, and by a trained network?
+Prediction [L6]: for the square activation both function spaces correspond to matrix norms: Frobenius (F2) needs n =
+d(d+1)/2, the number of entries; nuclear (F1) needs n ≈ dr, and so does a quadratic network with weight decay, whose
+penalty is the nuclear norm. For ReLU, F1 is the convex neural network, which also adapts to the few neurons of a
+teacher.
+Protocol: y = (w·x)²/√3 without noise, x ~ N(0, I_d). Minimum-norm interpolants, the nuclear one with a duality gap
+below 1e-6 (solvers.convex.nuclear_norm); network of width 2d, Adam 1e-2 with cosine decay, 2,000 steps, weight decay
+0.01. Exact risk: 2‖M - M*‖_F² + tr(M - M*)². n*(d): where the median risk over 10 seeds first reaches 0.01; each of
+1,000 bootstrap draws samples seeds with replacement and a point between the two grid values of n that bracket the
+crossing, so that the intervals include both the variation over seeds and the resolution of the grid. ReLU: teacher with
+two neurons and heads ±1/√2, d = 3; F1 by Frank–Wolfe with an exact oracle, λ = 1e-4 n; F2 is kernel ridge regression
+with the arc-cosine kernel, at the ridge that is best on the test set.
+Verdict: d = 20, n = 100: risk of nuclear and network at most 0.01, of Frobenius at least 0.2; n* of nuclear at most
+half of that of Frobenius at d = 20, a quarter at d = 40 (upper ends of the intervals); intervals of the exponents
+disjoint, and that of Frobenius contains 2; every duality gap at most 1e-6; ReLU, n = 32: risk of F1 at most a tenth of
+that of F2. d(d+1)/2 itself grows with exponent 1.95 over d = 10 … 40, so the exponent compared with 2 is that of
+n*/(1 + 1/d); the raw exponent is a separate claim.
 """
 
 import math
@@ -57,6 +60,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 @partial(jax.jit, static_argnames=("rows", "d", "method"))
 def _square(key: Any, n: Any, *, rows: int, d: int, method: str) -> dict[str, Any]:
+    """Risk of one method on the rank-1 quadratic."""
     key_task, key_data, key_start = jax.random.split(key, 3)
     task = quadratic(d, key=key_task)
     data = task.sample_padded(key_data, n, rows)
@@ -74,11 +78,12 @@ def _square(key: Any, n: Any, *, rows: int, d: int, method: str) -> dict[str, An
 
 
 def quadratic_risk(E: jax.Array) -> jax.Array:
-    """E (xᵀEx)² for x ~ N(0, I) and a symmetric E."""
+    """E (xᵀEx)² for x ~ N(0, I) and a symmetric matrix E."""
     return 2 * jnp.sum(E**2) + jnp.trace(E) ** 2
 
 
 def _relu(n: int, key: Any) -> dict[str, Any]:
+    """Normalized risks of the convex network (F1) and of kernel ridge regression (F2) on the ReLU teacher."""
     X, y, Z, truth = (np.asarray(part) for part in _teacher_sample(key))
     X, y = X[:n], y[:n]
     F1 = convex_relu_network(X, y, penalty=1e-4 * n)
@@ -93,7 +98,7 @@ def _relu(n: int, key: Any) -> dict[str, Any]:
 
 @jax.jit
 def _teacher_sample(key: Any) -> tuple[Any, ...]:
-    """Training points, nested in n, and test points."""
+    """Training points (nested in n) and test points."""
     key_task, key_data, key_test = jax.random.split(key, 3)
     task = teacher(3, 2, "relu", heads=jnp.array([1.0, -1.0]) / math.sqrt(2), key=key_task)
     train, test = task.sample(key_data, 64), task.sample(key_test, 4096)
@@ -101,7 +106,7 @@ def _teacher_sample(key: Any) -> tuple[Any, ...]:
 
 
 def thresholds(records: Records, method: str) -> tuple[np.ndarray, np.ndarray]:
-    """d, and n*(d): one row per draw of seeds and of a point inside the bracket; row 0 is all seeds, its middle."""
+    """d, and n*(d) with one row per bootstrap draw; row 0 uses all seeds and the center of the bracket."""
     part, rng = records.where(part="square", method=method), np.random.default_rng(0)
     dims, columns = [], []
     for d in part.values("d"):
@@ -120,12 +125,13 @@ def thresholds(records: Records, method: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def summary(draws: np.ndarray) -> Interval:
-    """The value of row 0 and the 95% interval of the others; NaN where a draw never crossed."""
+    """The value of row 0 and the 95% interval of the other rows; NaN if a draw never crosses."""
     low, high = np.quantile(draws[1:], [0.025, 0.975])
     return Interval(float(draws[0]), float(low), float(high))
 
 
 def exponent(d: np.ndarray, stars: np.ndarray) -> Interval:
+    """Exponent of n*(d) with its interval."""
     centered = np.log(d) - np.log(d).mean()
     return summary(dot(np.log(stars), centered) / dot(centered, centered))
 
@@ -139,6 +145,7 @@ def claims(records: Records) -> list[Claim]:
 
 
 def _point_claims(records: Records) -> list[Claim]:
+    """Claims on the risk at d = 20, n = 100."""
     rows = []
     for method, rule, bound in (("nuclear", at_most, 0.01), ("network", at_most, 0.01), ("frobenius", at_least, 0.2)):
         found = records.where(part="square", method=method, d=20, n=100)
@@ -150,18 +157,20 @@ def _point_claims(records: Records) -> list[Claim]:
 
 
 def _ratio_claims(records: Records) -> list[Claim]:
+    """Claims on n*(nuclear) / n*(Frobenius)."""
     rows = []
     (d1, small), (d2, large) = thresholds(records, "nuclear"), thresholds(records, "frobenius")
     for d, bound in ((20, 1 / 2), (40, 1 / 4)):
         if d in d1 and d in d2:
             a, b = small[:, list(d1).index(d)], large[:, list(d2).index(d)]
-            text = f"d = {d}: n* {a[0]:.0f} of nuclear over {b[0]:.0f} of Frobenius"
+            text = f"d = {d}: n* of nuclear ({a[0]:.0f}) / n* of Frobenius ({b[0]:.0f})"
             ratio = summary(a / b)
             rows.append(_interval(text, ratio, ratio.high <= bound, f"≤ {bound:g}"))
     return rows
 
 
 def _exponent_claims(records: Records) -> list[Claim]:
+    """Claims on the exponents of n*(d)."""
     (d1, small), (d, large) = thresholds(records, "nuclear"), thresholds(records, "frobenius")
     if len(d1) < 2 or len(d) < 2:
         return []
@@ -171,23 +180,25 @@ def _exponent_claims(records: Records) -> list[Claim]:
         _interval("nuclear: exponent of n*(d)", one, one.high < min(two.low, fair.low),
                   f"1, below Frobenius' {two.low:.2f}"),
         _interval("Frobenius: exponent of n*(d)/(1 + 1/d)", fair, fair.low <= 2 <= fair.high, "2"),
-        _interval(f"Frobenius: exponent of n*(d) itself, d = {d[0]:g} … {d[-1]:g}", two,
+        _interval(f"Frobenius: exponent of n*(d), d = {d[0]:g} … {d[-1]:g}", two,
                   two.low <= local <= two.high, f"{local:.2f}, that of d(d+1)/2"),
     ]  # fmt: skip
 
 
 def _interval(statement: str, found: Interval, holds: bool, predicted: str) -> Claim:
+    """A claim with a bootstrap interval."""
     return interval_claim(statement, "L6", found.value, found.low, found.high, holds, predicted, "95%, bootstrap")
 
 
 def _relu_claims(records: Records) -> list[Claim]:
+    """Claim on the risk ratio F1/F2 for the ReLU teacher."""
     found = records.where(part="relu", n=32)
     if len(found) < 2:
         return []
     logs = np.log(found.measure("risk") / found.measure("kernel"))
     middle, error = logs.mean(), logs.std(ddof=1) / math.sqrt(len(logs))
     value, low, high = (math.exp(middle + k * error) for k in (0, -2, 2))
-    return [interval_claim("ReLU, d = 3, n = 32: risk of the convex network over the kernel's, geometric mean", "L6",
+    return [interval_claim("ReLU, d = 3, n = 32: risk of the convex network / kernel ridge, geometric mean", "L6",
                            value, low, high, high <= 0.1, "≤ 0.1", "± 2 standard errors")]  # fmt: skip
 
 
@@ -239,14 +250,17 @@ def figure(records: Records) -> "Figure":
 
 
 def _grid(method: str, d: int, counts: set[int]) -> dict:
+    """Grid of one method at one d."""
     return {"part": ["square"], "method": [method], "d": [d], "rows": [max(counts)], "n": sorted(counts)}
 
 
 def _nuclear(d: int, multiples: tuple[float, ...]) -> dict:
+    """Grid of the nuclear norm, n in multiples of d."""
     return _grid("nuclear", d, {round(d * c) for c in multiples})
 
 
 def _frobenius(d: int, shares: tuple[float, ...]) -> dict:
+    """Grid of the Frobenius norm, n in multiples of d(d+1)/2."""
     return _grid("frobenius", d, {round(d * (d + 1) / 2 * share) for share in shares} | ({100} if d == 20 else set()))
 
 
@@ -256,12 +270,14 @@ experiment = Experiment(
     version=2,
     source="S3",
     tags=("L6",),
-    question="How many samples does a rank-1 quadratic need with the Frobenius norm, how many with the nuclear norm?",
-    prediction="Frobenius (F2, a kernel) d(d+1)/2; nuclear (F1), and a network with weight decay, about d.",
-    protocol="Least-norm interpolants with certificates, d = 10 … 40; n* for risk 0.01, bootstrap over 10 seeds; ReLU: "
-    "convex network by Frank–Wolfe with an exact oracle against its kernel, d = 3.",
-    verdict="d = 20, n = 100: nuclear and network ≤ 0.01, Frobenius ≥ 0.2; n* at most half (d = 20) and a quarter (d = "
-    "40); exponents disjoint, Frobenius' holds 2; gaps ≤ 1e-6.",
+    question="How many samples are needed to learn a rank-1 quadratic with the Frobenius norm and with the nuclear "
+    "norm?",
+    prediction="Frobenius (F2, a kernel): d(d+1)/2; nuclear (F1) and a network with weight decay: about d.",
+    protocol="Minimum-norm interpolants with certificates, d = 10 … 40; n* for risk 0.01, bootstrap over 10 seeds; "
+    "ReLU: convex network by Frank–Wolfe with an exact oracle against its kernel, d = 3.",
+    verdict="d = 20, n = 100: risk of nuclear and network ≤ 0.01, of Frobenius ≥ 0.2; n* of nuclear at most half (d = "
+    "20) and a quarter (d = 40) of that of Frobenius; intervals of the exponents disjoint, that of Frobenius contains "
+    "2; duality gaps ≤ 1e-6.",
     trial=trial,
     claims=claims,
     figure=figure,
@@ -279,6 +295,7 @@ experiment = Experiment(
         {"part": ["relu"], "n": [8, 12, 16, 24, 32]}, seeds=10,
     ),
     vectorized=False,
-    caveats="Exact labels: with noise both norms need a penalty and n grows with it. The constant of n ≈ dr is near 3. "
-    "The convex ReLU network is exact only in two and three dimensions; beyond, its oracle step is NP-hard.",
+    caveats="Labels are exact: with noise both norms need a penalty and more samples. The constant in n ≈ dr is about "
+    "3. The convex ReLU network is exact only in two and three dimensions; in higher dimensions its oracle step is "
+    "NP-hard.",
 )  # fmt: skip

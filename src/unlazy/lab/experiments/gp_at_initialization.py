@@ -1,16 +1,18 @@
-"""Wide random networks are Gaussian processes, and how far narrow ones are from it [K6, K7].
+"""Wide random networks are Gaussian processes; the deviation at finite width [K6, K7].
 
 Question. Is a random network, before any training, a draw from a Gaussian process with the NNGP kernel?
 Prediction. [K7] As the width grows f(X) ~ N(0, Σ). At finite width w the excess kurtosis of a ReLU network without
 biases is exactly 3((1 + 5/w)^L - 1): given the last hidden layer, f is Gaussian with variance q, and each of the L
 hidden layers multiplies q by an independent mean of w squares with relative variance 5/w (E relu⁴/(E relu²)² = 6; for
-products of this kind see Hanin & Nica 2020). So it vanishes like 15L/w.
+products of this kind see Hanin & Nica 2020). So it decays like 15L/w.
 Protocol. Many networks [K6] with L = 2 hidden layers, σ_w = √2, no biases, at 5 Gaussian inputs in R^8, float64. The
-kurtosis comes from the conditional variance q (3 Var q/(E q)²), whose sampling error is a tenth of the plain one.
+kurtosis is estimated from the conditional variance q (3 Var q/(E q)²), with a tenth of the sampling error of the direct
+estimate.
 Verdict. At the largest width the sample covariance, whitened by Σ, is the identity: the largest |z| of its 15 entries
-(standard errors from the sample, since tails are not Gaussian) under what 15 scores exceed with chance 1e-4. At every
-width the kurtosis agrees with the formula: largest |t| over widths within the same kind of bound, Student with
-(seeds - 1) degrees of freedom. Slope of log kurtosis in log width over the upper half of the widths in [-1.15, -0.9].
+(with standard errors from the sample, since tails are not Gaussian) is below the value that the largest of 15 scores
+exceeds with probability 1e-4. At every width the kurtosis agrees with the formula: the largest |t| over widths is below
+the corresponding bound for Student's t with (seeds - 1) degrees of freedom. Slope of log kurtosis in log width over the
+upper half of the widths in [-1.15, -0.9].
 """
 
 from typing import TYPE_CHECKING, Any
@@ -65,16 +67,17 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 
 def _layout(network: Network) -> Any:
-    """Shapes of the parameters."""
+    """Shapes and dtypes of the parameters."""
     return jax.eval_shape(network.init, jax.random.key(0))
 
 
 def _size(network: Network) -> int:
+    """Number of parameters."""
     return sum(leaf.size for leaf in jax.tree.leaves(_layout(network)))
 
 
 def _unpack(network: Network, flat: jax.Array) -> Parameters:
-    """The N(0,1) start of [K6] from one vector of normals: one random call compiles far faster than one per layer."""
+    """Initial parameters [K6] from one vector of normals; one random call compiles much faster than one per layer."""
     leaves, tree = jax.tree.flatten(_layout(network))
     ends = np.cumsum([leaf.size for leaf in leaves])
     parts = [flat[end - leaf.size : end].reshape(leaf.shape) for leaf, end in zip(leaves, ends)]
@@ -97,19 +100,20 @@ def claims(records: Records) -> list[Claim]:
     error = np.std([_slope(widths[upper], column) for column in kurtosis[upper].T], ddof=1) / np.sqrt(seeds)
     return [
         at_most(
-            f"width {widths[-1]}: covariance of {count:,} networks is the NNGP kernel: largest |z| of {len(z)}", "K7",
+            f"width {widths[-1]}: covariance of {count:,} networks against the NNGP: largest |z| of {len(z)}", "K7",
             float(np.abs(z).max()), distribution.max_z_threshold(len(z)), basis="derived",
         ),
         at_most(
             f"excess kurtosis 3((1+5/w)^{depth} - 1) at {len(widths)} widths: largest |t|", "K7",
             float(np.abs(t).max()), distribution.max_t_threshold(len(t), seeds - 1), basis="derived",
         ),
-        within("kurtosis vanishes like 1/width: slope", "K7", slope, -1.15, -0.9, error=float(error),
+        within("slope of log kurtosis in log width", "K7", slope, -1.15, -0.9, error=float(error),
                predicted="-1, allowed -1.15 to -0.9"),
     ]  # fmt: skip
 
 
 def _slope(widths: np.ndarray, values: np.ndarray) -> float:
+    """Exponent of a power law."""
     return power_law(widths, values).exponent
 
 
@@ -126,14 +130,14 @@ def figure(records: Records) -> "Figure":
         shown = histogram > 0
         left.semilogy(centers[shown], (histogram / total / np.diff(EDGES))[shown], "o", ms=2.5, label=f"width {width}")
     left.semilogy(centers, np.exp(-(centers**2) / 2) / np.sqrt(2 * np.pi), "k-", lw=1, label="Gaussian")
-    left.set(xlabel="f(x) / NNGP deviation", ylabel="density", ylim=(1e-5, 20), title="one output at the start")
+    left.set(xlabel="f(x) / NNGP std", ylabel="density", ylim=(1e-5, 20), title="output at initialization")
     left.legend(loc="upper center", ncols=2, fontsize=6.5)
     values = np.stack([records.where(width=w).measure("kurtosis") for w in widths])
     line = np.geomspace(widths[0], widths[-1], 50)
     error = 2 * values.std(1, ddof=1) / np.sqrt(values.shape[1])
     middle.errorbar(widths, values.mean(1), error, fmt="o", ms=4, label="networks, ± 2 s.e.")
     middle.loglog(line, exact_kurtosis(line, depth), "k-", lw=1, label=f"$3((1+5/w)^{depth}-1)$")
-    middle.set(xscale="log", yscale="log", xlabel="width w", ylabel="excess kurtosis", title="distance from Gaussian")
+    middle.set(xscale="log", yscale="log", xlabel="width w", ylabel="excess kurtosis", title="deviation from Gaussian")
     middle.legend()
     wide = records.where(width=widths[-1])
     K, C = wide[0].measures["kernel"], wide.measure("covariance").mean(0)
@@ -150,13 +154,15 @@ experiment = Experiment(
     source="S1",
     tags=("K6", "K7"),
     question="Is a wide random network a draw from the Gaussian process with the NNGP kernel?",
-    prediction="Covariance → NNGP; excess kurtosis 3((1 + 5/w)^L - 1) → 0 like 1/width [K7].",
+    prediction="The covariance is the NNGP; the excess kurtosis 3((1 + 5/w)^L - 1) decays like 1/width [K7].",
     protocol="Thousands of ReLU networks with 2 hidden layers at 5 inputs, for a range of widths, float64.",
-    verdict="Largest z of 15 covariances, largest t over widths under their 1e-4 bounds; slope in [-1.15, -0.9].",
+    verdict="Largest |z| of 15 covariances and largest |t| over widths below their 1e-4 bounds; slope of log kurtosis "
+    "in [-1.15, -0.9].",
     trial=trial,
     claims=claims,
     figure=figure,
     quick=config({"width": [8, 32, 128]}, seeds=12, networks=500, depth=2),
     full=config({"width": [8, 16, 32, 64, 128, 256]}, seeds=24, networks=1000, depth=2),
-    caveats="Off the diagonal a finite network's covariance differs from the NNGP by O(1/width): below the noise here.",
+    caveats="Off the diagonal the covariance of a finite network differs from the NNGP by O(1/width), which is below "
+    "the noise here.",
 )

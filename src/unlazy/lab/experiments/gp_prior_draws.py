@@ -1,13 +1,13 @@
-"""Draws from Gaussian-process priors: each kernel is a belief about functions [K5, K12].
+"""Draws from Gaussian-process priors: each kernel is a prior over functions [K5, K12].
 
-Question. Do draws made from a kernel have that kernel as their covariance, and does its behavior at x = z show in
-how rough they are?
+Question. Do draws from a Gaussian-process prior have the kernel as covariance, and does its behavior near x = z
+determine their roughness?
 Prediction. [K5] f ~ GP(0, K): E f(x)f(z) = K(x,z). E(f(x+h) - f(x))² = 2(K(0) - K(h)) grows like h^{2H} for small h:
-H = 1/2 for the Laplace kernel (rough, as a random walk), 1 for Gaussian, Matérn 3/2 and ReLU NNGP (a derivative).
-Protocol. 160 points on the circle with a third coordinate 0.5, draws by the eigendecomposition, float64.
-Verdict. Whitened by K at 6 points, the draws have 6 means and 21 second moments: the largest |z| stays under what 27
-exact scores exceed with chance 1e-4. The roughness exponent 2H, from increments over 1 and 2 grid steps, agrees with
-the kernel's own value at those steps within 4 standard errors (between seeds).
+H = 1/2 for the Laplace kernel (rough, like a random walk), 1 for Gaussian, Matérn 3/2 and ReLU NNGP (differentiable).
+Protocol. 160 points on the circle with a third coordinate 0.5, draws by eigendecomposition, float64.
+Verdict. Whitened by K at 6 points, the draws have 6 means and 21 second moments: the largest |z| is below the value
+that the largest of 27 exact scores exceeds with probability 1e-4. The roughness exponent 2H, from increments over 1 and
+2 grid steps, agrees with the kernel's value at those steps within 4 standard errors (over seeds).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -58,8 +58,10 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 
 def draws(K: jax.Array, key: Any, count: int) -> jax.Array:
-    """U√λ ε with K = U diag(λ) Uᵀ. `process.sample` draws U√λUᵀ ε, of the same law, which has derivatives; records are
-    of these."""
+    """Draws U√λ ε with K = U diag(λ) Uᵀ.
+
+    `process.sample` draws U√λUᵀ ε, which has the same distribution and is differentiable; stored records use U√λ ε.
+    """
     values, U = jnp.linalg.eigh((K + K.T) / 2)
     root = U * jnp.sqrt(jnp.maximum(values, 0))
     return dot(root, jax.random.normal(key, (count, len(K), 1), K.dtype))[..., 0]
@@ -71,7 +73,7 @@ def claims(records: Records) -> list[Claim]:
         some = records.where(kernel=name)
         draws = len(some) * some[0].params["draws"]
         z = distribution.z_scores(some.measure("first").mean(0), some.measure("second").mean(0), draws)
-        statement = f"{name}: draws have covariance K: largest |z| of {len(z)} moments, {draws:,} draws"
+        statement = f"{name}: moments of {draws:,} draws against the prior: largest |z| of {len(z)}"
         allowed = distribution.max_z_threshold(len(z))
         rows.append(at_most(statement, "K5", float(np.abs(z).max()), allowed, basis="derived"))
         rough = some.measure("roughness")
@@ -101,7 +103,7 @@ def figure(records: Records) -> "Figure":
         mean = some.measure("sample_row").mean(0)
         bottom.plot(angle[::8], mean[::8] / sd**2, "o", color="#D55E00", ms=3, label="draws")
         bottom.set(xlabel="angle (degrees)", xticks=[0, 180, 360], xlim=(0, 360))
-    axes[0, 0].set_ylabel("draws f / standard deviation")
+    axes[0, 0].set_ylabel("draws / standard deviation")
     axes[1, 0].set_ylabel("correlation with f(180°)")
     axes[1, 0].legend(loc="upper left", fontsize=7)
     return fig
@@ -111,10 +113,10 @@ experiment = Experiment(
     name="gp_prior_draws",
     source="S1",
     tags=("K5", "K12"),
-    question="Do draws from a Gaussian-process prior have its kernel as covariance, and its roughness?",
+    question="Do draws from a Gaussian-process prior have the covariance and the roughness given by the kernel?",
     prediction="E f(x)f(z) = K(x,z); E(f(x+h) - f(x))² = 2(K(0) - K(h)) [K5].",
-    protocol="Four kernels on 160 points of the circle, draws through the eigendecomposition, float64.",
-    verdict="Largest of 27 z-scores under its 1e-4 bound; roughness exponent within 4 standard errors.",
+    protocol="Four kernels on 160 points of the circle, draws by eigendecomposition, float64.",
+    verdict="Largest of 27 z-scores below its 1e-4 bound; roughness exponent within 4 standard errors.",
     trial=trial,
     claims=claims,
     figure=figure,

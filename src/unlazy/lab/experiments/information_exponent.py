@@ -1,11 +1,13 @@
-"""How long online SGD searches for a direction: as long as the information exponent of the link says [E1].
+"""The information exponent determines how many samples online SGD needs to find a direction [E1].
 
 Question: with which power of d does the number of samples grow until a neuron finds u, for links h_1, h_2, h_3?
-Prediction [E1]: n* ≈ d^{max(1, k-1)} up to logarithms, k the first non-zero Hermite coefficient: d, d log d, d².
-Protocol: y = h_k(u·x), student h_k, one sample a step, sphere, correlation loss, start at overlap 1/√d (a random start
-has this size), step 0.5/d for k ≤ 2 and 0.25 d^{-3/2} for k = 3 (larger ones let noise outrun the drift, which is
-k m^{k-1}); n* is the first sample with overlap 1/2, its median over seeds; bootstrap over seeds for the slope in d.
-Verdict: 95% interval of the slope inside [0.85, 1.2] for k = 1, inside [0.8, 1.2] for n*/log d and k = 2, inside
+Prediction [E1]: n* ≈ d^{max(1, k-1)} up to logarithms, where k is the index of the first nonzero Hermite coefficient:
+d, d log d, d².
+Protocol: y = h_k(u·x), student h_k, one sample per step, sphere, correlation loss, initial overlap 1/√d (the size of a
+random overlap), step size 0.5/d for k ≤ 2 and 0.25 d^{-3/2} for k = 3 (with larger steps the noise dominates the drift,
+which is k m^{k-1}); n* is the number of samples until overlap 1/2, median over seeds; bootstrap over seeds for the
+slope in d.
+Verdict: 95% interval of the slope within [0.85, 1.2] for k = 1, within [0.8, 1.2] for n*/log d and k = 2, within
 [1.75, 2.25] for k = 3; an interval that only overlaps leaves the claim undecided.
 """
 
@@ -27,18 +29,18 @@ if TYPE_CHECKING:
 
 LEVEL = 0.5
 BOUNDS = {1: (0.85, 1.2), 2: (0.8, 1.2), 3: (1.75, 2.25)}
-"""Of the slope of n* (k = 1, 3) or n*/log d (k = 2) in d."""
+"""Bounds on the slope of n* (k = 1, 3) or n*/log d (k = 2) in d."""
 
 
 def step(k: int, d: Any) -> Any:
-    """η: the largest power of d at which noise does not outrun the drift at overlap d^{-1/2}."""
+    """Step size, with the largest power of d at which noise does not dominate the drift at overlap d^{-1/2}."""
     return 0.5 / d if k < 3 else 0.25 * d**-1.5
 
 
 def trial(params: Params, key: Any) -> dict[str, Any]:
     k, d = params["k"], jnp.asarray(params["d"], float)
     coefficients = [0.0] * k + [1.0]
-    most = 10 * d * jnp.log(d) if k < 3 else 6 * d**2  # more than three times the median: who is slower counts so
+    most = 10 * d * jnp.log(d) if k < 3 else 6 * d**2  # over three times the median; slower runs are infinite
     found = samples_until(
         key, jnp.full(1, 1 / jnp.sqrt(d)), LEVEL, most, HermiteLink({(k,): 1.0}),
         lambda s: hermite.series(s, coefficients), OnlineRule(step(k, d)), d,
@@ -72,7 +74,7 @@ def figure(records: Records) -> "Figure":
         law = d ** max(1, k - 1) * (np.log(d) if k == 2 else 1.0)
         axis.plot(d, law * math.exp(np.mean(np.log(middle / law))), "-", color=f"C{i}")
     axis.set(xscale="log", yscale="log", xlabel="input dimension d", ylabel="samples until overlap 1/2",
-             title="median and the middle half of the seeds; lines: d, d log d, d²")  # fmt: skip
+             title="median and interquartile range; lines: d, d log d, d²")  # fmt: skip
     axis.legend()
     return fig
 
@@ -82,10 +84,11 @@ experiment = Experiment(
     source="general",
     tags=("E1",),
     question="How many samples does online SGD need to find the direction of a single-index target?",
-    prediction="d, d log d and d² samples for links whose first Hermite coefficient is the first, second, third.",
-    protocol="One neuron on the sphere, one sample a step, start at overlap 1/√d, overlap 1/2 as the goal; median over "
-    "seeds; d = 64 … 4,096 for exponents 1 and 2, 16 … 256 for 3.",
-    verdict="95% bootstrap interval of the slope inside [0.85, 1.2] (k = 1), [0.8, 1.2] (k = 2, n*/log d), "
+    prediction="d, d log d and d² samples for links whose first nonzero Hermite coefficient is the first, second, "
+    "third.",
+    protocol="One neuron on the sphere, one sample per step, initial overlap 1/√d, samples until overlap 1/2; median "
+    "over seeds; d = 64 … 4,096 for exponents 1 and 2, 16 … 256 for 3.",
+    verdict="95% bootstrap interval of the slope within [0.85, 1.2] (k = 1), [0.8, 1.2] (k = 2, n*/log d), "
     "[1.75, 2.25] (k = 3).",
     trial=trial,
     claims=claims,
@@ -96,7 +99,7 @@ experiment = Experiment(
     traced=("d",),
     lanes=128,
     caveats="The theorem is asymptotic, holds up to logarithms, and bounds the time to weak recovery from a random "
-    "start of overlap of order 1/√d with positive sign; here the start has exactly that size and the goal is overlap "
-    "1/2. One neuron with the link as its activation, not a network. Steps are of the order the theorem wants; their "
-    "constants were chosen in pilot runs with other seeds.",
+    "initialization with positive overlap of order 1/√d; here the initial overlap has exactly that size and the goal "
+    "is overlap 1/2. One neuron with the link as its activation, not a network. Step sizes are of the order that the "
+    "theorem requires; their constants were chosen in pilot runs with other seeds.",
 )  # fmt: skip

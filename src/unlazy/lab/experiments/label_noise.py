@@ -108,8 +108,8 @@ experiment = Experiment(
     question="Does label noise select the sparse solution, when other noise does not?",
     prediction="Label-noise SGD finds the sparse solution from a large initialization; gradient descent without noise, "
     "with spherical noise, or with a third of the step size and equally many steps does not.",
-    protocol="⟨u∘u - v∘v, x⟩, d = 60, n = 30, 3 relevant inputs, initialization 1; batch size 1, η = 0.003, label noise "
-    "±2, 80,000 steps.",
+    protocol="⟨u∘u - v∘v, x⟩, d = 60, n = 30, 3 relevant inputs, initialization 1; batch size 1, η = 0.003, label "
+    "noise ±2, 80,000 steps.",
     verdict="95% interval of the median error at most 0.05 with label noise, at least 0.3 in the three other cases.",
     trial=trial,
     claims=claims,

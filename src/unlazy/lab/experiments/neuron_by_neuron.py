@@ -1,17 +1,18 @@
-"""From a small start orthogonal teachers are learned one after the other, the strongest first [L11].
+"""From a small initialization, orthogonal teacher neurons are learned one by one, the strongest first [L11].
 
-Question: a student of many neurons learns Σ a_i |u_i·x| with orthonormal u_i and a = 4 : 2 : 1. In which order do the
-teacher's neurons appear in it, from a small start, from a larger one, and in the lazy limit?
-Prediction [L11]: from a small start only what grows fastest is ever seen, so neurons appear one at a time, by strength,
-and between two of them the risk waits at the best that those already learned can do, which has a closed form. In the
-lazy limit the kernel is the same in every direction, so that all three are learned at the same time.
-Protocol: f = Σ_j ‖v_j‖ |v_j·x|, d = 8, 32 neurons, descent on the population risk in closed form, E f*² = 1, step 0.1,
-Σ ‖v‖² = size² at the start, size 1e-20 and 0.1; lazy: 100(f - f_0) from size 1, 128 neurons. The share of teacher i is
-that of Σ ‖v_j‖² v̂_j v̂_jᵀ along u_i, beyond its mean along what the teacher does not read, over a_i; T_i is when it
-passes 1/2, D_i the time from 0.1 to 0.9; the risk waits where log risk changes least between T_i and T_{i+1}.
-Verdict (95% intervals over seeds), small start: T_1 < T_2 < T_3 in at least 80% of the runs; the smaller of
-(T_{i+1} - T_i)/max(D_i, D_{i+1}) at least 1; waiting risks within 10% of theory; T_max/T_min at least 2. From 0.1 the
-same ratio is at most 0.5. Lazy: T_max/T_min at most 1.5.
+Question: a student with many neurons learns Σ a_i |u_i·x| with orthonormal u_i and a = 4 : 2 : 1. In which order are
+the teacher neurons learned, from a small initialization, from a larger one, and in the lazy limit?
+Prediction [L11]: from a small initialization the fastest-growing component always dominates, so neurons are learned one
+at a time, in order of strength. In between, the risk has plateaus at the minimal risk of the neurons learned so far,
+which has a closed form. In the lazy limit the kernel is isotropic, so all three are learned at the same time.
+Protocol: f = Σ_j ‖v_j‖ |v_j·x|, d = 8, 32 neurons, gradient descent on the population risk in closed form, E f*² = 1,
+step size 0.1, Σ ‖v‖² = size² at initialization, size 1e-20 and 0.1; lazy: 100(f - f_0) from size 1, 128 neurons. The
+learned fraction of teacher neuron i is u_iᵀ(Σ ‖v_j‖² v̂_j v̂_jᵀ)u_i, minus the mean over irrelevant directions, divided
+by a_i; T_i is the time at which it passes 1/2, D_i the time from 0.1 to 0.9; the plateau risk is the risk where log
+risk changes least between T_i and T_{i+1}.
+Verdict (95% intervals over seeds), small initialization: T_1 < T_2 < T_3 in at least 80% of the runs; the smaller of
+(T_{i+1} - T_i)/max(D_i, D_{i+1}) at least 1; plateau risks within 10% of theory; T_max/T_min at least 2. From size 0.1
+the same ratio is at most 0.5. Lazy: T_max/T_min at most 1.5.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ LAZINESS, LAZY_STEPS, LAZY_WIDTH = 100.0, 300, 128
 
 
 def heads() -> Any:
-    """a, scaled to E f*² = 1."""
+    """The teacher's head weights a, scaled so that E f*² = 1."""
     return STRENGTHS / jnp.sqrt(plateau_risks(STRENGTHS, activation("abs"))[0])
 
 
@@ -55,20 +56,21 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 
 def _first(at: Any, shares: Any, level: float) -> Any:
+    """First time at which each share reaches the level; infinite if never."""
     there = shares >= level
     return jnp.where(there.any(0), at[jnp.argmax(there, 0)], jnp.inf)
 
 
 def separation(records: Records) -> np.ndarray:
-    """The least (T_{i+1} - T_i)/max(D_i, D_{i+1}) of every run; infinite durations separate nothing."""
+    """Smallest (T_{i+1} - T_i)/max(D_i, D_{i+1}) of every run; -inf if a duration is infinite."""
     T, longest = records.measure("times"), records.measure("durations")
     with np.errstate(invalid="ignore"):
         ratio = np.diff(T) / np.maximum(longest[:, 1:], longest[:, :-1])
     return np.where(np.isfinite(ratio), ratio, -np.inf).min(1)
 
 
-def waiting(records: Records, i: int) -> np.ndarray:
-    """Risk where log risk changes least between T_i and T_{i+1}; infinite where there is no time between them."""
+def measured_plateau_risk(records: Records, i: int) -> np.ndarray:
+    """Risk where log risk changes least between T_i and T_{i+1}; infinite if the interval is too short."""
     found = []
     for r in records:
         at, risk, T = (np.asarray(r.measures[name]) for name in ("at", "risk", "times"))
@@ -79,6 +81,7 @@ def waiting(records: Records, i: int) -> np.ndarray:
 
 
 def _row(statement: str, values: np.ndarray, low: float, high: float) -> Claim:
+    """Claim that the median over runs lies in [low, high]."""
     return slope_claim(statement, "L11", Interval(*median_with_interval(values)), low, high)
 
 
@@ -86,17 +89,21 @@ def claims(records: Records) -> list[Claim]:
     rows, rich, lazy = [], records.where(kind="rich"), records.where(kind="lazy")
     sizes = rich.values("size")
     if sizes:
-        word, small = f"Start {sizes[0]:g}", rich.where(size=sizes[0])
+        word, small = f"Initialization {sizes[0]:g}", rich.where(size=sizes[0])
         T = small.measure("times")
         right = int(np.sum((T[:, :-1] < T[:, 1:]).all(1) & np.isfinite(T[:, -1])))
-        rows.append(share_claim(f"{word}: share of runs that learn by strength", "L11", right, len(small), 0.8, np.inf))
-        rows.append(_row(f"{word}: time between two teachers over what a passage takes", separation(small), 1, np.inf))
+        rows.append(
+            share_claim(f"{word}: fraction of runs in order of strength", "L11", right, len(small), 0.8, np.inf)
+        )
+        rows.append(
+            _row(f"{word}: time between two neurons / duration of the transition", separation(small), 1, np.inf)
+        )
         for i, theory in enumerate(np.asarray(plateau_risks(heads(), activation("abs")))[1:]):
-            name = f"{word}: risk while {i + 1} of {K} are learned, over the best that they can do"
-            rows.append(_row(name, waiting(small, i) / theory, 0.9, 1.1))
+            name = f"{word}: plateau risk with {i + 1} of {K} neurons learned / theory"
+            rows.append(_row(name, measured_plateau_risk(small, i) / theory, 0.9, 1.1))
         rows.append(_row(f"{word}: T_max/T_min", T.max(1) / T.min(1), 2, np.inf))
     if len(sizes) > 1:
-        name = f"Start {sizes[-1]:g}: time between two teachers over what a passage takes"
+        name = f"Initialization {sizes[-1]:g}: time between two neurons / duration of the transition"
         rows.append(_row(name, separation(rich.where(size=sizes[-1])), -np.inf, 0.5))
     if len(lazy):
         T = lazy.measure("times")
@@ -117,8 +124,8 @@ def figure(records: Records) -> "Figure":
         low.semilogy(run["at"], run["risk"], color="k")
         for level in np.asarray(plateau_risks(heads(), activation("abs")))[1:]:
             low.axhline(level, color="C7", lw=0.8, ls="--")
-        top.set(title="lazy" if kind == "lazy" else f"start {size:g}", ylabel="share learned")
-        low.set(xlabel="time", ylabel="risk (dashed: best of 1, of 2)")
+        top.set(title="lazy" if kind == "lazy" else f"initialization {size:g}", ylabel="learned fraction")
+        low.set(xlabel="time", ylabel="risk (dashed: theory)")
     axes[0, 0].legend()
     return fig
 
@@ -127,14 +134,14 @@ experiment = Experiment(
     name="neuron_by_neuron",
     source="S3",
     tags=("L11",),
-    question="Are orthogonal teachers learned one after the other, and does that depend on the size of the start?",
-    prediction="From a small start one at a time, by strength, with a risk that waits at the best that those already "
-    "learned can do; all at the same time in the lazy limit.",
-    protocol="Σ_j ‖v_j‖ |v_j·x| learns three orthonormal neurons of strengths 4 : 2 : 1 in d = 8 by descent on the "
-    "population risk in closed form, from sizes 1e-20 and 0.1, and lazily.",
-    verdict="95% intervals: order by strength in 80% of the runs, passages shorter than the time between them, waiting "
-    "risks within 10% of theory, last time at least twice the first (small start); ratio at most 0.5 from 0.1; last "
-    "time at most 1.5 times the first (lazy).",
+    question="Are orthogonal teacher neurons learned one by one, and does it depend on the scale of initialization?",
+    prediction="From a small initialization one at a time, in order of strength, with plateaus at the minimal risk of "
+    "the neurons learned so far; all at the same time in the lazy limit.",
+    protocol="Σ_j ‖v_j‖ |v_j·x| learns three orthonormal neurons of strengths 4 : 2 : 1 in d = 8 by gradient descent "
+    "on the population risk in closed form, from sizes 1e-20 and 0.1, and in the lazy limit.",
+    verdict="95% intervals, small initialization: order of strength in 80% of the runs, transitions shorter than the "
+    "time between them, plateau risks within 10% of theory, last time at least twice the first; from 0.1: ratio at "
+    "most 0.5; lazy: last time at most 1.5 times the first.",
     trial=trial,
     claims=claims,
     figure=figure,
@@ -143,8 +150,8 @@ experiment = Experiment(
                 steps=1600, seeds=128),
     traced=("size",),
     lanes=8,
-    caveats="The theorem bounds the risk of such a network below what kernels reach with as many samples; that neurons "
-    "come in order of strength is read into its phases here, and needs very small starts: at 1e-10 passages overlap. "
+    caveats="The theorem bounds the risk of such a network below what kernels reach with as many samples. The order of "
+    "strength is our interpretation of its phases and needs a very small initialization: at 1e-10 transitions overlap. "
     "Balanced neurons and |·|, as in the paper; population risk instead of samples, one shape. Strengths, sizes and "
     "bounds were chosen after pilot runs with other seeds.",
 )  # fmt: skip

@@ -1,13 +1,14 @@
-"""Neurons drawn in the plane: scattered at the start, at the two effective features after two steps [P4, P7].
+"""Neurons embedded in the plane: scattered at initialization, at the two effective features after two steps [P4, P7].
 
-Question: can one see the features emerge?
-Prediction [P4]: at the start directions have nothing in common; after step 1 all neurons are near ±Σ_{j∈A} M_j, after
-step 2 nearer, half of them at each since they were paired; without structure they gather too, but not there.
-Protocol: the run of feature_emergence; 150 neurons (75 antisymmetric pairs) and the two features; multidimensional
-scaling of the cosine distances 1 - cos at start, step 1, step 2 and end.
-Verdict (structured): |cosine| with the nearer feature: median ≤ 0.1 at the start, every neuron ≥ 0.9 after step 1, ≥
-0.99 after step 2; each feature gets between 40% and 60% of the neurons; the plane's distances after step 2 correlate
-with the true ones above 0.95. Unstructured: the median stays ≤ 0.35 throughout.
+Question: can the emergence of features be seen in a plane embedding of the neurons?
+Prediction [P4]: at initialization the directions are random; after step 1 all neurons are close to ±Σ_{j∈A} M_j, after
+step 2 even closer, half of them at each sign because of the antisymmetric pairs; on unstructured inputs they cluster
+too, but elsewhere.
+Protocol: the training runs of feature_emergence; 150 neurons (75 antisymmetric pairs) and the two features;
+multidimensional scaling of the cosine distances 1 - cos at initialization, after step 1, after step 2 and at the end.
+Verdict (structured): |cosine| with the closer feature: median ≤ 0.1 at initialization, every neuron ≥ 0.9 after step 1,
+≥ 0.99 after step 2; each feature has between 40% and 60% of the neurons; the distances in the plane after step 2 have a
+correlation above 0.95 with the cosine distances. Unstructured: the median is ≤ 0.35 at all stages.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ PAIRS = 75
 
 
 def trial(params: Params, key: Any) -> dict[str, Any]:
-    """Coordinates of the neurons, then of the two features, at the four stages; their cosines with the feature."""
+    """Coordinates of the neurons, then of the two features, at the four stages; cosines with the feature."""
     found = network_run(params, key)
     half = params["width"] // 2
     chosen = np.r_[:PAIRS, half : half + PAIRS]
@@ -45,12 +46,13 @@ def claims(records: Records) -> list[Claim]:
         cosines = good.measure("cosines")
         share = np.mean(cosines[:, 2] > 0, axis=1)
         rows += [
-            at_most("structured: median |cosine| at the start", "P7", float(np.median(np.abs(cosines[:, 0]))), 0.1),
+            at_most("structured: median |cosine| at initialization", "P7", float(np.median(np.abs(cosines[:, 0]))),
+                    0.1),
             at_least("structured: smallest |cosine| after step 1", "P4", float(np.abs(cosines[:, 1]).min()), 0.9),
             at_least("structured: smallest |cosine| after step 2", "P4", float(np.abs(cosines[:, 2]).min()), 0.99),
-            within("structured: share of neurons at the first star after step 2, smallest", "P7",
+            within("structured: smallest fraction of neurons at the first feature after step 2", "P7",
                    float(share.min()), 0.4, 0.6, predicted="1/2 ± 0.1"),
-            within("structured: share of neurons at the first star after step 2, largest", "P7",
+            within("structured: largest fraction of neurons at the first feature after step 2", "P7",
                    float(share.max()), 0.4, 0.6, predicted="1/2 ± 0.1"),
             at_least("structured: correlation of distances in the plane with cosine distances after step 2", "P7",
                      float(good.measure("faithful")[:, 2].min()), 0.95),
@@ -74,7 +76,7 @@ def figure(records: Records) -> "Figure":
                 label = rf"${sign}\Sigma_{{j\in A}} M_j$"
                 axis.plot(*star, "*", ms=21, mfc="none", mec=color, mew=1.4, label=label, zorder=1)
             axis.scatter(*points[:-2].T, s=9, c="C0", alpha=0.5, lw=0, label="neurons", zorder=2)
-            if np.abs(cosines).min() > 0.9:  # neurons lie on top of each other: say how many
+            if np.abs(cosines).min() > 0.9:  # the neurons coincide: show their number
                 for star, count in zip(points[-2:], (np.sum(cosines > 0), np.sum(cosines < 0))):
                     axis.annotate(f"{count} neurons", star, (11, -3), textcoords="offset points", fontsize=8)
             median, least = np.median(np.abs(cosines)), np.abs(cosines).min()
@@ -90,10 +92,13 @@ experiment = Experiment(
     name="neurons_in_the_plane",
     source="S4",
     tags=("P4", "P7"),
-    question="Can one see the features emerge, with neurons drawn in the plane?",
-    prediction="Scattered at the start; at ±Σ_A M_j after two steps, half at each; elsewhere without structure [P4].",
-    protocol="The run of feature_emergence; 150 neurons and two features by scaling of their cosine distances.",
-    verdict="Every |cosine| ≥ 0.99 after step 2, the two stars share the neurons, the plane is faithful; else none.",
+    question="Can the emergence of features be seen in a plane embedding of the neurons?",
+    prediction="Scattered at initialization; at ±Σ_A M_j after two steps, half at each; on unstructured inputs "
+    "elsewhere [P4].",
+    protocol="The runs of feature_emergence; 150 neurons and two features; multidimensional scaling of cosine "
+    "distances.",
+    verdict="Structured: every |cosine| ≥ 0.99 after step 2, 40–60% of the neurons at each feature, distances "
+    "preserved. Unstructured: median |cosine| ≤ 0.35.",
     trial=trial,
     claims=claims,
     figure=figure,
@@ -102,7 +107,7 @@ experiment = Experiment(
     vectorized=False,
     precision="float32",
     caveats=(
-        "A plane cannot show 150 directions at right angles: at the start its distances say little. Without structure "
-        "neurons gather as well, around whatever the noise of 20,000 points pointed at."
+        "A plane cannot represent 150 nearly orthogonal directions: at initialization its distances mean little. On "
+        "unstructured inputs neurons cluster as well, around a direction given by the sampling noise of 20,000 points."
     ),
 )

@@ -1,16 +1,19 @@
-"""The tangent kernel behaves like the Laplace kernel, and both like the Gaussian where it matters [L3].
+"""The neural tangent kernel behaves like the Laplace kernel, and on smooth targets also like the Gaussian [L3].
 
-Question. Is an infinitely wide network's tangent kernel a new kind of kernel, by its spectrum or by its learning curve?
-Prediction. [L3] On the sphere S^{d-1} the eigenvalues of NTK and Laplace kernel decay alike, as ℓ^{-d} in the degree ℓ
-(Geifman et al. 2020; Chen & Xu 2021); those of the Gaussian faster than any power. For a target of low degree this
-hardly matters: all three need the same order of samples, and the spectrum predicts each curve (Bordelon, Canatar &
-Pehlevan 2020; Simon et al. 2023).
+Question. Does the tangent kernel of an infinitely wide network differ from classical kernels, in its spectrum or in its
+learning curve?
+Prediction. [L3] On the sphere S^{d-1} the eigenvalues of NTK and Laplace kernel both decay as ℓ^{-d} in the degree ℓ
+(Geifman et al. 2020; Chen & Xu 2021); those of the Gaussian kernel decay faster than any power. For a target of low
+degree this hardly matters: all three need a similar number of samples, and the spectrum predicts each learning curve
+(Bordelon, Canatar & Pehlevan 2020; Simon et al. 2023).
 Protocol. x uniform on S^{d-1}; f* a fixed function with a third of its unit power in each of the degrees 1, 2, 3;
-labels with Gaussian noise 0.3; kernel ridge regression, ridge 0.03 with k(x,x) = 1, for NTK (2 hidden ReLU layers,
-σ_b = 0.5), Laplace (bandwidth 2) and Gaussian (bandwidth 1); risk E(f - f*)² at 2,000 fresh points, float64.
-Verdict. Exponents over degrees 20–40 within 2% of -d for NTK and Laplace; the Gaussian's over 5–10 steeper than -2d.
-Measured over predicted risk, geometric mean over n, in [0.85, 1.2] for each kernel. NTK's and Laplace's risks within a
-factor 1.5 at every n. Samples for risk 0.1: Laplace within a factor 1.5 of the NTK, Gaussian within 2.5. For every d.
+labels with Gaussian noise of standard deviation 0.3; kernel ridge regression, ridge 0.03 with k(x,x) = 1, for NTK (2
+hidden ReLU layers, σ_b = 0.5), Laplace (bandwidth 2) and Gaussian (bandwidth 1); risk E(f - f*)² at 2,000 test points,
+float64.
+Verdict. Exponents over degrees 20–40 within 2% of -d for NTK and Laplace; the Gaussian exponent over degrees 5–10 below
+-2d. Ratio of measured to predicted risk, geometric mean over n, in [0.85, 1.2] for each kernel. Risks of NTK and
+Laplace within a factor 1.5 at every n. Samples for risk 0.1: Laplace within a factor 1.5 of the NTK, Gaussian within
+2.5. For every d.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -44,7 +47,7 @@ NOISE, RIDGE, GOAL = 0.3, 0.03, 0.1
 
 
 def harmonics(X: jax.Array, d: int) -> jax.Array:
-    """f*: in each degree ℓ = 1, 2, 3 a sum Σ_j c_j P_ℓ(⟨x,u_j⟩), scaled to power 1/3 by the addition theorem."""
+    """f*: for each degree ℓ = 1, 2, 3 a sum Σ_j c_j P_ℓ(⟨x,u_j⟩), scaled to power 1/3 by the addition theorem."""
     rng = np.random.default_rng(d)
     U = rng.standard_normal((CENTERS, d))
     U /= np.linalg.norm(U, axis=1, keepdims=True)
@@ -64,14 +67,14 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     keep = jnp.arange(size) < n
     y = jnp.where(keep, target[:size] + NOISE * jax.random.normal(key_noise, (size,)), 0)
     grams = [masked_gram(_normalized(kernel, X[:size]), keep.astype(X.dtype)) for kernel in KERNELS.values()]
-    # one factorization of the stack: several independent ones in a program can wait for each other's threads forever
+    # one batched factorization: several independent ones in a program can deadlock on each other's threads
     alpha = jax.vmap(coefficients, (0, None))(jnp.stack(grams) + RIDGE * jnp.eye(size), y)
     cross = jnp.stack([_normalized(kernel, X[size:], X[:size]) for kernel in KERNELS.values()])
     f = einsum("kmn,kn->km", cross, jnp.where(keep, alpha, 0))
-    predicted, eigenvalues = zip(*(_predict(kernel, d, jnp.asarray(n, X.dtype)) for kernel in KERNELS.values()))
+    predicted, spectra = zip(*(_predict(kernel, d, jnp.asarray(n, X.dtype)) for kernel in KERNELS.values()))
     return {
         "risk": jnp.mean(jnp.square(f - target[size:]), 1), "predicted": jnp.stack(predicted),
-        "eigenvalues": jnp.stack(eigenvalues),
+        "eigenvalues": jnp.stack(spectra),
     }  # fmt: skip
 
 
@@ -102,47 +105,49 @@ def claims(records: Records) -> list[Claim]:
     return rows
 
 
-def _spectrum_claims(eigenvalues: np.ndarray, d: int) -> list[Claim]:
+def _spectrum_claims(spectra: np.ndarray, d: int) -> list[Claim]:
+    """Claims on the decay exponents of the eigenvalues."""
     rows = []
-    for name, values in zip(KERNELS, jnp.asarray(eigenvalues)):
+    for name, values in zip(KERNELS, jnp.asarray(spectra)):
         if name == "Gaussian":
             slope = float(eigenvalues.decay_exponent(values, d, 5, 10))
-            statement = f"d = {d}: Gaussian eigenvalues decay faster: exponent, degrees 5–10"
+            statement = f"d = {d}: Gaussian eigenvalues decay faster than degree^-2d: exponent over degrees 5–10"
             rows.append(at_most(statement, "L3", slope, -2.0 * d))
         else:
             slope = float(eigenvalues.decay_exponent(values, d, 20, 40))
-            statement = f"d = {d}: {name} eigenvalues decay as degree^-d: exponent, degrees 20–40"
+            statement = f"d = {d}: {name} eigenvalues decay as degree^-d: exponent over degrees 20–40"
             rows.append(within(statement, "L3", slope, -1.02 * d, -0.98 * d, predicted=f"-{d} ± 2%"))
     return rows
 
 
 def _curve_claims(records: Records, d: int) -> list[Claim]:
+    """Claims on learning curves and sample sizes."""
     n, risk = _curves(records, "risk")
     _, predicted = _curves(records, "predicted")
     rows = []
     for k, name in enumerate(KERNELS):
         ratio = np.log(risk[:, :, k].mean(1) / predicted[:, 0, k])
-        spread = np.log(risk[:, :, k]).mean(0)  # one number per seed: n share their points
+        spread = np.log(risk[:, :, k]).mean(0)  # one value per seed, since all n share their points
         error = float(np.exp(ratio.mean()) * spread.std(ddof=1) / np.sqrt(len(spread)))
-        statement = f"d = {d}: {name} risk over the one its spectrum predicts, geometric mean over n"
+        statement = f"d = {d}: {name} risk / risk predicted by its spectrum, geometric mean over n"
         rows.append(within(statement, "L3", float(np.exp(ratio.mean())), 0.85, 1.2, error=error))
     mean = risk.mean(1)
     apart = np.exp(np.abs(np.log(mean[:, 1] / mean[:, 0])).max())
     rows.append(at_most(f"d = {d}: NTK and Laplace risks, largest ratio over n", "L3", float(apart), 1.5))
     needed = [_samples(n, mean[:, k]) for k in range(3)]
     for k, factor in ((1, 1.5), (2, 2.5)):
-        statement = f"d = {d}: samples for risk {GOAL}, {list(KERNELS)[k]} over NTK"
+        statement = f"d = {d}: samples for risk {GOAL}, {list(KERNELS)[k]} / NTK"
         rows.append(within(statement, "L3", needed[k] / needed[0], 1 / factor, factor))
     return rows
 
 
 def _curves(records: Records, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """n, and the measure with axes (n, seeds, kernels)."""
+    """Values of n, and a measure with axes (n, seeds, kernels)."""
     return records.over("n", name, lambda v, axis: v)
 
 
 def _samples(n: np.ndarray, risk: np.ndarray) -> float:
-    """n at which the curve crosses the goal, log-log interpolation; NaN where it does not."""
+    """n at which the learning curve crosses the goal, by log-log interpolation; NaN if it does not."""
     if risk[0] < GOAL or risk[-1] > GOAL:
         return float("nan")
     return float(np.exp(np.interp(-np.log(GOAL), -np.log(risk), np.log(n))))
@@ -186,10 +191,10 @@ experiment = Experiment(
     name="ntk_like_laplace",
     source="S3",
     tags=("L3",),
-    question="Is the neural tangent kernel different from the kernels one knew, by spectrum or by learning curve?",
-    prediction="NTK and Laplace eigenvalues decay as degree^-d; the three learning curves agree in order [L3].",
+    question="Does the neural tangent kernel differ from classical kernels, in its spectrum or in its learning curve?",
+    prediction="NTK and Laplace eigenvalues decay as degree^-d; the three learning curves are similar [L3].",
     protocol="Uniform inputs on the sphere, a target of degrees 1–3, noise 0.3, kernel ridge regression, float64.",
-    verdict="Exponents within 2% of -d; risk over predicted in [0.85, 1.2]; NTK and Laplace within 1.5 everywhere.",
+    verdict="Exponents within 2% of -d; measured/predicted risk in [0.85, 1.2]; NTK and Laplace within a factor 1.5.",
     trial=trial,
     claims=claims,
     figure=figure,
@@ -197,5 +202,6 @@ experiment = Experiment(
     full=config({"d": [5, 8], "n": [64, 128, 256, 512, 1024]}, seeds=24, n_max=1024),
     traced=("n",),
     lanes=4,
-    caveats="The predicted curve is exact as samples and eigenfunctions grow together; bandwidths are not tuned.",
+    caveats="The predicted curve is exact as the numbers of samples and eigenfunctions grow together; bandwidths are "
+    "not tuned.",
 )

@@ -1,20 +1,24 @@
-"""The quadratic model of a two-layer network learns a rank-1 target that its tangent cannot, in larger steps [L7, L8].
+"""The quadratic model of a two-layer network learns rank-1 targets better than the linear model [L7, L8].
 
-Question: what does the second-order term of a wide network learn that its linear term does not, and at what step size?
-Prediction [L8]: on a quadratic of one direction the linear model is F2 (about d²/2 samples), the quadratic model with
-the ‖·‖_{2,4}^4 penalty is close to F1 (about d), and a wide network under signed dropout does what its quadratic model
-does. With a_r = ±w^{-1/2}, moves of size w^{-1/2} suffice to fit with the linear term and moves of w^{-1/4} are needed
-with the quadratic one: the tangent kernel on the way is w^{-1/2} times smaller, so steps may be √w times larger. For
-degree p the two-layer quadratic model needs d^{p-1} [L7]: for p = 4 no gain over its NTK that d ≤ 10 could show.
-Protocol: softplus, 256 neurons in antisymmetric pairs, w_r ~ N(0, I/d). `linear`: ridge with the tangent kernel of the
-first layer, best ridge on the test set. `quadratic`: value at the start and quadratic part, penalty 1e-4‖δ‖_{2,4}^4,
-Adam 1e-2 with cosine decay, 1,500 steps. `signed`: the network itself under signed dropout, same penalty; its even part
-predicts. Targets (β·x)²/√3 at d = 20, n = 160, and He_4(β·x)/√24 at d = 8, n = 300. Step sizes: square activation, d =
-10, n = 40, widths 64 … 2,048, rate 0.04 w^{-1/4}; the largest eigenvalue of the Gauss–Newton matrix at the start
-(linear) and at the end (quadratic) is what a step size is measured against; one slope per seed.
-Verdict: degree 2: risks of the quadratic model and of the network with signs at most half of the linear model's
-(geometric mean over seeds, ± 2 standard errors); exponents in the width: moves -1/2 ± 0.05 and -1/4 ± 0.07, step-size
-gain 1/2 ± 0.15. Degree 4: the quadratic model's risk is at least 0.7 of the linear model's: what does not work.
+Question: what does the second-order term of a wide network learn that its linear term does not, and with what step
+size?
+Prediction [L8]: on a quadratic function of one direction, the linear model behaves like F2 (about d²/2 samples), the
+quadratic model with the ‖·‖_{2,4}^4 penalty like F1 (about d), and a wide network trained with signed dropout like its
+quadratic model. With a_r = ±w^{-1/2}, fitting needs weight changes of size w^{-1/2} with the linear term and w^{-1/4}
+with the quadratic term: the tangent kernel during training is smaller by a factor w^{-1/2}, so step sizes can be √w
+times larger. For degree p the two-layer quadratic model needs d^{p-1} samples [L7]: for p = 4 the gain over its NTK is
+not visible at d ≤ 10.
+Protocol: softplus, 256 neurons in antisymmetric pairs, w_r ~ N(0, I/d). `linear`: ridge regression with the tangent
+kernel of the first layer, best ridge on the test set. `quadratic`: value at initialization plus quadratic part, penalty
+1e-4‖δ‖_{2,4}^4, Adam with learning rate 1e-2 and cosine decay, 1,500 steps. `signed`: the network itself, trained with
+signed dropout and the same penalty; its even part is the prediction. Targets (β·x)²/√3 at d = 20, n = 160, and
+He_4(β·x)/√24 at d = 8, n = 300. Step sizes: square activation, d = 10, n = 40, widths 64 … 2,048, learning rate 0.04
+w^{-1/4}; step sizes are compared by the largest eigenvalue of the Gauss–Newton matrix, at initialization (linear) and
+after training (quadratic); one slope per seed.
+Verdict: degree 2: risks of the quadratic model and of the network with signed dropout at most half of the risk of the
+linear model (geometric mean over seeds, ± 2 standard errors); exponents in the width: weight changes -1/2 ± 0.05 and
+-1/4 ± 0.07, step-size gain 1/2 ± 0.15. Degree 4 (negative result): the risk of the quadratic model is at least 0.7
+times that of the linear model.
 """
 
 import math
@@ -30,7 +34,7 @@ from unlazy.core.linalg import dot
 from unlazy.lab.claims import Claim, interval_claim, within
 from unlazy.lab.experiment import Experiment, Params, Records, config
 from unlazy.lab.experiments._baselines import by_seed
-from unlazy.lab.experiments.signed_dropout import geometric, log_ratios
+from unlazy.lab.experiments.signed_dropout import geometric_mean, log_ratios
 from unlazy.networks.quadratic import alternating, fourth_power_norm, second_order
 from unlazy.tasks.polynomials import hermite_polynomial, quadratic
 from unlazy.theory.activations.functions import activation
@@ -42,7 +46,7 @@ if TYPE_CHECKING:
 
 NEURONS, RATE, STEPS, PENALTY = 256, 1e-2, 1500, 1e-4
 RIDGES = (1e-6, 1e-4, 1e-2, 1e-1, 1.0)
-NAMES = {"linear": "linear model (NTK)", "quadratic": "quadratic model", "signed": "network, signed dropout"}
+NAMES = {"linear": "linear model (NTK)", "quadratic": "quadratic model", "signed": "network with signed dropout"}
 
 
 def trial(params: Params, key: Any) -> dict[str, Any]:
@@ -53,6 +57,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 @partial(jax.jit, static_argnames=("degree", "method", "d", "n", "width"))
 def _risk(key: Any, *, degree: int, method: str, d: int, n: int, width: int) -> dict[str, Any]:
+    """Test risk of one method."""
     key_task, key_data, key_start, key_train, key_test = jax.random.split(key, 5)
     task: Any = quadratic(d, key=key_task) if degree == 2 else hermite_polynomial(d, degree, key=key_task)
     data = task.sample(key_data, n)
@@ -82,7 +87,7 @@ def _risk(key: Any, *, degree: int, method: str, d: int, n: int, width: int) -> 
 
 @partial(jax.jit, static_argnames="width")
 def _step_sizes(key: Any, *, width: int) -> dict[str, Any]:
-    """Moves (root mean square over neurons) and curvature of the two models, square activation, d = 10, n = 40."""
+    """Weight changes (RMS over neurons) and step-size gain of the two models; square activation, d = 10, n = 40."""
     d, n = 10, 40
     key_task, key_data, key_start = jax.random.split(key, 3)
     data = quadratic(d, key=key_task).sample(key_data, n)
@@ -97,7 +102,7 @@ def _step_sizes(key: Any, *, width: int) -> dict[str, Any]:
 
 
 def _start(key: Any, d: int, width: int, name: str) -> tuple[Any, Any]:
-    """The second-order model around paired neurons with opposite heads, and small first moves: δ = 0 is a saddle."""
+    """Second-order model at paired neurons with opposite heads, and small initial δ, since δ = 0 is a saddle."""
     key_w, key_move = jax.random.split(key)
     W0 = jnp.repeat(jax.random.normal(key_w, (width // 2, d)) / math.sqrt(d), 2, axis=0)
     nudge = 0.1 * width**-0.25 * jax.random.normal(key_move, W0.shape) / math.sqrt(d)
@@ -105,7 +110,7 @@ def _start(key: Any, d: int, width: int, name: str) -> tuple[Any, Any]:
 
 
 def _tangent(W0: Any, X: Any, name: str) -> tuple[Any, Any, Any]:
-    """Eigendecomposition of K_1 = mean_r σ'(w_r·x)σ'(w_r·z)⟨x,z⟩ on X, and the kernel itself."""
+    """Eigendecomposition of K_1 = mean_r σ'(w_r·x)σ'(w_r·z)⟨x,z⟩ on X, and the kernel function."""
 
     def slopes(Z: Any) -> Any:
         z = dot(Z, W0.T)
@@ -124,10 +129,10 @@ def claims(records: Records) -> list[Claim]:
     for method in ("quadratic", "signed"):
         logs = log_ratios(two, method, "linear") if len(two) and len(two.values("n")) == 1 else np.zeros(0)
         if len(logs) > 1:
-            value, low, high = geometric(logs)
+            value, low, high = geometric_mean(logs)
             rows.append(
                 interval_claim(
-                    f"degree 2, d = 20, n = 160: risk of {NAMES[method]} over the linear model's",
+                    f"degree 2, d = 20, n = 160: risk of the {NAMES[method]} / risk of the linear model",
                     "L8",
                     value,
                     low,
@@ -139,10 +144,10 @@ def claims(records: Records) -> list[Claim]:
             )
     logs = log_ratios(four, "quadratic", "linear")
     if len(logs) > 1:
-        value, low, high = geometric(logs)
+        value, low, high = geometric_mean(logs)
         rows.append(
             interval_claim(
-                "degree 4, d = 8, n = 300, what does not work: risk of the quadratic model over the linear model's",
+                "degree 4, d = 8, n = 300 (negative result): risk of the quadratic model / risk of the linear model",
                 "L7",
                 value,
                 low,
@@ -154,13 +159,15 @@ def claims(records: Records) -> list[Claim]:
         )
     widths = records.where(part="width")
     for measure, name, low, high in (
-        ("linear_move", "moves of the linear model", -0.55, -0.45),
-        ("quadratic_move", "moves of the quadratic model", -0.32, -0.18),
+        ("linear_move", "weight change of the linear model", -0.55, -0.45),
+        ("quadratic_move", "weight change of the quadratic model", -0.32, -0.18),
         ("gain", "step-size gain of the quadratic model", 0.35, 0.65),
     ):
         if len(widths) and len(widths.values("width")) > 1:
             w, table = by_seed(widths, "width", measure)
-            slopes = np.polyfit(np.log(w), np.log(table), 1)[0]  # one of every seed: seeds share task and data
+            slopes = np.polyfit(np.log(w), np.log(table), 1)[
+                0
+            ]  # one slope per seed, since the widths share task and data
             rows.append(
                 within(
                     f"{name}: exponent in the width",
@@ -186,12 +193,16 @@ def figure(records: Records) -> "Figure":
             if len(values):
                 axis.semilogy([i] * len(values), values, "o", color=f"C{i}", alpha=0.4)
                 axis.semilogy(i, np.median(values), "_", color=f"C{i}", ms=24, mew=2)
-        axis.set_xticks(range(3), ["linear", "quadratic", "network,\nsigned"])
+        axis.set_xticks(range(3), ["linear", "quadratic", "signed\ndropout"])
         axis.set(xlim=(-0.6, 2.6), ylim=(4e-3, 3), title=title, ylabel="risk")
     widths = records.where(part="width")
     if len(widths):
-        for i, (measure, name) in enumerate((("linear_move", "move, linear"), ("quadratic_move", "move, quadratic"),
-                                             ("gain", "step-size gain"))):  # fmt: skip
+        curves = (
+            ("linear_move", "weight change, linear"),
+            ("quadratic_move", "weight change, quadratic"),
+            ("gain", "step-size gain"),
+        )
+        for i, (measure, name) in enumerate(curves):
             w, values = widths.over("width", measure)
             right.loglog(w, values, "os^"[i] + "-", color=f"C{i}", label=name)
             power = (-0.5, -0.25, 0.5)[i]
@@ -209,12 +220,12 @@ experiment = Experiment(
     source="S3",
     tags=("L7", "L8"),
     question="What does the second-order term of a wide network learn that its linear term does not?",
-    prediction="Rank-1 quadratics from about d samples instead of d²/2, with steps √w times larger; for degree 4 no "
-    "gain that small d could show.",
-    protocol="Second-order model of a softplus network and the network under signed dropout against the tangent "
-    "kernel; moves and curvature against the width.",
-    verdict="Degree 2: risk at most half of the linear model's; exponents -1/2, -1/4 (moves), 1/2 (step size); degree "
-    "4: ratio at least 0.7.",
+    prediction="Rank-1 quadratics from about d samples instead of d²/2, with step sizes √w times larger; for degree 4 "
+    "no gain visible at small d.",
+    protocol="Second-order model of a softplus network and the network with signed dropout against the tangent "
+    "kernel; weight changes and curvature against width.",
+    verdict="Degree 2: risk at most half of the linear model's; exponents -1/2, -1/4 (weight changes), 1/2 (step "
+    "size); degree 4: ratio at least 0.7.",
     trial=trial,
     claims=claims,
     figure=figure,
@@ -224,6 +235,6 @@ experiment = Experiment(
                 {"part": ["risk"], "degree": [4], "method": METHODS, "d": [8], "n": [300]},
                 {"part": ["width"], "width": [64, 128, 256, 512, 1024, 2048]}, seeds=12),
     vectorized=False,
-    caveats="The step-size gain is that of the curvature along the way, not of a tuned optimizer: Adam was used. "
-    "The clean demonstration of the quadratic model is degree 2; at degree 4 it takes three layers (three_layers).",
+    caveats="The step-size gain is computed from the curvature, not measured with a tuned optimizer: training used "
+    "Adam. The quadratic model shows a clear gain only for degree 2; degree 4 needs three layers (three_layers).",
 )  # fmt: skip

@@ -1,18 +1,17 @@
-"""Random features: what gradient descent does to them, and what they are before and after [K4, K5].
+"""Random features trained by gradient descent: trajectories and distributions in closed form [K4, K5].
 
-Question. A model f = θᵀφ(x)/√p with frozen random features and θ ~ N(0, I) is trained by gradient descent. Is its
-whole evolution, and the distribution of the functions it starts from, passes through and ends at, a closed form?
-Prediction. [K3] f_s = f_0 + K_p(x,X) K_p⁻¹ (I - (I - ηK_p)^s)(y - f_0(X)) at every step s. [K5] At the start
-f ~ GP(0, K_p); at t → ∞ the noiseless Gaussian-process posterior; in between a Gaussian with closed-form mean and
+Question. A model f = θᵀφ(x)/√p with frozen random features and θ ~ N(0, I) is trained by gradient descent. Do its
+trajectory, and the distribution of f before, during and after training, have closed forms?
+Prediction. [K3] f_s = f_0 + K_p(x,X) K_p⁻¹ (I - (I - ηK_p)^s)(y - f_0(X)) at every step s. [K5] At initialization
+f ~ GP(0, K_p); as t → ∞ the noiseless Gaussian-process posterior; in between a Gaussian with closed-form mean and
 covariance. [K4] K_p → K like p^{-1/2}.
 Protocol. Inputs on the circle with a third coordinate 0.5, 5 training points and a gap, y = sin θ + ½ cos 3θ, ReLU
-features, float64. θ of many draws is trained by the plain loop θ ← θ - ηΦᵀ(Φθ - y), η = 1.5/λ_max, for each of
-several draws of the features.
-Verdict. The loop and the closed form agree to rounding: 1e-10, which is 1e-16 × condition
-number 10⁴ × 100. Draws whitened
-by the predicted mean and covariance at 6 points have 6 means and 21 second moments: the largest |z| stays under the
-value that 27 exact scores exceed with chance 1e-4 (Bonferroni), at the start, in the middle and at the end. The slope
-of log ‖K_p - K‖ against log p lies in [-0.6, -0.4].
+features, float64. Many draws of θ are trained by explicit gradient descent θ ← θ - ηΦᵀ(Φθ - y), η = 1.5/λ_max, for each
+of several draws of the features.
+Verdict. Gradient descent and the closed form agree up to rounding: 1e-10, which is 1e-16 × condition number 10⁴ × 100.
+Draws whitened by the predicted mean and covariance at 6 points have 6 means and 21 second moments: the largest |z| is
+below the value that the maximum of 27 exact scores exceeds with probability 1e-4 (Bonferroni), before, during and after
+training. The slope of log ‖K_p - K‖ against log p lies in [-0.6, -0.4].
 """
 
 from typing import TYPE_CHECKING, Any
@@ -36,33 +35,33 @@ if TYPE_CHECKING:
 
 TASK = Circle(bias=0.5)
 TRAINING = (0.05, 0.17, 0.30, 0.45, 0.60)
-"""Training points, as parts of a turn; in the gap after the last the band stays open."""
+"""Training points as fractions of a turn; in the gap after the last, the posterior variance stays large."""
 GRID = 72
 TESTED = (8, 17, 27, 38, 52, 62)
-"""Places on the grid where distributions are tested: between the points and in the gap."""
+"""Grid indices at which distributions are tested: between the training points and in the gap."""
 SHOWN = 12
 MOMENTS = ("start", "middle", "end")
 LIMIT = MLP(1, "relu", 1.0, scale_input=False)
-"""The network whose NNGP kernel is E φ(w·x)φ(w·z)."""
+"""Network whose NNGP kernel is E φ(w·x)φ(w·z)."""
 
 
 def features(key: Any, X: jax.Array, p: int) -> jax.Array:
-    """φ(W x)/√p with ReLU and W ~ N(0, I) [K4]: K_p is their inner product."""
+    """ReLU features φ(W x)/√p with W ~ N(0, I) [K4]; K_p is their inner product."""
     W = jax.random.normal(key, (p, X.shape[1]), X.dtype)
     return jnp.maximum(dot(X, W.T), 0) / jnp.sqrt(p)
 
 
 def descend(Phi: jax.Array, y: jax.Array, theta: jax.Array, step_size: jax.Array, steps: jax.Array) -> jax.Array:
-    """The plain loop θ ← θ - ηΦᵀ(Φθ - y), one column of θ for each start; θ after each number of steps."""
+    """Gradient descent θ ← θ - ηΦᵀ(Φθ - y), one column of θ per draw; returns θ after each number of steps."""
 
-    def go_on(state: tuple[jax.Array, jax.Array], until: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+    def advance(state: tuple[jax.Array, jax.Array], until: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         theta, done = state
         theta = jax.lax.fori_loop(
             done, until, lambda _, th: th - dot(step_size * Phi.T, dot(Phi, th) - y[:, None]), theta
         )
         return (theta, until), theta
 
-    return jax.lax.scan(go_on, (theta, jnp.zeros((), steps.dtype)), steps)[1]
+    return jax.lax.scan(advance, (theta, jnp.zeros((), steps.dtype)), steps)[1]
 
 
 def trial(params: Params, key: Any) -> dict[str, Any]:
@@ -76,17 +75,18 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 
 def _counts(largest: int) -> list[int]:
-    """64, 256, … up to the largest number of features."""
+    """Numbers of features 64, 256, … up to the largest."""
     return [4**k for k in range(3, 12) if 4**k <= largest]
 
 
 def _kernel_errors(Phi: jax.Array, K: jax.Array, counts: list[int]) -> jax.Array:
-    """‖K_p - K‖/‖K‖ of the first p features, for every p."""
+    """‖K_p - K‖/‖K‖ with the first p features, for every p."""
     grams = [dot(Phi[:, :p], Phi[:, :p].T) * (Phi.shape[1] / p) for p in counts]
     return jnp.stack([jnp.linalg.norm(G - K) for G in grams]) / jnp.linalg.norm(K)
 
 
 def _train(Phi: jax.Array, Phi_z: jax.Array, y: jax.Array, key: Any, params: Params) -> dict[str, Any]:
+    """Train many draws of θ and compare trajectories and distributions with the closed forms."""
     lam, U = jnp.linalg.eigh(dot(Phi, Phi.T))
     K_zx, K_zz = dot(Phi_z, Phi.T), dot(Phi_z, Phi_z.T)
     step_size, steps = 1.5 / lam[-1], jnp.array([0, params["middle"], params["steps"]])
@@ -94,7 +94,7 @@ def _train(Phi: jax.Array, Phi_z: jax.Array, y: jax.Array, key: Any, params: Par
     f = dot(Phi_z, descend(Phi, y, start, step_size, steps))  # (moments, points, draws)
     c = spectral_filters.descent_coefficient(lam, step_size, steps)
     closed = dot(Phi_z, start) + dot(K_zx, spectral_filters.coefficients(U, c, y[:, None] - dot(Phi, start)))
-    # distributions: the end is held against the limit itself
+    # the final distribution is compared with the limit t → ∞
     c = c.at[-1].set(spectral_filters.flow_coefficient(lam, jnp.inf))
     mean = dot(spectral_filters.coefficients(U, c, y), K_zx.T)
     covariance = spectral_filters.random_features_covariance(K_zz, K_zx, U, lam, c)
@@ -112,14 +112,14 @@ def _train(Phi: jax.Array, Phi_z: jax.Array, y: jax.Array, key: Any, params: Par
 def claims(records: Records) -> list[Claim]:
     rows = [
         at_most(
-            "gradient descent on random features is the closed form: largest |difference| over steps, draws, points",
+            "gradient descent against the closed form: largest |difference| over steps, draws, points",
             "K3", float(records.measure("difference").max()), 1e-10, predicted="≤ 1e-10 (rounding)", basis="derived",
         )
     ]  # fmt: skip
     words = {
-        "start": "at the start f ~ GP(0, K_p)",
-        "middle": "part-way, f has the closed-form mean and covariance",
-        "end": "at t → ∞, f ~ the noiseless Gaussian-process posterior",
+        "start": "at initialization f ~ GP(0, K_p)",
+        "middle": "during training f has the closed-form mean and covariance",
+        "end": "as t → ∞ f has the noiseless Gaussian-process posterior",
     }
     draws = len(records) * records[0].params["draws"]
     firsts, seconds = records.measure("first").mean(0), records.measure("second").mean(0)
@@ -133,7 +133,7 @@ def claims(records: Records) -> list[Claim]:
     error = slopes.std(ddof=1) / np.sqrt(len(slopes))
     rows.append(
         within(
-            "K_p → K: slope of log error in log p",
+            "K_p → K: slope of log error against log p",
             "K4",
             float(slopes.mean()),
             -0.6,
@@ -161,7 +161,7 @@ def figure(records: Records) -> "Figure":
     for k, (name, ax) in enumerate(zip(MOMENTS, axes.flat)):
         mean, std = (np.append(v[k], v[k][0]) for v in (one.measures["mean"], one.measures["std"]))
         for i, f in enumerate(one.measures["drawn"][k]):
-            label = "gradient descent, one line per draw" if i == 0 else None
+            label = "gradient descent, single draws" if i == 0 else None
             ax.plot(turn, np.append(f, f[0]), color="0.6", lw=0.6, label=label)
         ax.fill_between(
             turn, mean - 2 * std, mean + 2 * std,
@@ -177,12 +177,13 @@ def figure(records: Records) -> "Figure":
 
 
 def _draw_limit(ax: Any, records: Records) -> None:
+    """Plot the kernel error against p."""
     p = np.array(_counts(records[0].params["largest"]))
     low, median, high = np.quantile(records.measure("kernel_error"), [0.1, 0.5, 0.9], axis=0)
     ax.fill_between(p, low, high, color="#009E73", alpha=0.2, lw=0)
-    ax.loglog(p, median, "o-", color="#009E73", label="median, 10–90 % of seeds")
+    ax.loglog(p, median, "o-", color="#009E73", label="median, 10–90% of seeds")
     ax.loglog(p, median[0] * (p / p[0]) ** -0.5, "k--", lw=1, label="slope −1/2")
-    ax.set(title="the kernel of p features", xlabel="number of features p", ylabel="$\\|K_p - K\\| / \\|K\\|$")
+    ax.set(title="convergence of the kernel", xlabel="number of features p", ylabel="$\\|K_p - K\\| / \\|K\\|$")
     ax.legend()
 
 
@@ -190,10 +191,12 @@ experiment = Experiment(
     name="random_features",
     source="S1",
     tags=("K3", "K4", "K5"),
-    question="Is everything that gradient descent does to a random-features model a closed form of its kernel?",
-    prediction="Every step [K3]; Gaussian process at the start, posterior at the end [K5]; K_p → K as p^-1/2 [K4].",
-    protocol="ReLU features on the circle, 5 points, θ ~ N(0, I), plain gradient descent with η = 1.5/λ_max, float64.",
-    verdict="Loop = formula to 1e-10; largest of 27 z-scores under its 1e-4 bound, three times; slope -1/2 ± 0.1.",
+    question="Does gradient descent on a random-features model have a closed form in terms of its kernel?",
+    prediction="At every step [K3]; Gaussian process at initialization, posterior at the end [K5]; K_p → K as p^-1/2 "
+    "[K4].",
+    protocol="ReLU features on the circle, 5 points, θ ~ N(0, I), gradient descent with η = 1.5/λ_max, float64.",
+    verdict="Gradient descent = formula to 1e-10; largest of 27 z-scores below its 1e-4 bound, at three times; slope "
+    "-1/2 ± 0.1.",
     trial=trial,
     claims=claims,
     figure=figure,

@@ -1,15 +1,16 @@
-"""Neurons cluster on real images too, if the start is small [P7].
+"""Neurons cluster on real images too, if the initialization is small [P7].
 
-Question: do a network's weights gather in a few directions when it learns to tell two kinds of digits apart?
-Prediction [P4, P7]: from a small start (σ_w = 5e-4) the gradient soon outweighs it, and all neurons share its
-direction; from a larger one (σ_w = 0.01) the network is lazier: it classifies as well and its weights turn little.
-Protocol: 0 against 1 of scikit-learn's 8×8 digits, or of an MNIST-like file, centered and scaled by one number [P2] to
-a root mean square length of 2; 100 truncated ReLUs in antisymmetric pairs, σ_a = 0.03, hinge loss, 200 full-batch
-gradient steps of 0.1. Measured on one neuron of every pair: the median |cosine| of two neurons, before and after, and
-a permutation test: under the hypothesis that training leaves the law of directions alone, before and after of any
-neuron can be exchanged (measures.neurons.clustering_test, 999 exchanges).
-Verdict: small start: median |cosine| ≤ 0.15 before and ≥ 0.85 after with p ≤ 0.01 on every seed; larger start: ≤ 0.5
-after; test accuracy ≥ 0.97 for both.
+Question: do a network's weights align with a few directions when it learns to classify two digits?
+Prediction [P4, P7]: from a small initialization (σ_w = 5e-4) the gradient soon dominates, and all neurons align with
+it; from a larger one (σ_w = 0.01) the network is lazier: equally accurate, with little change in weight directions.
+Protocol: 0 against 1 of scikit-learn's 8×8 digits, or of an MNIST-like file, centered and scaled by one factor [P2] to
+root mean square norm 2; 100 truncated ReLUs in antisymmetric pairs, σ_a = 0.03, hinge loss, 200 full-batch gradient
+steps of size 0.1. Measured on one neuron per pair: the median |cosine| between two neurons before and after training,
+and a permutation test: under the null hypothesis that training does not change the distribution of directions, the
+directions of any neuron before and after training are exchangeable (measures.neurons.clustering_test, 999
+permutations).
+Verdict: small initialization: median |cosine| ≤ 0.15 before and ≥ 0.85 after training, with p ≤ 0.01, for every seed;
+larger initialization: ≤ 0.5 after training; test accuracy ≥ 0.97 for both.
 """
 
 from functools import cache
@@ -37,19 +38,19 @@ SMALL, LARGE = 5e-4, 1e-2
 SIGMA_A, RATE, STEPS = 0.03, 0.1, 200
 LENGTH = 2.0
 WIDTH, MOST = 100, 1000
-"""Neurons, and the most training images; up to as many others are the test."""
+"""Number of neurons, and maximum number of training images and of test images."""
 
 
 @cache
 def images(file: str | None) -> TableTask:
-    """Zeros and ones: of scikit-learn's digits, of an npz file, or of a folder with idx files of train images."""
+    """Images of 0 and 1 from scikit-learn's digits, an npz file, or a folder with idx files of training images."""
     if file is None:
         return digits((0, 1))
     path = Path(file)
     if path.is_dir():
         found = [sorted(path.glob(f"train*{kind}*")) for kind in ("images", "labels")]
         if not all(found):
-            raise UnlazyError(f"{path} has no train…images… and train…labels… idx files")
+            raise UnlazyError(f"no train*images* and train*labels* idx files found in {path}")
         return idx_images(found[0][0], found[1][0], (0, 1))
     try:
         return npz_images(path, classes=(0, 1))
@@ -59,7 +60,7 @@ def images(file: str | None) -> TableTask:
 
 @jax.jit
 def fit(X: Any, y: Any, test: Any, truth: Any, sigma: Any, key: Any) -> tuple[Any, Any, Any]:
-    """Weights of one neuron of every pair before and after, and the test accuracy."""
+    """Weights of one neuron per pair before and after training, and the test accuracy."""
     network = pattern_network(X.shape[1], WIDTH, sigma_w=1.0, sigma_b=1.0, sigma_a=SIGMA_A)
     first, head = network.init(key, "antisymmetric")
     start = (jax.tree.map(lambda part: sigma * part, first), head)
@@ -73,7 +74,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     key_rows, key_start = jax.random.split(key)
     n = min(MOST, int(0.7 * table.size))
     data = table.sample(key_rows, min(table.size, n + MOST))
-    X = np.asarray(data.X) - np.asarray(data.X[:n]).mean(0)  # statistics of the training images alone
+    X = np.asarray(data.X) - np.asarray(data.X[:n]).mean(0)  # mean of the training images only
     X *= LENGTH / np.sqrt(np.mean(np.sum(X[:n] ** 2, 1)))
     before, after, score = fit(X[:n], data.y[:n], X[n:], data.y[n:], params["sigma"], key_start)
     found = clustering_test(np.asarray(before), np.asarray(after))
@@ -84,30 +85,31 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def name_of(file: str | None) -> str:
+def dataset_name(file: str | None) -> str:
+    """Dataset name for claims and figures."""
     return "digits" if file is None else Path(file).stem
 
 
 def claims(records: Records) -> list[Claim]:
     rows = []
     for file in records.values("file"):
-        here, what = Records(r for r in records if r.params["file"] == file), name_of(file)
+        here, what = Records(r for r in records if r.params["file"] == file), dataset_name(file)
         small, large = here.where(sigma=SMALL), here.where(sigma=LARGE)
         if len(small):
             rows += [
-                at_most(f"{what}: median |cosine| of two neurons at the start, worst seed", "P7",
+                at_most(f"{what}: median |cosine| between neurons at initialization, worst seed", "P7",
                         float(small.measure("before").max()), 0.15),
-                at_least(f"{what}: median |cosine| of two neurons at the end, worst seed", "P7",
+                at_least(f"{what}: median |cosine| between neurons after training, worst seed", "P7",
                          float(small.measure("after").min()), 0.85),
-                at_most(f"{what}: p-value of that rise (permutation test), worst seed", "P7",
+                at_most(f"{what}: p-value of this increase (permutation test), worst seed", "P7",
                         float(small.measure("p_value").max()), 0.01),
             ]  # fmt: skip
         if len(large):
-            rows.append(at_most(f"{what}: lazy start σ_w = 0.01, median |cosine| at the end, worst seed", "P7",
-                                float(large.measure("after").max()), 0.5))  # fmt: skip
+            rows.append(at_most(f"{what}: lazy initialization σ_w = 0.01, median |cosine| after training, worst seed",
+                                "P7", float(large.measure("after").max()), 0.5))  # fmt: skip
         for start, mine in (("small", small), ("lazy", large)):
             if len(mine):
-                rows.append(at_least(f"{what}: test accuracy from the {start} start, worst seed", "P7",
+                rows.append(at_least(f"{what}: test accuracy from the {start} initialization, worst seed", "P7",
                                      float(mine.measure("accuracy").min()), 0.97))  # fmt: skip
     return rows
 
@@ -131,11 +133,11 @@ def figure(records: Records) -> "Figure":
                 axis.scatter(*points[:half].T, s=12, alpha=0.5, lw=0, color="C0")
                 axis.scatter(*points[half:].T, s=12, alpha=0.5, lw=0, color="C1")
                 middle = np.median(mine.measure(stage))
-                when = "start" if j == 0 else "end"
+                when = "initial" if j == 0 else "final"
                 axis.set_title(f"$\\sigma_w$ = {sigma:g}, {when}: $|\\cos|$ = {middle:.2f}")
                 reach = 1.15 * np.abs(points).max()
                 axis.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
-        row[0].set_ylabel(f"{name_of(file)}: w blue, -w orange")
+        row[0].set_ylabel(f"{dataset_name(file)}: w (blue), -w (orange)")
     return fig
 
 
@@ -143,10 +145,13 @@ experiment = Experiment(
     name="real_images",
     source="S4",
     tags=("P7",),
-    question="Do a network's weights gather in a few directions when it learns real images?",
-    prediction="From a small start all neurons share a line; from a larger one the network is lazy, as accurate [P7].",
-    protocol="0 against 1 of scikit-learn's digits (or `file`), 100 neurons, hinge, 200 full-batch steps; 5 seeds.",
-    verdict="Median |cosine| ≤ 0.15 before, ≥ 0.85 after with p ≤ 0.01; ≤ 0.5 after a lazy start; accuracy ≥ 0.97.",
+    question="Do a network's weights align with a few directions when it learns real images?",
+    prediction="From a small initialization all neurons align; from a larger one the network is lazy and equally "
+    "accurate [P7].",
+    protocol="0 against 1 of scikit-learn's digits (or `file`), 100 neurons, hinge loss, 200 full-batch steps; "
+    "5 seeds.",
+    verdict="Median |cosine| ≤ 0.15 before, ≥ 0.85 after training with p ≤ 0.01; ≤ 0.5 with lazy initialization; "
+    "accuracy ≥ 0.97.",
     trial=trial,
     claims=claims,
     figure=figure,
@@ -156,8 +161,8 @@ experiment = Experiment(
     precision="float32",
     choices={"file": ("mnist.npz",)},
     caveats=(
-        "`--set file=PATH` takes an npz file (x_train, y_train) or a folder of idx files. The p-value says that "
-        "directions changed in law toward clustering; it is 0.001 at best with 999 exchanges, and small changes reach "
-        "it too: the size of the effect is the median |cosine|."
+        "`--set file=PATH` takes an npz file (x_train, y_train) or a folder of idx files. The p-value tests whether "
+        "the distribution of directions changed toward clustering; with 999 permutations it is at least 0.001, and "
+        "small changes reach it too: the effect size is the median |cosine|."
     ),
 )

@@ -1,13 +1,14 @@
 """One gradient step against kernels on f* = He_2(u·x)/2 + He_4(u·x)/√48 [D9].
 
-Question: from how many samples does a network that learns features learn f*, and what do kernels reach with as many?
-Prediction [D6, D9]: Algorithm 1 finds u from the He_2 part with n ≳ d² samples and its risk goes to 0. A kernel fits
-degree 2 at n ≈ d² and degree 4 only at n ≈ d⁴; between, its risk is 1/2. The plateau is asymptotic in d: at d = 10
-degree 4 has only 715 dimensions, and the infinite kernels pass below it.
-Protocol: x ~ N(0, I), no label noise unless asked for, width 512, rows of W¹ scaled to rms 0.5, ridges (and the
-trained network's stopping time) chosen on 4,000 fresh points, float64; all methods on the same nested samples; risk
-E(f - f*)² by quadrature along u, so that predicting zero scores 1.
-Verdict: the median risk over seeds on the right side of the bounds listed in BOUNDS.
+Question: how many samples does a network that learns features need to learn f*, and what risk do kernels reach with the
+same samples?
+Prediction [D6, D9]: Algorithm 1 finds u from the He_2 component with n ≳ d² samples, and its risk goes to 0. A kernel
+fits degree 2 at n ≈ d² and degree 4 only at n ≈ d⁴; in between, its risk is 1/2. The plateau is asymptotic in d: at
+d = 10 degree 4 has only 715 dimensions, and the infinite-width kernels fall below it.
+Protocol: x ~ N(0, I), no label noise by default, width 512, rows of W¹ scaled to rms 0.5, ridges (and the trained
+network's stopping time) selected on 4,000 fresh points, float64; all methods on the same nested samples; risk
+E(f - f*)² by quadrature along u; the zero predictor has risk 1.
+Verdict: the median risk over seeds satisfies the bounds listed in BOUNDS.
 """
 
 from functools import partial
@@ -40,10 +41,11 @@ BOUNDS = (
     (20, 3000, "one_step", "≤", 0.12), (20, 3000, "ntk", "≥", 0.5),
     (40, 6000, "one_step", "≤", 0.18), (40, 6000, "ntk", "≥", 0.55),
 )  # fmt: skip
-"""(d, n, method, side, bound on the median risk)."""
+"""Bounds on the median risk: (d, n, method, direction, bound)."""
 
 
 def fit(method: str, key: Any, sample: fits.BaselineSample, width: int) -> fits.Predictor:
+    """Fit one of the methods to a sample."""
     if method == "one_step":
         return fits.algorithm_one(key, sample, width=width)
     if method in ("ntk", "arccos"):
@@ -55,7 +57,7 @@ def fit(method: str, key: Any, sample: fits.BaselineSample, width: int) -> fits.
 
 
 def authors_cell(params: Params, key: Any) -> dict[str, Any]:
-    """The authors' public script: He_2/√2, unit Gaussian label noise, biases already at the step, rows of rms 1."""
+    """Setting of the authors' public script: He_2/√2, unit Gaussian label noise, biases in the step, rows of rms 1."""
     key_task, key_data, key_noise, key_fit, key_risk = jax.random.split(key, 5)
     task = single_index(params["d"], {2: 1.0}, key=key_task)
     sample = fits.draw(task, key_data, params["n"])
@@ -88,7 +90,7 @@ def claims(records: Records) -> list[Claim]:
     part = records.where(method="authors")
     if len(part):
         middle, low, high = fits.median_with_interval(part.measure("risk"))
-        statement = "The authors' public cell (He_2/√2, d = 100, n = 10,000, width 1,000, unit noise): median risk"
+        statement = "The authors' public setting (He_2/√2, d = 100, n = 10,000, width 1,000, unit noise): median risk"
         inside = 0.05 <= middle <= 0.13
         rows.append(interval_claim(statement, "D9", middle, low, high, inside, "0.05 to 0.13", "95%, bootstrap"))
     return rows
@@ -119,7 +121,7 @@ def figure(records: Records) -> "Figure":
                 axis.text(d**power, 1.5, f" d{'²³'[power - 2]}", color="#777777", va="top")
         axis.set(xlabel="training points n", title=f"d = {d}", ylim=(5e-3, 1.7))
         axis.set_xlim(n[0] / 1.3, n[-1] * 1.3)
-        if n[-1] / n[0] < 20:  # less than two decades have no room for minor labels, but need more than one tick
+        if n[-1] / n[0] < 20:  # short axis: label the values of n instead of the decades
             axis.set_xticks(part.values("n"), [f"{v:,}" for v in part.values("n")])
         axis.xaxis.set_minor_formatter(NullFormatter())
     axes[0][0].set_ylabel("risk E(f - f*)², median and quartiles")
@@ -133,13 +135,14 @@ experiment = Experiment(
     name="sample_complexity",
     source="S2",
     tags=("D4", "D6", "D9"),
-    question="From how many samples does one gradient step learn a function of one direction, and what do kernels "
-    "reach?",
-    prediction="Algorithm 1: risk to 0 once n ≳ d². Kernels and random features: half the function between d² and d⁴.",
-    protocol="f* = He_2/2 + He_4/√48 of u·x, Gaussian inputs; Algorithm 1, random features, infinite kernels, the "
-    "linearized and the trained network on the same samples; ridges chosen on 4,000 fresh points; risk by quadrature.",
-    verdict="Median risk over seeds on the right side of fixed bounds at (d, n) = (10, 1,000), (10, 3,162), (10, "
-    "10,000), (20, 3,000) and (40, 6,000).",
+    question="How many samples does one gradient step need to learn a function of one direction, and how do kernels "
+    "compare?",
+    prediction="Algorithm 1: risk → 0 for n ≳ d². Kernels and random features: risk 1/2 between d² and d⁴.",
+    protocol="f* = He_2/2 + He_4/√48 of u·x, Gaussian inputs; Algorithm 1, random features, infinite-width kernels, "
+    "the linearized and the trained network on the same samples; ridges selected on 4,000 fresh points; risk by "
+    "quadrature.",
+    verdict="Median risk over seeds within fixed bounds at (d, n) = (10, 1,000), (10, 3,162), (10, 10,000), "
+    "(20, 3,000) and (40, 6,000).",
     trial=trial,
     claims=claims,
     figure=figure,
@@ -151,8 +154,8 @@ experiment = Experiment(
                 seeds=10, degree=4, width=512, noise=0.0),
     vectorized=False,
     demo=True,
-    caveats="The theorem bounds the L1 risk up to constants and logarithms from n ≳ d²; here Algorithm 1 works at 5 "
-    "to 10 d², and for n ≤ d it is worse than nothing (α + β·x overfits). That kernels stay at 1/2 between d² and d⁴ "
-    "is asymptotic in d: at d = 10 the infinite kernels pass below it from n = 1,000 on. The finite-width baselines "
-    "also pay for their width.",
+    caveats="The theorem bounds the L1 risk up to constants and logarithms for n ≳ d²; here Algorithm 1 works at 5 "
+    "to 10 d², and for n ≤ d it is worse than the zero predictor (α + β·x overfits). The plateau of kernels at 1/2 "
+    "between d² and d⁴ is asymptotic in d: at d = 10 the infinite-width kernels fall below it for n ≥ 1,000. The "
+    "finite-width baselines are also limited by their width.",
 )  # fmt: skip

@@ -1,18 +1,19 @@
-"""Signed dropout makes a wide network train its quadratic part instead of its tangent [L8, L9].
+"""With signed dropout, a wide network trains its quadratic part instead of its linearization [L8, L9].
 
-Question: do random signs on the neurons' moves push a three-layer network out of its tangent regime, and does it pay?
-Prediction [L8]: without signs the linear part Σ a_r σ'(w_r·g)(δ_r·g) does the fitting and the network is its NTK; a
-fresh sign z_r = ±1 on each move makes that part noise of mean zero, so that only the quadratic part can fit. For a
-degree-4 ridge polynomial the quadratic part needs about d² samples, the NTK C(d+4, 4): there is something to gain below
-that number of samples, and nothing above it.
+Question: do random signs on the weight changes of the neurons move a three-layer network out of the lazy regime, and
+does it reduce the risk?
+Prediction [L8]: without signs, the linear part Σ a_r σ'(w_r·g)(δ_r·g) fits the data, and the network behaves like its
+NTK; a fresh sign z_r = ±1 on each weight change turns this part into zero-mean noise, so that only the quadratic part
+can fit. For a degree-4 ridge polynomial the quadratic part needs about d² samples, the NTK C(d+4, 4): there is a gain
+below that number of samples, and none above it.
 Protocol: f* = He_4(β·x)/√24. g = 3D random neurons (v·x + b)², whitened on the D = (d+1)(d+2)/2 quadratics that they
-span; f = w^{-1/2} Σ ±½(w_r·g)², 600 neurons in antisymmetric pairs (f_0 = 0), ‖w_r‖ ≈ 1/2; moves δ by Adam 3e-3 with
-cosine decay, 2,000 steps, penalty 2e-5‖δ‖². With signs the prediction is the even part ½(f(δ) + f(-δ)), without them
-f(δ) itself. NTK: kernel ridge with K_1 of the same network, the ridge that is best on the test set. The linear part's
-share is E odd²/(E odd² + E even²) of the trained function.
-Verdict: at d = 8, n = 360 and d = 10, n = 600 the geometric mean over seeds of the risk with signs over that without,
-and over the NTK's, at most 0.7 (upper end of ± 2 standard errors); the linear part's mean share below 10% with signs,
-above 50% without; above C(d+4, 4) (d = 8, n = 700) the NTK has the smaller risk.
+span; f = w^{-1/2} Σ ±½(w_r·g)², 600 neurons in antisymmetric pairs (f_0 = 0), ‖w_r‖ ≈ 1/2; weight changes δ trained by
+Adam with learning rate 3e-3 and cosine decay, 2,000 steps, penalty 2e-5‖δ‖². With signs the prediction is the even part
+½(f(δ) + f(-δ)), without signs f(δ). NTK: kernel ridge regression with K_1 of the same network, best ridge on the test
+set. The share of the linear part is E odd²/(E odd² + E even²) of the trained function.
+Verdict: at d = 8, n = 360 and d = 10, n = 600 the ratio of the risk with signs to that without, and to that of the NTK,
+is at most 0.7 (geometric mean over seeds, upper end of ± 2 standard errors); the mean share of the linear part is below
+10% with signs, above 50% without; above C(d+4, 4) (d = 8, n = 700) the NTK has the smaller risk.
 """
 
 import math
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 NEURONS, RATE, STEPS, PENALTY, START = 600, 3e-3, 2000, 2e-5, 0.5
 RIDGES = (1e-10, 1e-8, 1e-6, 1e-4, 1e-2)
-NAMES = {"ntk": "its NTK", "plain": "trained without signs", "signed": "signed dropout, even part"}
+NAMES = {"ntk": "NTK", "plain": "training without signs", "signed": "signed dropout"}
 POINTS = ((8, 360), (10, 600))
 
 
@@ -48,6 +49,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 @partial(jax.jit, static_argnames=("method", "d", "n", "neurons"))
 def _trial(key: Any, *, method: str, d: int, n: int, neurons: int) -> dict[str, Any]:
+    """Risk of one method; for trained networks also the share of the linear part."""
     key_task, key_data, key_layer, key_start, key_train, key_test = jax.random.split(key, 6)
     task = hermite_polynomial(d, 4, key=key_task)
     data = task.sample(key_data, n)
@@ -62,7 +64,7 @@ def _trial(key: Any, *, method: str, d: int, n: int, neurons: int) -> dict[str, 
     def network(delta: Any, G: Any) -> Any:
         return dot(0.5 * jnp.square(dot(G.astype(jnp.float32), (W0 + delta).T)), a)
 
-    nudge = 0.01 * jax.random.normal(key_train, W0.shape, jnp.float32) / math.sqrt(D)  # δ = 0 is a saddle with signs
+    nudge = 0.01 * jax.random.normal(key_train, W0.shape, jnp.float32) / math.sqrt(D)  # with signs, δ = 0 is a saddle
     train = Data(layer(data.X).astype(jnp.float32), data.y.astype(jnp.float32))
     found = train_moves(network, nudge, train, steps=STEPS, rate=RATE, signs=key_train if method == "signed" else None,
                         penalty=lambda delta: PENALTY * jnp.sum(delta**2))  # fmt: skip
@@ -77,7 +79,7 @@ def _trial(key: Any, *, method: str, d: int, n: int, neurons: int) -> dict[str, 
 
 
 def _ntk(task: Any, data: Data, layer: Any, W0: Any, key: Any) -> Any:
-    """Risk of kernel ridge with K_1(x,z) = mean_r (w_r·g)(w_r·g') ⟨g,g'⟩, at its best ridge."""
+    """Risk of kernel ridge regression with K_1(x,z) = mean_r (w_r·g)(w_r·g') ⟨g,g'⟩ at the best ridge."""
     M = dot(W0.T, W0) / W0.shape[0]
 
     def gram(G: Any, H: Any) -> Any:
@@ -97,10 +99,10 @@ def claims(records: Records) -> list[Claim]:
         for other in ("plain", "ntk"):
             found = log_ratios(here, "signed", other)
             if len(found) > 1:
-                value, low, high = geometric(found)
+                value, low, high = geometric_mean(found)
                 rows.append(
                     interval_claim(
-                        f"d = {d}, n = {n}: risk with signs over {NAMES[other]}, {len(found)} seeds",
+                        f"d = {d}, n = {n}: risk of signed dropout / risk of {NAMES[other]}, {len(found)} seeds",
                         "L8",
                         value,
                         low,
@@ -125,10 +127,10 @@ def claims(records: Records) -> list[Claim]:
                 )
     found = log_ratios(records.where(d=8, n=700), "signed", "ntk")
     if len(found) > 1:
-        value, low, high = geometric(found)
+        value, low, high = geometric_mean(found)
         rows.append(
             interval_claim(
-                "d = 8, n = 700 > C(12, 4): risk with signs over its NTK",
+                "d = 8, n = 700 > C(12, 4): risk of signed dropout / risk of NTK",
                 "L8",
                 value,
                 low,
@@ -142,12 +144,13 @@ def claims(records: Records) -> list[Claim]:
 
 
 def log_ratios(records: Records, method: str, other: str) -> np.ndarray:
-    """log of the risks' ratio, seed by seed."""
+    """Logarithm of the ratio of risks of two methods, by seed."""
     tables = [dict((r.seed, float(r.measures["risk"])) for r in records.where(method=m)) for m in (method, other)]
     return np.log([tables[0][s] / max(tables[1][s], 1e-12) for s in sorted(set(tables[0]) & set(tables[1]))])
 
 
-def geometric(logs: np.ndarray) -> tuple[float, float, float]:
+def geometric_mean(logs: np.ndarray) -> tuple[float, float, float]:
+    """Geometric mean from logarithms, with the ends of ± 2 standard errors."""
     middle, error = float(np.mean(logs)), float(np.std(logs, ddof=1) / math.sqrt(len(logs)))
     return math.exp(middle), math.exp(middle - 2 * error), math.exp(middle + 2 * error)
 
@@ -175,11 +178,11 @@ def figure(records: Records) -> "Figure":
         part = here.where(method=method)
         if len(part):
             n, table = by_seed(part, "n", "odd_share")
-            right.plot(n, 100 * np.mean(table, 1), "sD^"[i] + "-", color=f"C{i}", label=NAMES[method].split(",")[0])
+            right.plot(n, 100 * np.mean(table, 1), "sD^"[i] + "-", color=f"C{i}", label=NAMES[method])
             right.plot(np.repeat(n, table.shape[1]), 100 * table.ravel(), "sD^"[i], color=f"C{i}", alpha=0.25, ms=3)
     right.axhline(10, color="k", lw=0.8, ls=":")
     right.set_xticks(sizes, [str(v) for v in sizes])
-    right.set(xlabel="samples n", ylabel="linear part of the trained function, %", ylim=(0, 103))
+    right.set(xlabel="samples n", ylabel="share of the linear part, %", ylim=(0, 103))
     right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
     return fig
 
@@ -189,13 +192,13 @@ experiment = Experiment(
     name="signed_dropout",
     source="S3",
     tags=("L8", "L9"),
-    question="Do random signs on the neurons' moves take a wide network out of its tangent regime, and does it pay?",
-    prediction="Without signs the linear part fits and the network equals its NTK; with signs the quadratic part fits, "
-    "from about d² samples instead of C(d+4, 4).",
+    question="Do random signs on weight changes move a wide network out of the lazy regime, and reduce its risk?",
+    prediction="Without signs the linear part fits and the network behaves like its NTK; with signs the quadratic part "
+    "fits, from about d² samples instead of C(d+4, 4).",
     protocol="He_4(β·x)/√24, three layers with whitened random square neurons, 600 neurons, Adam; risk with signs, "
-    "without, and of the NTK; share of the linear part.",
-    verdict="Risk with signs at most 0.7 × the others' at d = 8, n = 360 and d = 10, n = 600; linear share < 10% with "
-    "signs, > 50% without; above C(d+4, 4) the NTK wins.",
+    "without signs, and of the NTK; share of the linear part.",
+    verdict="Risk with signs at most 0.7 times the others at d = 8, n = 360 and d = 10, n = 600; linear share < 10% "
+    "with signs, > 50% without; above C(d+4, 4) samples the NTK is better.",
     trial=trial,
     claims=claims,
     figure=figure,
@@ -203,6 +206,7 @@ experiment = Experiment(
     full=config({"method": METHODS, "d": [8], "n": [120, 180, 240, 360, 480, 700]},
                 {"method": METHODS, "d": [10], "n": [600]}, seeds=10),
     vectorized=False,
-    caveats="A window: above C(d+4, 4) samples the tangent kernel interpolates the target exactly and wins. The first "
-    "layer's activation is a square; random ReLU neurons do not work here (three_layers).",
+    caveats="The gain is limited to a range of n: above C(d+4, 4) samples the tangent kernel recovers the target "
+    "exactly and is better. The first layer has the square activation; random ReLU neurons do not work here "
+    "(three_layers).",
 )  # fmt: skip

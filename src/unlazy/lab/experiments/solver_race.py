@@ -1,17 +1,17 @@
-"""Error against CPU seconds for every solver, and how the cost of each grows with n [A2].
+"""Comparison of solvers: test error against CPU time, and scaling of the cost with n [A2].
 
-Question: what does each way to solve (K + ρI)α = y cost, and what does it lose?
-Prediction [A2]: direct K⁻¹ costs n³; a pass over K, the step of Richardson, EigenPro and preconditioned CG, costs n²;
-Nyström-CG on a fixed number of centers costs n. Preconditioning turns the thousands of steps that Richardson needs
-into tens; solvers on all points end at the error of the direct solution, Nyström at that of its centers.
-Protocol: x ~ N(0, I_10), y = sin(u·x) + ½ cos(v·x)(w·x) + 0.1 noise, Laplace kernel of bandwidth √10, ridge 0.01,
-tolerance 1e-3, float32; 500 centers; Richardson gets at most 200 passes, EigenPro 60. Each method runs twice on a size
-and the cheaper run counts (the first also compiles); CPU time of the process, so other work on the machine matters
-less; 1,000 noiseless test points.
-Verdict: exponents of CPU time in n, from the largest half of the sizes: direct at most 3.3, a step of preconditioned CG
-at most 2.3, Nyström-CG at most 1.15 (bounds from above only: small sizes have costs that do not grow). Errors:
-preconditioned CG within 2% of the direct solution at every size; it takes at most a quarter of the steps in which
-Richardson has not converged.
+Question: what does each method of solving (K + ρI)α = y cost, and how accurate is it?
+Prediction [A2]: the direct solution costs n³; a pass over K, which is one step of Richardson, EigenPro and
+preconditioned CG, costs n²; Nyström-CG with a fixed number of centers costs n. Preconditioning reduces the thousands of
+steps of Richardson to tens; solvers on all points reach the error of the direct solution, Nyström that of its centers.
+Protocol: x ~ N(0, I_10), y = sin(u·x) + ½ cos(v·x)(w·x) + 0.1 noise, Laplace kernel with bandwidth √10, ridge 0.01,
+tolerance 1e-3, float32; 500 centers; at most 200 passes for Richardson, 60 for EigenPro. Each method runs twice at each
+size and the faster run counts (the first includes compilation); CPU time of the process, which is less sensitive to
+other load on the machine; 1,000 noiseless test points.
+Verdict: exponents of CPU time in n over the larger half of the sizes: direct at most 3.3, a step of preconditioned CG
+at most 2.3, Nyström-CG at most 1.15 (upper bounds only, since fixed costs flatten the curve at small sizes). Errors:
+preconditioned CG within 2% of the direct solution at every size; it takes at most a quarter of the number of steps
+after which Richardson has not converged.
 """
 
 import math
@@ -49,14 +49,15 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
         curve: list[tuple[float, float]] = []
         start = time.process_time()
 
-        def note(p: Any, curve=curve, start=start) -> None:
+        def record_progress(p: Any, curve=curve, start=start) -> None:
+            """Record CPU time and residual."""
             curve.append((time.process_time() - start, p.residual))
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a run cut short is part of the picture
+            warnings.simplefilter("ignore")  # runs that stop before convergence are expected
             solution = solve(
                 Laplace(math.sqrt(D)), X, y, RIDGE, method=params["method"], tolerance=1e-3, precision="float32",
-                progress=note, **METHODS[params["method"]][1],
+                progress=record_progress, **METHODS[params["method"]][1],
             )  # fmt: skip
         cpu = time.process_time() - start
         if cpu < best["cpu"]:
@@ -74,6 +75,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 
 def sample(key: Any, n: int) -> tuple[np.ndarray, ...]:
+    """Training inputs, labels, test inputs and noiseless test values."""
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     u = rng.standard_normal((D, 3))
     u /= np.linalg.norm(u, axis=0)
@@ -84,7 +86,7 @@ def sample(key: Any, n: int) -> tuple[np.ndarray, ...]:
 
 
 def exponent(part: Records, per_step: bool) -> tuple[float, float]:
-    """Slope of log CPU time (of one step, where steps are the method's unit) in log n, with its standard error."""
+    """Slope of log CPU time (per step or per solution) against log n, with its standard error."""
     sizes = part.values("n")
     sizes = sizes[len(sizes) // 2 - (len(sizes) < 4) :]
     n, t = [], []
@@ -107,15 +109,15 @@ def claims(records: Records) -> list[Claim]:
         if len(part.values("n")) < 2:
             continue
         slope, error = exponent(part, method == "preconditioned_cg")
-        what = "of a step" if method == "preconditioned_cg" else "of a solution"
+        what = "per step" if method == "preconditioned_cg" else "per solution"
         rows.append(at_most(
-            f"{METHODS[method][0]}: exponent in n of the CPU time {what}", "A2", slope, bound, error=error
+            f"{METHODS[method][0]}: exponent of CPU time {what} in n", "A2", slope, bound, error=error
         ))  # fmt: skip
     sizes = [n for n in records.values("n") if len(records.where(method="direct", n=n))]
     excess = [_median(records, "preconditioned_cg", n, "error") / _median(records, "direct", n, "error") for n in sizes]
     if excess:
         rows.append(at_most(
-            "Preconditioned CG: test error over that of the direct solution, worst size", "K2", max(excess), 1.02
+            "Preconditioned CG: test error / test error of the direct solution, worst size", "K2", max(excess), 1.02
         ))  # fmt: skip
     slow = records.where(method="richardson", n=records.values("n")[-1])
     fast = records.where(method="preconditioned_cg", n=records.values("n")[-1])
@@ -123,13 +125,14 @@ def claims(records: Records) -> list[Claim]:
         ratio = np.median(fast.measure("steps")) / np.median(slow.measure("steps"))
         unfinished = float(np.max(slow.measure("converged"))) == 0
         rows.append(at_most(
-            "Steps of preconditioned CG over those in which Richardson has not converged, largest n", "A2",
+            "Steps of preconditioned CG / steps of Richardson (not converged), largest n", "A2",
             float(ratio) if unfinished else math.nan, 0.25,
         ))  # fmt: skip
     return rows
 
 
 def _median(records: Records, method: str, n: int, name: str) -> float:
+    """Median of a measure over seeds."""
     return float(np.median(records.where(method=method, n=n).measure(name)))
 
 
@@ -147,8 +150,8 @@ def figure(records: Records) -> "Figure":
     anchor = np.median(records.where(n=records.values("n")[-1]).measure("cpu"))
     for power, style in ((3, ":"), (2, "--"), (1, "-.")):
         left.loglog(n, anchor * (n / n[-1]) ** power, style, color="gray", lw=1, label=f"n{'¹²³'[power - 1]}")
-    left.set(xlabel="points n", ylabel="CPU seconds", title="cost of a solution")
-    right.set(xlabel="CPU seconds", ylabel="test error", title="what it buys (square: its largest n)")
+    left.set(xlabel="points n", ylabel="CPU seconds", title="cost per solution")
+    right.set(xlabel="CPU seconds", ylabel="test error", title="accuracy (square: largest n)")
     fig.legend(*left.get_legend_handles_labels(), loc="outside right center")
     return fig
 
@@ -157,10 +160,12 @@ experiment = Experiment(
     name="solver_race",
     source="S2",
     tags=("A2", "K2"),
-    question="What does each way to solve (K + ρI)α = y cost as n grows, and what does it lose?",
-    prediction="Direct n³, a pass n², Nyström-CG n; preconditioning turns thousands of Richardson's steps into tens",
-    protocol="Laplace kernel, d = 10, ridge 0.01, tolerance 1e-3; CPU seconds of the cheaper of two runs; 1,000 tests",
-    verdict="Exponents at most 3.3, 2.3 (a step), 1.15; CG within 2% of direct; a quarter of Richardson's steps",
+    question="What does each method of solving (K + ρI)α = y cost as n grows, and how accurate is it?",
+    prediction="Direct n³, a pass n², Nyström-CG n; preconditioning reduces thousands of Richardson steps to tens.",
+    protocol="Laplace kernel, d = 10, ridge 0.01, tolerance 1e-3; CPU time of the faster of two runs; 1,000 test "
+    "points.",
+    verdict="Exponents at most 3.3, 2.3 (per step), 1.15; CG within 2% of direct, at most a quarter of Richardson's "
+    "steps.",
     trial=trial,
     claims=claims,
     figure=figure,
@@ -172,5 +177,5 @@ experiment = Experiment(
     ),
     vectorized=False,
     precision="float32",
-    caveats="CPU seconds depend on the machine; only their growth is judged. Small sizes have costs that do not grow.",
+    caveats="CPU times depend on the machine; only their growth is tested. At small sizes fixed costs dominate.",
 )

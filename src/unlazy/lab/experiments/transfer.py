@@ -1,12 +1,13 @@
-"""Transfer: features found on one task learn another function of the same direction from few samples [D8, D10].
+"""Transfer: with features learned on one task, another function of the same direction needs few samples [D8, D10].
 
 Question: after pretraining on n samples of f* = He_2/2 + He_3/√12 of u·x, how many samples N does the head need for
 the target He_3(u·x)/√6, and does N depend on d?
-Prediction [D8, D10]: with n ≳ d² pretraining samples N is a constant (about 30 here) free of d; with n ≤ d the
-features are no better than random and N ≳ d³ is needed, as for a kernel.
-Protocol: d = 10, width 512; W¹ and biases kept, head refitted by ridge on N samples, ridge on 4,000 fresh points of
-the target; random features of the same width as baseline. Dimension part: n = 16 d², N = 100, d from 10 to 40.
-Verdict: median risks on the right side of BOUNDS; the slope of the risk in log d within two standard errors of zero.
+Prediction [D8, D10]: with n ≳ d² pretraining samples N is a constant (about 30 here), independent of d; with n ≤ d the
+features are no better than random ones and N ≳ d³ is needed, as for a kernel.
+Protocol: d = 10, width 512; W¹ and biases frozen, head refitted by ridge regression on N samples, ridge selected on
+4,000 fresh points of the target; random features of the same width as baseline. Dependence on d: n = 16 d², N = 100, d
+from 10 to 40.
+Verdict: median risks satisfy BOUNDS; the slope of the risk against log d is within two standard errors of zero.
 """
 
 import math
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 BOUNDS = (
     (1000, 100, "≤", 0.30), (1000, 316, "≤", 0.15), (1, 316, "≥", 0.95), (10, 316, "≥", 0.95), (0, 316, "≥", 0.90),
 )  # fmt: skip
-"""(pretraining n, N, side, bound on the median risk); n = 0 stands for random features. All at d = 10."""
+"""Bounds on the median risk at d = 10: (pretraining n, N, direction, bound); n = 0 means random features."""
 
 
 def trial(params: Params, key: Any) -> dict[str, Any]:
@@ -45,6 +46,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 
 def _name(n: int) -> str:
+    """Label of a pretraining size."""
     return "random features" if n == 0 else f"pretrained on n = {n:,}"
 
 
@@ -64,13 +66,13 @@ def claims(records: Records) -> list[Claim]:
         slope, level = np.polyfit(x, y, 1)
         error = math.sqrt(np.sum((y - slope * x - level) ** 2) / (len(x) - 2) / np.sum((x - x.mean()) ** 2))
         rows.append(consistent(
-            "Transfer at n = 16 d², N = 100: change of the risk when d grows by e", "D8", slope, 0.0, error, width=2.0
+            "Transfer with n = 16 d², N = 100: slope of the risk against log d", "D8", slope, 0.0, error, width=2.0
         ))  # fmt: skip
     return rows
 
 
 def fixed_ratio(records: Records) -> Records:
-    """The dimension part: n = 16 d², N = 100."""
+    """Records with n = 16 d², N = 100, which test the dependence on d."""
     return Records(r for r in records if r.params["pretrained_on"] == 16 * r.params["d"] ** 2 and r.params["n"] == 100)
 
 
@@ -104,13 +106,13 @@ experiment = Experiment(
     name="transfer",
     source="S2",
     tags=("D8", "D10"),
-    question="Do features from one task learn another function of the same direction, and does the price depend on d?",
-    prediction="Pretrained on n ≳ d² samples the head needs N = O(1) target samples, free of d; on n ≤ d it needs N ≳ "
-    "d³.",
-    protocol="Pretrain on He_2/2 + He_3/√12, keep W¹, refit the head on N samples of He_3/√6; random features as "
+    question="Do features transfer to another function of the same direction, and does the sample size depend on d?",
+    prediction="After pretraining on n ≳ d² samples the head needs N = O(1) target samples, independent of d; with "
+    "n ≤ d it needs N ≳ d³.",
+    protocol="Pretrain on He_2/2 + He_3/√12, freeze W¹, refit the head on N samples of He_3/√6; random features as "
     "baseline; n = 16 d² and N = 100 for d = 10, 20, 40.",
     verdict="Median risk at most 0.30 (N = 100) and 0.15 (N = 316) for n = 1,000, at least 0.95 for n ≤ 10 and 0.90 "
-    "for random features (N = 316); slope of the risk in log d within two standard errors of zero.",
+    "for random features (N = 316); slope of the risk against log d within two standard errors of zero.",
     trial=trial,
     claims=claims,
     figure=figure,
@@ -122,5 +124,5 @@ experiment = Experiment(
                 seeds=32, width=512),
     vectorized=False,
     caveats="'N = O(1)' means about 30 here. Theorem 3 bounds the L1 risk up to constants and logarithms for n ≳ d²; "
-    "the absence of a trend in d is tested from 10 to 40 only, and a weak one could hide in the standard errors.",
+    "the absence of a trend in d is tested only from 10 to 40, and a weak trend may be hidden by the standard errors.",
 )  # fmt: skip

@@ -1,15 +1,15 @@
-"""What the first two gradients contain: T_j of relevant and other patterns, and their ratio [P4].
+"""The first two gradients: components T_j along relevant and irrelevant patterns, and their ratio [P4].
 
-Question: how large are the gradient's components along relevant patterns, how small along the others, at steps 1 and
-2?
+Question: how large are the components of the gradient along relevant patterns, and along irrelevant ones, at steps 1
+and 2?
 Prediction [P4]: the gradient of neuron i is -a_i Σ_j M_j T_j with T_j ≈ (γ/σ̃) E σ' for j in A at both steps; outside
-A T_j is small at step 1 and much smaller at step 2, where weights are short and point along the feature already.
-Protocol: parity of 5 of 100 patterns. Exact part: the 2^5 relevant settings are enumerated and the background is
-Gaussian by the central limit theorem, no sampling. Sampled part: 20,000 and 1,000 fresh points per step. Gradual part:
-the same without forgetting (small heads, large steps, no decay). Control: ridge on frozen features of step 1, of step
-2, and of both with their norms exchanged, so that scale and direction are not confused.
+A, T_j is small at step 1 and much smaller at step 2, where the weights are small and already aligned with the feature.
+Protocol: parity of 5 of 100 patterns. Exact part: the 2^5 relevant patterns are enumerated and the background is
+Gaussian by the central limit theorem, without sampling. Sampled part: 20,000 and 1,000 fresh points per step. Gradual
+part: the same without forgetting (small heads, large steps, no weight decay). Control: ridge regression on frozen
+features after step 1, after step 2, and after both with exchanged norms, to separate scale from direction.
 Verdict: the median signal-to-noise ratio grows 100-fold; median T_A/(γ/σ̃) in [0.4, 0.55]; with 20,000 points the
-smallest |cosine| rises and is ≥ 0.99 after step 2; gradual cosines rise; the control says which of scale and
+smallest |cosine| increases and is ≥ 0.99 after step 2; gradual cosines increase; the control shows whether scale or
 direction matters.
 """
 
@@ -40,16 +40,16 @@ RATES, SPREAD = (0.005, 20.0), 0.3
 GRADUAL = dict(sigma_w=0.2, sigma_b=0.3, sigma_a=0.01)
 GRADUAL_RATES = (1.5e3, 1.5e4)
 HEAD_POINTS = 4000
-"""Training points of the control's heads; as many for validation and for the test."""
+"""Training points for the heads of the control; the same number for validation and for testing."""
 CONTROLS = ("step 1", "step 2", "step 1, norms of step 2", "step 2, norms of step 1")
 
 
 def exact(width: int, key: Any) -> dict[str, Any]:
-    """Signal-to-noise and T_A/(γ/σ̃) of every neuron at both steps, in float64 and without sampling."""
+    """Signal-to-noise ratio and T_A/(γ/σ̃) of every neuron at both steps, in float64 and without sampling."""
     task = pattern_task(DICTIONARY, DICTIONARY, RELEVANT)
     table = patterns.relevant_patterns(task.k, task.positive, task.uniform_part)
     keys = jax.random.split(key, 3)
-    # coordinates of Gaussian weights in an orthonormal dictionary are Gaussian, whatever d is
+    # the coordinates of Gaussian weights in an orthonormal dictionary are Gaussian for every d
     q = STARTS["sigma_w"] * jax.random.normal(keys[0], (width, DICTIONARY))
     b = STARTS["sigma_b"] * jax.random.normal(keys[1], (width,))
     a = STARTS["sigma_a"] * jax.random.normal(keys[2], (width,))
@@ -63,7 +63,7 @@ def exact(width: int, key: Any) -> dict[str, Any]:
 
 
 def sampled(params: Params, key: Any) -> dict[str, Any]:
-    """Cosines at start, step 1 and step 2 and the ratio in the moves themselves; weights for the control."""
+    """Cosines at initialization and after steps 1 and 2, signal-to-noise ratio of the gradients, and the control."""
     d, n, forget = params["d"], params["samples"], params["regime"] == "forgetting"
     starts, rates = (STARTS, RATES) if forget else (GRADUAL, GRADUAL_RATES)
     key_task, key_start, *keys = jax.random.split(key, 5)
@@ -82,7 +82,7 @@ def sampled(params: Params, key: Any) -> dict[str, Any]:
 
 
 def control(layers: list, data: Data) -> np.ndarray:
-    """Test accuracy of ridge heads on frozen first layers: steps 1 and 2, each at its own and the other's norms."""
+    """Test accuracy of ridge heads on frozen first layers of steps 1 and 2, with original and with exchanged norms."""
     first, second = (np.asarray(layer.weight, float) for layer in layers)
     sizes = [np.linalg.norm(W, axis=0) for W in (first, second)]
     X, y, b = (np.asarray(part, float) for part in (data.X, data.y, layers[0].bias))
@@ -91,6 +91,7 @@ def control(layers: list, data: Data) -> np.ndarray:
 
 
 def _head_accuracy(Phi: np.ndarray, y: np.ndarray) -> float:
+    """Test accuracy of a ridge head, with the ridge selected by validation."""
     train, val, test = (slice(i * HEAD_POINTS, (i + 1) * HEAD_POINTS) for i in range(3))
     Phi = np.concatenate([Phi, np.ones((len(Phi), 1))], 1)
     path = ridge_path(Phi[train], y[train], np.asarray(relative_ridges()))
@@ -100,6 +101,7 @@ def _head_accuracy(Phi: np.ndarray, y: np.ndarray) -> float:
 
 
 def _cosines(theta: Parameters, task: Patterns) -> np.ndarray:
+    """Cosines of the neurons with the feature."""
     return np.asarray(feature_cosines(theta[0].weight.T, task.feature))
 
 
@@ -122,37 +124,37 @@ def claims(records: Records) -> list[Claim]:
         ratio = np.median(found.measure("ratio"), axis=2)  # seeds × steps
         signal = np.median(found.measure("signal"), axis=2)
         rows += [
-            at_least("exact: growth of the median signal-to-noise from step 1 to step 2, the worst seed", "P4",
+            at_least("exact: growth of the median signal-to-noise ratio from step 1 to step 2, worst seed", "P4",
                      float((ratio[:, 1] / ratio[:, 0]).min()), 100.0),
-            within("exact: median T_A/(γ/σ̃), smallest of seeds and steps", "P4", float(signal.min()), 0.4, 0.55),
-            within("exact: median T_A/(γ/σ̃), largest of seeds and steps", "P4", float(signal.max()), 0.4, 0.55),
+            within("exact: median T_A/(γ/σ̃), smallest over seeds and steps", "P4", float(signal.min()), 0.4, 0.55),
+            within("exact: median T_A/(γ/σ̃), largest over seeds and steps", "P4", float(signal.max()), 0.4, 0.55),
         ]  # fmt: skip
     many = _forgetting(records)
     if len(many):
         smallest = np.abs(many.measure("cosines")).min(2)
         n = many[0].params["samples"]
         rows += [
-            at_least(f"{n:,} points: rise of the smallest |cosine| from step 1 to 2, the worst seed", "P4",
+            at_least(f"{n:,} points: increase of the smallest |cosine| from step 1 to 2, worst seed", "P4",
                      float((smallest[:, 2] - smallest[:, 1]).min()), 0.0),
-            at_least(f"{n:,} points: smallest |cosine| after step 2, the worst seed", "P4",
+            at_least(f"{n:,} points: smallest |cosine| after step 2, worst seed", "P4",
                      float(smallest[:, 2].min()), 0.99),
-            at_most(f"{n:,} points: largest margin at step 2 (the lemma needs < 1)", "P4",
+            at_most(f"{n:,} points: largest margin at step 2 (the lemma requires < 1)", "P4",
                     float(many.measure("margin").max()), 1.0, basis="theory"),
         ]  # fmt: skip
         for name, value, good in zip(CONTROLS, many.measure("controls").T, (False, True, True, False)):
-            text = f"control: ridge on frozen features, {name}"
+            text = f"control: accuracy of ridge regression on frozen features, {name}"
             worst = float(value.min() if good else value.max())
             rows.append(at_least(text, "P4", worst, 0.99) if good else at_most(text, "P4", worst, 0.87))
     gradual = records.where(regime="gradual")
     if len(gradual):
         middle = np.median(np.abs(gradual.measure("cosines")), axis=(0, 2))
-        rows.append(within("no forgetting: median |cosine| after step 1", "P4", float(middle[1]), 0.1, 0.4))
-        rows.append(within("no forgetting: median |cosine| after step 2", "P4", float(middle[2]), 0.75, 0.95))
+        rows.append(within("gradual: median |cosine| after step 1", "P4", float(middle[1]), 0.1, 0.4))
+        rows.append(within("gradual: median |cosine| after step 2", "P4", float(middle[2]), 0.75, 0.95))
     return rows
 
 
 def _forgetting(records: Records) -> Records:
-    """The forgetting runs with the most points."""
+    """Runs with forgetting and the largest number of points."""
     mine = records.where(part="sampled", regime="forgetting")
     return mine.where(samples=mine.values("samples")[-1]) if len(mine) else mine
 
@@ -169,10 +171,10 @@ def figure(records: Records) -> "Figure":
     for marker, (label, mine) in zip("osD^", series):
         if len(mine):
             left.semilogy([1, 2], np.median(mine.measure("ratio"), axis=(0, 2)), marker + "-", label=label)
-    left.set(xlabel="gradient step", xticks=[1, 2], xlim=(0.8, 2.2), title="signal to noise",
+    left.set(xlabel="gradient step", xticks=[1, 2], xlim=(0.8, 2.2), title="signal-to-noise ratio",
              ylabel=r"median of mean $T_A$ / rms $T_{\notin A}$")  # fmt: skip
     both = ((-0.19, "forgetting", _forgetting(records), "C1"),
-            (0.19, "gradual (no decay)", records.where(regime="gradual"), "C3"))  # fmt: skip
+            (0.19, "gradual (no weight decay)", records.where(regime="gradual"), "C3"))  # fmt: skip
     for shift, label, mine, color in both:
         if len(mine):
             cosines = np.abs(mine.measure("cosines")).transpose(1, 0, 2).reshape(3, -1)
@@ -184,7 +186,7 @@ def figure(records: Records) -> "Figure":
             middle.plot([], [], color=color, lw=5, alpha=0.5, label=label)
     middle.set_xticks(range(3), STAGES[:3])
     middle.set(ylabel=r"$|\cos|$ with $\Sigma_{j\in A}M_j$", ylim=(-0.03, 1.05),
-               title="20,000 points: where neurons point")  # fmt: skip
+               title="20,000 points: direction of neurons")  # fmt: skip
     for axis in (left, middle):
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, fontsize=7.5)
     many = _forgetting(records)
@@ -203,7 +205,7 @@ def figure(records: Records) -> "Figure":
 
 
 def sampled_grids(d: int) -> tuple[dict[str, list], ...]:
-    """1,000 and 20,000 points with forgetting, the control on the latter; 20,000 without, in R^100."""
+    """1,000 and 20,000 points with forgetting (the latter with control), and 20,000 points without, in R^100."""
     rows = (("forgetting", 1000, False, d), ("forgetting", 20_000, True, d), ("gradual", 20_000, False, 100))
     return tuple(
         {"part": ["sampled"], "regime": [r], "samples": [n], "control": [c], "d": [dim], "width": [600]}
@@ -215,10 +217,10 @@ experiment = Experiment(
     name="two_steps",
     source="S4",
     tags=("P4",),
-    question="How large are the first two gradients along relevant patterns, and how small along the others?",
-    prediction="T_j ≈ (γ/σ̃) E σ' for j in A at both steps, much smaller outside, and smaller again at step 2 [P4].",
-    protocol="Exact T_j by enumeration over A; 20,000 and 1,000 sampled points; a gradual variant; norms exchanged.",
-    verdict="Ratio grows ≥ 100×; T_A/(γ/σ̃) in [0.4, 0.55]; with 20,000 points smallest |cosine| rises to ≥ 0.99.",
+    question="How large are the first two gradients along relevant patterns, and along irrelevant ones?",
+    prediction="T_j ≈ (γ/σ̃) E σ' for j in A at both steps; outside A much smaller, and even smaller at step 2 [P4].",
+    protocol="Exact T_j by enumeration over A; 20,000 and 1,000 sampled points; a gradual variant; exchanged norms.",
+    verdict="Ratio grows ≥ 100×; T_A/(γ/σ̃) in [0.4, 0.55]; with 20,000 points the smallest |cosine| rises to ≥ 0.99.",
     trial=trial,
     claims=claims,
     figure=figure,
@@ -227,7 +229,8 @@ experiment = Experiment(
     full=config({"part": ["exact"], "width": [1000]}, *sampled_grids(d=500), seeds=10),
     vectorized=False,
     caveats=(
-        "Ridge on frozen step-1 features stays at the majority vote and on step-2 features learns parity, but step-1 "
-        "directions at step 2's norms do as well: that jump is scale. What step 2 adds in direction is the cosine."
+        "Ridge regression on frozen step-1 features is no better than the majority vote, and on step-2 features it "
+        "learns parity; but so it does with step-1 directions at step-2 norms: this improvement comes from scale. The "
+        "improvement in direction by step 2 is shown by the cosine."
     ),
 )

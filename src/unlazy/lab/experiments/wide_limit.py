@@ -1,13 +1,13 @@
-"""Finite tangent and feature kernels approach their infinitely wide limits [K7, K8, K9, L1, L2].
+"""Tangent and feature kernels of finite networks converge to their infinite-width limits [K7, K8, K9, L1, L2].
 
-Question. How fast do the kernels of a random finite network approach the NNGP and the NTK, layer by layer?
-Prediction. [K9] Every kernel is an average over about w neurons, so its relative error falls like w^{-1/2}: the two
-layers of a shallow network one by one (K_1 = Σ a²σ'σ'⟨x,z⟩, K_2 = Σ σσ [L1]), and every K_l of a deep one [L2].
+Question. How fast do the kernels of a random finite network converge to the NNGP and the NTK, layer by layer?
+Prediction. [K9] Every kernel is an average over about w neurons, so its relative error decays like w^{-1/2}: for each
+layer of a two-layer network (K_1 = Σ a²σ'σ'⟨x,z⟩, K_2 = Σ σσ [L1]), and for every K_l of a deep one [L2].
 Protocol. ReLU, σ_w = √2, σ_b = 0.1, n = 8 Gaussian inputs in R^10 (the same for every seed), NTK parametrization,
 float64. ‖K_w - K_∞‖_F/‖K_∞‖_F of each layer's tangent kernel, of their sum and of the last hidden layer's Gram matrix;
 root mean square over seeds at each width.
 Verdict. Slope of log error against log width in [-0.6, -0.4], with two standard errors (bootstrap over seeds): for
-K_1, K_2, the NTK and the NNGP of one hidden layer; in `full` also for each layer of a network with three.
+K_1, K_2, the NTK and the NNGP with one hidden layer; in `full` also for each layer with three hidden layers.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -47,7 +47,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 
 def errors(records: Records, depth: int) -> tuple[list[int], dict[str, np.ndarray]]:
-    """Widths, and the error of every kernel by its name, shape (widths, seeds)."""
+    """Widths, and the errors of every kernel by name, shape (widths, seeds)."""
     chosen = records.where(depth=depth)
     widths = chosen.values("width")
     layers = np.stack([chosen.where(width=w).measure("layers") for w in widths])
@@ -58,6 +58,7 @@ def errors(records: Records, depth: int) -> tuple[list[int], dict[str, np.ndarra
 
 
 def root_mean_square(values: np.ndarray, axis: int) -> np.ndarray:
+    """Root mean square along an axis."""
     return np.sqrt(np.mean(np.square(values), axis=axis))
 
 
@@ -69,7 +70,7 @@ def claims(records: Records) -> list[Claim]:
             fit = slope(widths, values, statistic=root_mean_square)
             rows.append(
                 within(
-                    f"depth {depth}, widths {widths[0]} … {widths[-1]}: error of {name} against width, slope",
+                    f"depth {depth}, widths {widths[0]} … {widths[-1]}: slope of the error of {name} against width",
                     {"NTK": "K9", "NNGP": "K7"}.get(name, "L1" if depth == 1 else "L2"),
                     fit.value, -0.6, -0.4, error=(fit.high - fit.low) / 4, predicted="-1/2 ± 0.1",
                 )
@@ -100,10 +101,10 @@ experiment = Experiment(
     name="wide_limit",
     source="S1",
     tags=("K7", "K9", "L1", "L2"),
-    question="How fast do a finite network's kernels approach their infinitely wide limits?",
-    prediction="Relative error falls like width^(-1/2), for every layer's tangent kernel, the NTK and the NNGP [K9].",
-    protocol="ReLU networks at their start, 8 inputs in R^10, relative Frobenius error at several widths, float64.",
-    verdict="Every slope of log error in log width lies in [-0.6, -0.4] with two standard errors.",
+    question="How fast do the kernels of a finite network converge to their infinite-width limits?",
+    prediction="Relative error decays like width^(-1/2), for every layer's tangent kernel, the NTK and the NNGP [K9].",
+    protocol="ReLU networks at initialization, 8 inputs in R^10, relative Frobenius error at several widths, float64.",
+    verdict="Every slope of log error against log width lies in [-0.6, -0.4] with two standard errors.",
     trial=trial,
     claims=claims,
     figure=figure,
@@ -114,5 +115,5 @@ experiment = Experiment(
         seeds=96,
     ),
     lanes=8,
-    caveats="At the start only: what training does to these kernels is linearization_error and lazy_to_rich.",
+    caveats="Only at initialization; for changes of the kernels in training see linearization_error and lazy_to_rich.",
 )

@@ -21,6 +21,12 @@ def all_experiments() -> list[Experiment]:
     -------
     list of Experiment
         The experiments.
+
+    Examples
+    --------
+    >>> from unlazy import lab
+    >>> "information_exponent" in [experiment.name for experiment in lab.all_experiments()]
+    True
     """
     found = [e for e in map(_experiment_of, _modules()) if e is not None]
     return sorted(found, key=lambda e: (e.source == "general", e.source, e.name))
@@ -43,6 +49,13 @@ def find(name: str) -> Experiment:
     ------
     ValueError
         If there is no such experiment.
+
+    Examples
+    --------
+    >>> from unlazy import lab
+    >>> experiment = lab.find("information_exponent")
+    >>> experiment.name, experiment.quick.seeds
+    ('information_exponent', 128)
     """
     if ":" in name:
         return _at(name)
@@ -81,6 +94,13 @@ def own_experiments(identities: Iterable[str]) -> tuple[list[Experiment], list[s
         The experiments.
     missing : list of str
         A message for each experiment that could not be imported.
+
+    Examples
+    --------
+    >>> from unlazy import lab
+    >>> experiments, missing = lab.own_experiments(["absent_module:my_experiment"])
+    >>> len(experiments), missing
+    (0, ["no experiment 'absent_module:my_experiment': No module named 'absent_module'"])
     """
     found, missing = [], []
     for identity in identities:

@@ -56,6 +56,17 @@ def open_engine(name: str = "local", jobs: int | None = None, address: str | Non
         If an argument is invalid.
     UnlazyError
         If the dask cluster is not available.
+
+    Examples
+    --------
+    >>> from unlazy import lab
+    >>> engine = lab.open_engine("inline")
+    >>> records = lab.run(
+    ...     "information_exponent", seeds=2, change={"k": [1], "d": [16]}, store=None, engine=engine, progress=False
+    ... )
+    >>> engine.close()
+    >>> len(records)
+    2
     """
     if jobs is not None:
         check_positive_integer("jobs", jobs)

@@ -19,7 +19,17 @@ from unlazy.lab.runner.sweep import Outcome, plan
 
 
 class Interrupted(KeyboardInterrupt):
-    """A sweep was interrupted by Ctrl-C; the message says how to resume."""
+    """A sweep was interrupted by Ctrl-C; the message says how to resume.
+
+    Examples
+    --------
+    >>> from unlazy import lab
+    >>> small = {"seeds": 2, "change": {"k": [1], "d": [16]}, "store": None}
+    >>> try:
+    ...     records = lab.run("information_exponent", **small, engine="inline", progress=False)
+    ... except lab.Interrupted as interrupt:
+    ...     print(interrupt)
+    """
 
 
 def run(
@@ -63,6 +73,15 @@ def run(
         If the store cannot be used, or a worker dies.
     Interrupted
         On Ctrl-C; finished trials are stored.
+
+    Examples
+    --------
+    >>> from unlazy import lab
+    >>> records = lab.run(
+    ...     "information_exponent", seeds=2, change={"k": [1], "d": [16]}, store=None, engine="inline", progress=False
+    ... )
+    >>> len(records), records[0].params
+    (2, {'k': 1, 'd': 16})
     """
     if isinstance(experiment, str):
         experiment = find(experiment)
@@ -121,6 +140,17 @@ def load(
     ------
     UnlazyError
         If nothing is stored in this folder, or the store cannot be read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from unlazy import lab
+    >>> small = {"seeds": 2, "change": {"k": [1], "d": [16]}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ran = lab.run("information_exponent", **small, store=folder, engine="inline", progress=False)
+    ...     loaded = lab.load("information_exponent", **small, store=folder)
+    >>> len(ran), len(loaded)
+    (2, 2)
     """
     if isinstance(experiment, str):
         experiment = find(experiment)

@@ -13,10 +13,12 @@ from typing import Any
 
 from unlazy.core.errors import UnlazyError
 from unlazy.lab.experiment import Experiment, Failure, Params, Record, Records
+from unlazy.lab.runner.former_names import current_experiment, current_names
 from unlazy.lab.runner.serialization import canonical_json, pack, unpack
 from unlazy.lab.runner.sweep import Environment, Outcome
 
-SCHEMA = 1
+SCHEMA = 2
+"""Format number. Stores of format 1 are translated when they are opened (`former_names`)."""
 FILE = "trials.sqlite"
 _APPLICATION = 0x756E6C7A  # "unlz": identifies the file as a store
 
@@ -53,6 +55,14 @@ class Store:
     ------
     UnlazyError
         If the store cannot be opened, is not a store, or was written by a newer version.
+
+    Examples
+    --------
+    >>> from unlazy import lab
+    >>> with lab.Store(None) as store:
+    ...     finished = store.finished(lab.find("information_exponent"))
+    >>> finished
+    set()
     """
 
     def __init__(self, folder: str | Path | None, create: bool = True):
@@ -206,15 +216,31 @@ class Store:
         self._db.execute("PRAGMA synchronous = NORMAL")
         if not tables and not create:
             raise UnlazyError(f"nothing is stored in {self.folder}; run an experiment first, or choose another --store")
+        if tables and version < SCHEMA:
+            self._translate(create)
         if not tables:
             self._db.execute("PRAGMA journal_mode = WAL")
             head = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {SCHEMA};"
             self._db.executescript(f"BEGIN IMMEDIATE; {_TABLES} {head} COMMIT;")
 
+    def _translate(self, create: bool) -> None:
+        """Give experiments and parameters of an older store their current names; a copy of it if only reading."""
+        if not create:
+            older, self._db = self._db, sqlite3.connect(":memory:")
+            older.backup(self._db)
+            older.close()
+        with self._db:
+            for name, text in self._db.execute("SELECT DISTINCT experiment, params FROM trial").fetchall():
+                now = current_experiment(name), canonical_json(current_names(json.loads(text)))
+                if now != (name, text):
+                    query = "UPDATE OR IGNORE trial SET experiment = ?, params = ? WHERE experiment = ? AND params = ?"
+                    self._db.execute(query, (*now, name, text))
+            self._db.execute(f"PRAGMA user_version = {SCHEMA}")
+
     def _measures(self, experiment: Experiment, seed: int, numbers: Any, arrays: Any) -> dict:
         """Deserialize the measures of one trial."""
         try:
-            return unpack(numbers, arrays)
+            return current_names(unpack(numbers, arrays))
         except Exception as error:  # damaged bytes can raise anything in JSON, safetensors or NumPy
             raise self._damaged(experiment, f"the measures of seed {seed} cannot be read ({error})") from error
 

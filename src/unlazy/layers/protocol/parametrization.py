@@ -19,9 +19,22 @@ PARAMETRIZATIONS = ("ntk", "standard", "mean_field", "mup")
 
 
 class WeightBias(NamedTuple):
-    """What belongs to one weight matrix and its biases: the parameters themselves, or one number for each of the two.
+    """Weight matrix and biases of one layer, or one number for each of the two.
 
-    `weight` is (fan-in, fan-out): a column is a neuron, and X @ weight needs no transpose (2× on the CPU).
+    Parameters
+    ----------
+    weight : array of shape (fan-in, fan-out), or float
+        Weights. A column is a neuron, and X @ weight needs no transpose (2× on the CPU).
+    bias : array of shape (fan-out,), or float
+        Biases.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.networks import WeightBias
+    >>> layer = WeightBias(weight=jnp.ones((3, 2)), bias=jnp.zeros(2))
+    >>> (jnp.ones((1, 3)) @ layer.weight + layer.bias).tolist()
+    [[3.0, 3.0]]
     """
 
     weight: Any
@@ -80,13 +93,64 @@ def adam_rates(mlp: MLP, inputs: int) -> tuple[WeightBias, ...]:
     """Layer-wise rates of Adam under the maximal update parametrization: 1 at the input and biases, 1/w elsewhere.
 
     Adam's step has size 1 per entry whatever the gradient, so a matrix with fan-in w moves its output w times too far.
+
+    Parameters
+    ----------
+    mlp : MLP
+        Architecture with a finite width w.
+    inputs : int
+        Input dimension; the rates do not depend on it.
+
+    Returns
+    -------
+    tuple of WeightBias
+        Rates of the weights and the biases, one entry per layer.
+
+    Raises
+    ------
+    ValueError
+        If the width of `mlp` is None.
+
+    Examples
+    --------
+    >>> from unlazy import MLP
+    >>> from unlazy.networks import adam_rates
+    >>> [rate.weight for rate in adam_rates(MLP(2, width=100), 3)]
+    [1.0, 0.01, 0.01]
     """
     del inputs
     return tuple(WeightBias(1.0 if l == 0 else 1.0 / _width(mlp), 1.0) for l in range(mlp.depth + 1))
 
 
 def only_layers(params: Any, layers: Sequence[int]) -> Any:
-    """Rates 1 for the chosen layers (top-level entries with parameters; -1 is the last) and 0 for the others."""
+    """Rates 1 for the chosen layers and 0 for the others.
+
+    Parameters
+    ----------
+    params : pytree
+        Parameters; each top-level entry with parameters is a layer.
+    layers : sequence of int
+        Indices of the chosen layers; -1 is the last.
+
+    Returns
+    -------
+    pytree
+        One rate per top-level entry of `params`, for the argument `rates` of training and of `tangent_kernel`.
+
+    Raises
+    ------
+    ValueError
+        If `layers` is empty or an index is out of range.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from unlazy import MLP, Network
+    >>> from unlazy.networks import only_layers
+    >>> params = Network(MLP(2, width=4), 3).init(jax.random.key(0))
+    >>> only_layers(params, [-1])
+    (0.0, 0.0, 1.0)
+    """
     moving, _ = split_parameters(params)
     entries, shape = jax.tree.flatten(moving, is_leaf=lambda part: part is not moving)
     places = [i for i, entry in enumerate(entries) if jax.tree.leaves(entry)]

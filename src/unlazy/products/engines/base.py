@@ -30,6 +30,17 @@ class KernelOperator(eqx.Module):
     """Abstract linear operator for the kernel matrix K(X, Z) of shape (n, m).
 
     Built by `product`, which chooses the engine. All products take a vector or a matrix of column vectors.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy.kernels import Linear
+    >>> from unlazy.products import KernelOperator, product
+    >>> K = product(Linear(), np.array([[1.0, 0.0], [1.0, 2.0]]))
+    >>> isinstance(K, KernelOperator), K.shape
+    (True, (2, 2))
+    >>> K.matmul(np.array([1.0, 1.0])).tolist()
+    [2.0, 6.0]
     """
 
     on_host: ClassVar[bool] = False
@@ -55,7 +66,7 @@ class KernelOperator(eqx.Module):
         """Memory kept between products besides the inputs, in bytes."""
         return 0
 
-    def matmul(self, V: Labels) -> Float[Array, "n *c"]:
+    def matmul(self, V: Labels) -> Float[Array, " n *c"]:
         """Compute K(X, Z) @ V.
 
         Parameters
@@ -75,7 +86,7 @@ class KernelOperator(eqx.Module):
         """
         return _on_columns(self, self._matmul, V, self.shape[1], "V")
 
-    def rmatmul(self, U: Labels) -> Float[Array, "m *c"]:
+    def rmatmul(self, U: Labels) -> Float[Array, " m *c"]:
         """Compute K(X, Z)ᵀ @ U.
 
         Parameters
@@ -95,7 +106,7 @@ class KernelOperator(eqx.Module):
         """
         return _on_columns(self, self._rmatmul, U, self.shape[0], "U")
 
-    def normal(self, V: Labels) -> Float[Array, "m *c"]:
+    def normal(self, V: Labels) -> Float[Array, " m *c"]:
         """Compute K(X, Z)ᵀ K(X, Z) @ V, with one evaluation of each entry where the engine supports it.
 
         Parameters

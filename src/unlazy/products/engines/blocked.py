@@ -33,7 +33,7 @@ MAX_COLUMNS = 2**16
 """Maximum number of columns of a block: beyond it, even 128 rows exceed every cache."""
 
 
-def matmul(kernel: Kernel, X: Points, Z: Points, V: Labels, memory: int | str | None = None) -> Float[Array, "n *c"]:
+def matmul(kernel: Kernel, X: Points, Z: Points, V: Labels, memory: int | str | None = None) -> Float[Array, " n *c"]:
     """K(X, Z) @ V."""
     left, right = _prepared(kernel, *validated_sides(kernel, X, Z))
     columns = as_columns(V, n_points(right), "V", float_type(left))

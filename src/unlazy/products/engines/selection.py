@@ -69,7 +69,7 @@ class Job(NamedTuple):
 
 
 class ProductEngine(abc.ABC):
-    """One way to multiply by K."""
+    """An engine: it multiplies by K."""
 
     name: str
 

@@ -72,9 +72,9 @@ def _evaluates_constants() -> bool:
 
 
 def matmul(
-    kernel: Kernel, X: Points, Z: Points, V: Float[Array, "m *c"], *,
+    kernel: Kernel, X: Points, Z: Points, V: Float[Array, " m *c"], *,
     tile: TritonTile | hopper.HopperTile | None = None, interpret: Any = False,
-) -> Float[Array, "n *c"]:  # fmt: skip
+) -> Float[Array, " n *c"]:  # fmt: skip
     """K(X, Z) @ V without forming K; float32, relative error near 1e-6 (4e-6 with several columns).
 
     The result of the validation is read after the product was launched: waiting for it would cost as much as 10^9
@@ -115,11 +115,11 @@ def _fused_form(kernel: Kernel) -> Form:
 def apply(
     left: FusedSide,
     right: FusedSide,
-    V: Float[Array, "m *c"],
+    V: Float[Array, " m *c"],
     *,
     tile: TritonTile | hopper.HopperTile | None = None,
     interpret: Any = False,
-) -> Float[Array, "n *c"]:
+) -> Float[Array, " n *c"]:
     """K @ V for sides returned by `prepare`."""
     return _apply_sides(left.form, left.prepared, right.prepared, V, tile, interpret)
 

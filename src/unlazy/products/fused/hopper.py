@@ -135,7 +135,7 @@ def product(
     shared: WorkSchedule,
     cut: HopperTile,
     interpret: Any = None,
-) -> Float[Array, "n *c"]:
+) -> Float[Array, " n *c"]:
     """K @ V. Each side consists of tensor core operands (`operands`; `dots` are the products of the first two) and
     per-point values; the last value of the right side is v, or the parts of V (`in_parts`). Rows are padded to full
     tiles (`padding`).

@@ -143,6 +143,7 @@ def minimum_nuclear_norm(
     Returns
     -------
     MatrixFit
+        The quadratic form with its duality gap.
 
     Raises
     ------
@@ -155,6 +156,16 @@ def minimum_nuclear_norm(
     minimization.
     Bach (2017), Breaking the curse of dimensionality with convex neural networks (the limit of a quadratic network with
     weight decay).
+
+    Examples
+    --------
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from unlazy.solvers import minimum_nuclear_norm
+    >>> X = jax.random.normal(jax.random.key(0), (12, 4))
+    >>> fit = minimum_nuclear_norm(X, X[:, 0] ** 2, tolerance=1e-3)  # rank one
+    >>> bool(fit.converged), bool(jnp.allclose(fit.predict(X), X[:, 0] ** 2, atol=1e-2))
+    (True, True)
     """
     check_positive_integer("max_steps", max_steps)
     if X.shape[0] != y.shape[0]:
@@ -207,6 +218,17 @@ def minimum_frobenius_norm(
     Returns
     -------
     array of shape (d, d)
+        The symmetric matrix M.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from unlazy.solvers import minimum_frobenius_norm
+    >>> X = jax.random.normal(jax.random.key(0), (6, 4))
+    >>> M = minimum_frobenius_norm(X, X[:, 0] ** 2)
+    >>> bool(jnp.allclose(jnp.sum((X @ M) * X, 1), X[:, 0] ** 2, atol=1e-2))
+    True
     """
     K = jnp.square(dot(X, X.T))
     if weights is not None:

@@ -28,7 +28,7 @@ _GRAM_JITTER = 1e-12
 
 
 class ConvexNetwork(eqx.Module):
-    """f(x) = Σ_j a_j ReLU(w_j·x), ‖w_j‖ = 1, with its certificate.
+    """ReLU network f(x) = Σ_j a_j ReLU(w_j·x), ‖w_j‖ = 1, with its certificate.
 
     Attributes
     ----------
@@ -101,11 +101,22 @@ def convex_relu_network(
     Returns
     -------
     ConvexNetwork
+        The network with its duality gap.
 
     Raises
     ------
     ValueError
         If `penalty` is not positive or d is not 2 or 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy.solvers import convex_relu_network
+    >>> X = np.random.default_rng(0).normal(size=(20, 2))
+    >>> y = np.maximum(X[:, 0], 0)  # one neuron
+    >>> fit = convex_relu_network(X, y, penalty=1e-3)
+    >>> fit.converged, bool(np.allclose(fit.predict(X), y, atol=1e-2))
+    (True, True)
     """
     X, y = np.asarray(X, np.float64), np.asarray(y, np.float64)
     check_positive_integer("max_rounds", max_rounds)

@@ -101,7 +101,7 @@ def evaluation_dtype(n: int, relative_ridge: float, weights: Float[np.ndarray, "
     return np.float32 if n >= FLOAT32_MIN_ROWS and smallest >= FLOAT32_RIDGE else np.float64
 
 
-def cholesky_solve(L: Square, B: Float[np.ndarray, "n *c"]) -> Float[np.ndarray, "n *c"]:
+def cholesky_solve(L: Square, B: Float[np.ndarray, " n *c"]) -> Float[np.ndarray, " n *c"]:
     """(LLᵀ)⁻¹B."""
     from scipy.linalg import cho_solve
 

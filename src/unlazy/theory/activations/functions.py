@@ -17,7 +17,7 @@ import numpy as np
 from jax.scipy.special import erf
 
 from unlazy.core.errors import did_you_mean
-from unlazy.core.functions import canonical_function
+from unlazy.theory.activations.canonical_functions import canonical_function
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def drop_null_directions(
 
 
 def coefficients(
-    eigenvectors: Float[Array, "n n"], coefficient: Coefficient, residual: Float[Array, "n *c"]
+    eigenvectors: Float[Array, "n n"], coefficient: Coefficient, residual: Float[Array, " n *c"]
 ) -> Float[Array, "..."]:
     """α = U c(λ) Uᵀ (y - f₀), so that f(z) = f₀(z) + K(z,X) α [K2, K3].
 
@@ -165,7 +165,7 @@ def largest_step_size(eigenvalues: Float[Array, " n"]) -> Float[Array, ""]:
 def leave_one_out_residual(
     eigenvectors: Float[Array, "n n"],
     eigenvalues: Float[Array, " n"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     ridge: Real[ArrayLike, "*t"],
 ) -> Float[Array, "..."]:
     """y_i - f^{(-i)}(x_i) = [(K + ρI)⁻¹y]_i / [(K + ρI)⁻¹]_ii for all ridges at once.
@@ -188,7 +188,7 @@ def leave_one_out_residual(
 
 
 def leave_one_out_from_coefficient(
-    eigenvectors: Float[Array, "n n"], coefficient: Coefficient, y: Float[Array, "n *c"]
+    eigenvectors: Float[Array, "n n"], coefficient: Coefficient, y: Float[Array, " n *c"]
 ) -> Float[Array, "..."]:
     """`leave_one_out_residual` from c = 1/(λ + ρ)."""
     alpha = coefficients(eigenvectors, coefficient, y)
@@ -199,7 +199,7 @@ def leave_one_out_from_coefficient(
 def generalized_cross_validation(
     eigenvectors: Float[Array, "n n"],
     eigenvalues: Float[Array, " n"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     ridge: Real[ArrayLike, "*t"],
     weights: Float[Array, " n"] | None = None,
 ) -> Float[Array, "*t"]:
@@ -227,7 +227,7 @@ def generalized_cross_validation(
 def gcv_from_coefficient(
     eigenvectors: Float[Array, "n n"],
     coefficient: Coefficient,
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     weights: Float[Array, " n"] | None = None,
 ) -> Float[Array, "*t"]:
     """`generalized_cross_validation` from c = 1/(λ + ρ)."""

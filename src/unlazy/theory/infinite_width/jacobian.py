@@ -37,18 +37,29 @@ def tangent_product(
     Parameters
     ----------
     apply : callable
-        f(params, X).
+        Function f(params, X), such as a `Network`.
     params : pytree
+        Parameters.
     X : array of shape (n, ...)
+        Points of the rows of K.
     V : array of the shape of apply(params, Z)
+        Vector to multiply, with one value per point and output.
     Z : array of shape (m, ...), optional
-        By default X.
+        Points of the columns of K; X by default.
     rates : float or pytree, default 1.0
         Learning rate of each parameter or layer.
 
     Returns
     -------
     array of the shape of apply(params, X)
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy.networks import tangent_product
+    >>> X = jnp.array([[1.0, 0.0], [1.0, 2.0]])
+    >>> tangent_product(lambda w, X: X @ w, jnp.zeros(2), X, jnp.array([1.0, 1.0])).tolist()  # X Xᵀ V
+    [2.0, 6.0]
     """
     f, start = trainable_function(apply, params)
     _, pull = jax.vjp(lambda theta: f(theta, X if Z is None else Z), start)

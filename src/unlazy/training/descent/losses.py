@@ -34,7 +34,7 @@ class Loss(NamedTuple):
     curvature: float
 
     def mean(
-        self, f: Float[Array, "n *c"], y: Float[Array, "n *b"], weights: Float[Array, " n"] | None = None
+        self, f: Float[Array, " n *c"], y: Float[Array, " n *b"], weights: Float[Array, " n"] | None = None
     ) -> Float[Array, ""]:
         """Mean loss over points.
 

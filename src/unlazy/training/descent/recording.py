@@ -19,7 +19,7 @@ def parameters(params: Any) -> Any:
     return params
 
 
-def risk(apply: Apply, X: Float[Array, "n d"], y: Float[Array, "n *c"]) -> Measure:
+def risk(apply: Apply, X: Float[Array, "n d"], y: Float[Array, " n *c"]) -> Measure:
     """Mean of |f(x) - y|² over points, without a factor 1/2.
 
     Parameters
@@ -50,7 +50,7 @@ def kernel_drift(apply: Apply, start: Any, X: Float[Array, "n d"], rates: Any = 
     return lambda params: relative_change(before, tangent_kernel(apply, params, X, outputs="trace", rates=rates))
 
 
-def kernel_alignment(apply: Apply, X: Float[Array, "n d"], y: Float[Array, "n *c"], rates: Any = 1.0) -> Measure:
+def kernel_alignment(apply: Apply, X: Float[Array, "n d"], y: Float[Array, " n *c"], rates: Any = 1.0) -> Measure:
     """Alignment of the tangent kernel with the labels."""
     return lambda params: target_alignment(tangent_kernel(apply, params, X, outputs="trace", rates=rates), y)
 

@@ -98,7 +98,7 @@ def train_moves(
     return TrainedMoves(delta, losses)
 
 
-def even_part(apply: Apply, delta: Moves, X: Float[Array, "n d"]) -> Float[Array, "n *c"]:
+def even_part(apply: Apply, delta: Moves, X: Float[Array, "n d"]) -> Float[Array, " n *c"]:
     """Return ½(f(δ) + f(-δ)): f without its linear term."""
     return (apply(delta, X) + apply(-delta, X)) / 2
 

@@ -69,7 +69,7 @@ class DeepLimit(eqx.Module):
 
     network: MLP
     X: Float[Array, "n d"]
-    y: Float[Array, "n *c"]
+    y: Float[Array, " n *c"]
     richness: Any
     plan: Float[Array, "T T"]
     """Weights of earlier moments' velocities in the state of each moment."""

@@ -85,6 +85,18 @@ def langevin(
     -------
     LangevinSamples
         Posterior means with standard errors over networks.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy import MLP
+    >>> from unlazy.training import langevin
+    >>> X, y, Z = np.array([[-1.0], [0.0], [1.0]]), np.array([-1.0, 0.0, 1.0]), np.array([[0.5]])
+    >>> samples = langevin(
+    ...     MLP(1, "tanh"), X, y, Z, richness=1.0, ridge=0.1, width=16, steps=200, step_size=1e-3, runs=2
+    ... )
+    >>> samples.predictions.value.shape, samples.features.value.shape
+    ((1,), (3, 3))
     """
     with in_precision("float64"):
         X, y, outputs = validate_data(network, X, y, "float64")

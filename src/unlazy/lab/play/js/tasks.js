@@ -3,7 +3,7 @@ import { normals, uniforms } from "./random.js";
 
 /**
  * Points to learn from and to look at. `seen` and `shown` are the coordinates that the picture draws them over; `plane`
- * names two of the inputs e(x), for which neurons are drawn. `levels` are truths that hold around a whole number.
+ * names two of the inputs e(x), for which neurons are drawn. `levels` are truths that hold around an integer.
  * @typedef {{d: number, bias: number, X: Float64Array, y: Float64Array, Z: Float64Array, truth: Float64Array,
  *   seen: Float64Array, shown: Float64Array, line: boolean, x: [number, number], height: [number, number], xLabel: string,
  *   plane: [number, number], planeLabels: [string, string], about: string, levels?: [number, number][]}} Task
