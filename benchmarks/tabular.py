@@ -5,7 +5,7 @@ the same for every method; all methods are tuned on training rows. R² for regre
 are averaged over datasets, and tied methods share a rank.
 
     python benchmarks/tabular.py --data FOLDER --store tabular.jsonl --jobs 2     # resumes
-    python benchmarks/tabular.py --data FOLDER --store tabular.jsonl --table      # print the table only (or --record it)
+    python benchmarks/tabular.py --data FOLDER --store tabular.jsonl --table      # only the table (--record keeps it)
 
 xRFM 0.4.5 (requires torch) and LightGBM are not dependencies; methods that are not installed are skipped. One thread
 per dataset; times are CPU-seconds of fit and prediction.

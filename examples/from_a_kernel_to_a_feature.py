@@ -181,8 +181,9 @@ def features(Z):
 A, B = features(X), features(X_test)
 head = np.linalg.solve(A.T @ A + 1e-3 * n * np.eye(width), A.T @ centered)
 print(f"NumPy leaves {unexplained(y.mean() + X_test @ (X.T @ y / n) + B @ head):.2f} unexplained")
-step = unlazy.one_step(X, y, choose="leave-one-out", key=jax.random.key(0))
-print(f"unlazy.one_step leaves {unexplained(np.asarray(step.predict(X_test))):.2f}")
+with unlazy.precision("float64"):
+    step = unlazy.one_step(X, y, choose="leave-one-out", key=jax.random.key(0))
+    print(f"unlazy.one_step leaves {unexplained(np.asarray(step.predict(X_test))):.2f}")
 
 # %%
 # **Try:** n = 50, then n = 5,000. From which n on does the step find u? (Near d² = 225.)
