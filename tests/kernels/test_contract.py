@@ -83,7 +83,7 @@ def test_images_and_trees_go_through_grams_products_and_solvers(name, x64):
     assert blocks.converged
     np.testing.assert_allclose(blocks.predict(Z), exact, rtol=0, atol=1e-9 * np.linalg.norm(y))
     for call in ({"method": "eigenpro"}, {"centers": 3}):
-        with pytest.raises(ValueError, match="needs inputs that are a matrix"):
+        with pytest.raises(ValueError, match="requires a matrix X"):
             solve(kernel, X, y, ridge, **call)
 
 
