@@ -45,5 +45,5 @@ def test_noise_of_labels_is_drawn_anew_and_has_its_size(x64):
     np.testing.assert_allclose(np.abs(off), 1, atol=1e-12)
     assert abs(off.mean()) < 4 / np.sqrt(200) and abs(np.mean(off[1:] * off[:-1])) < 4 / np.sqrt(199)
     np.testing.assert_allclose(run()[-1], 3 - 2 * 0.9**200, atol=1e-12)
-    with pytest.raises(ValueError, match="label noise is drawn at random"):
+    with pytest.raises(ValueError, match="label_noise is random"):
         run(label_noise=delta)

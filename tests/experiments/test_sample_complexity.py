@@ -78,8 +78,9 @@ def test_crossing_interpolates_and_extrapolates():
 
 
 def test_straddling_interval_is_undecided():
-    claim = scaling._apart("x", (1.8, 1.5, 2.2), "< 2", holds=False, fails=False, basis="theory")
+    claim = scaling._interval_claim("x", (1.8, 1.5, 2.2), "< 2", holds=False, fails=False, basis="theory")
     assert claim.verdict == "undecided"
     assert (
-        scaling._apart("x", (2.5, 2.1, 2.9), "< 2", holds=False, fails=True, basis="theory").verdict == "does not hold"
+        scaling._interval_claim("x", (2.5, 2.1, 2.9), "< 2", holds=False, fails=True, basis="theory").verdict
+        == "does not hold"
     )
