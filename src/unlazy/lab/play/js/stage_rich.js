@@ -62,14 +62,14 @@ export class RichStage {
   draw(_now) {
     if (this.stale || !this.training) this.prepare();
     const training = /** @type {Training} */ (this.training);
-    const late = training.descent.steps < this.goal;
-    if (this.running && !late) this.goal = training.descent.steps + Math.max(1, Math.ceil(GROWTH * training.descent.steps));
+    const late = training.steps < this.goal;
+    if (this.running && !late) this.goal = training.steps + Math.max(1, Math.ceil(GROWTH * training.steps));
     training.advance(this.goal, BUDGET);
     if (training.over) {
       this.running = false;
-      this.goal = training.descent.steps;
+      this.goal = training.steps;
     }
-    const busy = this.running || training.descent.steps < this.goal;
+    const busy = this.running || training.steps < this.goal;
     const { network, kernel } = training.functions();
     const cost = training.lesson.order.length ** 2 * training.setting.width;
     if (this.frames++ % (cost > MUCH ? SELDOM : OFTEN) === 0 || !busy) {
@@ -103,7 +103,7 @@ export class RichStage {
   /** @param {Training} training */
   sentence(training) {
     if (training.diverged) return "It blew up: the step is too large for a kernel that grows. Make it smaller.";
-    if (training.descent.steps === 0) return "Press Play: the same points are learned by a network and by its kernel.";
+    if (training.steps === 0) return "Press Play: the same points are learned by a network and by its kernel.";
     if (training.drift < 0.1) return "Lazy so far: the network follows its kernel.";
     if (training.parted < 0.15) return "Its neurons have begun to move; the two functions still agree.";
     return "Rich: the network has left its kernel.";
