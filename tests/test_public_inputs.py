@@ -36,7 +36,7 @@ def _solution(X, y):
 
 def _one_step(X, y):
     found = unlazy.one_step(X, y, validation=(X, y), width=4, key=KEY)
-    return found.head, found.predict(X)
+    return found.readout, found.predict(X)
 
 
 def _decomposition(X, y):
