@@ -48,7 +48,7 @@ def test_concrete_points_that_are_not_finite_are_refused(name):
         # on a sphere, for constants and for kernels of absolute differences, no square is taken of large inputs
         free = "overflow" in sentence and name in ("on_sphere", "product_laplace", "constant", "custom")
         if "overflow" in sentence and name == "periodic":  # its angle is lost long before a square overflows
-            sentence = "periods from 0.*subtract whole periods"
+            sentence = "periods from 0.*subtract multiples of the period"
         for door, points in (
             (kernel.gram, (bad,)), (kernel.gram, (bad, good)), (kernel.gram, (good, bad)), (kernel.diag, (bad,)),
         ):  # fmt: skip
