@@ -5,7 +5,6 @@ size, so that fused programs, XLA, tiles and row blocks are all compared.
 """
 
 import contextlib
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -100,49 +99,45 @@ def reference(make, X, Z=None):
 
 # Entries of kernels with a kink at x = z (Laplace, ReLU) turn a rounding error u of an inner product into √u where two
 # points nearly coincide; elsewhere they lose a few units per layer. Duplicates are exact, so the error is that of
-# ordinary pairs: 64 units of float32, relative to the largest entry. Relative errors of two factors add. A metric
-# rounds points once more: sums of D terms on both sides.
+# ordinary pairs: 64 units of float32, relative to the largest entry.
+UNITS = 64
 UNIT = 2.0**-24
-UNITS = {"product": 128, "power": 128, "conv_product": 128} | {
-    name: 64 + 2 * D for name in ("metric", "metric_of_sum", "metric_diagonal")
-}
 
 
-def close(found, wanted, scale=None, units=64):
+def close(found, wanted, scale=None):
     found, wanted = np.asarray(found, np.float64), np.asarray(wanted)
     assert found.shape == wanted.shape
     error = np.abs(found - wanted).max() / (np.abs(wanted).max() if scale is None else scale)
-    assert error <= units * UNIT, f"off by {error:.2e}, allowed {units * UNIT:.2e}"
+    assert error <= UNITS * UNIT, f"off by {error:.2e}, allowed {UNITS * UNIT:.2e}"
 
 
 def check(kernels, name, n):
     make, images = kernels[name], kernels is IMAGES
-    near = functools.partial(close, units=UNITS.get(name, 64))
     X, Z = points(n, images), points(n // 2 + 3, images, seed=1)
     Z[0] = X[0]
     square, across = reference(make, X), reference(make, X, Z)
     kernel = make()
     K = np.asarray(kernel.gram(X))
-    near(K, square)
+    close(K, square)
     assert np.array_equal(K, K.T)
-    near(np.diag(K), np.diag(square))
-    near(kernel.diag(X), np.diag(square))
-    near(kernel.gram(X, Z), across)
-    near(kernel.gram(X, X), square)
+    close(np.diag(K), np.diag(square))
+    close(kernel.diag(X), np.diag(square))
+    close(kernel.gram(X, Z), across)
+    close(kernel.gram(X, X), square)
     if n > 8:
-        near(kernel.gram(X[3 : n - 2], X[1:7]), square[3 : n - 2, 1:7])
+        close(kernel.gram(X[3 : n - 2], X[1:7]), square[3 : n - 2, 1:7])
     for columns in (1, 3):
         V = np.random.default_rng(2).normal(size=(len(Z), columns)).astype(np.float32)
         # an error of each entry, summed with the weights
         scale = np.abs(across).max() * np.abs(V).sum(0).max()
-        near(matmul(kernel, X, Z, V), across @ V.astype(np.float64), scale)
+        close(matmul(kernel, X, Z, V), across @ V.astype(np.float64), scale)
     V = np.random.default_rng(3).normal(size=n).astype(np.float32)
     scale = np.abs(square).max() * np.abs(V).sum()
     prepared = product(kernel, X, passes=20)
-    near(prepared.matmul(V), square @ V.astype(np.float64), scale)
+    close(prepared.matmul(V), square @ V.astype(np.float64), scale)
     if not images:
         for engine in ("blocked", "stored"):
-            near(product(kernel, X, engine=engine).matmul(V), square @ V.astype(np.float64), scale)
+            close(product(kernel, X, engine=engine).matmul(V), square @ V.astype(np.float64), scale)
 
 
 @pytest.mark.parametrize("name,n", _cases(VECTORS, SIZES["vectors"]))
