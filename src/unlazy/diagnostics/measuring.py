@@ -1,0 +1,224 @@
+"""The measures of one run: the start, the probe points, and what is kept between checks."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from unlazy.core.pytrees import split_parameters
+from unlazy.diagnostics.measures.kernel_machine import MAX_POINTS, KernelMachine, fit_kernel_machine
+from unlazy.diagnostics.measures.kernel_sketch import KernelSketch, kernel_alignment
+from unlazy.diagnostics.measures.losses import label_matrix, probe_error, probe_loss, residual_matrix
+from unlazy.diagnostics.measures.movement import (
+    estimate_gap,
+    feature_changes,
+    function_change,
+    homogeneous_degree,
+    parameter_movement,
+    richness,
+)
+from unlazy.diagnostics.measures.sharpness import sharpness
+from unlazy.diagnostics.options import WatchOptions
+from unlazy.diagnostics.probes import POINTS, Probes
+from unlazy.diagnostics.record import LayerCheck
+from unlazy.models.jax_model import JaxModel, NnxModel
+from unlazy.models.protocol import Model, Outputs, Params
+
+Fields: TypeAlias = dict[str, Any]
+"""Some fields of a `Check`."""
+FEW = 32
+"""Largest number of probe points for features, kernel and sharpness."""
+SEPARATE = 1e-3
+"""Points are evaluated separately if outputs on a subset differ by at most this share from those among more points."""
+
+
+class Measuring:
+    """Measures of a network against its start, each as the fields of a `Check`.
+
+    Parameters
+    ----------
+    model : Model
+        The network at the start.
+    probes : Probes
+        Probe points.
+    options : WatchOptions
+        Measures, accuracy and precision.
+    reference : pytree, optional
+        Parameters that changes are counted from; those of the model by default.
+    step_size : float, optional
+        Learning rate.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        probes: Probes,
+        options: WatchOptions,
+        reference: Params | None = None,
+        step_size: float | None = None,
+    ) -> None:
+        self.model, self.options, self._probes, self._step_size = model, options, probes, step_size
+        self.points = self._first_points()
+        model.fix_statistics(probes.inputs(self.points))
+        self.reference = reference_parameters(model, reference, options.reference_on_host)
+        self._initial: tuple[int, Outputs] | None = None
+        self._kernel: tuple[KernelSketch, KernelSketch | None] | None = None
+        self.output_layers: tuple[str, ...] = ()
+        self.initial_loss = math.nan
+        self._evaluate_start()
+
+    def prepare(self) -> None:
+        """Compile and check the derivative of the gap before training, in a direction that is not 0."""
+        direction = self.model.random_direction(self.reference, self.options.seed)
+        self.model.jvp(self.reference, direction, self._probes.inputs(self.points))
+
+    def available(self) -> tuple[str, ...]:
+        """The requested measures that can be taken."""
+        sharp = self.options.loss is not None and self._probes.targets(1) is not None
+        return tuple(name for name in self.options.measures if name != "sharpness" or sharp)
+
+    def measure(self, name: str) -> Fields:
+        """Take one measure, by its name in the options."""
+        return {"gap": self._gap, "features": self._features, "kernel": self._kernel_measures,
+                "sharpness": self._sharpness}[name]()  # fmt: skip
+
+    def finite(self) -> bool:
+        """Whether all parameters are finite; waits for the device."""
+        params = self.model.params
+        return math.isfinite(self.model.inner(params, params))
+
+    def degree(self) -> float:
+        """Degree of homogeneity of the network at its start; NaN if it has none."""
+        return homogeneous_degree(self.model, self.reference, self._probes.inputs(self._few()))
+
+    def kernel_machine(self, training_points: int | None) -> KernelMachine:
+        """The tangent-kernel machine of the start beside the network, on the probe points."""
+        rows = self._probes.rows
+        count = self.points if rows is None else min(rows, MAX_POINTS)
+        outputs = np.asarray(self.model.apply(self.model.params, self._probes.inputs(count)), np.float64)
+        return fit_kernel_machine(
+            self.model, self.reference, self._probes, outputs, count=count, training_points=training_points,
+            seed=self.options.seed,
+        )  # fmt: skip
+
+    def _first_points(self) -> int:
+        rows = self._probes.rows
+        wanted = self.options.points or POINTS
+        return wanted if rows is None else min(wanted, rows)
+
+    def _few(self) -> int:
+        return self.points if self._probes.rows is None else min(FEW, self._probes.rows)
+
+    def _evaluate_start(self) -> None:
+        """f(θ_0) on the first points; use all points together where their outputs depend on each other."""
+        probes, m = self._probes, self.points
+        start = np.asarray(self.model.apply(self.reference, probes.inputs(m)), np.float64)
+        if probes.rows is not None:
+            part = m // 2 if m == self._few() else self._few()
+            if len(start) != m:
+                probes.keep_whole()
+            elif 0 < part < m:
+                alone = np.asarray(self.model.apply(self.reference, probes.inputs(part)), np.float64)
+                among = start[probes.positions(part, m)]
+                if alone.shape != among.shape or np.linalg.norm(alone - among) > SEPARATE * np.linalg.norm(among):
+                    probes.keep_whole()
+        self.points = m if probes.rows is not None else len(start)
+        self._initial = (m, start) if probes.rows is not None else None
+
+    def _gap(self) -> Fields:
+        """Gap, change, loss; the next check takes more points if this one is less accurate than stated."""
+        m, inputs = self.points, self._probes.inputs(self.points)
+        known = self._initial[1] if self._initial is not None and self._initial[0] == m else None
+        start, change, linear = function_change(self.model, self.reference, inputs, initial=known)
+        self._initial = m, start
+        found = estimate_gap(start, change, linear, self.model.derivative_error)
+        targets = self._probes.target_array(m)
+        rows = self._probes.rows
+        inaccurate = found.standard_error > self.options.error * max(found.value, 1.0)
+        if inaccurate and self.options.points is None and rows is not None:
+            self.points = min(2 * m, rows)
+        values = {"points": len(start), "gap": found.value, "gap_error": found.standard_error, "change": found.change}
+        if targets is not None:
+            end = start + change
+            self.initial_loss = probe_loss(start, targets)
+            values |= {"loss": probe_loss(end, targets), "error": probe_error(end, targets)}
+        return values
+
+    def _features(self) -> Fields:
+        """Movement of parameters and features of every layer, and richness."""
+        model, inputs = self.model, self._probes.inputs(self._few())
+        before, after = (dict(model.layer_outputs(p, inputs)) for p in (self.reference, model.params))
+        outputs = np.asarray(model.apply(model.params, inputs), np.float64)
+        moved = parameter_movement(model, self.reference)
+        changed = feature_changes(before, after)
+        layers = {name: LayerCheck(parameters=value) for name, value in moved.items()}
+        # in the order of evaluation
+        layers = {name: layers.get(name, LayerCheck(parameters=0.0)) for name in (*changed, *layers)}
+        for name, change in changed.items():
+            layers[name] = LayerCheck(layers[name].parameters, *change)
+        # the readout: its outputs are those of the network, perhaps scaled or shifted
+        ends = tuple(name for name, h in list(after.items())[-1:] if h.shape == outputs.shape)
+        hidden = [name for name in after if name not in ends]
+        last = richness(after[hidden[-1]], outputs) if hidden else math.nan
+        self.output_layers = ends
+        return {"layers": layers, "richness": last}
+
+    def _kernel_measures(self) -> Fields:
+        """Movement and distance of the tangent kernel, alignment with labels and residual."""
+        model, few = self.model, self._few()
+        inputs, targets = self._probes.inputs(few), self._probes.target_array(few)
+        outputs = np.asarray(model.apply(model.params, inputs), np.float64)
+        labels = None if targets is None else label_matrix(outputs, targets)
+        if self._kernel is None:
+            sketches = [
+                KernelSketch(model, self.reference, inputs, outputs.shape, centered=centered,
+                             error=self.options.error, seed=self.options.seed)
+                for centered in ((False,) if labels is None else (False, True))
+            ]  # fmt: skip
+            self._kernel = sketches[0], sketches[1] if labels is not None else None
+        plain, centered = self._kernel
+        found = plain.compare(model.params)
+        values = {
+            "kernel_movement": found.movement.value, "kernel_movement_error": found.movement.standard_error,
+            "kernel_distance": found.distance.value, "kernel_distance_error": found.distance.standard_error,
+        }  # fmt: skip
+        if centered is not None and labels is not None and targets is not None:
+            norm = centered.norm(model.params)
+            residual = residual_matrix(outputs, targets)
+            assert residual is not None
+            values |= {
+                "label_alignment": kernel_alignment(model, model.params, inputs, labels, norm.value),
+                "residual_alignment": kernel_alignment(model, model.params, inputs, residual, norm.value),
+                "alignment_error": norm.standard_error / norm.value if norm.value > 0 else math.nan,
+            }
+        return values
+
+    def _sharpness(self) -> Fields:
+        few = self._few()
+        assert self.options.loss is not None
+        found = sharpness(self.model, self._probes.inputs(few), self._probes.targets(few), self.options.loss)
+        times = math.nan if self._step_size is None else self._step_size * found.value
+        return {"sharpness": found.value, "sharpness_error": found.error, "stability": times}
+
+
+def reference_parameters(model: Model, reference: Params | None, on_host: bool) -> Params:
+    """θ_0 as the model stores parameters: a copy of its own, or those of a network, state dictionary or pytree."""
+    if reference is None:
+        return model.snapshot(on_host)
+    live = model.params
+    if isinstance(live, dict) and not isinstance(model, JaxModel):
+        named = getattr(reference, "named_parameters", None)
+        values = dict(named()) if named is not None else reference
+        if not isinstance(values, Mapping):
+            raise ValueError(f"reference must be a module or its state_dict(), got {type(reference).__name__}")
+        missing = [name for name in live if name not in values or tuple(values[name].shape) != tuple(live[name].shape)]
+        if missing:
+            raise ValueError(
+                f"reference has no value of shape {tuple(live[missing[0]].shape)} for the parameter {missing[0]!r}: "
+                "pass the module or state_dict() that training started from"
+            )
+        return {name: values[name].detach() if hasattr(values[name], "detach") else values[name] for name in live}
+    if isinstance(model, NnxModel) and not isinstance(reference, type(live)):
+        return NnxModel(reference).snapshot(on_host)
+    return split_parameters(reference)[0] if isinstance(model, JaxModel) else reference

@@ -1,0 +1,96 @@
+"""Probe points: nested subsets of a batch, in whatever form the network takes it."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unlazy.diagnostics.measures.losses import as_numpy
+from unlazy.models.protocol import Inputs
+
+POINTS = 64
+"""Number of probe points to begin with."""
+
+
+class Probes:
+    """Probe inputs and targets, and their first m points in an order drawn once.
+
+    Parameters
+    ----------
+    inputs : array, or tuple, list or mapping of arrays
+        One batch, as the network takes it.
+    targets : array, optional
+        Targets, with points along their first axis.
+    seed : int, default 0
+        Of the order.
+    """
+
+    def __init__(self, inputs: Inputs, targets: Inputs | None = None, *, seed: int = 0) -> None:
+        self._inputs, self._targets = inputs, targets
+        lengths = {len(part) for part in _arrays(inputs)}
+        #: Points along the first axis, or None if the arrays do not agree on it: then they are used whole.
+        self.rows = lengths.pop() if len(lengths) == 1 else None
+        self._order = np.random.default_rng(seed).permutation(self.rows or 0)
+        if targets is not None and self.rows is not None and hasattr(targets, "shape") and _rows(targets) != self.rows:
+            raise ValueError(
+                f"probe_targets must have one entry per probe point, got {_rows(targets)} for {self.rows} points"
+            )
+
+    def keep_whole(self) -> None:
+        """Never take a subset."""
+        self.rows = None
+
+    def inputs(self, count: int) -> Inputs:
+        """The first `count` points; all of them where there are no more, in their own order."""
+        if self.rows is None or count >= self.rows:
+            return self._inputs
+        return _map(lambda part: part[self._order[:count]], self._inputs)
+
+    def point(self, i: int, count: int) -> Inputs:
+        """The i-th of the first `count` points, as a batch of one."""
+        row = self._order[i : i + 1] if count < (self.rows or 0) else np.array([i])
+        return _map(lambda part: part[row], self._inputs)
+
+    def positions(self, count: int, among: int) -> NDArray[np.intp]:
+        """Rows of `inputs(among)` that are `inputs(count)`, where count ≤ among and points are separate."""
+        whole = among >= (self.rows or 0)
+        return self._order[:count] if whole else np.arange(count)
+
+    def targets(self, count: int) -> Inputs | None:
+        """The targets of `inputs(count)`, in the framework's own type."""
+        if self._targets is None or self.rows is None or count >= self.rows or not hasattr(self._targets, "shape"):
+            return self._targets
+        return self._targets[self._order[:count]]
+
+    def target_array(self, count: int) -> NDArray[np.generic] | None:
+        """The targets as a NumPy array, or None."""
+        targets = self.targets(count)
+        return None if targets is None or isinstance(targets, Mapping) else as_numpy(targets)
+
+
+def _rows(array: Inputs) -> int:
+    return int(array.shape[0]) if len(array.shape) else -1
+
+
+def _arrays(inputs: Inputs) -> list[Inputs]:
+    """All arrays with points along an axis."""
+    found: list[Inputs] = []
+    _map(lambda part: found.append(part), inputs)
+    return found
+
+
+def _map(f: Callable[[Inputs], Inputs], inputs: Inputs) -> Inputs:
+    """Apply f to every array of at least one axis in nested tuples, lists and mappings."""
+    if isinstance(inputs, Mapping):
+        mapped = {key: _map(f, part) for key, part in inputs.items()}
+        return type(inputs)(mapped) if type(inputs) is not dict and hasattr(inputs, "data") else mapped  # type: ignore[call-arg]
+    if isinstance(inputs, tuple) and hasattr(inputs, "_fields"):
+        return type(inputs)(*(_map(f, part) for part in inputs))
+    if isinstance(inputs, tuple):
+        return tuple(_map(f, part) for part in inputs)
+    if hasattr(inputs, "shape"):
+        return f(inputs) if len(inputs.shape) else inputs
+    if isinstance(inputs, list):
+        nested = any(hasattr(part, "shape") or isinstance(part, Mapping | tuple) for part in inputs)
+        return [_map(f, part) for part in inputs] if nested else f(np.asarray(inputs))
+    return inputs

@@ -1,0 +1,1 @@
+"""Networks on the dial of laziness [W6], in every framework."""

@@ -1,0 +1,123 @@
+"""The dial of laziness [W6] as a network: f_0 + α (f - f_0), started again at θ_0."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import equinox as eqx
+from jaxtyping import PyTree
+
+from unlazy.diagnostics.rescaling.dial import Constant, dial
+from unlazy.models.protocol import Params
+
+Network = object
+"""A network of any framework, as `unlazy.watch` takes it."""
+
+
+@dataclass(frozen=True)
+class Rescaled:
+    """A network on the dial, and the rates it trains with.
+
+    Attributes
+    ----------
+    model : torch.nn.Module, Equinox or Flax nnx module, or pair (apply, params)
+        Computes f_0 + α (f - f_0) and starts at θ_0: at first it is the original network, whatever α.
+    scale : float
+        α. Above 1 is lazier, below 1 richer.
+    step_size : float or None
+        Learning rate for gradient descent, with or without momentum: η/α²; None if the rate of the run is not known.
+    adam_step_size : float or None
+        Learning rate for Adam: η/α.
+    adam_eps_factor : float
+        Factor of Adam's eps, α.
+    low, high : float
+        95% interval of the α that gives the requested gap.
+    """
+
+    model: Network
+    scale: float
+    step_size: float | None
+    adam_step_size: float | None
+    adam_eps_factor: float
+    low: float
+    high: float
+
+
+def rescale_network(network: Network, scale: float, reference: Params) -> Network:
+    """f_0 + α (f - f_0) with a copy of θ_0 for its parameters, in the framework of the network.
+
+    Parameters
+    ----------
+    network : torch.nn.Module, Equinox or Flax nnx module, or pair (apply, params)
+        The network, at any parameters; one that is rescaled already is taken out of its wrapper.
+    scale : float
+        α.
+    reference : pytree
+        θ_0, as the adapter of the network stores it.
+
+    Returns
+    -------
+    object
+        Of the same kind.
+
+    Raises
+    ------
+    ValueError
+        If the network is of another kind.
+    """
+    nn = getattr(sys.modules.get("torch"), "nn", None)
+    if nn is not None and isinstance(network, nn.Module):
+        from unlazy.diagnostics.rescaling.torch_module import rescale_module
+
+        return rescale_module(network, scale, reference)
+    nnx_module = getattr(sys.modules.get("flax.nnx"), "Module", None)
+    if nnx_module is not None and isinstance(network, nnx_module):
+        from unlazy.diagnostics.rescaling.nnx_module import rescale_module as rescale_nnx
+
+        return rescale_nnx(network, scale, reference)
+    if isinstance(network, eqx.Module) and callable(network):
+        module = network.network if isinstance(network, RescaledModule) else network
+        start: PyTree = eqx.combine(getattr(reference, "network", reference), module)
+        return RescaledModule(start, Constant(start), scale)
+    if isinstance(network, tuple | list) and len(network) == 2 and callable(network[0]):
+        apply, params = network
+        inner = apply.apply if isinstance(apply, RescaledApply) else apply
+        start = eqx.combine(reference, params)
+        return RescaledApply(inner, Constant(start), scale), start
+    raise ValueError(
+        f"rescale needs a torch.nn.Module, an Equinox or Flax nnx module, or a pair (apply, params), got "
+        f"{type(network).__name__}"
+    )
+
+
+def scale_of(network: Network) -> float:
+    """α of a network that `rescale_network` made; 1 for any other."""
+    if isinstance(network, tuple | list) and len(network) == 2:
+        network = network[0]
+    scale = getattr(network, "unlazy_scale", 1.0)
+    return float(scale) if isinstance(scale, int | float) else 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class RescaledApply:
+    """f_0 + α (f - f_0) of a function of (params, inputs, …)."""
+
+    apply: Callable[..., PyTree]
+    start: Constant
+    unlazy_scale: float
+
+    def __call__(self, params: PyTree, *inputs: PyTree, **options: PyTree) -> PyTree:
+        f_0 = self.apply(self.start.value, *inputs, **options)
+        return dial(self.apply(params, *inputs, **options), f_0, self.unlazy_scale)
+
+
+class RescaledModule(eqx.Module):
+    """f_0 + α (f - f_0) of an Equinox module."""
+
+    network: eqx.Module
+    start: Constant = eqx.field(static=True)
+    unlazy_scale: float = eqx.field(static=True)
+
+    def __call__(self, *inputs: PyTree, **options: PyTree) -> PyTree:
+        f_0 = self.start.value(*inputs, **options)
+        return dial(self.network(*inputs, **options), f_0, self.unlazy_scale)  # type: ignore[operator]

@@ -1,0 +1,317 @@
+"""JAX networks as a `Model`: functions of (params, inputs), Equinox modules, Flax nnx modules.
+
+Parameters and directions are pytrees with None at leaves that are not trained. Every method is compiled once for each
+shape of inputs.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from unlazy.core.arrays import default_float, vdot
+from unlazy.core.pytrees import split_parameters
+from unlazy.models.jax_layers import intermediate_outputs, layer_names
+from unlazy.models.outputs import select_output
+from unlazy.models.protocol import Inputs, Loss, OutputFunction, Outputs, Params, Targets
+from unlazy.theory.infinite_width.jacobian import trainable_function
+
+Apply: TypeAlias = Callable[[PyTree, PyTree], PyTree]
+
+
+class JaxModel:
+    """A function of (params, inputs) behind the protocol `Model`.
+
+    Trainable are the float arrays of `params`, as for `tangent_kernel`: of Flax variables those of "params". All others
+    keep the values of construction. A loss is compiled once: pass the same function object to every `hvp`.
+
+    Parameters
+    ----------
+    apply : callable
+        f(params, inputs), one row of outputs per point.
+    params : pytree
+        Parameters.
+    output : callable, optional
+        From what f returns to its outputs, see `as_model`.
+    dtype : {"float32", "float64"}, optional
+        Precision of evaluation, see `as_model`.
+
+    Raises
+    ------
+    ValueError
+        If there is no trainable parameter, or a parameter is complex.
+    """
+
+    def __init__(
+        self, apply: Apply, params: PyTree, *, output: OutputFunction | None = None, dtype: str | None = None
+    ) -> None:
+        self._apply, self._output, self._dtype = apply, output, dtype
+        self._params, constants = split_parameters(params)
+        self._constants = jax.tree.map(_copied, constants)  # later steps may donate them
+        self._compile()
+
+    @classmethod
+    def of_equinox(
+        cls, module: eqx.Module, *, output: OutputFunction | None = None, dtype: str | None = None
+    ) -> "JaxModel":
+        """An Equinox module, a function of one point: mapped over batches, with dropout off.
+
+        Parameters
+        ----------
+        module : equinox.Module
+            Called with one point, or with the entries of a tuple of inputs.
+        output, dtype
+            See `as_model`.
+
+        Returns
+        -------
+        JaxModel
+        """
+
+        def apply(network: PyTree, X: PyTree) -> PyTree:
+            arguments = X if isinstance(X, tuple) else (X,)
+            return jax.vmap(eqx.nn.inference_mode(network))(*arguments)
+
+        apply.__name__ = type(module).__name__
+        return cls(apply, module, output=output, dtype=dtype)
+
+    def _compile(self) -> None:
+        name = getattr(self._apply, "__name__", type(self._apply).__name__)
+
+        def selected(params: PyTree, X: PyTree) -> Array:
+            return _checked(select_output(self._apply(params, X), self._output, _is_array, name), name)
+
+        def flat(theta: PyTree, X: PyTree) -> Array:
+            value = f(theta, X)
+            return value.reshape(value.shape[0], -1)
+
+        def pulled(theta: PyTree, u: Array, X: PyTree) -> PyTree:
+            value, pull = jax.vjp(lambda t: flat(t, X), theta)
+            return pull(u.astype(value.dtype))[0]
+
+        def hessian_product(theta: PyTree, v: PyTree, X: PyTree, targets: PyTree, loss: Loss) -> PyTree:
+            return jax.jvp(jax.grad(lambda t: loss(f(t, X), targets)), (theta,), (v,))[1]
+
+        with self._precision():
+            f, _ = trainable_function(selected, eqx.combine(self._wide(self._params), self._wide(self._constants)))
+        self._f = f
+        self._compiled_apply = jax.jit(flat)
+        self._compiled_jvp = jax.jit(lambda theta, v, X: jax.jvp(lambda t: flat(t, X), (theta,), (v,))[1])
+        self._compiled_vjp = jax.jit(pulled)
+        self._compiled_hvp = jax.jit(hessian_product, static_argnums=4)
+        self._compiled_layers: Callable[[PyTree, PyTree], Mapping[str, Array]] | None = None
+
+    # parameters
+
+    @property
+    def params(self) -> Params:
+        if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(self._params)):
+            raise ValueError("the parameters were donated to a later step: pass the new ones to update(params)")
+        return self._params
+
+    @property
+    def derivative_error(self) -> float:
+        return 0.0
+
+    def snapshot(self, on_host: bool = False) -> Params:
+        return jax.tree.map((lambda leaf: np.array(leaf)) if on_host else _copied, self.params)
+
+    def update(self, network: Params) -> None:
+        params, _ = split_parameters(network)
+        before, after = (jax.tree.map(jnp.shape, tree) for tree in (self._params, params))
+        if before != after:  # the same structure of the same shapes
+            raise ValueError(f"update needs parameters of the same structure and shapes, got {after} after {before}")
+        self._params = params
+
+    def layers(self, params: Params) -> Mapping[str, Params]:
+        names = layer_names(params)
+        distinct = dict.fromkeys(jax.tree.leaves(names))
+
+        def only(layer: str) -> Params:
+            return jax.tree.map(lambda name, leaf: leaf if name == layer else None, names, params)
+
+        return {layer: only(layer) for layer in distinct}
+
+    def subtract(self, left: Params, right: Params) -> Params:
+        return self.add_scaled(left, -1.0, right)
+
+    def add_scaled(self, left: Params, scale: float, right: Params) -> Params:
+        def total(a: Array | None, b: Array | None) -> Array | None:
+            if b is None:
+                return a
+            return scale * b if a is None else a + scale * b
+
+        with self._precision():
+            return jax.tree.map(total, self._wide(left), self._wide(right), is_leaf=_is_none)
+
+    def inner(self, left: Params, right: Params) -> float:
+        both = jax.tree.map(lambda a, b: None if a is None or b is None else (a, b), left, right, is_leaf=_is_none)
+        with jax.enable_x64(True):
+            return float(_inner(both))
+
+    def random_direction(self, params: Params, seed: int) -> Params:
+        leaves, structure = jax.tree.flatten(params)
+        with self._precision():
+            keys = jax.random.split(jax.random.key(seed), len(leaves))
+            drawn = [jax.random.normal(key, jnp.shape(x), _wide_type(x, self._dtype)) for key, x in zip(keys, leaves)]
+        return jax.tree.unflatten(structure, drawn)
+
+    # evaluation
+
+    def fix_statistics(self, inputs: Inputs) -> None:
+        """Nothing: statistics are values that the caller passed."""
+
+    def apply(self, params: Params, inputs: Inputs) -> Outputs:
+        with self._precision():
+            return np.asarray(self._compiled_apply(self._wide(params), self._wide(inputs)))
+
+    def jvp(self, params: Params, direction: Params, inputs: Inputs) -> Outputs:
+        with self._precision():
+            theta = self._wide(params)
+            return np.asarray(self._compiled_jvp(theta, self._whole(direction, theta), self._wide(inputs)))
+
+    def vjp(self, params: Params, cotangents: Outputs, inputs: Inputs) -> Params:
+        with self._precision():
+            return self._compiled_vjp(self._wide(params), jnp.asarray(cotangents), self._wide(inputs))
+
+    def hvp(self, params: Params, direction: Params, inputs: Inputs, targets: Targets, loss: Loss) -> Params:
+        with self._precision():
+            theta, targets = self._wide(params), self._wide(targets)
+            return self._compiled_hvp(theta, self._whole(direction, theta), self._wide(inputs), targets, loss)
+
+    def layer_outputs(self, params: Params, inputs: Inputs) -> Mapping[str, Outputs]:
+        with self._precision():
+            theta, X = self._wide(params), self._wide(inputs)
+            if self._compiled_layers is None:
+                self._compiled_layers = jax.jit(intermediate_outputs(self._f))
+            found = self._compiled_layers(theta, X)
+            return {layer: np.asarray(found[layer]) for layer in found}
+
+    def _precision(self) -> AbstractContextManager:
+        """Double precision, if it was asked for."""
+        return jax.enable_x64(self._dtype == "float64" or default_float() == jnp.float64)
+
+    def _wide(self, tree: PyTree) -> PyTree:
+        """Float arrays in the precision of evaluation."""
+
+        def widened(leaf: PyTree) -> PyTree:
+            floats = _is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating)
+            return jnp.asarray(leaf, _wide_type(leaf, self._dtype)) if floats else leaf
+
+        return jax.tree.map(widened, tree)
+
+    def _whole(self, direction: Params, theta: Params) -> Params:
+        """A direction with zeros for what it does not store."""
+        return jax.tree.map(
+            lambda leaf, move: None if leaf is None else jnp.zeros_like(leaf) if move is None else move,
+            theta, self._wide(direction), is_leaf=_is_none,
+        )  # fmt: skip
+
+
+class NnxModel(JaxModel):
+    """A Flax nnx module behind the protocol `Model`.
+
+    Its `nnx.Param` are read from the module at every call; everything else (batch statistics, generators) keeps the
+    values of construction, see `fix_statistics`. The module is evaluated as `module.eval()` would.
+
+    Parameters
+    ----------
+    module : flax.nnx.Module
+        The network, called with a batch; a tuple of inputs becomes positional, a dictionary keyword arguments.
+    output, dtype
+        See `as_model`.
+    """
+
+    def __init__(self, module: object, *, output: OutputFunction | None = None, dtype: str | None = None) -> None:
+        from flax import nnx
+
+        self._module, self._nnx = module, nnx
+        self._graph, params, self._rest = self._split(module)
+        super().__init__(self._called, params, output=output, dtype=dtype)
+
+    def _split(self, module: object) -> tuple[PyTree, PyTree, PyTree]:
+        """Structure, parameters and a copy of everything else."""
+        graph, params, *rest = self._nnx.split(module, self._nnx.Param, ...)
+        return graph, params, jax.tree.map(_copied, rest[0])
+
+    def _called(self, params: PyTree, X: PyTree) -> PyTree:
+        network = self._nnx.merge(self._graph, params, self._wide(self._rest), copy=True)
+        network.eval()
+        return _call(network, X)
+
+    @property
+    def params(self) -> Params:
+        return split_parameters(self._nnx.state(self._module, self._nnx.Param))[0]
+
+    def update(self, network: Params) -> None:
+        if network is not self._module:
+            raise ValueError("an nnx module is read as it is at every call: do not pass parameters")
+
+    def fix_statistics(self, inputs: Inputs) -> None:
+        nnx = self._nnx
+        self._graph, params, self._rest = self._split(self._module)
+        with self._precision():
+            network = nnx.merge(self._graph, self._wide(params), self._wide(self._rest), copy=True)
+            network.eval()
+            fresh = [part for _, part in nnx.iter_graph(network) if isinstance(part, nnx.BatchNorm) and _is_fresh(part)]
+            for part in fresh:
+                part.use_running_average, part.momentum = False, 0.0
+            if fresh:
+                _call(network, self._wide(inputs))
+                self._rest = self._split(network)[2]
+        self._compile()
+
+
+def _call(network: Callable, X: PyTree) -> PyTree:
+    """A network of batches on inputs of any form."""
+    if isinstance(X, tuple):
+        return network(*X)
+    return network(**X) if isinstance(X, Mapping) else network(X)
+
+
+def _is_fresh(layer: PyTree) -> bool:
+    """Whether the running statistics of a normalization layer are those of its construction."""
+    return bool(np.all(np.asarray(layer.mean[...]) == 0) and np.all(np.asarray(layer.var[...]) == 1))
+
+
+@jax.jit
+def _inner(pairs: PyTree) -> Float[Array, ""]:
+    """Σ of products, in float64."""
+    found = [vdot(a.astype(jnp.float64), b.astype(jnp.float64)) for a, b in jax.tree.leaves(pairs, is_leaf=_is_pair)]
+    return sum(found, jnp.zeros((), jnp.float64))
+
+
+def _is_pair(part: object) -> bool:
+    return type(part) is tuple and len(part) == 2 and all(map(_is_array, part))
+
+
+def _is_none(part: object) -> bool:
+    return part is None
+
+
+def _is_array(value: object) -> bool:
+    return isinstance(value, jax.Array | np.ndarray | np.generic)
+
+
+def _copied(leaf: PyTree) -> PyTree:
+    """A copy of an array that no donation takes away; anything else as it is."""
+    return jnp.array(leaf, copy=True) if isinstance(leaf, jax.Array) else leaf
+
+
+def _wide_type(leaf: PyTree, dtype: str | None) -> np.dtype:
+    """The precision of evaluation of an array of floats: at least float32."""
+    return jnp.dtype(dtype) if dtype is not None else jnp.promote_types(jnp.result_type(leaf), jnp.float32)
+
+
+def _checked(value: PyTree, name: str) -> Array:
+    """Raise ValueError unless the outputs are real, one row per point."""
+    if not jnp.issubdtype(jnp.result_type(value), jnp.floating):
+        raise ValueError(f"{name} returns {jnp.result_type(value)}: pass output= with real outputs")
+    if jnp.ndim(value) == 0:
+        raise ValueError(f"{name} returns one number, not a row per point (a loss?): pass output= with its outputs")
+    return jnp.asarray(value)
