@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 
-.PHONY: demo test fast slow nightly gpu-test lint types docs figures browser-tools clean
+.PHONY: demo test fast slow nightly gpu-test torch-test lint types docs figures browser-tools clean
 
 demo: $(VENV)/.installed
 	$(BIN)/unlazy demo
@@ -13,16 +13,18 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(MAKE) --no-print-directory -j 2 lint fast
 
+# As many workers as cores: threads of their own would wait for each other, and those of OpenMP spin while they wait.
+WORKERS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 # Most XLA optimizations are off, which halves the time: programs as users compile them are tested in the slow suite.
 fast: $(VENV)/.installed-dev
-	UNLAZY_TEST_COMPILER=quick $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	UNLAZY_TEST_COMPILER=quick $(WORKERS)
 
-# One BLAS thread per worker. Run-time shape checks belong to the fast suite. Tests dominated by compilation use quick
-# compilation; experiments, estimators and comparisons use LLVM's cheaper passes; solvers compile as users do. PARTS names
-# files or folders if not everything is wanted; MARK=nightly runs the most expensive cases.
+# Run-time shape checks belong to the fast suite. Tests dominated by compilation use quick compilation; experiments,
+# estimators and comparisons use LLVM's cheaper passes; solvers compile as users do. PARTS names files or folders if not
+# everything is wanted; MARK=nightly runs the most expensive cases.
 MARK ?= slow and not nightly
-SLOW := OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -o addopts="-q --strict-markers" -n 2 --dist loadfile \
-	--no-loadscope-reorder -m "$(MARK)" --durations=25 --durations-min=10
+SLOW := $(WORKERS) -o addopts="-q --strict-markers" -m "$(MARK)" --durations=25 --durations-min=10
 BRISK := tests/experiments tests/estimators tests/comparison tests/lab tests/products tests/test_fuzz_inputs.py
 LIMITS := $(wildcard $(addprefix tests/experiments/test_,dial*.py adaptive_kernel*.py features_at*.py rich_limit*.py)) \
 	tests/estimators/test_every_estimator.py
@@ -44,12 +46,17 @@ nightly:
 gpu-test: $(VENV)/.installed-dev
 	XLA_PYTHON_CLIENT_PREALLOCATE=false $(BIN)/pytest -n 12 --dist loadfile --timeout 300
 
+# What `make test` skips unless PyTorch is installed: run after `.venv/bin/pip install torch flax`.
+torch-test: $(VENV)/.installed-dev
+	UNLAZY_TEST_COMPILER=quick $(WORKERS) $$(grep -rlE 'importorskip\("(torch|flax)' tests)
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check src tests benchmarks examples docs tools
 	$(BIN)/ruff format --check --quiet src tests benchmarks examples docs tools
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_glossary.py
 	$(BIN)/python tools/check_docstrings.py
+	$(BIN)/python tools/check_types.py
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy

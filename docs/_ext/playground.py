@@ -1,4 +1,4 @@
-"""The directive {playground}: the page of `unlazy play` inside a page, at a stage and a setting.
+"""The directive {playground}: the page of `unlazy play` in a frame, at a given stage and setting.
 
 ```{playground} stage=rich&task=step
 ```
@@ -19,14 +19,14 @@ class PlaygroundDirective(SphinxDirective):
         up = "../" * self.env.docname.count("/")
         address = f"{up}{PAGE}#{self.arguments[0]}".replace("&", "&amp;")
         frame = (
-            f'<iframe class="playground" src="{address}" title="A page to play with" loading="lazy"></iframe>'
-            f'<p><a href="{address}">The same on a page of its own</a></p>'
+            f'<iframe class="playground" src="{address}" title="Interactive page" loading="lazy"></iframe>'
+            f'<p><a href="{address}">Open in a separate page</a></p>'
         )
         return [nodes.raw("", frame, format="html")]
 
 
 def write_page(app) -> None:
-    """Before static files are copied: the page is made anew by every build."""
+    """Before static files are copied: every build writes the page again."""
     from unlazy.lab.play.page import write_play
 
     write_play(Path(app.srcdir) / PAGE)

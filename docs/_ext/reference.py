@@ -23,6 +23,7 @@ TALKS = {
     "K": "Kernels, random features, wide networks", "A": "What kernels cannot do, and one gradient step can", "D": "",
     "L": "Beyond linearization", "P": "Features that emerge from the inputs", "C": "Networks of any architecture",
     "M": "The rich limit", "G": "How risk falls with data", "E": "Found since",
+    "W": "Networks in training", "T": "Transfer across width and depth",
 }  # fmt: skip
 TAGS_FILE = SOURCE / "lab" / "report" / "tags.toml"
 
