@@ -44,9 +44,11 @@ def data(n, seed=0):
     return X, y, X_test, target(X_test)
 
 
-def unlazy(kernel, X, y, X_test, **keywords):
+def unlazy(kernel, X, y, X_test, limits=None, **keywords):
     from unlazy.kernels.radial import Gaussian, Laplace
-    from unlazy.solvers.solve import solve
+    from unlazy.solvers.solve import SolveOptions, solve
+
+    keywords["options"] = SolveOptions(**limits or {})
 
     def run():
         solution = solve({"gaussian": Gaussian, "laplace": Laplace}[kernel](D**0.5), X, y, RIDGE, **keywords)
@@ -94,7 +96,7 @@ def nystroem(kernel, X, y, X_test, components):
 
 def exact(kernel, X, y, X_test):
     """Reference: Cholesky factorization by unlazy in float32."""
-    return unlazy(kernel, X, y, X_test, method="direct", tolerance=1e-3, precision="float32")
+    return unlazy(kernel, X, y, X_test, method="direct", tolerance=1e-3, limits={"precision": "float32"})
 
 
 def gpytorch(kernel, X, y, X_test, iterations):
@@ -139,7 +141,7 @@ def candidates(kernel, n, with_gpytorch):
         rows += [(f"scikit-learn Nystroem + Ridge, M = {m}", "nystroem", {"components": m}) for m in (1000, 3000)]
     for method in ("nystrom_cg", "preconditioned_cg"):
         rows.append((f"unlazy {method}", "unlazy", {"method": method}))
-    rows.append(("unlazy eigenpro, 5 epochs", "unlazy", {"method": "eigenpro", "max_steps": 5}))
+    rows.append(("unlazy eigenpro, 5 epochs", "unlazy", {"method": "eigenpro", "limits": {"max_steps": 5}}))
     if with_gpytorch:
         rows += [(f"GPyTorch, {k} iterations", "gpytorch", {"iterations": k}) for k in (30, 120)]
     return rows
@@ -235,6 +237,7 @@ def exponent(args):
 
 def growth(kernel, X, y, X_test, sizes):
     """Return the slope as the error, and the times as the remark."""
+    from unlazy.solvers.methods.nystrom_cg import NystromCG
 
     def run():
         times = []
@@ -242,7 +245,7 @@ def growth(kernel, X, y, X_test, sizes):
             X, y, _, _ = data(n)
             best = np.inf
             for _ in range(3):  # the first run compiles
-                once = unlazy(kernel, X, y, X[:10], method="nystrom_cg", centers=1000, max_steps=10, tolerance=1e-9)
+                once = unlazy(kernel, X, y, X[:10], {"max_steps": 10}, method=NystromCG(centers=1000), tolerance=1e-9)
                 start = time.process_time()
                 once()
                 best = min(best, time.process_time() - start)

@@ -57,7 +57,7 @@ def kernel_of(name, width):
 
     if name == "ntk":
         return NTK(MLP(3))
-    return {"laplace": Laplace, "gaussian": Gaussian, "matern": lambda h: Matern(1.5, h)}[name](width)
+    return {"laplace": Laplace, "gaussian": Gaussian, "matern": lambda h: Matern(h, 1.5)}[name](width)
 
 
 def passes_of(solution, n):
@@ -76,8 +76,8 @@ def measure(name, options):
 
     import jax
 
-    from unlazy.solvers.methods.registry import make_method
-    from unlazy.solvers.solve import solve
+    from unlazy.solvers.selection import METHODS as KINDS
+    from unlazy.solvers.solve import SolveOptions, solve
 
     warnings.simplefilter("ignore")
     X, y, Z, truth, width, classes = data(options["points"], options["data"])
@@ -97,9 +97,15 @@ def measure(name, options):
 
     steps = options["passes"] * (4 if method == "nystrom_cg" else 1)
     solution = solve(
-        kernel, X, y, ridge, method=make_method(method, own), max_steps=steps, tolerance=options["tolerance"],
-        memory=options["memory"], progress=watch, precision="float32",
-    )  # fmt: skip
+        kernel,
+        X,
+        y,
+        ridge,
+        method=KINDS[method](**own),
+        tolerance=options["tolerance"],
+        options=SolveOptions(max_steps=steps, memory=options["memory"], precision="float32"),
+        progress=watch,
+    )
     used = time.process_time() - cpu, time.perf_counter() - wall
     found = np.asarray(solution.predict(Z))
     error = np.mean(np.sign(found) != truth) if classes else np.mean((found - truth) ** 2) / np.var(truth)

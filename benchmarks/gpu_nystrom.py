@@ -19,7 +19,8 @@ from record import add_option, recorder
 from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian
 from unlazy.products import product
-from unlazy.solvers.solve import solve
+from unlazy.solvers.methods.nystrom_cg import NystromCG
+from unlazy.solvers.solve import SolveOptions, solve
 from unlazy.theory.infinite_width.architecture import MLP
 
 warnings.simplefilter("ignore")
@@ -59,9 +60,15 @@ def main() -> None:
     def run(steps: int):
         start = time.perf_counter()
         solution = solve(
-            kernel, X, y, ridge, method="nystrom_cg", centers=options.centers, max_steps=steps, tolerance=1e-12,
-            precision="float32", progress=False,
-        )  # fmt: skip
+            kernel,
+            X,
+            y,
+            ridge,
+            method=NystromCG(centers=options.centers),
+            tolerance=1e-12,
+            options=SolveOptions(max_steps=steps, precision="float32"),
+            progress=False,
+        )
         return solution, time.perf_counter() - start
 
     run(1)  # compiles

@@ -28,7 +28,7 @@ KERNELS = {
     "ntk, depth 3, no biases": lambda d: NTK(MLP(3)),
     "ntk, depth 10, no biases": lambda d: NTK(MLP(10)),
     "ntk, depth 2, biases": lambda d: NTK(MLP(2, sigma_b=0.3)),
-    "matern 5/2": lambda d: Matern(2.5, d**0.5),
+    "matern 5/2": lambda d: Matern(d**0.5, 2.5),
 }
 
 

@@ -27,12 +27,12 @@ import numpy as np
 from record import add_option, recorder
 
 from unlazy import MLP, NNGP, NTK, gram_to_store
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.estimators import ZCAWhitening
 from unlazy.kernels.networks.flips import with_flips
 from unlazy.layers import myrtle
 from unlazy.products import gram
-from unlazy.solvers.ridge.intercept import RELATIVE_RIDGES
+from unlazy.solvers.ridge import RELATIVE_RIDGES
 from unlazy.theory.dynamics.leave_one_out import bordered_diagonal, leave_one_out_residual, with_intercept
 
 

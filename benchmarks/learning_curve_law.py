@@ -40,7 +40,7 @@ from unlazy import (
     decompose,
     learning_curve,
 )
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.core.threads import single_threaded_blas
 from unlazy.measures.scaling_fit import floored_laws
 from unlazy.solvers.learning_curve import learning_curve_from_spectrum

@@ -55,16 +55,16 @@ def fitted(n: int, d: int, fits: int, seed: int) -> dict[str, float]:
 
 def fixed(n: int, d: int, seed: int) -> dict[str, float]:
     """Excess risk of fixed kernels within the training range; bandwidths are in units of √d."""
-    from unlazy import MLP, NTK, Gaussian, Laplace, Matern, solve
+    from unlazy import MLP, NTK, Gaussian, Laplace, Matern, SolveOptions, solve
 
     X, y, Z, truth, inside = single_index(n, d, seed)
     X, Z, center, found = X.astype(np.float32), Z.astype(np.float32), y.mean(), {}
     kernels = {f"gaussian, {h} √d": Gaussian(h * d**0.5) for h in (0.5, 1)}
     kernels |= {f"laplace, {h} √d": Laplace(h * d**0.5) for h in (1, 3)}
-    kernels |= {"matern 5/2, 1 √d": Matern(2.5, d**0.5), "ntk, depth 3": NTK(MLP(3))}
+    kernels |= {"matern 5/2, 1 √d": Matern(d**0.5, 2.5), "ntk, depth 3": NTK(MLP(3))}
     for name, kernel in kernels.items():
         started = time.perf_counter()
-        solution = solve(kernel, X, y - center, 1e-6 * n, max_steps=20, tolerance=1e-2)
+        solution = solve(kernel, X, y - center, 1e-6 * n, tolerance=1e-2, options=SolveOptions(max_steps=20))
         wrong = (np.asarray(solution.predict(Z)) + center - truth) ** 2 / y.var()
         found[name] = float(wrong[inside].mean())
         seconds = time.perf_counter() - started

@@ -54,7 +54,9 @@ def main() -> None:
     y = jnp.sin(X[:, 0]) + X[:, 1] * X[:, 2]
     kernel = unlazy.TangentKernel(f, params, batch=512)
     start = time.perf_counter()
-    solution = unlazy.solve(kernel, X, y, ridge=1.0, method=unlazy.PreconditionedCG(), precision="float32")
+    solution = unlazy.solve(
+        kernel, X, y, ridge=1.0, method=unlazy.PreconditionedCG(), options=unlazy.SolveOptions(precision="float32")
+    )
     seconds = time.perf_counter() - start
     peak = peak_bytes() / 2**30
     size = f"{given.parameters} parameters, {given.points} points"

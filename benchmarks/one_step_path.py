@@ -55,7 +55,9 @@ def ours(repeats: int) -> dict:
             X, y, V, v = (jnp.asarray(part) for part in problem(d, n))
 
             def run(X=X, y=y, V=V, v=v, w=w):
-                return float(fit_readout(learn(jax.random.key(0), X, y, width=w), X, y, validation=(V, v)).errors.min())
+                return float(
+                    fit_readout(learn(X, y, width=w, key=jax.random.key(0)), X, y, validation=(V, v)).errors.min()
+                )
 
             error = run()  # compiles
             found[f"{d},{n},{w}"] = {"seconds": timed(run, repeats), "error": error}

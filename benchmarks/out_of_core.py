@@ -24,11 +24,11 @@ from pathlib import Path
 import numpy as np
 from record import add_option, recorder
 
-from unlazy.core.memory import parse_bytes
+from unlazy.core.devices import parse_bytes
 from unlazy.kernels.radial import Gaussian
 from unlazy.solvers import problem as problems
-from unlazy.solvers.methods.nystrom_cg import BLOCK_BYTES, DataPasses
-from unlazy.solvers.solve import solve
+from unlazy.solvers.methods.nystrom_cg import BLOCK_BYTES, DataPasses, NystromCG
+from unlazy.solvers.solve import SolveOptions, solve
 
 INPUTS, CHUNK = 10, 1_000_000
 
@@ -170,8 +170,9 @@ def measure(options, note) -> None:
         drop(options.file)
         forget_peak()
         before = status("VmRSS")
-        run = {"centers": options.centers, "max_steps": options.steps, "tolerance": 1e-12, "precision": "float32"}
-        seconds, cpu = timed(lambda: print(solve(kernel, options.file, y, 1e-6 * n, memory=memory, **run)))
+        limits = SolveOptions(max_steps=options.steps, memory=memory, precision="float32")
+        run = {"method": NystromCG(centers=options.centers), "tolerance": 1e-12, "options": limits}
+        seconds, cpu = timed(lambda: print(solve(kernel, options.file, y, 1e-6 * n, **run)))
         peak = status("VmHWM") - before
         print(
             f"  solve, {options.steps} steps: {seconds:.1f} s, {cpu:.1f} CPU-s, {peak / 2**20:.0f} MiB, "

@@ -16,8 +16,9 @@ import numpy as np
 from record import add_option, recorder
 
 from unlazy import MLP, NTK, rich_limit, rich_network
-from unlazy.core.precision import precision
+from unlazy.core.arrays import precision
 from unlazy.theory.feature_learning.deep_linear import deep_linear
+from unlazy.training import LangevinChains, RichOptions
 from unlazy.training.rich.adaptive import adaptive_kernel
 from unlazy.training.rich.langevin import langevin
 
@@ -70,30 +71,34 @@ def timed(what, function, note, warm=True):
 
 def two(note):
     X, y, _ = data(64)
-    net = MLP(1, "relu")
+    net = MLP(1, "relu", width=4096)
     # Θ grows tenfold at γ_0 = 4: with 0.25 training ends at the edge of stability, η λ_max(Θ) = 2, where noise grows
-    eta = 0.1 / float(np.linalg.eigvalsh(np.asarray(NTK(net).gram(X), float))[-1])
+    eta = 0.1 * len(X) / float(np.linalg.eigvalsh(np.asarray(NTK(net).gram(X), float))[-1])
     for gamma in (0.1, 1.0, 4.0):
-        ask = {"richness": gamma, "times": np.arange(0, 201, 20), "step_size": eta, "keep": False}
+        ask = {"richness": gamma, "times": np.arange(0, 201, 20), "step_size": eta}
         what = f"two layers, γ_0 = {gamma:g}"
-        limit = timed(what, lambda: rich_limit(net, X, y, draws=8192, **ask), note)  # noqa: B023
-        compare(what, limit, rich_network(net, X, y, width=4096, runs=NETWORKS, **ask), note)
+        options = RichOptions(draws=8192, keep_states=False)
+        limit = timed(what, lambda: rich_limit(net, X, y, options=options, **ask), note)  # noqa: B023
+        options = RichOptions(runs=NETWORKS, keep_states=False)
+        compare(what, limit, rich_network(net, X, y, options=options, **ask), note)
 
 
 def deep(note):
     X, y, _ = data(16)
     # as above: with 0.5 the largest eigenvalue of Θ grows to the edge of stability
     for phi, scale in (("tanh", 1.5), ("relu", 2**0.5), ("identity", 1.0)):
-        net = MLP(3, phi, sigma_w=scale)
-        eta = 0.2 / float(np.linalg.eigvalsh(np.asarray(NTK(net).gram(X), float))[-1])
+        net = MLP(3, phi, sigma_w=scale, width=2048)
+        eta = 0.2 * len(X) / float(np.linalg.eigvalsh(np.asarray(NTK(net).gram(X), float))[-1])
         ask = {"richness": 1.0, "times": [0, 10, 20, 30, 40, 50], "step_size": eta}
-        limit = timed(f"depth 3, {phi}", lambda: rich_limit(net, X, y, draws=8192, runs=2, **ask), note, warm=False)  # noqa: B023
-        networks = rich_network(net, X, y, width=2048, runs=8, keep=False, **ask)
+        options = RichOptions(draws=8192, runs=2)
+        limit = timed(f"depth 3, {phi}", lambda: rich_limit(net, X, y, options=options, **ask), note, warm=False)  # noqa: B023
+        networks = rich_network(net, X, y, options=RichOptions(runs=8, keep_states=False), **ask)
         compare(f"depth 3, {phi}", limit, networks, note)
         if phi == "identity":
             with precision("float64"):
                 K = jnp.asarray(X @ X.T / X.shape[1])
-                f, Theta = (np.asarray(a)[ask["times"]] for a in deep_linear(K, jnp.asarray(y), 3, 1.0, eta, 50))
+                exact = deep_linear(K, jnp.asarray(y), 3, 1.0, eta / len(X), 50)
+                f, Theta = (np.asarray(a)[ask["times"]] for a in exact)
             for name, mine, truth in (("f", limit.fitted, f), ("theta", limit.tangent, Theta)):
                 print(
                     f"    {name:6s} {rms(np.asarray(mine.value) - truth) / rms(truth):.2e} from the algebraic solution",
@@ -109,7 +114,7 @@ def bayes(note):
         began = time.perf_counter()
         found = adaptive_kernel(net, X, y, draws=4096, sweeps=400, **ask)
         print(f"adaptive kernel, γ_0 = {gamma:g}: {time.perf_counter() - began:.1f} s, {found.evidence.residual:.3%}")
-        sampled = langevin(net, X, y, Z, width=2048, steps=20000, step_size=0.005, runs=8, **ask)
+        sampled = langevin(net, X, y, Z, width=2048, chains=LangevinChains(20000, 0.005, runs=8), **ask)
         for name, mine, theirs in (("f", found.predict(Z), sampled.predictions), ("Phi", found.gram, sampled.features)):
             size = rms(theirs.value)
             distance = rms(np.asarray(mine) - np.asarray(theirs.value)) / size

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from record import add_option, recorder
 
-from unlazy.core.precision import precision
+from unlazy.core.arrays import precision
 
 LANES, REPEATS = 8, 7
 

@@ -41,7 +41,8 @@ given = np.load(path) if path.endswith(".npz") else None
 if __name__ == "__main__":
     data = (given["X"], given["y"]) if given is not None else (path,)
     more = {} if given is not None else {"target": target}
-    c = unlazy.compare(*data, budget=budget, random_state=seed, engine="inline", progress=False, fit=False, **more)
+    study = unlazy.StudyOptions(engine="inline", fit=False)
+    c = unlazy.compare(*data, budget=budget, random_state=seed, study=study, **more)
     r = c.verdict.ratio
     print(json.dumps([c.verdict.word, r.value, r.low, r.high, max(c.study.sizes)]))
 """

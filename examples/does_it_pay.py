@@ -17,7 +17,7 @@ X = pd.DataFrame(rng.normal(size=(600, 8)), columns=[f"x{i}" for i in range(8)])
 direction = X["x0"] + X["x1"]
 y = (np.abs(direction) + 0.1 * rng.normal(size=len(X))).rename("y")
 
-comparison = unlazy.compare(X, y, budget="10s", n_jobs=1, progress=False)
+comparison = unlazy.compare(X, y, budget="10s", study=unlazy.StudyOptions(n_jobs=1))
 print(comparison.verdict.word)
 print(comparison)
 print(comparison.models.round(3).to_string(index=False))

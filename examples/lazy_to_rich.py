@@ -10,6 +10,7 @@ direction in eight.
 import numpy as np
 
 import unlazy
+from unlazy.training import RichOptions
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(460, 8))
@@ -19,8 +20,9 @@ X, y, X_test, y_test = X[:60], y[:60], X[60:], y[60:]
 network = unlazy.MLP(1, "relu")
 # long enough for all but the smallest eigenmodes of the lazy kernel
 times = np.array([0.0, 0.1, 0.3, 1.0, 3.0])
+options = RichOptions(draws=1024, runs=2)
 for richness in (0.1, 1.0, 4.0):
-    rich = unlazy.rich_limit(network, X, y, richness=richness, times=times, draws=1024, runs=2)
+    rich = unlazy.rich_limit(network, X, y, richness=richness, times=times, options=options)
     theta = rich.tangent.value
     moved = np.linalg.norm(theta[-1] - theta[0]) / np.linalg.norm(theta[0])
     risk = np.mean((rich.predict(X_test, times[-1]) - y_test) ** 2) / np.var(y_test)

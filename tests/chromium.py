@@ -36,7 +36,7 @@ class Tab:
             self(f"{domain}.enable")
 
     def __call__(self, method, **params):
-        """Ask the browser, wait for its answer; what it says meanwhile is kept where it is a problem."""
+        """Send a request and wait for the answer; problems reported meanwhile are kept."""
         self.asked += 1
         message = {"id": self.asked, "method": method, "params": params}
         if self.session:
@@ -86,7 +86,7 @@ class Tab:
         self.frames(2)
 
     def frames(self, count=1):
-        """Let so many frames pass."""
+        """Wait for this number of frames."""
         self.run(f"(async () => {{ for (let i = 0; i < {count}; i++) await new Promise(requestAnimationFrame) }})()")
 
     def key(self, name, shift=False):
@@ -117,7 +117,7 @@ class Tab:
 
 @contextmanager
 def browser(folder):
-    """A tab in a browser of its own, gone at the end."""
+    """A tab in a separate browser, which is closed at the end."""
     into, to = os.pipe()
     back, out = os.pipe()
     high = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (into, out)]  # 3 and 4 may be other pipes' ends here

@@ -13,6 +13,7 @@ os.environ.setdefault("PJRT_NPROC", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Test workers and the processes that tests start share one GPU, where there is one.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+os.environ.setdefault("UNLAZY_ENGINES", "all")  # on a GPU no program is checked before its first use: tests do that
 import jaxlib.version  # noqa: E402
 
 
@@ -45,9 +46,6 @@ FORGET = max(2**31, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 
 """Bytes of a test process from which compiled programs are dropped between modules: 2 GiB, or more where there is."""
 
 
-_SLOW = {line for line in (Path(__file__).parent / "slow_cases.txt").read_text().splitlines() if line[:1] != "#"}
-
-
 _LONGEST = (
     "test_images_by_kernels", "test_bars", "test_fuzz_inputs", "test_fixed_features_fail", "test_gram_store",
     "test_every_activation", "test_rich_limit_is_the_limit", "test_conformance", "test_images", "test_three_layers",
@@ -58,12 +56,18 @@ _LONGEST = (
 """Files of a minute or more in the slow suite: begun first, so that no worker ends long after the other."""
 
 
+_CASES = {"slow_cases": [pytest.mark.slow], "nightly_cases": [pytest.mark.slow, pytest.mark.nightly]}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Cases of tests that cost much to compile, beside cheaper ones of the same test, count as slow."""
+    """Mark parameter sets named by `slow_cases` and `nightly_cases`, and start the longest files first."""
     for item in items:
-        if item.nodeid in _SLOW:
-            item.add_marker(pytest.mark.slow)
+        for name, marks in _CASES.items():
+            cases = item.get_closest_marker(name)
+            if cases is not None and item.callspec.id in cases.args:
+                for mark in marks:
+                    item.add_marker(mark)
     if config.option.markexpr.startswith("slow"):
         order = {name: i for i, name in enumerate(_LONGEST)}
         items.sort(key=lambda item: order.get(item.path.stem, len(order)))
@@ -71,7 +75,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish():
-    """What is left is not looked through again: pytest does so five times, for seconds, among JAX's traces."""
+    """Skip the garbage collections at exit: pytest runs five, which take seconds with JAX's traces."""
     gc.freeze()
 
 
@@ -92,7 +96,7 @@ def close_figures():
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_compiled_programs():
-    """Compiled programs of a whole suite would fill gigabytes; below one, modules share them."""
+    """Drop compiled programs between modules once the process has grown: those of a whole suite take gigabytes."""
     yield
     from unlazy.lab.runner.resident_memory import resident  # here, so that shapes are checked in what it imports
 

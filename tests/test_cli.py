@@ -55,7 +55,7 @@ def test_set_seeds_and_store(tmp_path):
     assert [(r.params["n"], r.seed) for r in stored] == [(5, 0), (5, 1), (6, 0), (6, 1)]
 
 
-def test_fresh_runs_again_and_keeps_nothing():
+def test_fresh_runs_everything_again():
     run("lab_toys:plain", "--seeds", "1")
     assert run("lab_toys:plain", "--fresh").exit_code == 0
     assert len(lab.load("lab_toys:plain")) == 3
@@ -67,7 +67,7 @@ def test_strict_fails_when_a_claim_does():
     assert run("lab_toys:plain", "--strict").exit_code == 0
 
 
-def test_failed_trials_make_the_exit_code_say_so(monkeypatch):
+def test_failed_trials_change_the_exit_code(monkeypatch):
     monkeypatch.setenv("TOY_FAILS", "1")
     result = run("lab_toys:plain")
     assert result.exit_code == 1
@@ -87,13 +87,14 @@ def test_report_and_export_from_what_is_stored():
     assert len(Path("results/export/toy_plain.csv").read_text().splitlines()) == 7
 
 
+@pytest.mark.slow
 def test_demo_runs_and_writes_the_page(monkeypatch):
     from dataclasses import replace
 
     import lab_toys
 
     monkeypatch.setattr(lab, "all_experiments", lambda: [replace(lab_toys.plain, demo=True), lab_toys.broken])
-    result = unlazy("demo", "--jobs", "1")
+    result = unlazy("demo", "--n-jobs", "1")
     assert result.exit_code == 0, result.output
     assert "records exist" in result.stdout and Path("results/report.html").exists()
     assert "results/report.html" in result.stdout.replace("\n", "")
@@ -123,13 +124,13 @@ def test_list_and_show():
         (("lab_toys:means", "--set", "method=mode"), "method cannot be 'mode'"),
         (("lab_toys:plain", "--set", "n"), "--set takes name=value"),
         (("lab_toys:plain", "--seeds", "0"), "seeds must be a positive integer, got 0"),
-        (("lab_toys:plain", "--jobs", "-1"), "jobs must be a positive integer, got -1"),
+        (("lab_toys:plain", "--n-jobs", "-1"), "n_jobs must be a positive integer, got -1"),
         (("lab_toys:plain", "--address", "tcp://x:1"), "an address requires the dask engine"),
         (("lab_toys:plain", "--store", "/dev/null/results"), "cannot open the store"),
         (("lab_toys:plain", "--store", "/dev/full"), "cannot open the store"),
     ],
 )
-def test_bad_input_is_one_sentence(arguments, expected):
+def test_invalid_input_gives_a_one_line_error(arguments, expected):
     assert expected in sentence(run(*arguments))
 
 
@@ -145,7 +146,7 @@ def test_bad_input_is_one_sentence(arguments, expected):
     ],
 )
 @pytest.mark.parametrize("command", ["run", "show", "report", "export"])
-def test_bad_names_are_one_sentence(command, arguments, expected, tmp_path):
+def test_invalid_names_give_a_one_line_error(command, arguments, expected, tmp_path):
     if command in ("report", "export"):
         run("lab_toys:plain", "--seeds", "1")
     assert expected in sentence(unlazy(command, *arguments))
@@ -173,12 +174,12 @@ def test_bad_names_are_one_sentence(command, arguments, expected, tmp_path):
         ("pause=", "--set takes name=value"),
     ],
 )
-def test_values_that_no_trial_can_have_are_one_sentence(change, expected, tmp_path):
+def test_impossible_values_give_a_one_line_error(change, expected, tmp_path):
     assert expected in sentence(run("lab_toys:plain", "--set", change))
     assert not list(tmp_path.iterdir())
 
 
-def test_too_many_seeds_are_one_sentence():
+def test_too_many_seeds_give_a_one_line_error():
     assert "seeds must be at most 1,000,000" in sentence(run("lab_toys:plain", "--seeds", str(10**9)))
 
 
@@ -219,7 +220,7 @@ def test_modules_of_the_working_folder_are_found_and_reported_again():
     assert gone.exit_code == 2 and "note: no experiment 'own_first:my_first'" in gone.stderr
 
 
-def test_one_name_in_two_modules_is_two_experiments(monkeypatch):
+def test_the_same_name_in_two_modules_is_two_experiments(monkeypatch):
     monkeypatch.syspath_prepend(".")
     for name, value in (("own_second", 2.0), ("own_third", 3.0)):
         write_module(name, "shared", value)
@@ -236,12 +237,12 @@ def test_one_name_in_two_modules_is_two_experiments(monkeypatch):
     ("text", "expected"),
     [("1/0", "ZeroDivisionError: division by zero"), ("def", "SyntaxError"), ("raise SystemExit(3)", "SystemExit: 3")],
 )
-def test_a_module_that_cannot_be_imported_is_one_sentence(text, expected):
+def test_a_module_that_cannot_be_imported_gives_a_one_line_error(text, expected):
     Path("own_broken.py").write_text(text)
     assert expected in sentence(run("own_broken:mine"))
 
 
-def test_a_module_hidden_by_an_installed_one_is_one_sentence():
+def test_a_module_hidden_by_an_installed_one_gives_a_one_line_error():
     Path("random.py").write_text("raise RuntimeError('never imported')")
     assert "random.py in this folder is shadowed by" in sentence(run("random:mine"))
 
@@ -251,13 +252,13 @@ def test_workers_find_modules_of_the_working_folder():
     write_module("own_fourth", "my_fourth", 4.0)
     script = "from unlazy.cli import main; main()"
     result = subprocess.run(
-        [sys.executable, "-P", "-c", script, "run", "own_fourth:mine", "--jobs", "1"], capture_output=True, text=True,
+        [sys.executable, "-P", "-c", script, "run", "own_fourth:mine", "--n-jobs", "1"], capture_output=True, text=True,
         env=os.environ | _WITH_TOYS,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
 
 
-def test_a_damaged_trial_is_one_sentence():
+def test_a_damaged_trial_gives_a_one_line_error():
     run("lab_toys:plain", "--seeds", "1")
     for column, value in (("measures", "{not json"), ("measures", "[1]"), ("arrays", b"\xff" * 40), ("measures", None)):
         with sqlite3.connect(Path("results") / FILE) as db:
@@ -276,7 +277,7 @@ def test_an_unknown_engine_suggests_the_nearest():
     assert "did you mean 'inline'" in sentence(unlazy("run", "lab_toys:plain", "--engine", "inlin"))
 
 
-def test_a_name_nearly_right_suggests_it(monkeypatch):
+def test_a_misspelled_name_gets_a_suggestion(monkeypatch):
     import lab_toys
 
     monkeypatch.setattr("unlazy.lab.runner.catalog.all_experiments", lambda: [lab_toys.plain])
@@ -284,11 +285,11 @@ def test_a_name_nearly_right_suggests_it(monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["report", "export"])
-def test_reading_an_empty_place_is_one_sentence(command):
+def test_reading_an_empty_folder_gives_a_one_line_error(command):
     assert "nothing is stored in nowhere" in sentence(unlazy(command, "--store", "nowhere"))
 
 
-def test_a_newer_store_is_one_sentence_and_untouched():
+def test_a_newer_store_gives_a_one_line_error_and_is_not_modified():
     run("lab_toys:plain")
     with sqlite3.connect(Path("results") / FILE) as db:
         db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
@@ -298,13 +299,14 @@ def test_a_newer_store_is_one_sentence_and_untouched():
     assert (Path("results") / FILE).read_bytes() == before
 
 
-def test_a_file_that_is_not_a_store_is_one_sentence():
+def test_a_file_that_is_not_a_store_gives_a_one_line_error():
     Path("results").mkdir()
     (Path("results") / FILE).write_text("not a database at all, just some text" * 30)
     assert "not a database" in sentence(run("lab_toys:plain"))
 
 
-def test_a_full_disk_is_one_sentence_and_loses_nothing():
+@pytest.mark.slow
+def test_a_full_disk_gives_a_one_line_error_and_loses_nothing():
     """RLIMIT_FSIZE keeps files from growing, like a full disk."""
     run("lab_toys:plain", "--seeds", "1")
     limited = (
@@ -326,7 +328,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing():
     assert len(lab.load("lab_toys:plain", seeds=5)) == 15
 
 
-def test_the_command_starts_light():
+def test_the_command_imports_little():
     heavy = {"jax", "sklearn", "matplotlib", "pandas", "dask", "joblib"}
     code = (
         "import sys; from typer.testing import CliRunner; from unlazy.cli import app;"

@@ -32,7 +32,7 @@ def test_differences_are_relative_to_the_largest_entry(script):
         assert script.difference(a, b) == math.inf
 
 
-def test_what_differs_is_found(script, tmp_path, monkeypatch, capsys):
+def test_differences_are_found(script, tmp_path, monkeypatch, capsys):
     import lab_toys
 
     for name, off in (("before", 0.0), ("after", 0.5)):

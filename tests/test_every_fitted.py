@@ -22,6 +22,7 @@ from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.descent import recording
 from unlazy.training.descent.descend import descend
 from unlazy.training.one_step.algorithm import one_step
+from unlazy.training.options import Recording, RFMOptions, RichOptions
 from unlazy.training.rfm.iteration import learn
 from unlazy.training.rfm.rfm import RecursiveFeatureMachine
 from unlazy.training.rich.limit import rich_limit
@@ -40,19 +41,19 @@ def linear(theta, inputs):
 def descended(y):
     data = Data(jnp.asarray(X, jnp.float32), jnp.asarray(y, jnp.float32))
     start = jnp.zeros((2, *y.shape[1:]))
-    record = {"params": recording.parameters}
-    return descend(linear, start, data, steps=4, step_size=0.1, record=record, every=2).trained(linear)
+    record = Recording({"params": recording.parameters}, every=2)
+    return descend(linear, start, data, steps=4, step_size=0.1, recording=record).trained(linear)
 
 
 def machine(y):
-    rounds = learn(
-        Gaussian(1.0), X, y.reshape(12, -1), metric="full", updates=2, relative_ridge=1e-2, relative_bandwidth=1.0
-    )
+    options = RFMOptions(relative_bandwidth=1.0)
+    rounds = learn(Gaussian(1.0), X, y.reshape(12, -1), updates=2, relative_ridge=1e-2, options=options)
     return RecursiveFeatureMachine(Gaussian(1.0), X, rounds, y.ndim == 1)
 
 
 def rich(y):
-    return rich_limit(MLP(1, outputs=y.shape[1]), X, y, richness=1.0, times=[0.5, 1.0], draws=64, runs=2)
+    options = RichOptions(draws=64, runs=2)
+    return rich_limit(MLP(1, outputs=y.shape[1]), X, y, richness=1.0, times=[0.5, 1.0], options=options)
 
 
 def first_step(y):
@@ -102,8 +103,9 @@ def light_first(names):
     return [pytest.param(name, marks=pytest.mark.slow if name in HEAVY else []) for name in names]
 
 
+@pytest.mark.slow_cases("algorithm 1", "descent")
 @pytest.mark.parametrize("name", light_first(PREDICTORS))
-def test_every_predictor_takes_every_form_and_keeps_the_shape_of_labels(name):
+def test_every_predictor_accepts_all_inputs_and_keeps_the_shape_of_labels(name):
     for several in (False,) if name in ONE_OUTPUT else (False, True):
         fitted = fitted_by(name, several)
         assert isinstance(fitted, Predictor)
@@ -112,7 +114,7 @@ def test_every_predictor_takes_every_form_and_keeps_the_shape_of_labels(name):
 
 
 @pytest.mark.parametrize("name", light_first(PREDICTORS))
-def test_every_predictor_tells_its_evidence_and_survives_as_a_tree(name):
+def test_every_predictor_has_evidence_and_is_a_pytree(name):
     fitted = fitted_by(name)
     evidence = fitted.evidence
     assert isinstance(evidence, Evidence) and evidence.converged is True and 0 <= float(evidence.residual) < 1
@@ -142,7 +144,7 @@ def test_other_numbers_of_the_same_shapes_are_compiled_once(name):
     assert traces == [name]
 
 
-def test_words_do_not_split_programs_and_never_speak_of_another_fit():
+def test_descriptions_do_not_recompile_and_never_belong_to_another_fit():
     rows = np.concatenate([X, X])  # singular to rounding, and said so
     with pytest.warns(UserWarning, match="singular"):
         noted = decompose(Gaussian(1.0), rows)
@@ -163,6 +165,7 @@ def test_words_do_not_split_programs_and_never_speak_of_another_fit():
     assert np.all(np.isfinite(slope.coefficients)) and slope.evidence.description == FitDescription()
 
 
+@pytest.mark.slow_cases("descent", "ensemble", "ridges")
 @pytest.mark.parametrize("name", light_first(TRAJECTORIES))
 def test_every_trajectory_predicts_at_its_times_and_has_a_kernel_there(name):
     make, times = TRAJECTORIES[name]
@@ -196,7 +199,7 @@ def test_the_tangent_kernel_of_a_linear_model_is_the_linear_kernel_whatever_its_
     np.testing.assert_allclose(descended(Y[:, 0]).kernel_at(4).gram(X, Z), X @ Z.T, rtol=0, atol=2.0**-22)
 
 
-def test_places_on_a_path():
+def test_time_index_finds_times():
     times = np.array([0.0, 0.1, 2.0, np.inf], np.float32)
     assert (
         time_index(times, 0.1) == 1

@@ -33,7 +33,7 @@ def circles(imports: dict[str, set[str]]) -> set[frozenset[str]]:
     return found
 
 
-def test_a_circle_is_found():
+def test_an_import_cycle_is_found():
     line = {"a": {"b"}, "b": {"c"}, "c": set(), "d": {"a", "c"}}
     assert circles(line) == set()
     assert circles({**line, "c": {"a"}}) == {frozenset("abc")}

@@ -13,7 +13,7 @@ import unlazy
 HOME = Path(unlazy.__file__).parent
 
 
-def test_every_listed_name_is_there():
+def test_every_listed_name_exists():
     for name in unlazy.__all__:
         assert getattr(unlazy, name) is not None
     with pytest.raises(AttributeError, match="did you mean 'Gaussian'"):
@@ -29,7 +29,7 @@ def test_import_brings_nothing_heavy():
     assert not loaded & {"sklearn", "matplotlib", "pandas", "dask", "distributed"}
 
 
-def test_what_types_are_read_from_is_what_is_loaded():
+def test_static_and_lazy_exports_agree():
     lazily = {name: f"unlazy.{room}" for name, room in unlazy._WHERE.items()} | dict.fromkeys(
         unlazy._SUBPACKAGES, "unlazy"
     )

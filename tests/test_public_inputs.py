@@ -14,6 +14,7 @@ import pytest
 import unlazy
 from unlazy.core.data import Data
 from unlazy.measures import alignment, neurons, risk, spectra, subspace, tangent_drift
+from unlazy.training import RichOptions
 
 RNG = np.random.default_rng(0)
 X = np.round(64 * RNG.normal(size=(12, 2))) / 64  # numbers that float32 holds
@@ -26,11 +27,11 @@ KEY = jax.random.key(0)
 KERNEL = unlazy.Laplace(1.5)
 NETWORK = unlazy.Network(unlazy.MLP(1, "relu", width=4), inputs=2)
 PARAMS = NETWORK.init(KEY)
-RICH = {"richness": 1.0, "times": [1], "step_size": 0.1, "runs": 1}
+RICH = {"richness": 1.0, "times": [1], "step_size": 0.1, "options": RichOptions(draws=4, runs=1)}
 
 
 def _solution(X, y):
-    solution = unlazy.solve(KERNEL, X, y, 0.1, precision="float32")
+    solution = unlazy.solve(KERNEL, X, y, 0.1, options=unlazy.SolveOptions(precision="float32"))
     return solution.coefficients, solution.predict(X)
 
 
@@ -84,14 +85,14 @@ DOORS = {
     "tangent_kernel": lambda X, y: (
         unlazy.tangent_kernel(NETWORK, PARAMS, X, X), unlazy.tangent_kernel(lambda p, x: x @ p, jnp.ones(2), X),
     ),
-    "rich_limit": lambda X, y: unlazy.rich_limit(unlazy.MLP(1), X, y, draws=4, **RICH).predict(X),
-    "rich_network": lambda X, y: unlazy.rich_network(unlazy.MLP(1), X, y, width=4, **RICH).predict(X),
+    "rich_limit": lambda X, y: unlazy.rich_limit(unlazy.MLP(1), X, y, **RICH).predict(X),
+    "rich_network": lambda X, y: unlazy.rich_network(unlazy.MLP(1, width=4), X, y, **RICH).predict(X),
     "descend": lambda X, y: unlazy.descend(NETWORK, PARAMS, Data(X, y), steps=2, step_size=0.1).losses,
 }  # fmt: skip
 KERNELS = {
     "ArcCosine": unlazy.ArcCosine(1), "Constant": unlazy.Constant(1.0), "Custom": unlazy.Custom(jnp.dot),
     "Gaussian": unlazy.Gaussian(1.0), "Laplace": KERNEL, "LayerKernel": unlazy.LayerKernel(unlazy.MLP(1), [1.0, 1.0]),
-    "Linear": unlazy.Linear(), "Matern": unlazy.Matern(1.5), "NNGP": unlazy.NNGP(unlazy.MLP(1)),
+    "Linear": unlazy.Linear(), "Matern": unlazy.Matern(smoothness=1.5), "NNGP": unlazy.NNGP(unlazy.MLP(1)),
     "NTK": unlazy.NTK(unlazy.MLP(1)), "Periodic": unlazy.Periodic(1.0), "Polynomial": unlazy.Polynomial(2),
     "ProductLaplace": unlazy.ProductLaplace(1.0), "RationalQuadratic": unlazy.RationalQuadratic(1.0),
     "SpectralMixture": unlazy.SpectralMixture([1.0], [[1.0, 1.0]], [[1.0, 1.0]]),
@@ -104,9 +105,10 @@ ESTIMATORS = {
 }  # fmt: skip
 WITHOUT = {
     "MLP", "precision", "load", "Comparison", "Direct", "PreconditionedCG", "NystromCG", "Askotch", "EigenPro",
-    "Richardson",
+    "Richardson", "SolveOptions", "StudyOptions", "TableOptions", "Progress", "check_device",
+    "watch", "Monitor", "WatchOptions",
 }  # fmt: skip
-"""Descriptions, settings, files and results: no points come in."""
+"""Descriptions, settings, files and results: no points come in. `watch` hands its inputs to the network."""
 OF_TABLES = {"compare"}
 
 
@@ -117,7 +119,7 @@ def _same(function, *arrays):
             assert got.dtype == wanted.dtype and np.array_equal(got, wanted), name
 
 
-def test_every_name_at_the_top_is_here():
+def test_every_top_level_name_is_listed():
     tables = [set(DOORS), set(KERNELS), set(ESTIMATORS), WITHOUT, OF_TABLES]
     assert sum(map(len, tables)) == len(set.union(*tables)) and set.union(*tables) == set(unlazy._WHERE)
 
@@ -130,13 +132,14 @@ SOLVERS = {
 """Compiled again here for seconds; tests/solvers/test_doors_of_solvers.py has most of them in the fast suite."""
 
 
+@pytest.mark.slow_cases("descend", "ensemble", "one_step", "tangent_kernel")
 @pytest.mark.parametrize("name", [pytest.param(k, marks=[pytest.mark.slow] * (k in SOLVERS | SLOW)) for k in DOORS])
 def test_functions(name):
     _same(DOORS[name], X, Y)
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_kernels_read_alike(name):
+def test_kernels_accept_all_input_types(name):
     _same(lambda X: KERNELS[name].read(X, X), X)  # what gram, diag and products begin with
 
 

@@ -61,3 +61,69 @@ def test_a_docstring_without_sections_is_found(tool):
     sys.modules[__name__].bare = nothing
     nothing.__module__, nothing.__qualname__ = __name__, "bare"
     assert any("GL08" in line for line in check.problems("bare", nothing))
+
+
+@pytest.mark.parametrize(
+    "annotation", ["Any", "typing.Any", "dict[str, Any]", "'list[Any] | None'", "Callable[[int], Any]"]
+)
+def test_a_planted_any_is_counted(tool, tmp_path, capsys, annotation):
+    check = tool("check_types")
+    plain = "".join(f"def f{i}(x: int) -> float: ...\n" for i in range(19))
+    private = f"def _g(x: {annotation}): ...\nclass _C:\n    def h(self, x: {annotation}): ...\n"
+    (tmp_path / "fine.py").write_text(plain + private)
+    assert check.main([str(tmp_path)]) == 0
+    (tmp_path / "planted.py").write_text(f"class D:\n    def h(self, x: int) -> {annotation}: ...\n")
+    assert check.main([str(tmp_path)]) == 0  # 1 of 20 is the limit, 5%
+    (tmp_path / "more.py").write_text(f"def h(*, x: {annotation}): ...\n")
+    assert check.main([str(tmp_path)]) == 1
+    assert "planted.D.h (return)" in capsys.readouterr().out
+
+
+def test_mutants_change_one_expression_each(tool, tmp_path, monkeypatch):
+    score = tool("mutation_score")
+    source = '''"""1 + 1"""
+def f(x: "2 + 2", y=3):
+    if x < 0:
+        raise ValueError(5 + 6)
+    return 0.5 * jnp.sin(x) - g(x, y)  # 7
+'''
+    (tmp_path / "one.py").write_text(source)
+    monkeypatch.setattr(score, "ROOT", tmp_path)
+    every = [score.mutate(source, node, new) for node, found, *_ in score.sites(source) for _, new in found]
+    changed = {text.splitlines()[4].strip() for text in every} - {source.splitlines()[4].strip()}
+    expected = {
+        "0.5 * jnp.cos(x) - g(x, y)", "0.5 * jnp.sin(x) - g(y, x)", "(0.5 / jnp.sin(x)) - g(x, y)",
+        "jnp.sin(x) - g(x, y)", "(0.5 * jnp.sin(x))", "g(x, y)", "(0.5 * jnp.sin(x) + g(x, y))",
+        "0.55 * jnp.sin(x) - g(x, y)",
+    }  # fmt: skip
+    assert changed == {f"return {text}  # 7" for text in expected}
+    assert all('"""1 + 1"""\ndef f(x: "2 + 2"' in text and "raise ValueError(5 + 6)" in text for text in every)
+    drawn = score.draw([tmp_path], 4, 0, [])
+    assert drawn == score.draw([tmp_path], 4, 0, []) and len({m["text"] for m in drawn}) == 4
+    (tmp_path / "one.py").write_text(f"# moved\n{source}")
+    moved = [m | {"line": m["line"] + 1, "lines": tuple(n + 1 for n in m["lines"])} for m in drawn]
+    assert score.again(drawn) == [m | {"text": f"# moved\n{m['text']}"} for m in moved]
+    (tmp_path / "one.py").write_text("")
+    assert score.again(drawn) == []
+
+
+def test_a_mutant_runs_the_tests_that_execute_its_line(tool):
+    score = tool("mutation_score")
+
+    def test(lines, seconds=1.0, passed=True):
+        return {"lines": {"src/a.py": lines}, "seconds": seconds, "passed": passed}
+
+    tests = {
+        "t/test_b.py::other": test([4]),
+        "t/test_b.py::runs": test([3], 3.0),
+        "t/test_b.py::fails": test([3], 1.0, False),
+        "t/test_a.py::own": test([3], 5.0),
+        "t/test_c.py::elsewhere": test([9]),
+    }
+    mutant = {"file": "src/a.py", "lines": (2, 3), "inside": True, "uses": []}
+    assert score.choose(mutant, tests, 20.0) == ["t/test_a.py::own", "t/test_b.py::runs", "t/test_b.py::other"]
+    assert score.choose(mutant, tests, 6.0) == ["t/test_a.py::own", "t/test_b.py::other"]
+    assert score.choose(mutant | {"lines": (20, 20)}, tests, 20.0) == []
+    constant = mutant | {"lines": (1, 1), "inside": False}
+    assert score.choose(constant | {"uses": [9]}, tests, 20.0) == ["t/test_c.py::elsewhere"]
+    assert len(score.choose(constant | {"uses": [30]}, tests, 20.0)) == 4  # read elsewhere: all tests of the module

@@ -11,7 +11,8 @@ from unlazy._version import VERSION as __version__
 _WHERE = {
     # the network description that finite networks and infinite kernels share
     "MLP": "theory.infinite_width.architecture",
-    "precision": "core.precision",
+    "Progress": "core.progress",
+    "precision": "core.arrays",
     # kernels
     "ArcCosine": "kernels.dot_product",
     "Constant": "kernels.algebra",
@@ -35,12 +36,13 @@ _WHERE = {
     "gram_to_store": "products.gram_store",
     # kernel fixed: one ridge at any size, or every ridge and every training time at once
     "solve": "solvers.solve",
-    "Direct": "solvers.methods.registry",
-    "PreconditionedCG": "solvers.methods.registry",
-    "NystromCG": "solvers.methods.registry",
-    "Askotch": "solvers.methods.registry",
-    "EigenPro": "solvers.methods.registry",
-    "Richardson": "solvers.methods.registry",
+    "SolveOptions": "solvers.solve",
+    "Direct": "solvers.selection",
+    "PreconditionedCG": "solvers.selection",
+    "NystromCG": "solvers.selection",
+    "Askotch": "solvers.selection",
+    "EigenPro": "solvers.selection",
+    "Richardson": "solvers.selection",
     "decompose": "solvers.path",
     "learning_curve": "solvers.path",
     "ensemble": "solvers.gaussian_process.posterior",
@@ -67,19 +69,28 @@ _WHERE = {
     "RandomFeatures": "estimators.random_features",
     "TwoLayerRegressor": "estimators.two_layer",
     "load": "estimators.persistence.files",
+    # is my training run lazy?
+    "Monitor": "diagnostics.monitor",
+    "WatchOptions": "diagnostics.options",
+    "watch": "diagnostics.monitor",
     # does feature learning pay on my data?
     "compare": "comparison.compare",
     "Comparison": "comparison.compare",
+    "StudyOptions": "comparison.options",
+    "TableOptions": "comparison.options",
+    # is every program of this machine right?
+    "check_device": "device_check.check",
 }
 _SUBPACKAGES = (
-    "comparison", "estimators", "kernels", "lab", "layers", "measures", "networks", "products", "solvers",
-    "tasks", "theory", "training",
+    "comparison", "diagnostics", "estimators", "kernels", "lab", "layers", "measures", "networks", "products",
+    "solvers", "tasks", "theory", "training",
 )  # fmt: skip
 
 __all__ = ["__version__", *_SUBPACKAGES, *_WHERE]
 
 if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy import comparison as comparison
+    from unlazy import diagnostics as diagnostics
     from unlazy import estimators as estimators
     from unlazy import kernels as kernels
     from unlazy import lab as lab
@@ -93,7 +104,14 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy import training as training
     from unlazy.comparison.compare import Comparison as Comparison
     from unlazy.comparison.compare import compare as compare
-    from unlazy.core.precision import precision as precision
+    from unlazy.comparison.options import StudyOptions as StudyOptions
+    from unlazy.comparison.options import TableOptions as TableOptions
+    from unlazy.core.arrays import precision as precision
+    from unlazy.core.progress import Progress as Progress
+    from unlazy.device_check.check import check_device as check_device
+    from unlazy.diagnostics.monitor import Monitor as Monitor
+    from unlazy.diagnostics.monitor import watch as watch
+    from unlazy.diagnostics.options import WatchOptions as WatchOptions
     from unlazy.estimators.feature_machine.machines import FeatureMachineClassifier as FeatureMachineClassifier
     from unlazy.estimators.feature_machine.machines import FeatureMachineRegressor as FeatureMachineRegressor
     from unlazy.estimators.gaussian_process import GaussianProcess as GaussianProcess
@@ -130,14 +148,15 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy.solvers.gaussian_process.posterior import log_marginal_likelihood as log_marginal_likelihood
     from unlazy.solvers.gaussian_process.posterior import posterior as posterior
     from unlazy.solvers.gaussian_process.posterior import prior as prior
-    from unlazy.solvers.methods.registry import Askotch as Askotch
-    from unlazy.solvers.methods.registry import Direct as Direct
-    from unlazy.solvers.methods.registry import EigenPro as EigenPro
-    from unlazy.solvers.methods.registry import NystromCG as NystromCG
-    from unlazy.solvers.methods.registry import PreconditionedCG as PreconditionedCG
-    from unlazy.solvers.methods.registry import Richardson as Richardson
     from unlazy.solvers.path import decompose as decompose
     from unlazy.solvers.path import learning_curve as learning_curve
+    from unlazy.solvers.selection import Askotch as Askotch
+    from unlazy.solvers.selection import Direct as Direct
+    from unlazy.solvers.selection import EigenPro as EigenPro
+    from unlazy.solvers.selection import NystromCG as NystromCG
+    from unlazy.solvers.selection import PreconditionedCG as PreconditionedCG
+    from unlazy.solvers.selection import Richardson as Richardson
+    from unlazy.solvers.solve import SolveOptions as SolveOptions
     from unlazy.solvers.solve import solve as solve
     from unlazy.theory.infinite_width.architecture import MLP as MLP
     from unlazy.training.descent.descend import descend as descend

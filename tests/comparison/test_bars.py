@@ -1,4 +1,4 @@
-"""What a verdict must get right where the truth is known: ridge functions, smooth draws, noise, real sets.
+"""Verdicts on data with a known answer: ridge functions, smooth draws, noise, real sets.
 
 Slow: each comparison fits a dozen models on several splits. Real sets are read from the folder UNLAZY_DATA names.
 """
@@ -13,7 +13,7 @@ import pytest
 from scipy.spatial.distance import cdist
 
 import unlazy
-from unlazy import lab
+from unlazy import StudyOptions, lab
 from unlazy.comparison.study import study
 from unlazy.tasks.index_models import quadratic_plus
 
@@ -31,10 +31,10 @@ def compared():
     """A comparison by one worker, kept over the tests with its compiled programs; any warning is a failure."""
     worker = lab.open_engine("local", 1)
 
-    def run(X, y=None, budget=60, **options):
+    def run(X, y=None, budget=60, models=(), **options):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            return unlazy.compare(X, y, budget=budget, engine=worker, progress=False, **options)
+            return unlazy.compare(X, y, budget=budget, models=models, study=StudyOptions(engine=worker, **options))
 
     yield run
     worker.close()
@@ -59,7 +59,7 @@ def gaussian_process(seed, n=200, d=4, bandwidth=2.0, noise=0.1):
     return X, L @ rng.normal(size=n) + noise * rng.normal(size=n)
 
 
-def test_isotropic_draws_rarely_pay(compared, monkeypatch):
+def test_isotropic_targets_rarely_pay(compared, monkeypatch):
     """At most 1 false "pays" in 8, and most of them say that it does not (benchmarks/verdicts.py draws 40). The network
     is left out for its time, and trees and smaller sizes, which no verdict looks at. The budget is more than all splits
     take: what is said does not depend on speed."""
@@ -74,7 +74,7 @@ def test_isotropic_draws_rarely_pay(compared, monkeypatch):
     assert found.count("does not pay") > 4
 
 
-def test_noise_is_called_noise(compared, monkeypatch):
+def test_noise_gets_the_verdict_noise(compared, monkeypatch):
     """Without smaller sizes, which this verdict does not look at, and with five splits: those are what it needs, and a
     busy machine has the time for them too."""
     monkeypatch.setattr(study, "CURVE_SIZES", 1)

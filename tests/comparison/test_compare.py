@@ -19,24 +19,26 @@ def comparison(tmp_path_factory):
     t, store = table(), tmp_path_factory.mktemp("store")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "MAX_SPLITS", 2)
-        found = unlazy.compare(t.frame, t.y, budget=3600, models=FEW, engine="inline", progress=False, store=store)
+        where = unlazy.StudyOptions(engine="inline", store=store)
+        found = unlazy.compare(t.frame, t.y, budget=3600, models=FEW, study=where)
     object.__setattr__(found, "store", store)  # for the test that runs it again
     return found
 
 
-def test_a_second_run_does_nothing_again(comparison, monkeypatch):
+@pytest.mark.slow
+def test_a_second_run_repeats_nothing(comparison, monkeypatch):
     def fail(*arguments, **more):
         raise AssertionError("run again")
 
     monkeypatch.setattr(study, "MAX_SPLITS", 2)
     monkeypatch.setattr(trial, "fit_candidate", fail)
-    options = {"candidates": FEW, "engine": "inline", "progress": False}
+    options = {"candidates": FEW, "engine": "inline"}
     again = run_study(table(), budget=3600, store=comparison.store, **options)
     assert again.sizes == comparison.study.sizes and again.splits == comparison.study.splits
     assert [r.measures["risk"] for r in again.records] == [r.measures["risk"] for r in comparison.study.records]
 
 
-def test_the_answer_on_a_ridge_of_one_input(comparison):
+def test_compare_on_a_function_of_one_input(comparison):
     c = comparison
     assert c.verdict.word in ("pays", "undecided", "does not pay")
     assert c.inputs["input"][0] == "x0" and c.inputs["matters"][0]

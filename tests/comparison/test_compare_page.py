@@ -6,6 +6,7 @@ from html import unescape
 
 import numpy as np
 import pandas as pd
+import pytest
 from test_verdict import flat, study
 
 from unlazy.comparison.data.table import make_table
@@ -16,7 +17,8 @@ from unlazy.comparison.report.summary import summarize
 from unlazy.comparison.study.verdict import decide_verdict
 
 
-def test_the_page_says_it_all(tmp_path):
+@pytest.mark.slow
+def test_the_page_is_complete(tmp_path):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(400, 3)), columns=["<b>a", "b & c", "it's"])
     table = replace(make_table(frame, pd.Series(rng.normal(size=400), name="<i>price")), source="<u>my.csv")
@@ -41,7 +43,8 @@ def test_the_page_says_it_all(tmp_path):
     assert html.count("data:image/png;base64") == 2  # no learning curve from one size
 
 
-def test_names_in_scripts_that_no_font_has_stand_beside_the_figures(tmp_path, recwarn):
+@pytest.mark.slow
+def test_names_without_a_font_are_printed_beside_the_figures(tmp_path, recwarn):
     odd = "\U00050000"  # no font has it, whatever is installed
     frame = pd.DataFrame(np.random.default_rng(0).normal(size=(400, 3)), columns=[f"a{odd}", "$b", f"c{odd}"])
     records = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2))

@@ -1,4 +1,4 @@
-"""The page of a comparison in headless Chromium: all is shown, nothing scrolls sideways, nothing is asked for."""
+"""The page of a comparison in headless Chromium: all is visible, no sideways scrolling, no network requests."""
 
 import base64
 
@@ -34,7 +34,7 @@ def tab(tmp_path_factory):
 
 
 @pytest.mark.parametrize("width", [390, 1200])
-def test_the_page_shows_everything(tab, page, width):
+def test_the_page_is_complete(tab, page, width):
     tab.open(page, width=width, touch=width < 500)
     assert tab.run(SHOWN) == tab.run("document.images.length") == 5 and tab.run(ROWS) == 4 + 3
     assert tab.run("document.documentElement.scrollWidth") == width and tab.run(OUTSIDE) == []
@@ -44,7 +44,7 @@ def test_the_page_shows_everything(tab, page, width):
 
 
 @pytest.mark.parametrize("width", [390, 1200])
-def test_the_pointer_reads_names_and_values(tab, page, width):
+def test_hovering_shows_names_and_values(tab, page, width):
     tab.open(page, width=width)
     for picture, said in ((0, "feature machine, 1.00"), (1, "feature machine: 300 rows → 0.0")):
         marks = tab.run(f"JSON.parse(document.querySelectorAll('figure')[{picture}].dataset.marks)")
@@ -64,7 +64,7 @@ def test_the_pointer_reads_names_and_values(tab, page, width):
         assert tab.run("document.documentElement.scrollWidth") == width
 
 
-def test_it_prints_with_its_rules(tab, page):
+def test_the_page_prints_completely(tab, page):
     """Pages of A4 at its own width: pictures fit, and what is folded on the screen is there."""
     tab.open(page)
     tab("Emulation.setEmulatedMedia", media="print")

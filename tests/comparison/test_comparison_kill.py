@@ -1,4 +1,4 @@
-"""A comparison that is killed goes on where it stopped; dask workers give the same records."""
+"""A killed comparison resumes; dask workers give the same records."""
 
 import os
 import signal
@@ -14,6 +14,7 @@ from unlazy import lab
 from unlazy.comparison.data.table import make_table
 from unlazy.comparison.study import study
 from unlazy.comparison.study.study import run_study
+from unlazy.lab.runner.engines import opened_engine
 
 pytestmark = pytest.mark.slow
 FEW = ("linear", "gaussian", "feature_machine")
@@ -37,10 +38,10 @@ def records(path):
 def test_a_killed_comparison_resumes(tmp_path):
     code = (
         "import sys; sys.path.insert(0, sys.argv[2])\n"
-        "from test_comparison_kill import FEW, run_study, study, table\n"
+        "from test_comparison_kill import FEW, lab, run_study, study, table\n"
         "if __name__ == '__main__':\n"
         "    study.MAX_SPLITS = 3\n"
-        "    run_study(table(), budget=3600, store=sys.argv[1], candidates=FEW, jobs=1, progress=False)\n"
+        "    run_study(table(), budget=3600, store=sys.argv[1], candidates=FEW, engine=lab.open_engine('local', 1))\n"
     )
     script = tmp_path / "run.py"
     script.write_text(code)
@@ -58,7 +59,8 @@ def test_a_killed_comparison_resumes(tmp_path):
     assert len(stored) >= 3
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "MAX_SPLITS", 3)
-        found = run_study(table(), budget=3600, store=tmp_path, candidates=FEW, jobs=1, progress=False)
+        with opened_engine("local", 1) as engine:
+            found = run_study(table(), budget=3600, store=tmp_path, candidates=FEW, engine=engine)
     assert found.splits == 3 and len(found.records) == len(FEW) * len(found.sizes) * 3
     after = records(tmp_path / "trials.sqlite")
     assert {key: after[key] for key in stored} == stored  # time stamps too: nothing was run again
@@ -67,9 +69,10 @@ def test_a_killed_comparison_resumes(tmp_path):
 def test_dask_workers_give_the_same(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "MAX_SPLITS", 3)
-        options = {"candidates": FEW, "progress": False, "budget": 3600}
+        options = {"candidates": FEW, "budget": 3600}
         local = run_study(table(), store=tmp_path / "local", engine=lab.open_engine("inline"), **options)
-        dask = run_study(table(), store=tmp_path / "dask", engine="dask", jobs=1, **options)
+        with opened_engine("dask", 1) as engine:
+            dask = run_study(table(), store=tmp_path / "dask", engine=engine, **options)
     for n in set(local.sizes) & set(dask.sizes):
         for name in ("linear", "gaussian"):
             a, b = (s.records.where(n=n, candidate=name).measure("risk")[:3] for s in (local, dask))

@@ -1,5 +1,4 @@
-"""The last fit keeps to what is left: a smaller one stands beside one that may be too long, and what ends in time is
-taken."""
+"""The final fit stays within the remaining time: a smaller fit runs beside one that may take too long."""
 
 import time
 
@@ -8,7 +7,7 @@ import pytest
 from test_verdict import TABLE, flat, study
 
 from unlazy.comparison.data.table import make_table
-from unlazy.comparison.study import final_fit as room
+from unlazy.comparison.study import final_fit as module
 from unlazy.comparison.study.final_fit import affordable_rows, final_fits, minimum_rows
 from unlazy.comparison.study.model import FinalModel
 from unlazy.comparison.study.more_rows import MoreRowsLaw
@@ -26,9 +25,9 @@ def slow_trials(seconds):
 
 
 class Workers:
-    """Two that end calls by number."""
+    """Two workers that finish the calls with these numbers only."""
 
-    jobs = 2
+    n_jobs = 2
 
     def __init__(self, *ending):
         self.ending, self.asked = ending, None
@@ -40,16 +39,16 @@ class Workers:
 
 @pytest.fixture
 def fits(monkeypatch):
-    """Fits that are counted, and not made; a law that says its name."""
+    """Replace fits by a count of rows, and the law by a constant."""
     made = []
 
     def fit_table(table, name, *, seed=0):
         made.append(len(table))
         return FinalModel(None, name, len(table), 0.1)
 
-    monkeypatch.setattr(room, "fit_table", fit_table)
-    monkeypatch.setattr(room, "fit_more_rows_law", lambda *given: LAW)
-    monkeypatch.setattr(room, "attach_residuals", lambda final, study: final)
+    monkeypatch.setattr(module, "fit_table", fit_table)
+    monkeypatch.setattr(module, "fit_more_rows_law", lambda *given: LAW)
+    monkeypatch.setattr(module, "attach_residuals", lambda final, study: final)
     return made
 
 
@@ -57,7 +56,7 @@ LAW = MoreRowsLaw("gaussian", 400, 0.5, Interval(0.4, 0.3, 0.5))
 LARGE = make_table(np.random.default_rng(0).normal(size=(100_000, 3)), np.random.default_rng(1).normal(size=100_000))
 
 
-def test_a_long_fit_that_is_not_done_leaves_the_model_to_the_short_one(fits):
+def test_an_unfinished_long_fit_falls_back_to_the_short_one(fits):
     """300 rows took 1 s, 50 are left: 100 s are 3,000 rows by the square, 25 s are 1,500."""
     found, clock = slow_trials(1.0), BudgetClock(50.0, page=False)
     workers = Workers(1, 2)
@@ -72,13 +71,13 @@ def test_a_long_fit_that_is_not_done_leaves_the_model_to_the_short_one(fits):
     assert final.rows == len(TABLE) and not final.notes
 
 
-def test_where_nothing_is_left_few_rows_are_fitted_and_there_is_no_law(fits):
+def test_without_time_left_few_rows_are_fitted_and_there_is_no_law(fits):
     found, workers = slow_trials(1.0), Workers(0, 1, 2)
     final, law = final_fits(found, LARGE, decide_verdict(found), workers, BudgetClock(50.0, time.monotonic() - 60))
     assert workers.asked is None and fits == [final.rows] == [400] and law is None
 
 
-def test_rows_of_the_last_fit_follow_what_trials_took():
+def test_rows_of_the_final_fit_follow_measured_times():
     found = slow_trials(4.0)
     assert (
         affordable_rows(found, "gaussian", 4.0, LARGE) == affordable_rows(found, "gaussian", 2.0, LARGE) == 400
@@ -90,10 +89,10 @@ def test_rows_of_the_last_fit_follow_what_trials_took():
     assert minimum_rows(LARGE) == 400 and minimum_rows(make_table(np.eye(600) + 1e-3, np.arange(600.0))) == 163
 
 
-def test_a_trial_that_saw_more_rows_than_a_fit_in_time_is_the_model(fits, monkeypatch):
+def test_the_model_is_the_trial_with_more_rows_than_a_fit_in_time(fits, monkeypatch):
     """3,000 rows may be fitted, 1,500 surely: beside a trial's 2,000 only the first is worth it, and nothing waits."""
     found, workers = slow_trials(1.0), Workers(1)
-    monkeypatch.setattr(room, "load_trial_model", lambda study, name, store: FinalModel(None, name, 2000, 0.1))
+    monkeypatch.setattr(module, "load_trial_model", lambda study, name, store: FinalModel(None, name, 2000, 0.1))
     final, law = final_fits(
         found, LARGE, decide_verdict(found), workers, BudgetClock(50.0, page=False), store="somewhere"
     )

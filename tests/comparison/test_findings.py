@@ -1,4 +1,4 @@
-"""What made-up records say beyond the verdict, in tables and in words."""
+"""Findings of synthetic records besides the verdict, as tables and as text."""
 
 import math
 import re
@@ -16,7 +16,7 @@ from unlazy.comparison.study.verdict import decide_verdict
 from unlazy.lab.experiment import Record, Records
 
 
-def test_tables_and_words():
+def test_tables_and_text():
     found = study({**flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2),
                    "feature_machine": lambda n: 2 / math.sqrt(n)})  # fmt: skip
     c = Comparison(found, decide_verdict(found), None)
@@ -48,20 +48,20 @@ def test_expected_risk_is_not_the_minimum_over_test_rows():
     assert best < expected_risk(found).value
 
 
-def test_words_of_noise_recommend_nothing():
+def test_text_for_noise_recommends_nothing():
     found = study(flat(gaussian=1.0, laplace=1.01, feature_machine=1.02, boosting=1.1))
     text = str(Comparison(found, decide_verdict(found), None))
     assert "No measurable signal" in text and "Use the" not in text
 
 
-def test_rendering_reads_a_plain_value():
-    """Words need nothing but the findings: no comparison, which is what they are bound to."""
+def test_text_needs_only_the_findings():
+    """Text is computed from the findings alone, without a comparison."""
     found = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2))
     plain, c = Findings(found, decide_verdict(found), None), Comparison(found, decide_verdict(found), None)
     assert prose.headline(plain) == prose.headline(c) and prose.sentences(plain) == prose.sentences(c)
 
 
-def test_words_say_what_the_numbers_do():
+def test_text_agrees_with_the_numbers():
     """No share rounded to all, no ratio of a spread that says nothing, one model, and a budget only where it helps."""
     wild = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.45, boosting=0.2), wobble=1.5)
     text = str(Comparison(replace(wild, can_improve=False), decide_verdict(wild), None))
@@ -94,7 +94,7 @@ def test_a_leak_is_named_and_the_verdict_given_without_it():
     assert "Without 'x0', 'x1': No measurable signal" in text
 
 
-def test_an_input_that_always_matters_is_sure_though_its_rise_varies():
+def test_an_input_that_always_matters_is_significant():
     """Rises of 0.5 to 3 in two splits: the interval of so few reaches below zero, the sign does not change."""
     plain = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2), splits=2)
     rises = {0: np.array([0.5, 0.001, -0.002]), 1: np.array([3.0, -0.001, 0.003])}

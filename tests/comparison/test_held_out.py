@@ -37,7 +37,7 @@ def kept(found, predict):
 
 
 def linear(table):
-    """A model of the table that costs nothing."""
+    """A cheap model of the table."""
     from sklearn.linear_model import LinearRegression, LogisticRegression
     from sklearn.pipeline import Pipeline
 
@@ -96,8 +96,8 @@ def test_partial_dependence_of_a_linear_model_is_its_slope():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("classes", [0, 2, 3])
-def test_figures_of_held_out_rows_say_what_they_show(classes):
-    """Points answer with names and values; no text leaves the figure."""
+def test_figures_of_held_out_rows_have_captions(classes):
+    """Points show names and values; no text leaves the figure."""
     from matplotlib import pyplot as plt
 
     from unlazy.lab.report.marks import figure_marks

@@ -1,4 +1,4 @@
-"""Columns to ask about: leaks, identifiers, groups and time; and splits that keep groups and the future apart."""
+"""Suspicious columns (leaks, identifiers, groups, time) and splits that keep groups and later rows apart."""
 
 import numpy as np
 import pandas as pd
@@ -28,14 +28,14 @@ def test_a_near_copy_of_the_target_is_a_likely_leak(copy):
     assert found.name == "copy" and found.reason == "leak" and 0.98 <= found.share <= 1
 
 
-def test_a_class_told_by_one_column_is_a_likely_leak():
+def test_a_column_that_determines_the_class_is_a_likely_leak():
     y = np.where(target() > 1, "high", np.where(target() > 0, "middle", "low"))
     code = pd.Series(y).map({"high": 7.0, "low": 2.0, "middle": 11.0}).to_numpy()
     assert [s.name for s in find_suspects(make_table(frame(code=code), y))] == ["code"]
     assert [s.name for s in find_suspects(make_table(frame(text=[w[0] for w in y]), y))] == ["text"]
 
 
-def test_honest_columns_are_no_suspects():
+def test_ordinary_columns_are_not_suspects():
     """Inputs that explain much, but not nearly everything: R² of b alone is below 0.5, of a monotone curve of a ~0."""
     assert find_suspects(make_table(frame(), target())) == ()
     assert find_suspects(make_table(frame(), np.where(target() > 0.5, "up", "down"))) == ()
@@ -43,13 +43,13 @@ def test_honest_columns_are_no_suspects():
     assert find_suspects(make_table(y[:, None] + 1, y)) == ()  # the only input is what there is
 
 
-def test_row_numbers_and_identifiers_are_asked_about():
+def test_row_numbers_and_identifiers_are_reported():
     number = np.random.default_rng(2).permutation(N) + 1000
     found = find_suspects(make_table(frame(row=np.arange(N), customer_id=number, code=number), target()))
     assert [(s.name, s.reason) for s in found] == [("row", "identifier"), ("customer_id", "identifier")]
 
 
-def test_groups_and_time_are_guessed_and_kept_apart(tmp_path):
+def test_groups_and_time_are_detected_and_kept_apart(tmp_path):
     subject, day = np.repeat(np.arange(24), 10), np.arange(N) // 2
     plain = make_table(frame(**{"subject#": subject, "day": day}), target())
     text = " ".join(plain.notes)

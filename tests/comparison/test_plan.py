@@ -1,4 +1,4 @@
-"""What a study begins: finalists by training errors alone, prices by records, nothing that would end too late."""
+"""Plan of a study: finalists by training errors, predicted times from records, nothing that would end too late."""
 
 import itertools
 import time
@@ -35,7 +35,7 @@ def plan(budget=100.0, **inner):
 
 
 def test_finalists_are_the_best_by_training_errors():
-    """Test risks, here the opposite, have no say; the best kernel to which all directions are alike is among them."""
+    """Test risks, here in the opposite order, are ignored; the best isotropic kernel is among the finalists."""
     errors = {"linear": 0.9, "gaussian": 0.5, "laplace": 0.4, "product_laplace": 0.2, "feature_machine": 0.1}
     found = plan(**errors, forest=0.3, boosting=0.35)
     names = [*errors, "forest", "boosting"]
@@ -49,7 +49,7 @@ def test_finalists_are_the_best_by_training_errors():
     )
 
 
-def test_prices_grow_with_rows_and_the_clock_decides():
+def test_predicted_times_grow_with_rows_and_decide():
     found = plan(gaussian=0.5, feature_machine=0.4)
     assert found.trial_cost("gaussian", 100) == 1.0 and found.trial_cost("gaussian", 400) == pytest.approx(4**1.3)
     assert found.fits_budget(["gaussian"], [100], 5) and not found.fits_budget(["gaussian"], [1600], 5)
@@ -59,7 +59,7 @@ def test_prices_grow_with_rows_and_the_clock_decides():
     assert late.remaining() < 0 and late.deadline() < time.monotonic()
 
 
-def test_prices_grow_as_they_did_from_size_to_size():
+def test_predicted_times_grow_as_measured_between_sizes():
     """Four times the work for twice the rows: a power of two; sizes too quick to tell say nothing."""
     found = plan(gaussian=0.5, feature_machine=0.4)
     more = [Record({"candidate": "gaussian", "n": 200, "split": 0}, 0, {"inner": 0.5, "work": 4.0}, 4.0)]
@@ -71,7 +71,7 @@ def test_prices_grow_as_they_did_from_size_to_size():
     assert found.trial_cost("ntk", 400) == pytest.approx(2**1.3)
 
 
-def test_last_fit_law_and_page_are_counted_and_grow_where_others_use_the_machine():
+def test_time_of_the_final_fit_law_and_page_is_reserved_and_grows_under_load():
     """A machine on which work takes three times its seconds: so do the page, the law and the last fit."""
     idle, busy = plan(budget=1000.0, gaussian=0.5, feature_machine=0.4), plan(budget=1000.0)
     busy.records = Records([Record(r.params, 0, r.measures, 3 * r.seconds) for r in idle.records])
@@ -84,7 +84,7 @@ def test_last_fit_law_and_page_are_counted_and_grow_where_others_use_the_machine
         idle.final_fit_seconds() == pytest.approx(LAW_SECONDS + min(1000 * FIT_SHARE, 100**1.3))
         and busy.final_fit_seconds() > idle.final_fit_seconds()
     )
-    idle.workers.jobs = 2  # the law beside the fit
+    idle.workers.n_jobs = 2  # the law beside the fit
     assert idle.final_fit_seconds() == pytest.approx(min(1000 * FIT_SHARE, 100**1.3))
     work = (
         idle.clock.remaining(idle.final_fit_seconds()) - 1
@@ -96,7 +96,7 @@ def test_last_fit_law_and_page_are_counted_and_grow_where_others_use_the_machine
 def test_two_workers_do_not_share_one_trial():
     """A trial of 60 s and one of a second end after 60 s, not after half of 61; who was not tried may be as slow."""
     found = plan(budget=60.0 + 7.0, gaussian=0.5)
-    found.workers.jobs = 2
+    found.workers.n_jobs = 2
     long = Record({"candidate": "feature_machine", "n": 100, "split": 0}, 0, {"inner": 0.4, "work": 62.0}, 62.0)
     found.records = Records([*found.records, long])
     both = ["gaussian", "feature_machine"]
@@ -118,16 +118,16 @@ class Pretended(StudyPlan):
                 work = self.seconds.get(name, 6.0) * (n / 3750) ** (1.0 if name in self.seconds else 1.5)
                 measures = {"inner": self.inner.get(name, 0.5), "risk": 0.5, "work": work}
                 rows.append(Record({"candidate": name, "n": n, "split": s}, 0, measures, work))
-        self.clock.charge(sum(r.seconds for r in rows) / self.jobs)
+        self.clock.charge(sum(r.seconds for r in rows) / self.n_jobs)
         self.records = Records([*self.records, *rows])
 
 
 @pytest.mark.parametrize("rows, top", [(25, 19), (1200, 900), (5000, 3750), (40_000, 4000)])
-def test_two_minutes_reach_three_quarters_of_a_table_and_end_in_time(rows, top):
+def test_two_minutes_cover_three_quarters_of_a_table(rows, top):
     rng = np.random.default_rng(0)
     table = make_table(rng.normal(size=(rows, 1)), rng.normal(size=rows))
     workers = Inline()
-    workers.jobs = 2
+    workers.n_jobs = 2
     plan = Pretended(experiment("."), "digest", BudgetClock(120.0), ".", workers, rows=rows)
     plan.clock.charge(8.0)  # until workers have started
     names = [name for name, c in CANDIDATES.items() if "regression" in c.tasks]
@@ -135,11 +135,11 @@ def test_two_minutes_reach_three_quarters_of_a_table_and_end_in_time(rows, top):
     _extend_study(plan, climbed, finalists, names, smallest_size(table))
     assert max(climbed) == top and plan.complete_splits(top, finalists) >= 3
     assert {"product_laplace", "feature_machine"} <= set(finalists)
-    # prices of larger sizes are guessed from smaller ones: by at most a split of the dearest
+    # prices of larger sizes are guessed from smaller ones: by at most one split of the most expensive
     assert plan.clock.remaining() >= plan.final_fit_seconds() - 24.8
 
 
-def test_the_look_sees_rare_classes_and_sizes_reach_three_quarters():
+def test_first_trials_include_rare_classes_and_sizes_reach_three_quarters():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(4000, 2))
     table = make_table(X, np.where(np.arange(4000) % 80 == 0, "rare", "usual"))
@@ -152,7 +152,7 @@ def test_the_look_sees_rare_classes_and_sizes_reach_three_quarters():
     assert training_sizes(large)[-1] == 4000 and training_sizes(large, 600)[-1] == 9000 - 2000
 
 
-def test_a_fit_that_would_surely_not_end_takes_nothing_from_the_trials():
+def test_a_fit_that_cannot_finish_takes_no_time_from_the_trials():
     found = plan(budget=100.0, gaussian=0.5, feature_machine=0.4)  # trials of a second
     found.rows = 10_000
     found.records = Records([Record(r.params, 0, r.measures | {"work": 6.0}, 6.0) for r in found.records])
@@ -161,7 +161,7 @@ def test_a_fit_that_would_surely_not_end_takes_nothing_from_the_trials():
     assert found.final_fit_seconds() == pytest.approx(LAW_SECONDS + 6.0 * 2.4**1.3)
 
 
-def test_the_model_of_half_the_rows_will_do_until_the_verdict_has_its_splits():
+def test_half_the_rows_suffice_until_the_verdict_has_its_splits():
     found = plan(budget=100.0, gaussian=0.5, feature_machine=0.4)
     found.rows = 200
     seconds = [Record(r.params, 0, r.measures | {"work": 6.0}, 6.0) for r in found.records]
@@ -176,11 +176,11 @@ def test_the_model_of_half_the_rows_will_do_until_the_verdict_has_its_splits():
 
 def test_two_splits_at_once_where_one_trial_is_long():
     found = plan(budget=100.0, gaussian=0.5, feature_machine=0.4)
-    found.workers.jobs = 2
+    found.workers.n_jobs = 2
     assert found.splits_at_once(["gaussian", "feature_machine"], 100) == 1
     work = {"gaussian": 0.1, "feature_machine": 5.0}
     found.records = Records([Record(r.params, 0, r.measures | {"work": work[r.params["candidate"]]}, 1.0)
                              for r in found.records if r.params["candidate"] in work])  # fmt: skip
     assert found.splits_at_once(["gaussian", "feature_machine"], 100) == 2
-    found.workers.jobs = 1
+    found.workers.n_jobs = 1
     assert found.splits_at_once(["gaussian", "feature_machine"], 100) == 1

@@ -1,4 +1,4 @@
-"""What each file turns into, and one sentence for every one that cannot be compared."""
+"""Reading of files, and a one-line error for every file that cannot be compared."""
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ def frame(n=N, **more):
 
 
 def refused(source, *arguments, **options):
-    """The sentence of a refusal: one line, with a remedy."""
+    """The error message: one line, with a remedy."""
     with pytest.raises((UnlazyError, ValueError)) as caught:
         read_table(source, *arguments, **options)
     text = str(caught.value)
@@ -59,8 +59,8 @@ def test_decimal_commas_and_missing_values(tmp_path):
         (["1,244", "0,125", "2,001"], [1.244, 0.125, 2.001]),
     ],
 )
-def test_what_commas_mean(texts, expected):
-    """As an input and as the target; what was read as thousands is said."""
+def test_meaning_of_commas(texts, expected):
+    """As an input and as the target; commas read as thousands separators are reported."""
     many, numbers = np.tile(texts, 20), np.tile(np.asarray(expected, float), 20)
     other = np.arange(60.0)
     table = make_table(pd.DataFrame({"a": many, "b": other}), other)
@@ -72,7 +72,7 @@ def test_what_commas_mean(texts, expected):
 
 
 @pytest.mark.parametrize("texts", [["1,244", "3,001", "2,500"], ["1,244", "3", "2,500"], ["1,244", "1500", "2,500"]])
-def test_a_comma_that_may_be_either_is_asked_about(texts):
+def test_an_ambiguous_comma_is_reported(texts):
     with pytest.raises(UnlazyError, match="a thousands separator or a decimal comma"):
         make_table(pd.DataFrame({"a": np.tile(texts, 20), "b": np.arange(60.0)}), np.arange(60.0))
 

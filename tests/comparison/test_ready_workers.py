@@ -8,7 +8,8 @@ import pytest
 from unlazy.comparison.study.workers import PRELOADED_MODULES, start_workers
 
 
-def test_workers_import_before_they_are_asked():
+@pytest.mark.slow
+def test_workers_import_before_their_first_task():
     """What cannot be imported is left to the trial that wants it; workers that were never asked end too."""
     with start_workers("local", 1) as engine:
         engine.prepare("colorsys", "no_such_module")

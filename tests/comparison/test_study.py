@@ -1,4 +1,4 @@
-"""How far the sizes of a study go, and what its budget may be."""
+"""Sizes of a study, and valid budgets."""
 
 import numpy as np
 import pytest

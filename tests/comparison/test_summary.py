@@ -1,4 +1,4 @@
-"""The top of the page on made-up records: verdict, certainty and advice by what the numbers are."""
+"""The summary of synthetic records: verdict, confidence and advice follow from the numbers."""
 
 import math
 from dataclasses import replace
@@ -36,7 +36,7 @@ def found(risks, law=None, suspects=(), **options):
     return Findings(made, decide_verdict(made), None, law, suspects)
 
 
-def test_a_sure_yes_says_what_to_do():
+def test_a_clear_verdict_recommends_a_model():
     law = MoreRowsLaw("gaussian", 400, 0.5, Interval(0.4, 0.35, 0.41))
     top = summarize(found(PAYS, law))
     assert top.title == "Feature learning pays off on this table." and top.confidence.startswith("High (95%)")
@@ -54,7 +54,7 @@ def test_a_sure_yes_says_what_to_do():
     assert "2% [0%, 10%]" in little and little.endswith("hardly worth it.")
 
 
-def test_other_verdicts_are_as_sure_as_they_are():
+def test_other_verdicts_state_their_confidence():
     no = summarize(found(flat(gaussian=0.5, laplace=0.6, feature_machine=0.5, boosting=0.2)))
     assert "does not pay" in no.title
     assert "High (95%). Feature learning would reduce the squared error by at most" in no.confidence
@@ -72,8 +72,8 @@ def test_other_verdicts_are_as_sure_as_they_are():
     assert leak.actions[0][0] == "Check first" and "'x0'" in leak.actions[0][1]
 
 
-def test_few_splits_are_not_praised():
-    """Two splits at one size: no interval, so nobody is as good, no input is told apart, and the headline says why."""
+def test_few_splits_give_no_confidence():
+    """Two splits at one size: no interval, so no model is equal and no input significant; the headline says why."""
     c = found(PAYS, splits=2, sizes=(300,))
     top = summarize(c)
     assert "two splits are too few" in top.confidence and c.as_good == ("feature_machine",)
@@ -89,7 +89,7 @@ def test_few_splits_are_not_praised():
 
 
 def test_a_target_of_few_directions_is_not_called_neither():
-    """The feature machine and a kernel that tells directions apart are alike, isotropic ones worse."""
+    """The feature machine and an anisotropic kernel are equally good, isotropic kernels worse."""
     made = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.2, boosting=0.2))
     rows = [
         Record(r.params | {"candidate": "product_laplace"}, 0, r.measures)
@@ -100,7 +100,7 @@ def test_a_target_of_few_directions_is_not_called_neither():
     assert c.verdict.word == "does not pay" and c.structure.count == 1 and c.character == "low-dimensional"
 
 
-def test_a_rare_class_is_spoken_of_by_its_precision():
+def test_a_rare_class_is_reported_by_its_precision():
     made = study(PAYS)
     ranks = {"missed": 0.6, "auc": 0.9, "precision": 0.43, "mistakes": 0.05}
     rows = [Record(r.params, 0, r.measures | ranks) for r in made.records]
@@ -110,7 +110,7 @@ def test_a_rare_class_is_spoken_of_by_its_precision():
     assert "average precision 0.43 for 'yes', compared with 0.05 by chance" in text and "misclassified" not in text
 
 
-def test_gaps_are_paired_also_for_those_that_only_the_look_has_seen():
+def test_gaps_are_paired_for_candidates_of_the_first_trials_too():
     made = study(PAYS)
 
     def kept(r):
@@ -130,7 +130,7 @@ def test_gaps_are_paired_also_for_those_that_only_the_look_has_seen():
 
 
 @pytest.mark.parametrize("low, high", [(0.97, 1.03), (0.5, 3.4), (1e-4, 2.0), (0.031, 0.035), (0.2, 900), (0.15, 1.06)])
-def test_ticks_are_few_inside_and_never_alike(low, high):
+def test_ticks_are_few_and_distinct(low, high):
     for values in (ticks(low, high), _around_one(min(low, 0.97), max(high, 1.03))):
         said = [f"{v:.3g}" for v in values]
         assert 2 <= len(values) <= 9 or values == [1.0]
@@ -149,7 +149,7 @@ def test_numbers_are_written_without_exponents(value, text):
 
 
 @pytest.mark.slow
-def test_figures_say_names_and_values_and_cut_nothing_off():
+def test_figures_show_names_and_values_without_clipping():
     from matplotlib import pyplot as plt
 
     from unlazy.lab.report.marks import figure_marks

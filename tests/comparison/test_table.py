@@ -1,5 +1,4 @@
-"""What a table makes of its columns, one sentence for those it cannot take; splits without leakage; the way to
-workers."""
+"""Types of columns, one-line errors for invalid ones, splits without leakage, transfer to workers."""
 
 import numpy as np
 import pandas as pd
@@ -34,7 +33,7 @@ def test_tasks_are_recognized_and_overridable():
     assert make_table(X, few).y.dtype.kind == "i"
 
 
-def test_notes_say_what_was_mended():
+def test_notes_report_corrections():
     data = frame(flat=1.0)
     data.loc[:4, "price"] = np.nan
     data.loc[10] = data.loc[11]
@@ -85,7 +84,7 @@ def test_splits_keep_equal_rows_together_and_sizes_nested():
     assert not np.array_equal(split_rows(doubled, 1)[0], first[0])
 
 
-def test_tables_travel_unchanged(tmp_path):
+def test_tables_round_trip(tmp_path):
     t = table(classes=True)
     t.frame.loc[3, "color"] = None
     digest = save_table(t, tmp_path)

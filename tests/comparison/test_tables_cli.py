@@ -1,4 +1,4 @@
-"""compare, fit and predict from the command line: files in, answer, page and model out; one sentence for bad input."""
+"""compare, fit and predict from the command line: files in, answer, page and model out; one-line errors."""
 
 import io
 
@@ -37,6 +37,7 @@ def sentence(*arguments: str) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_compare_then_predict(tmp_path):
     few = ("--model", "gaussian", "--model", "feature_machine", "--engine", "inline", "--budget", "1h")
     result = unlazy("compare", "t.csv", "--target", "price", "--drop", "kind", *few)
@@ -57,7 +58,7 @@ def test_compare_then_predict(tmp_path):
     np.testing.assert_allclose(pd.read_csv("out.csv")["price"], np.array(found.stdout.split()[1:], float), rtol=1e-12)
 
 
-def test_rows_to_predict_are_read_like_the_table(tmp_path):
+def test_prediction_rows_are_read_like_the_table(tmp_path):
     """Commas between thousands in both: the same numbers, the same predictions; what may be either is asked about."""
     v = np.arange(300, 12_300, 200)
     plain, grouped = tmp_path / "plain.csv", tmp_path / "grouped.csv"
@@ -90,7 +91,7 @@ def test_fit_and_predict_classes():
     assert "predicts classes" in sentence("predict", "m.unlazy", "t.csv", "--interval", "0.9")
 
 
-def test_one_sentence_for_what_cannot_be_done(tmp_path):
+def test_impossible_requests_give_a_one_line_error(tmp_path):
     assert "pass one table" in sentence("compare")
     assert "did you mean 'price'" in sentence("compare", "t.csv", "--target", "pric")
     assert "budget must look like" in sentence("compare", "t.csv", "--target", "price", "--budget", "soon")

@@ -1,5 +1,6 @@
 """Candidates estimate their error on training rows alone."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -12,6 +13,7 @@ from unlazy.comparison.study.trial import fit_candidate
 from unlazy.lab.experiment import Record, Records
 
 
+@pytest.mark.slow_cases("boosting-False", "boosting-True")
 @pytest.mark.parametrize("classify", [False, True])
 @pytest.mark.parametrize("name", ["linear", "boosting"])
 def test_a_candidate_reports_its_error_on_training_rows(name, classify):
@@ -39,18 +41,19 @@ def check_candidate(name, classify, n=48):
     assert np.mean(found.model.predict(X) == y) > 0.8 if classify else np.var(found.model.predict(X) - y) < np.var(y)
 
 
-def test_the_model_of_a_long_trial_is_kept(tmp_path, monkeypatch):
+def test_the_model_of_a_long_trial_is_stored(tmp_path, monkeypatch):
     monkeypatch.setattr(trial, "LONG_TRIAL", 0.0)
+    key = jax.random.key(0)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(80, 3))
     table = make_table(X, X[:, 0] + 0.1 * rng.normal(size=80))
     params = {"candidate": "gaussian", "table": save_table(table, tmp_path), "n": 40, "split": 0}
-    found = trial.run_trial(params, None, str(tmp_path))
+    found = trial.run_trial(params, key, str(tmp_path))
     study = Study(table, ("gaussian",), (40,), 1, Records([Record(params, 0, found)]), 60.0)
     final = load_trial_model(study, "gaussian", tmp_path)
     assert final.rows == 40 and final.inner == found["inner"]
     predicted = final.model.predict(table.frame.iloc[found["held_out"]])
     np.testing.assert_array_equal(predicted, found["predicted"].ravel())
     assert load_trial_model(study, "linear", tmp_path) is None and load_trial_model(study, "gaussian", None) is None
-    trial.run_trial(params | {"split": 1}, None, str(tmp_path))
+    trial.run_trial(params | {"split": 1}, key, str(tmp_path))
     assert len(list((tmp_path / "fits").iterdir())) == 1

@@ -1,4 +1,4 @@
-"""The rules of the verdict on made-up records, and the corrected interval against a simulation of its own."""
+"""The rules of the verdict on synthetic records, and the corrected interval against a simulation."""
 
 import math
 
@@ -41,18 +41,18 @@ def flat(**values):
     return {name: (lambda n, v=values[name]: v) for name in NAMES}
 
 
-def test_pays_when_the_rich_model_is_surely_better():
+def test_feature_learning_pays_if_the_rich_model_is_significantly_better():
     found = decide_verdict(study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2)))
     assert found.word == "pays" and found.picks == {"lazy": "gaussian", "rich": "feature_machine"}
     assert found.ratio.low < 5 < found.ratio.high and found.onset == 75
 
 
-def test_does_not_pay_when_both_are_alike():
+def test_feature_learning_does_not_pay_if_both_are_equal():
     found = decide_verdict(study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.5, boosting=0.2)))
     assert found.word == "does not pay" and found.onset is None
 
 
-def test_undecided_when_splits_disagree():
+def test_undecided_if_splits_disagree():
     alike = flat(gaussian=0.5, laplace=0.6, feature_machine=0.45, boosting=0.2)
     assert decide_verdict(study(alike, wobble=0.4)).word == "undecided"
 
@@ -99,7 +99,7 @@ def few(logs, smaller=None, spread=0.2, seed=0):
 
 
 @pytest.mark.parametrize("log", [0.02, 0.5])
-def test_two_splits_that_agree_are_not_sure(log):
+def test_two_splits_that_agree_are_not_significant(log):
     """By chance they differ by a thousandth, where splits of half the rows differ twofold; three may be sure."""
     assert decide_verdict(few([log, log + 0.001])).word == "undecided"
     assert math.isnan(decide_verdict(few([log, log + 0.001])).ratio.high)
@@ -111,13 +111,14 @@ def test_two_splits_that_agree_are_not_sure(log):
     )  # a spread that five splits have shown
 
 
-def test_nothing_from_two_splits_is_called_noise():
+def test_two_splits_never_give_the_verdict_noise():
     rows = [Record(r.params, 0, r.measures | {"risk": 0.97}) for r in few([0.0, 0.0]).records]
     found = decide_verdict(Study(TABLE, NAMES, (300,), 2, Records(rows), 60.0))
     assert found.word == "undecided" and not found.has_signal
 
 
-def test_two_splits_with_the_spread_of_five_are_wrong_as_rarely_as_they_say():
+@pytest.mark.slow
+def test_intervals_from_two_splits_have_their_coverage():
     """400 studies of a gap whose true logarithm is log 1.3, split to split 0.1 apart, with nothing shared (so that the
     correction for shared rows is on the safe side): intervals of 95% hold it in at least 95% less two standard errors,
     and are narrow enough to say more than Student's of one degree of freedom, 8 times as wide as the spread."""
@@ -131,7 +132,7 @@ def test_two_splits_with_the_spread_of_five_are_wrong_as_rarely_as_they_say():
     assert np.median([math.log(r.high / r.value) for r in found]) < 0.4
 
 
-def test_nothing_is_called_noise_from_a_sliver_of_rows():
+def test_few_rows_never_give_the_verdict_noise():
     nothing = flat(gaussian=1.0, laplace=1.01, feature_machine=1.02, boosting=1.1)
     found = decide_verdict(study(nothing, sizes=(30, 60, 120)))  # of 300 that could be trained on
     assert found.word == "undecided" and not found.has_signal
@@ -140,7 +141,7 @@ def test_nothing_is_called_noise_from_a_sliver_of_rows():
 @pytest.mark.parametrize(
     "missed, auc, word", [((0.8, 0.4), 0.9, "pays"), ((0.95, 0.95), 0.8, "does not pay"), ((1.0, 1.0), 0.5, "noise")]
 )
-def test_rare_classes_are_judged_by_ranks(missed, auc, word):
+def test_rare_classes_are_scored_by_ranks(missed, auc, word):
     """Squared errors see nothing of 5% positives (all 0.99); average precision and the area under the curve do."""
     rng = np.random.default_rng(0)
     labels = np.where(np.arange(400) % 20 == 0, "yes", "no")

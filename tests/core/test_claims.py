@@ -28,13 +28,14 @@ def test_consistent_counts_standard_errors_and_the_stated_bias():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_was_not_measured_is_undecided(value):
+def test_unmeasured_claims_are_undecided(value):
     assert within("s", "K1", value, 0, 1).verdict == "undecided"
     assert interval_claim("s", "K1", value, 0, 1, True, "p", "i").verdict == "undecided"
+    assert interval_claim("s", "K1", 0.5, 0, 1, None, "≤ 0.8", "i").verdict == "undecided"
     assert within("s", "K1", math.nan, 0, 1).measured_text == "not measured"
 
 
-def test_an_interval_that_crosses_its_bound_has_a_word():
+def test_an_interval_that_crosses_its_bound_is_marked():
     sure = interval_claim("s", "A1", 0.5, 0.4, 0.6, True, "≤ 0.8", "95%")
     crossing = interval_claim("s", "A1", 0.5, 0.4, 1.2, True, "≤ 0.8", "95%")
     missed = interval_claim("s", "A1", 0.9, 0.7, 1.2, False, "≤ 0.8", "95%")
@@ -53,7 +54,7 @@ def test_an_interval_that_crosses_its_bound_has_a_word():
     assert not any(within("s", "K1", m / 10, 0, 1, error=0.1).barely for m in range(-5, 15))  # undecided there
 
 
-def test_whose_number_stands_under_theory():
+def test_origin_of_the_predicted_value():
     given = {"> 0": "theory", "0.954": "theory", "96 = wd": "theory", "-1/2 ± 0.1": "value", "≤ 0.3": "chosen",
              "in [0.9, 1.1]": "chosen", "0.05 to 0.13": "chosen", "1, allowed 0.9 to 1.6": "value"}  # fmt: skip
     assert {text: infer_basis(text) for text in given} == given

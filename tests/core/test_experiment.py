@@ -12,7 +12,7 @@ def test_points_are_the_union_of_products_without_repeats():
     assert all(p["d"] == 5 for p in c.points())
 
 
-def test_overrides_replace_grid_and_fixed_values_alike():
+def test_overrides_replace_grid_and_fixed_values():
     c = config({"n": [1, 2]}, seeds=2, d=5)
     assert c.with_values({"d": [7], "n": [9]}).points() == [{"d": 7, "n": 9}]
     assert [p["d"] for p in c.with_values({"d": [7, 8]}).points()] == [7, 8, 7, 8]

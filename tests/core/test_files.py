@@ -9,7 +9,7 @@ import pytest
 from unlazy.core.files import atomic_write
 
 
-def test_a_failure_leaves_what_was_there(tmp_path):
+def test_a_failure_keeps_the_old_file(tmp_path):
     path = tmp_path / "kept.txt"
     path.write_text("before")
     with pytest.raises(KeyboardInterrupt), atomic_write(path) as aside:
@@ -20,7 +20,7 @@ def test_a_failure_leaves_what_was_there(tmp_path):
         aside.write_text("nowhere")
 
 
-def test_the_new_file_is_as_others_are(tmp_path):
+def test_new_files_have_the_usual_permissions(tmp_path):
     """Same permissions as a file that is simply opened; the suffix is kept, which np.savez would otherwise add."""
     plain, path = tmp_path / "plain", tmp_path / "table.npz"
     plain.write_text("")

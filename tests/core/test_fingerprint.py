@@ -1,5 +1,4 @@
-"""core.fingerprint: what differs in one number, one leaf or one line of a function differs in its hash; equal is
-equal."""
+"""core.fingerprint: changing a number, a leaf or a line of a function changes the hash; equal values agree."""
 
 import functools
 import subprocess
@@ -14,7 +13,7 @@ from unlazy import NNGP, LayerKernel, layers
 from unlazy.core.fingerprint import fingerprint
 from unlazy.kernels.metric import with_metric
 from unlazy.kernels.networks.infinite_width import NTK
-from unlazy.kernels.radial import Gaussian, Laplace
+from unlazy.kernels.radial import Gaussian, Laplace, Matern
 from unlazy.theory.infinite_width.architecture import MLP
 
 BIG = np.random.default_rng(0).normal(size=(60, 60))
@@ -77,6 +76,6 @@ def test_hashes_of_the_first_release():
         (NTK(MLP(3, "erf", 1.3, 0.2)), "4f38a4b1a8179fa4"), (NTK(conv), "42f169329b994b23"),
         (NNGP(attention), "171d56e7fc0fd39e"), (NNGP(graph), "23f39668bd9c5434"),
         (Gaussian(1.0) + 2 * Laplace(2.0), "4109e510e6db3aee"),
-        (LayerKernel(MLP(2), (0.0, 0.0, 1.0)), "c80397ab8a43b583"),
+        (LayerKernel(MLP(2), (0.0, 0.0, 1.0)), "c80397ab8a43b583"), (Matern(1.3, 2.5), "1e936a9ba1397116"),
     ]  # fmt: skip
     assert [fingerprint(kernel)[:16] for kernel, _ in known] == [digest for _, digest in known]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from unlazy.core.memory import block_rows, free_memory, memory_budget, parse_bytes
+from unlazy.core.devices import block_rows, free_memory, memory_budget, parse_bytes
 
 
-def test_sizes_in_words():
+def test_memory_sizes_as_text():
     assert parse_bytes("4GiB") == 4 * 2**30 and parse_bytes("500 MB") == 500 * 2**20 and parse_bytes("12") == 12
     for nonsense in ("", "much", "-3G", "0"):
         with pytest.raises(ValueError, match="memory size"):

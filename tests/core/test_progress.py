@@ -2,10 +2,10 @@
 
 import pytest
 
-from unlazy.core.progress import ProgressDisplay
+from unlazy.core.progress import Progress, ProgressDisplay
 
 
-def test_what_is_shown(capsys):
+def test_progress_display_shows_title_count_and_warnings(capsys):
     with ProgressDisplay("learning", 3, persist=True) as shown:
         shown.advance("a [note]")
         shown.advance(steps=2, warning="1 failed")
@@ -13,8 +13,26 @@ def test_what_is_shown(capsys):
     assert out == "" and "learning" in text and "3/3" in text and "1 failed" in text
 
 
-def test_silence(capsys):
+def test_hidden_progress_prints_nothing(capsys):
     with ProgressDisplay("learning", 3, show=False) as shown:
+        shown.advance()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_function_is_called_after_every_step(capsys):
+    seen: list[Progress] = []
+    with ProgressDisplay("outer", 3, show=seen.append), ProgressDisplay("inner", show=seen.append) as inner:
+        inner.advance("first")
+        inner.advance(steps=2, warning="1 failed")
+    assert [(p.what, p.step, p.total, p.note) for p in seen] == [
+        ("inner", 1, None, "first"),
+        ("inner", 3, None, "1 failed"),
+    ]
+    assert 0 <= seen[0].seconds <= seen[1].seconds and capsys.readouterr().err == ""
+
+
+def test_short_runs_show_nothing(capsys):
+    with ProgressDisplay("learning", 3, persist=True, delay=3600.0) as shown:
         shown.advance()
     assert capsys.readouterr().err == ""
 

@@ -8,7 +8,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from unlazy.core import threads
-from unlazy.core.precision import precision
+from unlazy.core.arrays import precision
 from unlazy.core.threads import prefetch
 
 
@@ -57,7 +57,7 @@ def test_misuse(jobs):
         pass
 
 
-def test_the_next_is_made_while_the_present_is_used_and_no_more_than_that():
+def test_prefetch_prepares_exactly_one_item_ahead():
     begun = [threading.Event() for _ in range(6)]
     alive = set()
 
@@ -74,7 +74,7 @@ def test_the_next_is_made_while_the_present_is_used_and_no_more_than_that():
     assert not alive
 
 
-def test_what_is_made_ahead_has_the_callers_precision_and_errors_come_where_they_are_due():
+def test_prefetch_keeps_the_precision_and_raises_in_order():
     def make(i):
         if i == 2:
             raise ValueError("two")
@@ -87,7 +87,7 @@ def test_what_is_made_ahead_has_the_callers_precision_and_errors_come_where_they
         assert seen == [name, name]
 
 
-def test_a_caller_who_leaves_early_ends_the_thread():
+def test_closing_the_iterator_early_ends_the_thread():
     made = []
     with closing(prefetch(made.append, range(100))) as items:
         next(items)

@@ -1,4 +1,4 @@
-"""The build's own check finds a link that leads nowhere, and only that."""
+"""The check of the documentation build finds dead links, and only those."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every Python snippet of the pages that promise it runs, in the order of the page."""
+"""The Python snippets of each page run from top to bottom."""
 
 import re
 from pathlib import Path
@@ -10,8 +10,8 @@ PAGES = [
     "guides/from_neural_tangents", "guides/how_to_add_a_kernel", "guides/how_to_add_a_layer",
     "guides/how_to_add_a_solver", "guides/how_to_add_a_task", "guides/how_to_add_an_estimator",
     "guides/how_to_add_an_experiment", "guides/use_compare", "guides/use_the_feature_machine",
-    "guides/use_solve", "guides/several_devices", "guides/use_the_lab", "guides/use_images", "cookbook/student",
-    "cookbook/practitioner", "cookbook/much_data", "cookbook/theorist",
+    "guides/use_solve", "guides/several_devices", "guides/check_your_machine", "guides/use_the_lab",
+    "guides/use_images", "cookbook/student", "cookbook/practitioner", "cookbook/much_data", "cookbook/theorist",
 ]  # fmt: skip
 
 

@@ -1,81 +1,89 @@
-"""Every example of the reference runs, and says what stands below it where something does."""
+"""Every example of the reference runs by itself and prints what its docstring shows."""
 
+import ast
+import builtins
 import doctest
 import importlib
 import inspect
 import pkgutil
+from importlib.util import find_spec
+from pathlib import Path
 
-import numpy as np
 import pytest
 
 import unlazy
 
+SOURCE = Path(unlazy.__file__).parent
 SKIPPED = ("unlazy.cli", "unlazy.lab.experiments")
 """Subpackages without examples."""
-ELSEWHERE = {
-    "unlazy.estimators.persistence.registry.register",  # a class is cut short there; the guide has all of it
-    "unlazy.training.rich.limit.rich_limit",  # minutes at its own settings; the theorist's cookbook has a smaller one
+OPTIONAL = {
+    "torch": ("unlazy.models.torch_", "unlazy.diagnostics.rescaling.torch_module"),
+    "flax": ("unlazy.diagnostics.rescaling.nnx_module",),
 }
+"""Modules that import optional packages."""
+MISSING = tuple(m for package, modules in OPTIONAL.items() if find_spec(package) is None for m in modules)
 
 
 def examples():
     found = []
     for info in pkgutil.walk_packages(unlazy.__path__, "unlazy."):
-        if not info.name.startswith(SKIPPED):
+        if not info.name.startswith(SKIPPED + MISSING) and not info.name.endswith("__main__"):
             module = importlib.import_module(info.name)
             found += [t for t in doctest.DocTestFinder(exclude_empty=True).find(module) if t.examples]
-    return {t.name: t for t in found if t.name not in ELSEWHERE}
+    return {t.name: t for t in found}
 
 
-def names():
-    """What an example may take for granted: points, labels, kernels, and everything that has a name at the top."""
-    import jax
-    import jax.numpy as jnp
-    import pandas as pd
-    from sklearn.linear_model import RidgeCV
-    from sklearn.pipeline import make_pipeline
+class _OutputIfShown(doctest.OutputChecker):
+    """Compares output only where the example shows some."""
 
-    from unlazy.estimators.preprocessing.table_encoder import TableEncoder
-
-    rng = np.random.default_rng(0)
-    X, Z = rng.normal(size=(60, 3)), rng.normal(size=(5, 3))
-    y, network = np.sin(X[:, 0]), unlazy.MLP(1, "relu", sigma_b=0.5)
-    labels = (y > 0).astype(int)
-    given = {name: getattr(unlazy, name) for name in unlazy.__all__}
-    given |= {name: getattr(unlazy.layers, name) for name in ("Dense", "Shape", "myrtle")}
-    return given | {
-        "unlazy": unlazy, "jax": jax, "jnp": jnp, "np": np, "make_pipeline": make_pipeline, "RidgeCV": RidgeCV,
-        "TableEncoder": TableEncoder, "X": X, "Z": Z, "y": y, "labels": labels, "one_hot": np.eye(2)[labels],
-        "kernel": unlazy.Gaussian(1.0), "network": network, "key": jax.random.key(0),
-        "coefficients": rng.normal(size=5), "images": rng.normal(size=(4, 3)),
-        "frame": pd.DataFrame(X, columns=list("abc")),
-        "model": unlazy.KernelRegressor().fit(X, y),
-    }  # fmt: skip
-
-
-class _Said(doctest.OutputChecker):
     def check_output(self, want, got, optionflags):
         return want == "" or super().check_output(want, got, optionflags)
+
+
+def undefined_names(docstring):
+    """Names that the examples of a docstring use without importing or assigning them."""
+    defined, missing = set(dir(builtins)), set()
+    for example in doctest.DocTestParser().get_examples(docstring):
+        nodes = list(ast.walk(ast.parse(example.source)))
+        for node in nodes:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                defined |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.ExceptHandler):
+                defined.add(node.name)
+            elif isinstance(node, ast.arg):
+                defined.add(node.arg)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                defined.add(node.id)
+        missing |= {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)} - defined
+    return missing
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_examples_define_their_names(path):
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef
+    nodes = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, documented)]
+    found = {getattr(node, "name", "module"): undefined_names(ast.get_docstring(node) or "") for node in nodes}
+    assert {name: missing for name, missing in found.items() if missing} == {}
 
 
 @pytest.mark.slow
 def test_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # one of them saves a file
-    known, problems = names(), []
+    problems = []
     for name, test in examples().items():
-        test.globs = {**known, **test.globs}
-        runner = doctest.DocTestRunner(_Said(), optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
+        test.globs = {"__name__": "__main__"}  # an example imports what it needs
+        runner = doctest.DocTestRunner(_OutputIfShown(), optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
         if runner.run(test, out=problems.append).failed:
             problems.append(name)
     assert not problems, "".join(problems)
 
 
 @pytest.mark.slow
-def test_every_name_at_the_top_says_what_it_is():
+def test_top_level_names_have_docstrings():
     bare = [n for n in unlazy.__all__ if not (getattr(unlazy, n).__doc__ or "").strip() and n != "__version__"]
     assert bare == []
 
 
-def test_every_name_at_the_top_has_an_example():
+def test_top_level_functions_have_examples():
     callable_ = [n for n in unlazy.__all__ if callable(getattr(unlazy, n))]
     assert [n for n in callable_ if ">>>" not in inspect.getdoc(getattr(unlazy, n))] == []

@@ -1,4 +1,4 @@
-"""The documentation follows the code: every experiment is on one talk's page, every tag's place is found."""
+"""The documentation follows the code: every experiment is on the page of one talk, and every tag is found."""
 
 import importlib.util
 import re

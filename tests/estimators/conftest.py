@@ -1,4 +1,4 @@
-"""scikit-learn's checks compile a program for every shape they think of: a few of them run fast, all of them slow."""
+"""scikit-learn's checks compile a program for every shape: a few are part of the fast suite, all of the slow suite."""
 
 import pytest
 

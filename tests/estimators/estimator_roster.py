@@ -1,4 +1,4 @@
-"""Every estimator, at sizes that a test can afford, and data to fit them to."""
+"""Every estimator at sizes suited to tests, and data for it."""
 
 import importlib.util
 from typing import Any
@@ -45,12 +45,12 @@ def data(n: int = 32, d: int = 3) -> tuple[np.ndarray, np.ndarray]:
 
 
 def target(name: str, y: np.ndarray) -> np.ndarray:
-    """What this estimator learns: y, or classes made of it."""
+    """Targets of this estimator: y, or classes derived from it."""
     return np.where(y > np.median(y), "high", "low") if name in CLASSIFIERS else y
 
 
 def output(model: Any, X: Any) -> np.ndarray:
-    """The richest thing a model says about X."""
+    """The most detailed output of a model at X."""
     for method in ("predict_proba", "transform", "predict"):
         if hasattr(model, method):
             return getattr(model, method)(X)

@@ -1,4 +1,4 @@
-"""Estimators take whatever a given kernel takes: the same fit as of rows that hold the same numbers."""
+"""Estimators accept the inputs of their kernel: the same fit as for rows with the same numbers."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -58,15 +58,15 @@ def test_classes_and_processes_are_those_of_the_same_numbers_in_rows(name):
     np.testing.assert_allclose(
         KernelClassifier(kernel, ridge=1e-2).fit(train, labels).predict_proba(test), plain, atol=1e-6
     )
-    rows = GaussianProcess(ROW_KERNEL, noise=1e-2).fit(ROWS[:20], Y[:20, 0])
-    process = GaussianProcess(kernel, noise=1e-2).fit(train, Y[:20, 0])
+    rows = GaussianProcess(ROW_KERNEL, relative_noise_variance=1e-2).fit(ROWS[:20], Y[:20, 0])
+    process = GaussianProcess(kernel, relative_noise_variance=1e-2).fit(train, Y[:20, 0])
     for a, b in zip(process.predict(test, return_std=True), rows.predict(ROWS[20:], return_std=True)):
         np.testing.assert_allclose(a, b, **CLOSE)
     np.testing.assert_allclose(process.sample_y(test, 2).shape, (4, 2))
 
 
 @pytest.mark.slow
-def test_copies_of_a_point_are_one_point():
+def test_copies_of_a_point_count_as_one():
     twice = {leaf: np.concatenate([TREE[leaf], TREE[leaf]]) for leaf in TREE}
     one = KernelRegressor(TREE_KERNEL, ridge=1e-2).fit(TREE, Y)
     two = KernelRegressor(TREE_KERNEL, ridge=2e-2).fit(
@@ -90,7 +90,7 @@ def test_many_points_go_through_the_solver_with_their_weights(monkeypatch):
 
 
 @pytest.mark.slow
-def test_tokens_stay_whole_numbers_and_tables_stay_tables():
+def test_tokens_stay_integers_and_tables_stay_tables():
     tokens = RNG.integers(0, 5, (24, 6))
     shared = Custom(lambda x, z: jnp.exp(jnp.mean(jnp.asarray(x == z, float))) if x.dtype == jnp.int32 else jnp.nan)
     model = KernelRegressor(shared, ridge=1e-1).fit(tokens.astype(np.int32), Y[:, 0])

@@ -1,4 +1,4 @@
-"""The same word means the same thing to every estimator: kernels' names, ridge, bandwidth, random_state."""
+"""Arguments have the same meaning in every estimator: kernels' names, ridge, bandwidth, random_state."""
 
 import inspect
 
@@ -20,7 +20,7 @@ def signatures():
     return {name: inspect.signature(getattr(estimators, name)).parameters for name in ESTIMATORS}
 
 
-def test_a_random_state_is_zero_unless_given():
+def test_random_state_is_zero_by_default():
     found = {name: given["random_state"].default for name, given in signatures().items() if "random_state" in given}
     assert len(found) >= 7 and set(found.values()) == {0}
     draws = inspect.signature(estimators.GaussianProcess.sample_y).parameters
@@ -29,12 +29,12 @@ def test_a_random_state_is_zero_unless_given():
     np.testing.assert_array_equal(*twice)
 
 
-def test_the_network_of_a_name_is_one_network():
+def test_a_kernel_name_means_one_network():
     network = named_kernels.NETWORK
     for name in ("ntk", "nngp"):
         assert machines.KERNELS[name].network == network
         assert named_kernels.kernel_named(name, 1.0, 2).kernel.network == network
-        assert CANDIDATES[name].options[0](False, 0, 100).model.kernel == name  # what the name means is said once
+        assert CANDIDATES[name].options[0](False, 0, 100).model.kernel == name  # the meaning of a name is defined once
     process = unlazy.GaussianProcess("ntk_ensemble").fit(X, Y)
     assert process.kernel_.kernel.network == process.mean_kernel_.kernel.network == network
 
@@ -52,7 +52,7 @@ def test_ridge_is_added_to_K():
 
 
 @pytest.mark.parametrize("name", ["FeatureMachineRegressor", "FeatureMachineClassifier", "TwoLayerRegressor"])
-def test_relative_ones_say_so(name):
+def test_relative_ridges_are_named_relative(name):
     kind = getattr(estimators, name)
     assert not {"ridge", "bandwidth"} & set(signatures()[name])
     with pytest.raises(ValueError, match=r"ridge=0.1 of .* is relative and was renamed to relative_ridge"):

@@ -1,11 +1,12 @@
-"""Few rows: what leave-one-out cannot tell apart is averaged, and an average is a machine like any other."""
+"""Few rows: candidates that leave-one-out cannot distinguish are averaged, and an average is a model like any other."""
 
 import numpy as np
 import pytest
 
 import unlazy
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
-from unlazy.estimators.feature_search import KernelCandidate, select, thresholds
+from unlazy.estimators.base import Training
+from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, select, thresholds
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.products.metric_gram import cross
 
@@ -51,14 +52,15 @@ def test_the_mean_of_members_is_predicted(x64, tmp_path):
     np.testing.assert_array_equal(model.dual_coef_, one.dual_coef_)  # the attributes are those of the best
 
 
-def test_only_what_cannot_be_told_apart_is_averaged(x64):
+def test_only_statistically_equal_candidates_are_averaged(x64):
     """A smooth function without noise is no draw between a smooth and a rough kernel; noise is."""
     rng = np.random.default_rng(0)
     X, Y = rng.normal(size=(60, 2)), rng.normal(size=(60, 1))
     candidates = [KernelCandidate(Gaussian(1.0), "diagonal"), KernelCandidate(Laplace(1.0), "diagonal")]
-    assert select(candidates, X, np.sin(3 * X[:, :1]), updates=0, average=True).ties == ()
-    found = select(candidates, X, Y, updates=0, average=True)
-    one = select(candidates, X, Y, updates=0)
+    average, data = SearchOptions(updates=0, average=True), Training(X, Y, None)
+    assert select(candidates, Training(X, np.sin(3 * X[:, :1]), None), average).ties == ()
+    found = select(candidates, data, average)
+    one = select(candidates, data, SearchOptions(updates=0))
     assert len(found.ties) == 1 and one.ties == () and found.candidate == one.candidate
     worse = np.sum((found.ties[0].held_out - Y) ** 2 - (one.held_out - Y) ** 2, 1)
     weight = np.exp(-0.5 * (worse.mean() / (worse.std() / np.sqrt(60))) ** 2)

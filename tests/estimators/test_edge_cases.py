@@ -9,17 +9,18 @@ from estimator_roster import CLASSIFIERS, NAMES, REGRESSORS, data, light_first, 
 from scipy.sparse import csr_array
 
 from unlazy.core.errors import UnlazyWarning
-from unlazy.estimators import FeatureMachineRegressor
+from unlazy.estimators import FeatureMachineRegressor, KernelRegressor
 
 
 @pytest.fixture(autouse=True)
 def quiet():
-    """A note that something was mended is part of a sensible answer."""
+    """Warnings about corrections are expected here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnlazyWarning)
         yield
 
 
+@pytest.mark.slow_cases("FeatureMachineRegressor", "GaussianProcess")
 @pytest.mark.parametrize("name", light_first(NAMES))
 def test_bad_columns_are_named(name):
     X, y = data()
@@ -52,6 +53,7 @@ def test_bad_targets(name):
         make(name).fit(X, np.where(np.arange(32) == 3, np.nan, y))
 
 
+@pytest.mark.slow_cases("FeatureMachineClassifier", "GaussianProcess")
 @pytest.mark.parametrize("name", light_first(NAMES))
 def test_constant_columns(name):
     X, y = data()
@@ -61,6 +63,7 @@ def test_constant_columns(name):
     assert np.isfinite(output(model, X)).all()
 
 
+@pytest.mark.slow_cases("GaussianProcess")
 @pytest.mark.parametrize("name", light_first(REGRESSORS))
 def test_one_row(name):
     model = make(name).fit([[1.0, 2.0, 0.0]], [3.0])
@@ -78,6 +81,7 @@ def test_one_class(name):
     assert list(model.predict([[0.0, 0.0, 0.0]])) == ["only"]
 
 
+@pytest.mark.slow_cases("FeatureMachineRegressor-100000000.0", "FeatureMachineRegressor-1e-08")
 @pytest.mark.parametrize("factor", [1e-8, 1e8])
 @pytest.mark.parametrize("name", light_first(REGRESSORS))
 def test_huge_and_tiny_scales(name, factor):
@@ -89,6 +93,7 @@ def test_huge_and_tiny_scales(name, factor):
     assert np.abs(scaled / factor - plain).max() < 0.1 * y.std()
 
 
+@pytest.mark.slow_cases("FeatureMachineClassifier-100000000.0", "FeatureMachineClassifier-1e-08")
 @pytest.mark.parametrize("factor", [1e-8, 1e8])
 @pytest.mark.parametrize("name", light_first(CLASSIFIERS))
 def test_huge_and_tiny_scales_of_classes(name, factor):
@@ -98,6 +103,7 @@ def test_huge_and_tiny_scales_of_classes(name, factor):
     assert np.abs(scaled.predict_proba(X * factor) - plain.predict_proba(X)).max() < 0.1
 
 
+@pytest.mark.slow_cases("FeatureMachineClassifier", "GaussianProcess")
 @pytest.mark.parametrize("name", light_first([n for n in NAMES if n != "RandomFeatures"]))
 def test_duplicate_rows_with_different_labels(name):
     X, y = data()
@@ -105,9 +111,17 @@ def test_duplicate_rows_with_different_labels(name):
     assert np.isfinite(output(make(name).fit(twice, labels), X)).all()
 
 
+def test_what_equal_rows_differ_by_is_not_explained():
+    """A known line, every row twice with labels ±1 around it: at least 1 of the variance 1 + (36² - 1)/12."""
+    X = np.repeat(np.arange(36.0)[:, None], 2, 0)
+    model = KernelRegressor(ridge=1e-6).fit(X, X[:, 0] + np.tile([-1.0, 1.0], 36))
+    assert 1 / (1 + (36**2 - 1) / 12) <= model.leave_one_out_error_ <= 0.05
+
+
+@pytest.mark.parametrize("kind", [FeatureMachineRegressor, KernelRegressor])
 @pytest.mark.parametrize("labels, error", [(np.arange(8.0), 1.0), (np.full(8, 3.0), 0.0)])
-def test_rows_that_are_all_equal_explain_nothing(labels, error):
+def test_rows_that_are_all_equal_explain_nothing(labels, error, kind):
     """Leaving one out leaves nothing to tell it by: all of the variance, where there is any."""
-    model = FeatureMachineRegressor().fit(np.ones((8, 3)), labels)
+    model = kind().fit(np.ones((8, 3)), labels)
     assert model.leave_one_out_error_ == error
     np.testing.assert_allclose(model.predict(np.ones((2, 3))), labels.mean(), rtol=8 * 2.0**-52)

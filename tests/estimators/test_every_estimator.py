@@ -1,4 +1,4 @@
-"""One conformance test over all estimators: scikit-learn's own checks, and what this library promises beside them."""
+"""One conformance test over all estimators: scikit-learn's own checks, and further guarantees of this library."""
 
 import numpy as np
 import pandas as pd
@@ -11,6 +11,10 @@ EXPECTED_FAILURES: dict[str, dict[str, str]] = {}
 """Estimator → check → reason. There are none."""
 
 
+@pytest.mark.slow_cases(
+    "FeatureMachineClassifier()-check_class_weight_classifiers",
+    "NetworkClassifier(step_size=0.01,steps=300,width=16)-check_class_weight_classifiers",
+)
 @parametrize_with_checks(
     [make(name) for name in NAMES], expected_failed_checks=lambda e: EXPECTED_FAILURES.get(type(e).__name__, {})
 )
@@ -18,6 +22,7 @@ def test_scikit_learn_check(estimator, check):
     check(estimator)
 
 
+@pytest.mark.slow_cases("FeatureMachineClassifier", "FeatureMachineRegressor", "GaussianProcess")
 @pytest.mark.parametrize("name", light_first(NAMES))
 def test_same_seed_same_bits_and_names_are_kept(name):
     X, y = data()
@@ -31,6 +36,7 @@ def test_same_seed_same_bits_and_names_are_kept(name):
         output(first, table[["width", "height"]])
 
 
+@pytest.mark.slow_cases("FeatureMachineClassifier", "GaussianProcess")
 @pytest.mark.parametrize("name", light_first(NAMES))
 def test_float32_on_request(name):
     X, y = data()

@@ -7,11 +7,11 @@ import pytest
 
 import unlazy
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
-from unlazy.estimators.feature_machine.candidates import list_candidates
-from unlazy.estimators.preprocessing.column_scale import ColumnScale
+from unlazy.estimators.feature_search.choices import list_candidates
+from unlazy.estimators.preprocessing.columns import ColumnScale
 from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.product_laplace import ProductLaplace
-from unlazy.products.engines import selection
+from unlazy.products import multiply
 from unlazy.theory.infinite_width.architecture import MLP
 
 
@@ -31,6 +31,7 @@ def test_default_finds_what_matters():
     assert model.score(Z, truth) > 0.98
 
 
+@pytest.mark.slow
 def test_units_and_offsets_do_not_matter():
     """Columns in other units, targets shifted and scaled: the same function to rounding of a fit of condition 1e6."""
     X, y = data(60)
@@ -48,6 +49,7 @@ def test_more_columns_than_rows_are_weighed_one_by_one():
     assert {c.metric for c in list_candidates(FeatureMachineRegressor(), (40, 400))} == {"full", "diagonal"}
 
 
+@pytest.mark.slow_cases("settings0", "settings1")
 @pytest.mark.parametrize(
     "settings",
     [{"kernel": "ntk", "metric": "full"}, {"kernel": NTK(MLP(2, sigma_b=0.5)), "metric": "diagonal"},
@@ -67,6 +69,7 @@ def test_settings(settings):
         assert model.n_updates_ == 0
 
 
+@pytest.mark.slow
 def test_probabilities_are_calibrated():
     """Labels drawn with probability σ(3 x_1): mean predicted probability within 4 standard errors of the frequency in
     the upper and lower half, and better than the frequency of the classes alone in log loss."""
@@ -82,6 +85,7 @@ def test_probabilities_are_calibrated():
     assert loss < 0.8 * np.log(2)
 
 
+@pytest.mark.slow
 def test_saved_predictions_are_the_same_bits(tmp_path):
     X, y = data(50)
     for model in (
@@ -122,7 +126,7 @@ def test_fitted_kernel_is_a_kernel_of_standardized_columns():
     X, y = data(40)
     model = FeatureMachineRegressor("product_laplace").fit(X, y)
     assert isinstance(model.kernel_, ProductLaplace)
-    with unlazy.core.precision.precision("float64"):
+    with unlazy.core.arrays.precision("float64"):
         K = np.asarray(model.kernel_.gram(jnp.asarray(model.X_fit_)))
         f = K @ model.dual_coef_ + model.intercept_
     np.testing.assert_allclose(f[:, 0], model.predict(model.X_fit_ * model.scale_ + model.offset_), atol=1e-9)
@@ -136,7 +140,7 @@ def test_other_numbers_of_rows_compile_nothing(monkeypatch, host):
         "laplace", metric="full", updates=0, relative_bandwidth=1.0, relative_ridge=0.1, precision="float32"
     ).fit(X, y)
     if not host:
-        monkeypatch.setattr(selection.NumpyEngine, "cost", lambda *_: None)
+        monkeypatch.setattr(multiply.NumpyEngine, "cost", lambda *_: None)
     for k in (16, 32, 40):
         want = model.predict(X[:k])
     compiled = []

@@ -1,17 +1,17 @@
-"""No held-out label reaches the metric that is judged on it."""
+"""Held-out labels do not influence the metric that is scored on them."""
 
 import numpy as np
 import pytest
 
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search import KernelCandidate, select, thresholds
-from unlazy.estimators.feature_search.folds import Folds
+from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, select, thresholds
+from unlazy.estimators.feature_search.held_out import Folds, MetricTrajectory, ScoredCandidate
 from unlazy.estimators.feature_search.search import Search
-from unlazy.estimators.feature_search.trajectory import MetricTrajectory, ScoredCandidate
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.products.metric_gram import metric_gram
-from unlazy.solvers.ridge.intercept import fit_ridge
+from unlazy.solvers.ridge import fit_ridge
+from unlazy.training.options import RFMOptions
 from unlazy.training.rfm.iteration import learn
 
 
@@ -23,14 +23,16 @@ def noise(n=90, d=20, seed=0):
 @pytest.mark.parametrize(
     "candidate", [KernelCandidate(Gaussian(1.0), "full"), KernelCandidate(ProductLaplace(1.0), "diagonal")]
 )
-def test_other_labels_in_a_fold_leave_its_metric_alone(x64, candidate):
-    """Labels of fold 0 replaced: the metrics that judge fold 0 are the same, those of fold 1 are not."""
+def test_labels_of_a_fold_do_not_change_its_metric(x64, candidate):
+    """Labels of fold 0 replaced: the metrics scored on fold 0 are the same, those scored on fold 1 are not."""
     X, Y = noise(40, 5)
     fold = np.arange(40) % 2
     planted = np.where(fold[:, None] == 0, 1e3 * noise(40, 5, seed=1)[1], Y)
     matrices = []
     for labels in (Y, planted):
-        search = Search(Folds(Training(X, labels, None), fold), bandwidth=1.0, ridge=1e-2)
+        search = Search(
+            Folds(Training(X, labels, None), fold), SearchOptions(relative_bandwidth=1.0, relative_ridge=1e-2)
+        )
         (run,) = search.start_trajectories([candidate])
         for _ in range(2):
             search.update(run)
@@ -41,7 +43,7 @@ def test_other_labels_in_a_fold_leave_its_metric_alone(x64, candidate):
         assert np.abs(matrices[0][t][1] - matrices[1][t][1]).max() > 1e-2
 
 
-def test_pure_noise_promises_nothing(x64):
+def test_pure_noise_predicts_no_gain(x64):
     """y independent of x: the honest error cannot be below 1 by more than chance, the naive one is far below.
 
     Standard deviation of a mean of 90 squares of normal numbers, relative: √(2/90) = 0.15; the best of a few iterates
@@ -52,19 +54,21 @@ def test_pure_noise_promises_nothing(x64):
         X, Y = noise(seed=seed)
         candidate = KernelCandidate(Gaussian(1.0), "full")
         place = {"relative_ridge": 1e-2, "relative_bandwidth": 1.0}
-        honest.append(select([candidate], X, Y, updates=3, last=True, **place).error)
-        last = learn(candidate.kernel, X, Y, updates=3, **place)[-1]
+        honest.append(select([candidate], Training(X, Y, None), SearchOptions(updates=3, last=True, **place)).error)
+        options = RFMOptions(relative_bandwidth=1.0)
+        last = learn(candidate.kernel, X, Y, updates=3, relative_ridge=1e-2, options=options)[-1]
         naive.append(fit_ridge(metric_gram(candidate.kernel, X, last.map).gram(last.bandwidth), Y, 1e-2).error)
     assert np.mean(honest) > 0.85
     assert np.mean(naive) < 0.6
 
 
-def test_the_learnable_is_learned_and_the_table_tells(x64):
+@pytest.mark.slow
+def test_select_learns_a_metric_and_records_its_steps(x64):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 8))
     Y = np.sin(2 * X[:, :1]) + X[:, 1:2]
     kernels = [KernelCandidate(Laplace(1.0), "diagonal"), KernelCandidate(Gaussian(1.0), "full")]
-    found = select(kernels, X, Y, updates=4)
+    found = select(kernels, Training(X, Y, None), SearchOptions(updates=4))
     assert found.updates >= 1 and len(found.steps) == found.updates
     plain = min(e for _, t, e in found.table if t == 0)
     assert found.error < 0.3 * plain
@@ -72,15 +76,17 @@ def test_the_learnable_is_learned_and_the_table_tells(x64):
 
 
 @pytest.mark.slow
-def test_a_smooth_kernel_may_take_over(x64):
+def test_a_smooth_kernel_may_replace_a_rough_one(x64):
     """A rough kernel is not needed once its metric is known: the last kernel can be another than the first."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(150, 10))
     Y = (X[:, :1] * X[:, 1:2]) + 0.01 * rng.normal(size=(150, 1))
     found = select(
-        [KernelCandidate(Laplace(1.0), "diagonal"), KernelCandidate(Gaussian(1.0), "diagonal")], X, Y, updates=4
+        [KernelCandidate(Laplace(1.0), "diagonal"), KernelCandidate(Gaussian(1.0), "diagonal")],
+        Training(X, Y, None),
+        SearchOptions(updates=4),
     )
-    alone = select([KernelCandidate(Laplace(1.0), "diagonal")], X, Y, updates=4)
+    alone = select([KernelCandidate(Laplace(1.0), "diagonal")], Training(X, Y, None), SearchOptions(updates=4))
     assert found.error <= alone.error
 
 
@@ -93,18 +99,21 @@ def index_among(n, d, seed=0):
     return X, (y + np.sqrt(0.1 * y.var()) * rng.normal(size=n))[:, None]
 
 
-def test_who_falls_far_behind_on_few_rows_stays_out(x64, monkeypatch):
+@pytest.mark.slow
+def test_candidates_far_behind_on_few_rows_are_dropped(x64, monkeypatch):
     """An oblique index: lengths of columns say nothing, the full metric finds it, on 200 rows as on 400."""
     monkeypatch.setattr(thresholds, "PILOT_ROWS", 200)
     X, Y = index_among(400, 5)
     Y = Y / Y.std()
     candidates = [KernelCandidate(ProductLaplace(1.0), "diagonal"), KernelCandidate(Gaussian(1.0), "full")]
-    search = Search(Folds(Training(X, Y, None), np.arange(400) // 200))
-    best, *raced = search.run(candidates, 2)
+    search = Search(Folds(Training(X, Y, None), np.arange(400) // 200), SearchOptions(updates=2))
+    best, *raced = search.run(candidates)
     assert [run.candidate for run in raced] == candidates[1:] and best.candidate.metric == "full"
-    assert select(candidates, X, Y, updates=1).table[0][0] == 1  # the table names candidates, not places in the race
+    assert (
+        select(candidates, Training(X, Y, None), SearchOptions(updates=1)).table[0][0] == 1
+    )  # the table names candidates, not places in the race
     monkeypatch.setattr(thresholds, "DROP_FACTOR", np.inf)
-    assert len(search.run(candidates, 1)) == 3
+    assert len(search.run(candidates)) == 3
 
 
 def test_plain_kernels_are_settled_on_all_rows(x64, monkeypatch):
@@ -113,7 +122,7 @@ def test_plain_kernels_are_settled_on_all_rows(x64, monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2))
     Y = np.sin(3 * X[:, :1]) + np.cos(3 * X[:, 1:]) + 0.1 * rng.normal(size=(300, 1))
-    search = Search(Folds(Training(X, Y / Y.std(), None), np.arange(300) % 2))
+    search = Search(Folds(Training(X, Y / Y.std(), None), np.arange(300) % 2), SearchOptions())
     (run,) = search.start_trajectories([KernelCandidate(Gaussian(1.0), "diagonal")])
     found = search.select_update(run, 0, False)
     h, rho = found.final
@@ -132,7 +141,7 @@ def test_very_many_columns_are_screened_where_few_matter(x64, monkeypatch, kerne
     X = rng.normal(size=(240, 60))
     sparse, dense = np.sin(2 * X[:, :1]), X.sum(1, keepdims=True) / np.sqrt(60)
     for Y, kept in ((sparse, range(1, 40)), (dense, [60])):
-        search = Search(Folds(Training(X, Y / Y.std(), None), np.arange(240) % 2))
+        search = Search(Folds(Training(X, Y / Y.std(), None), np.arange(240) % 2), SearchOptions())
         (run,) = search.start_trajectories([KernelCandidate(kernel, "diagonal")])
         search.update(run)
         assert all(np.count_nonzero(M) in kept and (M[0] > 0) for M in run.metrics[1])
@@ -141,7 +150,7 @@ def test_very_many_columns_are_screened_where_few_matter(x64, monkeypatch, kerne
         assert search.evidence.score(views, run.scored[1].place).error == pytest.approx(run.errors[1], rel=1e-9)
 
 
-def test_patience_ends_where_another_explains_much():
+def test_patience_ends_if_another_candidate_explains_much():
     """A kernel that explains nothing gets further updates, unless another has left it far behind."""
     scored = [ScoredCandidate((1.0, 1.0), error, np.zeros((1, 1))) for error in (0.95, 0.94)]
     run = MetricTrajectory(KernelCandidate(Gaussian(1.0), "diagonal"), scored[0], [np.ones(1)])
@@ -150,8 +159,8 @@ def test_patience_ends_where_another_explains_much():
     assert run.projected_error == pytest.approx(0.94**2 / 0.95)
 
 
-def test_a_turn_that_pays_is_taken_where_rows_are_many(x64, monkeypatch):
-    """By a thousandth where there were more rows than a first look takes; fewer must be sure of it."""
+def test_a_rotation_that_helps_is_kept_with_many_rows(x64, monkeypatch):
+    """With more rows than the first search uses, a gain of a thousandth suffices; with fewer it must be significant."""
     X, Y = index_among(200, 4)
     best = MetricTrajectory(
         KernelCandidate(Gaussian(1.0), "full"), ScoredCandidate((1.0, 1e-2), 0.1, 0.9 * Y), [np.eye(4) / 4] * 2
@@ -160,5 +169,5 @@ def test_a_turn_that_pays_is_taken_where_rows_are_many(x64, monkeypatch):
     other.scored = [ScoredCandidate((1.0, 1e-2), 0.0995, 0.9 * Y)]
     for look, taken in ((60, True), (200, False)):
         monkeypatch.setattr(thresholds, "PILOT_ROWS", look)
-        search = Search(Folds(Training(X, Y, None), np.arange(200) % 2))
+        search = Search(Folds(Training(X, Y, None), np.arange(200) % 2), SearchOptions())
         assert search._rotation_helps(other, best) is taken

@@ -53,7 +53,7 @@ def test_noise_maximizes_the_evidence():
     best = GaussianProcess("gaussian").fit(X, y)
     ratio = float(best.noise_variance_[0] / best.amplitude_[0])  # k(x, x) = 1
     for factor in (0.2, 5.0):
-        other = GaussianProcess("gaussian", noise=ratio * factor).fit(X, y)
+        other = GaussianProcess("gaussian", relative_noise_variance=ratio * factor).fit(X, y)
         assert other.log_marginal_likelihood_value_ <= best.log_marginal_likelihood_value_
 
 
@@ -75,7 +75,7 @@ def test_ensemble_of_trained_networks(time):
 def test_draws_have_the_moments():
     """4,000 draws: means within 4 standard errors, covariances within 4 of theirs (√2 of a variance at most)."""
     X, y = data()
-    model = GaussianProcess(unlazy.Gaussian(1.0), noise=0.1).fit(X, y)
+    model = GaussianProcess(unlazy.Gaussian(1.0), relative_noise_variance=0.1).fit(X, y)
     mean, covariance = model.predict(Z, return_cov=True)
     draws = model.sample_y(Z, 4000, random_state=0)
     assert draws.shape == (16, 4000)
@@ -98,7 +98,7 @@ def test_misuse():
     for given, message in (
         ({"kernel": 1}, "kernel must be 'nngp'"),
         ({"kernel": "nngb"}, "did you mean 'nngp'"),
-        ({"noise": -1.0}, "noise must be zero"),
+        ({"relative_noise_variance": -1.0}, "relative_noise_variance must be zero"),
         ({"time": 0.0}, "time must be positive"),
         ({"kernel": "gaussian", "network": unlazy.MLP(1)}, "network applies to"),
     ):

@@ -1,4 +1,4 @@
-"""Heavy-tailed labels: noticed by what is left unexplained, clipped where held-out rows say so, and said."""
+"""Heavy-tailed labels: detected in the residuals, clipped if held-out rows confirm it, and reported."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ import unlazy
 from unlazy.estimators import FeatureMachineRegressor
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import thresholds
-from unlazy.estimators.feature_search.heavy_tails import clip_labels, kurtosis, outlier_treatment, residual_tail
-from unlazy.estimators.preprocessing.column_scale import weighted_median
+from unlazy.estimators.feature_search.choices import clip_labels, kurtosis, outlier_treatment, residual_tail
+from unlazy.estimators.preprocessing.columns import weighted_median
 
 SETTINGS = {"kernel": "gaussian", "metric": "diagonal", "updates": 1}
 
@@ -69,7 +69,7 @@ def test_the_verdict_needs_more_than_a_standard_error():
     assert outlier_treatment(one, doubtful, data) == "averaged"
 
 
-def test_outliers_are_clipped_and_it_is_said(tmp_path):
+def test_outliers_are_clipped_and_reported(tmp_path):
     X, y, _ = outliers()
     Z, _, truth = outliers(600, seed=1)
     model = FeatureMachineRegressor(**SETTINGS).fit(X, y)
@@ -85,7 +85,7 @@ def test_outliers_are_clipped_and_it_is_said(tmp_path):
     assert again.outliers_ == "clipped" and again.clip_ == model.clip_
 
 
-def test_ordinary_labels_are_left_alone():
+def test_ordinary_labels_are_not_clipped():
     X, _, truth = outliers(100)
     y = truth + 0.3 * np.random.default_rng(2).normal(size=100)
     model, plain = (FeatureMachineRegressor(**SETTINGS, robust=robust).fit(X, y) for robust in (True, False))
@@ -95,7 +95,7 @@ def test_ordinary_labels_are_left_alone():
 
 @pytest.mark.slow
 def test_many_rows_of_a_heavy_target_are_clipped_too(monkeypatch):
-    """Where one split judges, the first rows decide; the error is that of held-out rows with the labels they have."""
+    """With a single split, the first rows decide; the error is that of held-out rows with the labels they have."""
     monkeypatch.setattr(thresholds, "SINGLE_SPLIT_ROWS", 250)
     monkeypatch.setattr(thresholds, "HEAVY_KURTOSIS", 4.0)
     X, y, f = outliers(600)

@@ -1,4 +1,4 @@
-"""Estimators of images: whitening and flips against NumPy, fits against the closed form, refusals, files."""
+"""Estimators of images: whitening and flips against NumPy, fits against the closed form, errors, files."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def plain_whitening(train, test, regularization):
 
 
 @pytest.mark.parametrize("regularization", [1e-4, 0.1])
-def test_whitening_is_numpys(regularization):
+def test_whitening_equals_numpy(regularization):
     whitening = ZCAWhitening(regularization).fit(IMAGES[:20])
     got, wanted = whitening.transform(IMAGES), plain_whitening(IMAGES[:20], IMAGES, regularization)
     # (M + ρ)^{-1/2} with ‖M‖ ≤ 1 of rows of norm 1: 48 roundings of M move it by 48 · 2^-53/ρ^1.5 / 2 at most
@@ -48,7 +48,7 @@ def test_whitening_with_flips_commutes_with_them():
     assert np.abs(plain.transform(mirrored) - plain.transform(IMAGES)[:, :, ::-1]).max() > 1e-3
 
 
-def test_whitening_keeps_types_and_says_what_is_wrong():
+def test_whitening_keeps_types_and_raises():
     whitening = ZCAWhitening().fit(IMAGES)
     single = whitening.transform(IMAGES.astype(np.float32))
     assert single.dtype == np.float32 and whitening.transform((20 * IMAGES).astype(np.uint8)).dtype == np.float64
@@ -66,6 +66,7 @@ def test_whitening_keeps_types_and_says_what_is_wrong():
         ZCAWhitening(flips=True).fit(IMAGES[..., 0])
 
 
+@pytest.mark.slow
 def test_a_fit_is_ridge_regression_with_the_best_left_out_error():
     """K + ridge and a free intercept by NumPy; leaving out each image in turn at the chosen ridge gives its error."""
     y = IMAGES[:, 1, 2, 0] + 0.1 * RNG.normal(size=30)
@@ -99,7 +100,7 @@ def test_a_fit_is_ridge_regression_with_the_best_left_out_error():
     )
 
 
-def test_wrong_shapes_are_said():
+def test_wrong_shapes_raise():
     model = KernelClassifier(SMALL, ridge=1.0).fit(IMAGES, LABELS)
     for wrong in (IMAGES[..., 0], IMAGES[0], IMAGES[:, :3], IMAGES.reshape(30, -1)):
         with pytest.raises(ValueError, match=r"fitted to points of shape \(4, 6, 2\)"):
@@ -112,6 +113,7 @@ def test_wrong_shapes_are_said():
         KernelClassifier("ntk").fit(IMAGES, LABELS)
 
 
+@pytest.mark.slow
 def test_a_pipeline_of_images_is_saved_and_loaded(tmp_path):
     model = make_pipeline(ZCAWhitening(flips=True), KernelClassifier(with_flips(SMALL))).fit(IMAGES, LABELS)
     unlazy.estimators.save(model, tmp_path / "images.unlazy")

@@ -1,4 +1,4 @@
-"""Columns that look like codes: found, read as categories where that predicts better, and remembered."""
+"""Integer codes: detected, read as categories if that predicts better, and stored with the model."""
 
 import numpy as np
 import pandas as pd
@@ -7,9 +7,9 @@ import pytest
 import unlazy
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_machine.candidates import list_candidates
 from unlazy.estimators.feature_search import thresholds
-from unlazy.estimators.preprocessing.integer_codes import (
+from unlazy.estimators.feature_search.choices import list_candidates
+from unlazy.estimators.preprocessing.columns import (
     MAX_INDICATORS,
     IntegerCodes,
     encoding_options,
@@ -53,12 +53,13 @@ def test_indicators_are_those_of_pandas():
     assert IntegerCodes()(X) is X and IntegerCodes().coding == "numbers"
 
 
-def test_names_of_things_are_read_as_categories(tmp_path):
-    """Eight values without an order: as numbers a fit of 160 rows smooths over neighbors that are strangers."""
+@pytest.mark.slow
+def test_unordered_codes_are_read_as_categories(tmp_path):
+    """Eight values without an order: as numbers, a fit of 160 rows smooths over unrelated neighbors."""
     (X, y), (Z, truth) = named(), named(seed=1)
     settings = {"kernel": "gaussian", "metric": "diagonal", "updates": 1}
     model = FeatureMachineRegressor(**settings).fit(X, y)
-    numbers = FeatureMachineRegressor(**settings, categories=[]).fit(X, y)
+    numbers = FeatureMachineRegressor(**settings, categorical=[]).fit(X, y)
     assert model.coding_ != "numbers" and list(model.categories_) == [0, 1]
     assert numbers.coding_ == "numbers" and numbers.categories_ == {}
     assert model.leave_one_out_error_ < numbers.leave_one_out_error_
@@ -76,25 +77,25 @@ def test_names_of_things_are_read_as_categories(tmp_path):
     assert np.isfinite(model.predict([[99.0, 0.0, 0.0]])).all()
 
 
-def test_columns_asked_for_are_categories():
+def test_requested_columns_are_categories():
     X, y = named()
     frame = pd.DataFrame(X, columns=["square", "grade", "x"])
     settings = {"kernel": "product_laplace", "updates": 0}
-    model = FeatureMachineClassifier(**settings, categories=["square"]).fit(frame, y > 0)
+    model = FeatureMachineClassifier(**settings, categorical=["square"]).fit(frame, y > 0)
     assert model.coding_ == "categories" and list(model.categories_) == ["square"]
     assert model.X_fit_.shape[1] == 2 + 8
-    by_hand = FeatureMachineClassifier(**settings, categories=[])
+    by_hand = FeatureMachineClassifier(**settings, categorical=[])
     by_hand.fit(np.hstack([X[:, 1:], pd.get_dummies(X[:, 0])]), y > 0)
     Z = np.hstack([X[:, 1:], pd.get_dummies(X[:, 0])])
     # the same columns: equal to rounding of the order in which rows are sorted
     np.testing.assert_allclose(model.predict_proba(frame), by_hand.predict_proba(Z), atol=1e-8)
     for wrong in (["squares"], [3], [True]):
         with pytest.raises(ValueError, match="which is not a column"):
-            FeatureMachineRegressor(categories=wrong).fit(frame, y)
+            FeatureMachineRegressor(categorical=wrong).fit(frame, y)
 
 
-def test_rows_that_judge_later_have_no_say(monkeypatch):
-    """Other labels in rows beyond the first look: the same reading."""
+def test_encoding_choice_ignores_later_rows(monkeypatch):
+    """Other labels in rows beyond the first search give the same encoding."""
     monkeypatch.setattr(thresholds, "ENCODING_SEARCH_ROWS", 60)
     X, y = named()
     model = FeatureMachineRegressor("product_laplace", updates=0)
@@ -109,7 +110,7 @@ def test_rows_that_judge_later_have_no_say(monkeypatch):
 
 
 @pytest.mark.slow
-def test_readings_of_noise_promise_nothing():
+def test_encodings_of_noise_predict_no_gain():
     """Labels without any x: the best of three readings, each the best of its ridges, explains no more than chance.
 
     The mean of 120 squares of normal numbers has relative deviation √(2/120) = 0.13; the mean over four tables of the

@@ -31,7 +31,7 @@ def test_weights_count_rows_and_outputs_are_apart():
     np.testing.assert_array_equal(once[1:], conformal_radius(missed[:, 1:], 0.8, counts.astype(float)))
 
 
-def test_what_cannot_be_promised_is_refused():
+def test_levels_without_coverage_are_rejected():
     with pytest.raises(
         ValueError, match=r"0\.95 needs at least 19 held-out rows, got 10; use a level of at most 0\.909"
     ):
@@ -41,7 +41,7 @@ def test_what_cannot_be_promised_is_refused():
             conformal_radius(np.ones((10, 1)), level)
 
 
-def test_a_kernel_regressor_keeps_what_refits_without_a_row_miss(tmp_path):
+def test_held_out_residuals_are_those_of_refits(tmp_path):
     X, y = RNG.normal(size=(12, 2)), RNG.normal(size=12)
     make = lambda: KernelRegressor("gaussian", bandwidth=1.3, ridge=0.1)  # noqa: E731
     model = make().fit(X, y)
@@ -66,7 +66,7 @@ def test_a_kernel_regressor_keeps_what_refits_without_a_row_miss(tmp_path):
     np.testing.assert_allclose(np.diff(two[:, 1])[:, 0], 4 * expected, rtol=1e-11)
 
 
-def test_without_residuals_it_says_who_keeps_them():
+def test_without_residuals_the_error_names_estimators_that_have_them():
     model = NetworkRegressor()
     model.layers_ = []  # fitted, as far as scikit-learn looks
     with pytest.raises(ValueError, match="has no held-out residuals"):

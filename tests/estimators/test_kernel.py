@@ -9,10 +9,10 @@ from estimator_roster import data
 import unlazy
 from unlazy.estimators import kernel as module
 from unlazy.estimators.base import Training
-from unlazy.estimators.calibration import calibrate, probabilities
+from unlazy.estimators.classifiers import calibrate, probabilities
 from unlazy.estimators.kernel import KernelClassifier, KernelRegressor
 from unlazy.estimators.named_kernels import NAMES, default_bandwidth
-from unlazy.solvers.ridge.intercept import fit_ridge_path
+from unlazy.solvers.ridge import fit_ridge_path
 
 
 def gram(kernel, X):
@@ -87,6 +87,7 @@ def test_intercept_and_units():
     np.testing.assert_allclose(several[:, 0], -several[:, 1], atol=1e-12)
 
 
+@pytest.mark.slow_cases("False")
 @pytest.mark.parametrize("weighted", [False, True])
 def test_large_n_goes_through_the_solvers(monkeypatch, weighted):
     """With the limit lowered, the iterative path agrees with the bordered system up to its tolerance and the
@@ -105,7 +106,7 @@ def test_large_n_goes_through_the_solvers(monkeypatch, weighted):
 
 
 @pytest.mark.slow
-def test_every_name_fits():
+def test_every_kernel_name_fits():
     X, y = data()
     for name in NAMES:
         model = KernelRegressor(name).fit(X, y)
@@ -182,4 +183,4 @@ def test_progress_and_precision_reach_the_solver(monkeypatch):
     original = module.solve
     monkeypatch.setattr(module, "solve", lambda *a, **k: seen.update(k) or original(*a, **k))
     KernelRegressor(progress=True, precision="float32").fit(X, y)
-    assert seen["progress"] is True and seen["precision"] == "float32"
+    assert seen["progress"] is True and seen["options"].precision == "float32"

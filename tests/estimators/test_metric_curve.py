@@ -1,4 +1,4 @@
-"""Learning curves of feature machines: honest about what the metric has seen, and right about more rows."""
+"""Learning curves of feature machines: unbiased although the metric is learned, and accurate for more rows."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def index(n, d=20, seed=0, noise=0.3):
     return X, np.tanh(2 * X @ w / np.linalg.norm(w)) + noise * rng.normal(size=n)
 
 
-def test_a_machine_in_place_of_a_kernel():
+def test_learning_curve_accepts_a_feature_machine():
     X, y = index(80, 3)
     machine = FeatureMachineRegressor(**CHEAP)
     curve = unlazy.learning_curve(machine, X, y)
@@ -46,7 +46,7 @@ def test_without_updates_it_is_the_law_of_the_kernel():
     np.testing.assert_allclose([*found.risk, *wanted.risk], np.mean(left_out), rtol=0, atol=error / 20)
 
 
-def test_a_metric_that_has_seen_the_labels_promises_more():
+def test_a_metric_fitted_to_the_labels_is_too_optimistic():
     """Noise alone: the metric of all labels finds something in it, folds do not."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(150, 12)), rng.normal(size=150)
@@ -61,7 +61,7 @@ def test_a_metric_that_has_seen_the_labels_promises_more():
     assert honest > 0.95 * np.var(y) and hopeful < honest - 0.12 * np.var(y)
 
 
-def test_metrics_that_missed_are_left_out():
+def test_failed_metrics_are_left_out():
     rng = np.random.default_rng(0)
     x, z = rng.normal(size=(2, 40))
     seen = []
@@ -83,7 +83,7 @@ def test_units_and_classes():
     assert 0 < classes.risk[0] < classes.variance
 
 
-def test_what_cannot_be_is_refused():
+def test_impossible_arguments_are_rejected():
     X, y = index(60, 3)
     machine = FeatureMachineRegressor(**CHEAP)
     with pytest.raises(ValueError, match="40 points or more, got 20"):
@@ -101,7 +101,7 @@ def test_what_cannot_be_is_refused():
 
 
 @pytest.mark.slow
-def test_more_rows_are_foreseen_with_a_better_metric():
+def test_more_rows_are_predicted_with_a_better_metric():
     """From 300 rows to 1,200: the mean of 5 draws against refits, whose risks are measured on 4,000 rows."""
     foreseen, true, inside = [], [], []
     Z, T = index(4000, seed=50)

@@ -1,17 +1,17 @@
-"""Many leaves are fitted only where a look at a few of them says that they predict better."""
+"""Many leaves are fitted only if a trial on a few of them predicts better."""
 
 import numpy as np
 
-from unlazy.core.precision import precision
+from unlazy.core.arrays import precision
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import final_fit
 from unlazy.estimators.feature_search.final_fit import FinalFitProblem, _partition_is_promising
+from unlazy.estimators.feature_search.held_out import KernelCandidate, ScoredCandidate
 from unlazy.estimators.feature_search.successive_halving import HalvingCandidate, HalvingResult
-from unlazy.estimators.feature_search.trajectory import KernelCandidate, ScoredCandidate
 from unlazy.estimators.named_kernels import UNIT
 
 
-def test_a_look_at_some_leaves_decides(monkeypatch):
+def test_a_trial_on_some_leaves_decides(monkeypatch):
     monkeypatch.setattr(final_fit, "max_exact_rows", lambda: 60)
     rng = np.random.default_rng(0)
     X = rng.uniform(-3, 3, size=(640, 2))
@@ -30,7 +30,7 @@ def test_a_look_at_some_leaves_decides(monkeypatch):
             assert _partition_is_promising(problem, found, choice._replace(scored=scored)) == expected
 
 
-def test_a_ridge_that_rounding_hides_is_raised():
+def test_a_ridge_below_rounding_is_increased():
     """Five hundred smooth rows on a line: K + 1e-20 is not positive to rounding, so the fit is made under a larger
     ridge, and still predicts."""
     X = np.linspace(-3, 3, 500)[:, None]

@@ -1,4 +1,4 @@
-"""Saved estimators predict the same bits; a file that is not exactly what was saved is refused, and runs nothing."""
+"""Saved estimators predict the same bits; a file that differs from what was saved is rejected and runs no code."""
 
 import functools
 import hashlib
@@ -48,8 +48,9 @@ def saved(tmp_path_factory):
     return path, path.read_bytes()
 
 
+@pytest.mark.slow_cases("FeatureMachineClassifier", "FeatureMachineRegressor", "GaussianProcess", "KernelRegressor")
 @pytest.mark.parametrize("name", light_first(NAMES))
-def test_same_bits_after_loading(name, tmp_path):
+def test_predictions_are_bitwise_equal_after_loading(name, tmp_path):
     X, y = data()
     table = pd.DataFrame(X, columns=["a", "b", "c"])
     model = make(name).fit(table, target(name, y))
@@ -76,7 +77,7 @@ def kernels():
         "layers": LayerKernel(unlazy.MLP(1), (0.5, 1.0), (0.0, 1.0)),
         "metric": with_metric(unlazy.NTK(network), L @ L.T),
         "diagonal": with_metric(unlazy.Laplace(2.0), jnp.array([1.0, 0.1, 3.0])),
-        "sum": 2.0 * unlazy.Gaussian(1.5) + unlazy.Matern(2.5, 0.7) * unlazy.Polynomial(3),
+        "sum": 2.0 * unlazy.Gaussian(1.5) + unlazy.Matern(0.7, 2.5) * unlazy.Polynomial(3),
         "grams": 0.5 * unlazy.ProductLaplace(jnp.array([1.0, 2.0, 3.0])) + unlazy.NNGP(network),
         "leaky": unlazy.NNGP(unlazy.MLP(2, activation("leaky_relu", 0.2))),
         "arc": unlazy.ArcCosine(2) + unlazy.Linear(1.0) + unlazy.RationalQuadratic(2.0, 3.0),
@@ -85,7 +86,7 @@ def kernels():
 
 @pytest.mark.parametrize("which", ["ntk", "layers", "metric", "diagonal", "sum", "grams", "leaky", "arc"])
 def test_kernels_by_value(which, x64):
-    """Every field comes back, nested as deep as it was, to the last bit."""
+    """Every field round-trips bitwise, at any nesting."""
     kernel = kernels()[which]
     encoder = Encoder()
     tree = json.loads(json.dumps(encoder.encode(kernel, "kernel")))
@@ -96,7 +97,7 @@ def test_kernels_by_value(which, x64):
         np.testing.assert_array_equal(left, right)
 
 
-def test_values_that_json_has_no_word_for():
+def test_values_without_a_json_form():
     values = {
         "tuple": (1, (2.5, None), [True]), "nan": float("nan"), "big": -(2**70), "inf": -np.inf,
         "table": {"a": 1, 2: slice(1, None)}, "single": np.float32(0.1), "whole": np.int64(3), "type": np.float32,
@@ -166,7 +167,7 @@ def mutants(content: bytes):
             yield bytes(raw)
 
 
-def test_mutated_files_end_in_our_error(saved, tmp_path):
+def test_mutated_files_raise_unlazy_error(saved, tmp_path):
     path, content = saved
     unlazy.load(path)
     count = 0
@@ -214,8 +215,8 @@ def estimator(**fitted):
         [], None, 3, "text", {},
     ],
 )  # fmt: skip
-def test_forged_trees_build_nothing(tree, tmp_path):
-    """A right checksum is no pass: only classes of the table, only fitted attributes, only known kinds."""
+def test_forged_trees_construct_nothing(tree, tmp_path):
+    """A valid checksum is not enough: only registered classes, only fitted attributes, only known kinds."""
     (tmp_path / "forged").write_bytes(forged(tree))
     before = set(os.listdir())
     with pytest.raises(UnlazyError, match="does not describe an estimator"):
@@ -253,7 +254,7 @@ def test_other_files(tmp_path):
             unlazy.load(tmp_path / name)
 
 
-def test_code_is_refused_when_saving(tmp_path):
+def test_code_is_rejected_when_saving(tmp_path):
     X, y = data()
     model = KernelRegressor(unlazy.NNGP(unlazy.MLP(1, lambda x: x)))
     with pytest.raises(UnlazyError, match=r"KernelRegressor.kernel.*a custom function"):
@@ -292,7 +293,7 @@ class Own(InnerProductKernel):
         return (1 + xz / self.scale) ** self.power
 
 
-def test_a_kernel_of_ones_own_is_saved_once_registered(tmp_path, monkeypatch):
+def test_a_user_defined_kernel_is_saved_once_registered(tmp_path, monkeypatch):
     X = np.random.default_rng(0).normal(size=(12, 2))
     model = KernelRegressor(2.0 * Own(3.0, 3)).fit(X, X[:, 0])
     with pytest.raises(UnlazyError, match=r"is a Own, which cannot be saved.*unlazy.estimators.register\(Own\)"):
@@ -341,18 +342,38 @@ def test_files_of_format_1_have_relative_ridges_under_their_old_name(tmp_path):
     [jax.nn.elu, jnp.sign, functools.partial(jax.nn.gelu, approximate=False), "tanh", jnp.tanh],
     ids=["elu", "sign", "gelu", "name", "tanh"],
 )
-def test_known_functions_of_jax_are_saved_by_their_address(function):
+def test_known_functions_of_jax_are_saved_by_their_path(function):
     encoder = Encoder()
     tree = json.loads(json.dumps(encoder.encode(activation(function), "here")))
     assert Decoder(encoder.arrays, files.FORMAT).decode(tree) == activation(function)
 
 
-def test_a_function_with_a_known_name_is_not_saved_as_it():
+def test_a_user_function_with_a_known_name_is_not_saved_by_that_name():
     def relu(x):
         return 2 * x
 
     with pytest.raises(UnlazyError, match="a custom function"):
         Encoder().encode(activation(relu), "here")
+
+
+def test_files_of_format_3_have_other_names_of_two_parameters(tmp_path):
+    tree = {"#": "estimator", "class": "GaussianProcess", "given": {"noise": 0.5}, "fitted": {}}
+    (tmp_path / "old").write_bytes(forged(tree, format=3))
+    assert unlazy.load(tmp_path / "old").relative_noise_variance == 0.5
+    tree = {"#": "estimator", "class": "FeatureMachineClassifier", "given": {"categories": ["a", 2]}, "fitted": {}}
+    (tmp_path / "old").write_bytes(forged(tree, format=3))
+    assert unlazy.load(tmp_path / "old").categorical == ["a", 2]
+    (tmp_path / "new").write_bytes(forged(tree))
+    with pytest.raises(UnlazyError, match="categories"):
+        unlazy.load(tmp_path / "new")
+
+
+def test_a_progress_callback_is_not_saved(tmp_path):
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    model = unlazy.KernelRegressor("gaussian", progress=print).fit(X, X[:, 0])
+    model.save(tmp_path / "model")
+    again = unlazy.load(tmp_path / "model")
+    assert again.progress is False and np.array_equal(again.predict(X), model.predict(X))
 
 
 @pytest.mark.parametrize("name", ["kernel_regressor", "network_regressor", "feature_machine", "two_layer", "zca"])

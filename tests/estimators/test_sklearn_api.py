@@ -11,7 +11,7 @@ X, Y = data(40)
 LABELS = np.where(np.quantile(Y, 0.8) < Y, "rare", "usual")
 
 
-def test_a_class_of_weight_three_is_its_rows_three_times():
+def test_class_weight_three_equals_repeating_its_rows_three_times():
     """Merged copies and weights are the same numbers up to the rounding of sums of three: 1e-9 of probabilities."""
     weighted = KernelClassifier("gaussian", ridge=0.1, class_weight={"rare": 3}).fit(X, LABELS)
     rows = np.repeat(np.arange(40), np.where(LABELS == "rare", 3, 1))
@@ -21,8 +21,9 @@ def test_a_class_of_weight_three_is_its_rows_three_times():
     assert weighted.predict_proba(X)[:, 0].mean() > plain.predict_proba(X)[:, 0].mean()
 
 
+@pytest.mark.slow_cases("FeatureMachineClassifier", "KernelClassifier")
 @pytest.mark.parametrize("name", light_first(CLASSIFIERS))
-def test_balanced_classes_weigh_alike(name):
+def test_balanced_classes_have_equal_weight(name):
     """n/(2·n_c) a row, times the weight it was given."""
     w = np.random.default_rng(0).uniform(0.5, 2, 40)
     share = {c: np.mean(c == LABELS) for c in ("rare", "usual")}
@@ -34,8 +35,9 @@ def test_balanced_classes_weigh_alike(name):
         make(name, class_weight="equal").fit(X, LABELS)
 
 
+@pytest.mark.slow_cases("GaussianProcess")
 @pytest.mark.parametrize("name", ["KernelRegressor", "KernelClassifier", "GaussianProcess"])
-def test_other_columns_and_one_axis_get_scikit_learns_words(name):
+def test_wrong_columns_and_axes_raise_scikit_learn_errors(name):
     assert name in NAMES
     frame = pd.DataFrame(X, columns=["width", "height", "weight"])
     model = make(name).fit(frame, target(name, Y))

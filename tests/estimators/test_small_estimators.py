@@ -65,7 +65,7 @@ def test_two_layer_misuse():
 
 
 @pytest.mark.slow
-def test_network_predicts_what_its_layers_say():
+def test_network_predictions_equal_its_layers():
     """The forward pass in NumPy: standardize, relu layers, undo."""
     X, y = data()
     model = make("NetworkRegressor").fit(X, y)

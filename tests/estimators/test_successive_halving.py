@@ -1,21 +1,22 @@
-"""Many rows: choices at growing sizes, judged by rows that nothing was learned from; the last fit in all its ways."""
+"""Many rows: choices at growing sizes, scored on held-out rows; all variants of the final fit."""
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
 import unlazy
+from unlazy.core.progress import ProgressDisplay
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search import KernelCandidate, final_fit, thresholds
-from unlazy.estimators.feature_search.held_out import SingleSplit
+from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, final_fit, thresholds
+from unlazy.estimators.feature_search.held_out import ScoredCandidate, SingleSplit, significantly_worse
 from unlazy.estimators.feature_search.progress import TOTAL, FitProgress, expected_work
 from unlazy.estimators.feature_search.stages import Stages
 from unlazy.estimators.feature_search.successive_halving import (
@@ -27,7 +28,6 @@ from unlazy.estimators.feature_search.successive_halving import (
     successive_halving,
     tune,
 )
-from unlazy.estimators.feature_search.trajectory import ScoredCandidate, significantly_worse
 from unlazy.kernels.radial import Gaussian
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.training.rfm.iteration import RfmStep
@@ -40,7 +40,7 @@ FEW = {
     "TENTH_VALIDATION_ROWS": 150,
     "PILOT_ROWS": 30,
 }
-FREE = {"updates": 2, "bandwidth": None, "ridge": None, "rank": None, "begin": None, "last": False}
+FREE = SearchOptions(updates=2)
 
 
 def data(n=120, d=5, seed=0):
@@ -51,13 +51,13 @@ def data(n=120, d=5, seed=0):
 
 @pytest.fixture
 def few(monkeypatch):
-    """Sizes a test can afford: many rows are 100, a factorization holds 120; by the host's rules on every machine."""
+    """Small sizes: many rows are 100, a factorization holds 120; by the host's rules on every machine."""
     monkeypatch.setattr("unlazy.core.devices.is_host", lambda: True)
     for name, value in FEW.items():
         monkeypatch.setattr(thresholds, name, value)
 
 
-def test_sizes_grow_to_what_pays(monkeypatch):
+def test_sizes_grow_while_it_pays(monkeypatch):
     monkeypatch.setattr("unlazy.core.devices.is_host", lambda: True)
     assert list(stage_sizes(3000)) == [1500, 3000] and list(stage_sizes(50_000)) == [1500, 4000]
     assert list(stage_sizes(1200)) == [1200]
@@ -68,8 +68,8 @@ def test_sizes_grow_to_what_pays(monkeypatch):
     assert list(stage_sizes(10**6))[-1] < 25_000
 
 
-def test_what_does_not_fit_is_tried_with_half_the_rows(monkeypatch):
-    """A card that others use too has less room than it says; anything else that goes wrong is not repeated."""
+def test_too_many_rows_are_halved(monkeypatch):
+    """A shared GPU has less free memory than it reports, so the fit is repeated; other errors are not."""
     monkeypatch.setattr("unlazy.core.devices.is_host", lambda: False)
     monkeypatch.setattr("unlazy.core.devices.free_memory", lambda: 139 * 2**30)
     monkeypatch.setattr("unlazy.core.devices.largest_block", lambda: 139 * 2**30)
@@ -97,22 +97,20 @@ def test_what_does_not_fit_is_tried_with_half_the_rows(monkeypatch):
 
 
 def test_labels_of_the_validation_rows_reach_no_metric(x64, few):
-    """Other labels of the rows that judge: with everything else fixed, the metric is the same to the last bit."""
+    """Other labels of the validation rows: with everything else fixed, the metric is bitwise the same."""
     X, y = data(200)
     order, found = np.arange(200), []
-    free = {**FREE, "bandwidth": 1.0, "ridge": 1e-2, "last": True}
+    fixed = SearchOptions(2, relative_bandwidth=1.0, relative_ridge=1e-2, last=True)
     for judges in (y[160:], 1e3 * np.random.default_rng(1).normal(size=40)):
         Y = np.concatenate([y[:160], judges])[:, None]
-        chosen = successive_halving(
-            [KernelCandidate(Gaussian(1.0), "full")], Training(X, Y, None), order, advance=lambda _: None, **free
-        )
+        chosen = successive_halving([KernelCandidate(Gaussian(1.0), "full")], Training(X, Y, None), order, fixed)
         assert chosen.best.updates == 2 and chosen.best.rows == 100
         found.append(chosen.best.metric)
     np.testing.assert_array_equal(*found)
 
 
-def test_pure_noise_promises_nothing(x64, few):
-    """What the judges say of noise is at least 1 less two standard errors of the mean of 5·40 squares, √(2/200)."""
+def test_pure_noise_predicts_no_gain(x64, few):
+    """The validation error of noise is at least 1 minus two standard errors of the mean of 5·40 squares, √(2/200)."""
     errors = []
     for seed in range(5):
         rng = np.random.default_rng(seed)
@@ -121,14 +119,13 @@ def test_pure_noise_promises_nothing(x64, few):
             [KernelCandidate(Gaussian(1.0), "full")],
             Training(X, Y, None),
             np.arange(200),
-            advance=lambda _: None,
-            **FREE,
+            FREE,
         )
         errors.append(chosen.best.error)
     assert np.mean(errors) > 1 - 2 * np.sqrt(2 / 200)
 
 
-def test_validation_rows_can_tell_or_not():
+def test_significance_of_differences_on_validation_rows():
     """New errors of ±δ beside old ones of ±1 on 100 rows: the mean difference of squares is δ² - 1 plus noise."""
     Y = np.zeros((100, 1))
     validation = Training(np.zeros((100, 1)), Y, None)
@@ -146,6 +143,7 @@ def test_validation_rows_can_tell_or_not():
     assert significantly_worse(scored(np.nan * side), scored(side), validation)
 
 
+@pytest.mark.slow_cases("iteration")
 @pytest.mark.parametrize("way", ["iteration", pytest.param("partition", marks=pytest.mark.slow)])
 def test_more_rows_than_a_factorization_holds(few, monkeypatch, tmp_path, way):
     X, y = data(400)
@@ -163,7 +161,7 @@ def test_more_rows_than_a_factorization_holds(few, monkeypatch, tmp_path, way):
         np.testing.assert_array_equal(unlazy.load(tmp_path / "machine").predict(Z), model.predict(Z))
 
 
-def test_stages_are_read_back_as_they_were(tmp_path):
+def test_stages_round_trip(tmp_path):
     kernels = [Gaussian(1.0), Gaussian(2.0)]
     step = RfmStep(kernels[1], 0.1, 1e-300, np.float64(0.6))
     found = [
@@ -184,27 +182,27 @@ def test_stages_are_read_back_as_they_were(tmp_path):
         stages()("more", dict)
 
 
-def test_progress_goes_forward_by_the_work_of_its_parts(monkeypatch):
+def test_progress_advances_by_the_work_of_its_parts(monkeypatch):
     monkeypatch.setattr("unlazy.core.devices.is_host", lambda: True)
     work = expected_work(20_000, candidates=5, updates=8)
     assert list(work) == ["race", "4000 rows", "last fit", "metric"]
     seen = []
-    shown = SimpleNamespace(advance=lambda note, steps: seen.append((note, steps)))
+    shown = ProgressDisplay("learning", TOTAL, show=lambda p: seen.append(p.step))
     course = FitProgress(shown, {"race": 3.0, "4000 rows": 1.0, "last fit": 4.0, "metric": 2.0})
     course.tick("Gaussian")
     course.done("race")
-    assert sum(step for _, step in seen) == pytest.approx(30 * (1 - 0.9**2))
+    assert seen[-1] == pytest.approx(30 * (1 - 0.9**2))
     course.done("4000 rows 0")
     course.done("4000 rows 1")
-    assert sum(step for _, step in seen) == pytest.approx(30 + 10 * (1 - 0.9**2))
+    assert seen[-1] == pytest.approx(30 + 10 * (1 - 0.9**2))
     for stage in ("last fit 0", "metric 0", "update 0", "place 0", "metric 1", "all rows"):
         course.done(stage)
-    assert 80 < sum(step for _, step in seen) < TOTAL and all(step >= 0 for _, step in seen)
+    assert 80 < seen[-1] < TOTAL and seen == sorted(seen)
 
 
 @pytest.mark.slow
-def test_a_broken_fit_continues_after_its_last_stage(few, monkeypatch, tmp_path):
-    """Broken off after one more stage each time: nothing is done twice, and the model is the same bit for bit."""
+def test_an_interrupted_fit_resumes_after_its_last_stage(few, monkeypatch, tmp_path):
+    """Interrupted after one more stage each time: nothing is repeated, and the model is the same bit for bit."""
     X, y = data(400)
     free = {"metric": "diagonal", "updates": 1, "tolerance": 1e-4}
     whole = FeatureMachineRegressor("gaussian", **free).fit(X, y)
@@ -236,6 +234,7 @@ KILLED = """
 import os, signal, sys
 import jax
 import numpy as np
+from unlazy.core.progress import ProgressDisplay
 from unlazy.estimators import FeatureMachineClassifier
 from unlazy.estimators.feature_search import thresholds
 from unlazy.solvers.checkpoint import Checkpoint
@@ -261,8 +260,8 @@ np.save(sys.argv[3], model.predict_proba(X))
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
-def test_a_killed_fit_continues(tmp_path):
-    """Killed from outside Python's reach after one stage, then after two more; the third process ends it."""
+def test_a_killed_fit_resumes(tmp_path):
+    """Killed by SIGKILL after one stage, then after two more; the third process finishes."""
     script, kept, found, plain = (tmp_path / name for name in ("fit.py", "kept", "found.npy", "plain.npy"))
     script.write_text(KILLED.replace("{few}", repr(FEW)))
 
@@ -288,7 +287,7 @@ def test_a_bandwidth_for_the_next_metric_is_not_that_of_this_model(few, monkeypa
 
 
 @pytest.mark.slow
-def test_a_model_that_the_validation_rows_refuse_is_not_taken(few, monkeypatch):
+def test_a_model_rejected_by_validation_is_not_selected(few, monkeypatch):
     """Where all that fits more rows is worse than the fit to fewer, that one is kept."""
     X, y = data(400)
     bad = final_fit._fit_partition
@@ -321,8 +320,8 @@ def test_the_order_of_rows_is_not_information(few):
     np.testing.assert_array_equal(one.predict(X), turned.predict(X))
 
 
-def test_held_out_is_what_it_says(x64):
-    """The judges' predictions against ridge regression with an intercept written out."""
+def test_held_out_predictions_are_ridge_regression(x64):
+    """Predictions at validation rows against ridge regression with an intercept, written out."""
     X, y = data(60)
     evidence = SingleSplit(Training(X[:40], y[:40, None], None), Training(X[40:], y[40:, None], None))
     views = evidence.views(Gaussian(1.0), evidence.isotropic_metrics("diagonal"))
@@ -338,7 +337,7 @@ def test_held_out_is_what_it_says(x64):
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [600, 1500], ids=["one factorization", "iteration"])
 def test_directions_are_turned_by_residuals(x64, few, monkeypatch, n):
-    """One index among twenty inputs: with turns the squared sine of the angle to it is at most half of that without."""
+    """One index among twenty inputs: with rotations, at most half of the squared sine of the angle to it."""
     for name, value in {"FIRST_ROWS": 300, "MAX_ROWS_HOST": 500, "EXACT_ROWS": 600}.items():
         monkeypatch.setattr(thresholds, name, value)
     rng = np.random.default_rng(1)
@@ -352,13 +351,12 @@ def test_directions_are_turned_by_residuals(x64, few, monkeypatch, n):
     assert missed[1] < 0.5 * missed[0], missed
 
 
-def test_more_rows_than_choices_were_made_on_turn_again(x64, few, monkeypatch):
+def test_more_rows_than_the_search_used_rotate_again(x64, few, monkeypatch):
     """What did not pay at 100 rows is tried once more with 240, which one factorization does not hold."""
     X, y = data(300)
     found = successive_halving(
-        [KernelCandidate(Gaussian(1.0), "full")], Training(X, y[:, None], None), np.arange(300), advance=lambda _: None,
-        **FREE,
-    )  # fmt: skip
+        [KernelCandidate(Gaussian(1.0), "full")], Training(X, y[:, None], None), np.arange(300), FREE
+    )
     found = found._replace(best=found.best._replace(rotations=()))
     assert found.best.updates
     asked, turn = [], final_fit._rotated_metric
@@ -368,7 +366,7 @@ def test_more_rows_than_choices_were_made_on_turn_again(x64, few, monkeypatch):
 
 
 def test_bandwidth_and_ridge_of_many_rows_are_tuned_on_half_of_them(x64, few, monkeypatch):
-    """All rows are asked once, and where they do not agree that it is better nothing moves."""
+    """All rows are evaluated once, and nothing changes unless they confirm the gain."""
     X, y = data(200)
     evidence = SingleSplit(*(Training(X[part], y[part, None], None) for part in (slice(160), slice(160, None))))
     metric = np.eye(5) / 5
@@ -387,8 +385,8 @@ def test_bandwidth_and_ridge_of_many_rows_are_tuned_on_half_of_them(x64, few, mo
     assert again.scored.place == start.scored.place
 
 
-def test_a_baseline_that_would_not_win_goes_no_further(x64, few, monkeypatch):
-    """It is judged with the metric of these rows, and not updated; one that may win is."""
+def test_a_baseline_that_cannot_win_is_not_updated(x64, few, monkeypatch):
+    """It is scored with the metric of these rows and not updated; one that may win is."""
     X, y = data(200)
     evidence = SingleSplit(*(Training(X[part], y[part, None], None) for part in (slice(160), slice(160, None))))
     metric = np.eye(5) / 5
@@ -396,17 +394,17 @@ def test_a_baseline_that_would_not_win_goes_no_further(x64, few, monkeypatch):
     start = HalvingCandidate(
         KernelCandidate(Gaussian(1.0), "full"), metric, 1.0, evidence.score(views, (1.0, 1e-2)), 1, 80
     )
-    free = {"bandwidth": None, "ridge": None, "rank": None, "advance": lambda note: None}
-    first = _at_size(start, evidence, 160, 2, False, **free)
+    judge = functools.partial(_at_size, start, evidence, 160, SearchOptions(updates=2), lambda note: None)
+    first = judge()
     assert first.updates > 1 and first.relearned_error == pytest.approx(start.error) and first.gain < 0.9
-    behind = _at_size(start, evidence, 160, 2, False, first, **free)
+    behind = judge(first)
     assert behind.updates == 1 and behind.error == pytest.approx(start.error)
     slower = first._replace(relearned_error=2 * first.relearned_error)
-    assert _at_size(start, evidence, 160, 2, False, slower, **free).error == first.error
+    assert judge(slower).error == first.error
 
 
 @pytest.mark.parametrize("ridge", [1e-2, 1e-9])
-def test_a_direction_is_turned_whatever_the_ridge(x64, ridge):
+def test_a_direction_is_rotated_at_any_ridge(x64, ridge):
     """Coefficients of a small ridge nearly cancel, and slopes in float32 would be nothing but rounding: the step would
     be nil. One Gauss-Newton step leaves a squared sine of σ²/(n E f'²) = 1.5e-4 times χ² of four degrees of freedom, in
     999 cases of 1,000 below 18.5."""
@@ -428,6 +426,7 @@ BUDGETED = """
 import resource
 import jax
 import numpy as np
+from unlazy.core.progress import ProgressDisplay
 from unlazy.estimators import FeatureMachineRegressor
 
 def resident():

@@ -36,7 +36,7 @@ def test_each_kind_of_column():
     assert A[:, 2].max() - A[:, 2].min() == pytest.approx(1.0)
 
 
-def test_a_row_does_not_see_its_own_label_through_its_category():
+def test_category_encoding_does_not_leak_the_label_of_a_row():
     """Changing one label changes the encoding of other rows, not of its own."""
     X = frame()[["town"]]
     changed = Y.copy()

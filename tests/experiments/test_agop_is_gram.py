@@ -25,7 +25,7 @@ def test_agop_of_a_quadratic_form(x64):
     np.testing.assert_allclose(agop(lambda x: 0.5 * x @ A @ x, X), A @ (X.T @ X / 50) @ A, rtol=1e-12)
 
 
-def test_likeness_is_blind_to_scale_and_to_the_identity(x64):
+def test_traceless_correlation_ignores_scale_and_identity(x64):
     rng = np.random.default_rng(0)
     A = rng.normal(size=(4, 4))
     A = jnp.asarray(A @ A.T)

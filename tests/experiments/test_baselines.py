@@ -22,7 +22,7 @@ def sample(x64):
     return fits.BaselineSample(train, 40, Data(jnp.asarray(V), jnp.asarray(V[:, 0] ** 2)))
 
 
-def test_tiles_are_the_gram(x64, monkeypatch):
+def test_tiles_equal_the_gram_matrix(x64, monkeypatch):
     monkeypatch.setattr(fits, "TILE", 16)
     rng = np.random.default_rng(0)
     X, Z, kernel = rng.standard_normal((37, D)), rng.standard_normal((20, D)), NTK(fits.WITH_BIAS)

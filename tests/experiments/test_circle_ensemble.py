@@ -40,7 +40,7 @@ def made_up(scale: float, shift: float, seed: int = 0, networks: int = 400) -> R
     return Records(rows)
 
 
-def test_claims_tell_a_right_ensemble_from_a_wrong_one():
+def test_claims_distinguish_right_and_wrong_ensembles():
     assert {c.verdict for c in experiment.claims(made_up(1.0, 0.005))} == {"holds"}
     assert {c.verdict for c in experiment.claims(made_up(1.6, 0.06))} == {"does not hold"}
 
@@ -59,6 +59,6 @@ def test_quick_holds():
     assert {c.verdict for c in experiment.claims(records)} == {"holds"}
 
 
-def test_a_missing_width_is_noticed(records):
+def test_a_missing_width_fails_a_claim(records):
     narrow = Records(replace(r) for r in records.where(width=64))
     assert any(c.verdict != "holds" for c in experiment.claims(narrow))

@@ -30,6 +30,6 @@ def test_claims_notice_kernels_that_do_not_converge(records):
     assert {c.verdict for c in experiment.claims(stuck)} == {"does not hold"}
 
 
-def test_limits_are_in_float64_whatever_asks_first():
+def test_limits_are_in_float64_in_any_scope():
     for name in ("convolution", "attention"):
         assert all(K.dtype == np.float64 and np.array_equal(K, K.T) for K in limits(name))

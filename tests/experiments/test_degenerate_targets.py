@@ -9,7 +9,7 @@ from unlazy.lab.experiments import degenerate_targets as dt
 from unlazy.theory.activations import hermite
 
 
-def test_targets_have_the_exponents_and_tails_they_claim(x64):
+def test_targets_have_the_stated_exponents_and_tails(x64):
     exponents = {name: dt.target(name, 5, jax.random.key(0)).information_exponent for name in dt.NAMES}
     assert exponents == {"cubic_sign": 3, "band_sign": 2, "he3": 3, "he4": 4, "control": 2}
     z, w = hermite.gauss_hermite(20)  # exact up to degree 39

@@ -26,7 +26,7 @@ def test_richness_moves_the_kernel_and_claims_notice_when_it_does_not(records):
     assert paid == ["does not hold", "holds", "does not hold"]  # equal risks are what an isotropic target has
 
 
-def test_richness_pays_where_there_are_latent_directions(records):
+def test_richness_pays_for_latent_directions(records):
     claims = {c.statement: c.verdict for c in experiment.claims(records)}
     assert all(v == "holds" for s, v in claims.items() if s.startswith("index"))
     assert "does not hold" not in claims.values()

@@ -1,4 +1,4 @@
-"""What every experiment must have: words a reader needs, configurations that can run, honest claims on no records."""
+"""Every experiment has its texts, configurations that can run, and undecided claims without records."""
 
 import re
 
@@ -11,17 +11,17 @@ EXPERIMENTS = {e.name: e for e in all_experiments()}
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_it_says_what_it_claims(name):
+def test_experiments_state_question_prediction_and_verdict_rule(name):
     e = EXPERIMENTS[name]
     for words in (e.question, e.prediction, e.protocol, e.verdict):
         assert len(words) > 20
     assert e.question.endswith("?")
-    assert e.tags and all(re.fullmatch(r"[KADLPMGCE]\d+", tag) for tag in e.tags)
+    assert e.tags and all(re.fullmatch(r"[KADLPMGCEWTI]\d+", tag) for tag in e.tags)
     assert e.source in ("S1", "S2", "S3", "S4", "general")
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_its_points_can_be_grouped_and_quick_is_smaller_than_full(name):
+def test_points_can_be_grouped_and_quick_is_smaller_than_full(name):
     e = EXPERIMENTS[name]
     sizes = []
     for configuration in (e.quick, e.full):
@@ -38,9 +38,9 @@ def test_without_records_nothing_holds(name):
     try:
         claims = EXPERIMENTS[name].claims(Records())
     except (KeyError, IndexError, ValueError, ZeroDivisionError, FloatingPointError, RuntimeWarning):
-        return  # the page says that there is not enough to judge
+        return  # the page says that there are too few records
     assert all(c.verdict != "holds" for c in claims)
 
 
-def test_the_demo_tells_a_story():
+def test_the_demo_covers_both_sources():
     assert {"S1", "S2"} <= {e.source for e in EXPERIMENTS.values() if e.demo}

@@ -1,4 +1,4 @@
-"""gcv_is_honest: the claims notice estimates that are off, and copies of rows make the trial's own estimate so."""
+"""gcv_is_honest: claims detect wrong estimates, and copies of rows make the estimates of a trial wrong."""
 
 import numpy as np
 import pytest

@@ -40,7 +40,7 @@ def test_claims_notice_a_wrong_kernel_and_a_wrong_kurtosis(records):
     assert covariance.verdict == kurtosis.verdict == "does not hold"
 
 
-def test_the_flat_start_is_the_networks_own(x64):
+def test_the_flat_start_is_the_networks_initialization(x64):
     """One vector of normals fills every parameter once: the network at it has the layout and scale of `init`."""
     network = Network(MLP(2, width=4), 3)
     flat = jnp.arange(float(module._size(network)))

@@ -56,7 +56,7 @@ def test_files_keep_their_test_images_apart(file):
     assert resolve_config(ik.experiment, change={"file": ["some/where.npz"]}).points()[0]["file"] == "some/where.npz"
 
 
-def test_a_file_of_rows_is_refused(tmp_path):
+def test_a_file_without_images_is_rejected(tmp_path):
     rows = {f"{a}_{b}": np.zeros((4, 2)) if a == "X" else np.arange(4) % 2 for a in "Xy" for b in ("train", "test")}
     np.savez(tmp_path / "rows.npz", **rows)
     with pytest.raises(UnlazyError, match="height, width, channels"):

@@ -9,6 +9,7 @@ from unlazy.core.data import Data
 from unlazy.lab.experiment import Record, Records
 from unlazy.lab.experiments import label_noise as ln
 from unlazy.training.descent.descend import descend
+from unlazy.training.options import DescentOptions, Recording
 
 
 def made_up(errors):
@@ -31,19 +32,20 @@ def test_claims_hold_and_fail():
     assert len(ln.figure(made_up({**good, "spherical": 9.0})).axes) == 1
 
 
-def test_noise_of_labels_is_drawn_anew_and_has_its_size(x64):
+def test_label_noise_is_fresh_and_has_the_right_size(x64):
     """f = θ and one point: every step is θ - η(θ - y ∓ δ), so that the step says what the label was."""
     data, eta, delta = Data(jnp.ones((1, 1)), jnp.array([3.0])), 0.1, 0.5
 
-    def run(**more):
-        return descend(lambda p, X: p * X[:, 0], jnp.array(1.0), data, steps=200, step_size=eta,
-                       record={"p": lambda p: p}, every=1, **more).recorded["p"]  # fmt: skip
+    def run(label_noise=0.0, key=None):
+        options, recording = DescentOptions(label_noise=label_noise), Recording({"p": lambda p: p}, every=1)
+        return descend(lambda p, X: p * X[:, 0], jnp.array(1.0), data, steps=200, step_size=eta, options=options,
+                       recording=recording, key=key).recorded["p"]  # fmt: skip
 
-    path = np.asarray(run(label_noise=delta, key=jax.random.key(0)))
+    path = np.asarray(run(delta, jax.random.key(0)))
     labels = path[:-1] + (path[1:] - path[:-1]) / eta
     off = (labels - 3.0) / delta
     np.testing.assert_allclose(np.abs(off), 1, atol=1e-12)
     assert abs(off.mean()) < 4 / np.sqrt(200) and abs(np.mean(off[1:] * off[:-1])) < 4 / np.sqrt(199)
     np.testing.assert_allclose(run()[-1], 3 - 2 * 0.9**200, atol=1e-12)
     with pytest.raises(ValueError, match="label_noise is random"):
-        run(label_noise=delta)
+        run(delta)

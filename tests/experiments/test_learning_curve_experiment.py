@@ -26,7 +26,7 @@ def test_the_formula_holds(records):
     assert records.measure("risk").shape == (96, len(RIDGES))
 
 
-def test_another_formula_is_noticed(records):
+def test_another_formula_is_detected(records):
     assert experiment.claims(spoiled(records, "theory", lambda v: 1.3 * v))[0].verdict == "does not hold"
     assert experiment.claims(spoiled(records, "theory", lambda v: 1.3 * v))[1].verdict == "does not hold"
     assert experiment.claims(spoiled(records, "estimate", lambda v: 1.2 * v))[2].verdict == "does not hold"

@@ -26,7 +26,7 @@ def test_claims_hold_and_fail():
 
 
 @pytest.mark.parametrize("kind", nb.RANK)
-def test_measurements_and_their_transpose(x64, kind):
+def test_measurements_and_their_adjoint(x64, kind):
     """⟨look(M), v⟩/n = ⟨M, back(v)⟩ for symmetric M: the gradient is that of the loss."""
     rng = np.random.default_rng(0)
     d, n, rows = 5, 9, 12

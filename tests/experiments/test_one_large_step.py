@@ -11,7 +11,7 @@ from unlazy.theory.feature_learning import large_step
 def made_up(bend=0.0, shift=0.5, spike=1.0, scatter=0.005):
     rng, rows = np.random.default_rng(0), []
     for d in (64, 128):
-        theory = np.array([large_step.risk(s, **ol.sizes(d)) for s in ol.STEPS])
+        theory = np.array([ol.predicted_risk(s, d) for s in ol.STEPS])
         moves = [large_step.spike_and_row_norm(s, d, ol.FIRST * d, ol.NOISE) for s in ol.STEPS]
         places = [large_step.spike_location(*move, d, ol.WIDTH * d) for move in moves]
         for s in range(24):

@@ -40,7 +40,7 @@ def test_images_from_npz_and_from_a_folder_of_idx(tmp_path):
     np.testing.assert_array_equal(ri.images(str(folder)).y, [-1, 1, -1, 1])
 
 
-def test_a_file_can_be_set_from_outside():
+def test_the_file_parameter_can_be_changed():
     assert resolve_config(ri.experiment, change={"file": ["some/where.npz"]}).points()[0]["file"] == "some/where.npz"
 
 

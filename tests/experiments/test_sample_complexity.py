@@ -1,4 +1,4 @@
-"""Trials at toy size, and claims that say yes and no on made-up records."""
+"""Trials at toy size, and claims that hold and fail on synthetic records."""
 
 import jax
 import numpy as np
@@ -59,7 +59,7 @@ def power_laws(seeds, noise=0.05):
     return Records(rows)
 
 
-def test_exponents_come_back():
+def test_exponents_are_recovered():
     rows = power_laws(12)
     for (method, degree), (start, power) in scaling.EXPECTED.items():
         d, table = scaling.thresholds(rows, method, degree, draws=200)

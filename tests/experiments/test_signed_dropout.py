@@ -29,7 +29,7 @@ def test_claims_hold_and_fail():
     assert len(experiment.figure(made_up(0.2, 0.6, 0.05, 1e-3)).axes) == 2
 
 
-def test_signs_starve_the_linear_part(x64):
+def test_random_signs_suppress_the_linear_part(x64):
     params = {"d": 4, "n": 60, "neurons": 100}
     found = {m: signed_dropout.trial({**params, "method": m}, jax.random.key(0)) for m in ("signed", "plain", "ntk")}
     assert found["signed"]["odd_share"] < 0.5 * found["plain"]["odd_share"]

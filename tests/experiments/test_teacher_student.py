@@ -5,7 +5,7 @@ import numpy as np
 
 from unlazy.lab.experiment import Record, Records
 from unlazy.lab.experiments import teacher_student
-from unlazy.lab.experiments.teacher_student import beyond_linear, experiment, worst_cosine
+from unlazy.lab.experiments.teacher_student import BEYOND_LINEAR, experiment, worst_cosine
 
 
 def made_up(cosine, risk, moments, random16):
@@ -41,10 +41,10 @@ def test_variance_beyond_the_linear_part_by_sampling():
     z = np.random.default_rng(0).normal(size=(400_000, 2))
     f = np.maximum(z, 0).sum(1) / np.sqrt(2)
     rest = f - f.mean() - z.sum(1) / (2 * np.sqrt(2))
-    assert abs(np.mean(rest**2) - beyond_linear(2)) < 4 * np.std(rest**2) / np.sqrt(len(z))
+    assert abs(np.mean(rest**2) - BEYOND_LINEAR) < 4 * np.std(rest**2) / np.sqrt(len(z))
 
 
-def test_the_student_recovers(x64):
+def test_the_student_recovers_the_teacher(x64):
     params, methods = {"d": 5, "r": 2, "multiple": 32}, ("spectral", "moments", "ntk")
     found = {m: teacher_student.trial({**params, "method": m}, jax.random.key(0)) for m in methods}
     assert found["spectral"]["cosine"] > 0.99 > found["moments"]["cosine"]

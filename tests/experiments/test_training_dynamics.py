@@ -14,7 +14,7 @@ def records():
     return run(experiment, seeds=4, change={"features": [64, 512]}, engine="inline", store=None, progress=False)
 
 
-def test_the_loop_is_the_formula_and_the_edge_is_where_it_should_be(records):
+def test_the_loop_follows_the_formula_and_the_stability_edge_is_right(records):
     loop, slope, below, above = experiment.claims(records)
     assert [loop.verdict, below.verdict, above.verdict] == ["holds"] * 3
     assert -0.9 < slope.measured < -0.1  # 4 seeds: a slope, not yet a verdict

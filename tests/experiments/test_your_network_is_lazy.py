@@ -28,7 +28,7 @@ def test_claims_notice_when_both_scalings_do_the_same(records):
         assert "does not hold" in {c.verdict for c in experiment.claims(alike)}
 
 
-def test_a_run_that_does_not_get_there_is_noticed(records):
+def test_a_run_that_misses_the_tolerance_is_reported(records):
     never = {"reached": np.zeros(())}
     stuck = Records(replace(r, measures={**r.measures, **never}) for r in records)
     assert experiment.claims(stuck)[0].verdict == "does not hold"

@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from unlazy.kernels import evaluation
 from unlazy.kernels.algebra import Constant
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.kernels.custom import Custom
 from unlazy.kernels.dot_product import ArcCosine, Linear, Polynomial
-from unlazy.kernels.evaluation import gram
 from unlazy.kernels.metric import Metric
 from unlazy.kernels.networks.infinite_width import NNGP, NTK, LayerKernel, layer_kernel, standard_parametrization
 from unlazy.kernels.networks.two_layer import sample_two_layer
@@ -26,9 +26,9 @@ DEEP = MLP(3, "relu", 1.3, 0.2)
 KERNELS = {
     "gaussian": lambda: Gaussian(1.5),
     "laplace": lambda: Laplace(1.5),
-    "matern12": lambda: Matern(0.5, 1.5),
+    "matern12": lambda: Matern(1.5, 0.5),
     "matern32": lambda: Matern(1.5, 1.5),
-    "matern52": lambda: Matern(2.5, 1.5),
+    "matern52": lambda: Matern(1.5, 2.5),
     "rational_quadratic": lambda: RationalQuadratic(1.5, 0.7),
     "product_laplace": lambda: ProductLaplace(3.0),
     "linear": lambda: Linear(0.5),
@@ -93,8 +93,22 @@ CASES = [
 ] + [
     pytest.param(name, "float64", id=f"{name}-64", marks=[] if name in DOUBLE else pytest.mark.slow) for name in KERNELS
 ]
+TWICE = [f"{name}-float64" for name in KERNELS if name not in DIFFERENTIATED]
+"""Gradients of the same formulas in the other precision."""
 
 
+@pytest.mark.slow_cases(
+    "arccos1-32",
+    "layers-32",
+    "matern32-32",
+    "metric_diagonal-32",
+    "nngp-32",
+    "ntk-64",
+    "ntk_erf-32",
+    "ntk_gelu-32",
+    "ntk_no_bias-32",
+    "on_sphere-32",
+)
 @pytest.mark.parametrize("name,dtype", CASES)
 def test_values(name, dtype):
     with jax.enable_x64(dtype == "float64"):
@@ -118,6 +132,8 @@ def test_values(name, dtype):
     np.testing.assert_allclose(K[4, 5], K[4, 4], rtol=16 * unit)
 
 
+@pytest.mark.nightly_cases("ntk_truncated_relu-float32", *TWICE)
+@pytest.mark.slow_cases("mixed_sum-float32", "ntk-float32", "ntk_erf-float32")
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name", [pytest.param(k, marks=[] if k in DIFFERENTIATED else pytest.mark.slow) for k in KERNELS]
@@ -139,7 +155,7 @@ def test_gradients_are_finite(name, dtype):
     "name", [pytest.param(k, marks=[] if k in ("laplace", "polynomial", "ntk") else pytest.mark.slow) for k in KERNELS]
 )
 @pytest.mark.parametrize("size", [1e-15, 1e15])
-def test_extreme_norms_are_finite_or_refused(name, size):
+def test_extreme_norms_are_finite_or_rejected(name, size):
     kernel = KERNELS[name]()
     X = _inputs("float32", kernel)
     X = X * (size / jnp.linalg.norm(X[0]))
@@ -186,11 +202,17 @@ def test_blocks_equal_the_whole(monkeypatch):
     X = jnp.asarray(np.random.default_rng(1).normal(size=(50, D)).astype(np.float32))
     kernel = NTK(DEEP)
     whole = kernel.gram(X)
+    monkeypatch.setattr(evaluation, "SMALL", 0)
     monkeypatch.setenv("UNLAZY_MEMORY", str(4 * 50 * 4 * 8))
-    assert gram._rows_at_once(kernel, X, 50, False) == 8
+    assert evaluation._rows_at_once(kernel, X, 50, False) == 8
     blocked = kernel.gram(X)
     assert np.abs(np.asarray(whole - blocked)).max() <= 3 * np.sqrt(16 * 2.0**-24) * np.asarray(whole).max()
     assert np.array_equal(np.asarray(blocked), np.asarray(blocked).T)
+
+
+def test_bandwidth_is_the_first_argument_of_every_radial_kernel():
+    for kind in (Gaussian, Laplace, Matern, RationalQuadratic):
+        assert kind(0.7).bandwidth == 0.7, kind.__name__
 
 
 def test_errors():
@@ -202,6 +224,6 @@ def test_errors():
     with pytest.raises(ValueError, match="bandwidth must be positive"):
         Laplace(-1.0)
     with pytest.raises(ValueError, match="smoothness"):
-        Matern(1.0)
+        Matern(smoothness=1.0)
     with pytest.raises(ValueError, match="no derivative"):
         NTK(MLP(1, "step")).gram(X)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from oracles_planes import CLOSE, exact, images, network
-from unlazy.kernels.conv_gpu import stages, triton_program
+from unlazy.kernels.conv_gpu import relu_dual, stages, triton_program
 from unlazy.kernels.networks.layered import LayeredNNGP, LayeredNNGPAndNTK
 from unlazy.layers import (
     AvgPool,
@@ -21,6 +21,7 @@ from unlazy.layers import (
     residual,
     serial,
 )  # fmt: skip
+from unlazy.layers.protocol.covariance import PointCovariances
 from unlazy.theory.numerics.angle_polynomials import relu_duals_in_cosine
 
 needs_triton = pytest.mark.skipif(triton_program.backend is None, reason="this JAX has no Triton backend for Pallas")
@@ -35,6 +36,7 @@ def by_program(net, X, Z, tangent):
     return [np.asarray(K, float) for K in found if K is not None]
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("wide", [False, True])
 def test_tiles_that_are_not_full(wide):
@@ -47,6 +49,7 @@ def test_tiles_that_are_not_full(wide):
 
 @needs_triton
 @pytest.mark.slow
+@pytest.mark.nightly_cases("net0-8", "net1-16", "net4-8", "net7-18", "net9-8")  # as the others, and compile for longer
 @pytest.mark.parametrize("net, size", [
     (network(3, 1, sigma_b=0.3), 8), (network(1, 1, 2), 16), (network(2), 5),
     (network(2, 1, padding="circular", sigma_b=0.3), 8), (network(1, 1, padding="circular", window=5), 8),
@@ -75,7 +78,7 @@ def test_same_patches_black_images_and_sizes_out_of_range():
     assert np.isnan(sigma[4]).all() and np.isnan(theta[4]).all()
 
 
-def test_what_the_program_covers(monkeypatch):
+def test_supported_networks(monkeypatch):
     shape = Shape((32, 32), 3)
     plan = stages.plan_of(myrtle(10), shape)
     assert [(s.size, len(s.layers), s.last) for s in plan.stages] == [(32, 3, False), (16, 3, False), (8, 3, True)]
@@ -84,7 +87,7 @@ def test_what_the_program_covers(monkeypatch):
     # 3 · 17 · 18 · 16² numbers a pair: 142 images in 2^30; 4 · 16 tiles by 33 displacements fill 132 · 4 places 4 times
     assert plan.images(10_000, 10_000, False) == (32, 128) and plan.images(3, 5, True) == (3, 5)
     monkeypatch.setenv("UNLAZY_MEMORY", "4GB")
-    assert plan.images(10_000, 10_000, False) == (32, 64)  # 8 bytes each: 71.4 images, 64 fill the card
+    assert plan.images(10_000, 10_000, False) == (32, 64)  # 8 bytes each: 71.4 images, 64 fill the GPU
     conv = Conv(3)
     others = [
         serial(conv, "relu", Flatten(), Dense()), serial(conv, "erf", GlobalAvgPool(), Dense()),
@@ -97,6 +100,7 @@ def test_what_the_program_covers(monkeypatch):
         serial(Conv(7), "relu", GlobalAvgPool(), Dense()),  # reaches beyond the dead places
         serial(conv, "relu", AvgPool(2), Conv(3, padding="circular"), "relu", GlobalAvgPool(), Dense()),
         serial(conv, residual(serial("relu", conv)), "relu", GlobalAvgPool(), Dense()),
+        serial(conv, "relu", AvgPool(2), GlobalAvgPool(), Dense()),  # the last stage has no layer
     ]  # fmt: skip
     assert [stages.plan_of(net, shape) for net in others] == [None] * len(others)
     assert (
@@ -104,13 +108,120 @@ def test_what_the_program_covers(monkeypatch):
     )
 
 
-def test_polynomials_are_as_close_as_said():
+def test_plans_say_where_layers_are_and_what_wraps():
+    for padding in ("same", "circular"):
+        plan = stages.plan_of(network(2, 1, padding=padding), Shape((8, 8), 3))
+        assert [stage.circular for stage in plan.stages] == [padding == "circular"] * 2
+        assert [stage.last for stage in plan.stages] == [False, True]
+        assert plan.convolutions == (0, 2, 5) and plan.activations == (1, 3, 6) and plan.end == 8
+        np.testing.assert_allclose([layer.scale for stage in plan.stages for layer in stage.layers], [2 / 9] * 3)
+
+
+def test_deviations_whose_products_are_in_range():
+    """Between 2^-60 and 2^60, so that products of two and their inverses are normal float32; zeros are fine."""
+    sizes = jnp.asarray([0.0, 1.0, 1e17, 1e-17, 1e19, 1e-19], jnp.float32)
+    both = jnp.stack([sizes, jnp.ones(6)], 1)
+    assert stages._in_range(both).tolist() == [True, True, True, True, False, False]
+
+
+def test_which_networks_use_the_program(monkeypatch):
+    """float32 images on a GPU, if JAX has the backend and the engine is allowed and right."""
+    asked, images_, net = [], jnp.zeros((2, 4, 4, 3), jnp.float32), network(1, 1)
+
+    def usable(engine, case, verdict):
+        asked.append((engine, case))
+        return engine != "conv_mosaic"
+
+    monkeypatch.setattr(stages.triton_program, "backend", object())
+    monkeypatch.setattr(stages.engines, "usable", usable)
+    monkeypatch.setattr(stages.devices, "is_hopper", lambda: False)
+    monkeypatch.setattr(stages.devices, "kind", lambda: "cpu")
+    assert stages.plan_for(net, images_, True) is None and not asked
+    monkeypatch.setattr(stages.devices, "kind", lambda: "gpu")
+    plan = stages.plan_for(net, images_, True)
+    assert plan == stages.plan_of(net, Shape((4, 4), 3)) and plan.warps == 0
+    assert stages.plan_for(net, images_, False) == plan
+    assert asked == [("conv_triton", "NTK"), ("conv_triton", "NNGP")]
+    for other in (images_[0], images_.astype(jnp.float16), jnp.zeros((2, 4, 8, 3), jnp.float32)):
+        assert stages.plan_for(net, other, True) is None
+    monkeypatch.setattr(stages.engines, "usable", lambda *given: False)
+    assert stages.plan_for(net, images_, True) is None
+    monkeypatch.setattr(stages.triton_program, "backend", None)
+    monkeypatch.setattr(stages.engines, "usable", lambda *given: True)
+    assert stages.plan_for(net, images_, True) is None
+
+
+@pytest.mark.parametrize("engine, warps", [("conv_triton", 0), ("conv_mosaic", 2)])
+def test_a_program_alone_has_all_stages(engine, warps, monkeypatch):
+    def entries(plan, tangent, interpret, net, left, right):
+        assert (plan.warps, len(plan.stages), tangent, interpret) == (warps, 2, True, True)
+        return left.inputs.sum(), right.inputs.sum()
+
+    monkeypatch.setattr(stages, "entries", entries)
+    net = network(1, 1)
+    sides = (PointCovariances(jnp.ones((n, 4, 4, 3)), {}, jnp.ones(n), None) for n in (2, 3))
+    found = stages._run_alone(engine, True, net, *sides, interpret=True)
+    assert [float(v) for v in found] == [96.0, 144.0]
+
+
+@pytest.mark.slow
+def test_derivatives_are_those_of_the_recursion_alone():
+    """Of the recursion on the same prepared points: no program is run, so the numbers are equal but for their order."""
+    X, Z = (jnp.asarray(images(2, 4, seed=s), jnp.float32) for s in range(2))
+    net = network(1, 1)
+    plan = stages.plan_of(net, Shape((4, 4), 3))
+    left, right = LayeredNNGPAndNTK(net).sides(X, Z)
+
+    def by_program(side):
+        return stages.entries(plan, True, True, net, side.points, right.points)
+
+    def by_recursion(side):
+        return LayeredNNGPAndNTK(net).block(side, right)
+
+    def directions(leaf):
+        return (
+            jnp.ones_like(leaf) if jnp.issubdtype(leaf.dtype, jnp.floating) else np.zeros(leaf.shape, jax.dtypes.float0)
+        )
+
+    moved = jax.tree.map(directions, left)
+    for found, wanted in zip(*(jax.jvp(f, (left,), (moved,)) for f in (by_program, by_recursion))):
+        for a, b in zip(found, wanted):
+            np.testing.assert_allclose(a, b, rtol=CLOSE)
+
+
+def test_polynomials_keep_their_error_bounds():
     rho = np.linspace(-1, 1, 4001)
     w, angle = np.sqrt(1 - rho**2), np.pi - np.arccos(rho)
     value, slope = (w + rho * angle) / (2 * np.pi), angle / (2 * np.pi)
     G, Q = relu_duals_in_cosine(6)[0], relu_duals_in_cosine(7)[1]
     assert np.abs(rho / 4 + np.polynomial.Polynomial(G)(w) - value).max() <= 1.55e-7
     assert np.abs(1 / 4 + rho * np.polynomial.Polynomial(Q)(w) - slope).max() <= 1.05e-7
+
+
+@pytest.mark.parametrize("tangent", [False, True])
+@pytest.mark.parametrize("signed", [False, True])
+def test_dual_of_relu_by_single_instructions(tangent, signed):
+    """E φφ and E φ'φ' of ReLU, times a scale, at every correlation; polynomials good to 1.5e-7 and some roundings."""
+    rho = np.linspace(-1 if signed else 0, 1, 201)
+    rho[-1] = 1 - 2.0**-23  # 1 - ρ² is below the rounding of 64 terms: equal positions, whose derivative is exactly ½
+    left, right, scale = 0.7, 3.0, 2 / 9
+    sides = [(1 + signed) * jnp.full(201, left, jnp.float32)], [jnp.full(201, right, jnp.float32)]
+    dual = relu_dual.Dual(scale, tangent, signed)
+    ((a, b, slope),) = dual.evaluate(relu_dual.on_arrays, [jnp.asarray(rho * left * right, jnp.float32)], *sides)
+    angle = np.arccos(rho)
+    value = left * right * (np.sin(angle) + (np.pi - angle) * rho) / (2 * np.pi)
+    np.testing.assert_allclose(a * b, scale * value, rtol=0, atol=8e-7 * scale * left * right)
+    if tangent:
+        # without the threshold it would be off by √(2 · 2^-23)/(2π) = 8e-5
+        assert abs(slope[-1] / scale - 0.5) < 4e-7
+        # at ρ = ±1 the derivative has a root: rounding of ρ, 2^-23, gives √(2 · 2^-23)/(2π)
+        inner = slice(2, -2) if signed else slice(0, -2)
+        wanted = scale * ((np.pi - angle) / (2 * np.pi))[inner]
+        np.testing.assert_allclose(slope[inner], wanted, rtol=0, atol=4e-6 * scale)
+        dead = dual.evaluate(relu_dual.on_arrays, [jnp.zeros(1)], [jnp.zeros(1)], [jnp.ones(1)])
+        assert float(dead[0][1][0]) == float(dead[0][2][0]) == 0
+    else:
+        assert slope is None
 
 
 @needs_triton

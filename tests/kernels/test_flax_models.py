@@ -1,4 +1,4 @@
-"""Tangent kernels of flax's models, both of its kinds, where flax is installed: against Jacobians by hand."""
+"""Tangent kernels of flax linen and nnx models, if flax is installed: against Jacobians by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -57,3 +57,30 @@ def test_nnx(x64):
     slope = 1 - np.asarray(apply(state, jnp.asarray(X))) ** 2
     rows = slope[:, None] * np.concatenate([X.reshape(len(X), -1), np.ones((len(X), 1))], 1)
     np.testing.assert_allclose(TangentKernel(apply, state).gram(X), rows @ rows.T, rtol=1e-12)
+
+
+class Normalized(linen.Module):
+    """Batch normalization by running averages, or by the batch."""
+
+    @linen.compact
+    def __call__(self, x, train=False):
+        x = linen.Dense(3, param_dtype=float)(x.reshape(len(x), -1))
+        return jnp.tanh(linen.BatchNorm(use_running_average=not train, param_dtype=float)(x)).sum(1)
+
+
+def test_running_averages_are_not_parameters(x64):
+    """Sums of some sixty products: a hundred roundings."""
+    model = Normalized()
+    variables = model.init(jax.random.key(0), X)
+    kernel = TangentKernel(model.apply, variables)
+    rest = {name: part for name, part in variables.items() if name != "params"}
+    rows = jax.jacrev(lambda params: model.apply({"params": params, **rest}, jnp.asarray(X)))(variables["params"])
+    J = np.concatenate([np.asarray(leaf).reshape(len(X), -1) for leaf in jax.tree.leaves(rows)], -1)
+    K = J @ J.T
+    np.testing.assert_allclose(kernel.gram(X), K, rtol=0, atol=1e-13 * np.abs(K).max())
+
+    def trains(variables, X):
+        return model.apply(variables, X, train=True, mutable=["batch_stats"])[0]
+
+    with pytest.raises(ValueError, match="depends on the other points"):
+        TangentKernel(trains, variables).gram(X)

@@ -37,8 +37,9 @@ def four(kernel, X, Z):
     return np.mean([np.asarray(kernel.gram(x, z)) for x in sides[0] for z in sides[1]], 0)
 
 
+@pytest.mark.slow_cases("even")
 @pytest.mark.parametrize("network", [EVEN, pytest.param(UNEVEN, marks=pytest.mark.slow)], ids=["even", "uneven"])
-def test_it_is_the_mean_over_flips(network, x64):
+def test_the_kernel_is_the_mean_over_flips(network, x64):
     kernel = NTK(network)
     flipped = with_flips(kernel)
     # the mean of numbers of one sign, each from sums of at most 2^8 terms
@@ -68,7 +69,7 @@ def test_it_is_the_mean_over_flips(network, x64):
     (serial(Conv(3), "relu", Index(0, 0), Dense()), (4, 4, 1), False),
     (serial(Flatten(), Dense(), "relu", Dense()), (4, 4, 1), True),
 ])  # fmt: skip
-def test_symmetry_is_known_and_true(network, shape, wanted, x64):
+def test_flip_symmetry_is_detected(network, shape, wanted, x64):
     kernel = NNGP(network)
     assert is_flip_symmetric(kernel, shape) == wanted
     if wanted and shape[0] < 8:
@@ -78,14 +79,14 @@ def test_symmetry_is_known_and_true(network, shape, wanted, x64):
         )  # fmt: skip
 
 
-def test_sums_ask_their_parts():
+def test_sums_delegate_to_their_terms():
     assert is_flip_symmetric(2 * NTK(EVEN) + NNGP(EVEN) * Constant(3.0), (4, 4, 1))
     assert not is_flip_symmetric(NTK(EVEN) + NNGP(UNEVEN), (4, 4, 1))
     assert (2 * NTK(EVEN)).expensive and with_flips(NTK(EVEN)).expensive
 
 
 @pytest.mark.parametrize(("network", "terms"), [(EVEN, 2), (UNEVEN, 4)], ids=["even", "uneven"])
-def test_it_costs_two_blocks_not_four(network, terms, monkeypatch):
+def test_flips_cost_two_blocks_not_four(network, terms, monkeypatch):
     kernel, seen = NTK(network), []
     block = type(kernel).block
     monkeypatch.setattr(type(kernel), "block", lambda self, l, r: seen.append(1) or block(self, l, r))
@@ -94,7 +95,7 @@ def test_it_costs_two_blocks_not_four(network, terms, monkeypatch):
     assert len(seen) == terms
 
 
-def test_misuse_is_said():
+def test_misuse_raises():
     with pytest.raises(ValueError, match="flips need a kernel of images"):
         with_flips(Laplace(1.0))
     with pytest.raises(ValueError, match=r"height, width, channels., got \(5, 16\)"):

@@ -18,7 +18,7 @@ KINKS = (-1.0, 0.0, 1.0)
 
 
 def named(name):
-    """A function of one's own that happens to be called like another."""
+    """A user function with the name of another."""
 
     def own(x):
         return jax.nn.softplus(x) - 0.3 * x
@@ -61,3 +61,28 @@ def test_nngp_and_ntk_are_those_of_the_function(name, x64):
             found.append(found[0] + Q[i, j] * 1.21 * expected(slope, *q))
         # numbers of order 1; 1e-9: rounding of expansions of 128 terms and of the panels
         np.testing.assert_allclose([K[i, j] for K in grams], found, rtol=0, atol=1e-9)
+
+
+def test_a_function_is_used_as_given():
+    """Functions are equal only if they are the same object."""
+
+    def own(x):
+        return jnp.tanh(x)
+
+    assert unlazy.MLP(1, own).activation.function is own
+    assert unlazy.Custom(own).function is own
+    assert unlazy.MLP(1, own) == unlazy.MLP(1, own) and hash(unlazy.MLP(1, own)) == hash(unlazy.MLP(1, own))
+    assert unlazy.MLP(1, lambda x: jnp.tanh(x)) != unlazy.MLP(1, lambda x: jnp.tanh(x))
+
+
+def test_a_function_is_compiled_once():
+    traces = []
+
+    def product(x, z):
+        traces.append(1)
+        return jnp.vdot(x, z)
+
+    unlazy.Custom(product).gram(X)
+    count = len(traces)
+    unlazy.Custom(product).gram(X)
+    assert len(traces) == count

@@ -1,4 +1,4 @@
-"""Kernels of descriptions: against neural-tangents in float64, by structure, and what is refused."""
+"""Kernels of descriptions: against neural-tangents in float64, by structure, and invalid descriptions."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,10 @@ from unlazy.layers import (  # fmt: skip
     serial,
 )
 from unlazy.layers import activation as pointwise
-from unlazy.layers.infinite_network import grid_of
+from unlazy.layers.protocol.covariance import grid_of
+from unlazy.products import product
+from unlazy.solvers.path import decompose
+from unlazy.solvers.solve import solve
 from unlazy.theory.infinite_width.architecture import MLP
 
 DATA = np.load(Path(__file__).parent.parent / "data" / "neural_tangents_layers.npz")
@@ -53,7 +56,7 @@ RNG = np.random.default_rng(0)
 
 
 def described(case):
-    """A description from the words of the reference."""
+    """A description from the names in the reference file."""
     words = CASES[case]
     sigmas = words["sigma_w"], words["sigma_b"]
 
@@ -94,9 +97,10 @@ def sides(case, dtype):
 FAST = ("case04_myrtle_like",)
 
 
+@pytest.mark.slow_cases("case04_myrtle_like")
 @pytest.mark.parametrize("case", [pytest.param(c, marks=[] if c in FAST else pytest.mark.slow) for c in CASES])
 def test_agrees_with_neural_tangents(case, x64):
-    """The bar is 1e-10 of every entry: float64 leaves a million units of rounding for theirs and ours."""
+    """The bar is 1e-10 of every entry: float64 leaves a million units of rounding for both libraries."""
     for K, name in zip(nngp_and_ntk(described(case), *sides(case, np.float64)), ("nngp", "ntk")):
         np.testing.assert_allclose(K, DATA[f"{case}/{name}"], rtol=1e-10, atol=0)
 
@@ -113,7 +117,7 @@ def test_agrees_in_float32(case):
 
 
 def test_only_needed_pairs_of_positions_are_kept():
-    """No pooling: p = q alone; a pool of 2 after one of 2 looks 3 apart; a global one sees all; strides multiply."""
+    """No pooling: p = q alone; a pool of 2 after one of 2 reaches 3 positions, a global one all; strides multiply."""
     image = Shape((32, 32), 3)
     tail = (Flatten(), Dense())
     assert [axis.reach for axis in grid_of(serial(Conv(3), "relu", Conv(3), *tail), image)] == [0, 0]
@@ -160,7 +164,7 @@ def test_tiles_change_nothing(x64, monkeypatch):
 
 
 @pytest.mark.slow
-def test_by_halves_and_patiently(x64):
+def test_symmetric_tiles_equal_the_plain_evaluation(x64):
     """17 points: tiles of two, the last overlapping; 70: two strips of 64. To the last bits of sums that fuse apart."""
     network = serial(Dense(1.2, 0.3), residual("erf", Dense(1.0, 0.1)), "relu", Dense())
     kernel = NTK(network)
@@ -218,7 +222,7 @@ def test_errors_name_the_layer(said):
         NTK(network).gram(np.ones(shape))
 
 
-def test_graphs_of_unequal_size_are_refused():
+def test_graphs_of_unequal_size_are_rejected():
     kernel = NTK(serial(Dense(), "relu", Aggregate(), GlobalAvgPool(), Dense()))
     graphs = [{"a": np.ones((n, 2)), "b": np.eye(n)} for n in (3, 4)]
     with pytest.raises(ValueError, match="differ in structure or shape"):
@@ -229,7 +233,7 @@ def test_graphs_of_unequal_size_are_refused():
     "wrong",
     [lambda: Conv(0), lambda: Conv(3, padding="full"), lambda: Dense(-1.0), lambda: Dropout(0.0), lambda: serial()],
 )
-def test_layers_refuse_wrong_values(wrong):
+def test_layers_reject_invalid_values(wrong):
     with pytest.raises(ValueError):
         wrong()
 
@@ -245,8 +249,8 @@ def test_large_weights_and_deep_chains_stay_finite(x64):
 
 
 @pytest.mark.slow
-def test_a_survey_by_parts_is_the_survey(monkeypatch):
-    """Points are surveyed on their own, so that parts of any size agree; five points by twos leave one over."""
+def test_preparing_points_in_parts_changes_nothing(monkeypatch):
+    """Points are prepared independently, so that parts of any size agree; five points in pairs leave a remainder."""
     X = jnp.asarray(np.random.default_rng(3).normal(size=(5, 4, 2)), jnp.float32)
     kernel = NTK(serial(Conv(3, 1.2, 0.1), "relu", GlobalAvgPool(), Dense()))
     whole = kernel.prepare(X).points
@@ -264,8 +268,8 @@ def test_slices_of_positions_are_the_whole(monkeypatch):
     def of(sigma, theta, q11, q22):
         return sigma * q11 + q22, None if theta is None else theta - q22
 
-    for room in (1, 2 * 7 * 6 * 8, 2**20):  # bytes: one position of six, two, all
-        monkeypatch.setattr(pointwise, "SLICE", room)
+    for size in (1, 2 * 7 * 6 * 8, 2**20):  # bytes: one position of six, two, all
+        monkeypatch.setattr(pointwise, "SLICE", size)
         for right in (q22, np.repeat(q22, 6, 0)):
             with jax.enable_x64(True):
                 given = [jnp.asarray(a) for a in (sigma, theta, q11, right)]
@@ -292,10 +296,87 @@ def _sizes(layer: _Doubled, state):
 
 
 @pytest.mark.slow
-def test_a_layer_that_knows_one_pair_is_mapped_over_blocks(x64):
+def test_a_layer_of_one_pair_is_mapped_over_blocks(x64):
     """4 positions: the layer is the number 4 · 4/16 = 1 times its input, whatever it looks at."""
     X, Z = RNG.normal(size=(5, 4, 2)), RNG.normal(size=(3, 4, 2))
     parts = (Conv(3, 1.2, 0.3), "relu"), (GlobalAvgPool(), Dense())
     for K, plain in zip(nngp_and_ntk(serial(*parts[0], _Doubled(), *parts[1]), X, Z),
                         nngp_and_ntk(serial(*parts[0], *parts[1]), X, Z)):  # fmt: skip
         np.testing.assert_allclose(K, plain, rtol=1e-14)
+
+
+DROPS = (Dense(1.2, 0.3), "relu", Dropout(0.6), Dense(1.1, 0.2), "relu", Dense())
+
+
+@pytest.mark.parametrize("kernel_of", [NNGP, NTK])
+def test_dropout_gives_one_kernel_from_every_call(kernel_of, x64):
+    """Equal points have one value, however they are given; before, K(X, X) had the diagonal of a single evaluation.
+
+    All calls evaluate one formula of some hundred operations: 1e-13 is 500 roundings.
+    """
+    X, v = np.random.default_rng(5).normal(size=(7, 4)), np.random.default_rng(6).normal(size=7)
+    kernel = kernel_of(serial(*DROPS))
+    K = np.asarray(kernel.gram(X))
+    np.testing.assert_allclose(kernel.gram(X, X.copy()), K, rtol=1e-13)
+    np.testing.assert_allclose(kernel.gram(X, X[::-1])[:, ::-1], K, rtol=1e-13)
+    np.testing.assert_allclose(kernel.gram(X, progress=lambda _: None), K, rtol=1e-13)
+    np.testing.assert_allclose(kernel.gram(X, X[:3], progress=lambda _: None), K[:, :3], rtol=1e-13)
+    np.testing.assert_allclose(kernel.diag(X), np.diag(K), rtol=1e-13)
+    np.testing.assert_allclose(kernel(X[0], X[0]), K[0, 0], rtol=1e-13)
+    np.testing.assert_allclose(product(kernel, X).matmul(v), K @ v, rtol=0, atol=1e-13 * np.abs(K).sum(1).max() * 3)
+    near = kernel.gram(X, X + 1e-9)  # continuous: the slope is of the order of k/|x|
+    np.testing.assert_allclose(near, K, rtol=1e-7)
+
+
+def test_dropout_solvers_and_predictions_agree(x64):
+    """One system for all: the fitted values are the predictions, and conjugate gradients find the direct solution.
+
+    Its residual is at most 1e-10 of y, so that with ridge 1 dual coefficients differ by as much.
+    """
+    X, y = np.random.default_rng(7).normal(size=(30, 4)), np.random.default_rng(8).normal(size=30)
+    kernel = NTK(serial(*DROPS))
+    direct, iterative = (solve(kernel, X, y, 1.0, method=m, tolerance=1e-10) for m in ("direct", "preconditioned_cg"))
+    size = np.linalg.norm(y)
+    assert np.linalg.norm(direct.coefficients - iterative.coefficients) <= 2e-10 * size
+    fit = decompose(kernel, X).ridge_path(y, 1.0)
+    assert np.linalg.norm(fit.fitted - fit.predict(X)) <= 1e-11 * size  # eigenvectors and products of 30 rows
+
+
+def test_mask_variance_of_a_linear_network(x64):
+    """Σ of a single evaluation is Σ/keep after the masks, and so is Θ: the masks add k(x, x)(1/keep - 1)."""
+    X = np.random.default_rng(9).normal(size=(5, 4))
+    for kernel_of in (NNGP, NTK):
+        kernel = kernel_of(serial(Dense(), Dropout(0.8), Dense()))
+        np.testing.assert_allclose(kernel.mask_variance(X), kernel.diag(X) * (1 / 0.8 - 1), rtol=1e-13)
+        np.testing.assert_allclose(kernel.gram(X), kernel_of(serial(Dense(), Dense())).gram(X), rtol=1e-13)
+        assert not np.any(kernel_of(serial(Dense(), LayerNorm(), Dense())).mask_variance(X))
+
+
+def test_attention_with_positions_by_hand(x64):
+    """Σ = Z(x) Σ_0 Z(z)ᵀ with Z(x) = Σ_0(x, x) + σ_p² I, then the mean over tokens: some ten products of 3 terms."""
+    X, Z = np.random.default_rng(1).normal(size=(2, 3, 4)), np.random.default_rng(2).normal(size=(3, 3, 4))
+    description = serial(SelfAttention(weighing="identity", sigma_position=0.3), GlobalAvgPool(), Dense(1.0))
+    mix = [[x @ x.T / 4 + 0.09 * np.eye(3) for x in side] for side in (X, Z)]
+    wanted = [[np.mean(A @ (x @ z.T / 4) @ B.T) for z, B in zip(Z, mix[1])] for x, A in zip(X, mix[0])]
+    np.testing.assert_allclose(NNGP(description).gram(X, Z), wanted, rtol=1e-12)
+
+
+def test_normalization_over_all_by_hand(x64):
+    """Positions share one variance, the mean over them; epsilon is 1e-12 of it. NNGP of linear layers."""
+    X, Z = np.random.default_rng(1).normal(size=(2, 3, 4)), np.random.default_rng(2).normal(size=(3, 3, 4))
+    description = serial(Dense(1.3, 0.2), LayerNorm("all"), GlobalAvgPool(), Dense(1.0))
+    mean = [[np.mean(1.69 * x @ z.T / 4 + 0.04) for z in Z] for x in X]
+    size = [np.sqrt([np.mean(1.69 * np.sum(x * x, 1) / 4 + 0.04) for x in side]) for side in (X, Z)]
+    np.testing.assert_allclose(NNGP(description).gram(X, Z), mean / np.outer(*size), rtol=1e-11)
+
+
+def test_rates_of_weights_and_biases_by_hand(x64):
+    """Θ of two linear layers: Σ_l r_l σ_w² Σ_{l-1} + ρ_l σ_b², each times the σ_w² of the layers above."""
+    X = np.random.default_rng(1).normal(size=(3, 4))
+    S = 1.44 * X @ X.T / 4
+    first = 2.0 * S + 3.0 * 0.09
+    wanted = 5.0 * 1.21 * (S + 0.09) + 7.0 * 0.04 + 1.21 * first
+    layers = Dense(1.2, 0.3, rate=2.0, bias_rate=3.0), Dense(1.1, 0.2, rate=5.0, bias_rate=7.0)
+    np.testing.assert_allclose(NTK(serial(*layers)).gram(X), wanted, rtol=1e-13)
+    by_conv = serial(Conv((1,), 1.2, 0.3, rate=2.0, bias_rate=3.0), Flatten(), layers[1])
+    np.testing.assert_allclose(NTK(by_conv).gram(X[:, None]), wanted, rtol=1e-13)

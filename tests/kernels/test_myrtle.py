@@ -57,6 +57,8 @@ def recursion(depth, x, z, sigma_w, sigma_b):
     return sigma, sigma + sigma_w**2 * T.mean()
 
 
+@pytest.mark.slow_cases("5")
+@pytest.mark.nightly_cases("10")
 @pytest.mark.parametrize("depth", [5, *(pytest.param(d, marks=pytest.mark.slow) for d in (7, 10))])
 def test_kernels_are_the_recursion(depth, x64):
     sigma_w, sigma_b = 1.3, 0.2
@@ -72,13 +74,14 @@ def test_kernels_are_the_recursion(depth, x64):
         np.testing.assert_allclose(K[off], wanted[..., column][off], rtol=2**12 * 2.0**-52)
 
 
-def test_other_depths_and_small_images_are_refused():
+def test_other_depths_and_small_images_are_rejected():
     with pytest.raises(ValueError, match="5, 7 or 10 layers of weights, got 6"):
         myrtle(6)
     with pytest.raises(ValueError, match="AvgPool"):
         NTK(myrtle(5)).gram(np.ones((2, 2, 2, 1)))
 
 
+@pytest.mark.slow_cases("5", "7")
 @pytest.mark.parametrize("depth", STAGES)
 def test_a_finite_network_of_the_same_description(depth):
     network = Network(myrtle(depth), (8, 8, 2), width=3, outputs=4)

@@ -1,4 +1,4 @@
-"""Kernels of many pairs take the way by rows: the same numbers for every member of the family."""
+"""Kernels of many pairs use per-point precomputation: the same values for every kernel of the family."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +12,7 @@ NETWORK = MLP(2, "relu", 1.2, 0.3)
 OTHERS = NNGP(NETWORK), LayerKernel(NETWORK, (0.5, 1.0, 2.0), (1.0, 0.0, 3.0))
 
 
+@pytest.mark.slow_cases("kernel0")
 @pytest.mark.parametrize("kernel", [NTK(NETWORK), *(pytest.param(k, marks=pytest.mark.slow) for k in OTHERS)])
 def test_block_by_rows(kernel, monkeypatch):
     X, Z = (jnp.asarray(np.random.default_rng(i).normal(size=(4, 3)), jnp.float32) for i in (0, 1))

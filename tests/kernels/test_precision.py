@@ -11,7 +11,7 @@ from unlazy.kernels.networks.infinite_width import NTK, nngp_and_ntk
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.theory.activations import dual_errors
 from unlazy.theory.infinite_width.architecture import MLP
-from unlazy.theory.numerics.near_duplicates import SNAP_UNITS
+from unlazy.theory.numerics.geometry import SNAP_UNITS
 
 D, PAIRS = 20, 3
 DISTANCES = 10.0 ** -np.arange(7)
@@ -39,6 +39,7 @@ def _errors(network, X, Z, accurate):
     return np.array(rows).reshape(len(DISTANCES), PAIRS, 2).max(1)
 
 
+@pytest.mark.slow_cases("across-0.0", "across-0.3")
 @pytest.mark.parametrize("bias", [0.0, 0.3])
 @pytest.mark.parametrize("radial", [False, True], ids=["across", "along"])
 def test_accurate_at_every_distance(bias, radial):
@@ -76,6 +77,7 @@ def test_default_error_is_what_rounding_of_inner_products_implies(depth, bias):
     assert (errors[:, 0] <= delta + 30 * unit * (depth + 1)).all()
 
 
+@pytest.mark.slow_cases("1", "20", "3", "784")
 @pytest.mark.parametrize("d", [1, 3, 20, 333, 784])
 def test_duplicate_points_are_exact(d):
     rng = np.random.default_rng(d)
@@ -88,7 +90,7 @@ def test_duplicate_points_are_exact(d):
         np.testing.assert_allclose(K[i, i + 32], K[i, i], rtol=16 * 2.0**-24)
 
 
-def test_offsets_do_not_cost_digits():
+def test_offsets_do_not_lose_accuracy():
     # centering: distances of order 1 around an offset of 1000 keep errors of rounding of the offset, 1000 units, not of
     # its square
     rng = np.random.default_rng(0)
@@ -116,8 +118,9 @@ def _erf_oracle(X, network):
     return theta
 
 
+@pytest.mark.slow
 def test_erf_far_from_the_origin():
-    """Inputs of mean 100 and spread 1 in float32: right from differences, and a word where inner products lose it.
+    """Inputs of mean 100 and spread 1 in float32: accurate from differences; inner products lose digits and warn.
 
     From differences u is known to (d + 8) units relative, and so is all that follows from it at the first layer;
     later layers have variances of order 1, and round some 30 times each.
@@ -135,6 +138,7 @@ def test_erf_far_from_the_origin():
     assert (np.abs(plain - expected) / scale).max() <= stated
 
 
+@pytest.mark.slow_cases("gelu")
 @pytest.mark.parametrize("name", ["gelu", "sin", pytest.param("truncated_relu", marks=pytest.mark.slow)])
 def test_closed_forms_far_from_the_origin(name):
     # the same network in float64 on the same inputs, whose inner products keep 1e-16 · 1e4 of distances of order 1;

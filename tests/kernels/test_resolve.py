@@ -1,4 +1,4 @@
-"""A name, a kernel, or something else: one function tells them apart, and everyone asks it."""
+"""A name, a kernel or an invalid value: one function resolves it for all callers."""
 
 import re
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 import unlazy
+from unlazy.kernels.base import resolve_kernel
 from unlazy.kernels.radial import Gaussian
-from unlazy.kernels.resolve import resolve_kernel
 
 
-def test_kernels_names_and_other_things():
+def test_kernels_names_and_invalid_values():
     kernel = Gaussian(1.0)
     assert resolve_kernel(kernel) is kernel and resolve_kernel(kernel, "a name") is kernel
     assert resolve_kernel("laplace", "a name") is None
@@ -20,7 +20,7 @@ def test_kernels_names_and_other_things():
         resolve_kernel(3, "a name")
 
 
-def test_nobody_else_asks_whether_a_parameter_is_a_kernel():
+def test_kernel_parameters_are_resolved_in_one_module():
     root = Path(unlazy.__file__).parent
     asked = re.compile(r"isinstance\((self\.)?kernel, [^)]*\b(Kernel|str)\b")
     files = [path for path in root.rglob("*.py") if path.parent.name != "kernels"]

@@ -10,7 +10,7 @@ from unlazy.kernels.radial import Gaussian
 
 
 @pytest.mark.parametrize("n", [3, 700, 1000, 1024, 1025, 1300])
-def test_a_gram_of_any_size(n):
+def test_gram_of_any_size(n):
     X = np.random.default_rng(n).normal(size=(n, 5)).astype(np.float32)
     K = np.asarray(jax.block_until_ready(Gaussian(2.0).gram(jnp.asarray(X))))
     exact = np.exp(-cdist(X.astype(np.float64), X.astype(np.float64), "sqeuclidean") / 8)

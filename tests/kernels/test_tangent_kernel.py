@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from unlazy.kernels.networks.tangent import TangentKernel
+from unlazy.networks import tangent_kernel
 from unlazy.products import matmul
-from unlazy.solvers.methods.registry import PreconditionedCG
 from unlazy.solvers.path import decompose
+from unlazy.solvers.selection import PreconditionedCG
 from unlazy.solvers.solve import solve
 from unlazy.theory.infinite_width import jacobian as theory_jacobian
 
@@ -69,15 +70,70 @@ def test_an_equinox_module_is_a_kernel_like_any_other(x64):
     assert np.linalg.eigvalsh((kernel + kernel).gram(X))[0] > -1e-12
 
 
-def test_what_has_no_parameters_is_refused():
+def test_functions_without_parameters_are_rejected():
     with pytest.raises(ValueError, match="nothing to differentiate"):
         TangentKernel(lambda p, X: X, {"a": 1})
     with pytest.raises(ValueError, match="unknown outputs 'ful'"):
         TangentKernel(two_outputs, PARAMS, outputs="ful")
 
 
+def test_only_parameters_of_flax_variables_are_differentiated(x64):
+    """Running averages are data of f: the kernel of the variables is that of f with the averages inside."""
+    stats = {"mean": jnp.asarray(RNG.normal(size=D))}
+
+    def apply(variables, X):
+        return two_outputs(variables["params"], X - variables["batch_stats"]["mean"])
+
+    kernel = TangentKernel(apply, {"params": PARAMS, "batch_stats": stats})
+    plain = TangentKernel(lambda params, X: two_outputs(params, X - stats["mean"]), PARAMS)
+    np.testing.assert_allclose(kernel.gram(X, Z), plain.gram(X, Z), rtol=1e-14)
+    np.testing.assert_allclose(matmul(kernel, X, Z, V), matmul(plain, X, Z, V), rtol=1e-14)
+
+
+def test_functions_that_couple_points_are_rejected():
+    for f in (lambda p, X: two_outputs(p, X) - two_outputs(p, X).mean(0), lambda p, X: two_outputs(p, X - X.mean(0))):
+        for call in (TangentKernel(f, PARAMS).gram, lambda X, f=f: tangent_kernel(f, PARAMS, X)):
+            for points in (X, X[:1]):
+                with pytest.raises(ValueError, match="depends on the other points"):
+                    call(points)
+        with pytest.raises(ValueError, match="depends on the other points"):
+            matmul(TangentKernel(f, PARAMS), X, X, np.ones(N))
+    centered = TangentKernel(lambda p, X: two_outputs(p, X) - two_outputs(PARAMS, X), PARAMS)  # 0 at the start
+    assert np.all(np.asarray(centered.diag(X)) > 0) and np.all(np.isfinite(centered.gram(X)))
+
+
+def test_parameters_of_few_bits_are_promoted():
+    """The kernel at the rounded parameters, in float32: sums of 20 products, 1e-5 is 100 roundings."""
+    half = {name: jnp.asarray(leaf, jnp.bfloat16) for name, leaf in PARAMS.items()}
+    wide = {name: leaf.astype(jnp.float32) for name, leaf in half.items()}
+    K = np.asarray(TangentKernel(two_outputs, wide).gram(X))
+    found = TangentKernel(two_outputs, half).gram(X)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, K, rtol=0, atol=1e-5 * np.abs(K).max())
+    with pytest.warns(UserWarning, match="f returns bfloat16"):
+        TangentKernel(lambda p, X: two_outputs(p, X).astype(jnp.bfloat16), half).gram(X)
+
+
+@pytest.mark.parametrize(
+    ("f", "params", "rates", "message"),
+    [
+        (two_outputs, {"W": PARAMS["W"] * 1j, "a": PARAMS["a"]}, 1.0, "must be real"),
+        (lambda p, X: jnp.sum(two_outputs(p, X)), PARAMS, 1.0, r"one row per point: \(1, …\) for one point, got \(\)"),
+        (two_outputs, PARAMS, -1.0, "rates must be positive"),
+        (two_outputs, PARAMS, {"W": 1.0, "a": np.nan}, "rates must be positive"),
+    ],
+)
+def test_misuse_has_a_message(f, params, rates, message):
+    with pytest.raises(ValueError, match=message):
+        TangentKernel(f, params, rates=rates).gram(X)
+    with pytest.raises(ValueError, match=message):
+        matmul(TangentKernel(f, params, rates=rates), X, X, np.ones(N))
+    with pytest.raises(ValueError, match=message):
+        tangent_kernel(f, params, X, rates=rates)
+
+
 @pytest.mark.slow
-def test_diagonal_is_that_of_the_gram_whatever_is_taken_at_once(x64, monkeypatch):
+def test_diagonal_equals_that_of_the_gram_for_any_block_size(x64, monkeypatch):
     """Sums of the same 20 squares, and seven points by twos leave one over."""
     for kernel in (TangentKernel(two_outputs, PARAMS), TangentKernel(two_outputs, PARAMS, outputs="mean", rates=2.0)):
         whole = np.diag(kernel.gram(X))
@@ -102,9 +158,10 @@ params = {name: leaf.astype(np.float32) for name, leaf in params.items()}
 X = rng.normal(size=(n, d)).astype(np.float32)
 y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
 kernel, method = unlazy.TangentKernel(f, params, batch=128), unlazy.PreconditionedCG()
-unlazy.solve(kernel, X[:40], y[:40], ridge=10.0, method=method, memory="256MiB")  # compilers and libraries
+options = unlazy.SolveOptions(memory="256MiB")
+unlazy.solve(kernel, X[:40], y[:40], ridge=10.0, method=method, options=options)  # compilers and libraries
 base = peak()
-found = unlazy.solve(kernel, X, y, ridge=10.0, method=method, memory="256MiB")
+found = unlazy.solve(kernel, X, y, ridge=10.0, method=method, options=options)
 rise = peak() - base
 X, W, a = (np.asarray(v, np.float64) for v in (X, params["W"], params["a"]))
 H = np.tanh(X @ W)

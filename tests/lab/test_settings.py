@@ -31,7 +31,7 @@ def test_values_are_parsed(text, name, values):
 
 
 @pytest.mark.parametrize("text", ["n", "=3", "n=", ""])
-def test_what_is_not_a_setting_is_refused(text):
+def test_unknown_settings_are_rejected(text):
     with pytest.raises(ValueError, match="--set takes name=value"):
         parse_changes([text])
 
@@ -62,7 +62,7 @@ def test_values_take_the_type_of_those_they_replace():
         ({"centered": 3}, "centered cannot be 3"),
     ],
 )
-def test_bad_values_say_what_is_allowed(change, sentence):
+def test_errors_list_the_allowed_values(change, sentence):
     with pytest.raises(ValueError, match=sentence):
         resolve_config(toy, change=change)
 

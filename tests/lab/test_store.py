@@ -39,19 +39,19 @@ def filled(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("number", [0.1, -0.0, 5e-324, 1.7976931348623157e308, math.pi, math.inf, -math.inf, math.nan])
-def test_numbers_come_back_bit_for_bit(number):
+def test_numbers_round_trip_bit_for_bit(number):
     assert np.float64(unpack(*pack(normalize_measures({"x": number})))["x"]).tobytes() == np.float64(number).tobytes()
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64", "int32", "int64", "uint8", "bool"])
-def test_arrays_come_back_with_their_type(kind):
+def test_arrays_keep_their_type(kind):
     array = np.arange(12).reshape(3, 4).astype(kind)[:, ::2]  # not contiguous
     back = unpack(*pack(normalize_measures({"a": array, "empty": array[:0]})))
     assert back["a"].dtype == array.dtype and back["empty"].shape == (0, 2)
     np.testing.assert_array_equal(back["a"], array)
 
 
-def test_one_text_per_set_of_parameters():
+def test_canonical_json_is_unique():
     assert canonical_json({"b": np.float64(0.1), "a": (1, 2)}) == canonical_json({"a": [np.int32(1), 2], "b": 0.1})
     assert canonical_json({"a": 1}) != canonical_json({"a": 1.0})
     with pytest.raises(ValueError, match="must be numbers, strings, or lists"):
@@ -79,14 +79,14 @@ def test_the_file_carries_versions_device_and_commit(tmp_path):
     assert place.device.startswith(jax.devices()[0].platform)
 
 
-def test_two_programs_may_have_it_open(filled):
+def test_two_processes_may_open_the_store(filled):
     with Store(filled) as one, Store(filled) as two:
         one.add(lab_toys.plain, outcome(Trial(2, {"value": 0.3}, 1.0)))
         two.add(lab_toys.plain, outcome(Trial(2, {"value": 0.4}, 1.0), Trial(3, {"value": 0.5}, 1.0)))
         assert stored(one).measure("value").tolist() == [0.1, 0.2, 0.3, 0.5]
 
 
-def test_a_newer_store_is_left_alone(filled):
+def test_a_newer_store_is_not_modified(filled):
     with sqlite3.connect(filled / FILE) as db:
         db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     db.close()
@@ -96,7 +96,7 @@ def test_a_newer_store_is_left_alone(filled):
     assert (filled / FILE).read_bytes() == before
 
 
-def test_files_that_are_not_ours_are_left_alone(tmp_path):
+def test_unrelated_files_are_not_modified(tmp_path):
     (tmp_path / FILE).write_bytes(b"certainly not a database" * 100)
     with pytest.raises(UnlazyError, match="not a database"):
         Store(tmp_path)
@@ -109,7 +109,7 @@ def test_files_that_are_not_ours_are_left_alone(tmp_path):
         Store(tmp_path)
 
 
-def test_a_damaged_file_is_one_sentence(filled):
+def test_a_damaged_file_gives_a_one_line_error(filled):
     content = bytearray((filled / FILE).read_bytes())
     content[4096:] = b"\xff" * (len(content) - 4096)
     (filled / FILE).write_bytes(content)
@@ -117,7 +117,7 @@ def test_a_damaged_file_is_one_sentence(filled):
         stored(store)
 
 
-def test_a_folder_that_cannot_be_made(tmp_path):
+def test_a_folder_that_cannot_be_created(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UnlazyError, match=r"cannot open the store .*Not a directory"):
         Store(tmp_path / "file" / "results")
@@ -132,7 +132,7 @@ def test_a_read_only_folder(tmp_path):
         Store(tmp_path)
 
 
-def test_a_read_only_file_keeps_what_it_has(filled):
+def test_a_read_only_file_is_unchanged(filled):
     with Store(filled) as store:
         store._db.execute("PRAGMA query_only = ON")  # what a read-only disk answers, also to root
         with pytest.raises(UnlazyError, match=r"cannot write to the store .*readonly.*stored trials are safe"):
@@ -140,7 +140,7 @@ def test_a_read_only_file_keeps_what_it_has(filled):
         assert stored(store).measure("value").tolist() == [0.1, 0.2]
 
 
-def test_a_full_disk_keeps_what_it_has(filled):
+def test_a_full_disk_keeps_the_old_file(filled):
     big = np.random.default_rng(0).normal(size=100_000)
     with Store(filled) as store:
         store._db.execute("PRAGMA max_page_count = 20")
@@ -152,7 +152,7 @@ def test_a_full_disk_keeps_what_it_has(filled):
         assert len(stored(store)) == 3
 
 
-def test_reading_where_nothing_is(tmp_path):
+def test_reading_a_missing_store(tmp_path):
     with pytest.raises(UnlazyError, match="nothing is stored"):
         lab.load(lab_toys.plain, store=tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
@@ -199,12 +199,12 @@ def test_a_store_in_a_read_only_folder_is_read(sealed, log):
         store.add(lab_toys.plain, outcome(Trial(1, {"value": 1.0}, 0.1)))
 
 
-def test_a_name_that_leaves_the_folder_is_refused():
+def test_a_name_outside_the_folder_is_rejected():
     for name in ("../../evil", "a/b", "", ".hidden", "C:\\evil", "two words", "x" * 101, "new\nline"):
         with pytest.raises(ValueError, match="is used for file names"):
             replace(lab_toys.plain, name=name)
 
 
-def test_a_parameter_called_seed_is_refused():
+def test_a_parameter_named_seed_is_rejected():
     with pytest.raises(ValueError, match="cannot be named 'seed'"):
         replace(lab_toys.plain, quick=config({"seed": [1]}, seeds=1))

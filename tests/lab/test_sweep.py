@@ -50,14 +50,15 @@ def test_padded_mean_is_the_mean_of_the_first_n(reference):
     np.testing.assert_allclose(found, 2.0 * draws[:, :9].mean(axis=1), rtol=0, atol=4e-15)
 
 
-def test_numbers_do_not_depend_on_how_many_seeds_were_asked_for(tmp_path, reference):
+@pytest.mark.slow
+def test_results_do_not_depend_on_the_number_of_seeds(tmp_path, reference):
     for seeds in (1, 5, 6):
         records = run(lab_toys.means, seeds=seeds, store=tmp_path)
         assert len(records) == 8 * seeds
     assert lab_toys.same(records, reference)
 
 
-def test_what_is_stored_is_not_run_again(tmp_path, monkeypatch):
+def test_stored_trials_are_not_run_again(tmp_path, monkeypatch):
     log = tmp_path / "log"
     monkeypatch.setenv("TOY_LOG", str(log))
     first = run(lab_toys.plain, seeds=2, store=tmp_path)
@@ -67,7 +68,7 @@ def test_what_is_stored_is_not_run_again(tmp_path, monkeypatch):
     assert len(log.read_text().splitlines()) == 3 * 4
 
 
-def test_a_failing_trial_is_recorded_and_tried_again(tmp_path, monkeypatch):
+def test_a_failed_trial_is_recorded_and_retried(tmp_path, monkeypatch):
     monkeypatch.setenv("TOY_FAILS", "1")
     with pytest.warns(UnlazyWarning, match="4 trials of toy_plain failed .*RuntimeError: this one fails"):
         records = run(lab_toys.plain, store=tmp_path)
@@ -87,7 +88,7 @@ def test_a_vectorized_chunk_that_raises_fails_all_its_trials():
     assert len(records) == 0 and [f.seed for f in records.failed] == [0, 1, 2]
 
 
-def test_a_new_version_leaves_old_records_aside(tmp_path):
+def test_a_new_version_ignores_old_records(tmp_path):
     from dataclasses import replace
 
     run(lab_toys.plain, store=tmp_path)
@@ -97,7 +98,7 @@ def test_a_new_version_leaves_old_records_aside(tmp_path):
         assert len(store.finished(lab_toys.plain)) == 12
 
 
-def test_a_config_of_ones_own():
+def test_a_user_defined_config():
     own = config({"n": [4, 5]}, seeds=1, pause=0.0)
     assert [r.params["n"] for r in run(lab_toys.plain, config=own)] == [4, 5]
 
@@ -114,7 +115,7 @@ def test_measures_that_cannot_be_stored_fail_the_trial():
 
 @pytest.mark.parametrize("name", ["n", "pause", "seed", "seconds"])
 @pytest.mark.parametrize("vectorized", [False, True])
-def test_a_measure_may_not_be_called_like_another_column(name, vectorized):
+def test_a_measure_cannot_have_the_name_of_another_column(name, vectorized):
     from dataclasses import replace
 
     odd = replace(lab_toys.plain, trial=lambda params, key: {name: 1.0}, vectorized=vectorized)

@@ -1,15 +1,16 @@
-"""The verdict on laziness: exact for functions that are linear, and for one whose kernel turns over."""
+"""The verdict on laziness: exact for linear functions, and for one whose kernel changes completely."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.measures.laziness import explained_share, laziness
+from unlazy.measures.laziness import Laziness, explained_share, laziness
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(24, 3))
 
 
+@pytest.mark.slow
 def test_a_linear_function_is_lazy(x64):
     """f = X w: the change is linear exactly and the kernel X Xᵀ stays."""
     found = laziness(lambda w, X: X @ w, jnp.ones(3), jnp.asarray([3.0, -1.0, 0.5]), X)
@@ -49,6 +50,36 @@ def test_kernels_explain_what_they_span():
         explained_share(K[:4, :4], jnp.asarray(X[:4, :1]))
 
 
-def test_no_change_is_refused():
+def test_no_change_raises():
     with pytest.raises(ValueError, match="did not change"):
         laziness(lambda w, X: X @ w, jnp.ones(3), jnp.ones(3), X)
+
+
+def test_training_of_the_head_alone_is_lazy(x64):
+    """f = a·tanh(X W): linear in a. The kernel of W grows with a, but W was not trained."""
+    W = np.random.default_rng(1).normal(size=(3, 5))
+    before, after = {"W": W, "a": jnp.arange(1.0, 6)}, {"W": W, "a": -2 * jnp.arange(1.0, 6)}
+    found = laziness(lambda p, X: jnp.tanh(X @ p["W"]) @ p["a"], before, after, X)
+    assert found.verdict == "lazy"
+    assert abs(found.linear - 1) < 1e-12 and found.movement == 0
+    hidden, head = found.layers
+    assert hidden.parameters == 0 and hidden.movement > 0.3 and head.movement == 0
+
+
+@pytest.mark.parametrize(
+    ("linear", "movement", "verdict"),
+    [
+        (0.91, 0.29, "lazy"), (0.89, 0.31, "learns features"),
+        (0.89, 0.29, "intermediate"), (0.91, 0.31, "intermediate"),
+    ],
+)  # fmt: skip
+def test_thresholds_of_the_verdict(linear, movement, verdict):
+    """The documented thresholds, 0.9 and 0.3, from both sides."""
+    assert Laziness(*map(jnp.asarray, (linear, movement, 1.0, 1.0)), ()).verdict == verdict
+
+
+def test_other_shapes_are_rejected():
+    with pytest.raises(ValueError, match="same structure and shapes"):
+        laziness(lambda w, X: X @ w, jnp.ones(3), jnp.ones((3, 2)), X)
+    with pytest.raises(ValueError, match="same structure and shapes"):
+        laziness(lambda w, X: X @ w["a"], {"a": jnp.ones(3)}, {"b": jnp.ones(3)}, X)

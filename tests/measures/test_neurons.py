@@ -15,6 +15,7 @@ def test_cosines_and_zero_rows():
     np.testing.assert_allclose(C, [[1, 0, -0.6], [0, 0, 0], [-0.6, 0, 1]], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_clustering_of_random_directions_and_of_a_line():
     W = jax.random.normal(jax.random.key(0), (200, 100))
     # |cos| is |N(0, 1/100)| to leading order: median 0.0674; 19,900 pairs, so ± 4·0.8/√200 relative at most
@@ -23,6 +24,7 @@ def test_clustering_of_random_directions_and_of_a_line():
     assert float(neurons.clustering(line)) == pytest.approx(1, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_permutation_test_finds_clustering_and_not_what_is_not_there():
     keys = jax.random.split(jax.random.key(1), 3)
     before, same = (jax.random.normal(k, (30, 20)) for k in keys[:2])

@@ -25,7 +25,7 @@ def test_risk_and_normalized_risk_equal_numpys():
     assert float(normalized_risk(truth.mean(0) + 0 * truth, truth)) == pytest.approx(1, rel=300 * EPS)
 
 
-def test_zero_weights_are_as_if_the_rows_were_not_there():
+def test_zero_weights_equal_removing_the_rows():
     truth, guess = as_jax(TRUTH[:, 0], GUESS[:, 0])
     weights = (jnp.arange(40) < 25).astype(jnp.float32)
     for measure in (risk, normalized_risk, accuracy):

@@ -111,6 +111,6 @@ def test_scaling_exponent_of_a_law():
         lambda: slope([1.0, 2.0], np.ones((3, 4))),
     ],
 )
-def test_misuse_is_refused(bad):
+def test_misuse_raises(bad):
     with pytest.raises(ValueError):
         bad()

@@ -90,7 +90,7 @@ def test_kernel_of_images(x64, way, memory, monkeypatch):
 
 
 def test_layers_are_entries_with_parameters(x64):
-    """Empty entries, None and whole numbers are no layers; a tree of numbers is one of parameters, as for jax.grad."""
+    """Empty entries, None and integers are not layers; a tree of floats is one of parameters, as for jax.grad."""
 
     def apply(params, X):
         return (X @ params["w"] + params["shift"]) * params["count"]
@@ -102,7 +102,7 @@ def test_layers_are_entries_with_parameters(x64):
     assert only_layers(params, [-1])["w"] == 1.0 and only_layers(params, [-1])["shift"] == 0.0
 
 
-def test_nothing_to_differentiate_is_said():
+def test_nothing_to_differentiate_raises():
     with pytest.raises(ValueError, match="nothing to differentiate"):
         tangent_kernel(lambda theta, X: X[:, 0], {"n": 3, "none": None}, jnp.ones((2, 1)))
 

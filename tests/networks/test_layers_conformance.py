@@ -1,6 +1,6 @@
-"""Every layer: its infinite kernel against sampled finite networks, and what is asked of every kernel.
+"""Every layer: its infinite kernel against sampled finite networks, and requirements of every kernel.
 
-A layer of your own is one line in LAYERS.
+A new layer is one line in LAYERS.
 """
 
 import functools
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from unlazy import NTK, Network
-from unlazy.kernels.networks.infinite_width import nngp_and_ntk
+from unlazy.kernels.networks.infinite_width import NNGP, nngp_and_ntk
 from unlazy.layers import (
     Activation,
     Aggregate,
@@ -96,27 +96,58 @@ def test_finite_networks_approach_the_kernels(name, x64):
     network = Network(description, shape, width=WIDTH, outputs=8)
 
     def sampled(key):
-        one, two = jax.random.split(key)
-        params = network.init(one)
-        drops = functools.partial(network, key=two) if "dropout" in name else network
-        f = drops(params, X)
-        kernel = tangent_kernel(drops, params, X, outputs="trace")
+        params = network.init(key)
+        f = network(params, X)
+        kernel = tangent_kernel(network, params, X, outputs="trace")
         return f @ f.T / 8, kernel / 8
 
-    found = jax.lax.map(sampled, jax.random.split(jax.random.key(0), DRAWS))
-    for name_of, K, values in zip(("nngp", "ntk"), nngp_and_ntk(description, X), map(np.asarray, found)):
+    def sampled_twice(key):
+        """Two evaluations with masks of their own: products of their values and of their Jacobians."""
+        start, *masks = jax.random.split(key, 3)
+        params = network.init(start)
+
+        def values(params, key):
+            # one point at a time: its masks on the left are independent of those of any point on the right
+            return jnp.stack([network(params, x[None], key=key)[0] for x in X])
+
+        f, g = (values(params, key) for key in masks)
+        left, right = (jax.tree.leaves(jax.jacobian(values)(params, key)) for key in masks)
+        kernel = sum(
+            jnp.einsum("iok,jok->ij", a.reshape(*f.shape, -1), b.reshape(*f.shape, -1)) for a, b in zip(left, right)
+        )
+        return f @ g.T / 8, kernel / 8
+
+    found = jax.lax.map(sampled_twice if "dropout" in name else sampled, jax.random.split(jax.random.key(0), DRAWS))
+    for K, values in zip(nngp_and_ntk(description, X), map(np.asarray, found)):
         K = np.asarray(K)
         error = values.std(0, ddof=1) / np.sqrt(DRAWS)
         scale = np.sqrt(np.outer(np.diag(K), np.diag(K)))
         allowed = 5 * error + (20 if "attention" in name else 4) / WIDTH * scale
-        # Jacobians are taken point by point: one mask for all, so that only k(x, x) is that of the limit
-        seen = np.eye(POINTS) if "dropout" in name and name_of == "ntk" else np.ones_like(K)
-        assert np.all(seen * np.abs(values.mean(0) - K) <= allowed), name
+        assert np.all(np.abs(values.mean(0) - K) <= allowed), name
+
+
+@pytest.mark.slow
+def test_mask_variance_is_that_of_a_single_evaluation(x64):
+    """E f(x, mask)² is k(x, x) and the mask variance; tolerances as above."""
+    layers, shape = LAYERS["dropout"]
+    X, description = points("dropout"), serial(*layers)
+    network = Network(description, shape, width=WIDTH, outputs=8)
+
+    def sampled(key):
+        one, two = jax.random.split(key)
+        return jnp.mean(network(network.init(one), X, key=two) ** 2, 1)
+
+    values = np.asarray(jax.lax.map(sampled, jax.random.split(jax.random.key(0), 32 * DRAWS)))
+    kernel = NNGP(description)
+    total = np.asarray(kernel.diag(X) + kernel.mask_variance(X))
+    allowed = 5 * values.std(0, ddof=1) / np.sqrt(32 * DRAWS) + 4 / WIDTH * total
+    assert np.all(np.abs(values.mean(0) - total) <= allowed)
+    assert np.all(kernel.mask_variance(X) > 1.5 * allowed)  # the test can tell it from none
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LAYERS)
-def test_what_is_asked_of_every_kernel(name, x64):
+def test_requirements_of_every_kernel(name, x64):
     """Symmetric, positive to rounding, the same inside jit, differentiable in points and weights, like float32's."""
     layers, _ = LAYERS[name]
     X, Z, kernel = points(name), points(name, seed=1), NTK(serial(*layers))
@@ -165,7 +196,7 @@ def test_float32_near_the_diagonal(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in LAYERS if "conv" in n or "transposed" in n])
-def test_windows_laid_out_give_the_convolution(name, x64, monkeypatch):
+def test_unfolded_windows_give_the_convolution(name, x64, monkeypatch):
     """The same sums of at most 9 · 96 products of order one, over roots of their number: hundreds of roundings."""
     layers, shape = LAYERS[name]
     network, X = Network(serial(*layers), shape, width=WIDTH), points(name)

@@ -48,6 +48,7 @@ def test_quadratic_expansion_is_exact_for_a_quadratic_function(X):
     np.testing.assert_allclose(found, apply(end, X), atol=20 * EPS)
 
 
+@pytest.mark.slow
 def test_the_tangent_kernel_of_the_linearization_never_moves(X):
     network, start = build()
     model, moved = linearize(network, start), network.init(jax.random.key(9))
@@ -56,6 +57,7 @@ def test_the_tangent_kernel_of_the_linearization_never_moves(X):
     np.testing.assert_allclose(found, K, atol=300 * EPS * float(K.max()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("c", [1, 2])
 def test_closed_form_parameters_equal_gradient_descent(X, c):
     """θ after s steps on ½Σ(f_lin - y)² in closed form [K3] against the steps themselves, layer-wise rates included."""
@@ -77,6 +79,7 @@ def test_closed_form_parameters_equal_gradient_descent(X, c):
         np.testing.assert_allclose(a, b, rtol=0, atol=40 * 60 * EPS)
 
 
+@pytest.mark.slow
 def test_trained_to_the_end_interpolates(X):
     network, start = build()
     y = jnp.arange(5.0)
@@ -87,7 +90,7 @@ def test_trained_to_the_end_interpolates(X):
     np.testing.assert_allclose(linearize(network, start)(end, X), y, rtol=0, atol=allowed)
 
 
-def test_one_way_of_training_at_a_time(X):
+def test_only_one_training_mode_at_a_time(X):
     network, start = build()
     with pytest.raises(ValueError, match="either time, or step_size and steps"):
         trained_linearization(network, start, X, jnp.arange(5.0), time=1.0, step_size=0.1, steps=3)

@@ -1,4 +1,4 @@
-"""Finite networks: values against NumPy, derivatives against finite differences, starts that vanish."""
+"""Finite networks: values against NumPy, derivatives against finite differences, initializations at zero output."""
 
 import math
 
@@ -34,6 +34,7 @@ def test_values_are_the_recursion_of_k6(x64):
     assert network.hidden(params, X).shape == (4, 6)
 
 
+@pytest.mark.slow_cases("relu-mean_field", "relu-mup", "relu-ntk", "relu-standard")
 @pytest.mark.parametrize(
     "name, parametrization",
     [
@@ -66,9 +67,10 @@ def test_derivatives_match_finite_differences(x64, name, parametrization):
         assert jnp.abs(exact).max() > 100 * allowed.max()
 
 
+@pytest.mark.slow_cases("1-0.0-antisymmetric")
 @pytest.mark.parametrize("start", ["antisymmetric", "symmetric"])
 @pytest.mark.parametrize("depth, residual", [(1, 0.0), (3, 0.0), (3, 0.7)])
-def test_mirrored_starts_give_zero(x64, start, depth, residual):
+def test_mirrored_initializations_give_zero(x64, start, depth, residual):
     """f_0 ≡ 0 [D3, P3] up to the rounding of w terms that cancel in pairs."""
     network = Network(MLP(depth, "relu", 1.4, 0.5, residual=residual, width=8, outputs=2), D)
     params, X = network.init(jax.random.key(3), start), points()
@@ -106,6 +108,7 @@ def test_output_variance_by_parametrization():
         assert abs(16 * found[name] - 0.5) < error
 
 
+@pytest.mark.slow
 def test_mup_moves_features_by_the_same_amount_at_every_width(x64):
     """One step changes the hidden pre-activations by O(1) under mean field and µP, by O(1/√w) under NTK."""
     X, y = points(), jnp.array([1.0, -1.0, 0.5, 2.0])
@@ -127,7 +130,7 @@ def test_mup_moves_features_by_the_same_amount_at_every_width(x64):
         assert abs(slope - power) < 0.2, name  # corrections of order 1/√64 at the small end move a slope by 0.05
 
 
-def test_misuse_says_what_to_do():
+def test_misuse_raises_with_a_remedy():
     with pytest.raises(ValueError, match="needs a width"):
         Network(MLP(1), D)
     with pytest.raises(ValueError, match="did you mean 'mup'"):

@@ -61,6 +61,6 @@ def test_quadratic_network_is_a_matrix_and_its_decay_bounds_the_nuclear_norm(x64
     np.testing.assert_allclose(fourth_power_norm(W), np.sum(np.linalg.norm(W, axis=1) ** 4), rtol=1e-13)
 
 
-def test_a_kinked_activation_is_refused(x64):
+def test_a_kinked_activation_is_rejected(x64):
     with pytest.raises(ValueError, match="no second derivative"):
         second_order(jnp.ones((2, 3)), jnp.ones(2), "relu")

@@ -34,6 +34,7 @@ def numpy_oracle(apply, params, A, B):
     return np.einsum("icp,jkp->icjk", rows(A), rows(B))
 
 
+@pytest.mark.slow_cases("2-diagonal", "2-full", "2-trace")
 @pytest.mark.parametrize("outputs", ["full", "trace", "diagonal"])
 @pytest.mark.parametrize("c", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_structure_equals_the_jacobian_product(x64, c, outputs):
@@ -51,6 +52,7 @@ def test_structure_equals_the_jacobian_product(x64, c, outputs):
             np.testing.assert_allclose(found, expected, rtol=0, atol=300 * EPS * np.abs(expected).max())
 
 
+@pytest.mark.slow_cases("relu-ntk", "relu-standard")
 @pytest.mark.parametrize(
     "name, parametrization",
     [
@@ -86,7 +88,8 @@ def test_two_layer_kernels_are_the_sums_of_l1(x64):
     np.testing.assert_allclose(found[1], K2, rtol=0, atol=50 * EPS * np.abs(K2).max())
 
 
-def test_memory_in_blocks_changes_nothing(x64, monkeypatch):
+@pytest.mark.slow
+def test_fragmented_memory_does_not_change_the_budget(x64, monkeypatch):
     """A budget of two Jacobian rows forces blocks; values agree to rounding (sums in another order)."""
     network, params = build(2)
 
@@ -102,6 +105,7 @@ def test_memory_in_blocks_changes_nothing(x64, monkeypatch):
             np.testing.assert_allclose(a, b, rtol=0, atol=100 * EPS * float(jnp.abs(a).max()))
 
 
+@pytest.mark.slow_cases("1")
 @pytest.mark.parametrize("c", [1, 2])
 def test_product_without_the_matrix(x64, c):
     network, params = build(c)

@@ -22,6 +22,7 @@ from unlazy.theory.feature_learning.bounds import kernel_staircase
 from unlazy.theory.infinite_width import fully_connected
 from unlazy.training.descent.descend import descend
 from unlazy.training.one_step.algorithm import first_gradient, first_step, remove_linear_part
+from unlazy.training.options import DescentOptions
 
 pytestmark = needs_chromium
 SETTINGS, POINTS, PLACES, INPUTS, WIDTH = 200, 9, 7, 3, 16
@@ -29,7 +30,7 @@ DEPTHS = (1, 2, 4, 8)
 
 
 def ask(tab, page, settings, code):
-    """What `code`, a function of one setting, says of every setting; arrays go as lists."""
+    """Results of `code`, a function of one setting, for every setting; arrays are passed as lists."""
     tab.open(page)
     text = json.dumps([{k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in s.items()} for s in settings])
     return tab.run(f"{text}.map(s => {{ const A = v => Float64Array.from(v.flat()), U = unlazy; {code} }})")
@@ -143,7 +144,8 @@ def twenty_steps(X, y, bias, w, z, richness, eta):
     mlp = unlazy.MLP(1, sigma_b=(bias, 0.0), width=WIDTH)
     network = Network(mlp, INPUTS, "mean_field", output_scale=1 / richness)
     start = (WeightBias(w[:INPUTS], w[INPUTS]), WeightBias(z[:, None], jnp.zeros(1)))
-    found = descend(network, start, Data(X, y), steps=20, step_size=eta * POINTS, rates=network.rates)
+    options = DescentOptions(rates=network.rates)
+    found = descend(network, start, Data(X, y), steps=20, step_size=eta * POINTS, options=options)
     (weight, b), (head, _) = found.params
     now = jnp.concatenate([weight, b[None]])
     E = mean_field.embed(mlp, X)
@@ -197,7 +199,7 @@ def test_algorithm_one_and_the_staircase(tab, page):
     assert worst < 1e-6
 
 
-def test_a_wrong_kernel_would_be_seen(tab, page):
+def test_a_wrong_kernel_would_be_detected(tab, page):
     """The comparison can fail: a bias that one side forgets is far above the tolerance."""
     (s,) = [next(s for s in kernel_settings() if s["kind"] == "ntk")]
     found = ask(tab, page, [{**s, "size": 0.9 * s["size"]}], KERNELS)[0]

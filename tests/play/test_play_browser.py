@@ -1,4 +1,4 @@
-"""The page as people use it, in Chromium: keys, mouse, touch, links, small screens, and what axe-core says."""
+"""The page in Chromium: keyboard, mouse, touch, links, small screens, and accessibility (axe-core)."""
 
 import json
 import shutil
@@ -87,7 +87,7 @@ def test_points_by_keys(tab, page):
     assert tab.run(POINTS) == []
 
 
-def test_a_link_shows_others_the_same(tab, page):
+def test_a_link_restores_the_settings(tab, page):
     address = "#stage=kernel&points=-1,0.5;0.25,1&kernel=ntk&depth=4&time=1.5&paths=0"
     tab.open(page, address=address)
     assert tab.run(POINTS) == [[-1, 0.5], [0.25, 1]]
@@ -103,7 +103,7 @@ def test_a_link_shows_others_the_same(tab, page):
 
 
 def test_the_network_leaves_its_kernel_by_itself_and_stays_when_lazy(tab, page):
-    """What a newcomer sees without touching anything; and at the lazy end nothing of it."""
+    """The initial page shows feature learning; at the lazy end of the dial there is none."""
     tab.open(page, still=False)
     tab.frames(150)
     training = "unlazy.stages.rich.training"

@@ -50,7 +50,7 @@ def test_one_whole_file_without_a_network(html):
     assert not re.search(r"""(src|href)=|https?://|fetch\(|XMLHttpRequest|WebSocket|import\((?!"\./)""", html)
 
 
-def test_every_control_has_a_sentence(html):
+def test_every_control_has_a_description(html):
     reader = _Reader()
     reader.feed(html)
     assert len(reader.controls) > 5
@@ -83,7 +83,7 @@ def test_modules_import_only_what_stands_before_them_and_names_are_used_once():
     assert not re.search(r"^(import|export)\b", joined, re.M) and "</script" not in joined
 
 
-def test_the_command_writes_the_file_and_opens_it_only_without_a_place(tmp_path, monkeypatch):
+def test_the_command_opens_the_page_only_without_out(tmp_path, monkeypatch):
     opened = []
     monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
     result = CliRunner().invoke(app, ["play", "--out", str(tmp_path / "new" / "p.html")])
@@ -97,7 +97,7 @@ def test_the_command_writes_the_file_and_opens_it_only_without_a_place(tmp_path,
         write_play(tmp_path / "file" / "p.html")
 
 
-def test_the_kept_risks_are_those_of_the_grid():
+def test_the_stored_risks_are_those_of_the_grid():
     kept = json.loads(grid.FILE.read_text("utf-8"))
     assert {name: kept[name] for name in ("d", "degree", "n")} == {
         name: grid.GRID[name] for name in ("d", "degree", "n")

@@ -18,6 +18,7 @@ def problem(n=150, m=40, d=4, c=2, seed=0):
     return (jnp.asarray(rng.normal(size=s)) for s in ((n, d), (m, d), (m, c)))
 
 
+@pytest.mark.slow_cases("gaussian", "laplace")
 @pytest.mark.parametrize("name", [pytest.param(k, marks=pytest.mark.slow if k == "ntk" else []) for k in KERNELS])
 def test_gradient_away_from_the_centers_is_that_of_autodiff(x64, name):
     kernel = KERNELS[name]
@@ -31,6 +32,7 @@ def test_gradient_away_from_the_centers_is_that_of_autodiff(x64, name):
     assert np.allclose(agop(kernel, X, Z, alpha, memory=20_000), M, atol=1e-12)  # blocks do not matter
 
 
+@pytest.mark.slow_cases("3")
 @pytest.mark.parametrize("depth", [1, 3])
 def test_self_term_keeps_the_radial_derivative(x64, depth):
     """At x = x_i the bias-free NTK is |x||x_i| g(θ): the kink in θ drops out, ∇ = g(0) x stays (scaled by 1/d)."""
@@ -49,6 +51,7 @@ def test_self_term_of_a_radial_kernel_is_zero(x64, kernel):
     assert np.all(np.abs(gradient(kernel, X[:1], X[:1], jnp.ones(1))) < 1e-14)
 
 
+@pytest.mark.slow
 def test_symmetric_differences_agree_at_a_center(x64):
     """The mean of the one-sided derivatives at a kink is what is kept: (f(x + h) - f(x - h))/2h → ∇f·v."""
     kernel = NTK(MLP(2, sigma_b=0.3))
@@ -62,7 +65,7 @@ def test_symmetric_differences_agree_at_a_center(x64):
         assert np.allclose((up - down) / (2 * h), G[:, :, j], atol=20 * h)
 
 
-def test_without_a_formula_it_says_so():
+def test_a_kernel_without_a_formula_raises():
     from test_products import Product1
 
     with pytest.raises(ValueError, match=r"jax\.grad"):

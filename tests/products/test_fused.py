@@ -11,12 +11,12 @@ from unlazy.products.fused import fused_product, triton
 from unlazy.products.fused.fused_forms import AngleForm, EntryForm, GaussianForm, LayersForm, MaternForm, form_of
 from unlazy.products.fused.split_precision import split
 from unlazy.theory.infinite_width.architecture import MLP
-from unlazy.theory.numerics.near_duplicates import half_precision_floor
+from unlazy.theory.numerics.geometry import half_precision_floor
 
 KERNELS = {
     "gaussian": (Gaussian(2.0), GaussianForm),
     "laplace": (Laplace(2.0), MaternForm),
-    "matern": (Matern(2.5, 2.0), MaternForm),
+    "matern": (Matern(2.0, 2.5), MaternForm),
     "ntk": (NTK(MLP(3)), AngleForm),
     "leaky nngp": (NNGP(MLP(2, "leaky_relu")), AngleForm),
     "ntk with biases": (NTK(MLP(2, sigma_b=0.3)), LayersForm),
@@ -42,6 +42,25 @@ def _exact(kernel, X, Z, V):
         return np.asarray(kernel.gram(X, Z, accurate=True) @ V)
 
 
+@pytest.mark.slow_cases(
+    "1-gaussian",
+    "1-laplace",
+    "1-leaky nngp",
+    "1-matern",
+    "1-nngp with biases",
+    "1-ntk with biases",
+    "1-ntk",
+    "1-residual ntk",
+    "1-sum",
+    "3-laplace",
+    "3-leaky nngp",
+    "3-matern",
+    "3-nngp with biases",
+    "3-ntk with biases",
+    "3-ntk",
+    "3-residual ntk",
+    "3-sum",
+)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("c", [1, 3])
 def test_every_form_at_duplicate_points(name, c):
@@ -55,6 +74,7 @@ def test_every_form_at_duplicate_points(name, c):
     assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)
 
 
+@pytest.mark.slow_cases("33-65-3", "40-40-100", "64-32-64")
 @pytest.mark.parametrize("n, m, d", [(1, 1, 1), (33, 65, 3), (64, 32, 64), (40, 40, 100)])
 def test_odd_shapes_and_streamed_width(n, m, d):
     X, Z, V = _problem(n, m, d, 1)
@@ -66,7 +86,7 @@ def test_odd_shapes_and_streamed_width(n, m, d):
     assert got.shape == (n,) and np.linalg.norm(got - want) <= 2e-5 * np.linalg.norm(want)
 
 
-def test_splits_of_the_long_side_add_up():
+def test_splits_of_the_long_side_sum_to_the_product():
     X, Z, V = _problem(32, 256, 4, 1)
     whole, cut = (
         fused_product.matmul(
@@ -81,7 +101,7 @@ def test_splits_of_the_long_side_add_up():
     np.testing.assert_allclose(whole, cut, atol=256 * 2**-24 * np.abs(V).sum())
 
 
-def test_long_sums_lose_nothing():
+def test_long_sums_are_accurate():
     """32,768 points in 1,024 tiles: without compensation the sum of 1,024 numbers of one sign drifts by some hundred
     roundings; with it, one rounding of the sum and those inside a tile (5 levels of a tree over 32 numbers) remain."""
     rng = np.random.default_rng(0)
@@ -93,6 +113,7 @@ def test_long_sums_lose_nothing():
     assert abs(float(got[0]) - want) <= 7 * 2**-24 * want
 
 
+@pytest.mark.slow_cases("ntk with biases")
 @pytest.mark.parametrize("name", ["gaussian", "ntk with biases"])
 def test_the_transposed_product_is_of_the_same_matrix(name):
     """Inputs far from the origin, so that centering matters. Entries agree to the rounding of sums in another order,
@@ -104,7 +125,7 @@ def test_the_transposed_product_is_of_the_same_matrix(name):
     np.testing.assert_allclose(K, K_transposed.T, atol=(64 * 2**-24 + 2**-16) * float(K.max()))
 
 
-def test_the_halves_hold_sixteen_bits():
+def test_split_parts_hold_sixteen_bits():
     A = jnp.asarray(np.random.default_rng(0).normal(size=(50, 50)), jnp.float32)
     hi, lo = split(A)
     assert hi.dtype == lo.dtype == jnp.bfloat16
@@ -121,9 +142,10 @@ def test_float16_halves_hold_more_of_unit_vectors():
     assert (np.abs(A.astype(np.float64) - hi - lo) <= np.maximum(2.0**-22 * np.abs(A), 2.0**-25)).all()
 
 
+@pytest.mark.slow_cases("2-leaky nngp", "2-ntk with biases", "40-leaky nngp")
 @pytest.mark.parametrize("name", ["ntk", "leaky nngp", "ntk with biases", "nngp with biases"])
 @pytest.mark.parametrize("d", [2, 40])
-def test_networks_see_equal_and_opposite_points_exactly(name, d):
+def test_networks_are_exact_at_equal_and_opposite_points(name, d):
     """K(x, x) and K(x, -x) one by one: their square roots of angles would show a rounding of 2^-18 as 2^-9."""
     X, _, _ = _problem(32, 32, d, 1)
     kernel = KERNELS[name][0]
@@ -134,21 +156,33 @@ def test_networks_see_equal_and_opposite_points_exactly(name, d):
         assert np.abs(np.diag(got) - want).max() <= 2e-5 * np.abs(np.diag(_exact(kernel, X, X, np.eye(32)))).max()
 
 
-@pytest.mark.parametrize("depth", [5, pytest.param(12, marks=pytest.mark.slow)])
-def test_deep_networks_with_biases_see_equal_points_exactly(depth):
-    """What rounding takes from a cosine of 1, here most of what it can, would be its root in the next layer."""
-    kernel = NTK(MLP(depth, sigma_b=0.1))
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        NTK(MLP(5, sigma_b=0.1)),
+        pytest.param(NTK(MLP(12, sigma_b=0.1)), marks=pytest.mark.slow),
+        NTK(MLP(1)),
+        NTK(MLP(3)),
+        NNGP(MLP(4)),
+        NTK(MLP(10)),
+    ],
+    ids=["biases-5", "biases-12", "ntk-1", "ntk-3", "nngp-4", "ntk-10"],
+)
+def test_networks_are_exact_at_equal_points(kernel):
+    """Rounding that lowers a cosine of 1, here by most of what it can, must not show: K(x, x) is exact."""
     X, _, _ = _problem(300, 300, 16, 1)
-    form = form_of(kernel)
+    form, depth = form_of(kernel), kernel.network.depth
     side, _ = fused_product._prepared(form, kernel, jnp.asarray(X), jnp.asarray(X))
-    t = jnp.sum(side.points * side.points, 1) * (1 - 0.6 * half_precision_floor(17))
-    found = form.formula(t, side.rows, side.rows) * side.scale**2 + side.apart**2
+    t = jnp.sum(side.points * side.points, 1)
+    value = form.formula(t * (1 - 0.6 * half_precision_floor(17)), side.rows, side.rows)
+    np.testing.assert_array_equal(value, form.formula(t, side.rows, side.rows))
+    found = value * side.scale**2 + (0 if side.apart is None else side.apart**2)
     want = np.einsum("ii->i", _exact(kernel, X, X, np.eye(300)))
-    # factors and sums of so many layers, eight roundings each at most; the last layer's cosine is not cut
+    # eight roundings per layer: factors and sums of the recursion, or of the sums and coefficients of a polynomial
     np.testing.assert_allclose(found, want, rtol=8 * (depth + 1) * 2**-24)
 
 
-def test_the_halves_of_a_tile_keep_their_digits_under_any_compiler():
+def test_split_parts_of_a_tile_are_accurate_under_any_compiler():
     """A compiler may take a cast to bfloat16 and back for nothing; the second half would then be zero (error 2^-9)."""
     K = np.random.default_rng(0).normal(size=(32, 32)).astype(np.float32)
     K[0, :4] = 0, 1, -1, 2.0**-100
@@ -156,7 +190,7 @@ def test_the_halves_of_a_tile_keep_their_digits_under_any_compiler():
     assert (np.abs(K - hi - lo) <= 2.0**-17 * np.abs(K)).all() and np.abs(lo).max() > 0
 
 
-def test_only_a_gpu_is_offered_the_fused_path_and_other_kernels_are_refused():
+def test_only_gpus_use_the_fused_path_and_other_kernels_are_rejected():
     from unlazy.kernels.base import Kernel
 
     class Plain(Kernel):
@@ -173,7 +207,7 @@ def test_only_a_gpu_is_offered_the_fused_path_and_other_kernels_are_refused():
     assert form_of(RationalQuadratic(1.0, 2.0)) is not None
 
 
-def test_what_cannot_be_fused_is_not_offered():
+def test_kernels_that_cannot_be_fused_are_not_fused():
     """Tables of a numerical dual cannot travel into a fused program; folded constants would become such tables."""
     assert form_of(NTK(MLP(1, "tanh"))) is None and form_of(NTK(MLP(1, "gelu"))) is not None
     assert not fused_product._evaluates_constants()

@@ -1,4 +1,4 @@
-"""Gram matrices in a folder: the kernel's own entries, resumed after kills to the same bits, damage refused."""
+"""Gram matrices in a folder: the entries of the kernel, bitwise equal after kills, damaged tiles rejected."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import unlazy
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.layers import AvgPool, Conv, Dense, GlobalAvgPool, serial
 from unlazy.products import gram_store, tile_store
 from unlazy.products.tile_store import DIGEST, MATRIX, PROBLEM, SUMS
@@ -32,9 +32,10 @@ def kept(store):
     return (store / MATRIX).read_bytes(), (store / SUMS).read_bytes()
 
 
+@pytest.mark.slow_cases("rectangular-1", "symmetric-1")
 @pytest.mark.parametrize("tile", [1, 4, 8, 23, 100])
 @pytest.mark.parametrize("other", [None, Z], ids=["symmetric", "rectangular"])
-def test_it_is_the_gram_matrix(tmp_path, tile, other):
+def test_the_stored_matrix_is_the_gram_matrix(tmp_path, tile, other):
     K = unlazy.gram_to_store(KERNEL, X, other, store=tmp_path, tile=tile)
     wanted = np.asarray(KERNEL.gram(X, other), np.float64)
     assert isinstance(K, np.memmap) and not K.flags.writeable and K.dtype == np.float32 and K.shape == wanted.shape
@@ -47,6 +48,7 @@ def test_it_is_the_gram_matrix(tmp_path, tile, other):
         assert np.array_equal(K, K.T) and np.array_equal(np.diag(K), np.diag(wanted))
 
 
+@pytest.mark.slow
 def test_any_points_and_precision(tmp_path, x64):
     images = RNG.normal(size=(9, 4, 4, 2))
     K = unlazy.gram_to_store(unlazy.NTK(SMALL), images, store=tmp_path / "images", tile=4)
@@ -60,7 +62,7 @@ def test_any_points_and_precision(tmp_path, x64):
     np.testing.assert_allclose(K, flat @ flat.T, rtol=0, atol=32 * 2.0**-52 * np.square(flat).sum(1).max())
 
 
-def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
+def test_a_run_resumes_where_it_stopped(tmp_path, monkeypatch):
     whole = unlazy.gram_to_store(KERNEL, X, store=tmp_path / "whole", tile=5)
     of_tile, seen = gram_store._entries, []
 
@@ -82,7 +84,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
     assert len(seen) == 15
 
 
-def test_what_others_compute_is_waited_for(tmp_path, monkeypatch):
+def test_tiles_of_other_processes_are_awaited(tmp_path, monkeypatch):
     """A tile that another process holds is left to it, and taken over when that process is gone."""
     whole = unlazy.gram_to_store(KERNEL, X, store=tmp_path / "whole", tile=5)
     refused, looks = {3: 2, 9: 3}, []
@@ -108,7 +110,7 @@ def test_what_others_compute_is_waited_for(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("change", ["kernel", "points", "other points", "precision", "tile", "unlazy"])
-def test_another_problem_is_refused(tmp_path, change, monkeypatch):
+def test_another_problem_is_rejected(tmp_path, change, monkeypatch):
     unlazy.gram_to_store(KERNEL, X, Z, store=tmp_path, tile=5)
     kernel, left, right, tile = KERNEL, X, Z, 5
     if change == "kernel":
@@ -132,7 +134,7 @@ def test_another_problem_is_refused(tmp_path, change, monkeypatch):
 
 
 @pytest.mark.parametrize("where", ["entry", "mirror", "sum"])
-def test_damage_is_refused_and_repaired(tmp_path, where):
+def test_damaged_tiles_are_rejected_and_recomputed(tmp_path, where):
     whole = np.array(unlazy.gram_to_store(KERNEL, X, store=tmp_path, tile=5))
     good = kept(tmp_path)
     path, place = tmp_path / MATRIX, os.path.getsize(tmp_path / MATRIX) - 23 * 23 * 4
@@ -148,7 +150,7 @@ def test_damage_is_refused_and_repaired(tmp_path, where):
     assert kept(tmp_path) == good
 
 
-def test_a_tile_of_another_store_is_refused(tmp_path):
+def test_a_tile_of_another_store_is_rejected(tmp_path):
     """Entries and sums copied from the matrix of other points: the sum says whose they are."""
     for name, points in (("one", X), ("two", X + np.float32(1))):
         unlazy.gram_to_store(KERNEL, points, store=tmp_path / name, tile=5)
@@ -158,7 +160,7 @@ def test_a_tile_of_another_store_is_refused(tmp_path):
         unlazy.gram_to_store(KERNEL, X, store=tmp_path / "one")
 
 
-def test_other_misuse_is_said(tmp_path, monkeypatch):
+def test_other_misuse_raises(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is a file"):
         unlazy.gram_to_store(KERNEL, X, store=tmp_path / "file")
@@ -182,7 +184,7 @@ def test_other_misuse_is_said(tmp_path, monkeypatch):
         unlazy.gram_to_store(KERNEL, X, store=tmp_path / "small disk")
 
 
-def test_a_store_whose_making_was_killed_is_made_again(tmp_path):
+def test_a_store_whose_creation_was_killed_is_created_again(tmp_path):
     (tmp_path / MATRIX).write_bytes(b"half a head")
     (tmp_path / "problem.0123.partial.json").write_text("{")
     K = unlazy.gram_to_store(KERNEL, X, store=tmp_path, tile=5)

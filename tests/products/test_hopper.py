@@ -1,4 +1,4 @@
-"""The Mosaic program for Hopper chips: lowered for the card, and run by JAX's interpreter of such programs."""
+"""The Mosaic program for Hopper GPUs: lowered for the GPU, and run by JAX's interpreter of such programs."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(hopper.backend is None, reason="this JAX has no 
 KERNELS = {
     "gaussian": Gaussian(2.0),
     "laplace": Laplace(2.0),
-    "matern": Matern(2.5, 2.0),
+    "matern": Matern(2.0, 2.5),
     "ntk": NTK(MLP(3)),
     "ntk with biases": NTK(MLP(2, sigma_b=0.3)),
 }
@@ -26,7 +26,7 @@ KERNELS = {
 
 @pytest.fixture
 def interpreter():
-    """Not public in every JAX that has it. Its threads wait for ever where the default device is a card."""
+    """Not public in every JAX that has it. Its threads wait forever if the default device is a GPU."""
     if not devices.is_host():
         pytest.skip("here the program itself is run: test_on_the_gpu")
     params = pytest.importorskip("jax._src.pallas.mosaic_gpu.interpret.params")
@@ -49,7 +49,7 @@ def _exact(kernel, X, Z):
     "name", [pytest.param(k, marks=[] if k in ("gaussian", "ntk") else pytest.mark.slow) for k in KERNELS]
 )
 def test_every_form_is_lowered_for_the_gpu(name):
-    """No card is needed to see that the backend knows every operation and layout."""
+    """No GPU is needed to check that the backend supports every operation and layout."""
     kernel = KERNELS[name]
     X, Z, v = _problem(40, 70, 5)
     tile = hopper.HopperTile(z=64)
@@ -69,7 +69,7 @@ PARTS = {
 @pytest.mark.parametrize("adding", [True, False])
 @pytest.mark.parametrize("cut", PARTS.values(), ids=PARTS)
 @pytest.mark.parametrize("d, width", [(3, 16), (12, 16), (13, 16), (16, 16), (18, 16), (19, 32), (34, 32)])
-def test_what_the_tensor_cores_multiply(d, width, cut, adding):
+def test_operands_of_the_tensor_cores(d, width, cut, adding):
     """⟨x,z⟩ of parts and what is added, wherever it lies: exact in float64, as products of their numbers are; three
     parts hold float32."""
     X, Z, _ = _problem(6, 7, d)
@@ -137,7 +137,7 @@ def test_chunks_of_z_one_after_the_other(interpreter, name, monkeypatch):
     (1, 1, 132, 1), (1024, 128, 132, 2**16), (128, 19532, 132, 2**16), (39063, 64, 132, 2**16), (1, 200, 132, 2**18),
     (3, 50, 7, 1), (132, 5, 132, 1), (5, 3, 4, 1), (700, 700, 2, 2**18), (10**5, 3, 132, 2**25),
 ])  # fmt: skip
-def test_shares_meet_every_fold_once(tiles, folds, programs, fold_bytes):
+def test_programs_cover_every_fold_once(tiles, folds, programs, fold_bytes):
     shared = hopper_schedule.WorkSchedule.build(tiles, folds, fold_bytes, programs)
     assert shared.folds * shared.chunks >= folds > shared.folds * (shared.chunks - 1)
     assert shared.chunks == 1 or shared.shortest >= hopper_schedule.MIN_FOLDS
@@ -152,18 +152,18 @@ def test_shares_meet_every_fold_once(tiles, folds, programs, fold_bytes):
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 4])
-def test_registers_are_there(groups):
-    """A multiprocessor has 65,536, given out in eights to the warps of the launch; those who ask for more than the
+def test_registers_suffice(groups):
+    """A multiprocessor has 65,536, given out in eights to the warps of the launch; programs that need more than the
     copying group has given back would wait for ever."""
     at_first = 65536 // (128 * (groups + 1)) // 8 * 8
     assert groups * hopper._registers(groups) + hopper.COPY_REGISTERS <= (groups + 1) * at_first
     assert hopper._registers(groups) % 8 == 0
 
 
-def test_hopper_gpus_take_it_where_this_jax_does(monkeypatch):
-    """Asked by lowering it; a JAX that refuses leaves the other program, and that is said."""
+def test_hopper_gpus_use_the_program_if_jax_can_lower_it(monkeypatch):
+    """Checked by lowering it; if JAX cannot, the other program is used, with a warning."""
     monkeypatch.setattr(fused_product.devices, "is_hopper", lambda: True)
-    form = fused_product._fused_form(Laplace(1.0))
+    form = fused_product.form_of(Laplace(1.0))
     fused_product._lowers_for_hopper.cache_clear()
     assert fused_product._tile(form, 1, 20, 1) == hopper.default_tile(20, 1)
     assert fused_product._tile(form, 1, 100, 3) == hopper.default_tile(100, 3)
@@ -177,8 +177,8 @@ def test_hopper_gpus_take_it_where_this_jax_does(monkeypatch):
     fused_product._lowers_for_hopper.cache_clear()
 
 
-def test_what_a_gpu_without_triton_is_offered(monkeypatch):
-    """On a Hopper card what the program takes; on others nothing fused."""
+def test_engines_of_a_gpu_without_triton(monkeypatch):
+    """On a Hopper GPU the kernels that the program supports; on others nothing fused."""
     X = jnp.ones((3, 2), jnp.float32)
     monkeypatch.setattr(triton, "backend", None)
     monkeypatch.setattr(fused_product.devices, "kind", lambda: "gpu")
@@ -187,7 +187,7 @@ def test_what_a_gpu_without_triton_is_offered(monkeypatch):
         assert fused_product.available(Gaussian(1.0), X) is hopping
     monkeypatch.setattr(fused_product.devices, "is_hopper", lambda: True)
     assert not fused_product.available(Gaussian(1.0), jnp.ones((3, 200), jnp.float32))
-    assert fused_product._tile(fused_product._fused_form(Gaussian(1.0)), 0, 2, 1) == hopper.HopperTile()
+    assert fused_product._tile(fused_product.form_of(Gaussian(1.0)), 0, 2, 1) == hopper.HopperTile()
 
 
 @pytest.mark.skipif(not devices.is_hopper(), reason="no Hopper card here")
@@ -242,11 +242,11 @@ def test_weights_in_the_exponent_of_a_gaussian(interpreter, weights):
 @pytest.mark.parametrize(
     "size, near", [(1.0, True), (1e3, False), (1e-3, "gaussian"), (np.nan, False)], ids=["1", "far", "small", "nan"]
 )
-def test_who_counts_as_near(kernel, size, near, monkeypatch):
+def test_near_pairs_are_detected(kernel, size, near, monkeypatch):
     """No NaN does: near pairs may make a number of it. Small points of a kinked kernel have no digits in float16."""
     monkeypatch.setattr(fused_product, "_program", lambda form, near, *_: partial(lambda *_: 1.0 if near else 0.0))
     X = jnp.asarray(_problem(20, 20, 3)[0]).at[7, 1].multiply(size) if size != size else size * _problem(20, 20, 3)[0]
-    form = fused_product._fused_form(kernel)
+    form = fused_product.form_of(kernel)
     sides = [form.prepare(kernel, jnp.asarray(X)) for _ in range(2)]
     found = fused_product._near_or_far(form, *sides, jnp.ones((20, 1)), hopper.HopperTile(), None)
     assert bool(found) is (near if isinstance(near, bool) else isinstance(kernel, Gaussian))

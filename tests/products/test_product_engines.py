@@ -12,9 +12,9 @@ from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.periodic import Periodic
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
-from unlazy.products import matmul, product
-from unlazy.products.engines import numpy_engine, selection
-from unlazy.products.engines.selection import ENGINES, Job, cheapest
+from unlazy.products import matmul, multiply, product
+from unlazy.products.engines import numpy_engine
+from unlazy.products.multiply import ENGINES, Job, cheapest
 from unlazy.theory.infinite_width.architecture import MLP
 
 N, M, D = 90, 40, 3
@@ -28,8 +28,8 @@ def costs(job):
     return {engine.name: engine.cost(job) for engine in ENGINES}
 
 
-def test_the_cheapest_multiplies(x64, monkeypatch):
-    monkeypatch.setattr(selection.devices, "is_host", lambda: True)
+def test_the_cheapest_engine_multiplies(x64, monkeypatch):
+    monkeypatch.setattr(multiply.devices, "is_host", lambda: True)
     one = [jax.local_devices()[0]]
     job = Job(Gaussian(1.0), jnp.asarray(rows(N)), jnp.asarray(rows(M, 1)), devices=one)
     assert cheapest(job).name == "numpy" and costs(job)["fused"] is None and costs(job)["sharded"] is None
@@ -39,16 +39,16 @@ def test_the_cheapest_multiplies(x64, monkeypatch):
     # two devices share the rows, whatever one alone would cost
     found = costs(job._replace(devices=2 * one, passes=100))
     assert [name for name, cost in found.items() if cost is not None] == ["sharded"]
-    monkeypatch.setattr(selection, "fused_available", lambda *_: True)
+    monkeypatch.setattr(multiply, "fused_available", lambda *_: True)
     assert cheapest(job._replace(passes=100)).name == "fused"
     # nothing to compile is worth less, the more entries there are
-    monkeypatch.setattr(selection, "fused_available", lambda *_: False)
-    monkeypatch.setattr(selection, "COMPILE_COST", (selection.NUMPY_COST - 1) * N * M - 1)
+    monkeypatch.setattr(multiply, "fused_available", lambda *_: False)
+    monkeypatch.setattr(multiply, "COMPILE_COST", (multiply.NUMPY_COST - 1) * N * M - 1)
     assert cheapest(job).name == "blocked"
 
 
-def test_only_known_points_of_kernels_it_can_read_are_the_hosts(x64, monkeypatch):
-    monkeypatch.setattr(selection.devices, "is_host", lambda: True)
+def test_the_numpy_engine_needs_concrete_points_and_supported_kernels(x64, monkeypatch):
+    monkeypatch.setattr(multiply.devices, "is_host", lambda: True)
     X = jnp.asarray(rows(N))
     able = [costs(Job(k, X))["numpy"] is not None for k in (ProductLaplace(), Gaussian(1.0) * ProductLaplace())]
     assert able == [True, False]
@@ -61,7 +61,7 @@ def test_only_known_points_of_kernels_it_can_read_are_the_hosts(x64, monkeypatch
 
     jax.make_jaxpr(traced)(X, 1.0)
     assert asked == [None, None]
-    monkeypatch.setattr(selection.devices, "is_host", lambda: False)
+    monkeypatch.setattr(multiply.devices, "is_host", lambda: False)
     assert costs(Job(Gaussian(1.0), X))["numpy"] is None
 
 
@@ -102,7 +102,7 @@ def test_columns_may_be_traced(x64):
 
 @pytest.mark.parametrize("kernel", [Gaussian(1.0), Polynomial(9)], ids=["gaussian", "polynomial"])
 @pytest.mark.parametrize("value, said", [(np.nan, "first in row 7"), (1e200, "overflow"), (1e-200, "underflow")])
-def test_points_are_refused_as_by_the_device(x64, kernel, value, said):
+def test_points_are_rejected_as_on_the_device(x64, kernel, value, said):
     X = np.full((N, D), value) if value < 1 else rows(N)
     X[7] = value
     for engine in ("numpy", "blocked"):
@@ -110,12 +110,12 @@ def test_points_are_refused_as_by_the_device(x64, kernel, value, said):
             product(kernel, X, engine=engine)
 
 
-def test_a_value_that_overflows_is_seen_at_the_largest_norm(x64):
+def test_overflow_is_detected_at_the_largest_norm(x64):
     with pytest.raises(ValueError, match=r"k\(x, x\) overflows"):
         product(Polynomial(40), 1e5 * rows(N), engine="numpy")
 
 
-def test_what_the_host_cannot_read_is_named():
+def test_kernels_without_numpy_entries_are_named():
     class Plain(Kernel):
         def block(self, left, right):
             return jnp.ones((left.shape[0], right.shape[0]))
@@ -144,7 +144,7 @@ OWN = {
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_kernel_with_a_product_of_its_own_never_forms_k(x64, name):
+def test_a_kernel_with_its_own_product_never_forms_k(x64, name):
     kernel, X, Z, V, U = OWN[name], rows(N), rows(M, 1), rows(M, 2), rows(N, 3)
     K_hat = product(kernel, X, Z, passes=10)
     K = np.asarray(kernel.gram(jnp.asarray(X), jnp.asarray(Z)))
@@ -161,7 +161,7 @@ def test_a_kernel_with_a_product_of_its_own_never_forms_k(x64, name):
     assert (N, M) in seen("blocked")
 
 
-def test_a_product_of_ones_own_is_for_kernels_that_have_one():
+def test_only_kernels_with_their_own_product_use_it():
     assert not (Linear() * Gaussian(1.0)).has_product and not Polynomial(2).has_product
     with pytest.raises(ValueError, match="Gaussian has no custom product"):
         product(Gaussian(1.0), rows(N), engine="custom")

@@ -8,8 +8,8 @@ import pytest
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace
-from unlazy.products import gram, matmul, product, rmatmul
-from unlazy.products.engines import blocked, dense, selection
+from unlazy.products import gram, matmul, multiply, product, rmatmul
+from unlazy.products.engines import blocked
 from unlazy.theory.infinite_width.architecture import MLP
 
 
@@ -44,6 +44,7 @@ def rounding_bound(K, V, extra=1.0):
     return extra * (4 * np.sqrt(K.shape[1]) + 16) * 2.0**-24 * (np.abs(K) @ np.abs(V))
 
 
+@pytest.mark.slow_cases("blocked-ntk", "stored-gaussian", "stored-ntk")
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("engine", ["stored", "blocked"])
 def test_products_agree_with_the_gram_in_float64(name, engine):
@@ -69,13 +70,15 @@ def test_one_column_keeps_its_shape_and_both_orientations_agree():
     assert np.all(np.abs(wide - K @ v) <= rounding_bound(K, v))
 
 
+@pytest.mark.slow
 def test_float64_products_are_float64(x64):
     X, V = points(N, dtype=np.float64), points(N, 2, np.float64)[:, :2]
     K = exact(KERNELS["ntk"], X, X)
     assert np.allclose(product(KERNELS["ntk"], X, engine="blocked").matmul(V), K @ V, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("n", [dense.TILE + 1, 2 * dense.TILE, 1637])
+@pytest.mark.slow_cases("1600", "1637")
+@pytest.mark.parametrize("n", [blocked.TILE + 1, 2 * blocked.TILE, 1637])
 def test_tiled_gram_is_symmetric_with_an_exact_diagonal(n):
     kernel = KERNELS["laplace"]
     X = np.concatenate([points(n - 3), points(3)])  # three duplicates
@@ -88,7 +91,8 @@ def test_tiled_gram_is_symmetric_with_an_exact_diagonal(n):
     assert np.allclose(tall, K[:, :850], atol=1e-6)
 
 
-def test_a_narrow_budget_cuts_both_sides(monkeypatch):
+@pytest.mark.slow
+def test_a_small_budget_splits_rows_and_columns(monkeypatch):
     monkeypatch.setattr(blocked, "MAX_COLUMNS", 64)
     X, Z, V = points(N), points(M, 1), points(M, 2)[:, :2]
     kernel = KERNELS["gaussian"]
@@ -100,19 +104,19 @@ def test_a_narrow_budget_cuts_both_sides(monkeypatch):
     assert np.all(np.abs(K_hat.normal(V) - K.T @ (K @ V)) <= rounding_bound(np.abs(K.T) @ np.abs(K), np.abs(V), 8))
 
 
-def test_the_default_engine_stores_what_fits_and_is_used_again(monkeypatch):
+def test_the_default_engine_stores_what_fits_and_is_reused(monkeypatch):
     X = points(N)
     kernel = KERNELS["gaussian"]
-    monkeypatch.setattr(selection, "fused_available", lambda *_: True)
+    monkeypatch.setattr(multiply, "fused_available", lambda *_: True)
     assert product(kernel, X, passes=10).engine == "fused"
-    monkeypatch.setattr(selection, "fused_available", lambda *_: False)
+    monkeypatch.setattr(multiply, "fused_available", lambda *_: False)
     assert product(kernel, X, passes=10).engine == "stored"
     assert product(kernel, X, passes=1).engine == "blocked"
     assert product(kernel, X, passes=10, memory=N * N * 4 - 1).engine == "blocked"
     assert product(kernel, X, engine="stored").bytes == N * N * 4
 
 
-def test_misuse_is_named():
+def test_misuse_raises():
     X = points(N)
     kernel = KERNELS["gaussian"]
     with pytest.raises(ValueError, match="memory budget"):

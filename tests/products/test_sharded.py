@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from several_devices import environment, two_processes
 
 COMMON = """
@@ -14,6 +16,7 @@ from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Laplace
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.products import product
+from unlazy.solvers.solve import SolveOptions
 from unlazy.solvers.solve import solve
 
 assert jax.device_count() == {devices}, jax.devices()
@@ -33,21 +36,22 @@ for kernel in ({kernels}):
     close(many.matmul(V), one.matmul(V), K @ np.abs(V), 50)
     close(many.rmatmul(U), one.rmatmul(U), K.T @ np.abs(U), 203)
     close(many.normal(V), one.normal(V), K.T @ (K @ np.abs(V)), 253)
-y = np.sin(X[:, 0])
+y, single = np.sin(X[:, 0]), SolveOptions(precision="float32")
 for method in ("preconditioned_cg", "nystrom_cg"):
-    solution = solve(Laplace(2.0), X, y, 0.1, method=method, tolerance=1e-4, precision="float32")
+    solution = solve(Laplace(2.0), X, y, 0.1, method=method, tolerance=1e-4, options=single)
     assert solution.converged and "sharded" in solution.notes[-1], str(solution)
     A = np.asarray(Laplace(2.0).gram(jnp.asarray(X)), np.float64)
     exact = A @ np.linalg.solve(A + 0.1 * np.eye(203), y)
     fitted = np.asarray(solution.predict(X))
     # Nyström has all points as centers here: 20√203 > 203
     assert np.linalg.norm(fitted - exact) <= 2e-4 * np.linalg.norm(y), np.linalg.norm(fitted - exact)
-one = solve(Laplace(2.0), X, y, 0.1, method="askotch", tolerance=1e-4, precision="float32")  # on one of them
+one = solve(Laplace(2.0), X, y, 0.1, method="askotch", tolerance=1e-4, options=single)  # on one of them
 assert one.converged and "sharded" not in one.notes[-1], str(one)
 print("fine")
 """
 
 
+@pytest.mark.slow
 def test_four_devices_in_one_process():
     program = COMMON.format(start="", devices=4, kernels="Laplace(2.0), NTK(MLP(2, sigma_b=0.1))")
     done = subprocess.run(
@@ -56,5 +60,6 @@ def test_four_devices_in_one_process():
     assert done.returncode == 0 and "fine" in done.stdout, done.stderr[-3000:]
 
 
+@pytest.mark.slow
 def test_two_processes():
     two_processes(lambda start: COMMON.format(start=start, devices=2, kernels="Laplace(2.0),"), timeout=600)

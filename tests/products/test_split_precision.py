@@ -27,7 +27,7 @@ def _float64(parts):
 
 
 @pytest.mark.parametrize("parts, bound", BOUNDS.values(), ids=BOUNDS)
-def test_products_of_parts_are_off_by_what_rounding_takes(parts, bound):
+def test_products_of_parts_have_rounding_errors_only(parts, bound):
     """Of every coordinate, and on average far less: signs are either's."""
     rng = np.random.default_rng(0)
     x, z = (rng.normal(size=(20_000, 1)).astype(np.float32) for _ in range(2))
@@ -39,7 +39,7 @@ def test_products_of_parts_are_off_by_what_rounding_takes(parts, bound):
     assert abs(off.mean()) <= 4 * off.std() / math.sqrt(len(off))
 
 
-def test_turned_parts_are_points_of_their_own():
+def test_rotated_parts_form_valid_points():
     """With their own norms, distances are those of some points: 0 of a point to itself, and no Gram matrix of them has
     a negative eigenvalue."""
     X = np.random.default_rng(1).normal(size=(60, 2)).astype(np.float32)
@@ -52,7 +52,7 @@ def test_turned_parts_are_points_of_their_own():
     assert np.linalg.eigvalsh(K)[0] > -1e-13
 
 
-def test_norms_are_of_the_very_same_parts():
+def test_norms_are_those_of_the_same_parts():
     """Also in a compiled program, where steps are fused: a part that was rounded to its other neighbor in one of two
     places would show as 10^-6. Squares of what is left of a coordinate are a 64th of its own, and round some times."""
     X = np.random.default_rng(1).normal(size=(500, 32)).astype(np.float32)
@@ -88,7 +88,7 @@ def test_near_points_of_kinked_kernels_have_floats_of_their_size():
 
 @pytest.mark.parametrize("length", [0.3, 1.0, 60.0])
 @pytest.mark.parametrize("d", [2, 12, 32])
-def test_a_point_is_itself_in_float16(d, length):
+def test_float16_distance_of_a_point_to_itself_is_below_the_floor(d, length):
     """What products and norms of parts leave of no distance is within the floor of the form, sums and all, though
     single numbers of float16 are as large as it where points are small."""
     form, rng = MaternForm(0.5), np.random.default_rng(d)

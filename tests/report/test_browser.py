@@ -36,7 +36,7 @@ def browse(page, folder, *flags):
 
 
 @pytest.mark.parametrize("width", [390, 1200])
-def test_the_page_shows_everything(tmp_path, width):
+def test_the_page_is_complete(tmp_path, width):
     page = write_report([(EXPERIMENT, RECORDS)], tmp_path)
     page.write_text(page.read_text().replace("</body>", PROBE + "</body>"))
     dom = browse(page, tmp_path, "--dump-dom", f"--window-size={width},900")

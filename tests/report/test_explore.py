@@ -1,4 +1,4 @@
-"""The report answers in Chromium: values under the pointer, claims by word and verdict, in the dark too."""
+"""The report in Chromium: values on hover, claims filtered by word and verdict, dark mode."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_claims_are_found_by_words_and_verdict(tab):
     assert find(tab) == [1, 1, ""]
 
 
-def test_the_pointer_reads_values(tab):
+def test_hovering_shows_values(tab):
     marks = tab.run("JSON.parse(document.querySelector('figure').dataset.marks)")
     assert [m[3:] for m in marks] == [["10", "0.1"], ["20", "0.05"]]
     box = "(b => [b.left, b.top, b.width, b.height])(document.querySelector('img').getBoundingClientRect())"
@@ -58,7 +58,7 @@ def test_the_pointer_reads_values(tab):
     assert tab.run("document.querySelectorAll('tr.pointed').length") == 0
 
 
-def test_tags_lead_to_typeset_formulas(tab):
+def test_tags_link_to_typeset_formulas(tab):
     assert tab.run("document.querySelector('td .tag a').getAttribute('href')") == "#K2"
     tab.run("document.querySelector('td .tag a').click()")
     assert tab.run("document.querySelector(':target').id") == "K2"

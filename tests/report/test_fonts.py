@@ -13,7 +13,7 @@ UNASSIGNED = "\U00050000"  # no font has it
 
 
 def drawn(text, families=()):
-    """Draw it with warnings as errors: matplotlib warns of every letter that is missing."""
+    """Draw the figure with warnings as errors: Matplotlib warns of every missing glyph."""
     from matplotlib import pyplot as plt
 
     with figure_style(families), warnings.catch_warnings():
@@ -24,7 +24,7 @@ def drawn(text, families=()):
         plt.close(figure)
 
 
-def test_usual_letters_need_nothing():
+def test_common_letters_need_no_extra_font():
     assert drawable_names(["age", "naïve", "Größe", "β₂", "доход", "a$b"]) == ({}, ())
     drawn("naïve Größe β₂ доход a$b")
 
@@ -39,7 +39,7 @@ def test_names_that_no_font_has_are_numbered_and_explained():
 
 
 def test_an_installed_font_that_has_the_letters_is_used():
-    """Letters that matplotlib's STIX has and its usual font has not, as far as the two files say."""
+    """Letters that matplotlib's STIX has and its usual font has not, according to the two files."""
     usual, other = (font_manager.get_font(font_manager.findfont(f)) for f in ("DejaVu Sans", "STIXGeneral"))
     letter = next(chr(code) for code in sorted(other.get_charmap()) if code > 0x2000 and not usual.get_char_index(code))
     fonts._fonts_with.cache_clear()
@@ -48,5 +48,5 @@ def test_an_installed_font_that_has_the_letters_is_used():
     drawn(f"x{letter}", names.fonts)
 
 
-def test_placeholders_are_no_letters():
+def test_placeholders_are_not_letters():
     assert all("last resort" not in name.casefold() for name, _ in fonts._installed())

@@ -1,4 +1,4 @@
-"""The map has every experiment once, under one question; a reader's own verdicts come before the recorded ones."""
+"""The map has every experiment once, under one question; the user's own verdicts come before recorded ones."""
 
 import re
 from collections import Counter
@@ -16,7 +16,7 @@ from unlazy.lab.runner.catalog import all_experiments
 CLAIM = at_most("risk < 1 & falls", "K2", 2.0, 1.0)
 
 
-def test_every_experiment_stands_under_one_question():
+def test_every_experiment_belongs_to_one_question():
     parts, known = layout(), {e.name for e in all_experiments()}
     placed = Counter(name for q in parts["question"] for name in q["experiments"])
     assert set(placed) == known
@@ -26,7 +26,7 @@ def test_every_experiment_stands_under_one_question():
     assert set(kinds.values()) == {1}
 
 
-def test_what_is_recorded_belongs_to_an_experiment():
+def test_recorded_claims_belong_to_an_experiment():
     names = {path.stem for path in FOLDER.glob("*.json")}
     assert names == {e.name for e in all_experiments()}
     for name in names:
@@ -35,14 +35,14 @@ def test_what_is_recorded_belongs_to_an_experiment():
         assert all(c.verdict in ("holds", "does not hold", "undecided") and c.basis_text for c in claims)
 
 
-def test_a_record_tells_a_claim_whole():
+def test_a_record_contains_every_field_of_a_claim():
     kept = record([CLAIM], "quick", 3)
     assert kept["trials"] == 3
     expected = ClaimSummary("risk < 1 & falls", "≤ 1", "2", "does not hold", "does not hold", "chosen")
     assert ClaimSummary(**kept["claims"][0]) == summarize_claim(CLAIM) == expected
 
 
-def test_measured_here_comes_before_recorded():
+def test_own_measurements_come_before_recorded_ones():
     found = {
         p.experiment.name: p for _, places in map_questions(all_experiments(), {"transfer": [CLAIM]}) for p in places
     }
@@ -53,7 +53,7 @@ def test_measured_here_comes_before_recorded():
     assert "Recorded by the project" in found["wide_limit"].origin
 
 
-def test_own_experiments_get_a_place(tmp_path):
+def test_user_experiments_are_listed(tmp_path):
     own = replace(all_experiments()[0], name="mine")
     last, places = map_questions([own], {})[-1]
     assert last["name"] == USER_QUESTION["name"]
@@ -66,7 +66,7 @@ def test_own_experiments_get_a_place(tmp_path):
     assert "http" not in page.replace("http://www.w3.org", "")
 
 
-def test_it_leads_into_a_report_beside_it(tmp_path):
+def test_the_map_links_to_a_report_in_the_same_folder(tmp_path):
     (tmp_path / "report.html").write_text("")
     page = write_map(all_experiments(), {"transfer": [CLAIM]}, tmp_path).read_text(encoding="utf-8")
     assert 'href="report.html#transfer"' in page and 'href="report.html#wide_limit"' not in page
@@ -81,7 +81,7 @@ def test_the_command(tmp_path):
     assert (tmp_path / "map.html").exists() and not (tmp_path / "none").exists()
 
 
-def test_a_place_that_cannot_be_written(tmp_path):
+def test_an_output_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UnlazyError, match="choose another folder with --out"):
         write_map([], {}, tmp_path / "file")

@@ -1,4 +1,4 @@
-"""What a page says under the pointer is what the figure drew, where it drew it."""
+"""Values shown on hover are those of the figure, at the same positions."""
 
 import matplotlib
 import numpy as np
@@ -17,7 +17,7 @@ def axes():
     plt.close(figure)
 
 
-def test_places_are_shares_of_the_figure_from_its_top_left(axes):
+def test_positions_are_fractions_of_the_figure_from_its_top_left(axes):
     axes.plot([0.5, 2.0], [0.25, 0.5], "o", label="a $b$")  # the second lies outside
     axes.scatter([0.0], [1.0])
     axes.axhline(0.3, label="a ruler")
@@ -37,7 +37,7 @@ def test_logarithms_and_long_curves(axes):
         assert float(x) * float(y) == pytest.approx(1, rel=2e-3)
 
 
-def test_curves_stand_behind_the_claims_that_name_them(axes):
+def test_curves_are_linked_to_their_claims(axes):
     axes.plot([0, 1], [0, 1], label="Algorithm 1")
     axes.plot([0, 1], [1, 1], label="NTK")
     axes.plot([0, 1], [1, 0], "o")

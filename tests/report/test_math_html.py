@@ -1,4 +1,4 @@
-"""Mathematics in plain words is set, tags are links, and every tag has its formula."""
+"""Formulas in plain text are typeset, tags are links, and every tag has a formula."""
 
 import importlib.util
 import json
@@ -24,11 +24,11 @@ ROOT = Path(__file__).resolve().parents[2]
         ("the network's |cosine|", "the network&#x27;s |cosine|"),
     ],
 )
-def test_plain_words_are_set(text, shown):
+def test_plain_text_is_typeset(text, shown):
     assert math_html.typeset(text) == shown
 
 
-def test_every_tag_that_is_named_has_a_formula():
+def test_every_mentioned_tag_has_a_formula():
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
     named = {t for text in texts for group in math_html.TAG.findall(text) for t in math_html.expand_tags(group)}
     named |= {tag for e in all_experiments() for tag in e.tags}

@@ -1,4 +1,4 @@
-"""The page is self-contained, complete, and survives half-finished sweeps and hostile names."""
+"""The page is self-contained and complete, also for unfinished sweeps and malicious names."""
 
 import re
 from dataclasses import replace
@@ -58,7 +58,7 @@ class _Balance(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_page_is_whole_and_needs_no_network(tmp_path):
+def test_page_is_complete_and_needs_no_network(tmp_path):
     page = write_report([(EXPERIMENT, RECORDS)], tmp_path)
     html = page.read_text()
     parser = _Balance()
@@ -69,13 +69,13 @@ def test_page_is_whole_and_needs_no_network(tmp_path):
     assert (tmp_path / "figures/toy.png").stat().st_size > 1000 and (tmp_path / "figures/toy.pdf").exists()
 
 
-def test_half_a_sweep_is_reported_as_such(tmp_path):
+def test_a_partial_sweep_is_reported_as_partial(tmp_path):
     html = write_report([(EXPERIMENT, RECORDS.where(n=10))], tmp_path).read_text()
     assert "not enough to evaluate" in html or "undecided" in html
     assert "Not run yet." in write_report([(EXPERIMENT, Records())], tmp_path).read_text()
 
 
-def test_unwritable_folder_is_one_sentence(tmp_path):
+def test_unwritable_folder_gives_a_one_line_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UnlazyError, match="choose another"):
         write_report([(EXPERIMENT, RECORDS)], tmp_path / "file" / "below")
@@ -93,7 +93,7 @@ def test_claims_table_counts_and_escapes(capsys):
     assert summary(claims) == "1 of 3 claims hold, 1 does not, 1 undecided."
 
 
-def test_a_verdict_whose_interval_crosses_the_bound_says_so(tmp_path, capsys):
+def test_a_verdict_whose_interval_crosses_the_bound_is_marked(tmp_path, capsys):
     crossing = interval_claim("risk", "A1", 0.5, 0.4, 1.2, True, "≤ 0.8", "95%")
     print_claims([(EXPERIMENT, [crossing])])
     out = " ".join(capsys.readouterr().out.split())

@@ -1,11 +1,11 @@
-"""Templates escape what they are given, and say when something is not given."""
+"""Templates escape their values, and raise an error if one is missing."""
 
 import pytest
 
 from unlazy.lab.report import template
 
 
-def test_text_is_escaped_and_nothing_is_left_out(tmp_path):
+def test_text_is_escaped_and_complete(tmp_path):
     page = tmp_path / "own.html"
     page.write_text('{% extends "layout.html" %}{% block main %}<p>{{ text }}</p>{% endblock %}\n')
     html = template.write(tmp_path / "out.html", page, text="<b> & 'c'").read_text()

@@ -1,5 +1,5 @@
 """Blocks in fresh sweeps: the solution of NumPy's float64 factorization, whatever the product, the block, the momentum
-and the rank; a run goes on in the middle of a pass; memory keeps to the budget."""
+and the rank; a run resumes in the middle of a pass; memory stays within the budget."""
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,11 @@ from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.products import product
 from unlazy.products.engines.base import take_rows
-from unlazy.products.engines.pairs import prepare_sides
+from unlazy.products.engines.blocked import prepare_sides
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.solvers.methods import askotch
 from unlazy.solvers.methods.askotch import Askotch
-from unlazy.solvers.solve import solve
+from unlazy.solvers.solve import SolveOptions, solve
 from unlazy.solvers.sources import Source
 from unlazy.theory.infinite_width.architecture import MLP
 
@@ -50,10 +50,18 @@ def test_the_residual_is_the_true_one(method):
         assert solution.steps == 1 and solution.residual < 1e-10
 
 
-def test_a_product_by_blocks_and_one_that_is_stored_agree():
+def test_blocked_and_stored_products_agree():
     """The blocks are the same, so both take the same steps; K is not stored where it does not fit."""
     wide, narrow = (
-        solve(Laplace(2.0), X, Y, RIDGE, method=Askotch(block=40), tolerance=1e-6, precision="float64", memory=memory)
+        solve(
+            Laplace(2.0),
+            X,
+            Y,
+            RIDGE,
+            method=Askotch(block=40),
+            tolerance=1e-6,
+            options=SolveOptions(precision="float64", memory=memory),
+        )
         for memory in ("1GiB", "130KiB")
     )
     assert "K stored" in wide.notes[-1] and "K blocked" in narrow.notes[-1]
@@ -66,7 +74,15 @@ def test_momentum_is_measured_where_sweeps_are_slow():
     ridge = 1e-3
     K = gram(X, X, 2.0, 2)
     found = {
-        name: solve(Gaussian(2.0), X, Y, ridge, method=Askotch(15, momentum=share), tolerance=1e-4, max_steps=3000)
+        name: solve(
+            Gaussian(2.0),
+            X,
+            Y,
+            ridge,
+            method=Askotch(15, momentum=share),
+            tolerance=1e-4,
+            options=SolveOptions(max_steps=3000),
+        )
         for name, share in (("measured", None), ("none", 1.0))
     }
     for solution in found.values():
@@ -75,9 +91,11 @@ def test_momentum_is_measured_where_sweeps_are_slow():
     assert "μν = 1" not in found["measured"].notes[-1] and "μν = 1" in found["none"].notes[-1]
 
 
-def test_float32_takes_the_correction_in_until_it_is_fine_enough():
-    """Tolerances near float32's rounding take several true residuals: δ is solved for anew from each of them."""
-    solution = solve(Laplace(2.0), X, Y, RIDGE, method=Askotch(block=40), tolerance=2e-5, precision="float32")
+def test_float32_is_refined_until_it_is_accurate_enough():
+    """Tolerances near float32's rounding take several true residuals: δ is computed again from each of them."""
+    solution = solve(
+        Laplace(2.0), X, Y, RIDGE, method=Askotch(block=40), tolerance=2e-5, options=SolveOptions(precision="float32")
+    )
     assert solution.converged and solution.coefficients.dtype == jnp.float32
     exact = np.linalg.solve(LAPLACE + RIDGE * np.eye(N), Y)
     error = np.linalg.norm(np.asarray(solution.predict(X), float) - LAPLACE @ exact, axis=0)
@@ -93,7 +111,7 @@ def test_an_ntk_whose_diagonal_is_not_one():
     assert solution.converged and residual(K, solution.coefficients, 1.0) <= 1.01e-5
 
 
-def test_a_run_goes_on_in_the_middle_of_a_pass(tmp_path, monkeypatch):
+def test_a_run_resumes_in_the_middle_of_a_pass(tmp_path, monkeypatch):
     """Killed between two blocks it ends with the bits of a run that was not."""
     monkeypatch.setattr(askotch, "HOST_CHECK_ENTRIES", {True: 1, False: 1})
     method = Askotch(block=40)
@@ -109,11 +127,11 @@ def test_a_run_goes_on_in_the_middle_of_a_pass(tmp_path, monkeypatch):
     plain = askotch._sweep
     monkeypatch.setattr(askotch, "_sweep", killed)
     with pytest.raises(KeyboardInterrupt):
-        solve(Laplace(2.0), X, Y, RIDGE, method=method, tolerance=1e-5, checkpoint=kept)
+        solve(Laplace(2.0), X, Y, RIDGE, method=method, tolerance=1e-5, options=SolveOptions(checkpoint=kept))
     assert list(kept.load()["where"][:2]) == [1, 2]
     monkeypatch.setattr(askotch, "_sweep", plain)
     steps = []
-    keywords = {"checkpoint": kept, "progress": lambda p: steps.append(p.step)}
+    keywords = {"options": SolveOptions(checkpoint=kept), "progress": lambda p: steps.append(p.step)}
     again = solve(Laplace(2.0), X, Y, RIDGE, method=method, tolerance=1e-5, **keywords)
     assert steps[0] == 2 and again.steps == whole.steps
     assert np.array_equal(again.coefficients, whole.coefficients)
@@ -121,8 +139,9 @@ def test_a_run_goes_on_in_the_middle_of_a_pass(tmp_path, monkeypatch):
 
 def test_blocks_are_chosen_by_size_and_memory():
     n = 10**6
+    source = Source(np.broadcast_to(0.0, (n, D)), n, D)
     roomy, tight = (
-        askotch.Problem(Laplace(2.0), Source(None, n, D), np.zeros((n, 1)), 1.0, np.dtype("float32"), memory)
+        askotch.Problem(Laplace(2.0), source, np.zeros((n, 1)), 1.0, np.dtype("float32"), memory)
         for memory in (2**34, 2**26)
     )
     by = {how: Askotch().block_size(roomy, how) for how in askotch.BLOCK_SIZE_FACTORS}

@@ -53,6 +53,7 @@ def test_certificate(d, n, seed):
     np.testing.assert_allclose(at_neurons[np.abs(fit.a) > 1e-2], penalty, rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_a_single_neuron_is_found():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(30, 3))
@@ -72,7 +73,7 @@ def test_neurons_that_depend_on_each_other_do_not_stall_it():
     assert found.converged and found.gap <= 1e-6
 
 
-def test_misuse_is_named():
+def test_misuse_raises():
     X, y = np.zeros((3, 4)), np.zeros(3)
     with pytest.raises(ValueError, match="2 or 3 dimensions only, got d = 4"):
         convex_relu_network(X, y, penalty=1.0)

@@ -154,8 +154,9 @@ def test_a_network_trained_by_gradient_flow(name, x64):
     np.testing.assert_allclose(slope, (exact(0.5 + STEP) - exact(0.5 - STEP)) / (2 * STEP), rtol=1e-5)
 
 
-def test_forward_mode_vmap_labels_and_what_is_refused(x64):
-    """jvp equals grad; a batch of bandwidths gives each its own; what has no derivative says so."""
+@pytest.mark.slow
+def test_forward_mode_vmap_labels_and_errors(x64):
+    """jvp equals grad; a batch of bandwidths gives each its own; functions without derivatives raise."""
     value = ours("fitted")
     at = tuple(AT.values())
 
@@ -201,7 +202,7 @@ def test_evidence_has_second_derivatives_and_forward_mode(x64):
 def test_draws_have_derivatives(x64):
     """Pathwise: A = C^{1/2} solves AȦ + ȦA = Ċ (Sylvester), which needs no eigenvectors."""
     Zs, key = jnp.asarray(CIRCLE), jax.random.key(0)
-    found = jax.jit(jax.jacfwd(lambda b: gp.prior(Gaussian(b), Zs).sample(key, 1)[0]))(0.5)
+    found = jax.jit(jax.jacfwd(lambda b: gp.prior(Gaussian(b), Zs).sample(1, key=key)[0]))(0.5)
     h = 1e-6
     C, change = gram(CIRCLE, CIRCLE, 0.5), (gram(CIRCLE, CIRCLE, 0.5 + h) - gram(CIRCLE, CIRCLE, 0.5 - h)) / (2 * h)
     A = scipy.linalg.sqrtm(C).real

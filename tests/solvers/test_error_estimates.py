@@ -11,7 +11,8 @@ from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.solvers import selection
 from unlazy.solvers.checkpoint import Checkpoint
-from unlazy.solvers.solve import solve
+from unlazy.solvers.methods.nystrom_cg import NystromCG
+from unlazy.solvers.solve import SolveOptions, solve
 
 N, D = 300, 5
 
@@ -39,8 +40,9 @@ def small(monkeypatch):
     monkeypatch.setattr(selection, "SMALL_N", 10)
 
 
+@pytest.mark.slow_cases("3.0-0.0003", "3.0-0.1")
 @pytest.mark.parametrize("bandwidth, ridge", [(3.0, 0.1), (3.0, 3e-4), (10.0, 1e-3), (10.0, 7.5e-5)])
-def test_no_cliff_where_the_small_problems_end(small, monkeypatch, bandwidth, ridge):
+def test_no_jump_where_small_problems_end(small, monkeypatch, bandwidth, ridge):
     """The last two are the first release's cliff, direct at n = 4,000 and worse than zero at 4,001: its bandwidth and
     ridge, and its λ_max/ridge."""
     X, y = data()
@@ -56,17 +58,19 @@ def test_no_cliff_where_the_small_problems_end(small, monkeypatch, bandwidth, ri
 SLOW = [pytest.param(method, marks=pytest.mark.slow) for method in ("direct", "richardson", "eigenpro")]
 
 
+@pytest.mark.slow_cases("askotch")
 @pytest.mark.parametrize("method", ["preconditioned_cg", "nystrom_cg", "askotch", *SLOW])
 def test_the_error_of_a_float32_run_is_not_understated(small, method):
     """Ridges where rounding matters: 2^-24·λ_max = 1.8e-5 of them. The estimate is from N rows, all of them here, so
     what is left is that e and r are added as if they were independent: at most √2."""
     X, y = data()
-    cut = {"max_steps": 300} if method == "richardson" else {"centers": N} if method == "nystrom_cg" else {}
+    options = SolveOptions(precision="float32", max_steps=300 if method == "richardson" else None)
+    used = NystromCG(centers=N) if method == "nystrom_cg" else method
     for ridge in (3e-2, 1e-3, 1e-4):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UnlazyWarning)
-                solution = solve(Gaussian(6.0), X, y, ridge, method=method, precision="float32", **cut)
+                solution = solve(Gaussian(6.0), X, y, ridge, method=used, options=options)
         except ValueError as refused:
             assert "worse than predicting zero" in str(refused)
             continue
@@ -75,19 +79,19 @@ def test_the_error_of_a_float32_run_is_not_understated(small, method):
         assert not (solution.converged and error > 1.5e-3)
 
 
-def test_float32_that_fails_gives_way_to_float64(small, monkeypatch, tmp_path):
+def test_float32_falls_back_to_float64(small, monkeypatch, tmp_path):
     X, y = data()
     monkeypatch.setattr(selection, "FLOAT32_RIDGE_ROUNDINGS", 0)  # no warning beforehand
     monkeypatch.setattr(selection, "CPU_DIRECT_MAX_N", 10)
     kept = Checkpoint(tmp_path / "run", every=0)
-    solution = solve(Gaussian(10.0), X, y, 1e-4, checkpoint=kept)
+    solution = solve(Gaussian(10.0), X, y, 1e-4, options=SolveOptions(checkpoint=kept))
     assert solution.converged and solution.coefficients.dtype == np.float64
     assert any("float64, since preconditioned_cg in float32" in note for note in solution.notes)
     assert true_error(solution, X, y, 10.0, 1e-4) <= 1e-3
     asked = "float32"
     try:
         with pytest.warns(UnlazyWarning, match="float64"):
-            assert not solve(Gaussian(10.0), X, y, 1e-4, precision=asked).converged
+            assert not solve(Gaussian(10.0), X, y, 1e-4, options=SolveOptions(precision=asked)).converged
     except ValueError as refused:
         assert "worse than predicting zero" in str(refused)
 
@@ -95,32 +99,32 @@ def test_float32_that_fails_gives_way_to_float64(small, monkeypatch, tmp_path):
 def test_a_small_budget_solves_the_same_problem(small, monkeypatch):
     X, y = data()
     budget = 250_000  # K takes 360,000 bytes in float32
-    solution = solve(Laplace(3.0), X, y, 1e-2, memory=budget)
+    solution = solve(Laplace(3.0), X, y, 1e-2, options=SolveOptions(memory=budget))
     K = gram(X, X, 3.0, 1)
     fitted = K @ np.linalg.solve(K + 1e-2 * np.eye(N), y)
     error = np.linalg.norm(np.asarray(solution.predict(X), float) - fitted) / np.linalg.norm(y)
     assert solution.converged and error <= 1e-3 and "in every pass" in solution.why
     assert solution.centers.shape[0] == N
     with pytest.raises(ValueError, match="allow that with memory="):
-        solve(Laplace(3.0), X, y, 1e-2, memory=10_000)
+        solve(Laplace(3.0), X, y, 1e-2, options=SolveOptions(memory=10_000))
     # where there are too many points, other centers are announced with their distance from what was asked
     for limit in ("CPU_FULL_MAX_N", "GPU_FULL_MAX_N"):
         monkeypatch.setattr(selection, limit, 10)
     with pytest.warns(UnlazyWarning, match="number of centers is the limit"):
-        few = solve(Laplace(3.0), X, y, 1e-2, memory=60_000)
+        few = solve(Laplace(3.0), X, y, 1e-2, options=SolveOptions(memory=60_000))
     error = np.linalg.norm(np.asarray(few.predict(X), float) - fitted) / np.linalg.norm(y)
     assert not few.converged and few.stopped == "centers" and "full regression" in few.notes[-1]
     assert error / 3 <= few.residual and few.centers.shape[0] < N
 
 
-def test_another_metric_or_another_row_is_another_problem(tmp_path):
+def test_changing_the_metric_or_a_row_changes_the_problem(tmp_path):
     """Arrays that print alike: the middle of a matrix is left out of its text."""
     from unlazy.kernels.metric import with_metric
 
     rng = np.random.default_rng(1)
     X, y = rng.normal(size=(150, 40)), rng.normal(size=150)
     L, other = jnp.eye(40), jnp.eye(40).at[20, 20].set(2.0)
-    keywords = {"method": "richardson", "max_steps": 2, "checkpoint": tmp_path / "run"}
+    keywords = {"method": "richardson", "options": SolveOptions(max_steps=2, checkpoint=tmp_path / "run")}
     with pytest.warns(UnlazyWarning):
         solve(with_metric(Gaussian(5.0), L), X, y, 0.5, **keywords)
     with pytest.raises(ValueError, match="different kernel"):

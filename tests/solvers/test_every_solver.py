@@ -12,14 +12,14 @@ from scipy.linalg import cho_factor, cho_solve
 from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
-from unlazy.solvers.methods.registry import METHODS
-from unlazy.solvers.solve import solve
+from unlazy.solvers.selection import METHODS, NystromCG
+from unlazy.solvers.solve import SolveOptions, solve
 from unlazy.theory.infinite_width.architecture import MLP
 
 KERNELS = {
     "gaussian": Gaussian(2.0),
     "laplace": Laplace(2.0),
-    "matern": Matern(1.5, 2.0),
+    "matern": Matern(2.0, 1.5),
     "rational": RationalQuadratic(2.0, 1.0),
     "ntk3": NTK(MLP(3, sigma_b=0.1)),
 }
@@ -46,10 +46,20 @@ def oracle(name):
 
 def run(name, method, y, X=None, **keywords):
     if method == "nystrom_cg":
-        keywords.setdefault("centers", N)  # with all points as centers its problem is the full one
+        method = NystromCG(centers=N)  # with all points as centers its problem is the full one
     return solve(KERNELS[name], problem()[0] if X is None else X, y, RIDGE, method=method, **keywords)
 
 
+@pytest.mark.slow_cases(
+    "gaussian-direct",
+    "gaussian-richardson",
+    "ntk3-askotch",
+    "ntk3-direct",
+    "ntk3-eigenpro",
+    "ntk3-nystrom_cg",
+    "ntk3-preconditioned_cg",
+    "ntk3-richardson",
+)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     "name", [pytest.param(k, marks=[] if k in ("gaussian", "ntk3") else pytest.mark.slow) for k in KERNELS]
@@ -68,6 +78,7 @@ def test_every_solver_finds_the_cholesky_solution(name, method):
     assert solution.bytes > 0 and solution.seconds > 0
 
 
+@pytest.mark.slow_cases("direct")
 @pytest.mark.parametrize("method", METHODS)
 def test_one_output_keeps_its_shape_and_equals_the_column(method):
     X, y = problem(1)
@@ -78,24 +89,28 @@ def test_one_output_keeps_its_shape_and_equals_the_column(method):
     assert np.linalg.norm(error) <= 1.01e-5 * np.linalg.norm(y)
 
 
+@pytest.mark.slow_cases("direct")
 @pytest.mark.parametrize("method", METHODS)
-def test_float32_says_what_it_reached(method):
+def test_float32_reports_its_accuracy(method):
     """In float32 a solver either reaches the tolerance against the float64 solution, or says that it did not."""
     X, y = problem()
     K, alpha = oracle("gaussian")
-    solution = run("gaussian", method, y, X=X.astype(np.float32), tolerance=1e-3, precision="float32")
+    solution = run(
+        "gaussian", method, y, X=X.astype(np.float32), tolerance=1e-3, options=SolveOptions(precision="float32")
+    )
     assert solution.coefficients.dtype == jnp.float32
     error = np.linalg.norm(np.asarray(solution.predict(X)) - K @ alpha, axis=0) / np.linalg.norm(y, axis=0)
     # rounding of the product: 2^-24·‖K‖·‖α‖/‖y‖ ≤ 2^-24·n/ridge = 1.4e-5
     assert solution.converged and np.all(error <= 1e-3 + 1.5e-5)
 
 
+@pytest.mark.slow_cases("nystrom_cg")
 @pytest.mark.parametrize("method", [m for m in METHODS if m != "direct"])
 def test_a_run_cut_short_is_not_converged(method):
     _, y = problem()
-    short = {"nystrom_cg": {"centers": 40}}.get(method, {})
+    short = NystromCG(centers=40) if method == "nystrom_cg" else method
     with pytest.warns(UnlazyWarning, match="max_steps"):
-        solution = run("ntk3", method, y, tolerance=1e-8, max_steps=1, **short)
+        solution = run("ntk3", short, y, tolerance=1e-8, options=SolveOptions(max_steps=1))
     assert not solution.converged and solution.stopped == "steps" and solution.residual > 1e-8
     assert "NOT converged" in str(solution)
 
@@ -103,7 +118,7 @@ def test_a_run_cut_short_is_not_converged(method):
 def test_nystrom_solves_its_own_problem_on_fewer_centers():
     X, y = problem()
     centers = X[::3]
-    solution = run("gaussian", "nystrom_cg", y, centers=centers, tolerance=1e-6)
+    solution = run("gaussian", NystromCG(centers=centers), y, tolerance=1e-6)
     with jax.enable_x64(True):
         K = np.asarray(KERNELS["gaussian"].gram(jnp.asarray(X), jnp.asarray(centers)))
         K_mm = np.asarray(KERNELS["gaussian"].gram(jnp.asarray(centers)))

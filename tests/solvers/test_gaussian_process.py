@@ -1,5 +1,7 @@
 """solvers.gaussian_process.posterior against NumPy, SciPy's multivariate normal, finite differences and sampling."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +9,10 @@ import pytest
 from jaxtyping import Array, Float
 from scipy.stats import multivariate_normal
 
+from unlazy.core.arrays import precision
 from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.base import Kernel
+from unlazy.kernels.radial import Gaussian
 from unlazy.solvers.gaussian_process import posterior as gp
 
 N, M, D = 8, 5, 2
@@ -36,6 +40,7 @@ def data(x64):
     return tuple(jnp.asarray(rng.standard_normal(s)) for s in ((N, D), (N, 2), (M, D)))
 
 
+@pytest.mark.slow
 def test_posterior_is_conditioning_the_joint_normal(data):
     X, y, Z = data
     kernel, noise = Exponential(), np.array([0.0, 0.3])
@@ -53,6 +58,7 @@ def test_posterior_is_conditioning_the_joint_normal(data):
     np.testing.assert_allclose(features.covariance[0], gp.prior(kernel, Z).covariance, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_ensemble_covariance_against_trained_draws(data):
     """Each draw starts at f₀ ~ GP(0, Σ) and is trained by Runge-Kutta steps of df/dt = -Θ(f - y) [K11]."""
     X, y, Z = data
@@ -78,11 +84,12 @@ def test_ensemble_covariance_against_trained_draws(data):
     assert np.all(np.abs(f[:M].mean(1) - got.mean) < 4 * got.std / np.sqrt(draws) + bias)
 
 
+@pytest.mark.slow
 def test_draws_have_the_right_mean_and_covariance_also_when_singular(data):
     X, y, Z = data
     Z = Z.at[1].set(Z[0])  # coincident points: Cholesky would fail
     process = gp.posterior(Exponential(), X, y, Z, 0.1)
-    draws = np.asarray(process.sample(jax.random.key(0), 20000))
+    draws = np.asarray(process.sample(20000, key=jax.random.key(0)))
     assert draws.shape == (20000, M, 2)
     np.testing.assert_allclose(draws[:, 0] - process.mean[0], draws[:, 1] - process.mean[1], atol=1e-7)
     centered = draws[..., 0] - np.asarray(process.mean)[:, 0]
@@ -91,11 +98,12 @@ def test_draws_have_the_right_mean_and_covariance_also_when_singular(data):
     assert np.all(np.abs(centered.T @ centered / 20000 - expected) < 4 * error)
     assert abs(np.mean(centered[:, 0] * (draws[:, 0, 1] - process.mean[0, 1]))) < 4 * expected[0, 0] / np.sqrt(20000)
     path = gp.posterior(Exponential(), X, y, Z, jnp.array([0.1, 1.0]))
-    assert path.sample(jax.random.key(0), 3).shape == (3, 2, M, 2)
+    assert path.sample(3, key=jax.random.key(0)).shape == (3, 2, M, 2)
     with pytest.raises(ValueError, match="draws must be at least 1, got 0"):
-        process.sample(jax.random.key(0), 0)
+        process.sample(0, key=jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_evidence_and_its_gradient(data):
     X, y, _ = data
 
@@ -113,6 +121,7 @@ def test_evidence_and_its_gradient(data):
     np.testing.assert_allclose(gradient[2], -np.linalg.solve(K, np.asarray(y)), rtol=1e-11)
 
 
+@pytest.mark.slow
 def test_a_singular_kernel_in_float32_gives_numbers_and_a_note():
     rng = np.random.default_rng(0)
     X = jnp.asarray(rng.standard_normal((N, D)), jnp.float32)
@@ -123,4 +132,63 @@ def test_a_singular_kernel_in_float32_gives_numbers_and_a_note():
     with pytest.warns(UnlazyWarning, match="singular"):
         process = gp.posterior(Exponential(), X, y, X)
     assert process.notes and np.all(np.isfinite(process.std))
-    assert np.all(np.isfinite(process.sample(jax.random.key(1), 2)))
+    assert np.all(np.isfinite(process.sample(2, key=jax.random.key(1))))
+
+
+def _small_noise_problem(n=400):
+    """Rows and labels in float32 whose noise variance, 1e-6, is below the rounding of K: n 2^-24 = 2e-5."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((n, 2)).astype(np.float32)
+    return X, (np.sin(3 * X[:, 0]) + 1e-3 * rng.standard_normal(n)).astype(np.float32)
+
+
+def _gaussian_gram(A, B):
+    return np.exp(-((A[:, None].astype(float) - B[None].astype(float)) ** 2).sum(-1) / (2 * 0.5**2))
+
+
+def test_float32_evidence_sees_a_small_noise():
+    """Sums are float64: K is off by 2^-53 n = 4e-14 and its condition is 4e8, so the error is 2e-5 of a derivative at
+    most; the results are rounded to float32."""
+    X, y = _small_noise_problem()
+    A = _gaussian_gram(X, X) + 1e-6 * np.eye(len(X))
+    solved = np.linalg.solve(A, y.astype(float))
+    value = -0.5 * y @ solved - 0.5 * np.linalg.slogdet(A)[1] - len(X) / 2 * np.log(2 * np.pi)
+    slope = 0.5 * (solved @ solved - np.trace(np.linalg.inv(A)))
+
+    def evidence(noise, X=X):
+        return gp.log_marginal_likelihood(Gaussian(0.5), X, y, noise)
+
+    for found in (evidence(1e-6), jax.jit(evidence)(1e-6)):
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(found, value, rtol=2e-5)
+    np.testing.assert_allclose(jax.grad(evidence)(1e-6), slope, rtol=1e-4)
+    np.testing.assert_allclose(jax.jvp(evidence, (1e-6,), (1.0,))[1], slope, rtol=1e-4)
+    assert jax.grad(evidence, 1)(1e-6, jnp.asarray(X)).shape == X.shape
+
+
+def test_second_derivatives_of_float32_evidence():
+    X, y = _small_noise_problem(30)
+
+    def evidence(h):
+        return gp.log_marginal_likelihood(Gaussian(h), X, y, 1e-2)
+
+    with precision("float64"):
+        expected = jax.hessian(lambda h: gp.log_marginal_likelihood(Gaussian(h), X.astype(float), y, 1e-2))(0.5)
+    np.testing.assert_allclose(jax.hessian(evidence)(0.5), expected, rtol=1e-5)  # rounded to float32 twice
+
+
+def test_float32_posterior_of_a_small_noise():
+    """Variances are at least 1e-6/n and differences of numbers of size 1, whose error in float64 is 4e-14 · 4e8 of a
+    posterior variance: 2e-5; in float32 they were 0 or ten times too large."""
+    X, y = _small_noise_problem()
+    Z = np.random.default_rng(4).standard_normal((20, 2)).astype(np.float32)
+    A, B = _gaussian_gram(X, X) + 1e-6 * np.eye(len(X)), _gaussian_gram(Z, X)
+    variance = 1 - np.sum(B * np.linalg.solve(A, B.T).T, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnlazyWarning)  # K is singular in float64 too
+        found = gp.posterior(Gaussian(0.5), X, y, Z, 1e-6)
+        same = gp.condition(Gaussian(0.5), jnp.asarray(X), y, 1e-6)
+    assert found.std.dtype == found.mean.dtype == jnp.float32
+    np.testing.assert_allclose(np.asarray(found.std, float) ** 2, variance, rtol=1e-4)
+    np.testing.assert_allclose(found.mean, B @ np.linalg.solve(A, y.astype(float)), atol=1e-5)
+    np.testing.assert_allclose(same.predict(jnp.asarray(Z)), found.mean, atol=1e-6)

@@ -10,7 +10,7 @@ from unlazy.solvers.methods import conjugate_gradients, eigenpro, preconditioned
 from unlazy.solvers.methods.eigenpro import EigenPro
 from unlazy.solvers.methods.nystrom_cg import NystromCG
 from unlazy.solvers.methods.preconditioned_cg import PreconditionedCG
-from unlazy.solvers.solve import solve
+from unlazy.solvers.solve import SolveOptions, solve
 
 N, RIDGE = 160, 0.1
 RNG = np.random.default_rng(0)
@@ -24,10 +24,11 @@ def fake_gpu(monkeypatch):
     monkeypatch.setattr(devices, "is_host", lambda: False)
 
 
+@pytest.mark.slow_cases("float32-method1")
 @pytest.mark.parametrize("method", [PreconditionedCG(rank=30), NystromCG(centers=60)])
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_conjugate_gradients_keep_their_vectors_on_the_device(method, precision, request, monkeypatch):
-    keywords = {"method": method, "precision": precision, "tolerance": 1e-4}
+    keywords = {"method": method, "tolerance": 1e-4, "options": SolveOptions(precision=precision)}
     here = solve(Laplace(2.0), X, Y, RIDGE, **keywords)
     request.getfixturevalue("fake_gpu")
     seen, moved = [], conjugate_gradients._update_solution

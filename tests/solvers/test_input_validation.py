@@ -1,4 +1,4 @@
-"""What decompose, posterior, ensemble, evidence and solutions let in: any form of numbers; the rest with a sentence."""
+"""Inputs of decompose, posterior, ensemble, evidence and solutions: all numeric types; others raise."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +14,7 @@ from unlazy.solvers.gaussian_process.posterior import (
     trained_random_features,
 )
 from unlazy.solvers.path import decompose
-from unlazy.solvers.solve import solve
+from unlazy.solvers.solve import SolveOptions, solve
 
 KERNEL = Laplace(1.5)
 X = np.array([[1, 2], [0, 3], [2, 2], [1, 0]])
@@ -34,11 +34,12 @@ def _entry_points(X, y, Z):
         path.predict(Z), flow.predict(Z, f0=Z), spectrum.leave_one_out(y, 0.1), spectrum.gcv(y, 0.1), gp.mean,
         gp.covariance, ensemble(KERNEL, KERNEL, X, y, Z, 1.0).mean, trained_random_features(KERNEL, X, y, Z, 1.0).mean,
         prior(KERNEL, Z).covariance, log_marginal_likelihood(KERNEL, X, y, 0.1),
-        solve(KERNEL, X, y, 0.1, precision="float32").predict(Z),
+        solve(KERNEL, X, y, 0.1, options=SolveOptions(precision="float32")).predict(Z),
     )  # fmt: skip
 
 
-def test_all_forms_of_numbers_are_alike():
+@pytest.mark.slow
+def test_all_input_types_give_the_same_result():
     labels = np.stack([Y, 1 - Y], 1)
     expected = _entry_points(*(jnp.asarray(a, jnp.float32) for a in (X, labels, Z)))
     for name, form in FORMS.items():
@@ -52,7 +53,7 @@ def _nan(a, row=1):
     return a
 
 
-def test_wrong_lengths_and_values_get_a_sentence():
+def test_wrong_lengths_and_values_raise():
     spectrum = decompose(KERNEL, X)
     padded = decompose(KERNEL, X, weights=[1, 1, 1, 0])
     path, flow = spectrum.ridge_path(Y, 0.1), spectrum.flow(Y, 1.0, f0=Y)

@@ -33,7 +33,7 @@ def known(n):
     return min(float(excess(r)) for r in np.geomspace(1e-4, 30, 80)) + NOISE
 
 
-def test_at_the_points_at_hand_it_is_leave_one_out(x64):
+def test_at_the_given_size_it_is_leave_one_out(x64):
     X, y = sample(60, 0)
     ridges = np.geomspace(0.2, 3, 5)
     curve = decompose(Linear(), X).learning_curve(y, [60.0], ridges)
@@ -68,7 +68,7 @@ def test_the_intercept_is_free(x64):
 
 
 @pytest.mark.slow
-def test_more_points_are_foreseen(x64):
+def test_more_points_are_predicted(x64):
     """From 200 points to 3,200: the mean of 12 draws is near the closed form, and intervals of 90% cover it."""
     sizes = [100, 200, 400, 800, 3200]
     truth = np.array([known(n) for n in sizes])
@@ -82,7 +82,7 @@ def test_more_points_are_foreseen(x64):
     assert np.all(np.diff(found.mean(0)) < 0)
 
 
-def test_what_it_says(x64):
+def test_learning_curve_values_and_text(x64):
     X, y = sample(60, 1)
     curve = unlazy.learning_curve(Gaussian(2.0), X[:, :5], y)
     assert curve.risk.shape == curve.ridge.shape == (7,) and np.all(np.diff(curve.risk) <= 1e-12)
@@ -92,7 +92,7 @@ def test_what_it_says(x64):
     np.testing.assert_allclose(two.risk, 2 * curve.risk[2], rtol=1e-9)  # the same fit twice
 
 
-def test_where_few_modes_are_learned_the_noise_stays(x64):
+def test_noise_remains_if_few_modes_are_learned(x64):
     """A smooth kernel of one input learns a parabola by four modes; the rest of the error is noise, of every size."""
     rng = np.random.default_rng(2)
     x = rng.normal(size=200)
@@ -109,7 +109,7 @@ def test_a_kernel_that_sees_no_neighbors_learns_nothing(x64):
     np.testing.assert_allclose(curve.risk, np.var(y), rtol=0.05)
 
 
-def test_what_cannot_be_is_refused(x64):
+def test_impossible_arguments_are_rejected(x64):
     X, y = sample(60, 1)
     for sizes in ([], [0.5], [np.nan]):
         with pytest.raises(ValueError, match="sizes must be numbers of training points"):

@@ -33,6 +33,7 @@ def proximal_gradient(X, y, mu, steps):
     return M
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [1.0, 30.0])
 def test_no_other_method_finds_a_better_objective(x64, mu):
     """gap ≤ 1e-6 says: at most 1e-6 of the objective above the optimum, so above any matrix at all."""
@@ -47,6 +48,7 @@ def test_no_other_method_finds_a_better_objective(x64, mu):
     assert abs(mine / other - 1) < 1e-5  # 3,000 accelerated steps are themselves that close
 
 
+@pytest.mark.slow
 def test_interpolation_finds_the_rank_one_matrix_and_certifies_it(x64):
     """n = 5d points: the planted matrix is the minimizer; a gap of 1e-6 and strong convexity near it leave √1e-6."""
     X, y, M = problem(n=30, d=6)
@@ -79,7 +81,7 @@ def test_least_frobenius_norm_is_the_pseudo_inverse(x64, n):
     np.testing.assert_allclose(minimum_frobenius_norm(X, y), expected, atol=1e-6 * np.abs(expected).max())
 
 
-def test_misuse_is_named(x64):
+def test_misuse_raises(x64):
     X, y, _ = problem()
     with pytest.raises(ValueError, match="misfit_weight must be zero"):
         minimum_nuclear_norm(X, y, misfit_weight=-1.0)

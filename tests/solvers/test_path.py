@@ -56,7 +56,7 @@ def test_ridge_path_flow_and_descent_predict_what_numpy_solves(x64):
     np.testing.assert_allclose(spectrum.ridge_path(y[:, 0], 0.1).predict(Z), predicted[1, :, 0], atol=1e-13)
 
 
-def test_a_start_that_is_not_zero(x64):
+def test_flow_from_a_nonzero_start(x64):
     X, y, Z = sample()
     spectrum = decompose(Radial(), X)
     f0, f0_z = jnp.sin(X[:, :2]), jnp.sin(Z[:, :2])
@@ -71,6 +71,7 @@ def test_a_start_that_is_not_zero(x64):
         spectrum.flow(y, 1.0, f0=f0[:, :1])
 
 
+@pytest.mark.slow_cases("float32")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_duplicates_and_singular_kernels_are_noted_and_stay_finite(dtype):
     with jax.enable_x64(dtype == np.float64):
@@ -93,7 +94,7 @@ def test_duplicates_and_singular_kernels_are_noted_and_stay_finite(dtype):
         np.testing.assert_allclose(spectrum.leave_one_out(y, 0.0)[0], y[0] - y[1], rtol=2e-2)
 
 
-def test_a_kernel_that_is_not_positive_in_float32_says_so():
+def test_a_kernel_that_is_not_positive_in_float32_raises():
     X, y, Z = sample(np.float32)
 
     class Indefinite(Radial):
@@ -106,7 +107,7 @@ def test_a_kernel_that_is_not_positive_in_float32_says_so():
     assert np.all(np.isfinite(spectrum.flow(y, jnp.inf).predict(Z)))
 
 
-def test_misuse_names_the_value_and_the_remedy(x64):
+def test_misuse_raises_with_the_value_and_the_remedy(x64):
     X, y, _ = sample()
     spectrum = decompose(Radial(), X)
     with pytest.raises(ValueError, match=r"diverges.*largest_step_size"):
@@ -119,6 +120,7 @@ def test_misuse_names_the_value_and_the_remedy(x64):
         decompose(Radial(), X.at[0, 0].set(jnp.nan))
 
 
+@pytest.mark.slow
 def test_padded_and_vectorized_runs_trace_once_and_agree(x64):
     X, y, Z = sample()
     traces = []

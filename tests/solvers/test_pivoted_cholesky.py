@@ -26,7 +26,7 @@ def test_the_factor_is_a_partial_cholesky(x64, stored):
     assert np.trace(rest) <= 20 * best + 1e-10
 
 
-def test_both_ways_draw_the_same_factor(x64):
+def test_both_methods_draw_the_same_factor(x64):
     X = jnp.asarray(points())
     K = np.asarray(Laplace(2.0).gram(X))
     a, _ = randomly_pivoted_cholesky(Laplace(2.0), X, 60, np.random.default_rng(1), K)
@@ -34,7 +34,7 @@ def test_both_ways_draw_the_same_factor(x64):
     assert a.shape == (150, 60) and np.allclose(a, b, atol=1e-10)
 
 
-def test_duplicates_end_it_at_the_rank_of_the_kernel(x64):
+def test_duplicates_stop_at_the_rank_of_the_kernel(x64):
     X = jnp.asarray(np.concatenate([points(30)] * 4))
     F, left = randomly_pivoted_cholesky(Laplace(2.0), X, 100, np.random.default_rng(1))
     assert F.shape[1] == 30 and left.max() < 1e-6

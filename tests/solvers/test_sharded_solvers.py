@@ -14,13 +14,15 @@ import numpy as np
 import jax, jax.numpy as jnp
 {start}
 from jax.sharding import NamedSharding, PartitionSpec as P
-from unlazy.core.precision import precision
+from unlazy.core.arrays import precision
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.products import product
 from unlazy.products.engines import sharded
 from unlazy.solvers.methods import nystrom_cg, nystrom_factors
 from unlazy.solvers.sharded import factors as sharded_factors
 from unlazy.solvers.checkpoint import Checkpoint
+from unlazy.solvers.selection import NystromCG, PreconditionedCG
+from unlazy.solvers.solve import SolveOptions
 from unlazy.solvers.solve import solve
 
 G = {devices}
@@ -99,8 +101,8 @@ def look(p):
     nothing_whole()
 for kind in ({precisions}):
     s = found = None                                      # a solution holds its coefficients in one piece
-    keywords = dict(rank=40, tolerance=1e-4, precision=kind, progress=look)
-    s = solve(Laplace(2.0), X, y, 0.1, method="preconditioned_cg", **keywords)
+    keywords = dict(tolerance=1e-4, options=SolveOptions(precision=kind), progress=look)
+    s = solve(Laplace(2.0), X, y, 0.1, method=PreconditionedCG(rank=40), **keywords)
     assert s.converged and f"sharded over {{G}} devices, rank 40" in s.notes[-1], str(s)
     found = np.asarray(s.predict(X))
     assert np.all(np.linalg.norm(found - fitted, axis=0) <= 1e-4 * np.linalg.norm(y, axis=0))
@@ -110,7 +112,8 @@ C, CC = laplace(X, Z), laplace(Z, Z)
 fitted = C @ np.linalg.solve(C.T @ C + 0.1 * CC, C.T @ y)
 for spread, kind in ((nystrom_factors.SHARDING_THRESHOLD, "float32"), (0.0, "float64"), (0.0, "float32")):
     nystrom_factors.SHARDING_THRESHOLD, s, found = spread, None, None
-    s = solve(Laplace(2.0), X, y, 0.1, centers=Z, tolerance=1e-4, precision=kind, progress=look)
+    keywords = dict(tolerance=1e-4, options=SolveOptions(precision=kind), progress=look)
+    s = solve(Laplace(2.0), X, y, 0.1, method=NystromCG(centers=Z), **keywords)
     assert s.converged and "sharded" in s.notes[-1], str(s)
     found = np.asarray(s.predict(X))
     assert np.all(np.linalg.norm(found - fitted, axis=0) <= 1e-4 * np.linalg.norm(y, axis=0))
@@ -176,9 +179,9 @@ class File:
         return X[rows]
 
 nystrom_factors.SHARDING_THRESHOLD, nystrom_cg.HOST_BLOCK_BYTES, s, found = np.inf, 104 * D * 4, None, None
-keywords = dict(centers=Z, tolerance=1e-4, precision="float32", progress=look)
 budget = 4 * N * D * 4 - 1 + nystrom_factors.LIVE_MATRICES * 77 * 77 * 8    # a quarter of what is left does not hold X
-s = solve(Laplace(2.0), File(), y, 0.1, memory=budget, **keywords)
+keywords = dict(tolerance=1e-4, options=SolveOptions(memory=budget, precision="float32"), progress=look)
+s = solve(Laplace(2.0), File(), y, 0.1, method=NystromCG(centers=Z), **keywords)
 assert s.converged and "by blocks" in s.notes[-1], str(s)
 fitted = C @ np.linalg.solve(C.T @ C + 0.1 * CC, C.T @ y)
 found = np.asarray(s.predict(X))
@@ -194,8 +197,8 @@ CHECKPOINT = """
 def stop(p):
     if p.step == 4:
         raise KeyboardInterrupt
-run = dict(method="preconditioned_cg", rank=20, tolerance=1e-6, precision="float64")
-run["checkpoint"] = Checkpoint(sys.argv[1], every=0)
+run = dict(method=PreconditionedCG(rank=20), tolerance=1e-6)
+run["options"] = SolveOptions(checkpoint=Checkpoint(sys.argv[1], every=0), precision="float64")
 try:
     solve(Laplace(2.0), X, y, 0.1, progress=stop, **run)
     raise SystemExit("was to stop")

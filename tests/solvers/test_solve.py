@@ -10,8 +10,8 @@ import pytest
 from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.solvers.checkpoint import Checkpoint
-from unlazy.solvers.methods.registry import METHODS
-from unlazy.solvers.solve import solve
+from unlazy.solvers.selection import METHODS, EigenPro, NystromCG
+from unlazy.solvers.solve import SolveOptions, solve
 
 N, D = 120, 5
 KERNEL = Gaussian(2.0)
@@ -59,21 +59,29 @@ def test_bad_data_is_named_with_a_remedy(case):
         ({"ridge": float("nan")}, "zero or more"),
         ({"method": "direkt"}, "did you mean 'direct'"),
         ({"tolerance": 0.0}, "between 0 and 1"),
-        ({"centers": 0}, "positive integer"),
-        ({"centers": 10, "method": "direct"}, "belong to method 'nystrom_cg'"),
-        ({"rank": 5, "method": "direct"}, "belongs to"),
-        ({"max_steps": 0}, "positive integer"),
-        ({"precision": "float16"}, "float32"),
-        ({"validation": (np.zeros((3, 2)), np.zeros(3))}, "5 columns"),
-        ({"memory": "1kB", "method": "direct"}, "memory budget"),
+        ({"options": SolveOptions(validation=(np.zeros((3, 2)), np.zeros(3)))}, "5 columns"),
+        ({"options": SolveOptions(memory="1kB"), "method": "direct"}, "memory budget"),
     ],
 )
-def test_misuse_is_named(keywords, message):
+def test_misuse_raises(keywords, message):
     X, y = data()
     with pytest.raises(ValueError, match=message):
         solve(KERNEL, X, y, **({"ridge": 0.1} | keywords))
 
 
+@pytest.mark.parametrize(
+    "keywords, message",
+    [
+        ({"max_steps": 0}, "max_steps must be a positive integer, got 0"),
+        ({"precision": "float16"}, "'float32' or 'float64', got 'float16'"),
+    ],
+)
+def test_misuse_of_options_raises(keywords, message):
+    with pytest.raises(ValueError, match=message):
+        SolveOptions(**keywords)
+
+
+@pytest.mark.slow_cases("direct")
 @pytest.mark.parametrize(
     "method", [pytest.param(m, marks=pytest.mark.slow if m == "richardson" else []) for m in METHODS]
 )
@@ -88,9 +96,9 @@ def test_one_point_duplicates_constants_and_a_zero_ridge_are_solved(method):
     assert with_ridge.converged
     # a zero ridge on a singular K: jitter, in the notes; with consistent labels the fit interpolates
     if method == "richardson":
-        # of first order: the smallest of 40 eigenvalues is out of its reach, and it says so
+        # of first order: the smallest of 40 eigenvalues is out of its reach, and it reports that
         with pytest.warns(UnlazyWarning, match="max_steps"):
-            zero = solve(KERNEL, X, y, 0.0, method=method, tolerance=1e-4, max_steps=2000)
+            zero = solve(KERNEL, X, y, 0.0, method=method, tolerance=1e-4, options=SolveOptions(max_steps=2000))
         assert not zero.converged and any("jitter" in note for note in zero.notes)
         return
     zero = solve(Laplace(2.0), X, y, 0.0, method=method, tolerance=1e-4)
@@ -114,19 +122,18 @@ def test_the_choice_follows_size_and_memory(monkeypatch):
     monkeypatch.setattr(selection, "SMALL_N", 100)
     X, y = data()
 
-    def chosen(memory="1GiB", given=False, backend="cpu"):
+    def chosen(memory="1GiB", backend="cpu"):
         monkeypatch.setattr("jax.default_backend", lambda: backend)
-        return selection.choose_method(make_problem(KERNEL, X, y, 0.1, memory), None, given)
+        return selection.choose_method(make_problem(KERNEL, X, y, 0.1, memory), None)
 
     assert chosen()[0] == "preconditioned_cg" and "K fits" in chosen()[1]
-    # a small budget does not change the problem: K is computed again, or the sentence says what would do
+    # a small budget does not change the problem: K is computed again, or the error says what would suffice
     assert chosen(memory=4 * N * N)[0] == "askotch" and "in every pass" in chosen(memory=4 * N * N)[1]
     with pytest.raises(ValueError, match=r"takes 0\.02\d* MiB: allow that with memory="):
         chosen(memory=10_000)
     monkeypatch.setattr(selection, "CPU_FULL_MAX_N", 100)
     assert chosen(memory=4 * N * N)[0] == "nystrom_cg" and "too many points" in chosen(memory=4 * N * N)[1]
     assert chosen(memory=4 * N * N, backend="gpu")[0] == "askotch"  # a pass over K costs little there
-    assert chosen(given=True) == ("nystrom_cg", "centers were given")
     monkeypatch.setattr(selection, "SMALL_N", N)
     assert chosen()[0] == "direct"
 
@@ -140,9 +147,15 @@ def test_early_stopping_keeps_the_best_coefficients():
     errors = []
     # Richardson with hardly any ridge fits the signal first and the noise later
     stopped = solve(
-        KERNEL, X, y, 1e-6, method="richardson", tolerance=1e-8, max_steps=3000, validation=(held_out, truth),
+        KERNEL,
+        X,
+        y,
+        1e-6,
+        method="richardson",
+        tolerance=1e-8,
+        options=SolveOptions(max_steps=3000, validation=(held_out, truth)),
         progress=lambda p: errors.append(p.validation_error),
-    )  # fmt: skip
+    )
     assert stopped.stopped == "validation" and not stopped.converged
     assert stopped.steps < 3000 and len(errors) == stopped.steps
     now = float(np.mean((np.asarray(stopped.predict(held_out)) - truth) ** 2))
@@ -152,6 +165,7 @@ def test_early_stopping_keeps_the_best_coefficients():
     assert now < 0.5 * float(np.mean((np.asarray(full.predict(held_out)) - truth) ** 2))
 
 
+@pytest.mark.slow
 def test_progress_estimates_the_time_left():
     X, y = data()
     seen = []
@@ -161,21 +175,23 @@ def test_progress_estimates_the_time_left():
     assert seen[-1].residual <= 1e-4 and seen[-1].seconds_left == 0
 
 
+@pytest.mark.slow_cases("nystrom_cg")
 @pytest.mark.parametrize(
     "method",
     ["preconditioned_cg", "nystrom_cg", "askotch", "eigenpro", pytest.param("richardson", marks=pytest.mark.slow)],
 )
-def test_a_run_continues_where_it_was_cut(method, tmp_path):
+def test_an_interrupted_run_resumes(method, tmp_path):
     X, y = data()
-    keywords = {"method": method, "tolerance": 1e-7, "checkpoint": Checkpoint(tmp_path / "run.safetensors", every=0)}
+    keywords, kept = {"method": method, "tolerance": 1e-7}, Checkpoint(tmp_path / "run.safetensors", every=0)
     if method == "nystrom_cg":  # the bound on its jitter takes up to 2e-7 of the error, whatever the steps
-        keywords |= {"centers": 30, "tolerance": 1e-6}
+        keywords = {"method": NystromCG(centers=30), "tolerance": 1e-6}
     if method == "eigenpro":
-        keywords["rank"] = 20
-    whole = solve(KERNEL, X, y, 0.5, **(keywords | {"checkpoint": None}))
+        keywords["method"] = EigenPro(rank=20)
+    whole = solve(KERNEL, X, y, 0.5, **keywords)
+    keywords["options"] = SolveOptions(checkpoint=kept)
     cut = max(1, whole.steps // 2)
     with pytest.warns(UnlazyWarning):
-        solve(KERNEL, X, y, 0.5, max_steps=cut, **keywords)
+        solve(KERNEL, X, y, 0.5, **keywords | {"options": SolveOptions(checkpoint=kept, max_steps=cut)})
     steps = []
     continued = solve(KERNEL, X, y, 0.5, progress=lambda p: steps.append(p.step), **keywords)
     assert steps[0] == cut + 1 and continued.converged
@@ -194,6 +210,7 @@ import os, sys
 import numpy as np
 from unlazy.kernels.radial import Gaussian
 from unlazy.solvers.checkpoint import Checkpoint
+from unlazy.solvers.solve import SolveOptions
 from unlazy.solvers.solve import solve
 rng = np.random.default_rng(0)
 X = rng.normal(size=(120, 5)); y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=120)
@@ -201,10 +218,11 @@ def kill(p):
     if p.step == 40:
         os._exit(9)
 solve(Gaussian(2.0), X, y, 0.5, method="richardson", tolerance=1e-6, progress=kill,
-      checkpoint=Checkpoint(sys.argv[1], every=0))
+      options=SolveOptions(checkpoint=Checkpoint(sys.argv[1], every=0)))
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_loses_at_most_one_step(tmp_path):
     path = tmp_path / "run.safetensors"
     done = subprocess.run([sys.executable, "-c", KILLED, str(path)], capture_output=True, timeout=300)
@@ -212,13 +230,20 @@ def test_a_killed_process_loses_at_most_one_step(tmp_path):
     X, y = data()
     steps = []
     solution = solve(
-        KERNEL, X, y, 0.5, method="richardson", tolerance=1e-6, checkpoint=path, progress=lambda p: steps.append(p.step)
+        KERNEL,
+        X,
+        y,
+        0.5,
+        method="richardson",
+        tolerance=1e-6,
+        options=SolveOptions(checkpoint=path),
+        progress=lambda p: steps.append(p.step),
     )
     assert steps[0] == 40 and solution.converged  # killed in step 40, before it was kept
 
 
-def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
+def test_a_file_that_is_not_a_checkpoint_is_rejected(tmp_path):
     path = Path(tmp_path / "notes.txt")
     path.write_text("hello")
     with pytest.raises(ValueError, match="not a solver checkpoint"):
-        solve(KERNEL, *data(), 0.5, method="richardson", checkpoint=path)
+        solve(KERNEL, *data(), 0.5, method="richardson", options=SolveOptions(checkpoint=path))

@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.precision import precision
+from unlazy.core.arrays import precision
 from unlazy.kernels.radial import Gaussian
 from unlazy.solvers import sources
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.solvers.methods import nystrom_cg, nystrom_factors
+from unlazy.solvers.methods.nystrom_cg import NystromCG
 from unlazy.solvers.problem import make_problem
-from unlazy.solvers.solve import solve
+from unlazy.solvers.solve import SolveOptions, solve
 from unlazy.solvers.sources import Source, as_source, parquet
 
 N, D = 500, 4
@@ -71,7 +72,7 @@ def test_every_form_reads_the_same_rows(tmp_path):
 
 @pytest.mark.parametrize("form", ["C", "F", ">f4", "f2", "i4"])
 def test_a_file_in_any_layout_and_type_reads_the_same_rows(form, tmp_path):
-    X = np.round(100 * data()[0])  # whole numbers, which all of these types hold
+    X = np.round(100 * data()[0])  # integers, which all of these types represent
     np.save(tmp_path / "X.npy", np.asarray(X, order=form) if form in "CF" else X.astype(form))
     source = as_source(tmp_path / "X.npy")
     index = np.array([0, 3, 499])
@@ -95,7 +96,7 @@ def test_few_rows_are_picked_out_of_a_file_one_by_one_and_once(tmp_path, monkeyp
         source.take(np.array([5, 321]))
 
 
-def test_a_file_that_lost_its_end_is_named(tmp_path):
+def test_a_truncated_file_is_named(tmp_path):
     X, _ = data()
     np.save(tmp_path / "X.npy", X)
     source = as_source(tmp_path / "X.npy")
@@ -155,27 +156,26 @@ def test_the_next_block_is_read_while_one_is_multiplied(monkeypatch):
     assert np.all(np.abs(normal - K.T @ (K @ v)) <= 2 * off * (K.T @ (K @ np.abs(v))))
 
 
-def test_a_run_from_a_file_goes_on_after_it_broke_off_and_leaves_no_thread(tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_an_interrupted_run_from_a_file_resumes_and_leaves_no_thread(tmp_path, monkeypatch):
     X, y = data()
     np.save(tmp_path / "X.npy", X)
     blocks_of(50, monkeypatch)
     checkpoint = Checkpoint(tmp_path / "run", every=0)
     budget = 4 * N * D * 8 - 1 + nystrom_factors.LIVE_MATRICES * 60 * 60 * 8
-    keywords = {"centers": 60, "tolerance": 1e-6, "precision": "float64", "memory": budget}
+    keywords = {"method": NystromCG(centers=60), "tolerance": 1e-6}
+    keywords["options"] = SolveOptions(precision="float64", memory=budget, checkpoint=checkpoint)
 
     def broken(p):
         if p.step == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        solve(Gaussian(2.0), tmp_path / "X.npy", y, 0.1, checkpoint=checkpoint, progress=broken, **keywords)
+        solve(Gaussian(2.0), tmp_path / "X.npy", y, 0.1, progress=broken, **keywords)
     steps = []
-    again = solve(
-        Gaussian(2.0), tmp_path / "X.npy", y, 0.1, checkpoint=checkpoint, progress=lambda p: steps.append(p.step),
-        **keywords,
-    )  # fmt: skip
+    again = solve(Gaussian(2.0), tmp_path / "X.npy", y, 0.1, progress=lambda p: steps.append(p.step), **keywords)
     assert steps[0] == 3 and again.converged and "by blocks" in again.notes[-1]
-    whole = solve(Gaussian(2.0), X, y, 0.1, centers=60, tolerance=1e-6, precision="float64")
+    whole = solve(Gaussian(2.0), X, y, 0.1, **keywords | {"options": SolveOptions(precision="float64")})
     a, b = np.asarray(whole.predict(X)), np.asarray(again.predict(X))
     assert np.linalg.norm(a - b) <= 2.01e-6 * np.linalg.norm(y)
     assert not [t for t in threading.enumerate() if t.name.startswith("prefetch")]
@@ -188,12 +188,12 @@ def test_a_solution_from_blocks_is_that_of_the_array(tmp_path, monkeypatch):
     blocks_of(16, monkeypatch)
     monkeypatch.setattr(sources, "READ_BYTES", 50 * D * 8)
     source = ZarrLike(X)
-    keywords = {"centers": 60, "tolerance": 1e-6, "precision": "float64"}
-    whole = solve(Gaussian(2.0), X, y, 0.1, **keywords)
+    keywords = {"method": NystromCG(centers=60), "tolerance": 1e-6}
+    whole = solve(Gaussian(2.0), X, y, 0.1, options=SolveOptions(precision="float64"), **keywords)
     budget = (
         4 * N * D * 8 - 1 + nystrom_factors.LIVE_MATRICES * 60 * 60 * 8
     )  # a quarter of what is left does not hold X
-    blocks = solve(Gaussian(2.0), source, y, 0.1, memory=budget, **keywords)
+    blocks = solve(Gaussian(2.0), source, y, 0.1, options=SolveOptions(precision="float64", memory=budget), **keywords)
     assert "by blocks" in blocks.notes[-1] and blocks.converged
     assert source.largest == 50
     a, b = np.asarray(whole.predict(X)), np.asarray(blocks.predict(X))
@@ -216,9 +216,16 @@ def test_problems_with_files_are_named(tmp_path):
     bad = X.copy()
     bad[321, 1] = np.nan
     with pytest.raises(ValueError, match="first in row 321"):
-        solve(Gaussian(2.0), ZarrLike(bad), y, 0.1, centers=50, memory=100_000)
+        solve(Gaussian(2.0), ZarrLike(bad), y, 0.1, method=NystromCG(centers=50), options=SolveOptions(memory=100_000))
     with pytest.raises(ValueError, match="nystrom_cg"):
-        solve(Gaussian(2.0), ZarrLike(X), y, 0.1, method="richardson", memory=2 * X.nbytes - 1, precision="float32")
+        solve(
+            Gaussian(2.0),
+            ZarrLike(X),
+            y,
+            0.1,
+            method="richardson",
+            options=SolveOptions(memory=2 * X.nbytes - 1, precision="float32"),
+        )
     assert isinstance(as_source(X.tolist()), Source)
 
 
@@ -226,26 +233,30 @@ PEAK = """
 import sys
 import numpy as np
 from unlazy.kernels.radial import Gaussian
+from unlazy.solvers.solve import SolveOptions
 from unlazy.solvers.solve import solve
 method, n, budget = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 rng = np.random.default_rng(0)
 X = rng.normal(size=(n, 8)).astype(np.float32)
 y = np.sin(X[:, 0])
-keywords = {"method": method, "max_steps": 4, "precision": "float32"}
+def run(X, y, memory):
+    return solve(Gaussian(3.0), X, y, 1.0, method=method,
+                 options=SolveOptions(memory=memory, max_steps=4, precision="float32"))
 # a small run first, so that compilers and libraries are counted in the base
 import warnings; warnings.simplefilter("ignore")
-solve(Gaussian(3.0), X[:1700], y[:1700], 1.0, memory="1GiB", **keywords)
+run(X[:1700], y[:1700], "1GiB")
 def peak():  # ru_maxrss would begin with the peak of the process that started this one
     with open("/proc/self/status") as file:
         return next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM"))
 base = peak()
-s = solve(Gaussian(3.0), X, y, 1.0, memory=budget, **keywords)
+s = run(X, y, budget)
 print(base, peak(), s.bytes, s.notes)
 """
 SLACK = 48 * 2**20
 """What is not counted: LAPACK's and XLA's buffers, compiled programs, copies of vectors and of X."""
 
 
+@pytest.mark.slow_cases("nystrom_cg-60000-134217728")
 @pytest.mark.parametrize(
     "method, n, budget",
     [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from unlazy.kernels.radial import Gaussian
-from unlazy.solvers.solve import solve
+from unlazy.solvers.solve import SolveOptions, solve
 
 N = 16
 ANGLES = 2 * np.pi * np.arange(N) / N
@@ -51,7 +51,7 @@ def test_derivatives_in_kernel_ridge_inputs_and_labels(x64):
     np.testing.assert_allclose(second, expected, rtol=1e-5)
 
 
-def test_a_traced_solution_says_so_and_what_needs_values_is_refused(x64):
+def test_a_traced_solution_is_marked_and_rejects_what_needs_values(x64):
     def fitted(b, **keywords):
         return solve(Gaussian(b), X, Y, 0.1, **keywords)
 
@@ -60,8 +60,8 @@ def test_a_traced_solution_says_so_and_what_needs_values_is_refused(x64):
     np.testing.assert_allclose(found.coefficients, fitted(0.8).coefficients, rtol=1e-10)  # condition below 1e3
     with pytest.raises(ValueError, match="only method='direct'"):
         jax.make_jaxpr(lambda b: fitted(b, method="eigenpro").coefficients)(0.8)
-    with pytest.raises(ValueError, match="centers cannot be used inside"):
-        jax.make_jaxpr(lambda b: fitted(b, centers=3).coefficients)(0.8)
+    with pytest.raises(ValueError, match="max_steps, progress cannot be used inside"):
+        jax.make_jaxpr(lambda b: fitted(b, options=SolveOptions(max_steps=3), progress=True).coefficients)(0.8)
     with pytest.raises(ValueError, match="one row for each"):
         jax.make_jaxpr(lambda y: solve(Gaussian(1.0), X, y, 0.1).coefficients)(Y[:3])
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.precision import unit_roundoff
+from unlazy.core.arrays import unit_roundoff
 from unlazy.kernels.radial import Gaussian
 from unlazy.solvers.methods import nystrom_factors, triangular_solves
 from unlazy.solvers.problem import make_problem
@@ -24,6 +24,7 @@ def _positive(M: int) -> np.ndarray:
     return A @ A.T / (2 * M)
 
 
+@pytest.mark.slow_cases("7")
 @pytest.mark.parametrize("M", [7, 32, 45])
 def test_factor_and_solves(small_blocks, M):
     K = _positive(M)
@@ -64,6 +65,6 @@ def test_both_changes_of_variables_are_one(small_blocks):
     assert np.linalg.norm(np.asarray(gpu.forward(v)) - v) > 0.1 * np.linalg.norm(v)
 
 
-def test_a_matrix_that_is_not_positive_is_refused(small_blocks):
+def test_a_matrix_that_is_not_positive_definite_is_rejected(small_blocks):
     with pytest.raises(nystrom_factors.LinAlgError):
         nystrom_factors._upper_factor(-jnp.eye(20), 0.5)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from unlazy import tasks
-from unlazy.core.precision import precision
+from unlazy.core.arrays import precision
 from unlazy.tasks.gaussian import GaussianTask
 from unlazy.theory.activations import hermite
 from unlazy.theory.activations.functions import activation
@@ -101,10 +101,18 @@ def assert_mean(samples, expected, slack=0.0):
 
 
 @pytest.mark.slow
-def test_the_list_of_gaussian_tasks_is_right():
+def test_gaussian_tasks_are_listed():
     assert [name for name in CASES if isinstance(case(name)[0], GaussianTask)] == GAUSSIAN
 
 
+@pytest.mark.slow_cases(
+    "circle-float32",
+    "digits-float32",
+    "multi_index-float32",
+    "patterns-float32",
+    "single_index-float32",
+    "table-float32",
+)
 @both_precisions
 @pytest.mark.parametrize("name", some(CASES))
 def test_samples_are_reproducible_nested_and_of_the_right_kind(name, dtype):
@@ -124,6 +132,7 @@ def test_samples_are_reproducible_nested_and_of_the_right_kind(name, dtype):
         assert len(rows) > 30 or name in ("parity", "staircase")  # independent rows; a cube has only 64 points
 
 
+@pytest.mark.slow_cases("patterns-float32")
 @both_precisions
 @pytest.mark.parametrize("name", some(KNOWS_TARGET))
 def test_labels_are_the_target_plus_noise(name, dtype):
@@ -139,7 +148,7 @@ def test_labels_are_the_target_plus_noise(name, dtype):
 
 @both_precisions
 @pytest.mark.parametrize("name", some(CASES))
-def test_second_moment_is_what_sampling_says(name, dtype):
+def test_second_moment_agrees_with_sampling(name, dtype):
     task, _, y = in_numpy(name, dtype)
     with precision(dtype):
         known = task.second_moment
@@ -150,7 +159,7 @@ def test_second_moment_is_what_sampling_says(name, dtype):
 
 @both_precisions
 @pytest.mark.parametrize("name", some(GAUSSIAN))
-def test_hessian_is_what_steins_identity_says(name, dtype):
+def test_hessian_agrees_with_steins_identity(name, dtype):
     """H = E ∇²f* = E f*(x)(xxᵀ - I), which needs no derivative of f*; κ follows from H and S*."""
     task, X, y = in_numpy(name, dtype)
     with precision(dtype):
@@ -163,7 +172,7 @@ def test_hessian_is_what_steins_identity_says(name, dtype):
 
 
 @pytest.mark.parametrize("name", some(GAUSSIAN))
-def test_hermite_coefficients_are_what_sampling_says(name):
+def test_hermite_coefficients_agree_with_sampling(name):
     task, X, y = in_numpy(name)
     known = task.hermite_coefficients
     if known is None:
@@ -201,6 +210,7 @@ def test_the_subspace_is_all_that_matters(name, dtype):
         assert np.all(np.max(np.abs(after[1:] - before), 1) > 100 * bound)
 
 
+@pytest.mark.slow_cases("patterns", "single_index")
 @pytest.mark.parametrize("name", some(CASES))
 def test_population_risk_has_an_honest_error(name):
     """Of the zero predictor: the second moment. Of a linear one: what ten times as many plain samples say."""
@@ -224,6 +234,7 @@ def test_population_risk_has_an_honest_error(name):
         assert float(exact.mean) <= 1e-10 and float(exact.error) <= 1e-10
 
 
+@pytest.mark.slow_cases("patterns", "single_index")
 @pytest.mark.parametrize("name", some(CASES))
 def test_everything_can_be_traced(name):
     """Sampling with a traced n, the target and the risk work under jit and vmap (traced here, compiled below)."""
@@ -233,6 +244,7 @@ def test_everything_can_be_traced(name):
     jax.eval_shape(lambda k: task.population_risk(lambda X: jnp.zeros((X.shape[0], *outputs)), k), KEY)
 
 
+@pytest.mark.slow_cases("circle", "patterns", "single_index")
 @pytest.mark.parametrize("name", ["single_index", "patterns", "parity", "circle", "table"])
 def test_a_traced_n_over_padded_rows_is_the_sample_of_size_n(name):
     task, large, _ = case(name)
@@ -252,7 +264,7 @@ def test_a_traced_n_over_padded_rows_is_the_sample_of_size_n(name):
 
 @pytest.mark.parametrize("n", [0, -3, True])
 @pytest.mark.parametrize("name", some(CASES))
-def test_bad_sizes_are_refused(name, n):
+def test_invalid_sizes_are_rejected(name, n):
     task, _, _ = case(name)
     for ask in (task.sample, task.inputs, lambda key, m: task.population_risk(lambda X: X[:, 0], key, m)):
         with pytest.raises(ValueError, match="must be a positive integer, got"):

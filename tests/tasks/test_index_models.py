@@ -14,8 +14,9 @@ from unlazy.theory.activations import hermite
 KEY = jax.random.key(7)
 
 
+@pytest.mark.slow_cases("3-1")
 @pytest.mark.parametrize(("degree", "r"), [(3, 1), (4, 1), (4, 2), (5, 4)])
-def test_the_papers_target_is_what_it_says(x64, degree, r):
+def test_the_target_of_the_paper(x64, degree, r):
     """g = He_2/2 + He_p/√(2 p!) in the raw polynomials of NumPy, E f*² = 1, κ = 1, H = UᵀU/√r."""
     task = tasks.quadratic_plus(8, degree, r, key=KEY)
     raw = np.zeros(degree + 1)
@@ -29,7 +30,7 @@ def test_the_papers_target_is_what_it_says(x64, degree, r):
     np.testing.assert_allclose(task.hessian, task.subspace.T @ task.subspace / math.sqrt(r), atol=1e-14)
 
 
-def test_bounded_links_have_the_exponents_they_were_built_for():
+def test_bounded_links_have_the_intended_exponents():
     """c_1 of sign(z³ - 2 ln2 z) is 2(2φ(a) - φ(0)) = 0 at a = √(2 ln 2); c_3 and c_2 from integration by parts."""
     hard, control = tasks.cubic_sign(5), tasks.band_sign(5)
     assert (hard.information_exponent, hard.leap, hard.kappa) == (3, 3, math.inf)
@@ -49,6 +50,7 @@ def test_leap_and_exponent_of_a_staircase_of_two_directions():
     assert task.kappa == math.inf
 
 
+@pytest.mark.slow_cases("1-20.0", "2-10.0")
 @pytest.mark.parametrize(("r", "gain"), [(1, 20.0), (2, 10.0), (3, 4.0)])
 def test_the_risk_estimator_beats_plain_sampling_on_a_degree_4_target(r, gain):
     """Same number of points, 24 keys: root mean square error of both, and whether the stated error is the true one.
@@ -70,6 +72,7 @@ def test_the_risk_estimator_beats_plain_sampling_on_a_degree_4_target(r, gain):
     assert 0.3 < spread < 2.6
 
 
+@pytest.mark.slow
 def test_risk_at_a_jump_is_unbiased():
     """A sign link against a step elsewhere: the integrand jumps twice, and no fixed grid may favor a side."""
     task = tasks.single_index(3, jnp.sign, kinks=(0.0,))
@@ -91,7 +94,7 @@ def test_tasks_can_be_built_inside_jit_and_vmap():
     np.testing.assert_allclose(measured, known, atol=4 * 0.036)
 
 
-def test_rows_are_nested_whatever_jax_is_told_about_its_generator():
+def test_rows_are_nested_for_every_generator_setting():
     draw = lambda k: jax.random.normal(k, (3,))  # noqa: E731
     was = jax.config.jax_threefry_partitionable
     try:
@@ -132,12 +135,12 @@ def test_a_transferred_task_shares_its_directions():
         (lambda: tasks.single_index(4, {1: 1.0}, directions=jnp.ones((1, 4))), "must be orthonormal"),
     ],
 )
-def test_misuse_is_refused(bad, says):
+def test_misuse_raises(bad, says):
     with pytest.raises(ValueError, match=says):
         bad()
 
 
-def test_predictions_of_the_wrong_shape_are_refused():
+def test_predictions_of_the_wrong_shape_are_rejected():
     task = tasks.single_index(4, {1: 1.0})
     with pytest.raises(ValueError, match="make them equal"):
         task.population_risk(lambda X: X[:, :1], KEY)

@@ -42,6 +42,7 @@ def test_parity_has_the_gamma_of_the_paper_and_the_majority_line():
     assert (hidden.information_exponent, hidden.leap) == (5, 5)
 
 
+@pytest.mark.slow
 def test_samples_have_the_declared_moments_parts_and_labels():
     task = tasks.pattern_task(12, 10, 5, uniform_part=0.4, background=0.2, key=KEY)
     data, parts = task.sample_parts(KEY, 20_000)
@@ -87,6 +88,6 @@ def test_the_feature_is_the_sum_of_relevant_columns():
         (dict(d=9, dictionary=5, k=0), "positive integer"),
     ],
 )
-def test_misuse_is_refused(options, says):
+def test_misuse_raises(options, says):
     with pytest.raises(ValueError, match=says):
         tasks.pattern_task(**options)

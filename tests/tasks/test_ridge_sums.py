@@ -26,6 +26,7 @@ def test_second_moment_of_a_relu_teacher_is_the_arc_cosine_kernel(x64):
     assert task.information_exponent == 1
 
 
+@pytest.mark.slow
 def test_second_moment_of_an_erf_teacher_is_the_arc_sine_kernel(x64):
     task = tasks.teacher(5, 3, "erf", key=KEY, orthogonal=False)
     W, a = np.asarray(task.W), np.asarray(task.heads)
@@ -45,6 +46,7 @@ def test_a_wide_teacher_spans_everything():
     np.testing.assert_array_equal(task.subspace, np.eye(4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("r", [1, 3])
 def test_quadratic_is_xtax_with_exact_moments(x64, r):
     """E (Σ z_s²)² = r² + 2r, so the heads are 1/√(r² + 2r) and H = 2·heads·WᵀW."""
@@ -79,6 +81,6 @@ def test_a_raw_fourth_power_is_mostly_degree_two_and_hermite_is_not():
         (lambda: tasks.quadratic(2, 3), "do not fit"),
     ],
 )
-def test_misuse_is_refused(bad, says):
+def test_misuse_raises(bad, says):
     with pytest.raises(ValueError, match=says):
         bad()

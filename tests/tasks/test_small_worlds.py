@@ -59,7 +59,7 @@ def test_circle_points_and_bias():
     assert task.second_moment == 0.5 + 0.125
 
 
-def test_a_bent_manifold_fills_the_space_and_keeps_its_dimension():
+def test_a_curved_manifold_spans_the_space_and_keeps_its_dimension():
     """Covariance of full rank, yet distances of near neighbors scale like those of a k-dimensional set."""
     k, d, n = 2, 12, 4_000
     task = tasks.manifold(d, k, key=KEY)
@@ -91,6 +91,6 @@ def test_a_bent_manifold_fills_the_space_and_keeps_its_dimension():
         (lambda: tasks.Circle().grid(0), "got 0"),
     ],
 )
-def test_misuse_is_refused(bad, says):
+def test_misuse_raises(bad, says):
     with pytest.raises(ValueError, match=says):
         bad()

@@ -1,4 +1,4 @@
-"""Tables and image files: what is read is what was written, and bad files get a sentence."""
+"""Tables and image files: round trips, and errors for invalid files."""
 
 import gzip
 import struct
@@ -29,6 +29,7 @@ def test_a_table_draws_distinct_rows_with_their_labels():
     np.testing.assert_allclose(both, np.sort(Y), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_risk_of_a_table_is_exact_when_all_rows_are_used_and_honest_when_not():
     task = tasks.TableTask(X, Y)
     exact = float(np.mean((X[:, 0] - Y) ** 2))
@@ -59,7 +60,7 @@ def test_duplicates_are_counted():
         (lambda: tasks.digits((3,)), "two or more different classes"),
     ],
 )
-def test_misuse_is_refused(bad, says):
+def test_misuse_raises(bad, says):
     with pytest.raises(ValueError, match=says):
         bad()
 
@@ -94,7 +95,7 @@ def test_idx_numbers_are_big_endian(tmp_path):
     np.testing.assert_array_equal(read_idx(tmp_path / "f"), values)
 
 
-def test_bad_files_get_one_sentence(mnist_like):
+def test_invalid_files_give_a_one_line_error(mnist_like):
     folder, _, _ = mnist_like
     whole = (folder / "labels").read_bytes()
     (folder / "short").write_bytes(whole[:-3])
@@ -114,7 +115,7 @@ def test_bad_files_get_one_sentence(mnist_like):
         tasks.npz_images(folder / "text")
 
 
-def test_digits_are_there_out_of_the_box():
+def test_digits_need_no_download():
     task = tasks.digits()
     assert (task.d, task.size, task.y.shape[1]) == (64, 1797, 10)
     assert float(task.X.min()) == 0 and float(task.X.max()) == 1

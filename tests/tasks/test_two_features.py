@@ -9,7 +9,7 @@ from unlazy.tasks.two_features import two_features
 SETTING = {"d": 50, "margin": 0.3, "size": 4.0, "gap": 0.5}
 
 
-def test_points_have_the_features_they_should(x64):
+def test_points_have_the_intended_features(x64):
     data = two_features(jax.random.key(0), 4000, faint=0.25, bright=0.5, **SETTING)
     X, y = np.asarray(data.X), np.asarray(data.y)
     assert np.all(X[:2000, :50] == 0) and np.all(X[3000:, 50:] == 0)

@@ -39,7 +39,7 @@ def test_risk_and_gradient(x64, name, sigma, slope):
 
 
 @pytest.mark.slow
-def test_tiny_neurons_keep_their_digits(x64):
+def test_tiny_neurons_are_accurate(x64):
     """The pull of the target alone is homogeneous of degree one in V."""
     V, U = jnp.asarray(RNG.normal(size=(4, 3))), jnp.eye(3)[:2]
     heads = jnp.array([0.5, 0.25])
@@ -50,7 +50,7 @@ def test_tiny_neurons_keep_their_digits(x64):
 
 
 @pytest.mark.parametrize("name, near, far", [("abs", 1.0, 2 / np.pi), ("relu", 0.5, 0.5 / np.pi)])
-def test_waiting_risks_are_those_of_least_squares(x64, name, near, far):
+def test_plateau_risks_are_those_of_least_squares(x64, name, near, far):
     a = np.array([3.0, 1.5, 1.0, 0.2])
     L = np.linalg.cholesky((near - far) * np.eye(4) + far)  # columns of Lᵀ have the Gram matrix of the teachers
     expected = [np.sum((L.T @ a) ** 2)]

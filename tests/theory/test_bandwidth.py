@@ -1,4 +1,4 @@
-"""The usual bandwidth against its definition, and where points coincide."""
+"""The default bandwidth against its definition, also for duplicate points."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from scipy.spatial.distance import pdist
 from unlazy.estimators.named_kernels import default_bandwidth
 from unlazy.kernels.radial import Laplace
 from unlazy.products import metric_gram
-from unlazy.theory.numerics.bandwidth import evenly_spaced_rows, median_distance, root_mean_square_norm, row_pairs
+from unlazy.theory.numerics.geometry import evenly_spaced_rows, median_distance, root_mean_square_norm, row_pairs
 
 X = np.random.default_rng(0).standard_normal((40, 3))
 
@@ -28,7 +28,7 @@ def test_both_entry_points_give_the_median_distance():
     )
 
 
-def test_points_that_coincide_have_some_bandwidth():
+def test_equal_points_have_a_bandwidth():
     assert median_distance(np.zeros(5), 2.0) == 2.0 and median_distance(np.zeros(0), 1.0) == 1.0
     assert root_mean_square_norm(np.zeros(3)) == 1.0 and root_mean_square_norm(
         np.array([9.0, 16.0, 11.0])

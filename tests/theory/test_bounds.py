@@ -48,3 +48,9 @@ def test_staircase_counts_polynomials():
         bounds.kernel_degree(10, 10, count="levels")
     with pytest.raises(ValueError, match="got 1"):
         bounds.kernel_degree(10, 1)
+
+
+def test_transfer_of_ill_conditioned_targets():
+    """κ enters as κ^{2p}, like another factor r^p."""
+    plain, stretched = (bounds.transfer_risk(1e4, 1e5, 512, r=2, degree=3, kappa=k) for k in (1.0, 1.5))
+    assert stretched[0] / plain[0] == pytest.approx(1.5**3) and stretched[1] / plain[1] == pytest.approx(1.5**3)

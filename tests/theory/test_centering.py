@@ -1,4 +1,4 @@
-"""A point amid the others, and what kernels of differences gain by it."""
+"""The robust center of a set of points, and the digits that kernels of differences keep by subtracting it."""
 
 import jax
 import jax.numpy as jnp
@@ -7,12 +7,12 @@ import pytest
 
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
-from unlazy.products.engines import numpy_entries
-from unlazy.theory.numerics.centering import MEDIAN_ROWS, robust_center
+from unlazy.products.engines import numpy_engine
+from unlazy.theory.numerics.geometry import MEDIAN_ROWS, robust_center
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 7, MEDIAN_ROWS, 100])
-def test_it_is_the_median_of_some_rows(n):
+def test_robust_center_is_the_median_of_some_rows(n):
     X = np.random.default_rng(n).normal(size=(n, 3)).astype(np.float32)
     X[:, 1] = 2.0  # all equal
     found = robust_center(X)
@@ -24,8 +24,8 @@ def test_it_is_the_median_of_some_rows(n):
 
 @pytest.mark.parametrize("kernel", [Gaussian(2.0), Laplace(2.0), ProductLaplace(2.0)], ids=lambda k: type(k).__name__)
 @pytest.mark.parametrize("share", ["one row", "a fifth"])
-def test_rows_far_from_the_others_cost_these_no_digits(kernel, share):
-    """9999 for nothing, in one row or in many: the others' entries are right to what rounding of their own takes."""
+def test_far_away_rows_do_not_lose_accuracy_elsewhere(kernel, share):
+    """9999 for a missing value in one row or in many: entries of the other rows keep their accuracy."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 4)).astype(np.float32)
     X[30:] = X[:30] + 0.1
@@ -37,11 +37,11 @@ def test_rows_far_from_the_others_cost_these_no_digits(kernel, share):
     # ½|x - z|² is off by some ten units of |x|², up to 20 here, which a root at 0.2 (points 0.1 apart) shows fivefold
     np.testing.assert_allclose(found, want, atol=10 * 2.0**-24 * 20 * 5)
     if kernel.formula is not None:
-        left, right = numpy_entries.embed_sides(kernel, X, X)
+        left, right = numpy_engine.embed_sides(kernel, X, X)
         assert np.abs(right[~far]).max() < 10 and np.array_equal(left, right)
 
 
-def test_no_derivative_by_it():
+def test_the_center_has_no_derivative():
     X = jnp.asarray(np.random.default_rng(0).normal(size=(5, 2)), jnp.float32)
     slope = jax.grad(lambda X: jnp.sum(Gaussian(1.0).gram(X, X[:3])))(X)
     moved = jax.grad(lambda X: jnp.sum(Gaussian(1.0).gram(X + 3.0, X[:3] + 3.0)))(X)

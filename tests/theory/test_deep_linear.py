@@ -35,7 +35,7 @@ def test_one_point_and_two_layers_by_hand(x64):
 def test_algebra_and_one_pass_over_time_agree(x64):
     f, Theta = deep_linear(jnp.asarray(K), jnp.asarray(Y), 3, 1.5, 0.05, 6)
     net = unlazy.MLP(3, "identity", sigma_w=1.0)
-    limit = unlazy.rich_limit(net, X, Y, richness=1.5, times=np.arange(7), step_size=0.05)
+    limit = unlazy.rich_limit(net, X, Y, richness=1.5, times=np.arange(7), step_size=4 * 0.05)  # n = 4
     assert np.linalg.norm(Theta[-1] - Theta[0]) > 0.5 * np.linalg.norm(Theta[0])  # features have moved
     # directions of 1e-12 of a variance are left out in one pass, 28 at most in each of three layers
     np.testing.assert_allclose(limit.fitted.value, f, rtol=0, atol=84e-12)
@@ -48,3 +48,14 @@ def test_without_richness_it_is_descent_with_a_fixed_kernel(x64):
     shrink = np.eye(4) - 0.05 * 3 * K
     wanted = [Y - np.linalg.matrix_power(shrink, t) @ Y for t in range(13)]
     np.testing.assert_allclose(f, wanted, rtol=0, atol=1e-6)  # γ_0² times a constant of order ten
+
+
+def test_labels_of_the_other_sign(x64):
+    """f is odd in y and Θ even: no step of the iteration may look at a sign."""
+    labels = jnp.abs(jnp.asarray(Y)) + 0.1
+    for sign in (1, -1):
+        f, Theta = deep_linear(jnp.asarray(K), sign * labels, 2, 1.5, 0.05, 3)
+        if sign == 1:
+            first = f, Theta
+    np.testing.assert_allclose(-f, first[0], rtol=0, atol=1e-13)  # the same operations with other signs
+    np.testing.assert_allclose(Theta, first[1], rtol=0, atol=1e-13)

@@ -43,7 +43,7 @@ def cases(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
-def test_no_digits_cancel(dtype):
+def test_no_cancellation(dtype):
     """Each is a product, or a sum of two that loses at most 16 roundings, times e^{-λt} or (1 - x)^s, which lose as
     many roundings as their exponent: 40 leave 1e-17. One step is the exception: c is constant and c[λ, μ] = 0 is the
     difference of two numbers of the size of c(μ)/λ ≤ 4, each through log1p, expm1 (one unit each where good) and a

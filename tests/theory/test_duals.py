@@ -33,6 +33,7 @@ def _numpy(phi: ActivationFunction, derivative: bool):
     return of
 
 
+@pytest.mark.slow_cases("relu-None", "tanh-None", "truncated_relu-None")
 @pytest.mark.parametrize("phi", EVERY, ids=NAMES)
 def test_against_quadrature(phi, x64):
     # the quadrature itself is off by 2e-11 where it is worst (the truncated ReLU near a = b, against mpmath)
@@ -65,9 +66,10 @@ def test_price_theorem(phi, x64):
     np.testing.assert_allclose(slope, formula, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow_cases("float32-relu-None")
 @pytest.mark.parametrize("phi", MOST)
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
-def test_finite_with_finite_gradient_at_duplicates_and_zero(phi, dtype):
+def test_values_and_gradients_are_finite_at_duplicates_and_zero(phi, dtype):
     with jax.enable_x64(dtype == "float64"):
         q = jnp.asarray([1.0, 0.0, 1e-30, 0.3], dtype)
         q12 = jnp.asarray([1.0, 0.0, 1e-30, 0.3], dtype)
@@ -119,6 +121,7 @@ KINKED = {
 """Closed but for its kink; jumps and bends at a named one; a kink that was not named."""
 
 
+@pytest.mark.slow_cases("bent")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "bent" else pytest.mark.slow) for n in KINKED])
 def test_kinked_user_function_is_within_its_stated_error(name, x64):
     phi = KINKED[name]
@@ -162,6 +165,7 @@ def test_duplicates_are_the_limit(phi):
         np.testing.assert_allclose(np.diagonal(matrix), diagonal, rtol=64 * 2.0**-24, atol=64 * 2.0**-24)
 
 
+@pytest.mark.slow_cases("jax.nn.hard_tanh")
 @pytest.mark.parametrize("name", ["truncated_relu", "jax.nn.hard_tanh"])
 def test_parallel_points_of_different_norm(name, x64):
     # a = s1 x, b = s2 x, and opposite: one dimension. The midpoint rule of 2e6 cells on [-9, 9]: (1e-5)²/24 times φφ''
@@ -181,7 +185,7 @@ def test_parallel_points_of_different_norm(name, x64):
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 1)])
-def test_own_squares_are_those_of_the_variance(shape, x64):
+def test_mean_squares_against_a_trapezoidal_rule(shape, x64):
     """E tanh(a)² and E tanh'(a)² by a fine trapezoidal rule in NumPy, which is exact to rounding for such functions."""
     q = np.array([0.09, 0.7, 3.0])
     t = np.linspace(-12, 12, 4801)

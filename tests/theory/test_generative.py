@@ -30,3 +30,27 @@ def test_moments_bound_every_transformation():
     share = np.sum(w * outside * z * hermite.basis(z, 1)[:, 1])
     assert share <= found[0] * np.sqrt(np.sum(w * outside * z**2))
     assert found[0] > 0.3
+
+
+def test_moments_against_bins_of_the_labels():
+    """E[h_k | y] as means over bins of y, of equal probability 1/B, on a fine grid: no roots and no slopes.
+
+    Branches have different slopes, so that their weights matter. Bins lose the variance inside, most of it in the
+    first and the last one: there z²/2 is nearly exponential and h_2 = (z² - 1)/√2 has variance 2, h_1 less. That is
+    4/B of the square of a moment, and twice that is allowed.
+    """
+    B, z = 1600, np.linspace(-7, 7, 200_001)
+    w, basis = np.exp(-(z**2) / 2), hermite.basis(z, 3)
+    for coefficients in ([0, 0.5, 0, 1.0], [0, 0.3, 0.4, 0.8]):
+        order = np.argsort(basis @ coefficients)
+        bins = np.minimum((np.cumsum(w[order]) / w.sum() * B).astype(int), B - 1)
+        mass = np.bincount(bins, w[order])
+        expected = [np.sum(np.bincount(bins, (w * basis[:, k])[order]) ** 2 / mass) / mass.sum() for k in (1, 2)]
+        np.testing.assert_allclose(conditional_moments(coefficients, 2) ** 2, expected, rtol=0, atol=8 / B)
+
+
+def test_a_weak_linear_part_is_detected():
+    """h_2 + ε h_1 has exponent 1 for every ε ≠ 0, by a moment of order ε; without it 2."""
+    moment = conditional_moments([0, 0.02, 1.0], 1)[0]
+    assert 1e-3 < moment < 0.05
+    assert generative_exponent([0, 0.02, 1.0]) == 1 and generative_exponent([0, 0.0, 1.0]) == 2

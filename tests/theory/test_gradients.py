@@ -21,6 +21,7 @@ def test_relu_coefficients_are_expected_derivatives(x64, bias):
     np.testing.assert_allclose(gradients.relu_coefficients(8, bias), expected, atol=2e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("biased", [False, True])
 def test_series_is_the_exact_gradient_in_two_dimensions(x64, biased):
     """d = 2, f* = g(u·x) + 2g(v·x)/3: a polar integral of f*(x) x 1{w·x + b > 0}, no sampling, as the oracle."""
@@ -55,6 +56,7 @@ def test_cross_terms_of_a_product_target(x64):
     assert np.all(np.abs(sample.mean(0) - np.asarray(got[0])) < 4.5 * error)  # 5 comparisons at 4.5 standard errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("r", [1, 2])
 def test_leading_order_of_signal_and_residual(x64, r):
     """The root mean square over neurons approaches √(r+4)/(√(2π)d) and its unit-row form as d grows."""
@@ -77,8 +79,37 @@ def test_leading_order_of_signal_and_residual(x64, r):
     assert abs(signal.mean() - gradients.signal_size(d) ** 2) < 4 * signal.std() / math.sqrt(neurons)
 
 
-def test_energy_has_its_limits():
+def test_energy_approaches_its_limits():
     assert gradients.subspace_energy(1e12, 20, 3) == pytest.approx(1, abs=1e-8)
     assert gradients.subspace_energy(1e-9, 20, 3) == pytest.approx(3 / 20, abs=1e-8)  # pure noise: chance
     noisy = gradients.subspace_energy(400.0, 20, 3, label_power=2.0)
     assert noisy == gradients.subspace_energy(200.0, 20, 3)
+
+
+def test_tensors_of_additive_functions_are_diagonal(x64):
+    """E ∂³ of Σ g_i(x_i): √3! ĝ_3 on the diagonal of each variable."""
+    links = np.stack([LINK, 2 * LINK])
+    C = gradients.additive_tensors(links)
+    assert [c.shape for c in C] == [(2,) * k for k in range(5)]
+    np.testing.assert_allclose(C[0], 0, atol=0)
+    for k in range(1, 5):
+        wanted = np.zeros((2,) * k)
+        for i in range(2):
+            wanted[(i,) * k] = math.sqrt(math.factorial(k)) * links[i, k]
+        np.testing.assert_allclose(C[k], wanted, rtol=1e-15)
+
+
+def test_leading_term_and_its_size(x64):
+    """For f* = xᵀHx/2 at k = 1: -2 a E[Hx 1{w·x > 0}] = -2 a Hŵ/√(2π); unit rows, so ŵ = w."""
+    rng = np.random.default_rng(3)
+    H = rng.normal(size=(5, 5))
+    H = (H + H.T) / np.linalg.norm(H + H.T)
+    W = rng.normal(size=(20_000, 5))
+    W /= np.linalg.norm(W, axis=1, keepdims=True)
+    heads = jnp.asarray(np.where(np.arange(20_000) % 2, 1.0, -1.0))
+    found = np.asarray(gradients.hessian_term(jnp.asarray(H), jnp.asarray(W), heads))
+    X = rng.normal(size=(200_000, 5))
+    sample = -2 * float(heads[0]) * (X @ H) * (X @ W[0] > 0)[:, None]
+    assert np.all(np.abs(sample.mean(0) - found[0]) < 4.5 * sample.std(0) / math.sqrt(len(X)))
+    squares = np.sum(found**2, 1)  # E ‖Hw‖² = ‖H‖²/d on the sphere too
+    assert abs(squares.mean() - gradients.signal_size(5) ** 2) < 4 * squares.std() / math.sqrt(len(W))

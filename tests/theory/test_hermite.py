@@ -1,6 +1,7 @@
 """Hermite series against NumPy's own, mpmath, exact identities and sampling."""
 
 import math
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +38,7 @@ def test_basis_and_series_equal_numpys_polynomials():
     assert np.max(np.abs(got32 - expected)) <= 48 * EPS32 * np.max(np.abs(expected))
 
 
-def test_derivative_is_what_autodiff_says(x64):
+def test_derivative_equals_autodiff(x64):
     c = np.array([0.3, -1.0, 0.5, 2.0, 0.25])
     x = jnp.linspace(-3, 3, 13)
     expected = jax.vmap(jax.grad(lambda t: hermite.series(t, c)))(x)
@@ -53,7 +54,7 @@ def test_product_of_series_is_the_product_of_functions(x64):
     assert np.max(np.abs(got - expected)) <= 200 * EPS64 * np.max(np.abs(expected))
 
 
-def test_monomials_there_and_back():
+def test_monomial_conversion_round_trip():
     powers = np.array([1.0, -2.0, 0.5, 0.0, 3.0, 0.0, -1.0])
     back = hermite.to_monomials(hermite.from_monomials(powers))
     # Intermediate terms reach 6!·3 / 1: roundings of that size.
@@ -120,7 +121,7 @@ def test_pair_moments_of_correlated_gaussians_in_closed_form(x64):
     np.testing.assert_allclose(hermite.pair_moment(step, jnp.array([1.0, -1.0]), (0.0,)), [0.5, 0.0], atol=1e-9)
 
 
-def test_an_undeclared_kink_is_noticed():
+def test_an_undeclared_kink_is_detected():
     with pytest.warns(UnlazyWarning, match="kinks"):
         hermite.coefficients(lambda z: jnp.where(z > 0.3, 1.0, 0.0), 4)
 
@@ -155,3 +156,22 @@ def test_information_exponent():
 )
 def test_leap(terms, expected):
     assert hermite.leap(terms) == expected
+
+
+def test_panels_have_about_the_nodes_that_were_asked_for():
+    for nodes, half_width, kinks, wanted in ((6, 3.0, (), 6), (96, 8.0, (), 96), (20, 5.0, (0.0, 9.0), 20)):
+        z, w = hermite.panel_rule(nodes, half_width, kinks)
+        assert len(z) == len(w) == wanted
+    # 96 nodes integrate e^{-z²/2} z² on ±8 to rounding of some ten units
+    z, w = hermite.panel_rule(96, 8.0)
+    assert abs(w.sum() - 1) < 1e-13 and abs(w @ z**2 - 1) < 1e-12
+
+
+@pytest.mark.parametrize("size", [1e-12, 1.0, 1e6])
+def test_smooth_functions_of_any_size_raise_no_warning(size):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnlazyWarning)
+        found = hermite.coefficients(lambda z: size * jnp.tanh(z), 3)
+    norm = hermite._project(lambda z: size * jnp.tanh(z), 3, *hermite.panel_rule(200, 12.0))[1]
+    assert abs(norm / math.sqrt(hermite.second_moment(lambda z: size * jnp.tanh(z))) - 1) < 1e-13
+    np.testing.assert_allclose(found / size, hermite.coefficients(jnp.tanh, 3), rtol=0, atol=1e-14)

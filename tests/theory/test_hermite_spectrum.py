@@ -86,7 +86,7 @@ def test_coefficients_are_unbiased():
 
 
 @pytest.mark.slow
-def test_the_curve_of_gaussian_inputs(x64):
+def test_learning_curve_of_gaussian_inputs(x64):
     """Power-law covariance, wide bandwidth, known coefficients: the risk from theory within 5% of the measured one (the
     structure is exact as the bandwidth grows; at twice the root of the trace eigenvalues are off by up to a fifth) and
     of its four standard errors."""
@@ -109,3 +109,12 @@ def test_the_curve_of_gaussian_inputs(x64):
         theory = hs.learning_curve(found, hs.TargetPower(power, noise), 1.0, np.array([float(n)]), ridge)[0]
         error = np.std(risks, ddof=1) / np.sqrt(len(risks))
         assert abs(theory / np.mean(risks) - 1) < 0.05 + 4 * error / np.mean(risks)
+
+
+def test_effective_dimension_of_any_scale():
+    for scale in (1e-9, 0.1, 1.0, 1e9):
+        assert hs.effective_dimension(scale * np.ones(5)) == 5
+        assert hs.effective_dimension(scale * np.array([4.0, 2.0, 2.0, 0.0])) == round(64 / 24)
+    for bad in (np.zeros(3), np.array([1.0, np.inf])):
+        with pytest.raises(ValueError, match="do not vary or are not finite"):
+            hs.effective_dimension(bad)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from oracles_mpmath import reference
+from unlazy.theory.activations import duals
 from unlazy.theory.activations.functions import activation
 from unlazy.theory.infinite_width import fully_connected, homogeneous
 from unlazy.theory.infinite_width.architecture import MLP
-from unlazy.theory.numerics.angles import angle_and_gap
+from unlazy.theory.numerics.geometry import angle_and_gap
 
 DATA = np.load(Path(__file__).parent.parent / "data" / "neural_tangents.npz")
 CASES = sorted({key.split("/")[0] for key in DATA.files})
@@ -30,6 +31,7 @@ def _products(X, Z):
     return jnp.asarray(X @ Z.T / d), jnp.asarray((X**2).sum(1) / d)[:, None], jnp.asarray((Z**2).sum(1) / d)[None]
 
 
+@pytest.mark.slow_cases("case04_gelu_depth1", "case12_sin_depth2")
 @pytest.mark.parametrize(
     "case", [pytest.param(c, marks=[] if i % 4 == 0 else pytest.mark.slow) for i, c in enumerate(CASES)]
 )
@@ -39,7 +41,7 @@ def test_agrees_with_neural_tangents(case, x64):
     half_chord = 0.5 * ((unit[0][:, None] - unit[1][None]) ** 2).sum(-1)
     half_chord = jnp.asarray(np.where(half_chord > 2 - 1e-14, 2, half_chord))  # opposite points, to rounding
     ours = fully_connected.nngp_and_ntk(*_products(X, Z), network, half_chord)
-    slope = homogeneous.slope_below_zero(network.activation)
+    slope = duals.slope_below_zero(network.activation)
     # relative to √(k(x,x) k(z,z)): 1e-13 is 900 units of rounding for up to 6 layers of some 20 operations, each of
     # which may be amplified by the condition of the inner products of 10 terms
     for k, key in zip(ours, ("nngp", "ntk")):
@@ -58,6 +60,7 @@ def _diagonal(network, X, key):
     return np.asarray(fully_connected.nngp_and_ntk(xx, xx, xx, network)[key == "ntk"])
 
 
+@pytest.mark.slow_cases("0.0-0.0-relu")
 @pytest.mark.parametrize("slope,name", [(0.0, "relu"), (0.2, "leaky_relu"), (-1.0, "abs")])
 @pytest.mark.parametrize("residual", [0.0, 0.7])
 def test_against_mpmath_with_residuals(slope, name, residual, x64):
@@ -72,6 +75,7 @@ def test_against_mpmath_with_residuals(slope, name, residual, x64):
             assert abs(float(k[i, i]) - float(value)) < 1e-13 * float(expected[2])
 
 
+@pytest.mark.slow_cases("gelu")
 @pytest.mark.parametrize("name", ["relu", "gelu"])
 def test_layer_kernels_sum_to_the_ntk(name, x64):
     network = MLP(3, name, 1.2, 0.3, residual=0.5)
@@ -106,6 +110,7 @@ def test_angle_polynomial_keeps_its_bound(depth, slope):
     assert np.abs(fitted - homogeneous.kernels_at_angle(theta, depth, slope)).max() <= 1.2 * homogeneous.FIT_ERROR
 
 
+@pytest.mark.slow_cases("1", "3")
 @pytest.mark.parametrize("depth", [1, 3, 10])
 def test_fast_path_in_float32_equals_layers_in_float64(depth):
     network = MLP(depth, "relu", tuple(1.2 + 0.1 * l for l in range(depth + 1)))
@@ -167,14 +172,13 @@ def test_a_loop_over_layers_is_the_layers_written_out(name, x64):
     rng = np.random.default_rng(3)
     products = _products(rng.normal(size=(3, 5)), rng.normal(size=(4, 5)))
 
-    def found(scale):
+    def found(scale, unroll=False):
         network = eqx.tree_at(lambda m: m.sigma_w, DEEP[name], tuple(scale * s for s in DEEP[name].sigma_w))
-        return jnp.stack(fully_connected.nngp_and_tangent(*products, network, (1.0, 2.0, 3.0, 4.0)))
+        return jnp.stack(fully_connected.nngp_and_tangent(*products, network, (1.0, 2.0, 3.0, 4.0), unroll=unroll))
 
     value, slope = jax.jit(lambda t: jax.jvp(found, (t,), (jnp.ones_like(t),)))(1.0)
-    with fully_connected.unroll_layers():
-        ours = jax.jit(lambda t: found(t))
-        plain, above, below = (ours(t) for t in (1.0, 1 + 1e-5, 1 - 1e-5))
+    ours = jax.jit(lambda t: found(t, unroll=True))
+    plain, above, below = (ours(t) for t in (1.0, 1 + 1e-5, 1 - 1e-5))
     # the same operations on numbers of order 1 to 100, fused in another order: some 50 units per layer
     np.testing.assert_allclose(value, plain, rtol=1e-13, atol=1e-13)
     # central difference: step² times the third derivative, and rounding of 1e-14/step: some 1e-8 of numbers up to 100

@@ -42,7 +42,7 @@ def test_constant_parts_are_ridge_regression_of_g1(x64):
         ridge_risk(parts, values, np.ones(d), width=width, n=n, ridge=0)
 
 
-def test_given_s_erf_and_sign_have_these_moments():
+def test_conditional_moments_of_erf_and_sign():
     rng = np.random.default_rng(1)
     tau, r, cosine, draws = 1.3, 1.1, 0.9, 200_000
     parts = large_step.conditional_features(tau, r, cosine)
@@ -138,4 +138,74 @@ def test_risk_against_its_gaussian_model_sampled(tau):
     full = large_step.conditional_features(tau, 1.0, 0.95)
     full = full._replace(column=np.linspace(-8, 8, 401) * full.linear)
     expected = ridge_risk(full, values, counts, width=width, n=n, ridge=ridge, noise_variance=noise**2)
+    assert abs(np.mean(found) - expected) < 4 * np.std(found, ddof=1) / math.sqrt(draws) + expected / d
+
+
+def test_largest_singular_value_of_a_spike(x64):
+    """Sampled, within 4 standard errors and a bias of order 1/d; and continuous at the threshold θ = c^{1/4}."""
+    d, width, r, draws = 240, 120, 1.3, 30
+    for theta in (1.2, 2.0):
+        tau = theta * r / math.sqrt(width)
+        place, edge = large_step.spike_location(tau, r, d, width)
+        rng, found = np.random.default_rng(0), []
+        for _ in range(draws):
+            W = r * rng.normal(size=(width, d)) / math.sqrt(d)
+            W[:, 0] += tau
+            found.append(math.sqrt(np.linalg.eigvalsh(W @ W.T)[-1]))
+        assert abs(np.mean(found) - place) < 4 * np.std(found, ddof=1) / math.sqrt(draws) + place / d < place - edge
+    threshold = r * 0.5**0.25 / math.sqrt(width)
+    above, edge = large_step.spike_location(threshold * (1 + 1e-6), r, d, width)
+    assert abs(above / edge - 1) < 1e-9  # the two meet with equal slopes
+
+
+def test_column_is_the_derivative_of_the_mean_feature(x64):
+    """A neuron with w·b = m reads τs + (1 + ε)(m s + rest), ε = -(2/3) τ m for erf; p(s) = d/dm of its mean at 0."""
+    tau, r = 0.9, 1.2
+    parts, s, step = large_step.conditional_features(tau, r, 0.8), np.linspace(-8, 8, 401), 1e-5
+
+    def mean(m):
+        more = 1 - 2 / 3 * tau * m
+        return erf((tau * s + more * m * s) / np.sqrt(1 + 2 * (more**2 + r**2 - 1)))
+
+    # central differences: 1e-16/1e-5 of rounding and 1e-10 of truncation
+    np.testing.assert_allclose(parts.column, (mean(step) - mean(-step)) / (2 * step), atol=1e-8)
+
+
+def test_noise_of_the_labels_enters_as_a_variance(x64):
+    sizes = dict(d=40, width=60, first=400, ridge=8.0)
+    tau, r = large_step.spike_and_row_norm(0.5, 40, 400, 0.7)
+    values, counts = large_step.marchenko_pastur(40, 60)
+    parts = large_step.conditional_features(tau, r, large_step.gradient_direction(40, 400, 0.7)[1])
+    given = dict(width=60, n=300, ridge=8.0)
+    wanted = ridge_risk(parts, r**2 * values, counts, noise_variance=0.49, **given)
+    assert large_step.risk(0.5, second=300, noise=0.7, **sizes) == pytest.approx(wanted, rel=1e-12)
+    clean = ridge_risk(parts, r**2 * values, counts, noise_variance=0.0, **given)
+    assert ridge_risk(parts, r**2 * values, counts, **given) == clean < wanted
+
+
+def test_fitted_means_add_their_share_to_the_size_of_the_head(x64):
+    """c_0 and p alone, c_1 = 0: features ζ c_0(s) + W b p(s) + noise are regressed on the mean, exactly as sampled."""
+    d, width, n, ridge, draws = 50, 100, 400, 20.0, 30
+    s = np.linspace(-8, 8, 401)
+    weights = np.exp(-s * s / 2) / np.exp(-s * s / 2).sum()
+    spike, column, mean, flat = np.tanh(s), 1.5 * np.cos(s), np.sin(s) + 0.5 * np.cos(s), np.ones_like(s)
+    parts = ConditionalFeatures(weights, spike, column, 0 * s, 0.2 * flat, mean, 0 * s, 0.05 * flat)
+    values = np.full(d, width / d)
+    expected = ridge_risk(parts, values, np.ones(d), width=width, n=n, ridge=ridge, noise_variance=0.1)
+    found = []
+    for i in range(draws):
+        rng = np.random.default_rng(i)
+        signs, direction = np.repeat([1, -1], width // 2), rng.normal(size=width)
+        direction -= signs * (signs @ direction) / width
+        direction *= math.sqrt(values[0]) / np.linalg.norm(direction)
+
+        def draw(rows, signs=signs, direction=direction, rng=rng):
+            t = rng.normal(size=rows)
+            F = np.outer(np.tanh(t), signs) + np.outer(1.5 * np.cos(t), direction)
+            return F + math.sqrt(0.2) * rng.normal(size=F.shape), np.sin(t) + 0.5 * np.cos(t)
+
+        F, g = draw(n)
+        head = np.linalg.solve(F.T @ F + ridge * np.eye(width), F.T @ (g + math.sqrt(0.15) * rng.normal(size=n)))
+        F, g = draw(1000)
+        found.append(np.mean((F @ head - g) ** 2) + 0.05)
     assert abs(np.mean(found) - expected) < 4 * np.std(found, ddof=1) / math.sqrt(draws) + expected / d

@@ -49,7 +49,7 @@ def test_bordered_and_plain_are_refits(x64):
             np.testing.assert_allclose(missed[i], Y[i] - K[i, keep] @ alpha - b, rtol=0, atol=1e-11)
 
 
-def test_nothing_left_gives_nothing():
+def test_zero_diagonal_gives_zero_residual():
     """A padded row has no entry of the inverse: zero, and no warning of a division."""
     assert leave_one_out_residual(np.zeros(2), np.array([0.0, 2.0])).tolist() == [0, 0]
     assert gcv_score(8.0, 4.0, 2.0) == 1.0

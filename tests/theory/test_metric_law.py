@@ -1,4 +1,4 @@
-"""What a metric's rows are worth: a line in a power of 1/s."""
+"""The gain from rows that learn a metric: a line in a power of 1/s."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ ROWS = np.array([100.0, 200.0, 300.0])
 
 
 @pytest.mark.parametrize("exponent", [1.0, 2.0])
-def test_a_line_is_found_again(exponent):
+def test_a_line_is_recovered(exponent):
     slope, error = metric_slope(ROWS, -2.0 + 30.0 * ROWS**-exponent, exponent)
     # residuals are rounding, 2e-16, over the spread of s^-p: 4e-3 for p = 1, 5e-5 for p = 2
     np.testing.assert_allclose(slope, 30.0, rtol=1e-12)
@@ -26,5 +26,5 @@ def test_the_error_is_that_of_least_squares():
     np.testing.assert_allclose(error, np.sqrt(left[0] * np.linalg.inv(A.T @ A)[1, 1]), rtol=1e-6)
 
 
-def test_more_rows_do_no_harm():
+def test_more_rows_do_not_increase_the_error():
     assert metric_slope(ROWS, np.array([-2.2, -2.1, -2.0]))[0] == 0.0

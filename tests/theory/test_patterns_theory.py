@@ -28,6 +28,7 @@ def everything(q, b, task, spread):
     return (chance * np.where(np.isin(count, task.positive), 1, -1) * slope) @ phi
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("background", [0.5, 0.3])
 def test_components_against_full_enumeration(x64, background):
     """A Gaussian for Σ φ_l q_l errs by its fourth (0.3: third) cumulant: with |z| moved by at most 0.15, half the
@@ -44,6 +45,7 @@ def test_components_against_full_enumeration(x64, background):
         np.testing.assert_allclose(T[i], exact, atol=0.01 * np.abs(exact[:3]).mean())
 
 
+@pytest.mark.slow
 def test_components_of_weights_in_the_relevant_span_are_exact(x64):
     """q = 0 outside A: the background does not reach the neuron, T_j there is zero, inside no limit is used."""
     task = pattern_task(8, 8, 3)
@@ -92,3 +94,34 @@ def test_bounds():
     assert patterns.fixed_feature_loss(needed, 2.0, 10, 0.5) == pytest.approx(0.1, abs=1e-12)
     assert patterns.queries_needed(100, 5) == pytest.approx(0.5 * math.comb(100, 5) ** (1 / 3))
     assert round(patterns.queries_needed(100, 5)) == 211
+
+
+def test_components_with_a_gaussian_background_against_quadrature(x64):
+    """The background as the formula takes it, a Gaussian of its variance, by 80 Gauss-Hermite nodes: the integrands are
+    entire and vary over more than the spread, so that the rule is exact to rounding."""
+    task, spread = pattern_task(9, 9, 3, background=0.3), 0.5
+    rng = np.random.default_rng(4)
+    q, b = rng.normal(size=(2, 9)) / 2, np.array([0.1, -0.2])
+    chance, table = task.background, patterns.relevant_patterns(3, task.positive, task.uniform_part)
+    values = np.array([1 - chance, -chance]) / task.scale  # φ_j of a pattern that is there, or not
+    weights = np.array([chance, 1 - chance])
+    variance = weights @ values**2 - (weights @ values) ** 2
+    x, w = np.polynomial.hermite_e.hermegauss(80)
+    w = w / w.sum()
+
+    def slope(mean, others):
+        z = mean[:, None] + np.sqrt(variance * np.sum(others**2)) * x
+        return (norm.cdf(z / spread) - norm.cdf((z - 1) / spread)) @ w
+
+    phi, signed = (table.bits - 0.5) / task.scale, table.probability * table.label
+    T = patterns.gradient_components(
+        jnp.asarray(q), jnp.asarray(b), table, background=chance, scale=task.scale, spread=spread
+    )
+    for i in range(2):
+        mean = phi @ q[i, :3] + b[i]
+        inside = (signed * slope(mean, q[i, 3:])) @ phi
+        outside = [
+            sum(p * v * signed @ slope(mean + v * q[i, j], np.delete(q[i, 3:], j - 3)) for p, v in zip(weights, values))
+            for j in range(3, 9)
+        ]
+        np.testing.assert_allclose(T[i], [*inside, *outside], rtol=0, atol=1e-12)

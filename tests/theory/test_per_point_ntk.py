@@ -1,4 +1,4 @@
-"""Blocks of pairs whose points bring along what is made of them: the same kernels as entry by entry."""
+"""Blocks with per-point precomputation: the same kernels as entry by entry."""
 
 import functools
 
@@ -41,7 +41,7 @@ def _by_rows(network, weights, X, Z):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_same_as_entry_by_entry(name, x64):
+def test_equals_entry_by_entry_evaluation(name, x64):
     network = NETWORKS[name]
     weights = WEIGHTS[network.depth]
     X, Z = _points(140, 7)  # so many that tanh's series are interpolated, 32 nodes
@@ -76,7 +76,7 @@ def test_gradients_are_those_of_the_entries(name, x64):
 
 
 @pytest.mark.slow
-def test_interpolation_in_the_norm_meets_the_function_or_is_not_used(x64):
+def test_interpolation_in_the_norm_is_accurate_or_not_used(x64):
     phi = activation("softplus")
     of = functools.partial(mehler._columns, phi, True)
     for spread in (7.9, 30.0):
@@ -91,7 +91,7 @@ def test_interpolation_in_the_norm_meets_the_function_or_is_not_used(x64):
 
 
 @pytest.mark.slow
-def test_interpolation_is_refused_where_it_does_not_converge():
+def test_interpolation_is_rejected_if_it_does_not_converge():
     # the sine of 40 x has E φ² = (1 - exp(-3200 s²))/2, flat but for s near 0: 16 nodes over a factor 7 do not see it
     of = functools.partial(mehler._squares, activation("sin", 40.0), False)
     roots = jnp.geomspace(0.004, 0.028, 100).astype(jnp.float32)
@@ -108,7 +108,7 @@ def test_gelu_of_huge_variances_is_relu():
     )
 
 
-def test_own_square_is_the_dual_at_itself():
+def test_mean_square_is_the_dual_of_equal_points():
     q = jnp.asarray([0.3, 1.0, 3.0])
     for derivative, formula in ((False, duals.dual), (True, duals.dual_derivative)):
         own = numeric_duals.mean_square(activation("tanh"), jnp.sqrt(q), derivative)

@@ -1,5 +1,7 @@
 """Kernels of an angle by polynomials, against the recursion in float64."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ def _cut(number):
     return np.clip(number, 0, 1)
 
 
+@pytest.mark.slow_cases("10-0.0-fit_half_angles", "10-0.3-fit_half_angles")
 @pytest.mark.parametrize("fit", [polynomial_fits.fit_half_angles, polynomial_fits.fit_sines])
 @pytest.mark.parametrize("slope", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("depth", [1, 3, 10])
@@ -38,9 +41,10 @@ def test_acute_angles_need_fewer_steps():
     assert len(acute.near) + len(acute.far) < len(all_angles.near) + len(all_angles.far)
 
 
+@pytest.mark.slow_cases("fit_half_angles")
 @pytest.mark.parametrize("fit", [polynomial_fits.fit_half_angles, polynomial_fits.fit_sines])
 def test_deep_networks_are_squares_above_most_of_their_smallest_value(fit):
-    """Of a square above some of its own: in fewer steps than polynomials, and times a factor the same shape."""
+    """Functions that are a square plus a constant need fewer steps; scaling them keeps the fit."""
 
     def ntk(theta):
         return kernels_at_angle(theta, 10, 0.0)[1:].mean(0)
@@ -65,12 +69,33 @@ def test_the_shortest_is_within_the_tolerance_and_costs_the_least(depth):
     assert found.error <= 6e-6 and found.cost == min(fit.cost for fit in fits if fit.error <= 6e-6)
 
 
-def test_the_best_is_given_where_nothing_suffices():
+def test_the_best_fit_is_returned_if_none_suffices():
     fit = polynomial_fits.fit_half_angles(lambda theta: kernels_at_angle(theta, 30, 0.0)[1:].mean(0), 1e-9, most=8)
     assert 1e-9 < fit.error < np.inf
 
 
-def test_what_passes_a_layer_is_odd_about_a_right_angle():
+def test_the_derivative_dual_is_odd_about_a_right_angle():
     """1 - θ/π is ½ and an odd part: P is a number."""
     fit = polynomial_fits.fit_sines(lambda theta: 1 - theta / np.pi, 3e-6)
     assert len(fit.near) == 1 and fit.error <= 3e-6
+
+
+@pytest.mark.parametrize("fit", [polynomial_fits.fit_half_angles, polynomial_fits.fit_sines])
+def test_candidates_of_a_cost_have_that_cost(fit, monkeypatch):
+    """Deep enough that squares are tried: with constants, with and without a second root and a center."""
+    asked, search = {}, polynomial_fits._cheapest
+
+    def capture(of_cost, tolerance, most):
+        asked["of_cost"] = of_cost
+        return search(of_cost, math.inf, most)  # the first that is found
+
+    monkeypatch.setattr(polynomial_fits, "_cheapest", capture)
+    fit(lambda theta: kernels_at_angle(theta, 6, 0.0)[1:].mean(0), 1e-6)
+    kinds = set()
+    for cost in (9, 13):
+        for candidate in asked["of_cost"](cost):
+            kind = len(candidate.shares), candidate.center, candidate.far > 0
+            if kind not in kinds:  # one of every kind and cost
+                kinds.add(kind)
+                assert candidate.evaluated_fit().cost == cost
+    assert {count for count, *_ in kinds} == {0, 1, 2} and len(kinds) >= 3

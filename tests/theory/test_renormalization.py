@@ -18,7 +18,7 @@ def samples():
         yield np.linalg.eigvalsh(phi @ phi.T)
 
 
-def test_the_population_is_seen_in_a_sample(x64):
+def test_population_quantities_are_estimated_from_a_sample(x64):
     ridges = np.array([1e-2, 0.3, 3.0])
     found = np.array([np.stack(renormalization.renormalize(e, ridges)) for e in samples()])
     solve = jax.jit(
@@ -41,7 +41,7 @@ def test_the_spare_points_are_the_slope_of_the_effective_ridge(x64):
     np.testing.assert_allclose(renormalization.renormalize(e, delta).spare, 1 / slope, rtol=1e-8)
 
 
-def test_bias_and_risk_undo_each_other(x64):
+def test_bias_and_risk_are_inverse(x64):
     e, ridges = next(samples()), np.array([0.02, 0.5])
     spare = np.asarray(renormalization.renormalize(e, ridges).spare)
     bias = renormalization.bias(np.array([0.3, 0.4]), spare, N)

@@ -53,3 +53,25 @@ def test_exponents():
     assert sl.time_exponent(0.5, True) == pytest.approx(2 / 3) and sl.time_exponent(0.5, False) == 0.5
     assert sl.time_exponent(1.5, True) == sl.time_exponent(1.5, False) == 1.5
     assert sl.width_exponent(2.0, 0.5) == 1.0 and sl.width_exponent(2.0, 1.5) == 2.0
+
+
+def test_the_gain_solves_its_equation(x64):
+    """s(1 + s) = γ²‖c‖² over thirty decades, by a formula without cancellation: some ten roundings."""
+    for richness in (1e-12, 1e-3, 0.7, 30.0, 1e15):
+        c = jnp.asarray([0.6, -0.8, 1.5])
+        s = float(sl.kernel_gain(c, richness))
+        np.testing.assert_allclose(s * (1 + s), richness**2 * (0.36 + 0.64 + 2.25), rtol=16 * 2.0**-53)
+
+
+def test_targets_and_risks_by_their_sums(x64):
+    rates, target = (np.asarray(v) for v in sl.power_law(1.5, 0.7, 40))
+    k = np.arange(1, 41.0)
+    share = k ** -(1.5 * 0.7 + 1)
+    np.testing.assert_allclose(rates, k**-1.5, rtol=1e-13)
+    np.testing.assert_allclose(rates * target**2, share / share.sum(), rtol=1e-13)
+    modes = sl.infinite_width_modes(jnp.asarray(rates), jnp.asarray(target))._replace(floor=jnp.asarray(0.3))
+    t = np.array([0.0, 2.0, 50.0])
+    wanted = 0.3 + np.sum(rates * target**2 * np.exp(-2 * t[:, None] * rates), 1)
+    np.testing.assert_allclose(sl.lazy_risk(modes, t), wanted, rtol=1e-13)
+    dead = sl.PowerLawModes(jnp.array([0.0, 2.0]), jnp.array([0.0, 1.0]), jnp.asarray(0.1))
+    np.testing.assert_allclose(sl.lazy_risk(dead, np.zeros(1)), 0.1 + 0.5, rtol=1e-15)

@@ -33,6 +33,7 @@ def test_gaussian_kernel_on_the_sphere_has_bessel_eigenvalues(d, x64):
     np.testing.assert_allclose(got, expected, atol=(nodes + degrees**2) * 2.0**-53)
 
 
+@pytest.mark.slow
 def test_rough_kernels_converge_geometrically_in_the_angle(x64):
     """e^{-|x-z|} at d = 5: 200 nodes in θ agree with 1,000 to rounding; Gauss-Jacobi in t needs 20,000 for 1e-9."""
 
@@ -73,7 +74,7 @@ def test_gaussian_measure_gives_mehlers_hermite_eigenvalues(x64):
     np.testing.assert_allclose(linear[:, :2], expected, atol=1e-12)
 
 
-def test_kappa_solves_its_equation_and_knows_its_limits(x64):
+def test_kappa_solves_its_equation_and_has_the_right_limits(x64):
     values, counts = jnp.array([0.5, 0.1, 0.01]), jnp.array([1.0, 4.0, 20.0])
     n = jnp.array([3.0, 10.0, 24.0])
     kappa = eigenvalues.effective_regularization(values, counts, n, 1e-3, 1e-2)
@@ -89,6 +90,7 @@ def test_kappa_solves_its_equation_and_knows_its_limits(x64):
     np.testing.assert_allclose(noisy, 0.1 * 25 / 5, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_predicted_learning_curve_against_measured_kernel_ridge_risk(x64):
     """Laplace kernel on S⁴, target of degrees 1 and 2, noise 0.3, 200 data sets: the ratio is 1 up to 4 standard
     errors and the theory's own error, of order 1/n times the effective dimension: 5% allowed."""
@@ -120,3 +122,10 @@ def test_predicted_learning_curve_against_measured_kernel_ridge_risk(x64):
     )
     error = measured.std(ddof=1) / np.sqrt(seeds)
     assert abs(measured.mean() - predicted) < 4 * error + 0.05 * predicted
+
+
+def test_gegenbauer_polynomials_of_few_degrees():
+    t = np.linspace(-1, 1, 5)
+    for degrees in (0, 1, 2):
+        rows = eigenvalues.gegenbauer(t, 3, degrees)
+        np.testing.assert_allclose(rows, [np.ones(5), t, 1.5 * t**2 - 0.5][: degrees + 1], atol=1e-15)

@@ -1,4 +1,4 @@
-"""Descent: steps against hand-written ones and the closed form, what stops it, what it records, what it refuses."""
+"""Descent: steps against hand-written ones and the closed form, stopping, recording, errors."""
 
 import jax
 import jax.numpy as jnp
@@ -7,14 +7,16 @@ import optax
 import pytest
 
 from unlazy.core.data import Data
+from unlazy.measures.tangent_drift import parameter_movement
 from unlazy.networks import Network, linearize, only_layers, tangent_kernel
 from unlazy.theory.dynamics import spectral_filters
+from unlazy.theory.dynamics.losses import LOSSES
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.descent import recording
 from unlazy.training.descent.descend import descend
-from unlazy.training.descent.losses import LOSSES
 from unlazy.training.descent.seeds import over_seeds
 from unlazy.training.descent.stability import sharpness, stable_step_size
+from unlazy.training.options import DescentOptions, Recording
 
 N, D, EPS = 12, 3, np.finfo(float).eps
 
@@ -43,12 +45,13 @@ def test_steps_are_gradient_steps_with_decay_and_rates(problem):
             )
             for layer, slope, r in zip(params, gradient, rates)
         )
-    found = descend(network, start, data, steps=3, step_size=eta, rates=rates, decay=decay)
+    found = descend(network, start, data, steps=3, step_size=eta, options=DescentOptions(rates=rates, decay=decay))
     close(found.params, params, 100 * EPS)
     assert int(found.steps) == 3 and not bool(found.diverged) and np.isnan(found.stable_step)
     np.testing.assert_allclose(found.losses[0], 0.5 * jnp.mean((network(start, data.X) - data.y) ** 2), rtol=10 * EPS)
 
 
+@pytest.mark.slow
 def test_descent_on_the_linearization_is_the_closed_form(problem):
     """f after s steps = f_0 + K(Z,X) c(K)(y - f_0(X)) of theory.dynamics.spectral_filters; the mean loss divides its
     step size by n."""
@@ -66,6 +69,7 @@ def test_descent_on_the_linearization_is_the_closed_form(problem):
     np.testing.assert_allclose(model(found.params, Z), expected, rtol=0, atol=steps * 60 * EPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [None, 5])
 def test_any_optax_optimizer_on_batches(problem, batch_size):
     """Adam in the loop equals Adam by hand on the same batches; an epoch is two batches of 5 of 12 points."""
@@ -78,10 +82,11 @@ def test_any_optax_optimizer_on_batches(problem, batch_size):
         gradient = jax.grad(lambda p, r=rows: 0.5 * jnp.mean((network(p, data.X[r]) - data.y[r]) ** 2))(params)
         updates, memory = rule.update(gradient, memory, params)
         params = optax.apply_updates(params, updates)
-    found = descend(network, start, data, steps=4, optimizer=rule, batch_size=batch_size, key=key)
+    found = descend(network, start, data, steps=4, options=DescentOptions(rule, batch_size), key=key)
     close(found.params, params, 1e4 * EPS)  # Adam divides by |g| + 1e-8: rounding of small gradients is amplified
 
 
+@pytest.mark.slow_cases("cross_entropy")
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_decrease_and_match_numpy(x64, name):
     c = 3 if name == "cross_entropy" else 1
@@ -114,11 +119,13 @@ def test_padding_does_not_count(problem):
 
 def test_frozen_layers_do_not_move(problem):
     network, start, data = problem
-    found = descend(network, start, data, steps=5, step_size=0.3, rates=only_layers(start, [-1]), decay=0.1)
+    options = DescentOptions(rates=only_layers(start, [-1]), decay=0.1)
+    found = descend(network, start, data, steps=5, step_size=0.3, options=options)
     close(found.params[0], start[0], 0)
     assert jnp.abs(found.params[1].weight - start[1].weight).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_divergence_is_recognized_and_the_advice_is_stable(problem):
     network, start, data = problem
     bad = jax.jit(lambda p: descend(network, p, data, steps=200, step_size=1e3))(start)
@@ -144,28 +151,28 @@ def test_stable_step_against_the_matrix(problem):
     np.testing.assert_allclose(advice, 1 / (0.25 * full / N + 0.1), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_records_and_early_stops(problem):
     network, start, data = problem
     record = {
         "risk": recording.risk(network, data.X, data.y),
         "drift": recording.kernel_drift(network, start, data.X),
         "alignment": recording.kernel_alignment(network, data.X, data.y),
-        "features": recording.feature_movement(network.hidden, start, data.X),
-        "weights": recording.weights_movement(start),
+        "weights": lambda params: parameter_movement(start, params),
     }
-    found = descend(network, start, data, steps=60, step_size=0.5, record=record, every=20)
+    found = descend(network, start, data, steps=60, step_size=0.5, recording=Recording(record, every=20))
     np.testing.assert_array_equal(found.recorded_at, [0, 20, 40, 60])
     np.testing.assert_allclose(found.recorded["risk"][-1], 2 * found.final_loss, rtol=20 * EPS)
     np.testing.assert_allclose(found.recorded["risk"][1], 2 * found.losses[20], rtol=20 * EPS)
-    for name in ("drift", "features"):
-        assert found.recorded[name][0] == 0 and found.recorded[name][-1] > 0.01
+    assert found.recorded["drift"][0] == 0 and found.recorded["drift"][-1] > 0.01
     assert found.recorded["weights"].shape == (4, 2)
     K = tangent_kernel(network, found.params, data.X)
     cosine = data.y @ K @ data.y / (jnp.linalg.norm(K) * data.y @ data.y)
     np.testing.assert_allclose(found.recorded["alignment"][-1], cosine, rtol=100 * EPS)
 
     target = float(found.losses[30])
-    early = descend(network, start, data, steps=60, step_size=0.5, stop_below=target, every=20)
+    options, every = DescentOptions(stop_below=target), Recording(every=20)
+    early = descend(network, start, data, steps=60, step_size=0.5, options=options, recording=every)
     assert int(early.steps) == 30 and "stopped early" in early.report
     np.testing.assert_allclose(early.final_loss, target, rtol=100 * EPS)
 
@@ -178,13 +185,13 @@ def test_patience_returns_the_best_parameters(problem):
     def measure(p):
         return sum(jnp.sum(jnp.square(a - b)) for a, b in zip(jax.tree.leaves(p), jax.tree.leaves(middle)))
 
-    found = descend(
-        network, start, data, steps=100, step_size=0.5, record={"gap": measure}, every=5, patience=("gap", 3)
-    )
+    options, recording = DescentOptions(patience=("gap", 3)), Recording({"gap": measure}, every=5)
+    found = descend(network, start, data, steps=100, step_size=0.5, options=options, recording=recording)
     close(found.params, middle, 100 * EPS)
     assert int(found.steps) == 25
 
 
+@pytest.mark.slow
 def test_seeds_in_one_call(problem):
     network, _, data = problem
     keys = jax.random.split(jax.random.key(3), 4)
@@ -211,18 +218,20 @@ def test_any_function_descends(x64):
     np.testing.assert_allclose(found.params["shift"], 0.3, atol=1e-9)
 
 
-def test_misuse_says_what_to_do(problem):
+def test_misuse_raises_with_a_remedy(problem):
     network, start, data = problem
-    for arguments, message in [
-        ({"steps": 0, "step_size": 0.1}, "steps must be a positive integer, got 0"),
-        ({"steps": 3}, "either a step_size or an optax optimizer"),
-        ({"steps": 3, "step_size": 0.1, "every": 2}, "multiple of every, got steps=3 and every=2"),
-        ({"steps": 3, "step_size": 0.1, "batch_size": 5}, "pass key"),
-        ({"steps": 3, "step_size": 0.1, "batch_size": 50, "key": jax.random.key(0)}, "at most the 12 training points"),
-        ({"steps": 3, "step_size": 0.1, "loss": "hing"}, "did you mean 'hinge'"),
-        ({"steps": 3, "step_size": 0.1, "patience": ("risk", 2)}, "needs a recorded measure"),
-        ({"steps": 3, "step_size": 0.1, "rates": (1.0, 1.0, 1.0)}, "one per layer"),
-        ({"steps": 3, "step_size": 0.1, "loss": "cross_entropy"}, "one output per class"),
+    plain = {"steps": 3, "step_size": 0.1}
+    for change, message in [
+        ({"steps": 0}, "steps must be a positive integer, got 0"),
+        ({"step_size": None}, "either a step_size or an optax optimizer"),
+        ({"recording": Recording(every=2)}, "multiple of every, got steps=3 and every=2"),
+        ({"options": DescentOptions(batch_size=5)}, "pass key"),
+        ({"options": DescentOptions(label_noise=0.1)}, "label_noise is random: pass key"),
+        ({"options": DescentOptions(batch_size=50), "key": jax.random.key(0)}, "at most the 12 training points"),
+        ({"loss": "hing"}, "did you mean 'hinge'"),
+        ({"options": DescentOptions(patience=("risk", 2))}, "needs a recorded measure"),
+        ({"options": DescentOptions(rates=(1.0, 1.0, 1.0))}, "one per layer"),
+        ({"loss": "cross_entropy"}, "one output per class"),
     ]:
         with pytest.raises(ValueError, match=message):
-            descend(network, start, data, **arguments)
+            descend(network, start, data, **(plain | change))

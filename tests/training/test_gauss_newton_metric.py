@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from unlazy.core.precision import precision
+from unlazy.core.arrays import precision
 from unlazy.estimators.named_kernels import UNIT
 from unlazy.products.metric_gram import cross, metric_gram
-from unlazy.solvers.ridge.intercept import ridge_coefficients
-from unlazy.training.rfm.gauss_newton_metric import DAMPING, free_directions, rotate_directions
-from unlazy.training.rfm.iteration import leading_directions
+from unlazy.solvers.ridge import ridge_coefficients
+from unlazy.training.rfm.iteration import DAMPING, free_directions, leading_directions, rotate_directions
 from unlazy.training.rfm.split_fits import DeviceSplitFits, HostSplitFits
 
 RNG = np.random.default_rng(5)
@@ -29,7 +28,7 @@ def written_out(L, slopes, residuals, weights):
 
 @pytest.mark.parametrize("c", [C, MANY])
 @pytest.mark.parametrize("L", [FULL, LENGTHS], ids=["full", "diagonal"])
-def test_a_turn_is_least_squares(L, c):
+def test_a_rotation_is_a_least_squares_step(L, c):
     slopes, residuals, w = RNG.normal(size=(N, c, len(L))), RNG.normal(size=(N, c)), RNG.uniform(0.5, 2, N)
     expected = L + written_out(L, slopes, residuals, w).reshape(L.shape)
     # condition of the normal equations below 1e4 (Gaussian design, more rows than unknowns): 1e-16 · 1e4, and room
@@ -37,10 +36,11 @@ def test_a_turn_is_least_squares(L, c):
     np.testing.assert_allclose(rotate_directions(L, X, residuals, slopes, w), expected, rtol=1e-10, atol=1e-11)
 
 
-def test_nothing_slopes_nothing_moves():
+def test_zero_slopes_give_no_rotation():
     assert rotate_directions(FULL, X, np.ones((N, C)), np.zeros((N, C, 3))) is FULL
 
 
+@pytest.mark.slow_cases("ntk")
 @pytest.mark.parametrize("name", ["gaussian", "laplace", "ntk", "product_laplace"])
 def test_slopes_are_differences_of_the_fit(name):
     kernel, L, h, step = UNIT[name], LENGTHS if name == "product_laplace" else FULL, 2.0, 1e-5
@@ -70,7 +70,7 @@ def test_slopes_are_differences_of_the_fit(name):
         np.testing.assert_allclose(found[:, :, k], differences, atol=1e-4 * np.abs(found).max())
 
 
-def test_a_direction_that_is_off_turns_to_the_true_one():
+def test_a_wrong_direction_is_rotated_to_the_true_one():
     """One step takes the angle to what least squares can know: σ²d/(n E g'²) for its squared sine, in the mean."""
     rng, n, d = np.random.default_rng(0), 600, 8
     X, u = rng.normal(size=(n, d)), np.eye(d)[0]
@@ -96,7 +96,7 @@ def test_only_as_many_directions_as_rows_allow():
     assert free_directions(np.ones((50, 300)), 300, 10**6) == 4
 
 
-def test_heaviest_directions_hold_their_share():
+def test_leading_directions_have_their_share():
     L = np.diag([0.1, 1.0, 2.0])
     np.testing.assert_array_equal(leading_directions(L, 0.95), L[1:])
     np.testing.assert_array_equal(leading_directions(L, 1.0), L)

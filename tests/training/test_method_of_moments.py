@@ -47,6 +47,6 @@ def test_exact_moments_give_the_neurons(x64):
     np.testing.assert_allclose(H, np.sqrt(2) * W.T @ np.diag([1, 0.5]) @ W, atol=1e-10)
 
 
-def test_too_many_neurons_are_refused(x64):
+def test_too_many_neurons_are_rejected(x64):
     with pytest.raises(ValueError, match="at most d = 3 neurons, got 4"):
         spectral_start(jnp.ones((5, 3)), jnp.ones(5), 4, key=jax.random.key(0))

@@ -20,7 +20,7 @@ def on_vectors(U, w, x, rule):
     y = float(target((U @ x)[None])[0])
     a = 1 + rule.output_step * y * -np.sin(w @ x)
     for _ in range(rule.repeats):
-        w = w + rule.step * a * y * -np.cos(w @ x) * x
+        w = w + rule.step_size * a * y * -np.cos(w @ x) * x
     return w / np.linalg.norm(w)
 
 
@@ -44,7 +44,7 @@ def test_overlaps_move_as_the_vectors_do(x64, rule, r):
         w = after
 
 
-def test_samples_have_the_law_of_x(x64):
+def test_samples_have_the_distribution_of_x(x64):
     """‖x‖² outside two directions is χ² with d - 2 degrees of freedom: mean and variance within 4 standard errors and
     what the cube of a normal number is off."""
     n, freedom = 40_000, 30.0
@@ -64,7 +64,7 @@ def test_first_passage_of_a_linear_target(x64):
     count = jax.jit(
         jax.vmap(
             lambda key: samples_until(
-                key, jnp.zeros(1), 0.5, 10_000, lambda Z: Z[:, 0], lambda s: s, OnlineRule(eta), d
+                jnp.zeros(1), 0.5, 10_000, lambda Z: Z[:, 0], lambda s: s, OnlineRule(eta), d, key=key
             )
         )
     )
@@ -74,10 +74,12 @@ def test_first_passage_of_a_linear_target(x64):
     assert off < eta * d / 2 + 4 * found.std() / 4 / found.mean()
 
 
-def test_who_does_not_arrive_is_infinite(x64):
+def test_runs_that_never_arrive_are_infinite(x64):
     key, one = jax.random.key(0), jnp.full(1, 0.1)
-    found = samples_until(key, one, 0.9, 300, lambda Z: Z[:, 0], lambda s: s, OnlineRule(1e-6), 20)
+    found = samples_until(one, 0.9, 300, lambda Z: Z[:, 0], lambda s: s, OnlineRule(1e-6), 20, key=key)
     assert np.isinf(found)
-    assert np.isnan(samples_until(key, one * jnp.nan, 0.9, 300, lambda Z: Z[:, 0], lambda s: s, OnlineRule(1e-6), 20))
+    assert np.isnan(
+        samples_until(one * jnp.nan, 0.9, 300, lambda Z: Z[:, 0], lambda s: s, OnlineRule(1e-6), 20, key=key)
+    )
     with pytest.raises(ValueError, match="3 inputs or more, got d=2"):
-        samples_until(key, one, 0.9, 300, lambda Z: Z[:, 0], lambda s: s, OnlineRule(1e-6), 2)
+        samples_until(one, 0.9, 300, lambda Z: Z[:, 0], lambda s: s, OnlineRule(1e-6), 2, key=key)

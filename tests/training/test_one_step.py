@@ -1,6 +1,7 @@
 """Algorithm 1 stage by stage: against autodiff, plain solves, refits, the loop it replaces, and the theory."""
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 from unlazy.tasks.index_models import quadratic_plus
 from unlazy.theory.feature_learning import gradients
 from unlazy.training.one_step import algorithm, readout
+from unlazy.training.options import OneStepOptions
 
 WIDTH, D = 24, 6
 
@@ -38,12 +40,13 @@ def test_symmetric_start_is_the_zero_function_and_its_gradient_is_autodiffs(x64)
         algorithm.symmetric_start(jax.random.key(0), 7, D)
 
 
+@pytest.mark.slow_cases("rms")
 @pytest.mark.parametrize("scale", ["rms", "sqrt_d"])
 def test_features_are_the_decayed_step_of_algorithm_one(x64, scale):
     """W⁰ - η1(∇L + W⁰/η1), on labels less their linear part, whatever the scale."""
     X, y = data(60)
     key = jax.random.key(3)
-    found = algorithm.learn_features(key, X, y, width=WIDTH, step=0.7, scale=scale)
+    found = algorithm.learn_features(X, y, width=WIDTH, step_size=0.7, scale=scale, key=key)
     W0, a0 = algorithm.symmetric_start(jax.random.split(key)[0], WIDTH, D)
     alpha, beta = y.mean(), (y[:, None] * X).mean(0)
     G = algorithm.first_gradient(W0, a0, X, y - alpha - X @ beta)
@@ -55,6 +58,7 @@ def test_features_are_the_decayed_step_of_algorithm_one(x64, scale):
         algorithm.first_step(G, scale="rows")
 
 
+@pytest.mark.slow
 def test_population_gradient_is_the_mean_of_sample_gradients(x64):
     task = quadratic_plus(D, 4)
     W, a = algorithm.symmetric_start(jax.random.key(1), 4, D)
@@ -98,16 +102,15 @@ def test_leave_one_out_is_refitting_and_gcv_its_definition(x64, n):
         assert float(path.gcv[i]) == pytest.approx(gcv, rel=1e-8)
 
 
+@pytest.mark.slow
 def test_padding_changes_nothing(x64):
     n, rows = 40, 64
     X, y = data(rows)
     weights = (jnp.arange(rows) < n).astype(y.dtype)
-    options = {"width": WIDTH, "choose": "leave-one-out", "relative_ridges": jnp.geomspace(1e-5, 1, 5)}
-    plain = algorithm.one_step(X[:n], y[:n], key=jax.random.key(0), **options)
-    padded = algorithm.one_step(X, y, weights=weights, key=jax.random.key(0), **options)
-    traced = jax.jit(lambda X, y, w: algorithm.one_step(X, y, weights=w, key=jax.random.key(0), **options))(
-        X, y, weights
-    )
+    options = OneStepOptions(relative_ridges=jnp.geomspace(1e-5, 1, 5))
+    fit = partial(algorithm.one_step, width=WIDTH, choose="leave-one-out", options=options, key=jax.random.key(0))
+    plain, padded = fit(X[:n], y[:n]), fit(X, y, weights=weights)
+    traced = jax.jit(lambda X, y, w: fit(X, y, weights=w))(X, y, weights)
     for other in (padded, traced):
         np.testing.assert_allclose(other.features.W, plain.features.W, atol=1e-12)
         # Condition 1e5: heads good to 1e-11; leave-one-out divides by leverages that may be 1e-3.
@@ -115,7 +118,7 @@ def test_padding_changes_nothing(x64):
         np.testing.assert_allclose(other.predict(X[:5]), plain.predict(X[:5]), atol=1e-8)
 
 
-def test_float32_decomposes_the_features_and_keeps_its_digits():
+def test_float32_decomposes_the_features_accurately():
     """Two columns 1e-3 apart: their difference is 1e-6 of the Gram, near its float32 rounding, and safe in the SVD."""
     rng = np.random.default_rng(0)
     Phi = rng.standard_normal((200, WIDTH))
@@ -130,6 +133,38 @@ def test_float32_decomposes_the_features_and_keeps_its_digits():
     assert np.abs(fitted - expected).max() < 5e-4 * np.abs(expected).max()
 
 
+def test_float32_leave_one_out_sees_every_direction_that_it_fits():
+    """Features of small singular values are fitted at small ridges, so leave-one-out must count them."""
+    n, width = 150, 200
+    X, y = (np.asarray(part, np.float32) for part in data(n))
+    features = algorithm.learn_features(jnp.asarray(X), jnp.asarray(y), width=width, key=jax.random.key(0))
+    Phi, relative = np.asarray(features(jnp.asarray(X))), np.geomspace(1e-7, 1, 15)
+    found = np.asarray(readout.ridge_path(Phi, y, relative.astype(np.float32), errors=True).leave_one_out)
+    wide, label = Phi.astype(float), y.astype(float)
+    gram, scale, expected, smallest = wide @ wide.T / n, np.sum(wide**2) / n, [], []
+    for ridge in relative * scale:
+        left = ridge * np.linalg.inv(gram + ridge * np.eye(n))  # 1 - H
+        expected.append(np.mean((left @ label / np.diag(left)) ** 2))
+        smallest.append(np.diag(left).min())
+    # sums of 150 terms of float32 rounding 2^-24, relative to the smallest 1 - h, in numerator, denominator and square
+    allowed = 4 * np.sqrt(n) * 2.0**-24 / np.array(smallest) * np.sqrt(np.mean(label**2) / np.array(expected))
+    assert allowed[4:].max() < 0.05  # a useful bound, from a ridge of 1e-5 on
+    assert np.all(np.abs(found / expected - 1) < allowed)
+
+
+def test_float32_leave_one_out_chooses_a_ridge_that_fits():
+    """Without noise: the error at the chosen ridge is within a factor 1.5 of the best of the path (float64: 1.1)."""
+    X, y = (np.asarray(part, np.float32) for part in data(2600))
+    y = X[:, 0] ** 2 + np.float32(0.5) * X[:, 1]
+    fit = algorithm.one_step(X[:600], y[:600], choose="leave-one-out", key=jax.random.key(0))
+    with jax.enable_x64(True):
+        F = fit.features(jnp.asarray(X[600:])), fit.features.linear(jnp.asarray(X[600:]))
+        risks = np.mean((np.asarray(fit.path.readouts) @ np.asarray(F[0]).T + np.asarray(F[1]) - y[600:]) ** 2, 1)
+    chosen = np.mean((np.asarray(fit.predict(X[600:])) - y[600:]) ** 2)
+    assert chosen < 1.5 * risks.min() and float(fit.ridge) > 1e-8
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("decay", [0.0, 0.05])
 def test_head_by_descent_equals_the_loop(x64, decay):
     X, y = data(30)
@@ -149,7 +184,12 @@ def test_head_by_descent_equals_the_loop(x64, decay):
 def test_step_puts_the_predicted_energy_into_the_subspace(x64):
     d, n = 32, 4 * 32**2
     task = quadratic_plus(d, 4)
-    learn = jax.jit(lambda k, s: algorithm.learn_features(k, *(lambda t: (t.X, t.y))(task.sample(s, n)), width=256).W)
+
+    @jax.jit
+    def learn(key, key_sample):
+        sample = task.sample(key_sample, n)
+        return algorithm.learn_features(sample.X, sample.y, width=256, key=key).W
+
     energy = [
         float(jnp.sum(W[:, 0] ** 2) / jnp.sum(W**2))
         for W in (learn(jax.random.key(i), jax.random.key(100 + i)) for i in range(6))

@@ -15,7 +15,7 @@ def target(bits):
     return bits[:, 0] + 0.5 * bits[:, 0] * bits[:, 1]
 
 
-def test_what_is_read_moves_as_the_vectors_do(x64):
+def test_readouts_move_with_the_vectors(x64):
     u, V, b = RNG.normal(size=(N, K)), RNG.normal(size=(N, D - K)), RNG.normal(size=N)
     a = np.array([1.0, -1.0, 0.5])
     bits, g = RNG.choice([-1.0, 1.0], (B, K)), RNG.normal(size=(B, D - K))
@@ -74,8 +74,8 @@ def test_first_passages(x64):
     start = on.start(jax.random.key(0), 4, 1, 32)
 
     def until(most, step=0.5, d=32):
-        return on.samples_until(jax.random.key(1), start, lambda bits: bits[:, 0], ((0,), ()), jnp.array([0.5, 1e9]),
-                                step=step, batch=16, most=most, d=d)  # fmt: skip
+        return on.samples_until(start, lambda bits: bits[:, 0], ((0,), ()), jnp.array([0.5, 1e9]),
+                                step_size=step, batch_size=16, most=most, d=d, key=jax.random.key(1))  # fmt: skip
 
     found = np.asarray(jax.jit(until)(1600))
     assert found[0] % 16 == 0 and 16 < found[0] < 1600 and np.isinf(found[1])

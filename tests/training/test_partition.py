@@ -32,7 +32,7 @@ def test_the_first_split_is_along_the_widest_direction():
     assert direction[2] > 0.999
 
 
-def test_ties_at_the_threshold_lose_no_row():
+def test_ties_at_the_threshold_drop_no_row():
     X = np.repeat(np.arange(4.0), 50)[:, None]
     tree, leaves = partition(X, np.ones(1), 120)
     own = tree.leaf(X)

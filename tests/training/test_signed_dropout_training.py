@@ -48,16 +48,20 @@ def test_plain_training_is_adam(model):
     for _ in range(steps):
         updates, memory = rule.update(jax.grad(loss)(theta), memory, theta)
         theta = optax.apply_updates(theta, updates)
-    found = train_moves(apply, delta, data, steps=steps, rate=1e-2, signs=None, penalty=lambda D: 0.1 * jnp.sum(D**2))
+    found = train_moves(
+        apply, delta, data, steps=steps, step_size=1e-2, key=None, penalty=lambda D: 0.1 * jnp.sum(D**2)
+    )
     np.testing.assert_allclose(found.delta, theta, atol=1e-12)  # Adam divides by √v, about 1e-4 relative rounding left
+    start = 0.5 * jnp.mean((apply(delta, data.X) - data.y) ** 2)
+    np.testing.assert_allclose(found.losses[0], start, rtol=20 * 2.0**-24)  # six terms of float32
     assert found.losses.shape == (steps,) and not found.diverged
 
 
 @pytest.mark.slow
-def test_signed_training_lowers_the_even_loss_and_starves_the_odd_part(model):
+def test_signed_training_lowers_the_even_loss_and_suppresses_the_odd_part(model):
     """500 steps on six points: the even part fits better than at the start, and the odd share falls."""
     apply, delta, data = model
-    found = train_moves(apply, delta, data, steps=500, rate=1e-2, signs=jax.random.key(0))
+    found = train_moves(apply, delta, data, steps=500, step_size=1e-2, key=jax.random.key(0))
     before, after = (jnp.mean((even_part(apply, D, data.X) - data.y) ** 2) for D in (delta, found.delta))
     assert after < before
     assert odd_share(apply, found.delta, data.X) < odd_share(apply, delta, data.X)

@@ -16,7 +16,7 @@ KERNELS = {"l1": ProductLaplace(1.0), "laplace": Laplace(1.0), "gaussian": Gauss
 @pytest.mark.parametrize(
     "name", [pytest.param(k, marks=[] if k in ("l1", "laplace") else pytest.mark.slow) for k in KERNELS]
 )
-def test_two_places_one_fit(x64, name, weighted):
+def test_host_and_device_fits_agree(x64, name, weighted):
     """K + ρW⁻¹ has a condition of at most n/ρ ≈ 1e5: its rounding, 1e-16, becomes 1e-11 of the coefficients."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(150, 5))
@@ -42,7 +42,7 @@ def test_two_places_one_fit(x64, name, weighted):
     np.testing.assert_allclose(same[0], alpha, rtol=0, atol=1e-10 * np.abs(alpha).max())
 
 
-def test_a_matrix_that_is_not_positive_is_no_fit(x64):
+def test_a_matrix_that_is_not_positive_definite_gives_no_fit(x64):
     X = np.zeros((10, 2))
     for kind in (HostSplitFits, DeviceSplitFits):
         assert kind(Gaussian(1.0), X, 8, np.ones(2)).fit(1.0, -1.0, np.ones((8, 1)), None) is None

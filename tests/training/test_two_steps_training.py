@@ -10,6 +10,7 @@ from unlazy.measures.risk import accuracy
 from unlazy.tasks import pattern_task
 from unlazy.theory.feature_learning import patterns
 from unlazy.training.one_step import two_steps
+from unlazy.training.options import Recording
 
 KEY = jax.random.key(3)
 N, WIDTH = 20_000, 8
@@ -36,7 +37,8 @@ def test_the_start_is_gaussian_in_pairs_with_the_asked_scales():
     assert float(c[0]) == 0
 
 
-def test_first_gradient_is_the_lemma(first_gradient):
+@pytest.mark.slow
+def test_first_gradient_agrees_with_the_lemma(first_gradient):
     """-a_i Σ_j M_j T_j with exact T_j; entries of the mean have standard error at most |a| 0.5/σ̃/√n, and the central
     limit theorem for 13 background patterns errs by less than that."""
     task, params, gradient, margin = first_gradient
@@ -69,8 +71,10 @@ def test_schedule_finds_the_feature_and_the_parity():
     @jax.jit
     def run(key):
         score = {"accuracy": lambda theta: accuracy(network(theta, test.X), test.y)}
-        found = two_steps.emerge(network, key, task.sample, samples=4000, steps=200, batch=200, rates=(0.005, 10.0),
-                                  sgd_rates=(0.3, 0.03), record=score, every=100)  # fmt: skip
+        first, sgd = two_steps.FirstSteps(4000, (0.005, 10.0)), two_steps.FreshSGD(200, 200, (0.3, 0.03))
+        found = two_steps.emerge(
+            network, task.sample, first_steps=first, sgd=sgd, recording=Recording(score, every=100), key=key
+        )
         return found, jnp.abs(feature_cosines(found.second[0].weight.T, task.feature))
 
     found, cosines = run(KEY)
@@ -84,4 +88,6 @@ def test_schedule_finds_the_feature_and_the_parity():
 def test_misuse():
     network = two_steps.pattern_network(4, 4)
     with pytest.raises(ValueError, match="steps=10 and every=3"):
-        two_steps.emerge(network, KEY, lambda key, n: None, steps=10, every=3)
+        two_steps.emerge(
+            network, lambda key, n: None, sgd=two_steps.FreshSGD(10), recording=Recording(every=3), key=KEY
+        )

@@ -5,7 +5,7 @@ import time
 import typer
 
 from unlazy._version import VERSION
-from unlazy.cli import experiments, play, tables
+from unlazy.cli import check, experiments, play, tables
 
 app = typer.Typer(
     name="unlazy", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -14,6 +14,7 @@ app = typer.Typer(
 app.add_typer(experiments.app)
 app.add_typer(tables.app)
 app.add_typer(play.app)
+app.add_typer(check.app)
 
 
 def _print_version(requested: bool) -> bool:

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 import typer
 
+from unlazy.core.errors import UnlazyError, UnlazyWarning
+
 
 def print_stderr(text: str) -> None:
     """Print one line on standard error."""
@@ -15,8 +17,6 @@ def print_stderr(text: str) -> None:
 @contextmanager
 def report_errors() -> Iterator[None]:
     """Print exceptions and warnings as one line; exit with code 2 on an error and 130 on an interrupt."""
-    from unlazy.core.errors import UnlazyError, UnlazyWarning
-
     usual = warnings.showwarning
 
     def one_line(message, category, *rest, **more):  # type: ignore[no-untyped-def]

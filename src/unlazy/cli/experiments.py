@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import unlazy
 from unlazy.cli.errors import print_stderr, report_errors
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]... | all", he
 Full = Annotated[bool, typer.Option("--full", help="Use the full configuration instead of the quick one.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE[,VALUE]", help="Override a parameter.")]
 Seeds = Annotated[int | None, typer.Option(help="Number of seeds per grid point.")]
-Jobs = Annotated[int | None, typer.Option(help="Number of worker processes (default: one per core).")]
+Jobs = Annotated[int | None, typer.Option("--n-jobs", help="Number of worker processes (default: one per core).")]
 Where = Annotated[str, typer.Option("--engine", help="Where trials run: local, dask or inline.")]
 Address = Annotated[str | None, typer.Option(help="Address of a dask scheduler, as tcp://host:port.")]
 Folder = Annotated[Path, typer.Option("--store", help="Folder of the stored trials.")]
@@ -33,9 +34,7 @@ _RESULTS = Path("results")
 def demo(jobs: Jobs = None, store: Folder = _RESULTS) -> None:
     """Run a selection of quick experiments, print their claims and write a report."""
     with report_errors():
-        from unlazy import lab
-
-        chosen = [e for e in lab.all_experiments() if e.demo]
+        chosen = [e for e in unlazy.lab.all_experiments() if e.demo]
         if not chosen:
             raise ValueError("no experiment is part of the demo")
         results = _run([(e, e.quick) for e in chosen], store, "local", jobs, None)
@@ -51,10 +50,8 @@ def list_experiments() -> None:
         from rich.console import Console
         from rich.table import Table
 
-        from unlazy import lab
-
         table = Table("name", "source", "tags", "question", box=None, pad_edge=False)
-        for e in lab.all_experiments():
+        for e in unlazy.lab.all_experiments():
             table.add_row(f"[bold]{e.name}[/bold]", e.source, " ".join(e.tags), e.question)
         Console().print(table)
 
@@ -67,18 +64,17 @@ def show(
 ) -> None:
     """Describe an experiment: question, prediction, protocol, verdict rule, configurations, claims of stored trials."""
     with report_errors():
-        from unlazy import lab
         from unlazy.lab.runner.store import FILE
 
         try:
-            experiment = lab.find(name)
+            experiment = unlazy.lab.find(name)
         except ValueError:
             if ":" in name or not (store / FILE).exists():
                 raise
-            with lab.Store(store, create=False) as kept:
+            with unlazy.lab.Store(store, create=False) as kept:
                 experiment = _find_experiment(name, kept)
         if failures:
-            with lab.Store(store, create=False) as kept:
+            with unlazy.lab.Store(store, create=False) as kept:
                 for failure in kept.everything(experiment).failed:
                     typer.echo(f"{failure.params}, seed {failure.seed}\n{failure.traceback}")
         else:
@@ -107,10 +103,8 @@ def report(
 ) -> None:  # fmt: skip
     """Write a report (figures and claims) from stored trials, including your own experiments; nothing is run."""
     with report_errors():
-        from unlazy import lab
-
         results = []
-        with lab.Store(store, create=False) as kept:
+        with unlazy.lab.Store(store, create=False) as kept:
             for experiment, config in _select(names or ["all"], full, change, seeds, kept):
                 records, size = kept.records(experiment, config.points(), config.seeds), config.size
                 if 0 < len(records) < size:
@@ -130,13 +124,12 @@ def write_map(out: Out = None, store: Folder = _RESULTS) -> None:
     Verdicts come from your store, and from the recorded results of the project for experiments that you have not run.
     Nothing is run."""
     with report_errors():
-        from unlazy import lab
         from unlazy.lab.report import map as report_map
         from unlazy.lab.runner.store import FILE
 
-        chosen, mine = lab.all_experiments(), {}
+        chosen, mine = unlazy.lab.all_experiments(), {}
         if (store / FILE).exists():
-            with lab.Store(store, create=False) as kept:
+            with unlazy.lab.Store(store, create=False) as kept:
                 chosen = [*chosen, *_user_experiments(kept)]
                 stored = [(e, kept.records(e, e.quick.points(), e.quick.seeds)) for e in chosen]
             whole = [(e, records) for e, records in stored if len(records) == e.quick.size]
@@ -160,14 +153,13 @@ def export(
 ) -> None:  # fmt: skip
     """Export all stored trials, one table per experiment."""
     with report_errors():
-        from unlazy import lab
         from unlazy.lab.experiment import file_names
         from unlazy.lab.report.export import export as write
 
         if kind not in ("csv", "parquet"):
             raise ValueError(f"--format must be csv or parquet, got {kind!r}")
         folder = out or store / "export"
-        with lab.Store(store, create=False) as kept:
+        with unlazy.lab.Store(store, create=False) as kept:
             tables = [(e, kept.everything(e)) for e in _experiments(names or ["all"], kept)]
         tables = [(e, records) for e, records in tables if len(records)]
         if not tables:
@@ -187,21 +179,17 @@ class _Problems:
 
 def _experiments(names: list[str] | None, kept: "Store | None" = None) -> "list[Experiment]":
     """Experiments by name, including user-defined experiments with trials in the store."""
-    from unlazy import lab
-
     if not names:
         raise ValueError("name one or more experiments (see unlazy list), or all")
     if names == ["all"]:
-        return [*lab.all_experiments(), *_user_experiments(kept)]
+        return [*unlazy.lab.all_experiments(), *_user_experiments(kept)]
     return [_find_experiment(name, kept) for name in dict.fromkeys(names)]
 
 
 def _find_experiment(name: str, kept: "Store | None") -> "Experiment":
     """The built-in experiment of this name, or a user-defined one with trials in the store."""
-    from unlazy import lab
-
     try:
-        return lab.find(name)
+        return unlazy.lab.find(name)
     except ValueError:
         own = [] if ":" in name else _user_experiments(kept, name)
         if not own:
@@ -214,12 +202,10 @@ def _find_experiment(name: str, kept: "Store | None") -> "Experiment":
 
 def _user_experiments(kept: "Store | None", name: str | None = None) -> "list[Experiment]":
     """User-defined experiments (of this name) with stored trials; print a note for each that cannot be imported."""
-    from unlazy import lab
-
     if kept is None:
         return []
     found = [identity for identity in kept.identities() if name in (None, identity.partition(":")[2])]
-    own, missing = lab.own_experiments(found)
+    own, missing = unlazy.lab.own_experiments(found)
     for message in missing:
         print_stderr(f"note: {message}")
     return own
@@ -239,13 +225,10 @@ def _run(
     chosen: "list[tuple[Experiment, Config]]", store: Path | None, engine: str, jobs: int | None, address: str | None
 ) -> "list[tuple[Experiment, Records]]":
     """Run all experiments with one pool of workers."""
-    from unlazy import lab
+    from unlazy.lab.runner.engines import opened_engine
 
-    workers = lab.open_engine(engine, jobs, address)
-    try:
-        return [(e, lab.run(e, c, store=store, engine=workers)) for e, c in chosen]
-    finally:
-        workers.close()
+    with opened_engine(engine, jobs, address) as workers:
+        return [(e, unlazy.lab.run(e, c, store=store, engine=workers, progress=True)) for e, c in chosen]
 
 
 def _failed(results: "list[tuple[Experiment, Records]]") -> bool:
@@ -278,20 +261,18 @@ def _print_claims(results: "list[tuple[Experiment, Records]]") -> _Problems:
 
 def _write_report(results: "list[tuple[Experiment, Records]]", store: Path, out: Path | None = None) -> None:
     """Write the report page and print its path."""
-    from unlazy import lab
     from unlazy.lab.report.page import write_report
 
-    with lab.Store(store, create=False) as kept:
+    with unlazy.lab.Store(store, create=False) as kept:
         places = dict.fromkeys(str(place) for e, _ in results for place in kept.environments(e))
     typer.echo(f"Page: {write_report(results, out or store, 'Environment: ' + '; '.join(places) + '.')}")
 
 
 def _stored_claims(experiment: "Experiment", store: Path) -> None:
     """Print the claims from the stored trials of the quick configuration, if there are any."""
-    from unlazy import lab
     from unlazy.lab.runner.store import FILE
 
-    if (store / FILE).exists() and len(records := lab.load(experiment, "quick", store=store)):
+    if (store / FILE).exists() and len(records := unlazy.lab.load(experiment, "quick", store=store)):
         _print_claims([(experiment, records)])
 
 

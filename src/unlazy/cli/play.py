@@ -1,5 +1,6 @@
 """The `unlazy play` command: write and open the interactive page."""
 
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,6 @@ def play(
 ) -> None:
     """Write an interactive page: training of a kernel machine, lazy and rich networks, sample complexity."""
     with report_errors():
-        import tempfile
         import webbrowser
 
         from unlazy.lab.play.page import write_play

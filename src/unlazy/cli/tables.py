@@ -1,11 +1,14 @@
 """Commands for the user's tables: compare, fit, predict."""
 
+import os
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from unlazy.cli.errors import print_stderr, report_errors
+from unlazy.core.compilation_cache import compilation_cache_env
 
 app = typer.Typer()
 began: float | None = None
@@ -24,7 +27,7 @@ Categorical = Annotated[
 Delimiter = Annotated[str | None, typer.Option(help="Delimiter of a CSV file (default: detected).")]
 Budget = Annotated[str, typer.Option(help="Time limit for the whole command: 90s, 2m, 1h.")]
 Models = Annotated[list[str] | None, typer.Option("--model", help="Compare only this model; may be repeated.")]
-Jobs = Annotated[int | None, typer.Option(help="Number of worker processes (default: one per core).")]
+Jobs = Annotated[int | None, typer.Option("--n-jobs", help="Number of worker processes (default: one per core).")]
 EngineName = Annotated[str, typer.Option("--engine", help="local, dask or inline.")]
 Address = Annotated[str | None, typer.Option(help="Address of a Dask scheduler, as tcp://host:port.")]
 Folder = Annotated[Path, typer.Option("--store", help="Folder for trials, page and model.")]
@@ -43,11 +46,6 @@ def compare(
 ) -> None:  # fmt: skip
     """Find out whether feature learning pays on a table; write a page and a model for `unlazy predict`."""
     with report_errors():
-        import os
-        import tempfile
-
-        from unlazy.core.compilation_cache import compilation_cache_env
-
         os.environ.update(compilation_cache_env())  # before JAX is imported
         from unlazy.comparison.cli_options import parse_budget, resolve_source
         from unlazy.comparison.study.workers import start_workers
@@ -62,7 +60,7 @@ def compare(
             table = _table(source, target, task, delimiter, drop, categorical, group=group, time=time)
             found = compare_table(
                 table, clock=clock, models=tuple(model or ()), store=store if resume else scratch, workers=workers,
-                seed=seed,
+                progress=True, seed=seed,
             )  # fmt: skip
         _print(found)
         saved = found.save(_make_folder(store) / "model.unlazy")

@@ -1,17 +1,20 @@
 """`unlazy.compare`: whether feature learning pays on a table, with tables, figures, a fitted model and a page."""
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 
 from unlazy.comparison.cli_options import parse_budget
 from unlazy.comparison.data.leakage import find_suspects
 from unlazy.comparison.data.reading import read_table
 from unlazy.comparison.data.table import EncodedTable, make_table
+from unlazy.comparison.options import StudyOptions, TableOptions
 from unlazy.comparison.report import figures, held_out_figures, prose
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.page import write_page
@@ -21,10 +24,10 @@ from unlazy.comparison.study.plan import BudgetClock
 from unlazy.comparison.study.study import run_study
 from unlazy.comparison.study.verdict import decide_verdict
 from unlazy.comparison.study.workers import start_workers
+from unlazy.core.progress import ProgressOption
 from unlazy.lab.runner.engines import TrialEngine
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 
@@ -69,7 +72,7 @@ class Comparison(Findings):
     >>> import numpy as np, unlazy
     >>> X = np.random.default_rng(0).normal(size=(60, 2))
     >>> models = ("gaussian", "feature_machine")
-    >>> c = unlazy.compare(X, X[:, 0] ** 2, budget=20, models=models, engine="inline", progress=False)
+    >>> c = unlazy.compare(X, X[:, 0] ** 2, budget=20, models=models, study=unlazy.StudyOptions(engine="inline"))
     >>> c.predict(X[:3]).shape
     (3,)
     """
@@ -235,16 +238,14 @@ class Comparison(Findings):
     def _model(self) -> Any:
         """The fitted pipeline; raise ValueError if there is none."""
         if self.final is None:
-            raise ValueError("no model was fitted; call compare with fit=True")
+            raise ValueError("no model was fitted; call compare with study=StudyOptions(fit=True)")
         return self.final.model
 
 
 def compare(
     X: "str | Path | ArrayLike | pd.DataFrame", y: "ArrayLike | pd.Series | None" = None, *, target: str | None = None,
-    task: str | None = None, budget: str | float = "2m", models: tuple[str, ...] = (), drop: tuple[str, ...] = (),
-    categorical: tuple[str, ...] = (), group: str | None = None, time: str | None = None,
-    store: str | Path | None = None, n_jobs: int | None = None, engine: str | TrialEngine = "local",
-    address: str | None = None, progress: bool = True, fit: bool = True, random_state: int = 0,
+    budget: str | float = "2m", models: Sequence[str] = (), table: TableOptions | None = None,
+    study: StudyOptions | None = None, progress: ProgressOption = False, random_state: int = 0,
 ) -> Comparison:  # fmt: skip
     """Find out whether feature learning pays on a table.
 
@@ -260,34 +261,17 @@ def compare(
         Targets. Omit them if `X` is a file, or a data frame that contains the column `target`.
     target : str, optional
         Column to predict.
-    task : {'regression', 'classification'}, optional
-        Inferred from the target by default.
     budget : str or float, default '2m'
         Time for the whole comparison: '90s', '2m', '1h' or a number of seconds.
-    models : tuple of str, default ()
+    models : sequence of str, default ()
         Names of the models to compare, such as 'gaussian', 'feature_machine' and 'boosting'; by default all. At least
         one with fixed and one with learned features.
-    drop : tuple of str, default ()
-        Columns to remove.
-    categorical : tuple of str, default ()
-        Columns of numbers to treat as categories.
-    group : str, optional
-        Column of groups, such as patients. A group is never in both training and test rows.
-    time : str, optional
-        Column of times. Later rows are predicted from earlier ones.
-    store : str or Path, optional
-        Folder for finished trials. A second call with the same store, or with a larger budget, resumes from them. By
-        default nothing is stored.
-    n_jobs : int, optional
-        Number of worker processes; by default one per core.
-    engine : {'local', 'dask', 'inline'} or TrialEngine, default 'local'
-        Where trials run: in worker processes, on a Dask cluster, or in this process.
-    address : str, optional
-        Address of a Dask scheduler, as tcp://host:port.
-    progress : bool, default True
-        Show progress bars.
-    fit : bool, default True
-        Fit the chosen model to all rows at the end, for `predict` and `save`.
+    table : TableOptions, optional
+        Task, columns to remove, categorical columns, groups and times.
+    study : StudyOptions, optional
+        Folder of stored trials, workers, and whether a model is fitted at the end.
+    progress : bool or callable, default False
+        Whether to show progress bars, or a function called with a `Progress` after every trial.
     random_state : int, default 0
         Seed of the random splits.
 
@@ -309,30 +293,31 @@ def compare(
     >>> import numpy as np, unlazy
     >>> X = np.random.default_rng(0).normal(size=(60, 2))
     >>> models = ("gaussian", "feature_machine")
-    >>> c = unlazy.compare(X, X[:, 0] ** 2, budget=20, models=models, engine="inline", progress=False)
+    >>> c = unlazy.compare(X, X[:, 0] ** 2, budget=20, models=models, study=unlazy.StudyOptions(engine="inline"))
     >>> sorted(c.models["name"])
     ['feature_machine', 'gaussian']
     """
     clock = BudgetClock(parse_budget(budget))
-    options: dict[str, Any] = {
-        "task": task, "drop": tuple(drop), "categorical": tuple(categorical), "group": group, "time": time,
-    }  # fmt: skip
+    reading, study = vars(table or TableOptions()), study or StudyOptions()
     if isinstance(X, str | Path):
         if y is not None:
             raise ValueError(f"the target of {X} is one of its columns; name it with target= and omit y")
-        table = read_table(X, target, **options)
+        rows = read_table(X, target, **reading)
     else:
-        table = make_table(*_inputs_and_target(X, y, target), **options)
-    with tempfile.TemporaryDirectory(prefix="unlazy-") as scratch, start_workers(engine, n_jobs, address) as workers:
+        rows = make_table(*_inputs_and_target(X, y, target), **reading)
+    with (
+        tempfile.TemporaryDirectory(prefix="unlazy-") as scratch,
+        start_workers(study.engine, study.n_jobs, study.address) as workers,
+    ):
         return compare_table(
-            table, clock=clock, models=tuple(models), store=scratch if store is None else store, workers=workers,
-            progress=progress, fit=fit, seed=random_state,
+            rows, clock=clock, models=tuple(models), store=study.store or scratch, workers=workers, progress=progress,
+            fit=study.fit, seed=random_state,
         )  # fmt: skip
 
 
 def compare_table(
     table: EncodedTable, *, clock: BudgetClock, store: str | Path, workers: TrialEngine, models: tuple[str, ...] = (),
-    progress: bool = True, fit: bool = True, seed: int = 0,
+    progress: ProgressOption = False, fit: bool = True, seed: int = 0,
 ) -> Comparison:  # fmt: skip
     """Run the comparison on a validated table with a running clock and started workers.
 
@@ -356,8 +341,6 @@ def compare_table(
 
 def _inputs_and_target(X: Any, y: Any, target: str | None) -> tuple[Any, Any]:
     """Separate inputs and target if `y` is a column of the data frame X."""
-    import pandas as pd
-
     if y is not None:
         return X, y
     if not isinstance(X, pd.DataFrame) or target not in X.columns:

@@ -1,33 +1,47 @@
-"""Conversion and validation of array inputs: lists, NumPy and JAX arrays and data frames become float32 or float64.
+"""Arrays: conversion and validation of inputs, float types, matrix products at full precision.
 
-Integers become the default float type; float16 and bfloat16 become float32. Inputs that cannot be converted raise
-ValueError. Under jit values cannot be checked, and NaN propagates to the result.
+Lists, NumPy and JAX arrays and data frames become float32 or float64: integers become the default float type, float16
+and bfloat16 become float32. Inputs that cannot be converted raise ValueError. Under jit values cannot be checked, and
+NaN propagates to the result.
+
+By default, a GPU rounds the factors of a float32 product to tf32 (three digits); on a CPU there is no such choice. All
+products of JAX arrays in this package go through this module.
 """
 
 import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce, wraps
+from types import ModuleType
+from typing import Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
-
-from unlazy.core.precision import default_float
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PyTree
 
 R = TypeVar("R")
-Points = Any
-"""n points of dimension d: a JAX array (also traced), a NumPy array, nested lists or a pandas data frame."""
-Labels = Any
+A = TypeVar("A", Array, np.ndarray)
+"""Type variable of functions that return a NumPy array for NumPy arrays, and a JAX array for JAX arrays."""
+Points = PyTree
+"""n points of dimension d: a JAX array (also traced), a NumPy array, nested lists, a pandas data frame, or a pytree of
+arrays. Static types cannot express this; `as_points` checks it."""
+Labels = PyTree
 """One label, or a row of labels, per point; the same types as `Points`."""
 Matrix = Array | np.ndarray
 """An array on the device or on the host."""
+Side = PyTree
+"""One prepared side of a block of kernel entries, as `Kernel.prepare` returns it: any pytree of arrays whose leading
+axis is the points."""
+Entries = PyTree
+"""Kernel values: an array, or a pytree of arrays of one shape, such as NNGP and NTK as a pair."""
 INPUT_KINDS = ("matrix", "array", "tree")
 """Inputs that a kernel accepts for n points, most specific first: a matrix n × d; an array whose leading axis is the
 points (images); a pytree of arrays whose leading axis is the points (sequences with masks, graphs)."""
 
 
-def is_concrete(*trees: Any) -> bool:
+def is_concrete(*trees: PyTree) -> bool:
     """Whether the values of all leaves are known: false if any is a tracer."""
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
 
@@ -36,7 +50,7 @@ _DEVICE_FLOATS: dict = {}
 """Cache of pytrees of Python floats that were transferred to the device."""
 
 
-def floats_on_device(tree: Any) -> Any:
+def floats_on_device(tree: PyTree) -> PyTree:
     """Transfer a pytree of Python floats (parameters of a kernel) to the device, once.
 
     Without the cache they would be transferred for every program that takes them, which costs as much as 10^8 kernel
@@ -56,7 +70,7 @@ def floats_on_device(tree: Any) -> Any:
     return _DEVICE_FLOATS[key]
 
 
-def as_floats(values: Any, what: str = "X", dtype: Any = None) -> Float[Array, "..."]:
+def as_floats(values: object, what: str = "X", dtype: DTypeLike | None = None) -> Float[Array, "..."]:
     """The values as a JAX array of float32 or float64, or of `dtype`; shapes are not checked."""
     if not isinstance(values, jax.Array):
         return jnp.asarray(as_host_floats(values, what, dtype))
@@ -66,14 +80,14 @@ def as_floats(values: Any, what: str = "X", dtype: Any = None) -> Float[Array, "
     return values if values.dtype == wanted else values.astype(wanted)
 
 
-def as_host_floats(values: Any, what: str = "X", dtype: Any = None) -> Float[np.ndarray, "..."]:
+def as_host_floats(values: object, what: str = "X", dtype: DTypeLike | None = None) -> Float[np.ndarray, "..."]:
     """Like `as_floats`, but a NumPy array: for computations on the host."""
     values = as_real_array(what, values)
     wide = values.dtype == np.float64
     return np.asarray(values, dtype or (default_float() if wide else jnp.float32))
 
 
-def floats_if_numeric(values: Any) -> Any:
+def floats_if_numeric(values: PyTree) -> PyTree:
     """Convert lists, NumPy arrays and data frames to JAX arrays of floats; anything else is returned unchanged."""
     given = isinstance(values, list | tuple | np.ndarray) or hasattr(values, "to_numpy")
     return as_floats(values, "the argument") if given else values
@@ -97,7 +111,9 @@ def accepts_array_likes(function: Callable[..., R]) -> Callable[..., R]:
     return read
 
 
-def as_points(X: Points, what: str = "X", dtype: Any = None, input_kind: str = "matrix", to_device: bool = True) -> Any:
+def as_points(
+    X: Points, what: str = "X", dtype: DTypeLike | None = None, input_kind: str = "matrix", to_device: bool = True
+) -> PyTree:
     """The points as floats; raise ValueError if they are empty or not of this kind (see `INPUT_KINDS`).
 
     With `to_device=False`, arrays that are not JAX arrays stay on the host.
@@ -115,7 +131,7 @@ def as_point_pair(
     names: tuple[str, str] = ("X", "Z"),
     input_kind: str = "matrix",
     to_device: bool = True,
-) -> tuple[Any, Any]:
+) -> tuple[PyTree, PyTree]:
     """The row points and the column points of a Gram matrix, validated and promoted to a common float type.
 
     The second is None if Z is None. With `to_device=False`, arrays that are not JAX arrays stay on the host.
@@ -137,18 +153,18 @@ def as_point_pair(
     return cast_floats(left, dtype), cast_floats(right, dtype)
 
 
-def n_points(X: Any) -> int:
+def n_points(X: PyTree) -> int:
     """Number of points: the size of the leading axis of every array."""
     return jax.tree.leaves(X)[0].shape[0]
 
 
-def float_type(X: Any) -> Any:
+def float_type(X: PyTree) -> np.dtype:
     """The promoted float type of all float arrays; the default float type if there are none (tokens)."""
     found = [leaf.dtype for leaf in jax.tree.leaves(X) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     return jnp.dtype(jnp.result_type(*found)) if found else default_float()
 
 
-def cast_floats(X: Any, dtype: Any) -> Any:
+def cast_floats(X: PyTree, dtype: DTypeLike) -> PyTree:
     """Cast the float arrays to `dtype`; integer arrays (tokens, edges) are unchanged."""
 
     def typed(leaf: Any) -> Any:
@@ -175,7 +191,7 @@ def _tree(X: Any, what: str, dtype: Any) -> Any:
     return jax.tree.unflatten(structure, arrays)
 
 
-def stack_points(X: Any, what: str = "X") -> Any:
+def stack_points(X: PyTree, what: str = "X") -> PyTree:
     """Stack a list of points into one pytree: dictionaries and other containers are stacked leaf by leaf."""
     first = X[0] if isinstance(X, list) and X else None
     plain = isinstance(first, list | tuple) and not hasattr(first, "_fields")
@@ -206,7 +222,9 @@ def _check_same_structure(left: Any, right: Any, names: tuple[str, str]) -> None
         )
 
 
-def as_labels(y: Labels, n: int, what: str = "y", points_name: str = "X", dtype: Any = None) -> Float[Array, "n ..."]:
+def as_labels(
+    y: Labels, n: int, what: str = "y", points_name: str = "X", dtype: DTypeLike | None = None
+) -> Float[Array, "n ..."]:
     """Labels as floats; raise ValueError unless there is one row per point and all are finite."""
     array = as_floats(y, what, dtype)
     if array.ndim == 0 or array.shape[0] != n:
@@ -230,7 +248,7 @@ def check_axes(what: str, shape: tuple[int, ...], more_axes: bool = False) -> No
         raise ValueError(f"{what} is empty, shape {shape}: at least one point with at least one feature is required")
 
 
-def as_real_array(what: str, values: Any) -> np.ndarray:
+def as_real_array(what: str, values: object) -> np.ndarray:
     """The values as a NumPy array of float32 or float64; raise ValueError if they are not real numbers."""
     if hasattr(values, "toarray"):
         raise ValueError(f"{what} is sparse, but kernels need dense inputs: pass {what}.toarray()")
@@ -301,3 +319,140 @@ def _kind_name(array: np.ndarray) -> str:
 def _width(array: Matrix) -> Any:
     """Number of columns, or the shape of one point."""
     return array.shape[1] if array.ndim == 2 else array.shape[1:]
+
+
+Precision = Literal["float32", "float64"]
+
+
+@contextmanager
+def precision(name: str) -> Iterator[None]:
+    """Run a block of code in float32 or float64.
+
+    Parameters
+    ----------
+    name : {"float32", "float64"}
+        Default float type of new arrays within the block.
+
+    Raises
+    ------
+    ValueError
+        If `name` is neither of the two.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from unlazy import precision
+    >>> with precision("float64"):
+    ...     print(jnp.ones(1).dtype)
+    float64
+    """
+    if name not in ("float32", "float64"):
+        raise ValueError(f"precision must be 'float32' or 'float64', got {name!r}")
+    with jax.enable_x64(name == "float64"):
+        yield
+
+
+def default_float() -> jnp.dtype:
+    """The default float type of new arrays in the current scope."""
+    return jnp.result_type(float)  # creates no array: called at every entry point
+
+
+def unit_roundoff(dtype: object) -> float:
+    """Unit roundoff of a float type: 2^-24 for float32, 2^-53 for float64."""
+    return float(jnp.finfo(dtype).eps) / 2
+
+
+HIGHEST = jax.lax.Precision.HIGHEST
+
+
+def dot(first: Any, *others: Any) -> Any:
+    """Matrix product A @ B @ C …, from left to right, at the highest precision.
+
+    If all factors are NumPy arrays, NumPy computes the product: no compilation is needed on the host.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy.core.arrays import dot
+    >>> print(dot(np.eye(2), np.ones((2, 3)), np.ones(3)))
+    [3. 3.]
+    """
+    return reduce(_pair, others, first)
+
+
+def einsum(formula: str, *factors: Any) -> Any:
+    """Einstein summation at the highest precision; by NumPy if all factors are NumPy arrays.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy.core.arrays import einsum
+    >>> print(einsum("ij,ij->i", np.ones((2, 3)), np.ones((2, 3))))
+    [3. 3.]
+    """
+    if _on_host(*factors):
+        return np.einsum(formula, *factors)
+    return jnp.einsum(formula, *factors, precision=HIGHEST)
+
+
+def vdot(A: Any, B: Any) -> Any:
+    """Sum of the elementwise product, Σ A_ij B_ij, at the highest precision."""
+    return np.vdot(A, B) if _on_host(A, B) else jnp.vdot(A, B, precision=HIGHEST)
+
+
+def convolution(
+    x: Array,
+    weight: Array,
+    strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    input_dilation: Sequence[int] | None,
+    dilation: Sequence[int] | None,
+    letters: tuple[str, str, str],
+) -> Array:
+    """`jax.lax.conv_general_dilated` at the highest precision.
+
+    `input_dilation` dilates x, `dilation` the window; `letters` are the dimension numbers of x, the weights and the
+    result.
+    """
+    return jax.lax.conv_general_dilated(
+        x, weight, strides, padding, input_dilation, dilation, letters, precision=HIGHEST
+    )
+
+
+def with_highest_precision(function: Callable) -> Callable:
+    """Wrap a user's function so that its matrix products run at the highest precision."""
+
+    @wraps(function)
+    def called(*arguments: Any) -> Any:
+        with jax.default_matmul_precision("highest"):
+            return function(*arguments)
+
+    return called
+
+
+def namespace(*arrays: object) -> ModuleType:
+    """`numpy` if all arrays are NumPy arrays, otherwise `jax.numpy`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy.core.arrays import namespace
+    >>> namespace(np.ones(2)).__name__
+    'numpy'
+    """
+    return np if _on_host(*arrays) else jnp
+
+
+def _pair(A: Any, B: Any) -> Any:
+    return np.matmul(A, B) if _on_host(A, B) else jnp.matmul(A, B, precision=HIGHEST)
+
+
+def _on_host(*arrays: Any) -> bool:
+    return all(isinstance(array, np.ndarray) for array in arrays)
+
+
+def is_on_host(array: object) -> bool:
+    """Whether NumPy can use the values in place: not a tracer and not in GPU memory."""
+    if not isinstance(array, jax.Array):
+        return True
+    return not isinstance(array, jax.core.Tracer) and all(d.platform == "cpu" for d in array.devices())

@@ -2,8 +2,9 @@
 
 import os
 import platform
-import sys
 from pathlib import Path
+
+import platformdirs
 
 
 def compilation_cache_env() -> dict[str, str]:
@@ -25,10 +26,4 @@ def compilation_cache_env() -> dict[str, str]:
 
 def cache_folder() -> Path:
     """The per-user cache folder of this package."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = str(Path.home() / "Library" / "Caches")
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "unlazy"
+    return platformdirs.user_cache_path("unlazy", appauthor=False)

@@ -5,6 +5,7 @@ failures (a store that cannot be written, a file of another format) raise `Unlaz
 as one line.
 """
 
+import operator
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import Any
@@ -37,8 +38,6 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
 
 def check_positive_integer(what: str, value: object, remedy: str = "") -> int:
     """`value` as an int; raise ValueError if it is not a positive integer."""
-    import operator
-
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:

@@ -41,12 +41,17 @@ FIRST_NAMES = {
 }
 """Where the classes of stored problems were first defined: hashes use that name, so that older stores stay valid."""
 
+FIRST_FIELDS = {"unlazy.kernels.radial.Matern": ("smoothness", "bandwidth")}
+"""Fields in their first order, for classes whose order has changed since."""
 
-def fingerprint(*values: Any) -> str:
+
+def fingerprint(*values: object) -> str:
     """SHA-256 of any nesting of arrays, numbers, strings, containers, dataclasses (kernels, networks) and functions.
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from unlazy.core.fingerprint import fingerprint
     >>> fingerprint(np.zeros(3)) == fingerprint(np.zeros(3)), fingerprint(np.zeros(3)) == fingerprint(np.zeros(4))
     (True, False)
     """
@@ -82,7 +87,8 @@ def _compound(total: Any, value: Any, seen: tuple[int, ...]) -> None:
     elif isinstance(value, list | tuple):
         parts = list(value)
     elif dataclasses.is_dataclass(value):
-        parts = [(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)]
+        names = FIRST_FIELDS.get(_first_name(type(value)), [f.name for f in dataclasses.fields(value)])
+        parts = [(name, getattr(value, name, None)) for name in names]
     elif isinstance(value, functools.partial):
         parts = [value.func, value.args, value.keywords]
     elif isinstance(value, types.MethodType):

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import overload
 
 import jax
 from jax.extend.mlir import ir
@@ -10,7 +10,17 @@ from jax.extend.mlir import ir
 from unlazy.core.errors import UnlazyWarning
 
 
-def inline_assembly(code: str, constraints: str, result: Any, *operands: Any, side_effects: bool = False) -> Any:
+@overload
+def inline_assembly(
+    code: str, constraints: str, result: ir.Type, *operands: ir.Value, side_effects: bool = False
+) -> ir.Value: ...
+@overload
+def inline_assembly(
+    code: str, constraints: str, result: None, *operands: ir.Value, side_effects: bool = False
+) -> None: ...
+def inline_assembly(
+    code: str, constraints: str, result: ir.Type | None, *operands: ir.Value, side_effects: bool = False
+) -> ir.Value | None:
     """Emit inline assembly and return its value, or None if `result` is None.
 
     Assembly with `side_effects` is neither moved nor removed by the compiler.
@@ -33,7 +43,7 @@ def one_at_a_time(launch: Callable) -> Callable:
     return jax.custom_batching.sequential_vmap(launch)
 
 
-def can_lower(traced: Callable[[], Any], what: str) -> bool:
+def can_lower(traced: Callable[[], jax.stages.Traced], what: str) -> bool:
     """Whether the installed JAX can lower the traced program; nothing is compiled.
 
     The Mosaic GPU backend is experimental and changes between versions. On failure a warning is issued, and `what`

@@ -14,10 +14,10 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int, PyTree
 
-from unlazy.core.arrays import Points, is_concrete
-from unlazy.core.precision import unit_roundoff
+from unlazy.core.arrays import Points, is_concrete, unit_roundoff
 
 
 @runtime_checkable
@@ -55,7 +55,7 @@ class Trajectory(Protocol):
     def times(self) -> Float[Array | np.ndarray, "*t"] | Int[Array | np.ndarray, "*t"]:
         """Times at which the functions were computed."""
 
-    def predict(self, Z: Points, /, t: Any) -> Float[Array | np.ndarray, "..."]:
+    def predict(self, Z: Points, /, t: ArrayLike) -> Float[Array | np.ndarray, "..."]:
         """Evaluate f_t at every point.
 
         Parameters
@@ -71,7 +71,7 @@ class Trajectory(Protocol):
             Predictions.
         """
 
-    def kernel_at(self, t: Any, /) -> Any:
+    def kernel_at(self, t: ArrayLike, /) -> object:
         """The kernel that governs f at time t: constant in lazy training, changing when features are learned."""
 
 
@@ -152,22 +152,26 @@ class Evidence:
         """Automatic corrections, and remarks on the result."""
         return self.description.notes
 
-    def with_description(self, **fields: Any) -> "Evidence":
-        """The same numbers, with some fields of the description replaced.
+    def with_description(self, solved: str | None = None, notes: tuple[str, ...] | None = None) -> "Evidence":
+        """The same numbers, with another problem or other notes in the description.
 
         Parameters
         ----------
-        **fields
-            Fields of `FitDescription`.
+        solved : str, optional
+            The problem, as a formula. Unchanged by default.
+        notes : tuple of str, optional
+            Corrections and remarks. Unchanged by default.
 
         Returns
         -------
         Evidence
             The new evidence.
         """
-        return replace(self, description=replace(self.description, **fields))
+        old = self.description
+        new = replace(old, solved=old.solved if solved is None else solved, notes=old.notes if notes is None else notes)
+        return replace(self, description=new)
 
-    def tree_flatten(self) -> tuple[tuple[Any, ...], FitDescription]:
+    def tree_flatten(self) -> tuple[tuple[ArrayLike, ...], FitDescription]:
         """Numbers as leaves, the description as auxiliary data."""
         numbers = (self.residual, self.tolerance, self.ridge, self.steps, self.seconds, self.bytes)
         # as NumPy floats: Python numbers are static for Equinox's filters, and integers cannot be differentiated
@@ -175,25 +179,29 @@ class Evidence:
         return leaves, self.description
 
     @classmethod
-    def tree_unflatten(cls, description: FitDescription, numbers: Sequence[Any]) -> "Evidence":
+    def tree_unflatten(cls, description: FitDescription, numbers: Sequence[PyTree]) -> "Evidence":
         """Inverse of `tree_flatten`; the description is dropped if the numbers are traced."""
         traced = any(isinstance(v, jax.core.Tracer) for v in numbers)
         return replace(cls(*numbers), description=LOST_DESCRIPTION if traced else description)
 
 
-def closed_form_evidence(values: Array, rows: int, **fields: Any) -> Evidence:
+def closed_form_evidence(
+    values: Array, rows: int, *, solved: str, method: str, notes: tuple[str, ...] = ()
+) -> Evidence:
     """Evidence for `values` computed by one decomposition of a matrix with this number of rows.
 
     The residual is the rounding error, rows · 2^-p relative to the norm of the matrix, or NaN if the values are not
-    finite. `fields` are those of `FitDescription`.
+    finite. `solved`, `method` and `notes` are those of `FitDescription`.
     """
     error = rows * unit_roundoff(values.dtype)
     finite = jnp.all(jnp.isfinite(values))
     residual = (error if bool(finite) else math.nan) if is_concrete(finite) else jnp.where(finite, error, jnp.nan)
-    return Evidence(residual, description=FitDescription(**fields))
+    return Evidence(residual, description=FitDescription(solved, method, notes=notes))
 
 
-def time_index(times: Array | np.ndarray, t: Any, what: str = "time") -> Any:
+def time_index(
+    times: Array | np.ndarray, t: ArrayLike | Sequence[float], what: str = "time"
+) -> Array | np.ndarray | np.intp:
     """Index of t (one or several) among the times of a path, equal up to rounding; raise ValueError if there is none.
 
     Under jit values cannot be checked, and the index of the nearest time is returned.

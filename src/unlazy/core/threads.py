@@ -9,12 +9,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from unlazy.core.memory import memory_budget
-from unlazy.core.precision import default_float, precision
+from threadpoolctl import threadpool_limits
+
+from unlazy.core.arrays import default_float, precision
+from unlazy.core.devices import memory_budget
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -73,43 +75,36 @@ def prefetch(make: Callable[[A], T], items: Iterable[A]) -> Iterator[T]:
         pool.shutdown(cancel_futures=True)
 
 
-def single_threaded_blas() -> Any:
+def single_threaded_blas() -> AbstractContextManager:
     """Context manager that limits BLAS to one thread: for small factorizations, more threads are slower."""
-    from threadpoolctl import threadpool_limits
-
     return threadpool_limits(1, "blas")
 
 
-def half_threaded_blas() -> Any:
+def half_threaded_blas() -> AbstractContextManager:
     """Context manager that limits BLAS to half of the cores.
 
     For factorizations of a few thousand rows, the second half of the threads saves a sixth of the time for a sixth more
     work.
     """
-    from threadpoolctl import threadpool_limits
-
     return threadpool_limits(max(1, (_max_threads.get() or available_cores()) // 2), "blas")
 
 
-def limit_threads_by_memory(bytes_per_thread: int) -> Any:
+def limit_threads_by_memory(bytes_per_thread: int) -> AbstractContextManager:
     """Context manager that limits the number of threads to what fits the memory budget."""
     return limit_threads(max(1, min(_max_threads.get() or available_cores(), memory_budget() // bytes_per_thread)))
 
 
 @contextmanager
-def limit_threads(jobs: Any) -> Iterator[None]:
+def limit_threads(jobs: object) -> Iterator[None]:
     """Limit the number of threads of `run_parallel` and of BLAS.
 
     -1 means all cores, -2 all but one, and so on, as in scikit-learn; None changes nothing. Programs that XLA compiles
     for the CPU use their own threads.
     """
-    from threadpoolctl import threadpool_limits
-
     if jobs is None:
         yield
         return
-    whole = isinstance(jobs, int) and not isinstance(jobs, bool)
-    if not whole or jobs == 0:
+    if not isinstance(jobs, int) or isinstance(jobs, bool) or jobs == 0:
         raise ValueError(f"n_jobs must be a nonzero integer (-1 for all cores) or None, got {jobs!r}")
     most = jobs if jobs > 0 else max(1, available_cores() + 1 + jobs)
     token = _max_threads.set(most)

@@ -1,8 +1,6 @@
 """scikit-learn estimators, and saving and loading them. Each name is imported when first used."""
 
-from importlib import import_module
-from typing import Any
-
+from unlazy._lazy_exports import lazy_exports
 from unlazy.estimators.persistence.registry import ESTIMATORS
 
 _WHERE = {
@@ -12,16 +10,4 @@ _WHERE = {
 
 __all__ = [*_WHERE]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        from unlazy.core.errors import did_you_mean
-
-        raise AttributeError(f"unlazy.estimators has no {name!r}{did_you_mean(name, _WHERE)}")
-    value = getattr(import_module(_WHERE[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_exports(__name__, _WHERE)

@@ -1,4 +1,4 @@
-"""Base classes of the estimators: input validation, precision, random keys, weights and `save`.
+"""Base classes of the estimators: validation of points and tables, precision, random keys, weights and `save`.
 
 A subclass lists its parameters in `__init__` and only stores them, as scikit-learn requires; `precision` and
 `random_state` are read here if it has them. Fitted attributes end in an underscore and hold NumPy arrays, numbers,
@@ -17,24 +17,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
+from numpy.typing import ArrayLike
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from unlazy.core.arrays import n_points
-from unlazy.core.precision import precision as in_precision
-from unlazy.estimators.preprocessing.points import as_rows, check_shapes, is_table, point_shapes, read_points, take
-from unlazy.estimators.preprocessing.validation import dense_floats
-from unlazy.kernels.base import Kernel
-from unlazy.kernels.resolve import resolve_kernel
+from unlazy.core.arrays import Labels, Points, as_points, check_finite, n_points
+from unlazy.core.arrays import precision as in_precision
+from unlazy.estimators.persistence import files
+from unlazy.kernels.base import Kernel, resolve_kernel
+
+_MISSING = "impute them first, for example with make_pipeline(SimpleImputer(), ...), or drop those rows"
+RandomState = int | np.random.RandomState | None
+"""Seed of an estimator, or a generator; None draws a new seed."""
 
 
 class Training(NamedTuple):
     """Validated training data in the floating-point type of the estimator; weights are None if all are one."""
 
-    X: Any
+    X: Points
     """Rows of numbers; for kernels that take them, any tree of arrays with a leading axis of points."""
     Y: np.ndarray
     """Shape (n, c), also for one output."""
@@ -96,14 +100,16 @@ class Estimator(BaseEstimator):
         seed = check_random_state(getattr(self, "random_state", 0)).randint(np.iinfo(np.int32).max)
         return jax.random.key(int(seed))
 
-    def _validate_regression(self, X: Any, y: Any, sample_weight: Any = None, multi_output: bool = True) -> Training:
+    def _validate_regression(
+        self, X: Points, y: Labels, sample_weight: ArrayLike | None = None, multi_output: bool = True
+    ) -> Training:
         """Validate X and real-valued y; store column names and the number of axes of y (`_y_axes_`)."""
         X, y = self._validate_pair(X, y, y_numeric=True, multi_output=multi_output)
         self._y_axes_ = int(y.ndim)
         Y = np.asarray(y, dtype=self._dtype).reshape(len(y), -1)
         return self._with_weights(X, Y, sample_weight)
 
-    def _validate_classification(self, X: Any, y: Any, sample_weight: Any = None) -> Training:
+    def _validate_classification(self, X: Points, y: Labels, sample_weight: ArrayLike | None = None) -> Training:
         """Validate X and class labels: set `classes_`, make Y one-hot, apply `class_weight` to the weights."""
         X, y = self._validate_pair(X, y)
         check_classification_targets(y)
@@ -121,7 +127,7 @@ class Estimator(BaseEstimator):
         """Kind of points accepted (`core.arrays`): rows of numbers, unless a kernel object accepts more."""
         return "matrix"
 
-    def _validate_inputs(self, X: Any) -> Any:
+    def _validate_inputs(self, X: Points) -> Any:
         """Validate the points passed to predict: the estimator is fitted and the columns match."""
         check_is_fitted(self)
         if getattr(self, "_table_", True):
@@ -130,14 +136,14 @@ class Estimator(BaseEstimator):
         check_shapes(points, getattr(self, "_shapes_", None))  # not in files of earlier releases
         return points
 
-    def _validate_columns(self, X: Any, reset: bool) -> np.ndarray:
+    def _validate_columns(self, X: Points, reset: bool) -> np.ndarray:
         """Validate a table X without targets."""
         if not reset and self._needs_no_conversion(X):
             return dense_floats(X, lambda X: X, self._dtype)
         keep = {"ensure_all_finite": False, "dtype": np.float64}
         return dense_floats(X, lambda X: validate_data(self, X, reset=reset, **keep), self._dtype)
 
-    def _needs_no_conversion(self, X: Any) -> bool:
+    def _needs_no_conversion(self, X: Points) -> bool:
         """Whether X is a plain float64 array of the right width, for which scikit-learn's validation is skipped.
 
         That validation takes as long as a small prediction.
@@ -145,7 +151,7 @@ class Estimator(BaseEstimator):
         fits = type(X) is np.ndarray and X.dtype == np.float64 and X.ndim == 2 and len(X) > 0
         return fits and X.shape[1] == self.n_features_in_ and not hasattr(self, "feature_names_in_")
 
-    def _validate_pair(self, X: Any, y: Any, **check_y: Any) -> tuple[Any, np.ndarray]:
+    def _validate_pair(self, X: Points, y: Labels, **check_y: Any) -> tuple[Any, np.ndarray]:
         """Validate X and y together."""
         table = is_table(X, self._input_kind)
         if table:
@@ -158,11 +164,11 @@ class Estimator(BaseEstimator):
         self._table_ = table
         return X, y
 
-    def _validate_table_pair(self, X: Any, y: Any, **check_y: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _validate_table_pair(self, X: Points, y: Labels, **check_y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Validate a table X and targets y with scikit-learn."""
         found = {}
 
-        def validate(X: Any) -> np.ndarray:
+        def validate(X: Points) -> np.ndarray:
             try:
                 X, found["y"] = validate_data(self, X, y, ensure_all_finite=False, dtype=np.float64, **check_y)
             except ValueError as error:
@@ -174,7 +180,7 @@ class Estimator(BaseEstimator):
         y = np.asarray(y) if isinstance(y, jax.Array) else y
         return dense_floats(X, validate, self._dtype), found["y"]
 
-    def _with_weights(self, X: Any, Y: np.ndarray, sample_weight: Any) -> Training:
+    def _with_weights(self, X: Points, Y: np.ndarray, sample_weight: Any) -> Training:
         """Drop rows of weight zero; store None for weights that are all one."""
         if sample_weight is None:
             return Training(X, Y, None)
@@ -214,9 +220,7 @@ class Estimator(BaseEstimator):
             If the estimator holds something that files cannot hold, such as a Python function, or if the file cannot be
             written.
         """
-        from unlazy.estimators.persistence.files import save
-
-        save(self, path)
+        files.save(self, path)
 
 
 class KernelEstimator(Estimator):
@@ -236,11 +240,11 @@ class KernelEstimator(Estimator):
         """The kernel if it is an object; None if it is a name."""
         return resolve_kernel(self.kernel, self._kernel_options)
 
-    def _zero_offset(self, X: Any) -> np.ndarray:
+    def _zero_offset(self, X: Points) -> np.ndarray:
         """Zero offset for a kernel object: one entry per column, or a scalar for points that are not rows."""
         return np.zeros(X.shape[1] if self._table_ else (), self._dtype)
 
-    def _centered(self, X: Any) -> Any:
+    def _centered(self, X: Points) -> Any:
         """Subtract the offset."""
         return X - self.offset_ if self.offset_.ndim else X
 
@@ -268,7 +272,7 @@ def _map_leaves(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     return jax.tree.map(lambda leaf: change(leaf) if is_kind(leaf) else leaf, value, is_leaf=is_kind)
 
 
-def map_blocks(f: Callable[[Any], Any], X: Any, rows: int = 4096) -> np.ndarray:
+def map_blocks(f: Callable[[Points], ArrayLike], X: Points, rows: int = 4096) -> np.ndarray:
     """Apply f to blocks of points and concatenate. Short blocks are padded to powers of two to limit compilations."""
     found, n = [], n_points(X)
     for i in range(0, n, rows):
@@ -277,3 +281,149 @@ def map_blocks(f: Callable[[Any], Any], X: Any, rows: int = 4096) -> np.ndarray:
         index = np.where(np.arange(size) < length, np.arange(i, i + size), i)  # pad with the first point
         found.append(np.asarray(f(take(X, index)))[:length])
     return np.concatenate(found)
+
+
+def is_table(X: Points, takes: str) -> bool:
+    """Return whether X is a table of numbers as in scikit-learn.
+
+    For kernels of trees integers are kept as they are: they may be tokens.
+    """
+    if takes == "matrix" or hasattr(X, "columns") or hasattr(X, "toarray"):
+        return True
+    if isinstance(X, tuple):
+        return False
+    if not hasattr(X, "shape"):
+        try:
+            X = np.asarray(X)
+        except ValueError:  # arrays of different shapes
+            return False
+    return X.ndim == 2 and (takes == "array" or X.dtype.kind == "f")
+
+
+def read_points(X: Points, takes: str, dtype: np.dtype) -> Points:
+    """Return a tree of NumPy arrays with a leading axis of points; floats are finite and of type `dtype`."""
+    with in_precision(dtype.name):
+        tree = jax.tree.map(np.asarray, as_points(X, "X", dtype, takes))
+    for leaf in jax.tree.leaves(tree):
+        check_finite("X", leaf)
+    return tree
+
+
+def point_shapes(X: Points) -> list[tuple[int, ...]]:
+    """Shape of one point in each array."""
+    return [tuple(leaf.shape[1:]) for leaf in jax.tree.leaves(X)]
+
+
+def check_shapes(X: Points, fitted: list[tuple[int, ...]] | None) -> None:
+    """Raise ValueError if the points of an array have another shape than in fit; for trees the kernel checks."""
+    found = point_shapes(X)
+    if fitted is None or len(found) != 1 or len(fitted) != 1 or found[0] == tuple(fitted[0]):
+        return
+    raise ValueError(
+        f"the model was fitted to points of shape {tuple(fitted[0])}, got points of shape {found[0]}: images are (n, "
+        "height, width, channels); X[..., None] adds a channel axis, X[None] makes a batch of one image"
+    )
+
+
+def take(X: Points, index: np.ndarray | slice) -> Points:
+    """Return the points at this index."""
+    return jax.tree.map(lambda leaf: leaf[index], X)
+
+
+def on_device(X: Points) -> Points:
+    """Convert the points to JAX arrays."""
+    return jax.tree.map(jnp.asarray, X)
+
+
+def as_rows(X: Points) -> np.ndarray:
+    """Flatten each point to one row of numbers, for comparing points."""
+    n = n_points(X)
+    return np.concatenate([leaf.reshape(n, -1) for leaf in jax.tree.leaves(X)], 1)
+
+
+def dense_floats(X: Points, validate: Callable[[Points], np.ndarray], dtype: np.dtype) -> np.ndarray:
+    """Return X as floats of type `dtype`, validated by scikit-learn; raise ValueError with a remedy."""
+    if issparse(X):
+        raise ValueError(
+            "X is sparse and kernels need dense inputs: pass X.toarray(), or reduce it first, for example with "
+            "make_pipeline(TruncatedSVD(100), ...)"
+        )
+    if isinstance(X, jax.Array):
+        X = np.asarray(X)
+    _reject_dates(X)
+    shape = getattr(X, "shape", ())
+    if len(shape) > 2:
+        raise ValueError(
+            f"Found array with dim {len(shape)}, shape {tuple(shape)}, expected a 2D array: "
+            "X.reshape(len(X), -1) flattens each point. Images need a kernel of images, such as "
+            "KernelClassifier(NTK(layers.myrtle(5)))"
+        )
+    try:
+        array = validate(X)
+    except (ValueError, TypeError) as error:
+        raise _with_column(error, X) from error
+    _check_entries(array, _column_names(X), dtype)
+    return array.astype(dtype, copy=False)
+
+
+def _column_names(X: Points) -> list[str] | None:
+    """Return the column names of a table; None if it has none."""
+    columns = getattr(X, "columns", None)
+    return None if columns is None else [str(name) for name in columns]
+
+
+def _column_label(index: int, names: list[str] | None) -> str:
+    """`column 'age'` or `column 3`."""
+    return f"column {names[index]!r}" if names is not None else f"column {index}"
+
+
+def _check_entries(X: np.ndarray, names: list[str] | None, dtype: np.dtype) -> None:
+    """Raise ValueError, naming the column, if entries are not finite or their squares overflow `dtype`."""
+    limit = float(np.sqrt(np.finfo(dtype).max / (8 * max(1, X.shape[1]))))
+    with np.errstate(over="ignore", invalid="ignore"):
+        if max(X.max(initial=0), -X.min(initial=0)) <= limit:  # false if there is NaN
+            return
+        top = np.max(np.abs(X), axis=0)  # NaN if the column has one
+    if np.isnan(top).any():
+        j = int(np.argmax(np.isnan(top)))
+        count = int(np.isnan(X[:, j]).sum())
+        where = f"{_column_label(j, names)} of X contains NaN (missing values) in {count} of {len(X)} rows"
+        raise ValueError(f"{where}: {_MISSING}")
+    if np.isinf(top).any():
+        j = int(np.argmax(np.isinf(top)))
+        count = int(np.isinf(X[:, j]).sum())
+        raise ValueError(
+            f"{_column_label(j, names)} of X contains infinity in {count} of {len(X)} rows: replace those values, or "
+            "drop the rows"
+        )
+    if (top > limit).any():
+        j = int(np.argmax(top > limit))
+        raise ValueError(
+            f"{_column_label(j, names)} of X reaches {float(top[j]):.3g}, whose square overflows "
+            f"{np.dtype(dtype).name} (infinity): rescale it, for example with StandardScaler"
+            + ("" if dtype == np.float64 else ", or use precision='float64'")
+        )
+
+
+def _reject_dates(X: Points) -> None:
+    """Raise ValueError for dates, which would silently become nanoseconds since 1970."""
+    for name, kind in zip(getattr(X, "columns", ()), getattr(X, "dtypes", ())):
+        if getattr(kind, "kind", "") in ("m", "M"):
+            raise ValueError(f"column {str(name)!r} of X holds dates ({kind}): convert it to a number")
+
+
+def _with_column(error: ValueError | TypeError, X: Points) -> ValueError | TypeError:
+    """Add the column and a remedy to an error of scikit-learn about text."""
+    text, names = str(error).splitlines()[0], _column_names(X)
+    if names is None and "could not convert" not in text and "invalid literal" not in text:
+        return error
+    table = np.asarray(X, dtype=object)
+    for j in range(table.shape[1] if table.ndim == 2 else 0):
+        try:
+            table[:, j].astype(np.float64)
+        except (ValueError, TypeError):
+            return ValueError(
+                f"{_column_label(j, names)} of X does not hold numbers ({text}): encode it first, for example with "
+                "ColumnTransformer and OneHotEncoder"
+            )
+    return error

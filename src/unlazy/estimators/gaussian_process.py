@@ -4,21 +4,19 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import eigh, solve_triangular
+import scipy.linalg
+from scipy.linalg import solve_triangular
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from unlazy.core.arrays import n_points
-from unlazy.core.linalg import dot
-from unlazy.estimators.base import KernelEstimator, Training, map_blocks
+from unlazy.core.arrays import Labels, Points, dot, n_points
+from unlazy.estimators.base import KernelEstimator, RandomState, Training, map_blocks, on_device
 from unlazy.estimators.named_kernels import NETWORK, default_bandwidth, kernel_named, scaled
-from unlazy.estimators.preprocessing.points import on_device
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.networks.infinite_width import NNGP, NTK
 from unlazy.products import gram
-from unlazy.solvers.ridge import factorization
-from unlazy.solvers.ridge.intercept import RELATIVE_RIDGES
+from unlazy.solvers.ridge import RELATIVE_RIDGES, cholesky_factor, cholesky_solve, eigh
 from unlazy.theory.dynamics import spectral_filters
 from unlazy.theory.infinite_width.architecture import MLP
 
@@ -42,7 +40,7 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, KernelEstimator):
         object, X may be anything that the kernel takes.
     network : MLP or None, default None
         Network of "nngp", "ntk" and "ntk_ensemble". None is `MLP(depth=2, activation="relu", sigma_b=0.5)`.
-    noise : float or None, default None
+    relative_noise_variance : float or None, default None
         Noise variance divided by the mean prior variance. None maximizes the marginal likelihood. The ensemble has no
         noise.
     time : float, default inf
@@ -81,26 +79,32 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, KernelEstimator):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from unlazy import GaussianProcess
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> y, Z = np.sin(X[:, 0]), X[:5]
     >>> mean, std = GaussianProcess().fit(X, y).predict(Z, return_std=True)
+    >>> mean.shape, std.shape
+    ((5,), (5,))
     """
 
     _kernel_options = "'nngp', 'ntk_ensemble', another name"
     kernel: str | Kernel
     network: MLP | None
-    noise: float | None
+    relative_noise_variance: float | None
     time: float
     precision: str | None
 
     def __init__(
-        self, kernel="nngp", *, network=None, noise=None, time=np.inf, precision=None
+        self, kernel="nngp", *, network=None, relative_noise_variance=None, time=np.inf, precision=None
     ):  # fmt: skip
         self.kernel = kernel
         self.network = network
-        self.noise = noise
+        self.relative_noise_variance = relative_noise_variance
         self.time = time
         self.precision = precision
 
-    def fit(self, X: Any, y: Any) -> "GaussianProcess":
+    def fit(self, X: Points, y: Labels) -> "GaussianProcess":
         """Fit the process.
 
         Parameters
@@ -126,7 +130,9 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, KernelEstimator):
                 self._infer(data)
         return self
 
-    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+    def predict(
+        self, X: Points, return_std: bool = False, return_cov: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Predict the mean, and optionally the uncertainty, of the function at X.
 
         Parameters
@@ -168,7 +174,7 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, KernelEstimator):
         scale = self.amplitude_ if return_cov else np.sqrt(self.amplitude_)
         return mean, self._restore_spread_axes(spread[..., None] * scale)
 
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+    def sample_y(self, X: Points, n_samples: int = 1, random_state: RandomState = 0) -> np.ndarray:
         """Draw functions from the posterior, evaluated at X.
 
         Parameters
@@ -186,16 +192,16 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, KernelEstimator):
             Function values.
         """
         check_is_fitted(self)
-        mean = self.predict(X)
+        mean = np.asarray(self.predict(X))
         Z = self._centered(self._validate_inputs(X))
         with self._precision_scope():
-            s, U = eigh(self._covariance(Z))
+            s, U = scipy.linalg.eigh(self._covariance(Z))
         root = U * np.sqrt(np.maximum(s, 0))
         normal = check_random_state(random_state).standard_normal((n_points(Z), self.amplitude_.size, n_samples))
         draws = np.einsum("ab,bcs->acs", root, normal) * np.sqrt(self.amplitude_)[:, None]
         return (mean[:, None] + draws[:, 0] if self._y_axes_ == 1 else mean[:, :, None] + draws).astype(self._dtype)
 
-    def _prepare(self, X: Any) -> Any:
+    def _prepare(self, X: Points) -> Any:
         """Set offset, bandwidth and kernels; return the centered inputs."""
         if self._kernel_object is not None:
             self.offset_ = self._zero_offset(X)
@@ -218,10 +224,14 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, KernelEstimator):
         """Compute the posterior: amplitude in closed form, noise by marginal likelihood, from one spectrum."""
         Y, n = data.Y - self.y_mean_, data.n
         K = self._gram(self.kernel_, self.X_fit_, None)
-        s, U = factorization.eigh(K)
+        s, U = eigh(K)
         floor = n * float(np.finfo(K.dtype).eps) * float(s[-1])
         unit = float(np.mean(np.diag(K)))
-        rho = np.maximum(unit * (RELATIVE_RIDGES if self.noise is None else np.array([self.noise])), floor)
+        rho = np.maximum(
+            unit
+            * (RELATIVE_RIDGES if self.relative_noise_variance is None else np.array([self.relative_noise_variance])),
+            floor,
+        )
         shifted = np.maximum(s, 0) + rho[:, None]  # (ridges, n)
         energy = np.einsum("nc,ln->lc", dot(U.T, Y) ** 2, 1 / shifted) / n
         least = np.finfo(np.float32).tiny  # if all labels are equal
@@ -231,17 +241,18 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, KernelEstimator):
         self.log_marginal_likelihood_value_ = float(evidence[best])
         self.amplitude_ = energy[best]
         self.noise_variance_ = rho[best] * self.amplitude_
-        L = factorization.cholesky_factor(K, float(rho[best]))
+        L = cholesky_factor(K, float(rho[best]))
         if L is None:
             raise ValueError(
-                f"K + {rho[best]:.2g}·I is not numerically positive definite: increase noise or use float64"
+                f"K + {rho[best]:.2g}·I is not numerically positive definite: increase relative_noise_variance or use "
+                "float64"
             )
-        self.factor_, self.dual_coef_ = L, factorization.cholesky_solve(L, Y)
+        self.factor_, self.dual_coef_ = L, cholesky_solve(L, Y)
 
     def _train(self, data: Training) -> None:
         """Train by gradient flow in the NTK: the mean is f_t = Θ_zX Θ⁻¹(1 - e^{-Θt}) y."""
         T = self._gram(self.mean_kernel_, self.X_fit_, None)
-        s, U = factorization.eigh(T)
+        s, U = eigh(T)
         values, floor = jnp.asarray(np.maximum(s, 0)), spectral_filters.rounding_floor(jnp.asarray(s))
         c = spectral_filters.flow_coefficient(values, jnp.asarray(self.time, values.dtype))
         self.factor_ = dot(U * np.asarray(spectral_filters.drop_null_directions(c, values, floor)), U.T)
@@ -275,7 +286,7 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, KernelEstimator):
         return solve_triangular(self.factor_, S_zx.T, lower=True)
 
     @staticmethod
-    def _gram(kernel: Kernel, Z: Any, X: Any) -> np.ndarray:
+    def _gram(kernel: Kernel, Z: Any, X: Points) -> np.ndarray:
         if X is None:
             return np.asarray(gram(kernel, on_device(Z)))
         columns = on_device(X)
@@ -286,8 +297,10 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, KernelEstimator):
 
     def _check(self) -> None:
         """Raise ValueError if a parameter is invalid."""
-        if self.noise is not None and not 0 <= self.noise < np.inf:
-            raise ValueError(f"noise must be zero, positive or None, got {self.noise!r}")
+        if self.relative_noise_variance is not None and not 0 <= self.relative_noise_variance < np.inf:
+            raise ValueError(
+                f"relative_noise_variance must be zero, positive or None, got {self.relative_noise_variance!r}"
+            )
         if not self.time > 0:
             raise ValueError(f"time must be positive (inf: train to convergence), got {self.time!r}")
         of_network = self._kernel_object is None and self.kernel in ("nngp", "ntk", ENSEMBLE)

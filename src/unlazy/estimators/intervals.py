@@ -8,11 +8,12 @@ the fit does not depend strongly on single rows; they are slightly too small if 
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from sklearn.utils.validation import check_is_fitted
+
+from unlazy.core.arrays import Points
 
 
 def conformal_radius(
@@ -47,11 +48,11 @@ class HeldOutIntervals:
     the weights of those rows.
     """
 
-    predict: Callable[[Any], np.ndarray]
+    predict: Callable[[Points], np.ndarray]
     held_out_residuals_: list[np.ndarray]
     held_out_weights_: np.ndarray | None
 
-    def predict_interval(self, X: Any, level: float = 0.9) -> np.ndarray:
+    def predict_interval(self, X: Points, level: float = 0.9) -> np.ndarray:
         """Predict intervals that contain a new target with the given probability.
 
         The interval is prediction ± an order statistic of the absolute held-out residuals, equally wide at every x. The
@@ -77,7 +78,13 @@ class HeldOutIntervals:
 
         Examples
         --------
-        >>> low, high = model.predict_interval(Z, 0.9).T
+        >>> import numpy as np
+        >>> from unlazy import KernelRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 3))
+        >>> y = np.sin(X[:, 0])
+        >>> low, high = KernelRegressor().fit(X, y).predict_interval(X[:5], 0.9).T
+        >>> bool((low < high).all())
+        True
         """
         check_is_fitted(self)
         radius = self.interval_radius(level)

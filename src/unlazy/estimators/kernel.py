@@ -1,7 +1,5 @@
 """Kernel ridge regression and classification: any kernel, ridge by leave-one-out, from one row to millions."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,22 +7,35 @@ from numpy.typing import ArrayLike
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from unlazy.estimators.base import KernelEstimator, Training, map_blocks
+from unlazy.core.arrays import Labels, Points
+from unlazy.core.progress import ProgressOption
+from unlazy.estimators.base import KernelEstimator, RandomState, Training, map_blocks, on_device
 from unlazy.estimators.classifiers import CalibratedClassifier
 from unlazy.estimators.intervals import HeldOutIntervals
 from unlazy.estimators.named_kernels import default_bandwidth, kernel_named
-from unlazy.estimators.preprocessing.points import on_device
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.weighted import Weighted
 from unlazy.products import gram, matmul
-from unlazy.solvers.ridge.intercept import RidgeFit, fit_ridge_path
-from unlazy.solvers.solve import solve
+from unlazy.solvers.ridge import RidgeFit, fit_ridge_path, weighted_mean
+from unlazy.solvers.solve import SolveOptions, solve
 
 EXACT = 3000
 """Largest number of distinct rows that are fitted by one eigendecomposition, with all leave-one-out errors.
 
 Beyond it, `solve` fits all rows, and a random sample of this size chooses the ridge and calibrates probabilities.
 """
+
+
+def _error_before_merging(given: Training, merged: Training, exact: RidgeFit) -> float:
+    """Leave-one-out error relative to the variance of all labels: what equal rows differ by is not explained."""
+
+    def variance(data: Training, center: np.ndarray | float) -> np.ndarray:
+        return np.average((data.Y - center) ** 2, axis=0, weights=data.weights)
+
+    total = variance(given, weighted_mean(given.Y, given.weights))
+    between = variance(merged, weighted_mean(merged.Y, merged.weights))
+    missed = variance(merged, exact.held_out) + np.maximum(total - between, 0)
+    return float(np.mean(np.divide(missed, total, out=np.zeros_like(total), where=total > 0)))
 
 
 class KernelMachine(KernelEstimator):
@@ -35,8 +46,8 @@ class KernelMachine(KernelEstimator):
     ridge: float | None
     tolerance: float
     precision: str | None
-    random_state: Any
-    progress: bool
+    random_state: RandomState
+    progress: ProgressOption
 
     def __init__(
         self, kernel="laplace", *, bandwidth=None, ridge=None, tolerance=1e-3,
@@ -63,6 +74,8 @@ class KernelMachine(KernelEstimator):
             if part is data:
                 self.X_fit_, self.dual_coef_, self.intercept_ = data.X, exact.alpha, exact.intercept
                 self.solver_ = "eigendecomposition"
+                if data.n < given.n:
+                    self.leave_one_out_error_ = _error_before_merging(given, data, exact)
             else:
                 self._solve(data)
         return exact, part
@@ -99,9 +112,15 @@ class KernelMachine(KernelEstimator):
             X = np.hstack([X, root]) if self._table_ else (X, root[:, 0])
             kernel, Y = weighted, Y * root
         found = solve(
-            kernel, X, Y, self.ridge_, tolerance=self.tolerance, precision=self.precision, key=self._key(),
+            kernel,
+            X,
+            Y,
+            self.ridge_,
+            tolerance=self.tolerance,
+            options=SolveOptions(precision=self.precision),
             progress=self.progress,
-        )  # fmt: skip
+            key=self._key(),
+        )
         centers, alpha = jax.tree.map(np.asarray, found.centers), np.asarray(found.coefficients)
         if w is not None:
             centers, root = weighted.parts(centers)
@@ -114,7 +133,7 @@ class KernelMachine(KernelEstimator):
         rng = np.random.default_rng(int(jax.random.randint(self._key(), (), 0, 2**31 - 1)))
         return data.rows(np.sort(rng.choice(data.n, EXACT, replace=False)))
 
-    def _scores(self, X: Any) -> np.ndarray:
+    def _scores(self, X: Points) -> np.ndarray:
         """Evaluate f at the rows of X, shape (m, c)."""
         X = self._centered(self._validate_inputs(X))
         with self._precision_scope():
@@ -156,8 +175,8 @@ class KernelRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, Kernel
         Floating-point type of the fit and the predictions. None is float64 on every device.
     random_state : int, RandomState or None, default 0
         Seed of the sample that chooses the ridge, and of the iterative solver. None draws a new seed for each fit.
-    progress : bool, default False
-        Whether to show the progress of the iterative solver.
+    progress : bool or callable, default False
+        Whether to show the progress of the iterative solver, or a function called with a `Progress` after every step.
 
     Attributes
     ----------
@@ -194,10 +213,15 @@ class KernelRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, Kernel
 
     Examples
     --------
-    >>> KernelRegressor("gaussian").fit(X, y).predict(Z)
+    >>> import numpy as np
+    >>> from unlazy import KernelRegressor
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> y, Z = np.sin(X[:, 0]), X[:5]
+    >>> KernelRegressor("gaussian").fit(X, y).predict(Z).shape
+    (5,)
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> "KernelRegressor":
+    def fit(self, X: Points, y: Labels, sample_weight: ArrayLike | None = None) -> "KernelRegressor":
         """Fit the model.
 
         Parameters
@@ -218,7 +242,7 @@ class KernelRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, Kernel
         self.keep_residuals([seen.Y - exact.held_out], seen.weights)
         return self
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Points) -> np.ndarray:
         """Predict the targets of X.
 
         Parameters
@@ -256,8 +280,8 @@ class KernelClassifier(CalibratedClassifier, KernelMachine):
         Floating-point type of the fit and the predictions. None is float64 on every device.
     random_state : int, RandomState or None, default 0
         Seed of the sample that chooses the ridge, and of the iterative solver. None draws a new seed for each fit.
-    progress : bool, default False
-        Whether to show the progress of the iterative solver.
+    progress : bool or callable, default False
+        Whether to show the progress of the iterative solver, or a function called with a `Progress` after every step.
     class_weight : dict, "balanced" or None, default None
         Weight of all rows of a class; multiplies `sample_weight`.
 
@@ -279,7 +303,11 @@ class KernelClassifier(CalibratedClassifier, KernelMachine):
 
     Examples
     --------
-    >>> KernelClassifier("laplace").fit(X, labels).predict_proba(Z)
+    >>> import numpy as np
+    >>> from unlazy import KernelClassifier
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> KernelClassifier("laplace").fit(X, X[:, 0] > 0).predict_proba(X[:5]).shape
+    (5, 2)
     """
 
     class_weight: dict | str | None
@@ -294,7 +322,7 @@ class KernelClassifier(CalibratedClassifier, KernelMachine):
         )  # fmt: skip
         self.class_weight = class_weight
 
-    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> "KernelClassifier":
+    def fit(self, X: Points, y: Labels, sample_weight: ArrayLike | None = None) -> "KernelClassifier":
         """Fit the model.
 
         Parameters

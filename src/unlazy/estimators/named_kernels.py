@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
+from scipy.spatial.distance import pdist
 
 from unlazy.core.errors import did_you_mean
 from unlazy.kernels.base import InnerProductKernel, Kernel
@@ -13,7 +14,7 @@ from unlazy.kernels.networks.infinite_width import NNGP, NTK
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
 from unlazy.theory.infinite_width.architecture import MLP
-from unlazy.theory.numerics.bandwidth import evenly_spaced_rows, median_distance, root_mean_square_norm
+from unlazy.theory.numerics.geometry import evenly_spaced_rows, median_distance, root_mean_square_norm
 
 NETWORK = MLP(depth=2, activation="relu", sigma_b=0.5)
 """Network of the "nngp" and "ntk" kernels. It has biases: without them the kernels are homogeneous in ‖x‖."""
@@ -21,7 +22,7 @@ NETWORK = MLP(depth=2, activation="relu", sigma_b=0.5)
 _RADIAL: dict[str, Callable[[float], Kernel]] = {
     "gaussian": Gaussian,
     "laplace": Laplace,
-    "matern": lambda h: Matern(1.5, h),
+    "matern": lambda h: Matern(h, 1.5),
     "product_laplace": ProductLaplace,
     "rational_quadratic": RationalQuadratic,
 }
@@ -67,9 +68,7 @@ def default_bandwidth(name: str, X: np.ndarray) -> float:
         return 1.0
     part = part / unit
     if name in _RADIAL:
-        from scipy.spatial.distance import pdist
-
-        metric = "cityblock" if UNIT[name].depends_on == "absolute distance" else "euclidean"
+        metric = "cityblock" if isinstance(UNIT[name], ProductLaplace) else "euclidean"
         return unit * median_distance(pdist(part, metric), 1.0)
     squares = np.mean(part**2, 1) * (1 if name in ("nngp", "ntk") else part.shape[1])
     return unit * root_mean_square_norm(squares)

@@ -3,7 +3,6 @@
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,19 +12,21 @@ from numpy.typing import ArrayLike
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from unlazy.core.arrays import Labels, Points
 from unlazy.core.data import Data
 from unlazy.core.errors import UnlazyWarning, check_positive_integer
-from unlazy.core.progress import ProgressDisplay
-from unlazy.estimators.base import Estimator, Training, map_blocks
+from unlazy.core.progress import ProgressDisplay, ProgressOption
+from unlazy.estimators.base import Estimator, RandomState, Training, map_blocks
 from unlazy.estimators.classifiers import LogitClassifier
 from unlazy.estimators.intervals import HeldOutIntervals
+from unlazy.estimators.preprocessing.columns import Standardizer, fit_standardizer
 from unlazy.estimators.preprocessing.padding import pad_rows, padded_size, random_permutation, repeat_rows
-from unlazy.estimators.preprocessing.standardize import Standardizer, fit_standardizer
 from unlazy.layers.protocol.parametrization import WeightBias, adam_rates
 from unlazy.networks.mlp import Network, Parameters
+from unlazy.theory.dynamics.losses import resolve_loss
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.descent.descend import Descent, descend
-from unlazy.training.descent.losses import resolve_loss
+from unlazy.training.options import DescentOptions, Recording
 
 MIN_HELD_OUT = 20
 """Smallest number of held-out points for early stopping; the error of fewer points is too noisy."""
@@ -50,8 +51,8 @@ class NetworkMachine(Estimator):
     decay: float
     validation_fraction: float
     precision: str | None
-    random_state: Any
-    progress: bool
+    random_state: RandomState
+    progress: ProgressOption
 
     def __init__(
         self, depth=2, width=128, *, activation="relu", parametrization="standard", step_size=1e-3, steps=2000,
@@ -119,7 +120,7 @@ class NetworkMachine(Estimator):
         n = len(data.X)
         return _data(pad_rows(data, padded_size(n, 2)) if n <= self.batch_size else repeat_rows(data, padded_size(n)))
 
-    def _outputs(self, X: Any) -> np.ndarray:
+    def _outputs(self, X: Points) -> np.ndarray:
         """Evaluate the network at the rows of X, shape (m, c)."""
         X = Standardizer(self.center_, self.scale_)(self._validate_inputs(X))
         network = Network(self.mlp_, X.shape[1], self.parametrization_)
@@ -171,8 +172,8 @@ class NetworkRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, Netwo
         Floating-point type of training and predictions. None is float64 on every device.
     random_state : int, RandomState or None, default 0
         Seed of the initialization, the split and the batches. None draws a new seed for each fit.
-    progress : bool, default False
-        Whether to show the progress of training.
+    progress : bool or callable, default False
+        Whether to show the progress of training, or a function called with a `Progress` after every step.
 
     Attributes
     ----------
@@ -200,10 +201,15 @@ class NetworkRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, Netwo
 
     Examples
     --------
-    >>> NetworkRegressor(random_state=0).fit(X, y).predict(Z)
+    >>> import numpy as np
+    >>> from unlazy import NetworkRegressor
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> y, Z = np.sin(X[:, 0]), X[:5]
+    >>> NetworkRegressor(random_state=0).fit(X, y).predict(Z).shape
+    (5,)
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> "NetworkRegressor":
+    def fit(self, X: Points, y: Labels, sample_weight: ArrayLike | None = None) -> "NetworkRegressor":
         """Train the network.
 
         Parameters
@@ -226,7 +232,7 @@ class NetworkRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, Netwo
         self._fit(data._replace(Y=of_y(data.Y)), "squared")
         return self
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Points) -> np.ndarray:
         """Predict the targets of X.
 
         Parameters
@@ -274,8 +280,8 @@ class NetworkClassifier(LogitClassifier, NetworkMachine):
         Floating-point type of training and predictions. None is float64 on every device.
     random_state : int, RandomState or None, default 0
         Seed of the initialization, the split and the batches. None draws a new seed for each fit.
-    progress : bool, default False
-        Whether to show the progress of training.
+    progress : bool or callable, default False
+        Whether to show the progress of training, or a function called with a `Progress` after every step.
     class_weight : dict, "balanced" or None, default None
         Weight of all rows of a class; multiplies `sample_weight`.
 
@@ -304,7 +310,10 @@ class NetworkClassifier(LogitClassifier, NetworkMachine):
 
     Examples
     --------
-    >>> NetworkClassifier(depth=1, width=32, random_state=0).fit(X, labels).predict(Z).shape
+    >>> import numpy as np
+    >>> from unlazy import NetworkClassifier
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> NetworkClassifier(depth=1, width=32, random_state=0).fit(X, X[:, 0] > 0).predict(X[:5]).shape
     (5,)
     """
 
@@ -322,7 +331,7 @@ class NetworkClassifier(LogitClassifier, NetworkMachine):
         )  # fmt: skip
         self.class_weight = class_weight
 
-    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> "NetworkClassifier":
+    def fit(self, X: Points, y: Labels, sample_weight: ArrayLike | None = None) -> "NetworkClassifier":
         """Train the network.
 
         Parameters
@@ -345,7 +354,7 @@ class NetworkClassifier(LogitClassifier, NetworkMachine):
         self._fit(data, "cross_entropy")
         return self
 
-    def _logits(self, X: Any) -> np.ndarray:
+    def _logits(self, X: Points) -> np.ndarray:
         return self._outputs(X)[:, : len(self.classes_)]
 
 
@@ -387,8 +396,9 @@ def _descend(
         return resolve_loss(loss).mean(network(theta, held.X), held.y, held.weights)
 
     rates = adam_rates(network.mlp, network.inputs) if network.parametrization == "mup" else 1.0
-    return descend(
-        network, params, train, steps=steps, optimizer=optax.adam(step_size), loss=loss, batch_size=batch_size, key=key,
-        decay=decay, rates=rates, record={"held_out": measure}, every=every, stop_below=LOSS_FLOOR,
+    options = DescentOptions(
+        optax.adam(step_size), batch_size, decay, rates, stop_below=LOSS_FLOOR,
         patience=None if held is None else ("held_out", PATIENCE),
     )  # fmt: skip
+    recording = Recording({"held_out": measure}, every)
+    return descend(network, params, train, steps=steps, loss=loss, options=options, recording=recording, key=key)

@@ -1,16 +1,14 @@
 """Random features: a finite feature map whose inner products approximate a kernel, for use with linear models."""
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from unlazy.core.arrays import Labels, Points, dot
 from unlazy.core.errors import check_positive_integer, did_you_mean
-from unlazy.core.linalg import dot
-from unlazy.estimators.base import Estimator, map_blocks
+from unlazy.estimators.base import Estimator, RandomState, map_blocks
 from unlazy.estimators.named_kernels import NETWORK, default_bandwidth, kernel_named, scaled
 from unlazy.kernels.networks.infinite_width import NNGP
 from unlazy.layers.protocol.parametrization import WeightBias
@@ -64,7 +62,14 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
 
     Examples
     --------
-    >>> make_pipeline(RandomFeatures(random_state=0), RidgeCV()).fit(X, y)
+    >>> import numpy as np
+    >>> from sklearn.linear_model import RidgeCV
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from unlazy import RandomFeatures
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> y = np.sin(X[:, 0])
+    >>> make_pipeline(RandomFeatures(random_state=0), RidgeCV()).fit(X, y).predict(X[:5]).shape
+    (5,)
     """
 
     kernel: str
@@ -72,7 +77,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
     bandwidth: float | None
     network: MLP | None
     precision: str | None
-    random_state: Any
+    random_state: RandomState
 
     def __init__(
         self, kernel="gaussian", *, n_components=256, bandwidth=None, network=None, precision=None, random_state=0
@@ -84,7 +89,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
         self.precision = precision
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None) -> "RandomFeatures":
+    def fit(self, X: Points, y: Labels | None = None) -> "RandomFeatures":
         """Draw the random features.
 
         Parameters
@@ -112,7 +117,7 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
                 self.frequencies_ = self._frequencies(X.shape[1]).astype(self._dtype)
         return self
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: Points) -> np.ndarray:
         """Compute the features of X.
 
         Parameters

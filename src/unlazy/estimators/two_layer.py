@@ -1,20 +1,21 @@
 """Algorithm 1 [D4] as an estimator: one gradient step learns the directions, ridge regression learns the function."""
 
 import functools
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from unlazy.core.arrays import Labels, Points, dot
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linalg import dot
-from unlazy.estimators.base import Estimator, Training
+from unlazy.estimators.base import Estimator, RandomState, Training
 from unlazy.estimators.intervals import HeldOutIntervals
+from unlazy.estimators.preprocessing.columns import Standardizer, fit_standardizer
 from unlazy.estimators.preprocessing.padding import pad_rows, padded_size, random_permutation
-from unlazy.estimators.preprocessing.standardize import Standardizer, fit_standardizer
 from unlazy.training.one_step.algorithm import Features, OneStep, fit_readout, learn_features
 from unlazy.training.one_step.readout import relative_ridges
 
@@ -69,7 +70,12 @@ class TwoLayerRegressor(HeldOutIntervals, RegressorMixin, Estimator):
 
     Examples
     --------
-    >>> TwoLayerRegressor(random_state=0).fit(X, y).feature_importances_
+    >>> import numpy as np
+    >>> from unlazy import TwoLayerRegressor
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> y = np.sin(X[:, 0])
+    >>> TwoLayerRegressor(random_state=0).fit(X, y).feature_importances_.shape
+    (3,)
     """
 
     _renamed: ClassVar = {"ridge": "relative_ridge"}
@@ -78,7 +84,7 @@ class TwoLayerRegressor(HeldOutIntervals, RegressorMixin, Estimator):
     relative_ridge: float | None
     validation_fraction: float
     precision: str | None
-    random_state: Any
+    random_state: RandomState
 
     def __init__(
         self, width=512, *, step=0.5, relative_ridge=None, validation_fraction=0.2, precision=None, random_state=0
@@ -90,7 +96,7 @@ class TwoLayerRegressor(HeldOutIntervals, RegressorMixin, Estimator):
         self.precision = precision
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> "TwoLayerRegressor":
+    def fit(self, X: Points, y: Labels) -> "TwoLayerRegressor":
         """Fit the network.
 
         Parameters
@@ -121,7 +127,7 @@ class TwoLayerRegressor(HeldOutIntervals, RegressorMixin, Estimator):
         self.beta_ = np.asarray(found.features.beta) * of_y.scale
         return self
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Points) -> np.ndarray:
         """Predict the targets of X.
 
         Parameters
@@ -151,7 +157,7 @@ class TwoLayerRegressor(HeldOutIntervals, RegressorMixin, Estimator):
         """Diagonal of `metric_`; sums to one."""
         return np.diag(self.metric_).copy()
 
-    def _choose(self, key: Any, points: Training) -> float:
+    def _choose(self, key: PRNGKeyArray, points: Training) -> float:
         """Return the relative ridge with the smallest error on held-out points."""
         n, ridges = len(points.X), relative_ridges()
         if n < MIN_SPLIT_ROWS:
@@ -163,12 +169,14 @@ class TwoLayerRegressor(HeldOutIntervals, RegressorMixin, Estimator):
             errors = self._train(key, kept, ridges, validation=out).errors
         return float(ridges[int(np.nanargmin(np.asarray(errors)))])
 
-    def _train(self, key: Any, points: Training, ridges: jax.Array, validation: Training | None = None) -> OneStep:
+    def _train(
+        self, key: PRNGKeyArray, points: Training, ridges: jax.Array, validation: Training | None = None
+    ) -> OneStep:
         """Run Algorithm 1 for these ridges, scored on `validation` or by leave-one-out."""
         held_out = None if validation is None else (jnp.asarray(validation.X), jnp.asarray(validation.Y[:, 0]))
         X, y = jnp.asarray(points.X), jnp.asarray(points.Y[:, 0])
         wide = (jnp.asarray(a) for a in pad_rows(points, padded_size(len(points.X))))
-        features = _features(key, *wide, width=int(self.width), step=float(self.step))
+        features = _features(key, *wide, width=int(self.width), step_size=float(self.step))
         choose = "leave-one-out" if held_out is None else "validation"
         return fit_readout(features, X, y, validation=held_out, relative_ridges=ridges, choose=choose)
 
@@ -188,7 +196,9 @@ class TwoLayerRegressor(HeldOutIntervals, RegressorMixin, Estimator):
             raise ValueError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction!r}")
 
 
-@functools.partial(jax.jit, static_argnames=("width", "step"))
-def _features(key: Any, X: jax.Array, Y: jax.Array, weights: jax.Array, *, width: int, step: float) -> Features:
+@functools.partial(jax.jit, static_argnames=("width", "step_size"))
+def _features(
+    key: PRNGKeyArray, X: jax.Array, Y: jax.Array, weights: jax.Array, *, width: int, step_size: float
+) -> Features:
     """Learn the features, as one compiled program."""
-    return learn_features(key, X, Y[:, 0], width=width, step=step, weights=weights)
+    return learn_features(X, Y[:, 0], width=width, step_size=step_size, weights=weights, key=key)

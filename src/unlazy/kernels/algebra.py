@@ -1,8 +1,6 @@
 """Sums, products, multiples and powers of kernels: of formulas with the same embedding, or block by block."""
 
-import operator
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import INPUT_KINDS, Matrix, Points, float_type, n_points
-from unlazy.core.errors import check_non_negative
-from unlazy.kernels.base import InnerProductKernel, Kernel
-from unlazy.kernels.evaluation import gram, validation
+from unlazy.core.arrays import INPUT_KINDS, Matrix, Points, Side, float_type, n_points
+from unlazy.core.errors import check_non_negative, check_positive_integer
+from unlazy.kernels import evaluation
+from unlazy.kernels.base import DerivedFormula, InnerProductKernel, Kernel
 
 
 def add(first: Kernel, second: "Kernel | float | Array") -> Kernel:
@@ -81,7 +79,7 @@ def scale(kernel: Kernel, factor: "float | Array | np.ndarray | np.number") -> K
     return ScaledGram(kernel, factor) if formula is None else ScaledFormula(formula, factor)
 
 
-def power(kernel: Kernel, exponent: Any) -> Kernel:
+def power(kernel: Kernel, exponent: object) -> Kernel:
     """Elementwise power k^p of a kernel; other than positive integer powers need not be positive semi-definite.
 
     Parameters
@@ -101,14 +99,7 @@ def power(kernel: Kernel, exponent: Any) -> Kernel:
     ValueError
         If the exponent is not a positive integer.
     """
-    try:
-        whole = operator.index(exponent)
-    except TypeError:
-        whole = 0
-    if whole < 1:
-        raise ValueError(
-            f"the power of a kernel must be a positive integer, got {exponent!r}: others need not be positive"
-        )
+    whole = check_positive_integer("the power of a kernel", exponent, "other powers need not be positive semi-definite")
     formula = kernel.formula
     return PowerGram(kernel, whole) if formula is None else PowerFormula(formula, whole)
 
@@ -154,7 +145,7 @@ class Constant(InnerProductKernel):
     def stationary(self) -> bool:
         return True
 
-    def prepare(self, X: Any) -> Float[Array, " n"]:
+    def prepare(self, X: Points) -> Float[Array, " n"]:
         """Return 0 for every point, NaN if the point is not finite."""
         zero = jnp.zeros(n_points(X), float_type(X))
         for leaf in jax.tree.leaves(X):
@@ -162,7 +153,9 @@ class Constant(InnerProductKernel):
             zero = jnp.where(finite, zero, jnp.nan)
         return zero
 
-    def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
+    def sides(
+        self, X: Points, Z: Points | None = None, keyed: bool = True
+    ) -> tuple[Float[Array, " n"], Float[Array, " m"] | None]:
         return self.prepare(X), None if Z is None else self.prepare(Z)
 
     def block(self, left: Float[Array, " n"], right: Float[Array, " m"]) -> Float[Array, "n m"]:
@@ -172,18 +165,13 @@ class Constant(InnerProductKernel):
         return self.block(left, right)
 
     def diag(self, X: Points) -> Float[Array, " n"]:
-        return gram.plain_diagonal(self, lambda X: self.value + self.prepare(X), X)
+        return evaluation.plain_diagonal(self, lambda X: self.value + self.prepare(X), X)
 
-    def prepared_diag(self, X: Any, accurate: bool = False) -> Any:
-        return self.diag(X)
+    def validate(self, *points: Points | None, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
+        evaluation.validate_inputs(self, points, names)
 
-    def validate(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
-        validation.validate_inputs(self, points, names)
-
-    deferred_validation = Kernel.deferred_validation
-
-    def values_per_pair(self, X: Any, accurate: bool = False) -> int:
-        return gram.TEMPORARIES
+    def values_per_pair(self, X: Points, accurate: bool = False) -> int:
+        return evaluation.TEMPORARIES
 
 
 class CombinedFormula(InnerProductKernel):
@@ -227,12 +215,10 @@ class CombinedFormula(InnerProductKernel):
         return tuple(m for m in self.first.metrics if m in self.second.metrics)
 
 
-class _TransformedFormula(InnerProductKernel):
+class _TransformedFormula(DerivedFormula):
     """Elementwise function of one formula: the same embedding, another entry."""
 
-    kernel: InnerProductKernel
-
-    def transform(self, values: Any) -> Any:
+    def transform(self, values: Array) -> Array:
         """Apply the function to kernel values."""
         raise NotImplementedError
 
@@ -241,23 +227,6 @@ class _TransformedFormula(InnerProductKernel):
 
     def entry_distance(self, distance, half_chord, xx, zz):
         return self.transform(self.kernel.entry_distance(distance, half_chord, xx, zz))
-
-    def embed(self, X: Float[Matrix, "n d"], inputs: int | None = None) -> Float[Matrix, "n e"]:
-        return self.kernel.embed(X, inputs)
-
-    def embedding(self) -> tuple:
-        return self.kernel.embedding()
-
-    def warn(self, xx: Float[np.ndarray, " n"], accurate: bool = False) -> None:
-        self.kernel.warn(xx, accurate)
-
-    @property
-    def stationary(self) -> bool:
-        return self.kernel.stationary
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return self.kernel.metrics
 
 
 class ScaledFormula(_TransformedFormula):
@@ -273,18 +242,14 @@ class ScaledFormula(_TransformedFormula):
 
     factor: float | Array
 
-    def transform(self, values: Any) -> Any:
+    def transform(self, values: Array) -> Array:
         return self.factor * values
-
-    @property
-    def requires_gradients(self) -> bool:
-        return self.kernel.requires_gradients
 
     @property
     def has_product(self) -> bool:
         return self.kernel.has_product
 
-    def matmul_prepared(self, left: Any, right: Any, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
+    def matmul_prepared(self, left: Side, right: Side, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
         return self.factor * self.kernel.matmul_prepared(left, right, V)
 
 
@@ -301,7 +266,7 @@ class PowerFormula(_TransformedFormula):
 
     exponent: int = eqx.field(static=True)
 
-    def transform(self, values: Any) -> Any:
+    def transform(self, values: Array) -> Array:
         return values**self.exponent
 
 
@@ -312,7 +277,7 @@ class _BlockwiseKernel(Kernel):
         """Return the kernels."""
         raise NotImplementedError
 
-    def transform(self, *values: Any) -> Any:
+    def transform(self, *values: Array) -> Array:
         """Apply the function to the values of all kernels."""
         raise NotImplementedError
 
@@ -324,30 +289,30 @@ class _BlockwiseKernel(Kernel):
     def expensive(self) -> bool:
         return any(k.expensive for k in self.parts())
 
-    def prepare(self, X: Any) -> tuple:
+    def prepare(self, X: Points) -> tuple[Side, ...]:
         return tuple(k.prepare(X) for k in self.parts())
 
-    def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
+    def sides(
+        self, X: Points, Z: Points | None = None, keyed: bool = True
+    ) -> tuple[tuple[Side, ...], tuple[Side, ...] | None]:
         left, right = zip(*(k.sides(X, Z, keyed) for k in self.parts()))
         return left, None if Z is None else right
 
-    def block(self, left: Any, right: Any) -> Float[Array, "n m"]:
+    def block(self, left: tuple[Side, ...], right: tuple[Side, ...]) -> Float[Array, "n m"]:
         return self.transform(*(k.block(x, z) for k, x, z in zip(self.parts(), left, right)))
 
-    def accurate_block(self, left: Any, right: Any) -> Float[Array, "n m"]:
+    def accurate_block(self, left: tuple[Side, ...], right: tuple[Side, ...]) -> Float[Array, "n m"]:
         return self.transform(*(k.accurate_block(x, z) for k, x, z in zip(self.parts(), left, right)))
 
     def diag(self, X: Points) -> Float[Array, " n"]:
-        return self.prepared_diag(self.read(X)[0])
+        X = self.read(X)[0]
+        return self.transform(*(k.diag(X) for k in self.parts()))
 
-    def prepared_diag(self, X: Any, accurate: bool = False) -> Any:
-        return self.transform(*(k.prepared_diag(X, accurate) for k in self.parts()))
-
-    def validate(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
+    def validate(self, *points: Points | None, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
         for k in self.parts():
             k.validate(*points, names=names, accurate=accurate)
 
-    def values_per_pair(self, X: Any, accurate: bool = False) -> int:
+    def values_per_pair(self, X: Points, accurate: bool = False) -> int:
         return sum(k.values_per_pair(X, accurate) for k in self.parts())
 
 
@@ -369,7 +334,7 @@ class CombinedGram(_BlockwiseKernel):
     def parts(self) -> tuple[Kernel, ...]:
         return self.first, self.second
 
-    def transform(self, *values: Any) -> Any:
+    def transform(self, *values: Array) -> Array:
         return _OPERATIONS[self.operation](*values)
 
 
@@ -390,7 +355,7 @@ class ScaledGram(_BlockwiseKernel):
     def parts(self) -> tuple[Kernel, ...]:
         return (self.kernel,)
 
-    def transform(self, *values: Any) -> Any:
+    def transform(self, *values: Array) -> Array:
         return self.factor * values[0]
 
 
@@ -411,5 +376,5 @@ class PowerGram(_BlockwiseKernel):
     def parts(self) -> tuple[Kernel, ...]:
         return (self.kernel,)
 
-    def transform(self, *values: Any) -> Any:
+    def transform(self, *values: Array) -> Array:
         return values[0] ** self.exponent

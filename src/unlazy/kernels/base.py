@@ -1,17 +1,15 @@
 """The kernel interface, and the base class of kernels that are an elementwise formula of inner products."""
 
 import abc
-from collections.abc import Callable
-from typing import Any, ClassVar
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.core import arrays
-from unlazy.core.arrays import Matrix, Points
-from unlazy.kernels.evaluation import gram, validation
-from unlazy.theory.infinite_width.covariance import inner_product
+from unlazy.core.arrays import Entries, Matrix, Points, Side
+from unlazy.kernels import evaluation
+from unlazy.theory.numerics.geometry import inner_product
 
 
 class Kernel(eqx.Module):
@@ -35,17 +33,12 @@ class Kernel(eqx.Module):
     [[1.0, 1.0], [1.0, 2.0]]
     """
 
-    depends_on: ClassVar[str | None] = None
-    """What an entry depends on, if it is a function of that alone: "inner products", "distance" (Euclidean) or
-    "absolute distance" (ℓ1). A metric changes these quantities and nothing else. None for any other kernel.
-    """
-
     @property
     def input_kind(self) -> str:
         """What n points are: "matrix" (n × d), "array" (n × …: images) or "tree" (arrays with a leading axis n)."""
         return "matrix"
 
-    def prepare(self, X: Any) -> Any:
+    def prepare(self, X: Points) -> Side:
         """Precompute what depends on single points.
 
         Parameters
@@ -60,7 +53,7 @@ class Kernel(eqx.Module):
         """
         return X
 
-    def block(self, left: Any, right: Any) -> Float[Array, "n m"]:
+    def block(self, left: Side, right: Side) -> Float[Array, "n m"]:
         """Evaluate the kernel on all pairs of two prepared sides.
 
         Parameters
@@ -77,14 +70,14 @@ class Kernel(eqx.Module):
             raise NotImplementedError(f"{type(self).__name__} must implement block(left, right)")
         return self.gram(left, right)
 
-    def accurate_block(self, left: Any, right: Any) -> Float[Array, "n m"]:
+    def accurate_block(self, left: Side, right: Side) -> Float[Array, "n m"]:
         """Evaluate `block` from differences of inputs instead of inner products, if the kernel supports it.
 
         Parameters and return value are those of `block`, which is the default.
         """
         return self.block(left, right)
 
-    def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
+    def sides(self, X: Points, Z: Points | None = None, keyed: bool = True) -> tuple[Side, Side | None]:
         """Prepare both sides of a block; override it if they share something, for example a center.
 
         Parameters
@@ -126,7 +119,7 @@ class Kernel(eqx.Module):
         ValueError
             If points contain NaN or infinity, or if the kernel overflows on them.
         """
-        return gram.gram(self, X, Z, accurate)
+        return evaluation.gram(self, X, Z, accurate)
 
     def diag(self, X: Points) -> Float[Array, " n"]:
         """Diagonal k(x, x) of the Gram matrix.
@@ -146,26 +139,9 @@ class Kernel(eqx.Module):
         ValueError
             If points contain NaN or infinity, or if the kernel overflows on them.
         """
-        return gram.diagonal(self, X)
+        return evaluation.diagonal(self, X)
 
-    def prepared_diag(self, X: Any, accurate: bool = False) -> Any:
-        """`diag` of points that `read` has returned; `gram` writes it to the diagonal.
-
-        Parameters
-        ----------
-        X : array or tree of arrays
-            n points.
-        accurate : bool, default False
-            As in `gram`.
-
-        Returns
-        -------
-        array of shape (n,)
-            k(x, x) of every point.
-        """
-        return self.diag(X)
-
-    def validate(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
+    def validate(self, *points: Points | None, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
         """Raise ValueError if the points are not finite or overflow; do nothing under a JAX transformation.
 
         Parameters
@@ -182,28 +158,9 @@ class Kernel(eqx.Module):
         ValueError
             If points contain NaN or infinity, or if the kernel overflows on them.
         """
-        validation.validate_inputs(self, points, names)
+        evaluation.validate_inputs(self, points, names)
 
-    def deferred_validation(self, *points: Any, names: tuple[str, ...] = ("X", "Z")) -> Callable[[], None]:
-        """Start `validate`, and return a function that completes it.
-
-        A GPU can work in between.
-
-        Parameters
-        ----------
-        *points : array or tree of arrays
-            Sets of points; None is skipped.
-        names : tuple of str, default ("X", "Z")
-            Names of the sets in error messages.
-
-        Returns
-        -------
-        callable
-            Waits for the check and raises ValueError if it failed.
-        """
-        return lambda: self.validate(*points, names=names)
-
-    def read(self, X: Points, Z: Points | None = None, names: tuple[str, str] = ("X", "Z")) -> tuple[Any, Any]:
+    def read(self, X: Points, Z: Points | None = None, names: tuple[str, str] = ("X", "Z")) -> tuple[Points, Points]:
         """Convert user input to the arrays that this kernel takes: floats of one dtype, with the right axes.
 
         Parameters
@@ -225,7 +182,7 @@ class Kernel(eqx.Module):
         """
         return arrays.as_point_pair(X, Z, names, self.input_kind)
 
-    def values_per_pair(self, X: Any, accurate: bool = False) -> int:
+    def values_per_pair(self, X: Points, accurate: bool = False) -> int:
         """Peak number of values in memory per pair of points while a block is evaluated, including the output.
 
         Parameters
@@ -240,7 +197,7 @@ class Kernel(eqx.Module):
         int
             Values per pair. Row blocks are sized with it.
         """
-        return gram.TEMPORARIES
+        return evaluation.TEMPORARIES
 
     @property
     def expensive(self) -> bool:
@@ -257,7 +214,7 @@ class Kernel(eqx.Module):
         """Whether the kernel implements `matmul_prepared`; products K @ V then always use it."""
         return False
 
-    def matmul_prepared(self, left: Any, right: Any, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
+    def matmul_prepared(self, left: Side, right: Side, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
         """Compute K @ V from two prepared sides without forming K, for kernels whose structure allows it.
 
         Parameters
@@ -284,7 +241,7 @@ class Kernel(eqx.Module):
         """Metrics that can be learned for this kernel: a subset of "full", "diagonal" and "low_rank"."""
         return ()
 
-    def __call__(self, x: Any, z: Any) -> Float[Array, ""]:
+    def __call__(self, x: Points, z: Points) -> Float[Array, ""]:
         """Evaluate k(x, z) at two single points; use `gram` for sets of points.
 
         Parameters
@@ -297,7 +254,7 @@ class Kernel(eqx.Module):
         array of shape ()
             k(x, z).
         """
-        return gram.pair(self, x, z)
+        return evaluation.pair(self, x, z)
 
     def __add__(self, other: "Kernel | float | Array") -> "Kernel":
         from unlazy.kernels.algebra import add
@@ -315,7 +272,7 @@ class Kernel(eqx.Module):
     def __rmul__(self, other: "float | Array") -> "Kernel":
         return self * other
 
-    def __pow__(self, exponent: Any) -> "Kernel":
+    def __pow__(self, exponent: object) -> "Kernel":
         from unlazy.kernels.algebra import power
 
         return power(self, exponent)
@@ -335,8 +292,6 @@ class InnerProductKernel(Kernel):
     >>> Square().gram([[0.0, 0.0], [1.0, 2.0]]).tolist()
     [[1.0, 1.0], [1.0, 36.0]]
     """
-
-    depends_on = "inner products"
 
     @abc.abstractmethod
     def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
@@ -380,7 +335,7 @@ class InnerProductKernel(Kernel):
         """
         return self.entry(inner_product(distance, half_chord, xx, zz), xx, zz)
 
-    def diag_entry(self, xx: Float[Array, "*s"]) -> Any:
+    def diag_entry(self, xx: Float[Array, "*s"]) -> Entries:
         """Evaluate k(x, x) from squared norms; override it if that is cheaper than `entry`.
 
         Parameters
@@ -447,39 +402,95 @@ class InnerProductKernel(Kernel):
         """All metrics; kernels whose `embed` is not linear override it."""
         return ("full", "diagonal", "low_rank")
 
-    def prepare(self, X: Any) -> Any:
+    def prepare(self, X: Points) -> Side:
         """Embed the points, and compute row keys: a `PreparedPoints`."""
-        points: Any = self.embed(X)
-        return gram.PreparedPoints.from_points(points, gram.row_hashes(X))
+        return evaluation.PreparedPoints.from_points(evaluation.embedded(self, X), evaluation.row_hashes(X))
 
-    def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
+    def sides(self, X: Points, Z: Points | None = None, keyed: bool = True) -> tuple[Side, Side | None]:
         """Prepare both sides; those of a stationary kernel are centered together."""
-        return gram.prepare_sides(self, X, Z, keyed)
+        return evaluation.prepare_sides(self, X, Z, keyed)
 
-    def block(self, left: Any, right: Any) -> Any:
-        """One matrix product, then `entry`; entries of equal points are exact."""
-        return self.entry(*gram.inner_products(left, right))
+    def block(self, left: Side, right: Side) -> Entries:
+        """One matrix product, then `entry`; entries of equal points are exact, and in float64 those of close points."""
+        products = evaluation.inner_products(left, right)
+        values = self.entry(*products)
+        if type(self).entry_distance is InnerProductKernel.entry_distance:  # it would not be more accurate
+            return values
+        return evaluation.correct_near_pairs(self, left, right, products, values)
 
-    def accurate_block(self, left: Any, right: Any) -> Any:
+    def accurate_block(self, left: Side, right: Side) -> Entries:
         """`entry_distance` of differences of inputs."""
-        return self.entry_distance(*gram.differences(left, right))
+        return self.entry_distance(*evaluation.differences(left, right))
 
     def diag(self, X: Points) -> Float[Array, " n"]:
         """Diagonal k(x, x), from `diag_entry`."""
-        return self.prepared_diag(self.read(X)[0])
+        return evaluation.formula_diagonal(self, self.read(X)[0])
 
-    def prepared_diag(self, X: Any, accurate: bool = False) -> Any:
-        """`diag` of points that `read` has returned."""
-        return validation.diagonal(self, X, accurate=accurate)
-
-    def validate(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
+    def validate(self, *points: Points | None, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
         """Raise ValueError if k(x, x) or a squared norm is not finite."""
-        validation.validate_formula_inputs(self, points, names, accurate)
+        evaluation.validate_formula_inputs(self, points, names, accurate)
 
-    def deferred_validation(self, *points: Any, names: tuple[str, ...] = ("X", "Z")) -> Callable[[], None]:
-        """Start `validate`, and return a function that completes it."""
-        return validation.deferred_formula_validation(self, points, names, False)
-
-    def values_per_pair(self, X: Any, accurate: bool = False) -> int:
+    def values_per_pair(self, X: Points, accurate: bool = False) -> int:
         """Peak number of values per pair; differences of inputs add 2d."""
-        return gram.TEMPORARIES + (2 * X.shape[1] if accurate else 0)
+        return evaluation.TEMPORARIES + (2 * X.shape[1] if accurate else 0)
+
+
+class DerivedFormula(InnerProductKernel):
+    """Base class of formulas that change the entry or the embedding of one formula; the rest is that of `kernel`."""
+
+    kernel: InnerProductKernel
+
+    def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
+        return self.kernel.entry(xz, xx, zz)
+
+    def entry_distance(self, distance, half_chord, xx, zz):
+        return self.kernel.entry_distance(distance, half_chord, xx, zz)
+
+    def embed(self, X: Float[Matrix, "n d"], inputs: int | None = None) -> Float[Matrix, "n e"]:
+        return self.kernel.embed(X, inputs)
+
+    def embedding(self) -> tuple:
+        return self.kernel.embedding()
+
+    def warn(self, xx: Float[np.ndarray, " n"], accurate: bool = False) -> None:
+        self.kernel.warn(xx, accurate)
+
+    @property
+    def stationary(self) -> bool:
+        return self.kernel.stationary
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return self.kernel.metrics
+
+    @property
+    def requires_gradients(self) -> bool:
+        return self.kernel.requires_gradients
+
+
+def resolve_kernel(value: object, named: str | None = None) -> Kernel | None:
+    """Return a kernel argument that is a kernel, or None if it is an accepted name.
+
+    Parameters
+    ----------
+    value : Kernel or str
+        The argument.
+    named : str, optional
+        Description of the accepted names for the error message. No names are accepted by default.
+
+    Returns
+    -------
+    Kernel or None
+        The kernel; None if the argument is a name.
+
+    Raises
+    ------
+    ValueError
+        If the argument is neither.
+    """
+    if isinstance(value, Kernel):
+        return value
+    if named is not None and isinstance(value, str):
+        return None
+    wanted = "" if named is None else f"{named} or "
+    raise ValueError(f"kernel must be {wanted}a kernel of unlazy, for example Laplace(1.0); got {value!r}")

@@ -1,17 +1,15 @@
 """A kernel from a Python function of two points: rows, images, sequences, graphs."""
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
+from unlazy.kernels import evaluation
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.evaluation import gram
-from unlazy.theory.activations.canonical_functions import canonical_function
 
 
 class Custom(Kernel):
@@ -43,26 +41,26 @@ class Custom(Kernel):
     (4, 4)
     """
 
-    function: Callable = eqx.field(static=True, converter=canonical_function)
-    params: Any = None
+    function: Callable = eqx.field(static=True)
+    params: PyTree = None
 
     @property
     def input_kind(self) -> str:
         return "tree"
 
-    def prepare(self, X: Any) -> Any:
+    def prepare(self, X: PyTree) -> PyTree:
         """Replace values that are not finite by NaN, so that the function cannot turn them into finite ones."""
         return jax.tree.map(_finite_or_nan, X)
 
-    def block(self, left: Any, right: Any) -> Float[Array, "n m"]:
+    def block(self, left: PyTree, right: PyTree) -> Float[Array, "n m"]:
         of_row = jax.vmap(self._of_pair, (None, 0))
         return jax.vmap(of_row, (0, None))(left, right)
 
-    def values_per_pair(self, X: Any, accurate: bool = False) -> int:
+    def values_per_pair(self, X: PyTree, accurate: bool = False) -> int:
         """Twice the size of a point: the function may form x - z, for example, of every pair of a block."""
-        return gram.TEMPORARIES + 2 * sum(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(X))
+        return evaluation.TEMPORARIES + 2 * sum(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(X))
 
-    def _of_pair(self, x: Any, z: Any) -> Float[Array, ""]:
+    def _of_pair(self, x: PyTree, z: PyTree) -> Float[Array, ""]:
         """k of two points."""
         value = self.function(x, z) if self.params is None else self.function(self.params, x, z)
         if jnp.shape(value) != ():

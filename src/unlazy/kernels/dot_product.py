@@ -6,12 +6,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unlazy.core.arrays import dot
 from unlazy.core.errors import check_non_negative, check_positive_integer
-from unlazy.core.linalg import dot
 from unlazy.kernels.base import InnerProductKernel
-from unlazy.kernels.evaluation.gram import PreparedPoints
-from unlazy.theory.infinite_width.homogeneous import cosine_gap
-from unlazy.theory.numerics.angles import angle_and_gap, safe_sqrt
+from unlazy.kernels.evaluation import PreparedPoints
+from unlazy.theory.numerics.geometry import angle_and_gap, cosine_gap, safe_sqrt
 
 
 class Linear(InnerProductKernel):

@@ -1,18 +1,16 @@
 """Kernels with a learned metric: k(Lx, Lz) instead of k(x, z) [D11]. The formula of the kernel does not change."""
 
 import functools
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import Matrix, Points, as_floats
-from unlazy.core.linalg import dot
-from unlazy.kernels.base import InnerProductKernel, Kernel
+from unlazy.core.arrays import Matrix, Points, Side, as_floats, dot
+from unlazy.kernels.base import DerivedFormula, InnerProductKernel, Kernel
 
 
-class Metric(InnerProductKernel):
+class Metric(DerivedFormula):
     """Kernel k(Lx, Lz), in which ⟨x,z⟩ becomes ⟨x, Mz⟩ with M = LᵀL [D11].
 
     A network kernel divides by the √d of the original inputs, so that every L with the same LᵀL gives the same kernel.
@@ -35,14 +33,7 @@ class Metric(InnerProductKernel):
     learning models.
     """
 
-    kernel: InnerProductKernel
     map: Float[Array, " d"] | Float[Array, "r d"]
-
-    def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
-        return self.kernel.entry(xz, xx, zz)
-
-    def entry_distance(self, distance, half_chord, xx, zz):
-        return self.kernel.entry_distance(distance, half_chord, xx, zz)
 
     def embed(self, X: Float[Matrix, "n d"], inputs: int | None = None) -> Float[Matrix, "n e"]:
         if X.shape[1] != self.map.shape[-1]:
@@ -58,26 +49,11 @@ class Metric(InnerProductKernel):
         return self.kernel.bare
 
     @property
-    def requires_gradients(self) -> bool:
-        return self.kernel.requires_gradients
-
-    @property
     def has_product(self) -> bool:
         return self.kernel.has_product
 
-    def matmul_prepared(self, left: Any, right: Any, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
+    def matmul_prepared(self, left: Side, right: Side, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
         return self.kernel.matmul_prepared(left, right, V)
-
-    def warn(self, xx: Float[np.ndarray, " n"], accurate: bool = False) -> None:
-        self.kernel.warn(xx, accurate)
-
-    @property
-    def stationary(self) -> bool:
-        return self.kernel.stationary
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return self.kernel.metrics
 
 
 @functools.singledispatch

@@ -1,7 +1,7 @@
 """Kernels of periodic functions: one period per coordinate, or a mixture of frequencies."""
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
@@ -9,15 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import Points, is_concrete
+from unlazy.core.arrays import Matrix, Points, dot, is_concrete
 from unlazy.core.errors import check_positive
-from unlazy.core.linalg import dot
+from unlazy.kernels import evaluation
 from unlazy.kernels.base import InnerProductKernel, Kernel
-from unlazy.kernels.evaluation import gram
-from unlazy.kernels.evaluation.validation import squares
-from unlazy.theory.numerics.centering import robust_center
+from unlazy.kernels.evaluation import squares
+from unlazy.theory.numerics.geometry import robust_center
 
-Matrix = Array | np.ndarray
 PerCoordinate = float | Float[Array, ""] | Float[Array, " d"]
 
 
@@ -116,7 +114,12 @@ class SpectralMixture(Kernel):
     means: Float[Matrix, "q d"]
     variances: Float[Matrix, "q d"]
 
-    def __init__(self, weights: Any, means: Any, variances: Any):
+    def __init__(
+        self,
+        weights: Matrix | Sequence[float],
+        means: Matrix | Sequence[Sequence[float]],
+        variances: Matrix | Sequence[Sequence[float]],
+    ):
         self.weights = _array(check_positive("weights", several=True)(weights))
         self.means, self.variances = _array(means), _array(variances)
         shapes = [a.shape for a in (self.weights, self.means, self.variances)]
@@ -133,7 +136,9 @@ class SpectralMixture(Kernel):
             raise ValueError(f"this mixture is for {self.means.shape[1]} coordinates, but the inputs have {X.shape[1]}")
         return X + 0 * squares(X)[:, None]  # NaN if a distance may overflow
 
-    def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
+    def sides(
+        self, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = None, keyed: bool = True
+    ) -> tuple[Float[Array, "n d"], Float[Array, "m d"] | None]:
         """Center both sides together: phases then round relative to the extent of the points, not to their offset."""
         center = robust_center(X if Z is None else Z)
         return self.prepare(X - center), None if Z is None else self.prepare(Z - center)
@@ -144,7 +149,7 @@ class SpectralMixture(Kernel):
         def add(total: Array, component: tuple[Array, ...]) -> tuple[Array, None]:
             weight, mean, variance = component
             scale = math.pi * jnp.sqrt(2 * variance)
-            distance = gram.squared_distances(left * scale, right * scale)
+            distance = evaluation.squared_distances(left * scale, right * scale)
             turns = dot(left, mean)[:, None] - dot(right, mean)[None, :]
             return total + weight * jnp.exp(-distance) * jnp.cos(2 * math.pi * turns), None
 
@@ -153,7 +158,9 @@ class SpectralMixture(Kernel):
         return jax.lax.scan(add, start, tuple(parameters))[0]
 
     def diag(self, X: Points) -> Float[Array, " n"]:
-        return gram.plain_diagonal(self, lambda X: jnp.sum(jnp.asarray(self.weights, X.dtype)) + 0 * squares(X), X)
+        return evaluation.plain_diagonal(
+            self, lambda X: jnp.sum(jnp.asarray(self.weights, X.dtype)) + 0 * squares(X), X
+        )
 
 
 def _check_distance_from_origin(X: np.ndarray, period: np.ndarray, most: float) -> None:
@@ -168,6 +175,6 @@ def _check_distance_from_origin(X: np.ndarray, period: np.ndarray, most: float) 
         )
 
 
-def _array(values: Any) -> Any:
+def _array(values: Matrix | Sequence) -> Matrix:
     """JAX arrays as they are, anything else as a float64 NumPy array."""
     return values if isinstance(values, jax.Array) else np.asarray(values, np.float64)

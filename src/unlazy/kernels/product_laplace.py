@@ -1,7 +1,6 @@
 """The product Laplace kernel exp(-‖x-z‖_1/h): not a formula of inner products, and strong on tabular data."""
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,10 +10,10 @@ from jaxtyping import Array, Float
 
 from unlazy.core.arrays import Points
 from unlazy.core.errors import check_positive
+from unlazy.kernels import evaluation
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.evaluation import gram
 from unlazy.kernels.metric import apply_metric
-from unlazy.theory.numerics.centering import robust_center
+from unlazy.theory.numerics.geometry import robust_center
 
 
 class ProductLaplace(Kernel):
@@ -32,8 +31,6 @@ class ProductLaplace(Kernel):
     0.3679
     """
 
-    depends_on = "absolute distance"
-
     bandwidth: float | Float[Array, ""] | Float[Array, " d"] = eqx.field(
         default=1.0, converter=check_positive("bandwidth", several=True)
     )
@@ -41,7 +38,9 @@ class ProductLaplace(Kernel):
     def prepare(self, X: Float[Array, "n d"]) -> Float[Array, "n d"]:
         return jnp.where(jnp.isfinite(X), X, jnp.nan) / self.bandwidth
 
-    def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
+    def sides(
+        self, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = None, keyed: bool = True
+    ) -> tuple[Float[Array, "n d"], Float[Array, "m d"] | None]:
         """Center both sides before dividing by bandwidths: a large offset would cost digits of differences."""
         center = robust_center(X if Z is None else Z)
         return self.prepare(X - center), None if Z is None else self.prepare(Z - center)
@@ -51,7 +50,7 @@ class ProductLaplace(Kernel):
         return jnp.exp(-_absolute_distances(left, right))
 
     def diag(self, X: Points) -> Float[Array, " n"]:
-        return gram.plain_diagonal(self, lambda X: jnp.ones(X.shape[0], X.dtype), X)
+        return evaluation.plain_diagonal(self, lambda X: jnp.ones(X.shape[0], X.dtype), X)
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -1,16 +1,15 @@
 """Kernels of the distance ‖x-z‖ [L3]: Gaussian, Laplace, Matérn, rational quadratic."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import Matrix
+from unlazy.core.arrays import A, Matrix, namespace
 from unlazy.core.errors import check_positive
-from unlazy.core.linalg import namespace
 from unlazy.kernels.base import InnerProductKernel
-from unlazy.theory.numerics.angles import safe_sqrt
+from unlazy.theory.numerics.geometry import safe_sqrt
 
 Bandwidth = float | Float[Array, ""] | Float[Array, " d"]
 """A length scale in the units of the inputs: one number, or one per coordinate."""
@@ -23,12 +22,10 @@ class RadialKernel(InnerProductKernel):
     relevance determination, MacKay 1994): the smaller h_i, the more coordinate i matters.
     """
 
-    depends_on = "distance"
-
     on_host: ClassVar[bool] = False
     """Whether `of_distance` computes with NumPy on NumPy arrays, so that the host needs no compiled program."""
 
-    def of_distance(self, distance: Float[Any, "*#s"]) -> Float[Any, "*#s"]:
+    def of_distance(self, distance: Float[A, "*#s"]) -> Float[A, "*#s"]:
         """Evaluate k elementwise from the squared distance.
 
         Parameters
@@ -50,7 +47,7 @@ class RadialKernel(InnerProductKernel):
         return self.of_distance(distance)
 
     @property
-    def length(self) -> Any:
+    def length(self) -> float | Array:
         """The bandwidth in the formula: 1 if `embed` has already divided by one bandwidth per coordinate."""
         return 1.0 if self._several else getattr(self, "bandwidth", 1.0)
 
@@ -101,7 +98,7 @@ class Gaussian(RadialKernel):
     on_host = True
     bandwidth: Bandwidth = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
 
-    def of_distance(self, distance: Float[Any, "*#s"]) -> Float[Any, "*#s"]:
+    def of_distance(self, distance: Float[A, "*#s"]) -> Float[A, "*#s"]:
         return _exp(distance * (-0.5 / self.length**2))
 
 
@@ -123,7 +120,7 @@ class Laplace(RadialKernel):
     on_host = True
     bandwidth: Bandwidth = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
 
-    def of_distance(self, distance: Float[Any, "*#s"]) -> Float[Any, "*#s"]:
+    def of_distance(self, distance: Float[A, "*#s"]) -> Float[A, "*#s"]:
         return _exp(safe_sqrt(distance) * (-1 / self.length))
 
 
@@ -138,10 +135,10 @@ class Matern(RadialKernel):
 
     Parameters
     ----------
-    smoothness : {0.5, 1.5, 2.5}, default 1.5
-        ν.
     bandwidth : float or array of shape (d,), default 1.0
         Length scale in the units of the inputs: one, or one per coordinate.
+    smoothness : {0.5, 1.5, 2.5}, default 1.5
+        ν.
 
     Raises
     ------
@@ -155,23 +152,24 @@ class Matern(RadialKernel):
     Examples
     --------
     >>> from unlazy import Matern
-    >>> Matern(smoothness=1.5, bandwidth=1.0).gram([[0.0], [1.0], [2.0]]).shape
+    >>> Matern(1.0, smoothness=1.5).gram([[0.0], [1.0], [2.0]]).shape
     (3, 3)
     """
 
     on_host = True
-    smoothness: float = eqx.field(static=True, default=1.5)
     bandwidth: Bandwidth = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
+    smoothness: float = eqx.field(static=True, default=1.5)
 
     def __check_init__(self):
         if self.smoothness not in tuple(MATERN):  # a tuple: the value may not be hashable
             raise ValueError(f"smoothness must be 0.5, 1.5 or 2.5, got {self.smoothness!r}")
 
-    def of_distance(self, distance: Float[Any, "*#s"]) -> Float[Any, "*#s"]:
+    def of_distance(self, distance: Float[A, "*#s"]) -> Float[A, "*#s"]:
         # s² is computed from the distance, so that its gradient at x = z is exact, unlike that of the root
         square = distance * (2 * self.smoothness / self.length**2)
         s = safe_sqrt(square)
-        return sum(c * power for c, power in zip(MATERN[self.smoothness], (1.0, s, square))) * _exp(-s)
+        powers: tuple = (1.0, s, square)
+        return sum(c * power for c, power in zip(MATERN[self.smoothness], powers)) * _exp(-s)
 
 
 class RationalQuadratic(RadialKernel):
@@ -197,11 +195,11 @@ class RationalQuadratic(RadialKernel):
     bandwidth: Bandwidth = eqx.field(default=1.0, converter=check_positive("bandwidth", several=True))
     mixture: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_positive("mixture"))
 
-    def of_distance(self, distance: Float[Any, "*#s"]) -> Float[Any, "*#s"]:
+    def of_distance(self, distance: Float[A, "*#s"]) -> Float[A, "*#s"]:
         ratio = distance / (2 * self.mixture * self.length**2)
         return _exp(-self.mixture * namespace(ratio).log1p(ratio))
 
 
-def _exp(x: Float[Any, "*#s"]) -> Float[Any, "*#s"]:
+def _exp(x: Float[A, "*#s"]) -> Float[A, "*#s"]:
     """e^x, by NumPy or JAX according to the array; JAX if a traced bandwidth is involved."""
     return namespace(x).exp(x)

@@ -10,16 +10,15 @@ from jaxtyping import Array, Float
 
 from unlazy.core.arrays import Matrix
 from unlazy.core.errors import check_positive
-from unlazy.kernels.base import InnerProductKernel
-from unlazy.theory.infinite_width.homogeneous import cosine_gap
+from unlazy.kernels.base import DerivedFormula, InnerProductKernel
 from unlazy.theory.numerics import angle_polynomials
-from unlazy.theory.numerics.angles import angle_and_gap, safe_reciprocal, safe_sqrt
+from unlazy.theory.numerics.geometry import angle_and_gap, cosine_gap, safe_reciprocal, safe_sqrt
 
 LARGEST_DEGREE = 40
 """Largest degree of a polynomial of the angle."""
 
 
-class OnSphere(InnerProductKernel):
+class OnSphere(DerivedFormula):
     """Kernel of normalized inputs k(R x/|x|, R z/|z|); 0 stays 0.
 
     Parameters
@@ -38,14 +37,7 @@ class OnSphere(InnerProductKernel):
     True
     """
 
-    kernel: InnerProductKernel
     radius: float | Float[Array, ""] = eqx.field(default=1.0, converter=check_positive("radius"))
-
-    def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
-        return self.kernel.entry(xz, xx, zz)
-
-    def entry_distance(self, distance, half_chord, xx, zz):
-        return self.kernel.entry_distance(distance, half_chord, xx, zz)
 
     def embed(self, X: Float[Matrix, "n d"], inputs: int | None = None) -> Float[Matrix, "n e"]:
         largest = jnp.max(jnp.abs(X), 1, keepdims=True)
@@ -57,8 +49,9 @@ class OnSphere(InnerProductKernel):
     def embedding(self) -> tuple:
         return ("sphere", self.radius if isinstance(self.radius, float) else id(self.radius), *self.kernel.embedding())
 
-    def warn(self, xx: Float[np.ndarray, " n"], accurate: bool = False) -> None:
-        self.kernel.warn(xx, accurate)
+    @property
+    def stationary(self) -> bool:
+        return False
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -1,10 +1,14 @@
 """Row weights inside a kernel: (√W K √W + ρI)β = √W y is weighted regression with α = √W β [K2]."""
 
-from typing import Any
-
 import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array
 
+from unlazy.core.arrays import Matrix, Points, Side
 from unlazy.kernels.base import Kernel
+
+WeightedSide = tuple[Side, Array]
+"""A prepared side of the kernel, and the square roots of the weights."""
 
 
 class Weighted(Kernel):
@@ -30,35 +34,31 @@ class Weighted(Kernel):
     def expensive(self) -> bool:
         return self.kernel.expensive
 
-    def parts(self, X: Any) -> tuple[Any, Any]:
+    def parts(self, X: Points) -> tuple[Points, Matrix]:
         """Return points and square roots of weights."""
         return X if self.pairs else (X[:, :-1], X[:, -1])
 
-    def prepare(self, X: Any) -> Any:
+    def prepare(self, X: Points) -> WeightedSide:
         points, root = self.parts(X)
-        return self.kernel.prepare(points), root
+        return self.kernel.prepare(points), jnp.asarray(root)
 
-    def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
-        (one, root), (two, other) = self.parts(X), (None, None) if Z is None else self.parts(Z)
-        left, right = self.kernel.sides(one, two, keyed)
-        return (left, root), None if Z is None else (right, other)
+    def sides(self, X: Points, Z: Points | None = None, keyed: bool = True) -> tuple[WeightedSide, WeightedSide | None]:
+        (points, root), more = self.parts(X), None if Z is None else self.parts(Z)
+        left, right = self.kernel.sides(points, None if more is None else more[0], keyed)
+        return (left, jnp.asarray(root)), None if more is None else (right, jnp.asarray(more[1]))
 
-    def block(self, left: Any, right: Any) -> Any:
+    def block(self, left: WeightedSide, right: WeightedSide) -> Array:
         return left[1][:, None] * self.kernel.block(left[0], right[0]) * right[1]
 
-    def accurate_block(self, left: Any, right: Any) -> Any:
+    def accurate_block(self, left: WeightedSide, right: WeightedSide) -> Array:
         return left[1][:, None] * self.kernel.accurate_block(left[0], right[0]) * right[1]
 
-    def diag(self, X: Any) -> Any:
+    def diag(self, X: Points) -> Array:
         points, root = self.parts(X)
-        return root**2 * self.kernel.diag(points)
+        return jnp.asarray(root) ** 2 * self.kernel.diag(points)
 
-    def prepared_diag(self, X: Any, accurate: bool = False) -> Any:
-        points, root = self.parts(X)
-        return root**2 * self.kernel.prepared_diag(points, accurate)
-
-    def validate(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
+    def validate(self, *points: Points | None, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
         self.kernel.validate(*(P if P is None else self.parts(P)[0] for P in points), names=names, accurate=accurate)
 
-    def values_per_pair(self, X: Any, accurate: bool = False) -> int:
+    def values_per_pair(self, X: Points, accurate: bool = False) -> int:
         return self.kernel.values_per_pair(self.parts(X)[0], accurate)

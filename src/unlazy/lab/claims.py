@@ -5,6 +5,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 Verdict = Literal["holds", "does not hold", "undecided"]
 Basis = Literal["theory", "value", "chosen", "derived"]
 BASES: dict[Basis, str] = {
@@ -81,6 +83,19 @@ class Claim:
         if not (math.isfinite(self.low) and math.isfinite(self.high)) or self.low == self.high:
             return f"{self.measured:.3g}"
         return f"{self.measured:.3g} [{self.low:.3g}, {self.high:.3g}]"
+
+
+def standard_error(values: np.ndarray) -> float:
+    """Standard error of the mean of independent values: s/√n; NaN for a single value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy.lab.claims import standard_error
+    >>> standard_error(np.array([1.0, 3.0]))
+    1.0
+    """
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
 def within(
@@ -175,13 +190,12 @@ def consistent(
 
 
 def interval_claim(
-    statement: str, tag: str, measured: float, low: float, high: float, holds: bool, predicted: str, interval: str,
-    basis: Basis | None = None, fails: bool | None = None,
+    statement: str, tag: str, measured: float, low: float, high: float, holds: bool | None, predicted: str,
+    interval: str, basis: Basis | None = None,
 ) -> Claim:  # fmt: skip
     """A claim whose interval (such as a bootstrap interval) and verdict are computed by the experiment.
 
-    If `fails` is given, a claim that neither holds nor fails (its interval contains the bound) is undecided. The bounds
-    are parsed from `predicted` (≤ 0.8, > 0, 0.05 to 0.13), to detect an interval that crosses them.
+    The bounds are parsed from `predicted` (≤ 0.8, > 0, 0.05 to 0.13), to detect an interval that crosses them.
 
     Parameters
     ----------
@@ -189,16 +203,14 @@ def interval_claim(
         The statement and its tag in the theory.
     measured, low, high : float
         The measured value and its interval.
-    holds : bool
-        Whether the claim holds.
+    holds : bool or None
+        Whether the claim holds; None if the measurement does not decide, such as an interval that contains the bound.
     predicted : str
         The prediction as text.
     interval : str
         Kind of the interval.
     basis : {"theory", "value", "chosen", "derived"}, optional
         Origin of the prediction; by default inferred from `predicted`.
-    fails : bool, optional
-        Whether the claim fails; by default, the opposite of `holds`.
 
     Returns
     -------
@@ -206,8 +218,7 @@ def interval_claim(
         The claim with its verdict.
     """
     finite = all(map(math.isfinite, (measured, low, high)))
-    straddles = fails is False and not holds
-    verdict: Verdict = "undecided" if not finite or straddles else "holds" if holds else "does not hold"
+    verdict: Verdict = "undecided" if not finite or holds is None else "holds" if holds else "does not hold"
     return Claim(
         statement, tag, predicted, float(measured), float(low), float(high), verdict, interval,
         *parse_bounds(predicted), basis or infer_basis(predicted),

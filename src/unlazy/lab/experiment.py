@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import PRNGKeyArray
 
 from unlazy.core.errors import check_positive_integer, did_you_mean
 from unlazy.lab.claims import Claim
@@ -18,8 +20,13 @@ from unlazy.lab.claims import Claim
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+else:
+    Figure = Any  # Matplotlib takes a second to import; only figures need it
 
 Params = dict[str, Any]
+"""Parameters of a trial by name."""
+Measures = Mapping[str, ArrayLike | Sequence[float] | str]
+"""What a trial measures, by name: numbers, arrays or strings."""
 RESERVED_COLUMNS = ("seed", "seconds")
 """Columns of a table of records that no parameter or measure may use as a name."""
 _SPELLING = {"gp": "GP", "ntk": "NTK", "agop": "AGOP", "laplace": "Laplace", "gram": "Gram", "hessian": "Hessian"}
@@ -69,7 +76,7 @@ class Records(Sequence[Record]):
     def __iter__(self) -> Iterator[Record]:
         return iter(self._rows)
 
-    def where(self, **params: Any) -> "Records":
+    def where(self, **params: object) -> "Records":
         """The records whose parameters have these values."""
         return Records(r for r in self._rows if all(r.params.get(k) == v for k, v in params.items()))
 
@@ -129,11 +136,14 @@ class Config:
         Number of seeds per point.
     fixed : mapping
         Parameters that have one value.
+    label : str, default ""
+        Label of the progress bar; by default the name of the experiment.
     """
 
     grids: tuple[Mapping[str, Sequence], ...]
     seeds: int
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    label: str = ""
 
     def points(self) -> list[Params]:
         """All parameter combinations, in order, without duplicates."""
@@ -179,7 +189,7 @@ class Config:
         return replace(self, grids=grids, fixed=fixed)
 
 
-def config(*grids: Mapping[str, Sequence], seeds: int, **fixed: Any) -> Config:
+def config(*grids: Mapping[str, Sequence], seeds: int, **fixed: object) -> Config:
     """Create a configuration.
 
     Parameters
@@ -263,9 +273,9 @@ class Experiment:
     prediction: str
     protocol: str
     verdict: str
-    trial: Callable[[Params, Any], dict[str, Any]]
+    trial: Callable[[Params, PRNGKeyArray], Measures]
     claims: Callable[[Records], list[Claim]]
-    figure: Callable[[Records], "Figure"]
+    figure: Callable[[Records], Figure]
     quick: Config
     full: Config
     traced: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from unlazy.layers.activation import Activation, Erf, Gelu, Relu
 from unlazy.layers.attention import SelfAttention
 from unlazy.layers.combine import Concatenate, Identity, Product, Serial, Sum, residual, serial
 from unlazy.layers.conv import Conv, ConvLocal, ConvTranspose
-from unlazy.layers.dense import Dense
+from unlazy.layers.dense import Dense, Weights, weighted
 from unlazy.layers.graph import Aggregate
 from unlazy.layers.named import myrtle
 from unlazy.layers.normalization import Dropout, LayerNorm
@@ -30,7 +30,6 @@ from unlazy.layers.protocol.covariance import (
     variances,
 )
 from unlazy.layers.reshaping import Flatten, ImageResize, Index
-from unlazy.layers.weights import Weights, weighted
 
 __all__ = [
     "Activation",

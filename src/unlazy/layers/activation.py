@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from unlazy.core import devices
 from unlazy.layers.protocol import position_pairs
@@ -15,8 +15,7 @@ from unlazy.layers.protocol.arrays import Context, apply
 from unlazy.layers.protocol.base import Layer
 from unlazy.layers.protocol.covariance import State, accepts_blocks, precompute, propagate, variances
 from unlazy.theory.activations import duals, functions
-from unlazy.theory.infinite_width.covariance import covariance
-from unlazy.theory.numerics.near_duplicates import is_near_duplicate, rounding_floor
+from unlazy.theory.numerics.geometry import covariance, is_near_duplicate, rounding_floor
 
 SLICE = 2**17
 """Bytes of a covariance whose dual is evaluated at once on the CPU."""
@@ -131,7 +130,7 @@ def _dual(layer: Activation, sigma: Array, theta: Any, q11: Array, q22: Array) -
     return value, theta * slope
 
 
-def sliced(of: Callable, sigma: Array, theta: Any, q11: Array, q22: Array) -> Any:
+def sliced(of: Callable, sigma: Array, theta: PyTree, q11: Array, q22: Array) -> PyTree:
     """Evaluate of(Σ, Θ, q11, q22) by slices of the first axis on the CPU, at once elsewhere.
 
     XLA fuses elementwise work with the window sums that follow and would evaluate the dual again for each point of a

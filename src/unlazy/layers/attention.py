@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
+from unlazy.core.arrays import dot, einsum
 from unlazy.core.errors import did_you_mean
-from unlazy.core.linalg import dot, einsum
 from unlazy.layers.protocol import position_pairs
 from unlazy.layers.protocol.arrays import Context, apply, init_params, normal, rates
 from unlazy.layers.protocol.base import Layer, Shape

@@ -50,6 +50,8 @@ class Serial(Layer):
     3
     """
 
+    composite = True
+
     layers: tuple[Layer, ...]
 
     def after(self, shape: Shape) -> Shape:
@@ -110,6 +112,8 @@ def _layer(what: Any) -> Layer:
 
 class _Branches(Layer):
     """Base class of layers whose branches all get the same input."""
+
+    composite = True
 
     branches: tuple[Layer, ...]
 
@@ -209,7 +213,7 @@ class Concatenate(_Branches):
         return [c / sum(channels) for c in channels]  # type: ignore[operator, arg-type]
 
 
-def residual(*layers: Any) -> Sum:
+def residual(*layers: Layer | str | Callable) -> Sum:
     """Residual block x + f(x).
 
     Parameters
@@ -285,7 +289,7 @@ def _propagate_branches(layer: Any, state: State, left: tuple, right: tuple) -> 
     return joined(layer, state, found)
 
 
-def joined(layer: Any, before: State, states: list[State]) -> State:
+def joined(layer: "Sum | Product | Concatenate", before: State, states: list[State]) -> State:
     """States of the branches as one; pairs of positions that some branch dropped are dropped."""
     shape = layer.after(before.shape)
     reach = [min(axis.size if axis.reach is None else axis.reach for axis in axes)

@@ -5,17 +5,17 @@ from typing import Any
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from unlazy.core.arrays import Points, as_points
 from unlazy.core.errors import check_positive_integer, did_you_mean
 from unlazy.layers.attention import SelfAttention
+from unlazy.layers.dense import Weights
 from unlazy.layers.graph import Aggregate
 from unlazy.layers.protocol.arrays import Context, apply, init_params, rates
-from unlazy.layers.protocol.base import Layer, Shape
+from unlazy.layers.protocol.base import Layer, Shape, single_layers
 from unlazy.layers.protocol.base import sized as in_words
-from unlazy.layers.traversal import changed, every
-from unlazy.layers.weights import Weights
+from unlazy.layers.traversal import changed
 
 PARAMETRIZATIONS = ("ntk", "standard")
 
@@ -89,16 +89,16 @@ class LayeredNetwork(eqx.Module):
         return Shape(self.inputs[:-1], self.inputs[-1])
 
     @property
-    def rates(self) -> Any:
+    def rates(self) -> PyTree:
         """Layer-wise learning rates, factors of the step size."""
         return jax.tree.map(lambda rate: rate / self.output_scale**2, rates(self.layers))
 
-    def init(self, key: PRNGKeyArray) -> Any:
+    def init(self, key: PRNGKeyArray) -> PyTree:
         """Initial parameters: a tuple with one entry per layer."""
         return init_params(self.layers, key, self._shape, self._context())
 
-    def __call__(self, params: Any, X: Points, key: PRNGKeyArray | None = None) -> Float[Array, " n *c"]:
-        graphs = any(isinstance(layer, Aggregate) for layer in every(self.layers))
+    def __call__(self, params: PyTree, X: Points, key: PRNGKeyArray | None = None) -> Float[Array, " n *c"]:
+        graphs = any(isinstance(layer, Aggregate) for layer in single_layers(self.layers))
         X = as_points(X, input_kind="tree" if graphs else "array")
         x, *pattern = jax.tree.leaves(X)
         if x.shape[1:] != self.inputs:
@@ -113,7 +113,7 @@ class LayeredNetwork(eqx.Module):
 
 def with_widths(description: Layer, width: int | None, outputs: int) -> Layer:
     """The description with every width filled in."""
-    wide = [layer for layer in every(description) if isinstance(layer, Weights | SelfAttention)]
+    wide = [layer for layer in single_layers(description) if isinstance(layer, Weights | SelfAttention)]
     if not wide:
         raise ValueError("a finite network needs a layer with weights, say Dense at its end")
     if width is None and any(layer.width is None for layer in wide[:-1]):

@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxtyping import Array
 
-from unlazy.core.linalg import einsum
+from unlazy.core.arrays import einsum
 from unlazy.layers.protocol import position_pairs
 from unlazy.layers.protocol.arrays import Context, apply
 from unlazy.layers.protocol.base import Layer, Shape

@@ -1,6 +1,6 @@
 """Network descriptions with a name in the literature."""
 
-from typing import Any
+from jaxtyping import Array
 
 from unlazy.layers.combine import Serial, serial
 from unlazy.layers.conv import Conv
@@ -13,7 +13,7 @@ MYRTLE = {5: (2, 1, 1), 7: (2, 2, 2), 10: (3, 3, 3)}
 """Convolutions of each of the three stages."""
 
 
-def myrtle(depth: int, sigma_w: Any = SQRT2, sigma_b: Any = 0.0) -> Serial:
+def myrtle(depth: int, sigma_w: float | Array = SQRT2, sigma_b: float | Array = 0.0) -> Serial:
     """Myrtle network with 5, 7 or 10 layers of weights [C1, C2].
 
     3 × 3 convolutions with zero padding and ReLU in three stages of (2, 1, 1), (2, 2, 2) or (3, 3, 3); 2 × 2 average

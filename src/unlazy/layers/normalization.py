@@ -12,7 +12,7 @@ from unlazy.layers.protocol import position_pairs
 from unlazy.layers.protocol.arrays import Context, apply
 from unlazy.layers.protocol.base import Layer
 from unlazy.layers.protocol.covariance import State, accepts_blocks, precompute, propagate, propagate_point, variances
-from unlazy.theory.numerics.angles import safe_reciprocal, safe_sqrt
+from unlazy.theory.numerics.geometry import safe_reciprocal, safe_sqrt
 
 
 class LayerNorm(Layer):
@@ -42,6 +42,10 @@ class LayerNorm(Layer):
 class Dropout(Layer):
     """Dropout: each entry is kept with probability `keep` and divided by it, independently for every point [C3].
 
+    The kernel of a network with dropout is that of two evaluations with independent masks, also for k(x, x): the
+    kernel of the mean over masks. What the masks of a single evaluation add to its variance is noise and not part of
+    k(x, x); `mask_variance` of the kernel returns it.
+
     Parameters
     ----------
     keep : float, default 1
@@ -53,6 +57,8 @@ class Dropout(Layer):
     >>> layers.Dropout(0.9).keep
     0.9
     """
+
+    stochastic = True
 
     keep: Any = 1.0
 
@@ -79,15 +85,15 @@ def _propagate_layer_norm(layer: LayerNorm, state: State, left: Array, right: Ar
 @propagate.register
 @accepts_blocks
 def _propagate_dropout(layer: Dropout, state: State, left: Any, right: Any) -> State:
-    """Two points are thinned independently: their covariance stays."""
+    """Masks of two evaluations are independent: their covariance stays."""
     return state._replace(normal=False)
 
 
 @propagate_point.register
 def _survey_dropout(layer: Dropout, state: State) -> tuple[State, None]:
-    """The variances are divided by the probability to be kept [C3]."""
+    """The variances of one evaluation are divided by the probability to be kept [C3]."""
     same = position_pairs.is_diagonal(state.grid, state.sigma)
-    return state.each(lambda A: A + A * same * (1 / layer.keep - 1), normal=False), None
+    return state.each(lambda A: A + A * same * (1 / layer.keep - 1))._replace(normal=False), None
 
 
 @apply.register

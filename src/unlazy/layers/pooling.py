@@ -1,19 +1,20 @@
 """Sums and means over windows of positions, or over all of them [C1]."""
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from unlazy.layers.protocol import position_pairs
 from unlazy.layers.protocol.arrays import Context, apply, shape_of
 from unlazy.layers.protocol.base import Layer, Shape, sized
 from unlazy.layers.protocol.covariance import State, accepts_blocks, propagate, required_pairs
-from unlazy.layers.protocol.windows import Window, padding_name, positive_integers, windows
+from unlazy.layers.protocol.position_pairs import Window, padding_name, positive_integers, windows
 
 
 class _Pool(Layer):
@@ -23,7 +24,7 @@ class _Pool(Layer):
     strides: tuple[int, ...] = eqx.field(static=True)
     padding: str = eqx.field(static=True)
 
-    def __init__(self, window: Any, strides: Any = None, padding: str = "valid"):
+    def __init__(self, window: int | Sequence[int], strides: int | Sequence[int] | None = None, padding: str = "valid"):
         self.window = positive_integers("the window")(window)
         self.strides = self.window if strides is None else positive_integers("strides")(strides)
         self.padding = padding_name("same", "valid")(padding)
@@ -66,6 +67,9 @@ class SumPool(_Pool):
     (4, 4)
     """
 
+    if TYPE_CHECKING:  # type checkers would derive it from the fields
+        __init__ = _Pool.__init__
+
 
 class AvgPool(_Pool):
     """Average pooling over windows of positions; zeros outside count [C1].
@@ -85,6 +89,9 @@ class AvgPool(_Pool):
     >>> AvgPool(2).after(Shape((8, 8), 3)).positions
     (4, 4)
     """
+
+    if TYPE_CHECKING:
+        __init__ = _Pool.__init__
 
     def factor(self, positions: tuple[int, ...]) -> float:
         """One over the points of a window."""
@@ -130,7 +137,7 @@ class GlobalAvgPool(GlobalSumPool):
 @propagate.register(AvgPool)
 @propagate.register(SumPool)
 @accepts_blocks
-def _propagate_pool(layer: Any, state: State, left: Any, right: Any) -> State:
+def _propagate_pool(layer: _Pool, state: State, left: PyTree, right: PyTree) -> State:
     positions = state.shape.positions
     factor = layer.factor(positions) ** 2
     # means over positions are Gaussian where they were, sums over independent channels too
@@ -139,7 +146,7 @@ def _propagate_pool(layer: Any, state: State, left: Any, right: Any) -> State:
 
 @required_pairs.register(AvgPool)
 @required_pairs.register(SumPool)
-def _reaches_pool(layer: Any, shape: Shape, out: tuple[int, ...]) -> tuple[int, ...]:
+def _reaches_pool(layer: _Pool, shape: Shape, out: tuple[int, ...]) -> tuple[int, ...]:
     over = layer.over(shape.positions)
     return tuple(min(r * w.stride + (w.size - 1) * w.dilation, position_pairs.ALL) for w, r in zip(over, out))
 
@@ -147,14 +154,14 @@ def _reaches_pool(layer: Any, shape: Shape, out: tuple[int, ...]) -> tuple[int, 
 @propagate.register(GlobalSumPool)
 @propagate.register(GlobalAvgPool)
 @accepts_blocks
-def _propagate_global_pool(layer: GlobalSumPool, state: State, left: Any, right: Any) -> State:
+def _propagate_global_pool(layer: GlobalSumPool, state: State, left: PyTree, right: PyTree) -> State:
     factor = layer.factor(state.shape.positions) ** 2
-    return state.each(lambda A: factor * position_pairs.total(A, state.grid), grid=())
+    return state.each(lambda A: factor * position_pairs.total(A, state.grid))._replace(grid=())
 
 
 @apply.register(AvgPool)
 @apply.register(SumPool)
-def _apply_pool(layer: Any, params: Any, x: Array, context: Context) -> Array:
+def _apply_pool(layer: _Pool, params: PyTree, x: Array, context: Context) -> Array:
     positions = shape_of(x).positions
     over = layer.over(positions)
     padding = [(0, 0), *((w.low, w.high) for w in over), (0, 0)]
@@ -166,7 +173,7 @@ def _apply_pool(layer: Any, params: Any, x: Array, context: Context) -> Array:
 
 @apply.register(GlobalSumPool)
 @apply.register(GlobalAvgPool)
-def _apply_global_pool(layer: GlobalSumPool, params: Any, x: Array, context: Context) -> Array:
+def _apply_global_pool(layer: GlobalSumPool, params: PyTree, x: Array, context: Context) -> Array:
     return layer.factor(shape_of(x).positions) * jnp.sum(x, tuple(range(1, x.ndim - 1)))
 
 

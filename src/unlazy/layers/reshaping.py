@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from unlazy.core.linalg import einsum
+from unlazy.core.arrays import einsum
 from unlazy.layers.protocol import position_pairs
 from unlazy.layers.protocol.arrays import Context, apply, shape_of
 from unlazy.layers.protocol.base import Layer, Shape, sized
 from unlazy.layers.protocol.covariance import State, accepts_blocks, propagate, required_pairs
-from unlazy.layers.protocol.windows import positive_integers
+from unlazy.layers.protocol.position_pairs import positive_integers
 
 
 class Flatten(Layer):
@@ -130,8 +130,8 @@ def _propagate_flatten(layer: Flatten, state: State, left: Any, right: Any) -> S
     # entries of one channel may differ in variance from position to position: no longer alike
     normal = state.normal and count == 1
     axes = tuple(range(len(state.grid)))
-    mean = state.each(lambda A: jnp.sum(position_pairs.diagonal(A, state.grid), axes) / count, grid=())
-    return mean._replace(channels=channels, normal=normal)
+    mean = state.each(lambda A: jnp.sum(position_pairs.diagonal(A, state.grid), axes) / count)
+    return mean._replace(grid=(), channels=channels, normal=normal)
 
 
 @required_pairs.register
@@ -162,7 +162,7 @@ def _propagate_index(layer: Index, state: State, left: Any, right: Any) -> State
             A = jnp.take(A, some.grid[a].reach or 0, axis=2 * a + 1)[(*(slice(None),) * (2 * a), 0)]
         return A
 
-    return some.each(of_one, grid=grid) if axes else some
+    return some.each(of_one)._replace(grid=grid) if axes else some
 
 
 @required_pairs.register

@@ -1,36 +1,25 @@
 """Traversal of descriptions, however nested: list, inspect and change single layers."""
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
 
 from unlazy.layers.activation import Activation
 from unlazy.layers.combine import Serial, _Branches
-from unlazy.layers.dense import Dense
-from unlazy.layers.protocol.base import Layer, Shape
-from unlazy.layers.weights import Weights
+from unlazy.layers.dense import Dense, Weights
+from unlazy.layers.protocol.base import Layer, Shape, is_single, single_layers
 from unlazy.theory.infinite_width.architecture import MLP
-
-
-def _single(part: Any) -> bool:
-    return isinstance(part, Layer) and not isinstance(part, Serial | _Branches)
-
-
-def every(network: Layer) -> list[Layer]:
-    """Single layers in the order in which they are applied, branch by branch."""
-    return jax.tree.leaves(network, is_leaf=_single)
 
 
 def changed(network: Layer, change: Callable[[Layer], Layer]) -> Layer:
     """The description with every single layer changed."""
-    return jax.tree.map(change, network, is_leaf=_single)
+    return jax.tree.map(change, network, is_leaf=is_single)
 
 
 def with_rates(network: Layer, rates: tuple, bias_rates: tuple) -> Layer:
     """The description with these learning rates of weights and biases, one per layer with weights."""
-    wanted = sum(isinstance(layer, Weights) for layer in every(network))
+    wanted = sum(isinstance(layer, Weights) for layer in single_layers(network))
     if not wanted == len(rates) == len(bias_rates):
         raise ValueError(f"{wanted} layers with weights need as many rates, got {len(rates)} and {len(bias_rates)}")
     left = iter(zip(rates, bias_rates))
@@ -55,7 +44,7 @@ def with_shapes(network: Layer, shape: Shape) -> list[tuple[Layer, Shape]]:
 
 def as_mlp(network: Layer) -> MLP | None:
     """The network as an MLP if it is one: Dense layers and one activation in turn, all rates 1; else None."""
-    layers = every(network)
+    layers = single_layers(network)
     if not isinstance(network, Serial) or len(layers) < 3 or len(layers) % 2 == 0:
         return None
     dense, between = layers[::2], layers[1::2]

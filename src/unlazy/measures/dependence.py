@@ -1,7 +1,7 @@
 """Which inputs and directions a fitted function depends on: gradient outer product [D11] and permutation importance."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -20,7 +20,15 @@ MAX_DIRECTIONS = 8
 OutputFunction = Callable[[np.ndarray], np.ndarray]
 
 
-def output_function(model: Any) -> OutputFunction:
+@runtime_checkable
+class PredictingModel(Protocol):
+    """A fitted model, for example a scikit-learn estimator; classifiers also have `predict_proba`."""
+
+    def predict(self, X: np.ndarray, /) -> np.ndarray:
+        """Labels or class names of rows."""
+
+
+def output_function(model: PredictingModel) -> OutputFunction:
     """Return the function that maps rows to outputs: class probabilities if available, else predictions.
 
     Parameters
@@ -33,8 +41,9 @@ def output_function(model: Any) -> OutputFunction:
     callable
         Maps an array of shape (n, d) to float64 outputs of shape (n, c).
     """
-    if hasattr(model, "predict_proba"):
-        return lambda X: np.asarray(model.predict_proba(X), dtype=np.float64)
+    probabilities = getattr(model, "predict_proba", None)
+    if probabilities is not None:
+        return lambda X: np.asarray(probabilities(X), dtype=np.float64)
     return lambda X: np.asarray(model.predict(X), dtype=np.float64).reshape(len(X), -1)
 
 
@@ -100,23 +109,6 @@ def finite_difference_gradients(
         both = f(moved.reshape(-1, d)).reshape(2, len(part), n, -1)
         found[:, :, part] = np.transpose(both[0] - both[1], (1, 2, 0)) / (2 * DIFFERENCE_STEP)
     return found
-
-
-def gradient_outer_product(f: OutputFunction, X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "d d"]:
-    """Mean of ∇f∇fᵀ, summed over outputs, over at most 128 rows of X [D11].
-
-    Parameters
-    ----------
-    f : callable
-        Maps (n, d) to (n, c).
-    X : array of shape (n, d)
-
-    Returns
-    -------
-    array of shape (d, d)
-    """
-    G = finite_difference_gradients(f, X[:128], range(X.shape[1]))
-    return np.einsum("nci,ncj->ij", G, G) / len(G)
 
 
 def gradient_directions(G: Float[np.ndarray, "n c d"]) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, "k d"]]:

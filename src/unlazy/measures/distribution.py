@@ -5,7 +5,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 
 
 def whiten(

@@ -1,26 +1,29 @@
 """Laziness of a trained function: linearity of its change and movement of its tangent kernel [K9, K10].
 
     linear     1 - ‖f_1 - f_0 - J_0 (θ_1 - θ_0)‖²/‖f_1 - f_0‖²,
-    movement   ‖Θ_1 - Θ_0‖/‖Θ_0‖, per layer and in total,
+    movement   ‖Θ_1 - Θ_0‖/‖Θ_0‖, per layer and of all layers whose parameters moved,
     explained  share of f_1 - f_0 at held-out points that kernel regression with Θ_0, or with Θ_1, predicts.
 
 Chizat, Oyallon and Bach (2019); Fort et al. (2020).
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import reduce
+from typing import TYPE_CHECKING, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from unlazy.core.arrays import Points, as_points, is_concrete, n_points
-from unlazy.core.linalg import dot
-from unlazy.core.pytrees import parameter_layers, split_parameters
+from unlazy.core.arrays import Points, as_points, dot, is_concrete, n_points
+from unlazy.core.pytrees import parameter_layers
 from unlazy.measures.tangent_drift import relative_change
-from unlazy.theory.infinite_width.jacobian import jacobian_kernels, trainable_function
+from unlazy.theory.infinite_width.jacobian import jacobian_kernels, trainable_function, validate_function
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LINEAR_THRESHOLD, MOVEMENT_THRESHOLD = 0.9, 0.3
 """A function is called lazy if at least LINEAR_THRESHOLD of its change is linear in the parameters and its tangent
@@ -41,7 +44,7 @@ class Laziness(eqx.Module):
         Share of the change of the function that its linearization at the start reproduces with the same parameters;
         1 is exactly linear.
     movement : scalar array
-        Relative change ‖Θ_1 - Θ_0‖/‖Θ_0‖ of the tangent kernel; 0 is lazy.
+        Relative change ‖Θ_1 - Θ_0‖/‖Θ_0‖ of the tangent kernel of those layers whose parameters moved; 0 is lazy.
     explained_at_start, explained_at_end : scalar array
         Share of the change at held-out points that kernel regression with the initial, or the final, tangent kernel
         predicts.
@@ -80,7 +83,7 @@ class Laziness(eqx.Module):
             f"points, the final kernel {self.explained_at_end:.0%}\n{rows}"
         )
 
-    def figure(self) -> Any:
+    def figure(self) -> "Figure":
         """Bar charts of the explained shares and of the movement of each layer's kernel.
 
         Returns
@@ -120,7 +123,7 @@ class LayerMovement(NamedTuple):
 
 
 def laziness(
-    apply: Callable[[Any, Array], Array], before: Any, after: Any, X: Points, *, rates: Any = 1.0
+    apply: Callable[[PyTree, Array], Array], before: PyTree, after: PyTree, X: Points, *, rates: PyTree = 1.0
 ) -> Laziness:  # fmt: skip
     """Measure whether training stayed in the lazy (linearized) regime or learned features [K9, K10].
 
@@ -146,7 +149,8 @@ def laziness(
     Raises
     ------
     ValueError
-        If the function did not change at these points, or if there are fewer than 8 points.
+        If the function did not change at these points, if parameters before and after have different shapes, or if
+        there are fewer than 8 points.
 
     References
     ----------
@@ -163,7 +167,13 @@ def laziness(
     """
     X = as_points(X, input_kind="tree")
     f, start = trainable_function(apply, before)
-    end = split_parameters(after)[0]
+    end = trainable_function(apply, after)[1]
+    shapes = [jax.tree.map(jnp.shape, part) for part in (start, end)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"before and after must have the same structure and shapes, got {shapes[0]} before and {shapes[1]} after"
+        )
+    validate_function(apply, before, X)
     move = jax.tree.map(jnp.subtract, end, start)
     _, slope = jax.jvp(lambda theta: f(theta, X), (start,), (move,))
     change = f(end, X) - f(start, X)  # not the value from jvp, which may round differently
@@ -171,14 +181,17 @@ def laziness(
     if is_concrete(size) and not float(size) > 0:
         raise ValueError("the function did not change at these points: pass parameters from before and after training")
     kernels = [jacobian_kernels(apply, params, X, None, rates, "trace") for params in (before, after)]
-    whole = [sum(each[1:], each[0]) for each in kernels]
+    layers = _layers(kernels, parameter_layers(start), parameter_layers(move))
+    # layers that were not trained have no part in the change, whatever the others do to their kernels
+    trained = [layer.parameters > 0 for layer in layers]
+    whole = [reduce(jnp.add, [jnp.where(t, K, 0) for t, K in zip(trained, each)]) for each in kernels]
     explained = [explained_share(K, change.reshape(n_points(X), -1)) for K in whole]
     return Laziness(
         linear=1 - jnp.sum((change - slope) ** 2) / size,
         movement=relative_change(*whole),
         explained_at_start=explained[0],
         explained_at_end=explained[1],
-        layers=_layers(kernels, parameter_layers(start), parameter_layers(move)),
+        layers=layers,
     )
 
 
@@ -189,7 +202,7 @@ def _layers(kernels: list, start: list, move: list) -> tuple["LayerMovement", ..
     for i, (one, two) in enumerate(zip(*kernels)):
         moved, size = (jnp.sqrt(sum(jnp.sum(v**2) for v in jax.tree.leaves(tree[i]))) for tree in (move, start))
         shares = [each[i] / sum(each) for each in traces]
-        found.append(LayerMovement(relative_change(one, two), moved / size, *shares))
+        found.append(LayerMovement(relative_change(one, two), jnp.where(moved > 0, moved / size, 0), *shares))
     return tuple(found)
 
 

@@ -6,9 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import accepts_array_likes
+from unlazy.core.arrays import accepts_array_likes, dot
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linalg import dot
 
 Vectors = Float[Array | np.ndarray, "w d"]
 

@@ -3,8 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import accepts_array_likes
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import accepts_array_likes, dot
 
 
 @accepts_array_likes

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from unlazy.core.arrays import accepts_array_likes
 
@@ -31,7 +31,7 @@ def relative_change(start: Float[Array, "*s"], now: Float[Array, "*s"]) -> Float
     return jnp.linalg.norm(jnp.ravel(now - start)) / jnp.linalg.norm(jnp.ravel(start))
 
 
-def parameter_movement(start: Any, now: Any) -> Float[Array, " layers"]:
+def parameter_movement(start: PyTree, now: PyTree) -> Float[Array, " layers"]:
     """Relative change ‖θ_l,t - θ_l,0‖ / ‖θ_l,0‖ of each layer.
 
     Parameters
@@ -57,7 +57,7 @@ def parameter_movement(start: Any, now: Any) -> Float[Array, " layers"]:
     return jnp.stack([m / _norm(a) for m, a in zip(moved, before)])
 
 
-def distance(start: Any, now: Any) -> Float[Array, ""]:
+def distance(start: PyTree, now: PyTree) -> Float[Array, ""]:
     """Euclidean distance ‖θ_t - θ_0‖ over all parameters.
 
     Parameters

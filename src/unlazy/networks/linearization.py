@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from unlazy.core.arrays import Labels, Points, as_labels, as_points, n_points
 from unlazy.core.errors import check_positive_integer
@@ -18,7 +18,7 @@ from unlazy.theory.infinite_width.jacobian import trainable_function
 from unlazy.theory.numerics.divided_differences import DESCENT, FLOW
 from unlazy.theory.numerics.matrix_functions import MatrixFunction, spectrum_of
 
-Apply = Callable[[Any, Array], Array]
+Apply = Callable[[PyTree, Array], Array]
 
 
 class Expansion(eqx.Module):
@@ -47,7 +47,7 @@ class Expansion(eqx.Module):
     """
 
     apply: Apply
-    start: Any
+    start: PyTree
     order: int = eqx.field(static=True)
 
     def __call__(self, params: Any, X: Points) -> Float[Array, "n ..."]:
@@ -98,7 +98,7 @@ def derivatives(line: Callable[[Array], Array], order: int) -> tuple[Array, ...]
     return up_to(order)(jnp.zeros(()))
 
 
-def linearize(apply: Apply, params: Any) -> Expansion:
+def linearize(apply: Apply, params: PyTree) -> Expansion:
     """Linearize a function around its parameters [K10].
 
     f_lin(θ) = f(θ_0) + ∇f(θ_0)(θ - θ_0). The result is again a function of (parameters, inputs), so `descend`,
@@ -122,15 +122,19 @@ def linearize(apply: Apply, params: Any) -> Expansion:
 
     Examples
     --------
-    >>> net = Network(MLP(1, width=64), 3)
-    >>> params = net.init(key)
-    >>> bool(jnp.allclose(linearize(net, params)(params, X), net(params, X), rtol=1e-5))
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from unlazy import MLP, Network, linearize
+    >>> X = jax.random.normal(jax.random.key(0), (60, 3))
+    >>> network = Network(MLP(1, width=64), 3)
+    >>> params = network.init(jax.random.key(1))
+    >>> bool(jnp.allclose(linearize(network, params)(params, X), network(params, X), rtol=1e-5))
     True
     """
     return Expansion(apply, params, 1)
 
 
-def quadratic_expansion(apply: Apply, params: Any) -> Expansion:
+def quadratic_expansion(apply: Apply, params: PyTree) -> Expansion:
     """Expand a function to second order around its parameters [L8].
 
     Parameters
@@ -161,7 +165,7 @@ def quadratic_expansion(apply: Apply, params: Any) -> Expansion:
     return Expansion(apply, params, 2)
 
 
-def expand(apply: Apply, params: Any, order: int = 1) -> Expansion:
+def expand(apply: Apply, params: PyTree, order: int = 1) -> Expansion:
     """Expand a function to any order around its parameters [K10, L8].
 
     Parameters
@@ -197,15 +201,15 @@ def expand(apply: Apply, params: Any, order: int = 1) -> Expansion:
 
 def trained_linearization(
     apply: Apply,
-    params: Any,
+    params: PyTree,
     X: Points,
     y: Labels,
     *,
     time: float | None = None,
-    step_size: Any = None,
+    step_size: float | Array | None = None,
     steps: int | None = None,
-    rates: Any = 1.0,
-) -> Any:
+    rates: PyTree = 1.0,
+) -> PyTree:
     """Train the linearized function in closed form and return its parameters [K3].
 
     Training minimizes the sum ½ Σ (f - y)² over points and outputs:

@@ -8,10 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from unlazy.core.arrays import Points, as_points
+from unlazy.core.arrays import Points, as_points, default_float, dot
 from unlazy.core.errors import check_positive_integer, did_you_mean
-from unlazy.core.linalg import dot
-from unlazy.core.precision import default_float
 from unlazy.layers import Layer as Described
 from unlazy.layers.finite_network import LayeredNetwork
 from unlazy.layers.protocol.parametrization import Scales, WeightBias, check_parametrization, layer_scales
@@ -71,6 +69,7 @@ class Network(eqx.Module, metaclass=_NetworkMeta):
     Examples
     --------
     >>> import jax
+    >>> from unlazy import MLP, Network
     >>> network = Network(MLP(depth=1, width=4), inputs=3)
     >>> network(network.init(jax.random.key(0)), jax.numpy.ones((2, 3))).shape
     (2,)

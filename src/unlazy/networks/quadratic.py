@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from unlazy.core.arrays import default_float, dot
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linalg import dot
-from unlazy.core.precision import default_float
 from unlazy.theory.activations.functions import ActivationFunction
 from unlazy.theory.activations.functions import activation as named_activation
 

@@ -5,18 +5,15 @@ entrywise product of two Gram matrices, K_l = (m_w² H Hᵀ + m_b²) ∘ (G Gᵀ
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from unlazy.core.arrays import Points, as_points
+from unlazy.core.arrays import Points, as_points, dot, einsum
 from unlazy.core.errors import did_you_mean
-from unlazy.core.linalg import dot, einsum
-from unlazy.core.pytrees import broadcast_over
 from unlazy.networks.mlp import Network, Parameters
-from unlazy.theory.infinite_width.jacobian import jacobian_kernels, tangent_product
+from unlazy.theory.infinite_width.jacobian import jacobian_kernels, scales, tangent_product, validate_function
 
 __all__ = ["layer_tangent_kernels", "tangent_kernel", "tangent_product"]
 
@@ -24,18 +21,18 @@ OUTPUTS = ("full", "trace", "diagonal")
 
 
 def tangent_kernel(
-    apply: Callable[[Any, Array], Array],
-    params: Any,
+    apply: Callable[[PyTree, Array], Array],
+    params: PyTree,
     X: Points,
     Z: Points | None = None,
     *,
     outputs: str = "full",
-    rates: Any = 1.0,
+    rates: PyTree = 1.0,
 ) -> Float[Array, "n ..."]:
     """Tangent kernel of a finite network, Θ(x, z) = Σ_θ r_θ ∂f(x)/∂θ ∂f(z)/∂θ [K9].
 
-    Arrays of real numbers in `params` are differentiated; everything else in an Equinox module (functions, settings,
-    None after `eqx.partition`) is held fixed.
+    Arrays of floats in `params` are differentiated; everything else in an Equinox module (functions, settings, None
+    after `eqx.partition`) and all collections of Flax variables but "params" are held fixed.
 
     Parameters
     ----------
@@ -70,21 +67,24 @@ def tangent_kernel(
 
     Examples
     --------
-    >>> net = Network(MLP(1, width=64), 3)
-    >>> tangent_kernel(net, net.init(key), X, Z).shape
+    >>> import jax
+    >>> from unlazy import MLP, Network, tangent_kernel
+    >>> X = jax.random.normal(jax.random.key(0), (60, 3))
+    >>> network = Network(MLP(1, width=64), 3)
+    >>> tangent_kernel(network, network.init(jax.random.key(1)), X, X[:5]).shape
     (60, 5)
     """
     return sum(layer_tangent_kernels(apply, params, X, Z, outputs=outputs, rates=rates))  # type: ignore[return-value]
 
 
 def layer_tangent_kernels(
-    apply: Callable[[Any, Array], Array],
-    params: Any,
+    apply: Callable[[PyTree, Array], Array],
+    params: PyTree,
     X: Points,
     Z: Points | None = None,
     *,
     outputs: str = "full",
-    rates: Any = 1.0,
+    rates: PyTree = 1.0,
 ) -> tuple[Float[Array, "n ..."], ...]:
     """Tangent kernels K_l of the layers, one by one [L1, L2]; their sum is `tangent_kernel`.
 
@@ -131,8 +131,9 @@ def layer_tangent_kernels(
     takes = "matrix" if isinstance(apply, Network) else "tree"
     X, Z = as_points(X, input_kind=takes), None if Z is None else as_points(Z, "Z", input_kind=takes)
     if not isinstance(apply, Network):
+        validate_function(apply, params, X)
         return jacobian_kernels(apply, params, X, Z, rates, outputs)
-    per_layer = broadcast_over(rates, params)
+    per_layer = scales(rates, params)
     left = _sides(apply, params, X)
     right = left if Z is None else _sides(apply, params, Z)
     kernels = []

@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from unlazy.core.arrays import default_float, dot
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linalg import dot
-from unlazy.core.precision import default_float
 from unlazy.theory.activations import hermite
 from unlazy.theory.activations.functions import activation as named_activation
 

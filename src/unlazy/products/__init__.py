@@ -2,7 +2,7 @@
 
 from unlazy.products.agop import agop, gradient
 from unlazy.products.engines.base import KernelOperator
-from unlazy.products.engines.dense import gram
+from unlazy.products.engines.blocked import gram
 from unlazy.products.gram_store import gram_to_store
 from unlazy.products.multiply import matmul, product, rmatmul
 

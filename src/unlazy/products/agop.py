@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import Labels, Points
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import Labels, Points, dot
+from unlazy.core.devices import memory_budget
 from unlazy.kernels.base import InnerProductKernel, Kernel
-from unlazy.kernels.evaluation.gram import PreparedPoints, embed_sides, inner_products
-from unlazy.products.engines.blocked import block_rows
-from unlazy.products.engines.pairs import as_columns, validated_sides
+from unlazy.kernels.evaluation import PreparedPoints, embed_sides, inner_products
+from unlazy.kernels.product_laplace import ProductLaplace
+from unlazy.products.engines.blocked import as_columns, block_rows, prepare_sides, validated_sides
 from unlazy.theory.feature_learning import agop as theory_agop
 
 
@@ -53,7 +53,11 @@ def gradient(
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from unlazy import Gaussian
     >>> from unlazy.products import gradient
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> Z, coefficients = X[:5], np.ones(5)
     >>> gradient(Gaussian(1.0), X, Z, coefficients).shape
     (60, 3)
     """
@@ -102,7 +106,11 @@ def agop(
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from unlazy import Gaussian
     >>> from unlazy.products import agop
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> Z, coefficients = X[:5], np.ones(5)
     >>> agop(Gaussian(1.0), X, Z, coefficients).shape
     (3, 3)
     """
@@ -112,7 +120,7 @@ def agop(
 
 
 def _prepared(kernel: Kernel, X: Points, centers: Points, coefficients: Labels, memory: int | str | None):
-    formula = kernel if kernel.depends_on == "absolute distance" else kernel.formula
+    formula = kernel if isinstance(kernel, ProductLaplace) else kernel.formula
     if formula is None:
         raise ValueError(
             f"{type(kernel).__name__} has no entry formula, so its gradient is not available in closed form: "
@@ -122,7 +130,7 @@ def _prepared(kernel: Kernel, X: Points, centers: Points, coefficients: Labels, 
     alpha = as_columns(coefficients, centers.shape[0], "coefficients", X.dtype)
     # a block needs two derivatives besides the entries, and c gradients of length d per row
     width = 3 * centers.shape[0] + alpha.shape[1] * X.shape[1]
-    return formula, X, centers, alpha, block_rows(X.shape[0], width, X.dtype.itemsize, memory)
+    return formula, X, centers, alpha, block_rows(X.shape[0], width, X.dtype.itemsize, memory_budget(memory))
 
 
 def _block_gradient(kernel: InnerProductKernel, left: Array, right: Array, alpha: Array) -> Array:
@@ -139,8 +147,8 @@ def _block_gradient(kernel: InnerProductKernel, left: Array, right: Array, alpha
 
 def _rows_gradient(kernel: Any, part: Array, centers: Array, alpha: Array) -> Array:
     """Gradient with respect to x: pulls each output's gradient back through the embedding."""
-    if kernel.depends_on == "absolute distance":
-        left, right = kernel.sides(part, centers)
+    if isinstance(kernel, ProductLaplace):
+        left, right = prepare_sides(kernel, part, centers)
         return theory_agop.l1_gradient(kernel.block(left, right), alpha, left, right) / kernel.bandwidth
     left, right = embed_sides(kernel, part, centers)
     G = _block_gradient(kernel, left, right, alpha)

@@ -12,7 +12,7 @@ from unlazy.core import devices
 from unlazy.core.arrays import Points, float_type, n_points
 from unlazy.core.errors import check_positive_integer
 from unlazy.core.fingerprint import fingerprint
-from unlazy.core.progress import ProgressDisplay
+from unlazy.core.progress import ProgressDisplay, ProgressOption
 from unlazy.kernels.base import Kernel
 from unlazy.products.tile_store import TileGrid, TileStore
 
@@ -30,7 +30,7 @@ def gram_to_store(
     *,
     store: str | Path,
     tile: int | None = None,
-    progress: bool = False,
+    progress: ProgressOption = False,
     repair: bool = False,
 ) -> np.ndarray:
     """Compute K(X, Z), or K(X, X) from its upper triangle, into a folder on disk.
@@ -52,8 +52,9 @@ def gram_to_store(
     tile : int, optional
         Number of rows and columns of a tile. By default that of an existing store, or a size suitable for the kernel
         and the device.
-    progress : bool, default False
-        Show the number of finished tiles and the estimated remaining time.
+    progress : bool or callable, default False
+        Whether to show the number of finished tiles and the estimated remaining time, or a function that is called with
+        an `unlazy.Progress` after every tile.
     repair : bool, default False
         Recompute damaged tiles instead of raising an error.
 
@@ -70,6 +71,9 @@ def gram_to_store(
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from unlazy import MLP, NTK, gram_to_store
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
     >>> K = gram_to_store(NTK(MLP(3)), X, store="kernel of X")
     >>> K.shape == (len(X), len(X)) and bool((K == K.T).all())
     True
@@ -89,7 +93,7 @@ def gram_to_store(
         files.close()
 
 
-def _fill(files: TileStore, kernel: Kernel, X: Any, Z: Any, progress: bool, repair: bool) -> int:
+def _fill(files: TileStore, kernel: Kernel, X: Any, Z: Any, progress: ProgressOption, repair: bool) -> int:
     """Compute all missing tiles that no other process computes; returns the number of tiles computed here."""
     left = {tile for tile in range(len(files.corners)) if not _is_finished(files, tile, repair)}
     before, computed = len(files.corners) - len(left), 0

@@ -1,26 +1,40 @@
 """Gram matrices with a Mahalanobis metric in NumPy: K at every bandwidth, and the AGOP of a fit [D11].
 
 The map L (M = LᵀL) and the bandwidth h only transform inputs, x → Lx/h, so one table of pairs
-(products.engines.numpy_entries) per metric serves all bandwidths. Everything is NumPy, since LAPACK is the fast solver
+(products.engines.numpy_engine) per metric serves all bandwidths. Everything is NumPy, since LAPACK is the fast solver
 for a thousand rows.
 """
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Float
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.metric import metric_not_supported
 from unlazy.kernels.product_laplace import ProductLaplace
-from unlazy.products.engines import numpy_entries
-from unlazy.theory.feature_learning.agop import gradients
-from unlazy.theory.numerics.bandwidth import evenly_spaced_rows, median_distance, root_mean_square_norm, row_pairs
-from unlazy.theory.numerics.centering import robust_center
+from unlazy.kernels.radial import RadialKernel
+from unlazy.products.engines.numpy_engine import (
+    Distances,
+    EntryTable,
+    InnerProducts,
+    L1Distances,
+    embed_rows,
+    scaled_rows,
+)
+from unlazy.theory.numerics.geometry import (
+    evenly_spaced_rows,
+    median_distance,
+    robust_center,
+    root_mean_square_norm,
+    row_pairs,
+)
 
+Kind = TypeVar("Kind", bound=Kernel)
 Map = Float[np.ndarray, " d"] | Float[np.ndarray, "r d"]
 SAMPLE = 500
 """Rows whose distances determine the default bandwidth."""
@@ -44,16 +58,19 @@ def metric_gram(kernel: Kernel, X: Float[np.ndarray, "n d"], L: Map) -> "MetricG
     return _gram_type(kernel)(kernel, X, L)
 
 
-def cross_table(
-    kernel: Kernel, Z: Float[np.ndarray, "m d"], X: Float[np.ndarray, "n d"], L: Map
-) -> numpy_entries.EntryTable:
+def cross_table(kernel: Kernel, Z: Float[np.ndarray, "m d"], X: Float[np.ndarray, "n d"], L: Map) -> EntryTable:
     """Table of all pairs of Z and X under the map L, for all bandwidths: `entries(kernel, h)` is K(Z, X)."""
     kind = _gram_type(kernel)
     return kind.table_type.from_rows(*kind.map_sides(kernel, Z, X, L, 1.0))
 
 
 def cross(
-    kernel: Kernel, Z: Float[np.ndarray, "m d"], X: Float[np.ndarray, "n d"], L: Map, h: float, dtype: Any = None
+    kernel: Kernel,
+    Z: Float[np.ndarray, "m d"],
+    X: Float[np.ndarray, "n d"],
+    L: Map,
+    h: float,
+    dtype: DTypeLike | None = None,
 ) -> Float[np.ndarray, "m n"]:
     """K(Z, X) at Lx/h, by default in the precision of X."""
     kind = _gram_type(kernel)
@@ -72,31 +89,34 @@ def lower(kernel: Kernel, X: Float[np.ndarray, "n d"], L: Map, h: float) -> Floa
 
 
 def _gram_type(kernel: Kernel) -> "type[MetricGram]":
-    if kernel.depends_on is None:
-        raise metric_not_supported(kernel)
-    kinds = {"distance": DistanceGram, "inner products": InnerProductGram, "absolute distance": L1DistanceGram}
-    return kinds[kernel.depends_on]
+    if isinstance(kernel, ProductLaplace):
+        return L1DistanceGram
+    if isinstance(kernel, RadialKernel):
+        return DistanceGram
+    if isinstance(kernel, InnerProductKernel):
+        return InnerProductGram
+    raise metric_not_supported(kernel)
 
 
-class MetricGram:
+class MetricGram(Generic[Kind]):
     """Gram matrices and gradients for training rows under one metric, at all bandwidths."""
 
-    table_type: type[numpy_entries.EntryTable]
+    table_type: type[EntryTable]
     table: Any
     X: Float[np.ndarray, "n d"]
     map: Map
     default_bandwidth: float
     """Typical distance (or norm) of the rows, a default bandwidth."""
 
-    def __init__(self, kernel: Any, X: np.ndarray, L: Map):
+    def __init__(self, kernel: Kind, X: np.ndarray, L: Map):
         raise NotImplementedError
 
     @staticmethod
-    def map_sides(kernel: Any, Z: np.ndarray, X: np.ndarray, L: Map, h: float) -> tuple[np.ndarray, np.ndarray]:
+    def map_sides(kernel: Kind, Z: np.ndarray, X: np.ndarray, L: Map, h: float) -> tuple[np.ndarray, np.ndarray]:
         """Z and X at Lx/h as inputs of the table."""
         raise NotImplementedError
 
-    def gram(self, h: float, first: int | None = None, dtype: Any = None) -> Float[np.ndarray, "m m"]:
+    def gram(self, h: float, first: int | None = None, dtype: DTypeLike | None = None) -> Float[np.ndarray, "m m"]:
         """K of the first rows (by default all) at bandwidth h, by default in the precision of X. The last K of all rows
         is cached until `forget`, since several ridges are tried at one bandwidth."""
         dtype = np.dtype(dtype or self.X.dtype)
@@ -112,7 +132,7 @@ class MetricGram:
         self._last = None
 
     _last: tuple[float, np.ndarray] | None = None
-    kernel: Any
+    kernel: Kind
 
     def agop(
         self, h: float, alpha: Float[np.ndarray, "m c"], diagonal: bool
@@ -126,7 +146,19 @@ class MetricGram:
         raise NotImplementedError
 
 
-class _FormulaGram(MetricGram):
+def gradients(
+    by_product: np.ndarray, by_norm: np.ndarray, alpha: np.ndarray, points: np.ndarray, centers: np.ndarray
+) -> Float[np.ndarray, "m c e"]:
+    """∇f of several outputs with respect to embedded points, from the derivatives of the entries.
+
+    As theory.feature_learning.agop.gradient, by one wide product, which is cheaper than c narrow ones.
+    """
+    columns = (alpha[:, :, None] * centers[:, None]).reshape(len(centers), -1)
+    along = dot(by_product, columns).reshape(len(points), *alpha.shape[1:], -1)
+    return along + 2 * dot(by_norm, alpha)[:, :, None] * points[:, None]
+
+
+class _FormulaGram(MetricGram[InnerProductKernel]):
     """Kernels with an entry formula; F = X · to are the embedded rows."""
 
     F: Float[np.ndarray, "n e"]
@@ -139,7 +171,7 @@ class _FormulaGram(MetricGram):
         kernel: InnerProductKernel, Z: np.ndarray, X: np.ndarray, L: Map, h: float
     ) -> tuple[Float[np.ndarray, "m e"], Float[np.ndarray, "n e"]]:
         """Z and X at Lx/h, embedded, and centered together if the kernel is stationary."""
-        F, G = (numpy_entries.embed_rows(kernel, _apply_map(A, L), X.shape[1]) / h for A in (X, Z))
+        F, G = (embed_rows(kernel, _apply_map(A, L), X.shape[1]) / h for A in (X, Z))
         center = robust_center(F) if kernel.stationary else 0.0
         return G - center, F - center
 
@@ -182,15 +214,13 @@ class _FormulaGram(MetricGram):
     def _embedding(self) -> Float[np.ndarray, "r e"]:
         """Matrix of the linear map from Lx to embedded rows."""
         unit = np.eye(len(self.map), dtype=self.X.dtype)
-        return numpy_entries.embed_rows(self.kernel, unit, self.X.shape[1])[
-            :, slice(None) if self.used is None else self.used
-        ]
+        return embed_rows(self.kernel, unit, self.X.shape[1])[:, slice(None) if self.used is None else self.used]
 
 
 class DistanceGram(_FormulaGram):
     """Kernels of the distance ‖Lx - Lz‖."""
 
-    table_type = numpy_entries.Distances
+    table_type = Distances
 
     def __init__(self, kernel: InnerProductKernel, X: np.ndarray, L: Map):
         self.kernel, self.X, self.map = kernel, X, L
@@ -200,39 +230,41 @@ class DistanceGram(_FormulaGram):
         self.to = L.T
         F = _apply_map(X, L)
         self.F = F - F.mean(0)
-        self.table = numpy_entries.Distances.from_rows(self.F)
+        self.table = Distances.from_rows(self.F)
         self.default_bandwidth = math.sqrt(_typical(self.table.D, evenly_spaced_rows(len(X), SAMPLE)))
 
 
 class InnerProductGram(_FormulaGram):
     """Other kernels of inner products."""
 
-    table_type = numpy_entries.InnerProducts
+    table_type = InnerProducts
 
     def __init__(self, kernel: InnerProductKernel, X: np.ndarray, L: Map):
         self.kernel, self.X, self.map = kernel, X, L
         self.to = _linear(kernel, L, X.shape[1], X.dtype)
-        F = numpy_entries.embed_rows(kernel, _apply_map(X, L), X.shape[1])
+        F = embed_rows(kernel, _apply_map(X, L), X.shape[1])
         self.F = F - F.mean(0) if kernel.stationary else F
-        self.table = numpy_entries.InnerProducts.from_rows(self.F)
+        self.table = InnerProducts.from_rows(self.F)
         self.default_bandwidth = root_mean_square_norm(self.table.xx)
 
 
-class L1DistanceGram(MetricGram):
+class L1DistanceGram(MetricGram[ProductLaplace]):
     """The ℓ1 (product) Laplace kernel with a diagonal metric; its derivative at ties in a column is zero."""
 
-    table_type = numpy_entries.L1Distances
+    table_type = L1Distances
 
     def __init__(self, kernel: ProductLaplace, X: np.ndarray, L: Map):
         if L.ndim != 1:
             raise ValueError("the ℓ1 kernel supports only a diagonal metric: use metric='diagonal'")
         self.kernel, self.X, self.map = kernel, X, L
-        self.table = numpy_entries.L1Distances.from_rows(numpy_entries.scaled_rows(kernel, X, L))
+        self.table = L1Distances.from_rows(scaled_rows(kernel, X, L))
         self.default_bandwidth = _typical(self.table.D, evenly_spaced_rows(len(X), SAMPLE))
 
     @staticmethod
-    def map_sides(kernel: Any, Z: np.ndarray, X: np.ndarray, L: Map, h: float) -> tuple[np.ndarray, np.ndarray]:
-        return numpy_entries.scaled_rows(kernel, Z, L / h), numpy_entries.scaled_rows(kernel, X, L / h)
+    def map_sides(
+        kernel: ProductLaplace, Z: np.ndarray, X: np.ndarray, L: Map, h: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return scaled_rows(kernel, Z, L / h), scaled_rows(kernel, X, L / h)
 
     def agop(self, h: float, alpha: np.ndarray, diagonal: bool) -> np.ndarray:
         """∂_j f(x) = -(L_j/h) Σ_i α_i k(x, x_i) sign(x_j - x_ij)."""
@@ -294,7 +326,7 @@ class L1DistanceGram(MetricGram):
 
 def _linear(kernel: InnerProductKernel, L: Map, d: int, dtype: np.dtype) -> Float[np.ndarray, "d e"]:
     """Matrix of the linear map x → embed(Lx), computed from the unit vectors."""
-    unit = numpy_entries.embed_rows(kernel, np.eye(len(L), dtype=dtype), d)
+    unit = embed_rows(kernel, np.eye(len(L), dtype=dtype), d)
     return L[:, None] * unit if L.ndim == 1 else dot(L.T, unit)
 
 

@@ -3,15 +3,9 @@
 from unlazy._lazy_exports import lazy_exports
 
 _MODULES = {
-    "convex.nuclear_norm": (
-        "MatrixFit",
-        "minimum_frobenius_norm",
-        "minimum_nuclear_norm",
-    ),
-    "convex.relu_network": (
-        "ConvexNetwork",
-        "convex_relu_network",
-    ),
+    "callbacks": ("SolverProgress",),
+    "convex.nuclear_norm": ("MatrixFit", "minimum_frobenius_norm", "minimum_nuclear_norm"),
+    "convex.relu_network": ("ConvexNetwork", "convex_relu_network"),
     "gaussian_process.posterior": (
         "PredictiveDistribution",
         "ensemble",
@@ -19,26 +13,12 @@ _MODULES = {
         "posterior",
         "prior",
     ),
-    "gradient_flow": (
-        "cross_entropy",
-        "flow",
-        "squared_error",
-    ),
+    "gradient_flow": ("flow",),
     "learning_curve": ("LearningCurve",),
-    "methods.registry": (
-        "Askotch",
-        "Direct",
-        "EigenPro",
-        "NystromCG",
-        "PreconditionedCG",
-        "Richardson",
-    ),
-    "path": (
-        "Decomposition",
-        "Path",
-        "decompose",
-    ),
+    "selection": ("Askotch", "Direct", "EigenPro", "NystromCG", "PreconditionedCG", "Richardson"),
+    "path": ("Decomposition", "Path", "decompose"),
     "solution": ("Solution",),
+    "solve": ("SolveOptions",),
 }
 _WHERE = {name: f"unlazy.solvers.{module}" for module, names in _MODULES.items() for name in names}
 __all__ = [*_WHERE]

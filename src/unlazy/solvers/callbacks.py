@@ -1,15 +1,13 @@
 """Actions after each solver step: stopping rules, progress display, validation and checkpoints."""
 
 import math
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from unlazy.core.progress import ProgressDisplay
+from unlazy.core.arrays import Matrix
+from unlazy.core.progress import Progress, ProgressDisplay, ProgressOption
 from unlazy.solvers.checkpoint import Checkpoint, State
 
 QUIET_SECONDS = 3.0
@@ -19,28 +17,23 @@ PATIENCE = 5
 
 
 @dataclass(frozen=True)
-class Progress:
-    """Progress of a solver, passed to a progress callback after each step.
+class SolverProgress(Progress):
+    """Progress of `solve`, passed to a callback after every step.
 
     Attributes
     ----------
-    step : int
-        Steps completed.
+    what, step, total, seconds, note
+        As in `Progress`.
     residual : float
         Current residual, relative to the labels.
-    seconds : float
-        Seconds since the start.
     seconds_left : float
-        Estimated remaining time, from the rate at which the residual decreases; NaN if unknown.
+        Estimated remaining time, from the rate at which the residual decreases.
     validation_error : float
         Mean squared error on the held-out points; NaN without `validation`.
     """
 
-    step: int
-    residual: float
-    seconds: float
-    seconds_left: float
-    """Estimated from the rate at which the residual decreases; NaN if unknown."""
+    residual: float = math.nan
+    seconds_left: float = math.nan
     validation_error: float = math.nan
 
 
@@ -50,18 +43,21 @@ class SolverCallback:
 
     tolerance: float
     max_steps: int
-    progress: bool | Callable[[Progress], None] | None = None
+    progress: ProgressOption = False
     validate: Callable[[np.ndarray], float] | None = None
     checkpoint: Checkpoint | None = None
     best_error: float = math.inf
     best: np.ndarray | None = None
     best_residual: float = math.inf
-    centers: Any = None
+    centers: Matrix | None = None
     """The centers, if the method does not use all points: validation needs them."""
     _since_best: int = 0
     _history: list[tuple[float, float]] = field(default_factory=list)
-    _start: float = field(default_factory=time.monotonic)
-    _display: ProgressDisplay = field(default_factory=lambda: ProgressDisplay("solving"))
+    _display: ProgressDisplay | None = None
+
+    def __post_init__(self) -> None:
+        if self.progress:
+            self._display = ProgressDisplay("solving", show=not callable(self.progress), delay=QUIET_SECONDS)
 
     def resume(self) -> State | None:
         """Return the state of an earlier run, or None."""
@@ -72,7 +68,8 @@ class SolverCallback:
     ) -> str | None:
         """Return the reason to stop now, or None. A NaN residual stops the run as 'stalled'."""
         error = self._validation_error(coefficients, residual) if self.validate is not None else math.nan
-        self._show(step, residual, error)
+        if self._display is not None:
+            self._show(self._display, step, residual, error)
         reason = None
         if not math.isfinite(residual):
             return self._close("stalled")
@@ -92,7 +89,8 @@ class SolverCallback:
             self.checkpoint.save(state)
 
     def _close(self, reason: str) -> str:
-        self._display.close()
+        if self._display is not None:
+            self._display.close()
         return reason
 
     def _validation_error(self, coefficients: Callable[[], np.ndarray], residual: float) -> float:
@@ -104,14 +102,14 @@ class SolverCallback:
             self._since_best += 1
         return error
 
-    def _show(self, step: int, residual: float, error: float) -> None:
-        seconds = time.monotonic() - self._start
+    def _show(self, display: ProgressDisplay, step: int, residual: float, error: float) -> None:
+        seconds = display.seconds
         self._history.append((seconds, residual))
         left = self._seconds_left(step, seconds)
+        note = f"step {step}, residual {residual:.2g} (to reach {self.tolerance:.2g}), about {left:.0f} s left"
         if callable(self.progress):
-            self.progress(Progress(step, residual, seconds, left, error))
-        elif (self.progress or (self.progress is None and sys.stderr.isatty())) and seconds > QUIET_SECONDS:
-            self._draw(step, residual, left)
+            self.progress(SolverProgress("solving", step, self.max_steps, seconds, note, residual, left, error))
+        display.advance(note)
 
     def _seconds_left(self, step: int, seconds: float) -> float:
         """Time to reach the tolerance at the recent rate, or to the last step if that is sooner."""
@@ -122,7 +120,3 @@ class SolverCallback:
             return limit
         rate = math.log(r0 / r1) / (t1 - t0)
         return min(limit, max(0.0, math.log(r1 / self.tolerance) / rate))
-
-    def _draw(self, step: int, residual: float, left: float) -> None:
-        text = f"step {step}, residual {residual:.2g} (to reach {self.tolerance:.2g}), about {left:.0f} s left"
-        self._display.advance(text)

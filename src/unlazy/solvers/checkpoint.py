@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from unlazy.core.files import atomic_write
 
@@ -36,8 +38,6 @@ class Checkpoint:
 
     def load(self) -> State | None:
         """Return the saved state, or None if the file does not exist."""
-        from safetensors import SafetensorError, safe_open
-
         path = Path(self.path)
         if not path.exists():
             return None
@@ -56,8 +56,6 @@ class Checkpoint:
 
     def save(self, state: Callable[[], State], now: bool = False) -> None:
         """Write the state if `every` seconds have passed since the last write, or if `now` is true."""
-        from safetensors.numpy import save_file
-
         if not now and time.monotonic() - self._last < self.every:
             return
         path = Path(self.path)
@@ -66,3 +64,8 @@ class Checkpoint:
         with atomic_write(path) as aside:
             save_file(tensors, aside, metadata={"problem": json.dumps(self.problem)})
         self._last = time.monotonic()
+
+
+def as_checkpoint(given: str | Path | Checkpoint) -> Checkpoint:
+    """The checkpoint for a path, or the given one."""
+    return given if isinstance(given, Checkpoint) else Checkpoint(given)

@@ -1,78 +1,23 @@
 """Gradient flow of a kernel model on any loss, optionally with momentum: an ordinary differential equation.
 
-    f_t = f_0 + K α_t,   α' = -∂L/∂f (f_t, y),   or with friction γ   α'' = -γ α' - ∂L/∂f.
+    f_t = f_0 + K α_t,   α' = -∂ℓ/∂f (f_t, y),   or with friction γ   α'' = -γ α' - ∂ℓ/∂f,
 
-Heavy-ball steps θ ← θ - η∇L + m(θ - θ_before) follow the second equation with time √η per step and γ = (1 - m)/√η. For
-squared error without friction, `decompose(kernel, X).flow` has the closed form. Lee et al. (2019), Su, Boyd and Candès
-(2016).
+for the loss ℓ of every point. Heavy-ball steps θ ← θ - η∇Σℓ + m(θ - θ_before) follow the second equation with time √η
+per step and γ = (1 - m)/√η. For squared error without friction, `decompose(kernel, X).flow` has the closed form. Lee et
+al. (2019), Su, Boyd and Candès (2016).
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
-from unlazy.core.arrays import Labels, Points, as_labels, float_type, n_points
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import Labels, Points, as_labels, dot, float_type, n_points
 from unlazy.core.results import Evidence, FitDescription
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.path import Path, Values
-
-Loss = Callable[[Array, Array], Array]
-
-
-def squared_error(f: Float[Array, " n *c"], y: Float[Array, " n *c"]) -> Float[Array, ""]:
-    """Squared error, ½Σ(f - y)².
-
-    Parameters
-    ----------
-    f : array of shape (n,) or (n, c)
-        Predictions.
-    y : array of the same shape
-        Labels.
-
-    Returns
-    -------
-    scalar array
-        The loss, summed over points and outputs.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> from unlazy.solvers import squared_error
-    >>> float(squared_error(jnp.array([1.0, 2.0]), jnp.array([0.0, 4.0])))
-    2.5
-    """
-    return 0.5 * jnp.sum((f - y) ** 2)
-
-
-def cross_entropy(f: Float[Array, "n c"], y: Float[Array, "n c"]) -> Float[Array, ""]:
-    """Cross-entropy, -Σ y log softmax f.
-
-    Parameters
-    ----------
-    f : array of shape (n, c)
-        Logits.
-    y : array of shape (n, c)
-        One-hot labels or probabilities.
-
-    Returns
-    -------
-    scalar array
-        The loss, summed over points.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> from unlazy.solvers import cross_entropy
-    >>> f, y = jnp.zeros((1, 2)), jnp.array([[1.0, 0.0]])
-    >>> round(float(cross_entropy(f, y)), 4)
-    0.6931
-    """
-    return -jnp.sum(y * jax.nn.log_softmax(f, axis=-1))
+from unlazy.theory.dynamics.losses import Loss, resolve_loss
 
 
 def flow(
@@ -80,13 +25,13 @@ def flow(
     X: Points,
     y: Labels,
     times: Values,
-    loss: Loss = squared_error,
+    loss: str | Loss = "squared",
     *,
     f0: Labels | None = None,
     friction: float | None = None,
     tolerance: float = 1e-8,
 ) -> Path:
-    """Gradient flow on loss(f, y) at every time, by numerical integration.
+    """Gradient flow on the sum of the losses of all points, by numerical integration.
 
     Parameters
     ----------
@@ -98,8 +43,8 @@ def flow(
         Labels.
     times : float or array
         Increasing, finite times, zero or more.
-    loss : callable, default squared_error
-        Maps predictions and labels to a scalar: a sum over the points.
+    loss : {"squared", "hinge", "logistic", "cross_entropy"} or Loss, default "squared"
+        Loss ℓ of every point; the squared loss is ½|f - y|².
     f0 : array of the shape of y, optional
         Values of the initial function at X; zero by default.
     friction : float, optional
@@ -123,7 +68,13 @@ def flow(
 
     Examples
     --------
-    >>> flow(kernel, X, one_hot, [1.0, 10.0], cross_entropy).predict(Z)      # (times, m, classes)
+    >>> import numpy as np
+    >>> from unlazy import Gaussian
+    >>> from unlazy.solvers import flow
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> one_hot = np.eye(2)[(X[:, 0] > 0).astype(int)]
+    >>> flow(Gaussian(1.0), X, one_hot, [1.0, 10.0], "cross_entropy").predict(X[:5]).shape  # (times, m, classes)
+    (2, 5, 2)
     """
     from scipy.integrate import solve_ivp
 
@@ -140,7 +91,7 @@ def flow(
     )
     labeled = np.asarray(y, np.float64)
     with jax.enable_x64(True):
-        slope = jax.jit(jax.grad(lambda f: loss(f, jnp.asarray(labeled))))
+        slope = jax.jit(jax.grad(lambda f: jnp.sum(resolve_loss(loss).per_point(f, jnp.asarray(labeled)))))
 
         def moved(_: float, state: np.ndarray) -> np.ndarray:
             alpha, *speed = state.reshape(-1, *y.shape)
@@ -164,7 +115,7 @@ def _path(
     """The `Path` of the integrated coefficients."""
     dtype = float_type(X)
     fitted = start + np.stack([_product(K, a) for a in alpha])
-    description = FitDescription(solved="gradient flow on a loss, f' = -K ∂L/∂f", method="Runge-Kutta (DOP853)")
+    description = FitDescription(solved="gradient flow on a loss, f' = -K ∂ℓ/∂f", method="Runge-Kutta (DOP853)")
     evidence = Evidence(tolerance, tolerance, steps=steps, description=description)
     values = [jnp.asarray(v, dtype) for v in (alpha, fitted, t)]
     return Path(kernel, X, values[0], values[1], values[2], evidence, from_zero, start.shape[1:])

@@ -18,7 +18,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Real
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.measures.scaling_fit import floored_laws, power_law
 from unlazy.theory.dynamics.leave_one_out import leave_one_out_residual
 from unlazy.theory.spectra import renormalization

@@ -1,8 +1,14 @@
 """Every ridge, every training time and the leave-one-out error from one eigendecomposition [K2, K3].
 
->>> spectrum = decompose(kernel, X)                              # O(n³), once
->>> spectrum.ridge_path(y, [1e-3, 1e-2, 1e-1]).predict(Z)        # (ridges, m)
->>> spectrum.flow(y, [1.0, 10.0, float("inf")]).predict(Z)       # (times, m)
+>>> import numpy as np
+>>> from unlazy import Gaussian, decompose
+>>> X = np.random.default_rng(0).normal(size=(60, 3))
+>>> y, Z = np.sin(X[:, 0]), X[:5]
+>>> spectrum = decompose(Gaussian(1.0), X)  # O(n³), once
+>>> spectrum.ridge_path(y, [1e-3, 1e-2, 1e-1]).predict(Z).shape  # (ridges, m)
+(3, 5)
+>>> spectrum.flow(y, [1.0, 10.0, float("inf")]).predict(Z).shape  # (times, m)
+(3, 5)
 
 `decompose` also works inside jit and vmap (with `weights` of zero on padded rows); warnings, notes and the memory check
 are skipped there because they need concrete values. First derivatives in the parameters of the kernel, X, y, ridges and
@@ -21,16 +27,24 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Real
 
-from unlazy.core import devices
-from unlazy.core.arrays import Labels, Points, as_floats, as_labels, float_type, is_concrete, n_points
+from unlazy.core.arrays import (
+    Labels,
+    Points,
+    as_floats,
+    as_labels,
+    cast_floats,
+    dot,
+    float_type,
+    is_concrete,
+    n_points,
+    precision,
+)
+from unlazy.core.devices import block_rows, memory_budget
 from unlazy.core.errors import UnlazyWarning
-from unlazy.core.linalg import dot
-from unlazy.core.memory import block_rows, memory_budget
-from unlazy.core.precision import precision
 from unlazy.core.results import Evidence, closed_form_evidence, time_index
-from unlazy.kernels.base import Kernel
-from unlazy.kernels.resolve import resolve_kernel
+from unlazy.kernels.base import Kernel, resolve_kernel
 from unlazy.solvers.learning_curve import DEFAULT_SIZES, LearningCurve, Numbers, learning_curve_from_spectrum
+from unlazy.solvers.ridge import eigh
 from unlazy.solvers.solution import PROBLEM
 from unlazy.theory.dynamics import spectral_filters
 from unlazy.theory.numerics import matrix_functions
@@ -48,7 +62,7 @@ _NOT_FINITE = "the Gram matrix has entries that are not finite: check X for NaN,
 class HasLearningCurve(Protocol):
     """An estimator with a method `learning_curve`."""
 
-    def learning_curve(self, X: Any, y: Any, sizes: Numbers | None = None) -> LearningCurve:
+    def learning_curve(self, X: Points, y: Labels, sizes: Numbers | None = None) -> LearningCurve:
         """Return the expected risk at each number of training points."""
 
 
@@ -96,7 +110,7 @@ class Path(eqx.Module):
         return self.evidence.notes
 
     def predict(
-        self, Z: Points, t: Any = None, *, f0: Labels | None = None, memory: int | str | None = None
+        self, Z: Points, t: Values | None = None, *, f0: Labels | None = None, memory: int | str | None = None
     ) -> Float[Array, "..."]:
         """Evaluate the models at Z.
 
@@ -133,11 +147,11 @@ class Path(eqx.Module):
         change = change.reshape(*change.shape[:-1], *self.outputs)
         return change if f0 is None else f0 + change
 
-    def kernel_at(self, t: Any) -> Kernel:
+    def kernel_at(self, t: Values) -> Kernel:
         """Return the kernel at time t, which is the same at every t: the features are fixed."""
         return self.kernel
 
-    def _coefficients_at(self, t: Any) -> Float[Array, "..."]:
+    def _coefficients_at(self, t: Values) -> Float[Array, "..."]:
         """The coefficients at one or several of `times`."""
         times = jnp.atleast_1d(self.times)
         return self.coefficients.reshape(*times.shape, *self.fitted.shape[self.times.ndim :])[time_index(times, t)]
@@ -236,13 +250,7 @@ class Decomposition(eqx.Module):
         t = self._path_values("times", times)
         return self._train_path(y, f0, self.function(FLOW, t), t, "gradient flow on ½Σ(f - y)² [K3]")
 
-    def descent(
-        self,
-        y: Labels,
-        step_size: Real[ArrayLike, ""],
-        steps: Values,
-        f0: Labels | None = None,
-    ) -> Path:
+    def descent(self, y: Labels, step_size: Real[ArrayLike, ""], steps: Values, f0: Labels | None = None) -> Path:
         """Gradient descent on ½Σ(f - y)², α ← α + η(y - f), after every number of steps [K3].
 
         Parameters
@@ -338,7 +346,7 @@ class Decomposition(eqx.Module):
             found.eigenvalues, found.eigenvectors, labels, sizes, ridges, floor=float(self.floor)
         )
 
-    def function(self, rule: FilterRule, *parameters: Any) -> MatrixFunction:
+    def function(self, rule: FilterRule, *parameters: ArrayLike) -> MatrixFunction:
         """Return the filter c(K) of a training rule; null directions are dropped if rounding would dominate them."""
         values = tuple(jnp.asarray(p, self.floor.dtype) for p in parameters)
         return MatrixFunction(rule, self.spectrum, values, self.floor)
@@ -434,15 +442,15 @@ def decompose(
     if is_concrete(X, K) and not bool(jnp.all(jnp.isfinite(K))):
         raise ValueError(_NOT_FINITE)
     spectrum, raw = spectrum_of(K, eigh)
-    floor = spectral_filters.rounding_floor(raw)
+    floor = jnp.asarray(spectral_filters.rounding_floor(raw))
     notes: tuple[str, ...] = ()
     if is_concrete(raw):
         padded = 0 if weights is None else n - int(jnp.sum(weights > 0))
         notes = _notes(raw, float(floor), padded)
     for note in notes:
         warnings.warn(note, UnlazyWarning, stacklevel=2)
-    description = {"solved": "K = U diag(λ) Uᵀ", "method": "eigendecomposition", "notes": notes}
-    return Decomposition(kernel, X, spectrum, floor, closed_form_evidence(raw, n, **description), weights)
+    evidence = closed_form_evidence(raw, n, solved="K = U diag(λ) Uᵀ", method="eigendecomposition", notes=notes)
+    return Decomposition(kernel, X, spectrum, floor, evidence, weights)
 
 
 def learning_curve(
@@ -496,34 +504,21 @@ def learning_curve(
     resolve_kernel(kernel)
     with precision("float64"):  # float32 would hide what small ridges learn
         X, _ = kernel.read(X)
-        double = jax.tree.map(lambda x: x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x, X)
+        double = cast_floats(X, jnp.float64)
         n = n_points(double)
         _check_memory(n, np.dtype(np.float64).itemsize, memory)
         targets = np.asarray(as_labels(y, n), float)
-        values, vectors = _eigh(_center_gram(np.asarray(kernel.gram(double))))
+        K = np.asarray(kernel.gram(double))
+        if not np.all(np.isfinite(K)):
+            raise ValueError(_NOT_FINITE)
+        means = K.mean(0)  # HKH with H = I - 11ᵀ/n: the kernel of centered features
+        values, vectors = eigh(K - means - means[:, None] + means.mean(), overwrite=True)
+        values = np.maximum(values, 0)  # a singular K has a learning curve like any other
         floor = float(spectral_filters.rounding_floor(values))
         sizes = n * DEFAULT_SIZES if sizes is None else sizes
         return learning_curve_from_spectrum(
             values, vectors, targets - targets.mean(0), sizes, ridges, floor=floor, intercept=True
         )
-
-
-def _center_gram(K: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
-    """HKH with H = I - 11ᵀ/n: the kernel of centered features."""
-    means = K.mean(0)
-    return K - means - means[:, None] + means.mean()
-
-
-def _eigh(K: Float[np.ndarray, "n n"]) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n n"]]:
-    """Eigenvalues and eigenvectors in host memory.
-
-    On the CPU, LAPACK is called directly: XLA would compile a program for every n and call the same routine. A singular
-    K has a learning curve like any other.
-    """
-    if not np.all(np.isfinite(K)):
-        raise ValueError(_NOT_FINITE)
-    values, vectors = np.linalg.eigh(K) if devices.is_host() else jnp.linalg.eigh(K)
-    return np.maximum(values, 0), np.asarray(vectors)
 
 
 def _check_memory(n: int, itemsize: int, memory: int | str | None) -> None:

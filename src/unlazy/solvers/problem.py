@@ -1,25 +1,31 @@
-"""A validated problem: (K + ridge·I)α = y, or its restriction to M centers, with the operations solvers need."""
+"""A validated problem: (K + ridge·I)α = y, or its restriction to M centers, with the operations solvers need.
+
+A float32 kernel needs float64 vectors: CG must not round what it subtracts from them. They stay where products are
+computed, as NumPy arrays on the host and as JAX arrays on a GPU; within `precision("float64")` JAX supports both types.
+The product with the kernel stays outside of that scope, in its own precision, so a step is a few compiled programs;
+only a few numbers per output reach the host.
+"""
 
 import functools
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
 
 from unlazy.core import devices
+from unlazy.core.arrays import Labels, Matrix, Points, dot, precision, unit_roundoff
+from unlazy.core.devices import memory_budget
 from unlazy.core.fingerprint import fingerprint
-from unlazy.core.linalg import dot
-from unlazy.core.memory import memory_budget
-from unlazy.core.precision import unit_roundoff
-from unlazy.kernels.base import Kernel
-from unlazy.kernels.resolve import resolve_kernel
+from unlazy.kernels.base import Kernel, resolve_kernel
 from unlazy.products import KernelOperator, gram, matmul, product
-from unlazy.products.engines.dense import TILE
+from unlazy.products.engines.blocked import TILE
 from unlazy.products.engines.sharded import ShardedOperator, sharded_operator_from_reader
-from unlazy.solvers.float64_vectors import kernel_matmul
 from unlazy.solvers.sources import Source, as_source, finite_floats
 
 SPECTRUM_SAMPLE = TILE
@@ -93,7 +99,7 @@ class Problem:
         """Generator for the random choices of a method; the same in every run."""
         return np.random.default_rng(self.seed)
 
-    def X(self) -> Any:
+    def X(self) -> Points:
         """All inputs on the device; raises ValueError if they exceed half of the memory budget."""
         if self.source.array is None:
             need = self.n * self.source.d * self.dtype.itemsize
@@ -105,7 +111,7 @@ class Problem:
             return on_device(self.source.rows(0, self.n), self.dtype)
         return on_device(self.source.array, self.dtype)
 
-    def inputs_to_store(self) -> Any:
+    def inputs_to_store(self) -> Points:
         """All inputs, to be stored in a model: in host memory if they are sharded over devices."""
         return np.asarray(self.source.rows(0, self.n), self.dtype) if self.is_sharded else self.X()
 
@@ -140,7 +146,7 @@ class Problem:
             self.kernel.validate(rows, beside)
         return rows
 
-    def product(self, X: Any, budget: int) -> KernelOperator:
+    def product(self, X: Points, budget: int) -> KernelOperator:
         """K(X, X) for many passes: stored if `budget` bytes allow."""
         return product(self.kernel, X, passes=100, memory=max(budget, 1))
 
@@ -216,18 +222,18 @@ def _bytes_view(array: Any) -> memoryview:
     return memoryview(np.ascontiguousarray(array).data).cast("B")
 
 
-def on_device(X: Any, dtype: np.dtype) -> Any:
+def on_device(X: Points, dtype: np.dtype) -> Points:
     """Inputs in the problem's precision, on the device; integers of a pytree keep their type."""
     return jax.tree.map(lambda a: jnp.asarray(a, dtype if np.issubdtype(a.dtype, np.floating) else None), X)
 
 
-def predict(kernel: Kernel, X: np.ndarray, centers: jax.Array, alpha: np.ndarray, memory: int) -> np.ndarray:
+def predict(kernel: Kernel, X: np.ndarray, centers: Matrix, alpha: np.ndarray, memory: int) -> np.ndarray:
     """Predictions as float64."""
     out = matmul(kernel, jnp.asarray(X, centers.dtype), centers, jnp.asarray(alpha, centers.dtype), memory=memory)
     return np.asarray(out, np.float64)
 
 
-def label_matrix(y: Any, n: int) -> tuple[np.ndarray, tuple[int, ...]]:
+def label_matrix(y: Labels, n: int) -> tuple[np.ndarray, tuple[int, ...]]:
     """Labels as (n, c) float64, and the shape of one label."""
     array = finite_floats("y", np.asarray(y))
     if array.ndim not in (1, 2) or array.shape[0] != n or 0 in array.shape:
@@ -235,7 +241,9 @@ def label_matrix(y: Any, n: int) -> tuple[np.ndarray, tuple[int, ...]]:
     return array.reshape(n, -1).astype(np.float64), array.shape[1:]
 
 
-def make_problem(kernel: Kernel, X: Any, y: Any, ridge: Any, memory: int | str | None = None, seed: int = 0) -> Problem:
+def make_problem(
+    kernel: Kernel, X: Points, y: Labels, ridge: object, memory: int | str | None = None, seed: int = 0
+) -> Problem:
     """Validate the arguments; `solve` then chooses precision and method."""
     resolve_kernel(kernel)
     source = X if isinstance(X, Source) else as_source(X, kernel.input_kind)
@@ -245,3 +253,49 @@ def make_problem(kernel: Kernel, X: Any, y: Any, ridge: Any, memory: int | str |
     if isinstance(ridge, bool) or not isinstance(ridge, int | float | np.number) or not 0 <= ridge < np.inf:
         raise ValueError(f"ridge must be a finite number, zero or more, got {ridge!r}")
     return Problem(kernel, source, columns, float(ridge), np.dtype("float32"), memory_budget(memory), seed)
+
+
+Vectors = Float[Matrix, "n c"]
+"""One column per output."""
+Operator = Callable[[Any], Matrix]
+"""Linear map of vectors, all of them NumPy or all of them JAX arrays."""
+
+
+def to_float64(x: Matrix) -> Matrix:
+    """x in float64, on the device that computes products."""
+    if devices.is_host():
+        return np.asarray(x, np.float64)
+    with precision("float64"):
+        return jnp.asarray(x, jnp.float64)
+
+
+def to_dtype(x: Matrix, dtype: DTypeLike) -> Array:
+    """x in the precision of a product."""
+    if isinstance(x, np.ndarray):
+        return jnp.asarray(x, dtype)
+    with precision("float64"):
+        return x.astype(dtype)
+
+
+def kernel_matmul(K: KernelOperator, V: Matrix) -> Matrix:
+    """K @ V computed in the precision of the kernel, returned in float64."""
+    return to_float64(K.matmul(to_dtype(V, K.dtype)))
+
+
+def jit_float64(function: Callable) -> Callable:
+    """Decorator for functions of float64 vectors: called directly for NumPy arrays, compiled for JAX arrays."""
+    compiled = jax.jit(function)
+
+    def called(*arguments: Any) -> Any:
+        if isinstance(arguments[0], np.ndarray):
+            return function(*arguments)
+        with precision("float64"):
+            return compiled(*arguments)
+
+    return called
+
+
+@jit_float64
+def add_scaled(x: Matrix, y: Matrix, scale: float | Array) -> Matrix:
+    """x + scale · y in float64."""
+    return x + scale * y

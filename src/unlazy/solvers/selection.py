@@ -3,8 +3,15 @@
 import numpy as np
 
 from unlazy.core import devices
-from unlazy.core.precision import unit_roundoff
-from unlazy.solvers.methods.registry import METHODS
+from unlazy.core.arrays import unit_roundoff
+from unlazy.core.errors import did_you_mean
+from unlazy.solvers.methods.askotch import Askotch
+from unlazy.solvers.methods.base import Method
+from unlazy.solvers.methods.direct import Direct
+from unlazy.solvers.methods.eigenpro import EigenPro
+from unlazy.solvers.methods.nystrom_cg import NystromCG
+from unlazy.solvers.methods.preconditioned_cg import PreconditionedCG
+from unlazy.solvers.methods.richardson import Richardson
 from unlazy.solvers.problem import Problem
 
 SMALL_N = 4000
@@ -25,15 +32,13 @@ MIN_RANK = 10
 """Smallest rank of a preconditioner assumed in memory estimates."""
 
 
-def choose_method(problem: Problem, method: str | None, centers_given: bool = False) -> tuple[str, str]:
+def choose_method(problem: Problem, method: str | None) -> tuple[str, str]:
     """Return the name of the method and the reason."""
     n, memory = problem.n, problem.memory
     if not problem.source.is_matrix:
-        return _choose_for_non_matrix(problem, method, centers_given)
+        return _choose_for_non_matrix(problem, method)
     if method is not None:
         return method, "it was requested"
-    if centers_given:
-        return "nystrom_cg", "centers were given"
     if n <= SMALL_N and 8 * n * n <= memory:
         return "direct", f"n = {n} is at most {SMALL_N}: one factorization is exact and takes about a second"
     if problem.source.array is None and 4 * n * problem.source.d > memory // 2:
@@ -47,18 +52,17 @@ def choose_method(problem: Problem, method: str | None, centers_given: bool = Fa
     if memory < least:
         raise ValueError(
             f"{budget}, and even recomputing it in every pass takes {_format_bytes(least)}: allow that with memory=, "
-            "or use an approximation with centers="
+            "or use an approximation with method=NystromCG(centers=…)"
         )
     if problem.kernel.requires_gradients or devices.count() > 1:  # blocks are processed sequentially, on one device
         return "preconditioned_cg", f"{budget}, so it is recomputed in every pass"
     return "askotch", f"{budget}, so it is recomputed in every pass, and block steps need the fewest passes"
 
 
-def _choose_for_non_matrix(problem: Problem, method: str | None, centers_given: bool) -> tuple[str, str]:
+def _choose_for_non_matrix(problem: Problem, method: str | None) -> tuple[str, str]:
     """The same for images and pytrees: one factorization, or blocks on request; other methods need a matrix."""
-    if centers_given or (method is not None and not METHODS[method].supports_any_input):
-        requested = "centers" if centers_given else f"method {method!r}"
-        raise ValueError(f"{requested} requires a matrix X; images and pytrees need method='direct' or 'askotch'")
+    if method is not None and not METHODS[method].supports_any_input:
+        raise ValueError(f"method {method!r} requires a matrix X; images and pytrees need method='direct' or 'askotch'")
     if method is not None:
         return method, "it was requested"
     if 4 * problem.n**2 > problem.memory:
@@ -70,16 +74,12 @@ def _choose_for_non_matrix(problem: Problem, method: str | None, centers_given: 
     return "direct", "the inputs are not a matrix: one factorization works for any inputs"
 
 
-def choose_precision(
-    problem: Problem, method: str, tolerance: float, requested: str | None
-) -> tuple[np.dtype, tuple[str, ...]]:
+def choose_precision(problem: Problem, tolerance: float, requested: str | None) -> tuple[np.dtype, tuple[str, ...]]:
     """float32, or float64 if the tolerance or the ridge requires it or the problem is small.
 
     The second value contains a note if the choice is not obvious.
     """
     if requested is not None:
-        if requested not in ("float32", "float64"):
-            raise ValueError(f"precision must be 'float32' or 'float64', got {requested!r}")
         return np.dtype(requested), ()
     if problem.n <= SMALL_N and 16 * problem.n**2 <= problem.memory:
         return np.dtype("float64"), ()
@@ -103,3 +103,17 @@ def float64_method(problem: Problem, method: str, free: bool) -> str:
 def _format_bytes(count: float) -> str:
     """Number of bytes as a string."""
     return f"{count / 2**30:.3g} GiB" if count >= 2**28 else f"{max(count / 2**20, 0.01):.3g} MiB"
+
+
+METHODS: dict[str, type[Method]] = {
+    kind.name: kind for kind in (Direct, PreconditionedCG, NystromCG, Askotch, EigenPro, Richardson)
+}
+"""Methods of `solve` by name."""
+
+
+def validate_method(method: object) -> None:
+    """Raise ValueError for an unknown method."""
+    if isinstance(method, type) and issubclass(method, Method):
+        raise ValueError(f"method must be a value, not a class: {method.__name__}() with its options as arguments")
+    if not isinstance(method, Method) and method is not None and method not in METHODS:
+        raise ValueError(f"unknown method {method!r}{did_you_mean(str(method), METHODS)}")

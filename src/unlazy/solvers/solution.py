@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING, Any
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import Points, as_points, cast_floats, float_type, is_concrete, n_points
-from unlazy.core.linalg import dot
-from unlazy.core.precision import precision
+from unlazy.core.arrays import Points, as_points, cast_floats, dot, float_type, is_concrete, n_points, precision
 from unlazy.core.results import Evidence
 from unlazy.kernels.base import Kernel
 from unlazy.products import gradient, matmul
@@ -39,8 +37,8 @@ class Solution(eqx.Module):
     -----
     `residual` bounds the relative error of the predictions at the training points, ‖f(X) - f°(X)‖ ≤ residual·‖y‖ for
     the worst output, where f° is the exact minimizer. If rounding required a larger ridge than requested, f° is the
-    minimizer for that ridge, and `notes` reports it. For a float32 fit the bound includes rounding errors, estimated in
-    float64 on random rows (solvers.error_estimate).
+    minimizer for that ridge, and `notes` reports it. The bound includes rounding errors, estimated from float64 entries
+    of differences of inputs, on random rows if there are many (solvers.error_estimate).
     """
 
     kernel: Kernel

@@ -4,9 +4,8 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,39 +13,84 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import PRNGKeyArray, Real
 
-from unlazy.core.arrays import is_concrete
+from unlazy.core.arrays import Labels, Points, is_concrete
+from unlazy.core.arrays import precision as in_precision
 from unlazy.core.errors import UnlazyWarning, check_positive_integer
-from unlazy.core.precision import precision as in_precision
+from unlazy.core.progress import ProgressOption
 from unlazy.core.results import Evidence, FitDescription
 from unlazy.kernels.base import Kernel
 from unlazy.solvers import traced
-from unlazy.solvers.callbacks import Progress, SolverCallback
-from unlazy.solvers.checkpoint import Checkpoint
-from unlazy.solvers.error_estimate import ITERATION_SHARE, full_regression_error
+from unlazy.solvers.callbacks import SolverCallback
+from unlazy.solvers.checkpoint import Checkpoint, as_checkpoint
+from unlazy.solvers.error_estimate import ITERATION_SHARE, can_check, full_regression_error
 from unlazy.solvers.methods.base import Method
-from unlazy.solvers.methods.registry import make_method, validate_method
+from unlazy.solvers.methods.nystrom_cg import NystromCG
 from unlazy.solvers.problem import FittedCoefficients, Problem, label_matrix, make_problem, predict
-from unlazy.solvers.selection import choose_method, choose_precision, float64_method
+from unlazy.solvers.selection import METHODS, choose_method, choose_precision, float64_method, validate_method
 from unlazy.solvers.solution import PROBLEM, Solution
 from unlazy.solvers.sources import finite_floats
 
 
+@dataclass(frozen=True)
+class SolveOptions:
+    """Precision, limits, validation and checkpoint of a call of `solve`.
+
+    Parameters
+    ----------
+    precision : {"float32", "float64"}, optional
+        Floating-point type of the kernel entries. Chosen automatically by default.
+    max_steps : int, optional
+        Maximum number of iterations. The default depends on the method.
+    validation : tuple (X, y), optional
+        Held-out points. The run stops when the error on them no longer decreases, and the coefficients with the
+        smallest validation error are returned.
+    memory : int or str, optional
+        Memory budget in bytes or as a string such as "8GiB". By default, a share of the available memory.
+    checkpoint : str, Path or Checkpoint, optional
+        File from which an interrupted run resumes.
+
+    Raises
+    ------
+    ValueError
+        If `precision` is unknown, `max_steps` is not a positive integer, or `validation` is not a pair.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unlazy import Gaussian, SolveOptions, solve
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> options = SolveOptions(precision="float64", memory="1GiB")
+    >>> solve(Gaussian(2.0), X, np.sin(X[:, 0]), ridge=1e-3, options=options).coefficients.dtype
+    dtype('float64')
+    """
+
+    precision: str | None = None
+    max_steps: int | None = None
+    validation: tuple[Points, Labels] | None = None
+    memory: int | str | None = None
+    checkpoint: str | Path | Checkpoint | None = None
+
+    def __post_init__(self) -> None:
+        if self.precision not in (None, "float32", "float64"):
+            raise ValueError(f"precision must be 'float32' or 'float64', got {self.precision!r}")
+        if self.max_steps is not None:
+            check_positive_integer("max_steps", self.max_steps)
+        if self.validation is not None and not (
+            isinstance(self.validation, tuple | list) and len(self.validation) == 2
+        ):
+            raise ValueError("validation must be a pair (X, y) of held-out points")
+
+
 def solve(
     kernel: Kernel,
-    X: Any,
-    y: Any,
+    X: Points,
+    y: Labels,
     ridge: float | Real[ArrayLike, ""],
     *,
     method: str | Method | None = None,
     tolerance: float = 1e-3,
-    precision: str | None = None,
-    max_steps: int | None = None,
-    centers: int | Any | None = None,
-    rank: int | None = None,
-    validation: tuple[Any, Any] | None = None,
-    memory: int | str | None = None,
-    progress: bool | Callable[[Progress], None] | None = None,
-    checkpoint: str | Path | Checkpoint | None = None,
+    options: SolveOptions | None = None,
+    progress: ProgressOption = False,
     key: PRNGKeyArray | None = None,
 ) -> Solution:
     """Kernel ridge regression, (K + ridge·I)α = y [K2], from a thousand points to tens of millions.
@@ -72,24 +116,11 @@ def solve(
         such as `NystromCG(centers=1000)`. Chosen automatically by default.
     tolerance : float, default 1e-3
         Bound on the relative error of the predictions at the training points, rounding included.
-    precision : {"float32", "float64"}, optional
-        Floating-point type of the kernel entries. Chosen automatically by default.
-    max_steps : int, optional
-        Maximum number of iterations. The default depends on the method.
-    centers : int or array of shape (m, d), optional
-        Option `centers` of the chosen method: the number of Nyström centers, or the centers themselves.
-    rank : int, optional
-        Option `rank` of the chosen method: the rank of its preconditioner.
-    validation : tuple (X, y), optional
-        Held-out points. The run stops when the error on them no longer decreases, and the coefficients with the
-        smallest validation error are returned.
-    memory : int or str, optional
-        Memory budget in bytes or as a string such as "8GiB". By default, a share of the available memory.
-    progress : bool or callable, optional
-        True shows a progress line, False does not; by default it is shown if standard error is a terminal. A callable
-        is called with a `solvers.callbacks.Progress` after every step.
-    checkpoint : str, Path or Checkpoint, optional
-        File from which an interrupted run resumes.
+    options : SolveOptions, optional
+        Precision, maximum number of steps, validation points, memory budget and checkpoint.
+    progress : bool or callable, default False
+        Whether to show a progress line for runs of more than three seconds. A callable is called with a
+        `SolverProgress` after every step.
     key : PRNG key, optional
         Seed of the random choices (centers, pivots, batches). The default is fixed, so runs are reproducible.
 
@@ -123,38 +154,44 @@ def solve(
     >>> solve(Gaussian(2.0), X, y, ridge=1e-3, method=NystromCG(centers=30)).coefficients.shape
     (30,)
     """
-    options = {name: value for name, value in (("centers", centers), ("rank", rank)) if value is not None}
-    validate_method(method, options)
+    validate_method(method)
+    options = options or SolveOptions()
     if not 0 < tolerance < 1:
         raise ValueError(f"tolerance must be between 0 and 1, got {tolerance!r}")
     requested = method.name if isinstance(method, Method) else method
     if not is_concrete(kernel, X, y, ridge):
-        others = {
-            "precision": precision, "max_steps": max_steps, "centers": centers, "rank": rank, "validation": validation,
-            "progress": progress, "checkpoint": checkpoint,
-        }  # fmt: skip
-        return traced.solve(kernel, X, y, ridge, requested, memory, others)
+        _check_traced(requested, options, progress)
+        return traced.solve(kernel, X, y, ridge, options.memory)
     seed = 0 if key is None else int(jax.random.key_data(key).ravel()[-1])
-    problem = make_problem(kernel, X, y, ridge, memory, seed)
-    request = _Request(
-        tolerance, max_steps, validation, progress, checkpoint, np.shape(y)[1:],
-        automatic_centers=method is None and centers is None, method_is_free=method is None and rank is None,
-    )  # fmt: skip
-    name, why = choose_method(problem, requested, centers is not None)
+    problem = make_problem(kernel, X, y, ridge, options.memory, seed)
+    request = _Request(tolerance, options, progress, np.shape(y)[1:], automatic=method is None)
+    name, why = choose_method(problem, requested)
     with _compile_time_eval():
-        dtype, notes = choose_precision(problem, name, tolerance, precision)
-    if dtype == np.float64 and float64_method(problem, name, request.method_is_free) != name:
+        dtype, notes = choose_precision(problem, tolerance, options.precision)
+    if dtype == np.float64 and float64_method(problem, name, request.automatic) != name:
         name, why = "direct", f"n = {problem.n} is small enough to factorize in float64"
-    chosen = method if isinstance(method, Method) else make_method(name, options)
+    chosen = method if isinstance(method, Method) else METHODS[name]()
     with _compile_time_eval():
         solution = _attempt(problem, request, chosen, why, dtype, notes)
-        if dtype == np.float32 and precision is None:
+        if dtype == np.float32 and options.precision is None:
             solution = _retry_in_float64(problem, request, chosen, solution)
     if not solution.residual < 1 and not request.stopped_early(solution):
         raise ValueError(f"the result is worse than predicting zero: {_advice(solution, tolerance)}")
     if not solution.converged and solution.stopped != "validation":
         warnings.warn(_advice(solution, tolerance), UnlazyWarning, stacklevel=2)
     return solution
+
+
+def _check_traced(method: str | None, options: SolveOptions, progress: ProgressOption) -> None:
+    """Raise ValueError for what a traced solution cannot use; of the options it only uses `memory`."""
+    if method not in (None, "direct"):
+        raise ValueError(f"only method='direct' is supported inside jit, grad or vmap, got {method!r}")
+    named = [f.name for f in fields(options) if f.name != "memory" and getattr(options, f.name) is not None]
+    unsupported = named + ["progress"] * bool(progress)
+    if unsupported:
+        raise ValueError(
+            f"{', '.join(unsupported)} cannot be used inside jit, grad or vmap: omit or call solve outside"
+        )
 
 
 def _compile_time_eval() -> AbstractContextManager:
@@ -171,21 +208,17 @@ class _Request:
     """The keyword arguments of `solve`, shared by the first attempt and the retry in float64."""
 
     tolerance: float
-    max_steps: int | None
-    validation: tuple[Any, Any] | None
-    progress: bool | Callable[[Progress], None] | None
-    checkpoint: str | Path | Checkpoint | None
+    options: SolveOptions
+    progress: ProgressOption
     label_shape: tuple[int, ...]
-    automatic_centers: bool
-    """Whether Nyström centers, if used, were chosen automatically: then the error against full regression is reported.
-    Whether Nyström centers, if used, were chosen automatically: then the error against full regression is reported."""
-    method_is_free: bool
-    """Whether the method may be changed."""
+    automatic: bool
+    """Whether the method was chosen automatically: then it may be changed, and if it uses Nyström centers, the error
+    against full regression is reported."""
     started: float = field(default_factory=time.perf_counter)
 
     def stopped_early(self, solution: Solution) -> bool:
         """Whether the run ended early because of `validation` or `max_steps`."""
-        return solution.stopped == "validation" or (solution.stopped == "steps" and self.max_steps is not None)
+        return solution.stopped == "validation" or (solution.stopped == "steps" and self.options.max_steps is not None)
 
 
 def _attempt(
@@ -197,7 +230,7 @@ def _attempt(
     with in_precision(dtype.name):
         callback = _make_callback(problem, chosen, target, request)
         fit = chosen.solve(problem, callback)
-        if request.automatic_centers:
+        if request.automatic and isinstance(chosen, NystromCG):
             fit = chosen.compare_with_full(problem, fit, target)
         return _solution(problem, fit, callback, request, chosen.name, why)
 
@@ -209,39 +242,35 @@ def _retry_in_float64(problem: Problem, request: _Request, chosen: Method, solut
     """
     if solution.converged or request.stopped_early(solution) or solution.stopped == "centers":
         return solution
-    wide = float64_method(problem, chosen.name, request.method_is_free)
+    wide = float64_method(problem, chosen.name, request.automatic)
     if solution.stopped == "steps" and wide == chosen.name:
         return solution
     note = f"float64, since {solution.method} in float32 only reached an error of {solution.residual:.2g}"
-    if request.checkpoint is not None:  # the first file belongs to the run in float32
-        kept = request.checkpoint if isinstance(request.checkpoint, Checkpoint) else Checkpoint(request.checkpoint)
-        request = replace(request, checkpoint=Checkpoint(f"{kept.path}.float64", kept.every))
-    chosen = chosen if wide == chosen.name else make_method(wide, {})
+    if request.options.checkpoint is not None:  # the first file belongs to the run in float32
+        first = as_checkpoint(request.options.checkpoint)
+        kept = Checkpoint(f"{first.path}.float64", first.every)
+        request = replace(request, options=replace(request.options, checkpoint=kept))
+    chosen = chosen if wide == chosen.name else METHODS[wide]()
     return _attempt(problem, request, chosen, solution.why, np.dtype("float64"), (note,))
 
 
 def _make_callback(problem: Problem, method: Method, tolerance: float, request: _Request) -> SolverCallback:
     """The callback of a run: step limit, progress, validation and checkpoint."""
-    most, checkpoint = request.max_steps, request.checkpoint
-    steps = method.default_max_steps if most is None else check_positive_integer("max_steps", most)
-    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
-        checkpoint = Checkpoint(checkpoint)
-    if checkpoint is not None:
-        checkpoint = Checkpoint(
-            checkpoint.path, checkpoint.every, problem.checkpoint_identity(method.name, method.options())
-        )
-    callback = SolverCallback(tolerance, steps, request.progress, None, checkpoint)
-    if request.validation is not None:
-        callback.validate = _validator(problem, request.validation, callback)
+    steps = request.options.max_steps or method.default_max_steps
+    callback = SolverCallback(tolerance, steps, request.progress)
+    if request.options.checkpoint is not None:
+        given = as_checkpoint(request.options.checkpoint)
+        problem_id = problem.checkpoint_identity(method.name, method.options())
+        callback.checkpoint = Checkpoint(given.path, given.every, problem_id)
+    if request.options.validation is not None:
+        callback.validate = _validator(problem, request.options.validation, callback)
     return callback
 
 
 def _validator(
-    problem: Problem, validation: tuple[Any, Any], callback: SolverCallback
+    problem: Problem, validation: tuple[Points, Labels], callback: SolverCallback
 ) -> Callable[[np.ndarray], float]:
     """Return a function that maps coefficients to the mean squared error on the held-out points."""
-    if not isinstance(validation, tuple | list) or len(validation) != 2:
-        raise ValueError("validation must be a pair (X, y) of held-out points")
     if not problem.source.is_matrix:
         raise ValueError("validation requires a matrix X: predict at the held-out points after solve instead")
     X = finite_floats("validation X", np.asarray(validation[0]))
@@ -261,14 +290,14 @@ def _validator(
 def _solution(
     problem: Problem, fit: FittedCoefficients, callback: SolverCallback, request: _Request, method: str, why: str
 ) -> Solution:
-    """The `Solution` for fitted coefficients, with the float64 error estimate if the fit is float32."""
+    """The `Solution` for fitted coefficients, with the error estimate from float64 entries of differences of inputs."""
     alpha, notes, residual, left = fit.coefficients, fit.notes, fit.residual, fit.residual_vector
     if callback.validate is not None and callback.best is not None:
         alpha, residual, left = callback.best, callback.best_residual, None
         notes += (f"coefficients with the smallest validation error, {callback.best_error:.4g}",)
     if not np.isfinite(alpha).all():
         raise ValueError("the iteration overflowed: rescale X or y, or use precision='float64'")
-    if fit.centers is None and problem.dtype == np.float32:
+    if fit.centers is None and (problem.dtype == np.float32 or can_check(problem)):
         residual = full_regression_error(
             replace(problem, ridge=problem.ridge if fit.ridge is None else fit.ridge), alpha, left
         )
@@ -290,8 +319,8 @@ def _advice(solution: Solution, tolerance: float) -> str:
     )
     remedy = {
         "steps": "increase max_steps, the ridge, the rank or the tolerance",
-        "centers": "K does not fit in memory, and the number of centers is the limit: set centers=, increase "
-        "memory=, or use all points with method='preconditioned_cg'",
+        "centers": "K does not fit in memory, and the number of centers is the limit: use "
+        "method=NystromCG(centers=…), increase memory=, or use all points with method='preconditioned_cg'",
     }.get(solution.stopped, rounding)
     return (
         f"{solution.method} stopped at an error of {solution.residual:.2g} after {solution.steps} steps, above the "

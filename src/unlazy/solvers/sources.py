@@ -4,19 +4,35 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
-from unlazy.core.arrays import as_points, as_real_array, check_axes, check_finite, n_points, stack_points
-from unlazy.core.precision import precision
+from unlazy.core.arrays import (
+    Points,
+    as_points,
+    as_real_array,
+    check_axes,
+    check_finite,
+    n_points,
+    precision,
+    stack_points,
+)
 from unlazy.core.threads import prefetch
 
 READ_BYTES = 2**26
 """Bytes of float64 rows read at a time when scattered rows are selected from a file."""
 SEEK_BYTES = 2**19
 """Bytes a disk reads in the time of one seek: half a millisecond at one gigabyte per second."""
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """An object with row slices: an array, a memmap, a Zarr or HDF5 array, a file."""
+
+    def __getitem__(self, rows: slice, /) -> ArrayLike: ...
 
 
 class Source:
@@ -35,7 +51,7 @@ class Source:
     is_matrix = True
     """Whether a point is a row of numbers."""
 
-    def __init__(self, rows: Any, n: int, d: int, array: Any = None):
+    def __init__(self, rows: Rows, n: int, d: int, array: Points = None):
         self._rows, self.n, self.d, self.array = rows, n, d, array
         self._cached_rows: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -83,15 +99,15 @@ class TreeSource(Source):
 
     is_matrix = False
 
-    def __init__(self, X: Any):
-        d = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(X))
-        super().__init__(None, n_points(X), d, X)
+    def __init__(self, X: Points):
+        self.n, self.array = n_points(X), X
+        self.d = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(X))
 
-    def rows(self, start: int, stop: int) -> Any:
+    def rows(self, start: int, stop: int) -> Points:
         """Points start … stop-1."""
         return jax.tree.map(lambda leaf: leaf[start:stop], self.array)
 
-    def take(self, indices: np.ndarray) -> Any:
+    def take(self, indices: np.ndarray) -> Points:
         """Points at the indices."""
         return jax.tree.map(lambda leaf: leaf[indices], self.array)
 
@@ -185,7 +201,7 @@ def parquet(path: str | Path, columns: list[str]) -> ParquetRows:
     return ParquetRows(Path(path), columns)
 
 
-def as_source(X: Any, takes: str = "matrix") -> Source:
+def as_source(X: Points, takes: str = "matrix") -> Source:
     """Source from an array, a path (.npy, .parquet) or an object with `shape` and row slices (memmap, Zarr, HDF5).
 
     If the kernel accepts more than a matrix, X may also be images or a pytree of arrays.
@@ -209,7 +225,7 @@ def as_source(X: Any, takes: str = "matrix") -> Source:
     return Source(array, n, d, array)
 
 
-def finite_floats(what: str, array: Any, first: int = 0) -> np.ndarray:
+def finite_floats(what: str, array: Points, first: int = 0) -> np.ndarray:
     """The array as floats; raise ValueError for text, complex numbers and non-finite rows."""
     array = as_real_array(what, array)
     check_finite(what, array, first)

@@ -5,17 +5,13 @@
 so derivatives of any order in the parameters of the kernel, X, y and the ridge cost one more triangular solve each.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
+from jax.typing import ArrayLike
 
-from unlazy.core.arrays import as_labels, float_type, n_points
-from unlazy.core.linalg import dot
-from unlazy.core.memory import memory_budget
-from unlazy.core.precision import unit_roundoff
+from unlazy.core.arrays import Labels, Points, as_labels, dot, float_type, n_points, unit_roundoff
+from unlazy.core.devices import memory_budget
 from unlazy.core.results import Evidence, FitDescription
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.solution import PROBLEM, Solution
@@ -26,17 +22,8 @@ LIVE_MATRICES = 3
 """n × n matrices alive at once: K, its factor and a workspace."""
 
 
-def solve(
-    kernel: Kernel, X: Any, y: Any, ridge: Any, method: str | None, memory: int | str | None, others: Mapping[str, Any]
-) -> Solution:
-    """Direct solution in the precision of the inputs; `others` are keyword arguments that need concrete values."""
-    if method not in (None, "direct"):
-        raise ValueError(f"only method='direct' is supported inside jit, grad or vmap, got {method!r}")
-    unsupported = [name for name, value in others.items() if value is not None]
-    if unsupported:
-        raise ValueError(
-            f"{', '.join(unsupported)} cannot be used inside jit, grad or vmap: omit or call solve outside"
-        )
+def solve(kernel: Kernel, X: Points, y: Labels, ridge: ArrayLike, memory: int | str | None) -> Solution:
+    """Direct solution in the precision of the inputs."""
     X, _ = kernel.read(X)
     n, dtype = n_points(X), float_type(X)
     y = as_labels(y, n, dtype=dtype)

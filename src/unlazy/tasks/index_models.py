@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from unlazy.core.arrays import dot
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linalg import dot
 from unlazy.tasks.base import HermiteCoefficients
 from unlazy.tasks.gaussian import GaussianTask, gaussian_directions
 from unlazy.theory.activations import hermite
@@ -336,6 +336,7 @@ def single_index(
 
     Examples
     --------
+    >>> from unlazy.tasks import single_index
     >>> single_index(10, {3: 1.0}).information_exponent
     3
     """

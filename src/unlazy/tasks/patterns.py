@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from unlazy.core.arrays import dot
 from unlazy.core.data import Data
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linalg import dot
 from unlazy.tasks.base import Task, nested
 from unlazy.tasks.gaussian import directions
 
@@ -194,6 +194,7 @@ def pattern_task(
 
     Examples
     --------
+    >>> from unlazy.tasks import pattern_task
     >>> pattern_task(20, 10, 5).gamma
     0.25
     """

@@ -205,6 +205,7 @@ def monomial_share(power: int, degree: int) -> float:
 
     Examples
     --------
+    >>> from unlazy.tasks.polynomials import monomial_share
     >>> round(monomial_share(4, 2), 12)
     0.75
     """

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from unlazy.core.arrays import dot
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linalg import dot
 from unlazy.tasks.gaussian import GaussianTask, directions
 
 

@@ -4,9 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import erf
 
 import unlazy
-from unlazy.core.precision import precision
+from unlazy.core.arrays import precision
+from unlazy.training.options import LangevinChains
 from unlazy.training.rich.adaptive import adaptive_kernel, slice_sweep
 from unlazy.training.rich.langevin import langevin
 
@@ -28,6 +30,29 @@ def linear_solution(K, y, gamma, ridge):
         Phi = K + gamma**2 * np.outer(v, v) / (1 - strength)
         delta = 0.98 * delta + 0.02 * np.linalg.solve(Phi + ridge * np.eye(len(y)), y)
     return Phi, delta
+
+
+def test_the_scale_of_the_head_is_one_of_richness_and_ridge():
+    """Features times s with γ_0 and λ are plain ones with γ_0/s and λ/s²: Φ is s² times as large, Δ 1/s², and the tilt
+    the same. With s = 2 the same chains move, to rounding; a chain would turn elsewhere for another tilt."""
+    ask = {"draws": 64, "sweeps": 4}
+    found = adaptive_kernel(unlazy.MLP(1, "erf", sigma_w=(1.0, 2.0)), X, Y, richness=2.0, ridge=1.0, **ask)
+    plain = adaptive_kernel(unlazy.MLP(1, "erf", sigma_w=(1.0, 1.0)), X, Y, richness=1.0, ridge=0.25, **ask)
+    np.testing.assert_allclose(found.kernel.weights, plain.kernel.weights, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found.gram, 4 * np.asarray(plain.gram), rtol=1e-9)
+    np.testing.assert_allclose(found.predict(Z), plain.predict(Z), rtol=1e-9, atol=1e-9)
+
+
+def test_the_kernel_of_the_draws_by_hand():
+    """σ_w² mean φφ + σ_b² of the head, of which Φ of a single sweep is the value at the training points."""
+    net = unlazy.MLP(1, "erf", sigma_w=(1.2, 1.5), sigma_b=(0.4, 0.7))
+    found = adaptive_kernel(net, X, Y, richness=1.0, ridge=0.5, draws=64, sweeps=1)
+    h = np.c_[1.2 * X / np.sqrt(3), np.full(5, 0.4)] @ np.asarray(found.kernel.weights).T
+    wanted = 1.5**2 * erf(h) @ erf(h).T / 64 + 0.7**2
+    np.testing.assert_allclose(found.gram, wanted, rtol=1e-12)
+    with precision("float64"):
+        np.testing.assert_allclose(found.kernel.gram(jnp.asarray(X)), wanted, rtol=1e-12)
+    np.testing.assert_allclose(found.pull[:, 0], np.linalg.solve(wanted + 0.5 * np.eye(5), Y), rtol=1e-10)
 
 
 @pytest.mark.slow
@@ -65,7 +90,7 @@ def test_langevin_networks_have_the_same_features_and_predictions():
     net = unlazy.MLP(1, "erf", sigma_w=1.5)
     ask = {"richness": 1.0, "ridge": 0.5}
     found = adaptive_kernel(net, X, Y, draws=4096, sweeps=200, **ask)
-    sampled = langevin(net, X, Y, Z, width=512, steps=4000, step_size=0.02, runs=4, **ask)
+    sampled = langevin(net, X, Y, Z, width=512, chains=LangevinChains(4000, 0.02), **ask)
     for mine, theirs in ((found.gram, sampled.features), (found.predict(Z), sampled.predictions)):
         off = np.sqrt(np.mean(np.square(np.asarray(mine) - np.asarray(theirs.value))))
         error = np.sqrt(np.mean(np.square(theirs.error)))
@@ -74,7 +99,7 @@ def test_langevin_networks_have_the_same_features_and_predictions():
 
 
 @pytest.mark.slow
-def test_slices_keep_the_law(x64):
+def test_slices_keep_the_distribution(x64):
     """A tilt ½ c w² of N(0, 1) is N(0, 1/(1 - c))."""
     w = jnp.asarray(RNG.normal(size=(20000, 1)))
     for i in range(30):
@@ -83,7 +108,7 @@ def test_slices_keep_the_law(x64):
     assert abs(float(jnp.mean(w**2)) - 2.0) < 5 * 0.02
 
 
-def test_what_cannot_be_is_refused():
+def test_impossible_arguments_are_rejected():
     ask = {"richness": 1.0, "ridge": 0.1}
     for net, change, match in [
         (unlazy.MLP(2), {}, "depth 1; got depth 2"), (unlazy.MLP(1), {"ridge": 0.0}, "ridge must be positive"),

@@ -1,23 +1,26 @@
 """Deep networks of infinite width [M3]: exact where they are linear, beside wide networks where they are not."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import unlazy
-from unlazy.core.precision import precision
+from unlazy.core.arrays import precision
 from unlazy.theory.feature_learning.single_site import mean_product, whiten
+from unlazy.training.options import RichOptions
 from unlazy.training.rich.finite_width import rich_network
 from unlazy.training.rich.limit import rich_limit
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4, 5))
 Y = RNG.normal(size=4)
-ASK = {"richness": 1.5, "times": [0, 5, 15], "step_size": 0.03}
+ASK = {"richness": 1.5, "times": [0, 5, 15], "step_size": 0.12}
 
 
-def test_a_white_set_grows_by_what_is_new(x64):
+def test_the_whitened_set_grows_only_by_new_directions(x64):
     a, b = (jnp.asarray(RNG.normal(size=(50, 2))) for _ in range(2))
     again = a + 1e-6 * b
     white = jnp.zeros((50, 6))
@@ -35,9 +38,9 @@ def test_a_white_set_grows_by_what_is_new(x64):
 @pytest.mark.slow
 @pytest.mark.parametrize("activation", ["identity", "tanh", "relu"])
 def test_wide_networks_of_two_hidden_layers_agree(activation):
-    net = unlazy.MLP(2, activation, sigma_w=1.2, sigma_b=(0.3, 0.2, 0.4))
-    limit = rich_limit(net, X, Y, draws=4096, **ASK)
-    wide = rich_network(net, X, Y, width=768, runs=8, keep=False, **ASK)
+    net = unlazy.MLP(2, activation, sigma_w=1.2, sigma_b=(0.3, 0.2, 0.4), width=768)
+    limit = rich_limit(net, X, Y, **ASK)
+    wide = rich_network(net, X, Y, options=RichOptions(runs=8, keep_states=False), **ASK)
     pairs = zip(limit.features + limit.gradients, wide.features + wide.gradients)
     for a, b in ((limit.fitted, wide.fitted), (limit.tangent, wide.tangent), (limit.losses, wide.losses), *pairs):
         error = np.sqrt(np.mean(np.square(a.error)) + np.mean(np.square(b.error)))
@@ -52,13 +55,13 @@ def test_wide_networks_of_two_hidden_layers_agree(activation):
 @pytest.mark.slow
 def test_two_layers_by_the_deep_equations_are_two_layers():
     """One hidden layer has no responses: the same process, and with the same draws the same numbers."""
-    from unlazy.training.descent.losses import resolve_loss
+    from unlazy.theory.dynamics.losses import resolve_loss
     from unlazy.training.rich.deep import DeepLimit
 
     net = unlazy.MLP(1, "erf", sigma_b=(0.3, 0.2))
-    two = rich_limit(net, X, Y, draws=4096, runs=4, **ASK)
+    two = rich_limit(net, X, Y, **ASK)
     with precision("float64"):
-        plan = jnp.asarray(0.03 * np.tri(16, k=-1)), jnp.ones((16, 4))
+        plan = jnp.asarray(0.12 / 4 * np.tri(16, k=-1)), jnp.ones((16, 4))
         parts = (jnp.asarray(X), jnp.asarray(Y), 1.5, *plan, resolve_loss("squared"), 4096, 4, True, jax.random.key(0))
         deep = DeepLimit(net, *parts).follow(jnp.asarray(X[:1] + 1.0))
         f, theta = np.asarray(deep.f)[..., 0][:, ASK["times"]], np.asarray(deep.tangent[:, ASK["times"]])
@@ -86,7 +89,7 @@ LINEAR = unlazy.MLP(2, "identity", sigma_w=1.0, sigma_b=(0.3, 0.2, 0.4))
 
 
 @pytest.mark.slow
-def test_outputs_can_be_turned():
+def test_outputs_can_be_rotated():
     """Heads are Gaussian: labels along a direction of output space are learned as one output's are, along it alone."""
     one = rich_limit(LINEAR, X, Y, **ASK)
     two = rich_limit(unlazy.MLP(2, "identity", 1.0, LINEAR.sigma_b, outputs=2), X, np.outer(Y, [0.6, 0.8]), **ASK)
@@ -102,28 +105,28 @@ def test_outputs_can_be_turned():
 
 @pytest.mark.slow
 def test_classes_and_batches_beside_wide_networks():
-    net = unlazy.MLP(2, "tanh", sigma_w=1.2, outputs=3)
-    ask = {"richness": 1.0, "times": [4, 12], "step_size": 0.1, "loss": "cross_entropy", "batch_size": 2}
-    classes, key = np.arange(4) % 3, jax.random.key(1)
-    limit = rich_limit(net, X, classes, draws=4096, key=key, **ask)
-    wide = rich_network(net, X, classes, width=768, runs=8, keep=False, key=key, **ask)
+    net = unlazy.MLP(2, "tanh", sigma_w=1.2, outputs=3, width=768)
+    ask = {"richness": 1.0, "times": [4, 12], "step_size": 0.4, "loss": "cross_entropy", "key": jax.random.key(1)}
+    classes = np.arange(4) % 3
+    limit = rich_limit(net, X, classes, options=RichOptions(batch_size=2), **ask)
+    wide = rich_network(net, X, classes, options=RichOptions(batch_size=2, runs=8, keep_states=False), **ask)
     for a, b in ((limit.fitted, wide.fitted), (limit.tangent, wide.tangent), (limit.losses, wide.losses)):
         error = np.sqrt(np.mean(np.square(a.error)) + np.mean(np.square(b.error)))
         off = np.sqrt(np.mean(np.square(np.asarray(a.value) - np.asarray(b.value))))
         assert off <= 3 * error + 10 / 768 * np.sqrt(np.mean(np.square(b.value)))
     whole = rich_limit(LINEAR, X, Y, **ASK)
-    np.testing.assert_allclose(
-        rich_limit(LINEAR, X, Y, batch_size=4, **ASK).fitted.value, whole.fitted.value, rtol=0, atol=1e-12
-    )
+    of_all = rich_limit(LINEAR, X, Y, options=RichOptions(batch_size=4), **ASK)
+    np.testing.assert_allclose(of_all.fitted.value, whole.fitted.value, rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow
 def test_the_flow_is_the_limit_of_small_steps():
     times = np.array([0.0, 0.2, 0.8])
-    flow = rich_limit(LINEAR, X, Y, richness=1.5, times=times, tolerance=1e-4)
+    flow = rich_limit(LINEAR, X, Y, richness=1.5, times=times, options=RichOptions(tolerance=1e-4))
     errors = []
     for count in (80, 160):  # to t = 0.8
-        small = rich_limit(LINEAR, X, Y, richness=1.5, times=(times / 0.8 * count).astype(int), step_size=0.8 / count)
+        steps = (times / 0.8 * count).astype(int)
+        small = rich_limit(LINEAR, X, Y, richness=1.5, times=steps, step_size=4 * 0.8 / count)  # n = 4
         errors.append(np.abs(small.fitted.value - flow.fitted.value).max())
     # Euler's error halves with the step; the flow's is its tolerance times labels of order one and some 20 steps
     assert errors[1] < 0.6 * errors[0] and errors[0] < 0.1
@@ -133,35 +136,36 @@ def test_the_flow_is_the_limit_of_small_steps():
 
 
 @pytest.mark.slow
-def test_a_killed_deep_run_goes_on_with_the_next(tmp_path):
+def test_a_killed_deep_run_resumes(tmp_path):
     net = unlazy.MLP(2, "tanh")
-    ask = {"richness": 1.0, "times": [0, 3], "step_size": 0.1, "draws": 64, "runs": 3}
-    whole, seen = rich_limit(net, X, Y, **ask), []
+    ask, seen = {"richness": 1.0, "times": [0, 3], "step_size": 0.4}, []
+    whole = rich_limit(net, X, Y, options=RichOptions(draws=64, runs=3), **ask)
 
     class Killed(Exception):
         pass
 
-    def kill(done, seconds):
-        seen.append(done)
-        if done == 3:
+    def kill(progress):
+        seen.append(progress.step)
+        if progress.step == 3:
             raise Killed
 
-    file = tmp_path / "deep.safetensors"
+    options = RichOptions(draws=64, runs=3, checkpoint=tmp_path / "deep.safetensors", progress=kill)
     with pytest.raises(Killed):
-        rich_limit(net, X, Y, checkpoint=file, progress=kill, **ask)
-    resumed = rich_limit(net, X, Y, checkpoint=file, progress=lambda done, s: seen.append(done), **ask)
+        rich_limit(net, X, Y, options=options, **ask)
+    options = replace(options, progress=lambda progress: seen.append(progress.step))
+    resumed = rich_limit(net, X, Y, options=options, **ask)
     assert seen == [1, 2, 3, 3, 4, 5, 6]  # the first run is not made again
     assert np.array_equal(whole.fitted.value, resumed.fitted.value)
     with pytest.raises(ValueError, match="another problem"):
-        rich_limit(net, X, Y, checkpoint=file, **(ask | {"richness": 2.0}))
+        rich_limit(net, X, Y, options=options, **(ask | {"richness": 2.0}))
 
 
-def test_what_deep_limits_do_not_do_is_said():
+def test_unsupported_options_of_deep_limits_raise():
     net = unlazy.MLP(2)
     for change, match in [
-        ({"until_loss": 0.1}, "got until_loss=0.1: use times"),
-        ({"step_size": None, "batch_size": 2}, "pass a step_size"),
-        ({"step_size": None, "draws": 10**9}, "memory budget"),
+        ({"options": RichOptions(stop_below=0.1)}, "got stop_below=0.1: use times"),
+        ({"step_size": None, "options": RichOptions(batch_size=2)}, "pass a step_size"),
+        ({"step_size": None, "options": RichOptions(draws=10**9)}, "memory budget"),
     ]:
         with pytest.raises(ValueError, match=match):
             rich_limit(net, X, Y, **(ASK | change))

@@ -5,15 +5,13 @@ A column that mixes text and numbers raises UnlazyError. Automatic corrections a
 
 import re
 import warnings
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+import pandas as pd
 
 from unlazy.core.errors import UnlazyError, join_names
 from unlazy.estimators.preprocessing.table_encoder import category_text
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Kind = Literal["numeric", "category", "date"]
 Task = Literal["regression", "classification"]
@@ -30,10 +28,8 @@ _THOUSANDS = re.compile(r"\s*[-+]?\d{1,3}(,\d{3})+(\.\d*)?\s*")
 _BELOW_ONE = re.compile(r"\s*[-+]?0+,\d+\s*")
 
 
-def column_kind(series: "pd.Series", allow_mixed: bool = False, remedy: str = "") -> Kind:
+def column_kind(series: pd.Series, allow_mixed: bool = False, remedy: str = "") -> Kind:
     """Infer the type of a column from its values; raise UnlazyError if it mixes text and numbers."""
-    import pandas as pd
-
     if pd.api.types.is_bool_dtype(series) or pd.api.types.is_numeric_dtype(series):
         if pd.api.types.is_complex_dtype(series):
             raise UnlazyError(
@@ -62,23 +58,21 @@ def column_kind(series: "pd.Series", allow_mixed: bool = False, remedy: str = ""
     return "category"
 
 
-def as_number(series: "pd.Series") -> np.ndarray:
+def as_number(series: pd.Series) -> np.ndarray:
     """Convert a column to float64, with NaN for missing values."""
-    import pandas as pd
-
     if pd.api.types.is_numeric_dtype(series) or pd.api.types.is_bool_dtype(series):
         return series.to_numpy(dtype=np.float64, na_value=np.nan)
     numbers = _numbers(series.dropna().map(str)).astype(np.float64)
     return numbers.reindex(series.index).to_numpy(dtype=np.float64)
 
 
-def as_category(series: "pd.Series") -> np.ndarray:
+def as_category(series: pd.Series) -> np.ndarray:
     """Convert a column to text, with None for missing values; 3.0 and 3 are the same category."""
     missing = series.isna().to_numpy()
     return np.array([None if gone else category_text(v) for v, gone in zip(series, missing)], dtype=object)
 
 
-def parse_target(labels: "pd.Series", asked: str | None, notes: list[str]) -> tuple[np.ndarray, Task]:
+def parse_target(labels: pd.Series, asked: str | None, notes: list[str]) -> tuple[np.ndarray, Task]:
     """Return target values and task: text and few distinct integers are classes, other numbers a regression."""
     name = str(labels.name)
     kind = column_kind(labels, asked == "classification", "treat it as classes with --task classification")
@@ -115,7 +109,7 @@ def parse_target(labels: "pd.Series", asked: str | None, notes: list[str]) -> tu
     return _classes(labels, kind, name), "classification"
 
 
-def _classes(labels: "pd.Series", kind: str, name: str) -> np.ndarray:
+def _classes(labels: pd.Series, kind: str, name: str) -> np.ndarray:
     """Convert the target to class labels: integers if all values are integers, else text."""
     if kind == "numeric":
         number = as_number(labels)
@@ -138,7 +132,7 @@ def _classes(labels: "pd.Series", kind: str, name: str) -> np.ndarray:
 
 
 def drop_rare_classes(
-    frame: "pd.DataFrame", values: np.ndarray, task: str, name: str, notes: list[str]
+    frame: pd.DataFrame, values: np.ndarray, task: str, name: str, notes: list[str]
 ) -> "tuple[pd.DataFrame, np.ndarray]":
     """Drop the rows of classes with fewer than MIN_CLASS_ROWS rows."""
     if task == "regression":
@@ -158,10 +152,8 @@ def drop_rare_classes(
     return frame[keep].reset_index(drop=True), values[keep]
 
 
-def parse_inputs(frame: "pd.DataFrame", categorical: tuple[str, ...], notes: list[str]) -> "pd.DataFrame":
+def parse_inputs(frame: pd.DataFrame, categorical: tuple[str, ...], notes: list[str]) -> pd.DataFrame:
     """Convert each column to float64 or text; empty and constant columns are dropped."""
-    import pandas as pd
-
     columns, idle, missing, grouped = {}, [], [], []
     for name in frame.columns:
         series = frame[name]
@@ -194,7 +186,7 @@ def parse_inputs(frame: "pd.DataFrame", categorical: tuple[str, ...], notes: lis
     return pd.DataFrame(columns)
 
 
-def parse_groups(series: "pd.Series", notes: list[str]) -> np.ndarray:
+def parse_groups(series: pd.Series, notes: list[str]) -> np.ndarray:
     """Return the integer group label of each row."""
     names = as_category(series)
     found = np.unique(["" if name is None else name for name in names], return_inverse=True)[1]
@@ -208,10 +200,8 @@ def parse_groups(series: "pd.Series", notes: list[str]) -> np.ndarray:
     return found
 
 
-def parse_times(series: "pd.Series", notes: list[str]) -> np.ndarray:
+def parse_times(series: pd.Series, notes: list[str]) -> np.ndarray:
     """Convert a column of numbers or dates to times in float64."""
-    import pandas as pd
-
     kind = column_kind(series, allow_mixed=True)
     if kind == "date":
         with warnings.catch_warnings():
@@ -240,10 +230,8 @@ def _check_categories(name: str, values: np.ndarray) -> None:
         )
 
 
-def _numbers(texts: "pd.Series") -> "pd.Series":
+def _numbers(texts: pd.Series) -> pd.Series:
     """Parse texts as numbers, NaN where impossible; commas are read if they have one consistent meaning."""
-    import pandas as pd
-
     plain = pd.to_numeric(texts, errors="coerce")
     commas = _commas(texts, plain)
     if commas is None:
@@ -251,7 +239,7 @@ def _numbers(texts: "pd.Series") -> "pd.Series":
     return pd.to_numeric(texts.str.replace(",", "." if commas == "decimal" else "", regex=False), errors="coerce")
 
 
-def _commas(texts: "pd.Series", plain: "pd.Series") -> Literal["decimal", "thousands"] | None:
+def _commas(texts: pd.Series, plain: pd.Series) -> Literal["decimal", "thousands"] | None:
     """Return the meaning of commas in a column.
 
     '2,5' has a decimal comma; '1,023,763', or '1,244' next to '961', has thousands separators. '1,244' alone is
@@ -275,10 +263,8 @@ def _commas(texts: "pd.Series", plain: "pd.Series") -> Literal["decimal", "thous
     )
 
 
-def thousands_example(series: "pd.Series") -> str | None:
+def thousands_example(series: pd.Series) -> str | None:
     """Return one value with thousands separators, or None if the column has none."""
-    import pandas as pd
-
     if pd.api.types.is_numeric_dtype(series) or pd.api.types.is_datetime64_any_dtype(series):
         return None
     texts = series.dropna().map(str)
@@ -286,10 +272,8 @@ def thousands_example(series: "pd.Series") -> str | None:
     return str(texts[plain.isna()].iloc[0]).strip() if _commas(texts, plain) == "thousands" else None
 
 
-def _dates(texts: "pd.Series") -> bool:
+def _dates(texts: pd.Series) -> bool:
     """Whether the texts look like dates, judging by the first 200."""
-    import pandas as pd
-
     some = texts.iloc[:200]
     if not some.map(lambda t: bool(_DATE.fullmatch(t))).all():
         return False

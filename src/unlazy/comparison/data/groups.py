@@ -1,12 +1,10 @@
 """Notes on columns whose names and values suggest groups of rows or time."""
 
 import re
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from unlazy.core.errors import join_names
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _GROUP = re.compile(
     r"(^|[^a-z])(subject|patient|person|participant|user|customer|client|household|family|group|session|site|clinic"
@@ -17,7 +15,7 @@ _TIME = re.compile(
 )
 
 
-def group_and_time_notes(frame: "pd.DataFrame", grouped: bool, timed: bool) -> list[str]:
+def group_and_time_notes(frame: pd.DataFrame, grouped: bool, timed: bool) -> list[str]:
     """Notes on columns that look like groups of rows or like time, unless the user has named one."""
     notes = []
     groups = [n for n in frame.columns if _GROUP.search(str(n)) and _repeats(frame[n])]
@@ -36,15 +34,13 @@ def group_and_time_notes(frame: "pd.DataFrame", grouped: bool, timed: bool) -> l
     return notes
 
 
-def _repeats(series: "pd.Series") -> bool:
+def _repeats(series: pd.Series) -> bool:
     """Whether values repeat often enough to be groups."""
     return 5 <= series.nunique() <= len(series) / 3
 
 
-def _in_order(series: "pd.Series") -> bool:
+def _in_order(series: pd.Series) -> bool:
     """Whether a numeric column increases or decreases from row to row."""
-    import pandas as pd
-
     if not pd.api.types.is_numeric_dtype(series):
         return False
     return series.nunique() > 5 and bool(series.is_monotonic_increasing or series.is_monotonic_decreasing)

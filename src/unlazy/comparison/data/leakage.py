@@ -1,14 +1,13 @@
 """Detection of suspicious inputs: likely target leakage, identifiers and row numbers."""
 
 import re
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
+from scipy.stats import rankdata, spearmanr
 
 from unlazy.comparison.data.table import EncodedTable
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LEAK_SHARE = 0.98
 """An input that alone explains at least this share of the target (of its ranks) is a likely leak."""
@@ -70,10 +69,8 @@ def _find_leaks(table: "EncodedTable") -> list[tuple[str, float]]:
     return found
 
 
-def _columns_to_check(frame: "pd.DataFrame", y: np.ndarray, codes: np.ndarray | None) -> list[str]:
+def _columns_to_check(frame: pd.DataFrame, y: np.ndarray, codes: np.ndarray | None) -> list[str]:
     """All text columns, and the numeric columns with the largest rank association with the target."""
-    from scipy.stats import rankdata
-
     text = [n for n in frame.columns if frame[n].dtype.kind == "O"]
     numbers = [n for n in frame.columns if n not in set(text)]
     if not numbers:
@@ -94,7 +91,6 @@ def _columns_to_check(frame: "pd.DataFrame", y: np.ndarray, codes: np.ndarray | 
 def _by_curve(x: np.ndarray, y: np.ndarray, codes: np.ndarray | None, half: np.ndarray) -> float:
     """Share of y explained by x: the squared rank correlation, which is 1 if y is a monotone function of x; for classes
     the share explained by a small decision tree on x, cross-validated on two halves of the rows."""
-    from scipy.stats import spearmanr
     from sklearn.tree import DecisionTreeClassifier
 
     if codes is None:

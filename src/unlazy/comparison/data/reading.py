@@ -7,16 +7,14 @@ import csv
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from unlazy.comparison.cli_options import resolve_source
 from unlazy.comparison.data.table import EncodedTable, make_table
 from unlazy.core.errors import UnlazyError, did_you_mean, join_names
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
 MISSING = ["?"]
@@ -62,10 +60,8 @@ def read_frame(
     return _csv(path, delimiter, 2 if labeled else 1), None
 
 
-def _csv(path: Path, delimiter: str | None, least: int) -> "pd.DataFrame":
+def _csv(path: Path, delimiter: str | None, least: int) -> pd.DataFrame:
     """Read a CSV file with at least `least` columns."""
-    import pandas as pd
-
     lines = _lines(path)
     if not lines:
         raise UnlazyError(f"{path} has only blank lines; it must have a header row and one row per sample")
@@ -142,10 +138,8 @@ def _lines(path: Path) -> list[str]:
     return [line.rstrip("\n") for line in lines if line.strip()]
 
 
-def _parquet(path: Path) -> "pd.DataFrame":
+def _parquet(path: Path) -> pd.DataFrame:
     """Read a Parquet file."""
-    import pandas as pd
-
     try:
         return pd.read_parquet(path)
     except ImportError as error:
@@ -158,8 +152,6 @@ def _parquet(path: Path) -> "pd.DataFrame":
 
 def _npz(path: Path, target: str | None, labeled: bool) -> "tuple[pd.DataFrame, str]":
     """Read arrays X and y (NAME/X and NAME/y if the target is NAME/y); other arrays of as many rows become columns."""
-    import pandas as pd
-
     try:
         with np.load(path, allow_pickle=False) as file:
             names = list(file.files)

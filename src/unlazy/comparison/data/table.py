@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from unlazy.comparison.data.columns import (
     Task,
@@ -19,11 +19,9 @@ from unlazy.comparison.data.columns import (
     parse_times,
 )
 from unlazy.comparison.data.groups import group_and_time_notes
+from unlazy.core.arrays import Labels, Points
 from unlazy.core.errors import UnlazyError, did_you_mean
 from unlazy.core.files import atomic_write
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MIN_ROWS = 25
 """Fewest rows for which a comparison is possible."""
@@ -37,7 +35,7 @@ TEST_WINDOW, WINDOW_STEP = 0.15, 0.025
 class EncodedTable:
     """Inputs (float64 for numbers; text or None for categories), target, task and notes on automatic corrections."""
 
-    frame: "pd.DataFrame"
+    frame: pd.DataFrame
     y: np.ndarray
     task: Task
     target: str = "y"
@@ -62,8 +60,6 @@ class EncodedTable:
     @property
     def digest(self) -> str:
         """Hash of the contents, 16 hexadecimal digits."""
-        import pandas as pd
-
         found = hashlib.sha256(pd.util.hash_pandas_object(self.frame, index=False).to_numpy().tobytes())
         found.update("\0".join([*map(str, self.frame.columns), self.task, self.target]).encode())
         found.update(pd.util.hash_array(self.y).tobytes())
@@ -91,7 +87,7 @@ class EncodedTable:
 
 
 def make_table(
-    X: Any, y: Any, *, task: str | None = None, drop: tuple[str, ...] = (), categorical: tuple[str, ...] = (),
+    X: Points, y: Labels, *, task: str | None = None, drop: tuple[str, ...] = (), categorical: tuple[str, ...] = (),
     group: str | None = None, time: str | None = None,
 ) -> EncodedTable:  # fmt: skip
     """Validate inputs (a data frame or an array) and a target; automatic corrections are listed in the notes.
@@ -99,8 +95,6 @@ def make_table(
     Rows with the same value in the column `group` are never split apart. With a column `time`, test rows are later than
     all training rows. Neither column is used as an input.
     """
-    import pandas as pd
-
     if task not in (None, "regression", "classification"):
         raise ValueError(f"task must be 'regression' or 'classification', got {task!r}")
     frame = X if isinstance(X, pd.DataFrame) else _as_frame(X)
@@ -150,17 +144,15 @@ def make_table(
     return EncodedTable(inputs, values, found, str(labels.name), tuple(notes), groups, moments)
 
 
-def _as_frame(X: Any) -> "pd.DataFrame":
+def _as_frame(X: Points) -> pd.DataFrame:
     """Convert an array of shape (rows, columns) to a data frame with columns x0, x1, …."""
-    import pandas as pd
-
     array = np.asarray(X)
     if array.ndim != 2 or array.shape[1] == 0:
         raise ValueError(f"X must be two-dimensional, got shape {array.shape}; reshape it to (rows, columns)")
     return pd.DataFrame(array, columns=[f"x{j}" for j in range(array.shape[1])])
 
 
-def _as_vector(y: Any) -> np.ndarray:
+def _as_vector(y: Labels) -> np.ndarray:
     """Convert targets of shape (n,) or (n, 1) to a vector."""
     array = np.asarray(y)
     array = array.ravel() if array.ndim == 2 and array.shape[1] == 1 else array
@@ -243,8 +235,6 @@ def save_table(table: EncodedTable, folder: Path) -> str:
 @lru_cache(maxsize=2)
 def load_table(folder: str, digest: str) -> EncodedTable:
     """Load a table written by `save_table`."""
-    import pandas as pd
-
     path = Path(folder) / f"table-{digest}.npz"
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -6,9 +6,11 @@ Text, figures and page are derived from `Findings`.
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+import pandas as pd
+import scipy.stats
 
 from unlazy.comparison.data.leakage import Suspect
 from unlazy.comparison.report.paired_ratios import paired_ratios, ratio_table
@@ -19,13 +21,11 @@ from unlazy.comparison.study.more_rows import MoreRowsLaw
 from unlazy.comparison.study.partial_dependence import PartialDependence, partial_dependence
 from unlazy.comparison.study.study import Study
 from unlazy.comparison.study.verdict import Verdict, corrected_interval, inner_ratio
+from unlazy.estimators.preprocessing.table_encoder import TableEncoder
 from unlazy.measures.dependence import count_directions, gradient_directions
 from unlazy.measures.learning_curve import RiskCurve
 from unlazy.measures.scaling_fit import Interval
 from unlazy.measures.spectra import participation_ratio
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Character = Literal["low-dimensional", "smooth", "neither", "unknown"]
 EQUAL_RISK = 1.1
@@ -69,7 +69,7 @@ class Findings:
     """The findings without the suspects."""
 
     @cached_property
-    def models(self) -> "pd.DataFrame":
+    def models(self) -> pd.DataFrame:
         """Each model at the largest size it was run at, finalists first, then by risk. A constant has risk 1; low and
         high are the ends of the 95% interval."""
         return models_table(self.study)
@@ -96,7 +96,7 @@ class Findings:
         return paired_ratios(self.study, self.chosen)
 
     @cached_property
-    def ratio_table(self) -> "pd.DataFrame":
+    def ratio_table(self) -> pd.DataFrame:
         """Risk ratios of all models, including those that were only screened on few rows."""
         return ratio_table(self.study, self.chosen)
 
@@ -106,7 +106,7 @@ class Findings:
         return curves(self.study)
 
     @cached_property
-    def curve_table(self) -> "pd.DataFrame":
+    def curve_table(self) -> pd.DataFrame:
         """Each trial: model, n, split, risk, error estimated on training rows, CPU seconds."""
         names = {"candidate": "model", "inner": "training_error", "work": "seconds_of_work"}
         frame = self.study.records.frame().rename(columns=names)
@@ -119,21 +119,15 @@ class Findings:
         return structure(self.study, self.verdict)
 
     @cached_property
-    def inputs(self) -> "pd.DataFrame":
+    def inputs(self) -> pd.DataFrame:
         """Each input: its share of the total permutation importance, and whether it matters significantly."""
-        import pandas as pd
-
         if self.structure is None:
             return pd.DataFrame({"input": [], "share": [], "low": [], "high": [], "matters": np.zeros(0, bool)})
         return inputs_table(self.study, self.structure)
 
     @cached_property
-    def directions(self) -> "pd.DataFrame":
+    def directions(self) -> pd.DataFrame:
         """Leading directions of the rich model, one column each, in units of standardized inputs."""
-        import pandas as pd
-
-        from unlazy.estimators.preprocessing.table_encoder import TableEncoder
-
         if self.structure is None or self.structure.directions is None:
             return pd.DataFrame()
         V = self.structure.directions
@@ -192,11 +186,9 @@ def curves(study: Study) -> dict[str, RiskCurve]:
     return found
 
 
-def models_table(study: Study) -> "pd.DataFrame":
+def models_table(study: Study) -> pd.DataFrame:
     """One row per model at the largest size it was run at, finalists first, then by risk: the risk relative to a
     constant, with its interval."""
-    import pandas as pd
-
     rows = []
     for name in study.candidates:
         mine = study.records.where(candidate=name)
@@ -253,17 +245,14 @@ def _weighted(measures: dict) -> np.ndarray:
     return np.sqrt(np.asarray(measures["eigenvalues"])[: len(V)])[:, None] * V
 
 
-def inputs_table(study: Study, found: Structure) -> "pd.DataFrame":
+def inputs_table(study: Study, found: Structure) -> pd.DataFrame:
     """One row per input, most important first: the rise of the risk when it is permuted, as a share of the total rise,
     and whether it matters. The rise itself is tested, because its share depends on the other inputs: its interval over
     splits must lie above zero, or every split must show a good part of the largest rise."""
-    import pandas as pd
-    from scipy.stats import t
-
     rise, r = found.rise, study.overlap
     J, mean = len(rise), rise.mean(0)
     error = np.sqrt((1 / J + r / (1 - r)) * rise.var(0, ddof=1)) if J > 1 else np.full(len(mean), np.inf)
-    reach = float(t.ppf(0.975, max(1, J - 1))) * error
+    reach = float(scipy.stats.t.ppf(0.975, max(1, J - 1))) * error
     largest, total = max(float(mean.max(initial=0)), 1e-12), max(float(np.maximum(mean, 0).sum()), 1e-12)
     matters = (mean - reach > 0) & (mean >= RELEVANT_SHARE * largest)
     if J > 1:
@@ -281,7 +270,7 @@ def isotropic_ratio(study: Study) -> Interval:
     return inner_ratio(study, study.sizes[-1], mine, rich)
 
 
-def character(study: Study, verdict: Verdict, models: "pd.DataFrame", found: Structure | None) -> Character:
+def character(study: Study, verdict: Verdict, models: pd.DataFrame, found: Structure | None) -> Character:
     """Smooth, low-dimensional or neither; unknown if the verdict is undecided or noise, or with one split."""
     if verdict.word == "noise" or study.splits < 2 or not len(models):
         return "unknown"

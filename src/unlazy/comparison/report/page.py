@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from unlazy._version import VERSION
 from unlazy.comparison.report import prose
 from unlazy.comparison.report.figures import (
@@ -28,7 +30,6 @@ from unlazy.lab.report import template
 from unlazy.measures.scaling_fit import Interval
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 _CAPTIONS = {
@@ -140,7 +141,7 @@ def _models(c: Findings) -> list[dict[str, str]]:
     return rows
 
 
-def _against(c: Findings, name: str, ratios: "pd.DataFrame") -> str:
+def _against(c: Findings, name: str, ratios: pd.DataFrame) -> str:
     """Paired ratio to the chosen model."""
     if name == c.chosen:
         return "chosen"

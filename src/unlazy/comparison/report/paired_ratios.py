@@ -1,17 +1,14 @@
 """Risk ratios to one model, paired over the splits that both have, so that the difficulty of test rows cancels."""
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.comparison.study.study import Study
 from unlazy.comparison.study.verdict import corrected_interval
 from unlazy.measures.scaling_fit import Interval
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MAX_FACTOR = 10.0
 """An interval whose ends differ by more than this factor is not informative."""
@@ -41,11 +38,9 @@ def paired_ratios(study: Study, chosen: str) -> dict[str, Interval]:
     return {name: _paired_ratio(study, name, chosen, study.sizes[-1])[0] for name in study.finalists}
 
 
-def ratio_table(study: Study, chosen: str) -> "pd.DataFrame":
+def ratio_table(study: Study, chosen: str) -> pd.DataFrame:
     """Risk ratios of all models, each at the largest size that it shares with the chosen model; finalists first, then
     by ratio. Models that were only screened are compared on the few rows of the screening."""
-    import pandas as pd
-
     rows = []
     for name in study.candidates:
         sizes = [n for n in study.sizes if _splits(study, name, n) & _splits(study, chosen, n)]

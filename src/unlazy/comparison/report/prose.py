@@ -1,16 +1,14 @@
 """The findings in sentences; numbers appear only if they are informative."""
 
 import math
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.paired_ratios import MAX_FACTOR, format_number, is_informative
 from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.core.errors import join_names
 from unlazy.measures.scaling_fit import Interval
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _CHARACTER = {
     "low-dimensional": "The target looks low-dimensional: it varies along few directions of the inputs.",
@@ -151,7 +149,7 @@ def _saved(c: Findings) -> str:
     )
 
 
-def error_text(c: Findings, row: "pd.Series") -> str:
+def error_text(c: Findings, row: pd.Series) -> str:
     """The error in familiar units: RMSE, or share of misclassified rows."""
     if c.study.table.task == "regression":
         return f"{format_number(row['rmse'])} (RMSE, in units of {c.study.table.target})"
@@ -227,7 +225,7 @@ def _times(value: Interval) -> str:
     return f"{value.value:.2f} [{value.low:.2f}, {value.high:.2f}]"
 
 
-def interval_text(row: "pd.Series") -> str:
+def interval_text(row: pd.Series) -> str:
     """Risk of a row of the table of models, with its interval if there are enough splits."""
     value = Interval(float(row["risk"]), float(row["low"]), float(row["high"]))
     if math.isfinite(value.low) and not is_informative(value):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from sklearn.pipeline import Pipeline
 
 from unlazy.core.errors import did_you_mean
 
@@ -92,8 +93,6 @@ def _linear(classify: bool, seed: int, rows: int, **settings: Any) -> ModelSetti
 
 def _random_features(count: int) -> ModelFactory:
     def make(classify: bool, seed: int, rows: int) -> ModelSetting:
-        from sklearn.pipeline import Pipeline
-
         from unlazy.estimators.random_features import RandomFeatures
 
         features = RandomFeatures("gaussian", n_components=count, random_state=seed)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from unlazy.comparison.study.plan import BudgetClock
 from unlazy.comparison.study.study import Study
 from unlazy.comparison.study.verdict import Verdict
 from unlazy.lab.experiment import Record
+from unlazy.lab.runner.engines import CallWorkers, TrialEngine
 
 MAX_ROWS = 200_000
 COST_EXPONENT = 2.0
@@ -36,8 +36,8 @@ columns, as many rows as cost the same."""
 
 
 def final_fits(
-    study: Study, table: EncodedTable, verdict: Verdict, workers: Any, clock: BudgetClock, seed: int = 0,
-    store: str | Path | None = None,
+    study: Study, table: EncodedTable, verdict: Verdict, workers: TrialEngine | CallWorkers, clock: BudgetClock,
+    seed: int = 0, store: str | Path | None = None,
 ) -> tuple[FinalModel, MoreRowsLaw | None]:  # fmt: skip
     """Fit the final model to all rows of `table`, or as many as time allows, and the law for more rows, if in time.
 
@@ -51,7 +51,7 @@ def final_fits(
     kept = load_trial_model(study, name, store)
     sizes = [rows for rows in dict.fromkeys((bold, safe)) if kept is None or rows > kept.rows]
     fits = [partial(fit_table, _sample(table, rows, seed), name, seed=seed) for rows in sizes]
-    if left > 0 and hasattr(workers, "attempt") and (fits or law):
+    if left > 0 and isinstance(workers, CallWorkers) and (fits or law):
         imports = threading.Thread(target=_import_for_page, daemon=True)  # while the workers compute
         imports.start()
         found, fitted_law = _run_in_workers(fits, law, workers, clock.deadline(), kept is None)
@@ -75,13 +75,13 @@ def _import_for_page() -> None:
 
 
 def _run_in_workers(
-    fits: Sequence[Callable[[], FinalModel]], law: Callable[[], MoreRowsLaw | None] | None, workers: Any, until: float,
-    must_finish: bool = True,
+    fits: Sequence[Callable[[], FinalModel]], law: Callable[[], MoreRowsLaw | None] | None, workers: CallWorkers,
+    until: float, must_finish: bool = True,
 ) -> tuple[FinalModel | None, MoreRowsLaw | None]:  # fmt: skip
     """Return the first of the fits that finished in time, and the law. The smallest fit starts at once; with
     `must_finish` it may exceed the deadline, because a comparison needs a model."""
     laws = [] if law is None else [law]
-    calls: list[Callable] = [*(fits if workers.jobs > 1 else reversed(fits)), *laws]
+    calls: list[Callable] = [*(fits if workers.n_jobs > 1 else reversed(fits)), *laws]
     needed = [calls.index(call) for call in (*fits[:1], *laws)]
     sure = [calls.index(fit) for fit in fits] if must_finish else []
     found = dict(zip(map(id, calls), workers.attempt(calls, needed, until, sure)))

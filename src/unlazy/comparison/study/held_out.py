@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from scipy.stats import binomtest
 
 from unlazy.comparison.study.study import Study
 
@@ -73,8 +74,6 @@ def _average_per_row(found: HeldOutPredictions) -> tuple[np.ndarray, np.ndarray]
 
 def bin_probabilities(predicted: Float[np.ndarray, " m"], observed: np.ndarray) -> CalibrationBins:
     """Bins of equal row counts; frequencies have the exact interval of Clopper and Pearson (1934)."""
-    from scipy.stats import binomtest
-
     parts = np.array_split(np.argsort(predicted, kind="stable"), max(1, min(MAX_BINS, len(predicted) // MIN_BIN_ROWS)))
     tests = [binomtest(int(observed[part].sum()), len(part)) for part in parts]
     ends = [test.proportion_ci(0.95, "exact") for test in tests]

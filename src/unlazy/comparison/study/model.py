@@ -1,9 +1,11 @@
 """The final model: the best one that can be saved, tuned and fitted on all rows; its files and predictions."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
+from sklearn.pipeline import Pipeline
 
 from unlazy.comparison.data.columns import as_number, column_kind
 from unlazy.comparison.data.reading import read_frame
@@ -12,10 +14,11 @@ from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.comparison.study.held_out import held_out_residuals
 from unlazy.comparison.study.study import Study
 from unlazy.comparison.study.trial import fit_candidate, trial_model_path
+from unlazy.core.arrays import Points, precision
 from unlazy.core.errors import UnlazyError
-
-if TYPE_CHECKING:
-    import pandas as pd
+from unlazy.estimators.intervals import HeldOutIntervals
+from unlazy.estimators.persistence.files import load, save
+from unlazy.estimators.preprocessing.table_encoder import TableEncoder
 
 
 class FinalModel(NamedTuple):
@@ -30,11 +33,6 @@ class FinalModel(NamedTuple):
 
 def fit_table(table: EncodedTable, name: str, *, seed: int = 0) -> FinalModel:
     """Tune and fit one candidate on all rows of the table."""
-    from sklearn.pipeline import Pipeline
-
-    from unlazy.core.precision import precision
-    from unlazy.estimators.preprocessing.table_encoder import TableEncoder
-
     encoder = TableEncoder(target=table.target)
     X = encoder.fit_transform(table.frame, table.y)
     with precision("float64"):
@@ -44,8 +42,6 @@ def fit_table(table: EncodedTable, name: str, *, seed: int = 0) -> FinalModel:
 
 def load_trial_model(study: Study, name: str, folder: str | Path | None) -> FinalModel | None:
     """Load the model of the largest long trial of this candidate; None if there is none."""
-    from unlazy.estimators.persistence.files import load
-
     trials = study.records.where(candidate=name, split=0) if folder is not None else ()
     for r in sorted(trials, key=lambda r: -r.params["n"]):
         path = trial_model_path(str(folder), r.params)
@@ -54,7 +50,7 @@ def load_trial_model(study: Study, name: str, folder: str | Path | None) -> Fina
     return None
 
 
-def choose_saveable(chosen: str, models: "pd.DataFrame") -> tuple[str, tuple[str, ...]]:
+def choose_saveable(chosen: str, models: pd.DataFrame) -> tuple[str, tuple[str, ...]]:
     """Return the chosen model, or else the best one that can be saved, with a note about it."""
     name = next((c for c in [chosen, *models["name"]] if CANDIDATES[c].saveable), None)
     if name is None:
@@ -91,21 +87,15 @@ def interval_radius(final: FinalModel, level: float) -> float | None:
 
 def save_model(final: FinalModel, path: str | Path) -> Path:
     """Save the pipeline to a file for `unlazy.load` and `unlazy predict`."""
-    from unlazy.estimators.persistence.files import save
-
     save(final.model, path)
     return Path(path)
 
 
 def predict_file(
     model: str | Path, source: str | Path, delimiter: str | None = None, interval: float | None = None
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Predict the rows of a file: a column named like the target; for classes also a column of probabilities per class,
     for numbers the ends of the prediction interval, if one is requested."""
-    import pandas as pd
-
-    from unlazy.estimators.persistence.files import load
-
     pipeline = load(model)
     encoder = pipeline[0] if hasattr(pipeline, "named_steps") else None
     if encoder is None or not hasattr(encoder, "columns_"):
@@ -125,17 +115,15 @@ def predict_file(
     return found
 
 
-def interval_bounds(pipeline: Any, X: Any, level: float) -> np.ndarray:
+def interval_bounds(pipeline: Pipeline, X: Points, level: float) -> np.ndarray:
     """Lower and upper ends of the prediction intervals, shape (rows, 2)."""
     radius = _radius(pipeline, level)
     middle = np.asarray(pipeline.predict(X))
     return np.stack([middle - radius, middle + radius], 1)
 
 
-def _radius(pipeline: Any, level: float) -> float:
+def _radius(pipeline: Pipeline, level: float) -> float:
     """Half the width of the prediction intervals; raise ValueError if the model has none."""
-    from unlazy.estimators.intervals import HeldOutIntervals
-
     last = _last(pipeline)
     if hasattr(last, "classes_"):
         raise ValueError("this model predicts classes, which have no intervals; use their probabilities instead")

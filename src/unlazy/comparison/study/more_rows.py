@@ -12,6 +12,8 @@ import numpy as np
 
 from unlazy.comparison.data.table import EncodedTable
 from unlazy.comparison.study.candidates import CANDIDATES
+from unlazy.core.arrays import precision
+from unlazy.estimators.preprocessing.table_encoder import TableEncoder
 from unlazy.measures.scaling_fit import Interval
 
 MAX_ROWS = 700
@@ -31,8 +33,6 @@ class MoreRowsLaw(NamedTuple):
 
 def fit_more_rows_law(table: EncodedTable, ranked: list[str], seed: int = 0) -> MoreRowsLaw | None:
     """Law of the first of these candidates that is a kernel; None if there is none, or too few rows."""
-    from unlazy.core.precision import precision
-    from unlazy.estimators.preprocessing.table_encoder import TableEncoder
     from unlazy.solvers.path import learning_curve
 
     name = next((c for c in ranked if c in KERNELS), None)

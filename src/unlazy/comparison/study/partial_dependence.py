@@ -2,16 +2,14 @@
 set to a value and everything else is unchanged (Friedman 2001)."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from unlazy.comparison.data.table import EncodedTable
 from unlazy.comparison.study.model import FinalModel
 from unlazy.measures.dependence import output_function
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 INPUTS, VALUES, ROWS = 3, 15, 80
 """Number of inputs, values of each, and rows to average over."""
@@ -70,7 +68,7 @@ def _lines(table: EncodedTable) -> tuple[list[int], tuple[str, ...]]:
 
 
 def _of_input(
-    name: str, frame: "pd.DataFrame", encoder: Any, some: np.ndarray, predict: Callable, lines: tuple[str, ...]
+    name: str, frame: pd.DataFrame, encoder: Any, some: np.ndarray, predict: Callable, lines: tuple[str, ...]
 ) -> PartialDependence:
     """Replace the encoded columns of one input by those of each value; the encoder treats inputs separately."""
     column = frame[name]

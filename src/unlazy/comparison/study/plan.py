@@ -6,9 +6,8 @@ that a resumed run takes the same decisions. Trials that do not finish before th
 
 import math
 import time
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from unlazy import lab
 from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.comparison.study.trial import LONG_TRIAL
+from unlazy.core.progress import ProgressOption
 from unlazy.lab.experiment import Config, Experiment, Records, config
 from unlazy.lab.runner.engines import TrialEngine
 
@@ -87,7 +87,7 @@ class StudyPlan:
     store: str | Path
     workers: TrialEngine
     draw: int = 0
-    progress: bool = True
+    progress: ProgressOption = False
     rows: int = 0
     """Rows of the final fit; 0 if there is none."""
     records: Records = field(default_factory=Records)
@@ -101,26 +101,23 @@ class StudyPlan:
         deadline = self.clock.deadline(self.final_fit_seconds())
         self.workers.until = None if must_finish else deadline  # type: ignore[attr-defined]
         try:
-            with warnings.catch_warnings():
-                # joblib replaces a worker whose memory grew by compiled programs; nothing is lost
-                warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given")
-                late = not must_finish and deadline <= began  # stored trials are read even then
-                shown = self.progress and not late and f"{_stage(sizes, splits):32s}"
-                found = lab.run(
-                    self.study, self._config(names, sizes, splits), store=self.store, engine=self.workers,
-                    progress=shown,
-                )  # fmt: skip
+            late = not must_finish and deadline <= began  # stored trials are read even then
+            shown = False if late else self.progress
+            found = lab.run(
+                self.study, self._config(names, sizes, splits), store=self.store, engine=self.workers, progress=shown
+            )
         finally:
             self.workers.until = None  # type: ignore[attr-defined]
         known = {_key(r) for r in self.records}
         fresh = [r for r in found if _key(r) not in known]
         self.records = Records([*self.records, *fresh], [*self.records.failed, *found.failed])
         self.clock.slowdown = self._slowdown
-        self.clock.charge(max(0.0, sum(r.seconds for r in fresh) / self.jobs - (time.monotonic() - began)))
+        self.clock.charge(max(0.0, sum(r.seconds for r in fresh) / self.n_jobs - (time.monotonic() - began)))
 
     @property
-    def jobs(self) -> int:
-        return getattr(self.workers, "jobs", None) or 1
+    def n_jobs(self) -> int:
+        """Number of trials that run at once."""
+        return getattr(self.workers, "n_jobs", None) or 1
 
     def fits_budget(self, names: Sequence[str], sizes: Sequence[int], splits: int, stretch: float = 1.0) -> bool:
         """Whether this number of splits of these candidates at each of these sizes would finish in the remaining time,
@@ -129,7 +126,7 @@ class StudyPlan:
         known = {r.params["candidate"] for r in self.records}
         largest = {n: max((self.trial_cost(name, n) for name in known), default=0.0) for n in sizes}
         works = [self.trial_cost(name, n) if name in known else largest[n] for name in names for n in sizes]
-        longest = max([splits * sum(works) / self.jobs, *works])
+        longest = max([splits * sum(works) / self.n_jobs, *works])
         return self._slowdown * longest <= stretch * self.clock.remaining(
             self.final_fit_seconds(max(sizes, default=None))
         )
@@ -137,7 +134,7 @@ class StudyPlan:
     def splits_at_once(self, names: Sequence[str], n: int) -> int:
         """Number of splits to run in parallel: two if one long trial would leave the other workers idle, else one."""
         works = [self.trial_cost(name, n) for name in names]
-        return 2 if self.jobs > 1 and 2 * sum(works) / self.jobs <= EQUAL_TIMES * max(works) else 1
+        return 2 if self.n_jobs > 1 and 2 * sum(works) / self.n_jobs <= EQUAL_TIMES * max(works) else 1
 
     def trial_cost(self, name: str, n: int) -> float:
         """Predicted CPU seconds of one trial, from the nearest size that was run; the lower median over splits, because
@@ -177,7 +174,7 @@ class StudyPlan:
         late = self._slowdown * cost > HOPELESS_FACTOR * most
         enough = 2 * top >= self.rows and self.complete_splits(top, sorted(at_top)) < MIN_SPLITS
         fit = 0.0 if at_largest >= LONG_TRIAL and (late or enough) else min(most, self._slowdown * cost)
-        return max(law, fit) if self.jobs > 1 else law + fit  # in parallel with several workers
+        return max(law, fit) if self.n_jobs > 1 else law + fit  # in parallel with several workers
 
     def ranking(self, n: int, names: Sequence[str]) -> list[str]:
         """Names sorted by their error estimated on training rows at this size; those without records are omitted."""
@@ -223,7 +220,7 @@ class StudyPlan:
     def _config(self, names: Sequence[str], sizes: Sequence[int], splits: Sequence[int]) -> Config:
         order = sorted(names, key=lambda name: name not in _LONG_TRIALS)
         grid: dict[str, list] = {"n": sorted(sizes, reverse=True), "candidate": order, "split": list(splits)}
-        return config(grid, seeds=1, table=self.digest, draw=self.draw)
+        return replace(config(grid, seeds=1, table=self.digest, draw=self.draw), label=f"{_stage(sizes, splits):32s}")
 
 
 _LONG_TRIALS = ("feature_machine", "network", "one_step", "boosting")

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from unlazy.comparison.study.plan import MAX_SPLITS, MIN_SPLITS, TARGET_SPLITS, 
 from unlazy.comparison.study.trial import run_trial
 from unlazy.comparison.study.workers import start_workers
 from unlazy.core.errors import UnlazyError
+from unlazy.core.progress import ProgressOption
 from unlazy.lab.experiment import Experiment, Records, config
 from unlazy.lab.runner.engines import TrialEngine
 
@@ -65,7 +65,7 @@ class Study:
         return held_out_count(self.table) / len(self.table)
 
     @cached_property
-    def rarest(self) -> tuple[Any, float]:
+    def rarest(self) -> tuple[object, float]:
         """The rarest class and its share of the rows."""
         classes, counts = np.unique(self.table.y, return_counts=True)
         return classes[np.argmin(counts)], float(counts.min() / counts.sum())
@@ -89,8 +89,8 @@ class Study:
 
 
 def run_study(
-    table: EncodedTable, *, budget: float, store: str | Path, candidates: Sequence[str] = (), jobs: int | None = None,
-    engine: str | TrialEngine = "local", address: str | None = None, progress: bool = True, seed: int = 0,
+    table: EncodedTable, *, budget: float, store: str | Path, candidates: Sequence[str] = (),
+    engine: str | TrialEngine = "local", progress: ProgressOption = False, seed: int = 0,
     clock: BudgetClock | None = None, fit: bool = False,
 ) -> Study:  # fmt: skip
     """Run the trials that are not stored yet; `fit` reserves time for a final fit to all rows."""
@@ -99,7 +99,7 @@ def run_study(
     table = subsample(table)
     digest = save_table(table, Path(store))
     clock = BudgetClock(budget) if clock is None else clock
-    with start_workers(engine, jobs, address) as workers:
+    with start_workers(engine) as workers:
         plan = StudyPlan(experiment(store), digest, clock, store, workers, seed, progress, rows)
         climbed, finalists = _run_sizes(plan, table, names, budget)
         _extend_study(plan, climbed, finalists, names, smallest_size(table))

@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import PRNGKeyArray
+from sklearn.pipeline import Pipeline
 
 from unlazy.comparison.data.table import load_table, split_rows
 from unlazy.comparison.study.candidates import Candidate, ModelFactory, ModelSetting, find_candidate
-from unlazy.lab.experiment import Params
+from unlazy.estimators.persistence.files import save
+from unlazy.estimators.preprocessing.table_encoder import TableEncoder
+from unlazy.lab.experiment import Measures, Params
 from unlazy.measures.dependence import (
     dependence_budget,
     finite_difference_gradients,
@@ -35,10 +39,8 @@ LONG_TRIAL = 5.0
 """CPU seconds from which the model of the first split is stored: there may be no time for another such fit."""
 
 
-def run_trial(params: Params, key: Any, folder: str) -> dict[str, Any]:
+def run_trial(params: Params, key: PRNGKeyArray, folder: str) -> Measures:
     """Run one trial and return its measures: risk on the test rows, estimated error, predictions and importances."""
-    from unlazy.estimators.preprocessing.table_encoder import TableEncoder
-
     began = time.process_time()
     table = load_table(folder, params["table"])
     classes = table.classes
@@ -85,10 +87,6 @@ def trial_model_path(folder: str | Path, params: Params) -> Path:
 
 def _save_trial_model(encoder: Any, model: Any, path: Path) -> None:
     """Save the pipeline; a folder that cannot be written is ignored."""
-    from sklearn.pipeline import Pipeline
-
-    from unlazy.estimators.persistence.files import save
-
     try:
         path.parent.mkdir(exist_ok=True)
         save(Pipeline([("columns", encoder), ("model", model)]), path)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import scipy.stats
 from jaxtyping import Float
 
 from unlazy.comparison.study.candidates import CANDIDATES
@@ -71,8 +72,6 @@ def corrected_interval(logs: Logs, overlap: float, smaller: Sequence[Logs] = ())
     splits again, so the degrees of freedom are those of one size, not their sum. Without sizes to pool, or with one
     split, the interval is NaN.
     """
-    from scipy.stats import t
-
     J = len(logs)
     middle = float(np.mean(logs))
     pooled = [logs, *(other for other in smaller if len(other) >= MIN_SPLITS)] if J < MIN_SPLITS else [logs]
@@ -81,7 +80,7 @@ def corrected_interval(logs: Logs, overlap: float, smaller: Sequence[Logs] = ())
         return Interval(math.exp(middle), math.nan, math.nan)
     weights = [len(one) - 1 for one in pooled]
     variance = float(np.average([np.var(one, ddof=1) for one in pooled], weights=weights))
-    reach = float(t.ppf(0.975, freedom)) * math.sqrt((1 / J + overlap / (1 - overlap)) * variance)
+    reach = float(scipy.stats.t.ppf(0.975, freedom)) * math.sqrt((1 / J + overlap / (1 - overlap)) * variance)
     return Interval(math.exp(middle), math.exp(middle - reach), math.exp(middle + reach))
 
 

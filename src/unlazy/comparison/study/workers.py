@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from unlazy import lab
-from unlazy.lab.runner.engines import TrialEngine
+from unlazy.lab.runner.engines import TrialEngine, opened_engine
 
 PRELOADED_MODULES = (
     "unlazy.comparison.study.trial",
@@ -16,16 +15,10 @@ PRELOADED_MODULES = (
 
 @contextmanager
 def start_workers(
-    engine: str | TrialEngine, jobs: int | None = None, address: str | None = None
+    engine: str | TrialEngine, n_jobs: int | None = None, address: str | None = None
 ) -> Iterator[TrialEngine]:
     """Open the engine of this name and close it at the end; an engine object is left to the caller."""
-    if not isinstance(engine, str):
-        yield engine
-        return
-    workers = lab.open_engine(engine, jobs, address)
-    try:
-        if hasattr(workers, "prepare"):
+    with opened_engine(engine, n_jobs, address) as workers:
+        if isinstance(engine, str) and hasattr(workers, "prepare"):
             workers.prepare(*PRELOADED_MODULES)
         yield workers
-    finally:
-        workers.close()

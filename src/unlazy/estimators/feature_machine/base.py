@@ -13,16 +13,21 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from unlazy._version import VERSION
+from unlazy.core import arrays
+from unlazy.core.arrays import Labels, Points, dot
 from unlazy.core.fingerprint import fingerprint
-from unlazy.core.linalg import dot
-from unlazy.core.progress import ProgressDisplay
+from unlazy.core.progress import ProgressDisplay, ProgressOption
 from unlazy.core.threads import half_threaded_blas, limit_threads, single_threaded_blas
 from unlazy.estimators.base import Estimator, Training
-from unlazy.estimators.feature_machine.candidates import list_candidates
 from unlazy.estimators.feature_machine.learning_curve import metric_curve
-from unlazy.estimators.feature_search import KernelCandidate, Selected, select, thresholds
-from unlazy.estimators.feature_search.averaging import EnsembleMember, fit_member, unexplained_share
-from unlazy.estimators.feature_search.encoding_choice import choose_encoding
+from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, Selected, select, thresholds
+from unlazy.estimators.feature_search.choices import (
+    LabelChoice,
+    choose_encoding,
+    choose_labels,
+    choose_labels_large,
+    list_candidates,
+)
 from unlazy.estimators.feature_search.final_fit import (
     FinalFitProblem,
     KernelModel,
@@ -31,7 +36,7 @@ from unlazy.estimators.feature_search.final_fit import (
     predict_rows,
 )
 from unlazy.estimators.feature_search.progress import TOTAL, FitProgress, expected_work
-from unlazy.estimators.feature_search.robust_labels import LabelChoice, choose_labels, choose_labels_large
+from unlazy.estimators.feature_search.search import EnsembleMember, fit_member, unexplained_share
 from unlazy.estimators.feature_search.stages import Stages
 from unlazy.estimators.feature_search.successive_halving import (
     HalvingCandidate,
@@ -39,13 +44,12 @@ from unlazy.estimators.feature_search.successive_halving import (
     retry_on_out_of_memory,
     successive_halving,
 )
-from unlazy.estimators.preprocessing.column_scale import ColumnScale
-from unlazy.estimators.preprocessing.integer_codes import IntegerCodes, encoding_options
+from unlazy.estimators.preprocessing.columns import ColumnScale, IntegerCodes, encoding_options
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import apply_metric
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.solvers.learning_curve import DEFAULT_SIZES, LearningCurve, Numbers, validate_sizes
-from unlazy.solvers.ridge.intercept import weighted_mean
+from unlazy.solvers.ridge import weighted_mean
 from unlazy.training.one_step.algorithm import learn_features
 from unlazy.training.rfm.iteration import apply_steps, isotropic_metric, metric_root, normalize_metric
 from unlazy.training.rfm.partition import Tree
@@ -72,12 +76,12 @@ class FeatureMachine(Estimator):
     relative_bandwidth: float | None
     relative_ridge: float | None
     standardize: bool
-    categories: Any
+    categorical: Sequence[str | int] | None
     robust: bool
     average: bool
     tolerance: float
     precision: str | None
-    progress: bool
+    progress: ProgressOption
     checkpoint: str | Path | None
     n_jobs: int | None
     X_fit_: np.ndarray
@@ -88,7 +92,7 @@ class FeatureMachine(Estimator):
 
     def __init__(
         self, kernel=None, *, metric=None, updates=8, iterate="best", rank=None, start=None, relative_bandwidth=None,
-        relative_ridge=None, standardize=True, categories=None, robust=True, average=True, tolerance=1e-3,
+        relative_ridge=None, standardize=True, categorical=None, robust=True, average=True, tolerance=1e-3,
         precision=None, random_state=0, progress=False, checkpoint=None, n_jobs=None,
     ):  # fmt: skip
         self.kernel = kernel
@@ -100,7 +104,7 @@ class FeatureMachine(Estimator):
         self.relative_bandwidth = relative_bandwidth
         self.relative_ridge = relative_ridge
         self.standardize = standardize
-        self.categories = categories
+        self.categorical = categorical
         self.robust = robust
         self.average = average
         self.tolerance = tolerance
@@ -144,7 +148,7 @@ class FeatureMachine(Estimator):
         """Random permutation of the rows, from `random_state`."""
         return np.random.default_rng(int(jax.random.randint(self._key(), (), 0, 2**31 - 1))).permutation(n)
 
-    def learning_curve(self, X: Any, y: Any, sizes: Numbers | None = None) -> LearningCurve:
+    def learning_curve(self, X: Points, y: Labels, sizes: Numbers | None = None) -> LearningCurve:
         """Predict the expected squared error for other numbers of training rows [G1, G2].
 
         It takes one search and no further refits. Kernel, bandwidth and update steps are chosen once, on all rows
@@ -175,14 +179,18 @@ class FeatureMachine(Estimator):
 
         Examples
         --------
-        >>> print(FeatureMachineRegressor().learning_curve(X, y))
+        >>> import numpy as np
+        >>> from unlazy import FeatureMachineRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 3))
+        >>> y = np.sin(X[:, 0])
+        >>> curve = FeatureMachineRegressor().learning_curve(X, y)
         """
         machine = clone(self).set_params(average=False)
         with limit_threads(self.n_jobs):
             return machine._curve(*machine._targets(X, y), sizes)
 
     @abc.abstractmethod
-    def _targets(self, X: Any, y: Any) -> tuple[Training, bool]:
+    def _targets(self, X: Points, y: Labels) -> tuple[Training, bool]:
         """Validate X and y; return them and whether this is regression."""
 
     def _curve(self, given: Training, regression: bool, sizes: Numbers | None) -> LearningCurve:
@@ -216,7 +224,7 @@ class FeatureMachine(Estimator):
 
         The encoding is chosen on a small sample; if that sample is all rows, its search is returned as well.
         """
-        options = encoding_options(data.X, self.categories, getattr(self, "feature_names_in_", None))
+        options = encoding_options(data.X, self.categorical, getattr(self, "feature_names_in_", None))
         codes, found = options[0], None
         if len(data.X) > 1 and np.any(data.Y):
             rows = np.sort(order[: thresholds.ENCODING_SEARCH_ROWS])
@@ -234,12 +242,7 @@ class FeatureMachine(Estimator):
         begin = None if self.start is None else lambda rows: self._one_step_metric(part.rows(rows))
         steps = len(candidates) * (self.updates + 1)
         with single_threaded_blas(), ProgressDisplay("learning a metric", steps, show=self.progress) as shown:
-            found = select(
-                candidates, part.X, part.Y, weights=part.weights, updates=self.updates,
-                relative_bandwidth=self.relative_bandwidth, relative_ridge=self.relative_ridge, rank=self.rank,
-                begin=begin, last=self.iterate == "last", average=self.average, advance=shown.advance,
-            )  # fmt: skip
-        return found
+            return select(candidates, part, self._search_options, begin=begin, advance=shown.advance)
 
     def _fit_few_rows(self, chosen: LabelChoice, part: Training) -> np.ndarray:
         """Fit each chosen trajectory on all rows; return held-out predictions of `part`."""
@@ -306,12 +309,17 @@ class FeatureMachine(Estimator):
         with ProgressDisplay("learning a metric", TOTAL, show=self.progress) as shown:
             fit_progress = FitProgress(shown, expected_work(len(data.X), len(candidates), self.updates))
             stages.done = fit_progress.done
+            begin = None if self.start is None else self._one_step_metric
             found = successive_halving(
-                candidates, data, order, updates=self.updates, bandwidth=self.relative_bandwidth,
-                ridge=self.relative_ridge, rank=self.rank, begin=None if self.start is None else self._one_step_metric,
-                last=self.iterate == "last", advance=fit_progress.tick, stages=stages,
-            )  # fmt: skip
+                candidates, data, order, self._search_options, begin=begin, advance=fit_progress.tick, stages=stages
+            )
             return found, fit_all_rows(found, data, fixed, self.tolerance, self._key(), self.progress, stages)
+
+    @property
+    def _search_options(self) -> SearchOptions:
+        return SearchOptions(
+            self.updates, self.relative_bandwidth, self.relative_ridge, self.rank, self.iterate == "last", self.average
+        )
 
     def _stages(self, candidates: list[KernelCandidate], data: Training, order: np.ndarray) -> Stages:
         """Stages of this fit, including those that an earlier run has stored."""
@@ -358,11 +366,11 @@ class FeatureMachine(Estimator):
         """W¹ᵀW¹ of Algorithm 1 [D4], summed over outputs."""
         X, total = jnp.asarray(data.X), np.zeros((data.X.shape[1],) * 2)
         for y in data.Y.T:
-            W = np.asarray(learn_features(self._key(), X, jnp.asarray(y)).W)
+            W = np.asarray(learn_features(X, jnp.asarray(y), key=self._key()).W)
             total += dot(W.T, W)
         return total if np.trace(total) > 0 else np.eye(len(total))
 
-    def standardized(self, X: Any) -> np.ndarray:
+    def standardized(self, X: Points) -> np.ndarray:
         """Encode and scale X as the fitted kernel sees it.
 
         Parameters
@@ -379,7 +387,7 @@ class FeatureMachine(Estimator):
             self._dtype
         )
 
-    def _scores(self, X: Any) -> np.ndarray:
+    def _scores(self, X: Points) -> np.ndarray:
         """Evaluate f at the rows of X, shape (m, c)."""
         Z = self.standardized(X)
         tree = getattr(self, "_tree_", None)
@@ -418,7 +426,7 @@ class FeatureMachine(Estimator):
         return self._integer_codes.coding
 
     @property
-    def categories_(self) -> dict[Any, np.ndarray]:
+    def categories_(self) -> dict[int | str, np.ndarray]:
         """Values of each column that is encoded as categories, by column name, or index if there are no names."""
         codes = self._integer_codes
         names = getattr(self, "feature_names_in_", None)
@@ -431,9 +439,7 @@ class FeatureMachine(Estimator):
         return apply_metric(self._base_, self.map_.astype(self._dtype) / self.bandwidth_)
 
     def _float64_scope(self) -> Any:
-        from unlazy.core.precision import precision
-
-        return precision("float64")
+        return arrays.precision("float64")
 
 
 def _prepare(given: Training, regression: bool) -> tuple[Training, np.ndarray, np.ndarray]:

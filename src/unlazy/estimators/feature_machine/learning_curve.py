@@ -20,7 +20,7 @@ from functools import partial
 import numpy as np
 from jaxtyping import Float, Int
 
-from unlazy.core.precision import unit_roundoff
+from unlazy.core.arrays import unit_roundoff
 from unlazy.core.threads import run_parallel
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import Selected

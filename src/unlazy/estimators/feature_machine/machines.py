@@ -1,16 +1,15 @@
 """Recursive feature machines [D11] as scikit-learn estimators: kernels that learn which directions matter."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
+from unlazy.core.arrays import Labels, Points
 from unlazy.core.threads import limit_threads
 from unlazy.estimators.base import Training
 from unlazy.estimators.classifiers import CalibratedClassifier
 from unlazy.estimators.feature_machine.base import FeatureMachine
-from unlazy.estimators.feature_machine.candidates import KERNELS as KERNELS
+from unlazy.estimators.feature_search.choices import KERNELS as KERNELS
 from unlazy.estimators.intervals import HeldOutIntervals
 
 
@@ -45,7 +44,7 @@ class FeatureMachineRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin
         Ridge as a multiple of k(x, x). None chooses it.
     standardize : bool, default True
         Whether to divide columns by their standard deviation.
-    categories : sequence of str or int, or None, default None
+    categorical : sequence of str or int, or None, default None
         Columns (names or indices) to encode as categories; an empty sequence for none. None tries categories for
         columns of few evenly spaced values (months, grades), with an indicator for each value in place of the number or
         in addition to it.
@@ -62,8 +61,8 @@ class FeatureMachineRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin
         Floating-point type of the predictions. None is float64. The search is always in float64.
     random_state : int, RandomState or None, default 0
         Seed of the samples and splits of rows. None draws a new seed for each fit.
-    progress : bool, default False
-        Whether to show the progress of the fit.
+    progress : bool or callable, default False
+        Whether to show the progress of the fit, or a function called with a `Progress` after every step.
     checkpoint : str, Path or None, default None
         File from which an interrupted fit of more than 3,000 rows resumes after its last finished stage, with the same
         result bit for bit.
@@ -120,10 +119,15 @@ class FeatureMachineRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin
 
     Examples
     --------
-    >>> FeatureMachineRegressor().fit(X, y).predict(Z)
+    >>> import numpy as np
+    >>> from unlazy import FeatureMachineRegressor
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> y, Z = np.sin(X[:, 0]), X[:5]
+    >>> FeatureMachineRegressor().fit(X, y).predict(Z).shape
+    (5,)
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> "FeatureMachineRegressor":
+    def fit(self, X: Points, y: Labels, sample_weight: ArrayLike | None = None) -> "FeatureMachineRegressor":
         """Choose kernel, metric and hyperparameters, and fit all rows.
 
         Parameters
@@ -145,10 +149,10 @@ class FeatureMachineRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin
         self.keep_residuals([part.Y - held_out], part.weights)
         return self
 
-    def _targets(self, X: Any, y: Any) -> tuple[Training, bool]:
+    def _targets(self, X: Points, y: Labels) -> tuple[Training, bool]:
         return self._validate_regression(X, y), True
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Points) -> np.ndarray:
         """Predict the targets of X.
 
         Parameters
@@ -191,7 +195,7 @@ class FeatureMachineClassifier(CalibratedClassifier, FeatureMachine):
         Ridge as a multiple of k(x, x). None chooses it.
     standardize : bool, default True
         Whether to divide columns by their standard deviation.
-    categories : sequence of str or int, or None, default None
+    categorical : sequence of str or int, or None, default None
         Columns (names or indices) to encode as categories; an empty sequence for none. None tries categories for
         columns of few evenly spaced values (months, grades), with an indicator for each value in place of the number or
         in addition to it.
@@ -208,8 +212,8 @@ class FeatureMachineClassifier(CalibratedClassifier, FeatureMachine):
         Floating-point type of the predictions. None is float64. The search is always in float64.
     random_state : int, RandomState or None, default 0
         Seed of the samples and splits of rows. None draws a new seed for each fit.
-    progress : bool, default False
-        Whether to show the progress of the fit.
+    progress : bool or callable, default False
+        Whether to show the progress of the fit, or a function called with a `Progress` after every step.
     checkpoint : str, Path or None, default None
         File from which an interrupted fit of more than 3,000 rows resumes after its last finished stage, with the same
         result bit for bit.
@@ -270,25 +274,29 @@ class FeatureMachineClassifier(CalibratedClassifier, FeatureMachine):
 
     Examples
     --------
-    >>> FeatureMachineClassifier().fit(X, labels).predict_proba(Z)
+    >>> import numpy as np
+    >>> from unlazy import FeatureMachineClassifier
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> FeatureMachineClassifier().fit(X, X[:, 0] > 0).predict_proba(X[:5]).shape
+    (5, 2)
     """
 
     class_weight: dict | str | None
 
     def __init__(
         self, kernel=None, *, metric=None, updates=8, iterate="best", rank=None, start=None, relative_bandwidth=None,
-        relative_ridge=None, standardize=True, categories=None, robust=True, average=True, tolerance=1e-3,
+        relative_ridge=None, standardize=True, categorical=None, robust=True, average=True, tolerance=1e-3,
         precision=None, random_state=0, progress=False, checkpoint=None, n_jobs=None, class_weight=None,
     ):  # fmt: skip
         super().__init__(
             kernel, metric=metric, updates=updates, iterate=iterate, rank=rank, start=start,
             relative_bandwidth=relative_bandwidth, relative_ridge=relative_ridge, standardize=standardize,
-            categories=categories, robust=robust, average=average, tolerance=tolerance, precision=precision,
+            categorical=categorical, robust=robust, average=average, tolerance=tolerance, precision=precision,
             random_state=random_state, progress=progress, checkpoint=checkpoint, n_jobs=n_jobs,
         )  # fmt: skip
         self.class_weight = class_weight
 
-    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> "FeatureMachineClassifier":
+    def fit(self, X: Points, y: Labels, sample_weight: ArrayLike | None = None) -> "FeatureMachineClassifier":
         """Choose kernel, metric and hyperparameters, and fit all rows.
 
         Parameters
@@ -310,5 +318,5 @@ class FeatureMachineClassifier(CalibratedClassifier, FeatureMachine):
         self._calibrate(held_out, part.Y, part.weights)
         return self
 
-    def _targets(self, X: Any, y: Any) -> tuple[Training, bool]:
+    def _targets(self, X: Points, y: Labels) -> tuple[Training, bool]:
         return self._validate_classification(X, y), False

@@ -7,20 +7,20 @@ held-out rows better, or neither if the fit to fewer rows is better still.
 import functools
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, PRNGKeyArray
 
 from unlazy.core import devices
+from unlazy.core.arrays import dot, precision, unit_roundoff
+from unlazy.core.devices import memory_budget
 from unlazy.core.errors import UnlazyError, UnlazyWarning
-from unlazy.core.linalg import dot
-from unlazy.core.memory import memory_budget
-from unlazy.core.precision import precision, unit_roundoff
+from unlazy.core.progress import ProgressOption
 from unlazy.estimators.base import Training, map_blocks
 from unlazy.estimators.feature_search import thresholds
-from unlazy.estimators.feature_search.held_out import SingleSplit
+from unlazy.estimators.feature_search.held_out import SingleSplit, significantly_worse
 from unlazy.estimators.feature_search.stages import Stages, checkpointable
 from unlazy.estimators.feature_search.successive_halving import (
     HalvingCandidate,
@@ -29,21 +29,26 @@ from unlazy.estimators.feature_search.successive_halving import (
     stage_sizes,
     tune,
 )
-from unlazy.estimators.feature_search.trajectory import significantly_worse
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import apply_metric
 from unlazy.kernels.weighted import Weighted
 from unlazy.products.agop import agop
 from unlazy.products.engines.numpy_engine import ENTRIES
-from unlazy.products.engines.selection import Job, cheapest
 from unlazy.products.metric_gram import Map, cross, metric_gram
-from unlazy.solvers.ridge.intercept import unexplained_variance, weighted_mean
-from unlazy.solvers.selection import FLOAT32_RIDGE_ROUNDINGS, GPU_FULL_MAX_N
-from unlazy.solvers.solve import solve
-from unlazy.theory.numerics.bandwidth import evenly_spaced_rows
-from unlazy.training.rfm.bandwidth_and_ridge import BandwidthAndRidge
-from unlazy.training.rfm.gauss_newton_metric import free_directions, rotate_directions
-from unlazy.training.rfm.iteration import leading_directions, metric_of_map, metric_power, metric_root, normalize_metric
+from unlazy.products.multiply import Job, cheapest
+from unlazy.solvers.ridge import BandwidthAndRidge, unexplained_variance, weighted_mean
+from unlazy.solvers.selection import FLOAT32_RIDGE_ROUNDINGS, GPU_FULL_MAX_N, NystromCG
+from unlazy.solvers.solve import SolveOptions, solve
+from unlazy.theory.numerics.geometry import evenly_spaced_rows
+from unlazy.training.rfm.iteration import (
+    free_directions,
+    leading_directions,
+    metric_of_map,
+    metric_power,
+    metric_root,
+    normalize_metric,
+    rotate_directions,
+)
 from unlazy.training.rfm.partition import Tree, partition
 from unlazy.training.rfm.split_fits import exact_fit, slopes
 
@@ -96,8 +101,8 @@ class FinalFitProblem(NamedTuple):
     map: np.ndarray
     bandwidth: float
     tolerance: float
-    key: Any
-    progress: bool
+    key: PRNGKeyArray
+    progress: ProgressOption
 
     @property
     def kernel(self) -> Kernel:
@@ -115,8 +120,8 @@ class FinalFitProblem(NamedTuple):
 
 
 def fit_all_rows(
-    found: HalvingResult, data: Training, fixed: tuple[float | None, float | None], tolerance: float, key: Any,
-    progress: bool, stages: Stages | None = None,
+    found: HalvingResult, data: Training, fixed: tuple[float | None, float | None], tolerance: float, key: PRNGKeyArray,
+    progress: ProgressOption, stages: Stages | None = None,
 ) -> tuple[KernelModel, FinalFitProblem, HalvingCandidate]:  # fmt: skip
     """Fit all rows; return the model, its problem and the candidate with its score.
 
@@ -311,14 +316,24 @@ def _fit_iterative(problem: FinalFitProblem, data: Training) -> KernelModel | No
         scale = np.sqrt(w)[:, None]
         used, X, Y = Weighted(kernel), np.hstack([X, scale]), Y * scale
     ridge = problem.relative_ridge * unit
-    centers, most = (None, None) if devices.is_host() or n <= GPU_FULL_MAX_N else (CENTERS, MAX_PASSES)
+    few = not devices.is_host() and n > GPU_FULL_MAX_N
+    options = SolveOptions(
+        precision=None if visible and devices.is_host() else dtype.name, max_steps=MAX_PASSES if few else None
+    )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnlazyWarning)  # validation rows show its quality
             solution = solve(
-                used, X, Y, ridge, tolerance=problem.tolerance, centers=centers, max_steps=most, key=problem.key,
-                precision=None if visible and devices.is_host() else dtype.name, progress=problem.progress,
-            )  # fmt: skip
+                used,
+                X,
+                Y,
+                ridge,
+                method=NystromCG(centers=CENTERS) if few else None,
+                tolerance=problem.tolerance,
+                options=options,
+                progress=problem.progress,
+                key=problem.key,
+            )
     except (ValueError, UnlazyError):
         return None
     Z, alpha = np.asarray(solution.centers, np.float64), np.asarray(solution.coefficients, np.float64)

@@ -3,9 +3,8 @@
 Only the proportions matter: the display extrapolates the remaining time from that of the finished parts.
 """
 
-from typing import Any
-
 from unlazy.core import devices
+from unlazy.core.progress import ProgressDisplay
 from unlazy.estimators.feature_search import thresholds
 from unlazy.estimators.feature_search.successive_halving import max_exact_rows, stage_sizes
 
@@ -22,7 +21,7 @@ MAX_PASSES = 30
 class FitProgress:
     """Position in the parts of a fit; `tick` advances within a part, `done` reports that a stage is finished."""
 
-    def __init__(self, shown: Any, work: dict[str, float]):
+    def __init__(self, shown: ProgressDisplay, work: dict[str, float]):
         total = sum(work.values())
         self._shown, self._parts = shown, [(name, TOTAL * cost / total) for name, cost in work.items()]
         self._at, self._within = 0, 0.0

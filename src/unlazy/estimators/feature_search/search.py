@@ -6,12 +6,15 @@
    find a metric that a smooth kernel then uses best.
 4. Bandwidth and ridge of the final fit are searched once more.
 
-All comparisons use predictions of rows whose labels neither metric nor coefficients have seen (`folds`).
+All comparisons use predictions of rows whose labels neither metric nor coefficients have seen (`held_out`). With few
+rows these often cannot separate candidates: the difference of their squared errors is within two standard errors.
+Selecting one of them is then arbitrary, and the mean of their fits to all rows is better than most of them.
 """
 
 import functools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,24 +23,34 @@ from jaxtyping import Float
 from unlazy.core.threads import run_parallel
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import thresholds
-from unlazy.estimators.feature_search.folds import Folds
-from unlazy.estimators.feature_search.held_out import SingleSplit
-from unlazy.estimators.feature_search.trajectory import (
+from unlazy.estimators.feature_search.held_out import (
+    Folds,
     KernelCandidate,
     MetricTrajectory,
     ScoredCandidate,
+    SingleSplit,
     standardized_difference,
 )
 from unlazy.kernels.base import Kernel
-from unlazy.solvers.ridge.intercept import unexplained_variance
-from unlazy.training.rfm.bandwidth_and_ridge import (
+from unlazy.products.metric_gram import cross, metric_gram
+from unlazy.solvers.ridge import (
     FINE_STEP,
     LARGEST_RIDGE,
     SMALLEST_RIDGE,
     BandwidthAndRidge,
     coordinate_search,
+    fit_ridge,
+    ridge_coefficients,
+    unexplained_variance,
 )
-from unlazy.training.rfm.iteration import FIRST_RIDGE, RfmStep, normalize_metric
+from unlazy.training.rfm.iteration import (
+    FIRST_RIDGE,
+    RfmStep,
+    apply_steps,
+    isotropic_metric,
+    metric_root,
+    normalize_metric,
+)
 
 InitialMetric = Callable[[np.ndarray], np.ndarray]
 """Computes an initial metric from the rows at this index."""
@@ -64,40 +77,54 @@ class Selected(NamedTuple):
     """Weight in that mean, relative to the best candidate."""
 
 
-def select(
-    candidates: Sequence[KernelCandidate],
-    X: Float[np.ndarray, "n d"],
-    Y: Float[np.ndarray, "n c"],
-    *,
-    weights: Float[np.ndarray, " n"] | None = None,
-    updates: int = 8,
-    folds: int | None = None,
-    relative_bandwidth: float | None = None,
-    relative_ridge: float | None = None,
-    rank: int | None = None,
-    begin: InitialMetric | None = None,
-    last: bool = False,
-    average: bool = False,
-    seed: int = 0,
-    advance: ProgressCallback = lambda note: None,
-) -> Selected:
-    """Select the best candidate after 0 to `updates` updates, with its bandwidth and ridge.
+@dataclass(frozen=True)
+class SearchOptions:
+    """Limits of the search, and what it is not free to choose.
 
-    `relative_bandwidth` and `relative_ridge` fix what is otherwise searched. `begin` computes the initial metric from
-    the rows whose labels it may use (for example W¹ᵀW¹ of Algorithm 1) instead of the identity. `last` makes all
-    updates and chooses the rest. `average` averages candidates that at most thresholds.AVERAGING_ROWS rows cannot
-    separate.
+    Parameters
+    ----------
+    updates : int, default 8
+        Maximum number of updates of a metric.
+    relative_bandwidth, relative_ridge : float, optional
+        Values to use; searched by default.
+    rank : int, optional
+        Rank of the metrics; full by default.
+    last : bool, default False
+        Whether to make all updates and choose the rest, instead of choosing their number too.
+    average : bool, default False
+        Whether to average candidates that at most thresholds.AVERAGING_ROWS rows cannot separate.
     """
-    n = len(X)
+
+    updates: int = 8
+    relative_bandwidth: float | None = None
+    relative_ridge: float | None = None
+    rank: int | None = None
+    last: bool = False
+    average: bool = False
+
+    def __post_init__(self) -> None:
+        if self.updates < 0:
+            raise ValueError(f"updates must be zero or more, got {self.updates}")
+
+
+def select(
+    candidates: Sequence[KernelCandidate], data: Training, options: SearchOptions, *, folds: int | None = None,
+    begin: InitialMetric | None = None, seed: int = 0, advance: ProgressCallback = lambda note: None,
+) -> Selected:  # fmt: skip
+    """Select the best candidate after 0 to `options.updates` updates, with its bandwidth and ridge.
+
+    `begin` computes the initial metric from the rows whose labels it may use (for example W¹ᵀW¹ of Algorithm 1) instead
+    of the identity.
+    """
+    n = len(data.X)
     count = min(n, folds or (thresholds.FOLDS if n < thresholds.TWO_FOLD_ROWS else 2))
     fold = np.random.default_rng(seed).permutation(n) % count
-    data = Training(X, Y, weights)
-    search = Search(Folds(data, fold), relative_bandwidth, relative_ridge, rank, advance)
-    runs = search.run(candidates, updates if count > 1 else 0, begin, last)
+    search = Search(Folds(data, fold), options if count > 1 else replace(options, updates=0), advance)
+    runs = search.run(candidates, begin)
     table = tuple((candidates.index(run.candidate), t, e) for run in runs[1:] for t, e in enumerate(run.errors))
     best = runs[0]
-    found = search.select_update(best, len(best.scored) - 1 if last else best.best, begin is not None, table)
-    if not average or last or n > thresholds.AVERAGING_ROWS:
+    found = search.select_update(best, len(best.scored) - 1 if options.last else best.best, begin is not None, table)
+    if not options.average or options.last or n > thresholds.AVERAGING_ROWS:
         return found
     others = [search.select_update(run, run.best, begin is not None) for run in _distinct(runs, found, data)]
     return _mean(found, others, data)
@@ -133,13 +160,13 @@ def _mean(best: Selected, others: list[Selected], data: Training) -> Selected:
 
 
 class Search:
-    """The search on given held-out rows; a bandwidth or ridge that is None is searched."""
+    """The search on given held-out rows."""
 
     def __init__(
-        self, evidence: Folds | SingleSplit, bandwidth: float | None = None, ridge: float | None = None,
-        rank: int | None = None, advance: ProgressCallback = lambda note: None,
-    ):  # fmt: skip
-        self.evidence, self.bandwidth, self.ridge, self.rank, self.advance = evidence, bandwidth, ridge, rank, advance
+        self, evidence: Folds | SingleSplit, options: SearchOptions, advance: ProgressCallback = lambda note: None
+    ):
+        self.evidence, self.options, self.advance = evidence, options, advance
+        self.bandwidth, self.ridge = options.relative_bandwidth, options.relative_ridge
         self.pilot = evidence.pilot()
 
     def select_update(self, run: MetricTrajectory, t: int, has_initial_metric: bool, table: tuple = ()) -> Selected:
@@ -149,19 +176,14 @@ class Search:
             run.candidate, made, tuple(run.steps[:made]), chosen.place, chosen.held_out, chosen.error, table
         )
 
-    def run(
-        self,
-        candidates: Sequence[KernelCandidate],
-        updates: int,
-        begin: InitialMetric | None = None,
-        last: bool = False,
-    ) -> list[MetricTrajectory]:
+    def run(self, candidates: Sequence[KernelCandidate], begin: InitialMetric | None = None) -> list[MetricTrajectory]:
         """Return the best trajectory, followed by those of all candidates that were updated."""
+        updates, last = self.options.updates, self.options.last
         runs = self.start_trajectories(candidates, begin, updates > 0 and not last)
         self.run_rounds(runs, updates, all_updates=last)
         best = min(runs, key=lambda run: run.errors[-1] if last else run.best_error)
         if updates and not last:
-            best = self.try_rotation(self.try_slow_updates(best, candidates, updates))
+            best = self.try_rotation(self.try_slow_updates(best, candidates))
         return [best, *runs]
 
     def start_trajectories(
@@ -177,7 +199,7 @@ class Search:
         if self.pilot is None:
             found = dict(zip(kernels, run_parallel([functools.partial(plain, kernel) for kernel in kernels.values()])))
         else:
-            seen = Search(self.pilot, self.bandwidth, self.ridge, self.rank)
+            seen = Search(self.pilot, self.options)
             seen.pilot = None
             first = seen.start_trajectories(candidates)
             known = {id(run.candidate.kernel): run.scored[0] for run in first}
@@ -235,7 +257,9 @@ class Search:
     def update(self, run: MetricTrajectory) -> None:
         """Make one more update in each fold, without the labels of its rows, and score it."""
         step, views = run.next_step(), self._views(run, len(run.metrics) - 1)
-        run.metrics.append(self.evidence.update_metrics(views, run.metrics[-1], step, run.candidate.metric, self.rank))
+        run.metrics.append(
+            self.evidence.update_metrics(views, run.metrics[-1], step, run.candidate.metric, self.options.rank)
+        )
         run.steps.append(step)
         run.scored.append(run.scored[-1])
         t = len(run.scored) - 1
@@ -263,17 +287,15 @@ class Search:
         other.scored[0] = self._score_update(other, 0, t)
         return other
 
-    def try_slow_updates(
-        self, best: MetricTrajectory, candidates: Sequence[KernelCandidate], updates: int
-    ) -> MetricTrajectory:
+    def try_slow_updates(self, best: MetricTrajectory, candidates: Sequence[KernelCandidate]) -> MetricTrajectory:
         """Return the best trajectory, or a better one with slow updates, which keep inputs of little influence."""
         if not best.best:
-            return self._slow_updates_from_scratch(best, candidates, updates)
+            return self._slow_updates_from_scratch(best, candidates)
         metric = best.candidate.metric
         kernels = [k for k in _kernels(candidates).values() if metric in k.metrics]
         found = best
         for kernel in kernels:
-            found = self._better_of(found, best.continue_with(kernel, thresholds.SLOW_POWER), updates)
+            found = self._better_of(found, best.continue_with(kernel, thresholds.SLOW_POWER), self.options.updates)
         if found is not best:  # another kernel may use the better metric best
             for kernel in kernels:
                 if kernel is not found.candidate.kernel:
@@ -307,7 +329,7 @@ class Search:
         return surely and turned.best_error < thresholds.TAKEOVER_FACTOR * best.best_error
 
     def _slow_updates_from_scratch(
-        self, best: MetricTrajectory, candidates: Sequence[KernelCandidate], updates: int
+        self, best: MetricTrajectory, candidates: Sequence[KernelCandidate]
     ) -> MetricTrajectory:
         """If no update helped: try slow updates of the same kernel with each kind of metric."""
         for candidate in candidates:
@@ -315,7 +337,7 @@ class Search:
                 slow = best.continue_with(candidate.kernel, thresholds.SLOW_POWER)
                 slow.candidate, slow.metrics = candidate, [self.evidence.isotropic_metrics(candidate.metric)]
                 slow.scored = [best.scored[0]]
-                self.run_rounds([slow], updates)
+                self.run_rounds([slow], self.options.updates)
                 best = slow if slow.best_error < thresholds.TAKEOVER_FACTOR * best.best_error else best
         return best
 
@@ -386,3 +408,54 @@ class Search:
 def _kernels(candidates: Sequence[KernelCandidate]) -> dict[int, Kernel]:
     """Distinct kernels of the candidates, by id."""
     return {id(c.kernel): c.kernel for c in candidates}
+
+
+class EnsembleMember(NamedTuple):
+    """One fit f(x) = b + Σ_i α_i k(Lx/h, Lx_i/h)."""
+
+    kernel: Kernel
+    metric: np.ndarray
+    """M = LᵀL, or its diagonal."""
+    map: np.ndarray
+    bandwidth: float
+    updates: int
+    relative_ridge: float
+    ridge: float
+    dual_coef: Float[np.ndarray, "n c"]
+    intercept: Float[np.ndarray, " c"]
+    weight: float = 1.0
+    """Weight in the mean of all members; weights sum to one."""
+    slopes: Float[np.ndarray, " d"] | None = None
+    """Mean squared gradient of this fit along each column: the diagonal of its AGOP."""
+
+
+FitFunction = Callable[[Selected, Training], EnsembleMember]
+"""Fits a selection to all rows."""
+
+
+def fit_member(found: Selected, data: Training, rank: int | None, start: np.ndarray | None = None) -> EnsembleMember:
+    """Learn the metric of the chosen trajectory on all rows and fit it."""
+    kernel, metric = found.candidate
+    M = isotropic_metric(data.X.shape[1], metric) if start is None else start
+    M = apply_steps(found.steps, data.X, data.Y, metric, rank=rank, weights=data.weights, start=M)
+    seen = metric_gram(kernel, data.X, metric_root(M))
+    h = found.final[0] * seen.default_bandwidth
+    K = seen.gram(h)
+    ridge = found.final[1] * float(np.mean(np.diagonal(K)))
+    alpha, b = ridge_coefficients(K, data.Y, found.final[1], data.weights)
+    slopes = seen.agop(float(h), alpha, True)
+    return EnsembleMember(kernel, M, seen.map, float(h), found.updates, found.final[1], ridge, alpha, b, slopes=slopes)
+
+
+def leave_one_out_predictions(found: Selected, data: Training, learn: FitFunction) -> Float[np.ndarray, "n c"]:
+    """Leave-one-out predictions of all rows, under a metric that depends on all labels."""
+    fitted = learn(found, data)
+    got = fit_ridge(
+        cross(fitted.kernel, data.X, data.X, fitted.map, fitted.bandwidth), data.Y, found.final[1], data.weights
+    )
+    return data.Y.copy() if got is None else got.held_out
+
+
+def unexplained_share(held_out: Float[np.ndarray, "n c"], data: Training) -> float:
+    """Share of the variance that held-out predictions do not explain."""
+    return float(unexplained_variance(held_out - data.Y, data.Y, data.weights))

@@ -10,22 +10,27 @@ import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
 from unlazy.core import devices
+from unlazy.core.devices import memory_budget, release_free_heap
 from unlazy.core.errors import UnlazyWarning
-from unlazy.core.memory import memory_budget, release_free_heap
 from unlazy.core.threads import half_threaded_blas, limit_threads_by_memory, single_threaded_blas
 from unlazy.estimators.base import Training
 from unlazy.estimators.feature_search import thresholds
-from unlazy.estimators.feature_search.held_out import SingleSplit, SplitView
-from unlazy.estimators.feature_search.search import InitialMetric, ProgressCallback, Search
+from unlazy.estimators.feature_search.held_out import (
+    KernelCandidate,
+    MetricTrajectory,
+    ScoredCandidate,
+    SingleSplit,
+    SplitView,
+)
+from unlazy.estimators.feature_search.search import InitialMetric, ProgressCallback, Search, SearchOptions
 from unlazy.estimators.feature_search.stages import Stages, checkpointable
-from unlazy.estimators.feature_search.trajectory import KernelCandidate, MetricTrajectory, ScoredCandidate
-from unlazy.training.rfm.bandwidth_and_ridge import FINE_STEP, coordinate_search
+from unlazy.solvers.ridge import FINE_STEP, coordinate_search
 from unlazy.training.rfm.iteration import RfmStep, prune_metric
 
 T = TypeVar("T")
@@ -114,9 +119,9 @@ def retry_on_out_of_memory(work: Callable[[], T]) -> T:
 
 
 def successive_halving(
-    candidates: Sequence[KernelCandidate], data: Training, order: np.ndarray, *, updates: int, bandwidth: float | None,
-    ridge: float | None, rank: int | None, begin: Callable[[Training], np.ndarray] | None, last: bool,
-    advance: ProgressCallback, stages: Stages | None = None,
+    candidates: Sequence[KernelCandidate], data: Training, order: np.ndarray, options: SearchOptions, *,
+    begin: Callable[[Training], np.ndarray] | None = None, advance: ProgressCallback = lambda note: None,
+    stages: Stages | None = None,
 ) -> HalvingResult:  # fmt: skip
     """Return the best candidate at the largest size.
 
@@ -127,23 +132,22 @@ def successive_halving(
         thresholds.VALIDATION_ROWS, len(order) // (5 if len(order) < thresholds.TENTH_VALIDATION_ROWS else 10)
     )
     training, validation = data.rows(order[:-n_validation]), data.rows(order[-n_validation:])
-    free: dict[str, Any] = {"bandwidth": bandwidth, "ridge": ridge, "rank": rank, "advance": advance}
     best: list[HalvingCandidate] = []
     for size in stage_sizes(len(training.X)):
         rows = training.rows(slice(size))
         if not best:
             start = None if begin is None else (lambda index, rows=rows: begin(rows.rows(index)))
             few = validation.rows(slice(thresholds.FIRST_VALIDATION_ROWS)) if devices.is_host() else validation
-            search = Search(SingleSplit(rows, few), **free)
+            search = Search(SingleSplit(rows, few), options, advance)
             with limit_threads_by_memory(PEAK_MATRICES * 8 * size**2), single_threaded_blas():
-                best = stages("race", functools.partial(_first_stage, search, candidates, updates, start, last, size))
+                best = stages("race", functools.partial(_first_stage, search, candidates, start, size))
             release_free_heap()  # return freed memory to the system: larger matrices do not fit into its fragments
             continue
         evidence, at_size = SingleSplit(rows, validation), list[HalvingCandidate]()
         with half_threaded_blas():
             for i, one in enumerate(best):
                 leader = min(at_size, key=lambda c: c.error, default=None)
-                there = functools.partial(_at_size, one, evidence, size, updates, last, leader, **free)
+                there = functools.partial(_at_size, one, evidence, size, options, advance, leader)
                 at_size.append(stages(f"{size} rows {i}", there))
         best = _keep_best(at_size, thresholds.KEEP_FACTOR)
         advance(f"{size} rows")
@@ -167,17 +171,12 @@ def stage_sizes(n: int) -> Iterator[int]:
 
 
 def _first_stage(
-    search: Search,
-    candidates: Sequence[KernelCandidate],
-    updates: int,
-    begin: InitialMetric | None,
-    last: bool,
-    size: int,
+    search: Search, candidates: Sequence[KernelCandidate], begin: InitialMetric | None, size: int
 ) -> list[HalvingCandidate]:
     """Search on the first rows; return the best candidate and those near it, with bandwidth and ridge."""
     found = []
-    for run in search.run(candidates, updates, begin, last):
-        t = len(run.scored) - 1 if last else run.best
+    for run in search.run(candidates, begin):
+        t = len(run.scored) - 1 if search.options.last else run.best
         found.append((run.errors[t], run, t))
     choices: list[HalvingCandidate] = []
     found.sort(key=lambda item: item[0])
@@ -205,9 +204,8 @@ def _keep_best(choices: list[HalvingCandidate], within: float) -> list[HalvingCa
 
 
 def _at_size(
-    choice: HalvingCandidate, evidence: SingleSplit, size: int, updates: int, last: bool,
-    leader: HalvingCandidate | None = None, *, bandwidth: float | None, ridge: float | None, rank: int | None,
-    advance: ProgressCallback,
+    choice: HalvingCandidate, evidence: SingleSplit, size: int, options: SearchOptions, advance: ProgressCallback,
+    leader: HalvingCandidate | None = None,
 ) -> HalvingCandidate:  # fmt: skip
     """Relearn the metric from these rows, update it further, and tune bandwidth and ridge.
 
@@ -218,7 +216,7 @@ def _at_size(
     views = evidence.views(kernel, [choice.metric])
     now = choice._replace(scored=evidence.score(views, choice.scored.place), rows=size)
     if choice.steps and size <= thresholds.RELEARN_ROWS:
-        metrics = _relearned_metric(choice, evidence, rank)
+        metrics = _relearned_metric(choice, evidence, options.rank)
         other = evidence.views(kernel, metrics)
         scored = evidence.score(other, choice.scored.place)
         if not evidence.significantly_worse(scored, now.scored):
@@ -230,13 +228,15 @@ def _at_size(
         and now.error * leader.gain > thresholds.WORTH_ANOTHER_UPDATE * leader.error
     ):
         return now
-    if not choice.updates and not last:  # the plain kernel was best: one update tells whether a metric helps now
-        tries = min(1, updates)
+    if (
+        not choice.updates and not options.last
+    ):  # the plain kernel was best: one update tells whether a metric helps now
+        tries = min(1, options.updates)
     else:
-        tries = 0 if last or not updates else thresholds.UPDATES_PER_SIZE
+        tries = 0 if options.last or not options.updates else thresholds.UPDATES_PER_SIZE
     for _ in range(tries):
         step = RfmStep(kernel, now.scored.place[0], min(now.scored.place[1], thresholds.MAX_LEARNING_RIDGE), now.power)
-        metrics = evidence.update_metrics(views, [now.metric], step, kind, rank)
+        metrics = evidence.update_metrics(views, [now.metric], step, kind, options.rank)
         views = evidence.views(kernel, metrics)
         scored = evidence.score(views, now.scored.place)
         if evidence.significantly_worse(scored, now.scored):
@@ -248,7 +248,7 @@ def _at_size(
         if not paid:
             break
     now = _rotate_metric(now, evidence) if tries else now
-    return tune(now, evidence, evidence.views(kernel, [now.metric]), bandwidth, ridge)
+    return tune(now, evidence, evidence.views(kernel, [now.metric]), options.relative_bandwidth, options.relative_ridge)
 
 
 def _rotate_metric(choice: HalvingCandidate, evidence: SingleSplit) -> HalvingCandidate:

@@ -2,7 +2,7 @@
 
 | name | meaning |
 |---|---|
-| ENCODING_SEARCH_ROWS | rows of the short searches that choose the encoding (`encoding_choice`) |
+| ENCODING_SEARCH_ROWS | rows of the short searches that choose the encoding (`choices`) |
 | AVERAGING_ROWS | rows up to which candidates within AVERAGING_Z standard errors of the best are averaged |
 | HEAVY_KURTOSIS | kurtosis of heavy-tailed residuals, if they hold at least MIN_RESIDUAL_SHARE of the variance |
 | CLIP_DEVIATIONS | deviations (1.48 medians) to which labels are clipped, if at least MIN_CLIPPED are beyond |

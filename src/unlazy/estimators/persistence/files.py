@@ -12,13 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sklearn
+from safetensors.numpy import load as from_bytes
+from safetensors.numpy import save as to_bytes
+from sklearn.base import BaseEstimator
 
 from unlazy._version import VERSION
 from unlazy.core.errors import UnlazyError, UnlazyWarning
 from unlazy.core.files import atomic_write
 from unlazy.estimators.persistence.registry import COMPANIONS, Unregistered
+from unlazy.estimators.persistence.serialization import Decoder, Encoder
 
-FORMAT = 3
+FORMAT = 4
 """Format number, increased when the previous version could not read new files.
 
 Earlier formats are still read: their names are translated (`registry.RENAMED`).
@@ -29,7 +34,7 @@ _HEADER_LIMIT = 100_000_000
 """Largest header that safetensors allows."""
 
 
-def save(estimator: Any, path: str | Path) -> None:
+def save(estimator: BaseEstimator, path: str | Path) -> None:
     """Save a fitted estimator, or a scikit-learn pipeline that ends in one, to a file.
 
     Parameters
@@ -48,13 +53,15 @@ def save(estimator: Any, path: str | Path) -> None:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> import unlazy
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> y = np.sin(X[:, 0])
+    >>> model = unlazy.KernelRegressor().fit(X, y)
     >>> model.save("model.unlazy")
-    >>> unlazy.load("model.unlazy").predict(X)        # identical predictions
+    >>> bool((unlazy.load("model.unlazy").predict(X) == model.predict(X)).all())
+    True
     """
-    from safetensors.numpy import save as to_bytes
-
-    from unlazy.estimators.persistence.serialization import Encoder
-
     encoder = Encoder()
     tree = encoder.encode(estimator, type(estimator).__name__)
     document = {"format": FORMAT, "unlazy": VERSION, "scikit-learn": _sklearn_version(), "tree": tree}
@@ -89,12 +96,15 @@ def load(path: str | Path) -> Any:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from unlazy import KernelRegressor, load
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> y = np.sin(X[:, 0])
+    >>> model = KernelRegressor().fit(X, y)
     >>> model.save("model.unlazy")
-    >>> bool((load("model.unlazy").predict(Z) == model.predict(Z)).all())
+    >>> bool((load("model.unlazy").predict(X) == model.predict(X)).all())
     True
     """
-    from unlazy.estimators.persistence.serialization import Decoder
-
     content = _read(Path(path))
     tree, arrays, written = _verify(content, path)
     try:
@@ -110,8 +120,6 @@ def load(path: str | Path) -> Any:
 
 def _verify(content: bytes, path: str | Path) -> tuple[Any, dict[str, np.ndarray], int]:
     """Return tree, arrays and format number of a file after checking its checksum and version."""
-    from safetensors.numpy import load as from_bytes
-
     try:
         end = _header_end(content)
         found = _CHECKSUM.search(content, 0, end)
@@ -149,7 +157,7 @@ def _intact(content: bytes, found: re.Match) -> bool:
     return digest.encode() == found.group(1)
 
 
-def _compare_versions(version: str, sklearn: Any, path: str | Path) -> None:
+def _compare_versions(version: str, sklearn_version: Any, path: str | Path) -> None:
     """Warn if the file was saved by a newer unlazy or another scikit-learn."""
     if _numbers(version) > _numbers(VERSION):
         warnings.warn(
@@ -157,10 +165,10 @@ def _compare_versions(version: str, sklearn: Any, path: str | Path) -> None:
             UnlazyWarning,
             stacklevel=4,
         )
-    if sklearn is not None and _numbers(str(sklearn))[:2] != _numbers(_sklearn_version())[:2]:
+    if sklearn_version is not None and _numbers(str(sklearn_version))[:2] != _numbers(_sklearn_version())[:2]:
         warnings.warn(
-            f"{path} holds transformers saved with scikit-learn {sklearn}, but {_sklearn_version()} is installed: they "
-            "may behave differently",
+            f"{path} holds transformers saved with scikit-learn {sklearn_version}, but {_sklearn_version()} is "
+            "installed: they may behave differently",
             UnlazyWarning,
             stacklevel=4,
         )
@@ -172,8 +180,6 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _sklearn_version() -> str:
-    import sklearn
-
     return sklearn.__version__
 
 

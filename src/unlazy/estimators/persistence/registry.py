@@ -5,7 +5,11 @@ Nothing else is ever constructed, except custom kernels that the current program
 
 import dataclasses
 from importlib import import_module
-from typing import Any
+from typing import TypeVar
+
+import equinox as eqx
+
+T = TypeVar("T")
 
 ESTIMATORS = {
     "KernelRegressor": "unlazy.estimators.kernel",
@@ -92,9 +96,12 @@ _SPELLING = {
     "y_centre_": "y_center_",
 }
 # glossary: on
+_MACHINES = ("FeatureMachineRegressor", "FeatureMachineClassifier")
 RENAMED: dict[int, dict[str, dict[str, str]]] = {
-    1: dict.fromkeys(("FeatureMachineRegressor", "FeatureMachineClassifier", "TwoLayerRegressor"), _RELATIVE),
+    1: dict.fromkeys((*_MACHINES, "TwoLayerRegressor"), _RELATIVE),
     2: {"*": _SPELLING},
+    3: {name: {"categories": "categorical"} for name in _MACHINES}
+    | {"GaussianProcess": {"noise": "relative_noise_variance"}},
 }
 """Parameters and fitted attributes renamed after each format, by class; "*" stands for every class."""
 
@@ -115,7 +122,7 @@ class Unregistered(LookupError):
     """The file holds a class that is not registered."""
 
 
-def register(kind: Any, name: str | None = None) -> Any:
+def register(kind: T, name: str | None = None) -> T:
     """Register a custom kernel class, so that estimators with it can be saved and loaded.
 
     Files hold the name and the fields of the kernel; the program provides its code. The program that loads the file
@@ -140,12 +147,18 @@ def register(kind: Any, name: str | None = None) -> Any:
 
     Examples
     --------
-    >>> @unlazy.estimators.register
-    ... class Cosine(InnerProductKernel):
-    ...     power: float
+    >>> import jax.numpy as jnp
+    >>> from unlazy.estimators import register
+    >>> from unlazy.kernels import InnerProductKernel
+    >>> @register
+    ... class Exponential(InnerProductKernel):
+    ...     scale: float
+    ...
+    ...     def entry(self, xz, xx, zz):
+    ...         return jnp.exp(xz / self.scale)
+    >>> Exponential(2.0).gram(jnp.eye(2)).shape
+    (2, 2)
     """
-    import equinox as eqx
-
     if not (isinstance(kind, type) and issubclass(kind, eqx.Module)):
         raise ValueError(f"only a kernel class, a subclass of a kernel of unlazy, can be registered, got {kind!r}")
     name = kind.__name__ if name is None else name
@@ -171,13 +184,13 @@ def module_named(name: str) -> type:
     return _REGISTERED[name]
 
 
-def module_name(value: Any) -> str | None:
+def module_name(value: object) -> str | None:
     """Return the name used in files for the class of a kernel or network; None if it cannot be saved."""
     own = [name for name, kind in _REGISTERED.items() if type(value) is kind]
     return own[0] if own else name_of(value, MODULES)
 
 
-def saved_fields(value: Any, name: str) -> list[str]:
+def saved_fields(value: eqx.Module, name: str) -> list[str]:
     """Fields that are saved: those that the constructor takes."""
     return [f.name for f in dataclasses.fields(value) if f.init and f.name not in DERIVED.get(name, ())]
 
@@ -187,7 +200,7 @@ def class_named(name: str, table: dict[str, str]) -> type:
     return getattr(import_module(table[name]), name)
 
 
-def name_of(value: Any, table: dict[str, str]) -> str | None:
+def name_of(value: object, table: dict[str, str]) -> str | None:
     """Return the registered name of the class of a value; None if it is another class with the same name."""
     kind = type(value)
     module = table.get(kind.__name__)

@@ -7,11 +7,12 @@ with the key "#": array, text, jax, tuple, dict, slice, float (NaN and infinitie
 import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from unlazy.core.errors import UnlazyError
 from unlazy.estimators.persistence.registry import (
@@ -29,6 +30,7 @@ from unlazy.theory.activations.functions import ACTIVATIONS, KNOWN_FUNCTIONS, Ac
 _FITTED = re.compile(r"(?!__)[A-Za-z_]\w*_", re.ASCII)
 _ANY_ATTRIBUTE = re.compile(r"(?!__)[A-Za-z_]\w*", re.ASCII)
 _NUMBERS = "bifu"
+Json = None | bool | int | float | str | list | dict
 
 
 class Encoder:
@@ -37,10 +39,10 @@ class Encoder:
     def __init__(self) -> None:
         self.arrays: dict[str, np.ndarray] = {}
 
-    def encode(self, value: Any, where: str) -> Any:
+    def encode(self, value: object, where: str) -> Json:
         """Return the JSON of a value."""
         if value is None or type(value) in (bool, str, int):
-            return value
+            return cast(Json, value)
         if type(value) is float:
             return value if math.isfinite(value) else {"#": "float", "v": repr(value)}
         for kind, write in self._writers():
@@ -49,8 +51,6 @@ class Encoder:
         return self._module(value, where)
 
     def _writers(self) -> list[tuple[Any, Callable[[Any, str], Any]]]:
-        from sklearn.base import BaseEstimator
-
         return [
             (list, lambda v, at: [self.encode(x, f"{at}[{i}]") for i, x in enumerate(v)]),
             (tuple, lambda v, at: {"#": "tuple", "v": [self.encode(x, f"{at}[{i}]") for i, x in enumerate(v)]}),
@@ -112,12 +112,13 @@ class Encoder:
         if getattr(value, "memory", None) is not None:
             raise UnlazyError(f"{where} has memory={value.memory!r}: call set_params(memory=None) before saving")
         given = list(value.get_params(deep=False))
+        saved = [name for name in given if not (name == "progress" and callable(value.progress))]  # no code in files
         allowed = _FITTED if ours is not None else _ANY_ATTRIBUTE
         fitted = [name for name in vars(value) if name not in given and allowed.fullmatch(name)]
         return {
             "#": "estimator",
             "class": ours or theirs,
-            "given": self._named(value, given, where),
+            "given": self._named(value, saved, where),
             "fitted": self._named(value, fitted, where),
         }
 
@@ -133,7 +134,7 @@ class Decoder:
         self._written = written
         """Format of the file."""
 
-    def decode(self, tree: Any) -> Any:
+    def decode(self, tree: Json) -> Any:
         """Return the value of a JSON tree."""
         if isinstance(tree, list):
             return [self.decode(x) for x in tree]

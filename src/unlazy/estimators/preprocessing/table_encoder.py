@@ -6,7 +6,7 @@ toward the overall mean, and in training by the mean over other folds, so that n
 2001; cross-fitting as in scikit-learn).
 
 The encoders of scikit-learn differ: TargetEncoder stratifies its folds and has a column for each class instead of all
-but the first; StandardScaler makes a rare indicator the largest column (see `column_scale`); none of them matches
+but the first; StandardScaler makes a rare indicator the largest column (see `ColumnScale`); none of them matches
 columns by name. All fitted attributes are numbers, strings and arrays, which a saved file can hold.
 """
 
@@ -15,11 +15,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
+from unlazy.core.arrays import Labels, Points
 from unlazy.core.errors import UnlazyWarning
-from unlazy.estimators.preprocessing.column_scale import ColumnScale, weighted_median
+from unlazy.estimators.preprocessing.columns import ColumnScale, weighted_median
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +72,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     Examples
     --------
-    >>> make_pipeline(TableEncoder(), FeatureMachineRegressor()).fit(frame, y)
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> from unlazy.estimators.preprocessing.table_encoder import TableEncoder
+    >>> frame = pd.DataFrame({"size": [1.0, np.nan, 3.0], "color": ["red", "green", "red"]})
+    >>> np.isfinite(TableEncoder().fit_transform(frame)).all()
+    np.True_
     """
 
     few: int
@@ -84,7 +91,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self.folds = folds
         self.target = target
 
-    def fit(self, X: "pd.DataFrame", y: Any = None, sample_weight: Any = None) -> "TableEncoder":
+    def fit(self, X: "pd.DataFrame", y: Labels | None = None, sample_weight: ArrayLike | None = None) -> "TableEncoder":
         """Learn the encoding.
 
         Parameters
@@ -104,7 +111,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self._fit_table(X, y, sample_weight)
         return self
 
-    def fit_transform(self, X: "pd.DataFrame", y: Any = None, sample_weight: Any = None) -> np.ndarray:
+    def fit_transform(
+        self, X: "pd.DataFrame", y: Labels | None = None, sample_weight: ArrayLike | None = None
+    ) -> np.ndarray:
         """Learn the encoding and encode the training rows, using mean targets of other folds.
 
         Parameters
@@ -146,7 +155,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         parts = [self._encode(X[name].to_numpy(), name) for name in self.columns_]
         return self._scaled(np.hstack(parts))
 
-    def _fit_table(self, X: "pd.DataFrame", y: Any, sample_weight: Any) -> np.ndarray:
+    def _fit_table(self, X: "pd.DataFrame", y: Labels, sample_weight: Any) -> np.ndarray:
         """Learn the encoding; return the encoded training rows."""
         Y = _targets(y, len(X))
         w = None if sample_weight is None else _check_sample_weight(sample_weight, Y, ensure_non_negative=True)
@@ -217,7 +226,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def _scaled(self, raw: np.ndarray) -> np.ndarray:
         return ColumnScale(self.offset_, self.scale_)(raw)
 
-    def _matched(self, X: Any) -> "pd.DataFrame":
+    def _matched(self, X: Points) -> "pd.DataFrame":
         """Return the fitted columns of X in their order, as numbers or text; raise ValueError if they do not match."""
         import pandas as pd
 
@@ -258,7 +267,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return values
 
 
-def _targets(y: Any, n: int) -> np.ndarray:
+def _targets(y: Labels, n: int) -> np.ndarray:
     """Targets that are averaged over categories: y, or the indicators of all classes but the first."""
     if y is None:
         return np.zeros((n, 1))
@@ -280,7 +289,7 @@ def _mean(Y: np.ndarray, w: np.ndarray | None) -> np.ndarray:
     return Y.mean(0) if w is None else w @ Y / w.sum()
 
 
-def category_text(value: Any) -> str:
+def category_text(value: object) -> str:
     """A category as a string: missing values are empty, and 3.0 is "3"."""
     if value is None or value != value:
         return ""
@@ -289,7 +298,7 @@ def category_text(value: Any) -> str:
     return str(value).strip()
 
 
-def _by_position(X: Any, names: list[str]) -> "pd.DataFrame":
+def _by_position(X: Points, names: list[str]) -> "pd.DataFrame":
     import pandas as pd
 
     array = np.asarray(X)

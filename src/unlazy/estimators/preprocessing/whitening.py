@@ -1,12 +1,10 @@
 """ZCA whitening of images: decorrelated pixels that still look like the image (Shankar et al. 2020)."""
 
-from typing import Any
-
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from unlazy.core.arrays import as_real_array, check_finite
+from unlazy.core.arrays import Labels, Points, as_real_array, check_finite
 from unlazy.theory.numerics.whitening import unit_rows, zca_matrix
 
 
@@ -39,6 +37,7 @@ class ZCAWhitening(TransformerMixin, BaseEstimator):
 
     Examples
     --------
+    >>> import numpy as np
     >>> from unlazy.estimators import ZCAWhitening
     >>> pixels = np.random.default_rng(0).normal(size=(50, 4, 4, 3))
     >>> ZCAWhitening().fit_transform(pixels).shape
@@ -54,7 +53,7 @@ class ZCAWhitening(TransformerMixin, BaseEstimator):
         self.normalize = normalize
         self.flips = flips
 
-    def fit(self, X: Any, y: Any = None) -> "ZCAWhitening":
+    def fit(self, X: Points, y: Labels | None = None) -> "ZCAWhitening":
         """Compute the whitening matrix.
 
         Parameters
@@ -83,7 +82,7 @@ class ZCAWhitening(TransformerMixin, BaseEstimator):
         self.whitening_ = zca_matrix(moments, float(self.regularization))
         return self
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: Points) -> np.ndarray:
         """Whiten images.
 
         Parameters
@@ -101,7 +100,7 @@ class ZCAWhitening(TransformerMixin, BaseEstimator):
         kept = np.float32 if getattr(X, "dtype", None) == np.float32 else np.float64
         return whitened.reshape(len(whitened), *self.shape_).astype(kept, copy=False)
 
-    def _rows(self, X: Any, fitted: bool) -> np.ndarray:
+    def _rows(self, X: Points, fitted: bool) -> np.ndarray:
         """Flatten images to float64 rows, normalized if requested; store or check their shape."""
         X = as_real_array("X", X)
         if X.ndim < 2 or 0 in X.shape:

@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from unlazy.core import mosaic
 from unlazy.kernels.conv_gpu.lanes import BLOCK, SIDE, WarpTile, left_side, right_side
-from unlazy.kernels.conv_gpu.layout import PARTS, ConvLayer, Stage
+from unlazy.kernels.conv_gpu.layout import PARTS, ConvLayer, Stage, StageInputs
 from unlazy.kernels.conv_gpu.warp import LANES, GpuWarp, SimulatedWarp
 from unlazy.kernels.conv_gpu.warp_loop import run_warp
 
@@ -70,24 +70,21 @@ def is_lowered() -> bool:
     if backend is None:
         return False
     stage = Stage(8, (ConvLayer(3, 1.0),))
-    given = [jax.ShapeDtypeStruct((8, 8, 2, BLOCK), jnp.float32)] * 2 + [jax.ShapeDtypeStruct((1, 3), jnp.float32)]
+    shapes = [jax.ShapeDtypeStruct((8, 8, 2, BLOCK), jnp.float32)] * 2 + [jax.ShapeDtypeStruct((1, 3), jnp.float32)]
 
     def alone(left: Array, right: Array, numbers: Array) -> tuple:
-        sides = left_side(stage, left), right_side(stage, right)
-        return run(stage, *sides, 1, numbers, tangent=False, plain=True)
+        given = StageInputs(left_side(stage, left), right_side(stage, right), 1, numbers)
+        return run(stage, given, tangent=False, plain=True)
 
-    return mosaic.can_lower(lambda: jax.jit(alone).trace(*given), "convolutional kernels")
+    return mosaic.can_lower(lambda: jax.jit(alone).trace(*shapes), "convolutional kernels")
 
 
-def run(
-    stage: Stage, left: Array, right: Array, channels: int, numbers: Array, planes: tuple | None = None, *,
-    tangent: bool, plain: bool, interpret: bool = False,
-) -> tuple:  # fmt: skip
+def run(stage: Stage, given: StageInputs, *, tangent: bool, plain: bool, interpret: bool = False) -> tuple[Array, ...]:
     """Pooled Σ (and Θ) for the next stage, or their sums over all pairs of positions.
 
-    As `triton_program.run`, with another order of pairs. `planes` are those of the previous stage. `plain`: there are
-    no biases, and all rates are 1.
+    As `triton_program.run`, with another order of pairs. `plain`: there are no biases, and all rates are 1.
     """
+    left, right, channels, numbers, planes = given
     tile = WarpTile.of(stage.size)
     n, m = len(left) * tile.rows, right.shape[1] * tile.columns
     tiles, cells = n * m // tile.pairs, stage.size // 2

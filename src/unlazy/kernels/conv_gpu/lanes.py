@@ -4,14 +4,14 @@ Lanes share the columns of a row, four each, and every lane has 2 × 2 pairs, so
 pairs. Lanes write their pairs next to each other; `WarpTile.pair_position` and `WarpTile.column_start` give the order.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from unlazy.kernels.conv_gpu.layout import VECTOR, Stage
-from unlazy.kernels.conv_gpu.pooling import quotient, remainder
+from unlazy.kernels.conv_gpu.pooling import Index, quotient, remainder
 from unlazy.kernels.conv_gpu.warp import LANES
 
 SIDE = 2
@@ -45,7 +45,7 @@ class WarpTile(NamedTuple):
         """Groups of lanes next to each other that have different right images."""
         return self.columns // SIDE
 
-    def pair_position(self, i: Any, j: Any) -> tuple[Any, Any]:
+    def pair_position(self, i: Index, j: Index) -> tuple[Index, Index]:
         """Tile of left image i and right image j of a block, and the position of their pair in a row of pooled ones."""
         tile = quotient(i, self.rows) * (BLOCK // self.columns) + quotient(j, self.columns)
         i, j = remainder(i, self.rows), remainder(j, self.columns)

@@ -102,6 +102,28 @@ class Stage(NamedTuple):
         return self.left_vectors + (self.across - 1) // VECTOR
 
 
+class StageInputs(NamedTuple):
+    """What a stage reads.
+
+    Attributes
+    ----------
+    left, right : array
+        Features of both sides, in the layout of the program that runs the stage.
+    channels : int
+        Channels of the pixels, which the first stage reads.
+    numbers : array of shape (layers, 3)
+        Parameters of the layers: σ_b², σ_b² times the rate of biases, the rate of weights.
+    planes : tuple of arrays or None
+        Pooled Σ (and Θ) of the previous stage; None for the first stage.
+    """
+
+    left: Array
+    right: Array
+    channels: int
+    numbers: Array
+    planes: tuple[Array, ...] | None = None
+
+
 def left_side(stage: Stage, features: Array, tile: PairTile) -> Array:
     """Transpose rows × columns × features × images to tiles × rows × vectors × features × images of a tile × columns.
 

@@ -5,14 +5,19 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array
 
 from unlazy.kernels.conv_gpu.layout import PARTS, WAITING, Stage
 from unlazy.kernels.conv_gpu.relu_dual import backend, times_plus
+from unlazy.kernels.conv_gpu.warp import IntegerValue
+
+Index = TypeVar("Index", Array, np.ndarray, IntegerValue)
+"""An integer of a thread, or those of all threads."""
 
 
 class Pooling(NamedTuple):
@@ -27,7 +32,9 @@ class Pooling(NamedTuple):
     outs: list
 
     @classmethod
-    def of(cls, stage: Stage, ahead: Any, dx: Any, tile: Any, lane: Array, columns: tuple, outs: list) -> "Pooling":
+    def of(
+        cls, stage: Stage, ahead: Array, dx: Array, tile: Array, lane: Array, columns: tuple, outs: list
+    ) -> "Pooling":
         """The pooling of a row; `ahead` is its entry in `pooling_table`."""
         cells, deep = stage.size // 2, stage.pooled
         apart = cells * cells * lane.size
@@ -67,12 +74,14 @@ class PreviousStage(NamedTuple):
 
     pairs: int
     tiles: int
-    tile: Any
+    tile: Array | int
     lane: Array
     column_start: Callable[[int], int]
 
 
-def pooled_before(refs: list, stage: Stage, row: Any, c: int, dy: Any, dx: Any, at: Any, left: PreviousStage) -> list:
+def pooled_before(
+    refs: list, stage: Stage, row: Array, c: int, dy: Array, dx: Array, at: Array, left: PreviousStage
+) -> list[Array]:
     """Pooled Σ (and Θ) of the previous stage at a row and column c of a plane: the sum of its parts."""
     size, before = stage.size, stage.size + (0 if stage.circular else 1)  # displacements of the previous stage
     inside, p = remainder(row + size, size), (c + size) % size
@@ -95,18 +104,18 @@ def pooled_before(refs: list, stage: Stage, row: Any, c: int, dy: Any, dx: Any, 
     return found
 
 
-def quotient(a: Any, b: int) -> Any:
+def quotient(a: Index, b: int) -> Index:
     """a // b for nonnegative a."""
     power = b.bit_length() - 1
-    return a >> power if b == 1 << power else lax.div(a, jnp.full_like(a, b))
+    return a >> power if b == 1 << power else lax.div(a, jnp.full_like(a, b))  # type: ignore[arg-type, return-value, type-var]
 
 
-def remainder(a: Any, b: int) -> Any:
+def remainder(a: Index, b: int) -> Index:
     """a % b for nonnegative a."""
-    return a & (b - 1) if b & (b - 1) == 0 else lax.rem(a, jnp.full_like(a, b))
+    return a & (b - 1) if b & (b - 1) == 0 else lax.rem(a, jnp.full_like(a, b))  # type: ignore[arg-type, return-value, type-var]
 
 
-def wrap_index(a: Any, b: int) -> Any:
+def wrap_index(a: Array, b: int) -> Array:
     """a % b for 0 ≤ a < 2b."""
     return a - b * (a >= b).astype(jnp.int32)
 

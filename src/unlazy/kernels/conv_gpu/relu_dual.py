@@ -7,7 +7,7 @@ Triton program, in a Mosaic GPU program (kernels.conv_gpu.hopper_program), or on
 
 import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -188,6 +188,6 @@ def _assembled(code: str, *arguments: Array) -> Array:
     )[0]  # fmt: skip
 
 
-def times_plus(a: Array, b: Array, c: Array, interpret: bool) -> Any:
+def times_plus(a: Array, b: Array, c: Array, interpret: bool) -> Array:
     """a b + c, fused on a GPU."""
     return a * b + c if interpret else _assembled("fma.rn.f32 $0, $1, $2, $3;", a, b, c)

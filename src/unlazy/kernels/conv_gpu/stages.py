@@ -7,18 +7,19 @@ everything after it by f = σ_w²/2: covariances and biases are divided by the p
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from unlazy.core import devices
-from unlazy.core.memory import memory_budget
-from unlazy.kernels.conv_gpu import hopper_program, lanes, layout, triton_program
-from unlazy.layers import Activation, AvgPool, Conv, Dense, GlobalAvgPool, Layer, Serial, Shape, infinite_network
+from unlazy.core import devices, engines
+from unlazy.core.devices import memory_budget
+from unlazy.kernels.conv_gpu import first_check, hopper_program, lanes, layout, triton_program
+from unlazy.layers import Activation, AvgPool, Conv, Dense, GlobalAvgPool, Layer, Serial, Shape, Weights
+from unlazy.layers.protocol import covariance
 from unlazy.theory.activations import functions
-from unlazy.theory.numerics.angles import safe_sqrt
+from unlazy.theory.numerics.geometry import safe_sqrt
 
 SIGMA_W2 = 2.0
 """σ_w² that the programs assume."""
@@ -121,16 +122,42 @@ def plan_of(network: Layer, shape: Shape) -> ConvPlan | None:
     return ConvPlan(tuple(stages), tuple(convolutions), tuple(after), len(steps) - 1)
 
 
-def plan_for(network: Layer, inputs: Array) -> ConvPlan | None:
+def plan_for(network: Layer, inputs: Array, tangent: bool) -> ConvPlan | None:
     """The plan if it can run and is faster: float32 images on a CUDA GPU with the Triton backend. None otherwise."""
     if triton_program.backend is None or devices.kind() != "gpu" or inputs.dtype != jnp.float32 or inputs.ndim != 4:
         return None
     plan = plan_of(network, Shape(inputs.shape[1:-1], inputs.shape[-1]))
-    if plan is None or not devices.is_hopper():
-        return plan
-    taken = [hopper_program.is_supported(stage, 0 if k else inputs.shape[-1]) for k, stage in enumerate(plan.stages)]
-    count = min(WARP_STAGES, [*taken, False].index(False))
-    return plan._replace(warps=count if count and hopper_program.is_lowered() else 0)
+    if plan is None:
+        return None
+    if devices.is_hopper():
+        taken = [
+            hopper_program.is_supported(stage, 0 if k else inputs.shape[-1]) for k, stage in enumerate(plan.stages)
+        ]
+        count = min(WARP_STAGES, [*taken, False].index(False))
+        by_warps = count and hopper_program.is_lowered() and _usable("conv_mosaic", tangent)
+        plan = plan._replace(warps=count if by_warps else 0)
+    return plan if plan.warps == len(plan.stages) or _usable("conv_triton", tangent) else None
+
+
+def _usable(engine: str, tangent: bool) -> bool:
+    """Whether a program may run: it is allowed, and right on this device."""
+    case = "NTK" if tangent else "NNGP"
+    return engines.usable(engine, case, lambda: first_check.verdict(tangent, partial(_run_alone, engine, tangent)))
+
+
+def _run_alone(
+    engine: str,
+    tangent: bool,
+    network: Serial,
+    left: covariance.PointCovariances,
+    right: covariance.PointCovariances,
+    interpret: bool = False,
+) -> tuple[Array, Array | None]:
+    """Σ and Θ of all pairs, with all stages in one program."""
+    plan = plan_of(network, Shape(left.inputs.shape[1:-1], left.inputs.shape[-1]))
+    assert plan is not None
+    plan = plan._replace(warps=len(plan.stages) if engine == "conv_mosaic" else 0)
+    return jax.jit(partial(entries, plan, tangent, interpret))(network, left, right)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
@@ -138,21 +165,23 @@ def entries(
     plan: ConvPlan,
     tangent: bool,
     interpret: bool,
-    network: Any,
-    left: infinite_network.PointCovariances,
-    right: infinite_network.PointCovariances,
+    network: Serial,
+    left: covariance.PointCovariances,
+    right: covariance.PointCovariances,
 ) -> tuple[Array, Array | None]:
-    """Σ and Θ of every pair of two sets of prepared points; derivatives are those of `layers.infinite_network`."""
+    """Σ and Θ of every pair of two sets of prepared points; derivatives are those of `layers.protocol.covariance`."""
     n, m = len(left.inputs), len(right.inputs)
     tile = NTK_TILE if tangent else NNGP_TILE
     left, right = (_pad_images(side, size) for side, size in ((left, tile.rows), (right, tile.columns)))
-    factor, at, planes = jnp.float32(1), 0, None
+    factor, at = jnp.float32(1), 0
+    planes: tuple[Array, ...] | None = None
     fine = [_in_range(jnp.max(jnp.abs(side.inputs), tuple(range(1, side.inputs.ndim)))) for side in (left, right)]
     for step, stage in enumerate(plan.stages):
         numbers: list = []
         deviations: tuple[list, list] = ([], [])
         for k in range(at, at + len(stage.layers)):
             layer = network.layers[plan.convolutions[k]]
+            assert isinstance(layer, Weights)
             factor = factor * layer.sigma_w**2 / SIGMA_W2
             bias = layer.sigma_b**2 / factor
             numbers.append(jnp.stack([jnp.float32(v) for v in (bias, layer.bias_rate * bias, layer.rate)]))
@@ -166,17 +195,19 @@ def entries(
             features[0] = features[0].at[..., 0].multiply(2)  # Σ has both signs: see `Dual`
             features = [jnp.concatenate([pixels * side.inputs, f], -1) for side, f in zip((left, right), features)]
         first, second = (jnp.moveaxis(f, 0, -1) for f in features)
+        given = layout.StageInputs(first, second, left.inputs.shape[-1], jnp.stack(numbers), planes)
         if step < plan.warps:
-            channels = left.inputs.shape[-1]
-            planes = _run_by_warps(stage, first, second, channels, jnp.stack(numbers), planes, tangent, interpret)
+            given = given._replace(left=lanes.left_side(stage, first), right=lanes.right_side(stage, second))
+            planes = _run_by_warps(stage, given, tangent, interpret)
         else:
-            planes = triton_program.run(
-                stage, layout.left_side(stage, first, tile), layout.right_side(stage, second, tile),
-                left.inputs.shape[-1], jnp.stack(numbers), planes, tangent=tangent, tile=tile,
-                warps=plan.stages[step - 1].size if step and step == plan.warps else None, interpret=interpret,
-            )  # fmt: skip
+            given = given._replace(
+                left=layout.left_side(stage, first, tile), right=layout.right_side(stage, second, tile)
+            )
+            before = plan.stages[step - 1].size if step and step == plan.warps else None
+            planes = triton_program.run(stage, given, tangent=tangent, tile=tile, warps=before, interpret=interpret)
         at += len(stage.layers)
     dense, all_pairs = network.layers[plan.end], plan.stages[-1].size ** 4
+    assert isinstance(dense, Weights)
     known = fine[0][:, None] & fine[1][None, :]
 
     def matrix(values: Array) -> Array:
@@ -192,30 +223,25 @@ def entries(
 
 
 @entries.defjvp
-def _entries_jvp(plan: ConvPlan, tangent: bool, interpret: bool, primals: tuple, tangents: tuple) -> Any:
+def _entries_jvp(plan: ConvPlan, tangent: bool, interpret: bool, primals: tuple, tangents: tuple) -> tuple:
     inputs = primals[1].inputs
-    grid = infinite_network.grid_of(primals[0], Shape(inputs.shape[1:-1], inputs.shape[-1]))
-    return jax.jvp(lambda net, l, r: infinite_network.of_block(net, l, r, grid, tangent), primals, tangents)
+    grid = covariance.grid_of(primals[0], Shape(inputs.shape[1:-1], inputs.shape[-1]))
+    return jax.jvp(lambda net, l, r: covariance.of_block(net, l, r, grid, tangent), primals, tangents)
 
 
-def _pad_images(side: infinite_network.PointCovariances, images: int) -> infinite_network.PointCovariances:
+def _pad_images(side: covariance.PointCovariances, images: int) -> covariance.PointCovariances:
     """Pad a side with zero images to a multiple of `images`."""
     more = -len(side.inputs) % images
     return jax.tree.map(lambda a: jnp.pad(a, ((0, more), *((0, 0),) * (a.ndim - 1))), side) if more else side
 
 
-def _run_by_warps(
-    stage: layout.Stage, left: Array, right: Array, channels: int, numbers: Array, planes: tuple | None, tangent: bool,
-    interpret: bool,
-) -> tuple:  # fmt: skip
+def _run_by_warps(stage: layout.Stage, given: layout.StageInputs, tangent: bool, interpret: bool) -> tuple[Array, ...]:
     """Run a stage with `hopper_program`; it has less to do without biases and if all rates are 1."""
-    sides = lanes.left_side(stage, left), lanes.right_side(stage, right)
 
-    def run(plain: bool) -> tuple:
-        return hopper_program.run(
-            stage, *sides, channels, numbers, planes, tangent=tangent, plain=plain, interpret=interpret
-        )
+    def run(plain: bool) -> tuple[Array, ...]:
+        return hopper_program.run(stage, given, tangent=tangent, plain=plain, interpret=interpret)
 
+    numbers = given.numbers
     plain = jnp.all(numbers[:, 0] == 0) & (jnp.all(numbers[:, 2] == 1) | (not tangent))
     return jax.lax.cond(plain, lambda: run(True), lambda: run(False))
 

@@ -29,7 +29,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array
 
 from unlazy.kernels.conv_gpu import lanes
-from unlazy.kernels.conv_gpu.layout import PARTS, VECTOR, PairTile, Stage, pooling_table, ranges
+from unlazy.kernels.conv_gpu.layout import PARTS, VECTOR, PairTile, Stage, StageInputs, pooling_table, ranges
 from unlazy.kernels.conv_gpu.pooling import (
     Pooling,
     PreviousStage,
@@ -50,14 +50,14 @@ LAYER_PARAMETERS = 3
 
 
 def run(
-    stage: Stage, left: Array, right: Array, channels: int, numbers: Array, planes: tuple | None, *,
-    tangent: bool, tile: PairTile, warps: int | None = None, interpret: bool = False,
-) -> tuple:  # fmt: skip
+    stage: Stage, given: StageInputs, *, tangent: bool, tile: PairTile, warps: int | None = None,
+    interpret: bool = False,
+) -> tuple[Array, ...]:  # fmt: skip
     """Σ (and Θ) after a stage: pooled planes for the next stage, or their sums over all pairs of positions.
 
-    `planes` are those of the previous stage, or None for the first stage, whose input are `channels` pixels. `warps` is
-    the image size of the previous stage if `hopper_program` ran it.
+    `warps` is the image size of the previous stage if `hopper_program` ran it.
     """
+    left, right, channels, numbers, planes = given
     n, m = len(left) * tile.rows, right.shape[1] * tile.columns
     pairs = n * m
     count = 2 if tangent else 1
@@ -126,7 +126,7 @@ def _body(
     shares = [[b / layer.window for b in of[:2]] for layer, of in zip(layers, numbers)]
     l_tile, r_tile = quotient(at, tiles), remainder(at, tiles)
 
-    def place(row: Any, dx: Any) -> _Place:
+    def place(row: Array, dx: Array) -> _Place:
         own = row + dy + stage.down * -(-stage.lead_rows // stage.down)
         own = remainder(own, stage.down) if stage.circular else wrap_index(own, stage.down)
         shift, steps = remainder(dx, VECTOR), quotient(dx, VECTOR)

@@ -2,7 +2,7 @@
 
 from jaxtyping import Array, Float
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.kernels.base import Kernel
 from unlazy.theory.feature_learning.mean_field import embed
 from unlazy.theory.infinite_width.architecture import MLP

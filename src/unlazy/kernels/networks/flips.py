@@ -3,7 +3,7 @@
 Regression with such a kernel is regression on all images and their mirror images, with a fourth (or half) of the pairs.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +11,9 @@ import numpy as np
 from jaxtyping import Array
 
 from unlazy.core import devices
-from unlazy.core.arrays import Points, n_points
+from unlazy.core.arrays import Entries, Points, Side, n_points
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.evaluation.gram_tiles import part, starts
-from unlazy.kernels.evaluation.validation import validate_diagonal
+from unlazy.kernels.evaluation import Block, part, starts, validate_diagonal
 from unlazy.kernels.networks.layered import LayeredKernel
 from unlazy.layers import (  # fmt: skip
     Activation,
@@ -41,15 +40,18 @@ _PLAIN = (Activation, Dense, Dropout, Flatten, GlobalSumPool, Identity, LayerNor
 class _SymmetricPair(NamedTuple):
     """Images and their mirror images, for a kernel with k(flip x, flip z) = k(x, z)."""
 
-    plain: Any
-    flipped: Any
+    plain: Side
+    flipped: Side
 
 
 class _GeneralPair(NamedTuple):
     """Images and their mirror images, for a kernel that is not known to be symmetric."""
 
-    plain: Any
-    flipped: Any
+    plain: Side
+    flipped: Side
+
+
+_Pair = _SymmetricPair | _GeneralPair
 
 
 class Flipped(Kernel):
@@ -86,44 +88,44 @@ class Flipped(Kernel):
     def expensive(self) -> bool:
         return self.kernel.expensive
 
-    def read(self, X: Points, Z: Points | None = None, names: tuple[str, str] = ("X", "Z")) -> tuple[Any, Any]:
+    def read(
+        self, X: Points, Z: Points | None = None, names: tuple[str, str] = ("X", "Z")
+    ) -> tuple[Array, Array | None]:
         X, Z = self.kernel.read(X, Z, names)
         _check(X, names[0])
         return X, Z
 
-    def prepare(self, X: Any) -> Any:
+    def prepare(self, X: Array) -> _Pair:
         return self.sides(X)[0]
 
-    def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
+    def sides(self, X: Array, Z: Array | None = None, keyed: bool = True) -> tuple[_Pair, _Pair | None]:
         """Prepare both sides with their mirror images: products may use either as the left one."""
         _check(X, "X")
         kind = _SymmetricPair if is_flip_symmetric(self.kernel, X.shape[1:]) else _GeneralPair
         left, right = self.kernel.sides(_with_mirrors(X), None if Z is None else _with_mirrors(Z), keyed)
         return kind(*_halves(left)), None if right is None else kind(*_halves(right))
 
-    def block(self, left: Any, right: Any) -> Any:
+    def block(self, left: _Pair, right: _Pair) -> Entries:
         return self._mean(self.kernel.block, left, right)
 
-    def accurate_block(self, left: Any, right: Any) -> Any:
+    def accurate_block(self, left: _Pair, right: _Pair) -> Entries:
         return self._mean(self.kernel.accurate_block, left, right)
 
-    def _mean(self, block: Any, left: Any, right: Any) -> Any:
+    def _mean(self, block: Block, left: _Pair, right: _Pair) -> Entries:
         """Mean of the blocks over flips."""
         found = [block(left.plain, right.plain), block(left.plain, right.flipped)]
         if isinstance(left, _GeneralPair):
             found += [block(left.flipped, right.plain), block(left.flipped, right.flipped)]
         return jax.tree.map(lambda *values: sum(values) / len(values), *found)
 
-    def diag(self, X: Points) -> Any:
-        return self.prepared_diag(self.read(X)[0])
-
-    def prepared_diag(self, X: Any, accurate: bool = False) -> Any:
+    def diag(self, X: Points) -> Entries:
+        X = self.read(X)[0]
         return jax.tree.map(lambda values: validate_diagonal(values, X), _diagonal(self, X))
 
-    def validate(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
+    def validate(self, *points: Points | None, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
         self.kernel.validate(*points, names=names, accurate=accurate)
 
-    def values_per_pair(self, X: Any, accurate: bool = False) -> int:
+    def values_per_pair(self, X: Array, accurate: bool = False) -> int:
         return 4 * self.kernel.values_per_pair(X, accurate)
 
 
@@ -193,7 +195,7 @@ def _commutes_with_flip(layer: Layer, positions: tuple[int, ...]) -> bool:
 
 
 @jax.jit
-def _diagonal(kernel: Flipped, X: Array) -> Any:
+def _diagonal(kernel: Flipped, X: Array) -> Entries:
     """k(x, x) of every image, from the diagonals of small square blocks.
 
     One pair per block on the CPU, where a pair of large images fills the cache.
@@ -202,7 +204,7 @@ def _diagonal(kernel: Flipped, X: Array) -> Any:
     size = 1 if devices.is_host() else min(n, DIAGONAL_BLOCK)
     corners = jnp.asarray(starts(n, size))
 
-    def of_block(start: Array) -> Any:
+    def of_block(start: Array) -> Entries:
         points = part(side, start, size)
         return jax.tree.map(jnp.diagonal, kernel.block(points, points))
 
@@ -216,13 +218,13 @@ def _with_mirrors(X: Array) -> Array:
     return jnp.concatenate([X, jnp.flip(X, WIDTH)])
 
 
-def _halves(side: Any) -> tuple[Any, Any]:
+def _halves(side: Side) -> tuple[Side, Side]:
     """Split a side into images and mirror images."""
     n = n_points(side) // 2
     return jax.tree.map(lambda leaf: leaf[:n], side), jax.tree.map(lambda leaf: leaf[n:], side)
 
 
-def _check(X: Any, name: str) -> None:
+def _check(X: Array, name: str) -> None:
     """Raise ValueError if X is not an array of images."""
     if np.ndim(X) != 4:
         raise ValueError(f"flips need images: {name} must have shape (n, height, width, channels), got {np.shape(X)}")

@@ -14,19 +14,18 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.core import devices
-from unlazy.core.arrays import Matrix, Points
+from unlazy.core.arrays import Entries, Matrix, Points, Side, unit_roundoff
+from unlazy.core.devices import memory_budget
 from unlazy.core.errors import UnlazyWarning
-from unlazy.core.memory import memory_budget
-from unlazy.core.precision import unit_roundoff
+from unlazy.kernels import evaluation
 from unlazy.kernels.base import InnerProductKernel
-from unlazy.kernels.evaluation import gram
 from unlazy.kernels.networks import layered
 from unlazy.layers import Layer
 from unlazy.layers.traversal import as_mlp
 from unlazy.theory.activations import dual_errors
 from unlazy.theory.infinite_width import fully_connected, per_point_ntk
 from unlazy.theory.infinite_width.architecture import MLP, per_layer
-from unlazy.theory.infinite_width.covariance import inner_product
+from unlazy.theory.numerics.geometry import inner_product
 
 MANY_PAIRS = 2**20
 """Number of pairs above which quantities per point are precomputed; below, another program does not pay off."""
@@ -72,14 +71,26 @@ class NetworkKernel(InnerProductKernel, metaclass=_NetworkKernelMeta):
         """Factors of the weights and of the biases of each matrix; None for the weights means no Θ."""
         return (1.0,) * (self.network.depth + 1), None
 
-    def select(self, sigma: Array, theta: Array) -> Any:
+    def select(self, sigma: Array, theta: Array) -> Entries:
         """Return the kernel value from Σ and Θ."""
         return theta
 
-    def diag_entry(self, xx: Float[Array, "*s"]) -> Any:
+    def entry(
+        self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"], unroll: bool = False
+    ) -> Entries:
+        """k from inner products; with `unroll`, all layers are written out instead of a loop over layers."""
+        return self.select(
+            *fully_connected.nngp_and_tangent(xz, xx, zz, self.network, *self.term_weights, unroll=unroll)
+        )
+
+    def entry_distance(self, distance, half_chord, xx, zz):
+        xz = inner_product(distance, half_chord, xx, zz)
+        return self.select(*fully_connected.nngp_and_tangent(xz, xx, zz, self.network, *self.term_weights, half_chord))
+
+    def diag_entry(self, xx: Float[Array, "*s"]) -> Entries:
         return self.select(*fully_connected.diagonal_kernels(xx, self.network, *self.term_weights))
 
-    def sides(self, X: Any, Z: Any = None, keyed: bool = True) -> tuple[Any, Any]:
+    def sides(self, X: Points, Z: Points | None = None, keyed: bool = True) -> tuple[Side, Side | None]:
         """Prepare both sides; for many pairs, with the quantities of every layer that depend on one point."""
         left, right = super().sides(X, Z, keyed)
         n, m = X.shape[0], X.shape[0] if Z is None else Z.shape[0]
@@ -97,13 +108,14 @@ class NetworkKernel(InnerProductKernel, metaclass=_NetworkKernelMeta):
         )  # fmt: skip
         return left, right
 
-    def block(self, left: Any, right: Any) -> Any:
+    def block(self, left: Side, right: Side) -> Entries:
         if left.rows is None or right.rows is None:
             return super().block(left, right)
-        products = gram.inner_products(left, right)
-        return self.select(
+        products = evaluation.inner_products(left, right)
+        values = self.select(
             *per_point_ntk.nngp_and_tangent(products, left.rows, right.rows, self.network, *self.term_weights)
         )
+        return evaluation.correct_near_pairs(self, left, right, products, values)
 
     def warn(self, xx: Float[np.ndarray, " n"], accurate: bool = False) -> None:
         """Warn if the duals of the activation have errors above rounding at these norms."""
@@ -136,14 +148,8 @@ class NNGP(NetworkKernel):
     def term_weights(self) -> tuple[tuple | None, tuple | None]:
         return None, None
 
-    def select(self, sigma: Array, theta: Array) -> Any:
+    def select(self, sigma: Array, theta: Array) -> Array:
         return sigma
-
-    def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
-        return fully_connected.nngp(xz, xx, zz, self.network)
-
-    def entry_distance(self, distance, half_chord, xx, zz):
-        return fully_connected.nngp(inner_product(distance, half_chord, xx, zz), xx, zz, self.network, half_chord)
 
 
 class NTK(NetworkKernel):
@@ -166,12 +172,6 @@ class NTK(NetworkKernel):
     >>> solve(NTK(MLP(3, sigma_b=0.5)), X, y, ridge=1e-3).predict(X).shape
     (4,)
     """
-
-    def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
-        return fully_connected.ntk(xz, xx, zz, self.network)
-
-    def entry_distance(self, distance, half_chord, xx, zz):
-        return fully_connected.ntk(inner_product(distance, half_chord, xx, zz), xx, zz, self.network, half_chord)
 
 
 class LayerKernel(NetworkKernel):
@@ -213,15 +213,6 @@ class LayerKernel(NetworkKernel):
     def term_weights(self) -> tuple[tuple | None, tuple | None]:
         return self.weights, self.bias_weights
 
-    def entry(self, xz: Float[Array, "*#s"], xx: Float[Array, "*#s"], zz: Float[Array, "*#s"]) -> Float[Array, "*#s"]:
-        return fully_connected.nngp_and_tangent(xz, xx, zz, self.network, self.weights, self.bias_weights)[1]
-
-    def entry_distance(self, distance, half_chord, xx, zz):
-        xz = inner_product(distance, half_chord, xx, zz)
-        return fully_connected.nngp_and_tangent(
-            xz, xx, zz, self.network, self.weights, self.bias_weights, half_chord
-        )[1]  # fmt: skip
-
 
 def _per_matrix(what: str, given: Weights, network: MLP) -> tuple:
     """One factor per weight matrix, as a tuple."""
@@ -261,7 +252,9 @@ def layer_kernel(network: MLP, layer: int) -> LayerKernel:
     return LayerKernel(network, tuple(float(l == index) for l in range(count)))
 
 
-def standard_parametrization(network: MLP | Layer, inputs: Any, width: int | None = None) -> Any:
+def standard_parametrization(
+    network: MLP | Layer, inputs: int | tuple[int, ...], width: int | None = None
+) -> LayerKernel | layered.LayeredNTK:
     """Tangent kernel of a network in the standard parametrization, divided by the width [L1].
 
     Weights are N(0, σ_w²/fan-in) without further scaling. The gradient in W_l is √fan-in/σ_w times that of the NTK
@@ -306,15 +299,11 @@ class _NNGPAndNTK(NetworkKernel):
 
     layered: ClassVar[Callable] = layered.LayeredNNGPAndNTK
 
-    def select(self, sigma: Array, theta: Array) -> Any:
+    def select(self, sigma: Array, theta: Array) -> tuple[Array, Array]:
         return sigma, theta
 
-    def entry(self, xz, xx, zz):
-        return fully_connected.nngp_and_ntk(xz, xx, zz, self.network)
-
-    def entry_distance(self, distance, half_chord, xx, zz):
-        xz = inner_product(distance, half_chord, xx, zz)
-        return fully_connected.nngp_and_ntk(xz, xx, zz, self.network, half_chord)
+    def diag(self, X: Points) -> tuple[Float[Array, " n"], Float[Array, " n"]]:  # type: ignore[override]
+        return evaluation.formula_diagonal(self, self.read(X)[0])
 
 
 def nngp_and_ntk(
@@ -346,7 +335,7 @@ def nngp_and_ntk(
     >>> ntk.shape
     (3, 3)
     """
-    return gram.gram(_NNGPAndNTK(network), X, Z, accurate)
+    return evaluation.gram(_NNGPAndNTK(network), X, Z, accurate)
 
 
 def warn_of_inexact_duals(

@@ -1,20 +1,26 @@
 """The tangent kernel of any function of (parameters, inputs), as a kernel like any other [K9, C5]."""
 
 import functools
+import math
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from unlazy.core.arrays import Points
 from unlazy.core.errors import did_you_mean
 from unlazy.core.pytrees import split_parameters
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.evaluation.gram import plain_diagonal
-from unlazy.kernels.evaluation.validation import validate_finite
-from unlazy.theory.infinite_width.jacobian import batched_product, jacobian_kernels, squared_gradients
+from unlazy.kernels.evaluation import plain_diagonal, validate_finite
+from unlazy.theory.infinite_width.jacobian import (
+    batched_product,
+    jacobian_kernels,
+    output_shape,
+    scales,
+    squared_gradients,
+    validate_function,
+)
 
 OUTPUTS = ("trace", "mean")
 """What the kernel is for functions with several outputs."""
@@ -29,20 +35,23 @@ class TangentKernel(Kernel):
     Parameters
     ----------
     apply : callable
-        f: a plain function, an Equinox module or the `apply` of a flax module. X may be any tree of points.
+        f: a plain function, an Equinox module or the `apply` of a flax module. X may be any tree of points. f(x) may
+        not depend on the other points of X.
     params : tree
-        Parameters; the real arrays in it are differentiated.
+        Parameters; the arrays of floats in it are differentiated, of Flax variables only those in "params". Parameters
+        in bfloat16 or float16 are promoted to float32.
     outputs : {"trace", "mean"}, default "trace"
         Sum or mean of the kernels of all outputs; every output then has the same kernel.
     rates : float or tree, default 1.0
-        Layer-wise learning rates r.
+        Layer-wise learning rates r, positive or 0.
     batch : int, default 1024
         Points per pass of a product.
 
     Raises
     ------
     ValueError
-        If `outputs` is unknown, or `params` contains nothing to differentiate.
+        If `outputs` is unknown, if `params` contains nothing to differentiate or complex numbers, or if a rate is
+        negative. When points are given: if f(x) depends on the other points, or f does not return one row per point.
 
     References
     ----------
@@ -58,21 +67,21 @@ class TangentKernel(Kernel):
     """
 
     apply: Callable
-    params: Any
-    rates: Any
+    params: PyTree
+    rates: PyTree
     outputs: str = eqx.field(static=True)
     batch: int = eqx.field(static=True)
     fixed: "StaticLeaves" = eqx.field(static=True)
 
     def __init__(
-        self, apply: Callable, params: Any, *, outputs: str = "trace", rates: Any = 1.0, batch: int = 1024
+        self, apply: Callable, params: PyTree, *, outputs: str = "trace", rates: PyTree = 1.0, batch: int = 1024
     ):  # fmt: skip
         if outputs not in OUTPUTS:
             raise ValueError(
                 f"unknown outputs {outputs!r}{did_you_mean(str(outputs), OUTPUTS)}; all pairs of outputs: "
                 "networks.tangent_kernel(…, outputs='full')"
             )
-        split_parameters(params)  # raises ValueError for a tree without parameters
+        scales(rates, split_parameters(params)[0])  # raises ValueError for wrong parameters or rates
         # a plain function is static, a module may contain arrays
         self.apply = apply if isinstance(apply, eqx.Module) else jax.tree_util.Partial(apply)
         self.params, self.fixed = StaticLeaves.of(params)
@@ -83,11 +92,11 @@ class TangentKernel(Kernel):
         return "tree"
 
     @property
-    def parameters(self) -> Any:
+    def parameters(self) -> PyTree:
         """The parameters as they were given."""
         return self.fixed.join(self.params)
 
-    def block(self, left: Any, right: Any) -> Float[Array, "n m"]:
+    def block(self, left: PyTree, right: PyTree) -> Float[Array, "n m"]:
         found = jacobian_kernels(
             self.apply, self.parameters, left, None if right is left else right, self.rates, "trace"
         )
@@ -108,9 +117,10 @@ class TangentKernel(Kernel):
         """
         return plain_diagonal(self, functools.partial(_squared_gradients, self), X)
 
-    def validate(self, *points: Any, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
-        """Check that the points are finite; k(x, x) would take a gradient of each."""
+    def validate(self, *points: Points | None, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
+        """Check that the points are finite and f a function of each; k(x, x) would take a gradient of each."""
         validate_finite(points, names)
+        validate_function(self.apply, self.parameters, points[0])
 
     @property
     def requires_gradients(self) -> bool:
@@ -120,21 +130,20 @@ class TangentKernel(Kernel):
     def has_product(self) -> bool:
         return True
 
-    def matmul_prepared(self, left: Any, right: Any, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
+    def matmul_prepared(self, left: PyTree, right: PyTree, V: Float[Array, "m c"]) -> Float[Array, "n c"]:
         """K @ V without K and without a Jacobian [C5]."""
         found = batched_product(self.apply, self.parameters, left, right, V, self.rates, self.batch)
         return found / self._divisor(left)
 
-    def _divisor(self, X: Any) -> int:
+    def _divisor(self, X: PyTree) -> int:
         """Number of outputs if their mean is taken, else 1."""
         if self.outputs == "trace":
             return 1
-        first = jax.tree.map(lambda leaf: leaf[:1], X)
-        return jax.eval_shape(self.apply, self.parameters, first).size
+        return math.prod(output_shape(self.apply, self.parameters, X))
 
 
 @jax.jit
-def _squared_gradients(kernel: TangentKernel, X: Any) -> Array:
+def _squared_gradients(kernel: TangentKernel, X: PyTree) -> Array:
     """Squared norms of gradients, compiled."""
     found = squared_gradients(kernel.apply, kernel.parameters, X, kernel.rates)
     return found / kernel._divisor(X)
@@ -143,17 +152,17 @@ def _squared_gradients(kernel: TangentKernel, X: Any) -> Array:
 class StaticLeaves:
     """The leaves of a parameter tree that are not arrays (functions, settings): static, hashable, comparable."""
 
-    def __init__(self, leaves: tuple, structure: Any):
+    def __init__(self, leaves: tuple, structure: jax.tree_util.PyTreeDef):
         self.leaves, self.structure = leaves, structure
 
     @classmethod
-    def of(cls, tree: Any) -> tuple[Any, "StaticLeaves"]:
+    def of(cls, tree: PyTree) -> tuple[PyTree, "StaticLeaves"]:
         """Split a tree into arrays and numbers, and the rest."""
         moving, rest = eqx.partition(tree, lambda leaf: eqx.is_array(leaf) or isinstance(leaf, float | complex))
         leaves, structure = jax.tree.flatten(rest)
         return moving, cls(tuple(leaves), structure)
 
-    def join(self, moving: Any) -> Any:
+    def join(self, moving: PyTree) -> PyTree:
         """Return the complete tree again."""
         return eqx.combine(moving, jax.tree.unflatten(self.structure, self.leaves))
 

@@ -12,17 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from unlazy.core.arrays import dot, precision
 from unlazy.core.data import Data
-from unlazy.core.linalg import dot
-from unlazy.core.precision import precision
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.networks.infinite_width import NNGP, NTK
 from unlazy.lab.experiment import Records, padded_size
 from unlazy.networks.mlp import Network
-from unlazy.solvers.ridge import factorization
+from unlazy.solvers.ridge import cholesky_factor, cholesky_solve
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.descent.descend import descend
 from unlazy.training.one_step.algorithm import Features, fit_readout, learn_features, random_features
+from unlazy.training.options import DescentOptions, Recording
 
 Predictor = Callable[[Any], Any]
 VALIDATION = 4000
@@ -109,7 +109,7 @@ _learn = jax.jit(learn_features, static_argnames=("width", "scale", "biased_step
 def learn(key: Any, sample: BaselineSample, *, width: int = 512, **options: Any) -> Features:
     """Features of Algorithm 1 [D4], learned from the training rows."""
     train = sample.train
-    return _learn(key, train.X, train.y, width=width, weights=train.weights, **options)
+    return _learn(train.X, train.y, width=width, weights=train.weights, key=key, **options)
 
 
 def algorithm_one(key: Any, sample: BaselineSample, *, width: int = 512, **options: Any) -> Predictor:
@@ -176,10 +176,10 @@ def kernel_ridge(gram: Callable, sample: BaselineSample, relative: tuple[float, 
     scale = np.trace(K) / len(K)
     best, chosen = np.inf, np.zeros(len(K))
     for ridge in relative:
-        L = factorization.cholesky_factor(K, float(ridge * scale))
+        L = cholesky_factor(K, float(ridge * scale))
         if L is None:  # numerically singular at this ridge; the next one is larger
             continue
-        alpha = factorization.cholesky_solve(L, y)
+        alpha = cholesky_solve(L, y)
         error = float(np.mean((dot(across, alpha) - truth) ** 2))
         if error < best:
             best, chosen = error, alpha
@@ -220,9 +220,10 @@ def _train(train: Data, val: Data, rate: Any, key: Any, *, depth: int, width: in
 
     network = _network(train.d, depth, width)
     key_start, key_batch = jax.random.split(key)
+    rule = optax.adam(optax.cosine_decay_schedule(rate, steps))
+    options = DescentOptions(rule, batch_size=min(256, train.n), patience=("validation", 40))
+    measures = {"validation": lambda theta: jnp.mean((network(theta, val.X) - val.y) ** 2)}
     return descend(
-        network, network.init(key_start), train, steps=steps, every=steps // 40, patience=("validation", 40),
-        record={"validation": lambda theta: jnp.mean((network(theta, val.X) - val.y) ** 2)},
-        optimizer=optax.adam(optax.cosine_decay_schedule(rate, steps)),
-        batch_size=min(256, train.n), key=key_batch,
+        network, network.init(key_start), train, steps=steps, options=options,
+        recording=Recording(measures, every=steps // 40), key=key_batch,
     ).params  # fmt: skip

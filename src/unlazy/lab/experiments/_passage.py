@@ -36,8 +36,9 @@ def slope_claim(
 ) -> Claim:
     """Claim that holds if the whole interval lies in [low, high] and fails if it is disjoint from it."""
     text = f"in [{low:g}, {high:g}]" if np.isfinite([low, high]).all() else f"≤ {high:g}" if low < 0 else f"≥ {low:g}"
-    holds, fails = low <= slope.low and slope.high <= high, slope.high < low or slope.low > high
-    return interval_claim(statement, tag, slope.value, slope.low, slope.high, holds, text, interval, fails=fails)
+    inside, outside = low <= slope.low and slope.high <= high, slope.high < low or slope.low > high
+    holds = inside if inside or outside else None
+    return interval_claim(statement, tag, slope.value, slope.low, slope.high, holds, text, interval)
 
 
 def share_claim(statement: str, tag: str, count: int, runs: int, low: float, high: float) -> Claim:

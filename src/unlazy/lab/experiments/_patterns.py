@@ -12,7 +12,8 @@ from unlazy.lab.experiment import Params
 from unlazy.measures.neurons import feature_cosines
 from unlazy.measures.risk import accuracy
 from unlazy.tasks.patterns import Patterns, pattern_task
-from unlazy.training.one_step.two_steps import emerge, pattern_network
+from unlazy.training.one_step.two_steps import FirstSteps, FreshSGD, emerge, pattern_network
+from unlazy.training.options import Recording
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,7 +68,8 @@ def _network_run(
     network = pattern_network(d, width)
     record = {"curve": lambda theta: part_accuracies(network(theta, s.test.X[:CURVE_POINTS]), s)}
     found = emerge(
-        network, s.key, s.task.sample, samples=samples, steps=steps, batch=batch, record=record, every=EVERY
+        network, s.task.sample, first_steps=FirstSteps(samples), sgd=FreshSGD(steps, batch),
+        recording=Recording(record, EVERY), key=s.key,
     )  # fmt: skip
     weights = jnp.stack([stage[0].weight.T for stage in (found.start, found.first, found.second, found.end)])
     return {

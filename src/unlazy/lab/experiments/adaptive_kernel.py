@@ -23,27 +23,26 @@ feature machine (geometric mean over tables; with two standard errors over seeds
 """
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.kernels.networks.infinite_width import NNGP, NTK
 from unlazy.kernels.radial import Laplace
 from unlazy.lab.claims import Claim, at_least, at_most
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._tables import TABLES, pad_columns, table
 from unlazy.products.metric_gram import cross
 from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.training.options import LangevinChains, RichOptions
 from unlazy.training.rfm.iteration import learn
 from unlazy.training.rich.adaptive import adaptive_kernel
 from unlazy.training.rich.langevin import langevin
 from unlazy.training.rich.limit import rich_limit
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 INPUTS, COLUMNS, TESTS, VALIDATION, NOISE = 10, 30, 400, 40, 0.3
 RIDGES, RICHNESS, ROUNDS = (0.03, 0.1, 0.3, 1.0, 3.0), (0.5, 2.0), 3
@@ -59,8 +58,8 @@ def _langevin(params: Params, key: Any) -> dict[str, Any]:
     net, ask = MLP(1, "erf", sigma_w=1.5), {"richness": params["richness"], "ridge": 0.5, "key": key}
     # cheap, with only eight points
     found = adaptive_kernel(net, X, y, draws=8 * params["draws"], sweeps=2 * params["sweeps"], **ask)
-    ask |= {"width": params["width"], "runs": params["networks"]}
-    sampled = langevin(net, X, y, Z, steps=params["steps"], step_size=params["step"], **ask)
+    chains = LangevinChains(params["steps"], params["step"], runs=params["networks"])
+    sampled = langevin(net, X, y, Z, width=params["width"], chains=chains, **ask)
     nngp = cross(NNGP(net), X, X, np.ones(4), 1.0)
     return {
         "kernel": _distance(found.gram, sampled.features), "f": _distance(found.predict(Z), sampled.predictions),
@@ -123,22 +122,23 @@ def _compare_methods(params: Params, key: Any) -> dict[str, Any]:
         features = np.asarray(kernel.prepare(jnp.asarray(X)))
         solved("adaptive", NET.sigma_w[1] ** 2 * dot(features, features[:n].T) / features.shape[1])
         if params["part"] == "table":
-            for t, predicted in _descent(X, y[:n], ask, params["steps"]):
+            for t, predicted in _descent(X, y[:n], gamma, params, key):
                 enter("rich", (gamma, t), predicted)
     return {m: min(rows)[2] for m, rows in found.items()} | {f"{m}_seen": min(rows)[0] for m, rows in found.items()}
 
 
-def _descent(X: np.ndarray, y: np.ndarray, ask: dict[str, Any], steps: int) -> Any:
+def _descent(X: np.ndarray, y: np.ndarray, gamma: float, params: Params, key: PRNGKeyArray) -> zip:
     """Predictions of the rich limit at the validation and test rows, along training."""
     n = len(y)
     largest = float(np.linalg.eigvalsh(cross(NTK(NET), X[:n], X[:n], np.ones(X.shape[1]), 1.0))[-1])
-    times = np.unique(np.geomspace(4, steps, 8).astype(int))
-    ask = ask | {"draws": ask["draws"] // 2, "runs": 1}
-    rich = rich_limit(NET, X[:n], y, times=times, step_size=0.2 / largest, **ask)
+    times = np.unique(np.geomspace(4, params["steps"], 8).astype(int))
+    options = RichOptions(params["draws"] // 2, runs=1, precision="float32")
+    rich = rich_limit(NET, X[:n], y, richness=gamma, times=times, step_size=0.2 * n / largest, options=options, key=key)
     return zip(times, np.asarray(rich.predict(X[n:], times)))
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial at a point of the grid."""
     return (_langevin if params["part"] == "langevin" else _compare_methods)(params, key)
 
 
@@ -161,6 +161,7 @@ def _over_tables(records: Records, baseline: str) -> tuple[float, float]:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [M4, M2], from the records."""
     rows = []
     sampled = records.where(part="langevin")
     for gamma in sampled.values("richness"):
@@ -186,7 +187,8 @@ def claims(records: Records) -> list[Claim]:
     return rows
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of test risk / label variance."""
     import matplotlib.pyplot as plt
 
     fig, axes = plt.subplots(figsize=(7.6, 3.1), layout="constrained")

@@ -18,26 +18,24 @@ and at most 1/2 of it for the kernel.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.lab.claims import Claim, interval_claim
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments import _baselines as fits
 from unlazy.tasks.functions_1d import heaviside
 from unlazy.tasks.index_models import quadratic_plus
 from unlazy.tasks.manifolds import manifold
 from unlazy.theory.infinite_width.architecture import MLP
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NAMES = {
     "gaussian": "Gaussian kernel", "laplace": "Laplace kernel", "ntk": "NTK", "network": "network, all layers",
@@ -63,7 +61,8 @@ class Waves:
         return dot(jnp.abs(jnp.sin(dot(2 * s, W.T) + b)), a) / 20**0.5
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures risk, error."""
     key_task, key_data, key_fit, key_risk = jax.random.split(key, 4)
     kind, d, method = params["kind"], params.get("d", 1), params["method"]
     if kind == "smoothness":
@@ -77,7 +76,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     return {"risk": mean, "error": error}
 
 
-def fit(kind: str, method: str, key: Any, sample: fits.BaselineSample) -> fits.Predictor:
+def fit(kind: str, method: str, key: PRNGKeyArray, sample: fits.BaselineSample) -> fits.Predictor:
     """Fit a method; the kernel scale is selected on the validation rows."""
     if method == "one_step":
         return fits.algorithm_one(key, sample)
@@ -126,6 +125,7 @@ def _ratio_claim(statement: str, top: Records, bottom: Records, side: str, bound
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [A1], from the records."""
     rows = []
     support, latent = records.where(kind="support"), records.where(kind="latent")
     for method in support.values("method"):
@@ -157,7 +157,8 @@ def claims(records: Records) -> list[Claim]:
     return [row for row in rows if row is not None]
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of median risk against training points n."""
     import matplotlib.pyplot as plt
     from matplotlib.ticker import NullFormatter
 

@@ -12,25 +12,23 @@ locate the jump (including 2 bootstrap standard errors); overshoot without noise
 Gaussian kernel and at most 0.02 for Laplace and NTK (median over seeds).
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PRNGKeyArray
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.lab.claims import Claim, interval_claim, within
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._baselines import by_seed, median_with_interval
 from unlazy.solvers.path import decompose
 from unlazy.tasks.functions_1d import heaviside
 from unlazy.theory.infinite_width.architecture import MLP
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 KERNELS = ("gaussian", "laplace", "ntk")
 NAMES = {"gaussian": "Gaussian", "laplace": "Laplace", "ntk": "NTK, ReLU"}
@@ -41,14 +39,14 @@ POINTS = 2048
 """Number of midpoints of equal cells (the jump is at a cell edge) for the risk; every fourth is stored as the curve."""
 
 
-def kernel(name: str, scale: Any) -> Kernel:
+def kernel(name: str, scale: float | Array) -> Kernel:
     """Kernel by name."""
     if name == "ntk":
         return NTK(MLP(1, "relu", sigma_w=(1 / scale, 2**0.5), sigma_b=(1.0, 0.0), scale_input=False))
     return {"gaussian": Gaussian, "laplace": Laplace}[name](scale)
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
     """Fit all bandwidths and ridges and keep the pair with the smallest leave-one-out error."""
     task = heaviside(noise=params["noise"])
     data = task.sample_padded(key, params["n"], params["n_padded"])
@@ -90,6 +88,7 @@ def slope(records: Records) -> tuple[float, float]:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [A1], from the records."""
     rows = []
     for name in KERNELS:
         part = records.where(kernel=name, noise=0.3)
@@ -109,7 +108,8 @@ def claims(records: Records) -> list[Claim]:
     return rows
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of fit against x."""
     import matplotlib.pyplot as plt
 
     fig, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.0))

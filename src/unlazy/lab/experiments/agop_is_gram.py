@@ -16,42 +16,42 @@ eigenvectors of both matrices span the relevant plane (overlap at least 0.95). L
 with two standard errors.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PRNGKeyArray
 
+from unlazy.core.arrays import dot
 from unlazy.core.data import Data
-from unlazy.core.linalg import dot
-from unlazy.lab.claims import Claim, at_least, at_most
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.claims import Claim, at_least, at_most, standard_error
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.measures.subspace import top_overlap
 from unlazy.networks import Network
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.descent.descend import STOPPED, descend
 from unlazy.training.descent.stability import stable_step_size
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from unlazy.training.options import DescentOptions
 
 INPUTS, POINTS, ENOUGH, SAFETY = 10, 200, 1e-3, 0.3
 RICH, LAZY = 0.001, 30.0
 
 
-def agop(f: Any, X: Any) -> Any:
+def agop(f: Callable[[Array], Array], X: Array) -> Array:
     """(1/n) Σ ∇f(x) ∇f(x)ᵀ for a function of one row."""
     G = jax.vmap(jax.grad(f))(X)
     return dot(G.T, G) / X.shape[0]
 
 
-def traceless_correlation(A: Any, B: Any) -> Any:
+def traceless_correlation(A: Array, B: Array) -> Array:
     """Correlation of the traceless parts of two symmetric matrices, which compares their directions."""
     a, b = (M - jnp.trace(M) / M.shape[0] * jnp.eye(M.shape[0]) for M in (A, B))
     return jnp.sum(a * b) / jnp.maximum(jnp.linalg.norm(a) * jnp.linalg.norm(b), jnp.finfo(a.dtype).tiny)
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures half, one, start, weights_overlap, agop_overlap, gram, root, reached, steps_taken."""
     key_data, key_start = jax.random.split(key)
     X = jax.random.normal(key_data, (POINTS, INPUTS))
     f = jax.nn.relu(X[:, 0]) - jax.nn.relu(-X[:, 1])
@@ -60,7 +60,8 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     start = network.init(key_start, "antisymmetric")
     part = SAFETY * jnp.minimum(1, params["scale"])  # in the rich regime the kernel grows by about 1/α
     eta = part * stable_step_size(network, start, train, rates=network.rates)
-    found = descend(network, start, train, steps=params["steps"], step_size=eta, rates=network.rates, stop_below=ENOUGH)
+    options = DescentOptions(rates=network.rates, stop_below=ENOUGH)
+    found = descend(network, start, train, steps=params["steps"], step_size=eta, options=options)
     W0, W = start[0].weight, found.params[0].weight
     M = agop(lambda x: network(found.params, x[None])[0], X)
     values, vectors = jnp.linalg.eigh(M)
@@ -77,11 +78,12 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [D11], from the records."""
     rich, lazy = records.where(scale=RICH), records.where(scale=LAZY)
 
     def mean(part: Records, name: str) -> dict[str, float]:
         values = part.measure(name)
-        return {"measured": float(values.mean()), "error": float(values.std(ddof=1) / np.sqrt(len(values)))}
+        return {"measured": float(values.mean()), "error": standard_error(values)}
 
     return [
         at_least("Share of runs that reach the training loss", "D11", float(np.mean(records.measure("reached"))), 1.0),
@@ -95,7 +97,8 @@ def claims(records: Records) -> list[Claim]:
     ]  # fmt: skip
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of correlation with W¹ᵀW¹ against output scale α (rich to lazy)."""
     import matplotlib.pyplot as plt
 
     fig, axes = plt.subplots(1, 3, figsize=(9.5, 3.4), width_ratios=(1, 1, 1.25))

@@ -12,18 +12,19 @@ FACT and at least 0.8 for the ansatz, and higher for FACT; FACT at most 0.5 at i
 decay at least twice that at the largest.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
+from jaxtyping import PRNGKeyArray
 
+from unlazy.core.arrays import dot
 from unlazy.core.data import Data
-from unlazy.core.linalg import dot
 from unlazy.lab.claims import Claim, at_least, at_most
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.measures.alignment import entry_correlation
 from unlazy.networks.mlp import Network
 from unlazy.tasks import index_model
@@ -31,16 +32,15 @@ from unlazy.theory.feature_learning import feature_laws
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.descent.descend import descend
 from unlazy.training.descent.recording import parameters
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from unlazy.training.options import DescentOptions, Recording
 
 D, POINTS, WIDTH = 10, 200, 32
 RATE, MOMENTUM, RECORDS = 0.05, 0.9, 20
 TARGET: dict[tuple[int, ...], float] = {(1, 0): 3**-0.5, (0, 2): 3**-0.5, (1, 1): 3**-0.5}
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures laws."""
     layers, decay, steps = params["layers"], params["decay"], params["steps"]
     one, two = jax.random.split(key)
     X = jax.random.normal(one, (POINTS, D))  # drawn at once: nested rows would take half of the compile time
@@ -65,8 +65,9 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
             rows.append([held, *(entry_correlation(gram, M) for M in candidates)])
         return jnp.asarray(rows)
 
-    found = descend(network, network.init(two), data, steps=steps, optimizer=optax.sgd(RATE, MOMENTUM), decay=decay,
-                    record={"params": parameters}, every=steps // RECORDS)  # fmt: skip
+    options = DescentOptions(optax.sgd(RATE, MOMENTUM), decay=decay)
+    recording = Recording({"params": parameters}, every=steps // RECORDS)
+    found = descend(network, network.init(two), data, steps=steps, options=options, recording=recording)
     return {"laws": lax.map(laws, found.recorded["params"])}
 
 
@@ -81,6 +82,7 @@ def cells(records: Records, decay: float, time: int) -> dict[tuple[int, int], np
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [E5], from the records."""
     if len(decays := records.values("decay")) < 2:
         return []
     when = ((decays[-1], -1), (decays[0], -1), (decays[-1], 0))
@@ -97,7 +99,8 @@ def claims(records: Records) -> list[Claim]:
     ]  # fmt: skip
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of the records."""
     import matplotlib.pyplot as plt
 
     networks, decays = records.values("layers"), records.values("decay")

@@ -12,19 +12,15 @@ Verdict: 95% interval of the slope of n* in d at least 1.7 for once, at most 1.4
 with the large step; at most one run in ten of the control reaches the overlap at the largest d.
 """
 
-from typing import TYPE_CHECKING, Any
-
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PRNGKeyArray
 
 from unlazy.lab.claims import Claim
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._passage import median_slope, passages, share_claim, slope_claim
 from unlazy.tasks.index_models import HermiteLink
 from unlazy.training.descent.one_neuron import OnlineRule, samples_until
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LEVEL = 0.5
 NAMES = {"once": "each sample once", "twice": "each sample twice", "large": "once, after a large output step"}
@@ -32,12 +28,13 @@ PACE = 10.0
 """Upper estimate of the samples per dimension that He_3 needs with each sample used twice; the control gets 20×."""
 
 
-def parity(Z: Any) -> Any:
+def parity(Z: Array) -> Array:
     """Sign of the product of the inputs."""
     return jnp.sign(jnp.prod(Z, axis=1))
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures found."""
     use, d = params["use"], jnp.asarray(params["d"], float)
     control = params["target"] == "parity"
     target, r = (parity, 3) if control else (HermiteLink({(3,): 1.0}), 1)
@@ -47,10 +44,11 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
         "large": (OnlineRule(0.05 / d, output_step=1.0), 60 * d * jnp.log(d)),
     }[use]
     start = jnp.full(r, 1 / jnp.sqrt(r * d))
-    return {"found": samples_until(key, start, LEVEL, most, target, lambda s: -jnp.sin(s), rule, d)}
+    return {"found": samples_until(start, LEVEL, most, target, lambda s: -jnp.sin(s), rule, d, key=key)}
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [E2], from the records."""
     rows, he3 = [], records.where(target="He_3")
     for use, (low, high) in {"once": (1.7, np.inf), "twice": (-np.inf, 1.4), "large": (-np.inf, 1.4)}.items():
         d, table = passages(he3.where(use=use))
@@ -66,7 +64,8 @@ def claims(records: Records) -> list[Claim]:
     return rows
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of samples until overlap 1/2 against input dimension d."""
     import matplotlib.pyplot as plt
 
     fig, (left, right) = plt.subplots(1, 2, figsize=(7.8, 3.5), layout="constrained", width_ratios=(3, 2))

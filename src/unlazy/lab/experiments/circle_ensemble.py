@@ -16,30 +16,28 @@ mean, minus its sampling error, decreases from the smallest width to the largest
 is no pointwise test: where the band is very narrow a difference of a thousandth would fail it.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from unlazy.core.data import Data
 from unlazy.kernels.networks.infinite_width import NNGP, NTK
-from unlazy.lab.claims import Claim, at_least, at_most, within
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.claims import Claim, at_least, at_most, standard_error, within
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.networks import Network
 from unlazy.solvers.gaussian_process.posterior import ensemble
 from unlazy.tasks.circle import Circle
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.descent.descend import descend
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 POINTS, ANGLES, UNTRAINED, WIDE = 8, 60, 5, 0.03
 TASK = Circle(bias=0.5)
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
     """Predictions of a group of networks (one group per seed) at every angle, and the closed form."""
     mlp = MLP(1, "relu", width=params["width"])
     network, nngp, ntk = Network(mlp, TASK.d), NNGP(mlp), NTK(mlp)
@@ -60,7 +58,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def summary(records: Records, width: int) -> dict[str, Any]:
+def summary(records: Records, width: int) -> dict[str, float]:
     """Statistics of the ensemble of one width, with jackknife errors over networks (over groups at initialization)."""
     chosen = records.where(width=width)
     f = np.concatenate(chosen.measure("f"))
@@ -82,7 +80,7 @@ def summary(records: Records, width: int) -> dict[str, Any]:
         "count": count, "rms": np.sqrt(np.mean(gap**2)), "rms_error": _jackknife(np.sqrt(squares)),
         "beyond": np.mean(gap**2) - sampling, "beyond_error": _jackknife(beyond),
         "variance": ratio, "variance_error": _jackknife(ratios),
-        "start": starts.mean(), "start_error": starts.std(ddof=1) / np.sqrt(len(starts)),
+        "start": starts.mean(), "start_error": standard_error(starts),
         "inside": inside.mean(), "inside_error": inside.std(ddof=1) / np.sqrt(count),
     }  # fmt: skip
 
@@ -94,6 +92,7 @@ def _jackknife(values: np.ndarray) -> float:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [K11, K12], from the records."""
     widths = records.values("width")
     low, top = summary(records, widths[0]), summary(records, widths[-1])
     fall, fall_error = low["beyond"] - top["beyond"], np.hypot(low["beyond_error"], top["beyond_error"])
@@ -113,7 +112,8 @@ def claims(records: Records) -> list[Claim]:
     ]  # fmt: skip
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of f(x) against angle (degrees)."""
     import matplotlib.pyplot as plt
 
     width = records.values("width")[-1]

@@ -18,24 +18,23 @@ of the neurons' weights in the latent directions, at the largest γ_0 and n, at 
 target, at every n.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from unlazy.kernels.networks.infinite_width import NTK
-from unlazy.lab.claims import Claim, at_least, at_most, interval_claim
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.claims import Claim, at_least, at_most, interval_claim, standard_error
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.measures.subspace import energy
 from unlazy.products.metric_gram import cross
 from unlazy.tasks.patterns import pattern_task
 from unlazy.tasks.teachers import teacher
 from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.training.options import RichOptions
 from unlazy.training.rich.limit import rich_limit
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 INPUTS, TESTS, ENOUGH, DIRECTIONS = 12, 400, 0.05, 500
 TARGETS = ("index", "isotropic", "patterns")
@@ -60,21 +59,18 @@ def _data(target: str, n: int, key: Any) -> tuple[np.ndarray, np.ndarray, np.nda
     return X, y / np.sqrt(np.mean(y[:n] ** 2)), U
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures risk, reached, share, loss, moved, error, time."""
     n, gamma = params["n"], params["richness"]
     X, y, U = _data(params["target"], n, key)
     net = MLP(1, "relu", sigma_b=(0.3, 0.0))
     mean = float(np.mean(np.diagonal(cross(NTK(net), X[:n], X[:n], np.ones(INPUTS), 1.0))))
     times = np.r_[0.0, np.geomspace(0.1, params["long"], 20)] / mean
     enough = ENOUGH * float(np.mean(y[:n] ** 2)) / 2
-    ask = {
-        "draws": params["draws"],
-        "runs": 2,
-        "tolerance": 1e-2,
-        "precision": "float32",
-        "key": jax.random.fold_in(key, 1),
-    }
-    rich: Any = rich_limit(net, X[:n], y[:n], richness=gamma, times=times, until_loss=enough, **ask)
+    options = RichOptions(params["draws"], runs=2, tolerance=1e-2, precision="float32", stop_below=enough)
+    rich: Any = rich_limit(
+        net, X[:n], y[:n], richness=gamma, times=times, options=options, key=jax.random.fold_in(key, 1)
+    )
     f = np.asarray(rich.predict(X[n:]))
     Theta, w, loss = np.asarray(rich.tangent.value), rich.states.w[-1], float(rich.losses.value[-1])
     share = np.nan if U is None else float(energy(w.reshape(-1, w.shape[-1])[:, :INPUTS], U)) * INPUTS / len(U)
@@ -101,6 +97,7 @@ def _gain(records: Records, target: str, n: int | None = None) -> tuple[float, f
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [M5, M1, M2, P1, P4], from the records."""
     rows = [at_least("fraction of runs that reach the training loss", "M2",
                      float(records.measure("reached").mean()), 1.0, predicted="all")]  # fmt: skip
     gammas, sizes = records.values("richness"), records.values("n")
@@ -117,7 +114,7 @@ def claims(records: Records) -> list[Claim]:
     for target, tag in (("index", "M5"), ("patterns", "P4")):
         shares = _by_richness(records, target, "share")[1][-1]
         statement = f"{target}: share of weights in the latent directions / chance, γ_0 = {max(gammas):g}"
-        error = float(shares.std(ddof=1) / np.sqrt(len(shares)))
+        error = standard_error(shares)
         rows.append(at_least(statement, tag, float(shares.mean()), 1.5, error=error))
     for target in TARGETS:
         rises = np.concatenate([np.diff(np.log(_by_richness(records, target, "moved", n)[1].mean(1))) for n in sizes])
@@ -127,7 +124,8 @@ def claims(records: Records) -> list[Claim]:
     return rows
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of the records."""
     import matplotlib.pyplot as plt
 
     fig, axes = plt.subplots(1, 3, figsize=(9.6, 3.0), layout="constrained")

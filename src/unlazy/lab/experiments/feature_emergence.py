@@ -12,19 +12,15 @@ Verdict: structured: accuracy ≥ 0.99 for every seed, also on part 1; smallest 
 after step 1, ≥ 0.99 after step 2, ≥ 0.95 after training. Unstructured: accuracy within 0.03 of 1/2 for every seed.
 """
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from unlazy.lab.claims import Claim, at_least, at_most, within
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._patterns import SIZES, STAGES, curve_steps, draw_lines, network_run
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
     """Accuracy (overall, part 1) along training and at the end, and cosines at the four stages."""
     found = network_run(params, key)
     overall, first = found["accuracy"]
@@ -32,6 +28,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [P3, P4, P6, P7], from the records."""
     rows = []
     good, bare = records.where(structured=True), records.where(structured=False)
     if len(good):
@@ -62,7 +59,8 @@ def claims(records: Records) -> list[Claim]:
     return rows
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of test accuracy against gradient steps (gray: first two; then head = 0, all layers)."""
     import matplotlib.pyplot as plt
 
     fig, (left, right) = plt.subplots(1, 2, figsize=(9.0, 3.6), layout="constrained", width_ratios=(1.35, 1))

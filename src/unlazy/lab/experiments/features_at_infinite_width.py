@@ -15,40 +15,41 @@ than that of the step, with two standard errors over seeds; Φ changes by at lea
 0.05.
 """
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from unlazy.kernels.networks.infinite_width import NTK
-from unlazy.lab.claims import Claim, at_least, at_most, within
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.claims import Claim, at_least, at_most, standard_error, within
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.measures.subspace import energy
 from unlazy.products.metric_gram import cross
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.one_step.algorithm import first_gradient
+from unlazy.training.options import RichOptions
 from unlazy.training.rich.limit import rich_limit
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LAZY, RICH, ENOUGH = 0.05, 2.0, 0.1
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures cosine, share, shares, end, times, losses, features, reached."""
     d, gamma = params["d"], params["richness"]
     X = jax.random.normal(jax.random.fold_in(key, 0), (params["n"], d))
     y = 0.5 * (X[:, 0] ** 2 - X[:, 1] ** 2)
     net, U = MLP(1, "relu", sigma_w=1.0), jnp.eye(d)[:2]
     rows = np.asarray(X, float)
     largest = float(np.linalg.eigvalsh(cross(NTK(net), rows, rows, np.ones(d), 1.0))[-1])
-    ask: dict[str, Any] = {"richness": gamma, "draws": params["draws"], "runs": 1, "key": jax.random.fold_in(key, 1)}
-    step: Any = rich_limit(net, X, y, times=[0, 1], step_size=0.25 / largest, **ask)
+    options, ask = RichOptions(draws=params["draws"], runs=1), {"richness": gamma, "key": jax.random.fold_in(key, 1)}
+    step: Any = rich_limit(net, X, y, times=[0, 1], step_size=0.25 * len(X) / largest, options=options, **ask)
     W0, moved = step.states.w[0, 0], step.states.w[1, 0] - step.states.w[0, 0]
     gradient = first_gradient(W0, step.states.z[0, 0, :, 0], X, y)
     times = np.r_[0.0, 0.01, np.geomspace(1, params["long"], 8)] * 0.25 / largest
-    flow: Any = rich_limit(net, X, y, times=times, tolerance=3e-3, **ask)
+    flow: Any = rich_limit(net, X, y, times=times, options=replace(options, tolerance=3e-3), **ask)
     losses = np.asarray(flow.losses.value)
     end = int(np.argmax(losses <= ENOUGH * losses[0])) if losses[-1] <= ENOUGH * losses[0] else -1
     shares = np.array([float(energy(w[0] - W0, U)) for w in flow.states.w[1:]])
@@ -66,12 +67,8 @@ def _cosines(A: Any, B: Any) -> Any:
     return jnp.where(sizes > 0, jnp.sum(A * B, 1) / jnp.where(sizes > 0, sizes, 1), 1.0)
 
 
-def _error(values: np.ndarray) -> float:
-    """Standard error of the mean."""
-    return float(values.std(ddof=1) / np.sqrt(len(values)))
-
-
 def claims(records: Records) -> list[Claim]:
+    """Claims on [D4, M2, P4, M1], from the records."""
     rich, lazy = records.where(richness=RICH), records.where(richness=LAZY)
     early = records.measure("shares")[:, 0] / records.measure("share")
     gain = rich.measure("end") / rich.measure("share")
@@ -80,17 +77,18 @@ def claims(records: Records) -> list[Claim]:
         at_least("smallest cosine, over neurons, of the first Euler step with the gradient of Algorithm 1", "D4",
                  float(records.measure("cosine").min()), 1 - 1e-9, predicted="1, allowed 1e-9 less"),
         within("share of the change in the relevant directions: flow at small times / one step", "M2",
-               float(early.mean()), 0.99, 1.01, error=_error(early), predicted="1 ± 1%"),
+               float(early.mean()), 0.99, 1.01, error=standard_error(early), predicted="1 ± 1%"),
         at_least("share of runs that reach the stopping loss", "M2", float(rich.measure("reached").mean()), 1.0,
                  predicted="always"),
         at_least(f"γ_0 = {RICH:g}: share in the relevant directions, end of flow / one step", "P4",
-                 float(gain.mean()), 1.0, error=_error(gain), predicted="> 1", basis="theory"),
-        at_least(f"γ_0 = {RICH:g}: relative change of Φ", "M1", float(far.mean()), 0.2, error=_error(far)),
-        at_most(f"γ_0 = {LAZY:g}: relative change of Φ", "M1", float(near.mean()), 0.02, error=_error(near)),
+                 float(gain.mean()), 1.0, error=standard_error(gain), predicted="> 1", basis="theory"),
+        at_least(f"γ_0 = {RICH:g}: relative change of Φ", "M1", float(far.mean()), 0.2, error=standard_error(far)),
+        at_most(f"γ_0 = {LAZY:g}: relative change of Φ", "M1", float(near.mean()), 0.02, error=standard_error(near)),
     ]  # fmt: skip
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of share in the relevant directions against time."""
     import matplotlib.pyplot as plt
 
     fig, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.1), layout="constrained")

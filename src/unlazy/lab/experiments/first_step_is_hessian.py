@@ -11,28 +11,25 @@ energy within 0.06 of the formula for every n ≥ d².
 """
 
 import math
-from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
-from unlazy.core.linalg import dot
-from unlazy.lab.claims import Claim, within
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.core.arrays import dot
+from unlazy.lab.claims import Claim, standard_error, within
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._baselines import by_seed
 from unlazy.tasks.index_models import quadratic_plus
 from unlazy.theory.feature_learning import gradients
 from unlazy.training.one_step.algorithm import learn_features
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 NEURONS = 8192
 LINK = np.array([0, 0, math.sqrt(0.5), 0, math.sqrt(0.5)])
 
 
-def population(d: int, r: int, key: Any) -> dict[str, Any]:
+def population(d: int, r: int, key: PRNGKeyArray) -> Measures:
     """Root mean squares of the Hessian term and of the remainder of the exact gradient."""
     U = jnp.eye(r, d)
     W = jax.random.normal(key, (NEURONS, d)) / math.sqrt(d)
@@ -43,12 +40,12 @@ def population(d: int, r: int, key: Any) -> dict[str, Any]:
     return {name: jnp.sqrt(jnp.mean(jnp.sum(part**2, 1))) for name, part in (("signal", leading), ("residual", rest))}
 
 
-def sampled(params: Params, key: Any) -> dict[str, Any]:
+def sampled(params: Params, key: PRNGKeyArray) -> Measures:
     """Share of the energy of W¹ in S*, and the overlap of its top r directions with S*."""
     key_task, key_data, key_start = jax.random.split(key, 3)
     task = quadratic_plus(params["d"], 4, params["r"], key=key_task)
     data = task.sample_padded(key_data, params["n"], params["n_padded"])
-    W = learn_features(key_start, data.X, data.y, width=params["width"], weights=data.weights).W
+    W = learn_features(data.X, data.y, width=params["width"], weights=data.weights, key=key_start).W
     inside = dot(W, task.subspace.T)
     top = jnp.linalg.eigh(dot(W.T, W))[1][:, -params["r"] :]
     return {
@@ -57,11 +54,13 @@ def sampled(params: Params, key: Any) -> dict[str, Any]:
     }
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial at a point of the grid."""
     return population(params["d"], params["r"], key) if params["part"] == "population" else sampled(params, key)
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [D5], from the records."""
     rows = []
     exact = records.where(part="population")
     for r in exact.values("r"):
@@ -100,10 +99,11 @@ def claims(records: Records) -> list[Claim]:
 
 def _error(values: np.ndarray) -> float:
     """Standard error of the mean."""
-    return float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
+    return standard_error(values) if len(values) > 1 else 0.0
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of root mean square against input dimension d."""
     import matplotlib.pyplot as plt
 
     fig, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.3))

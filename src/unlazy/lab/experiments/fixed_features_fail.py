@@ -14,20 +14,21 @@ unstructured: all methods within 0.03 of 1/2; the hinge loss of random features 
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.kernels.dot_product import Polynomial
 from unlazy.kernels.networks.infinite_width import LayerKernel
 from unlazy.kernels.networks.two_layer import TwoLayer
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.lab.claims import Claim, at_least, at_most, consistent
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._patterns import (
     DICTIONARY,
     RELEVANT,
@@ -38,14 +39,11 @@ from unlazy.lab.experiments._patterns import (
     part_accuracies,
     setting,
 )  # fmt: skip
-from unlazy.solvers.ridge import factorization
+from unlazy.solvers.ridge import cholesky_factor, cholesky_solve
 from unlazy.tasks.patterns import pattern_task
 from unlazy.theory.activations.functions import activation
 from unlazy.theory.feature_learning.patterns import fixed_feature_loss, queries_needed
 from unlazy.theory.infinite_width.architecture import MLP
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 METHODS = (
     "linear", "random features, 600", "random features, 3,000", "finite NTK", "infinite NTK", "Gaussian", "Laplace",
@@ -67,7 +65,7 @@ _setting = jax.jit(setting, static_argnums=(0, 1, 3))
 _block = jax.jit(lambda kernel, A, X: kernel.block(A, X))
 
 
-def tables() -> dict[str, Any]:
+def tables() -> dict[str, np.ndarray]:
     """Exact kernel values as functions of ⟨x,z⟩ = 1 - 2h/D, where h = 0 … D patterns differ between x and z."""
     wide = MLP(1, "truncated_relu", (SIGMA_W, 1.0), (SIGMA_B, 0.0), scale_input=False)
     # the tangent kernel at the initialization of [P3]: a²(⟨x,z⟩ + 1) E σ'σ' + E σσ, per neuron
@@ -91,10 +89,10 @@ def ridge_coefficients(K: np.ndarray, across: np.ndarray, y: np.ndarray, truth: 
     """(K + ρI)⁻¹y for the ridge with the smallest squared error on the validation rows."""
     scale, best, chosen = np.trace(K) / len(K), np.inf, np.zeros_like(y)
     for ridge in RIDGES:
-        L = factorization.cholesky_factor(K, float(ridge * scale))
+        L = cholesky_factor(K, float(ridge * scale))
         if L is None:
             raise ValueError(f"K + {ridge * scale:.2g}·I is not numerically positive definite; use larger ridges")
-        alpha = factorization.cholesky_solve(L, y)
+        alpha = cholesky_solve(L, y)
         error = float(np.mean((dot(across, alpha) - truth) ** 2))
         if error >= best:
             break
@@ -102,7 +100,7 @@ def ridge_coefficients(K: np.ndarray, across: np.ndarray, y: np.ndarray, truth: 
     return chosen
 
 
-def fixed_feature_methods(s: PatternSetting, n: int) -> dict[str, Any]:
+def fixed_feature_methods(s: PatternSetting, n: int) -> dict[str, np.ndarray]:
     """Accuracies (overall, part 1) of all fixed-feature methods, and norms and hinge losses of random features."""
     keys = jax.random.split(s.key, 4)
     data, val = _points(s.task, keys[0], FEW), _points(s.task, keys[1], VALIDATION)
@@ -170,7 +168,8 @@ def _norms_and_losses(phi: Callable, X: Any, y: Any, Z: Any, truth: Any) -> tupl
     return np.linalg.norm(heads, axis=1), np.mean(np.maximum(0, 1 - truth[:, None] * outputs), 0)
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures accuracy."""
     if params["method"] == NETWORK:
         return {"accuracy": network_run(params, key)["accuracy"][None]}
     return fixed_feature_methods(_setting(params["structured"], params["d"], key, TEST), params["n"])
@@ -186,6 +185,7 @@ def table(records: Records, structured: bool) -> dict[str, np.ndarray]:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [P5, P6], from the records."""
     rows = []
     for name, values in table(records, True).items():
         overall, first = values[:, 0], values[:, 1]
@@ -217,7 +217,8 @@ def _bound(norm: float) -> float:
     return fixed_feature_loss(600, float(norm), RELEVANT, 0.5)
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of hinge loss against test accuracy (median and range over seeds)."""
     import matplotlib.pyplot as plt
 
     fig, (left, middle, right) = plt.subplots(1, 3, figsize=(10.4, 3.7), layout="constrained", width_ratios=(1.5, 1, 1))

@@ -21,30 +21,29 @@ n*/(1 + 1/d); the raw exponent is a separate claim.
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import PRNGKeyArray
 
+from unlazy.core.arrays import dot
 from unlazy.core.data import Data
-from unlazy.core.linalg import dot
 from unlazy.kernels.dot_product import ArcCosine
-from unlazy.lab.claims import Claim, at_least, at_most, interval_claim
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.claims import Claim, at_least, at_most, interval_claim, standard_error
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._baselines import by_seed, tiled_gram
 from unlazy.measures.scaling_fit import Interval
 from unlazy.networks.quadratic import QuadraticNetwork
 from unlazy.solvers.convex.nuclear_norm import minimum_frobenius_norm, minimum_nuclear_norm
 from unlazy.solvers.convex.relu_network import convex_relu_network
-from unlazy.solvers.ridge import factorization
+from unlazy.solvers.ridge import cholesky_factor, cholesky_solve
 from unlazy.tasks.polynomials import quadratic
 from unlazy.tasks.teachers import teacher
 from unlazy.training.descent.descend import descend
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from unlazy.training.options import DescentOptions
 
 THRESHOLD, DRAWS = 0.01, 1000
 NAMES = {"frobenius": "Frobenius (F2)", "nuclear": "nuclear (F1)", "network": "network, weight decay"}
@@ -52,7 +51,8 @@ DECAY, RATE, STEPS = 0.01, 1e-2, 2000
 RIDGES = (1e-10, 1e-8, 1e-6, 1e-4, 1e-2)
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial at a point of the grid."""
     if params["part"] == "relu":
         return _relu(params["n"], key)
     return _square(key, params["n"], rows=params["rows"], d=params["d"], method=params["method"])
@@ -73,7 +73,8 @@ def _square(key: Any, n: Any, *, rows: int, d: int, method: str) -> dict[str, An
     network = QuadraticNetwork(2 * d)
     rule = optax.adam(optax.cosine_decay_schedule(RATE, STEPS))
     start = network.init(key_start, d, 0.3)
-    found = descend(network, start, Data(data.X, data.y, data.weights), steps=STEPS, optimizer=rule, decay=DECAY)
+    options = DescentOptions(rule, decay=DECAY)
+    found = descend(network, start, Data(data.X, data.y, data.weights), steps=STEPS, options=options)
     return {"risk": quadratic_risk(network.matrix(found.params) - truth)}
 
 
@@ -89,8 +90,8 @@ def _relu(n: int, key: Any) -> dict[str, Any]:
     F1 = convex_relu_network(X, y, penalty=1e-4 * n)
     K, across = tiled_gram(ArcCosine(1), X, X), tiled_gram(ArcCosine(1), Z, X)
     ridges = np.array(RIDGES) * np.trace(K) / n
-    factors = [factorization.cholesky_factor(K, float(ridge)) for ridge in ridges]
-    F2 = [np.mean((dot(across, factorization.cholesky_solve(L, y)) - truth) ** 2) for L in factors if L is not None]
+    factors = [cholesky_factor(K, float(ridge)) for ridge in ridges]
+    F2 = [np.mean((dot(across, cholesky_solve(L, y)) - truth) ** 2) for L in factors if L is not None]
     trivial = np.mean(truth**2)
     return {"risk": np.mean((F1(Z) - truth) ** 2) / trivial, "kernel": min(F2) / trivial, "gap": F1.gap,
             "neurons": len(F1.a)}  # fmt: skip
@@ -137,6 +138,7 @@ def exponent(d: np.ndarray, stars: np.ndarray) -> Interval:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [L6], from the records."""
     rows = [*_point_claims(records), *_ratio_claims(records), *_exponent_claims(records)]
     convex = [r for r in records if "gap" in r.measures]
     worst = max((float(r.measures["gap"]) for r in convex), default=math.nan)
@@ -152,7 +154,7 @@ def _point_claims(records: Records) -> list[Claim]:
         if len(found) > 1:
             risk = found.measure("risk")
             rows.append(rule(f"{NAMES[method]}, d = 20, n = 100: risk", "L6", float(risk.mean()), bound,
-                             error=float(risk.std(ddof=1) / math.sqrt(len(risk)))))  # fmt: skip
+                             error=standard_error(risk)))  # fmt: skip
     return rows
 
 
@@ -196,13 +198,14 @@ def _relu_claims(records: Records) -> list[Claim]:
     if len(found) < 2:
         return []
     logs = np.log(found.measure("risk") / found.measure("kernel"))
-    middle, error = logs.mean(), logs.std(ddof=1) / math.sqrt(len(logs))
+    middle, error = logs.mean(), standard_error(logs)
     value, low, high = (math.exp(middle + k * error) for k in (0, -2, 2))
     return [interval_claim("ReLU, d = 3, n = 32: risk of the convex network / kernel ridge, geometric mean", "L6",
                            value, low, high, high <= 0.1, "≤ 0.1", "± 2 standard errors")]  # fmt: skip
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of median risk (1e-6: exact) against samples n."""
     import matplotlib.pyplot as plt
 
     fig, (left, middle, right) = plt.subplots(1, 3, figsize=(9.6, 3.2))

@@ -17,24 +17,21 @@ by GCV exceeds that at the best ridge by at most 5%. Control: with duplicated ro
 """
 
 import warnings
-from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.networks.infinite_width import NNGP, NTK
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.lab.claims import Claim, at_most
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._tables import table
 from unlazy.solvers.path import decompose
 from unlazy.theory.infinite_width.architecture import MLP
-from unlazy.theory.numerics.bandwidth import median_distance, row_pairs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from unlazy.theory.numerics.geometry import median_distance, row_pairs
 
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """Ridges relative to the mean of K's diagonal."""
@@ -64,7 +61,8 @@ def kernels(X: np.ndarray) -> dict[str, Kernel]:
             "NTK": NTK(MLP(2, sigma_b=0.5))}  # fmt: skip
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial at a point of the grid."""
     n, seed = params["n"], int(jax.random.randint(key, (), 0, 2**31 - 1))
     X, y = sample(params["data"], seed, n)
     at = np.arange(n) if params["copies"] == 1 else np.repeat(np.arange(n // 2), 2)
@@ -102,6 +100,7 @@ def _selection_cost(mine: Records) -> float:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [G2], from the records."""
     found = []
     for name in records.values("data"):
         plain = records.where(data=name, copies=1)
@@ -119,7 +118,8 @@ def claims(records: Records) -> list[Claim]:
     return found
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of estimate / test risk against effective degrees of freedom / n."""
     import matplotlib.pyplot as plt
 
     names = records.values("data")

@@ -15,34 +15,33 @@ the corresponding bound for Student's t with (seeds - 1) degrees of freedom. Slo
 upper half of the widths in [-1.15, -0.9].
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PRNGKeyArray
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.kernels.networks.infinite_width import NNGP
 from unlazy.lab.claims import Claim, at_most, within
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.measures import distribution
 from unlazy.measures.scaling_fit import power_law
 from unlazy.networks.mlp import Network, Parameters
 from unlazy.theory.infinite_width.architecture import MLP
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 INPUTS, POINTS, BATCH = 8, 5, 50
 EDGES = np.linspace(-6, 6, 49)
 
 
-def exact_kurtosis(width: Any, depth: int) -> Any:
+def exact_kurtosis(width: float | Array | np.ndarray, depth: int) -> float | Array | np.ndarray:
     """3((1 + 5/w)^L - 1)."""
     return 3 * ((1 + 5 / width) ** depth - 1)
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures second, fourth, covariance, kernel, kurtosis, histogram."""
     network = Network(MLP(params["depth"], width=params["width"]), INPUTS)
     X = jnp.asarray(np.random.default_rng(0).standard_normal((POINTS, INPUTS)))  # the same for every seed
     K = NNGP(network.mlp).gram(X)
@@ -85,6 +84,7 @@ def _unpack(network: Network, flat: jax.Array) -> Parameters:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [K6, K7], from the records."""
     widths = np.array(records.values("width"))
     depth = records[0].params["depth"]
     wide = records.where(width=widths[-1])
@@ -117,7 +117,8 @@ def _slope(widths: np.ndarray, values: np.ndarray) -> float:
     return power_law(widths, values).exponent
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of density against f(x) / NNGP std."""
     import matplotlib.pyplot as plt
 
     widths = records.values("width")

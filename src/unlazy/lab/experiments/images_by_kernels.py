@@ -20,31 +20,29 @@ is only for the digits.
 
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Array, PRNGKeyArray
 
+from unlazy.core.arrays import dot
 from unlazy.core.data import Data
 from unlazy.core.errors import UnlazyError
-from unlazy.core.linalg import dot
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.networks.flips import with_flips
 from unlazy.kernels.networks.infinite_width import NTK
-from unlazy.lab.claims import Claim, at_least, within
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.claims import Claim, at_least, standard_error, within
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.layers import Conv, Dense, Flatten, Layer, myrtle, serial
 from unlazy.networks import Network
 from unlazy.products import gram
-from unlazy.solvers.ridge.intercept import fit_ridge_path
+from unlazy.solvers.ridge import fit_ridge_path
 from unlazy.tasks.images import digits, npz_images
 from unlazy.theory.numerics.whitening import unit_rows, zca_matrix
 from unlazy.training.descent.descend import descend
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from unlazy.training.options import DescentOptions
 
 MOVED, WIDTH, STEPS, RATE, BATCH, REGULARIZATION = 2, 32, 200, 0.03, 32, 1e-4
 HALVINGS = (8, 4, 2, 1)
@@ -82,7 +80,7 @@ def load_images(file: str | None) -> tuple[np.ndarray, np.ndarray, int]:
     return X, np.concatenate([np.asarray(part.y) for part in (train, test)]), train.size
 
 
-def sample_images(params: Params, key: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def sample_images(params: Params, key: PRNGKeyArray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Training images and one-hot labels, test images and labels; standardized by the training images."""
     X, Y, train = load_images(params["file"])
     n, m = params["most"], params["test"]
@@ -122,18 +120,19 @@ def classify_by_kernel(
 
 
 @functools.partial(jax.jit, static_argnames="network")
-def train_and_predict(network: Any, X: Any, Y: Any, T: Any, n: Any, key: Any) -> Any:
+def train_and_predict(network: Network, X: Array, Y: Array, T: Array, n: int | Array, key: PRNGKeyArray) -> Array:
     """Outputs at T after training on the first n images, repeated to full size so that all n share a program."""
     start, batches = jax.random.split(key)
     rows = jnp.arange(X.shape[0]) % n
     end = descend(
-        network, network.init(start), Data(X[rows], Y[rows]), steps=STEPS, optimizer=optax.adam(RATE),
-        loss="cross_entropy", batch_size=BATCH, key=batches,
+        network, network.init(start), Data(X[rows], Y[rows]), steps=STEPS, loss="cross_entropy",
+        options=DescentOptions(optax.adam(RATE), batch_size=BATCH), key=batches,
     )  # fmt: skip
     return network(end.params, T)
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures sizes, accuracy."""
     key_data, key_start = jax.random.split(key)
     X, Y, T, truth = sample_images(params, key_data)
     sizes = [params["most"] // part for part in HALVINGS]
@@ -157,10 +156,11 @@ def gap(records: Records, one: str, two: str, at: tuple[int, int] = (-1, -1)) ->
     scores = [{r.seed: r.measures["accuracy"] for r in records.where(model=m)} for m in (one, two)]
     both = sorted(scores[0].keys() & scores[1].keys())
     found = np.array([scores[0][s][at[0]] - scores[1][s][at[1]] for s in both])
-    return float(found.mean()), float(found.std(ddof=1) / np.sqrt(len(found)))
+    return float(found.mean()), standard_error(found)
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [C1, C2], from the records."""
     rows = []
     for file in records.values("file"):
         here = Records(r for r in records if r.params["file"] == file)
@@ -184,7 +184,8 @@ def claims(records: Records) -> list[Claim]:
     return rows
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of test accuracy against training images."""
     import matplotlib.pyplot as plt
 
     files = records.values("file")

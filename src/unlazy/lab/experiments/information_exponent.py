@@ -12,43 +12,42 @@ Verdict: 95% interval of the slope within [0.85, 1.2] for k = 1, within [0.8, 1.
 """
 
 import math
-from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PRNGKeyArray
 
 from unlazy.lab.claims import Claim
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._passage import median_slope, passages, slope_claim
 from unlazy.tasks.index_models import HermiteLink
 from unlazy.theory.activations import hermite
 from unlazy.training.descent.one_neuron import OnlineRule, samples_until
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LEVEL = 0.5
 BOUNDS = {1: (0.85, 1.2), 2: (0.8, 1.2), 3: (1.75, 2.25)}
 """Bounds on the slope of n* (k = 1, 3) or n*/log d (k = 2) in d."""
 
 
-def step(k: int, d: Any) -> Any:
+def step(k: int, d: float | Array) -> float | Array:
     """Step size, with the largest power of d at which noise does not dominate the drift at overlap d^{-1/2}."""
     return 0.5 / d if k < 3 else 0.25 * d**-1.5
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures found."""
     k, d = params["k"], jnp.asarray(params["d"], float)
     coefficients = [0.0] * k + [1.0]
     most = 10 * d * jnp.log(d) if k < 3 else 6 * d**2  # over three times the median; slower runs are infinite
     found = samples_until(
-        key, jnp.full(1, 1 / jnp.sqrt(d)), LEVEL, most, HermiteLink({(k,): 1.0}),
-        lambda s: hermite.series(s, coefficients), OnlineRule(step(k, d)), d,
+        jnp.full(1, 1 / jnp.sqrt(d)), LEVEL, most, HermiteLink({(k,): 1.0}),
+        lambda s: hermite.series(s, coefficients), OnlineRule(step(k, d)), d, key=key,
     )  # fmt: skip
     return {"found": found}
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [E1], from the records."""
     rows = []
     for k in records.values("k"):
         d, table = passages(records.where(k=k))
@@ -62,7 +61,8 @@ def claims(records: Records) -> list[Claim]:
     return rows
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of samples until overlap 1/2 against input dimension d."""
     import matplotlib.pyplot as plt
 
     fig, axis = plt.subplots(figsize=(4.6, 3.5), layout="constrained")

@@ -15,31 +15,31 @@ PL constant during training at least 0.8 σ_min² there; ratio of distance to it
 the Jacobian to its bound at most 1.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
+from unlazy.core.arrays import dot
 from unlazy.core.data import Data
-from unlazy.core.linalg import dot
-from unlazy.lab.claims import Claim, at_least, at_most, interval_claim, within
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.claims import Claim, at_least, at_most, interval_claim, standard_error, within
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.measures.scaling_fit import slope
 from unlazy.networks import Network, WeightBias
 from unlazy.theory.dynamics import conditioning
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.theory.infinite_width.jacobian import jacobian_rows
 from unlazy.training.descent.descend import descend
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from unlazy.training.options import DescentOptions, Recording
 
 FIRST_LAYER = (WeightBias(1.0, 0.0), WeightBias(0.0, 0.0))
 ZERO, AROUND, FLOOR, DRAWS = 1e-10, (-2, -1, 0, 1, 2), 1e-13, 8
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures threshold, scale, width, descent."""
     return {"threshold": _threshold, "scale": _scale, "width": _width, "descent": _descent}[params["part"]](params, key)
 
 
@@ -114,8 +114,9 @@ def _descent(params: Params, key: Any) -> dict[str, Any]:
         return jnp.sum(jnp.square(pull(residual)[0])) / jnp.sum(jnp.square(residual))
 
     found = descend(
-        network, start, Data(X, y), steps=params["steps"], step_size=n * eta, rates=FIRST_LAYER,
-        record={"pl": pl}, every=params["steps"] // 100, stop_below=FLOOR,
+        network, start, Data(X, y), steps=params["steps"], step_size=n * eta,
+        options=DescentOptions(rates=FIRST_LAYER, stop_below=FLOOR),
+        recording=Recording({"pl": pl}, every=params["steps"] // 100),
     )  # fmt: skip
     move = (found.params[0].weight - start[0].weight).T
     change = _norm(_jacobian(network, found.params, X) - J)
@@ -155,6 +156,7 @@ def tail_rate(losses: jax.Array, steps: jax.Array) -> jax.Array:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [L4], from the records."""
     return [*_threshold_claims(records), *_scale_claims(records), *_descent_claims(records)]
 
 
@@ -200,7 +202,7 @@ def _descent_claims(records: Records) -> list[Claim]:
         mine = chosen.where(width=width)
         if width >= 200:
             ratio = mine.measure("rate") / mine.measure("predicted")
-            error = ratio.std(ddof=1) / np.sqrt(len(ratio))
+            error = standard_error(ratio)
             rows.append(within(f"width {width}: measured rate / 2ησ_min²", "L4", float(ratio.mean()), 0.9, 1.6,
                                error=float(error), predicted="1, allowed 0.9 to 1.6"))  # fmt: skip
             rows.append(at_least(f"width {width}: smallest PL constant during training / σ_min², every seed", "L4",
@@ -214,7 +216,8 @@ def _descent_claims(records: Records) -> list[Claim]:
     return rows
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of training loss against n - predicted threshold."""
     import matplotlib.pyplot as plt
 
     fig, (left, middle, right) = plt.subplots(1, 3, figsize=(9.6, 3.0), layout="constrained")

@@ -16,21 +16,20 @@ rate has learned the bright feature after 200 steps (at least 0.95).
 """
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 import optax
+from jaxtyping import PRNGKeyArray
 
-from unlazy.core.linalg import dot
-from unlazy.lab.claims import Claim, at_least
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.core.arrays import dot
+from unlazy.lab.claims import Claim, at_least, standard_error
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.tasks.two_features import two_features
 from unlazy.training.descent.descend import descend
 from unlazy.training.descent.recording import accuracy
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from unlazy.training.options import DescentOptions, Recording
 
 SETTING: dict[str, Any] = {"d": 400, "margin": 0.1, "size": 16.0, "gap": 0.5}
 WIDTH, POINTS, FRESH, SMALL, LARGE, START, LEAK = 64, 200, 1000, 0.02, 0.2, 0.3, 0.2
@@ -39,7 +38,8 @@ GRID: tuple[dict[str, list], ...] = ({"rate": ["small"], "steps": [5500]}, {"rat
 NAMES = {"small": "small throughout", "large first": "large, then small"}
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures at."""
     keys = jax.random.split(key, 5)
     data = two_features(keys[0], POINTS, faint=0.025, bright=0.1, **SETTING)
     faint = two_features(keys[1], FRESH, faint=1.0, bright=0.0, **SETTING)
@@ -55,8 +55,8 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     rates = optax.piecewise_constant_schedule(first, {FIRST: SMALL / first})
     kinds = {"train": data, "faint": faint, "bright": bright}
     record = {name: accuracy(apply, part.X, part.y) for name, part in kinds.items()}
-    found = descend(apply, W, data, steps=params["steps"], optimizer=optax.sgd(rates), loss="logistic",
-                    record=record, every=EVERY)  # fmt: skip
+    options, recording = DescentOptions(optax.sgd(rates)), Recording(record, every=EVERY)
+    found = descend(apply, W, data, steps=params["steps"], loss="logistic", options=options, recording=recording)
     return {**found.recorded, "at": found.recorded_at}
 
 
@@ -67,11 +67,12 @@ def paths(records: Records, rate: str, name: str) -> np.ndarray:
 
 def mean_at_least(statement: str, values: np.ndarray, bound: float) -> Claim:
     """Claim that the mean over seeds is at least the bound."""
-    error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    error = standard_error(values) if len(values) > 1 else 0.0
     return at_least(statement, "L11", float(values.mean()), bound, error=error)
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [L11], from the records."""
     faint = {rate: paths(records, rate, "faint") for rate in NAMES}
     rows = [mean_at_least("Faint feature alone: reduction of the error by a large rate first",
                           faint["large first"][:, -1] - faint["small"][:, -1], 0.02)]  # fmt: skip
@@ -83,7 +84,8 @@ def claims(records: Records) -> list[Claim]:
     return [*rows, mean_at_least(f"Small rate, {EARLY} steps: accuracy on the bright feature", early, 0.95)]
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of accuracy (mean ± 2 s.e.) against time (sum of learning rates)."""
     import matplotlib.pyplot as plt
 
     fig, axes = plt.subplots(1, 3, figsize=(9.0, 3.2), layout="constrained", sharey=True)

@@ -15,15 +15,16 @@ largest, and its mean decreases with every step of α. Slope of the drift in wid
 for mean field. All with two standard errors.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from unlazy.core.data import Data
 from unlazy.lab.claims import Claim, at_least, at_most, interval_claim, within
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.measures.risk import risk
 from unlazy.measures.scaling_fit import slope
 from unlazy.measures.tangent_drift import relative_change
@@ -31,9 +32,7 @@ from unlazy.networks import Network, linearize, tangent_kernel, trained_lineariz
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.descent.descend import STOPPED, descend
 from unlazy.training.descent.stability import stable_step_size
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from unlazy.training.options import DescentOptions
 
 INPUTS, POINTS, TESTS, ENOUGH, SAFETY = 10, 100, 400, 1e-3, 0.3
 
@@ -46,14 +45,16 @@ def _data(key: Any) -> tuple[Data, Data]:
     return Data(X[:POINTS], f[:POINTS]), Data(X[POINTS:], f[POINTS:])
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures risk, linear_risk, drift, features, reached, steps_taken."""
     key_data, key_start = jax.random.split(key)
     train, test = _data(key_data)
     mlp = MLP(1, "relu", width=params["width"])
     network = Network(mlp, INPUTS, params["parametrization"], output_scale=params["scale"])
     start = network.init(key_start, "antisymmetric")
     eta = SAFETY * stable_step_size(network, start, train, rates=network.rates)
-    found = descend(network, start, train, steps=params["steps"], step_size=eta, rates=network.rates, stop_below=ENOUGH)
+    options = DescentOptions(rates=network.rates, stop_below=ENOUGH)
+    found = descend(network, start, train, steps=params["steps"], step_size=eta, options=options)
     K = tangent_kernel(network, start, train.X, rates=network.rates)
     trained = trained_linearization(network, start, train.X, train.y, time=jnp.inf, rates=network.rates)
     linear = linearize(network, start)(trained, test.X)
@@ -79,6 +80,7 @@ def _ratio(top: np.ndarray, bottom: np.ndarray) -> tuple[float, float]:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [L1, K10], from the records."""
     scales, risks = _by_scale(records, "risk")
     drifts, linear = _by_scale(records, "drift")[1], _by_scale(records, "linear_risk")[1]
     gain, gain_error = _ratio(risks[0], risks[-1])
@@ -116,7 +118,8 @@ def _by_width(records: Records, name: str) -> tuple[list[int], np.ndarray]:
     return widths, np.stack([chosen.where(width=w).measure("drift") for w in widths])
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of test risk against output scale α."""
     import matplotlib.pyplot as plt
 
     fig, (left, middle, right) = plt.subplots(1, 3, figsize=(9.6, 3.0), layout="constrained")

@@ -14,20 +14,18 @@ two standard errors); relative differences of the means at most 5%. For [G2]: th
 5% of one wherever the effective degrees of freedom are at most n/2.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PRNGKeyArray
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.lab.claims import Claim, at_most
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.measures import distribution
 from unlazy.theory.spectra import eigenvalues
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 NOISE, SOURCE = 0.1, 1.5
@@ -35,14 +33,15 @@ LEARNED = 0.5
 """The claim on the estimate applies where effective degrees of freedom / n is at most this value."""
 
 
-def population(decay: Any, modes: int) -> tuple[jax.Array, jax.Array]:
+def population(decay: float | Array, modes: int) -> tuple[jax.Array, jax.Array]:
     """Eigenvalues i^-a, and the target's power by mode, which sums to one."""
     i = jnp.arange(1.0, modes + 1)
     power = i**-SOURCE
     return i**-decay, power / power.sum()
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures risk, estimate, theory, learned."""
     n, rows = params["n"], params["n_padded"]
     lam, power = population(params["decay"], params["modes"])
     key_z, key_noise = jax.random.split(key)
@@ -80,6 +79,7 @@ def _points(records: Records) -> list[dict[str, Any]]:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [G1, G2], from the records."""
     points = _points(records)
     z = np.array([(p["risk"] - p["theory"]) / p["error"] for p in points]).ravel()
     off = np.array([p["risk"] / p["theory"] - 1 for p in points]).ravel()
@@ -93,7 +93,8 @@ def claims(records: Records) -> list[Claim]:
     ]  # fmt: skip
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of estimate / risk against degrees of freedom / n."""
     import matplotlib.pyplot as plt
 
     decays = sorted(records.values("decay"))

@@ -11,29 +11,27 @@ Verdict. Slope of log sup_t rms(f_t - f_lin,t) against log width, median over se
 relative drift of the final kernel at most -0.4; both with two standard errors (bootstrap over seeds).
 """
 
-from typing import TYPE_CHECKING, Any
-
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
+from unlazy.core.arrays import dot
 from unlazy.core.data import Data
-from unlazy.core.linalg import dot
 from unlazy.lab.claims import Claim, at_most
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.measures.scaling_fit import power_law, slope
 from unlazy.networks import Network, tangent_kernel
 from unlazy.theory.dynamics import spectral_filters
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.descent import recording
 from unlazy.training.descent.descend import descend
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from unlazy.training.options import Recording
 
 INPUTS, POINTS, TESTS, EVERY = 5, 10, 20, 10
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures gap, sup, drift, loss, f, linear."""
     network = Network(MLP(params["depth"], "relu", sigma_b=0.1, width=params["width"]), INPUTS)
     inputs = jnp.asarray(np.random.default_rng(0).standard_normal((POINTS + TESTS, INPUTS)))
     X, Z = inputs[:POINTS], inputs[POINTS:]
@@ -41,9 +39,10 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     start = network.init(key)
     eigenvalues, U = jnp.linalg.eigh(tangent_kernel(network, start, X))
     eta = 1 / eigenvalues[-1]
+    measures = {"f": lambda p: network(p, Z), "drift": recording.kernel_drift(network, start, X)}
     found = descend(
-        network, start, Data(X, y), steps=params["steps"], step_size=POINTS * eta, every=EVERY,
-        record={"f": lambda p: network(p, Z), "drift": recording.kernel_drift(network, start, X)},
+        network, start, Data(X, y), steps=params["steps"], step_size=POINTS * eta,
+        recording=Recording(measures, every=EVERY),
     )  # fmt: skip
     c = spectral_filters.descent_coefficient(eigenvalues, eta, found.recorded_at)
     alpha = spectral_filters.coefficients(U, c, y - network(start, X))
@@ -62,6 +61,7 @@ def _by_width(records: Records, name: str) -> tuple[list[int], np.ndarray]:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [K10], from the records."""
     rows = []
     for name, statement, bound in [
         (
@@ -80,7 +80,8 @@ def claims(records: Records) -> list[Claim]:
     return rows
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of the records."""
     import matplotlib.pyplot as plt
 
     fig, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.1), layout="constrained")

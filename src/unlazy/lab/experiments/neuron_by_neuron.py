@@ -15,13 +15,14 @@ Verdict (95% intervals over seeds), small initialization: T_1 < T_2 < T_3 in at 
 the same ratio is at most 0.5. Lazy: T_max/T_min at most 1.5.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PRNGKeyArray
 
 from unlazy.lab.claims import Claim
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._baselines import median_with_interval
 from unlazy.lab.experiments._passage import share_claim, slope_claim
 from unlazy.measures.scaling_fit import Interval
@@ -29,19 +30,17 @@ from unlazy.theory.activations.functions import activation
 from unlazy.theory.feature_learning.balanced_neurons import plateau_risks
 from unlazy.training.descent.population import descend_population, random_start
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 D, K, STRENGTHS, STEP, WIDTH = 8, 3, np.array([4.0, 2.0, 1.0]), 0.1, 32
 LAZINESS, LAZY_STEPS, LAZY_WIDTH = 100.0, 300, 128
 
 
-def heads() -> Any:
+def heads() -> Array:
     """The teacher's head weights a, scaled so that E f*² = 1."""
-    return STRENGTHS / jnp.sqrt(plateau_risks(STRENGTHS, activation("abs"))[0])
+    return jnp.asarray(STRENGTHS) / jnp.sqrt(plateau_risks(STRENGTHS, activation("abs"))[0])
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures at, risk, shares, times, durations."""
     lazy = params["kind"] == "lazy"
     a = heads()
     start = random_start(key, LAZY_WIDTH if lazy else WIDTH, D, params["size"])
@@ -86,6 +85,7 @@ def _row(statement: str, values: np.ndarray, low: float, high: float) -> Claim:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [L11], from the records."""
     rows, rich, lazy = [], records.where(kind="rich"), records.where(kind="lazy")
     sizes = rich.values("size")
     if sizes:
@@ -111,7 +111,8 @@ def claims(records: Records) -> list[Claim]:
     return rows
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of learned fraction against time."""
     import matplotlib.pyplot as plt
 
     rich, lazy = (records.where(kind=kind).values("size") for kind in ("rich", "lazy"))

@@ -11,22 +11,18 @@ Verdict (structured): |cosine| with the closer feature: median ≤ 0.1 at initia
 correlation above 0.95 with the cosine distances. Unstructured: the median is ≤ 0.35 at all stages.
 """
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from unlazy.lab.claims import Claim, at_least, at_most, within
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._patterns import SIZES, STAGES, network_run
 from unlazy.measures.neurons import plane_embedding
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PAIRS = 75
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
     """Coordinates of the neurons, then of the two features, at the four stages; cosines with the feature."""
     found = network_run(params, key)
     half = params["width"] // 2
@@ -40,6 +36,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [P4, P7], from the records."""
     rows = []
     good, bare = records.where(structured=True), records.where(structured=False)
     if len(good):
@@ -63,7 +60,8 @@ def claims(records: Records) -> list[Claim]:
     return rows
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of the records."""
     import matplotlib.pyplot as plt
 
     kinds = [s for s in (True, False) if len(records.where(structured=s))]

@@ -15,20 +15,19 @@ smallest n at most 10% reach it; the mean ratio of measured to predicted escape 
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jaxtyping import Array, PRNGKeyArray
 
-from unlazy.core.linalg import dot, einsum
-from unlazy.lab.claims import Claim, at_least, at_most, within
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.core.arrays import dot, einsum
+from unlazy.lab.claims import Claim, at_least, at_most, standard_error, within
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+LinearMap = Callable[[Array], Array]
 RANK = {"sensing": 2, "completion": 1, "phase retrieval": 1}
 MOST = {"sensing": 6, "completion": 6, "phase retrieval": 12}
 """Maximum number of measurements divided by d·rank: this many are drawn, and the first n are used."""
@@ -37,7 +36,7 @@ SMALL, SMALLER = 1e-3, 1e-5
 FOUND, FLAT = 1e-3, 1e-6
 
 
-def measurements(kind: str, key: Any, d: int, n: Any, rows: int) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+def measurements(kind: str, key: PRNGKeyArray, d: int, n: int | Array, rows: int) -> tuple[LinearMap, LinearMap]:
     """M ↦ (⟨A_i, M⟩)_i and its adjoint v ↦ 1/n Σ_i v_i sym(A_i), for the first n of `rows` measurements."""
     used = jnp.arange(rows) < n
     if kind == "sensing":
@@ -58,7 +57,7 @@ def measurements(kind: str, key: Any, d: int, n: Any, rows: int) -> tuple[Callab
     return lambda M: einsum("ij,jk,ik->i", a, M, a), lambda v: dot(a.T * v, a) / n
 
 
-def descend(gradient: Callable, start: Any, size: float) -> tuple[Any, Any]:
+def descend(gradient: Callable, start: Array, size: float) -> tuple[Array, Array]:
     """U after STEPS steps, and the number of steps until its norm reaches half of `size`."""
 
     def step(state: tuple, t: Any) -> tuple[tuple, None]:
@@ -70,7 +69,8 @@ def descend(gradient: Callable, start: Any, size: float) -> tuple[Any, Any]:
     return lax.scan(step, (start, jnp.asarray(jnp.inf)), jnp.arange(STEPS))[0]
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures off, flat, escape."""
     kind, d = params["kind"], params["d"]
     one, two, three = jax.random.split(key, 3)
     r = RANK[kind]
@@ -109,6 +109,7 @@ def shares(records: Records) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [L10], from the records."""
     rows = []
     for kind in records.values("kind"):
         part = records.where(kind=kind)
@@ -129,12 +130,13 @@ def claims(records: Records) -> list[Claim]:
         ratio = np.array([float(p.measures["escape"]) for p in part.where(n=int(n[-1]))])
         rows.append(within(
             f"{word}: escape time / (log(1/ε)/log(1 + ηλ_max))", "L10", float(ratio.mean()), 0.95, 1.05,
-            error=float(ratio.std(ddof=1) / math.sqrt(len(ratio))) if len(ratio) > 1 else 0.0, predicted="1 ± 5%",
+            error=standard_error(ratio) if len(ratio) > 1 else 0.0, predicted="1 ± 5%",
         ))  # fmt: skip
     return rows
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of fraction at the global minimum against measurements per unknown, n/(d·rank)."""
     import matplotlib.pyplot as plt
 
     fig, (left, right) = plt.subplots(1, 2, figsize=(7.6, 3.2), layout="constrained")

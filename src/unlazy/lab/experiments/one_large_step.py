@@ -17,25 +17,23 @@ and bulk edge within 3% of theory; measured and predicted η at which the risk f
 """
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.scipy.special import erf
+from jaxtyping import PRNGKeyArray
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.lab.claims import Claim, at_least, at_most, interval_claim
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._finite_size import CurveComparison, crossing_ratio, extrapolated_gap
 from unlazy.measures.distribution import max_t_threshold
 from unlazy.tasks import single_index
 from unlazy.theory.feature_learning import large_step
 from unlazy.training.one_step.large_step import first_layer_gradient, ridge_readout
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 STEPS = (0.0, 0.05, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 SHOWN = 5
@@ -45,12 +43,15 @@ WIDTH, FIRST, SECOND, RIDGE, NOISE = 2, 16, 8, 1.0, 0.1
 BEST_LINEAR = 1 - large_step.LINEAR_SHARE
 
 
-def sizes(d: int) -> dict[str, Any]:
-    """Arguments of the theory at dimension d."""
-    return {"d": d, "width": WIDTH * d, "first": FIRST * d, "second": SECOND * d, "ridge": RIDGE * d, "noise": NOISE}
+def predicted_risk(step: float, d: int) -> float:
+    """Risk according to theory at dimension d."""
+    return large_step.risk(
+        step, d=d, width=WIDTH * d, first=FIRST * d, second=SECOND * d, ridge=RIDGE * d, noise=NOISE
+    )  # fmt: skip
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures risk, top, values."""
     d = params["d"]
     w = WIDTH * d
     one, two, three = jax.random.split(key, 3)
@@ -74,12 +75,11 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 def compare_risks(records: Records, d: int) -> CurveComparison:
     """Measured risks at dimension d and the theoretical curve."""
-    return CurveComparison(
-        records.where(d=d).measure("risk"), np.array([large_step.risk(s, **sizes(d)) for s in STEPS])
-    )
+    return CurveComparison(records.where(d=d).measure("risk"), np.array([predicted_risk(s, d) for s in STEPS]))
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [E3], from the records."""
     d = records.values("d")[-1]
     small, large = compare_risks(records, d // 2), compare_risks(records, d)
     gap, error = extrapolated_gap(small, large)
@@ -107,7 +107,8 @@ def claims(records: Records) -> list[Claim]:
     ]  # fmt: skip
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of density (log) against singular values of W¹."""
     import matplotlib.pyplot as plt
 
     fig, (left, right) = plt.subplots(1, 2, figsize=(8.2, 3.5), layout="constrained")
@@ -126,7 +127,7 @@ def figure(records: Records) -> "Figure":
         part = compare_risks(records, size)
         right.errorbar(STEPS, part.mean, 2 * part.error, fmt="o", ms=3, capsize=2, color=f"C{i}",
                        label=f"measured, d = {size} (± 2 s.e.)")  # fmt: skip
-        right.plot(fine, [large_step.risk(s, **sizes(size)) for s in fine], "-", color=f"C{i}", lw=1)
+        right.plot(fine, [predicted_risk(s, size) for s in fine], "-", color=f"C{i}", lw=1)
     right.axhline(BEST_LINEAR, color="k", ls=":", label="best linear model")
     right.set(xlabel="step size η", ylabel="risk of ridge regression on the features", title="lines: theory")
     for axis in (left, right):

@@ -23,16 +23,17 @@ times that of the linear model.
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
+from unlazy.core.arrays import dot
 from unlazy.core.data import Data
-from unlazy.core.linalg import dot
-from unlazy.lab.claims import Claim, interval_claim, within
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.claims import Claim, interval_claim, standard_error, within
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._baselines import by_seed
 from unlazy.lab.experiments.signed_dropout import geometric_mean, log_ratios
 from unlazy.networks.quadratic import alternating, fourth_power_norm, second_order
@@ -41,15 +42,13 @@ from unlazy.theory.activations.functions import activation
 from unlazy.training.descent.signed_dropout import even_part, odd_share, train_moves
 from unlazy.training.descent.stability import sharpness
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 NEURONS, RATE, STEPS, PENALTY = 256, 1e-2, 1500, 1e-4
 RIDGES = (1e-6, 1e-4, 1e-2, 1e-1, 1.0)
 NAMES = {"linear": "linear model (NTK)", "quadratic": "quadratic model", "signed": "network with signed dropout"}
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial at a point of the grid."""
     if params["part"] == "width":
         return _step_sizes(key, width=params["width"])
     return _risk(key, **{k: params[k] for k in ("degree", "method", "d", "n")}, width=params.get("width", NEURONS))
@@ -79,10 +78,10 @@ def _risk(key: Any, *, degree: int, method: str, d: int, n: int, width: int) -> 
 
     signed = method == "signed"
     apply = network if signed else quadratic_part
-    found = train_moves(apply, nudge, Data(X, y), steps=STEPS, rate=RATE, signs=key_train if signed else None,
+    found = train_moves(apply, nudge, Data(X, y), steps=STEPS, step_size=RATE, key=key_train if signed else None,
                         penalty=lambda delta: PENALTY * fourth_power_norm(delta))  # fmt: skip
     risk = task.population_risk(lambda Z: even_part(apply, found.delta, Z).astype(Z.dtype), key_test).mean
-    return {"risk": risk, "odd_share": odd_share(network, found.delta, X), "training_loss": found.losses[-1]}
+    return {"risk": risk, "odd_share": odd_share(network, found.delta, X), "training_loss": 2 * found.losses[-1]}
 
 
 @partial(jax.jit, static_argnames="width")
@@ -94,11 +93,11 @@ def _step_sizes(key: Any, *, width: int) -> dict[str, Any]:
     model, nudge = _start(key_start, d, width, "square")
     s, U, _ = _tangent(model.W0, data.X, "square")
     linear_move = jnp.sqrt(jnp.sum(dot(U.T, data.y) ** 2 / jnp.maximum(s, 1e-10 * s[-1])) / width)
-    found = train_moves(model.even, nudge, data, steps=STEPS, rate=0.04 * width**-0.25, signs=None,
+    found = train_moves(model.even, nudge, data, steps=STEPS, step_size=0.04 * width**-0.25, key=None,
                         penalty=lambda delta: PENALTY * fourth_power_norm(delta))  # fmt: skip
     after = sharpness(model.even, found.delta, data)
     return {"linear_move": linear_move, "quadratic_move": jnp.sqrt(jnp.mean(jnp.sum(found.delta**2, 1))),
-            "gain": (2 * s[-1] / n) / after, "training_loss": found.losses[-1]}  # fmt: skip
+            "gain": (2 * s[-1] / n) / after, "training_loss": 2 * found.losses[-1]}  # fmt: skip
 
 
 def _start(key: Any, d: int, width: int, name: str) -> tuple[Any, Any]:
@@ -123,6 +122,7 @@ def _tangent(W0: Any, X: Any, name: str) -> tuple[Any, Any, Any]:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [L7, L8], from the records."""
     rows = []
     risks = records.where(part="risk")
     two, four = (risks.where(degree=degree) for degree in (2, 4))
@@ -175,14 +175,15 @@ def claims(records: Records) -> list[Claim]:
                     float(slopes.mean()),
                     low,
                     high,
-                    error=float(slopes.std(ddof=1) / math.sqrt(len(slopes))),
+                    error=standard_error(slopes),
                     predicted=f"{(low + high) / 2:g} ± {(high - low) / 2:g}",
                 )
             )
     return rows  # fmt: skip
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of risk against width."""
     import matplotlib.pyplot as plt
 
     fig, (left, middle, right) = plt.subplots(1, 3, figsize=(9.6, 3.5))

@@ -14,24 +14,22 @@ below the value that the maximum of 27 exact scores exceeds with probability 1e-
 training. The slope of log ‖K_p - K‖ against log p lies in [-0.6, -0.4].
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.kernels.networks.infinite_width import NNGP
-from unlazy.lab.claims import Claim, at_most, within
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.claims import Claim, at_most, standard_error, within
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.measures import distribution
 from unlazy.measures.scaling_fit import power_law
 from unlazy.tasks.circle import Circle
 from unlazy.theory.dynamics import spectral_filters
 from unlazy.theory.infinite_width.architecture import MLP
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TASK = Circle(bias=0.5)
 TRAINING = (0.05, 0.17, 0.30, 0.45, 0.60)
@@ -45,7 +43,7 @@ LIMIT = MLP(1, "relu", 1.0, scale_input=False)
 """Network whose NNGP kernel is E φ(w·x)φ(w·z)."""
 
 
-def features(key: Any, X: jax.Array, p: int) -> jax.Array:
+def features(key: PRNGKeyArray, X: jax.Array, p: int) -> jax.Array:
     """ReLU features φ(W x)/√p with W ~ N(0, I) [K4]; K_p is their inner product."""
     W = jax.random.normal(key, (p, X.shape[1]), X.dtype)
     return jnp.maximum(dot(X, W.T), 0) / jnp.sqrt(p)
@@ -64,7 +62,8 @@ def descend(Phi: jax.Array, y: jax.Array, theta: jax.Array, step_size: jax.Array
     return jax.lax.scan(advance, (theta, jnp.zeros((), steps.dtype)), steps)[1]
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures kernel_error."""
     X, Z = TASK.place(jnp.array(TRAINING)), TASK.place(jnp.arange(GRID) / GRID)
     key_w, key_theta = jax.random.split(key)
     many = features(key_w, jnp.concatenate([X, Z]), params["largest"])
@@ -110,6 +109,7 @@ def _train(Phi: jax.Array, Phi_z: jax.Array, y: jax.Array, key: Any, params: Par
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [K3, K4, K5], from the records."""
     rows = [
         at_most(
             "gradient descent against the closed form: largest |difference| over steps, draws, points",
@@ -130,7 +130,7 @@ def claims(records: Records) -> list[Claim]:
         rows.append(at_most(statement, "K5", float(np.abs(z).max()), bound, basis="derived"))
     p = _counts(records[0].params["largest"])
     slopes = np.array([power_law(p, row).exponent for row in records.measure("kernel_error")])
-    error = slopes.std(ddof=1) / np.sqrt(len(slopes))
+    error = standard_error(slopes)
     rows.append(
         within(
             "K_p → K: slope of log error against log p",
@@ -145,7 +145,8 @@ def claims(records: Records) -> list[Claim]:
     return rows
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of f against angle (degrees)."""
     import matplotlib.pyplot as plt
 
     one = records[0]

@@ -15,24 +15,22 @@ larger initialization: ≤ 0.5 after training; test accuracy ≥ 0.97 for both.
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, PRNGKeyArray
 
 from unlazy.core.data import Data
 from unlazy.core.errors import UnlazyError
 from unlazy.lab.claims import Claim, at_least, at_most
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.measures.neurons import clustering_test, plane_embedding
 from unlazy.measures.risk import accuracy
 from unlazy.tasks.images import digits, idx_images, npz_images
 from unlazy.tasks.table import TableTask
 from unlazy.training.descent.descend import descend
 from unlazy.training.one_step.two_steps import pattern_network
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SMALL, LARGE = 5e-4, 1e-2
 SIGMA_A, RATE, STEPS = 0.03, 0.1, 200
@@ -59,7 +57,9 @@ def images(file: str | None) -> TableTask:
 
 
 @jax.jit
-def fit(X: Any, y: Any, test: Any, truth: Any, sigma: Any, key: Any) -> tuple[Any, Any, Any]:
+def fit(
+    X: Array, y: Array, test: Array, truth: Array, sigma: ArrayLike, key: PRNGKeyArray
+) -> tuple[Array, Array, Array]:
     """Weights of one neuron per pair before and after training, and the test accuracy."""
     network = pattern_network(X.shape[1], WIDTH, sigma_w=1.0, sigma_b=1.0, sigma_a=SIGMA_A)
     first, head = network.init(key, "antisymmetric")
@@ -69,7 +69,8 @@ def fit(X: Any, y: Any, test: Any, truth: Any, sigma: Any, key: Any) -> tuple[An
     return start[0].weight.T[:half], end[0].weight.T[:half], accuracy(network(end, test), truth)
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures before, after, p_value, accuracy, points."""
     table = images(params["file"])
     key_rows, key_start = jax.random.split(key)
     n = min(MOST, int(0.7 * table.size))
@@ -91,6 +92,7 @@ def dataset_name(file: str | None) -> str:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [P7], from the records."""
     rows = []
     for file in records.values("file"):
         here, what = Records(r for r in records if r.params["file"] == file), dataset_name(file)
@@ -114,7 +116,8 @@ def claims(records: Records) -> list[Claim]:
     return rows
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of the records."""
     import matplotlib.pyplot as plt
 
     files = records.values("file")

@@ -19,26 +19,24 @@ with two standard errors. Close: losses and predictions within 3%, Φ, G and Θ 
 """
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
-from unlazy.core.linalg import dot
-from unlazy.core.precision import precision
+from unlazy.core.arrays import dot, precision
 from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.lab.claims import Claim, at_most, within
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.measures.scaling_fit import power_law
 from unlazy.products.metric_gram import cross
 from unlazy.theory.feature_learning.deep_linear import deep_linear
 from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.training.options import RichOptions
 from unlazy.training.rich.finite_width import rich_network
 from unlazy.training.rich.limit import rich_limit
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 INPUTS, GROUPS = 8, 8
 
@@ -58,6 +56,16 @@ def _ntk(net: MLP, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
 def _eigenvalues(net: MLP, X: np.ndarray) -> np.ndarray:
     """Eigenvalues of the NTK matrix."""
     return np.linalg.eigvalsh(_ntk(net, X, X))
+
+
+def _step_size(net: MLP, X: np.ndarray, share: float) -> float:
+    """`share` times n/λ_max(NTK); gradient descent on the mean loss is stable up to 2 n/λ_max."""
+    return share * len(X) / float(_eigenvalues(net, X)[-1])
+
+
+def _finite(params: Params) -> RichOptions:
+    """Options of the finite networks."""
+    return RichOptions(runs=params["networks"], precision="float32", keep_states=False)
 
 
 def _lazy_flow(net: MLP, X: np.ndarray, y: np.ndarray, Z: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -90,7 +98,8 @@ def _lazy(params: Params, key: Any) -> dict[str, Any]:
     net = MLP(1, "relu")
     times = np.geomspace(0.01, 10, 7) / _eigenvalues(net, X).mean()
     # predictions at test points need more draws than those at training points
-    rich = rich_limit(net, X, y, richness=0.01, times=times, draws=4 * params["draws"], key=key)
+    options = RichOptions(draws=4 * params["draws"])
+    rich = rich_limit(net, X, y, richness=0.01, times=times, options=options, key=key)
     pairs = {"f": (rich.fitted, X), "new": (rich.estimate(Z, times), Z)}
     return {k: np.array(_distance(a.value, _lazy_flow(net, X, y, at, times), a.error)) for k, (a, at) in pairs.items()}
 
@@ -98,30 +107,25 @@ def _lazy(params: Params, key: Any) -> dict[str, Any]:
 def _width(params: Params, key: Any) -> dict[str, Any]:
     """Predictions and Θ by group, of networks of one width, or of the limit (width 0)."""
     X, y, _ = _data(8)
-    net = MLP(1, "erf", sigma_w=1.5)
-    ask: dict[str, Any] = {"richness": 1.0, "times": [10, 20, 40], "keep": False,
-                           "step_size": 0.5 / float(_eigenvalues(net, X)[-1])}  # fmt: skip
-    found: list[Any] = []
-    for one in jax.random.split(key, GROUPS):
-        if params["width"] == 0:
-            found.append(rich_limit(net, X, y, draws=2 * params["draws"], runs=2, key=one, **ask))
-        else:
-            count = params["networks"] // GROUPS
-            found.append(
-                rich_network(net, X, y, width=params["width"], runs=count, precision="float32", key=one, **ask)
-            )
+    net = MLP(1, "erf", sigma_w=1.5, width=params["width"] or None)
+    if params["width"] == 0:
+        train, options = rich_limit, RichOptions(draws=2 * params["draws"], runs=2, keep_states=False)
+    else:
+        runs = params["networks"] // GROUPS
+        train, options = rich_network, RichOptions(runs=runs, precision="float32", keep_states=False)
+    ask: dict[str, Any] = {"richness": 1.0, "times": [10, 20, 40], "step_size": _step_size(net, X, 0.5)}
+    found = [train(net, X, y, options=options, key=one, **ask) for one in jax.random.split(key, GROUPS)]
     return {"f": np.stack([t.fitted.value for t in found]), "theta": np.stack([t.tangent.value for t in found])}
 
 
 def _close(params: Params, key: Any) -> dict[str, Any]:
     """Distances of wide two-layer networks from the limit."""
     X, y, _ = _data(params["points"])
-    net = MLP(1, "relu")
-    ask: dict[str, Any] = {"richness": params["richness"], "times": np.arange(0, 201, 20)[1:], "keep": False,
-           "step_size": 0.1 / float(_eigenvalues(net, X)[-1])}  # fmt: skip
-    limit = rich_limit(net, X, y, draws=params["draws"] // 2, key=key, **ask)
-    ask |= {"width": params["width"], "runs": params["networks"], "precision": "float32"}
-    networks = rich_network(net, X, y, key=key, **ask)
+    net = MLP(1, "relu", width=params["width"])
+    ask: dict[str, Any] = {"richness": params["richness"], "times": np.arange(0, 201, 20)[1:],
+                           "step_size": _step_size(net, X, 0.1), "key": key}  # fmt: skip
+    limit = rich_limit(net, X, y, options=RichOptions(draws=params["draws"] // 2, keep_states=False), **ask)
+    networks = rich_network(net, X, y, options=_finite(params), **ask)
     return _distances_from_limit(limit, networks) | {
         "losses": np.asarray(limit.losses.value),
         "moved": _kernel_change(limit),
@@ -140,8 +144,8 @@ def _linear(params: Params, key: Any) -> dict[str, Any]:
 
     gamma, times = params["richness"], np.array([0.1, 0.3, 1.0, 3.0])
     X, y = math.sqrt(INPUTS) * np.eye(INPUTS), np.ones(INPUTS)
-    net, ask = MLP(1, "identity", sigma_w=1.0), {"draws": params["draws"] // 4, "tolerance": 1e-4, "key": key}
-    rich: Any = rich_limit(net, X, y, richness=gamma, times=times, keep=False, **ask)
+    net, options = MLP(1, "identity", sigma_w=1.0), RichOptions(params["draws"] // 4, tolerance=1e-4, keep_states=False)
+    rich: Any = rich_limit(net, X, y, richness=gamma, times=times, options=options, key=key)
     size = np.linalg.norm(y)
     slope = lambda t, f: 2 * np.sqrt(1 + gamma**2 * f**2) * (size - f)  # noqa: E731
     truth = solve_ivp(slope, (0, times[-1]), [0.0], t_eval=times, rtol=1e-9, atol=1e-10).y[0]
@@ -154,13 +158,11 @@ def _deep(params: Params, key: Any) -> dict[str, Any]:
     """Distances of networks of depth 3 from the limit."""
     X, y, _ = _data(params["points"])
     linear = params["activation"] == "identity"
-    net = MLP(3, params["activation"], sigma_w=1.0 if linear else 1.5)
-    steps = params["steps"]
-    ask: dict[str, Any] = {"richness": 1.0, "times": np.linspace(0, steps, 6).astype(int)[1:],
-           "step_size": 0.5 / float(_eigenvalues(net, X)[-1])}  # fmt: skip
-    limit = rich_limit(net, X, y, draws=params["draws"] // 2, key=key, **ask)
-    finite = {"width": params["width"], "runs": params["networks"], "precision": "float32", "keep": False}
-    networks = rich_network(net, X, y, key=key, **finite, **ask)
+    net = MLP(3, params["activation"], sigma_w=1.0 if linear else 1.5, width=params["width"])
+    ask: dict[str, Any] = {"richness": 1.0, "times": np.linspace(0, params["steps"], 6).astype(int)[1:],
+                           "step_size": _step_size(net, X, 0.5)}  # fmt: skip
+    limit = rich_limit(net, X, y, options=RichOptions(draws=params["draws"] // 2), key=key, **ask)
+    networks = rich_network(net, X, y, options=_finite(params), key=key, **ask)
     found = _distances_from_limit(limit, networks) | {
         "losses": np.asarray(limit.losses.value),
         "moved": _kernel_change(limit),
@@ -172,7 +174,7 @@ def _compare_with_algebra(limit: Any, X: np.ndarray, y: np.ndarray, ask: dict[st
     """Distances of the limit of a deep linear network from the solution of the algebraic equations."""
     with precision("float64"):
         K = jnp.asarray(dot(X, X.T) / X.shape[1])
-        f, Theta = deep_linear(K, jnp.asarray(y), 3, ask["richness"], ask["step_size"], int(ask["times"][-1]))
+        f, Theta = deep_linear(K, jnp.asarray(y), 3, ask["richness"], ask["step_size"] / len(X), int(ask["times"][-1]))
         pairs = {"f_algebra": (limit.fitted, f), "theta_algebra": (limit.tangent, Theta)}
         return {
             k: np.array(_distance(np.asarray(a.value), np.asarray(b)[ask["times"]], 0.0)) for k, (a, b) in pairs.items()
@@ -182,7 +184,8 @@ def _compare_with_algebra(limit: Any, X: np.ndarray, y: np.ndarray, ask: dict[st
 PARTS = {"lazy": _lazy, "width": _width, "close": _close, "linear": _linear, "deep": _deep}
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial at a point of the grid."""
     return PARTS[params["part"]](params, jax.random.fold_in(key, 1))
 
 
@@ -214,6 +217,7 @@ def _slope(records: Records, name: str) -> tuple[float, float]:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [M5, M2, M3], from the records."""
     lazy = records.where(part="lazy")[0].measures
     rows = [_row(f"γ_0 = 0.01: distance to the NTK's gradient flow, {where}", "M5", lazy[name], 0.01)
             for name, where in (("f", "training points"), ("new", "test points"))]  # fmt: skip
@@ -249,7 +253,8 @@ def claims(records: Records) -> list[Claim]:
     return rows
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of deviation of the mean against width."""
     import matplotlib.pyplot as plt
 
     fig, (left, middle, right) = plt.subplots(1, 3, figsize=(9.6, 3.0), layout="constrained")

@@ -13,21 +13,19 @@ spectrum over the eigenvalues that the steps cross.
 """
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace
-from unlazy.lab.claims import Claim, at_most, within
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.claims import Claim, at_most, standard_error, within
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Record, Records, config
 from unlazy.theory.infinite_width.architecture import MLP
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 N, D = 300, 5
 STEPS = tuple(4**j for j in range(9))
@@ -38,7 +36,8 @@ KERNELS = {
 }
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures eigenvalues, labels, fitted."""
     key_x, key_noise = jax.random.split(key)
     X = jax.random.normal(key_x, (N, D))
     y = jnp.sin(X[:, 0]) + 0.5 * jax.random.normal(key_noise, (N,))
@@ -62,7 +61,7 @@ def filters(eigenvalues: np.ndarray) -> np.ndarray:
     return 1 - shrink[None] ** np.array(STEPS)[:, None]
 
 
-def half_fitted(record: Any) -> tuple[np.ndarray, np.ndarray]:
+def half_fitted(record: Record) -> tuple[np.ndarray, np.ndarray]:
     """For each number of steps: the count of directions at least half fitted, and ηs times the half-fitted eigenvalue.
 
     Both are computed from the measured projections; the crossing is interpolated in log λ between the two neighboring
@@ -84,7 +83,7 @@ def half_fitted(record: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.array(counts), np.array(crossings)
 
 
-def count_exponents(record: Any) -> tuple[float, float]:
+def count_exponents(record: Record) -> tuple[float, float]:
     """Slope of log count against log s, and 1/b from λ_i ~ i^{-b} over the same directions."""
     counts, _ = half_fitted(record)
     use = (counts >= 4) & (counts < 0.8 * N)
@@ -97,6 +96,7 @@ def count_exponents(record: Any) -> tuple[float, float]:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [A2, K3], from the records."""
     rows = []
     worst, products = (0.0 if len(records) else math.nan), []
     for record in records:
@@ -119,7 +119,7 @@ def claims(records: Records) -> list[Claim]:
         if not len(pairs):
             continue
         gap = pairs[:, 0] - pairs[:, 1]
-        spread = float(gap.std(ddof=1) / math.sqrt(len(gap))) if len(gap) > 1 else 0.0
+        spread = standard_error(gap) if len(gap) > 1 else 0.0
         rows.append(within(
             f"{KERNELS[name][0]}: growth exponent of the fitted count in s, minus 1/b = {pairs[:, 1].mean():.2f}",
             "A2", float(gap.mean()), -0.15, 0.15, error=spread, predicted="0 ± 0.15",
@@ -127,7 +127,8 @@ def claims(records: Records) -> list[Claim]:
     return rows
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of directions at least half fitted against steps s."""
     import matplotlib.pyplot as plt
 
     names = records.values("kernel")

@@ -12,20 +12,17 @@ Verdict: the median risk over seeds satisfies the bounds listed in BOUNDS.
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from unlazy.core.data import Data
 from unlazy.lab.claims import Claim, interval_claim
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments import _baselines as fits
 from unlazy.tasks.index_models import quadratic_plus, single_index
 from unlazy.theory.feature_learning.bounds import kernel_staircase
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NAMES = {
     "one_step": "Algorithm 1",
@@ -44,7 +41,7 @@ BOUNDS = (
 """Bounds on the median risk: (d, n, method, direction, bound)."""
 
 
-def fit(method: str, key: Any, sample: fits.BaselineSample, width: int) -> fits.Predictor:
+def fit(method: str, key: PRNGKeyArray, sample: fits.BaselineSample, width: int) -> fits.Predictor:
     """Fit one of the methods to a sample."""
     if method == "one_step":
         return fits.algorithm_one(key, sample, width=width)
@@ -56,7 +53,7 @@ def fit(method: str, key: Any, sample: fits.BaselineSample, width: int) -> fits.
     return rest[method](key, sample, width=width)
 
 
-def authors_cell(params: Params, key: Any) -> dict[str, Any]:
+def authors_cell(params: Params, key: PRNGKeyArray) -> Measures:
     """Setting of the authors' public script: He_2/√2, unit Gaussian label noise, biases in the step, rows of rms 1."""
     key_task, key_data, key_noise, key_fit, key_risk = jax.random.split(key, 5)
     task = single_index(params["d"], {2: 1.0}, key=key_task)
@@ -68,7 +65,8 @@ def authors_cell(params: Params, key: Any) -> dict[str, Any]:
     return {"risk": mean, "error": error}
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures risk, error."""
     if params["method"] == "authors":
         return authors_cell(params, key)
     key_task, key_data, key_fit, key_risk = jax.random.split(key, 4)
@@ -79,6 +77,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [D4, D6, D9], from the records."""
     rows = []
     for d, n, method, side, bound in BOUNDS:
         part = records.where(d=d, n=n, method=method, noise=0.0, degree=4)
@@ -96,7 +95,8 @@ def claims(records: Records) -> list[Claim]:
     return rows
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of risk E(f - f*)², median and quartiles against training points n."""
     import matplotlib.pyplot as plt
     from matplotlib.ticker import NullFormatter
 

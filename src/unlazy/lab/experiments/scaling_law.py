@@ -13,28 +13,24 @@ Verdict: 95% intervals within 10% of β (lazy, time) and of α min(1,β) (rich, 
 lazy within 0.06 of 2β/(1+β) - β (of 0 if β > 1); ratio of the final risks rich / lazy within 1 ± 0.01.
 """
 
-from typing import TYPE_CHECKING, Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from unlazy.lab.claims import Claim
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._baselines import by_seed, median_with_interval
 from unlazy.lab.experiments._passage import slope_claim
 from unlazy.measures.scaling_fit import Interval, power_law, slope
 from unlazy.theory.spectra import scaling_laws
 from unlazy.training.descent.linear_features import flow
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 ALPHA, RICHNESS, REGIMES = 2.0, 10.0, ("lazy", "rich")
 TAU = np.geomspace(1e-2, 1e7, 9 * 20 + 1)
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
     """Lazy and rich risk curves; width 0 means infinite width."""
     M, N = params["modes"], params["width"]
     rates, size = scaling_laws.power_law(ALPHA, params["beta"], M)
@@ -67,6 +63,7 @@ def _row(statement: str, found: Interval, predicted: float, tolerance: float) ->
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [E6], from the records."""
     rows = []
     for beta in records.values("beta"):
         part = records.where(beta=beta)
@@ -96,7 +93,8 @@ def claims(records: Records) -> list[Claim]:
     return rows
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of risk, median over targets against time t."""
     import matplotlib.pyplot as plt
 
     fig, (left, right) = plt.subplots(1, 2, figsize=(8.2, 3.5), layout="constrained", width_ratios=(3, 2))

@@ -18,24 +18,22 @@ is at most 0.7 (geometric mean over seeds, upper end of ± 2 standard errors); t
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
+from unlazy.core.arrays import dot
 from unlazy.core.data import Data
-from unlazy.core.linalg import dot
-from unlazy.lab.claims import Claim, at_least, at_most, interval_claim
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.claims import Claim, at_least, at_most, interval_claim, standard_error
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._baselines import by_seed
 from unlazy.networks.quadratic import alternating
 from unlazy.networks.three_layer import random_first_layer
 from unlazy.tasks.polynomials import hermite_polynomial
 from unlazy.training.descent.signed_dropout import even_part, odd_share, train_moves
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NEURONS, RATE, STEPS, PENALTY, START = 600, 3e-3, 2000, 2e-5, 0.5
 RIDGES = (1e-10, 1e-8, 1e-6, 1e-4, 1e-2)
@@ -43,7 +41,8 @@ NAMES = {"ntk": "NTK", "plain": "training without signs", "signed": "signed drop
 POINTS = ((8, 360), (10, 600))
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial at a point of the grid."""
     return _trial(key, **{k: params[k] for k in ("method", "d", "n")}, neurons=params.get("neurons", NEURONS))
 
 
@@ -66,7 +65,8 @@ def _trial(key: Any, *, method: str, d: int, n: int, neurons: int) -> dict[str, 
 
     nudge = 0.01 * jax.random.normal(key_train, W0.shape, jnp.float32) / math.sqrt(D)  # with signs, δ = 0 is a saddle
     train = Data(layer(data.X).astype(jnp.float32), data.y.astype(jnp.float32))
-    found = train_moves(network, nudge, train, steps=STEPS, rate=RATE, signs=key_train if method == "signed" else None,
+    found = train_moves(network, nudge, train, steps=STEPS, step_size=RATE,
+                        key=key_train if method == "signed" else None,
                         penalty=lambda delta: PENALTY * jnp.sum(delta**2))  # fmt: skip
 
     def risk(part: Any) -> Any:
@@ -75,7 +75,7 @@ def _trial(key: Any, *, method: str, d: int, n: int, neurons: int) -> dict[str, 
     even, whole = risk(lambda G: even_part(network, found.delta, G)), risk(lambda G: network(found.delta, G))
     share = odd_share(network, found.delta, layer(jax.random.normal(key_test, (2048, d))))
     return {"risk": even if method == "signed" else whole, "even": even, "whole": whole, "odd_share": share,
-            "training_loss": found.losses[-1], "move": jnp.sqrt(jnp.mean(jnp.sum(found.delta**2, 1)))}  # fmt: skip
+            "training_loss": 2 * found.losses[-1], "move": jnp.sqrt(jnp.mean(jnp.sum(found.delta**2, 1)))}  # fmt: skip
 
 
 def _ntk(task: Any, data: Data, layer: Any, W0: Any, key: Any) -> Any:
@@ -93,6 +93,7 @@ def _ntk(task: Any, data: Data, layer: Any, W0: Any, key: Any) -> Any:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [L8, L9], from the records."""
     rows = []
     for d, n in POINTS:
         here = records.where(d=d, n=n)
@@ -122,7 +123,7 @@ def claims(records: Records) -> list[Claim]:
                         "L8",
                         float(share.mean()),
                         bound,
-                        error=float(share.std(ddof=1) / math.sqrt(len(share))),
+                        error=standard_error(share),
                     )
                 )
     found = log_ratios(records.where(d=8, n=700), "signed", "ntk")
@@ -151,11 +152,12 @@ def log_ratios(records: Records, method: str, other: str) -> np.ndarray:
 
 def geometric_mean(logs: np.ndarray) -> tuple[float, float, float]:
     """Geometric mean from logarithms, with the ends of ± 2 standard errors."""
-    middle, error = float(np.mean(logs)), float(np.std(logs, ddof=1) / math.sqrt(len(logs)))
+    middle, error = float(np.mean(logs)), standard_error(logs)
     return math.exp(middle), math.exp(middle - 2 * error), math.exp(middle + 2 * error)
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of risk (1e-3: exact) against samples n."""
     import matplotlib.pyplot as plt
 
     fig, (left, right) = plt.subplots(1, 2, figsize=(7.8, 3.9))

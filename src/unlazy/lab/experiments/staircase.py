@@ -15,21 +15,17 @@ Verdict (95% intervals): staircase, largest d: n_1 < n_2 < n_3 in at least 75% o
 within twice the staircase's median.
 """
 
-from typing import TYPE_CHECKING, Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.lab.claims import Claim
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._passage import median_slope, passages, share_claim, slope_claim
 from unlazy.tasks import cube
 from unlazy.training.descent.online_network import samples_until, start
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 K, WIDTH, BATCH, PACE, STEP = 3, 16, 128, 115.0, 0.25
 """PACE: approximate number of samples per dimension that the staircase takes. The limit is 6 times this number for the
@@ -37,7 +33,7 @@ staircase, max(8, d/10) times for the single term."""
 PARTS = tuple(cube.staircase(K, K).fourier_coefficients)
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
     """`lowest` is the lowest degree in y: 1 for the staircase, 3 for the top term alone."""
     d, lowest = jnp.asarray(params["d"], float), params["lowest"]
     one, two = jax.random.split(key)
@@ -45,14 +41,15 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
     sizes = kept / jnp.sqrt(kept.sum())
     step = STEP * jnp.where(lowest == 1, 1.0, jnp.sqrt(64 / d))
     found = samples_until(
-        one, start(two, WIDTH, K, d), lambda bits: dot(jnp.cumprod(bits, axis=1), sizes), PARTS,
-        jnp.where(kept, sizes / 2, -jnp.inf), step=step * BATCH / d, batch=BATCH,
-        most=jnp.where(lowest == 1, 6, jnp.maximum(8, d / 10)) * PACE * d, d=d,
+        start(two, WIDTH, K, d), lambda bits: dot(jnp.cumprod(bits, axis=1), sizes), PARTS,
+        jnp.where(kept, sizes / 2, -jnp.inf), step_size=step * BATCH / d, batch_size=BATCH,
+        most=jnp.where(lowest == 1, 6, jnp.maximum(8, d / 10)) * PACE * d, d=d, key=one,
     )  # fmt: skip
     return {"found": found[-1], "parts": jnp.where(kept, found, jnp.inf)}
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [E4], from the records."""
     rows = []
     whole, lone = records.where(lowest=1), records.where(lowest=K)
     d, table = passages(whole)
@@ -78,7 +75,8 @@ def claims(records: Records) -> list[Claim]:
     return rows
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of samples until half learned, median against input dimension d."""
     import matplotlib.pyplot as plt
 
     fig, axis = plt.subplots(figsize=(6.4, 3.6), layout="constrained")

@@ -11,23 +11,19 @@ log sup_s rms|f_s^p - f_s^∞| against log p within [-0.6, -0.4]. The last of 20
 η = 0.9 × 2/λ_max(K_p), and multiplies it by |1 - 2.2| = 1.2 (to 1%) at 1.1 ×, for every seed and p.
 """
 
-from typing import TYPE_CHECKING, Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.kernels.networks.infinite_width import NNGP
-from unlazy.lab.claims import Claim, at_most, within
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.claims import Claim, at_most, standard_error, within
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.measures.scaling_fit import power_law
 from unlazy.tasks.circle import Circle
 from unlazy.theory.dynamics import spectral_filters
 from unlazy.theory.infinite_width.architecture import MLP
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TASK, POINTS, GRID = Circle(bias=0.5), 8, 64
 LIMIT = MLP(1, "relu", 1.0, scale_input=False)
@@ -38,7 +34,8 @@ SHOWN = (4, 10, 37)
 """Grid points whose values are plotted against time."""
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures difference, distance, sup_distance, loss, growth, limit_loss, path, limit_path."""
     X, Z = TASK.place(jnp.arange(POINTS) / POINTS), TASK.place((jnp.arange(GRID) + 0.5) / GRID)
     y, p = TASK.target(X), params["features"]
     W = jax.random.normal(key, (p, X.shape[1]))
@@ -87,9 +84,10 @@ def _growth(Phi: jax.Array, y: jax.Array, lam: jax.Array) -> jax.Array:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [K3, K4], from the records."""
     p, sup = records.over("features", "sup_distance", lambda v, axis: v)
     slopes = np.array([power_law(p, column).exponent for column in sup.T])
-    error = float(slopes.std(ddof=1) / np.sqrt(len(slopes)))
+    error = standard_error(slopes)
     below, above = records.measure("growth").T
     worst = above[np.argmax(np.abs(above - 1.2))]
     return [
@@ -106,7 +104,8 @@ def claims(records: Records) -> list[Claim]:
     ]  # fmt: skip
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of training error against steps of gradient descent."""
     import matplotlib.pyplot as plt
 
     widths = records.values("features")

@@ -11,19 +11,16 @@ Verdict: median risks satisfy BOUNDS; the slope of the risk against log d is wit
 """
 
 import math
-from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from unlazy.lab.claims import Claim, consistent, interval_claim
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments import _baselines as fits
 from unlazy.tasks.index_models import quadratic_plus, single_index
 from unlazy.training.one_step.algorithm import random_features, without_linear_part
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BOUNDS = (
     (1000, 100, "≤", 0.30), (1000, 316, "≤", 0.15), (1, 316, "≥", 0.95), (10, 316, "≥", 0.95), (0, 316, "≥", 0.90),
@@ -31,7 +28,8 @@ BOUNDS = (
 """Bounds on the median risk at d = 10: (pretraining n, N, direction, bound); n = 0 means random features."""
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures risk, error."""
     key_task, key_first, key_second, key_start, key_risk = jax.random.split(key, 5)
     d, n, width = params["d"], params["pretrained_on"], params["width"]
     source = quadratic_plus(d, 3, key=key_task)
@@ -51,6 +49,7 @@ def _name(n: int) -> str:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [D8, D10], from the records."""
     rows = []
     for n, N, side, bound in BOUNDS:
         part = records.where(d=10, pretrained_on=n, n=N)
@@ -76,7 +75,8 @@ def fixed_ratio(records: Records) -> Records:
     return Records(r for r in records if r.params["pretrained_on"] == 16 * r.params["d"] ** 2 and r.params["n"] == 100)
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of median risk on He_3 against target samples N."""
     import matplotlib.pyplot as plt
 
     fig, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.3), width_ratios=(3, 2))

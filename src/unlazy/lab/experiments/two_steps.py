@@ -13,17 +13,16 @@ smallest |cosine| increases and is ≥ 0.99 after step 2; gradual cosines increa
 direction matters.
 """
 
-from typing import TYPE_CHECKING, Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import PRNGKeyArray
 
+from unlazy.core.arrays import dot, precision
 from unlazy.core.data import Data
-from unlazy.core.linalg import dot
-from unlazy.core.precision import precision
 from unlazy.lab.claims import Claim, at_least, at_most, within
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._patterns import DICTIONARY, RELEVANT, STAGES
 from unlazy.measures.neurons import feature_cosines
 from unlazy.networks.mlp import Parameters
@@ -31,9 +30,6 @@ from unlazy.tasks.patterns import Patterns, pattern_task
 from unlazy.theory.feature_learning import patterns
 from unlazy.training.one_step.readout import relative_ridges, ridge_path
 from unlazy.training.one_step.two_steps import pattern_network, smoothed_network, step_on_weights, weight_gradient
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 STARTS = dict(sigma_w=0.2, sigma_b=0.3, sigma_a=4.0)
 RATES, SPREAD = (0.005, 20.0), 0.3
@@ -44,7 +40,7 @@ HEAD_POINTS = 4000
 CONTROLS = ("step 1", "step 2", "step 1, norms of step 2", "step 2, norms of step 1")
 
 
-def exact(width: int, key: Any) -> dict[str, Any]:
+def exact(width: int, key: PRNGKeyArray) -> Measures:
     """Signal-to-noise ratio and T_A/(γ/σ̃) of every neuron at both steps, in float64 and without sampling."""
     task = pattern_task(DICTIONARY, DICTIONARY, RELEVANT)
     table = patterns.relevant_patterns(task.k, task.positive, task.uniform_part)
@@ -62,7 +58,7 @@ def exact(width: int, key: Any) -> dict[str, Any]:
     return {"ratio": jnp.stack(ratios), "signal": jnp.stack(signals)}
 
 
-def sampled(params: Params, key: Any) -> dict[str, Any]:
+def sampled(params: Params, key: PRNGKeyArray) -> Measures:
     """Cosines at initialization and after steps 1 and 2, signal-to-noise ratio of the gradients, and the control."""
     d, n, forget = params["d"], params["samples"], params["regime"] == "forgetting"
     starts, rates = (STARTS, RATES) if forget else (GRADUAL, GRADUAL_RATES)
@@ -77,8 +73,10 @@ def sampled(params: Params, key: Any) -> dict[str, Any]:
         ratios.append(patterns.signal_to_noise(-dot(task.M.T, gradient).T / a[:, None], RELEVANT))
         cosines.append(_cosines(theta, task))
         layers.append(theta[0])
-    found = {"cosines": np.stack(cosines), "ratio": np.stack(ratios), "margin": margin}
-    return found | ({"controls": control(layers, _points(task, keys[2], n))} if params["control"] else {})
+    found: dict[str, ArrayLike] = {"cosines": np.stack(cosines), "ratio": np.stack(ratios), "margin": margin}
+    if params["control"]:
+        found["controls"] = control(layers, _points(task, keys[2], n))
+    return found
 
 
 def control(layers: list, data: Data) -> np.ndarray:
@@ -110,7 +108,8 @@ _gradient = jax.jit(weight_gradient)
 _points = jax.jit(lambda task, key, n: task.sample(key, n), static_argnums=2)
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial at a point of the grid."""
     if params["part"] == "exact":
         return _exact(params["width"], key)
     with precision("float32"):
@@ -118,6 +117,7 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [P4], from the records."""
     rows = []
     found = records.where(part="exact")
     if len(found):
@@ -159,7 +159,8 @@ def _forgetting(records: Records) -> Records:
     return mine.where(samples=mine.values("samples")[-1]) if len(mine) else mine
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of the records."""
     import matplotlib.pyplot as plt
 
     fig, axes = plt.subplots(1, 3, figsize=(10.2, 3.5), layout="constrained", width_ratios=(1, 1.2, 0.9))

@@ -10,27 +10,24 @@ Verdict. Slope of log error against log width in [-0.6, -0.4], with two standard
 K_1, K_2, the NTK and the NNGP with one hidden layer; in `full` also for each layer with three hidden layers.
 """
 
-from typing import TYPE_CHECKING, Any
-
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.kernels.networks.infinite_width import NNGP, layer_kernel
 from unlazy.lab.claims import Claim, within
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.measures.scaling_fit import power_law, slope
 from unlazy.measures.tangent_drift import relative_change
 from unlazy.networks import Network, layer_tangent_kernels
 from unlazy.theory.infinite_width.architecture import MLP
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 INPUTS, POINTS, SIGMA_B = 10, 8, 0.1
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures layers, ntk, nngp."""
     mlp = MLP(params["depth"], "relu", sigma_b=SIGMA_B, width=params["width"])
     network = Network(mlp, INPUTS)
     X = jnp.asarray(np.random.default_rng(0).standard_normal((POINTS, INPUTS)))
@@ -63,6 +60,7 @@ def root_mean_square(values: np.ndarray, axis: int) -> np.ndarray:
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [K7, K9, L1, L2], from the records."""
     rows = []
     for depth in records.values("depth"):
         widths, found = errors(records, depth)
@@ -78,7 +76,8 @@ def claims(records: Records) -> list[Claim]:
     return rows
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of relative error of the kernel against width."""
     import matplotlib.pyplot as plt
 
     depths = records.values("depth")

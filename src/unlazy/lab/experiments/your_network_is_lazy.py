@@ -15,15 +15,16 @@ held-out points than the initial kernel. All with two standard errors.
 """
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from unlazy.core.data import Data
-from unlazy.lab.claims import Claim, at_least, at_most
-from unlazy.lab.experiment import Experiment, Params, Records, config
+from unlazy.lab.claims import Claim, at_least, at_most, standard_error
+from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._draws import draw_parameters
 from unlazy.layers import Conv, Dense, Flatten, residual, serial
 from unlazy.measures.laziness import LINEAR_THRESHOLD, MOVEMENT_THRESHOLD, laziness
@@ -31,9 +32,7 @@ from unlazy.networks import Network
 from unlazy.tasks.images import digits
 from unlazy.training.descent.descend import STOPPED, descend
 from unlazy.training.descent.stability import stable_step_size
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from unlazy.training.options import DescentOptions
 
 POINTS, SHAPE, ENOUGH, SAFETY = 32, (4, 8), 0.05, 0.3
 DESCRIPTION = serial(Conv(3), residual("relu", Conv(3)), "relu", Flatten(), Dense())
@@ -51,7 +50,8 @@ def _digits() -> tuple[np.ndarray, np.ndarray]:
     return (X - X.mean()) / X.std(), y
 
 
-def trial(params: Params, key: Any) -> dict[str, Any]:
+def trial(params: Params, key: PRNGKeyArray) -> Measures:
+    """One trial; measures linear, movement, at_start, at_end, reached, steps_taken."""
     X, y = (jnp.asarray(v) for v in _digits())
     train = Data(X, y)
     width = params["width"]
@@ -64,7 +64,8 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
     (start,) = draw_parameters((network,), key)
     eta = SAFETY * stable_step_size(apply, start, train)
-    found = descend(apply, start, train, steps=params["steps"], step_size=eta, stop_below=ENOUGH)
+    options = DescentOptions(stop_below=ENOUGH)
+    found = descend(apply, start, train, steps=params["steps"], step_size=eta, options=options)
     seen = laziness(apply, start, found.params, X)
     return {
         "linear": seen.linear, "movement": seen.movement, "at_start": seen.explained_at_start,
@@ -74,10 +75,11 @@ def trial(params: Params, key: Any) -> dict[str, Any]:
 
 def _mean(values: np.ndarray) -> tuple[float, float]:
     """Mean and standard error."""
-    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
+    return float(values.mean()), standard_error(values)
 
 
 def claims(records: Records) -> list[Claim]:
+    """Claims on [K10, L1], from the records."""
     lazy, rich = (records.where(strength=gamma) for gamma in SCALINGS.values())
     reached = float(records.measure("reached").mean())
     linear, linear_error = _mean(lazy.measure("linear"))
@@ -99,7 +101,8 @@ def claims(records: Records) -> list[Claim]:
     ]  # fmt: skip
 
 
-def figure(records: Records) -> "Figure":
+def figure(records: Records) -> Figure:
+    """Plot of linear share of the change against movement of the tangent kernel."""
     import matplotlib.pyplot as plt
 
     fig, axis = plt.subplots(figsize=(4.2, 3.1), layout="constrained")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from unlazy import lab
 from unlazy.core.files import atomic_write
 from unlazy.lab.experiment import Records
 
@@ -23,7 +24,7 @@ DIGITS = 4
 """Significant digits of the risks; their variation over seeds is much larger."""
 
 
-def summary(records: Records) -> dict[str, Any]:
+def summary(records: Records) -> dict[str, object]:
     """Median, smallest and largest risk over seeds, in the order of n, by method and by "d,degree"."""
     risks: dict[str, dict[str, Any]] = {}
     for d in records.values("d"):
@@ -46,8 +47,6 @@ def _median_and_range(values: np.ndarray) -> list[float]:
 
 def main() -> None:
     """Run the trials that are not stored yet and write the file."""
-    from unlazy import lab
-
     records = lab.run("sample_complexity", change=GRID, seeds=SEEDS)
     with atomic_write(FILE) as aside:
         aside.write_text(json.dumps(summary(records), separators=(",", ":")) + "\n", encoding="utf-8")

@@ -8,6 +8,8 @@ import json
 import re
 from pathlib import Path
 
+from markupsafe import Markup
+
 from unlazy._version import VERSION
 from unlazy.core.errors import UnlazyError
 from unlazy.lab.report import math_html, template
@@ -36,8 +38,6 @@ def formulas() -> list[math_html.Tag]:
 
 def write_play(page: Path) -> Path:
     """Write the page and return its path."""
-    from markupsafe import Markup
-
     page = Path(page)
     try:
         page.parent.mkdir(parents=True, exist_ok=True)

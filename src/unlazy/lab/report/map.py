@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 from unlazy.core.errors import UnlazyError
 from unlazy.lab.claims import Claim
@@ -18,7 +18,35 @@ from unlazy.lab.report.recorded_claims import ClaimSummary, recorded, summarize_
 
 SIGNS = {"holds": "●", "undecided": "◐", "does not hold": "✕"}
 """Symbols of the verdicts, distinguishable without color."""
-USER_QUESTION = {"name": "Your experiments", "answer": "Your own experiments in this store.", "experiments": []}
+
+
+class Question(TypedDict):
+    """A question of the map, with its answer and the names of its experiments."""
+
+    name: str
+    answer: str
+    experiments: list[str]
+
+
+class Category(TypedDict):
+    """A category of proofs."""
+
+    number: int
+    experiments: list[str]
+
+
+class Layout(TypedDict):
+    """The contents of map.toml."""
+
+    question: list[Question]
+    category: list[Category]
+
+
+USER_QUESTION: Question = {
+    "name": "Your experiments",
+    "answer": "Your own experiments in this store.",
+    "experiments": [],
+}
 
 
 @dataclass(frozen=True)
@@ -46,14 +74,14 @@ class MapEntry:
         return [(c.verdict, SIGNS[c.verdict], f"{c.statement}: {c.word}") for c in self.claims]
 
 
-def layout() -> dict[str, list[dict[str, Any]]]:
+def layout() -> Layout:
     """Questions and categories of map.toml."""
-    return tomllib.loads(Path(__file__).with_name("map.toml").read_text(encoding="utf-8"))
+    return cast(Layout, tomllib.loads(Path(__file__).with_name("map.toml").read_text(encoding="utf-8")))
 
 
 def map_questions(
     experiments: Sequence[Experiment], measured: Mapping[str, Sequence[Claim]], report: str = ""
-) -> list[tuple[dict[str, Any], list[MapEntry]]]:
+) -> list[tuple[Question, list[MapEntry]]]:
     """The questions with their experiments.
 
     `measured` maps experiments to claims measured by the user; `report` is the address of the report page.
@@ -70,11 +98,12 @@ def map_questions(
         return MapEntry(by_name[name], mine or known, origin, category.get(name, 0), there)
 
     rest = [name for name in by_name if not any(name in q["experiments"] for q in parts["question"])]
-    questions = [*parts["question"], *([{**USER_QUESTION, "experiments": rest}] if rest else [])]
+    yours: Question = {**USER_QUESTION, "experiments": rest}
+    questions = [*parts["question"], *([yours] if rest else [])]
     return [(q, [entry(name) for name in q["experiments"] if name in by_name]) for q in questions]
 
 
-def _formulas(found: Sequence[tuple[dict[str, Any], list[MapEntry]]]) -> list[math_html.Tag]:
+def _formulas(found: Sequence[tuple[Question, list[MapEntry]]]) -> list[math_html.Tag]:
     """Formulas of the tags that the map refers to."""
     places = [p for _, here in found for p in here]
     tags = [f"[{tag}]" for p in places for tag in p.experiment.tags]

@@ -36,10 +36,12 @@ class Section:
 
     @property
     def title(self) -> str:
+        """Title of the experiment."""
         return self.experiment.title
 
     @property
     def source(self) -> str:
+        """Where the experiment comes from, in words."""
         return SOURCES[self.experiment.source]
 
 

@@ -6,7 +6,7 @@ Pages show them for experiments that the user has not run; the user's own result
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from unlazy.lab.claims import BASES, Claim, Verdict, infer_basis
 
@@ -37,7 +37,7 @@ def summarize_claim(claim: Claim) -> ClaimSummary:
     )  # fmt: skip
 
 
-def record(claims: Sequence[Claim], config: str, trials: int) -> dict[str, Any]:
+def record(claims: Sequence[Claim], config: str, trials: int) -> dict[str, object]:
     """Contents of recorded/NAME.json."""
     return {"config": config, "trials": trials, "claims": [summarize_claim(c)._asdict() for c in claims]}
 

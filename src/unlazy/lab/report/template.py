@@ -7,7 +7,9 @@ import base64
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from markupsafe import Markup
 
 from unlazy.core.files import atomic_write
 from unlazy.lab.report.marks import MAX_POINTS, claims_by_curve, figure_marks
@@ -48,10 +50,9 @@ def picture(
     return Picture(text, base64.b64encode(png.read_bytes()).decode(), pdf.name, *found)
 
 
-def write(page: Path, template: Path, **values: Any) -> Path:
+def write(page: Path, template: Path, **values: object) -> Path:
     """Fill the template and write the page; a missing value raises an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
 
     pages = Environment(
         loader=FileSystemLoader([template.parent, _HERE]), autoescape=True, undefined=StrictUndefined, trim_blocks=True,

@@ -12,11 +12,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import Any, Protocol, runtime_checkable
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from unlazy.core.compilation_cache import compilation_cache_env
 from unlazy.core.errors import UnlazyError, check_positive_integer, did_you_mean
 from unlazy.lab.runner.sweep import Chunk, Outcome
+from unlazy.lab.runner.worker import ONE_THREAD, clear_compiled, run_chunk, run_remote_chunk, start
 
+R = TypeVar("R")
 ENGINES = ("local", "dask", "inline")
 SUBMIT_TIMEOUT = 1.0
 """Maximum time in seconds to wait until the thread of a pool has taken a submitted task (usually milliseconds)."""
@@ -33,14 +37,26 @@ class TrialEngine(Protocol):
         """Stop everything that this engine has started."""
 
 
-def open_engine(name: str = "local", jobs: int | None = None, address: str | None = None) -> TrialEngine:
+@runtime_checkable
+class CallWorkers(Protocol):
+    """Workers that run any calls, not only chunks of trials."""
+
+    n_jobs: int
+
+    def attempt(
+        self, calls: Sequence[Callable[[], R]], needed: Sequence[int], until: float | None, sure: Sequence[int] = ()
+    ) -> list[R | None]:
+        """Run calls until a deadline; see `Local.attempt`."""
+
+
+def open_engine(name: str = "local", n_jobs: int | None = None, address: str | None = None) -> TrialEngine:
     """Open an engine.
 
     Parameters
     ----------
     name : {"local", "dask", "inline"}, default "local"
         Local processes, a dask cluster, or the current process.
-    jobs : int, optional
+    n_jobs : int, optional
         Number of workers; by default one per core.
     address : str, optional
         Address of a dask scheduler, as tcp://host:port; by default a local cluster is started.
@@ -62,45 +78,56 @@ def open_engine(name: str = "local", jobs: int | None = None, address: str | Non
     >>> from unlazy import lab
     >>> engine = lab.open_engine("inline")
     >>> records = lab.run(
-    ...     "information_exponent", seeds=2, change={"k": [1], "d": [16]}, store=None, engine=engine, progress=False
+    ...     "information_exponent", seeds=2, change={"k": [1], "d": [16]}, store=None, engine=engine
     ... )
     >>> engine.close()
     >>> len(records)
     2
     """
-    if jobs is not None:
-        check_positive_integer("jobs", jobs)
+    if n_jobs is not None:
+        check_positive_integer("n_jobs", n_jobs)
     if address is not None and name != "dask":
         raise ValueError(f"an address requires the dask engine, got engine {name!r}")
     if name == "local":
-        return Local(jobs)
+        return Local(n_jobs)
     if name == "dask":
-        return Dask(jobs, address)
+        return Dask(n_jobs, address)
     if name == "inline":
         return Inline()
     raise ValueError(f"no engine {name!r}{did_you_mean(name, ENGINES)}")
 
 
-class Inline:
+@contextmanager
+def opened_engine(
+    engine: str | TrialEngine, n_jobs: int | None = None, address: str | None = None
+) -> Iterator[TrialEngine]:
+    """Open the engine of this name and close it at the end; an engine object is left to the caller."""
+    if not isinstance(engine, str):
+        yield engine
+        return
+    own = open_engine(engine, n_jobs, address)
+    try:
+        yield own
+    finally:
+        own.close()
+
+
+class Inline(TrialEngine):
     """Runs chunks one after another in the current process; none is started after the deadline `until`."""
 
     until: float | None = None
 
     def outcomes(self, chunks: Sequence[Chunk]) -> Iterator[Outcome]:
-        from unlazy.lab.runner.worker import run_chunk
-
         for chunk in chunks:
             if _left(self.until) == 0:
                 return
             yield run_chunk(chunk)
 
     def close(self) -> None:
-        from unlazy.lab.runner.worker import clear_compiled
-
         clear_compiled()
 
 
-class Local:
+class Local(TrialEngine):
     """Runs chunks in new local processes (loky, never forked); each process prefers chunks of one group.
 
     `until` is a deadline (time.monotonic): after it nothing is started, and running chunks are stopped.
@@ -108,11 +135,11 @@ class Local:
 
     until: float | None = None
 
-    def __init__(self, jobs: int | None):
+    def __init__(self, n_jobs: int | None):
         import joblib
 
-        self.jobs = jobs or joblib.cpu_count()
-        self._workers = [_Worker() for _ in range(self.jobs)]
+        self.n_jobs = n_jobs or joblib.cpu_count()
+        self._workers = [_Worker() for _ in range(self.n_jobs)]
 
     def prepare(self, *modules: str) -> None:
         """Start all workers; they import these modules in the background."""
@@ -120,8 +147,6 @@ class Local:
             worker.begin(_import, modules)
 
     def outcomes(self, chunks: Sequence[Chunk]) -> Iterator[Outcome]:
-        from unlazy.lab.runner.worker import run_chunk
-
         queue, running, idle = _Queue(chunks), dict[Future, _Worker](), self._workers[::-1]
         try:
             while queue or running:
@@ -141,15 +166,15 @@ class Local:
             self._stop(running.values())  # the deadline has passed, or the caller has stopped
 
     def attempt(
-        self, calls: Sequence[Callable[[], Any]], needed: Sequence[int], until: float | None, sure: Sequence[int] = ()
-    ) -> list[Any]:
+        self, calls: Sequence[Callable[[], R]], needed: Sequence[int], until: float | None, sure: Sequence[int] = ()
+    ) -> list[R | None]:
         """Run calls in workers, started in order, and return their results.
 
         A call is stopped, and its result is None, if it has not finished by the deadline `until` or when all calls with
         indices in `needed` have finished. At least one of the calls in `sure` is always completed: the last one, if
         none has finished.
         """
-        found: list[Any] = [None] * len(calls)
+        found: list[R | None] = [None] * len(calls)
         waiting, missing, idle = list(range(len(calls))), set(needed), self._workers[::-1]
         running: dict[Future, tuple[int, _Worker]] = {}
         try:
@@ -190,9 +215,6 @@ class _Worker:
     def begin(self, function: Callable, *arguments: Any) -> Future:
         from joblib.externals.loky import ProcessPoolExecutor
 
-        from unlazy.core.compilation_cache import compilation_cache_env
-        from unlazy.lab.runner.worker import ONE_THREAD, start
-
         if self._pool is None:
             alone = ONE_THREAD | compilation_cache_env()
             self._pool = ProcessPoolExecutor(1, initializer=start, initargs=(os.getpid(),), env=alone)
@@ -229,27 +251,27 @@ def _result(future: Future) -> Any:
     except BrokenProcessPool as error:
         raise UnlazyError(
             "a worker process died, perhaps because it ran out of memory; finished trials are stored: "
-            "run the same command again, with fewer --jobs"
+            "run the same command again, with a smaller --n-jobs"
         ) from error
 
 
-class Dask:
+class Dask(TrialEngine):
     """Runs chunks on a dask cluster through joblib; without an address, a local cluster is started."""
 
-    def __init__(self, jobs: int | None, address: str | None):
+    def __init__(self, n_jobs: int | None, address: str | None):
         try:
             from distributed import Client
         except ImportError as error:
             raise UnlazyError("the dask engine requires the package distributed: pip install 'unlazy[dask]'") from error
         import joblib
 
-        self._jobs = jobs
+        self._n_jobs = n_jobs
         try:
             self._client = (
                 Client(address, timeout="10s", set_as_default=False)
                 if address
                 else Client(
-                    n_workers=jobs or joblib.cpu_count(), threads_per_worker=1, processes=True,
+                    n_workers=n_jobs or joblib.cpu_count(), threads_per_worker=1, processes=True,
                     dashboard_address=None, set_as_default=False,
                 )
             )  # fmt: skip
@@ -259,10 +281,8 @@ class Dask:
     def outcomes(self, chunks: Sequence[Chunk]) -> Iterator[Outcome]:
         from joblib import Parallel, delayed, parallel_config
 
-        from unlazy.lab.runner.worker import run_remote_chunk
-
         with parallel_config(backend="dask", client=self._client):
-            parallel = Parallel(n_jobs=self._jobs or -1, return_as="generator_unordered", batch_size=1)
+            parallel = Parallel(n_jobs=self._n_jobs or -1, return_as="generator_unordered", batch_size=1)
             yield from parallel(delayed(run_remote_chunk)(chunk) for chunk in chunks)
 
     def close(self) -> None:

@@ -1,7 +1,10 @@
 """Names that earlier versions stored, and what they are called now."""
 
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import TypeVar
+
+V = TypeVar("V")
 
 # glossary: off
 EXPERIMENTS = {
@@ -34,6 +37,6 @@ def current_experiment(identity: str) -> str:
     return identity
 
 
-def current_names(values: dict[str, Any]) -> dict[str, Any]:
+def current_names(values: Mapping[str, V]) -> dict[str, V]:
     """Parameters or measures of a trial under today's names."""
     return {re.sub(r"[A-Za-z]+", lambda word: WORDS.get(word[0], word[0]), name): v for name, v in values.items()}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jax
 
-from unlazy.core.memory import release_free_heap
+from unlazy.core.devices import release_free_heap
 
 MEMORY_BOUND = 2**30
 """Resident memory in bytes above which a worker drops its compiled programs."""

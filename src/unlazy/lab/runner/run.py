@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from unlazy.core.errors import UnlazyWarning
-from unlazy.core.progress import ProgressDisplay
+from unlazy.core.progress import ProgressDisplay, ProgressOption
 from unlazy.lab.experiment import Config, Experiment, Records
 from unlazy.lab.runner.catalog import find
-from unlazy.lab.runner.engines import TrialEngine, open_engine
+from unlazy.lab.runner.engines import TrialEngine, opened_engine
 from unlazy.lab.runner.settings import resolve_config
 from unlazy.lab.runner.store import Store
-from unlazy.lab.runner.sweep import Outcome, plan
+from unlazy.lab.runner.sweep import plan
 
 
 class Interrupted(KeyboardInterrupt):
@@ -26,7 +26,7 @@ class Interrupted(KeyboardInterrupt):
     >>> from unlazy import lab
     >>> small = {"seeds": 2, "change": {"k": [1], "d": [16]}, "store": None}
     >>> try:
-    ...     records = lab.run("information_exponent", **small, engine="inline", progress=False)
+    ...     records = lab.run("information_exponent", **small, engine="inline")
     ... except lab.Interrupted as interrupt:
     ...     print(interrupt)
     """
@@ -34,8 +34,8 @@ class Interrupted(KeyboardInterrupt):
 
 def run(
     experiment: Experiment | str, config: str | Config = "quick", *, seeds: int | None = None,
-    change: Mapping[str, Any] | None = None, store: str | Path | None = "results", jobs: int | None = None,
-    engine: str | TrialEngine = "local", address: str | None = None, progress: bool | str = True,
+    change: Mapping[str, object] | None = None, store: str | Path | None = "results", n_jobs: int | None = None,
+    engine: str | TrialEngine = "local", address: str | None = None, progress: ProgressOption = False,
 ) -> Records:  # fmt: skip
     """Run an experiment and return its records; trials that are stored already are not run again.
 
@@ -51,14 +51,14 @@ def run(
         Other values of parameters, such as `{"n": [100, 300]}`.
     store : str, Path or None, default "results"
         Folder of the stored trials; None stores nothing.
-    jobs : int, optional
+    n_jobs : int, optional
         Number of workers; by default one per core.
     engine : {"local", "dask", "inline"} or TrialEngine, default "local"
         Local processes, a dask cluster, the current process, or an open engine.
     address : str, optional
         Address of a dask scheduler, as tcp://host:port.
-    progress : bool or str, default True
-        Whether to show a progress bar; a string is its label instead of the experiment's name.
+    progress : bool or callable, default False
+        Whether to show a progress bar, or a function called with a `Progress` after every chunk of trials.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def run(
     --------
     >>> from unlazy import lab
     >>> records = lab.run(
-    ...     "information_exponent", seeds=2, change={"k": [1], "d": [16]}, store=None, engine="inline", progress=False
+    ...     "information_exponent", seeds=2, change={"k": [1], "d": [16]}, store=None, engine="inline"
     ... )
     >>> len(records), records[0].params
     (2, {'k': 1, 'd': 16})
@@ -90,15 +90,20 @@ def run(
     with Store(store) as kept:
         chunks = plan(experiment, points, config.seeds, kept.finished(experiment))
         if chunks:
+            label, failed = config.label or experiment.name, 0
             with (
+                warnings.catch_warnings(),
                 _interruptible() as check,
-                _opened(engine, jobs, address) as workers,
-                _progress(experiment, chunks, progress) as show,
+                opened_engine(engine, n_jobs, address) as workers,
+                ProgressDisplay(label, sum(len(c.wanted) for c in chunks), show=progress, persist=True) as shown,
             ):
+                # joblib replaces a worker whose memory grew by compiled programs; nothing is lost
+                warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given")
                 try:
                     for outcome in workers.outcomes(chunks):
                         kept.add(experiment, outcome)
-                        show(outcome)
+                        failed += sum(trial.measures is None for trial in outcome.trials)
+                        shown.advance(steps=len(outcome.trials), warning=f"{failed} failed" if failed else "")
                         check()
                 except KeyboardInterrupt:
                     raise Interrupted(_how_to_resume(kept, experiment, config, store)) from None
@@ -114,7 +119,7 @@ def run(
 
 def load(
     experiment: Experiment | str, config: str | Config = "quick", *, seeds: int | None = None,
-    change: Mapping[str, Any] | None = None, store: str | Path = "results",
+    change: Mapping[str, object] | None = None, store: str | Path = "results",
 ) -> Records:  # fmt: skip
     """Load the stored records of a configuration; nothing is run.
 
@@ -147,7 +152,7 @@ def load(
     >>> from unlazy import lab
     >>> small = {"seeds": 2, "change": {"k": [1], "d": [16]}}
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     ran = lab.run("information_exponent", **small, store=folder, engine="inline", progress=False)
+    ...     ran = lab.run("information_exponent", **small, store=folder, engine="inline")
     ...     loaded = lab.load("information_exponent", **small, store=folder)
     >>> len(ran), len(loaded)
     (2, 2)
@@ -193,31 +198,3 @@ def _interruptible() -> Iterator[Callable[[], None]]:
     finally:
         if mine and before is not None:
             signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _opened(engine: str | TrialEngine, jobs: int | None, address: str | None) -> Iterator[TrialEngine]:
-    """Open an engine and close it when the run ends; an engine passed by the caller stays open."""
-    if not isinstance(engine, str):
-        yield engine
-        return
-    own = open_engine(engine, jobs, address)
-    try:
-        yield own
-    finally:
-        own.close()
-
-
-@contextmanager
-def _progress(experiment: Experiment, chunks: list, wanted: bool | str) -> Iterator[Callable[[Outcome], None]]:
-    """Show a progress bar with finished trials, failed trials and remaining time."""
-    name = wanted if isinstance(wanted, str) else experiment.name
-    failed = 0
-    with ProgressDisplay(name, sum(len(c.wanted) for c in chunks), show=bool(wanted), persist=True) as shown:
-
-        def show(outcome: Outcome) -> None:
-            nonlocal failed
-            failed += sum(trial.measures is None for trial in outcome.trials)
-            shown.advance(steps=len(outcome.trials), warning=f"{failed} failed" if failed else "")
-
-        yield show

@@ -5,8 +5,9 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load, save
 
-from unlazy.lab.experiment import RESERVED_COLUMNS, Params
+from unlazy.lab.experiment import RESERVED_COLUMNS, Measures, Params
 
 
 def canonical_json(params: Params) -> str:
@@ -19,7 +20,7 @@ def canonical_json(params: Params) -> str:
         ) from error
 
 
-def check_measures(measures: Any, params: Collection[str] = ()) -> dict[str, Any]:
+def check_measures(measures: object, params: Collection[str] = ()) -> Measures:
     """The measures that a trial returned; raise if they are not a flat dict or a name is already a column."""
     if not isinstance(measures, dict) or not all(isinstance(name, str) for name in measures):
         raise TypeError(f"a trial must return a dict of measures by name, got {measures!r}")
@@ -30,24 +31,20 @@ def check_measures(measures: Any, params: Collection[str] = ()) -> dict[str, Any
     return measures
 
 
-def normalize_measures(measures: Any, params: Collection[str] = ()) -> dict[str, Any]:
+def normalize_measures(measures: object, params: Collection[str] = ()) -> Measures:
     """Measures as Python numbers (shape ()) and NumPy arrays; raise if one cannot be stored."""
     return {name: _measure(name, value) for name, value in check_measures(measures, params).items()}
 
 
-def pack(measures: dict[str, Any]) -> tuple[str, bytes | None]:
+def pack(measures: Measures) -> tuple[str, bytes | None]:
     """Serialize normalized measures: numbers as JSON (with NaN and Infinity as in Python), arrays as safetensors."""
-    from safetensors.numpy import save
-
     numbers = {k: v for k, v in measures.items() if not isinstance(v, np.ndarray)}
     arrays = {k: np.ascontiguousarray(v) for k, v in measures.items() if isinstance(v, np.ndarray)}
     return json.dumps(numbers, separators=(",", ":")), save(arrays) if arrays else None
 
 
-def unpack(numbers: str, arrays: bytes | None) -> dict[str, Any]:
+def unpack(numbers: str, arrays: bytes | None) -> Measures:
     """Inverse of `pack`."""
-    from safetensors.numpy import load
-
     found = json.loads(numbers)
     if not isinstance(found, dict):
         raise ValueError(f"not a set of measures: {numbers[:80]!r}")

@@ -18,7 +18,7 @@ _MAX_INTEGER = 2**63 - 1
 
 def resolve_config(
     experiment: Experiment, config: str | Config = "quick", seeds: int | None = None,
-    change: Mapping[str, Any] | None = None,
+    change: Mapping[str, object] | None = None,
 ) -> Config:  # fmt: skip
     """The `quick` or `full` configuration of an experiment, or a Config, with other values and number of seeds."""
     if isinstance(config, str):

@@ -4,7 +4,7 @@ A seed runs in lane `seed % lanes` of block `seed // lanes`, and a block is alwa
 therefore depend neither on the number of workers, nor on what is stored already, nor on the number of seeds.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -30,7 +30,7 @@ class Trial:
     """The result of one seed: measures, or a traceback."""
 
     seed: int
-    measures: dict[str, Any] | None
+    measures: Mapping[str, Any] | None
     seconds: float
     traceback: str | None = None
 

@@ -11,15 +11,17 @@ import zlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import PRNGKeyArray
+from threadpoolctl import threadpool_limits
 
 from unlazy._version import VERSION
 from unlazy.core import devices
-from unlazy.core.precision import precision
-from unlazy.lab.experiment import Experiment, Params
+from unlazy.core.arrays import precision
+from unlazy.lab.experiment import Experiment, Measures, Params
 from unlazy.lab.runner.resident_memory import MemoryLimit
 from unlazy.lab.runner.serialization import check_measures, normalize_measures
 from unlazy.lab.runner.sweep import Chunk, Environment, Outcome, Trial
@@ -43,7 +45,6 @@ _memory_limit: list[MemoryLimit] = []  # set in worker processes only: the progr
 def start(parent: int | None = None) -> None:
     """Turn this process into a worker: one thread (before JAX starts), ignores Ctrl-C, exits with its parent."""
     os.environ.update(ONE_THREAD)
-    _raise_restart_threshold()
     _memory_limit[:] = [MemoryLimit(clear_compiled)]
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it and stops the workers
@@ -54,7 +55,6 @@ def start(parent: int | None = None) -> None:
 def run_chunk(chunk: Chunk) -> Outcome:
     """Run one chunk in this process; an exception in a trial becomes part of the outcome."""
     import scipy.linalg  # noqa: F401  JAX uses its BLAS, and limits apply only to loaded libraries
-    from threadpoolctl import threadpool_limits
 
     run = _run_vectorized if chunk.experiment.vectorized else _run_sequentially
     with precision(chunk.experiment.precision), threadpool_limits(1):
@@ -74,7 +74,7 @@ def run_remote_chunk(chunk: Chunk) -> Outcome:
     return run_chunk(chunk)
 
 
-def trial_key(experiment: Experiment, seed: Any) -> Any:
+def trial_key(experiment: Experiment, seed: ArrayLike) -> PRNGKeyArray:
     """PRNG key of a trial, from the seed and the name of the experiment only: all points share the same randomness."""
     return jax.random.fold_in(jax.random.key(seed), zlib.crc32(experiment.name.encode()))
 
@@ -113,7 +113,7 @@ def _compile(chunk: Chunk, moving: Params, seeds: np.ndarray) -> Callable:
     if key not in _compiled:
         experiment, static = chunk.experiment, _static(chunk)
 
-        def one(moving: Params, seed: Any) -> dict[str, Any]:
+        def one(moving: Params, seed: ArrayLike) -> Measures:
             return check_measures(experiment.trial(static | moving, trial_key(experiment, seed)), chunk.params)
 
         while len(_compiled) >= _MAX_COMPILED:
@@ -147,14 +147,6 @@ def _traceback(error: Exception) -> str:
 @cache
 def _start_once() -> None:
     start()
-
-
-def _raise_restart_threshold(limit: int = 4 * 2**30) -> None:
-    """Raise the memory growth at which joblib restarts a worker (300 MB): compiled programs are not a leak."""
-    from joblib.externals.loky import process_executor
-
-    if hasattr(process_executor, "_MAX_MEMORY_LEAK_SIZE"):
-        process_executor._MAX_MEMORY_LEAK_SIZE = limit
 
 
 def _exit_with_parent(parent: int) -> None:

@@ -5,12 +5,12 @@ registers with `apply`, and with `init_params` if it has parameters. Arrays are 
 """
 
 from functools import singledispatch
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from unlazy.core.precision import default_float
+from unlazy.core.arrays import default_float
 from unlazy.layers.protocol.base import Layer, Shape
 
 
@@ -39,7 +39,7 @@ class Context(NamedTuple):
 
 
 @singledispatch
-def init_params(layer: Layer, key: PRNGKeyArray, shape: Shape, context: Context) -> Any:
+def init_params(layer: Layer, key: PRNGKeyArray, shape: Shape, context: Context) -> PyTree:
     """Initial parameters of a layer: none by default.
 
     Parameters
@@ -69,7 +69,7 @@ def init_params(layer: Layer, key: PRNGKeyArray, shape: Shape, context: Context)
 
 
 @singledispatch
-def apply(layer: Layer, params: Any, x: Array, context: Context) -> Array:
+def apply(layer: Layer, params: PyTree, x: Array, context: Context) -> Array:
     """Outputs of a layer at n points.
 
     Parameters
@@ -106,7 +106,7 @@ def apply(layer: Layer, params: Any, x: Array, context: Context) -> Array:
 
 
 @singledispatch
-def rates(layer: Layer) -> Any:
+def rates(layer: Layer) -> PyTree:
     """Layer-wise learning rates, with the structure of the parameters or coarser."""
     return ()
 

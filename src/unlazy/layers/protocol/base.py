@@ -4,9 +4,10 @@ A layer is a value. Its effect on covariances is registered with `layers.propaga
 `layers.apply`.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
+import jax
 
 
 class Shape(NamedTuple):
@@ -40,6 +41,11 @@ class Layer(eqx.Module):
     True
     """
 
+    composite: ClassVar[bool] = False
+    """Whether the layer consists of other layers."""
+    stochastic: ClassVar[bool] = False
+    """Whether the layer draws random numbers at every evaluation, independently for every point."""
+
     def after(self, shape: Shape) -> Shape:
         """Shape after the layer; raises ValueError if the input shape does not fit."""
         return shape
@@ -53,6 +59,16 @@ class Layer(eqx.Module):
     def title(self) -> str:
         """Name of the layer in messages."""
         return type(self).__name__
+
+
+def is_single(part: object) -> bool:
+    """Whether this is a layer that does not consist of other layers."""
+    return isinstance(part, Layer) and not part.composite
+
+
+def single_layers(network: Layer) -> list[Layer]:
+    """Single layers in the order in which they are applied, branch by branch."""
+    return jax.tree.leaves(network, is_leaf=is_single)
 
 
 def sized(sizes: tuple[int, ...]) -> str:

@@ -9,15 +9,16 @@ elementwise formulas run along contiguous memory. Functions that index position 
 and say so with the decorator `accepts_blocks`; all others are mapped over the pairs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import singledispatch
 from typing import Any, NamedTuple
 
 import jax
-from jaxtyping import Array
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
 
 from unlazy.layers.protocol import position_pairs
-from unlazy.layers.protocol.base import Layer, Shape
+from unlazy.layers.protocol.base import Layer, Shape, single_layers, sized
 from unlazy.layers.protocol.position_pairs import Grid
 
 
@@ -59,12 +60,12 @@ class State(NamedTuple):
         """Shape of a point."""
         return Shape(position_pairs.sizes(self.grid), self.channels)
 
-    def each(self, linear: Callable[[Array], Array], **changes: Any) -> "State":
+    def each(self, linear: Callable[[Array], Array]) -> "State":
         """Apply a linear map to Σ and Θ."""
         theta = self.theta if self.theta is None or isinstance(self.theta, float) else linear(self.theta)
-        return self._replace(sigma=linear(self.sigma), theta=theta, **changes)
+        return self._replace(sigma=linear(self.sigma), theta=theta)
 
-    def along(self, linear: Callable, axes: Any, **changes: Any) -> "State":
+    def along(self, linear: Callable, axes: Iterable) -> "State":
         """Apply linear(A, axis number, axis, …) → (A, axis) to every axis of Σ and Θ in turn."""
         found = []
 
@@ -76,7 +77,7 @@ class State(NamedTuple):
             return A
 
         state = self.each(run)
-        return state._replace(grid=found[0], **changes)
+        return state._replace(grid=found[0])
 
 
 @singledispatch
@@ -107,7 +108,7 @@ def required_pairs(layer: Layer, shape: Shape, out: tuple[int, ...]) -> tuple[in
 
 
 @singledispatch
-def propagate_point(layer: Layer, state: State) -> tuple[State, Any]:
+def propagate_point(layer: Layer, state: State) -> tuple[State, PyTree]:
     """Same-input covariances of one point after a layer, and what its pairs need.
 
     Parameters
@@ -137,7 +138,7 @@ def propagate_point(layer: Layer, state: State) -> tuple[State, Any]:
 
 
 @singledispatch
-def precompute(layer: Layer, state: State) -> Any:
+def precompute(layer: Layer, state: State) -> PyTree:
     """What pairs of a point need to know of it before a layer: None by default.
 
     Parameters
@@ -163,7 +164,7 @@ def precompute(layer: Layer, state: State) -> Any:
 
 
 @singledispatch
-def propagate(layer: Layer, state: State, left: Any, right: Any) -> State:
+def propagate(layer: Layer, state: State, left: PyTree, right: PyTree) -> State:
     """Covariance of a pair of points after a layer.
 
     Parameters
@@ -224,7 +225,7 @@ def accepts_blocks(function: Callable) -> Callable:
     return function
 
 
-def propagate_block(layer: Layer, state: State, left: Any, right: Any) -> State:
+def propagate_block(layer: Layer, state: State, left: PyTree, right: PyTree) -> State:
     """`propagate` of one pair, or of a block A[…, i, j] with notes left[…, i, 0] and right[…, 0, j]."""
     if state.sigma.ndim == 2 * len(state.grid) or propagate.dispatch(type(layer)) in BLOCKS:
         return propagate(layer, state, left, right)
@@ -263,3 +264,56 @@ def variances(state: State) -> Array:
     2.0
     """
     return position_pairs.diagonal(state.sigma, state.grid)
+
+
+class PointCovariances(NamedTuple):
+    """Per-point precomputation: inputs (positions × channels), what pairs need at every layer, and Σ and Θ at equal
+    points. Stochastic layers draw independently for both."""
+
+    inputs: Array
+    notes: Any
+    sigma: Array
+    theta: Array | None
+
+
+def grid_of(network: Layer, shape: Shape) -> position_pairs.Grid:
+    """Pairs of positions that must be known of the inputs; raises ValueError if the shape does not fit."""
+    end = network.after(shape)
+    if end.positions:
+        raise ValueError(
+            f"the description ends with {sized(end.positions)} positions, and a kernel is one number: end it with "
+            "Flatten, GlobalAvgPool or Index before the last Dense"
+        )
+    return position_pairs.kept(shape.positions, required_pairs(network, shape, ()))
+
+
+def point_covariances(
+    network: Layer, x: Array, pattern: Array | None, tangent: bool, single: bool = False
+) -> PointCovariances:
+    """Same-input covariances of one point through all layers: of two evaluations, or of a single one with itself."""
+    shape = Shape(x.shape[:-1], x.shape[-1])
+    start = _start(x, x, grid_of(network, shape), tangent)._replace(pattern=pattern)
+    end, notes = propagate_point(network, start)
+    if not single and any(layer.stochastic for layer in single_layers(network)):
+        end = propagate(network, start._replace(pattern=None), notes, notes)
+    return PointCovariances(x, notes, end.sigma, _final(end) if tangent else None)
+
+
+def of_block(
+    network: Layer, left: PointCovariances, right: PointCovariances, grid: position_pairs.Grid, tangent: bool
+) -> tuple[Array, Array | None]:
+    """Σ and Θ of all pairs of two sets of points, whose axis is the first."""
+    left, right = (jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), side) for side in (left, right))
+    notes = jax.tree.map(lambda a: a[..., None], left.notes), jax.tree.map(lambda a: a[..., None, :], right.notes)
+    end = propagate_block(network, _start(left.inputs, right.inputs, grid, tangent), *notes)
+    return end.sigma, _final(end) if tangent else None
+
+
+def _start(x: Array, z: Array, grid: position_pairs.Grid, tangent: bool) -> State:
+    """Σ_pq = Σ_c x_pc z_qc/channels, without weights yet."""
+    channels = x.shape[len(grid)]
+    return State(position_pairs.products(x, z, grid) / channels, 0.0 if tangent else None, grid, channels)
+
+
+def _final(end: State) -> Array:
+    return jnp.broadcast_to(jnp.asarray(end.theta, end.sigma.dtype), end.sigma.shape)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+from jaxtyping import Array, PyTree
 
 from unlazy.core.errors import did_you_mean
 from unlazy.core.pytrees import split_parameters
@@ -49,7 +50,9 @@ class Scales(NamedTuple):
     rate: WeightBias
 
 
-def layer_scales(mlp: MLP, inputs: int, parametrization: str = "ntk", output_scale: Any = 1.0) -> tuple[Scales, ...]:
+def layer_scales(
+    mlp: MLP, inputs: int, parametrization: str = "ntk", output_scale: float | Array = 1.0
+) -> tuple[Scales, ...]:
     """Scales of every layer, for gradient descent (rates for other optimizers: `adam_rates`).
 
     With fan-in v, width w, and the head's values in brackets:
@@ -122,7 +125,7 @@ def adam_rates(mlp: MLP, inputs: int) -> tuple[WeightBias, ...]:
     return tuple(WeightBias(1.0 if l == 0 else 1.0 / _width(mlp), 1.0) for l in range(mlp.depth + 1))
 
 
-def only_layers(params: Any, layers: Sequence[int]) -> Any:
+def only_layers(params: PyTree, layers: Sequence[int]) -> PyTree:
     """Rates 1 for the chosen layers and 0 for the others.
 
     Parameters
@@ -162,6 +165,7 @@ def only_layers(params: Any, layers: Sequence[int]) -> Any:
 
 
 def check_parametrization(name: str) -> None:
+    """Raise ValueError for an unknown parametrization."""
     if name not in PARAMETRIZATIONS:
         raise ValueError(f"unknown parametrization {name!r}{did_you_mean(str(name), PARAMETRIZATIONS)}")
 

@@ -1,9 +1,10 @@
 """Linear operators for K(X, Z): stored, computed block by block, fused on the GPU, or with the kernel's own product."""
 
 import abc
+import dataclasses
 import importlib.util
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -12,11 +13,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.core import devices
-from unlazy.core.arrays import Labels, float_type, n_points
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import Labels, Matrix, Points, Side, dot, float_type, n_points
 from unlazy.kernels.base import Kernel
-from unlazy.products.engines import blocked, dense
-from unlazy.products.engines.pairs import as_columns, prepare_sides, validated_sides
+from unlazy.products.engines import blocked
+from unlazy.products.engines.blocked import as_columns, prepared_sides
 
 FLOAT64_ROWS = 64
 """Rows of a stored K converted to float64 at a time, so that they stay in the cache."""
@@ -45,16 +45,13 @@ class KernelOperator(eqx.Module):
 
     on_host: ClassVar[bool] = False
     """Whether column vectors stay in host memory: NumPy multiplies them, or they are sharded over several devices."""
+    engine: eqx.AbstractClassVar[str]
+    """Name of the engine: "custom", "stored", "blocked", "fused", "sharded" or "numpy"."""
 
     @property
     @abc.abstractmethod
     def shape(self) -> tuple[int, int]:
         """Shape (n, m) of K."""
-
-    @property
-    @abc.abstractmethod
-    def engine(self) -> str:
-        """Name of the engine: "custom", "stored", "blocked", "fused", "sharded" or "numpy"."""
 
     @property
     @abc.abstractmethod
@@ -166,35 +163,50 @@ class KernelOperator(eqx.Module):
         raise ValueError(f"the {self.engine!r} engine does not support select_rows")
 
     @abc.abstractmethod
-    def _matmul(self, V: Array) -> Array: ...
+    def _matmul(self, V: Matrix) -> Array: ...
 
     @abc.abstractmethod
-    def _rmatmul(self, U: Array) -> Array: ...
+    def _rmatmul(self, U: Matrix) -> Array: ...
 
-    def _normal(self, V: Any) -> Array:
+    def _normal(self, V: Matrix) -> Array:
         return self._rmatmul(self._matmul(V))
 
 
-def _on_columns(K: KernelOperator, verb: Callable[[Any], Any], V: Labels, rows: int, what: str) -> Any:
+def _on_columns(K: KernelOperator, verb: Callable[[Matrix], Array], V: Labels, rows: int, what: str) -> Array:
     """Apply `verb` to V as a matrix of columns. Not a method, since Equinox builds a pytree for every method call."""
     out = verb(as_columns(V, rows, what, K.dtype, put=not K.on_host))
     shape = out.shape[:1] + np.shape(V)[1:]
     return out if out.shape == shape else out.reshape(shape)
 
 
+class PreparedOperator(KernelOperator):
+    """K given by its two prepared sides."""
+
+    left: eqx.AbstractVar[Side]
+    right: eqx.AbstractVar[Side]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return n_points(self.left), n_points(self.right)
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        return float_type(self.left)
+
+    def select_rows(self, rows: Array, columns: Array | None = None) -> "PreparedOperator":
+        return dataclasses.replace(self, left=take_rows(self.left, rows), right=take_rows(self.right, columns))
+
+
 class StoredOperator(KernelOperator):
     """K kept in memory: on the CPU a product is six times faster than recomputing the entries."""
 
+    engine = "stored"
     K: Float[Array, "n m"]
     symmetric: bool = eqx.field(static=True, default=False)
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.K.shape  # type: ignore[return-value]
-
-    @property
-    def engine(self) -> str:
-        return "stored"
 
     @property
     def dtype(self) -> jnp.dtype:
@@ -214,144 +226,82 @@ class StoredOperator(KernelOperator):
     def select_rows(self, rows: Array, columns: Array | None = None) -> "StoredOperator":
         return StoredOperator(self.K[rows] if columns is None else self.K[rows[:, None], columns])
 
-    def _matmul(self, V: Array) -> Array:
+    def _matmul(self, V: Matrix) -> Array:
         if self.symmetric and V.shape[1] <= SYMV_COLUMNS and devices.is_host():
             return _symmetric_dot(self.K, V)
         return _dot(self.K, V)
 
-    def _rmatmul(self, U: Array) -> Array:
+    def _rmatmul(self, U: Matrix) -> Array:
         return _dot(self.K, U) if self.symmetric else _transposed_dot(self.K, U)
 
 
-class BlockedOperator(KernelOperator):
+class BlockedOperator(PreparedOperator):
     """K recomputed block by block in every product."""
 
+    engine = "blocked"
     kernel: Kernel
-    left: Any
-    right: Any
+    left: Side
+    right: Side
     memory: int | None = eqx.field(static=True, default=None)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return n_points(self.left), n_points(self.right)
-
-    @property
-    def engine(self) -> str:
-        return "blocked"
-
-    @property
-    def dtype(self) -> jnp.dtype:
-        return float_type(self.left)
-
-    def select_rows(self, rows: Array, columns: Array | None = None) -> "BlockedOperator":
-        return BlockedOperator(self.kernel, take_rows(self.left, rows), take_rows(self.right, columns), self.memory)
-
-    def _matmul(self, V: Array) -> Array:
+    def _matmul(self, V: Matrix) -> Array:
         return blocked.apply(self.kernel, self.left, self.right, V, self.memory)
 
-    def _rmatmul(self, U: Array) -> Array:
+    def _rmatmul(self, U: Matrix) -> Array:
         return blocked.apply(self.kernel, self.right, self.left, U, self.memory)
 
-    def _normal(self, V: Array) -> Array:
+    def _normal(self, V: Matrix) -> Array:
         return blocked.normal(self.kernel, self.left, self.right, V, self.memory)
 
 
-class CustomOperator(KernelOperator):
+class CustomOperator(PreparedOperator):
     """K is never formed: the kernel implements the product (`Kernel.matmul_prepared`)."""
 
+    engine = "custom"
     kernel: Kernel
-    left: Any
-    right: Any
+    left: Side
+    right: Side
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return n_points(self.left), n_points(self.right)
-
-    @property
-    def engine(self) -> str:
-        return "custom"
-
-    @property
-    def dtype(self) -> jnp.dtype:
-        return float_type(self.left)
-
-    def select_rows(self, rows: Array, columns: Array | None = None) -> "CustomOperator":
-        return CustomOperator(self.kernel, take_rows(self.left, rows), take_rows(self.right, columns))
-
-    def _matmul(self, V: Array) -> Array:
+    def _matmul(self, V: Matrix) -> Array:
         return _times(self.kernel, self.left, self.right, V)
 
-    def _rmatmul(self, U: Array) -> Array:
+    def _rmatmul(self, U: Matrix) -> Array:
         return _times(self.kernel, self.right, self.left, U)
 
 
-class FusedOperator(KernelOperator):
+class FusedOperator(PreparedOperator):
     """K recomputed on chip by a fused GPU program in every product."""
 
-    left: Any  # fused_product.FusedSide; that module imports Pallas and is loaded lazily
-    right: Any
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.left.prepared.points.shape[0], self.right.prepared.points.shape[0]
-
-    @property
-    def engine(self) -> str:
-        return "fused"
-
-    @property
-    def dtype(self) -> jnp.dtype:
-        return self.left.prepared.points.dtype
+    engine = "fused"
+    left: Side  # fused_product.FusedSide; that module imports Pallas and is loaded lazily
+    right: Side
 
     @property
     def bytes(self) -> int:
         return sum(leaf.nbytes for leaf in jax.tree.leaves((self.left, self.right)))
 
-    def select_rows(self, rows: Array, columns: Array | None = None) -> "FusedOperator":
-        return FusedOperator(take_rows(self.left, rows), take_rows(self.right, columns))
-
-    def _matmul(self, V: Array) -> Array:
+    def _matmul(self, V: Matrix) -> Array:
         from unlazy.products.fused import fused_product
 
         return fused_product.apply(self.left, self.right, V)
 
-    def _rmatmul(self, U: Array) -> Array:
+    def _rmatmul(self, U: Matrix) -> Array:
         from unlazy.products.fused import fused_product
 
         return fused_product.apply(self.right, self.left, U)
 
 
-def take_rows(side: Any, index: Array | None) -> Any:
+def take_rows(side: Side, index: Array | None) -> Side:
     """Select points of a prepared side (all if `index` is None); every leaf has one row per point."""
     return side if index is None else jax.tree.map(lambda leaf: leaf[index], side)
 
 
-def fused_operator(kernel: Kernel, X: Any, Z: Any) -> FusedOperator:
-    """Convert both sides to the kernel's fused form once; all products then use the same rounded points."""
-    from unlazy.products.fused import fused_product
-
-    return FusedOperator(*fused_product.prepare(kernel, X, Z))
+def blocked_operator(kernel: Kernel, X: Points, Z: Points | None = None, memory: int | None = None) -> BlockedOperator:
+    """Prepare both sides once; K is recomputed block by block in every product, within `memory` bytes."""
+    return BlockedOperator(kernel, *prepared_sides(kernel, X, Z), memory)
 
 
-def stored_operator(kernel: Kernel, X: Any, Z: Any, memory: int | str | None = None) -> StoredOperator:
-    """Compute and store K; raises ValueError if it exceeds the memory budget."""
-    return StoredOperator(dense.gram(kernel, X, Z, memory), Z is None)
-
-
-def blocked_operator(kernel: Kernel, X: Any, Z: Any, memory: int | None = None) -> BlockedOperator:
-    """Prepare both sides once; K is recomputed block by block in every product."""
-    left, right = jax.jit(prepare_sides)(kernel, *validated_sides(kernel, X, Z))
-    return BlockedOperator(kernel, left, right, memory)
-
-
-def custom_operator(kernel: Kernel, X: Any, Z: Any) -> CustomOperator:
-    """Prepare both sides once for a kernel that implements its own product."""
-    if not kernel.has_product:
-        raise ValueError(f"{type(kernel).__name__} has no custom product; omit `engine` to choose one automatically")
-    return CustomOperator(kernel, *jax.jit(prepare_sides)(kernel, *validated_sides(kernel, X, Z)))
-
-
-def fused_available(kernel: Kernel, X: Any) -> bool:
+def fused_available(kernel: Kernel, X: Points) -> bool:
     """Whether the fused GPU product supports this kernel and these inputs."""
     if devices.is_host() or importlib.util.find_spec("unlazy.products.fused.fused_product") is None:
         return False
@@ -360,7 +310,7 @@ def fused_available(kernel: Kernel, X: Any) -> bool:
     return fused_product.available(kernel, X)
 
 
-def _symmetric_dot(K: Array, V: Array) -> Array:
+def _symmetric_dot(K: Array, V: Matrix) -> Array:
     """K @ V column by column with BLAS symv, which reads one triangle of K; the product is memory-bound. Storing only
     the triangle would not help: packed (spmv) or in panels it is as slow as reading all of K."""
     from scipy.linalg import blas
@@ -371,7 +321,7 @@ def _symmetric_dot(K: Array, V: Array) -> Array:
 
 
 @jax.jit
-def _times(kernel: Kernel, left: Any, right: Any, V: Array) -> Array:
+def _times(kernel: Kernel, left: Side, right: Side, V: Array) -> Array:
     return kernel.matmul_prepared(left, right, V)
 
 

@@ -22,17 +22,17 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from unlazy.core import devices as core_devices
-from unlazy.core.arrays import float_type, n_points
-from unlazy.core.memory import memory_budget
+from unlazy.core.arrays import Matrix, Points, Side, float_type, n_points
+from unlazy.core.devices import memory_budget
 from unlazy.kernels.base import Kernel
 from unlazy.products.engines import blocked
 from unlazy.products.engines.base import KernelOperator, fused_available
-from unlazy.products.engines.pairs import prepare_sides
+from unlazy.products.engines.blocked import prepare_sides
 
 AXIS = "rows"
 RING_BYTES = 2**28
 """Size of Z above which it is sharded too; below, a copy on every device is cheaper than a ring."""
-Reader = Callable[[int, int], Any]
+Reader = Callable[[int, int], Points]
 """Function of (start, stop) that returns rows start … stop-1 as NumPy arrays."""
 
 
@@ -40,9 +40,10 @@ class ShardedOperator(KernelOperator):
     """K with its rows sharded evenly over the devices of `mesh`; padding rows give zero. With `ring`, the columns are
     sharded too."""
 
+    engine = "sharded"
     kernel: Kernel
-    left: Any
-    right: Any
+    left: Side
+    right: Side
     rows: int = eqx.field(static=True)
     columns: int = eqx.field(static=True)
     mesh: Mesh = eqx.field(static=True)
@@ -56,14 +57,10 @@ class ShardedOperator(KernelOperator):
         return self.rows, self.columns
 
     @property
-    def engine(self) -> str:
-        return "sharded"
-
-    @property
     def dtype(self) -> jnp.dtype:
         return float_type(self.left)
 
-    def shard(self, V: Any) -> Float[Array, "p c"]:
+    def shard(self, V: Matrix) -> Float[Array, "p c"]:
         """Shard V by rows, padded with zeros to equal shards; an array that is already sharded is returned as is."""
         return shard(V, self.mesh)
 
@@ -75,16 +72,16 @@ class ShardedOperator(KernelOperator):
         """K @ V as a sharded array. V is sharded if the columns are (`ring`), otherwise replicated on every device."""
         return self._program("matmul")(self.kernel, self.left, self.right, V)
 
-    def _matmul(self, V: Any) -> Array:
+    def _matmul(self, V: Matrix) -> Array:
         return jnp.asarray(self.gather(self.matmul_sharded(self._columns(V))))
 
-    def _rmatmul(self, U: Any) -> Array:
+    def _rmatmul(self, U: Matrix) -> Array:
         return self._of_columns(self._program("rmatmul")(self.kernel, self.left, self.right, self.shard(U)))
 
-    def _normal(self, V: Any) -> Array:
+    def _normal(self, V: Matrix) -> Array:
         return self._of_columns(self._program("normal")(self.kernel, self.left, self.right, self._columns(V)))
 
-    def _columns(self, V: Any) -> Array:
+    def _columns(self, V: Matrix) -> Array:
         return self.shard(V) if self.ring else replicate(V, self.mesh)
 
     def _of_columns(self, out: Array) -> Array:
@@ -102,8 +99,8 @@ def device_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
 
 def sharded_operator(
     kernel: Kernel,
-    X: Any,
-    Z: Any = None,
+    X: Points,
+    Z: Points | None = None,
     devices: Sequence[jax.Device] | None = None,
     memory: int | str | None = None,
 ) -> ShardedOperator:
@@ -117,7 +114,7 @@ def sharded_operator_from_reader(
     kernel: Kernel,
     read: Reader,
     n: int,
-    Z: Any = None,
+    Z: Points | None = None,
     devices: Sequence[jax.Device] | None = None,
     memory: int | str | None = None,
 ) -> ShardedOperator:
@@ -141,7 +138,7 @@ def sharded_operator_from_reader(
     )
 
 
-def shard_rows(read: Reader, n: int, mesh: Mesh) -> Any:
+def shard_rows(read: Reader, n: int, mesh: Mesh) -> Points:
     """Shard n rows evenly over a mesh, padded with copies of the first row. Only the shards of this process's devices
     are read, one after the other."""
     first = jax.tree.map(np.asarray, read(0, 1))
@@ -169,7 +166,7 @@ def local_row_ranges(n: int, mesh: Mesh) -> list[tuple[int, int]]:
     return [(0, 1), *((min(start, n), min(stop, n)) for start, stop in ranges)]
 
 
-def shard(V: Any, mesh: Mesh) -> Float[Array, "p c"]:
+def shard(V: Matrix, mesh: Mesh) -> Float[Array, "p c"]:
     """Shard a matrix by rows, padded with zeros; an array that is already sharded is returned as is."""
     target, padded = NamedSharding(mesh, P(AXIS)), _padded(V.shape[0], mesh)
     if isinstance(V, jax.Array) and V.sharding.is_equivalent_to(target, V.ndim):
@@ -191,12 +188,17 @@ def gather(V: Float[Array, "p c"], mesh: Mesh) -> np.ndarray:
     return np.asarray(_replicate(mesh)(V).addressable_data(0))
 
 
-def replicate(V: Any, mesh: Mesh) -> Array:
+def replicate(V: Matrix, mesh: Mesh) -> Array:
     """Replicate V on every device."""
     target = NamedSharding(mesh, P())
     if isinstance(V, jax.Array) and (V.sharding.is_equivalent_to(target, V.ndim) or target.is_fully_addressable):
         return jax.device_put(V, target)
     return jax.device_put(np.asarray(V), target)
+
+
+def sharded_program(function: Callable, mesh: Mesh, given: tuple, result: tuple | P) -> Callable:
+    """Compile a function of sharded arrays; `given` and `result` are their specifications."""
+    return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=given, out_specs=result, check_vma=False))
 
 
 def valid_rows(local: int, n: int) -> Array:
@@ -208,18 +210,18 @@ def _padded(n: int, mesh: Mesh) -> int:
     return math.ceil(n / mesh.devices.size) * mesh.devices.size
 
 
-def _rows_of(X: Any) -> Reader:
+def _rows_of(X: Points) -> Reader:
     return lambda start, stop: jax.tree.map(lambda leaf: leaf[start:stop], X)
 
 
 @functools.cache
-def prepare_rows(mesh: Mesh) -> Callable[[Kernel, Any], Any]:
+def prepare_rows(mesh: Mesh) -> Callable[[Kernel, Points], Side]:
     """Compiled function that prepares sharded rows for the kernel and keeps their sharding."""
     return jax.jit(lambda kernel, X: prepare_sides(kernel, X)[0], out_shardings=NamedSharding(mesh, P(AXIS)))
 
 
 @functools.cache
-def _both_prepared(mesh: Mesh, ring: bool) -> Callable[[Kernel, Any, Any], tuple[Any, Any]]:
+def _both_prepared(mesh: Mesh, ring: bool) -> Callable[[Kernel, Points, Points], tuple[Side, Side]]:
     sides = NamedSharding(mesh, P(AXIS)), NamedSharding(mesh, P(AXIS) if ring else P())
     return jax.jit(lambda kernel, X, Z: prepare_sides(kernel, X, Z), out_shardings=sides)
 
@@ -236,18 +238,18 @@ def _program(
     """Compiled program of one product: "matmul", "rmatmul" or "normal"."""
     devices = mesh.devices.size
 
-    def multiply(kernel: Kernel, left: Any, right: Any, V: Array) -> Array:
+    def multiply(kernel: Kernel, left: Side, right: Side, V: Array) -> Array:
         if fused:
             from unlazy.products.fused import fused_product as gpu
 
             return gpu.matmul(kernel, left, right, V)
         return blocked.apply(kernel, left, right, V, memory)
 
-    def around(kernel: Kernel, left: Any, right: Any, V: Array) -> Array:
+    def around(kernel: Kernel, left: Side, right: Side, V: Array) -> Array:
         """Sum over all shards of the right side; the next shard is transferred while this one is multiplied."""
         to_the_next = [(i, (i - 1) % devices) for i in range(devices)]
 
-        def step(_: Any, carry: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
+        def step(_: Array, carry: tuple[Side, Array, Array]) -> tuple[Side, Array, Array]:
             part, W, total = carry
             following = jax.tree.map(lambda leaf: jax.lax.ppermute(leaf, AXIS, to_the_next), (part, W))
             return (*following, total + multiply(kernel, left, part, W))
@@ -255,16 +257,16 @@ def _program(
         zero = jnp.zeros((n_points(left), V.shape[1]), V.dtype)
         return jax.lax.fori_loop(0, devices, step, (right, V, zero))[2]
 
-    def times(kernel: Kernel, left: Any, right: Any, V: Array) -> Array:
+    def times(kernel: Kernel, left: Side, right: Side, V: Array) -> Array:
         out = (around if ring else multiply)(kernel, left, right, V)
         return jnp.where(valid_rows(n_points(left), rows), out, 0)
 
-    def transposed(kernel: Kernel, left: Any, right: Any, U: Array) -> Array:
+    def transposed(kernel: Kernel, left: Side, right: Side, U: Array) -> Array:
         if ring:
             return jnp.where(valid_rows(n_points(right), columns), around(kernel, right, left, U), 0)
         return jax.lax.psum(multiply(kernel, right, left, U), AXIS)
 
-    def normal(kernel: Kernel, left: Any, right: Any, V: Array) -> Array:
+    def normal(kernel: Kernel, left: Side, right: Side, V: Array) -> Array:
         if not ring and not fused:
             real = jnp.clip(rows - jax.lax.axis_index(AXIS) * n_points(left), 0, n_points(left))
             return jax.lax.psum(blocked.normal(kernel, left, right, V, memory, real), AXIS)
@@ -272,8 +274,5 @@ def _program(
 
     side = P(AXIS) if ring else P()
     given, result = {"matmul": (side, P(AXIS)), "rmatmul": (P(AXIS), side), "normal": (side, side)}[verb]
-    program = jax.shard_map(
-        {"matmul": times, "rmatmul": transposed, "normal": normal}[verb], mesh=mesh,
-        in_specs=(P(), P(AXIS), side, given), out_specs=result, check_vma=False,
-    )  # fmt: skip
-    return jax.jit(program)
+    function = {"matmul": times, "rmatmul": transposed, "normal": normal}[verb]
+    return sharded_program(function, mesh, (P(), P(AXIS), side, given), result)

@@ -21,18 +21,10 @@ from unlazy.kernels.networks.infinite_width import NNGP, NTK, NetworkKernel
 from unlazy.kernels.radial import MATERN, Gaussian, Laplace, Matern
 from unlazy.products.fused.ptx import PolynomialExp2
 from unlazy.products.fused.split_precision import FLOAT16, ROTATED, SHARP, SMOOTH, SplitPoints, two_halves
-from unlazy.theory.infinite_width.fully_connected import unroll_layers
-from unlazy.theory.infinite_width.homogeneous import (
-    angular_part,
-    gain_and_kink,
-    kernels_at_angle,
-    norm_after,
-    slope_below_zero,
-    unit_parts,
-)
+from unlazy.theory.activations.duals import gain_and_kink, slope_below_zero
+from unlazy.theory.infinite_width.homogeneous import angular_part, kernels_at_angle, norm_after, unit_parts
 from unlazy.theory.numerics import polynomial_fits
-from unlazy.theory.numerics.angles import horner
-from unlazy.theory.numerics.near_duplicates import half_precision_floor, is_near_duplicate
+from unlazy.theory.numerics.geometry import half_precision_floor, horner, is_near_duplicate
 
 LOG2E = math.log2(math.e)
 _TOLERANCE = 6e-6
@@ -91,7 +83,7 @@ class Form:
         """Per-point values p of one side for the given split precision."""
         return side.rows
 
-    def prepare(self, kernel: Any, X: Float[Array, "n d"]) -> Prepared:
+    def prepare(self, kernel: InnerProductKernel, X: Float[Array, "n d"]) -> Prepared:
         """Per-point quantities of embedded points."""
         raise NotImplementedError
 
@@ -178,9 +170,8 @@ class AngleForm(Form):
     """|x||z| G(θ), with G a polynomial of sin θ/2 or sin θ: ReLU NNGP and NTK of any depth without biases [K8].
 
     ⟨x',z'⟩ = ½ cos θ with x' = x/(√2 |x|). For equal and opposite points its rounding error is at most half of
-    `half_precision_floor`. Therefore ⟨x',z'⟩ is scaled up by the floor, and arguments of roots are clamped to [0, 1]:
-    sin θ is then exactly 0 for these points, and for others its error is a quarter of the floor divided by sin θ. The
-    relative error of K(x, x) is about the floor (up to 1.3 times the floor in networks of 20 layers).
+    `half_precision_floor`. Therefore ⟨x',z'⟩ is scaled up by the floor, and then clamped: for these points sin θ is
+    exactly 0 and K(x, x) is exact, and for others the error of sin θ is a quarter of the floor divided by sin θ.
     """
 
     polynomials: polynomial_fits.HalfAngleFit | polynomial_fits.SineFit
@@ -192,7 +183,8 @@ class AngleForm(Form):
         return Prepared(points, [], scale=jnp.sqrt(_on_diagonal(kernel, X)))  # k(x, x) = s(x)² G(0) = s(x)²
 
     def formula(self, t, p, q):
-        return self.polynomials.evaluate(*self.polynomials.arguments(t, jnp.sqrt, _cut))
+        half = jnp.minimum(t, 0.5) if isinstance(self.polynomials, polynomial_fits.SineFit) else t
+        return self.polynomials.evaluate(*self.polynomials.arguments(half, jnp.sqrt, _cut))
 
 
 @dataclass(frozen=True)
@@ -233,7 +225,7 @@ class LayersForm(Form):
     def formula(self, t, p, q):
         half, passed = t, None  # half cosine; Θ^l is ρ_l plus the propagated term, which is halved too
         for l in range(self.depth):
-            half = jnp.minimum(half, 0.5) if l < self.depth - 1 else half
+            half = jnp.minimum(half, 0.5)
             passing, opened = _through(half, self.slope, first=l == 0)
             if l == self.depth - 1:
                 break
@@ -249,20 +241,43 @@ class LayersForm(Form):
 
 @dataclass(frozen=True)
 class EntryForm(Form):
-    """Any entry formula k(⟨x,z⟩, |x|², |z|²). Terms that depend on one norm only are computed once per point."""
+    """Any entry formula k(⟨x,z⟩, |x|², |z|²). Terms that depend on one norm only are computed once per point.
+
+    The tensor cores multiply points of norm √½, which two float16 parts represent to 2^-25; ⟨x,z⟩ = 2|x||z| ½ cos θ.
+    """
 
     kernel: InnerProductKernel
+    parts = FLOAT16
 
     def prepare(self, kernel, X):
-        points = two_halves(X)
-        square = jnp.sum(points * points, 1)
-        return Prepared(points, [square, half_precision_floor(X.shape[1]) * square])
+        square = jnp.sum(X * X, 1)
+        norm = jnp.sqrt(square)
+        points = X * (math.sqrt(0.5) / jnp.where(norm > 0, norm, 1))[:, None]
+        return Prepared(points, [math.sqrt(2) * norm, square, half_precision_floor(X.shape[1]) * square])
 
     def formula(self, t, p, q):
-        middle = 0.5 * (p[0] + q[0])
-        with unroll_layers():
-            t = jnp.where(is_near_duplicate(middle - t, p[1], 1), middle, t)
-            return self.kernel.entry(t, p[0], q[0])
+        middle = 0.5 * (p[1] + q[1])
+        xz = t * (p[0] * q[0])
+        xz = jnp.where(is_near_duplicate(middle - xz, p[2], 1), middle, xz)
+        return _unrolled(self.kernel).entry(xz, p[1], q[1])
+
+
+class _UnrolledKernel(InnerProductKernel):
+    """A network kernel whose layers are written out: fused programs have no loop."""
+
+    kernel: NetworkKernel
+
+    def entry(self, xz, xx, zz):
+        return self.kernel.entry(xz, xx, zz, unroll=True)
+
+
+def _unrolled(kernel: InnerProductKernel) -> InnerProductKernel:
+    """The kernel with all network kernels in it unrolled."""
+
+    def is_network(part: Any) -> bool:
+        return isinstance(part, NetworkKernel)
+
+    return jax.tree.map(lambda part: _UnrolledKernel(part) if is_network(part) else part, kernel, is_leaf=is_network)
 
 
 @functools.singledispatch
@@ -281,7 +296,7 @@ def _without_tables(form: EntryForm) -> bool:
     """Whether all constants of the formula are scalars; array constants, such as the quadrature nodes of a numerical
     dual activation, are not supported by fused programs."""
     number = jax.ShapeDtypeStruct((), jnp.float32)
-    return all(np.ndim(c) == 0 for c in jax.make_jaxpr(form.formula)(number, [number] * 2, [number] * 2).consts)
+    return all(np.ndim(c) == 0 for c in jax.make_jaxpr(form.formula)(number, [number] * 3, [number] * 3).consts)
 
 
 _general = form_of.dispatch(Kernel)

@@ -15,23 +15,25 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from unlazy.core import devices, mosaic
-from unlazy.core.arrays import Points, floats_on_device
+from unlazy.core import devices, engines, mosaic
+from unlazy.core.arrays import Matrix, Points, floats_on_device
 from unlazy.kernels.base import InnerProductKernel, Kernel
-from unlazy.kernels.evaluation.gram import embed_sides
-from unlazy.products.engines.pairs import validated_sides
-from unlazy.products.fused import hopper, triton
+from unlazy.kernels.evaluation import deferred_formula_validation, embed_sides
+from unlazy.products.engines.blocked import validated_sides
+from unlazy.products.fused import first_check, hopper, triton
 from unlazy.products.fused.fused_forms import Form, GaussianForm, MaternForm, NearSettings, Prepared, form_of
 from unlazy.products.fused.ptx import assembly, pair_program
 from unlazy.products.fused.split_precision import SplitPoints
-from unlazy.products.fused.tiling import padded, repeated
+from unlazy.products.fused.tiling import Interpret, padded, repeated
 from unlazy.products.fused.triton import TritonTile
 
+Tile = TritonTile | hopper.HopperTile
+"""Tile sizes, which select one of the two programs."""
 _ZERO_EXPONENT = -1e4
 """An exponent so small that its power of two is zero."""
 
 
-def available(kernel: Kernel, X: Any) -> bool:
+def available(kernel: Kernel, X: Points) -> bool:
     """Whether the product can be fused: float32 arrays on a CUDA GPU and a kernel with an entry formula.
 
     Not under `jax.ensure_compile_time_eval`, which would also evaluate the constants of the fused program.
@@ -41,7 +43,29 @@ def available(kernel: Kernel, X: Any) -> bool:
     form = form_of(kernel)
     if X.dtype != jnp.float32 or form is None or _evaluates_constants():
         return False
-    return triton.backend is not None or (devices.is_hopper() and _for_hopper(form, kernel, X))
+    return _usable("triton", form) or (devices.is_hopper() and _for_hopper(form, kernel, X) and _usable("mosaic", form))
+
+
+def _usable(engine: str, form: Form) -> bool:
+    """Whether a program may run for kernels of this form: it is installed, allowed, and right on this device."""
+    if engine == "triton" and triton.backend is None:
+        return False
+    kind = first_check.family(form)
+    return engines.usable(engine, kind.__name__, lambda: first_check.verdict(kind, partial(_multiply_by, engine)))
+
+
+def _multiply_by(engine: str, kernel: Kernel, X: Array, Z: Array, V: Array, interpret: Interpret = False) -> Array:
+    """K(X, Z) @ V with one of the programs."""
+    columns = V.size // V.shape[0]
+    fast = engine == "mosaic"
+    tile = hopper.default_tile(X.shape[1], columns) if fast else _triton_tile(_fused_form(kernel)[0], columns)
+    return matmul(kernel, X, Z, V, tile=tile, interpret=interpret)
+
+
+def engine_of(side: "FusedSide", columns: int) -> str:
+    """The program that multiplies: "mosaic" or "triton"."""
+    tile = _tile(side.form, len(side.prepared.rows), side.prepared.points.shape[1], columns)
+    return "mosaic" if isinstance(tile, hopper.HopperTile) else "triton"
 
 
 def _for_hopper(form: Form, kernel: Kernel, X: Array) -> bool:
@@ -72,17 +96,17 @@ def _evaluates_constants() -> bool:
 
 
 def matmul(
-    kernel: Kernel, X: Points, Z: Points, V: Float[Array, " m *c"], *,
-    tile: TritonTile | hopper.HopperTile | None = None, interpret: Any = False,
+    kernel: Kernel, X: Points, Z: Points, V: Float[Matrix, " m *c"], *,
+    tile: Tile | None = None, interpret: Interpret = False,
 ) -> Float[Array, " n *c"]:  # fmt: skip
     """K(X, Z) @ V without forming K; float32, relative error near 1e-6 (4e-6 with several columns).
 
     The result of the validation is read after the product was launched: waiting for it would cost as much as 10^9
     pairs."""
-    form, kind = _fused_form(kernel), type(kernel)  # bound methods of an Equinox module cost as much as a launch
-    left, right = kind.read(kernel, X, Z)
-    finish_validation = kind.deferred_validation(kernel, left, right)
-    result = _prepare_and_multiply(form, floats_on_device(kernel), left, right, V, tile, interpret)
+    form, formula = _fused_form(kernel)
+    left, right = type(kernel).read(kernel, X, Z)  # bound methods of an Equinox module cost as much as a launch
+    finish_validation = deferred_formula_validation(formula, (left, right), ("X", "Z"), False)
+    result = _prepare_and_multiply(form, floats_on_device(formula), left, right, V, tile, interpret)
     finish_validation()
     return result
 
@@ -99,38 +123,43 @@ def prepare(kernel: Kernel, X: Points, Z: Points) -> tuple[FusedSide, FusedSide]
 
     Both products use the same rounded points and thus the same K, which conjugate gradients on KᵀK require.
     """
-    form = _fused_form(kernel)
-    left, right = _prepared(form, kernel, *validated_sides(kernel, X, Z))
+    form, formula = _fused_form(kernel)
+    left, right = _prepared(form, formula, *validated_sides(kernel, X, Z))
     return FusedSide(form, left), FusedSide(form, right)
 
 
-def _fused_form(kernel: Kernel) -> Form:
-    form = form_of(kernel)
-    if form is None or kernel.formula is None:
+def _fused_form(kernel: Kernel) -> tuple[Form, InnerProductKernel]:
+    form, formula = form_of(kernel), kernel.formula
+    if form is None or formula is None:
         name = type(kernel).__name__
         raise ValueError(f"{name} has no entry formula that can be fused: use products.matmul, which chooses an engine")
-    return form
+    return form, formula
 
 
 def apply(
     left: FusedSide,
     right: FusedSide,
-    V: Float[Array, " m *c"],
+    V: Float[Matrix, " m *c"],
     *,
-    tile: TritonTile | hopper.HopperTile | None = None,
-    interpret: Any = False,
+    tile: Tile | None = None,
+    interpret: Interpret = False,
 ) -> Float[Array, " n *c"]:
     """K @ V for sides returned by `prepare`."""
     return _apply_sides(left.form, left.prepared, right.prepared, V, tile, interpret)
 
 
-def _tile(form: Form, rows: int, d: int, columns: int) -> TritonTile | hopper.HopperTile:
+def _tile(form: Form, rows: int, d: int, columns: int) -> Tile:
     """Tile sizes that were fastest on an H200: expensive formulas need smaller tiles for higher occupancy."""
     hopping = devices.is_hopper() and hopper.supports(d) and columns <= hopper.COLUMNS and _lowers_for_hopper()
+    hopping = hopping and _usable("mosaic", form)
     program = assembly(form, rows) if hopping else None
     light = program is not None and program.left_count + program.right_count <= hopper.MAX_OPERANDS
-    if triton.backend is None or light:
+    if light or not _usable("triton", form):
         return hopper.default_tile(d, columns)
+    return _triton_tile(form, columns)
+
+
+def _triton_tile(form: Form, columns: int) -> TritonTile:
     if columns > 1:
         return TritonTile(x=128, z=64)
     return TritonTile(x=64, z=64) if (1, 1) in form.parts.dots else TritonTile(x=64, z=128)
@@ -138,13 +167,7 @@ def _tile(form: Form, rows: int, d: int, columns: int) -> TritonTile | hopper.Ho
 
 @partial(jax.jit, static_argnames=("form", "tile", "interpret"))
 def _prepare_and_multiply(
-    form: Form,
-    kernel: InnerProductKernel,
-    X: Array,
-    Z: Array,
-    V: Array,
-    tile: TritonTile | hopper.HopperTile | None,
-    interpret: Any,
+    form: Form, kernel: InnerProductKernel, X: Array, Z: Array, V: Array, tile: Tile | None, interpret: Interpret
 ) -> Array:
     """Preparation and product in one program: a separate launch costs as much as 10^8 pairs."""
     return _apply_sides(form, *_prepared(form, kernel, X, Z), V, tile, interpret)
@@ -152,7 +175,7 @@ def _prepare_and_multiply(
 
 @partial(jax.jit, static_argnames=("form", "tile", "interpret"))
 def _apply_sides(
-    form: Form, left: Prepared, right: Prepared, V: Array, tile: TritonTile | hopper.HopperTile | None, interpret: Any
+    form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile | None, interpret: Interpret
 ) -> Array:
     columns = V.reshape(V.shape[0], -1)
     s_left, s_right = left.scale, right.scale
@@ -171,7 +194,7 @@ def _prepared(form: Form, kernel: InnerProductKernel, X: Array, Z: Array) -> tup
 
 
 def _near_or_far(
-    form: Form, left: Prepared, right: Prepared, V: Array, tile: TritonTile | hopper.HopperTile | None, interpret: Any
+    form: Form, left: Prepared, right: Prepared, V: Array, tile: Tile | None, interpret: Interpret
 ) -> Array:
     """Multiply with the form and the split precision that the norms of the points require."""
     near, far = form.near, form.far
@@ -186,12 +209,7 @@ def _near_or_far(
 
 
 def _program(
-    form: Form,
-    near: NearSettings | None,
-    left: Prepared,
-    V: Array,
-    tile: TritonTile | hopper.HopperTile | None,
-    interpret: Any,
+    form: Form, near: NearSettings | None, left: Prepared, V: Array, tile: Tile | None, interpret: Interpret
 ) -> partial:
     """Function of (left, right, V) that multiplies, with one of the two programs; `near` allows lower precision."""
     tile = tile or _tile(form, len(left.rows), left.points.shape[1], V.shape[1])
@@ -204,7 +222,7 @@ def _on_hopper(
     form: Form,
     near: NearSettings | None,
     cut: hopper.HopperTile,
-    interpret: Any,
+    interpret: Interpret,
     left: Prepared,
     right: Prepared,
     V: Array,
@@ -218,7 +236,7 @@ def _few_columns(
     form: Form,
     near: NearSettings | None,
     cut: hopper.HopperTile,
-    interpret: Any,
+    interpret: Interpret,
     left: Prepared,
     right: Prepared,
     V: Array,

@@ -22,11 +22,12 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
 from unlazy.core import devices
-from unlazy.products.engines.pairs import add_compensated
+from unlazy.products.engines.blocked import add_compensated
 from unlazy.products.fused.hopper_schedule import WorkSchedule
 from unlazy.products.fused.hopper_tiles import LANE, ROWS, Compiled, Interpreted, backend
 from unlazy.products.fused.ptx import PairProgram
 from unlazy.products.fused.split_precision import SplitPoints, split
+from unlazy.products.fused.tiling import Interpret
 
 MAX_WIDTH = 128
 """Maximum inner dimension: all columns of the points are kept on chip."""
@@ -134,7 +135,7 @@ def product(
     signs: Int[Array, "2"] | None = None,
     shared: WorkSchedule,
     cut: HopperTile,
-    interpret: Any = None,
+    interpret: Interpret | None = None,
 ) -> Float[Array, " n *c"]:
     """K @ V. Each side consists of tensor core operands (`operands`; `dots` are the products of the first two) and
     per-point values; the last value of the right side is v, or the parts of V (`in_parts`). Rows are padded to full

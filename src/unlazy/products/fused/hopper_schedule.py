@@ -5,7 +5,7 @@ the L2 cache while it is multiplied by all rows of X. The pairs (row tile, fold)
 a sequence, and every program processes a contiguous range of it. The ranges differ by at most one fold, so there is no
 tail effect. Several programs may share a row tile; their partial sums are added afterwards."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -43,12 +43,13 @@ class WorkSchedule(NamedTuple):
         """Maximum number of programs that share a row tile."""
         return min(self.programs, pl.cdiv(self.folds - 1, self.shortest) + 1)
 
-    def program_range(self, program: Any) -> tuple[Any, Any]:
+    def program_range(self, program: int | Array) -> tuple[Array, Array]:
         """Start and end of a program's range within a chunk."""
         whole, more = divmod(self.tiles * self.folds, self.programs)
-        return tuple(p * whole + jnp.minimum(p, more) for p in (program, program + 1))
+        start, stop = (p * whole + jnp.minimum(p, more) for p in (program, program + 1))
+        return start, stop
 
-    def part(self, program: Any) -> Any:
+    def part(self, program: int | Array) -> Array:
         """Index of the partial sum that a program writes; programs that share a row tile are consecutive."""
         return lax.rem(program, jnp.int32(self.parts))
 

@@ -164,12 +164,15 @@ class Interpreted:
         self.program = program
 
     def points(self, ref: Any, axis: int) -> Array:
+        """Per-point values along `axis` of a tile."""
         return ref[...]
 
     def zeros(self, columns: int) -> Array:
+        """Zero accumulators of all threads."""
         return jnp.zeros((ROWS, columns), jnp.float32)
 
     def inner_products(self, dots: list[tuple]) -> Array:
+        """Sum of the products a @ bᵀ of all pairs (a, b), on the tensor cores."""
         arrays = [[ref[...].astype(jnp.float32) for ref in pair] for pair in dots]
         return functools.reduce(operator.add, [jnp.sum(a[:, None] * b[None], -1) for a, b in arrays])
 
@@ -178,9 +181,11 @@ class Interpreted:
         return self.program.evaluate(t, *sides)
 
     def contracted(self, t: Array, p: list, q: list, V: Any, columns: int) -> Array:
+        """K @ V of a tile, with K in two bfloat16 parts and V in three; the smallest product is omitted."""
         whole = V[...].astype(jnp.float32).reshape(3, columns, -1).sum(0)
         return jnp.sum(self._values(t, p, q)[:, None] * whole[None], -1)
 
     def summed(self, t: Array, p: list, q: list, weighted: bool) -> Array:
+        """Partial sums K v per lane of a tile, where v is the last of q; sums of K if not `weighted`."""
         weights = lax.broadcast_in_dim(q[-1], t.shape, [1]) if weighted else 1.0
         return (self._values(t, p, q[:-1] if weighted else q) * weights).reshape(ROWS, -1, LANE).sum(1)

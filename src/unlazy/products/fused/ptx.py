@@ -10,7 +10,7 @@ import math
 import struct
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -73,8 +73,16 @@ def pair_program(formula: Callable, rows: int, powers: PolynomialExp2 | None = N
     )  # fmt: skip
 
 
+@runtime_checkable
+class HasFormula(Protocol):
+    """A fused form: its formula is compiled."""
+
+    def formula(self, t: jax.Array, p: list, q: list) -> jax.Array:
+        """F(t, p, q), elementwise."""
+
+
 @lru_cache(maxsize=256)
-def assembly(form: Any, rows: int) -> PairProgram | None:
+def assembly(form: HasFormula, rows: int) -> PairProgram | None:
     """The compiled formula of a form; None if it uses an unsupported operation, which the backend then compiles."""
     try:
         return pair_program(form.formula, rows)

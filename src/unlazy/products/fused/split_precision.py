@@ -10,10 +10,11 @@ cases K is the exact kernel of slightly perturbed points: with the norms of thes
 positive definite and 1 on the diagonal."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 
@@ -22,7 +23,7 @@ class SplitPoints(NamedTuple):
     smallest first, and the cosine of the rotation angle (None for hi + lo). The cosine has so few digits that its
     product with a part is exact, with or without fused multiply-add."""
 
-    kind: Any
+    kind: DTypeLike
     dots: tuple[tuple[int, int], ...]
     cos: float | None = None
 
@@ -67,7 +68,7 @@ ROTATED = SplitPoints(jnp.float16, ((1, 1), (0, 0)), cos=127 / 128)
 """Accurate to about 2^-18 with two products."""
 
 
-def split(A: Float[Array, "*n"], parts: int = 2, kind: Any = jnp.bfloat16) -> tuple[Array, ...]:
+def split(A: Float[Array, "*n"], parts: int = 2, kind: DTypeLike = jnp.bfloat16) -> tuple[Array, ...]:
     """Split A into a sum of 16-bit parts, each the rounded remainder of the previous ones. Two bfloat16 parts represent
     A to 2^-18, two float16 parts to 2^-23 relative or 2^-25 absolute, three bfloat16 parts to float32.
 
@@ -87,7 +88,7 @@ def two_halves(A: Float[Array, "n d"]) -> Float[Array, "n d"]:
     return large + rounded(A - large, jnp.bfloat16)
 
 
-def rounded(A: Array, kind: Any) -> Array:
+def rounded(A: Array, kind: DTypeLike) -> Array:
     """A rounded to the precision of another data type, keeping its own data type."""
     digits = jnp.finfo(kind)
     return lax.reduce_precision(A, exponent_bits=int(digits.nexp), mantissa_bits=int(digits.nmant))

@@ -6,6 +6,8 @@ from jaxtyping import Array
 
 from unlazy.core import devices
 
+Interpret = bool | object
+"""Whether a program is interpreted instead of compiled: a flag, or the parameters of JAX's Mosaic interpreter."""
 _ENOUGH, _PROGRAMS = 8, 32
 """Programs per multiprocessor: with at least `_ENOUGH` from the row tiles alone, Z is not split; otherwise Z is split
 to reach `_PROGRAMS`, so that the tail effect is small."""

@@ -17,11 +17,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array
 
-from unlazy.products.engines.pairs import add_compensated
+from unlazy.products.engines.blocked import add_compensated
 from unlazy.products.fused.fused_forms import Form, Prepared
 from unlazy.products.fused.ptx import PairProgram, assembly
 from unlazy.products.fused.split_precision import split
-from unlazy.products.fused.tiling import padded, pieces, repeated
+from unlazy.products.fused.tiling import Interpret, padded, pieces, repeated
 
 try:  # the Triton backend may be removed from JAX; without it the caller falls back to XLA blocks
     from jax.experimental.pallas import triton as backend
@@ -44,7 +44,7 @@ class TritonTile(NamedTuple):
     splits: int | None = None
 
 
-def product(form: Form, left: Prepared, right: Prepared, V: Array, tile: TritonTile, interpret: bool) -> Array:
+def product(form: Form, left: Prepared, right: Prepared, V: Array, tile: TritonTile, interpret: Interpret) -> Array:
     """K @ V for prepared sides."""
     X, Z, x_rows, z_rows = left.points, right.points, left.rows, right.rows
     n, m, c = X.shape[0], Z.shape[0], V.shape[1]

@@ -15,12 +15,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from unlazy.core.arrays import Points, as_points
+from unlazy.core.arrays import Points, as_points, dot, unit_roundoff
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linalg import dot
-from unlazy.core.precision import unit_roundoff
 from unlazy.core.results import Evidence, FitDescription
 
 _OVER_RELAXATION = 1.7
@@ -115,7 +114,7 @@ def minimum_nuclear_norm(
     X: Float[Array, "n d"],
     y: Float[Array, " n"],
     *,
-    misfit_weight: Any = 0.0,
+    misfit_weight: ArrayLike = 0.0,
     weights: Float[Array, " n"] | None = None,
     tolerance: float = 1e-6,
     max_steps: int = 20_000,

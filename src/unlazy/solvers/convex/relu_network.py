@@ -15,9 +15,8 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from unlazy.core.arrays import Points, as_real_array, check_axes
+from unlazy.core.arrays import Points, as_real_array, check_axes, dot
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linalg import dot
 from unlazy.core.results import Evidence, FitDescription
 from unlazy.solvers.convex.relu_cells import Cells, arrangement_cells, candidate_maxima
 

@@ -1,22 +1,44 @@
 """Gaussian processes: prior, posterior, trained ensembles at any time, samples and marginal likelihood [K5, K11].
 
->>> prior(kernel, Z).sample(key, 5)
->>> posterior(kernel, X, y, Z, noise_variance=0.01).std
->>> condition(kernel, X, y, noise_variance=0.01).predict(Z)      # the same mean; X is factorized once for every Z
->>> ensemble(NNGP(network), NTK(network), X, y, Z, times=[1.0, float("inf")]).mean     # (times, m)
+>>> import jax
+>>> from unlazy import MLP, NNGP, NTK, ensemble, posterior, prior
+>>> from unlazy.solvers.gaussian_process.posterior import condition
+>>> X = jax.random.normal(jax.random.key(0), (60, 3))
+>>> y, Z, network = X[:, 0], X[:5], MLP(1, "relu", sigma_b=0.5)
+>>> kernel = NNGP(network)
+>>> prior(kernel, Z).sample(5, key=jax.random.key(1)).shape
+(5, 5)
+>>> posterior(kernel, X, y, Z, noise_variance=0.01).std.shape
+(5,)
+>>> condition(kernel, X, y, noise_variance=0.01).predict(Z).shape  # the same mean; X is factorized once for every Z
+(5,)
+>>> ensemble(NNGP(network), NTK(network), X, y, Z, times=[1.0, float("inf")]).mean.shape  # (times, m)
+(2, 5)
 """
 
 import abc
+import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
-from unlazy.core.arrays import Labels, Points, as_labels, float_type, n_points
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import (
+    Labels,
+    Points,
+    as_labels,
+    default_float,
+    dot,
+    float_type,
+    is_concrete,
+    n_points,
+    precision,
+)
 from unlazy.core.results import Evidence
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.path import Decomposition, Path, Values, decompose
@@ -56,15 +78,15 @@ class PredictiveDistribution(eqx.Module):
         """Standard deviation at every point; variances that rounding made negative are set to zero."""
         return jnp.sqrt(jnp.maximum(jnp.diagonal(self.covariance, axis1=-2, axis2=-1), 0))
 
-    def sample(self, key: PRNGKeyArray, draws: int) -> Float[Array, "..."]:
+    def sample(self, draws: int, *, key: PRNGKeyArray) -> Float[Array, "..."]:
         """Independent draws of the function, jointly over the points.
 
         Parameters
         ----------
-        key : PRNG key
-            JAX random key.
         draws : int
             Number of draws.
+        key : PRNG key
+            JAX random key.
 
         Returns
         -------
@@ -81,7 +103,7 @@ class PredictiveDistribution(eqx.Module):
         outputs = self.mean.shape[len(path) + 1 :]
         flat = self.covariance.reshape(-1, m, m)
         root = jax.vmap(theory.square_root)(flat).reshape(*path, m, m)
-        noise = jax.random.normal(key, (draws, *path, m, max(1, _size(outputs))), self.mean.dtype)
+        noise = jax.random.normal(key, (draws, *path, m, max(1, math.prod(outputs))), self.mean.dtype)
         return self.mean + dot(root, noise).reshape(draws, *path, m, *outputs)
 
 
@@ -105,7 +127,7 @@ def prior(kernel: Kernel, Z: Points) -> PredictiveDistribution:
     >>> import numpy as np
     >>> from unlazy import MLP, NNGP, prior
     >>> Z = np.random.default_rng(0).normal(size=(5, 3))
-    >>> prior(NNGP(MLP(2)), Z).sample(jax.random.key(0), 3).shape  # three random networks
+    >>> prior(NNGP(MLP(2)), Z).sample(3, key=jax.random.key(0)).shape  # three random networks
     (3, 5)
     """
     Z, _ = kernel.read(Z, names=("Z", ""))
@@ -141,18 +163,30 @@ class ConditionedProcess(eqx.Module):
         """Noise variances or times."""
         return self.path.times
 
-    def predict(self, Z: Points, t: Any = None, memory: int | str | None = None) -> Float[Array, "..."]:
+    def predict(self, Z: Points, t: Values | None = None, memory: int | str | None = None) -> Float[Array, "..."]:
         """Mean at Z, shape (*path, m, *outputs), at all `times` or at one or several of them (`t`)."""
-        return self.path.predict(Z, t, memory=memory)
+        return self._evaluate(lambda Z: self.path.predict(Z, t, memory=memory), Z)
 
-    def kernel_at(self, t: Any) -> Kernel:
+    def kernel_at(self, t: Values) -> Kernel:
         """Return the kernel in which the mean is a regression; the same at every t."""
         return self.path.kernel
 
     def at(self, Z: Points) -> PredictiveDistribution:
         """Joint distribution at Z."""
-        X, Z = self.path.kernel.read(self.path.X, Z)
-        return PredictiveDistribution(self.path.predict(Z), self._covariance(X, Z), self.evidence)
+
+        def values(Z: Any) -> tuple[Array, Array]:
+            X, Z = self.path.kernel.read(self.path.X, Z)
+            return self.path.predict(Z), self._covariance(X, Z)
+
+        mean, covariance = self._evaluate(values, Z)
+        return PredictiveDistribution(mean, covariance, self.evidence)
+
+    def _evaluate(self, function: Callable[[Any], Any], Z: Points) -> Any:
+        """function(Z) in the precision of the fit, returned in the default precision."""
+        if not is_concrete(self, Z) or self.path.coefficients.dtype == jnp.zeros(()).dtype:
+            return function(Z)
+        with precision("float64"):
+            return jax.tree.map(lambda found: found.astype(jnp.float32), function(_as_float64(Z)))
 
     @abc.abstractmethod
     def _covariance(self, X: Any, Z: Any) -> Float[Array, "*t m m"]:
@@ -188,7 +222,8 @@ def condition(kernel: Kernel, X: Points, y: Labels, noise_variance: Values = 0.0
     """Posterior given y = f(X) + noise, to be evaluated at any Z [K2, K5].
 
     Mean K_zX(K + ρI)⁻¹y, covariance K_zz - K_zX(K + ρI)⁻¹K_Xz with the noise variance ρ. With K = NNGP this is Bayesian
-    inference for the infinitely wide network.
+    inference for the infinitely wide network. Computed in float64, since variances are differences of larger numbers;
+    inside jit, grad and vmap in the precision of X.
 
     Parameters
     ----------
@@ -206,6 +241,14 @@ def condition(kernel: Kernel, X: Points, y: Labels, noise_variance: Values = 0.0
     Posterior
         With methods `predict` and `at`.
     """
+    if not is_concrete(kernel, X, y, noise_variance):
+        return _condition(kernel, X, y, noise_variance)
+    with precision("float64"):
+        return _condition(*_as_float64((kernel, X, y, noise_variance)))
+
+
+def _condition(kernel: Kernel, X: Points, y: Labels, noise_variance: Values) -> Posterior:
+    """The same in the precision of X."""
     spectrum = decompose(kernel, X)
     return Posterior(kernel, spectrum, spectrum.ridge_path(y, noise_variance))
 
@@ -213,7 +256,8 @@ def condition(kernel: Kernel, X: Points, y: Labels, noise_variance: Values = 0.0
 def posterior(kernel: Kernel, X: Points, y: Labels, Z: Points, noise_variance: Values = 0.0) -> PredictiveDistribution:
     """Posterior distribution at Z given y = f(X) + noise [K2, K5].
 
-    Mean K_zX(K + ρI)⁻¹y, covariance K_zz - K_zX(K + ρI)⁻¹K_Xz with the noise variance ρ.
+    Mean K_zX(K + ρI)⁻¹y, covariance K_zz - K_zX(K + ρI)⁻¹K_Xz with the noise variance ρ. Computed in float64, since
+    variances are differences of larger numbers; inside jit, grad and vmap in the precision of X.
 
     Parameters
     ----------
@@ -242,7 +286,7 @@ def posterior(kernel: Kernel, X: Points, y: Labels, Z: Points, noise_variance: V
     >>> at_Z.mean.shape, at_Z.std.shape
     ((5,), (5,))
     """
-    X, Z = kernel.read(X, Z)
+    kernel.read(X, Z)  # raises errors that name both
     return condition(kernel, X, y, noise_variance).at(Z)
 
 
@@ -347,7 +391,9 @@ def log_marginal_likelihood(
 ) -> Float[Array, ""]:
     """Log marginal likelihood log p(y | X), summed over outputs.
 
-    Differentiable in the parameters of the kernel, X and the noise variance; finite for a singular K.
+    Differentiable in the parameters of the kernel, X and the noise variance; finite for a singular K. Computed in
+    float64 also if X is float32, whose rounding would hide a small noise variance; second derivatives then need forward
+    mode, as in `jax.hessian`.
 
     Parameters
     ----------
@@ -374,15 +420,53 @@ def log_marginal_likelihood(
     >>> slope.shape
     ()
     """
+    if default_float() == np.float64:
+        return _log_marginal_likelihood(kernel, X, y, noise_variance)
+    if is_concrete(kernel, X, y, noise_variance):
+        with precision("float64"):
+            return _log_marginal_likelihood(*_as_float64((kernel, X, y, noise_variance))).astype(jnp.float32)
+    X, _ = kernel.read(X)
+    given = (kernel, X, as_labels(y, n_points(X)), jnp.asarray(noise_variance, jnp.float32))
+    traced, known = eqx.partition(given, lambda leaf: isinstance(leaf, jax.core.Tracer))
+    return _scalar_in_float64(lambda arrays: _log_marginal_likelihood(*_as_float64(eqx.combine(arrays, known))), traced)
+
+
+def _log_marginal_likelihood(kernel: Kernel, X: Any, y: Any, noise_variance: Any) -> Array:
+    """The same in the precision of X."""
     X, _ = kernel.read(X)
     y = as_labels(y, n_points(X))
     noise = jnp.asarray(noise_variance, float_type(X))
     return theory.log_marginal_likelihood(kernel.gram(X), y.reshape(y.shape[0], -1), noise)
 
 
-def _size(shape: tuple[int, ...]) -> int:
-    """Number of outputs."""
-    size = 1
-    for extent in shape:
-        size *= extent
-    return size
+def _scalar_in_float64(function: Callable[[Any], Array], arrays: Any) -> Array:
+    """function(arrays) in float64 while float32 is the default, with first derivatives, and forward ones of these.
+
+    Reverse mode runs outside of this scope, where JAX has no float64. The gradient is therefore computed inside, and
+    what is transposed is its float32 product with the tangents.
+    """
+
+    @jax.custom_jvp
+    def value(arrays: Any) -> Array:
+        with precision("float64"):
+            return function(_as_float64(arrays)).astype(jnp.float32)
+
+    @value.defjvp
+    def derivative(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+        with precision("float64"):
+            found, slopes = jax.value_and_grad(function)(_as_float64(primals[0]))
+            found, slopes = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (found, slopes))
+        products = jax.tree.map(lambda slope, tangent: jnp.sum(slope * tangent), slopes, tangents[0])
+        return found, sum(jax.tree.leaves(products), jnp.zeros((), jnp.float32))
+
+    return value(arrays)
+
+
+def _as_float64(tree: Any) -> Any:
+    """The tree with float arrays in float64."""
+
+    def wide(leaf: Any) -> Any:
+        floats = isinstance(leaf, np.ndarray | jax.Array) and jnp.issubdtype(leaf.dtype, jnp.floating)
+        return leaf.astype(jnp.float64) if floats else leaf
+
+    return jax.tree.map(wide, tree)

@@ -28,11 +28,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unlazy.core import devices
-from unlazy.core.linalg import dot
-from unlazy.core.precision import unit_roundoff
+from unlazy.core.arrays import Points, dot, unit_roundoff
 from unlazy.products import KernelOperator, product
 from unlazy.products.engines.base import CustomOperator, StoredOperator, take_rows
-from unlazy.products.engines.pairs import entries, prepare_sides
+from unlazy.products.engines.blocked import prepare_sides
 from unlazy.solvers.callbacks import SolverCallback
 from unlazy.solvers.checkpoint import State
 from unlazy.solvers.methods.base import Method, positive_integer_or_none, positive_or_none
@@ -140,7 +139,7 @@ def largest_block_bytes(problem: Problem) -> int:
     return min(problem.memory // 4, LIVE_MATRICES * problem.dtype.itemsize * most)
 
 
-def single_device_operator(problem: Problem, X: Any, budget: int) -> KernelOperator:
+def single_device_operator(problem: Problem, X: Points, budget: int) -> KernelOperator:
     """K(X, X) for many passes on one device: blocks are processed sequentially."""
     first = devices.all_devices()[:1]
     return product(problem.kernel, X, passes=100, memory=max(budget, 1), devices=first)
@@ -322,7 +321,7 @@ def _diagonal_block(rows: KernelOperator, kernel: Any, X: Any, index: Array) -> 
     if isinstance(rows, CustomOperator):
         return kernel.matmul_prepared(rows.left, rows.left, jnp.eye(index.shape[0], dtype=rows.dtype))
     side, _ = prepare_sides(kernel, take_rows(X, index))
-    return entries(kernel, side, side)
+    return kernel.block(side, side)
 
 
 def _solve_block(K: Array, ridge: Array, r: Array, rank: int | None, key: Array) -> Array:

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 
@@ -26,7 +26,7 @@ class Method(eqx.Module):
     supports_any_input : bool
         Whether points may be images or pytrees; otherwise X must be a matrix.
     uses_centers : bool
-        Whether the method solves for a subset of centers; `compare_with_full` then estimates the resulting error.
+        Whether the method solves for a subset of centers.
     """
 
     name: ClassVar[str]
@@ -36,7 +36,7 @@ class Method(eqx.Module):
     supports_any_input: ClassVar[bool] = False
     """Whether points may be images or pytrees; otherwise X must be a matrix."""
     uses_centers: ClassVar[bool] = False
-    """Whether the method solves for a subset of centers; `compare_with_full` then estimates the resulting error."""
+    """Whether the method solves for a subset of centers."""
 
     @abc.abstractmethod
     def solve(self, problem: Problem, callback: SolverCallback) -> FittedCoefficients:
@@ -54,21 +54,17 @@ class Method(eqx.Module):
         FittedCoefficients
         """
 
-    def compare_with_full(self, problem: Problem, fit: FittedCoefficients, tolerance: float) -> FittedCoefficients:
-        """Add the distance from full regression to the residual, if the centers were chosen automatically."""
-        return fit
-
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, object]:
         """Options that differ from their defaults; a checkpoint is specific to them."""
         found = {f.name: (getattr(self, f.name), f.default) for f in dataclasses.fields(self)}
         return {name: value for name, (value, usual) in found.items() if value is not None and value is not usual}
 
 
-def positive_integer_or_none(what: str) -> Callable[[Any], int | None]:
+def positive_integer_or_none(what: str) -> Callable[[object], int | None]:
     """Return a converter that accepts a positive integer or None."""
     return lambda value: None if value is None else check_positive_integer(what, value)
 
 
-def positive_or_none(what: str) -> Callable[[Any], float | None]:
+def positive_or_none(what: str) -> Callable[[object], float | None]:
     """Return a converter that accepts a positive number or None."""
     return lambda value: None if value is None else float(check_positive(what)(value))

@@ -3,7 +3,7 @@
 Each step computes p → Ap in the precision of the kernel, and everything else in float64. When the recursive residual
 reaches the tolerance, the true residual is computed. If the two have drifted apart, the iteration restarts from there
 (iterative refinement); if that no longer helps, it ends as 'stalled': the rounding floor of the kernel's precision.
-Vectors stay where products are computed (solvers.float64_vectors), or sharded over devices. Each step transfers three
+Vectors stay where products are computed (solvers.problem), or sharded over devices. Each step transfers three
 numbers per output to the host, which must decide whether to stop: 24 bytes, for which a GPU waits about 20 µs. Hestenes
 and Stiefel (1952); the smallest Ritz value comes from the same coefficients (Lanczos).
 """
@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import eigvalsh_tridiagonal
 
-from unlazy.core.linalg import namespace
+from unlazy.core.arrays import namespace
 from unlazy.solvers.callbacks import SolverCallback
-from unlazy.solvers.float64_vectors import Operator, Vectors, jit_float64, to_float64
+from unlazy.solvers.problem import Operator, Vectors, add_scaled, jit_float64, to_float64
 
 STALL_STEPS = 200
 """Steps without a new smallest residual after which the iteration counts as stalled."""
@@ -76,10 +76,10 @@ def conjugate_gradients(
     previous = np.inf
     for _ in range(MAX_RESTARTS):
         stopped = _run(apply, precondition, measure, coefficients, callback, s)
-        s.r = _subtract(b, apply(s.x))
+        s.r = add_scaled(b, apply(s.x), -1.0)
         true = measure(_norms(s.r), smallest_ritz_value(s))
         if accurate_apply is not None and true > callback.tolerance:  # otherwise rounding only increased it: not needed
-            s.r = _subtract(b, accurate_apply(s.x))
+            s.r = add_scaled(b, accurate_apply(s.x), -1.0)
             true = measure(_norms(s.r), smallest_ritz_value(s))
         if stopped != "tolerance" or true <= callback.tolerance:
             return _result(s, true, "tolerance" if true <= callback.tolerance else stopped)
@@ -102,7 +102,7 @@ def _start(b: Any, precondition: Operator, saved: dict[str, np.ndarray] | None, 
         x, r, p = (placement.to_device(saved[name]) for name in "xrp")
         return CGState(x, r, p, to_float64(saved["rz"]), int(saved["step"].item()), placement=placement)
     z = precondition(b)
-    return CGState(_zeros_like(b), b, z, _inner_products(b, z), placement=placement)
+    return CGState(add_scaled(b, b, -1.0), b, z, _inner_products(b, z), placement=placement)
 
 
 def _run(apply, precondition, measure, coefficients, callback: SolverCallback, s: CGState) -> str:  # type: ignore[no-untyped-def]
@@ -138,18 +138,6 @@ def _update_direction(r: Any, p: Any, rz: Any, z: Any) -> tuple[Any, Any, Any]:
     new = (r * z).sum(0)
     ratio = _safe_ratio(new, rz)
     return z + ratio * p, new, ratio
-
-
-@jit_float64
-def _subtract(b: Any, Ax: Any) -> Any:
-    """b - Ax."""
-    return b - Ax
-
-
-@jit_float64
-def _zeros_like(b: Any) -> Any:
-    """Zeros of the shape and type of b."""
-    return 0 * b
 
 
 @jit_float64

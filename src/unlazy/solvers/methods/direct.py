@@ -12,9 +12,10 @@ from jax.scipy.linalg import cho_solve as device_cho_solve
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from unlazy.core import devices
-from unlazy.core.precision import unit_roundoff
-from unlazy.products import gram, product
-from unlazy.products.engines.dense import gram_numpy
+from unlazy.core.arrays import Points, unit_roundoff
+from unlazy.products import gram
+from unlazy.products.engines.base import blocked_operator
+from unlazy.products.engines.blocked import gram_numpy
 from unlazy.solvers.callbacks import SolverCallback
 from unlazy.solvers.methods.base import Method
 from unlazy.solvers.problem import FittedCoefficients, Problem
@@ -58,7 +59,7 @@ class Direct(Method):
         notes = problem.notes
         if jitter:
             notes += (f"K + {problem.ridge:.2g}·I is singular to rounding: {jitter:.2g} was added (jitter)",)
-        K = product(problem.kernel, X, engine="blocked", memory=problem.memory)
+        K = blocked_operator(problem.kernel, X, memory=problem.memory)
         alpha = np.zeros_like(problem.y)
         residual, best, steps = problem.y, np.inf, 0
         while steps < self.default_max_steps:
@@ -75,7 +76,7 @@ class Direct(Method):
         return FittedCoefficients(alpha, best, steps, stopped, need, notes, ridge=ridge, residual_vector=residual)
 
 
-def factorize(problem: Problem, X: Any):  # type: ignore[no-untyped-def]
+def factorize(problem: Problem, X: Points):  # type: ignore[no-untyped-def]
     """Cholesky factor of K + (ρ + jitter)I, and the jitter: 0, or growing by factors of 10 from rounding."""
     jitter, unit = 0.0, 0.0
     K: Any

@@ -9,7 +9,7 @@ batch has the solution of Aα = y as a fixed point, so there is no noise floor. 
 measured on batches: nothing is assumed about k(x, x), which is not 1 for an NTK. Ma and Belkin (2019).
 
 α, y, Q and the intermediates of a batch stay on the device, in float64, while products are in the precision of the
-kernel (solvers.float64_vectors); an epoch transfers one number per output to the host.
+kernel (solvers.problem); an epoch transfers one number per output to the host.
 """
 
 import functools
@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unlazy.core.linalg import dot
-from unlazy.core.precision import precision, unit_roundoff
+from unlazy.core.arrays import dot, precision, unit_roundoff
 from unlazy.products import KernelOperator, gram, product
 from unlazy.products.engines.base import StoredOperator
+from unlazy.products.engines.sharded import ShardedOperator
 from unlazy.solvers.callbacks import SolverCallback
 from unlazy.solvers.checkpoint import State
 from unlazy.solvers.methods.base import Method, positive_integer_or_none
@@ -238,13 +238,13 @@ class BatchProducts:
 
     def matmul_batch(self, start: int, alpha: jax.Array) -> jax.Array:
         """K(batch, X) @ α."""
-        if self.K.engine == "sharded":
+        if isinstance(self.K, ShardedOperator):
             return self._product(self.X[start : start + self.batch], self.X).matmul(alpha)
         return _matmul_batch(self.K, alpha, start, self.batch)
 
     def matmul_sample(self, start: int, s: int, r: jax.Array) -> jax.Array:
         """K(sample, batch) @ r."""
-        if self.K.engine == "sharded":
+        if isinstance(self.K, ShardedOperator):
             return self._product(self.X[:s], self.X[start : start + self.batch]).matmul(r)
         return _matmul_sample(self.K, r, start, self.batch, s)
 

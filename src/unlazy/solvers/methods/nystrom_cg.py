@@ -16,14 +16,13 @@ import numpy as np
 from jaxtyping import Float
 
 from unlazy.core import devices
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import Matrix, dot
 from unlazy.core.threads import prefetch
 from unlazy.products import KernelOperator, product
-from unlazy.products.engines.dense import gram_numpy
+from unlazy.products.engines.blocked import gram_numpy
 from unlazy.products.engines.sharded import device_mesh, local_row_ranges, sharded_operator_from_reader
 from unlazy.solvers.callbacks import SolverCallback
-from unlazy.solvers.error_estimate import nystrom_rounding, sample_rows
-from unlazy.solvers.float64_vectors import jit_float64, to_dtype, to_float64
+from unlazy.solvers.error_estimate import can_check, nystrom_rounding, sample_rows
 from unlazy.solvers.methods.base import Method, positive_integer_or_none
 from unlazy.solvers.methods.conjugate_gradients import conjugate_gradients
 from unlazy.solvers.methods.nystrom_factors import (
@@ -34,7 +33,7 @@ from unlazy.solvers.methods.nystrom_factors import (
     ShardedChangeOfVariables,
     change_of_variables_class,
 )
-from unlazy.solvers.problem import FittedCoefficients, Problem, predict
+from unlazy.solvers.problem import FittedCoefficients, Problem, add_scaled, predict, to_dtype, to_float64
 from unlazy.solvers.sources import finite_floats
 
 MAX_CENTERS = 32_768
@@ -46,6 +45,8 @@ BLOCK_BYTES = 2**26
 and a disk reads one in 30 ms, so overhead is small and only the first block of a pass is waited for."""
 HOST_BLOCK_BYTES = 2**24
 """The same on the CPU: larger arrays are newly mapped pages each time, which cost as much as filling them."""
+RITZ_MARGIN = 1.5
+"""The smallest Ritz value approaches λ_min from above; error bounds divide it by this."""
 LIVE_BLOCKS = 6
 """Blocks alive at once: one is read, one is prepared, one is multiplied, each with the intermediates of the kernel."""
 
@@ -105,20 +106,20 @@ class NystromCG(Method):
 
         def apply(beta: Any) -> Any:
             v = change.forward(beta)
-            return change.backward(_add_ridge(passes.normal(v), change.K_matmul(v), problem.ridge))
+            return change.backward(add_scaled(passes.normal(v), change.K_matmul(v), problem.ridge))
 
         b = change.backward(passes.right_hand_side())
 
         def measure(norms: np.ndarray, smallest: float) -> float:
             seen[0] = smallest
             # ‖f - f°‖ = ‖K_nM B (BᵀHB)⁻¹ r‖ ≤ ‖r‖/√λ_min(BᵀHB), with λ_min from the Ritz values
-            return float(np.max(norms / problem.y_norm) / np.sqrt(smallest))
+            return float(np.max(norms / problem.y_norm) / np.sqrt(smallest / RITZ_MARGIN))
 
         beta, residual, steps, stopped, _ = conjugate_gradients(
             apply, b, lambda r: r, measure, change.forward, callback
         )
         alpha = np.asarray(change.forward(to_float64(beta)))
-        residual = float(np.hypot(residual, _rounding_error(problem, rows, alpha, change, seen[0])))
+        residual += _rounding_error(problem, rows, alpha, change, seen[0])  # they may point in the same direction
         notes += (f"{M} centers, K {passes.engine}",)
         used = square + passes.bytes
         return FittedCoefficients(alpha, residual, steps, stopped, used, notes, rows, problem.ridge)
@@ -163,9 +164,10 @@ def _rounding_error(
     It consists of e in `predict`; e again in the normal equations, where ‖K_nM H⁻¹ K_nMᵀ‖ ≤ 1; and there also the
     rounding of K_nMᵀ and K_MM and the jitter, measured like a residual.
     """
-    size, moved = nystrom_rounding(problem, Z, alpha) if problem.dtype == np.float32 else (np.zeros(1), 0.0)
+    checked = problem.dtype == np.float32 or can_check(problem)
+    size, moved = nystrom_rounding(problem, Z, alpha) if checked else (np.zeros(1), 0.0)
     g = np.asarray(change.backward(to_float64(moved + problem.ridge * change.jitter * alpha)))
-    return float(np.max(np.sqrt(2 * problem.n * size**2 + np.sum(g * g, 0) / smallest) / problem.y_norm))
+    return float(np.max((2 * np.sqrt(problem.n) * size + np.sqrt(np.sum(g * g, 0) / smallest)) / problem.y_norm))
 
 
 def default_centers(problem: Problem) -> int:
@@ -203,14 +205,14 @@ class DataPasses:
         else:
             self.engine = "by blocks from the source"
 
-    def normal(self, v: Any) -> Any:
+    def normal(self, v: Matrix) -> Matrix:
         """K_nMᵀ(K_nM v)."""
         if self.K is not None:
             v = v.astype(self.K.dtype)
             return self._stored(lambda rows, K: dot(K, v), v.shape[1])
         return self._sum(lambda K, _: K.normal(to_dtype(v, K.dtype)), v.shape[1])
 
-    def right_hand_side(self) -> Any:
+    def right_hand_side(self) -> Matrix:
         """K_nMᵀ y."""
         y = self.problem.y
         if self.K is not None:
@@ -231,7 +233,7 @@ class DataPasses:
             return to_float64(part(self.operator, slice(None)))
         total = to_float64(np.zeros((self.Z.shape[0], c)))
         for rows, K in self._blocks():
-            total = _add(total, to_float64(part(K, rows)))
+            total = add_scaled(total, to_float64(part(K, rows)), 1.0)
             del K  # otherwise it would live until the next block arrives
         return total
 
@@ -286,15 +288,3 @@ def _even_block_rows(n: int, most: int) -> int:
     """
     fewest = math.ceil(n / most)
     return next((n // k for k in range(fewest, 2 * fewest) if n % k == 0), most)
-
-
-@jit_float64
-def _add_ridge(normal: Any, K_v: Any, ridge: Any) -> Any:
-    """H v = K_nMᵀK_nM v + ridge·K_MM v in float64."""
-    return normal + ridge * K_v
-
-
-@jit_float64
-def _add(total: Any, part: Any) -> Any:
-    """Sum in float64."""
-    return total + part

@@ -15,10 +15,8 @@ from scipy.linalg import LinAlgError, cholesky
 from scipy.linalg.blas import dtrsm
 
 from unlazy.core import devices
-from unlazy.core.linalg import dot
-from unlazy.core.precision import precision, unit_roundoff
-from unlazy.products.engines.dense import gram_numpy
-from unlazy.products.engines.pairs import Matrix
+from unlazy.core.arrays import Matrix, dot, precision, unit_roundoff
+from unlazy.products.engines.blocked import gram_numpy
 from unlazy.products.engines.sharded import device_mesh
 from unlazy.solvers.methods.triangular_solves import UpperFactor, lower_of_outer, upper_factor
 from unlazy.solvers.problem import Problem
@@ -46,15 +44,15 @@ class ChangeOfVariables(abc.ABC):
     def __init__(self, problem: Problem, Z: Matrix): ...
 
     @abc.abstractmethod
-    def forward(self, beta: Any) -> Any:
+    def forward(self, beta: Matrix) -> Matrix:
         """B β."""
 
     @abc.abstractmethod
-    def backward(self, v: Any) -> Any:
+    def backward(self, v: Matrix) -> Matrix:
         """Bᵀ v."""
 
     @abc.abstractmethod
-    def K_matmul(self, v: Any) -> Any:
+    def K_matmul(self, v: Matrix) -> Matrix:
         """TᵀT v = (K_MM + jitter·I) v: without the jitter, near-duplicate centers make H singular."""
 
 
@@ -69,14 +67,14 @@ class CPUChangeOfVariables(ChangeOfVariables):
         T, self.jitter = _factor_with_jitter(_upper, self.K, problem, float(np.abs(self.K).sum(0).max()))
         self.T, self.A = T, _upper(dot(T, T.T) * (problem.n / Z.shape[0]), problem.ridge)
 
-    def forward(self, beta: np.ndarray) -> np.ndarray:
+    def forward(self, beta: Matrix) -> np.ndarray:
         return dtrsm(1.0, self.T, dtrsm(1.0, self.A, np.asfortranarray(beta)))
 
-    def backward(self, v: np.ndarray) -> np.ndarray:
+    def backward(self, v: Matrix) -> np.ndarray:
         return dtrsm(1.0, self.A, dtrsm(1.0, self.T, np.asfortranarray(v), trans_a=1), trans_a=1)
 
-    def K_matmul(self, v: np.ndarray) -> np.ndarray:
-        return dot(self.K, v.astype(self.K.dtype)).astype(np.float64) + self.jitter * v
+    def K_matmul(self, v: Matrix) -> np.ndarray:
+        return dot(self.K, np.asarray(v, self.K.dtype)).astype(np.float64) + self.jitter * np.asarray(v)
 
 
 class GPUChangeOfVariables(ChangeOfVariables):
@@ -128,17 +126,17 @@ class ShardedChangeOfVariables(ChangeOfVariables):
             self.T, T = eqx.tree_at(lambda f: f.L, T, None), None  # the inverses suffice
             self.A = eqx.tree_at(lambda f: f.L, factor(squared, problem.ridge), None)
 
-    def forward(self, beta: np.ndarray) -> np.ndarray:
+    def forward(self, beta: Matrix) -> np.ndarray:
         with precision("float64"):
-            return self.T.solve_transposed(self.A.solve_transposed(beta))
+            return self.T.solve_transposed(self.A.solve_transposed(np.asarray(beta)))
 
-    def backward(self, v: np.ndarray) -> np.ndarray:
+    def backward(self, v: Matrix) -> np.ndarray:
         with precision("float64"):
-            return self.A.solve(self.T.solve(v))
+            return self.A.solve(self.T.solve(np.asarray(v)))
 
-    def K_matmul(self, v: np.ndarray) -> np.ndarray:
+    def K_matmul(self, v: Matrix) -> np.ndarray:
         with precision("float64"):
-            return sharded_matmul(self.K, v, self.mesh) + self.jitter * v
+            return sharded_matmul(self.K, np.asarray(v), self.mesh) + self.jitter * np.asarray(v)
 
 
 def change_of_variables_class(problem: Problem, M: int) -> type[ChangeOfVariables]:

@@ -14,9 +14,9 @@ from jaxtyping import Array, Float
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpstrf
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import Matrix, dot
 from unlazy.kernels.base import Kernel
-from unlazy.products.engines.pairs import Matrix, entries, prepare_sides
+from unlazy.products.engines.blocked import prepare_sides
 
 
 def randomly_pivoted_cholesky(
@@ -111,7 +111,7 @@ def _columns(kernel: Kernel, points: Any, F: Array, pivots: Array) -> tuple[Arra
     if kernel.requires_gradients:
         found = kernel.matmul_prepared(points, at_pivots, jnp.eye(pivots.shape[0], dtype=F.dtype))
     else:
-        found = entries(kernel, points, at_pivots)
+        found = kernel.block(points, at_pivots)
     columns = found - dot(F, F[pivots].T)
     return columns, columns[pivots]
 

@@ -14,17 +14,15 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from unlazy.core import devices
-from unlazy.core.linalg import dot
-from unlazy.core.precision import precision
+from unlazy.core.arrays import dot, precision
 from unlazy.products import KernelOperator
 from unlazy.products.engines.base import StoredOperator
 from unlazy.solvers.callbacks import SolverCallback
-from unlazy.solvers.float64_vectors import Operator, jit_float64, kernel_matmul
 from unlazy.solvers.methods.base import Method, positive_integer_or_none
 from unlazy.solvers.methods.conjugate_gradients import VectorPlacement, conjugate_gradients
 from unlazy.solvers.methods.pivoted_cholesky import randomly_pivoted_cholesky
 from unlazy.solvers.methods.triangular_solves import UpperFactor, upper_factor
-from unlazy.solvers.problem import FittedCoefficients, Problem
+from unlazy.solvers.problem import FittedCoefficients, Operator, Problem, add_scaled, kernel_matmul
 from unlazy.solvers.sharded.cholesky import sharded_cholesky, sharded_preconditioner
 
 FLOAT64_CHUNK_ROWS = 8192
@@ -72,7 +70,7 @@ class PreconditionedCG(Method):
         precondition, rank = preconditioner(problem, X, rank, K)
 
         def apply(P: Any) -> Any:
-            return _add_ridge(P, kernel_matmul(K, P), problem.ridge)
+            return add_scaled(kernel_matmul(K, P), P, problem.ridge)
 
         def accurate(P: np.ndarray) -> np.ndarray:
             return K.matmul_float64(P) + problem.ridge * P
@@ -129,12 +127,6 @@ def default_rank(problem: Problem) -> int:
     fits = problem.memory // 4 // (3 * n * problem.dtype.itemsize)
     most = GRADIENT_KERNEL_RANK if problem.kernel.requires_gradients else 1000
     return int(min(n, max(10, min(5 * np.sqrt(n), most, fits))))
-
-
-@jit_float64
-def _add_ridge(P: Any, KP: Any, ridge: Any) -> Any:
-    """KP + ridge·P in float64."""
-    return KP + ridge * P
 
 
 def preconditioner(problem: Problem, X: jax.Array, rank: int, K: KernelOperator) -> tuple[Operator, int]:

@@ -18,13 +18,10 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 from scipy.linalg import cho_factor, cho_solve
 
-from unlazy.core.arrays import n_points
-from unlazy.core.linalg import dot
-from unlazy.core.precision import precision
+from unlazy.core.arrays import dot, n_points, precision
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.evaluation.gram_tiles import part
-from unlazy.products.engines.pairs import entries
-from unlazy.products.engines.sharded import AXIS, ShardedOperator, prepare_rows, replicate, valid_rows
+from unlazy.kernels.evaluation import part
+from unlazy.products.engines.sharded import AXIS, ShardedOperator, prepare_rows, replicate, sharded_program, valid_rows
 from unlazy.solvers.methods.pivoted_cholesky import append_columns, orthogonalize_pivots
 
 FLOAT64_CHUNK_ROWS = 8192
@@ -97,11 +94,6 @@ def _gather_rows(tree: Any, indices: Array) -> Any:
     return jax.tree.map(rows, tree)
 
 
-def _sharded_program(function: Callable, mesh: Mesh, given: tuple, result: Any) -> Callable:
-    """Compile a function with shard_map."""
-    return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=given, out_specs=result, check_vma=False))
-
-
 @functools.cache
 def _diagonal(mesh: Mesh, n: int) -> Callable:
     """The diagonal of K, sharded, and its sum."""
@@ -114,7 +106,7 @@ def _diagonal(mesh: Mesh, n: int) -> Callable:
         left = jnp.where(valid_rows(n_points(points), n), jnp.maximum(jax.vmap(one)(points), 0)[:, None], 0)
         return left, jax.lax.psum(jnp.sum(left), AXIS)
 
-    return _sharded_program(of, mesh, (P(), P(AXIS)), (P(AXIS), P()))
+    return sharded_program(of, mesh, (P(), P(AXIS)), (P(AXIS), P()))
 
 
 @functools.cache
@@ -133,7 +125,7 @@ def _draw_pivots(mesh: Mesh, n: int, block: int) -> Callable:
         pivots = jnp.resize(all_where[where], (block,))
         return pivots, jnp.sum(best > -jnp.inf)
 
-    return _sharded_program(of, mesh, (P(AXIS), P(), P()), (P(), P()))
+    return sharded_program(of, mesh, (P(AXIS), P(), P()), (P(), P()))
 
 
 @functools.cache
@@ -142,11 +134,11 @@ def _columns(mesh: Mesh, n: int, block: int) -> Callable:
 
     def of(kernel: Kernel, points: Any, F: Array, pivots: Array) -> tuple[Array, Array]:
         at_pivots, F_pivots = _gather_rows((points, F), pivots)
-        columns = entries(kernel, points, at_pivots) - dot(F, F_pivots.T)
+        columns = kernel.block(points, at_pivots) - dot(F, F_pivots.T)
         columns = jnp.where(valid_rows(columns.shape[0], n), columns, 0)
         return columns, _gather_rows(columns, pivots)
 
-    return _sharded_program(of, mesh, (P(), P(AXIS), P(AXIS), P()), (P(AXIS), P()))
+    return sharded_program(of, mesh, (P(), P(AXIS), P(AXIS), P()), (P(AXIS), P()))
 
 
 @functools.cache
@@ -159,7 +151,7 @@ def _update_diagonal(mesh: Mesh, n: int, block: int) -> Callable:
         left = jnp.where(done[:, None], 0, jnp.maximum(left - gone[:, None], 0))
         return left, jax.lax.psum(jnp.sum(left), AXIS)
 
-    return _sharded_program(of, mesh, (P(AXIS), P(AXIS), P()), (P(AXIS), P()))
+    return sharded_program(of, mesh, (P(AXIS), P(AXIS), P()), (P(AXIS), P()))
 
 
 @functools.cache
@@ -179,7 +171,7 @@ def _gram64(mesh: Mesh) -> Callable:
         zero = jnp.zeros((F.shape[1],) * 2, jnp.float64)
         return jax.lax.psum(jax.lax.fori_loop(0, -(-local // rows), add, zero), AXIS)
 
-    return _sharded_program(of, mesh, (P(AXIS),), P())
+    return sharded_program(of, mesh, (P(AXIS),), P())
 
 
 @functools.cache
@@ -189,7 +181,7 @@ def _transposed_matmul(mesh: Mesh) -> Callable:
     def of(F: Array, r: Array) -> Array:
         return jax.lax.psum(dot(r.T.astype(F.dtype), F).T, AXIS)
 
-    return _sharded_program(of, mesh, (P(AXIS), P(AXIS)), P())
+    return sharded_program(of, mesh, (P(AXIS), P(AXIS)), P())
 
 
 @jax.jit

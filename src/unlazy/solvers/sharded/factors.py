@@ -20,11 +20,11 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import Matrix, dot
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.evaluation.gram_tiles import by_rows
-from unlazy.products.engines.pairs import entries, prepare_sides
-from unlazy.products.engines.sharded import AXIS, replicate
+from unlazy.kernels.evaluation import by_rows
+from unlazy.products.engines.blocked import prepare_sides
+from unlazy.products.engines.sharded import AXIS, replicate, sharded_program
 
 PANEL = 1024
 """Largest number of columns of a panel."""
@@ -46,7 +46,7 @@ class ShardedFactor(eqx.Module):
         return _apply_to_columns(_transposed_matmul(self.mesh), self.W, v, self.mesh)
 
 
-def sharded_gram(kernel: Kernel, Z: Any, mesh: Mesh) -> Float[Array, "p p"]:
+def sharded_gram(kernel: Kernel, Z: Matrix, mesh: Mesh) -> Float[Array, "p p"]:
     """K(Z, Z) in float64, sharded by rows; padding rows are those of I."""
     M, each = len(Z), rows_per_device(len(Z), mesh)
     kernel = jax.tree.map(np.asarray, kernel)
@@ -89,11 +89,6 @@ def _apply_to_columns(program: Callable, K: Array, v: np.ndarray, mesh: Mesh) ->
     return np.asarray(program(K, replicate(padded, mesh)).addressable_data(0))[: len(v)]
 
 
-def _sharded_program(function: Callable, mesh: Mesh, given: tuple, result: Any) -> Callable:
-    """Compile a function with shard_map."""
-    return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=given, out_specs=result, check_vma=False))
-
-
 @functools.cache
 def _gram(mesh: Mesh, M: int) -> Callable:
     """Program for the Gram matrix."""
@@ -103,11 +98,11 @@ def _gram(mesh: Mesh, M: int) -> Callable:
         each = total // mesh.devices.size
         first = jax.lax.axis_index(AXIS) * each
         own = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, each), points)
-        K = by_rows(lambda a, b: entries(kernel, a, b).astype(jnp.float64), own, points, min(each, PANEL))
+        K = by_rows(lambda a, b: kernel.block(a, b).astype(jnp.float64), own, points, min(each, PANEL))
         row, column = first + jnp.arange(each)[:, None], jnp.arange(total)[None, :]
         return jnp.where((row < M) & (column < M), K, (row == column).astype(K.dtype))
 
-    return _sharded_program(of, mesh, (P(), P()), P(AXIS))
+    return sharded_program(of, mesh, (P(), P()), P(AXIS))
 
 
 @functools.cache
@@ -150,7 +145,7 @@ def _factor(mesh: Mesh, M: int, width: int) -> Callable:
         broken = jax.lax.psum(jnp.sum(~jnp.isfinite(W)) + jnp.sum(~jnp.isfinite(A)), AXIS)
         return A, W, broken == 0
 
-    return _sharded_program(of, mesh, (P(AXIS), P()), (P(AXIS), P(AXIS), P()))
+    return sharded_program(of, mesh, (P(AXIS), P()), (P(AXIS), P(AXIS), P()))
 
 
 @functools.cache
@@ -169,13 +164,13 @@ def _outer(mesh: Mesh, M: int) -> Callable:
         row, column = here * each + jnp.arange(each)[:, None], jnp.arange(total)[None, :]
         return jnp.where((row < M) & (column < M), own, (row == column).astype(L.dtype))
 
-    return _sharded_program(of, mesh, (P(AXIS), P()), P(AXIS))
+    return sharded_program(of, mesh, (P(AXIS), P()), P(AXIS))
 
 
 @functools.cache
 def _matmul(mesh: Mesh) -> Callable:
     """Program for K v."""
-    return _sharded_program(lambda K, v: jax.lax.all_gather(dot(K, v), AXIS, tiled=True), mesh, (P(AXIS), P()), P())
+    return sharded_program(lambda K, v: jax.lax.all_gather(dot(K, v), AXIS, tiled=True), mesh, (P(AXIS), P()), P())
 
 
 @functools.cache
@@ -186,4 +181,4 @@ def _transposed_matmul(mesh: Mesh) -> Callable:
         own = jax.lax.dynamic_slice_in_dim(v, jax.lax.axis_index(AXIS) * K.shape[0], K.shape[0])
         return jax.lax.psum(dot(own.T, K).T, AXIS)
 
-    return _sharded_program(of, mesh, (P(AXIS), P()), P())
+    return sharded_program(of, mesh, (P(AXIS), P()), P())

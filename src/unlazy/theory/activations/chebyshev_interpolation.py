@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.polynomial import chebyshev
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 
 MAX_RATIO = 8.0
 """Largest ratio of the points: each node then gains a factor 3.3 in accuracy."""

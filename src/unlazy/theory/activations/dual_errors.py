@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from unlazy.theory.activations import duals, piecewise
+from unlazy.theory.activations.duals import slope_below_zero
 from unlazy.theory.activations.functions import ActivationFunction
 from unlazy.theory.activations.numeric_duals import NODES_PER_PANEL, TERMS, panel_edges
 from unlazy.theory.activations.piecewise import KinkSplit
 from unlazy.theory.infinite_width.architecture import MLP
-from unlazy.theory.infinite_width.covariance import covariance
-from unlazy.theory.infinite_width.homogeneous import slope_below_zero
+from unlazy.theory.numerics.geometry import covariance
 
 MAX_TERMS = 2 * TERMS
 """Number of coefficients that are examined."""

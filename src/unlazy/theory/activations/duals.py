@@ -12,13 +12,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import erf
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from unlazy.theory.activations import functions, mehler, normal_duals, numeric_duals
 from unlazy.theory.activations.functions import ActivationFunction
-from unlazy.theory.infinite_width.covariance import Covariance, covariance
-from unlazy.theory.infinite_width.homogeneous import gain_and_kink, slope_below_zero
-from unlazy.theory.numerics.angles import angle_and_gap, horner, safe_sqrt
+from unlazy.theory.numerics.geometry import (
+    Covariance,
+    angle_and_gap,
+    covariance,
+    horner,
+    safe_sqrt,
+)
 
 Dual = Callable[[Covariance], Array]
 
@@ -114,7 +118,7 @@ def has_per_point_terms(activation: ActivationFunction) -> bool:
     return is_smooth_without_closed_form(activation) or _normal_form(activation) is not None
 
 
-def per_point_terms(activation: ActivationFunction, q: Array, tangent: bool) -> tuple[Array, Any]:
+def per_point_terms(activation: ActivationFunction, q: Array, tangent: bool) -> tuple[Array, PyTree]:
     """E φ(a)² for variances q, and the per-point terms from which `dual_from_terms` computes duals of pairs.
 
     Parameters
@@ -141,7 +145,9 @@ def per_point_term_count(activation: ActivationFunction) -> int:
     return 4 if _normal_form(activation) is not None else 2 * numeric_duals.TERMS
 
 
-def dual_from_terms(activation: ActivationFunction, pair: Covariance, left: Any, right: Any) -> tuple[Array, Array]:
+def dual_from_terms(
+    activation: ActivationFunction, pair: Covariance, left: PyTree, right: PyTree
+) -> tuple[Array, Array]:
     """E φ(a)φ(b) and E φ'(a)φ'(b) of pairs, from their covariance and the per-point terms of both sides."""
     form = _normal_form(activation)
     if form is None:
@@ -298,3 +304,22 @@ _CLOSED: dict[Callable, tuple[Dual, Dual] | Callable[..., tuple[Dual, Dual]]] = 
     functions.monomial: _monomial,
     functions.hermite_polynomial: _hermite,
 }
+
+
+def slope_below_zero(activation: ActivationFunction) -> float | None:
+    """Slope of φ below zero; None if φ is not piecewise linear with a single kink at 0."""
+    if activation.function in (functions.leaky_relu, jax.nn.leaky_relu):
+        return float(activation.parameter or 0.0)
+    return _SLOPES.get(activation.function)
+
+
+_SLOPES: dict[Callable, float] = {
+    functions.relu: 0.0, jax.nn.relu: 0.0,
+    jnp.abs: -1.0, jnp.absolute: -1.0, jnp.fabs: -1.0,
+    functions.identity: 1.0, jax.nn.identity: 1.0, jnp.positive: 1.0,
+}  # fmt: skip
+
+
+def gain_and_kink(slope: float) -> tuple[float, float]:
+    """g = E φ(a)² / E a² and the weight w of the angular part."""
+    return (1 + slope**2) / 2, (1 - slope) ** 2 / (1 + slope**2)

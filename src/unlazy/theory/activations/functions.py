@@ -17,7 +17,6 @@ import numpy as np
 from jax.scipy.special import erf
 
 from unlazy.core.errors import did_you_mean
-from unlazy.theory.activations.canonical_functions import canonical_function
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,6 @@ class ActivationFunction:
     def __post_init__(self) -> None:
         known = KNOWN_FUNCTIONS.get(_require_hashable(self.function))
         if known is None:
-            object.__setattr__(self, "function", canonical_function(self.function))
             object.__setattr__(self, "kinks", tuple(float(k) for k in self.kinks))
             return
         parameter = known.default if self.parameter is None else self.parameter
@@ -206,6 +204,9 @@ def activation(what: "str | ActivationFunction | Callable", parameter: float | N
 
     Examples
     --------
+    >>> import functools
+    >>> import jax
+    >>> from unlazy.theory.activations.functions import activation
     >>> activation("leaky_relu", 0.1).parameter
     0.1
     >>> activation(functools.partial(jax.nn.leaky_relu, negative_slope=0.2)).parameter

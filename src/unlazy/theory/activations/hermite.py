@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unlazy.core.arrays import dot
 from unlazy.core.errors import UnlazyWarning, check_positive_integer
-from unlazy.core.linalg import dot
 
 Vector = Float[np.ndarray, " _"]
 

@@ -17,7 +17,7 @@ from unlazy.theory.activations import numeric_duals
 from unlazy.theory.activations.chebyshev_interpolation import interpolate
 from unlazy.theory.activations.functions import ActivationFunction
 from unlazy.theory.activations.numeric_duals import TERMS
-from unlazy.theory.numerics.angles import safe_reciprocal, safe_sqrt
+from unlazy.theory.numerics.geometry import safe_reciprocal, safe_sqrt
 
 CHUNK = 16
 """Terms per loop iteration."""

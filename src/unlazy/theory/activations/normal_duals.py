@@ -18,8 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from unlazy.theory.infinite_width.covariance import Covariance
-from unlazy.theory.numerics.angles import arcsine
+from unlazy.theory.numerics.geometry import Covariance, arcsine
 
 
 class NormalDualTerms(NamedTuple):

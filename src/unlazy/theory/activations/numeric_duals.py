@@ -15,12 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.theory.activations import piecewise, truncated
 from unlazy.theory.activations.functions import ActivationFunction
 from unlazy.theory.activations.piecewise import KinkSplit
-from unlazy.theory.infinite_width.covariance import Covariance
-from unlazy.theory.numerics.angles import safe_sqrt
+from unlazy.theory.numerics.geometry import Covariance, safe_sqrt
 
 TERMS = 128
 """Terms of the expansion."""

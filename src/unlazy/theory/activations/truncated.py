@@ -17,8 +17,7 @@ import numpy as np
 from jax.scipy.special import ndtr
 from jaxtyping import Array
 
-from unlazy.theory.infinite_width.covariance import Covariance
-from unlazy.theory.numerics.angles import angle_and_gap, safe_sqrt
+from unlazy.theory.numerics.geometry import Covariance, angle_and_gap, safe_sqrt
 
 NODES = {"float32": 6, "float64": 13}
 """Gauss-Legendre nodes for T on [0, 1]: with its poles at ±i every node gains a factor of about 20."""
@@ -101,7 +100,8 @@ def _tails(pairs: list[_Pair], r1: Array, r2: Array, sine: Array) -> list[Array]
         h, k = p.s / r1, p.t / r2
         if p.s and p.t:
             levels += [h, k]
-            slopes += [_clipped_ratio((k - h) / h + p.u, sine), _clipped_ratio((h - k) / k + p.u, sine)]
+            apart = _difference(k, h, sine)
+            slopes += [_clipped_ratio(rise, sine, _half_tangent(p.u, sine)) for rise in (apart / h, -apart / k)]
         elif p.s or p.t:
             levels.append(h if p.s else k)
             slopes.append(_clipped_ratio(1 - p.u, sine))
@@ -118,9 +118,27 @@ def _tails(pairs: list[_Pair], r1: Array, r2: Array, sine: Array) -> list[Array]
     return found
 
 
-def _clipped_ratio(rise: Array, sine: Array) -> Array:
-    """rise/sine, clipped to ±MAX_SLOPE; 0 if both are 0."""
-    return jnp.clip(rise / jnp.maximum(sine, SMALLEST_SPREAD), -MAX_SLOPE, MAX_SLOPE)
+def _difference(a: Array, b: Array, sine: Array) -> Array:
+    """a - b of two levels or roots, and 0 if parallel points differ by no more than rounding.
+
+    Divided by sin θ it is a ratio of roundings there. A compiler that evaluates it at several places may round it
+    differently at each, while what follows needs (a - b)/sin θ and (b - a)/sin θ to cancel: T(h, x) + T(k, -x), and the
+    probabilities Φ(x) + Φ(-x). Sums of both depend on a - b only to first order, so that 0 costs no accuracy. Levels
+    have at most 4 roundings (two roots, two ratios); for sines of √eps or more they change x by at most 4 √eps.
+    """
+    eps = jnp.finfo(sine.dtype).eps
+    return jnp.where((jnp.abs(a - b) <= 4 * eps * b) & (sine * sine <= eps), 0, a - b)
+
+
+def _half_tangent(u: Array, sine: Array) -> Array:
+    """tan(θ/2) = u/sin θ. By one root for acute angles: rounding of a small u must not be divided by a sine of 0."""
+    acute = jnp.where(u < 1, u, 0)
+    return jnp.where(u < 1, safe_sqrt(acute / (2 - acute)), u / jnp.maximum(sine, SMALLEST_SPREAD))
+
+
+def _clipped_ratio(rise: Array, sine: Array, shift: Array | float = 0.0) -> Array:
+    """rise/sine + shift, clipped to ±MAX_SLOPE; 0 if all are 0."""
+    return jnp.clip(rise / jnp.maximum(sine, SMALLEST_SPREAD) + shift, -MAX_SLOPE, MAX_SLOPE)
 
 
 def _conditional_excess(
@@ -130,10 +148,12 @@ def _conditional_excess(
     if not at and not level:
         return root * sine / math.sqrt(2 * math.pi), jnp.full_like(sine, 0.5)
     # root·cos θ·at/other - level, arranged so that equal points give exactly 0 at equal levels
-    mean = at * ((root - other) - u * root) / other + (at - level)
-    spread = root * sine
+    rise = at * _difference(root, other, sine) / other + (at - level)
+    spread, turn = root * sine, at / other
+    mean = rise - turn * u * root
     # without spread the probability is 0, 1, or 1/2 at the level itself
-    scaled = jnp.clip(mean / jnp.maximum(spread, SMALLEST_SPREAD), -TAIL_CUTOFF, TAIL_CUTOFF)
+    scaled = rise / jnp.maximum(spread, SMALLEST_SPREAD) - turn * _half_tangent(u, sine)
+    scaled = jnp.clip(scaled, -TAIL_CUTOFF, TAIL_CUTOFF)
     above = ndtr(scaled)
     return mean * above + spread * _density(scaled), above
 

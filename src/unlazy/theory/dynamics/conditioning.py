@@ -10,7 +10,7 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 
 CURVATURE = {
     "softplus": 1 / 4,

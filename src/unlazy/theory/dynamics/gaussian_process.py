@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.core.linalg import dot
-from unlazy.core.precision import unit_roundoff
+from unlazy.core.arrays import dot, unit_roundoff
 from unlazy.theory.dynamics import spectral_filters
 from unlazy.theory.dynamics.spectral_filters import Coefficient
 from unlazy.theory.numerics.matrix_functions import apply_filter, forbid_derivative

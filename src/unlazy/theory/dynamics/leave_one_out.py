@@ -10,37 +10,36 @@ spectrum of HKH. NumPy arrays give NumPy; JAX arrays are differentiable. Golub, 
 Models for Observational Data (1990), section 4.2.
 """
 
-from typing import Any
+from typing import TypeVar
 
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from numpy import ndarray
 
-from unlazy.core.linalg import namespace
+from unlazy.core.arrays import A, namespace
 
-Rows = Float[Array | ndarray, "n *c"]
-Points = Float[Array | ndarray, " n"]
+S = TypeVar("S", float, Array, ndarray)
 
 
-def with_intercept(solved: Float[Any, "n c"], ones: Points) -> tuple[Float[Any, "n c"], Float[Any, " c"]]:
+def with_intercept(solved: A, ones: A) -> tuple[A, A]:
     """α and b from A⁻¹Y and A⁻¹1."""
     intercept = solved.sum(0) / ones.sum()
     return solved - ones[:, None] * intercept, intercept
 
 
-def bordered_diagonal(diagonal: Points, ones: Points, total: Any) -> Points:
+def bordered_diagonal(diagonal: A, ones: A, total: float | Array | ndarray) -> A:
     """P_ii from (A⁻¹)_ii and (A⁻¹1)_i of some points and 1ᵀA⁻¹1 of all; at least the rounding of (A⁻¹)_ii."""
     xp = namespace(diagonal)
     return xp.maximum(diagonal - ones * ones / total, xp.finfo(diagonal.dtype).eps * diagonal)
 
 
-def leave_one_out_residual(alpha: Any, diagonal: Any) -> Any:
+def leave_one_out_residual(alpha: A, diagonal: A) -> A:
     """y_i - f^(-i)(x_i) = α_i/P_ii; zero where P_ii is zero, as on padded rows. Shapes broadcast."""
     xp = namespace(alpha, diagonal)
     zero = diagonal == 0
     return xp.where(zero, xp.zeros_like(alpha), alpha / xp.where(zero, 1, diagonal))
 
 
-def gcv_score(squares: Any, trace: Any, n: Any) -> Any:
+def gcv_score(squares: S, trace: S, n: S | float) -> S:
     """GCV = (1/n)‖(I - H)y‖²/((1/n) tr(I - H))² from ‖(I - H)y‖² and tr(I - H) (Golub, Heath and Wahba 1979).
 
     A common factor of I - H cancels.

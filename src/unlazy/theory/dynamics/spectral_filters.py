@@ -15,15 +15,13 @@ an eigendecomposition. Padded rows (weight zero) need K with zero rows and colum
 `masked_gram`.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Real
 
-from unlazy.core.linalg import dot
-from unlazy.core.precision import unit_roundoff
+from unlazy.core.arrays import A, dot, namespace, unit_roundoff
 from unlazy.theory.dynamics import leave_one_out
 from unlazy.theory.numerics.matrix_functions import MatrixFunction, apply_filter, filter_diagonal, variance_reduction
 
@@ -37,13 +35,13 @@ def masked_gram(K: Float[Array, "n n"], weights: Float[Array, " n"]) -> Float[Ar
     return jnp.where(keep[:, None] & keep[None, :], K, 0)
 
 
-def rounding_floor(eigenvalues: Float[Any, " n"]) -> Any:
+def rounding_floor(eigenvalues: Float[A, " n"]) -> Array | np.floating:
     """Size below which an eigenvalue of K is rounding: n·u·λ_max, with u the unit of rounding.
 
     The backward error of a symmetric eigensolver is a small multiple of u‖K‖ (Golub and Van Loan, section 8.3), and the
     rounding of the n² entries of K changes an eigenvalue by at most n·u·max|K_ij| ≤ n·u·λ_max.
     """
-    return eigenvalues.shape[0] * unit_roundoff(eigenvalues.dtype) * abs(eigenvalues).max()
+    return eigenvalues.shape[0] * unit_roundoff(eigenvalues.dtype) * namespace(eigenvalues).abs(eigenvalues).max()
 
 
 def flow_residual(eigenvalues: Float[Array, " n"], time: Real[ArrayLike, "*t"]) -> Float[Array, "*t n"]:
@@ -73,12 +71,6 @@ def descent_coefficient(
     s, lam = _columns(steps, eigenvalues)
     learned = _one_minus_power(lam * jnp.asarray(step_size, lam.dtype), s)
     return _divide(learned, lam, jnp.where(jnp.isinf(s), 0, s * jnp.asarray(step_size, s.dtype)))
-
-
-def ridge_residual(eigenvalues: Float[Array, " n"], ridge: Real[ArrayLike, "*t"]) -> Float[Array, "*t n"]:
-    """r(λ) = ρ/(λ + ρ) of ridge regression [K2]; one if both are zero."""
-    rho, lam = _columns(ridge, eigenvalues)
-    return _divide(rho, lam + rho, jnp.ones_like(lam))
 
 
 def ridge_coefficient(eigenvalues: Float[Array, " n"], ridge: Real[ArrayLike, "*t"]) -> Float[Array, "*t n"]:

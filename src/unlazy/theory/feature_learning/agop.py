@@ -10,22 +10,14 @@ two products with matrices shaped like K, without differentiating through a Gram
 The ℓ1 kernel exp(-Σ_j |x_j - z_j|/h_j) has ∂_j f(x) = -(1/h_j) Σ_i α_i k(x, x_i) sign(x_j - x_ij), zero at a tie.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import A, dot
 
 
-def gradient(
-    by_product: Float[Any, "m n"],
-    by_norm: Float[Any, "m n"],
-    alpha: Float[Any, " n"],
-    points: Float[Any, "m e"],
-    centers: Float[Any, "n e"],
-) -> Float[Any, "m e"]:
+def gradient(by_product: A, by_norm: A, alpha: A, points: A, centers: A) -> A:
     """∇f at every point, of one output, with respect to embedded points; NumPy arrays give NumPy.
 
     Parameters
@@ -41,19 +33,6 @@ def gradient(
     array of shape (m, e)
     """
     return dot(by_product, alpha[:, None] * centers) + 2 * dot(by_norm, alpha)[:, None] * points
-
-
-def gradients(
-    by_product: Float[Any, "m n"],
-    by_norm: Float[Any, "m n"],
-    alpha: Float[Any, "n c"],
-    points: Float[Any, "m e"],
-    centers: Float[Any, "n e"],
-) -> Float[Any, "m c e"]:
-    """`gradient` of several outputs, by one wide product, which is cheaper than c narrow ones: shape (m, c, e)."""
-    columns = (alpha[:, :, None] * centers[:, None]).reshape(len(centers), -1)
-    along = dot(by_product, columns).reshape(len(points), *alpha.shape[1:], -1)
-    return along + 2 * dot(by_norm, alpha)[:, :, None] * points[:, None]
 
 
 def l1_gradient(

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.core.linalg import dot, einsum
+from unlazy.core.arrays import dot, einsum
 
 
 def input_gradients(

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.linalg import dot, einsum
+from unlazy.core.arrays import dot, einsum
 
 Tensors = Sequence[Float[Array, "..."]]
 """C_0 … C_p, tensors of orders 0 … p."""

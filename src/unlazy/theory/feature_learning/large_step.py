@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import erf
 
-from unlazy.core.linalg import dot, vdot
+from unlazy.core.arrays import dot, vdot
 from unlazy.theory.activations import hermite
 from unlazy.theory.spectra.conditional_ridge import ConditionalFeatures, ridge_risk
 

@@ -24,8 +24,8 @@ import numpy as np
 from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
 
+from unlazy.core.arrays import dot
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linalg import dot
 
 
 class RelevantPatterns(NamedTuple):
@@ -54,6 +54,7 @@ def relevant_patterns(k: int, positive: Iterable[int], uniform_part: float) -> R
 
     Examples
     --------
+    >>> from unlazy.theory.feature_learning.patterns import relevant_patterns
     >>> relevant_patterns(3, (1, 3), 0.5).probability.sum()
     np.float64(1.0)
     """
@@ -154,6 +155,7 @@ def fixed_feature_loss(features: float, norm: float, k: int, share: float) -> fl
 
     Examples
     --------
+    >>> from unlazy.theory.feature_learning.patterns import fixed_feature_loss
     >>> fixed_feature_loss(8, 1.0, 3, 0.5)
     0.25
     """

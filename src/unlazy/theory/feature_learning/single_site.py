@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 
 
 class LayerDraws(NamedTuple):

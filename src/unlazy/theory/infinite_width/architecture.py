@@ -51,10 +51,13 @@ class MLP(eqx.Module):
 
     Examples
     --------
-    >>> len(Network(MLP(2, "gelu", width=64), 3).init(key))
+    >>> import jax
+    >>> from unlazy import MLP, NTK, Network
+    >>> len(Network(MLP(2, "gelu", width=64), 3).init(jax.random.key(0)))
     3
+    >>> X = jax.random.normal(jax.random.key(1), (4, 3))
     >>> NTK(MLP(2, sigma_w=[1.0, 2.0, 1.0], residual=1.0)).gram(X).shape
-    (60, 60)
+    (4, 4)
     """
 
     depth: int = eqx.field(static=True)

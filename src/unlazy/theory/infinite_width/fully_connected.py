@@ -7,23 +7,20 @@ The factor 1/d of the inputs is applied by the caller, who forms the inner produ
 (2018).
 """
 
-import contextlib
-import contextvars
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from unlazy.theory.activations import duals
+from unlazy.theory.activations.duals import slope_below_zero
 from unlazy.theory.infinite_width import homogeneous, layer_recursion
 from unlazy.theory.infinite_width.architecture import MLP
-from unlazy.theory.infinite_width.covariance import covariance
-from unlazy.theory.infinite_width.homogeneous import slope_below_zero
 from unlazy.theory.infinite_width.layer_recursion import LayerMoments, LayerTerm, TermWeights
-from unlazy.theory.numerics.angles import safe_sqrt
+from unlazy.theory.numerics.geometry import cosine_gap, covariance, safe_sqrt
 
 Pair = tuple[Float[Array, "*s"], Float[Array, "*s"]]
 MAX_UNROLLED_DEPTH = 1
@@ -31,17 +28,6 @@ MAX_UNROLLED_DEPTH = 1
 CPU backend recomputes a layer for each use: at depth 3, erf is 1.3 and gelu 2.7 times slower than the loop, ReLU the
 same.
 """
-_UNROLL_LAYERS: contextvars.ContextVar[bool] = contextvars.ContextVar("unroll layers", default=False)
-
-
-@contextlib.contextmanager
-def unroll_layers() -> Iterator[None]:
-    """Context in which all layers are unrolled regardless of depth, for fused programs that translate a jaxpr."""
-    before = _UNROLL_LAYERS.set(True)
-    try:
-        yield
-    finally:
-        _UNROLL_LAYERS.reset(before)
 
 
 def nngp(xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None = None) -> Float[Array, "*s"]:
@@ -74,7 +60,7 @@ def nngp_and_ntk(xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Arra
 
 def nngp_and_tangent(
     xz: Array, xx: Array, zz: Array, network: MLP, weights: tuple | None, bias_weights: tuple | None = None,
-    half_chord: Array | None = None,
+    half_chord: Array | None = None, unroll: bool = False,
 ) -> Pair:  # fmt: skip
     """Σ and Σ_l α_l K_l [L1, L2].
 
@@ -90,6 +76,8 @@ def nngp_and_tangent(
         Factors of the biases, by default `weights`.
     half_chord : array, optional
         ½‖x/|x| - z/|z|‖², if known more accurately than from ⟨x,z⟩ (from differences of inputs).
+    unroll : bool, default False
+        Write out all layers regardless of depth, for fused programs, which translate the jaxpr and have no loop.
 
     Returns
     -------
@@ -99,7 +87,7 @@ def nngp_and_tangent(
     slope = slope_below_zero(network.activation)
     plain = slope is not None and not network.biases and not network.skips
     if plain and jnp.result_type(xz) != jnp.float64 and slope is not None:
-        u = homogeneous.cosine_gap(xz, xx, zz) if half_chord is None else half_chord
+        u = cosine_gap(xz, xx, zz) if half_chord is None else half_chord
         fast = homogeneous.kernels_by_polynomial(u, xx, zz, network, slope, weights or (0.0,) * (network.depth + 1))
         if fast is not None:
             return fast
@@ -108,7 +96,7 @@ def nngp_and_tangent(
     state, term = first_layer(xz, xx, zz, network, half_chord)
     step = functools.partial(_step, network, weights is not None)
     carry = _Carry(state, *_accumulate(term, counts[0], 0.0))
-    if network.depth <= MAX_UNROLLED_DEPTH or _UNROLL_LAYERS.get():
+    if network.depth <= MAX_UNROLLED_DEPTH or unroll:
         for layer, count in zip(hidden_layers(network), counts[1:]):
             carry = step(carry, (layer, count))
     else:
@@ -173,7 +161,7 @@ def layer_kernels(
     return kernels
 
 
-def first_layer(xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None) -> tuple[Any, LayerTerm]:
+def first_layer(xz: Array, xx: Array, zz: Array, network: MLP, half_chord: Array | None) -> tuple[PyTree, LayerTerm]:
     """Covariance of the pair after the first weight matrix, and the term of that matrix."""
     if slope_below_zero(network.activation) is not None:
         return homogeneous.first_layer(xz, xx, zz, network, half_chord)

@@ -11,58 +11,28 @@ Near the diagonal the next layer needs 1 - cos θ', not cos θ'. With the unit v
 
 import functools
 import math
-from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from unlazy.theory.activations import functions
-from unlazy.theory.activations.functions import ActivationFunction
+from unlazy.theory.activations.duals import gain_and_kink
 from unlazy.theory.infinite_width import layer_recursion
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.theory.infinite_width.layer_recursion import LayerMoments, LayerTerm
 from unlazy.theory.numerics import angle_polynomials
-from unlazy.theory.numerics.angles import angle_and_gap, angle_and_gap_on_host, safe_reciprocal, safe_sqrt
-from unlazy.theory.numerics.near_duplicates import snap_cosine_gap
+from unlazy.theory.numerics.geometry import (
+    angle_and_gap,
+    angle_and_gap_on_host,
+    cosine_gap,
+    safe_reciprocal,
+    safe_sqrt,
+)
 
 FIT_ERROR = 3e-8
 """Largest error of an angle polynomial relative to the kernel's diagonal: half a unit of float32 rounding."""
-
-
-def slope_below_zero(activation: ActivationFunction) -> float | None:
-    """Slope of φ below zero; None if φ is not piecewise linear with a single kink at 0."""
-    if activation.function in (functions.leaky_relu, jax.nn.leaky_relu):
-        return float(activation.parameter or 0.0)
-    return _SLOPES.get(activation.function)
-
-
-_SLOPES: dict[Callable, float] = {
-    functions.relu: 0.0, jax.nn.relu: 0.0,
-    jnp.abs: -1.0, jnp.absolute: -1.0, jnp.fabs: -1.0,
-    functions.identity: 1.0, jax.nn.identity: 1.0, jnp.positive: 1.0,
-}  # fmt: skip
-
-
-def gain_and_kink(slope: float) -> tuple[float, float]:
-    """g = E φ(a)² / E a² and the weight w of the angular part."""
-    return (1 + slope**2) / 2, (1 - slope) ** 2 / (1 + slope**2)
-
-
-def cosine_gap(xz: Array, xx: Array, zz: Array) -> Float[Array, "*s"]:
-    """u = 1 - cos of the angle between x and z; 1 if one of them is 0. Norms are not multiplied before the root.
-
-    For norms of similar size it is (½(xx + zz) - xz - ½(|x| - |z|)²)/(|x||z|), whose first difference is exact near the
-    diagonal: u is then as accurate as the inner products, and exactly 0 if all three agree.
-    """
-    n1, n2 = safe_sqrt(xx), safe_sqrt(zz)
-    inverse = safe_reciprocal(n1) * safe_reciprocal(n2)
-    middle = 0.5 * (xx + zz)
-    near = (middle - xz) - 0.5 * (n1 - n2) ** 2
-    similar = (inverse > 0) & (middle * inverse <= 2)
-    return snap_cosine_gap(jnp.where(similar, near * inverse, 1 - xz * inverse))
 
 
 class HomogeneousState(NamedTuple):
@@ -94,7 +64,12 @@ def first_layer(
 
 
 def next_layer(
-    state: HomogeneousState, layer: LayerMoments, slope: float, biases: bool = False, skips: bool = False, xp: Any = jnp
+    state: HomogeneousState,
+    layer: LayerMoments,
+    slope: float,
+    biases: bool = False,
+    skips: bool = False,
+    xp: ModuleType = jnp,
 ) -> tuple[HomogeneousState, LayerTerm]:
     """One hidden layer and the weight matrix after it [K7, K8]; in JAX, or in NumPy for fits in float64."""
     gain, kink = gain_and_kink(slope)
@@ -116,12 +91,12 @@ def angular_part(theta: Any, gap: Any, kink: float) -> tuple[Any, Any]:
     return kink / math.pi * gap, kink / math.pi * theta
 
 
-def norm_after(square: Any, weights2: Any, bias2: Any) -> Array:
+def norm_after(square: Array, weights2: Array | float, bias2: Array | float) -> Array:
     """|a'| after a weight matrix, from |a|²: √(σ_w² g |a|² + σ_b²)."""
     return safe_sqrt(weights2 * square + bias2)
 
 
-def unit_parts(weight: Any, bias: Any, after: Array) -> tuple[Array, Array]:
+def unit_parts(weight: Array | float, bias: Array | float, after: Array) -> tuple[Array, Array]:
     """(α, β) = (weight, bias)/|a'|, a unit vector; 0 if |a'| is 0."""
     inverse = safe_reciprocal(after)
     return weight * inverse, bias * inverse

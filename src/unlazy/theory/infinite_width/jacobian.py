@@ -1,20 +1,21 @@
 """Tangent kernels of any function of (parameters, inputs): Jacobian contractions or matrix-free products [C5]."""
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Float, PyTree
 
-from unlazy.core.arrays import n_points
-from unlazy.core.linalg import einsum, with_highest_precision
-from unlazy.core.memory import block_rows, memory_budget
+from unlazy.core.arrays import einsum, is_concrete, n_points, with_highest_precision
+from unlazy.core.devices import block_rows, memory_budget
 from unlazy.core.pytrees import broadcast_over, parameter_layers, split_parameters
 
-Apply = Callable[[Any, Any], Array]
+Apply = Callable[[PyTree, PyTree], Array]
 COLUMNS_PER_PASS = 8
 """Columns of a product that are processed together; each needs memory for one gradient."""
 MIN_HALF = 8
@@ -25,12 +26,12 @@ MAX_JACOBIAN_BYTES = 2**28
 
 def tangent_product(
     apply: Apply,
-    params: Any,
+    params: PyTree,
     X: Float[Array, "n ..."],
     V: Float[Array, "m ..."],
     Z: Float[Array, "m ..."] | None = None,
     *,
-    rates: Any = 1.0,
+    rates: PyTree = 1.0,
 ) -> Float[Array, "n ..."]:
     """K(X, Z) V without forming the matrix: a reverse pass through Z, then a forward pass through X.
 
@@ -64,12 +65,12 @@ def tangent_product(
     f, start = trainable_function(apply, params)
     _, pull = jax.vjp(lambda theta: f(theta, X if Z is None else Z), start)
     (gradient,) = pull(V)
-    move = jax.tree.map(lambda r, g: jnp.asarray(r * g, g.dtype), broadcast_over(rates, start), gradient)
+    move = jax.tree.map(lambda r, g: jnp.asarray(r * g, g.dtype), scales(rates, start), gradient)
     return jax.jvp(lambda theta: f(theta, X), (start,), (move,))[1]
 
 
 def batched_product(
-    apply: Apply, params: Any, X: Any, Z: Any, V: Float[Array, "m k"], rates: Any = 1.0, batch: int = 1024
+    apply: Apply, params: PyTree, X: PyTree, Z: PyTree, V: Float[Array, "m k"], rates: PyTree = 1.0, batch: int = 1024
 ) -> Float[Array, "n k"]:
     """Σ_c J_c(X) R J_c(Z)ᵀ V over outputs c, for k columns, without a matrix or a Jacobian [C5].
 
@@ -77,8 +78,8 @@ def batched_product(
     parameters and one batch, independent of n. Novak, Sohl-Dickstein and Schoenholz (2022).
     """
     f, start = trainable_function(apply, params)
-    scale = broadcast_over(rates, start)
-    outputs = jax.eval_shape(f, start, _rows(X, 0, 1)).shape[1:]
+    scale = scales(rates, start)
+    outputs = output_shape(f, start, X)
     basis = jnp.eye(math.prod(outputs), dtype=V.dtype).reshape(-1, *outputs)
     left, right = (min(batch, n_points(side)) for side in (X, Z))
     columns = jnp.pad(V, ((0, -n_points(Z) % right), (0, 0))).T  # zero weights on the padding of the last batch
@@ -123,16 +124,77 @@ def _batches(X: Any, batch: int) -> Any:
     return jax.tree.map(cut, X)
 
 
-def trainable_function(apply: Apply, params: Any) -> tuple[Apply, Any]:
-    """The function of the differentiable leaves, with the other leaves fixed; and those leaves."""
+def trainable_function(apply: Apply, params: PyTree) -> tuple[Apply, PyTree]:
+    """The function of the differentiable leaves, with the other leaves fixed; and those leaves, in float32 at least."""
     start, fixed = split_parameters(params)
+    start = jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if _is_half(leaf) else leaf, start)
     return with_highest_precision(lambda theta, X: apply(eqx.combine(theta, fixed), X)), start
 
 
-def jacobian_rows(apply: Apply, params: Any, X: Any, rates: Any = 1.0) -> list[Float[Array, "n c _"]]:
+def _is_half(leaf: Any) -> bool:
+    """Whether an array has fewer bits than float32."""
+    dtype = jnp.result_type(leaf)
+    return jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
+
+
+def output_shape(f: Apply, theta: PyTree, X: PyTree) -> tuple[int, ...]:
+    """Shape of f of one point; raises ValueError if f does not return one row per point."""
+    one = jax.eval_shape(f, theta, _rows(X, 0, 1))
+    if not isinstance(one, jax.ShapeDtypeStruct) or one.shape[:1] != (1,):
+        found = getattr(one, "shape", type(one).__name__)
+        raise ValueError(f"f must return an array with one row per point: (1, …) for one point, got {found}")
+    return one.shape[1:]
+
+
+def validate_function(apply: Apply, params: PyTree, X: PyTree) -> None:
+    """Raise ValueError if f(x) depends on the other points of a batch; warn if f computes in low precision.
+
+    The first point is evaluated twice, beside different points. Nothing is checked inside jit.
+    """
+    if not is_concrete(apply, params, X) or not n_points(X):
+        return
+    f, start = trainable_function(apply, params)
+    output_shape(f, start, X)
+    first, last = _rows(X, 0, 1), _rows(X, n_points(X) - 1, n_points(X))
+    if n_points(X) == 1:
+        last = jax.tree.map(lambda x: x / 2 if jnp.issubdtype(x.dtype, jnp.floating) else x, first)
+    alone, beside = (_first_value(apply, params, first, other) for other in (first, last))
+    if not is_concrete(alone, beside):
+        return
+    if _is_half(alone):
+        warnings.warn(
+            f"f returns {alone.dtype}: its tangent kernel is only accurate to {float(jnp.finfo(alone.dtype).eps):.1g}; "
+            "let f compute in float32",
+            stacklevel=3,
+        )
+    first_value, second_value = (np.asarray(value, np.float64) for value in (alone, beside))
+    largest = max(np.max(np.abs(value), initial=0) for value in (first_value, second_value))
+    if np.any(np.abs(first_value - second_value) > np.sqrt(np.finfo(np.float32).eps) * largest):
+        raise ValueError(
+            "f(x) depends on the other points of the batch, so that it has no tangent kernel of pairs of points: use "
+            "batch statistics that are fixed (evaluation mode), and take means over points outside f"
+        )
+
+
+@eqx.filter_jit
+def _first_value(apply: Apply, params: PyTree, first: PyTree, other: PyTree) -> Array:
+    """f of a point, evaluated together with another one."""
+    f, start = trainable_function(apply, params)
+    return f(start, jax.tree.map(lambda x, z: jnp.concatenate([x, z]), first, other))[0]
+
+
+def scales(rates: PyTree, params: PyTree) -> PyTree:
+    """One learning rate per parameter array; raises ValueError if one is negative or not finite."""
+    for rate in jax.tree.leaves(rates):
+        if is_concrete(rate) and not (np.all(np.asarray(rate) >= 0) and np.all(np.isfinite(np.asarray(rate)))):
+            raise ValueError(f"rates must be positive, or 0 for layers that are not trained; got {rate}")
+    return broadcast_over(rates, params)
+
+
+def jacobian_rows(apply: Apply, params: PyTree, X: PyTree, rates: PyTree = 1.0) -> list[Float[Array, "n c _"]]:
     """∂f_c(x)/∂θ of every row, flattened, one array per layer (top-level entry with parameters), times √rate."""
     f, start = trainable_function(apply, params)
-    scale = broadcast_over(rates, start)
+    scale = scales(rates, start)
 
     def of_one(x: Any) -> list[Array]:
         alone = jax.tree.map(lambda leaf: leaf[None], x)
@@ -143,7 +205,7 @@ def jacobian_rows(apply: Apply, params: Any, X: Any, rates: Any = 1.0) -> list[F
     return jax.vmap(of_one)(X)
 
 
-def squared_gradients(apply: Apply, params: Any, X: Any, rates: Any = 1.0) -> Float[Array, " n"]:
+def squared_gradients(apply: Apply, params: PyTree, X: PyTree, rates: PyTree = 1.0) -> Float[Array, " n"]:
     """Σ_c Σ_θ r_θ (∂f_c(x)/∂θ)² of every point, the diagonal of the trace kernel, in batches of points."""
     _, start = trainable_function(apply, params)
     row_bytes = 3 * sum(jnp.asarray(leaf).nbytes for leaf in jax.tree.leaves(start))
@@ -158,7 +220,7 @@ def squared_gradients(apply: Apply, params: Any, X: Any, rates: Any = 1.0) -> Fl
 
 
 def jacobian_kernels(
-    apply: Apply, params: Any, X: Any, Z: Any, rates: Any, outputs: str
+    apply: Apply, params: PyTree, X: PyTree, Z: PyTree, rates: PyTree, outputs: str
 ) -> tuple[Float[Array, "..."], ...]:
     """K_l = J_l(X) J_l(Z)ᵀ of every layer, with Jacobian rows limited by the memory budget.
 
@@ -182,9 +244,9 @@ def jacobian_kernels(
     other = X if Z is None else Z
     n, m = n_points(X), n_points(other)
     f, start = trainable_function(apply, params)
-    one = jax.eval_shape(f, start, _rows(X, 0, 1))
+    outputs_of_one = output_shape(f, start, X)
     size = sum(jnp.asarray(leaf).nbytes for leaf in jax.tree.leaves(start))
-    row_bytes = 3 * one.size * size  # a row, temporaries, both sides
+    row_bytes = 3 * math.prod(outputs_of_one) * size  # a row, temporaries, both sides
     block = block_rows(row_bytes, max(n, m))
     if block >= max(n, m):
         right = jacobian_rows(apply, params, other, rates)
@@ -194,7 +256,7 @@ def jacobian_kernels(
             kernels = [_contract(a, b, outputs) for a, b in zip(jacobian_rows(apply, params, X, rates), right)]
     else:
         kernels = _contract_in_blocks(lambda x: jacobian_rows(apply, params, x, rates), X, other, outputs, block)
-    return tuple(arrange_outputs(K, outputs, len(one.shape) == 1) for K in kernels)
+    return tuple(arrange_outputs(K, outputs, not outputs_of_one) for K in kernels)
 
 
 def _contract_in_blocks(rows: Callable, X: Any, Z: Any, outputs: str, block: int) -> list[Array]:

@@ -13,15 +13,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from unlazy.theory.activations import duals
+from unlazy.theory.activations.duals import gain_and_kink, slope_below_zero
 from unlazy.theory.infinite_width import fully_connected, homogeneous, layer_recursion
 from unlazy.theory.infinite_width.architecture import MLP
-from unlazy.theory.infinite_width.covariance import covariance
-from unlazy.theory.infinite_width.homogeneous import slope_below_zero
 from unlazy.theory.infinite_width.layer_recursion import LayerMoments, LayerTerm, TermWeights
-from unlazy.theory.numerics.angles import angle_and_gap, safe_sqrt
+from unlazy.theory.numerics.geometry import angle_and_gap, covariance, safe_sqrt
 
 
 class PiecewiseLinearTerms(NamedTuple):
@@ -61,13 +60,13 @@ def values_per_point(network: MLP) -> int:
     return network.depth * (5 if linear else duals.per_point_term_count(network.activation))
 
 
-def per_point_terms(xx: Float[Array, " n"], network: MLP, tangent: bool) -> Any:
+def per_point_terms(xx: Float[Array, " n"], network: MLP, tangent: bool) -> PyTree:
     """Terms of every point in every layer, from its squared norm."""
     slope = slope_below_zero(network.activation)
     q = network.sigma_w[0] ** 2 * xx + network.sigma_b[0] ** 2
 
     def linear(norm: Array, layer: LayerMoments) -> tuple[Array, PiecewiseLinearTerms]:
-        gain, _ = homogeneous.gain_and_kink(slope)  # type: ignore[arg-type]
+        gain, _ = gain_and_kink(slope)  # type: ignore[arg-type]
         sw2 = layer.sigma_w**2 * gain
         total = sw2 + layer.skip**2
         after = homogeneous.norm_after(norm * norm, total, layer.sigma_b**2)
@@ -89,7 +88,7 @@ def per_point_terms(xx: Float[Array, " n"], network: MLP, tangent: bool) -> Any:
 
 
 def nngp_and_tangent(
-    products: tuple[Array, Array, Array], left: Any, right: Any, network: MLP, weights: tuple | None,
+    products: tuple[Array, Array, Array], left: PyTree, right: PyTree, network: MLP, weights: tuple | None,
     bias_weights: tuple | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Σ and Σ_l α_l K_l as in fully_connected.nngp_and_tangent, for a block of pairs.
@@ -127,23 +126,10 @@ def nngp_and_tangent(
     if linear and _all_angles_acute(network):
         carry = step(carry, *jax.tree.map(lambda leaf: leaf[0], at))
         step, at = functools.partial(step, acute=True), jax.tree.map(lambda leaf: leaf[1:], at)
-    pair, theta = _scan_layers(step, carry, at)
+    pair, theta = jax.lax.scan(lambda carry, at: (step(carry, *at), None), carry, at)[0]
     if linear:
         pair = left.after[:, -1, None] * right.after[:, -1] * (1 - pair)
     return pair, theta if tangent else jnp.zeros_like(pair)
-
-
-def _scan_layers(step: Callable, carry: tuple[Array, Array], at: tuple) -> tuple[Array, Array]:
-    """One step per layer, with both values carried as one complex number.
-
-    XLA's CPU backend fuses a loop body per output array, and would evaluate each layer twice for two arrays.
-    """
-
-    def one(both: Array, at: tuple) -> tuple[Array, None]:
-        return jax.lax.complex(*step((jnp.real(both), jnp.imag(both)), *at)), None
-
-    both = jax.lax.scan(one, jax.lax.complex(*carry), at)[0]
-    return jnp.real(both), jnp.imag(both)
 
 
 def _all_angles_acute(network: MLP) -> bool:
@@ -173,7 +159,7 @@ def _piecewise_linear_step(
     half their angles.
     """
     u, before = carry
-    gain, kink = homogeneous.gain_and_kink(slope_below_zero(network.activation))  # type: ignore[arg-type]
+    gain, kink = gain_and_kink(slope_below_zero(network.activation))  # type: ignore[arg-type]
     sw2 = layer.sigma_w**2 * gain
     total = sw2 + layer.skip**2 if network.skips else sw2
     lost, added = angle_and_gap(u, kink / math.pi, acute)

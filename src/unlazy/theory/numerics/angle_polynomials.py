@@ -8,13 +8,13 @@ a right angle the first is shorter in 1 - ρ and its root (`relu_dual_in_versine
 import math
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float
 from numpy.polynomial import Polynomial, chebyshev
 
-from unlazy.theory.numerics.angles import horner
+from unlazy.theory.numerics.geometry import horner
 
 GRID = np.linspace(0, np.pi, 2001)
 """Angles at which the error of a fit is measured."""
@@ -58,7 +58,7 @@ def fit_angle_polynomial(
     return AnglePolynomialFit(np.array([chebyshev.cheb2poly(row) for row in series.T]), error)
 
 
-def evaluate_at_angle(at_zero: Any, powers: tuple, theta: Float[Array, "*s"]) -> Float[Array, "*s"]:
+def evaluate_at_angle(at_zero: float | Array, powers: tuple, theta: Float[Array, "*s"]) -> Float[Array, "*s"]:
     """F(0) + θ P(2θ/π - 1)."""
     return at_zero + theta * horner(powers, theta * (2 / np.pi) - 1)
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
-from unlazy.core.linalg import dot, einsum
+from unlazy.core.arrays import dot, einsum
 
 
 class Spectrum(NamedTuple):
@@ -85,14 +85,18 @@ def filter_diagonal(
     return einsum("...n,in->...i", function, jnp.square(eigenvectors))
 
 
-def learned_fraction(eigenvalues: Float[Array, " n"], coefficient: Any) -> Any:
+def learned_fraction(
+    eigenvalues: Float[Array, " n"], coefficient: Float[Array, "*t n"] | MatrixFunction
+) -> Float[Array, "*t n"] | MatrixFunction:
     """λc(λ) = 1 - r(λ): fraction of the labels that is learned."""
     if isinstance(coefficient, MatrixFunction):
         return coefficient._replace(form="learned")
     return eigenvalues * coefficient
 
 
-def variance_reduction(eigenvalues: Float[Array, " n"], coefficient: Any) -> Any:
+def variance_reduction(
+    eigenvalues: Float[Array, " n"], coefficient: Float[Array, "*t n"] | MatrixFunction
+) -> Float[Array, "*t n"] | MatrixFunction:
     """c(2 - λc) = (1 - r²)/λ: what training removes from the initial covariance."""
     if isinstance(coefficient, MatrixFunction):
         return coefficient._replace(form="variance_reduction")

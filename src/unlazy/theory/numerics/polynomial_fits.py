@@ -15,7 +15,7 @@ import numpy as np
 from numpy.polynomial import Polynomial, chebyshev
 
 from unlazy.theory.numerics.angle_polynomials import GRID, LAWSON_ROUNDS, minimax_fit
-from unlazy.theory.numerics.angles import horner
+from unlazy.theory.numerics.geometry import horner
 
 SQRT_COST = 3
 """Cost of a square root in multiply-adds: on an H200 the NTK of ten layers was slightly faster with one root and

@@ -20,6 +20,8 @@ def zca_matrix(moments: Float[np.ndarray, "d d"], regularization: float) -> Floa
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from unlazy.theory.numerics.whitening import zca_matrix
     >>> bool(np.allclose(zca_matrix(np.diag([3.0, 8.0]), 1.0), np.diag([1 / 2, 1 / 3])))
     True
     """

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import comb, gammaln, roots_genlaguerre, roots_legendre
 
-from unlazy.core.linalg import dot, einsum, namespace
+from unlazy.core.arrays import A, dot, einsum, namespace
 
 
 def multiplicity(d: int, degree: int) -> int:
@@ -30,7 +30,7 @@ def multiplicities(d: int, degrees: int) -> np.ndarray:
     return np.array([multiplicity(d, degree) for degree in range(degrees + 1)], float)
 
 
-def gegenbauer(t: Any, d: int, degrees: int) -> Any:
+def gegenbauer(t: A, d: int, degrees: int) -> A:
     """P_ℓ(t), ℓ = 0 … degrees, normalized to P_ℓ(1) = 1: E over the sphere of P_ℓ(x·u)² is 1/multiplicity.
 
     (ℓ + d - 2) P_{ℓ+1} = (2ℓ + d - 2) t P_ℓ - ℓ P_{ℓ-1}; Legendre for d = 3, cos ℓθ for d = 2. For NumPy or JAX arrays.
@@ -145,10 +145,10 @@ def decay_exponent(eigenvalues: Float[Array, " l"], d: int, first: int, last: in
     ℓ(ℓ + d - 2) completed to a square: with it the error of the slope is O(ℓ^-2), with ℓ alone O(1/ℓ).
     """
     x = jnp.log(jnp.arange(first, last + 1) + (d / 2 - 1))
-    return slope(x, jnp.log(eigenvalues[first : last + 1]))
+    return jnp.asarray(slope(x, jnp.log(eigenvalues[first : last + 1])))
 
 
-def slope(x: Any, y: Any) -> Any:
+def slope(x: A, y: A) -> A | np.floating:
     """Slope of the least-squares line through (x, y), for JAX or NumPy arrays."""
     centered = x - x.mean()
     return (centered * (y - y.mean())).sum() / (centered * centered).sum()

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.theory.activations import hermite
 from unlazy.theory.spectra import eigenvalues
 

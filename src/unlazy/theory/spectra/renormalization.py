@@ -9,13 +9,13 @@ risk = n·bias/(n - Σ L_i²): a bias measured at one n and δ holds for every o
 (Simon, Dickens, Karkada and DeWeese 2023; Wei, Hu and Steinhardt 2022 for κ and the risk from data [G2].)
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Real
 
-from unlazy.core.linalg import namespace
+from unlazy.core.arrays import namespace
 
 
 class Renormalized(NamedTuple):
@@ -50,12 +50,14 @@ def renormalize(eigenvalues: Float[ArrayLike, " n"], ridges: Float[ArrayLike, " 
     return Renormalized(1 / trace, values.shape[0] - delta * trace, trace**2 / squares)
 
 
-def bias(risk: Float[ArrayLike, "*s"], spare: Float[ArrayLike, "*s"], n: float) -> Any:
+def bias(risk: Float[ArrayLike, "*s"], spare: Float[ArrayLike, "*s"], n: float) -> Array | np.ndarray:
     """Σ (1 - L_i)² v_i² + ς² = risk·(n - Σ L_i²)/n [G1]."""
     return namespace(risk, spare).asarray(risk) * spare / n
 
 
-def risk(bias: Float[ArrayLike, "*s"], squares: Float[ArrayLike, "*s"], n: Real[ArrayLike, "..."]) -> Any:
+def risk(
+    bias: Float[ArrayLike, "*s"], squares: Float[ArrayLike, "*s"], n: Real[ArrayLike, "..."]
+) -> Array | np.ndarray:
     """n·bias/(n - Σ L_i²) [G1]; infinite if n is at most Σ L_i²."""
     xp = namespace(bias, squares)
     left = xp.asarray(n) - squares

@@ -22,7 +22,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Real
 from scipy.optimize import brentq
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 
 
 class PowerLawModes(NamedTuple):

@@ -3,33 +3,34 @@
 Divergence is detected, and the result reports a step size that would have been stable.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from unlazy.core.arrays import is_concrete
 from unlazy.core.data import Data
-from unlazy.core.errors import check_positive_integer
 from unlazy.core.pytrees import broadcast_over
 from unlazy.core.results import Evidence, FitDescription
-from unlazy.training.descent.losses import Loss, resolve_loss
+from unlazy.theory.dynamics.losses import Loss, resolve_loss
 from unlazy.training.descent.stability import stable_step_size
 from unlazy.training.descent.steps import (
     DIVERGED,
     RUNNING,
     STOPPED,
+    Best,
     DescentBatches,
     DescentState,
     Stepper,
     is_zero,
     track_best,
 )
-from unlazy.training.descent.trained import TrainedFunction
+from unlazy.training.descent.trained import Apply, TrainedFunction
+from unlazy.training.options import DescentOptions, Measure, Recording
 
 _BLOW_UP = 1e6
 """Training has diverged once the loss exceeds this multiple of the initial loss plus the loss of predicting zero.
@@ -41,8 +42,7 @@ Transients of large steps on wide networks (Lewkowycz et al. 2020) stay orders o
 class Descent(eqx.Module):
     """Result of `descend`. Under `vmap` every field has a leading axis of seeds.
 
-    All losses are means of the per-point loss over points, without the weight decay term; the squared loss includes the
-    factor 1/2: ½|f(x) - y|².
+    All losses are values of L, the mean of the per-point loss over points, without the weight decay term.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class Descent(eqx.Module):
         Summary of how training ended.
     """
 
-    params: Any
+    params: PyTree
     losses: Float[Array, "*s steps"]
     """Mean training loss of the batch before every step, without decay; constant after an early stop."""
     final_loss: Float[Array, "*s"]
@@ -80,7 +80,7 @@ class Descent(eqx.Module):
     status: Int[Array, "*s"]
     stable_step: Float[Array, "*s"]
     """If training diverged: half the largest stable step size of plain gradient descent at the start. Else NaN."""
-    recorded: dict[str, Any]
+    recorded: dict[str, PyTree]
     """Arrays, or pytrees of them, with a leading axis of times."""
     recorded_at: Int[Array, "*s times"]
     """Steps after which the measures were recorded; the first is 0, the start."""
@@ -94,7 +94,7 @@ class Descent(eqx.Module):
             share, steps=self.steps, description=FitDescription("min L(θ) by gradient descent", "descent", notes=notes)
         )
 
-    def trained(self, apply: Callable[[Any, Array], Array]) -> TrainedFunction:
+    def trained(self, apply: Apply) -> TrainedFunction:
         """Return the trained function.
 
         Parameters
@@ -138,29 +138,22 @@ class Descent(eqx.Module):
 
 
 def descend(
-    apply: Callable[[Any, Array], Array],
-    params: Any,
+    apply: Apply,
+    params: PyTree,
     data: Data,
     *,
     steps: int,
-    step_size: Any = None,
-    optimizer: optax.GradientTransformation | None = None,
+    step_size: ArrayLike | None = None,
     loss: str | Loss = "squared",
-    batch_size: int | None = None,
-    decay: Any = 0.0,
-    rates: Any = 1.0,
-    record: Mapping[str, Callable[[Any], Array]] | None = None,
-    every: int | None = None,
-    stop_below: Any = None,
-    patience: tuple[str, int] | None = None,
-    label_noise: Any = 0.0,
+    options: DescentOptions | None = None,
+    recording: Recording | None = None,
     key: PRNGKeyArray | None = None,
 ) -> Descent:
     """Train any function f(θ, X) by gradient descent: θ ← θ - η r (∇L(θ) + λθ).
 
-    L is the mean of the per-point loss over the training points (or over a batch); the squared loss is ½|f(x) - y|²,
-    with the factor 1/2. `losses` and `final_loss` of the result report the same mean L, without the decay term. Since L
-    is a mean, the time t of gradient flow on the sum ½ Σ (f - y)² [K3] corresponds to t = η·steps/n.
+    L is the mean of the per-point loss ℓ over the training points (or over a batch); the squared loss is ½|f(x) - y|².
+    `losses` and `final_loss` of the result are values of L, without the decay term. The time t of gradient flow [K3]
+    corresponds to t = η·steps/n, as in `rich_limit`.
 
     Parameters
     ----------
@@ -173,28 +166,13 @@ def descend(
     steps : int
         Number of steps.
     step_size : float, optional
-        Step size η of plain gradient descent. Pass either `step_size` or `optimizer`.
-    optimizer : optax.GradientTransformation, optional
-        Optimizer whose updates are multiplied by `rates`.
+        Step size η of plain gradient descent. Pass either `step_size` or `options.optimizer`.
     loss : {"squared", "hinge", "logistic", "cross_entropy"} or Loss, default "squared"
-        Loss of every point.
-    batch_size : int, optional
-        Points per step; all by default. Batches are reshuffled every epoch and need a `key`.
-    decay : float or pytree, default 0.0
-        Weight decay λ: a number, one per layer, or shaped like the parameters.
-    rates : float or pytree, default 1.0
-        Layer-wise learning rates r, in the same three shapes; 0 freezes a layer (see `only_layers`).
-    record : mapping of str to callable, optional
+        Per-point loss ℓ.
+    options : DescentOptions, optional
+        Optimizer, batches, weight decay, layer-wise rates, label noise and early stopping.
+    recording : Recording, optional
         Functions of the parameters, evaluated at the start and after each `every` steps.
-    every : int, optional
-        Steps between records, a divisor of `steps`; only the end by default.
-    stop_below : float, optional
-        Stop once the mean training loss is at most this.
-    patience : (str, int), optional
-        `(name, k)` stops when the recorded measure has not improved k times in a row, and returns the parameters of its
-        best value.
-    label_noise : float, default 0.0
-        Every label is shifted by ± this amount, drawn anew at every step [L11]; needs a `key`.
     key : PRNG key, optional
         Draws batches and label noise.
 
@@ -206,38 +184,40 @@ def descend(
     Raises
     ------
     ValueError
-        If the arguments are inconsistent: both or neither of `step_size` and `optimizer`, `steps` not a multiple of
+        If the arguments are inconsistent: both or neither of `step_size` and an optimizer, `steps` not a multiple of
         `every`, a missing `key`, an unknown loss, or a batch larger than the data.
 
     Examples
     --------
+    >>> import jax
+    >>> from unlazy import MLP, Network, descend
     >>> from unlazy.core.data import Data
-    >>> net = Network(MLP(1, width=64), 3)
-    >>> params = net.init(key)
-    >>> trained = descend(net, params, Data(X, y), steps=100, step_size=0.5)
+    >>> X = jax.random.normal(jax.random.key(0), (60, 3))
+    >>> network = Network(MLP(1, width=64), 3)
+    >>> params = network.init(jax.random.key(1))
+    >>> trained = descend(network, params, Data(X, X[:, 0]), steps=100, step_size=0.5)
     """
-    rule, every = _rule(step_size, optimizer), steps if every is None else every
-    measures = dict(record or {})
-    _check(steps, every, measures, patience, batch_size, key, data.n)
-    if key is None and not is_zero(label_noise):
-        raise ValueError("label_noise is random: pass key=jax.random.key(...)")
-    loss = resolve_loss(loss)
-    rates, decay = broadcast_over(rates, params), broadcast_over(decay, params)
+    options, recording = options or DescentOptions(), recording or Recording()
+    measures, every = recording.measures, recording.steps_between(steps)
+    _check(options, measures, key, data.n)
+    rule, loss, patience = _rule(step_size, options.optimizer), resolve_loss(loss), options.patience
+    rates, decay = broadcast_over(options.rates, params), broadcast_over(options.decay, params)
 
-    def objective(theta: Any, batch: Data) -> Array:
+    def objective(theta: PyTree, batch: Data) -> Array:
         # gradients of frozen layers are not computed
         free = jax.tree.map(lambda r, p: jax.lax.stop_gradient(p) if is_zero(r) else p, rates, theta)
         return loss.mean(apply(free, batch.X), batch.y, batch.weights)
 
     start, zero = objective(params, data), jnp.zeros_like(apply(params, data.X))
     limit = _BLOW_UP * (start + loss.mean(zero, data.y, data.weights))
-    step = Stepper(objective, rule, rates, decay, limit, stop_below, DescentBatches(data, batch_size, key, label_noise))
+    batches = DescentBatches(data, options.batch_size, key, options.label_noise)
+    step = Stepper(objective, rule, rates, decay, limit, options.stop_below, batches)
 
-    def chunk(carry: tuple[DescentState, Any], first: Array) -> tuple[tuple[DescentState, Any], tuple[Array, dict]]:
+    def chunk(carry: tuple[DescentState, Best | None], first: Array) -> tuple[tuple, tuple[Array, dict]]:
         state, best = carry
         state, losses = step.run(state, first, every)
         values = {name: measure(state.params) for name, measure in measures.items()}
-        if patience is not None:
+        if patience is not None and best is not None:
             best, state = track_best(best, state, values[patience[0]], patience[1])
         return (state, best), (losses, values)
 
@@ -259,25 +239,20 @@ def _joined(first: Array, later: Array) -> Array:
     return jnp.concatenate([first[None], later])
 
 
-def _rule(step_size: Any, optimizer: optax.GradientTransformation | None) -> optax.GradientTransformation:
+def _rule(step_size: ArrayLike | None, optimizer: optax.GradientTransformation | None) -> optax.GradientTransformation:
     """Return the optimizer; plain gradient descent for a step size."""
     if (step_size is None) == (optimizer is None):
         raise ValueError(f"pass either a step_size or an optax optimizer, got {step_size=} and {optimizer=}")
     return optax.sgd(step_size) if optimizer is None else optimizer
 
 
-def _check(
-    steps: int, every: int, record: dict, patience: tuple[str, int] | None, batch_size: int | None, key: Any, n: int
-) -> None:
+def _check(options: DescentOptions, measures: Mapping[str, Measure], key: PRNGKeyArray | None, n: int) -> None:
     """Raise ValueError if the arguments of `descend` are inconsistent."""
-    check_positive_integer("steps", steps)
-    check_positive_integer("every (steps between records)", every)
-    if steps % every:
-        raise ValueError(f"steps must be a multiple of every, got steps={steps} and every={every}")
-    if patience is not None and patience[0] not in record:
-        raise ValueError(f"patience needs a recorded measure; {patience[0]!r} is not in record={sorted(record)}")
-    if batch_size is not None:
-        if check_positive_integer("batch_size", batch_size) > n:
-            raise ValueError(f"batch_size must be at most the {n} training points, got {batch_size}")
-        if key is None:
-            raise ValueError("batches are random: pass key=jax.random.key(...)")
+    if options.patience is not None and options.patience[0] not in measures:
+        raise ValueError(f"patience needs a recorded measure; {options.patience[0]!r} is not among {sorted(measures)}")
+    if options.batch_size is not None and options.batch_size > n:
+        raise ValueError(f"batch_size must be at most the {n} training points, got {options.batch_size}")
+    if key is None and options.batch_size is not None:
+        raise ValueError("batches are random: pass key=jax.random.key(...)")
+    if key is None and not is_zero(options.label_noise):
+        raise ValueError("label_noise is random: pass key=jax.random.key(...)")

@@ -12,7 +12,7 @@ from jax import lax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Real
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.theory.spectra.scaling_laws import PowerLawModes, kernel_gain
 
 IMPLICIT_SHARE = 1 - 1 / math.sqrt(2)

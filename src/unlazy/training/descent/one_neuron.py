@@ -20,8 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
-from unlazy.core.arrays import is_concrete
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot, is_concrete
 
 CHUNK_SIZE = 256
 """Number of samples drawn at a time."""
@@ -30,8 +29,8 @@ CHUNK_SIZE = 256
 class OnlineRule(NamedTuple):
     """Update rule of online SGD."""
 
-    step: Real[Array, ""] | float
-    """Step size η."""
+    step_size: Real[Array, ""] | float
+    """η."""
     repeats: int = 1
     """Steps on each sample."""
     output_step: float = 0.0
@@ -67,13 +66,13 @@ def update_overlap(
     slope = jax.grad(neuron)
     c = jnp.zeros_like(s)
     for _ in range(rule.repeats):
-        c = c + rule.step * a * y * slope(s + c * square)
+        c = c + rule.step_size * a * y * slope(s + c * square)
     return (overlap + c * sample.latent) / jnp.sqrt(1 + 2 * c * s + c**2 * square)
 
 
 def samples_until(
-    key: PRNGKeyArray, start: Float[Array, " r"], level: float, most: Real[Array, ""] | int,
-    target: Callable[[Array], Array], neuron: Callable[[Array], Array], rule: OnlineRule, d: Real[Array, ""] | int,
+    start: Float[Array, " r"], level: float, most: Real[Array, ""] | int, target: Callable[[Array], Array],
+    neuron: Callable[[Array], Array], rule: OnlineRule, d: Real[Array, ""] | int, *, key: PRNGKeyArray,
 ) -> Float[Array, ""]:  # fmt: skip
     """Return the number of samples after which ‖m‖ ≥ level for the first time.
 

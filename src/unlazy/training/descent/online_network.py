@@ -24,9 +24,7 @@ from jax import lax
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
-from unlazy.core.arrays import is_concrete
-from unlazy.core.linalg import dot
-from unlazy.core.precision import unit_roundoff
+from unlazy.core.arrays import dot, is_concrete, unit_roundoff
 
 
 class OnlineNeurons(NamedTuple):
@@ -78,7 +76,7 @@ def draw(key: PRNGKeyArray, size: int, neurons: OnlineNeurons, d: Real[Array, ""
 
 
 def update_neurons(
-    neurons: OnlineNeurons, batch: Batch, target: Callable[[Array], Array], step: Real[Array, ""] | float
+    neurons: OnlineNeurons, batch: Batch, target: Callable[[Array], Array], step_size: Real[Array, ""] | float
 ) -> OnlineNeurons:
     """Return the network after one batch; `target` takes (B, k) bits."""
     u, L, b, a = neurons
@@ -86,11 +84,11 @@ def update_neurons(
     h = dot(batch.bits, u.T) + dot(batch.beside, L.T) + b
     out = jax.nn.relu(h)
     off = dot(out, a) / n - target(batch.bits)
-    C = (step / size * off[:, None] * a * (h > 0)).T
+    C = (step_size / size * off[:, None] * a * (h > 0)).T
     F = _factor(dot(C, C.T))
     M, P = L - dot(C, batch.beside), dot(F, batch.rest)
     return OnlineNeurons(u - dot(C, batch.bits), _factor(dot(M, M.T) + dot(P, P.T)), b - C.sum(1),
-                   a - step / size * dot(off, out))  # fmt: skip
+                   a - step_size / size * dot(off, out))  # fmt: skip
 
 
 def _factor(S: Array) -> Array:
@@ -110,9 +108,9 @@ def fourier(neurons: OnlineNeurons, parts: tuple[tuple[int, ...], ...]) -> Float
 
 
 def samples_until(
-    key: PRNGKeyArray, neurons: OnlineNeurons, target: Callable[[Array], Array], parts: tuple[tuple[int, ...], ...],
-    levels: Float[Array, " p"], *, step: Real[Array, ""] | float, batch: int, most: Real[Array, ""] | float,
-    d: Real[Array, ""] | int,
+    neurons: OnlineNeurons, target: Callable[[Array], Array], parts: tuple[tuple[int, ...], ...],
+    levels: Float[Array, " p"], *, step_size: Real[Array, ""] | float, batch_size: int,
+    most: Real[Array, ""] | float, d: Real[Array, ""] | int, key: PRNGKeyArray,
 ) -> Float[Array, " p"]:  # fmt: skip
     """Return the number of samples after which the coefficient of each part first reaches its level.
 
@@ -128,8 +126,8 @@ def samples_until(
 
     def once(state: tuple) -> tuple:
         neurons, found, at = state
-        samples = draw(jax.random.fold_in(key, (at / batch).astype(int)), batch, neurons, d)
-        neurons, at = update_neurons(neurons, samples, target, step), at + batch
+        samples = draw(jax.random.fold_in(key, (at / batch_size).astype(int)), batch_size, neurons, d)
+        neurons, at = update_neurons(neurons, samples, target, step_size), at + batch_size
         return neurons, jnp.where(jnp.isinf(found) & (fourier(neurons, parts) >= levels), at, found), at
 
     zero = jnp.zeros((), levels.dtype)

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
+from unlazy.core.arrays import dot
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linalg import dot
 from unlazy.theory.activations.functions import ActivationFunction
 from unlazy.theory.feature_learning.balanced_neurons import risk_and_gradient, unit_directions
 

@@ -1,20 +1,16 @@
 """Measures to record during `descend`: each factory returns a function of the parameters."""
 
-from collections.abc import Callable
-from typing import Any
+from jaxtyping import Array, Float, PyTree
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float
-
+from unlazy.measures import risk as measures
 from unlazy.measures.alignment import target_alignment
-from unlazy.measures.tangent_drift import parameter_movement, relative_change
+from unlazy.measures.tangent_drift import relative_change
 from unlazy.networks.tangent import tangent_kernel
+from unlazy.training.descent.trained import Apply
+from unlazy.training.options import Measure
 
-Apply = Callable[[Any, Array], Array]
-Measure = Callable[[Any], Array]
 
-
-def parameters(params: Any) -> Any:
+def parameters(params: PyTree) -> PyTree:
     """Return the parameters: recorded as "params", they make a descent a trajectory (`Descent.trained`)."""
     return params
 
@@ -36,31 +32,20 @@ def risk(apply: Apply, X: Float[Array, "n d"], y: Float[Array, " n *c"]) -> Meas
     callable
         Function of the parameters.
     """
-    return lambda params: jnp.mean(jnp.sum(jnp.square(apply(params, X) - y).reshape(X.shape[0], -1), axis=1))
+    return lambda params: measures.risk(apply(params, X), y)
 
 
 def accuracy(apply: Apply, X: Float[Array, "n d"], y: Float[Array, " n"]) -> Measure:
     """Share of points with sign f(x) = y, labels ±1; f = 0 counts one half."""
-    return lambda params: jnp.mean(0.5 * (1 + jnp.sign(apply(params, X)) * y))
+    return lambda params: measures.accuracy(apply(params, X), y)
 
 
-def kernel_drift(apply: Apply, start: Any, X: Float[Array, "n d"], rates: Any = 1.0) -> Measure:
+def kernel_drift(apply: Apply, start: PyTree, X: Float[Array, "n d"], rates: PyTree = 1.0) -> Measure:
     """‖Θ_t - Θ_0‖_F/‖Θ_0‖_F of the tangent kernel on X (traced over outputs)."""
     before = tangent_kernel(apply, start, X, outputs="trace", rates=rates)
     return lambda params: relative_change(before, tangent_kernel(apply, params, X, outputs="trace", rates=rates))
 
 
-def kernel_alignment(apply: Apply, X: Float[Array, "n d"], y: Float[Array, " n *c"], rates: Any = 1.0) -> Measure:
+def kernel_alignment(apply: Apply, X: Float[Array, "n d"], y: Float[Array, " n *c"], rates: PyTree = 1.0) -> Measure:
     """Alignment of the tangent kernel with the labels."""
     return lambda params: target_alignment(tangent_kernel(apply, params, X, outputs="trace", rates=rates), y)
-
-
-def feature_movement(features: Apply, start: Any, X: Float[Array, "n d"]) -> Measure:
-    """‖H_t - H_0‖_F/‖H_0‖_F of hidden features, such as `network.hidden`."""
-    before = features(start, X)
-    return lambda params: relative_change(before, features(params, X))
-
-
-def weights_movement(start: Any) -> Measure:
-    """‖θ_l,t - θ_l,0‖/‖θ_l,0‖ of every layer."""
-    return lambda params: parameter_movement(start, params)

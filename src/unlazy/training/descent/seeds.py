@@ -1,21 +1,22 @@
 """Run one function for many seeds: vectorized on a GPU, sequentially on a CPU unless the arrays are tiny."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Key, PyTree
 
 from unlazy.core import devices
 
+T = TypeVar("T", bound=PyTree)
 _SMALL = 4096
 """Size in bytes of the largest array up to which vectorized seeds are faster on a CPU; beyond, they overflow its caches
 (measured: 1.3× faster at 2 kB, 1.5 to 3× slower from 30 kB on).
 """
 
 
-def over_seeds(run: Callable[[Array], Any], keys: Key[Array, " seeds"], side_by_side: int | None = None) -> Any:
+def over_seeds(run: Callable[[Array], T], keys: Key[Array, " seeds"], side_by_side: int | None = None) -> T:
     """Evaluate `run(key)` for every key in one compiled call.
 
     Parameters

@@ -8,17 +8,17 @@ model that is quadratic in δ. Bai and Lee, Beyond linearization (ICLR 2020), se
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.data import Data
 from unlazy.core.errors import check_positive_integer
-from unlazy.measures.risk import risk
+from unlazy.theory.dynamics.losses import LOSSES
 
 Moves = Float[Array, "w d"]
 Apply = Callable[[Moves, Array], Array]
@@ -32,7 +32,7 @@ class TrainedMoves(eqx.Module):
     delta : array of shape (w, d)
         Displacements.
     losses : array of shape (steps,)
-        Mean squared error (without a factor 1/2 or the penalty, with random signs) before every step.
+        Mean loss L (without the penalty, with random signs) before every step.
     """
 
     delta: Moves
@@ -50,11 +50,11 @@ def train_moves(
     data: Data,
     *,
     steps: int,
-    rate: Any,
-    signs: PRNGKeyArray | None,
+    step_size: ArrayLike,
     penalty: Callable[[Moves], Array] = lambda delta: jnp.zeros((), delta.dtype),
+    key: PRNGKeyArray | None,
 ) -> TrainedMoves:
-    """Train the displacements of the neurons by Adam with cosine decay.
+    """Train the displacements of the neurons by Adam with cosine decay on 2L + penalty, L the mean squared loss.
 
     Parameters
     ----------
@@ -66,12 +66,12 @@ def train_moves(
         Training points and labels.
     steps : int
         Number of steps.
-    rate : float
-        Initial learning rate.
-    signs : PRNG key or None
-        Key of signed dropout; None trains without it.
+    step_size : float
+        Initial step size.
     penalty : callable, optional
-        Function of δ added to the mean squared error.
+        Function of δ added to 2L, the mean squared error.
+    key : PRNG key or None
+        Draws the signs; None trains without signed dropout.
 
     Returns
     -------
@@ -79,17 +79,17 @@ def train_moves(
         Displacements and training losses.
     """
     check_positive_integer("steps", steps)
-    rule = optax.adam(optax.cosine_decay_schedule(rate, steps))
+    rule = optax.adam(optax.cosine_decay_schedule(step_size, steps))
 
     def objective(delta: Moves, z: Array) -> tuple[Array, Array]:
-        loss = risk(apply(z[:, None] * delta, data.X), data.y, data.weights)
-        return loss + penalty(delta), loss
+        loss = LOSSES["squared"].mean(apply(z[:, None] * delta, data.X), data.y, data.weights)
+        return 2 * loss + penalty(delta), loss
 
     def step(carry: tuple, s: Array) -> tuple[tuple, Array]:
         delta, memory = carry
         z = jnp.ones(delta.shape[0], delta.dtype)
-        if signs is not None:
-            z = jax.random.rademacher(jax.random.fold_in(signs, s), z.shape, z.dtype)
+        if key is not None:
+            z = jax.random.rademacher(jax.random.fold_in(key, s), z.shape, z.dtype)
         gradient, loss = jax.grad(objective, has_aux=True)(delta, z)
         updates, memory = rule.update(gradient, memory, delta)
         return (optax.apply_updates(delta, updates), memory), loss

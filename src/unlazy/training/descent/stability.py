@@ -1,27 +1,26 @@
 """Largest stable step size: curvature of the loss through the tangent kernel, by power iteration."""
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, PyTree
 
 from unlazy.core.data import Data
 from unlazy.core.pytrees import broadcast_over
+from unlazy.theory.dynamics.losses import Loss, resolve_loss
 from unlazy.theory.infinite_width.jacobian import tangent_product
-from unlazy.training.descent.losses import Loss, resolve_loss
+from unlazy.training.descent.trained import Apply
 
 
 def sharpness(
-    apply: Callable[[Any, Array], Array],
-    params: Any,
+    apply: Apply,
+    params: PyTree,
     data: Data,
     *,
     loss: str | Loss = "squared",
-    rates: Any = 1.0,
+    rates: PyTree = 1.0,
     iterations: int = 30,
-    wanted: Any = True,
+    wanted: ArrayLike = True,
 ) -> Float[Array, ""]:
     """Largest eigenvalue of the Gauss–Newton matrix of the mean loss.
 
@@ -63,14 +62,14 @@ def sharpness(
 
 
 def stable_step_size(
-    apply: Callable[[Any, Array], Array],
-    params: Any,
+    apply: Apply,
+    params: PyTree,
     data: Data,
     *,
     loss: str | Loss = "squared",
-    rates: Any = 1.0,
-    decay: Any = 0.0,
-    wanted: Any = True,
+    rates: PyTree = 1.0,
+    decay: PyTree = 0.0,
+    wanted: ArrayLike = True,
 ) -> Float[Array, ""]:
     """Return a step size at which plain gradient descent is stable around the parameters.
 

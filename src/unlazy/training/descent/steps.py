@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array
+from jax.typing import ArrayLike
+from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from unlazy.core.data import Data
 
@@ -18,8 +19,8 @@ RUNNING, STOPPED, DIVERGED = np.int32(0), np.int32(1), np.int32(2)
 class DescentState(NamedTuple):
     """State carried from step to step."""
 
-    params: Any
-    memory: Any
+    params: PyTree
+    memory: PyTree
     order: Array
     """Order of the training points in the current epoch."""
     status: Array
@@ -27,13 +28,17 @@ class DescentState(NamedTuple):
     loss: Array
 
 
+Best = tuple[Array, PyTree, Array]
+"""Best value of a measure, its parameters, and the number of records since then."""
+
+
 class DescentBatches(NamedTuple):
     """Training points in a random order that is drawn anew each epoch; all points if `size` is None."""
 
     data: Data
     size: int | None
-    key: Any
-    label_noise: Any = 0.0
+    key: PRNGKeyArray | None
+    label_noise: ArrayLike = 0.0
     """Labels are shifted by ± this amount, drawn anew at every step [L11]."""
 
     def draw(self, order: Array, s: Array) -> tuple[Array, Data]:
@@ -41,9 +46,9 @@ class DescentBatches(NamedTuple):
         order, batch = self._rows(order, s)
         if is_zero(self.label_noise):
             return order, batch
-        signs = jax.random.rademacher(
-            jax.random.fold_in(jax.random.split(self.key)[0], s), batch.y.shape, batch.y.dtype
-        )
+        assert self.key is not None
+        key = jax.random.fold_in(jax.random.split(self.key)[0], s)
+        signs = jax.random.rademacher(key, batch.y.shape, batch.y.dtype)
         return order, Data(batch.X, batch.y + self.label_noise * signs, batch.weights)
 
     def _rows(self, order: Array, s: Array) -> tuple[Array, Data]:
@@ -61,6 +66,7 @@ class DescentBatches(NamedTuple):
         return jnp.arange(0 if self.size is None else self.data.n)
 
     def _shuffled(self, epoch: Array) -> Array:
+        assert self.key is not None
         return jax.random.permutation(jax.random.fold_in(self.key, epoch), self.data.n)
 
 
@@ -68,15 +74,15 @@ class DescentBatches(NamedTuple):
 class Stepper:
     """θ ← θ + r·update(∇L + λθ), unless the loss has diverged or is small enough to stop."""
 
-    objective: Callable[[Any, Data], Array]
+    objective: Callable[[PyTree, Data], Array]
     rule: optax.GradientTransformation
-    rates: Any
-    decay: Any
+    rates: PyTree
+    decay: PyTree
     limit: Array
-    stop_below: Any
+    stop_below: ArrayLike | None
     batches: DescentBatches
 
-    def start(self, params: Any, loss: Array) -> DescentState:
+    def start(self, params: PyTree, loss: Array) -> DescentState:
         """Return the state before the first step."""
         order, status = self.batches.first_order(), jnp.asarray(RUNNING)
         return DescentState(params, self.rule.init(params), order, status, jnp.int32(0), loss)
@@ -124,11 +130,8 @@ class Stepper:
         return state, jnp.where(jnp.arange(count) < i, losses, state.loss)
 
 
-def track_best(best: Any, state: DescentState, value: Array, patience: int) -> tuple[Any, DescentState]:
-    """Update (best value of a measure, its parameters, records since then).
-
-    The status becomes STOPPED after `patience` records without improvement.
-    """
+def track_best(best: Best, state: DescentState, value: Array, patience: int) -> tuple[Best, DescentState]:
+    """Update the best value of a measure; the status becomes STOPPED after `patience` records without improvement."""
     low, params, waited = best
     better = value < low
     waited = jnp.where(better, 0, waited + 1).astype(jnp.int32)
@@ -142,5 +145,5 @@ def is_zero(value: object) -> bool:
     return isinstance(value, int | float) and value == 0
 
 
-def _where(condition: Array, yes: Any, no: Any) -> Any:
+def _where(condition: Array, yes: PyTree, no: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)

@@ -1,16 +1,21 @@
 """Trained functions and trajectories with their tangent kernels [K9]."""
 
-from typing import Any
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int, PyTree
 
 from unlazy.core.arrays import Points, as_points
 from unlazy.core.results import Evidence, time_index
 from unlazy.kernels.base import Kernel
 from unlazy.networks.tangent import tangent_kernel
+from unlazy.solvers.path import Values
+
+Apply = Callable[[PyTree, Array], Array]
+"""f(params, X)."""
 
 
 class TrainedTangentKernel(Kernel):
@@ -24,20 +29,20 @@ class TrainedTangentKernel(Kernel):
         Parameters.
     """
 
-    apply: Any
-    params: Any
+    apply: Apply
+    params: PyTree
 
     @property
     def input_kind(self) -> str:
         """Kind of inputs: any pytree of arrays."""
         return "tree"
 
-    def block(self, left: Any, right: Any) -> Float[Array, "n m"]:
+    def block(self, left: PyTree, right: PyTree) -> Float[Array, "n m"]:
         """Return Θ between two sets of points."""
         return tangent_kernel(self.apply, self.params, left, right, outputs="trace")
 
 
-def as_tree(apply: Any) -> Any:
+def as_tree(apply: Apply) -> Apply:
     """Wrap a function as a pytree without leaves; modules and partial functions are returned unchanged."""
     return apply if isinstance(apply, eqx.Module | jax.tree_util.Partial) else jax.tree_util.Partial(apply)
 
@@ -59,15 +64,15 @@ class TrainedFunction(eqx.Module):
         Recorded parameters, with a leading axis of times.
     """
 
-    apply: Any = eqx.field(converter=as_tree)
-    params: Any
+    apply: Apply = eqx.field(converter=as_tree)
+    params: PyTree
     evidence: Evidence
     times: Int[Array, " t"]
     """Steps after which parameters were recorded; the total number of steps if none were."""
-    recorded: Any
+    recorded: PyTree
     """Parameters at those steps, with a leading axis on every leaf."""
 
-    def predict(self, Z: Points, t: Any = None) -> Float[Array, "..."]:
+    def predict(self, Z: Points, t: Values | None = None) -> Float[Array, "..."]:
         """Evaluate f.
 
         Parameters
@@ -94,7 +99,7 @@ class TrainedFunction(eqx.Module):
         found = jax.lax.map(lambda i: self.apply(self._recorded(i), Z), at.ravel())
         return found.reshape(*at.shape, *found.shape[1:])
 
-    def kernel_at(self, t: Any) -> TrainedTangentKernel:
+    def kernel_at(self, t: Values) -> TrainedTangentKernel:
         """Return the tangent kernel at step t.
 
         Parameters
@@ -109,5 +114,5 @@ class TrainedFunction(eqx.Module):
         """
         return TrainedTangentKernel(self.apply, self._recorded(time_index(self.times, t, "step")))
 
-    def _recorded(self, at: Any) -> Any:
+    def _recorded(self, at: ArrayLike) -> PyTree:
         return jax.tree.map(lambda leaf: leaf[at], self.recorded)

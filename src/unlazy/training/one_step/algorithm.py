@@ -6,9 +6,10 @@
 
 Damian, Lee and Soltanolkotabi, Neural networks can learn representations with gradient descent (COLT 2022). One
 default differs from the paper: the step is scaled such that the rows of W¹ have root mean square norm 0.5, which needs
-no unknown constant; `scale="sqrt_d"` is the paper's η1 = step·√d.
+no unknown constant; `OneStepOptions(scale="sqrt_d")` is the paper's η1 = step_size·√d.
 """
 
+from types import ModuleType
 from typing import Any
 
 import equinox as eqx
@@ -17,13 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from unlazy.core.arrays import Labels, Points, as_floats, as_points, is_concrete
+from unlazy.core.arrays import Labels, Points, as_floats, as_points, dot, is_concrete, precision
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linalg import dot
-from unlazy.core.precision import precision
 from unlazy.core.results import Evidence, closed_form_evidence
 from unlazy.training.one_step.readout import ReadoutPath, array_module, ridge_path
 from unlazy.training.one_step.readout import relative_ridges as usual_ridges
+from unlazy.training.options import OneStepOptions, check_scale
 
 
 class Features(eqx.Module):
@@ -141,32 +141,27 @@ def first_gradient(
     return -2 * heads[:, None] * dot(active.T, (_shares(y, weights) * y)[:, None] * X)
 
 
-def first_step(gradient: Float[Array, "w d"], *, step: float = 0.5, scale: str = "rms") -> Float[Array, "w d"]:
-    """Return W¹ = -η1 ∇_W L [D4] with η1 = step/rms of the gradient's row norms, or step·√d for `scale="sqrt_d"`."""
+def first_step(gradient: Float[Array, "w d"], *, step_size: float = 0.5, scale: str = "rms") -> Float[Array, "w d"]:
+    """Return W¹ = -η1 ∇_W L [D4], η1 = step_size/rms of the gradient's row norms or step_size·√d (`scale="sqrt_d"`)."""
+    check_scale(scale)
     if scale == "sqrt_d":
-        return -step * jnp.sqrt(gradient.shape[1]) * gradient
-    if scale != "rms":
-        raise ValueError(f"scale must be 'rms' or 'sqrt_d', got {scale!r}")
+        return -step_size * jnp.sqrt(gradient.shape[1]) * gradient
     rms = jnp.sqrt(jnp.mean(jnp.sum(gradient**2, 1)))
-    return -gradient * jnp.where(rms > 0, step / jnp.where(rms > 0, rms, 1), 0)
+    return -gradient * jnp.where(rms > 0, step_size / jnp.where(rms > 0, rms, 1), 0)
 
 
 def learn_features(
-    key: PRNGKeyArray,
     X: Float[Array, "n d"],
     y: Float[Array, " n"],
     *,
     width: int = 512,
-    step: float = 0.5,
+    step_size: float = 0.5,
     scale: str = "rms",
     weights: Float[Array, " n"] | None = None,
     biased_step: bool = False,
+    key: PRNGKeyArray,
 ) -> Features:
-    """Run stages (i) to (iii) of Algorithm 1 [D4]: everything except the readout.
-
-    `biased_step` draws the biases before the gradient step and keeps them, as the authors' script does; Algorithm 1 of
-    the paper steps at b = 0 and draws them afterward.
-    """
+    """Run stages (i) to (iii) of Algorithm 1 [D4]: everything except the readout."""
     key_start, key_bias = jax.random.split(key)
     W0, a0 = symmetric_start(key_start, width, X.shape[1])
     W0, a0 = W0.astype(X.dtype), a0.astype(X.dtype)
@@ -174,7 +169,7 @@ def learn_features(
     half = width // 2  # the second half of the gradient is minus the first
     b = jax.random.normal(key_bias, (half if biased_step else width,), X.dtype)
     G = first_gradient(W0[:half], a0[:half], X, residual, weights, b if biased_step else None)
-    W1 = first_step(jnp.concatenate([G, -G]), step=step, scale=scale)
+    W1 = first_step(jnp.concatenate([G, -G]), step_size=step_size, scale=scale)
     return Features(W1, jnp.concatenate([b, b]) if biased_step else b, alpha, beta)
 
 
@@ -184,12 +179,10 @@ def one_step(
     *,
     validation: tuple[Points, Labels] | None = None,
     choose: str = "validation",
-    relative_ridges: Float[Array, " l"] | None = None,
     width: int = 512,
-    step: float = 0.5,
-    scale: str = "rms",
+    step_size: float = 0.5,
     weights: Float[Array, " n"] | None = None,
-    biased_step: bool = False,
+    options: OneStepOptions | None = None,
     key: PRNGKeyArray,
 ) -> OneStep:
     """Train a two-layer ReLU network by Algorithm 1 [D4]: one gradient step, then ridge regression of the readout.
@@ -206,18 +199,14 @@ def one_step(
         How the ridge is selected: by the error on `validation`; by leave-one-out, which is as good as validation for n
         ≳ d³ but optimistic for noisy n ≲ d², since the features depend on the labels; by generalized cross-validation,
         which can select an interpolant and is provided for comparison.
-    relative_ridges : array of shape (l,), optional
-        Ridges relative to the mean of ‖φ(x)‖²; 31 values from 1e-12 to 1e3 by default.
     width : int, default 512
         Number of neurons, even.
-    step : float, default 0.5
-        Size of the gradient step, in the units of `scale`.
-    scale : {"rms", "sqrt_d"}, default "rms"
-        "rms": `step` is the root mean square norm of the rows of W¹. "sqrt_d": η1 = step·√d, as in the paper.
+    step_size : float, default 0.5
+        Root mean square norm of the rows of W¹, or the units of `options.scale`.
     weights : array of shape (n,), optional
         Rows of weight zero are padding.
-    biased_step : bool, default False
-        Whether the biases are drawn before the gradient step.
+    options : OneStepOptions, optional
+        Units of the step, order of step and biases, path of ridges.
     key : PRNG key
         Draws initial weights and biases.
 
@@ -229,7 +218,7 @@ def one_step(
     Raises
     ------
     ValueError
-        If `validation` is missing, `choose` or `scale` is unknown, the width is odd, or shapes do not match.
+        If `validation` is missing, `choose` is unknown, the width is odd, or shapes do not match.
 
     References
     ----------
@@ -237,16 +226,22 @@ def one_step(
 
     Examples
     --------
-    >>> one_step(X, y, width=64, choose="leave-one-out", key=key).predict(Z).shape
+    >>> import jax
+    >>> from unlazy import one_step
+    >>> X = jax.random.normal(jax.random.key(0), (60, 3))
+    >>> one_step(X, X[:, 0], width=64, choose="leave-one-out", key=jax.random.key(1)).predict(X[:5]).shape
     (5,)
     """
     X, y = _sample(X, y, "X", "y")
     if validation is not None:
         validation = _sample(*validation, "validation X", "validation y")
-    features = learn_features(key, X, y, width=width, step=step, scale=scale, weights=weights, biased_step=biased_step)
-    return fit_readout(
-        features, X, y, validation=validation, choose=choose, relative_ridges=relative_ridges, weights=weights
-    )
+    options = options or OneStepOptions()
+    features = learn_features(
+        X, y, width=width, step_size=step_size, scale=options.scale, weights=weights, biased_step=options.biased_step,
+        key=key,
+    )  # fmt: skip
+    ridges = None if options.relative_ridges is None else jnp.asarray(options.relative_ridges)
+    return fit_readout(features, X, y, validation=validation, choose=choose, relative_ridges=ridges, weights=weights)
 
 
 def fit_readout(
@@ -282,7 +277,7 @@ def fit_readout(
     return OneStep(features, readout, ridge, errors, path)
 
 
-def _prepared(xp: Any, features: Features, X: Any, y: Any) -> tuple[Any, Any]:
+def _prepared(xp: ModuleType, features: Features, X: Any, y: Any) -> tuple[Any, Any]:
     """Return σ(Wx + b) and y - α - β·x; on the host without temporary copies."""
     if xp is jnp:
         return features(X), y - features.linear(X)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 
 
 def first_layer_gradient(

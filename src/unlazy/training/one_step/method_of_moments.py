@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from unlazy.core.arrays import dot
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linalg import dot
 
 _DRAWS = 32
 """Number of random contractions, of which the one with the best separated eigenvalues is used."""

@@ -6,6 +6,7 @@ decomposition of the smaller of ΦᵀΦ (w×w) and ΦΦᵀ (n×n) serves all ρ.
 """
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import equinox as eqx
@@ -13,10 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core import devices
-from unlazy.core.linalg import dot, vdot
-from unlazy.core.precision import unit_roundoff
-from unlazy.solvers.ridge import factorization
+from unlazy.core.arrays import Matrix, dot, is_on_host, unit_roundoff, vdot
+from unlazy.solvers.ridge import eigh
 from unlazy.theory.dynamics import leave_one_out, spectral_filters
 
 
@@ -89,7 +88,7 @@ def ridge_path(
     if not errors:
         return ReadoutPath(jnp.asarray(ridges), jnp.asarray(readouts), None, None)
     kept = xp.ones(labels.shape, bool) if weights is None or xp is np else weights > 0
-    loo, gcv = _errors(xp, _unit_columns(xp, basis(), spectrum), spectrum, labels, ridges, kept, n)
+    loo, gcv = _errors(xp, basis(), spectrum, labels, ridges, kept, n)
     return ReadoutPath(jnp.asarray(ridges), jnp.asarray(readouts), jnp.asarray(loo), jnp.asarray(gcv))
 
 
@@ -138,15 +137,15 @@ def descent_readout(
     return dot(V, learned + left)
 
 
-def array_module(*arrays: Any) -> Any:
+def array_module(*arrays: Matrix | None) -> ModuleType:
     """Return NumPy for arrays on the CPU, jax.numpy while tracing or on an accelerator.
 
     In float64, NumPy's products are several times faster than XLA's on a CPU, and padding can be dropped.
     """
-    return np if all(devices.is_on_host(array) for array in arrays) else jnp
+    return np if all(is_on_host(array) for array in arrays) else jnp
 
 
-def _masked(xp: Any, features: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
+def _masked(xp: ModuleType, features: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
     """Return the rows of positive weight and their number; padding is dropped if values are known, else zeroed."""
     Phi, labels = xp.asarray(features), xp.asarray(y)
     if weights is None:
@@ -157,10 +156,11 @@ def _masked(xp: Any, features: Any, y: Any, weights: Any) -> tuple[Any, Any, Any
     return xp.where(keep[:, None], Phi, 0), xp.where(keep, labels, 0), xp.sum(keep).astype(labels.dtype)
 
 
-def _solve(xp: Any, Phi: Any, y: Any, n: Any, ridges: Any) -> tuple[Any, Any, Callable[[], Any]]:
-    """Return eigenvalues of ΦᵀΦ/n, the readouts for all ridges, and a function for the left singular directions of Φ.
+def _solve(xp: ModuleType, Phi: Any, y: Any, n: Any, ridges: Any) -> tuple[Any, Any, Callable[[], Any]]:
+    """Return eigenvalues of ΦᵀΦ/n, the readouts for all ridges, and a function for the left singular vectors of Φ.
 
-    Each ridge is the filter 1/(s + ρ). No null direction is dropped: its filter is at most 1/ρ.
+    Each ridge is the filter 1/(s + ρ). No null direction is dropped: its filter is at most 1/ρ. Singular vectors of a
+    Gram matrix are zero where its rounding exceeds the eigenvalue; those of the SVD are all accurate.
     """
     if Phi.dtype == jnp.float32:
         U, sigma, Vt = xp.linalg.svd(Phi / xp.sqrt(n), full_matrices=False)
@@ -168,24 +168,25 @@ def _solve(xp: Any, Phi: Any, y: Any, n: Any, ridges: Any) -> tuple[Any, Any, Ca
         return sigma**2, dot(filtered, Vt) / xp.sqrt(n), lambda: U
     if Phi.shape[1] <= Phi.shape[0]:
         s, V = _eigh(xp, dot(Phi.T, Phi) / n)
-        return s, dot(dot(V.T, dot(Phi.T, y)) / (s + ridges[:, None]), V.T) / n, lambda: dot(Phi, V)
+        readouts = dot(dot(V.T, dot(Phi.T, y)) / (s + ridges[:, None]), V.T) / n
+        return s, readouts, lambda: _unit_columns(xp, dot(Phi, V), s)
     s, U = _eigh(xp, dot(Phi, Phi.T) / n)
-    return s, dot(dot(U.T, y) / (s + ridges[:, None]), U.T, Phi) / n, lambda: U
+    return s, dot(dot(U.T, y) / (s + ridges[:, None]), U.T, Phi) / n, lambda: _unit_columns(xp, U, s)
 
 
-def _eigh(xp: Any, G: Any) -> tuple[Any, Any]:
-    s, V = factorization.eigh(G, overwrite=True) if xp is np else jnp.linalg.eigh(G)
+def _eigh(xp: ModuleType, G: Any) -> tuple[Any, Any]:
+    s, V = eigh(G, overwrite=True) if xp is np else jnp.linalg.eigh(G)
     return xp.maximum(s, 0), V
 
 
-def _unit_columns(xp: Any, columns: Any, spectrum: Any) -> Any:
+def _unit_columns(xp: ModuleType, columns: Any, spectrum: Any) -> Any:
     """Normalize the columns; those of null directions become zero."""
     lengths = xp.sqrt(xp.sum(columns * columns, 0))
     keep = spectrum > len(spectrum) * unit_roundoff(spectrum.dtype) * xp.max(spectrum)
     return columns * xp.where(keep, 1 / xp.where(lengths > 0, lengths, 1), 0)
 
 
-def _errors(xp: Any, U: Any, s: Any, y: Any, ridges: Any, kept: Any, n: Any) -> tuple[Any, Any]:
+def _errors(xp: ModuleType, U: Any, s: Any, y: Any, ridges: Any, kept: Any, n: Any) -> tuple[Any, Any]:
     """Return leave-one-out error and GCV from 1 - H = U diag(ρ/(s + ρ)) Uᵀ + (1 - UUᵀ).
 
     The sums have positive terms only, so there is no cancellation.

@@ -8,23 +8,24 @@ closed form. Then the readout is set to zero and all layers are trained by SGD o
 Shi, Wei and Liang, A theoretical analysis on feature learning in neural networks (ICLR 2022).
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from unlazy.core.arrays import default_float
 from unlazy.core.data import Data
-from unlazy.core.errors import check_positive_integer
-from unlazy.core.precision import default_float
 from unlazy.layers.protocol.parametrization import WeightBias
 from unlazy.networks.mlp import Network, Parameters
 from unlazy.theory.activations.functions import ActivationFunction
+from unlazy.theory.dynamics.losses import LOSSES
 from unlazy.theory.feature_learning.patterns import smoothed_ramp
 from unlazy.theory.infinite_width.architecture import MLP
-from unlazy.training.descent.losses import LOSSES
+from unlazy.training.options import Recording
 
 Draw = Callable[[PRNGKeyArray, int], Data]
 """draw(key, n) returns n independent labeled points."""
@@ -81,60 +82,83 @@ def weight_gradient(network: Network, params: Parameters, data: Data) -> tuple[F
     return jax.grad(loss, has_aux=True)(params[0].weight)
 
 
-def step_on_weights(params: Parameters, gradient: Float[Array, "d w"], rate: Any, forget: bool = True) -> Parameters:
+def step_on_weights(
+    params: Parameters, gradient: Float[Array, "d w"], step_size: ArrayLike, forget: bool = True
+) -> Parameters:
     """Return the parameters after w ← w - η(∇_w L + λw) with λ = 1/η, so that w ← -η∇_w L; or λ = 0."""
     old = 0 if forget else params[0].weight
-    return (WeightBias(old - rate * gradient, params[0].bias), *params[1:])
+    return (WeightBias(old - step_size * gradient, params[0].bias), *params[1:])
+
+
+@dataclass(frozen=True)
+class FirstSteps:
+    """The two steps on the first layer's weights.
+
+    Parameters
+    ----------
+    samples : int, default 20000
+        Points of each step.
+    step_sizes : (float, float), default (0.005, 20.0)
+        Step sizes. A large first one spoils the second step: the hinge is then not active everywhere (see `margins`).
+    spread : float, default 0.3
+        Standard deviation of the noise of the neurons.
+    forget : bool, default True
+        Whether the steps cancel the old weights.
+    """
+
+    samples: int = 20_000
+    step_sizes: tuple[float, float] = (0.005, 20.0)
+    spread: float = 0.3
+    forget: bool = True
+
+
+@dataclass(frozen=True)
+class FreshSGD:
+    """SGD on all layers with a new batch at every step.
+
+    Parameters
+    ----------
+    steps : int, default 500
+        Number of steps.
+    batch_size : int, default 1000
+        Points per step.
+    step_sizes : (float, float), default (0.2, 0.02)
+        First and last step size, with geometric decay.
+    decay : float, default 0.0
+        Weight decay.
+    """
+
+    steps: int = 500
+    batch_size: int = 1000
+    step_sizes: tuple[float, float] = (0.2, 0.02)
+    decay: float = 0.0
 
 
 def emerge(
     network: Network,
-    key: PRNGKeyArray,
     draw: Draw,
     *,
-    samples: int = 20_000,
-    rates: tuple[float, float] = (0.005, 20.0),
-    spread: float = 0.3,
-    forget: bool = True,
-    steps: int = 500,
-    batch: int = 1000,
-    sgd_rates: tuple[float, float] = (0.2, 0.02),
-    decay: float = 0.0,
-    record: Mapping[str, Callable[[Parameters], Array]] | None = None,
-    every: int = 25,
+    first_steps: FirstSteps = FirstSteps(),
+    sgd: FreshSGD = FreshSGD(),
+    recording: Recording = Recording(every=25),  # noqa: B008
+    key: PRNGKeyArray,
 ) -> Emergence:
     """Run the schedule of Theorem 1: two steps on the weights, then a ← 0 and SGD on all layers, with hinge loss.
-
-    A large first rate spoils the second step: the hinge is then not active everywhere (see `margins`).
 
     Parameters
     ----------
     network : Network
         Two-layer network, such as `pattern_network`.
-    key : PRNG key
-        Source of randomness.
     draw : callable
         `draw(key, n)` returns new points at every step; drawing rows of a table gives the finite-sample algorithm.
-    samples : int, default 20000
-        Points of each of the first two steps.
-    rates : (float, float), default (0.005, 20.0)
-        Step sizes of the first two steps.
-    spread : float, default 0.3
-        Standard deviation of the noise of the neurons in the first two steps.
-    forget : bool, default True
-        Whether the first two steps cancel the old weights.
-    steps : int, default 500
-        Number of SGD steps, a multiple of `every`.
-    batch : int, default 1000
-        Points per SGD step.
-    sgd_rates : (float, float), default (0.2, 0.02)
-        First and last SGD rate, with geometric decay.
-    decay : float, default 0.0
-        Weight decay of SGD.
-    record : mapping of str to callable, optional
+    first_steps : FirstSteps, optional
+        The two steps on the first layer's weights.
+    sgd : FreshSGD, optional
+        SGD on all layers; its number of steps is a multiple of `recording.every`.
+    recording : Recording, optional
         Functions of the parameters to record.
-    every : int, default 25
-        Steps between records.
+    key : PRNG key
+        Source of randomness.
 
     Returns
     -------
@@ -144,50 +168,49 @@ def emerge(
     Raises
     ------
     ValueError
-        If `steps` is not a multiple of `every`.
+        If the number of SGD steps is not a multiple of `recording.every`.
     """
-    if check_positive_integer("steps", steps) % check_positive_integer("every (steps between records)", every):
-        raise ValueError(f"steps must be a multiple of every, got steps={steps} and every={every}")
-    keys, measures = jax.random.split(key, 4), dict(record or {})
+    recording.steps_between(sgd.steps)
+    keys, measures = jax.random.split(key, 4), recording.measures
     start = network.init(keys[0], "antisymmetric")
-    smooth = smoothed_network(network, spread)
+    smooth = smoothed_network(network, first_steps.spread)
 
     def move(theta: Parameters, stage: tuple[Array, Array]) -> tuple[Parameters, tuple[Parameters, Array]]:
-        gradient, margin = weight_gradient(smooth, theta, draw(stage[0], samples))
-        theta = step_on_weights(theta, gradient, stage[1], forget)
+        gradient, margin = weight_gradient(smooth, theta, draw(stage[0], first_steps.samples))
+        theta = step_on_weights(theta, gradient, stage[1], first_steps.forget)
         return theta, (theta, margin)
 
     # a loop over the two steps: one program instead of two
-    moved, (both, margins) = jax.lax.scan(move, start, (keys[1:3], jnp.asarray(rates, default_float())))
+    step_sizes = jnp.asarray(first_steps.step_sizes, default_float())
+    moved, (both, margins) = jax.lax.scan(move, start, (keys[1:3], step_sizes))
     stages = jax.tree.map(lambda first, later: jnp.concatenate([first[None], later]), start, both)
     before = jax.lax.map(lambda stage: {name: measure(stage) for name, measure in measures.items()}, stages)
     zeroed = (moved[0], WeightBias(*(jnp.zeros_like(part) for part in moved[1])))
-    end, later = _descend_fresh(network, zeroed, keys[3], draw, steps, batch, sgd_rates, decay, measures, every)
+    end, later = _descend_fresh(network, zeroed, draw, sgd, recording, keys[3])
     recorded = {name: jnp.concatenate([before[name], later[name]]) for name in measures}
     first, second = (jax.tree.map(lambda part, i=i: part[i], both) for i in range(2))
     return Emergence(start, first, second, end, margins, recorded)
 
 
 def _descend_fresh(
-    network: Network, params: Parameters, key: Any, draw: Draw, steps: int, batch: int, rates: tuple[float, float],
-    decay: float, measures: dict, every: int,
-) -> tuple[Parameters, dict[str, Array]]:  # fmt: skip
+    network: Network, params: Parameters, draw: Draw, sgd: FreshSGD, recording: Recording, key: PRNGKeyArray
+) -> tuple[Parameters, dict[str, Array]]:
     """Run SGD on all layers with a new batch at every step; measures after each `every` steps."""
-    first, last = rates
+    (first, last), every = sgd.step_sizes, recording.steps_between(sgd.steps)
 
     def loss(theta: Parameters, data: Data) -> Array:
         return LOSSES["hinge"].mean(network(theta, data.X), data.y)
 
     def step(theta: Parameters, s: Array) -> tuple[Parameters, None]:
-        gradient = jax.grad(loss)(theta, draw(jax.random.fold_in(key, s), batch))
-        rate = first * (last / first) ** (s / steps)
-        return jax.tree.map(lambda p, g: p - rate * (g + decay * p), theta, gradient), None
+        gradient = jax.grad(loss)(theta, draw(jax.random.fold_in(key, s), sgd.batch_size))
+        rate = first * (last / first) ** (s / sgd.steps)
+        return jax.tree.map(lambda p, g: p - rate * (g + sgd.decay * p), theta, gradient), None
 
     def chunk(theta: Parameters, begin: Array) -> tuple[Parameters, dict[str, Array]]:
         theta = jax.lax.scan(step, theta, begin + jnp.arange(every))[0]
-        return theta, {name: measure(theta) for name, measure in measures.items()}
+        return theta, {name: measure(theta) for name, measure in recording.measures.items()}
 
-    return jax.lax.scan(chunk, params, jnp.arange(0, steps, every))
+    return jax.lax.scan(chunk, params, jnp.arange(0, sgd.steps, every))
 
 
 def _with_activation(mlp: MLP, phi: ActivationFunction) -> MLP:

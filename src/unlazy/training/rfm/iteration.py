@@ -5,28 +5,46 @@
 Works for every kernel of inner products, and with a diagonal metric for the ℓ1 (product) Laplace kernel. M is
 normalized by its trace, so nothing depends on the scale of the labels. Radhakrishnan, Beaglehole, Pandit and Belkin
 (Science 2024).
+
+Gradients lie in the directions that the previous fit could see, so a small error of a direction persists. The residuals
+determine a better map L, to first order, by
+
+    y_i - f(x_i) ≈ Σ_kj ∂_k f(Lx_i) x_ij δL_kj,
+
+with ∂_k the derivative along (Lx)_k: least squares in δL (a Gauss-Newton step), as efficient as an estimator that knows
+the link (the refinement of outer products of gradients by minimum average variance, Xia, Tong, Li and Zhu, JRSS B
+2002). `rotate_directions` computes it.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jax.typing import DTypeLike
+from jaxtyping import Float, Int
 
+from unlazy.core import devices
+from unlazy.core.arrays import Matrix, as_real_array, dot, einsum, precision
 from unlazy.core.errors import did_you_mean
-from unlazy.core.linalg import dot
 from unlazy.core.results import Evidence
 from unlazy.kernels.base import Kernel
-from unlazy.products.metric_gram import Map, cross, metric_gram
-from unlazy.solvers.ridge.intercept import ridge_coefficients
-from unlazy.theory.numerics.bandwidth import evenly_spaced_rows
-from unlazy.training.rfm.bandwidth_and_ridge import coordinate_search, leave_one_out
-from unlazy.training.rfm.gauss_newton_metric import free_directions, rotate_directions
+from unlazy.products.metric_gram import Map, MetricGram, cross, metric_gram
+from unlazy.solvers.ridge import coordinate_search, leave_one_out, ridge_coefficients
+from unlazy.theory.numerics.geometry import evenly_spaced_rows
+from unlazy.training.options import METRICS, RFMOptions
 
-METRICS = ("full", "diagonal", "low_rank")
 FIRST_RIDGE = 1e-3
 ROTATION_ROWS = 8000
 """Largest number of rows whose residuals rotate the directions."""
+UNKNOWNS = 1200
+"""Largest number of entries of L that change in one step; the directions of largest weight are chosen."""
+DAMPING = 1e-4
+"""Added to the diagonal of the normal equations, relative to its mean; undetermined entries stay unchanged."""
+BLOCK = 2**22
+"""Number of array entries computed at a time."""
+SEVERAL = 4
+"""Number of outputs from which the sum over outputs is taken first."""
 
 
 class Iterate(NamedTuple):
@@ -51,10 +69,10 @@ class Iterate(NamedTuple):
     ) -> Float[np.ndarray, "m c"]:
         """Evaluate f at the rows of Z, for the kernel and the training rows of the fit."""
         centers = X if self.centers is None else self.centers
-        return cross(kernel, Z, centers, self.map, self.bandwidth) @ self.alpha + self.intercept
+        return dot(cross(kernel, Z, centers, self.map, self.bandwidth), self.alpha) + self.intercept
 
 
-def isotropic_metric(d: int, metric: str, dtype: Any = np.float64) -> np.ndarray:
+def isotropic_metric(d: int, metric: str, dtype: DTypeLike = np.float64) -> np.ndarray:
     """Return the initial metric: the identity over d, or its diagonal."""
     return np.full(d, 1 / d, dtype) if metric == "diagonal" else np.eye(d, dtype=dtype) / d
 
@@ -78,53 +96,53 @@ def learn(
     X: Float[np.ndarray, "n d"],
     Y: Float[np.ndarray, "n c"],
     *,
-    metric: str = "full",
     updates: int = 5,
-    rank: int | None = None,
     relative_ridge: float | None = None,
-    relative_bandwidth: float | None = None,
     weights: Float[np.ndarray, " n"] | None = None,
-    power: float | Sequence[float] = 1.0,
-    start: np.ndarray | None = None,
+    options: RFMOptions | None = None,
 ) -> list[Iterate]:
     """Return all iterates of a recursive feature machine, beginning with the plain kernel.
 
-    `kernel` has bandwidth one: the inputs are divided by h instead. `relative_bandwidth` is a multiple of the default
-    bandwidth (median distance, or root mean square norm) under the current metric; `relative_ridge` is relative to the
-    mean of k(x, x). Whatever is None is chosen by leave-one-out before the first update and then kept: later metrics
-    depend on the labels, which makes leave-one-out optimistic. M is AGOP to the `power`, one number or one per update:
-    below 1 the metric sharpens slowly, and directions can rotate before others are lost. `start` is an initial metric,
-    such as W¹ᵀW¹ of Algorithm 1.
+    `kernel` has bandwidth one: the inputs are divided by h instead. `relative_ridge` is relative to the mean of
+    k(x, x). Ridge and bandwidth, if None, are chosen by leave-one-out before the first update and then kept: later
+    metrics depend on the labels, which makes leave-one-out optimistic. Every fit is one factorization, whatever the
+    options of the solver.
     """
-    check_metric(kernel, metric)
-    M = isotropic_metric(X.shape[1], metric, X.dtype) if start is None else normalize_metric(start, metric)
+    options = options or RFMOptions()
+    metric, powers = options.metric, options.powers(updates)
+    M = first_metric(kernel, X, options)
     seen = metric_gram(kernel, X, metric_root(M))
-    place = (
-        (relative_bandwidth or 1.0) * seen.default_bandwidth,
-        FIRST_RIDGE if relative_ridge is None else relative_ridge,
-    )
-    if relative_bandwidth is None or relative_ridge is None:
-        error = leave_one_out(seen.gram, Y, weights)
-        place, _ = coordinate_search(error, place, ridge=relative_ridge is None, bandwidth=relative_bandwidth is None)
-    factor, rho = place[0] / seen.default_bandwidth, place[1]
-    powers = powers_per_update(power, updates)
+    factor, rho = select_bandwidth_and_ridge(seen, Y, weights, options.relative_bandwidth, relative_ridge)
     found = []
     for t in range(updates + 1):
         h = factor * seen.default_bandwidth
         alpha, intercept = ridge_coefficients(seen.gram(h), Y, rho, weights)
         found.append(Iterate(M, seen.map, h, rho, alpha, intercept))
         if t < updates:
-            M = metric_from_gradients(seen, h, alpha, metric, M, rank=rank, power=powers[t])
+            M = metric_from_gradients(seen, h, alpha, metric, M, rank=options.rank, power=powers[t])
             seen = metric_gram(kernel, X, metric_root(M))
     return found
 
 
-def powers_per_update(power: float | Sequence[float], updates: int) -> list[float]:
-    """Return one power for each update."""
-    powers = [float(power)] * updates if isinstance(power, int | float) else [float(p) for p in power]
-    if len(powers) != updates:
-        raise ValueError(f"{updates} updates need {updates} powers, got {len(powers)}")
-    return powers
+def first_metric(kernel: Kernel, X: Float[np.ndarray, "n d"], options: RFMOptions) -> np.ndarray:
+    """Return the initial metric; raise ValueError if the kernel does not support this kind."""
+    check_metric(kernel, options.metric)
+    if options.start is None:
+        return isotropic_metric(X.shape[1], options.metric, X.dtype)
+    return normalize_metric(as_real_array("start", options.start), options.metric)
+
+
+def select_bandwidth_and_ridge(
+    seen: MetricGram, Y: Float[np.ndarray, "n c"], weights: Float[np.ndarray, " n"] | None, bandwidth: float | None,
+    ridge: float | None,
+) -> tuple[float, float]:  # fmt: skip
+    """Return relative bandwidth and relative ridge; those that are None are chosen by leave-one-out."""
+    if bandwidth is not None and ridge is not None:
+        return bandwidth, ridge
+    start = ((bandwidth or 1.0) * seen.default_bandwidth, ridge or FIRST_RIDGE)
+    error = leave_one_out(seen.gram, Y, weights)
+    (h, rho), _ = coordinate_search(error, start, ridge=ridge is None, bandwidth=bandwidth is None)
+    return h / seen.default_bandwidth, rho
 
 
 class RfmStep(NamedTuple):
@@ -224,7 +242,7 @@ def metric_from_agop(
         return before
     if metric == "low_rank" and rank is not None and rank < len(new):
         values, vectors = np.linalg.eigh(0.5 * (new + new.T))
-        new = (vectors[:, -rank:] * values[-rank:]) @ vectors[:, -rank:].T
+        new = dot(vectors[:, -rank:] * values[-rank:], vectors[:, -rank:].T)
     new = normalize_metric(new, metric)
     return new if power == 1 else normalize_metric(metric_power(new, power), metric)
 
@@ -260,7 +278,7 @@ def prune_metric(M: np.ndarray, floor: float) -> np.ndarray:
     if not left.sum() > 0:
         return M
     left = left / left.sum()
-    return left if vectors is None else (vectors * left) @ vectors.T
+    return left if vectors is None else dot(vectors * left, vectors.T)
 
 
 def truncate_metric(M: np.ndarray, share: float, metric: str) -> np.ndarray:
@@ -289,9 +307,96 @@ def metric_power(M: np.ndarray, power: float) -> np.ndarray:
     if M.ndim == 1:
         return M**power
     values, vectors = np.linalg.eigh(0.5 * (M + M.T))
-    return (vectors * np.maximum(values, 0) ** power) @ vectors.T
+    return dot(vectors * np.maximum(values, 0) ** power, vectors.T)
 
 
 def _trace(M: np.ndarray) -> float:
     """Return the trace of a matrix or of a diagonal."""
     return float(M.sum() if M.ndim == 1 else np.trace(M))
+
+
+def free_directions(L: Map, d: int, n: int) -> int:
+    """Return how many directions may rotate: at most UNKNOWNS unknowns, and ten rows for each."""
+    if L.ndim == 1:
+        return 1 if 10 * d <= n and d <= UNKNOWNS else 0
+    return min(len(L), UNKNOWNS // d, n // (10 * d))
+
+
+def rotate_directions(
+    L: Map,
+    X: Float[np.ndarray, "n d"],
+    residuals: Float[np.ndarray, "n c"],
+    slopes: Float[np.ndarray, "n c f"],
+    weights: Float[np.ndarray, " n"] | None = None,
+) -> Map:
+    """Return L + δL of the least squares problem above.
+
+    `slopes` are the derivatives along the last rows of L (`metric_root` puts the largest last), which are the ones that
+    change; all lengths change if L is diagonal. L is returned unchanged if all slopes vanish.
+    """
+    n, d = X.shape
+    diagonal = L.ndim == 1
+    unknowns = d if diagonal else d * slopes.shape[2]
+    w = np.ones(n) if weights is None else np.sqrt(weights)
+    # a shift of all points does not affect the metric
+    A, b = _normal(slopes * w[:, None, None], X - X.mean(0), residuals * w[:, None], unknowns, diagonal)
+    scale = float(np.trace(A)) / unknowns
+    if not (np.isfinite(scale) and scale > 0):
+        return L
+    A[np.diag_indices(unknowns)] += DAMPING * scale
+    step = np.linalg.solve(A, b)
+    if diagonal:
+        return np.maximum(L + step, 0)
+    moved = L.copy()
+    moved[-slopes.shape[2] :] += step.reshape(-1, d)
+    return moved
+
+
+def _normal(
+    slopes: np.ndarray, X: np.ndarray, residuals: np.ndarray, unknowns: int, diagonal: bool
+) -> tuple[Float[np.ndarray, "u u"], Float[np.ndarray, " u"]]:
+    """Return the normal equations, computed in blocks of rows on the default device."""
+    with precision("float64"):
+        xp = np if devices.is_host() else jnp
+        G, Z, R = xp.asarray(slopes), xp.asarray(X), xp.asarray(residuals)
+        if R.shape[1] >= SEVERAL and not diagonal:
+            return _of_several(G, Z, R)
+        A, b = xp.zeros((unknowns, unknowns)), xp.zeros(unknowns)
+        rows = max(1, BLOCK // unknowns)
+        for c in range(R.shape[1]):
+            for i in range(0, len(X), rows):
+                g, z = G[i : i + rows, c], Z[i : i + rows]
+                F = g * z if diagonal else (g[:, :, None] * z[:, None]).reshape(len(z), -1)
+                A, b = A + dot(F.T, F), b + dot(F.T, R[i : i + rows, c])
+        return np.array(A), np.array(b)
+
+
+def _of_several(
+    G: Float[Matrix, "n c f"], Z: Float[Matrix, "n d"], R: Float[Matrix, "n c"]
+) -> tuple[Float[np.ndarray, "u u"], Float[np.ndarray, " u"]]:
+    """Return the normal equations for several outputs.
+
+    A_(kj)(lm) = Σ_i (Σ_c g_ick g_icl) x_ij x_im: the sum over outputs is taken once for each pair of directions, so
+    that many outputs cost little more than one.
+    """
+    f, unknowns = G.shape[2], G.shape[2] * Z.shape[1]
+    k, l = np.triu_indices(f)
+    pairs = np.asarray(_by_squares(dot(G.swapaxes(1, 2), G)[:, k, l], Z))
+    A = pairs[_symmetric(f)].transpose(0, 2, 1, 3).reshape(unknowns, unknowns)
+    return A, np.array(dot(einsum("icf,ic->if", G, R).T, Z)).reshape(-1)
+
+
+def _by_squares(S: Float[Matrix, "n p"], Z: Float[Matrix, "n d"]) -> Float[Matrix, "p d d"]:
+    """Return Σ_i s_ip x_ij x_im for every p; the products x_ij x_im are computed once per block of rows."""
+    j, m = np.triu_indices(Z.shape[1])
+    rows = max(1, BLOCK // len(j))
+    starts = range(0, len(Z), rows)
+    total = sum(dot(S[i : i + rows].T, Z[i : i + rows, j] * Z[i : i + rows, m]) for i in starts)
+    return total[:, _symmetric(Z.shape[1])]
+
+
+def _symmetric(n: int) -> Int[np.ndarray, "n n"]:
+    """Return the position of each entry of a symmetric matrix among those of its upper triangle, row by row."""
+    place = np.zeros((n, n), int)
+    place[np.triu_indices(n)] = np.arange(n * (n + 1) // 2)
+    return np.maximum(place, place.T)

@@ -9,27 +9,28 @@ Weights are moved into the kernel: (√W K √W + ρI)β = √W y, α = √W β.
 gives the free intercept; if only some are, labels minus their mean are fitted, which is equivalent for many rows.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Float, PRNGKeyArray
 
 from unlazy.core import devices
-from unlazy.core.memory import memory_budget
-from unlazy.core.precision import precision, unit_roundoff
+from unlazy.core.arrays import precision, unit_roundoff
+from unlazy.core.devices import memory_budget
 from unlazy.core.results import Evidence, FitDescription
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import apply_metric
 from unlazy.kernels.weighted import Weighted
 from unlazy.products.agop import agop
 from unlazy.products.metric_gram import Map, metric_gram
-from unlazy.solvers.methods.base import Method
-from unlazy.solvers.ridge.intercept import weighted_mean
+from unlazy.solvers.ridge import weighted_mean
 from unlazy.solvers.selection import FLOAT32_MIN_TOLERANCE
-from unlazy.solvers.solve import solve
+from unlazy.solvers.solve import SolveOptions, solve
 from unlazy.theory.dynamics.leave_one_out import with_intercept
-from unlazy.theory.numerics.bandwidth import evenly_spaced_rows
+from unlazy.theory.numerics.geometry import evenly_spaced_rows
+from unlazy.training.options import RFMOptions
 from unlazy.training.rfm.split_fits import exact_fit, pad_map
 
 EXACT, EXACT_DEVICE = 8000, 60_000
@@ -38,26 +39,6 @@ COPIES, COPIES_DEVICE = 1.25, 3.5
 """Number of n × n matrices alive at once during the factorization; on the host K and its strips."""
 SAMPLE = 500
 """Number of rows whose distances give the default bandwidth."""
-
-
-class FitOptions(NamedTuple):
-    """Options of a fit."""
-
-    method: str | Method | None = None
-    """Method of `solve`; None: one factorization if possible, else the choice of `solve`."""
-    tolerance: float = 1e-3
-    memory: int | str | None = None
-    gradient_rows: int = 5000
-    """Number of evenly spaced rows over which gradients are averaged."""
-    key: PRNGKeyArray | None = None
-
-    @property
-    def exact_limit(self) -> int:
-        """Largest number of rows fitted by one factorization."""
-        if self.method is not None:
-            return 0
-        most, copies = (EXACT, COPIES) if devices.is_host() else (EXACT_DEVICE, COPIES_DEVICE)
-        return int(min(most, np.sqrt(memory_budget(self.memory) / (8 * copies))))
 
 
 class KernelFit(NamedTuple):
@@ -81,19 +62,28 @@ class KernelFitter:
         X: Float[np.ndarray, "n d"],
         L: Map,
         weights: Float[np.ndarray, " n"] | None,
-        options: FitOptions,
+        options: RFMOptions,
+        key: PRNGKeyArray | None,
     ):
-        self.kernel, self.X, self.map, self.weights, self.options = kernel, X, L, weights, options
+        self.kernel, self.X, self.map, self.weights, self.options, self.key = kernel, X, L, weights, options, key
         self.default_bandwidth = metric_gram(kernel, X[evenly_spaced_rows(len(X), SAMPLE)], L).default_bandwidth
         """Default bandwidth under this metric."""
 
-    def kernel_at(self, h: float, dtype: Any = np.float64) -> Kernel:
+    def kernel_at(self, h: float, dtype: DTypeLike = np.float64) -> Kernel:
         """Return the kernel as a function of x at bandwidth h."""
         return apply_metric(self.kernel, (pad_map(self.map, self.X.shape[1]) / h).astype(dtype))
 
+    @property
+    def exact_limit(self) -> int:
+        """Largest number of rows fitted by one factorization."""
+        if self.options.method is not None:
+            return 0
+        most, copies = (EXACT, COPIES) if devices.is_host() else (EXACT_DEVICE, COPIES_DEVICE)
+        return int(min(most, np.sqrt(memory_budget(self.options.memory) / (8 * copies))))
+
     def fit(self, h: float, relative_ridge: float, Y: Float[np.ndarray, "n c"]) -> KernelFit:
         """Fit the labels at a bandwidth and a ridge."""
-        n, most = len(self.X), self.options.exact_limit
+        n, most = len(self.X), self.exact_limit
         if n > most:
             return self._solve(h, relative_ridge, Y)
         alpha, b, ridge = exact_fit(self.kernel, self.X, self.map, h, relative_ridge, Y, self.weights)
@@ -120,9 +110,16 @@ class KernelFitter:
             scale = np.sqrt(w)[:, None]
             kernel, X, columns = Weighted(kernel), np.hstack([X, scale]), columns * scale
         solution = solve(
-            kernel, X, columns, ridge, method=options.method, tolerance=options.tolerance, precision=tight,
-            memory=options.memory, progress=False, key=options.key,
-        )  # fmt: skip
+            kernel,
+            X,
+            columns,
+            ridge,
+            method=options.method,
+            tolerance=options.tolerance,
+            options=SolveOptions(precision=tight, memory=options.memory),
+            progress=False,
+            key=self.key,
+        )
         centers, alpha = np.asarray(solution.centers, np.float64), np.asarray(solution.coefficients, np.float64)
         if w is not None:
             alpha = alpha * centers[:, -1:]
@@ -134,7 +131,7 @@ class KernelFitter:
 
     def agop(self, h: float, found: KernelFit, diagonal: bool) -> np.ndarray:
         """Return the weighted average gradient outer product of a fit, or its diagonal."""
-        part = evenly_spaced_rows(len(self.X), self.options.gradient_rows)
+        part = evenly_spaced_rows(len(self.X), self.options.gradients)
         w = None if self.weights is None else self.weights[part]
         centers = self.X if found.centers is None else found.centers
         with precision(found.dtype.name):

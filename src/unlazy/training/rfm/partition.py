@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.products.metric_gram import Map
 
 SAMPLE = 5000

@@ -2,38 +2,31 @@
 
 import math
 import time
-from collections.abc import Sequence
-from typing import Any
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from unlazy.core.arrays import Points, as_real_array, check_axes, check_finite
+from unlazy.core.arrays import Labels, Points, as_real_array, check_axes, check_finite, precision, unit_roundoff
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.precision import precision, unit_roundoff
-from unlazy.core.progress import ProgressDisplay
+from unlazy.core.progress import ProgressDisplay, ProgressOption
 from unlazy.core.results import Evidence, FitDescription, time_index
-from unlazy.kernels.base import Kernel
+from unlazy.kernels.base import Kernel, resolve_kernel
 from unlazy.kernels.metric import apply_metric
-from unlazy.kernels.resolve import resolve_kernel
 from unlazy.products import matmul
 from unlazy.products.metric_gram import metric_gram
-from unlazy.solvers.methods.base import Method
+from unlazy.solvers.path import Values
 from unlazy.solvers.problem import label_matrix
-from unlazy.theory.numerics.bandwidth import evenly_spaced_rows
-from unlazy.training.rfm.bandwidth_and_ridge import coordinate_search, leave_one_out
+from unlazy.theory.numerics.geometry import evenly_spaced_rows
+from unlazy.training.options import RFMOptions, check_positive_or_none
 from unlazy.training.rfm.iteration import (
-    FIRST_RIDGE,
     Iterate,
-    check_metric,
-    isotropic_metric,
+    first_metric,
     metric_from_agop,
     metric_root,
-    normalize_metric,
-    powers_per_update,
+    select_bandwidth_and_ridge,
 )
-from unlazy.training.rfm.large_n_fit import FitOptions, KernelFitter
+from unlazy.training.rfm.large_n_fit import KernelFitter
 
 SOLVED = "α = (K_M + ρI)⁻¹ y, M ← AGOP(f)/tr AGOP(f) [D11]"
 SELECTION_ROWS = 1200
@@ -95,7 +88,7 @@ class RecursiveFeatureMachine(eqx.Module):
             self.seconds, max(float(e.bytes) for e in known), last.with_description(solved=SOLVED).description,
         )  # fmt: skip
 
-    def predict(self, Z: Points, t: Any = None) -> Float[np.ndarray, "..."]:
+    def predict(self, Z: Points, t: Values | None = None) -> Float[np.ndarray, "..."]:
         """Evaluate f.
 
         Parameters
@@ -136,7 +129,7 @@ class RecursiveFeatureMachine(eqx.Module):
         """Shape of one prediction."""
         return () if self.one_output else self.iterates[0].alpha.shape[1:]
 
-    def kernel_at(self, t: Any = None) -> Kernel:
+    def kernel_at(self, t: Values | None = None) -> Kernel:
         """Return the learned kernel k(Lx/h, Lz/h).
 
         Parameters
@@ -155,21 +148,13 @@ class RecursiveFeatureMachine(eqx.Module):
 def recursive_features(
     kernel: Kernel,
     X: Points,
-    y: Any,
+    y: Labels,
     *,
     updates: int = 5,
-    metric: str = "full",
-    rank: int | None = None,
-    power: float | Sequence[float] = 1.0,
-    relative_bandwidth: float | None = None,
     relative_ridge: float | None = None,
-    weights: Any = None,
-    start: Any = None,
-    gradients: int = 5000,
-    method: str | Method | None = None,
-    tolerance: float = 1e-3,
-    memory: int | str | None = None,
-    progress: bool = False,
+    weights: Values | None = None,
+    options: RFMOptions | None = None,
+    progress: ProgressOption = False,
     key: PRNGKeyArray | None = None,
 ) -> RecursiveFeatureMachine:
     """Fit a recursive feature machine: alternate kernel ridge regression with updates of the metric [D11].
@@ -177,8 +162,8 @@ def recursive_features(
     f = argmin Σ_i w_i (f(x_i) + b - y_i)² + ρ‖f‖²_{K_M},   M ← (Σ_i w_i ∇f(x_i)∇f(x_i)ᵀ)^power / trace.
 
     Works for every kernel of linear maps of x, deep NTKs included, and any number of rows; columns are not
-    standardized. A fit is one exact factorization in float64 if it fits in memory; otherwise, or if `method` is given,
-    `solve` fits to `tolerance`.
+    standardized. A fit is one exact factorization in float64 if it fits in memory; otherwise, or if `options.method` is
+    given, `solve` fits to `options.tolerance`.
 
     Parameters
     ----------
@@ -190,32 +175,15 @@ def recursive_features(
         Labels.
     updates : int, default 5
         Number of updates of the metric.
-    metric : {"full", "diagonal", "low_rank"}, default "full"
-        Form of M.
-    rank : int, optional
-        Rank of a low-rank metric.
-    power : float or sequence of float, default 1.0
-        Power of the average gradient outer product, one number or one per update.
-    relative_bandwidth : float, optional
-        Bandwidth as a multiple of the median distance under each metric (of the root mean square norm for kernels of
-        inner products). None: chosen by leave-one-out before the first update, then kept.
     relative_ridge : float, optional
         Ridge relative to the mean of k(x, x). None: chosen by leave-one-out before the first update, then kept; as
         ratio of noise to signal it does not depend on n.
     weights : array of shape (n,), optional
         Weights w_i of the rows; rows of weight zero are left out.
-    start : array of shape (d, d) or (d,), optional
-        Initial metric; the identity by default.
-    gradients : int, default 5000
-        Number of rows over which gradients are averaged.
-    method : str or Method, optional
-        Method of `solve`.
-    tolerance : float, default 1e-3
-        Tolerance of `solve`.
-    memory : int or str, optional
-        Memory budget.
-    progress : bool, default False
-        Whether to show a progress bar.
+    options : RFMOptions, optional
+        Kind of metric, power of the AGOP, bandwidth, and options of `solve`.
+    progress : bool or callable, default False
+        Whether to show a progress bar. A callable is called with a `core.progress.Progress` after every fit.
     key : PRNG key, optional
         Source of randomness of `solve`.
 
@@ -236,72 +204,57 @@ def recursive_features(
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from unlazy import MLP, NTK, recursive_features
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> y, Z = np.sin(X[:, 0]), X[:5]
     >>> machine = recursive_features(NTK(MLP(3, sigma_b=1.0)), X, y)
-    >>> machine.metric, machine.predict(Z), machine.kernel_at(), machine.evidence
+    >>> machine.metric.shape, machine.predict(Z).shape
+    ((3, 3), (5,))
     """
-    began = time.perf_counter()
-    metric = _metric_kind(kernel, metric, rank)
-    powers = powers_per_update(power, updates if updates == 0 else check_positive_integer("updates", updates))
+    began, options = time.perf_counter(), options or RFMOptions()
+    powers = options.powers(updates if updates == 0 else check_positive_integer("updates", updates))
+    check_positive_or_none("relative_ridge", relative_ridge)
     rows = as_real_array("X", X).astype(np.float64)
     check_axes("X", rows.shape)
     check_finite("X", rows)
     Y, shape = label_matrix(y, len(rows))
     rows, Y, w = _validate_weights(rows, Y, weights)
-    options = FitOptions(method, tolerance, memory, check_positive_integer("gradients", gradients), key)
-    M = (
-        isotropic_metric(rows.shape[1], metric)
-        if start is None
-        else normalize_metric(as_real_array("start", start), metric)
-    )
+    resolve_kernel(kernel)
+    M = first_metric(kernel, rows, options)
     found: list[Iterate] = []
     with precision("float64"), ProgressDisplay("learning a metric", updates + 1, show=progress) as shown:
-        factor, rho, note = _select_bandwidth_and_ridge(kernel, rows, Y, w, M, relative_bandwidth, relative_ridge)
+        factor, rho, note = _bandwidth_and_ridge(kernel, rows, Y, w, M, options.relative_bandwidth, relative_ridge)
         for t in range(updates + 1):
-            seen = KernelFitter(kernel, rows, metric_root(M), w, options)
+            seen = KernelFitter(kernel, rows, metric_root(M), w, options, key)
             h = factor * seen.default_bandwidth
             fit = seen.fit(h, rho, Y)
             evidence = fit.evidence.with_description(notes=(*fit.evidence.notes, note))
             found.append(Iterate(M, seen.map, h, rho, fit.alpha, fit.intercept, fit.centers, evidence))
             if t < updates:
-                M = metric_from_agop(seen.agop(h, fit, metric == "diagonal"), metric, M, rank, powers[t])
+                agop = seen.agop(h, fit, options.metric == "diagonal")
+                M = metric_from_agop(agop, options.metric, M, options.rank, powers[t])
             shown.advance(fit.evidence.description.method)
     return RecursiveFeatureMachine(kernel, rows, tuple(found), not shape, time.perf_counter() - began)
 
 
-def _select_bandwidth_and_ridge(
+def _bandwidth_and_ridge(
     kernel: Kernel, X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None, M: np.ndarray, bandwidth: float | None,
     ridge: float | None,
 ) -> tuple[float, float, str]:  # fmt: skip
     """Return relative bandwidth, relative ridge and a sentence about their choice."""
-    for what, value in (("relative_bandwidth", bandwidth), ("relative_ridge", ridge)):
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{what} must be positive or None (leave-one-out), got {value!r}")
-    size = "bandwidth {:.3g} times the default, ridge {:.3g} times the mean of k(x, x)"
     if bandwidth is not None and ridge is not None:
-        return float(bandwidth), float(ridge), f"{size.format(bandwidth, ridge)}, given by the user"
-    part = evenly_spaced_rows(len(X), SELECTION_ROWS)
-    seen = metric_gram(kernel, X[part], metric_root(M))
-    error = leave_one_out(seen.gram, Y[part], None if weights is None else weights[part])
-    first = ((bandwidth or 1.0) * seen.default_bandwidth, ridge or FIRST_RIDGE)
-    (h, rho), _ = coordinate_search(error, first, ridge=ridge is None, bandwidth=bandwidth is None)
-    factor = h / seen.default_bandwidth
-    return factor, rho, f"{size.format(factor, rho)}, by leave-one-out of {len(part)} rows before the first update"
-
-
-def _metric_kind(kernel: Kernel, metric: str, rank: int | None) -> str:
-    """Return the kind of metric; a rank turns "full" into "low_rank"."""
-    resolve_kernel(kernel)
-    metric = "low_rank" if metric == "full" and rank is not None else metric
-    check_metric(kernel, metric)
-    if metric == "low_rank":
-        check_positive_integer("rank", rank, "metric='low_rank' keeps this many directions")
-    elif rank is not None:
-        raise ValueError(f"rank={rank!r} belongs to metric='low_rank', not to {metric!r}")
-    return metric
+        factor, rho, how = bandwidth, ridge, "given by the user"
+    else:
+        part = evenly_spaced_rows(len(X), SELECTION_ROWS)
+        seen, w = metric_gram(kernel, X[part], metric_root(M)), None if weights is None else weights[part]
+        factor, rho = select_bandwidth_and_ridge(seen, Y[part], w, bandwidth, ridge)
+        how = f"by leave-one-out of {len(part)} rows before the first update"
+    return factor, rho, f"bandwidth {factor:.3g} times the default, ridge {rho:.3g} times the mean of k(x, x), {how}"
 
 
 def _validate_weights(
-    X: np.ndarray, Y: np.ndarray, weights: Any
+    X: np.ndarray, Y: np.ndarray, weights: Values | None
 ) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "n c"], Float[np.ndarray, " n"] | None]:
     """Validate the weights and drop rows of weight zero."""
     if weights is None:

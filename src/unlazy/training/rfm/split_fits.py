@@ -7,7 +7,7 @@ that stores nothing: K, its factor in float64 (as fast as float32 on such GPUs),
 """
 
 import abc
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,18 +16,16 @@ from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
 from unlazy.core import devices
-from unlazy.core.linalg import dot
-from unlazy.core.precision import precision
+from unlazy.core.arrays import Matrix, dot, precision
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import apply_metric
+from unlazy.kernels.radial import RadialKernel
 from unlazy.products.agop import agop, gradient
-from unlazy.products.engines.numpy_entries import EntryTable
+from unlazy.products.engines.numpy_engine import EntryTable
 from unlazy.products.metric_gram import Map, cross_table, lower, metric_gram
-from unlazy.solvers.ridge.factorization import evaluation_dtype
-from unlazy.solvers.ridge.inplace_ridge import ridge_coefficients_in_place
-from unlazy.solvers.ridge.intercept import ridge_coefficients
+from unlazy.solvers.ridge import evaluation_dtype, ridge_coefficients, ridge_coefficients_in_place
 from unlazy.theory.dynamics.leave_one_out import with_intercept
-from unlazy.theory.numerics.bandwidth import evenly_spaced_rows
+from unlazy.theory.numerics.geometry import evenly_spaced_rows
 
 SAMPLE = 500
 """Number of rows whose distances give the default bandwidth on an accelerator."""
@@ -141,12 +139,12 @@ class DeviceSplitFits(SplitFits):
 
 
 def slopes(
-    kernel: Kernel, X: Float[Any, "n d"], L: Map, h: float, alpha: Float[np.ndarray, "n c"], Z: Float[Any, "p d"],
+    kernel: Kernel, X: Float[Matrix, "n d"], L: Map, h: float, alpha: Float[np.ndarray, "n c"], Z: Float[Matrix, "p d"],
     dtype: str = "float64",
 ) -> Float[np.ndarray, "p c r"]:  # fmt: skip
     """Return ∂f_c/∂(Lx)_k at the rows of Z, for f(x) = Σ_i α_i k(Lx/h, Lx_i/h)."""
     # pad to d coordinates if the kernel depends on their number or programs are shared
-    full = L if devices.is_host() and kernel.depends_on == "distance" else pad_map(L, X.shape[1])
+    full = L if devices.is_host() and isinstance(kernel, RadialKernel) else pad_map(L, X.shape[1])
     with precision("float64"):
         left, right = ((A * full if full.ndim == 1 else dot(A, full.T)) / h for A in (jnp.asarray(Z), jnp.asarray(X)))
         left, right, a = (np.asarray(A, dtype) for A in (left, right, alpha))
@@ -180,14 +178,18 @@ def exact_fit(
 
 
 @jax.jit
-def _fit(kernel: Kernel, X: Array, Z: Array, Y: Array, relative_ridge: Any, weights: Array) -> tuple[Array, ...]:
+def _fit(
+    kernel: Kernel, X: Array, Z: Array, Y: Array, relative_ridge: float | Array, weights: Array
+) -> tuple[Array, ...]:
     """Return coefficients, intercept, predictions of Z and the ridge, in one program."""
     alpha, b, ridge = _coefficients(kernel, X, Y, relative_ridge, weights)
     return alpha, b, dot(kernel.gram(Z, X), alpha) + b, ridge
 
 
 @jax.jit
-def _coefficients(kernel: Kernel, X: Array, Y: Array, relative_ridge: Any, weights: Array) -> tuple[Array, ...]:
+def _coefficients(
+    kernel: Kernel, X: Array, Y: Array, relative_ridge: float | Array, weights: Array
+) -> tuple[Array, ...]:
     """Return coefficients, intercept and the ridge."""
     K = kernel.gram(X)
     ridge = relative_ridge * jnp.mean(jnp.diagonal(K))

@@ -11,22 +11,23 @@ infinite limits of neural networks (2025).
 
 import math
 import time
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from unlazy.core.arrays import Labels, Points, as_points
+from unlazy.core.arrays import Labels, Points, as_points, dot
+from unlazy.core.arrays import precision as in_precision
 from unlazy.core.errors import check_positive_integer
-from unlazy.core.linalg import dot
-from unlazy.core.precision import precision as in_precision
 from unlazy.core.results import Evidence, FitDescription
 from unlazy.kernels.networks.adaptive import AdaptiveKernel
 from unlazy.theory.infinite_width.architecture import MLP
-from unlazy.training.rich.initialization import check_draws, coordinates, symmetric_normals
-from unlazy.training.rich.limit import check_training, validate_data
+from unlazy.training.options import check_draws
+from unlazy.training.rich.initialization import coordinates, symmetric_normals
+from unlazy.training.rich.limit import check_richness, validate_data
 
 DAMPING = 0.2
 """Share of the new Δ after every sweep."""
@@ -138,11 +139,17 @@ def adaptive_kernel(
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from unlazy import MLP, solve
+    >>> from unlazy.training import adaptive_kernel
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> y, Z = np.sin(X[:, 0]), X[:5]
     >>> found = adaptive_kernel(MLP(1, "relu"), X, y, richness=1.0, ridge=0.1)
-    >>> solve(found.kernel, X, y, ridge=0.1).predict(Z)
+    >>> solve(found.kernel, X, y, ridge=0.1).predict(Z).shape
+    (5,)
     """
-    check_training(richness, [1.0], None, 0.5)
-    check_draws(draws, 1)
+    check_richness(richness)
+    check_draws(draws)
     check_positive_integer("sweeps", sweeps)
     if network.depth != 1:
         raise ValueError(f"the adaptive kernel needs two layers, depth 1; got depth {network.depth}")
@@ -168,7 +175,7 @@ def adaptive_kernel(
 
 @eqx.filter_jit
 def _sample(
-    network: MLP, E: Array, y: Array, w: Array, richness: Any, ridge: Any, sweeps: int, key: Any
+    network: MLP, E: Array, y: Array, w: Array, richness: Array, ridge: Array, sweeps: int, key: PRNGKeyArray
 ) -> tuple[Chains, Array, Array]:
     """Run the chains; return them and the means of Φ over the last two quarters of the sweeps."""
     s, b = network.sigma_w[1], network.sigma_b[1]
@@ -198,7 +205,7 @@ def _sample(
     return chains._replace(pull=solved(gram(chains.w))), early, late
 
 
-def slice_sweep(key: PRNGKeyArray, w: Float[Array, "N r"], tilt: Any) -> Float[Array, "N r"]:
+def slice_sweep(key: PRNGKeyArray, w: Float[Array, "N r"], tilt: Callable[[Array], Array]) -> Float[Array, "N r"]:
     """Move every row once under N(0, I)·exp(tilt) by elliptical slice sampling.
 
     The new point lies on the ellipse through w and an independent draw; its angle is drawn from a bracket that shrinks

@@ -5,19 +5,20 @@ v_i the velocities at earlier moments: a row of the `plan`. Plain steps have a_j
 Runge–Kutta method are moments with their own rows, so that flow and descent use the same program.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.theory.activations.functions import activation
+from unlazy.theory.dynamics.losses import Loss
 from unlazy.theory.feature_learning.mean_field import embed, value_and_slope
 from unlazy.theory.feature_learning.single_site import LayerDraws, layer_field, mean_product, whiten
 from unlazy.theory.infinite_width.architecture import MLP
-from unlazy.training.descent.losses import Loss
 from unlazy.training.rich.initialization import symmetric_normals
 
 FLOOR, EXACT_FLOOR = 1e-4, 1e-12
@@ -70,7 +71,7 @@ class DeepLimit(eqx.Module):
     network: MLP
     X: Float[Array, "n d"]
     y: Float[Array, " n *c"]
-    richness: Any
+    richness: ArrayLike
     plan: Float[Array, "T T"]
     """Weights of earlier moments' velocities in the state of each moment."""
     shares: Float[Array, "T n"]
@@ -124,7 +125,7 @@ class DeepLimit(eqx.Module):
         run = Run(tuple(sites), jnp.zeros((total, c), E.dtype), jnp.zeros((), jnp.int32))
         return run, Start(E, dot(draws[0].forward, E.T), tuple(d.bias for d in draws), draws[-1].backward)
 
-    def _draws(self, key: PRNGKeyArray, forward: int, backward: int, dtype: Any) -> Draws:
+    def _draws(self, key: PRNGKeyArray, forward: int, backward: int, dtype: DTypeLike) -> Draws:
         """Draw the white noise of one layer; unit vectors for linear networks."""
         if self.linear:
             count = forward + 1 + backward

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.data import Data
-from unlazy.core.memory import memory_budget
+from unlazy.core.devices import memory_budget
 from unlazy.training.descent.steps import DescentBatches
 from unlazy.training.rich.deep import DeepLimit, Moment, Run, Start, memory_needed
 from unlazy.training.rich.flow import LARGEST_FACTOR, SAFETY, SMALLEST_FACTOR
@@ -131,7 +131,7 @@ def _evaluate(limit: DeepLimit, run: Run, row: Array, start: Start) -> tuple[Run
 
 
 @jax.jit
-def advance(limit: DeepLimit, run: Run, start: Start, mark: Any) -> tuple[Run, Moment]:
+def advance(limit: DeepLimit, run: Run, start: Start, mark: Array) -> tuple[Run, Moment]:
     """Advance the run up to and including a moment; return the run and the values there."""
     like = jax.eval_shape(limit.moment, run, limit.plan[0], start)[1]
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)

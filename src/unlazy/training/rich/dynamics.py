@@ -1,23 +1,29 @@
 """Training with records at given times: steps or flow, several runs in parallel, progress and checkpoints."""
 
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from unlazy.core.arrays import is_concrete
 from unlazy.core.data import Data
+from unlazy.core.devices import memory_budget
 from unlazy.core.fingerprint import fingerprint
-from unlazy.solvers.checkpoint import Checkpoint
-from unlazy.training.descent.losses import Loss
+from unlazy.core.progress import ProgressDisplay
+from unlazy.core.results import Evidence, FitDescription
+from unlazy.kernels.base import Kernel
+from unlazy.solvers.checkpoint import Checkpoint, as_checkpoint
+from unlazy.theory.dynamics.losses import Loss, resolve_loss
 from unlazy.training.descent.steps import DescentBatches
+from unlazy.training.options import RichOptions
 from unlazy.training.rich import flow
 from unlazy.training.rich.estimate import SampledQuantity, over_runs
-from unlazy.training.rich.progress import Progress, ProgressReporter
+
+QUIET_SECONDS = 3.0
+"""Runs shorter than this show no progress."""
 
 
 class TrainingRecord(NamedTuple):
@@ -30,40 +36,71 @@ class TrainingRecord(NamedTuple):
     tangent: SampledQuantity
 
 
-class Dynamics(eqx.Module):
-    """A system (state and velocity), data in its coordinates, a loss, and the time discretization.
+@runtime_checkable
+class System(Protocol):
+    """A network: two layers of infinite width, or finite."""
 
-    Gradient descent or flow on the sum Σ_μ ℓ(f_μ, y_μ) over points, in the time of [K3]. With batches, the sum over a
-    batch is scaled to all points. Records contain the mean of ℓ over points.
+    def outputs(self, state: PyTree, X: Array) -> Array:
+        """Return f at the inputs."""
+
+    def move(self, state: PyTree, X: Array, pull: Array) -> PyTree:
+        """Return the velocities of a state for -∂ℓ/∂f."""
+
+    def kernels(self, state: PyTree, X: Array) -> tuple[tuple, tuple, Array]:
+        """Return Φ^l and G^l of every hidden layer, and Θ."""
+
+    def error_size(self, error: PyTree, state: PyTree, X: Array, label: Array) -> Array:
+        """Return the size of an error of the state, relative to the labels."""
+
+    def predict(self, states: PyTree, Z: Array) -> Array:
+        """Return f of every run at any points."""
+
+    def kernel(self, states: PyTree) -> Kernel:
+        """Return the tangent kernel, averaged over runs."""
+
+
+class Dynamics(eqx.Module):
+    """A system (state and velocity), data in its coordinates, a loss ℓ, and the time discretization.
+
+    Gradient descent or flow on the mean loss L, in the time of [K3]: dθ/dt = -n∇L. Records contain L.
     """
 
-    system: Any
+    system: System
     data: Data
     loss: Loss = eqx.field(static=True)
-    step_size: Any
-    """None: gradient flow."""
-    tolerance: Any
+    step_size: float | None
+    """Time of one step; None: gradient flow."""
+    tolerance: float
     batch_size: int | None = eqx.field(static=True)
     key: PRNGKeyArray
 
-    def outputs(self, state: Any, X: Array) -> Array:
+    @classmethod
+    def create(
+        cls, system: System, data: Data, loss: str | Loss, step_size: float | None, options: RichOptions,
+        key: PRNGKeyArray,
+    ) -> "Dynamics":  # fmt: skip
+        """Return the dynamics with a step size on the mean loss."""
+        batch_size = check_batch(options.batch_size, step_size, data.n)
+        time = None if step_size is None else step_size / data.n
+        return cls(system, data, resolve_loss(loss), time, options.tolerance, batch_size, key)
+
+    def outputs(self, state: PyTree, X: Array) -> Array:
         """Return f with the shape of the labels."""
         f = self.system.outputs(state, X)
         return f[:, 0] if f.shape[-1] == 1 else f
 
-    def velocity(self, states: Any, batch: Data | None = None) -> Any:
-        """Return dθ/dt of every run."""
+    def velocity(self, states: PyTree, batch: Data | None = None) -> PyTree:
+        """Return dθ/dt = -n∇L of every run."""
         some = self.data if batch is None else batch
-        share = self.data.n / some.n
 
-        def one(state: Any) -> Any:
+        def one(state: PyTree) -> PyTree:
             f = self.outputs(state, some.X)
-            pull = -jax.grad(lambda f: share * jnp.sum(self.loss.per_point(f, some.y)))(f)
+            pull = -jax.grad(lambda f: self.data.n * self.loss.mean(f, some.y))(f)
             return self.system.move(state, some.X, pull.reshape(some.n, -1))
 
         return jax.vmap(one)(states)
 
-    def error_size(self, errors: Any, states: Any) -> Array:
+    def error_size(self, errors: PyTree, states: PyTree) -> Array:
         """Return the error of a step relative to the tolerance, the largest over all runs."""
         zero = jnp.zeros_like(self.outputs(jax.tree.map(lambda leaf: leaf[0], states), self.data.X))
         pull = jax.grad(lambda f: jnp.sum(self.loss.per_point(f, self.data.y)))(zero)
@@ -71,7 +108,7 @@ class Dynamics(eqx.Module):
         each = jax.vmap(lambda e, s: self.system.error_size(e, s, self.data.X, label))(errors, states)
         return jnp.max(each) / self.tolerance
 
-    def record(self, states: Any) -> TrainingRecord:
+    def record(self, states: PyTree) -> TrainingRecord:
         """Record predictions at the training points, mean loss and kernels."""
         f = jax.vmap(lambda state: self.outputs(state, self.data.X))(states)
         losses = jax.vmap(lambda f: self.loss.mean(f, self.data.y))(f)
@@ -83,57 +120,60 @@ class Dynamics(eqx.Module):
 class DescentClock(NamedTuple):
     """State of plain gradient descent."""
 
-    state: Any
+    state: PyTree
     order: Array
     taken: Array
+
+
+Clock = DescentClock | flow.FlowClock
 
 
 class TrainingRun(NamedTuple):
     """Result of `train`: records and states at every time, and the number of steps."""
 
     records: TrainingRecord
-    states: Any
+    states: PyTree
     steps: int
     seconds: float
 
 
-def train(
-    dynamics: Dynamics, states: Any, times: np.ndarray, *, keep: bool,
-    progress: Progress, checkpoint: str | Path | Checkpoint | None, what: str,
-    until_loss: float | None = None,
-) -> TrainingRun:  # fmt: skip
-    """Train to every recorded time in order, stopping at the first with a mean loss of at most `until_loss`."""
-    reporter = ProgressReporter(progress, what, len(times))
+def train(dynamics: Dynamics, states: PyTree, times: np.ndarray, options: RichOptions, what: str) -> TrainingRun:
+    """Train to every recorded time in order, stopping at the first with a mean loss of at most `stop_below`."""
+    keep, stop_below = options.keep_states, options.stop_below
+    _check_memory(states, len(times), keep)
     now = _begin(dynamics, states, jnp.asarray(times[1] if len(times) > 1 else times[0] or 1.0, float))
     records: list[TrainingRecord] = []
-    kept: list[Any] = []
+    kept: list[PyTree] = []
     first = 0
-    file = _file(checkpoint, dynamics, states, times)
+    problem = {"system": fingerprint(dynamics.system, dynamics.tolerance, dynamics.step_size, dynamics.batch_size),
+               "data": fingerprint(dynamics.data, dynamics.loss.name), "start": fingerprint(jax.tree.leaves(states)),
+               "times": fingerprint(times)}  # fmt: skip
+    file = checkpoint_of(options, problem)
     if file is not None and (earlier := file.load()) is not None:
         first, now, records, kept = _restored(earlier, now, dynamics, keep)
-    for i in range(first, len(times)):
-        if _ended(records, until_loss):
-            break
-        now = _advance(dynamics, now, jnp.asarray(times[i], float if dynamics.step_size is None else jnp.int32))
-        records.append(_record(dynamics, now.state))
-        kept.append(now.state if keep else None)
-        reporter.report(i + 1, f"t = {times[i]:g}")
-        if file is not None:
-            last = i == len(times) - 1 or _ended(records, until_loss)
-            file.save(lambda: _state(i, now, records, kept), now=last)  # noqa: B023
-    reporter.close()
+    with ProgressDisplay(what, len(times), show=options.progress, delay=QUIET_SECONDS) as shown:
+        for i in range(first, len(times)):
+            if _ended(records, stop_below):
+                break
+            now = _advance(dynamics, now, jnp.asarray(times[i], float if dynamics.step_size is None else jnp.int32))
+            records.append(_record(dynamics, now.state))
+            kept.append(now.state if keep else None)
+            shown.advance(f"t = {times[i]:g}", 1 if i > first else i + 1)
+            if file is not None:
+                last = i == len(times) - 1 or _ended(records, stop_below)
+                file.save(lambda: _state(i, now, records, kept), now=last)  # noqa: B023
     # on the host, so that another number of times needs no compilation
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves) if is_concrete(leaves) else jnp.stack(leaves), *records)
     path = jax.tree.map(lambda *leaves: jnp.stack(leaves), *kept) if keep else None
-    return TrainingRun(stacked, path, int(now.taken), reporter.seconds)
+    return TrainingRun(stacked, path, int(now.taken), shown.seconds)
 
 
-def _ended(records: list[TrainingRecord], until_loss: float | None) -> bool:
-    """Whether the last recorded mean loss is at most `until_loss`."""
-    return until_loss is not None and bool(records) and bool(records[-1].loss.value <= until_loss)
+def _ended(records: list[TrainingRecord], stop_below: float | None) -> bool:
+    """Whether the last recorded mean loss is at most `stop_below`."""
+    return stop_below is not None and bool(records) and bool(records[-1].loss.value <= stop_below)
 
 
-def _begin(dynamics: Dynamics, states: Any, first: Array) -> Any:
+def _begin(dynamics: Dynamics, states: PyTree, first: Array) -> Clock:
     """Return the clock before the first step."""
     if dynamics.step_size is None:
         return jax.jit(lambda d, s: flow.begin(d.velocity, s, first))(dynamics, states)
@@ -142,9 +182,9 @@ def _begin(dynamics: Dynamics, states: Any, first: Array) -> Any:
 
 
 @jax.jit
-def _advance(dynamics: Dynamics, now: Any, until: Array) -> Any:
+def _advance(dynamics: Dynamics, now: Clock, until: Array) -> Clock:
     """Advance the clock to a time or number of steps."""
-    if dynamics.step_size is None:
+    if isinstance(now, flow.FlowClock):
         return flow.flow(dynamics.velocity, dynamics.error_size, now, until)
     batches = DescentBatches(dynamics.data, dynamics.batch_size, dynamics.key)
 
@@ -158,23 +198,39 @@ def _advance(dynamics: Dynamics, now: Any, until: Array) -> Any:
 
 
 @jax.jit
-def _record(dynamics: Dynamics, states: Any) -> TrainingRecord:
+def _record(dynamics: Dynamics, states: PyTree) -> TrainingRecord:
     """Record the state, compiled."""
     return dynamics.record(states)
 
 
-def _file(checkpoint: Any, dynamics: Dynamics, states: Any, times: np.ndarray) -> Checkpoint | None:
+def checkpoint_of(options: RichOptions, problem: dict[str, str]) -> Checkpoint | None:
     """Return the checkpoint with the fingerprint of this problem."""
-    if checkpoint is None:
+    if options.checkpoint is None:
         return None
-    given = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-    problem = {"system": fingerprint(dynamics.system, dynamics.tolerance, dynamics.step_size, dynamics.batch_size),
-               "data": fingerprint(dynamics.data, dynamics.loss.name), "start": fingerprint(jax.tree.leaves(states)),
-               "times": fingerprint(times)}  # fmt: skip
+    given = as_checkpoint(options.checkpoint)
     return Checkpoint(given.path, given.every, problem)
 
 
-def _state(i: int, now: Any, records: list, kept: list) -> dict[str, np.ndarray]:
+def check_batch(batch_size: int | None, step_size: float | None, n: int) -> int | None:
+    """Return the validated batch size; batches need plain steps."""
+    if batch_size is not None and step_size is None:
+        raise ValueError(f"batches need plain steps: pass a step_size, or no batch_size; got batch_size={batch_size}")
+    if batch_size is not None and batch_size > n:
+        raise ValueError(f"batch_size must be at most the {n} training points, got {batch_size}")
+    return batch_size
+
+
+def _check_memory(states: PyTree, times: int, keep: bool) -> None:
+    """Raise ValueError if the stored states do not fit in the memory budget."""
+    need, budget = times * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(states)), memory_budget()
+    if keep and need > budget:
+        raise ValueError(
+            f"the states of {times} times take {need / 2**30:.2g} GiB and the memory budget is {budget / 2**30:.2g} "
+            "GiB: use fewer times or draws, or keep_states=False (no predictions at new points)"
+        )
+
+
+def _state(i: int, now: Clock, records: list, kept: list) -> dict[str, np.ndarray]:
     """Return the arrays of the checkpoint by name."""
     leaves = {f"now.{j}": np.asarray(leaf) for j, leaf in enumerate(jax.tree.leaves(now))}
     for name, rows in (("record", records), ("kept", kept)):
@@ -183,11 +239,11 @@ def _state(i: int, now: Any, records: list, kept: list) -> dict[str, np.ndarray]
     return leaves | {"done": np.asarray(i + 1)}
 
 
-def _restored(earlier: dict[str, np.ndarray], now: Any, dynamics: Dynamics, keep: bool) -> tuple:
+def _restored(earlier: dict[str, np.ndarray], now: Clock, dynamics: Dynamics, keep: bool) -> tuple:
     """Restore index, clock, records and states from a checkpoint."""
     done = int(earlier["done"].item())
 
-    def rebuilt(prefix: str, like: Any) -> Any:
+    def rebuilt(prefix: str, like: PyTree) -> PyTree:
         leaves, shape = jax.tree.flatten(like)
         kept = [jnp.asarray(earlier[f"{prefix}.{j}"]).reshape(leaf.shape) for j, leaf in enumerate(leaves)]
         return jax.tree.unflatten(shape, kept)
@@ -202,3 +258,11 @@ def relative_error(estimate: SampledQuantity) -> Float[Array, ""]:
     """Return the root mean square of the standard errors relative to that of the values, over all times."""
     size = jnp.sqrt(jnp.mean(jnp.square(estimate.value)))
     return jnp.sqrt(jnp.mean(jnp.square(estimate.error))) / jnp.where(size > 0, size, 1)
+
+
+def training_evidence(error: float, sampling: str, steps: int, flow: bool, seconds: float, tag: str) -> Evidence:
+    """Return the evidence of a training; `residual` is the relative standard error of f, NaN if it diverged."""
+    notes = () if np.isfinite(error) else ("training diverged: use a smaller step_size, or None for gradient flow",)
+    solved = f"gradient {'flow' if flow else 'descent'} on the mean of ℓ(f, y) at infinite width [{tag}]"
+    method = f"{sampling}, {steps} {'adaptive steps' if flow else 'steps'}"
+    return Evidence(error, steps=steps, seconds=seconds, description=FitDescription(solved, method, notes=notes))

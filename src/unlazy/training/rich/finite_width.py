@@ -1,29 +1,26 @@
 """Finite networks in the parametrization of the rich limit [M1], trained in the same way for comparison."""
 
 import math
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from unlazy.core.arrays import cast_floats
+from unlazy.core.arrays import Labels, Points, cast_floats, dot
+from unlazy.core.arrays import precision as in_precision
 from unlazy.core.data import Data
-from unlazy.core.errors import check_positive_integer
-from unlazy.core.linalg import dot
-from unlazy.core.precision import precision as in_precision
 from unlazy.kernels.base import Kernel
-from unlazy.networks.mlp import Network
+from unlazy.networks.mlp import Network, Parameters
 from unlazy.networks.tangent import tangent_kernel
-from unlazy.solvers.checkpoint import Checkpoint
+from unlazy.solvers.path import Values
+from unlazy.theory.dynamics.losses import Loss
 from unlazy.theory.feature_learning.mean_field import value_and_slope
 from unlazy.theory.infinite_width.architecture import MLP
-from unlazy.training.descent.losses import Loss, resolve_loss
+from unlazy.training.options import RichOptions
 from unlazy.training.rich.dynamics import Dynamics, train
-from unlazy.training.rich.limit import check_batch, check_memory, check_training, trajectory, validate_data
-from unlazy.training.rich.progress import Progress
+from unlazy.training.rich.limit import check_training, trajectory, validate_data
 from unlazy.training.rich.trajectory import RichTrajectory
 from unlazy.training.rich.two_layer import NEURON_ERROR_WEIGHT
 
@@ -31,15 +28,15 @@ from unlazy.training.rich.two_layer import NEURON_ERROR_WEIGHT
 class FiniteWeights(NamedTuple):
     """Parameters now and at the start; the initial output is subtracted, so that f starts at zero as in the limit."""
 
-    now: Any
-    start: Any
+    now: Parameters
+    start: Parameters
 
 
 class FiniteTangent(Kernel):
     """Θ of finite networks, summed over outputs, averaged over runs."""
 
     network: Network
-    params: Any
+    params: Parameters
 
     def block(self, left: Float[Array, "n d"], right: Float[Array, "m d"]) -> Float[Array, "n m"]:
         """Return Θ between two sets of points."""
@@ -112,65 +109,40 @@ class FiniteNetwork(eqx.Module):
 
 def rich_network(
     network: MLP,
-    X: Any,
-    y: Any,
+    X: Points,
+    y: Labels,
     *,
     richness: float,
-    width: int,
-    times: Any,
-    runs: int = 4,
+    times: Values,
     step_size: float | None = None,
-    batch_size: int | None = None,
     loss: str | Loss = "squared",
-    tolerance: float = 1e-3,
-    until_loss: float | None = None,
-    keep: bool = True,
-    precision: str = "float64",
-    progress: Progress = None,
-    checkpoint: str | Path | Checkpoint | None = None,
+    options: RichOptions | None = None,
     key: PRNGKeyArray | None = None,
 ) -> RichTrajectory:
     """Train finite networks in the parametrization of `rich_limit` [M1].
 
-    `runs` networks of one width replace infinitely many neurons, with the same time, steps, batches (for the same key)
-    and records; estimates are means over networks with standard errors. The output at the random start, of order 1/(γ_0
-    √width), is subtracted. As in `rich_limit`, training minimizes the sum Σ_μ ℓ(f_μ, y_μ) and `losses` reports the mean
-    of ℓ over points; the squared loss is ½|f - y|².
+    Several networks of one width replace infinitely many neurons, with the same loss, time, steps, batches (for the
+    same key) and records; estimates are means over networks with standard errors. The output at the random start, of
+    order 1/(γ_0 √width), is subtracted.
 
     Parameters
     ----------
     network : MLP
-        Architecture; its width is replaced by `width`.
+        Architecture, with the `width` of its hidden layers.
     X : array of shape (n, d)
         Training points.
     y : array of shape (n,) or (n, c)
         Labels.
     richness : float
         γ_0 > 0.
-    width : int
-        Number of neurons of every hidden layer.
     times : array of shape (t,)
         Increasing times of gradient flow; numbers of steps if `step_size` is given.
-    runs : int, default 4
-        Number of networks.
     step_size : float, optional
-        Step size of gradient descent; None integrates gradient flow.
-    batch_size : int, optional
-        Points per step; all by default.
-    loss : str or Loss, default "squared"
+        Step size of gradient descent on the mean loss; None integrates gradient flow.
+    loss : {"squared", "hinge", "logistic", "cross_entropy"} or Loss, default "squared"
         Per-point loss ℓ.
-    tolerance : float, default 1e-3
-        Error of f in one step of the flow, relative to the labels.
-    until_loss : float, optional
-        Stop at the first time with a mean loss of at most this.
-    keep : bool, default True
-        Whether to store the weights at every time, which predictions at new points need.
-    precision : {"float32", "float64"}, default "float64"
-        Precision of the computation.
-    progress : bool or callable, optional
-        Whether to show progress, or a function of (times done, seconds). None shows it on a terminal.
-    checkpoint : path or Checkpoint, optional
-        File from which an interrupted training resumes.
+    options : RichOptions, optional
+        Number of networks (`runs`), batches, tolerance, precision, progress and checkpoint.
     key : PRNG key, optional
         Source of randomness; `jax.random.key(0)` by default.
 
@@ -186,35 +158,21 @@ def rich_network(
 
     Examples
     --------
-    >>> networks = rich_network(MLP(1), X, y, richness=1.0, width=64, times=[0.1], runs=4)
+    >>> import numpy as np
+    >>> from unlazy import MLP, rich_network
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> y = np.sin(X[:, 0])
+    >>> networks = rich_network(MLP(1, width=64), X, y, richness=1.0, times=[0.1])
     """
-    chosen = check_training(richness, times, step_size, tolerance)
-    wide = _widened(network, width)
-    with in_precision(precision):
-        X, y, described = validate_data(network, X, y, precision)
+    chosen, options = check_training(richness, times, step_size), options or RichOptions()
+    if network.width is None:
+        raise ValueError("rich_network trains networks of finite width: pass MLP(…, width=…)")
+    with in_precision(options.precision):
+        X, y, outputs = validate_data(network, X, y, options.precision)
         key_start, key_batch = jax.random.split(jax.random.key(0) if key is None else key)
-        system = FiniteNetwork(Network(wide, X.shape[1], "ntk", output_scale=1 / (richness * math.sqrt(width))))
-        params = jax.vmap(system.network.init)(jax.random.split(key_start, check_positive_integer("runs", runs)))
-        start = FiniteWeights(params, params)
-        dynamics = Dynamics(
-            system,
-            Data(X, y),
-            resolve_loss(loss),
-            step_size,
-            tolerance,
-            check_batch(batch_size, step_size, X),
-            key_batch,
-        )
-        check_memory(start, len(chosen), keep)
-        found = train(dynamics, start, chosen, keep=keep, progress=progress, checkpoint=checkpoint, what="networks",
-                       until_loss=until_loss)  # fmt: skip
-        return trajectory(system, X, chosen, found, described, f"{runs} networks of width {width}", step_size)
-
-
-def _widened(network: MLP, width: int) -> MLP:
-    """Return the architecture with another width."""
-    check_positive_integer("width", width)
-    return MLP(
-        network.depth, network.activation, network.sigma_w, network.sigma_b, residual=network.residual,
-        scale_input=network.scale_input, width=width, outputs=network.outputs,
-    )  # fmt: skip
+        scale = 1 / (richness * math.sqrt(network.width))
+        system = FiniteNetwork(Network(network, X.shape[1], "ntk", output_scale=scale))
+        params = jax.vmap(system.network.init)(jax.random.split(key_start, options.runs))
+        dynamics = Dynamics.create(system, Data(X, y), loss, step_size, options, key_batch)
+        found = train(dynamics, FiniteWeights(params, params), chosen, options, "networks")
+        return trajectory(dynamics, X, chosen, found, outputs, f"{options.runs} networks of width {network.width}")

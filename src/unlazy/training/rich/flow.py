@@ -5,11 +5,11 @@ measures the error; its last slope is the first of the next step.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 SAFETY, SMALLEST_FACTOR, LARGEST_FACTOR = 0.9, 0.2, 5.0
 """The next step is 0.9 err^{-1/3} times this one, within the factors SMALLEST_FACTOR and LARGEST_FACTOR."""
@@ -22,20 +22,20 @@ class FlowClock(NamedTuple):
 
     time: Array
     step: Array
-    state: Any
-    slope: Any
+    state: PyTree
+    slope: PyTree
     taken: Array
     tried: Array
 
 
-def begin(velocity: Callable[[Any], Any], state: Any, step: Array) -> FlowClock:
+def begin(velocity: Callable[[PyTree], PyTree], state: PyTree, step: Array) -> FlowClock:
     """Return a clock at time 0 whose first step has the given length."""
     zero = jnp.zeros((), jnp.int32)
     return FlowClock(jnp.zeros_like(step), step, state, velocity(state), zero, zero)
 
 
 def flow(
-    velocity: Callable[[Any], Any], error_size: Callable[[Any, Any], Array], clock: FlowClock, until: Array
+    velocity: Callable[[PyTree], PyTree], error_size: Callable[[PyTree, PyTree], Array], clock: FlowClock, until: Array
 ) -> FlowClock:
     """Return the clock at time `until`; `error_size(error, state)` is 1 if a step's error equals the tolerance."""
 
@@ -72,12 +72,12 @@ def _step(velocity: Callable, error_size: Callable, now: FlowClock, until: Array
     return FlowClock(time, step, state, slope, now.taken + fine, now.tried + 1)
 
 
-def _moved(state: Any, h: Array, *slopes: tuple[float, Any]) -> Any:
+def _moved(state: PyTree, h: Array, *slopes: tuple[float, PyTree]) -> PyTree:
     """Return state + h Σ w_i k_i."""
     weights, trees = zip(*slopes)
     return jax.tree.map(lambda s, *ks: s + h * sum(w * k for w, k in zip(weights, ks)), state, *trees)
 
 
-def _where(condition: Array, yes: Any, no: Any) -> Any:
+def _where(condition: Array, yes: PyTree, no: PyTree) -> PyTree:
     """Select one of two pytrees."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)

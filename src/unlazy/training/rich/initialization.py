@@ -1,25 +1,23 @@
 """Initialization of neurons: coordinates that depend on K^x alone, quasi-random normals, symmetric sets."""
 
 from functools import partial
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 
-from unlazy.core.errors import check_positive_integer
-from unlazy.core.linalg import dot
+from unlazy.core.arrays import dot
 from unlazy.theory.feature_learning.mean_field import embed
 from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.training.options import SYMMETRIC
 
 SOBOL_DIMENSIONS = 21201
 """Number of dimensions covered by SciPy's direction numbers."""
 BITS = 30
 """Binary digits of a quasi-random number."""
-SYMMETRIC = 4
-"""Number of neurons that share one draw: (w, z), (w, -z), (-w, z), (-w, -z). f starts at zero exactly."""
 
 
 class Coordinates(eqx.Module):
@@ -56,16 +54,8 @@ def coordinates(network: MLP, X: Float[Array, "n d"], key: PRNGKeyArray) -> Coor
     return Coordinates(network, basis, key)
 
 
-def check_draws(draws: int, runs: int) -> None:
-    """Raise ValueError if `draws` is not a multiple of 4."""
-    check_positive_integer("draws", draws)
-    check_positive_integer("runs", runs)
-    if draws % SYMMETRIC:
-        raise ValueError(f"neurons are drawn in symmetric sets of {SYMMETRIC}, got draws={draws}: use a multiple")
-
-
 def symmetric_normals(
-    key: PRNGKeyArray, runs: int, draws: int, first: int, second: int, quasi: bool, dtype: Any
+    key: PRNGKeyArray, runs: int, draws: int, first: int, second: int, quasi: bool, dtype: DTypeLike
 ) -> tuple[Float[Array, "runs N first"], Float[Array, "runs N second"]]:
     """Draw standard normal rows in two parts, with both signs of both parts, independent between runs.
 
@@ -81,7 +71,9 @@ def symmetric_normals(
 
 
 @partial(jax.jit, static_argnames=("runs", "dtype"))
-def _quasi_normals(key: PRNGKeyArray, points: UInt32[Array, "N q"], runs: int, dtype: Any) -> Float[Array, "runs N q"]:
+def _quasi_normals(
+    key: PRNGKeyArray, points: UInt32[Array, "N q"], runs: int, dtype: DTypeLike
+) -> Float[Array, "runs N q"]:
     """Return normal quantiles of scrambled points, in one program of some forty operations."""
     tiny = jnp.finfo(dtype).eps
     uniform = (scramble(key, points, runs).astype(dtype) + 0.5) / 2**BITS

@@ -1,21 +1,28 @@
 """Finite networks sampled from the posterior of [M4] by Langevin steps, to compare with the adaptive kernel."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from unlazy.core.arrays import Labels, Points, as_points
-from unlazy.core.errors import check_positive_integer
-from unlazy.core.linalg import dot
-from unlazy.core.precision import precision as in_precision
+from unlazy.core.arrays import Labels, Points, as_points, dot
+from unlazy.core.arrays import precision as in_precision
 from unlazy.theory.feature_learning.mean_field import embed
 from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.training.options import LangevinChains
 from unlazy.training.rich.estimate import SampledQuantity, on_host, over_runs
 from unlazy.training.rich.limit import validate_data
+
+
+class Scales(NamedTuple):
+    """γ_0, λ and ε as arrays, since Python numbers would be compiled as constants."""
+
+    richness: Array
+    ridge: Array
+    step_size: Array
 
 
 class LangevinSamples(NamedTuple):
@@ -47,9 +54,7 @@ def langevin(
     richness: float,
     ridge: float,
     width: int,
-    steps: int,
-    step_size: float,
-    runs: int = 4,
+    chains: LangevinChains,
     key: PRNGKeyArray | None = None,
 ) -> LangevinSamples:
     """Sample two-layer networks from the posterior of [M4] by Langevin steps.
@@ -72,12 +77,8 @@ def langevin(
         λ > 0.
     width : int
         Number of neurons.
-    steps : int
-        Number of steps; the first half is discarded.
-    step_size : float
-        ε, small compared with 1/(1 + λ_max(Θ)/λ); the bias is of that relative order.
-    runs : int, default 4
-        Number of independent networks.
+    chains : LangevinChains
+        Number and size of the steps, number of independent networks.
     key : PRNG key, optional
         Source of randomness; `jax.random.key(0)` by default.
 
@@ -90,32 +91,31 @@ def langevin(
     --------
     >>> import numpy as np
     >>> from unlazy import MLP
-    >>> from unlazy.training import langevin
+    >>> from unlazy.training import LangevinChains, langevin
     >>> X, y, Z = np.array([[-1.0], [0.0], [1.0]]), np.array([-1.0, 0.0, 1.0]), np.array([[0.5]])
-    >>> samples = langevin(
-    ...     MLP(1, "tanh"), X, y, Z, richness=1.0, ridge=0.1, width=16, steps=200, step_size=1e-3, runs=2
-    ... )
+    >>> chains = LangevinChains(steps=200, step_size=1e-3, runs=2)
+    >>> samples = langevin(MLP(1, "tanh"), X, y, Z, richness=1.0, ridge=0.1, width=16, chains=chains)
     >>> samples.predictions.value.shape, samples.features.value.shape
     ((1,), (3, 3))
     """
     with in_precision("float64"):
         X, y, outputs = validate_data(network, X, y, "float64")
         Z = as_points(Z, "Z", "float64")
-        check_positive_integer("steps", steps)
-        keys = jax.random.split(jax.random.key(0) if key is None else key, runs)
+        keys = jax.random.split(jax.random.key(0) if key is None else key, chains.runs)
         E, F = embed(network, X), embed(network, Z)
         labels = y.reshape(X.shape[0], -1)
-        gamma, noise, eps = (jnp.asarray(value) for value in (richness, ridge, step_size))
-        f, at_z, Phi = _chains(network, E, F, labels, gamma, noise, eps, keys, width, steps)
-        shape = (runs, -1, *outputs)
+        scales = Scales(*(jnp.asarray(value) for value in (richness, ridge, chains.step_size)))
+        f, at_z, Phi = _chains(network, E, F, labels, scales, width, chains.steps, keys)
+        shape = (chains.runs, -1, *outputs)
         return on_host(LangevinSamples(over_runs(at_z.reshape(shape)), over_runs(f.reshape(shape)), over_runs(Phi)))
 
 
 @eqx.filter_jit
 def _chains(
-    network: MLP, E: Array, F: Array, y: Array, richness: Any, ridge: Any, eps: Any, keys: Array, width: int, steps: int
+    network: MLP, E: Array, F: Array, y: Array, scales: Scales, width: int, steps: int, keys: Array
 ) -> tuple[Array, Array, Array]:
     """Run the chains; return the mean of f at X, of f at Z and of the feature kernel, for every network."""
+    richness, ridge, eps = scales
     s, b, scale = network.sigma_w[1], network.sigma_b[1], 1 / (richness * width)
 
     def outputs(theta: tuple, E: Array) -> Float[Array, "n c"]:

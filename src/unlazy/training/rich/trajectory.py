@@ -1,16 +1,16 @@
 """Trajectory of a network during training: values at every recorded time with standard errors."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int, PyTree
 
-from unlazy.core.arrays import Matrix, Points, as_points
-from unlazy.core.precision import precision
+from unlazy.core.arrays import Matrix, Points, as_points, precision
 from unlazy.core.results import Evidence, time_index
 from unlazy.kernels.base import Kernel
+from unlazy.solvers.path import Values
+from unlazy.training.rich.dynamics import System
 from unlazy.training.rich.estimate import SampledQuantity, on_host, over_runs
 
 
@@ -31,8 +31,7 @@ class RichTrajectory(eqx.Module):
     fitted : SampledQuantity
         f at the training points: (t, n, *outputs).
     losses : SampledQuantity
-        Mean of the per-point loss over training points: (t,). The squared loss is ½|f - y|². Training minimizes the
-        sum.
+        Mean loss L over training points: (t,).
     features, gradients : tuple of SampledQuantity
         Φ^l and G^l at the training points, one for each hidden layer: (t, n, n).
     tangent : SampledQuantity
@@ -45,26 +44,26 @@ class RichTrajectory(eqx.Module):
         Shape of one prediction.
     """
 
-    system: Any
+    system: System
     X: Float[Array, "n d"]
     times: Float[Array, " t"] | Int[Array, " t"]
     """Times of gradient flow, or numbers of steps."""
     fitted: SampledQuantity
     """f at the training points: (t, n, *outputs)."""
     losses: SampledQuantity
-    """Mean of the per-point loss over training points: (t,)."""
+    """Mean loss L over training points: (t,)."""
     features: tuple[SampledQuantity, ...]
     """Φ^l at the training points, one for each hidden layer: (t, n, n)."""
     gradients: tuple[SampledQuantity, ...]
     """G^l, summed over outputs, one for each hidden layer: (t, n, n)."""
     tangent: SampledQuantity
     """Θ, summed over outputs: (t, n, n)."""
-    states: Any
+    states: PyTree
     """Neurons or weights at every time, with leading axes times and runs; None if not kept."""
     evidence: Evidence
     outputs: tuple[int, ...] = eqx.field(static=True)
 
-    def predict(self, Z: Points, t: Any = None) -> Float[Matrix, "..."]:
+    def predict(self, Z: Points, t: Values | None = None) -> Float[Matrix, "..."]:
         """Evaluate f.
 
         Parameters
@@ -86,7 +85,7 @@ class RichTrajectory(eqx.Module):
         """
         return self.estimate(Z, t).value
 
-    def estimate(self, Z: Points, t: Any = None) -> SampledQuantity:
+    def estimate(self, Z: Points, t: Values | None = None) -> SampledQuantity:
         """Evaluate f with its standard error.
 
         Parameters
@@ -107,7 +106,7 @@ class RichTrajectory(eqx.Module):
             If the states were not kept or t is not one of `times`.
         """
         if self.states is None:
-            raise ValueError("predictions need the states of every time: train with keep=True; got keep=False")
+            raise ValueError("predictions need the states of every time: train with keep_states=True")
         dtype = self.fitted.value.dtype
         with precision(dtype.name):
             Z = as_points(Z, "Z", dtype)
@@ -116,7 +115,7 @@ class RichTrajectory(eqx.Module):
             each = jnp.moveaxis(each.reshape(*at.shape, *each.shape[1:-1], *self.outputs), at.ndim, 0)
             return on_host(over_runs(each))
 
-    def kernel_at(self, t: Any) -> Kernel:
+    def kernel_at(self, t: Values) -> Kernel:
         """Return the tangent kernel at time t, averaged over runs.
 
         Parameters
@@ -135,16 +134,16 @@ class RichTrajectory(eqx.Module):
             If the states were not kept or t is not one of `times`.
         """
         if self.states is None:
-            raise ValueError("kernels at any points need the states of every time: train with keep=True")
+            raise ValueError("kernels at any points need the states of every time: train with keep_states=True")
         with precision(self.fitted.value.dtype.name):
             return self.system.kernel(self._at(time_index(self.times, t)))
 
-    def _at(self, i: Any) -> Any:
+    def _at(self, i: ArrayLike) -> PyTree:
         """Return the states at one time."""
         return jax.tree.map(lambda leaf: leaf[i], self.states)
 
 
 @jax.jit
-def _outputs(system: Any, states: Any, Z: Array) -> Array:
+def _outputs(system: System, states: PyTree, Z: Array) -> Array:
     """Evaluate the system, compiled."""
     return system.predict(states, Z)

@@ -1,19 +1,20 @@
 """Two-layer networks of infinite width [M2]: sampled neurons in blocks, their velocities, outputs and kernels."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from unlazy.core.linalg import dot
-from unlazy.core.memory import memory_budget
+from unlazy.core.arrays import dot
+from unlazy.core.devices import memory_budget
 from unlazy.kernels.base import Kernel
 from unlazy.theory.activations.functions import ActivationFunction
 from unlazy.theory.feature_learning import mean_field
 from unlazy.theory.feature_learning.mean_field import embed
 from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.training.options import RichOptions
 from unlazy.training.rich.initialization import Coordinates, coordinates, symmetric_normals
 
 LIVE_ARRAYS = 4
@@ -38,13 +39,13 @@ class RichKernel(Kernel):
     weights: Float[Array, "N e"]
     heads: Float[Array, "N c"]
 
-    def prepare(self, X: Float[Array, "n d"]) -> Any:
+    def prepare(self, X: Float[Array, "n d"]) -> tuple[Array, Array, Array]:
         """Return embedded points, activations and their slopes."""
         E = embed(self.network, X)
         value, slope = mean_field.value_and_slope(self.network.activation, dot(E, self.weights.T.astype(E.dtype)))
         return E, value, slope
 
-    def block(self, left: Any, right: Any) -> Float[Array, "n m"]:
+    def block(self, left: tuple[Array, ...], right: tuple[Array, ...]) -> Float[Array, "n m"]:
         """Return Θ between prepared points."""
         (E, value, slope), (F, others, slopes) = left, right
         count, outputs = self.heads.shape
@@ -57,7 +58,7 @@ class TwoLayerLimit(eqx.Module):
     """The system of [M2]: outputs, velocities and kernels of neurons. One run; use `jax.vmap` for several."""
 
     coordinates: Coordinates
-    richness: Any
+    richness: float | Array
     block: int = eqx.field(static=True)
     """Number of neurons evaluated at once."""
 
@@ -72,7 +73,7 @@ class TwoLayerLimit(eqx.Module):
         return self.network.activation
 
     @property
-    def scale(self) -> Any:
+    def scale(self) -> float | Array:
         """σ_w of the readout."""
         return self.network.sigma_w[1]
 
@@ -135,13 +136,14 @@ class TwoLayerLimit(eqx.Module):
 
 
 def two_layer_limit(
-    network: MLP, X: Float[Array, "n d"], richness: float, draws: int, runs: int, quasi: bool, key: PRNGKeyArray
+    network: MLP, X: Float[Array, "n d"], richness: float, options: RichOptions, key: PRNGKeyArray
 ) -> tuple[TwoLayerLimit, NeuronDraws]:
     """Return the system and its initial neurons."""
+    draws, runs = options.draws, options.runs
     key_draw, key_outside = jax.random.split(key)
     place = coordinates(network, X, key_outside)
     r = place.reduce(X).shape[1]
-    w, z = symmetric_normals(key_draw, runs, draws, r, network.outputs, quasi, X.dtype)
+    w, z = symmetric_normals(key_draw, runs, draws, r, network.outputs, options.quasi, X.dtype)
     block, budget = draws, memory_budget() // (LIVE_ARRAYS * runs * X.shape[0] * X.dtype.itemsize)
     while block % 2 == 0 and block > max(budget, 1):
         block //= 2

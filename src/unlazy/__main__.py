@@ -1,0 +1,5 @@
+"""`python -m unlazy`."""
+
+from unlazy.cli import main
+
+main()

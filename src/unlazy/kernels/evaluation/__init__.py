@@ -1,1 +1,0 @@
-"""Gram matrices from blocks of kernel entries: validation, row blocks, symmetric tiles, exact diagonals."""

@@ -1,0 +1,155 @@
+"""Parts of kernels that whole Gram matrices hardly show: tiles, budgets, diagonals, weights, one kernel per point."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from oracles_networks import Function, tangent_kernel
+from unlazy import Constant, Gaussian, Linear, Polynomial
+from unlazy.core.devices import memory_budget
+from unlazy.kernels import OnSphere, evaluation, polynomial_on_sphere
+from unlazy.kernels.networks import flips, infinite_width
+from unlazy.kernels.networks.flips import with_flips
+from unlazy.kernels.networks.infinite_width import NNGP, NTK, standard_parametrization
+from unlazy.kernels.networks.layered import graph_parts
+from unlazy.kernels.periodic import SpectralMixture
+from unlazy.layers import Conv, Dense, GlobalAvgPool, serial
+from unlazy.theory.dynamics import spectral_filters
+from unlazy.theory.infinite_width import jacobian
+from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.theory.numerics import divided_differences, matrix_functions
+from unlazy.theory.numerics.matrix_functions import MatrixFunction, Spectrum
+
+RNG = np.random.default_rng(0)
+RELU = Function(lambda x: np.maximum(x, 0), lambda x: (x > 0) * 1.0, (0.0,))
+
+
+def test_constants_on_either_side(x64):
+    X = jnp.asarray(RNG.normal(size=(4, 2)))
+    for sum_ in (Constant(2.0) + Linear(0.0), Linear(0.0) + Constant(2.0), Constant(2.0) * Linear(1.0)):
+        wanted = 2 * (X @ X.T + 1) if sum_.formula.operation != "add" else X @ X.T + 2
+        np.testing.assert_allclose(sum_.gram(X), wanted, rtol=1e-14)
+
+
+def test_tiles_of_symmetric_matrices_cover_one_triangle():
+    assert evaluation.symmetric_tiles(10, 4) == [(0, 4), (0, 6), (4, 6), (0, 0), (4, 4), (6, 6)]
+    for n, side in ((9, 3), (100, 7), (5, 5)):
+        written = np.zeros((n, n), int)
+        for s, t in evaluation.symmetric_tiles(n, side):
+            assert s <= t
+            written[s : s + side, t : t + side] += 1
+        assert np.all(written[np.triu_indices(n)] > 0)
+
+
+def test_rows_at_once_fit_the_budget(monkeypatch):
+    monkeypatch.setenv("UNLAZY_MEMORY", "10MB")
+    monkeypatch.setattr(Gaussian, "values_per_pair", lambda self, X, accurate=False: 7)
+    X, row_bytes = np.zeros((1000, 3), np.float32), 1000 * 4 * 7
+    rows = evaluation._rows_at_once(Gaussian(1.0), X, 1000, False)
+    assert rows * row_bytes <= memory_budget() < (rows + 1) * row_bytes
+    assert evaluation._rows_at_once(Gaussian(1.0), X[:100], 100, False) is None
+
+
+def test_points_that_numpy_reads_in_place():
+    single, double = np.zeros((2, 2), np.float32), np.zeros((2, 2))
+    assert evaluation._on_host((single, single))
+    assert not evaluation._on_host((single, double)) and not evaluation._on_host((double, single))
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+def test_diagonal_of_means_over_flips(on_host, monkeypatch):
+    kernel = NNGP(serial(Conv(3), "relu", GlobalAvgPool(), Dense()))
+    X = RNG.normal(size=(3 + on_host, 3, 3, 1))  # another number: compiled programs do not know the device
+    monkeypatch.setattr(flips.devices, "is_host", lambda: on_host)
+    both = np.asarray(kernel.gram(np.concatenate([X, X[:, :, ::-1]])))
+    n = len(X)
+    wanted = [np.mean(both[np.ix_([i, n + i], [i, n + i])]) for i in range(n)]
+    np.testing.assert_allclose(with_flips(kernel).diag(X), wanted, rtol=64 * 2.0**-24)
+
+
+def test_near_pairs_of_blocks_from_terms_of_points(monkeypatch):
+    """Twins at a distance of 1e-5, whose inner products have lost it: the same values as by whole entries."""
+    network = MLP(1, "relu", 1.2, 0.3)
+    X = RNG.normal(size=(3, 4)).astype(np.float32)
+    Z = X * np.float32(1 + 1e-5)
+    kernel = NTK(network)
+    plain = kernel.block(*kernel.sides(jnp.asarray(X), jnp.asarray(Z)))
+    monkeypatch.setattr(infinite_width, "MANY_PAIRS", 0)
+    sides = kernel.sides(jnp.asarray(X), jnp.asarray(Z))
+    assert sides[0].rows is not None
+    # numbers of order 1 and some tens of roundings
+    np.testing.assert_allclose(kernel.block(*sides), plain, rtol=64 * 2.0**-24)
+
+
+def test_weights_of_the_standard_parametrization(x64):
+    """α_l = fan-in/(width σ_w²) for weights and 1/(width σ_b²) for biases [L1]."""
+    sigma_w, sigma_b, d, width = (1.2, 0.8), (0.5, 0.3), 4, 10
+    x, z = RNG.normal(size=(2, d))
+    found = standard_parametrization(MLP(1, "relu", sigma_w, sigma_b), d, width)(x, z)
+    weights = [d / (width * sigma_w[0] ** 2), width / (width * sigma_w[1] ** 2)]
+    biases = [1 / (width * s**2) for s in sigma_b]
+    products = [x @ z / d, x @ x / d, z @ z / d]
+    # panels of the oracle are exact to 1e-12
+    np.testing.assert_allclose(found, tangent_kernel(RELU, products, sigma_w, sigma_b, 0.0, weights, biases)[1], 1e-11)
+
+
+def test_graphs_have_nodes_and_edges():
+    nodes, graphs = jnp.zeros((4, 3, 2)), jnp.zeros((4, 3, 3), bool)
+    found = graph_parts((nodes, graphs))
+    assert found[0].shape == (4, 3, 2) and found[1].shape == (4, 3, 3) and found[1].dtype == nodes.dtype
+    for wrong in ((nodes[:, :, 0], graphs), (nodes, graphs[:, :2]), (nodes, graphs[:3]), (nodes,), (nodes, graphs[0])):
+        with pytest.raises(ValueError, match="needs pairs"):
+            graph_parts(wrong)
+
+
+def test_mixtures_keep_points_at_zero():
+    mixture = SpectralMixture([1.0], [[0.3, 0.1]], [[0.2, 0.2]])
+    X = jnp.asarray([[0.0, 0.0], [1.0, -2.0], [1e30, 0.0]], jnp.float32)
+    found = np.asarray(mixture.prepare(X))
+    np.testing.assert_array_equal(found[:2], X[:2])
+    assert np.isnan(found[2]).all()  # its squared distances overflow
+
+
+def test_polynomials_on_spheres(x64):
+    kernel = Polynomial(3, 0.5)
+    fast = polynomial_on_sphere(kernel, inputs=2, radius=1.5)
+    angle = np.linspace(0, 2 * np.pi, 40)
+    X = 1.5 * np.stack([np.cos(angle), np.sin(angle)], 1)
+    wanted = (X @ X.T + 0.5) ** 3
+    np.testing.assert_allclose(fast.gram(jnp.asarray(X)), wanted, rtol=0, atol=6e-8 * wanted[0, 0])
+    np.testing.assert_allclose(
+        OnSphere(kernel, 1.5).gram(jnp.asarray(3 * X)), wanted, rtol=0, atol=1e-12 * wanted[0, 0]
+    )
+
+
+@pytest.mark.parametrize("outputs", ["full", "trace", "diagonal"])
+def test_jacobians_with_themselves(outputs):
+    """17 points: the lower half is copied from the upper one, with both outputs exchanged."""
+    W, X = jnp.asarray(RNG.normal(size=(3, 2)), jnp.float32), jnp.asarray(RNG.normal(size=(17, 3)), jnp.float32)
+
+    def apply(W, X):
+        return jnp.tanh(X @ W) * jnp.array([1.0, 2.0]) + jnp.sum(X @ W, 1, keepdims=True) ** 2
+
+    (alone,), (pairs,) = (jacobian.jacobian_kernels(apply, W, X, Z, 1.0, outputs) for Z in (None, X))
+    np.testing.assert_allclose(alone, pairs, rtol=0, atol=32 * 2.0**-24 * float(jnp.max(jnp.abs(pairs))))
+
+
+def test_functions_of_matrices_drop_null_directions_and_know_their_derivatives(x64):
+    lam, U = jnp.asarray([0.0, 1e-18, 0.5, 2.0]), jnp.asarray(np.linalg.qr(RNG.normal(size=(4, 4)))[0])
+    ridge = jnp.asarray([1e-30])
+    c = spectral_filters.drop_null_directions(1 / (lam + ridge[:, None]), lam, 1e-16)
+    np.testing.assert_allclose(c, [[0, 0, 2.0, 0.5]], rtol=1e-15)
+    function = MatrixFunction(divided_differences.RIDGE, Spectrum(lam, U), (ridge,), jnp.asarray(1e-16))
+    W = jnp.asarray(RNG.normal(size=(4, 2)))
+    np.testing.assert_allclose(matrix_functions.apply_filter(function, W), c[..., None] * W, rtol=1e-15)
+    K, dK = U * lam @ U.T, RNG.normal(size=(4, 4))
+    dK = jnp.asarray(dK + dK.T)
+    first = jax.jvp(lambda v: matrix_functions.eigenvalues(Spectrum(v, U)), (lam,), (jnp.ones(4),))[1]
+    np.testing.assert_allclose(first, lam > 0, rtol=0)
+    # of simple eigenvalues, by finite differences of order 1e-6 and 1e-10 of rounding
+    full = jax.jvp(
+        lambda K: matrix_functions.eigenvalues(matrix_functions.spectrum_of(K)[0]), (K + jnp.eye(4),), (dK,)
+    )[1]
+    ends = [np.linalg.eigvalsh(np.asarray(K + np.eye(4) + sign * 1e-6 * dK)) for sign in (1, -1)]
+    np.testing.assert_allclose(full[2:], ((ends[0] - ends[1]) / 2e-6)[2:], atol=1e-6)
