@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 
 from unlazy import lab
+from unlazy.core.pages.style import figure_style
 from unlazy.lab.report.recorded_claims import FOLDER, record
-from unlazy.lab.report.style import figure_style
 from unlazy.lab.runner.catalog import all_experiments
 
 FIGURES = Path(__file__).parent / "figures"

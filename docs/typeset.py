@@ -1,4 +1,4 @@
-"""The formulas of every tag as MathML: src/unlazy/lab/report/tags.json, from tags.toml beside it.
+"""The formulas of every tag as MathML: src/unlazy/core/pages/tags.json, from tags.toml beside it.
 
     python docs/typeset.py
 
@@ -12,7 +12,7 @@ import re
 import tomllib
 from pathlib import Path
 
-REPORT = Path(__file__).resolve().parents[1] / "src" / "unlazy" / "lab" / "report"
+PAGES = Path(__file__).resolve().parents[1] / "src" / "unlazy" / "core" / "pages"
 
 
 def typeset(formula: str, display: str = "inline") -> str:
@@ -30,7 +30,7 @@ def typeset_text(text: str) -> str:
     return "".join(typeset(part) if k % 2 else html.escape(part, quote=False) for k, part in enumerate(parts))
 
 
-def typeset_tags(source: Path = REPORT / "tags.toml") -> dict[str, dict[str, str]]:
+def typeset_tags(source: Path = PAGES / "tags.toml") -> dict[str, dict[str, str]]:
     """Of every tag: its name, what it says and its formula, as HTML."""
     tags = tomllib.loads(source.read_text(encoding="utf-8"))
     return {
@@ -41,6 +41,6 @@ def typeset_tags(source: Path = REPORT / "tags.toml") -> dict[str, dict[str, str
 
 
 if __name__ == "__main__":
-    path = REPORT / "tags.json"
+    path = PAGES / "tags.json"
     path.write_text(json.dumps(typeset_tags(), ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
     print(path)

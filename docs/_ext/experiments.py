@@ -10,7 +10,7 @@ from pathlib import Path
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from unlazy.lab.report.math_html import typeset
+from unlazy.core.pages.math_html import typeset
 from unlazy.lab.report.recorded_claims import FOLDER, ClaimSummary, recorded
 
 

@@ -1,6 +1,6 @@
 """Mathematics as MathML: browsers set it by themselves, so that pages need no script and no network.
 
-Tables of claims and predictions go through `unlazy.lab.report.math_html`; $formulas$ of the pages through this.
+Tables of claims and predictions go through `unlazy.core.pages.math_html`; $formulas$ of the pages through this.
 """
 
 import sys

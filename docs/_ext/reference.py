@@ -25,7 +25,7 @@ TALKS = {
     "M": "The rich limit", "G": "How risk falls with data", "E": "Found since",
     "W": "Networks in training", "T": "Transfer across width and depth",
 }  # fmt: skip
-TAGS_FILE = SOURCE / "lab" / "report" / "tags.toml"
+TAGS_FILE = SOURCE / "core" / "pages" / "tags.toml"
 
 
 def write_pages(app) -> None:

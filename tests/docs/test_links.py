@@ -19,7 +19,7 @@ def links(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(DOCS)))
 def test_links_are_not_dead(page):
     tags = {
-        tag.lower() for tag in tomllib.loads((ROOT / "src/unlazy/lab/report/tags.toml").read_text(encoding="utf-8"))
+        tag.lower() for tag in tomllib.loads((ROOT / "src/unlazy/core/pages/tags.toml").read_text(encoding="utf-8"))
     }
     for link in links(page):
         file, _, anchor = link.partition("#")

@@ -5,9 +5,9 @@ import warnings
 import pytest
 from matplotlib import font_manager
 
+from unlazy.core.pages.style import figure_style
 from unlazy.lab.report import fonts
 from unlazy.lab.report.fonts import drawable_names
-from unlazy.lab.report.style import figure_style
 
 UNASSIGNED = "\U00050000"  # no font has it
 

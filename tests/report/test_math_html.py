@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from unlazy.lab.report import math_html
+from unlazy.core.pages import math_html
 from unlazy.lab.runner.catalog import all_experiments
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,6 +40,6 @@ def test_the_written_formulas_are_those_of_the_source():
     spec = importlib.util.spec_from_file_location("typeset", ROOT / "docs" / "typeset.py")
     typeset = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(typeset)
-    kept = json.loads((ROOT / "src/unlazy/lab/report/tags.json").read_text(encoding="utf-8"))
+    kept = json.loads((ROOT / "src/unlazy/core/pages/tags.json").read_text(encoding="utf-8"))
     shown = [re.sub(r"\\s+", " ", json.dumps(part, sort_keys=True)) for part in (kept, typeset.typeset_tags())]
     assert shown[0] == shown[1], "run python docs/typeset.py"

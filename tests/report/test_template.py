@@ -2,7 +2,7 @@
 
 import pytest
 
-from unlazy.lab.report import template
+from unlazy.core.pages import template
 
 
 def test_text_is_escaped_and_complete(tmp_path):

@@ -14,8 +14,8 @@ import numpy as np
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.paired_ratios import is_informative, ratio_text
 from unlazy.comparison.study.candidates import CANDIDATES
+from unlazy.core.pages.style import COLORS, figure_style
 from unlazy.lab.report.fonts import FigureNames, drawable_names
-from unlazy.lab.report.style import COLORS, figure_style
 from unlazy.measures.scaling_fit import Interval
 
 if TYPE_CHECKING:

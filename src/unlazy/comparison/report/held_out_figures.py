@@ -8,8 +8,8 @@ from unlazy.comparison.report.figures import WIDTH, figure_names, shorten
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.study.held_out import calibration
 from unlazy.comparison.study.partial_dependence import PartialDependence
+from unlazy.core.pages.style import COLORS, figure_style
 from unlazy.lab.report.fonts import FigureNames
-from unlazy.lab.report.style import COLORS, figure_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

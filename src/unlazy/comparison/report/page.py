@@ -26,7 +26,7 @@ from unlazy.comparison.report.summary import summarize
 from unlazy.comparison.study import verdict
 from unlazy.comparison.study.plan import MIN_SPLITS
 from unlazy.core.errors import UnlazyError
-from unlazy.lab.report import template
+from unlazy.core.pages import template
 from unlazy.measures.scaling_fit import Interval
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from unlazy._version import VERSION
 from unlazy.core.errors import UnlazyError
-from unlazy.lab.report import math_html, template
+from unlazy.core.pages import math_html, template
 
 HERE = Path(__file__).parent
 MODULES = (

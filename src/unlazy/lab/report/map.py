@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TypedDict, cast
 
 from unlazy.core.errors import UnlazyError
+from unlazy.core.pages import math_html, template
 from unlazy.lab.claims import Claim
 from unlazy.lab.experiment import Experiment
-from unlazy.lab.report import math_html, template
 from unlazy.lab.report.recorded_claims import ClaimSummary, recorded, summarize_claim
 
 SIGNS = {"holds": "●", "undecided": "◐", "does not hold": "✕"}

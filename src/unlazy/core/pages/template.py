@@ -4,6 +4,7 @@ The template of a page is next to the module that fills it and extends `layout.h
 """
 
 import base64
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from markupsafe import Markup
 
 from unlazy.core.files import atomic_write
-from unlazy.lab.report.marks import MAX_POINTS, claims_by_curve, figure_marks
-from unlazy.lab.report.math_html import typeset
-from unlazy.lab.report.style import save_figure
+from unlazy.core.pages.marks import MAX_POINTS, claims_by_curve, figure_marks
+from unlazy.core.pages.math_html import typeset
+from unlazy.core.pages.style import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,7 +24,7 @@ _HERE = Path(__file__).parent
 
 
 class Picture(NamedTuple):
-    """A figure on a page: caption, PNG in base64, name of its PDF, positions of its points."""
+    """A figure on a page: caption, PNG in base64, name of its PDF if it has one, positions of its points."""
 
     text: str
     data: str
@@ -32,6 +33,8 @@ class Picture(NamedTuple):
     """JSON of `figure_marks`."""
     claims: str = "{}"
     """JSON of `claims_by_curve`."""
+    alt: str = ""
+    """What the picture shows, for those who do not see it; the caption by default."""
 
 
 def picture(
@@ -48,6 +51,14 @@ def picture(
     finally:
         plt.close(figure)
     return Picture(text, base64.b64encode(png.read_bytes()).decode(), pdf.name, *found)
+
+
+def embedded(figure: "Figure", text: str, alt: str, most: int = MAX_POINTS) -> Picture:
+    """The figure as part of the page alone, without a PDF beside it."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", metadata={"Software": None})
+    marks = json.dumps(figure_marks(figure, most), ensure_ascii=False, separators=(",", ":"))
+    return Picture(text, base64.b64encode(file.getvalue()).decode(), "", marks, alt=alt)
 
 
 def write(page: Path, template: Path, **values: object) -> Path:

@@ -39,7 +39,7 @@ def expand_tags(group: str) -> list[str]:
 
     Examples
     --------
-    >>> from unlazy.lab.report.math_html import expand_tags
+    >>> from unlazy.core.pages.math_html import expand_tags
     >>> expand_tags("K4, P1–P3")
     ['K4', 'P1', 'P2', 'P3']
     """
@@ -64,7 +64,7 @@ def typeset(text: str, links: str = "#") -> str:
 
     Examples
     --------
-    >>> from unlazy.lab.report.math_html import typeset
+    >>> from unlazy.core.pages.math_html import typeset
     >>> typeset("n ≳ d^{p/2} samples [D7]")
     '<i>n</i> ≳ <i>d</i><sup><i>p</i>/2</sup> samples [<a href="#D7">D7</a>]'
     """
