@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unlazy.diagnostics.measures.kernel_machine import KernelMachine
+from unlazy.diagnostics.measures.kernel_result import KernelMachine
 from unlazy.diagnostics.verdict import LAZY_GAP, RICH_GAP, Verdict, log_odds
 
 EXPONENT, EXPONENT_SPREAD = 1.0, 0.35

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from unlazy.core.errors import UnlazyError
 from unlazy.core.files import atomic_write
 from unlazy.diagnostics.advice import Advice, DialRun, advise, default_target
-from unlazy.diagnostics.measures.kernel_machine import KernelMachine
+from unlazy.diagnostics.measures.kernel_result import KernelMachine
 from unlazy.diagnostics.verdict import GapPoint, Verdict, decide
 
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 from unlazy._lazy_exports import lazy_exports
 
 _MODULES = {
-    "kernel_machine": ("KernelMachine", "fit_kernel_machine"),
+    "kernel_machine": ("fit_kernel_machine",),
+    "kernel_result": ("KernelMachine",),
     "kernel_sketch": ("KernelMovement", "KernelSketch", "kernel_alignment"),
     "movement": ("feature_changes", "linearization_gap", "parameter_movement", "richness"),
     "sharpness": ("Sharpness",),

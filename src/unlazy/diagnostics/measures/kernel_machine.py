@@ -1,11 +1,10 @@
 """Would a fixed kernel do as well? Kernel regression with the tangent kernel of the start, beside the network."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from unlazy.diagnostics.measures.kernel_result import KernelMachine
 from unlazy.diagnostics.measures.losses import is_classes, label_matrix, probe_error
 from unlazy.diagnostics.probes import Probes
 from unlazy.models.protocol import Model, Outputs, Params
@@ -19,51 +18,6 @@ RIDGES = np.logspace(-6, 2, 33)
 """Ridges relative to the mean of the kernel's diagonal, of which leave-one-out chooses."""
 ROUNDING = 1e-6
 """Error of the kernel's eigenvalues relative to the largest: products in float32."""
-SUFFICES = 1.05
-"""A kernel machine with at most this multiple of the network's error does as well."""
-
-
-@dataclass(frozen=True)
-class KernelMachine:
-    """Kernel regression with the tangent kernel of the start on the probe points, beside the network.
-
-    Attributes
-    ----------
-    points : int
-        Number of probe points that it is trained on, one left out at a time.
-    error : float
-        Its error on points left out: share of wrong labels, or squared error relative to that of a constant.
-    network_error : float
-        The error of the network on the same points; too small if it was trained on them.
-    training_points : int or None
-        Number of points that the network is trained on, if it was given.
-    predicted, low, high : float
-        Error of the kernel machine with so many points, by its own learning curve, and its 90% interval; NaN without
-        their number.
-    """
-
-    points: int
-    error: float
-    network_error: float
-    training_points: int | None = None
-    predicted: float = float("nan")
-    low: float = float("nan")
-    high: float = float("nan")
-
-    @property
-    def suffices(self) -> bool:
-        """Whether the kernel machine does as well as the network."""
-        reached = self.error if np.isnan(self.predicted) else self.predicted
-        return bool(reached <= SUFFICES * self.network_error)
-
-    def __str__(self) -> str:
-        text = f"The tangent-kernel machine of the start has error {self.error:.3g} with {self.points} probe points"
-        if not np.isnan(self.predicted):
-            text += (
-                f", and would have {self.predicted:.3g} ({self.low:.3g} to {self.high:.3g}) with "
-                f"{self.training_points:,}"
-            )
-        return f"{text}; the network has {self.network_error:.3g} on them."
 
 
 def fit_kernel_machine(
