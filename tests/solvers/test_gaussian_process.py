@@ -192,3 +192,12 @@ def test_float32_posterior_of_a_small_noise():
     np.testing.assert_allclose(np.asarray(found.std, float) ** 2, variance, rtol=1e-4)
     np.testing.assert_allclose(found.mean, B @ np.linalg.solve(A, y.astype(float)), atol=1e-5)
     np.testing.assert_allclose(same.predict(jnp.asarray(Z)), found.mean, atol=1e-6)
+
+
+def test_results_that_overflow_float32_are_an_error():
+    """A prior variance of 1e39 is finite in float64, in which posteriors are computed, but not in float32."""
+    X = np.arange(6, dtype=np.float32).reshape(3, 2)
+    huge = 1e20**0.5 * Gaussian(1.0)
+    assert np.isfinite(gp.posterior(huge, X, X[:, 0], X + 9, 1.0).covariance).all()
+    with pytest.raises(ValueError, match="overflow float32"):
+        gp.posterior(Gaussian(1.0) * 1e30 * 1e9, X, X[:, 0], X + 9, 1e30)

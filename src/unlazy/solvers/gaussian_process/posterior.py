@@ -186,7 +186,7 @@ class ConditionedProcess(eqx.Module):
         if not is_concrete(self, Z) or self.path.coefficients.dtype == jnp.zeros(()).dtype:
             return function(Z)
         with precision("float64"):
-            return jax.tree.map(lambda found: found.astype(jnp.float32), function(_as_float64(Z)))
+            return jax.tree.map(_as_float32, function(_as_float64(Z)))
 
     @abc.abstractmethod
     def _covariance(self, X: Any, Z: Any) -> Float[Array, "*t m m"]:
@@ -424,7 +424,7 @@ def log_marginal_likelihood(
         return _log_marginal_likelihood(kernel, X, y, noise_variance)
     if is_concrete(kernel, X, y, noise_variance):
         with precision("float64"):
-            return _log_marginal_likelihood(*_as_float64((kernel, X, y, noise_variance))).astype(jnp.float32)
+            return _as_float32(_log_marginal_likelihood(*_as_float64((kernel, X, y, noise_variance))))
     X, _ = kernel.read(X)
     given = (kernel, X, as_labels(y, n_points(X)), jnp.asarray(noise_variance, jnp.float32))
     traced, known = eqx.partition(given, lambda leaf: isinstance(leaf, jax.core.Tracer))
@@ -460,6 +460,15 @@ def _scalar_in_float64(function: Callable[[Any], Array], arrays: Any) -> Array:
         return found, sum(jax.tree.leaves(products), jnp.zeros((), jnp.float32))
 
     return value(arrays)
+
+
+def _as_float32(found: Array) -> Array:
+    """Concrete results in float32; those that are finite only in float64 are an error."""
+    rounded = found.astype(jnp.float32)
+    if bool(jnp.any(jnp.isinf(rounded) & jnp.isfinite(found))):
+        largest = float(jnp.max(jnp.abs(found)))
+        raise ValueError(f"results up to {largest:.2g} overflow float32; scale X and y, or set jax_enable_x64")
+    return rounded
 
 
 def _as_float64(tree: Any) -> Any:
