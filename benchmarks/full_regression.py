@@ -76,7 +76,7 @@ def measure(name, options):
 
     import jax
 
-    from unlazy.solvers.selection import METHODS as KINDS
+    from unlazy.solvers.method_selection import METHODS as KINDS
     from unlazy.solvers.solve import SolveOptions, solve
 
     warnings.simplefilter("ignore")

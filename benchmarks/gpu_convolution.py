@@ -22,7 +22,7 @@ import numpy as np
 from record import add_option, recorder
 
 from unlazy.core import devices
-from unlazy.kernels.conv_gpu import stages
+from unlazy.kernels.conv_gpu import dispatch
 from unlazy.kernels.networks.layered import LayeredNNGP, LayeredNNGPAndNTK
 from unlazy.layers import Shape, myrtle
 
@@ -33,7 +33,7 @@ SCHEDULERS = 4
 
 def limit(network, tangent: bool) -> float:
     """Seconds per pair if every scheduler issues an instruction in every cycle."""
-    plan = stages.plan_of(network, Shape((32, 32), 3))
+    plan = dispatch.plan_of(network, Shape((32, 32), 3))
     slots = 3 * 32**4
     for stage in plan.stages:
         slots += stage.size**4 * len(stage.layers) * (15 + (17 if tangent else 0))
@@ -70,7 +70,7 @@ def measured(depth: int, tangent: bool, options, note) -> None:
     note(f"{name}, a pair", 1e6 * taken / pairs, "µs")
     few = 16
     found = [np.asarray(K, float) for K in jax.tree.leaves(block(kernel, *sides(X[:few], Z[:few])))]
-    with jax.enable_x64(True), mock.patch.object(stages, "plan_for", lambda *given: None):
+    with jax.enable_x64(True), mock.patch.object(dispatch, "plan_for", lambda *given: None):
         exact = jax.jit(lambda X, Z: kernel.block(*kernel.sides(X, Z)))(X[:few].astype(float), Z[:few].astype(float))
         exact = [np.asarray(K) for K in jax.tree.leaves(exact)]
     error = max(float(np.abs(K / E - 1).max()) for K, E in zip(found, exact))
@@ -78,7 +78,7 @@ def measured(depth: int, tangent: bool, options, note) -> None:
     note(f"{name}, relative error", error, "ratio")
     if options.xla:
         some = 64
-        with mock.patch.object(stages, "plan_for", lambda *given: None):
+        with mock.patch.object(dispatch, "plan_for", lambda *given: None):
             taken, _ = seconds(jax.jit(lambda l, r: block(kernel, l, r)), *sides(X[:some], Z[:some]))
         print(f"{name}: plain XLA {1e6 * taken / some**2:.2f} µs per pair", flush=True)
         note(f"{name}, a pair by XLA", 1e6 * taken / some**2, "µs")

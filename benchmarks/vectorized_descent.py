@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from record import add_option, recorder
 
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.networks import Network
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.descent.descend import descend

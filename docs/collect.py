@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from unlazy import lab
-from unlazy.core.pages.style import figure_style
+from unlazy.core.pages.figure_style import figure_style
 from unlazy.lab.report.recorded_claims import FOLDER, record
 from unlazy.lab.runner.catalog import all_experiments
 

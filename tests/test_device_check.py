@@ -15,11 +15,11 @@ from unlazy import cli
 from unlazy.core import devices, engines
 from unlazy.core.errors import UnlazyWarning
 from unlazy.core.reference import UNIT, error, float64_gram
-from unlazy.device_check import cases, check, formulas
+from unlazy.device_check import cases, check, reference_kernels
 from unlazy.device_check.compositions import CONV, VECTORS, points
 from unlazy.estimators.feature_search import final_fit
+from unlazy.kernels.conv_gpu import dispatch, hopper_program, triton_program
 from unlazy.kernels.conv_gpu import first_check as first_conv_check
-from unlazy.kernels.conv_gpu import hopper_program, stages, triton_program
 from unlazy.layers import Conv, Dense, GlobalAvgPool, serial
 from unlazy.products.engines import base, blocked, numpy_engine
 from unlazy.products.fused import first_check, fused_product, hopper, triton
@@ -51,12 +51,12 @@ def broken(function):
     return lambda *given, **options: jax.tree.map(lambda a: a * FACTOR, function(*given, **options))
 
 
-@pytest.mark.parametrize("name", formulas.GRAMS)
+@pytest.mark.parametrize("name", reference_kernels.GRAMS)
 def test_formulas_are_those_of_the_library(name):
     """Both in float64: angles of duplicates from cosines have an error √u = 1e-8."""
     X, Z = points(20), points(30, seed=1)
     Z[0] = X[0]
-    K = formulas.GRAMS[name](X.astype(float), Z.astype(float))
+    K = reference_kernels.GRAMS[name](X.astype(float), Z.astype(float))
     # a metric has 20 columns, and its root is computed in float32
     assert error(K, float64_gram(VECTORS[name](), X, Z)) <= (20 * UNIT if name == "metric" else 1e-7)
 
@@ -150,7 +150,7 @@ def test_a_wrong_convolution_is_found(engine, size, monkeypatch):
     if module.backend is None:
         pytest.skip("this JAX does not have the backend")
     net = serial(Conv(3), "relu", GlobalAvgPool(), Dense())
-    evaluate = partial(stages._run_alone, engine, False, interpret=True)
+    evaluate = partial(dispatch._run_alone, engine, False, interpret=True)
     assert first_conv_check.verdict(False, evaluate, net, size).passed
     jax.clear_caches()
     monkeypatch.setattr(module, "run", broken(module.run))
@@ -265,6 +265,6 @@ def test_the_first_convolution_on_a_gpu_is_checked(fake_gpu, monkeypatch, failin
     X = jnp.asarray(points(2, images=True, size=16))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnlazyWarning)
-        assert stages.plan_for(CONV, X, True).warps == warps
+        assert dispatch.plan_for(CONV, X, True).warps == warps
         monkeypatch.setenv(engines.VARIABLE, "-conv_mosaic,-conv_triton")
-        assert stages.plan_for(CONV, X, True) is None
+        assert dispatch.plan_for(CONV, X, True) is None

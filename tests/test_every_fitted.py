@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.core.results import LOST_DESCRIPTION, Evidence, FitDescription, Predictor, Trajectory, time_index
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.solvers.convex.nuclear_norm import minimum_nuclear_norm

@@ -33,8 +33,8 @@ from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
 from unlazy.products import gram, matmul
 from unlazy.solvers.gaussian_process.posterior import posterior
+from unlazy.solvers.method_selection import METHODS
 from unlazy.solvers.path import decompose
-from unlazy.solvers.selection import METHODS
 from unlazy.solvers.solve import SolveOptions, solve
 from unlazy.theory.infinite_width.architecture import MLP
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import unlazy
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.measures import alignment, neurons, risk, spectra, subspace, tangent_drift
 from unlazy.training import RichOptions
 

@@ -37,12 +37,12 @@ _WHERE = {
     # kernel fixed: one ridge at any size, or every ridge and every training time at once
     "solve": "solvers.solve",
     "SolveOptions": "solvers.solve",
-    "Direct": "solvers.selection",
-    "PreconditionedCG": "solvers.selection",
-    "NystromCG": "solvers.selection",
-    "Askotch": "solvers.selection",
-    "EigenPro": "solvers.selection",
-    "Richardson": "solvers.selection",
+    "Direct": "solvers.method_selection",
+    "PreconditionedCG": "solvers.method_selection",
+    "NystromCG": "solvers.method_selection",
+    "Askotch": "solvers.method_selection",
+    "EigenPro": "solvers.method_selection",
+    "Richardson": "solvers.method_selection",
     "decompose": "solvers.path",
     "learning_curve": "solvers.path",
     "ensemble": "solvers.gaussian_process.posterior",
@@ -148,14 +148,14 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy.solvers.gaussian_process.posterior import log_marginal_likelihood as log_marginal_likelihood
     from unlazy.solvers.gaussian_process.posterior import posterior as posterior
     from unlazy.solvers.gaussian_process.posterior import prior as prior
+    from unlazy.solvers.method_selection import Askotch as Askotch
+    from unlazy.solvers.method_selection import Direct as Direct
+    from unlazy.solvers.method_selection import EigenPro as EigenPro
+    from unlazy.solvers.method_selection import NystromCG as NystromCG
+    from unlazy.solvers.method_selection import PreconditionedCG as PreconditionedCG
+    from unlazy.solvers.method_selection import Richardson as Richardson
     from unlazy.solvers.path import decompose as decompose
     from unlazy.solvers.path import learning_curve as learning_curve
-    from unlazy.solvers.selection import Askotch as Askotch
-    from unlazy.solvers.selection import Direct as Direct
-    from unlazy.solvers.selection import EigenPro as EigenPro
-    from unlazy.solvers.selection import NystromCG as NystromCG
-    from unlazy.solvers.selection import PreconditionedCG as PreconditionedCG
-    from unlazy.solvers.selection import Richardson as Richardson
     from unlazy.solvers.solve import SolveOptions as SolveOptions
     from unlazy.solvers.solve import solve as solve
     from unlazy.theory.infinite_width.architecture import MLP as MLP

@@ -100,7 +100,7 @@ def test_figures_of_held_out_rows_have_captions(classes):
     """Points show names and values; no text leaves the figure."""
     from matplotlib import pyplot as plt
 
-    from unlazy.core.pages.marks import figure_marks
+    from unlazy.core.pages.tooltips import figure_marks
 
     frame = TABLE.frame.assign(kind=np.where(TABLE.frame["x0"] > 0, "a", "b"))
     y = TABLE.y if not classes else np.array(["p", "q", "r"])[:classes][np.arange(400) % classes]

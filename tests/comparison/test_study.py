@@ -5,7 +5,7 @@ import pytest
 from test_table import table
 
 import unlazy
-from unlazy.comparison.cli_options import parse_budget
+from unlazy.comparison.argument_parsing import parse_budget
 from unlazy.comparison.data.table import make_table, split_rows
 from unlazy.comparison.study.candidates import find_candidate
 from unlazy.comparison.study.study import subsample, training_sizes

@@ -152,7 +152,7 @@ def test_numbers_are_written_without_exponents(value, text):
 def test_figures_show_names_and_values_without_clipping():
     from matplotlib import pyplot as plt
 
-    from unlazy.core.pages.marks import figure_marks
+    from unlazy.core.pages.tooltips import figure_marks
 
     c = found(PAYS)
     for draw, count in ((models_figure, 4), (curves_figure, None)):

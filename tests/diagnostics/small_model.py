@@ -65,8 +65,22 @@ class SmallModel:
     def update(self, network):
         self.value = self._cast(network)
 
-    def fix_statistics(self, inputs):
+    startup = 0.0
+
+    def wait(self):
+        jax.block_until_ready(self.value)
+
+    def check_inputs(self, inputs):
         pass
+
+    def fix_statistics(self, inputs, params=None):
+        pass
+
+    def change(self, reference, params, inputs, initial=None):
+        start = self.apply(reference, inputs) if initial is None else initial
+        if params is reference:
+            return start, start, np.zeros_like(start)
+        return start, self.apply(params, inputs), self.jvp(reference, self.subtract(params, reference), inputs)
 
     def apply(self, params, inputs):
         self.calls += 1

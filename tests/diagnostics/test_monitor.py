@@ -24,9 +24,15 @@ def squared(outputs, targets):
     return jnp.mean((outputs - targets) ** 2)
 
 
+def step(monitor, model, X, y, rate):
+    """One training step, of which the monitor is told."""
+    model.update(gradient_step(model, X, y, rate))
+    monitor.update(model.value)
+
+
 def train(monitor, model, X, y, steps, rate):
     for _ in range(steps):
-        monitor.update(gradient_step(model, X, y, rate))
+        step(monitor, model, X, y, rate)
 
 
 @quiet
@@ -79,7 +85,7 @@ def test_checks_are_forced_at_will(data):
     model = SmallModel(initial(0, 5, 16, 1))
     monitor = unlazy.watch(model, *data, planned_steps=10**6)
     assert monitor.verdict.word == "too early" and "no check" in str(monitor)
-    monitor.update(gradient_step(model, *data, 0.1))
+    step(monitor, model, *data, 0.1)
     assert monitor.check().step == 1 and len(monitor.record.checks) == 1
     assert monitor.check().gap == monitor.record.checks[0].gap  # the same step again
     assert len(monitor.record.checks) == 1
@@ -122,7 +128,7 @@ def test_overhead_stays_within_three_percent(data, planned):
     for i in range(5000):
         model.clock.now += 0.1
         if i < 100:
-            monitor.update(gradient_step(model, *data, 0.1))
+            step(monitor, model, *data, 0.1)
         else:
             monitor.step()
     record = monitor.record

@@ -6,7 +6,7 @@ import pytest
 import unlazy
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, select, thresholds
+from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, constants, select
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.products.metric_gram import cross
 
@@ -72,7 +72,7 @@ def test_only_statistically_equal_candidates_are_averaged(x64):
 
 def test_many_rows_pick_one(monkeypatch):
     X, y = noisy()
-    monkeypatch.setattr(thresholds, "AVERAGING_ROWS", 60)
+    monkeypatch.setattr(constants, "AVERAGING_ROWS", 60)
     assert len(FeatureMachineRegressor(updates=0).fit(X, y).members_) == 1
 
 

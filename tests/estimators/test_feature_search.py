@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, select, thresholds
+from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, constants, select
 from unlazy.estimators.feature_search.held_out import Folds, MetricTrajectory, ScoredCandidate
 from unlazy.estimators.feature_search.search import Search
 from unlazy.kernels.product_laplace import ProductLaplace
@@ -102,7 +102,7 @@ def index_among(n, d, seed=0):
 @pytest.mark.slow
 def test_candidates_far_behind_on_few_rows_are_dropped(x64, monkeypatch):
     """An oblique index: lengths of columns say nothing, the full metric finds it, on 200 rows as on 400."""
-    monkeypatch.setattr(thresholds, "PILOT_ROWS", 200)
+    monkeypatch.setattr(constants, "PILOT_ROWS", 200)
     X, Y = index_among(400, 5)
     Y = Y / Y.std()
     candidates = [KernelCandidate(ProductLaplace(1.0), "diagonal"), KernelCandidate(Gaussian(1.0), "full")]
@@ -112,13 +112,13 @@ def test_candidates_far_behind_on_few_rows_are_dropped(x64, monkeypatch):
     assert (
         select(candidates, Training(X, Y, None), SearchOptions(updates=1)).table[0][0] == 1
     )  # the table names candidates, not places in the race
-    monkeypatch.setattr(thresholds, "DROP_FACTOR", np.inf)
+    monkeypatch.setattr(constants, "DROP_FACTOR", np.inf)
     assert len(search.run(candidates)) == 3
 
 
 def test_plain_kernels_are_settled_on_all_rows(x64, monkeypatch):
     """Nothing to learn of a metric: bandwidth and ridge end downhill of where few rows had put them."""
-    monkeypatch.setattr(thresholds, "PILOT_ROWS", 60)
+    monkeypatch.setattr(constants, "PILOT_ROWS", 60)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2))
     Y = np.sin(3 * X[:, :1]) + np.cos(3 * X[:, 1:]) + 0.1 * rng.normal(size=(300, 1))
@@ -136,7 +136,7 @@ def test_plain_kernels_are_settled_on_all_rows(x64, monkeypatch):
 def test_very_many_columns_are_screened_where_few_matter(x64, monkeypatch, kernel):
     """One input of 60: the first update keeps few columns in every fold, the one that matters among them, and the
     metric of all rows is that of the same steps; where all matter alike nothing is left out."""
-    monkeypatch.setattr(thresholds, "SCREENING_COLUMNS", 50)
+    monkeypatch.setattr(constants, "SCREENING_COLUMNS", 50)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(240, 60))
     sparse, dense = np.sin(2 * X[:, :1]), X.sum(1, keepdims=True) / np.sqrt(60)
@@ -145,7 +145,7 @@ def test_very_many_columns_are_screened_where_few_matter(x64, monkeypatch, kerne
         (run,) = search.start_trajectories([KernelCandidate(kernel, "diagonal")])
         search.update(run)
         assert all(np.count_nonzero(M) in kept and (M[0] > 0) for M in run.metrics[1])
-        assert run.steps[0].floor == (thresholds.NOISE_FLOOR if Y is sparse else 0.0)
+        assert run.steps[0].floor == (constants.NOISE_FLOOR if Y is sparse else 0.0)
         views = search.evidence.views(kernel, run.metrics[1])
         assert search.evidence.score(views, run.scored[1].place).error == pytest.approx(run.errors[1], rel=1e-9)
 
@@ -168,6 +168,6 @@ def test_a_rotation_that_helps_is_kept_with_many_rows(x64, monkeypatch):
     other = best.rotate_directions(1.0)
     other.scored = [ScoredCandidate((1.0, 1e-2), 0.0995, 0.9 * Y)]
     for look, taken in ((60, True), (200, False)):
-        monkeypatch.setattr(thresholds, "PILOT_ROWS", look)
+        monkeypatch.setattr(constants, "PILOT_ROWS", look)
         search = Search(Folds(Training(X, Y, None), np.arange(200) % 2), SearchOptions())
         assert search._rotation_helps(other, best) is taken

@@ -7,7 +7,7 @@ from scipy import stats
 import unlazy
 from unlazy.estimators import FeatureMachineRegressor
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search import thresholds
+from unlazy.estimators.feature_search import constants
 from unlazy.estimators.feature_search.choices import clip_labels, kurtosis, outlier_treatment, residual_tail
 from unlazy.estimators.preprocessing.columns import weighted_median
 
@@ -96,8 +96,8 @@ def test_ordinary_labels_are_not_clipped():
 @pytest.mark.slow
 def test_many_rows_of_a_heavy_target_are_clipped_too(monkeypatch):
     """With a single split, the first rows decide; the error is that of held-out rows with the labels they have."""
-    monkeypatch.setattr(thresholds, "SINGLE_SPLIT_ROWS", 250)
-    monkeypatch.setattr(thresholds, "HEAVY_KURTOSIS", 4.0)
+    monkeypatch.setattr(constants, "SINGLE_SPLIT_ROWS", 250)
+    monkeypatch.setattr(constants, "HEAVY_KURTOSIS", 4.0)
     X, y, f = outliers(600)
     Z, _, truth = outliers(600, seed=1)
     y = y + 2 * f

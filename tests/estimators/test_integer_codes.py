@@ -7,7 +7,7 @@ import pytest
 import unlazy
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search import thresholds
+from unlazy.estimators.feature_search import constants
 from unlazy.estimators.feature_search.choices import list_candidates
 from unlazy.estimators.preprocessing.columns import (
     MAX_INDICATORS,
@@ -96,7 +96,7 @@ def test_requested_columns_are_categories():
 
 def test_encoding_choice_ignores_later_rows(monkeypatch):
     """Other labels in rows beyond the first search give the same encoding."""
-    monkeypatch.setattr(thresholds, "ENCODING_SEARCH_ROWS", 60)
+    monkeypatch.setattr(constants, "ENCODING_SEARCH_ROWS", 60)
     X, y = named()
     model = FeatureMachineRegressor("product_laplace", updates=0)
     order, later = np.random.default_rng(0).permutation(len(X)), np.random.default_rng(1).normal(size=len(X))

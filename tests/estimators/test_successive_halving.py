@@ -15,10 +15,10 @@ import unlazy
 from unlazy.core.progress import ProgressDisplay
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, final_fit, thresholds
+from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, constants, final_fit
 from unlazy.estimators.feature_search.held_out import ScoredCandidate, SingleSplit, significantly_worse
 from unlazy.estimators.feature_search.progress import TOTAL, FitProgress, expected_work
-from unlazy.estimators.feature_search.stages import Stages
+from unlazy.estimators.feature_search.stage_checkpoints import Stages
 from unlazy.estimators.feature_search.successive_halving import (
     HalvingCandidate,
     _at_size,
@@ -54,7 +54,7 @@ def few(monkeypatch):
     """Small sizes: many rows are 100, a factorization holds 120; by the host's rules on every machine."""
     monkeypatch.setattr("unlazy.core.devices.is_host", lambda: True)
     for name, value in FEW.items():
-        monkeypatch.setattr(thresholds, name, value)
+        monkeypatch.setattr(constants, name, value)
 
 
 def test_sizes_grow_while_it_pays(monkeypatch):
@@ -236,11 +236,11 @@ import jax
 import numpy as np
 from unlazy.core.progress import ProgressDisplay
 from unlazy.estimators import FeatureMachineClassifier
-from unlazy.estimators.feature_search import thresholds
+from unlazy.estimators.feature_search import constants
 from unlazy.solvers.checkpoint import Checkpoint
 
 for name, value in {few}.items():
-    setattr(thresholds, name, value)
+    setattr(constants, name, value)
 save, left = Checkpoint.save, int(sys.argv[2])
 
 def counting(self, state, now=False):
@@ -278,8 +278,8 @@ def test_a_killed_fit_resumes(tmp_path):
 @pytest.mark.slow
 def test_a_bandwidth_for_the_next_metric_is_not_that_of_this_model(few, monkeypatch):
     """A new bandwidth and ridge are for the fit after the next update: predictions use those of the fit they have."""
-    monkeypatch.setattr(thresholds, "RETUNE_FACTOR", 10.0)
-    monkeypatch.setattr(thresholds, "WORTH_ANOTHER_UPDATE", 10.0)
+    monkeypatch.setattr(constants, "RETUNE_FACTOR", 10.0)
+    monkeypatch.setattr(constants, "WORTH_ANOTHER_UPDATE", 10.0)
     monkeypatch.setattr(final_fit, "_retune", lambda *_: (50.0, 1.0))
     X, y = data(400)
     model = FeatureMachineRegressor("gaussian", metric="diagonal", updates=2, tolerance=1e-4).fit(X, y)
@@ -339,13 +339,13 @@ def test_held_out_predictions_are_ridge_regression(x64):
 def test_directions_are_turned_by_residuals(x64, few, monkeypatch, n):
     """One index among twenty inputs: with rotations, at most half of the squared sine of the angle to it."""
     for name, value in {"FIRST_ROWS": 300, "MAX_ROWS_HOST": 500, "EXACT_ROWS": 600}.items():
-        monkeypatch.setattr(thresholds, name, value)
+        monkeypatch.setattr(constants, name, value)
     rng = np.random.default_rng(1)
     X = rng.normal(size=(n, 20))
     y = np.sin(2 * X[:, 0]) + X[:, 0] ** 2 / 2 + 0.3 * rng.normal(size=n)
     missed = []
     for turns in (0, 3):
-        monkeypatch.setattr(thresholds, "ROTATIONS_PER_SIZE", turns)
+        monkeypatch.setattr(constants, "ROTATIONS_PER_SIZE", turns)
         M = FeatureMachineRegressor(kernel="gaussian", metric="full").fit(X, y).metric_
         missed.append(1 - np.linalg.eigh(M)[1][0, -1] ** 2)
     assert missed[1] < 0.5 * missed[0], missed
@@ -362,7 +362,7 @@ def test_more_rows_than_the_search_used_rotate_again(x64, few, monkeypatch):
     asked, turn = [], final_fit._rotated_metric
     monkeypatch.setattr(final_fit, "_rotated_metric", lambda *given: asked.append(given[-1]) or turn(*given))
     final_fit.fit_all_rows(found, Training(X, y[:, None], None), (None, None), 1e-3, jax.random.key(0), False)
-    assert asked and set(asked) == {thresholds.LEADING_SHARE}
+    assert asked and set(asked) == {constants.LEADING_SHARE}
 
 
 def test_bandwidth_and_ridge_of_many_rows_are_tuned_on_half_of_them(x64, few, monkeypatch):

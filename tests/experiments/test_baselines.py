@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.lab.experiments import _baselines as fits
 from unlazy.tasks.index_models import quadratic_plus

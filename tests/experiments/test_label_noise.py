@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.lab.experiment import Record, Records
 from unlazy.lab.experiments import label_noise as ln
 from unlazy.training.descent.descend import descend

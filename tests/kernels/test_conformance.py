@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unlazy.kernels import evaluation
+from unlazy.kernels import gram_blocks
 from unlazy.kernels.algebra import Constant
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.kernels.custom import Custom
@@ -202,9 +202,9 @@ def test_blocks_equal_the_whole(monkeypatch):
     X = jnp.asarray(np.random.default_rng(1).normal(size=(50, D)).astype(np.float32))
     kernel = NTK(DEEP)
     whole = kernel.gram(X)
-    monkeypatch.setattr(evaluation, "SMALL", 0)
+    monkeypatch.setattr(gram_blocks, "SMALL", 0)
     monkeypatch.setenv("UNLAZY_MEMORY", str(4 * 50 * 4 * 8))
-    assert evaluation._rows_at_once(kernel, X, 50, False) == 8
+    assert gram_blocks._rows_at_once(kernel, X, 50, False) == 8
     blocked = kernel.gram(X)
     assert np.abs(np.asarray(whole - blocked)).max() <= 3 * np.sqrt(16 * 2.0**-24) * np.asarray(whole).max()
     assert np.array_equal(np.asarray(blocked), np.asarray(blocked).T)

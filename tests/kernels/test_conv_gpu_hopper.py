@@ -13,7 +13,7 @@ from jax.interpreters import mlir
 from oracles_planes import CLOSE, exact, images, network
 from unlazy.core import devices
 from unlazy.core.errors import UnlazyWarning
-from unlazy.kernels.conv_gpu import hopper_program, lanes, stages, triton_program, warp
+from unlazy.kernels.conv_gpu import dispatch, hopper_program, lanes, triton_program, warp
 from unlazy.kernels.conv_gpu.layout import ConvLayer, Stage, StageInputs
 from unlazy.kernels.networks.layered import LayeredNNGP, LayeredNNGPAndNTK
 from unlazy.layers import Shape, myrtle
@@ -25,9 +25,9 @@ needs_triton = pytest.mark.skipif(triton_program.backend is None, reason="this J
 
 def by_warps(net, X, Z, tangent, count=1):
     X, Z = (jnp.asarray(A, jnp.float32) for A in (X, Z))
-    plan = stages.plan_of(net, Shape(X.shape[1:-1], X.shape[-1]))._replace(warps=count)
+    plan = dispatch.plan_of(net, Shape(X.shape[1:-1], X.shape[-1]))._replace(warps=count)
     left, right = (LayeredNNGPAndNTK(net) if tangent else LayeredNNGP(net)).sides(X, Z)
-    found = jax.jit(lambda l, r: stages.entries(plan, tangent, True, net, l, r))(left.points, right.points)
+    found = jax.jit(lambda l, r: dispatch.entries(plan, tangent, True, net, l, r))(left.points, right.points)
     return [np.asarray(K, float) for K in found if K is not None]
 
 
@@ -59,7 +59,7 @@ def test_all_stages_by_warps_against_float64(net, size, tangent):
     """All stages by warps: each reads the output of the one before, and the last one sums."""
     X, Z = images(2, size), images(9, size, seed=1)
     Z[0] = X[0]
-    count = len(stages.plan_of(net, Shape((size, size), 3)).stages)
+    count = len(dispatch.plan_of(net, Shape((size, size), 3)).stages)
     for found, wanted in zip(by_warps(net, X, Z, tangent, count), exact(net, X, Z)):
         np.testing.assert_allclose(found, wanted, rtol=CLOSE)
 
@@ -146,7 +146,7 @@ def test_a_jax_that_cannot_lower_the_program_warns(monkeypatch):
 
 
 def test_supported_stages():
-    first = stages.plan_of(myrtle(10), Shape((32, 32), 3)).stages[0]
+    first = dispatch.plan_of(myrtle(10), Shape((32, 32), 3)).stages[0]
     assert hopper_program.is_supported(first, 3) and not hopper_program.is_supported(
         first, 20
     )  # 23 features: more than fits on chip
@@ -157,8 +157,8 @@ def test_supported_stages():
 
 def test_blocks_fill_the_gpu(monkeypatch):
     monkeypatch.setenv("UNLAZY_MEMORY", "100GB")
-    monkeypatch.setattr(stages.devices, "multiprocessors", lambda: 132)
-    plan = stages.plan_of(myrtle(10), Shape((32, 32), 3))._replace(warps=1)
+    monkeypatch.setattr(dispatch.devices, "multiprocessors", lambda: 132)
+    plan = dispatch.plan_of(myrtle(10), Shape((32, 32), 3))._replace(warps=1)
     first = plan.stages[0]
     rows, columns = plan.images(10_000, 10_000, False)
     count = np.prod(hopper_program.blocks(first, (rows // 8, columns // 8), False))
@@ -234,9 +234,9 @@ def test_tiles_keep_few_left_images():
 @pytest.mark.parametrize("net", [myrtle(5), network(3, 1, sigma_b=0.2, rate=0.5, bias_rate=3.0)])
 @pytest.mark.parametrize("most", [1, 3])
 def test_on_a_gpu(net, tangent, most, monkeypatch):
-    monkeypatch.setattr(stages, "WARP_STAGES", most)
+    monkeypatch.setattr(dispatch, "WARP_STAGES", most)
     X, Z = (jnp.asarray(images(n, 32, seed=n), jnp.float32) for n in (9, 13))
-    plan = stages.plan_for(net, X, tangent)
+    plan = dispatch.plan_for(net, X, tangent)
     assert plan is not None and plan.warps == min(most, len(plan.stages))
     kernel = LayeredNNGPAndNTK(net) if tangent else LayeredNNGP(net)
     found = jax.tree.leaves(kernel.block(*kernel.sides(X, Z)))

@@ -8,7 +8,7 @@ import pytest
 from oracles_networks import Function, tangent_kernel
 from unlazy import Constant, Gaussian, Linear, Polynomial
 from unlazy.core.devices import memory_budget
-from unlazy.kernels import OnSphere, evaluation, polynomial_on_sphere
+from unlazy.kernels import OnSphere, gram_blocks, polynomial_on_sphere
 from unlazy.kernels.networks import flips, infinite_width
 from unlazy.kernels.networks.flips import with_flips
 from unlazy.kernels.networks.infinite_width import NNGP, NTK, standard_parametrization
@@ -16,7 +16,7 @@ from unlazy.kernels.networks.layered import graph_parts
 from unlazy.kernels.periodic import SpectralMixture
 from unlazy.layers import Conv, Dense, GlobalAvgPool, serial
 from unlazy.theory.dynamics import spectral_filters
-from unlazy.theory.infinite_width import jacobian
+from unlazy.theory.finite_width import empirical_ntk
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.theory.numerics import divided_differences, matrix_functions
 from unlazy.theory.numerics.matrix_functions import MatrixFunction, Spectrum
@@ -33,10 +33,10 @@ def test_constants_on_either_side(x64):
 
 
 def test_tiles_of_symmetric_matrices_cover_one_triangle():
-    assert evaluation.symmetric_tiles(10, 4) == [(0, 4), (0, 6), (4, 6), (0, 0), (4, 4), (6, 6)]
+    assert gram_blocks.symmetric_tiles(10, 4) == [(0, 4), (0, 6), (4, 6), (0, 0), (4, 4), (6, 6)]
     for n, side in ((9, 3), (100, 7), (5, 5)):
         written = np.zeros((n, n), int)
-        for s, t in evaluation.symmetric_tiles(n, side):
+        for s, t in gram_blocks.symmetric_tiles(n, side):
             assert s <= t
             written[s : s + side, t : t + side] += 1
         assert np.all(written[np.triu_indices(n)] > 0)
@@ -46,15 +46,15 @@ def test_rows_at_once_fit_the_budget(monkeypatch):
     monkeypatch.setenv("UNLAZY_MEMORY", "10MB")
     monkeypatch.setattr(Gaussian, "values_per_pair", lambda self, X, accurate=False: 7)
     X, row_bytes = np.zeros((1000, 3), np.float32), 1000 * 4 * 7
-    rows = evaluation._rows_at_once(Gaussian(1.0), X, 1000, False)
+    rows = gram_blocks._rows_at_once(Gaussian(1.0), X, 1000, False)
     assert rows * row_bytes <= memory_budget() < (rows + 1) * row_bytes
-    assert evaluation._rows_at_once(Gaussian(1.0), X[:100], 100, False) is None
+    assert gram_blocks._rows_at_once(Gaussian(1.0), X[:100], 100, False) is None
 
 
 def test_points_that_numpy_reads_in_place():
     single, double = np.zeros((2, 2), np.float32), np.zeros((2, 2))
-    assert evaluation._on_host((single, single))
-    assert not evaluation._on_host((single, double)) and not evaluation._on_host((double, single))
+    assert gram_blocks._on_host((single, single))
+    assert not gram_blocks._on_host((single, double)) and not gram_blocks._on_host((double, single))
 
 
 @pytest.mark.parametrize("on_host", [True, False])
@@ -131,7 +131,7 @@ def test_jacobians_with_themselves(outputs):
     def apply(W, X):
         return jnp.tanh(X @ W) * jnp.array([1.0, 2.0]) + jnp.sum(X @ W, 1, keepdims=True) ** 2
 
-    (alone,), (pairs,) = (jacobian.jacobian_kernels(apply, W, X, Z, 1.0, outputs) for Z in (None, X))
+    (alone,), (pairs,) = (empirical_ntk.jacobian_kernels(apply, W, X, Z, 1.0, outputs) for Z in (None, X))
     np.testing.assert_allclose(alone, pairs, rtol=0, atol=32 * 2.0**-24 * float(jnp.max(jnp.abs(pairs))))
 
 

@@ -13,10 +13,10 @@ import pytest
 from unlazy.kernels.networks.tangent import TangentKernel
 from unlazy.networks import tangent_kernel
 from unlazy.products import matmul
+from unlazy.solvers.method_selection import PreconditionedCG
 from unlazy.solvers.path import decompose
-from unlazy.solvers.selection import PreconditionedCG
 from unlazy.solvers.solve import solve
-from unlazy.theory.infinite_width import jacobian as theory_jacobian
+from unlazy.theory.finite_width import empirical_ntk as theory_jacobian
 
 N, M, D, W = 7, 5, 3, 4
 RNG = np.random.default_rng(0)

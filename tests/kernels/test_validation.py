@@ -9,7 +9,7 @@ import pytest
 from test_conformance import KERNELS, D
 
 from unlazy.core import devices
-from unlazy.kernels import evaluation
+from unlazy.kernels import gram_blocks
 from unlazy.kernels.dot_product import ArcCosine, Linear, Polynomial
 from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.product_laplace import ProductLaplace
@@ -109,11 +109,11 @@ def test_points_whose_squares_underflow_are_rejected():
 def test_points_on_the_host_are_validated_without_compiling(monkeypatch):
     X = jnp.asarray(_inputs())
     for kernel in (Laplace(1.5), NTK(MLP(1)), Laplace(np.arange(1.0, D + 1))):
-        seen, wanted = evaluation._host_summary(kernel, (X, 2 * X))[0], evaluation._summary(kernel, (X, 2 * X))[0]
+        seen, wanted = gram_blocks._host_summary(kernel, (X, 2 * X))[0], gram_blocks._summary(kernel, (X, 2 * X))[0]
         # sums of D squares, each rounded D + 2 times at most, in any order
         np.testing.assert_allclose(seen, wanted, rtol=2 * (D + 2) * 2.0**-24)
     for program in ("_summary", "_diagonal"):
-        monkeypatch.setattr(evaluation, program, None)
+        monkeypatch.setattr(gram_blocks, program, None)
     Laplace(1.5).validate(X, 2 * X)
     assert np.array_equal(Laplace(1.5).diag(X), np.ones(12, np.float32))
 

@@ -8,7 +8,7 @@ import pytest
 
 from unlazy.networks import layer_tangent_kernels, linearize, only_layers, tangent_kernel, tangent_product
 from unlazy.networks import trained_linearization as trained
-from unlazy.theory.infinite_width import jacobian as theory_jacobian
+from unlazy.theory.finite_width import empirical_ntk as theory_jacobian
 
 EPS = np.finfo(float).eps
 N, M, D, W = 5, 4, 3, 6

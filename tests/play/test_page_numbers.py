@@ -13,7 +13,7 @@ import pytest
 
 import unlazy
 from chromium import needs_chromium
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.layers.protocol.parametrization import WeightBias
 from unlazy.networks.mlp import Network
 from unlazy.theory.dynamics import spectral_filters

@@ -5,7 +5,7 @@ import warnings
 import pytest
 from matplotlib import font_manager
 
-from unlazy.core.pages.style import figure_style
+from unlazy.core.pages.figure_style import figure_style
 from unlazy.lab.report import fonts
 from unlazy.lab.report.fonts import drawable_names
 

@@ -9,7 +9,7 @@ import pytest
 
 from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.radial import Gaussian, Laplace
-from unlazy.solvers import selection
+from unlazy.solvers import method_selection
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.solvers.methods.nystrom_cg import NystromCG
 from unlazy.solvers.solve import SolveOptions, solve
@@ -37,7 +37,7 @@ def true_error(solution, X, y, bandwidth, ridge):
 @pytest.fixture
 def small(monkeypatch):
     """Every problem counts as large, so that iterations in float32 are what is chosen."""
-    monkeypatch.setattr(selection, "SMALL_N", 10)
+    monkeypatch.setattr(method_selection, "SMALL_N", 10)
 
 
 @pytest.mark.slow_cases("3.0-0.0003", "3.0-0.1")
@@ -48,7 +48,7 @@ def test_no_jump_where_small_problems_end(small, monkeypatch, bandwidth, ridge):
     X, y = data()
     for way in ("a factorization", "iteration"):  # of float64
         if way == "iteration":
-            monkeypatch.setattr(selection, "CPU_DIRECT_MAX_N", 10)
+            monkeypatch.setattr(method_selection, "CPU_DIRECT_MAX_N", 10)
         solution = solve(Gaussian(bandwidth), X, y, ridge)
         # K has condition λ_max/ridge ≤ 300/7.5e-5; the oracle is off by 1e-16 of that
         error = true_error(solution, X, y, bandwidth, ridge)
@@ -81,8 +81,8 @@ def test_the_error_of_a_float32_run_is_not_understated(small, method):
 
 def test_float32_falls_back_to_float64(small, monkeypatch, tmp_path):
     X, y = data()
-    monkeypatch.setattr(selection, "FLOAT32_RIDGE_ROUNDINGS", 0)  # no warning beforehand
-    monkeypatch.setattr(selection, "CPU_DIRECT_MAX_N", 10)
+    monkeypatch.setattr(method_selection, "FLOAT32_RIDGE_ROUNDINGS", 0)  # no warning beforehand
+    monkeypatch.setattr(method_selection, "CPU_DIRECT_MAX_N", 10)
     kept = Checkpoint(tmp_path / "run", every=0)
     solution = solve(Gaussian(10.0), X, y, 1e-4, options=SolveOptions(checkpoint=kept))
     assert solution.converged and solution.coefficients.dtype == np.float64
@@ -109,7 +109,7 @@ def test_a_small_budget_solves_the_same_problem(small, monkeypatch):
         solve(Laplace(3.0), X, y, 1e-2, options=SolveOptions(memory=10_000))
     # where there are too many points, other centers are announced with their distance from what was asked
     for limit in ("CPU_FULL_MAX_N", "GPU_FULL_MAX_N"):
-        monkeypatch.setattr(selection, limit, 10)
+        monkeypatch.setattr(method_selection, limit, 10)
     with pytest.warns(UnlazyWarning, match="number of centers is the limit"):
         few = solve(Laplace(3.0), X, y, 1e-2, options=SolveOptions(memory=60_000))
     error = np.linalg.norm(np.asarray(few.predict(X), float) - fitted) / np.linalg.norm(y)

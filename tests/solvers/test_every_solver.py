@@ -12,7 +12,7 @@ from scipy.linalg import cho_factor, cho_solve
 from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
-from unlazy.solvers.selection import METHODS, NystromCG
+from unlazy.solvers.method_selection import METHODS, NystromCG
 from unlazy.solvers.solve import SolveOptions, solve
 from unlazy.theory.infinite_width.architecture import MLP
 

@@ -7,8 +7,7 @@ import pytest
 from unlazy.kernels.radial import Gaussian
 from unlazy.solvers import problem
 from unlazy.solvers.callbacks import SolverCallback
-from unlazy.solvers.methods import nystrom_cg
-from unlazy.solvers.selection import (
+from unlazy.solvers.method_selection import (
     METHODS,
     Askotch,
     Direct,
@@ -18,6 +17,7 @@ from unlazy.solvers.selection import (
     Richardson,
     validate_method,
 )
+from unlazy.solvers.methods import nystrom_cg
 from unlazy.solvers.solve import solve
 
 RNG = np.random.default_rng(0)

@@ -21,7 +21,7 @@ from unlazy.products.engines import sharded
 from unlazy.solvers.methods import nystrom_cg, nystrom_factors
 from unlazy.solvers.sharded import factors as sharded_factors
 from unlazy.solvers.checkpoint import Checkpoint
-from unlazy.solvers.selection import NystromCG, PreconditionedCG
+from unlazy.solvers.method_selection import NystromCG, PreconditionedCG
 from unlazy.solvers.solve import SolveOptions
 from unlazy.solvers.solve import solve
 

@@ -10,7 +10,7 @@ import pytest
 from unlazy.core.errors import UnlazyWarning
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.solvers.checkpoint import Checkpoint
-from unlazy.solvers.selection import METHODS, EigenPro, NystromCG
+from unlazy.solvers.method_selection import METHODS, EigenPro, NystromCG
 from unlazy.solvers.solve import SolveOptions, solve
 
 N, D = 120, 5
@@ -116,25 +116,25 @@ def test_small_problems_are_solved_directly_in_float64():
 
 
 def test_the_choice_follows_size_and_memory(monkeypatch):
-    from unlazy.solvers import selection
+    from unlazy.solvers import method_selection
     from unlazy.solvers.problem import make_problem
 
-    monkeypatch.setattr(selection, "SMALL_N", 100)
+    monkeypatch.setattr(method_selection, "SMALL_N", 100)
     X, y = data()
 
     def chosen(memory="1GiB", backend="cpu"):
         monkeypatch.setattr("jax.default_backend", lambda: backend)
-        return selection.choose_method(make_problem(KERNEL, X, y, 0.1, memory), None)
+        return method_selection.choose_method(make_problem(KERNEL, X, y, 0.1, memory), None)
 
     assert chosen()[0] == "preconditioned_cg" and "K fits" in chosen()[1]
     # a small budget does not change the problem: K is computed again, or the error says what would suffice
     assert chosen(memory=4 * N * N)[0] == "askotch" and "in every pass" in chosen(memory=4 * N * N)[1]
     with pytest.raises(ValueError, match=r"takes 0\.02\d* MiB: allow that with memory="):
         chosen(memory=10_000)
-    monkeypatch.setattr(selection, "CPU_FULL_MAX_N", 100)
+    monkeypatch.setattr(method_selection, "CPU_FULL_MAX_N", 100)
     assert chosen(memory=4 * N * N)[0] == "nystrom_cg" and "too many points" in chosen(memory=4 * N * N)[1]
     assert chosen(memory=4 * N * N, backend="gpu")[0] == "askotch"  # a pass over K costs little there
-    monkeypatch.setattr(selection, "SMALL_N", N)
+    monkeypatch.setattr(method_selection, "SMALL_N", N)
     assert chosen()[0] == "direct"
 
 

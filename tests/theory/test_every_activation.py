@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from oracles_gaussian import bivariate_expectation
-from unlazy.theory.activations import dual_errors, piecewise
+from unlazy.theory.activations import dual_errors, kink_splitting
 from unlazy.theory.activations.functions import activation
 from unlazy.theory.infinite_width import fully_connected
 from unlazy.theory.infinite_width.architecture import MLP
@@ -79,7 +79,7 @@ def check(function, stairs=False):
     network = MLP(1, phi, 1.1, 0.3, scale_input=False)
     xz, xx, zz = (np.array(q) for q in zip((0.3, 1.2, 0.7), (-0.5, 0.6, 1.5), (0.69, 0.7, 0.72)))
     q12, q11, q22 = (1.21 * q + 0.09 for q in (xz, xx, zz))
-    jumps = any(kink.jump for kink in piecewise.split_kinks(phi).kinks)
+    jumps = any(kink.jump for kink in kink_splitting.split_kinks(phi).kinks)
     with jax.enable_x64(True):
         arguments = [jnp.asarray(q) for q in (xz, xx, zz)]
         if jumps:
@@ -104,7 +104,7 @@ def check(function, stairs=False):
 
 def _expected(phi, derivative, q12, q11, q22, edges):
     def of(x):
-        return piecewise.evaluate(phi, np.ravel(x), derivative).reshape(np.shape(x))
+        return kink_splitting.evaluate(phi, np.ravel(x), derivative).reshape(np.shape(x))
 
     return np.array([bivariate_expectation(of, *q, edges) for q in zip(q12, q11, q22)])
 
@@ -113,7 +113,8 @@ def _diagonal(phi, derivative, *variances):
     """√(E φ(a)² E φ(b)²), by 40,000 points: to a thousandth, of a scale that only measures what is allowed."""
     x = np.linspace(-9, 9, 40_001) + 1e-7
     w = np.exp(-0.5 * x * x) * (x[1] - x[0]) / np.sqrt(2 * np.pi)
-    squares = [[np.sum(w * piecewise.evaluate(phi, np.sqrt(q) * x, derivative) ** 2) for q in v] for v in variances]
+    values = [[kink_splitting.evaluate(phi, np.sqrt(q) * x, derivative) for q in v] for v in variances]
+    squares = [[np.sum(w * f**2) for f in row] for row in values]
     return np.sqrt(np.prod(squares, 0))
 
 

@@ -11,10 +11,10 @@ import scipy.special
 from numpy.polynomial import hermite_e
 
 from oracles_gaussian import _rule, bivariate_expectation
-from unlazy.theory.activations import dual_errors, numeric_duals, piecewise, truncated
+from unlazy.theory.activations import dual_errors, kink_splitting, numeric_duals, step_ramp_duals
 from unlazy.theory.activations.functions import activation
-from unlazy.theory.activations.piecewise import KinkSplit, kink_sum
-from unlazy.theory.activations.truncated import Kink
+from unlazy.theory.activations.kink_splitting import KinkSplit, kink_sum
+from unlazy.theory.activations.step_ramp_duals import Kink
 from unlazy.theory.numerics.geometry import covariance
 
 KINKS = (Kink(1, 0.7, 0.5, -0.8), Kink(-1, 0.4, -0.3, 1.2), Kink(1, 0.0, 0.2, 0.9))
@@ -35,7 +35,7 @@ def hermite_coefficients(function, root, terms, places):
 def test_coefficients_of_steps_and_ramps(x64):
     """Terms h_k of order one by a recurrence of 12 steps: some units each. The tails beyond 9 hold 1e-18."""
     wanted = [hermite_coefficients(lambda x: kink_sum(KINKS, x), root, 12, PLACES) for root in ROOTS]
-    found = piecewise.kink_coefficients(KINKS, jnp.asarray(ROOTS), 12)
+    found = kink_splitting.kink_coefficients(KINKS, jnp.asarray(ROOTS), 12)
     np.testing.assert_allclose(found, wanted, atol=1e-13)
     np.testing.assert_allclose(dual_errors._parts(KinkSplit(KINKS, None), ROOTS)[:, :12], wanted, atol=1e-13)
 
@@ -45,9 +45,9 @@ def test_duals_of_steps_and_ramps(x64):
         pair = covariance(*(jnp.asarray([q]) for q in (q12, q11, q22)))
         wanted = bivariate_expectation(lambda x: kink_sum(KINKS, x), q12, q11, q22, PLACES)
         # the quadrature is off by 2e-11 where a is near b
-        np.testing.assert_allclose(truncated.expectation(KINKS, pair), [wanted], atol=1e-10)
-        shared = truncated.tail_probabilities(KINKS, pair)
-        np.testing.assert_allclose(truncated.expectation(KINKS, pair, shared), [wanted], atol=1e-10)
+        np.testing.assert_allclose(step_ramp_duals.expectation(KINKS, pair), [wanted], atol=1e-10)
+        shared = step_ramp_duals.tail_probabilities(KINKS, pair)
+        np.testing.assert_allclose(step_ramp_duals.expectation(KINKS, pair, shared), [wanted], atol=1e-10)
 
 
 def test_duals_of_ramps_at_zero_on_both_sides(x64):
@@ -56,14 +56,14 @@ def test_duals_of_ramps_at_zero_on_both_sides(x64):
     pair = covariance(*(jnp.asarray([q]) for q in (q12, q11, q22)))
     for kinks in ((Kink(1, 0.0, 0.0, 1.0),), (Kink(-1, 0.0, 0.0, 1.0), Kink(1, 0.0, 0.4, 1.0))):
         wanted = bivariate_expectation(lambda x, kinks=kinks: kink_sum(kinks, x), q12, q11, q22, (0.0,))
-        np.testing.assert_allclose(truncated.expectation(kinks, pair), [wanted], atol=1e-10)
+        np.testing.assert_allclose(step_ramp_duals.expectation(kinks, pair), [wanted], atol=1e-10)
 
 
 def test_owens_function_and_its_derivatives(x64):
     h, a = (v.ravel() for v in np.meshgrid([0.0, 0.3, 1.0, 2.5], [-3.0, -0.7, 0.2, 1.0, 6.0]))
     # 13 nodes with a factor 20 each: below rounding
     np.testing.assert_allclose(
-        truncated.owens_t(jnp.asarray(h), jnp.asarray(a)), scipy.special.owens_t(h, a), atol=1e-15
+        step_ramp_duals.owens_t(jnp.asarray(h), jnp.asarray(a)), scipy.special.owens_t(h, a), atol=1e-15
     )
     step = 1e-5  # central differences of values good to 1e-17: 1e-12 of rounding, step²/6 · 3 of truncation
     inner, along = jnp.asarray(np.where(h > 0, h, 0.1)), jnp.asarray(a)
@@ -71,7 +71,7 @@ def test_owens_function_and_its_derivatives(x64):
         moved = [step * d * np.ones_like(h) for d in direction]
         ends = [scipy.special.owens_t(inner + sign * moved[0], along + sign * moved[1]) for sign in (1, -1)]
         tangents = tuple(jnp.full(h.shape, d) for d in direction)
-        found = jax.jvp(truncated.owens_t, (inner, along), tangents)[1]
+        found = jax.jvp(step_ramp_duals.owens_t, (inner, along), tangents)[1]
         np.testing.assert_allclose(found, (ends[0] - ends[1]) / (2 * step), atol=1e-10)
 
 
@@ -83,7 +83,7 @@ def test_owens_function_and_its_derivatives(x64):
 ])  # fmt: skip
 def test_split_of_known_functions(function, parameter, kinks, rest):
     """Changes of slope by hand: x(x + 3)/6 has slopes -1/2 at -3, after 0, and 3/2 at 3, before 1."""
-    found = piecewise.split_kinks(activation(function, parameter))
+    found = kink_splitting.split_kinks(activation(function, parameter))
     for ours, wanted in zip(found.kinks, kinks, strict=True):
         np.testing.assert_allclose(ours, wanted, atol=1e-10)  # FIT_NOISE
     assert found.rest == rest
@@ -92,8 +92,8 @@ def test_split_of_known_functions(function, parameter, kinks, rest):
 def test_a_remainder_that_is_a_polynomial_is_recognized_far_out():
     """Rounding of x² at x = 10⁴ is 1e-8: allowed relative to the terms there, not to those near 0."""
     phi = activation(lambda x: 3.0 * jnp.maximum(x, 0) - 0.1234567 * x)
-    assert piecewise.split_kinks(phi).rest is None  # no kink is declared
-    known = piecewise._polynomial
+    assert kink_splitting.split_kinks(phi).rest is None  # no kink is declared
+    known = kink_splitting._polynomial
     x = np.concatenate([-np.geomspace(3, 1e4, 50), np.linspace(-2.9, 2.9, 301)])
     noise = 2.0**-53 * np.random.default_rng(0).uniform(-1, 1, x.size)
     kink = Kink(1, 0.0, 0.0, 3.0)
@@ -114,10 +114,10 @@ def test_series_with_kinks_away_from_zero(x64):
         return np.where(x > 3, 1.0, np.where(x < -3, 0.0, (2 * x + 3) / 6))
 
     for derivative, function in ((False, plain), (True, slope)):
-        whole = piecewise.split_kinks(phi, derivative)
+        whole = kink_splitting.split_kinks(phi, derivative)
         smooth, rest = numeric_duals.coefficients(phi, jnp.asarray(ROOTS), derivative, whole)
         smooth = np.pad(smooth, ((0, 0), (0, 12)))[:, :12]  # of φ' a line is left, with two coefficients
-        total = smooth + piecewise.kink_coefficients(whole.kinks, jnp.asarray(ROOTS), 12)
+        total = smooth + kink_splitting.kink_coefficients(whole.kinks, jnp.asarray(ROOTS), 12)
         wanted = [hermite_coefficients(function, root, 12, (-3.0, 3.0)) for root in ROOTS]
         np.testing.assert_allclose(total, wanted, atol=1e-9)  # kinks by fits, FIT_NOISE times 10 for h_k
         assert np.all(np.asarray(rest) < 1e-3)

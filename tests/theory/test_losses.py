@@ -7,7 +7,7 @@ import pytest
 
 import unlazy
 from unlazy.core.arrays import precision
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.theory.dynamics.losses import LOSSES
 from unlazy.training import DescentOptions, RichOptions
 

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.measures.tangent_drift import parameter_movement
 from unlazy.networks import Network, linearize, only_layers, tangent_kernel
 from unlazy.theory.dynamics import spectral_filters

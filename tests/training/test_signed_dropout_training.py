@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.networks.quadratic import second_order
 from unlazy.training.descent.signed_dropout import even_part, odd_share, train_moves
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from unlazy.comparison.cli_options import parse_budget
+from unlazy.comparison.argument_parsing import parse_budget
 from unlazy.comparison.data.leakage import find_suspects
 from unlazy.comparison.data.reading import read_table
 from unlazy.comparison.data.table import EncodedTable, make_table

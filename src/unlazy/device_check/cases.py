@@ -14,10 +14,10 @@ from unlazy.core import devices
 from unlazy.core.arrays import dot, precision
 from unlazy.core.reference import UNIT, UNITS, error, float64_gram, product_bound
 from unlazy.device_check.compositions import CONV, VECTORS, points
-from unlazy.device_check.formulas import GRAMS
+from unlazy.device_check.reference_kernels import GRAMS
 from unlazy.estimators.feature_machine.machines import FeatureMachineRegressor
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.conv_gpu import stages
+from unlazy.kernels.conv_gpu import dispatch
 from unlazy.kernels.networks.flips import with_flips
 from unlazy.kernels.networks.infinite_width import NNGP, NTK
 from unlazy.kernels.radial import Gaussian, Laplace
@@ -25,7 +25,7 @@ from unlazy.layers import Conv, Dense, GlobalAvgPool, Layer, Shape, myrtle, seri
 from unlazy.layers.protocol import covariance
 from unlazy.products import agop, product
 from unlazy.products.engines.base import FusedOperator
-from unlazy.solvers.selection import NystromCG
+from unlazy.solvers.method_selection import NystromCG
 from unlazy.solvers.solve import solve
 from unlazy.training.options import RFMOptions
 from unlazy.training.rfm.rfm import recursive_features
@@ -176,7 +176,7 @@ def convolve(
     X, Z = points(n, images=True, size=size), points(m, images=True, seed=1, size=size)
     kernel: Kernel = make(network)
     tangent = make is NTK
-    plan = stages.plan_for(network, jnp.asarray(X), tangent)
+    plan = dispatch.plan_for(network, jnp.asarray(X), tangent)
     case = "NTK" if tangent else "NNGP"
     by_warps, by_threads = plan is not None and plan.warps > 0, plan is not None and plan.warps < len(plan.stages)
     engines = ["conv_mosaic"] * by_warps + ["conv_triton"] * by_threads

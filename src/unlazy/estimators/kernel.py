@@ -14,7 +14,7 @@ from unlazy.estimators.classifiers import CalibratedClassifier
 from unlazy.estimators.intervals import HeldOutIntervals
 from unlazy.estimators.named_kernels import default_bandwidth, kernel_named
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.weighted import Weighted
+from unlazy.kernels.row_weights import Weighted
 from unlazy.products import gram, matmul
 from unlazy.solvers.ridge import RidgeFit, fit_ridge_path, weighted_mean
 from unlazy.solvers.solve import SolveOptions, solve

@@ -13,7 +13,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from unlazy.core.arrays import Labels, Points
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.core.errors import UnlazyWarning, check_positive_integer
 from unlazy.core.progress import ProgressDisplay, ProgressOption
 from unlazy.estimators.base import Estimator, RandomState, Training, map_blocks

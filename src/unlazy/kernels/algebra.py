@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from unlazy.core.arrays import INPUT_KINDS, Matrix, Points, Side, float_type, n_points
 from unlazy.core.errors import check_non_negative, check_positive_integer
-from unlazy.kernels import evaluation
+from unlazy.kernels import gram_blocks
 from unlazy.kernels.base import DerivedFormula, InnerProductKernel, Kernel
 
 
@@ -165,13 +165,13 @@ class Constant(InnerProductKernel):
         return self.block(left, right)
 
     def diag(self, X: Points) -> Float[Array, " n"]:
-        return evaluation.plain_diagonal(self, lambda X: self.value + self.prepare(X), X)
+        return gram_blocks.plain_diagonal(self, lambda X: self.value + self.prepare(X), X)
 
     def validate(self, *points: Points | None, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
-        evaluation.validate_inputs(self, points, names)
+        gram_blocks.validate_inputs(self, points, names)
 
     def values_per_pair(self, X: Points, accurate: bool = False) -> int:
-        return evaluation.TEMPORARIES
+        return gram_blocks.TEMPORARIES
 
 
 class CombinedFormula(InnerProductKernel):

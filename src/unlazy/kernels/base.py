@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from unlazy.core import arrays
 from unlazy.core.arrays import Entries, Matrix, Points, Side
-from unlazy.kernels import evaluation
+from unlazy.kernels import gram_blocks
 from unlazy.theory.numerics.geometry import inner_product
 
 
@@ -119,7 +119,7 @@ class Kernel(eqx.Module):
         ValueError
             If points contain NaN or infinity, or if the kernel overflows on them.
         """
-        return evaluation.gram(self, X, Z, accurate)
+        return gram_blocks.gram(self, X, Z, accurate)
 
     def diag(self, X: Points) -> Float[Array, " n"]:
         """Diagonal k(x, x) of the Gram matrix.
@@ -139,7 +139,7 @@ class Kernel(eqx.Module):
         ValueError
             If points contain NaN or infinity, or if the kernel overflows on them.
         """
-        return evaluation.diagonal(self, X)
+        return gram_blocks.diagonal(self, X)
 
     def validate(self, *points: Points | None, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
         """Raise ValueError if the points are not finite or overflow; do nothing under a JAX transformation.
@@ -158,7 +158,7 @@ class Kernel(eqx.Module):
         ValueError
             If points contain NaN or infinity, or if the kernel overflows on them.
         """
-        evaluation.validate_inputs(self, points, names)
+        gram_blocks.validate_inputs(self, points, names)
 
     def read(self, X: Points, Z: Points | None = None, names: tuple[str, str] = ("X", "Z")) -> tuple[Points, Points]:
         """Convert user input to the arrays that this kernel takes: floats of one dtype, with the right axes.
@@ -197,7 +197,7 @@ class Kernel(eqx.Module):
         int
             Values per pair. Row blocks are sized with it.
         """
-        return evaluation.TEMPORARIES
+        return gram_blocks.TEMPORARIES
 
     @property
     def expensive(self) -> bool:
@@ -254,7 +254,7 @@ class Kernel(eqx.Module):
         array of shape ()
             k(x, z).
         """
-        return evaluation.pair(self, x, z)
+        return gram_blocks.pair(self, x, z)
 
     def __add__(self, other: "Kernel | float | Array") -> "Kernel":
         from unlazy.kernels.algebra import add
@@ -404,35 +404,35 @@ class InnerProductKernel(Kernel):
 
     def prepare(self, X: Points) -> Side:
         """Embed the points, and compute row keys: a `PreparedPoints`."""
-        return evaluation.PreparedPoints.from_points(evaluation.embedded(self, X), evaluation.row_hashes(X))
+        return gram_blocks.PreparedPoints.from_points(gram_blocks.embedded(self, X), gram_blocks.row_hashes(X))
 
     def sides(self, X: Points, Z: Points | None = None, keyed: bool = True) -> tuple[Side, Side | None]:
         """Prepare both sides; those of a stationary kernel are centered together."""
-        return evaluation.prepare_sides(self, X, Z, keyed)
+        return gram_blocks.prepare_sides(self, X, Z, keyed)
 
     def block(self, left: Side, right: Side) -> Entries:
         """One matrix product, then `entry`; entries of equal points are exact, and in float64 those of close points."""
-        products = evaluation.inner_products(left, right)
+        products = gram_blocks.inner_products(left, right)
         values = self.entry(*products)
         if type(self).entry_distance is InnerProductKernel.entry_distance:  # it would not be more accurate
             return values
-        return evaluation.correct_near_pairs(self, left, right, products, values)
+        return gram_blocks.correct_near_pairs(self, left, right, products, values)
 
     def accurate_block(self, left: Side, right: Side) -> Entries:
         """`entry_distance` of differences of inputs."""
-        return self.entry_distance(*evaluation.differences(left, right))
+        return self.entry_distance(*gram_blocks.differences(left, right))
 
     def diag(self, X: Points) -> Float[Array, " n"]:
         """Diagonal k(x, x), from `diag_entry`."""
-        return evaluation.formula_diagonal(self, self.read(X)[0])
+        return gram_blocks.formula_diagonal(self, self.read(X)[0])
 
     def validate(self, *points: Points | None, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
         """Raise ValueError if k(x, x) or a squared norm is not finite."""
-        evaluation.validate_formula_inputs(self, points, names, accurate)
+        gram_blocks.validate_formula_inputs(self, points, names, accurate)
 
     def values_per_pair(self, X: Points, accurate: bool = False) -> int:
         """Peak number of values per pair; differences of inputs add 2d."""
-        return evaluation.TEMPORARIES + (2 * X.shape[1] if accurate else 0)
+        return gram_blocks.TEMPORARIES + (2 * X.shape[1] if accurate else 0)
 
 
 class DerivedFormula(InnerProductKernel):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from unlazy.kernels import evaluation
+from unlazy.kernels import gram_blocks
 from unlazy.kernels.base import Kernel
 
 
@@ -58,7 +58,7 @@ class Custom(Kernel):
 
     def values_per_pair(self, X: PyTree, accurate: bool = False) -> int:
         """Twice the size of a point: the function may form x - z, for example, of every pair of a block."""
-        return evaluation.TEMPORARIES + 2 * sum(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(X))
+        return gram_blocks.TEMPORARIES + 2 * sum(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(X))
 
     def _of_pair(self, x: PyTree, z: PyTree) -> Float[Array, ""]:
         """k of two points."""

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from unlazy.core.arrays import dot
 from unlazy.core.errors import check_non_negative, check_positive_integer
 from unlazy.kernels.base import InnerProductKernel
-from unlazy.kernels.evaluation import PreparedPoints
+from unlazy.kernels.gram_blocks import PreparedPoints
 from unlazy.theory.numerics.geometry import angle_and_gap, cosine_gap, safe_sqrt
 
 

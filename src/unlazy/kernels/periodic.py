@@ -11,9 +11,9 @@ from jaxtyping import Array, Float
 
 from unlazy.core.arrays import Matrix, Points, dot, is_concrete
 from unlazy.core.errors import check_positive
-from unlazy.kernels import evaluation
+from unlazy.kernels import gram_blocks
 from unlazy.kernels.base import InnerProductKernel, Kernel
-from unlazy.kernels.evaluation import squares
+from unlazy.kernels.gram_blocks import squares
 from unlazy.theory.numerics.geometry import robust_center
 
 PerCoordinate = float | Float[Array, ""] | Float[Array, " d"]
@@ -149,7 +149,7 @@ class SpectralMixture(Kernel):
         def add(total: Array, component: tuple[Array, ...]) -> tuple[Array, None]:
             weight, mean, variance = component
             scale = math.pi * jnp.sqrt(2 * variance)
-            distance = evaluation.squared_distances(left * scale, right * scale)
+            distance = gram_blocks.squared_distances(left * scale, right * scale)
             turns = dot(left, mean)[:, None] - dot(right, mean)[None, :]
             return total + weight * jnp.exp(-distance) * jnp.cos(2 * math.pi * turns), None
 
@@ -158,7 +158,7 @@ class SpectralMixture(Kernel):
         return jax.lax.scan(add, start, tuple(parameters))[0]
 
     def diag(self, X: Points) -> Float[Array, " n"]:
-        return evaluation.plain_diagonal(
+        return gram_blocks.plain_diagonal(
             self, lambda X: jnp.sum(jnp.asarray(self.weights, X.dtype)) + 0 * squares(X), X
         )
 

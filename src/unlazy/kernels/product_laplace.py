@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from unlazy.core.arrays import Points
 from unlazy.core.errors import check_positive
-from unlazy.kernels import evaluation
+from unlazy.kernels import gram_blocks
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import apply_metric
 from unlazy.theory.numerics.geometry import robust_center
@@ -50,7 +50,7 @@ class ProductLaplace(Kernel):
         return jnp.exp(-_absolute_distances(left, right))
 
     def diag(self, X: Points) -> Float[Array, " n"]:
-        return evaluation.plain_diagonal(self, lambda X: jnp.ones(X.shape[0], X.dtype), X)
+        return gram_blocks.plain_diagonal(self, lambda X: jnp.ones(X.shape[0], X.dtype), X)
 
     @property
     def metrics(self) -> tuple[str, ...]:

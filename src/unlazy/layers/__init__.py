@@ -10,15 +10,14 @@ covariances and its effect on arrays. A custom layer derives from `Layer` and re
 """
 
 from unlazy.layers.activation import Activation, Erf, Gelu, Relu
+from unlazy.layers.architectures import myrtle
 from unlazy.layers.attention import SelfAttention
 from unlazy.layers.combine import Concatenate, Identity, Product, Serial, Sum, residual, serial
 from unlazy.layers.conv import Conv, ConvLocal, ConvTranspose
 from unlazy.layers.dense import Dense, Weights, weighted
 from unlazy.layers.graph import Aggregate
-from unlazy.layers.named import myrtle
 from unlazy.layers.normalization import Dropout, LayerNorm
 from unlazy.layers.pooling import AvgPool, GlobalAvgPool, GlobalSumPool, SumPool
-from unlazy.layers.protocol.arrays import Context, apply, init_params
 from unlazy.layers.protocol.base import Layer, Shape
 from unlazy.layers.protocol.covariance import (
     State,
@@ -29,6 +28,7 @@ from unlazy.layers.protocol.covariance import (
     required_pairs,
     variances,
 )
+from unlazy.layers.protocol.finite_evaluation import Context, apply, init_params
 from unlazy.layers.reshaping import Flatten, ImageResize, Index
 
 __all__ = [

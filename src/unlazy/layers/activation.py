@@ -11,9 +11,9 @@ from jaxtyping import Array, PyTree
 
 from unlazy.core import devices
 from unlazy.layers.protocol import position_pairs
-from unlazy.layers.protocol.arrays import Context, apply
 from unlazy.layers.protocol.base import Layer
 from unlazy.layers.protocol.covariance import State, accepts_blocks, precompute, propagate, variances
+from unlazy.layers.protocol.finite_evaluation import Context, apply
 from unlazy.theory.activations import duals, functions
 from unlazy.theory.numerics.geometry import covariance, is_near_duplicate, rounding_floor
 

@@ -13,9 +13,9 @@ from jaxtyping import Array, PRNGKeyArray
 from unlazy.core.arrays import dot, einsum
 from unlazy.core.errors import did_you_mean
 from unlazy.layers.protocol import position_pairs
-from unlazy.layers.protocol.arrays import Context, apply, init_params, normal, rates
 from unlazy.layers.protocol.base import Layer, Shape
 from unlazy.layers.protocol.covariance import State, precompute, propagate, required_pairs
+from unlazy.layers.protocol.finite_evaluation import Context, apply, init_params, normal, rates
 from unlazy.theory.infinite_width.architecture import validate_scale
 
 WEIGHINGS = ("softmax", "identity")

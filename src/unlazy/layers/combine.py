@@ -11,7 +11,6 @@ from jaxtyping import Array, PRNGKeyArray
 
 from unlazy.layers.activation import Activation
 from unlazy.layers.protocol import position_pairs
-from unlazy.layers.protocol.arrays import Context, apply, init_params, rates
 from unlazy.layers.protocol.base import Layer, Shape, sized
 from unlazy.layers.protocol.covariance import (
     State,
@@ -21,6 +20,7 @@ from unlazy.layers.protocol.covariance import (
     propagate_point,
     required_pairs,
 )
+from unlazy.layers.protocol.finite_evaluation import Context, apply, init_params, rates
 from unlazy.theory.activations import functions
 
 

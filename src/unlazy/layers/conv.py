@@ -13,9 +13,9 @@ from unlazy.core import devices
 from unlazy.core.arrays import HIGHEST, convolution, dot, einsum
 from unlazy.layers.dense import Weights, drawn, multipliers, weighted
 from unlazy.layers.protocol import position_pairs
-from unlazy.layers.protocol.arrays import Context, apply, init_params, shape_of
 from unlazy.layers.protocol.base import Shape, sized
 from unlazy.layers.protocol.covariance import State, accepts_blocks, propagate, required_pairs
+from unlazy.layers.protocol.finite_evaluation import Context, apply, init_params, shape_of
 from unlazy.layers.protocol.parametrization import WeightBias
 from unlazy.layers.protocol.position_pairs import PADDINGS, Window, padding_name, positive_integers, transposed, windows
 from unlazy.theory.infinite_width.architecture import SQRT2

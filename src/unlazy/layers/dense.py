@@ -12,9 +12,9 @@ from jaxtyping import Array, PRNGKeyArray
 
 from unlazy.core.arrays import dot
 from unlazy.core.errors import check_positive_integer
-from unlazy.layers.protocol.arrays import Context, apply, init_params, normal, rates, shape_of
 from unlazy.layers.protocol.base import Layer, Shape
 from unlazy.layers.protocol.covariance import State, accepts_blocks, propagate
+from unlazy.layers.protocol.finite_evaluation import Context, apply, init_params, normal, rates, shape_of
 from unlazy.layers.protocol.parametrization import WeightBias
 from unlazy.theory.infinite_width.architecture import SQRT2, validate_scale
 

@@ -12,9 +12,9 @@ from unlazy.core.errors import check_positive_integer, did_you_mean
 from unlazy.layers.attention import SelfAttention
 from unlazy.layers.dense import Weights
 from unlazy.layers.graph import Aggregate
-from unlazy.layers.protocol.arrays import Context, apply, init_params, rates
 from unlazy.layers.protocol.base import Layer, Shape, single_layers
 from unlazy.layers.protocol.base import sized as in_words
+from unlazy.layers.protocol.finite_evaluation import Context, apply, init_params, rates
 from unlazy.layers.traversal import changed
 
 PARAMETRIZATIONS = ("ntk", "standard")

@@ -6,9 +6,9 @@ from jaxtyping import Array
 
 from unlazy.core.arrays import einsum
 from unlazy.layers.protocol import position_pairs
-from unlazy.layers.protocol.arrays import Context, apply
 from unlazy.layers.protocol.base import Layer, Shape
 from unlazy.layers.protocol.covariance import State, precompute, propagate, required_pairs
+from unlazy.layers.protocol.finite_evaluation import Context, apply
 
 
 class Aggregate(Layer):

@@ -9,9 +9,9 @@ from jaxtyping import Array
 
 from unlazy.core.errors import did_you_mean
 from unlazy.layers.protocol import position_pairs
-from unlazy.layers.protocol.arrays import Context, apply
 from unlazy.layers.protocol.base import Layer
 from unlazy.layers.protocol.covariance import State, accepts_blocks, precompute, propagate, propagate_point, variances
+from unlazy.layers.protocol.finite_evaluation import Context, apply
 from unlazy.theory.numerics.geometry import safe_reciprocal, safe_sqrt
 
 

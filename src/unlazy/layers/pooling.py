@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from unlazy.layers.protocol import position_pairs
-from unlazy.layers.protocol.arrays import Context, apply, shape_of
 from unlazy.layers.protocol.base import Layer, Shape, sized
 from unlazy.layers.protocol.covariance import State, accepts_blocks, propagate, required_pairs
+from unlazy.layers.protocol.finite_evaluation import Context, apply, shape_of
 from unlazy.layers.protocol.position_pairs import Window, padding_name, positive_integers, windows
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, PyTree
 from unlazy.core.arrays import Points, as_points, dot, is_concrete, n_points
 from unlazy.core.pytrees import parameter_layers
 from unlazy.measures.tangent_drift import relative_change
-from unlazy.theory.infinite_width.jacobian import jacobian_kernels, trainable_function, validate_function
+from unlazy.theory.finite_width.empirical_ntk import jacobian_kernels, trainable_function, validate_function
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,7 +14,7 @@ from unlazy.core.errors import check_positive_integer
 from unlazy.core.pytrees import broadcast_over, split_parameters
 from unlazy.networks.tangent import tangent_kernel
 from unlazy.theory.dynamics import spectral_filters
-from unlazy.theory.infinite_width.jacobian import trainable_function
+from unlazy.theory.finite_width.empirical_ntk import trainable_function
 from unlazy.theory.numerics.divided_differences import DESCENT, FLOW
 from unlazy.theory.numerics.matrix_functions import MatrixFunction, spectrum_of
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PyTree
 from unlazy.core.arrays import Points, as_points, dot, einsum
 from unlazy.core.errors import did_you_mean
 from unlazy.networks.mlp import Network, Parameters
-from unlazy.theory.infinite_width.jacobian import jacobian_kernels, scales, tangent_product, validate_function
+from unlazy.theory.finite_width.empirical_ntk import jacobian_kernels, scales, tangent_product, validate_function
 
 __all__ = ["layer_tangent_kernels", "tangent_kernel", "tangent_product"]
 

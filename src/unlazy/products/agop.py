@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from unlazy.core.arrays import Labels, Points, dot
 from unlazy.core.devices import memory_budget
 from unlazy.kernels.base import InnerProductKernel, Kernel
-from unlazy.kernels.evaluation import PreparedPoints, embed_sides, inner_products
+from unlazy.kernels.gram_blocks import PreparedPoints, embed_sides, inner_products
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.products.engines.blocked import as_columns, block_rows, prepare_sides, validated_sides
 from unlazy.theory.feature_learning import agop as theory_agop

@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from unlazy.core.files import atomic_write
-from unlazy.kernels.evaluation import starts
+from unlazy.kernels.gram_blocks import starts
 
 MATRIX, SUMS, PROBLEM, CLAIMS = "matrix.npy", "tiles", "problem.json", "claims"
 DIGEST = 32

@@ -15,7 +15,7 @@ _MODULES = {
     ),
     "gradient_flow": ("flow",),
     "learning_curve": ("LearningCurve",),
-    "selection": ("Askotch", "Direct", "EigenPro", "NystromCG", "PreconditionedCG", "Richardson"),
+    "method_selection": ("Askotch", "Direct", "EigenPro", "NystromCG", "PreconditionedCG", "Richardson"),
     "path": ("Decomposition", "Path", "decompose"),
     "solution": ("Solution",),
     "solve": ("SolveOptions",),

@@ -23,10 +23,10 @@ from unlazy.solvers import traced
 from unlazy.solvers.callbacks import SolverCallback
 from unlazy.solvers.checkpoint import Checkpoint, as_checkpoint
 from unlazy.solvers.error_estimate import ITERATION_SHARE, can_check, full_regression_error
+from unlazy.solvers.method_selection import METHODS, choose_method, choose_precision, float64_method, validate_method
 from unlazy.solvers.methods.base import Method
 from unlazy.solvers.methods.nystrom_cg import NystromCG
 from unlazy.solvers.problem import FittedCoefficients, Problem, label_matrix, make_problem, predict
-from unlazy.solvers.selection import METHODS, choose_method, choose_precision, float64_method, validate_method
 from unlazy.solvers.solution import PROBLEM, Solution
 from unlazy.solvers.sources import finite_floats
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from unlazy.core.arrays import dot
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.core.errors import check_positive_integer
 from unlazy.tasks.base import Task, nested
 from unlazy.tasks.gaussian import directions

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.core.errors import check_positive_integer
 from unlazy.tasks.base import Predictor, RiskEstimate, Task, squared_errors
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.core.errors import check_positive_integer
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import unlazy
 from unlazy.core.arrays import precision
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.theory.dynamics.losses import resolve_loss
 from unlazy.training.descent.descend import descend

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from unlazy.comparison.cli_options import resolve_source
+from unlazy.comparison.argument_parsing import resolve_source
 from unlazy.comparison.data.table import EncodedTable, make_table
 from unlazy.core.errors import UnlazyError, did_you_mean, join_names
 

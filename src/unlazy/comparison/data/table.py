@@ -18,7 +18,7 @@ from unlazy.comparison.data.columns import (
     parse_target,
     parse_times,
 )
-from unlazy.comparison.data.groups import group_and_time_notes
+from unlazy.comparison.data.group_notes import group_and_time_notes
 from unlazy.core.arrays import Labels, Points
 from unlazy.core.errors import UnlazyError, did_you_mean
 from unlazy.core.files import atomic_write

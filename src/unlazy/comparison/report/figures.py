@@ -14,7 +14,7 @@ import numpy as np
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.paired_ratios import is_informative, ratio_text
 from unlazy.comparison.study.candidates import CANDIDATES
-from unlazy.core.pages.style import COLORS, figure_style
+from unlazy.core.pages.figure_style import COLORS, figure_style
 from unlazy.lab.report.fonts import FigureNames, drawable_names
 from unlazy.measures.scaling_fit import Interval
 

@@ -8,7 +8,7 @@ from unlazy.comparison.report.figures import WIDTH, figure_names, shorten
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.study.held_out import calibration
 from unlazy.comparison.study.partial_dependence import PartialDependence
-from unlazy.core.pages.style import COLORS, figure_style
+from unlazy.core.pages.figure_style import COLORS, figure_style
 from unlazy.lab.report.fonts import FigureNames
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from unlazy.core.progress import ProgressDisplay, ProgressOption
 from unlazy.core.threads import half_threaded_blas, limit_threads, single_threaded_blas
 from unlazy.estimators.base import Estimator, Training
 from unlazy.estimators.feature_machine.learning_curve import metric_curve
-from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, Selected, select, thresholds
+from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, Selected, constants, select
 from unlazy.estimators.feature_search.choices import (
     LabelChoice,
     choose_encoding,
@@ -37,7 +37,7 @@ from unlazy.estimators.feature_search.final_fit import (
 )
 from unlazy.estimators.feature_search.progress import TOTAL, FitProgress, expected_work
 from unlazy.estimators.feature_search.search import EnsembleMember, fit_member, unexplained_share
-from unlazy.estimators.feature_search.stages import Stages
+from unlazy.estimators.feature_search.stage_checkpoints import Stages
 from unlazy.estimators.feature_search.successive_halving import (
     HalvingCandidate,
     HalvingResult,
@@ -57,7 +57,7 @@ from unlazy.training.rfm.partition import Tree
 SEARCH = 1200
 """Number of distinct rows on which kernel, metric, bandwidth, ridge and number of updates are chosen.
 
-This applies up to `thresholds.SINGLE_SPLIT_ROWS` rows; beyond, `feature_search.successive_halving` uses growing sizes.
+This applies up to `constants.SINGLE_SPLIT_ROWS` rows; beyond, `feature_search.successive_halving` uses growing sizes.
 """
 IGNORED_IN_CHECKPOINT = ("progress", "checkpoint", "precision", "n_jobs")
 """Parameters on which the stages of a fit do not depend."""
@@ -126,7 +126,7 @@ class FeatureMachine(Estimator):
             if len(data.X) == 1 or not np.any(data.Y):
                 self._constant(candidates[0], data, bool(np.any(given.Y[:1] != given.Y)))
                 held_out, part = data.Y, data
-            elif len(data.X) <= thresholds.SINGLE_SPLIT_ROWS:
+            elif len(data.X) <= constants.SINGLE_SPLIT_ROWS:
                 part = data.rows(rows)
                 found = found or self._select(candidates, part)
                 chosen = LabelChoice([(found, data)], self.outliers_, self.clip_)
@@ -227,7 +227,7 @@ class FeatureMachine(Estimator):
         options = encoding_options(data.X, self.categorical, getattr(self, "feature_names_in_", None))
         codes, found = options[0], None
         if len(data.X) > 1 and np.any(data.Y):
-            rows = np.sort(order[: thresholds.ENCODING_SEARCH_ROWS])
+            rows = np.sort(order[: constants.ENCODING_SEARCH_ROWS])
             codes, found = choose_encoding(
                 options, data.rows(rows), self.standardize, lambda part: self._select(candidates, part)
             )
@@ -235,7 +235,7 @@ class FeatureMachine(Estimator):
         X = codes(data.X)
         columns = ColumnScale.from_data(X, data.weights, self.standardize)
         self.offset_, self.scale_ = columns.offset, columns.scale
-        return data._replace(X=columns(X)), found if len(data.X) <= thresholds.ENCODING_SEARCH_ROWS else None
+        return data._replace(X=columns(X)), found if len(data.X) <= constants.ENCODING_SEARCH_ROWS else None
 
     def _select(self, candidates: Sequence[KernelCandidate], part: Training) -> Selected:
         """Search the best candidate on these rows."""
@@ -445,7 +445,7 @@ class FeatureMachine(Estimator):
 def _prepare(given: Training, regression: bool) -> tuple[Training, np.ndarray, np.ndarray]:
     """Merge equal rows and scale the labels; return the data, and center and scale of the labels."""
     data = _to_float64(given).merge_duplicates()
-    if len(data.X) <= thresholds.SINGLE_SPLIT_ROWS:
+    if len(data.X) <= constants.SINGLE_SPLIT_ROWS:
         data = data.rows(np.lexsort(data.X.T[::-1]))  # make the fit independent of the order of rows
     center = weighted_mean(data.Y, data.weights)
     spread = np.sqrt(weighted_mean((data.Y - center) ** 2, data.weights))

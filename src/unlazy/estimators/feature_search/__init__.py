@@ -5,9 +5,9 @@ search              the search: plain kernels, rounds of updates, slow updates, 
 held_out            scores by held-out predictions: metric and coefficients never see the held-out labels
 successive_halving  many rows: candidates are reduced while the number of rows grows
 final_fit           many rows: one factorization, the leaves of a partition, or an iterative solver
-stages              checkpoints of the stages of a long fit
+stage_checkpoints   checkpoints of the stages of a long fit
 progress            progress of a fit
-thresholds          the constants of the search, in one table
+constants           the constants of the search, in one table
 """
 
 from unlazy.estimators.feature_search.held_out import KernelCandidate

@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from unlazy.core.errors import check_positive_integer, did_you_mean
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search import thresholds
+from unlazy.estimators.feature_search import constants
 from unlazy.estimators.feature_search.final_fit import KernelModel, predict_rows
 from unlazy.estimators.feature_search.held_out import KernelCandidate, standardized_difference
 from unlazy.estimators.feature_search.search import FitFunction, Selected, leave_one_out_predictions
@@ -95,7 +95,7 @@ def choose_encoding(
 ) -> tuple[IntegerCodes, Selected | None]:
     """Return the encoding with the smallest held-out error, and its search.
 
-    The first encoding is kept unless another one is better by the factor thresholds.TAKEOVER_FACTOR.
+    The first encoding is kept unless another one is better by the factor constants.TAKEOVER_FACTOR.
     """
     if len(options) == 1:
         return options[0], None
@@ -105,7 +105,7 @@ def choose_encoding(
         if standardized_difference(found[-1].held_out, found[0].held_out, data) > 1:
             break  # indicators next to the numbers are significantly worse: do not try them in place of the numbers
     best = min(range(len(found)), key=lambda i: found[i].error)
-    best = best if found[best].error < thresholds.TAKEOVER_FACTOR * found[0].error else 0
+    best = best if found[best].error < constants.TAKEOVER_FACTOR * found[0].error else 0
     return options[best], found[best]
 
 
@@ -125,8 +125,8 @@ class ResidualTail(NamedTuple):
 def residual_tail(held_out: Labels, data: Training) -> ResidualTail:
     """Detect heavy-tailed residuals.
 
-    Residuals are heavy-tailed if their kurtosis is above thresholds.HEAVY_KURTOSIS, they hold at least
-    thresholds.MIN_RESIDUAL_SHARE of the variance, and at least thresholds.MIN_CLIPPED labels would be clipped.
+    Residuals are heavy-tailed if their kurtosis is above constants.HEAVY_KURTOSIS, they hold at least
+    constants.MIN_RESIDUAL_SHARE of the variance, and at least constants.MIN_CLIPPED labels would be clipped.
     """
     missed, w = data.Y - held_out, data.weights
     heavy = kurtosis(missed, w)
@@ -134,9 +134,9 @@ def residual_tail(held_out: Labels, data: Training) -> ResidualTail:
         weighted_mean((data.Y - weighted_mean(data.Y, w)) ** 2, w), np.finfo(np.float64).tiny
     )
     size = 1.4826 * weighted_median(np.abs(missed), w)
-    several = np.sum(np.abs(missed) > thresholds.CLIP_DEVIATIONS * size, 0) >= thresholds.MIN_CLIPPED
-    clip = (heavy > thresholds.HEAVY_KURTOSIS) & (share > thresholds.MIN_RESIDUAL_SHARE) & (size > 0) & several
-    return ResidualTail(heavy, np.where(clip, thresholds.CLIP_DEVIATIONS * size, np.inf))
+    several = np.sum(np.abs(missed) > constants.CLIP_DEVIATIONS * size, 0) >= constants.MIN_CLIPPED
+    clip = (heavy > constants.HEAVY_KURTOSIS) & (share > constants.MIN_RESIDUAL_SHARE) & (size > 0) & several
+    return ResidualTail(heavy, np.where(clip, constants.CLIP_DEVIATIONS * size, np.inf))
 
 
 def kurtosis(values: Labels, weights: Float[np.ndarray, " n"] | None) -> Float[np.ndarray, " c"]:
@@ -197,7 +197,7 @@ def choose_labels_large(
     Fits are not averaged; `fits` holds the labels of all rows.
     """
     kept = LabelChoice([], "kept", np.full(data.Y.shape[1], np.inf))
-    if not (kurtosis(data.Y, data.weights) > thresholds.HEAVY_KURTOSIS).any():
+    if not (kurtosis(data.Y, data.weights) > constants.HEAVY_KURTOSIS).any():
         return kept
     part = data.rows(rows)
     found = find([candidate], part)

@@ -19,9 +19,9 @@ from unlazy.core.devices import memory_budget
 from unlazy.core.errors import UnlazyError, UnlazyWarning
 from unlazy.core.progress import ProgressOption
 from unlazy.estimators.base import Training, map_blocks
-from unlazy.estimators.feature_search import thresholds
+from unlazy.estimators.feature_search import constants
 from unlazy.estimators.feature_search.held_out import SingleSplit, significantly_worse
-from unlazy.estimators.feature_search.stages import Stages, checkpointable
+from unlazy.estimators.feature_search.stage_checkpoints import Stages, checkpointable
 from unlazy.estimators.feature_search.successive_halving import (
     HalvingCandidate,
     HalvingResult,
@@ -31,13 +31,13 @@ from unlazy.estimators.feature_search.successive_halving import (
 )
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import apply_metric
-from unlazy.kernels.weighted import Weighted
+from unlazy.kernels.row_weights import Weighted
 from unlazy.products.agop import agop
 from unlazy.products.engines.numpy_engine import ENTRIES
 from unlazy.products.metric_gram import Map, cross, metric_gram
 from unlazy.products.multiply import Job, cheapest
+from unlazy.solvers.method_selection import FLOAT32_RIDGE_ROUNDINGS, GPU_FULL_MAX_N, NystromCG
 from unlazy.solvers.ridge import BandwidthAndRidge, unexplained_variance, weighted_mean
-from unlazy.solvers.selection import FLOAT32_RIDGE_ROUNDINGS, GPU_FULL_MAX_N, NystromCG
 from unlazy.solvers.solve import SolveOptions, solve
 from unlazy.theory.numerics.geometry import evenly_spaced_rows
 from unlazy.training.rfm.iteration import (
@@ -143,11 +143,11 @@ def fit_all_rows(
     if (
         (fits_in_memory or devices.is_host())
         and found.best.updates
-        and thresholds.ROTATIONS_PER_SIZE
+        and constants.ROTATIONS_PER_SIZE
         and not found.best.rotations
     ):
         # more rows than in the last stage: try rotation once more
-        first = problem(found.best._replace(rotations=(thresholds.LEADING_SHARE,)))
+        first = problem(found.best._replace(rotations=(constants.LEADING_SHARE,)))
     best, model, used = first.choice, None, first
     fit_method: Callable[[FinalFitProblem, Training], KernelModel | None] = _fit_exact
     many = len(data.X) > MANY_LEAVES * limit
@@ -160,7 +160,7 @@ def fit_all_rows(
         if devices.is_host() and model is not None and len(data.X) <= FEW_LEAVES * limit:
             break  # one fit of all rows is better than a few leaves
     place = best.scored.place
-    for i in range(thresholds.UPDATES_PER_SIZE if best.updates else 0):  # a helpful metric is learned from all rows
+    for i in range(constants.UPDATES_PER_SIZE if best.updates else 0):  # a helpful metric is learned from all rows
         if model is None:
             break
         metric = stages(f"metric {i}", functools.partial(_next_metric, model, used, found.training))
@@ -171,9 +171,9 @@ def fit_all_rows(
             break
         gain = scored[0].error / best.error if best.error > 0 else 1.0
         best, model, used = *scored, tried
-        if gain > thresholds.WORTH_ANOTHER_UPDATE:
+        if gain > constants.WORTH_ANOTHER_UPDATE:
             break
-        if gain < thresholds.RETUNE_FACTOR:  # a much better metric needs another bandwidth and ridge
+        if gain < constants.RETUNE_FACTOR:  # a much better metric needs another bandwidth and ridge
             place = stages(f"place {i}", functools.partial(_retune, best, found, fixed))
     if model is None:
         return _fit_exact(first, data if fits_in_memory else found.training.rows(slice(limit))), first, found.best
@@ -200,7 +200,7 @@ def _fit_methods(
     """Methods for more rows than one factorization can hold, the fastest first; `many` leaves are slow."""
     if devices.is_host() or (many and problem.kernel.formula is not None):
         return [_fit_iterative, _fit_partition]
-    soft = problem.relative_ridge >= thresholds.MIN_ITERATIVE_RIDGE and problem.kernel.formula is not None
+    soft = problem.relative_ridge >= constants.MIN_ITERATIVE_RIDGE and problem.kernel.formula is not None
     return [_fit_partition, _fit_iterative] if soft else [_fit_partition]
 
 

@@ -18,8 +18,8 @@ from jaxtyping import Float
 from unlazy.core import devices
 from unlazy.core.threads import run_parallel
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search import thresholds
-from unlazy.estimators.feature_search.stages import checkpointable
+from unlazy.estimators.feature_search import constants
+from unlazy.estimators.feature_search.stage_checkpoints import checkpointable
 from unlazy.kernels.base import Kernel
 from unlazy.products.metric_gram import MetricGram, metric_gram
 from unlazy.solvers.ridge import (
@@ -110,20 +110,20 @@ class MetricTrajectory:
     def next_step(self) -> RfmStep:
         """The fit whose gradients give the next metric."""
         h, rho = self.scored[-1].place
-        return RfmStep(self.candidate.kernel, h, min(rho, thresholds.MAX_LEARNING_RIDGE), self.power, turn=self.turn)
+        return RfmStep(self.candidate.kernel, h, min(rho, constants.MAX_LEARNING_RIDGE), self.power, turn=self.turn)
 
     def needs_patience(self, best: float) -> bool:
         """Return whether it explains nothing yet, and no other candidate explains much."""
-        return self.errors[0] > thresholds.EXPLAINS_NOTHING and best > thresholds.EXPLAINS_MUCH
+        return self.errors[0] > constants.EXPLAINS_NOTHING and best > constants.EXPLAINS_MUCH
 
     def is_promising(self, best: float) -> bool:
         """Return whether the last update helped, and another one like it would come near the best."""
         errors = self.errors
         before, now = min(errors[:-1]), errors[-1]
-        slow = thresholds.SLOW_PATIENCE if self.power != 1 else 0
-        if len(errors) <= (thresholds.PATIENCE if self.needs_patience(best) else slow):
+        slow = constants.SLOW_PATIENCE if self.power != 1 else 0
+        if len(errors) <= (constants.PATIENCE if self.needs_patience(best) else slow):
             return True
-        return now < thresholds.WORTH_ANOTHER_UPDATE * before and self.projected_error < thresholds.WITHIN_REACH * best
+        return now < constants.WORTH_ANOTHER_UPDATE * before and self.projected_error < constants.WITHIN_REACH * best
 
     def rotate_directions(self, share: float) -> "MetricTrajectory":
         """Trajectory that continues from the best metrics by rotating their directions."""
@@ -195,8 +195,8 @@ class Folds:
     def subsample(self) -> "Folds | None":
         """Sample of rows in the same folds; None if there are few rows."""
         n = len(self.data.X)
-        some = slice(None, None, -(-n // thresholds.PILOT_ROWS))
-        return None if n <= 1.5 * thresholds.PILOT_ROWS else Folds(self.data.rows(some), self.fold[some])
+        some = slice(None, None, -(-n // constants.PILOT_ROWS))
+        return None if n <= 1.5 * constants.PILOT_ROWS else Folds(self.data.rows(some), self.fold[some])
 
     def views(self, kernel: Kernel, metrics: list[np.ndarray]) -> list[MetricGram]:
         """Rows of each fold under its metric."""
@@ -304,7 +304,7 @@ class SingleSplit:
 
     def subsample(self) -> "SingleSplit":
         """A sample of the training rows with all validation rows."""
-        some = slice(None, None, -(-len(self.training.X) // thresholds.PILOT_ROWS))
+        some = slice(None, None, -(-len(self.training.X) // constants.PILOT_ROWS))
         return SingleSplit(self.training.rows(some), self.validation)
 
     def half_split(self) -> "SingleSplit":

@@ -5,7 +5,7 @@ Only the proportions matter: the display extrapolates the remaining time from th
 
 from unlazy.core import devices
 from unlazy.core.progress import ProgressDisplay
-from unlazy.estimators.feature_search import thresholds
+from unlazy.estimators.feature_search import constants
 from unlazy.estimators.feature_search.successive_halving import max_exact_rows, stage_sizes
 
 TOTAL = 100
@@ -48,13 +48,12 @@ def expected_work(n: int, candidates: int, updates: int) -> dict[str, float]:
     first, *later = stage_sizes(n)
     found = {"race": candidates * (updates + 2) * _work(first)}
     found |= {
-        f"{size} rows": (thresholds.UPDATES_PER_SIZE + thresholds.ROTATIONS_PER_SIZE + 6) * _work(size)
-        for size in later
+        f"{size} rows": (constants.UPDATES_PER_SIZE + constants.ROTATIONS_PER_SIZE + 6) * _work(size) for size in later
     }
     if n <= max_exact_rows():
         return found | {"last fit": _work(n)}
     last = MAX_PASSES * n * n * (ENTRY if devices.is_host() else FLOP)
-    return found | {"last fit": last, "metric": thresholds.UPDATES_PER_SIZE * last}
+    return found | {"last fit": last, "metric": constants.UPDATES_PER_SIZE * last}
 
 
 def _work(rows: int) -> float:

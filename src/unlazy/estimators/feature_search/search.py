@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from unlazy.core.threads import run_parallel
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search import thresholds
+from unlazy.estimators.feature_search import constants
 from unlazy.estimators.feature_search.held_out import (
     Folds,
     KernelCandidate,
@@ -92,7 +92,7 @@ class SearchOptions:
     last : bool, default False
         Whether to make all updates and choose the rest, instead of choosing their number too.
     average : bool, default False
-        Whether to average candidates that at most thresholds.AVERAGING_ROWS rows cannot separate.
+        Whether to average candidates that at most constants.AVERAGING_ROWS rows cannot separate.
     """
 
     updates: int = 8
@@ -117,14 +117,14 @@ def select(
     of the identity.
     """
     n = len(data.X)
-    count = min(n, folds or (thresholds.FOLDS if n < thresholds.TWO_FOLD_ROWS else 2))
+    count = min(n, folds or (constants.FOLDS if n < constants.TWO_FOLD_ROWS else 2))
     fold = np.random.default_rng(seed).permutation(n) % count
     search = Search(Folds(data, fold), options if count > 1 else replace(options, updates=0), advance)
     runs = search.run(candidates, begin)
     table = tuple((candidates.index(run.candidate), t, e) for run in runs[1:] for t, e in enumerate(run.errors))
     best = runs[0]
     found = search.select_update(best, len(best.scored) - 1 if options.last else best.best, begin is not None, table)
-    if not options.average or options.last or n > thresholds.AVERAGING_ROWS:
+    if not options.average or options.last or n > constants.AVERAGING_ROWS:
         return found
     others = [search.select_update(run, run.best, begin is not None) for run in _distinct(runs, found, data)]
     return _mean(found, others, data)
@@ -140,7 +140,7 @@ def _distinct(runs: list[MetricTrajectory], best: Selected, data: Training) -> l
     return [
         run
         for run in others
-        if standardized_difference(run.scored[run.best].held_out, best.held_out, data) <= thresholds.AVERAGING_Z
+        if standardized_difference(run.scored[run.best].held_out, best.held_out, data) <= constants.AVERAGING_Z
     ]
 
 
@@ -227,14 +227,14 @@ class Search:
 
         All are kept if none explains anything on so few rows.
         """
-        if min(run.best_error for run in runs) > thresholds.EXPLAINS_NOTHING:
+        if min(run.best_error for run in runs) > constants.EXPLAINS_NOTHING:
             return [run.candidate for run in runs]
         run_parallel([functools.partial(self.update, run) for run in runs])
         best = min(run.best_error for run in runs)
         return [
             run.candidate
             for run in runs
-            if run.needs_patience(best) or run.projected_error <= thresholds.DROP_FACTOR * best
+            if run.needs_patience(best) or run.projected_error <= constants.DROP_FACTOR * best
         ]
 
     def finalize(self, run: MetricTrajectory, t: int) -> ScoredCandidate:
@@ -264,7 +264,7 @@ class Search:
         run.scored.append(run.scored[-1])
         t = len(run.scored) - 1
         screened = self._screen_columns(run, t)
-        if screened is None or screened.errors[0] > thresholds.SCREENING_FACTOR * run.errors[-1]:
+        if screened is None or screened.errors[0] > constants.SCREENING_FACTOR * run.errors[-1]:
             run.scored[-1] = self._score_update(run, t)
         if screened is not None and screened.errors[0] <= run.errors[-1]:
             run.steps, run.metrics[-1], run.scored[-1] = screened.steps, screened.metrics[0], screened.scored[0]
@@ -278,10 +278,10 @@ class Search:
         if (
             run.inherited_updates + t > 1
             or run.metrics[t][0].ndim > 1
-            or len(run.metrics[t][0]) < thresholds.SCREENING_COLUMNS
+            or len(run.metrics[t][0]) < constants.SCREENING_COLUMNS
         ):
             return None
-        other = run.continue_with(run.candidate.kernel, floor=thresholds.NOISE_FLOOR, update=t)
+        other = run.continue_with(run.candidate.kernel, floor=constants.NOISE_FLOOR, update=t)
         if all(M.all() for M in other.metrics[0]):
             return None
         other.scored[0] = self._score_update(other, 0, t)
@@ -295,12 +295,12 @@ class Search:
         kernels = [k for k in _kernels(candidates).values() if metric in k.metrics]
         found = best
         for kernel in kernels:
-            found = self._better_of(found, best.continue_with(kernel, thresholds.SLOW_POWER), self.options.updates)
+            found = self._better_of(found, best.continue_with(kernel, constants.SLOW_POWER), self.options.updates)
         if found is not best:  # another kernel may use the better metric best
             for kernel in kernels:
                 if kernel is not found.candidate.kernel:
                     found = self._better_of(found, found.continue_with(kernel), 0)
-            found = self._better_of(found, found.continue_with(found.candidate.kernel, floor=thresholds.NOISE_FLOOR), 0)
+            found = self._better_of(found, found.continue_with(found.candidate.kernel, floor=constants.NOISE_FLOOR), 0)
         return found
 
     def try_rotation(self, best: MetricTrajectory) -> MetricTrajectory:
@@ -310,9 +310,9 @@ class Search:
         Diagonal metrics are not changed, since few rows would mislead them.
         """
         learned = best.candidate.metric == "full" and best.inherited_updates + best.best
-        for share in (thresholds.LEADING_SHARE, 1.0) if learned else ():
+        for share in (constants.LEADING_SHARE, 1.0) if learned else ():
             other = best.rotate_directions(share)
-            self.run_rounds([other], thresholds.ROTATIONS_PER_SIZE)
+            self.run_rounds([other], constants.ROTATIONS_PER_SIZE)
             if self._rotation_helps(other, best):
                 return other
         return best
@@ -323,10 +323,10 @@ class Search:
         A rotation learned from all rows is better than that of a fold.
         """
         if self.pilot is not None:
-            return turned.best_error < thresholds.ROTATION_FACTOR * best.best_error
+            return turned.best_error < constants.ROTATION_FACTOR * best.best_error
         new, old = turned.scored[turned.best], best.scored[best.best]
-        surely = self.evidence.significantly_worse(old, new, thresholds.ROTATION_Z)
-        return surely and turned.best_error < thresholds.TAKEOVER_FACTOR * best.best_error
+        surely = self.evidence.significantly_worse(old, new, constants.ROTATION_Z)
+        return surely and turned.best_error < constants.TAKEOVER_FACTOR * best.best_error
 
     def _slow_updates_from_scratch(
         self, best: MetricTrajectory, candidates: Sequence[KernelCandidate]
@@ -334,24 +334,24 @@ class Search:
         """If no update helped: try slow updates of the same kernel with each kind of metric."""
         for candidate in candidates:
             if candidate.kernel is best.candidate.kernel:
-                slow = best.continue_with(candidate.kernel, thresholds.SLOW_POWER)
+                slow = best.continue_with(candidate.kernel, constants.SLOW_POWER)
                 slow.candidate, slow.metrics = candidate, [self.evidence.isotropic_metrics(candidate.metric)]
                 slow.scored = [best.scored[0]]
                 self.run_rounds([slow], self.options.updates)
-                best = slow if slow.best_error < thresholds.TAKEOVER_FACTOR * best.best_error else best
+                best = slow if slow.best_error < constants.TAKEOVER_FACTOR * best.best_error else best
         return best
 
     def _better_of(self, best: MetricTrajectory, other: MetricTrajectory, updates: int) -> MetricTrajectory:
         """Return `other` if it beats the best, after as many further updates as help."""
         if other.candidate.kernel is not best.candidate.kernel:  # another kernel, another bandwidth
-            ridge = min(other.scored[0].place[1], thresholds.MAX_LEARNING_RIDGE)
+            ridge = min(other.scored[0].place[1], constants.MAX_LEARNING_RIDGE)
             other.scored[0] = other.scored[0]._replace(place=(1.0, ridge))
             if not self._is_competitive(other, best.best_error):
                 return best
-        other.scored[0] = self.refine(other, 0, thresholds.TUNING_GAIN)
-        if other.errors[0] < thresholds.SLOW_START_FACTOR * best.best_error:
+        other.scored[0] = self.refine(other, 0, constants.TUNING_GAIN)
+        if other.errors[0] < constants.SLOW_START_FACTOR * best.best_error:
             self.run_rounds([other], updates)
-        return other if other.best_error < thresholds.TAKEOVER_FACTOR * best.best_error else best
+        return other if other.best_error < constants.TAKEOVER_FACTOR * best.best_error else best
 
     def _is_competitive(self, other: MetricTrajectory, best: float) -> bool:
         """Return whether bandwidth and ridge chosen cheaply on a subsample bring it near the best."""
@@ -359,11 +359,11 @@ class Search:
         if fewer is None:
             return True
         views = fewer.views(other.candidate.kernel, other.metrics[0])
-        place = self._descend(fewer, views, other.scored[0].place, thresholds.TUNING_GAIN)
+        place = self._descend(fewer, views, other.scored[0].place, constants.TUNING_GAIN)
         other.scored[0] = self.evidence.score(self._views(other, 0), place)
-        return other.errors[0] < thresholds.COMPETITIVE_FACTOR * best
+        return other.errors[0] < constants.COMPETITIVE_FACTOR * best
 
-    def refine(self, run: MetricTrajectory, t: int, worth: float = thresholds.FINAL_TUNING_GAIN) -> ScoredCandidate:
+    def refine(self, run: MetricTrajectory, t: int, worth: float = constants.FINAL_TUNING_GAIN) -> ScoredCandidate:
         """Tune bandwidth and ridge for the metrics after t updates by the same held-out predictions."""
         views = self._views(run, t)
         return self.evidence.score(views, self._descend(self.evidence, views, run.scored[t].place, worth))
@@ -387,7 +387,7 @@ class Search:
         views, (h, rho) = self._views(run, t), run.scored[t].place
         options, turn = [(h, rho)], t if turn is None else turn
         if turn % 2 and self.ridge is None:
-            options += [(h, min(rho, thresholds.MAX_LEARNING_RIDGE)), (h, rho / 10)]
+            options += [(h, min(rho, constants.MAX_LEARNING_RIDGE)), (h, rho / 10)]
         elif self.bandwidth is None and turn:
             options.append((2 * h, rho))
         found = [
@@ -396,7 +396,7 @@ class Search:
         for view in views:
             view.forget()
         best = min(found, key=lambda scored: scored.error)
-        return best if best.error < thresholds.WORTH_ANOTHER_UPDATE * found[0].error else found[0]
+        return best if best.error < constants.WORTH_ANOTHER_UPDATE * found[0].error else found[0]
 
     def _views(self, run: MetricTrajectory, t: int) -> list[Any]:
         """Rows of each fold under its metric after t updates; the latest ones are cached."""

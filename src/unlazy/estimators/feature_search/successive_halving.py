@@ -20,7 +20,7 @@ from unlazy.core.devices import memory_budget, release_free_heap
 from unlazy.core.errors import UnlazyWarning
 from unlazy.core.threads import half_threaded_blas, limit_threads_by_memory, single_threaded_blas
 from unlazy.estimators.base import Training
-from unlazy.estimators.feature_search import thresholds
+from unlazy.estimators.feature_search import constants
 from unlazy.estimators.feature_search.held_out import (
     KernelCandidate,
     MetricTrajectory,
@@ -29,7 +29,7 @@ from unlazy.estimators.feature_search.held_out import (
     SplitView,
 )
 from unlazy.estimators.feature_search.search import InitialMetric, ProgressCallback, Search, SearchOptions
-from unlazy.estimators.feature_search.stages import Stages, checkpointable
+from unlazy.estimators.feature_search.stage_checkpoints import Stages, checkpointable
 from unlazy.solvers.ridge import FINE_STEP, coordinate_search
 from unlazy.training.rfm.iteration import RfmStep, prune_metric
 
@@ -55,7 +55,7 @@ class HalvingCandidate(NamedTuple):
     """Number of rows it was fitted to."""
     steps: tuple[RfmStep, ...] = ()
     """The fits of the first stage whose gradients gave its metric."""
-    rotations: tuple[float, ...] = (thresholds.LEADING_SHARE, 1.0)
+    rotations: tuple[float, ...] = (constants.LEADING_SHARE, 1.0)
     """Shares of the metric whose directions may be rotated; shares that did not help are dropped."""
 
     relearned_error: float = 0.0
@@ -91,10 +91,10 @@ def max_exact_rows() -> int:
     On the host it holds K alone; on a GPU also the factor and a copy, two of them in one block.
     """
     if devices.is_host():
-        rows = min(thresholds.EXACT_ROWS, np.sqrt(memory_budget() / (1.25 * 8)))
+        rows = min(constants.EXACT_ROWS, np.sqrt(memory_budget() / (1.25 * 8)))
     else:
         available = min(devices.free_memory() / 3.5, devices.largest_block() / 2)
-        rows = min(thresholds.EXACT_ROWS_DEVICE, np.sqrt(available / 8))
+        rows = min(constants.EXACT_ROWS_DEVICE, np.sqrt(available / 8))
     return int(min(rows, _ROWS_THAT_FAILED.get() // 2))
 
 
@@ -107,7 +107,7 @@ def retry_on_out_of_memory(work: Callable[[], T]) -> T:
         return work()
     except jax.errors.JaxRuntimeError as error:
         most = max_exact_rows()
-        if not devices.is_out_of_memory(error) or most < thresholds.FIRST_ROWS:
+        if not devices.is_out_of_memory(error) or most < constants.FIRST_ROWS:
             raise
     message = f"out of memory for a matrix of {most} × {most} numbers: at most {most // 2} rows are fitted exactly"
     warnings.warn(message, UnlazyWarning, stacklevel=2)
@@ -129,7 +129,7 @@ def successive_halving(
     """
     stages = stages or Stages()
     n_validation = min(
-        thresholds.VALIDATION_ROWS, len(order) // (5 if len(order) < thresholds.TENTH_VALIDATION_ROWS else 10)
+        constants.VALIDATION_ROWS, len(order) // (5 if len(order) < constants.TENTH_VALIDATION_ROWS else 10)
     )
     training, validation = data.rows(order[:-n_validation]), data.rows(order[-n_validation:])
     best: list[HalvingCandidate] = []
@@ -137,7 +137,7 @@ def successive_halving(
         rows = training.rows(slice(size))
         if not best:
             start = None if begin is None else (lambda index, rows=rows: begin(rows.rows(index)))
-            few = validation.rows(slice(thresholds.FIRST_VALIDATION_ROWS)) if devices.is_host() else validation
+            few = validation.rows(slice(constants.FIRST_VALIDATION_ROWS)) if devices.is_host() else validation
             search = Search(SingleSplit(rows, few), options, advance)
             with limit_threads_by_memory(PEAK_MATRICES * 8 * size**2), single_threaded_blas():
                 best = stages("race", functools.partial(_first_stage, search, candidates, start, size))
@@ -149,7 +149,7 @@ def successive_halving(
                 leader = min(at_size, key=lambda c: c.error, default=None)
                 there = functools.partial(_at_size, one, evidence, size, options, advance, leader)
                 at_size.append(stages(f"{size} rows {i}", there))
-        best = _keep_best(at_size, thresholds.KEEP_FACTOR)
+        best = _keep_best(at_size, constants.KEEP_FACTOR)
         advance(f"{size} rows")
     return HalvingResult(best[0], validation, training)
 
@@ -158,15 +158,15 @@ def stage_sizes(n: int) -> Iterator[int]:
     """Numbers of rows of the stages; the last is the largest that is useful or fits into memory."""
     if devices.is_host():
         first, most = (
-            thresholds.FIRST_ROWS,
-            int(min(thresholds.MAX_ROWS_HOST, np.sqrt(memory_budget() / (PEAK_MATRICES * 8)))),
+            constants.FIRST_ROWS,
+            int(min(constants.MAX_ROWS_HOST, np.sqrt(memory_budget() / (PEAK_MATRICES * 8)))),
         )
     else:
-        first, most = thresholds.FIRST_ROWS_DEVICE, max_exact_rows()
+        first, most = constants.FIRST_ROWS_DEVICE, max_exact_rows()
     size, most = min(first, n), min(most, n)
     while size < most:
         yield size
-        size = size * thresholds.SIZE_FACTOR if size * thresholds.SIZE_FACTOR * 1.5 < most else most
+        size = size * constants.SIZE_FACTOR if size * constants.SIZE_FACTOR * 1.5 < most else most
     yield size
 
 
@@ -181,12 +181,12 @@ def _first_stage(
     choices: list[HalvingCandidate] = []
     found.sort(key=lambda item: item[0])
     for error, run, t in found:
-        if error <= thresholds.FIRST_KEEP_FACTOR * found[0][0] and all(not _same(c, run, t) for c in choices):
+        if error <= constants.FIRST_KEEP_FACTOR * found[0][0] and all(not _same(c, run, t) for c in choices):
             scored = search.finalize(run, t)
             made = run.inherited_updates + t
             steps = tuple(run.steps[:made])
             choices.append(HalvingCandidate(run.candidate, run.metrics[t][0], run.power, scored, made, size, steps))
-    return _keep_best(choices, thresholds.FIRST_KEEP_FACTOR)
+    return _keep_best(choices, constants.FIRST_KEEP_FACTOR)
 
 
 def _same(choice: HalvingCandidate, run: MetricTrajectory, t: int) -> bool:
@@ -200,7 +200,7 @@ def _same(choice: HalvingCandidate, run: MetricTrajectory, t: int) -> bool:
 def _keep_best(choices: list[HalvingCandidate], within: float) -> list[HalvingCandidate]:
     """Keep the candidates near the best, the best first."""
     ranked = sorted(choices, key=lambda c: c.error)
-    return [c for c in ranked if c.error <= within * ranked[0].error][: thresholds.MAX_CANDIDATES]
+    return [c for c in ranked if c.error <= within * ranked[0].error][: constants.MAX_CANDIDATES]
 
 
 def _at_size(
@@ -215,7 +215,7 @@ def _at_size(
     kernel, kind = choice.candidate
     views = evidence.views(kernel, [choice.metric])
     now = choice._replace(scored=evidence.score(views, choice.scored.place), rows=size)
-    if choice.steps and size <= thresholds.RELEARN_ROWS:
+    if choice.steps and size <= constants.RELEARN_ROWS:
         metrics = _relearned_metric(choice, evidence, options.rank)
         other = evidence.views(kernel, metrics)
         scored = evidence.score(other, choice.scored.place)
@@ -225,7 +225,7 @@ def _at_size(
     if (
         devices.is_host()
         and leader is not None
-        and now.error * leader.gain > thresholds.WORTH_ANOTHER_UPDATE * leader.error
+        and now.error * leader.gain > constants.WORTH_ANOTHER_UPDATE * leader.error
     ):
         return now
     if (
@@ -233,9 +233,9 @@ def _at_size(
     ):  # the plain kernel was best: one update tells whether a metric helps now
         tries = min(1, options.updates)
     else:
-        tries = 0 if options.last or not options.updates else thresholds.UPDATES_PER_SIZE
+        tries = 0 if options.last or not options.updates else constants.UPDATES_PER_SIZE
     for _ in range(tries):
-        step = RfmStep(kernel, now.scored.place[0], min(now.scored.place[1], thresholds.MAX_LEARNING_RIDGE), now.power)
+        step = RfmStep(kernel, now.scored.place[0], min(now.scored.place[1], constants.MAX_LEARNING_RIDGE), now.power)
         metrics = evidence.update_metrics(views, [now.metric], step, kind, options.rank)
         views = evidence.views(kernel, metrics)
         scored = evidence.score(views, now.scored.place)
@@ -259,13 +259,13 @@ def _rotate_metric(choice: HalvingCandidate, evidence: SingleSplit) -> HalvingCa
     kernel, kind = choice.candidate
     for share in choice.rotations:
         now, M = choice, [choice.metric]
-        for _ in range(thresholds.ROTATIONS_PER_SIZE):
+        for _ in range(constants.ROTATIONS_PER_SIZE):
             step = RfmStep(kernel, *now.scored.place, turn=share)
             M = evidence.update_metrics(evidence.views(kernel, M), M, step, kind, None)
             scored, before = evidence.score(evidence.views(kernel, M), now.scored.place), now.error
             if scored.error < before:
                 now = now._replace(metric=M[0], scored=scored, updates=now.updates + 1, rotations=(share,))
-            if not scored.error < thresholds.ROTATION_FACTOR * before:
+            if not scored.error < constants.ROTATION_FACTOR * before:
                 break
         if now is not choice:
             return now
@@ -288,7 +288,7 @@ def tune(
     at = views if some is evidence else some.views(kernel, [choice.metric])
     place, _ = coordinate_search(
         some.error_at(at), choice.scored.place, ridge=ridge is None, bandwidth=bandwidth is None, steps=(FINE_STEP,),
-        worth=thresholds.SIZE_TUNING_GAIN, at_start=start,
+        worth=constants.SIZE_TUNING_GAIN, at_start=start,
     )  # fmt: skip
     if place == choice.scored.place:
         return choice

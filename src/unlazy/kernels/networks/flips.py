@@ -13,7 +13,7 @@ from jaxtyping import Array
 from unlazy.core import devices
 from unlazy.core.arrays import Entries, Points, Side, n_points
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.evaluation import Block, part, starts, validate_diagonal
+from unlazy.kernels.gram_blocks import Block, part, starts, validate_diagonal
 from unlazy.kernels.networks.layered import LayeredKernel
 from unlazy.layers import (  # fmt: skip
     Activation,

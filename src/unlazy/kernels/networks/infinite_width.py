@@ -17,7 +17,7 @@ from unlazy.core import devices
 from unlazy.core.arrays import Entries, Matrix, Points, Side, unit_roundoff
 from unlazy.core.devices import memory_budget
 from unlazy.core.errors import UnlazyWarning
-from unlazy.kernels import evaluation
+from unlazy.kernels import gram_blocks
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.kernels.networks import layered
 from unlazy.layers import Layer
@@ -111,11 +111,11 @@ class NetworkKernel(InnerProductKernel, metaclass=_NetworkKernelMeta):
     def block(self, left: Side, right: Side) -> Entries:
         if left.rows is None or right.rows is None:
             return super().block(left, right)
-        products = evaluation.inner_products(left, right)
+        products = gram_blocks.inner_products(left, right)
         values = self.select(
             *per_point_ntk.nngp_and_tangent(products, left.rows, right.rows, self.network, *self.term_weights)
         )
-        return evaluation.correct_near_pairs(self, left, right, products, values)
+        return gram_blocks.correct_near_pairs(self, left, right, products, values)
 
     def warn(self, xx: Float[np.ndarray, " n"], accurate: bool = False) -> None:
         """Warn if the duals of the activation have errors above rounding at these norms."""
@@ -303,7 +303,7 @@ class _NNGPAndNTK(NetworkKernel):
         return sigma, theta
 
     def diag(self, X: Points) -> tuple[Float[Array, " n"], Float[Array, " n"]]:  # type: ignore[override]
-        return evaluation.formula_diagonal(self, self.read(X)[0])
+        return gram_blocks.formula_diagonal(self, self.read(X)[0])
 
 
 def nngp_and_ntk(
@@ -335,7 +335,7 @@ def nngp_and_ntk(
     >>> ntk.shape
     (3, 3)
     """
-    return evaluation.gram(_NNGPAndNTK(network), X, Z, accurate)
+    return gram_blocks.gram(_NNGPAndNTK(network), X, Z, accurate)
 
 
 def warn_of_inexact_duals(

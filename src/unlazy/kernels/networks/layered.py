@@ -18,8 +18,8 @@ from unlazy.core.arrays import Entries, Points, Side, float_type, is_concrete, n
 from unlazy.core.devices import memory_budget
 from unlazy.core.progress import ProgressDisplay, ProgressOption
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.conv_gpu import stages
-from unlazy.kernels.evaluation import (
+from unlazy.kernels.conv_gpu import dispatch
+from unlazy.kernels.gram_blocks import (
     Block,
     by_rows,
     finish,
@@ -141,7 +141,7 @@ class LayeredKernel(Kernel):
         """Evaluate all pairs tile by tile; entries of equal points are exact."""
         inputs = left.points.inputs
         grid = covariance.grid_of(self.network, Shape(inputs.shape[1:-1], inputs.shape[-1]))
-        plan = None if devices.is_host() else stages.plan_for(self.network, inputs, self.tangent)
+        plan = None if devices.is_host() else dispatch.plan_for(self.network, inputs, self.tangent)
         if plan is None:
             rows, columns = tile_shape(
                 n_points(left), n_points(right), position_pairs.numbers(grid) * inputs.dtype.itemsize
@@ -153,7 +153,7 @@ class LayeredKernel(Kernel):
             if plan is None:
                 found = covariance.of_block(self.network, left.points, right.points, grid, self.tangent)
             else:
-                found = stages.entries(plan, self.tangent, False, self.network, left.points, right.points)
+                found = dispatch.entries(plan, self.tangent, False, self.network, left.points, right.points)
             same = left.keys[:, None] == right.keys[None, :]
             own = left.points.sigma, left.points.theta
             found = jax.tree.map(lambda k, v: jnp.where(same, v[:, None], k), found, own)

@@ -12,8 +12,8 @@ from unlazy.core.arrays import Points
 from unlazy.core.errors import did_you_mean
 from unlazy.core.pytrees import split_parameters
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.evaluation import plain_diagonal, validate_finite
-from unlazy.theory.infinite_width.jacobian import (
+from unlazy.kernels.gram_blocks import plain_diagonal, validate_finite
+from unlazy.theory.finite_width.empirical_ntk import (
     batched_product,
     jacobian_kernels,
     output_shape,

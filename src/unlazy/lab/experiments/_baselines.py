@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from unlazy.core.arrays import dot, precision
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.networks.infinite_width import NNGP, NTK
 from unlazy.lab.experiment import Records, padded_size

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.lab.experiment import Params
 from unlazy.measures.neurons import feature_cosines
 from unlazy.measures.risk import accuracy

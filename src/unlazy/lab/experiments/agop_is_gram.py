@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from unlazy.core.arrays import dot
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.lab.claims import Claim, at_least, at_most, standard_error
 from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.measures.subspace import top_overlap

@@ -22,7 +22,7 @@ from jax import lax
 from jaxtyping import PRNGKeyArray
 
 from unlazy.core.arrays import dot
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.lab.claims import Claim, at_least, at_most
 from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.measures.alignment import entry_correlation

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.kernels.networks.infinite_width import NNGP, NTK
 from unlazy.lab.claims import Claim, at_least, at_most, standard_error, within
 from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config

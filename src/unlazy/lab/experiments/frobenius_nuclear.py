@@ -30,7 +30,7 @@ import optax
 from jaxtyping import PRNGKeyArray
 
 from unlazy.core.arrays import dot
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.kernels.dot_product import ArcCosine
 from unlazy.lab.claims import Claim, at_least, at_most, interval_claim, standard_error
 from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config

@@ -26,7 +26,7 @@ from unlazy.core.arrays import dot
 from unlazy.kernels.networks.infinite_width import NNGP
 from unlazy.lab.claims import Claim, at_most, within
 from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
-from unlazy.measures import distribution
+from unlazy.measures import gaussian_test
 from unlazy.measures.scaling_fit import power_law
 from unlazy.networks.mlp import Network, Parameters
 from unlazy.theory.infinite_width.architecture import MLP
@@ -56,7 +56,7 @@ def trial(params: Params, key: PRNGKeyArray) -> Measures:
 
     f, q = jax.lax.map(batch, jax.random.split(key, params["networks"] // BATCH))
     f, q = f.reshape(-1, POINTS), q.ravel()
-    g = distribution.whiten(f, jnp.zeros(POINTS), K)
+    g = gaussian_test.whiten(f, jnp.zeros(POINTS), K)
     products = g[:, :, None] * g[:, None, :]
     inside = jnp.histogram(f[:, 0] / jnp.sqrt(K[0, 0]), bins=jnp.asarray(EDGES))[0]
     return {
@@ -101,11 +101,11 @@ def claims(records: Records) -> list[Claim]:
     return [
         at_most(
             f"width {widths[-1]}: covariance of {count:,} networks against the NNGP: largest |z| of {len(z)}", "K7",
-            float(np.abs(z).max()), distribution.max_z_threshold(len(z)), basis="derived",
+            float(np.abs(z).max()), gaussian_test.max_z_threshold(len(z)), basis="derived",
         ),
         at_most(
             f"excess kurtosis 3((1+5/w)^{depth} - 1) at {len(widths)} widths: largest |t|", "K7",
-            float(np.abs(t).max()), distribution.max_t_threshold(len(t), seeds - 1), basis="derived",
+            float(np.abs(t).max()), gaussian_test.max_t_threshold(len(t), seeds - 1), basis="derived",
         ),
         within("slope of log kurtosis in log width", "K7", slope, -1.15, -0.9, error=float(error),
                predicted="-1, allowed -1.15 to -0.9"),

@@ -21,7 +21,7 @@ from unlazy.kernels.networks.infinite_width import NNGP
 from unlazy.kernels.radial import Gaussian, Laplace, Matern
 from unlazy.lab.claims import Claim, at_most, consistent, standard_error
 from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
-from unlazy.measures import distribution
+from unlazy.measures import gaussian_test
 from unlazy.solvers.gaussian_process.posterior import prior
 from unlazy.tasks.circle import Circle
 from unlazy.theory.infinite_width.architecture import MLP
@@ -44,7 +44,7 @@ def trial(params: Params, key: PRNGKeyArray) -> Measures:
     K = process.covariance
     f = draws(K, key, params["draws"])
     at = jnp.array(TESTED)
-    first, second = distribution.moments(distribution.whiten(f[:, at], process.mean[at], K[at][:, at]))
+    first, second = gaussian_test.moments(gaussian_test.whiten(f[:, at], process.mean[at], K[at][:, at]))
     steps = [jnp.mean(jnp.square(f - jnp.roll(f, s, axis=1))) for s in (1, 2)]
     expected = [2 * jnp.mean(jnp.diagonal(K) - jnp.diagonal(jnp.roll(K, s, axis=1))) for s in (1, 2)]
     return {
@@ -70,9 +70,9 @@ def claims(records: Records) -> list[Claim]:
     for name in records.values("kernel"):
         some = records.where(kernel=name)
         draws = len(some) * some[0].params["draws"]
-        z = distribution.z_scores(some.measure("first").mean(0), some.measure("second").mean(0), draws)
+        z = gaussian_test.z_scores(some.measure("first").mean(0), some.measure("second").mean(0), draws)
         statement = f"{name}: moments of {draws:,} draws against the prior: largest |z| of {len(z)}"
-        allowed = distribution.max_z_threshold(len(z))
+        allowed = gaussian_test.max_z_threshold(len(z))
         rows.append(at_most(statement, "K5", float(np.abs(z).max()), allowed, basis="derived"))
         rough = some.measure("roughness")
         error = standard_error(rough)

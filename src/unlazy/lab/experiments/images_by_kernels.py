@@ -28,7 +28,7 @@ import optax
 from jaxtyping import Array, PRNGKeyArray
 
 from unlazy.core.arrays import dot
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.core.errors import UnlazyError
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.networks.flips import with_flips

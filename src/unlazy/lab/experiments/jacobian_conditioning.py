@@ -23,14 +23,14 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from unlazy.core.arrays import dot
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.lab.claims import Claim, at_least, at_most, interval_claim, standard_error, within
 from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.measures.scaling_fit import slope
 from unlazy.networks import Network, WeightBias
 from unlazy.theory.dynamics import conditioning
+from unlazy.theory.finite_width.empirical_ntk import jacobian_rows
 from unlazy.theory.infinite_width.architecture import MLP
-from unlazy.theory.infinite_width.jacobian import jacobian_rows
 from unlazy.training.descent.descend import descend
 from unlazy.training.options import DescentOptions, Recording
 

@@ -22,7 +22,7 @@ import optax
 from jaxtyping import PRNGKeyArray
 
 from unlazy.core.arrays import dot
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.lab.claims import Claim, interval_claim
 from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.training.descent.descend import descend

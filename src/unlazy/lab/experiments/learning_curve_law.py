@@ -24,7 +24,7 @@ from jaxtyping import Array, PRNGKeyArray
 from unlazy.core.arrays import dot
 from unlazy.lab.claims import Claim, at_most
 from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
-from unlazy.measures import distribution
+from unlazy.measures import gaussian_test
 from unlazy.theory.spectra import eigenvalues
 
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -84,7 +84,7 @@ def claims(records: Records) -> list[Claim]:
     z = np.array([(p["risk"] - p["theory"]) / p["error"] for p in points]).ravel()
     off = np.array([p["risk"] / p["theory"] - 1 for p in points]).ravel()
     seen = np.concatenate([p["ratio"][p["learned"] <= LEARNED] for p in points])
-    bound = distribution.max_z_threshold(len(z))
+    bound = gaussian_test.max_z_threshold(len(z))
     return [
         at_most(f"mean risk against the formula: largest |z| of {len(z)} settings", "G1", float(np.abs(z).max()), bound,
                 basis="derived"),

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from unlazy.core.arrays import dot
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.lab.claims import Claim, at_most
 from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.measures.scaling_fit import power_law, slope

@@ -30,7 +30,7 @@ from unlazy.core.arrays import dot
 from unlazy.lab.claims import Claim, at_least, at_most, interval_claim
 from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._finite_size import CurveComparison, crossing_ratio, extrapolated_gap
-from unlazy.measures.distribution import max_t_threshold
+from unlazy.measures.gaussian_test import max_t_threshold
 from unlazy.tasks import single_index
 from unlazy.theory.feature_learning import large_step
 from unlazy.training.one_step.large_step import first_layer_gradient, ridge_readout

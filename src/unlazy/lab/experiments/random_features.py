@@ -25,7 +25,7 @@ from unlazy.core.arrays import dot
 from unlazy.kernels.networks.infinite_width import NNGP
 from unlazy.lab.claims import Claim, at_most, standard_error, within
 from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
-from unlazy.measures import distribution
+from unlazy.measures import gaussian_test
 from unlazy.measures.scaling_fit import power_law
 from unlazy.tasks.circle import Circle
 from unlazy.theory.dynamics import spectral_filters
@@ -98,8 +98,8 @@ def _train(Phi: jax.Array, Phi_z: jax.Array, y: jax.Array, key: Any, params: Par
     mean = dot(spectral_filters.coefficients(U, c, y), K_zx.T)
     covariance = spectral_filters.random_features_covariance(K_zz, K_zx, U, lam, c)
     at = jnp.array(TESTED)
-    white = jax.vmap(distribution.whiten)(jnp.swapaxes(f[:, at], 1, 2), mean[:, at], covariance[:, at][:, :, at])
-    first, second = jax.vmap(distribution.moments)(white)
+    white = jax.vmap(gaussian_test.whiten)(jnp.swapaxes(f[:, at], 1, 2), mean[:, at], covariance[:, at][:, :, at])
+    first, second = jax.vmap(gaussian_test.moments)(white)
     return {
         "difference": jnp.max(jnp.abs(f - closed)), "first": first, "second": second,
         "drawn": jnp.swapaxes(f[:, :, :SHOWN], 1, 2), "mean": mean,
@@ -124,8 +124,8 @@ def claims(records: Records) -> list[Claim]:
     draws = len(records) * records[0].params["draws"]
     firsts, seconds = records.measure("first").mean(0), records.measure("second").mean(0)
     for name, first, second in zip(MOMENTS, firsts, seconds):
-        z = distribution.z_scores(first, second, draws)
-        bound = distribution.max_z_threshold(len(z))
+        z = gaussian_test.z_scores(first, second, draws)
+        bound = gaussian_test.max_z_threshold(len(z))
         statement = f"{words[name]}: largest |z| of {len(z)} moments, {draws} draws"
         rows.append(at_most(statement, "K5", float(np.abs(z).max()), bound, basis="derived"))
     p = _counts(records[0].params["largest"])

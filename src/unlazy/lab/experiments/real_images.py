@@ -21,7 +21,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray
 
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.core.errors import UnlazyError
 from unlazy.lab.claims import Claim, at_least, at_most
 from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.lab.claims import Claim, interval_claim
 from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments import _baselines as fits

@@ -24,7 +24,7 @@ from unlazy.lab.experiments._baselines import by_seed, median_with_interval
 from unlazy.lab.experiments._passage import slope_claim
 from unlazy.measures.scaling_fit import Interval, power_law, slope
 from unlazy.theory.spectra import scaling_laws
-from unlazy.training.descent.linear_features import flow
+from unlazy.training.descent.two_layer_linear_flow import flow
 
 ALPHA, RICHNESS, REGIMES = 2.0, 10.0, ("lazy", "rich")
 TAU = np.geomspace(1e-2, 1e7, 9 * 20 + 1)

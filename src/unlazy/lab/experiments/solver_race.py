@@ -27,8 +27,8 @@ from unlazy.core.arrays import dot
 from unlazy.kernels.radial import Laplace
 from unlazy.lab.claims import Claim, at_most
 from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
+from unlazy.solvers.method_selection import NystromCG
 from unlazy.solvers.methods.base import Method
-from unlazy.solvers.selection import NystromCG
 from unlazy.solvers.solve import SolveOptions, solve
 
 D, RIDGE, TESTS, PASSES = 10, 0.01, 1000, 200

@@ -28,7 +28,7 @@ import optax
 from jaxtyping import PRNGKeyArray
 
 from unlazy.core.arrays import dot
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.lab.claims import Claim, at_least, at_most, interval_claim
 from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._baselines import by_seed, draw, infinite_width_ridge, kernel_ridge, risk

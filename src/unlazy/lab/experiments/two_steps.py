@@ -20,7 +20,7 @@ from jax.typing import ArrayLike
 from jaxtyping import PRNGKeyArray
 
 from unlazy.core.arrays import dot, precision
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.lab.claims import Claim, at_least, at_most, within
 from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._patterns import DICTIONARY, RELEVANT, STAGES

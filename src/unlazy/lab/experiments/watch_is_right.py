@@ -28,7 +28,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 from scipy.stats import spearmanr
 
 from unlazy.core.arrays import dot
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.diagnostics.verdict import LAZY_GAP, RICH_GAP, GapPoint, decide
 from unlazy.lab.claims import Claim, at_least, at_most, interval_claim
 from unlazy.lab.experiment import Experiment, Measures, Params, Records, config

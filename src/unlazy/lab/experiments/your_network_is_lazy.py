@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.lab.claims import Claim, at_least, at_most, standard_error
 from unlazy.lab.experiment import Experiment, Figure, Measures, Params, Records, config
 from unlazy.lab.experiments._draws import draw_parameters

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from unlazy.core.errors import UnlazyError
 from unlazy.core.pages import math_html, template
-from unlazy.core.pages.style import figure_style
+from unlazy.core.pages.figure_style import figure_style
 from unlazy.lab.claims import BASES, Claim
 from unlazy.lab.experiment import Experiment, Records, file_names
 from unlazy.lab.report.table import summary

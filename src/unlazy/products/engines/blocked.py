@@ -15,7 +15,7 @@ from unlazy.core import devices
 from unlazy.core.arrays import Matrix, Points, Side, as_floats, as_host_floats, dot, float_type, n_points
 from unlazy.core.devices import memory_budget
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.evaluation import part, starts, symmetric_tiles
+from unlazy.kernels.gram_blocks import part, starts, symmetric_tiles
 
 
 def prepare_sides(kernel: Kernel, X: Points, Z: Points | None = None) -> tuple[Side, Side]:

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 from unlazy.core.arrays import Matrix, Points, check_finite, dot, is_concrete
 from unlazy.core.devices import memory_budget
 from unlazy.kernels.base import InnerProductKernel, Kernel
-from unlazy.kernels.evaluation import HEADROOM, range_error
+from unlazy.kernels.gram_blocks import HEADROOM, range_error
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.products.engines.base import KernelOperator
 from unlazy.theory.numerics.geometry import NEAR, is_near_duplicate, is_opposite, robust_center, rounding_floor

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from unlazy.core import devices, engines, mosaic
 from unlazy.core.arrays import Matrix, Points, floats_on_device
 from unlazy.kernels.base import InnerProductKernel, Kernel
-from unlazy.kernels.evaluation import deferred_formula_validation, embed_sides
+from unlazy.kernels.gram_blocks import deferred_formula_validation, embed_sides
 from unlazy.products.engines.blocked import validated_sides
 from unlazy.products.fused import first_check, hopper, triton
 from unlazy.products.fused.fused_forms import Form, GaussianForm, MaternForm, NearSettings, Prepared, form_of

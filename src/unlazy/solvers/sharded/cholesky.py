@@ -20,7 +20,7 @@ from scipy.linalg import cho_factor, cho_solve
 
 from unlazy.core.arrays import dot, n_points, precision
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.evaluation import part
+from unlazy.kernels.gram_blocks import part
 from unlazy.products.engines.sharded import AXIS, ShardedOperator, prepare_rows, replicate, sharded_program, valid_rows
 from unlazy.solvers.methods.pivoted_cholesky import append_columns, orthogonalize_pivots
 

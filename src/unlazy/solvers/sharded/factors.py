@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 
 from unlazy.core.arrays import Matrix, dot
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.evaluation import by_rows
+from unlazy.kernels.gram_blocks import by_rows
 from unlazy.products.engines.blocked import prepare_sides
 from unlazy.products.engines.sharded import AXIS, replicate, sharded_program
 

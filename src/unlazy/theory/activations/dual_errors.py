@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unlazy.theory.activations import duals, piecewise
+from unlazy.theory.activations import duals, kink_splitting
 from unlazy.theory.activations.duals import slope_below_zero
 from unlazy.theory.activations.functions import ActivationFunction
+from unlazy.theory.activations.kink_splitting import KinkSplit
 from unlazy.theory.activations.numeric_duals import NODES_PER_PANEL, TERMS, panel_edges
-from unlazy.theory.activations.piecewise import KinkSplit
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.theory.numerics.geometry import covariance
 
@@ -138,7 +138,7 @@ def _quadrature(
     """Coefficients and E φ² by the panels of numeric_duals and by split panels; φ is called once."""
     rules = [_rule(activation.kinks, root, halved) for halved in (False, True)]
     x = np.concatenate([x for x, _ in rules], 1)
-    values = piecewise.evaluate(activation, root[:, None] * x, derivative)
+    values = kink_splitting.evaluate(activation, root[:, None] * x, derivative)
     parts = np.split(values, [rules[0][0].shape[1]], 1)
     return [(_project(v, x, w), np.sum(v * v * w, 1)) for v, (x, w) in zip(parts, rules)]
 
@@ -169,11 +169,11 @@ def _project(values: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 def _split(activation: ActivationFunction, derivative: bool) -> KinkSplit:
     """Kinks of the function; none if it declares none."""
-    return piecewise.split_kinks(activation, derivative) if activation.kinks else KinkSplit((), None)
+    return kink_splitting.split_kinks(activation, derivative) if activation.kinks else KinkSplit((), None)
 
 
 def _parts(whole: KinkSplit, root: np.ndarray) -> np.ndarray:
-    """p_k as in piecewise.kink_coefficients."""
+    """p_k as in kink_splitting.kink_coefficients."""
     total = np.zeros((root.size, MAX_TERMS))
     k = np.arange(2, MAX_TERMS)
     for kink in whole.kinks:

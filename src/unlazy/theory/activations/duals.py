@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.scipy.special import erf
 from jaxtyping import Array, Float, PyTree
 
-from unlazy.theory.activations import functions, mehler, normal_duals, numeric_duals
+from unlazy.theory.activations import erf_gelu_duals, functions, mehler, numeric_duals
 from unlazy.theory.activations.functions import ActivationFunction
 from unlazy.theory.numerics.geometry import (
     Covariance,
@@ -137,7 +137,7 @@ def per_point_terms(activation: ActivationFunction, q: Array, tangent: bool) -> 
     form = _normal_form(activation)
     if form is None:
         return mehler.per_point_terms(activation, q, tangent)
-    return diagonal_dual(activation, q, False)[0], normal_duals.per_point_terms(form[0], q)
+    return diagonal_dual(activation, q, False)[0], erf_gelu_duals.per_point_terms(form[0], q)
 
 
 def per_point_term_count(activation: ActivationFunction) -> int:
@@ -156,10 +156,10 @@ def dual_from_terms(
 
 
 def _normal_form(activation: ActivationFunction) -> tuple[float, Any] | None:
-    """Scale and formula of erf and GELU in normal_duals; None for other functions."""
+    """Scale and formula of erf and GELU in erf_gelu_duals; None for other functions."""
     if _closed_form(activation) is None:
         return None
-    return normal_duals.FORMS.get(_NORMAL.get(activation.function, ""))
+    return erf_gelu_duals.FORMS.get(_NORMAL.get(activation.function, ""))
 
 
 def _closed_form(activation: ActivationFunction) -> tuple[Dual, Dual] | None:
@@ -200,12 +200,12 @@ def _no_derivative(pair):
 
 
 def _normal(name: str) -> tuple[Dual, Dual]:
-    """Duals of erf or GELU from normal_duals."""
-    scale, formula = normal_duals.FORMS[name]
+    """Duals of erf or GELU from erf_gelu_duals."""
+    scale, formula = erf_gelu_duals.FORMS[name]
 
     def both(pair):
         return formula(
-            pair, normal_duals.per_point_terms(scale, pair.q11), normal_duals.per_point_terms(scale, pair.q22)
+            pair, erf_gelu_duals.per_point_terms(scale, pair.q11), erf_gelu_duals.per_point_terms(scale, pair.q22)
         )
 
     return lambda pair: both(pair)[0], lambda pair: both(pair)[1]

@@ -16,9 +16,9 @@ import numpy as np
 from jaxtyping import Array
 
 from unlazy.core.arrays import dot
-from unlazy.theory.activations import piecewise, truncated
+from unlazy.theory.activations import kink_splitting, step_ramp_duals
 from unlazy.theory.activations.functions import ActivationFunction
-from unlazy.theory.activations.piecewise import KinkSplit
+from unlazy.theory.activations.kink_splitting import KinkSplit
 from unlazy.theory.numerics.geometry import Covariance, safe_sqrt
 
 TERMS = 128
@@ -43,36 +43,36 @@ def dual_and_derivative(activation: ActivationFunction, pair: Covariance) -> tup
     """Both at once. Tail probabilities of shared kinks are computed once, since XLA does not merge equal loops."""
     shared = None
     if activation.kinks:
-        kinks, others = (piecewise.split_kinks(activation, derivative).kinks for derivative in (False, True))
+        kinks, others = (kink_splitting.split_kinks(activation, derivative).kinks for derivative in (False, True))
         if kinks and [kink[:2] for kink in kinks] == [kink[:2] for kink in others]:
-            shared = truncated.tail_probabilities(kinks, pair)
+            shared = step_ramp_duals.tail_probabilities(kinks, pair)
     return _series(activation, False, pair, shared), _series(activation, True, pair, shared)
 
 
 def has_closed_form(activation: ActivationFunction, derivative: bool = False) -> bool:
     """Whether φ is steps, ramps and a polynomial, so that the expansion terminates."""
-    return bool(activation.kinks) and piecewise.split_kinks(activation, derivative).rest is not None
+    return bool(activation.kinks) and kink_splitting.split_kinks(activation, derivative).rest is not None
 
 
 def _series(
     activation: ActivationFunction, derivative: bool, pair: Covariance, tails: list[Array] | None = None
 ) -> Array:
     """The expansion of one dual, plus the closed form of its kinks."""
-    whole = piecewise.split_kinks(activation, derivative) if activation.kinks else KinkSplit((), None)
+    whole = kink_splitting.split_kinks(activation, derivative) if activation.kinks else KinkSplit((), None)
     if derivative and activation.kinks:
         require_continuous(activation)
     if whole.rest == (0.0, 0.0, 0.0):
-        return truncated.expectation(whole.kinks, pair, tails)
+        return step_ramp_duals.expectation(whole.kinks, pair, tails)
     r1, r2 = safe_sqrt(pair.q11), safe_sqrt(pair.q22)
     (a1, rest1), (a2, rest2) = (coefficients(activation, r, derivative, whole) for r in (r1, r2))
     rho = 1 - pair.gap
     start = jnp.broadcast_to(rest1 * rest2, rho.shape)
     if not whole.kinks:
         return _sum(lambda c: c[0] * c[1], start, rho, (a1, a2))
-    p1, p2 = (piecewise.kink_coefficients(whole.kinks, r, a1.shape[-1]) for r in (r1, r2))
+    p1, p2 = (kink_splitting.kink_coefficients(whole.kinks, r, a1.shape[-1]) for r in (r1, r2))
     # a a' + a p' + p a': the product of the kinks is in the closed form
     mixed = _sum(lambda c: c[0] * (c[1] + c[3]) + c[2] * c[1], start, rho, (a1, a2, p1, p2))
-    return mixed + truncated.expectation(whole.kinks, pair, tails)
+    return mixed + step_ramp_duals.expectation(whole.kinks, pair, tails)
 
 
 def _sum(term: Callable, start: Array, rho: Array, coefficients: tuple[Array, ...]) -> Array:
@@ -86,7 +86,7 @@ def _sum(term: Callable, start: Array, rho: Array, coefficients: tuple[Array, ..
 
 def require_continuous(activation: ActivationFunction) -> None:
     """Raise ValueError if φ jumps: E φ'φ' is then infinite."""
-    jumps = [kink.side * kink.level for kink in piecewise.split_kinks(activation).kinks if kink.jump]
+    jumps = [kink.side * kink.level for kink in kink_splitting.split_kinks(activation).kinks if kink.jump]
     if jumps:
         raise ValueError(
             f"activation {activation.name!r} jumps at {', '.join(f'{x:g}' for x in jumps)}: it has no derivative, so "
@@ -137,7 +137,7 @@ def mean_square(activation: ActivationFunction, root: Array, derivative: bool) -
 def _evaluate(activation: ActivationFunction, x: Array, derivative: bool, whole: KinkSplit) -> Array:
     """φ or φ' minus its steps and ramps."""
     values = jax.jvp(activation, (x,), (jnp.ones_like(x),))[1] if derivative else activation(x)
-    return values - piecewise.kink_sum(whole.kinks, x) if whole.kinks else values
+    return values - kink_splitting.kink_sum(whole.kinks, x) if whole.kinks else values
 
 
 def panel_edges(reach: float) -> np.ndarray:

@@ -13,12 +13,12 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from unlazy.core.arrays import is_concrete
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.core.pytrees import broadcast_over
 from unlazy.core.results import Evidence, FitDescription
 from unlazy.theory.dynamics.losses import Loss, resolve_loss
 from unlazy.training.descent.stability import stable_step_size
-from unlazy.training.descent.steps import (
+from unlazy.training.descent.step import (
     DIVERGED,
     RUNNING,
     STOPPED,
@@ -191,7 +191,7 @@ def descend(
     --------
     >>> import jax
     >>> from unlazy import MLP, Network, descend
-    >>> from unlazy.core.data import Data
+    >>> from unlazy.core.dataset import Data
     >>> X = jax.random.normal(jax.random.key(0), (60, 3))
     >>> network = Network(MLP(1, width=64), 3)
     >>> params = network.init(jax.random.key(1))

@@ -16,7 +16,7 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.core.errors import check_positive_integer
 from unlazy.theory.dynamics.losses import LOSSES
 

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PyTree
 
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.core.pytrees import broadcast_over
 from unlazy.theory.dynamics.losses import Loss, resolve_loss
-from unlazy.theory.infinite_width.jacobian import tangent_product
+from unlazy.theory.finite_width.empirical_ntk import tangent_product
 from unlazy.training.descent.trained import Apply
 
 

@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.arrays import default_float
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.layers.protocol.parametrization import WeightBias
 from unlazy.networks.mlp import Network, Parameters
 from unlazy.theory.activations.functions import ActivationFunction

@@ -22,11 +22,11 @@ from unlazy.core.devices import memory_budget
 from unlazy.core.results import Evidence, FitDescription
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import apply_metric
-from unlazy.kernels.weighted import Weighted
+from unlazy.kernels.row_weights import Weighted
 from unlazy.products.agop import agop
 from unlazy.products.metric_gram import Map, metric_gram
+from unlazy.solvers.method_selection import FLOAT32_MIN_TOLERANCE
 from unlazy.solvers.ridge import weighted_mean
-from unlazy.solvers.selection import FLOAT32_MIN_TOLERANCE
 from unlazy.solvers.solve import SolveOptions, solve
 from unlazy.theory.dynamics.leave_one_out import with_intercept
 from unlazy.theory.numerics.geometry import evenly_spaced_rows

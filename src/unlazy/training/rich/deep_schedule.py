@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.core.devices import memory_budget
-from unlazy.training.descent.steps import DescentBatches
+from unlazy.training.descent.step import DescentBatches
 from unlazy.training.rich.deep import DeepLimit, Moment, Run, Start, memory_needed
 from unlazy.training.rich.flow import LARGEST_FACTOR, SAFETY, SMALLEST_FACTOR
 

@@ -20,8 +20,14 @@ from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.options import RichOptions
 from unlazy.training.rich.deep import DeepLimit, Moment
 from unlazy.training.rich.deep_schedule import advance, begin, check_memory, flow_schedule, step_schedule
-from unlazy.training.rich.dynamics import QUIET_SECONDS, check_batch, checkpoint_of, relative_error, training_evidence
-from unlazy.training.rich.estimate import SampledQuantity, on_host, over_runs
+from unlazy.training.rich.standard_errors import SampledQuantity, on_host, over_runs
+from unlazy.training.rich.training_loop import (
+    QUIET_SECONDS,
+    check_batch,
+    checkpoint_of,
+    relative_error,
+    training_evidence,
+)
 
 
 class DeepKernel(Kernel):

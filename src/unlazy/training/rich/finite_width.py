@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.arrays import Labels, Points, cast_floats, dot
 from unlazy.core.arrays import precision as in_precision
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.kernels.base import Kernel
 from unlazy.networks.mlp import Network, Parameters
 from unlazy.networks.tangent import tangent_kernel
@@ -19,8 +19,8 @@ from unlazy.theory.dynamics.losses import Loss
 from unlazy.theory.feature_learning.mean_field import value_and_slope
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.options import RichOptions
-from unlazy.training.rich.dynamics import Dynamics, train
 from unlazy.training.rich.limit import check_training, trajectory, validate_data
+from unlazy.training.rich.training_loop import Dynamics, train
 from unlazy.training.rich.trajectory import RichTrajectory
 from unlazy.training.rich.two_layer import NEURON_ERROR_WEIGHT
 

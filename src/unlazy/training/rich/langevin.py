@@ -13,8 +13,8 @@ from unlazy.core.arrays import precision as in_precision
 from unlazy.theory.feature_learning.mean_field import embed
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.options import LangevinChains
-from unlazy.training.rich.estimate import SampledQuantity, on_host, over_runs
 from unlazy.training.rich.limit import validate_data
+from unlazy.training.rich.standard_errors import SampledQuantity, on_host, over_runs
 
 
 class Scales(NamedTuple):

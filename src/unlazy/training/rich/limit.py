@@ -7,14 +7,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from unlazy.core.arrays import Labels, Points, as_labels, as_points
 from unlazy.core.arrays import precision as in_precision
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.solvers.path import Values
 from unlazy.theory.dynamics.losses import Loss, resolve_loss
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.options import RichOptions
 from unlazy.training.rich.deep_trajectory import DeepTrajectory, deep_limit
-from unlazy.training.rich.dynamics import Dynamics, TrainingRun, relative_error, train, training_evidence
-from unlazy.training.rich.estimate import on_host
+from unlazy.training.rich.standard_errors import on_host
+from unlazy.training.rich.training_loop import Dynamics, TrainingRun, relative_error, train, training_evidence
 from unlazy.training.rich.trajectory import RichTrajectory
 from unlazy.training.rich.two_layer import two_layer_limit
 

@@ -10,8 +10,8 @@ from unlazy.core.arrays import Matrix, Points, as_points, precision
 from unlazy.core.results import Evidence, time_index
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.path import Values
-from unlazy.training.rich.dynamics import System
-from unlazy.training.rich.estimate import SampledQuantity, on_host, over_runs
+from unlazy.training.rich.standard_errors import SampledQuantity, on_host, over_runs
+from unlazy.training.rich.training_loop import System
 
 
 class RichTrajectory(eqx.Module):

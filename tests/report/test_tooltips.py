@@ -7,7 +7,7 @@ import pytest
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from unlazy.core.pages.marks import MAX_POINTS, claims_by_curve, figure_marks
+from unlazy.core.pages.tooltips import MAX_POINTS, claims_by_curve, figure_marks
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 from unlazy.theory.spectra import scaling_laws as sl
-from unlazy.training.descent.linear_features import flow
+from unlazy.training.descent.two_layer_linear_flow import flow
 
 RNG = np.random.default_rng(0)
 N, M = 4, 7

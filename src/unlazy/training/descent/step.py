@@ -11,7 +11,7 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 
 RUNNING, STOPPED, DIVERGED = np.int32(0), np.int32(1), np.int32(2)
 

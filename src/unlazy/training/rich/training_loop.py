@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from unlazy.core.arrays import is_concrete
-from unlazy.core.data import Data
+from unlazy.core.dataset import Data
 from unlazy.core.devices import memory_budget
 from unlazy.core.fingerprint import fingerprint
 from unlazy.core.progress import ProgressDisplay
@@ -17,10 +17,10 @@ from unlazy.core.results import Evidence, FitDescription
 from unlazy.kernels.base import Kernel
 from unlazy.solvers.checkpoint import Checkpoint, as_checkpoint
 from unlazy.theory.dynamics.losses import Loss, resolve_loss
-from unlazy.training.descent.steps import DescentBatches
+from unlazy.training.descent.step import DescentBatches
 from unlazy.training.options import RichOptions
 from unlazy.training.rich import flow
-from unlazy.training.rich.estimate import SampledQuantity, over_runs
+from unlazy.training.rich.standard_errors import SampledQuantity, over_runs
 
 QUIET_SECONDS = 3.0
 """Runs shorter than this show no progress."""

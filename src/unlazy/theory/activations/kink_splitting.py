@@ -17,7 +17,7 @@ from jaxtyping import Array
 from numpy.polynomial import chebyshev
 
 from unlazy.theory.activations.functions import ActivationFunction
-from unlazy.theory.activations.truncated import SMALLEST_ROOT, Kink
+from unlazy.theory.activations.step_ramp_duals import SMALLEST_ROOT, Kink
 
 FIT_NODES, WIDTH = 14, 0.25
 """Nodes on each side of a kink and the width they cover: functions analytic there are fitted to rounding."""

@@ -47,7 +47,7 @@ def compare(
     """Find out whether feature learning pays on a table; write a page and a model for `unlazy predict`."""
     with report_errors():
         os.environ.update(compilation_cache_env())  # before JAX is imported
-        from unlazy.comparison.cli_options import parse_budget, resolve_source
+        from unlazy.comparison.argument_parsing import parse_budget, resolve_source
         from unlazy.comparison.study.workers import start_workers
 
         source, seconds = _source(data, toy), parse_budget(budget)
