@@ -26,7 +26,7 @@ from unlazy.tasks.patterns import pattern_task
 from unlazy.theory.activations.functions import activation
 from unlazy.theory.dynamics import gaussian_process
 from unlazy.theory.feature_learning import gradients
-from unlazy.theory.infinite_width import two_layer
+from unlazy.theory.finite_width import two_layer
 from unlazy.theory.infinite_width.architecture import MLP
 from unlazy.training.one_step import algorithm, method_of_moments, readout
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from markupsafe import Markup
 
 from unlazy.core.files import atomic_write
-from unlazy.core.pages.marks import MAX_POINTS, claims_by_curve, figure_marks
+from unlazy.core.pages.figure_style import save_figure
 from unlazy.core.pages.math_html import typeset
-from unlazy.core.pages.style import save_figure
+from unlazy.core.pages.tooltips import MAX_POINTS, claims_by_curve, figure_marks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

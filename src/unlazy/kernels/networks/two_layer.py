@@ -9,7 +9,7 @@ from unlazy.core.errors import check_positive_integer
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.networks.infinite_width import LayerKernel
 from unlazy.theory.activations.functions import ActivationFunction, activation
-from unlazy.theory.infinite_width import two_layer
+from unlazy.theory.finite_width import two_layer
 from unlazy.theory.infinite_width.architecture import MLP
 
 
