@@ -1,19 +1,20 @@
-"""Command-line interface: run and report experiments, compare models on a table, fit and predict."""
+"""Command-line interface: experiments, tables (compare, fit, predict), training runs, and the check of a machine."""
 
 import time
 
 import typer
 
 from unlazy._version import VERSION
-from unlazy.cli import check, experiments, play, tables
+from unlazy.cli import check, experiments, play, table_commands, watch
 
 app = typer.Typer(
     name="unlazy", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
     help="Kernels, infinitely wide networks and feature learning: theory compared with measurement.",
 )  # fmt: skip
 app.add_typer(experiments.app)
-app.add_typer(tables.app)
+app.add_typer(table_commands.app)
 app.add_typer(play.app)
+app.add_typer(watch.app)
 app.add_typer(check.app)
 
 
@@ -36,5 +37,5 @@ def _options(
 
 def main() -> None:
     """Entry point of the `unlazy` command."""
-    tables.began = time.monotonic() - time.process_time()  # the time budget includes startup and imports
+    table_commands.began = time.monotonic() - time.process_time()  # the time budget includes startup and imports
     app()

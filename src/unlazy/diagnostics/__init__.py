@@ -3,9 +3,17 @@
 from unlazy._lazy_exports import lazy_exports
 
 _WHERE = {
+    "Advice": "unlazy.diagnostics.advice",
+    "Check": "unlazy.diagnostics.record",
+    "KernelMachine": "unlazy.diagnostics.measures.kernel_result",
+    "LayerCheck": "unlazy.diagnostics.record",
     "Monitor": "unlazy.diagnostics.monitor",
+    "Record": "unlazy.diagnostics.record",
+    "Rescaled": "unlazy.diagnostics.rescaling.network",
+    "Verdict": "unlazy.diagnostics.verdict",
     "WatchOptions": "unlazy.diagnostics.options",
     "watch": "unlazy.diagnostics.monitor",
+    "write_page": "unlazy.diagnostics.report.page",
 }
 __all__ = [*_WHERE]
 __getattr__, __dir__ = lazy_exports(__name__, _WHERE)

@@ -11,12 +11,12 @@ from unlazy.core.errors import UnlazyWarning, check_positive_integer
 from unlazy.diagnostics import display
 from unlazy.diagnostics.advice import Advice
 from unlazy.diagnostics.measures.kernel_machine import KernelMachine
-from unlazy.diagnostics.measuring import Measuring
-from unlazy.diagnostics.options import WatchOptions
+from unlazy.diagnostics.measuring import Fields, Measuring
+from unlazy.diagnostics.options import MEASURES, WatchOptions
 from unlazy.diagnostics.probes import Probes
 from unlazy.diagnostics.record import Check, Record
 from unlazy.diagnostics.rescaling.network import Rescaled, rescale_network, scale_of
-from unlazy.diagnostics.schedule import Schedule
+from unlazy.diagnostics.schedule import GROWTH, Schedule
 from unlazy.diagnostics.verdict import Verdict
 from unlazy.models.adapt import as_model
 from unlazy.models.protocol import Inputs, Params, Targets
@@ -59,8 +59,8 @@ def watch(
         Their targets: class labels or numbers. Without them there is no alignment with labels, and a broken run cannot
         be told from a rich one.
     every : int or {"auto"}, default "auto"
-        Steps between checks; "auto" keeps the measured time of checks within 3% of the training time (after this call,
-        which takes that of a few evaluations and compiles them).
+        Steps between checks; "auto" keeps the measured time of the monitor, with compilation and this call, within 3%
+        of the training time. A run that is too short for a check is checked when its results are asked for.
     planned_steps : int, optional
         Length of the run. The verdict extrapolates to it; without it, it is about the run so far.
     step_size : float, optional
@@ -104,13 +104,12 @@ def watch(
     if log is not None and not callable(log):
         raise ValueError(f"log must be a function of a dictionary, got {log!r}")
     schedule = Schedule(every, planned_steps)
-    with schedule.timed("start", forced=True):
+    with schedule.timed("construction"):
         adapted = as_model(model, output=options.output, dtype=options.dtype)
         probes = Probes(probe_inputs, probe_targets, seed=options.seed)
         measuring = Measuring(adapted, probes, options, reference, step_size)
-        measuring.prepare()
-    with schedule.timed("gap", forced=True):
-        measuring.measure("gap")
+        if every != "auto":
+            measuring.prepare()
     record = Record(planned_steps=planned_steps, step_size=step_size, scale=scale_of(model))
     monitor = Monitor(record)
     monitor._attach(measuring, schedule, log)
@@ -138,6 +137,7 @@ class Monitor:
         self._measuring: Measuring | None = None
         self._schedule: Schedule | None = None
         self._log: Log | None = None
+        self._params: Params | None = None
         self._failed: dict[str, str] = {}
 
     def _attach(self, measuring: Measuring, schedule: Schedule, log: Log | None) -> None:
@@ -159,8 +159,8 @@ class Monitor:
         params : pytree
             The network's parameters, of the same structure as those that `watch` was given.
         """
-        measuring, schedule = self._live()
-        self._attempt("parameters", lambda: measuring.model.update(params))
+        schedule = self._live()[1]
+        self._params = params  # the model takes them when it is measured
         if schedule.step():
             self._check(forced=False)
 
@@ -175,6 +175,30 @@ class Monitor:
         self._live()
         return self._check(forced=True)
 
+    def _current(self) -> Record:
+        """The record for a user who asks for results, after a check if the last one is old or there is none."""
+        measuring, schedule = self._measuring, self._schedule
+        if measuring is None or schedule is None or not schedule.steps:
+            return self.record
+        last = self._record.checks[-1].step if self._record.checks else 0
+        if last < schedule.steps and (schedule.ended or last * GROWTH < schedule.steps) and self._readable():
+            self._check(forced=True, measures=("gap", "features"))
+        return self.record
+
+    def _readable(self) -> bool:
+        """Whether the parameters are still there: a later step may have taken them."""
+        try:
+            self._take()
+            return self._live()[0].model.params is not None
+        except ValueError:
+            return False
+
+    def _take(self) -> None:
+        """Give the model the latest parameters."""
+        if self._params is not None:
+            self._live()[0].model.update(self._params)
+            self._params = None
+
     # results
 
     @property
@@ -186,8 +210,11 @@ class Monitor:
 
     @property
     def verdict(self) -> Verdict:
-        """Lazy, intermediate or rich at the end of the run, from the checks so far."""
-        return self.record.verdict
+        """Lazy, intermediate or rich at the end of the run, from the checks so far.
+
+        Takes a check first if the last one is old.
+        """
+        return self._current().verdict
 
     @property
     def advice(self) -> Advice:
@@ -209,6 +236,7 @@ class Monitor:
         -------
         Advice
         """
+        self._current()
         if self._measuring is not None and math.isnan(self._record.degree):
             degree = self._attempt("degree", self._measuring.degree)
             self._record = replace(self._record, degree=0.0 if degree is None or math.isnan(degree) else degree)
@@ -285,7 +313,7 @@ class Monitor:
         pandas.DataFrame
             Columns of layers are named "layer/measure".
         """
-        return self.record.frame()
+        return self._current().frame()
 
     def figure(self) -> "Figure":
         """Time lines of the gap, its forecast, kernel, layers and loss.
@@ -296,7 +324,7 @@ class Monitor:
         """
         from unlazy.diagnostics.figure import draw
 
-        return draw(self.record)
+        return draw(self._current())
 
     def save(self, path: str | Path) -> Path:
         """Write the record as JSON, for `Monitor.load` and ``unlazy watch``.
@@ -311,7 +339,29 @@ class Monitor:
         Path
             The file.
         """
-        return self.record.save(path)
+        return self._current().save(path)
+
+    def page(self, path: str | Path) -> Path:
+        """Write the results as a self-contained HTML page.
+
+        Parameters
+        ----------
+        path : str or Path
+            File to write, such as "page.html".
+
+        Returns
+        -------
+        Path
+            The page.
+
+        Raises
+        ------
+        UnlazyError
+            If the file cannot be written.
+        """
+        from unlazy.diagnostics.report.page import write_page
+
+        return write_page(self.record, path)
 
     @classmethod
     def load(cls, path: str | Path) -> "Monitor":
@@ -338,10 +388,10 @@ class Monitor:
         return str(self.verdict)
 
     def __repr__(self) -> str:
-        return display.text(self.record)
+        return display.text(self._current())
 
     def _repr_html_(self) -> str:
-        return display.html(self.record)
+        return display.html(self._current())
 
     # checks
 
@@ -350,26 +400,26 @@ class Monitor:
             raise ValueError("this monitor was loaded from a file and has no network: call unlazy.watch for a new run")
         return self._measuring, self._schedule
 
-    def _check(self, forced: bool) -> Check | None:
-        """Take the measures that the budget allows, or all; never raise."""
+    def _check(self, forced: bool, measures: Sequence[str] = MEASURES) -> Check | None:
+        """Take the measures that the budget allows, or all of the named ones; never raise."""
         measuring, schedule = self._live()
-        wanted = [m for m in measuring.available() if m not in self._failed and (forced or schedule.allows(m))]
-        if "gap" not in wanted:
+        if self._attempt("parameters", lambda: (self._synchronize(), True)) is None or "gap" in self._failed:
             return None
-        finite = self._attempt("gap", lambda: schedule.synchronize(measuring.finite, forced))
-        if finite is None:
+        before = schedule.all_seconds
+        if not self._prepared(forced):
             return None
-        check, before = Check(schedule.steps, schedule.training_seconds), schedule.all_seconds
-        if not finite:
-            check, wanted = replace(check, points=measuring.points), []
-        for name in wanted:
-            if name != "gap" and not forced and not schedule.allows(name):
+        if measuring.wanted_points > measuring.points and (forced or schedule.allows_more_points()):
+            measuring.add_points()
+        check = Check(schedule.steps, schedule.training_seconds)
+        for name in measuring.available():
+            if name not in measures or name in self._failed or not (forced or self._allowed(name)):
                 continue
-            with schedule.timed(name, forced):
-                found = self._attempt(name, lambda name=name: measuring.measure(name))  # type: ignore[misc]
+            found = self._measure(name, forced)
             if "gap" in self._failed:
                 return None
             check = replace(check, **(found or {}))
+            if math.isnan(check.change):  # not finite
+                break
         schedule.checked()
         check = replace(check, cost=schedule.all_seconds - before)
         self._record = replace(
@@ -378,9 +428,41 @@ class Monitor:
         self._report(check)
         return check
 
+    def _synchronize(self) -> None:
+        """Take the latest parameters and wait for them."""
+        self._take()
+        measuring, schedule = self._live()
+        schedule.synchronize(measuring.model.wait)
+
+    def _prepared(self, forced: bool) -> bool:
+        """Whether the gap can be measured now: the start was evaluated, or is now, and the budget allows a gap."""
+        if not self._live()[0].ready:
+            allowed = forced or self._allowed("start")
+            if not allowed or self._measure("start", forced) is None:
+                return False
+        return forced or self._allowed("gap")
+
+    def _allowed(self, name: str) -> bool:
+        """Whether the budget allows a measure now; a gap that is not allowed is postponed."""
+        measuring, schedule = self._live()
+        startup = measuring.startup if name in ("start", "gap") else 0.0
+        allowed = schedule.allows(name, startup)
+        if not allowed and name in ("start", "gap"):
+            schedule.postpone(name, startup)
+        return allowed
+
+    def _measure(self, name: str, forced: bool) -> Fields | None:
+        """One measure, timed; None if it failed."""
+        measuring, schedule = self._live()
+        with schedule.timed(name, forced):
+            found = self._attempt("gap" if name == "start" else name, lambda: measuring.measure(name))
+        if name == "start" and found is not None:
+            schedule.evaluated(measuring.evaluation_seconds)
+        return found
+
     def _report(self, check: Check) -> None:
         if self._log is not None:
-            log, verdict = self._log, self.verdict
+            log, verdict = self._log, self.record.verdict
             numbers: dict[str, object] = {PREFIX + name: value for name, value in check.numbers().items()}
             if verdict.forecast is not None:
                 numbers[PREFIX + "forecast"] = verdict.forecast.gap

@@ -193,7 +193,7 @@ class Record:
         """Write the record as JSON; not-a-number becomes null."""
         values = {"format": FORMAT, "version": VERSION, **asdict(self)}
         with atomic_write(path) as aside:
-            aside.write_text(json.dumps(_without_nan(values), indent=1, allow_nan=False), "utf-8")
+            aside.write_text(json.dumps(without_nan(values), indent=1, allow_nan=False), "utf-8")
         return Path(path)
 
     @classmethod
@@ -207,7 +207,9 @@ class Record:
         """
         try:
             values = json.loads(Path(path).read_text("utf-8"))
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise UnlazyError(f"{path} cannot be read: {error.strerror or error}") from error
+        except ValueError as error:
             raise UnlazyError(f"{path} cannot be read as the record of a monitor: {error}") from error
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             raise UnlazyError(f"{path} is not the record of a monitor: pass a file that Monitor.save wrote")
@@ -222,14 +224,14 @@ class Record:
 _INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def _without_nan(value: object) -> object:
+def without_nan(value: object) -> object:
     """Values that JSON knows: NaN is null, infinities are words."""
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, Mapping):
-        return {str(k): _without_nan(v) for k, v in value.items()}
+        return {str(k): without_nan(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nan(v) for v in value]
+        return [without_nan(v) for v in value]
     return value
 
 
