@@ -193,7 +193,7 @@ def test_a_failing_log_is_dropped(data):
 def test_wrong_parameters_warn_once(data):
     params = {"w1": jnp.ones((5, 1))}
     monitor = unlazy.watch((lambda p, x: x @ p["w1"], params), *data, every=1)
-    with pytest.warns(UnlazyWarning, match="parameters failed at step 0") as seen:
+    with pytest.warns(UnlazyWarning, match="parameters failed at step 1") as seen:
         for _ in range(3):
             monitor.update({"w1": jnp.ones((4, 1))})
     assert len(seen) == 1

@@ -1,13 +1,12 @@
 """The measures of one run: the start, the probe points, and what is kept between checks."""
 
 import math
-from collections.abc import Mapping
+import time
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from unlazy.core.pytrees import split_parameters
-from unlazy.diagnostics.measures.kernel_machine import MAX_POINTS, KernelMachine, fit_kernel_machine
+from unlazy.diagnostics.measures.kernel_result import KernelMachine
 from unlazy.diagnostics.measures.kernel_sketch import KernelSketch, kernel_alignment
 from unlazy.diagnostics.measures.losses import label_matrix, probe_error, probe_loss, residual_matrix
 from unlazy.diagnostics.measures.movement import (
@@ -22,8 +21,7 @@ from unlazy.diagnostics.measures.sharpness import sharpness
 from unlazy.diagnostics.options import WatchOptions
 from unlazy.diagnostics.probes import POINTS, Probes
 from unlazy.diagnostics.record import LayerCheck
-from unlazy.models.jax_model import JaxModel, NnxModel
-from unlazy.models.protocol import Model, Outputs, Params
+from unlazy.models.protocol import Inputs, Model, Outputs, Params
 
 Fields: TypeAlias = dict[str, Any]
 """Some fields of a `Check`."""
@@ -60,18 +58,35 @@ class Measuring:
     ) -> None:
         self.model, self.options, self._probes, self._step_size = model, options, probes, step_size
         self.points = self._first_points()
-        model.fix_statistics(probes.inputs(self.points))
-        self.reference = reference_parameters(model, reference, options.reference_on_host)
+        self.reference = self._stored(reference)
+        model.check_inputs(probes.inputs(self.points))
+        #: Whether the start was evaluated, see `prepare`.
+        self.ready = False
+        #: Number of points that the stated error needs.
+        self.wanted_points = self.points
         self._initial: tuple[int, Outputs] | None = None
+        self._end: Outputs | None = None
         self._kernel: tuple[KernelSketch, KernelSketch | None] | None = None
         self.output_layers: tuple[str, ...] = ()
         self.initial_loss = math.nan
-        self._evaluate_start()
+        #: Of one evaluation at the start, see `prepare`.
+        self.evaluation_seconds = math.nan
 
-    def prepare(self) -> None:
-        """Compile and check the derivative of the gap before training, in a direction that is not 0."""
-        direction = self.model.random_direction(self.reference, self.options.seed)
-        self.model.jvp(self.reference, direction, self._probes.inputs(self.points))
+    @property
+    def startup(self) -> float:
+        """Rough seconds that the next gap takes beyond those after it."""
+        return self.model.startup
+
+    def prepare(self) -> Fields:
+        """Evaluate the start, which also compiles what the gap needs; it may be done at any later step."""
+        self.model.fix_statistics(self._probes.inputs(self.points), self.reference)
+        self._evaluate_start()
+        self.ready = True
+        return {}
+
+    def add_points(self) -> None:
+        """Use as many points as the stated error needs."""
+        self.points = self.wanted_points
 
     def available(self) -> tuple[str, ...]:
         """The requested measures that can be taken."""
@@ -80,13 +95,8 @@ class Measuring:
 
     def measure(self, name: str) -> Fields:
         """Take one measure, by its name in the options."""
-        return {"gap": self._gap, "features": self._features, "kernel": self._kernel_measures,
+        return {"start": self.prepare, "gap": self._gap, "features": self._features, "kernel": self._kernel_measures,
                 "sharpness": self._sharpness}[name]()  # fmt: skip
-
-    def finite(self) -> bool:
-        """Whether all parameters are finite; waits for the device."""
-        params = self.model.params
-        return math.isfinite(self.model.inner(params, params))
 
     def degree(self) -> float:
         """Degree of homogeneity of the network at its start; NaN if it has none."""
@@ -94,6 +104,8 @@ class Measuring:
 
     def kernel_machine(self, training_points: int | None) -> KernelMachine:
         """The tangent-kernel machine of the start beside the network, on the probe points."""
+        from unlazy.diagnostics.measures.kernel_machine import MAX_POINTS, fit_kernel_machine  # imports JAX
+
         rows = self._probes.rows
         count = self.points if rows is None else min(rows, MAX_POINTS)
         outputs = np.asarray(self.model.apply(self.model.params, self._probes.inputs(count)), np.float64)
@@ -101,6 +113,21 @@ class Measuring:
             self.model, self.reference, self._probes, outputs, count=count, training_points=training_points,
             seed=self.options.seed,
         )  # fmt: skip
+
+    def _stored(self, reference: Params | None) -> Params:
+        """θ_0 as the model stores it: the given one, or a copy of what is there."""
+        on_host = self.options.reference_on_host
+        return self.model.snapshot(on_host) if reference is None else self.model.stored(reference, on_host)
+
+    def _outputs_at_start(self, inputs: Inputs) -> Outputs:
+        return np.asarray(self.model.change(self.reference, self.reference, inputs)[0], np.float64)
+
+    def _outputs(self, inputs: Inputs) -> Outputs:
+        """Outputs on the few points, among those of the gap at this step where they are."""
+        few, rows = self._few(), self._probes.rows
+        if self._end is not None and (rows is None or few <= len(self._end)):
+            return self._end if rows is None else self._end[self._probes.positions(few, len(self._end))]
+        return np.asarray(self.model.apply(self.model.params, inputs), np.float64)
 
     def _first_points(self) -> int:
         rows = self._probes.rows
@@ -113,43 +140,44 @@ class Measuring:
     def _evaluate_start(self) -> None:
         """f(θ_0) on the first points; use all points together where their outputs depend on each other."""
         probes, m = self._probes, self.points
-        start = np.asarray(self.model.apply(self.reference, probes.inputs(m)), np.float64)
+        began = time.perf_counter()
+        start = self._outputs_at_start(probes.inputs(m))
+        self.evaluation_seconds = time.perf_counter() - began
         if probes.rows is not None:
-            part = m // 2 if m == self._few() else self._few()
             if len(start) != m:
                 probes.keep_whole()
-            elif 0 < part < m:
-                alone = np.asarray(self.model.apply(self.reference, probes.inputs(part)), np.float64)
-                among = start[probes.positions(part, m)]
-                if alone.shape != among.shape or np.linalg.norm(alone - among) > SEPARATE * np.linalg.norm(among):
+            elif m > 1:
+                half, began = m // 2, time.perf_counter()
+                among = self._outputs_at_start(probes.half_repeated(m))
+                self.evaluation_seconds = time.perf_counter() - began  # the first one may compile
+                if np.linalg.norm(among[:half] - start[:half]) > SEPARATE * np.linalg.norm(start[:half]):
                     probes.keep_whole()
-        self.points = m if probes.rows is not None else len(start)
+        self.points = self.wanted_points = m if probes.rows is not None else len(start)
         self._initial = (m, start) if probes.rows is not None else None
 
     def _gap(self) -> Fields:
-        """Gap, change, loss; the next check takes more points if this one is less accurate than stated."""
+        """Gap, change, loss, and the number of points that the stated error needs."""
         m, inputs = self.points, self._probes.inputs(self.points)
         known = self._initial[1] if self._initial is not None and self._initial[0] == m else None
         start, change, linear = function_change(self.model, self.reference, inputs, initial=known)
-        self._initial = m, start
+        self._initial, self._end = (m, start), start + change
         found = estimate_gap(start, change, linear, self.model.derivative_error)
         targets = self._probes.target_array(m)
         rows = self._probes.rows
         inaccurate = found.standard_error > self.options.error * max(found.value, 1.0)
         if inaccurate and self.options.points is None and rows is not None:
-            self.points = min(2 * m, rows)
+            self.wanted_points = min(2 * m, rows)
         values = {"points": len(start), "gap": found.value, "gap_error": found.standard_error, "change": found.change}
         if targets is not None:
-            end = start + change
             self.initial_loss = probe_loss(start, targets)
-            values |= {"loss": probe_loss(end, targets), "error": probe_error(end, targets)}
+            values |= {"loss": probe_loss(self._end, targets), "error": probe_error(self._end, targets)}
         return values
 
     def _features(self) -> Fields:
         """Movement of parameters and features of every layer, and richness."""
         model, inputs = self.model, self._probes.inputs(self._few())
         before, after = (dict(model.layer_outputs(p, inputs)) for p in (self.reference, model.params))
-        outputs = np.asarray(model.apply(model.params, inputs), np.float64)
+        outputs = self._outputs(inputs)
         moved = parameter_movement(model, self.reference)
         changed = feature_changes(before, after)
         layers = {name: LayerCheck(parameters=value) for name, value in moved.items()}
@@ -200,25 +228,3 @@ class Measuring:
         found = sharpness(self.model, self._probes.inputs(few), self._probes.targets(few), self.options.loss)
         times = math.nan if self._step_size is None else self._step_size * found.value
         return {"sharpness": found.value, "sharpness_error": found.error, "stability": times}
-
-
-def reference_parameters(model: Model, reference: Params | None, on_host: bool) -> Params:
-    """θ_0 as the model stores parameters: a copy of its own, or those of a network, state dictionary or pytree."""
-    if reference is None:
-        return model.snapshot(on_host)
-    live = model.params
-    if isinstance(live, dict) and not isinstance(model, JaxModel):
-        named = getattr(reference, "named_parameters", None)
-        values = dict(named()) if named is not None else reference
-        if not isinstance(values, Mapping):
-            raise ValueError(f"reference must be a module or its state_dict(), got {type(reference).__name__}")
-        missing = [name for name in live if name not in values or tuple(values[name].shape) != tuple(live[name].shape)]
-        if missing:
-            raise ValueError(
-                f"reference has no value of shape {tuple(live[missing[0]].shape)} for the parameter {missing[0]!r}: "
-                "pass the module or state_dict() that training started from"
-            )
-        return {name: values[name].detach() if hasattr(values[name], "detach") else values[name] for name in live}
-    if isinstance(model, NnxModel) and not isinstance(reference, type(live)):
-        return NnxModel(reference).snapshot(on_host)
-    return split_parameters(reference)[0] if isinstance(model, JaxModel) else reference

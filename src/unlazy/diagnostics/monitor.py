@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from unlazy.core.errors import UnlazyWarning, check_positive_integer
 from unlazy.diagnostics import display
 from unlazy.diagnostics.advice import Advice
-from unlazy.diagnostics.measures.kernel_machine import KernelMachine
+from unlazy.diagnostics.measures.kernel_result import KernelMachine
 from unlazy.diagnostics.measuring import Fields, Measuring
 from unlazy.diagnostics.options import MEASURES, WatchOptions
 from unlazy.diagnostics.probes import Probes
@@ -187,8 +187,9 @@ class Monitor:
 
     def _readable(self) -> bool:
         """Whether the parameters are still there: a later step may have taken them."""
+        if self._attempt("parameters", lambda: (self._take(), True)) is None:
+            return False
         try:
-            self._take()
             return self._live()[0].model.params is not None
         except ValueError:
             return False

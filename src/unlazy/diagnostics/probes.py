@@ -46,6 +46,12 @@ class Probes:
             return self._inputs
         return _map(lambda part: part[self._order[:count]], self._inputs)
 
+    def half_repeated(self, count: int) -> Inputs:
+        """As many points as `inputs(count)`, whose second half repeats the first one."""
+        rows = self._order[:count] if count < (self.rows or 0) else np.arange(count)
+        half = count // 2
+        return _map(lambda part: part[rows[np.arange(count) % half]], self._inputs)
+
     def point(self, i: int, count: int) -> Inputs:
         """The i-th of the first `count` points, as a batch of one."""
         row = self._order[i : i + 1] if count < (self.rows or 0) else np.array([i])

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 LAZY_GAP, RICH_GAP = 0.2, 0.6
 """A run is lazy if its gap at the end is below the first, rich above the second."""
@@ -161,7 +160,7 @@ def _error_of_log_odds(point: GapPoint) -> float:
 
 
 def _below(edge: float, center: float, spread: float) -> float:
-    return float(stats.norm.cdf(edge, center, spread)) if spread > 0 else float(center < edge)
+    return math.erfc((center - edge) / (spread * math.sqrt(2))) / 2 if spread > 0 else float(center < edge)
 
 
 def decide(

@@ -3,8 +3,6 @@
 import sys
 from typing import TYPE_CHECKING, TypeGuard
 
-import equinox as eqx
-
 from unlazy.models.protocol import Model, OutputFunction
 
 if TYPE_CHECKING:
@@ -50,14 +48,11 @@ def as_model(network: object, *, output: OutputFunction | None = None, dtype: st
         from unlazy.models.torch_model import TorchModel
 
         return TorchModel(network, output=output, dtype=dtype)
-    from unlazy.models.jax_model import JaxModel, NnxModel
+    of_pair = isinstance(network, tuple | list) and len(network) == 2 and callable(network[0])
+    if of_pair or _is_nnx_module(network) or _is_equinox_module(network):
+        from unlazy.models.jax_model import jax_model
 
-    if _is_nnx_module(network):
-        return NnxModel(network, output=output, dtype=dtype)
-    if isinstance(network, eqx.Module) and callable(network):
-        return JaxModel.of_equinox(network, output=output, dtype=dtype)
-    if isinstance(network, tuple | list) and len(network) == 2 and callable(network[0]):
-        return JaxModel(network[0], network[1], output=output, dtype=dtype)
+        return jax_model(network, output=output, dtype=dtype)
     if isinstance(network, Model):
         if output is not None or dtype is not None:
             raise ValueError("output and dtype belong to a network, but a Model was passed: pass the network itself")
@@ -69,6 +64,12 @@ def _is_torch_module(network: object) -> "TypeGuard[torch.nn.Module]":
     """Whether it is a torch.nn.Module; nobody has one before torch is imported."""
     nn = getattr(sys.modules.get("torch"), "nn", None)
     return nn is not None and isinstance(network, nn.Module)
+
+
+def _is_equinox_module(network: object) -> bool:
+    """Whether it is an Equinox module that can be called, likewise."""
+    module = getattr(sys.modules.get("equinox"), "Module", None)
+    return module is not None and isinstance(network, module) and callable(network)
 
 
 def _is_nnx_module(network: object) -> bool:

@@ -4,9 +4,10 @@ Parameters and directions are pytrees with None at leaves that are not trained. 
 shape of inputs.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -19,9 +20,11 @@ from unlazy.core.pytrees import split_parameters
 from unlazy.models.jax_layers import intermediate_outputs, layer_names
 from unlazy.models.outputs import select_output
 from unlazy.models.protocol import Inputs, Loss, OutputFunction, Outputs, Params, Targets
-from unlazy.theory.infinite_width.jacobian import trainable_function
+from unlazy.theory.finite_width.empirical_ntk import trainable_function
 
 Apply: TypeAlias = Callable[[PyTree, PyTree], PyTree]
+COMPILE = 20.0
+"""Time to compile `change` over the time to trace the network once."""
 
 
 class JaxModel:
@@ -53,6 +56,7 @@ class JaxModel:
         self._apply, self._output, self._dtype = apply, output, dtype
         self._params, constants = split_parameters(params)
         self._constants = jax.tree.map(_copied, constants)  # later steps may donate them
+        self._startup = 0.0
         self._compile()
 
     @classmethod
@@ -99,8 +103,14 @@ class JaxModel:
 
         with self._precision():
             f, _ = trainable_function(selected, eqx.combine(self._wide(self._params), self._wide(self._constants)))
-        self._f = f
+
+        def changed(theta: PyTree, now: PyTree, X: PyTree) -> tuple[Array, Array, Array]:
+            moved = jax.tree.map(jnp.subtract, now, theta)
+            return flat(theta, X), flat(now, X), jax.jvp(lambda t: flat(t, X), (theta,), (moved,))[1]
+
+        self._f, self._flat = f, flat
         self._compiled_apply = jax.jit(flat)
+        self._compiled_change = jax.jit(changed)
         self._compiled_jvp = jax.jit(lambda theta, v, X: jax.jvp(lambda t: flat(t, X), (theta,), (v,))[1])
         self._compiled_vjp = jax.jit(pulled)
         self._compiled_hvp = jax.jit(hessian_product, static_argnums=4)
@@ -118,8 +128,15 @@ class JaxModel:
     def derivative_error(self) -> float:
         return 0.0
 
+    @property
+    def startup(self) -> float:
+        return self._startup
+
     def snapshot(self, on_host: bool = False) -> Params:
         return jax.tree.map((lambda leaf: np.array(leaf)) if on_host else _copied, self.params)
+
+    def stored(self, network: Params, on_host: bool = False) -> Params:
+        return split_parameters(network)[0]
 
     def update(self, network: Params) -> None:
         params, _ = split_parameters(network)
@@ -163,7 +180,16 @@ class JaxModel:
 
     # evaluation
 
-    def fix_statistics(self, inputs: Inputs) -> None:
+    def wait(self) -> None:
+        jax.block_until_ready(self.params)
+
+    def check_inputs(self, inputs: Inputs) -> None:
+        began = time.perf_counter()
+        with self._precision():
+            jax.eval_shape(self._flat, self._wide(self.params), self._wide(inputs))
+        self._startup = COMPILE * (time.perf_counter() - began)
+
+    def fix_statistics(self, inputs: Inputs, params: Params | None = None) -> None:
         """Nothing: statistics are values that the caller passed."""
 
     def apply(self, params: Params, inputs: Inputs) -> Outputs:
@@ -174,6 +200,16 @@ class JaxModel:
         with self._precision():
             theta = self._wide(params)
             return np.asarray(self._compiled_jvp(theta, self._whole(direction, theta), self._wide(inputs)))
+
+    def change(
+        self, reference: Params, params: Params, inputs: Inputs, initial: Outputs | None = None
+    ) -> tuple[Outputs, Outputs, Outputs]:
+        """One program, whatever is known: XLA subtracts the parameters of a layer where it needs them."""
+        with self._precision():
+            found = self._compiled_change(self._wide(reference), self._wide(params), self._wide(inputs))
+            start, end, linear = (np.asarray(part) for part in found)
+        self._startup = 0.0
+        return start, end, linear
 
     def vjp(self, params: Params, cotangents: Outputs, inputs: Inputs) -> Params:
         with self._precision():
@@ -248,15 +284,22 @@ class NnxModel(JaxModel):
     def params(self) -> Params:
         return split_parameters(self._nnx.state(self._module, self._nnx.Param))[0]
 
+    def stored(self, network: Params, on_host: bool = False) -> Params:
+        if isinstance(network, type(self.params)):
+            return super().stored(network, on_host)
+        return NnxModel(network).snapshot(on_host)
+
     def update(self, network: Params) -> None:
         if network is not self._module:
             raise ValueError("an nnx module is read as it is at every call: do not pass parameters")
 
-    def fix_statistics(self, inputs: Inputs) -> None:
+    def fix_statistics(self, inputs: Inputs, params: Params | None = None) -> None:
         nnx = self._nnx
-        self._graph, params, self._rest = self._split(self._module)
+        theta = params
+        if params is None:
+            self._graph, theta, self._rest = self._split(self._module)
         with self._precision():
-            network = nnx.merge(self._graph, self._wide(params), self._wide(self._rest), copy=True)
+            network = nnx.merge(self._graph, self._wide(theta), self._wide(self._rest), copy=True)
             network.eval()
             fresh = [part for _, part in nnx.iter_graph(network) if isinstance(part, nnx.BatchNorm) and _is_fresh(part)]
             for part in fresh:
@@ -265,6 +308,14 @@ class NnxModel(JaxModel):
                 _call(network, self._wide(inputs))
                 self._rest = self._split(network)[2]
         self._compile()
+
+
+def jax_model(network: Any, *, output: OutputFunction | None = None, dtype: str | None = None) -> JaxModel:
+    """The adapter of a pair (apply, params), an Equinox module or a Flax nnx module."""
+    if isinstance(network, tuple | list):
+        return JaxModel(network[0], network[1], output=output, dtype=dtype)
+    adapter = JaxModel.of_equinox if isinstance(network, eqx.Module) else NnxModel
+    return adapter(network, output=output, dtype=dtype)
 
 
 def _call(network: Callable, X: PyTree) -> PyTree:
@@ -299,8 +350,8 @@ def _is_array(value: object) -> bool:
 
 
 def _copied(leaf: PyTree) -> PyTree:
-    """A copy of an array that no donation takes away; anything else as it is."""
-    return jnp.array(leaf, copy=True) if isinstance(leaf, jax.Array) else leaf
+    """A copy of an array that no donation takes away, without compiling a program; anything else as it is."""
+    return jax.device_put(leaf, leaf.sharding, may_alias=False) if isinstance(leaf, jax.Array) else leaf
 
 
 def _wide_type(leaf: PyTree, dtype: str | None) -> np.dtype:

@@ -54,6 +54,13 @@ class Model(Protocol):
         """A copy of the trainable parameters that later training does not change, on the CPU if `on_host`."""
         ...
 
+    def stored(self, network: Params, on_host: bool = False) -> Params:
+        """The parameters of another network like this one, as this model stores them.
+
+        `network` is a network, its parameters or, in PyTorch, its state dictionary.
+        """
+        ...
+
     def update(self, network: Params) -> None:
         """Take the parameters of a later step: of a JAX network alone, whose parameters are values.
 
@@ -62,12 +69,26 @@ class Model(Protocol):
         """
         ...
 
-    def fix_statistics(self, inputs: Inputs) -> None:
+    @property
+    def startup(self) -> float:
+        """Rough seconds that the next evaluation of `change` takes beyond those after it: compilation, loading."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until the device has computed the parameters."""
+        ...
+
+    def check_inputs(self, inputs: Inputs) -> None:
+        """Raise what an evaluation on these inputs would raise, where that is known without compiling or a device."""
+        ...
+
+    def fix_statistics(self, inputs: Inputs, params: Params | None = None) -> None:
         """Choose the statistics of normalization layers that are used from now on, for all parameters alike.
 
         The network's running statistics as they are now; where no batch has been counted yet (a fresh network), the
-        statistics of these inputs at the present parameters. Statistics of construction are used until it is called.
-        Only PyTorch and nnx modules have some; it does nothing for other networks.
+        statistics of these inputs at the present parameters. Given `params`, those of construction: the running
+        statistics as they were then, or the statistics of these inputs at `params`. Statistics of construction are
+        used until it is called. Only PyTorch and nnx modules have some; it does nothing for other networks.
         """
         ...
 
@@ -77,6 +98,16 @@ class Model(Protocol):
 
     def jvp(self, params: Params, direction: Params, inputs: Inputs) -> Outputs:
         """J(params) @ direction."""
+        ...
+
+    def change(
+        self, reference: Params, params: Params, inputs: Inputs, initial: Outputs | None = None
+    ) -> tuple[Outputs, Outputs, Outputs]:
+        """f(reference), f(params) and J(reference) @ (params - reference).
+
+        Needs little memory besides that of an evaluation: the difference of the parameters is never stored as a whole
+        if there is no room for it. `initial` is f(reference), if known.
+        """
         ...
 
     def vjp(self, params: Params, cotangents: Outputs, inputs: Inputs) -> Params:

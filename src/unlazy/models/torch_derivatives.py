@@ -68,7 +68,7 @@ def jvp(
 
     def agrees(value: torch.Tensor) -> bool | None:
         u = torch.randn(value.shape, generator=torch.Generator().manual_seed(0), device="cpu", dtype=torch.float64)
-        back = vjp(model, params, inputs, u.numpy())
+        back = vjp(model, params, inputs, u.numpy(), list(direction))
         left, right = float((value.cpu().double() * u).sum()), model.inner(direction, back)
         # both sides are sums of many products: their size is that of a sum of random signs
         size = _norm(value) * np.sqrt(float(u.square().mean()))
@@ -140,16 +140,21 @@ def _double_backward(model: IsolatedModule, params: Params, direction: Params, i
 
 
 def vjp(
-    model: IsolatedModule, params: Params, inputs: Inputs, cotangents: Outputs | Float[np.ndarray, "..."]
+    model: IsolatedModule,
+    params: Params,
+    inputs: Inputs,
+    cotangents: Outputs | Float[np.ndarray, "..."],
+    names: list[str] | None = None,
 ) -> Tensors:
-    """J(params)ᵀ cotangents.
+    """J(params)ᵀ cotangents, of all parameters or those with these names.
 
     Raises
     ------
     ValueError
         If the shape of the cotangents is not that of the outputs, or the network has no derivative.
     """
-    leaves = {name: tensor.requires_grad_() for name, tensor in model.leaves(params).items()}
+    leaves = model.leaves(params)
+    wanted = {name: leaves[name].requires_grad_() for name in names or leaves}
 
     def body(call: Call) -> Tensors:
         value = call()
@@ -158,7 +163,7 @@ def vjp(
                 f"cotangents must have the shape {tuple(value.shape)} of the outputs, got {cotangents.shape}"
             )
         u = torch.as_tensor(cotangents, dtype=value.dtype, device=value.device).reshape(value.shape)
-        return _gradients(value, leaves, u)
+        return _gradients(value, wanted, u)
 
     with _naming_the_network(model):
         return model.evaluate(leaves, inputs, body)
@@ -246,6 +251,13 @@ def hvp(
 
 
 # choice of a method
+
+
+def last_resort(names: Iterable[str | None]) -> str | None:
+    """Of several methods of `jvp` the one that works where the others do not."""
+    order = ("forward", "double backward", "differences")
+    known = [order.index(name) for name in names if name is not None]
+    return order[max(known)] if known else None
 
 
 def _first_that_works(

@@ -142,6 +142,8 @@ def _differentiable_operations(network: nn.Module) -> Iterator[None]:
     reentrant = getattr(checkpointing, "CheckpointFunction", None)
     with ExitStack() as stack:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        # no search for the fastest convolution at shapes that training never sees
+        stack.enter_context(_settings([("cudnn", "benchmark", False)]))
         if any(isinstance(module, nn.RNNBase) for module in network.modules()):
             stack.enter_context(_settings([("cudnn", "enabled", False), ("mkldnn", "enabled", False)]))
         if "torch._dynamo" in sys.modules:  # otherwise nothing has been compiled

@@ -5,6 +5,8 @@ its own, through torch.func.functional_call; forward derivatives are PyTorch's d
 `torch_derivatives` falls back to.
 """
 
+import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias, TypeVar, cast
 
@@ -17,9 +19,20 @@ from unlazy.models import torch_derivatives as derivatives
 from unlazy.models.outputs import select_output
 from unlazy.models.protocol import Inputs, Loss, OutputFunction, Outputs, Params, Targets
 from unlazy.models.torch_isolation import isolated
+from unlazy.models.torch_memory import spare_bytes
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
 R = TypeVar("R")
+DECOMPOSITIONS, LOAD_SECONDS = "torch._decomp.decompositions_for_jvp", 0.3
+"""What forward derivatives import at their first use, and how long that takes."""
+KERNEL_SECONDS = 0.5
+"""Rough time to load the kernels of a network's evaluation and derivatives on a device."""
+CHUNK = 2**20
+"""Entries that an inner product converts to float64 at a time."""
+SMALL = 2**24
+"""Differences of parameters of up to so many bytes are formed whole."""
+PART = 0.2
+"""Where there is no room for the difference of all parameters, it is formed for this share of them at a time."""
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
@@ -91,6 +104,20 @@ class TorchModel:
             return {name: p.to("cpu", copy=True) for name, p in self.params.items()}
         return {name: p.clone() for name, p in self.params.items()}
 
+    def stored(self, network: Params, on_host: bool = False) -> Params:
+        values = dict(network.named_parameters()) if isinstance(network, nn.Module) else network
+        if not isinstance(values, Mapping):
+            raise ValueError(f"reference must be a module or its state_dict(), got {type(network).__name__}")
+        live = self.params
+        missing = [name for name in live if name not in values or values[name].shape != live[name].shape]
+        if missing:
+            raise ValueError(
+                f"reference has no value of shape {tuple(live[missing[0]].shape)} for the parameter {missing[0]!r}: "
+                "pass the module or state_dict() that training started from"
+            )
+        found = {name: torch.as_tensor(values[name]).detach() for name in live}
+        return {name: tensor.to("cpu") for name, tensor in found.items()} if on_host else found
+
     def update(self, network: Params) -> None:
         if not isinstance(network, nn.Module) or unwrap(network) is not self._module:
             raise ValueError("a torch module is read as it is at every call: do not pass parameters")
@@ -113,7 +140,11 @@ class TorchModel:
     @torch.inference_mode(False)
     def inner(self, left: Params, right: Params) -> float:
         left, right = self.placed(left), self.placed(right)
-        parts = [torch.vdot(t.double().ravel(), right[n].double().ravel()) for n, t in left.items() if n in right]
+        parts = [
+            torch.vdot(a.double(), b.double())
+            for name, t in left.items() if name in right
+            for a, b in zip(t.reshape(-1).split(CHUNK), right[name].reshape(-1).split(CHUNK))
+        ]  # fmt: skip
         return float(sum(part.cpu() for part in parts))
 
     @torch.inference_mode(False)
@@ -130,22 +161,38 @@ class TorchModel:
 
     # evaluation
 
+    @property
+    def startup(self) -> float:
+        """Forward derivatives load decompositions once per process, devices load kernels at their first use."""
+        first = 0.0 if DECOMPOSITIONS in sys.modules else LOAD_SECONDS
+        cold = self._methods.jvp is None and any(device.type != "cpu" for device in self._devices())
+        return first + (KERNEL_SECONDS if cold else 0.0)
+
+    def wait(self) -> None:
+        for device in self._devices():
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            elif device.type != "cpu":
+                torch.get_device_module(device).synchronize()
+
+    def check_inputs(self, inputs: Inputs) -> None:
+        """On a CPU alone: the first evaluation on another device loads its kernels."""
+        if all(device.type == "cpu" for device in self._devices()):
+            self.apply(self.params, inputs)
+
     @torch.inference_mode(False)
-    def fix_statistics(self, inputs: Inputs) -> None:
-        self._buffers = self._running_buffers()
-        fresh = {
-            id(module): module
-            for module in self._module.modules()
-            if isinstance(module, nn.modules.batchnorm._NormBase)
-            and module.running_mean is not None
-            and (module.num_batches_tracked is None or int(module.num_batches_tracked) == 0)
-        }
+    def fix_statistics(self, inputs: Inputs, params: Params | None = None) -> None:
+        if params is None:
+            self._buffers = self._running_buffers()
+        fresh: dict[int, nn.Module] = {}
+        names: dict[int, str] = {}
+        for name, module in self._module.named_modules():
+            if isinstance(module, nn.modules.batchnorm._NormBase) and module.running_mean is not None:
+                count = self._buffers.get(f"{name}.num_batches_tracked" if name else "num_batches_tracked")
+                if count is None or int(count) == 0:
+                    fresh[id(module)], names[id(module)] = module, name
         if not fresh:
             return
-        names = {
-            id(module): name for name, module in self._module.named_modules(remove_duplicate=False)
-            if id(module) in fresh
-        }  # fmt: skip
         found: Tensors = {}
 
         def measure(module: nn.Module, args: tuple) -> None:
@@ -164,7 +211,7 @@ class TorchModel:
                     module.register_forward_pre_hook(measure)
                 call()
 
-        self.evaluate(self.leaves(self.params), inputs, body)
+        self.evaluate(self.leaves(self.params if params is None else params), inputs, body)
         self._buffers |= {name: value.to(self._buffers[name].dtype) for name, value in found.items()}
 
     @torch.inference_mode(False)
@@ -175,6 +222,40 @@ class TorchModel:
     def jvp(self, params: Params, direction: Params, inputs: Inputs) -> Outputs:
         self._prepare(params, inputs)
         return self._host(derivatives.jvp(self, params, direction, inputs, self._methods))
+
+    def change(
+        self, reference: Params, params: Params, inputs: Inputs, initial: Outputs | None = None
+    ) -> tuple[Outputs, Outputs, Outputs]:
+        start = self.apply(reference, inputs) if initial is None else initial
+        if params is reference:
+            return start, start, np.zeros_like(start)
+        end, undecided, used = self.apply(params, inputs), self._methods.jvp is None, []
+        linear: Outputs = np.zeros(start.shape)
+        for names in self._parts(reference):
+            if undecided:  # every part is checked against reverse mode
+                self._methods.jvp = None
+            moved = self.subtract({name: params[name] for name in names}, {name: reference[name] for name in names})
+            linear = linear + self.jvp(reference, moved, inputs)
+            used.append(self._methods.jvp)
+        if undecided:
+            self._methods.jvp = derivatives.last_resort(used)
+        return start, end, linear
+
+    def _parts(self, params: Params) -> list[list[str]]:
+        """Names of the parameters in parts whose differences fit into memory that was in use before."""
+        sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in params.items()}
+        total = sum(sizes.values())
+        if total <= SMALL or all(spare_bytes(device) >= total for device in self._devices()):
+            return [list(sizes)]
+        parts: list[list[str]] = []
+        held = math.inf
+        for name, size in sizes.items():
+            if held + size > PART * total:
+                parts.append([])
+                held = 0
+            parts[-1].append(name)
+            held += size
+        return parts
 
     @torch.inference_mode(False)
     def vjp(self, params: Params, cotangents: Outputs, inputs: Inputs) -> Params:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy import stats
 
 from unlazy.models.protocol import Inputs, Model, Params
 
@@ -167,7 +166,9 @@ class KernelSketch:
         shared = 2 / BUCKETS * float(np.mean(np.diagonal(forms))) ** 2 if self._projected else 0.0
         trace, norm = float(np.mean(np.diagonal(square))), float(np.mean(square[apart] ** 2))
         freedom = r * max(1.0, trace**2 / norm) if norm > 0 else np.inf
-        low = stats.chi2.ppf(0.025, freedom) / freedom if freedom < 1e6 else 1.0
+        from scipy import special  # slow to import
+
+        low = 2 * special.gammaincinv(freedom / 2, 0.025) / freedom if freedom < 1e6 else 1.0
         widened = max(1.0, (1 / low - 1) / (2 * np.sqrt(2 / freedom))) if low < 1 else 1.0
         return float(widened * np.sqrt(variance / r + shared))
 

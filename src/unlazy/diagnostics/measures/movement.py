@@ -71,10 +71,10 @@ def function_change(
     `initial` is f(θ_0), if known.
     """
     params = model.params if params is None else params
-    start = np.asarray(model.apply(reference, inputs) if initial is None else initial, np.float64)
-    change = np.asarray(model.apply(params, inputs), np.float64) - start
-    linear = model.jvp(reference, model.subtract(params, reference), inputs)
-    return start, change, np.asarray(linear, np.float64)
+    found = model.change(reference, params, inputs, initial)
+    start, end, linear = (np.asarray(part, np.float64) for part in found)
+    with np.errstate(invalid="ignore"):  # outputs of a diverged network
+        return start, end - start, linear
 
 
 def estimate_gap(initial: Outputs, change: Outputs, linear: Outputs, derivative_error: float = 0.0) -> GapEstimate:
@@ -84,8 +84,9 @@ def estimate_gap(initial: Outputs, change: Outputs, linear: Outputs, derivative_
     (a_i - g² b_i) / Σ b, and the error of g is that of g² over 2g. `derivative_error`, the relative error of the linear
     part, is added in quadrature.
     """
-    error, size = np.sum((change - linear) ** 2, 1), np.sum(change**2, 1)
-    total, m = float(size.sum()), len(size)
+    with np.errstate(invalid="ignore", over="ignore"):
+        error, size = np.sum((change - linear) ** 2, 1), np.sum(change**2, 1)
+        total, m = float(size.sum()), len(size)
     if not np.isfinite(total) or total <= 0:
         return GapEstimate(np.nan, np.nan, 0.0 if total == 0 else np.nan)
     gap = float(np.sqrt(error.sum() / total))

@@ -1,13 +1,8 @@
 """The dial of laziness [W6] as a network: f_0 + α (f - f_0), started again at θ_0."""
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import equinox as eqx
-from jaxtyping import PyTree
-
-from unlazy.diagnostics.rescaling.dial import Constant, dial
 from unlazy.models.protocol import Params
 
 Network = object
@@ -75,15 +70,12 @@ def rescale_network(network: Network, scale: float, reference: Params) -> Networ
         from unlazy.diagnostics.rescaling.nnx_module import rescale_module as rescale_nnx
 
         return rescale_nnx(network, scale, reference)
-    if isinstance(network, eqx.Module) and callable(network):
-        module = network.network if isinstance(network, RescaledModule) else network
-        start: PyTree = eqx.combine(getattr(reference, "network", reference), module)
-        return RescaledModule(start, Constant(start), scale)
-    if isinstance(network, tuple | list) and len(network) == 2 and callable(network[0]):
-        apply, params = network
-        inner = apply.apply if isinstance(apply, RescaledApply) else apply
-        start = eqx.combine(reference, params)
-        return RescaledApply(inner, Constant(start), scale), start
+    if isinstance(network, tuple | list) or "equinox" in sys.modules:
+        from unlazy.diagnostics.rescaling.jax_network import rescale_function
+
+        rescaled = rescale_function(network, scale, reference)
+        if rescaled is not None:
+            return rescaled
     raise ValueError(
         f"rescale needs a torch.nn.Module, an Equinox or Flax nnx module, or a pair (apply, params), got "
         f"{type(network).__name__}"
@@ -96,28 +88,3 @@ def scale_of(network: Network) -> float:
         network = network[0]
     scale = getattr(network, "unlazy_scale", 1.0)
     return float(scale) if isinstance(scale, int | float) else 1.0
-
-
-@dataclass(frozen=True, eq=False)
-class RescaledApply:
-    """f_0 + α (f - f_0) of a function of (params, inputs, …)."""
-
-    apply: Callable[..., PyTree]
-    start: Constant
-    unlazy_scale: float
-
-    def __call__(self, params: PyTree, *inputs: PyTree, **options: PyTree) -> PyTree:
-        f_0 = self.apply(self.start.value, *inputs, **options)
-        return dial(self.apply(params, *inputs, **options), f_0, self.unlazy_scale)
-
-
-class RescaledModule(eqx.Module):
-    """f_0 + α (f - f_0) of an Equinox module."""
-
-    network: eqx.Module
-    start: Constant = eqx.field(static=True)
-    unlazy_scale: float = eqx.field(static=True)
-
-    def __call__(self, *inputs: PyTree, **options: PyTree) -> PyTree:
-        f_0 = self.start.value(*inputs, **options)
-        return dial(self.network(*inputs, **options), f_0, self.unlazy_scale)  # type: ignore[operator]
