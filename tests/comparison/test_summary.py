@@ -49,7 +49,9 @@ def test_a_clear_verdict_recommends_a_model():
     assert actions["Inputs"] == "x0, x2 matter significantly (2 of 3 inputs); the other one may or may not help."
     # 0.4, 0.41 and 0.35 of 0.5 are left
     assert "Doubling the rows (400 more)" in actions["More rows"] and "by 20% [18%, 30%]" in actions["More rows"]
-    assert actions["More rows"].endswith(": worth it.")
+    assert actions["More rows"].endswith("30%]: worth it.")
+    far = dict(summarize(found(PAYS, law._replace(calibrated=False))).actions)["More rows"]
+    assert far.endswith("(extrapolated from 700 rows; the interval is not checked that far): worth it.")
     little = dict(summarize(found(PAYS, law._replace(twice=Interval(0.49, 0.45, 0.52)))).actions)["More rows"]
     assert "2% [0%, 10%]" in little and little.endswith("hardly worth it.")
 

@@ -7,7 +7,7 @@ import pytest
 
 import unlazy
 from unlazy.kernels.dot_product import Linear
-from unlazy.kernels.radial import Gaussian
+from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.solvers.path import decompose
 from unlazy.theory.spectra import eigenvalues
 
@@ -17,20 +17,28 @@ POWER = np.arange(1.0, P + 1) ** -2.0
 NOISE = 0.05
 
 
-def sample(n, seed):
+def sample(n, seed, noise=NOISE):
     """Gaussian features with eigenvalues LAM, so that Linear() is the kernel; the target's power by mode is POWER."""
     rng = np.random.default_rng(seed)
     Z = rng.normal(size=(n, P))
-    return Z * np.sqrt(LAM), Z @ np.sqrt(POWER) + np.sqrt(NOISE) * rng.normal(size=n)
+    return Z * np.sqrt(LAM), Z @ np.sqrt(POWER) + np.sqrt(noise) * rng.normal(size=n)
 
 
-def known(n):
+def known(n, noise=NOISE):
     """The risk of the best ridge [G1], noise included."""
     lam, power = jnp.asarray(LAM), jnp.asarray(POWER)
     excess = jax.jit(
-        lambda r: eigenvalues.learning_curve(lam, jnp.ones(P), power, jnp.asarray(float(n)), r, 0.0, NOISE)
+        lambda r: eigenvalues.learning_curve(lam, jnp.ones(P), power, jnp.asarray(float(n)), r, 0.0, noise)
     )
-    return min(float(excess(r)) for r in np.geomspace(1e-4, 30, 80)) + NOISE
+    return min(float(excess(r)) for r in np.geomspace(1e-4, 30, 80)) + noise
+
+
+def rough_fit(seed, variance):
+    """The learning curve of a kernel much rougher than the target, whose noise has this variance."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (400, 4))
+    y = np.sin(3 * X[:, 0]) + X[:, 1] ** 2 + np.sqrt(variance) * rng.normal(size=400)
+    return unlazy.learning_curve(Laplace(2.0), X, y, [400, 3200, 1e6], ridges=[1e-3, 1.0])
 
 
 def test_at_the_given_size_it_is_leave_one_out(x64):
@@ -82,11 +90,47 @@ def test_more_points_are_predicted(x64):
     assert np.all(np.diff(found.mean(0)) < 0)
 
 
+VARIANCES = (0.002, 0.01, 0.05, 0.2)
+
+
+def test_no_forecast_is_below_the_noise():
+    """A mean of 400 squares of the noise is 2.8 standard errors, √(2/400) each, above 0.8 of its variance: such a draw
+    nobody can recognize, and one in a hundred settings has one. Each limit fails in one draw of twenty."""
+    for seed, variance in enumerate(VARIANCES):
+        curve = rough_fit(seed, variance)
+        assert min(curve.risk.min(), curve.risks.min()) >= 0.8 * variance
+        assert curve.noise_low <= variance <= curve.noise_high and curve.noise_low <= curve.noise <= curve.noise_high
+        assert np.all((curve.low <= curve.risk) & (curve.risk < curve.high)) and np.all(curve.low >= curve.noise_low)
+
+
+def test_without_noise_the_interval_includes_zero():
+    """At a twentieth of the risk with as many points there is room for the risk to fall."""
+    curve = rough_fit(0, 0.0)
+    assert curve.noise_low == 0 and curve.noise_high < curve.risk[0] / 10 and curve.risk[1] < curve.risk[0] / 4
+
+
+@pytest.mark.slow
+def test_the_noise_is_covered_in_forty_draws():
+    curves = [(variance, rough_fit(10 * i + k, variance)) for i, variance in enumerate(VARIANCES) for k in range(10)]
+    inside = [c.noise_low <= variance <= c.noise_high for variance, c in curves]
+    assert np.mean(inside) >= 0.85
+    assert min(c.risk.min() / variance for variance, c in curves) >= 0.8
+
+
+def test_sizes_beyond_those_of_the_calibration_are_marked(x64):
+    X, y = sample(60, 1)
+    curve = unlazy.learning_curve(Gaussian(2.0), X[:, :5], y, [60, 240, 241])
+    assert list(curve.calibrated) == [True, True, False]
+    marked = ["not calibrated" in line for line in str(curve).splitlines()]
+    assert marked == [False, False, False, True] and "noise" in str(curve).splitlines()[0]
+
+
 def test_learning_curve_values_and_text(x64):
     X, y = sample(60, 1)
     curve = unlazy.learning_curve(Gaussian(2.0), X[:, :5], y)
     assert curve.risk.shape == curve.ridge.shape == (7,) and np.all(np.diff(curve.risk) <= 1e-12)
-    assert np.all((curve.learned >= 0) & (curve.learned <= 1)) and 0 <= curve.noise <= curve.variance
+    assert np.all((curve.learned >= 0) & (curve.learned <= 1))
+    assert 0 <= curve.noise_low <= curve.noise <= curve.noise_high and curve.noise <= curve.variance
     assert "240 points" in str(curve) and curve.risks.shape == (7, 0)
     two = unlazy.learning_curve(Gaussian(2.0), X[:, :5], np.stack([y, y], 1), [60])
     np.testing.assert_allclose(two.risk, 2 * curve.risk[2], rtol=1e-9)  # the same fit twice

@@ -106,12 +106,12 @@ EXPONENTS = -np.geomspace(0.02, 4, 160)
 """Grid of exponents that `floored_laws` searches."""
 
 
-def floored_laws(x: Numbers, curves: Float[np.ndarray, "curves points"], least: float = 0.0) -> list[FlooredLaw]:
+def floored_laws(x: Numbers, curves: Float[np.ndarray, "curves points"]) -> list[FlooredLaw]:
     """Fit a power law with a floor to each curve, by least squares of relative errors.
 
     The exponent is searched on a grid. For each exponent, constant and floor solve a least-squares problem in two
-    unknowns with the constraints floor ≥ least and constant ≥ 0: both free, the floor at its bound, or constant zero.
-    With fewer than three points, or if a larger floor does not improve the fit, the floor is at its bound.
+    unknowns with nonnegativity constraints: both free, floor zero, or constant zero. With fewer than three points, or
+    if a floor does not improve the fit, the floor is zero.
 
     Parameters
     ----------
@@ -119,8 +119,6 @@ def floored_laws(x: Numbers, curves: Float[np.ndarray, "curves points"], least: 
         Sizes, shared by all curves.
     curves : array of shape (curves, points)
         Positive values.
-    least : float, default 0
-        Lower bound of the floors, nonnegative.
 
     Returns
     -------
@@ -143,12 +141,12 @@ def floored_laws(x: Numbers, curves: Float[np.ndarray, "curves points"], least: 
     pp, pq, qq, p1, q1 = ((a * b).sum(-1) for a, b in ((p, p), (p, q), (q, q), (p, 1), (q, 1)))
     det = np.maximum(pp * qq - pq**2, 1e-300)
     free = np.stack([(p1 * qq - q1 * pq) / det, (q1 * pp - p1 * pq) / det])
-    at_bound = np.stack([np.maximum(p1 - least * pq, 0) / pp, np.full_like(pp, least)])
-    flat = np.stack([np.zeros_like(qq), np.maximum(q1 / qq, least)])
-    options = np.stack([free, at_bound, flat])  # option, (constant, floor), curve, exponent
+    no_floor = np.stack([p1 / pp, np.zeros_like(pp)])
+    flat = np.stack([np.zeros_like(qq), q1 / qq])
+    options = np.stack([free, no_floor, flat])  # option, (constant, floor), curve, exponent
     fits = options[:, 0, ..., None] * p + options[:, 1, ..., None] * q
     loss = ((fits - 1) ** 2).sum(-1)
-    loss[0] = np.where((free[0] >= 0) & (free[1] >= least) & (len(sizes) > 2), loss[0], np.inf)
+    loss[0] = np.where((free >= 0).all(0) & (len(sizes) > 2), loss[0], np.inf)
     found = []
     for i in range(len(y)):
         option, j = np.unravel_index(np.argmin(loss[:, i]), loss[:, i].shape)

@@ -7,6 +7,7 @@ import pandas as pd
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.paired_ratios import MAX_FACTOR, format_number, is_informative
 from unlazy.comparison.study.candidates import CANDIDATES
+from unlazy.comparison.study.more_rows import MAX_ROWS, MoreRowsLaw
 from unlazy.core.errors import join_names
 from unlazy.measures.scaling_fit import Interval
 
@@ -188,9 +189,13 @@ def _more(c: Findings) -> list[str]:
     return [
         f"Doubling the rows would change the risk of the best fixed kernel ({_title(law.name)}) from "
         f"{format_number(law.now)} with {law.rows:,} rows to {_range(law.twice)} with {2 * law.rows:,}, by its "
-        "predicted learning curve (a constant has risk 1).",
+        f"predicted learning curve (a constant has risk 1){_uncalibrated(law)}.",
         *_power_law(c),
     ]
+
+
+def _uncalibrated(law: MoreRowsLaw) -> str:
+    return "" if law.calibrated else f"; it starts from {MAX_ROWS} rows, and its interval is not checked that far"
 
 
 def _power_law(c: Findings) -> list[str]:

@@ -10,6 +10,7 @@ from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.paired_ratios import format_number, is_informative
 from unlazy.comparison.report.prose import error_text
 from unlazy.comparison.study.candidates import CANDIDATES
+from unlazy.comparison.study.more_rows import MAX_ROWS
 from unlazy.comparison.study.plan import MIN_SPLITS
 from unlazy.comparison.study.verdict import finalists_by_family, inner_logs
 from unlazy.core.errors import join_names
@@ -200,9 +201,10 @@ def _twice(c: Findings) -> str:
     middle, low, high = (f"{100 * max(share, 0.0):.0f}%" for share in (gain, least, most))
     reduction = f"{middle} [{low}, {high}]"
     advice = "hardly worth it" if gain < SMALL_GAIN else "worth it" if least > LARGE_GAIN else "may be worth it"
+    far = "" if law.calibrated else f" (extrapolated from {MAX_ROWS} rows; the interval is not checked that far)"
     return (
         f" Doubling the rows ({law.rows:,} more) would reduce the squared error of the best model with fixed features "
-        f"by {reduction}: {advice}."
+        f"by {reduction}{far}: {advice}."
     )
 
 

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 SUFFICES = 1.05
 """A kernel machine with at most this multiple of the network's error does as well."""
 
+CALIBRATED = 4
+"""Multiple of the points beyond which a learning curve is not calibrated, as in solvers.learning_curve (which needs
+JAX, unlike this module)."""
+
 
 @dataclass(frozen=True)
 class KernelMachine:
@@ -47,4 +51,6 @@ class KernelMachine:
                 f", and would have {self.predicted:.3g} ({self.low:.3g} to {self.high:.3g}) with "
                 f"{self.training_points:,}"
             )
+            if self.training_points is not None and self.training_points > CALIBRATED * self.points:
+                text += f" (beyond {CALIBRATED * self.points:,}: not calibrated)"
         return f"{text}; the network has {self.network_error:.3g} on them."

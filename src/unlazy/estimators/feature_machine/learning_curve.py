@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 
 from unlazy.core.arrays import unit_roundoff
 from unlazy.core.threads import run_parallel
-from unlazy.estimators.base import Training
+from unlazy.estimators.base import TrainingData
 from unlazy.estimators.feature_search import Selected
 from unlazy.products.metric_gram import metric_gram
 from unlazy.solvers.learning_curve import (
@@ -31,6 +31,7 @@ from unlazy.solvers.learning_curve import (
     LearningCurveLaw,
     evaluate_law,
     fit_law,
+    noise_of,
     smallest_leave_one_out_error,
 )
 from unlazy.theory.spectra.metric_law import MEASURED_EXPONENT, THEORY_EXPONENT, metric_slope
@@ -57,7 +58,7 @@ LearnMetric = Callable[[Int[np.ndarray, " s"]], np.ndarray]
 
 def metric_curve(
     found: Selected,
-    data: Training,
+    data: TrainingData,
     labels: Float[np.ndarray, "n c"],
     sizes: Float[np.ndarray, " m"],
     learn: LearnMetric,
@@ -70,12 +71,12 @@ def metric_curve(
     if not found.updates:  # the plain kernel does not depend on labels
         plain = _spectrum_under_metric(found, data.X, np.zeros(n, bool), learn)
         floor = n * unit_roundoff(np.float64) * float(plain.eigenvalues[-1])
-        return evaluate_law(fit_law([plain], labels, floor), labels, sizes, np.zeros(0))
+        return evaluate_law(fit_law([plain], labels, floor), noise_of([plain], labels), labels, sizes, np.zeros(0))
     quarter = (np.arange(n) // QUARTERS) % QUARTERS
     learned = [_without_failures(_spectra_of_shares(found, data.X, quarter, share, learn), labels) for share in SHARES]
     floor = n * unit_roundoff(np.float64) * max(float(one.eigenvalues[-1]) for some in learned for one in some)
     laws = [fit_law(some, labels, floor) for some in learned]
-    curve = evaluate_law(laws[-1], labels, sizes, np.zeros(0))
+    curve = evaluate_law(laws[-1], noise_of(learned[-1], labels), labels, sizes, np.zeros(0))
     return _with_better_metric(curve, laws, np.array([len(share) * n / QUARTERS for share in SHARES]))
 
 

@@ -1,0 +1,60 @@
+"""The variance of the noise from trailing modes: limits that hold as often as they claim, and what they assume."""
+
+import numpy as np
+import pytest
+
+from unlazy.theory.spectra.noise import FALL, TAIL, estimate_noise
+
+N, DRAWS = 200, 600
+RANK = np.arange(N, 0, -1.0)  # of the eigenvalues, which ascend
+STEEP = RANK**-2
+FAILURES = TAIL + 4 * np.sqrt(TAIL * (1 - TAIL) / DRAWS)
+"""Failures of one limit, four standard errors above the claim."""
+
+
+def draws(mean, variance, seed=0):
+    """Squared coefficients of a fixed target with these coefficients, and noise."""
+    rng = np.random.default_rng(seed)
+    return (mean + np.sqrt(variance) * rng.normal(size=(DRAWS, N))) ** 2
+
+
+@pytest.mark.parametrize(
+    "mean", [np.zeros(N), 10 / RANK, np.where(RANK % 7 == 0, 3.0, 0.0), np.full(N, 0.5)],
+    ids=["no target", "smooth", "sparse", "flat"],
+)  # fmt: skip
+def test_the_upper_limit_holds_for_every_target(mean):
+    high = np.array([estimate_noise(STEEP, powers).high for powers in draws(mean, 1.0)])
+    assert np.mean(high < 1) <= FAILURES
+    if not mean.any():  # and is not vacuous: the quantile at 2.5%/4 of a mean of 100 squares is 0.68
+        assert np.median(high) < 1 / 0.68
+
+
+def resolved(variance, seed=0):
+    """Draws of the slowest signal that the lower limit allows: a share (N/i)^FALL of it lies beyond mode i."""
+    left = np.append((RANK / N) ** -FALL, 2 * N**FALL)  # all of it lies beyond mode 0; how much the first has is free
+    mean = N * np.diff(left) + left[0] + variance
+    return mean * np.random.default_rng(seed).normal(size=(DRAWS, N)) ** 2
+
+
+def test_the_lower_limit_holds_for_the_slowest_signal():
+    for variance in (0.0, 3.0):
+        low = np.array([estimate_noise(STEEP, powers).low for powers in resolved(variance)])
+        assert np.mean(low > variance) <= FAILURES
+    # without a signal: a difference of weights 2.05 and 1.05 over 100 and 75 modes, 1.96 standard errors of 0.34
+    low = np.array([estimate_noise(STEEP, powers).low for powers in draws(np.zeros(N), 1.0)])
+    assert np.mean(low > 1) <= FAILURES and np.median(low) > 0.25
+
+
+def test_equal_eigenvalues_tell_nothing():
+    powers = draws(np.zeros(N), 1.0)[0]
+    assert estimate_noise(np.ones(N), powers).low == 0 < estimate_noise(STEEP, powers).low
+
+
+def test_modes_without_labels_and_several_samples():
+    powers = np.ones(N)
+    powers[0] = 0
+    one, four = estimate_noise(STEEP, powers, absent=1), estimate_noise(STEEP, powers, absent=1, draws=4)
+    assert one.value == four.value == 1 > estimate_noise(STEEP, powers).value
+    # four times the squares: half the error, up to the skewness of χ²
+    np.testing.assert_allclose(1 - four.low, (1 - one.low) / 2, rtol=1e-12)
+    np.testing.assert_allclose(four.high - 1, (one.high - 1) / 2, rtol=0.2)
