@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -187,7 +188,7 @@ class Monitor:
 
     def _readable(self) -> bool:
         """Whether the parameters are still there: a later step may have taken them."""
-        if self._attempt("parameters", lambda: (self._take(), True)) is None:
+        if self._attempt("parameters", _returning_true(self._take)) is None:
             return False
         try:
             return self._live()[0].model.params is not None
@@ -404,7 +405,7 @@ class Monitor:
     def _check(self, forced: bool, measures: Sequence[str] = MEASURES) -> Check | None:
         """Take the measures that the budget allows, or all of the named ones; never raise."""
         measuring, schedule = self._live()
-        if self._attempt("parameters", lambda: (self._synchronize(), True)) is None or "gap" in self._failed:
+        if self._attempt("parameters", _returning_true(self._synchronize)) is None or "gap" in self._failed:
             return None
         before = schedule.all_seconds
         if not self._prepared(forced):
@@ -467,7 +468,7 @@ class Monitor:
             numbers: dict[str, object] = {PREFIX + name: value for name, value in check.numbers().items()}
             if verdict.forecast is not None:
                 numbers[PREFIX + "forecast"] = verdict.forecast.gap
-            if self._attempt("log", lambda: (log(numbers), True)) is None:
+            if self._attempt("log", _returning_true(partial(log, numbers))) is None:
                 self._log = None
 
     def _attempt(self, what: str, action: Callable[[], T]) -> T | None:
@@ -484,3 +485,13 @@ class Monitor:
             self._failed[what] = message
             self._record = replace(self._record, notes=(*self._record.notes, message))
             return None
+
+
+def _returning_true(action: Callable[[], object]) -> Callable[[], bool]:
+    """The action with the result True, which tells it from a failed attempt."""
+
+    def act() -> bool:
+        action()
+        return True
+
+    return act

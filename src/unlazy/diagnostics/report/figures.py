@@ -256,7 +256,8 @@ def _panels(lines: Mapping[str, Sequence[Line]], values: Sequence[float], steps:
 
 def _ends(titles: Mapping[str, object]) -> list[str]:
     """The first and the last title, or the only one."""
-    return list(dict.fromkeys([next(iter(titles)), next(reversed(titles))]))
+    names = list(titles)
+    return list(dict.fromkeys([names[0], names[-1]]))
 
 
 def _layer_lines(record: Record, name: str) -> list[Line]:
