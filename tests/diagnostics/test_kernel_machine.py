@@ -8,6 +8,7 @@ from small_model import SmallModel, initial
 
 import unlazy
 from unlazy.diagnostics.measures.kernel_machine import RIDGES, KernelMachine, fit_kernel_machine, tangent_gram
+from unlazy.diagnostics.measures.kernel_result import CALIBRATED
 from unlazy.diagnostics.probes import Probes
 
 
@@ -83,7 +84,8 @@ def test_classes_and_more_training_points():
 def test_who_does_as_well():
     assert KernelMachine(100, 0.3, 0.2).suffices is False
     assert KernelMachine(100, 0.3, 0.2, 1000, 0.19, 0.1, 0.3).suffices is True
-    assert "1,000" in str(KernelMachine(100, 0.3, 0.2, 1000, 0.19, 0.1, 0.3))
+    near, far = (str(KernelMachine(100, 0.3, 0.2, n, 0.19, 0.1, 0.3)) for n in (CALIBRATED * 100, 1000))
+    assert "with 400;" in near and "with 1,000 (beyond 400: not calibrated);" in far
 
 
 def test_targets_are_needed():

@@ -79,7 +79,7 @@ def test_copies_of_a_point_count_as_one():
 def test_many_points_go_through_the_solver_with_their_weights(monkeypatch):
     from unlazy.estimators import kernel as module
 
-    monkeypatch.setattr(module, "EXACT", 10)
+    monkeypatch.setattr(module, "MAX_EXACT_ROWS", 10)
     weights = 1.0 + np.arange(24) % 3
     settings = {"ridge": 1e-2, "tolerance": 1e-9}
     plain = KernelRegressor(ROW_KERNEL, **settings).fit(ROWS, Y, weights)

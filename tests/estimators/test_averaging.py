@@ -5,7 +5,7 @@ import pytest
 
 import unlazy
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
-from unlazy.estimators.base import Training
+from unlazy.estimators.base import TrainingData
 from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, constants, select
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.products.metric_gram import cross
@@ -57,8 +57,8 @@ def test_only_statistically_equal_candidates_are_averaged(x64):
     rng = np.random.default_rng(0)
     X, Y = rng.normal(size=(60, 2)), rng.normal(size=(60, 1))
     candidates = [KernelCandidate(Gaussian(1.0), "diagonal"), KernelCandidate(Laplace(1.0), "diagonal")]
-    average, data = SearchOptions(updates=0, average=True), Training(X, Y, None)
-    assert select(candidates, Training(X, np.sin(3 * X[:, :1]), None), average).ties == ()
+    average, data = SearchOptions(updates=0, average=True), TrainingData(X, Y, None)
+    assert select(candidates, TrainingData(X, np.sin(3 * X[:, :1]), None), average).ties == ()
     found = select(candidates, data, average)
     one = select(candidates, data, SearchOptions(updates=0))
     assert len(found.ties) == 1 and one.ties == () and found.candidate == one.candidate

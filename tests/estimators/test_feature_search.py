@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from unlazy.estimators.base import Training
+from unlazy.estimators.base import TrainingData
 from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, constants, select
 from unlazy.estimators.feature_search.held_out import Folds, MetricTrajectory, ScoredCandidate
 from unlazy.estimators.feature_search.search import Search
@@ -31,7 +31,7 @@ def test_labels_of_a_fold_do_not_change_its_metric(x64, candidate):
     matrices = []
     for labels in (Y, planted):
         search = Search(
-            Folds(Training(X, labels, None), fold), SearchOptions(relative_bandwidth=1.0, relative_ridge=1e-2)
+            Folds(TrainingData(X, labels, None), fold), SearchOptions(relative_bandwidth=1.0, relative_ridge=1e-2)
         )
         (run,) = search.start_trajectories([candidate])
         for _ in range(2):
@@ -54,7 +54,7 @@ def test_pure_noise_predicts_no_gain(x64):
         X, Y = noise(seed=seed)
         candidate = KernelCandidate(Gaussian(1.0), "full")
         place = {"relative_ridge": 1e-2, "relative_bandwidth": 1.0}
-        honest.append(select([candidate], Training(X, Y, None), SearchOptions(updates=3, last=True, **place)).error)
+        honest.append(select([candidate], TrainingData(X, Y, None), SearchOptions(updates=3, last=True, **place)).error)
         options = RFMOptions(relative_bandwidth=1.0)
         last = learn(candidate.kernel, X, Y, updates=3, relative_ridge=1e-2, options=options)[-1]
         naive.append(fit_ridge(metric_gram(candidate.kernel, X, last.map).gram(last.bandwidth), Y, 1e-2).error)
@@ -68,7 +68,7 @@ def test_select_learns_a_metric_and_records_its_steps(x64):
     X = rng.normal(size=(200, 8))
     Y = np.sin(2 * X[:, :1]) + X[:, 1:2]
     kernels = [KernelCandidate(Laplace(1.0), "diagonal"), KernelCandidate(Gaussian(1.0), "full")]
-    found = select(kernels, Training(X, Y, None), SearchOptions(updates=4))
+    found = select(kernels, TrainingData(X, Y, None), SearchOptions(updates=4))
     assert found.updates >= 1 and len(found.steps) == found.updates
     plain = min(e for _, t, e in found.table if t == 0)
     assert found.error < 0.3 * plain
@@ -83,10 +83,10 @@ def test_a_smooth_kernel_may_replace_a_rough_one(x64):
     Y = (X[:, :1] * X[:, 1:2]) + 0.01 * rng.normal(size=(150, 1))
     found = select(
         [KernelCandidate(Laplace(1.0), "diagonal"), KernelCandidate(Gaussian(1.0), "diagonal")],
-        Training(X, Y, None),
+        TrainingData(X, Y, None),
         SearchOptions(updates=4),
     )
-    alone = select([KernelCandidate(Laplace(1.0), "diagonal")], Training(X, Y, None), SearchOptions(updates=4))
+    alone = select([KernelCandidate(Laplace(1.0), "diagonal")], TrainingData(X, Y, None), SearchOptions(updates=4))
     assert found.error <= alone.error
 
 
@@ -106,11 +106,11 @@ def test_candidates_far_behind_on_few_rows_are_dropped(x64, monkeypatch):
     X, Y = index_among(400, 5)
     Y = Y / Y.std()
     candidates = [KernelCandidate(ProductLaplace(1.0), "diagonal"), KernelCandidate(Gaussian(1.0), "full")]
-    search = Search(Folds(Training(X, Y, None), np.arange(400) // 200), SearchOptions(updates=2))
+    search = Search(Folds(TrainingData(X, Y, None), np.arange(400) // 200), SearchOptions(updates=2))
     best, *raced = search.run(candidates)
     assert [run.candidate for run in raced] == candidates[1:] and best.candidate.metric == "full"
     assert (
-        select(candidates, Training(X, Y, None), SearchOptions(updates=1)).table[0][0] == 1
+        select(candidates, TrainingData(X, Y, None), SearchOptions(updates=1)).table[0][0] == 1
     )  # the table names candidates, not places in the race
     monkeypatch.setattr(constants, "DROP_FACTOR", np.inf)
     assert len(search.run(candidates)) == 3
@@ -122,7 +122,7 @@ def test_plain_kernels_are_settled_on_all_rows(x64, monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2))
     Y = np.sin(3 * X[:, :1]) + np.cos(3 * X[:, 1:]) + 0.1 * rng.normal(size=(300, 1))
-    search = Search(Folds(Training(X, Y / Y.std(), None), np.arange(300) % 2), SearchOptions())
+    search = Search(Folds(TrainingData(X, Y / Y.std(), None), np.arange(300) % 2), SearchOptions())
     (run,) = search.start_trajectories([KernelCandidate(Gaussian(1.0), "diagonal")])
     found = search.select_update(run, 0, False)
     h, rho = found.final
@@ -141,7 +141,7 @@ def test_very_many_columns_are_screened_where_few_matter(x64, monkeypatch, kerne
     X = rng.normal(size=(240, 60))
     sparse, dense = np.sin(2 * X[:, :1]), X.sum(1, keepdims=True) / np.sqrt(60)
     for Y, kept in ((sparse, range(1, 40)), (dense, [60])):
-        search = Search(Folds(Training(X, Y / Y.std(), None), np.arange(240) % 2), SearchOptions())
+        search = Search(Folds(TrainingData(X, Y / Y.std(), None), np.arange(240) % 2), SearchOptions())
         (run,) = search.start_trajectories([KernelCandidate(kernel, "diagonal")])
         search.update(run)
         assert all(np.count_nonzero(M) in kept and (M[0] > 0) for M in run.metrics[1])
@@ -169,5 +169,5 @@ def test_a_rotation_that_helps_is_kept_with_many_rows(x64, monkeypatch):
     other.scored = [ScoredCandidate((1.0, 1e-2), 0.0995, 0.9 * Y)]
     for look, taken in ((60, True), (200, False)):
         monkeypatch.setattr(constants, "PILOT_ROWS", look)
-        search = Search(Folds(Training(X, Y, None), np.arange(200) % 2), SearchOptions())
+        search = Search(Folds(TrainingData(X, Y, None), np.arange(200) % 2), SearchOptions())
         assert search._rotation_helps(other, best) is taken

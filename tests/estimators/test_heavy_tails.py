@@ -6,7 +6,7 @@ from scipy import stats
 
 import unlazy
 from unlazy.estimators import FeatureMachineRegressor
-from unlazy.estimators.base import Training
+from unlazy.estimators.base import TrainingData
 from unlazy.estimators.feature_search import constants
 from unlazy.estimators.feature_search.choices import clip_labels, kurtosis, outlier_treatment, residual_tail
 from unlazy.estimators.preprocessing.columns import weighted_median
@@ -31,8 +31,8 @@ def test_the_statistic_is_that_of_scipy_and_weights_count_rows():
     again, weights = np.repeat(V, counts, 0), counts.astype(float)
     np.testing.assert_allclose(kurtosis(V, weights), kurtosis(again, None), rtol=1e-12)
     Y, F = V + rng.normal(size=(60, 2)), 0.3 * V
-    once = residual_tail(F, Training(F, Y, weights))
-    often = residual_tail(np.repeat(F, counts, 0), Training(again, np.repeat(Y, counts, 0), None))
+    once = residual_tail(F, TrainingData(F, Y, weights))
+    often = residual_tail(np.repeat(F, counts, 0), TrainingData(again, np.repeat(Y, counts, 0), None))
     np.testing.assert_allclose(once.kurtosis, often.kurtosis, rtol=1e-12)
     np.testing.assert_allclose(
         weighted_median(np.abs(Y), weights), weighted_median(np.repeat(np.abs(Y), counts, 0), None), rtol=1e-15
@@ -45,14 +45,14 @@ def test_only_heavy_residuals_that_matter_are_clipped():
     F = np.zeros((400, 3))
     Y = np.stack([normal, heavy, 1e3 * normal + heavy], 1)
     F[:, 2] = 1e3 * normal  # what is left is heavy, but a small share
-    seen = residual_tail(F, Training(F, Y, None))
+    seen = residual_tail(F, TrainingData(F, Y, None))
     np.testing.assert_array_equal(np.isfinite(seen.limit), [False, True, False])
     assert seen.limit[1] == pytest.approx(3 * 1.4826 * np.median(np.abs(heavy)), rel=1e-12)
-    found = clip_labels(Training(F, Y, None), F, seen.limit).Y
+    found = clip_labels(TrainingData(F, Y, None), F, seen.limit).Y
     np.testing.assert_array_equal(found[:, [0, 2]], Y[:, [0, 2]])
     assert np.abs(found[:, 1]).max() == pytest.approx(seen.limit[1])
     few = np.r_[normal[:29], 30.0][:, None]
-    assert np.isinf(residual_tail(0 * few, Training(few, few, None)).limit).all()  # one odd row is no tail
+    assert np.isinf(residual_tail(0 * few, TrainingData(few, few, None)).limit).all()  # one odd row is no tail
     kept = np.abs(heavy) < seen.limit[1]
     np.testing.assert_array_equal(found[kept, 1], heavy[kept])
 
@@ -61,7 +61,7 @@ def test_the_verdict_needs_more_than_a_standard_error():
     Y = np.zeros((100, 1))
     rng = np.random.default_rng(0)
     one = 1 + 0.1 * rng.normal(size=(100, 1))
-    data = Training(Y, Y, None)
+    data = TrainingData(Y, Y, None)
     assert outlier_treatment(one, 0.5 * one, data) == "clipped"
     assert outlier_treatment(0.5 * one, one, data) == "kept"
     doubtful = one.copy()

@@ -6,7 +6,7 @@ import pytest
 
 import unlazy
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
-from unlazy.estimators.base import Training
+from unlazy.estimators.base import TrainingData
 from unlazy.estimators.feature_search import constants
 from unlazy.estimators.feature_search.choices import list_candidates
 from unlazy.estimators.preprocessing.columns import (
@@ -103,7 +103,7 @@ def test_encoding_choice_ignores_later_rows(monkeypatch):
     found = []
     for labels in (y, np.where(np.isin(np.arange(len(X)), order[60:]), 1e3 * later, y)):
         model.n_features_in_ = 3
-        data, search = model._encode_columns(list_candidates(model), Training(X, labels[:, None], None), order)
+        data, search = model._encode_columns(list_candidates(model), TrainingData(X, labels[:, None], None), order)
         found.append((model.coding_, data.X.shape))
         assert search is None
     assert found[0] == found[1] and found[0][0] != "numbers"

@@ -8,7 +8,7 @@ from estimator_roster import data
 
 import unlazy
 from unlazy.estimators import kernel as module
-from unlazy.estimators.base import Training
+from unlazy.estimators.base import TrainingData
 from unlazy.estimators.classifiers import calibrate, probabilities
 from unlazy.estimators.kernel import KernelClassifier, KernelRegressor
 from unlazy.estimators.named_kernels import NAMES, default_bandwidth
@@ -94,7 +94,7 @@ def test_large_n_goes_through_the_solvers(monkeypatch, weighted):
     intercept, which is the mean of the labels there: K cannot tell the difference at this ridge."""
     X, y = data(64)
     w = np.random.default_rng(0).uniform(0.5, 2, 64) if weighted else None
-    monkeypatch.setattr(module, "EXACT", 40)
+    monkeypatch.setattr(module, "MAX_EXACT_ROWS", 40)
     found = KernelRegressor(ridge=0.1, tolerance=1e-6, random_state=0).fit(X, y, sample_weight=w)
     assert found.solver_ == "direct" and found.converged_
     weights = np.ones(64) if w is None else w
@@ -135,7 +135,7 @@ def test_merged_rows_keep_the_problem():
     rng = np.random.default_rng(0)
     X = rng.integers(0, 2, (30, 2)).astype(float)
     Y, w = rng.normal(size=(30, 1)), rng.uniform(1, 2, 30)
-    merge_duplicates = Training(X, Y, w).merge_duplicates()
+    merge_duplicates = TrainingData(X, Y, w).merge_duplicates()
     assert len(merge_duplicates.X) == 4 and merge_duplicates.weights is not None
     np.testing.assert_allclose(merge_duplicates.weights.sum(), w.sum())
     for x, label, weight in zip(*merge_duplicates):
@@ -178,7 +178,7 @@ def test_probabilities_are_calibrated():
 @pytest.mark.slow
 def test_progress_and_precision_reach_the_solver(monkeypatch):
     X, y = data(64)
-    monkeypatch.setattr(module, "EXACT", 40)
+    monkeypatch.setattr(module, "MAX_EXACT_ROWS", 40)
     seen = {}
     original = module.solve
     monkeypatch.setattr(module, "solve", lambda *a, **k: seen.update(k) or original(*a, **k))

@@ -3,7 +3,7 @@
 import numpy as np
 
 from unlazy.core.arrays import precision
-from unlazy.estimators.base import Training
+from unlazy.estimators.base import TrainingData
 from unlazy.estimators.feature_search import final_fit
 from unlazy.estimators.feature_search.final_fit import FinalFitProblem, _partition_is_promising
 from unlazy.estimators.feature_search.held_out import KernelCandidate, ScoredCandidate
@@ -16,7 +16,7 @@ def test_a_trial_on_some_leaves_decides(monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.uniform(-3, 3, size=(640, 2))
     Y = np.sin(2 * X[:, :1])
-    data = Training(X, Y, None)
+    data = TrainingData(X, Y, None)
     learned, validation = data.rows(slice(512)), data.rows(slice(512, None))
     metric = np.eye(2) / 2
     choice = HalvingCandidate(
@@ -34,7 +34,7 @@ def test_a_ridge_below_rounding_is_increased():
     """Five hundred smooth rows on a line: K + 1e-20 is not positive to rounding, so the fit is made under a larger
     ridge, and still predicts."""
     X = np.linspace(-3, 3, 500)[:, None]
-    data = Training(X, np.sin(X), None)
+    data = TrainingData(X, np.sin(X), None)
     choice = HalvingCandidate(
         KernelCandidate(UNIT["gaussian"], "full"), np.eye(1), 1.0, ScoredCandidate((1.0, 1e-20), 0.5, X), 1, 500
     )

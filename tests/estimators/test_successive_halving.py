@@ -14,7 +14,7 @@ import pytest
 import unlazy
 from unlazy.core.progress import ProgressDisplay
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor
-from unlazy.estimators.base import Training
+from unlazy.estimators.base import TrainingData
 from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, constants, final_fit
 from unlazy.estimators.feature_search.held_out import ScoredCandidate, SingleSplit, significantly_worse
 from unlazy.estimators.feature_search.progress import TOTAL, FitProgress, expected_work
@@ -103,7 +103,7 @@ def test_labels_of_the_validation_rows_reach_no_metric(x64, few):
     fixed = SearchOptions(2, relative_bandwidth=1.0, relative_ridge=1e-2, last=True)
     for judges in (y[160:], 1e3 * np.random.default_rng(1).normal(size=40)):
         Y = np.concatenate([y[:160], judges])[:, None]
-        chosen = successive_halving([KernelCandidate(Gaussian(1.0), "full")], Training(X, Y, None), order, fixed)
+        chosen = successive_halving([KernelCandidate(Gaussian(1.0), "full")], TrainingData(X, Y, None), order, fixed)
         assert chosen.best.updates == 2 and chosen.best.rows == 100
         found.append(chosen.best.metric)
     np.testing.assert_array_equal(*found)
@@ -117,7 +117,7 @@ def test_pure_noise_predicts_no_gain(x64, few):
         X, Y = rng.normal(size=(200, 8)), rng.normal(size=(200, 1))
         chosen = successive_halving(
             [KernelCandidate(Gaussian(1.0), "full")],
-            Training(X, Y, None),
+            TrainingData(X, Y, None),
             np.arange(200),
             FREE,
         )
@@ -128,7 +128,7 @@ def test_pure_noise_predicts_no_gain(x64, few):
 def test_significance_of_differences_on_validation_rows():
     """New errors of ±δ beside old ones of ±1 on 100 rows: the mean difference of squares is δ² - 1 plus noise."""
     Y = np.zeros((100, 1))
-    validation = Training(np.zeros((100, 1)), Y, None)
+    validation = TrainingData(np.zeros((100, 1)), Y, None)
     side = np.where(np.arange(100) % 2, 1.0, -1.0)[:, None]
 
     def scored(errors):
@@ -323,7 +323,7 @@ def test_the_order_of_rows_is_not_information(few):
 def test_held_out_predictions_are_ridge_regression(x64):
     """Predictions at validation rows against ridge regression with an intercept, written out."""
     X, y = data(60)
-    evidence = SingleSplit(Training(X[:40], y[:40, None], None), Training(X[40:], y[40:, None], None))
+    evidence = SingleSplit(TrainingData(X[:40], y[:40, None], None), TrainingData(X[40:], y[40:, None], None))
     views = evidence.views(Gaussian(1.0), evidence.isotropic_metrics("diagonal"))
     scored = evidence.score(views, (1.0, 1e-2))
     h2 = np.median([np.sum((a - b) ** 2) for i, a in enumerate(X[:40]) for b in X[:i]]) / 5
@@ -355,20 +355,20 @@ def test_more_rows_than_the_search_used_rotate_again(x64, few, monkeypatch):
     """What did not pay at 100 rows is tried once more with 240, which one factorization does not hold."""
     X, y = data(300)
     found = successive_halving(
-        [KernelCandidate(Gaussian(1.0), "full")], Training(X, y[:, None], None), np.arange(300), FREE
+        [KernelCandidate(Gaussian(1.0), "full")], TrainingData(X, y[:, None], None), np.arange(300), FREE
     )
     found = found._replace(best=found.best._replace(rotations=()))
     assert found.best.updates
     asked, turn = [], final_fit._rotated_metric
     monkeypatch.setattr(final_fit, "_rotated_metric", lambda *given: asked.append(given[-1]) or turn(*given))
-    final_fit.fit_all_rows(found, Training(X, y[:, None], None), (None, None), 1e-3, jax.random.key(0), False)
+    final_fit.fit_all_rows(found, TrainingData(X, y[:, None], None), (None, None), 1e-3, jax.random.key(0), False)
     assert asked and set(asked) == {constants.LEADING_SHARE}
 
 
 def test_bandwidth_and_ridge_of_many_rows_are_tuned_on_half_of_them(x64, few, monkeypatch):
     """All rows are evaluated once, and nothing changes unless they confirm the gain."""
     X, y = data(200)
-    evidence = SingleSplit(*(Training(X[part], y[part, None], None) for part in (slice(160), slice(160, None))))
+    evidence = SingleSplit(*(TrainingData(X[part], y[part, None], None) for part in (slice(160), slice(160, None))))
     metric = np.eye(5) / 5
     views = evidence.views(Gaussian(1.0), [metric])
     start = HalvingCandidate(
@@ -388,7 +388,7 @@ def test_bandwidth_and_ridge_of_many_rows_are_tuned_on_half_of_them(x64, few, mo
 def test_a_baseline_that_cannot_win_is_not_updated(x64, few, monkeypatch):
     """It is scored with the metric of these rows and not updated; one that may win is."""
     X, y = data(200)
-    evidence = SingleSplit(*(Training(X[part], y[part, None], None) for part in (slice(160), slice(160, None))))
+    evidence = SingleSplit(*(TrainingData(X[part], y[part, None], None) for part in (slice(160), slice(160, None))))
     metric = np.eye(5) / 5
     views = evidence.views(Gaussian(1.0), [metric])
     start = HalvingCandidate(
@@ -412,7 +412,7 @@ def test_a_direction_is_rotated_at_any_ridge(x64, ridge):
     X, u = rng.normal(size=(500, 5)), np.eye(5)[0]
     y = np.sin(X[:, 0]) + np.sqrt(0.1 * 0.43) * rng.normal(size=500)  # Var sin(s) = 0.43
     v = np.array([1.0, 0.1, -0.1, 0.1, 0.1])
-    rows = Training(X, (y / y.std())[:, None], None)
+    rows = TrainingData(X, (y / y.std())[:, None], None)
     metric = np.outer(v, v) / (v @ v)
     scored = ScoredCandidate((1.0, ridge), 1.0, rows.Y)
     choice = HalvingCandidate(KernelCandidate(Gaussian(1.0), "full"), metric, 1.0, scored, 1, 500, rotations=(0.95,))

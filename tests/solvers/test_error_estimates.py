@@ -37,7 +37,7 @@ def true_error(solution, X, y, bandwidth, ridge):
 @pytest.fixture
 def small(monkeypatch):
     """Every problem counts as large, so that iterations in float32 are what is chosen."""
-    monkeypatch.setattr(method_selection, "SMALL_N", 10)
+    monkeypatch.setattr(method_selection, "FLOAT64_DIRECT_MAX_N", 10)
 
 
 @pytest.mark.slow_cases("3.0-0.0003", "3.0-0.1")
@@ -108,7 +108,7 @@ def test_a_small_budget_solves_the_same_problem(small, monkeypatch):
     with pytest.raises(ValueError, match="allow that with memory="):
         solve(Laplace(3.0), X, y, 1e-2, options=SolveOptions(memory=10_000))
     # where there are too many points, other centers are announced with their distance from what was asked
-    for limit in ("CPU_FULL_MAX_N", "GPU_FULL_MAX_N"):
+    for limit in ("CPU_RECOMPUTE_MAX_N", "GPU_RECOMPUTE_MAX_N"):
         monkeypatch.setattr(method_selection, limit, 10)
     with pytest.warns(UnlazyWarning, match="number of centers is the limit"):
         few = solve(Laplace(3.0), X, y, 1e-2, options=SolveOptions(memory=60_000))

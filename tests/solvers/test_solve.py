@@ -119,7 +119,7 @@ def test_the_choice_follows_size_and_memory(monkeypatch):
     from unlazy.solvers import method_selection
     from unlazy.solvers.problem import make_problem
 
-    monkeypatch.setattr(method_selection, "SMALL_N", 100)
+    monkeypatch.setattr(method_selection, "FLOAT64_DIRECT_MAX_N", 100)
     X, y = data()
 
     def chosen(memory="1GiB", backend="cpu"):
@@ -131,10 +131,10 @@ def test_the_choice_follows_size_and_memory(monkeypatch):
     assert chosen(memory=4 * N * N)[0] == "askotch" and "in every pass" in chosen(memory=4 * N * N)[1]
     with pytest.raises(ValueError, match=r"takes 0\.02\d* MiB: allow that with memory="):
         chosen(memory=10_000)
-    monkeypatch.setattr(method_selection, "CPU_FULL_MAX_N", 100)
+    monkeypatch.setattr(method_selection, "CPU_RECOMPUTE_MAX_N", 100)
     assert chosen(memory=4 * N * N)[0] == "nystrom_cg" and "too many points" in chosen(memory=4 * N * N)[1]
     assert chosen(memory=4 * N * N, backend="gpu")[0] == "askotch"  # a pass over K costs little there
-    monkeypatch.setattr(method_selection, "SMALL_N", N)
+    monkeypatch.setattr(method_selection, "FLOAT64_DIRECT_MAX_N", N)
     assert chosen()[0] == "direct"
 
 

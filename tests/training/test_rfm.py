@@ -102,7 +102,7 @@ def test_solvers_reach_the_exact_metric(monkeypatch, weighted):
     exact = recursive_features(Gaussian(1.0), X, Y, updates=1, weights=w, **fixed())
     monkeypatch.setattr(large_n_fit, "EXACT", 50)
     monkeypatch.setattr(large_n_fit, "EXACT_DEVICE", 50)
-    monkeypatch.setattr("unlazy.solvers.method_selection.SMALL_N", 50)
+    monkeypatch.setattr("unlazy.solvers.method_selection.FLOAT64_DIRECT_MAX_N", 50)
     monkeypatch.setattr("unlazy.solvers.method_selection.CPU_DIRECT_MAX_N", 50)
     monkeypatch.setattr("unlazy.solvers.method_selection.GPU_DIRECT_MAX_N", 50)
     iterated = recursive_features(Gaussian(1.0), X, Y, updates=1, weights=w, **fixed(tolerance=tolerance))

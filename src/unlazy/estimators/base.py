@@ -35,7 +35,7 @@ RandomState = int | np.random.RandomState | None
 """Seed of an estimator, or a generator; None draws a new seed."""
 
 
-class Training(NamedTuple):
+class TrainingData(NamedTuple):
     """Validated training data in the floating-point type of the estimator; weights are None if all are one."""
 
     X: Points
@@ -49,11 +49,11 @@ class Training(NamedTuple):
         """Number of rows."""
         return len(self.Y)
 
-    def rows(self, index: np.ndarray | slice) -> "Training":
+    def rows(self, index: np.ndarray | slice) -> "TrainingData":
         """Return the rows at this index."""
-        return Training(take(self.X, index), self.Y[index], None if self.weights is None else self.weights[index])
+        return TrainingData(take(self.X, index), self.Y[index], None if self.weights is None else self.weights[index])
 
-    def merge_duplicates(self) -> "Training":
+    def merge_duplicates(self) -> "TrainingData":
         """Merge equal rows into one row with their total weight and mean label.
 
         The weighted least-squares problem is the same up to a constant, K has no exact duplicates, and leave-one-out
@@ -66,7 +66,7 @@ class Training(NamedTuple):
         w = np.ones(self.n, self.Y.dtype) if self.weights is None else self.weights
         total = np.bincount(index.ravel(), w)
         means = np.stack([np.bincount(index.ravel(), w * column) / total for column in self.Y.T], 1)
-        return Training(take(self.X, first), means.astype(self.Y.dtype), total.astype(self.Y.dtype))
+        return TrainingData(take(self.X, first), means.astype(self.Y.dtype), total.astype(self.Y.dtype))
 
 
 class Estimator(BaseEstimator):
@@ -102,14 +102,14 @@ class Estimator(BaseEstimator):
 
     def _validate_regression(
         self, X: Points, y: Labels, sample_weight: ArrayLike | None = None, multi_output: bool = True
-    ) -> Training:
+    ) -> TrainingData:
         """Validate X and real-valued y; store column names and the number of axes of y (`_y_axes_`)."""
         X, y = self._validate_pair(X, y, y_numeric=True, multi_output=multi_output)
         self._y_axes_ = int(y.ndim)
         Y = np.asarray(y, dtype=self._dtype).reshape(len(y), -1)
         return self._with_weights(X, Y, sample_weight)
 
-    def _validate_classification(self, X: Points, y: Labels, sample_weight: ArrayLike | None = None) -> Training:
+    def _validate_classification(self, X: Points, y: Labels, sample_weight: ArrayLike | None = None) -> TrainingData:
         """Validate X and class labels: set `classes_`, make Y one-hot, apply `class_weight` to the weights."""
         X, y = self._validate_pair(X, y)
         check_classification_targets(y)
@@ -180,16 +180,16 @@ class Estimator(BaseEstimator):
         y = np.asarray(y) if isinstance(y, jax.Array) else y
         return dense_floats(X, validate, self._dtype), found["y"]
 
-    def _with_weights(self, X: Points, Y: np.ndarray, sample_weight: Any) -> Training:
+    def _with_weights(self, X: Points, Y: np.ndarray, sample_weight: Any) -> TrainingData:
         """Drop rows of weight zero; store None for weights that are all one."""
         if sample_weight is None:
-            return Training(X, Y, None)
+            return TrainingData(X, Y, None)
         weights = _check_sample_weight(sample_weight, Y, dtype=self._dtype, ensure_non_negative=True)
         keep = weights > 0
         if not keep.any():
             raise ValueError("all sample weights are zero: give at least one row a positive weight")
         X, Y, weights = take(X, keep), Y[keep], weights[keep]
-        return Training(X, Y, None if np.all(weights == 1) else weights)
+        return TrainingData(X, Y, None if np.all(weights == 1) else weights)
 
     def _restore_output_axes(self, Y: Any) -> np.ndarray:
         """Return predictions (m, c) as a NumPy array with as many axes as the y of `fit`."""

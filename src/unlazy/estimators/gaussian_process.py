@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from unlazy.core.arrays import Labels, Points, dot, n_points
-from unlazy.estimators.base import KernelEstimator, RandomState, Training, map_blocks, on_device
+from unlazy.estimators.base import KernelEstimator, RandomState, TrainingData, map_blocks, on_device
 from unlazy.estimators.named_kernels import NETWORK, default_bandwidth, kernel_named, scaled
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.networks.infinite_width import NNGP, NTK
@@ -220,7 +220,7 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, KernelEstimator):
                 self.mean_kernel_ = self.kernel_
         return X - self.offset_
 
-    def _infer(self, data: Training) -> None:
+    def _infer(self, data: TrainingData) -> None:
         """Compute the posterior: amplitude in closed form, noise by marginal likelihood, from one spectrum."""
         Y, n = data.Y - self.y_mean_, data.n
         K = self._gram(self.kernel_, self.X_fit_, None)
@@ -249,7 +249,7 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, KernelEstimator):
             )
         self.factor_, self.dual_coef_ = L, cholesky_solve(L, Y)
 
-    def _train(self, data: Training) -> None:
+    def _train(self, data: TrainingData) -> None:
         """Train by gradient flow in the NTK: the mean is f_t = Θ_zX Θ⁻¹(1 - e^{-Θt}) y."""
         T = self._gram(self.mean_kernel_, self.X_fit_, None)
         s, U = eigh(T)

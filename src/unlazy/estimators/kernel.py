@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from unlazy.core.arrays import Labels, Points
 from unlazy.core.progress import ProgressOption
-from unlazy.estimators.base import KernelEstimator, RandomState, Training, map_blocks, on_device
+from unlazy.estimators.base import KernelEstimator, RandomState, TrainingData, map_blocks, on_device
 from unlazy.estimators.classifiers import CalibratedClassifier
 from unlazy.estimators.intervals import HeldOutIntervals
 from unlazy.estimators.named_kernels import default_bandwidth, kernel_named
@@ -19,23 +19,23 @@ from unlazy.products import gram, matmul
 from unlazy.solvers.ridge import RidgeFit, fit_ridge_path, weighted_mean
 from unlazy.solvers.solve import SolveOptions, solve
 
-EXACT = 3000
+MAX_EXACT_ROWS = 3000
 """Largest number of distinct rows that are fitted by one eigendecomposition, with all leave-one-out errors.
 
 Beyond it, `solve` fits all rows, and a random sample of this size chooses the ridge and calibrates probabilities.
 """
 
 
-def _error_before_merging(given: Training, merged: Training, exact: RidgeFit) -> float:
-    """Leave-one-out error relative to the variance of all labels: what equal rows differ by is not explained."""
+def _error_before_merging(given: TrainingData, merged: TrainingData, exact: RidgeFit) -> float:
+    """Leave-one-out error relative to the variance of all labels; that within duplicate rows counts as unexplained."""
 
-    def variance(data: Training, center: np.ndarray | float) -> np.ndarray:
+    def variance(data: TrainingData, center: np.ndarray | float) -> np.ndarray:
         return np.average((data.Y - center) ** 2, axis=0, weights=data.weights)
 
     total = variance(given, weighted_mean(given.Y, given.weights))
     between = variance(merged, weighted_mean(merged.Y, merged.weights))
-    missed = variance(merged, exact.held_out) + np.maximum(total - between, 0)
-    return float(np.mean(np.divide(missed, total, out=np.zeros_like(total), where=total > 0)))
+    unexplained = variance(merged, exact.held_out) + np.maximum(total - between, 0)
+    return float(np.mean(np.divide(unexplained, total, out=np.zeros_like(total), where=total > 0)))
 
 
 class KernelMachine(KernelEstimator):
@@ -61,56 +61,56 @@ class KernelMachine(KernelEstimator):
         self.random_state = random_state
         self.progress = progress
 
-    def _fit(self, given: Training) -> tuple[RidgeFit, Training]:
+    def _fit(self, given: TrainingData) -> tuple[RidgeFit, TrainingData]:
         """Set the fitted attributes; return the closed-form fit and the rows it used (a sample if there are many)."""
         self._check()
         data = given.merge_duplicates()
         self.offset_ = data.X.mean(0) if self._kernel_object is None else self._zero_offset(data.X)
         data = data._replace(X=self._centered(data.X))
         with self._precision_scope():
-            part = data if data.n <= EXACT else self._sample(data)
-            exact = self._choose(part)
+            subset = data if data.n <= MAX_EXACT_ROWS else self._sample(data)
+            exact = self._select_bandwidth(subset)
             self.ridge_, self.leave_one_out_error_ = exact.ridge, exact.error
-            if part is data:
+            if subset is data:
                 self.X_fit_, self.dual_coef_, self.intercept_ = data.X, exact.alpha, exact.intercept
                 self.solver_ = "eigendecomposition"
                 if data.n < given.n:
                     self.leave_one_out_error_ = _error_before_merging(given, data, exact)
             else:
                 self._solve(data)
-        return exact, part
+        return exact, subset
 
-    def _choose(self, data: Training) -> RidgeFit:
+    def _select_bandwidth(self, data: TrainingData) -> RidgeFit:
         """Set `kernel_` and `bandwidth_`; return the fit at the best (or only) bandwidth."""
         if self._kernel_object is not None:
             self.kernel_, self.bandwidth_ = self._kernel_object, None
             return self._exact(self.kernel_, data)
         name = str(self.kernel)
-        usual = default_bandwidth(name, data.X)
+        default = default_bandwidth(name, data.X)
         if self.bandwidth == "search":
-            options = [usual * factor for factor in (0.25, 0.5, 1.0, 2.0, 4.0)]
+            options = [default * factor for factor in (0.25, 0.5, 1.0, 2.0, 4.0)]
         else:
-            options = [usual if self.bandwidth is None else float(self.bandwidth)]
+            options = [default if self.bandwidth is None else float(self.bandwidth)]
         kernels = [kernel_named(name, h, data.X.shape[1]) for h in options]
         fits = [self._exact(kernel, data) for kernel in kernels]
         best = int(np.argmin([fit.error for fit in fits]))
         self.kernel_, self.bandwidth_ = kernels[best], float(options[best])
         return fits[best]
 
-    def _exact(self, kernel: Kernel, data: Training) -> RidgeFit:
+    def _exact(self, kernel: Kernel, data: TrainingData) -> RidgeFit:
         """Fit by eigendecomposition of the Gram matrix."""
         return fit_ridge_path(np.asarray(gram(kernel, on_device(data.X))), data.Y, data.weights, self.ridge)
 
-    def _solve(self, data: Training) -> None:
+    def _solve(self, data: TrainingData) -> None:
         """Fit all rows with `solve`: labels are centered, weights become a factor of the kernel."""
         w = data.weights
         mean = np.average(data.Y, axis=0, weights=w)
         kernel, X, Y = self.kernel_, data.X, data.Y - mean
         weighted = Weighted(kernel, not self._table_)
         if w is not None:
-            root = np.sqrt(w)[:, None]
-            X = np.hstack([X, root]) if self._table_ else (X, root[:, 0])
-            kernel, Y = weighted, Y * root
+            sqrt_weights = np.sqrt(w)[:, None]
+            X = np.hstack([X, sqrt_weights]) if self._table_ else (X, sqrt_weights[:, 0])
+            kernel, Y = weighted, Y * sqrt_weights
         found = solve(
             kernel,
             X,
@@ -123,15 +123,15 @@ class KernelMachine(KernelEstimator):
         )
         centers, alpha = jax.tree.map(np.asarray, found.centers), np.asarray(found.coefficients)
         if w is not None:
-            centers, root = weighted.parts(centers)
-            alpha = alpha * root[:, None]
+            centers, sqrt_weights = weighted.parts(centers)
+            alpha = alpha * sqrt_weights[:, None]
         self.X_fit_, self.dual_coef_, self.intercept_ = centers, alpha, mean
         self.solver_, self.converged_ = found.method, bool(found.converged)
 
-    def _sample(self, data: Training) -> Training:
-        """Return EXACT random rows."""
+    def _sample(self, data: TrainingData) -> TrainingData:
+        """Return MAX_EXACT_ROWS random rows."""
         rng = np.random.default_rng(int(jax.random.randint(self._key(), (), 0, 2**31 - 1)))
-        return data.rows(np.sort(rng.choice(data.n, EXACT, replace=False)))
+        return data.rows(np.sort(rng.choice(data.n, MAX_EXACT_ROWS, replace=False)))
 
     def _scores(self, X: Points) -> np.ndarray:
         """Evaluate f at the rows of X, shape (m, c)."""
@@ -189,13 +189,13 @@ class KernelRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, Kernel
     offset_ : array
         Subtracted from the rows before a kernel given by name is applied; zero for kernel objects.
     X_fit_ : array of shape (n_centers, d)
-        The points x_i, less `offset_`.
+        The points x_i, minus `offset_`.
     dual_coef_ : array of shape (n_centers, outputs)
         The coefficients α.
     intercept_ : array of shape (outputs,)
         The intercept b.
     leave_one_out_error_ : float
-        Share of the variance that leave-one-out predictions do not explain.
+        Share of the variance that leave-one-out predictions do not explain (1 - R²).
     solver_ : str
         "eigendecomposition", or the method that `unlazy.solve` used.
     converged_ : bool

@@ -16,7 +16,7 @@ from unlazy.core.arrays import Labels, Points
 from unlazy.core.dataset import Data
 from unlazy.core.errors import UnlazyWarning, check_positive_integer
 from unlazy.core.progress import ProgressDisplay, ProgressOption
-from unlazy.estimators.base import Estimator, RandomState, Training, map_blocks
+from unlazy.estimators.base import Estimator, RandomState, TrainingData, map_blocks
 from unlazy.estimators.classifiers import LogitClassifier
 from unlazy.estimators.intervals import HeldOutIntervals
 from unlazy.estimators.preprocessing.columns import Standardizer, fit_standardizer
@@ -71,7 +71,7 @@ class NetworkMachine(Estimator):
         self.random_state = random_state
         self.progress = progress
 
-    def _fit(self, data: Training, loss: str) -> None:
+    def _fit(self, data: TrainingData, loss: str) -> None:
         """Train on standardized columns; set the fitted attributes."""
         self._check()
         of_X = fit_standardizer(data.X)
@@ -101,7 +101,7 @@ class NetworkMachine(Estimator):
         self.n_steps_, self.loss_ = int(found.steps), float(found.final_loss)
         self.validation_losses_ = None if held is None else np.asarray(found.recorded["held_out"])
 
-    def _split(self, data: Training, key: jax.Array) -> tuple[Data, Data | None]:
+    def _split(self, data: TrainingData, key: jax.Array) -> tuple[Data, Data | None]:
         """Split into training and held-out points; hold none out if there are few."""
         n = len(data.X)
         held = round(self.validation_fraction * n)
@@ -111,7 +111,7 @@ class NetworkMachine(Estimator):
         kept, out = (data.rows(part) for part in (order[held:], order[:held]))
         return self._pad(kept), _data(pad_rows(out, padded_size(n - held)))
 
-    def _pad(self, data: Training) -> Data:
+    def _pad(self, data: TrainingData) -> Data:
         """Pad the training points to one of few shapes.
 
         If all points make one batch, rows of weight zero are added; otherwise rows are repeated and share their weight,
@@ -358,7 +358,7 @@ class NetworkClassifier(LogitClassifier, NetworkMachine):
         return self._outputs(X)[:, : len(self.classes_)]
 
 
-def _data(found: Training) -> Data:
+def _data(found: TrainingData) -> Data:
     """Convert to JAX arrays."""
     Y = found.Y[:, 0] if found.Y.shape[1] == 1 else found.Y
     return Data(jnp.asarray(found.X), jnp.asarray(Y), jnp.asarray(found.weights))

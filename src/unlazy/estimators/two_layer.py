@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from unlazy.core.arrays import Labels, Points, dot
 from unlazy.core.errors import check_positive_integer
-from unlazy.estimators.base import Estimator, RandomState, Training
+from unlazy.estimators.base import Estimator, RandomState, TrainingData
 from unlazy.estimators.intervals import HeldOutIntervals
 from unlazy.estimators.preprocessing.columns import Standardizer, fit_standardizer
 from unlazy.estimators.preprocessing.padding import pad_rows, padded_size, random_permutation
@@ -117,7 +117,7 @@ class TwoLayerRegressor(HeldOutIntervals, RegressorMixin, Estimator):
         self.center_, self.scale_ = of_X
         with self._precision_scope():
             key = self._key()
-            points = Training(of_X(data.X), of_y(data.Y), None)
+            points = TrainingData(of_X(data.X), of_y(data.Y), None)
             relative = self.relative_ridge if self.relative_ridge is not None else self._choose(key, points)
             found = self._train(key, points, jnp.asarray([relative], points.X.dtype))
         self.relative_ridge_ = float(relative)
@@ -157,7 +157,7 @@ class TwoLayerRegressor(HeldOutIntervals, RegressorMixin, Estimator):
         """Diagonal of `metric_`; sums to one."""
         return np.diag(self.metric_).copy()
 
-    def _choose(self, key: PRNGKeyArray, points: Training) -> float:
+    def _choose(self, key: PRNGKeyArray, points: TrainingData) -> float:
         """Return the relative ridge with the smallest error on held-out points."""
         n, ridges = len(points.X), relative_ridges()
         if n < MIN_SPLIT_ROWS:
@@ -170,7 +170,7 @@ class TwoLayerRegressor(HeldOutIntervals, RegressorMixin, Estimator):
         return float(ridges[int(np.nanargmin(np.asarray(errors)))])
 
     def _train(
-        self, key: PRNGKeyArray, points: Training, ridges: jax.Array, validation: Training | None = None
+        self, key: PRNGKeyArray, points: TrainingData, ridges: jax.Array, validation: TrainingData | None = None
     ) -> OneStep:
         """Run Algorithm 1 for these ridges, scored on `validation` or by leave-one-out."""
         held_out = None if validation is None else (jnp.asarray(validation.X), jnp.asarray(validation.Y[:, 0]))

@@ -165,13 +165,13 @@ class Constant(InnerProductKernel):
         return self.block(left, right)
 
     def diag(self, X: Points) -> Float[Array, " n"]:
-        return gram_blocks.plain_diagonal(self, lambda X: self.value + self.prepare(X), X)
+        return gram_blocks.diagonal_from_function(self, lambda X: self.value + self.prepare(X), X)
 
     def validate(self, *points: Points | None, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
         gram_blocks.validate_inputs(self, points, names)
 
     def values_per_pair(self, X: Points, accurate: bool = False) -> int:
-        return gram_blocks.TEMPORARIES
+        return gram_blocks.GRAM_SIZED_TEMPORARIES
 
 
 class CombinedFormula(InnerProductKernel):

@@ -197,7 +197,7 @@ class Kernel(eqx.Module):
         int
             Values per pair. Row blocks are sized with it.
         """
-        return gram_blocks.TEMPORARIES
+        return gram_blocks.GRAM_SIZED_TEMPORARIES
 
     @property
     def expensive(self) -> bool:
@@ -432,7 +432,7 @@ class InnerProductKernel(Kernel):
 
     def values_per_pair(self, X: Points, accurate: bool = False) -> int:
         """Peak number of values per pair; differences of inputs add 2d."""
-        return gram_blocks.TEMPORARIES + (2 * X.shape[1] if accurate else 0)
+        return gram_blocks.GRAM_SIZED_TEMPORARIES + (2 * X.shape[1] if accurate else 0)
 
 
 class DerivedFormula(InnerProductKernel):

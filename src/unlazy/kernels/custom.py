@@ -58,7 +58,7 @@ class Custom(Kernel):
 
     def values_per_pair(self, X: PyTree, accurate: bool = False) -> int:
         """Twice the size of a point: the function may form x - z, for example, of every pair of a block."""
-        return gram_blocks.TEMPORARIES + 2 * sum(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(X))
+        return gram_blocks.GRAM_SIZED_TEMPORARIES + 2 * sum(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(X))
 
     def _of_pair(self, x: PyTree, z: PyTree) -> Float[Array, ""]:
         """k of two points."""

@@ -1,7 +1,7 @@
 """Gram matrices of any kernel from blocks of entries: validation, row blocks, symmetric tiles, exact diagonals.
 
 A side is an array of points, or a tree of arrays with one row per point. A block may be a tuple of matrices (NNGP and
-NTK together), and so is the Gram matrix then.
+NTK together); the Gram matrix is then a tuple too.
 
 Concrete points raise ValueError before anything is computed from them. Points in host memory are checked with NumPy,
 since compiling a program for each shape would take longer than running it. Traced points cannot be checked: for them
@@ -51,11 +51,11 @@ Block = Callable[[Side, Side], Entries]
 """Evaluates the kernel on all pairs of two prepared sides."""
 CACHED_ROWS = 128
 """Rows of a block on the CPU: its inner products stay in the cache until `entry` has used them."""
-SMALL = 2**22
+UNSPLIT_MAX_BYTES = 2**22
 """Bytes that are never worth splitting: the free memory is not looked up."""
 TILES_PER_SIDE = 8
 """Tiles per side of K(X, X) of an expensive kernel: 36 of 64 are evaluated."""
-TEMPORARIES = 4
+GRAM_SIZED_TEMPORARIES = 4
 """Gram-sized arrays in memory during one unblocked evaluation besides its outputs, as measured for the NTK."""
 
 
@@ -125,18 +125,20 @@ def gram(kernel: BlockKernel, X: Points, Z: Points | None = None, accurate: bool
     rows = _rows_at_once(kernel, X, n, accurate)
     if kernel.expensive and n >= 2 * TILES_PER_SIDE and is_concrete(X):
         rows = min(rows or n, n // (2 * TILES_PER_SIDE))
-    return finish(_gram(kernel, X, None, accurate, rows), kernel.diag(X), mirror=rows is None)
+    return finish(_gram(kernel, X, None, accurate, rows), kernel.diag(X), symmetrize=rows is None)
 
 
 def diagonal(kernel: BlockKernel, X: Points) -> Float[Array, " n"]:
     """k(x, x) of every point from 1 × 1 blocks; raises ValueError if it or a point is not finite."""
-    return plain_diagonal(kernel, functools.partial(_diagonal, kernel), X)
+    return diagonal_from_function(kernel, functools.partial(_diagonal, kernel), X)
 
 
-def plain_diagonal(kernel: BlockKernel, of: Callable[[Points], Array], X: Points) -> Float[Array, " n"]:
+def diagonal_from_function(
+    kernel: BlockKernel, diagonal_fn: Callable[[Points], Array], X: Points
+) -> Float[Array, " n"]:
     """k(x, x) of every point from a function of the points, validated."""
     X = kernel.read(X)[0]
-    return validate_diagonal(of(X), X)
+    return validate_diagonal(diagonal_fn(X), X)
 
 
 def pair(kernel: BlockKernel, x: Points, z: Points) -> Float[Array, ""]:
@@ -225,14 +227,14 @@ def correct_near_pairs(
     xz, xx, zz = products
     if xz.dtype != jnp.float64:
         return values
-    middle = 0.5 * (xx + zz)
-    near = is_near_duplicate(middle - xz, middle, NEAR)
+    half_sum = 0.5 * (xx + zz)
+    near = is_near_duplicate(half_sum - xz, half_sum, NEAR)
     if left.keys is not None and right.keys is not None:  # equal points are exact already
         near &= left.keys[:, None] != right.keys[None, :]
 
     def corrected() -> Entries:
         precise = formula.entry_distance(*split_distances(left.points, right.points), xx, zz)
-        return jax.tree.map(lambda fine, rough: jnp.where(near, fine, rough), precise, values)
+        return jax.tree.map(lambda exact, value: jnp.where(near, exact, value), precise, values)
 
     return jax.lax.cond(jnp.any(near), corrected, lambda: values)
 
@@ -261,7 +263,7 @@ def _rows_at_once(kernel: BlockKernel, X: Points, columns: int, accurate: bool) 
     """Number of rows to evaluate at a time, or None for all; all under a JAX transformation."""
     n = n_points(X)
     row_bytes = columns * float_type(X).itemsize * kernel.values_per_pair(X, accurate)
-    if not is_concrete(X) or n * row_bytes <= SMALL:
+    if not is_concrete(X) or n * row_bytes <= UNSPLIT_MAX_BYTES:
         return None
     allowed = max(1, memory_budget() // row_bytes)
     wanted = min(allowed, CACHED_ROWS if n * columns > 2**20 and devices.is_host() else n)
@@ -286,19 +288,19 @@ def assemble(block: Block, left: Side, right: Side | None, rows: int | None) -> 
     return block(left, left) if rows is None else by_tiles(block, left, min(2 * rows, n_points(left)))
 
 
-def finish(K: Entries, on_diagonal: Entries, mirror: bool) -> Entries:
+def finish(K: Entries, on_diagonal: Entries, symmetrize: bool) -> Entries:
     """Set the diagonal of K(X, X), and make it exactly symmetric unless tiles have done so.
 
     This is a separate program: in one program with the formula, XLA would evaluate the formula again for the other
     triangle, and round differently there. It works in place, unless K is being differentiated.
     """
     traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((K, on_diagonal)))
-    return (_finish if traced else _finish_in_place)(K, on_diagonal, mirror)
+    return (_finish if traced else _finish_in_place)(K, on_diagonal, symmetrize)
 
 
-def _finished(K: Entries, on_diagonal: Entries, mirror: bool) -> Entries:
-    """Set the diagonal, and mirror the upper triangle if `mirror`."""
-    K = jax.tree.map(_mirrored, K) if mirror else K
+def _finished(K: Entries, on_diagonal: Entries, symmetrize: bool) -> Entries:
+    """Set the diagonal, and symmetrize the upper triangle if `symmetrize`."""
+    K = jax.tree.map(_symmetrized, K) if symmetrize else K
     i = jnp.arange(jax.tree.leaves(K)[0].shape[0])
     return jax.tree.map(lambda k, v: k.at[i, i].set(v), K, on_diagonal)
 
@@ -307,7 +309,7 @@ _finish = jax.jit(_finished, static_argnums=2)
 _finish_in_place = jax.jit(_finished, static_argnums=2, donate_argnums=0)
 
 
-def _mirrored(K: Array) -> Array:
+def _symmetrized(K: Array) -> Array:
     """Copy the upper triangle to the lower one: rounding is not always symmetric.
 
     A sum, since jaxlib 0.10.2 crashes on where(upper, K, K.T) of about a thousand rows.
@@ -327,19 +329,19 @@ def by_rows(block: Block, left: Side, right: Side, rows: int) -> Entries:
     return jax.lax.fori_loop(0, math.ceil(n / rows), fill, _empty(block, left, right))
 
 
-def by_tiles(block: Block, points: Side, side: int) -> Entries:
+def by_tiles(block: Block, points: Side, size: int) -> Entries:
     """K(X, X) by square tiles on and above the diagonal, each written twice.
 
     That is half the work, and symmetric whatever the rounding.
     """
-    pairs = symmetric_tiles(n_points(points), side)
+    pairs = symmetric_tiles(n_points(points), size)
     corners = jnp.asarray(pairs)
 
     def fill(p: Array, K: Entries) -> Entries:
         s, t = corners[p, 0], corners[p, 1]
         # without the barriers, XLA would evaluate the formula again for each use, column by column
-        tiles = jax.lax.optimization_barrier(block(part(points, s, side), part(points, t, side)))
-        tiles = jax.tree.map(lambda T: jax.lax.cond(s == t, _mirrored, lambda T: T, T), tiles)
+        tiles = jax.lax.optimization_barrier(block(part(points, s, size), part(points, t, size)))
+        tiles = jax.tree.map(lambda T: jax.lax.cond(s == t, _symmetrized, lambda T: T, T), tiles)
         tiles = jax.lax.optimization_barrier(tiles)
         K = jax.tree.map(lambda k, T: jax.lax.dynamic_update_slice(k, T, (s, t)), K, tiles)
         return jax.tree.map(lambda k, T: jax.lax.dynamic_update_slice(k, T.T, (t, s)), K, tiles)
@@ -347,18 +349,18 @@ def by_tiles(block: Block, points: Side, side: int) -> Entries:
     return jax.lax.fori_loop(0, len(pairs), fill, _empty(block, points, points))
 
 
-def starts(n: int, side: int) -> list[int]:
+def tile_offsets(n: int, size: int) -> list[int]:
     """Start indices of tiles; the last one overlaps the previous one, so that all have one shape and one program."""
-    return [min(i * side, n - side) for i in range(math.ceil(n / side))]
+    return [min(i * size, n - size) for i in range(math.ceil(n / size))]
 
 
-def symmetric_tiles(n: int, side: int) -> list[tuple[int, int]]:
+def symmetric_tiles(n: int, size: int) -> list[tuple[int, int]]:
     """Start indices of tiles above the diagonal, then of those on it.
 
-    The last tiles overlap others, and the ones that are written last count.
+    The last tiles overlap others; later writes overwrite earlier ones.
     """
-    at = starts(n, side)
-    return [(s, t) for i, s in enumerate(at) for t in at[i + 1 :]] + [(s, s) for s in at]
+    offsets = tile_offsets(n, size)
+    return [(s, t) for i, s in enumerate(offsets) for t in offsets[i + 1 :]] + [(s, s) for s in offsets]
 
 
 def part(side: Side, start: int | Array, rows: int) -> Side:
@@ -399,12 +401,12 @@ def deferred_formula_validation(
     given = tuple(X for X in points if X is not None)
     if not is_concrete(kernel, given):
         return lambda: None
-    seen = _host_summary(kernel, given) if _on_host(given) else _summary(floats_on_device(kernel), given)
+    summary = _host_summary(kernel, given) if _on_host(given) else _summary(floats_on_device(kernel), given)
 
     def complete() -> None:
-        if is_concrete(seen):  # not so for constants inside a traced program
-            _check_summary(kernel, given, names, seen)
-            kernel.warn(np.asarray(seen[0])[:2], accurate)
+        if is_concrete(summary):  # not so for constants inside a traced program
+            _check_summary(kernel, given, names, summary)
+            kernel.warn(np.asarray(summary[0])[:2], accurate)
 
     return complete
 
@@ -420,12 +422,13 @@ def validate_inputs(kernel: BlockKernel, points: tuple, names: tuple[str, ...]) 
 
 def formula_diagonal(kernel: EntryFormula, X: Float[Array, "n d"], name: str = "X") -> Entries:
     """k(x, x) of every row by the entry formula; raises ValueError if it or a squared norm is not finite."""
-    if kernel.stationary and is_concrete(kernel, X) and _on_host((X,)):  # one value: no program for this n
-        seen = _host_summary(kernel, (X,))
-        if is_concrete(seen):
-            _check_summary(kernel, (X,), (name,), seen)
-            kernel.warn(np.asarray(seen[0])[:2], accurate=True)
-            return jax.tree.map(lambda ends: jax.device_put(np.full(X.shape[0], np.asarray(ends)[0])), seen[1])
+    # k(x, x) is one constant: skip compiling for this n
+    if kernel.stationary and is_concrete(kernel, X) and _on_host((X,)):
+        summary = _host_summary(kernel, (X,))
+        if is_concrete(summary):
+            _check_summary(kernel, (X,), (name,), summary)
+            kernel.warn(np.asarray(summary[0])[:2], accurate=True)
+            return jax.tree.map(lambda ends: jax.device_put(np.full(X.shape[0], np.asarray(ends)[0])), summary[1])
     values, range_and_size, largest = _formula_diagonal(kernel, X)
     if is_concrete(values):
         _raise_if_invalid(kernel, np.asarray(range_and_size), np.asarray(largest), (X,), (name,))
@@ -468,13 +471,13 @@ def validate_magnitude(X: Points, name: str = "X") -> None:
                 raise range_error(array, name, "squared norms overflow")
 
 
-def _check_summary(kernel: EntryFormula, points: tuple[Matrix, ...], names: tuple[str, ...], seen: tuple) -> None:
+def _check_summary(kernel: EntryFormula, points: tuple[Matrix, ...], names: tuple[str, ...], summary: tuple) -> None:
     """Raise ValueError for invalid points, by their summary.
 
-    k(x, x) depends on |x| alone and increases with it, so that the two ends stand for all points.
+    k(x, x) depends on |x| alone and increases with it, so that the smallest and the largest norm suffice.
     """
-    largest = np.max([np.abs(values).max() for values in jax.tree.leaves(seen[1])])
-    _raise_if_invalid(kernel, np.asarray(seen[0]), largest, points, names)
+    largest = np.max([np.abs(values).max() for values in jax.tree.leaves(summary[1])])
+    _raise_if_invalid(kernel, np.asarray(summary[0]), largest, points, names)
 
 
 def _on_host(points: tuple[Matrix, ...]) -> bool:
@@ -521,10 +524,10 @@ def _formula_diagonal(kernel: EntryFormula, X: Array) -> tuple[Entries, Array, A
     E = embedded(kernel, X)
     xx = squares(E)
     values = kernel.diag_entry(xx)
-    return values, _ends(E), _largest(values)
+    return values, _norm_range(E), _largest(values)
 
 
-def _ends(E: Array) -> Array:
+def _norm_range(E: Array) -> Array:
     xx = squares(E)
     return jnp.stack([jnp.min(xx), jnp.max(xx), jnp.max(jnp.abs(E))])
 
@@ -535,14 +538,14 @@ def _largest(values: Entries) -> Array:
 
 def _raise_if_invalid(
     kernel: EntryFormula,
-    seen: np.ndarray,
+    summary: np.ndarray,
     largest: ArrayLike,
     points: tuple[Matrix, ...],
     names: tuple[str, ...],
 ) -> None:
-    """Raise the ValueError that applies, if any. NaN in any row is NaN in `seen`."""
-    _, square, coordinate = seen
-    limits = np.finfo(seen.dtype)
+    """Raise the ValueError that applies, if any. NaN in any row is NaN in `summary`."""
+    _, square, coordinate = summary
+    limits = np.finfo(summary.dtype)
     # squares below tiny/ε have lost digits, and so have all differences of points
     too_small = coordinate > 0 and square < limits.tiny / limits.eps
     if np.isfinite(square) and np.isfinite(largest) and not too_small:

@@ -158,7 +158,7 @@ class SpectralMixture(Kernel):
         return jax.lax.scan(add, start, tuple(parameters))[0]
 
     def diag(self, X: Points) -> Float[Array, " n"]:
-        return gram_blocks.plain_diagonal(
+        return gram_blocks.diagonal_from_function(
             self, lambda X: jnp.sum(jnp.asarray(self.weights, X.dtype)) + 0 * squares(X), X
         )
 

@@ -50,7 +50,7 @@ class ProductLaplace(Kernel):
         return jnp.exp(-_absolute_distances(left, right))
 
     def diag(self, X: Points) -> Float[Array, " n"]:
-        return gram_blocks.plain_diagonal(self, lambda X: jnp.ones(X.shape[0], X.dtype), X)
+        return gram_blocks.diagonal_from_function(self, lambda X: jnp.ones(X.shape[0], X.dtype), X)
 
     @property
     def metrics(self) -> tuple[str, ...]:

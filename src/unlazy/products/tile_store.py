@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from unlazy.core.files import atomic_write
-from unlazy.kernels.gram_blocks import starts
+from unlazy.kernels.gram_blocks import tile_offsets
 
 MATRIX, SUMS, PROBLEM, CLAIMS = "matrix.npy", "tiles", "problem.json", "claims"
 DIGEST = 32
@@ -49,12 +49,12 @@ class TileGrid:
 
     def corners(self) -> list[tuple[int, int]]:
         """Block row and block column of every tile."""
-        rows, columns = (len(starts(n, side)) for n, side in zip(self.shape, self.sides()))
+        rows, columns = (len(tile_offsets(n, side)) for n, side in zip(self.shape, self.sides()))
         return [(i, j) for i in range(rows) for j in range(i if self.symmetric else 0, columns)]
 
     def computed_start(self, axis: int, block: int) -> int:
         """First computed row (axis 0) or column (axis 1) of a block."""
-        return starts(self.shape[axis], self.sides()[axis])[block]
+        return tile_offsets(self.shape[axis], self.sides()[axis])[block]
 
     def owned(self, axis: int, block: int) -> slice:
         """Rows or columns that the block owns."""

@@ -18,7 +18,7 @@ from unlazy.core.arrays import Labels, Points, dot
 from unlazy.core.fingerprint import fingerprint
 from unlazy.core.progress import ProgressDisplay, ProgressOption
 from unlazy.core.threads import half_threaded_blas, limit_threads, single_threaded_blas
-from unlazy.estimators.base import Estimator, Training
+from unlazy.estimators.base import Estimator, TrainingData
 from unlazy.estimators.feature_machine.learning_curve import metric_curve
 from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, Selected, constants, select
 from unlazy.estimators.feature_search.choices import (
@@ -114,7 +114,7 @@ class FeatureMachine(Estimator):
         self.checkpoint = checkpoint
         self.n_jobs = n_jobs
 
-    def _fit(self, given: Training, regression: bool) -> tuple[np.ndarray, Training]:
+    def _fit(self, given: TrainingData, regression: bool) -> tuple[np.ndarray, TrainingData]:
         """Set the fitted attributes; return held-out predictions and the rows they belong to."""
         candidates = list_candidates(self, given.X.shape)
         data, center, spread = _prepare(given, regression)
@@ -190,10 +190,10 @@ class FeatureMachine(Estimator):
             return machine._curve(*machine._targets(X, y), sizes)
 
     @abc.abstractmethod
-    def _targets(self, X: Points, y: Labels) -> tuple[Training, bool]:
+    def _targets(self, X: Points, y: Labels) -> tuple[TrainingData, bool]:
         """Validate X and y; return them and whether this is regression."""
 
-    def _curve(self, given: Training, regression: bool, sizes: Numbers | None) -> LearningCurve:
+    def _curve(self, given: TrainingData, regression: bool, sizes: Numbers | None) -> LearningCurve:
         """Compute the learning curve of validated data."""
         if given.weights is not None:
             raise ValueError("a learning curve needs equal weights: do not set class_weight")
@@ -211,15 +211,15 @@ class FeatureMachine(Estimator):
             with single_threaded_blas():
                 return metric_curve(found, part, part.Y * spread, asked, partial(self._metric_of, found, part))
 
-    def _metric_of(self, found: Selected, data: Training, rows: np.ndarray) -> np.ndarray:
+    def _metric_of(self, found: Selected, data: TrainingData, rows: np.ndarray) -> np.ndarray:
         """Learn the metric by the chosen steps from the given rows."""
         some, kind = data.rows(rows), found.candidate.metric
         start = None if self.start is None else normalize_metric(self._one_step_metric(some), kind)
         return apply_steps(found.steps, some.X, some.Y, kind, rank=self.rank, start=start)
 
     def _encode_columns(
-        self, candidates: list[KernelCandidate], data: Training, order: np.ndarray
-    ) -> tuple[Training, Selected | None]:
+        self, candidates: list[KernelCandidate], data: TrainingData, order: np.ndarray
+    ) -> tuple[TrainingData, Selected | None]:
         """Encode integer codes as numbers or categories, and scale the columns.
 
         The encoding is chosen on a small sample; if that sample is all rows, its search is returned as well.
@@ -237,14 +237,14 @@ class FeatureMachine(Estimator):
         self.offset_, self.scale_ = columns.offset, columns.scale
         return data._replace(X=columns(X)), found if len(data.X) <= constants.ENCODING_SEARCH_ROWS else None
 
-    def _select(self, candidates: Sequence[KernelCandidate], part: Training) -> Selected:
+    def _select(self, candidates: Sequence[KernelCandidate], part: TrainingData) -> Selected:
         """Search the best candidate on these rows."""
         begin = None if self.start is None else lambda rows: self._one_step_metric(part.rows(rows))
         steps = len(candidates) * (self.updates + 1)
         with single_threaded_blas(), ProgressDisplay("learning a metric", steps, show=self.progress) as shown:
             return select(candidates, part, self._search_options, begin=begin, advance=shown.advance)
 
-    def _fit_few_rows(self, chosen: LabelChoice, part: Training) -> np.ndarray:
+    def _fit_few_rows(self, chosen: LabelChoice, part: TrainingData) -> np.ndarray:
         """Fit each chosen trajectory on all rows; return held-out predictions of `part`."""
         fits = []
         for best, data in chosen.fits:
@@ -265,15 +265,15 @@ class FeatureMachine(Estimator):
         )
         return held_out
 
-    def _fit_member(self, found: Selected, data: Training) -> EnsembleMember:
+    def _fit_member(self, found: Selected, data: TrainingData) -> EnsembleMember:
         """Learn the metric of one choice on all rows and fit it."""
         start = None if self.start is None else normalize_metric(self._one_step_metric(data), found.candidate.metric)
         with half_threaded_blas():
             return fit_member(found, data, self.rank, start)
 
     def _fit_many_rows(
-        self, candidates: list[KernelCandidate], data: Training, order: np.ndarray, robust: bool
-    ) -> tuple[np.ndarray, Training]:
+        self, candidates: list[KernelCandidate], data: TrainingData, order: np.ndarray, robust: bool
+    ) -> tuple[np.ndarray, TrainingData]:
         """Choose by successive halving, then fit all rows; return held-out predictions and their rows."""
         given = data
         if robust:
@@ -301,7 +301,7 @@ class FeatureMachine(Estimator):
         return best.scored.held_out, validation
 
     def _run_successive_halving(
-        self, candidates: list[KernelCandidate], data: Training, order: np.ndarray
+        self, candidates: list[KernelCandidate], data: TrainingData, order: np.ndarray
     ) -> tuple[HalvingResult, tuple[KernelModel, FinalFitProblem, HalvingCandidate]]:
         """Return the result of successive halving and the final fit."""
         stages = self._stages(candidates, data, order)
@@ -321,7 +321,7 @@ class FeatureMachine(Estimator):
             self.updates, self.relative_bandwidth, self.relative_ridge, self.rank, self.iterate == "last", self.average
         )
 
-    def _stages(self, candidates: list[KernelCandidate], data: Training, order: np.ndarray) -> Stages:
+    def _stages(self, candidates: list[KernelCandidate], data: TrainingData, order: np.ndarray) -> Stages:
         """Stages of this fit, including those that an earlier run has stored."""
         if self.checkpoint is None:
             return Stages()
@@ -352,7 +352,7 @@ class FeatureMachine(Estimator):
             weight = np.bincount(self._integer_codes.source(self.n_features_in_), weight, self.n_features_in_)
         return weight / weight.sum()
 
-    def _constant(self, candidate: KernelCandidate, data: Training, varied: bool) -> None:
+    def _constant(self, candidate: KernelCandidate, data: TrainingData, varied: bool) -> None:
         """Fit a constant, for a single row or label; if equal rows had labels that `varied`, the error is one."""
         M = isotropic_metric(data.X.shape[1], candidate.metric)
         self._remember(candidate.kernel, M, metric_root(M), 1.0, 0)
@@ -362,7 +362,7 @@ class FeatureMachine(Estimator):
         self.X_fit_, self.dual_coef_ = data.X[:1], np.zeros((1, data.Y.shape[1]))
         self.intercept_ = weighted_mean(data.Y, data.weights)
 
-    def _one_step_metric(self, data: Training) -> np.ndarray:
+    def _one_step_metric(self, data: TrainingData) -> np.ndarray:
         """W¹ᵀW¹ of Algorithm 1 [D4], summed over outputs."""
         X, total = jnp.asarray(data.X), np.zeros((data.X.shape[1],) * 2)
         for y in data.Y.T:
@@ -442,7 +442,7 @@ class FeatureMachine(Estimator):
         return arrays.precision("float64")
 
 
-def _prepare(given: Training, regression: bool) -> tuple[Training, np.ndarray, np.ndarray]:
+def _prepare(given: TrainingData, regression: bool) -> tuple[TrainingData, np.ndarray, np.ndarray]:
     """Merge equal rows and scale the labels; return the data, and center and scale of the labels."""
     data = _to_float64(given).merge_duplicates()
     if len(data.X) <= constants.SINGLE_SPLIT_ROWS:
@@ -453,7 +453,9 @@ def _prepare(given: Training, regression: bool) -> tuple[Training, np.ndarray, n
     return data._replace(Y=(data.Y - center) / spread), center, spread
 
 
-def _to_float64(data: Training) -> Training:
+def _to_float64(data: TrainingData) -> TrainingData:
     """Convert to float64: search and final fit are small and always run in float64 on the host."""
     w = data.weights
-    return Training(data.X.astype(np.float64), data.Y.astype(np.float64), None if w is None else w.astype(np.float64))
+    return TrainingData(
+        data.X.astype(np.float64), data.Y.astype(np.float64), None if w is None else w.astype(np.float64)
+    )

@@ -6,7 +6,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 
 from unlazy.core.arrays import Labels, Points
 from unlazy.core.threads import limit_threads
-from unlazy.estimators.base import Training
+from unlazy.estimators.base import TrainingData
 from unlazy.estimators.classifiers import CalibratedClassifier
 from unlazy.estimators.feature_machine.base import FeatureMachine
 from unlazy.estimators.feature_search.choices import KERNELS as KERNELS
@@ -149,7 +149,7 @@ class FeatureMachineRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin
         self.keep_residuals([part.Y - held_out], part.weights)
         return self
 
-    def _targets(self, X: Points, y: Labels) -> tuple[Training, bool]:
+    def _targets(self, X: Points, y: Labels) -> tuple[TrainingData, bool]:
         return self._validate_regression(X, y), True
 
     def predict(self, X: Points) -> np.ndarray:
@@ -318,5 +318,5 @@ class FeatureMachineClassifier(CalibratedClassifier, FeatureMachine):
         self._calibrate(held_out, part.Y, part.weights)
         return self
 
-    def _targets(self, X: Points, y: Labels) -> tuple[Training, bool]:
+    def _targets(self, X: Points, y: Labels) -> tuple[TrainingData, bool]:
         return self._validate_classification(X, y), False

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 
 from unlazy.core.errors import check_positive_integer, did_you_mean
-from unlazy.estimators.base import Training
+from unlazy.estimators.base import TrainingData
 from unlazy.estimators.feature_search import constants
 from unlazy.estimators.feature_search.final_fit import KernelModel, predict_rows
 from unlazy.estimators.feature_search.held_out import KernelCandidate, standardized_difference
@@ -39,7 +39,7 @@ MANY_COLUMNS = 500
 Its rank is at most the number of rows, and an update costs the cube of the number of columns.
 """
 Labels = Float[np.ndarray, "n c"]
-SearchFunction = Callable[[Sequence[KernelCandidate], Training], Selected]
+SearchFunction = Callable[[Sequence[KernelCandidate], TrainingData], Selected]
 """Searches these candidates on these rows."""
 
 
@@ -91,7 +91,7 @@ def list_candidates(machine: CandidateSettings, shape: tuple[int, int] = (0, 0))
 
 
 def choose_encoding(
-    options: Sequence[IntegerCodes], data: Training, standardize: bool, search: Callable[[Training], Selected]
+    options: Sequence[IntegerCodes], data: TrainingData, standardize: bool, search: Callable[[TrainingData], Selected]
 ) -> tuple[IntegerCodes, Selected | None]:
     """Return the encoding with the smallest held-out error, and its search.
 
@@ -109,7 +109,7 @@ def choose_encoding(
     return options[best], found[best]
 
 
-def _read(codes: IntegerCodes, data: Training, standardize: bool) -> Training:
+def _read(codes: IntegerCodes, data: TrainingData, standardize: bool) -> TrainingData:
     X = codes(data.X)
     return data._replace(X=ColumnScale.from_data(X, data.weights, standardize)(X))
 
@@ -122,7 +122,7 @@ class ResidualTail(NamedTuple):
     """inf if nothing is clipped."""
 
 
-def residual_tail(held_out: Labels, data: Training) -> ResidualTail:
+def residual_tail(held_out: Labels, data: TrainingData) -> ResidualTail:
     """Detect heavy-tailed residuals.
 
     Residuals are heavy-tailed if their kurtosis is above constants.HEAVY_KURTOSIS, they hold at least
@@ -146,12 +146,12 @@ def kurtosis(values: Labels, weights: Float[np.ndarray, " n"] | None) -> Float[n
     return weighted_mean(off**4, weights) / np.maximum(second**2, np.finfo(np.float64).tiny)
 
 
-def clip_labels(data: Training, around: Labels, limit: Float[np.ndarray, " c"]) -> Training:
+def clip_labels(data: TrainingData, around: Labels, limit: Float[np.ndarray, " c"]) -> TrainingData:
     """Clip labels to within `limit` of `around`."""
     return data._replace(Y=np.clip(data.Y, around - limit, around + limit))
 
 
-def outlier_treatment(as_is: Labels, clip: Labels, data: Training) -> str:
+def outlier_treatment(as_is: Labels, clip: Labels, data: TrainingData) -> str:
     """Return 'clipped', 'averaged' or 'kept', by predictions of held-out rows with their original labels."""
     worse = standardized_difference(clip, as_is, data)
     return "clipped" if worse < -1 else "averaged" if worse < 0 else "kept"
@@ -160,7 +160,7 @@ def outlier_treatment(as_is: Labels, clip: Labels, data: Training) -> str:
 class LabelChoice(NamedTuple):
     """What to fit to which labels."""
 
-    fits: list[tuple[Selected, Training]]
+    fits: list[tuple[Selected, TrainingData]]
     outliers: str
     """'kept', 'clipped', or 'averaged': one fit of each."""
     clip: Float[np.ndarray, " c"]
@@ -168,7 +168,7 @@ class LabelChoice(NamedTuple):
 
 
 def choose_labels(
-    found: Selected, data: Training, rows: np.ndarray, find: SearchFunction, learn: FitFunction
+    found: Selected, data: TrainingData, rows: np.ndarray, find: SearchFunction, learn: FitFunction
 ) -> LabelChoice:
     """Choose the labels; `found` is the result of the search on these `rows` of the data."""
     part = data.rows(rows)
@@ -190,7 +190,7 @@ def choose_labels(
 
 
 def choose_labels_large(
-    candidate: KernelCandidate, data: Training, rows: np.ndarray, find: SearchFunction, learn: FitFunction
+    candidate: KernelCandidate, data: TrainingData, rows: np.ndarray, find: SearchFunction, learn: FitFunction
 ) -> LabelChoice:
     """Choose the labels for many rows, with one candidate on a sample, if the target itself is heavy-tailed.
 

@@ -18,7 +18,7 @@ from unlazy.core.arrays import dot, precision, unit_roundoff
 from unlazy.core.devices import memory_budget
 from unlazy.core.errors import UnlazyError, UnlazyWarning
 from unlazy.core.progress import ProgressOption
-from unlazy.estimators.base import Training, map_blocks
+from unlazy.estimators.base import TrainingData, map_blocks
 from unlazy.estimators.feature_search import constants
 from unlazy.estimators.feature_search.held_out import SingleSplit, significantly_worse
 from unlazy.estimators.feature_search.stage_checkpoints import Stages, checkpointable
@@ -36,7 +36,7 @@ from unlazy.products.agop import agop
 from unlazy.products.engines.numpy_engine import ENTRIES
 from unlazy.products.metric_gram import Map, cross, metric_gram
 from unlazy.products.multiply import Job, cheapest
-from unlazy.solvers.method_selection import FLOAT32_RIDGE_ROUNDINGS, GPU_FULL_MAX_N, NystromCG
+from unlazy.solvers.method_selection import FLOAT32_RIDGE_ROUNDINGS, GPU_RECOMPUTE_MAX_N, NystromCG
 from unlazy.solvers.ridge import BandwidthAndRidge, unexplained_variance, weighted_mean
 from unlazy.solvers.solve import SolveOptions, solve
 from unlazy.theory.numerics.geometry import evenly_spaced_rows
@@ -120,8 +120,8 @@ class FinalFitProblem(NamedTuple):
 
 
 def fit_all_rows(
-    found: HalvingResult, data: Training, fixed: tuple[float | None, float | None], tolerance: float, key: PRNGKeyArray,
-    progress: ProgressOption, stages: Stages | None = None,
+    found: HalvingResult, data: TrainingData, fixed: tuple[float | None, float | None], tolerance: float,
+    key: PRNGKeyArray, progress: ProgressOption, stages: Stages | None = None,
 ) -> tuple[KernelModel, FinalFitProblem, HalvingCandidate]:  # fmt: skip
     """Fit all rows; return the model, its problem and the candidate with its score.
 
@@ -149,7 +149,7 @@ def fit_all_rows(
         # more rows than in the last stage: try rotation once more
         first = problem(found.best._replace(rotations=(constants.LEADING_SHARE,)))
     best, model, used = first.choice, None, first
-    fit_method: Callable[[FinalFitProblem, Training], KernelModel | None] = _fit_exact
+    fit_method: Callable[[FinalFitProblem, TrainingData], KernelModel | None] = _fit_exact
     many = len(data.X) > MANY_LEAVES * limit
     for i, make in enumerate([_fit_exact] if fits_in_memory else _fit_methods(first, many)):
         if make is _fit_partition and many and model is not None and not _partition_is_promising(first, found, best):
@@ -196,7 +196,7 @@ def _retune(
 
 def _fit_methods(
     problem: FinalFitProblem, many: bool
-) -> list[Callable[[FinalFitProblem, Training], KernelModel | None]]:
+) -> list[Callable[[FinalFitProblem, TrainingData], KernelModel | None]]:
     """Methods for more rows than one factorization can hold, the fastest first; `many` leaves are slow."""
     if devices.is_host() or (many and problem.kernel.formula is not None):
         return [_fit_iterative, _fit_partition]
@@ -235,7 +235,7 @@ def _kernel_sums(kernel: Kernel, L: Map, h: float, Z: np.ndarray, X: np.ndarray,
 
 
 def _fit_and_score(
-    make: Callable[[FinalFitProblem, Training], KernelModel | None], problem: FinalFitProblem, found: HalvingResult
+    make: Callable[[FinalFitProblem, TrainingData], KernelModel | None], problem: FinalFitProblem, found: HalvingResult
 ) -> tuple[HalvingCandidate, KernelModel] | None:
     """Fit without the validation rows and score on them; None if the fit fails."""
     model = make(problem, found.training)
@@ -250,7 +250,7 @@ def _fit_and_score(
     return problem.choice._replace(scored=scored, rows=len(found.training.X)), model
 
 
-def _fit_exact(problem: FinalFitProblem, data: Training) -> KernelModel:
+def _fit_exact(problem: FinalFitProblem, data: TrainingData) -> KernelModel:
     """Fit by one factorization; if rounding hides the ridge chosen on fewer rows, increase it."""
     kernel, relative = problem.choice.candidate.kernel, problem.relative_ridge
     while True:
@@ -264,7 +264,7 @@ def _fit_exact(problem: FinalFitProblem, data: Training) -> KernelModel:
             return KernelModel(data.X, alpha, b, None, "cholesky", ridge)
 
 
-def _fit_partition(problem: FinalFitProblem, data: Training) -> KernelModel | None:
+def _fit_partition(problem: FinalFitProblem, data: TrainingData) -> KernelModel | None:
     """Fit each leaf of a partition in the learned metric by one factorization; None if a fit fails."""
     tree, leaves = partition(data.X, problem.map, max_exact_rows())
     centers, found, ridge = [], [], 0.0
@@ -299,7 +299,7 @@ def _partition_is_promising(problem: FinalFitProblem, found: HalvingResult, othe
     return significantly_worse(others, mine, found.validation.rows(rows))
 
 
-def _fit_iterative(problem: FinalFitProblem, data: Training) -> KernelModel | None:
+def _fit_iterative(problem: FinalFitProblem, data: TrainingData) -> KernelModel | None:
     """Fit by the large-scale solvers: labels are centered, weights are part of the kernel; None if it fails."""
     w, n = data.weights, len(data.X)
     # float32 if it resolves the small eigenvalues of K + ρI (λ_max ≤ n·k(x, x)) and K can be stored, for half of the
@@ -316,7 +316,7 @@ def _fit_iterative(problem: FinalFitProblem, data: Training) -> KernelModel | No
         scale = np.sqrt(w)[:, None]
         used, X, Y = Weighted(kernel), np.hstack([X, scale]), Y * scale
     ridge = problem.relative_ridge * unit
-    few = not devices.is_host() and n > GPU_FULL_MAX_N
+    few = not devices.is_host() and n > GPU_RECOMPUTE_MAX_N
     options = SolveOptions(
         precision=None if visible and devices.is_host() else dtype.name, max_steps=MAX_PASSES if few else None
     )
@@ -342,14 +342,14 @@ def _fit_iterative(problem: FinalFitProblem, data: Training) -> KernelModel | No
     return KernelModel(Z, alpha, center, None, solution.method, ridge, bool(solution.converged))
 
 
-def _next_metric(model: KernelModel, problem: FinalFitProblem, data: Training) -> np.ndarray:
+def _next_metric(model: KernelModel, problem: FinalFitProblem, data: TrainingData) -> np.ndarray:
     """Next metric: rotated by the residuals of this model if rotation has helped, else from its gradients."""
     share = problem.choice.rotations
     M = _rotated_metric(model, problem, data, share[0]) if share else None
     return _updated_metric(model, problem, data) if M is None else M
 
 
-def mean_squared_gradients(model: KernelModel, problem: FinalFitProblem, data: Training) -> Float[np.ndarray, " d"]:
+def mean_squared_gradients(model: KernelModel, problem: FinalFitProblem, data: TrainingData) -> Float[np.ndarray, " d"]:
     """Mean squared gradient of the model along each column, on a sample of rows: the diagonal of its AGOP."""
     Z, L = data.X[evenly_spaced_rows(len(data.X), IMPORTANCE_ROWS)], problem.map
     total = np.zeros(data.X.shape[1])
@@ -381,7 +381,9 @@ def _groups(model: KernelModel, Z: np.ndarray) -> Iterator[tuple[np.ndarray, np.
             yield rows, X, alpha
 
 
-def _rotated_metric(model: KernelModel, problem: FinalFitProblem, data: Training, share: float) -> np.ndarray | None:
+def _rotated_metric(
+    model: KernelModel, problem: FinalFitProblem, data: TrainingData, share: float
+) -> np.ndarray | None:
     """The metric with directions rotated by residuals on a sample of rows; None if there are too few rows."""
     choice = problem.choice
     most, (n, d) = ROTATION_ROWS if devices.is_host() else ROTATION_ROWS_DEVICE, data.X.shape
@@ -408,7 +410,7 @@ def _rotated_metric(model: KernelModel, problem: FinalFitProblem, data: Training
     )
 
 
-def _updated_metric(model: KernelModel, problem: FinalFitProblem, data: Training) -> np.ndarray:
+def _updated_metric(model: KernelModel, problem: FinalFitProblem, data: TrainingData) -> np.ndarray:
     """The metric from the gradients of this model on a sample of rows."""
     kind, power = problem.choice.candidate.metric, problem.choice.power
     rows = data.X[evenly_spaced_rows(len(data.X), GRADIENT_ROWS)]

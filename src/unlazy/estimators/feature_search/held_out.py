@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from unlazy.core import devices
 from unlazy.core.threads import run_parallel
-from unlazy.estimators.base import Training
+from unlazy.estimators.base import TrainingData
 from unlazy.estimators.feature_search import constants
 from unlazy.estimators.feature_search.stage_checkpoints import checkpointable
 from unlazy.kernels.base import Kernel
@@ -158,13 +158,13 @@ class MetricTrajectory:
         return other
 
 
-def significantly_worse(new: ScoredCandidate, old: ScoredCandidate, validation: Training, by: float = 1.0) -> bool:
+def significantly_worse(new: ScoredCandidate, old: ScoredCandidate, validation: TrainingData, by: float = 1.0) -> bool:
     """Return whether the new fit is worse by more than `by` standard errors, or not finite."""
     return not standardized_difference(new.held_out, old.held_out, validation) <= by
 
 
 def standardized_difference(
-    new: Float[np.ndarray, "r c"], old: Float[np.ndarray, "r c"], validation: Training
+    new: Float[np.ndarray, "r c"], old: Float[np.ndarray, "r c"], validation: TrainingData
 ) -> float:
     """Number of standard errors by which the new predictions are worse.
 
@@ -182,7 +182,7 @@ def standardized_difference(
 class Folds:
     """Rows in folds. The part of a fold has all rows: first those whose labels its metric may use, then its own."""
 
-    def __init__(self, data: Training, fold: np.ndarray):
+    def __init__(self, data: TrainingData, fold: np.ndarray):
         self.data, self.fold = data, fold
         self.rows = [np.flatnonzero(fold == k) for k in range(int(fold.max()) + 1)]
         self.training_rows = [np.flatnonzero(fold != k) for k in range(len(self.rows))]
@@ -211,7 +211,7 @@ class Folds:
     ) -> list[np.ndarray]:
         """Update each metric without the labels of its fold; return all unchanged if a fit is not positive definite."""
 
-        def one(seen: MetricGram, M: np.ndarray, part: Training, m: int) -> np.ndarray | None:
+        def one(seen: MetricGram, M: np.ndarray, part: TrainingData, m: int) -> np.ndarray | None:
             if step.turn and (start := truncate_metric(M, step.turn, metric)) is not M:
                 M, seen = start, self._view(step.kernel, part.X, start)
             h = step.relative_bandwidth * seen.default_bandwidth
@@ -233,7 +233,7 @@ class Folds:
     def score(self, views: list[MetricGram], place: BandwidthAndRidge) -> ScoredCandidate:
         """Score the fit at this bandwidth and ridge by its held-out predictions."""
 
-        def one(rows: np.ndarray, part: Training, seen: MetricGram) -> Predictions | float:
+        def one(rows: np.ndarray, part: TrainingData, seen: MetricGram) -> Predictions | float:
             K = seen.gram(
                 place[0] * seen.default_bandwidth, dtype=evaluation_dtype(len(part.X), place[1], part.weights)
             )
@@ -291,7 +291,7 @@ class Folds:
 class SingleSplit:
     """Rows of which the first m train and the others validate."""
 
-    def __init__(self, training: Training, validation: Training):
+    def __init__(self, training: TrainingData, validation: TrainingData):
         self.training, self.validation = training, validation
         self.X = np.concatenate([training.X, validation.X])
         self.training_rows = [np.arange(len(training.X))]

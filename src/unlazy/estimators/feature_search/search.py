@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from unlazy.core.threads import run_parallel
-from unlazy.estimators.base import Training
+from unlazy.estimators.base import TrainingData
 from unlazy.estimators.feature_search import constants
 from unlazy.estimators.feature_search.held_out import (
     Folds,
@@ -108,7 +108,7 @@ class SearchOptions:
 
 
 def select(
-    candidates: Sequence[KernelCandidate], data: Training, options: SearchOptions, *, folds: int | None = None,
+    candidates: Sequence[KernelCandidate], data: TrainingData, options: SearchOptions, *, folds: int | None = None,
     begin: InitialMetric | None = None, seed: int = 0, advance: ProgressCallback = lambda note: None,
 ) -> Selected:  # fmt: skip
     """Select the best candidate after 0 to `options.updates` updates, with its bandwidth and ridge.
@@ -130,7 +130,7 @@ def select(
     return _mean(found, others, data)
 
 
-def _distinct(runs: list[MetricTrajectory], best: Selected, data: Training) -> list[MetricTrajectory]:
+def _distinct(runs: list[MetricTrajectory], best: Selected, data: TrainingData) -> list[MetricTrajectory]:
     """Trajectories that cannot be separated from the first one, the best; a kernel without updates appears once."""
     seen: dict[Any, MetricTrajectory] = {}
     for run in runs:
@@ -144,7 +144,7 @@ def _distinct(runs: list[MetricTrajectory], best: Selected, data: Training) -> l
     ]
 
 
-def _mean(best: Selected, others: list[Selected], data: Training) -> Selected:
+def _mean(best: Selected, others: list[Selected], data: TrainingData) -> Selected:
     """Average the best candidate and the others, each with weight exp(-z²/2), z its difference in standard errors.
 
     That the best is best may be chance: its error is the smallest of several, which is no reason to use it alone.
@@ -429,11 +429,13 @@ class EnsembleMember(NamedTuple):
     """Mean squared gradient of this fit along each column: the diagonal of its AGOP."""
 
 
-FitFunction = Callable[[Selected, Training], EnsembleMember]
+FitFunction = Callable[[Selected, TrainingData], EnsembleMember]
 """Fits a selection to all rows."""
 
 
-def fit_member(found: Selected, data: Training, rank: int | None, start: np.ndarray | None = None) -> EnsembleMember:
+def fit_member(
+    found: Selected, data: TrainingData, rank: int | None, start: np.ndarray | None = None
+) -> EnsembleMember:
     """Learn the metric of the chosen trajectory on all rows and fit it."""
     kernel, metric = found.candidate
     M = isotropic_metric(data.X.shape[1], metric) if start is None else start
@@ -447,7 +449,7 @@ def fit_member(found: Selected, data: Training, rank: int | None, start: np.ndar
     return EnsembleMember(kernel, M, seen.map, float(h), found.updates, found.final[1], ridge, alpha, b, slopes=slopes)
 
 
-def leave_one_out_predictions(found: Selected, data: Training, learn: FitFunction) -> Float[np.ndarray, "n c"]:
+def leave_one_out_predictions(found: Selected, data: TrainingData, learn: FitFunction) -> Float[np.ndarray, "n c"]:
     """Leave-one-out predictions of all rows, under a metric that depends on all labels."""
     fitted = learn(found, data)
     got = fit_ridge(
@@ -456,6 +458,6 @@ def leave_one_out_predictions(found: Selected, data: Training, learn: FitFunctio
     return data.Y.copy() if got is None else got.held_out
 
 
-def unexplained_share(held_out: Float[np.ndarray, "n c"], data: Training) -> float:
+def unexplained_share(held_out: Float[np.ndarray, "n c"], data: TrainingData) -> float:
     """Share of the variance that held-out predictions do not explain."""
     return float(unexplained_variance(held_out - data.Y, data.Y, data.weights))

@@ -19,7 +19,7 @@ from unlazy.core import devices
 from unlazy.core.devices import memory_budget, release_free_heap
 from unlazy.core.errors import UnlazyWarning
 from unlazy.core.threads import half_threaded_blas, limit_threads_by_memory, single_threaded_blas
-from unlazy.estimators.base import Training
+from unlazy.estimators.base import TrainingData
 from unlazy.estimators.feature_search import constants
 from unlazy.estimators.feature_search.held_out import (
     KernelCandidate,
@@ -76,9 +76,9 @@ class HalvingResult(NamedTuple):
     """What to fit to all rows."""
 
     best: HalvingCandidate
-    validation: Training
+    validation: TrainingData
     """The validation rows, in the order of `best.scored.held_out`."""
-    training: Training
+    training: TrainingData
     """All other rows."""
 
 
@@ -119,8 +119,8 @@ def retry_on_out_of_memory(work: Callable[[], T]) -> T:
 
 
 def successive_halving(
-    candidates: Sequence[KernelCandidate], data: Training, order: np.ndarray, options: SearchOptions, *,
-    begin: Callable[[Training], np.ndarray] | None = None, advance: ProgressCallback = lambda note: None,
+    candidates: Sequence[KernelCandidate], data: TrainingData, order: np.ndarray, options: SearchOptions, *,
+    begin: Callable[[TrainingData], np.ndarray] | None = None, advance: ProgressCallback = lambda note: None,
     stages: Stages | None = None,
 ) -> HalvingResult:  # fmt: skip
     """Return the best candidate at the largest size.

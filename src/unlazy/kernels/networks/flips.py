@@ -13,7 +13,7 @@ from jaxtyping import Array
 from unlazy.core import devices
 from unlazy.core.arrays import Entries, Points, Side, n_points
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.gram_blocks import Block, part, starts, validate_diagonal
+from unlazy.kernels.gram_blocks import Block, part, tile_offsets, validate_diagonal
 from unlazy.kernels.networks.layered import LayeredKernel
 from unlazy.layers import (  # fmt: skip
     Activation,
@@ -202,7 +202,7 @@ def _diagonal(kernel: Flipped, X: Array) -> Entries:
     """
     side, n = kernel.prepare(X), n_points(X)
     size = 1 if devices.is_host() else min(n, DIAGONAL_BLOCK)
-    corners = jnp.asarray(starts(n, size))
+    corners = jnp.asarray(tile_offsets(n, size))
 
     def of_block(start: Array) -> Entries:
         points = part(side, start, size)

@@ -6,6 +6,8 @@ of images needs little more memory than itself.
 
 import functools
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from types import ModuleType
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -18,14 +20,13 @@ from unlazy.core.arrays import Entries, Points, Side, float_type, is_concrete, n
 from unlazy.core.devices import memory_budget
 from unlazy.core.progress import ProgressDisplay, ProgressOption
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.conv_gpu import dispatch
 from unlazy.kernels.gram_blocks import (
     Block,
     by_rows,
     finish,
     part,
-    starts,
     symmetric_tiles,
+    tile_offsets,
     validate_diagonal,
     validate_magnitude,
 )
@@ -141,7 +142,7 @@ class LayeredKernel(Kernel):
         """Evaluate all pairs tile by tile; entries of equal points are exact."""
         inputs = left.points.inputs
         grid = covariance.grid_of(self.network, Shape(inputs.shape[1:-1], inputs.shape[-1]))
-        plan = None if devices.is_host() else dispatch.plan_for(self.network, inputs, self.tangent)
+        plan = None if devices.is_host() else _gpu_programs().plan_for(self.network, inputs, self.tangent)
         if plan is None:
             rows, columns = tile_shape(
                 n_points(left), n_points(right), position_pairs.numbers(grid) * inputs.dtype.itemsize
@@ -153,7 +154,7 @@ class LayeredKernel(Kernel):
             if plan is None:
                 found = covariance.of_block(self.network, left.points, right.points, grid, self.tangent)
             else:
-                found = dispatch.entries(plan, self.tangent, False, self.network, left.points, right.points)
+                found = _gpu_programs().entries(plan, self.tangent, False, self.network, left.points, right.points)
             same = left.keys[:, None] == right.keys[None, :]
             own = left.points.sigma, left.points.theta
             found = jax.tree.map(lambda k, v: jnp.where(same, v[:, None], k), found, own)
@@ -313,6 +314,11 @@ def map_points(of: Callable[[Points], T], points: Points, at_once: int) -> T:
     return jax.vmap(of)(points) if n_points(points) <= at_once else jax.lax.map(of, points, batch_size=at_once)
 
 
+def _gpu_programs() -> ModuleType:
+    """Import `conv_gpu.dispatch`, which loads JAX's GPU languages: a second that only a GPU needs."""
+    return import_module("unlazy.kernels.conv_gpu.dispatch")
+
+
 def tile_shape(n: int, m: int, bytes_a_pair: int) -> tuple[int, int]:
     """Rows and columns to evaluate at once: as many as fit the cache on the CPU, the memory budget elsewhere."""
     budget = TILE_BYTES if devices.is_host() else memory_budget() // TEMPORARIES
@@ -344,7 +350,11 @@ def gram_with_progress(
     left, right = _sides(kernel, X, Z)
     n, m = n_points(left), n_points(left if right is None else right)
     side = min(STRIP, n, m)
-    corners = symmetric_tiles(n, side) if right is None else [(s, t) for s in starts(n, side) for t in starts(m, side)]
+    corners = (
+        symmetric_tiles(n, side)
+        if right is None
+        else [(s, t) for s in tile_offsets(n, side) for t in tile_offsets(m, side)]
+    )
     found: Entries = None
     with ProgressDisplay("Gram matrix", len(corners), show=progress) as shown:
         for s, t in corners:
@@ -355,7 +365,7 @@ def gram_with_progress(
                 K[s : s + side, t : t + side] = T
             shown.advance()
     K = jax.tree.map(jnp.asarray, found)
-    return K if right is not None else finish(K, kernel.diag(X), mirror=True)
+    return K if right is not None else finish(K, kernel.diag(X), symmetrize=True)
 
 
 @jax.jit

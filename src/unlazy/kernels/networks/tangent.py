@@ -12,7 +12,7 @@ from unlazy.core.arrays import Points
 from unlazy.core.errors import did_you_mean
 from unlazy.core.pytrees import split_parameters
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.gram_blocks import plain_diagonal, validate_finite
+from unlazy.kernels.gram_blocks import diagonal_from_function, validate_finite
 from unlazy.theory.finite_width.empirical_ntk import (
     batched_product,
     jacobian_kernels,
@@ -115,7 +115,7 @@ class TangentKernel(Kernel):
         array of shape (n,)
             Θ(x, x) of every point.
         """
-        return plain_diagonal(self, functools.partial(_squared_gradients, self), X)
+        return diagonal_from_function(self, functools.partial(_squared_gradients, self), X)
 
     def validate(self, *points: Points | None, names: tuple[str, ...] = ("X", "Z"), accurate: bool = False) -> None:
         """Check that the points are finite and f a function of each; k(x, x) would take a gradient of each."""

@@ -15,7 +15,7 @@ from unlazy.core import devices
 from unlazy.core.arrays import Matrix, Points, Side, as_floats, as_host_floats, dot, float_type, n_points
 from unlazy.core.devices import memory_budget
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.gram_blocks import part, starts, symmetric_tiles
+from unlazy.kernels.gram_blocks import part, symmetric_tiles, tile_offsets
 
 
 def prepare_sides(kernel: Kernel, X: Points, Z: Points | None = None) -> tuple[Side, Side]:
@@ -258,8 +258,8 @@ def _symmetric(kernel: Kernel, points: Side, diagonal: np.ndarray) -> np.ndarray
 
 def _rectangular(kernel: Kernel, left: Side, right: Side) -> np.ndarray:
     K = empty_aligned((n_points(left), n_points(right)), float_type(left))
-    for i in starts(n_points(left), TILE):
-        for j in starts(n_points(right), TILE):
+    for i in tile_offsets(n_points(left), TILE):
+        for j in tile_offsets(n_points(right), TILE):
             K[i : i + TILE, j : j + TILE] = _tile(kernel, left, right, i, j)
     return K
 
