@@ -202,7 +202,7 @@ def test_blocks_equal_the_whole(monkeypatch):
     X = jnp.asarray(np.random.default_rng(1).normal(size=(50, D)).astype(np.float32))
     kernel = NTK(DEEP)
     whole = kernel.gram(X)
-    monkeypatch.setattr(gram_blocks, "SMALL", 0)
+    monkeypatch.setattr(gram_blocks, "UNSPLIT_MAX_BYTES", 0)
     monkeypatch.setenv("UNLAZY_MEMORY", str(4 * 50 * 4 * 8))
     assert gram_blocks._rows_at_once(kernel, X, 50, False) == 8
     blocked = kernel.gram(X)

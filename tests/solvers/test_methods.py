@@ -70,7 +70,7 @@ def test_methods_are_frozen_values():
         (lambda: Askotch(momentum=1.5), "momentum must be between 0 and 1, got 1.5"),
         (lambda: EigenPro(batch=-1), "batch must be a positive integer"),
         (lambda: Richardson(step_size=0.0), "step_size must be positive"),
-        (lambda: validate_method(NystromCG), r"a value, not a class: NystromCG\(\)"),
+        (lambda: validate_method(NystromCG), r"an instance, not a class: NystromCG\(\)"),
         (lambda: solve(KERNEL, X, Y, 0.5, method="nystrom"), "did you mean 'nystrom_cg'"),
         (lambda: validate_method(3), "unknown method 3"),
     ],

@@ -106,7 +106,7 @@ class Model(Protocol):
         """f(reference), f(params) and J(reference) @ (params - reference).
 
         Needs little memory besides that of an evaluation: the difference of the parameters is never stored as a whole
-        if there is no room for it. `initial` is f(reference), if known.
+        if it does not fit in memory. `initial` is f(reference), if known.
         """
         ...
 

@@ -32,7 +32,7 @@ CHUNK = 2**20
 SMALL = 2**24
 """Differences of parameters of up to so many bytes are formed whole."""
 PART = 0.2
-"""Where there is no room for the difference of all parameters, it is formed for this share of them at a time."""
+"""Where the difference of all parameters does not fit in memory, it is formed for this share of them at a time."""
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 

@@ -88,7 +88,7 @@ def estimate_noise(
 
 
 def _lower_limit(eigenvalues: np.ndarray, powers: np.ndarray, absent: int, draws: int) -> float:
-    """Remainder of the last half of the modes, after the largest signal that the modes before them admit."""
+    """Remainder of the last half of the modes, after the largest signal that the modes before them allow."""
     n = len(powers)
     last, middle = slice(absent, n // 2), slice(n // 2, n - n // 8)
     ratio = max(RATIO, float(eigenvalues[last].mean() / max(eigenvalues[middle].mean(), np.finfo(float).tiny)))
