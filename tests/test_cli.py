@@ -1,5 +1,6 @@
 """The command line: exit codes, one-line error messages, fast startup."""
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from unlazy import lab
 from unlazy._version import VERSION
 from unlazy.cli import app
+from unlazy.lab import experiments
 from unlazy.lab.runner.store import FILE, SCHEMA
 
 TOYS = Path(__file__).parent / "lab"
@@ -328,11 +330,44 @@ def test_a_full_disk_gives_a_one_line_error_and_loses_nothing():
     assert len(lab.load("lab_toys:plain", seeds=5)) == 15
 
 
-def test_the_command_imports_little():
-    heavy = {"jax", "sklearn", "matplotlib", "pandas", "dask", "joblib"}
+@pytest.mark.parametrize(
+    ("arguments", "expected", "environment"),
+    [
+        (["list"], "one_large_step", {}),
+        (["show", "solver_race"], "nystrom_cg", {}),
+        (["--help"], "compare", {}),
+        (["run", "--help"], "--strict", {}),
+        ([], "staircase", {"_UNLAZY_COMPLETE": "complete_bash", "COMP_WORDS": "unlazy show st", "COMP_CWORD": "2"}),
+        ([], "compare", {"_UNLAZY_COMPLETE": "complete_bash", "COMP_WORDS": "unlazy com", "COMP_CWORD": "1"}),
+    ],
+    ids=["list", "show", "help", "run help", "completion of names", "completion of commands"],
+)
+def test_the_command_does_not_import_jax(arguments, expected, environment):
+    """What is not imported is poisoned: an import would raise."""
+    heavy = ("jax", "jaxlib", "sklearn", "scipy", "matplotlib", "pandas", "dask", "joblib")
     code = (
-        "import sys; from typer.testing import CliRunner; from unlazy.cli import app;"
-        "assert CliRunner().invoke(app, ['list', '--help']).exit_code == 0;"
-        f"print(sorted({heavy} & set(sys.modules)))"
+        f"import sys; sys.modules.update(dict.fromkeys({heavy})); sys.argv = ['unlazy', *{arguments}];"
+        "from unlazy.cli import app; app(prog_name='unlazy')"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | environment)
+    assert done.returncode == 0 and expected in done.stdout, done.stderr
+
+
+def test_show_does_not_import_jax_beside_trials_of_other_experiments():
+    assert run("lab_toys:plain", "--seeds", "1").exit_code == 0
+    code = (
+        "import sys; sys.modules.update(jax=None); sys.argv = ['unlazy', 'show', 'solver_race'];"
+        "from unlazy.cli import app; app()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and "nystrom_cg" in done.stdout, done.stderr
+
+
+def test_list_reads_the_files_if_the_index_lacks_one(monkeypatch, tmp_path):
+    import lab_toys
+
+    entries = json.loads(experiments.INDEX.read_text(encoding="utf-8"))
+    monkeypatch.setattr(experiments, "INDEX", tmp_path / "index.json")
+    experiments.INDEX.write_text(json.dumps(entries[1:]), encoding="utf-8")
+    monkeypatch.setattr(lab, "all_experiments", lambda: [lab_toys.plain])
+    assert "toy_plain" in unlazy("list").stdout

@@ -8,7 +8,7 @@ from unlazy._version import VERSION
 from unlazy.cli import check, experiments, play, table_commands, watch
 
 app = typer.Typer(
-    name="unlazy", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    name="unlazy", no_args_is_help=True, pretty_exceptions_enable=False,
     help="Kernels, infinitely wide networks and feature learning: theory compared with measurement.",
 )  # fmt: skip
 app.add_typer(experiments.app)

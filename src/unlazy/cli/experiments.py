@@ -11,11 +11,24 @@ from unlazy.cli.errors import print_stderr, report_errors
 if TYPE_CHECKING:
     from unlazy.lab.claims import Claim
     from unlazy.lab.experiment import Config, Experiment, Records
+    from unlazy.lab.experiments import Description
     from unlazy.lab.runner.store import Store
 
 app = typer.Typer()
 
-Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]... | all", help="Names of experiments, or all.")]
+
+def _complete_name(incomplete: str) -> list[str]:
+    """Names of experiments that begin with this, for the shell."""
+    from unlazy.lab.experiments import read_index
+
+    return [d.name for d in read_index() if d.name.startswith(incomplete)]
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=_complete_name)]
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NAME]... | all", help="Names of experiments, or all.", autocompletion=_complete_name),
+]
 Full = Annotated[bool, typer.Option("--full", help="Use the full configuration instead of the quick one.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE[,VALUE]", help="Override a parameter.")]
 Seeds = Annotated[int | None, typer.Option(help="Number of seeds per grid point.")]
@@ -51,34 +64,31 @@ def list_experiments() -> None:
         from rich.table import Table
 
         table = Table("name", "source", "tags", "question", box=None, pad_edge=False)
-        for e in unlazy.lab.all_experiments():
+        for e in _descriptions():
             table.add_row(f"[bold]{e.name}[/bold]", e.source, " ".join(e.tags), e.question)
         Console().print(table)
 
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Name,
     failures: Annotated[bool, typer.Option("--failures", help="Print the tracebacks of failed trials.")] = False,
     store: Folder = _RESULTS,
 ) -> None:
     """Describe an experiment: question, prediction, protocol, verdict rule, configurations, claims of stored trials."""
     with report_errors():
-        from unlazy.lab.runner.store import FILE
+        from unlazy.lab.experiments import describe, read_index
 
-        try:
-            experiment = unlazy.lab.find(name)
-        except ValueError:
-            if ":" in name or not (store / FILE).exists():
-                raise
-            with unlazy.lab.Store(store, create=False) as kept:
-                experiment = _find_experiment(name, kept)
+        known = {d.name: d for d in read_index()}
+        if name in known and not failures and name not in _stored_identities(store):
+            return _print_description(known[name])
+        experiment = _find_in_store(name, store)
         if failures:
             with unlazy.lab.Store(store, create=False) as kept:
                 for failure in kept.everything(experiment).failed:
                     typer.echo(f"{failure.params}, seed {failure.seed}\n{failure.traceback}")
         else:
-            _describe(experiment)
+            _print_description(describe(experiment))
             _stored_claims(experiment, store)
 
 
@@ -200,6 +210,16 @@ def _find_experiment(name: str, kept: "Store | None") -> "Experiment":
     return own[0]
 
 
+def _find_in_store(name: str, store: Path) -> "Experiment":
+    """The built-in experiment of this name, or a user-defined one with trials in the store, if there is a store."""
+    from unlazy.lab.runner.store import FILE
+
+    if not (store / FILE).exists():
+        return unlazy.lab.find(name)
+    with unlazy.lab.Store(store, create=False) as kept:
+        return _find_experiment(name, kept)
+
+
 def _user_experiments(kept: "Store | None", name: str | None = None) -> "list[Experiment]":
     """User-defined experiments (of this name) with stored trials; print a note for each that cannot be imported."""
     if kept is None:
@@ -276,7 +296,24 @@ def _stored_claims(experiment: "Experiment", store: Path) -> None:
         _print_claims([(experiment, records)])
 
 
-def _describe(experiment: "Experiment") -> None:
+def _descriptions() -> "list[Description]":
+    """Descriptions of all experiments of the package, from the index if it is complete."""
+    from unlazy.lab.experiments import describe, read_index
+
+    return read_index() or [describe(e) for e in unlazy.lab.all_experiments()]
+
+
+def _stored_identities(store: Path) -> list[str]:
+    """Identities of the experiments with stored trials."""
+    from unlazy.lab.runner.store import FILE
+
+    if not (store / FILE).exists():
+        return []
+    with unlazy.lab.Store(store, create=False) as kept:
+        return kept.identities()
+
+
+def _print_description(description: "Description") -> None:
     """Print the description and the configurations of an experiment."""
     from rich.console import Console
     from rich.table import Table
@@ -284,15 +321,12 @@ def _describe(experiment: "Experiment") -> None:
 
     table = Table(show_header=False, box=None, pad_edge=False)
     for field in ("question", "prediction", "protocol", "verdict", "caveats"):
-        if getattr(experiment, field):
-            table.add_row(Text(field, "bold"), Text(" ".join(getattr(experiment, field).split())))
-    table.add_row(Text("source", "bold"), Text(f"{experiment.source} [{', '.join(experiment.tags)}]"))
-    for name, config in (("quick", experiment.quick), ("full", experiment.full)):
-        settings = [dict(config.fixed), *map(dict, config.grids)]
-        lines = [f"{k} = {v if not isinstance(v, list | tuple) else ', '.join(map(str, v))}"
-                 for part in settings for k, v in part.items()]  # fmt: skip
-        count = f"{len(config.points())} points × {config.seeds} seeds"
-        table.add_row(Text(name, "bold"), Text("\n".join([count, *lines])))
+        if getattr(description, field):
+            table.add_row(Text(field, "bold"), Text(getattr(description, field)))
+    table.add_row(Text("source", "bold"), Text(f"{description.source} [{', '.join(description.tags)}]"))
+    for name, config in (("quick", description.quick), ("full", description.full)):
+        count = f"{config.points} points × {config.seeds} seeds"
+        table.add_row(Text(name, "bold"), Text("\n".join([count, *config.parameters])))
     console = Console()
-    console.print(Text(experiment.name, "bold"))
+    console.print(Text(description.name, "bold"))
     console.print(table)

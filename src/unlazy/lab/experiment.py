@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from jax.typing import ArrayLike
-from jaxtyping import PRNGKeyArray
 
 from unlazy.core.errors import check_positive_integer, did_you_mean
 from unlazy.lab.claims import Claim
 
 if TYPE_CHECKING:
     import pandas as pd
+    from jax.typing import ArrayLike
+    from jaxtyping import PRNGKeyArray
     from matplotlib.figure import Figure
-else:
-    Figure = Any  # Matplotlib takes a second to import; only figures need it
+else:  # Matplotlib and JAX take a second to import; descriptions and stored trials need neither
+    ArrayLike = Figure = PRNGKeyArray = Any
 
 Params = dict[str, Any]
 """Parameters of a trial by name."""
