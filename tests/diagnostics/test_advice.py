@@ -1,4 +1,4 @@
-"""Advice on a run: the law of the dial, its equivalents, rescaled networks, the kernel machine."""
+"""Advice on a run: the law of the output scale, its equivalents, rescaled networks, the kernel machine."""
 
 import math
 
@@ -110,7 +110,7 @@ def moved(tree):
 
 
 def check_rescaled(network, reference, trained, X):
-    """f_0 + α (f - f_0) at trained parameters, and f_0 at the start."""
+    """f_0 + α (f - f_0) at trained parameters, and f_0 at initialization."""
     original = as_model(network)
     rescaled = rescale_network(network, 3.0, reference)
     assert scale_of(rescaled) == 3 and scale_of(network) == 1
@@ -174,6 +174,7 @@ def test_torch_modules_are_rescaled():
     assert np.allclose(model.apply(model.params, X), f_0, atol=1e-6)
     assert np.allclose(model.apply(changed(model.params), X), f_0 + 3 * (f - f_0), atol=1e-5)
     assert len([p for p in rescaled.parameters() if p.requires_grad]) == 4
+    assert list(model.layer_outputs(model.params, X)) == ["network.0", "network.2"]  # none of the copy at θ_0
     again = as_model(rescale_network(rescaled, 0.5, model.snapshot()))
     assert np.allclose(again.apply(changed(again.params), X), f_0 + 0.5 * (f - f_0), atol=1e-5)
 

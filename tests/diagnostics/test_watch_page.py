@@ -14,7 +14,7 @@ from unlazy import Monitor
 from unlazy.core.errors import UnlazyError
 from unlazy.diagnostics import Check, LayerCheck, Record, write_page
 from unlazy.diagnostics.report import figures, page
-from unlazy.diagnostics.report.figures import PANELS, layer_panels, time_lines
+from unlazy.diagnostics.report.figures import PANELS, layer_panels, measure_plots
 from unlazy.diagnostics.report.page import page_title
 
 
@@ -33,7 +33,7 @@ def test_the_page_says_everything(html):
     assert f"<h1>{page_title(record)}</h1>" in html and str(record.verdict) in text
     for word, chance in record.verdict.forecast.probabilities.items():
         assert f"{word} {chance:.0%}" in text
-    assert "Cost of the checks 2.1% of the training time" in text and "2.3 at the start, 1.3 at step 100" in text
+    assert "Cost of the checks 2.1% of the training time" in text and "2.3 at initialization, 1.3 at step 100" in text
     assert "scale the output: train f 0 + α ( f - f 0 )" in text.replace("Scale", "scale")
     # the last check with its standard errors; that of the alignment is relative
     assert "linearization gap 0.3 ± 0.02 100 share of the change" in text
@@ -64,8 +64,8 @@ def test_every_measure_has_a_picture_with_its_values_in_words(html):
         assert said in alts
 
 
-def test_marks_give_the_values_of_a_time_line():
-    (gap, *_) = time_lines(growing())
+def test_marks_give_the_values_of_a_plot():
+    (gap, *_) = measure_plots(growing())
     (line, *_) = [l for l in gap.figure.axes[0].lines if l.get_label() == "linearization gap"]
     assert list(line.get_xdata()) == list(STEPS) and line.get_ydata()[-1] == pytest.approx(0.3)
 

@@ -5,9 +5,11 @@ import math
 
 import numpy as np
 import pytest
+from sample_records import growing
 
 from unlazy import Monitor
 from unlazy.core.errors import UnlazyError
+from unlazy.diagnostics.figure import NAMED
 from unlazy.diagnostics.measures.kernel_machine import KernelMachine
 from unlazy.diagnostics.record import Check, LayerCheck, Record
 
@@ -102,4 +104,10 @@ def test_figure_draws_every_measure(record):
     assert len(titles) == 4 and "linearization gap" in titles
     assert figure.axes[0].lines and figure.axes[1].lines and figure.axes[2].lines and figure.axes[3].lines
     figure.draw_without_rendering()
+    assert figure.axes[0].get_ylim()[1] < 1  # gaps of 0.3
+    many = Monitor(growing(layers=40, last_gap=1.4)).figure()
+    assert many.axes[0].get_ylim()[1] > 1.4 and many.axes[0].get_ylim()[0] == 0  # gaps above 1 are not cut off
+    assert len(many.axes[3].lines) == 39
+    names = [text.get_text() for text in many.axes[3].get_legend().get_texts()]
+    assert len(names) == NAMED and names[0] == "block0.conv" and names[-1] == "block38.conv"
     Monitor(Record()).figure().draw_without_rendering()  # nothing measured yet

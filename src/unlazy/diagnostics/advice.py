@@ -1,4 +1,4 @@
-"""What would make a run lazier or richer: the dial law [W6], its equivalents [T1], and their cost."""
+"""What would make a run lazier or richer: the law of the output scale [W6], its equivalents [T1], and their cost."""
 
 import math
 from collections.abc import Sequence

@@ -1,10 +1,13 @@
-"""Time lines of a monitor's record."""
+"""Plots of a monitor's record over training steps."""
 
 import math
 from typing import TYPE_CHECKING
 
 from unlazy.diagnostics.record import Record
 from unlazy.diagnostics.verdict import LAZY_GAP, RICH_GAP
+
+NAMED = 10
+"""Largest number of layers in a legend."""
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +32,7 @@ def draw(record: Record) -> "Figure":
 
 def _gap(axes: "Axes", record: Record) -> None:
     shown = [c for c in record.checks if not math.isnan(c.gap)]
-    axes.set(title="linearization gap", xlabel="step", xscale="log", ylim=(0, None))
+    axes.set(title="linearization gap", xlabel="step", xscale="log")
     if not shown:
         return
     axes.errorbar([c.step for c in shown], [c.gap for c in shown], [2 * c.gap_error for c in shown], marker=".")
@@ -40,6 +43,7 @@ def _gap(axes: "Axes", record: Record) -> None:
         error = [[ahead.gap - ahead.low], [ahead.high - ahead.gap]]
         axes.errorbar([end], [ahead.gap], error, marker="o", linestyle="", label="forecast")
         axes.legend()
+    axes.set_ylim(bottom=0)  # limits that are set before plotting would cut off gaps above 1
 
 
 def _lines(axes: "Axes", record: Record, names: dict[str, str], title: str) -> None:
@@ -53,9 +57,19 @@ def _lines(axes: "Axes", record: Record, names: dict[str, str], title: str) -> N
 
 
 def _layers(axes: "Axes", record: Record) -> None:
+    """One line per layer, from dark (first) to light (last); the legend names evenly spaced ones."""
+    from matplotlib import colormaps
+
     axes.set(title="movement of layer outputs", xlabel="step", xscale="log")
-    for name in record.layer_movements:
+    names = list(record.layer_movements)
+    last = max(1, len(names) - 1)
+    spread = min(len(names), NAMED)
+    named = {round(i * last / max(1, spread - 1)) for i in range(spread)}
+    for i, name in enumerate(names):
         shown = [c for c in record.checks if name in c.layers and not math.isnan(c.layers[name].movement)]
-        axes.plot([c.step for c in shown], [c.layers[name].movement for c in shown], marker=".", label=name)
+        axes.plot(
+            [c.step for c in shown], [c.layers[name].movement for c in shown], marker=".",
+            color=colormaps["viridis"](0.9 * i / last), label=name if i in named else None,
+        )  # fmt: skip
     if axes.lines:
-        axes.legend(fontsize=7)
+        axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))

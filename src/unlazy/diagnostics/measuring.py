@@ -1,4 +1,4 @@
-"""The measures of one run: the start, the probe points, and what is kept between checks."""
+"""The measures of one run: the initial network, the probe points, and what is kept between checks."""
 
 import math
 import time
@@ -32,12 +32,12 @@ SEPARATE = 1e-3
 
 
 class Measuring:
-    """Measures of a network against its start, each as the fields of a `Check`.
+    """Measures of a network against its initialization, each as the fields of a `Check`.
 
     Parameters
     ----------
     model : Model
-        The network at the start.
+        The network at initialization.
     probes : Probes
         Probe points.
     options : WatchOptions
@@ -60,7 +60,7 @@ class Measuring:
         self.points = self._first_points()
         self.reference = self._stored(reference)
         model.check_inputs(probes.inputs(self.points))
-        #: Whether the start was evaluated, see `prepare`.
+        #: Whether the initial network was evaluated, see `prepare`.
         self.ready = False
         #: Number of points that the stated error needs.
         self.wanted_points = self.points
@@ -69,7 +69,7 @@ class Measuring:
         self._kernel: tuple[KernelSketch, KernelSketch | None] | None = None
         self.output_layers: tuple[str, ...] = ()
         self.initial_loss = math.nan
-        #: Of one evaluation at the start, see `prepare`.
+        #: Of one evaluation at initialization, see `prepare`.
         self.evaluation_seconds = math.nan
 
     @property
@@ -78,7 +78,7 @@ class Measuring:
         return self.model.startup
 
     def prepare(self) -> Fields:
-        """Evaluate the start, which also compiles what the gap needs; it may be done at any later step."""
+        """Evaluate the initial network, which also compiles what the gap needs; it may be done at any later step."""
         self.model.fix_statistics(self._probes.inputs(self.points), self.reference)
         self._evaluate_start()
         self.ready = True
@@ -99,11 +99,11 @@ class Measuring:
                 "sharpness": self._sharpness}[name]()  # fmt: skip
 
     def degree(self) -> float:
-        """Degree of homogeneity of the network at its start; NaN if it has none."""
+        """Degree of homogeneity of the network at initialization; NaN if it has none."""
         return homogeneous_degree(self.model, self.reference, self._probes.inputs(self._few()))
 
     def kernel_machine(self, training_points: int | None) -> KernelMachine:
-        """The tangent-kernel machine of the start beside the network, on the probe points."""
+        """The tangent-kernel machine at initialization beside the network, on the probe points."""
         from unlazy.diagnostics.measures.kernel_machine import MAX_POINTS, fit_kernel_machine  # imports JAX
 
         rows = self._probes.rows

@@ -53,7 +53,7 @@ def watch(
     Parameters
     ----------
     model : torch.nn.Module, Equinox or Flax nnx module, pair (apply, params) or Model
-        The network at the start of training.
+        The network at initialization, or before fine-tuning.
     probe_inputs : array, or tuple or dict of arrays
         Some 64 to 1,000 typical inputs, as the network takes them. More than the stated error needs are not used.
     probe_targets : array, optional
@@ -245,7 +245,7 @@ class Monitor:
         return self.record.advise(target_gap, [other.record for other in earlier])
 
     def rescale(self, model: object, target_gap: float, *, earlier: Sequence["Monitor"] = ()) -> Rescaled:
-        """The network on the dial f_0 + α (f - f_0) for a requested gap, started again at θ_0, and its rates.
+        """The network with another output scale, f_0 + α (f - f_0), for a requested gap; at θ_0 again, with its rates.
 
         Parameters
         ----------
@@ -282,7 +282,7 @@ class Monitor:
         )
 
     def compare_with_kernel(self, training_points: int | None = None) -> KernelMachine:
-        """Would a fixed kernel do as well? Fits the probe targets by the tangent kernel of the start.
+        """Would a fixed kernel do as well? Fits the probe targets by the tangent kernel at initialization.
 
         Takes two products with the Jacobian per probe point (at most 256) and output (at most 4).
 
@@ -318,7 +318,7 @@ class Monitor:
         return self._current().frame()
 
     def figure(self) -> "Figure":
-        """Time lines of the gap, its forecast, kernel, layers and loss.
+        """Plots of the gap, its forecast, kernel, layers and loss over training steps.
 
         Returns
         -------
@@ -437,7 +437,7 @@ class Monitor:
         schedule.synchronize(measuring.model.wait)
 
     def _prepared(self, forced: bool) -> bool:
-        """Whether the gap can be measured now: the start was evaluated, or is now, and the budget allows a gap."""
+        """Whether the gap can be measured now: the initial network was or is evaluated, and the budget allows a gap."""
         if not self._live()[0].ready:
             allowed = forced or self._allowed("start")
             if not allowed or self._measure("start", forced) is None:

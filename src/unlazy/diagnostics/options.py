@@ -23,7 +23,7 @@ class WatchOptions:
         Standard error that the number of probe points and of random vectors is chosen for: of the gap and of the
         kernel's movement, relative where they are above 1, absolute below.
     reference_on_host : bool, default False
-        Keep the parameters of the start in the memory of the CPU.
+        Keep the initial parameters in the memory of the CPU.
     loss : callable, optional
         Mean loss of the network's outputs and the targets, for the sharpness.
     output : callable, optional

@@ -34,7 +34,7 @@ class LayerCheck:
     effective_rank : float
         Of the centered outputs.
     initial_rank : float
-        The same at the start.
+        The same at initialization.
     """
 
     parameters: float = math.nan
@@ -123,7 +123,7 @@ class Record:
     step_size : float or None
         Learning rate.
     initial_loss : float
-        Loss at the start on the probe points of the last check.
+        Loss at initialization on the probe points of the last check.
     step : int
         The last step counted.
     overhead : float
@@ -131,11 +131,11 @@ class Record:
     output_layers : tuple of str
         Layers whose outputs are those of the network, which no verdict on features concerns.
     scale : float
-        Output scale α of the network on the dial [W6]; 1 unless it is one that `Monitor.rescale` returned.
+        Output scale α of the network [W6]; 1 unless it is one that `Monitor.rescale` returned.
     degree : float
         k with f(σθ_0) = σ^k f(θ_0); NaN if there is none, or it was not measured.
     kernel_machine : KernelMachine or None
-        Kernel regression with the tangent kernel of the start, if it was asked for.
+        Kernel regression with the tangent kernel at initialization, if it was asked for.
     notes : tuple of str
         What went wrong or was chosen automatically.
     """

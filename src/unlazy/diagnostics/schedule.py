@@ -13,7 +13,7 @@ SHARE = {"start": 1.0, "gap": 1.0, "features": 0.7, "kernel": 0.5, "sharpness": 
 """A measure is taken while everything together stays below this share of the budget: what costs more gives way."""
 GUESS = {"start": 2.0, "gap": 5.0, "features": 2.0, "kernel": 80.0, "sharpness": 40.0}
 """Cost of a measure before it was first taken: of the first two in evaluations of the network (a training step, before
-one was timed), of the others in gaps, besides what the start took."""
+one was timed), of the others in gaps, besides what the evaluation at initialization took."""
 SAVED = {"features": ("gap", "features"), "kernel": ("gap", "features"), "sharpness": ("gap", "features")}
 """What the end of a run of planned length is given first, by the measure that gives way; "gap" where none is named."""
 GROWTH = 1.25
@@ -150,7 +150,7 @@ class Schedule:
         return cost <= SHARE[measure] * allowed and cost + saved <= whole
 
     def allows_more_points(self) -> bool:
-        """Whether the budget allows a gap on twice as many points, which is compiled again, as the start was."""
+        """Whether the budget allows a gap on twice as many points, which is compiled again, as at initialization."""
         return self.allows("gap", startup=self.expected("gap") + sum(self._costs.get("start", [])))
 
     def expected(self, measure: str) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 LAZY_GAP, RICH_GAP = 0.2, 0.6
 """A run is lazy if its gap at the end is below the first, rich above the second."""
 BROKEN_GAP, STUCK_LOSS = 1.2, 0.9
-"""A gap above the first while the loss is above this share of its start is a broken run."""
+"""A gap above the first while the loss is above this share of that at initialization is a broken run."""
 EARLY = 0.2
 """Share of the planned steps before which no verdict is given."""
 MIN_STEPS = 10
@@ -18,8 +18,8 @@ MIN_STEPS = 10
 SURE = 0.95
 """Below this probability the verdict states it."""
 STILL, MOVED = 0.1, 0.4
-"""A layer has not moved if its outputs changed by less than the first, relative to the start; it has moved above the
-second."""
+"""A layer has not moved if its outputs changed by less than the first, relative to initialization; it has moved
+above the second."""
 SLOPE, SLOPE_SPREAD = 0.6, 0.4
 """Prior mean and standard deviation of s in odds(g) ∝ t^s."""
 CHECK_NOISE = 0.15
@@ -180,7 +180,7 @@ def decide(
     planned_steps : int, optional
         Length of the run.
     losses : tuple of float, optional
-        Loss on the probe points at the start and now.
+        Loss on the probe points at initialization and now.
     layers : mapping from str to float, optional
         Relative movement of every hidden layer's outputs.
     finite : bool, default True
@@ -231,7 +231,7 @@ def decide(
 
 
 MEANING = {
-    "lazy": "The network acts as a kernel machine with the tangent kernel of its start.",
+    "lazy": "The network acts as a kernel machine with the tangent kernel of its starting weights.",
     "intermediate": "Part of the change is that of a fixed tangent kernel, part of it is feature learning.",
     "rich": "The network learns features: no fixed tangent kernel describes this run.",
 }

@@ -64,7 +64,7 @@ class Model(Protocol):
     def update(self, network: Params) -> None:
         """Take the parameters of a later step: of a JAX network alone, whose parameters are values.
 
-        Everything that is not trained (batch statistics, frozen parameters) stays as it was at the start. A PyTorch
+        Everything that is not trained (batch statistics, frozen parameters) stays as it was at construction. A PyTorch
         module or nnx module is read as it is at every call, and refuses anything but itself.
         """
         ...

@@ -270,9 +270,9 @@ class TorchModel:
     @torch.inference_mode(False)
     def layer_outputs(self, params: Params, inputs: Inputs) -> Mapping[str, Outputs]:
         self._prepare(params, inputs)
-        owners = {
-            self._layer(name): self._module.get_submodule(_owner(name)) for name, _ in self._module.named_parameters()
-        }
+        constant = tuple(_constant_parts(self._module))
+        names = [name for name, _ in self._module.named_parameters() if not name.startswith(constant)]
+        owners = {self._layer(name): self._module.get_submodule(_owner(name)) for name in names}
         found: dict[str, torch.Tensor] = {}
 
         def record(layer: str) -> Callable[[nn.Module, tuple, object], None]:
@@ -464,6 +464,13 @@ def check_module(module: nn.Module, names: list[str]) -> None:
             raise ValueError(f"the parameter {name!r} of {kind} is sharded: pass the module before sharding")
     if not names:
         raise ValueError(f"{kind} has no parameter that requires a gradient: nothing is trained")
+
+
+def _constant_parts(module: nn.Module) -> Iterator[str]:
+    """Prefixes of the parts that a wrapper such as a rescaled network declares constant: they are no layers."""
+    for path, part in module.named_modules():
+        for name in getattr(part, "unlazy_constants", ()):
+            yield f"{path}.{name}." if path else f"{name}."
 
 
 def _owner(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Would a fixed kernel do as well? Kernel regression with the tangent kernel of the start, beside the network."""
+"""Would a fixed kernel do as well? Kernel regression with the tangent kernel at initialization, beside the network."""
 
 import numpy as np
 from jaxtyping import Float

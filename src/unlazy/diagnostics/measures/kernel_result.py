@@ -13,7 +13,7 @@ JAX, unlike this module)."""
 
 @dataclass(frozen=True)
 class KernelMachine:
-    """Kernel regression with the tangent kernel of the start on the probe points, beside the network.
+    """Kernel regression with the tangent kernel at initialization on the probe points, beside the network.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class KernelMachine:
         return bool(reached <= SUFFICES * self.network_error)
 
     def __str__(self) -> str:
-        text = f"The tangent-kernel machine of the start has error {self.error:.3g} with {self.points} probe points"
+        text = f"The machine of the initial tangent kernel has error {self.error:.3g} with {self.points} probe points"
         if not math.isnan(self.predicted):
             text += (
                 f", and would have {self.predicted:.3g} ({self.low:.3g} to {self.high:.3g}) with "

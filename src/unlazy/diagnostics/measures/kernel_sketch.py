@@ -29,7 +29,7 @@ class Estimate(NamedTuple):
 
 
 class KernelMovement(NamedTuple):
-    """Change of the tangent kernel since the start [W2].
+    """Change of the tangent kernel since initialization [W2].
 
     Attributes
     ----------
@@ -61,14 +61,14 @@ def kernel_product(
 
 
 class KernelSketch:
-    """Products of the tangent kernel at the start with a few vectors, to which those at other parameters are compared.
+    """Products of the initial tangent kernel with a few vectors, to which those at other parameters are compared.
 
     Parameters
     ----------
     model : Model
         The network.
     reference : pytree
-        Parameters at the start.
+        Parameters at initialization.
     inputs : array of shape (m, ...)
         Probe points.
     shape : tuple of int

@@ -1,4 +1,4 @@
-"""Measures of a network in training, against its parameters at the start [W1, W3, W4]: pure functions, NumPy results.
+"""Measures of a network in training, against its initial parameters [W1, W3, W4]: pure functions, NumPy results.
 
 θ_0 is the reference (initialization or pretrained weights), θ_t the current parameters, f(θ, x) the outputs on m probe
 points, h_l the outputs of layer l.
@@ -44,7 +44,7 @@ def linearization_gap(model: Model, reference: Params, inputs: Inputs, *, params
     model : Model
         The network.
     reference : pytree
-        Parameters θ0 at the start of training.
+        Parameters θ0 at initialization.
     inputs : array of shape (m, ...)
         Probe points.
     params : pytree, optional

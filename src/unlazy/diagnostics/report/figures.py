@@ -1,4 +1,4 @@
-"""Figures of the page of a run: time lines of all measures, and one panel per layer.
+"""Figures of the page of a run: plots of all measures over training steps, and one panel per layer.
 
 They are narrow, so that their text is legible on a phone, and come with a text for those who do not see them.
 """
@@ -60,15 +60,15 @@ GROUPS = (
           "Mean cross-entropy or squared error, and the share of wrong labels or the squared error relative to that of "
           "a constant."),
     Group("Tangent kernel", {"kernel_movement": "movement", "kernel_distance": "distance"},
-          "Change of the tangent kernel relative to the start [W2], and its distance 1 - cos from the start, which is "
-          "blind to a change of scale; bars are two standard errors."),
+          "Change of the tangent kernel relative to that at initialization [W2], and its distance 1 - cos from it, "
+          "which is blind to a change of scale; bars are two standard errors."),
     Group("Alignment and richness",
           {"label_alignment": "kernel with labels", "residual_alignment": "kernel with residual",
            "richness": "richness of the last features"},
           "Alignment of the tangent kernel with labels and with the residual [W3], and richness: 1 - alignment of the "
           "last features with the outputs, small if they carry nothing but the outputs [W4]."),
     Group("Change of the function", {"change": "change of the outputs"},
-          "Change of the outputs on the probe points, relative to the outputs at the start."),
+          "Change of the outputs on the probe points, relative to the outputs at initialization."),
     Group("Sharpness × step size", {"stability": "sharpness × step size"},
           "Largest eigenvalue of the Hessian of the loss times the step size [W5]; full-batch gradient descent is "
           "unstable above 2.", {"edge of stability": EDGE_OF_STABILITY}),
@@ -76,7 +76,7 @@ GROUPS = (
 )  # fmt: skip
 
 
-def time_lines(record: Record) -> list[Drawing]:
+def measure_plots(record: Record) -> list[Drawing]:
     """The gap first, then every group of which something was measured."""
     chosen = [group for group in GROUPS if _lines(record, group.measures)]
     if any(group.title.startswith("Sharpness ×") for group in chosen):

@@ -11,7 +11,7 @@ from unlazy.core.pages import math_html, template
 from unlazy.core.pages.figure_style import figure_style
 from unlazy.diagnostics.advice import Advice
 from unlazy.diagnostics.record import Check, LayerCheck, Record
-from unlazy.diagnostics.report.figures import MAX_PANELS, Drawing, layer_panels, time_lines
+from unlazy.diagnostics.report.figures import MAX_PANELS, Drawing, layer_panels, measure_plots
 from unlazy.diagnostics.verdict import BROKEN_GAP, EARLY, LAZY_GAP, MIN_STEPS, MOVED, RICH_GAP, STILL, STUCK_LOSS
 
 TITLES = {
@@ -30,11 +30,11 @@ AHEAD = {
 """The same while the run goes on."""
 MEASURES = (
     ("gap", "linearization gap", "share of the change of the function that is not linear in the parameters [W1]"),
-    ("change", "change of the outputs", "relative to the outputs at the start"),
+    ("change", "change of the outputs", "relative to the outputs at initialization"),
     ("loss", "loss", "mean cross-entropy or squared error on the probe points"),
     ("error", "error", "share of wrong labels, or squared error relative to that of a constant"),
-    ("kernel_movement", "kernel movement", "change of the tangent kernel, relative to the start [W2]"),
-    ("kernel_distance", "kernel distance", "1 - cosine between the tangent kernels at the start and now [W2]"),
+    ("kernel_movement", "kernel movement", "change of the tangent kernel, relative to that at initialization [W2]"),
+    ("kernel_distance", "kernel distance", "1 - cosine between the tangent kernels at initialization and now [W2]"),
     ("label_alignment", "alignment with labels", "of the centered tangent kernel [W3]"),
     ("residual_alignment", "alignment with the residual", "of the centered tangent kernel [W3]"),
     ("richness", "richness", "1 - alignment of the last features with the outputs [W4]"),
@@ -47,8 +47,8 @@ MEASURES = (
 def write_page(record: Record | str | Path, path: str | Path) -> Path:
     """Write the record of a run as a self-contained HTML page.
 
-    The page has the verdict and the advice, the time lines of all measures, one panel per layer, the last check and
-    the rules. It needs neither the network nor JAX nor a connection.
+    The page has the verdict and the advice, plots of all measures over training steps, one panel per layer, the last
+    check and the rules. It needs neither the network nor JAX nor a connection.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def write_page(record: Record | str | Path, path: str | Path) -> Path:
     record = record if isinstance(record, Record) else Record.load(record)
     path = Path(path)
     with figure_style():
-        pictures = [_picture(drawing) for drawing in time_lines(record)]
+        pictures = [_picture(drawing) for drawing in measure_plots(record)]
         panels = [_picture(drawing) for drawing in layer_panels(record)]
     verdict, advice = record.verdict, record.advise()
     texts = [*(text for _, _, text in MEASURES), "[W4], [W6]", str(advice)]
@@ -129,7 +129,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     last = record.checks[-1] if record.checks else None
     if last is not None and math.isfinite(record.initial_loss) and math.isfinite(last.loss):
         error = f", error {last.error:.3g}" if math.isfinite(last.error) else ""
-        text = f"{record.initial_loss:.3g} at the start, {last.loss:.3g} at step {last.step:,}{error}"
+        text = f"{record.initial_loss:.3g} at initialization, {last.loss:.3g} at step {last.step:,}{error}"
         found.append(("Loss on the probe points", text))
     if math.isfinite(record.overhead):
         found.append(("Cost of the checks", f"{record.overhead:.1%} of the training time"))
@@ -213,9 +213,9 @@ def rules(record: Record) -> list[str]:
         "Forecast: log g/(1 - g) is extrapolated in the logarithm of the step from the last checks, with an error that "
         "grows with the distance. Probabilities of the regimes are those of the forecast.",
         f"Broken: outputs or parameters that are not finite, or a gap above {BROKEN_GAP} while the loss on the probe "
-        f"points is above {STUCK_LOSS:.0%} of its start.",
-        f"A layer has not moved if its outputs changed by less than {STILL} relative to the start; it learned features "
-        f"if they changed by more than {MOVED}.",
+        f"points is above {STUCK_LOSS:.0%} of that at initialization.",
+        f"A layer has not moved if its outputs changed by less than {STILL} relative to initialization; it learned "
+        f"features if they changed by more than {MOVED}.",
     ]
     if points:
         found.append(

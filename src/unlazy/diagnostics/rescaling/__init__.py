@@ -1,1 +1,1 @@
-"""Networks on the dial of laziness [W6], in every framework."""
+"""Networks with another output scale [W6], in every framework."""

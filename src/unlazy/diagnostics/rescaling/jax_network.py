@@ -1,4 +1,4 @@
-"""Functions of (params, inputs) and Equinox modules on the dial [W6]."""
+"""Functions of (params, inputs) and Equinox modules with another output scale [W6]."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The dial of laziness [W6] as a network: f_0 + α (f - f_0), started again at θ_0."""
+"""A network with another output scale [W6]: f_0 + α (f - f_0), at θ_0 again."""
 
 import sys
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Network = object
 
 @dataclass(frozen=True)
 class Rescaled:
-    """A network on the dial, and the rates it trains with.
+    """A network with another output scale, and the rates it trains with.
 
     Attributes
     ----------

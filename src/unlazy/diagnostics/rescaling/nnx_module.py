@@ -1,4 +1,4 @@
-"""The dial of laziness for Flax nnx modules."""
+"""Flax nnx modules with another output scale [W6]."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The dial of laziness for PyTorch modules."""
+"""PyTorch modules with another output scale [W6]."""
 
 import copy
 
@@ -22,6 +22,9 @@ class RescaledModule(nn.Module):
     scale : float
         α.
     """
+
+    unlazy_constants = ("start",)
+    """Parts that are no layers of the network: a copy at θ_0."""
 
     def __init__(self, network: nn.Module, scale: float) -> None:
         super().__init__()

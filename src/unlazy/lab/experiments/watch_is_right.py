@@ -80,7 +80,7 @@ def sample(key: PRNGKeyArray, rows: int) -> tuple[Float[Array, "n d"], Float[Arr
 def update(
     gradient: PyTree, moments: Moments, rate: Float[Array, ""], alpha: Float[Array, ""], adam: bool
 ) -> tuple[PyTree, Moments]:
-    """Change of the parameters at dial α [W6], and the new moments."""
+    """Change of the parameters at output scale α [W6], and the new moments."""
     if not adam:
         return jax.tree.map(lambda g: -rate / alpha**2 * g, gradient), moments
     steps = moments.steps + 1
