@@ -11,13 +11,20 @@ PAGES = [
     "guides/how_to_add_a_solver", "guides/how_to_add_a_task", "guides/how_to_add_an_estimator",
     "guides/how_to_add_an_experiment", "guides/use_compare", "guides/use_the_feature_machine",
     "guides/use_solve", "guides/several_devices", "guides/check_your_machine", "guides/use_the_lab",
-    "guides/use_images", "cookbook/student", "cookbook/practitioner", "cookbook/much_data", "cookbook/theorist",
+    "guides/use_images", "guides/watch_a_run",
+    "cookbook/student", "cookbook/practitioner", "cookbook/much_data", "cookbook/theorist",
 ]  # fmt: skip
+
+
+NEEDED = {"guides/watch_a_run": "torch"}
+"""Optional packages that the snippets of a page import."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_snippets_run(page):
+    if page in NEEDED:
+        pytest.importorskip(NEEDED[page])
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert snippets
