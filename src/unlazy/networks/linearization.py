@@ -221,7 +221,7 @@ def trained_linearization(
     apply : callable
         Function f(params, X), such as a `Network`.
     params : pytree
-        Parameters θ_0 at the start of training.
+        Parameters θ_0 at initialization.
     X : array of shape (n, ...)
         Training inputs.
     y : array of shape (n,) or (n, c)

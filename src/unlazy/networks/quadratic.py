@@ -62,7 +62,7 @@ class SecondOrder(eqx.Module):
     Parameters
     ----------
     W0 : array of shape (w, d)
-        First-layer weights at the start.
+        First-layer weights at initialization.
     a : array of shape (w,)
         Readout weights.
     activation : Activation
@@ -76,7 +76,7 @@ class SecondOrder(eqx.Module):
     def parts(
         self, delta: Float[Array, "w d"], X: Float[Array, "n d"]
     ) -> tuple[Float[Array, " n"], Float[Array, " n"], Float[Array, " n"]]:
-        """Return the value at the start, the linear term and the quadratic term."""
+        """Return the value at initialization, the linear term and the quadratic term."""
         z, move = dot(X, self.W0.T), dot(X, delta.T)
         slope = _derivative(self.activation)
         a = self.a.astype(z.dtype)
@@ -108,7 +108,7 @@ def second_order(W0: Float[Array, "w d"], a: Float[Array, " w"], activation: str
     Parameters
     ----------
     W0 : array of shape (w, d)
-        First-layer weights at the start.
+        First-layer weights at initialization.
     a : array of shape (w,)
         Readout weights.
     activation : str or Activation

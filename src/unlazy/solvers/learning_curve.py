@@ -8,7 +8,7 @@ extrapolated: bias = floor + c·κ^s, and the number of modes as a power of κ, 
 A fitted floor is not an estimate of the noise: where the bias still falls it is often zero, with noise or without. The
 noise is estimated from the modes that the kernel learns last (theory.spectra.noise). Beyond 4n, where nothing checks
 the law, no predicted risk is below a cautious value of it. Up to 4n the law alone is closer: what the kernel cannot
-resolve at n counts as noise, and on eleven tables such a bound raises the mean error of the logarithm from 0.09 to 0.15.
+resolve at n counts as noise, and on eleven tables it raises the mean error of the logarithm from 0.09 to 0.15.
 
 The constants below were chosen on 84 curves of twelve tables (draws of 250 and 500 rows that the benchmark does not
 use): the mean error of the logarithm of the risk at 4n is then 0.18, against 0.25 for a power law through refits.

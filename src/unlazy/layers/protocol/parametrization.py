@@ -1,7 +1,7 @@
 """Parametrizations [L1]: the same architecture, four ways to share scale between multipliers, start and step sizes.
 
 A layer computes f = m_w W h + m_b b with entries of W and b started at standard deviation s and moved by r times the
-step size. Functions at the start agree in law for NTK and standard; training differs through m² r, the weight α_l
+step size. Functions at initialization agree in law for NTK and standard; training differs through m² r, the weight α_l
 of a layer's tangent kernel.
 """
 

@@ -1,4 +1,4 @@
-"""Linearized optimization of a two-layer network whose first layer is trained [L4].
+"""Conditioning of the Jacobian of a two-layer network, and how fast gradient descent then converges [L4].
 
 f(x) = Σ_j a_j σ(w_j·x), with J(W) its n × (w d) Jacobian in W. If σ_min(J) > 0 the square loss ½‖f - y‖² satisfies the
 Polyak–Łojasiewicz inequality with constant σ_min²; gradient descent converges linearly and ends near its start

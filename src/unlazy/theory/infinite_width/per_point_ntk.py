@@ -1,4 +1,4 @@
-"""NNGP and NTK of blocks of pairs, with everything that depends on one point computed once per point [K7, K8].
+"""NNGP and NTK between two blocks of points; terms that depend on one point are computed once per point [K7, K8].
 
 The recursions of theory.infinite_width.fully_connected. The variances of all layers, and the terms of the activation's
 dual that depend on them, are precomputed per point (`per_point_terms`, leaves n × layers × …) and shared by the tiles

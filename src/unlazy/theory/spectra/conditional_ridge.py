@@ -1,4 +1,4 @@
-"""Risk of ridge regression on features that are Gaussian conditionally on one scalar s ~ N(0, 1) of the input [E3].
+"""Asymptotic risk of ridge regression on features that are Gaussian given one projection s of the input [E3].
 
 Width w, inputs x ~ N(0, I_d), s = x·b. Given s, a feature vector and its label are
 

@@ -1,4 +1,4 @@
-"""Dependence of the risk on the number of rows from which a metric was learned.
+"""Learning curve of a feature machine: how its risk depends on the rows from which the metric was learned.
 
 The directions of an index model can be estimated to order s^{-1/2} from s rows for any link (Hristache, Juditsky and
 Spokoiny 2001, by iteratively improved averaged gradients, as in recursive feature machines [D11]). If the risk of a fit

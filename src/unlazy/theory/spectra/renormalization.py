@@ -1,4 +1,4 @@
-"""Population quantities from the spectrum of one sample: effective ridge, learned modes, bias.
+"""Effective ridge κ, learned modes and bias, estimated from the eigenvalues of one Gram matrix [G1].
 
 For kernel ridge regression with ridge δ on n points, L_i = λ_i/(λ_i + κ) the learned fraction of mode i [G1]:
 

@@ -1,4 +1,4 @@
-"""Two linear layers on power-law features under gradient flow: risk against time and width, lazy and rich [E6].
+"""Scaling laws of risk in time and width: two linear layers on power-law features, lazy and rich [E6].
 
 Features ψ_k of variance λ_k = k^{-α}, target Σ w*_k ψ_k with λ_k w*_k² ∝ k^{-αβ-1}, β the source exponent. A network
 f = (1/γN) w·Aψ of N neurons has A(0) = A₀ Gaussian, w(0) = 0, and A moves inside the span of A₀'s rows:

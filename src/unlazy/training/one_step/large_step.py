@@ -1,6 +1,6 @@
 """One gradient step on the first layer with a fixed readout, then ridge regression of the readout on new data [E3].
 
-f(x) = Σ_j a_j φ(w_j·x) with f ≈ 0 at the start (small readout weights, whose size is part of the step):
+f(x) = Σ_j a_j φ(w_j·x) with f ≈ 0 at initialization (small readout weights, whose size is part of the step):
 
     ∇_{w_j} mean ½(f - y)² at f = 0  =  -a_j mean_i y_i φ'(w_j·x_i) x_i,        W¹ = W⁰ - η ∇.
 

@@ -26,7 +26,7 @@ from unlazy.training.rich.two_layer import NEURON_ERROR_WEIGHT
 
 
 class FiniteWeights(NamedTuple):
-    """Parameters now and at the start; the initial output is subtracted, so that f starts at zero as in the limit."""
+    """Current and initial parameters; the initial output is subtracted, so that f starts at zero as in the limit."""
 
     now: Parameters
     start: Parameters
