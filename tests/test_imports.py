@@ -1,6 +1,17 @@
-"""No import circle anywhere: imports inside functions and for types alone are counted like the others."""
+"""What is imported: no circle anywhere, and nothing heavy before it is used.
+
+For circles, imports inside functions and for types alone are counted like the others.
+"""
+
+import gc
+import subprocess
+import sys
 
 import grimp
+import pytest
+
+import unlazy
+from unlazy._lazy_exports import import_quickly
 
 ALLOWED = {frozenset({"unlazy.kernels.base", "unlazy.kernels.algebra"})}
 """Kernels add and multiply, and sums and products are kernels."""
@@ -45,3 +56,59 @@ def test_only_kernels_and_their_sums_import_each_other():
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     assert len(imports) > 200 and "unlazy.kernels.algebra" in imports["unlazy.kernels.base"]  # a lazy import is seen
     assert circles(imports) == ALLOWED
+
+
+def modules_after(code: str) -> set[str]:
+    """Names of the modules that a fresh process has imported after this code."""
+    code = f"{code}; import sys; print(*sys.modules)"
+    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_unlazy_imports_no_numerical_library():
+    assert not {"jax", "numpy", "sklearn"} & modules_after("import unlazy")
+
+
+ESTIMATORS = (
+    "FeatureMachineClassifier", "FeatureMachineRegressor", "GaussianProcess", "KernelClassifier", "KernelRegressor",
+    "NetworkRegressor", "RandomFeatures", "TwoLayerRegressor", "solve",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def needed():
+    """What JAX and scikit-learn import themselves: some releases of scikit-learn import pandas if it is installed."""
+    return modules_after("import jax, sklearn.base")
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_an_estimator_imports_no_library_before_using_it(name, needed):
+    found = modules_after(f"from unlazy import {name}") - needed
+    heavy = ("pandas", "matplotlib", "optax", "sklearn.ensemble", "sklearn.preprocessing", "torch", "flax", "dask")
+    assert not {module for module in found if module.startswith(heavy)}
+    assert "unlazy.core.arrays" in found  # the fresh process imported something
+
+
+def test_feature_machines_import_no_layers():
+    """Kernels of networks are built when they are asked for."""
+    found = modules_after("from unlazy import FeatureMachineRegressor")
+    assert not {module for module in found if module.startswith(("unlazy.layers", "unlazy.kernels.networks"))}
+    assert {"nngp", "ntk"} <= set(unlazy.estimators.feature_machine.machines.KERNELS)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_quick_import_pauses_garbage_collection(enabled, fails, monkeypatch, tmp_path):
+    name = f"paused_{enabled}_{fails}".lower()
+    (tmp_path / f"{name}.py").write_text("import gc\nENABLED = gc.isenabled()\n" + "1 / 0" * fails)
+    monkeypatch.syspath_prepend(tmp_path)
+    was = gc.isenabled()
+    try:
+        gc.enable() if enabled else gc.disable()
+        if fails:
+            with pytest.raises(ZeroDivisionError):
+                import_quickly(name)
+        else:
+            assert not import_quickly(name).ENABLED
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable() if was else gc.disable()

@@ -1,6 +1,7 @@
 """Kernels by name, with a data-dependent default bandwidth, shared by all estimators."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,6 @@ from unlazy.core.errors import did_you_mean
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.dot_product import Linear, Polynomial
 from unlazy.kernels.metric import Metric
-from unlazy.kernels.networks.infinite_width import NNGP, NTK
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace, Matern, RationalQuadratic
 from unlazy.theory.infinite_width.architecture import MLP
@@ -26,14 +26,45 @@ _RADIAL: dict[str, Callable[[float], Kernel]] = {
     "product_laplace": ProductLaplace,
     "rational_quadratic": RationalQuadratic,
 }
-_SCALED: dict[str, InnerProductKernel] = {
-    "linear": Linear(),
-    "nngp": NNGP(NETWORK),
-    "ntk": NTK(NETWORK),
-    "polynomial": Polynomial(2),
-}
+_SCALED = ("linear", "nngp", "ntk", "polynomial")
 NAMES = (*_RADIAL, *_SCALED)
-UNIT: dict[str, Kernel] = {name: make(1.0) for name, make in _RADIAL.items()} | _SCALED
+
+
+class UnitKernels(Mapping[str, Kernel]):
+    """Kernels of these names at bandwidth one, each built when first asked for: layers of networks take long to import.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of kernels.
+    """
+
+    def __init__(self, names: Sequence[str]):
+        self._names = tuple(names)
+
+    def __getitem__(self, name: str) -> Kernel:
+        if name not in self._names:
+            raise KeyError(name)
+        return _scaled_kernel(name) if name in _SCALED else _RADIAL[name](1.0)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+@functools.cache
+def _scaled_kernel(name: str) -> InnerProductKernel:
+    """The kernel of this name, whose bandwidth is a scale of its inputs."""
+    if name in ("nngp", "ntk"):
+        from unlazy.kernels.networks.infinite_width import NNGP, NTK
+
+        return NNGP(NETWORK) if name == "nngp" else NTK(NETWORK)
+    return Linear() if name == "linear" else Polynomial(2)
+
+
+UNIT = UnitKernels(NAMES)
 """Named kernels at bandwidth one."""
 SAMPLE = 1000
 """Number of rows whose distances give the median."""
@@ -47,7 +78,7 @@ def kernel_named(name: str, bandwidth: float, columns: int) -> Kernel:
         raise ValueError(
             f"unknown kernel {name!r}{did_you_mean(str(name), NAMES)}, or pass a kernel such as Laplace(2.0)"
         )
-    return scaled(_SCALED[name], bandwidth, columns)
+    return scaled(_scaled_kernel(name), bandwidth, columns)
 
 
 def scaled(kernel: InnerProductKernel, bandwidth: float, columns: int) -> Metric:
@@ -68,7 +99,7 @@ def default_bandwidth(name: str, X: np.ndarray) -> float:
         return 1.0
     part = part / unit
     if name in _RADIAL:
-        metric = "cityblock" if isinstance(UNIT[name], ProductLaplace) else "euclidean"
+        metric = "cityblock" if name == "product_laplace" else "euclidean"
         return unit * median_distance(pdist(part, metric), 1.0)
     squares = np.mean(part**2, 1) * (1 if name in ("nngp", "ntk") else part.shape[1])
     return unit * root_mean_square_norm(squares)

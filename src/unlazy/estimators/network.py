@@ -7,7 +7,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from numpy.typing import ArrayLike
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
@@ -387,6 +386,7 @@ def _descend(
     tick: Callable | None,
 ) -> Descent:
     """Run Adam with early stopping on the held-out loss, as one compiled program."""
+    import optax
 
     def measure(theta: Parameters) -> jax.Array:
         if tick is not None:

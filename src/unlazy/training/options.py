@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-import optax
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
@@ -16,6 +16,11 @@ from unlazy.core.progress import ProgressOption
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.solvers.methods.base import Method
 from unlazy.solvers.path import Values
+
+if TYPE_CHECKING:
+    from optax import GradientTransformation as GradientTransformation
+else:
+    GradientTransformation = Any  # Optax is imported by those who use one of its optimizers
 
 SYMMETRIC = 4
 """Number of neurons that share one draw: (w, z), (w, -z), (-w, z), (-w, -z). f starts at zero exactly."""
@@ -59,7 +64,7 @@ class DescentOptions:
     32
     """
 
-    optimizer: optax.GradientTransformation | None = None
+    optimizer: GradientTransformation | None = None
     batch_size: int | None = None
     decay: PyTree = 0.0
     rates: PyTree = 1.0

@@ -24,14 +24,14 @@ from unlazy.estimators.feature_search import constants
 from unlazy.estimators.feature_search.final_fit import KernelModel, predict_rows
 from unlazy.estimators.feature_search.held_out import KernelCandidate, standardized_difference
 from unlazy.estimators.feature_search.search import FitFunction, Selected, leave_one_out_predictions
-from unlazy.estimators.named_kernels import UNIT
+from unlazy.estimators.named_kernels import UnitKernels
 from unlazy.estimators.preprocessing.columns import ColumnScale, IntegerCodes, weighted_median
 from unlazy.kernels.base import Kernel, resolve_kernel
 from unlazy.solvers.ridge import weighted_mean
 from unlazy.training.options import METRICS
 from unlazy.training.rfm.iteration import check_metric
 
-KERNELS = {name: UNIT[name] for name in ("product_laplace", "laplace", "gaussian", "matern", "ntk", "nngp")}
+KERNELS = UnitKernels(("product_laplace", "laplace", "gaussian", "matern", "ntk", "nngp"))
 DEFAULT = ("product_laplace", "laplace", "gaussian")
 MANY_COLUMNS = 500
 """Number of columns beyond which a full metric is not tried by default if there are fewer rows.

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
@@ -30,7 +29,7 @@ from unlazy.training.descent.step import (
     track_best,
 )
 from unlazy.training.descent.trained import Apply, TrainedFunction
-from unlazy.training.options import DescentOptions, Measure, Recording
+from unlazy.training.options import DescentOptions, GradientTransformation, Measure, Recording
 
 _BLOW_UP = 1e6
 """Training has diverged once the loss exceeds this multiple of the initial loss plus the loss of predicting zero.
@@ -239,11 +238,15 @@ def _joined(first: Array, later: Array) -> Array:
     return jnp.concatenate([first[None], later])
 
 
-def _rule(step_size: ArrayLike | None, optimizer: optax.GradientTransformation | None) -> optax.GradientTransformation:
+def _rule(step_size: ArrayLike | None, optimizer: GradientTransformation | None) -> GradientTransformation:
     """Return the optimizer; plain gradient descent for a step size."""
     if (step_size is None) == (optimizer is None):
         raise ValueError(f"pass either a step_size or an optax optimizer, got {step_size=} and {optimizer=}")
-    return optax.sgd(step_size) if optimizer is None else optimizer
+    if optimizer is not None:
+        return optimizer
+    import optax
+
+    return optax.sgd(step_size)
 
 
 def _check(options: DescentOptions, measures: Mapping[str, Measure], key: PRNGKeyArray | None, n: int) -> None:

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from unlazy.core.dataset import Data
+from unlazy.training.options import GradientTransformation
 
 RUNNING, STOPPED, DIVERGED = np.int32(0), np.int32(1), np.int32(2)
 
@@ -75,7 +75,7 @@ class Stepper:
     """θ ← θ + r·update(∇L + λθ), unless the loss has diverged or is small enough to stop."""
 
     objective: Callable[[PyTree, Data], Array]
-    rule: optax.GradientTransformation
+    rule: GradientTransformation
     rates: PyTree
     decay: PyTree
     limit: Array
