@@ -1,11 +1,18 @@
 """What `unlazy.watch` costs at its defaults, and whether it leaves the training as it is.
 
     python benchmarks/watch_overhead.py time [--device cuda] [--steps N] [--rounds 3] [--record]
+    python benchmarks/watch_overhead.py memory [--record]
     python benchmarks/watch_overhead.py bits [--device cuda]
 
 time: training with and without the monitor in alternation, from its construction to the last step. A network of the
-shape of ResNet-18 on 32 × 32 images with --device cuda, an MLP on the CPU (PyTorch and JAX). Target: at most 3%. On a
-GPU also the additional peak memory; target: at most 1.2 times the parameters.
+shape of ResNet-18 on 32 × 32 images with --device cuda, an MLP on the CPU (PyTorch and JAX). Target: at most 3%, of
+seconds on a GPU. On the CPU those inside the monitor's calls over those outside count, in CPU seconds, since other
+programs on the machine disturb a comparison of two runs by more than 3%. On a GPU also the additional peak memory;
+target: at most 1.2 times the parameters.
+
+memory: the same target on the CPU, for an MLP of 129 MiB in PyTorch: peak resident memory of two new processes, both of
+which take every measure of a small network first, so that both have loaded the same code. The run is short: all
+measures are asked for once.
 
 bits: weights, buffers, optimizer state, losses, random generators and what a user's hook recorded, with a monitor that
 takes every measure every few steps and without; all must be equal bit for bit. Two runs without a monitor are compared
@@ -14,12 +21,16 @@ first: where they differ the machine is not deterministic.
 
 import argparse
 import hashlib
+import math
+import multiprocessing
 import os
 import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -32,6 +43,7 @@ from torch.nn import functional
 
 import unlazy
 
+R = TypeVar("R")
 LIMIT = 0.03
 MEMORY_LIMIT = 1.2
 PROBES = 256
@@ -92,10 +104,32 @@ def vectors(n: int, device: str) -> tuple[Tensor, Tensor]:
 # time
 
 
+class Run(NamedTuple):
+    """What a training run took: seconds, CPU seconds, those of them in calls of the monitor, peak bytes on a GPU."""
+
+    seconds: float
+    cpu_seconds: float
+    inside: float = 0.0
+    peak: int = 0
+
+
+class Meter:
+    """CPU seconds of all threads inside the calls of a monitor."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self, call: Callable[..., R], *args: object, **options: object) -> R:
+        began = time.process_time()
+        result = call(*args, **options)
+        self.seconds += time.process_time() - began
+        return result
+
+
 def timed_torch(
     build: Callable[[], nn.Module], data: tuple[Tensor, Tensor], batch: int, steps: int, watched: bool
-) -> tuple[float, int]:
-    """Seconds and peak bytes of one training run."""
+) -> Run:
+    """One training run."""
     X, y = data
     cuda = X.is_cuda
     torch.manual_seed(0)
@@ -113,21 +147,22 @@ def timed_torch(
     if cuda:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-    began = time.perf_counter()
-    monitor = unlazy.watch(model, X[:PROBES], y[:PROBES], planned_steps=steps) if watched else None
+    meter = Meter()
+    began, cpu = time.perf_counter(), time.process_time()
+    monitor = meter(unlazy.watch, model, X[:PROBES], y[:PROBES], planned_steps=steps) if watched else None
     for rows in order:
         step(rows)
         if monitor is not None:
-            monitor.step()
+            meter(monitor.step)
     if cuda:
         torch.cuda.synchronize()
-    seconds = time.perf_counter() - began
+    taken = time.perf_counter() - began, time.process_time() - cpu
     if monitor is not None:
         print(f"        checks {len(monitor.record.checks)}, own estimate {monitor.record.overhead:.2%}; {monitor}")
-    return seconds, torch.cuda.max_memory_allocated() if cuda else 0
+    return Run(*taken, meter.seconds, torch.cuda.max_memory_allocated() if cuda else 0)
 
 
-def timed_jax(batch: int, steps: int, watched: bool) -> tuple[float, int]:
+def timed_jax(batch: int, steps: int, watched: bool) -> Run:
     """The same MLP in JAX."""
     import jax
     import jax.numpy as jnp
@@ -151,35 +186,43 @@ def timed_jax(batch: int, steps: int, watched: bool) -> tuple[float, int]:
 
     order = rng.integers(0, len(X), (steps, batch))
     for rows in order[:10]:
-        params = step(params, rows)
-    jax.block_until_ready(params)
-    began = time.perf_counter()
-    monitor = unlazy.watch((apply, params), X[:PROBES], y[:PROBES], planned_steps=steps) if watched else None
+        params = jax.block_until_ready(step(params, rows))
+    meter = Meter()
+    began, cpu = time.perf_counter(), time.process_time()
+    monitor = meter(unlazy.watch, (apply, params), X[:PROBES], y[:PROBES], planned_steps=steps) if watched else None
     for rows in order:
-        params = step(params, rows)
+        params = jax.block_until_ready(step(params, rows))  # else a call of the monitor waits for it
         if monitor is not None:
-            monitor.update(params)
-    jax.block_until_ready(params)
-    seconds = time.perf_counter() - began
+            meter(monitor.update, params)
+    taken = time.perf_counter() - began, time.process_time() - cpu
     if monitor is not None:
         print(f"        checks {len(monitor.record.checks)}, own estimate {monitor.record.overhead:.2%}; {monitor}")
-    return seconds, 0
+    return Run(*taken, meter.seconds)
 
 
-def measure(what: str, run: Callable[[bool], tuple[float, int]], rounds: int, note: Callable) -> bool:
+def measure(what: str, run: Callable[[bool], Run], rounds: int, note: Callable, cpu: bool) -> bool:
     """Time with and without, in alternation; the ratio of each pair of neighbors."""
     run(False)  # compiles, fills caches
     ratios, peaks = [], {False: 0, True: 0}
     for i in range(rounds):
-        seconds = {}
+        pair: dict[bool, Run] = {}
         for watched in (False, True) if i % 2 == 0 else (True, False):
-            seconds[watched], peak = run(watched)
-            peaks[watched] = max(peaks[watched], peak)
-        ratios.append(seconds[True] / seconds[False] - 1)
-        print(f"    round {i + 1}: {seconds[False]:.2f} s without, {seconds[True]:.2f} s with, {ratios[-1]:+.2%}")
+            pair[watched] = run(watched)
+            peaks[watched] = max(peaks[watched], pair[watched].peak)
+        without, run_with = pair[False], pair[True]
+        inside = run_with.inside / (run_with.cpu_seconds - run_with.inside)
+        seconds = run_with.seconds / without.seconds - 1
+        ratios.append(inside if cpu else seconds)
+        cpu_seconds = run_with.cpu_seconds / without.cpu_seconds - 1
+        print(
+            f"    round {i + 1}: {without.seconds:.2f} s ({without.cpu_seconds:.2f} CPU-s) without, "
+            f"{run_with.seconds:.2f} s ({run_with.cpu_seconds:.2f} CPU-s) with, {seconds:+.2%} ({cpu_seconds:+.2%}); "
+            f"{inside:.2%} CPU-s in the monitor's calls",
+            flush=True,
+        )
     middle = statistics.median(ratios)
-    print(f"{what}: overhead {middle:+.2%} (median of {rounds}; {min(ratios):+.2%} to {max(ratios):+.2%})")
-    note(f"{what}, overhead", 100 * middle, "%")
+    print(f"{what}: overhead {middle:+.2%} (median of {rounds}; {min(ratios):+.2%} to {max(ratios):+.2%})", flush=True)
+    note(f"{what}, overhead{' in CPU-s' if cpu else ''}", 100 * middle, "%")
     if peaks[True]:
         print(f"    peak memory {peaks[False] / 2**20:.1f} MiB without, {peaks[True] / 2**20:.1f} MiB with")
         note(f"{what}, additional peak memory", (peaks[True] - peaks[False]) / 2**20, "MiB")
@@ -189,11 +232,11 @@ def measure(what: str, run: Callable[[bool], tuple[float, int]], rounds: int, no
 def measure_times(device: str, steps: int | None, rounds: int, note: Callable) -> bool:
     """All networks of a device."""
     if device == "cpu":
-        steps = steps or 4000
+        steps = steps or 400
         data = vectors(4096, device)
         print(f"MLP, 3 × 512, batch 128, {steps} steps, {torch.get_num_threads()} threads")
-        torch_ok = measure("MLP, PyTorch", lambda w: timed_torch(mlp, data, 128, steps, w), rounds, note)
-        return measure("MLP, JAX", lambda w: timed_jax(128, steps, w), rounds, note) and torch_ok
+        torch_ok = measure("MLP, PyTorch", lambda w: timed_torch(mlp, data, 128, steps, w), rounds, note, cpu=True)
+        return measure("MLP, JAX", lambda w: timed_jax(128, steps, w), rounds, note, cpu=True) and torch_ok
     steps = steps or 1500
     data = images(4096, device)
     parameters = sum(p.numel() * p.element_size() for p in resnet18().parameters())
@@ -202,15 +245,66 @@ def measure_times(device: str, steps: int | None, rounds: int, note: Callable) -
     )
     peaks: dict[bool, int] = {}
 
-    def run(watched: bool) -> tuple[float, int]:
+    def run(watched: bool) -> Run:
         found = timed_torch(resnet18, data, 128, steps, watched)
-        peaks[watched] = max(found[1], peaks.get(watched, 0))
+        peaks[watched] = max(found.peak, peaks.get(watched, 0))
         return found
 
-    fast = measure("ResNet-18", run, rounds, note)
+    fast = measure("ResNet-18", run, rounds, note, cpu=False)
     more = (peaks[True] - peaks[False]) / parameters
     print(f"    additional peak memory {more:.2f} × parameters")
     return fast and more <= MEMORY_LIMIT
+
+
+# memory
+
+
+def peak_bytes(watched: bool, width: int, steps: int) -> tuple[int, int]:
+    """Bytes that the peak of resident memory lies above a training run's start, and number of checks."""
+    X, y = vectors(512, "cpu")
+    small = unlazy.watch(mlp(32), X[:PROBES], y[:PROBES], every=1)  # loads what the measures need
+    small.step()
+    torch.manual_seed(0)
+    model = mlp(width)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    _reset_peak()
+    before = _resident("VmRSS")
+    monitor = unlazy.watch(model, X[:PROBES], y[:PROBES], planned_steps=steps) if watched else None
+    for i in range(steps):
+        rows = torch.arange(128) + 128 * (i % 4)
+        optimizer.zero_grad()
+        functional.cross_entropy(model(X[rows]), y[rows]).backward()
+        optimizer.step()
+        if monitor is not None:
+            monitor.step()
+            if i == steps // 2:
+                monitor.check()  # all measures, as in a longer run
+    taken = sum(math.isfinite(c.kernel_movement) for c in monitor.record.checks) if monitor else 0
+    print(f"    {'with' if watched else 'without'}: {len(monitor.record.checks) if monitor else 0} checks, "
+          f"{taken} of the kernel", flush=True)  # fmt: skip
+    return _resident("VmHWM") - before, sum(p.numel() * p.element_size() for p in model.parameters())
+
+
+def _resident(name: str) -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    return 1024 * int(line.split()[1])
+
+
+def _reset_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def measure_memory(steps: int | None, note: Callable) -> bool:
+    """Additional peak memory on the CPU, of one run each."""
+    peaks = {}
+    for watched in (False, True):
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            peaks[watched], parameters = pool.apply(peak_bytes, (watched, 4096, steps or 40))
+    more = (peaks[True] - peaks[False]) / parameters
+    print(f"MLP of {parameters / 2**20:.1f} MiB: peak {peaks[False] / 2**20:.1f} MiB above the start without, "
+          f"{peaks[True] / 2**20:.1f} MiB with: {more:.2f} × parameters")  # fmt: skip
+    note("MLP, PyTorch, additional peak memory over parameters", more, "×")
+    return more <= MEMORY_LIMIT
 
 
 # bits
@@ -314,7 +408,7 @@ def compare_bits(device: str) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("time", "bits"))
+    parser.add_argument("what", choices=("time", "memory", "bits"))
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--steps", type=int, help="training steps of a timed run")
     parser.add_argument("--rounds", type=int, default=3)
@@ -322,6 +416,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.what == "bits":
         holds = compare_bits(given.device)
+    elif given.what == "memory":
+        holds = measure_memory(given.steps, recorder(__file__, given.record))
     else:
         holds = measure_times(given.device, given.steps, given.rounds, recorder(__file__, given.record))
     print("holds" if holds else "does not hold")

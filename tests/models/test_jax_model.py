@@ -1,5 +1,7 @@
 """Derivatives of JAX networks against differences in float64, and layers found in their programs."""
 
+import re
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 
 from unlazy.models import Model, as_model
+from unlazy.models.jax_model import COMPILE
 
 M = 5
 H = 1e-4
@@ -227,6 +230,40 @@ def test_nothing_is_compiled_twice():
     first = everything(0)
     model.update(np.zeros((3, 2)))
     assert everything(1) == everything(2) == first
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_the_gap_is_compiled_once(caplog, committed):
+    """Parameters at initialization and those of a later step are alike for the compiler."""
+    w, X = jnp.ones((3, 2)), points(3)
+    w = jax.device_put(w, jax.devices()[0]) if committed else w
+    model, step = as_model((lambda w, X: jnp.tanh(X @ w), w)), jax.jit(lambda w: 0.9 * w)
+    start = model.snapshot()
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        model.change(start, start, X)
+        model.update(step(w))
+        model.change(start, model.params, X)
+    compiled = [line for line in caplog.messages if re.match(r"Compiling \S*\bchanged\b", line)]
+    assert len(compiled) == 1
+
+
+def test_the_expected_time_of_compilation_counts_operations():
+    """1 + 2 operations a layer, and those inside functions that are compiled by themselves."""
+    inner = jax.jit(lambda w, h: jnp.tanh(h @ w))
+
+    def f(params, X):
+        for w in params:
+            X = inner(w, X)
+        return X.sum(1, keepdims=True)
+
+    for layers in (2, 8):
+        model = as_model((f, [jnp.ones((3, 3))] * layers))
+        assert model.startup == 0  # not known before the inputs are
+        model.check_inputs(points(3))
+        operations = (model.startup / COMPILE) ** 2
+        assert 2 * layers < operations < 2 * layers + 5  # sum, and what shapes the outputs
+        model.change(model.params, model.params, points(3))
+        assert model.startup == 0
 
 
 def squares(outputs, targets):
