@@ -447,6 +447,7 @@ print(peak - before, len(model.X_fit_), abs(np.linalg.eigh(model.metric_)[1][0, 
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read as Linux tells it")
 def test_a_fit_of_many_rows_stays_within_the_memory_budget():
     """512 MiB: K of all rows, which would be stored if it might, takes 522 in float32 and 1,044 in float64."""
