@@ -10,8 +10,8 @@ import sys
 import grimp
 import pytest
 
-import unlazy
 from unlazy._lazy_exports import import_quickly
+from unlazy.estimators.feature_machine.machines import KERNELS
 
 ALLOWED = {frozenset({"unlazy.kernels.base", "unlazy.kernels.algebra"})}
 """Kernels add and multiply, and sums and products are kernels."""
@@ -92,7 +92,7 @@ def test_feature_machines_import_no_layers():
     """Kernels of networks are built when they are asked for."""
     found = modules_after("from unlazy import FeatureMachineRegressor")
     assert not {module for module in found if module.startswith(("unlazy.layers", "unlazy.kernels.networks"))}
-    assert {"nngp", "ntk"} <= set(unlazy.estimators.feature_machine.machines.KERNELS)
+    assert {"nngp", "ntk"} <= set(KERNELS)
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -1,13 +1,11 @@
 """The `unlazy check` command: compare the programs of this machine with float64."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from unlazy.cli.errors import print_stderr, report_errors
-from unlazy.core.compilation_cache import compilation_cache_env
 
 app = typer.Typer()
 
@@ -21,7 +19,6 @@ def check(
 ) -> None:
     """Compare every program that this machine would choose with float64; exit with 1 if one fails."""
     with report_errors():
-        os.environ.update(compilation_cache_env())  # before JAX is imported
         from unlazy.device_check import check_device
 
         result = check_device(seconds, lambda row: print_stderr(f"{row.case}: {'ok' if row.passed else 'FAILED'}"))

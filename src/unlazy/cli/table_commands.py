@@ -1,6 +1,5 @@
 """Commands for the user's tables: compare, fit, predict."""
 
-import os
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +7,6 @@ from typing import Annotated
 import typer
 
 from unlazy.cli.errors import print_stderr, report_errors
-from unlazy.core.compilation_cache import compilation_cache_env
 
 app = typer.Typer()
 began: float | None = None
@@ -46,7 +44,6 @@ def compare(
 ) -> None:  # fmt: skip
     """Find out whether feature learning pays on a table; write a page and a model for `unlazy predict`."""
     with report_errors():
-        os.environ.update(compilation_cache_env())  # before JAX is imported
         from unlazy.comparison.argument_parsing import parse_budget, resolve_source
         from unlazy.comparison.study.workers import start_workers
 

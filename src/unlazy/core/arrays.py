@@ -21,6 +21,9 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree
 
+from unlazy.core.compilation_cache import enable_compilation_cache
+
+enable_compilation_cache()  # here, because what compiles programs imports this module
 R = TypeVar("R")
 A = TypeVar("A", Array, np.ndarray)
 """Type variable of functions that return a NumPy array for NumPy arrays, and a JAX array for JAX arrays."""
