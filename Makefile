@@ -80,17 +80,22 @@ $(VENV)/bin/python:
 PIP = $(BIN)/pip install --quiet --disable-pip-version-check
 INSTALL = install() { { $(PIP) uv 2>/dev/null && VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode -e "$$1"; } \
 	|| $(PIP) -e "$$1"; }; install
+# Neither compiles an editable package, and what cannot be compiled (templates of packages) does no harm.
+BYTECODE = $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib/python*/site-packages src || true
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	$(INSTALL) .
+	$(BYTECODE)
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
 	$(INSTALL) ".[dev]"
+	$(BYTECODE)
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-docs: pyproject.toml | $(VENV)/bin/python
 	$(INSTALL) ".[docs]"
+	$(BYTECODE)
 	touch $@ $(VENV)/.installed
 
 clean:

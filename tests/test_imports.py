@@ -4,8 +4,10 @@ For circles, imports inside functions and for types alone are counted like the o
 """
 
 import gc
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import grimp
 import pytest
@@ -112,3 +114,13 @@ def test_a_quick_import_pauses_garbage_collection(enabled, fails, monkeypatch, t
         assert gc.isenabled() == enabled
     finally:
         gc.enable() if was else gc.disable()
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@pytest.mark.parametrize("target", [".installed", ".installed-dev", ".installed-docs"])
+def test_installation_compiles_bytecode_after_the_packages(target):
+    root = Path(__file__).resolve().parents[1]
+    command = ["make", "--dry-run", "--always-make", f".venv/{target}"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root).stdout.splitlines()
+    (install,) = (i for i, line in enumerate(lines) if "install()" in line)
+    assert "-m compileall" in lines[install + 1] and "site-packages src" in lines[install + 1]
