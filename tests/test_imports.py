@@ -3,7 +3,6 @@
 For circles, imports inside functions and for types alone are counted like the others.
 """
 
-import gc
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 import grimp
 import pytest
 
-from unlazy._lazy_exports import import_quickly
 from unlazy.estimators.feature_machine.machines import KERNELS
 
 ALLOWED = {frozenset({"unlazy.kernels.base", "unlazy.kernels.algebra"})}
@@ -95,25 +93,6 @@ def test_feature_machines_import_no_layers():
     found = modules_after("from unlazy import FeatureMachineRegressor")
     assert not {module for module in found if module.startswith(("unlazy.layers", "unlazy.kernels.networks"))}
     assert {"nngp", "ntk"} <= set(KERNELS)
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-@pytest.mark.parametrize("fails", [True, False])
-def test_a_quick_import_pauses_garbage_collection(enabled, fails, monkeypatch, tmp_path):
-    name = f"paused_{enabled}_{fails}".lower()
-    (tmp_path / f"{name}.py").write_text("import gc\nENABLED = gc.isenabled()\n" + "1 / 0" * fails)
-    monkeypatch.syspath_prepend(tmp_path)
-    was = gc.isenabled()
-    try:
-        gc.enable() if enabled else gc.disable()
-        if fails:
-            with pytest.raises(ZeroDivisionError):
-                import_quickly(name)
-        else:
-            assert not import_quickly(name).ENABLED
-        assert gc.isenabled() == enabled
-    finally:
-        gc.enable() if was else gc.disable()
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")

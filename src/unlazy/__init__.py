@@ -3,9 +3,9 @@
 The names a user types, listed by hand. Each is imported when first used, so that `import unlazy` stays light.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from unlazy._lazy_exports import import_quickly
 from unlazy._version import VERSION as __version__
 
 _WHERE = {
@@ -169,9 +169,9 @@ else:  # hidden from them: it would make a name of every typing error
 
     def __getattr__(name: str) -> Any:
         if name in _WHERE:
-            value = getattr(import_quickly(f"unlazy.{_WHERE[name]}"), name)
+            value = getattr(import_module(f"unlazy.{_WHERE[name]}"), name)
         elif name in _SUBPACKAGES:
-            value = import_quickly(f"unlazy.{name}")
+            value = import_module(f"unlazy.{name}")
         else:
             from unlazy.core.errors import did_you_mean
 

@@ -1,22 +1,9 @@
 """Names of a package that are imported when first used (PEP 562), so that importing the package stays light."""
 
-import gc
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from types import ModuleType
 from typing import Any
-
-
-def import_quickly(module: str) -> ModuleType:
-    """Import a module with garbage collection paused: what modules define is no garbage, and there is much of it."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return import_module(module)
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def lazy_exports(package: str, where: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -40,7 +27,7 @@ def lazy_exports(package: str, where: Mapping[str, str]) -> tuple[Callable[[str]
             from unlazy.core.errors import did_you_mean
 
             raise AttributeError(f"{package} has no {name!r}{did_you_mean(name, where)}")
-        value = getattr(import_quickly(where[name]), name)
+        value = getattr(import_module(where[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
-from jaxtyping import Array, Float, PyTree
+from jax.typing import ArrayLike, DTypeLike
+from jaxtyping import Array, Float, PyTree, Real
 
 from unlazy.core.compilation_cache import enable_compilation_cache
 
@@ -32,6 +32,8 @@ Points = PyTree
 arrays. Static types cannot express this; `as_points` checks it."""
 Labels = PyTree
 """One label, or a row of labels, per point; the same types as `Points`."""
+Values = Real[ArrayLike, "*t"] | Sequence[float]
+"""Parameters of a path: a number, a list or an array."""
 Matrix = Array | np.ndarray
 """An array on the device or on the host."""
 Side = PyTree

@@ -17,7 +17,7 @@ times are correct for repeated eigenvalues (grids, circles, duplicates). Formula
 
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -30,6 +30,7 @@ from jaxtyping import Array, Bool, Float, Real
 from unlazy.core.arrays import (
     Labels,
     Points,
+    Values,
     as_floats,
     as_labels,
     cast_floats,
@@ -51,8 +52,6 @@ from unlazy.theory.numerics import matrix_functions
 from unlazy.theory.numerics.divided_differences import DESCENT, FLOW, RIDGE
 from unlazy.theory.numerics.matrix_functions import FilterRule, MatrixFunction, Spectrum, spectrum_of
 
-Values = Real[ArrayLike, "*t"] | Sequence[float]
-"""Parameters of a path: a number, a list or an array."""
 _LIVE_MATRICES = 5
 """n × n matrices alive at once: K, U and the workspace of the divide-and-conquer eigensolver (about 3)."""
 _NOT_FINITE = "the Gram matrix has entries that are not finite: check X for NaN, or rescale the inputs"

@@ -10,12 +10,11 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
-from unlazy.core.arrays import Points
+from unlazy.core.arrays import Points, Values
 from unlazy.core.errors import check_positive_integer, did_you_mean
 from unlazy.core.progress import ProgressOption
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.solvers.methods.base import Method
-from unlazy.solvers.path import Values
 
 if TYPE_CHECKING:
     from optax import GradientTransformation as GradientTransformation

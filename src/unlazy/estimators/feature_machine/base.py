@@ -4,7 +4,7 @@ import abc
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,6 @@ from unlazy.core.fingerprint import fingerprint
 from unlazy.core.progress import ProgressDisplay, ProgressOption
 from unlazy.core.threads import half_threaded_blas, limit_threads, single_threaded_blas
 from unlazy.estimators.base import Estimator, TrainingData
-from unlazy.estimators.feature_machine.learning_curve import metric_curve
 from unlazy.estimators.feature_search import KernelCandidate, SearchOptions, Selected, constants, select
 from unlazy.estimators.feature_search.choices import (
     LabelChoice,
@@ -48,11 +47,14 @@ from unlazy.estimators.preprocessing.columns import ColumnScale, IntegerCodes, e
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import apply_metric
 from unlazy.solvers.checkpoint import Checkpoint
-from unlazy.solvers.learning_curve import DEFAULT_SIZES, LearningCurve, Numbers, validate_sizes
 from unlazy.solvers.ridge import weighted_mean
-from unlazy.training.one_step.algorithm import learn_features
 from unlazy.training.rfm.iteration import apply_steps, isotropic_metric, metric_root, normalize_metric
 from unlazy.training.rfm.partition import Tree
+
+if TYPE_CHECKING:
+    from unlazy.solvers.learning_curve import LearningCurve, Numbers
+else:  # imported when a learning curve is asked for
+    LearningCurve = Numbers = Any
 
 SEARCH = 1200
 """Number of distinct rows on which kernel, metric, bandwidth, ridge and number of updates are chosen.
@@ -195,6 +197,9 @@ class FeatureMachine(Estimator):
 
     def _curve(self, given: TrainingData, regression: bool, sizes: Numbers | None) -> LearningCurve:
         """Compute the learning curve of validated data."""
+        from unlazy.estimators.feature_machine.learning_curve import metric_curve
+        from unlazy.solvers.learning_curve import DEFAULT_SIZES, validate_sizes
+
         if given.weights is not None:
             raise ValueError("a learning curve needs equal weights: do not set class_weight")
         candidates = list_candidates(self, given.X.shape)
@@ -364,6 +369,8 @@ class FeatureMachine(Estimator):
 
     def _one_step_metric(self, data: TrainingData) -> np.ndarray:
         """W¹ᵀW¹ of Algorithm 1 [D4], summed over outputs."""
+        from unlazy.training.one_step.algorithm import learn_features
+
         X, total = jnp.asarray(data.X), np.zeros((data.X.shape[1],) * 2)
         for y in data.Y.T:
             W = np.asarray(learn_features(X, jnp.asarray(y), key=self._key()).W)
