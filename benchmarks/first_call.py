@@ -1,0 +1,143 @@
+"""The first call in a fresh process: a fit without arguments, an import, a command; the empty cache, then the warm one.
+
+    python benchmarks/first_call.py [--rows 500 3000] [--tables NAME ...] [--commands] [--record]
+
+Targets. CPU with one thread and an empty cache: a fit of 500 rows at most 3 CPU-s, of 3,000 rows at most 20; `list`,
+`show` and `--help` at most 1 CPU-s. Programs compiled by a fit: at most 5 on the CPU, at most 12 on a GPU; with a warm
+cache none. On a GPU wall-clock seconds are recorded.
+
+"programs" are those that the fit asks XLA for; with a warm cache they are loaded ("loaded") instead of compiled. The
+score on 1,000 further rows (accuracy or R²) is printed so that speed is not gained by fitting less.
+"""
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from record import add_option, recorder
+
+TABLES = {"2 classes x 10": (2, 10), "26 classes x 16": (26, 16), "regression x 21": (0, 21)}
+"""Number of classes (0 for regression) and of columns."""
+ROWS = {"cpu": [500, 3000], "gpu": [500, 3000, 15_000, 50_000]}
+HELD_OUT = 1000
+COMMANDS = {"list": ["list"], "show": ["show", "solver_race"], "--help": ["--help"]}
+IMPORTS = {
+    "jax and sklearn.base": "import jax, sklearn.base",
+    "estimator": "from unlazy import FeatureMachineRegressor",
+}
+
+
+def table(name: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Classes of three clusters each, or a smooth function of five of the columns with noise."""
+    classes, columns = TABLES[name]
+    rng = np.random.default_rng(0)
+    if classes == 0:
+        X = rng.normal(size=(rows, columns))
+        return X, np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + np.abs(X[:, 3]) + X[:, 4] + 0.3 * rng.normal(size=rows)
+    centers = 1.2 * rng.normal(size=(classes, 3, columns))
+    y = rng.integers(classes, size=rows)
+    return centers[y, rng.integers(3, size=rows)] + rng.normal(size=(rows, columns)), y
+
+
+def measure(name: str, rows: int) -> dict[str, float | str]:
+    """One fit in this process: CPU and wall-clock seconds of the import and the fit, programs, score."""
+    X, y = table(name, rows + HELD_OUT)
+    start, cpu = time.perf_counter(), time.process_time()
+    from unlazy import FeatureMachineClassifier, FeatureMachineRegressor
+
+    imported, import_cpu = time.perf_counter() - start, time.process_time() - cpu
+    counts = count_programs()
+    machine = (FeatureMachineClassifier if TABLES[name][0] else FeatureMachineRegressor)()
+    start, cpu = time.perf_counter(), time.process_time()
+    machine.fit(X[:rows], y[:rows])
+    seconds, fit_cpu, programs = time.perf_counter() - start, time.process_time() - cpu, dict(counts)
+    import jax
+
+    return {
+        "import": imported, "import CPU": import_cpu, "fit": seconds, "fit CPU": fit_cpu, **programs,
+        "score": float(machine.score(X[rows:], y[rows:])), "device": jax.default_backend(),
+    }  # fmt: skip
+
+
+def count_programs() -> dict[str, int]:
+    """Programs requested of XLA from now on, and how many of them came from the cache; the counts change as it runs."""
+    from jax import monitoring
+
+    counts = {"programs": 0, "loaded": 0}
+
+    def took(event: str, seconds: float, **_: object) -> None:
+        counts["programs"] += event.endswith("/backend_compile_duration")
+
+    def happened(event: str, **_: object) -> None:
+        counts["loaded"] += event.endswith("/cache_hits")
+
+    monitoring.register_event_duration_secs_listener(took)
+    monitoring.register_event_listener(happened)
+    return counts
+
+
+def environment(home: str) -> dict[str, str]:
+    """No cache but one in this folder, bytecode written, and one thread."""
+    kept = {k: v for k, v in os.environ.items() if "CACHE" not in k and k != "PYTHONDONTWRITEBYTECODE"}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return kept | threads | {"HOME": home, "XDG_CACHE_HOME": str(Path(home) / ".cache")}
+
+
+def fresh(arguments: list[str], home: str) -> tuple[float, str]:
+    """CPU-seconds and output of a fresh interpreter."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment(home), cwd=home)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_option(parser)
+    parser.add_argument("--rows", type=int, nargs="*", help="training rows (default: 500 and 3,000, more on a GPU)")
+    parser.add_argument("--tables", nargs="*", default=[*TABLES], choices=[*TABLES], metavar="NAME")
+    parser.add_argument("--commands", action="store_true", help="only imports and commands")
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(measure(options.child[0], int(options.child[1]))))
+        return
+    note = recorder(__file__, options.record)
+    with tempfile.TemporaryDirectory() as home:
+        cases = {f"import {k}": ["-c", code] for k, code in IMPORTS.items()}
+        cases |= {f"unlazy {k}": ["-m", "unlazy", *words] for k, words in COMMANDS.items()}
+        for what, arguments in cases.items():
+            fresh(arguments, home)  # writes the bytecode
+            seconds = min(fresh(arguments, home)[0] for _ in range(3))
+            print(f"{what:28s} {seconds:6.2f} CPU-s", flush=True)
+            note(what, seconds, "CPU-s")
+    if options.commands:
+        return
+    script = str(Path(__file__).resolve())
+    rows = options.rows or ROWS["gpu" if shutil.which("nvidia-smi") else "cpu"]
+    for name, n in ((name, n) for n in rows for name in options.tables):
+        with tempfile.TemporaryDirectory() as home:
+            for cache in ("empty", "warm"):
+                found = json.loads(fresh([script, "--child", name, str(n)], home)[1].splitlines()[-1])
+                unit, measured = ("CPU-s", "fit CPU") if found["device"] == "cpu" else ("s", "fit")
+                took = f"{found[measured]:6.2f} {unit}, {found['fit']:6.2f} s elapsed"
+                programs = f"{found['programs']:3d} programs, {found['loaded']:3d} loaded"
+                print(
+                    f"{name:16s} {n:7,d} rows, {cache} cache: {took}, {programs}, score {found['score']:.4f}",
+                    flush=True,
+                )
+                note(f"first fit, {name}, {n} rows, {cache} cache", found[measured], unit)
+                note(f"programs compiled, {name}, {n} rows, {cache} cache", found["programs"] - found["loaded"], "")
+
+
+if __name__ == "__main__":
+    main()
