@@ -1,6 +1,6 @@
 """CPU-seconds to import unlazy, compared with jax alone and with what estimators need anyway, jax and sklearn.base.
 
-Claim: an estimator takes at most 1.2 times as long to import as jax and sklearn.base. Medians over fresh interpreters,
+Target: an estimator takes at most 1.2 times as long to import as jax and sklearn.base. Medians over fresh interpreters,
 interleaved so that a busy moment of the machine falls on all cases alike; bytecode is written before.
 
     python benchmarks/import_time.py [--repeats 5] [--record]
