@@ -24,8 +24,9 @@ SLOPE, SLOPE_SPREAD = 0.6, 0.4
 """Prior mean and standard deviation of s in odds(g) ∝ t^s."""
 CHECK_NOISE = 0.15
 """Standard deviation of the log-odds of one check about that law, besides the error of the gap."""
-DRIFT = 0.5
-"""Standard deviation of the change of the log-odds per unit of log time that the law does not foresee."""
+DRIFT = 1.0
+"""Standard deviation of the change of the log-odds per unit of log time that the law does not foresee. So wide that the
+intervals at 30% of the steps held the gap at the end in 99 of 104 runs of benchmarks/watch_truth.py; with 0.5 in 84."""
 WINDOW = 8.0
 """Checks of the last steps enter the extrapolation, from step/WINDOW on."""
 LEAST, MOST = 1e-6, 0.99
