@@ -167,7 +167,8 @@ def child(python, maker, kernel, n, keywords, threads):
     if threads:
         for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             environment[name] = str(threads)
-    environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # compilation counts
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    environment["UNLAZY_COMPILATION_CACHE"] = "off"  # compilation counts
     command = [python, __file__, "--child", json.dumps([maker, kernel, n, keywords])]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:

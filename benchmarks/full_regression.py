@@ -123,7 +123,8 @@ def child(name, options, threads):
     if threads:
         for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             environment[variable] = str(threads)
-    environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # compilation counts
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    environment["UNLAZY_COMPILATION_CACHE"] = "off"  # compilation counts
     done = subprocess.run(
         [sys.executable, __file__, "--child", json.dumps([name, options])],
         env=environment, capture_output=True, text=True,

@@ -11,7 +11,7 @@ from pathlib import Path
 import grimp
 import pytest
 
-from unlazy.estimators.feature_machine.machines import KERNELS
+from unlazy.estimators.feature_search.choices import KERNELS
 
 ALLOWED = {frozenset({"unlazy.kernels.base", "unlazy.kernels.algebra"})}
 """Kernels add and multiply, and sums and products are kernels."""

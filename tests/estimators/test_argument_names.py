@@ -9,7 +9,6 @@ import unlazy
 from unlazy import estimators
 from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.estimators import named_kernels
-from unlazy.estimators.feature_machine import machines
 from unlazy.estimators.persistence.registry import ESTIMATORS
 
 X = np.random.default_rng(0).normal(size=(30, 2))
@@ -32,7 +31,7 @@ def test_random_state_is_zero_by_default():
 def test_a_kernel_name_means_one_network():
     network = named_kernels.NETWORK
     for name in ("ntk", "nngp"):
-        assert machines.KERNELS[name].network == network
+        assert named_kernels.unit_kernel(name).network == network
         assert named_kernels.kernel_named(name, 1.0, 2).kernel.network == network
         assert CANDIDATES[name].options[0](False, 0, 100).model.kernel == name  # the meaning of a name is defined once
     process = unlazy.GaussianProcess("ntk_ensemble").fit(X, Y)

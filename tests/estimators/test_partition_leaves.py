@@ -8,7 +8,7 @@ from unlazy.estimators.feature_search import final_fit
 from unlazy.estimators.feature_search.final_fit import FinalFitProblem, _partition_is_promising
 from unlazy.estimators.feature_search.held_out import KernelCandidate, ScoredCandidate
 from unlazy.estimators.feature_search.successive_halving import HalvingCandidate, HalvingResult
-from unlazy.estimators.named_kernels import UNIT
+from unlazy.estimators.named_kernels import unit_kernel
 
 
 def test_a_trial_on_some_leaves_decides(monkeypatch):
@@ -20,7 +20,12 @@ def test_a_trial_on_some_leaves_decides(monkeypatch):
     learned, validation = data.rows(slice(512)), data.rows(slice(512, None))
     metric = np.eye(2) / 2
     choice = HalvingCandidate(
-        KernelCandidate(UNIT["gaussian"], "full"), metric, 1.0, ScoredCandidate((1.0, 1e-4), 0.5, validation.Y), 1, 512
+        KernelCandidate(unit_kernel("gaussian"), "full"),
+        metric,
+        1.0,
+        ScoredCandidate((1.0, 1e-4), 0.5, validation.Y),
+        1,
+        512,
     )
     problem = FinalFitProblem(choice, np.eye(2), 1.0, 1e-3, None, False)
     with precision("float64"):
@@ -36,12 +41,12 @@ def test_a_ridge_below_rounding_is_increased():
     X = np.linspace(-3, 3, 500)[:, None]
     data = TrainingData(X, np.sin(X), None)
     choice = HalvingCandidate(
-        KernelCandidate(UNIT["gaussian"], "full"), np.eye(1), 1.0, ScoredCandidate((1.0, 1e-20), 0.5, X), 1, 500
+        KernelCandidate(unit_kernel("gaussian"), "full"), np.eye(1), 1.0, ScoredCandidate((1.0, 1e-20), 0.5, X), 1, 500
     )
     problem = FinalFitProblem(choice, np.eye(1), 1.0, 1e-3, None, False)
     with precision("float64"):
         model = final_fit._fit_exact(problem, data)
-        predicted = final_fit.predict_rows(UNIT["gaussian"], problem.map, problem.bandwidth, model, X)
+        predicted = final_fit.predict_rows(unit_kernel("gaussian"), problem.map, problem.bandwidth, model, X)
     assert 1e-20 < model.ridge <= 10 * final_fit.MAX_HIDDEN_RIDGE
     # the fit under a ridge of at most 1e-5 misses a smooth target by less than its square root
     np.testing.assert_allclose(predicted, np.sin(X), atol=3e-3)

@@ -1,7 +1,7 @@
 """Kernels by name, with a data-dependent default bandwidth, shared by all estimators."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
@@ -30,28 +30,9 @@ _SCALED = ("linear", "nngp", "ntk", "polynomial")
 NAMES = (*_RADIAL, *_SCALED)
 
 
-class UnitKernels(Mapping[str, Kernel]):
-    """Kernels of these names at bandwidth one, each built when first asked for: layers of networks take long to import.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Names of kernels.
-    """
-
-    def __init__(self, names: Sequence[str]):
-        self._names = tuple(names)
-
-    def __getitem__(self, name: str) -> Kernel:
-        if name not in self._names:
-            raise KeyError(name)
-        return _scaled_kernel(name) if name in _SCALED else _RADIAL[name](1.0)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+def unit_kernel(name: str) -> Kernel:
+    """The named kernel at bandwidth one; networks are built when first asked for, since layers take long to import."""
+    return _scaled_kernel(name) if name in _SCALED else _RADIAL[name](1.0)
 
 
 @functools.cache
@@ -64,8 +45,6 @@ def _scaled_kernel(name: str) -> InnerProductKernel:
     return Linear() if name == "linear" else Polynomial(2)
 
 
-UNIT = UnitKernels(NAMES)
-"""Named kernels at bandwidth one."""
 SAMPLE = 1000
 """Number of rows whose distances give the median."""
 

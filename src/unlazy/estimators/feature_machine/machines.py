@@ -9,7 +9,6 @@ from unlazy.core.threads import limit_threads
 from unlazy.estimators.base import TrainingData
 from unlazy.estimators.classifiers import CalibratedClassifier
 from unlazy.estimators.feature_machine.base import FeatureMachine
-from unlazy.estimators.feature_search.choices import KERNELS as KERNELS
 from unlazy.estimators.intervals import HeldOutIntervals
 
 

@@ -24,15 +24,17 @@ from unlazy.estimators.feature_search import constants
 from unlazy.estimators.feature_search.final_fit import KernelModel, predict_rows
 from unlazy.estimators.feature_search.held_out import KernelCandidate, standardized_difference
 from unlazy.estimators.feature_search.search import FitFunction, Selected, leave_one_out_predictions
-from unlazy.estimators.named_kernels import UnitKernels
+from unlazy.estimators.named_kernels import unit_kernel
 from unlazy.estimators.preprocessing.columns import ColumnScale, IntegerCodes, weighted_median
 from unlazy.kernels.base import Kernel, resolve_kernel
+from unlazy.kernels.product_laplace import ProductLaplace
+from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.solvers.ridge import weighted_mean
 from unlazy.training.options import METRICS
 from unlazy.training.rfm.iteration import check_metric
 
-KERNELS = UnitKernels(("product_laplace", "laplace", "gaussian", "matern", "ntk", "nngp"))
-DEFAULT = ("product_laplace", "laplace", "gaussian")
+KERNELS = ("product_laplace", "laplace", "gaussian", "matern", "ntk", "nngp")
+DEFAULT = (ProductLaplace(1.0), Laplace(1.0), Gaussian(1.0))
 MANY_COLUMNS = 500
 """Number of columns beyond which a full metric is not tried by default if there are fewer rows.
 
@@ -73,13 +75,13 @@ def list_candidates(machine: CandidateSettings, shape: tuple[int, int] = (0, 0))
         value = getattr(machine, what)
         if value is not None and not (isinstance(value, int | float | np.number) and 0 < value < math.inf):
             raise ValueError(f"{what} must be positive or None (leave-one-out), got {value!r}")
-    kernels = [KERNELS[name] for name in DEFAULT]
+    kernels: Sequence[Kernel] = DEFAULT
     if machine.kernel is not None:
         given = resolve_kernel(machine.kernel, "a name, None (a choice)")
         if given is None and machine.kernel not in KERNELS:
             name = str(machine.kernel)
             raise ValueError(f"unknown kernel {name!r}{did_you_mean(name, KERNELS)}, or pass a kernel")
-        kernels = [KERNELS[str(machine.kernel)] if given is None else given]
+        kernels = [unit_kernel(str(machine.kernel)) if given is None else given]
     rows, columns = shape
     tried = ("diagonal",) if columns > max(MANY_COLUMNS, rows) else ("full", "diagonal")
     metrics = tried if machine.metric is None else (machine.metric,)
