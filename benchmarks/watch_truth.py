@@ -391,9 +391,9 @@ def advise(setting, done: set[str], deadline: float) -> Iterator[Line]:
 
 def advised(runs: Sequence[Line], target: float) -> float:
     """The α that unlazy advises for a gap, from finished runs."""
-    from unlazy.diagnostics.advice import DialRun, advise_scale
+    from unlazy.diagnostics.advice import ScaledRun, advise_scale
 
-    return advise_scale([DialRun(r["alpha"], r["gap"]) for r in runs], target).scale
+    return advise_scale([ScaledRun(r["alpha"], r["gap"]) for r in runs], target).scale
 
 
 def right_alpha(run: Callable[[float], Line], found: dict[float, Line], target: float) -> float:

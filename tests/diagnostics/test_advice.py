@@ -10,7 +10,7 @@ import pytest
 from small_model import SmallModel, initial, mlp
 
 import unlazy
-from unlazy.diagnostics.advice import DialRun, advise, advise_scale
+from unlazy.diagnostics.advice import ScaledRun, advise, advise_scale
 from unlazy.diagnostics.measures.movement import homogeneous_degree
 from unlazy.diagnostics.rescaling.network import rescale_network, scale_of
 from unlazy.diagnostics.verdict import GapPoint, decide, log_odds
@@ -26,19 +26,19 @@ def gap_at(scale, exponent, level=0.0):
 
 
 def test_one_run_moves_by_the_prior_exponent():
-    found = advise_scale([DialRun(1.0, 0.5)], 0.2)
+    found = advise_scale([ScaledRun(1.0, 0.5)], 0.2)
     assert found.exponent == pytest.approx(1)
     assert found.scale == pytest.approx(4)  # odds 1 to 1/4
     assert found.low < 2 < 8 < found.high
-    near = advise_scale([DialRun(1.0, 0.5)], 0.45)
+    near = advise_scale([ScaledRun(1.0, 0.5)], 0.45)
     assert near.high / near.low < found.high / found.low  # the exponent matters less
 
 
 @pytest.mark.parametrize("exponent", [0.6, 1.0, 1.5])
 def test_two_runs_tell_the_exponent(exponent):
-    """Two noiseless runs a decade apart weigh (ln 10)²/2/DIAL_NOISE² = 42 against 1/EXPONENT_SPREAD² = 8 of the prior,
+    """Two noiseless runs a decade apart weigh (ln 10)²/2/SCALE_NOISE² = 42 against 1/EXPONENT_SPREAD² = 8 of the prior,
     so that a sixth of the difference to 1 remains, times the logarithm of the distance between runs and target."""
-    runs = [DialRun(a, gap_at(a, exponent, 2.0)) for a in (0.5, 5.0)]
+    runs = [ScaledRun(a, gap_at(a, exponent, 2.0)) for a in (0.5, 5.0)]
     found = advise_scale(runs, 0.1)
     right = math.exp((2.0 - log_odds(0.1)) / exponent)
     error = 0.17 * abs(exponent - 1) + 1e-9
@@ -49,9 +49,9 @@ def test_two_runs_tell_the_exponent(exponent):
 
 def test_advice_needs_a_run_and_a_possible_gap():
     with pytest.raises(ValueError, match=r"target_gap must be between 0 and 1, got 1\.5"):
-        advise_scale([DialRun(1.0, 0.5)], 1.5)
+        advise_scale([ScaledRun(1.0, 0.5)], 1.5)
     with pytest.raises(ValueError, match="a run with a finite gap"):
-        advise_scale([DialRun(1.0, math.nan)], 0.3)
+        advise_scale([ScaledRun(1.0, math.nan)], 0.3)
 
 
 def test_levers_are_equivalent():

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("sample_complexity is mean_field", "sample_complexity is mean_field"),
         ("K_p → K as p^-1/2", "<i>K</i><sub><i>p</i></sub> → <i>K</i> as <i>p</i><sup>-1/2</sup>"),
         ("a < b & 2ησ_min²", "a &lt; <i>b</i> &amp; 2ησ<sub>min</sub>²"),
+        ("odds ∝ t^2.1, then d^2.", "odds ∝ <i>t</i><sup>2.1</sup>, then <i>d</i><sup>2</sup>."),
         ("He_3 at n ≳ d²", "He<sub>3</sub> at <i>n</i> ≳ <i>d</i>²"),
         ("see [K3, K5], [Z9]", 'see [<a href="#K3">K3</a>, <a href="#K5">K5</a>], [Z9]'),
         ("the network's |cosine|", "the network&#x27;s |cosine|"),

@@ -12,15 +12,17 @@ from unlazy.diagnostics.verdict import LAZY_GAP, RICH_GAP, Verdict, log_odds
 
 EXPONENT, EXPONENT_SPREAD = 1.0, 0.35
 """Prior mean and standard deviation of p in odds(g) ∝ α^-p, over architectures, activations and optimizers."""
-DIAL_NOISE = 0.25
+SCALE_NOISE = 0.25
 """Standard deviation of the log-odds of one run about that law."""
 SMALL_GAP = 0.1
 """Below this gap one run does not tell the exponent: smooth activations fall faster than 1/α, ReLU slower."""
+MAX_WIDTH_FACTOR = 100.0
+"""A width is not advised to grow or shrink by more than this."""
 LEAST_SLOPE = 0.15
 """Below this growth s of odds(g) ∝ t^s the length of the run, and so the learning rate, hardly moves the gap."""
 
 
-class DialRun(NamedTuple):
+class ScaledRun(NamedTuple):
     """The gap at the end of a run at output scale α."""
 
     scale: float
@@ -46,7 +48,7 @@ class ScaleAdvice(NamedTuple):
     exponent: float
 
 
-def advise_scale(runs: Sequence[DialRun], target_gap: float) -> ScaleAdvice:
+def advise_scale(runs: Sequence[ScaledRun], target_gap: float) -> ScaleAdvice:
     """Output scale α at which a run would end with the target gap, by odds(g) ∝ α^-p [W6].
 
     One run fixes the level, with p near 1; two runs fix the exponent too. Runs must train equally fast in function
@@ -54,7 +56,7 @@ def advise_scale(runs: Sequence[DialRun], target_gap: float) -> ScaleAdvice:
 
     Parameters
     ----------
-    runs : sequence of DialRun
+    runs : sequence of ScaledRun
         Gaps at the end of runs at known α.
     target_gap : float
         Requested gap, between 0 and 1.
@@ -78,12 +80,12 @@ def advise_scale(runs: Sequence[DialRun], target_gap: float) -> ScaleAdvice:
     goal, origin = log_odds(target_gap), x[np.argmin(abs(y - log_odds(target_gap)))]
     # y = level - p (x - origin): flat prior on the level, normal on p
     design = np.stack([np.ones(len(x)), origin - x], 1)
-    precision = design.T @ design / DIAL_NOISE**2 + np.diag([0, EXPONENT_SPREAD**-2])
-    level, p = np.linalg.solve(precision, design.T @ y / DIAL_NOISE**2 + [0, EXPONENT / EXPONENT_SPREAD**2])
+    precision = design.T @ design / SCALE_NOISE**2 + np.diag([0, EXPONENT_SPREAD**-2])
+    level, p = np.linalg.solve(precision, design.T @ y / SCALE_NOISE**2 + [0, EXPONENT / EXPONENT_SPREAD**2])
     p = max(p, 0.2)
     shift = (level - goal) / p
     slope = np.array([1 / p, -shift / p])
-    spread = math.sqrt(slope @ np.linalg.inv(precision) @ slope + (DIAL_NOISE / p) ** 2)
+    spread = math.sqrt(slope @ np.linalg.inv(precision) @ slope + (SCALE_NOISE / p) ** 2)
     low, middle, high = (math.exp(origin + shift + z * spread) for z in (-1.96, 0, 1.96))
     return ScaleAdvice(middle, low, high, float(p))
 
@@ -152,7 +154,7 @@ def advise(
     target_gap: float,
     *,
     scale: float = 1.0,
-    earlier: Sequence[DialRun] = (),
+    earlier: Sequence[ScaledRun] = (),
     degree: float = math.nan,
     machine: KernelMachine | None = None,
 ) -> Advice:
@@ -166,7 +168,7 @@ def advise(
         Requested gap, between 0 and 1.
     scale : float, default 1.0
         Output scale α of the run.
-    earlier : sequence of DialRun, default ()
+    earlier : sequence of ScaledRun, default ()
         Other runs of the same network.
     degree : float, default NaN
         k with f(σθ_0) = σ^k f(θ_0), for the scale of the initialization; NaN if there is none.
@@ -181,21 +183,21 @@ def advise(
         reason = "is broken: lower the learning rate first" if verdict.word == "broken" else "is too young for advice"
         return Advice(target_gap, verdict.gap, notes=(f"This run {reason}.",))
     gap = verdict.forecast.gap
-    found = advise_scale([*earlier, DialRun(scale, gap)], target_gap)
+    found = advise_scale([*earlier, ScaledRun(scale, gap)], target_gap)
     factor = found.scale / scale
     bounds = found.low / scale, found.high / scale
     levers = [_output_scale(found, scale)]
     if degree > 1:
         levers.append(_initialization(factor, bounds, degree))
-    levers += [_width(factor, bounds), *_learning_rate(gap, target_gap, verdict.forecast.slope)]
+    levers += [*_width(factor, bounds), *_learning_rate(gap, target_gap, verdict.forecast.slope)]
     return Advice(target_gap, gap, found, tuple(levers), tuple(_notes(verdict, target_gap, earlier, machine)))
 
 
 def _output_scale(found: ScaleAdvice, scale: float) -> Lever:
     factor, low, high = found.scale / scale, found.low / scale, found.high / scale
     change = (
-        f"scale the output: train f_0 + α (f - f_0) with α = {_times(found.scale)} (95% interval {found.low:.2g} to "
-        f"{found.high:.2g}), the learning rate of SGD times {_times(factor**-2)}, or that of Adam times "
+        f"scale the output: train f_0 + α (f - f_0) with α = {_times(found.scale)} (95% interval {_times(found.low)} "
+        f"to {_times(found.high)}), the learning rate of SGD times {_times(factor**-2)}, or that of Adam times "
         f"{_times(1 / factor)} and its eps times {_times(factor)}"
     )
     cost = "the same number of steps; f_0 is evaluated beside f, a third more time, with its parameters in memory"
@@ -215,14 +217,17 @@ def _initialization(factor: float, bounds: tuple[float, float], degree: float) -
     return Lever("initialization scale", sigma, low, high, change, law, "the same number of steps")
 
 
-def _width(factor: float, bounds: tuple[float, float]) -> Lever:
+def _width(factor: float, bounds: tuple[float, float]) -> list[Lever]:
     width, low, high = (f**2 for f in (factor, *bounds))
+    if not 1 / MAX_WIDTH_FACTOR <= width <= MAX_WIDTH_FACTOR:
+        return []
     change = f"multiply the width by {_times(width)}"
     law = (
         "g ∝ 1/√width in NTK parametrization, and in the standard one with SGD rates ∝ 1/width; no effect in maximal "
         "update parametrization [T1]"
     )
-    return Lever("width", width, low, high, change, law, f"{_times(width**2)} times the computation of hidden layers")
+    cost = f"{_times(width**2)} times the computation of hidden layers"
+    return [Lever("width", width, low, high, change, law, cost)]
 
 
 def _learning_rate(gap: float, target: float, slope: float) -> list[Lever]:
@@ -238,7 +243,7 @@ def _learning_rate(gap: float, target: float, slope: float) -> list[Lever]:
     return [Lever("learning rate", factor, factor, factor, change, law, cost)]
 
 
-def _notes(verdict: Verdict, target: float, earlier: Sequence[DialRun], machine: KernelMachine | None) -> list[str]:
+def _notes(verdict: Verdict, target: float, earlier: Sequence[ScaledRun], machine: KernelMachine | None) -> list[str]:
     notes = []
     if not earlier:
         notes.append("From one run α is right within a factor of 2 in most cases; after a second run pass both.")
@@ -257,4 +262,5 @@ def default_target(verdict: Verdict) -> float:
 
 
 def _times(value: float) -> str:
-    return f"{value:.2g}"
+    """Two digits, with thousands separated: 0.0016, 2.5, 1,800."""
+    return f"{float(f'{value:.2g}'):,.10g}"

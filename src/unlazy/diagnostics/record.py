@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from unlazy.core.errors import UnlazyError
 from unlazy.core.files import atomic_write
-from unlazy.diagnostics.advice import Advice, DialRun, advise, default_target
+from unlazy.diagnostics.advice import Advice, ScaledRun, advise, default_target
 from unlazy.diagnostics.measures.kernel_result import KernelMachine
 from unlazy.diagnostics.verdict import GapPoint, Verdict, decide
 
@@ -175,7 +175,7 @@ class Record:
         """Changes that would move the run to the target gap; by default to the nearest other regime."""
         verdict = self.verdict
         target = default_target(verdict) if target_gap is None else target_gap
-        runs = [DialRun(other.scale, other.verdict.forecast.gap) for other in earlier if other.verdict.forecast]
+        runs = [ScaledRun(other.scale, other.verdict.forecast.gap) for other in earlier if other.verdict.forecast]
         return advise(verdict, target, scale=self.scale, earlier=runs, degree=self.degree, machine=self.kernel_machine)
 
     def with_check(self, check: Check) -> "Record":

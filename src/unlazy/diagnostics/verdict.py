@@ -26,7 +26,8 @@ CHECK_NOISE = 0.15
 """Standard deviation of the log-odds of one check about that law, besides the error of the gap."""
 DRIFT = 1.0
 """Standard deviation of the change of the log-odds per unit of log time that the law does not foresee. So wide that the
-intervals at 30% of the steps held the gap at the end in 99 of 104 runs of benchmarks/watch_truth.py; with 0.5 in 84."""
+intervals at 30% of the steps held the gap at the end in 99 of 104 runs of benchmarks/watch_truth.py (0.5: 84), on which
+it was chosen."""
 WINDOW = 8.0
 """Checks of the last steps enter the extrapolation, from step/WINDOW on."""
 LEAST, MOST = 1e-6, 0.99

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 TAG = re.compile(r"\[([A-Z]\d{1,2}(?:(?:, |–|-)[A-Z]\d{1,2})*)\]")
-_GROUP = r"\{([^{}]+)\}|\(([^()]+)\)|(-\d/\d|-?[A-Za-z0-9α-ω½∞]+)"
+_GROUP = r"\{([^{}]+)\}|\(([^()]+)\)|(-\d/\d|-?\d+\.\d+|-?[A-Za-z0-9α-ω½∞]+)"
 _INDEX = re.compile(rf"(?<![A-Za-z_.])(He|[A-Za-zα-ωΑ-Ω])(['̂̃̄]*)_(?:{_GROUP})")
 _POWER = re.compile(rf"(?<=[\w)\]}}‖>*])\^(?:{_GROUP})")
 _LETTER = re.compile(r"(?<![\w'’&#./-])([b-zB-HJ-Zα-ωϕ])(?=[̂̃̄]?[⁰¹²³⁴-⁹⁻½ᵀ*]*(?:[^\w'’̂̃̄]|$))")

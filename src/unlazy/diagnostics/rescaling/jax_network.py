@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import equinox as eqx
 from jaxtyping import PyTree
 
-from unlazy.diagnostics.rescaling.dial import Constant, dial
+from unlazy.diagnostics.rescaling.output_scale import Constant, scale_output
 from unlazy.models.protocol import Params
 
 
@@ -34,7 +34,7 @@ class RescaledApply:
 
     def __call__(self, params: PyTree, *inputs: PyTree, **options: PyTree) -> PyTree:
         f_0 = self.apply(self.start.value, *inputs, **options)
-        return dial(self.apply(params, *inputs, **options), f_0, self.unlazy_scale)
+        return scale_output(self.apply(params, *inputs, **options), f_0, self.unlazy_scale)
 
 
 class RescaledModule(eqx.Module):
@@ -46,4 +46,4 @@ class RescaledModule(eqx.Module):
 
     def __call__(self, *inputs: PyTree, **options: PyTree) -> PyTree:
         f_0 = self.start.value(*inputs, **options)
-        return dial(self.network(*inputs, **options), f_0, self.unlazy_scale)  # type: ignore[operator]
+        return scale_output(self.network(*inputs, **options), f_0, self.unlazy_scale)  # type: ignore[operator]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import PyTree
 
-from unlazy.diagnostics.rescaling.dial import Constant, dial
+from unlazy.diagnostics.rescaling.output_scale import Constant, scale_output
 from unlazy.models.protocol import Params
 
 
@@ -21,7 +21,7 @@ class RescaledNnx(nnx.Module):
         graph, state = self._start.value
         start = nnx.merge(graph, state, copy=True)
         f_0 = start(*inputs, **options)
-        return dial(self.network(*inputs, **options), f_0, self.unlazy_scale)  # type: ignore[operator]
+        return scale_output(self.network(*inputs, **options), f_0, self.unlazy_scale)  # type: ignore[operator]
 
 
 def rescale_module(module: nnx.Module, scale: float, reference: Params) -> RescaledNnx:

@@ -11,6 +11,6 @@ class Constant:
         self.value = value
 
 
-def dial(f: PyTree, f_0: PyTree, scale: float) -> PyTree:
+def scale_output(f: PyTree, f_0: PyTree, scale: float) -> PyTree:
     """f_0 + α (f - f_0) of every array."""
     return jax.tree.map(lambda a, b: b + scale * (a - b), f, f_0)
