@@ -7,6 +7,8 @@ worse by more than 0.002, the mean rank between the variants, and the CPU time o
 
     python benchmarks/search_ablation.py --data FOLDER --store ablation.jsonl            # resumes
     python benchmarks/search_ablation.py --data FOLDER --store ablation.jsonl --table    # only the table
+
+With --record the changes and their errors are kept.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+from record import add_option, recorder
 from tabular import CLASSIFICATION, REGRESSION, split
 
 NEVER, ALWAYS = 10**9, 0
@@ -110,11 +113,13 @@ def table(options: argparse.Namespace) -> str:
     scores, seconds = values
     change = scores - scores[:, :1]
     ranks = np.mean([rankdata(-row) for row in scores], 0)
+    note = recorder(__file__, options.record)
     lines = [f"{len(cells)} tables, at most {options.rows} rows",
              f"{'':44}{'change':>10}{'± error':>10}{'better':>8}{'worse':>7}{'rank':>7}{'CPU':>7}"]  # fmt: skip
     for i, variant in enumerate(options.variants):
         delta = change[:, i]
         error = delta.std(ddof=1) / np.sqrt(len(delta))
+        note(f"change of the score, {variant}, {len(cells)} tables", float(delta.mean()), "R² or accuracy")
         cpu = seconds[:, i].sum() / seconds[:, 0].sum()
         lines.append(f"{variant:44}{delta.mean():10.5f}{error:10.5f}{np.sum(delta > 2e-3):8d}{np.sum(delta < -2e-3):7d}"
                      f"{ranks[i]:7.2f}{cpu:7.2f}")  # fmt: skip
@@ -131,6 +136,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--table", action="store_true", help="only print the table of stored results")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    add_option(parser)
     options = parser.parse_args()
     if options.one:
         return measure(options.data, options.sets[0], options.rows, options.seeds[0], options.variants)

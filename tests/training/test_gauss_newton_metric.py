@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from unlazy.core.arrays import precision
-from unlazy.estimators.named_kernels import UNIT
+from unlazy.estimators.named_kernels import unit_kernel
 from unlazy.products.metric_gram import cross, metric_gram
 from unlazy.solvers.ridge import ridge_coefficients
 from unlazy.training.rfm.iteration import DAMPING, free_directions, leading_directions, rotate_directions
@@ -43,7 +43,7 @@ def test_zero_slopes_give_no_rotation():
 @pytest.mark.slow_cases("ntk")
 @pytest.mark.parametrize("name", ["gaussian", "laplace", "ntk", "product_laplace"])
 def test_slopes_are_differences_of_the_fit(name):
-    kernel, L, h, step = UNIT[name], LENGTHS if name == "product_laplace" else FULL, 2.0, 1e-5
+    kernel, L, h, step = unit_kernel(name), LENGTHS if name == "product_laplace" else FULL, 2.0, 1e-5
     rows = np.arange(0, N, 7)
     Y = RNG.normal(size=(N, C))
     with precision("float64"):
@@ -78,7 +78,7 @@ def test_a_wrong_direction_is_rotated_to_the_true_one():
     off = (u + 0.15 * np.eye(d)[1])[None]
     off /= np.linalg.norm(off)
     with precision("float64"):
-        seen = HostSplitFits(UNIT["gaussian"], np.concatenate([X, X[:5]]), n, off)
+        seen = HostSplitFits(unit_kernel("gaussian"), np.concatenate([X, X[:5]]), n, off)
         found = seen.fit(seen.default_bandwidth, 1e-2, y[:, None], None)
         along = seen.slopes(seen.default_bandwidth, found.alpha, np.arange(n))
     moved = rotate_directions(off, X, found.ridge * found.alpha, along)[0]
