@@ -17,8 +17,10 @@ SOURCE = Path(unlazy.__file__).parent
 SKIPPED = ("unlazy.cli", "unlazy.lab.experiments")
 """Subpackages without examples."""
 OPTIONAL = {
-    "torch": ("unlazy.models.torch_", "unlazy.diagnostics.rescaling.torch_module"),
+    "torch": ("unlazy.models.torch_", "unlazy.diagnostics.rescaling.torch_module", "unlazy.diagnostics.callbacks"),
     "flax": ("unlazy.diagnostics.rescaling.nnx_module",),
+    "lightning": ("unlazy.diagnostics.callbacks.lightning",),
+    "transformers": ("unlazy.diagnostics.callbacks.transformers",),
 }
 """Modules that import optional packages."""
 MISSING = tuple(m for package, modules in OPTIONAL.items() if find_spec(package) is None for m in modules)

@@ -72,7 +72,7 @@ def write_page(record: Record | str | Path, path: str | Path) -> Path:
     >>> import tempfile
     >>> from pathlib import Path
     >>> from unlazy.diagnostics import Check, Record, write_page
-    >>> record = Record((Check(step=100, points=64, gap=0.05, gap_error=0.01),), planned_steps=100)
+    >>> record = Record((Check(step=100, points=64, gap=0.05, gap_error=0.01, change=1.0),), planned_steps=100)
     >>> page = write_page(record, Path(tempfile.mkdtemp()) / "page.html")
     >>> "linearization gap is 0.05 ± 0.01" in page.read_text(encoding="utf-8")
     True
