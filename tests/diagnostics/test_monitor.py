@@ -36,7 +36,7 @@ def train(monitor, model, X, y, steps, rate):
 
 
 @quiet
-def test_verdicts_follow_the_dial(data):
+def test_verdicts_follow_the_output_scale(data):
     words = {}
     for alpha in (30.0, 0.3):
         model = SmallModel(initial(0, 5, 64, 1), alpha=alpha)

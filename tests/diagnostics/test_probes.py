@@ -84,3 +84,9 @@ def test_targets_of_other_kinds_have_no_loss():
     for targets in (np.ones((4, 2)), np.array(list("abcd"))):
         assert np.isnan(probe_loss(outputs, targets)) and np.isnan(probe_error(outputs, targets))
         assert label_matrix(outputs, targets) is None and residual_matrix(outputs, targets) is None
+
+
+@pytest.mark.parametrize("inputs", [X[:0], (X[:0], X[:0, 0]), {"ids": X[:0]}])
+def test_no_points_are_refused(inputs):
+    with pytest.raises(ValueError, match="probe_inputs are empty"):
+        Probes(inputs)

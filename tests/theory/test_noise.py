@@ -58,3 +58,22 @@ def test_modes_without_labels_and_several_samples():
     # four times the squares: half the error, up to the skewness of χ²
     np.testing.assert_allclose(1 - four.low, (1 - one.low) / 2, rtol=1e-12)
     np.testing.assert_allclose(four.high - 1, (one.high - 1) / 2, rtol=0.2)
+
+
+@pytest.mark.parametrize(
+    "values, powers, absent, message",
+    [
+        ([], [], 0, "above absent=0"),
+        ([1.0], [1.0], 1, "above absent=1"),
+        ([1.0, 2.0], [1.0, np.nan], 0, "finite"),
+        ([1.0, 2.0], [1.0, -1.0], 0, "nonnegative"),
+    ],
+)
+def test_misuse_raises(values, powers, absent, message):
+    with pytest.raises(ValueError, match=message):
+        estimate_noise(np.array(values), np.array(powers), absent=absent)
+
+
+def test_few_modes_have_an_interval():
+    found = estimate_noise(np.ones(3), np.ones(3))
+    assert 0 == found.low < found.value == 1 < found.high < np.inf

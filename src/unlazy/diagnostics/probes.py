@@ -30,6 +30,8 @@ class Probes:
         lengths = {len(part) for part in _arrays(inputs)}
         #: Points along the first axis, or None if the arrays do not agree on it: then they are used whole.
         self.rows = lengths.pop() if len(lengths) == 1 else None
+        if self.rows == 0:
+            raise ValueError("probe_inputs are empty: pass some 64 to 1,000 typical inputs")
         self._order = np.random.default_rng(seed).permutation(self.rows or 0)
         if targets is not None and self.rows is not None and hasattr(targets, "shape") and _rows(targets) != self.rows:
             raise ValueError(

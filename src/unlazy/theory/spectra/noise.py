@@ -68,6 +68,11 @@ def estimate_noise(
     -------
     NoiseEstimate
 
+    Raises
+    ------
+    ValueError
+        If no mode has a label, the lengths differ, or a value is negative, NaN or infinite.
+
     Examples
     --------
     >>> import numpy as np
@@ -77,7 +82,14 @@ def estimate_noise(
     >>> round(found.value, 3), found.low < 0.1 < found.high
     (0.1, True)
     """
-    n, total = len(powers), np.cumsum(powers)
+    n = len(powers)
+    if len(eigenvalues) != n or n <= absent:
+        raise ValueError(
+            f"eigenvalues and powers must have one length above absent={absent}, got {len(eigenvalues)} and {n}"
+        )
+    if not (np.isfinite([eigenvalues, powers]).all() and np.min([eigenvalues, powers]) >= 0):
+        raise ValueError("eigenvalues and powers must be finite and nonnegative: the labels have NaN or infinity")
+    total = np.cumsum(powers)
     counts = np.array([n, *(n >> j for j in range(1, n.bit_length()) if n >> j >= MIN_MODES)])
     means = total[counts - 1] / (counts - absent)
     freedom = draws * (counts - absent)
