@@ -17,6 +17,8 @@ survived   all chosen tests passed, or no test executes the line
 timeout    over `--cpu` and four times what the tests took before: counted as not killed, as a slow test is no proof
 not run    the time was up (not part of the score)
 
+The output is written after each verdict; `--resume` continues from it.
+
 `--again` takes the mutants of an earlier output instead of new draws and finds them by their text: tests written since
 are then judged by the same mutants, though other lines of the file moved. A survivor is a gap in the tests, a change
 that no result shows (thresholds of speed and memory, a guard against what other code excludes), or code that only runs
@@ -503,8 +505,8 @@ def main(arguments: list[str]) -> int:
             print(f"{seconds:6.1f} s  {run[0]}, {run[1]}: {len(found)} tests", flush=True)
             for key in sorted(k for k, t in found.items() if not t["passed"]):
                 print(f"          left out: {key}")
-        if options.coverage:
-            options.coverage.write_text(json.dumps({"tests": tests, "runs": done}))
+            if options.coverage:
+                options.coverage.write_text(json.dumps({"tests": tests, "runs": done}))
         print(f"first run: {len(tests)} tests in {time.time() - began:.0f} s", flush=True)
 
         jobs = []
@@ -532,10 +534,18 @@ def main(arguments: list[str]) -> int:
                 f"{seconds:6.1f} s  {mutant['verdict']:8} {mutant['file']}:{mutant['line']} {mutant['kind']}",
                 flush=True,
             )
+            _keep(output, options.seed, mutants)
+    _keep(output, options.seed, mutants)
     report(mutants)
-    kept = [{k: v for k, v in m.items() if k != "text"} for m in mutants]
-    output.write_text(json.dumps({"seed": options.seed, "score": score(mutants), "mutants": kept}, indent=1))
     return 0
+
+
+def _keep(output: Path, seed: int, mutants: list[dict]) -> None:
+    """Write the verdicts so far, never half a file: `--resume` reads it after an interruption."""
+    kept = [{k: v for k, v in m.items() if k != "text"} for m in mutants]
+    new = output.with_name(output.name + ".new")
+    new.write_text(json.dumps({"seed": seed, "score": score(mutants), "mutants": kept}, indent=1))
+    new.replace(output)
 
 
 def _files(paths: list[str]) -> list[str]:
