@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from unlazy.theory.activations import dual_errors, duals
-from unlazy.theory.activations.functions import activation
+from unlazy.theory.activations.functions import ActivationFunction, activation
 from unlazy.theory.infinite_width.architecture import MLP
 
 KINKED = activation(lambda x: jnp.maximum(x, 0))  # undeclared: not recognized as ReLU
@@ -56,6 +56,66 @@ def test_networks_take_the_worst_layer():
     found = dual_errors.network_error(MLP(1, shifted, (0.7, 1.0)), np.array([4.0]))
     np.testing.assert_allclose(found, np.max(alone), rtol=1e-12)
     assert dual_errors.network_error(MLP(2, "erf"), np.ones(1)) == 0
+
+
+def test_variances_of_deeper_layers(monkeypatch):
+    """q' = s²q + σ_w² E φ(√q z)² + σ_b² with E max(√q z - κ, 0)² in closed form, h = κ/√q: q(1 + h²)Q(h) - qh f(h)."""
+    level, asked = 0.3, []
+    shifted = activation(lambda x: jnp.maximum(x - level, 0))
+    monkeypatch.setattr(dual_errors, "dual_error", lambda phi, root, derivative: asked.append(root**2) or 0 * root)
+    network = MLP(2, shifted, (1.5, 1.2, 0.7), (0.9, 0.4, 0.2), residual=0.5)
+    assert dual_errors.network_error(network, np.array([4.0]), tangent=False) == 0
+    first = 1.5**2 * 4 + 0.9**2
+    h = level / math.sqrt(first)
+    mean = (1 + h * h) * math.erfc(h / math.sqrt(2)) / 2 - h * math.exp(-h * h / 2) / math.sqrt(2 * math.pi)
+    # panels of at most 1/8 around the undeclared kink at h: a change of slope over nodes 1/16 of that apart
+    np.testing.assert_allclose(np.ravel(asked), [first, 0.25 * first + 1.44 * first * mean + 0.16], rtol=1e-4)
+
+
+def test_omitted_terms_of_a_kink_and_a_bend():
+    """φ = e^{-max(x, 0)}: a ramp of slope -1 and a smooth part that bends, so that all its coefficients are known.
+
+    b_k = E [x > 0] e^{-sx} h_k(x) by parts: b_0 = e^{s²/2} Q(s), √k b_k = f(0) h_{k-1}(0) - s b_{k-1}.
+    """
+    phi = ActivationFunction("bend", lambda x: jnp.exp(-jnp.maximum(x, 0)), kinks=(0.0,))
+    first, last, density = dual_errors.TERMS, dual_errors.MAX_TERMS, 1 / math.sqrt(2 * math.pi)
+    for s in (0.7, 1.6):
+        h, b = [1.0, 0.0], [math.exp(s * s / 2) * math.erfc(s / math.sqrt(2)) / 2]
+        for k in range(1, 4096):
+            h.append(-math.sqrt(k / (k + 1)) * h[k - 1])
+            b.append((density * h[k - 1] - s * b[-1]) / math.sqrt(k))
+        k, h, b = np.arange(first, 4096), np.array(h), np.array(b)
+        kinks = -s * density * h[k - 2] / np.sqrt(k * (k - 1.0))
+        smooth = b[k] - density * h[k - 1] / np.sqrt(k) - kinks
+        own, mixed, seen = smooth**2, np.abs(smooth * kinks), k < last
+        square = 0.5 + math.exp(2 * s * s) * math.erfc(s * math.sqrt(2)) / 2
+        wanted = dual_errors.JUMP_TAIL_FACTOR * own[seen].sum() + 2 * dual_errors.MIXED_TAIL_FACTOR * mixed[seen].sum()
+        found = float(dual_errors.dual_error(phi, np.array([s]))[0])
+        np.testing.assert_allclose(found, wanted / square, rtol=1e-6)
+        assert found > np.sum(own + 2 * mixed) / square
+
+
+def test_tail_factors_are_those_of_the_slowest_decay():
+    """Σ_{k≥K} k^{-a} / Σ_{K≤k<2K} k^{-a} → 1/(1 - 2^{1-a}) for a = 3/2 and 5/2, and less than a tenth more."""
+    for factor, decay in ((dual_errors.JUMP_TAIL_FACTOR, 1.5), (dual_errors.MIXED_TAIL_FACTOR, 2.5)):
+        k = np.arange(dual_errors.TERMS, 200_000.0)
+        beyond = 200_000.0 ** (1 - decay) / (decay - 1)
+        wanted = (np.sum(k**-decay) + beyond) / np.sum(k[k < dual_errors.MAX_TERMS] ** -decay)
+        assert wanted < factor < 1.05 * wanted
+
+
+def test_the_second_rule_splits_every_panel_and_keeps_kinks_at_edges():
+    """Both rules integrate [x > κ] x² exactly: a panel of smooth functions to rounding, on edges that meet the kink."""
+    level, root = 0.3, np.array([0.5, 2.0])
+    (x, w), (fine, weights) = (dual_errors._rule((level,), root, halved) for halved in (False, True))
+    h = level / root
+    wanted = [math.erfc(v / math.sqrt(2)) / 2 + v * math.exp(-v * v / 2) / math.sqrt(2 * math.pi) for v in h]
+    for at, weight in ((x, w), (fine, weights)):
+        np.testing.assert_allclose(np.sum(weight * at**2 * (at > h[:, None]), 1), wanted, rtol=1e-13)
+    nodes = dual_errors.NODES_PER_PANEL
+    x, fine = (dual_errors._rule((), root, halved)[0][0] for halved in (False, True))
+    for panel in x.reshape(-1, nodes):  # twice as many, but for those beyond the outermost of the coarse ones
+        assert 1.7 * nodes < np.sum((fine > panel[0]) & (fine < panel[-1])) <= 2 * nodes
 
 
 def test_rounding_of_close_points_that_a_fast_wave_amplifies():

@@ -90,7 +90,7 @@ def rounding_error(network: MLP, square: float, unit: float, tangent: bool = Tru
         ]
         formulas = duals.dual_functions(phi)[: 2 if tangent else 1]
         ends = [[float(f(pair)[0]) for pair in pairs] for f in formulas]
-    return max(abs(a - b) / max(abs(a), 1e-300) for a, b in ends)
+    return max(abs(a - b) / max(a, 1e-300) for a, b in ends)  # a = E φ² or E φ'²
 
 
 def dual_error(activation: ActivationFunction, root: np.ndarray, derivative: bool = False) -> np.ndarray:
