@@ -45,6 +45,26 @@ def test_the_lower_limit_holds_for_the_slowest_signal():
     assert np.mean(low > 1) <= FAILURES and np.median(low) > 0.25
 
 
+@pytest.mark.parametrize("variance", [0.0, 3.0])
+def test_the_lower_limit_is_exact_without_sampling_error(variance):
+    """Expected squares instead of draws: of the slowest signal all but the noise is taken away, and the rest is error.
+
+    Mean powers over (n/2, n] and (n/8, n/2] have variances 2/draws times their squares over their numbers of modes.
+    """
+
+    def power(first, last):  # of the signal between two modes, and what is left beyond mode n
+        return N * ((first / N) ** -FALL - (last / N) ** -FALL) / (last - first) + 1
+
+    late, early = power(100, 200), power(25, 100)
+    signal = np.where(RANK > 100, late, np.where(RANK > 25, early, 50.0))
+    # 10^14 draws leave an error of 1e-7 of powers up to 10
+    np.testing.assert_allclose(estimate_noise(STEEP, signal + variance, draws=10**14).low, variance, atol=1e-5)
+    spread = (late + variance + 10) / np.sqrt(100), late / early * (early + variance + 10) / np.sqrt(75)
+    error = 1.96 * np.hypot(*spread) * np.sqrt(2 / 40) / (1 - late / early)
+    found = estimate_noise(STEEP, signal + variance + 10, draws=40).low
+    np.testing.assert_allclose(found, variance + 10 - error, rtol=1e-12)
+
+
 def test_equal_eigenvalues_tell_nothing():
     powers = draws(np.zeros(N), 1.0)[0]
     assert estimate_noise(np.ones(N), powers).low == 0 < estimate_noise(STEEP, powers).low

@@ -22,6 +22,18 @@ def test_the_floor_of_given_neurons_is_that_of_least_squares(x64):
     np.testing.assert_allclose(found.risk(jnp.zeros(5)), 1.0, atol=1e-13)
 
 
+def test_dead_neurons_change_nothing(x64):
+    """A zero row of A₀ has rate 0 and adds nothing to what is reached: the floor is that of least squares."""
+    rates, target = (np.asarray(v) for v in sl.power_law(1.5, 0.7, 12))
+    A, root = np.zeros((4, 12)), np.sqrt(rates)
+    A[[0, 3]] = np.random.default_rng(1).normal(size=(2, 12))
+    found = sl.finite_width_modes(jnp.asarray(A), jnp.asarray(rates), jnp.asarray(target))
+    best, *_ = np.linalg.lstsq((A * root).T, root * target, rcond=None)
+    assert np.sum(np.abs(found.rates) < 1e-15) == 2
+    np.testing.assert_allclose(found.floor, np.sum((root * (target - A.T @ best)) ** 2), atol=1e-13)
+    assert float(found.floor) > 0.01
+
+
 def test_the_mean_floor_is_the_one_by_kappa(x64):
     """Over 40 first layers; the equation is that of N → ∞, its error is O(1/N) of it: 1/32 beside 4 standard errors."""
     rates, target = (np.asarray(v) for v in sl.power_law(2.0, 0.5, 256))

@@ -129,3 +129,21 @@ def test_gegenbauer_polynomials_of_few_degrees():
     for degrees in (0, 1, 2):
         rows = eigenvalues.gegenbauer(t, 3, degrees)
         np.testing.assert_allclose(rows, [np.ones(5), t, 1.5 * t**2 - 0.5][: degrees + 1], atol=1e-15)
+
+
+def test_nodes_grow_with_the_degree(x64):
+    """P_400 has one eigenvalue, 1/801 by the norm of Legendre polynomials: the rule must resolve its square."""
+
+    def profile(t):
+        return jnp.asarray(eigenvalues.gegenbauer(np.asarray(t), 3, 400)[-1])
+
+    values = eigenvalues.sphere_eigenvalues(profile, 3, 400)
+    np.testing.assert_allclose(values, np.eye(401)[400] / 801, atol=1e-11)
+
+
+def test_kappa_just_below_the_rank(x64):
+    """Rank 25 and n = 24.5, no ridge: κ is small but not zero, as the sum at κ = 0 exceeds n by a half."""
+    values, counts = jnp.array([0.5, 0.1, 0.01]), jnp.array([1.0, 4.0, 20.0])
+    kappa = float(eigenvalues.effective_regularization(values, counts, jnp.array(24.5)))
+    assert kappa > 0
+    np.testing.assert_allclose(np.sum(np.asarray(counts * values / (values + kappa))), 24.5, rtol=1e-12)

@@ -128,6 +128,8 @@ def _resolvent(
         A = 1 / (a + b * values)
         now = squared * np.sum(counts * values * A) + rest * (np.sum(counts * A) + spare / a)
         if np.all(np.abs(now - V) <= 1e-12 * now):
-            return now, (A, float(1 / a))
+            break
         V = now
-    return np.full_like(V, np.nan), (A, float(1 / a))
+    else:
+        now = np.full_like(V, np.nan)
+    return now, (A, float(1 / a))

@@ -102,7 +102,7 @@ def largest_modes(variances: Float[np.ndarray, " d"], levels: Float[np.ndarray, 
         raise ValueError("variances must be sorted largest first, as np.linalg.eigvalsh(cov)[::-1]")
     degrees, d = len(levels) - 1, len(variances)
     products, inputs = np.ones(1), np.full((1, degrees), -1)
-    values, found = [levels[0] * products], [inputs]
+    values, found = [levels[:1]], [inputs]
     for degree in range(1, degrees + 1):
         last = np.where(inputs[:, degree - 2] < 0, 0, inputs[:, degree - 2]) if degree > 1 else np.zeros(1, int)
         grown = np.where(np.arange(d) >= last[:, None], products[:, None] * variances, -1.0).ravel()
