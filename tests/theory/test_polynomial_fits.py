@@ -99,3 +99,41 @@ def test_candidates_of_a_cost_have_that_cost(fit, monkeypatch):
                 kinds.add(kind)
                 assert candidate.evaluated_fit().cost == cost
     assert {count for count, *_ in kinds} == {0, 1, 2} and len(kinds) >= 3
+
+
+@pytest.mark.parametrize("errors, costs, chosen", [
+    ((1e-6, 2e-6), (12, 9), "sines"), ((1e-6, 2e-5), (12, 9), "half angles"), ((2e-5, 1e-6), (9, 12), "sines"),
+    ((3e-5, 2e-5), (28, 28), "sines"), ((2e-5, 3e-5), (28, 28), "half angles"),
+])  # fmt: skip
+def test_the_choice_between_both_forms(errors, costs, chosen, monkeypatch):
+    """Within the tolerance the cheaper, so the sines are asked for less; else the more accurate."""
+    of_halves = polynomial_fits.HalfAngleFit(0.0, (1.0,) * (costs[0] - polynomial_fits.SQRT_COST + 1), (), errors[0])
+    of_sines = polynomial_fits.SineFit((1.0,) * (costs[1] - polynomial_fits.SQRT_COST), (1.0,), errors[1])
+    assert (of_halves.cost, of_sines.cost) == costs
+    asked = []
+    monkeypatch.setattr(polynomial_fits, "fit_half_angles", lambda f, tolerance, most: of_halves)
+    monkeypatch.setattr(polynomial_fits, "fit_sines", lambda f, tolerance, most: asked.append(most) or of_sines)
+    found = polynomial_fits.cheapest_fit(np.cos, 6e-6, most=28)
+    assert found is (of_sines if chosen == "sines" else of_halves)
+    assert asked == [costs[0] - 1 if errors[0] <= 6e-6 else 28]
+
+
+@pytest.mark.parametrize("kind", [polynomial_fits._HalfAngleCandidate, polynomial_fits._SineCandidate])
+def test_stated_errors_are_the_largest_at_all_angles(kind):
+    """Of the root by its terms in float64, and of F from float32 arguments, relative to F or a tenth."""
+
+    def ntk(theta):
+        return kernels_at_angle(theta, 6, 0.0)[1:].mean(0)
+
+    target = polynomial_fits._Target(ntk, np.pi)
+    candidate = kind(target, 5, 3, (0.9,))
+    found, (constant,), error = candidate.coefficients(3)
+    root, scale = np.sqrt(target.values - constant), np.maximum(target.values, 0.1)
+    wrong = np.abs(candidate.terms(target.theta) @ found - root) * 2 * root / scale
+    np.testing.assert_allclose(error, wrong.max(), rtol=1e-9)
+    np.testing.assert_allclose(candidate.terms(np.zeros(1)) @ found, math.sqrt(1 - constant), rtol=1e-13)
+    fit, grid = candidate.evaluated_fit(), target.grid
+    half = isinstance(fit, polynomial_fits.HalfAngleFit)
+    sides = (np.sin(grid / 2), np.cos(grid / 2)) if half else (np.cos(grid) / 2, np.sin(grid) / 2)
+    off = np.abs(fit.evaluate(*(side.astype(np.float32) for side in sides)) - ntk(grid)) / np.maximum(ntk(grid), 0.1)
+    assert fit.error == off.max() > 1e-6
