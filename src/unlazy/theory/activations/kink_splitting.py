@@ -1,7 +1,7 @@
 """Split a function with kinks into a smooth part plus steps and ramps: φ = g + P, P = Σ J [εx > κ] + S max(εx - κ, 0).
 
 The Hermite coefficients of a step decay as k^{-3/4}, those of a ramp as k^{-5/4}, too slowly for an expansion. The
-duals of steps and ramps have closed forms (theory.activations.truncated); the remainder is smooth, often a polynomial.
+duals of steps and ramps have closed forms (step_ramp_duals); the remainder is smooth, often a polynomial.
 With a_k of the smooth part and p_k of the kinks,  E φ(a)φ(b) = Σ_k (a_k a'_k + a_k p'_k + p_k a'_k) ρ^k + E P(a)P(b).
 """
 

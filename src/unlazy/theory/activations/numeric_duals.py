@@ -1,8 +1,8 @@
 """Duals of functions without a closed form, by Hermite expansion: E φ(a)φ(b) = Σ_k c_k(√q11) c_k(√q22) ρ^k.
 
 c_k(s) = E φ(s x) h_k(x), h_k = He_k/√k!, x ~ N(0,1), uses Gauss-Legendre panels split at the kinks of φ, after its
-steps and ramps are subtracted (theory.activations.piecewise). The mass that TERMS coefficients of the remainder omit is
-known from Parseval, E g(s x)² - Σ c_k², and is assigned to the last power of ρ; theory.activations.dual_errors
+steps and ramps are subtracted (theory.activations.kink_splitting). The mass that TERMS coefficients of the remainder
+omit is known from Parseval, E g(s x)² - Σ c_k², and is assigned to the last power of ρ; theory.activations.dual_errors
 estimates the resulting error. Daniely, Frostig and Singer (2016).
 """
 
