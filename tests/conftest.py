@@ -95,6 +95,13 @@ def close_figures():
 
 
 @pytest.fixture(autouse=True, scope="module")
+def check_types_anew():
+    """The first calls of a function in each module are checked, where types are checked."""
+    if "typecheck" in sys.modules:
+        sys.modules["typecheck"].new_module()
+
+
+@pytest.fixture(autouse=True, scope="module")
 def forget_compiled_programs():
     """Drop compiled programs between modules once the process has grown: those of a whole suite take gigabytes."""
     yield
