@@ -457,3 +457,30 @@ def test_a_fit_of_many_rows_stays_within_the_memory_budget():
     )  # fmt: skip
     taken, rows, cosine = map(float, run.stdout.split())
     assert taken <= 2**29 and rows == 11_700 and cosine > 0.99, run.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_fit_on_an_accelerator_compiles_few_programs(monkeypatch, outputs):
+    """One for each size of the fits, and a few for gradients, the last fit and the random order."""
+    monkeypatch.setattr("unlazy.core.devices.is_host", lambda: False)
+    monkeypatch.setattr("unlazy.training.rfm.split_fits.HOST_ROWS", 150)
+    for name, rows in {"SINGLE_SPLIT_ROWS": 300, "FIRST_ROWS_DEVICE": 210, "PILOT_ROWS": 100}.items():
+        monkeypatch.setattr(f"unlazy.estimators.feature_search.constants.{name}", rows)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(700, 5))
+    Y = np.stack([np.sin(2 * X[:, 0]) + np.abs(X[:, i]) for i in range(1, outputs + 1)], 1)
+    Y += 0.1 * rng.normal(size=Y.shape)
+    jax.clear_caches()
+    compiled = []
+
+    def listen(event, *_, **__):
+        compiled.append(event) if "backend_compile" in event else None
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        model = FeatureMachineRegressor().fit(X, Y)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert 4 <= len(compiled) <= 12
+    assert model.n_updates_ > 0

@@ -101,3 +101,23 @@ def test_leading_directions_have_their_share():
     np.testing.assert_array_equal(leading_directions(L, 0.95), L[1:])
     np.testing.assert_array_equal(leading_directions(L, 1.0), L)
     np.testing.assert_array_equal(leading_directions(np.array([2.0, 0.1, 1.0]), 0.95), [2.0, 0.0, 1.0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("c", [C, MANY])
+@pytest.mark.parametrize("L", [FULL, LENGTHS], ids=["full", "diagonal"])
+def test_an_accelerator_makes_the_same_rotation(L, c):
+    """Slopes of the fit and normal equations in one program, for more rows and directions than there are."""
+    kernel, h = unit_kernel("product_laplace" if L.ndim == 1 else "laplace"), 2.0
+    alpha, residuals, w = RNG.normal(size=(50, c)), RNG.normal(size=(20, c)), RNG.uniform(0.5, 2, 20)
+    rows = np.arange(0, 40, 2)
+    with precision("float64"):
+        along = HostSplitFits(kernel, X, 50, L).slopes(h, alpha, rows)
+    gradients = DeviceSplitFits(kernel, X, 50, L, capacity=70).gradients(h, alpha, rows)
+    assert gradients.X.shape == (70, D) and gradients.Z.shape == (70, D)
+    for free in (2, 3) if L.ndim == 2 else (1,):
+        expected = rotate_directions(L, X[rows], residuals, along, w, free)
+        found = rotate_directions(L, X[rows], residuals, gradients, w, free)
+        # sums of 20·6 terms in float64 and a condition of the normal equations below 1e5
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
+        assert np.abs(found - L).max() > 1e-3

@@ -98,7 +98,8 @@ class Estimator(BaseEstimator):
     def _key(self) -> PRNGKeyArray:
         """JAX key from `random_state` (None, an int or a NumPy RandomState)."""
         seed = check_random_state(getattr(self, "random_state", 0)).randint(np.iinfo(np.int32).max)
-        return jax.random.key(int(seed))
+        with in_precision("float32"):  # the same programs in every scope
+            return jax.random.key(int(seed))
 
     def _validate_regression(
         self, X: Points, y: Labels, sample_weight: ArrayLike | None = None, multi_output: bool = True

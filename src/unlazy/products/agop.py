@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import Labels, Points, dot
+from unlazy.core.arrays import Labels, Matrix, Points, dot
 from unlazy.core.devices import memory_budget
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.gram_blocks import PreparedPoints, embed_sides, inner_products
@@ -62,7 +62,7 @@ def gradient(
     (60, 3)
     """
     formula, X, centers, alpha, rows = _prepared(kernel, X, centers, coefficients, memory)
-    G = _gradient(formula, X, centers, alpha, rows)
+    G = gradient_blocks(formula, X, centers, alpha, rows)
     return G.reshape(X.shape[:1] + np.shape(coefficients)[1:] + X.shape[1:])
 
 
@@ -116,21 +116,33 @@ def agop(
     """
     formula, X, centers, alpha, rows = _prepared(kernel, X, centers, coefficients, memory)
     share = None if weights is None else as_columns(weights, X.shape[0], "weights", X.dtype)[:, 0]
-    return _agop(formula, X, centers, alpha, share, rows)
+    return agop_blocks(formula, X, centers, alpha, share, rows)
 
 
 def _prepared(kernel: Kernel, X: Points, centers: Points, coefficients: Labels, memory: int | str | None):
+    formula = gradient_formula(kernel)
+    X, centers = validated_sides(kernel, X, centers, ("X", "centers"))
+    alpha = as_columns(coefficients, centers.shape[0], "coefficients", X.dtype)
+    return formula, X, centers, alpha, rows_per_block(X.shape[0], centers, alpha, memory)
+
+
+def gradient_formula(kernel: Kernel) -> Any:
+    """Return the kernel whose gradient `gradient_blocks` and `agop_blocks` compute; raise ValueError if it has none."""
     formula = kernel if isinstance(kernel, ProductLaplace) else kernel.formula
     if formula is None:
         raise ValueError(
             f"{type(kernel).__name__} has no entry formula, so its gradient is not available in closed form: "
             "differentiate kernel.gram with jax.grad"
         )
-    X, centers = validated_sides(kernel, X, centers, ("X", "centers"))
-    alpha = as_columns(coefficients, centers.shape[0], "coefficients", X.dtype)
-    # a block needs two derivatives besides the entries, and c gradients of length d per row
-    width = 3 * centers.shape[0] + alpha.shape[1] * X.shape[1]
-    return formula, X, centers, alpha, block_rows(X.shape[0], width, X.dtype.itemsize, memory_budget(memory))
+    return formula
+
+
+def rows_per_block(
+    n: int, centers: Float[Matrix, "m d"], alpha: Float[Matrix, "m c"], memory: int | str | None = None
+) -> int:
+    """Number of rows of a block: it needs two derivatives besides the entries, and c gradients of length d per row."""
+    width = 3 * centers.shape[0] + alpha.shape[1] * centers.shape[1]
+    return block_rows(n, width, alpha.dtype.itemsize, memory_budget(memory))
 
 
 def _block_gradient(kernel: InnerProductKernel, left: Array, right: Array, alpha: Array) -> Array:
@@ -157,7 +169,8 @@ def _rows_gradient(kernel: Any, part: Array, centers: Array, alpha: Array) -> Ar
 
 
 @functools.partial(jax.jit, static_argnames="rows")
-def _gradient(kernel: Any, X: Array, centers: Array, alpha: Array, rows: int) -> Array:
+def gradient_blocks(kernel: Any, X: Array, centers: Array, alpha: Array, rows: int) -> Float[Array, "n c d"]:
+    """`gradient` for valid arrays, a block of rows at a time."""
     n = X.shape[0]
 
     def fill(i: Array, out: Array) -> Array:
@@ -169,7 +182,10 @@ def _gradient(kernel: Any, X: Array, centers: Array, alpha: Array, rows: int) ->
 
 
 @functools.partial(jax.jit, static_argnames="rows")
-def _agop(kernel: Any, X: Array, centers: Array, alpha: Array, weights: Array | None, rows: int) -> Array:
+def agop_blocks(
+    kernel: Any, X: Array, centers: Array, alpha: Array, weights: Array | None, rows: int
+) -> Float[Array, "d d"]:
+    """`agop` for valid arrays, a block of rows at a time."""
     n, d = X.shape
     root = None if weights is None else jnp.sqrt(weights / weights.sum())[:, None, None]
 

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
@@ -40,6 +41,8 @@ from unlazy.solvers.method_selection import FLOAT32_RIDGE_ROUNDINGS, GPU_RECOMPU
 from unlazy.solvers.ridge import BandwidthAndRidge, unexplained_variance, weighted_mean
 from unlazy.solvers.solve import SolveOptions, solve
 from unlazy.theory.numerics.geometry import evenly_spaced_rows
+from unlazy.training.rfm import device_programs
+from unlazy.training.rfm.device_programs import mapped_kernel, pad_map
 from unlazy.training.rfm.iteration import (
     free_directions,
     leading_directions,
@@ -230,8 +233,10 @@ def _kernel_sums(kernel: Kernel, L: Map, h: float, Z: np.ndarray, X: np.ndarray,
         rows = max(1, ENTRIES // len(X))
         parts = [dot(cross(kernel, Z[i : i + rows], X, L, h), alpha) for i in range(0, len(Z), rows)]
         return np.concatenate(parts)
-    seen, centers, columns = apply_metric(kernel, L / h), jnp.asarray(X), jnp.asarray(alpha)
-    return map_blocks(lambda rows: engine.build(Job(seen, rows, centers)).matmul(columns), Z)
+    L = pad_map(L, X.shape[1])  # kernels of networks depend on the number of coordinates
+    left, right = ((A * L if L.ndim == 1 else dot(A, L.T)) / h for A in (Z, X))
+    centers, columns = jax.device_put(right), jax.device_put(alpha)
+    return map_blocks(lambda rows: engine.build(Job(kernel, rows, centers)).matmul(columns), left)
 
 
 def _fit_and_score(
@@ -406,7 +411,7 @@ def _rotated_metric(
         found = slopes(kernel, X, problem.map, h, alpha, part.X[index], sum_precision(alpha))
         along[index] = found if L.ndim == 1 else found[:, :, -free:]
     return normalize_metric(
-        metric_of_map(rotate_directions(L, part.X, missed, along, part.weights)), choice.candidate.metric
+        metric_of_map(rotate_directions(L, part.X, missed, along, part.weights, free)), choice.candidate.metric
     )
 
 
@@ -415,8 +420,13 @@ def _updated_metric(model: KernelModel, problem: FinalFitProblem, data: Training
     kind, power = problem.choice.candidate.metric, problem.choice.power
     rows = data.X[evenly_spaced_rows(len(data.X), GRADIENT_ROWS)]
     total = np.zeros((rows.shape[1],) * 2)
-    with precision("float64"):
-        for index, X, alpha in _groups(model, rows):
-            total += len(index) / len(rows) * np.asarray(agop(problem.kernel, rows[index], X, alpha))
+    for index, X, alpha in _groups(model, rows):
+        if devices.is_host():
+            with precision("float64"):
+                found = np.asarray(agop(problem.kernel, rows[index], X, alpha))
+        else:
+            kernel = mapped_kernel(problem.choice.candidate.kernel, problem.map / problem.bandwidth, rows.shape[1])
+            found = device_programs.agop(kernel, rows[index], X, alpha)
+        total += len(index) / len(rows) * found
     M = normalize_metric(total, kind)
     return M if power == 1 else normalize_metric(metric_power(M, power), kind)

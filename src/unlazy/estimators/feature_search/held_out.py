@@ -289,10 +289,13 @@ class Folds:
 
 
 class SingleSplit:
-    """Rows of which the first m train and the others validate."""
+    """Rows of which the first m train and the others validate.
 
-    def __init__(self, training: TrainingData, validation: TrainingData):
-        self.training, self.validation = training, validation
+    On an accelerator splits of at most `capacity` training rows share programs.
+    """
+
+    def __init__(self, training: TrainingData, validation: TrainingData, capacity: int = 0):
+        self.training, self.validation, self.capacity = training, validation, capacity
         self.X = np.concatenate([training.X, validation.X])
         self.training_rows = [np.arange(len(training.X))]
         """Rows whose labels the one metric may use."""
@@ -316,7 +319,9 @@ class SingleSplit:
         latest: SplitView | None = getattr(self._thread_local, "views", None)
         if latest is not None:
             latest.forget()
-        self._thread_local.views = split_fits(kernel, self.X, len(self.training.X), metric_root(metrics[0]))
+        self._thread_local.views = split_fits(
+            kernel, self.X, len(self.training.X), metric_root(metrics[0]), self.capacity
+        )
         return [self._thread_local.views]
 
     def update_metrics(

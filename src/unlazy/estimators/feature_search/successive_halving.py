@@ -133,17 +133,18 @@ def successive_halving(
     )
     training, validation = data.rows(order[:-n_validation]), data.rows(order[-n_validation:])
     best: list[HalvingCandidate] = []
-    for size in stage_sizes(len(training.X)):
+    sizes = list(stage_sizes(len(training.X)))
+    for size in sizes:
         rows = training.rows(slice(size))
         if not best:
             start = None if begin is None else (lambda index, rows=rows: begin(rows.rows(index)))
             few = validation.rows(slice(constants.FIRST_VALIDATION_ROWS)) if devices.is_host() else validation
-            search = Search(SingleSplit(rows, few), options, advance)
+            search = Search(SingleSplit(rows, few, sizes[-1]), options, advance)
             with limit_threads_by_memory(PEAK_MATRICES * 8 * size**2), single_threaded_blas():
                 best = stages("race", functools.partial(_first_stage, search, candidates, start, size))
             release_free_heap()  # return freed memory to the system: larger matrices do not fit into its fragments
             continue
-        evidence, at_size = SingleSplit(rows, validation), list[HalvingCandidate]()
+        evidence, at_size = SingleSplit(rows, validation, sizes[-1]), list[HalvingCandidate]()
         with half_threaded_blas():
             for i, one in enumerate(best):
                 leader = min(at_size, key=lambda c: c.error, default=None)

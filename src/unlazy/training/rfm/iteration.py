@@ -19,13 +19,12 @@ the link (the refinement of outer products of gradients by minimum average varia
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from unlazy.core import devices
-from unlazy.core.arrays import Matrix, as_real_array, dot, einsum, precision
+from unlazy.core.arrays import as_real_array, dot, einsum
 from unlazy.core.errors import did_you_mean
 from unlazy.core.results import Evidence
 from unlazy.kernels.base import Kernel
@@ -33,6 +32,7 @@ from unlazy.products.metric_gram import Map, MetricGram, cross, metric_gram
 from unlazy.solvers.ridge import coordinate_search, leave_one_out, ridge_coefficients
 from unlazy.theory.numerics.geometry import evenly_spaced_rows
 from unlazy.training.options import METRICS, RFMOptions
+from unlazy.training.rfm.device_programs import Gradients, rotation_equations
 
 FIRST_RIDGE = 1e-3
 ROTATION_ROWS = 8000
@@ -199,6 +199,14 @@ class HasGradients(Protocol):
         """Return the derivatives of a fit along Lx at some rows."""
 
 
+@runtime_checkable
+class HasDeviceGradients(HasGradients, Protocol):
+    """The same on an accelerator, where one program turns gradients into normal equations."""
+
+    def gradients(self, h: float, alpha: Float[np.ndarray, "m c"], rows: np.ndarray) -> Gradients:
+        """Return the fit whose gradients along Lx at some rows a program computes."""
+
+
 def metric_from_residuals(
     seen: HasGradients, h: float, alpha: np.ndarray, ridge: float, metric: str, before: np.ndarray,
     X: Float[np.ndarray, "m d"], weights: Float[np.ndarray, " m"] | None,
@@ -212,9 +220,8 @@ def metric_from_residuals(
     if not free:
         return before
     w = np.ones(len(alpha)) if weights is None else weights
-    along = seen.slopes(h, alpha, rows)
-    along = along if L.ndim == 1 else along[:, :, -free:]
-    moved = rotate_directions(L, X[rows], (ridge * alpha / w[:, None])[rows], along, w[rows])
+    along = (seen.gradients if isinstance(seen, HasDeviceGradients) else seen.slopes)(h, alpha, rows)
+    moved = rotate_directions(L, X[rows], (ridge * alpha / w[:, None])[rows], along, w[rows], free)
     return normalize_metric(metric_of_map(moved), metric)
 
 
@@ -326,20 +333,20 @@ def rotate_directions(
     L: Map,
     X: Float[np.ndarray, "n d"],
     residuals: Float[np.ndarray, "n c"],
-    slopes: Float[np.ndarray, "n c f"],
+    slopes: Float[np.ndarray, "n c r"] | Gradients,
     weights: Float[np.ndarray, " n"] | None = None,
+    free: int | None = None,
 ) -> Map:
     """Return L + δL of the least squares problem above.
 
-    `slopes` are the derivatives along the last rows of L (`metric_root` puts the largest last), which are the ones that
-    change; all lengths change if L is diagonal. L is returned unchanged if all slopes vanish.
+    `slopes` are the derivatives along the rows of L. The last `free` rows change, all by default (`metric_root` puts
+    the largest last); all lengths change if L is diagonal. L is returned unchanged if all slopes vanish.
     """
     n, d = X.shape
-    diagonal = L.ndim == 1
-    unknowns = d if diagonal else d * slopes.shape[2]
-    w = np.ones(n) if weights is None else np.sqrt(weights)
+    diagonal, free = L.ndim == 1, len(L) if free is None else free
+    unknowns = d if diagonal else d * free
     # a shift of all points does not affect the metric
-    A, b = _normal(slopes * w[:, None, None], X - X.mean(0), residuals * w[:, None], unknowns, diagonal)
+    A, b = _normal(slopes, X - X.mean(0), residuals, np.ones(n) if weights is None else weights, free, diagonal)
     scale = float(np.trace(A)) / unknowns
     if not (np.isfinite(scale) and scale > 0):
         return L
@@ -348,31 +355,35 @@ def rotate_directions(
     if diagonal:
         return np.maximum(L + step, 0)
     moved = L.copy()
-    moved[-slopes.shape[2] :] += step.reshape(-1, d)
+    moved[-free:] += step.reshape(-1, d)
     return moved
 
 
 def _normal(
-    slopes: np.ndarray, X: np.ndarray, residuals: np.ndarray, unknowns: int, diagonal: bool
+    slopes: np.ndarray | Gradients, X: np.ndarray, residuals: np.ndarray, weights: np.ndarray, free: int, diagonal: bool
 ) -> tuple[Float[np.ndarray, "u u"], Float[np.ndarray, " u"]]:
     """Return the normal equations, computed in blocks of rows on the default device."""
-    with precision("float64"):
-        xp = np if devices.is_host() else jnp
-        G, Z, R = xp.asarray(slopes), xp.asarray(X), xp.asarray(residuals)
-        if R.shape[1] >= SEVERAL and not diagonal:
-            return _of_several(G, Z, R)
-        A, b = xp.zeros((unknowns, unknowns)), xp.zeros(unknowns)
-        rows = max(1, BLOCK // unknowns)
-        for c in range(R.shape[1]):
-            for i in range(0, len(X), rows):
-                g, z = G[i : i + rows, c], Z[i : i + rows]
-                F = g * z if diagonal else (g[:, :, None] * z[:, None]).reshape(len(z), -1)
-                A, b = A + dot(F.T, F), b + dot(F.T, R[i : i + rows, c])
-        return np.array(A), np.array(b)
+    d = X.shape[1]
+    if isinstance(slopes, Gradients) or not devices.is_host():
+        width = None if diagonal else max(free, min(d, UNKNOWNS // d))
+        return rotation_equations(slopes, X, residuals, weights, free, width)
+    root = np.sqrt(weights)[:, None]
+    slopes, residuals = (slopes if diagonal else slopes[:, :, -free:]) * root[:, :, None], residuals * root
+    if residuals.shape[1] >= SEVERAL and not diagonal:
+        return _of_several(slopes, X, residuals)
+    unknowns = d * (1 if diagonal else free)
+    A, b = np.zeros((unknowns, unknowns)), np.zeros(unknowns)
+    rows = max(1, BLOCK // unknowns)
+    for c in range(residuals.shape[1]):
+        for i in range(0, len(X), rows):
+            g, z = slopes[i : i + rows, c], X[i : i + rows]
+            F = g * z if diagonal else (g[:, :, None] * z[:, None]).reshape(len(z), -1)
+            A, b = A + dot(F.T, F), b + dot(F.T, residuals[i : i + rows, c])
+    return A, b
 
 
 def _of_several(
-    G: Float[Matrix, "n c f"], Z: Float[Matrix, "n d"], R: Float[Matrix, "n c"]
+    G: Float[np.ndarray, "n c f"], Z: Float[np.ndarray, "n d"], R: Float[np.ndarray, "n c"]
 ) -> tuple[Float[np.ndarray, "u u"], Float[np.ndarray, " u"]]:
     """Return the normal equations for several outputs.
 
@@ -381,12 +392,12 @@ def _of_several(
     """
     f, unknowns = G.shape[2], G.shape[2] * Z.shape[1]
     k, l = np.triu_indices(f)
-    pairs = np.asarray(_by_squares(dot(G.swapaxes(1, 2), G)[:, k, l], Z))
+    pairs = _by_squares(dot(G.swapaxes(1, 2), G)[:, k, l], Z)
     A = pairs[_symmetric(f)].transpose(0, 2, 1, 3).reshape(unknowns, unknowns)
-    return A, np.array(dot(einsum("icf,ic->if", G, R).T, Z)).reshape(-1)
+    return A, dot(einsum("icf,ic->if", G, R).T, Z).reshape(-1)
 
 
-def _by_squares(S: Float[Matrix, "n p"], Z: Float[Matrix, "n d"]) -> Float[Matrix, "p d d"]:
+def _by_squares(S: Float[np.ndarray, "n p"], Z: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "p d d"]:
     """Return Σ_i s_ip x_ij x_im for every p; the products x_ij x_im are computed once per block of rows."""
     j, m = np.triu_indices(Z.shape[1])
     rows = max(1, BLOCK // len(j))

@@ -31,7 +31,8 @@ from unlazy.solvers.solve import SolveOptions, solve
 from unlazy.theory.dynamics.leave_one_out import with_intercept
 from unlazy.theory.numerics.geometry import evenly_spaced_rows
 from unlazy.training.options import RFMOptions
-from unlazy.training.rfm.split_fits import exact_fit, pad_map
+from unlazy.training.rfm.device_programs import pad_map
+from unlazy.training.rfm.split_fits import exact_fit
 
 EXACT, EXACT_DEVICE = 8000, 60_000
 """Largest number of rows fitted by one factorization, if memory allows: some seconds, two on a GPU."""

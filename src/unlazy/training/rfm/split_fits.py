@@ -7,30 +7,32 @@ that stores nothing: K, its factor in float64 (as fast as float32 on such GPUs),
 """
 
 import abc
+import functools
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import cho_solve
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from unlazy.core import devices
 from unlazy.core.arrays import Matrix, dot, precision
 from unlazy.kernels.base import Kernel
-from unlazy.kernels.metric import apply_metric
 from unlazy.kernels.radial import RadialKernel
-from unlazy.products.agop import agop, gradient
+from unlazy.products.agop import gradient
 from unlazy.products.engines.numpy_engine import EntryTable
 from unlazy.products.metric_gram import Map, cross_table, lower, metric_gram
 from unlazy.solvers.ridge import evaluation_dtype, ridge_coefficients, ridge_coefficients_in_place
-from unlazy.theory.dynamics.leave_one_out import with_intercept
 from unlazy.theory.numerics.geometry import evenly_spaced_rows
+from unlazy.training.rfm import device_programs
+from unlazy.training.rfm.device_programs import Gradients, MappedKernel, mapped_kernel, pad_map, pad_rows
+from unlazy.training.rfm.iteration import ROTATION_ROWS
 
 SAMPLE = 500
 """Number of rows whose distances give the default bandwidth on an accelerator."""
 GRADIENTS = 2000
 """Number of rows over which gradients are averaged on an accelerator."""
+HOST_ROWS = 1000
+"""Number of rows up to which the host makes the fits although there is an accelerator."""
 
 
 class SplitFit(NamedTuple):
@@ -103,36 +105,41 @@ class HostSplitFits(SplitFits):
 
 
 class DeviceSplitFits(SplitFits):
-    """Split fits on an accelerator."""
+    """Split fits on an accelerator.
 
-    def __init__(self, kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map):
-        self.kernel, self.m, self.unpadded_map, self.map = kernel, m, L, pad_map(L, X.shape[1])
+    Gradients are computed by programs for `capacity` ≥ m training rows, so that several sizes share them.
+    """
+
+    def __init__(self, kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map, capacity: int = 0):
+        self.kernel, self.X, self.map, self.capacity = kernel, X[:m], L, max(m, capacity)
         self.default_bandwidth = metric_gram(kernel, X[evenly_spaced_rows(m, SAMPLE)], L).default_bandwidth
+        put = functools.partial(jax.device_put, device=jax.devices()[0])
         with precision("float64"):
-            self.X = jnp.asarray(X, jnp.float64)
+            self.training, self.validation = put(np.asarray(X[:m], np.float64)), put(np.asarray(X[m:], np.float64))
+            self.centers = put(pad_rows(np.asarray(X[:m], np.float64), self.capacity))
 
-    def kernel_at(self, h: float) -> Kernel:
+    def kernel_at(self, h: float) -> MappedKernel:
         """Return the kernel as a function of x at bandwidth h."""
-        return apply_metric(self.kernel, self.map / h)
+        return mapped_kernel(self.kernel, self.map / h, self.X.shape[1])
 
     def _fit(self, h: float, relative_ridge: float, Y: np.ndarray, weights: np.ndarray | None) -> SplitFit | None:
-        with precision("float64"):
-            w = jnp.ones(1) if weights is None else jnp.asarray(weights)
-            found = _fit(self.kernel_at(h), self.X[: self.m], self.X[self.m :], jnp.asarray(Y), relative_ridge, w)
-            alpha, b, predictions, ridge = (np.asarray(a) for a in found)
-        return SplitFit(alpha, b, predictions, float(ridge)) if np.isfinite(b).all() else None
+        found = device_programs.fit(self.kernel_at(h), self.training, self.validation, Y, relative_ridge, weights)
+        return SplitFit(*found) if np.isfinite(found[1]).all() else None
 
     def agop(self, h: float, alpha: Float[np.ndarray, "m c"], diagonal: bool) -> np.ndarray:
         """Return the average gradient outer product of a fit, or its diagonal."""
-        part = evenly_spaced_rows(self.m, GRADIENTS)
-        with precision("float64"):
-            X = self.X[: self.m]
-            found = np.asarray(agop(self.kernel_at(h), X[part], X, jnp.asarray(alpha)))
+        some = self.X[evenly_spaced_rows(len(self.X), GRADIENTS)]
+        found = device_programs.agop(self.kernel_at(h), some, self.centers, pad_rows(alpha, self.capacity))
         return np.diag(found).copy() if diagonal else found
 
     def slopes(self, h: float, alpha: Float[np.ndarray, "m c"], rows: np.ndarray) -> Float[np.ndarray, "p c r"]:
         """Return the derivatives of a fit along Lx at some of its training rows."""
-        return slopes(self.kernel, self.X[: self.m], self.unpadded_map, h, alpha, self.X[rows])
+        return slopes(self.kernel, self.X, self.map, h, alpha, self.X[rows])
+
+    def gradients(self, h: float, alpha: Float[np.ndarray, "m c"], rows: np.ndarray) -> Gradients:
+        """Return the fit whose gradients along Lx at some of its training rows a program computes."""
+        some = pad_rows(self.X[rows], min(self.capacity, ROTATION_ROWS))
+        return Gradients(self.kernel_at(h), some, self.centers, pad_rows(alpha, self.capacity), h)
 
     def forget(self) -> None:
         """Do nothing: no matrix is cached."""
@@ -143,19 +150,28 @@ def slopes(
     dtype: str = "float64",
 ) -> Float[np.ndarray, "p c r"]:  # fmt: skip
     """Return ∂f_c/∂(Lx)_k at the rows of Z, for f(x) = Σ_i α_i k(Lx/h, Lx_i/h)."""
-    # pad to d coordinates if the kernel depends on their number or programs are shared
-    full = L if devices.is_host() and isinstance(kernel, RadialKernel) else pad_map(L, X.shape[1])
-    with precision("float64"):
-        left, right = ((A * full if full.ndim == 1 else dot(A, full.T)) / h for A in (jnp.asarray(Z), jnp.asarray(X)))
-        left, right, a = (np.asarray(A, dtype) for A in (left, right, alpha))
+    if not devices.is_host():
+        fit = Gradients(mapped_kernel(kernel, L / h, X.shape[1]), Z, X, alpha, h)
+        return device_programs.slopes(fit, dtype)[:, :, -len(L) :]
+    # pad to d coordinates if the kernel depends on their number
+    full = L if isinstance(kernel, RadialKernel) else pad_map(L, X.shape[1])
+    left, right = ((A * full if full.ndim == 1 else dot(A, full.T)) / h for A in (Z, X))
+    left, right, a = (np.asarray(A, dtype) for A in (left, right, alpha))
     with precision(dtype):
         found = np.asarray(gradient(kernel, left, right, a), np.float64) / h
-    return found[:, :, : len(L)]
+    return found[:, :, -len(L) :]
 
 
-def split_fits(kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map) -> HostSplitFits | DeviceSplitFits:
-    """Return the split fits for the default device."""
-    return (HostSplitFits if devices.is_host() else DeviceSplitFits)(kernel, X, m, L)
+def split_fits(
+    kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map, capacity: int = 0
+) -> HostSplitFits | DeviceSplitFits:
+    """Return the split fits for the default device; for few rows those of the host, which compile nothing.
+
+    `capacity` is the largest m whose fits share programs on an accelerator.
+    """
+    if devices.is_host() or m <= HOST_ROWS:
+        return HostSplitFits(kernel, X, m, L)
+    return DeviceSplitFits(kernel, X, m, L, capacity)
 
 
 def exact_fit(
@@ -167,43 +183,8 @@ def exact_fit(
         K = lower(kernel, X, L, h)
         added = relative_ridge * float(np.mean(np.diagonal(K)))
         return *ridge_coefficients_in_place(K, Y, added, weights), added
-    with precision("float64"):
-        w = jnp.ones(1) if weights is None else jnp.asarray(weights)
-        used = apply_metric(kernel, pad_map(L, X.shape[1]) / h)
-        found = _coefficients(used, jnp.asarray(X, jnp.float64), jnp.asarray(Y), relative_ridge, w)
-        alpha, b, ridge = (np.asarray(a) for a in found)
+    used = mapped_kernel(kernel, L / h, X.shape[1])
+    alpha, b, ridge = device_programs.coefficients(used, X, Y, relative_ridge, weights)
     if not np.isfinite(b).all():
         raise ValueError(f"K + {ridge:.2g}·I is not positive definite to rounding: use a larger ridge")
-    return alpha, b, float(ridge)
-
-
-@jax.jit
-def _fit(
-    kernel: Kernel, X: Array, Z: Array, Y: Array, relative_ridge: float | Array, weights: Array
-) -> tuple[Array, ...]:
-    """Return coefficients, intercept, predictions of Z and the ridge, in one program."""
-    alpha, b, ridge = _coefficients(kernel, X, Y, relative_ridge, weights)
-    return alpha, b, dot(kernel.gram(Z, X), alpha) + b, ridge
-
-
-@jax.jit
-def _coefficients(
-    kernel: Kernel, X: Array, Y: Array, relative_ridge: float | Array, weights: Array
-) -> tuple[Array, ...]:
-    """Return coefficients, intercept and the ridge."""
-    K = kernel.gram(X)
-    ridge = relative_ridge * jnp.mean(jnp.diagonal(K))
-    at = jnp.arange(len(X))
-    factor = jnp.linalg.cholesky(K.at[at, at].add(ridge / weights))
-    center = dot(weights, Y) / weights.sum() if weights.size > 1 else Y.mean(0)
-    solved = cho_solve((factor, True), jnp.concatenate([Y - center, jnp.ones((len(Y), 1))], 1))
-    alpha, shift = with_intercept(solved[:, :-1], solved[:, -1])
-    return alpha, center + shift, ridge
-
-
-def pad_map(L: np.ndarray, d: int) -> np.ndarray:
-    """Pad a map with rows of zeros to d rows, so that all metrics of a table share one compilation.
-
-    Rows of zeros do not change inner products.
-    """
-    return L if L.ndim == 1 else np.concatenate([L, np.zeros((max(0, d - len(L)), d), L.dtype)])
+    return alpha, b, ridge

@@ -1,0 +1,237 @@
+"""The programs of kernel fits under a metric on an accelerator [D11].
+
+A program is compiled on first use, which takes longer than many fits, so there are few of them: the kernels of `SHARED`
+are branches of one program, and their metrics are square matrices, of which ProductLaplace takes the diagonal. XLA's
+autotuning takes most of the time of compilation and does not make these programs faster, so it is off.
+"""
+
+import math
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import cho_solve
+from jaxtyping import Array, Float, Int
+
+from unlazy.core.arrays import dot, einsum, precision
+from unlazy.kernels.base import Kernel
+from unlazy.kernels.metric import apply_metric
+from unlazy.kernels.product_laplace import ProductLaplace
+from unlazy.kernels.radial import Gaussian, Laplace
+from unlazy.products.agop import agop_blocks, gradient_blocks, gradient_formula, rows_per_block
+from unlazy.products.metric_gram import Map
+from unlazy.theory.dynamics.leave_one_out import with_intercept
+
+P, R = ParamSpec("P"), TypeVar("R")
+SHARED: tuple[ProductLaplace | Laplace | Gaussian, ...] = (ProductLaplace(1.0), Laplace(1.0), Gaussian(1.0))
+"""Kernels that are branches of the same programs."""
+COMPILER_OPTIONS = {"xla_gpu_autotune_level": 0}
+BLOCK = 2**26
+"""Number of array entries of the normal equations computed at a time."""
+_DISPATCH = threading.Lock()
+"""Threads that need the same program would each compile it."""
+
+
+class MappedKernel(NamedTuple):
+    """The kernel k(Lx, Lz), as an argument of a program."""
+
+    kernel: Kernel | None
+    """None for a kernel of `SHARED`."""
+    index: Int[np.ndarray, ""]
+    """Position in `SHARED`."""
+    map: Float[np.ndarray, " d"] | Float[np.ndarray, "r d"]
+
+
+def mapped_kernel(kernel: Kernel, L: Map, d: int) -> MappedKernel:
+    """Return k(Lx, Lz) for d columns; all metrics of a kernel in `SHARED` share one compilation."""
+    L = pad_map(L, d)
+    for i, one in enumerate(SHARED):
+        if type(kernel) is type(one) and np.ndim(kernel.bandwidth) == 0 and float(kernel.bandwidth) == 1:
+            return MappedKernel(None, np.asarray(i), np.diag(L) if L.ndim == 1 else L)
+    return MappedKernel(kernel, np.asarray(0), L)
+
+
+def pad_map(L: np.ndarray, d: int) -> np.ndarray:
+    """Put rows of zeros before those of a map, up to d, so that all metrics of a table share one compilation.
+
+    Rows of zeros do not change inner products.
+    """
+    return L if L.ndim == 1 else pad_rows(L, d, front=True)
+
+
+def pad_rows(A: np.ndarray, n: int, front: bool = False) -> np.ndarray:
+    """Pad a matrix with rows of zeros, up to n rows."""
+    zeros = np.zeros((max(0, n - len(A)), *A.shape[1:]), A.dtype)
+    return np.concatenate([zeros, A] if front else [A, zeros]) if len(zeros) else A
+
+
+def fit(
+    kernel: MappedKernel, X: Float[Array, "n d"], Z: Float[Array, "r d"], Y: Float[np.ndarray, "n c"],
+    relative_ridge: float, weights: Float[np.ndarray, " n"] | None,
+) -> tuple[Float[np.ndarray, "n c"], Float[np.ndarray, " c"], Float[np.ndarray, "r c"], float]:  # fmt: skip
+    """Return coefficients, intercept, predictions of Z and the ridge; NaN unless K + ρW⁻¹ is positive definite."""
+    alpha, b, predicted, ridge = _run(_fit, kernel, X, Z, Y, relative_ridge, _row_weights(weights))
+    return np.asarray(alpha), np.asarray(b), np.asarray(predicted), float(ridge)
+
+
+def coefficients(
+    kernel: MappedKernel, X: Float[np.ndarray, "n d"], Y: Float[np.ndarray, "n c"], relative_ridge: float,
+    weights: Float[np.ndarray, " n"] | None,
+) -> tuple[Float[np.ndarray, "n c"], Float[np.ndarray, " c"], float]:  # fmt: skip
+    """Return coefficients, intercept and the ridge; NaN unless K + ρW⁻¹ is positive definite."""
+    alpha, b, ridge = _run(_coefficients, kernel, X, Y, relative_ridge, _row_weights(weights))
+    return np.asarray(alpha), np.asarray(b), float(ridge)
+
+
+def agop(
+    kernel: MappedKernel, Z: Float[np.ndarray, "p d"], X: Float[Array | np.ndarray, "n d"],
+    alpha: Float[np.ndarray, "n c"],
+) -> Float[np.ndarray, "d d"]:  # fmt: skip
+    """Return the average gradient outer product of Σ_i α_i k(x, x_i) over the rows of Z."""
+    rows = rows_per_block(len(Z), X, alpha)
+    return np.asarray(_run(_agop, kernel, Z, X, alpha, rows=rows))
+
+
+class Gradients(NamedTuple):
+    """A fit Σ_i α_i k(x, x_i) whose gradients at the rows of Z a program computes."""
+
+    kernel: MappedKernel
+    Z: Float[np.ndarray, "p d"]
+    X: Float[Array | np.ndarray, "n d"]
+    alpha: Float[np.ndarray, "n c"]
+    bandwidth: float
+    """h, by which L is divided."""
+
+
+def slopes(fit: Gradients, dtype: str) -> Float[np.ndarray, "p c r"]:
+    """Return the derivatives along Lx, summed in the given precision."""
+    rows = rows_per_block(len(fit.Z), fit.X, fit.alpha)
+    return np.asarray(_run(_slopes, fit, rows=rows, dtype=dtype), np.float64)
+
+
+def rotation_equations(
+    G: Float[np.ndarray, "p c r"] | Gradients, Z: Float[np.ndarray, "p d"], R: Float[np.ndarray, "p c"],
+    weights: Float[np.ndarray, " p"], free: int, width: int | None,
+) -> tuple[Float[np.ndarray, "u u"], Float[np.ndarray, " u"]]:  # fmt: skip
+    """Return FᵀWF and FᵀWr for F_((i,c),(k,j)) = g_ick z_ij, where k are the last `free` directions.
+
+    One program computes them for the last `width` ≥ `free` directions; without `width` the map is diagonal, and
+    F_((i,c),j) = g_icj z_ij. If G has more rows than the other arrays, they do not count.
+    """
+    if isinstance(G, Gradients):
+        Z, R, weights = (pad_rows(A, len(G.Z)) for A in (Z, R, weights))
+    if width is None:
+        A, b = _run(_diagonal_equations, G, Z, R, weights)
+        return np.array(A), np.array(b)
+    d = Z.shape[1]
+    rows = max(1, min(len(Z), BLOCK // max(d * d, R.shape[1] * d, width**2)))
+    A, b = (np.asarray(a) for a in _run(_equations, G, Z, R, weights, width=width, rows=rows))
+    return A[-free:, -free:].transpose(0, 2, 1, 3).reshape(free * d, free * d), b[-free:].reshape(-1).copy()
+
+
+def _row_weights(weights: np.ndarray | None) -> np.ndarray:
+    return np.ones(1) if weights is None else weights
+
+
+def _run(program: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
+    with _DISPATCH, precision("float64"):
+        return program(*args, **options)
+
+
+def _apply(f: Callable[..., R], kernel: MappedKernel, *args: Array) -> R:
+    """f(k, ...) for the kernel k(Lx, Lz)."""
+    if kernel.kernel is not None:
+        return f(apply_metric(kernel.kernel, kernel.map), *args)
+
+    def branch(one: Kernel, *args: Array) -> R:
+        L = jnp.diagonal(kernel.map) if isinstance(one, ProductLaplace) else kernel.map
+        return f(apply_metric(one, L), *args)
+
+    return jax.lax.switch(kernel.index, [partial(branch, one) for one in SHARED], *args)
+
+
+_program = partial(jax.jit, compiler_options=COMPILER_OPTIONS)
+
+
+@_program
+def _fit(
+    kernel: MappedKernel, X: Array, Z: Array, Y: Array, relative_ridge: float | Array, weights: Array
+) -> tuple[Array, ...]:
+    def fit(kernel: Kernel, X: Array, Z: Array, *rest: Array) -> tuple[Array, ...]:
+        alpha, b, ridge = _solve(kernel, X, *rest)
+        return alpha, b, dot(kernel.gram(Z, X), alpha) + b, ridge
+
+    return _apply(fit, kernel, X, Z, Y, relative_ridge, weights)
+
+
+@_program
+def _coefficients(
+    kernel: MappedKernel, X: Array, Y: Array, relative_ridge: float | Array, weights: Array
+) -> tuple[Array, ...]:
+    return _apply(_solve, kernel, X, Y, relative_ridge, weights)
+
+
+def _solve(kernel: Kernel, X: Array, Y: Array, relative_ridge: Array, weights: Array) -> tuple[Array, Array, Array]:
+    """Return coefficients, intercept and the ridge."""
+    K = kernel.gram(X)
+    ridge = relative_ridge * jnp.mean(jnp.diagonal(K))
+    at = jnp.arange(len(X))
+    factor = jnp.linalg.cholesky(K.at[at, at].add(ridge / weights))
+    center = dot(weights, Y) / weights.sum() if weights.size > 1 else Y.mean(0)
+    solved = cho_solve((factor, True), jnp.concatenate([Y - center, jnp.ones((len(Y), 1))], 1))
+    alpha, shift = with_intercept(solved[:, :-1], solved[:, -1])
+    return alpha, center + shift, ridge
+
+
+@partial(_program, static_argnames="rows")
+def _agop(kernel: MappedKernel, Z: Array, X: Array, alpha: Array, rows: int) -> Array:
+    return _apply(lambda k, *args: agop_blocks(gradient_formula(k), *args, None, rows), kernel, Z, X, alpha)
+
+
+@partial(_program, static_argnames=("rows", "dtype"))
+def _slopes(fit: Gradients, rows: int, dtype: str) -> Array:
+    """The derivatives along Lx: those along Lx/h, divided by h."""
+    L = fit.kernel.map
+    left, right = ((A * L if L.ndim == 1 else dot(A, L.T)).astype(dtype) for A in (fit.Z, fit.X))
+    identity = jnp.ones(left.shape[1], dtype) if L.ndim == 1 else jnp.eye(left.shape[1], dtype=dtype)
+    kernel, alpha = fit.kernel._replace(map=identity), fit.alpha.astype(dtype)
+    found = _apply(lambda k, *args: gradient_blocks(gradient_formula(k), *args, rows), kernel, left, right, alpha)
+    return found / fit.bandwidth
+
+
+def _weighted(G: Array | Gradients, R: Array, weights: Array) -> tuple[Array, Array]:
+    if isinstance(G, Gradients):
+        G = _slopes.__wrapped__(G, rows_per_block(len(G.Z), G.X, G.alpha), "float64")
+    root = jnp.sqrt(weights)[:, None]
+    return G * root[:, :, None], R * root
+
+
+@_program
+def _diagonal_equations(G: Array | Gradients, Z: Array, R: Array, weights: Array) -> tuple[Array, Array]:
+    G, R = _weighted(G, R, weights)
+    F = (G * Z[:, None]).reshape(-1, Z.shape[1])
+    return dot(F.T, F), dot(F.T, R.reshape(-1))
+
+
+@partial(_program, static_argnames=("width", "rows"))
+def _equations(G: Array | Gradients, Z: Array, R: Array, weights: Array, width: int, rows: int) -> tuple[Array, Array]:
+    """A_(kl)(jm) = Σ_i w_i (Σ_c g_ick g_icl) z_ij z_im in blocks of rows: the sum over outputs is taken first."""
+    G, R = _weighted(G, R, weights)
+    n, _, f = G.shape
+    G = jnp.pad(G, ((0, 0), (0, 0), (max(0, width - f), 0)))[:, :, -width:]
+    d = Z.shape[1]
+
+    def add(i: Array, total: Array) -> Array:
+        start = jnp.minimum(i * rows, n - rows)
+        fresh = (start + jnp.arange(rows) >= i * rows)[:, None, None]  # the last block overlaps the one before
+        g = jnp.where(fresh, jax.lax.dynamic_slice_in_dim(G, start, rows), 0)
+        z = jax.lax.dynamic_slice_in_dim(Z, start, rows)
+        pairs = einsum("icf,icg->ifg", g, g).reshape(rows, width**2)
+        return total + dot(pairs.T, (z[:, :, None] * z[:, None]).reshape(rows, d * d))
+
+    A = jax.lax.fori_loop(0, math.ceil(n / rows), add, jnp.zeros((width**2, d * d), G.dtype))
+    return A.reshape(width, width, d, d), dot(einsum("icf,ic->if", G, R).T, Z)
