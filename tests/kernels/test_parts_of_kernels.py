@@ -10,10 +10,12 @@ from unlazy import Constant, Gaussian, Linear, Polynomial
 from unlazy.core.devices import memory_budget
 from unlazy.kernels import OnSphere, gram_blocks, polynomial_on_sphere
 from unlazy.kernels.networks import flips, infinite_width
+from unlazy.kernels.networks.adaptive import AdaptiveKernel
 from unlazy.kernels.networks.flips import with_flips
 from unlazy.kernels.networks.infinite_width import NNGP, NTK, standard_parametrization
 from unlazy.kernels.networks.layered import graph_parts
 from unlazy.kernels.periodic import SpectralMixture
+from unlazy.kernels.row_weights import Weighted
 from unlazy.layers import Conv, Dense, GlobalAvgPool, serial
 from unlazy.theory.dynamics import spectral_filters
 from unlazy.theory.finite_width import empirical_ntk
@@ -153,3 +155,81 @@ def test_functions_of_matrices_drop_null_directions_and_know_their_derivatives(x
     )[1]
     ends = [np.linalg.eigvalsh(np.asarray(K + np.eye(4) + sign * 1e-6 * dK)) for sign in (1, -1)]
     np.testing.assert_allclose(full[2:], ((ends[0] - ends[1]) / 2e-6)[2:], atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["coefficient", "learned", "variance_reduction"])
+def test_derivatives_of_functions_of_a_matrix(form, x64):
+    """c(K), Kc(K) and c(2 - Kc)(K) of ridge in closed form, along a direction, by central differences.
+
+    Steps of 1e-5 of numbers of order one: 1e-10 of truncation and 1e-11 of rounding.
+    """
+    A, D = RNG.normal(size=(2, 4, 4))
+    K, D, ridge, v = A @ A.T + np.eye(4), D + D.T, 0.7, RNG.normal(size=(4, 1))
+
+    def known(K):
+        c = np.linalg.inv(K + ridge * np.eye(4))
+        return {"coefficient": c, "learned": K @ c, "variance_reduction": c @ (2 * np.eye(4) - K @ c)}[form]
+
+    wanted = (known(K + 1e-5 * D) - known(K - 1e-5 * D)) / 2e-5
+
+    def both(K):
+        spectrum, _ = matrix_functions.spectrum_of(K)
+        function = MatrixFunction(divided_differences.RIDGE, spectrum, (jnp.asarray(ridge),), form=form)
+        U = spectrum.eigenvectors
+        return U @ matrix_functions.apply_filter(function, U.T @ v), matrix_functions.filter_diagonal(U, function)
+
+    (value, diagonal), (change, of_diagonal) = jax.jvp(both, (jnp.asarray(K),), (jnp.asarray(D),))
+    np.testing.assert_allclose(value, known(K) @ v, rtol=1e-11)
+    np.testing.assert_allclose(diagonal, np.diag(known(K)), rtol=1e-11)
+    np.testing.assert_allclose(change, wanted @ v, atol=1e-8)
+    np.testing.assert_allclose(of_diagonal, np.diag(wanted), atol=1e-8)
+
+
+def test_weights_of_rows_multiply_entries(x64):
+    """√w √v k(x, z), by both evaluations and on the diagonal; points with a column of roots, or pairs."""
+    X, root = RNG.normal(size=(5, 2)), RNG.uniform(0.5, 2, 5)
+    K = root[:, None] * np.exp(-0.5 * np.sum((X[:, None] - X) ** 2, -1)) * root
+    X, roots = jnp.asarray(X), jnp.asarray(root)
+    rows = jnp.column_stack([X, roots])
+    for kernel, points in ((Weighted(Gaussian(1.0)), rows), (Weighted(Gaussian(1.0), pairs=True), (X, roots))):
+        left, right = kernel.sides(points, points)
+        for block in (kernel.block, kernel.accurate_block):
+            np.testing.assert_allclose(block(left, right), K, rtol=1e-13)
+        np.testing.assert_allclose(kernel.diag(points), root**2, rtol=1e-14)
+        alone = kernel.prepare(points)
+        np.testing.assert_allclose(kernel.block(alone, alone), K, rtol=1e-13)
+        assert kernel.values_per_pair(points) == Gaussian(1.0).values_per_pair(X)
+
+
+def test_numbers_per_pair_grow_with_what_a_block_holds():
+    """A mean over flips has four blocks, a sum those of its terms; draws of weights add the features of a point."""
+    X, images = jnp.zeros((3, 2)), jnp.zeros((2, 4, 4, 1))
+    network = NNGP(serial(Conv(3), "relu", GlobalAvgPool(), Dense()))
+    assert with_flips(network).values_per_pair(images) == 4 * network.values_per_pair(images)
+    draws = AdaptiveKernel(MLP(1, "relu", 1.0, 0.0), jnp.ones((50, 2)))
+    fewer = AdaptiveKernel(MLP(1, "relu", 1.0, 0.0), jnp.ones((20, 2)))
+    assert draws.values_per_pair(X) - fewer.values_per_pair(X) == 30
+    assert (Gaussian(1.0) + Linear(1.0)).values_per_pair(X) >= Gaussian(1.0).values_per_pair(X)
+
+
+def test_squared_norms_keep_a_factor_of_sixteen_below_overflow():
+    """Centering may double a norm and ‖x-z‖² adds four products: beyond a sixteenth of the largest float it is NaN."""
+    limit = float(np.finfo(np.float32).max) / 16
+    found = np.asarray(gram_blocks.squares(jnp.asarray(np.sqrt([[0.99 * limit], [1.01 * limit]]), jnp.float32)))
+    assert np.isfinite(found[0]) and np.isnan(found[1])
+    for ratio, fails in ((0.99, False), (1.01, True)):
+        for where in (jnp.asarray, np.asarray):
+            X = where(np.full((2, 1), np.sqrt(ratio * limit), np.float32))
+            if fails:
+                with pytest.raises(ValueError, match="squared norms overflow"):
+                    Gaussian(1e15).gram(X)
+            else:
+                Gaussian(1e15).gram(X)
+
+
+def test_points_of_a_kernel_of_inner_products(x64):
+    X = jnp.asarray(RNG.normal(size=(4, 2)))
+    side = Polynomial(2, 1.0).prepare(X)
+    np.testing.assert_allclose(side.points, X)
+    np.testing.assert_allclose(side.squares, np.sum(np.asarray(X) ** 2, 1))
+    assert len(set(np.asarray(side.keys).tolist())) == 4

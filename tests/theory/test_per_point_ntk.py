@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
+from oracles_networks import Function, tangent_kernel
 from unlazy.theory.activations import chebyshev_interpolation, duals, mehler, numeric_duals
 from unlazy.theory.activations.functions import activation
 from unlazy.theory.infinite_width import fully_connected, per_point_ntk
@@ -113,3 +115,32 @@ def test_mean_square_is_the_dual_of_equal_points():
     for derivative, formula in ((False, duals.dual), (True, duals.dual_derivative)):
         own = numeric_duals.mean_square(activation("tanh"), jnp.sqrt(q), derivative)
         np.testing.assert_allclose(own, formula(q, q, q, activation("tanh")), rtol=64 * 2.0**-24)
+
+
+@pytest.mark.slow_cases("gelu")
+@pytest.mark.parametrize("name, phi", [
+    ("relu", Function(lambda x: np.maximum(x, 0), lambda x: 1.0 * (x > 0), (0.0,))),
+    ("gelu", Function(lambda x: x * ndtr(x), lambda x: ndtr(x) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi))),
+])  # fmt: skip
+def test_blocks_against_quadrature(name, phi, x64):
+    """Σ alone, and Σ with the tangent kernel weighted differently for weights and biases, with skips."""
+    sigma_w, sigma_b = (1.1, 1.3, 0.9), (0.3, 0.2, 0.4)
+    network = MLP(2, name, sigma_w, sigma_b, residual=0.5)
+    weights, bias_weights = (1.0, 0.5, 2.0), (0.3, 1.5, 0.7)
+    X, Z = (np.random.default_rng(k).normal(size=(k, 3)) / np.sqrt(3) for k in (2, 3))
+    products = [jnp.asarray(v) for v in (X @ Z.T, np.sum(X * X, 1)[:, None], np.sum(Z * Z, 1)[None])]
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def by_rows(tangent):
+        sides = [per_point_ntk.per_point_terms(jnp.asarray(np.sum(P * P, 1)), network, tangent) for P in (X, Z)]
+        given = (weights, bias_weights) if tangent else (None,)
+        return per_point_ntk.nngp_and_tangent(tuple(products), *sides, network, *given)
+
+    (sigma, theta), (alone, none) = by_rows(True), by_rows(False)
+    for i, j in np.ndindex(2, 3):
+        pair = float(X[i] @ Z[j]), float(X[i] @ X[i]), float(Z[j] @ Z[j])
+        wanted = tangent_kernel(phi, pair, sigma_w, sigma_b, 0.5, weights, bias_weights)
+        # the quadrature is off by 2e-11 where it is worst
+        np.testing.assert_allclose([sigma[i, j], theta[i, j]], wanted, rtol=1e-9)
+        np.testing.assert_allclose(alone[i, j], wanted[0], rtol=1e-9)
+    assert none.shape == (2, 3) and not np.any(none)

@@ -147,3 +147,12 @@ def test_kappa_just_below_the_rank(x64):
     kappa = float(eigenvalues.effective_regularization(values, counts, jnp.array(24.5)))
     assert kappa > 0
     np.testing.assert_allclose(np.sum(np.asarray(counts * values / (values + kappa))), 24.5, rtol=1e-12)
+
+
+def test_exponents_of_exact_power_laws(x64):
+    """λ_ℓ ∝ (ℓ + d/2 - 1)^{-p} has the slope -p, and a line its own."""
+    for d, p in ((3, 2.5), (7, 7.0)):
+        values = 3.0 * (np.arange(30) + d / 2 - 1) ** -p
+        np.testing.assert_allclose(eigenvalues.decay_exponent(jnp.asarray(values), d, 4, 20), -p, rtol=1e-12)
+    x = np.array([0.0, 1.0, 5.0])
+    assert eigenvalues.slope(x, 2 - 3 * x) == pytest.approx(-3, rel=1e-14)
