@@ -312,7 +312,7 @@ class SingleSplit:
 
     def half_split(self) -> "SingleSplit":
         """Every other training row with all validation rows."""
-        return SingleSplit(self.training.rows(slice(None, None, 2)), self.validation)
+        return SingleSplit(self.training.rows(slice(None, None, 2)), self.validation, self.capacity)
 
     def views(self, kernel: Kernel, metrics: list[np.ndarray]) -> list[SplitView]:
         """Rows under the metric. Earlier views of this thread drop their caches, so that each thread holds one K."""

@@ -155,6 +155,11 @@ def successive_halving(
     return HalvingResult(best[0], validation, training)
 
 
+def fits_are_costly(rows: int) -> bool:
+    """Return whether fits to this number of rows are to be saved."""
+    return devices.is_host() or rows >= constants.COSTLY_ROWS_DEVICE
+
+
 def stage_sizes(n: int) -> Iterator[int]:
     """Numbers of rows of the stages; the last is the largest that is useful or fits into memory."""
     if devices.is_host():
@@ -224,7 +229,7 @@ def _at_size(
             now, views = now._replace(metric=metrics[0], scored=scored), other
     now = now._replace(relearned_error=now.error)
     if (
-        devices.is_host()
+        fits_are_costly(size)
         and leader is not None
         and now.error * leader.gain > constants.WORTH_ANOTHER_UPDATE * leader.error
     ):
@@ -282,9 +287,11 @@ def tune(
 ) -> HalvingCandidate:
     """Tune bandwidth and ridge of a candidate for these rows.
 
-    On the host they are tuned on every other row, for an eighth of the work, and used if they are better on all rows.
+    If fits are costly they are tuned on every other row, for an eighth of the work, and used if they are better on all
+    rows.
     """
-    some, start = (evidence.half_split(), None) if devices.is_host() else (evidence, choice.error)
+    costly = fits_are_costly(len(evidence.training.X))
+    some, start = (evidence.half_split(), None) if costly else (evidence, choice.error)
     kernel = choice.candidate.kernel
     at = views if some is evidence else some.views(kernel, [choice.metric])
     place, _ = coordinate_search(
