@@ -196,6 +196,7 @@ def test_lines_of_assembly():
             on = object.__new__(warp.GpuWarp)
             on._float_type, on._integer_type = ir.F32Type.get(), ir.IntegerType.get_signless(32)
             on._address_type, on.warps_of_block = ir.IntegerType.get_signless(64), 4
+            on._vector_type = ir.Type.parse("!llvm.struct<(f32, f32, f32, f32)>")
             value, memory = on.constant(2.0), ir.Type.parse("memref<4096xf32>")
             on.shared = ir.Operation.create("builtin.unrealized_conversion_cast", [memory], [value]).result
             on.inputs, on.thread = [on._begin(on.shared)], on.integer(0)
@@ -204,6 +205,10 @@ def test_lines_of_assembly():
                     on.neighbor(value, side, group)
             on.to_float(on.thread == 0)
             on.load_on_chip(0, on.thread, 1300)
+            assert len(on.masked_read(0, on.thread, on.thread == 0, 3)) == len(on.reader(0, on.thread)(5)) == 4
+            on.read(0, 7)
+            on.outputs = on.inputs
+            on.store(0, on.thread, [value] * 4, on.thread == 0, on.thread == 1)
         text = str(module)
     shuffles = re.findall(r"shfl\.sync\.(up|down)\.b32 \$0, \$1, 1, (\d+), (0x\w+);", text)
     simulated, values = warp.SimulatedWarp(1, [], []), jnp.arange(32.0)[None]
@@ -217,6 +222,16 @@ def test_lines_of_assembly():
     copies = re.findall(r'"\{ ([^"]*st\.shared[^"]*) \}", "l,l,r"', text)
     assert len(copies) == 1 and "ld.global.nc.v4.f32 {a, b, c, d}, [$0]" in copies[0]
     assert "arith.constant 3 : i32" in text and "arith.constant 512 : i32" in text
+    # addresses in bytes; a masked read leaves zeros; what is stored first is overwritten, later values are added
+    masked = re.findall(r"setp.ne.b32 p, \$5, 0; ((?:mov.f32 \$\d, 0f00000000; )*)@p (\S+) .*?, \[\$4 \+ (\d+)\]", text)
+    assert [(zeros.count("mov"), what, at) for zeros, what, at in masked] == [(4, "ld.global.nc.v4.f32", "12")]
+    assert re.findall(r'"(ld\.global\.nc\S* .*?)"', text) == [
+        "ld.global.nc.v4.f32 {$0, $1, $2, $3}, [$4 + 20];", "ld.global.nc.f32 $0, [$1 + 28];"
+    ]  # fmt: skip
+    assert re.findall(r"@p (\S+) \[\$4\], \{\$0, \$1, \$2, \$3\};", text) == [
+        "red.global.add.v4.f32",
+        "st.global.v4.f32",
+    ]
 
 
 def test_tiles_keep_few_left_images():

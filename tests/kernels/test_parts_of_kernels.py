@@ -1,5 +1,7 @@
 """Parts of kernels that whole Gram matrices hardly show: tiles, budgets, diagonals, weights, one kernel per point."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -233,3 +235,34 @@ def test_points_of_a_kernel_of_inner_products(x64):
     np.testing.assert_allclose(side.points, X)
     np.testing.assert_allclose(side.squares, np.sum(np.asarray(X) ** 2, 1))
     assert len(set(np.asarray(side.keys).tolist())) == 4
+
+
+@pytest.mark.parametrize("callers, level", [
+    (["unlazy.a"], 2), (["unlazy.a", "unlazy.b"], 3), (["unlazy.a", "equinox._module", "unlazy.b"], 4),
+    (["unlazy.a", "jaxtyping._decorator", "jaxtyping._decorator"], 4),  # around a method
+    (["unlazy.a", "user", "equinox._module"], 2), (["unlazy.a", "other"], 2), (["unlazy.a", "other", "unlazy.b"], 4),
+])  # fmt: skip
+def test_warnings_name_the_caller_of_the_package(callers, level):
+    """Stack level of the first frame beyond this package and the wrappers around it; innermost callers first."""
+    call = inspect.unwrap(infinite_width._caller_stack_level)  # without the wrapper that checks types in tests
+    for name in callers:
+        scope = {"__name__": name, "inner": call}
+        exec("def call(): return inner()", scope)
+        call = scope["call"]
+    assert call() == level
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("n", [1, 4])
+def test_functions_of_whole_batches_of_any_size_are_refused(n, size):
+    X, W = jnp.asarray(RNG.normal(size=(n, 3)), jnp.float32), jnp.ones((3, 2))
+
+    def alone(W, X):
+        return size * (X @ W)
+
+    def together(W, X):  # off by a thousandth of its size
+        return size * (X @ W + 1e-3 * jnp.mean(X @ W, 0))
+
+    empirical_ntk.validate_function(alone, W, X)
+    with pytest.raises(ValueError, match="depends on the other points"):
+        empirical_ntk.validate_function(together, W, X)
