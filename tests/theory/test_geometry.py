@@ -83,3 +83,25 @@ def test_floors_are_the_stated_numbers_of_roundings():
     for dtype, unit in ((np.float32, 2.0**-24), (np.float64, 2.0**-53)):
         assert geometry.rounding_floor(0, dtype) == 4 * unit and geometry.rounding_floor(9, dtype) == 10 * unit
         assert geometry.worst_case_floor(9, dtype) == 26 * unit
+
+
+@pytest.mark.parametrize("d", [1, 5, 100])
+def test_distances_of_close_points_in_float64(d, x64):
+    """‖x-z‖² and 1 - cos θ of rows a billionth apart, against sums with 64 bits.
+
+    What is left of a row after b bits is 2^{1-b} of its largest coordinate; its products with the row round by 2^-53,
+    in four sums. Half of that over the squared norm is left of 1 - cos θ, and as much from the difference of norms.
+    """
+    rng = np.random.default_rng(d)
+    X = rng.normal(size=(6, d)) * 10.0 ** np.arange(-2, 4)[:, None]
+    Z = X * (1 + 1e-9 * rng.normal(size=(6, d)))
+    Z[0] = X[0]
+    far, chord = (np.diagonal(v) for v in geometry.split_distances(jnp.asarray(X), jnp.asarray(Z)))
+    x, z = X.astype(np.longdouble), Z.astype(np.longdouble)
+    wanted, size = np.sum((x - z) ** 2, 1), np.sum(x * x, 1)
+    n1, n2 = (np.sqrt(np.sum(v * v, 1)) for v in (x, z))
+    half_chord = np.maximum(wanted - (n1 - n2) ** 2, 0) / (2 * n1 * n2)
+    bits = (49 - int(np.ceil(np.log2(d)))) // 2
+    unit = 4 * 2.0 ** (1 - bits - 53)
+    assert np.all(np.abs(far - wanted) <= unit * size) and np.all(np.abs(chord - half_chord) <= unit)
+    assert far[0] == chord[0] == 0 and np.all(far[1:] > 10 * unit * size[1:])

@@ -65,6 +65,15 @@ def test_the_lower_limit_is_exact_without_sampling_error(variance):
     np.testing.assert_allclose(found, variance + 10 - error, rtol=1e-12)
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_eigenvalues_that_fall_slowly_decide_the_ratio(scale):
+    """A draw of the process itself: powers proportional to the eigenvalues, so that all but the noise is taken away."""
+    values = scale * RANK**-0.2
+    powers = values / scale + 0.7
+    low = estimate_noise(values, powers, draws=10**14).low
+    np.testing.assert_allclose(low, 0.7, atol=1e-5)  # as above, over one less the ratio of 0.8
+
+
 def test_equal_eigenvalues_tell_nothing():
     powers = draws(np.zeros(N), 1.0)[0]
     assert estimate_noise(np.ones(N), powers).low == 0 < estimate_noise(STEEP, powers).low
