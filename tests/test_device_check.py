@@ -51,6 +51,7 @@ def broken(function):
     return lambda *given, **options: jax.tree.map(lambda a: a * FACTOR, function(*given, **options))
 
 
+@pytest.mark.slow_cases("ntk_erf", "sum", "ntk_biases", "nngp")
 @pytest.mark.parametrize("name", reference_kernels.GRAMS)
 def test_formulas_are_those_of_the_library(name):
     """Both in float64: angles of duplicates from cosines have an error √u = 1e-8."""
@@ -70,6 +71,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow_cases("agop", "stored")
 @on_cpu
 @pytest.mark.parametrize("engine", PLANTED)
 def test_a_wrong_constant_is_found(engine, monkeypatch):
@@ -82,6 +84,7 @@ def test_a_wrong_constant_is_found(engine, monkeypatch):
     assert wrong.engine == engine and wrong.error > wrong.bound
 
 
+@pytest.mark.slow_cases("NystromCG", "Direct")
 @on_cpu
 @pytest.mark.parametrize("kind", [Direct, PreconditionedCG, NystromCG])
 def test_wrong_coefficients_are_found(kind, monkeypatch):

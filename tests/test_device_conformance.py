@@ -1,6 +1,6 @@
 """Every kernel composition on the device that JAX uses, against float64 on the CPU.
 
-On a CPU the fast suite takes a few rows of the table, the slow and the nightly suite the others; on a GPU every row
+On a CPU the fast suite takes one row of the table, the slow and the nightly suite the others; on a GPU every row
 runs at every size, so that fused programs, XLA, tiles and row blocks are all compared.
 """
 
@@ -15,7 +15,7 @@ from unlazy.device_check.compositions import IMAGES, VECTORS, points
 from unlazy.products import matmul, product
 
 ON_GPU = jax.default_backend() == "gpu"
-FAST = {"laplace", "sum", "flips"}
+FAST = {"laplace"}
 SIZES = {"vectors": (1, 2, 65, 300, 2000) if ON_GPU else (65,), "images": (1, 2, 9, 33, 70) if ON_GPU else (9,)}
 SLOW = [] if ON_GPU else pytest.mark.slow
 NIGHTLY = [] if ON_GPU else [pytest.mark.slow, pytest.mark.nightly]

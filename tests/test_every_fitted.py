@@ -103,7 +103,7 @@ def light_first(names):
     return [pytest.param(name, marks=pytest.mark.slow if name in HEAVY else []) for name in names]
 
 
-@pytest.mark.slow_cases("algorithm 1", "descent")
+@pytest.mark.slow_cases("algorithm 1", "descent", "posterior", "path")
 @pytest.mark.parametrize("name", light_first(PREDICTORS))
 def test_every_predictor_accepts_all_inputs_and_keeps_the_shape_of_labels(name):
     for several in (False,) if name in ONE_OUTPUT else (False, True):

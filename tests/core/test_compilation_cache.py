@@ -46,7 +46,7 @@ def programs(tmp_path):
     return [path for path in (tmp_path / "cache").rglob("*-cache")]
 
 
-@pytest.mark.slow_cases("after JAX")
+@pytest.mark.slow_cases("after JAX", "after a program")
 @pytest.mark.parametrize(
     "before", ["", "import jax", "import jax; jax.numpy.ones(3) + 1"], ids=["alone", "after JAX", "after a program"]
 )
@@ -70,7 +70,7 @@ def test_the_switch_turns_the_cache_off(environment, tmp_path, monkeypatch, word
 LEAST = "jax_persistent_cache_min_compile_time_secs"
 
 
-@pytest.mark.slow_cases("environment", "later", "least in the environment", "JAX's least", "least")
+@pytest.mark.slow_cases("environment", "later", "least in the environment", "JAX's least", "least", "disabled")
 @pytest.mark.parametrize(
     ("variables", "before", "after", "expected"),
     [

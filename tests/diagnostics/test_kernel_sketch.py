@@ -52,6 +52,7 @@ def case(number):
     return JacobianModel(widths[-1]), J, L, J @ J.T, L @ L.T, (m, widths[-1])
 
 
+@pytest.mark.slow
 def test_movement_lies_within_two_standard_errors_in_94_percent_of_cases():
     """Two stated errors cover 95%; of 200 cases at least 94% are required. Movement, distance and norm err together:
     each is counted for itself. A coverage of 90% would pass with probability P(Bin(200, .9) ≥ 188) = 3%. The other way

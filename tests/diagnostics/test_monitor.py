@@ -117,6 +117,7 @@ class Timed(SmallModel):
         return super().vjp(params, cotangents, inputs)
 
 
+@pytest.mark.slow_cases("5000")
 @quiet
 @pytest.mark.parametrize("planned", [None, 5000])
 def test_overhead_stays_within_three_percent(data, planned):

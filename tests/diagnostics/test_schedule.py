@@ -71,6 +71,7 @@ def test_automatic_checks_stay_within_the_budget(planned):
     assert len(checks["gap"]) >= 10 and len(checks["features"]) >= 5 and checks["kernel"]
 
 
+@pytest.mark.slow_cases("50000")
 @pytest.mark.parametrize("planned", [None, 50_000])
 def test_construction_and_compilation_count(planned):
     """Construction takes 0.5 s, and the first of every measure 1 s more: all of it is in the budget of 15 s."""

@@ -92,6 +92,7 @@ def test_layers_share_axes():
     assert drawings[-1].figure.axes[2].get_title(loc="left") == "readout (readout)"
 
 
+@pytest.mark.slow
 def test_many_layers_are_thinned(tmp_path, monkeypatch):
     for module in (figures, page):
         monkeypatch.setattr(module, "MAX_PANELS", 4)

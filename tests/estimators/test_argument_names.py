@@ -28,6 +28,7 @@ def test_random_state_is_zero_by_default():
     np.testing.assert_array_equal(*twice)
 
 
+@pytest.mark.slow
 def test_a_kernel_name_means_one_network():
     network = named_kernels.NETWORK
     for name in ("ntk", "nngp"):

@@ -313,6 +313,7 @@ def test_classes_by_leaves(few, monkeypatch):
     np.testing.assert_allclose(model.predict_proba(Z).sum(1), 1, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_order_of_rows_is_not_information(few):
     X, y = data(150)
     one = FeatureMachineRegressor("gaussian", metric="diagonal", updates=1).fit(X, y)
@@ -351,6 +352,7 @@ def test_directions_are_turned_by_residuals(x64, few, monkeypatch, n):
     assert missed[1] < 0.5 * missed[0], missed
 
 
+@pytest.mark.slow
 def test_more_rows_than_the_search_used_rotate_again(x64, few, monkeypatch):
     """What did not pay at 100 rows is tried once more with 240, which one factorization does not hold."""
     X, y = data(300)

@@ -108,6 +108,7 @@ def test_formulas_compose_where_embeddings_agree():
         Gaussian() * -1.0
 
 
+@pytest.mark.slow
 def test_metrics(x64):
     A, B = jnp.asarray(X), jnp.asarray(Z)
     L = jnp.asarray(RNG.normal(size=(4, 4)))
@@ -175,7 +176,7 @@ def test_standard_parametrization_is_the_gradient_of_such_a_network(x64):
         standard_parametrization(network, d)
 
 
-@pytest.mark.slow_cases("1.0-0.0")
+@pytest.mark.slow_cases("1.0-0.0", "0.0-1.0")
 @pytest.mark.parametrize("first,head", [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0)])
 def test_finite_two_layer_kernels_tend_to_their_limits(first, head):
     A, B = jnp.asarray(X, jnp.float32), jnp.asarray(Z, jnp.float32)

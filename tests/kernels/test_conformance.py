@@ -108,6 +108,8 @@ TWICE = [f"{name}-float64" for name in KERNELS if name not in DIFFERENTIATED]
     "ntk_gelu-32",
     "ntk_no_bias-32",
     "on_sphere-32",
+    "mixed_sum-32",
+    "laplace-64",
 )
 @pytest.mark.parametrize("name,dtype", CASES)
 def test_values(name, dtype):

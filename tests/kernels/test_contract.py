@@ -104,6 +104,7 @@ def test_inputs_a_kernel_does_not_accept_are_rejected():
         Kernel().gram(np.ones((3, 2)))
 
 
+@pytest.mark.slow
 def test_parameters_of_a_function_are_learned(x64):
     x, y = np.linspace(0, 1, N), RNG.normal(size=N)
     bump = lambda p, x, z: p["height"] * jnp.exp(-jnp.square(x - z) / p["width"])  # noqa: E731
@@ -149,6 +150,7 @@ def test_sums_scalars_powers_and_single_points(x64):
         gaussian + -1
 
 
+@pytest.mark.slow
 def test_bandwidths_are_learned_independently(x64):
     X = RNG.normal(size=(5, 2))
     slope = jax.grad(lambda k: k.gram(X).sum())(Gaussian(jnp.array([1.0, 2.0])) + Laplace(jnp.array([1.0, 2.0])))

@@ -77,6 +77,7 @@ def test_black_images_and_same_patches():
         np.testing.assert_allclose(found, wanted, rtol=CLOSE)
 
 
+@pytest.mark.slow
 def test_a_single_stage_against_sums_in_float64():
     """One layer on 8 × 8 pixels, pooled: all pairs of positions one by one."""
     stage = Stage(8, (ConvLayer(3, 2 / 9),))

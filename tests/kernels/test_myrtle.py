@@ -81,6 +81,7 @@ def test_other_depths_and_small_images_are_rejected():
         NTK(myrtle(5)).gram(np.ones((2, 2, 2, 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.slow_cases("5", "7")
 @pytest.mark.parametrize("depth", STAGES)
 def test_a_finite_network_of_the_same_description(depth):

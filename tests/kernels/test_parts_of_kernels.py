@@ -61,6 +61,7 @@ def test_points_that_numpy_reads_in_place():
     assert not gram_blocks._on_host((single, double)) and not gram_blocks._on_host((double, single))
 
 
+@pytest.mark.slow_cases("True")
 @pytest.mark.parametrize("on_host", [True, False])
 def test_diagonal_of_means_over_flips(on_host, monkeypatch):
     kernel = NNGP(serial(Conv(3), "relu", GlobalAvgPool(), Dense()))
@@ -72,6 +73,7 @@ def test_diagonal_of_means_over_flips(on_host, monkeypatch):
     np.testing.assert_allclose(with_flips(kernel).diag(X), wanted, rtol=64 * 2.0**-24)
 
 
+@pytest.mark.slow
 def test_near_pairs_of_blocks_from_terms_of_points(monkeypatch):
     """Twins at a distance of 1e-5, whose inner products have lost it: the same values as by whole entries."""
     network = MLP(1, "relu", 1.2, 0.3)
@@ -115,6 +117,7 @@ def test_mixtures_keep_points_at_zero():
     assert np.isnan(found[2]).all()  # its squared distances overflow
 
 
+@pytest.mark.slow
 def test_polynomials_on_spheres(x64):
     kernel = Polynomial(3, 0.5)
     fast = polynomial_on_sphere(kernel, inputs=2, radius=1.5)
@@ -127,6 +130,7 @@ def test_polynomials_on_spheres(x64):
     )
 
 
+@pytest.mark.slow_cases("full")
 @pytest.mark.parametrize("outputs", ["full", "trace", "diagonal"])
 def test_jacobians_with_themselves(outputs):
     """17 points: the lower half is copied from the upper one, with both outputs exchanged."""

@@ -39,7 +39,7 @@ def _errors(network, X, Z, accurate):
     return np.array(rows).reshape(len(DISTANCES), PAIRS, 2).max(1)
 
 
-@pytest.mark.slow_cases("across-0.0", "across-0.3")
+@pytest.mark.slow_cases("across-0.0", "across-0.3", "along-0.3")
 @pytest.mark.parametrize("bias", [0.0, 0.3])
 @pytest.mark.parametrize("radial", [False, True], ids=["across", "along"])
 def test_accurate_at_every_distance(bias, radial):

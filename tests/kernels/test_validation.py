@@ -56,6 +56,7 @@ def test_concrete_points_that_are_not_finite_are_rejected(name):
                     call(*points)
 
 
+@pytest.mark.slow_cases("ntk")
 @pytest.mark.parametrize("name", [pytest.param(k, marks=[] if k in TRACED else pytest.mark.slow) for k in KERNELS])
 def test_traced_points_that_are_not_finite_propagate(name):
     @jax.jit
@@ -130,6 +131,7 @@ FORMS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_all_input_types_give_the_same_result():
     kernel, reference = Laplace(1.5), jnp.asarray(WHOLE, jnp.float32)
     weights = np.arange(4.0, dtype=np.float32)

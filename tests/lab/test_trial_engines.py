@@ -23,6 +23,7 @@ def one_worker():
     return lab.run(lab_toys.means, engine="local", n_jobs=1, store=None, progress=False)
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_records_of_one(one_worker):
     two = lab.run("lab_toys:means", engine="local", n_jobs=2, store=None, progress=False)
     assert len(two) == 48 and lab_toys.same(one_worker, two)

@@ -55,6 +55,7 @@ def test_no_change_raises():
         laziness(lambda w, X: X @ w, jnp.ones(3), jnp.ones(3), X)
 
 
+@pytest.mark.slow
 def test_training_of_the_head_alone_is_lazy(x64):
     """f = a·tanh(X W): linear in a. The kernel of W grows with a, but W was not trained."""
     W = np.random.default_rng(1).normal(size=(3, 5))

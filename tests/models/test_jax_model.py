@@ -103,6 +103,7 @@ def difference(f, model, theta, v):
     return (8 * (at[1] - at[-1]) - (at[2] - at[-2])) / (12 * H)
 
 
+@pytest.mark.slow_cases("equinox")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_derivatives_are_those_of_the_values(name):
     network, X = NETWORKS[name]()
@@ -131,6 +132,7 @@ def test_derivatives_are_those_of_the_values(name):
     assert symmetric < 1e-12 * np.sum(np.abs(flat(hessian) * flat(w)))  # float64
 
 
+@pytest.mark.slow_cases("equinox")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_single_precision_rounds_only(name):
     network, X = NETWORKS[name]()

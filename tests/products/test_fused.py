@@ -142,7 +142,9 @@ def test_float16_halves_hold_more_of_unit_vectors():
     assert (np.abs(A.astype(np.float64) - hi - lo) <= np.maximum(2.0**-22 * np.abs(A), 2.0**-25)).all()
 
 
-@pytest.mark.slow_cases("2-leaky nngp", "2-ntk with biases", "40-leaky nngp")
+@pytest.mark.slow_cases(
+    "2-leaky nngp", "2-ntk with biases", "40-leaky nngp", "2-nngp with biases", "40-ntk with biases", "40-ntk"
+)
 @pytest.mark.parametrize("name", ["ntk", "leaky nngp", "ntk with biases", "nngp with biases"])
 @pytest.mark.parametrize("d", [2, 40])
 def test_networks_are_exact_at_equal_and_opposite_points(name, d):
@@ -156,6 +158,7 @@ def test_networks_are_exact_at_equal_and_opposite_points(name, d):
         assert np.abs(np.diag(got) - want).max() <= 2e-5 * np.abs(np.diag(_exact(kernel, X, X, np.eye(32)))).max()
 
 
+@pytest.mark.slow_cases("ntk-10", "nngp-4")
 @pytest.mark.parametrize(
     "kernel",
     [

@@ -45,9 +45,7 @@ def _exact(kernel, X, Z):
         return np.asarray(kernel.gram(*(jnp.asarray(a, jnp.float64) for a in (X, Z)), accurate=True))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(k, marks=[] if k in ("gaussian", "ntk") else pytest.mark.slow) for k in KERNELS]
-)
+@pytest.mark.parametrize("name", [pytest.param(k, marks=[] if k == "ntk" else pytest.mark.slow) for k in KERNELS])
 def test_every_form_is_lowered_for_the_gpu(name):
     """No GPU is needed to check that the backend supports every operation and layout."""
     kernel = KERNELS[name]
@@ -68,7 +66,18 @@ PARTS = {
 
 @pytest.mark.parametrize("adding", [True, False])
 @pytest.mark.parametrize("cut", PARTS.values(), ids=PARTS)
-@pytest.mark.parametrize("d, width", [(3, 16), (12, 16), (13, 16), (16, 16), (18, 16), (19, 32), (34, 32)])
+@pytest.mark.parametrize(
+    "d, width",
+    [
+        (3, 16),
+        pytest.param(12, 16, marks=pytest.mark.slow),
+        (13, 16),
+        pytest.param(16, 16, marks=pytest.mark.slow),
+        pytest.param(18, 16, marks=pytest.mark.slow),
+        (19, 32),
+        pytest.param(34, 32, marks=pytest.mark.slow),
+    ],
+)
 def test_operands_of_the_tensor_cores(d, width, cut, adding):
     """⟨x,z⟩ of parts and what is added, wherever it lies: exact in float64, as products of their numbers are; three
     parts hold float32."""
@@ -133,6 +142,7 @@ def test_chunks_of_z_one_after_the_other(interpreter, name, monkeypatch):
     assert np.linalg.norm(got - want) <= 3e-5 * np.linalg.norm(want)
 
 
+@pytest.mark.slow_cases("1-1-132-1", "39063-64-132-65536", "132-5-132-1", "5-3-4-1", "1-200-132-262144")
 @pytest.mark.parametrize("tiles, folds, programs, fold_bytes", [
     (1, 1, 132, 1), (1024, 128, 132, 2**16), (128, 19532, 132, 2**16), (39063, 64, 132, 2**16), (1, 200, 132, 2**18),
     (3, 50, 7, 1), (132, 5, 132, 1), (5, 3, 4, 1), (700, 700, 2, 2**18), (10**5, 3, 132, 2**25),

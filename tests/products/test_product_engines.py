@@ -75,6 +75,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.slow_cases("ntk", "periodic")
 @pytest.mark.parametrize("name", KERNELS)
 def test_products_on_the_host_are_those_of_the_gram_matrix(x64, monkeypatch, name):
     monkeypatch.setattr(numpy_engine, "COLUMNS", 17)

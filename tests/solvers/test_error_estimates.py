@@ -40,7 +40,7 @@ def small(monkeypatch):
     monkeypatch.setattr(method_selection, "FLOAT64_DIRECT_MAX_N", 10)
 
 
-@pytest.mark.slow_cases("3.0-0.0003", "3.0-0.1")
+@pytest.mark.slow_cases("3.0-0.0003", "3.0-0.1", "10.0-7.5e-05")
 @pytest.mark.parametrize("bandwidth, ridge", [(3.0, 0.1), (3.0, 3e-4), (10.0, 1e-3), (10.0, 7.5e-5)])
 def test_no_jump_where_small_problems_end(small, monkeypatch, bandwidth, ridge):
     """The last two are the first release's cliff, direct at n = 4,000 and worse than zero at 4,001: its bandwidth and
@@ -96,6 +96,7 @@ def test_float32_falls_back_to_float64(small, monkeypatch, tmp_path):
         assert "worse than predicting zero" in str(refused)
 
 
+@pytest.mark.slow
 def test_a_small_budget_solves_the_same_problem(small, monkeypatch):
     X, y = data()
     budget = 250_000  # K takes 360,000 bytes in float32

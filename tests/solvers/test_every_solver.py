@@ -78,7 +78,7 @@ def test_every_solver_finds_the_cholesky_solution(name, method):
     assert solution.bytes > 0 and solution.seconds > 0
 
 
-@pytest.mark.slow_cases("direct")
+@pytest.mark.slow_cases("direct", "preconditioned_cg", "richardson")
 @pytest.mark.parametrize("method", METHODS)
 def test_one_output_keeps_its_shape_and_equals_the_column(method):
     X, y = problem(1)
@@ -89,7 +89,7 @@ def test_one_output_keeps_its_shape_and_equals_the_column(method):
     assert np.linalg.norm(error) <= 1.01e-5 * np.linalg.norm(y)
 
 
-@pytest.mark.slow_cases("direct")
+@pytest.mark.slow_cases("direct", "richardson")
 @pytest.mark.parametrize("method", METHODS)
 def test_float32_reports_its_accuracy(method):
     """In float32 a solver either reaches the tolerance against the float64 solution, or says that it did not."""
@@ -104,7 +104,7 @@ def test_float32_reports_its_accuracy(method):
     assert solution.converged and np.all(error <= 1e-3 + 1.5e-5)
 
 
-@pytest.mark.slow_cases("nystrom_cg")
+@pytest.mark.slow_cases("nystrom_cg", "preconditioned_cg")
 @pytest.mark.parametrize("method", [m for m in METHODS if m != "direct"])
 def test_a_run_cut_short_is_not_converged(method):
     _, y = problem()

@@ -146,6 +146,7 @@ def _gaussian_gram(A, B):
     return np.exp(-((A[:, None].astype(float) - B[None].astype(float)) ** 2).sum(-1) / (2 * 0.5**2))
 
 
+@pytest.mark.slow
 def test_float32_evidence_sees_a_small_noise():
     """Sums are float64: K is off by 2^-53 n = 4e-14 and its condition is 4e8, so the error is 2e-5 of a derivative at
     most; the results are rounded to float32."""
@@ -166,6 +167,7 @@ def test_float32_evidence_sees_a_small_noise():
     assert jax.grad(evidence, 1)(1e-6, jnp.asarray(X)).shape == X.shape
 
 
+@pytest.mark.slow
 def test_second_derivatives_of_float32_evidence():
     X, y = _small_noise_problem(30)
 
@@ -194,6 +196,7 @@ def test_float32_posterior_of_a_small_noise():
     np.testing.assert_allclose(same.predict(jnp.asarray(Z)), found.mean, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_results_that_overflow_float32_are_an_error():
     """A prior variance of 1e39 is finite in float64, in which posteriors are computed, but not in float32."""
     X = np.arange(6, dtype=np.float32).reshape(3, 2)

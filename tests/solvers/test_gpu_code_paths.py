@@ -24,7 +24,7 @@ def fake_gpu(monkeypatch):
     monkeypatch.setattr(devices, "is_host", lambda: False)
 
 
-@pytest.mark.slow_cases("float32-method1")
+@pytest.mark.slow_cases("float32-method1", "float64-method1", "float32-method0")
 @pytest.mark.parametrize("method", [PreconditionedCG(rank=30), NystromCG(centers=60)])
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_conjugate_gradients_keep_their_vectors_on_the_device(method, precision, request, monkeypatch):
@@ -53,6 +53,7 @@ def test_the_preconditioner_on_the_device_is_the_one_on_the_host(fake_gpu):
     assert np.linalg.norm(preconditioned_cg._host_preconditioner(F, RIDGE)(r) - exact) <= bound
 
 
+@pytest.mark.slow_cases("60000")
 @pytest.mark.parametrize("memory", ["1GiB", 60_000])
 def test_an_epoch_of_eigenpro_is_the_formula(memory):
     """Two epochs against NumPy: α_b += η r, α_s -= η Q A_sb r, batches in the same order; K stored, or by blocks."""

@@ -80,6 +80,7 @@ def test_misuse_raises(make, message):
         make()
 
 
+@pytest.mark.slow
 def test_checking_the_centers_costs_no_more_than_the_fit_it_checks(monkeypatch):
     """With few steps allowed and a tolerance out of reach, half of the centers took 500 steps."""
     taken = []

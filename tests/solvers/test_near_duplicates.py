@@ -101,6 +101,7 @@ def check_stated_errors(cases, refused_at_most):
     assert refused <= refused_at_most
 
 
+@pytest.mark.slow
 def test_the_stated_error_is_at_least_the_true_one():
     check_stated_errors(range(8, 16), 2)
 
@@ -111,6 +112,7 @@ def test_the_stated_error_is_at_least_the_true_one_in_200_cases():
     check_stated_errors(range(200), 20)
 
 
+@pytest.mark.slow_cases("0.0001-1e-06")
 @pytest.mark.parametrize("ridge, tolerance", [(1e-4, 1e-6), (1e-5, 1e-3)])
 def test_duplicates_in_float64(ridge, tolerance):
     """Half of the rows have a twin at 1e-7. Distances from expanded squares were off by 8e-9: the residual was 1.6e-5
@@ -127,6 +129,7 @@ def test_duplicates_in_float64(ridge, tolerance):
     assert max(off, residual) <= solution.residual <= 6e-8 and solution.converged
 
 
+@pytest.mark.slow_cases("ntk-stored")
 @pytest.mark.parametrize("engine", ["stored", "blocked", "numpy"])
 @pytest.mark.parametrize("name", ["laplace", "ntk"])
 def test_entries_of_duplicates_in_every_engine(name, engine, x64):

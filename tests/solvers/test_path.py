@@ -94,6 +94,7 @@ def test_duplicates_and_singular_kernels_are_noted_and_stay_finite(dtype):
         np.testing.assert_allclose(spectrum.leave_one_out(y, 0.0)[0], y[0] - y[1], rtol=2e-2)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_not_positive_in_float32_raises():
     X, y, Z = sample(np.float32)
 

@@ -81,7 +81,7 @@ def test_misuse_of_options_raises(keywords, message):
         SolveOptions(**keywords)
 
 
-@pytest.mark.slow_cases("direct")
+@pytest.mark.slow_cases("direct", "eigenpro", "askotch")
 @pytest.mark.parametrize(
     "method", [pytest.param(m, marks=pytest.mark.slow if m == "richardson" else []) for m in METHODS]
 )
@@ -175,7 +175,7 @@ def test_progress_estimates_the_time_left():
     assert seen[-1].residual <= 1e-4 and seen[-1].seconds_left == 0
 
 
-@pytest.mark.slow_cases("nystrom_cg")
+@pytest.mark.slow_cases("nystrom_cg", "eigenpro")
 @pytest.mark.parametrize(
     "method",
     ["preconditioned_cg", "nystrom_cg", "askotch", "eigenpro", pytest.param("richardson", marks=pytest.mark.slow)],

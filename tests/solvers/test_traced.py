@@ -31,6 +31,7 @@ def oracle(bandwidth, ridge, shift, y=Y):
     return np.sum(np.sin(gram(Z, points) @ np.linalg.solve(gram(points, points) + ridge * np.eye(N), y)))
 
 
+@pytest.mark.slow
 def test_derivatives_in_kernel_ridge_inputs_and_labels(x64):
     @jax.jit
     def everything(*at):

@@ -14,7 +14,7 @@ from unlazy.theory.activations import hermite
 KEY = jax.random.key(7)
 
 
-@pytest.mark.slow_cases("3-1")
+@pytest.mark.slow_cases("3-1", "4-1", "5-4")
 @pytest.mark.parametrize(("degree", "r"), [(3, 1), (4, 1), (4, 2), (5, 4)])
 def test_the_target_of_the_paper(x64, degree, r):
     """g = He_2/2 + He_p/√(2 p!) in the raw polynomials of NumPy, E f*² = 1, κ = 1, H = UᵀU/√r."""

@@ -70,6 +70,7 @@ def half_chord(X, Z):
     return jnp.asarray(0.5 * np.square(X[:, None] - Z[None]).sum(-1))
 
 
+@pytest.mark.slow_cases("gelu-0.6", "erf-0.6", "tanh-0.6", "sin-0.6")
 @pytest.mark.parametrize("name, residual", [*((name, 0.6) for name in FUNCTIONS), ("relu", 0.0), ("erf", 0.0)])
 def test_entries_are_those_of_the_definition(name, residual, x64):
     """Panels of the oracle are exact to 1e-12 (poles of tanh two panels away); rounding of the rest is below that."""
@@ -97,6 +98,7 @@ def test_the_covariance_alone_and_the_diagonal(x64):
     np.testing.assert_allclose(diagonal, np.array(near)[:, 0].T, rtol=1e-11)
 
 
+@pytest.mark.slow_cases("tanh-0.6")
 @pytest.mark.parametrize("name, residual", [("relu", 0.0), ("leaky_relu", 0.6), ("tanh", 0.6)])
 def test_blocks_from_terms_of_points_are_those_of_the_definition(name, residual, x64):
     phi, plain = FUNCTIONS[name]

@@ -83,6 +83,7 @@ def reference_coefficient(function, k, cuts):
     return float(value / mpmath.sqrt(mpmath.factorial(k)))
 
 
+@pytest.mark.slow_cases("step-<lambda>-cuts1")
 @pytest.mark.parametrize(
     ("name", "reference", "cuts"),
     [

@@ -31,7 +31,7 @@ def _products(X, Z):
     return jnp.asarray(X @ Z.T / d), jnp.asarray((X**2).sum(1) / d)[:, None], jnp.asarray((Z**2).sum(1) / d)[None]
 
 
-@pytest.mark.slow_cases("case04_gelu_depth1", "case12_sin_depth2")
+@pytest.mark.slow_cases("case04_gelu_depth1", "case12_sin_depth2", "case00_relu_depth3")
 @pytest.mark.parametrize(
     "case", [pytest.param(c, marks=[] if i % 4 == 0 else pytest.mark.slow) for i, c in enumerate(CASES)]
 )
@@ -75,6 +75,7 @@ def test_against_mpmath_with_residuals(slope, name, residual, x64):
             assert abs(float(k[i, i]) - float(value)) < 1e-13 * float(expected[2])
 
 
+@pytest.mark.slow
 @pytest.mark.slow_cases("gelu")
 @pytest.mark.parametrize("name", ["relu", "gelu"])
 def test_layer_kernels_sum_to_the_ntk(name, x64):

@@ -40,6 +40,7 @@ def test_coefficients_of_steps_and_ramps(x64):
     np.testing.assert_allclose(dual_errors._parts(KinkSplit(KINKS, None), ROOTS)[:, :12], wanted, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_duals_of_steps_and_ramps(x64):
     for q12, q11, q22 in ((0.3, 1.2, 0.7), (-0.5, 0.6, 1.5), (0.69, 0.7, 0.72)):
         pair = covariance(*(jnp.asarray([q]) for q in (q12, q11, q22)))

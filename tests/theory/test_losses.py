@@ -36,6 +36,7 @@ def test_formula_and_mean(x64, name):
     )
 
 
+@pytest.mark.slow_cases("logistic")
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
 def test_a_step_size_and_a_loss_mean_the_same_in_all_training_functions(loss):
     """One gradient step of networks by `rich_network` and by `descend`, and of their limit against -η/n Θ ∂ℓ/∂f."""

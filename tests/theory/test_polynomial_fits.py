@@ -13,7 +13,7 @@ def _cut(number):
     return np.clip(number, 0, 1)
 
 
-@pytest.mark.slow_cases("10-0.0-fit_half_angles", "10-0.3-fit_half_angles")
+@pytest.mark.slow_cases("10-0.0-fit_half_angles", "10-0.3-fit_half_angles", "10-0.0-fit_sines")
 @pytest.mark.parametrize("fit", [polynomial_fits.fit_half_angles, polynomial_fits.fit_sines])
 @pytest.mark.parametrize("slope", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("depth", [1, 3, 10])
@@ -41,6 +41,7 @@ def test_acute_angles_need_fewer_steps():
     assert len(acute.near) + len(acute.far) < len(all_angles.near) + len(all_angles.far)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_cases("fit_half_angles")
 @pytest.mark.parametrize("fit", [polynomial_fits.fit_half_angles, polynomial_fits.fit_sines])
 def test_deep_networks_are_squares_above_most_of_their_smallest_value(fit):

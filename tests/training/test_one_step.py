@@ -133,6 +133,7 @@ def test_float32_decomposes_the_features_accurately():
     assert np.abs(fitted - expected).max() < 5e-4 * np.abs(expected).max()
 
 
+@pytest.mark.slow
 def test_float32_leave_one_out_sees_every_direction_that_it_fits():
     """Features of small singular values are fitted at small ridges, so leave-one-out must count them."""
     n, width = 150, 200
@@ -152,6 +153,7 @@ def test_float32_leave_one_out_sees_every_direction_that_it_fits():
     assert np.all(np.abs(found / expected - 1) < allowed)
 
 
+@pytest.mark.slow
 def test_float32_leave_one_out_chooses_a_ridge_that_fits():
     """Without noise: the error at the chosen ridge is within a factor 1.5 of the best of the path (float64: 1.1)."""
     X, y = (np.asarray(part, np.float32) for part in data(2600))

@@ -12,6 +12,7 @@ from unlazy.training.rfm.split_fits import DeviceSplitFits, HostSplitFits, exact
 KERNELS = {"l1": ProductLaplace(1.0), "laplace": Laplace(1.0), "gaussian": Gaussian(1.0), "ntk": NTK(MLP(2))}
 
 
+@pytest.mark.slow_cases("l1-False", "l1-True")
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
     "name", [pytest.param(k, marks=[] if k in ("l1", "laplace") else pytest.mark.slow) for k in KERNELS]

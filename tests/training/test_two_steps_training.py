@@ -53,6 +53,7 @@ def test_first_gradient_agrees_with_the_lemma(first_gradient):
     assert margin < 1e-3  # f_0 = 0 up to rounding: the hinge is active everywhere
 
 
+@pytest.mark.slow
 def test_forgetting_leaves_the_gradient_alone(first_gradient):
     _, params, gradient, _ = first_gradient
     moved = two_steps.step_on_weights(params, jnp.asarray(gradient), 0.5)

@@ -32,6 +32,7 @@ def linear_solution(K, y, gamma, ridge):
     return Phi, delta
 
 
+@pytest.mark.slow
 def test_the_scale_of_the_head_is_one_of_richness_and_ridge():
     """Features times s with γ_0 and λ are plain ones with γ_0/s and λ/s²: Φ is s² times as large, Δ 1/s², and the tilt
     the same. With s = 2 the same chains move, to rounding; a chain would turn elsewhere for another tilt."""
