@@ -16,6 +16,7 @@ from unlazy.kernels.networks.adaptive import AdaptiveKernel
 from unlazy.kernels.networks.flips import with_flips
 from unlazy.kernels.networks.infinite_width import NNGP, NTK, standard_parametrization
 from unlazy.kernels.networks.layered import graph_parts
+from unlazy.kernels.networks.two_layer import infinite_two_layer
 from unlazy.kernels.periodic import SpectralMixture
 from unlazy.kernels.row_weights import Weighted
 from unlazy.layers import Conv, Dense, GlobalAvgPool, serial
@@ -104,7 +105,14 @@ def test_graphs_have_nodes_and_edges():
     nodes, graphs = jnp.zeros((4, 3, 2)), jnp.zeros((4, 3, 3), bool)
     found = graph_parts((nodes, graphs))
     assert found[0].shape == (4, 3, 2) and found[1].shape == (4, 3, 3) and found[1].dtype == nodes.dtype
-    for wrong in ((nodes[:, :, 0], graphs), (nodes, graphs[:, :2]), (nodes, graphs[:3]), (nodes,), (nodes, graphs[0])):
+    for wrong in (
+        (nodes[..., None], graphs),
+        (nodes[:, :, 0], graphs),
+        (nodes, graphs[:, :2]),
+        (nodes, graphs[:3]),
+        (nodes,),
+        (nodes, graphs[0]),
+    ):
         with pytest.raises(ValueError, match="needs pairs"):
             graph_parts(wrong)
 
@@ -270,3 +278,13 @@ def test_functions_of_whole_batches_of_any_size_are_refused(n, size):
     empirical_ntk.validate_function(alone, W, X)
     with pytest.raises(ValueError, match="depends on the other points"):
         empirical_ntk.validate_function(together, W, X)
+
+
+def test_both_layers_of_the_wide_limit_count_once_by_default(x64):
+    """ReLU, q = |x|²/d: E φ(a)² = q/2 of the head and q E φ'² = q/2 of the first layer; at right angles √(qq')/2π."""
+    X = jnp.asarray([[2.0, 0.0, 0.0], [0.0, 3.0, 0.0]])
+    K = infinite_two_layer().gram(X)
+    across = 6 / 3 / (2 * np.pi)  # of the first layer ⟨x,z⟩ E φ'φ' = 0
+    np.testing.assert_allclose(K, [[4 / 3, across], [across, 9 / 3]], rtol=1e-13)
+    split = infinite_two_layer(first=2.0, head=0.0).gram(X)
+    np.testing.assert_allclose(split, np.diag([4 / 3, 9 / 3]), rtol=1e-13, atol=1e-15)

@@ -160,9 +160,9 @@ def test_leap(terms, expected):
 
 
 def test_panels_have_about_the_nodes_that_were_asked_for():
-    for nodes, half_width, kinks, wanted in ((6, 3.0, (), 6), (96, 8.0, (), 96), (20, 5.0, (0.0, 9.0), 20)):
+    for nodes, half_width, kinks, wanted in ((6, 3.0, (), 6), (96, 8.0, (), 96), (20, 5.0, (0.0, 9.0, -7.0), 20)):
         z, w = hermite.panel_rule(nodes, half_width, kinks)
-        assert len(z) == len(w) == wanted
+        assert len(z) == len(w) == wanted and np.all(w > 0) and np.all(np.diff(z) > 0) and np.all(abs(z) < half_width)
     # 96 nodes integrate e^{-z²/2} z² on ±8 to rounding of some ten units
     z, w = hermite.panel_rule(96, 8.0)
     assert abs(w.sum() - 1) < 1e-13 and abs(w @ z**2 - 1) < 1e-12

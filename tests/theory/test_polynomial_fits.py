@@ -7,6 +7,7 @@ import pytest
 
 from unlazy.theory.infinite_width.homogeneous import kernels_at_angle
 from unlazy.theory.numerics import polynomial_fits
+from unlazy.theory.numerics.angle_polynomials import minimax_fit
 
 
 def _cut(number):
@@ -138,3 +139,14 @@ def test_stated_errors_are_the_largest_at_all_angles(kind):
     sides = (np.sin(grid / 2), np.cos(grid / 2)) if half else (np.cos(grid) / 2, np.sin(grid) / 2)
     off = np.abs(fit.evaluate(*(side.astype(np.float32) for side in sides)) - ntk(grid)) / np.maximum(ntk(grid), 0.1)
     assert fit.error == off.max() > 1e-6
+
+
+def test_a_fit_without_error_ends_the_rounds():
+    terms = np.stack([np.ones(5), np.arange(5.0)], 1)
+    found, error = minimax_fit(terms, np.zeros(5), np.ones(5))
+    assert error == 0 and not np.any(found)
+    # x² by a line on {0, 1, 2}: 2x - 1/2, off by a half everywhere, as Chebyshev's theorem has it
+    x = np.arange(3.0)
+    found, error = minimax_fit(np.stack([np.ones(3), x], 1), x**2, np.ones(3), rounds=60)
+    np.testing.assert_allclose(found, [-0.5, 2.0], atol=0.02)
+    assert 0.5 - 1e-12 <= error < 0.51
