@@ -159,6 +159,8 @@ def test_functions_of_matrices_drop_null_directions_and_know_their_derivatives(x
     function = MatrixFunction(divided_differences.RIDGE, Spectrum(lam, U), (ridge,), jnp.asarray(1e-16))
     W = jnp.asarray(RNG.normal(size=(4, 2)))
     np.testing.assert_allclose(matrix_functions.apply_filter(function, W), c[..., None] * W, rtol=1e-15)
+    large = function._replace(parameters=(jnp.asarray([0.5]),), floor=jnp.asarray(1e-3))  # a ridge keeps all directions
+    np.testing.assert_allclose(matrix_functions.apply_filter(large, W)[0], W / (lam + 0.5)[:, None], rtol=1e-15)
     K, dK = U * lam @ U.T, RNG.normal(size=(4, 4))
     dK = jnp.asarray(dK + dK.T)
     first = jax.jvp(lambda v: matrix_functions.eigenvalues(Spectrum(v, U)), (lam,), (jnp.ones(4),))[1]
