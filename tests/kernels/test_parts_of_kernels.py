@@ -290,3 +290,15 @@ def test_both_layers_of_the_wide_limit_count_once_by_default(x64):
     np.testing.assert_allclose(K, [[4 / 3, across], [across, 9 / 3]], rtol=1e-13)
     split = infinite_two_layer(first=2.0, head=0.0).gram(X)
     np.testing.assert_allclose(split, np.diag([4 / 3, 9 / 3]), rtol=1e-13, atol=1e-15)
+
+
+def test_terms_of_points_include_slopes_only_for_tangent_kernels(monkeypatch):
+    asked = []
+    monkeypatch.setattr(infinite_width, "MANY_PAIRS", 0)
+    monkeypatch.setattr(
+        infinite_width.per_point_ntk, "per_point_terms", lambda squares, network, tangent: asked.append(tangent)
+    )
+    X = jnp.asarray(RNG.normal(size=(3, 4)), jnp.float32)
+    for kernel, wanted in ((NTK(MLP(1, "tanh")), [True]), (NNGP(MLP(1, "tanh")), [False])):
+        asked.clear()
+        assert kernel.sides(X, X)[0].rows is None and asked == wanted * 2

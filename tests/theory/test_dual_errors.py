@@ -118,6 +118,28 @@ def test_the_second_rule_splits_every_panel_and_keeps_kinks_at_edges():
         assert 1.7 * nodes < np.sum((fine > panel[0]) & (fine < panel[-1])) <= 2 * nodes
 
 
+def test_undeclared_kinks_show_in_the_change_between_both_rules():
+    """E max(x s - κ, 0)² in closed form: what is stated covers the error of both rules; smooth functions have none."""
+    level, root = 0.3, np.array([0.5, 1.0, 2.0])
+    for size in (1e-3, 1.0, 1e3):
+        shifted = activation(functools.partial(lambda size, x: size * jnp.maximum(x - level, 0), size))
+        h = level / root
+        tail = np.array([math.erfc(v / math.sqrt(2)) / 2 for v in h])
+        exact = (size * root) ** 2 * ((1 + h * h) * tail - h * np.exp(-h * h / 2) / math.sqrt(2 * math.pi))
+        coarse, fine = dual_errors._quadrature(shifted, False, root)
+        c, square, moved = dual_errors._values(shifted, False, root)
+        np.testing.assert_array_equal(square, fine[1])
+        for _, found in (coarse, fine):
+            assert np.all(np.abs(found / exact - 1) <= moved)
+        apart = np.sqrt(np.sum((coarse[0] - fine[0])[:, : dual_errors.TERMS] ** 2, 1) / fine[1])
+        np.testing.assert_allclose(moved, 2 * (2 * apart + np.abs(1 - coarse[1] / fine[1])), atol=1e-14)
+        assert np.all(moved > 1e-9) and np.all(moved < 1e-2)
+        np.testing.assert_allclose(
+            c[:, 0], size * root * (np.exp(-h * h / 2) / math.sqrt(2 * math.pi) - h * tail), rtol=1e-3
+        )
+    assert not np.any(dual_errors._values(activation("tanh"), False, root)[2])
+
+
 def test_rounding_of_close_points_that_a_fast_wave_amplifies():
     """E sin ωa sin ωb = e^{-s} sinh(s(1 - u)), s = ω²q: from u = 0 to 8 units it loses 1 - e^{-8 s unit} at large s."""
     unit = 2.0**-24
