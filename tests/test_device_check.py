@@ -145,6 +145,7 @@ def test_a_wrong_fused_product_is_found(engine, monkeypatch):
     assert not first_check.verdict(GaussianForm, multiply).passed
 
 
+@pytest.mark.nightly_cases("conv_mosaic-8")
 @on_cpu
 @pytest.mark.slow
 @pytest.mark.parametrize("engine, size", [("conv_triton", 4), ("conv_mosaic", 8)])
