@@ -14,7 +14,8 @@ test: $(VENV)/.installed-dev
 	$(MAKE) --no-print-directory -j 2 lint fast
 
 # As many workers as cores: threads of their own would wait for each other, and those of OpenMP spin while they wait.
-WORKERS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Later runs reuse the bytecode of rewritten tests.
+WORKERS := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Most XLA optimizations are off, which halves the time: programs as users compile them are tested in the slow suite.
 fast: $(VENV)/.installed-dev
@@ -36,7 +37,7 @@ else
 	UNLAZY_TEST_COMPILER=quick $(SLOW) $(LIMITS) \
 		$(filter-out $(BRISK) $(AS_USERS),$(wildcard tests/test_*.py) $(patsubst %/,%,$(filter-out tests/data/,$(wildcard tests/*/))))
 	UNLAZY_TEST_COMPILER=brisk $(SLOW) $(BRISK) $(addprefix --ignore=,$(LIMITS))
-	$(SLOW) $(AS_USERS)
+	UNLAZY_TEST_COMPILER=users $(SLOW) $(AS_USERS)
 endif
 
 nightly:

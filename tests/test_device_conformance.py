@@ -19,7 +19,7 @@ FAST = {"laplace"}
 SIZES = {"vectors": (1, 2, 65, 300, 2000) if ON_GPU else (65,), "images": (1, 2, 9, 33, 70) if ON_GPU else (9,)}
 SLOW = [] if ON_GPU else pytest.mark.slow
 NIGHTLY = [] if ON_GPU else [pytest.mark.slow, pytest.mark.nightly]
-COMPOSED = {"flips_of_sum", "flips_ntk", "conv_sum", "conv_product"}
+COMPOSED = {"flips_of_sum", "flips_ntk", "flips_myrtle", "conv_sum", "conv_product"}
 """On a CPU these compile the programs of other rows once more, for half a minute each."""
 
 

@@ -35,6 +35,7 @@ def records(path):
         return {}
 
 
+@pytest.mark.nightly
 def test_a_killed_comparison_resumes(tmp_path):
     code = (
         "import sys; sys.path.insert(0, sys.argv[2])\n"
@@ -66,6 +67,7 @@ def test_a_killed_comparison_resumes(tmp_path):
     assert {key: after[key] for key in stored} == stored  # time stamps too: nothing was run again
 
 
+@pytest.mark.nightly
 def test_dask_workers_give_the_same(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "MAX_SPLITS", 3)

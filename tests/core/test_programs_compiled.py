@@ -37,6 +37,7 @@ def programs(estimator: str, sizes: list[tuple[int, int]]) -> list[int]:
     return [int(line) for line in done.stdout.split()]
 
 
+@pytest.mark.nightly_cases("FeatureMachineClassifier")
 @pytest.mark.slow
 @pytest.mark.parametrize("estimator", ["FeatureMachineRegressor", "FeatureMachineClassifier"])
 def test_a_fit_of_1500_rows_compiles_few_programs(estimator):

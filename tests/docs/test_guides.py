@@ -20,6 +20,7 @@ NEEDED = {"guides/watch_a_run": "torch"}
 """Optional packages that the snippets of a page import."""
 
 
+@pytest.mark.nightly_cases("guides/from_neural_tangents", "guides/use_images")
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_snippets_run(page):

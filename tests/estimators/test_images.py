@@ -123,6 +123,7 @@ def test_a_pipeline_of_images_is_saved_and_loaded(tmp_path):
         again.predict(IMAGES[:, :3])
 
 
+@pytest.mark.nightly_cases("float64")
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_digits_by_myrtle(precision):

@@ -100,6 +100,7 @@ def test_impossible_arguments_are_rejected():
         unlazy.learning_curve(FeatureMachineRegressor, X, y)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_more_rows_are_predicted_with_a_better_metric():
     """From 300 rows to 1,200: the mean of 5 draws against refits, whose risks are measured on 4,000 rows."""

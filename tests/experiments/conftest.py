@@ -7,10 +7,11 @@ import pytest
 
 FAST = {"test_every_experiment", "test_random_features", "test_gp_prior_draws"}
 NIGHTLY = {
-    "test_adaptive_kernel_experiment", "test_convolution_limit", "test_feature_emergence", "test_fixed_features_fail",
+    "test_adaptive_kernel_experiment", "test_convolution_limit", "test_dial_from_lazy_to_rich",
+    "test_feature_emergence", "test_fixed_features_fail",
     "test_frobenius_nuclear", "test_images_by_kernels", "test_rich_limit_is_the_limit", "test_three_layers",
 }  # fmt: skip
-"""Files of more than a minute."""
+"""Files of half a minute or more in which every test needs the sweep."""
 
 
 def pytest_collection_modifyitems(items):

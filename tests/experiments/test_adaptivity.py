@@ -44,6 +44,7 @@ def test_kernels_learn_on_a_manifold(x64, method):
     assert float(adaptivity.trial(point, jax.random.key(0))["risk"]) < 0.01  # 11 harmonics, 100 exact labels
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_trained_network_beats_kernels_at_a_noisy_step(x64):
     point = {"kind": "smoothness", "noise": 0.1, "n": 256}

@@ -53,6 +53,7 @@ def test_the_jackknife_is_the_spread_over_repetitions():
         assert 0.6 < np.mean([s[error] for s in found]) / spread < 1.6, name
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_quick_holds():
     records = run(experiment, engine="inline", store=None, progress=False)

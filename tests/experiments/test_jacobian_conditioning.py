@@ -52,6 +52,7 @@ def test_tail_rate_of_a_sum_of_exponentials(x64):
     np.testing.assert_allclose(tail_rate(held, jnp.array(1500)), 0.01, rtol=1e-9)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_quick_holds():
     records = run(experiment, engine="inline", store=None, progress=False)

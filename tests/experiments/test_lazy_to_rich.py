@@ -36,6 +36,7 @@ def test_claims_notice_a_network_that_never_moves(records):
     assert verdicts.count("holds") <= 2  # the linearization's risk and mean field's flat slope may still fit
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_quick_holds():
     records = run(experiment, engine="inline", store=None, progress=False)

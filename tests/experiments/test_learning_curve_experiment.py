@@ -36,6 +36,7 @@ def test_the_figure_has_its_panels(records):
     assert len(experiment.figure(records).axes) == 2
 
 
+@pytest.mark.nightly
 def test_quick_holds():
     found = run(experiment, engine="inline", store=None, progress=False)
     assert all(c.verdict == "holds" for c in experiment.claims(found))

@@ -1,6 +1,7 @@
 """neurons_in_the_plane: claims that can fail, the panels, the quick sweep."""
 
 import numpy as np
+import pytest
 
 from unlazy.lab import run
 from unlazy.lab.experiment import Record, Records
@@ -25,6 +26,7 @@ def test_claims_hold_and_fail():
     assert len(nip.figure(made_up()).axes) == 8
 
 
+@pytest.mark.nightly
 def test_quick_holds():
     records = run(nip.experiment, engine="inline", store=None, progress=False)
     assert {c.verdict for c in nip.claims(records)} == {"holds"}

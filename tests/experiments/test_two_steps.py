@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 from unlazy.lab import run
 from unlazy.lab.experiment import Record, Records
@@ -35,6 +36,7 @@ def test_claims_hold_and_fail():
     assert len(two_steps.figure(made_up()).axes) == 3
 
 
+@pytest.mark.nightly
 def test_quick_holds():
     records = run(two_steps.experiment, engine="inline", store=None, progress=False)
     assert {c.verdict for c in two_steps.claims(records)} == {"holds"}

@@ -94,6 +94,7 @@ def test_a_trial_computes_the_gap_and_the_difference(x64):
     assert float(found["difference"]) == pytest.approx(difference, rel=1e-2)
 
 
+@pytest.mark.nightly
 def test_quick_orders_the_runs():
     records = run(wr.experiment, engine="inline", store=None, progress=False)
     found = wr.experiment.claims(records)

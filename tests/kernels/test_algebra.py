@@ -217,6 +217,7 @@ COMPOSED = {
 }
 
 
+@pytest.mark.nightly_cases("solve")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "matmul" else pytest.mark.slow) for n in COMPOSED])
 def test_composed_kernels_keep_warnings(name):
     with pytest.warns(UnlazyWarning, match="off by up to") as caught:

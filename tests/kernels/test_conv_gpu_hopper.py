@@ -50,7 +50,7 @@ def test_kernels_are_those_of_the_recursion(net, size, tangent):
 
 
 @pytest.mark.slow
-@pytest.mark.nightly_cases("False-net1-16", "False-net2-16", "True-net1-16")
+@pytest.mark.nightly_cases("False-net1-16", "False-net2-16", "True-net1-16", "True-net2-16")
 @pytest.mark.parametrize("net, size", [
     (network(1), 8), (network(1, 2), 16), (network(2, 1, sigma_b=0.2, rate=0.5, bias_rate=3.0), 16),
 ])  # fmt: skip

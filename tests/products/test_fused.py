@@ -219,6 +219,7 @@ def test_kernels_that_cannot_be_fused_are_not_fused():
     assert jax.jit(lambda x: x if not fused_product._evaluates_constants() else 0 * x)(1.0) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_very_deep_networks_are_not_fused():
     """A function of the angle that falls within a hundredth of it has no short polynomial; its NNGP has one."""

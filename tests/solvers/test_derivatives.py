@@ -134,6 +134,7 @@ def network_gram(A, B, sigma_b, same):
     return value + q * (np.pi - angle) / np.pi
 
 
+@pytest.mark.nightly_cases("circle")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["circle", "grid"])
 def test_a_network_trained_by_gradient_flow(name, x64):

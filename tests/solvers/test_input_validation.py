@@ -38,6 +38,7 @@ def _entry_points(X, y, Z):
     )  # fmt: skip
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_all_input_types_give_the_same_result():
     labels = np.stack([Y, 1 - Y], 1)

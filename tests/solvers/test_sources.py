@@ -257,6 +257,7 @@ SLACK = 48 * 2**20
 """What is not counted: LAPACK's and XLA's buffers, compiled programs, copies of vectors and of X."""
 
 
+@pytest.mark.nightly_cases("askotch-12000-134217728")
 @pytest.mark.slow_cases("nystrom_cg-60000-134217728")
 @pytest.mark.parametrize(
     "method, n, budget",

@@ -59,6 +59,7 @@ def test_deep_networks_are_squares_above_most_of_their_smallest_value(fit):
     np.testing.assert_allclose(values, 2.5 * ntk(theta), rtol=6e-6 + 1e-7)
 
 
+@pytest.mark.nightly_cases("50")
 @pytest.mark.parametrize(
     "depth", [pytest.param(k, marks=[] if k == 3 else pytest.mark.slow) for k in (1, 2, 3, 5, 20, 50)]
 )
