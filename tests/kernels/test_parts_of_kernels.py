@@ -11,7 +11,7 @@ from oracles_networks import Function, tangent_kernel
 from unlazy import Constant, Gaussian, Linear, Polynomial
 from unlazy.core.devices import memory_budget
 from unlazy.kernels import OnSphere, gram_blocks, polynomial_on_sphere
-from unlazy.kernels.networks import flips, infinite_width
+from unlazy.kernels.networks import flips, infinite_width, layered
 from unlazy.kernels.networks.adaptive import AdaptiveKernel
 from unlazy.kernels.networks.flips import with_flips
 from unlazy.kernels.networks.infinite_width import NNGP, NTK, standard_parametrization
@@ -20,6 +20,7 @@ from unlazy.kernels.networks.two_layer import infinite_two_layer
 from unlazy.kernels.periodic import SpectralMixture
 from unlazy.kernels.row_weights import Weighted
 from unlazy.layers import Conv, Dense, GlobalAvgPool, serial
+from unlazy.layers.protocol.covariance import PointCovariances
 from unlazy.theory.dynamics import spectral_filters
 from unlazy.theory.finite_width import empirical_ntk
 from unlazy.theory.infinite_width.architecture import MLP
@@ -302,3 +303,68 @@ def test_terms_of_points_include_slopes_only_for_tangent_kernels(monkeypatch):
     for kernel, wanted in ((NTK(MLP(1, "tanh")), [True]), (NNGP(MLP(1, "tanh")), [False])):
         asked.clear()
         assert kernel.sides(X, X)[0].rows is None and asked == wanted * 2
+
+
+def test_blocks_by_tiles_of_any_shape():
+    x, z = np.arange(1.0, 6.0), np.arange(1.0, 8.0)
+    seen = []
+
+    def pairs(left, right):
+        seen.append((left.size, right.size))
+        return left[:, None] * right, left[:, None] - right
+
+    for rows, columns in ((2, 7), (5, 3), (2, 3), (9, 9)):
+        seen.clear()
+        found = layered.evaluate_by_tiles(pairs, jnp.asarray(x), jnp.asarray(z), rows, columns)
+        np.testing.assert_array_equal(found[0], np.outer(x, z))
+        np.testing.assert_array_equal(found[1], x[:, None] - z)
+        assert (min(rows, 5), min(columns, 7)) in seen  # and whole ones, for their shapes
+
+
+def test_tiles_fill_the_budget(monkeypatch):
+    """As many pairs as fit: whole rows if possible; the cache on a host, an eighth of the memory elsewhere."""
+    monkeypatch.setattr(layered, "TILE_BYTES", 1200)
+    for (n, m), wanted in (((10, 5), (2, 5)), ((10, 30), (1, 12)), ((2, 2), (2, 2)), ((1, 50), (1, 12))):
+        assert layered.tile_shape(n, m, 100) == wanted
+    assert layered.tile_shape(3, 3, 10**6) == (1, 1)
+    monkeypatch.setenv("UNLAZY_MEMORY", "8MB")
+    monkeypatch.setattr(layered.devices, "is_host", lambda: False)
+    pairs = memory_budget() // 8 // 1000
+    assert layered.tile_shape(10**6, 10, 1000) == (pairs // 10, 10)
+    assert layered.point_batch(1000) == pairs
+
+
+def test_a_plan_of_a_gpu_decides_how_many_images_run_at_once(monkeypatch):
+    """Whatever program evaluates the pairs, left and right keep their places and equal points their own entries."""
+    asked = []
+
+    class Plan:
+        def images(self, n, m, tangent):
+            asked.append((n, m, tangent))
+            return 1, 2
+
+    class Programs:
+        @staticmethod
+        def plan_for(network, inputs, tangent):
+            return Plan()
+
+        @staticmethod
+        def entries(plan, tangent, interpret, network, left, right):
+            assert not interpret
+            shape = len(left.inputs), len(right.inputs)
+            first, second = left.inputs[:, 0, 0, 0], right.inputs[:, 0, 0, 0]
+            return jnp.broadcast_to(first[:, None] - 10 * second, shape), None
+
+    kernel = NNGP(serial(Conv(1), "relu", GlobalAvgPool(), Dense()))
+    X, Z = (jnp.asarray(RNG.normal(size=(n, 1, 1, 1)), jnp.float32) for n in (2, 3))
+    left, right = (
+        layered.PreparedInputs(PointCovariances(P, {}, jnp.full(len(P), 0.5), None), jnp.asarray(keys, jnp.uint32))
+        for P, keys in ((X, [7, 1]), (Z, [2, 7, 3]))
+    )
+    monkeypatch.setattr(layered.devices, "is_host", lambda: False)
+    monkeypatch.setattr(layered, "_gpu_programs", lambda: Programs)
+    found = np.asarray(kernel.block(left, right))
+    wanted = np.asarray(X).ravel()[:, None] - 10 * np.asarray(Z).ravel()
+    wanted[0, 1] = 0.5
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    assert asked == [(2, 3, False)]
