@@ -51,6 +51,15 @@ def test_duals_of_steps_and_ramps(x64):
         np.testing.assert_allclose(step_ramp_duals.expectation(KINKS, pair, shared), [wanted], atol=1e-10)
 
 
+def test_differences_of_parallel_points_have_no_rounding(x64):
+    """Up to four units at sines below √eps: 0. Elsewhere the difference as it is, however small."""
+    eps = np.finfo(float).eps
+    a, b = jnp.asarray([1 + 3 * eps, 1 + 3 * eps, 1 + 8 * eps, 2.0]), jnp.ones(4)
+    sine = jnp.asarray([1e-9, 1e-3, 1e-9, 0.0])
+    np.testing.assert_array_equal(step_ramp_duals._difference(a, b, sine), [0, 3 * eps, 8 * eps, 1])
+    np.testing.assert_array_equal(step_ramp_duals._difference(b, a, sine), [0, -3 * eps, -8 * eps, -1])
+
+
 def test_duals_of_ramps_at_zero_on_both_sides(x64):
     """E φφ = ½(q12 + …): by the known duals of ReLU for the same side, the opposite side and a step at 0."""
     q12, q11, q22 = 0.3, 1.2, 0.7
