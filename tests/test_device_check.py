@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import time
 import warnings
 from functools import partial
 
@@ -67,7 +68,7 @@ PLANTED = {
     "stored": ((base, "_dot"), partial(cases.multiply, "laplace", (300, 300), passes=50)),
     "numpy": ((numpy_engine, "_matmul_blocks"), partial(cases.multiply, "laplace", dtype="float64")),
     "custom": ((base, "_times"), partial(cases.multiply, "linear")),
-    "agop": ((agop_module, "_agop"), partial(cases.gradients, "laplace")),
+    "agop": ((agop_module, "agop_blocks"), partial(cases.gradients, "laplace")),
 }
 
 
@@ -272,3 +273,30 @@ def test_the_first_convolution_on_a_gpu_is_checked(fake_gpu, monkeypatch, failin
         assert dispatch.plan_for(CONV, X, True).warps == warps
         monkeypatch.setenv(engines.VARIABLE, "-conv_mosaic,-conv_triton")
         assert dispatch.plan_for(CONV, X, True) is None
+
+
+def test_a_gpu_runs_timed_cases_alone_and_last(monkeypatch):
+    running, most, order = set(), {}, []
+
+    def run(name):
+        def measure():
+            running.add(name)
+            time.sleep(0.01)
+            most[name] = len(running)
+            running.discard(name)
+            order.append(name)
+            return cases.Measured(name, 0.0, 1.0, (f"engine {name}",))
+
+        return measure
+
+    names = [f"case {i}" for i in range(6)]
+    monkeypatch.setattr(check, "all_cases", lambda: (cases.Case(n, run(n), n in names[:2]) for n in names))
+    monkeypatch.setattr(check.devices, "is_host", lambda: False)
+    monkeypatch.setattr(check, "available_cores", lambda: 4)
+    monkeypatch.setattr(check.engines, "remember", lambda found: None)
+    result = check.check_device()
+    assert [row.case for row in result.rows] == [*names[2:], *names[:2]]
+    assert all(row.engine == row.case for row in result.rows)
+    assert order[-2:] == names[:2] and most[names[0]] == most[names[1]] == 1
+    assert max(most.values()) > 1
+    assert check.check_device(seconds=1e-9).not_run == (*names[3:], *names[:2])

@@ -64,6 +64,8 @@ class Case(NamedTuple):
 
     name: str
     run: Callable[[], Measured]
+    timed: bool = False
+    """Whether it measures times, so that nothing may run beside it."""
 
 
 def all_cases() -> Iterator[Case]:
@@ -80,7 +82,7 @@ def all_cases() -> Iterator[Case]:
     yield Case("laplace 70 × 300, float64", partial(multiply, "laplace", dtype="float64"))
     yield Case("laplace 300 × 300, 20 products", partial(multiply, "laplace", (300, 300), passes=20))
     for name in common:
-        yield Case(f"{name} {n} × {m}", partial(multiply, name, (n, m), timed=True))
+        yield Case(f"{name} {n} × {m}", partial(multiply, name, (n, m), timed=True), timed=True)
     yield from _images(on_gpu)
     yield from _fits()
     for name, columns in (("gaussian", 8), ("ntk_biases", 8), ("gaussian", 20), ("sum", 3)):
@@ -165,7 +167,8 @@ def _images(on_gpu: bool) -> Iterator[Case]:
         yield Case("conv NTK, 4 × 4 pixels", partial(convolve, NTK, one_stage, 4, 9, 12))
         yield Case("flips of conv NNGP, 16 × 16 pixels", partial(convolve, NNGP, CONV, 16, 33, 33, flips=True))
         yield Case("myrtle NTK, 8 × 8 pixels", partial(convolve, NTK, myrtle(5), 8, 9, 33))
-        yield Case("myrtle NNGP, 32 × 32 pixels", partial(convolve, NNGP, myrtle(5), 32, 32, 32, rows=2, timed=True))
+        myrtle_nngp = partial(convolve, NNGP, myrtle(5), 32, 32, 32, rows=2, timed=True)
+        yield Case("myrtle NNGP, 32 × 32 pixels", myrtle_nngp, timed=True)
 
 
 def convolve(

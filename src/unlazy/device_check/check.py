@@ -3,16 +3,20 @@
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 import jax
 
 from unlazy.core import devices, engines
+from unlazy.core.threads import available_cores
 from unlazy.device_check.cases import Case, Measured, all_cases, describe
 
 SECONDS_ON_GPU, SECONDS_ON_CPU = 90.0, 60.0
 """Time after which no further case is started."""
+MAX_THREADS = 8
+"""Most cases that run at the same time on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -172,11 +176,11 @@ def check_device(seconds: float | None = None, progress: Callable[[CheckRow], No
     if not all(verdict.passed for verdict in engines.verdicts().values()):
         jax.clear_caches()  # compiled without the programs that failed
     with engines.unchecked():
-        for case in all_cases():
-            if rows and time.perf_counter() - start > limit:
+        for case, done in _outcomes(list(all_cases()), start + limit):
+            if done is None:
                 not_run.append(case.name)
                 continue
-            row, programs = _run(case)
+            row, programs = done
             rows.append(row)
             for name in programs:
                 found.setdefault(name, []).append(engines.Verdict(row.error, row.bound))
@@ -187,6 +191,24 @@ def check_device(seconds: float | None = None, progress: Callable[[CheckRow], No
     if not all(verdict.passed for verdict in worst.values()):
         jax.clear_caches()  # later calls must not use what failed
     return DeviceCheck(engines.identity(), tuple(rows), tuple(not_run), time.perf_counter() - start)
+
+
+def _outcomes(cases: list[Case], end: float) -> Iterator[tuple[Case, tuple[CheckRow, tuple[str, ...]] | None]]:
+    """Each case with its outcome; None if it would begin after `end`, except for the first one.
+
+    Compilation takes most of the time. For a GPU several threads compile, and timed cases run alone afterwards.
+    """
+
+    alone = [] if devices.is_host() else [case for case in cases if case.timed]
+    together = [case for case in cases if case not in alone]
+    first = (together or alone)[0]
+
+    def outcome(case: Case) -> tuple[CheckRow, tuple[str, ...]] | None:
+        return None if case is not first and time.perf_counter() > end else _run(case)
+
+    with ThreadPoolExecutor(1 if devices.is_host() else min(MAX_THREADS, available_cores())) as pool:
+        yield from zip(together, pool.map(outcome, together))
+    yield from ((case, outcome(case)) for case in alone)
 
 
 def _run(case: Case) -> tuple[CheckRow, tuple[str, ...]]:

@@ -32,6 +32,7 @@ from unlazy.estimators.feature_search.search import InitialMetric, ProgressCallb
 from unlazy.estimators.feature_search.stage_checkpoints import Stages, checkpointable
 from unlazy.solvers.ridge import FINE_STEP, coordinate_search
 from unlazy.training.rfm.iteration import RfmStep, prune_metric
+from unlazy.training.rfm.split_fits import compile_ahead
 
 T = TypeVar("T")
 PEAK_MATRICES = 10
@@ -128,9 +129,7 @@ def successive_halving(
     `order` is a permutation of the rows, the last of which validate. The result of each size is one of the `stages`.
     """
     stages = stages or Stages()
-    n_validation = min(
-        constants.VALIDATION_ROWS, len(order) // (5 if len(order) < constants.TENTH_VALIDATION_ROWS else 10)
-    )
+    n_validation = validation_rows(len(order))
     training, validation = data.rows(order[:-n_validation]), data.rows(order[-n_validation:])
     best: list[HalvingCandidate] = []
     sizes = list(stage_sizes(len(training.X)))
@@ -153,6 +152,21 @@ def successive_halving(
         best = _keep_best(at_size, constants.KEEP_FACTOR)
         advance(f"{size} rows")
     return HalvingResult(best[0], validation, training)
+
+
+def validation_rows(n: int) -> int:
+    """Number of rows, out of n, that validate."""
+    return min(constants.VALIDATION_ROWS, n // (5 if n < constants.TENTH_VALIDATION_ROWS else 10))
+
+
+def compile_programs_ahead(data: TrainingData, updates: bool) -> None:
+    """Start to compile the programs of `successive_halving` and of the last fit on an accelerator."""
+    if not devices.is_host():
+        (n, d), n_validation = data.X.shape, validation_rows(len(data.X))
+        compile_ahead(
+            n if n <= max_exact_rows() else 0, list(stage_sizes(n - n_validation)), n_validation, d, data.Y.shape[1],
+            weighted=data.weights is not None, updates=updates,
+        )  # fmt: skip
 
 
 def fits_are_costly(rows: int) -> bool:

@@ -2,14 +2,17 @@
 
 A program is compiled on first use, which takes longer than many fits, so there are few of them: the kernels of `SHARED`
 are branches of one program, and their metrics are square matrices, of which ProductLaplace takes the diagonal. XLA's
-autotuning takes most of the time of compilation and does not make these programs faster, so it is off.
+autotuning takes most of the time of compilation and does not make these programs faster, so it is off. `compile_ahead`
+compiles programs that will be needed in threads, while others run.
 """
 
 import math
 import threading
-from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple, ParamSpec, TypeVar
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, partial
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,14 +29,18 @@ from unlazy.products.agop import agop_blocks, gradient_blocks, gradient_formula,
 from unlazy.products.metric_gram import Map
 from unlazy.theory.dynamics.leave_one_out import with_intercept
 
-P, R = ParamSpec("P"), TypeVar("R")
+R = TypeVar("R")
 SHARED: tuple[ProductLaplace | Laplace | Gaussian, ...] = (ProductLaplace(1.0), Laplace(1.0), Gaussian(1.0))
 """Kernels that are branches of the same programs."""
 COMPILER_OPTIONS = {"xla_gpu_autotune_level": 0}
+UNKNOWNS = 1200
+"""Largest number of entries of L that change in one step; the directions of largest weight are chosen."""
 BLOCK = 2**26
 """Number of array entries of the normal equations computed at a time."""
-_DISPATCH = threading.Lock()
-"""Threads that need the same program would each compile it."""
+COMPILING_THREADS, MAX_PROGRAMS = 4, 64
+"""Programs that are compiled at the same time, and that are kept."""
+_programs: OrderedDict[Hashable, Future] = OrderedDict()
+_lock = threading.Lock()
 
 
 class MappedKernel(NamedTuple):
@@ -127,19 +134,108 @@ def rotation_equations(
     if width is None:
         A, b = _run(_diagonal_equations, G, Z, R, weights)
         return np.array(A), np.array(b)
-    d = Z.shape[1]
-    rows = max(1, min(len(Z), BLOCK // max(d * d, R.shape[1] * d, width**2)))
-    A, b = (np.asarray(a) for a in _run(_equations, G, Z, R, weights, width=width, rows=rows))
+    d, options = Z.shape[1], _block_options(*Z.shape, R.shape[1], width)
+    A, b = (np.asarray(a) for a in _run(_equations, G, Z, R, weights, **options))
     return A[-free:, -free:].transpose(0, 2, 1, 3).reshape(free * d, free * d), b[-free:].reshape(-1).copy()
+
+
+def _block_options(n: int, d: int, c: int, width: int) -> dict[str, int]:
+    return {"width": width, "rows": max(1, min(n, BLOCK // max(d * d, c * d, width**2)))}
 
 
 def _row_weights(weights: np.ndarray | None) -> np.ndarray:
     return np.ones(1) if weights is None else weights
 
 
-def _run(program: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
-    with _DISPATCH, precision("float64"):
-        return program(*args, **options)
+def compile_ahead(
+    n: int,
+    sizes: list[int],
+    n_validation: int,
+    d: int,
+    c: int,
+    *,
+    weighted: bool,
+    gradient_rows: tuple[int, int] | None,
+) -> None:
+    """Start to compile the programs of fits with a kernel of `SHARED`, in the order in which they will be needed.
+
+    Parameters
+    ----------
+    n : int
+        Number of rows of the last fit; 0 if it is not one factorization.
+    sizes : list of int
+        Numbers of training rows of the fits; the last is the capacity of the programs for gradients.
+    n_validation, d, c : int
+        Number of validation rows, columns and outputs.
+    weighted : bool
+        Whether rows have weights.
+    gradient_rows : (int, int) or None
+        Most rows of gradients and of rotations; None if the metric is not learned.
+    """
+
+    def array(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, np.float64)
+
+    def row_weights(m: int) -> jax.ShapeDtypeStruct:
+        return array(m if weighted else 1)
+
+    with precision("float64"):
+        kernel = MappedKernel(None, jax.ShapeDtypeStruct((), np.int64), array(d, d))
+        for m in sizes:
+            fits = (kernel, array(m, d), array(n_validation, d), array(m, c), array(), row_weights(m))
+            _executable(_fit, fits, {}, ahead=True)
+            if gradient_rows is not None and m == sizes[0]:
+                most, rotated = (min(sizes[-1], rows) for rows in gradient_rows)
+                centers, alpha = array(sizes[-1], d), array(sizes[-1], c)
+                rows = min(m, most)
+                args = (kernel, array(rows, d), centers, alpha)
+                _executable(_agop, args, {"rows": rows_per_block(rows, centers, alpha)}, ahead=True)
+                gradients = Gradients(kernel, array(rotated, d), centers, alpha, array())
+                width = max(1, min(d, UNKNOWNS // d))
+                args = (gradients, array(rotated, d), array(rotated, c), array(rotated))
+                _executable(_equations, args, _block_options(rotated, d, c, width), ahead=True)
+        if n:
+            _executable(_coefficients, (kernel, array(n, d), array(n, c), array(), row_weights(n)), {}, ahead=True)
+
+
+def _run(program: Any, *args: Any, **options: Any) -> Any:
+    args = jax.tree.map(lambda a: a if isinstance(a, jax.Array) else np.asarray(a), args)
+    with precision("float64"):
+        return _executable(program, args, options).result()(*args)
+
+
+def _executable(program: Any, args: tuple, options: dict[str, Any], ahead: bool = False) -> Future:
+    """The compiled program for arguments of these shapes; one thread compiles it, and others wait."""
+    leaves, tree = jax.tree.flatten(args)
+    key = (program, tree, tuple((a.shape, np.dtype(a.dtype)) for a in leaves), tuple(sorted(options.items())))
+    with _lock:
+        future = _programs.get(key)
+        if known := future is not None:
+            _programs.move_to_end(key)
+        else:
+            future = _programs[key] = Future()
+        while len(_programs) > MAX_PROGRAMS:
+            _programs.popitem(last=False)
+    if not known:
+        given = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), args)
+        compile_it = partial(_compile, future, key, program, given, options)
+        _compilers().submit(compile_it) if ahead else compile_it()
+    return future
+
+
+@cache
+def _compilers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(COMPILING_THREADS, "compile")
+
+
+def _compile(future: Future, key: Hashable, program: Any, args: tuple, options: dict[str, Any]) -> None:
+    try:
+        with precision("float64"):
+            future.set_result(program.lower(*args, **options).compile())
+    except BaseException as problem:
+        with _lock:
+            _programs.pop(key, None)
+        future.set_exception(problem)
 
 
 def _apply(f: Callable[..., R], kernel: MappedKernel, *args: Array) -> R:

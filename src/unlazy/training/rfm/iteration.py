@@ -32,13 +32,11 @@ from unlazy.products.metric_gram import Map, MetricGram, cross, metric_gram
 from unlazy.solvers.ridge import coordinate_search, leave_one_out, ridge_coefficients
 from unlazy.theory.numerics.geometry import evenly_spaced_rows
 from unlazy.training.options import METRICS, RFMOptions
-from unlazy.training.rfm.device_programs import Gradients, rotation_equations
+from unlazy.training.rfm.device_programs import UNKNOWNS, Gradients, rotation_equations
 
 FIRST_RIDGE = 1e-3
 ROTATION_ROWS = 8000
 """Largest number of rows whose residuals rotate the directions."""
-UNKNOWNS = 1200
-"""Largest number of entries of L that change in one step; the directions of largest weight are chosen."""
 DAMPING = 1e-4
 """Added to the diagonal of the normal equations, relative to its mean; undetermined entries stay unchanged."""
 BLOCK = 2**22

@@ -7,7 +7,6 @@ that stores nothing: K, its factor in float64 (as fast as float32 on such GPUs),
 """
 
 import abc
-import functools
 from typing import NamedTuple
 
 import jax
@@ -113,10 +112,11 @@ class DeviceSplitFits(SplitFits):
     def __init__(self, kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map, capacity: int = 0):
         self.kernel, self.X, self.map, self.capacity = kernel, X[:m], L, max(m, capacity)
         self.default_bandwidth = metric_gram(kernel, X[evenly_spaced_rows(m, SAMPLE)], L).default_bandwidth
-        put = functools.partial(jax.device_put, device=jax.devices()[0])
+        X = np.asarray(X, np.float64)
         with precision("float64"):
-            self.training, self.validation = put(np.asarray(X[:m], np.float64)), put(np.asarray(X[m:], np.float64))
-            self.centers = put(pad_rows(np.asarray(X[:m], np.float64), self.capacity))
+            self.training, self.validation, self.centers = jax.device_put(
+                (X[:m], X[m:], pad_rows(X[:m], self.capacity))
+            )
 
     def kernel_at(self, h: float) -> MappedKernel:
         """Return the kernel as a function of x at bandwidth h."""
@@ -172,6 +172,28 @@ def split_fits(
     if devices.is_host() or m <= HOST_ROWS:
         return HostSplitFits(kernel, X, m, L)
     return DeviceSplitFits(kernel, X, m, L, capacity)
+
+
+def compile_ahead(
+    n: int, sizes: list[int], n_validation: int, d: int, c: int, *, weighted: bool, updates: bool
+) -> None:
+    """Start to compile the programs of split fits with default kernels; does nothing on the host.
+
+    Parameters
+    ----------
+    n : int
+        Number of rows of the last fit; 0 if it is not one factorization.
+    sizes : list of int
+        Numbers of training rows of the fits, the largest last.
+    n_validation, d, c : int
+        Number of validation rows, columns and outputs.
+    weighted, updates : bool
+        Whether rows have weights, and whether the metric is learned.
+    """
+    sizes = [m for m in sizes if m > HOST_ROWS]
+    if sizes and not devices.is_host():
+        rows = (GRADIENTS, ROTATION_ROWS) if updates else None
+        device_programs.compile_ahead(n, sizes, n_validation, d, c, weighted=weighted, gradient_rows=rows)
 
 
 def exact_fit(
