@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from oracles_planes import CLOSE, exact, images, network
-from unlazy.kernels.conv_gpu import dispatch, relu_dual, triton_program
+from unlazy.kernels.conv_gpu import dispatch, layout, relu_dual, triton_program
 from unlazy.kernels.networks.layered import LayeredNNGP, LayeredNNGPAndNTK
 from unlazy.layers import (
     AvgPool,
@@ -161,6 +161,59 @@ def test_a_program_alone_has_all_stages(engine, warps, monkeypatch):
     sides = (PointCovariances(jnp.ones((n, 4, 4, 3)), {}, jnp.ones(n), None) for n in (2, 3))
     found = dispatch._run_alone(engine, True, net, *sides, interpret=True)
     assert [float(v) for v in found] == [96.0, 144.0]
+
+
+@pytest.mark.parametrize("tangent", [False, True])
+def test_what_goes_to_a_program_and_what_comes_back(tangent, monkeypatch):
+    """One stage of two layers whose pairs a stand-in numbers: factors, biases and rates, every pair in its place.
+
+    Layers with σ_w² = 1.69 multiply all that follows by 1.69/2; the padded images of incomplete tiles are cut off.
+    """
+    net, size, counts = network(2, sigma_b=0.3, rate=0.5, bias_rate=3.0), 4, (9, 17)
+    plan, tile = dispatch.plan_of(net, Shape((size, size), 2)), dispatch.NTK_TILE if tangent else dispatch.NNGP_TILE
+    rng, given = np.random.default_rng(0), []
+
+    def run(stage, inputs, **options):
+        given.append((stage, inputs, options))
+        l, r, i, j = np.indices((2, 3, tile.rows, tile.columns))
+        numbered = jnp.asarray((1000.0 * (l * tile.rows + i) + r * tile.columns + j).ravel(), jnp.float32)
+        return (numbered, 2 * numbered)[: 1 + tangent]
+
+    monkeypatch.setattr(triton_program, "run", run)
+    sides = []
+    for n in counts:
+        notes = {at: jnp.asarray(rng.uniform(1, 2, (n, size, size)), jnp.float32) for at in plan.activations}
+        sides.append(PointCovariances(jnp.asarray(rng.normal(size=(n, size, size, 2)), jnp.float32), notes, None, None))
+    left = sides[0]._replace(inputs=sides[0].inputs.at[3, 1, 2, 0].set(1e19))  # out of range: NaN
+    found = dispatch.entries(plan, tangent, True, net, left, sides[1])
+    ((stage, inputs, options),) = given
+    assert (stage, inputs.channels, inputs.planes) == (plan.stages[0], 2, None)
+    assert options == {"tangent": tangent, "tile": tile, "warps": None, "interpret": True}
+    factors = 0.845 ** np.arange(1, 3)
+    wanted = [[0.09 / f, 3 * 0.09 / f, 0.5] for f in factors]
+    np.testing.assert_allclose(inputs.numbers, wanted, rtol=1e-6)
+    for k, (side, twice) in enumerate(zip(sides, (2, 1))):
+        image, f = 5, [np.sqrt(np.asarray(side.notes[at][5]) / v) for at, v in zip(plan.activations, factors)]
+        features = np.concatenate(
+            [np.asarray(side.inputs[image]) / 3, twice * f[0][..., None], f[1][..., None]], -1
+        )  # scale 2/9 of two channels: each side has a root of 1/9
+        padded = np.moveaxis(np.repeat(features[None], 24 if k else 16, 0), 0, -1)
+        laid = (layout.right_side if k else layout.left_side)(stage, jnp.asarray(padded, jnp.float32), tile)
+        ours = (inputs.right if k else inputs.left)[(slice(None),) * k + (image // tile.rows,)]
+        at = image % tile.rows
+        axis = laid.ndim - 2
+        same = jnp.take(laid, 0, axis=k)
+        np.testing.assert_allclose(jnp.take(ours, at, axis=axis - 1), jnp.take(same, at, axis=axis - 1), rtol=1e-6)
+    numbered = (1000.0 * np.arange(9)[:, None] + np.arange(17)) * factors[1] / size**4
+    sigma = 1.21 * numbered + 0.09
+    sigma[3] = np.nan
+    np.testing.assert_allclose(found[0], sigma, rtol=1e-5)
+    if tangent:
+        theta = 0.5 * 1.21 * numbered + 3 * 0.09 + 1.21 * 2 * numbered
+        theta[3] = np.nan
+        np.testing.assert_allclose(found[1], theta, rtol=1e-5)
+    else:
+        assert found[1] is None
 
 
 @pytest.mark.slow

@@ -64,8 +64,9 @@ def test_duals_of_ramps_at_zero_on_both_sides(x64):
     """E φφ = ½(q12 + …): by the known duals of ReLU for the same side, the opposite side and a step at 0."""
     q12, q11, q22 = 0.3, 1.2, 0.7
     pair = covariance(*(jnp.asarray([q]) for q in (q12, q11, q22)))
-    for kinks in ((Kink(1, 0.0, 0.0, 1.0),), (Kink(-1, 0.0, 0.0, 1.0), Kink(1, 0.0, 0.4, 1.0))):
-        wanted = bivariate_expectation(lambda x, kinks=kinks: kink_sum(kinks, x), q12, q11, q22, (0.0,))
+    alone = Kink(1, 0.0, 0.0, 1.0)
+    for kinks in ((alone,), (Kink(-1, 0.0, 0.0, 1.0), Kink(1, 0.0, 0.4, 1.0)), (Kink(1, 0.3, 0.5, 0.0), alone)):
+        wanted = bivariate_expectation(lambda x, kinks=kinks: kink_sum(kinks, x), q12, q11, q22, (0.0, 0.3))
         np.testing.assert_allclose(step_ramp_duals.expectation(kinks, pair), [wanted], atol=1e-10)
 
 

@@ -144,3 +144,11 @@ def test_blocks_against_quadrature(name, phi, x64):
         np.testing.assert_allclose([sigma[i, j], theta[i, j]], wanted, rtol=1e-9)
         np.testing.assert_allclose(alone[i, j], wanted[0], rtol=1e-9)
     assert none.shape == (2, 3) and not np.any(none)
+
+
+@pytest.mark.parametrize("name", ["gelu", "erf", "tanh"])
+def test_the_number_of_values_per_point_is_about_that_of_the_terms(name):
+    phi = activation(name)
+    terms = jax.eval_shape(lambda q: duals.per_point_terms(phi, q, True)[1], jnp.ones(5))
+    values = sum(leaf.size for leaf in jax.tree.leaves(terms)) / 5
+    assert 0.9 * values < duals.per_point_term_count(phi) < 1.4 * values
