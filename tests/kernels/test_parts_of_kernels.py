@@ -368,3 +368,18 @@ def test_a_plan_of_a_gpu_decides_how_many_images_run_at_once(monkeypatch):
     wanted[0, 1] = 0.5
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
     assert asked == [(2, 3, False)]
+
+
+@pytest.mark.parametrize("operation", ["add", "multiply"])
+def test_combinations_pass_distances_and_products_on(operation, x64):
+    """Of ‖x-z‖², 1 - cos θ, ⟨x,x⟩ and ⟨z,z⟩, and of ⟨x,z⟩ with both squares: each part gets all of them in order."""
+    x, z = RNG.normal(size=(2, 3))
+    xz, xx, zz = (jnp.asarray([v]) for v in (x @ z, x @ x, z @ z))
+    distance, gap = xx + zz - 2 * xz, 1 - xz / jnp.sqrt(xx * zz)
+    gaussian, linear = np.exp(-0.5 * np.sum((x - z) ** 2)), x @ z + 2.0
+    first, second = Gaussian(1.0), Linear(2.0)
+    for one, two in ((first, second), (second, first)):
+        kernel = (one + two if operation == "add" else one * two).formula
+        wanted = gaussian + linear if operation == "add" else gaussian * linear
+        np.testing.assert_allclose(kernel.entry(xz, xx, zz), [wanted], rtol=1e-13)
+        np.testing.assert_allclose(kernel.entry_distance(distance, gap, xx, zz), [wanted], rtol=1e-13)

@@ -12,7 +12,7 @@ from numpy.polynomial import hermite_e
 
 from oracles_gaussian import _rule, bivariate_expectation
 from unlazy.theory.activations import dual_errors, kink_splitting, numeric_duals, step_ramp_duals
-from unlazy.theory.activations.functions import activation
+from unlazy.theory.activations.functions import ActivationFunction, activation
 from unlazy.theory.activations.kink_splitting import KinkSplit, kink_sum
 from unlazy.theory.activations.step_ramp_duals import Kink
 from unlazy.theory.numerics.geometry import covariance
@@ -144,3 +144,17 @@ def test_recognized_functions_keep_their_parameters():
     assert activation(other).parameter is None and activation(other).function is other
     both = functools.partial(jnp.clip, min=0.0, max=2.0)
     assert activation(both).parameter is None and activation(both).function is both
+
+
+@pytest.mark.slow
+def test_expansion_with_a_kink_against_quadrature(x64):
+    """φ = e^{-max(x, 0)}: a ramp and a part that bends, which 128 terms describe within the stated error."""
+    phi = ActivationFunction("bend", lambda x: jnp.exp(-jnp.maximum(x, 0)), kinks=(0.0,))
+    q12, q11, q22 = 0.3, 1.2, 0.7
+    pair = covariance(*(jnp.asarray([q]) for q in (q12, q11, q22)))
+    functions = (lambda x: np.exp(-np.maximum(x, 0))), (lambda x: -np.exp(-np.maximum(x, 0)) * (x > 0))
+    for derivative, dual in ((False, 0), (True, 1)):
+        stated = np.sqrt(np.prod([dual_errors.dual_error(phi, np.sqrt([q]), derivative) for q in (q11, q22)]))
+        wanted = bivariate_expectation(functions[dual], q12, q11, q22, (0.0,))
+        found = float(numeric_duals.dual_functions(phi)[dual](pair)[0])
+        assert abs(found - wanted) <= stated + 1e-10 < 1e-3  # E φ² and E φ'² are below one
