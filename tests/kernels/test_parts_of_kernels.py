@@ -383,3 +383,16 @@ def test_combinations_pass_distances_and_products_on(operation, x64):
         wanted = gaussian + linear if operation == "add" else gaussian * linear
         np.testing.assert_allclose(kernel.entry(xz, xx, zz), [wanted], rtol=1e-13)
         np.testing.assert_allclose(kernel.entry_distance(distance, gap, xx, zz), [wanted], rtol=1e-13)
+
+
+def test_summaries_of_points_on_a_host_and_on_a_device():
+    """Smallest and largest squared norm, largest coordinate, and k(x, x) at both norms; NaN beyond a sixteenth."""
+    kernel = Polynomial(2, 1.0)
+    X, Z = np.array([[3.0, -4.0], [0.5, 0.0]], np.float32), np.array([[-6.0, 0.0], [1.0, 1.0]], np.float32)
+    for summary in (gram_blocks._host_summary, gram_blocks._summary):
+        given = (X, Z) if summary is gram_blocks._host_summary else (jnp.asarray(X), jnp.asarray(Z))
+        found, values = summary(kernel, given)
+        np.testing.assert_allclose(found, [0.25, 36, 6], rtol=1e-6)
+        np.testing.assert_allclose(values, [1.25**2, 37.0**2], rtol=1e-6)
+        huge = tuple(1e19 * A for A in given)
+        assert np.isnan(summary(kernel, huge)[0][1])
