@@ -396,3 +396,20 @@ def test_summaries_of_points_on_a_host_and_on_a_device():
         np.testing.assert_allclose(values, [1.25**2, 37.0**2], rtol=1e-6)
         huge = tuple(1e19 * A for A in given)
         assert np.isnan(summary(kernel, huge)[0][1])
+
+
+def test_jacobians_of_a_linear_function_with_and_without_rates(x64):
+    """f = X w: rows X times the root of the rate, which is one unless another is given."""
+    X, V = RNG.normal(size=(5, 3)), RNG.normal(size=(5, 2))
+    w, points = jnp.zeros(3), jnp.asarray(X)
+    for rates, given in ((1.0, {}), (4.0, {"rates": 4.0})):
+        (rows,) = empirical_ntk.jacobian_rows(lambda w, X: X @ w, w, points, **given)
+        np.testing.assert_allclose(rows[:, 0], np.sqrt(rates) * X, rtol=1e-14)
+        squares = empirical_ntk.squared_gradients(lambda w, X: X @ w, w, points, **given)
+        np.testing.assert_allclose(squares, rates * np.sum(X * X, 1), rtol=1e-14)
+        product = empirical_ntk.batched_product(
+            lambda w, X: X @ w, w, points, points[:4], jnp.asarray(V[:4]), batch=3, **given
+        )
+        np.testing.assert_allclose(product, rates * X @ X[:4].T @ V[:4], rtol=1e-13)
+        found = empirical_ntk.tangent_product(lambda w, X: X @ w, w, points, jnp.asarray(V[:, 0]), **given)
+        np.testing.assert_allclose(found, rates * X @ X.T @ V[:, 0], rtol=1e-13)
