@@ -305,6 +305,7 @@ def test_terms_of_points_include_slopes_only_for_tangent_kernels(monkeypatch):
         assert kernel.sides(X, X)[0].rows is None and asked == wanted * 2
 
 
+@pytest.mark.slow
 def test_blocks_by_tiles_of_any_shape():
     x, z = np.arange(1.0, 6.0), np.arange(1.0, 8.0)
     seen = []
@@ -398,6 +399,7 @@ def test_summaries_of_points_on_a_host_and_on_a_device():
         assert np.isnan(summary(kernel, huge)[0][1])
 
 
+@pytest.mark.slow
 def test_jacobians_of_a_linear_function_with_and_without_rates(x64):
     """f = X w: rows X times the root of the rate, which is one unless another is given."""
     X, V = RNG.normal(size=(5, 3)), RNG.normal(size=(5, 2))

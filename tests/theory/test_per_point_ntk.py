@@ -117,7 +117,7 @@ def test_mean_square_is_the_dual_of_equal_points():
         np.testing.assert_allclose(own, formula(q, q, q, activation("tanh")), rtol=64 * 2.0**-24)
 
 
-@pytest.mark.slow_cases("gelu")
+@pytest.mark.slow
 @pytest.mark.parametrize("name, phi", [
     ("relu", Function(lambda x: np.maximum(x, 0), lambda x: 1.0 * (x > 0), (0.0,))),
     ("gelu", Function(lambda x: x * ndtr(x), lambda x: ndtr(x) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi))),
