@@ -58,3 +58,14 @@ def test_no_cancellation(dtype):
                 expected = exact(f, [float(v) for v in lam])
                 few = 20 * unit if parameters[-1] in (1.0, 2.0) and rule is DESCENT else 0.0
                 np.testing.assert_allclose(got, expected, rtol=100 * unit, atol=few + 1e-30, err_msg=str(parameters))
+
+
+def test_pseudo_inverse_and_its_null_space():
+    """Without ridge c = 1/λ and r = 0, but c = 0 and r = 1 at λ = 0: differences by their definition."""
+    lam = np.array([0.0, 0.0, 0.5, 2.0])
+    c, r = np.array([0.0, 0.0, 2.0, 0.5]), np.array([1.0, 1.0, 0.0, 0.0])
+    gap = np.subtract.outer(lam, lam)
+    for difference, f, slope in ((RIDGE.coefficient_difference, c, -(c**2)), (RIDGE.residual_difference, r, 0 * r)):
+        with np.errstate(invalid="ignore"):
+            wanted = np.where(gap == 0, np.diag(slope), np.subtract.outer(f, f) / gap)
+        np.testing.assert_allclose(difference(jnp.asarray(lam, jnp.float32), 0.0), wanted, rtol=1e-6)

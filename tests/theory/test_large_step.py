@@ -54,6 +54,7 @@ def test_conditional_moments_of_erf_and_sign():
             (features, parts.spike[i]), (features * z / r, parts.linear[i]),
             (features**2, parts.spike[i] ** 2 + (r * parts.linear[i]) ** 2 + parts.rest[i]),
             (labels, parts.mean[i]), (labels * z, parts.slope[i]),
+            ((labels - parts.mean[i] - parts.slope[i] * z) ** 2, parts.left[i]),
         ):  # fmt: skip
             assert abs(values.mean() - formula) < 4 * values.std() / math.sqrt(draws)
     assert np.all(parts.left <= 1) and np.isclose(parts.weights @ s**2, 1, atol=1e-12)
