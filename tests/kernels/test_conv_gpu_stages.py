@@ -276,6 +276,20 @@ def test_dual_of_relu_by_single_instructions(tangent, signed):
         assert slope is None
 
 
+@pytest.mark.parametrize("signed", [False, True])
+def test_positions_count_as_equal_below_the_rounding_of_64_terms(signed):
+    """1 - ρ² of half the threshold has the derivative ½ of equal positions, of twice that ½ - √(1 - ρ²)/(2π)."""
+    apart = np.array([0.5, 2.0]) * 64 * 2.0**-24
+    rho = jnp.asarray(np.sqrt(1 - apart), jnp.float32)
+    dual = relu_dual.Dual(1.0, True, signed)
+    one = jnp.ones(2, jnp.float32)
+    ((_, _, slope),) = dual.evaluate(relu_dual.on_arrays, [rho], [(1 + signed) * one], [one])
+    # ρ has 24 bits: 1 - ρ² is off by 2^-23 of 7.6e-6 at the most, and Q by 1e-7
+    wanted = 0.5 - np.array([0, np.sqrt(apart[1])]) / (2 * np.pi)
+    np.testing.assert_allclose(slope, wanted, atol=1e-5)
+    assert abs(wanted[1] - 0.5) > 4e-4
+
+
 @needs_triton
 @pytest.mark.slow
 @pytest.mark.nightly
