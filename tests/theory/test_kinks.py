@@ -100,6 +100,17 @@ def test_split_of_known_functions(function, parameter, kinks, rest):
     assert found.rest == rest
 
 
+def test_kinks_close_to_each_other_are_told_apart():
+    """0.06 apart, less than a fit is wide: its nodes end halfway."""
+    phi = ActivationFunction("bends", lambda x: jnp.maximum(x, 0) + 2 * jnp.maximum(x - 0.06, 0), kinks=(0.0, 0.06))
+    found = kink_splitting.split_kinks(phi)
+    for ours, wanted in zip(found.kinks, ((1, 0.0, 0.0, 1.0), (1, 0.06, 0.0, 2.0)), strict=True):
+        np.testing.assert_allclose(ours, wanted, atol=1e-10)  # FIT_NOISE
+    assert found.rest == (0.0, 0.0, 0.0)
+    widths = [kink_splitting._width(at, (0.0, 0.06, 9.0)) for at in (0.0, 0.06, 9.0)]
+    np.testing.assert_allclose(widths, [0.03, 0.03, kink_splitting.WIDTH])
+
+
 def test_a_remainder_that_is_a_polynomial_is_recognized_far_out():
     """Rounding of x² at x = 10⁴ is 1e-8: allowed relative to the terms there, not to those near 0."""
     phi = activation(lambda x: 3.0 * jnp.maximum(x, 0) - 0.1234567 * x)
