@@ -130,6 +130,7 @@ def test_the_folder_is_bounded_and_keeps_what_was_used_last(tmp_path):
     assert {path.parent.name for path in tmp_path.rglob("*-cache")} == {"newest", "newer", "older"}
 
 
+@pytest.mark.slow
 def test_enabling_shortens_a_folder_that_has_grown(environment, tmp_path):
     run(environment)
     before = programs(tmp_path)

@@ -48,6 +48,7 @@ def test_regression_is_that_of_the_same_numbers_in_rows(name, weights):
     assert found.leave_one_out_error_ == pytest.approx(plain.leave_one_out_error_, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["list", pytest.param("images", marks=pytest.mark.slow)])
 def test_classes_and_processes_are_those_of_the_same_numbers_in_rows(name):
     kernel, data = DATA[name]

@@ -53,7 +53,7 @@ def test_bad_targets(name):
         make(name).fit(X, np.where(np.arange(32) == 3, np.nan, y))
 
 
-@pytest.mark.slow_cases("FeatureMachineClassifier", "GaussianProcess")
+@pytest.mark.slow_cases("FeatureMachineClassifier", "GaussianProcess", "FeatureMachineRegressor")
 @pytest.mark.parametrize("name", light_first(NAMES))
 def test_constant_columns(name):
     X, y = data()

@@ -56,7 +56,7 @@ def test_the_kernel_is_the_mean_over_flips(network, x64):
     np.testing.assert_allclose(gram(flipped, X), K, **close)
 
 
-@pytest.mark.slow_cases("network10-shape10-True")
+@pytest.mark.slow_cases("network10-shape10-True", "network7-shape7-True")
 @pytest.mark.parametrize(("network", "shape", "wanted"), [
     (myrtle(5), (8, 8, 1), True), (myrtle(10), (32, 32, 3), True), (EVEN, (4, 4, 1), True),
     (EVEN, (4, 5, 1), False),  # a column is left over by the pool

@@ -55,6 +55,7 @@ def test_accurate_at_depth_ten():
     assert errors.max() < 2e-6
 
 
+@pytest.mark.slow_cases("0.0-10", "0.3-3")
 @pytest.mark.parametrize("depth", [3, 10])
 @pytest.mark.parametrize("bias", [0.0, 0.3])
 def test_default_error_is_what_rounding_of_inner_products_implies(depth, bias):

@@ -9,6 +9,7 @@ from scipy.spatial.distance import cdist
 from unlazy.kernels.radial import Gaussian
 
 
+@pytest.mark.slow_cases("1000", "1300")
 @pytest.mark.parametrize("n", [3, 700, 1000, 1024, 1025, 1300])
 def test_gram_of_any_size(n):
     X = np.random.default_rng(n).normal(size=(n, 5)).astype(np.float32)

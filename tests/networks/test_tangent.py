@@ -52,7 +52,9 @@ def test_structure_equals_the_jacobian_product(x64, c, outputs):
             np.testing.assert_allclose(found, expected, rtol=0, atol=300 * EPS * np.abs(expected).max())
 
 
-@pytest.mark.slow_cases("relu-ntk", "relu-standard")
+@pytest.mark.slow_cases(
+    "relu-ntk", "relu-standard", "softplus-ntk", "sigmoid-ntk", "truncated_relu-ntk", "hermite-ntk", "leaky_relu-ntk"
+)
 @pytest.mark.parametrize(
     "name, parametrization",
     [

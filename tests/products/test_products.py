@@ -44,7 +44,7 @@ def rounding_bound(K, V, extra=1.0):
     return extra * (4 * np.sqrt(K.shape[1]) + 16) * 2.0**-24 * (np.abs(K) @ np.abs(V))
 
 
-@pytest.mark.slow_cases("blocked-ntk", "stored-gaussian", "stored-ntk")
+@pytest.mark.slow_cases("blocked-ntk", "stored-gaussian", "stored-ntk", "stored-l1", "blocked-laplace")
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("engine", ["stored", "blocked"])
 def test_products_agree_with_the_gram_in_float64(name, engine):

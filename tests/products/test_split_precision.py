@@ -65,6 +65,7 @@ def test_norms_are_those_of_the_same_parts():
     assert SMOOTH.norm_correction(jnp.asarray(X)) is None
 
 
+@pytest.mark.slow_cases("100")
 @pytest.mark.parametrize("d", [1, 3, 32, 100])
 def test_near_gaussians_err_by_less_than_1e_5(d):
     """K as a whole, points as far out as the form allows on average, some of them neighbors."""

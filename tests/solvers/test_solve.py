@@ -175,7 +175,7 @@ def test_progress_estimates_the_time_left():
     assert seen[-1].residual <= 1e-4 and seen[-1].seconds_left == 0
 
 
-@pytest.mark.slow_cases("nystrom_cg", "eigenpro")
+@pytest.mark.slow_cases("nystrom_cg", "eigenpro", "askotch")
 @pytest.mark.parametrize(
     "method",
     ["preconditioned_cg", "nystrom_cg", "askotch", "eigenpro", pytest.param("richardson", marks=pytest.mark.slow)],

@@ -237,7 +237,7 @@ def test_population_risk_has_an_honest_error(name):
         assert float(exact.mean) <= 1e-10 and float(exact.error) <= 1e-10
 
 
-@pytest.mark.slow_cases("patterns", "single_index")
+@pytest.mark.slow_cases("patterns", "single_index", "circle", "table")
 @pytest.mark.parametrize("name", some(CASES))
 def test_everything_can_be_traced(name):
     """Sampling with a traced n, the target and the risk work under jit and vmap (traced here, compiled below)."""

@@ -11,6 +11,7 @@ from unlazy.products.engines import numpy_engine
 from unlazy.theory.numerics.geometry import MEDIAN_ROWS, robust_center
 
 
+@pytest.mark.slow_cases("7", "2")
 @pytest.mark.parametrize("n", [0, 1, 2, 7, MEDIAN_ROWS, 100])
 def test_robust_center_is_the_median_of_some_rows(n):
     X = np.random.default_rng(n).normal(size=(n, 3)).astype(np.float32)

@@ -52,6 +52,7 @@ def test_against_quadrature(phi, x64):
     np.testing.assert_allclose(slope, expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow_cases("leaky_relu--0.3", "sin-1.0")
 @pytest.mark.parametrize("phi", MOST)
 def test_price_theorem(phi, x64):
     # d/dq12 E φφ = E φ'φ': the formula's own derivative against the other formula. Rounding only; 1e-8 leaves room for
@@ -68,7 +69,7 @@ def test_price_theorem(phi, x64):
     np.testing.assert_allclose(slope, formula, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.slow_cases("float32-relu-None")
+@pytest.mark.slow_cases("float32-relu-None", "float32-leaky_relu--0.3", "float32-sin-1.0")
 @pytest.mark.parametrize("phi", MOST)
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_values_and_gradients_are_finite_at_duplicates_and_zero(phi, dtype):
@@ -156,6 +157,7 @@ def test_expansion_is_exact_at_duplicates(x64):
     np.testing.assert_allclose(duals.dual(q, q, q, phi)[:2], expected, rtol=1e-10)
 
 
+@pytest.mark.slow_cases("leaky_relu--0.3", "sin-1.0")
 @pytest.mark.parametrize("phi", MOST)
 def test_duplicates_are_the_limit(phi):
     # float32, q from 0.05 to 4: equal covariances in another shape and through another program than the diagonal's;

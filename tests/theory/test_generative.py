@@ -7,6 +7,7 @@ from unlazy.theory.activations import hermite
 from unlazy.theory.feature_learning.generative_exponent import conditional_moments, generative_exponent
 
 
+@pytest.mark.slow_cases("coefficients1-2", "coefficients3-2", "coefficients0-1")
 @pytest.mark.parametrize("coefficients, expected", [
     ([0, 1], 1), ([0, 0, 1], 2), ([0, 0, 0, 1], 1), ([0, 0, 0, 0, 1], 2), ([0, 0, 1, 0.5], 1), ([0, 0, 1, 0, 1], 2),
 ])  # fmt: skip

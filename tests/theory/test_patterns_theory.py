@@ -96,6 +96,7 @@ def test_bounds():
     assert round(patterns.queries_needed(100, 5)) == 211
 
 
+@pytest.mark.slow
 def test_components_with_a_gaussian_background_against_quadrature(x64):
     """The background as the formula takes it, a Gaussian of its variance, by 80 Gauss-Hermite nodes: the integrands are
     entire and vary over more than the spread, so that the rule is exact to rounding."""
