@@ -111,6 +111,18 @@ def test_kinks_close_to_each_other_are_told_apart():
     np.testing.assert_allclose(widths, [0.03, 0.03, kink_splitting.WIDTH])
 
 
+@pytest.mark.parametrize("factor", [-1.0, 0.25, -0.25 - 5e-8])
+def test_slopes_are_short_decimals_or_as_fitted(factor):
+    """Slopes of short decimals are exact, of either sign; others, 5e-8 away, are those of the fits: FIT_NOISE."""
+    phi = ActivationFunction("bent", lambda x: jnp.where(x > 0, factor * x, 0.5 * x), kinks=(0.0,))
+    found = kink_splitting.split_kinks(phi)
+    ((side, level, jump, slope),) = found.kinks
+    assert (side, level, jump, found.rest[0], found.rest[2]) == (1, 0.0, 0.0, 0.0, 0.0)
+    if round(factor, 4) == factor:
+        assert slope == factor - 0.5 and found.rest[1] == 0.5
+    assert abs(slope - (factor - 0.5)) < 1e-10 and abs(found.rest[1] - 0.5) < 1e-10
+
+
 def test_a_remainder_that_is_a_polynomial_is_recognized_far_out():
     """Rounding of x² at x = 10⁴ is 1e-8: allowed relative to the terms there, not to those near 0."""
     phi = activation(lambda x: 3.0 * jnp.maximum(x, 0) - 0.1234567 * x)
