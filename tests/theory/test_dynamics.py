@@ -9,6 +9,7 @@ import scipy.linalg
 from scipy.integrate import solve_ivp
 
 from unlazy.theory.dynamics import spectral_filters
+from unlazy.theory.numerics import matrix_functions
 
 N, M, P, C = 12, 7, 40, 2
 
@@ -220,3 +221,17 @@ def test_descent_has_derivatives_in_the_eigenvalues_and_the_number_of_steps(prob
         np.testing.assert_allclose(np.ravel(along), by_value, rtol=1e-11)  # 1 - power loses two digits at 0.02
         along = jax.jvp(lambda s, f=function: f(lam, s), (jnp.asarray(7.0),), (jnp.ones(()),))[1]
         np.testing.assert_allclose(np.ravel(along), by_step, rtol=1e-12)
+
+
+def test_null_directions_are_those_that_the_floor_decides():
+    """λ ≤ floor and c ≥ 1/floor: λ = 0.7 floor is dropped without ridge, and kept with half a floor of it."""
+    floor, lam = 1e-3, jnp.array([0.0, 7e-4, 1.1e-3, 1.0])
+    for ridge, dropped in (
+        (1e-9, [True, True, False, False]),
+        (5e-4, [True, False, False, False]),
+        (2e-3, [False] * 4),
+    ):
+        c = 1 / (lam + ridge)
+        found = spectral_filters.drop_null_directions(c, lam, floor)
+        np.testing.assert_array_equal(found, np.where(dropped, 0, c))
+        np.testing.assert_array_equal(matrix_functions._dropped(c, lam, floor), dropped)
