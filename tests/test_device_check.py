@@ -52,7 +52,7 @@ def broken(function):
     return lambda *given, **options: jax.tree.map(lambda a: a * FACTOR, function(*given, **options))
 
 
-@pytest.mark.slow_cases("ntk_erf", "sum", "ntk_biases", "nngp")
+@pytest.mark.slow_cases("ntk_erf", "sum", "ntk_biases", "nngp", "metric", "matern")
 @pytest.mark.parametrize("name", reference_kernels.GRAMS)
 def test_formulas_are_those_of_the_library(name):
     """Both in float64: angles of duplicates from cosines have an error √u = 1e-8."""

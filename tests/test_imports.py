@@ -82,6 +82,7 @@ def test_estimators_import_no_library_before_using_it():
     assert "unlazy.estimators.network" in found  # the fresh process imported something
 
 
+@pytest.mark.slow
 def test_feature_machines_import_no_layers():
     """Kernels of networks are built when they are asked for."""
     found = modules_after("from unlazy import FeatureMachineRegressor")

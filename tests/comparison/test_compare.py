@@ -69,6 +69,7 @@ def test_the_saved_model_has_intervals_of_test_rows(comparison):
     assert squares / found["constant"] == pytest.approx(found["risk"], rel=1e-12)  # nothing else was judged
 
 
+@pytest.mark.slow
 def test_page_and_figures(comparison, tmp_path):
     page = comparison.page(tmp_path)
     text = page.read_text()

@@ -32,6 +32,7 @@ def test_gram_equals_that_of_jacobians(x64):
         assert np.allclose(tangent_gram(model, model.value, probes, (9, outputs), 9), expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_many_outputs_are_averaged_over_random_signs(x64):
     """Combinations differ from the average by products of different outputs, which vanish with width: those of the
     readout are exactly equal, and a hidden layer of 512 leaves some 1/√512."""

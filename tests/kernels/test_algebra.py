@@ -61,6 +61,7 @@ PLAIN = {
 }
 
 
+@pytest.mark.slow_cases("rational_several", "gaussian_several", "several_scaled", "matern12")
 @pytest.mark.parametrize("name", PLAIN)
 def test_against_numpy(name, x64):
     kernel, expected = PLAIN[name]

@@ -308,7 +308,7 @@ def test_a_layer_of_one_pair_is_mapped_over_blocks(x64):
 DROPS = (Dense(1.2, 0.3), "relu", Dropout(0.6), Dense(1.1, 0.2), "relu", Dense())
 
 
-@pytest.mark.slow_cases("NNGP")
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel_of", [NNGP, NTK])
 def test_dropout_gives_one_kernel_from_every_call(kernel_of, x64):
     """Equal points have one value, however they are given; before, K(X, X) had the diagonal of a single evaluation.

@@ -147,7 +147,7 @@ def test_labels_are_the_target_plus_noise(name, dtype):
         assert_mean(np.sign(residual), 0.0)
 
 
-@pytest.mark.slow_cases("patterns-float32")
+@pytest.mark.slow_cases("patterns-float32", "table-float32")
 @both_precisions
 @pytest.mark.parametrize("name", some(CASES))
 def test_second_moment_agrees_with_sampling(name, dtype):
@@ -188,7 +188,7 @@ def test_hermite_coefficients_agree_with_sampling(name):
     assert task.information_exponent == min(sum(a) for a, c in known.items() if c and any(a))
 
 
-@pytest.mark.slow_cases("single_index-float32")
+@pytest.mark.slow_cases("single_index-float32", "circle-float32")
 @both_precisions
 @pytest.mark.parametrize("name", some(KNOWS_TARGET))
 def test_the_subspace_is_all_that_matters(name, dtype):
