@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from unlazy.core.arrays import Labels, Matrix, Points, dot
+from unlazy.core.arrays import Labels, Points, dot
 from unlazy.core.devices import memory_budget
 from unlazy.kernels.base import InnerProductKernel, Kernel
 from unlazy.kernels.gram_blocks import PreparedPoints, embed_sides, inner_products
@@ -123,7 +123,8 @@ def _prepared(kernel: Kernel, X: Points, centers: Points, coefficients: Labels, 
     formula = gradient_formula(kernel)
     X, centers = validated_sides(kernel, X, centers, ("X", "centers"))
     alpha = as_columns(coefficients, centers.shape[0], "coefficients", X.dtype)
-    return formula, X, centers, alpha, rows_per_block(X.shape[0], centers, alpha, memory)
+    rows = rows_per_block(X.shape[0], centers.shape, alpha.shape[1], X.dtype.itemsize, memory)
+    return formula, X, centers, alpha, rows
 
 
 def gradient_formula(kernel: Kernel) -> Any:
@@ -138,11 +139,14 @@ def gradient_formula(kernel: Kernel) -> Any:
 
 
 def rows_per_block(
-    n: int, centers: Float[Matrix, "m d"], alpha: Float[Matrix, "m c"], memory: int | str | None = None
+    n: int, centers: tuple[int, ...], outputs: int, itemsize: int = 8, memory: int | str | None = None
 ) -> int:
-    """Number of rows of a block: it needs two derivatives besides the entries, and c gradients of length d per row."""
-    width = 3 * centers.shape[0] + alpha.shape[1] * centers.shape[1]
-    return block_rows(n, width, alpha.dtype.itemsize, memory_budget(memory))
+    """Number of the n rows in a block, for `centers` of a shape (m, d).
+
+    A row needs two derivatives besides m entries, and the gradients of all outputs.
+    """
+    m, d = centers
+    return block_rows(n, 3 * m + outputs * d, itemsize, memory_budget(memory))
 
 
 def _block_gradient(kernel: InnerProductKernel, left: Array, right: Array, alpha: Array) -> Array:

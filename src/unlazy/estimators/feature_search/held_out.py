@@ -305,14 +305,10 @@ class SingleSplit:
         """Sample of rows on which candidates are tried first; None on an accelerator, where all rows are cheap."""
         return self.subsample() if devices.is_host() else None
 
-    def subsample(self) -> "SingleSplit":
-        """A sample of the training rows with all validation rows."""
-        some = slice(None, None, -(-len(self.training.X) // constants.PILOT_ROWS))
-        return SingleSplit(self.training.rows(some), self.validation)
-
-    def half_split(self) -> "SingleSplit":
-        """Every other training row with all validation rows."""
-        return SingleSplit(self.training.rows(slice(None, None, 2)), self.validation, self.capacity)
+    def subsample(self, rows: slice | None = None) -> "SingleSplit":
+        """Some training rows with all validation rows; by default as many as a pilot sample has."""
+        some = slice(None, None, -(-len(self.training.X) // constants.PILOT_ROWS)) if rows is None else rows
+        return SingleSplit(self.training.rows(some), self.validation, self.capacity)
 
     def views(self, kernel: Kernel, metrics: list[np.ndarray]) -> list[SplitView]:
         """Rows under the metric. Earlier views of this thread drop their caches, so that each thread holds one K."""

@@ -301,11 +301,11 @@ def tune(
 ) -> HalvingCandidate:
     """Tune bandwidth and ridge of a candidate for these rows.
 
-    If fits are costly they are tuned on every other row, for an eighth of the work, and used if they are better on all
+    If fits are costly they are tuned on half of the rows, for an eighth of the work, and used if they are better on all
     rows.
     """
     costly = fits_are_costly(len(evidence.training.X))
-    some, start = (evidence.half_split(), None) if costly else (evidence, choice.error)
+    some, start = (_half_split(evidence), None) if costly else (evidence, choice.error)
     kernel = choice.candidate.kernel
     at = views if some is evidence else some.views(kernel, [choice.metric])
     place, _ = coordinate_search(
@@ -316,6 +316,17 @@ def tune(
         return choice
     scored = evidence.score(views, place)
     return choice._replace(scored=scored) if scored.error < choice.error else choice
+
+
+def _half_split(evidence: SingleSplit) -> SingleSplit:
+    """About half of the training rows; on an accelerator those of an earlier stage if possible: its program exists."""
+    n = len(evidence.training.X)
+    if devices.is_host():
+        return evidence.subsample(slice(None, None, 2))
+    size = constants.FIRST_ROWS_DEVICE
+    while size < 0.45 * n:
+        size *= constants.SIZE_FACTOR
+    return evidence.subsample(slice(size if size <= 0.65 * n else n // 2))
 
 
 def _relearned_metric(choice: HalvingCandidate, evidence: SingleSplit, rank: int | None) -> list[np.ndarray]:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from unlazy.core.arrays import dot, einsum, precision
 from unlazy.kernels.base import Kernel
@@ -39,6 +39,8 @@ BLOCK = 2**26
 """Number of array entries of the normal equations computed at a time."""
 COMPILING_THREADS, MAX_PROGRAMS = 4, 64
 """Programs that are compiled at the same time, and that are kept."""
+Shaped = Any
+"""An array, or the shape of one in `compile_ahead`."""
 _programs: OrderedDict[Hashable, Future] = OrderedDict()
 _lock = threading.Lock()
 
@@ -48,9 +50,10 @@ class MappedKernel(NamedTuple):
 
     kernel: Kernel | None
     """None for a kernel of `SHARED`."""
-    index: Int[np.ndarray, ""]
-    """Position in `SHARED`."""
-    map: Float[np.ndarray, " d"] | Float[np.ndarray, "r d"]
+    place: Shaped
+    """Its place in `SHARED`."""
+    map: Shaped
+    """L, a vector or a matrix."""
 
 
 def mapped_kernel(kernel: Kernel, L: Map, d: int) -> MappedKernel:
@@ -99,7 +102,7 @@ def agop(
     alpha: Float[np.ndarray, "n c"],
 ) -> Float[np.ndarray, "d d"]:  # fmt: skip
     """Return the average gradient outer product of Σ_i α_i k(x, x_i) over the rows of Z."""
-    rows = rows_per_block(len(Z), X, alpha)
+    rows = rows_per_block(len(Z), X.shape, alpha.shape[1])
     return np.asarray(_run(_agop, kernel, Z, X, alpha, rows=rows))
 
 
@@ -107,16 +110,16 @@ class Gradients(NamedTuple):
     """A fit Σ_i α_i k(x, x_i) whose gradients at the rows of Z a program computes."""
 
     kernel: MappedKernel
-    Z: Float[np.ndarray, "p d"]
-    X: Float[Array | np.ndarray, "n d"]
-    alpha: Float[np.ndarray, "n c"]
-    bandwidth: float
+    Z: Shaped
+    X: Shaped
+    alpha: Shaped
+    bandwidth: Shaped
     """h, by which L is divided."""
 
 
 def slopes(fit: Gradients, dtype: str) -> Float[np.ndarray, "p c r"]:
     """Return the derivatives along Lx, summed in the given precision."""
-    rows = rows_per_block(len(fit.Z), fit.X, fit.alpha)
+    rows = rows_per_block(len(fit.Z), fit.X.shape, fit.alpha.shape[1])
     return np.asarray(_run(_slopes, fit, rows=rows, dtype=dtype), np.float64)
 
 
@@ -134,7 +137,7 @@ def rotation_equations(
     if width is None:
         A, b = _run(_diagonal_equations, G, Z, R, weights)
         return np.array(A), np.array(b)
-    d, options = Z.shape[1], _block_options(*Z.shape, R.shape[1], width)
+    d, options = Z.shape[1], _block_options(len(Z), Z.shape[1], R.shape[1], width)
     A, b = (np.asarray(a) for a in _run(_equations, G, Z, R, weights, **options))
     return A[-free:, -free:].transpose(0, 2, 1, 3).reshape(free * d, free * d), b[-free:].reshape(-1).copy()
 
@@ -186,14 +189,15 @@ def compile_ahead(
             _executable(_fit, fits, {}, ahead=True)
             if gradient_rows is not None and m == sizes[0]:
                 most, rotated = (min(sizes[-1], rows) for rows in gradient_rows)
-                centers, alpha = array(sizes[-1], d), array(sizes[-1], c)
-                rows = min(m, most)
+                centers, alpha, rows = array(sizes[-1], d), array(sizes[-1], c), min(m, most)
                 args = (kernel, array(rows, d), centers, alpha)
-                _executable(_agop, args, {"rows": rows_per_block(rows, centers, alpha)}, ahead=True)
+                _executable(_agop, args, {"rows": rows_per_block(rows, centers.shape, c)}, ahead=True)
                 gradients = Gradients(kernel, array(rotated, d), centers, alpha, array())
                 width = max(1, min(d, UNKNOWNS // d))
-                args = (gradients, array(rotated, d), array(rotated, c), array(rotated))
-                _executable(_equations, args, _block_options(rotated, d, c, width), ahead=True)
+                equations = (gradients, array(rotated, d), array(rotated, c), array(rotated))
+                _executable(_equations, equations, _block_options(rotated, d, c, width), ahead=True)
+        if gradient_rows is not None:
+            _executable(_diagonal_equations, equations, {}, ahead=True)
         if n:
             _executable(_coefficients, (kernel, array(n, d), array(n, c), array(), row_weights(n)), {}, ahead=True)
 
@@ -218,9 +222,17 @@ def _executable(program: Any, args: tuple, options: dict[str, Any], ahead: bool 
             _programs.popitem(last=False)
     if not known:
         given = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), args)
-        compile_it = partial(_compile, future, key, program, given, options)
-        _compilers().submit(compile_it) if ahead else compile_it()
+        trace = partial(_settle, future, key, partial(program.lower, *given, **options))
+        if ahead:  # one thread traces, which Python does one at a time, in the given order; others compile
+            _tracer().submit(trace, _compilers().submit)
+        else:
+            trace(lambda task: task())
     return future
+
+
+@cache
+def _tracer() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "trace")
 
 
 @cache
@@ -228,14 +240,30 @@ def _compilers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(COMPILING_THREADS, "compile")
 
 
-def _compile(future: Future, key: Hashable, program: Any, args: tuple, options: dict[str, Any]) -> None:
-    try:
-        with precision("float64"):
-            future.set_result(program.lower(*args, **options).compile())
-    except BaseException as problem:
+def _settle(
+    future: Future, key: Hashable, trace: Callable[[], Any], start: Callable[[Callable[[], None]], object]
+) -> None:
+    """Trace a program, and start the task that compiles it and sets the future."""
+
+    def compile_it() -> None:
+        try:
+            with precision("float64"):
+                future.set_result(lowered.compile())
+        except BaseException as problem:
+            fail(problem)
+
+    def fail(problem: BaseException) -> None:
         with _lock:
             _programs.pop(key, None)
         future.set_exception(problem)
+
+    try:
+        with precision("float64"):
+            lowered = trace()
+    except BaseException as problem:
+        fail(problem)
+    else:
+        start(compile_it)
 
 
 def _apply(f: Callable[..., R], kernel: MappedKernel, *args: Array) -> R:
@@ -247,7 +275,7 @@ def _apply(f: Callable[..., R], kernel: MappedKernel, *args: Array) -> R:
         L = jnp.diagonal(kernel.map) if isinstance(one, ProductLaplace) else kernel.map
         return f(apply_metric(one, L), *args)
 
-    return jax.lax.switch(kernel.index, [partial(branch, one) for one in SHARED], *args)
+    return jax.lax.switch(kernel.place, [partial(branch, one) for one in SHARED], *args)
 
 
 _program = partial(jax.jit, compiler_options=COMPILER_OPTIONS)
@@ -255,7 +283,7 @@ _program = partial(jax.jit, compiler_options=COMPILER_OPTIONS)
 
 @_program
 def _fit(
-    kernel: MappedKernel, X: Array, Z: Array, Y: Array, relative_ridge: float | Array, weights: Array
+    kernel: MappedKernel, X: Array, Z: Array, Y: Array, relative_ridge: Array, weights: Array
 ) -> tuple[Array, ...]:
     def fit(kernel: Kernel, X: Array, Z: Array, *rest: Array) -> tuple[Array, ...]:
         alpha, b, ridge = _solve(kernel, X, *rest)
@@ -265,9 +293,7 @@ def _fit(
 
 
 @_program
-def _coefficients(
-    kernel: MappedKernel, X: Array, Y: Array, relative_ridge: float | Array, weights: Array
-) -> tuple[Array, ...]:
+def _coefficients(kernel: MappedKernel, X: Array, Y: Array, relative_ridge: Array, weights: Array) -> tuple[Array, ...]:
     return _apply(_solve, kernel, X, Y, relative_ridge, weights)
 
 
@@ -290,6 +316,10 @@ def _agop(kernel: MappedKernel, Z: Array, X: Array, alpha: Array, rows: int) -> 
 
 @partial(_program, static_argnames=("rows", "dtype"))
 def _slopes(fit: Gradients, rows: int, dtype: str) -> Array:
+    return _slopes_along_map(fit, rows, dtype)
+
+
+def _slopes_along_map(fit: Gradients, rows: int, dtype: str = "float64") -> Array:
     """The derivatives along Lx: those along Lx/h, divided by h."""
     L = fit.kernel.map
     left, right = ((A * L if L.ndim == 1 else dot(A, L.T)).astype(dtype) for A in (fit.Z, fit.X))
@@ -301,9 +331,11 @@ def _slopes(fit: Gradients, rows: int, dtype: str) -> Array:
 
 def _weighted(G: Array | Gradients, R: Array, weights: Array) -> tuple[Array, Array]:
     if isinstance(G, Gradients):
-        G = _slopes.__wrapped__(G, rows_per_block(len(G.Z), G.X, G.alpha), "float64")
+        slopes = _slopes_along_map(G, rows_per_block(len(G.Z), G.X.shape, G.alpha.shape[1]))
+    else:
+        slopes = G
     root = jnp.sqrt(weights)[:, None]
-    return G * root[:, :, None], R * root
+    return slopes * root[:, :, None], R * root
 
 
 @_program

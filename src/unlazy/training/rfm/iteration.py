@@ -362,19 +362,21 @@ def _normal(
 ) -> tuple[Float[np.ndarray, "u u"], Float[np.ndarray, " u"]]:
     """Return the normal equations, computed in blocks of rows on the default device."""
     d = X.shape[1]
-    if isinstance(slopes, Gradients) or not devices.is_host():
-        width = None if diagonal else max(free, min(d, UNKNOWNS // d))
+    width = None if diagonal else max(free, min(d, UNKNOWNS // d))
+    if isinstance(slopes, Gradients):
+        return rotation_equations(slopes, X, residuals, weights, free, width)
+    if not devices.is_host():
         return rotation_equations(slopes, X, residuals, weights, free, width)
     root = np.sqrt(weights)[:, None]
-    slopes, residuals = (slopes if diagonal else slopes[:, :, -free:]) * root[:, :, None], residuals * root
+    G, residuals = (slopes if diagonal else slopes[:, :, -free:]) * root[:, :, None], residuals * root
     if residuals.shape[1] >= SEVERAL and not diagonal:
-        return _of_several(slopes, X, residuals)
+        return _of_several(G, X, residuals)
     unknowns = d * (1 if diagonal else free)
     A, b = np.zeros((unknowns, unknowns)), np.zeros(unknowns)
     rows = max(1, BLOCK // unknowns)
     for c in range(residuals.shape[1]):
         for i in range(0, len(X), rows):
-            g, z = slopes[i : i + rows, c], X[i : i + rows]
+            g, z = G[i : i + rows, c], X[i : i + rows]
             F = g * z if diagonal else (g[:, :, None] * z[:, None]).reshape(len(z), -1)
             A, b = A + dot(F.T, F), b + dot(F.T, residuals[i : i + rows, c])
     return A, b
