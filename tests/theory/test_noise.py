@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import chi2
 
 from unlazy.theory.spectra.noise import FALL, TAIL, estimate_noise
 
@@ -72,6 +73,20 @@ def test_eigenvalues_that_fall_slowly_decide_the_ratio(scale):
     powers = values / scale + 0.7
     low = estimate_noise(values, powers, draws=10**14).low
     np.testing.assert_allclose(low, 0.7, atol=1e-5)  # as above, over one less the ratio of 0.8
+
+
+def test_the_value_is_the_mean_of_the_largest_set_that_may_be_noise():
+    """Trailing 100 of 200 modes alike: their mean, and limits that are quantiles of χ² with 100 degrees of freedom."""
+    powers = np.where(RANK > 100, 1.0, 1000.0)
+    found = estimate_noise(STEEP, powers)
+    assert found.value == 1.0  # of 200 modes the mean is 500, of 50 it is the same
+    np.testing.assert_allclose(found.high, 100 / chi2.ppf(TAIL / 4, 100), rtol=1e-12)  # of four sets
+    # a little more in the leading ones does not show: 200 modes are taken while their quantile allows it
+    for more, wanted in ((1.2, 1.1), (4.0, 1.0)):
+        found = estimate_noise(STEEP, np.where(RANK > 100, 1.0, more))
+        mean = (1 + more) / 2
+        assert (mean * 200 / chi2.ppf(1 - TAIL / 4, 200) <= found.high) == (wanted == mean)
+        assert found.value == pytest.approx(wanted, rel=1e-14)
 
 
 def test_equal_eigenvalues_tell_nothing():
