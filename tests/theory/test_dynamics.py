@@ -235,3 +235,12 @@ def test_null_directions_are_those_that_the_floor_decides():
         found = spectral_filters.drop_null_directions(c, lam, floor)
         np.testing.assert_array_equal(found, np.where(dropped, 0, c))
         np.testing.assert_array_equal(matrix_functions._dropped(c, lam, floor), dropped)
+
+
+def test_steps_that_solve_a_direction_at_once_have_no_derivative_in_their_number():
+    """(1 - ηλ)^s at ηλ = 1 is 0 for every s > 0; beside it the derivative is (1 - ηλ)^s log|1 - ηλ|."""
+    lam = jnp.array([0.3, 1.0, 1.5])
+    found = jax.jvp(lambda s: spectral_filters.descent_residual(lam, 1.0, s), (jnp.asarray(4.0),), (jnp.asarray(1.0),))[
+        1
+    ]
+    np.testing.assert_allclose(found, [0.7**4 * np.log(0.7), 0, 0.5**4 * np.log(0.5)], rtol=1e-5)

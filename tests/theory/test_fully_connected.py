@@ -96,6 +96,9 @@ def test_the_covariance_alone_and_the_diagonal(x64):
     # the oracle needs |correlation| < 1; cosine_gap makes pairs within rounding equal: 1e-13 changes entries by 1e-13
     near = [[tangent_kernel(plain, (p * (1 - 1e-13), p, p), SIGMA_W, SIGMA_B, 0.6, WEIGHTS, BIAS_WEIGHTS)] for p in q]
     np.testing.assert_allclose(diagonal, np.array(near)[:, 0].T, rtol=1e-11)
+    alone, none = fully_connected.diagonal_kernels(q, network, None)
+    np.testing.assert_allclose(alone, np.array(near)[:, 0, 0], rtol=1e-11)
+    assert none.shape == alone.shape and not np.any(none)
 
 
 @pytest.mark.slow_cases("tanh-0.6")
