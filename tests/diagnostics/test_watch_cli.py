@@ -48,6 +48,7 @@ def test_json_for_programs():
     assert json.loads(Path("found.json").read_text("utf-8")) == found
 
 
+@pytest.mark.slow
 def test_a_page_is_written():
     result = watch("run.json", "--out", "page.html")
     assert result.exit_code == 0 and result.stdout.endswith("Page: page.html\n")
@@ -58,6 +59,7 @@ def test_a_page_is_written():
     assert both.stderr == "Page: page.html\n"
 
 
+@pytest.mark.slow_cases("arguments5-cannot write the page to no/page.html: No such file or directory")
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

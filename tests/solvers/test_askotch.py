@@ -51,6 +51,7 @@ def test_the_residual_is_the_true_one(method):
         assert solution.steps == 1 and solution.residual < 1e-10
 
 
+@pytest.mark.slow
 def test_blocked_and_stored_products_agree():
     """The blocks are the same, so both take the same steps; K is not stored where it does not fit."""
     wide, narrow = (
