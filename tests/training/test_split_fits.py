@@ -1,5 +1,6 @@
 """The accelerator's program and the host's tables give the same fits and gradients."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -7,6 +8,7 @@ from unlazy.kernels.networks.infinite_width import NTK
 from unlazy.kernels.product_laplace import ProductLaplace
 from unlazy.kernels.radial import Gaussian, Laplace
 from unlazy.theory.infinite_width.architecture import MLP
+from unlazy.training.rfm import device_programs
 from unlazy.training.rfm.split_fits import DeviceSplitFits, HostSplitFits, exact_fit
 
 KERNELS = {"l1": ProductLaplace(1.0), "laplace": Laplace(1.0), "gaussian": Gaussian(1.0), "ntk": NTK(MLP(2))}
@@ -68,3 +70,14 @@ def test_gradients_of_the_l1_kernel_are_differences(x64):
         np.testing.assert_allclose(G[:, :, j], (f(X + step) - f(X - step)) / 2e-6, atol=1e-8)
     expected = np.einsum("ncj,nck->jk", G, G) / 6
     np.testing.assert_allclose(agop(kernel, X, Z, alpha), expected, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.slow
+def test_the_programs_of_an_accelerator_need_the_memory_that_is_planned(x64):
+    """All branches share their temporary memory: XLA's plan for shapes, of which nothing is computed."""
+    n, d, c = 3000, 16, 3
+    X, Y, Z, ridge, w = (jax.ShapeDtypeStruct(s, np.float64) for s in ((n, d), (n, c), (300, d), (), (1,)))
+    kernel = device_programs.MappedKernel(None, np.asarray(0), jax.ShapeDtypeStruct((d, d), np.float64))
+    for program, given in ((device_programs._fit, (X, Z, Y)), (device_programs._coefficients, (X, Y))):
+        plan = program.lower(kernel, *given, ridge, w).compile().memory_analysis()
+        assert 1 < plan.temp_size_in_bytes / (8 * n * n) < device_programs.COPIES

@@ -31,6 +31,7 @@ from unlazy.estimators.feature_search.held_out import (
 from unlazy.estimators.feature_search.search import InitialMetric, ProgressCallback, Search, SearchOptions
 from unlazy.estimators.feature_search.stage_checkpoints import Stages, checkpointable
 from unlazy.solvers.ridge import FINE_STEP, coordinate_search
+from unlazy.training.rfm import device_programs
 from unlazy.training.rfm.iteration import RfmStep, prune_metric
 from unlazy.training.rfm.split_fits import compile_ahead
 
@@ -89,13 +90,12 @@ _ROWS_THAT_FAILED: ContextVar[int] = ContextVar("rows whose matrix did not fit",
 def max_exact_rows() -> int:
     """Largest number of rows that one factorization can fit.
 
-    On the host it holds K alone; on a GPU also the factor and a copy, two of them in one block.
+    On the host it holds K alone; on a GPU also the factor and copies, in one block.
     """
     if devices.is_host():
         rows = min(constants.EXACT_ROWS, np.sqrt(memory_budget() / (1.25 * 8)))
     else:
-        available = min(devices.free_memory() / 3.5, devices.largest_block() / 2)
-        rows = min(constants.EXACT_ROWS_DEVICE, np.sqrt(available / 8))
+        rows = min(constants.EXACT_ROWS_DEVICE, np.sqrt(devices.largest_block() / (device_programs.COPIES * 8)))
     return int(min(rows, _ROWS_THAT_FAILED.get() // 2))
 
 

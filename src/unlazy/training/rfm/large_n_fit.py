@@ -31,13 +31,14 @@ from unlazy.solvers.solve import SolveOptions, solve
 from unlazy.theory.dynamics.leave_one_out import with_intercept
 from unlazy.theory.numerics.geometry import evenly_spaced_rows
 from unlazy.training.options import RFMOptions
+from unlazy.training.rfm import device_programs
 from unlazy.training.rfm.device_programs import pad_map
 from unlazy.training.rfm.split_fits import exact_fit
 
 EXACT, EXACT_DEVICE = 8000, 60_000
 """Largest number of rows fitted by one factorization, if memory allows: some seconds, two on a GPU."""
-COPIES, COPIES_DEVICE = 1.25, 3.5
-"""Number of n × n matrices alive at once during the factorization; on the host K and its strips."""
+COPIES = 1.25
+"""Number of n × n matrices alive at once during the factorization on the host: K and its strips."""
 SAMPLE = 500
 """Number of rows whose distances give the default bandwidth."""
 
@@ -79,7 +80,7 @@ class KernelFitter:
         """Largest number of rows fitted by one factorization."""
         if self.options.method is not None:
             return 0
-        most, copies = (EXACT, COPIES) if devices.is_host() else (EXACT_DEVICE, COPIES_DEVICE)
+        most, copies = (EXACT, COPIES) if devices.is_host() else (EXACT_DEVICE, device_programs.COPIES)
         return int(min(most, np.sqrt(memory_budget(self.options.memory) / (8 * copies))))
 
     def fit(self, h: float, relative_ridge: float, Y: Float[np.ndarray, "n c"]) -> KernelFit:
