@@ -212,16 +212,15 @@ def test_fitted_means_add_their_share_to_the_size_of_the_head(x64):
     assert abs(np.mean(found) - expected) < 4 * np.std(found, ddof=1) / math.sqrt(draws) + expected / d
 
 
-@pytest.mark.parametrize("ridge", [1e-3, 10.0, 1e8])
-def test_the_fixed_point_solves_its_equations(ridge):
+@pytest.mark.parametrize("ridge, n, off", [(1e-3, 90, 1e-10), (10.0, 90, 1e-10), (1e5, 100_000, 1e-13)])
+def test_the_fixed_point_solves_its_equations(ridge, n, off):
     """V = c_1² tr Wᵀ A W + c_*² tr A, A = (ridge + n E c_*²/(1 + V) + n E c_1²/(1 + V) W Wᵀ)^{-1}, at any size of V."""
-    parts, n = large_step.conditional_features(0.9, 1.1, 0.8), 90
-    rng = np.random.default_rng(0)
+    parts, rng = large_step.conditional_features(0.9, 1.1, 0.8), np.random.default_rng(0)
     W = rng.normal(size=(70, 40)) / math.sqrt(40)
     V, (A, null) = conditional_ridge._resolvent(parts, np.linalg.eigvalsh(W.T @ W), np.ones(40), 70, n, ridge)
     share = n * parts.weights / (1 + V)
     whole = np.sum(share * parts.linear**2) * W @ W.T + (ridge + np.sum(share * parts.rest)) * np.eye(70)
     inverse = np.linalg.inv(whole)
     wanted = parts.linear**2 * np.trace(W.T @ inverse @ W) + parts.rest * np.trace(inverse)
-    np.testing.assert_allclose(V, wanted, rtol=1e-10)  # 1e-12 of the iteration, over one less its rate
-    np.testing.assert_allclose(np.sort([*A, *[null] * 30]), np.linalg.eigvalsh(inverse), rtol=1e-10)
+    np.testing.assert_allclose(V, wanted, rtol=off)  # 1e-12 of the iteration, times its rate over one less its rate
+    np.testing.assert_allclose(np.sort([*A, *[null] * 30]), np.linalg.eigvalsh(inverse), rtol=max(off, 1e-12))
