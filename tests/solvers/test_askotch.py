@@ -38,7 +38,6 @@ def residual(K, alpha, ridge=RIDGE):
 LAPLACE = gram(X, X, 2.0, 1)
 
 
-@pytest.mark.slow_cases("method1")
 @pytest.mark.parametrize(
     "method", [Askotch(block=40), Askotch(block=40, rank=15), Askotch(block=40, momentum=0.2), Askotch(block=N)]
 )
@@ -71,7 +70,6 @@ def test_blocked_and_stored_products_agree():
     np.testing.assert_allclose(wide.coefficients, narrow.coefficients, rtol=0, atol=1e-9 * np.abs(Y).max() / RIDGE)
 
 
-@pytest.mark.slow
 def test_momentum_is_measured_where_sweeps_are_slow():
     """A smooth kernel and a small ridge: condition 10^6. Momentum comes by itself, and takes fewer passes than none."""
     ridge = 1e-3
@@ -105,7 +103,6 @@ def test_float32_is_refined_until_it_is_accurate_enough():
     assert np.all(error <= 2e-5 * np.linalg.norm(Y, axis=0))
 
 
-@pytest.mark.slow
 def test_an_ntk_whose_diagonal_is_not_one():
     kernel = NTK(MLP(2, sigma_b=0.3))
     with jax.enable_x64(True):
@@ -157,7 +154,6 @@ def test_blocks_are_chosen_by_size_and_memory():
     assert askotch.LIVE_MATRICES * 4 * Askotch().block_size(tight, "blocked") ** 2 <= 2**24
 
 
-@pytest.mark.slow_cases("stored")
 @pytest.mark.parametrize("engine", ["stored", "blocked"])
 def test_rows_taken_inside_a_program_are_those_of_the_gram_matrix(engine, x64):
     K = product(Laplace(2.0), jnp.asarray(X), engine=engine)

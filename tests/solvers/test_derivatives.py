@@ -104,7 +104,6 @@ NAMES = ["posterior", "fitted", "leave one out"]
 SLOW = ["features", "ensemble", "descent", "eigenvalues"]
 
 
-@pytest.mark.slow_cases("posterior")
 @pytest.mark.parametrize("name", NAMES + [pytest.param(name, marks=pytest.mark.slow) for name in SLOW])
 def test_derivatives_are_those_of_the_function_of_K(name, x64):
     value = jax.jit(jax.value_and_grad(ours(name), argnums=(0, 1, 2)))
