@@ -142,3 +142,12 @@ def test_signs_of_tied_columns_are_zero(x64, digits):
     for j in range(3):
         expected = np.sum(weights * np.sign(X[some, None, j] - X[None, :, j]), 1)
         np.testing.assert_allclose(seen._signed(j, some, 80, weights), expected, rtol=0, atol=80 * 4 * 2**-53 * 80)
+
+
+@pytest.mark.parametrize("kernel", [Gaussian(1.3), Laplace(0.7)])
+def test_slopes_of_distances_are_derivatives(kernel):
+    """Central differences: third derivatives below 200 times step² = 1e-10, and rounding 1e-16 over the step."""
+    D, step = np.array([0.05, 0.3, 1.0, 4.0]), 1e-5
+    expected = (kernel.of_distance(D + step) - kernel.of_distance(D - step)) / (2 * step)
+    np.testing.assert_allclose(kernel.distance_slope(D), expected, rtol=0, atol=1e-7)
+    assert kernel.distance_slope(np.zeros(1))[0] == (0 if isinstance(kernel, Laplace) else -0.5 / 1.3**2)

@@ -101,6 +101,10 @@ class Gaussian(RadialKernel):
     def of_distance(self, distance: Float[A, "*#s"]) -> Float[A, "*#s"]:
         return _exp(distance * (-0.5 / self.length**2))
 
+    def distance_slope(self, distance: Float[A, "*#s"]) -> Float[A, "*#s"]:
+        """Derivative with respect to ‖x-z‖²."""
+        return self.of_distance(distance) * (-0.5 / self.length**2)
+
 
 class Laplace(RadialKernel):
     """Laplace kernel exp(-‖x-z‖/bandwidth), with the Euclidean norm.
@@ -122,6 +126,12 @@ class Laplace(RadialKernel):
 
     def of_distance(self, distance: Float[A, "*#s"]) -> Float[A, "*#s"]:
         return _exp(safe_sqrt(distance) * (-1 / self.length))
+
+    def distance_slope(self, distance: Float[A, "*#s"]) -> Float[A, "*#s"]:
+        """Derivative with respect to ‖x-z‖², without the kink at zero."""
+        xp, root = namespace(distance), safe_sqrt(distance)
+        slope = _exp(root * (-1 / self.length)) * (-0.5 / self.length)
+        return xp.where(root > 0, slope / xp.where(root > 0, root, 1), 0)
 
 
 MATERN = {0.5: (1.0,), 1.5: (1.0, 1.0), 2.5: (1.0, 1.0, 1 / 3)}

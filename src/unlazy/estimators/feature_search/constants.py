@@ -42,7 +42,7 @@
 | LEADING_SHARE | share of the trace of a metric held by the leading directions that are rotated first |
 | RETUNE_FACTOR | bandwidth and ridge are tuned again if an update from all rows reduces the error below this share |
 | MIN_ITERATIVE_RIDGE | smallest relative ridge of iterative fits on an accelerator; below, they need many steps |
-| COSTLY_ROWS_DEVICE | rows from which fits on an accelerator are as costly as any on the host: fewer are made |
+| EXPENSIVE_ROWS_DEVICE | rows from which fits on an accelerator are as expensive as any on the host: fewer are made |
 | EXACT_ROWS | rows up to which one factorization is used on the host; EXACT_ROWS_DEVICE on an accelerator |
 """
 
@@ -80,7 +80,7 @@ SIZE_TUNING_GAIN = 1e-3
 ROTATIONS_PER_SIZE, ROTATION_FACTOR = 3, 0.999
 LEADING_SHARE = 0.95
 ROTATION_Z = 2.0
-COSTLY_ROWS_DEVICE = 20_000
+EXPENSIVE_ROWS_DEVICE = 20_000
 EXACT_ROWS, EXACT_ROWS_DEVICE = 8000, 60_000
 MIN_ITERATIVE_RIDGE = 1e-3
 RETUNE_FACTOR = 0.95

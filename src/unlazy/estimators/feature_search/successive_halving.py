@@ -169,9 +169,9 @@ def compile_programs_ahead(data: TrainingData, updates: bool) -> None:
         )  # fmt: skip
 
 
-def fits_are_costly(rows: int) -> bool:
+def fits_are_expensive(rows: int) -> bool:
     """Return whether fits to this number of rows are to be saved."""
-    return devices.is_host() or rows >= constants.COSTLY_ROWS_DEVICE
+    return devices.is_host() or rows >= constants.EXPENSIVE_ROWS_DEVICE
 
 
 def stage_sizes(n: int) -> Iterator[int]:
@@ -243,7 +243,7 @@ def _at_size(
             now, views = now._replace(metric=metrics[0], scored=scored), other
     now = now._replace(relearned_error=now.error)
     if (
-        fits_are_costly(size)
+        fits_are_expensive(size)
         and leader is not None
         and now.error * leader.gain > constants.WORTH_ANOTHER_UPDATE * leader.error
     ):
@@ -301,11 +301,11 @@ def tune(
 ) -> HalvingCandidate:
     """Tune bandwidth and ridge of a candidate for these rows.
 
-    If fits are costly they are tuned on half of the rows, for an eighth of the work, and used if they are better on all
+    If fits are expensive they are tuned on half of the rows, for an eighth of the work, and used if they are better on all
     rows.
     """
-    costly = fits_are_costly(len(evidence.training.X))
-    some, start = (_half_split(evidence), None) if costly else (evidence, choice.error)
+    expensive = fits_are_expensive(len(evidence.training.X))
+    some, start = (_half_split(evidence), None) if expensive else (evidence, choice.error)
     kernel = choice.candidate.kernel
     at = views if some is evidence else some.views(kernel, [choice.metric])
     place, _ = coordinate_search(

@@ -83,13 +83,18 @@ class Distances(EntryTable[InnerProductKernel]):
 
     def entries(self, kernel: InnerProductKernel, h: float = 1.0, dtype: DTypeLike | None = None) -> Square:
         dtype = np.dtype(dtype or self.D.dtype)
+        kind: Any = type(kernel)
         if _by_numpy(kernel):
-            return _strips(kernel, self.D, 1 / h**2, dtype)
+            return _strips(kernel, kind.of_distance, self.D, 1 / h**2, dtype)
         return _flat(_of_distance, kernel, self.D, scale=1 / h**2, dtype=dtype)
 
     def slopes(self, kernel: InnerProductKernel, h: float) -> tuple[Square, Square]:
         """∂k/∂⟨x,z⟩ and ∂k/∂⟨x,x⟩ at x/h; for kernels with a kink, zero at identical points."""
-        slope = _flat(_by_distance, kernel, self.D, scale=1 / h**2)
+        formula = getattr(type(kernel), "distance_slope", None)
+        if formula is not None and _by_numpy(kernel):
+            slope = _strips(kernel, formula, self.D, 1 / h**2, self.D.dtype)
+        else:
+            slope = _flat(_by_distance, kernel, self.D, scale=1 / h**2)
         return -2 * slope, slope
 
 
@@ -324,13 +329,13 @@ def _by_numpy(kernel: InnerProductKernel) -> bool:
     return getattr(kernel, "on_host", False) and not any(isinstance(a, jax.Array) for a in jax.tree.leaves(kernel))
 
 
-def _strips(kernel: Any, D: Square, scale: float, dtype: np.dtype) -> Square:
-    """k of the squared distances scale · D with NumPy. A symmetric table is evaluated in full, since mirroring a
-    triangle costs as much as evaluating it."""
+def _strips(kernel: Any, formula: Callable, D: Square, scale: float, dtype: np.dtype) -> Square:
+    """Method of a kernel at the squared distances scale · D with NumPy. A symmetric table is evaluated in full, since
+    mirroring a triangle costs as much as evaluating it."""
     out, rows = np.empty(D.shape, dtype), max(1, PIECE // max(1, D.shape[1]))
     for i in range(0, len(D), rows):
         part = np.multiply(D[i : i + rows], scale, out=out[i : i + rows], casting="same_kind")
-        part[...] = type(kernel).of_distance(kernel, part)  # Equinox would build a pytree for a bound method
+        part[...] = formula(kernel, part)  # Equinox would build a pytree for a bound method
     return out
 
 
