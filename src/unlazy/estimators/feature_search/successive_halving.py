@@ -301,8 +301,8 @@ def tune(
 ) -> HalvingCandidate:
     """Tune bandwidth and ridge of a candidate for these rows.
 
-    If fits are expensive they are tuned on half of the rows, for an eighth of the work, and used if they are better on all
-    rows.
+    If fits are expensive they are tuned on half of the rows, for an eighth of the work, and used if they are better on
+    all rows.
     """
     expensive = fits_are_expensive(len(evidence.training.X))
     some, start = (_half_split(evidence), None) if expensive else (evidence, choice.error)
