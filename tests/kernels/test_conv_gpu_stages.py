@@ -27,6 +27,11 @@ from unlazy.theory.numerics.angle_polynomials import relu_duals_in_cosine
 needs_triton = pytest.mark.skipif(triton_program.backend is None, reason="this JAX has no Triton backend for Pallas")
 
 
+_CONVOLUTIONS = [Conv(3, 1.3 - 0.1 * k, 0.1 + 0.1 * k, rate=0.5 + k, bias_rate=3.0 - k / 2) for k in range(4)]
+VARIED = serial(*[f for conv in _CONVOLUTIONS for f in (conv, "relu")], GlobalAvgPool(), Dense(1.1, 0.3, rate=0.8))
+"""Four layers with parameters of their own."""
+
+
 def by_program(net, X, Z, tangent):
     X, Z = (np.asarray(A, np.float32) for A in (X, Z))
     plan = dispatch.plan_of(net, Shape(X.shape[1:-1], X.shape[-1]))
@@ -54,7 +59,7 @@ def test_tiles_that_are_not_full(wide):
     (network(3, 1, sigma_b=0.3), 8), (network(1, 1, 2), 16), (network(2), 5),
     (network(2, 1, padding="circular", sigma_b=0.3), 8), (network(1, 1, padding="circular", window=5), 8),
     (network(1, 1, sigma_b=0.2, rate=0.5, bias_rate=3.0), 4), (network(1, 1, window=1, sigma_b=0.4), 4),
-    (network(1, window=5), 18), (network(4), 2), (network(2, 1, window=5, sigma_b=0.2), 8),
+    (network(1, window=5), 18), (VARIED, 2), (network(2, 1, window=5, sigma_b=0.2), 8),
 ])  # fmt: skip
 def test_both_kernels_are_those_of_the_recursion(net, size):
     X, Z = images(2, size), images(3, size, seed=1)
