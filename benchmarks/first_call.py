@@ -177,7 +177,7 @@ def measure_fit(name: str, rows: int, data: str | None, note: Note) -> None:
             case = f"{name}, {found['rows']} rows, {cache} cache"
             print(f"{case:44s} {took}, {programs}, score {found['score']:.4f}", flush=True)
             note(f"first fit, {case}", found[measured], unit)
-            note(f"programs compiled, {case}", found["programs"] - found["loaded"], "")
+            note(f"programs compiled, {case}", found["programs"] - found["loaded"], "programs")
 
 
 if __name__ == "__main__":
