@@ -96,8 +96,9 @@ def main():
         frame = monitor.frame()
         gaps.errorbar(frame["step"], frame["gap"], 2 * frame["gap_error"], marker=".", label=name)
         losses.plot(frame["step"], frame["loss"], marker=".", label=name)
-    for edge in (0.2, 0.6):  # lazy below, rich above
+    for edge, label in ((0.2, "lazy below"), (0.6, "rich above")):
         gaps.axhline(edge, color="gray", linewidth=0.8, linestyle=":")
+        gaps.annotate(label, (0, edge), (2, 2), textcoords="offset points", color="gray", fontsize=8)
     gaps.set(xlabel="step of fine-tuning", title="linearization gap", ylim=(0, None))
     losses.set(xlabel="step of fine-tuning", title="loss on the probe points", ylim=(0, None))
     losses.legend()
