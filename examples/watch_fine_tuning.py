@@ -98,7 +98,7 @@ def main():
         losses.plot(frame["step"], frame["loss"], marker=".", label=name)
     for edge, label in ((0.2, "lazy below"), (0.6, "rich above")):
         gaps.axhline(edge, color="gray", linewidth=0.8, linestyle=":")
-        gaps.annotate(label, (0, edge), (2, 2), textcoords="offset points", color="gray", fontsize=8)
+        gaps.text(0.01, edge, label, transform=gaps.get_yaxis_transform(), color="gray", fontsize=8, va="bottom")
     gaps.set(xlabel="step of fine-tuning", title="linearization gap", ylim=(0, None))
     losses.set(xlabel="step of fine-tuning", title="loss on the probe points", ylim=(0, None))
     losses.legend()

@@ -38,8 +38,7 @@ def _gap(axes: "Axes", record: Record) -> None:
     axes.errorbar([c.step for c in shown], [c.gap for c in shown], [2 * c.gap_error for c in shown], marker=".")
     for edge, label in ((LAZY_GAP, "lazy below"), (RICH_GAP, "rich above")):
         axes.axhline(edge, color="gray", linewidth=0.8, linestyle=":")
-        place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-        axes.annotate(label, (0, edge), (2, 2), color="gray", fontsize=8, **place)
+        axes.text(0.01, edge, label, transform=axes.get_yaxis_transform(), color="gray", fontsize=8, va="bottom")
     ahead, end = record.verdict.forecast, record.planned_steps
     if ahead is not None and end is not None and end > shown[-1].step:
         error = [[ahead.gap - ahead.low], [ahead.high - ahead.gap]]
