@@ -155,6 +155,25 @@ def test_which_networks_use_the_program(monkeypatch):
     assert dispatch.plan_for(net, images_, True) is None
 
 
+@pytest.mark.parametrize("lowered, usable, warps", [
+    (True, ("conv_mosaic", "conv_triton"), 1), (True, ("conv_mosaic",), None), (True, ("conv_triton",), 0),
+    (False, ("conv_mosaic", "conv_triton"), 0),
+])  # fmt: skip
+def test_leading_stages_run_by_warps_on_hopper(lowered, usable, warps, monkeypatch):
+    """Of 16 and 8 pixels the second has a window of five, which only the other program supports."""
+    net = serial(Conv(3), "relu", AvgPool(2), Conv(5), "relu", GlobalAvgPool(), Dense())
+    monkeypatch.setattr(dispatch.triton_program, "backend", object())
+    monkeypatch.setattr(dispatch.engines, "usable", lambda engine, case, verdict: engine in usable)
+    monkeypatch.setattr(dispatch.devices, "kind", lambda: "gpu")
+    monkeypatch.setattr(dispatch.devices, "is_hopper", lambda: True)
+    monkeypatch.setattr(dispatch.hopper_program, "is_lowered", lambda: lowered)
+    plan = dispatch.plan_for(net, jnp.zeros((2, 16, 16, 3), jnp.float32), True)
+    assert (None if plan is None else plan.warps) == warps
+    # 200 channels do not fit on chip: no stage by warps, as each needs the one before
+    wide = dispatch.plan_for(net, jnp.zeros((2, 16, 16, 200), jnp.float32), True)
+    assert (None if wide is None else wide.warps) == (0 if "conv_triton" in usable else None)
+
+
 @pytest.mark.parametrize("engine, warps", [("conv_triton", 0), ("conv_mosaic", 2)])
 def test_a_program_alone_has_all_stages(engine, warps, monkeypatch):
     def entries(plan, tangent, interpret, net, left, right):

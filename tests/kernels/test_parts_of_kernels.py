@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from oracles_networks import Function, tangent_kernel
-from unlazy import Constant, Gaussian, Linear, Polynomial
+from unlazy import Constant, Gaussian, Laplace, Linear, Matern, Polynomial, RationalQuadratic, with_metric
 from unlazy.core.devices import memory_budget
 from unlazy.kernels import OnSphere, gram_blocks, polynomial_on_sphere
 from unlazy.kernels.networks import flips, infinite_width, layered
@@ -415,3 +415,47 @@ def test_jacobians_of_a_linear_function_with_and_without_rates(x64):
         np.testing.assert_allclose(product, rates * X @ X[:4].T @ V[:4], rtol=1e-13)
         found = empirical_ntk.tangent_product(lambda w, X: X @ w, w, points, jnp.asarray(V[:, 0]), **given)
         np.testing.assert_allclose(found, rates * X @ X.T @ V[:, 0], rtol=1e-13)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_close_points_keep_their_digits_at_any_norm(scale, x64):
+    """Points 1e-7 of their size apart: from ⟨x,z⟩ alone ‖x-z‖² is off by a percent, which the root halves."""
+    X = RNG.normal(size=(3, 4)) * scale
+    Z = X + 1e-7 * scale * RNG.normal(size=(3, 4))
+    apart = np.linalg.norm(X - Z, axis=1)
+    found = np.diagonal(Laplace(1e-7 * scale).gram(jnp.asarray(X), jnp.asarray(Z)))
+    # 2^-53 of X and of Z, over their distance
+    np.testing.assert_allclose(found, np.exp(-apart / (1e-7 * scale)), rtol=1e-7)
+
+
+def test_radial_kernels_by_their_definitions():
+    r = np.array([0.0, 0.3, 1.0, 4.0])
+    s = r / 1.7
+    wanted = {
+        Gaussian(1.7): np.exp(-(s**2) / 2), Laplace(1.7): np.exp(-s), Matern(1.7, 0.5): np.exp(-s),
+        Matern(1.7, 1.5): (1 + np.sqrt(3) * s) * np.exp(-np.sqrt(3) * s),
+        Matern(1.7, 2.5): (1 + np.sqrt(5) * s + 5 / 3 * s**2) * np.exp(-np.sqrt(5) * s),
+        RationalQuadratic(1.7, 0.8): (1 + s**2 / 1.6) ** -0.8,
+    }  # fmt: skip
+    for kernel, values in wanted.items():
+        np.testing.assert_allclose(kernel.of_distance(r**2), values, rtol=1e-12, err_msg=type(kernel).__name__)
+
+
+def test_kernels_of_two_single_points(x64):
+    x, z = RNG.normal(size=(2, 3))
+    value = np.exp(-0.5 * np.sum((x - z) ** 2))
+    np.testing.assert_allclose(Gaussian(1.0)(x, z), value, rtol=1e-13)
+    np.testing.assert_allclose(Gaussian(1.0)(x[0], z[0]), np.exp(-0.5 * (x[0] - z[0]) ** 2), rtol=1e-13)
+    pairs = Weighted(Gaussian(1.0), pairs=True)
+    np.testing.assert_allclose(pairs((x, 2.0), (z, 0.5)), value, rtol=1e-13)
+    with pytest.raises(ValueError, match="two single points, got arrays with 2 and 1 axes"):
+        Gaussian(1.0)(np.stack([x, z]), z)
+
+
+def test_metrics_count_their_symmetric_part(x64):
+    M, skew = np.diag([2.0, 0.5]), np.array([[0.0, 0.3], [-0.3, 0.0]])
+    X = RNG.normal(size=(3, 2))
+    plain, turned = (np.asarray(with_metric(Gaussian(1.0), A).gram(X)) for A in (M, M + skew))
+    difference = X[:, None] - X
+    np.testing.assert_allclose(plain, np.exp(-0.5 * np.einsum("ijk,kl,ijl->ij", difference, M, difference)), rtol=1e-13)
+    np.testing.assert_allclose(turned, plain, rtol=1e-13)

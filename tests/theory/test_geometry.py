@@ -94,6 +94,8 @@ def test_distances_of_close_points_in_float64(d, x64):
     """
     rng = np.random.default_rng(d)
     X = rng.normal(size=(6, d)) * 10.0 ** np.arange(-2, 4)[:, None]
+    X[1] = np.abs(X[1]) * 1e-4
+    X[1, 0] = -10.0  # the largest coordinate of a row may be negative
     Z = X * (1 + 1e-9 * rng.normal(size=(6, d)))
     Z[0] = X[0]
     far, chord = (np.diagonal(v) for v in geometry.split_distances(jnp.asarray(X), jnp.asarray(Z)))

@@ -171,7 +171,7 @@ def pooling_table(stage: Stage, lanes: int) -> np.ndarray:
     dy, row = np.arange(stage.down)[:, None], np.arange(stage.plane_rows)[None, :] - stage.lead_rows
     d = dy - stage.down * (row + dy >= stage.down)
     a, odd = row % 2, d % 2
-    D, part = (d + odd * (2 * a - 1)) // 2 % stage.pooled, 1 + odd * (1 - 2 * a)
+    D, part = (d + odd * a) // 2 % stage.pooled, 1 + odd * (1 - 2 * a)
     cells = stage.size // 2
     begin = (((D * PARTS + part) * (stage.pooled + 1)) * cells + row // 2) * cells * lanes
     # the first of two rows waits for the second, unless they contribute to different pairs

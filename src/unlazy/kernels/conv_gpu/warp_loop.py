@@ -193,7 +193,7 @@ def run_warp(
         zero = on.integer(0)
         d = dy - on.select(row + dy >= stage.down, on.integer(stage.down), zero)
         odd, a = d & 1, row & 1
-        D = (d + odd * (a + a - 1)) >> 1
+        D = (d + odd * a) >> 1
         D = D + on.select(D < 0, on.integer(stage.pooled), zero)
         part = odd * (on.integer(1) - a - a) + 1
         inside, turned = (row < stage.size) & (dx >= 0) & (dx < stage.across), (dx & 1) == 1

@@ -234,7 +234,6 @@ def learning_curve(
     """
     lam = jnp.maximum(eigenvalues, 0)
     kappa = effective_regularization(lam, counts, n, ridge, tail)[..., None]
-    safe = jnp.where(lam + kappa == 0, 1, lam + kappa)
-    learned = jnp.where(lam + kappa == 0, 0, lam / safe)
+    learned = lam / jnp.where(lam + kappa == 0, 1, lam + kappa)
     overfitting = 1 - jnp.sum(counts * jnp.square(learned), -1) / n
     return (jnp.sum(jnp.square(1 - learned) * power, -1) + noise_variance) / overfitting - noise_variance
