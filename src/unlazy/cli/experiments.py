@@ -7,6 +7,7 @@ import typer
 
 import unlazy
 from unlazy.cli.errors import print_stderr, report_errors
+from unlazy.core.errors import did_you_mean
 
 if TYPE_CHECKING:
     from unlazy.lab.claims import Claim
@@ -79,9 +80,11 @@ def show(
     with report_errors():
         from unlazy.lab.experiments import describe, read_index
 
-        known = {d.name: d for d in read_index()}
-        if name in known and not failures and name not in _stored_identities(store):
+        known, stored = {d.name: d for d in read_index()}, _stored_identities(store)
+        if name in known and not failures and name not in stored:
             return _print_description(known[name])
+        if name not in known and ":" not in name and all(name != i.partition(":")[2] for i in stored):
+            raise ValueError(f"no experiment {name!r}{did_you_mean(name, known)}")  # without importing JAX
         experiment = _find_in_store(name, store)
         if failures:
             with unlazy.lab.Store(store, create=False) as kept:
