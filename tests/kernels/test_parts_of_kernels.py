@@ -459,3 +459,9 @@ def test_metrics_count_their_symmetric_part(x64):
     difference = X[:, None] - X
     np.testing.assert_allclose(plain, np.exp(-0.5 * np.einsum("ijk,kl,ijl->ij", difference, M, difference)), rtol=1e-13)
     np.testing.assert_allclose(turned, plain, rtol=1e-13)
+
+
+def test_default_weights_keep_the_variance_of_relu_networks(x64):
+    """σ_w² = 2 and E φ² = q/2: every layer has the variance of the first, 2|x|²/d."""
+    X = RNG.normal(size=(4, 3))
+    np.testing.assert_allclose(NNGP(MLP(3, "relu")).diag(X), 2 * np.mean(X * X, 1), rtol=1e-13)

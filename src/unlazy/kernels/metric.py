@@ -128,6 +128,6 @@ def with_metric(kernel: Kernel, matrix: Points, rank: int | None = None) -> Kern
     M = as_floats(matrix, "the metric")
     if M.ndim == 1:
         return apply_metric(kernel, jnp.sqrt(jnp.maximum(M, 0)))
-    values, vectors = jnp.linalg.eigh(0.5 * (M + M.T))
+    values, vectors = jnp.linalg.eigh(M)  # of the symmetric part
     L = jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T
     return apply_metric(kernel, L if rank is None else L[-rank:])

@@ -124,7 +124,7 @@ def gaussian_eigenvalues(
     xz = r[:, None, None] * r[None, :, None] * jnp.asarray(t)
     values = entry(xz, square[:, None, None], square[None, :, None])
     operators = einsum("lj,abj->lab", jnp.asarray(projection), values) * root[:, None] * root[None, :]
-    return jnp.linalg.eigvalsh((operators + jnp.swapaxes(operators, 1, 2)) / 2)[:, ::-1]
+    return jnp.linalg.eigvalsh(operators)[:, ::-1]
 
 
 def mehler_eigenvalues(bandwidth: float, degrees: int) -> np.ndarray:
