@@ -152,7 +152,7 @@ def test_supported_stages():
         first, 20
     )  # 23 features: more than fits on chip
     others = [first._replace(circular=True), first._replace(size=4), first._replace(size=12)]
-    others += [first._replace(layers=first.layers * 2), first._replace(layers=(ConvLayer(5, 1.0),))]
+    others += [first._replace(layers=first.layers * 2), first._replace(layers=(ConvLayer(3, 1.0), ConvLayer(5, 1.0)))]
     assert not any(hopper_program.is_supported(stage, 3) for stage in others)
 
 
@@ -234,7 +234,7 @@ def test_lines_of_assembly():
     stores = [
         re.search(r"@p (\S+) \[\$4\], \{\$0, \$1, \$2, \$3\};", code)[1] for code, c in lines if c == "f,f,f,f,l,r"
     ]
-    assert stores == ["red.global.add.v4.f32", "st.global.v4.f32"]
+    assert stores == ["red.global.add.v4.f32", "st.global.v4.f32"] and ("bar.sync 0;", "") in lines
 
 
 def test_tiles_keep_few_left_images():

@@ -121,6 +121,11 @@ def test_plans_say_where_layers_are_and_what_wraps():
         np.testing.assert_allclose([layer.scale for stage in plan.stages for layer in stage.layers], [2 / 9] * 3)
 
 
+def test_the_smallest_network_has_one_layer():
+    plan = dispatch.plan_of(network(1), Shape((4, 4), 3))
+    assert (plan.convolutions, plan.activations, plan.end, len(plan.stages)) == ((0,), (1,), 3, 1)
+
+
 def test_deviations_whose_products_are_in_range():
     """Between 2^-60 and 2^60, so that products of two and their inverses are normal float32; zeros are fine."""
     sizes = jnp.asarray([0.0, 1.0, 1e17, 1e-17, 1e19, 1e-19], jnp.float32)

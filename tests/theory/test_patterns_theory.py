@@ -64,6 +64,8 @@ def test_the_table_of_relevant_patterns_gives_gamma():
     bits, chance, label = patterns.relevant_patterns(5, task.positive, task.uniform_part)
     assert chance.sum() == pytest.approx(1, abs=1e-14)
     np.testing.assert_allclose((chance * label) @ bits, task.gamma, atol=1e-14)
+    uneven = patterns.relevant_patterns(2, (1,), 0.2).probability  # 0.05 each, and 0.4 more for all off and all on
+    np.testing.assert_allclose(uneven, [0.45, 0.05, 0.05, 0.45], rtol=1e-14)
     with pytest.raises(ValueError, match="at most 16, got 20"):
         patterns.relevant_patterns(20, (1,), 0.5)
 
