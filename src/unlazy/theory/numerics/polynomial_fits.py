@@ -323,4 +323,4 @@ def _cheapest(of_cost: Callable[[int], Iterator[_Candidate]], tolerance: float, 
 
 def _error_scale(values: np.ndarray) -> np.ndarray:
     """Scale of relative errors, at least a tenth: sums over many pairs at right angles show errors there."""
-    return np.maximum(values, 0.1)
+    return np.maximum(np.abs(values), 0.1)
