@@ -3,7 +3,6 @@
 import gc
 import os
 import sys
-import threading
 from pathlib import Path
 
 _CACHE = Path(__file__).resolve().parent.parent / ".cache" / "jax"
@@ -42,25 +41,6 @@ import pytest  # noqa: E402
 
 # JAX's traces are millions of small objects that live long: looking for circles among them is 4% of a cold suite
 gc.set_threshold(200_000, 20, 100)
-
-
-def _share_contexts(programs=100):
-    """Lower this many programs in one MLIR context: a new one for each is a quarter of compiling a small program."""
-    from jax._src.interpreters import mlir
-
-    make, own = mlir.make_ir_context, threading.local()
-
-    def shared():
-        if getattr(own, "left", 0) == 0:
-            own.context, own.left = make(), programs
-        own.left -= 1
-        return own.context
-
-    mlir.make_ir_context = shared
-
-
-if jaxlib.version.__version_info__ < (0, 13) and _COMPILER:
-    _share_contexts()
 
 FORGET = max(2**31, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
 """Bytes of a test process from which compiled programs are dropped between modules: 2 GiB, or more where there is."""
