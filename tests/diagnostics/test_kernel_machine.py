@@ -19,6 +19,7 @@ def gram(model, X, outputs):
     return sum(np.einsum("ikp,jkp->ij", B, B) for B in blocks) / outputs
 
 
+@pytest.mark.slow
 def test_gram_equals_that_of_jacobians(x64):
     X = np.random.default_rng(0).normal(size=(9, 3))
     for outputs in (1, 3):

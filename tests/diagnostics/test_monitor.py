@@ -48,6 +48,7 @@ def test_verdicts_follow_the_output_scale(data):
 
 
 @quiet
+@pytest.mark.slow
 def test_every_measure_is_taken(data):
     model = SmallModel(initial(0, 5, 32, 16, 1))
     start = model.snapshot()

@@ -119,6 +119,7 @@ def test_poor_records_have_a_page(record, tmp_path):
     assert ("Last check" in words(html)) == any(c.gap >= 0 for c in record.checks)
 
 
+@pytest.mark.slow
 def test_the_kernel_beside_the_network_is_on_the_page(tmp_path):
     record = with_kernel_machine()
     assert str(record.kernel_machine) in words(write_page(record, tmp_path / "page.html").read_text("utf-8"))
@@ -131,6 +132,7 @@ def test_errors_name_the_file(tmp_path):
         write_page(tmp_path / "none.json", tmp_path / "page.html")
 
 
+@pytest.mark.slow
 def test_a_page_needs_no_jax(tmp_path):
     path = growing(layers=2).save(tmp_path / "run.json")
     code = (

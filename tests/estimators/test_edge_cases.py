@@ -81,7 +81,7 @@ def test_one_class(name):
     assert list(model.predict([[0.0, 0.0, 0.0]])) == ["only"]
 
 
-@pytest.mark.slow_cases("FeatureMachineRegressor-100000000.0", "FeatureMachineRegressor-1e-08")
+@pytest.mark.slow_cases("GaussianProcess-1e-08", "FeatureMachineRegressor-100000000.0", "FeatureMachineRegressor-1e-08")
 @pytest.mark.parametrize("factor", [1e-8, 1e8])
 @pytest.mark.parametrize("name", light_first(REGRESSORS))
 def test_huge_and_tiny_scales(name, factor):

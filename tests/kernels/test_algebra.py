@@ -145,6 +145,7 @@ def test_sphere(x64):
         polynomial_on_sphere(Laplace(0.01), inputs=4)
 
 
+@pytest.mark.slow
 def test_tangent_family(x64):
     A, B = jnp.asarray(X), jnp.asarray(Z)
     ntk = np.asarray(NTK(NETWORK).gram(A, B))
@@ -188,6 +189,7 @@ def test_finite_two_layer_kernels_tend_to_their_limits(first, head):
     assert (np.abs(draws.mean(0) - limit) < 4.5 * error + 1e-6).all()
 
 
+@pytest.mark.slow
 def test_kernels_are_differentiable_in_their_parameters(x64):
     A, y = jnp.asarray(X), jnp.asarray(X[:, 0])
 

@@ -192,6 +192,7 @@ def test_a_program_alone_has_all_stages(engine, warps, monkeypatch):
     assert [float(v) for v in found] == [96.0, 144.0]
 
 
+@pytest.mark.slow_cases("False")
 @pytest.mark.parametrize("tangent", [False, True])
 def test_what_goes_to_a_program_and_what_comes_back(tangent, monkeypatch):
     """One stage of two layers whose pairs a stand-in numbers: factors, biases and rates, every pair in its place.

@@ -139,7 +139,7 @@ def test_polynomials_on_spheres(x64):
     )
 
 
-@pytest.mark.slow_cases("full")
+@pytest.mark.slow_cases("trace", "full")
 @pytest.mark.parametrize("outputs", ["full", "trace", "diagonal"])
 def test_jacobians_with_themselves(outputs):
     """17 points: the lower half is copied from the upper one, with both outputs exchanged."""
@@ -152,6 +152,7 @@ def test_jacobians_with_themselves(outputs):
     np.testing.assert_allclose(alone, pairs, rtol=0, atol=32 * 2.0**-24 * float(jnp.max(jnp.abs(pairs))))
 
 
+@pytest.mark.slow
 def test_functions_of_matrices_drop_null_directions_and_know_their_derivatives(x64):
     lam, U = jnp.asarray([0.0, 1e-18, 0.5, 2.0]), jnp.asarray(np.linalg.qr(RNG.normal(size=(4, 4)))[0])
     ridge = jnp.asarray([1e-30])
@@ -202,6 +203,7 @@ def test_derivatives_of_functions_of_a_matrix(form, x64):
     np.testing.assert_allclose(of_diagonal, np.diag(wanted), atol=1e-8)
 
 
+@pytest.mark.slow
 def test_weights_of_rows_multiply_entries(x64):
     """√w √v k(x, z), by both evaluations and on the diagonal; points with a column of roots, or pairs."""
     X, root = RNG.normal(size=(5, 2)), RNG.uniform(0.5, 2, 5)

@@ -42,6 +42,7 @@ def test_a_function_that_learns_features(x64):
     assert len(found.figure().axes) == 2
 
 
+@pytest.mark.slow
 def test_kernels_explain_what_they_span():
     K = jnp.asarray(X @ X.T)
     assert explained_share(K, jnp.asarray(X[:, :1])) > 0.999  # float32's jitter costs 1e-4

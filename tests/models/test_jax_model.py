@@ -146,6 +146,7 @@ def test_single_precision_rounds_only(name):
     assert model.derivative_error == 0
 
 
+@pytest.mark.slow_cases("equinox")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_layers(name):
     network, X = NETWORKS[name]()

@@ -21,6 +21,7 @@ def build(c=1):
     return network, network.init(jax.random.key(0))
 
 
+@pytest.mark.slow_cases("linearize-1")
 @pytest.mark.parametrize("expand, order", [(linearize, 1), (quadratic_expansion, 2)])
 def test_error_has_the_order_after_the_last_term(X, expand, order):
     """|f(θ_0 + tδ) - expansion| ~ t^{order+1}: halving t divides it by 2^{order+1}, up to O(t)."""

@@ -34,7 +34,7 @@ def test_values_are_the_recursion_of_k6(x64):
     assert network.hidden(params, X).shape == (4, 6)
 
 
-@pytest.mark.slow_cases("relu-mean_field", "relu-mup", "relu-ntk", "relu-standard")
+@pytest.mark.slow_cases("leaky_relu-ntk", "relu-mean_field", "relu-mup", "relu-ntk", "relu-standard")
 @pytest.mark.parametrize(
     "name, parametrization",
     [
@@ -67,7 +67,7 @@ def test_derivatives_match_finite_differences(x64, name, parametrization):
         assert jnp.abs(exact).max() > 100 * allowed.max()
 
 
-@pytest.mark.slow_cases("1-0.0-antisymmetric")
+@pytest.mark.slow_cases("1-0.0-symmetric", "1-0.0-antisymmetric")
 @pytest.mark.parametrize("start", ["antisymmetric", "symmetric"])
 @pytest.mark.parametrize("depth, residual", [(1, 0.0), (3, 0.0), (3, 0.7)])
 def test_mirrored_initializations_give_zero(x64, start, depth, residual):

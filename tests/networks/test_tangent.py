@@ -76,6 +76,7 @@ def test_layers_one_by_one_for_every_activation_and_parametrization(x64, name, p
         np.testing.assert_allclose(a, b, rtol=0, atol=300 * EPS * np.abs(b).max())
 
 
+@pytest.mark.slow
 def test_two_layer_kernels_are_the_sums_of_l1(x64):
     """K_1 = Σ a_j² σ'(w_j·x)σ'(w_j·z)⟨x,z⟩, K_2 = Σ σ(w_j·x)σ(w_j·z) [L1] in NumPy."""
     network = Network(MLP(1, "relu", 1.0, 0.0, width=6, scale_input=False), D, "standard")

@@ -11,6 +11,7 @@ from unlazy.theory.activations import hermite
 EPS = np.finfo(float).eps
 
 
+@pytest.mark.slow
 def test_features_are_orthonormal(x64):
     """Gauss–Hermite with 4 nodes per side is exact to degree 7 in each variable; products of features have degree 6."""
     features = HermiteFeatures(3, 3)
@@ -22,6 +23,7 @@ def test_features_are_orthonormal(x64):
     np.testing.assert_allclose((G.T * weights) @ G, np.eye(11), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_he4_is_a_quadratic_of_degree_two_features(x64):
     """h_4 = (h_2² - 2√2 h_2 - 1)/√6 along any unit β, with h_2(β·x) = Σ_α c_α(β) h_α(x)."""
     d, rng = 4, np.random.default_rng(0)

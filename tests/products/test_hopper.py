@@ -97,6 +97,7 @@ def test_operands_of_the_tensor_cores(d, width, cut, adding):
     np.testing.assert_allclose(got, want, atol=2.0**-24 * max(np.abs(a).max(), 1))
 
 
+@pytest.mark.slow_cases("None-gaussian-70-130-5-cut0")
 @pytest.mark.parametrize(
     "name, n, m, d, cut",
     [
@@ -187,6 +188,7 @@ def test_hopper_gpus_use_the_program_if_jax_can_lower_it(monkeypatch):
     fused_product._lowers_for_hopper.cache_clear()
 
 
+@pytest.mark.slow
 def test_engines_of_a_gpu_without_triton(monkeypatch):
     """On a Hopper GPU the kernels that the program supports; on others nothing fused."""
     X = jnp.ones((3, 2), jnp.float32)

@@ -106,6 +106,7 @@ def test_gaussian_tasks_are_listed():
 
 
 @pytest.mark.slow_cases(
+    "parity-float32",
     "circle-float32",
     "digits-float32",
     "multi_index-float32",
@@ -188,7 +189,7 @@ def test_hermite_coefficients_agree_with_sampling(name):
     assert task.information_exponent == min(sum(a) for a, c in known.items() if c and any(a))
 
 
-@pytest.mark.slow_cases("single_index-float32", "circle-float32")
+@pytest.mark.slow_cases("patterns-float32", "single_index-float32", "circle-float32")
 @both_precisions
 @pytest.mark.parametrize("name", some(KNOWS_TARGET))
 def test_the_subspace_is_all_that_matters(name, dtype):
@@ -213,7 +214,7 @@ def test_the_subspace_is_all_that_matters(name, dtype):
         assert np.all(np.max(np.abs(after[1:] - before), 1) > 100 * bound)
 
 
-@pytest.mark.slow_cases("patterns", "single_index", "teacher_relu")
+@pytest.mark.slow_cases("table", "patterns", "single_index", "teacher_relu")
 @pytest.mark.parametrize("name", some(CASES))
 def test_population_risk_has_an_honest_error(name):
     """Of the zero predictor: the second moment. Of a linear one: what ten times as many plain samples say."""

@@ -14,7 +14,7 @@ from unlazy.theory.activations import hermite
 KEY = jax.random.key(7)
 
 
-@pytest.mark.slow_cases("3-1", "4-1", "5-4")
+@pytest.mark.slow_cases("4-2", "3-1", "4-1", "5-4")
 @pytest.mark.parametrize(("degree", "r"), [(3, 1), (4, 1), (4, 2), (5, 4)])
 def test_the_target_of_the_paper(x64, degree, r):
     """g = He_2/2 + He_p/√(2 p!) in the raw polynomials of NumPy, E f*² = 1, κ = 1, H = UᵀU/√r."""
@@ -30,6 +30,7 @@ def test_the_target_of_the_paper(x64, degree, r):
     np.testing.assert_allclose(task.hessian, task.subspace.T @ task.subspace / math.sqrt(r), atol=1e-14)
 
 
+@pytest.mark.slow
 def test_bounded_links_have_the_intended_exponents():
     """c_1 of sign(z³ - 2 ln2 z) is 2(2φ(a) - φ(0)) = 0 at a = √(2 ln 2); c_3 and c_2 from integration by parts."""
     hard, control = tasks.cubic_sign(5), tasks.band_sign(5)
@@ -50,7 +51,7 @@ def test_leap_and_exponent_of_a_staircase_of_two_directions():
     assert task.kappa == math.inf
 
 
-@pytest.mark.slow_cases("1-20.0", "2-10.0")
+@pytest.mark.slow_cases("3-4.0", "1-20.0", "2-10.0")
 @pytest.mark.parametrize(("r", "gain"), [(1, 20.0), (2, 10.0), (3, 4.0)])
 def test_the_risk_estimator_beats_plain_sampling_on_a_degree_4_target(r, gain):
     """Same number of points, 24 keys: root mean square error of both, and whether the stated error is the true one.
@@ -140,6 +141,7 @@ def test_misuse_raises(bad, says):
         bad()
 
 
+@pytest.mark.slow
 def test_predictions_of_the_wrong_shape_are_rejected():
     task = tasks.single_index(4, {1: 1.0})
     with pytest.raises(ValueError, match="make them equal"):

@@ -17,6 +17,7 @@ RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(50, 3)), RNG.normal(size=50)
 
 
+@pytest.mark.slow
 def test_a_table_draws_distinct_rows_with_their_labels():
     task = tasks.TableTask(X, Y)
     data = task.sample(KEY, 50)

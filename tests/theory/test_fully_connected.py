@@ -84,6 +84,7 @@ def test_entries_are_those_of_the_definition(name, residual, x64):
         np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_the_covariance_alone_and_the_diagonal(x64):
     phi, plain = FUNCTIONS["tanh"]
     X, Z = points()

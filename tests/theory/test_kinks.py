@@ -60,6 +60,7 @@ def test_differences_of_parallel_points_have_no_rounding(x64):
     np.testing.assert_array_equal(step_ramp_duals._difference(b, a, sine), [0, -3 * eps, -8 * eps, -1])
 
 
+@pytest.mark.slow
 def test_duals_of_ramps_at_zero_on_both_sides(x64):
     """E φφ = ½(q12 + …): by the known duals of ReLU for the same side, the opposite side and a step at 0."""
     q12, q11, q22 = 0.3, 1.2, 0.7

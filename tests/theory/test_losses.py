@@ -38,6 +38,7 @@ def test_formula_and_mean(x64, name):
 
 @pytest.mark.slow_cases("logistic")
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.slow
 def test_a_step_size_and_a_loss_mean_the_same_in_all_training_functions(loss):
     """One gradient step of networks by `rich_network` and by `descend`, and of their limit against -η/n Θ ∂ℓ/∂f."""
     X, y, eta = RNG.normal(size=(4, 2)), np.array([1.0, -1.0, 1.0, 1.0]), 0.3

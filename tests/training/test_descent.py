@@ -177,6 +177,7 @@ def test_records_and_early_stops(problem):
     np.testing.assert_allclose(early.final_loss, target, rtol=100 * EPS)
 
 
+@pytest.mark.slow
 def test_patience_returns_the_best_parameters(problem):
     """A measure that is smallest after 10 steps: the distance to the parameters there."""
     network, start, data = problem

@@ -26,6 +26,7 @@ def network(W, a, b, X):
     return jax.nn.relu(X @ W.T + b) @ a
 
 
+@pytest.mark.slow
 def test_symmetric_start_is_the_zero_function_and_its_gradient_is_autodiffs(x64):
     X, y = data(50)
     W, a = algorithm.symmetric_start(jax.random.key(0), WIDTH, D)

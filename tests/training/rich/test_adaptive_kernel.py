@@ -44,6 +44,7 @@ def test_the_scale_of_the_head_is_one_of_richness_and_ridge():
     np.testing.assert_allclose(found.predict(Z), plain.predict(Z), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_kernel_of_the_draws_by_hand():
     """σ_w² mean φφ + σ_b² of the head, of which Φ of a single sweep is the value at the training points."""
     net = unlazy.MLP(1, "erf", sigma_w=(1.2, 1.5), sigma_b=(0.4, 0.7))
