@@ -32,7 +32,7 @@ def test_gradient_away_from_the_centers_is_that_of_autodiff(x64, name):
     assert np.allclose(agop(kernel, X, Z, alpha, memory=20_000), M, atol=1e-12)  # blocks do not matter
 
 
-@pytest.mark.slow_cases("1", "3")
+@pytest.mark.slow_cases("3")
 @pytest.mark.parametrize("depth", [1, 3])
 def test_self_term_keeps_the_radial_derivative(x64, depth):
     """At x = x_i the bias-free NTK is |x||x_i| g(θ): the kink in θ drops out, ∇ = g(0) x stays (scaled by 1/d)."""

@@ -113,7 +113,7 @@ def test_long_sums_are_accurate():
     assert abs(float(got[0]) - want) <= 7 * 2**-24 * want
 
 
-@pytest.mark.slow_cases("gaussian", "ntk with biases")
+@pytest.mark.slow_cases("ntk with biases")
 @pytest.mark.parametrize("name", ["gaussian", "ntk with biases"])
 def test_the_transposed_product_is_of_the_same_matrix(name):
     """Inputs far from the origin, so that centering matters. Entries agree to the rounding of sums in another order,
@@ -143,7 +143,6 @@ def test_float16_halves_hold_more_of_unit_vectors():
 
 
 @pytest.mark.slow_cases(
-    "40-nngp with biases",
     "2-leaky nngp",
     "2-ntk with biases",
     "40-leaky nngp",

@@ -97,7 +97,6 @@ def test_operands_of_the_tensor_cores(d, width, cut, adding):
     np.testing.assert_allclose(got, want, atol=2.0**-24 * max(np.abs(a).max(), 1))
 
 
-@pytest.mark.slow_cases("None-gaussian-70-130-5-cut0")
 @pytest.mark.parametrize(
     "name, n, m, d, cut",
     [

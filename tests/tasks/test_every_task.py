@@ -106,7 +106,6 @@ def test_gaussian_tasks_are_listed():
 
 
 @pytest.mark.slow_cases(
-    "parity-float32",
     "circle-float32",
     "digits-float32",
     "multi_index-float32",

@@ -111,7 +111,7 @@ def test_angle_polynomial_keeps_its_bound(depth, slope):
     assert np.abs(fitted - homogeneous.kernels_at_angle(theta, depth, slope)).max() <= 1.2 * homogeneous.FIT_ERROR
 
 
-@pytest.mark.slow_cases("10", "1", "3")
+@pytest.mark.slow_cases("1", "3")
 @pytest.mark.parametrize("depth", [1, 3, 10])
 def test_fast_path_in_float32_equals_layers_in_float64(depth):
     network = MLP(depth, "relu", tuple(1.2 + 0.1 * l for l in range(depth + 1)))
