@@ -115,9 +115,23 @@ def test_an_accelerator_makes_the_same_rotation(L, c):
         along = HostSplitFits(kernel, X, 50, L).slopes(h, alpha, rows)
     gradients = DeviceSplitFits(kernel, X, 50, L, capacity=70).gradients(h, alpha, rows)
     assert gradients.X.shape == (70, D) and gradients.Z.shape == (70, D)
-    for free in (2, 3) if L.ndim == 2 else (1,):
+    for free in (1, 2, 3) if L.ndim == 2 else (1,):
         expected = rotate_directions(L, X[rows], residuals, along, w, free)
         found = rotate_directions(L, X[rows], residuals, gradients, w, free)
         # sums of 20·6 terms in float64 and a condition of the normal equations below 1e5
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
         assert np.abs(found - L).max() > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ntk", "laplace"])
+def test_rows_beyond_those_of_a_fit_do_not_count(name):
+    """The programs of an accelerator are for more rows; float32 rows are fitted in float64."""
+    kernel, alpha, h = unit_kernel(name), RNG.normal(size=(50, C)), 2.0
+    for points in (X, X.astype(np.float32)):
+        exact = points.astype(np.float64)
+        with precision("float64"):
+            expected = HostSplitFits(kernel, exact, 50, FULL).agop(h, alpha, False)
+        found = DeviceSplitFits(kernel, points, 50, FULL, capacity=70).agop(h, alpha, False)
+        # sums of 50 terms in float64, and cancellation of gradients by at most a hundred
+        np.testing.assert_allclose(found, expected, rtol=0, atol=50 * 100 * 2.0**-53 * np.abs(expected).max())

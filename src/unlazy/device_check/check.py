@@ -206,8 +206,14 @@ def _outcomes(cases: list[Case], end: float) -> Iterator[tuple[Case, tuple[Check
     def outcome(case: Case) -> tuple[CheckRow, tuple[str, ...]] | None:
         return None if case is not first and time.perf_counter() > end else _run(case)
 
-    with ThreadPoolExecutor(1 if devices.is_host() else min(MAX_THREADS, available_cores())) as pool:
+    if devices.is_host():
+        yield from ((case, outcome(case)) for case in together)
+        return
+    pool = ThreadPoolExecutor(min(MAX_THREADS, available_cores()))
+    try:
         yield from zip(together, pool.map(outcome, together))
+    finally:
+        pool.shutdown(cancel_futures=True)  # an interrupt does not wait for cases that have not begun
     yield from ((case, outcome(case)) for case in alone)
 
 

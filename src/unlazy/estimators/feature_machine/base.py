@@ -282,7 +282,7 @@ class FeatureMachine(Estimator):
     ) -> tuple[np.ndarray, TrainingData]:
         """Choose by successive halving, then fit all rows; return held-out predictions and their rows."""
         given = data
-        compile_programs_ahead(data, self.updates > 0)
+        compile_programs_ahead(candidates, data, self.updates > 0)
         if robust:
             chosen = choose_labels_large(candidates[0], data, np.sort(order[:SEARCH]), self._select, self._fit_member)
             self.outliers_, self.clip_ = chosen.outliers, chosen.clip

@@ -32,8 +32,8 @@ from unlazy.estimators.feature_search.search import InitialMetric, ProgressCallb
 from unlazy.estimators.feature_search.stage_checkpoints import Stages, checkpointable
 from unlazy.solvers.ridge import FINE_STEP, coordinate_search
 from unlazy.training.rfm import device_programs
-from unlazy.training.rfm.iteration import RfmStep, prune_metric
-from unlazy.training.rfm.split_fits import compile_ahead
+from unlazy.training.rfm.iteration import ROTATION_ROWS, RfmStep, prune_metric
+from unlazy.training.rfm.split_fits import GRADIENTS, HOST_ROWS
 
 T = TypeVar("T")
 PEAK_MATRICES = 10
@@ -159,13 +159,16 @@ def validation_rows(n: int) -> int:
     return min(constants.VALIDATION_ROWS, n // (5 if n < constants.TENTH_VALIDATION_ROWS else 10))
 
 
-def compile_programs_ahead(data: TrainingData, updates: bool) -> None:
+def compile_programs_ahead(candidates: Sequence[KernelCandidate], data: TrainingData, updates: bool) -> None:
     """Start to compile the programs of `successive_halving` and of the last fit on an accelerator."""
-    if not devices.is_host():
-        (n, d), n_validation = data.X.shape, validation_rows(len(data.X))
-        compile_ahead(
-            n if n <= max_exact_rows() else 0, list(stage_sizes(n - n_validation)), n_validation, d, data.Y.shape[1],
-            weighted=data.weights is not None, updates=updates,
+    if devices.is_host() or not any(device_programs.is_shared(candidate.kernel) for candidate in candidates):
+        return
+    (n, d), n_validation = data.X.shape, validation_rows(len(data.X))
+    sizes = [size for size in stage_sizes(n - n_validation) if size > HOST_ROWS]
+    if sizes:
+        device_programs.compile_ahead(
+            n if n <= max_exact_rows() else 0, sizes, n_validation, d, data.Y.shape[1],
+            weighted=data.weights is not None, gradient_rows=(GRADIENTS, ROTATION_ROWS) if updates else None,
         )  # fmt: skip
 
 

@@ -81,6 +81,11 @@ def pad_rows(A: np.ndarray, n: int, front: bool = False) -> np.ndarray:
     return np.concatenate([zeros, A] if front else [A, zeros]) if len(zeros) else A
 
 
+def is_shared(kernel: Kernel) -> bool:
+    """Return whether the kernel is a branch of the shared programs."""
+    return mapped_kernel(kernel, np.ones(1), 1).kernel is None
+
+
 def fit(
     kernel: MappedKernel, X: Float[Array, "n d"], Z: Float[Array, "r d"], Y: Float[np.ndarray, "n c"],
     relative_ridge: float, weights: Float[np.ndarray, " n"] | None,
@@ -141,7 +146,10 @@ def rotation_equations(
         return np.array(A), np.array(b)
     d, options = Z.shape[1], _block_options(len(Z), Z.shape[1], R.shape[1], width)
     A, b = (np.asarray(a) for a in _run(_equations, G, Z, R, weights, **options))
-    return A[-free:, -free:].transpose(0, 2, 1, 3).reshape(free * d, free * d), b[-free:].reshape(-1).copy()
+    # copies: arrays of JAX are read-only
+    return np.array(A[-free:, -free:].transpose(0, 2, 1, 3)).reshape(free * d, free * d), np.array(b[-free:]).reshape(
+        -1
+    )
 
 
 def _block_options(n: int, d: int, c: int, width: int) -> dict[str, int]:

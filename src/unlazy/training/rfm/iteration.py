@@ -363,9 +363,7 @@ def _normal(
     """Return the normal equations, computed in blocks of rows on the default device."""
     d = X.shape[1]
     width = None if diagonal else max(free, min(d, UNKNOWNS // d))
-    if isinstance(slopes, Gradients):
-        return rotation_equations(slopes, X, residuals, weights, free, width)
-    if not devices.is_host():
+    if not (isinstance(slopes, np.ndarray) and devices.is_host()):
         return rotation_equations(slopes, X, residuals, weights, free, width)
     root = np.sqrt(weights)[:, None]
     G, residuals = (slopes if diagonal else slopes[:, :, -free:]) * root[:, :, None], residuals * root

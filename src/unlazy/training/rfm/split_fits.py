@@ -110,9 +110,9 @@ class DeviceSplitFits(SplitFits):
     """
 
     def __init__(self, kernel: Kernel, X: Float[np.ndarray, "n d"], m: int, L: Map, capacity: int = 0):
+        X, L = np.asarray(X, np.float64), np.asarray(L, np.float64)
         self.kernel, self.X, self.map, self.capacity = kernel, X[:m], L, max(m, capacity)
         self.default_bandwidth = metric_gram(kernel, X[evenly_spaced_rows(m, SAMPLE)], L).default_bandwidth
-        X = np.asarray(X, np.float64)
         with precision("float64"):
             self.training, self.validation, self.centers = jax.device_put(
                 (X[:m], X[m:], pad_rows(X[:m], self.capacity))
@@ -172,28 +172,6 @@ def split_fits(
     if devices.is_host() or m <= HOST_ROWS:
         return HostSplitFits(kernel, X, m, L)
     return DeviceSplitFits(kernel, X, m, L, capacity)
-
-
-def compile_ahead(
-    n: int, sizes: list[int], n_validation: int, d: int, c: int, *, weighted: bool, updates: bool
-) -> None:
-    """Start to compile the programs of split fits with default kernels; does nothing on the host.
-
-    Parameters
-    ----------
-    n : int
-        Number of rows of the last fit; 0 if it is not one factorization.
-    sizes : list of int
-        Numbers of training rows of the fits, the largest last.
-    n_validation, d, c : int
-        Number of validation rows, columns and outputs.
-    weighted, updates : bool
-        Whether rows have weights, and whether the metric is learned.
-    """
-    sizes = [m for m in sizes if m > HOST_ROWS]
-    if sizes and not devices.is_host():
-        rows = (GRADIENTS, ROTATION_ROWS) if updates else None
-        device_programs.compile_ahead(n, sizes, n_validation, d, c, weighted=weighted, gradient_rows=rows)
 
 
 def exact_fit(
