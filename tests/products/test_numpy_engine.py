@@ -151,3 +151,4 @@ def test_slopes_of_distances_are_derivatives(kernel):
     expected = (kernel.of_distance(D + step) - kernel.of_distance(D - step)) / (2 * step)
     np.testing.assert_allclose(kernel.distance_slope(D), expected, rtol=0, atol=1e-7)
     assert kernel.distance_slope(np.zeros(1))[0] == (0 if isinstance(kernel, Laplace) else -0.5 / 1.3**2)
+    assert np.isnan(kernel.distance_slope(np.array([np.nan])))[0]

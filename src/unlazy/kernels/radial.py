@@ -131,7 +131,7 @@ class Laplace(RadialKernel):
         """Derivative with respect to ‖x-z‖², without the kink at zero."""
         xp, root = namespace(distance), safe_sqrt(distance)
         slope = _exp(root * (-1 / self.length)) * (-0.5 / self.length)
-        return xp.where(root > 0, slope / xp.where(root > 0, root, 1), 0)
+        return xp.where(root == 0, 0, slope / xp.where(root == 0, 1, root))
 
 
 MATERN = {0.5: (1.0,), 1.5: (1.0, 1.0), 2.5: (1.0, 1.0, 1 / 3)}
