@@ -53,6 +53,15 @@ def test_bad_targets(name):
         make(name).fit(X, np.where(np.arange(32) == 3, np.nan, y))
 
 
+@pytest.mark.parametrize("name", REGRESSORS)
+def test_text_labels_need_a_classifier(name):
+    X, y = data()
+    words = ["low", "high"] * 16
+    for labels in (words, np.array(words), pd.Series(words, dtype="category"), [*map(str, y[:-1]), "high"]):
+        with pytest.raises(ValueError, match=rf"^y holds text such as '\w+', but {name} predicts numbers: use \w+C"):
+            make(name).fit(X, labels)
+
+
 @pytest.mark.slow_cases("FeatureMachineClassifier", "GaussianProcess", "FeatureMachineRegressor")
 @pytest.mark.parametrize("name", light_first(NAMES))
 def test_constant_columns(name):

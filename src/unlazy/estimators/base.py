@@ -105,6 +105,7 @@ class Estimator(BaseEstimator):
         self, X: Points, y: Labels, sample_weight: ArrayLike | None = None, multi_output: bool = True
     ) -> TrainingData:
         """Validate X and real-valued y; store column names and the number of axes of y (`_y_axes_`)."""
+        _reject_text_labels(y, type(self).__name__)
         X, y = self._validate_pair(X, y, y_numeric=True, multi_output=multi_output)
         self._y_axes_ = int(y.ndim)
         Y = np.asarray(y, dtype=self._dtype).reshape(len(y), -1)
@@ -404,6 +405,30 @@ def _check_entries(X: np.ndarray, names: list[str] | None, dtype: np.dtype) -> N
             f"{np.dtype(dtype).name} (infinity): rescale it, for example with StandardScaler"
             + ("" if dtype == np.float64 else ", or use precision='float64'")
         )
+
+
+_CLASSIFIERS = ("FeatureMachineClassifier", "KernelClassifier", "NetworkClassifier")
+
+
+def _reject_text_labels(y: Labels, regressor: str) -> None:
+    """Raise ValueError for text that is not a number, and name the classifier that fits it."""
+    if getattr(getattr(y, "dtype", None), "kind", "O") in "biufc":
+        return
+    try:
+        labels = np.asarray(y)
+    except ValueError:  # rows of different lengths, which scikit-learn reports
+        return
+    if labels.dtype.kind not in "OU":
+        return
+    for label in labels.ravel():
+        try:
+            float(label) if isinstance(label, str) else 0.0
+        except ValueError:
+            same = regressor.replace("Regressor", "Classifier")
+            raise ValueError(
+                f"y holds text such as {str(label)!r}, but {regressor} predicts numbers: use "
+                f"{same if same in _CLASSIFIERS else _CLASSIFIERS[0]} for classes"
+            ) from None
 
 
 def _reject_dates(X: Points) -> None:
