@@ -2,6 +2,7 @@
 
 import abc
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -230,25 +231,27 @@ class FeatureMachine(Estimator):
 
         The encoding is chosen on a small sample; if that sample is all rows, its search is returned as well.
         """
-        options = encoding_options(data.X, self.categorical, getattr(self, "feature_names_in_", None))
+        asked = () if self.categorical is not None and hasattr(self, "encoder_") else self.categorical
+        options = encoding_options(data.X, asked, self._column_names)
         codes, found = options[0], None
         if len(data.X) > 1 and np.any(data.Y):
             rows = np.sort(order[: constants.ENCODING_SEARCH_ROWS])
-            codes, found = choose_encoding(
-                options, data.rows(rows), self.standardize, lambda part: self._select(candidates, part)
-            )
+            quick = len(data.X) > constants.ENCODING_SEARCH_ROWS
+            search = partial(self._select, quick=quick)
+            codes, found = choose_encoding(options, data.rows(rows), self.standardize, candidates, search)
         self._codes_ = codes._asdict()
         X = codes(data.X)
         columns = ColumnScale.from_data(X, data.weights, self.standardize)
         self.offset_, self.scale_ = columns.offset, columns.scale
         return data._replace(X=columns(X)), found if len(data.X) <= constants.ENCODING_SEARCH_ROWS else None
 
-    def _select(self, candidates: Sequence[KernelCandidate], part: TrainingData) -> Selected:
+    def _select(self, candidates: Sequence[KernelCandidate], part: TrainingData, quick: bool = False) -> Selected:
         """Search the best candidate on these rows."""
         begin = None if self.start is None else lambda rows: self._one_step_metric(part.rows(rows))
         steps = len(candidates) * (self.updates + 1)
         with single_threaded_blas(), ProgressDisplay("learning a metric", steps, show=self.progress) as shown:
-            return select(candidates, part, self._search_options, begin=begin, advance=shown.advance)
+            options = replace(self._search_options, quick=quick)
+            return select(candidates, part, options, begin=begin, advance=shown.advance)
 
     def _fit_few_rows(self, chosen: LabelChoice, part: TrainingData) -> np.ndarray:
         """Fit each chosen trajectory on all rows; return held-out predictions of `part`."""
@@ -356,7 +359,8 @@ class FeatureMachine(Estimator):
         if slopes is not None and np.isfinite(slopes).all() and slopes.sum() > 0:
             weight = slopes
         if self.categories_:
-            weight = np.bincount(self._integer_codes.source(self.n_features_in_), weight, self.n_features_in_)
+            weight = np.bincount(self._integer_codes.source(self._n_columns), weight, self._n_columns)
+        weight = self._per_input(weight)
         return weight / weight.sum()
 
     def _constant(self, candidate: KernelCandidate, data: TrainingData, varied: bool) -> None:
@@ -438,8 +442,8 @@ class FeatureMachine(Estimator):
     def categories_(self) -> dict[int | str, np.ndarray]:
         """Values of each column that is encoded as categories, by column name, or index if there are no names."""
         codes = self._integer_codes
-        names = getattr(self, "feature_names_in_", None)
-        return {j if names is None else str(names[j]): values for j, values in zip(codes.columns, codes.levels)}
+        names = self._column_names
+        return {j if names is None else names[j]: values for j, values in zip(codes.columns, codes.levels)}
 
     @property
     def kernel_(self) -> Kernel:

@@ -93,22 +93,33 @@ def list_candidates(machine: CandidateSettings, shape: tuple[int, int] = (0, 0))
 
 
 def choose_encoding(
-    options: Sequence[IntegerCodes], data: TrainingData, standardize: bool, search: Callable[[TrainingData], Selected]
-) -> tuple[IntegerCodes, Selected | None]:
+    options: Sequence[IntegerCodes], data: TrainingData, standardize: bool, candidates: Sequence[KernelCandidate],
+    search: SearchFunction,
+) -> tuple[IntegerCodes, Selected | None]:  # fmt: skip
     """Return the encoding with the smallest held-out error, and its search.
 
-    The first encoding is kept unless another one is better by the factor constants.TAKEOVER_FACTOR.
+    The first encoding is kept unless another one is better by the factor constants.TAKEOVER_FACTOR. Other encodings are
+    tried with the candidates near the best for the first one.
     """
     if len(options) == 1:
         return options[0], None
     found: list[Selected] = []
     for codes in options:
-        found.append(search(_read(codes, data, standardize)))
+        found.append(search(candidates, _read(codes, data, standardize)))
+        candidates = candidates if len(found) > 1 else _near_best(candidates, found[0])
         if standardized_difference(found[-1].held_out, found[0].held_out, data) > 1:
             break  # indicators next to the numbers are significantly worse: do not try them in place of the numbers
     best = min(range(len(found)), key=lambda i: found[i].error)
     best = best if found[best].error < constants.TAKEOVER_FACTOR * found[0].error else 0
     return options[best], found[best]
+
+
+def _near_best(candidates: Sequence[KernelCandidate], found: Selected) -> list[KernelCandidate]:
+    """Candidates whose smallest error is within the factor constants.WITHIN_REACH of that of the best."""
+    errors: dict[int, float] = {}
+    for candidate, _, error in found.table:
+        errors[candidate] = min(error, errors.get(candidate, error))
+    return [candidates[i] for i, error in errors.items() if error <= constants.WITHIN_REACH * min(errors.values())]
 
 
 def _read(codes: IntegerCodes, data: TrainingData, standardize: bool) -> TrainingData:

@@ -93,6 +93,8 @@ class SearchOptions:
         Whether to make all updates and choose the rest, instead of choosing their number too.
     average : bool, default False
         Whether to average candidates that at most constants.AVERAGING_ROWS rows cannot separate.
+    quick : bool, default False
+        Whether to skip slow updates, rotations and the final tuning, which refine the best candidate.
     """
 
     updates: int = 8
@@ -101,6 +103,7 @@ class SearchOptions:
     rank: int | None = None
     last: bool = False
     average: bool = False
+    quick: bool = False
 
     def __post_init__(self) -> None:
         if self.updates < 0:
@@ -171,7 +174,9 @@ class Search:
 
     def select_update(self, run: MetricTrajectory, t: int, has_initial_metric: bool, table: tuple = ()) -> Selected:
         """Return a trajectory after t updates, at its final bandwidth and ridge."""
-        made, chosen = run.inherited_updates + t, self.refine(run, t) if has_initial_metric else self.finalize(run, t)
+        made, chosen = run.inherited_updates + t, run.scored[t]
+        if not self.options.quick:
+            chosen = self.refine(run, t) if has_initial_metric else self.finalize(run, t)
         return Selected(
             run.candidate, made, tuple(run.steps[:made]), chosen.place, chosen.held_out, chosen.error, table
         )
@@ -182,7 +187,7 @@ class Search:
         runs = self.start_trajectories(candidates, begin, updates > 0 and not last)
         self.run_rounds(runs, updates, all_updates=last)
         best = min(runs, key=lambda run: run.errors[-1] if last else run.best_error)
-        if updates and not last:
+        if updates and not last and not self.options.quick:
             best = self.try_rotation(self.try_slow_updates(best, candidates))
         return [best, *runs]
 
@@ -211,7 +216,8 @@ class Search:
             tasks = []
             for i, kernel in kernels.items():
                 starts = tuple(dict.fromkeys((known[i].place, usual)))
-                tasks.append(functools.partial(plain, kernel, starts=starts, steps=(FINE_STEP,)))
+                roughly = {"steps": (FINE_STEP,), "worth": constants.TUNING_GAIN}
+                tasks.append(functools.partial(plain, kernel, starts=starts, **roughly))
             found = dict(zip(kernels, run_parallel(tasks)))
         runs = []
         for c in candidates:
@@ -238,8 +244,14 @@ class Search:
         ]
 
     def finalize(self, run: MetricTrajectory, t: int) -> ScoredCandidate:
-        """Score a trajectory after t updates at its final bandwidth and ridge; plain kernels already have them."""
-        return self.refine(run, t) if run.inherited_updates + t else run.scored[t]
+        """Score a trajectory after t updates at its final bandwidth and ridge."""
+        if run.inherited_updates + t:
+            return self.refine(run, t)
+        if self.pilot is None:  # already tuned
+            return run.scored[t]
+        return self.evidence.score_plain_kernel(
+            run.candidate.kernel, self.bandwidth, self.ridge, starts=(run.scored[t].place,), steps=(FINE_STEP,)
+        )
 
     def run_rounds(self, runs: list[MetricTrajectory], updates: int, all_updates: bool = False) -> None:
         """Update, round by round, all promising trajectories (all of them if `all_updates`)."""
