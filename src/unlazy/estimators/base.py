@@ -10,7 +10,7 @@ strings, kernels, architectures, estimators, or lists, tuples and dicts of those
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 from numpy.typing import ArrayLike
-from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
@@ -28,9 +27,16 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from unlazy.core.arrays import Labels, Points, as_points, check_finite, n_points
 from unlazy.core.arrays import precision as in_precision
 from unlazy.estimators.persistence import files
+from unlazy.estimators.preprocessing.columns import column_position
+from unlazy.estimators.preprocessing.frames import as_frame, frame_names, needs_encoder
+from unlazy.estimators.validation import check_entries, dense_floats, reject_text_labels
 from unlazy.kernels.base import Kernel, resolve_kernel
 
-_MISSING = "impute them first, for example with make_pipeline(SimpleImputer(), ...), or drop those rows"
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from unlazy.estimators.preprocessing.table_encoder import TableEncoder
+
 RandomState = int | np.random.RandomState | None
 """Seed of an estimator, or a generator; None draws a new seed."""
 
@@ -72,6 +78,8 @@ class TrainingData(NamedTuple):
 class Estimator(BaseEstimator):
     """Base class of all estimators: `class KernelRegressor(RegressorMixin, Estimator)`."""
 
+    encoder_: "TableEncoder"
+    """Encoder of the frame passed to `fit`; only set if it held more than numbers."""
     _renamed: ClassVar[dict[str, str]] = {}
     """Parameters of earlier releases and their new names. Passing an old name raises ValueError."""
 
@@ -105,15 +113,15 @@ class Estimator(BaseEstimator):
         self, X: Points, y: Labels, sample_weight: ArrayLike | None = None, multi_output: bool = True
     ) -> TrainingData:
         """Validate X and real-valued y; store column names and the number of axes of y (`_y_axes_`)."""
-        _reject_text_labels(y, type(self).__name__)
-        X, y = self._validate_pair(X, y, y_numeric=True, multi_output=multi_output)
+        reject_text_labels(y, type(self).__name__)
+        X, y = self._validate_pair(X, y, sample_weight, y_numeric=True, multi_output=multi_output)
         self._y_axes_ = int(y.ndim)
         Y = np.asarray(y, dtype=self._dtype).reshape(len(y), -1)
         return self._with_weights(X, Y, sample_weight)
 
     def _validate_classification(self, X: Points, y: Labels, sample_weight: ArrayLike | None = None) -> TrainingData:
         """Validate X and class labels: set `classes_`, make Y one-hot, apply `class_weight` to the weights."""
-        X, y = self._validate_pair(X, y)
+        X, y = self._validate_pair(X, y, sample_weight)
         check_classification_targets(y)
         asked = getattr(self, "class_weight", None)
         if asked is not None:
@@ -139,9 +147,17 @@ class Estimator(BaseEstimator):
         return points
 
     def _validate_columns(self, X: Points, reset: bool) -> np.ndarray:
-        """Validate a table X without targets."""
+        """Validate a table X without targets; a frame that needs an encoder is encoded."""
+        if not reset and getattr(self, "encoder_", None) is not None:
+            return self._checked(self.encoder_._encode_table(X))
         if not reset and self._needs_no_conversion(X):
             return dense_floats(X, lambda X: X, self._dtype)
+        frame = as_frame(X)
+        X = X if frame is None else frame
+        if reset:
+            self.__dict__.pop("encoder_", None)
+            if frame is not None and needs_encoder(frame):
+                return self._fit_encoder(frame, None, None)
         keep = {"ensure_all_finite": False, "dtype": np.float64}
         return dense_floats(X, lambda X: validate_data(self, X, reset=reset, **keep), self._dtype)
 
@@ -153,11 +169,20 @@ class Estimator(BaseEstimator):
         fits = type(X) is np.ndarray and X.dtype == np.float64 and X.ndim == 2 and len(X) > 0
         return fits and X.shape[1] == self.n_features_in_ and not hasattr(self, "feature_names_in_")
 
-    def _validate_pair(self, X: Points, y: Labels, **check_y: Any) -> tuple[Any, np.ndarray]:
-        """Validate X and y together."""
+    def _validate_pair(
+        self, X: Points, y: Labels, sample_weight: ArrayLike | None = None, **check_y: Any
+    ) -> tuple[Any, np.ndarray]:
+        """Validate X and y together; a frame that needs an encoder is encoded."""
         table = is_table(X, self._input_kind)
-        if table:
-            X, y = self._validate_table_pair(X, y, **check_y)
+        self.__dict__.pop("encoder_", None)  # of an earlier fit
+        frame = as_frame(X) if table else None
+        if frame is not None and needs_encoder(frame):
+            _, y = self._validate_table_pair(np.zeros((len(frame), 1)), y, **check_y)
+            numbers = check_y.get("y_numeric", False)
+            targets = y.astype(np.float64) if numbers else np.unique(y, return_inverse=True)[1]
+            X = self._fit_encoder(frame, targets, sample_weight)
+        elif table:
+            X, y = self._validate_table_pair(X if frame is None else frame, y, **check_y)
         else:
             X = read_points(X, self._input_kind, self._dtype)
             _, y = self._validate_table_pair(np.zeros((n_points(X), 1)), y, **check_y)  # validate y as for a table
@@ -165,6 +190,50 @@ class Estimator(BaseEstimator):
             self._shapes_ = point_shapes(X)
         self._table_ = table
         return X, y
+
+    def _fit_encoder(self, frame: "pd.DataFrame", y: np.ndarray | None, sample_weight: ArrayLike | None) -> np.ndarray:
+        """Fit `encoder_` to the rows of positive weight and return the encoded rows."""
+        from unlazy.estimators.preprocessing.table_encoder import TableEncoder
+
+        names = frame_names(frame)
+        validate_data(self, frame, reset=True, skip_check_array=True)  # names and number of columns
+        for column in getattr(self, "categorical", None) or ():
+            j = column_position(column, len(names), names)
+            frame = frame.astype({frame.columns[j]: "category"})
+        encoder = TableEncoder()
+        if sample_weight is None:
+            X = encoder._fit_table(frame, y, None)
+        else:
+            weights = _check_sample_weight(sample_weight, np.zeros((len(frame), 1)), ensure_non_negative=True)
+            keep = weights > 0
+            known = encoder._fit_table(frame[keep], None if y is None else y[keep], weights[keep])
+            X = np.zeros((len(frame), known.shape[1]))
+            X[keep] = known  # the others are dropped
+        self.encoder_ = encoder
+        return self._checked(X)
+
+    def _checked(self, X: np.ndarray) -> np.ndarray:
+        """Return encoded rows in the precision of the estimator."""
+        check_entries(X, self.encoder_.names_, self._dtype)
+        return X.astype(self._dtype, copy=False)
+
+    @property
+    def _column_names(self) -> list[str] | None:
+        """Names of the columns as the model sees them, encoded if there is an encoder; None if they have none."""
+        encoder = getattr(self, "encoder_", None)
+        names = getattr(self, "feature_names_in_", None) if encoder is None else encoder.names_
+        return None if names is None else [str(name) for name in names]
+
+    @property
+    def _n_columns(self) -> int:
+        """Number of columns as the model sees them."""
+        encoder = getattr(self, "encoder_", None)
+        return self.n_features_in_ if encoder is None else len(encoder.names_)
+
+    def _per_input(self, weight: np.ndarray) -> np.ndarray:
+        """Sum weights of encoded columns over those that come from the same column of the frame."""
+        encoder = getattr(self, "encoder_", None)
+        return weight if encoder is None else np.bincount(encoder.source_, weight, self.n_features_in_)
 
     def _validate_table_pair(self, X: Points, y: Labels, **check_y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Validate a table X and targets y with scikit-learn."""
@@ -341,115 +410,3 @@ def as_rows(X: Points) -> np.ndarray:
     """Flatten each point to one row of numbers, for comparing points."""
     n = n_points(X)
     return np.concatenate([leaf.reshape(n, -1) for leaf in jax.tree.leaves(X)], 1)
-
-
-def dense_floats(X: Points, validate: Callable[[Points], np.ndarray], dtype: np.dtype) -> np.ndarray:
-    """Return X as floats of type `dtype`, validated by scikit-learn; raise ValueError with a remedy."""
-    if issparse(X):
-        raise ValueError(
-            "X is sparse and kernels need dense inputs: pass X.toarray(), or reduce it first, for example with "
-            "make_pipeline(TruncatedSVD(100), ...)"
-        )
-    if isinstance(X, jax.Array):
-        X = np.asarray(X)
-    _reject_dates(X)
-    shape = getattr(X, "shape", ())
-    if len(shape) > 2:
-        raise ValueError(
-            f"Found array with dim {len(shape)}, shape {tuple(shape)}, expected a 2D array: "
-            "X.reshape(len(X), -1) flattens each point. Images need a kernel of images, such as "
-            "KernelClassifier(NTK(layers.myrtle(5)))"
-        )
-    try:
-        array = validate(X)
-    except (ValueError, TypeError) as error:
-        raise _with_column(error, X) from error
-    _check_entries(array, _column_names(X), dtype)
-    return array.astype(dtype, copy=False)
-
-
-def _column_names(X: Points) -> list[str] | None:
-    """Return the column names of a table; None if it has none."""
-    columns = getattr(X, "columns", None)
-    return None if columns is None else [str(name) for name in columns]
-
-
-def _column_label(index: int, names: list[str] | None) -> str:
-    """`column 'age'` or `column 3`."""
-    return f"column {names[index]!r}" if names is not None else f"column {index}"
-
-
-def _check_entries(X: np.ndarray, names: list[str] | None, dtype: np.dtype) -> None:
-    """Raise ValueError, naming the column, if entries are not finite or their squares overflow `dtype`."""
-    limit = float(np.sqrt(np.finfo(dtype).max / (8 * max(1, X.shape[1]))))
-    with np.errstate(over="ignore", invalid="ignore"):
-        if max(X.max(initial=0), -X.min(initial=0)) <= limit:  # false if there is NaN
-            return
-        top = np.max(np.abs(X), axis=0)  # NaN if the column has one
-    if np.isnan(top).any():
-        j = int(np.argmax(np.isnan(top)))
-        count = int(np.isnan(X[:, j]).sum())
-        where = f"{_column_label(j, names)} of X contains NaN (missing values) in {count} of {len(X)} rows"
-        raise ValueError(f"{where}: {_MISSING}")
-    if np.isinf(top).any():
-        j = int(np.argmax(np.isinf(top)))
-        count = int(np.isinf(X[:, j]).sum())
-        raise ValueError(
-            f"{_column_label(j, names)} of X contains infinity in {count} of {len(X)} rows: replace those values, or "
-            "drop the rows"
-        )
-    if (top > limit).any():
-        j = int(np.argmax(top > limit))
-        raise ValueError(
-            f"{_column_label(j, names)} of X reaches {float(top[j]):.3g}, whose square overflows "
-            f"{np.dtype(dtype).name} (infinity): rescale it, for example with StandardScaler"
-            + ("" if dtype == np.float64 else ", or use precision='float64'")
-        )
-
-
-_CLASSIFIERS = ("FeatureMachineClassifier", "KernelClassifier", "NetworkClassifier")
-
-
-def _reject_text_labels(y: Labels, regressor: str) -> None:
-    """Raise ValueError for text that is not a number, and name the classifier that fits it."""
-    if getattr(getattr(y, "dtype", None), "kind", "O") in "biufc":
-        return
-    try:
-        labels = np.asarray(y)
-    except ValueError:  # rows of different lengths, which scikit-learn reports
-        return
-    if labels.dtype.kind not in "OU":
-        return
-    for label in labels.ravel():
-        try:
-            float(label) if isinstance(label, str) else 0.0
-        except ValueError:
-            same = regressor.replace("Regressor", "Classifier")
-            raise ValueError(
-                f"y holds text such as {str(label)!r}, but {regressor} predicts numbers: use "
-                f"{same if same in _CLASSIFIERS else _CLASSIFIERS[0]} for classes"
-            ) from None
-
-
-def _reject_dates(X: Points) -> None:
-    """Raise ValueError for dates, which would silently become nanoseconds since 1970."""
-    for name, kind in zip(getattr(X, "columns", ()), getattr(X, "dtypes", ())):
-        if getattr(kind, "kind", "") in ("m", "M"):
-            raise ValueError(f"column {str(name)!r} of X holds dates ({kind}): convert it to a number")
-
-
-def _with_column(error: ValueError | TypeError, X: Points) -> ValueError | TypeError:
-    """Add the column and a remedy to an error of scikit-learn about text."""
-    text, names = str(error).splitlines()[0], _column_names(X)
-    if names is None and "could not convert" not in text and "invalid literal" not in text:
-        return error
-    table = np.asarray(X, dtype=object)
-    for j in range(table.shape[1] if table.ndim == 2 else 0):
-        try:
-            table[:, j].astype(np.float64)
-        except (ValueError, TypeError):
-            return ValueError(
-                f"{_column_label(j, names)} of X does not hold numbers ({text}): encode it first, for example with "
-                "ColumnTransformer and OneHotEncoder"
-            )
-    return error

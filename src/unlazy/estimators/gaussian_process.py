@@ -70,6 +70,8 @@ class GaussianProcess(MultiOutputMixin, RegressorMixin, KernelEstimator):
         Coefficients of the posterior mean.
     factor_ : array of shape (n, n)
         Cholesky factor of K + noise, or for the ensemble Θ⁻¹(1 - e^{-Θt}).
+    encoder_ : TableEncoder
+        Encoder of the data frame `X`; only set if it held text, categories, dates or missing values.
 
     References
     ----------

@@ -206,6 +206,8 @@ class KernelRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, Kernel
         Number of columns of X; not set if X is not a table.
     feature_names_in_ : array of str
         Column names, if X had string column names.
+    encoder_ : TableEncoder
+        Encoder of the data frame `X`; only set if it held text, categories, dates or missing values.
 
     References
     ----------
@@ -295,6 +297,8 @@ class KernelClassifier(CalibratedClassifier, KernelMachine):
         The shifts b of the calibration.
     kernel_, bandwidth_, ridge_, offset_, X_fit_, dual_coef_, intercept_, leave_one_out_error_, solver_, converged_
         As in `KernelRegressor`.
+    encoder_ : TableEncoder
+        Encoder of the data frame `X`; only set if it held text, categories, dates or missing values.
 
     References
     ----------

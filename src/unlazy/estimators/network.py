@@ -192,6 +192,8 @@ class NetworkRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin, Netwo
         Losses of the held-out rows during training; None if no rows were held out.
     y_center_, y_scale_ : arrays of shape (outputs,)
         Means and standard deviations of the targets.
+    encoder_ : TableEncoder
+        Encoder of the data frame `X`; only set if it held text, categories, dates or missing values.
 
     References
     ----------
@@ -302,6 +304,8 @@ class NetworkClassifier(LogitClassifier, NetworkMachine):
         Final training loss.
     validation_losses_ : array or None
         Losses of the held-out rows during training; None if no rows were held out.
+    encoder_ : TableEncoder
+        Encoder of the data frame `X`; only set if it held text, categories, dates or missing values.
 
     References
     ----------

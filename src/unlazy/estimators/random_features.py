@@ -55,6 +55,8 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
         The random network; only for "nngp".
     layers_ : list of (weight, bias)
         Its parameters; only for "nngp".
+    encoder_ : TableEncoder
+        Encoder of the data frame `X`; only set if it held text, categories, dates or missing values.
 
     References
     ----------

@@ -63,6 +63,8 @@ class TwoLayerRegressor(HeldOutIntervals, RegressorMixin, Estimator):
         The affine part α + β·x.
     center_, scale_ : arrays of shape (d,)
         Means and standard deviations of the columns.
+    encoder_ : TableEncoder
+        Encoder of the data frame `X`; only set if it held text, categories, dates or missing values.
 
     References
     ----------
@@ -154,8 +156,8 @@ class TwoLayerRegressor(HeldOutIntervals, RegressorMixin, Estimator):
 
     @property
     def feature_importances_(self) -> np.ndarray:
-        """Diagonal of `metric_`; sums to one."""
-        return np.diag(self.metric_).copy()
+        """Diagonal of `metric_`, summed over encoded columns of the same input; sums to one."""
+        return self._per_input(np.diag(self.metric_).copy())
 
     def _choose(self, key: PRNGKeyArray, points: TrainingData) -> float:
         """Return the relative ridge with the smallest error on held-out points."""

@@ -74,7 +74,7 @@ class FeatureMachineRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin
         The metric M, or its diagonal, with trace one, for the scaled columns.
     feature_importances_ : array of shape (n_features_in_,)
         Share of each column in the mean squared gradients of the final fit; beyond 3,000 rows the diagonal of the
-        metric if it was learned.
+        metric if it was learned. The share of a column of a frame is the sum over its encoded columns.
     kernel_ : Kernel
         The fitted kernel, for the scaled columns.
     n_updates_ : int
@@ -110,6 +110,8 @@ class FeatureMachineRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin
         Largest distance of a clipped label from its prediction; inf if none was clipped.
     held_out_residuals_ : list of arrays
         Absolute residuals of held-out rows, used by `predict_interval`.
+    encoder_ : TableEncoder
+        Encoder of the data frame `X`; only set if it held text, categories, dates or missing values.
 
     References
     ----------
@@ -231,7 +233,7 @@ class FeatureMachineClassifier(CalibratedClassifier, FeatureMachine):
         The metric M, or its diagonal, with trace one, for the scaled columns.
     feature_importances_ : array of shape (n_features_in_,)
         Share of each column in the mean squared gradients of the final fit; beyond 3,000 rows the diagonal of the
-        metric if it was learned.
+        metric if it was learned. The share of a column of a frame is the sum over its encoded columns.
     kernel_ : Kernel
         The fitted kernel, for the scaled columns.
     n_updates_ : int
@@ -265,6 +267,8 @@ class FeatureMachineClassifier(CalibratedClassifier, FeatureMachine):
         Treatment of heavy-tailed labels.
     clip_ : array of shape (outputs,)
         Largest distance of a clipped label from its prediction; inf if none was clipped.
+    encoder_ : TableEncoder
+        Encoder of the data frame `X`; only set if it held text, categories, dates or missing values.
 
     References
     ----------

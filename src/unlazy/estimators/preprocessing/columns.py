@@ -135,7 +135,7 @@ def encoding_options(
     """List the encodings to choose from, the simplest first; only one if the categorical columns are given."""
     if asked is not None:
         return [
-            IntegerCodes.from_columns(X, (_position(column, X.shape[1], names) for column in asked))._replace(
+            IntegerCodes.from_columns(X, (column_position(column, X.shape[1], names) for column in asked))._replace(
                 numbers=False
             )
         ]
@@ -143,7 +143,7 @@ def encoding_options(
     return [IntegerCodes(), codes, codes._replace(numbers=False)] if codes.columns else [IntegerCodes()]
 
 
-def _position(column: object, d: int, names: Iterable[object] | None) -> int:
+def column_position(column: object, d: int, names: Iterable[object] | None) -> int:
     """Return the index of a column given by name or index; raise ValueError if there is none."""
     known = [] if names is None else [str(name) for name in names]
     if isinstance(column, str) and column in known:

@@ -1,9 +1,9 @@
-"""Encoding of tables with numbers and categories as floats, with columns matched by name.
+"""Encoding of tables with numbers, categories and dates as floats, with columns matched by name.
 
 Missing numbers are replaced by the median (with an indicator column) and numbers are standardized. Categories of
 columns with few of them become one indicator each; otherwise they are replaced by the mean target of their rows, shrunk
 toward the overall mean, and in training by the mean over other folds, so that no row sees its own label (Micci-Barreca
-2001; cross-fitting as in scikit-learn).
+2001; cross-fitting as in scikit-learn). Dates become days since the first one and the parts of the calendar that vary.
 
 The encoders of scikit-learn differ: TargetEncoder stratifies its folds and has a column for each class instead of all
 but the first; StandardScaler makes a rare indicator the largest column (see `ColumnScale`); none of them matches
@@ -16,22 +16,36 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils import Tags
+from sklearn.utils.validation import _check_feature_names_in, _check_sample_weight, check_is_fitted, validate_data
 
 from unlazy.core.arrays import Labels, Points
 from unlazy.core.errors import UnlazyWarning
 from unlazy.estimators.preprocessing.columns import ColumnScale, weighted_median
+from unlazy.estimators.preprocessing.dates import date_columns, elapsed_days, varying_parts
+from unlazy.estimators.preprocessing.frames import as_frame, as_text, category_text, frame_names, read_column, zone_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+__all__ = ["TableEncoder", "category_text"]
+
+MAX_CLASSES = 100
+"""Integer targets with more distinct values are numbers; others are classes."""
+MAX_UNSUPERVISED_LEVELS = 32
+"""Largest number of indicators of a column if there is no target to average."""
+RARE = "(rare)"
+
 
 class TableEncoder(TransformerMixin, BaseEstimator):
-    """Encode a data frame with numbers and categories as an array of floats.
+    """Encode a data frame with numbers, categories and dates as an array of floats.
 
-    Text columns are categories, all others numbers. Columns are matched by name: their order does not matter, extra
-    columns are ignored with a warning, and missing columns raise an error that names them.
+    Frames of pandas, Polars and Arrow are accepted, and arrays, whose columns are named x0, x1, .... Text columns and
+    columns of category dtype are categories, whatever their values; booleans are 0 and 1, durations are days. Columns
+    are matched by name: their order does not matter, extra columns are ignored with a warning, and missing columns
+    raise an error that names them. `unlazy compare` and the estimators of this package encode their frames with it.
 
     Parameters
     ----------
@@ -42,18 +56,20 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     folds : int, default 5
         Number of folds for the mean targets of training rows.
     target : str, default "y"
-        Name of the target column, stored with a saved model.
+        Name of the target column, stored with a saved model; it is ignored if a frame holds it.
 
     Attributes
     ----------
     columns_ : list of str
         Column names.
     kinds_ : dict of str
-        Encoding of each column: "numeric", "marked" (numeric with missing values), "indicators" or "means".
+        Encoding of each column: "numeric", "marked" (numeric with missing values), "indicators", "means" or "date".
     fill_ : dict of float
         Median of each numeric column.
     categories_ : dict of list
-        Categories of each text column.
+        Categories of each column of categories.
+    dates_ : dict of dict
+        For each column of dates the first day, the parts of the calendar, their medians and the time zone.
     means_ : dict of arrays
         Mean targets of the categories.
     prior_ : array
@@ -64,6 +80,10 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         Index of the original column of each encoded column.
     offset_, scale_ : arrays
         Offset and scale of the encoded columns.
+    n_features_in_ : int
+        Number of columns.
+    feature_names_in_ : array of str
+        Column names, if they are strings.
 
     References
     ----------
@@ -74,7 +94,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     --------
     >>> import numpy as np
     >>> import pandas as pd
-    >>> from unlazy.estimators.preprocessing.table_encoder import TableEncoder
+    >>> from unlazy.estimators import TableEncoder
     >>> frame = pd.DataFrame({"size": [1.0, np.nan, 3.0], "color": ["red", "green", "red"]})
     >>> np.isfinite(TableEncoder().fit_transform(frame)).all()
     np.True_
@@ -91,14 +111,14 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self.folds = folds
         self.target = target
 
-    def fit(self, X: "pd.DataFrame", y: Labels | None = None, sample_weight: ArrayLike | None = None) -> "TableEncoder":
+    def fit(self, X: Points, y: Labels | None = None, sample_weight: ArrayLike | None = None) -> "TableEncoder":
         """Learn the encoding.
 
         Parameters
         ----------
-        X : DataFrame
+        X : DataFrame, or array of shape (n, d)
             Training rows.
-        y : array of shape (n,), optional
+        y : array of shape (n,) or (n, outputs), optional
             Targets; floats for regression, otherwise class labels.
         sample_weight : array of shape (n,), optional
             Weights of the rows, used in medians, means and standard deviations.
@@ -111,16 +131,14 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self._fit_table(X, y, sample_weight)
         return self
 
-    def fit_transform(
-        self, X: "pd.DataFrame", y: Labels | None = None, sample_weight: ArrayLike | None = None
-    ) -> np.ndarray:
+    def fit_transform(self, X: Points, y: Labels | None = None, sample_weight: ArrayLike | None = None) -> np.ndarray:
         """Learn the encoding and encode the training rows, using mean targets of other folds.
 
         Parameters
         ----------
-        X : DataFrame
+        X : DataFrame, or array of shape (n, d)
             Training rows.
-        y : array of shape (n,), optional
+        y : array of shape (n,) or (n, outputs), optional
             Targets; floats for regression, otherwise class labels.
         sample_weight : array of shape (n,), optional
             Weights of the rows.
@@ -132,7 +150,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         """
         return self._fit_table(X, y, sample_weight)
 
-    def transform(self, X: "pd.DataFrame") -> np.ndarray:
+    def transform(self, X: Points) -> np.ndarray:
         """Encode new rows.
 
         Parameters
@@ -150,26 +168,55 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         ValueError
             If a column is missing, appears twice, or holds text or infinity instead of numbers.
         """
-        check_is_fitted(self)
-        X = self._matched(X)
-        parts = [self._encode(X[name].to_numpy(), name) for name in self.columns_]
-        return self._scaled(np.hstack(parts))
+        return self._encode_table(X)
 
-    def _fit_table(self, X: "pd.DataFrame", y: Labels, sample_weight: Any) -> np.ndarray:
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> np.ndarray:
+        """Names of the encoded columns.
+
+        Parameters
+        ----------
+        input_features : sequence of str, optional
+            Names of the columns, for an encoder that was fitted to an array.
+
+        Returns
+        -------
+        array of str
+            Names such as "size", "size missing" and "color = red".
+        """
+        check_is_fitted(self)
+        given = _check_feature_names_in(self, input_features)
+        renamed = [given[j] + name[len(self.columns_[j]) :] for j, name in zip(self.source_, self.names_)]
+        return np.array(renamed, dtype=object)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
+        return tags
+
+    def _fit_table(self, X: Points, y: Labels | None, sample_weight: Any) -> np.ndarray:
         """Learn the encoding; return the encoded training rows."""
-        Y = _targets(y, len(X))
+        frame = self._as_fitted_frame(X)
+        Y = _targets(y, len(frame))
         w = None if sample_weight is None else _check_sample_weight(sample_weight, Y, ensure_non_negative=True)
-        self.columns_ = [str(name) for name in X.columns]
         self.prior_ = _mean(Y, w)
         self.kinds_: dict[str, str] = {}
         self.fill_: dict[str, float] = {}
         self.categories_: dict[str, list[str]] = {}
+        self.dates_: dict[str, dict[str, Any]] = {}
         self.means_: dict[str, np.ndarray] = {}
-        fold = np.random.default_rng(0).permutation(len(X)) % max(2, int(self.folds))
+        few = self.few if y is not None else max(self.few, MAX_UNSUPERVISED_LEVELS)
+        fold = np.random.default_rng(0).permutation(len(frame)) % max(2, int(self.folds))
         parts, names, source = [], [], []
         for j, name in enumerate(self.columns_):
-            values = X[name].to_numpy()
-            part, labels = self._column(values, name, Y, fold, w)
+            series = frame.iloc[:, j]
+            values = read_column(series, name)
+            if values.dtype.kind == "M":
+                self.dates_[name] = {"zone": zone_of(series)}
+                part, labels = self._fit_dates(values, name, w)
+            elif values.dtype.kind == "O":
+                part, labels = self._fit_categories(values, name, Y, fold, w, few)
+            else:
+                part, labels = self._fit_numbers(values, name, w)
             parts.append(part)
             names += labels
             source += [j] * len(labels)
@@ -178,24 +225,37 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self.offset_, self.scale_ = ColumnScale.from_data(raw, w, True)
         return self._scaled(raw)
 
-    def _column(
-        self, values: np.ndarray, name: str, Y: np.ndarray, fold: np.ndarray, w: np.ndarray | None
+    def _fit_numbers(self, values: np.ndarray, name: str, w: np.ndarray | None) -> tuple[np.ndarray, list[str]]:
+        """Encode a column of numbers; return it with the names of its parts."""
+        gone = np.isnan(values)
+        self.kinds_[name] = "marked" if gone.any() else "numeric"
+        self.fill_[name] = _median(values, w)
+        return self._encode(values, name), [name] + [f"{name} missing"] * bool(gone.any())
+
+    def _fit_dates(self, values: np.ndarray, name: str, w: np.ndarray | None) -> tuple[np.ndarray, list[str]]:
+        """Encode a column of dates; return it with the names of its parts."""
+        days, gone = elapsed_days(values), np.isnat(values)
+        fitted = self.dates_[name]
+        fitted["origin"] = 0.0 if gone.all() else float(np.nanmin(days))
+        fitted["parts"] = varying_parts(values)
+        fitted["marked"] = bool(gone.any())
+        fitted["fill"] = [_median(column, w) for column in date_columns(values, fitted).T]
+        self.kinds_[name] = "date"
+        labels = [f"{name} days", *(f"{name} {part}" for part in fitted["parts"])]
+        return self._encode(values, name), labels + [f"{name} missing"] * fitted["marked"]
+
+    def _fit_categories(
+        self, values: np.ndarray, name: str, Y: np.ndarray, fold: np.ndarray, w: np.ndarray | None, few: int
     ) -> tuple[np.ndarray, list[str]]:
-        """Encode one column of the training rows; return it with the names of its parts."""
-        if values.dtype.kind != "O":
-            gone = np.isnan(values)
-            known, counts = values[~gone].astype(np.float64), None if w is None else w[~gone]
-            self.kinds_[name] = "marked" if gone.any() else "numeric"
-            self.fill_[name] = float(weighted_median(known[:, None], counts)[0]) if len(known) else 0.0
-            return self._encode(values, name), [name] + [f"{name} missing"] * bool(gone.any())
-        strings = [category_text(v) for v in values]
-        self.categories_[name] = sorted(set(strings))
+        """Encode a column of categories; return it with the names of its parts."""
+        levels = sorted({"" if v is None else v for v in values})
+        self.categories_[name] = levels
         codes = self._codes(values, name)
-        if len(self.categories_[name]) <= self.few:
+        if len(levels) <= few:
             self.kinds_[name] = "indicators"
-            return self._encode(values, name), [f"{name} = {c or '(missing)'}" for c in self.categories_[name]]
+            return self._encode(values, name), [f"{name} = {c or '(missing)'}" for c in levels]
         self.kinds_[name] = "means"
-        k = len(self.categories_[name])
+        k = len(levels)
         self.means_[name] = _means(codes, Y, k, self.smoothing, w)
         part = np.empty_like(Y)
         for f in range(int(fold.max()) + 1):
@@ -205,6 +265,13 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         many = Y.shape[1] > 1
         return part, [f"{name} (mean target{f' {c}' if many else ''})" for c in range(Y.shape[1])]
 
+    def _encode_table(self, X: Points) -> np.ndarray:
+        """Encode new rows."""
+        check_is_fitted(self)
+        frame = self._matched(X)
+        parts = [self._encode(self._typed(frame[name], name), name) for name in self.columns_]
+        return self._scaled(np.hstack(parts))
+
     def _encode(self, values: np.ndarray, name: str) -> np.ndarray:
         """Encode one column with the learned encoding."""
         kind = self.kinds_[name]
@@ -213,6 +280,10 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             gone = np.isnan(numbers)
             filled = np.where(gone, self.fill_[name], numbers)
             return np.stack([filled, gone], 1) if kind == "marked" else filled[:, None]
+        if kind == "date":
+            fitted, gone = self.dates_[name], np.isnat(values)[:, None]
+            filled = np.where(gone, fitted["fill"], date_columns(values, fitted))
+            return np.hstack([filled, gone]) if fitted["marked"] else filled
         codes = self._codes(values, name)
         if kind == "indicators":
             return (codes[:, None] == np.arange(len(self.categories_[name]))).astype(np.float64)
@@ -221,16 +292,36 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def _codes(self, values: np.ndarray, name: str) -> np.ndarray:
         """Index of the category of each value; -1 if it is unknown."""
         number = {c: i for i, c in enumerate(self.categories_[name])}
-        return np.array([number.get(category_text(v), -1) for v in values], dtype=int)
+        return np.array([number.get("" if v is None else v, -1) for v in values], dtype=int)
 
     def _scaled(self, raw: np.ndarray) -> np.ndarray:
         return ColumnScale(self.offset_, self.scale_)(raw)
 
-    def _matched(self, X: Points) -> "pd.DataFrame":
-        """Return the fitted columns of X in their order, as numbers or text; raise ValueError if they do not match."""
+    def _as_fitted_frame(self, X: Points) -> "pd.DataFrame":
+        """Return training rows as a frame; store the names and the number of its columns."""
         import pandas as pd
 
-        frame = X if isinstance(X, pd.DataFrame) else _by_position(X, self.columns_)
+        frame = as_frame(X)
+        if frame is None:
+            array = validate_data(self, _dense(X), reset=True, dtype=None, ensure_all_finite=False)
+            self.columns_ = [f"x{j}" for j in range(array.shape[1])]
+            return pd.DataFrame(array, columns=self.columns_)
+        if 0 in frame.shape:
+            raise ValueError(
+                f"Found array with {len(frame)} sample(s) and {frame.shape[1]} feature(s) (shape={frame.shape}) while "
+                "a minimum of 1 is required."
+            )
+        self.columns_ = frame_names(frame)
+        validate_data(self, frame, reset=True, skip_check_array=True)
+        return frame
+
+    def _matched(self, X: Points) -> "pd.DataFrame":
+        """Return the fitted columns of X in their order; raise ValueError if they do not match."""
+        import pandas as pd
+
+        frame = as_frame(X)
+        if frame is None:
+            return pd.DataFrame(self._matched_array(X), columns=self.columns_)
         given = [str(name) for name in frame.columns]
         count, known = Counter(given), set(self.columns_)
         missing = [name for name in self.columns_ if not count[name]]
@@ -242,40 +333,88 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         extra = [name for name in given if name not in known and name != self.target]
         if extra:
             warnings.warn(f"columns unknown to the model were ignored: {', '.join(extra)}", UnlazyWarning, stacklevel=3)
-        frame = frame.set_axis(given, axis=1)[self.columns_]
-        return pd.DataFrame({name: self._typed(frame[name], name) for name in self.columns_})
+        return frame.set_axis(given, axis=1)[self.columns_]
+
+    def _matched_array(self, X: Points) -> np.ndarray:
+        """Return an array with the number of columns of `fit`."""
+        if hasattr(self, "n_features_in_") and not hasattr(self, "feature_names_in_"):
+            return validate_data(self, _dense(X), reset=False, dtype=None, ensure_all_finite=False)
+        array, names = np.asarray(_dense(X)), self.columns_
+        if array.ndim != 2 or array.shape[1] != len(names):
+            raise ValueError(
+                f"the model was fitted to {len(names)} columns ({', '.join(names[:8])}), got shape {array.shape}"
+            )
+        return array
 
     def _typed(self, series: "pd.Series", name: str) -> np.ndarray:
-        """Return a column as numbers or text."""
+        """Return a column as numbers, text or dates, as in training."""
         import pandas as pd
 
-        if self.kinds_[name] not in ("numeric", "marked"):
-            return np.array(
-                [None if gone else category_text(v) for v, gone in zip(series, series.isna())], dtype=object
-            )
-        plain = isinstance(series.dtype, np.dtype) and series.dtype.kind in "fiu"  # already numeric
-        numbers = series if plain else pd.to_numeric(series, errors="coerce")
-        wrong = False if plain else numbers.isna() & series.notna()
-        if np.any(wrong):
+        kind = self.kinds_[name]
+        if kind == "date":
+            return self._typed_dates(series, name)
+        if kind not in ("numeric", "marked"):
+            return as_text(series, name)
+        values = read_column(series, name)
+        if values.dtype.kind == "f":
+            return values
+        numbers = pd.to_numeric(pd.Series(values), errors="coerce").to_numpy(np.float64)
+        wrong = np.isnan(numbers) & ~pd.isna(values)
+        if values.dtype.kind == "M" or np.any(wrong):
+            example = values[np.argmax(wrong)] if values.dtype.kind == "O" else str(values[0])
             raise ValueError(
-                f"column {name!r} was numeric in training but holds {series[wrong].iloc[0]!r}; correct it, or leave "
-                "the cell empty"
+                f"column {name!r} was numeric in training but holds {example!r}; correct it, or leave the cell empty"
             )
-        values = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
-        if np.isinf(values).any():
-            raise ValueError(f"column {name!r} holds infinity; replace it, or leave the cell empty")
-        return values
+        return read_column(pd.Series(numbers), name)
+
+    def _typed_dates(self, series: "pd.Series", name: str) -> np.ndarray:
+        """Return a column as dates in the time zone of training; text is read as dates."""
+        import pandas as pd
+
+        zone = self.dates_[name]["zone"]
+        dates = series if series.dtype.kind == "M" else pd.to_datetime(series, errors="coerce", format="mixed")
+        wrong = (dates.isna() & series.notna()).to_numpy()
+        if series.dtype.kind in "biuf" or wrong.any():
+            example = series.iloc[int(np.argmax(wrong))] if len(series) else series.dtype
+            raise ValueError(
+                f"column {name!r} held dates in training but holds {example!r}; correct it, or leave the cell empty"
+            )
+        if bool(zone_of(dates)) != bool(zone):
+            raise ValueError(
+                f"column {name!r} had {f'the time zone {zone}' if zone else 'no time zone'} in training but has "
+                f"{zone_of(dates) or 'none'} now; convert it with dt.tz_localize"
+            )
+        return read_column(dates.dt.tz_convert(zone) if zone else dates, name)
 
 
-def _targets(y: Labels, n: int) -> np.ndarray:
+def _dense(X: Points) -> Points:
+    """Return X; raise ValueError if it is sparse."""
+    if issparse(X):
+        raise ValueError("X is sparse and an encoder of tables needs dense columns: pass X.toarray()")
+    return np.asarray(X) if hasattr(X, "addressable_shards") else X  # JAX arrays
+
+
+def _targets(y: Labels | None, n: int) -> np.ndarray:
     """Targets that are averaged over categories: y, or the indicators of all classes but the first."""
     if y is None:
         return np.zeros((n, 1))
     y = np.asarray(y)
-    if y.dtype.kind == "f":
-        return y.reshape(n, 1).astype(np.float64)
+    if len(y) != n:
+        raise ValueError(f"Found input variables with inconsistent numbers of samples: X has {n}, y has {len(y)}")
+    if y.dtype.kind == "f" or y.ndim > 1:
+        return y.reshape(n, -1).astype(np.float64)
     classes = np.unique(y)
+    if y.dtype.kind in "iu" and len(classes) > MAX_CLASSES:
+        return y.reshape(n, 1).astype(np.float64)
     return (y[:, None] == classes[None, 1:]).astype(np.float64) if len(classes) > 1 else np.zeros((n, 1))
+
+
+def _median(values: np.ndarray, w: np.ndarray | None) -> float:
+    """Median of the known values; zero if there are none."""
+    known = ~np.isnan(values)
+    if not known.any():
+        return 0.0
+    return float(weighted_median(values[known][:, None], None if w is None else w[known])[0])
 
 
 def _means(codes: np.ndarray, Y: np.ndarray, k: int, smoothing: float, w: np.ndarray | None) -> np.ndarray:
@@ -287,23 +426,3 @@ def _means(codes: np.ndarray, Y: np.ndarray, k: int, smoothing: float, w: np.nda
 
 def _mean(Y: np.ndarray, w: np.ndarray | None) -> np.ndarray:
     return Y.mean(0) if w is None else w @ Y / w.sum()
-
-
-def category_text(value: object) -> str:
-    """A category as a string: missing values are empty, and 3.0 is "3"."""
-    if value is None or value != value:
-        return ""
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
-    return str(value).strip()
-
-
-def _by_position(X: Points, names: list[str]) -> "pd.DataFrame":
-    import pandas as pd
-
-    array = np.asarray(X)
-    if array.ndim != 2 or array.shape[1] != len(names):
-        raise ValueError(
-            f"the model was fitted to {len(names)} columns ({', '.join(names[:8])}), got shape {array.shape}"
-        )
-    return pd.DataFrame(array, columns=names)

@@ -1,0 +1,142 @@
+"""Reading of data frames: which ones need an encoder, and each column as numbers, text or dates.
+
+pandas is imported only when a frame is given. Frames of Polars, Arrow and other libraries are converted by their own
+`to_pandas`, so none of these libraries is imported here.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unlazy.core.arrays import Points
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SECONDS_PER_DAY = 86_400.0
+_NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
+_DATES = ("datetime", "datetime64", "date")
+
+
+def as_frame(X: Points) -> "pd.DataFrame | None":
+    """Return a data frame of any library as a pandas one; None if X is not a data frame."""
+    if not hasattr(X, "columns"):
+        return None
+    import pandas as pd
+
+    if isinstance(X, pd.DataFrame):
+        return X
+    if hasattr(X, "to_pandas"):
+        return X.to_pandas()
+    if hasattr(X, "collect"):
+        raise ValueError(f"X is a {type(X).__name__}, which has no rows yet: pass X.collect()")
+    return None
+
+
+def frame_names(frame: "pd.DataFrame") -> list[str]:
+    """Return the column names as strings; raise ValueError if one appears twice."""
+    names = [str(name) for name in frame.columns]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{names.count(twice)} columns are named {twice!r}; column names must be unique")
+    return names
+
+
+def needs_encoder(frame: "pd.DataFrame") -> bool:
+    """Return whether a frame holds more than numbers: text, categories, dates or missing values."""
+    return len(frame) > 0 and any(_needs_encoder(frame.iloc[:, j]) for j in range(frame.shape[1]))
+
+
+def _needs_encoder(series: "pd.Series") -> bool:
+    from pandas.api import types
+
+    if types.is_numeric_dtype(series.dtype) or types.is_bool_dtype(series.dtype):
+        if not hasattr(series.dtype, "categories"):
+            return bool(series.isna().any())
+    elif series.dtype == object and types.infer_dtype(series, skipna=True) in _NUMBERS:
+        return bool(series.isna().any())
+    return True
+
+
+def read_column(series: "pd.Series", name: str) -> np.ndarray:
+    """Return a column as float64 (NaN if missing), as text in an object array (None if missing), or as dates.
+
+    Text, the category dtype and mixtures of types are text, whatever the categories are; booleans are 0 and 1,
+    durations are days, and dates with a time zone are read in that zone.
+    """
+    import pandas as pd
+    from pandas.api import types
+
+    dtype = series.dtype
+    if isinstance(dtype, pd.CategoricalDtype | pd.IntervalDtype):
+        return as_text(series, name)
+    if isinstance(dtype, pd.PeriodDtype):
+        return series.dt.to_timestamp().to_numpy()
+    if types.is_complex_dtype(dtype):
+        raise ValueError(f"column {name!r} holds complex numbers; pass the real and imaginary parts as two columns")
+    if types.is_numeric_dtype(dtype) or types.is_bool_dtype(dtype):
+        return _as_numbers(series, name)
+    if types.is_datetime64_any_dtype(dtype):
+        return _as_dates(series)
+    if types.is_timedelta64_dtype(dtype):
+        return _as_days(series)
+    if isinstance(dtype, pd.StringDtype):
+        return as_text(series, name)
+    kind = types.infer_dtype(series, skipna=True)
+    if kind in _NUMBERS:
+        return _as_numbers(series, name)
+    if kind in _DATES:
+        return _as_dates(pd.to_datetime(series))
+    if kind in ("timedelta", "timedelta64"):
+        return _as_days(pd.to_timedelta(series))
+    return as_text(series, name)
+
+
+def zone_of(series: "pd.Series") -> str:
+    """Return the time zone of a column of dates; empty if it has none."""
+    zone = getattr(series.dt, "tz", None) if series.dtype.kind == "M" else None
+    return "" if zone is None else str(zone)
+
+
+def category_text(value: object) -> str:
+    """Return a category as a string: missing values are empty, and 3.0 is "3"."""
+    if value is None or value != value:
+        return ""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def _as_numbers(series: "pd.Series", name: str) -> np.ndarray:
+    if series.dtype == object:
+        values = np.array([np.nan if gone else float(v) for v, gone in zip(series, series.isna())], np.float64)
+    else:
+        values = series.to_numpy(dtype=np.float64, na_value=np.nan)
+    if np.isinf(values).any():
+        raise ValueError(f"column {name!r} holds infinity; replace it, or leave the cell empty")
+    return values
+
+
+def as_text(series: "pd.Series", name: str) -> np.ndarray:
+    """Return a column as text, None if missing; 3 and 3.0 are the same category."""
+    import pandas as pd
+
+    try:
+        codes, levels = pd.factorize(series)
+    except TypeError as error:  # lists, dictionaries
+        raise TypeError(f"column {name!r} of X does not hold numbers or text: {error}") from error
+    texts: Any = np.array([*(category_text(level) for level in levels), None], dtype=object)
+    for level in levels:
+        if hasattr(level, "__len__") and not isinstance(level, str | bytes):
+            raise TypeError(f"column {name!r} of X holds a {type(level).__name__}: a cell must be a string or a number")
+    return texts[codes]
+
+
+def _as_dates(series: "pd.Series") -> np.ndarray:
+    if getattr(series.dt, "tz", None) is not None:
+        series = series.dt.tz_localize(None)
+    return series.to_numpy(dtype="datetime64[ns]")
+
+
+def _as_days(series: "pd.Series") -> np.ndarray:
+    return series.dt.total_seconds().to_numpy(dtype=np.float64, na_value=np.nan) / SECONDS_PER_DAY
