@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from estimator_roster import CLASSIFIERS, NAMES, data, light_first, make, output, target
 
+from unlazy.core.errors import UnlazyWarning
 from unlazy.estimators import KernelClassifier
 
 X, Y = data(40)
@@ -37,12 +38,16 @@ def test_balanced_classes_have_equal_weight(name):
 
 @pytest.mark.slow_cases("GaussianProcess")
 @pytest.mark.parametrize("name", ["KernelRegressor", "KernelClassifier", "GaussianProcess"])
-def test_wrong_columns_and_axes_raise_scikit_learn_errors(name):
+def test_columns_are_matched_by_name_and_wrong_axes_raise_scikit_learn_errors(name):
     assert name in NAMES
     frame = pd.DataFrame(X, columns=["width", "height", "weight"])
     model = make(name).fit(frame, target(name, Y))
-    with pytest.raises(ValueError, match="must be in the same order as they were in fit"):
-        output(model, frame[["weight", "width", "height"]])
+    found = output(model, frame)
+    np.testing.assert_array_equal(output(model, frame[["weight", "width", "height"]]), found)
+    with pytest.warns(UnlazyWarning, match="were ignored: color"):
+        np.testing.assert_array_equal(output(model, frame.assign(color="red")), found)
+    with pytest.raises(ValueError, match="columns that the model was fitted to are missing: height"):
+        output(model, frame[["weight", "width"]])
     for call in (lambda x: output(model, x), lambda x: make(name).fit(x, target(name, Y))):
         with pytest.raises(ValueError, match=r"Expected 2D array, got 1D array instead[\s\S]*Reshape your data"):
             call(X[:, 0])

@@ -3,13 +3,14 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import unlazy
 from unlazy.core.errors import UnlazyWarning
-from unlazy.estimators.kernel import KernelRegressor
-from unlazy.estimators.persistence.files import save
-from unlazy.estimators.preprocessing.table_encoder import TableEncoder
+from unlazy.estimators import KernelRegressor, TableEncoder, save
 
 
 def frame(n=80):
@@ -103,3 +104,38 @@ def test_weights_count_rows():
     weighted, repeated = TableEncoder(few=2).fit(X, y, sample_weight=counts), TableEncoder(few=2).fit(*again)
     np.testing.assert_allclose(weighted.means_["town"], repeated.means_["town"], rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(weighted.prior_, repeated.prior_, rtol=1e-12)
+
+
+@parametrize_with_checks([TableEncoder()])
+def test_scikit_learn_check(estimator, check):
+    check(estimator)
+
+
+def test_names_and_containers_of_the_output():
+    X = frame()
+    encoder = TableEncoder().set_output(transform="pandas").fit(X, Y)
+    found = encoder.transform(X[["town", "flag", "x", "color"]])
+    assert list(found.columns) == list(encoder.get_feature_names_out()) == encoder.names_
+    np.testing.assert_array_equal(found.to_numpy(), TableEncoder().fit(X, Y).transform(X))
+    both = ColumnTransformer([("table", TableEncoder(), ["x", "color"]), ("scaled", StandardScaler(), ["flag"])])
+    found = both.set_output(transform="pandas").fit_transform(X, Y)
+    assert list(found.columns)[:2] == ["table__x", "table__x missing"] and found.shape == (80, 6)
+    numbers = make_pipeline(StandardScaler(), TableEncoder()).fit(X[["flag"]])
+    assert list(numbers.get_feature_names_out()) == ["flag"]
+
+
+def test_arrays_have_columns_by_number():
+    X = np.array([[1.0, np.nan, 3.0], [2.0, 5.0, 4.0]] * 8)
+    encoder = TableEncoder().fit(X)
+    assert encoder.names_ == ["x0", "x1", "x1 missing", "x2"]
+    assert list(encoder.get_feature_names_out(["a", "b", "c"])) == ["a", "b", "b missing", "c"]
+    words = np.array([["a", 1.5], ["b", 2.5]] * 8, dtype=object)
+    assert TableEncoder().fit(words).names_ == ["x0 = a", "x0 = b", "x1"]
+    with pytest.raises(ValueError, match="X has 2 features, but TableEncoder is expecting 3"):
+        encoder.transform(X[:, :2])
+
+
+def test_counts_with_many_values_are_numbers():
+    """A target of 200 different counts is averaged, not split into 200 classes."""
+    X = pd.DataFrame({"c": [f"c{i % 20}" for i in range(200)]})
+    assert TableEncoder().fit_transform(X, np.arange(200)).shape == (200, 1)

@@ -28,7 +28,7 @@ from unlazy.core.arrays import Labels, Points, as_points, check_finite, n_points
 from unlazy.core.arrays import precision as in_precision
 from unlazy.estimators.persistence import files
 from unlazy.estimators.preprocessing.columns import column_position
-from unlazy.estimators.preprocessing.frames import as_frame, frame_names, needs_encoder
+from unlazy.estimators.preprocessing.frames import as_frame, frame_names, match_columns, needs_encoder
 from unlazy.estimators.validation import check_entries, dense_floats, reject_text_labels
 from unlazy.kernels.base import Kernel, resolve_kernel
 
@@ -158,6 +158,8 @@ class Estimator(BaseEstimator):
             self.__dict__.pop("encoder_", None)
             if frame is not None and needs_encoder(frame):
                 return self._fit_encoder(frame, None, None)
+        elif frame is not None and hasattr(self, "feature_names_in_") and all(isinstance(c, str) for c in frame):
+            X = match_columns(frame, list(self.feature_names_in_))
         keep = {"ensure_all_finite": False, "dtype": np.float64}
         return dense_floats(X, lambda X: validate_data(self, X, reset=reset, **keep), self._dtype)
 

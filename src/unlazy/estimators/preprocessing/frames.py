@@ -4,11 +4,15 @@ pandas is imported only when a frame is given. Frames of Polars, Arrow and other
 `to_pandas`, so none of these libraries is imported here.
 """
 
+import warnings
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from unlazy.core.arrays import Points
+from unlazy.core.errors import UnlazyWarning, join_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,6 +44,24 @@ def frame_names(frame: "pd.DataFrame") -> list[str]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{names.count(twice)} columns are named {twice!r}; column names must be unique")
     return names
+
+
+def match_columns(frame: "pd.DataFrame", names: Sequence[str], ignored: Sequence[str] = ()) -> "pd.DataFrame":
+    """Return the columns `names` of a frame in this order; warn about others, except those `ignored`."""
+    given = [str(name) for name in frame.columns]
+    if given == list(names):
+        return frame
+    count, known = Counter(given), {*names, *ignored}
+    missing = [name for name in names if not count[name]]
+    if missing:
+        raise ValueError(f"columns that the model was fitted to are missing: {', '.join(missing)}")
+    twice = [name for name in names if count[name] > 1]
+    if twice:
+        raise ValueError(f"{count[twice[0]]} columns are named {twice[0]!r}; column names must be unique")
+    extra = [name for name in given if name not in known]
+    if extra:
+        warnings.warn(f"columns unknown to the model were ignored: {join_names(extra)}", UnlazyWarning, stacklevel=4)
+    return frame.set_axis(given, axis=1)[list(names)]
 
 
 def needs_encoder(frame: "pd.DataFrame") -> bool:

@@ -10,8 +10,6 @@ but the first; StandardScaler makes a rare indicator the largest column (see `Co
 columns by name. All fitted attributes are numbers, strings and arrays, which a saved file can hold.
 """
 
-import warnings
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,10 +20,17 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import _check_feature_names_in, _check_sample_weight, check_is_fitted, validate_data
 
 from unlazy.core.arrays import Labels, Points
-from unlazy.core.errors import UnlazyWarning
 from unlazy.estimators.preprocessing.columns import ColumnScale, weighted_median
 from unlazy.estimators.preprocessing.dates import date_columns, elapsed_days, varying_parts
-from unlazy.estimators.preprocessing.frames import as_frame, as_text, category_text, frame_names, read_column, zone_of
+from unlazy.estimators.preprocessing.frames import (
+    as_frame,
+    as_text,
+    category_text,
+    frame_names,
+    match_columns,
+    read_column,
+    zone_of,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -322,18 +327,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         frame = as_frame(X)
         if frame is None:
             return pd.DataFrame(self._matched_array(X), columns=self.columns_)
-        given = [str(name) for name in frame.columns]
-        count, known = Counter(given), set(self.columns_)
-        missing = [name for name in self.columns_ if not count[name]]
-        if missing:
-            raise ValueError(f"columns that the model was fitted to are missing: {', '.join(missing)}")
-        twice = [name for name in self.columns_ if count[name] > 1]
-        if twice:
-            raise ValueError(f"{count[twice[0]]} columns are named {twice[0]!r}; column names must be unique")
-        extra = [name for name in given if name not in known and name != self.target]
-        if extra:
-            warnings.warn(f"columns unknown to the model were ignored: {', '.join(extra)}", UnlazyWarning, stacklevel=3)
-        return frame.set_axis(given, axis=1)[self.columns_]
+        return match_columns(frame, self.columns_, [self.target]).set_axis(self.columns_, axis=1)
 
     def _matched_array(self, X: Points) -> np.ndarray:
         """Return an array with the number of columns of `fit`."""
