@@ -28,6 +28,7 @@ from unlazy.estimators.feature_search.choices import (
     choose_labels_large,
     list_candidates,
 )
+from unlazy.estimators.feature_search.effort import Effort, find_effort
 from unlazy.estimators.feature_search.final_fit import (
     FinalFitProblem,
     KernelModel,
@@ -48,6 +49,7 @@ from unlazy.estimators.feature_search.successive_halving import (
 from unlazy.estimators.preprocessing.columns import ColumnScale, IntegerCodes, encoding_options
 from unlazy.kernels.base import Kernel
 from unlazy.kernels.metric import apply_metric
+from unlazy.kernels.radial import Laplace
 from unlazy.solvers.checkpoint import Checkpoint
 from unlazy.solvers.ridge import weighted_mean
 from unlazy.training.rfm.iteration import apply_steps, isotropic_metric, metric_root, normalize_metric
@@ -58,11 +60,6 @@ if TYPE_CHECKING:
 else:  # imported when a learning curve is asked for
     LearningCurve = Numbers = Any
 
-SEARCH = 1200
-"""Number of distinct rows on which kernel, metric, bandwidth, ridge and number of updates are chosen.
-
-This applies up to `constants.SINGLE_SPLIT_ROWS` rows; beyond, `feature_search.successive_halving` uses growing sizes.
-"""
 IGNORED_IN_CHECKPOINT = ("progress", "checkpoint", "precision", "n_jobs")
 """Parameters on which the stages of a fit do not depend."""
 
@@ -83,6 +80,7 @@ class FeatureMachine(Estimator):
     categorical: Sequence[str | int] | None
     robust: bool
     average: bool
+    effort: str
     tolerance: float
     precision: str | None
     progress: ProgressOption
@@ -96,8 +94,8 @@ class FeatureMachine(Estimator):
 
     def __init__(
         self, kernel=None, *, metric=None, updates=8, iterate="best", rank=None, start=None, relative_bandwidth=None,
-        relative_ridge=None, standardize=True, categorical=None, robust=True, average=True, tolerance=1e-3,
-        precision=None, random_state=0, progress=False, checkpoint=None, n_jobs=None,
+        relative_ridge=None, standardize=True, categorical=None, robust=True, average=True, effort="medium",
+        tolerance=1e-3, precision=None, random_state=0, progress=False, checkpoint=None, n_jobs=None,
     ):  # fmt: skip
         self.kernel = kernel
         self.metric = metric
@@ -111,6 +109,7 @@ class FeatureMachine(Estimator):
         self.categorical = categorical
         self.robust = robust
         self.average = average
+        self.effort = effort
         self.tolerance = tolerance
         self.precision = precision
         self.random_state = random_state
@@ -120,11 +119,11 @@ class FeatureMachine(Estimator):
 
     def _fit(self, given: TrainingData, regression: bool) -> tuple[np.ndarray, TrainingData]:
         """Set the fitted attributes; return held-out predictions and the rows they belong to."""
-        candidates = list_candidates(self, given.X.shape)
+        candidates, robust = self._candidates(given.X.shape), regression and self._chooses_labels
         data, center, spread = _prepare(given, regression)
         order = self._order(len(data.X))
         self._others_, self.outliers_, self.clip_ = [], "kept", np.full(len(spread), np.inf)
-        rows = np.sort(order[:SEARCH])
+        rows = np.sort(order[: self._effort.search_rows])
         with self._float64_scope():
             data, found = self._encode_columns(candidates, data, order)
             if len(data.X) == 1 or not np.any(data.Y):
@@ -134,11 +133,11 @@ class FeatureMachine(Estimator):
                 part = data.rows(rows)
                 found = found or self._select(candidates, part)
                 chosen = LabelChoice([(found, data)], self.outliers_, self.clip_)
-                if regression and self.robust:
+                if robust:
                     chosen = choose_labels(found, data, rows, self._select, self._fit_member)
                 held_out = self._fit_few_rows(chosen, part)
             else:
-                held_out, part = self._fit_many_rows(candidates, data, order, regression and self.robust)
+                held_out, part = self._fit_many_rows(candidates, data, order, robust)
         self.clip_ = self.clip_ * spread
         self.intercept_ = (self.intercept_ * spread + center).astype(self._dtype)
         self.dual_coef_ = (self.dual_coef_ * spread).astype(self._dtype)
@@ -204,7 +203,7 @@ class FeatureMachine(Estimator):
 
         if given.weights is not None:
             raise ValueError("a learning curve needs equal weights: do not set class_weight")
-        candidates = list_candidates(self, given.X.shape)
+        candidates = self._candidates(given.X.shape)
         data, _, spread = _prepare(given, regression)
         data, order = data._replace(weights=None), self._order(len(data.X))
         asked = validate_sizes(len(data.X) * DEFAULT_SIZES if sizes is None else sizes, len(data.X))
@@ -212,9 +211,9 @@ class FeatureMachine(Estimator):
             raise ValueError("a learning curve needs labels that are not all equal")
         with self._float64_scope():
             data, found = self._encode_columns(candidates, data, order)
-            part = data.rows(np.sort(order[:SEARCH]))
-            found = found or self._select(candidates, part)
-            part = data.rows(order[:SEARCH])
+            rows = order[: self._effort.search_rows]
+            found = found or self._select(candidates, data.rows(np.sort(rows)))
+            part = data.rows(rows)
             with single_threaded_blas():
                 return metric_curve(found, part, part.Y * spread, asked, partial(self._metric_of, found, part))
 
@@ -233,10 +232,11 @@ class FeatureMachine(Estimator):
         """
         asked = () if self.categorical is not None and hasattr(self, "encoder_") else self.categorical
         options = encoding_options(data.X, asked, self._column_names)
+        options = options[:1] if self._effort.one_kernel else options
         codes, found = options[0], None
         if len(data.X) > 1 and np.any(data.Y):
             rows = np.sort(order[: constants.ENCODING_SEARCH_ROWS])
-            quick = len(data.X) > constants.ENCODING_SEARCH_ROWS
+            quick = len(data.X) > constants.ENCODING_SEARCH_ROWS and self._effort.quick_encoding
             search = partial(self._select, quick=quick)
             codes, found = choose_encoding(options, data.rows(rows), self.standardize, candidates, search)
         self._codes_ = codes._asdict()
@@ -248,7 +248,7 @@ class FeatureMachine(Estimator):
     def _select(self, candidates: Sequence[KernelCandidate], part: TrainingData, quick: bool = False) -> Selected:
         """Search the best candidate on these rows."""
         begin = None if self.start is None else lambda rows: self._one_step_metric(part.rows(rows))
-        steps = len(candidates) * (self.updates + 1)
+        steps = len(candidates) * (self._most_updates + 1)
         with single_threaded_blas(), ProgressDisplay("learning a metric", steps, show=self.progress) as shown:
             options = replace(self._search_options, quick=quick)
             return select(candidates, part, options, begin=begin, advance=shown.advance)
@@ -285,9 +285,10 @@ class FeatureMachine(Estimator):
     ) -> tuple[np.ndarray, TrainingData]:
         """Choose by successive halving, then fit all rows; return held-out predictions and their rows."""
         given = data
-        compile_programs_ahead(candidates, data, self.updates > 0)
+        compile_programs_ahead(candidates, data, self._most_updates > 0)
         if robust:
-            chosen = choose_labels_large(candidates[0], data, np.sort(order[:SEARCH]), self._select, self._fit_member)
+            rows = np.sort(order[: self._effort.search_rows])
+            chosen = choose_labels_large(candidates[0], data, rows, self._select, self._fit_member)
             self.outliers_, self.clip_ = chosen.outliers, chosen.clip
             data = chosen.fits[0][1] if chosen.fits else data
         found, (model, problem, best) = retry_on_out_of_memory(
@@ -317,7 +318,7 @@ class FeatureMachine(Estimator):
         stages = self._stages(candidates, data, order)
         fixed = (self.relative_bandwidth, self.relative_ridge)
         with ProgressDisplay("learning a metric", TOTAL, show=self.progress) as shown:
-            fit_progress = FitProgress(shown, expected_work(len(data.X), len(candidates), self.updates))
+            fit_progress = FitProgress(shown, expected_work(len(data.X), len(candidates), self._most_updates))
             stages.done = fit_progress.done
             begin = None if self.start is None else self._one_step_metric
             found = successive_halving(
@@ -328,8 +329,30 @@ class FeatureMachine(Estimator):
     @property
     def _search_options(self) -> SearchOptions:
         return SearchOptions(
-            self.updates, self.relative_bandwidth, self.relative_ridge, self.rank, self.iterate == "last", self.average
-        )
+            self._most_updates, self.relative_bandwidth, self.relative_ridge, self.rank,
+            last=self.iterate == "last", average=self.average and not self._effort.one_kernel,
+        )  # fmt: skip
+
+    @property
+    def _effort(self) -> Effort:
+        return find_effort(self.effort)
+
+    @property
+    def _most_updates(self) -> int:
+        """Largest number of metric updates."""
+        return 0 if self._effort.one_kernel else self.updates
+
+    @property
+    def _chooses_labels(self) -> bool:
+        """Whether heavy-tailed labels may be clipped."""
+        return self.robust and not self._effort.one_kernel
+
+    def _candidates(self, shape: tuple[int, int]) -> list[KernelCandidate]:
+        """Kernels and metrics to choose from for a table of this shape."""
+        found = list_candidates(self, shape)
+        if not self._effort.one_kernel:
+            return found
+        return [next(c for c in found if self.kernel is not None or isinstance(c.kernel, Laplace))]
 
     def _stages(self, candidates: list[KernelCandidate], data: TrainingData, order: np.ndarray) -> Stages:
         """Stages of this fit, including those that an earlier run has stored."""

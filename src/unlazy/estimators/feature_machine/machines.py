@@ -54,6 +54,10 @@ class FeatureMachineRegressor(HeldOutIntervals, MultiOutputMixin, RegressorMixin
     average : bool, default True
         Whether to average candidates if there are at most 400 rows: all candidates whose leave-one-out error is within
         z = 2 standard errors of the best one, with weights exp(-z²/2).
+    effort : {"low", "medium", "high"}, default "medium"
+        How much is searched. "low" fits one kernel (Laplace unless `kernel` is given) with its bandwidth and ridge, and
+        nothing else: no metric, encoding, clipping or averaging. "medium" searches on at most 1,200 rows if there are
+        at most 3,000, and "high" on all of them.
     tolerance : float, default 1e-3
         Relative tolerance of iterative fits, used for more rows than one factorization can hold.
     precision : {"float32", "float64"} or None, default None
@@ -207,6 +211,10 @@ class FeatureMachineClassifier(CalibratedClassifier, FeatureMachine):
     average : bool, default True
         Whether to average candidates if there are at most 400 rows: all candidates whose leave-one-out error is within
         z = 2 standard errors of the best one, with weights exp(-z²/2).
+    effort : {"low", "medium", "high"}, default "medium"
+        How much is searched. "low" fits one kernel (Laplace unless `kernel` is given) with its bandwidth and ridge, and
+        nothing else: no metric, encoding, clipping or averaging. "medium" searches on at most 1,200 rows if there are
+        at most 3,000, and "high" on all of them.
     tolerance : float, default 1e-3
         Relative tolerance of iterative fits, used for more rows than one factorization can hold.
     precision : {"float32", "float64"} or None, default None
@@ -288,14 +296,15 @@ class FeatureMachineClassifier(CalibratedClassifier, FeatureMachine):
 
     def __init__(
         self, kernel=None, *, metric=None, updates=8, iterate="best", rank=None, start=None, relative_bandwidth=None,
-        relative_ridge=None, standardize=True, categorical=None, robust=True, average=True, tolerance=1e-3,
-        precision=None, random_state=0, progress=False, checkpoint=None, n_jobs=None, class_weight=None,
+        relative_ridge=None, standardize=True, categorical=None, robust=True, average=True, effort="medium",
+        tolerance=1e-3, precision=None, random_state=0, progress=False, checkpoint=None, n_jobs=None,
+        class_weight=None,
     ):  # fmt: skip
         super().__init__(
             kernel, metric=metric, updates=updates, iterate=iterate, rank=rank, start=start,
             relative_bandwidth=relative_bandwidth, relative_ridge=relative_ridge, standardize=standardize,
-            categorical=categorical, robust=robust, average=average, tolerance=tolerance, precision=precision,
-            random_state=random_state, progress=progress, checkpoint=checkpoint, n_jobs=n_jobs,
+            categorical=categorical, robust=robust, average=average, effort=effort, tolerance=tolerance,
+            precision=precision, random_state=random_state, progress=progress, checkpoint=checkpoint, n_jobs=n_jobs,
         )  # fmt: skip
         self.class_weight = class_weight
 
