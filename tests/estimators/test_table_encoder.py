@@ -10,7 +10,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import unlazy
 from unlazy.core.errors import UnlazyWarning
-from unlazy.estimators import KernelRegressor, TableEncoder, save
+from unlazy.estimators import FeatureMachineRegressor, KernelRegressor, TableEncoder, save
 
 
 def frame(n=80):
@@ -100,7 +100,7 @@ def test_weights_count_rows():
     again = X.loc[X.index.repeat(counts)], np.repeat(y, counts)
     weighted, repeated = TableEncoder(few=25).fit(X, y, sample_weight=counts), TableEncoder(few=25).fit(*again)
     np.testing.assert_allclose(weighted.transform(X), repeated.transform(X), rtol=1e-12, atol=1e-12)
-    assert not np.allclose(weighted.transform(X), TableEncoder(few=25).fit(X, y).transform(X))
+    assert not np.allclose(weighted.transform(X)[:, :2], TableEncoder(few=25).fit(X, y).transform(X)[:, :2])
     weighted, repeated = TableEncoder(few=2).fit(X, y, sample_weight=counts), TableEncoder(few=2).fit(*again)
     np.testing.assert_allclose(weighted.means_["town"], repeated.means_["town"], rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(weighted.prior_, repeated.prior_, rtol=1e-12)
@@ -139,3 +139,64 @@ def test_counts_with_many_values_are_numbers():
     """A target of 200 different counts is averaged, not split into 200 classes."""
     X = pd.DataFrame({"c": [f"c{i % 20}" for i in range(200)]})
     assert TableEncoder().fit_transform(X, np.arange(200)).shape == (200, 1)
+
+
+def rides(n=300):
+    """Prices that depend on the distance alone, and three rides without a borough that cost 70."""
+    rng = np.random.default_rng(0)
+    borough = rng.choice(["Bronx", "Queens", "Manhattan", "Brooklyn"], n, p=[0.1, 0.2, 0.5, 0.2]).astype(object)
+    X = pd.DataFrame({"distance": rng.lognormal(1, 0.7, n), "tip": rng.normal(size=n), "borough": borough})
+    y = 3 + 3 * X["distance"].to_numpy() + 0.7 * rng.normal(size=n)
+    X.loc[:2, "borough"], y[:3] = None, 70.0
+    return X, y
+
+
+@pytest.mark.parametrize(
+    "model",
+    [KernelRegressor("laplace"), FeatureMachineRegressor("product_laplace", updates=0)],
+    ids=["ridge", "machine"],
+)
+def test_a_rare_missing_category_predicts_what_models_without_it_predict(model):
+    """With an indicator of the three rides, a ride of 0.7 without a borough costs 16."""
+    X, y = rides()
+    new = pd.DataFrame({"distance": [0.7, 1.0, 2.0, 3.0], "tip": 0.0, "borough": None}).astype({"borough": object})
+    found = make_pipeline(TableEncoder(), model).fit(X, y)
+    at_missing = found.predict(new)
+    known = [found.predict(new.assign(borough=name)) for name in ("Bronx", "Queens", "Manhattan", "Brooklyn")]
+    without = make_pipeline(TableEncoder(), model).fit(X[["distance", "tip"]], y).predict(new[["distance", "tip"]])
+    noise = 0.7  # of the prices
+    assert (at_missing > np.min([*known, without], 0) - noise).all()
+    assert (at_missing < np.max([*known, without], 0) + noise).all()
+
+
+def test_few_missing_numbers_are_filled_without_a_mark():
+    X, y = rides()
+    X = X[["distance", "tip"]].assign(when=pd.date_range("2024-01-01", periods=len(X), freq="h"))
+    gone = X.assign(tip=X["tip"].where(X.index >= 3), when=X["when"].where(X.index >= 3))
+    encoder = TableEncoder().fit(gone, y)
+    assert encoder.names_ == ["distance", "tip", "when days", "when weekday", "when hour"]
+    filled = gone[["tip"]].fillna(gone["tip"].median())
+    np.testing.assert_array_equal(TableEncoder().fit_transform(gone[["tip"]]), TableEncoder().fit_transform(filled))
+
+
+def test_rare_categories_share_an_indicator_if_they_have_enough_rows():
+    words = ["a"] * 40 + ["b"] * 20 + ["c"] * 5 + ["d"] * 4
+    X, y = pd.DataFrame({"w": words}), np.arange(69.0)
+    encoder = TableEncoder().fit(X, y)
+    assert encoder.names_ == ["w = a", "w = b", "w = (rare)"]
+    raw = encoder.transform(pd.DataFrame({"w": ["b", "c", "d", "new", None]})) * encoder.scale_ + encoder.offset_
+    np.testing.assert_allclose(raw, [[0, 1, 0], *[[0, 0, 1]] * 4], atol=1e-12)
+    alone = TableEncoder()
+    A = alone.fit_transform(X[:-4], y[:-4]) * alone.scale_ + alone.offset_
+    assert alone.names_ == ["w = a", "w = b"]
+    np.testing.assert_allclose(A[60:], [[1, 0]] * 5, atol=1e-12)  # in training as the most frequent one
+    raw = alone.transform(X[60:]) * alone.scale_ + alone.offset_
+    np.testing.assert_allclose(raw, 0, atol=1e-12)  # between the known ones
+    single = TableEncoder().fit(X[:43].assign(w=["a"] * 40 + ["c"] * 3), y[:43])  # its absence would be a mark
+    np.testing.assert_array_equal(single.transform(pd.DataFrame({"w": ["a", "c", "new"]})), np.zeros((3, 1)))
+
+
+def test_all_categories_rare():
+    X = pd.DataFrame({"w": np.repeat([f"w{k}" for k in range(6)], 4)})
+    assert TableEncoder().fit(X, np.arange(24.0)).kinds_["w"] == "means"  # shrunk toward the overall mean
+    assert len(TableEncoder().fit(X).names_) == 6  # without a target each one has an indicator
