@@ -103,8 +103,6 @@ def test_bad_files(tmp_path):
     binary = tmp_path / "x.csv"
     binary.write_bytes(bytes(range(256)))
     assert "not a text file" in refused(binary)
-    binary.write_bytes("a,b\nü,1\n".encode("latin-1"))
-    assert "UTF-8" in refused(binary)
     ragged = csv(tmp_path / "r.csv", "a,b\n" + "1,2\n" * 30 + "1,2,3\n")
     assert "as many fields as the header" in refused(ragged, "a")
     (tmp_path / "x.npz").write_bytes(b"not a zip")
@@ -133,11 +131,7 @@ def test_bad_columns(tmp_path):
         return refused(csv(tmp_path / "t.csv", frame=frame(c=values)), target, **options)
 
     assert "mixes numbers with text" in with_column(["1", "2", "n/k"] * (N // 3))
-    assert "holds dates" in with_column(pd.date_range("2020-01-01", periods=N).astype(str))
-    assert f"{N} categories in {N} rows" in with_column([f"id{i}" for i in range(N)])
     assert "infinite" in with_column(["inf"] + ["1"] * (N - 1))
     many = pd.DataFrame({"c": [f"c{i % 10_000}" for i in range(20_000)], "y": np.arange(20_000.0)})
-    with pytest.raises(UnlazyError, match=r"10,000 categories in 20,000 rows.*--drop c"):
+    with pytest.raises(UnlazyError, match=r"no input column is left.*identifiers"):
         make_table(many[["c"]], many["y"])
-    with pytest.raises(UnlazyError, match="holds dates"):
-        make_table(pd.DataFrame({"when": pd.date_range("2020-01-01", periods=N)}), np.arange(N))

@@ -16,7 +16,7 @@ def print_stderr(text: str) -> None:
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """Print exceptions and warnings as one line; exit with code 2 on an error and 130 on an interrupt."""
+    """Print exceptions (with a line for each problem) and warnings; exit with code 2, or 130 after an interrupt."""
     usual = warnings.showwarning
 
     def one_line(message, category, *rest, **more):  # type: ignore[no-untyped-def]
@@ -30,7 +30,8 @@ def report_errors() -> Iterator[None]:
             warnings.showwarning = one_line
             yield
     except (UnlazyError, ValueError) as error:
-        print_stderr(f"unlazy: {' '.join(str(error).split())}")
+        lines = [" ".join(line.split()) for line in str(error).splitlines()]
+        print_stderr("unlazy: " + "\n  ".join(lines))
         raise typer.Exit(2) from None
     except KeyboardInterrupt as error:
         print_stderr(f"unlazy: {error or 'interrupted'}")

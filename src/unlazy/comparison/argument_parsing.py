@@ -18,7 +18,7 @@ def resolve_source(source: str | Path) -> Path | None:
         known = datasets if path.suffix == "" else "; check the file name and the folder"
         raise UnlazyError(f"there is no file {source}{known}")
     if path.is_dir():
-        raise UnlazyError(f"{source} is a folder; pass a CSV, Parquet or npz file")
+        raise UnlazyError(f"{source} is a folder; pass a CSV, Excel, Parquet or npz file")
     return path
 
 

@@ -3,13 +3,14 @@
 A column that mixes text and numbers raises UnlazyError. Automatic corrections are reported in `notes`.
 """
 
-import re
-import warnings
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
+from unlazy.comparison.data.dates import are_dates, as_dates
+from unlazy.comparison.data.number_formats import NumberFormat, parse_numbers
 from unlazy.core.errors import UnlazyError, join_names
 from unlazy.estimators.preprocessing.table_encoder import category_text
 
@@ -22,10 +23,6 @@ MIN_GROUPS = 8
 """Fewest groups for which splits by group are meaningful."""
 MAX_INTEGER_CLASSES = 20
 """Integer targets with at most this many distinct values are treated as classes."""
-_DATE = re.compile(r"\s*(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([T ]\d{1,2}:\d{2}.*)?\s*")
-_COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
-_THOUSANDS = re.compile(r"\s*[-+]?\d{1,3}(,\d{3})+(\.\d*)?\s*")
-_BELOW_ONE = re.compile(r"\s*[-+]?0+,\d+\s*")
 
 
 def column_kind(series: pd.Series, allow_mixed: bool = False, remedy: str = "") -> Kind:
@@ -42,7 +39,7 @@ def column_kind(series: pd.Series, allow_mixed: bool = False, remedy: str = "") 
     if isinstance(series.dtype, pd.CategoricalDtype):
         return "category"
     texts = values.map(str)
-    number = _numbers(texts).notna()
+    number = parse_numbers(texts)[0].notna()
     if number.all():
         return "numeric"
     if number.any() and not allow_mixed:
@@ -53,7 +50,7 @@ def column_kind(series: pd.Series, allow_mixed: bool = False, remedy: str = "") 
             f"{words}); leave those cells empty if they mean missing, or "
             f"{remedy or f'treat the column as categories with --categorical {name}'}"
         )
-    if _dates(texts):
+    if are_dates(texts):
         return "date"
     return "category"
 
@@ -62,7 +59,7 @@ def as_number(series: pd.Series) -> np.ndarray:
     """Convert a column to float64, with NaN for missing values."""
     if pd.api.types.is_numeric_dtype(series) or pd.api.types.is_bool_dtype(series):
         return series.to_numpy(dtype=np.float64, na_value=np.nan)
-    numbers = _numbers(series.dropna().map(str)).astype(np.float64)
+    numbers = parse_numbers(series.dropna().map(str))[0].astype(np.float64)
     return numbers.reindex(series.index).to_numpy(dtype=np.float64)
 
 
@@ -80,8 +77,11 @@ def parse_target(labels: pd.Series, asked: str | None, notes: list[str]) -> tupl
         raise UnlazyError(f"the target {name!r} holds dates; convert it to a number, such as days since the first date")
     if kind == "numeric" and asked != "classification":
         number = as_number(labels)
-        if example := thousands_example(labels):
-            notes.append(f"commas in the target {name!r} are read as thousands separators ({example})")
+        format = number_format(labels)
+        if format.commas == "thousands":
+            notes.append(f"commas in the target {name!r} are read as thousands separators ({format.example})")
+        if format.unit:
+            notes.append(f"the unit of the target {name!r} is {format.unit}")
         if not np.isfinite(number).all():
             raise UnlazyError(f"the target {name!r} has infinite values; replace them or drop those rows")
         count = len(np.unique(number))
@@ -131,16 +131,14 @@ def _classes(labels: pd.Series, kind: str, name: str) -> np.ndarray:
     return values
 
 
-def drop_rare_classes(
-    frame: pd.DataFrame, values: np.ndarray, task: str, name: str, notes: list[str]
-) -> "tuple[pd.DataFrame, np.ndarray]":
-    """Drop the rows of classes with fewer than MIN_CLASS_ROWS rows."""
+def frequent_classes(values: np.ndarray, task: str, name: str, notes: list[str]) -> np.ndarray:
+    """Mask of the rows whose class has MIN_CLASS_ROWS rows or more; of all rows for a regression."""
     if task == "regression":
-        return frame, values
+        return np.ones(len(values), bool)
     classes, codes, counts = np.unique(values, return_inverse=True, return_counts=True)
     keep = counts[codes] >= MIN_CLASS_ROWS
     if keep.all():
-        return frame, values
+        return keep
     if len(np.unique(values[keep])) < 2:
         raise UnlazyError(
             f"fewer than two classes of {name!r} have {MIN_CLASS_ROWS} rows or more; add rows to each class, or use "
@@ -149,41 +147,99 @@ def drop_rare_classes(
     rare = ", ".join(repr(c.item()) for c in classes[counts < MIN_CLASS_ROWS][:5])
     dropped = int((~keep).sum())
     notes.append(f"dropped {dropped:,} rows of classes with fewer than {MIN_CLASS_ROWS} rows ({rare})")
-    return frame[keep].reset_index(drop=True), values[keep]
+    return keep
 
 
-def parse_inputs(frame: pd.DataFrame, categorical: tuple[str, ...], notes: list[str]) -> pd.DataFrame:
-    """Convert each column to float64 or text; empty and constant columns are dropped."""
-    columns, idle, missing, grouped = {}, [], [], []
+def parse_inputs(
+    frame: pd.DataFrame, categorical: tuple[str, ...], notes: list[str], problems: list[str]
+) -> pd.DataFrame:
+    """Convert each column to float64, text or dates; empty and constant columns and identifiers are dropped.
+
+    Columns that cannot be converted are left out and added to `problems`.
+    """
+    columns, idle = {}, []
+    found: dict[str, list[str]] = {"missing": [], "commas": [], "units": [], "identifiers": []}
     for name in frame.columns:
         series = frame[name]
         if series.isna().all() or series.nunique(dropna=False) < 2:
             idle.append(name)
             continue
-        kind = "category" if name in categorical else column_kind(series)
-        if kind == "date":
-            raise UnlazyError(
-                f"column {name!r} holds dates such as {series.dropna().iloc[0]!s}; replace it with numbers (days since "
-                f"the first date, month, weekday), remove it with --drop {name}, or order rows by it with --time {name}"
-            )
-        columns[name] = as_number(series) if kind == "numeric" else as_category(series)
-        if kind == "numeric" and (example := thousands_example(series)):
-            grouped.append(f"{name} ({example})")
-        if kind == "numeric" and np.isinf(columns[name]).any():
-            raise UnlazyError(f"column {name!r} has infinite values; replace them, or remove it with --drop {name}")
-        if kind == "category":
-            _check_categories(name, columns[name])
-        if series.isna().any():
-            missing.append(f"{name} ({int(series.isna().sum()):,})")
-    if grouped:
-        notes.append(f"commas are read as thousands separators in {join_names(grouped)}")
+        try:
+            values = _parse_input(series, name in categorical, found)
+        except UnlazyError as error:
+            problems.append(str(error))
+            continue
+        if values is not None:
+            columns[name] = values
+    if found["commas"]:
+        notes.append(f"commas are read as thousands separators in {join_names(found['commas'])}")
+    if found["units"]:
+        notes.append(f"units are removed from {join_names(found['units'])}")
+    if found["identifiers"]:
+        notes.append(f"left out {join_names(found['identifiers'])}: free text or an identifier, with a different value "
+                     "in nearly every row")  # fmt: skip
     if idle:
         notes.append(f"dropped constant columns: {join_names(idle)}")
-    if not columns:
-        raise UnlazyError("all input columns are constant; add at least one that varies")
-    if missing:
-        notes.append(f"missing values are imputed and flagged by an indicator column: {join_names(missing)}")
+    if not columns and not problems:
+        problems.append(
+            "no input column is left: all are constant, free text or identifiers; add at least one that varies"
+            if found["identifiers"]
+            else "all input columns are constant; add at least one that varies"
+        )
+    if found["missing"]:
+        notes.append(f"missing values are imputed and flagged by an indicator column: {join_names(found['missing'])}")
     return pd.DataFrame(columns)
+
+
+def _parse_input(series: pd.Series, categorical: bool, found: dict[str, list[str]]) -> np.ndarray | None:
+    """Convert one column; None for an identifier. What was corrected is added to `found`."""
+    name = str(series.name)
+    kind = "category" if categorical else column_kind(series)
+    if kind == "date":
+        if series.isna().any():
+            found["missing"].append(f"{name} ({int(series.isna().sum()):,})")
+        return parse_dates(series)
+    values = as_number(series) if kind == "numeric" else as_category(series)
+    if kind == "numeric":
+        format = number_format(series)
+        if format.commas == "thousands":
+            found["commas"].append(f"{name} ({format.example})")
+        if format.unit:
+            found["units"].append(f"{name} ({format.unit})")
+        if np.isinf(values).any():
+            raise UnlazyError(f"column {name!r} has infinite values; replace them, or remove it with --drop {name}")
+    elif not categorical and _identifies_rows(values):
+        found["identifiers"].append(f"{name} ({len(set(values)):,} distinct texts)")
+        return None
+    if series.isna().any():
+        found["missing"].append(f"{name} ({int(series.isna().sum()):,})")
+    return values
+
+
+def parse_dates(series: pd.Series) -> np.ndarray:
+    """Convert a column of dates to datetime64 without a time zone, and durations to days."""
+    if pd.api.types.is_timedelta64_dtype(series):
+        return (series.dt.total_seconds() / 86_400).to_numpy(np.float64)
+    dates = as_dates(series)
+    if dates.dt.tz is not None:
+        dates = dates.dt.tz_localize(None)
+    lost = int(dates.isna().sum() - series.isna().sum())
+    if lost:
+        bad = series[dates.isna() & series.notna()].iloc[0]
+        raise UnlazyError(
+            f"column {series.name!r} has {lost:,} values that are no dates, such as {str(bad)!r}; correct them, or "
+            "leave those cells empty"
+        )
+    return dates.to_numpy(dtype="datetime64[ns]")
+
+
+def raise_problems(problems: Sequence[str]) -> None:
+    """Raise UnlazyError with all problems of a table, if there are any."""
+    if len(problems) == 1:
+        raise UnlazyError(problems[0])
+    if problems:
+        listed = "".join(f"\n  {i}. {problem}" for i, problem in enumerate(problems, 1))
+        raise UnlazyError(f"the table has {len(problems)} problems:{listed}")
 
 
 def parse_groups(series: pd.Series, notes: list[str]) -> np.ndarray:
@@ -204,9 +260,7 @@ def parse_times(series: pd.Series, notes: list[str]) -> np.ndarray:
     """Convert a column of numbers or dates to times in float64."""
     kind = column_kind(series, allow_mixed=True)
     if kind == "date":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = pd.to_datetime(series, errors="coerce", format=None if series.dtype.kind == "M" else "mixed")
+        found = as_dates(series)
         values = (found - found.min()).dt.total_seconds().to_numpy()
     elif kind == "numeric":
         values = as_number(series)
@@ -220,63 +274,14 @@ def parse_times(series: pd.Series, notes: list[str]) -> np.ndarray:
     return values.astype(np.float64)
 
 
-def _check_categories(name: str, values: np.ndarray) -> None:
-    """Raise UnlazyError if a column has so many categories that it identifies rows."""
+def _identifies_rows(values: np.ndarray) -> bool:
+    """Whether a column has so many categories that it identifies rows."""
     count = len({v for v in values if v is not None})
-    if (count > 50 and count > len(values) / 3) or count > 5000:
-        raise UnlazyError(
-            f"column {name!r} has {count:,} categories in {len(values):,} rows, so it looks like an identifier; "
-            f"remove it with --drop {name}, or merge its categories"
-        )
+    return (count > 50 and count > len(values) / 3) or count > 5000
 
 
-def _numbers(texts: pd.Series) -> pd.Series:
-    """Parse texts as numbers, NaN where impossible; commas are read if they have one consistent meaning."""
-    plain = pd.to_numeric(texts, errors="coerce")
-    commas = _commas(texts, plain)
-    if commas is None:
-        return plain
-    return pd.to_numeric(texts.str.replace(",", "." if commas == "decimal" else "", regex=False), errors="coerce")
-
-
-def _commas(texts: pd.Series, plain: pd.Series) -> Literal["decimal", "thousands"] | None:
-    """Return the meaning of commas in a column.
-
-    '2,5' has a decimal comma; '1,023,763', or '1,244' next to '961', has thousands separators. '1,244' alone is
-    ambiguous and raises UnlazyError: a factor of 1,000 is never guessed.
-    """
-    rest, numbers = texts[plain.isna()], texts[plain.notna()]
-    if not len(rest) or not rest.map(lambda t: bool(_COMMA.fullmatch(t) or _THOUSANDS.fullmatch(t))).all():
-        return None
-    points = bool(numbers.str.contains(".", regex=False).any() or rest.str.contains(".", regex=False).any())
-    if (
-        not rest.map(lambda t: bool(_THOUSANDS.fullmatch(t))).all()
-        or rest.map(lambda t: bool(_BELOW_ONE.match(t))).any()
-    ):
-        return None if points or (rest.str.count(",") > 1).any() else "decimal"
-    largest = plain.abs().max() if len(numbers) else 0.0
-    if points or (rest.str.count(",") > 1).any() or 100 <= largest < 1000:
-        return "thousands"
-    raise UnlazyError(
-        f"column {str(texts.name)!r} has numbers such as {rest.iloc[0].strip()!r}: is this a thousands separator or a "
-        "decimal comma? Write them without commas, or with a decimal point"
-    )
-
-
-def thousands_example(series: pd.Series) -> str | None:
-    """Return one value with thousands separators, or None if the column has none."""
-    if pd.api.types.is_numeric_dtype(series) or pd.api.types.is_datetime64_any_dtype(series):
-        return None
-    texts = series.dropna().map(str)
-    plain = pd.to_numeric(texts, errors="coerce")
-    return str(texts[plain.isna()].iloc[0]).strip() if _commas(texts, plain) == "thousands" else None
-
-
-def _dates(texts: pd.Series) -> bool:
-    """Whether the texts look like dates, judging by the first 200."""
-    some = texts.iloc[:200]
-    if not some.map(lambda t: bool(_DATE.fullmatch(t))).all():
-        return False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return bool(pd.to_datetime(some, errors="coerce", format="mixed").notna().mean() > 0.9)
+def number_format(series: pd.Series) -> NumberFormat:
+    """Return how the numbers of a column are written."""
+    if series.dtype.kind in "biufM" or pd.api.types.is_numeric_dtype(series):
+        return NumberFormat()
+    return parse_numbers(series.dropna().map(str))[1]

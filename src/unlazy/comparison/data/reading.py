@@ -1,9 +1,10 @@
-"""Reading tables: CSV with any common delimiter, Parquet, npz, and scikit-learn's toy datasets by name.
+"""Reading tables: CSV with any common delimiter, Excel, Parquet, npz, and scikit-learn's toy datasets by name.
 
 Files that are not tables raise UnlazyError with a one-line message.
 """
 
 import csv
+import io
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from unlazy.comparison.argument_parsing import resolve_source
+from unlazy.comparison.data.file_bytes import find_encoding, read_bytes
 from unlazy.comparison.data.table import EncodedTable, make_table
 from unlazy.core.errors import UnlazyError, did_you_mean, join_names
 
@@ -51,24 +53,30 @@ def read_frame(
     path = resolve_source(source)
     if path is None:
         return _toy(str(source))
-    if path.stat().st_size == 0:
-        raise UnlazyError(f"{source} is empty; it must have a header row and one row per sample")
-    if path.suffix == ".npz":
-        return _npz(path, target, labeled)
-    if path.suffix in (".parquet", ".pq"):
-        return _parquet(path), None
-    return _csv(path, delimiter, 2 if labeled else 1), None
+    file = read_bytes(path)
+    if file.format == "npz":
+        return _npz(path, file.data, target, labeled)
+    if file.format == "parquet" or path.suffix in (".parquet", ".pq"):
+        frame = _parquet(path, file.data)
+    elif file.format == "excel":
+        frame = _excel(path, file.data)
+    else:
+        frame = _csv(path, file.data, delimiter, (target or "") if labeled else None)
+    if labeled and list(frame.columns) == [target]:
+        raise UnlazyError(f"{path} has only the target {target!r}; add at least one input column")
+    return frame, None
 
 
-def _csv(path: Path, delimiter: str | None, least: int) -> pd.DataFrame:
-    """Read a CSV file with at least `least` columns."""
-    lines = _lines(path)
+def _csv(path: Path, data: bytes, delimiter: str | None, target: str | None) -> pd.DataFrame:
+    """Read a CSV file; a single column is enough if it is the target, or if `target` is None (rows to predict)."""
+    encoding = find_encoding(path, data)
+    lines = _lines(data, encoding)
     if not lines:
         raise UnlazyError(f"{path} has only blank lines; it must have a header row and one row per sample")
-    header = _header(path, lines, delimiter, least)
+    header = _header(path, lines, delimiter, target)
     try:
         frame = pd.read_csv(
-            path, sep=header.delimiter, encoding="utf-8-sig", na_values=MISSING, low_memory=False,
+            io.BytesIO(data), sep=header.delimiter, encoding=encoding, na_values=MISSING, low_memory=False,
             skipinitialspace=True, index_col=False, on_bad_lines="error", **_exact_numbers(pd.__version__),
         )  # fmt: skip
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
@@ -93,14 +101,15 @@ def _exact_numbers(version: str) -> dict[str, Any]:
     return {"float_precision": "round_trip"} if tuple(map(int, version.split(".")[:2])) < (3, 1) else {}
 
 
-def _header(path: Path, lines: list[str], delimiter: str | None, least: int) -> _Header:
+def _header(path: Path, lines: list[str], delimiter: str | None, target: str | None) -> _Header:
     """Detect the delimiter and column names; raise UnlazyError for too few columns, duplicate or missing names."""
     found = _sniff(lines)
     if delimiter is not None and len(delimiter) != 1:
         raise ValueError(f"delimiter must be one character, got {delimiter!r}")
-    used = delimiter or found or ("," if least == 1 else None)
+    single = target is None or lines[0].strip().strip('"') == target
+    used = delimiter or found or ("," if single else None)
     names = [name.strip() for name in next(csv.reader([lines[0]], delimiter=used or ","))]
-    if used is None or len(names) < least:
+    if used is None or (len(names) < 2 and not single):
         other = f"; the delimiter seems to be {DELIMITERS[found]}: omit --delimiter" if found and delimiter else ""
         remedy = other or "; save it as CSV with a header row, or set --delimiter"
         raise UnlazyError(f"{path} is not a table of two or more columns separated by {_spelled(used)}{remedy}")
@@ -113,35 +122,29 @@ def _header(path: Path, lines: list[str], delimiter: str | None, least: int) -> 
 
 
 def _sniff(lines: list[str]) -> str | None:
-    """The delimiter that splits nearly all lines into the same number of fields, at least two; None if there is
-    none."""
+    """The delimiter that splits the header and nearly all lines into the same number of fields, at least two; None if
+    there is none."""
     best, score = None, 1.0
     for delimiter in DELIMITERS:
         counts = Counter(len(row) for row in csv.reader(lines, delimiter=delimiter))
         fields, often = counts.most_common(1)[0]
-        if fields > 1 and often >= _SAME_FIELDS * len(lines) and fields > score:
+        first = len(next(csv.reader(lines[:1], delimiter=delimiter)))
+        if fields == first > score and often >= _SAME_FIELDS * len(lines):
             best, score = delimiter, fields
     return best
 
 
-def _lines(path: Path) -> list[str]:
-    """The first non-blank lines; raise UnlazyError if the file is not UTF-8 text."""
-    with path.open("rb") as file:
-        start = file.read(4096)
-    if b"\0" in start:
-        raise UnlazyError(f"{path} is not a text file, so not a CSV; pass a CSV, Parquet (.parquet) or npz (.npz) file")
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            lines = [line for line, _ in zip(file, range(_SAMPLE))]
-    except UnicodeDecodeError as error:
-        raise UnlazyError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8 CSV") from error
+def _lines(data: bytes, encoding: str) -> list[str]:
+    """The first non-blank lines."""
+    with io.TextIOWrapper(io.BytesIO(data), encoding=encoding) as file:
+        lines = [line for line, _ in zip(file, range(_SAMPLE))]
     return [line.rstrip("\n") for line in lines if line.strip()]
 
 
-def _parquet(path: Path) -> pd.DataFrame:
+def _parquet(path: Path, data: bytes) -> pd.DataFrame:
     """Read a Parquet file."""
     try:
-        return pd.read_parquet(path)
+        return pd.read_parquet(io.BytesIO(data))
     except ImportError as error:
         raise UnlazyError("Parquet needs pyarrow: pip install 'unlazy[parquet]', or pass a CSV") from error
     except Exception as error:
@@ -150,10 +153,23 @@ def _parquet(path: Path) -> pd.DataFrame:
         ) from error
 
 
-def _npz(path: Path, target: str | None, labeled: bool) -> "tuple[pd.DataFrame, str]":
+def _excel(path: Path, data: bytes) -> pd.DataFrame:
+    """Read the first sheet of an Excel file."""
+    try:
+        frame = pd.read_excel(io.BytesIO(data), na_values=MISSING)
+    except ImportError as error:
+        raise UnlazyError("Excel files need openpyxl: pip install 'unlazy[excel]', or save the sheet as CSV") from error
+    except Exception as error:
+        raise UnlazyError(f"{path} is not an Excel table ({_first_line(error)}); save the sheet as CSV") from error
+    if 0 in frame.shape:
+        raise UnlazyError(f"the first sheet of {path} has no rows under its header; move the table there")
+    return frame
+
+
+def _npz(path: Path, data: bytes, target: str | None, labeled: bool) -> "tuple[pd.DataFrame, str]":
     """Read arrays X and y (NAME/X and NAME/y if the target is NAME/y); other arrays of as many rows become columns."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
             names = list(file.files)
             label = target or "y"
             prefix = label[: label.rindex("/") + 1] if "/" in label else ""

@@ -2,27 +2,30 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
 from unlazy.comparison.data.columns import (
     Task,
-    drop_rare_classes,
+    frequent_classes,
     parse_groups,
     parse_inputs,
     parse_target,
     parse_times,
+    raise_problems,
 )
 from unlazy.comparison.data.group_notes import group_and_time_notes
 from unlazy.core.arrays import Labels, Points
 from unlazy.core.errors import UnlazyError, did_you_mean
 from unlazy.core.files import atomic_write
 
+T = TypeVar("T")
 MIN_ROWS = 25
 """Fewest rows for which a comparison is possible."""
 TEST_SHARE = 0.25
@@ -109,9 +112,10 @@ def make_table(
         raise UnlazyError(
             f"{int((frame.columns == twice[0]).sum())} columns are named {twice[0]!r}; column names must be unique"
         )
-    for name in (*drop, *categorical, *(n for n in (group, time) if n is not None)):
-        if name not in frame.columns:
-            raise UnlazyError(f"there is no column {name!r}{did_you_mean(name, frame.columns)}")
+    asked = dict.fromkeys((*drop, *categorical, *(n for n in (group, time) if n is not None)))
+    raise_problems(
+        [f"there is no column {n!r}{did_you_mean(n, frame.columns)}" for n in asked if n not in frame.columns]
+    )
     frame = frame.drop(columns=list(drop))
     notes: list[str] = []
     known = labels.notna().to_numpy()
@@ -122,16 +126,7 @@ def make_table(
         raise UnlazyError(
             f"{len(labels)} rows with a known target are too few for a comparison; at least {MIN_ROWS} are needed"
         )
-    values, found = parse_target(labels, task, notes)
-    frame, values = drop_rare_classes(frame, values, found, str(labels.name), notes)
-    if len(values) < MIN_ROWS:
-        raise UnlazyError(
-            f"the {len(values)} remaining rows are too few for a comparison; at least {MIN_ROWS} are needed"
-        )
-    members = None if group is None else parse_groups(frame[group], notes)
-    moments = np.zeros(0) if time is None else parse_times(frame[time], notes)
-    frame = frame.drop(columns=[name for name in {group, time} if name is not None])
-    inputs = parse_inputs(frame, categorical, notes)
+    values, found, members, moments, inputs = _parse_columns(frame, labels, task, categorical, group, time, notes)
     notes += group_and_time_notes(inputs, group is not None, time is not None)
     if members is not None:
         return EncodedTable(inputs, values, found, str(labels.name), tuple(notes), members, moments)
@@ -142,6 +137,39 @@ def make_table(
         notes.append(f"{copies:,} rows repeat the inputs of another row; copies are never split between training and "
                      "test sets")  # fmt: skip
     return EncodedTable(inputs, values, found, str(labels.name), tuple(notes), groups, moments)
+
+
+def _parse_columns(
+    frame: pd.DataFrame, labels: pd.Series, task: str | None, categorical: tuple[str, ...], group: str | None,
+    time: str | None, notes: list[str],
+) -> tuple[np.ndarray, Task, np.ndarray | None, np.ndarray, pd.DataFrame]:  # fmt: skip
+    """Parse the target, groups, times and inputs; raise UnlazyError with the problems of all of them."""
+    problems: list[str] = []
+
+    def attempt(parse: Callable[[], T], otherwise: T) -> T:
+        try:
+            return parse()
+        except UnlazyError as error:
+            problems.append(str(error))
+            return otherwise
+
+    def target() -> tuple[np.ndarray, Task, np.ndarray]:
+        values, found = parse_target(labels, task, notes)
+        return values, found, frequent_classes(values, found, str(labels.name), notes)
+
+    unknown: tuple[np.ndarray, Task, np.ndarray] = (np.zeros(len(frame)), "regression", np.ones(len(frame), bool))
+    values, found, kept = attempt(target, unknown)
+    frame, values = frame[kept].reset_index(drop=True), values[kept]
+    if len(values) < MIN_ROWS:
+        problems.append(
+            f"the {len(values)} remaining rows are too few for a comparison; at least {MIN_ROWS} are needed"
+        )
+    members = None if group is None else attempt(lambda: parse_groups(frame[group], notes), None)
+    moments = np.zeros(0) if time is None else attempt(lambda: parse_times(frame[time], notes), np.zeros(0))
+    inputs = frame.drop(columns=[name for name in {group, time} if name is not None])
+    inputs = parse_inputs(inputs, categorical, notes, problems)
+    raise_problems(problems)
+    return values, found, members, moments, inputs
 
 
 def _as_frame(X: Points) -> pd.DataFrame:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from sklearn.pipeline import Pipeline
 
-from unlazy.comparison.data.columns import as_number, column_kind
+from unlazy.comparison.data.columns import as_number, column_kind, parse_dates
 from unlazy.comparison.data.reading import read_frame
 from unlazy.comparison.data.table import EncodedTable
 from unlazy.comparison.study.candidates import CANDIDATES
@@ -102,17 +102,21 @@ def predict_file(
         raise UnlazyError(f"{model} is not a model of a table; create one with unlazy compare or unlazy fit")
     radius = 0.0 if interval is None else _radius(pipeline, interval)
     frame, _ = read_frame(source, None, delimiter, labeled=False)
-    for name in frame.columns.intersection([c for c, kind in encoder.kinds_.items() if kind in ("numeric", "marked")]):
-        if frame[name].notna().any() and column_kind(frame[name], allow_mixed=True) == "numeric":
-            frame[name] = as_number(frame[name])  # reads decimal commas and thousands separators, as `read_table` does
-    found = pd.DataFrame({encoder.target: pipeline.predict(frame)})
+    for name in frame.columns.intersection(list(encoder.kinds_)):
+        trained = encoder.kinds_[name]
+        found = column_kind(frame[name], allow_mixed=True) if frame[name].notna().any() else None
+        if trained in ("numeric", "marked") and found == "numeric":
+            frame[name] = as_number(frame[name])  # reads commas and units as `read_table` does
+        elif trained == "date" and found == "date":
+            frame[name] = parse_dates(frame[name])
+    result = pd.DataFrame({encoder.target: pipeline.predict(frame)})
     if interval is not None:
-        found[f"{encoder.target} low"] = found[encoder.target] - radius
-        found[f"{encoder.target} high"] = found[encoder.target] + radius
+        result[f"{encoder.target} low"] = result[encoder.target] - radius
+        result[f"{encoder.target} high"] = result[encoder.target] + radius
     if hasattr(pipeline, "predict_proba"):
         for label, column in zip(pipeline.classes_, pipeline.predict_proba(frame).T):
-            found[f"probability {label}"] = column
-    return found
+            result[f"probability {label}"] = column
+    return result
 
 
 def interval_bounds(pipeline: Pipeline, X: Points, level: float) -> np.ndarray:

@@ -72,7 +72,12 @@ def _of_input(
 ) -> PartialDependence:
     """Replace the encoded columns of one input by those of each value; the encoder treats inputs separately."""
     column = frame[name]
-    if column.dtype.kind == "O":
+    shown = None
+    if column.dtype.kind == "M":
+        moments = _grid(column.dropna().to_numpy("datetime64[s]").astype(np.int64).astype(float))
+        values = moments.astype(np.int64).astype("datetime64[s]").astype("datetime64[ns]")
+        shown = 1970 + moments / (365.2425 * 86_400)  # years
+    elif column.dtype.kind == "O":
         values = column.dropna().value_counts().index[:LEVELS].to_numpy(object)
     else:
         values = _grid(column.dropna().to_numpy(float))
@@ -82,7 +87,7 @@ def _of_input(
     moved = np.repeat(some[None], len(values), 0)
     moved[:, :, mine] = encoder.transform(any_rows)[:, None, mine]
     found = predict(moved.reshape(-1, some.shape[1])).reshape(len(values), len(some), -1)
-    return PartialDependence(name, values, found.mean(1), lines)
+    return PartialDependence(name, values if shown is None else shown, found.mean(1), lines)
 
 
 def _of_direction(
