@@ -55,6 +55,10 @@ def _machine(X, y):
     return machine.metric, machine.predict(X)
 
 
+def _regressor():
+    return unlazy.KernelRegressor("gaussian", bandwidth=1.0, ridge=0.1).fit(X, Y)
+
+
 def _stored(X):
     with tempfile.TemporaryDirectory() as folder:
         return np.array(unlazy.gram_to_store(KERNEL, X, store=folder, tile=5))
@@ -87,6 +91,7 @@ DOORS = {
     ),
     "rich_limit": lambda X, y: unlazy.rich_limit(unlazy.MLP(1), X, y, **RICH).predict(X),
     "rich_network": lambda X, y: unlazy.rich_network(unlazy.MLP(1, width=4), X, y, **RICH).predict(X),
+    "predict_interval": lambda X, y: unlazy.predict_interval(_regressor(), X, 0.8),
     "descend": lambda X, y: unlazy.descend(NETWORK, PARAMS, Data(X, y), steps=2, step_size=0.1).losses,
 }  # fmt: skip
 KERNELS = {
@@ -104,7 +109,7 @@ ESTIMATORS = {
     "RandomFeatures": {}, "TwoLayerRegressor": {"width": 4},
 }  # fmt: skip
 WITHOUT = {
-    "MLP", "precision", "load", "Comparison", "Direct", "PreconditionedCG", "NystromCG", "Askotch", "EigenPro",
+    "MLP", "precision", "load", "save", "Comparison", "Direct", "PreconditionedCG", "NystromCG", "Askotch", "EigenPro",
     "Richardson", "SolveOptions", "StudyOptions", "TableOptions", "Progress", "check_device",
     "watch", "Monitor", "WatchOptions",
 }  # fmt: skip

@@ -69,6 +69,8 @@ _WHERE = {
     "RandomFeatures": "estimators.random_features",
     "TwoLayerRegressor": "estimators.two_layer",
     "load": "estimators.persistence.files",
+    "save": "estimators.persistence.files",
+    "predict_interval": "estimators.intervals",
     # is my training run lazy?
     "Monitor": "diagnostics.monitor",
     "WatchOptions": "diagnostics.options",
@@ -115,11 +117,13 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy.estimators.feature_machine.machines import FeatureMachineClassifier as FeatureMachineClassifier
     from unlazy.estimators.feature_machine.machines import FeatureMachineRegressor as FeatureMachineRegressor
     from unlazy.estimators.gaussian_process import GaussianProcess as GaussianProcess
+    from unlazy.estimators.intervals import predict_interval as predict_interval
     from unlazy.estimators.kernel import KernelClassifier as KernelClassifier
     from unlazy.estimators.kernel import KernelRegressor as KernelRegressor
     from unlazy.estimators.network import NetworkClassifier as NetworkClassifier
     from unlazy.estimators.network import NetworkRegressor as NetworkRegressor
     from unlazy.estimators.persistence.files import load as load
+    from unlazy.estimators.persistence.files import save as save
     from unlazy.estimators.random_features import RandomFeatures as RandomFeatures
     from unlazy.estimators.two_layer import TwoLayerRegressor as TwoLayerRegressor
     from unlazy.kernels.algebra import Constant as Constant

@@ -4,9 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import RobustScaler, StandardScaler
 
 import unlazy
-from unlazy.estimators import KernelRegressor, NetworkRegressor
+from unlazy.estimators import GaussianProcess, KernelClassifier, KernelRegressor, NetworkRegressor
 from unlazy.estimators.intervals import conformal_radius
 
 RNG = np.random.default_rng(0)
@@ -64,6 +66,20 @@ def test_held_out_residuals_are_those_of_refits(tmp_path):
     two = make().fit(X, np.stack([y, 2 * y], 1)).predict_interval(X, 0.75)
     assert two.shape == (12, 2, 2)
     np.testing.assert_allclose(np.diff(two[:, 1])[:, 0], 4 * expected, rtol=1e-11)
+
+
+def test_intervals_through_pipelines():
+    X, y = RNG.normal(size=(20, 2)), RNG.normal(size=20)
+    inner = make_pipeline(StandardScaler(), "passthrough", KernelRegressor("gaussian"))
+    model = make_pipeline(RobustScaler(), inner).fit(X, y)
+    scaled = StandardScaler().fit_transform(RobustScaler().fit_transform(X))
+    expected = KernelRegressor("gaussian").fit(scaled, y).predict_interval(scaled, 0.8)
+    np.testing.assert_array_equal(unlazy.predict_interval(model, X, 0.8), expected)
+    np.testing.assert_array_equal(unlazy.predict_interval(model[-1][-1], scaled, 0.8), expected)
+    with pytest.raises(ValueError, match="predicts classes, which have no intervals"):
+        unlazy.predict_interval(KernelClassifier().fit(X, y > 0), X)
+    with pytest.raises(ValueError, match="GaussianProcess has no prediction intervals; KernelRegressor"):
+        unlazy.predict_interval(GaussianProcess(), X)
 
 
 def test_without_residuals_the_error_names_estimators_that_have_them():

@@ -20,16 +20,28 @@ import pytest
 from estimator_roster import NAMES, data, light_first, make, output, target
 from jaxtyping import Array, Float
 from safetensors.numpy import save as to_bytes
-from sklearn.compose import ColumnTransformer
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.decomposition import PCA
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    KBinsDiscretizer,
+    MaxAbsScaler,
+    OneHotEncoder,
+    PolynomialFeatures,
+    PowerTransformer,
+    QuantileTransformer,
+    RobustScaler,
+    StandardScaler,
+)
 
 import unlazy
 from unlazy.core.errors import UnlazyError, UnlazyWarning
 from unlazy.estimators.kernel import KernelClassifier, KernelRegressor
 from unlazy.estimators.persistence import files, registry
 from unlazy.estimators.persistence.serialization import Decoder, Encoder
+from unlazy.estimators.preprocessing.table_encoder import TableEncoder
 from unlazy.kernels.base import InnerProductKernel
 from unlazy.kernels.metric import with_metric
 from unlazy.kernels.networks.infinite_width import LayerKernel
@@ -135,6 +147,37 @@ def test_a_pipeline_with_encoders(tmp_path):
     model.set_params(memory=str(tmp_path))
     with pytest.raises(UnlazyError, match="memory"):  # joblib unpickles from such a folder
         files.save(model, tmp_path / "pipeline")
+
+
+@pytest.mark.parametrize("step", [
+    MaxAbsScaler(), RobustScaler(), PowerTransformer(), QuantileTransformer(n_quantiles=8), PolynomialFeatures(),
+    PCA(2), FunctionTransformer(np.arcsinh), SimpleImputer(add_indicator=True), "passthrough",
+    TableEncoder().set_output(transform="pandas"),
+    ColumnTransformer([("first", StandardScaler(), [0])], remainder="passthrough"),
+], ids=lambda step: step if isinstance(step, str) else type(step).__name__)  # fmt: skip
+def test_pipelines_with_one_step(step, tmp_path):
+    X, y = data()
+    model = make_pipeline(step, KernelRegressor("gaussian", bandwidth=2.0, ridge=0.1)).fit(X, y)
+    unlazy.save(model, tmp_path / "pipeline")
+    again = unlazy.load(tmp_path / "pipeline")
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    np.testing.assert_array_equal(unlazy.predict_interval(again, X, 0.8), unlazy.predict_interval(model, X, 0.8))
+
+
+def test_targets_are_transformed_by_functions_of_numpy_alone(tmp_path):
+    X, y = data()
+    model = TransformedTargetRegressor(KernelRegressor(), func=np.arcsinh, inverse_func=np.sinh).fit(X, y)
+    unlazy.save(model, tmp_path / "model")
+    np.testing.assert_array_equal(unlazy.load(tmp_path / "model").predict(X), model.predict(X))
+    model = TransformedTargetRegressor(KernelRegressor(), func=np.frompyfunc(abs, 1, 1), inverse_func=np.sinh)
+    with pytest.raises(UnlazyError, match=r"func is the function .* only the names of the NumPy functions log,"):
+        unlazy.save(model, tmp_path / "model")
+
+
+def test_other_transformers_are_named_with_those_that_files_hold(tmp_path):
+    model = make_pipeline(KBinsDiscretizer(2, quantile_method="averaged_inverted_cdf"), KernelRegressor())
+    with pytest.raises(UnlazyError, match=r"is a KBinsDiscretizer, which cannot be saved without pickle: .*Pipeline"):
+        unlazy.save(model, tmp_path / "model")
 
 
 def mutants(content: bytes):

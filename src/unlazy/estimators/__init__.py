@@ -5,7 +5,7 @@ from unlazy.estimators.persistence.registry import ESTIMATORS
 
 _WHERE = {
     **ESTIMATORS, "load": "unlazy.estimators.persistence.files", "register": "unlazy.estimators.persistence.registry",
-    "save": "unlazy.estimators.persistence.files",
+    "predict_interval": "unlazy.estimators.intervals", "save": "unlazy.estimators.persistence.files",
     "TableEncoder": "unlazy.estimators.preprocessing.table_encoder",
     "ZCAWhitening": "unlazy.estimators.preprocessing.whitening",
 }  # fmt: skip

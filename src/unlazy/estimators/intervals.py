@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from unlazy.core.arrays import Points
@@ -33,6 +34,55 @@ def conformal_radius(
     below = np.cumsum(np.ones_like(size) if weights is None else weights[order], 0)
     place = np.argmax(below >= needed - 1e-9, 0)
     return np.take_along_axis(size, np.take_along_axis(order, place[None], 0), 0)[0]
+
+
+def predict_interval(model: BaseEstimator, X: Points, level: float = 0.9) -> np.ndarray:
+    """Predict intervals that contain a new target with the given probability, through a pipeline if there is one.
+
+    Parameters
+    ----------
+    model : estimator or Pipeline
+        A fitted regressor with a method `predict_interval`, such as `KernelRegressor` and `FeatureMachineRegressor`, or
+        a scikit-learn pipeline that ends in one.
+    X : array or data frame of shape (m, d)
+        Points to predict at.
+    level : float, default 0.9
+        Probability that a new target lies in its interval, between 0 and 1.
+
+    Returns
+    -------
+    array of shape (m, 2) or (m, outputs, 2)
+        Lower and upper ends of the intervals.
+
+    Raises
+    ------
+    ValueError
+        If the model predicts classes or has no intervals.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import unlazy
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> model = make_pipeline(StandardScaler(), unlazy.KernelRegressor()).fit(X, np.sin(X[:, 0]))
+    >>> unlazy.predict_interval(model, X[:5], 0.9).shape
+    (5, 2)
+    """
+    if hasattr(model, "named_steps"):
+        check_is_fitted(model)
+        for _, step in model.steps[:-1]:
+            X = X if step is None or step == "passthrough" else step.transform(X)
+        return predict_interval(model.steps[-1][1], X, level)
+    if hasattr(model, "predict_interval"):
+        return model.predict_interval(X, level)
+    if hasattr(model, "classes_"):
+        raise ValueError("this model predicts classes, which have no intervals; use their probabilities instead")
+    raise ValueError(
+        f"{type(model).__name__} has no prediction intervals; KernelRegressor and FeatureMachineRegressor have them, "
+        "and so do models of unlazy compare and unlazy fit"
+    )
 
 
 def check_level(level: float) -> None:

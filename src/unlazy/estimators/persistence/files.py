@@ -23,7 +23,7 @@ from unlazy.core.files import atomic_write
 from unlazy.estimators.persistence.registry import COMPANIONS, Unregistered
 from unlazy.estimators.persistence.serialization import Decoder, Encoder
 
-FORMAT = 4
+FORMAT = 5
 """Format number, increased when the previous version could not read new files.
 
 Earlier formats are still read: their names are translated (`registry.RENAMED`).
@@ -34,36 +34,42 @@ _HEADER_LIMIT = 100_000_000
 """Largest header that safetensors allows."""
 
 
-def save(estimator: BaseEstimator, path: str | Path) -> None:
-    """Save a fitted estimator, or a scikit-learn pipeline that ends in one, to a file.
+def save(model: BaseEstimator, path: str | Path) -> None:
+    """Save a fitted estimator, or a scikit-learn pipeline that ends in one, to a file that `load` reads.
+
+    The file is in safetensors format with a JSON header; pickle is never used. So a pipeline may hold the estimators
+    and transformers of unlazy and, of scikit-learn, pipelines, `ColumnTransformer`, `TransformedTargetRegressor`, the
+    usual scalers, encoders and imputers, `PCA`, and `FunctionTransformer` with functions of NumPy.
 
     Parameters
     ----------
-    estimator : estimator or Pipeline
+    model : estimator or Pipeline
         A fitted estimator of unlazy, or a scikit-learn pipeline around one. Custom kernels must be registered with
-        `register` first.
+        `unlazy.estimators.register` first.
     path : str or Path
         File to write.
 
     Raises
     ------
     UnlazyError
-        If the estimator holds something that files cannot hold, such as a Python function, or if the file cannot be
+        If the model holds something that files cannot hold, such as a Python function, or if the file cannot be
         written.
 
     Examples
     --------
     >>> import numpy as np
     >>> import unlazy
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
     >>> X = np.random.default_rng(0).normal(size=(60, 3))
     >>> y = np.sin(X[:, 0])
-    >>> model = unlazy.KernelRegressor().fit(X, y)
-    >>> model.save("model.unlazy")
+    >>> model = make_pipeline(StandardScaler(), unlazy.KernelRegressor()).fit(X, y)
+    >>> unlazy.save(model, "model.unlazy")
     >>> bool((unlazy.load("model.unlazy").predict(X) == model.predict(X)).all())
     True
     """
     encoder = Encoder()
-    tree = encoder.encode(estimator, type(estimator).__name__)
+    tree = encoder.encode(model, type(model).__name__)
     document = {"format": FORMAT, "unlazy": VERSION, "scikit-learn": _sklearn_version(), "tree": tree}
     metadata = {"unlazy": json.dumps(document, allow_nan=False), "unlazy_checksum": _ZEROS}
     content = to_bytes(encoder.arrays or {"empty": np.zeros(1, np.uint8)}, metadata)

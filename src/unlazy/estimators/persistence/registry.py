@@ -29,13 +29,26 @@ COMPANIONS = {
     "TransformedTargetRegressor": "sklearn.compose",
     "StandardScaler": "sklearn.preprocessing",
     "MinMaxScaler": "sklearn.preprocessing",
+    "MaxAbsScaler": "sklearn.preprocessing",
+    "RobustScaler": "sklearn.preprocessing",
+    "PowerTransformer": "sklearn.preprocessing",
+    "QuantileTransformer": "sklearn.preprocessing",
+    "PolynomialFeatures": "sklearn.preprocessing",
     "OneHotEncoder": "sklearn.preprocessing",
     "OrdinalEncoder": "sklearn.preprocessing",
+    "FunctionTransformer": "sklearn.preprocessing",  # with a function of NUMPY_FUNCTIONS, or none
     "SimpleImputer": "sklearn.impute",
+    "MissingIndicator": "sklearn.impute",
+    "PCA": "sklearn.decomposition",
     # transformers of unlazy
     "TableEncoder": "unlazy.estimators.preprocessing.table_encoder",
     "ZCAWhitening": "unlazy.estimators.preprocessing.whitening",
 }
+NUMPY_FUNCTIONS = (
+    "log", "log1p", "log2", "log10", "exp", "expm1", "exp2", "sqrt", "square", "cbrt", "arcsinh", "sinh", "arctan",
+    "tan", "absolute", "negative", "reciprocal",
+)  # fmt: skip
+"""Functions of NumPy that transformers of inputs and targets may hold, by name."""
 MODULES = {
     # immutable values with fields: kernels and network architectures
     "MLP": "unlazy.theory.infinite_width.architecture",

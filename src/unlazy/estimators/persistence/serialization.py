@@ -1,7 +1,8 @@
 """Conversion of values to JSON and arrays, and back. The set of types is closed, and none of them can carry code.
 
 JSON holds numbers, strings and the tree; arrays are stored next to it and referenced by name. Other types are objects
-with the key "#": array, text, jax, tuple, dict, slice, float (NaN and infinities), module, activation, estimator.
+with the key "#": array, text, jax, tuple, dict, slice, float (NaN and infinities), module, activation, ufunc,
+estimator.
 """
 
 import math
@@ -18,6 +19,7 @@ from unlazy.core.errors import UnlazyError
 from unlazy.estimators.persistence.registry import (
     COMPANIONS,
     ESTIMATORS,
+    NUMPY_FUNCTIONS,
     class_named,
     current_name,
     module_name,
@@ -61,6 +63,7 @@ class Encoder:
             (ActivationFunction, self._activation),
             (np.random.RandomState, lambda v, at: None),  # its state is not part of the fit
             (type, self._type),
+            (np.ufunc, self._numpy_function),
             (BaseEstimator, self._estimator),
         ]
 
@@ -86,6 +89,14 @@ class Encoder:
             )
         return {"#": "activation", "name": known.name, "parameter": self.encode(value.parameter, where)}
 
+    def _numpy_function(self, value: np.ufunc, where: str) -> Any:
+        if getattr(np, value.__name__, None) is not value or value.__name__ not in NUMPY_FUNCTIONS:
+            raise UnlazyError(
+                f"{where} is the function {value.__name__}, which cannot be saved: files hold no code, only the names "
+                f"of the NumPy functions {', '.join(NUMPY_FUNCTIONS)}"
+            )
+        return {"#": "ufunc", "v": value.__name__}
+
     def _type(self, value: type, where: str) -> Any:
         if not issubclass(value, np.floating | np.integer | np.bool_):
             raise UnlazyError(f"{where} is the class {value.__name__}, which cannot be saved: files hold no code")
@@ -107,7 +118,8 @@ class Encoder:
         ours, theirs = name_of(value, ESTIMATORS), name_of(value, COMPANIONS)
         if ours is None and theirs is None:
             raise UnlazyError(
-                f"{where} is a {type(value).__name__}, which cannot be saved: it is not a supported class"
+                f"{where} is a {type(value).__name__}, which cannot be saved without pickle: files hold the estimators "
+                f"of unlazy and, of scikit-learn, {', '.join(n for n, m in COMPANIONS.items() if 'sklearn' in m)}"
             )
         if getattr(value, "memory", None) is not None:
             raise UnlazyError(f"{where} has memory={value.memory!r}: call set_params(memory=None) before saving")
@@ -185,6 +197,12 @@ class Decoder:
         return estimator
 
 
+def _numpy_function(tree: dict) -> np.ufunc:
+    if tree["v"] not in NUMPY_FUNCTIONS:
+        raise ValueError(f"unexpected function {tree['v']!r}")
+    return getattr(np, tree["v"])
+
+
 def _dtype(tree: dict) -> np.dtype:
     found = np.dtype(str(tree["v"]))
     if found.kind not in "biufUO":
@@ -203,6 +221,7 @@ _READERS: dict[str, Callable[[Decoder, dict], Any]] = {
     "activation": lambda self, tree: activation(str(tree["name"]), self.decode(tree["parameter"])),
     "type": lambda self, tree: _dtype(tree).type,
     "dtype": lambda self, tree: _dtype(tree),
+    "ufunc": lambda self, tree: _numpy_function(tree),
     "module": Decoder._module,
     "estimator": Decoder._estimator,
 }
