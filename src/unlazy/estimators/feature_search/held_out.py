@@ -249,12 +249,11 @@ class Folds:
 
     def score_plain_kernel(
         self, kernel: Kernel, bandwidth: float | None, ridge: float | None, starts: Sequence[BandwidthAndRidge] = (),
-        steps: tuple[BandwidthAndRidge, ...] = (COARSE_STEP, FINE_STEP), worth: float = constants.FINAL_TUNING_GAIN,
+        steps: tuple[BandwidthAndRidge, ...] = (COARSE_STEP, FINE_STEP),
     ) -> ScoredCandidate:  # fmt: skip
         """Score the kernel without a metric by leave-one-out: only the coefficients depend on labels.
 
-        A bandwidth or ridge that is None is tuned by these steps from the best of the starts, for gains of at least
-        `worth`.
+        A bandwidth or ridge that is None is tuned by these steps from the best of the starts.
         """
         X, found = self.data.X, {}
         seen = self._view(kernel, X, isotropic_metric(X.shape[1], "diagonal", X.dtype))
@@ -266,9 +265,8 @@ class Folds:
         starts = starts or ((bandwidth or 1.0, FIRST_RIDGE if ridge is None else ridge),)
         start = min(starts, key=lambda place: error(*place))
         place, _ = coordinate_search(
-            error, start, ridge=ridge is None, bandwidth=bandwidth is None, steps=steps, worth=worth,
-            at_start=found[start].error,
-        )  # fmt: skip
+            error, start, ridge=ridge is None, bandwidth=bandwidth is None, steps=steps, at_start=found[start].error
+        )
         return found[place]
 
     def _leave_one_out(self, seen: MetricGram, place: BandwidthAndRidge) -> ScoredCandidate:
@@ -348,7 +346,7 @@ class SingleSplit:
 
     def score_plain_kernel(
         self, kernel: Kernel, bandwidth: float | None, ridge: float | None, starts: Sequence[BandwidthAndRidge] = (),
-        steps: tuple[BandwidthAndRidge, ...] = (), worth: float = constants.FINAL_TUNING_GAIN,
+        steps: tuple[BandwidthAndRidge, ...] = (),
     ) -> ScoredCandidate:  # fmt: skip
         """Score the kernel without a metric, at its best bandwidth and ridge.
 
@@ -364,7 +362,7 @@ class SingleSplit:
         views = self.views(kernel, self.isotropic_metrics("diagonal"))
         error = self.error_at(views)
         start = min(starts, key=lambda place: error(*place)) if len(starts) > 1 else starts[0]
-        return self.score(views, coordinate_search(error, start, steps=steps, worth=worth, **move)[0])
+        return self.score(views, coordinate_search(error, start, steps=steps, **move)[0])
 
     def error_at(self, views: list[SplitView]) -> Callable[[float, float], float]:
         """Return the error as a function of bandwidth and ridge."""

@@ -216,8 +216,7 @@ class Search:
             tasks = []
             for i, kernel in kernels.items():
                 starts = tuple(dict.fromkeys((known[i].place, usual)))
-                roughly = {"steps": (FINE_STEP,), "worth": constants.TUNING_GAIN}
-                tasks.append(functools.partial(plain, kernel, starts=starts, **roughly))
+                tasks.append(functools.partial(plain, kernel, starts=starts, steps=(FINE_STEP,)))
             found = dict(zip(kernels, run_parallel(tasks)))
         runs = []
         for c in candidates:
@@ -244,14 +243,8 @@ class Search:
         ]
 
     def finalize(self, run: MetricTrajectory, t: int) -> ScoredCandidate:
-        """Score a trajectory after t updates at its final bandwidth and ridge."""
-        if run.inherited_updates + t:
-            return self.refine(run, t)
-        if self.pilot is None:  # already tuned
-            return run.scored[t]
-        return self.evidence.score_plain_kernel(
-            run.candidate.kernel, self.bandwidth, self.ridge, starts=(run.scored[t].place,), steps=(FINE_STEP,)
-        )
+        """Score a trajectory after t updates at its final bandwidth and ridge; plain kernels already have them."""
+        return self.refine(run, t) if run.inherited_updates + t else run.scored[t]
 
     def run_rounds(self, runs: list[MetricTrajectory], updates: int, all_updates: bool = False) -> None:
         """Update, round by round, all promising trajectories (all of them if `all_updates`)."""
