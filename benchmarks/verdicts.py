@@ -118,7 +118,7 @@ def in_time(given: argparse.Namespace, note, folder: Path) -> None:
         head = ",".join([*(f"x{j}" for j in range(d)), "y"])
         np.savetxt(path, np.column_stack([X, y]), fmt="%.5g", delimiter=",", header=head, comments="")
         start = time.monotonic()
-        words = ["compare", path, "--target", "y", "--budget", f"{given.budget}s", "--store", folder / path.stem]
+        words = ["compare", path, "--target", "y", "--budget", f"{given.budget}s", "--out", folder / path.stem]
         asked = [sys.executable, "-m", "unlazy.cli", *map(str, words)]
         done = subprocess.run(asked, capture_output=True, text=True)
         took = time.monotonic() - start

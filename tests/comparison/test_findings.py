@@ -12,6 +12,7 @@ from unlazy.comparison.compare import Comparison
 from unlazy.comparison.data.leakage import Suspect
 from unlazy.comparison.report import prose
 from unlazy.comparison.report.findings import Findings, expected_risk, models_table
+from unlazy.comparison.study.suspect_errors import SuspectErrors
 from unlazy.comparison.study.verdict import decide_verdict
 from unlazy.lab.experiment import Record, Records
 
@@ -83,15 +84,13 @@ def test_text_agrees_with_the_numbers():
     assert "Significantly better: gradient boosting." in str(c)
 
 
-def test_a_leak_is_named_and_the_verdict_given_without_it():
-    found = study(flat(gaussian=0.5, laplace=0.6, feature_machine=0.1, boosting=0.2))
-    rest = study(flat(gaussian=1.0, laplace=1.01, feature_machine=1.02, boosting=1.1))
-    without = Findings(rest, decide_verdict(rest), None)
-    leak = (Suspect("x0", "leak", 1.0), Suspect("x1", "identifier", math.nan))
-    text = str(Comparison(found, decide_verdict(found), None, None, leak, without))
-    assert "'x0' alone explains 99.99% of 'y': a likely leak" in text and "--drop x0" in text
-    assert "'x1' looks like a row number or an identifier" in text
-    assert "Without 'x0', 'x1': No measurable signal" in text
+def test_suspects_are_named_even_if_there_is_no_signal():
+    found = study(flat(gaussian=1.0, laplace=1.01, feature_machine=1.02, boosting=1.1))
+    leak = (Suspect("copy", "leak", 1.0), Suspect("id", "identifier", math.nan))
+    errors = SuspectErrors("Gaussian kernel", 300, 2, 0.01, 1.2)
+    text = str(Comparison(found, decide_verdict(found), None, None, leak, False, errors))
+    assert "'copy' alone explains 99.99% of 'y', so it is a likely leak; 'id' looks like" in text
+    assert "an RMSE of 1.2 without them and an RMSE of 0.01 with them" in text and "No measurable signal" in text
 
 
 def test_an_input_that_always_matters_is_significant():

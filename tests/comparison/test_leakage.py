@@ -3,8 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+from suspect_tables import clean, missed, planted
 
-from unlazy.comparison.data.leakage import find_suspects
+from unlazy.comparison.data.leakage import _is_identifier_name, find_suspects, leave_out
+from unlazy.comparison.data.reading import read_table
 from unlazy.comparison.data.table import load_table, make_table, save_table, split_rows
 from unlazy.core.errors import UnlazyError
 
@@ -40,13 +42,79 @@ def test_ordinary_columns_are_not_suspects():
     assert find_suspects(make_table(frame(), target())) == ()
     assert find_suspects(make_table(frame(), np.where(target() > 0.5, "up", "down"))) == ()
     y = target()
-    assert find_suspects(make_table(y[:, None] + 1, y)) == ()  # the only input is what there is
+    assert find_suspects(make_table(frame(), y)) == ()
 
 
 def test_row_numbers_and_identifiers_are_reported():
-    number = np.random.default_rng(2).permutation(N) + 1000
-    found = find_suspects(make_table(frame(row=np.arange(N), customer_id=number, code=number), target()))
-    assert [(s.name, s.reason) for s in found] == [("row", "identifier"), ("customer_id", "identifier")]
+    """Consecutive integers in any order are labels, unless their name is that of an ordering or they matter."""
+    number, far = np.random.default_rng(2).permutation(N) + 1000, np.random.default_rng(3).choice(10**6, N, False)
+    ranked = np.argsort(np.argsort(target() + 2 * np.random.default_rng(4).normal(size=N)))
+    columns = {
+        "row": np.arange(N),
+        "customer_id": far,
+        "plain": number,
+        "people": far,
+        "day": np.arange(N),
+        "r": ranked,
+    }
+    found = find_suspects(make_table(frame(**columns), target()))
+    assert [(s.name, s.reason) for s in found] == [(name, "identifier") for name in ("row", "customer_id", "plain")]
+
+
+@pytest.mark.parametrize(
+    "name, yes",
+    [("id", True), ("PassengerId", True), ("customerID", True), ("row_names", True), ("Unnamed: 0", True),
+     ("Case Number", True), ("acid", False), ("number of rooms", False), ("body mass index", False), ("paid", False)],
+)  # fmt: skip
+def test_names_of_identifiers(name, yes):
+    assert _is_identifier_name(name) is yes
+
+
+FAST = tuple(range(0, 40, 3))
+COUNT = pytest.mark.slow
+
+
+@pytest.mark.parametrize("number", [pytest.param(k, marks=() if k in FAST else COUNT) for k in range(80)])
+def test_a_planted_identifier_or_leak_is_found(number):
+    name, columns, y = planted(number)
+    assert not missed(name, columns, y), name
+
+
+def test_hardly_any_column_of_a_clean_table_is_a_suspect():
+    check_clean(FAST, 0)
+
+
+@pytest.mark.slow
+def test_at_most_two_columns_of_forty_clean_tables_are_suspects():
+    for first in (0, 40):
+        check_clean(range(first, first + 40), 2)
+
+
+def check_clean(numbers, most):
+    found = [(k, s.name, s.reason) for k in numbers for s in find_suspects(make_table(*clean(k)))]
+    assert len(found) <= most, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["breast_cancer", "diabetes", "digits", "iris", "wine"])
+def test_toy_sets_have_no_suspects(name):
+    assert find_suspects(read_table(name)) == ()
+
+
+def test_rows_that_differ_only_in_an_identifier_are_copies():
+    """They share a group once it is left out, so that no split trains on a test row; groups of the user stay."""
+    plain = frame()
+    twice = pd.concat([plain, plain[:20]], ignore_index=True).assign(id=np.arange(N + 20))
+    y = np.r_[target(), target()[:20]]
+    table = make_table(twice, y)
+    rest = leave_out(table, ["id"])
+    assert len(np.unique(table.groups)) == N + 20 and len(np.unique(rest.groups)) == N
+    assert "20 rows differ from another row only in columns that are left out" in rest.notes[-1]
+    np.testing.assert_array_equal(rest.groups[:20], rest.groups[N:])
+    grouped = make_table(twice.assign(day=np.arange(N + 20) // 10), y, group="day")
+    np.testing.assert_array_equal(leave_out(grouped, ["id"]).groups, grouped.groups)
+    alike = make_table(plain.assign(id=np.arange(N)), target())
+    assert leave_out(alike, ["id"]).notes == alike.notes
 
 
 def test_groups_and_time_are_detected_and_kept_apart(tmp_path):

@@ -20,10 +20,11 @@ from unlazy.comparison.report.figures import (
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.page import _share
 from unlazy.comparison.report.paired_ratios import format_number, ratio_table
-from unlazy.comparison.report.prose import headline
+from unlazy.comparison.report.prose import headline, sentences
 from unlazy.comparison.report.summary import summarize
 from unlazy.comparison.study.more_rows import MoreRowsLaw
 from unlazy.comparison.study.study import _study_notes
+from unlazy.comparison.study.suspect_errors import SuspectErrors
 from unlazy.comparison.study.verdict import decide_verdict
 from unlazy.lab.experiment import Record, Records
 from unlazy.measures.scaling_fit import Interval
@@ -63,15 +64,109 @@ def test_other_verdicts_state_their_confidence():
     assert "Significantly better: gradient boosting." in dict(no.actions)["Model"]
     open_ = summarize(found(flat(gaussian=0.5, laplace=0.6, feature_machine=0.45, boosting=0.2), wobble=0.4))
     assert open_.title.startswith("Undecided") and open_.confidence.startswith("Low")
-    assert "--budget" in dict(open_.actions)["More rows"]
+    assert dict(open_.actions)["To decide"] == "A larger --budget would use more rows or splits."
     once = summarize(found(PAYS, splits=1))
     assert (
         once.title.startswith("Undecided") and "a single split does not show how much splits differ" in once.confidence
     )
     noise = summarize(found(flat(gaussian=1.0, laplace=1.01, feature_machine=1.02, boosting=1.1)))
     assert "nothing to learn" in noise.title and "None is worth using" in dict(noise.actions)["Model"]
-    leak = summarize(found(PAYS, suspects=(Suspect("x0", "leak", 1.0),)))
-    assert leak.actions[0][0] == "Check first" and "'x0'" in leak.actions[0][1]
+
+
+@pytest.mark.parametrize(
+    "options", [{"splits": 1}, {"splits": 2, "sizes": (300,)}, {"wobble": 0.4}, {"sizes": (30, 60)}]
+)
+def test_without_a_decision_no_model_is_recommended(options):
+    """What was measured, and what would decide; the model is named as the saved one, not as advice."""
+    close = flat(gaussian=0.5, laplace=0.6, feature_machine=0.45, boosting=0.2)
+    c = found(flat(**dict.fromkeys(close, 0.99)) if options == {"sizes": (30, 60)} else close, **options)
+    top, text = summarize(c), "\n".join([headline(c), *sentences(c)])
+    assert c.verdict.word == "undecided"
+    told = " ".join([top.title, top.answer, top.confidence, *(text for _, text in top.actions)])
+    assert "Use the" not in told + text and "keep them all" not in dict(top.actions)["Model"]
+    if c.verdict.has_signal:
+        known = "So far the feature machine (learned features) has a squared error that is "
+        assert top.answer.startswith(known) and "lower than that of the Gaussian kernel (fixed features)" in top.answer
+    else:
+        assert "no model predicts 'y' significantly better than always predicting the mean" in top.answer
+    assert "--budget" in dict(top.actions)["To decide"]
+    stuck = replace(c, study=replace(c.study, can_improve=False))
+    assert dict(summarize(stuck).actions)["To decide"].endswith("only more rows would help.")
+
+
+def test_suspects_are_left_out_and_their_effect_is_told():
+    errors = SuspectErrors("Gaussian kernel", 300, 2, 0.0132, 62_500.0)
+    c = found(PAYS, suspects=(Suspect("copy", "leak", 1.0), Suspect("id", "identifier", math.nan)))
+    topic, text = summarize(replace(c, suspect_errors=errors)).actions[0]
+    assert topic == "Left out" and "'copy' alone explains 99.99% of 'y', so it is a likely leak" in text
+    assert "'id' looks like a row number or an identifier" in text and "No model uses them" in text
+    assert (
+        "the Gaussian kernel trained on 300 rows has an RMSE of 62,500 without them and an RMSE of 0.0132 with them."
+        in text
+    )
+    assert "use them with --keep-suspects" in text and "--drop" not in text
+    assert "no time to measure the error with them" in summarize(c).actions[0][1]
+    kept = replace(c, suspect_errors=errors, suspects_kept=True)
+    topic, text = summarize(kept).actions[0]
+    assert topic == "Check first" and "The models use them, as requested (--keep-suspects)." in text
+    assert "No model uses" not in text and "62,500 without them" in text
+    few = summarize(replace(kept, study=replace(kept.study, splits=1)))
+    assert "keep them all" not in " ".join(text for _, text in few.actions)
+
+
+def test_all_inputs_are_suspicious():
+    c = found(PAYS, suspects=tuple(Suspect(f"x{j}", "identifier", math.nan) for j in range(3)))
+    text = summarize(replace(c, suspects_kept=True)).actions[0][1]
+    assert text.endswith("All inputs are suspicious, so they are kept: nothing else is left to predict from.")
+
+
+def classes(counts, metric=None, **measures):
+    """The study PAYS with a target of classes with these numbers of rows, and measures by model (or one for all)."""
+    made = study(PAYS)
+    labels = np.random.default_rng(0).permutation(np.repeat([f"c{k:02d}" for k in range(len(counts))], counts))
+    rows = []
+    for r in made.records:
+        mine = {key: v[r.params["candidate"]] if isinstance(v, dict) else v for key, v in measures.items()}
+        rows.append(Record(r.params, 0, r.measures | mine))
+    made = replace(made, table=make_table(made.table.frame, labels), records=Records(rows), asked_metric=metric)
+    return Findings(made, decide_verdict(made), None)
+
+
+def test_many_balanced_classes_are_judged_by_mistakes():
+    """34.4% and 33.9% of mistakes are no difference, whatever the ranks of one class, or the probabilities, say."""
+    wrong = {"gaussian": 0.344, "laplace": 0.35, "feature_machine": 0.339, "boosting": 0.4}
+    c = classes([20] * 19 + [10, 10], mistakes=wrong, mistaken={k: v / 0.95 for k, v in wrong.items()}, missed=0.5,
+                auc=0.8, precision=0.5)  # fmt: skip
+    assert c.study.metric.name == "accuracy" and not c.study.rare and c.verdict.word == "does not pay"
+    text = "\n".join([headline(c), *sentences(c), *(text for _, text in summarize(c).actions)])
+    assert "the share of mistakes of the selected rich model" in text and "average precision" not in text
+    assert "33.9% misclassified, which is 35.7% [35.7%, 35.7%] of the mistakes of always predicting the most" in text
+    assert "1.01 [1.01, 1.01] times" in text and "compared with 95.0% for always predicting the most frequent" in text
+
+
+@pytest.mark.parametrize(
+    "counts, metric", [([200, 200], "brier"), ([370, 30], "average_precision"), ([340, 30, 30], "accuracy")]
+)
+def test_the_metric_fits_the_classes(counts, metric):
+    both = {
+        "mistakes": 0.1,
+        "mistaken": 0.5,
+        "missed": 0.5,
+        "auc": 0.8,
+        "precision": 0.5,
+        "log_loss": 0.3,
+        "surprise": 0.4,
+    }
+    c = classes(counts, **both)
+    assert c.study.metric.name == metric and c.study.rare == (metric == "average_precision")
+    for name, risk in (("accuracy", 0.5), ("average_precision", 0.5), ("log_loss", 0.4)):
+        other = classes(counts, name, **both)
+        assert other.study.metric.name == name and other.models["risk"].iloc[0] == pytest.approx(risk, rel=1e-12)
+    assert "log loss 0.3; its log loss is 40% [40%, 40%] of that of always" in " ".join(sentences(other))
+    with pytest.raises(
+        ValueError, match=r"^the metric rmse does not fit the target 'y', which holds classes; choose br"
+    ):
+        classes(counts, "rmse", **both)
 
 
 def test_few_splits_give_no_confidence():
@@ -109,7 +204,8 @@ def test_a_rare_class_is_reported_by_its_precision():
     rare = make_table(made.table.frame, np.where(np.arange(400) % 20 == 0, "yes", "no"))
     c = replace(made, table=rare, records=Records(rows))
     text = dict(summarize(Findings(c, decide_verdict(c), None)).actions)["Model"]
-    assert "average precision 0.43 for 'yes', compared with 0.05 by chance" in text and "misclassified" not in text
+    assert "average precision of 0.43 for 'yes', compared with 0.05 for a random order" in text
+    assert "misclassified" not in text
 
 
 def test_gaps_are_paired_for_candidates_of_the_first_trials_too():

@@ -28,7 +28,16 @@ Models = Annotated[list[str] | None, typer.Option("--model", help="Compare only 
 Jobs = Annotated[int | None, typer.Option("--n-jobs", help="Number of worker processes (default: one per core).")]
 EngineName = Annotated[str, typer.Option("--engine", help="local, dask or inline.")]
 Address = Annotated[str | None, typer.Option(help="Address of a Dask scheduler, as tcp://host:port.")]
-Folder = Annotated[Path, typer.Option("--store", help="Folder for trials, page and model.")]
+Folder = Annotated[Path, typer.Option("--out", help="Folder for trials, page and model.")]
+KeepSuspects = Annotated[
+    bool, typer.Option("--keep-suspects", help="Use inputs that look like leaks, identifiers or row numbers.")
+]
+MetricName = Annotated[
+    str | None,
+    typer.Option(
+        "--metric", help="rmse; accuracy, log_loss, brier or average_precision (default: the one that fits the target)."
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the random splits.")]
 Group = Annotated[str | None, typer.Option(help="Column of groups; a group is never in both training and test rows.")]
 Time = Annotated[str | None, typer.Option(help="Column of times; later rows are predicted from earlier ones.")]
@@ -39,30 +48,34 @@ Resume = Annotated[bool, typer.Option("--resume/--fresh", help="Reuse stored tri
 def compare(
     data: Data = None, toy: Toy = None, target: Target = None, task: Task = None, budget: Budget = "2m",
     model: Models = None, drop: Drop = None, categorical: Categorical = None, delimiter: Delimiter = None,
-    jobs: Jobs = None, engine: EngineName = "local", address: Address = None, store: Folder = Path("compare"),
+    jobs: Jobs = None, engine: EngineName = "local", address: Address = None, out: Folder = Path("compare"),
     resume: Resume = True, seed: Seed = 0, group: Group = None, time: Time = None,
+    keep_suspects: KeepSuspects = False, metric: MetricName = None,
 ) -> None:  # fmt: skip
     """Find out whether feature learning pays on a table; write a page and a model for `unlazy predict`."""
     with report_errors():
         from unlazy.comparison.argument_parsing import parse_budget, resolve_source
+        from unlazy.comparison.study.metrics import check_metric
         from unlazy.comparison.study.workers import start_workers
 
         source, seconds = _source(data, toy), parse_budget(budget)
         resolve_source(source)  # report bad arguments before workers start
+        check_metric(metric)
         with tempfile.TemporaryDirectory(prefix="unlazy-") as scratch, start_workers(engine, jobs, address) as workers:
             from unlazy.comparison.compare import compare_table
+            from unlazy.comparison.options import StudyOptions
             from unlazy.comparison.study.plan import BudgetClock
 
             clock = BudgetClock(seconds, began)
             table = _table(source, target, task, delimiter, drop, categorical, group=group, time=time)
             found = compare_table(
-                table, clock=clock, models=tuple(model or ()), store=store if resume else scratch, workers=workers,
-                progress=True, seed=seed,
+                table, clock=clock, models=tuple(model or ()), store=out if resume else scratch, workers=workers,
+                progress=True, study=StudyOptions(metric=metric), keep_suspects=keep_suspects, seed=seed,
             )  # fmt: skip
         _print(found)
-        saved = found.save(_make_folder(store) / "model.unlazy")
+        saved = found.save(_make_folder(out) / "model.unlazy")
         typer.echo(f"Model: {saved} (use it with: unlazy predict {saved} NEWDATA)")
-        typer.echo(f"Page: {found.page(store)}")
+        typer.echo(f"Page: {found.page(out)}")
 
 
 @app.command()
@@ -74,6 +87,7 @@ def fit(
 ) -> None:  # fmt: skip
     """Tune and fit one model to a table, and save it for `unlazy predict`."""
     with report_errors():
+        from unlazy.comparison.report.paired_ratios import format_number
         from unlazy.comparison.study.candidates import CANDIDATES, find_candidate
         from unlazy.comparison.study.model import fit_table, save_model
 
@@ -85,7 +99,7 @@ def fit(
         saved = save_model(found, out)
         typer.echo(
             f"{find_candidate(model).title} fitted to {found.rows:,} rows; estimated squared error "
-            f"{found.inner:.3g} times that of a constant"
+            f"{format_number(found.inner)} times that of a constant"
         )
         typer.echo(f"Model: {saved} (use it with: unlazy predict {saved} NEWDATA)")
 
@@ -140,7 +154,7 @@ def _make_folder(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(
-            f"cannot create the folder {folder}: {error.strerror or error}; choose another --store"
+            f"cannot create the folder {folder}: {error.strerror or error}; choose another --out"
         ) from error
     return folder
 
@@ -165,7 +179,7 @@ def _print(found) -> None:  # type: ignore[no-untyped-def]
     console = Console()
     error, title = ("mistakes", "misclassified") if "mistakes" in found.models else ("rmse", "RMSE")
     table = Table(box=box.SIMPLE_HEAD, title="Models, finalists first", title_justify="left")
-    for name in ("model", "family", "rows", "risk (constant = 1)", title, "seconds"):
+    for name in ("model", "family", "rows", f"{found.study.metric.term} (constant = 1)", title, "seconds"):
         table.add_column(name, overflow="fold")
     for _, row in found.models.iterrows():
         shown = f"{100 * row[error]:.1f}%" if error == "mistakes" else format_number(row[error], 4)

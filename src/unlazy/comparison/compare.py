@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +11,19 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from unlazy.comparison.argument_parsing import parse_budget
-from unlazy.comparison.data.leakage import find_suspects
+from unlazy.comparison.data.leakage import find_suspects, leave_out
 from unlazy.comparison.data.reading import read_table
 from unlazy.comparison.data.table import EncodedTable, make_table
 from unlazy.comparison.options import StudyOptions, TableOptions
 from unlazy.comparison.report import figures, held_out_figures, prose
-from unlazy.comparison.report.findings import Findings
+from unlazy.comparison.report.findings import Findings, chosen_model
 from unlazy.comparison.report.page import write_page
 from unlazy.comparison.study.final_fit import final_fits
+from unlazy.comparison.study.metrics import choose_metric
 from unlazy.comparison.study.model import interval_bounds, save_model
 from unlazy.comparison.study.plan import BudgetClock
 from unlazy.comparison.study.study import run_study
+from unlazy.comparison.study.suspect_errors import measure_suspect_errors, set_aside
 from unlazy.comparison.study.verdict import decide_verdict
 from unlazy.comparison.study.workers import start_workers
 from unlazy.core.progress import ProgressOption
@@ -55,9 +57,12 @@ class Comparison(Findings):
     chosen : str
         Name of the recommended model.
     suspects : tuple of Suspect
-        Inputs that may leak the target, identifiers and row numbers.
-    without : Findings or None
-        Findings without the suspects; None if there are none.
+        Inputs that may leak the target, identifiers and row numbers. They are left out of everything else here.
+    suspects_kept : bool
+        Whether the models have them as inputs after all: on request, or because there is no other input.
+    suspect_errors : SuspectErrors or None
+        Error of the chosen model with and without the suspects, on the same test rows; None if there are none, or if
+        there was no time.
     law : MoreRowsLaw or None
         Predicted risk of the best fixed kernel with twice the rows.
     final : FinalModel or None
@@ -98,7 +103,7 @@ class Comparison(Findings):
         ValueError
             If no model was fitted (`fit=False`), or if columns are missing.
         """
-        return self._model.predict(X)
+        return self._model.predict(self._inputs(X))
 
     def predict_interval(self, X: "ArrayLike | pd.DataFrame", level: float = 0.9) -> np.ndarray:
         """Prediction intervals of a regression, from the residuals of held-out rows.
@@ -123,7 +128,7 @@ class Comparison(Findings):
         ValueError
             If no model was fitted, if it predicts classes, or if there are too few held-out rows for `level`.
         """
-        return interval_bounds(self._model, X, level)
+        return interval_bounds(self._model, self._inputs(X), level)
 
     def save(self, path: str | Path) -> Path:
         """Save the fitted model to a file.
@@ -241,13 +246,25 @@ class Comparison(Findings):
             raise ValueError("no model was fitted; call compare with study=StudyOptions(fit=True)")
         return self.final.model
 
+    def _inputs(self, X: "ArrayLike | pd.DataFrame") -> "ArrayLike | pd.DataFrame":
+        """The inputs of the model if X is an array that also has the columns that were left out, else X."""
+        if hasattr(X, "columns") or not self.suspects or self.suspects_kept:
+            return X
+        array, mine = np.asarray(X), list(self.study.table.frame.columns)
+        if array.ndim != 2 or array.shape[1] <= len(mine):
+            return X
+        frame = pd.DataFrame(array, columns=[f"x{j}" for j in range(array.shape[1])])
+        return frame[mine] if set(mine) <= set(frame.columns) else X
+
 
 def compare(
     X: "str | Path | ArrayLike | pd.DataFrame", y: "ArrayLike | pd.Series | None" = None, *, target: str | None = None,
     budget: str | float = "2m", models: Sequence[str] = (), table: TableOptions | None = None,
     study: StudyOptions | None = None, progress: ProgressOption = False, random_state: int = 0,
 ) -> Comparison:  # fmt: skip
-    """Find out whether feature learning pays on a table.
+    """Find out whether feature learning pays on a table, and fit the model that one would use.
+
+    Inputs that look like leaks of the target, identifiers or row numbers are left out by default.
 
     Compares the best model with fixed features (kernels, random features) with the best model that learns features
     (feature machine [D11], trained network), with tree ensembles as a reference. Models are selected on training rows
@@ -267,9 +284,9 @@ def compare(
         Names of the models to compare, such as 'gaussian', 'feature_machine' and 'boosting'; by default all. At least
         one with fixed and one with learned features.
     table : TableOptions, optional
-        Task, columns to remove, categorical columns, groups and times.
+        Task, columns to remove, categorical columns, groups and times, and whether suspicious inputs are kept.
     study : StudyOptions, optional
-        Folder of stored trials, workers, and whether a model is fitted at the end.
+        Folder of stored trials, workers, the measure of error, and whether a model is fitted at the end.
     progress : bool or callable, default False
         Whether to show progress bars, or a function called with a `Progress` after every trial.
     random_state : int, default 0
@@ -298,7 +315,8 @@ def compare(
     ['feature_machine', 'gaussian']
     """
     clock = BudgetClock(parse_budget(budget))
-    reading, study = vars(table or TableOptions()), study or StudyOptions()
+    reading, study = dict(vars(table or TableOptions())), study or StudyOptions()
+    keep_suspects = reading.pop("keep_suspects")
     if isinstance(X, str | Path):
         if y is not None:
             raise ValueError(f"the target of {X} is one of its columns; name it with target= and omit y")
@@ -311,32 +329,45 @@ def compare(
     ):
         return compare_table(
             rows, clock=clock, models=tuple(models), store=study.store or scratch, workers=workers, progress=progress,
-            fit=study.fit, seed=random_state,
+            study=study, keep_suspects=keep_suspects, seed=random_state,
         )  # fmt: skip
 
 
 def compare_table(
     table: EncodedTable, *, clock: BudgetClock, store: str | Path, workers: TrialEngine, models: tuple[str, ...] = (),
-    progress: ProgressOption = False, fit: bool = True, seed: int = 0,
+    progress: ProgressOption = False, study: StudyOptions | None = None, keep_suspects: bool = False, seed: int = 0,
 ) -> Comparison:  # fmt: skip
     """Run the comparison on a validated table with a running clock and started workers.
 
-    If an input is suspicious (a likely leak or an identifier), the second half of the budget is used for a comparison
-    without it.
+    Inputs that may be leaks or identifiers are left out, unless `keep_suspects` is true or there is no other input. A
+    small part of the budget shows the error of the chosen model with them.
     """
-    doubtful = find_suspects(table)
-    options: dict[str, Any] = {"store": store, "candidates": models, "engine": workers, "progress": progress}
-    without = final = law = None
-    first = clock.first_part(0.5) if doubtful else clock
-    study = run_study(table, budget=first.budget, clock=first, fit=fit and not doubtful, seed=seed, **options)
-    if doubtful:
-        rest = table.without([s.name for s in doubtful])
-        second = run_study(rest, budget=clock.budget / 2, clock=clock, fit=fit, seed=seed, **options)
-        without = Findings(second, decide_verdict(second), None)
-    verdict = decide_verdict(study)
-    if fit:
-        final, law = final_fits(study, table, verdict, workers, clock, seed, store)
-    return Comparison(study, verdict, final, law, doubtful, without)
+    options = study or StudyOptions()
+    choose_metric(table, options.metric)  # report a metric that does not fit before any trial
+    suspects = find_suspects(table)
+    names = [one.name for one in suspects]
+    alone = len(names) == table.frame.shape[1]
+    rest = table if alone or not names else leave_out(table, names)
+    kept = bool(names) and (keep_suspects or alone)
+    inputs = table if kept else rest
+    clock.aside = set_aside(clock) if names and not alone else 0.0
+    found = run_study(
+        inputs, budget=clock.budget, clock=clock, fit=options.fit, seed=seed, store=store, candidates=models,
+        engine=workers, progress=progress,
+    )  # fmt: skip
+    found = replace(found, asked_metric=options.metric)
+    verdict = decide_verdict(found)
+    errors = final = law = None
+    if clock.aside:
+        other = replace(rest if kept else table, groups=inputs.groups)  # the same splits
+        clock.aside = 0.0
+        errors = measure_suspect_errors(
+            found, other, chosen_model(found, verdict), clock, store=store, workers=workers, kept=kept, seed=seed,
+            progress=progress,
+        )  # fmt: skip
+    if options.fit:
+        final, law = final_fits(found, inputs, verdict, workers, clock, seed, store)
+    return Comparison(found, verdict, final, law, suspects, kept, errors)
 
 
 def _inputs_and_target(X: Any, y: Any, target: str | None) -> tuple[Any, Any]:

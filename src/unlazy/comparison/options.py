@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from unlazy.comparison.study.metrics import check_metric
 from unlazy.core.errors import check_positive_integer
 from unlazy.lab.runner.engines import TrialEngine
 
@@ -24,6 +25,9 @@ class TableOptions:
         Column of groups, such as patients. A group is never in both training and test rows.
     time : str, optional
         Column of times. Later rows are predicted from earlier ones.
+    keep_suspects : bool, default False
+        Whether inputs that look like leaks of the target, identifiers or row numbers are used. By default they are left
+        out of all models, and their effect on the error is reported.
 
     Raises
     ------
@@ -42,6 +46,7 @@ class TableOptions:
     categorical: Sequence[str] = ()
     group: str | None = None
     time: str | None = None
+    keep_suspects: bool = False
 
     def __post_init__(self) -> None:
         if self.task not in (None, "regression", "classification"):
@@ -55,7 +60,7 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class StudyOptions:
-    """Where the trials of `unlazy.compare` run and are stored, and whether a model is fitted at the end.
+    """Where the trials of `unlazy.compare` run and are stored, the error they are judged by, and the final fit.
 
     Parameters
     ----------
@@ -70,11 +75,15 @@ class StudyOptions:
         Address of a Dask scheduler, as tcp://host:port.
     fit : bool, default True
         Fit the chosen model to all rows at the end, for `predict` and `save`.
+    metric : {'rmse', 'brier', 'accuracy', 'log_loss', 'average_precision'}, optional
+        Measure of error of the verdict. By default 'rmse' for a regression, 'accuracy' for more than two classes,
+        'average_precision' of the smaller of two classes if it has less than a tenth of the rows, else 'brier', the
+        squared error of the probabilities.
 
     Raises
     ------
     ValueError
-        If `n_jobs` is not a positive integer.
+        If `n_jobs` is not a positive integer, or `metric` is unknown.
 
     Examples
     --------
@@ -88,7 +97,9 @@ class StudyOptions:
     engine: str | TrialEngine = "local"
     address: str | None = None
     fit: bool = True
+    metric: str | None = None
 
     def __post_init__(self) -> None:
+        check_metric(self.metric)
         if self.n_jobs is not None:
             check_positive_integer("n_jobs", self.n_jobs)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unlazy.comparison.report.findings import Findings
-from unlazy.comparison.report.paired_ratios import is_informative, ratio_text
+from unlazy.comparison.report.paired_ratios import format_number, is_informative, ratio_text
 from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.core.pages.figure_style import COLORS, figure_style
 from unlazy.lab.report.fonts import FigureNames, drawable_names
@@ -113,16 +113,16 @@ def _plain_ticks(axis, values: Sequence[float]) -> None:  # type: ignore[no-unty
     """Set ticks at exactly these values."""
     from matplotlib.ticker import NullLocator
 
-    axis.set_ticks(list(values), [f"{v:.3g}" if v < 1000 else f"{v:,.0f}" for v in values])
+    axis.set_ticks(list(values), [format_number(v) if v < 1000 else f"{v:,.0f}" for v in values])
     axis.set_minor_locator(NullLocator())
 
 
 def error_label(c: Findings) -> str:
     """Axis label of the risk."""
-    if c.study.rare:
+    metric = c.study.metric
+    if metric.name == "average_precision":
         return "1 − average precision, relative to chance"
-    of = "the mean" if c.study.table.task == "regression" else "the class frequencies"
-    return f"squared error, relative to predicting {of}"
+    return f"{metric.error}, relative to {metric.constant}"
 
 
 def models_figure(c: Findings) -> "Figure":
@@ -168,7 +168,7 @@ def _around_one(low: float, high: float) -> list[float]:
 
 
 def _error_name(c: Findings) -> str:
-    return "rank error" if c.study.rare else "squared error"
+    return "1 − average precision" if c.study.rare else c.study.metric.error
 
 
 def _family_legend(figure, families) -> None:  # type: ignore[no-untyped-def]
@@ -199,7 +199,7 @@ def structure_figure(c: Findings) -> "Figure":
             color = COLORS[1] if row["matters"] else "#8a8a8a"
             if row["high"] - row["low"] <= MAX_INTERVAL_WIDTH:
                 top.plot([row["low"], row["high"]], [place, place], color=color, linewidth=1.2)
-            label = f"‘{row['input']}’, {100 * row['share']:.3g}% of the importance"
+            label = f"‘{row['input']}’, {format_number(100 * row['share'])}% of the importance"
             top.plot(row["share"], place, "o", color=color, label=label)
         top.set_yticks(range(len(table)), [shorten(names(name)) for name in table["input"]][::-1], parse_math=False)
         top.axvline(0, color="#777777", linewidth=0.9, linestyle=":")

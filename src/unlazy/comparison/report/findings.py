@@ -20,6 +20,7 @@ from unlazy.comparison.study.model import FinalModel, interval_radius
 from unlazy.comparison.study.more_rows import MoreRowsLaw
 from unlazy.comparison.study.partial_dependence import PartialDependence, partial_dependence
 from unlazy.comparison.study.study import Study
+from unlazy.comparison.study.suspect_errors import SuspectErrors
 from unlazy.comparison.study.verdict import Verdict, corrected_interval, inner_ratio
 from unlazy.estimators.preprocessing.table_encoder import TableEncoder
 from unlazy.measures.dependence import count_directions, gradient_directions
@@ -65,8 +66,10 @@ class Findings:
     """Predicted risk with twice the rows."""
     suspects: tuple[Suspect, ...] = ()
     """Likely leaks, identifiers and row numbers among the inputs."""
-    without: "Findings | None" = None
-    """The findings without the suspects."""
+    suspects_kept: bool = False
+    """Whether the models have the suspects as inputs: on request, or because there is no other input."""
+    suspect_errors: SuspectErrors | None = None
+    """Error of the chosen model with and without the suspects."""
 
     @cached_property
     def models(self) -> pd.DataFrame:
@@ -178,7 +181,7 @@ def curves(study: Study) -> dict[str, RiskCurve]:
     found = {}
     for name in study.candidates:
         mine = study.records.where(candidate=name)
-        rows = {n: {r.params["split"]: r.measures["risk"] for r in mine.where(n=n)} for n in study.sizes}
+        rows = {n: {r.params["split"]: r.measures[study.risk_measure] for r in mine.where(n=n)} for n in study.sizes}
         sizes = tuple(n for n in study.sizes if len(rows[n]) >= min(2, study.splits))
         common = sorted(set.intersection(*(set(rows[n]) for n in sizes))) if sizes else []
         if common:
@@ -205,11 +208,8 @@ def models_table(study: Study) -> pd.DataFrame:
         }  # fmt: skip
         if study.table.task == "classification":
             row["mistakes"] = float(np.mean(last.measure("mistakes")))
-            if study.rare:
-                row |= {
-                    "auc": float(np.mean(last.measure("auc"))),
-                    "precision": float(np.mean(last.measure("precision"))),
-                }
+            shown = {"average_precision": ("auc", "precision"), "log_loss": ("log_loss",)}.get(study.metric.name, ())
+            row |= {key: float(np.mean(last.measure(key))) for key in shown}
         else:
             row["rmse"] = math.sqrt(float(np.mean(last.measure("risk") * last.measure("constant"))))
         rows.append(row)
@@ -290,7 +290,7 @@ def expected_risk(study: Study) -> Interval:
     """Risk of the best model at the largest size, selected for each split on the other splits to avoid selection
     bias."""
     last = study.records.where(n=study.sizes[-1])
-    risks = {(r.params["candidate"], r.params["split"]): r.measures["risk"] for r in last}
+    risks = {(r.params["candidate"], r.params["split"]): r.measures[study.risk_measure] for r in last}
     logs = np.log(np.maximum([[risks[c, s] for s in range(study.splits)] for c in study.finalists], 1e-9))
     J = logs.shape[1]
     if J < 2:

@@ -6,6 +6,7 @@ import numpy as np
 
 from unlazy.comparison.report.figures import WIDTH, figure_names, shorten
 from unlazy.comparison.report.findings import Findings
+from unlazy.comparison.report.paired_ratios import format_number
 from unlazy.comparison.study.held_out import calibration
 from unlazy.comparison.study.partial_dependence import PartialDependence
 from unlazy.core.pages.figure_style import COLORS, figure_style
@@ -13,6 +14,7 @@ from unlazy.lab.report.fonts import FigureNames
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 MAX_POINTS = 400
@@ -42,7 +44,10 @@ def predicted_figure(c: Findings, level: float = 0.9) -> "Figure":
             axes.fill_between(ends, ends - radius, ends + radius, color=COLORS[0], alpha=0.12, linewidth=0)
         axes.scatter(predicted, truth, s=12, color=COLORS[0], alpha=0.6, linewidths=0)
         axes.set(xlim=ends, ylim=ends, xlabel="predicted", ylabel="true")
-        axes.fmt_xdata, axes.fmt_ydata = "predicted {:.4g}".format, "true {:.4g}".format
+        axes.fmt_xdata = lambda value: f"predicted {format_number(value, 4)}"
+        axes.fmt_ydata = lambda value: f"true {format_number(value, 4)}"
+        for axis in (axes.xaxis, axes.yaxis):
+            plain_labels(axis)
     return figure
 
 
@@ -102,9 +107,19 @@ def _along(axes: "Axes", one: PartialDependence, names: FigureNames) -> None:
         axes.set_xticks(at, [shorten(names(str(v))) for v in one.values], rotation=30, ha="right", parse_math=False)
         axes.fmt_xdata = lambda x: f"{one.name} {one.values[round(x)]}"
     else:
-        axes.fmt_xdata = lambda x: f"{one.name} {x:.4g}"
+        axes.fmt_xdata = lambda x: f"{one.name} {format_number(x, 4)}"
+        plain_labels(axes.xaxis)
+    plain_labels(axes.yaxis)
     axes.set_xlabel(shorten(names(one.name)), parse_math=False)
     axes.margins(0.08)
+
+
+def plain_labels(axis: "Axis") -> None:
+    """Label ticks with numbers as people write them, without a common factor; at most five, which are wide."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(5))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value, 6)))
 
 
 def direction_text(one: PartialDependence) -> str:

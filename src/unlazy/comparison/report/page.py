@@ -22,6 +22,7 @@ from unlazy.comparison.report.figures import (
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.held_out_figures import MAX_POINTS, direction_text, held_out_figure, partial_figure
 from unlazy.comparison.report.paired_ratios import format_number, ratio_text
+from unlazy.comparison.report.prose import mistakes_text
 from unlazy.comparison.report.summary import summarize
 from unlazy.comparison.study import verdict
 from unlazy.comparison.study.plan import MIN_SPLITS
@@ -50,7 +51,8 @@ GLOSSARY = (
     ("learns features (rich)", "A model that learns from the data which combinations of inputs matter."),
     ("trees (outside)", "Random forests and gradient boosting, for reference."),
     ("risk", "Mean squared error on test rows, divided by that of the best constant: 1 is no better than a constant, "
-     "0 is exact. For classes, the squared error of the probabilities (Brier score)."),
+     "0 is exact. For classes, the squared error of the probabilities (Brier score). Other errors, such as the share "
+     "of mistakes, are divided by that of a constant too where the table says so."),
     ("split", "A random division of the rows into training and test rows."),
     ("95% interval", "A range that contains the true value in 19 of 20 cases."),
 )  # fmt: skip
@@ -71,7 +73,7 @@ def write_page(c: Findings, folder: Path, date: str | None = None) -> Path:
         )  # fmt: skip
     except OSError as error:
         raise UnlazyError(
-            f"cannot write the page to {folder}: {error.strerror or error}; choose another --store"
+            f"cannot write the page to {folder}: {error.strerror or error}; choose another --out"
         ) from error
 
 
@@ -128,15 +130,17 @@ def _models(c: Findings) -> list[dict[str, str]]:
     against = c.ratio_table.set_index("name")
     for _, row in c.models.iterrows():
         if c.study.table.task == "classification":
-            error = {"misclassified": f"{100 * row['mistakes']:.1f}%"}
+            error = {"misclassified": mistakes_text(row["mistakes"])}
         else:
             error = {"RMSE": format_number(row["rmse"], 4)}
         if c.study.rare:
             error |= {"average precision": f"{row['precision']:.2f}", "area under ROC": f"{row['auc']:.2f}"}
+        if "log_loss" in row:
+            error["log loss"] = format_number(row["log_loss"])
         rows.append({
             "model": row["model"], "kind": f"{FAMILY_LABELS[row['family']]} ({row['family']})", **error,
             "error / chosen model": _against(c, row["name"], against), "rows": f"{row['n']:,}",
-            "risk": prose.interval_text(row), "seconds": f"{row['seconds']:.1f}",
+            f"{c.study.metric.term} (constant = 1)": prose.interval_text(row), "seconds": f"{row['seconds']:.1f}",
         })  # fmt: skip
     return rows
 
@@ -175,25 +179,33 @@ def _rules(c: Findings) -> tuple[str, ...]:
     """Methods and rules of the verdict."""
     study = c.study
     ratios = "; ".join(f"n = {n:,}: {ratio_text(ratio)}" for n, ratio in c.verdict.ratios.items())
-    rare = (
-        "A class is rare: in the verdict and the table of models, 1 - average precision of that class, relative to "
-        "chance, replaces the risk.",
-    )
     return (
-        *(rare if study.rare else ()),
+        _metric_rule(c),
         f"All models are screened on {study.sizes[0]:,} rows or fewer. The best lazy, rich and outside models, by "
         "errors estimated on training rows, are run at the largest training size, where the verdict is made.",
         f"The {study.splits} random splits use {100 * study.overlap:.0f}% of the rows for testing; the training sizes "
         f"{', '.join(f'{n:,}' for n in study.sizes)} are nested. Imputation, scaling, encoding of categories and all "
         "hyperparameters are learned from training rows only.",
-        "Risk is the mean squared error (for classes, that of the probabilities, the Brier score) divided by that of "
-        "the best constant.",
         "In each split the best lazy and the best rich model are selected by errors estimated on training rows. The "
-        "logarithm of the ratio of their test risks is averaged over splits. Splits share rows, so its variance is "
+        "logarithm of the ratio of their test errors is averaged over splits. Splits share rows, so its variance is "
         f"that of Nadeau and Bengio (2003). Sizes with fewer than {MIN_SPLITS} splits use the variance of smaller "
-        f"sizes too; if these have no more splits, there is no interval. Lazy over rich risk: {ratios}.",
+        f"sizes too; if these have no more splits, there is no interval. Lazy over rich: {ratios}.",
         f"Pays: the 95% interval lies above {verdict.PAYS_ABOVE}. Does not pay: it lies below {verdict.NO_GAIN_BELOW}. "
-        "Noise: the interval of the best model's risk, relative to a constant, does not lie below "
+        "Noise: the interval of the best model's error, relative to a constant, does not lie below "
         f"{verdict.SIGNAL_BOUND}, its value is not below {verdict.SIGNAL_VALUE}, and the training rows are not a small "
         "part of the table.",
     )
+
+
+def _metric_rule(c: Findings) -> str:
+    """What the error of the verdict is, and which other ones may be asked for."""
+    metric, label = c.study.metric, c.study.rarest[0] if c.study.table.task == "classification" else None
+    what = {
+        "rmse": "the mean squared error (risk)",
+        "brier": "the mean squared error of the probabilities (Brier score, risk)",
+        "accuracy": "the share of mistakes",
+        "log_loss": "the log loss",
+        "average_precision": f"1 - average precision of the class {str(label)!r}",
+    }[metric.name]
+    other = "" if metric.name == "rmse" else " Another one can be chosen with --metric."
+    return f"Models are judged by {what}, divided by that of {metric.constant}.{other}"

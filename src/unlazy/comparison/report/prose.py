@@ -26,14 +26,13 @@ def headline(c: Findings) -> str:
     n = c.study.sizes[-1]
     if c.verdict.word == "pays":
         return (
-            f"Feature learning pays: with {n:,} training rows, the selected rich model ({rich}) has {_risk(c)} "
+            f"Feature learning pays: with {n:,} training rows, the selected rich model ({rich}) has a {_term(c)} "
             f"{_times(ratio)} times lower than the selected lazy model ({lazy})."
         )
     if c.verdict.word == "noise":
         return (
             f"No measurable signal: with {n:,} training rows, no model predicts {c.study.table.target!r} significantly "
-            f"better than a constant ({_risk(c).removeprefix('a ')} {_range(c.verdict.signal)} times that of the "
-            "constant)."
+            f"better than {c.study.metric.constant} ({_term(c)} {_range(c.verdict.signal)} times as large)."
         )
     if c.study.splits < 2:
         how = f"only one split finished in time, with {n:,} training rows"
@@ -42,23 +41,23 @@ def headline(c: Findings) -> str:
     elif not is_informative(ratio) and c.verdict.word == "does not pay":
         how = (
             f"with {n:,} training rows, the selected lazy model ({lazy}) has at most {ratio.high:.2f} times "
-            f"{_the_risk(c)} of the selected rich model ({rich})"
+            f"the {_term(c)} of the selected rich model ({rich})"
         )
     elif not is_informative(ratio):
         how = f"with {n:,} training rows, splits differ more than the lazy ({lazy}) and rich ({rich}) models do"
     else:
         how = (
-            f"with {n:,} training rows, the selected lazy model ({lazy}) has {_times(ratio)} times {_the_risk(c)} of "
+            f"with {n:,} training rows, the selected lazy model ({lazy}) has {_times(ratio)} times the {_term(c)} of "
             f"the selected rich model ({rich})"
         )
     if c.verdict.word == "does not pay":
         return f"Feature learning does not pay: {how}."
     if not c.verdict.has_signal:
-        how = f"with {n:,} training rows, no model is significantly better than a constant yet"
-    return f"Undecided: {how}; {_what_would_decide(c)}."
+        how = f"with {n:,} training rows, no model is significantly better than {c.study.metric.constant} yet"
+    return f"Undecided: {how}; {what_would_decide(c)}."
 
 
-def _what_would_decide(c: Findings) -> str:
+def what_would_decide(c: Findings) -> str:
     """What would lead to a decision: a larger budget only if it would allow more rows or splits."""
     rows = c.study.table.total_rows
     if c.study.can_improve:
@@ -68,26 +67,67 @@ def _what_would_decide(c: Findings) -> str:
 
 def sentences(c: Findings) -> list[str]:
     """The details below the headline."""
+    suspects = [" ".join(suspect_lines(c))] if c.suspects else []
     if c.verdict.word == "noise":
-        return [*_suspects(c), "Without a signal, no model and no input can be recommended."]
-    found = [*_suspects(c), *_when(c), *_where(c), _CHARACTER[c.character], *_use(c), *_rare(c), *_more(c)]
+        return [*suspects, "Without a signal, no model and no input can be recommended."]
+    found = [*suspects, *_when(c), *_where(c), _CHARACTER[c.character], *_use(c), *_rare(c), *_more(c)]
     return [text for text in found if text]
 
 
-def _suspects(c: Findings) -> list[str]:
-    """Suspicious inputs, and the verdict without them."""
-    lines = []
+def suspect_lines(c: Findings) -> list[str]:
+    """Which inputs are suspicious and why, whether the models use them, and the error with and without them."""
+    if not c.suspects:
+        return []
+    target = c.study.table.target
+    reasons = []
     for one in c.suspects:
         if one.reason == "leak":
-            problem = f"alone explains {percent(min(one.share, 0.9999))} of {c.study.table.target!r}: a likely leak"
-            question = "Is it known before the target?"
+            share = percent(min(one.share, 0.9999))
+            reasons.append(f"{one.name!r} alone explains {share} of {target!r}, so it is a likely leak")
         else:
-            problem, question = "looks like a row number or an identifier", "Should it be an input?"
-        lines.append(f"The input {one.name!r} {problem}. {question} If not, remove it with --drop {one.name}.")
-    if c.without is not None:
-        names = ", ".join(repr(one.name) for one in c.suspects)
-        lines.append(f"Without {names}: {headline(c.without)}")
+            reasons.append(f"{one.name!r} looks like a row number or an identifier")
+    they, them = ("it", "it") if len(reasons) == 1 else ("they", "them")
+    lines = [f"{'; '.join(reasons)}."]
+    if len(c.suspects) == c.study.table.frame.shape[1]:
+        every = "The only input is" if len(reasons) == 1 else "All inputs are"
+        return [*lines, f"{every} suspicious, so {they} {_is(reasons)} kept: nothing else is left to predict from."]
+    if c.suspects_kept:
+        lines.append(f"The models use {them}, as requested (--keep-suspects).")
+    else:
+        lines.append(f"No model uses {them}, and the saved model does not need {them}.")
+    found = c.suspect_errors
+    if found is None:
+        without = "without" if c.suspects_kept else "with"
+        lines.append(f"There was no time to measure the error {without} {them}; a larger --budget would give it.")
+    else:
+        before, after = (error_value(c, value) for value in (found.without_them, found.with_them))
+        lines.append(
+            f"On the same test rows, the {found.model} trained on {found.rows:,} rows has {before} without {them} and "
+            f"{after} with {them}."
+        )
+    if not c.suspects_kept:
+        lines.append(f"If {they} {_is(reasons)} known before {target!r} for new rows, use {them} with --keep-suspects.")
     return lines
+
+
+def _is(things: list[str]) -> str:
+    return "is" if len(things) == 1 else "are"
+
+
+def error_value(c: Findings, value: float) -> str:
+    """An error in familiar units, in words."""
+    if c.study.metric.name == "rmse":
+        return f"an RMSE of {format_number(value)}"
+    if c.study.metric.name == "average_precision":
+        return f"an average precision of {value:.2f} for {str(c.study.rarest[0])!r}"
+    if c.study.metric.name == "log_loss":
+        return f"a log loss of {format_number(value)}"
+    return f"{mistakes_text(value)} mistakes"
+
+
+def mistakes_text(share: float) -> str:
+    """A share of mistakes in percent with one decimal, as in tables."""
+    return f"{100 * share:.1f}%"
 
 
 def _when(c: Findings) -> list[str]:
@@ -112,16 +152,15 @@ def _where(c: Findings) -> list[str]:
         some = join_names(names, 10)
         lines.append(f"Inputs that matter (permuting one raises the risk significantly), {len(names)} of {d}: {some}.")
     if c.verdict.word == "pays" and is_informative(c.isotropic):
-        lines.append(f"Compared with the best isotropic kernel, the risk is {_times(c.isotropic)} times lower.")
+        lines.append(f"Compared with the best isotropic kernel, the {_term(c)} is {_times(c.isotropic)} times lower.")
     return lines
 
 
 def _use(c: Findings) -> list[str]:
-    """The chosen model, its error, and models that are better or as good."""
+    """The chosen model, its error, and models that are better or as good; without a decision it is not recommended."""
     best = c.models[c.models["name"] == c.chosen].iloc[0]
-    text = f"Use the {best['model']}: trained on {best['n']:,} rows, its error on test rows is {error_text(c, best)}"
-    risk = Interval(best["risk"], best["low"], best["high"])
-    lines = [f"{text}, which {_unexplained(c, risk)}."]
+    start = f"Use the {best['model']}" if c.verdict.word != "undecided" else f"Selected so far: {best['model']}"
+    lines = [f"{start}: trained on {best['n']:,} rows, {_performance(c, best)}."]
     equals = [_title(name) for name in c.as_good if name != c.chosen]
     better = [_title(name) for name in c.better]
     if better:
@@ -151,21 +190,30 @@ def _saved(c: Findings) -> str:
 
 
 def error_text(c: Findings, row: pd.Series) -> str:
-    """The error in familiar units: RMSE, or share of misclassified rows."""
-    if c.study.table.task == "regression":
+    """The error in familiar units: RMSE, share of misclassified rows, log loss or average precision."""
+    if c.study.metric.name == "rmse":
         return f"{format_number(row['rmse'])} (RMSE, in units of {c.study.table.target})"
-    return f"{100 * row['mistakes']:.1f}% misclassified"
+    if c.study.metric.name == "average_precision":
+        return error_value(c, row["precision"]).removeprefix("an ")
+    wrong = f"{mistakes_text(row['mistakes'])} misclassified"
+    return f"{wrong} and log loss {format_number(row['log_loss'])}" if "log_loss" in row else wrong
 
 
-def _unexplained(c: Findings, risk: Interval) -> str:
-    """The unexplained share, never rounded to 0% or 100%."""
-    what = "variance" if c.study.table.task == "regression" else "Brier score of a constant"
-    what = "average precision missed by chance" if c.study.rare else what
-    if not math.isfinite(risk.low):
-        return f"leaves {percent(risk.value)} of the {what} unexplained"
-    if not is_informative(risk):
-        return f"leaves {percent(risk.value)} of the {what} (splits disagree by more than a factor of {MAX_FACTOR:g})"
-    return f"leaves {percent(risk.value)} [{percent(risk.low)}, {percent(risk.high)}] of the {what} unexplained"
+def _performance(c: Findings, best: pd.Series) -> str:
+    """Error of a model on test rows in familiar units, and relative to that of a constant (never 0% or 100%)."""
+    metric, risk = c.study.metric, Interval(best["risk"], best["low"], best["high"])
+    error, share, ends = error_text(c, best), percent(risk.value), ""
+    if math.isfinite(risk.low) and not is_informative(risk):
+        ends = f" (splits disagree by more than a factor of {MAX_FACTOR:g})"
+    elif math.isfinite(risk.low):
+        ends = f" [{percent(risk.low)}, {percent(risk.high)}]"
+    if metric.name == "rmse":
+        return f"its error on test rows is {error}, which leaves {share}{ends} of the variance unexplained"
+    if metric.name == "average_precision":
+        return f"on test rows it has an {error}"
+    if metric.name == "accuracy":
+        return f"on test rows {error}, which is {share}{ends} of the mistakes of {metric.constant}"
+    return f"on test rows {error}; its {metric.error} is {share}{ends} of that of {metric.constant}"
 
 
 def _rare(c: Findings) -> list[str]:
@@ -175,9 +223,9 @@ def _rare(c: Findings) -> list[str]:
     best = c.models[c.models["name"] == c.chosen].iloc[0]
     label, share = c.study.rarest
     return [
-        f"The class {str(label)!r} is rare ({percent(share)} of the rows), so models are evaluated by how they rank "
-        f"it: average precision {best['precision']:.2f} (chance: {share:.2g}), area under the ROC curve "
-        f"{best['auc']:.2f} (chance: 0.50)."
+        f"The class {str(label)!r} has {percent(share)} of the rows, and models are judged by how high they rank it: "
+        f"average precision {best['precision']:.2f} (1 is perfect, a random order has {format_number(share, 2)}), area "
+        f"under the ROC curve {best['auc']:.2f} (a random order has 0.50)."
     ]
 
 
@@ -186,10 +234,11 @@ def _more(c: Findings) -> list[str]:
     law = c.law
     if law is None:
         return _power_law(c)
+    what = "risk" if c.study.metric.measure == "risk" else "squared error of the probabilities"
     return [
-        f"Doubling the rows would change the risk of the best fixed kernel ({_title(law.name)}) from "
+        f"Doubling the rows would change the {what} of the best fixed kernel ({_title(law.name)}) from "
         f"{format_number(law.now)} with {law.rows:,} rows to {_range(law.twice)} with {2 * law.rows:,}, by its "
-        f"predicted learning curve (a constant has risk 1){_uncalibrated(law)}.",
+        f"predicted learning curve (a constant has 1){_uncalibrated(law)}.",
         *_power_law(c),
     ]
 
@@ -207,8 +256,8 @@ def _power_law(c: Findings) -> list[str]:
     if twice is None or back is None or not is_informative(twice):
         return []
     return [
-        f"Doubling the largest training size to {2 * n:,} rows would change the risk of the {_title(c.chosen)} from "
-        f"{format_number(float(curve.mean[-1]))} to {_range(twice)}, if the power law through the measured sizes "
+        f"Doubling the largest training size to {2 * n:,} rows would change the {_term(c)} of the {_title(c.chosen)} "
+        f"from {format_number(float(curve.mean[-1]))} to {_range(twice)}, if the power law through the measured sizes "
         f"continues (fitted without the last size, it predicts {format_number(back[0])} there; measured: "
         f"{format_number(back[1])})."
     ]
@@ -218,12 +267,9 @@ def _title(name: str) -> str:
     return CANDIDATES[name].title if name else "none"
 
 
-def _risk(c: Findings) -> str:
-    return "a rank error (1 - average precision)" if c.study.rare else "a risk"
-
-
-def _the_risk(c: Findings) -> str:
-    return _risk(c).replace("a ", "the ", 1)
+def _term(c: Findings) -> str:
+    """Name of the error in technical sentences."""
+    return c.study.metric.term
 
 
 def _times(value: Interval) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from unlazy.comparison.data.table import held_out_count
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.paired_ratios import format_number, is_informative
-from unlazy.comparison.report.prose import error_text
+from unlazy.comparison.report.prose import error_text, mistakes_text, suspect_lines, what_would_decide
 from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.comparison.study.more_rows import MAX_ROWS
 from unlazy.comparison.study.plan import MIN_SPLITS
@@ -18,6 +18,8 @@ from unlazy.core.errors import join_names
 SMALL_GAIN, LARGE_GAIN = 0.05, 0.15
 """Relative reduction of the squared error by twice the rows: below the first they are hardly worth it, above the second
 they are."""
+SAME_RATIO = 1.02
+"""Errors within this factor are called about the same."""
 _MAX_LISTED = 6
 
 
@@ -32,14 +34,17 @@ class Summary(NamedTuple):
 
 def summarize(c: Findings) -> Summary:
     """Summarize the findings."""
-    asks = _questions(c)
+    lines = suspect_lines(c)
+    asks = [("Check first" if c.suspects_kept else "Left out", " ".join(lines))] if lines else []
     if c.verdict.word == "noise":
         actions = [
-            *asks, ("Model", "None is worth using: a constant is as good."), ("Inputs", "Look for other inputs."),
+            *asks, ("Model", f"None is worth using: {c.study.metric.constant} is as good."),
+            ("Inputs", "Look for other inputs."),
             ("More rows", "They would not help, unless the effect is too small to be seen with these rows."),
         ]  # fmt: skip
     else:
-        actions = [*asks, ("Model", _model(c)), *_inputs(c), ("More rows", _rows(c))]
+        decide = [("To decide", _sentence(what_would_decide(c)))] if c.verdict.word == "undecided" else []
+        actions = [*asks, *decide, ("Model", _model(c)), *_inputs(c), *_rows(c)]
     return Summary(_TITLE[c.verdict.word], _answer(c), _confidence(c), tuple(actions))
 
 
@@ -70,11 +75,22 @@ def _answer(c: Findings) -> str:
             "than models with fixed features."
         )
     if c.verdict.word == "noise":
-        return f"No model predicts {target!r} from these inputs measurably better than a constant."
-    return (
-        f"These trials do not show whether models that learn which combinations of the inputs matter predict "
-        f"{target!r} better than models with fixed features."
-    )
+        return f"No model predicts {target!r} from these inputs measurably better than {c.study.metric.constant}."
+    if not c.verdict.has_signal:
+        return f"In these trials no model predicts {target!r} significantly better than {c.study.metric.constant}."
+    return f"{_so_far(c)} These trials do not show whether that is chance."
+
+
+def _so_far(c: Findings) -> str:
+    """What an undecided comparison has measured."""
+    ratio, what = c.verdict.ratio.value, c.study.metric.error
+    lazy, rich = (CANDIDATES[c.verdict.picks[word]].title for word in ("lazy", "rich"))
+    if max(ratio, 1 / ratio) < SAME_RATIO:
+        return f"So far the {rich} (learned features) and the {lazy} (fixed features) have about the same {what}."
+    less, more = (f"the {rich} (learned features)", f"the {lazy} (fixed features)")
+    less, more = (less, more) if ratio > 1 else (more, less)
+    lower = 100 * (1 - min(ratio, 1 / ratio))
+    return f"So far {less} has a {what} that is {lower:.0f}% lower than that of {more}."
 
 
 def _confidence(c: Findings) -> str:
@@ -94,11 +110,11 @@ def _confidence(c: Findings) -> str:
     if c.verdict.word == "noise":
         signal = c.verdict.signal
         return (
-            f"Fairly high. The error of the best model is {signal.low:.2f} to {signal.high:.2f} times that of a "
-            f"constant (95% interval). {how}."
+            f"Fairly high. The {study.metric.error} of the best model is {signal.low:.2f} to {signal.high:.2f} times "
+            f"that of {study.metric.constant} (95% interval). {how}."
         )
     agree = f"{int(np.sum(logs > 0))} of {len(logs)} splits favor feature learning. {how}"
-    what = "rank error" if study.rare else "squared error"
+    what = study.metric.error
     if c.verdict.word == "pays":
         return f"High (95%). The {what} is {ratio.low:.2f} to {ratio.high:.2f} times lower; {agree}."
     if c.verdict.word == "does not pay":
@@ -107,42 +123,26 @@ def _confidence(c: Findings) -> str:
             f"Feature learning increases the {what}"  # fmt: skip
         return f"High (95%). {effect}; {agree}."
     if not c.verdict.has_signal:
-        return f"Low. No model is significantly better than a constant yet. {how}."
+        return f"Low. No model is significantly better than {study.metric.constant} yet. {how}."
     times = f"{ratio.low:.2f} to {ratio.high:.2f} times"
     spread = f": the {what} without feature learning is {times} that with it (95% interval)"
     return f"Low. The splits differ too much to decide{spread if is_informative(ratio) else ''}; {agree}."
 
 
-def _questions(c: Findings) -> list[tuple[str, str]]:
-    """Questions about suspicious inputs, which come first."""
-    leaks = [repr(one.name) for one in c.suspects if one.reason == "leak"]
-    names = [repr(one.name) for one in c.suspects if one.reason != "leak"]
-    lines = []
-    if leaks:
-        verb, which = ("Is", "It") if len(leaks) == 1 else ("Are", "Each")
-        known = f"{verb} {', '.join(leaks)} known before {c.study.table.target!r}?"
-        lines.append(f"{known} {which} alone predicts the target almost perfectly.")
-    if names:
-        reason = "It looks like a row number or identifier." if len(names) == 1 else \
-            "They look like row numbers or identifiers."  # fmt: skip
-        lines.append(f"Should {', '.join(names)} be {'an input' if len(names) == 1 else 'inputs'}? {reason}")
-    many = len(leaks) + len(names) > 1
-    return (
-        [("Check first", " ".join([*lines, f"If not, remove {'them' if many else 'it'} with --drop."]))]
-        if lines
-        else []
-    )
+def _sentence(text: str) -> str:
+    """The text as a sentence."""
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _model(c: Findings) -> str:
     best = c.models[c.models["name"] == c.chosen].iloc[0]
-    saved = "" if c.final is None or c.final.name != c.chosen else ", saved as model.unlazy"
-    error, guess = error_text(c, best), _constant(c)
-    if c.study.rare:  # the share of misclassified rows is insensitive to a rare class
-        label, share = c.study.rarest
-        error = f"average precision {best['precision']:.2f} for {str(label)!r}"
-        guess = f"{share:.2g} by chance"
-    text = f"Use the {best['model']}{saved}. On unseen rows: {error}, compared with {guess}."
+    saved = c.final is not None and c.final.name == c.chosen
+    if c.verdict.word == "undecided":
+        text = f"The saved model, model.unlazy, is the {best['model']}" if saved else f"Selected: the {best['model']}"
+        text += ", selected by its error on training rows; another model may be as good."
+    else:
+        text = f"Use the {best['model']}{', saved as model.unlazy' if saved else ''}."
+    text += f" On unseen rows: {error_text(c, best)}, compared with {_constant(c)}."
     radius = c.radius(0.9)
     if radius is not None:
         text += f" 90% of predictions are off by less than {format_number(radius)}."
@@ -161,20 +161,21 @@ def _constant(c: Findings) -> str:
         last = c.study.records.where(candidate=c.chosen, n=c.study.sizes[-1])
         error = math.sqrt(float(np.mean(last.measure("constant"))))
         return f"{format_number(error)} for always predicting the mean"
+    if c.study.rare:  # the share of mistakes is insensitive to a rare class
+        return f"{format_number(c.study.rarest[1], 2)} for a random order"
     counts = np.unique(c.study.table.y, return_counts=True)[1]
-    return f"{100 * (1 - counts.max() / counts.sum()):.1f}% for always predicting the most frequent class"
+    return f"{mistakes_text(1 - counts.max() / counts.sum())} for always predicting the most frequent class"
 
 
 def _inputs(c: Findings) -> list[tuple[str, str]]:
     if c.structure is None:
         return []
     names = [str(name) for name in c.inputs[c.inputs["matters"]]["input"]]
+    keep = "" if c.suspects_kept else "; keep them all"
     if not names and c.study.splits < MIN_SPLITS:
-        return [
-            ("Inputs", f"There are too few splits to say which of the {len(c.inputs)} inputs matter; keep them all.")
-        ]
+        return [("Inputs", f"There are too few splits to say which of the {len(c.inputs)} inputs matter{keep}.")]
     if not names:
-        return [("Inputs", f"None of the {len(c.inputs)} inputs matters significantly on its own; keep them all.")]
+        return [("Inputs", f"None of the {len(c.inputs)} inputs matters significantly on its own{keep}.")]
     rest = len(c.inputs) - len(names)
     others = "" if not rest else "; the other one may or may not help" if rest == 1 else \
         f"; the other {rest} may or may not help"  # fmt: skip
@@ -183,14 +184,12 @@ def _inputs(c: Findings) -> list[tuple[str, str]]:
     return [("Inputs", f"{found}{others}.")]
 
 
-def _rows(c: Findings) -> str:
+def _rows(c: Findings) -> list[tuple[str, str]]:
     """The effect of twice the rows, and whether they are worth it."""
     effect = _twice(c)
-    if c.verdict.word == "undecided":
-        if c.study.can_improve:
-            return f"First try a larger --budget, which uses more rows or splits.{effect}"
-        return f"These {c.study.table.total_rows:,} rows are not enough to decide; only more rows would help.{effect}"
-    return effect.strip() or "The effect of more rows cannot be predicted from these."
+    if c.verdict.word == "undecided" and not effect:
+        return []
+    return [("More rows", effect or "The effect of more rows cannot be predicted from these.")]
 
 
 def _twice(c: Findings) -> str:
@@ -201,10 +200,11 @@ def _twice(c: Findings) -> str:
     middle, low, high = (f"{100 * max(share, 0.0):.0f}%" for share in (gain, least, most))
     reduction = f"{middle} [{low}, {high}]"
     advice = "hardly worth it" if gain < SMALL_GAIN else "worth it" if least > LARGE_GAIN else "may be worth it"
+    of = "" if c.study.table.task == "regression" else " of the probabilities"
     far = "" if law.calibrated else f" (extrapolated from {MAX_ROWS} rows; the interval is not checked that far)"
     return (
-        f" Doubling the rows ({law.rows:,} more) would reduce the squared error of the best model with fixed features "
-        f"by {reduction}{far}: {advice}."
+        f"Doubling the rows ({law.rows:,} more) would reduce the squared error{of} of the best model with fixed "
+        f"features by {reduction}{far}: {advice}."
     )
 
 

@@ -51,13 +51,11 @@ class BudgetClock:
         self.began = time.monotonic() if began is None else began
         self.budget = budget
         self.page = page
+        self.aside = 0.0
+        """Seconds set aside for a comparison after the study."""
         self.slowdown = 1.0
         """Wall-clock seconds per CPU second, measured from the trials."""
         self._stored = 0.0
-
-    def first_part(self, share: float) -> "BudgetClock":
-        """A clock for the first part of the budget, without time for a page."""
-        return BudgetClock(share * self.budget, self.began, page=False)
 
     def charge(self, seconds: float) -> None:
         """Charge the time of stored trials, as if they had been run."""
@@ -65,8 +63,8 @@ class BudgetClock:
 
     @property
     def reserve(self) -> float:
-        """Seconds reserved for the page and the answer."""
-        return min(self.slowdown * PAGE_SECONDS, PAGE_SHARE * self.budget) if self.page else 0.0
+        """Seconds reserved for the page and the answer, and those set aside."""
+        return self.aside + (min(self.slowdown * PAGE_SECONDS, PAGE_SHARE * self.budget) if self.page else 0.0)
 
     def remaining(self, reserved: float = 0.0) -> float:
         """Seconds left for trials, after the reserve for the page and `reserved` seconds."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from unlazy.comparison.data.table import EncodedTable, held_out_count, save_table, split_rows
 from unlazy.comparison.study.candidates import CANDIDATES, WIDE_TABLE, find_candidate
+from unlazy.comparison.study.metrics import Metric, choose_metric
 from unlazy.comparison.study.plan import MAX_SPLITS, MIN_SPLITS, TARGET_SPLITS, BudgetClock, StudyPlan
 from unlazy.comparison.study.trial import run_trial
 from unlazy.comparison.study.workers import start_workers
@@ -41,8 +42,6 @@ MAX_STEP = 4
 """Maximum factor from one size to the next, because costs are extrapolated from the last one."""
 MIN_RARE_ROWS = 20
 """Screening uses enough rows to expect this many of the rarest class."""
-RARE_SHARE = 0.1
-"""A class with a smaller share of the rows is rare and evaluated by ranks, to which squared errors are insensitive."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,13 @@ class Study:
     notes: tuple[str, ...] = ()
     can_improve: bool = True
     """Whether a larger budget would allow more rows or more splits."""
+    asked_metric: str | None = None
+    """Name of the metric of the verdict; by default the one that fits the table."""
+
+    @cached_property
+    def metric(self) -> Metric:
+        """The measure of error that the verdict is based on."""
+        return choose_metric(self.table, self.asked_metric)
 
     @property
     def overlap(self) -> float:
@@ -72,13 +78,13 @@ class Study:
 
     @property
     def rare(self) -> bool:
-        """Whether a class is rare, so that 1 - average precision replaces the squared error."""
-        return self.table.task == "classification" and self.rarest[1] < RARE_SHARE
+        """Whether models are evaluated by the average precision of the rarest class."""
+        return self.metric.name == "average_precision"
 
     @property
     def risk_measure(self) -> str:
-        """Name of the measure that the verdict is based on, relative to a constant prediction."""
-        return "missed" if self.rare else "risk"
+        """Key of the error that the verdict is based on, relative to a constant prediction."""
+        return self.metric.measure
 
     @cached_property
     def finalists(self) -> tuple[str, ...]:
@@ -109,7 +115,7 @@ def run_study(
     splits = plan.complete_splits(climbed[-1], finalists)
     climbed = [n for n in climbed if plan.complete_splits(n, finalists) > 1 or n == climbed[-1]]
     if not splits:
-        raise UnlazyError(f"no split finished within the budget of {budget:g} s; increase --budget")
+        raise UnlazyError(f"no split finished within the budget of {budget:,g} s; increase --budget")
     sizes = training_sizes(table, budget)
     notes = _study_notes(table, climbed, sizes, splits, budget, plan.records.failed)
     more = climbed[-1] < sizes[-1] or splits < MAX_SPLITS
@@ -232,7 +238,7 @@ def experiment(store: str | Path) -> Experiment:
         protocol="Random splits, nested training sizes, everything chosen on training rows.",
         verdict="The interval of the ratio of risks, paired over splits.",
         trial=partial(run_trial, folder=str(Path(store).resolve())), claims=_nothing, figure=_no_figure,
-        vectorized=False, version=11,
+        vectorized=False, version=12,
     )  # fmt: skip
 
 

@@ -35,6 +35,8 @@ this number of validation rows."""
 
 MAX_HELD_OUT = 1000
 """Maximum number of test rows whose predictions are stored; fewer if there are many classes."""
+MIN_PROBABILITY = 1e-6
+"""Smaller probabilities count as this in the log loss, which would be infinite after one mistake."""
 LONG_TRIAL = 5.0
 """CPU seconds from which the model of the first split is stored: there may be no time for another such fit."""
 
@@ -69,7 +71,7 @@ def run_trial(params: Params, key: PRNGKeyArray, folder: str) -> Measures:
         found["risk"] = max(found["risk"], 0.5 / len(test))  # half a test row: smaller risks cannot be resolved
         found["mistakes"] = float(np.mean(columns[np.argmax(at_test, 1)] != truth))
         at_test = align_classes(at_test, columns, classes)
-        found |= _ranks(at_test, truth, table.y, classes)
+        found |= _class_errors(at_test, truth, y, classes) | _ranks(at_test, truth, table.y, classes)
     if not np.isfinite(found["risk"]):
         raise FloatingPointError(f"{candidate.title} predicts non-finite values")
     kept = min(MAX_HELD_OUT, max(MAX_HELD_OUT // 10, 10 * MAX_HELD_OUT // at_test.shape[1]))
@@ -92,6 +94,25 @@ def _save_trial_model(encoder: Any, model: Any, path: Path) -> None:
         save(Pipeline([("columns", encoder), ("model", model)]), path)
     except OSError:
         pass
+
+
+def _class_errors(P: np.ndarray, truth: np.ndarray, y: np.ndarray, classes: np.ndarray) -> dict[str, float]:
+    """Log loss; mistakes and log loss relative to predicting the most frequent class and the class frequencies of the
+    training labels y. Ratios are at least that of half a mistake: smaller errors cannot be resolved."""
+    shares = np.array([np.mean(y == c) for c in classes])
+    codes, least = np.searchsorted(classes, truth), 0.5 / len(truth)
+    wrong, usual = np.mean(np.argmax(P, 1) != codes), np.mean(np.argmax(shares) != codes)
+    loss = _log_loss(P, codes)
+    constant = _log_loss(np.tile(shares, (len(truth), 1)), codes)
+    return {
+        "log_loss": loss, "surprise": max(loss / max(constant, MIN_PROBABILITY), least),
+        "mistaken": float(max(wrong, least) / max(usual, least)),
+    }  # fmt: skip
+
+
+def _log_loss(P: np.ndarray, codes: np.ndarray) -> float:
+    """Mean of -log of the predicted probability of the true class, which counts as at least MIN_PROBABILITY."""
+    return float(-np.mean(np.log(np.clip(P[np.arange(len(P)), codes], MIN_PROBABILITY, 1.0))))
 
 
 def _ranks(probabilities: np.ndarray, truth: np.ndarray, labels: np.ndarray, classes: np.ndarray) -> dict[str, float]:

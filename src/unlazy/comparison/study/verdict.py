@@ -5,7 +5,7 @@ their test risks are compared, so that the selection cannot profit from the test
 averaged over splits. Splits share rows, so its variance is that of Nadeau and Bengio (2003), (1/J + r/(1 - r))·s² for J
 splits with a share r of test rows, with Student's t. Two splits may agree by chance: with fewer than three, the
 variance is pooled with that of smaller sizes, where it is not smaller, because fits to fewer rows vary more; if these
-have fewer than three splits too, there is no interval. For a rare class, 1 - average precision replaces the risk.
+have fewer than three splits too, there is no interval. Which error is the risk depends on the table (`metrics`).
 
     pays           the 95% interval of lazy/rich risk lies above 1.05
     does not pay   it lies below 1.25: at most a fifth of the risk can be gained
