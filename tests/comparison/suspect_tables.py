@@ -70,7 +70,7 @@ IDENTIFIERS: dict[str, Callable[[Rng, int], object]] = {
 LEAKS: dict[str, Callable[[Rng, np.ndarray], object]] = {
     "noisy copy": lambda rng, y: y + 0.01 * y.std() * rng.normal(size=len(y)),
     "scaled": lambda rng, y: 3 - 2.5 * y,
-    "exponential": lambda rng, y: np.exp(y / 2),
+    "exponential": lambda rng, y: np.exp((y - y.max()) / (2 * y.std())),
     "cube": lambda rng, y: (y - y.min()) ** 3,
     "rank": lambda rng, y: np.argsort(np.argsort(y)) / len(y),
     "reciprocal": lambda rng, y: 1 / (y - y.min() + 1),

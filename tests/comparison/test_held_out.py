@@ -10,6 +10,7 @@ from test_verdict import TABLE, flat, study
 from unlazy.comparison.data.table import make_table, split_rows
 from unlazy.comparison.report.findings import Findings
 from unlazy.comparison.report.held_out_figures import direction_text, held_out_figure, partial_figure
+from unlazy.comparison.report.paired_ratios import format_number
 from unlazy.comparison.study.held_out import (
     HeldOutPredictions,
     bin_probabilities,
@@ -112,9 +113,10 @@ def test_figures_of_held_out_rows_have_captions(classes):
         return np.where(table.y[rows, None] == table.classes, 0.6, 0.4 / (classes - 1))
 
     plain = study(PAYS, splits=2)
-    rise = {"rise": np.array([0.5, 0.1, 0.0, 0.3]), "mistakes": 0.1}
+    rise = {"rise": np.array([0.5, 0.1, 0.0, 0.3]), "mistakes": 0.1, "mistaken": 0.2}
     rows = [
-        Record(r.params, 0, r.measures | (rise if "rise" in r.measures else {"mistakes": 0.1})) for r in plain.records
+        Record(r.params, 0, r.measures | (rise if "rise" in r.measures else {"mistakes": 0.1, "mistaken": 0.2}))
+        for r in plain.records
     ]
     found = kept(replace(plain, table=table, records=Records(rows)), predict)
     c = Findings(found, decide_verdict(found), linear(table))
@@ -129,7 +131,7 @@ def test_figures_of_held_out_rows_have_captions(classes):
     values = {" ".join(mark) for mark in said}
     first = found.records.where(candidate=c.chosen, n=300)[0].measures["held_out"][0]
     if not classes:
-        assert f" predicted {y[first] + 1:.4g} true {y[first]:.4g}" in values
+        assert f" predicted {format_number(y[first] + 1, 4)} true {format_number(y[first], 4)}" in values
     else:
         assert any("predicted 0.60 observed 1.00" in v for v in values)
     assert any(name == ("y" if not classes else "q" if classes == 2 else "p") for name, *_ in said)

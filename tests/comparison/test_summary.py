@@ -140,7 +140,7 @@ def test_many_balanced_classes_are_judged_by_mistakes():
     assert c.study.metric.name == "accuracy" and not c.study.rare and c.verdict.word == "does not pay"
     text = "\n".join([headline(c), *sentences(c), *(text for _, text in summarize(c).actions)])
     assert "the share of mistakes of the selected rich model" in text and "average precision" not in text
-    assert "33.9% misclassified, which is 35.7% [35.7%, 35.7%] of the mistakes of always predicting the most" in text
+    assert "misclassifies 33.9% of the test rows, which is 35.7% [35.7%, 35.7%] of the mistakes of always" in text
     assert "1.01 [1.01, 1.01] times" in text and "compared with 95.0% for always predicting the most frequent" in text
 
 
@@ -162,7 +162,7 @@ def test_the_metric_fits_the_classes(counts, metric):
     for name, risk in (("accuracy", 0.5), ("average_precision", 0.5), ("log_loss", 0.4)):
         other = classes(counts, name, **both)
         assert other.study.metric.name == name and other.models["risk"].iloc[0] == pytest.approx(risk, rel=1e-12)
-    assert "log loss 0.3; its log loss is 40% [40%, 40%] of that of always" in " ".join(sentences(other))
+    assert "of the test rows; its log loss is 40% [40%, 40%] of that of always" in " ".join(sentences(other))
     with pytest.raises(
         ValueError, match=r"^the metric rmse does not fit the target 'y', which holds classes; choose br"
     ):

@@ -40,20 +40,23 @@ def sentence(*arguments: str) -> str:
 @pytest.mark.slow
 def test_compare_then_predict(tmp_path):
     few = ("--model", "gaussian", "--model", "feature_machine", "--engine", "inline", "--budget", "1h")
-    result = unlazy("compare", "t.csv", "--target", "price", "--drop", "kind", *few)
+    result = unlazy("compare", "t.csv", "--target", "price", "--out", "found", *few)
     assert result.exit_code == 0, result.output
     plain, technical = result.stdout.split("In technical terms: ")  # the summary comes first
     assert "eature learning pays off" in plain or "eature learning does not pay off" in plain
-    assert "Confidence: " in plain and "Model: Use the" in plain and "risk" not in plain
+    assert "Confidence: " in plain and "risk" not in plain
+    assert ("Model: Use the" in plain) != ("Undecided" in plain)
     assert "Feature learning" in technical or "Undecided" in technical
-    assert (tmp_path / "compare/compare.html").exists() and (tmp_path / "compare/figures/models.png").exists()
+    assert "- Left out: 'kind' alone explains" in plain and "without it and an RMSE of" in plain  # made from the price
+    assert "kind" not in (tmp_path / "found/compare.html").read_text().split("<h2>Inputs</h2>")[1].split("<h2>Tech")[0]
+    assert (tmp_path / "found/figures/models.png").exists()
     pd.read_csv("t.csv")[["c", "b", "a"]].to_csv("new.csv", index=False)
-    found = unlazy("predict", "compare/model.unlazy", "new.csv")
+    found = unlazy("predict", "found/model.unlazy", "new.csv")
     assert found.exit_code == 0 and found.stdout.splitlines()[0] == "price" and len(found.stdout.splitlines()) == 91
     pd.read_csv("t.csv")[["b", "c"]].to_csv("less.csv", index=False)
-    assert "missing: a" in sentence("predict", "compare/model.unlazy", "less.csv")
+    assert "missing: a" in sentence("predict", "found/model.unlazy", "less.csv")
     pd.read_csv("t.csv").to_csv("more.csv", index=False)
-    more = unlazy("predict", "compare/model.unlazy", "more.csv", "--out", "out.csv")
+    more = unlazy("predict", "found/model.unlazy", "more.csv", "--out", "out.csv")
     assert more.exit_code == 0 and "note: columns unknown to the model were ignored: kind" in more.stderr
     np.testing.assert_allclose(pd.read_csv("out.csv")["price"], np.array(found.stdout.split()[1:], float), rtol=1e-12)
 
@@ -95,6 +98,10 @@ def test_impossible_requests_give_a_one_line_error(tmp_path):
     assert "pass one table" in sentence("compare")
     assert "did you mean 'price'" in sentence("compare", "t.csv", "--target", "pric")
     assert "budget must look like" in sentence("compare", "t.csv", "--target", "price", "--budget", "soon")
+    assert "unknown metric 'acuracy'; did you mean" in sentence(
+        "compare", "t.csv", "--target", "kind", "--metric", "acuracy"
+    )
+    assert "no such option" in unlazy("compare", "t.csv", "--store", "x").output.lower()
     assert "needs at least one rich model" in sentence("compare", "t.csv", "--target", "price", "--model", "linear")
     assert "unknown model 'lasso'" in sentence("fit", "t.csv", "--target", "price", "--model", "lasso")
     assert "cannot be saved" in sentence("fit", "t.csv", "--target", "price", "--model", "forest")

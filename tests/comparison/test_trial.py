@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from sklearn.metrics import log_loss
 
 from unlazy.comparison.data.table import make_table, save_table
 from unlazy.comparison.study import trial
@@ -39,6 +40,23 @@ def check_candidate(name, classify, n=48):
     found = fit_candidate(find_candidate(name), X, y, classes, 0)
     assert found.tried == len(find_candidate(name).options) and 0 <= found.inner < 1
     assert np.mean(found.model.predict(X) == y) > 0.8 if classify else np.var(found.model.predict(X) - y) < np.var(y)
+
+
+def test_errors_of_classes_are_relative_to_a_constant():
+    """Against scikit-learn; the constant predicts the training frequencies 1/2, 1/3, 1/6, and the first class."""
+    classes, y = np.array(["a", "b", "c"]), np.array(list("aaabbc"))
+    truth, rng = np.array(list("abcaabbcca")), np.random.default_rng(0)
+    P = rng.dirichlet(np.ones(3), 10)
+    found = trial._class_errors(P, truth, y, classes)
+    constant = np.tile([1 / 2, 1 / 3, 1 / 6], (10, 1))
+    assert found["log_loss"] == pytest.approx(log_loss(truth, P, labels=classes), rel=1e-12)
+    assert found["surprise"] == pytest.approx(found["log_loss"] / log_loss(truth, constant, labels=classes), rel=1e-12)
+    wrong = np.mean(classes[np.argmax(P, 1)] != truth)
+    assert found["mistaken"] == pytest.approx(wrong / 0.6, rel=1e-12)  # 4 of 10 are a
+    exact = trial._class_errors((truth[:, None] == classes).astype(float), truth, y, classes)
+    assert exact["mistaken"] == pytest.approx(0.05 / 0.6, rel=1e-12) and exact["surprise"] == 0.05  # half a mistake
+    never = trial._class_errors((truth[:, None] != classes) / 2.0, truth, y, classes)
+    assert never["log_loss"] == pytest.approx(-np.log(1e-6), rel=1e-12)  # not infinite
 
 
 def test_the_model_of_a_long_trial_is_stored(tmp_path, monkeypatch):

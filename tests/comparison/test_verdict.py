@@ -8,6 +8,7 @@ import pytest
 from unlazy.comparison.data.table import make_table
 from unlazy.comparison.study.candidates import CANDIDATES
 from unlazy.comparison.study.study import Study
+from unlazy.comparison.study.suspect_errors import _affordable
 from unlazy.comparison.study.verdict import corrected_interval, decide_verdict
 from unlazy.lab.experiment import Record, Records
 
@@ -153,3 +154,16 @@ def test_rare_classes_are_scored_by_ranks(missed, auc, word):
         rows.append(Record(r.params, 0, r.measures | ranks))
     found = Study(make_table(TABLE.frame, labels), NAMES, plain.sizes, plain.splits, Records(rows), 60.0)
     assert found.rare and found.rarest == ("yes", 0.05) and decide_verdict(found).word == word
+
+
+def test_the_quick_comparison_uses_the_largest_size_that_it_has_time_for():
+    """Trials of 1, 2 and 4 seconds; after one of 4, two more fit into 13 seconds, or four in two workers."""
+    rows = [
+        Record({"candidate": "gaussian", "n": n, "split": s}, 0, {"work": 1.0}, n / 75.0)
+        for n in (75, 150, 300)
+        for s in range(6)
+    ]
+    mine, sizes = Records(rows), [75, 150, 300]
+    assert _affordable(mine, sizes, 6.0, 1) == (300, 1) and _affordable(mine, sizes, 3.9, 1) == (150, 1)
+    assert _affordable(mine, sizes, 60.0, 1) == (300, 6) and _affordable(mine, sizes, 0.1, 1) == (75, 1)
+    assert _affordable(mine, sizes, 13.0, 1) == (300, 2) and _affordable(mine, sizes, 13.0, 2) == (300, 4)

@@ -96,13 +96,11 @@ def leave_out(table: EncodedTable, names: Sequence[str]) -> EncodedTable:
         return rest  # groups that the user has named
     groups = _equal_rows(rest.frame)
     more = int(table.groups.max(initial=-1)) - int(groups.max(initial=-1))
-    if not more:
-        return rest
     note = (
         f"{more:,} rows differ from another row only in columns that are left out; they are never split between "
         "training and test sets"
     )
-    return replace(rest, groups=groups, notes=(*rest.notes, note))
+    return replace(rest, groups=groups, notes=(*rest.notes, *([note] if more else [])))
 
 
 def _equal_rows(frame: pd.DataFrame) -> Int[np.ndarray, " n"]:

@@ -159,8 +159,8 @@ def _where(c: Findings) -> list[str]:
 def _use(c: Findings) -> list[str]:
     """The chosen model, its error, and models that are better or as good; without a decision it is not recommended."""
     best = c.models[c.models["name"] == c.chosen].iloc[0]
-    start = f"Use the {best['model']}" if c.verdict.word != "undecided" else f"Selected so far: {best['model']}"
-    lines = [f"{start}: trained on {best['n']:,} rows, {_performance(c, best)}."]
+    start = "Use" if c.verdict.word != "undecided" else "Selected so far is"
+    lines = [f"{start} the {best['model']}: trained on {best['n']:,} rows, {_performance(c, best)}."]
     equals = [_title(name) for name in c.as_good if name != c.chosen]
     better = [_title(name) for name in c.better]
     if better:
@@ -210,10 +210,11 @@ def _performance(c: Findings, best: pd.Series) -> str:
     if metric.name == "rmse":
         return f"its error on test rows is {error}, which leaves {share}{ends} of the variance unexplained"
     if metric.name == "average_precision":
-        return f"on test rows it has an {error}"
+        return f"it has an {error} on test rows"
+    wrong = f"it misclassifies {mistakes_text(best['mistakes'])} of the test rows"
     if metric.name == "accuracy":
-        return f"on test rows {error}, which is {share}{ends} of the mistakes of {metric.constant}"
-    return f"on test rows {error}; its {metric.error} is {share}{ends} of that of {metric.constant}"
+        return f"{wrong}, which is {share}{ends} of the mistakes of {metric.constant}"
+    return f"{wrong}; its {metric.error} is {share}{ends} of that of {metric.constant}"
 
 
 def _rare(c: Findings) -> list[str]:

@@ -51,8 +51,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 def check_metric(name: str | None) -> None:
     """Raise ValueError if there is no metric of this name."""
     if name is not None and name not in METRICS:
-        known = ", ".join(METRICS)
-        raise ValueError(f"unknown metric {name!r}{did_you_mean(name, METRICS)}; the metrics are {known}")
+        raise ValueError(f"unknown metric {name!r}{did_you_mean(name, METRICS)}")
 
 
 def choose_metric(table: EncodedTable, asked: str | None = None) -> Metric:
