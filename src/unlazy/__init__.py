@@ -71,6 +71,8 @@ _WHERE = {
     "load": "estimators.persistence.files",
     "save": "estimators.persistence.files",
     "predict_interval": "estimators.intervals",
+    # predictions without JAX
+    "load_predictor": "serving.predictor",
     # is my training run lazy?
     "Monitor": "diagnostics.monitor",
     "WatchOptions": "diagnostics.options",
@@ -85,7 +87,7 @@ _WHERE = {
 }
 _SUBPACKAGES = (
     "comparison", "diagnostics", "estimators", "kernels", "lab", "layers", "measures", "networks", "products",
-    "solvers", "tasks", "theory", "training",
+    "serving", "solvers", "tasks", "theory", "training",
 )  # fmt: skip
 
 __all__ = ["__version__", *_SUBPACKAGES, *_WHERE]
@@ -100,6 +102,7 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy import measures as measures
     from unlazy import networks as networks
     from unlazy import products as products
+    from unlazy import serving as serving
     from unlazy import solvers as solvers
     from unlazy import tasks as tasks
     from unlazy import theory as theory
@@ -148,6 +151,7 @@ if TYPE_CHECKING:  # the same for readers of types, who run nothing
     from unlazy.networks.mlp import Network as Network
     from unlazy.networks.tangent import tangent_kernel as tangent_kernel
     from unlazy.products.gram_store import gram_to_store as gram_to_store
+    from unlazy.serving.predictor import load_predictor as load_predictor
     from unlazy.solvers.gaussian_process.posterior import ensemble as ensemble
     from unlazy.solvers.gaussian_process.posterior import log_marginal_likelihood as log_marginal_likelihood
     from unlazy.solvers.gaussian_process.posterior import posterior as posterior

@@ -1,7 +1,7 @@
 """Save and load fitted estimators: one safetensors file with a JSON header, never pickle.
 
-Loading only constructs classes of a fixed table (`registry`) from validated values, so a file cannot run code. The
-header carries a SHA-256 of the whole file (with its own digits set to zero): truncated or modified files are rejected.
+Loading only constructs classes of a fixed table (`registry`) from validated values, so a file cannot run code.
+`core.model_files` describes the format.
 """
 
 import hashlib
@@ -13,25 +13,15 @@ from typing import Any
 
 import numpy as np
 import sklearn
-from safetensors.numpy import load as from_bytes
 from safetensors.numpy import save as to_bytes
 from sklearn.base import BaseEstimator
 
 from unlazy._version import VERSION
 from unlazy.core.errors import UnlazyError, UnlazyWarning
 from unlazy.core.files import atomic_write
+from unlazy.core.model_files import FORMAT, ZEROS, find_checksum, read_model_file
 from unlazy.estimators.persistence.registry import COMPANIONS, Unregistered
 from unlazy.estimators.persistence.serialization import Decoder, Encoder
-
-FORMAT = 5
-"""Format number, increased when the previous version could not read new files.
-
-Earlier formats are still read: their names are translated (`registry.RENAMED`).
-"""
-_ZEROS = "0" * 64
-_CHECKSUM = re.compile(rb'"unlazy_checksum":"([0-9a-f]{64})"')
-_HEADER_LIMIT = 100_000_000
-"""Largest header that safetensors allows."""
 
 
 def save(model: BaseEstimator, path: str | Path) -> None:
@@ -71,11 +61,11 @@ def save(model: BaseEstimator, path: str | Path) -> None:
     encoder = Encoder()
     tree = encoder.encode(model, type(model).__name__)
     document = {"format": FORMAT, "unlazy": VERSION, "scikit-learn": _sklearn_version(), "tree": tree}
-    metadata = {"unlazy": json.dumps(document, allow_nan=False), "unlazy_checksum": _ZEROS}
+    metadata = {"unlazy": json.dumps(document, allow_nan=False), "unlazy_checksum": ZEROS}
     content = to_bytes(encoder.arrays or {"empty": np.zeros(1, np.uint8)}, metadata)
     digest = hashlib.sha256(content).hexdigest().encode()
-    found = _CHECKSUM.search(content, 0, _header_end(content))
-    assert found is not None and found.group(1) == _ZEROS.encode()
+    found = find_checksum(content)
+    assert found is not None and found.group(1) == ZEROS.encode()
     _write(Path(path), content[: found.start(1)] + digest + content[found.end(1) :])
 
 
@@ -111,56 +101,18 @@ def load(path: str | Path) -> Any:
     >>> bool((load("model.unlazy").predict(X) == model.predict(X)).all())
     True
     """
-    content = _read(Path(path))
-    tree, arrays, written = _verify(content, path)
+    file = read_model_file(path)
+    holds_theirs = any(f'"class": "{name}"' in json.dumps(file.tree) for name in COMPANIONS)
+    _compare_versions(file.version, file.document.get("scikit-learn") if holds_theirs else None, path)
     try:
-        if tree["#"] != "estimator":
+        if file.tree["#"] != "estimator":
             raise ValueError("no estimator")
-        return Decoder(arrays, written).decode(tree)
+        return Decoder(file.arrays, file.format).decode(file.tree)
     except Unregistered as error:
         raise UnlazyError(f"{path} cannot be loaded: {error}") from error
     except Exception as error:  # unexpected contents may raise anything: report one clear error
         why = f"{type(error).__name__}: {error}"
         raise UnlazyError(f"{path} does not describe an estimator of unlazy ({why})") from error
-
-
-def _verify(content: bytes, path: str | Path) -> tuple[Any, dict[str, np.ndarray], int]:
-    """Return tree, arrays and format number of a file after checking its checksum and version."""
-    try:
-        end = _header_end(content)
-        found = _CHECKSUM.search(content, 0, end)
-        metadata = json.loads(content[8:end])["__metadata__"]
-        document = json.loads(metadata["unlazy"])
-        written, version = document["format"], str(document["unlazy"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UnlazyError(f"{path} is not a file that unlazy saved, or it was truncated or modified") from error
-    if type(written) is not int or not 1 <= written <= FORMAT:
-        raise UnlazyError(
-            f"{path} has format {written!r} (unlazy {version}); this unlazy {VERSION} reads formats 1 to {FORMAT}: "
-            + ("upgrade unlazy" if isinstance(written, int) and written > FORMAT else "fit and save the model again")
-        )
-    if found is None or metadata.get("unlazy_checksum") != found.group(1).decode() or not _intact(content, found):
-        raise UnlazyError(f"{path} was modified or damaged: its checksum is wrong. Save it again, or copy it again")
-    holds_theirs = any(f'"class": "{name}"' in metadata["unlazy"] for name in COMPANIONS)
-    _compare_versions(version, document.get("scikit-learn") if holds_theirs else None, path)
-    try:
-        return document["tree"], from_bytes(content), written
-    except Exception as error:
-        raise UnlazyError(f"the arrays of {path} cannot be read ({error})") from error
-
-
-def _header_end(content: bytes) -> int:
-    """Return the offset at which the header ends; raise ValueError if there is none."""
-    size = int.from_bytes(content[:8], "little")
-    if len(content) < 8 or not 2 <= size <= min(_HEADER_LIMIT, len(content) - 8):
-        raise ValueError("no header")
-    return 8 + size
-
-
-def _intact(content: bytes, found: re.Match) -> bool:
-    """Return whether the checksum matches."""
-    digest = hashlib.sha256(content[: found.start(1)] + _ZEROS.encode() + content[found.end(1) :]).hexdigest()
-    return digest.encode() == found.group(1)
 
 
 def _compare_versions(version: str, sklearn_version: Any, path: str | Path) -> None:
@@ -187,13 +139,6 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _sklearn_version() -> str:
     return sklearn.__version__
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UnlazyError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _write(path: Path, content: bytes) -> None:

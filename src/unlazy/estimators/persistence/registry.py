@@ -97,36 +97,6 @@ DERIVED = {"MLP": ("biases", "skips")}
 """Fields that the constructor computes itself."""
 
 
-_RELATIVE = {"bandwidth": "relative_bandwidth", "ridge": "relative_ridge", "ridge_": "relative_ridge_"}
-# glossary: off
-_SPELLING = {
-    "centre_": "center_",
-    "normalise": "normalize",
-    "parametrisation": "parametrization",
-    "parametrisation_": "parametrization_",
-    "regularisation": "regularization",
-    "standardise": "standardize",
-    "y_centre_": "y_center_",
-}
-# glossary: on
-_MACHINES = ("FeatureMachineRegressor", "FeatureMachineClassifier")
-RENAMED: dict[int, dict[str, dict[str, str]]] = {
-    1: dict.fromkeys((*_MACHINES, "TwoLayerRegressor"), _RELATIVE),
-    2: {"*": _SPELLING},
-    3: {name: {"categories": "categorical"} for name in _MACHINES}
-    | {"GaussianProcess": {"noise": "relative_noise_variance"}},
-}
-"""Parameters and fitted attributes renamed after each format, by class; "*" stands for every class."""
-
-
-def current_name(name: str, kind: str, written: int) -> str:
-    """Today's name of a parameter or fitted attribute in a file of an earlier format."""
-    for version in range(written, max(RENAMED) + 1):
-        table = RENAMED.get(version, {})
-        name = {**table.get("*", {}), **table.get(kind, {})}.get(name, name)
-    return name
-
-
 _REGISTERED: dict[str, type] = {}
 """Custom kernel classes by the name used in files."""
 

@@ -16,12 +16,12 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from unlazy.core.errors import UnlazyError
+from unlazy.core.model_files import current_name
 from unlazy.estimators.persistence.registry import (
     COMPANIONS,
     ESTIMATORS,
     NUMPY_FUNCTIONS,
     class_named,
-    current_name,
     module_name,
     module_named,
     name_of,
