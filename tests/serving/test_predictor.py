@@ -6,11 +6,14 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import unlazy
 from unlazy.core.errors import UnlazyError
 from unlazy.estimators import FeatureMachineClassifier, FeatureMachineRegressor, KernelClassifier, KernelRegressor
 from unlazy.estimators.feature_search import constants, final_fit
+from unlazy.estimators.preprocessing.table_encoder import TableEncoder
 from unlazy.serving import load_predictor
 from unlazy.serving.kernels import gram_function, squared_distances
 from unlazy.serving.saved_objects import SavedObject
@@ -54,7 +57,11 @@ def test_feature_machines(settings, tmp_path):
     np.testing.assert_allclose(served(model, tmp_path).predict(at), model.predict(at), rtol=0, atol=ROUNDING)
 
 
-@pytest.mark.parametrize("model", [KernelClassifier(), FeatureMachineClassifier("laplace", updates=1)], ids=str)
+@pytest.mark.parametrize(
+    "model",
+    [KernelClassifier(), pytest.param(FeatureMachineClassifier("laplace", updates=1), marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_classifiers(model, tmp_path):
     model.fit(X, CLASSES)
     found = served(model, tmp_path)
@@ -99,6 +106,21 @@ def test_columns_are_matched_by_name(tmp_path):
         found.predict({"u": [0.0], "w": [0.0]})
 
 
+def test_text_dates_and_missing_values(tmp_path):
+    """By an encoder of the estimator's own, and in a pipeline."""
+    days = pd.date_range("2020-01-01", periods=90)
+    frame = pd.DataFrame({"t": list("abc") * 30, "x": np.where(np.arange(90) % 4, X[:, 0], np.nan), "when": days})
+    for model in (KernelRegressor(), make_pipeline(TableEncoder(), KernelRegressor())):
+        model.fit(frame, Y)
+        found = served(model, tmp_path)
+        np.testing.assert_allclose(found.predict(frame), model.predict(frame), rtol=0, atol=ROUNDING)
+        first = {name: column[:1].tolist() for name, column in frame[["when", "t", "x"]].items()}
+        np.testing.assert_allclose(found.predict(first), model.predict(frame[:1]), rtol=0, atol=ROUNDING)
+        assert found.n_features_in_ == 3
+        with pytest.raises(ValueError, match="are missing: when"):
+            found.predict(frame[["t", "x"]])
+
+
 def test_refusals(tmp_path):
     found = served(KernelRegressor().fit(X, Y), tmp_path)
     with pytest.raises(ValueError, match=r"shape \(rows, 3\), got \(1, 2\)"):
@@ -109,8 +131,8 @@ def test_refusals(tmp_path):
         found.predict_proba(X)
     with pytest.raises(UnlazyError, match="the kernel NTK needs JAX"):
         gram_function(SavedObject("NTK", {}))
-    with pytest.raises(UnlazyError, match="encodes text, dates or missing values"):
-        served(KernelRegressor().fit(pd.DataFrame({"t": list("ab") * 45, "x": X[:, 0]}), Y), tmp_path)
+    with pytest.raises(UnlazyError, match="only pipelines of a TableEncoder"):
+        served(make_pipeline(StandardScaler(), KernelRegressor()).fit(X, Y), tmp_path)
     (tmp_path / "m.unlazy").write_bytes((tmp_path / "m.unlazy").read_bytes()[:-1] + b"x")
     with pytest.raises(UnlazyError, match="checksum"):
         load_predictor(tmp_path / "m.unlazy")

@@ -1,7 +1,7 @@
 """scikit-learn estimators, and saving and loading them. Each name is imported when first used."""
 
 from unlazy._lazy_exports import lazy_exports
-from unlazy.estimators.persistence.registry import ESTIMATORS
+from unlazy.estimators.persistence.classes import ESTIMATORS
 
 _WHERE = {
     **ESTIMATORS, "load": "unlazy.estimators.persistence.files", "register": "unlazy.estimators.persistence.registry",

@@ -2,15 +2,20 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from unlazy.core.errors import UnlazyError
 from unlazy.core.model_files import read_model_file
+from unlazy.estimators.preprocessing.fitted_columns import FittedColumns
+from unlazy.estimators.preprocessing.frames import as_frame
 from unlazy.serving import models
 from unlazy.serving.saved_objects import SavedObject, decode
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Predictor:
@@ -29,13 +34,15 @@ class Predictor:
     """
 
     def __init__(self, model: SavedObject):
-        if model.get("encoder_") is not None:
-            raise UnlazyError(f"this {model.kind} encodes text, dates or missing values: load it with unlazy.load")
-        self._model, self._scores = model, models.scores_of(model)
+        encoder, model = _split(model)
+        self._model, self._scores, self._encoder = model, models.scores_of(model), encoder
         self.kind: str = model.kind
-        self.n_features_in_: int = int(model["n_features_in_"])
-        self.feature_names_in_: np.ndarray | None = model.get("feature_names_in_")
         self.classes_: np.ndarray | None = model.get("classes_")
+        self.feature_names_in_: np.ndarray | None = model.get("feature_names_in_")
+        if encoder is not None:
+            self.feature_names_in_ = np.array(encoder.columns_, dtype=object)
+        names = self.feature_names_in_
+        self.n_features_in_: int = int(model["n_features_in_"]) if names is None else len(names)
 
     def predict(self, X: "ArrayLike | Mapping[str, ArrayLike]") -> np.ndarray:
         """Predict targets or class labels.
@@ -81,7 +88,9 @@ class Predictor:
         return f"Predictor of a {self.kind} with {self.n_features_in_} columns"
 
     def _rows(self, X: Any) -> np.ndarray:
-        """Rows of finite float64 numbers."""
+        """Rows of finite float64 numbers, encoded if the model has an encoder."""
+        if self._encoder is not None:
+            return self._encoder.encode_frame(self._frame(X))
         if isinstance(X, Mapping) or hasattr(X, "columns"):
             X = self._matched(X)
         try:
@@ -93,6 +102,18 @@ class Predictor:
         if not np.isfinite(rows).all():
             raise ValueError("X contains NaN or infinity; replace these values, or drop those rows")
         return rows
+
+    def _frame(self, X: Any) -> "pd.DataFrame":
+        """X as a data frame; the columns of an array have the names of the fit."""
+        import pandas as pd
+
+        frame = pd.DataFrame(X) if isinstance(X, Mapping) else as_frame(X)
+        if frame is not None:
+            return frame
+        rows = np.asarray(X)
+        if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
+            raise ValueError(f"X must have shape (rows, {self.n_features_in_}), got {rows.shape}")
+        return pd.DataFrame(rows, columns=list(self.feature_names_in_))  # type: ignore[arg-type]
 
     def _matched(self, X: Any) -> np.ndarray:
         """Columns by name, in the order of the fit; by position if the model knows no names."""
@@ -106,13 +127,28 @@ class Predictor:
         return np.stack([np.asarray(column) for column in columns], 1)
 
 
+def _split(model: SavedObject) -> tuple[FittedColumns | None, SavedObject]:
+    """Encoder of the columns, if there is one, and estimator of a saved model."""
+    saved = model.get("encoder_")
+    if model.kind == "Pipeline":
+        steps = [step for _, step in model["steps"]]
+        if len(steps) != 2 or getattr(steps[0], "kind", "") != "TableEncoder":
+            raise UnlazyError("only pipelines of a TableEncoder and an estimator can be served: use unlazy.load")
+        saved, model = steps
+    if saved is None:
+        return None, model
+    encoder = FittedColumns()
+    vars(encoder).update(saved.values)
+    return encoder, model
+
+
 def load_predictor(path: str | Path) -> Predictor:
     """Load a saved model for predictions with NumPy and SciPy alone.
 
     Neither JAX nor scikit-learn is imported and nothing is compiled, so a fresh process predicts at once. It serves
-    feature machines, `KernelRegressor` and `KernelClassifier` with radial, linear and polynomial kernels on tables of
-    numbers; `unlazy.load` loads everything. Predictions are in float64 and equal those of the estimator up to
-    rounding.
+    feature machines, `KernelRegressor` and `KernelClassifier` with radial, linear and polynomial kernels on tables,
+    with text, dates and missing values (which import pandas); `unlazy.load` loads everything. Predictions are in
+    float64 and equal those of the estimator up to rounding.
 
     Parameters
     ----------

@@ -20,7 +20,8 @@ from unlazy._version import VERSION
 from unlazy.core.errors import UnlazyError, UnlazyWarning
 from unlazy.core.files import atomic_write
 from unlazy.core.model_files import FORMAT, ZEROS, find_checksum, read_model_file
-from unlazy.estimators.persistence.registry import COMPANIONS, Unregistered
+from unlazy.estimators.persistence.classes import COMPANIONS
+from unlazy.estimators.persistence.registry import Unregistered
 from unlazy.estimators.persistence.serialization import Decoder, Encoder
 
 

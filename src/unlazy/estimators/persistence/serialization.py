@@ -17,10 +17,8 @@ from sklearn.base import BaseEstimator
 
 from unlazy.core.errors import UnlazyError
 from unlazy.core.model_files import current_name
+from unlazy.estimators.persistence.classes import COMPANIONS, ESTIMATORS, NUMPY_FUNCTIONS
 from unlazy.estimators.persistence.registry import (
-    COMPANIONS,
-    ESTIMATORS,
-    NUMPY_FUNCTIONS,
     class_named,
     module_name,
     module_named,

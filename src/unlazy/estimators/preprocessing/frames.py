@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unlazy.core.arrays import Points
 from unlazy.core.errors import UnlazyWarning, join_names
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from unlazy.core.arrays import Points
 
 SECONDS_PER_DAY = 86_400.0
 _NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
 _DATES = ("datetime", "datetime64", "date")
 
 
-def as_frame(X: Points) -> "pd.DataFrame | None":
+def as_frame(X: "Points") -> "pd.DataFrame | None":
     """Return a data frame of any library as a pandas one; None if X is not a data frame."""
     if not hasattr(X, "columns"):
         return None

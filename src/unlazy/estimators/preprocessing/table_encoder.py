@@ -25,15 +25,8 @@ from sklearn.utils.validation import _check_feature_names_in, _check_sample_weig
 from unlazy.core.arrays import Labels, Points
 from unlazy.estimators.preprocessing.columns import ColumnScale
 from unlazy.estimators.preprocessing.dates import date_columns, elapsed_days, varying_parts
-from unlazy.estimators.preprocessing.frames import (
-    as_frame,
-    as_text,
-    category_text,
-    frame_names,
-    match_columns,
-    read_column,
-    zone_of,
-)
+from unlazy.estimators.preprocessing.fitted_columns import FittedColumns
+from unlazy.estimators.preprocessing.frames import as_frame, category_text, frame_names, read_column, zone_of
 from unlazy.estimators.preprocessing.training_rows import (
     TrainingRows,
     mean_target,
@@ -56,7 +49,7 @@ RARE = "(rare)"
 """Name of the category of all rare ones together."""
 
 
-class TableEncoder(TransformerMixin, BaseEstimator):
+class TableEncoder(FittedColumns, TransformerMixin, BaseEstimator):
     """Encode a data frame with numbers, categories and dates as an array of floats.
 
     Frames of pandas, Polars and Arrow are accepted, and arrays, whose columns are named x0, x1, .... Text columns and
@@ -298,35 +291,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def _encode_table(self, X: Points) -> np.ndarray:
         """Encode new rows."""
         check_is_fitted(self)
-        frame = self._matched(X)
-        parts = [self._encode(self._typed(frame[name], name), name) for name in self.columns_]
-        return self._scaled(np.hstack(parts))
-
-    def _encode(self, values: np.ndarray, name: str) -> np.ndarray:
-        """Encode one column with the learned encoding."""
-        kind = self.kinds_[name]
-        if kind in ("numeric", "marked"):
-            numbers = values.astype(np.float64)
-            gone = np.isnan(numbers)
-            filled = np.where(gone, self.fill_[name], numbers)
-            return np.stack([filled, gone], 1) if kind == "marked" else filled[:, None]
-        if kind == "date":
-            fitted, gone = self.dates_[name], np.isnat(values)[:, None]
-            filled = np.where(gone, fitted["fill"], date_columns(values, fitted))
-            return np.hstack([filled, gone]) if fitted["marked"] else filled
-        codes = self._codes(values, name)
-        if kind == "indicators":
-            return (codes[:, None] == np.arange(len(self.categories_[name]))).astype(np.float64)
-        return np.vstack([self.means_[name], self.prior_])[codes]  # -1, an unseen category, is the overall mean
-
-    def _codes(self, values: np.ndarray, name: str) -> np.ndarray:
-        """Index of the category of each value; that of rare ones, or -1, if it is unknown."""
-        number = {c: i for i, c in enumerate(self.categories_[name])}
-        unknown = getattr(self, "rare_", {}).get(name, -1)  # not in files of earlier versions
-        return np.array([number.get("" if v is None else v, unknown) for v in values], dtype=int)
-
-    def _scaled(self, raw: np.ndarray) -> np.ndarray:
-        return ColumnScale(self.offset_, self.scale_)(raw)
+        return self.encode_frame(self._matched(X))
 
     def _as_fitted_frame(self, X: Points) -> "pd.DataFrame":
         """Return training rows as a frame; store the names and the number of its columns."""
@@ -347,13 +312,13 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return frame
 
     def _matched(self, X: Points) -> "pd.DataFrame":
-        """Return the fitted columns of X in their order; raise ValueError if they do not match."""
+        """Return X as a frame; the columns of an array have the names of `fit`."""
         import pandas as pd
 
         frame = as_frame(X)
         if frame is None:
             return pd.DataFrame(self._matched_array(X), columns=self.columns_)
-        return match_columns(frame, self.columns_, [self.target]).set_axis(self.columns_, axis=1)
+        return frame
 
     def _matched_array(self, X: Points) -> np.ndarray:
         """Return an array with the number of columns of `fit`."""
@@ -365,46 +330,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                 f"the model was fitted to {len(names)} columns ({', '.join(names[:8])}), got shape {array.shape}"
             )
         return array
-
-    def _typed(self, series: "pd.Series", name: str) -> np.ndarray:
-        """Return a column as numbers, text or dates, as in training."""
-        import pandas as pd
-
-        kind = self.kinds_[name]
-        if kind == "date":
-            return self._typed_dates(series, name)
-        if kind not in ("numeric", "marked"):
-            return as_text(series, name)
-        values = read_column(series, name)
-        if values.dtype.kind == "f":
-            return values
-        numbers = pd.to_numeric(pd.Series(values), errors="coerce").to_numpy(np.float64)
-        wrong = np.isnan(numbers) & ~pd.isna(values)
-        if values.dtype.kind == "M" or np.any(wrong):
-            example = values[np.argmax(wrong)] if values.dtype.kind == "O" else str(values[0])
-            raise ValueError(
-                f"column {name!r} was numeric in training but holds {example!r}; correct it, or leave the cell empty"
-            )
-        return read_column(pd.Series(numbers), name)
-
-    def _typed_dates(self, series: "pd.Series", name: str) -> np.ndarray:
-        """Return a column as dates in the time zone of training; text is read as dates."""
-        import pandas as pd
-
-        zone = self.dates_[name]["zone"]
-        dates = series if series.dtype.kind == "M" else pd.to_datetime(series, errors="coerce", format="mixed")
-        wrong = (dates.isna() & series.notna()).to_numpy()
-        if series.dtype.kind in "biuf" or wrong.any():
-            example = series.iloc[int(np.argmax(wrong))] if len(series) else series.dtype
-            raise ValueError(
-                f"column {name!r} held dates in training but holds {example!r}; correct it, or leave the cell empty"
-            )
-        if bool(zone_of(dates)) != bool(zone):
-            raise ValueError(
-                f"column {name!r} had {f'the time zone {zone}' if zone else 'no time zone'} in training but has "
-                f"{zone_of(dates) or 'none'} now; convert it with dt.tz_localize"
-            )
-        return read_column(dates.dt.tz_convert(zone) if zone else dates, name)
 
 
 def _dense(X: Points) -> Points:

@@ -1,0 +1,100 @@
+"""A fitted encoding of columns: what new rows need. It imports neither JAX nor scikit-learn, so that it can serve."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unlazy.estimators.preprocessing.columns import ColumnScale
+from unlazy.estimators.preprocessing.dates import date_columns
+from unlazy.estimators.preprocessing.frames import as_text, match_columns, read_column, zone_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class FittedColumns:
+    """Encoding of data frames by the attributes that `TableEncoder.fit` sets."""
+
+    columns_: list[str]
+    target: str
+    kinds_: dict[str, str]
+    fill_: dict[str, float]
+    categories_: dict[str, list[str]]
+    rare_: dict[str, int]
+    dates_: dict[str, dict[str, Any]]
+    means_: dict[str, np.ndarray]
+    prior_: np.ndarray
+    offset_: np.ndarray
+    scale_: np.ndarray
+
+    def encode_frame(self, frame: "pd.DataFrame") -> np.ndarray:
+        """Encode the rows of a frame; its columns are matched by name."""
+        frame = match_columns(frame, self.columns_, [self.target]).set_axis(self.columns_, axis=1)
+        parts = [self._encode(self._typed(frame[name], name), name) for name in self.columns_]
+        return self._scaled(np.hstack(parts))
+
+    def _encode(self, values: np.ndarray, name: str) -> np.ndarray:
+        """Encode one column with the learned encoding."""
+        kind = self.kinds_[name]
+        if kind in ("numeric", "marked"):
+            numbers = values.astype(np.float64)
+            gone = np.isnan(numbers)
+            filled = np.where(gone, self.fill_[name], numbers)
+            return np.stack([filled, gone], 1) if kind == "marked" else filled[:, None]
+        if kind == "date":
+            fitted, gone = self.dates_[name], np.isnat(values)[:, None]
+            filled = np.where(gone, fitted["fill"], date_columns(values, fitted))
+            return np.hstack([filled, gone]) if fitted["marked"] else filled
+        codes = self._codes(values, name)
+        if kind == "indicators":
+            return (codes[:, None] == np.arange(len(self.categories_[name]))).astype(np.float64)
+        return np.vstack([self.means_[name], self.prior_])[codes]  # -1, an unseen category, is the overall mean
+
+    def _codes(self, values: np.ndarray, name: str) -> np.ndarray:
+        """Index of the category of each value; that of rare ones, or -1, if it is unknown."""
+        number = {c: i for i, c in enumerate(self.categories_[name])}
+        unknown = getattr(self, "rare_", {}).get(name, -1)  # not in files of earlier versions
+        return np.array([number.get("" if v is None else v, unknown) for v in values], dtype=int)
+
+    def _scaled(self, raw: np.ndarray) -> np.ndarray:
+        return ColumnScale(self.offset_, self.scale_)(raw)
+
+    def _typed(self, series: "pd.Series", name: str) -> np.ndarray:
+        """Return a column as numbers, text or dates, as in training."""
+        import pandas as pd
+
+        kind = self.kinds_[name]
+        if kind == "date":
+            return self._typed_dates(series, name)
+        if kind not in ("numeric", "marked"):
+            return as_text(series, name)
+        values = read_column(series, name)
+        if values.dtype.kind == "f":
+            return values
+        numbers = pd.to_numeric(pd.Series(values), errors="coerce").to_numpy(np.float64)
+        wrong = np.isnan(numbers) & ~pd.isna(values)
+        if values.dtype.kind == "M" or np.any(wrong):
+            example = values[np.argmax(wrong)] if values.dtype.kind == "O" else str(values[0])
+            raise ValueError(
+                f"column {name!r} was numeric in training but holds {example!r}; correct it, or leave the cell empty"
+            )
+        return read_column(pd.Series(numbers), name)
+
+    def _typed_dates(self, series: "pd.Series", name: str) -> np.ndarray:
+        """Return a column as dates in the time zone of training; text is read as dates."""
+        import pandas as pd
+
+        zone = self.dates_[name]["zone"]
+        dates = series if series.dtype.kind == "M" else pd.to_datetime(series, errors="coerce", format="mixed")
+        wrong = (dates.isna() & series.notna()).to_numpy()
+        if series.dtype.kind in "biuf" or wrong.any():
+            example = series.iloc[int(np.argmax(wrong))] if len(series) else series.dtype
+            raise ValueError(
+                f"column {name!r} held dates in training but holds {example!r}; correct it, or leave the cell empty"
+            )
+        if bool(zone_of(dates)) != bool(zone):
+            raise ValueError(
+                f"column {name!r} had {f'the time zone {zone}' if zone else 'no time zone'} in training but has "
+                f"{zone_of(dates) or 'none'} now; convert it with dt.tz_localize"
+            )
+        return read_column(dates.dt.tz_convert(zone) if zone else dates, name)
